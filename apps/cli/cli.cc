@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/cli.h"
+
+#include <algorithm>
+
+namespace nibble::cli {
+
+CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
+                  const std::string& description, const std::string& example) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->add_option("--threads", common.threads, "Threads; 0 = all cores")
+      ->check(CLI::Range(0, 1024));
+  verb->add_option("--device", common.device, "cpu")->capture_default_str();
+  verb->add_flag("--json", common.json, "One JSON object on standard output");
+  verb->footer("Example:\n  " + example);
+  return verb;
+}
+
+void PrintJson(const Json& json) {
+  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows.at(0).size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool number = &row != &rows[0] && !row[i].empty() &&
+                          row[i].find_first_not_of("0123456789.+-eE %x") == std::string::npos;
+      line += number ? fmt::format("{:>{}}  ", row[i], widths[i])
+                     : fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace nibble::cli

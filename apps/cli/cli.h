@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the verbs share. Each verb is one file with one Add function that declares its options and
+// leaves its work in `run`; main.cc parses, runs and turns exceptions into exit codes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace nibble::cli {
+
+// Options of every verb.
+struct Common {
+  int threads = 0;
+  std::string device = "cpu";
+  bool json = false;
+};
+
+using Run = std::function<void()>;
+
+void AddQuantize(CLI::App& app, Common& common, Run& run);
+void AddEval(CLI::App& app, Common& common, Run& run);
+void AddGenerate(CLI::App& app, Common& common, Run& run);
+void AddChat(CLI::App& app, Common& common, Run& run);
+void AddTokenize(CLI::App& app, Common& common, Run& run);
+void AddInspect(CLI::App& app, Common& common, Run& run);
+void AddBench(CLI::App& app, Common& common, Run& run);
+
+// A subcommand with the common options; `example` is shown below its --help.
+CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
+                  const std::string& description, const std::string& example);
+
+void PrintJson(const Json& json);  // one line on standard output
+
+// Columns padded to their widest cell; the first row is the header. Numbers are right-aligned.
+std::string Table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace nibble::cli

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+
+#include "apps/cli/cli.h"
+#include "base/progress.h"
+#include "engine/model.h"
+#include "models/packed_checkpoint.h"
+
+namespace nibble::cli {
+namespace {
+
+struct Arguments {
+  std::string model;
+  bool kernels = false, verify = false;
+};
+
+struct Sizes {
+  double quantized_bytes = 0, quantized_weights = 0, other_bytes = 0;
+  double bits_per_weight() const {
+    return quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
+  }
+};
+
+Sizes Measure(const Network& net) {
+  Sizes sizes;
+  const auto add = [&](const PackedLinear& linear) {
+    const double bytes = static_cast<double>(linear.weights.bytes());
+    if (linear.weights.format.quantized()) {
+      sizes.quantized_bytes += bytes;
+      sizes.quantized_weights += static_cast<double>(linear.weights.rows * linear.weights.cols);
+    } else {
+      sizes.other_bytes += bytes;
+    }
+  };
+  for (const LayerWeights& layer : net.layers) {
+    for (Role role : kLayerRoles) add(layer[role]);
+  }
+  add(net.head);
+  if (!net.config.tied_head || net.packed) {
+    sizes.other_bytes += static_cast<double>(net.embedding.bytes());
+  }
+  return sizes;
+}
+
+double CacheBytesPerToken(const Network& net) {
+  return static_cast<double>(net.kv.page_bytes() * net.config.layers) / kPageTokens;
+}
+
+// Rows for the linears of layer 0 (all layers are alike) and the head.
+template <typename Cells>
+std::vector<std::vector<std::string>> LinearRows(const Network& net,
+                                                 std::vector<std::string> header, Cells&& cells) {
+  std::vector<std::vector<std::string>> rows = {std::move(header)};
+  for (Role role : kLayerRoles) {
+    rows.push_back(cells(fmt::format("layers.*.{}", RoleName(role)), net.layers[0][role]));
+  }
+  rows.push_back(cells("head", net.head));
+  return rows;
+}
+
+void PrintNetwork(const Network& net) {
+  const ModelConfig& c = net.config;
+  const Sizes sizes = Measure(net);
+  fmt::print(
+      "{}: {} model, {:.1f} M parameters, {} layers, hidden {}, {} heads / {} kv heads of {}, "
+      "ffn {}, vocabulary {}, context {}\n",
+      net.directory, c.family, static_cast<double>(c.parameters()) / 1e6, c.layers, c.hidden_size,
+      c.heads, c.kv_heads, c.head_dim, c.intermediate_size, c.vocab_size, c.context);
+  if (sizes.quantized_weights > 0) {
+    fmt::print("quantized linears  {} ({:.2f} bits per weight)\n", BytesText(sizes.quantized_bytes),
+               sizes.bits_per_weight());
+  }
+  fmt::print("other tensors      {}\n", BytesText(sizes.other_bytes));
+  fmt::print("KV cache           {} per token; K {}, V {}; rotation {}\n\n",
+             BytesText(CacheBytesPerToken(net)), FormatText(net.kv.k), FormatText(net.kv.v),
+             TransformText(net.kv.rotation));
+  fmt::print(
+      "{}", Table(LinearRows(net, {"linear", "shape", "weights", "activations", "online transform"},
+                             [](const std::string& name, const PackedLinear& l) {
+                               return std::vector<std::string>{
+                                   name, fmt::format("{} x {}", l.weights.rows, l.weights.cols),
+                                   FormatText(l.weights.format), FormatText(l.input.activation),
+                                   TransformText(l.input.transform)};
+                             })));
+}
+
+Json NetworkJson(const Network& net) {
+  const ModelConfig& c = net.config;
+  const Sizes sizes = Measure(net);
+  Json json = {{"family", c.family},
+               {"parameters", c.parameters()},
+               {"layers", c.layers},
+               {"hidden_size", c.hidden_size},
+               {"intermediate_size", c.intermediate_size},
+               {"heads", c.heads},
+               {"kv_heads", c.kv_heads},
+               {"head_dim", c.head_dim},
+               {"vocab_size", c.vocab_size},
+               {"context", c.context},
+               {"quantized_bytes", sizes.quantized_bytes},
+               {"bits_per_weight", sizes.bits_per_weight()},
+               {"other_bytes", sizes.other_bytes},
+               {"cache_bytes_per_token", CacheBytesPerToken(net)}};
+  if (net.packed) json["plan"] = net.config_json["quantization_config"];
+  return json;
+}
+
+void RunInspect(const Arguments& a, const Common& common) {
+  if (a.verify) {
+    const int64_t files = VerifyManifest(a.model);
+    if (!common.json) fmt::print("manifest           {} files as written\n", files);
+  }
+  Network net = OpenNetwork(a.model);
+  common.json ? PrintJson(NetworkJson(net)) : PrintNetwork(net);
+  if (!a.kernels || common.json) return;
+  Model model(std::move(net), MakeBackend(common.device, false));
+  Backend& backend = model.backend();
+  fmt::print("\nkernels on {}\n", backend.Name());
+  std::vector<std::vector<std::string>> rows = {{"linear", "1 token", "512 tokens"}};
+  const auto add = [&](const std::string& name, LinearId id) {
+    rows.push_back({name, backend.KernelName(id, 1), backend.KernelName(id, 512)});
+  };
+  for (Role role : kLayerRoles) {
+    add(fmt::format("layers.*.{}", RoleName(role)), model.layers()[0].id(role));
+  }
+  add("head", model.head());
+  fmt::print("{}", Table(rows));
+}
+
+}  // namespace
+
+void AddInspect(CLI::App& app, Common& common, Run& run) {
+  const auto a = std::make_shared<Arguments>();
+  CLI::App* verb = AddVerb(app, common, "inspect", "Show what a model is made of",
+                           "nibble inspect llama-w4a4kv4 --kernels --verify");
+  verb->add_option("model", a->model, "Model directory or checkpoint")->required();
+  verb->add_flag("--kernels", a->kernels, "Which kernel runs each linear on this machine");
+  verb->add_flag("--verify", a->verify, "Compare every file with manifest.json");
+  verb->callback([a, &common, &run] { run = [a, &common] { RunInspect(*a, common); }; });
+}
+
+}  // namespace nibble::cli

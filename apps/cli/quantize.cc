@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/quantize.h"
+
+#include <memory>
+#include <optional>
+
+#include "apps/cli/cli.h"
+#include "base/progress.h"
+
+namespace nibble::cli {
+namespace {
+
+// Overrides of a recipe's fields; absent = as the recipe says.
+struct Overrides {
+  std::optional<int> w_bits, a_bits, k_bits, v_bits, kv_bits;
+  std::optional<int64_t> w_group, a_group, kv_group, group;
+  std::optional<bool> w_asym, a_asym, kv_asym, act_order, quantized_calibration;
+  std::optional<double> w_clip, a_clip, kv_clip, damp, gptaq;
+  std::optional<std::string> rotation, rounding;
+};
+
+struct Arguments {
+  QuantizeOptions options;
+  std::string recipe = "quarot", progress = "text";
+  bool dry_run = false;
+  Overrides overrides;
+};
+
+template <typename T, typename... More>
+void Set(T& field, const std::optional<More>&... values) {
+  ((values ? void(field = *values) : void()), ...);
+}
+
+Recipe Apply(Recipe recipe, const Overrides& o) {
+  Set(recipe.weights.bits, o.w_bits);
+  Set(recipe.weights.group, o.group, o.w_group);
+  Set(recipe.weights.clip, o.w_clip);
+  Set(recipe.activations.bits, o.a_bits);
+  Set(recipe.activations.group, o.group, o.a_group);
+  Set(recipe.activations.clip, o.a_clip);
+  Set(recipe.k.bits, o.kv_bits, o.k_bits);
+  Set(recipe.v.bits, o.kv_bits, o.v_bits);
+  for (FormatSpec* f : {&recipe.k, &recipe.v}) {
+    Set(f->group, o.kv_group);
+    Set(f->clip, o.kv_clip);
+    if (o.kv_asym) f->symmetric = !*o.kv_asym;
+  }
+  if (o.w_asym) recipe.weights.symmetric = !*o.w_asym;
+  if (o.a_asym) recipe.activations.symmetric = !*o.a_asym;
+  Set(recipe.act_order, o.act_order);
+  Set(recipe.quantized_calibration, o.quantized_calibration);
+  Set(recipe.damp, o.damp);
+  Set(recipe.gptaq, o.gptaq);
+  for (Rotation r : {Rotation::kNone, Rotation::kHadamard, Rotation::kRandom}) {
+    if (o.rotation == RotationName(r)) recipe.rotation = r;
+  }
+  for (Rounding r : {Rounding::kNearest, Rounding::kGptq}) {
+    if (o.rounding == RoundingName(r)) recipe.rounding = r;
+  }
+  return recipe;
+}
+
+std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
+  std::vector<std::vector<std::string>> rows = {
+      {"linear", "weights", "activations", "online transform"}};
+  const auto add = [&](const std::string& name, const LinearPlan& p) {
+    rows.push_back(
+        {name, FormatText(p.weights), FormatText(p.activations), TransformText(p.input_transform)});
+  };
+  for (Role role : kLayerRoles) add("layers.*." + std::string(RoleName(role)), plan.at(0, role));
+  add("head", plan.at(0, Role::kHead));
+  rows.push_back({"cache K", FormatText(plan.k), "", TransformText(plan.kv_rotation)});
+  rows.push_back({"cache V", FormatText(plan.v), "", ""});
+  return rows;
+}
+
+void PrintPlan(const Arguments& a, const QuantizeReport& report) {
+  const QuantizeEstimate& e = report.estimate;
+  if (a.options.recipe.rounding == Rounding::kNearest || !a.options.recipe.weights.quantized()) {
+    fmt::print(stderr, "recipe {}, no calibration\n", a.recipe);
+  }
+  if (a.dry_run) {
+    fmt::print("{}\n", Table(PlanRows(report.plan)));
+    fmt::print(
+        "parameters   {:.1f} M\nsize         {} ({:.2f} bits per quantized weight)\n"
+        "peak memory  {}\ndisk         {}\ntime         about {}\n",
+        static_cast<double>(e.parameters) / 1e6, BytesText(e.output_bytes), e.bits_per_weight,
+        BytesText(e.peak_memory_bytes), BytesText(e.disk_bytes), DurationText(e.seconds));
+  }
+}
+
+Json ReportJson(const Arguments& a, const QuantizeReport& r) {
+  Json layers = Json::array();
+  for (const LayerReport& layer : r.layers) {
+    Json errors = Json::object();
+    for (const auto& [role, error] : layer.errors) errors[std::string(RoleName(role))] = error;
+    layers.push_back({{"layer", layer.layer}, {"relative_errors", errors}});
+  }
+  return {{"output", a.options.output},
+          {"seconds", r.seconds},
+          {"bytes", r.output_bytes},
+          {"bits_per_weight", r.quantized_bits_per_weight},
+          {"invariance", r.invariance},
+          {"resumed_layers", r.resumed_layers},
+          {"layers", layers}};
+}
+
+void PrintReport(const Arguments& a, const QuantizeReport& r) {
+  if (a.options.recipe.weights.quantized()) {
+    std::vector<std::vector<std::string>> rows = {{"layer"}};
+    for (Role role : kLayerRoles) rows[0].push_back(std::string(RoleName(role)));
+    for (const LayerReport& layer : r.layers) {
+      rows.push_back({fmt::format("{}", layer.layer)});
+      for (const auto& [role, error] : layer.errors) {
+        rows.back().push_back(fmt::format("{:.2e}", error));
+      }
+    }
+    fmt::print("squared output error of each rounded linear, relative to its output\n{}\n",
+               Table(rows));
+  }
+  if (r.plan.norms_folded) {
+    fmt::print("rotation check  largest logit change {:.1e} of the logits' deviation\n",
+               r.invariance);
+  }
+  fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
+             BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
+  fmt::print("next            nibble eval ppl {} --text FILE\n", a.options.output);
+}
+
+Json DryRunJson(const QuantizeReport& report) {
+  const QuantizeEstimate& e = report.estimate;
+  return {{"plan", ToJson(report.plan)},
+          {"parameters", e.parameters},
+          {"bytes", e.output_bytes},
+          {"bits_per_weight", e.bits_per_weight},
+          {"peak_memory_bytes", e.peak_memory_bytes},
+          {"disk_bytes", e.disk_bytes},
+          {"seconds", e.seconds}};
+}
+
+void RunQuantize(Arguments& a, const Common& common) {
+  a.options.recipe = Apply(FindRecipe(a.recipe), a.overrides);
+  a.options.device = common.device;
+  SetProgressStyle(a.progress == "json" ? ProgressStyle::kJson : ProgressStyle::kText);
+  if (a.dry_run) {
+    const QuantizeReport report = PlanQuantization(a.options);
+    common.json ? PrintJson(DryRunJson(report)) : PrintPlan(a, report);
+    return;
+  }
+  if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
+  const bool sample = a.options.calibration_text.empty();
+  if (sample && a.options.recipe.rounding == Rounding::kGptq) {
+    fmt::print(stderr,
+               "nibble: calibrating on the embedded sample text; for your own model pass "
+               "--calib FILE with text it should be good at\n");
+  }
+  const QuantizeReport report = Quantize(a.options);
+  common.json ? PrintJson(ReportJson(a, report)) : PrintReport(a, report);
+}
+
+// A pair of flags; without either the field stays as the recipe says.
+void AddSwitch(CLI::App& verb, const std::string& on, const std::string& off,
+               std::optional<bool>& field, const std::string& description,
+               const std::string& group) {
+  verb.add_flag_callback(
+          on, [&field] { field = true; }, description)
+      ->group(group);
+  verb.add_flag_callback(
+          off, [&field] { field = false; }, "The opposite")
+      ->group(group);
+}
+
+void AddOverrides(CLI::App& verb, Overrides& o) {
+  const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
+  const auto group = CLI::Range(int64_t{0}, int64_t{1} << 20);
+  const std::string g = "Overrides of the recipe (16 bits = not quantized)";
+  verb.add_option("--w-bits", o.w_bits, "Bits of weights")->check(bits)->group(g);
+  verb.add_option("--a-bits", o.a_bits, "Bits of activations")->check(bits)->group(g);
+  verb.add_option("--kv-bits", o.kv_bits, "Bits of the KV cache")->check(bits)->group(g);
+  verb.add_option("--k-bits", o.k_bits, "Bits of cached keys")->check(bits)->group(g);
+  verb.add_option("--v-bits", o.v_bits, "Bits of cached values")->check(bits)->group(g);
+  verb.add_option("--group", o.group, "Inputs that share a scale, weights and activations; 0 = row")
+      ->check(group)
+      ->group(g);
+  verb.add_option("--w-group", o.w_group, "Group of weights")->check(group)->group(g);
+  verb.add_option("--a-group", o.a_group, "Group of activations")->check(group)->group(g);
+  verb.add_option("--kv-group", o.kv_group, "Group of the cache; 0 = head")->check(group)->group(g);
+  AddSwitch(verb, "--w-asym", "--w-sym", o.w_asym, "Asymmetric weights", g);
+  AddSwitch(verb, "--a-asym", "--a-sym", o.a_asym, "Asymmetric activations", g);
+  AddSwitch(verb, "--kv-asym", "--kv-sym", o.kv_asym, "Asymmetric cache", g);
+  const auto clip = CLI::Range(0.05, 1.0);
+  verb.add_option("--w-clip", o.w_clip, "Clip of weights; 0 = searched")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
+  verb.add_option("--a-clip", o.a_clip, "Clip of activations")->check(clip)->group(g);
+  verb.add_option("--kv-clip", o.kv_clip, "Clip of the cache")->check(clip)->group(g);
+  verb.add_option("--rotation", o.rotation, "hadamard, random or none (none drops all transforms)")
+      ->check(CLI::IsMember({"hadamard", "random", "none"}))
+      ->group(g);
+  verb.add_option("--rounding", o.rounding, "rtn or gptq")
+      ->check(CLI::IsMember({"rtn", "gptq"}))
+      ->group(g);
+  AddSwitch(verb, "--act-order", "--no-act-order", o.act_order, "GPTQ: most active columns first",
+            g);
+  verb.add_option("--damp", o.damp, "GPTQ: share of the mean Hessian diagonal added")
+      ->check(CLI::Range(0.0, 10.0))
+      ->group(g);
+  AddSwitch(verb, "--calib-quantized", "--calib-float", o.quantized_calibration,
+            "GPTQ: calibrate with activation and cache quantization on", g);
+  verb.add_option("--gptaq", o.gptaq, "GPTQ: share of GPTAQ's input-error correction, 0 = off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
+}
+
+}  // namespace
+
+void AddQuantize(CLI::App& app, Common& common, Run& run) {
+  const auto a = std::make_shared<Arguments>();
+  CLI::App* verb = AddVerb(app, common, "quantize", "Quantize a Hugging Face model directory",
+                           "nibble quantize llama -o llama-w4a4kv4 --calib text.txt\n"
+                           "  nibble quantize llama -o llama-w4a8 --a-bits 8 --calib text.txt\n"
+                           "  nibble quantize llama --recipe rtn --dry-run");
+  std::string recipes;
+  for (const Recipe* r : Recipes()) recipes += fmt::format("\n  {}: {}", r->name, r->summary);
+  verb->add_option("model", a->options.model, "Hugging Face directory")->required();
+  verb->add_option("-o,--output", a->options.output, "Checkpoint directory to write");
+  verb->add_option("--recipe", a->recipe, "Method:" + recipes)->capture_default_str();
+  verb->add_option("--calib", a->options.calibration_text, "Calibration text (default: a sample)");
+  verb->add_option("--calib-windows", a->options.calibration_windows, "Windows drawn from it")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--context", a->options.context,
+                   "Tokens of a window; 0 = min(2048, the model's)");
+  verb->add_option("--seed", a->options.seed, "Seed of rotation and windows")
+      ->capture_default_str();
+  verb->add_flag("--resume", a->options.resume, "Continue OUT.partial");
+  verb->add_flag("--force", a->options.force, "Replace OUT");
+  verb->add_flag("--dry-run", a->dry_run, "Print plan, size, memory and time; write nothing");
+  verb->add_option("--progress", a->progress, "text or json")
+      ->check(CLI::IsMember({"text", "json"}));
+  AddOverrides(*verb, a->overrides);
+  verb->callback([a, &common, &run] { run = [a, &common] { RunQuantize(*a, common); }; });
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# The two functions every folder uses: one static library per folder of src/, one test program per
+# folder that has tests.
+
+add_library(nibble_flags INTERFACE)
+# -ffp-contract=off: the fp32 epilogues are one fixed expression on every instruction set
+# (docs/numerics.md); kernels that want a fused multiply-add write it out.
+target_compile_options(nibble_flags INTERFACE -Wall -Wextra -Wshadow
+  -Wno-missing-field-initializers  # designated initializers leave the rest at their defaults
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms on string concatenation in GCC 12
+  -ffp-contract=off
+  -fstack-protector-strong $<$<CONFIG:Release>:-D_GLIBCXX_ASSERTIONS>)
+if(NIBBLE_WERROR)
+  target_compile_options(nibble_flags INTERFACE -Werror)
+endif()
+
+# nibble_library(base SOURCES a.cc b.cc DEPS nibble_x fmt::fmt)
+function(nibble_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(nibble_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(nibble_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src
+                             ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(nibble_${name} PUBLIC ${ARG_DEPS} PRIVATE nibble_flags)
+endfunction()
+
+# nibble_test(base SOURCES a_test.cc DEPS nibble_base): program nibble_base_tests, ctest entry base.
+function(nibble_test name)
+  if(NOT NIBBLE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(nibble_${name}_tests ${ARG_SOURCES})
+  target_include_directories(nibble_${name}_tests PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(nibble_${name}_tests PRIVATE
+    NIBBLE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NIBBLE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_link_libraries(nibble_${name}_tests PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main nibble_flags)
+  add_test(NAME ${name} COMMAND nibble_${name}_tests
+    --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${name}.json)
+endfunction()

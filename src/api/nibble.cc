@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nibble/nibble.h"
+
+#include <cblas.h>
+
+#include <optional>
+
+#include "engine/generation_config.h"
+#include "engine/session.h"
+#include "eval/perplexity.h"
+#include "eval/text_windows.h"
+#include "quantize/quantize.h"
+
+namespace nibble {
+
+std::string_view Version() {
+  return NIBBLE_VERSION;
+}
+
+void QuantizeModel(const QuantizeRequest& request) {
+  openblas_set_num_threads(1);  // our pool calls it from every thread
+  QuantizeOptions options = {.model = request.model, .output = request.output};
+  options.recipe = FindRecipe(request.recipe);
+  options.calibration_text = request.calibration_text;
+  options.seed = request.seed;
+  Recipe& recipe = options.recipe;
+  if (request.weight_bits != 0) recipe.weights.bits = request.weight_bits;
+  if (request.activation_bits != 0) recipe.activations.bits = request.activation_bits;
+  if (request.kv_bits != 0) recipe.k.bits = recipe.v.bits = request.kv_bits;
+  Quantize(options);
+}
+
+struct LoadedModel::State {
+  std::unique_ptr<Model> model;
+  Tokenizer tokenizer;
+  GenerationConfig generation;
+  std::string directory;
+};
+
+struct TextSession::State {
+  LoadedModel::State& model;
+  Session session;
+};
+
+LoadedModel::LoadedModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LoadedModel::LoadedModel(LoadedModel&&) noexcept = default;
+LoadedModel::~LoadedModel() = default;
+
+LoadedModel LoadedModel::Load(const std::string& directory, const std::string& device) {
+  return LoadedModel(std::unique_ptr<State>(
+      new State{LoadModel(directory, device, false), Tokenizer::Load(directory + "/tokenizer.json"),
+                LoadGenerationConfig(directory), directory}));
+}
+
+std::vector<int32_t> LoadedModel::Tokenize(std::string_view text) const {
+  return state_->tokenizer.Encode(text);
+}
+
+std::string LoadedModel::Detokenize(const std::vector<int32_t>& ids) const {
+  return state_->tokenizer.Decode(ids, false);
+}
+
+double LoadedModel::Perplexity(std::string_view text, int64_t context) {
+  if (context == 0) context = std::min<int64_t>(2048, state_->model->context());
+  if (context < 2 || context > state_->model->context()) {
+    FailUsage("a context of {} tokens, the model has {}", context, state_->model->context());
+  }
+  const auto windows =
+      TextWindows(state_->tokenizer, std::string(text), {.context = context}, "the text");
+  return nibble::Perplexity(*state_->model, windows).perplexity;
+}
+
+TextSession LoadedModel::NewSession() {
+  return TextSession(std::unique_ptr<TextSession::State>(
+      new TextSession::State{*state_, Session(*state_->model)}));
+}
+
+TextSession::TextSession(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TextSession::TextSession(TextSession&&) noexcept = default;
+TextSession::~TextSession() = default;
+
+std::string TextSession::Generate(std::string_view prompt, const GenerateRequest& request,
+                                  const std::function<void(std::string_view)>& on_text) {
+  const Tokenizer& tokenizer = state_->model.tokenizer;
+  // BOS belongs to the start of the sequence only.
+  const auto ids = tokenizer.Encode(prompt, state_->session.tokens() == 0);
+  if (ids.empty()) FailUsage("the prompt is empty");
+  const GenerateOptions options = {
+      .max_tokens = request.max_tokens,
+      .sampling = {.temperature = request.temperature, .top_p = request.top_p},
+      .seed = request.seed,
+      .stop_ids = state_->model.generation.stop_ids};
+  std::string text;
+  const auto add = [&](const std::string& piece) {
+    text += piece;
+    if (on_text && !piece.empty()) on_text(piece);
+  };
+  StreamDecoder decoder(tokenizer, true);
+  nibble::Generate(state_->session, ids, options, [&](int32_t id) { add(decoder.Push(id)); });
+  add(decoder.Flush());
+  return text;
+}
+
+}  // namespace nibble

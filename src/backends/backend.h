@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a machine must be able to do. The one virtual class of the project: ref/ (the meaning of
+// every op, scalar), cpu/ (vector and matrix instructions). The forward pass (engine/layer.cc)
+// speaks only these ops. All float tensors are fp32, row-major, contiguous.
+//
+// Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
+// cut into chunks: every op treats each row (token) by itself, in a fixed order of operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "formats/kv_format.h"
+#include "formats/packed_linear.h"
+#include "transforms/rope.h"
+
+namespace nibble {
+
+// A linear layer a backend has taken over, in its own order.
+using LinearId = int;
+
+// The prepared input of products: x after the online transform, as codes (quantized) or as fp32.
+struct Activations {
+  int64_t tokens = 0;
+  const InputSpec* spec = nullptr;
+  const float* values = nullptr;  // [tokens, width], not quantized (may point to the caller's x)
+  int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
+  const int8_t* codes = nullptr;  // [tokens, stride]
+  const float* scales = nullptr;  // [tokens, groups]
+  const float* zetas = nullptr;   // [tokens, groups] or null when symmetric
+  const int32_t* sums = nullptr;  // [tokens, groups]
+};
+
+struct AttentionSpec {
+  int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
+  float scale = 0;             // 1 / sqrt(head_dim)
+  int64_t sliding_window = 0;  // a query sees this many keys, itself included; 0 = all
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // "cpu, amx" for people.
+  virtual std::string Name() const = 0;
+
+  // Takes a linear over (reorders its codes once). The planes must stay mapped only during the
+  // call.
+  virtual LinearId Upload(const PackedLinear& linear) = 0;
+  virtual void Release(LinearId id) = 0;
+  // The kernel that runs this linear for a batch of `tokens`, e.g. "amx_gemm_u8s8".
+  virtual std::string KernelName(LinearId id, int64_t tokens) const = 0;
+
+  // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, x [ids.size(), hidden].
+  virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
+
+  // y = x * rsqrt(mean(x^2) + eps) * weight;  x, y [tokens, width]; weight [width] or null
+  // (folded).
+  virtual void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens,
+                       int64_t width, float* y) = 0;
+
+  // Online transform and quantization of x [tokens, spec.width]. The result stays valid until the
+  // next call; x must live as long. `spec` must outlive the result.
+  virtual Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) = 0;
+
+  // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
+  virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
+                    bool accumulate) = 0;
+
+  // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise,
+  // then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
+  virtual void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                             const RopeTable& rope, const KvSpec& kv,
+                             std::span<const SequenceSlice> batch) = 0;
+
+  // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
+  // inside the window). Reads the cache as stored. out [tokens, heads*head_dim].
+  virtual void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+                         std::span<const SequenceSlice> batch, float* out) = 0;
+
+  // out = silu(gate) * up;  gate, up, out [count].
+  virtual void SiluMul(const float* gate, const float* up, int64_t count, float* out) = 0;
+};
+
+// The backend for `device` ("cpu"); decoded = the reference arithmetic on codes decoded to fp32.
+std::unique_ptr<Backend> MakeBackend(const std::string& device, bool decoded);
+
+}  // namespace nibble

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random linears and caches for the tests of backends.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "backends/backend.h"
+#include "base/half.h"
+#include "base/rng.h"
+#include "formats/quantizer.h"
+
+namespace nibble {
+
+inline constexpr double kUlp = 0x1p-24;  // relative error of one fp32 rounding
+
+inline std::vector<float> RandomVector(Rng& rng, int64_t count, double scale = 1) {
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& v : x) v = static_cast<float>(scale * rng.Normal());
+  return x;
+}
+
+// Rows of normal numbers: shifted ones, one with an outlier, one constant, one zero.
+inline std::vector<float> RandomRows(Rng& rng, int64_t rows, int64_t width) {
+  std::vector<float> x = RandomVector(rng, rows * width);
+  for (int64_t r = 0; r < rows; ++r) {
+    float* row = x.data() + r * width;
+    if (r % 5 == 1) row[rng.Below(static_cast<uint64_t>(width))] = -40;
+    for (int64_t i = 0; i < width; ++i) {
+      if (r % 5 == 2) row[i] += 3;
+      if (r % 5 == 3) row[i] = -0.75f;
+      if (r % 11 == 4) row[i] = 0;
+    }
+  }
+  return x;
+}
+
+// A linear and the memory its planes point to.
+struct TestLinear {
+  PackedLinear packed;
+  QuantizedWeights quantized;
+  std::vector<uint16_t> values;
+  std::vector<float> bias;
+};
+
+// 16-bit weights are bf16. Codes take every value of their width, also -2^(bits-1).
+inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weights, int64_t rows,
+                                                const InputSpec& input, bool bias) {
+  auto linear = std::make_unique<TestLinear>();
+  const int64_t cols = input.width;
+  PackedWeights& packed = linear->packed.weights;
+  if (weights.quantized()) {
+    QuantizedWeights& w = linear->quantized;
+    w.format = weights, w.rows = rows, w.cols = cols;
+    w.codes.resize(static_cast<size_t>(rows * PackedBytes(cols, weights.bits)));
+    std::vector<int8_t> codes(static_cast<size_t>(cols));
+    for (int64_t n = 0; n < rows; ++n) {
+      for (int8_t& code : codes) code = static_cast<int8_t>(rng.Next());
+      PackCodes(codes.data(), cols, weights.bits,
+                w.codes.data() + n * PackedBytes(cols, weights.bits));
+    }
+    for (int64_t i = 0; i < rows * weights.groups(cols); ++i) {
+      const float scale = static_cast<float>(0.001 + 0.01 * rng.Uniform());
+      w.scales_f16.push_back(F16FromF32(scale));
+      w.scales.push_back(weights.group == 0 ? scale : F32FromF16(w.scales_f16.back()));
+      const uint64_t levels = uint64_t{1} << weights.bits;
+      if (!weights.symmetric) {
+        w.zeros.push_back(static_cast<int8_t>(static_cast<int64_t>(rng.Below(levels)) -
+                                              static_cast<int64_t>(levels / 2)));
+      }
+    }
+    packed = View(w);
+  } else {
+    for (float v : RandomVector(rng, rows * cols)) linear->values.push_back(Bf16FromF32(v));
+    packed.format = weights, packed.rows = rows, packed.cols = cols;
+    packed.values = {
+        DType::kBf16, {rows, cols}, reinterpret_cast<const std::byte*>(linear->values.data())};
+  }
+  if (bias) {
+    linear->bias = RandomVector(rng, rows);
+    linear->packed.bias = {
+        DType::kF32, {rows}, reinterpret_cast<const std::byte*>(linear->bias.data())};
+  }
+  linear->packed.input = input;
+  ValidateLinear(linear->packed, "random linear");
+  return linear;
+}
+
+// Pages of one sequence, in a random order in memory and full of random bytes.
+class TestCache {
+ public:
+  TestCache(Rng& rng, const KvSpec& kv, int64_t positions) : kv_(kv) {
+    const int64_t count = (positions + kPageTokens - 1) / kPageTokens;
+    lines_.resize(static_cast<size_t>(count * kv.page_bytes() / 64));
+    for (Line& line : lines_) {
+      for (std::byte& b : line.bytes) b = static_cast<std::byte>(rng.Next());
+    }
+    for (int64_t i = 0; i < count; ++i)
+      pages_.push_back(lines_.data()->bytes + i * kv.page_bytes());
+    for (size_t i = pages_.size(); i > 1; --i) std::swap(pages_[i - 1], pages_[rng.Below(i)]);
+  }
+  TestCache(const TestCache&) = delete;
+
+  std::byte* const* pages() const { return pages_.data(); }
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span<const Line>(lines_)); }
+  // A second cache with the same content and page order.
+  void CopyFrom(const TestCache& other) {
+    lines_ = other.lines_;
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      pages_[i] = lines_.data()->bytes + (other.pages_[i] - other.lines_.data()->bytes);
+    }
+  }
+
+  // The decoded K or V row of one head at `position`.
+  std::vector<float> Row(bool key, int64_t head, int64_t position) const {
+    const FormatSpec& f = key ? kv_.k : kv_.v;
+    const std::byte* block = pages_[position / kPageTokens] + head * kv_.block_bytes();
+    const int64_t token = position % kPageTokens;
+    const auto* codes = reinterpret_cast<const uint8_t*>(block + (key ? 0 : kv_.v_codes())) +
+                        token * kv_.row_bytes(f);
+    const auto* params =
+        reinterpret_cast<const uint16_t*>(block + (key ? kv_.k_params() : kv_.v_params())) +
+        token * kv_.params_per_row(f);
+    std::vector<float> row(static_cast<size_t>(kv_.head_dim));
+    if (f.quantized()) {
+      DequantizeKv(codes, params, f, row);
+    } else {
+      std::copy_n(reinterpret_cast<const float*>(codes), kv_.head_dim, row.begin());
+    }
+    return row;
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  const KvSpec kv_;
+  std::vector<Line> lines_;
+  std::vector<std::byte*> pages_;
+};
+
+// Angles of any size; every position has its own.
+inline RopeTable RandomRope(Rng& rng, int64_t positions, int64_t half) {
+  RopeTable rope{Matrix<float>(positions, half), Matrix<float>(positions, half)};
+  for (size_t i = 0; i < rope.cos.data.size(); ++i) {
+    const double angle = 6.3 * rng.Uniform();
+    rope.cos.data[i] = static_cast<float>(std::cos(angle));
+    rope.sin.data[i] = static_cast<float>(std::sin(angle));
+  }
+  return rope;
+}
+
+// No rotation at all: appending stores k as it is.
+inline RopeTable IdentityRope(int64_t positions, int64_t half) {
+  RopeTable rope{Matrix<float>(positions, half), Matrix<float>(positions, half)};
+  for (float& c : rope.cos.data) c = 1;
+  return rope;
+}
+
+}  // namespace nibble

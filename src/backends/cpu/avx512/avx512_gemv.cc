@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two panels against up to twelve tokens, straight from the stored codes: each byte is read once
+// from memory and never written back. Every step takes eight inputs, so nibble and byte panels
+// share the loop, and every broadcast activation serves both panels.
+#include <immintrin.h>
+
+#include "backends/cpu/int_kernels.h"
+
+namespace nibble::cpu {
+namespace {
+
+struct NibblePanel {
+  static constexpr int64_t kStep = 64;  // bytes per eight inputs
+  static void Load(const uint8_t* b, __m512i& lo, __m512i& hi) {
+    const __m512i mask = _mm512_set1_epi8(15);
+    const __m512i w = _mm512_loadu_si512(b);
+    lo = _mm512_and_si512(w, mask);
+    hi = _mm512_and_si512(_mm512_srli_epi16(w, 4), mask);
+  }
+};
+
+struct BytePanel {
+  static constexpr int64_t kStep = 128;
+  static void Load(const uint8_t* b, __m512i& lo, __m512i& hi) {
+    lo = _mm512_loadu_si512(b);
+    hi = _mm512_loadu_si512(b + 64);
+  }
+};
+
+__m512i Broadcast(const int8_t* a) {
+  return _mm512_set1_epi32(*reinterpret_cast<const int32_t __attribute__((may_alias))*>(a));
+}
+
+// Sums kept per token and panel; the more, the less a vpdpbusd waits for the one before.
+constexpr int Chains(int rows) {
+  return rows == 1 ? 4 : rows <= 4 ? 2 : 1;
+}
+
+template <typename Panel, int R>
+void Run(const GemvTile& t) {
+  constexpr int kChains = Chains(R);
+  const uint8_t* b = t.b;
+  const int8_t* a = t.a;
+  for (int64_t g = 0; g < t.groups; ++g) {
+    __m512i acc[R][2][kChains];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kChains; ++i) acc[r][0][i] = acc[r][1][i] = _mm512_setzero_si512();
+    }
+    const auto step = [&](int chain) __attribute__((always_inline)) {
+      __m512i lo[2], hi[2];
+      Panel::Load(b, lo[0], hi[0]);
+      Panel::Load(b + t.b_stride, lo[1], hi[1]);
+      const int next = (chain + 1) % kChains;
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        const __m512i x0 = Broadcast(a + r * t.a_stride), x1 = Broadcast(a + r * t.a_stride + 4);
+        acc[r][0][chain] = _mm512_dpbusd_epi32(acc[r][0][chain], lo[0], x0);
+        acc[r][1][chain] = _mm512_dpbusd_epi32(acc[r][1][chain], lo[1], x0);
+        acc[r][0][next] = _mm512_dpbusd_epi32(acc[r][0][next], hi[0], x1);
+        acc[r][1][next] = _mm512_dpbusd_epi32(acc[r][1][next], hi[1], x1);
+      }
+      b += Panel::kStep;
+      a += 8;
+    };
+    int64_t steps = t.k / 8;
+    if constexpr (kChains == 4) {
+      for (; steps >= 2; steps -= 2) {
+        step(0);
+        step(2);
+      }
+    }
+    for (; steps > 0; --steps) step(0);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+      for (int p = 0; p < 2; ++p) {
+        __m512i sum = acc[r][p][0];
+#pragma GCC unroll 4
+        for (int i = 1; i < kChains; ++i) sum = _mm512_add_epi32(sum, acc[r][p][i]);
+        _mm512_storeu_si512(t.c + (g * R + r) * kTileOutputs + p * kPanel, sum);
+      }
+    }
+  }
+}
+
+template <typename Panel>
+void Dispatch(const GemvTile& t) {
+  constexpr void (*kRuns[])(const GemvTile&) = {
+      Run<Panel, 1>, Run<Panel, 2>, Run<Panel, 3>, Run<Panel, 4>,  Run<Panel, 5>,  Run<Panel, 6>,
+      Run<Panel, 7>, Run<Panel, 8>, Run<Panel, 9>, Run<Panel, 10>, Run<Panel, 11>, Run<Panel, 12>};
+  kRuns[t.rows - 1](t);
+}
+
+}  // namespace
+
+void avx512_gemv_u4s8(const GemvTile& tile) {
+  Dispatch<NibblePanel>(tile);
+}
+void avx512_gemv_u8s8(const GemvTile& tile) {
+  Dispatch<BytePanel>(tile);
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <variant>
+#include <vector>
+
+#include "backends/cpu/gemm_int.h"
+#include "backends/cpu/ops.h"
+#include "base/half.h"
+#include "base/thread_pool.h"
+#include "formats/quantizer.h"
+
+namespace nibble {
+namespace {
+
+// Quantized weights and activations stay integers; everything else is multiplied in fp32.
+struct LinearF32 {
+  cpu::PanelsF32 weights;
+  std::vector<float> bias;  // [N] or empty
+};
+using Linear = std::variant<std::monostate, cpu::IntPanels, LinearF32>;
+
+void WidenRow(const TensorView& table, int64_t row, float* out) {
+  const int64_t width = table.shape[1];
+  const auto widen = [&](auto element, auto convert) {
+    const auto source = table.as<decltype(element)>().subspan(static_cast<size_t>(row * width),
+                                                              static_cast<size_t>(width));
+    std::transform(source.begin(), source.end(), out, convert);
+  };
+  switch (table.dtype) {
+    case DType::kF32:
+      return widen(float{}, [](float v) { return v; });
+    case DType::kF16:
+      return widen(uint16_t{}, F32FromF16);
+    case DType::kBf16:
+      return widen(uint16_t{}, F32FromBf16);
+    default:
+      NIBBLE_CHECK(false, "embedding of type {}", DTypeName(table.dtype));
+  }
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(Isa isa) : isa_(isa) { cpu::SelectVectorIsa(isa >= Isa::kAvx512); }
+
+  std::string Name() const override { return fmt::format("cpu, {}", IsaName(isa_)); }
+
+  LinearId Upload(const PackedLinear& linear) override {
+    const auto free = std::find_if(linears_.begin(), linears_.end(), [](const Linear& l) {
+      return std::holds_alternative<std::monostate>(l);
+    });
+    const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
+    *slot = Pack(linear);
+    return static_cast<LinearId>(slot - linears_.begin());
+  }
+
+  void Release(LinearId id) override {
+    At(id);
+    linears_[static_cast<size_t>(id)] = std::monostate{};
+  }
+
+  std::string KernelName(LinearId id, int64_t tokens) const override {
+    const auto* panels = std::get_if<cpu::IntPanels>(&At(id));
+    if (panels == nullptr)
+      return fmt::format("{}_gemm_f32f32", isa_ >= Isa::kAvx512 ? "avx512" : "avx2");
+    return std::string(cpu::ChooseKernel(isa_, *panels, tokens).name);
+  }
+
+  void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      NIBBLE_CHECK(ids[i] >= 0 && ids[i] < table.shape[0], "token {} of {}", ids[i],
+                   table.shape[0]);
+      WidenRow(table, ids[i], x + static_cast<int64_t>(i) * table.shape[1]);
+    }
+  }
+
+  void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
+               float* y) override {
+    cpu::RmsNorm(x, weight, eps, tokens, width, y);
+  }
+
+  Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) override {
+    return cpu::PrepareActs(x, tokens, spec, acts_);
+  }
+
+  void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
+            bool accumulate) override {
+    if (acts.tokens == 0) return;
+    if (const auto* panels = std::get_if<cpu::IntPanels>(&At(id))) {
+      const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
+      return cpu::GemmInt(acts, *panels, kernel, y, y_stride, accumulate);
+    }
+    const LinearF32& linear = std::get<LinearF32>(At(id));
+    const float* x = acts.spec->activation.quantized() ? Dequantize(acts) : acts.values;
+    cpu::GemmF32(x, acts.tokens, linear.weights, linear.bias.empty() ? nullptr : linear.bias.data(),
+                 y, y_stride, accumulate);
+  }
+
+  void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                     const RopeTable& rope, const KvSpec& kv,
+                     std::span<const SequenceSlice> batch) override {
+    cpu::RopeAndAppend(q, k, v, attention, rope, kv, batch);
+  }
+
+  void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+                 std::span<const SequenceSlice> batch, float* out) override {
+    cpu::Attention(q, attention, kv, batch, out);
+  }
+
+  void SiluMul(const float* gate, const float* up, int64_t count, float* out) override {
+    cpu::SiluMul(gate, up, count, out);
+  }
+
+ private:
+  static Linear Pack(const PackedLinear& linear) {
+    const bool integers = linear.weights.format.quantized() && linear.input.activation.quantized();
+    if (integers) return cpu::PackPanels(linear);
+    LinearF32 packed;
+    packed.weights = linear.weights.format.quantized() ? cpu::PackF32(Decode(linear.weights))
+                                                       : cpu::PackF32(linear.weights.values);
+    if (linear.bias.data != nullptr) packed.bias = ToF32(linear.bias).data;
+    return packed;
+  }
+
+  const Linear& At(LinearId id) const {
+    const auto i = static_cast<size_t>(id);
+    NIBBLE_CHECK(i < linears_.size() && linears_[i].index() != 0, "linear {}", id);
+    return linears_[i];
+  }
+
+  // The activations as fp32 [tokens, width]: weights that are not quantized have no integer
+  // product.
+  const float* Dequantize(const Activations& acts) {
+    const FormatSpec& format = acts.spec->activation;
+    const int64_t width = acts.spec->width, groups = format.groups(width);
+    decoded_.resize(std::max(decoded_.size(), static_cast<size_t>(acts.tokens * width)));
+    ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {
+      const auto t = static_cast<int64_t>(i);
+      // DequantizeActivations only reads the row; ActRow serves the quantizer too.
+      const ActRow row{
+          .codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
+          .scales = const_cast<float*>(acts.scales + t * groups),
+          .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
+          .sums = nullptr};
+      DequantizeActivations(row, format, {decoded_.data() + t * width, static_cast<size_t>(width)});
+    });
+    return decoded_.data();
+  }
+
+  Isa isa_;
+  std::vector<Linear> linears_;
+  cpu::ActsWorkspace acts_;
+  std::vector<float> decoded_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCpuBackend(Isa isa) {
+  return std::make_unique<CpuBackend>(isa);
+}
+
+}  // namespace nibble

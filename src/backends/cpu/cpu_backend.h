@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backend: integer products on AVX2, AVX-512-VNNI or AMX (kernel_table.h), everything else
+// in Highway (ops.h).
+#pragma once
+
+#include <memory>
+
+#include "backends/backend.h"
+#include "base/cpu_features.h"
+
+namespace nibble {
+
+std::unique_ptr<Backend> MakeCpuBackend(Isa isa);  // kAvx2 or better
+
+}  // namespace nibble

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The integer products every instruction set implements. Weights are unsigned bytes u = code + 8 or
+// code + 128 in panels of 16 outputs, activations are signed codes; all sums are exact int32, so
+// every row gives the same bits.
+//
+//   byte panel    [k/4][16 outputs][4 k]: 64 bytes per four inputs. One row is an AMX B-tile row, a
+//                 vpdpbusd operand, or two AVX2 vectors.
+//   nibble panel  [k/8][16 outputs][4 k]: low nibble = inputs 8i..8i+3, high = 8i+4..8i+7.
+//
+// This header is all that the files built with extra instruction flags may include: inline
+// functions of the standard library compiled there could replace those of the whole program.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::cpu {
+
+inline constexpr int64_t kPanel = 16;        // outputs of a panel
+inline constexpr int64_t kTileOutputs = 32;  // outputs of a kernel call: two panels
+inline constexpr int64_t kMaxGemvTokens = 12;
+
+// Sums of one or more tokens and two byte panels over k inputs.
+struct GemmTile {
+  const int8_t* a;  // [rows, a_stride]
+  int64_t a_stride;
+  int64_t rows;
+  const uint8_t* b;  // first byte panel at the first input
+  int64_t b_stride;  // bytes to the second panel
+  int64_t k;         // a multiple of the row's k_step
+  int32_t* c;        // [rows, kTileOutputs]
+  bool accumulate;   // c += instead of c =
+};
+using GemmFn = void (*)(const GemmTile&);
+
+// Sums of few tokens and two panels in their stored form, group by group.
+struct GemvTile {
+  const int8_t* a;  // [rows, a_stride]
+  int64_t a_stride;
+  int64_t rows;      // 1 up to the row's max_tokens
+  const uint8_t* b;  // first panel at the first group
+  int64_t b_stride;  // bytes to the second panel
+  int64_t groups;
+  int64_t k;   // inputs of a group, a multiple of the row's k_step
+  int32_t* c;  // [groups, rows, kTileOutputs]
+};
+using GemvFn = void (*)(const GemvTile&);
+
+void scalar_gemm_u8s8(const GemmTile& tile);
+void avx2_gemm_u4s8(const GemmTile& tile);  // bytes are at most 15
+void avx2_gemm_u8s8(const GemmTile& tile);
+void avx512_gemm_u8s8(const GemmTile& tile);
+void amx_gemm_u8s8(const GemmTile& tile);
+
+void avx2_gemv_u4s8(const GemvTile& tile);
+void avx2_gemv_u8s8(const GemvTile& tile);
+void avx512_gemv_u4s8(const GemvTile& tile);
+void avx512_gemv_u8s8(const GemvTile& tile);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vector ops of the CPU backend, written once with Highway and compiled for AVX2 and AVX-512. Every
+// function handles rows (tokens) independently and in a fixed order of operations, and spreads rows
+// over the thread pool, so results do not depend on batch size or thread count.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backends/backend.h"
+
+namespace nibble::cpu {
+
+// Limits Highway's dispatch to `isa` (AVX2 or AVX-512); once, before any op runs.
+void SelectVectorIsa(bool avx512);
+
+// --- elementwise.cc -----------------------------------------------------------------------------
+
+void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
+             float* y);
+
+// out = silu(gate) * up, silu(v) = v / (1 + exp(-v)).
+void SiluMul(const float* gate, const float* up, int64_t count, float* out);
+
+// In place on `rows` rows of length spec.width(): x <- M x in fp32 (transforms/hadamard.h).
+void TransformRows(const TransformSpec& spec, float* x, int64_t rows);
+
+// --- activations.cc -----------------------------------------------------------------------------
+
+// Grow-only memory of prepared activations: no allocation once the largest batch was seen.
+struct ActsWorkspace {
+  std::vector<float> transformed, scales, zetas;
+  std::vector<int8_t> codes;
+  std::vector<int32_t> sums;
+};
+// The codes are those of QuantizeActivations (formats/quantizer.h) bit for bit. With 16-bit
+// activations `values` points to x or to the transformed copy.
+Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec, ActsWorkspace& work);
+
+// --- rope_append.cc -----------------------------------------------------------------------------
+
+void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                   const RopeTable& rope, const KvSpec& kv, std::span<const SequenceSlice> batch);
+
+// --- attention.cc -------------------------------------------------------------------------------
+
+void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+               std::span<const SequenceSlice> batch, float* out);
+
+// --- gemm_f32.cc --------------------------------------------------------------------------------
+
+// fp32 weights in panels of kPanelF32 outputs: [panel][k][kPanelF32], the last panel zero filled.
+inline constexpr int64_t kPanelF32 = 32;
+struct PanelsF32 {
+  int64_t rows = 0, cols = 0;  // N, K
+  std::vector<float> data;
+};
+PanelsF32 PackF32(const Matrix<float>& weights);
+// Same, straight from any float type (bf16 checkpoints are never expanded twice).
+PanelsF32 PackF32(const TensorView& weights);
+
+// y[t, n] (+)= sum_k x[t, k] w[n, k] + bias[n]: one chain of fused multiply-adds over ascending k
+// per output, so a row has the same bits in any batch. bias may be null. y has row stride y_stride.
+void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const float* bias, float* y,
+             int64_t y_stride, bool accumulate);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What surrounds the integer products, the same for every instruction set (Highway): nibbles to
+// bytes before a GEMM, and the one fp32 epilogue after every product.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/panels.h"
+
+namespace nibble::cpu {
+
+// Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs.
+void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes);
+
+// int32 sums of `rows` tokens from `row` on and of two panels, for groups [group, group + groups).
+struct TileSums {
+  int64_t panel, row, rows, group, groups;
+  const int32_t* acc;  // [groups, rows, kTileOutputs]
+};
+// One group:       y  = (a * s) * t,   t = float(acc - offset * Q) (+ zeta * column_sum)
+// Several groups:  y += (a * s) * t for ascending groups; y starts at 0.
+// code_sums is Q, [tokens, groups]; y is [rows, kTileOutputs].
+void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
+                 const int32_t* code_sums, float* y);
+
+}  // namespace nibble::cpu

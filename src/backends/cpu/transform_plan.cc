@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/transform_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <list>
+#include <mutex>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace nibble::cpu {
+namespace {
+
+std::vector<uint8_t> SignPatterns(const HadamardFactor& factor) {
+  const int64_t n = factor.order;
+  NIBBLE_CHECK(n % 4 == 0, "a dense Hadamard factor of order {}", n);
+  const std::span<const int8_t> h = HadamardMatrix(factor);
+  std::vector<uint8_t> patterns(static_cast<size_t>(n * n / 4));
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t col = 0; col < n; ++col) {
+      const int64_t at = ((row / 4) * (n / 4) + col / 4) * 4 + row % 4;
+      if (h[static_cast<size_t>(row * n + col)] < 0) {
+        patterns[static_cast<size_t>(at)] |= static_cast<uint8_t>(kTile << (col % 4));
+      }
+    }
+  }
+  return patterns;
+}
+
+TransformPlan MakePlan(const TransformSpec& spec) {
+  TransformPlan plan = {.spec = spec, .axes = {}};
+  plan.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.order())));
+  int64_t after = spec.width() / spec.outer;
+  for (const HadamardFactor& factor : spec.factors) {
+    after /= factor.order;
+    if (factor.order == 1) continue;
+    TransformAxis axis = {.order = factor.order, .after = after, .patterns = {}};
+    if (factor.kind != HadamardKind::kSylvester) {
+      axis.patterns = SignPatterns(factor);
+      const int64_t columns = spec.width() / factor.order;
+      plan.row_group = std::max(plan.row_group, kTile / std::gcd(kTile, columns));
+    }
+    plan.row_cost += spec.width() * (axis.patterns.empty() ? 2 : 1 + factor.order / 12);
+    plan.axes.push_back(std::move(axis));
+  }
+  return plan;
+}
+
+}  // namespace
+
+const TransformPlan& PlanFor(const TransformSpec& spec) {
+  static std::mutex mutex;
+  static std::list<TransformPlan> plans;  // a program uses a handful
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const TransformPlan& plan : plans) {
+    if (plan.spec == spec) return plan;
+  }
+  return plans.emplace_back(MakePlan(spec));
+}
+
+float* ThreadScratch(Scratch use, int64_t floats) {
+  constexpr size_t kAlign = 64;
+  thread_local std::array<std::vector<float>, 2> memory;
+  std::vector<float>& own = memory[static_cast<size_t>(use)];
+  const size_t needed = static_cast<size_t>(floats) + kAlign / sizeof(float);
+  if (own.size() < needed) own.resize(needed);
+  const auto address = reinterpret_cast<uintptr_t>(own.data());
+  return own.data() + ((address + kAlign - 1) / kAlign * kAlign - address) / sizeof(float);
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the vector code of an online transform needs to know beforehand: the axes it runs along, and
+// for each dense +-1 factor the sign patterns of its entries, four inputs at a time (see
+// transform.inl.h). Plans are made once per TransformSpec and live as long as the program.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "transforms/hadamard.h"
+
+namespace nibble::cpu {
+
+// Lanes a dense factor works on at once: one AVX-512 vector, two AVX2 vectors.
+inline constexpr int64_t kTile = 16;
+
+// One factor: x viewed as [.., order, after].
+struct TransformAxis {
+  int64_t order = 1, after = 1;
+  // Dense: [order / 4][order / 4][4 rows], kTile times the number whose bit i says that the row's
+  // entry 4 b + i is -1. Empty: Sylvester.
+  std::vector<uint8_t> patterns;
+};
+
+struct TransformPlan {
+  TransformSpec spec;
+  std::vector<TransformAxis> axes;
+  float scale = 1;        // 1 / sqrt(order)
+  int64_t row_group = 1;  // rows that together fill the tiles of every dense factor
+  int64_t row_cost = 0;   // of a row, for ParallelRows
+};
+
+// Thread-safe; allocates only the first time a spec is seen.
+const TransformPlan& PlanFor(const TransformSpec& spec);
+
+// This thread's grow-only memory, 64-byte aligned, content undefined, valid until the next call.
+// Each Use has its own, so they may nest.
+enum class Scratch { kDense, kRow };
+float* ThreadScratch(Scratch use, int64_t floats);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/ref/ref_attention.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "formats/quantizer.h"
+
+namespace nibble::ref {
+namespace {
+
+// Where K or V of one (page, head) lies inside its block.
+struct Part {
+  const FormatSpec& format;
+  int64_t codes, params;  // byte offsets in the block
+  int64_t row_bytes, row_params;
+};
+
+Part KeyPart(const KvSpec& kv) {
+  return {kv.k, 0, kv.k_params(), kv.row_bytes(kv.k), kv.params_per_row(kv.k)};
+}
+
+Part ValuePart(const KvSpec& kv) {
+  return {kv.v, kv.v_codes(), kv.v_params(), kv.row_bytes(kv.v), kv.params_per_row(kv.v)};
+}
+
+struct CacheRow {
+  uint8_t* codes;
+  uint16_t* params;
+};
+
+CacheRow RowOf(const KvSpec& kv, const Part& part, const SequenceSlice& slice, int64_t head,
+               int64_t position) {
+  std::byte* block = slice.pages[position / kPageTokens] + head * kv.block_bytes();
+  const int64_t token = position % kPageTokens;
+  return {reinterpret_cast<uint8_t*>(block + part.codes + token * part.row_bytes),
+          reinterpret_cast<uint16_t*>(block + part.params) + token * part.row_params};
+}
+
+void Store(std::span<const float> x, const Part& part, const CacheRow& row) {
+  if (part.format.quantized()) {
+    QuantizeKv(x, part.format, row.codes, row.params);
+  } else {
+    std::memcpy(row.codes, x.data(), x.size_bytes());
+  }
+}
+
+// The cached rows of `head` at positions [0, end), fp32 [end, head_dim].
+Matrix<float> Load(const KvSpec& kv, const Part& part, const SequenceSlice& slice, int64_t head,
+                   int64_t end) {
+  Matrix<float> rows(end, kv.head_dim);
+  for (int64_t position = 0; position < end; ++position) {
+    const CacheRow row = RowOf(kv, part, slice, head, position);
+    const std::span<float> x = rows.row(position);
+    if (part.format.quantized()) {
+      DequantizeKv(row.codes, row.params, part.format, x);
+    } else {
+      std::memcpy(x.data(), row.codes, x.size_bytes());
+    }
+  }
+  return rows;
+}
+
+// Dimension i turns with i + half by the angle of `position`; the rest of the head stays.
+void Rotate(const RopeTable& rope, int64_t position, const TransformSpec& rotation,
+            std::span<float> x) {
+  const std::span<const float> cos = rope.cos.row(position), sin = rope.sin.row(position);
+  const size_t half = cos.size();
+  for (size_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = b * cos[i] + a * sin[i];
+  }
+  if (!rotation.identity()) ApplyTransform(rotation, x);
+}
+
+int64_t FirstKey(const AttentionSpec& attention, int64_t position) {
+  const int64_t window = attention.sliding_window;
+  return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+}
+
+// One query over keys [first, end).
+void AttendRow(const float* q, const Matrix<float>& keys, const Matrix<float>& values,
+               int64_t first, int64_t end, float scale, float* out) {
+  const int64_t head_dim = keys.cols;
+  std::vector<double> weights;
+  double max = -INFINITY;
+  for (int64_t j = first; j < end; ++j) {
+    double dot = 0;
+    for (int64_t d = 0; d < head_dim; ++d) dot += double{q[d]} * keys.row(j)[d];
+    weights.push_back(dot * scale);
+    max = std::max(max, weights.back());
+  }
+  double total = 0;
+  for (double& weight : weights) total += weight = std::exp(weight - max);
+  for (int64_t d = 0; d < head_dim; ++d) {
+    double sum = 0;
+    for (int64_t j = first; j < end; ++j) sum += weights[j - first] * values.row(j)[d];
+    out[d] = static_cast<float>(sum / total);
+  }
+}
+
+// Queries at positions [position, position + rows), rows `stride` floats apart.
+void AttendBlock(const float* q, const Matrix<float>& keys, const Matrix<float>& values,
+                 const AttentionSpec& attention, int64_t position, int64_t rows, int64_t stride,
+                 float* out) {
+  const int64_t head_dim = keys.cols, first = FirstKey(attention, position);
+  const int64_t count = position + rows - first;
+  Matrix<float> weights(rows, count);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, count, head_dim, attention.scale, q,
+              stride, keys.row(first).data(), head_dim, 0, weights.data.data(), count);
+  std::vector<float> totals;
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::span<float> row = weights.row(r);
+    const auto begin = row.begin() + (FirstKey(attention, position + r) - first);
+    const auto end = row.begin() + (position + r + 1 - first);
+    const float max = *std::max_element(begin, end);
+    double total = 0;
+    for (auto weight = begin; weight != end; ++weight) total += * weight = std::exp(*weight - max);
+    std::fill(row.begin(), begin, 0.0f);
+    std::fill(end, row.end(), 0.0f);
+    totals.push_back(static_cast<float>(total));
+  }
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, head_dim, count, 1,
+              weights.data.data(), count, values.row(first).data(), head_dim, 0, out, stride);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t d = 0; d < head_dim; ++d) out[r * stride + d] /= totals[r];
+  }
+}
+
+}  // namespace
+
+void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                   const RopeTable& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
+  const int64_t d = kv.head_dim;
+  const size_t width = static_cast<size_t>(d);
+  const Part key_part = KeyPart(kv), value_part = ValuePart(kv);
+  for (const SequenceSlice& slice : batch) {
+    ParallelFor(static_cast<size_t>(slice.tokens), [&](size_t task) {
+      const int64_t token = static_cast<int64_t>(task);
+      const int64_t row = slice.first_row + token, position = slice.position + token;
+      for (int64_t h = 0; h < attention.heads; ++h) {
+        Rotate(rope, position, kv.rotation, {q + (row * attention.heads + h) * d, width});
+      }
+      for (int64_t h = 0; h < kv.kv_heads; ++h) {
+        const std::span<float> key = {k + (row * kv.kv_heads + h) * d, width};
+        Rotate(rope, position, kv.rotation, key);
+        Store(key, key_part, RowOf(kv, key_part, slice, h, position));
+        Store({v + (row * kv.kv_heads + h) * d, width}, value_part,
+              RowOf(kv, value_part, slice, h, position));
+      }
+    });
+  }
+}
+
+void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+               std::span<const SequenceSlice> batch, bool blas, float* out) {
+  constexpr int64_t kBlock = 64;  // queries
+  const int64_t d = kv.head_dim, group = attention.heads / kv.kv_heads;
+  const int64_t stride = attention.heads * d;
+  ParallelFor(batch.size() * static_cast<size_t>(kv.kv_heads), [&](size_t task) {
+    const int64_t kv_head = static_cast<int64_t>(task) % kv.kv_heads;
+    const SequenceSlice& slice = batch[task / static_cast<size_t>(kv.kv_heads)];
+    const int64_t end = slice.position + slice.tokens;
+    const Matrix<float> keys = Load(kv, KeyPart(kv), slice, kv_head, end);
+    const Matrix<float> values = Load(kv, ValuePart(kv), slice, kv_head, end);
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      const int64_t step = blas ? kBlock : 1;
+      for (int64_t t = 0; t < slice.tokens; t += step) {
+        const int64_t at = (slice.first_row + t) * stride + h * d, position = slice.position + t;
+        if (blas) {
+          AttendBlock(q + at, keys, values, attention, position, std::min(kBlock, slice.tokens - t),
+                      stride, out + at);
+        } else {
+          AttendRow(q + at, keys, values, FirstKey(attention, position), position + 1,
+                    attention.scale, out + at);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace nibble::ref

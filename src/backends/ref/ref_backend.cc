@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/ref/ref_backend.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "backends/ref/ref_attention.h"
+#include "base/thread_pool.h"
+#include "formats/quantizer.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kTileOutputs = 256;  // outputs of one task of a product
+
+// A linear with weights [N, K]: either its codes or, where the product is in fp32, W^T.
+struct Linear {
+  FormatSpec weights, activation;
+  int64_t rows = 0, cols = 0;  // N, K
+  std::vector<float> bias;     // [N] or empty
+  Matrix<float> transposed;    // [K, N]
+
+  Matrix<int8_t> codes;       // [N, K]
+  Matrix<float> scales;       // [N, weight groups]
+  Matrix<int32_t> zeros;      // [N, weight groups]
+  int64_t group = 0;          // inputs per exact sum: the smaller of the two groups
+  Matrix<int32_t> code_sums;  // [N, K / group]
+};
+
+// 0 stands for a whole row of `cols`.
+int64_t GroupLength(const FormatSpec& format, int64_t cols) {
+  return format.group == 0 ? cols : format.group;
+}
+
+void UnpackIntegers(const PackedWeights& w, Linear& linear) {
+  linear.scales = DecodeScales(w);
+  linear.zeros = DecodeZeros(w);
+  linear.codes = Matrix<int8_t>(w.rows, w.cols);
+  linear.code_sums = Matrix<int32_t>(w.rows, w.cols / linear.group);
+  const auto packed = w.codes.as<uint8_t>();
+  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
+  ParallelFor(static_cast<size_t>(w.rows), [&](size_t task) {
+    const int64_t n = static_cast<int64_t>(task);
+    std::vector<int16_t> codes(static_cast<size_t>(w.cols));
+    UnpackCodes(packed.data() + n * row_bytes, w.cols, w.format.bits, true, codes.data());
+    for (int64_t k = 0; k < w.cols; ++k) {
+      linear.codes.row(n)[k] = static_cast<int8_t>(codes[k]);
+      linear.code_sums.row(n)[k / linear.group] += codes[k];
+    }
+  });
+}
+
+Matrix<float> Transposed(const Matrix<float>& m) {
+  Matrix<float> result(m.cols, m.rows);
+  for (int64_t r = 0; r < m.rows; ++r) {
+    for (int64_t c = 0; c < m.cols; ++c) result.row(c)[r] = m.row(r)[c];
+  }
+  return result;
+}
+
+int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
+//   y = sum_G a s [D - pi Q + zeta (P - L pi)]
+void MultiplyIntegers(const Linear& w, const Activations& acts, int64_t t, int64_t first,
+                      int64_t last, float* y) {
+  const int64_t groups = w.cols / w.group;
+  const int64_t act_length = GroupLength(w.activation, w.cols);
+  const int64_t weight_length = GroupLength(w.weights, w.cols);
+  const int8_t* q = acts.codes + t * acts.stride;
+  const int64_t act_row = t * w.activation.groups(w.cols);
+  std::vector<int32_t> q_sums(static_cast<size_t>(groups));
+  for (int64_t k = 0; k < w.cols; ++k) q_sums[k / w.group] += q[k];
+  for (int64_t n = first; n < last; ++n) {
+    float sum = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t k = g * w.group;
+      const int64_t act = act_row + k / act_length, weight = k / weight_length;
+      const int32_t zero = w.zeros.row(n)[weight];
+      const int32_t dot = Dot(q + k, w.codes.row(n).data() + k, w.group);
+      float term = static_cast<float>(dot - zero * q_sums[g]);
+      if (!w.activation.symmetric) {
+        const int64_t centred = w.code_sums.row(n)[g] - w.group * zero;
+        term = term + acts.zetas[act] * static_cast<float>(static_cast<int32_t>(centred));
+      }
+      term = (acts.scales[act] * w.scales.row(n)[weight]) * term;
+      sum = groups == 1 ? term : sum + term;
+    }
+    y[n - first] = sum;
+  }
+}
+
+// One fp32 chain over ascending k per output.
+void MultiplyFloats(const Linear& w, const float* x, int64_t first, int64_t last, float* y) {
+  std::fill(y, y + (last - first), 0.0f);
+  for (int64_t k = 0; k < w.cols; ++k) {
+    const float* weights = w.transposed.row(k).data();
+    for (int64_t n = first; n < last; ++n) y[n - first] = y[n - first] + x[k] * weights[n];
+  }
+}
+
+class RefBackend final : public Backend {
+ public:
+  explicit RefBackend(RefMode mode) : decoded_(mode == RefMode::kDecoded) {
+    openblas_set_num_threads(1);  // the threads are ours
+  }
+
+  std::string Name() const override { return decoded_ ? "decoded to fp32" : "ref"; }
+
+  LinearId Upload(const PackedLinear& linear) override;
+  void Release(LinearId id) override { linears_[id].reset(); }
+  std::string KernelName(LinearId, int64_t) const override {
+    return decoded_ ? "decoded_sgemm" : "ref_gemm";
+  }
+
+  void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
+  void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
+               float* y) override;
+  Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) override;
+  void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
+            bool accumulate) override;
+
+  void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                     const RopeTable& rope, const KvSpec& kv,
+                     std::span<const SequenceSlice> batch) override {
+    ref::RopeAndAppend(q, k, v, attention, rope, kv, batch);
+  }
+  void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+                 std::span<const SequenceSlice> batch, float* out) override {
+    ref::Attention(q, attention, kv, batch, decoded_, out);
+  }
+  void SiluMul(const float* gate, const float* up, int64_t count, float* out) override;
+
+ private:
+  const bool decoded_;
+  std::vector<std::optional<Linear>> linears_;
+  // The last PrepareActs.
+  std::vector<float> values_, scales_, zetas_;
+  std::vector<int8_t> codes_;
+  std::vector<int32_t> sums_;
+};
+
+LinearId RefBackend::Upload(const PackedLinear& packed) {
+  const PackedWeights& w = packed.weights;
+  Linear linear;
+  linear.weights = w.format;
+  linear.activation = packed.input.activation;
+  linear.rows = w.rows;
+  linear.cols = w.cols;
+  if (packed.bias.data != nullptr) linear.bias = ToF32(packed.bias).data;
+  if (decoded_ || !w.format.quantized() || !linear.activation.quantized()) {
+    linear.transposed = Transposed(Decode(w));
+  } else {
+    const int64_t a = GroupLength(linear.activation, w.cols), b = GroupLength(w.format, w.cols);
+    linear.group = std::min(a, b);
+    if (std::max(a, b) % linear.group != 0) Fail("groups of {} and {} inputs do not nest", a, b);
+    UnpackIntegers(w, linear);
+  }
+  linears_.emplace_back(std::move(linear));
+  return static_cast<LinearId>(linears_.size()) - 1;
+}
+
+void RefBackend::Embed(const TensorView& table, std::span<const int32_t> ids, float* x) {
+  const int64_t vocab = table.shape[0], hidden = table.shape[1];
+  const int64_t row_bytes = hidden * static_cast<int64_t>(DTypeBytes(table.dtype));
+  ParallelFor(ids.size(), [&](size_t i) {
+    NIBBLE_CHECK(ids[i] >= 0 && ids[i] < vocab, "token {} of {}", ids[i], vocab);
+    const Matrix<float> row = ToF32({table.dtype, {hidden}, table.data + ids[i] * row_bytes});
+    std::copy(row.data.begin(), row.data.end(), x + static_cast<int64_t>(i) * hidden);
+  });
+}
+
+void RefBackend::RmsNorm(const float* x, const float* weight, float eps, int64_t tokens,
+                         int64_t width, float* y) {
+  ParallelFor(static_cast<size_t>(tokens), [&](size_t t) {
+    const float* in = x + static_cast<int64_t>(t) * width;
+    float* out = y + static_cast<int64_t>(t) * width;
+    double squares = 0;
+    for (int64_t i = 0; i < width; ++i) squares += double{in[i]} * in[i];
+    const float factor =
+        static_cast<float>(1 / std::sqrt(squares / static_cast<double>(width) + double{eps}));
+    for (int64_t i = 0; i < width; ++i) {
+      out[i] = in[i] * factor * (weight == nullptr ? 1.0f : weight[i]);
+    }
+  });
+}
+
+Activations RefBackend::PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) {
+  const FormatSpec& format = spec.activation;
+  const int64_t width = spec.width, groups = format.groups(width);
+  Activations acts{.tokens = tokens, .spec = &spec, .values = x};
+  if (spec.transform.identity() && !format.quantized()) return acts;
+
+  values_.assign(x, x + tokens * width);
+  acts.values = values_.data();
+  if (format.quantized()) {
+    acts.stride = (width + 63) / 64 * 64;
+    codes_.assign(static_cast<size_t>(tokens * acts.stride), 0);
+    scales_.resize(static_cast<size_t>(tokens * groups));
+    zetas_.resize(static_cast<size_t>(tokens * groups));
+    sums_.resize(static_cast<size_t>(tokens * groups));
+    acts.codes = codes_.data();
+    acts.scales = scales_.data();
+    acts.zetas = format.symmetric ? nullptr : zetas_.data();
+    acts.sums = sums_.data();
+  }
+  ParallelFor(static_cast<size_t>(tokens), [&](size_t task) {
+    const int64_t t = static_cast<int64_t>(task);
+    const std::span<float> row = {values_.data() + t * width, static_cast<size_t>(width)};
+    if (!spec.transform.identity()) ApplyTransform(spec.transform, row);
+    if (!format.quantized()) return;
+    const ActRow out = {codes_.data() + t * acts.stride, scales_.data() + t * groups,
+                        zetas_.data() + t * groups, sums_.data() + t * groups};
+    QuantizeActivations(row, format, out);
+    DequantizeActivations(out, format, row);  // what fp32 products read
+  });
+  return acts;
+}
+
+void RefBackend::Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
+                      bool accumulate) {
+  const Linear& w = *linears_[id];
+  NIBBLE_CHECK(acts.spec->width == w.cols && acts.spec->activation == w.activation,
+               "inputs of width {}, weights of width {}", acts.spec->width, w.cols);
+  const int64_t tile_tokens = decoded_ ? 128 : 1;
+  const int64_t columns = (w.rows + kTileOutputs - 1) / kTileOutputs;
+  const int64_t tiles = (acts.tokens + tile_tokens - 1) / tile_tokens * columns;
+  ParallelFor(static_cast<size_t>(tiles), [&](size_t task) {
+    const int64_t tile = static_cast<int64_t>(task);
+    const int64_t t = tile / columns * tile_tokens, first = tile % columns * kTileOutputs;
+    const int64_t tokens = std::min(tile_tokens, acts.tokens - t);
+    const int64_t last = std::min(first + kTileOutputs, w.rows);
+    Matrix<float> product(tokens, last - first);
+    float* out = product.data.data();
+    if (decoded_) {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, tokens, last - first, w.cols, 1,
+                  acts.values + t * w.cols, w.cols, w.transposed.data.data() + first, w.rows, 0,
+                  out, last - first);
+    } else if (w.codes.rows != 0) {
+      MultiplyIntegers(w, acts, t, first, last, out);
+    } else {
+      MultiplyFloats(w, acts.values + t * w.cols, first, last, out);
+    }
+    for (int64_t r = 0; r < tokens; ++r) {
+      for (int64_t n = first; n < last; ++n) {
+        float value = product.row(r)[n - first];
+        if (!w.bias.empty()) value = value + w.bias[n];
+        float& target = y[(t + r) * y_stride + n];
+        target = accumulate ? target + value : value;
+      }
+    }
+  });
+}
+
+void RefBackend::SiluMul(const float* gate, const float* up, int64_t count, float* out) {
+  constexpr int64_t kPiece = 4096;
+  ParallelFor(static_cast<size_t>((count + kPiece - 1) / kPiece), [&](size_t piece) {
+    const int64_t first = static_cast<int64_t>(piece) * kPiece;
+    for (int64_t i = first; i < std::min(first + kPiece, count); ++i) {
+      out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+    }
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeRefBackend(RefMode mode) {
+  return std::make_unique<RefBackend>(mode);
+}
+
+}  // namespace nibble

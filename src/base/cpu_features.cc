@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/cpu_features.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames = {"ref", "avx2", "avx512", "amx"};
+
+// GCC 12 and clang 14 know no "amx-int8" in __builtin_cpu_supports, so the bits are read here:
+// CPUID leaf 7, EDX bit 24 (AMX-TILE) and bit 25 (AMX-INT8).
+bool HasAmxInt8() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if ((d >> 24 & 1) == 0 || (d >> 25 & 1) == 0) return false;
+  constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) == 0;
+}
+
+Isa Detect() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kRef;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni");
+  if (!avx512) return Isa::kAvx2;
+  return HasAmxInt8() ? Isa::kAmx : Isa::kAvx512;
+}
+
+Isa Active() {
+  const char* wanted = std::getenv("NIBBLE_ISA");
+  if (wanted == nullptr || *wanted == '\0') return DetectedIsa();
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] != wanted) continue;
+    const Isa isa = static_cast<Isa>(i);
+    if (isa > DetectedIsa()) {
+      FailUsage("NIBBLE_ISA={}: this machine supports up to {}", wanted, IsaName(DetectedIsa()));
+    }
+    return isa;
+  }
+  FailUsage("NIBBLE_ISA={}: use ref, avx2, avx512 or amx", wanted);
+}
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) {
+  return kNames[static_cast<size_t>(isa)];
+}
+
+Isa DetectedIsa() {
+  static const Isa isa = Detect();
+  return isa;
+}
+
+Isa ActiveIsa() {
+  static const Isa isa = Active();
+  return isa;
+}
+
+}  // namespace nibble

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Throwing a formatted nibble::Error (public type) and aborting on bugs.
+//   Fail("{}: tensor {} has shape {}", file, name, shape);   a bad file: throws
+//   NIBBLE_CHECK(rows == m, "rows {} vs {}", rows, m);       a bug in this program: aborts
+#pragma once
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "nibble/error.h"
+
+namespace nibble {
+
+template <typename... Args>
+[[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::kFailed, fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+[[noreturn]] void FailUsage(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(ErrorCode::kUsage, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Prints "file:line: check failed: condition: message" and aborts.
+[[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
+                              const std::string& message);
+
+}  // namespace nibble
+
+#define NIBBLE_CHECK(condition, ...)                                                      \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]]                                                        \
+      ::nibble::CheckFailed(__FILE__, __LINE__, #condition, fmt::format("" __VA_ARGS__)); \
+  } while (false)

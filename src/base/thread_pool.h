@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// One fixed pool for the whole program. Tasks are numbered; which thread runs a task is not fixed,
+// so a task must write only what belongs to its number. Then results do not depend on the number of
+// threads. Waiting threads spin briefly (one decode step hands out many small jobs) and then sleep,
+// so a shared core is not burned.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace nibble {
+
+// Threads used by ParallelFor, the caller's included. Set once at start-up; 0 = all cores this
+// process may use.
+void SetThreads(int threads);
+int Threads();
+
+// Calls task(i) once for every i in [0, count), on several threads. A call from inside a task runs
+// inline. The first exception thrown by a task is rethrown here once no task runs any more; the
+// others may or may not have run.
+void ParallelFor(size_t count, const std::function<void(size_t)>& task);
+
+}  // namespace nibble

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/generation_config.h"
+
+#include <filesystem>
+
+#include "base/json.h"
+
+namespace nibble {
+namespace {
+
+// eos_token_id is a number or a list of numbers.
+std::vector<int32_t> StopIds(const Json& json, const std::string& where) {
+  const auto eos = JsonFind<Json>(json, "eos_token_id", where);
+  if (!eos) return {};
+  const std::string what = where + ": eos_token_id";
+  if (eos->is_array()) return JsonAs<std::vector<int32_t>>(*eos, what);
+  return {JsonAs<int32_t>(*eos, what)};
+}
+
+}  // namespace
+
+GenerationConfig LoadGenerationConfig(const std::string& model_directory) {
+  GenerationConfig config;
+  const std::string file = model_directory + "/generation_config.json";
+  if (std::filesystem::exists(file)) {
+    const Json json = ReadJsonFile(file, 1 << 20);
+    config.stop_ids = StopIds(json, file);
+    if (JsonFind<bool>(json, "do_sample", file).value_or(false)) {
+      config.sampling.temperature = JsonFind<double>(json, "temperature", file).value_or(1.0);
+      config.sampling.top_p = JsonFind<double>(json, "top_p", file).value_or(1.0);
+      config.sampling.top_k = JsonFind<int64_t>(json, "top_k", file).value_or(0);
+    }
+  }
+  if (config.stop_ids.empty()) {
+    const std::string model = model_directory + "/config.json";
+    config.stop_ids = StopIds(ReadJsonFile(model, 16 << 20), model);
+  }
+  return config;
+}
+
+}  // namespace nibble

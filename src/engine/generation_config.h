@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+
+namespace nibble {
+
+// generation_config.json of a model directory, completed by config.json; a missing file is fine.
+struct GenerationConfig {
+  std::vector<int32_t> stop_ids;  // every end-of-sequence id
+  Sampling sampling;              // greedy unless do_sample
+};
+GenerationConfig LoadGenerationConfig(const std::string& model_directory);
+
+}  // namespace nibble

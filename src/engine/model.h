@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network taken over by a backend, and the only forward pass: fp32, quantized and decoded models
+// differ in what the backend was given, not in code.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/layer.h"
+
+namespace nibble {
+
+class Model {
+ public:
+  // max_context limits the positions (0 = the model's own context).
+  Model(Network network, std::unique_ptr<Backend> backend, int64_t max_context = 0);
+
+  const ModelConfig& config() const { return network_.config; }
+  const Network& network() const { return network_; }
+  const KvSpec& kv() const { return network_.kv; }
+  int64_t context() const { return rope_.cos.rows; }
+  Backend& backend() { return *backend_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  LinearId head() const { return head_; }
+
+  KvCache MakeCache() const { return {network_.kv, config().layers}; }
+
+  // Runs new tokens of several sequences through all layers and appends them to their caches.
+  // Returns the residual stream before the final norm, [all tokens, hidden], sequence after
+  // sequence; valid until the next call.
+  struct Sequence {
+    std::span<const int32_t> ids;
+    KvCache* cache;
+  };
+  float* Forward(std::span<const Sequence> sequences);
+
+  // logits[row] = head(norm(x[row])), logits [rows, vocab].
+  void Logits(const float* x, int64_t rows, float* logits);
+
+ private:
+  Network network_;
+  std::unique_ptr<Backend> backend_;
+  RopeTable rope_;
+  std::vector<Layer> layers_;
+  LinearId head_;
+  std::vector<float> final_norm_;
+  Scratch scratch_;
+  std::vector<float> x_;
+  std::vector<int32_t> ids_;
+  std::vector<SequenceSlice> slices_;
+};
+
+// Opens a model directory on a device ("cpu"); decoded: see MakeBackend.
+std::unique_ptr<Model> LoadModel(const std::string& directory, const std::string& device,
+                                 bool decoded, int64_t max_context = 0);
+
+}  // namespace nibble

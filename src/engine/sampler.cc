@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace nibble {
+
+int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
+  if (sampling.temperature <= 0) {
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  if (sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < order.size()) {
+    order.resize(static_cast<size_t>(sampling.top_k));
+  }
+  const double top = logits[static_cast<size_t>(order[0])];
+  std::vector<double> weights;
+  double total = 0;
+  for (int32_t id : order) {
+    weights.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / sampling.temperature));
+    total += weights.back();
+  }
+  double kept = 0;  // probability mass (unnormalized) of the tokens before `count`
+  size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < sampling.top_p * total)) {
+    kept += weights[count++];
+  }
+  double draw = rng.Uniform() * kept;
+  for (size_t i = 0; i < count; ++i) {
+    draw -= weights[i];
+    if (draw < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+}  // namespace nibble

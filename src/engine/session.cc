@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/interrupt.h"
+
+namespace nibble {
+namespace {
+
+constexpr size_t kPrefillTokens = 1024;  // bounds the activations held at once
+
+}  // namespace
+
+std::span<const float> Session::Append(std::span<const int32_t> ids) {
+  NIBBLE_CHECK(!ids.empty());
+  const int64_t total = tokens() + static_cast<int64_t>(ids.size());
+  if (total > model_.context()) {
+    FailUsage("{} tokens do not fit into the context of {}; shorten the prompt", total,
+              model_.context());
+  }
+  for (int32_t id : ids) {
+    if (id < 0 || id >= model_.config().vocab_size) {
+      FailUsage("token id {} is outside the vocabulary of {}", id, model_.config().vocab_size);
+    }
+  }
+  const float* last_row = nullptr;
+  while (!ids.empty()) {
+    const auto chunk = ids.first(std::min(ids.size(), kPrefillTokens));
+    const Model::Sequence sequence = {chunk, &cache_};
+    const float* x = model_.Forward({&sequence, 1});
+    last_row = x + (chunk.size() - 1) * static_cast<size_t>(model_.config().hidden_size);
+    ids = ids.subspan(chunk.size());
+  }
+  logits_.resize(static_cast<size_t>(model_.config().vocab_size));
+  model_.Logits(last_row, 1, logits_.data());
+  return logits_;
+}
+
+Generation Generate(Session& session, std::span<const int32_t> prompt,
+                    const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  Generation result;
+  Rng rng(options.seed);
+  auto start = Clock::now();
+  std::span<const float> logits = session.Append(prompt);
+  result.prompt_seconds = seconds_since(start);
+  start = Clock::now();
+  while (static_cast<int64_t>(result.ids.size()) < options.max_tokens && !Interrupted()) {
+    const int32_t id = Sample(logits, options.sampling, rng);
+    const auto& stops = options.stop_ids;
+    if (std::find(stops.begin(), stops.end(), id) != stops.end()) break;
+    result.ids.push_back(id);
+    if (on_token) on_token(id);
+    const bool more = static_cast<int64_t>(result.ids.size()) < options.max_tokens;
+    if (!more || session.tokens() >= session.context()) break;
+    logits = session.Append({&id, 1});
+    ++result.decode_steps;
+  }
+  result.decode_seconds = seconds_since(start);
+  return result;
+}
+
+}  // namespace nibble

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <span>
+
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "base/thread_pool.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kLogitRows = 128;  // rows of logits held at once
+
+void StopIfInterrupted() {
+  if (Interrupted()) throw Error(ErrorCode::kFailed, "interrupted");
+}
+
+class WindowRunner {
+ public:
+  explicit WindowRunner(Model& model)
+      : model_(model),
+        cache_(model.MakeCache()),
+        logits_(static_cast<size_t>(kLogitRows * model.config().vocab_size)) {}
+
+  const float* Hidden(const std::vector<int32_t>& ids) {
+    for (int32_t id : ids) {
+      if (id >= model_.config().vocab_size) {
+        Fail("the tokenizer gives id {}, the model knows {} tokens", id,
+             model_.config().vocab_size);
+      }
+    }
+    cache_.Clear();
+    const Model::Sequence sequence = {ids, &cache_};
+    return model_.Forward({&sequence, 1});
+  }
+
+  const float* Logits(const float* hidden, int64_t first, int64_t rows) {
+    model_.Logits(hidden + first * model_.config().hidden_size, rows, logits_.data());
+    return logits_.data();
+  }
+
+ private:
+  Model& model_;
+  KvCache cache_;
+  std::vector<float> logits_;
+};
+
+// log(sum(exp(row))), in double.
+double LogSumExp(std::span<const float> row) {
+  const float top = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (float value : row) sum += std::exp(value - top);
+  return std::log(sum) + static_cast<double>(top);
+}
+
+size_t Top(std::span<const float> row) {
+  return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// KL(p || q) of softmaxes.
+double RowKl(std::span<const float> p, std::span<const float> q) {
+  const double log_p = LogSumExp(p), log_q = LogSumExp(q);
+  double kl = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_prob = static_cast<double>(p[i]) - log_p;
+    kl += std::exp(log_prob) * (log_prob - (static_cast<double>(q[i]) - log_q));
+  }
+  return std::max(kl, 0.0);
+}
+
+// Calls visit(row, target) for the predictions of tokens 1..T-1 inside a block, in parallel.
+void ForPredictions(const std::vector<int32_t>& ids, int64_t first, int64_t rows,
+                    const std::function<void(int64_t row, int32_t target)>& visit) {
+  const int64_t last = static_cast<int64_t>(ids.size()) - 1;
+  const int64_t count = std::min(rows, last - first);
+  ParallelFor(static_cast<size_t>(std::max<int64_t>(count, 0)), [&](size_t row) {
+    visit(static_cast<int64_t>(row), ids[static_cast<size_t>(first) + row + 1]);
+  });
+}
+
+double Mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+PerplexityResult Perplexity(Model& model, const Windows& windows) {
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t context = static_cast<int64_t>(windows.at(0).size());
+  const size_t vocab = static_cast<size_t>(model.config().vocab_size);
+  PerplexityResult result = {.windows = static_cast<int64_t>(windows.size()), .context = context};
+  WindowRunner runner(model);
+  Progress progress("perplexity", "tokens", static_cast<double>(result.windows * context));
+  std::vector<double> loss(static_cast<size_t>(context - 1));
+  for (const auto& ids : windows) {
+    StopIfInterrupted();
+    const float* hidden = runner.Hidden(ids);
+    for (int64_t first = 0; first < context; first += kLogitRows) {
+      const int64_t rows = std::min(kLogitRows, context - first);
+      const float* logits = runner.Logits(hidden, first, rows);
+      ForPredictions(ids, first, rows, [&](int64_t row, int32_t target) {
+        const std::span<const float> l(logits + static_cast<size_t>(row) * vocab, vocab);
+        loss[static_cast<size_t>(first + row)] =
+            LogSumExp(l) - static_cast<double>(l[static_cast<size_t>(target)]);
+      });
+    }
+    result.window_nll.push_back(Mean(loss));
+    progress.Update(static_cast<double>(result.window_nll.size()) * static_cast<double>(context),
+                    fmt::format("so far {:.3f}", std::exp(Mean(result.window_nll))));
+  }
+  result.nll = Mean(result.window_nll);
+  result.perplexity = std::exp(result.nll);
+  result.tokens = result.windows * (context - 1);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+KlResult KlDivergence(Model& model, Model& reference, const Windows& windows) {
+  if (model.config().vocab_size != reference.config().vocab_size) {
+    FailUsage("the models have vocabularies of {} and {} tokens", model.config().vocab_size,
+              reference.config().vocab_size);
+  }
+  const int64_t context = static_cast<int64_t>(windows.at(0).size());
+  const size_t vocab = static_cast<size_t>(model.config().vocab_size);
+  const size_t per_window = static_cast<size_t>(context - 1);
+  WindowRunner runner(model), reference_runner(reference);
+  Progress progress("divergence", "tokens",
+                    static_cast<double>(windows.size()) * static_cast<double>(context));
+  std::vector<double> kl(windows.size() * per_window), loss(kl), reference_loss(kl);
+  std::vector<double> agree(kl);
+  for (size_t w = 0; w < windows.size(); ++w) {
+    StopIfInterrupted();
+    const float* hidden = runner.Hidden(windows[w]);
+    const float* reference_hidden = reference_runner.Hidden(windows[w]);
+    for (int64_t first = 0; first < context; first += kLogitRows) {
+      const int64_t rows = std::min(kLogitRows, context - first);
+      const float* logits = runner.Logits(hidden, first, rows);
+      const float* reference_logits = reference_runner.Logits(reference_hidden, first, rows);
+      ForPredictions(windows[w], first, rows, [&](int64_t row, int32_t target) {
+        const size_t offset = static_cast<size_t>(row) * vocab;
+        const std::span<const float> q(logits + offset, vocab), p(reference_logits + offset, vocab);
+        const size_t i = w * per_window + static_cast<size_t>(first + row);
+        const size_t t = static_cast<size_t>(target);
+        kl[i] = RowKl(p, q);
+        loss[i] = LogSumExp(q) - static_cast<double>(q[t]);
+        reference_loss[i] = LogSumExp(p) - static_cast<double>(p[t]);
+        agree[i] = Top(p) == Top(q) ? 1 : 0;
+      });
+    }
+    progress.Update(static_cast<double>(w + 1) * static_cast<double>(context));
+  }
+  KlResult result = {.kl_mean = Mean(kl),
+                     .top1_agreement = Mean(agree),
+                     .perplexity = std::exp(Mean(loss)),
+                     .reference_perplexity = std::exp(Mean(reference_loss)),
+                     .tokens = static_cast<int64_t>(kl.size())};
+  const auto p99 = kl.begin() + static_cast<int64_t>(kl.size() * 99 / 100);
+  std::nth_element(kl.begin(), p99, kl.end());
+  result.kl_p99 = *p99;
+  return result;
+}
+
+}  // namespace nibble

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/format_spec.h"
+
+#include "base/error.h"
+
+namespace nibble {
+
+std::string FormatText(const FormatSpec& spec) {
+  if (!spec.quantized()) return "16";
+  std::string text = fmt::format("{}", spec.bits);
+  if (!spec.symmetric) text += " asym";
+  if (spec.group != 0) text += fmt::format(" g{}", spec.group);
+  return text;
+}
+
+Json ToJson(const FormatSpec& spec) {
+  return {{"bits", spec.bits},
+          {"symmetric", spec.symmetric},
+          {"group", spec.group},
+          {"clip", spec.clip}};
+}
+
+FormatSpec FormatFromJson(const Json& json, const std::string& where) {
+  RefuseUnknownFields(json, {"bits", "symmetric", "group", "clip"}, where);
+  const FormatSpec spec = {.bits = JsonGet<int>(json, "bits", where),
+                           .symmetric = JsonGet<bool>(json, "symmetric", where),
+                           .group = JsonGet<int64_t>(json, "group", where),
+                           .clip = JsonGet<double>(json, "clip", where)};
+  if (spec.bits != 16 && (spec.bits < 2 || spec.bits > 8)) {
+    Fail("{}: bits {}; use 2 to 8 or 16", where, spec.bits);
+  }
+  if (spec.group < 0) Fail("{}: group {} is negative", where, spec.group);
+  if (!(spec.clip >= 0 && spec.clip <= 1)) Fail("{}: clip {} is not in 0..1", where, spec.clip);
+  return spec;
+}
+
+void PackCodes(const int8_t* codes, int64_t count, int bits, uint8_t* packed) {
+  const uint32_t mask = (1u << bits) - 1;
+  uint32_t window = 0;
+  int filled = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    window |= (static_cast<uint32_t>(codes[i]) & mask) << filled;
+    for (filled += bits; filled >= 8; filled -= 8) {
+      *packed++ = static_cast<uint8_t>(window);
+      window >>= 8;
+    }
+  }
+  if (filled > 0) *packed = static_cast<uint8_t>(window);
+}
+
+void UnpackCodes(const uint8_t* packed, int64_t count, int bits, bool sign_extend, int16_t* codes) {
+  const uint32_t mask = (1u << bits) - 1;
+  const uint32_t sign = sign_extend ? 1u << (bits - 1) : 0;
+  uint32_t window = 0;
+  int filled = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (filled < bits) {
+      window |= static_cast<uint32_t>(*packed++) << filled;
+      filled += 8;
+    }
+    const uint32_t code = window & mask;
+    codes[i] = static_cast<int16_t>(static_cast<int32_t>(code ^ sign) - static_cast<int32_t>(sign));
+    window >>= bits;
+    filled -= bits;
+  }
+}
+
+}  // namespace nibble

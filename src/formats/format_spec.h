@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How numbers are rounded: one description for weights, activations and cache entries.
+// A group is a run of consecutive inputs (weights: along K) that share a scale.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/json.h"
+
+namespace nibble {
+
+struct FormatSpec {
+  int bits = 16;          // 2..8; 16 = not quantized (fp32 on the CPU)
+  bool symmetric = true;  // false: an integer zero point (weights, cache) or a real offset (acts)
+  int64_t group = 0;      // 0 = the whole row (weights, activations) or head (cache)
+  // The range is multiplied by clip before the scale is taken. 0 (weights only): searched per scale
+  // with the 2.4-norm of the error.
+  double clip = 1.0;
+
+  bool quantized() const { return bits < 16; }
+  // Number of groups in a row of `width` elements; group must divide width.
+  int64_t groups(int64_t width) const { return group == 0 ? 1 : width / group; }
+  bool operator==(const FormatSpec&) const = default;
+};
+
+// "4", "4 asym g128", "16".
+std::string FormatText(const FormatSpec& spec);
+
+Json ToJson(const FormatSpec& spec);
+// Refuses unknown fields, bits other than 2..8 and 16, groups that are negative, clips outside
+// 0..1.
+FormatSpec FormatFromJson(const Json& json, const std::string& where);
+
+// Bytes of one packed row of `count` codes: code i occupies bits [i*bits, (i+1)*bits) of a
+// little-endian bit stream, so with 4 bits the low nibble is the even index.
+inline int64_t PackedBytes(int64_t count, int bits) {
+  return (count * bits + 7) / 8;
+}
+
+// Writes `count` codes (only their low `bits` bits count) and the zero bits that fill the last
+// byte.
+void PackCodes(const int8_t* codes, int64_t count, int bits, uint8_t* packed);
+// Codes as two's complement (sign_extend) or as 0..2^bits-1.
+void UnpackCodes(const uint8_t* packed, int64_t count, int bits, bool sign_extend, int16_t* codes);
+
+}  // namespace nibble

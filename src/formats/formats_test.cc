@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "formats/format_spec.h"
+#include "formats/kv_format.h"
+#include "formats/packed_linear.h"
+
+namespace nibble {
+namespace {
+
+using testing::HasSubstr;
+
+std::string ErrorOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+// --- FormatSpec ---------------------------------------------------------------------------------
+
+TEST(FormatSpecTest, TextAndSizes) {
+  EXPECT_EQ(FormatText({.bits = 4}), "4");
+  EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
+  EXPECT_EQ(FormatText({.bits = 16}), "16");
+  EXPECT_EQ((FormatSpec{.bits = 4, .group = 32}.groups(96)), 3);
+  EXPECT_EQ((FormatSpec{.bits = 4}.groups(96)), 1);
+  EXPECT_EQ(PackedBytes(9, 3), 4);
+  EXPECT_EQ(PackedBytes(8, 3), 3);
+}
+
+TEST(FormatSpecTest, JsonRoundTrip) {
+  for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16}) {
+    for (const bool symmetric : {true, false}) {
+      for (const int64_t group : {0, 32, 128}) {
+        const FormatSpec spec = {
+            .bits = bits, .symmetric = symmetric, .group = group, .clip = 1.0 / (bits + 1)};
+        EXPECT_EQ(FormatFromJson(ParseJson(ToJson(spec).dump(), "f"), "f"), spec);
+      }
+    }
+  }
+}
+
+TEST(FormatSpecTest, JsonRefusals) {
+  const auto refused = [](const std::string& key, const Json& value) {
+    Json json = ToJson({.bits = 4});
+    json[key] = value;
+    return ErrorOf([&] { FormatFromJson(json, "plan.w"); });
+  };
+  EXPECT_EQ(refused("bits", 4), "");
+  for (const int bits : {-4, 0, 1, 9, 15, 17, 32}) {
+    EXPECT_THAT(refused("bits", bits), HasSubstr("plan.w: bits")) << bits;
+  }
+  for (const double clip : {-0.1, 1.01, 1e9}) EXPECT_THAT(refused("clip", clip), HasSubstr("clip"));
+  EXPECT_THAT(refused("group", -1), HasSubstr("group"));
+  EXPECT_THAT(refused("group", 32.5), HasSubstr("group"));
+  EXPECT_THAT(refused("symmetric", 1), HasSubstr("symmetric"));
+  EXPECT_THAT(refused("tail", 3), HasSubstr("tail"));
+  EXPECT_THAT(refused("bits", nullptr), HasSubstr("bits"));
+  EXPECT_NE(ErrorOf([] { FormatFromJson(Json::array(), "f"); }), "");
+}
+
+TEST(PackTest, StreamOfBitsAndBack) {
+  Rng rng(1);
+  for (int bits = 2; bits <= 8; ++bits) {
+    for (const int64_t count : {0, 1, 2, 3, 7, 8, 9, 31, 64, 101}) {
+      std::vector<int8_t> codes(static_cast<size_t>(count));
+      for (int8_t& c : codes) c = static_cast<int8_t>(rng.Next());
+      const size_t bytes = static_cast<size_t>(PackedBytes(count, bits));
+      std::vector<uint8_t> packed(bytes + 3, 0xAA);
+      PackCodes(codes.data(), count, bits, packed.data());
+      for (int64_t bit = 0; bit < static_cast<int64_t>(bytes) * 8; ++bit) {
+        const int got = packed[static_cast<size_t>(bit / 8)] >> (bit % 8) & 1;
+        const int64_t i = bit / bits;
+        const int expected = i < count ? codes[static_cast<size_t>(i)] >> (bit % bits) & 1 : 0;
+        ASSERT_EQ(got, expected) << bits << " bits, " << count << " codes, bit " << bit;
+      }
+      for (size_t i = bytes; i < packed.size(); ++i) EXPECT_EQ(packed[i], 0xAA);
+
+      packed.resize(bytes);  // so that the sanitizer sees any read past the end
+      packed.shrink_to_fit();
+      const int step = 1 << bits;
+      for (const bool sign : {true, false}) {
+        std::vector<int16_t> back(codes.size() + 1, 9999);
+        UnpackCodes(packed.data(), count, bits, sign, back.data());
+        for (size_t i = 0; i < codes.size(); ++i) {
+          int expected = codes[i] & (step - 1);
+          if (sign && expected >= step / 2) expected -= step;
+          ASSERT_EQ(back[i], expected);
+        }
+        EXPECT_EQ(back.back(), 9999);
+      }
+    }
+  }
+}
+
+TEST(KvSpecTest, PartsAreAlignedAndDoNotOverlap) {
+  for (const int k_bits : {3, 4, 8, 16}) {
+    for (const int v_bits : {2, 5, 8, 16}) {
+      const KvSpec kv = {.kv_heads = 3,
+                         .head_dim = 96,
+                         .k = {.bits = k_bits, .symmetric = false, .group = 32},
+                         .v = {.bits = v_bits}};
+      const int64_t k_bytes = kPageTokens * (k_bits == 16 ? 384 : 96 * k_bits / 8);
+      const int64_t v_bytes = kPageTokens * (v_bits == 16 ? 384 : 96 * v_bits / 8);
+      EXPECT_GE(kv.k_params(), k_bytes);
+      EXPECT_GE(kv.v_codes(), kv.k_params() + (k_bits == 16 ? 0 : kPageTokens * 3 * 4));
+      EXPECT_GE(kv.v_params(), kv.v_codes() + v_bytes);
+      EXPECT_GE(kv.block_bytes(), kv.v_params() + (v_bits == 16 ? 0 : kPageTokens * 4));
+      EXPECT_LE(kv.block_bytes(), k_bytes + v_bytes + kPageTokens * 16 + 4 * 63);
+      for (int64_t at : {kv.k_params(), kv.v_codes(), kv.v_params(), kv.block_bytes()}) {
+        EXPECT_EQ(at % 64, 0);
+      }
+      EXPECT_EQ(kv.page_bytes(), 3 * kv.block_bytes());
+    }
+  }
+}
+
+// --- packed linears -----------------------------------------------------------------------------
+
+QuantizedWeights RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols) {
+  QuantizedWeights w = {.format = f, .rows = rows, .cols = cols};
+  w.codes.resize(static_cast<size_t>(rows * PackedBytes(cols, f.bits)));
+  std::vector<int8_t> codes(static_cast<size_t>(cols));
+  for (int64_t n = 0; n < rows; ++n) {
+    for (int8_t& c : codes) c = static_cast<int8_t>(rng.Next());
+    PackCodes(codes.data(), cols, f.bits, w.codes.data() + n * PackedBytes(cols, f.bits));
+  }
+  for (int64_t i = 0; i < rows * f.groups(cols); ++i) {
+    const float scale = static_cast<float>(0.01 + rng.Uniform());
+    w.scales_f16.push_back(F16FromF32(scale));
+    w.scales.push_back(f.group == 0 ? scale : F32FromF16(w.scales_f16.back()));
+    if (!f.symmetric) w.zeros.push_back(static_cast<int8_t>(rng.Next()));
+  }
+  if (f.group == 0) w.scales_f16.clear();
+  return w;
+}
+
+TEST(PackedLinearTest, DecodeIsScaleTimesCodeMinusZero) {
+  Rng rng(6);
+  for (int bits = 2; bits <= 8; ++bits) {
+    for (const bool symmetric : {true, false}) {
+      for (const int64_t group : {0, 32}) {
+        const FormatSpec f = {.bits = bits, .symmetric = symmetric, .group = group};
+        const int64_t rows = 5, cols = group == 0 ? 37 : 96, groups = f.groups(cols);
+        const QuantizedWeights w = RandomWeights(rng, f, rows, cols);
+        const PackedWeights view = View(w);
+        EXPECT_EQ(view.bytes(),
+                  w.codes.size() + w.scales.size() * (group == 0 ? 4 : 2) + w.zeros.size());
+        const Matrix<float> decoded = Decode(view), scales = DecodeScales(view);
+        const Matrix<int32_t> zeros = DecodeZeros(view);
+        ASSERT_EQ(scales.data, w.scales);
+        ASSERT_EQ(zeros.rows * zeros.cols, rows * groups);
+        for (int64_t n = 0; n < rows; ++n) {
+          std::vector<int16_t> codes(static_cast<size_t>(cols));
+          UnpackCodes(w.codes.data() + n * PackedBytes(cols, bits), cols, bits, true, codes.data());
+          for (int64_t k = 0; k < cols; ++k) {
+            const size_t g = static_cast<size_t>(n * groups + k * groups / cols);
+            const int zero = symmetric ? 0 : w.zeros[g];
+            ASSERT_EQ(zeros.data[g], zero);
+            ASSERT_EQ(decoded.row(n)[static_cast<size_t>(k)],
+                      w.scales[g] * static_cast<float>(codes[static_cast<size_t>(k)] - zero));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PackedLinearTest, DecodeOfUnquantizedWeights) {
+  const std::vector<uint16_t> bits = {0x3F80, 0xC000, 0x3F00, 0x0000, 0x4040, 0xBF80};
+  const PackedWeights w = {
+      .rows = 2,
+      .cols = 3,
+      .values = {DType::kBf16, {2, 3}, reinterpret_cast<const std::byte*>(bits.data())}};
+  EXPECT_THAT(Decode(w).data, testing::ElementsAre(1, -2, 0.5f, 0, 3, -1));
+}
+
+class ValidateLinearTest : public testing::Test {
+ protected:
+  // The error after `change` was applied to a valid linear; "" if it is still accepted.
+  std::string Refusal(const std::function<void(PackedLinear&)>& change) {
+    PackedLinear linear = linear_;
+    change(linear);
+    return ErrorOf([&] { ValidateLinear(linear, "layers.0.q"); });
+  }
+
+  Rng rng_{7};
+  const FormatSpec format_ = {.bits = 4, .symmetric = false, .group = 32};
+  QuantizedWeights weights_ = RandomWeights(rng_, format_, 3, 96);
+  const std::vector<float> bias_ = {1, 2, 3};
+  const PackedLinear linear_ = {
+      .weights = View(weights_),
+      .bias = {DType::kF32, {3}, reinterpret_cast<const std::byte*>(bias_.data())},
+      .input = {.width = 96, .activation = {.bits = 8, .group = 32}}};
+};
+
+TEST_F(ValidateLinearTest, AcceptsWhatFits) {
+  EXPECT_EQ(Refusal([](PackedLinear&) {}), "");
+  EXPECT_EQ(Refusal([](PackedLinear& l) { l.bias = {}; }), "");
+  EXPECT_EQ(Refusal([](PackedLinear& l) { l.input.activation = {}; }), "");
+  EXPECT_EQ(
+      Refusal([](PackedLinear& l) { l.weights.zeros = {}, l.weights.format.symmetric = true; }),
+      "");
+}
+
+TEST_F(ValidateLinearTest, RefusesWrongShapesAndPlanes) {
+  const std::vector<std::pair<const char*, std::function<void(PackedLinear&)>>> changes = {
+      {"input width", [](PackedLinear& l) { l.input.width = 64; }},
+      {"no rows", [](PackedLinear& l) { l.weights.rows = 0; }},
+      {"negative columns", [](PackedLinear& l) { l.weights.cols = l.input.width = -96; }},
+      {"more rows than codes", [](PackedLinear& l) { l.weights.rows = 4; }},
+      {"codes absent", [](PackedLinear& l) { l.weights.codes = {}; }},
+      {"codes too short",
+       [](PackedLinear& l) {
+         l.weights.codes.shape = {3, 47};
+       }},
+      {"codes of another width", [](PackedLinear& l) { l.weights.format.bits = 5; }},
+      {"codes of another type", [](PackedLinear& l) { l.weights.codes.dtype = DType::kI8; }},
+      {"scales absent", [](PackedLinear& l) { l.weights.scales = {}; }},
+      {"scales of another shape",
+       [](PackedLinear& l) {
+         l.weights.scales.shape = {3, 1};
+       }},
+      {"scales of another type", [](PackedLinear& l) { l.weights.scales.dtype = DType::kBf16; }},
+      {"zeros absent", [](PackedLinear& l) { l.weights.zeros = {}; }},
+      {"zeros of another type", [](PackedLinear& l) { l.weights.zeros.dtype = DType::kU8; }},
+      {"group that does not divide", [](PackedLinear& l) { l.weights.format.group = 64; }},
+      {"tiny activation group", [](PackedLinear& l) { l.input.activation.group = 3; }},
+      {"bias of another length", [](PackedLinear& l) { l.bias.shape = {4}; }},
+      {"bias of integers", [](PackedLinear& l) { l.bias.dtype = DType::kI32; }},
+      {"16 bits without values", [](PackedLinear& l) { l.weights.format = {}; }},
+  };
+  for (const auto& [name, change] : changes) {
+    EXPECT_THAT(Refusal(change), HasSubstr("layers.0.q")) << name;
+  }
+}
+
+TEST_F(ValidateLinearTest, RefusesBadScales) {
+  for (const float bad : {0.0f, -1.0f, INFINITY, NAN}) {
+    weights_.scales_f16[4] = F16FromF32(bad);
+    EXPECT_THAT(Refusal([](PackedLinear&) {}), HasSubstr("scale")) << bad;
+  }
+}
+
+// Codes of K inputs sum to at most K * 255 * 128, which must fit an int32.
+TEST(PackedLinearTest, SumsThatCouldOverflowAreRefused) {
+  constexpr int64_t kLargest = INT32_MAX / (255 * 128);
+  for (const int64_t cols : {kLargest, kLargest + 1}) {
+    Rng rng(8);
+    const QuantizedWeights w = RandomWeights(rng, {.bits = 8}, 1, cols);
+    const PackedLinear linear = {.weights = View(w),
+                                 .input = {.width = cols, .activation = {.bits = 8}}};
+    EXPECT_EQ(ErrorOf([&] { ValidateLinear(linear, "x"); }).empty(), cols == kLargest) << cols;
+  }
+}
+
+}  // namespace
+}  // namespace nibble

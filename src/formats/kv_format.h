@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layout of the paged KV cache. A page holds kPageTokens tokens of one layer of one sequence:
+//
+//   page  = [kv_heads] blocks
+//   block = K codes [64][row bytes] | K params [64][groups] {fp16 s, fp16 z} | V codes | V params
+//
+// Every part starts at a multiple of 64 bytes. K is stored after RoPE and after the head rotation.
+// With 16 bits a part is fp32 [64][head_dim] and has no params.
+#pragma once
+
+#include "formats/format_spec.h"
+#include "transforms/hadamard.h"
+
+namespace nibble {
+
+inline constexpr int64_t kPageTokens = 64;
+
+struct KvSpec {
+  int64_t kv_heads = 0, head_dim = 0;
+  FormatSpec k, v;
+  TransformSpec rotation;  // of one head, applied to Q and K after RoPE; identity if none
+
+  int64_t row_bytes(const FormatSpec& f) const {
+    return f.quantized() ? PackedBytes(head_dim, f.bits) : head_dim * int64_t{sizeof(float)};
+  }
+  int64_t params_per_row(const FormatSpec& f) const {  // uint16 values
+    return f.quantized() ? 2 * f.groups(head_dim) : 0;
+  }
+  // Byte offsets inside a head's block.
+  int64_t k_params() const { return Round(kPageTokens * row_bytes(k)); }
+  int64_t v_codes() const { return k_params() + Round(kPageTokens * params_per_row(k) * 2); }
+  int64_t v_params() const { return v_codes() + Round(kPageTokens * row_bytes(v)); }
+  int64_t block_bytes() const { return v_params() + Round(kPageTokens * params_per_row(v) * 2); }
+  int64_t page_bytes() const { return kv_heads * block_bytes(); }
+
+ private:
+  static int64_t Round(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+};
+
+// The tokens of one sequence inside a batch, for one layer.
+struct SequenceSlice {
+  int64_t first_row = 0;              // its first row in the batch's [tokens, ...] tensors
+  int64_t tokens = 0;                 // new tokens
+  int64_t position = 0;               // position of the first new token = tokens cached before
+  std::byte* const* pages = nullptr;  // page table; covers position + tokens
+};
+
+}  // namespace nibble

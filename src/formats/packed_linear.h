@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole contract between the offline and the online half: a weight matrix in its canonical
+// packed form, and what must happen to the input before the product.
+//
+//   y = W x + bias      W = scale[n, g] * (code[n, k] - zero[n, g]),  g = k / group
+//   x = Quantize(activation, M input)      M = input_transform
+#pragma once
+
+#include "formats/format_spec.h"
+#include "tensor/tensor.h"
+#include "transforms/hadamard.h"
+
+namespace nibble {
+
+// Planes borrow their bytes (a mapped file, or a QuantizedWeights below).
+struct PackedWeights {
+  FormatSpec format;
+  int64_t rows = 0, cols = 0;  // N outputs, K inputs
+  TensorView values;           // format.bits == 16: any float type [N, K]
+  TensorView codes;            // U8 [N, PackedBytes(K, bits)], two's complement codes
+  TensorView scales;           // F32 [N, groups] (per row) or F16 [N, groups] (grouped)
+  TensorView zeros;            // I8 [N, groups], absent when symmetric
+
+  int64_t groups() const { return format.groups(cols); }
+  // Bytes of all planes.
+  size_t bytes() const;
+};
+
+// Planes that own their bytes: what rounding produces and the checkpoint writer stores.
+struct QuantizedWeights {
+  FormatSpec format;
+  int64_t rows = 0, cols = 0;
+  std::vector<uint8_t> codes;        // [N, PackedBytes(K, bits)]
+  std::vector<float> scales;         // [N, groups], already rounded to the stored type
+  std::vector<uint16_t> scales_f16;  // the same as fp16 bits, only when grouped
+  std::vector<int8_t> zeros;         // [N, groups] or empty
+};
+PackedWeights View(const QuantizedWeights& weights);
+
+// How a linear's input is prepared. Linears that read the same tensor share one of these.
+struct InputSpec {
+  int64_t width = 0;        // K
+  TransformSpec transform;  // online, applied to the whole row; identity if none
+  FormatSpec activation;
+};
+
+struct PackedLinear {
+  PackedWeights weights;
+  TensorView bias;  // [N] of any float type, or no data
+  InputSpec input;
+};
+
+// The scales as fp32 and the zeros as integers, [N, groups].
+Matrix<float> DecodeScales(const PackedWeights& weights);
+Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
+// W as fp32 [N, K]: what every format means, whatever kernel runs it.
+Matrix<float> Decode(const PackedWeights& weights);
+
+// A loader's check that shapes, plane sizes and scales (finite, positive) fit the format and that
+// no int32 sum can overflow for `activation`; throws naming `where`.
+void ValidateLinear(const PackedLinear& linear, const std::string& where);
+
+}  // namespace nibble

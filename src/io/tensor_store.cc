@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "io/safetensors.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSingleName[] = "model.safetensors";
+constexpr char kIndexName[] = "model.safetensors.index.json";
+constexpr uint64_t kMaxIndexBytes = 64 << 20;
+
+bool IsBelow(const fs::path& path, const fs::path& directory) {
+  return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first ==
+         directory.end();
+}
+
+// Path of a file of the model directory, links resolved only to see where they lead.
+std::string PathInside(const std::string& directory, const std::string& name) {
+  const std::string path = (fs::path(directory) / name).string();
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+    Fail("{}/{}: \"{}\" is not a plain file name", directory, kIndexName, name);
+  }
+  std::error_code missing, error;
+  const fs::path resolved = fs::canonical(path, missing);
+  const fs::path root = fs::canonical(directory, error);
+  if (missing || error)
+    Fail("{}: missing; is the download complete? ({})", path, missing.message());
+  const fs::path snapshots = root.parent_path(), cache = snapshots.parent_path();
+  const bool hugging_face_cache =
+      snapshots.filename() == "snapshots" && cache.filename().string().starts_with("models--");
+  if (!IsBelow(resolved, root) && !(hugging_face_cache && IsBelow(resolved, cache / "blobs"))) {
+    Fail("{}: leads outside the model directory, to {}", path, resolved.string());
+  }
+  return path;
+}
+
+}  // namespace
+
+TensorStore::TensorStore(const std::string& directory) : directory_(directory) {
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(fs::path(directory) / kSingleName, ignored))) {
+    files_.emplace_back(PathInside(directory, kSingleName));
+    tensors_ = files_.back().tensors();
+    return;
+  }
+  if (!fs::exists(fs::symlink_status(fs::path(directory) / kIndexName, ignored))) {
+    Fail("{}: neither {} nor {} is there", directory, kSingleName, kIndexName);
+  }
+  const std::string index = PathInside(directory, kIndexName);
+  std::map<std::string, size_t> shards;  // file name -> position in files_
+  for (const auto& [name, shard] : ParseSafetensorsIndex(ReadFile(index, kMaxIndexBytes), index)) {
+    const auto [it, first] = shards.emplace(shard, files_.size());
+    if (first) files_.emplace_back(PathInside(directory, shard));
+    const SafetensorsFile& file = files_[it->second];
+    const auto tensor = file.tensors().find(name);
+    if (tensor == file.tensors().end()) {
+      Fail("{}: no tensor \"{}\", though {} says so", file.path(), name, kIndexName);
+    }
+    tensors_.insert(*tensor);
+  }
+}
+
+const TensorView* TensorStore::Find(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  return it == tensors_.end() ? nullptr : &it->second;
+}
+
+const TensorView& TensorStore::Get(const std::string& name) const {
+  const TensorView* view = Find(name);
+  if (view == nullptr) Fail("{}: no tensor \"{}\"", directory_, name);
+  return *view;
+}
+
+std::vector<std::string> TensorStore::names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, view] : tensors_) names.push_back(name);
+  return names;
+}
+
+uint64_t TensorStore::total_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, view] : tensors_) bytes += view.bytes();
+  return bytes;
+}
+
+}  // namespace nibble

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/config.h"
+
+#include <vector>
+
+#include "models/families.h"
+
+namespace nibble {
+
+std::string_view RoleName(Role role) {
+  constexpr std::string_view kNames[] = {"q", "k", "v", "o", "gate", "up", "down", "head"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+int64_t ModelConfig::outputs(Role role) const {
+  switch (role) {
+    case Role::kQ:
+      return heads * head_dim;
+    case Role::kK:
+    case Role::kV:
+      return kv_heads * head_dim;
+    case Role::kO:
+    case Role::kDown:
+      return hidden_size;
+    case Role::kGate:
+    case Role::kUp:
+      return intermediate_size;
+    case Role::kHead:
+      return vocab_size;
+  }
+  NIBBLE_CHECK(false, "role {}", static_cast<int>(role));
+}
+
+int64_t ModelConfig::inputs(Role role) const {
+  if (role == Role::kO) return heads * head_dim;
+  return role == Role::kDown ? intermediate_size : hidden_size;
+}
+
+int64_t ModelConfig::parameters() const {
+  int64_t per_layer = 2 * hidden_size;
+  for (Role role : kLayerRoles) per_layer += outputs(role) * inputs(role);
+  return layers * per_layer + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
+}
+
+std::string LinearName(int64_t layer, Role role) {
+  if (role == Role::kHead) return "head";
+  return fmt::format("layers.{}.{}", layer, RoleName(role));
+}
+
+const Family& FamilyOf(const Json& config, const std::string& where) {
+  const auto type = JsonGet<std::string>(config, "model_type", where);
+  std::vector<std::string_view> known;
+  for (const Family* family : kFamilies) {
+    if (family->model_type == type) return *family;
+    known.push_back(family->model_type);
+  }
+  Fail("{}: model_type \"{}\" is not supported; this build knows {}", where, type,
+       fmt::join(known, ", "));
+}
+
+ModelConfig ParseConfig(const Json& config, const std::string& where) {
+  return FamilyOf(config, where).parse(config, where);
+}
+
+}  // namespace nibble

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of model families: one file and one row each (docs/add_a_model.md).
+#pragma once
+
+#include "models/config.h"
+
+namespace nibble {
+
+extern const Family kLlama;
+extern const Family kMistral;
+
+inline constexpr const Family* kFamilies[] = {
+    &kLlama,
+    &kMistral,
+};
+
+}  // namespace nibble

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Llama 2 and 3 (grouped queries, llama3 rope scaling, tied heads) and Mistral (sliding window).
+#include "models/families.h"
+
+namespace nibble {
+namespace {
+
+// Sizes above these are no model but a damaged file; they also keep every product below 2^63.
+constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxVocab = 1 << 24;
+
+int64_t Extent(const Json& config, const char* key, int64_t max, const std::string& where) {
+  const int64_t value = JsonGet<int64_t>(config, key, where);
+  if (value < 1 || value > max) Fail("{}: {} = {} is not in 1..{}", where, key, value, max);
+  return value;
+}
+
+// transformers 5 keeps everything in rope_parameters; transformers 4 has rope_theta at top level
+// and rope_scaling null, absent or an object (whose older key for rope_type is "type").
+RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& where) {
+  RopeSpec rope;
+  rope.head_dim = head_dim;
+  const auto parameters = JsonFind<Json>(config, "rope_parameters", where);
+  const auto scaling = parameters ? parameters : JsonFind<Json>(config, "rope_scaling", where);
+  const std::string in = where + ": rope parameters";
+  const auto theta = parameters ? JsonFind<double>(*parameters, "rope_theta", in)
+                                : JsonFind<double>(config, "rope_theta", where);
+  rope.theta = theta.value_or(10000.0);
+  if (!(rope.theta > 0)) Fail("{}: rope_theta = {} is not positive", where, rope.theta);
+  if (!scaling) return rope;
+  auto type = JsonFind<std::string>(*scaling, "rope_type", in);
+  if (!type) type = JsonFind<std::string>(*scaling, "type", in);
+  rope.type = type.value_or("default");
+  if (rope.type == "default") return rope;
+  if (rope.type != "linear" && rope.type != "llama3") {
+    Fail("{}: rope_type \"{}\" is not supported; this build knows default, linear, llama3", where,
+         rope.type);
+  }
+  rope.factor = JsonGet<double>(*scaling, "factor", in);
+  if (!(rope.factor >= 1)) Fail("{}: factor = {} is below 1", in, rope.factor);
+  if (rope.type == "llama3") {
+    rope.low_freq_factor = JsonGet<double>(*scaling, "low_freq_factor", in);
+    rope.high_freq_factor = JsonGet<double>(*scaling, "high_freq_factor", in);
+    rope.original_context = JsonGet<int64_t>(*scaling, "original_max_position_embeddings", in);
+    if (!(rope.low_freq_factor > 0) || !(rope.high_freq_factor > rope.low_freq_factor) ||
+        rope.original_context < 1) {
+      Fail("{}: llama3 scaling needs 0 < low_freq_factor < high_freq_factor and a context", in);
+    }
+  }
+  return rope;
+}
+
+ModelConfig Parse(const Json& config, const std::string& where) {
+  ModelConfig c;
+  c.family = JsonGet<std::string>(config, "model_type", where);
+  c.hidden_size = Extent(config, "hidden_size", kMaxWidth, where);
+  c.intermediate_size = Extent(config, "intermediate_size", kMaxWidth, where);
+  c.layers = Extent(config, "num_hidden_layers", kMaxLayers, where);
+  c.heads = Extent(config, "num_attention_heads", kMaxWidth, where);
+  c.vocab_size = Extent(config, "vocab_size", kMaxVocab, where);
+  c.context = Extent(config, "max_position_embeddings", kMaxVocab, where);
+  c.kv_heads = JsonFind<int64_t>(config, "num_key_value_heads", where).value_or(c.heads);
+  if (c.kv_heads < 1 || c.heads % c.kv_heads != 0) {
+    Fail("{}: {} query heads cannot share {} key heads", where, c.heads, c.kv_heads);
+  }
+  c.head_dim = JsonFind<int64_t>(config, "head_dim", where).value_or(c.hidden_size / c.heads);
+  if (c.head_dim < 8 || c.head_dim > 256 || c.head_dim % 8 != 0) {
+    Fail("{}: head_dim = {}; this build handles multiples of 8 up to 256", where, c.head_dim);
+  }
+  c.norm_eps = JsonFind<double>(config, "rms_norm_eps", where).value_or(1e-6);
+  if (!(c.norm_eps >= 0)) Fail("{}: rms_norm_eps = {} is negative", where, c.norm_eps);
+  c.tied_head = JsonFind<bool>(config, "tie_word_embeddings", where).value_or(false);
+  c.rope = ParseRope(config, c.head_dim, where);
+  const auto activation = JsonFind<std::string>(config, "hidden_act", where).value_or("silu");
+  if (activation != "silu") Fail("{}: hidden_act \"{}\", expected silu", where, activation);
+  return c;
+}
+
+ModelConfig ParseMistral(const Json& config, const std::string& where) {
+  ModelConfig c = Parse(config, where);
+  c.sliding_window = JsonFind<int64_t>(config, "sliding_window", where).value_or(0);
+  if (c.sliding_window < 0) Fail("{}: sliding_window is negative", where);
+  return c;
+}
+
+std::string LinearTensor(int64_t layer, Role role) {
+  constexpr const char* kNames[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                    "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                    "mlp.down_proj"};
+  if (role == Role::kHead) return "lm_head";
+  return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(role)]);
+}
+
+std::string AttentionNorm(int64_t layer) {
+  return fmt::format("model.layers.{}.input_layernorm.weight", layer);
+}
+
+std::string MlpNorm(int64_t layer) {
+  return fmt::format("model.layers.{}.post_attention_layernorm.weight", layer);
+}
+
+}  // namespace
+
+const Family kLlama = {.model_type = "llama",
+                       .parse = Parse,
+                       .linear = LinearTensor,
+                       .attention_norm = AttentionNorm,
+                       .mlp_norm = MlpNorm,
+                       .final_norm = "model.norm.weight",
+                       .embedding = "model.embed_tokens.weight"};
+
+const Family kMistral = {.model_type = "mistral",
+                         .parse = ParseMistral,
+                         .linear = LinearTensor,
+                         .attention_norm = AttentionNorm,
+                         .mlp_norm = MlpNorm,
+                         .final_norm = "model.norm.weight",
+                         .embedding = "model.embed_tokens.weight"};
+
+}  // namespace nibble

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json of every family and style, and Hugging Face directories that open or must not.
+#include <cstring>
+
+#include "models/models_testing.h"
+#include "models/network.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+Json ConfigOf(const std::string& folder, const std::string& file = "config.json") {
+  return ReadJsonFile((kArchitectures / folder / file).string());
+}
+
+// Every field, for comparisons and readable differences.
+std::string Text(const ModelConfig& c) {
+  const RopeSpec& r = c.rope;
+  return fmt::format(
+      "{} hidden {} ffn {} layers {} heads {}/{} of {} vocab {} context {} window {} eps {} tied "
+      "{} rope {} {} {} {} {} {} {}",
+      c.family, c.hidden_size, c.intermediate_size, c.layers, c.heads, c.kv_heads, c.head_dim,
+      c.vocab_size, c.context, c.sliding_window, c.norm_eps, c.tied_head, r.theta, r.head_dim,
+      r.type, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_context);
+}
+
+TEST(Config, BothStylesGiveTheSameModel) {
+  for (const char* folder : {"llama2", "llama3_gqa_ropescale_tied", "mistral_sliding"}) {
+    EXPECT_EQ(Text(ParseConfig(ConfigOf(folder), "v5")),
+              Text(ParseConfig(ConfigOf(folder, "config.v4.json"), "v4")));
+  }
+}
+
+TEST(Config, ValuesAreThoseOfTheFile) {
+  EXPECT_EQ(Text(ParseConfig(ConfigOf("llama3_gqa_ropescale_tied"), "c")),
+            "llama hidden 64 ffn 224 layers 2 heads 4/2 of 16 vocab 512 context 256 window 0 "
+            "eps 1e-05 tied true rope 500000 16 llama3 8 1 4 64");
+  EXPECT_EQ(Text(ParseConfig(ConfigOf("mistral_sliding"), "c")),
+            "mistral hidden 64 ffn 160 layers 2 heads 4/2 of 16 vocab 512 context 256 window 8 "
+            "eps 1e-06 tied false rope 10000 16 default 1 1 4 8192");
+}
+
+TEST(Config, ShapesFollowFromTheRoles) {
+  const ModelConfig c = ParseConfig(ConfigOf("llama3_gqa_ropescale_tied"), "c");
+  EXPECT_EQ(c.outputs(Role::kQ), 64);
+  EXPECT_EQ(c.outputs(Role::kK), 32);
+  EXPECT_EQ(c.inputs(Role::kDown), 224);
+  EXPECT_EQ(c.outputs(Role::kHead), 512);
+  // q, o: 64 x 64; k, v: 32 x 64; gate, up, down: 224 x 64; two norms. Tied: one table.
+  EXPECT_EQ(c.parameters(), 2 * (2 * 4096 + 2 * 2048 + 3 * 14336 + 128) + 64 + 512 * 64);
+  EXPECT_EQ(LinearName(3, Role::kDown), "layers.3.down");
+  EXPECT_EQ(LinearName(3, Role::kHead), "head");
+}
+
+TEST(Config, AbsentAndNullFieldsHaveTheirDefaults) {
+  for (const bool null : {false, true}) {
+    Json config = ConfigOf("llama2", "config.v4.json");
+    for (const char* key : {"num_key_value_heads", "head_dim", "rope_theta", "rope_scaling",
+                            "rms_norm_eps", "tie_word_embeddings", "hidden_act"}) {
+      config.erase(key);
+      if (null) config[key] = nullptr;
+    }
+    const ModelConfig c = ParseConfig(config, "c");
+    EXPECT_EQ(c.kv_heads, 4);
+    EXPECT_EQ(c.head_dim, 16);
+    EXPECT_EQ(c.rope.theta, 10000);
+    EXPECT_EQ(c.rope.type, "default");
+    EXPECT_EQ(c.norm_eps, 1e-6);
+    EXPECT_FALSE(c.tied_head);
+  }
+  Json mistral = ConfigOf("mistral_sliding");
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(ParseConfig(mistral, "c").sliding_window, 0);
+  // Llama has no window, whatever the file says.
+  Json llama = ConfigOf("llama2");
+  llama["sliding_window"] = 8;
+  EXPECT_EQ(ParseConfig(llama, "c").sliding_window, 0);
+}
+
+TEST(Config, RopeTypeUnderItsOlderKey) {
+  Json config = ConfigOf("llama2", "config.v4.json");
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  const ModelConfig c = ParseConfig(config, "c");
+  EXPECT_EQ(c.rope.type, "linear");
+  EXPECT_EQ(c.rope.factor, 2);
+  config["rope_scaling"] = Json::object();
+  EXPECT_EQ(ParseConfig(config, "c").rope.type, "default");
+}
+
+void ExpectRefused(Json config, const std::string& pointer, const Json& value,
+                   const std::string& named) {
+  config[Json::json_pointer(pointer)] = value;
+  EXPECT_THAT(ErrorOf([&] { ParseConfig(config, "dir/config.json"); }),
+              AllOf(HasSubstr("dir/config.json"), HasSubstr(named)))
+      << pointer << " = " << value;
+}
+
+TEST(Config, SizesAreRefused) {
+  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "vocab_size", "max_position_embeddings"}) {
+    for (const Json& value :
+         {Json(-64), Json(0), Json(int64_t{1} << 40), Json(UINT64_MAX), Json(64.5), Json("64"),
+          Json(true), Json::array(), Json::object(), Json()}) {
+      ExpectRefused(ConfigOf("llama2"), "/" + std::string(key), value, key);
+    }
+  }
+}
+
+TEST(Config, OtherFieldsAreRefused) {
+  struct Case {
+    const char* pointer;
+    Json value;
+    const char* named;
+  };
+  const Json llama2 = ConfigOf("llama2"),
+             llama3 = ConfigOf("llama3_gqa_ropescale_tied", "config.v4.json");
+  const Case cases[] = {
+      {"/model_type", "gpt2", "\"gpt2\" is not supported; this build knows llama, mistral"},
+      {"/model_type", Json(), "model_type"},
+      {"/model_type", 7, "model_type"},
+      {"/hidden_act", "gelu", "hidden_act \"gelu\""},
+      {"/num_key_value_heads", 3, "4 query heads cannot share 3 key heads"},
+      {"/num_key_value_heads", 8, "8 key heads"},
+      {"/num_key_value_heads", 0, "0 key heads"},
+      {"/num_key_value_heads", -2, "-2 key heads"},
+      {"/num_key_value_heads", "2", "num_key_value_heads"},
+      {"/head_dim", 12, "head_dim = 12"},
+      {"/head_dim", 0, "head_dim = 0"},
+      {"/head_dim", -16, "head_dim = -16"},
+      {"/head_dim", 512, "head_dim = 512"},
+      {"/head_dim", 16.5, "head_dim"},
+      {"/rms_norm_eps", -1e-5, "rms_norm_eps"},
+      {"/rms_norm_eps", "1e-5", "rms_norm_eps"},
+      {"/tie_word_embeddings", 1, "tie_word_embeddings"},
+      {"/rope_theta", 0, "rope_theta"},
+      {"/rope_theta", -1.0, "rope_theta"},
+      {"/rope_theta", "10000", "rope_theta"},
+      {"/rope_scaling", 8, "rope parameters must be a JSON object"},
+      {"/rope_scaling/rope_type", "yarn", "rope_type \"yarn\" is not supported"},
+      {"/rope_scaling/rope_type", 3, "rope_type"},
+      {"/rope_scaling/factor", 0.5, "factor = 0.5"},
+      {"/rope_scaling/factor", Json(), "factor"},
+      {"/rope_scaling/low_freq_factor", 4.0, "low_freq_factor"},
+      {"/rope_scaling/low_freq_factor", 0, "low_freq_factor"},
+      {"/rope_scaling/high_freq_factor", "4", "high_freq_factor"},
+      {"/rope_scaling/original_max_position_embeddings", 0, "context"},
+      {"/rope_scaling/original_max_position_embeddings", Json(), "original_max_position"},
+  };
+  for (const Case& c : cases) ExpectRefused(llama3, c.pointer, c.value, c.named);
+  ExpectRefused(llama2, "/rope_parameters/rope_theta", -1, "rope_theta");
+  ExpectRefused(llama2, "/rope_parameters/rope_type", "dynamic", "rope_type \"dynamic\"");
+  ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", -8, "sliding_window");
+  ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", "8", "sliding_window");
+  EXPECT_THAT(ErrorOf([] { ParseConfig(Json::array(), "dir/config.json"); }),
+              HasSubstr("dir/config.json"));
+}
+
+// A copy of a model whose files may be damaged.
+class OpenNetworkTest : public TemporaryDirectoryTest {
+ protected:
+  struct Tensor {
+    DType dtype;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  using Tensors = std::map<std::string, Tensor>;
+
+  void Copy(const std::string& folder) {
+    fs::remove_all(root_ / "m");
+    fs::copy(kArchitectures / folder, root_ / "m");
+  }
+
+  // Rewrites model.safetensors.
+  void Edit(const std::function<void(Tensors&)>& edit) {
+    Tensors tensors;
+    {
+      const SafetensorsFile file(Path("m/model.safetensors"));
+      for (const auto& [name, view] : file.tensors()) {
+        tensors[name] = {view.dtype, view.shape, {view.data, view.data + view.bytes()}};
+      }
+    }
+    edit(tensors);
+    std::vector<SafetensorsWriter::Entry> entries;
+    for (const auto& [name, t] : tensors) entries.push_back({name, t.dtype, t.shape});
+    SafetensorsWriter writer(Path("m/model.safetensors"), entries);
+    for (const auto& [name, t] : tensors) writer.Append(t.bytes);
+    writer.Finish();
+  }
+
+  std::string OpenError() const {
+    return ErrorOf([&] { OpenNetwork(Path("m")); });
+  }
+};
+
+TEST_F(OpenNetworkTest, ShardsAndSingleFiles) {
+  Copy("llama2");
+  const Network sharded = OpenNetwork(Path("m"));
+  EXPECT_FALSE(sharded.packed);
+  ASSERT_EQ(sharded.layers.size(), 2u);
+  EXPECT_EQ(sharded.layers[1][Role::kDown].weights.values.shape, (std::vector<int64_t>{64, 172}));
+  EXPECT_EQ(sharded.layers[1][Role::kDown].input.width, 172);
+  EXPECT_NE(sharded.head.weights.values.data, sharded.embedding.data);
+  EXPECT_NE(sharded.final_norm.data, nullptr);
+  Copy("llama3_gqa_ropescale_tied");
+  const Network tied = OpenNetwork(Path("m"));
+  EXPECT_EQ(tied.head.weights.values.data, tied.embedding.data);
+  EXPECT_EQ(tied.layers[0][Role::kK].weights.values.shape, (std::vector<int64_t>{32, 64}));
+  EXPECT_EQ(tied.kv.kv_heads, 2);
+  EXPECT_FALSE(tied.kv.k.quantized());
+}
+
+TEST_F(OpenNetworkTest, TensorsThatMayBeThere) {
+  Copy("llama3_gqa_ropescale_tied");
+  Edit([](Tensors& t) {
+    t["lm_head.weight"] = t["model.embed_tokens.weight"];  // a tied head stored twice
+    t["model.layers.0.self_attn.rotary_emb.inv_freq"] = {DType::kF32, {1}, {4, std::byte{1}}};
+    t["model.layers.1.self_attn.k_proj.bias"] = {DType::kBf16, {32}, {64, std::byte{1}}};
+  });
+  const Network net = OpenNetwork(Path("m"));
+  EXPECT_EQ(net.layers[1][Role::kK].bias.shape, std::vector<int64_t>{32});
+  EXPECT_EQ(net.layers[0][Role::kK].bias.data, nullptr);
+}
+
+TEST_F(OpenNetworkTest, DamagedTensors) {
+  const std::string norm = "model.layers.1.input_layernorm.weight";
+  const std::string up = "model.layers.0.mlp.up_proj.weight";
+  Copy("mistral_sliding");
+  Edit([&](Tensors& t) { t[up].dtype = DType::kI16; });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(up + " is I16")));
+  Copy("mistral_sliding");
+  Edit([&](Tensors& t) { t[up].shape = {64, 160}; });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(up), HasSubstr("[64, 160], expected [160, 64]")));
+  Copy("mistral_sliding");
+  Edit([&](Tensors& t) { t.erase(norm); });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr("no tensor \"" + norm)));
+  Copy("mistral_sliding");
+  Edit([&](Tensors& t) { t["model.layers.0.self_attn.q_norm.weight"] = t[norm]; });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr("q_norm.weight"), HasSubstr("mistral model")));
+  Copy("mistral_sliding");
+  Edit([&](Tensors& t) { t["model.layers.0.mlp.up_proj.bias"] = t[norm]; });
+  EXPECT_THAT(OpenError(), HasSubstr("up_proj.bias has shape [64], expected [160]"));
+}
+
+TEST_F(OpenNetworkTest, ConfigThatDoesNotFitTheTensors) {
+  for (const auto& [key, value, named] : {std::tuple{"intermediate_size", 168, "gate_proj.weight"},
+                                          std::tuple{"num_hidden_layers", 3, "model.layers.2"},
+                                          std::tuple{"num_hidden_layers", 1, "model.layers.1"},
+                                          std::tuple{"num_key_value_heads", 4, "k_proj.weight"},
+                                          std::tuple{"vocab_size", 500, "embed_tokens.weight"}}) {
+    Copy("mistral_sliding");
+    EditJson(Path("m/config.json"), [&, k = key, v = value](Json& c) { c[k] = v; });
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(named))) << key;
+  }
+}
+
+TEST_F(OpenNetworkTest, MissingOrForeignFiles) {
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr("no such model directory")));
+  Copy("mistral_sliding");
+  EditJson(Path("m/config.json"), [](Json& c) {
+    c["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+  });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr("m/config.json"), HasSubstr("\"gptq\" cannot be read")));
+  WriteFileAtomic(Path("m/config.json"), "{\"model_type\": ");
+  EXPECT_THAT(OpenError(), HasSubstr("m/config.json"));
+  fs::remove(Path("m/config.json"));
+  EXPECT_THAT(OpenError(), HasSubstr("m/config.json"));
+  Copy("mistral_sliding");
+  fs::remove(Path("m/model.safetensors"));
+  EXPECT_THAT(OpenError(), HasSubstr("model.safetensors"));
+}
+
+TEST_F(OpenNetworkTest, DamagedShards) {
+  const std::string shard = "model-00003-of-00006.safetensors";
+  const std::string index = "m/model.safetensors.index.json";
+  Copy("llama2");
+  fs::resize_file(Path("m/" + shard), fs::file_size(Path("m/" + shard)) - 1);
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(shard), HasSubstr("truncated")));
+  Copy("llama2");
+  fs::remove(Path("m/" + shard));
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(shard), HasSubstr("missing")));
+  fs::create_symlink(kArchitectures / "llama2" / shard, Path("m/" + shard));
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(shard), HasSubstr("outside")));
+  for (const std::string& outside : std::vector<std::string>{"../" + shard, "/etc/passwd", ".."}) {
+    Copy("llama2");
+    EditJson(Path(index), [&](Json& j) { j["weight_map"]["model.norm.weight"] = outside; });
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(outside), HasSubstr("not a plain file name")));
+  }
+  Copy("llama2");
+  EditJson(Path(index), [&](Json& j) { j["weight_map"]["model.extra.weight"] = shard; });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(shard), HasSubstr("no tensor \"model.extra.weight\"")));
+}
+
+}  // namespace
+}  // namespace nibble

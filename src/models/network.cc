@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/network.h"
+
+#include <filesystem>
+#include <set>
+
+#include "models/packed_checkpoint.h"
+
+namespace nibble {
+namespace {
+
+// Hands out tensors by name with their expected shape and remembers which were used.
+class Tensors {
+ public:
+  explicit Tensors(const Network& network) : network_(network) {}
+
+  TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView& view = network_.store->Get(name);
+    if (view.shape != shape) {
+      Fail("{}: tensor {} has shape {}, expected {} from config.json", network_.directory, name,
+           ShapeText(view.shape), ShapeText(shape));
+    }
+    if (view.dtype != DType::kF32 && view.dtype != DType::kF16 && view.dtype != DType::kBf16) {
+      Fail("{}: tensor {} is {}; use F32, F16 or BF16 weights", network_.directory, name,
+           DTypeName(view.dtype));
+    }
+    used_.insert(name);
+    return view;
+  }
+
+  PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols) {
+    PackedLinear linear;
+    linear.weights = {.rows = rows, .cols = cols, .values = Get(name + ".weight", {rows, cols})};
+    linear.input.width = cols;
+    if (network_.store->Find(name + ".bias") != nullptr) linear.bias = Get(name + ".bias", {rows});
+    return linear;
+  }
+
+  void RefuseUnused() const {
+    for (const std::string& name : network_.store->names()) {
+      // Old exports carry the rotary table, which follows from the config.
+      if (used_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
+      Fail("{}: tensor {} is not part of a {} model", network_.directory, name,
+           network_.config.family);
+    }
+  }
+
+  void Ignore(const std::string& name) { used_.insert(name); }
+
+ private:
+  const Network& network_;
+  std::set<std::string> used_;
+};
+
+void LoadPlain(Network& net, const Family& family) {
+  const ModelConfig& c = net.config;
+  Tensors tensors(net);
+  net.kv = PlainKv(c);
+  net.embedding = tensors.Get(std::string(family.embedding), {c.vocab_size, c.hidden_size});
+  net.final_norm = tensors.Get(std::string(family.final_norm), {c.hidden_size});
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    LayerWeights& weights = net.layers.emplace_back();
+    weights.attention_norm = tensors.Get(family.attention_norm(layer), {c.hidden_size});
+    weights.mlp_norm = tensors.Get(family.mlp_norm(layer), {c.hidden_size});
+    for (Role role : kLayerRoles) {
+      weights[role] = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role));
+    }
+  }
+  const std::string head = family.linear(0, Role::kHead);
+  if (c.tied_head) {
+    tensors.Ignore(head + ".weight");  // some exports store the tied head a second time
+    net.head.weights = {.rows = c.vocab_size, .cols = c.hidden_size, .values = net.embedding};
+    net.head.input.width = c.hidden_size;
+  } else {
+    net.head = tensors.Linear(head, c.vocab_size, c.hidden_size);
+  }
+  tensors.RefuseUnused();
+}
+
+}  // namespace
+
+KvSpec PlainKv(const ModelConfig& config) {
+  return {.kv_heads = config.kv_heads, .head_dim = config.head_dim};
+}
+
+Network OpenNetwork(const std::string& directory) {
+  Network net;
+  net.directory = directory;
+  if (!std::filesystem::is_directory(directory)) {
+    Fail("{}: no such model directory", directory);
+  }
+  const std::string where = directory + "/config.json";
+  net.config_json = ReadJsonFile(where, 16 << 20);
+  net.config = ParseConfig(net.config_json, where);
+  const auto quantization = JsonFind<Json>(net.config_json, "quantization_config", where);
+  net.store = std::make_unique<TensorStore>(directory);
+  if (quantization) {
+    net.packed = true;
+    LoadPacked(net, *quantization, where);
+  } else {
+    LoadPlain(net, FamilyOf(net.config_json, where));
+  }
+  return net;
+}
+
+}  // namespace nibble

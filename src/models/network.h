@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model on disk, ready to be taken over by a backend: every linear as a PackedLinear whose planes
+// lie in mapped files. The same structure holds a Hugging Face checkpoint (weights of 16 bits,
+// norms with weights) and a Nibble checkpoint (packed codes, norms usually folded away).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/kv_format.h"
+#include "formats/packed_linear.h"
+#include "io/safetensors.h"
+#include "models/config.h"
+
+namespace nibble {
+
+struct LayerWeights {
+  TensorView attention_norm, mlp_norm;  // [hidden]; no data = folded into the linears
+  PackedLinear linears[kLayerRoles.size()];
+
+  PackedLinear& operator[](Role role) { return linears[static_cast<size_t>(role)]; }
+  const PackedLinear& operator[](Role role) const { return linears[static_cast<size_t>(role)]; }
+};
+
+struct Network {
+  ModelConfig config;
+  KvSpec kv;
+  TensorView embedding;  // [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  TensorView final_norm;  // [hidden] or no data
+  PackedLinear head;
+
+  std::string directory;
+  Json config_json;                    // config.json as it is
+  bool packed = false;                 // a Nibble checkpoint
+  std::unique_ptr<TensorStore> store;  // owns the mapped bytes
+};
+
+// Opens a Hugging Face directory or a Nibble checkpoint and checks every name, shape and plane.
+// A tensor that nobody asked for is refused: the model would not mean what its files say.
+Network OpenNetwork(const std::string& directory);
+
+// The head's and layers' linears of an unquantized network with this config (no planes yet).
+KvSpec PlainKv(const ModelConfig& config);
+
+}  // namespace nibble

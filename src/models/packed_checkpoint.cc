@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/packed_checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "io/atomic_file.h"
+#include "io/sha256.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Reads the planes that a plan promises, each once.
+class PlaneReader {
+ public:
+  PlaneReader(const FindTensor& find, const Plan& plan, const ModelConfig& config,
+              const std::string& where)
+      : find_(find), plan_(plan), config_(config), where_(where) {}
+
+  PackedLinear Linear(int64_t layer, Role role) {
+    const std::string name = LinearName(layer, role);
+    const LinearPlan& spec = plan_.at(layer, role);
+    PackedLinear linear;
+    PackedWeights& w = linear.weights;
+    w.format = spec.weights;
+    w.rows = config_.outputs(role);
+    w.cols = config_.inputs(role);
+    if (w.format.quantized()) {
+      w.codes = Get(name + ".codes");
+      w.scales = Get(name + ".scales");
+      if (!w.format.symmetric) w.zeros = Get(name + ".zeros");
+    } else {
+      w.values = Get(name + ".weight");
+    }
+    linear.bias = Find(name + ".bias");
+    linear.input = {
+        .width = w.cols, .transform = spec.input_transform, .activation = spec.activations};
+    ValidateLinear(linear, where_ + ": " + name);
+    return linear;
+  }
+
+  TensorView Floats(const std::string& name, std::vector<int64_t> shape) {
+    const TensorView view = Get(name);
+    const bool is_float =
+        view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBf16;
+    if (view.shape != shape || !is_float) {
+      Fail("{}: tensor {} is {} {}, expected floats of shape {}", where_, name,
+           DTypeName(view.dtype), ShapeText(view.shape), ShapeText(shape));
+    }
+    return view;
+  }
+
+  LayerWeights Layer(int64_t index) {
+    LayerWeights layer;
+    for (Role role : kLayerRoles) layer[role] = Linear(index, role);
+    if (plan_.norms_folded) return layer;
+    const std::string prefix = fmt::format("layers.{}.", index);
+    layer.attention_norm = Floats(prefix + "attention_norm", {config_.hidden_size});
+    layer.mlp_norm = Floats(prefix + "mlp_norm", {config_.hidden_size});
+    return layer;
+  }
+
+  const std::set<std::string>& used() const { return used_; }
+
+ private:
+  TensorView Get(const std::string& name) {
+    const TensorView* view = find_(name);
+    if (view == nullptr) Fail("{}: tensor {} is missing", where_, name);
+    used_.insert(name);
+    return *view;
+  }
+
+  TensorView Find(const std::string& name) {
+    const TensorView* view = find_(name);
+    if (view == nullptr) return {};
+    used_.insert(name);
+    return *view;
+  }
+
+  const FindTensor& find_;
+  const Plan& plan_;
+  const ModelConfig& config_;
+  const std::string& where_;
+  std::set<std::string> used_;
+};
+
+void CheckDigest(const Network& net, const Plan& plan) {
+  const std::string expected = PlanDigest(plan);
+  for (const SafetensorsFile& file : net.store->files()) {
+    const auto it = file.metadata().find(kPlanDigestKey);
+    if (it == file.metadata().end() || it->second != expected) {
+      Fail(
+          "{}: these weights were made for another plan than the one in config.json (formats and "
+          "online transforms must not be edited); quantize again",
+          file.path());
+    }
+  }
+}
+
+}  // namespace
+
+void LoadPacked(Network& net, const Json& quantization_config, const std::string& where) {
+  const ModelConfig& c = net.config;
+  const Plan plan = PlanFromJson(quantization_config, c, where);
+  CheckDigest(net, plan);
+  net.kv = PlannedKv(c, plan);
+  const FindTensor find = [&](const std::string& name) { return net.store->Find(name); };
+  PlaneReader planes(find, plan, c, net.directory);
+  net.embedding = planes.Floats("embedding", {c.vocab_size, c.hidden_size});
+  net.head = planes.Linear(0, Role::kHead);
+  if (!plan.norms_folded) net.final_norm = planes.Floats("final_norm", {c.hidden_size});
+  for (int64_t i = 0; i < c.layers; ++i) net.layers.push_back(planes.Layer(i));
+  for (const std::string& name : net.store->names()) {
+    if (!planes.used().contains(name)) {
+      Fail("{}: tensor {} is not part of the plan in config.json", net.directory, name);
+    }
+  }
+}
+
+LayerWeights ReadPackedLayer(const FindTensor& find, const Plan& plan, const ModelConfig& config,
+                             int64_t index, const std::string& where) {
+  return PlaneReader(find, plan, config, where).Layer(index);
+}
+
+std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLinear& linear) {
+  std::vector<NamedTensor> tensors;
+  const PackedWeights& w = linear.weights;
+  const auto add = [&](const char* plane, const TensorView& view) {
+    if (view.data != nullptr) tensors.push_back({name + plane, view});
+  };
+  add(".weight", w.values);
+  add(".scales", w.scales);
+  add(".bias", linear.bias);
+  add(".zeros", w.zeros);
+  add(".codes", w.codes);
+  return tensors;
+}
+
+void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors,
+                const std::map<std::string, std::string>& metadata) {
+  // Wider elements first keep every plane aligned to its element size.
+  std::vector<NamedTensor> ordered = tensors;
+  std::stable_sort(ordered.begin(), ordered.end(), [](const NamedTensor& a, const NamedTensor& b) {
+    return DTypeBytes(a.view.dtype) > DTypeBytes(b.view.dtype);
+  });
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const NamedTensor& t : ordered) entries.push_back({t.name, t.view.dtype, t.view.shape});
+  SafetensorsWriter writer(path, entries, metadata);
+  for (const NamedTensor& t : ordered) writer.Append({t.view.data, t.view.bytes()});
+  writer.Finish();
+}
+
+std::string LayerShardName(int64_t layer) {
+  return fmt::format("layer-{:05}.safetensors", layer);
+}
+
+void WriteIndex(const std::string& directory, int64_t layers) {
+  Json map = Json::object();
+  uint64_t total = 0;
+  const auto add = [&](const std::string& shard) {
+    const SafetensorsFile file((fs::path(directory) / shard).string());
+    for (const auto& [name, view] : file.tensors()) {
+      map[name] = shard;
+      total += view.bytes();
+    }
+  };
+  add(kRestShardName);
+  for (int64_t i = 0; i < layers; ++i) add(LayerShardName(i));
+  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  WriteFileAtomic((fs::path(directory) / "model.safetensors.index.json").string(),
+                  index.dump(2) + "\n");
+}
+
+void WriteManifest(const std::string& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    // The writer's own files do not reach the checkpoint (PublishDirectory removes them).
+    const bool temporary = name == "lock" || name.ends_with(".tmp");
+    if (entry.is_regular_file() && !temporary && name != "manifest.json") names.insert(name);
+  }
+  Json files = Json::object();
+  for (const std::string& name : names) {
+    const std::string path = (fs::path(directory) / name).string();
+    files[name] = {{"bytes", fs::file_size(path)}, {"sha256", Sha256File(path)}};
+  }
+  WriteFileAtomic((fs::path(directory) / "manifest.json").string(),
+                  Json{{"files", files}}.dump(2) + "\n");
+}
+
+int64_t VerifyManifest(const std::string& directory) {
+  const std::string where = (fs::path(directory) / "manifest.json").string();
+  const Json files = JsonGet<Json>(ReadJsonFile(where), "files", where);
+  for (const auto& [name, expected] : files.items()) {
+    if (fs::path(name).filename() != name) Fail("{}: \"{}\" is not a file name", where, name);
+    const std::string path = (fs::path(directory) / name).string();
+    if (!fs::is_regular_file(path)) Fail("{}: listed in manifest.json but missing", path);
+    if (fs::file_size(path) != JsonGet<uint64_t>(expected, "bytes", where) ||
+        Sha256File(path) != JsonGet<std::string>(expected, "sha256", where)) {
+      Fail("{}: differs from manifest.json; copy the checkpoint again", path);
+    }
+  }
+  return static_cast<int64_t>(files.size());
+}
+
+}  // namespace nibble

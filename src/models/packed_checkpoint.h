@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Nibble checkpoint (docs/checkpoint_format.md): config.json with the plan, one safetensors
+// shard per layer plus one for the rest, tokenizer files, manifest.json with sizes and digests.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/network.h"
+#include "models/plan.h"
+
+namespace nibble {
+
+// Fills `net` (config and store are set) from a Nibble checkpoint.
+void LoadPacked(Network& net, const Json& quantization_config, const std::string& where);
+
+// One layer's linears and norms from planes found by name (nullptr = absent); checked like a whole
+// checkpoint. `where` names the file in errors.
+using FindTensor = std::function<const TensorView*(const std::string&)>;
+LayerWeights ReadPackedLayer(const FindTensor& find, const Plan& plan, const ModelConfig& config,
+                             int64_t index, const std::string& where);
+
+// One tensor on its way to a shard; borrowed bytes.
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+};
+// Planes of one linear under their names in the file ("layers.0.q.codes", ...).
+std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLinear& linear);
+
+// Writes a shard atomically. `metadata` must hold kPlanDigestKey.
+inline constexpr const char* kPlanDigestKey = "plan_sha256";
+void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors,
+                const std::map<std::string, std::string>& metadata);
+
+std::string LayerShardName(int64_t layer);  // "layer-00003.safetensors"
+inline constexpr const char* kRestShardName = "model-rest.safetensors";
+
+// model.safetensors.index.json over all shards of a directory, then manifest.json over all files.
+void WriteIndex(const std::string& directory, int64_t layers);
+void WriteManifest(const std::string& directory);
+
+// Compares every file with manifest.json; throws naming the first that differs. Returns the number
+// of files checked.
+int64_t VerifyManifest(const std::string& directory);
+
+}  // namespace nibble

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/plan.h"
+
+#include "io/sha256.h"
+
+namespace nibble {
+namespace {
+
+Json LinearToJson(const LinearPlan& linear) {
+  return {{"weights", ToJson(linear.weights)},
+          {"activations", ToJson(linear.activations)},
+          {"input_transform", ToJson(linear.input_transform)}};
+}
+
+LinearPlan LinearFromJson(const Json& json, const std::string& where) {
+  RefuseUnknownFields(json, {"weights", "activations", "input_transform"}, where);
+  return {
+      .weights = FormatFromJson(JsonGet<Json>(json, "weights", where), where),
+      .activations = FormatFromJson(JsonGet<Json>(json, "activations", where), where),
+      .input_transform = TransformFromJson(JsonGet<Json>(json, "input_transform", where), where)};
+}
+
+Json CacheToJson(const Plan& plan) {
+  return {{"k", ToJson(plan.k)},
+          {"v", ToJson(plan.v)},
+          {"rotation", ToJson(plan.kv_rotation)},
+          {"page_tokens", kPageTokens}};
+}
+
+void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
+  for (const FormatSpec* format : {&plan.weights, &plan.activations}) {
+    if (format->group != 0 && (format->group % 32 != 0 || width % format->group != 0)) {
+      Fail("{}: group {} must be a multiple of 32 that divides the width {}", where, format->group,
+           width);
+    }
+  }
+  const int64_t w = plan.weights.group, a = plan.activations.group;
+  if (w != 0 && a != 0 && w % a != 0 && a % w != 0) {
+    Fail("{}: weight group {} and activation group {} do not divide each other", where, w, a);
+  }
+  if (!plan.input_transform.identity() && plan.input_transform.width() != width) {
+    Fail("{}: online transform of width {} on an input of width {}", where,
+         plan.input_transform.width(), width);
+  }
+  if (plan.activations.quantized() && plan.activations.clip <= 0) {
+    Fail("{}: activations need a clip above 0", where);
+  }
+}
+
+// q/k/v and gate/up read one prepared input.
+void CheckSharedInputs(const Plan& plan, int64_t layer, const std::string& where) {
+  constexpr std::pair<Role, Role> kShared[] = {
+      {Role::kQ, Role::kK}, {Role::kQ, Role::kV}, {Role::kGate, Role::kUp}};
+  for (const auto& [first, second] : kShared) {
+    const LinearPlan &a = plan.at(layer, first), &b = plan.at(layer, second);
+    if (a.activations == b.activations && a.input_transform == b.input_transform) continue;
+    Fail("{}: {} and {} must prepare their shared input alike", where, LinearName(layer, first),
+         LinearName(layer, second));
+  }
+}
+
+void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& where) {
+  for (const FormatSpec* format : {&plan.k, &plan.v}) {
+    if (format->group != 0 && config.head_dim % format->group != 0) {
+      Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
+    }
+    if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
+  }
+  if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {
+    Fail("{}: cache rotation of width {}, heads of {}", where, plan.kv_rotation.width(),
+         config.head_dim);
+  }
+}
+
+}  // namespace
+
+const LinearPlan& Plan::at(int64_t layer, Role role) const {
+  const auto it = linears.find(LinearName(layer, role));
+  NIBBLE_CHECK(it != linears.end(), "no plan for {}", LinearName(layer, role));
+  return it->second;
+}
+
+Json ToJson(const Plan& plan) {
+  Json linears = Json::object();
+  for (const auto& [name, linear] : plan.linears) linears[name] = LinearToJson(linear);
+  return {{"quant_method", "nibble"},      {"format_version", Plan::kVersion},
+          {"provenance", plan.provenance}, {"norms_folded", plan.norms_folded},
+          {"cache", CacheToJson(plan)},    {"linears", linears}};
+}
+
+Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string& where) {
+  const auto method = JsonGet<std::string>(json, "quant_method", where);
+  if (method != "nibble") {
+    Fail("{}: quant_method \"{}\" cannot be read; start from the unquantized model", where, method);
+  }
+  const int version = JsonGet<int>(json, "format_version", where);
+  if (version != Plan::kVersion) {
+    Fail("{}: format version {}, this build reads {}", where, version, Plan::kVersion);
+  }
+  RefuseUnknownFields(
+      json, {"quant_method", "format_version", "provenance", "norms_folded", "cache", "linears"},
+      where);
+  Plan plan;
+  plan.provenance = JsonGet<Json>(json, "provenance", where);
+  plan.norms_folded = JsonGet<bool>(json, "norms_folded", where);
+  const Json cache = JsonGet<Json>(json, "cache", where);
+  const std::string in_cache = where + ": cache";
+  RefuseUnknownFields(cache, {"k", "v", "rotation", "page_tokens"}, in_cache);
+  if (JsonGet<int64_t>(cache, "page_tokens", in_cache) != kPageTokens) {
+    Fail("{}: this build has pages of {} tokens", in_cache, kPageTokens);
+  }
+  plan.k = FormatFromJson(JsonGet<Json>(cache, "k", in_cache), in_cache);
+  plan.v = FormatFromJson(JsonGet<Json>(cache, "v", in_cache), in_cache);
+  plan.kv_rotation = TransformFromJson(JsonGet<Json>(cache, "rotation", in_cache), in_cache);
+  CheckCache(plan, config, in_cache);
+  const Json linears = JsonGet<Json>(json, "linears", where);
+  const auto add = [&](int64_t layer, Role role) {
+    const std::string name = LinearName(layer, role), in = where + ": " + name;
+    plan.linears[name] = LinearFromJson(JsonGet<Json>(linears, name, where + ": linears"), in);
+    CheckLinear(plan.linears[name], config.inputs(role), in);
+  };
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (Role role : kLayerRoles) add(layer, role);
+    CheckSharedInputs(plan, layer, where);
+  }
+  add(0, Role::kHead);
+  if (linears.size() != plan.linears.size()) {
+    Fail("{}: {} linears planned, the model has {}", where, linears.size(), plan.linears.size());
+  }
+  return plan;
+}
+
+KvSpec PlannedKv(const ModelConfig& config, const Plan& plan) {
+  KvSpec kv;
+  kv.kv_heads = config.kv_heads;
+  kv.head_dim = config.head_dim;
+  kv.k = plan.k;
+  kv.v = plan.v;
+  kv.rotation = plan.kv_rotation;
+  return kv;
+}
+
+std::string PlanDigest(const Plan& plan) {
+  Json json = ToJson(plan);
+  json.erase("provenance");
+  const std::string text = json.dump();
+  return Sha256(std::as_bytes(std::span(text)));
+}
+
+}  // namespace nibble

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/calibrate.h"
+
+#include <algorithm>
+
+#include "formats/quantizer.h"
+#include "quantize/gram.h"
+
+namespace nibble {
+namespace {
+
+KvSpec CalibrationKv(const ModelConfig& config, const Plan& plan, bool quantized) {
+  KvSpec kv = PlannedKv(config, plan);
+  if (!quantized) kv.k = kv.v = FormatSpec{};
+  return kv;
+}
+
+int64_t WidestInput(const ModelConfig& c) {
+  return std::max({c.hidden_size, c.heads * c.head_dim, c.intermediate_size});
+}
+
+}  // namespace
+
+std::span<const Role> RolesOf(LinearSet set) {
+  static constexpr Role kQkv[] = {Role::kQ, Role::kK, Role::kV};
+  static constexpr Role kO[] = {Role::kO};
+  static constexpr Role kMlp[] = {Role::kGate, Role::kUp};
+  static constexpr Role kDown[] = {Role::kDown};
+  switch (set) {
+    case LinearSet::kQkv:
+      return kQkv;
+    case LinearSet::kO:
+      return kO;
+    case LinearSet::kMlp:
+      return kMlp;
+    case LinearSet::kDown:
+      return kDown;
+  }
+  NIBBLE_CHECK(false);
+}
+
+Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeTable& rope,
+               const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
+               bool quantized)
+    : backend_(backend),
+      config_(config),
+      plan_(plan),
+      rope_(rope),
+      context_(context),
+      quantized_(quantized),
+      kv_(CalibrationKv(config, plan, quantized)),
+      cache_(kv_, 1),
+      x_(static_cast<int64_t>(ids.size()), config.hidden_size),
+      a_(ids.size() *
+         static_cast<size_t>(std::max(config.heads * config.head_dim, config.intermediate_size))),
+      h_(static_cast<size_t>(context * config.hidden_size)),
+      values_(static_cast<size_t>(context * WidestInput(config))) {
+  const TensorView table = FloatView(embedding.data, {embedding.rows, embedding.cols});
+  backend_.Embed(table, ids, x_.data.data());
+}
+
+size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
+  const int64_t a = std::max(c.heads * c.head_dim, c.intermediate_size);
+  return static_cast<size_t>(tokens * (c.hidden_size + a)) * sizeof(float);
+}
+
+InputSpec Stream::Planned(Role role) const {
+  const LinearPlan& plan = plan_.at(index_, role);
+  InputSpec input = {.width = config_.inputs(role), .transform = plan.input_transform};
+  if (quantized_) input.activation = plan.activations;
+  return input;
+}
+
+void Stream::Begin(const StoredLayer& layer, int64_t index) {
+  index_ = index;
+  layer_ = Layer{};
+  layer_.qkv_input = Planned(Role::kQ);
+  layer_.o_input = Planned(Role::kO);
+  layer_.mlp_input = Planned(Role::kGate);
+  layer_.down_input = Planned(Role::kDown);
+  layer_.attention_norm = layer.attention_norm;
+  layer_.mlp_norm = layer.mlp_norm;
+}
+
+void Stream::Upload(Role role, const StoredLinear& linear) {
+  layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(Planned(role)));
+}
+
+const float* Stream::Prepared(const float* input, const InputSpec& spec) {
+  const Activations acts = backend_.PrepareActs(input, context_, spec);
+  if (acts.values != nullptr) return acts.values;
+  const int64_t groups = spec.activation.groups(spec.width);
+  for (int64_t t = 0; t < context_; ++t) {
+    // DequantizeActivations only reads the row.
+    const ActRow row = {
+        .codes = const_cast<int8_t*>(acts.codes) + t * acts.stride,
+        .scales = const_cast<float*>(acts.scales) + t * groups,
+        .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas) + t * groups,
+        .sums = nullptr};
+    DequantizeActivations(row, spec.activation,
+                          {values_.data() + t * spec.width, static_cast<size_t>(spec.width)});
+  }
+  return values_.data();
+}
+
+const float* Stream::Input(LinearSet set, int64_t window) {
+  const Decoder d = decoder();
+  float* x = x_.row(window * context_).data();
+  const bool attention = set == LinearSet::kQkv || set == LinearSet::kO;
+  const int64_t a_width = attention ? config_.heads * config_.head_dim : config_.intermediate_size;
+  float* a = a_.data() + window * context_ * a_width;
+  switch (set) {
+    case LinearSet::kQkv:
+      AttentionInput(d, layer_, x, context_, h_.data());
+      return Prepared(h_.data(), layer_.qkv_input);
+    case LinearSet::kO: {
+      cache_.Clear();
+      cache_.Reserve(context_);
+      const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages(0)};
+      AttentionInput(d, layer_, x, context_, h_.data());
+      AttentionCore(d, layer_, h_.data(), {&slice, 1}, a);
+      return Prepared(a, layer_.o_input);
+    }
+    case LinearSet::kMlp:
+      // The attention's a is read here for the last time; kDown reuses its memory.
+      AttentionOutput(d, layer_, a_.data() + window * context_ * config_.heads * config_.head_dim,
+                      context_, x);
+      nibble::MlpInput(d, layer_, x, context_, h_.data());
+      return Prepared(h_.data(), layer_.mlp_input);
+    case LinearSet::kDown:
+      nibble::MlpInput(d, layer_, x, context_, h_.data());
+      MlpCore(d, layer_, h_.data(), context_, a);
+      return Prepared(a, layer_.down_input);
+  }
+  NIBBLE_CHECK(false);
+}
+
+void Stream::Finish() {
+  for (int64_t w = 0; w < windows(); ++w) {
+    MlpOutput(decoder(), layer_, a_.data() + w * context_ * config_.intermediate_size, context_,
+              x_.row(w * context_).data());
+  }
+  ReleaseLayer(backend_, layer_);
+}
+
+void Stream::Pass(const StoredLayer& layer, int64_t index) {
+  Begin(layer, index);
+  for (Role role : kLayerRoles) Upload(role, layer[role]);
+  for (int64_t w = 0; w < windows(); ++w) {
+    cache_.Clear();
+    cache_.Reserve(context_);
+    const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages(0)};
+    ForwardLayer(decoder(), layer_, {&slice, 1}, x_.row(w * context_).data());
+  }
+  ReleaseLayer(backend_, layer_);
+}
+
+Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan& plan,
+                         const Recipe& recipe, const Matrix<float>& embedding,
+                         std::vector<int32_t> ids, int64_t context)
+    : plan_(plan),
+      recipe_(recipe),
+      rope_(BuildRope(config.rope, context)),
+      ids_(std::move(ids)),
+      stream_(backend, config, plan, rope_, embedding, ids_, context,
+              recipe.quantized_calibration) {
+  if (recipe.gptaq > 0) {
+    fp32_.emplace(backend, config, plan, rope_, embedding, ids_, context, false);
+  }
+}
+
+StoredLayer Calibration::Round(const FloatLayer& layer, int64_t index,
+                               std::map<Role, double>& errors, const Progress& progress) {
+  StoredLayer stored = StoreFloats(layer);
+  stream_.Begin(stored, index);
+  if (fp32_) {
+    fp32_->Begin(stored, index);
+    for (Role role : kLayerRoles) fp32_->Upload(role, stored[role]);
+  }
+  for (LinearSet set : kLinearSets) RoundSet(set, layer, index, stored, errors, progress);
+  stream_.Finish();
+  if (fp32_) fp32_->Finish();
+  return stored;
+}
+
+void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index,
+                           StoredLayer& stored, std::map<Role, double>& errors,
+                           const Progress& progress) {
+  const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
+  Gram hessian(width), correction(fp32_ ? width : 0);
+  std::vector<float> difference;
+  for (int64_t w = 0; w < stream_.windows(); ++w) {
+    const float* input = stream_.Input(set, w);
+    hessian.Add(input, input, stream_.context());
+    if (fp32_) {
+      // The streams share no memory, so `input` stays valid during the second Input.
+      const float* exact = fp32_->Input(set, w);
+      difference.resize(static_cast<size_t>(stream_.context() * width));
+      for (size_t i = 0; i < difference.size(); ++i) difference[i] = exact[i] - input[i];
+      correction.Add(difference.data(), input, stream_.context());
+    }
+    const double sets = static_cast<double>(set) +
+                        static_cast<double>(w + 1) / static_cast<double>(stream_.windows());
+    progress(sets / 4, RoleName(RolesOf(set)[0]));
+  }
+  for (Role role : RolesOf(set)) {
+    const FormatSpec& format = plan_.at(index, role).weights;
+    if (format.quantized()) {
+      const GptqOptions options = {recipe_.act_order, recipe_.damp, recipe_.gptaq};
+      Rounded rounded = RoundGptq(layer.weights[static_cast<size_t>(role)], hessian.sum(),
+                                  fp32_ ? &correction.sum() : nullptr, format, options);
+      stored[role].codes = std::move(rounded.weights);
+      stored[role].values = {};
+      errors[role] = rounded.relative_error;
+    }
+    stream_.Upload(role, stored[role]);
+  }
+}
+
+void Calibration::Skip(const StoredLayer& stored, const FloatLayer& layer, int64_t index) {
+  stream_.Pass(stored, index);
+  if (fp32_) fp32_->Pass(StoreFloats(layer), index);
+}
+
+}  // namespace nibble

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calibration: the windows of a text run through the network layer by layer, and GPTQ sees the
+// inputs of each set of linears (q/k/v, o, gate/up, down) as the already rounded part produces
+// them. Each linear runs once per calibration token.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "engine/kv_cache.h"
+#include "engine/layer.h"
+#include "quantize/round.h"
+#include "quantize/stored_layer.h"
+
+namespace nibble {
+
+// The linears that share an input, in the order they run.
+enum class LinearSet { kQkv, kO, kMlp, kDown };
+inline constexpr LinearSet kLinearSets[] = {LinearSet::kQkv, LinearSet::kO, LinearSet::kMlp,
+                                            LinearSet::kDown};
+std::span<const Role> RolesOf(LinearSet set);
+
+// All windows at one depth of the network.
+class Stream {
+ public:
+  // ids: windows of `context` tokens, one after the other. quantized: activations and cache as
+  // planned; otherwise both at 16 bits.
+  Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeTable& rope,
+         const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
+         bool quantized);
+
+  int64_t windows() const { return x_.rows / context_; }
+  int64_t context() const { return context_; }
+  static size_t Bytes(const ModelConfig& config, int64_t tokens);
+
+  // Starts a layer; its linears are uploaded as they become known.
+  void Begin(const StoredLayer& layer, int64_t index);
+  void Upload(Role role, const StoredLinear& linear);
+  // Input of the set's linears for one window: after the online transform and, if quantized, as the
+  // codes mean it; fp32 [context, K], valid until the next call. The earlier sets are uploaded.
+  const float* Input(LinearSet set, int64_t window);
+  // All linears are uploaded: x moves behind the layer.
+  void Finish();
+  // Begin, Upload of everything, all stages, Finish.
+  void Pass(const StoredLayer& layer, int64_t index);
+  // The residual stream [windows * context, hidden].
+  const Matrix<float>& x() const { return x_; }
+
+ private:
+  Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
+  InputSpec Planned(Role role) const;
+  const float* Prepared(const float* input, const InputSpec& spec);
+
+  Backend& backend_;
+  const ModelConfig& config_;
+  const Plan& plan_;
+  const RopeTable& rope_;
+  int64_t context_;
+  bool quantized_;
+  KvSpec kv_;
+  KvCache cache_;  // one layer, one window
+  Scratch scratch_;
+  Matrix<float> x_;                // [windows * context, hidden]
+  std::vector<float> a_;           // [windows * context, width of o or down]
+  std::vector<float> h_, values_;  // [context, width]
+  Layer layer_;
+  int64_t index_ = 0;
+};
+
+// Rounds one float layer as planned; by GPTQ when `calibration` is given. progress(share of the
+// layer that is done, what).
+class Calibration {
+ public:
+  Calibration(Backend& backend, const ModelConfig& config, const Plan& plan, const Recipe& recipe,
+              const Matrix<float>& embedding, std::vector<int32_t> ids, int64_t context);
+
+  using Progress = std::function<void(double share, std::string_view what)>;
+  // errors[role] receives the relative output error of each rounded linear.
+  StoredLayer Round(const FloatLayer& layer, int64_t index, std::map<Role, double>& errors,
+                    const Progress& progress);
+  // A layer finished by an earlier run; `layer` is needed for GPTAQ's fp32 stream.
+  void Skip(const StoredLayer& stored, const FloatLayer& layer, int64_t index);
+
+ private:
+  void RoundSet(LinearSet set, const FloatLayer& layer, int64_t index, StoredLayer& stored,
+                std::map<Role, double>& errors, const Progress& progress);
+
+  const Plan& plan_;
+  const Recipe& recipe_;
+  RopeTable rope_;
+  std::vector<int32_t> ids_;
+  Stream stream_;
+  std::optional<Stream> fp32_;  // GPTAQ: the same windows through the unrounded network
+};
+
+}  // namespace nibble

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/code_matrix.h"
+
+#include "base/half.h"
+#include "base/thread_pool.h"
+
+namespace nibble {
+
+CodeMatrix::CodeMatrix(int64_t rows, int64_t cols, const FormatSpec& format)
+    : format_(format),
+      group_(format.group == 0 ? cols : format.group),
+      groups_(format.groups(cols)),
+      codes_(rows, cols),
+      grids_(static_cast<size_t>(rows * groups_)) {}
+
+void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {
+  ParallelFor(static_cast<size_t>(codes_.rows), [&](size_t n) { fill(static_cast<int64_t>(n)); });
+}
+
+QuantizedWeights CodeMatrix::Pack() const {
+  QuantizedWeights w = {.format = format_, .rows = codes_.rows, .cols = codes_.cols};
+  const int64_t row_bytes = PackedBytes(w.cols, format_.bits);
+  w.codes.resize(static_cast<size_t>(w.rows * row_bytes));
+  for (int64_t n = 0; n < w.rows; ++n) {
+    PackCodes(codes_.row(n).data(), w.cols, format_.bits, w.codes.data() + n * row_bytes);
+  }
+  for (const WeightGrid& grid : grids_) {
+    w.scales.push_back(grid.scale);
+    if (format_.group != 0) w.scales_f16.push_back(F16FromF32(grid.scale));
+    if (!format_.symmetric) w.zeros.push_back(static_cast<int8_t>(grid.zero));
+  }
+  return w;
+}
+
+}  // namespace nibble

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/estimate.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "base/progress.h"
+#include "base/thread_pool.h"
+#include "quantize/calibrate.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Floating-point operations per second of all threads, measured for some tens of milliseconds.
+double MeasuredFlops() {
+  constexpr int kSize = 512;
+  std::vector<float> a(kSize * kSize, 1.5f), b(a), c(a);
+  const auto product = [&] {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1, a.data(), kSize,
+                b.data(), kSize, 0, c.data(), kSize);
+  };
+  product();
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int kRepeats = 10;
+  for (int i = 0; i < kRepeats; ++i) product();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  return kRepeats * 2.0 * kSize * kSize * kSize / elapsed.count() * Threads();
+}
+
+double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
+  const double n = static_cast<double>(rows);
+  if (!plan.weights.quantized()) return n * static_cast<double>(cols) * sizeof(float);
+  const double groups = static_cast<double>(plan.weights.groups(cols));
+  const double scale_bytes = plan.weights.group == 0 ? 4 : 2;
+  return n * (static_cast<double>(PackedBytes(cols, plan.weights.bits)) +
+              groups * (scale_bytes + (plan.weights.symmetric ? 0 : 1)));
+}
+
+uint64_t AvailableMemory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  uint64_t kilobytes = 0;
+  while (in >> key >> kilobytes >> unit) {
+    if (key == "MemAvailable:") return kilobytes * 1024;
+  }
+  return UINT64_MAX;  // unknown: do not refuse
+}
+
+}  // namespace
+
+QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
+                                      const QuantizeOptions& options) {
+  QuantizeEstimate e;
+  e.parameters = c.parameters();
+  double quantized_bytes = 0, quantized_weights = 0, layer_weights = 0, gram_flops = 0;
+  int64_t widest = 0;
+  for (Role role : kLayerRoles) {
+    const int64_t rows = c.outputs(role), cols = c.inputs(role);
+    layer_weights += static_cast<double>(rows * cols);
+    widest = std::max(widest, cols);
+    for (int64_t layer = 0; layer < c.layers; ++layer) {
+      const LinearPlan& p = plan.at(layer, role);
+      const double bytes = StoredBytes(p, rows, cols);
+      e.output_bytes += bytes;
+      if (!p.weights.quantized()) continue;
+      quantized_bytes += bytes;
+      quantized_weights += static_cast<double>(rows * cols);
+    }
+  }
+  for (LinearSet set : kLinearSets) {
+    const double k = static_cast<double>(c.inputs(RolesOf(set)[0]));
+    gram_flops += k * k;
+  }
+  const double table = static_cast<double>(c.vocab_size * c.hidden_size) * sizeof(float);
+  e.output_bytes += 2 * table;
+  e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
+  // Temporary files live beside the output and become it.
+  e.disk_bytes = e.output_bytes;
+  const bool gptq = options.recipe.rounding == Rounding::kGptq;
+  const int64_t tokens = gptq ? options.calibration_windows * options.context : 0;
+  const double streams = options.recipe.gptaq > 0 ? 2 : 1;
+  // One layer in fp64 and fp32, a rounded copy, some Hessian-sized matrices, the token streams.
+  e.peak_memory_bytes = 2 * table + layer_weights * 32 +
+                        6 * 8 * static_cast<double>(widest * widest) +
+                        streams * static_cast<double>(Stream::Bytes(c, tokens));
+  const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
+  const double per_token = streams * (2 * layer_weights + attention) + gram_flops;
+  const double flops = static_cast<double>(c.layers) *
+                       (static_cast<double>(tokens) * per_token + 400 * layer_weights);
+  e.seconds = flops / (0.7 * MeasuredFlops());
+  return e;
+}
+
+void RequireResources(const QuantizeEstimate& e, const QuantizeOptions& options) {
+  const double memory = static_cast<double>(AvailableMemory());
+  if (e.peak_memory_bytes > memory) {
+    Fail("this run needs about {} of memory, {} are available; use fewer --calib-windows",
+         BytesText(e.peak_memory_bytes), BytesText(memory));
+  }
+  fs::path existing = fs::absolute(options.output);
+  while (!existing.empty() && !fs::exists(existing)) existing = existing.parent_path();
+  std::error_code ec;
+  const fs::space_info space = fs::space(existing, ec);
+  if (!ec && e.disk_bytes > static_cast<double>(space.available)) {
+    Fail("{} needs about {} of disk, {} are free", options.output, BytesText(e.disk_bytes),
+         BytesText(static_cast<double>(space.available)));
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "quantize/gram.h"
+#include "quantize/round.h"
+
+namespace nibble {
+namespace {
+
+Matrix<double> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed) {
+  Rng rng(seed);
+  Matrix<double> m(rows, cols);
+  for (double& value : m.data) value = rng.Normal();
+  return m;
+}
+
+// X^T X of correlated inputs: neighbours share most of their signal, as in a real network.
+Matrix<double> CorrelatedHessian(int64_t width, int64_t tokens, uint64_t seed) {
+  const Matrix<double> noise = RandomMatrix(tokens, width + 8, seed);
+  Matrix<float> x(tokens, width);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t k = 0; k < width; ++k) {
+      double sum = 0;
+      for (int64_t j = 0; j < 8; ++j) sum += noise.row(t)[static_cast<size_t>(k + j)];
+      x.row(t)[static_cast<size_t>(k)] = static_cast<float>(sum);
+    }
+  }
+  Gram gram(width);
+  gram.Add(x.data.data(), x.data.data(), tokens);
+  return gram.sum();
+}
+
+Matrix<double> Identity(int64_t n) {
+  Matrix<double> m(n, n);
+  for (int64_t i = 0; i < n; ++i) m.row(i)[static_cast<size_t>(i)] = 1;
+  return m;
+}
+
+// tr(E H E^T) by plain loops.
+double OutputError(const Matrix<double>& w, const QuantizedWeights& rounded,
+                   const Matrix<double>& h) {
+  const Matrix<float> decoded = Decode(View(rounded));
+  double total = 0;
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (size_t i = 0; i < static_cast<size_t>(w.cols); ++i) {
+      const double e = static_cast<double>(decoded.row(n)[i]) - w.row(n)[i];
+      for (size_t j = 0; j < static_cast<size_t>(w.cols); ++j) {
+        const double f = static_cast<double>(decoded.row(n)[j]) - w.row(n)[j];
+        total += e * h.row(static_cast<int64_t>(i))[j] * f;
+      }
+    }
+  }
+  return total;
+}
+
+TEST(WeightGrid, SymmetricAndAsymmetricGridsCoverTheirRange) {
+  const std::vector<double> w = {-3.0, -1.0, 0.5, 2.0, 6.0};
+  const WeightGrid symmetric = FindGrid(w, {.bits = 4, .clip = 1});
+  EXPECT_FLOAT_EQ(symmetric.scale, 6.0f / 7);
+  EXPECT_EQ(symmetric.zero, 0);
+  EXPECT_EQ(symmetric.Code(6.0), 7);
+  EXPECT_EQ(symmetric.Code(-100.0), -8);
+  const WeightGrid asymmetric = FindGrid(w, {.bits = 4, .symmetric = false, .clip = 1});
+  EXPECT_FLOAT_EQ(asymmetric.scale, 9.0f / 15);
+  EXPECT_EQ(asymmetric.Code(-3.0), -8);
+  EXPECT_EQ(asymmetric.Code(6.0), 7);
+  EXPECT_EQ(asymmetric.Value(asymmetric.Code(0.0)), 0.0);
+}
+
+TEST(WeightGrid, SearchFindsTheBestOfAllClips) {
+  const Matrix<double> w = RandomMatrix(1, 256, 3);
+  for (const bool symmetric : {true, false}) {
+    const auto error = [&](const WeightGrid& grid) {
+      double sum = 0;
+      for (double v : w.data) sum += std::pow(std::fabs(grid.Value(grid.Code(v)) - v), 2.4);
+      return sum;
+    };
+    const double found = error(FindGrid(w.data, {.bits = 3, .symmetric = symmetric, .clip = 0}));
+    double best = INFINITY;
+    for (int i = 0; i < 80; ++i) {
+      best = std::min(
+          best,
+          error(FindGrid(w.data, {.bits = 3, .symmetric = symmetric, .clip = 1 - i / 100.0})));
+    }
+    // The search sums 256 terms in fp32.
+    EXPECT_NEAR(found, best, 256 * 6e-8 * best);
+  }
+}
+
+TEST(WeightGrid, GroupScalesAreFp16AndZeroGroupsStayFinite) {
+  const std::vector<double> w = {0.1234567, -0.7654321}, zeros(32);
+  const WeightGrid grid = FindGrid(w, {.bits = 4, .group = 32, .clip = 1});
+  EXPECT_EQ(grid.scale, F32FromF16(F16FromF32(grid.scale)));
+  for (const bool symmetric : {true, false}) {
+    const WeightGrid empty =
+        FindGrid(zeros, {.bits = 4, .symmetric = symmetric, .group = 32, .clip = 0});
+    EXPECT_GT(empty.scale, 0.0f);
+    EXPECT_EQ(empty.Value(empty.Code(0.0)), 0.0);
+  }
+}
+
+struct Case {
+  FormatSpec format;
+  bool act_order;
+};
+
+class GptqFormats : public testing::TestWithParam<Case> {};
+
+TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
+  const Matrix<double> w = RandomMatrix(33, 256, 5);
+  const GptqOptions options = {.act_order = GetParam().act_order, .damp = 0};
+  const Rounded gptq = RoundGptq(w, Identity(256), nullptr, GetParam().format, options);
+  const Rounded nearest = RoundNearest(w, GetParam().format);
+  EXPECT_EQ(gptq.weights.codes, nearest.weights.codes);
+  EXPECT_EQ(gptq.weights.scales, nearest.weights.scales);
+  EXPECT_EQ(gptq.weights.zeros, nearest.weights.zeros);
+  EXPECT_NEAR(gptq.relative_error, nearest.relative_error, 1e-12);
+}
+
+TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
+  const Matrix<double> w = RandomMatrix(33, 256, 6), h = CorrelatedHessian(256, 1024, 7);
+  const GptqOptions options = {.act_order = GetParam().act_order};
+  const Rounded gptq = RoundGptq(w, h, nullptr, GetParam().format, options);
+  const double error = OutputError(w, gptq.weights, h);
+  EXPECT_LT(error, 0.5 * OutputError(w, RoundNearest(w, GetParam().format).weights, h));
+  EXPECT_NEAR(gptq.relative_error, error / OutputError(Matrix<double>(33, 256), gptq.weights, h),
+              gptq.relative_error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, GptqFormats,
+    testing::Values(Case{{.bits = 4, .clip = 0}, false}, Case{{.bits = 4, .clip = 0}, true},
+                    Case{{.bits = 3, .symmetric = false, .clip = 1}, false},
+                    Case{{.bits = 4, .group = 32, .clip = 0}, false},
+                    Case{{.bits = 4, .group = 64, .clip = 0}, true},
+                    Case{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
+                    Case{{.bits = 8, .group = 256, .clip = 1}, false}));
+
+TEST(Gptq, DampingGrowsUntilASingularHessianFactors) {
+  const Matrix<double> w = RandomMatrix(8, 64, 8);
+  const Matrix<double> h = CorrelatedHessian(64, 4, 9);  // rank 4
+  const Rounded r = RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {.damp = 0});
+  EXPECT_GT(r.damp, 0);
+  for (float scale : r.weights.scales) EXPECT_TRUE(std::isfinite(scale) && scale > 0);
+}
+
+TEST(Gptq, AnInputThatNeverFiresIsRoundedToZero) {
+  const Matrix<double> w = RandomMatrix(8, 64, 10);
+  Matrix<double> h = CorrelatedHessian(64, 256, 11);
+  for (size_t i = 0; i < 64; ++i) h.row(5)[i] = h.row(static_cast<int64_t>(i))[5] = 0;
+  const Matrix<float> decoded =
+      Decode(View(RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {}).weights));
+  for (int64_t n = 0; n < 8; ++n) EXPECT_EQ(decoded.row(n)[5], 0.0f);
+}
+
+TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
+  // y = W x_exact is wanted, the quantized network offers x = x_exact + noise correlated with it.
+  constexpr int64_t kWidth = 96, kTokens = 2048;
+  const Matrix<double> base = RandomMatrix(kTokens, kWidth, 12),
+                       noise = RandomMatrix(kTokens, kWidth, 13);
+  Matrix<float> exact(kTokens, kWidth), seen(kTokens, kWidth), difference(kTokens, kWidth);
+  for (size_t i = 0; i < exact.data.size(); ++i) {
+    exact.data[i] = static_cast<float>(base.data[i]);
+    seen.data[i] = static_cast<float>(0.8 * base.data[i] + 0.3 * noise.data[i] +
+                                      0.3 * base.data[(i + 1) % base.data.size()]);
+    difference.data[i] = exact.data[i] - seen.data[i];
+  }
+  Gram hessian(kWidth), correction(kWidth);
+  hessian.Add(seen.data.data(), seen.data.data(), kTokens);
+  correction.Add(difference.data.data(), seen.data.data(), kTokens);
+  const Matrix<double> w = RandomMatrix(16, kWidth, 14);
+  const auto error = [&](const Matrix<double>* c) {
+    const Matrix<float> q =
+        Decode(View(RoundGptq(w, hessian.sum(), c, {.bits = 4, .clip = 0}, {.gptaq = 1}).weights));
+    double sum = 0;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t n = 0; n < w.rows; ++n) {
+        double e = 0;
+        for (size_t k = 0; k < kWidth; ++k) {
+          e += w.row(n)[k] * static_cast<double>(exact.row(t)[k]) -
+               static_cast<double>(q.row(n)[k]) * static_cast<double>(seen.row(t)[k]);
+        }
+        sum += e * e;
+      }
+    }
+    return sum;
+  };
+  EXPECT_LT(error(&correction.sum()), error(nullptr));
+}
+
+TEST(Gram, EqualsPlainSumsForOddSizes) {
+  const Matrix<double> a = RandomMatrix(37, 300, 15), b = RandomMatrix(37, 300, 16);
+  Matrix<float> x(37, 300), y(37, 300);
+  for (size_t i = 0; i < a.data.size(); ++i) {
+    x.data[i] = static_cast<float>(a.data[i]);
+    y.data[i] = static_cast<float>(b.data[i]);
+  }
+  Gram square(300), cross(300);
+  square.Add(x.data.data(), x.data.data(), 37);
+  cross.Add(x.data.data(), y.data.data(), 37);
+  for (int64_t i = 0; i < 300; i += 7) {
+    for (int64_t j = 0; j < 300; j += 11) {
+      double xx = 0, xy = 0, size = 0;
+      for (int64_t t = 0; t < 37; ++t) {
+        const double xi = x.row(t)[static_cast<size_t>(i)];
+        xx += xi * static_cast<double>(x.row(t)[static_cast<size_t>(j)]);
+        xy += xi * static_cast<double>(y.row(t)[static_cast<size_t>(j)]);
+        size += std::fabs(xi) * 4;
+      }
+      const double bound = 37 * 6e-8 * size;  // 37 fp32 roundings of sums below `size`
+      EXPECT_NEAR(square.sum().row(i)[static_cast<size_t>(j)], xx, bound);
+      EXPECT_NEAR(cross.sum().row(i)[static_cast<size_t>(j)], xy, bound);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble

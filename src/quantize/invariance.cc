@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/invariance.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "quantize/calibrate.h"
+
+namespace nibble {
+namespace {
+
+std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const Matrix<float>& x,
+                            const std::vector<float>& norm, const PackedLinear& head) {
+  Matrix<float> h(x.rows, x.cols);
+  backend.RmsNorm(x.data.data(), norm.empty() ? nullptr : norm.data(),
+                  static_cast<float>(config.norm_eps), x.rows, x.cols, h.data.data());
+  std::vector<float> logits(static_cast<size_t>(x.rows * config.vocab_size));
+  const LinearId id = backend.Upload(head);
+  const Activations acts = backend.PrepareActs(h.data.data(), x.rows, head.input);
+  backend.Gemm(acts, id, logits.data(), config.vocab_size, false);
+  backend.Release(id);
+  return logits;
+}
+
+// Largest difference over the standard deviation of `a`.
+double RelativeChange(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0, sum = 0, squares = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::fabs(static_cast<double>(a[i]) - b[i]));
+    sum += a[i];
+    squares += static_cast<double>(a[i]) * a[i];
+  }
+  const double n = static_cast<double>(a.size()), mean = sum / n;
+  return largest / std::sqrt(std::max(squares / n - mean * mean, 1e-30));
+}
+
+// The source's layer as it is, without folding.
+StoredLayer SourceLayer(const LayerWeights& weights) {
+  StoredLayer layer;
+  for (Role role : kLayerRoles) {
+    layer[role].values = ToF32(weights[role].weights.values);
+    if (weights[role].bias.data != nullptr) layer[role].bias = ToF32(weights[role].bias).data;
+  }
+  layer.attention_norm = ToF32(weights.attention_norm).data;
+  layer.mlp_norm = ToF32(weights.mlp_norm).data;
+  return layer;
+}
+
+}  // namespace
+
+double CheckInvariance(const Network& source, const Rotator& rotator, const Plan& plan,
+                       Backend& backend) {
+  const ModelConfig& c = source.config;
+  const int64_t context = std::min<int64_t>(c.context, 96);
+  constexpr int64_t kWindows = 2;
+  Rng rng(0, 7);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < kWindows * context; ++i) {
+    ids.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(c.vocab_size))));
+  }
+  Plan plain = plan;  // the source: no online transforms
+  for (auto& [name, linear] : plain.linears) linear.input_transform = {};
+  plain.kv_rotation = {};
+  const RopeTable rope = BuildRope(c.rope, context);
+  Stream exact(backend, c, plain, rope, ToF32(source.embedding), ids, context, false);
+  Stream rotated(backend, c, plan, rope, rotator.Embedding(), ids, context, false);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    exact.Pass(SourceLayer(source.layers[static_cast<size_t>(i)]), i);
+    rotated.Pass(StoreFloats(rotator.Layer(i)), i);
+  }
+  StoredLinear head;
+  head.values = rotator.Head();
+  const auto a = LogitsOf(backend, c, exact.x(), ToF32(source.final_norm).data, source.head);
+  const auto b = LogitsOf(backend, c, rotated.x(), {}, head.View(source.head.input));
+  const double change = RelativeChange(a, b);
+  if (!(change < 1e-3)) {
+    Fail(
+        "folding and rotation changed the logits by {:.1e} of their deviation; this is a bug in "
+        "the "
+        "model's description, please report it",
+        change);
+  }
+  return change;
+}
+
+}  // namespace nibble

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/backend.h"
+#include "quantize/rotate.h"
+
+namespace nibble {
+
+// Folding and rotation must not change what the network computes. Runs a few short windows through
+// the source and through the rotated fp32 network, layer by layer, and returns the largest change
+// of a logit divided by the standard deviation of the logits. Throws above 1e-3.
+double CheckInvariance(const Network& source, const Rotator& rotator, const Plan& plan,
+                       Backend& backend);
+
+}  // namespace nibble

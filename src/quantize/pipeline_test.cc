@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calibration and the work directory on the sample model; the program as a whole is in tests/e2e.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/session.h"
+#include "quantize/calibrate.h"
+#include "quantize/quantize.h"
+#include "quantize/windows.h"
+#include "quantize/work_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
+
+TEST(Windows, AreRandomRepeatableAndInsideTheText) {
+  std::vector<int32_t> ids(1000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  const auto a = RandomWindows(ids, 50, 100, 1, "test");
+  EXPECT_EQ(a, RandomWindows(ids, 50, 100, 1, "test"));
+  EXPECT_NE(a, RandomWindows(ids, 50, 100, 2, "test"));
+  ASSERT_EQ(a.size(), 5000u);
+  for (size_t w = 0; w < 50; ++w) {
+    for (size_t i = 1; i < 100; ++i)
+      EXPECT_EQ(a[w * 100 + i], a[w * 100] + static_cast<int32_t>(i));
+  }
+  EXPECT_EQ(RandomWindows(ids, 1, 1000, 1, "test"), ids);
+  EXPECT_THROW(RandomWindows(ids, 1, 1001, 1, "test"), Error);
+}
+
+// Runs the stages set by set and compares with the whole forward pass.
+TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
+  const Network source = OpenNetwork(kTiny);
+  const ModelConfig& c = source.config;
+  const Plan plan = MakePlan(c, kQuarotRecipe);
+  const Rotator rotator(source, kQuarotRecipe, plan, 0);
+  const auto backend = MakeBackend("cpu", false);
+  const RopeTable rope = BuildRope(c.rope, 64);
+  const Matrix<float> embedding = rotator.Embedding();
+  Rng rng(1);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 3 * 64; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  for (const bool quantized : {false, true}) {
+    Stream staged(*backend, c, plan, rope, embedding, ids, 64, quantized);
+    Stream whole(*backend, c, plan, rope, embedding, ids, 64, quantized);
+    for (int64_t i = 0; i < 2; ++i) {
+      const StoredLayer layer = StoreFloats(rotator.Layer(i));
+      staged.Begin(layer, i);
+      for (LinearSet set : kLinearSets) {
+        for (int64_t w = 0; w < 3; ++w) staged.Input(set, w);
+        for (Role role : RolesOf(set)) staged.Upload(role, layer[role]);
+      }
+      staged.Finish();
+      whole.Pass(layer, i);
+    }
+    EXPECT_EQ(staged.x().data, whole.x().data) << (quantized ? "quantized" : "float");
+  }
+}
+
+TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
+  const Network source = OpenNetwork(kTiny);
+  Recipe recipe = kQuarotRecipe;
+  recipe.weights = {.bits = 3, .symmetric = false, .group = 64, .clip = 0};
+  const Plan plan = MakePlan(source.config, recipe);
+  const Rotator rotator(source, recipe, plan, 0);
+  StoredLayer layer = StoreFloats(rotator.Layer(2));
+  layer[Role::kK].codes = RoundNearest(rotator.Layer(2)[Role::kK], recipe.weights).weights;
+  for (Role role : kLayerRoles) {
+    layer[role].codes = RoundNearest(rotator.Layer(2)[role], recipe.weights).weights;
+    layer[role].values = {};
+  }
+  const std::string out = testing::TempDir() + "/work-directory/";
+  fs::remove_all(testing::TempDir() + "/work-directory.partial");
+  {
+    const WorkDirectory work(out, {{"seed", 1}}, false, false);
+    work.SaveLayer(2, layer, plan, {{Role::kK, 0.25}});
+    EXPECT_THROW(WorkDirectory(out, {{"seed", 1}}, true, false), Error) << "two writers";
+  }
+  EXPECT_THROW(WorkDirectory(out, {{"seed", 1}}, false, false), Error)
+      << "resume was not asked for";
+  EXPECT_THROW(WorkDirectory(out, {{"seed", 2}}, true, false), Error) << "other settings";
+  const WorkDirectory work(out, {{"seed", 1}}, true, false);
+  EXPECT_FALSE(work.FindLayer(1, plan, source.config));
+  const auto saved = work.FindLayer(2, plan, source.config);
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(saved->errors.at(Role::kK), 0.25);
+  for (Role role : kLayerRoles) {
+    EXPECT_EQ(saved->layer[role].codes.codes, layer[role].codes.codes);
+    EXPECT_EQ(saved->layer[role].codes.scales_f16, layer[role].codes.scales_f16);
+    EXPECT_EQ(saved->layer[role].codes.zeros, layer[role].codes.zeros);
+  }
+  // A torn file is redone, not trusted.
+  fs::resize_file(work.File(LayerShardName(2)), 1000);
+  EXPECT_FALSE(work.FindLayer(2, plan, source.config));
+}
+
+TEST(Estimate, MatchesWhatIsWritten) {
+  QuantizeOptions options = {.model = kTiny, .output = testing::TempDir() + "/estimate"};
+  options.recipe = kQuarotRecipe;
+  options.recipe.rounding = Rounding::kNearest;
+  options.force = true;
+  const QuantizeReport planned = PlanQuantization(options), done = Quantize(options);
+  // Shapes decide the tensors' bytes; headers, tokenizer and JSON files come on top.
+  EXPECT_GT(done.output_bytes, planned.estimate.output_bytes);
+  EXPECT_LT(done.output_bytes, planned.estimate.output_bytes + 1e6);
+  EXPECT_EQ(done.layers.size(), 6u);
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/quantize.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "io/sha256.h"
+#include "quantize/calibrate.h"
+#include "quantize/estimate.h"
+#include "quantize/invariance.h"
+#include "quantize/sample_text.h"
+#include "quantize/windows.h"
+#include "quantize/work_directory.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files that travel with the weights.
+constexpr const char* kCompanions[] = {"tokenizer.json",          "tokenizer_config.json",
+                                       "special_tokens_map.json", "generation_config.json",
+                                       "chat_template.jinja",     "tokenizer.model"};
+
+std::string Digest(std::string_view text) {
+  return Sha256(std::as_bytes(std::span(text)));
+}
+
+struct Job {
+  QuantizeOptions options;
+  Network source;
+  Plan plan;
+  std::vector<int32_t> calibration;  // windows, empty for rounding to nearest
+  std::string calibration_digest;
+};
+
+std::string CalibrationText(const QuantizeOptions& options) {
+  if (options.calibration_text.empty()) return std::string(SampleCalibrationText());
+  return ReadFile(options.calibration_text, uint64_t{1} << 30);
+}
+
+Job PrepareJob(const QuantizeOptions& options) {
+  Job job = {.options = options, .source = OpenNetwork(options.model)};
+  const ModelConfig& c = job.source.config;
+  if (job.source.packed) FailUsage("{} is quantized already", options.model);
+  QuantizeOptions& o = job.options;
+  if (o.context == 0) o.context = std::min<int64_t>(2048, c.context);
+  if (o.context < 1 || o.context > c.context) {
+    FailUsage("--context {}: the model's context is {}", o.context, c.context);
+  }
+  if (o.calibration_windows < 1) FailUsage("--calib-windows must be at least 1");
+  // Weights that stay at 16 bits leave nothing to calibrate.
+  if (!o.recipe.weights.quantized()) o.recipe.rounding = Rounding::kNearest;
+  job.plan = MakePlan(c, o.recipe);
+  Json& provenance = job.plan.provenance;
+  provenance = {{"recipe", o.recipe.name},
+                {"rotation", RotationName(o.recipe.rotation)},
+                {"rounding", RoundingName(o.recipe.rounding)},
+                {"seed", o.seed}};
+  if (o.recipe.rounding != Rounding::kGptq) return job;
+  provenance["damp"] = o.recipe.damp;
+  provenance["act_order"] = o.recipe.act_order;
+  provenance["quantized_calibration"] = o.recipe.quantized_calibration;
+  provenance["gptaq"] = o.recipe.gptaq;
+  provenance["calibration_windows"] = o.calibration_windows;
+  provenance["calibration_context"] = o.context;
+  return job;
+}
+
+void TokenizeCalibration(Job& job) {
+  const QuantizeOptions& o = job.options;
+  if (o.recipe.rounding != Rounding::kGptq) return;
+  const std::string text = CalibrationText(o);
+  job.calibration_digest = Digest(text);
+  const std::string name = o.calibration_text.empty() ? "the sample text" : o.calibration_text;
+  job.calibration =
+      RandomWindows(TokenizeText(o.model, text), o.calibration_windows, o.context, o.seed, name);
+  for (int32_t id : job.calibration) {
+    if (id >= job.source.config.vocab_size) {
+      Fail("{}: tokenizer.json gives id {}, the model knows {} tokens", o.model, id,
+           job.source.config.vocab_size);
+    }
+  }
+}
+
+// Everything that decides the result, byte for byte.
+Json Identity(const Job& job, const std::string& backend) {
+  Json files = Json::object();
+  for (const SafetensorsFile& file : job.source.store->files()) {
+    files[fs::path(file.path()).filename().string()] = Sha256File(file.path());
+  }
+  return {{"nibble_version", NIBBLE_VERSION},
+          {"backend", backend},
+          {"source_config", Digest(job.source.config_json.dump())},
+          {"source_files", files},
+          {"plan", PlanDigest(job.plan)},
+          {"settings", job.plan.provenance},
+          {"calibration_text", job.calibration_digest}};
+}
+
+void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job) {
+  const Matrix<float> embedding = rotator.Embedding(), head = rotator.Head();
+  std::vector<NamedTensor> tensors = {
+      {"embedding", FloatView(embedding.data, {embedding.rows, embedding.cols})},
+      {"head.weight", FloatView(head.data, {head.rows, head.cols})}};
+  if (job.source.head.bias.data != nullptr) tensors.push_back({"head.bias", job.source.head.bias});
+  if (!job.plan.norms_folded) tensors.push_back({"final_norm", job.source.final_norm});
+  WriteShard(work.File(kRestShardName), tensors, {{kPlanDigestKey, PlanDigest(job.plan)}});
+}
+
+void WriteDocuments(const WorkDirectory& work, const Job& job) {
+  Json config = job.source.config_json;
+  config["quantization_config"] = ToJson(job.plan);
+  WriteFileAtomic(work.File("config.json"), config.dump(2) + "\n");
+  for (const char* name : kCompanions) {
+    const fs::path from = fs::path(job.options.model) / name;
+    if (!fs::exists(from)) continue;
+    std::error_code ec;
+    fs::copy_file(from, work.File(name), fs::copy_options::overwrite_existing, ec);
+    if (ec) Fail("{}: cannot be copied to {} ({})", from.string(), work.path(), ec.message());
+    fs::permissions(work.File(name), fs::perms::owner_write, fs::perm_options::add, ec);
+  }
+}
+
+StoredLayer RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
+                              std::map<Role, double>& errors) {
+  StoredLayer stored = StoreFloats(layer);
+  for (Role role : kLayerRoles) {
+    const FormatSpec& format = plan.at(index, role).weights;
+    if (!format.quantized()) continue;
+    Rounded rounded = RoundNearest(layer.weights[static_cast<size_t>(role)], format);
+    stored[role].codes = std::move(rounded.weights);
+    stored[role].values = {};
+    errors[role] = rounded.relative_error;
+  }
+  return stored;
+}
+
+void StopIfInterrupted(const WorkDirectory& work, int64_t finished, int64_t layers) {
+  if (!Interrupted()) return;
+  throw Error(
+      ErrorCode::kInterrupted,
+      fmt::format("stopped after layer {} of {}; the same command with --resume continues {}",
+                  finished, layers, work.path()));
+}
+
+// The layer loop. One layer is in memory at a time.
+void RoundLayers(const Job& job, const Rotator& rotator, const WorkDirectory& work,
+                 Backend& backend, QuantizeReport& report) {
+  const ModelConfig& c = job.source.config;
+  std::optional<Calibration> calibration;
+  if (!job.calibration.empty()) {
+    calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.Embedding(),
+                        job.calibration, job.options.context);
+  }
+  const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
+  Progress progress("quantize", calibration ? "layer tokens" : "layers",
+                    static_cast<double>(c.layers) * tokens);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    StopIfInterrupted(work, i, c.layers);
+    const auto at = [&](double share, std::string_view what) {
+      progress.Update((static_cast<double>(i) + share) * tokens,
+                      fmt::format("layer {}/{} {}", i + 1, c.layers, what));
+    };
+    const FloatLayer layer = rotator.Layer(i);
+    std::map<Role, double> errors;
+    if (auto saved = work.FindLayer(i, job.plan, c)) {
+      at(0, "resumed");
+      if (calibration) calibration->Skip(saved->layer, layer, i);
+      errors = saved->errors;
+      ++report.resumed_layers;
+    } else {
+      at(0, "rotated");
+      const StoredLayer stored = calibration ? calibration->Round(layer, i, errors, at)
+                                             : RoundLayerNearest(layer, job.plan, i, errors);
+      work.SaveLayer(i, stored, job.plan, errors);
+    }
+    report.layers.push_back({i, {errors.begin(), errors.end()}});
+  }
+}
+
+double FilesBytes(const std::string& directory) {
+  double bytes = 0;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    bytes += static_cast<double>(entry.file_size());
+  }
+  return bytes;
+}
+
+QuantizeReport StartReport(const Job& job) {
+  QuantizeReport report;
+  report.plan = job.plan;
+  report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
+  return report;
+}
+
+}  // namespace
+
+QuantizeReport PlanQuantization(const QuantizeOptions& options) {
+  return StartReport(PrepareJob(options));
+}
+
+QuantizeReport Quantize(const QuantizeOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  Job job = PrepareJob(options);
+  QuantizeReport report = StartReport(job);
+  RequireResources(report.estimate, job.options);
+  TokenizeCalibration(job);
+  const auto backend = MakeBackend(job.options.device, false);
+  WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
+                     options.force);
+  const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
+  if (job.options.recipe.rotation != Rotation::kNone) {
+    report.invariance = CheckInvariance(job.source, rotator, job.plan, *backend);
+  }
+  RoundLayers(job, rotator, work, *backend, report);
+  WriteRest(work, rotator, job);
+  WriteDocuments(work, job);
+  WriteIndex(work.path(), job.source.config.layers);
+  work.Publish(options.force);
+  report.quantized_bits_per_weight = report.estimate.bits_per_weight;
+  report.output_bytes = FilesBytes(options.output);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace nibble

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// `nibble quantize`: a Hugging Face directory in, a Nibble checkpoint out. The layer loop is
+// resumable: every finished layer is one file in OUT.partial, and OUT appears by one rename.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quantize/recipe.h"
+
+namespace nibble {
+
+struct QuantizeOptions {
+  std::string model, output;
+  Recipe recipe;
+  std::string calibration_text;  // file; empty: the embedded sample text
+  int64_t calibration_windows = 128;
+  int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's context)
+  uint64_t seed = 0;
+  std::string device = "cpu";
+  bool resume = false;  // continue OUT.partial if it exists
+  bool force = false;   // replace OUT if it exists
+};
+
+// What a run will take, from shapes alone.
+struct QuantizeEstimate {
+  int64_t parameters = 0;
+  double output_bytes = 0, peak_memory_bytes = 0, disk_bytes = 0, seconds = 0;
+  double bits_per_weight = 0;  // of the quantized linears, scales included
+};
+
+struct LayerReport {
+  int64_t layer = 0;
+  std::vector<std::pair<Role, double>> errors;  // relative output error of the rounded linears
+};
+
+struct QuantizeReport {
+  Plan plan;
+  QuantizeEstimate estimate;
+  double invariance = 0;  // largest logit change by folding and rotation, over the logits' std
+  std::vector<LayerReport> layers;
+  double seconds = 0;
+  double output_bytes = 0, quantized_bits_per_weight = 0;
+  int64_t resumed_layers = 0;
+};
+
+// Plan and estimate only (--dry-run); reads config and tensor headers, writes nothing.
+QuantizeReport PlanQuantization(const QuantizeOptions& options);
+
+// The whole job. Throws kInterrupted (exit 75) after finishing the running layer on SIGINT/SIGTERM.
+QuantizeReport Quantize(const QuantizeOptions& options);
+
+}  // namespace nibble

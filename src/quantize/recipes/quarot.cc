@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// QuaRot (Ashkboos et al. 2024): rotate away the outliers, then 4 bits everywhere. Clips as in the
+// paper: 0.9 for activations, 0.95 for the cache, searched for weights.
+#include "quantize/recipe.h"
+
+namespace nibble {
+
+const Recipe kQuarotRecipe = {
+    .name = "quarot",
+    .summary = "Hadamard rotations, then 4-bit weights, activations and KV cache (default)",
+    .rotation = Rotation::kHadamard,
+    .rounding = Rounding::kGptq,
+    .weights = {.bits = 4, .clip = 0},
+    .activations = {.bits = 4, .clip = 0.9},
+    .k = {.bits = 4, .symmetric = false, .clip = 0.95},
+    .v = {.bits = 4, .symmetric = false, .clip = 0.95}};
+
+}  // namespace nibble

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/rotate.h"
+
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace nibble {
+namespace {
+
+using Signs = std::vector<int8_t>;
+
+void ScaleRows(Matrix<double>& w, const Signs& signs) {
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (double& value : w.row(n)) value *= signs[static_cast<size_t>(n)];
+  }
+}
+
+template <typename Factor>
+void ScaleColumns(Matrix<double>& w, const std::vector<Factor>& factors) {
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (int64_t k = 0; k < w.cols; ++k) {
+      w.row(n)[static_cast<size_t>(k)] *= factors[static_cast<size_t>(k)];
+    }
+  }
+}
+
+// A bias is a weight matrix with one column.
+void ApplyToBias(std::vector<double>& bias, auto&& map) {
+  if (bias.empty()) return;
+  Matrix<double> column(static_cast<int64_t>(bias.size()), 1);
+  column.data = bias;
+  map(column);
+  bias = column.data;
+}
+
+// Signs of one period repeated for every head: head h uses those of key head h / queries_per_key.
+Signs RepeatForHeads(const Signs& signs, int64_t kv_heads, int64_t heads) {
+  const size_t d = signs.size() / static_cast<size_t>(kv_heads);
+  Signs result;
+  for (int64_t h = 0; h < heads; ++h) {
+    const auto begin = signs.begin() + static_cast<int64_t>(d) * (h / (heads / kv_heads));
+    result.insert(result.end(), begin, begin + static_cast<int64_t>(d));
+  }
+  return result;
+}
+
+// Signs that commute with RoPE: equal on dimensions i and i + d/2 of a head.
+Signs RopeSigns(Rng& rng, int64_t kv_heads, int64_t head_dim) {
+  Signs signs;
+  for (int64_t g = 0; g < kv_heads; ++g) {
+    const Signs half = rng.Signs(static_cast<size_t>(head_dim / 2));
+    signs.insert(signs.end(), half.begin(), half.end());
+    signs.insert(signs.end(), half.begin(), half.end());
+  }
+  return signs;
+}
+
+// The same map for each head.
+TransformSpec PerHead(int64_t heads, int64_t head_dim) {
+  TransformSpec spec = FullHadamard(head_dim);
+  spec.outer *= heads;
+  return spec;
+}
+
+Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor) {
+  Matrix<double> w = ToF64(linear.weights.values);
+  RequireFinite(w, tensor);
+  return w;
+}
+
+std::vector<double> Gamma(const TensorView& norm, const std::string& tensor) {
+  const Matrix<double> gamma = ToF64(norm);
+  RequireFinite(gamma, tensor);
+  return gamma.data;
+}
+
+}  // namespace
+
+void RequireFinite(const Matrix<double>& weights, const std::string& tensor) {
+  size_t bad = 0;
+  for (double value : weights.data) bad += std::isfinite(value) ? 0 : 1;
+  if (bad > 0) Fail("{}: {} of {} values are NaN or infinite", tensor, bad, weights.data.size());
+}
+
+Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed)
+    : source_(source), plan_(plan), rotate_(recipe.rotation != Rotation::kNone), seed_(seed) {
+  if (!rotate_) return;
+  Rng rng(seed, 0);
+  const int64_t hidden = source.config.hidden_size;
+  residual_.emplace();
+  if (recipe.rotation == Rotation::kRandom) {
+    residual_->dense = RandomOrthogonal(hidden, rng);
+  } else {
+    residual_->hadamard = FullHadamard(hidden);
+    residual_->signs = rng.Signs(static_cast<size_t>(hidden));
+  }
+}
+
+FloatLayer Rotator::Layer(int64_t index) const {
+  const Family& family = FamilyOf(source_.config_json, source_.directory);
+  const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
+  FloatLayer layer;
+  for (Role role : kLayerRoles) {
+    const std::string tensor = source_.directory + ": " + family.linear(index, role);
+    layer[role] = LoadWeights(weights[role], tensor + ".weight");
+    if (weights[role].bias.data == nullptr) continue;
+    const Matrix<double> bias = ToF64(weights[role].bias);
+    RequireFinite(bias, tensor + ".bias");
+    layer.biases[static_cast<size_t>(role)] = bias.data;
+  }
+  if (rotate_) {
+    RotateLayer(layer, index);
+  } else {
+    layer.attention_norm = ToF32(weights.attention_norm).data;
+    layer.mlp_norm = ToF32(weights.mlp_norm).data;
+  }
+  return layer;
+}
+
+void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
+  const ModelConfig& c = source_.config;
+  const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
+  const Family& family = FamilyOf(source_.config_json, source_.directory);
+  const auto attention_gamma = Gamma(weights.attention_norm, family.attention_norm(index));
+  const auto mlp_gamma = Gamma(weights.mlp_norm, family.mlp_norm(index));
+  Rng rng(seed_, static_cast<uint64_t>(index) + 1);
+  const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim);
+  const Signs v_signs = rng.Signs(static_cast<size_t>(c.kv_heads * c.head_dim));
+  const Signs ffn_signs = rng.Signs(static_cast<size_t>(c.intermediate_size));
+  const Signs q_signs = RepeatForHeads(k_signs, c.kv_heads, c.heads);
+
+  // Maps of a linear's outputs, applied to its weights and to its bias.
+  const auto map_outputs = [&](Role role, auto&& map) {
+    map(layer[role]);
+    ApplyToBias(layer.biases[static_cast<size_t>(role)], map);
+  };
+  for (Role role : {Role::kQ, Role::kK, Role::kV}) ScaleColumns(layer[role], attention_gamma);
+  for (Role role : {Role::kGate, Role::kUp}) ScaleColumns(layer[role], mlp_gamma);
+  for (Role role : {Role::kQ, Role::kK, Role::kV, Role::kGate, Role::kUp}) {
+    residual_->ApplyToRows(layer[role]);
+  }
+  for (Role role : {Role::kO, Role::kDown}) {
+    map_outputs(role, [&](Matrix<double>& w) { residual_->ApplyToColumns(w); });
+  }
+  map_outputs(Role::kQ, [&](Matrix<double>& w) { ScaleRows(w, q_signs); });
+  map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
+  map_outputs(Role::kV, [&](Matrix<double>& w) {
+    ScaleRows(w, v_signs);
+    ApplyTransformToColumns(PerHead(c.kv_heads, c.head_dim), w);
+  });
+  map_outputs(Role::kUp, [&](Matrix<double>& w) { ScaleRows(w, ffn_signs); });
+  // Inverse of an orthogonal map on the input side: W M^-1 = W M^T, the same routine as x -> M x.
+  ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, c.kv_heads, c.heads));
+  ApplyTransformToRows(PerHead(c.heads, c.head_dim), layer[Role::kO]);
+  ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
+  ScaleColumns(layer[Role::kDown], ffn_signs);
+  ApplyTransformToRows(plan_.at(index, Role::kDown).input_transform, layer[Role::kDown]);
+}
+
+namespace {
+
+Matrix<float> Rounded(const Matrix<double>& w) {
+  Matrix<float> result(w.rows, w.cols);
+  for (size_t i = 0; i < w.data.size(); ++i) result.data[i] = static_cast<float>(w.data[i]);
+  return result;
+}
+
+}  // namespace
+
+Matrix<float> Rotator::Embedding() const {
+  Matrix<double> w = ToF64(source_.embedding);
+  RequireFinite(w, source_.directory + ": embedding");
+  if (rotate_) residual_->ApplyToRows(w);
+  return Rounded(w);
+}
+
+Matrix<float> Rotator::Head() const {
+  Matrix<double> w = LoadWeights(source_.head, source_.directory + ": head");
+  if (rotate_) {
+    ScaleColumns(w, Gamma(source_.final_norm, source_.directory + ": final norm"));
+    residual_->ApplyToRows(w);
+  }
+  return Rounded(w);
+}
+
+}  // namespace nibble

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exact offline maps of a rotated network (QuaRot, section 4), all in fp64 from source
+// precision:
+//   every linear behind a norm     W <- W diag(gamma) R^T        (the norm becomes weightless)
+//   embedding rows                 e <- R e
+//   o, down                        W <- R W
+//   v, per head                    W <- H S_v W,  o: W <- W (H S_v)^-1, then the online part across
+//   heads up, down                       up rows times S_f, down: W <- W (H_f S_f)^-1, H_f online
+//   q, k                           rows times S_k, equal on both halves of a RoPE pair; H online
+// R = Hadamard with random signs (or a random orthogonal matrix); the S are random signs, which
+// cost nothing at run time because they are folded.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "models/network.h"
+#include "quantize/recipe.h"
+#include "transforms/orthogonal.h"
+
+namespace nibble {
+
+// One layer's float weights after folding and rotation.
+struct FloatLayer {
+  Matrix<double> weights[kLayerRoles.size()];      // [N, K]
+  std::vector<double> biases[kLayerRoles.size()];  // [N] or empty
+  std::vector<float> attention_norm, mlp_norm;     // [hidden], empty when folded
+
+  Matrix<double>& operator[](Role role) { return weights[static_cast<size_t>(role)]; }
+};
+
+// Everything random about a rotated model, drawn from one seed.
+class Rotator {
+ public:
+  Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed);
+
+  // Layer `index`, folded and rotated (or as it is with Rotation::kNone). Throws naming the tensor
+  // when a weight is not finite.
+  FloatLayer Layer(int64_t index) const;
+  Matrix<float> Embedding() const;
+  Matrix<float> Head() const;
+
+ private:
+  void RotateLayer(FloatLayer& layer, int64_t index) const;
+
+  const Network& source_;
+  const Plan& plan_;
+  bool rotate_;
+  uint64_t seed_;
+  std::optional<ResidualRotation> residual_;
+};
+
+// Refuses NaN and infinities: they would silently poison every scale.
+void RequireFinite(const Matrix<double>& weights, const std::string& tensor);
+
+}  // namespace nibble

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folding and rotation must leave every logit as it was, whatever the head counts and widths.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "io/safetensors.h"
+#include "quantize/invariance.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Shape {
+  int64_t hidden, heads, kv_heads, head_dim, ffn;
+  bool bias;
+};
+
+// A random Llama of this shape in a temporary folder.
+std::string RandomModel(const Shape& s) {
+  const fs::path dir =
+      fs::path(testing::TempDir()) /
+      fmt::format("rotate-{}-{}-{}-{}-{}", s.hidden, s.heads, s.kv_heads, s.head_dim, s.ffn);
+  fs::create_directories(dir);
+  const Json config = {{"model_type", "llama"},          {"hidden_size", s.hidden},
+                       {"intermediate_size", s.ffn},     {"num_hidden_layers", 2},
+                       {"num_attention_heads", s.heads}, {"num_key_value_heads", s.kv_heads},
+                       {"head_dim", s.head_dim},         {"vocab_size", 64},
+                       {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5},
+                       {"tie_word_embeddings", true}};
+  std::ofstream(dir / "config.json") << config.dump();
+  const ModelConfig c = ParseConfig(config, "test");
+  std::vector<SafetensorsWriter::Entry> entries;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    entries.push_back({name, DType::kF32, std::move(shape)});
+  };
+  add("model.embed_tokens.weight", {64, s.hidden});
+  add("model.norm.weight", {s.hidden});
+  const Family& family = FamilyOf(config, "test");
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    add(family.attention_norm(layer), {s.hidden});
+    add(family.mlp_norm(layer), {s.hidden});
+    for (Role role : kLayerRoles) {
+      add(family.linear(layer, role) + ".weight", {c.outputs(role), c.inputs(role)});
+      if (s.bias) add(family.linear(layer, role) + ".bias", {c.outputs(role)});
+    }
+  }
+  Rng rng(11);
+  SafetensorsWriter writer((dir / "model.safetensors").string(), entries);
+  for (const auto& entry : entries) {
+    size_t count = 1;
+    for (int64_t extent : entry.shape) count *= static_cast<size_t>(extent);
+    std::vector<float> values(count);
+    const double size =
+        entry.shape.size() == 1 ? 1 : 1.5 / std::sqrt(static_cast<double>(entry.shape[1]));
+    for (float& v : values) v = static_cast<float>(rng.Normal() * size);
+    writer.Append(std::as_bytes(std::span(values)));
+  }
+  writer.Finish();
+  return dir.string();
+}
+
+class Invariance : public testing::TestWithParam<std::tuple<Shape, Rotation>> {};
+
+TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
+  const auto& [shape, rotation] = GetParam();
+  const Network source = OpenNetwork(RandomModel(shape));
+  Recipe recipe = kQuarotRecipe;
+  recipe.rotation = rotation;
+  const Plan plan = MakePlan(source.config, recipe);
+  const auto backend = MakeBackend("cpu", false);
+  const Rotator rotator(source, recipe, plan, 3);
+  // fp32 forward passes in another basis: a few hundred roundings of eps = 6e-8 each.
+  EXPECT_LT(CheckInvariance(source, rotator, plan, *backend), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Invariance,
+    testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},  // 172 is a stored order
+                                     Shape{64, 4, 2, 16, 224, true},   // grouped queries, biases
+                                     Shape{96, 6, 2, 16, 344, false},  // 6 heads have no order
+                                     Shape{80, 2, 1, 40, 88, true},    // odd factors everywhere
+                                     Shape{56, 14, 2, 8, 56, false}),  // 14 heads; 56 = 28 * 2
+                     testing::Values(Rotation::kHadamard, Rotation::kRandom)));
+
+TEST(Rotator, NamesTheTensorWithABadWeight) {
+  const std::string dir = RandomModel({64, 4, 4, 16, 64, false});
+  const Network source = OpenNetwork(dir);
+  // The mapped file is read-only, so the NaN goes into a copy of the view's tensor.
+  Matrix<double> w = ToF64(source.layers[1][Role::kUp].weights.values);
+  w.data[77] = std::numeric_limits<double>::quiet_NaN();
+  try {
+    RequireFinite(w, "model.layers.1.mlp.up_proj.weight");
+    FAIL() << "NaN was accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("model.layers.1.mlp.up_proj.weight: 1 of"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(Plan, HeadCountsWithoutAnOrderLeaveTheAcrossHeadsPartOut) {
+  ModelConfig c =
+      ParseConfig(ReadJsonFile(RandomModel({96, 6, 2, 16, 344, false}) + "/config.json"), "test");
+  const Plan plan = MakePlan(c, kQuarotRecipe);
+  EXPECT_TRUE(plan.at(0, Role::kO).input_transform.identity());
+  EXPECT_EQ(plan.at(1, Role::kDown).input_transform.order(), 344);
+  Recipe none = kQuarotRecipe;
+  none.rotation = Rotation::kNone;
+  const Plan plain = MakePlan(c, none);
+  EXPECT_TRUE(plain.at(1, Role::kDown).input_transform.identity());
+  EXPECT_TRUE(plain.kv_rotation.identity());
+  EXPECT_FALSE(plain.norms_folded);
+}
+
+}  // namespace
+}  // namespace nibble

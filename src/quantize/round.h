@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounding a float weight matrix to a format: to nearest, or by GPTQ.
+#pragma once
+
+#include <vector>
+
+#include "formats/packed_linear.h"
+#include "quantize/weight_grid.h"
+
+namespace nibble {
+
+struct GptqOptions {
+  bool act_order = false;
+  double damp = 0.01;
+  double gptaq = 0;
+};
+
+struct Rounded {
+  QuantizedWeights weights;
+  // tr(E H E^T) / tr(W H W^T): squared output error over squared output on the calibration data
+  // (H = identity for rounding to nearest).
+  double relative_error = 0;
+  double damp = 0;  // GPTQ: the damping that made H factorable
+};
+
+// Every weight to its nearest code.
+Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format);
+
+// GPTQ (Frantar et al. 2022, algorithm 1). w [N, K]; hessian [K, K] = X^T X up to a factor, X
+// [tokens, K]. The error of each column is spread over the columns that are not rounded yet, with
+// the Cholesky factor of the inverse Hessian; damping grows tenfold until the factorization works.
+// correction [K, K] = (X_fp - X)^T X by the same factor, or null (GPTAQ, Li et al. 2025).
+Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<double>* correction,
+                  const FormatSpec& format, const GptqOptions& options);
+
+}  // namespace nibble

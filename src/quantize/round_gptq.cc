@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cblas.h>
+#include <lapacke.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/thread_pool.h"
+#include "quantize/code_matrix.h"
+#include "quantize/round.h"
+
+namespace nibble {
+namespace {
+
+using Order = std::vector<int64_t>;  // order[i] = original column of the i-th rounded one
+
+Order ColumnOrder(const Matrix<double>& hessian, bool act_order) {
+  Order order(static_cast<size_t>(hessian.cols));
+  std::iota(order.begin(), order.end(), 0);
+  if (act_order) {
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return hessian.row(a)[static_cast<size_t>(a)] > hessian.row(b)[static_cast<size_t>(b)];
+    });
+  }
+  return order;
+}
+
+Matrix<double> PermuteColumns(const Matrix<double>& m, const Order& order) {
+  Matrix<double> result(m.rows, m.cols);
+  for (int64_t r = 0; r < m.rows; ++r) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      result.row(r)[i] = m.row(r)[static_cast<size_t>(order[i])];
+    }
+  }
+  return result;
+}
+
+Matrix<double> PermuteBoth(const Matrix<double>& m, const Order& order) {
+  const Matrix<double> columns = PermuteColumns(m, order);
+  Matrix<double> result(m.rows, m.cols);
+  for (size_t i = 0; i < order.size(); ++i) {
+    std::copy(columns.row(order[i]).begin(), columns.row(order[i]).end(),
+              result.row(static_cast<int64_t>(i)).begin());
+  }
+  return result;
+}
+
+double& Diagonal(Matrix<double>& m, int64_t i) {
+  return m.row(i)[static_cast<size_t>(i)];
+}
+
+// Upper U with H^-1 = U^T U; grows `damp` until H + damp * mean(diag) * I factors.
+Matrix<double> InverseFactor(const Matrix<double>& hessian, double& damp) {
+  const int64_t n = hessian.cols;
+  const int size = static_cast<int>(n);
+  double mean = 0;
+  for (int64_t i = 0; i < n; ++i)
+    mean += hessian.row(i)[static_cast<size_t>(i)] / static_cast<double>(n);
+  for (;; damp = std::max(damp * 10, 1e-4)) {
+    Matrix<double> u = hessian;
+    for (int64_t i = 0; i < n; ++i) Diagonal(u, i) += damp * mean;
+    // potri fills the triangle it was given; the second potrf wants the inverse's upper one.
+    if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0 &&
+        LAPACKE_dpotri(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0 &&
+        LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0) {
+      for (int64_t i = 1; i < n; ++i) std::fill_n(u.row(i).begin(), i, 0.0);
+      return u;
+    }
+    if (damp > 1e6)
+      Fail("the calibration Hessian cannot be factored; is the calibration text empty?");
+  }
+}
+
+// alpha * striu(C U^T) U, the GPTAQ term.
+Matrix<double> CorrectionTerm(const Matrix<double>& correction, const Matrix<double>& u,
+                              double alpha) {
+  const int n = static_cast<int>(u.cols);
+  Matrix<double> product(u.rows, u.cols), term(u.rows, u.cols);
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1, correction.data.data(), n,
+              u.data.data(), n, 0, product.data.data(), n);
+  for (int64_t i = 0; i < u.rows; ++i) std::fill_n(product.row(i).begin(), i + 1, 0.0);
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, alpha, product.data.data(), n,
+              u.data.data(), n, 0, term.data.data(), n);
+  return term;
+}
+
+// Columns rounded between two updates of the rest; group borders fall on block borders.
+int64_t BlockColumns(const CodeMatrix& codes, int64_t cols, bool fixed_grids) {
+  constexpr int64_t kBlock = 128;
+  if (fixed_grids || codes.group() == cols) return kBlock;
+  return codes.group() * std::max<int64_t>(1, kBlock / codes.group());
+}
+
+struct Problem {
+  const Matrix<double>& u;
+  const Matrix<double>* term;  // GPTAQ or null
+  const Order& order;
+  const FormatSpec& format;
+  bool fixed_grids;  // grids found before rounding (per row, or act-order)
+};
+
+// Rounds rows [first, first + rows.rows) of the matrix; `rows` is their working copy.
+void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix& codes) {
+  const int64_t cols = rows.cols, block = BlockColumns(codes, cols, p.fixed_grids);
+  Matrix<double> errors(rows.rows, block), values(rows.rows, block);
+  for (int64_t begin = 0; begin < cols; begin += block) {
+    const int64_t end = std::min(begin + block, cols);
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const auto w = rows.row(r);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t column = p.order[static_cast<size_t>(i)];
+        if (!p.fixed_grids && i % codes.group() == 0) {
+          codes.SetGrid(first + r, i, FindGrid(codes.Group(w, i), p.format));
+        }
+        const double value = w[static_cast<size_t>(i)];
+        const auto u = p.u.row(i);
+        const double error =
+            (value - codes.Set(first + r, column, value)) / u[static_cast<size_t>(i)];
+        for (size_t j = static_cast<size_t>(i); j < static_cast<size_t>(end); ++j) {
+          w[j] -= error * u[j];
+          if (p.term != nullptr) w[j] += value * p.term->row(i)[j];
+        }
+        errors.row(r)[static_cast<size_t>(i - begin)] = error;
+        values.row(r)[static_cast<size_t>(i - begin)] = value;
+      }
+    }
+    const auto update = [&](double sign, const Matrix<double>& left, const Matrix<double>& right) {
+      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows.rows),
+                  static_cast<int>(cols - end), static_cast<int>(end - begin), sign,
+                  left.data.data(), static_cast<int>(block),
+                  &right.data[static_cast<size_t>(begin * cols + end)], static_cast<int>(cols), 1,
+                  rows.data.data() + end, static_cast<int>(cols));
+    };
+    if (end == cols) break;
+    update(-1, errors, p.u);
+    if (p.term != nullptr) update(1, values, *p.term);
+  }
+}
+
+// tr(E H E^T) / tr(W H W^T)
+double RelativeError(const Matrix<double>& w, const QuantizedWeights& rounded,
+                     const Matrix<double>& hessian) {
+  const Matrix<float> decoded = Decode(View(rounded));
+  const auto power = [&](const Matrix<double>& m) {
+    Matrix<double> product(m.rows, m.cols);
+    const int n = static_cast<int>(m.rows), k = static_cast<int>(m.cols);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, k, k, 1, m.data.data(), k,
+                hessian.data.data(), k, 0, product.data.data(), k);
+    return std::inner_product(m.data.begin(), m.data.end(), product.data.begin(), 0.0);
+  };
+  Matrix<double> error(w.rows, w.cols);
+  for (size_t i = 0; i < error.data.size(); ++i) {
+    error.data[i] = static_cast<double>(decoded.data[i]) - w.data[i];
+  }
+  const double total = power(w);
+  return total > 0 ? power(error) / total : 0;
+}
+
+}  // namespace
+
+Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<double>* correction,
+                  const FormatSpec& format, const GptqOptions& options) {
+  CodeMatrix codes(w.rows, w.cols, format);
+  const bool fixed_grids = format.group == 0 || options.act_order;
+  if (fixed_grids) {
+    codes.FillRows([&](int64_t n) {
+      for (int64_t k = 0; k < w.cols; k += codes.group()) {
+        codes.SetGrid(n, k, FindGrid(codes.Group(w.row(n), k), format));
+      }
+    });
+  }
+  const Matrix<double> original = w;
+  // A column whose input was never seen would take up other columns' errors.
+  Matrix<double> alive = hessian;
+  for (int64_t i = 0; i < w.cols; ++i) {
+    if (Diagonal(alive, i) != 0) continue;
+    Diagonal(alive, i) = 1;
+    for (int64_t n = 0; n < w.rows; ++n) w.row(n)[static_cast<size_t>(i)] = 0;
+  }
+  const Order order = ColumnOrder(alive, options.act_order);
+  double damp = options.damp;
+  const Matrix<double> u = InverseFactor(PermuteBoth(alive, order), damp);
+  Matrix<double> term;
+  if (correction != nullptr) {
+    term = CorrectionTerm(PermuteBoth(*correction, order), u, options.gptaq);
+  }
+  const Problem problem = {u, correction != nullptr ? &term : nullptr, order, format, fixed_grids};
+  w = PermuteColumns(w, order);
+  constexpr int64_t kRows = 32;  // rows of one task; rounding treats rows independently
+  ParallelFor(static_cast<size_t>((w.rows + kRows - 1) / kRows), [&](size_t task) {
+    const int64_t first = static_cast<int64_t>(task) * kRows;
+    Matrix<double> rows(std::min(kRows, w.rows - first), w.cols);
+    std::copy_n(w.row(first).begin(), rows.data.size(), rows.data.begin());
+    RoundRows(problem, first, rows, codes);
+  });
+  Rounded result = {.weights = codes.Pack(), .damp = damp};
+  result.relative_error = RelativeError(original, result.weights, hessian);
+  return result;
+}
+
+}  // namespace nibble

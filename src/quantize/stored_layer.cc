@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/stored_layer.h"
+
+namespace nibble {
+
+TensorView FloatView(const std::vector<float>& values, std::vector<int64_t> shape) {
+  if (values.empty()) return {};
+  return {DType::kF32, std::move(shape), reinterpret_cast<const std::byte*>(values.data())};
+}
+
+PackedLinear StoredLinear::View(const InputSpec& input) const {
+  PackedLinear linear;
+  if (codes.format.quantized()) {
+    linear.weights = nibble::View(codes);
+  } else {
+    linear.weights.rows = values.rows;
+    linear.weights.cols = values.cols;
+    linear.weights.values = FloatView(values.data, {values.rows, values.cols});
+  }
+  linear.bias = FloatView(bias, {static_cast<int64_t>(bias.size())});
+  linear.input = input;
+  return linear;
+}
+
+LayerWeights StoredLayer::View(const Plan& plan, int64_t layer, bool quantized_activations) const {
+  LayerWeights weights;
+  for (Role role : kLayerRoles) {
+    const StoredLinear& linear = (*this)[role];
+    const LinearPlan& p = plan.at(layer, role);
+    InputSpec input;
+    input.width = linear.codes.format.quantized() ? linear.codes.cols : linear.values.cols;
+    input.transform = p.input_transform;
+    if (quantized_activations) input.activation = p.activations;
+    weights[role] = linear.View(input);
+  }
+  const int64_t hidden = weights[Role::kQ].weights.cols;
+  weights.attention_norm = FloatView(attention_norm, {hidden});
+  weights.mlp_norm = FloatView(mlp_norm, {hidden});
+  return weights;
+}
+
+StoredLayer StoreFloats(const FloatLayer& layer) {
+  StoredLayer stored;
+  for (Role role : kLayerRoles) {
+    const size_t i = static_cast<size_t>(role);
+    const Matrix<double>& w = layer.weights[i];
+    stored[role].values = Matrix<float>(w.rows, w.cols);
+    for (size_t e = 0; e < w.data.size(); ++e) {
+      stored[role].values.data[e] = static_cast<float>(w.data[e]);
+    }
+    stored[role].bias.assign(layer.biases[i].begin(), layer.biases[i].end());
+  }
+  stored.attention_norm = layer.attention_norm;
+  stored.mlp_norm = layer.mlp_norm;
+  return stored;
+}
+
+}  // namespace nibble

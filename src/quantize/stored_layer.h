@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer on its way from float weights to a shard: rounded linears as codes, the others as fp32.
+#pragma once
+
+#include "models/packed_checkpoint.h"
+#include "quantize/rotate.h"
+
+namespace nibble {
+
+struct StoredLinear {
+  QuantizedWeights codes;  // used when codes.format.bits < 16
+  Matrix<float> values;    // used otherwise
+  std::vector<float> bias;
+
+  PackedLinear View(const InputSpec& input) const;
+};
+
+struct StoredLayer {
+  StoredLinear linears[kLayerRoles.size()];
+  std::vector<float> attention_norm, mlp_norm;
+
+  StoredLinear& operator[](Role role) { return linears[static_cast<size_t>(role)]; }
+  const StoredLinear& operator[](Role role) const { return linears[static_cast<size_t>(role)]; }
+
+  // Borrowing views of everything, inputs as planned for `layer`; activations stay at 16 bits
+  // unless quantized_activations.
+  LayerWeights View(const Plan& plan, int64_t layer, bool quantized_activations) const;
+};
+
+// fp32 copies of a layer; no rounding.
+StoredLayer StoreFloats(const FloatLayer& layer);
+
+// Empty vectors give a view without data.
+TensorView FloatView(const std::vector<float>& values, std::vector<int64_t> shape);
+
+}  // namespace nibble

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rounding grid of one weight row or group: W ~ scale * (code - zero), two's complement codes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "formats/format_spec.h"
+
+namespace nibble {
+
+struct WeightGrid {
+  float scale;  // rounded to the stored type (fp32 per row, fp16 per group)
+  int zero;     // of the signed code; 0 when symmetric
+  int low, high;
+
+  // Nearest code, half to even.
+  int Code(double value) const;
+  double Value(int code) const { return static_cast<double>(scale) * (code - zero); }
+};
+
+// format.clip > 0: the range times clip. format.clip == 0: of the ranges times 1.00, 0.99 ... 0.21
+// the one with the smallest sum |error|^2.4, searched in fp32 (QuaRot's and QUIK's search, which
+// their RTN path ran in fp16).
+WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format);
+
+}  // namespace nibble

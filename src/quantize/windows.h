@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nibble {
+
+// Token ids of `text`, the tokenizer's special tokens (BOS) included as it adds them.
+std::vector<int32_t> TokenizeText(const std::string& model_directory, const std::string& text);
+
+// `count` windows of `context` tokens at random starts (overlap allowed), one after the other. A
+// text shorter than one window is an error naming `where`.
+std::vector<int32_t> RandomWindows(const std::vector<int32_t>& ids, int64_t count, int64_t context,
+                                   uint64_t seed, const std::string& where);
+
+}  // namespace nibble

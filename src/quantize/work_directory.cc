@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/work_directory.h"
+
+#include <filesystem>
+
+#include "io/sha256.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIdentity = "provenance.json";
+constexpr const char* kIdentityDigestKey = "provenance_sha256";
+
+// Copies the planes of a mapped linear, so that a resumed layer and a fresh one look the same.
+StoredLinear Own(const PackedLinear& linear) {
+  StoredLinear stored;
+  const PackedWeights& w = linear.weights;
+  if (w.format.quantized()) {
+    stored.codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
+    const auto codes = w.codes.as<uint8_t>();
+    stored.codes.codes.assign(codes.begin(), codes.end());
+    stored.codes.scales = DecodeScales(w).data;
+    if (w.format.group != 0) {
+      const auto scales = w.scales.as<uint16_t>();
+      stored.codes.scales_f16.assign(scales.begin(), scales.end());
+    }
+    if (!w.format.symmetric) {
+      const auto zeros = w.zeros.as<int8_t>();
+      stored.codes.zeros.assign(zeros.begin(), zeros.end());
+    }
+  } else {
+    stored.values = ToF32(w.values);
+  }
+  if (linear.bias.data != nullptr) stored.bias = ToF32(linear.bias).data;
+  return stored;
+}
+
+std::string DifferingFields(const Json& a, const Json& b) {
+  std::string fields;
+  for (const auto& [key, value] : a.items()) {
+    if (!b.contains(key) || b[key] != value) fields += (fields.empty() ? "" : ", ") + key;
+  }
+  return fields;
+}
+
+}  // namespace
+
+WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bool resume,
+                             bool force)
+    : output_(fs::path(output).lexically_normal().string()) {
+  const std::string text = identity.dump(2) + "\n";
+  identity_digest_ = Sha256(std::as_bytes(std::span(text)));
+  while (output_.size() > 1 && output_.ends_with('/')) output_.pop_back();
+  path_ = output_ + ".partial";
+  if (fs::exists(output_)) {
+    if (!force) Fail("{} exists already; choose another -o or pass --force", output_);
+    if (!fs::exists(fs::path(output_) / "config.json")) {
+      Fail("{} exists and is not a checkpoint; --force does not remove it", output_);
+    }
+  }
+  const std::string identity_file = File(kIdentity);
+  if (fs::exists(path_) && fs::exists(identity_file)) {
+    if (!resume) {
+      Fail("{} holds an unfinished run; pass --resume to continue it, or remove it", path_);
+    }
+    const std::string differing = DifferingFields(identity, ReadJsonFile(identity_file));
+    if (!differing.empty()) {
+      Fail("{} was started with other settings ({}); repeat them or remove it", path_, differing);
+    }
+    lock_ = std::make_unique<DirectoryLock>(path_);
+    return;
+  }
+  std::error_code ec;
+  fs::create_directories(path_, ec);
+  if (ec) Fail("{}: cannot be created ({})", path_, ec.message());
+  lock_ = std::make_unique<DirectoryLock>(path_);
+  WriteFileAtomic(identity_file, text);
+}
+
+std::string WorkDirectory::File(const std::string& name) const {
+  return (fs::path(path_) / name).string();
+}
+
+void WorkDirectory::SaveLayer(int64_t index, const StoredLayer& layer, const Plan& plan,
+                              const std::map<Role, double>& errors) const {
+  const LayerWeights weights = layer.View(plan, index, true);
+  std::vector<NamedTensor> tensors;
+  for (Role role : kLayerRoles) {
+    for (NamedTensor& t : LinearTensors(LinearName(index, role), weights[role])) {
+      tensors.push_back(std::move(t));
+    }
+  }
+  const std::string prefix = fmt::format("layers.{}.", index);
+  if (weights.attention_norm.data != nullptr) {
+    tensors.push_back({prefix + "attention_norm", weights.attention_norm});
+    tensors.push_back({prefix + "mlp_norm", weights.mlp_norm});
+  }
+  Json error_json = Json::object();
+  for (const auto& [role, error] : errors) error_json[std::string(RoleName(role))] = error;
+  WriteShard(File(LayerShardName(index)), tensors,
+             {{kPlanDigestKey, PlanDigest(plan)},
+              {kIdentityDigestKey, identity_digest_},
+              {"relative_errors", error_json.dump()}});
+}
+
+std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index, const Plan& plan,
+                                                                  const ModelConfig& config) const {
+  const std::string path = File(LayerShardName(index));
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    const SafetensorsFile file(path);
+    if (file.metadata().at(kIdentityDigestKey) != identity_digest_) return std::nullopt;
+    const LayerWeights weights = ReadPackedLayer(
+        [&](const std::string& name) -> const TensorView* {
+          const auto it = file.tensors().find(name);
+          return it == file.tensors().end() ? nullptr : &it->second;
+        },
+        plan, config, index, path);
+    SavedLayer saved;
+    for (Role role : kLayerRoles) saved.layer[role] = Own(weights[role]);
+    if (weights.attention_norm.data != nullptr) {
+      saved.layer.attention_norm = ToF32(weights.attention_norm).data;
+      saved.layer.mlp_norm = ToF32(weights.mlp_norm).data;
+    }
+    const Json errors = ParseJson(file.metadata().at("relative_errors"), path);
+    for (Role role : kLayerRoles) {
+      if (const auto e = JsonFind<double>(errors, std::string(RoleName(role)), path)) {
+        saved.errors[role] = *e;
+      }
+    }
+    return saved;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+void WorkDirectory::Publish(bool force) {
+  WriteManifest(path_);
+  PublishDirectory(path_, output_, force);
+}
+
+}  // namespace nibble

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/tensor.h"
+
+#include <cstring>
+
+#include "base/half.h"
+
+namespace nibble {
+namespace {
+
+template <typename T>
+T Load(const std::byte* data, int64_t i) {
+  T value;  // memcpy: safetensors data need not be aligned
+  std::memcpy(&value, data + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename To>
+Matrix<To> Widen(const TensorView& view) {
+  NIBBLE_CHECK(view.shape.size() == 1 || view.shape.size() == 2, "shape {}", ShapeText(view.shape));
+  const bool vector = view.shape.size() == 1;
+  Matrix<To> m(vector ? 1 : view.shape[0], view.shape.back());
+  for (int64_t i = 0; i < view.elements(); ++i) {
+    To& out = m.data[static_cast<size_t>(i)];
+    switch (view.dtype) {
+      case DType::kF64:
+        out = static_cast<To>(Load<double>(view.data, i));
+        break;
+      case DType::kF32:
+        out = static_cast<To>(Load<float>(view.data, i));
+        break;
+      case DType::kF16:
+        out = F32FromF16(Load<uint16_t>(view.data, i));
+        break;
+      case DType::kBf16:
+        out = F32FromBf16(Load<uint16_t>(view.data, i));
+        break;
+      default:
+        NIBBLE_CHECK(false, "{} is not a float type", DTypeName(view.dtype));
+    }
+  }
+  return m;
+}
+
+}  // namespace
+
+size_t DTypeBytes(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kI64:
+      return 8;
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kF16:
+    case DType::kBf16:
+    case DType::kI16:
+      return 2;
+    case DType::kI8:
+    case DType::kU8:
+    case DType::kBool:
+      return 1;
+  }
+  NIBBLE_CHECK(false, "dtype {}", static_cast<int>(dtype));
+}
+
+std::string DTypeName(DType dtype) {
+  constexpr const char* kNames[] = {"F64", "F32", "F16", "BF16", "I64",
+                                    "I32", "I16", "I8",  "U8",   "BOOL"};
+  return kNames[static_cast<size_t>(dtype)];
+}
+
+int64_t TensorView::elements() const {
+  int64_t n = 1;
+  for (int64_t extent : shape) n *= extent;
+  return n;
+}
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+Matrix<double> ToF64(const TensorView& view) {
+  return Widen<double>(view);
+}
+Matrix<float> ToF32(const TensorView& view) {
+  return Widen<float>(view);
+}
+
+}  // namespace nibble

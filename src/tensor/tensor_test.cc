@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "base/half.h"
+#include "base/rng.h"
+
+namespace nibble {
+namespace {
+
+// `values` as bytes at an odd address, as a tensor inside a safetensors file may lie.
+template <typename T>
+struct Misaligned {
+  explicit Misaligned(const std::vector<T>& values) : bytes(values.size() * sizeof(T) + 1) {
+    std::memcpy(bytes.data() + 1, values.data(), values.size() * sizeof(T));
+  }
+  TensorView View(DType dtype, std::vector<int64_t> shape) const {
+    return {dtype, std::move(shape), bytes.data() + 1};
+  }
+  std::vector<std::byte> bytes;
+};
+
+TEST(TensorTest, DTypeNamesAndSizes) {
+  const std::vector<std::tuple<DType, const char*, size_t>> types = {
+      {DType::kF64, "F64", 8},   {DType::kF32, "F32", 4}, {DType::kF16, "F16", 2},
+      {DType::kBf16, "BF16", 2}, {DType::kI64, "I64", 8}, {DType::kI32, "I32", 4},
+      {DType::kI16, "I16", 2},   {DType::kI8, "I8", 1},   {DType::kU8, "U8", 1},
+      {DType::kBool, "BOOL", 1}};
+  for (const auto& [dtype, name, bytes] : types) {
+    EXPECT_EQ(DTypeName(dtype), name);
+    EXPECT_EQ(DTypeBytes(dtype), bytes);
+  }
+}
+
+TEST(TensorTest, ViewSizesAndShapeText) {
+  const TensorView view{DType::kI32, {3, 5, 7}, nullptr};
+  EXPECT_EQ(view.elements(), 105);
+  EXPECT_EQ(view.bytes(), 420u);
+  const TensorView scalar{DType::kF64, {}, nullptr};
+  EXPECT_EQ(scalar.elements(), 1);
+  EXPECT_EQ((TensorView{DType::kF64, {4, 0}, nullptr}.elements()), 0);
+  EXPECT_EQ(ShapeText(view.shape), "[3, 5, 7]");
+  EXPECT_EQ(ShapeText(scalar.shape), "[]");
+}
+
+TEST(TensorTest, TypedAccess) {
+  const std::vector<int32_t> values = {1, -2, 3, -4};
+  const TensorView view{DType::kI32, {2, 2}, reinterpret_cast<const std::byte*>(values.data())};
+  EXPECT_EQ(view.as<int32_t>()[3], -4);
+  EXPECT_EQ(view.as<int32_t>().size(), 4u);
+}
+
+TEST(TensorDeathTest, MisuseAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::vector<int64_t> values = {1, 2};
+  const TensorView view{DType::kI64, {2}, reinterpret_cast<const std::byte*>(values.data())};
+  EXPECT_DEATH(view.as<int32_t>(), "I64 as 4 bytes");
+  EXPECT_DEATH(ToF32(view), "I64 is not a float type");
+  const TensorView cube{DType::kF32, {1, 1, 1}, view.data};
+  EXPECT_DEATH(ToF64(cube), "shape \\[1, 1, 1\\]");
+}
+
+TEST(TensorTest, MatrixRowsAreViewsOfItsData) {
+  Matrix<int> m(3, 5);
+  std::iota(m.data.begin(), m.data.end(), 0);
+  EXPECT_EQ(m.row(2)[4], 14);
+  m.row(1)[0] = 99;
+  EXPECT_EQ(m.data[5], 99);
+  const Matrix<int>& constant = m;
+  EXPECT_EQ(constant.row(1).size(), 5u);
+  EXPECT_EQ(Matrix<float>().data.size(), 0u);
+}
+
+TEST(TensorTest, WideningIsExact) {
+  Rng rng(3);
+  std::vector<double> f64(21);
+  std::vector<float> f32(21);
+  std::vector<uint16_t> f16(21), bf16(21);
+  for (size_t i = 0; i < 21; ++i) {
+    f64[i] = rng.Normal();
+    f32[i] = static_cast<float>(rng.Normal());
+    f16[i] = F16FromF32(static_cast<float>(rng.Normal()));
+    bf16[i] = Bf16FromF32(static_cast<float>(rng.Normal()));
+  }
+  f32[0] = 0x1p-149f, f16[0] = 0x8001, bf16[0] = 0x7F7F;
+  const Misaligned<double> m64(f64);
+  const Misaligned<float> m32(f32);
+  const Misaligned<uint16_t> m16(f16), mb16(bf16);
+  const auto a = ToF64(m64.View(DType::kF64, {3, 7}));
+  const auto b = ToF64(m32.View(DType::kF32, {7, 3}));
+  const auto c = ToF64(m16.View(DType::kF16, {21}));
+  const auto d = ToF32(mb16.View(DType::kBf16, {21, 1}));
+  const auto e = ToF32(m64.View(DType::kF64, {3, 7}));
+  EXPECT_EQ(a.rows, 3);
+  EXPECT_EQ(b.cols, 3);
+  EXPECT_EQ(c.rows, 1);
+  EXPECT_EQ(c.cols, 21);
+  for (size_t i = 0; i < 21; ++i) {
+    EXPECT_EQ(a.data[i], f64[i]);
+    EXPECT_EQ(b.data[i], f32[i]);
+    EXPECT_EQ(c.data[i], F32FromF16(f16[i]));
+    EXPECT_EQ(d.data[i], F32FromBf16(bf16[i]));
+    EXPECT_EQ(e.data[i], static_cast<float>(f64[i]));
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/added_tokens.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "text/bpe.h"
+#include "text/regex.h"
+#include "text/utf8.h"
+
+namespace nibble {
+namespace {
+
+// The character that ends before `at`, or starts at `at`; empty at the ends of the text.
+std::string_view CharacterBefore(std::string_view text, size_t at) {
+  size_t begin = at;
+  while (begin > 0 && IsUtf8Continuation(text[--begin])) {
+  }
+  return text.substr(begin, at - begin);
+}
+std::string_view CharacterAt(std::string_view text, size_t at) {
+  return text.substr(at, at == text.size() ? 0 : Utf8Length(text[at]));
+}
+
+bool IsSpace(std::string_view character) {
+  if (character.empty()) return false;
+  utf8proc_int32_t c = 0;
+  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()),
+                   static_cast<utf8proc_ssize_t>(character.size()), &c);
+  const utf8proc_category_t category = utf8proc_category(c);
+  return (c >= '\t' && c <= '\r') || c == 0x85 || category == UTF8PROC_CATEGORY_ZS ||
+         category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+}
+
+bool IsWord(std::string_view character) {
+  static const Regex word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])",
+                          Regex::Syntax::kPattern, "word character");
+  return word.Matches(character);
+}
+
+}  // namespace
+
+std::vector<AddedToken> AddedTokensFromJson(const JsonNode& list) {
+  std::vector<AddedToken> tokens;
+  list.ForEach([&](const JsonNode& node) {
+    node.AllowKeys({"id", "content", "special", "lstrip", "rstrip", "single_word", "normalized"});
+    const auto id = node.Get<int64_t>("id");
+    if (id < 0 || id >= kMaxTokenId) {
+      Fail("{}: id {} must be from 0 to {}", node.where(), id, kMaxTokenId - 1);
+    }
+    const auto content = node.Get<std::string_view>("content");
+    if (content.empty()) Fail("{}: the content is empty", node.where());
+    const bool special = node.GetOr("special", false);
+    tokens.push_back({.id = static_cast<int32_t>(id),
+                      .content = std::string(content),
+                      .special = special,
+                      .lstrip = node.GetOr("lstrip", false),
+                      .rstrip = node.GetOr("rstrip", false),
+                      .single_word = node.GetOr("single_word", false),
+                      .normalized = node.GetOr("normalized", !special)});
+  });
+  return tokens;
+}
+
+AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  for (const AddedToken& token : tokens_) {
+    starts_[static_cast<unsigned char>(token.content[0])] = true;
+  }
+}
+
+// Narrows the sorted tokens to those that share a growing prefix with the text.
+const AddedToken* AddedTokenMatcher::LongestAt(std::string_view text, size_t at) const {
+  const AddedToken* longest = nullptr;
+  auto first = tokens_.begin(), last = tokens_.end();
+  for (size_t depth = 0; first != last && at + depth < text.size(); ++depth) {
+    const auto byte = static_cast<unsigned char>(text[at + depth]);
+    const auto byte_of = [depth](const AddedToken& token) {
+      return static_cast<unsigned char>(token.content[depth]);
+    };
+    first = std::partition_point(first, last, [&](const auto& t) { return byte_of(t) < byte; });
+    last = std::partition_point(first, last, [&](const auto& t) { return byte_of(t) == byte; });
+    // Tokens that end here sort before those that go on.
+    if (first != last && first->content.size() == depth + 1) {
+      longest = &*first;
+      while (first != last && first->content.size() == depth + 1) ++first;
+    }
+  }
+  return longest;
+}
+
+void AddedTokenMatcher::Split(std::string_view text, bool plain, const Part& part) const {
+  size_t done = 0;
+  for (size_t at = 0; at < text.size();) {
+    const AddedToken* token =
+        starts_[static_cast<unsigned char>(text[at])] ? LongestAt(text, at) : nullptr;
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    size_t begin = at, end = at + token->content.size();
+    at = end;
+    if (plain && token->special) continue;
+    if (token->single_word &&
+        (IsWord(CharacterBefore(text, begin)) || IsWord(CharacterAt(text, end)))) {
+      continue;
+    }
+    while (token->lstrip && begin > done && IsSpace(CharacterBefore(text, begin))) {
+      begin -= CharacterBefore(text, begin).size();
+    }
+    while (token->rstrip && IsSpace(CharacterAt(text, end))) end += CharacterAt(text, end).size();
+    if (begin > done) part(nullptr, done, begin);
+    part(token, begin, end);
+    done = end;
+  }
+  if (done < text.size()) part(nullptr, done, text.size());
+}
+
+}  // namespace nibble

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model's chat template: turns messages into the prompt the model was trained on. The templates
+// are Jinja programs that come with a checkpoint, from anyone; this is a bounded interpreter of the
+// subset they use (jinja_*.h), checked byte for byte against Python's jinja2 set up as
+// transformers sets it (tests/golden/chat_templates.py).
+// Errors: nibble::Error "{where}: line N: ..." for a template that cannot be parsed or fails; where
+// the template calls raise_exception, its own message alone.
+// Threads: a parsed template is immutable, Render may run in several threads at once.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace nibble {
+
+namespace jinja {
+struct Node;
+}
+
+struct ChatMessage {
+  std::string role, content;
+};
+
+class ChatTemplate {
+ public:
+  static ChatTemplate Parse(std::string source, const std::string& where);
+  // The template of a model directory: chat_template.jinja, else tokenizer_config.json's
+  // chat_template (a string, or a list of {name, template}, of which "default"). nullopt if none.
+  // bos_token, eos_token, ... of tokenizer_config.json become variables.
+  static std::optional<ChatTemplate> Load(const std::string& model_dir);
+
+  // `extra` adds variables: tools, documents (none if absent), enable_thinking, bos_token, ...
+  std::string Render(const Json& messages, bool add_generation_prompt,
+                     const Json& extra = Json::object()) const;
+  std::string Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                     const Json& extra = Json::object()) const;
+
+  // What strftime_now formats; without it, the local time of each Render.
+  void SetTime(const std::tm& time) { time_ = time; }
+
+ private:
+  ChatTemplate() = default;
+  std::string where_;
+  std::shared_ptr<const jinja::Node> root_;
+  Json special_tokens_ = Json::object();
+  std::optional<std::tm> time_;
+};
+
+}  // namespace nibble

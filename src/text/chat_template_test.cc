@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// Against jinja2: tests/golden/chat_templates.json, written by chat_templates.py beside it.
+#include "text/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <set>
+#include <sstream>
+
+#include "base/file.h"
+#include "nibble/error.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string SharedDir() {
+  const char* dir = std::getenv("NIBBLE_SHARED");
+  return dir != nullptr ? dir : NIBBLE_SOURCE_DIR "/../shared";
+}
+
+std::string Repeat(const std::string& text, size_t count) {
+  std::string result;
+  for (size_t i = 0; i < count; ++i) result += text;
+  return result;
+}
+
+std::string ReadTemplate(const std::string& path) {
+  if (path.ends_with(".jinja")) return ReadFile(path, 1 << 20);
+  return JsonGet<std::string>(ReadJsonFile(path), "chat_template", path);
+}
+
+// The error of rendering, or "" if it renders.
+std::string ErrorOf(const std::string& source, const Json& extra = Json::object()) {
+  try {
+    ChatTemplate::Parse(source, "test").Render(Json::array(), false, extra);
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+std::string Rendered(const std::string& source, const Json& extra = Json::object()) {
+  return ChatTemplate::Parse(source, "test").Render(Json::array(), false, extra);
+}
+
+void CheckGolden(const Json& golden, const std::string& source, const Json& messages,
+                 const Json& extra) {
+  SCOPED_TRACE(golden.at("name").get<std::string>() + ": " + source.substr(0, 300));
+  const bool prompt = golden.value("add_generation_prompt", false);
+  std::string text = "poison", error;
+  try {
+    ChatTemplate chat_template = ChatTemplate::Parse(source, "golden");
+    std::tm now{};
+    std::istringstream(golden.at("now").get<std::string>()) >> std::get_time(&now, "%Y-%m-%dT%T");
+    std::mktime(&now);  // sets the weekday and the day of the year
+    chat_template.SetTime(now);
+    text = chat_template.Render(messages, prompt, extra);
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  if (golden.contains("expected")) {
+    EXPECT_EQ(error, "");
+    EXPECT_EQ(text, golden.at("expected").get<std::string>());
+  } else if (golden.contains("raised")) {
+    EXPECT_EQ(error, golden.at("raised").get<std::string>());
+  } else {
+    EXPECT_THAT(error, HasSubstr("golden: line ")) << golden.at("fails") << " rendered " << text;
+  }
+}
+
+class ChatTemplateGolden : public ::testing::Test {
+ protected:
+  const Json goldens_ = ReadJsonFile(NIBBLE_SOURCE_DIR "/tests/golden/chat_templates.json");
+};
+
+TEST_F(ChatTemplateGolden, FeaturesRenderAsJinja2) {
+  int checked = 0;
+  for (Json golden : goldens_.at("cases")) {
+    if (!golden.contains("source")) continue;
+    golden["now"] = goldens_.at("now");
+    const Json messages = {{{"role", "system"}, {"content", "x"}}};
+    CheckGolden(golden, golden.at("source").get<std::string>(), messages, goldens_.at("data"));
+    ++checked;
+  }
+  EXPECT_GE(checked, 100);
+}
+
+TEST_F(ChatTemplateGolden, ModelTemplatesRenderAsJinja2) {
+  std::set<std::string> absent;
+  int checked = 0;
+  for (Json golden : goldens_.at("cases")) {
+    if (!golden.contains("file")) continue;
+    const std::string path = SharedDir() + "/" + golden.at("file").get<std::string>();
+    if (!std::filesystem::exists(path)) {
+      absent.insert(path);
+      continue;
+    }
+    golden["now"] = goldens_.at("now");
+    CheckGolden(golden, ReadTemplate(path), golden.at("messages"), golden.at("extra"));
+    ++checked;
+  }
+  if (!absent.empty()) {
+    GTEST_SKIP() << checked << " cases checked, missing: " << testing::PrintToString(absent);
+  }
+  EXPECT_GE(checked, 300);
+}
+
+// ---- attacks: every one ends soon, with an error that names the bound ----
+
+TEST(ChatTemplateAttack, NestingIsBounded) {
+  const std::string deep = "nested deeper";
+  const size_t n = 100'000;
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("(", n) + "1" + Repeat(")", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("[", n) + Repeat("]", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("{'a':", n) + "1" + Repeat("}", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("not ", n) + "1 }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("-", n) + "1 }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ x" + Repeat(".a", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ x" + Repeat("[0]", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ x" + Repeat("()", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ x" + Repeat("|trim", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("f(", n) + Repeat(")", n) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{{ 1" + Repeat(" if 1 else 1", 80'000) + " }}"), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf(Repeat("{% if 1 %}", n)), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf(Repeat("{% for x in y %}", 60'000)), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf(Repeat("{% macro m() %}", 60'000)), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf(Repeat("{% set x %}", 90'000)), HasSubstr(deep));
+  EXPECT_THAT(ErrorOf("{% for " + Repeat("(", n) + Repeat(")", n) + " %}"), HasSubstr(deep));
+}
+
+TEST(ChatTemplateAttack, WideExpressionsDoNotRecurse) {
+  EXPECT_EQ(Rendered("{{ 1" + Repeat("+1", 99'999) + " }}"), "100000");
+  EXPECT_EQ(Rendered("{{ 0" + Repeat(" or 0", 99'999) + " }}"), "0");
+  EXPECT_EQ(Rendered("{{ 'a'" + Repeat("~'a'", 99'999) + " }}"), Repeat("a", 100'000));
+  EXPECT_EQ(Rendered("{% if 0 %}" + Repeat("{% elif 0 %}", 50'000) + "{% else %}x{% endif %}"),
+            "x");
+}
+
+TEST(ChatTemplateAttack, RecursionIsBounded) {
+  EXPECT_THAT(ErrorOf("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("macro calls"));
+  EXPECT_THAT(ErrorOf("{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}"
+                      "{% endmacro %}{{ f() }}"),
+              HasSubstr("macro calls"));
+  EXPECT_THAT(ErrorOf("{% macro f(a=f()) %}{% endmacro %}{{ f() }}"), HasSubstr("macro calls"));
+  // The widest tree of calls within the depth bound runs out of steps.
+  EXPECT_THAT(ErrorOf("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
+                      "{{ f(60) }}"),
+              HasSubstr("steps"));
+  // As deep as can be: macros, each through nested calls and blocks.
+  const std::string body = Repeat("{% if 1 %}", 90) + "{{ " + Repeat("[", 60) + "f()" +
+                           Repeat("]", 60) + " }}" + Repeat("{% endif %}", 90);
+  EXPECT_THAT(ErrorOf("{% macro f() %}" + body + "{% endmacro %}{{ f() }}"),
+              HasSubstr("nested deeper"));
+}
+
+TEST(ChatTemplateAttack, WorkIsBounded) {
+  const std::string nest = "{% for a in range(1000) %}{% for b in range(1000) %}";
+  const std::string end = "{% endfor %}{% endfor %}";
+  for (const std::string& source : {
+           nest + "{% for c in range(1000) %}{% endfor %}" + end,
+           nest + "x" + end,
+           nest + "{% set x = range(1000) %}" + end,
+           std::string("{% for x in range(99999) %}{{ range(99999)|length }}{% endfor %}"),
+           std::string("{% set ns = namespace(l=[1]) %}{% for i in range(60) %}"
+                       "{% set ns.l = ns.l + ns.l %}{% endfor %}"),
+           std::string("{% set ns = namespace(l=[1]) %}{% for i in range(90) %}"
+                       "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}"),
+           std::string("{% set ns = namespace(l=[1]) %}{% for i in range(90) %}"
+                       "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}"),
+           std::string("{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(90) %}"
+                       "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor %}"
+                       "{{ ns.l == ns.m }}"),
+           std::string("{{ range(99999)|map('string')|join|list|map('upper')|join|list|length }}"
+                       "{{ [range(99999)]*99999 }}"),
+           std::string("{{ [1]*10**9 }}"),
+           std::string("{{ ['\\x00'*2000000] }}"),
+           std::string("{% set s = 'a'*4000000 %}{% for i in range(100) %}{{ s.replace('b','c')|"
+                       "length }}{% endfor %}"),
+           std::string("{% set s = 'a'*4000000 %}{% for i in range(100) %}{% if s[1:] %}{% endif %}"
+                       "{% endfor %}"),
+           std::string("{% set s = 'a'*4000000 %}{% for i in range(100) %}{% set t = s ~ 'b' %}"
+                       "{% endfor %}"),
+           std::string("{{ ('a '*2000000).split() }}"),
+           std::string("{{ ('a'*4000000)|list|length }}"),
+       }) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr("steps")) << source;
+  }
+  // A search for a periodic text is linear, not quadratic.
+  EXPECT_EQ(Rendered("{{ (('a'*2000000 ~ 'b') in ('a'*4000000)) }}"), "False");
+  EXPECT_EQ(Rendered("{{ ('a'*2000000).strip('b'*2000000)|length }}"), "2000000");
+}
+
+TEST(ChatTemplateAttack, DictionariesWithManyKeysAreBounded) {
+  std::string keys = "{% set d = {";
+  for (int i = 0; i < 50'000; ++i) keys += "'" + std::to_string(i) + "':0,";
+  EXPECT_THAT(ErrorOf(keys + "} %}"), HasSubstr("steps"));
+}
+
+TEST(ChatTemplateAttack, TextIsBounded) {
+  const std::string bound = "longer than 4194304 bytes";
+  for (const char* source : {
+           "{{ 'a'*10**9 }}",
+           "{{ 10**15 * 'ab' }}",
+           "{{ 'a'*9223372036854775807 }}",
+           "{% for i in range(100000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}"
+           "{% endfor %}",
+           "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}"
+           "{% endfor %}",
+           "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}"
+           "{% endfor %}",
+           "{{ ('a'*4000000).replace('a', 'aa') }}",
+           "{{ ('a'*4000000).replace('', 'aa') }}",
+           "{{ range(99)|join('a'*100000) }}",
+           "{{ ('a'*100000).join('b'*100) }}",
+           "{{ [1,[2,[3]]]|tojson(indent='a'*2000000) }}",
+           "{% set x %}{% for i in range(90000) %}{{ 'a'*1000 }}{% endfor %}{% endset %}",
+           "{% macro m() %}{% for i in range(90000) %}{{ 'a'*1000 }}{% endfor %}{% endmacro %}"
+           "{{ m() }}",
+       }) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr(bound)) << source;
+  }
+  EXPECT_EQ(Rendered("{{ 'a'*4194304 }}").size(), 4'194'304u);
+}
+
+TEST(ChatTemplateAttack, NumbersAreBounded) {
+  EXPECT_THAT(ErrorOf("{{ range(10**9) }}"), HasSubstr("range() of more than 100000"));
+  EXPECT_THAT(ErrorOf("{{ range(-9223372036854775807, 9223372036854775807) }}"),
+              HasSubstr("range()"));
+  EXPECT_EQ(Rendered("{{ range(100000)|length }}"), "100000");
+  EXPECT_EQ(Rendered("{{ range(9223372036854775806, 9223372036854775807, 5)|length }}"), "1");
+  for (const char* source :
+       {"{{ 10**99 }}", "{{ 9223372036854775807 + 1 }}", "{{ -9223372036854775807 - 2 }}",
+        "{{ 9223372036854775807 * 2 }}", "{{ (-9223372036854775807 - 1) // -1 }}",
+        "{{ -(-9223372036854775807 - 1) }}"}) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr("overflow")) << source;
+  }
+  EXPECT_EQ(Rendered("{{ (-9223372036854775807 - 1) % -1 }}{{ 1**9223372036854775807 }}"), "01");
+  EXPECT_EQ(Rendered("{{ [1,2][9223372036854775807:] }}{{ [1,2][:-9223372036854775807] }}"
+                     "{{ [1,2][::9223372036854775807] }}{{ [1,2][::-9223372036854775807] }}"
+                     "{{ [1,2][-9223372036854775807 - 1] }}"),
+            "[][][1][2]");
+  EXPECT_THAT(ErrorOf("{{ 99999999999999999999 }}"), HasSubstr("out of range"));
+  EXPECT_THAT(ErrorOf("{{ 1e999 }}"), HasSubstr("out of range"));
+  EXPECT_THAT(ErrorOf("{{ x }}", {{"x", UINT64_MAX}}), HasSubstr("out of range"));
+  EXPECT_EQ(Rendered("{{ 1e308 * 10 }} {{ 3 | tojson(indent=10**15) }} {{ '9' * 30 | int }}"),
+            "inf 3 " + Repeat("9", 30));
+  EXPECT_EQ(Rendered("{{ ('9' * 30) | int }}{{ 1e300 | int }}"), "00");
+}
+
+TEST(ChatTemplateAttack, NothingIsReachable) {
+  for (const char* source : {"{{ ''.__class__.__mro__[1].__subclasses__() }}",
+                             "{{ self.__init__.__globals__ }}",
+                             "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+                             "{{ open('/etc/passwd') }}",
+                             "{{ config.items() }}",
+                             "{{ lipsum.__globals__ }}",
+                             "{{ range.__self__.x }}",
+                             "{% include '/etc/passwd' %}",
+                             "{% import 'os' as os %}",
+                             "{% extends 'x' %}",
+                             "{{ environ['HOME'] }}",
+                             "{{ messages.append(1) }}",
+                             "{{ messages.__len__() }}",
+                             "{{ ''|attr('__class__') }}",
+                             "{{ '%s'.format(1) }}",
+                             "{{ namespace.__init__() }}",
+                             "{{ raise_exception.__globals__.x }}",
+                             "{% set messages.x = 1 %}",
+                             "{{ loop.x.y }}",
+                             "{{ strftime_now() }}",
+                             "{{ getenv('HOME') }}",
+                             "{% call f() %}{% endcall %}"}) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr("test: line 1: ")) << source;
+  }
+  EXPECT_EQ(Rendered("{{ strftime_now('%9999999999d') }}{{ strftime_now('x'*9999) }}"), "");
+}
+
+TEST(ChatTemplateAttack, NoCyclesOfNamespaces) {
+  const std::string ns = "{% set a = namespace() %}";
+  EXPECT_THAT(ErrorOf(ns + "{% set a.a = a %}"), HasSubstr("namespace"));
+  EXPECT_THAT(ErrorOf(ns + "{% set a.a = [a] %}"), HasSubstr("namespace"));
+  EXPECT_THAT(ErrorOf(ns + "{% set a.a = {'x': a} %}"), HasSubstr("namespace"));
+  EXPECT_THAT(ErrorOf(ns + "{% for x in [1] %}{% set a.a = loop %}{% endfor %}"),
+              HasSubstr("loop"));
+  EXPECT_THAT(ErrorOf(ns + "{% set a.a = [] %}{% for x in range(200) %}{% set a.a = [a.a] %}"
+                           "{% endfor %}"),
+              HasSubstr("nested 100 deep"));
+}
+
+TEST(ChatTemplateAttack, OddBytesAndSizes) {
+  EXPECT_THAT(ErrorOf("{{ '\xff' }}"), HasSubstr("UTF-8"));
+  EXPECT_THAT(ErrorOf(std::string(1 << 20, 'a') + "a"), HasSubstr("longer than 1048576"));
+  EXPECT_EQ(Rendered(std::string(1 << 20, 'a')).size(), size_t{1} << 20);
+  EXPECT_EQ(Rendered(std::string("a\0b", 3)), std::string("a\0b", 3));
+  EXPECT_THAT(ErrorOf(std::string("{{ a\0b }}", 9)), HasSubstr("unexpected character"));
+  EXPECT_EQ(Rendered(""), "");
+  // Many tags that look like the end of a raw block, and unclosed tags: linear time.
+  EXPECT_THAT(ErrorOf("{% raw %}" + Repeat("{% ", 300'000)), HasSubstr("end of raw"));
+  EXPECT_THAT(ErrorOf(Repeat("{% raw", 150'000)), HasSubstr("line 1"));
+  EXPECT_THAT(ErrorOf(Repeat("{#", 500'000)), HasSubstr("comment"));
+  EXPECT_THAT(ErrorOf("{{ " + Repeat("[", 500'000)), HasSubstr("not closed"));
+  EXPECT_THAT(ErrorOf("{{ '" + Repeat("\\'", 500'000)), HasSubstr("not closed"));
+  EXPECT_THAT(ErrorOf(Repeat("{%", 500'000)), HasSubstr("line 1"));
+  EXPECT_THAT(ErrorOf("{{ a" + Repeat(" ", 1'000'000) + "}}{"), "");
+  // Bytes that are not UTF-8 in the caller's text pass through, one character each.
+  EXPECT_EQ(
+      Rendered("{{ x }}{{ x|length }}{{ x[1:] }}{{ x.strip('\\x80') }}", {{"x", "\xff\xc3z"}}),
+      "\xff\xc3z3\xc3z\xff\xc3z");
+}
+
+// ---- the class ----
+
+TEST(ChatTemplate, LimitsOfRecursionAreReachable) {
+  EXPECT_EQ(Rendered("{% macro f(n) %}{% if n %}{{ f(n-1) }}{% else %}end{% endif %}{% endmacro %}"
+                     "{{ f(99) }}"),
+            "end");
+  EXPECT_EQ(Rendered(Repeat("{% if 1 %}", 90) + "x" + Repeat("{% endif %}", 90)), "x");
+}
+
+TEST(ChatTemplate, ErrorsNameTheLine) {
+  EXPECT_EQ(ErrorOf("a\n{{ b }}\n{{ c.d }}"), "test: line 3: 'c' is undefined");
+  EXPECT_THAT(ErrorOf("a\n\n{% if %}"), HasSubstr("test: line 3: "));
+}
+
+TEST(ChatTemplate, VariablesHaveTheirOrder) {
+  const std::string source = "{{ tools is none }}{{ documents is none }}{{ messages }}";
+  EXPECT_EQ(Rendered(source, {{"messages", 5}}), "TrueTrue[]");
+  EXPECT_EQ(Rendered(source, {{"tools", Json::array()}}), "FalseTrue[]");
+  EXPECT_THROW(ChatTemplate::Parse("", "test").Render(Json::object(), false), Error);
+  EXPECT_THROW(ChatTemplate::Parse("", "test").Render(Json::array(), false, Json(1)), Error);
+  const std::vector<ChatMessage> messages = {{"user", "a"}, {"assistant", "b"}};
+  EXPECT_EQ(ChatTemplate::Parse("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}",
+                                "test")
+                .Render(messages, false),
+            "user:a;assistant:b;");
+}
+
+class ChatTemplateLoad : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::path(NIBBLE_BINARY_DIR) / "chat_template_test";
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(dir_ / name) << text;
+  }
+  std::string Loaded() { return ChatTemplate::Load(dir_.string())->Render(Json::array(), false); }
+  std::filesystem::path dir_;
+};
+
+TEST_F(ChatTemplateLoad, PrefersTheFileAndReadsSpecialTokens) {
+  EXPECT_FALSE(ChatTemplate::Load(dir_.string()).has_value());
+  Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "</s>"},
+        "pad_token": null})");
+  EXPECT_FALSE(ChatTemplate::Load(dir_.string()).has_value());
+  Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "</s>"},
+        "pad_token": null, "chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}c"})");
+  EXPECT_EQ(Loaded(), "<s></s>c");
+  Write("chat_template.jinja", "{{ bos_token }}f");
+  EXPECT_EQ(Loaded(), "<s>f");
+  std::filesystem::remove(dir_ / "tokenizer_config.json");
+  EXPECT_EQ(Loaded(), "f");
+}
+
+TEST_F(ChatTemplateLoad, TakesTheDefaultOfAList) {
+  Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "t"},
+        {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(Loaded(), "d");
+  for (const char* bad :
+       {R"({"chat_template": [{"name": "x", "template": "t"}]})", R"({"chat_template": [1]})",
+        R"({"chat_template": 1})", "[]", "{", R"({"chat_template": "{% if %}"})",
+        R"({"chat_template": "x", "bos_token": 1})",
+        R"({"chat_template": "x", "bos_token": {"x": 1}})"}) {
+    Write("tokenizer_config.json", bad);
+    EXPECT_THROW(Loaded(), Error) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The "decoder" of a tokenizer.json, written as a stream: tokens go in one by one and text comes
+// out as soon as it is decided, so that decoding at once and streaming cannot differ.
+// A Decoder is immutable; a DecoderRun is the state of one text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/regex.h"
+#include "text/tokenizer_json.h"
+
+namespace nibble {
+
+struct DecoderStep {
+  enum class Kind {
+    kReplace,       // `pattern` by `content`, in each token
+    kMetaspace,     // `content` by a space, except in the first token with `drop_first`
+    kStripToken,    // `content` from the ends of each token
+    kStripText,     // `content` from the ends of the whole text
+    kByteFallback,  // tokens <0xE2> are bytes; a run that is not UTF-8 is one U+FFFD per byte
+    kByteLevel,     // tokens are written in the byte-level alphabet
+    kJoin,          // a space between tokens: what no decoder at all means
+  };
+  Kind kind;
+  std::optional<Regex> pattern = std::nullopt;
+  std::string content = "";
+  int64_t start = 0, stop = 0;  // how many characters to strip, at most
+  bool drop_first = false;
+};
+
+class Decoder {
+ public:
+  static Decoder FromJson(const std::optional<JsonNode>& node);
+  const std::vector<DecoderStep>& steps() const { return steps_; }
+
+ private:
+  std::vector<DecoderStep> steps_;
+};
+
+class DecoderRun {
+ public:
+  explicit DecoderRun(const Decoder& decoder);  // which must outlive this
+  // Both return the text decided since the last call, valid UTF-8. After Flush the run is over.
+  std::string Push(std::string_view token);
+  std::string Flush();
+
+ private:
+  struct State {
+    std::string held;      // bytes or text that the next token may change
+    int64_t stripped = 0;  // characters taken from the front
+    bool started = false;  // a token, or a character that stays, went through
+  };
+  void Feed(size_t step, std::string token);
+  void FlushByteRun(size_t step);
+  std::string StripText(size_t step, std::string chunk);
+
+  const Decoder* decoder_;
+  std::vector<State> states_;  // one per step
+  std::string out_;
+};
+
+}  // namespace nibble

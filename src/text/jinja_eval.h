@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a parsed template. Bounds: 1,000,000 steps, 4 MiB of output (jinja_value.h), 100 nested
+// macro calls and kMaxEvalDepth nested nodes, so no template can hang, exhaust memory or the stack
+// (the deepest tests fit in 512 KiB of it, optimized build).
+// Scopes are jinja2's: `for` opens one per iteration, `if` none, a captured body one; a macro sees
+// its parameters and the variables of the template's top level (also where it is defined deeper).
+#pragma once
+
+#include <ctime>
+#include <map>
+#include <string>
+
+#include "text/jinja_parser.h"
+
+namespace nibble::jinja {
+
+inline constexpr int kMaxMacroDepth = 100;
+inline constexpr int kMaxEvalDepth = 1500;
+
+using Variables = std::map<std::string, Value, std::less<>>;
+
+// Throws TemplateError ("line 3: ..."), or nibble::Error with the template's own message where it
+// calls raise_exception. `now` is what strftime_now formats.
+std::string Evaluate(const Node& root, Variables variables, const std::tm& now);
+
+}  // namespace nibble::jinja

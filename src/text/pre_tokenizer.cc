@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/pre_tokenizer.h"
+
+#include <utility>
+
+#include "text/byte_level.h"
+#include "text/pattern_json.h"
+
+namespace nibble {
+namespace {
+
+// The pattern of GPT-2, which ByteLevel implies.
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// ASCII symbols count as punctuation too.
+constexpr std::string_view kPunctuation = R"([\p{P}$+<=>^`|~])";
+
+enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+Behavior BehaviorFromJson(const JsonNode& node) {
+  const auto name = node.As<std::string_view>();
+  if (name == "Isolated") return Behavior::kIsolated;
+  if (name == "Removed") return Behavior::kRemoved;
+  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
+  if (name == "Contiguous") return Behavior::kContiguous;
+  node.Unsupported(name);
+}
+
+// A stretch of a piece: a match of the pattern, or what lies between two.
+struct Stretch {
+  Pieces::Range range;
+  bool is_match;
+};
+
+// Whether a piece ends between two neighbours.
+bool CutBetween(Behavior behavior, const Stretch& left, const Stretch& right) {
+  switch (behavior) {
+    case Behavior::kContiguous:
+      return left.is_match != right.is_match;
+    case Behavior::kMergedWithPrevious:
+      return !right.is_match || left.is_match;
+    case Behavior::kMergedWithNext:
+      return !left.is_match || right.is_match;
+    default:
+      return true;
+  }
+}
+
+class SplitStep {
+ public:
+  SplitStep(Regex pattern, Behavior behavior, bool invert)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+
+  void operator()(Pieces* pieces) const {
+    std::vector<Pieces::Range> ranges;
+    std::vector<Stretch> stretches;
+    for (size_t i = 0; i < pieces->ranges.size(); ++i) {
+      const Pieces::Range& piece = pieces->ranges[i];
+      stretches.clear();
+      size_t done = piece.begin;
+      pattern_.ForEachMatch((*pieces)[i], [&](size_t begin, size_t end) {
+        begin += piece.begin;
+        end += piece.begin;
+        if (done != begin) stretches.push_back({{done, begin}, invert_});
+        stretches.push_back({{begin, end}, !invert_});
+        done = end;
+      });
+      if (done != piece.end) stretches.push_back({{done, piece.end}, invert_});
+      Join(stretches, &ranges);
+    }
+    pieces->ranges = std::move(ranges);
+  }
+
+ private:
+  void Join(const std::vector<Stretch>& stretches, std::vector<Pieces::Range>* ranges) const {
+    size_t begin = 0;
+    for (size_t i = 0; i < stretches.size(); ++i) {
+      const Stretch& stretch = stretches[i];
+      if (i == 0 || CutBetween(behavior_, stretches[i - 1], stretch)) begin = stretch.range.begin;
+      if (i + 1 < stretches.size() && !CutBetween(behavior_, stretch, stretches[i + 1])) continue;
+      const bool removed = behavior_ == Behavior::kRemoved && stretch.is_match;
+      if (!removed && begin != stretch.range.end) ranges->push_back({begin, stretch.range.end});
+    }
+  }
+
+  Regex pattern_;
+  Behavior behavior_;
+  bool invert_;
+};
+
+// Replaces each piece's text by what append(i, piece, &text) writes.
+template <typename Append>
+void Rewrite(Pieces* pieces, const Append& append) {
+  std::string text;
+  text.reserve(pieces->text.size() + pieces->text.size() / 4);
+  for (size_t i = 0; i < pieces->ranges.size(); ++i) {
+    const size_t begin = text.size();
+    append(i, (*pieces)[i], &text);
+    pieces->ranges[i] = {begin, text.size()};
+  }
+  pieces->text = std::move(text);
+}
+
+void PrefixSpace(Pieces* pieces) {
+  Rewrite(pieces, [](size_t, std::string_view piece, std::string* text) {
+    if (!piece.starts_with(' ')) text->push_back(' ');
+    text->append(piece);
+  });
+}
+
+void MapBytes(Pieces* pieces) {
+  Rewrite(pieces,
+          [](size_t, std::string_view piece, std::string* text) { AppendByteChars(piece, text); });
+}
+
+class MetaspaceStep {
+ public:
+  MetaspaceStep(std::string replacement, PrependScheme scheme)
+      : replacement_(std::move(replacement)), scheme_(scheme) {}
+
+  void operator()(Pieces* pieces) const {
+    Rewrite(pieces, [&](size_t i, std::string_view piece, std::string* text) {
+      const bool first = i == 0 && pieces->ranges[0].begin == 0 && pieces->starts_input;
+      const bool prepend =
+          scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && first);
+      if (prepend && !piece.starts_with(' ') && !piece.starts_with(replacement_)) {
+        text->append(replacement_);
+      }
+      for (const char c : piece) {
+        if (c == ' ') {
+          text->append(replacement_);
+        } else {
+          text->push_back(c);
+        }
+      }
+    });
+  }
+
+ private:
+  std::string replacement_;
+  PrependScheme scheme_;
+};
+
+}  // namespace
+
+PreTokenizer PreTokenizer::FromJson(const std::optional<JsonNode>& node) {
+  PreTokenizer result;
+  std::vector<Step>& steps = result.steps_;
+  if (!node) return result;
+  node->ForEachComponent("pretokenizers", [&](const JsonNode& step, std::string_view type) {
+    const auto pattern = [&](std::string_view text) {
+      return Regex(text, Regex::Syntax::kPattern, step.where());
+    };
+    if (type == "ByteLevel") {
+      step.AllowKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      if (step.GetOr("add_prefix_space", true)) steps.push_back(PrefixSpace);
+      if (step.GetOr("use_regex", true)) {
+        steps.push_back(SplitStep(pattern(kGpt2Pattern), Behavior::kIsolated, false));
+      }
+      steps.push_back(MapBytes);
+    } else if (type == "Split") {
+      step.AllowKeys({"type", "pattern", "behavior", "invert"});
+      steps.push_back(SplitStep(PatternFromJson(step.Get("pattern")),
+                                BehaviorFromJson(step.Get("behavior")),
+                                step.GetOr("invert", false)));
+    } else if (type == "Metaspace") {
+      step.AllowKeys(
+          {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+      const std::string replacement = CharacterFromJson(step.Get("replacement"));
+      steps.push_back(MetaspaceStep(replacement, PrependSchemeFromJson(step)));
+      if (step.GetOr("split", true)) {
+        steps.push_back(SplitStep(Regex(replacement, Regex::Syntax::kLiteral, step.where()),
+                                  Behavior::kMergedWithNext, false));
+      }
+    } else if (type == "Digits") {
+      step.AllowKeys({"type", "individual_digits"});
+      const bool individual = step.GetOr("individual_digits", false);
+      steps.push_back(SplitStep(pattern(R"(\p{N})"),
+                                individual ? Behavior::kIsolated : Behavior::kContiguous, false));
+    } else if (type == "Punctuation") {
+      step.AllowKeys({"type", "behavior"});
+      const auto behavior = step.Find("behavior");
+      steps.push_back(SplitStep(pattern(kPunctuation),
+                                behavior ? BehaviorFromJson(*behavior) : Behavior::kIsolated,
+                                false));
+    } else {
+      step.Unsupported(fmt::format("pre_tokenizer {}", type));
+    }
+  });
+  return result;
+}
+
+Pieces PreTokenizer::Split(std::string text, bool starts_input) const {
+  Pieces pieces{.text = std::move(text), .ranges = {}, .starts_input = starts_input};
+  if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
+  for (const Step& step : steps_) step(&pieces);
+  return pieces;
+}
+
+}  // namespace nibble

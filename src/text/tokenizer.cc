@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/tokenizer.h"
+
+#include <utility>
+
+#include "base/file.h"
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+#include "text/special_frame.h"
+#include "text/utf8.h"
+
+namespace nibble {
+namespace {
+
+constexpr uint64_t kMaxFileBytes = 256 << 20;
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  struct Token {
+    std::string text;
+    bool special = false;
+    bool present = false;
+  };
+
+  void Fill(const JsonNode& root);
+  void AddTokens(const JsonNode& list);
+  void EncodeText(std::string_view text, bool plain, std::vector<int32_t>* ids) const;
+  const Token* Find(int32_t id) const {
+    const bool known = id >= 0 && static_cast<size_t>(id) < tokens.size() && tokens[id].present;
+    return known ? &tokens[id] : nullptr;
+  }
+  Token* Slot(int32_t id) {
+    if (tokens.size() <= static_cast<size_t>(id)) tokens.resize(static_cast<size_t>(id) + 1);
+    return &tokens[id];
+  }
+
+  std::vector<Token> tokens;  // by id
+  Bpe::Vocab added_ids;
+  AddedTokenMatcher given, normalized;  // for the text as given and after the normalizer
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  SpecialFrame frame;
+  Decoder decoder;
+};
+
+void Tokenizer::Impl::Fill(const JsonNode& root) {
+  root.AllowKeys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                  "post_processor", "decoder", "model"});
+  bpe = Bpe::FromJson(root.Get("model"));
+  normalizer = Normalizer::FromJson(root.Find("normalizer"));
+  pre_tokenizer = PreTokenizer::FromJson(root.Find("pre_tokenizer"));
+  decoder = Decoder::FromJson(root.Find("decoder"));
+  for (const auto& [text, id] : bpe.vocab()) {
+    *Slot(id) = {.text = text, .special = false, .present = true};
+  }
+  if (const auto list = root.Find("added_tokens")) AddTokens(*list);
+  frame = SpecialFrame::FromJson(root.Find("post_processor"), [&](int64_t id) {
+    return id >= 0 && id < kMaxTokenId && Find(static_cast<int32_t>(id)) != nullptr;
+  });
+}
+
+void Tokenizer::Impl::AddTokens(const JsonNode& list) {
+  std::vector<AddedToken> as_given, as_normalized;
+  for (AddedToken& token : AddedTokensFromJson(list)) {
+    Token& slot = *Slot(token.id);
+    const auto vocab_id = bpe.Id(token.content);
+    if ((slot.present && slot.text != token.content) || (vocab_id && *vocab_id != token.id)) {
+      Fail("{}: \"{}\" has id {}, which contradicts the vocabulary", list.where(), token.content,
+           token.id);
+    }
+    slot = {.text = token.content, .special = token.special, .present = true};
+    if (!added_ids.emplace(token.content, token.id).second) {
+      Fail("{}: \"{}\" stands twice", list.where(), token.content);
+    }
+    if (!token.normalized) {
+      as_given.push_back(std::move(token));
+      continue;
+    }
+    token.content = normalizer.Apply(std::move(token.content));
+    if (token.content.empty()) {
+      Fail("{}: the normalizer leaves nothing of token {}", list.where(), token.id);
+    }
+    as_normalized.push_back(std::move(token));
+  }
+  given = AddedTokenMatcher(std::move(as_given));
+  normalized = AddedTokenMatcher(std::move(as_normalized));
+}
+
+void Tokenizer::Impl::EncodeText(std::string_view text, bool plain,
+                                 std::vector<int32_t>* ids) const {
+  if (!IsValidUtf8(text)) FailUsage("the text to tokenize is not valid UTF-8");
+  given.Split(text, plain, [&](const AddedToken* token, size_t begin, size_t end) {
+    if (token != nullptr) return ids->push_back(token->id);
+    const std::string part = normalizer.Apply(std::string(text.substr(begin, end - begin)));
+    normalized.Split(part, plain, [&](const AddedToken* inner, size_t from, size_t to) {
+      if (inner != nullptr) return ids->push_back(inner->id);
+      const Pieces pieces =
+          pre_tokenizer.Split(part.substr(from, to - from), begin == 0 && from == 0);
+      for (size_t i = 0; i < pieces.ranges.size(); ++i) bpe.Encode(pieces[i], ids);
+    });
+  });
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::Load(const std::string& path) {
+  return Parse(ReadFile(path, kMaxFileBytes), path);
+}
+
+Tokenizer Tokenizer::Parse(std::string_view json, const std::string& where) {
+  simdjson::dom::parser parser;
+  simdjson::dom::element root;
+  const auto error = parser.parse(json.data(), json.size()).get(root);
+  if (error != simdjson::SUCCESS) {
+    Fail("{}: not valid JSON ({})", where, simdjson::error_message(error));
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->Fill(JsonNode(root, where));
+  return Tokenizer(std::move(impl));
+}
+
+std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special) const {
+  std::vector<int32_t> ids;
+  if (add_special) ids = impl_->frame.before;
+  impl_->EncodeText(text, false, &ids);
+  const auto& after = impl_->frame.after;
+  if (add_special) ids.insert(ids.end(), after.begin(), after.end());
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::EncodePlain(std::string_view text) const {
+  std::vector<int32_t> ids;
+  impl_->EncodeText(text, true, &ids);
+  return ids;
+}
+
+std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
+  StreamDecoder stream(*this, skip_special);
+  std::string text;
+  for (const int32_t id : ids) text += stream.Push(id);
+  return text + stream.Flush();
+}
+
+int64_t Tokenizer::vocab_size() const {
+  return static_cast<int64_t>(impl_->tokens.size());
+}
+
+std::optional<int32_t> Tokenizer::TokenId(std::string_view token) const {
+  const auto it = impl_->added_ids.find(token);
+  return it != impl_->added_ids.end() ? it->second : impl_->bpe.Id(token);
+}
+
+std::string Tokenizer::TokenText(int32_t id) const {
+  const Impl::Token* token = impl_->Find(id);
+  return token != nullptr ? token->text : "";
+}
+
+bool Tokenizer::IsSpecial(int32_t id) const {
+  const Impl::Token* token = impl_->Find(id);
+  return token != nullptr && token->special;
+}
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : impl_(tokenizer.impl_.get()),
+      skip_special_(skip_special),
+      run_(std::make_unique<DecoderRun>(impl_->decoder)) {}
+StreamDecoder::~StreamDecoder() = default;
+StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
+
+std::string StreamDecoder::Push(int32_t id) {
+  const Tokenizer::Impl::Token* token = impl_->Find(id);
+  if (token == nullptr || (skip_special_ && token->special)) return "";
+  return run_->Push(token->text);
+}
+
+std::string StreamDecoder::Flush() {
+  return run_->Flush();
+}
+
+}  // namespace nibble

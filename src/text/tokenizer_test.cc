@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real tokenizers against ids and texts made by other programs: Hugging Face's tokenizers library
+// (goldens, text by text) and llama.cpp (vectors). Both sets lie in the shared data.
+#include "text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "text/utf8.h"
+
+namespace nibble {
+namespace {
+
+std::string SharedFile(const std::string& name) {
+  const char* shared = std::getenv("NIBBLE_SHARED");
+  return (shared != nullptr ? std::string(shared) : NIBBLE_SOURCE_DIR "/../shared") + "/" + name;
+}
+
+std::string ReadXz(const std::string& path) {
+  FILE* pipe = popen(fmt::format("xz -dc '{}'", path).c_str(), "r");
+  if (pipe == nullptr) return "";
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, n);
+  return pclose(pipe) == 0 ? text : "";
+}
+
+// Null if the shared data or xz is missing. Kept, because the larger files take a while to load.
+const Tokenizer* SharedTokenizer(const std::string& name) {
+  static std::map<std::string, Tokenizer> cache;
+  const auto it = cache.find(name);
+  if (it != cache.end()) return &it->second;
+  const std::string path = SharedFile("data/tokenizers/" + name + "/tokenizer.json.xz");
+  if (!std::filesystem::exists(path)) return nullptr;
+  const std::string json = ReadXz(path);
+  if (json.empty()) return nullptr;
+  return &cache.emplace(name, Tokenizer::Parse(json, path)).first->second;
+}
+
+#define SKIP_WITHOUT(path) \
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing"
+
+// Streams `ids`; every part must be valid on its own.
+std::string Streamed(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool skip_special) {
+  StreamDecoder stream(tokenizer, skip_special);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string part = stream.Push(id);
+    EXPECT_TRUE(IsValidUtf8(part)) << "after id " << id;
+    text += part;
+  }
+  return text + stream.Flush();
+}
+
+class TokenizerGoldens : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerGoldens, IdsAndTextsAreExact) {
+  const std::string name = GetParam();
+  const std::string path = SharedFile("data/tokenizer_goldens/" + name + ".json");
+  SKIP_WITHOUT(path);
+  const Tokenizer* tokenizer = SharedTokenizer(name);
+  if (tokenizer == nullptr) GTEST_SKIP() << name << "/tokenizer.json.xz or xz is missing";
+  const auto cases = JsonGet<std::vector<Json>>(ReadJsonFile(path), "cases", path);
+  ASSERT_EQ(cases.size(), 33u);
+  for (const Json& item : cases) {
+    const auto text = JsonGet<std::string>(item, "text", path);
+    SCOPED_TRACE(text);
+    const auto ids = JsonGet<std::vector<int32_t>>(item, "ids", path);
+    const auto plain_ids = JsonGet<std::vector<int32_t>>(item, "ids_no_special", path);
+    const auto decoded = JsonGet<std::string>(item, "decoded", path);
+    EXPECT_EQ(tokenizer->Encode(text), ids);
+    EXPECT_EQ(tokenizer->Encode(text, false), plain_ids);
+    EXPECT_EQ(tokenizer->Decode(plain_ids, false), decoded);
+    EXPECT_EQ(Streamed(*tokenizer, plain_ids, false), decoded);
+    // The goldens of llama2 keep "<s>" here, against the meaning of the field.
+    if (name == "llama2") continue;
+    const auto skipped = JsonGet<std::string>(item, "decoded_skip", path);
+    EXPECT_EQ(tokenizer->Decode(ids, true), skipped);
+    EXPECT_EQ(Streamed(*tokenizer, ids, true), skipped);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerGoldens,
+                         testing::Values("llama2", "llama3", "gpt2", "phi-3", "qwen2", "falcon",
+                                         "roberta", "phi-2"));
+
+struct VectorFile {
+  const char* vectors;
+  const char* tokenizer;
+};
+
+class TokenizerVectors : public testing::TestWithParam<VectorFile> {};
+
+TEST_P(TokenizerVectors, IdsMatchLlamaCpp) {
+  const std::string stem = SharedFile("data/tokenizers/llamacpp_vectors/") + GetParam().vectors;
+  SKIP_WITHOUT(stem + ".inp");
+  const Tokenizer* tokenizer = SharedTokenizer(GetParam().tokenizer);
+  if (tokenizer == nullptr) GTEST_SKIP() << GetParam().tokenizer << " or xz is missing";
+  const std::string texts = ReadFile(stem + ".inp", 1 << 20);
+  std::istringstream expected(ReadFile(stem + ".out", 1 << 20));
+  const std::string separator = "\n__ggml_vocab_test__\n";
+  int count = 0;
+  for (size_t at = 0, end = 0; (end = texts.find(separator, at)) != texts.npos; ++count) {
+    const std::string text = texts.substr(at, end - at);
+    at = end + separator.size();
+    std::string line;
+    ASSERT_TRUE(std::getline(expected, line));
+    std::istringstream numbers(line);
+    const std::vector<int32_t> ids{std::istream_iterator<int32_t>(numbers), {}};
+    EXPECT_EQ(tokenizer->Encode(text, false), ids) << "text " << count << ": " << text;
+  }
+  EXPECT_GE(count, 46);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerVectors,
+                         testing::Values(VectorFile{"llama-spm", "llama2"},
+                                         VectorFile{"llama-bpe", "llama3"},
+                                         VectorFile{"gpt-2", "gpt2"}, VectorFile{"phi-3", "phi-3"},
+                                         VectorFile{"qwen2", "qwen2"},
+                                         VectorFile{"falcon", "falcon"}),
+                         [](const auto& param) {
+                           std::string name = param.param.vectors;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+class TokenizerRoundTrip : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerRoundTrip, EncodedTextDecodesToItself) {
+  const Tokenizer* tokenizer = SharedTokenizer(GetParam());
+  if (tokenizer == nullptr) GTEST_SKIP() << GetParam() << "/tokenizer.json.xz or xz is missing";
+  Rng rng(11);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::string text = "x";
+    for (int i = 0; i < 12; ++i) {
+      uint32_t c = static_cast<uint32_t>(rng.Below(i % 2 == 0 ? 0x80 : 0x20000));
+      // Falcon has no tokens for some control characters; surrogates are not characters.
+      if (c < 0x20 || (c >= 0xD800 && c < 0xE000)) c = ' ';
+      if (c < 0x80) {
+        text += static_cast<char>(c);
+      } else if (c < 0x800) {
+        text += {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 0x3F))};
+      } else if (c < 0x10000) {
+        text += {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3F)),
+                 static_cast<char>(0x80 | (c & 0x3F))};
+      } else {
+        text += {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3F)),
+                 static_cast<char>(0x80 | (c >> 6 & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+      }
+    }
+    const std::vector<int32_t> ids = tokenizer->Encode(text, false);
+    EXPECT_EQ(tokenizer->Decode(ids, false), text);
+    EXPECT_EQ(Streamed(*tokenizer, ids, false), text);
+  }
+}
+
+TEST_P(TokenizerRoundTrip, PlainTextHasNoSpecialIds) {
+  const Tokenizer* tokenizer = SharedTokenizer(GetParam());
+  if (tokenizer == nullptr) GTEST_SKIP() << GetParam() << "/tokenizer.json.xz or xz is missing";
+  int specials = 0;
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    if (!tokenizer->IsSpecial(id)) continue;
+    ++specials;
+    const std::string text = "a " + tokenizer->TokenText(id) + " b";
+    for (const int32_t plain : tokenizer->EncodePlain(text)) {
+      EXPECT_FALSE(tokenizer->IsSpecial(plain)) << text;
+    }
+    EXPECT_EQ(tokenizer->TokenId(tokenizer->TokenText(id)), id);
+  }
+  EXPECT_GT(specials, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TokenizerRoundTrip,
+                         testing::Values("llama2", "llama3", "gpt2", "phi-3", "qwen2", "falcon"));
+
+TEST(TokenizerStream, EmojiComesOutWholeAndOnce) {
+  const std::string path = SharedFile("models/tiny/tokenizer.json");
+  SKIP_WITHOUT(path);
+  const Tokenizer tokenizer = Tokenizer::Load(path);
+  const std::string emoji = "\U0001F600";
+  const std::vector<int32_t> ids = tokenizer.Encode("hi " + emoji + "!", false);
+  StreamDecoder stream(tokenizer, true);
+  int parts_with_emoji = 0;
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string part = stream.Push(id);
+    ASSERT_TRUE(IsValidUtf8(part));
+    parts_with_emoji += part.find(emoji) != part.npos;
+    text += part;
+  }
+  EXPECT_EQ(parts_with_emoji, 1);
+  EXPECT_EQ(text, "hi " + emoji + "!");
+  EXPECT_EQ(stream.Flush(), "");
+
+  // Cut in the middle of the emoji, the rest is one replacement character.
+  const std::vector<int32_t> bytes = tokenizer.Encode(emoji, false);
+  ASSERT_GT(bytes.size(), 1u);
+  EXPECT_EQ(Streamed(tokenizer, std::span(bytes).first(bytes.size() - 1), true), "\uFFFD");
+}
+
+TEST(TokenizerStream, ByteFallbackRunIsDecidedByWhatFollows) {
+  const Tokenizer* llama2 = SharedTokenizer("llama2");
+  if (llama2 == nullptr) GTEST_SKIP() << "llama2/tokenizer.json.xz or xz is missing";
+  const auto byte = [&](int value) { return *llama2->TokenId(fmt::format("<0x{:02X}>", value)); };
+  const int32_t a = *llama2->TokenId("a");
+  StreamDecoder good(*llama2, true);
+  for (const int value : {0xF0, 0x9F, 0x98, 0x80}) EXPECT_EQ(good.Push(byte(value)), "");
+  EXPECT_EQ(good.Push(a), "\U0001F600a");
+  // The library that defines the format writes one U+FFFD for every byte of a bad run.
+  EXPECT_EQ(Streamed(*llama2, std::vector{byte(0xF0), byte(0x41), a}, true), "\uFFFD\uFFFDa");
+  EXPECT_EQ(Streamed(*llama2, std::vector{a, byte(0xE2)}, true), "a\uFFFD");
+  // Ids no token has, as in a padded vocabulary, give nothing.
+  const std::vector<int32_t> ids = {-1, a, 31'999'999, std::numeric_limits<int32_t>::max()};
+  EXPECT_EQ(llama2->Decode(ids, true), "a");
+}
+
+TEST(TokenizerLimits, LongRunsOfOneCharacterStayCheap) {
+  for (const char* name : {"llama2", "llama3", "gpt2"}) {
+    const Tokenizer* tokenizer = SharedTokenizer(name);
+    if (tokenizer == nullptr) GTEST_SKIP() << name << "/tokenizer.json.xz or xz is missing";
+    for (const char c : {' ', 'a', '\n', '9'}) {
+      // One pre-token of a million characters: quadratic merging would take hours, and a match
+      // limit that does not grow with the text refuses it.
+      const std::string text(1'000'000, c);
+      const std::vector<int32_t> ids = tokenizer->Encode(text, false);
+      EXPECT_EQ(tokenizer->Decode(ids, false), text) << name;
+      EXPECT_LE(ids.size(), text.size() + 1) << name;
+    }
+  }
+}
+
+TEST(TokenizerLimits, InvalidUtf8IsAUsageError) {
+  const std::string path = SharedFile("models/tiny/tokenizer.json");
+  SKIP_WITHOUT(path);
+  const Tokenizer tokenizer = Tokenizer::Load(path);
+  for (const std::string_view bad :
+       {"\xFF", "a\xC3", "\xED\xA0\x80", "\xC0\x80", "\xF5\x80\x80\x80"}) {
+    try {
+      tokenizer.Encode(bad);
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    }
+    EXPECT_THROW(tokenizer.EncodePlain(bad), Error);
+  }
+}
+
+}  // namespace
+}  // namespace nibble

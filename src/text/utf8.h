@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// UTF-8 as a byte format: lengths, and turning a stream of arbitrary bytes into valid text.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace nibble {
+
+inline constexpr std::string_view kReplacementCharacter = "\uFFFD";
+
+// Bytes of the character that starts with `lead`, in valid UTF-8.
+inline size_t Utf8Length(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+inline bool IsUtf8Continuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
+
+bool IsValidUtf8(std::string_view text);
+
+// Takes from the front of *bytes all that is decided and returns it as valid UTF-8; every maximal
+// ill-formed sequence (Unicode 3.9, "substitution of maximal subparts") becomes U+FFFD. What stays
+// in *bytes is the beginning of a character.
+std::string TakeUtf8(std::string* bytes);
+
+}  // namespace nibble

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transforms/hadamard.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+
+#include "base/checked.h"
+#include "base/thread_pool.h"
+
+namespace nibble {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKindNames = {"sylvester", "paley1", "paley2", "stored"};
+constexpr int64_t kMaxWidth = int64_t{1} << 30;
+
+// Columns processed together: enough for full vectors on every machine, while the tile of the
+// largest usual factor stays in the first cache.
+constexpr int64_t kLanes = 16;
+
+// x viewed as [?, order, stride]; H along the middle axis. Columns (pairs of the outer and inner
+// index) are gathered into a tile [order, kLanes], so that all strides, 1 included, run at the
+// same speed.
+template <typename T>
+void ApplyDense(const HadamardFactor& factor, int64_t stride, std::span<T> x) {
+  const std::span<const int8_t> h = HadamardMatrix(factor);
+  const int64_t order = factor.order;
+  const int64_t columns = static_cast<int64_t>(x.size()) / order;
+  std::vector<T> tile(static_cast<size_t>(order * kLanes));
+  for (int64_t first = 0; first < columns; first += kLanes) {
+    const int64_t lanes = std::min(kLanes, columns - first);
+    std::array<T*, kLanes> column;
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      const int64_t c = first + lane;
+      column[lane] = x.data() + c / stride * order * stride + c % stride;
+      for (int64_t i = 0; i < order; ++i) tile[i * kLanes + lane] = column[lane][i * stride];
+    }
+    for (int64_t row = 0; row < order; ++row) {
+      std::array<T, kLanes> sum = {};
+      for (int64_t i = 0; i < order; ++i) {
+        const T sign = h[row * order + i];
+        const T* values = tile.data() + i * kLanes;
+        for (int64_t lane = 0; lane < kLanes; ++lane) sum[lane] += sign * values[lane];
+      }
+      for (int64_t lane = 0; lane < lanes; ++lane) column[lane][row * stride] = sum[lane];
+    }
+  }
+}
+
+// The same for Sylvester's matrix: log2(order) rounds of sums and differences.
+template <typename T>
+void ApplySylvester(int64_t order, int64_t stride, std::span<T> x) {
+  for (int64_t half = stride; half < order * stride; half *= 2) {
+    for (T* low = x.data(); low != x.data() + x.size(); low += 2 * half) {
+      for (int64_t j = 0; j < half; ++j) {
+        const T a = low[j], b = low[j + half];
+        low[j] = a + b;
+        low[j + half] = a - b;
+      }
+    }
+  }
+}
+
+template <typename T>
+void Apply(const TransformSpec& spec, std::span<T> x) {
+  NIBBLE_CHECK(static_cast<int64_t>(x.size()) == spec.width(), "{} vs {}", x.size(), spec.width());
+  if (spec.identity()) return;
+  int64_t stride = spec.order() * spec.inner;
+  for (const HadamardFactor& factor : spec.factors) {
+    stride /= factor.order;
+    if (factor.kind == HadamardKind::kSylvester) {
+      ApplySylvester(factor.order, stride, x);
+    } else {
+      ApplyDense(factor, stride, x);
+    }
+  }
+  const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(spec.order())));
+  for (T& value : x) value *= scale;
+}
+
+void RefuseOtherFields(const Json& object, std::initializer_list<std::string_view> known,
+                       const std::string& where) {
+  if (!object.is_object()) Fail("{} must be a JSON object", where);
+  for (const auto& item : object.items()) {
+    if (std::ranges::find(known, item.key()) == known.end()) {
+      Fail("{}: unknown field \"{}\"; this checkpoint needs a newer version", where, item.key());
+    }
+  }
+}
+
+HadamardFactor FactorFromJson(const Json& json, const std::string& where) {
+  RefuseOtherFields(json, {"order", "kind"}, where);
+  const auto name = JsonGet<std::string>(json, "kind", where);
+  const auto order = JsonGet<int64_t>(json, "order", where);
+  const auto kind = std::ranges::find(kKindNames, name);
+  const HadamardFactor factor = {order, static_cast<HadamardKind>(kind - kKindNames.begin())};
+  if (kind == kKindNames.end() || !HasHadamard(factor)) {
+    Fail("{}: this version has no Hadamard matrix of order {} and kind \"{}\"", where, order, name);
+  }
+  return factor;
+}
+
+}  // namespace
+
+int64_t TransformSpec::order() const {
+  int64_t product = 1;
+  for (const HadamardFactor& factor : factors) product *= factor.order;
+  return product;
+}
+
+double TransformSpec::operations() const {
+  int64_t sum = 0;
+  for (const HadamardFactor& factor : factors) sum += OperationsPerElement(factor);
+  return static_cast<double>(sum);
+}
+
+TransformSpec FullHadamard(int64_t n) {
+  NIBBLE_CHECK(n > 0, "width {}", n);
+  for (int64_t blocks = 1; blocks < n; ++blocks) {
+    if (n % blocks != 0) continue;
+    std::vector<HadamardFactor> factors = FactorHadamard(n / blocks);
+    if (!factors.empty()) return {.factors = std::move(factors), .outer = blocks};
+  }
+  return {.outer = n};
+}
+
+void ApplyTransform(const TransformSpec& spec, std::span<double> x) {
+  Apply(spec, x);
+}
+void ApplyTransform(const TransformSpec& spec, std::span<float> x) {
+  Apply(spec, x);
+}
+
+void ApplyTransformToRows(const TransformSpec& spec, Matrix<double>& w) {
+  NIBBLE_CHECK(w.cols == spec.width(), "{} vs {}", w.cols, spec.width());
+  if (spec.identity()) return;
+  ParallelFor(static_cast<size_t>(w.rows),
+              [&](size_t row) { ApplyTransform(spec, w.row(static_cast<int64_t>(row))); });
+}
+
+void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w) {
+  NIBBLE_CHECK(w.rows == spec.width(), "{} vs {}", w.rows, spec.width());
+  if (spec.identity()) return;
+  // The whole matrix is one row [outer, order, inner * cols]; a task takes a strip of its last
+  // axis.
+  const int64_t order = spec.order();
+  const int64_t stride = spec.inner * w.cols;
+  const int64_t strips = (stride + kLanes - 1) / kLanes;
+  ParallelFor(static_cast<size_t>(spec.outer * strips), [&](size_t task) {
+    const int64_t outer = static_cast<int64_t>(task) / strips;
+    const int64_t first = static_cast<int64_t>(task) % strips * kLanes;
+    const int64_t lanes = std::min(kLanes, stride - first);
+    double* const corner = w.data.data() + outer * order * stride + first;
+    std::vector<double> strip(static_cast<size_t>(order * lanes));
+    for (int64_t i = 0; i < order; ++i) {
+      std::copy_n(corner + i * stride, lanes, strip.data() + i * lanes);
+    }
+    ApplyTransform({.factors = spec.factors, .inner = lanes}, strip);
+    for (int64_t i = 0; i < order; ++i) {
+      std::copy_n(strip.data() + i * lanes, lanes, corner + i * stride);
+    }
+  });
+}
+
+std::string TransformText(const TransformSpec& spec) {
+  if (spec.identity()) return "-";
+  std::vector<int64_t> orders;
+  for (const HadamardFactor& factor : spec.factors) orders.push_back(factor.order);
+  std::string text = fmt::format("Hadamard {}", fmt::join(orders, " x "));
+  if (spec.inner > 1) text += fmt::format(" across {}", spec.inner);
+  if (spec.outer > 1) text += fmt::format(", {} blocks", spec.outer);
+  return text;
+}
+
+Json ToJson(const TransformSpec& spec) {
+  Json factors = Json::array();
+  for (const HadamardFactor& factor : spec.factors) {
+    factors.push_back(
+        {{"order", factor.order}, {"kind", kKindNames[static_cast<size_t>(factor.kind)]}});
+  }
+  return {{"factors", factors}, {"outer", spec.outer}, {"inner", spec.inner}};
+}
+
+TransformSpec TransformFromJson(const Json& json, const std::string& where) {
+  RefuseOtherFields(json, {"factors", "outer", "inner"}, where);
+  TransformSpec spec = {.outer = JsonGet<int64_t>(json, "outer", where),
+                        .inner = JsonGet<int64_t>(json, "inner", where)};
+  std::vector<int64_t> shape = {spec.outer, spec.inner};
+  for (const Json& item : JsonGet<std::vector<Json>>(json, "factors", where)) {
+    if (!spec.factors.empty() && spec.factors.back().kind == HadamardKind::kSylvester) {
+      Fail("{}: the Sylvester factor must be the last one", where);
+    }
+    spec.factors.push_back(FactorFromJson(item, where + ": factors"));
+    shape.push_back(spec.factors.back().order);
+  }
+  const auto width = CheckedBytes(shape, 1);
+  if (spec.outer < 1 || spec.inner < 1 || !width || *width > kMaxWidth) {
+    Fail("{}: the width {} x {} x the factors is not in 1..2^30", where, spec.outer, spec.inner);
+  }
+  return spec;
+}
+
+}  // namespace nibble

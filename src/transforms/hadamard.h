@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hadamard transform of one edge of the network: I_outer (x) H / sqrt(order) (x) I_inner. A row
+// x is viewed as [outer, order, inner] and H acts along the middle axis; H is the Kronecker product
+// of its factors, the first one slowest:
+//   y[f', j] = sum_f H[f', f] x[f, j] / sqrt(order)
+// Per head: inner = 1, outer = heads. Across heads: inner = head_dim, outer = 1. M below is the
+// whole orthogonal matrix. Since (x M^T) (W M^T)^T = x W^T, activations and the input side of
+// weights go through the same routine and no transposed matrix is ever needed.
+// Source: Ashkboos et al., QuaRot, 2024.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "tensor/tensor.h"
+#include "transforms/hadamard_matrix.h"
+
+namespace nibble {
+
+struct TransformSpec {
+  std::vector<HadamardFactor> factors = {};  // empty: identity
+  int64_t outer = 1;
+  int64_t inner = 1;
+
+  bool identity() const { return factors.empty(); }
+  int64_t order() const;                                     // product of the factors
+  int64_t width() const { return outer * order() * inner; }  // length of a row
+  double operations() const;  // multiply-adds and additions per element
+  bool operator==(const TransformSpec&) const = default;
+};
+
+// H over the whole width. A width without such an H (13696 = 107 * 128) gets blocks of the largest
+// order that divides it and has one; an odd width without any is left alone.
+TransformSpec FullHadamard(int64_t n);
+
+// y = M x for one row of width() elements, in place, with sums in the element type.
+void ApplyTransform(const TransformSpec& spec, std::span<double> x);
+void ApplyTransform(const TransformSpec& spec, std::span<float> x);
+
+// W <- W M^T, the input side of a linear: w is [N, width()]. Parallel; same bits for any number of
+// threads.
+void ApplyTransformToRows(const TransformSpec& spec, Matrix<double>& w);
+// W <- M W, the output side: w is [width(), K]. A bias is a column: K = 1.
+void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w);
+
+// {"factors": [{"order": 172, "kind": "stored"}, {"order": 64, "kind": "sylvester"}],
+//  "outer": 1, "inner": 1}
+// For people: "Hadamard 172 x 8", "Hadamard 8 across 64", "Hadamard 128, 107 blocks", "-".
+std::string TransformText(const TransformSpec& spec);
+
+Json ToJson(const TransformSpec& spec);
+// Throws on unknown fields or kinds, sizes out of range and constructions this program lacks.
+TransformSpec TransformFromJson(const Json& json, const std::string& where);
+
+}  // namespace nibble

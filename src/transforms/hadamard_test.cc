@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transforms/hadamard.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "nibble/error.h"
+
+namespace nibble {
+namespace {
+
+using Dense = Matrix<long double>;
+
+Dense Kronecker(const Dense& a, const Dense& b) {
+  Dense product(a.rows * b.rows, a.cols * b.cols);
+  for (int64_t i = 0; i < product.rows; ++i) {
+    for (int64_t j = 0; j < product.cols; ++j) {
+      product.row(i)[j] = a.row(i / b.rows)[j / b.cols] * b.row(i % b.rows)[j % b.cols];
+    }
+  }
+  return product;
+}
+
+Dense Identity(int64_t n) {
+  Dense matrix(n, n);
+  for (int64_t i = 0; i < n; ++i) matrix.row(i)[i] = 1;
+  return matrix;
+}
+
+// M, by the definition in the header.
+Dense DenseTransform(const TransformSpec& spec) {
+  Dense matrix = Identity(spec.outer);
+  for (const HadamardFactor& factor : spec.factors) {
+    Dense h(factor.order, factor.order);
+    const std::span<const int8_t> entries = HadamardMatrix(factor);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      h.data[i] = entries[i] / std::sqrt(static_cast<long double>(factor.order));
+    }
+    matrix = Kronecker(matrix, h);
+  }
+  return Kronecker(matrix, Identity(spec.inner));
+}
+
+template <typename T>
+std::vector<T> RandomValues(size_t n, Rng& rng) {
+  std::vector<T> values(n);
+  for (T& value : values) value = static_cast<T>(rng.Normal());
+  return values;
+}
+
+Matrix<double> RandomMatrix(int64_t rows, int64_t cols, Rng& rng) {
+  Matrix<double> matrix(rows, cols);
+  matrix.data = RandomValues<double>(matrix.data.size(), rng);
+  return matrix;
+}
+
+// Every element is a sum of order() signed inputs times one scale. An input passes at most
+// operations() roundings of additions, one of the scale and one of the product, so the error is
+// below (operations + 2) eps / 2 (1 + small) sum |M| |x|; 1.01 covers the higher powers of eps and
+// the reference's own rounding.
+template <typename T>
+double Tolerance(const TransformSpec& spec, long double absolute_sum) {
+  return static_cast<double>(1.01L * (spec.operations() + 2) * std::numeric_limits<T>::epsilon() /
+                             2 * absolute_sum);
+}
+
+const std::vector<TransformSpec>& Specs() {
+  using enum HadamardKind;
+  static const std::vector<TransformSpec> specs = {
+      {.factors = {{2, kSylvester}}},
+      {.factors = {{64, kSylvester}}, .outer = 3},
+      {.factors = {{8, kSylvester}}, .outer = 2, .inner = 5},
+      {.factors = {{12, kPaley1}}},
+      {.factors = {{28, kPaley1}}, .inner = 16},
+      {.factors = {{36, kPaley2}, {4, kSylvester}}},
+      {.factors = {{20, kPaley1}, {12, kPaley1}, {2, kSylvester}}},
+      {.factors = {{12, kPaley1}, {20, kPaley1}}, .outer = 2, .inner = 3},
+      {.factors = {{92, kStored}, {8, kSylvester}}},
+      {.factors = {{172, kStored}}, .outer = 2, .inner = 2},
+      {.factors = {{188, kStored}, {4, kSylvester}}},
+      {.outer = 7},
+  };
+  return specs;
+}
+
+template <typename T>
+void ExpectMatchesDense(const TransformSpec& spec, Rng& rng) {
+  const Dense m = DenseTransform(spec);
+  ASSERT_EQ(m.rows, spec.width());
+  const std::vector<T> x = RandomValues<T>(static_cast<size_t>(m.rows), rng);
+  std::vector<T> y = x;
+  ApplyTransform(spec, y);
+  for (int64_t i = 0; i < m.rows; ++i) {
+    long double sum = 0, absolute_sum = 0;
+    for (int64_t j = 0; j < m.cols; ++j) {
+      sum += m.row(i)[j] * x[j];
+      absolute_sum += std::abs(m.row(i)[j] * x[j]);
+    }
+    ASSERT_NEAR(y[i], static_cast<double>(sum), Tolerance<T>(spec, absolute_sum))
+        << ToJson(spec).dump() << " element " << i;
+  }
+}
+
+TEST(TransformTest, MatchesTheDenseKroneckerProduct) {
+  Rng rng(1);
+  for (const TransformSpec& spec : Specs()) {
+    ExpectMatchesDense<double>(spec, rng);
+    ExpectMatchesDense<float>(spec, rng);
+  }
+}
+
+// Integers come out exactly where 1 / sqrt(order) is a power of 2, so nothing can hide behind a
+// tolerance: y = H x / 16 for order 256 and H = H_4 (x) H_64.
+TEST(TransformTest, ExactOnIntegers) {
+  const TransformSpec spec = {.factors = {{256, HadamardKind::kSylvester}}};
+  Rng rng(2);
+  std::vector<double> x(256);
+  for (double& value : x) value = static_cast<double>(rng.Below(2001)) - 1000;
+  std::vector<double> y = x;
+  ApplyTransform(spec, y);
+  const std::span<const int8_t> h = HadamardMatrix(spec.factors[0]);
+  for (int i = 0; i < 256; ++i) {
+    double sum = 0;
+    for (int j = 0; j < 256; ++j) sum += h[i * 256 + j] * x[j];
+    EXPECT_EQ(y[i], sum / 16);
+  }
+}
+
+TEST(TransformTest, RowsAreTransformedOneByOne) {
+  Rng rng(3);
+  for (const TransformSpec& spec : Specs()) {
+    Matrix<double> w = RandomMatrix(5, spec.width(), rng);
+    const Matrix<double> original = w;
+    ApplyTransformToRows(spec, w);
+    for (int64_t i = 0; i < w.rows; ++i) {
+      std::vector<double> row(original.row(i).begin(), original.row(i).end());
+      ApplyTransform(spec, row);
+      EXPECT_EQ(row, std::vector<double>(w.row(i).begin(), w.row(i).end()));
+    }
+  }
+}
+
+TEST(TransformTest, ColumnsAreTransformedOneByOne) {
+  Rng rng(4);
+  for (const TransformSpec& spec : Specs()) {
+    for (int64_t cols : {1, 7, 16, 37}) {
+      Matrix<double> w = RandomMatrix(spec.width(), cols, rng);
+      const Matrix<double> original = w;
+      ApplyTransformToColumns(spec, w);
+      for (int64_t j = 0; j < cols; ++j) {
+        std::vector<double> column;
+        for (int64_t i = 0; i < w.rows; ++i) column.push_back(original.row(i)[j]);
+        ApplyTransform(spec, column);
+        for (int64_t i = 0; i < w.rows; ++i) ASSERT_EQ(w.row(i)[j], column[i]);
+      }
+    }
+  }
+}
+
+// (W M^T) (M x) = W x, whether or not H is symmetric. Each of the two transforms perturbs its
+// vector by at most Tolerance (in the maximum norm, times the largest element), which the product
+// then sums over the width.
+TEST(TransformTest, InputTransformCancelsAgainstFoldedWeights) {
+  Rng rng(5);
+  for (const TransformSpec& spec : Specs()) {
+    const int64_t n = spec.width();
+    Matrix<double> w = RandomMatrix(3, n, rng);
+    std::vector<double> x = RandomValues<double>(static_cast<size_t>(n), rng);
+    std::vector<double> expected(3, 0);
+    for (int64_t i = 0; i < 3; ++i) {
+      for (int64_t j = 0; j < n; ++j) expected[i] += w.row(i)[j] * x[j];
+    }
+    ApplyTransformToRows(spec, w);
+    ApplyTransform(spec, x);
+    for (int64_t i = 0; i < 3; ++i) {
+      double sum = 0, norm_w = 0, norm_x = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        sum += w.row(i)[j] * x[j];
+        norm_w += w.row(i)[j] * w.row(i)[j];
+        norm_x += x[j] * x[j];
+      }
+      // |M| |x| has 2-norm at most sqrt(order) |x|; both dot products add n roundings.
+      const double norms = std::sqrt(norm_w * norm_x);
+      const double order = static_cast<double>(spec.order());
+      const double tolerance = 2 * Tolerance<double>(spec, std::sqrt(order) * norms) +
+                               static_cast<double>(n) * 0x1p-52 * norms;
+      EXPECT_NEAR(sum, expected[i], tolerance) << ToJson(spec).dump();
+    }
+  }
+}
+
+TEST(TransformTest, ResultsDoNotDependOnTheNumberOfThreads) {
+  Rng rng(6);
+  const TransformSpec spec = FullHadamard(1376);
+  const Matrix<double> w = RandomMatrix(1376, 50, rng);
+  std::vector<Matrix<double>> results;
+  for (int threads : {1, 3}) {
+    SetThreads(threads);
+    results.push_back(w);
+    ApplyTransformToColumns(spec, results.back());
+  }
+  SetThreads(0);
+  EXPECT_EQ(results[0].data, results[1].data);
+}
+
+TEST(FullHadamardTest, WholeWidthWhereItExists) {
+  for (int64_t n : {2, 12, 64, 14 * 64, 1376, 4864, 11008, 29568}) {
+    const TransformSpec spec = FullHadamard(n);
+    EXPECT_EQ(spec.factors, FactorHadamard(n));
+    EXPECT_EQ(spec.outer, 1);
+    EXPECT_EQ(spec.width(), n);
+  }
+  EXPECT_EQ(FullHadamard(11008).operations(), 172 + 6);
+}
+
+TEST(FullHadamardTest, BlocksWhereItDoesNot) {
+  const std::vector<std::array<int64_t, 2>> width_and_order = {
+      {13696, 128}, {6, 2}, {14, 2}, {428, 4}, {856, 8}, {1, 1}, {7, 1}, {2060, 20}};
+  for (const auto& [width, order] : width_and_order) {
+    const TransformSpec spec = FullHadamard(width);
+    EXPECT_EQ(spec.width(), width);
+    EXPECT_EQ(spec.order(), order) << width;
+    EXPECT_EQ(spec.identity(), order == 1);
+    EXPECT_EQ(spec.inner, 1);
+  }
+}
+
+TEST(TransformJson, RoundTrip) {
+  for (const TransformSpec& spec : Specs()) {
+    EXPECT_EQ(TransformFromJson(ParseJson(ToJson(spec).dump(), "test"), "test"), spec);
+  }
+  EXPECT_EQ(ToJson(FullHadamard(1376)).dump(),
+            R"({"factors":[{"order":172,"kind":"stored"},{"order":8,"kind":"sylvester"}],)"
+            R"("outer":1,"inner":1})");
+}
+
+TEST(TransformJson, RefusesWhatItCannotApply) {
+  const auto read = [](const std::string& factors, const std::string& rest) {
+    return TransformFromJson(ParseJson(R"({"factors":[)" + factors + "]," + rest + "}", "test"),
+                             "test");
+  };
+  const std::string ones = R"("outer":1,"inner":1)";
+  const std::string twelve = R"({"order":12,"kind":"paley1"})";
+  const std::string two = R"({"order":2,"kind":"sylvester"})";
+  EXPECT_EQ(read(twelve + "," + two, ones).order(), 24);
+
+  EXPECT_THROW(read(R"({"order":428,"kind":"stored"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":24,"kind":"paley2"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":12,"kind":"turyn"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":12.5,"kind":"paley1"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":-2,"kind":"sylvester"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":1,"kind":"sylvester"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":6,"kind":"sylvester"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":4611686018427387904,"kind":"sylvester"})", ones), Error);
+  EXPECT_THROW(read(R"({"order":12})", ones), Error);
+  EXPECT_THROW(read(R"({"order":12,"kind":"paley1","signs":1})", ones), Error);
+  EXPECT_THROW(read("12", ones), Error);
+  EXPECT_THROW(read(two + "," + twelve, ones), Error);
+  EXPECT_THROW(read(two + "," + two, ones), Error);
+  EXPECT_THROW(read(two, R"("outer":0,"inner":1)"), Error);
+  EXPECT_THROW(read(two, R"("outer":1,"inner":-1)"), Error);
+  EXPECT_THROW(read(two, R"("outer":-1,"inner":-1)"), Error);
+  EXPECT_THROW(read(two, R"("outer":1)"), Error);
+  EXPECT_THROW(read(two, ones + R"(,"scale":2)"), Error);
+  EXPECT_THROW(read(two, R"("outer":4294967296,"inner":4294967296)"), Error);
+  EXPECT_THROW(read(two, R"("outer":1,"inner":1073741824)"), Error);
+  std::string many = twelve;
+  for (int i = 0; i < 30; ++i) many += "," + twelve;
+  EXPECT_THROW(read(many, ones), Error);
+  EXPECT_THROW(TransformFromJson(Json::array(), "test"), Error);
+}
+
+}  // namespace
+}  // namespace nibble

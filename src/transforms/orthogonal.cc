@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transforms/orthogonal.h"
+
+#include <cblas.h>
+#include <lapacke.h>
+
+#include <utility>
+
+namespace nibble {
+
+Matrix<double> RandomOrthogonal(int64_t n, Rng& rng) {
+  Matrix<double> q(n, n);
+  for (double& value : q.data) value = rng.Normal();
+  const auto size = static_cast<lapack_int>(n);
+  std::vector<double> tau(static_cast<size_t>(n));
+  // Column-major to LAPACK, so the result is the transpose, which is as random.
+  lapack_int info = LAPACKE_dgeqrf(LAPACK_COL_MAJOR, size, size, q.data.data(), size, tau.data());
+  NIBBLE_CHECK(info == 0, "dgeqrf: {}", info);
+  std::vector<double> signs;
+  for (int64_t i = 0; i < n; ++i) signs.push_back(q.row(i)[i] < 0 ? -1.0 : 1.0);
+  info = LAPACKE_dorgqr(LAPACK_COL_MAJOR, size, size, size, q.data.data(), size, tau.data());
+  NIBBLE_CHECK(info == 0, "dorgqr: {}", info);
+  for (int64_t i = 0; i < n; ++i) {
+    for (double& value : q.row(i)) value *= signs[i];
+  }
+  return q;
+}
+
+void ResidualRotation::ApplyToRows(Matrix<double>& w) const {
+  const int64_t n = width();
+  NIBBLE_CHECK(w.cols == n, "{} vs {}", w.cols, n);
+  if (!dense.data.empty()) {
+    Matrix<double> product(w.rows, n);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, w.rows, n, n, 1.0, w.data.data(), n,
+                dense.data.data(), n, 0.0, product.data.data(), n);
+    w = std::move(product);
+    return;
+  }
+  NIBBLE_CHECK(static_cast<int64_t>(signs.size()) == n, "{} vs {}", signs.size(), n);
+  for (int64_t i = 0; i < w.rows; ++i) {
+    for (int64_t j = 0; j < n; ++j) w.row(i)[j] *= signs[j];
+  }
+  ApplyTransformToRows(hadamard, w);
+}
+
+void ResidualRotation::ApplyToColumns(Matrix<double>& w) const {
+  const int64_t n = width();
+  NIBBLE_CHECK(w.rows == n, "{} vs {}", w.rows, n);
+  if (!dense.data.empty()) {
+    Matrix<double> product(n, w.cols);
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, w.cols, n, 1.0, dense.data.data(), n,
+                w.data.data(), w.cols, 0.0, product.data.data(), w.cols);
+    w = std::move(product);
+    return;
+  }
+  NIBBLE_CHECK(static_cast<int64_t>(signs.size()) == n, "{} vs {}", signs.size(), n);
+  for (int64_t i = 0; i < n; ++i) {
+    for (double& value : w.row(i)) value *= signs[i];
+  }
+  ApplyTransformToColumns(hadamard, w);
+}
+
+}  // namespace nibble

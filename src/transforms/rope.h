@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables of the rotary position embedding (Su et al., RoFormer, 2021) for the half-split layout:
+// dimension i is paired with i + head_dim / 2 and rotated by position * frequency[i]. Every step is
+// rounded to fp32 where Hugging Face transformers rounds it, since at position 10000 one fp32 unit
+// in the last place of a frequency already turns a pair by a visible 0.0006.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+struct RopeSpec {
+  double theta = 10000;
+  int64_t head_dim = 0;          // dimensions that are rotated
+  std::string type = "default";  // "linear": positions / factor; "llama3": long waves / factor
+  double factor = 1;
+  // "llama3" only: waves shorter than original_context / high_freq_factor tokens stay, waves longer
+  // than original_context / low_freq_factor are stretched by factor, between them both are blended.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_context = 8192;
+};
+
+struct RopeTable {
+  Matrix<float> cos, sin;  // [positions, head_dim / 2]
+};
+
+// Throws on a type this version does not know and on numbers out of range.
+RopeTable BuildRope(const RopeSpec& spec, int64_t positions);
+
+}  // namespace nibble

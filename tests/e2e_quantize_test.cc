@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a model to a checkpoint and its perplexity: formats, repeatability, interruption.
+#include <cmath>
+
+#include "base/rng.h"
+#include "tests/e2e_testing.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// GPTQ on little text; every run of it takes part in comparisons of bytes.
+const Arguments kGptq = {"--calib-windows", "4", "--context", "128"};
+
+class QuantizeVerb : public EndToEnd {
+ protected:
+  Arguments Command(const std::string& out) const {
+    return Arguments{"quantize", small_, "-o", Path(out)} + kGptq;
+  }
+  Process Start(const std::string& out) const {
+    return Process(Arguments{NIBBLE_PROGRAM} + Command(out), "", {});
+  }
+  bool Exists(const std::string& name) const { return fs::exists(Path(name)); }
+};
+
+TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
+  const std::string out = Path("out");
+  const Result quantize = Nibble({"quantize", kTiny, "-o", out, "--rounding", "rtn", "--json"});
+  ASSERT_EQ(quantize.code, 0) << quantize.err;
+  const Json report = quantize.json();
+  EXPECT_EQ(report["layers"].size(), 6u);
+  // Codes of 4 bits and one fp32 scale per row of 256 or 688.
+  EXPECT_GT(report["bits_per_weight"], 4 + 32.0 / 688);
+  EXPECT_LT(report["bits_per_weight"], 4 + 32.0 / 256);
+
+  // The integers against their decoded values in fp32: both compute the same function but for fp32
+  // rounding, which now and then moves a 4-bit code, which moves later ones. So the two are not
+  // equal, but closer to each other than to the unquantized model.
+  const Json twin = Eval("kl", out, {"--reference", out, "--decoded"});
+  const Json source = Eval("kl", out, {"--reference", kTiny});
+  const double kl = twin["kl_mean"], tokens = twin["tokens"];
+  EXPECT_LT(kl, source["kl_mean"]);
+  // A text's log-likelihood ratio of two close models has mean -KL and variance 2 KL per token.
+  const double change = std::log(twin["perplexity"].get<double>()) -
+                        std::log(twin["reference_perplexity"].get<double>());
+  EXPECT_LT(std::fabs(change), kl + 4 * std::sqrt(2 * kl / tokens));
+  // 4 bits cost this model about a fifth of its perplexity.
+  EXPECT_LT(source["perplexity"], 1.5 * source["reference_perplexity"].get<double>());
+  EXPECT_GT(source["top1_agreement"], 0.5);
+
+  const Result inspect = Nibble({"inspect", out, "--kernels", "--verify"});
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  for (const char* text : {"files as written", "layers.*.down", "kernels on", "512 tokens"}) {
+    EXPECT_THAT(inspect.out, HasSubstr(text));
+  }
+  EXPECT_EQ(Nibble({"inspect", out, "--json"}).json()["plan"]["provenance"]["recipe"], "quarot");
+  const Result text = Nibble({"generate", out, "--prompt", "The", "--max-tokens", "8", "--json"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.json()["completion_tokens"], 8);
+  const Result chat = Nibble({"chat", out, "--max-tokens", "8"}, "hello\nmore\n");
+  EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_EQ(Nibble({"quantize", out, "-o", Path("twice")}).code, 2) << "quantized already";
+
+  // One byte changed on the way is found.
+  const std::string shard = out + "/layer-00002.safetensors";
+  std::string bytes = Slurp(shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  Spill(shard, bytes);
+  const Result damaged = Nibble({"inspect", out, "--verify"});
+  EXPECT_EQ(damaged.code, 1);
+  EXPECT_THAT(damaged.err, HasSubstr("layer-00002.safetensors"));
+}
+
+TEST_F(QuantizeVerb, DryRunWritesNothing) {
+  const Result r = Nibble(Command("out") + Arguments{"--dry-run", "--json"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.json()["plan"]["linears"].size(), 3u * 7 + 1);
+  EXPECT_FALSE(Exists("out") || Exists("out.partial"));
+}
+
+TEST_F(QuantizeVerb, GptqFitsItsCalibrationBetterThanRounding) {
+  const Json gptq = Quantize("gptq", kGptq);
+  // So much damping leaves next to nothing of the Hessian but a multiple of the identity, with
+  // which GPTQ is rounding to nearest; the errors are measured on the same text.
+  const Json nearest = Quantize("nearest", kGptq + Arguments{"--damp", "10"});
+  ASSERT_EQ(gptq["layers"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    const Json& errors = gptq["layers"][i]["relative_errors"];
+    ASSERT_EQ(errors.size(), 7u);
+    for (const auto& [role, error] : errors.items()) {
+      EXPECT_GT(error, 0);
+      EXPECT_LT(error, nearest["layers"][i]["relative_errors"][role]) << i << " " << role;
+    }
+  }
+}
+
+TEST_F(QuantizeVerb, ThreadsDoNotChangeAByte) {
+  Quantize("one", kGptq + Arguments{"--threads", "1"});
+  Quantize("two", kGptq + Arguments{"--threads", "2"});
+  ExpectSameFiles("one", "two");
+}
+
+TEST_F(QuantizeVerb, AnExistingOutputIsReplacedOnlyByForce) {
+  const Arguments nearest = {"--rounding", "rtn", "--w-clip", "1"};
+  Quantize("out", nearest);
+  const auto before = Files("out");
+  const Arguments again = Arguments{"quantize", small_, "-o", Path("out")} + nearest;
+  const Result refused = Nibble(again + Arguments{"--w-bits", "8"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(Path("out")), HasSubstr("--force")));
+  EXPECT_EQ(Files("out"), before);
+  EXPECT_EQ(Nibble(again + Arguments{"--w-bits", "8", "--force"}).code, 0);
+  EXPECT_NE(Files("out").at("config.json"), before.at("config.json"));
+  EXPECT_FALSE(Exists("out.partial"));
+  // A directory that is something else is nobody's to remove.
+  fs::create_directories(Path("home"));
+  Spill(Path("home/thesis"), "text");
+  EXPECT_EQ(Nibble(Arguments{"quantize", small_, "-o", Path("home"), "--force"} + nearest).code, 1);
+  EXPECT_EQ(Slurp(Path("home/thesis")), "text");
+}
+
+TEST_F(QuantizeVerb, KilledAtAnyMomentItResumesToTheSameBytes) {
+  const auto start = std::chrono::steady_clock::now();
+  Quantize("whole", kGptq);
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - start;
+  Rng rng(static_cast<uint64_t>(start.time_since_epoch().count()));
+  for (int kills = 0; kills < 4 && !Exists("out"); ++kills) {
+    Process process(Arguments{NIBBLE_PROGRAM} + Command("out") + Arguments{"--resume"}, "", {});
+    std::this_thread::sleep_for(rng.Uniform() * whole);
+    process.Signal(SIGKILL);
+    process.Wait();
+  }
+  if (!Exists("out")) Quantize("out", kGptq + Arguments{"--resume"});
+  ExpectSameFiles("whole", "out");
+  EXPECT_FALSE(Exists("out.partial"));
+}
+
+TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
+  Quantize("whole", kGptq);
+  Process process = Start("out");
+  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/layer-00000.safetensors"); }));
+  process.Signal(SIGINT);
+  const Result stopped = process.Wait();
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("--resume"));
+  EXPECT_FALSE(Exists("out"));
+
+  const Result again = Nibble(Command("out"));
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.err, AllOf(HasSubstr("out.partial"), HasSubstr("--resume")));
+  const Result other = Nibble(Command("out") + Arguments{"--resume", "--seed", "1"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("out.partial"), HasSubstr("seed")));
+  const Json report = Quantize("out", kGptq + Arguments{"--resume"});
+  EXPECT_GE(report["resumed_layers"], 1);
+  ExpectSameFiles("whole", "out");
+}
+
+TEST_F(QuantizeVerb, TheSecondOfTwoWritersIsRefused) {
+  Process first = Start("out");
+  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/provenance.json"); }));
+  first.Signal(SIGSTOP);  // holds its lock for as long as the second one needs
+  const Result second = Nibble(Command("out") + Arguments{"--resume"});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.err, AllOf(HasSubstr("out.partial"), HasSubstr("in use by another")));
+  first.Signal(SIGCONT);
+  const Result done = first.Wait();
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_TRUE(Exists("out/manifest.json"));
+}
+
+TEST_F(QuantizeVerb, InstructionSetsAgree) {
+  // 8 bits: a code moved by another order of fp32 sums weighs little, unlike one of 4 bits.
+  Quantize("out", {"--rounding", "rtn", "--a-bits", "8", "--kv-bits", "8"});
+  double reference = 0;
+  for (const char* isa : {"ref", "avx2", "avx512", "amx"}) {
+    const std::string setting = "NIBBLE_ISA=" + std::string(isa);
+    const Result supported = Nibble({"inspect", small_}, "", {setting});
+    if (supported.code == 2) continue;
+    const double perplexity = Eval("ppl", Path("out"), {}, {setting})["perplexity"];
+    if (reference == 0) reference = perplexity;
+    EXPECT_NEAR(perplexity / reference, 1, 0.005) << isa;
+  }
+}
+
+struct Formats {
+  const char* name;
+  Arguments options;
+};
+
+class EveryFormat : public EndToEnd, public testing::WithParamInterface<Formats> {};
+
+TEST_P(EveryFormat, QuantizesAndEvaluates) {
+  Quantize("out", GetParam().options);
+  // The fast kernels and the decoded model in fp32, both finite and alike.
+  const Json r = Eval("kl", Path("out"), {"--reference", Path("out"), "--decoded"});
+  EXPECT_TRUE(std::isfinite(r["perplexity"].get<double>()));
+  EXPECT_TRUE(std::isfinite(r["reference_perplexity"].get<double>()));
+  std::cout << r.dump() << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, EveryFormat,
+    testing::Values(
+        Formats{"w2_k2_v3",
+                {"--rounding", "rtn", "--w-bits", "2", "--w-asym", "--a-bits", "16", "--k-bits",
+                 "2", "--v-bits", "3", "--group", "32"}},
+        Formats{"w3_a8_k3_v4_random",
+                {"--rounding", "rtn", "--w-bits", "3", "--w-group", "128", "--a-bits", "8",
+                 "--k-bits", "3", "--v-bits", "4", "--rotation", "random"}},
+        Formats{"w4_a4_asym_g64",
+                {"--rounding", "rtn", "--w-asym", "--a-asym", "--group", "64", "--kv-group", "32"}},
+        Formats{"w4_a4_gptq",
+                {"--act-order", "--gptaq", "0.5", "--calib-quantized", "--calib-windows", "2",
+                 "--context", "96"}},
+        Formats{"w16_a16_kv16", {"--w-bits", "16", "--a-bits", "16", "--kv-bits", "16"}},
+        Formats{"w4_a4_k4_v4_none", {"--rounding", "rtn", "--rotation", "none"}},
+        Formats{"w5_a6_k5_v6",
+                {"--rounding", "rtn", "--w-bits", "5", "--a-bits", "6", "--k-bits", "5", "--v-bits",
+                 "6"}},
+        Formats{"w6_a4g32_k6_v7_sym",
+                {"--rounding", "rtn", "--w-bits", "6", "--w-group", "128", "--a-group", "32",
+                 "--k-bits", "6", "--v-bits", "7", "--kv-sym"}},
+        Formats{"w7_k7_v8",
+                {"--rounding", "rtn", "--w-bits", "7", "--w-asym", "--a-bits", "16", "--k-bits",
+                 "7", "--v-bits", "8"}},
+        Formats{"w8_a8_k8_v16",
+                {"--rounding", "rtn", "--w-bits", "8", "--w-asym", "--a-bits", "8", "--a-asym",
+                 "--k-bits", "8", "--v-bits", "16"}},
+        Formats{"w16_a4_v2_none",
+                {"--rotation", "none", "--w-bits", "16", "--k-bits", "16", "--v-bits", "2"}},
+        Formats{"w3_gptq_asym_g128",
+                {"--w-bits", "3", "--w-asym", "--w-group", "128", "--a-bits", "16", "--kv-bits",
+                 "16", "--calib-windows", "2", "--context", "96"}}),
+    [](const auto& format) { return std::string(format.param.name); });
+
+}  // namespace
+}  // namespace nibble

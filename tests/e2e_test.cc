@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program on a model as it is: help, tokens, text, perplexity, and what bad input leads to.
+#include "tests/e2e_testing.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(CommandLine, VersionHelpAndWrongUsage) {
+  const Result version = Nibble({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_THAT(version.out, testing::MatchesRegex("nibble [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_EQ(Nibble({"--help"}).code, 0);
+  EXPECT_EQ(Nibble({}).code, 2);
+  EXPECT_EQ(Nibble({"fly"}).code, 2);
+  EXPECT_EQ(Nibble({"inspect"}).code, 2);
+  EXPECT_EQ(Nibble({"inspect", kTiny, "--frobnicate"}).code, 2);
+  EXPECT_EQ(Nibble({"quantize", kTiny, "--w-bits", "9", "-o", "x"}).code, 2);
+  EXPECT_EQ(Nibble({"generate", kTiny, "--prompt", "a", "--device", "abacus"}).code, 2);
+}
+
+// Every example of a --help must at least be an accepted command line: it fails, here, because
+// there is no such model (1), not because of its options (2).
+TEST(CommandLine, EveryVerbShowsAnExampleThatParses) {
+  const Arguments verbs[] = {{"quantize"}, {"eval"},  {"eval", "ppl"},      {"eval", "kl"},
+                             {"generate"}, {"chat"},  {"tokenize"},         {"detokenize"},
+                             {"inspect"},  {"bench"}, {"bench", "prefill"}, {"bench", "decode"}};
+  for (const Arguments& verb : verbs) {
+    const Result help = Nibble(verb + Arguments{"--help"});
+    EXPECT_EQ(help.code, 0);
+    std::istringstream lines(help.out.substr(std::min(help.out.size(), help.out.find("Example:"))));
+    int examples = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("  nibble ")) continue;
+      ++examples;
+      const std::string command = "cd /; exec " NIBBLE_PROGRAM + line.substr(8);
+      const Result r = Process({"/bin/sh", "-c", command}, "", {}).Wait();
+      EXPECT_EQ(r.code, 1) << line << "\n" << r.err;
+    }
+    EXPECT_GT(examples, 0) << help.out;
+  }
+}
+
+TEST(CommandLine, TokensAndBack) {
+  const std::string text = "The river, 1234 times: na\u00efve \u6c34 \U0001F600\n\n  end ";
+  const Result ids = Nibble({"tokenize", kTiny, "--text", text, "--no-special"});
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  const std::string list = ids.out.substr(0, ids.out.size() - 1);
+  EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", list}).out, text + "\n");
+  EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", list, "--json"}).json()["text"], text);
+  // BOS in front unless told otherwise; --file reads the same text.
+  EXPECT_EQ(Nibble({"tokenize", kTiny, "--text", text}).out, "0," + ids.out);
+  const std::string file = testing::TempDir() + "/nibble_e2e_text";
+  Spill(file, text);
+  EXPECT_EQ(Nibble({"tokenize", kTiny, "--file", file, "--no-special"}).out, ids.out);
+  fs::remove(file);
+  EXPECT_EQ(Nibble({"tokenize", kTiny}).code, 2);
+  EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", "4096"}).code, 2);
+}
+
+TEST(GenerateVerb, TextAndIdsGiveTheSameContinuation) {
+  const Arguments generate = {"generate", kTiny, "--max-tokens", "12"};
+  const Result r = Nibble(generate + Arguments{"--prompt", "The river", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json text = r.json();
+  EXPECT_EQ(text["completion_tokens"], 12);
+  EXPECT_EQ(text["token_ids"].size(), 12u);
+  std::string ids = Nibble({"tokenize", kTiny, "--text", "The river"}).out;
+  ids.pop_back();
+  const Json same = Nibble(generate + Arguments{"--prompt-ids", ids, "--json"}).json();
+  EXPECT_EQ(same["token_ids"], text["token_ids"]);
+  EXPECT_EQ(same["prompt_tokens"], text["prompt_tokens"]);
+  // Without --json the text alone is on standard output.
+  const Result plain = Nibble(generate + Arguments{"--prompt", "The river"});
+  EXPECT_EQ(plain.out, text["text"].get<std::string>() + "\n");
+  EXPECT_THAT(plain.err, HasSubstr("12 tokens written"));
+}
+
+TEST(GenerateVerb, SamplingIsRepeatable) {
+  const auto sample = [](const std::string& seed) {
+    return Nibble({"generate", kTiny, "--prompt", "", "--max-tokens", "12", "--temperature", "1",
+                   "--seed", seed, "--json"})
+        .json()["token_ids"];
+  };
+  EXPECT_EQ(sample("1"), sample("1"));
+  EXPECT_NE(sample("1"), sample("2"));
+}
+
+TEST(GenerateVerb, PromptsOfUnusualSize) {
+  const Result empty = Nibble({"generate", kTiny, "--prompt", "", "--max-tokens", "4", "--json"});
+  ASSERT_EQ(empty.code, 0) << empty.err;
+  EXPECT_EQ(empty.json()["prompt_tokens"], 1);  // BOS
+  std::string ids = "0";
+  for (int i = 1; i < 1024; ++i) ids += "," + std::to_string(i);
+  const Result full =
+      Nibble({"generate", kTiny, "--prompt-ids", ids, "--max-tokens", "4", "--json"});
+  ASSERT_EQ(full.code, 0) << full.err;
+  EXPECT_EQ(full.json()["completion_tokens"], 1) << "the context is full";
+  const Result beyond = Nibble({"generate", kTiny, "--prompt-ids", ids + ",7"});
+  EXPECT_EQ(beyond.code, 2);
+  EXPECT_THAT(beyond.err, AllOf(HasSubstr("1025 tokens"), HasSubstr("context is 1024")));
+}
+
+TEST(GenerateVerb, ExactlyOnePrompt) {
+  for (const Arguments& prompt : {Arguments{}, Arguments{"--prompt", "a", "--prompt-ids", "1"}}) {
+    const Result r = Nibble(Arguments{"generate", kTiny} + prompt);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_THAT(r.err, HasSubstr("--prompt TEXT or --prompt-ids"));
+  }
+  EXPECT_EQ(Nibble({"generate", kTiny, "--prompt-ids", "4096"}).code, 2);
+  EXPECT_EQ(Nibble({"generate", kTiny, "--prompt-ids=-1"}).code, 2);
+}
+
+std::string Trim(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \n\t\r");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \n\t\r") - begin + 1);
+}
+
+// The sample's template: <|role|>\ncontent\n for each message, then <|assistant|>\n.
+TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
+  const Result chat = Nibble({"chat", kTiny, "--max-tokens", "8", "--json"}, "hello\nmore\n");
+  ASSERT_EQ(chat.code, 0) << chat.err;
+  std::istringstream lines(chat.out);
+  std::string first, second, rest;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  EXPECT_FALSE(std::getline(lines, rest)) << rest;
+  const Json a = ParseJson(first, "turn 1"), b = ParseJson(second, "turn 2");
+  const auto generate = [](const std::string& prompt) {
+    return Nibble({"generate", kTiny, "--max-tokens", "8", "--json", "--prompt", prompt})
+        .json()["token_ids"];
+  };
+  const std::string turn1 = "<|user|>\nhello\n<|assistant|>\n";
+  EXPECT_EQ(a["token_ids"], generate(turn1));
+  EXPECT_EQ(b["token_ids"],
+            generate(turn1 + Trim(a["text"]) + "\n<|user|>\nmore\n<|assistant|>\n"));
+}
+
+TEST(EvalVerb, PerplexityFieldsFitTogether) {
+  const Arguments eval = {"eval",      "ppl", kTiny,       "--text", kEvaluationText,
+                          "--windows", "2",   "--context", "256"};
+  const Result r = Nibble(eval + Arguments{"--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json json = r.json();
+  EXPECT_EQ(json["tokens"], 2 * 255);
+  EXPECT_EQ(json["windows"], 2);
+  EXPECT_EQ(json["context"], 256);
+  EXPECT_DOUBLE_EQ(json["perplexity"], std::exp(json["nll"].get<double>()));
+  // Text of the model itself: far below the 4096 of a model that knows nothing.
+  EXPECT_LT(json["perplexity"], 100);
+  EXPECT_THAT(Nibble(eval).out,
+              StartsWith(fmt::format("perplexity  {:.4f}\n", json["perplexity"].get<double>())));
+  for (const char* context : {"1", "1025"}) {
+    EXPECT_EQ(Nibble({"eval", "ppl", kTiny, "--text", kEvaluationText, "--context", context}).code,
+              2);
+  }
+}
+
+TEST(EvalVerb, InstructionSetIsChecked) {
+  const Result r = Nibble({"inspect", kTiny}, "", {"NIBBLE_ISA=bogus"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("NIBBLE_ISA=bogus"), HasSubstr("avx2")));
+}
+
+class BadInput : public EndToEnd {
+ protected:
+  // Exit 1, one line on standard error with these words, nothing written.
+  void Expect(const Arguments& arguments, const std::vector<std::string>& words) const {
+    const Result r = Nibble(arguments);
+    EXPECT_EQ(r.code, 1) << r.err;
+    EXPECT_EQ(r.out, "");
+    EXPECT_THAT(r.err, StartsWith("nibble: "));
+    EXPECT_EQ(r.err.find('\n'), r.err.size() - 1) << r.err;
+    for (const std::string& word : words) EXPECT_THAT(r.err, HasSubstr(word));
+    EXPECT_FALSE(fs::exists(Path("out"))) << r.err;
+    EXPECT_FALSE(fs::exists(Path("out.partial"))) << r.err;
+  }
+  Arguments QuantizeArguments(const std::string& rotation = "hadamard") const {
+    return {"quantize", small_, "-o", Path("out"), "--rounding", "rtn", "--rotation", rotation};
+  }
+  std::string weights() const { return small_ + "/model.safetensors"; }
+};
+
+TEST_F(BadInput, TruncatedWeights) {
+  fs::resize_file(weights(), fs::file_size(weights()) - 100);
+  Expect(QuantizeArguments(), {"model.safetensors", "truncated"});
+  Expect({"generate", small_, "--prompt", "a"}, {"model.safetensors", "truncated"});
+}
+
+TEST_F(BadInput, NanIsNamedByItsTensor) {
+  const std::string tensor = "model.layers.0.mlp.up_proj.weight";
+  RawTensors raw = RawTensors::Read(weights());
+  const size_t at = raw.header[tensor]["data_offsets"][0].get<size_t>() + 2 * 1000;
+  raw.data.replace(at, 2, "\xC0\x7F");  // bf16 NaN
+  raw.Write(weights());
+  Expect(QuantizeArguments(), {tensor, "1 of 98304 values"});
+  Expect(QuantizeArguments("none"), {tensor, "1 of 98304 values"});
+}
+
+TEST_F(BadInput, UnknownElementType) {
+  RawTensors raw = RawTensors::Read(weights());
+  raw.header["model.norm.weight"]["dtype"] = "F8_E4M3";
+  raw.Write(weights());
+  Expect(QuantizeArguments(), {"model.norm.weight", "F8_E4M3"});
+}
+
+TEST_F(BadInput, MissingFiles) {
+  fs::remove(small_ + "/tokenizer.json");
+  Expect({"generate", small_, "--prompt", "a"}, {"tokenizer.json"});
+  Expect({"quantize", small_, "-o", Path("out"), "--calib", kEvaluationText}, {"tokenizer.json"});
+  Expect({"quantize", small_, "-o", Path("out"), "--calib", Path("absent")}, {Path("absent")});
+  Expect({"eval", "ppl", kTiny, "--text", Path("absent")}, {Path("absent")});
+  fs::remove(small_ + "/config.json");
+  Expect(QuantizeArguments(), {"config.json"});
+  Expect({"inspect", Path("absent")}, {Path("absent"), "no such model directory"});
+}
+
+TEST_F(BadInput, UnwritableOutput) {
+  Spill(Path("file"), "");
+  Expect({"quantize", small_, "-o", Path("file/out"), "--rounding", "rtn"}, {Path("file/out")});
+  EXPECT_EQ(Slurp(Path("file")), "");
+}
+
+TEST_F(BadInput, IndexThatPointsOutside) {
+  fs::rename(weights(), Path("model.safetensors"));
+  const Json index = {{"weight_map", {{"model.norm.weight", "../model.safetensors"}}}};
+  Spill(small_ + "/model.safetensors.index.json", index.dump());
+  Expect(QuantizeArguments(), {"../model.safetensors", "not a plain file name"});
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running the program as a user does, and a small model made from samples/tiny by the letter of the
+// safetensors format (independent of the program's own reader and writer).
+#pragma once
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "base/json.h"
+#include "io/io_testing.h"
+
+namespace nibble {
+
+inline const std::string kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
+inline const std::string kEvaluationText = NIBBLE_SOURCE_DIR "/samples/evaluation.txt";
+
+using Arguments = std::vector<std::string>;
+
+inline Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+inline std::string Slurp(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+inline void Spill(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+struct Result {
+  int code = -1;  // 128 + signal for a killed process, as in shells
+  std::string out, err;
+
+  Json json() const { return ParseJson(out, "standard output"); }
+};
+
+// A running process; what it writes is collected in files, so that no pipe can fill up.
+class Process {
+ public:
+  // `environment`: NAME=VALUE on top of this process's.
+  Process(const Arguments& arguments, const std::string& input, const Arguments& environment) {
+    std::string name = (std::filesystem::temp_directory_path() / "nibble_run_XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    files_ = name;
+    Spill(files_ / "in", input);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    const char* names[] = {"in", "out", "err"};
+    for (int fd = 0; fd < 3; ++fd) {
+      posix_spawn_file_actions_addopen(&actions, fd, (files_ / names[fd]).c_str(),
+                                       fd == 0 ? O_RDONLY : O_WRONLY | O_CREAT, 0600);
+    }
+    std::vector<char*> argv, env;
+    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+    for (const std::string& e : environment) env.push_back(const_cast<char*>(e.c_str()));
+    for (char** e = environ; *e != nullptr; ++e) env.push_back(*e);  // the first one of a name wins
+    argv.push_back(nullptr);
+    env.push_back(nullptr);
+    if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), env.data()) != 0) {
+      throw std::runtime_error(arguments[0] + " does not start");
+    }
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() {
+    if (pid_ > 0) {
+      Signal(SIGKILL);
+      Wait();
+    }
+    std::filesystem::remove_all(files_);
+  }
+
+  void Signal(int signal) const { kill(pid_, signal); }
+
+  Result Wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), Slurp(files_ / "out"),
+            Slurp(files_ / "err")};
+  }
+
+ private:
+  std::filesystem::path files_;
+  pid_t pid_ = -1;
+};
+
+inline Result Nibble(const Arguments& arguments, const std::string& input = "",
+                     const Arguments& environment = {}) {
+  return Process(Arguments{NIBBLE_PROGRAM} + arguments, input, environment).Wait();
+}
+
+// Looks every millisecond, for at most a minute.
+template <typename Condition>
+bool WaitUntil(Condition condition) {
+  for (int i = 0; i < 60'000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// Header and data of a safetensors file: u64 length, JSON, bytes.
+struct RawTensors {
+  Json header;
+  std::string data;
+
+  static RawTensors Read(const std::string& path) {
+    const std::string bytes = Slurp(path);
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof(length));
+    return {ParseJson(bytes.substr(8, length), path), bytes.substr(8 + length)};
+  }
+  void Write(const std::string& path) const { Spill(path, FileOf(header.dump(), 0) + data); }
+};
+
+// The first 3 layers of samples/tiny with 384 of their 688 inner channels: a model in every
+// respect (though not a good one) that quantizes in half a second and that groups of 128 divide.
+inline void MakeSmallModel(const std::string& directory) {
+  constexpr size_t kHidden = 256, kOldInner = 688, kInner = 384, kBytes = 2;  // bf16
+  constexpr int kLayers = 3;
+  const RawTensors tiny = RawTensors::Read(kTiny + "/model.safetensors");
+  RawTensors small = {.header = Json::object()};
+  for (const auto& [name, entry] : tiny.header.items()) {
+    if (!entry.contains("data_offsets")) continue;
+    if (name.starts_with("model.layers.") && name[std::strlen("model.layers.")] - '0' >= kLayers) {
+      continue;
+    }
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    std::string bytes = tiny.data.substr(begin, end - begin);
+    Json shape = entry["shape"];
+    if (name.find("gate_proj") != std::string::npos || name.find("up_proj") != std::string::npos) {
+      bytes.resize(kInner * kHidden * kBytes);
+      shape[0] = kInner;
+    } else if (name.find("down_proj") != std::string::npos) {
+      std::string columns;
+      for (size_t row = 0; row < kHidden; ++row) {
+        columns += bytes.substr(row * kOldInner * kBytes, kInner * kBytes);
+      }
+      bytes = columns;
+      shape[1] = kInner;
+    }
+    const size_t at = small.data.size();
+    small.data += bytes;
+    small.header[name] = {
+        {"dtype", entry["dtype"]}, {"shape", shape}, {"data_offsets", {at, at + bytes.size()}}};
+  }
+  std::filesystem::create_directories(directory);
+  small.Write(directory + "/model.safetensors");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    std::filesystem::copy_file(kTiny + "/" + name, directory + "/" + name);
+  }
+  Json config = ParseJson(Slurp(kTiny + "/config.json"), "config.json");
+  config["num_hidden_layers"] = kLayers;
+  config["intermediate_size"] = kInner;
+  Spill(directory + "/config.json", config.dump());
+}
+
+// A fresh directory with the small model in it.
+class EndToEnd : public TemporaryDirectoryTest {
+ protected:
+  void SetUp() override {
+    TemporaryDirectoryTest::SetUp();
+    small_ = Path("small");
+    MakeSmallModel(small_);
+  }
+
+  // Quantizes the small model; the JSON report.
+  Json Quantize(const std::string& out, const Arguments& options) const {
+    const Result r = Nibble(Arguments{"quantize", small_, "-o", Path(out), "--json"} + options);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.json() : Json();
+  }
+
+  // `eval VERB MODEL` on the first windows of the evaluation text.
+  Json Eval(const std::string& verb, const std::string& model, const Arguments& options = {},
+            const Arguments& environment = {}) const {
+    const Result r = Nibble(Arguments{"eval", verb, model, "--text", kEvaluationText, "--json",
+                                      "--windows", "2", "--context", "128"} +
+                                options,
+                            "", environment);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.json() : Json();
+  }
+
+  // Name and content of every file.
+  std::map<std::string, std::string> Files(const std::string& directory) const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(Path(directory))) {
+      files[entry.path().filename().string()] = Slurp(entry.path());
+    }
+    return files;
+  }
+
+  void ExpectSameFiles(const std::string& a, const std::string& b) const {
+    const auto left = Files(a), right = Files(b);
+    EXPECT_EQ(left.size(), right.size());
+    for (const auto& [name, bytes] : left) {
+      EXPECT_TRUE(right.contains(name) && right.at(name) == bytes) << b << "/" << name;
+    }
+  }
+
+  std::string small_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails on source files over 500 lines (800 for tests) and on links in documents that lead nowhere."""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAX_LINES, MAX_TEST_LINES = 500, 800
+
+
+def tracked(*patterns):
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in names.split("\n") if name and (ROOT / name).exists()]
+
+
+def check_sizes():
+    errors = []
+    for path in tracked("*.cc", "*.h", "*.py"):
+        lines = len(path.read_text().splitlines())
+        limit = MAX_TEST_LINES if "test" in path.name else MAX_LINES
+        if lines > limit:
+            errors.append(f"{path.relative_to(ROOT)}: {lines} lines, at most {limit}")
+    return errors
+
+
+def anchors(text):
+    """GitHub's anchors of the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def check_links():
+    errors = []
+    for path in tracked("*.md"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            destination = (path.parent / file) if file else path
+            if not destination.exists():
+                errors.append(f"{path.relative_to(ROOT)}: link to {target}, which does not exist")
+            elif anchor and anchor not in anchors(destination.read_text()):
+                errors.append(f"{path.relative_to(ROOT)}: no heading for {target}")
+    return errors
+
+
+def main():
+    errors = check_sizes() + check_links()
+    print("\n".join(errors), end="\n" if errors else "")
+    sys.exit(1 if errors else 0)
+
+
+main()
