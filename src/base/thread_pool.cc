@@ -30,6 +30,8 @@ void Pause() {
 #endif
 }
 
+// A job ends when its tasks are done, not when every worker has looked at it: a worker whose core
+// is busy with another process holds nobody up as long as it has not taken a task.
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -47,67 +49,75 @@ class Pool {
 
   void Run(size_t count, const std::function<void(size_t)>& task) {
     const std::lock_guard<std::mutex> one_job_at_a_time(run_mutex_);
+    NIBBLE_CHECK(count <= UINT32_MAX, "{} tasks", count);
+    // No worker can hold a task of the last job, so these may change before the ticket does.
     task_ = &task;
-    count_ = count;
-    next_ = 0;
+    count_ = static_cast<uint32_t>(count);
+    done_ = 0;
     error_ = nullptr;
-    busy_ = static_cast<int>(workers_.size());
-    job_number_.fetch_add(1, std::memory_order_release);
-    job_number_.notify_all();
-    Drain();
-    for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; ++spin) {
-      if (spin < kSpins) {
-        Pause();
-      } else {
-        const int busy = busy_.load(std::memory_order_acquire);
-        if (busy != 0) busy_.wait(busy);
-      }
+    const uint32_t job = job_number_.load(std::memory_order_relaxed) + 1;
+    ticket_.store(uint64_t{job} << 32);
+    job_number_.store(job);
+    if (sleepers_.load() != 0) job_number_.notify_all();
+    Drain(job);
+    for (int spin = 0;; ++spin) {
+      const uint32_t done = done_.load(std::memory_order_acquire);
+      if (done == count_) break;
+      spin < kSpins ? Pause() : done_.wait(done);
     }
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
-  static constexpr int kSpins = 2000;  // some tens of microseconds
+  static constexpr int kSpins = 1000;  // some tens of microseconds
 
-  void Drain() {
+  // Takes tasks of `job` until none is left. The ticket holds job number and next task together, so
+  // a late worker cannot take a task of another job than the one it read task_ and count_ for.
+  void Drain(uint32_t job) {
     inside_task = true;
-    for (size_t i = next_++; i < count_; i = next_++) {
+    uint64_t ticket = ticket_.load();
+    while (static_cast<uint32_t>(ticket >> 32) == job) {
+      const std::function<void(size_t)>* task = task_.load();
+      const uint32_t count = count_.load(), index = static_cast<uint32_t>(ticket);
+      if (index >= count) break;
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
       try {
-        (*task_)(i);
+        (*task)(index);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(error_mutex_);
         if (!error_) error_ = std::current_exception();
       }
+      if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) done_.notify_all();
+      ticket = ticket_.load();
     }
     inside_task = false;
   }
 
   void Work() {
-    uint64_t seen = 0;
+    uint32_t seen = 0;
     while (true) {
-      for (int spin = 0; job_number_.load(std::memory_order_acquire) == seen; ++spin) {
+      for (int spin = 0; job_number_.load() == seen; ++spin) {
         if (spin < kSpins) {
           Pause();
-        } else {
-          job_number_.wait(seen);
+          continue;
         }
+        sleepers_.fetch_add(1);
+        job_number_.wait(seen);
+        sleepers_.fetch_sub(1);
       }
-      ++seen;
+      seen = job_number_.load();
       if (stop_) return;
-      Drain();
-      if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
+      Drain(seen);
     }
   }
 
   std::vector<std::thread> workers_;
   std::mutex run_mutex_;
   std::mutex error_mutex_;
-  const std::function<void(size_t)>* task_ = nullptr;
-  size_t count_ = 0;
   std::exception_ptr error_;
-  std::atomic<size_t> next_{0};
-  std::atomic<int> busy_{0};
-  std::atomic<uint64_t> job_number_{0};
+  std::atomic<const std::function<void(size_t)>*> task_{nullptr};
+  std::atomic<uint32_t> count_{0}, done_{0}, job_number_{0}, sleepers_{0};
+  std::atomic<uint64_t> ticket_{0};
   std::atomic<bool> stop_{false};
 };
 

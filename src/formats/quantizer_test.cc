@@ -222,7 +222,7 @@ KvResult ReferenceKv(std::span<const float> x, const FormatSpec& f) {
     // The floor before and after rounding to fp16 is the same: rounding is monotone.
     const uint16_t s_bits = F16FromF32(std::min(std::max(step, kMinKvScale), kMaxKvScale));
     const Exact inverse = F(1 / Exact{F32FromF16(s_bits)});
-    const Exact z = f.symmetric ? h : Clamp(Rne(F(-lo * inverse)), 0, top);
+    const Exact z = f.symmetric ? h : Clamp(Rne(F(0 - lo * inverse)), 0, top);
     for (size_t i = 0; i < length; ++i) {
       const Exact q = Clamp(Rne(F(part[i] * inverse)) + z, 0, top);
       codes[g * length + i] = static_cast<int8_t>(static_cast<int>(q));

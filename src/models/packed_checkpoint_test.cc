@@ -32,7 +32,7 @@ Plan TestPlan(const ModelConfig& config) {
     for (Role role : kLayerRoles) {
       plan.linears[LinearName(layer, role)] = {
           .weights = {.bits = 4, .symmetric = false, .group = 32, .clip = 0},
-          .activations = {.bits = 5, .symmetric = role != Role::kV, .group = 32, .clip = 0.875}};
+          .activations = {.bits = 5, .symmetric = role != Role::kDown, .group = 32, .clip = 0.875}};
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
@@ -103,6 +103,9 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/weights/clip", -0.1, "clip -0.1"},
       {"/linears/layers.0.q/activations/clip", 0, "clip above 0"},
       {"/linears/layers.0.q/input_transform", ToJson(FullHadamard(128)), "width 128"},
+      {"/linears/layers.1.k/activations/bits", 8, "layers.1.q and layers.1.k"},
+      {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
+       "layers.1.gate and layers.1.up"},
       {"/linears/layers.0.down/input_transform", ToJson(FullHadamard(64)), "width 160"},
       {"/linears/layers.1.up", Json(), "layers.1.up"},
       {"/linears/head", Json(), "head"},
@@ -271,14 +274,14 @@ TEST_F(PackedCheckpointTest, OpensAsWritten) {
 
 TEST_F(PackedCheckpointTest, AnEditedPlanIsRefused) {
   ExpectEditRefused("/linears/layers.1.down/input_transform", ToJson(TransformSpec{}));
-  ExpectEditRefused("/linears/layers.0.q/input_transform", ToJson(FullHadamard(64)));
+  ExpectEditRefused("/linears/layers.0.o/input_transform", ToJson(FullHadamard(64)));
   TransformSpec altered = plan_.at(0, Role::kDown).input_transform;
   altered.factors = FullHadamard(32).factors;
   altered.outer = 5;
   ExpectEditRefused("/linears/layers.0.down/input_transform", ToJson(altered));
   ExpectEditRefused("/linears/layers.0.q/weights/bits", 3);
-  ExpectEditRefused("/linears/layers.0.q/activations/bits", 8);
-  ExpectEditRefused("/linears/layers.0.q/activations/clip", 0.5);
+  ExpectEditRefused("/linears/layers.0.o/activations/bits", 8);
+  ExpectEditRefused("/linears/layers.0.o/activations/clip", 0.5);
   ExpectEditRefused("/cache/k/bits", 8);
   ExpectEditRefused("/cache/rotation", ToJson(TransformSpec{}));
   ExpectEditRefused("/norms_folded", false);

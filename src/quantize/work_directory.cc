@@ -37,10 +37,13 @@ StoredLinear Own(const PackedLinear& linear) {
   return stored;
 }
 
-std::string DifferingFields(const Json& a, const Json& b) {
+// "settings/seed, plan"
+std::string DifferingFields(const Json& ours, const Json& theirs) {
+  const Json a = ours.flatten(), b = theirs.flatten();
   std::string fields;
-  for (const auto& [key, value] : a.items()) {
-    if (!b.contains(key) || b[key] != value) fields += (fields.empty() ? "" : ", ") + key;
+  for (const auto& [pointer, value] : a.items()) {
+    if (b.contains(pointer) && b[pointer] == value) continue;
+    fields += (fields.empty() ? "" : ", ") + pointer.substr(1);
   }
   return fields;
 }
@@ -77,6 +80,15 @@ WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bo
   if (ec) Fail("{}: cannot be created ({})", path_, ec.message());
   lock_ = std::make_unique<DirectoryLock>(path_);
   WriteFileAtomic(identity_file, text);
+}
+
+WorkDirectory::~WorkDirectory() {
+  if (!lock_) return;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+    if (entry.path().extension() == ".safetensors") return;
+  }
+  fs::remove_all(path_, ignored);
 }
 
 std::string WorkDirectory::File(const std::string& name) const {
@@ -139,6 +151,7 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
 void WorkDirectory::Publish(bool force) {
   WriteManifest(path_);
   PublishDirectory(path_, output_, force);
+  lock_.reset();
 }
 
 }  // namespace nibble

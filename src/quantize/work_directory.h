@@ -18,6 +18,8 @@ class WorkDirectory {
   // Creates OUT.partial, or continues it when `resume`; refuses an existing OUT without `force`, an
   // existing OUT.partial without `resume`, and another identity (listing the fields that differ).
   WorkDirectory(const std::string& output, const Json& identity, bool resume, bool force);
+  // Unpublished layers stay for --resume; a run that failed before its first one leaves nothing.
+  ~WorkDirectory();
 
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const;

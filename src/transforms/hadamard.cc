@@ -134,15 +134,15 @@ void ApplyTransform(const TransformSpec& spec, std::span<float> x) {
 }
 
 void ApplyTransformToRows(const TransformSpec& spec, Matrix<double>& w) {
-  NIBBLE_CHECK(w.cols == spec.width(), "{} vs {}", w.cols, spec.width());
   if (spec.identity()) return;
+  NIBBLE_CHECK(w.cols == spec.width(), "{} vs {}", w.cols, spec.width());
   ParallelFor(static_cast<size_t>(w.rows),
               [&](size_t row) { ApplyTransform(spec, w.row(static_cast<int64_t>(row))); });
 }
 
 void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w) {
-  NIBBLE_CHECK(w.rows == spec.width(), "{} vs {}", w.rows, spec.width());
   if (spec.identity()) return;
+  NIBBLE_CHECK(w.rows == spec.width(), "{} vs {}", w.rows, spec.width());
   // The whole matrix is one row [outer, order, inner * cols]; a task takes a strip of its last
   // axis.
   const int64_t order = spec.order();
