@@ -45,6 +45,14 @@ TEST(CommandLine, EveryVerbShowsAnExampleThatParses) {
   }
 }
 
+TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "/dev/full is absent";
+  const std::string command = NIBBLE_PROGRAM " inspect " + kTiny + " --json >/dev/full";
+  const Result r = Process({"/bin/sh", "-c", command}, "", {}).Wait();
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("standard output"));
+}
+
 TEST(CommandLine, TokensAndBack) {
   const std::string text = "The river, 1234 times: na\u00efve \u6c34 \U0001F600\n\n  end ";
   const Result ids = Nibble({"tokenize", kTiny, "--text", text, "--no-special"});

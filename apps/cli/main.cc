@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cblas.h>
 
+#include <cstdio>
 #include <exception>
 #include <new>
 
 #include "apps/cli/cli.h"
 #include "base/cpu_features.h"
+#include "base/error.h"
 #include "base/interrupt.h"
 #include "base/thread_pool.h"
-#include "nibble/error.h"
 
 namespace nibble::cli {
 namespace {
@@ -48,6 +49,9 @@ int Main(int argc, char** argv) {
   CatchInterrupts();
   ActiveIsa();  // a wrong NIBBLE_ISA is an error even where no kernel runs
   run();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    Fail("standard output cannot be written");
+  }
   return 0;
 }
 

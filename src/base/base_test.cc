@@ -353,6 +353,17 @@ TEST_P(PoolTest, ManySmallJobs) {
   for (size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 400 * static_cast<int>(i) + 200);
 }
 
+// A worker late for one job must not run a task of the next, larger one with the old index.
+TEST_P(PoolTest, JobsOfChangingSizeRunEachTaskOnce) {
+  std::vector<std::atomic<int>> calls(40);
+  for (int job = 0; job < 20000; ++job) {
+    const size_t count = 2 + static_cast<size_t>(job) % 37;
+    for (auto& c : calls) c = 0;
+    ParallelFor(count, [&](size_t i) { ++calls[i]; });
+    for (size_t i = 0; i < calls.size(); ++i) ASSERT_EQ(calls[i], i < count ? 1 : 0) << job;
+  }
+}
+
 TEST_P(PoolTest, NestedCallsRunInline) {
   std::vector<std::atomic<int>> calls(6 * 7);
   ParallelFor(6, [&](size_t i) {

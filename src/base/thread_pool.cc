@@ -49,13 +49,15 @@ class Pool {
 
   void Run(size_t count, const std::function<void(size_t)>& task) {
     const std::lock_guard<std::mutex> one_job_at_a_time(run_mutex_);
-    NIBBLE_CHECK(count <= UINT32_MAX, "{} tasks", count);
-    // No worker can hold a task of the last job, so these may change before the ticket does.
+    NIBBLE_CHECK(count < UINT32_MAX, "{} tasks", count);
+    const uint32_t job = job_number_.load() + 1;
+    // Close the ticket first: a late worker that still holds the old one must not pair it with the
+    // new count.
+    ticket_.store(uint64_t{job} << 32 | UINT32_MAX);
     task_ = &task;
     count_ = static_cast<uint32_t>(count);
     done_ = 0;
     error_ = nullptr;
-    const uint32_t job = job_number_.load(std::memory_order_relaxed) + 1;
     ticket_.store(uint64_t{job} << 32);
     job_number_.store(job);
     if (sleepers_.load() != 0) job_number_.notify_all();

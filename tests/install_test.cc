@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What another project gets from `cmake --install`: find_package(nibble), the headers, the library.
+#include <gtest/gtest.h>
+
+#include "tests/e2e_testing.h"
+
+namespace nibble {
+namespace {
+
+using Install = TemporaryDirectoryTest;
+
+TEST_F(Install, AnotherProjectFindsLinksAndRunsNibble) {
+  const auto run = [](const Arguments& command) { return Process(command, "", {}).Wait(); };
+  const std::string prefix = Path("prefix"), build = Path("build");
+  ASSERT_EQ(run({NIBBLE_CMAKE, "--install", NIBBLE_BINARY_DIR, "--prefix", prefix}).code, 0);
+  const Result configured =
+      run({NIBBLE_CMAKE, "-S", NIBBLE_SOURCE_DIR "/tests/consumer", "-B", build, "-G", "Ninja",
+           "-DCMAKE_PREFIX_PATH=" + prefix, "-DCMAKE_CXX_FLAGS=" NIBBLE_CXX_FLAGS});
+  ASSERT_EQ(configured.code, 0) << configured.err;
+  const Result built = run({NIBBLE_CMAKE, "--build", build});
+  ASSERT_EQ(built.code, 0) << built.out;
+  const Result used = run({build + "/consumer", kTiny, Path("out")});
+  EXPECT_EQ(used.code, 0) << used.err;
+  EXPECT_TRUE(used.out.starts_with("0.")) << used.out;
+  EXPECT_TRUE(std::filesystem::exists(prefix + "/bin/nibble"));
+}
+
+}  // namespace
+}  // namespace nibble
