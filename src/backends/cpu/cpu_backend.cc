@@ -22,25 +22,6 @@ struct LinearF32 {
 };
 using Linear = std::variant<std::monostate, cpu::IntPanels, LinearF32>;
 
-void WidenRow(const TensorView& table, int64_t row, float* out) {
-  const int64_t width = table.shape[1];
-  const auto widen = [&](auto element, auto convert) {
-    const auto source = table.as<decltype(element)>().subspan(static_cast<size_t>(row * width),
-                                                              static_cast<size_t>(width));
-    std::transform(source.begin(), source.end(), out, convert);
-  };
-  switch (table.dtype) {
-    case DType::kF32:
-      return widen(float{}, [](float v) { return v; });
-    case DType::kF16:
-      return widen(uint16_t{}, F32FromF16);
-    case DType::kBf16:
-      return widen(uint16_t{}, F32FromBf16);
-    default:
-      NIBBLE_CHECK(false, "embedding of type {}", DTypeName(table.dtype));
-  }
-}
-
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(Isa isa) : isa_(isa) { cpu::SelectVectorIsa(isa >= Isa::kAvx512); }
@@ -69,10 +50,13 @@ class CpuBackend final : public Backend {
   }
 
   void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override {
+    const int64_t vocab = table.shape[0], hidden = table.shape[1];
+    const int64_t row_bytes = hidden * static_cast<int64_t>(DTypeBytes(table.dtype));
     for (size_t i = 0; i < ids.size(); ++i) {
-      NIBBLE_CHECK(ids[i] >= 0 && ids[i] < table.shape[0], "token {} of {}", ids[i],
-                   table.shape[0]);
-      WidenRow(table, ids[i], x + static_cast<int64_t>(i) * table.shape[1]);
+      NIBBLE_CHECK(ids[i] >= 0 && ids[i] < vocab, "token {} of {}", ids[i], vocab);
+      // ToF32, since a table in a file need not be aligned.
+      const Matrix<float> row = ToF32({table.dtype, {hidden}, table.data + ids[i] * row_bytes});
+      std::copy(row.data.begin(), row.data.end(), x + static_cast<int64_t>(i) * hidden);
     }
   }
 

@@ -13,6 +13,9 @@ const Recipe kQuarotRecipe = {
     .weights = {.bits = 4, .clip = 0},
     .activations = {.bits = 4, .clip = 0.9},
     .k = {.bits = 4, .symmetric = false, .clip = 0.95},
-    .v = {.bits = 4, .symmetric = false, .clip = 0.95}};
+    .v = {.bits = 4, .symmetric = false, .clip = 0.95},
+    // 14.914 against 14.929 perplexity on train_part.txt (40 windows of `ref`, seed 0), and faster,
+    // because the calibration then runs on the integer kernels.
+    .quantized_calibration = true};
 
 }  // namespace nibble
