@@ -11,8 +11,8 @@ int main(int argc, char** argv) {
     auto model = nibble::LoadedModel::Load(argv[2]);
     auto session = model.NewSession();
     std::string streamed;
-    const std::string text = session.Generate(
-        "The river", {.max_tokens = 8}, [&](std::string_view piece) { streamed += piece; });
+    const std::string text = session.Generate("The river", {.max_tokens = 8},
+                                              [&](std::string_view piece) { streamed += piece; });
     const bool round_trip = model.Detokenize(model.Tokenize("a town")) == "<|begin_of_text|>a town";
     std::printf("%s\n%s\n", std::string(nibble::Version()).c_str(), text.c_str());
     return text.empty() || streamed != text || !round_trip ? 1 : 0;
