@@ -127,7 +127,12 @@ struct RawTensors {
     std::memcpy(&length, bytes.data(), sizeof(length));
     return {ParseJson(bytes.substr(8, length), path), bytes.substr(8 + length)};
   }
-  void Write(const std::string& path) const { Spill(path, FileOf(header.dump(), 0) + data); }
+  // Padded as the usual writers do, so that the tensors are aligned.
+  void Write(const std::string& path) const {
+    std::string text = header.dump();
+    text.append((8 - text.size() % 8) % 8, ' ');
+    Spill(path, FileOf(text, 0) + data);
+  }
 };
 
 // The first 3 layers of samples/tiny with 384 of their 688 inner channels: a model in every
