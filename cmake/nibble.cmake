@@ -36,5 +36,5 @@ function(nibble_test name)
     NIBBLE_SOURCE_DIR="${PROJECT_SOURCE_DIR}" NIBBLE_BINARY_DIR="${PROJECT_BINARY_DIR}")
   target_link_libraries(nibble_${name}_tests PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main nibble_flags)
   add_test(NAME ${name} COMMAND nibble_${name}_tests
-    --gtest_output=json:${PROJECT_BINARY_DIR}/test-results/${name}.json)
+    --gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml)
 endfunction()

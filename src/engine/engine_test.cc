@@ -61,15 +61,16 @@ TEST_P(Architecture, LogitsAndGreedyTokensMatchTransformers) {
   const fs::path folder = fs::path(NIBBLE_SOURCE_DIR "/tests/data/architectures") / family.folder;
   const auto model = LoadModel(WithConfig(folder, config), "cpu", false);
   const SafetensorsFile golden((folder / "golden.safetensors").string());
-  const auto ids = golden.tensors().at("input_ids").as<int32_t>();
-  const auto logits = golden.tensors().at("logits").as<float>();
+  const auto ids = golden.tensors().at("input_ids").Copy<int32_t>();
+  const auto logits = golden.tensors().at("logits").Copy<float>();
   for (size_t row = 0; row < 2; ++row) {
-    const std::vector<float> ours = AllLogits(*model, ids.subspan(row * 40, 40));
-    EXPECT_LE(LargestDifference(ours, logits.subspan(row * 40 * 512, 40 * 512)), family.tolerance);
+    const std::vector<float> ours = AllLogits(*model, std::span(ids).subspan(row * 40, 40));
+    EXPECT_LE(LargestDifference(ours, std::span(logits).subspan(row * 40 * 512, 40 * 512)),
+              family.tolerance);
   }
-  const auto greedy = golden.tensors().at("greedy").as<int32_t>();
+  const auto greedy = golden.tensors().at("greedy").Copy<int32_t>();
   Session session(*model);
-  const Generation g = Generate(session, greedy.first(12), {.max_tokens = 16});
+  const Generation g = Generate(session, std::span(greedy).first(12), {.max_tokens = 16});
   EXPECT_EQ(g.ids, std::vector<int32_t>(greedy.begin() + 12, greedy.end()));
 }
 
@@ -89,15 +90,15 @@ INSTANTIATE_TEST_SUITE_P(Llama, Architecture,
 void ExpectGoldenModel(const std::string& directory) {
   const auto model = LoadModel(directory, "cpu", false);
   const SafetensorsFile golden(directory + "/golden.safetensors");
-  const auto ids = golden.tensors().at("input_ids").as<int32_t>();
-  const auto expected = golden.tensors().at("logits_last32").as<float>();
+  const auto ids = golden.tensors().at("input_ids").Copy<int32_t>();
+  const auto expected = golden.tensors().at("logits_last32").Copy<float>();
   const std::vector<float> ours = AllLogits(*model, ids);
   const auto last = std::span(ours).last(expected.size());
   // fp32 sums in another order: eps * sqrt(depth of sums) * the logits' size, about 1e-4 of 20.
   EXPECT_LE(LargestDifference(last, expected), 2e-3);
-  const auto greedy = golden.tensors().at("greedy32").as<int32_t>();
+  const auto greedy = golden.tensors().at("greedy32").Copy<int32_t>();
   Session session(*model);
-  const Generation g = Generate(session, greedy.first(32), {.max_tokens = 32});
+  const Generation g = Generate(session, std::span(greedy).first(32), {.max_tokens = 32});
   EXPECT_EQ(g.ids, std::vector<int32_t>(greedy.begin() + 32, greedy.end()));
 }
 

@@ -6,9 +6,8 @@
 // Offsets count from the start of the data; the tensors fill it without holes or overlap.
 // Everything is checked at opening, before anything is allocated by a number of the file; a bad
 // file throws nibble::Error naming file, tensor and offsets. After that, views cannot leave the
-// mapping. Views live as long as their file or store. The format does not align tensors:
-// TensorView::as<T>() is for element types of one byte or callers that know the alignment,
-// ToF32/ToF64 take any. Reading is safe from any number of threads; a writer belongs to one.
+// mapping. Views live as long as their file or store. The format does not align tensors.
+// Reading is safe from any number of threads; a writer belongs to one.
 #pragma once
 
 #include <cstddef>

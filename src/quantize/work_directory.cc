@@ -19,17 +19,10 @@ StoredLinear Own(const PackedLinear& linear) {
   const PackedWeights& w = linear.weights;
   if (w.format.quantized()) {
     stored.codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
-    const auto codes = w.codes.as<uint8_t>();
-    stored.codes.codes.assign(codes.begin(), codes.end());
+    stored.codes.codes = w.codes.Copy<uint8_t>();
     stored.codes.scales = DecodeScales(w).data;
-    if (w.format.group != 0) {
-      const auto scales = w.scales.as<uint16_t>();
-      stored.codes.scales_f16.assign(scales.begin(), scales.end());
-    }
-    if (!w.format.symmetric) {
-      const auto zeros = w.zeros.as<int8_t>();
-      stored.codes.zeros.assign(zeros.begin(), zeros.end());
-    }
+    if (w.format.group != 0) stored.codes.scales_f16 = w.scales.Copy<uint16_t>();
+    if (!w.format.symmetric) stored.codes.zeros = w.zeros.Copy<int8_t>();
   } else {
     stored.values = ToF32(w.values);
   }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,11 +27,20 @@ struct TensorView {
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * DTypeBytes(dtype); }
-  // The elements as T; sizeof(T) must be the element size.
+  // One-byte elements in place. Wider ones may lie at any address of a file: Copy() or ToF32().
   template <typename T>
   std::span<const T> as() const {
-    NIBBLE_CHECK(sizeof(T) == DTypeBytes(dtype), "{} as {} bytes", DTypeName(dtype), sizeof(T));
+    static_assert(sizeof(T) == 1);
+    NIBBLE_CHECK(DTypeBytes(dtype) == 1, "{} as bytes", DTypeName(dtype));
     return {reinterpret_cast<const T*>(data), static_cast<size_t>(elements())};
+  }
+  // The elements as T; sizeof(T) must be the element size.
+  template <typename T>
+  std::vector<T> Copy() const {
+    NIBBLE_CHECK(sizeof(T) == DTypeBytes(dtype), "{} as {} bytes", DTypeName(dtype), sizeof(T));
+    std::vector<T> copy(static_cast<size_t>(elements()));
+    if (!copy.empty()) std::memcpy(copy.data(), data, bytes());
+    return copy;
   }
 };
 

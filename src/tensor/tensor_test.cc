@@ -50,15 +50,15 @@ TEST(TensorTest, ViewSizesAndShapeText) {
 TEST(TensorTest, TypedAccess) {
   const std::vector<int32_t> values = {1, -2, 3, -4};
   const TensorView view{DType::kI32, {2, 2}, reinterpret_cast<const std::byte*>(values.data())};
-  EXPECT_EQ(view.as<int32_t>()[3], -4);
-  EXPECT_EQ(view.as<int32_t>().size(), 4u);
+  EXPECT_EQ(view.Copy<int32_t>()[3], -4);
+  EXPECT_EQ(view.Copy<int32_t>().size(), 4u);
 }
 
 TEST(TensorDeathTest, MisuseAborts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<int64_t> values = {1, 2};
   const TensorView view{DType::kI64, {2}, reinterpret_cast<const std::byte*>(values.data())};
-  EXPECT_DEATH(view.as<int32_t>(), "I64 as 4 bytes");
+  EXPECT_DEATH(view.Copy<int32_t>(), "I64 as 4 bytes");
   EXPECT_DEATH(ToF32(view), "I64 is not a float type");
   const TensorView cube{DType::kF32, {1, 1, 1}, view.data};
   EXPECT_DEATH(ToF64(cube), "shape \\[1, 1, 1\\]");
