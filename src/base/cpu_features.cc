@@ -17,11 +17,12 @@ namespace {
 constexpr std::array<std::string_view, 4> kNames = {"ref", "avx2", "avx512", "amx"};
 
 // GCC 12 and clang 14 know no "amx-int8" in __builtin_cpu_supports, so the bits are read here:
-// CPUID leaf 7, EDX bit 24 (AMX-TILE) and bit 25 (AMX-INT8).
-bool HasAmxInt8() {
+// CPUID leaf 7, EDX bits 22 (AMX-BF16), 24 (AMX-TILE) and 25 (AMX-INT8).
+bool HasAmx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  if ((d >> 24 & 1) == 0 || (d >> 25 & 1) == 0) return false;
+  constexpr unsigned kBits = 1u << 22 | 1u << 24 | 1u << 25;
+  if ((d & kBits) != kBits) return false;
   constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtileData = 18;
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) == 0;
 }
@@ -33,7 +34,7 @@ Isa Detect() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
   if (!avx512) return Isa::kAvx2;
-  return HasAmxInt8() ? Isa::kAmx : Isa::kAvx512;
+  return __builtin_cpu_supports("avx512bf16") && HasAmx() ? Isa::kAmx : Isa::kAvx512;
 }
 
 Isa Active() {

@@ -12,7 +12,7 @@ enum class Isa {
   kRef,     // plain C++
   kAvx2,    // AVX2 + FMA
   kAvx512,  // AVX-512 F, BW, DQ, VL and VNNI
-  kAmx,     // AMX-INT8 on top of kAvx512
+  kAmx,     // AMX-INT8 and AMX-BF16, AVX-512 BF16, on top of kAvx512
 };
 
 std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx512", "amx"

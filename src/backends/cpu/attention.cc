@@ -10,12 +10,15 @@
 // A row's bits depend on nothing but its own keys: masked scores lie below the value m starts from,
 // so a page, or a part of one, that a row does not see has P = 0 and leaves m, l and O as they
 // were. Therefore skipping it is free to depend on the rows that share the item.
+//
+// With AMX and a quantized cache the same algorithm runs on matrix tiles (attention_tiles.h).
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "backends/cpu/attention_tiles.h"
 #include "backends/cpu/kv_page.h"
 #include "backends/cpu/ops.h"
 #include "base/thread_pool.h"
@@ -34,7 +37,7 @@
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t kBlockRows = 96;
+constexpr int64_t kBlockRows = kTileAttentionRows;
 // Row strides in odd numbers of cache lines, so that the rows of a tile fall into different sets.
 constexpr int64_t kStrideQ = kMaxHeadDim + 16;
 constexpr int64_t kStrideS = kPageTokens + 16;
@@ -51,6 +54,12 @@ struct AttentionWorkspace {
   alignas(64) float k[kMaxHeadDim * kPageTokens];  // [head_dim][64]
   alignas(64) float v[kPageTokens * kMaxHeadDim];  // [64][row stride of o]
   KvScratch scratch;
+};
+
+struct TileWorkspace {
+  AttentionTiles tiles;
+  KvScratch keys, values;
+  int32_t first[kBlockRows], last[kBlockRows];
 };
 
 struct AttentionCall {
@@ -248,6 +257,56 @@ void RunItem(const AttentionItem& item, AttentionWorkspace& work) {
   }
 }
 
+// Keys of a page as the tiles want them: dwords of 4- or 8-bit codes, keys in lanes.
+void LoadKeys(const KvPart& part, int64_t tokens, KvScratch& scratch) {
+  DecodeParams(part, tokens, scratch);
+  const bool nibbles = part.format->bits == 4;
+  const auto* codes =
+      nibbles ? part.codes : reinterpret_cast<const std::byte*>(CodeBytes(part, tokens, scratch));
+  TransposeDwords(codes, static_cast<size_t>(nibbles ? part.row_bytes : part.head_dim), tokens,
+                  part.head_dim / (nibbles ? 8 : 4), scratch.dwords);
+}
+
+void RunItemOnTiles(const AttentionItem& item, TileWorkspace& work) {
+  const AttentionCall& call = *item.call;
+  AttentionTiles& tiles = work.tiles;
+  tiles.rows = item.rows;
+  tiles.head_dim = call.kv.head_dim;
+  const float factor = call.attention.scale * std::numbers::log2e_v<float>;
+  for (int64_t r = 0; r < item.rows; ++r) {
+    amx_attention_load(call.q + item.offset(r), factor, r, tiles);
+  }
+  for (int64_t page = item.FirstKey(0) / kPageTokens; page * kPageTokens < item.end(); ++page) {
+    const int64_t start = page * kPageTokens;
+    const int64_t tokens = std::min(kPageTokens, item.end() - start);
+    const std::byte* block = item.slice->pages[page] + item.kv_head * call.kv.block_bytes();
+    const KvPart k = KeysOf(call.kv, block), v = ValuesOf(call.kv, block);
+    for (int64_t r = 0; r < item.rows; ++r) {
+      const KeyRange keys = item.Visible(r, r + 1, start);
+      work.first[r] = static_cast<int32_t>(keys.first);
+      work.last[r] = static_cast<int32_t>(keys.last);
+    }
+    LoadKeys(k, tokens, work.keys);
+    const bool nibbles = v.format->bits == 4;
+    const uint8_t* v_codes =
+        nibbles ? reinterpret_cast<const uint8_t*>(v.codes) : CodeBytes(v, tokens, work.values);
+    DecodeParams(v, tokens, work.values);
+    amx_attention_page({.k_dwords = work.keys.dwords,
+                        .v_codes = v_codes,
+                        .k_bits = k.format->bits == 4 ? 4 : 8,
+                        .v_bits = nibbles ? 4 : 8,
+                        .k_scales = work.keys.scales,
+                        .k_zeros = work.keys.zeros,
+                        .v_scales = work.values.scales,
+                        .v_zeros = work.values.zeros,
+                        .tokens = tokens,
+                        .first = work.first,
+                        .last = work.last},
+                       tiles);
+  }
+  for (int64_t r = 0; r < item.rows; ++r) amx_attention_store(tiles, r, call.out + item.offset(r));
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace nibble::cpu
@@ -256,9 +315,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::cpu {
 HWY_EXPORT(RunItem);
+HWY_EXPORT(RunItemOnTiles);
+
+namespace {
+
+// Matrix tiles take caches whose codes share a scale per head.
+bool FitsTiles(const KvSpec& kv) {
+  const auto fits = [&](const FormatSpec& f) {
+    return f.quantized() && f.groups(kv.head_dim) == 1;
+  };
+  return fits(kv.k) && fits(kv.v) && kv.head_dim % 32 == 0 && kv.head_dim <= kTileAttentionHeadDim;
+}
+
+}  // namespace
 
 void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
-               std::span<const SequenceSlice> batch, float* out) {
+               std::span<const SequenceSlice> batch, bool amx, float* out) {
   NIBBLE_CHECK(kv.head_dim % 8 == 0 && kv.head_dim <= kMaxHeadDim, "head_dim {}", kv.head_dim);
   NIBBLE_CHECK(attention.heads % kv.kv_heads == 0, "{} / {} heads", attention.heads, kv.kv_heads);
   const AttentionCall call{
@@ -277,6 +349,12 @@ void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
   // The longest first, so that no thread is left alone with one at the end.
   std::sort(items.begin(), items.end(),
             [](const AttentionItem& a, const AttentionItem& b) { return a.end() > b.end(); });
+  if (amx && FitsTiles(kv)) {
+    return ParallelFor(items.size(), [&](size_t i) {
+      static thread_local const auto work = hwy::MakeUniqueAligned<TileWorkspace>();
+      HWY_DYNAMIC_DISPATCH(RunItemOnTiles)(items[i], *work);
+    });
+  }
   ParallelFor(items.size(), [&](size_t i) {
     static thread_local const auto work = hwy::MakeUniqueAligned<AttentionWorkspace>();
     HWY_DYNAMIC_DISPATCH(RunItem)(items[i], *work);

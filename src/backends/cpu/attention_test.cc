@@ -117,7 +117,7 @@ struct TestSequence {
     written += tokens;
   }
   // Writes the whole prompt in chunks and attends after each.
-  std::vector<float> Run(int64_t chunk) {
+  std::vector<float> Run(int64_t chunk, bool amx) {
     const KvSpec kv = test.kv();
     const int64_t width = test.heads * test.head_dim;
     std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
@@ -126,7 +126,8 @@ struct TestSequence {
       Append(count);
       const SequenceSlice slice{
           .first_row = 0, .tokens = count, .position = first, .pages = cache.pages()};
-      Attention(q.data() + first * width, test.spec(), kv, {&slice, 1}, out.data() + first * width);
+      Attention(q.data() + first * width, test.spec(), kv, {&slice, 1}, amx,
+                out.data() + first * width);
     }
     return out;
   }
@@ -137,19 +138,20 @@ struct TestSequence {
   int64_t written = 0;
 };
 
-class AttentionTest : public testing::TestWithParam<bool> {
+class AttentionTest : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
-    if (GetParam() && DetectedIsa() < Isa::kAvx512) GTEST_SKIP() << "needs AVX-512";
-    SelectVectorIsa(GetParam());
+    if (GetParam() > DetectedIsa()) GTEST_SKIP() << "needs " << IsaName(GetParam());
+    SelectVectorIsa(GetParam() >= Isa::kAvx512);
   }
   void TearDown() override {
     SelectVectorIsa(DetectedIsa() >= Isa::kAvx512);
     SetThreads(0);
   }
+  static bool amx() { return GetParam() == Isa::kAmx; }
 };
-INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, testing::Bool(),
-                         [](const auto& isa) { return isa.param ? "avx512" : "avx2"; });
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+                         [](const auto& isa) { return std::string(IsaName(isa.param)); });
 
 // One row against the softmax in double. With u = 2^-24, in units of the natural exponent:
 //  - a score of the chain is off by at most e = (head_dim + 4) u scale sum|q k| (head_dim fused
@@ -158,7 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, testing::Bool(),
 //    rounding a page (O and l share the factors but not the roundings);
 //  - sums of P and P V round once a key.
 // Every weight's relative error w moves the mean of values within +-max|v| by at most 2 w max|v|.
-void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* got) {
+// On tiles (attention_tiles.h) q and the weights are off by 2^-16 as two bf16 terms, and the
+// sums run over |s (c - b)| + |s (z - b)|, at most 2.2 max|k| or 2.2 max|v| of a row.
+void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* got, bool amx) {
   const AttentionCase& c = s.test;
   const int64_t kv_head = head / (c.heads / c.kv_heads);
   const int64_t first = c.window == 0 ? 0 : std::max<int64_t>(0, token - c.window + 1);
@@ -166,17 +170,19 @@ void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* g
   std::vector<double> weights, out(static_cast<size_t>(c.head_dim), 0.0);
   double max = -1e300, sum = 0, score_error = 0, max_value = 0;
   for (int64_t key = first; key <= token; ++key) {
-    double dot = 0, size = 0;
+    double dot = 0, size = 0, q_size = 0, k_max = 0;
     for (int64_t i = 0; i < c.head_dim; ++i) {
-      const double product = static_cast<double>(q[i]) * s.cache.key(key, kv_head)[i];
+      const double k = s.cache.key(key, kv_head)[i], product = static_cast<double>(q[i]) * k;
       dot += product;
       size += std::abs(product);
+      q_size += std::abs(static_cast<double>(q[i]));
+      k_max = std::max(k_max, std::abs(k));
     }
-    const double scale = c.spec().scale;
+    const double scale = c.spec().scale, rounding = 0x1p-24 * static_cast<double>(c.head_dim + 6);
     weights.push_back(dot * scale);
     max = std::max(max, weights.back());
-    score_error =
-        std::max(score_error, 0x1p-24 * static_cast<double>(c.head_dim + 6) * scale * size);
+    score_error = std::max(
+        score_error, scale * (amx ? (rounding + 0x1p-16) * 2.2 * k_max * q_size : rounding * size));
   }
   for (double& w : weights) sum += w = std::exp(w - max);
   for (int64_t key = first; key <= token; ++key) {
@@ -189,21 +195,22 @@ void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* g
   const auto keys = static_cast<double>(token + 1 - first);
   const double pages = keys / kPageTokens + 2;
   const double weight_error = 2 * score_error + 1.5e-7 + pages * (1.5e-7 + 0x1p-24);
-  const double bound = 2 * max_value * (weight_error + (keys + 2) * 0x1p-24);
+  const double sum_error = (keys + 2) * 0x1p-24 + (amx ? 0x1p-16 : 0);
+  const double bound = 2 * max_value * (weight_error + (amx ? 1.1 : 1) * sum_error);
   for (int64_t i = 0; i < c.head_dim; ++i) {
     ASSERT_NEAR(got[i], out[i], bound) << "token " << token << ", head " << head << ", " << i;
   }
 }
 
-void CheckCase(const AttentionCase& c) {
+void CheckCase(const AttentionCase& c, bool amx) {
   SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
                                   << ", K " << FormatText(c.k) << ", V " << FormatText(c.v) << ", "
                                   << c.tokens << " tokens, window " << c.window);
   TestSequence sequence(c, 99);
-  const std::vector<float> out = sequence.Run(c.tokens);
+  const std::vector<float> out = sequence.Run(c.tokens, amx);
   for (int64_t token = 0; token < c.tokens; ++token) {
     for (int64_t head = 0; head < c.heads; ++head) {
-      CheckRow(sequence, token, head, out.data() + (token * c.heads + head) * c.head_dim);
+      CheckRow(sequence, token, head, out.data() + (token * c.heads + head) * c.head_dim, amx);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
@@ -224,22 +231,24 @@ TEST_P(AttentionTest, MatchesSoftmaxInDoubleAroundPagesAndWindows) {
                  .k = kInt4,
                  .v = kInt4,
                  .tokens = tokens,
-                 .window = window});
+                 .window = window},
+                amx());
     }
   }
 }
 
 TEST_P(AttentionTest, MatchesSoftmaxInDoubleForHeadsAndFormats) {
-  CheckCase({3, 1, 16, kInt4, kInt3, 130, 0});
-  CheckCase({2, 2, 24, kInt3, kInt8, 70, 20});
-  CheckCase({5, 1, 80, kFp32, kInt8, 100, 64});
-  CheckCase({7, 1, 128, kInt8, kFp32, 90, 0});
-  CheckCase({2, 1, 256, kInt4Symmetric, kInt4Symmetric, 150, 100});
-  CheckCase({130, 1, 8, kFp32, kFp32, 66, 0});  // more heads than rows of an item
+  CheckCase({3, 1, 16, kInt4, kInt3, 130, 0}, amx());
+  CheckCase({2, 2, 24, kInt3, kInt8, 70, 20}, amx());
+  CheckCase({5, 1, 80, kFp32, kInt8, 100, 64}, amx());
+  CheckCase({7, 1, 128, kInt8, kFp32, 90, 0}, amx());
+  CheckCase({2, 1, 256, kInt4Symmetric, kInt4Symmetric, 150, 100}, amx());
+  CheckCase({9, 1, 96, kInt8, kInt4, 190, 0}, amx());
+  CheckCase({130, 1, 8, kFp32, kFp32, 66, 0}, amx());  // more heads than rows of an item
   const FormatSpec grouped{.bits = 4, .symmetric = false, .group = 32};
   const FormatSpec odd{.bits = 5, .symmetric = false, .group = 20};
-  CheckCase({2, 1, 128, grouped, grouped, 67, 0});
-  CheckCase({2, 1, 80, odd, odd, 67, 0});
+  CheckCase({2, 1, 128, grouped, grouped, 67, 0}, amx());
+  CheckCase({2, 1, 80, odd, odd, 67, 0}, amx());
 }
 
 // With one visible key P = l = 1, so the output is the decoded value, bit for bit.
@@ -252,7 +261,7 @@ TEST_P(AttentionTest, DecodesEveryFormatExactly) {
         const FormatSpec format{.bits = bits, .symmetric = bits % 3 == 0, .group = group};
         const AttentionCase c{2, 2, head_dim, format, format, 67, 1};
         TestSequence sequence(c, static_cast<uint64_t>(bits));
-        const std::vector<float> out = sequence.Run(c.tokens);
+        const std::vector<float> out = sequence.Run(c.tokens, amx());
         for (int64_t i = 0; i < c.tokens * c.heads; ++i) {
           const float* value = sequence.cache.value(i / c.heads, i % c.heads);
           ASSERT_TRUE(std::equal(value, value + head_dim, out.data() + i * head_dim))
@@ -278,7 +287,7 @@ TEST_P(AttentionTest, WeightsAreAccurateDownToUnderflow) {
     s.Append(2);
     const SequenceSlice slice{.first_row = 0, .tokens = 2, .position = 0, .pages = s.cache.pages()};
     std::vector<float> out(16, std::numeric_limits<float>::quiet_NaN());
-    Attention(s.q.data(), spec, c.kv(), {&slice, 1}, out.data());
+    Attention(s.q.data(), spec, c.kv(), {&slice, 1}, amx(), out.data());
     const double weight = std::exp(static_cast<double>(s.k[8]));
     const double expected = weight < 0x1p-126 ? 0 : weight / (1 + weight);
     ASSERT_NEAR(out[8], expected, expected * (1.5e-7 - x * 0x1p-23 + 3 * 0x1p-24)) << x;
@@ -289,11 +298,11 @@ TEST_P(AttentionTest, ChunksAndThreadsDoNotChangeABit) {
   for (const int64_t window : {0, 100}) {
     const AttentionCase c{6, 2, 64, kInt4, kInt3, 300, window};
     SetThreads(1);
-    const std::vector<float> whole = TestSequence(c, 5).Run(c.tokens);
+    const std::vector<float> whole = TestSequence(c, 5).Run(c.tokens, amx());
     for (const int threads : {1, 2}) {
       SetThreads(threads);
       for (const int64_t chunk : {1, 7, 64, 100, 300}) {
-        const std::vector<float> out = TestSequence(c, 5).Run(chunk);
+        const std::vector<float> out = TestSequence(c, 5).Run(chunk, amx());
         ASSERT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
             << "chunk " << chunk << ", window " << window << ", threads " << threads;
       }
@@ -306,7 +315,8 @@ TEST_P(AttentionTest, BatchOfSequencesEqualsEachAlone) {
   std::vector<std::unique_ptr<TestSequence>> sequences;
   std::vector<SequenceSlice> batch;
   std::vector<float> q, expected;
-  const AttentionCase shape{5, 1, 80, kFp32, kInt8, 0, 90};
+  const AttentionCase shape = amx() ? AttentionCase{5, 1, 96, kInt4, kInt8, 0, 90}
+                                    : AttentionCase{5, 1, 80, kFp32, kInt8, 0, 90};
   const int64_t width = shape.heads * shape.head_dim;
   int64_t rows = 0;
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -314,7 +324,7 @@ TEST_P(AttentionTest, BatchOfSequencesEqualsEachAlone) {
     c.tokens = lengths[i];
     sequences.push_back(std::make_unique<TestSequence>(c, i));
     TestSequence& s = *sequences.back();
-    const std::vector<float> alone = s.Run(c.tokens);
+    const std::vector<float> alone = s.Run(c.tokens, amx());
     const int64_t position = lengths[i] - fresh[i];
     batch.push_back(
         {.first_row = rows, .tokens = fresh[i], .position = position, .pages = s.cache.pages()});
@@ -323,7 +333,7 @@ TEST_P(AttentionTest, BatchOfSequencesEqualsEachAlone) {
     rows += fresh[i];
   }
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
-  Attention(q.data(), shape.spec(), shape.kv(), batch, out.data());
+  Attention(q.data(), shape.spec(), shape.kv(), batch, amx(), out.data());
   EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0);
 }
 

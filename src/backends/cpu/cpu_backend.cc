@@ -90,7 +90,7 @@ class CpuBackend final : public Backend {
 
   void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, float* out) override {
-    cpu::Attention(q, attention, kv, batch, out);
+    cpu::Attention(q, attention, kv, batch, isa_ >= Isa::kAmx, out);
   }
 
   void SiluMul(const float* gate, const float* up, int64_t count, float* out) override {

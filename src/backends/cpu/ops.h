@@ -45,8 +45,9 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
 
 // --- attention.cc -------------------------------------------------------------------------------
 
+// `amx`: on matrix tiles where the cache's format allows it (attention_tiles.h).
 void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
-               std::span<const SequenceSlice> batch, float* out);
+               std::span<const SequenceSlice> batch, bool amx, float* out);
 
 // --- gemm_f32.cc --------------------------------------------------------------------------------
 

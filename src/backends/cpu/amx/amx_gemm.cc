@@ -4,6 +4,7 @@
 // inputs each) of 64 bytes. A comes from L2 and B from L1 (the caller's blocking).
 #include <immintrin.h>
 
+#include "backends/cpu/amx/tile_config.h"
 #include "backends/cpu/int_kernels.h"
 
 namespace nibble::cpu {
@@ -12,27 +13,13 @@ namespace {
 constexpr int64_t kTileRows = 16, kTileBytes = 64;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
-// Tiles: 0..3 = C (0, 1 the upper tokens; 2, 3 the lower), 4, 5 = A upper and lower, 6, 7 = B.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// Tiles of `upper` and `lower` tokens (1..16).
+// Tiles of `upper` and `lower` tokens (1..16): 0..3 = C (0, 1 the upper tokens; 2, 3 the lower),
+// 4, 5 = A upper and lower, 6, 7 = B.
 void Configure(int64_t upper, int64_t lower) {
   TileConfig config;
-  for (int tile = 0; tile < 8; ++tile) {
-    config.row_bytes[tile] = kTileBytes;
-    config.rows[tile] = kTileRows;
-  }
   config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(upper);
   config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(lower);
-  // GCC 12 tells the compiler that ldtilecfg reads 8 bytes only and would drop the other stores.
-  asm volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
+  LoadTileConfig(config);
 }
 
 // More than 16 tokens: both rows of tiles.

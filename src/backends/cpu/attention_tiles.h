@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of some rows (token, query head) over one page of a quantized cache on matrix tiles.
+// The codes of K and V are small integers, exact in bf16; queries and probabilities go in as two
+// bf16 terms each, so a product is exact to about 2^-16:
+//
+//   S[r, t] = s_t (Q[r] . (c_t - b) - (z_t - b) sum Q[r])            b = the middle of the codes
+//   O[r]    = sum_t P[r, t] s_t (c_t - b)  -  sum_t P[r, t] s_t (z_t - b)
+//
+// Like int_kernels.h, this is all that a file built with extra instruction flags may include.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::cpu {
+
+inline constexpr int64_t kTileAttentionRows = 96;
+inline constexpr int64_t kTileAttentionHeadDim = 256;  // at most, and a multiple of 32
+inline constexpr int64_t kTileAttentionKeys = 64;      // of a page
+
+// Rows of one kv head and what they have gathered so far.
+struct AttentionTiles {
+  alignas(64) uint16_t q[2][kTileAttentionRows * kTileAttentionHeadDim];  // bf16 [rows][head_dim]
+  alignas(64) float o[kTileAttentionRows * kTileAttentionHeadDim];  // [rows][head_dim], per 32
+                                                                    // columns the even ones first
+  alignas(64) float l[kTileAttentionRows * 16];                     // sum of P, per lane
+  alignas(64) float shift[kTileAttentionRows * 16];                 // sum of P s (z - b), per lane
+  float m[kTileAttentionRows];                                      // largest score so far
+  float q_sum[kTileAttentionRows];
+  int64_t rows, head_dim;
+  // Of the page at hand, as bf16 tiles.
+  alignas(64) uint16_t k[kTileAttentionKeys * kTileAttentionHeadDim];
+  alignas(64) uint16_t v[kTileAttentionKeys * kTileAttentionHeadDim];
+};
+
+struct AttentionPage {
+  const uint32_t* k_dwords;  // [head_dim * k_bits / 32][64 keys], codes along head_dim in a dword
+  const uint8_t* v_codes;    // [64 keys][head_dim * v_bits / 8]
+  int k_bits, v_bits;        // 4 or 8
+  const float *k_scales, *k_zeros, *v_scales, *v_zeros;  // [64]
+  int64_t tokens;               // keys that exist; what lies behind them may be anything
+  const int32_t *first, *last;  // [rows]: the row sees keys [first, last)
+};
+
+// Row `row` starts over with factor * q; q and out [head_dim].
+void amx_attention_load(const float* q, float factor, int64_t row, AttentionTiles& tiles);
+void amx_attention_page(const AttentionPage& page, AttentionTiles& tiles);
+void amx_attention_store(const AttentionTiles& tiles, int64_t row, float* out);
+
+}  // namespace nibble::cpu
