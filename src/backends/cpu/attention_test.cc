@@ -193,7 +193,7 @@ void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* g
     }
   }
   const auto keys = static_cast<double>(token + 1 - first);
-  const double pages = keys / kPageTokens + 2;
+  const double pages = 2 * keys / kPageTokens + 2;
   const double weight_error = 2 * score_error + 1.5e-7 + pages * (1.5e-7 + 0x1p-24);
   const double sum_error = (keys + 2) * 0x1p-24 + (amx ? 0x1p-16 : 0);
   const double bound = 2 * max_value * (weight_error + (amx ? 1.1 : 1) * sum_error);
@@ -306,6 +306,29 @@ TEST_P(AttentionTest, ChunksAndThreadsDoNotChangeABit) {
         ASSERT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
             << "chunk " << chunk << ", window " << window << ", threads " << threads;
       }
+    }
+  }
+}
+
+// One new token behind a long context: with one thread the spans run in a row, with four each by
+// itself.
+TEST_P(AttentionTest, SpansJoinAlikeOnAnyThreads) {
+  for (const int64_t window : {0, 1100}) {
+    const AttentionCase c{2, 1, 64, kInt4, kInt4, 2200, window};
+    SetThreads(1);
+    const std::vector<float> whole = TestSequence(c, 6).Run(c.tokens, amx());
+    TestSequence s(c, 6);
+    s.Append(c.tokens);
+    const int64_t last = (c.tokens - 1) * c.heads * c.head_dim;
+    const SequenceSlice slice{
+        .first_row = 0, .tokens = 1, .position = c.tokens - 1, .pages = s.cache.pages()};
+    for (const int threads : {1, 4}) {
+      SetThreads(threads);
+      std::vector<float> out(static_cast<size_t>(c.heads * c.head_dim), NAN);
+      Attention(s.q.data() + last, c.spec(), c.kv(), {&slice, 1}, amx(), out.data());
+      EXPECT_EQ(std::memcmp(out.data(), whole.data() + last, out.size() * sizeof(float)), 0)
+          << "window " << window << ", threads " << threads;
+      CheckRow(s, c.tokens - 1, 1, out.data() + c.head_dim, amx());
     }
   }
 }

@@ -17,6 +17,12 @@ inline constexpr int64_t kTileAttentionRows = 96;
 inline constexpr int64_t kTileAttentionHeadDim = 256;  // at most, and a multiple of 32
 inline constexpr int64_t kTileAttentionKeys = 64;      // of a page
 
+inline constexpr float kFirstMaximum = -1e29f;  // before any key; masked scores are -1e30
+
+// What a span of keys leaves of a row: O (not divided by l) [head_dim], then l and m.
+inline constexpr int64_t kPartialSum = kTileAttentionHeadDim, kPartialMax = kPartialSum + 1;
+inline constexpr int64_t kPartialStride = kTileAttentionHeadDim + 16;
+
 // Rows of one kv head and what they have gathered so far.
 struct AttentionTiles {
   alignas(64) uint16_t q[2][kTileAttentionRows * kTileAttentionHeadDim];  // bf16 [rows][head_dim]
@@ -41,9 +47,9 @@ struct AttentionPage {
   const int32_t *first, *last;  // [rows]: the row sees keys [first, last)
 };
 
-// Row `row` starts over with factor * q; q and out [head_dim].
+// Row `row` starts over with factor * q; q [head_dim], result [kPartialStride].
 void amx_attention_load(const float* q, float factor, int64_t row, AttentionTiles& tiles);
 void amx_attention_page(const AttentionPage& page, AttentionTiles& tiles);
-void amx_attention_store(const AttentionTiles& tiles, int64_t row, float* out);
+void amx_attention_finish(const AttentionTiles& tiles, int64_t row, float* result);
 
 }  // namespace nibble::cpu

@@ -15,12 +15,13 @@
 namespace nibble {
 namespace {
 
-// Quantized weights and activations stay integers; everything else is multiplied in fp32.
-struct LinearF32 {
-  cpu::PanelsF32 weights;
+// Quantized weights and activations stay integers; everything else is multiplied in fp32, or on AMX
+// in bf16 terms that add up to it.
+struct WideLinear {
+  std::variant<cpu::PanelsF32, cpu::PanelsBf16> weights;
   std::vector<float> bias;  // [N] or empty
 };
-using Linear = std::variant<std::monostate, cpu::IntPanels, LinearF32>;
+using Linear = std::variant<std::monostate, cpu::IntPanels, WideLinear>;
 
 class CpuBackend final : public Backend {
  public:
@@ -44,8 +45,10 @@ class CpuBackend final : public Backend {
 
   std::string KernelName(LinearId id, int64_t tokens) const override {
     const auto* panels = std::get_if<cpu::IntPanels>(&At(id));
-    if (panels == nullptr)
+    if (panels == nullptr) {
+      if (isa_ >= Isa::kAmx) return "amx_gemm_bf16";
       return fmt::format("{}_gemm_f32f32", isa_ >= Isa::kAvx512 ? "avx512" : "avx2");
+    }
     return std::string(cpu::ChooseKernel(isa_, *panels, tokens).name);
   }
 
@@ -76,10 +79,14 @@ class CpuBackend final : public Backend {
       const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
       return cpu::GemmInt(acts, *panels, kernel, y, y_stride, accumulate);
     }
-    const LinearF32& linear = std::get<LinearF32>(At(id));
+    const WideLinear& linear = std::get<WideLinear>(At(id));
     const float* x = acts.spec->activation.quantized() ? Dequantize(acts) : acts.values;
-    cpu::GemmF32(x, acts.tokens, linear.weights, linear.bias.empty() ? nullptr : linear.bias.data(),
-                 y, y_stride, accumulate);
+    const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
+    if (const auto* terms = std::get_if<cpu::PanelsBf16>(&linear.weights)) {
+      return cpu::GemmBf16(x, acts.tokens, *terms, bias, y, y_stride, accumulate);
+    }
+    cpu::GemmF32(x, acts.tokens, std::get<cpu::PanelsF32>(linear.weights), bias, y, y_stride,
+                 accumulate);
   }
 
   void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
@@ -98,12 +105,23 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  static Linear Pack(const PackedLinear& linear) {
+  Linear Pack(const PackedLinear& linear) const {
     const bool integers = linear.weights.format.quantized() && linear.input.activation.quantized();
     if (integers) return cpu::PackPanels(linear);
-    LinearF32 packed;
-    packed.weights = linear.weights.format.quantized() ? cpu::PackF32(Decode(linear.weights))
-                                                       : cpu::PackF32(linear.weights.values);
+    WideLinear packed;
+    Matrix<float> decoded;
+    TensorView values = linear.weights.values;
+    if (linear.weights.format.quantized()) {
+      decoded = Decode(linear.weights);
+      values = {.dtype = DType::kF32,
+                .shape = {decoded.rows, decoded.cols},
+                .data = reinterpret_cast<const std::byte*>(decoded.data.data())};
+    }
+    if (isa_ >= Isa::kAmx) {
+      packed.weights = cpu::PackBf16(values);
+    } else {
+      packed.weights = cpu::PackF32(values);
+    }
     if (linear.bias.data != nullptr) packed.bias = ToF32(linear.bias).data;
     return packed;
   }

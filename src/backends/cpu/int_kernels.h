@@ -56,4 +56,17 @@ void avx2_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
 
+// Wide products on AMX: c [rows, kTileOutputs] = sum of three products of bf16 terms. With one term
+// of b: a0 b0 + a1 b0 + a2 b0; with two: a0 b0 + a1 b0 + a0 b1.
+struct Bf16Tile {
+  const uint16_t* a;  // term i of a row at a + i * a_term, rows a_stride apart
+  int64_t a_stride, a_term;
+  int64_t rows;
+  const uint16_t* b;  // a panel of PackBf16 (ops.h)
+  int64_t b_terms;
+  int64_t k;  // a multiple of 32
+  float* c;
+};
+void amx_gemm_bf16(const Bf16Tile& tile);
+
 }  // namespace nibble::cpu

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "base/aligned.h"
 
 namespace nibble::cpu {
 
@@ -65,5 +66,24 @@ PanelsF32 PackF32(const TensorView& weights);
 // per output, so a row has the same bits in any batch. bias may be null. y has row stride y_stride.
 void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const float* bias, float* y,
              int64_t y_stride, bool accumulate);
+
+// --- gemm_bf16.cc -------------------------------------------------------------------------------
+
+// Wide weights as bf16 tiles for AMX: [panel of kPanelF32 outputs][32 inputs][term][2 x 16 outputs]
+// [16 pairs of inputs][16 outputs][2]. One term where the weights are bf16, else two.
+struct PanelsBf16 {
+  int64_t rows = 0, cols = 0, padded_cols = 0;  // N, K
+  int64_t terms = 1;
+  AlignedBytes data{};
+
+  int64_t panel_values() const { return padded_cols * kPanelF32 * terms; }
+  uint16_t* values() const { return reinterpret_cast<uint16_t*>(data.get()); }
+};
+PanelsBf16 PackBf16(const TensorView& weights);
+
+// As GemmF32, on AMX: exact products of bf16 weights and fp32 inputs, or of 16-bit terms of both,
+// summed in fp32 in an order that depends on K alone.
+void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& weights, const float* bias,
+              float* y, int64_t y_stride, bool accumulate);
 
 }  // namespace nibble::cpu

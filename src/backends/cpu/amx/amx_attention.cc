@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t kKeys = kTileAttentionKeys;
 constexpr int64_t kTileHalves = 16 * 32;  // bf16 values of a tile
 constexpr float kMasked = -1e30f;
-constexpr float kStart = -1e29f;  // m before the first key: above kMasked, below any score
 
 // bf16 of (code - 8) for the low four bits of each 16-bit lane.
 __m512i NibbleTable() {
@@ -292,7 +291,7 @@ void amx_attention_load(const float* q, float factor, int64_t row, AttentionTile
     StoreTerms(a, b, t.q[0] + row * t.head_dim + d, t.q[1] + row * t.head_dim + d);
   }
   t.q_sum[row] = _mm512_reduce_add_ps(sum);
-  t.m[row] = kStart;
+  t.m[row] = kFirstMaximum;
   _mm512_store_ps(t.l + row * 16, _mm512_setzero_ps());
   _mm512_store_ps(t.shift + row * 16, _mm512_setzero_ps());
   for (int64_t d = 0; d < t.head_dim; d += 16) {
@@ -314,18 +313,19 @@ void amx_attention_page(const AttentionPage& page, AttentionTiles& t) {
   _tile_release();  // a thread that keeps live tiles makes every context switch save 8 KiB
 }
 
-void amx_attention_store(const AttentionTiles& t, int64_t row, float* out) {
-  const __m512 l = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_load_ps(t.l + row * 16)));
+void amx_attention_finish(const AttentionTiles& t, int64_t row, float* result) {
   const __m512 shift = _mm512_set1_ps(_mm512_reduce_add_ps(_mm512_load_ps(t.shift + row * 16)));
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
   for (int64_t d = 0; d < t.head_dim; d += 32) {
     const float* o = t.o + row * t.head_dim + d;
-    const __m512 even = _mm512_div_ps(_mm512_sub_ps(_mm512_load_ps(o), shift), l);
-    const __m512 odd = _mm512_div_ps(_mm512_sub_ps(_mm512_load_ps(o + 16), shift), l);
-    _mm512_storeu_ps(out + d, _mm512_permutex2var_ps(even, low, odd));
-    _mm512_storeu_ps(out + d + 16, _mm512_permutex2var_ps(even, high, odd));
+    const __m512 even = _mm512_sub_ps(_mm512_load_ps(o), shift);
+    const __m512 odd = _mm512_sub_ps(_mm512_load_ps(o + 16), shift);
+    _mm512_storeu_ps(result + d, _mm512_permutex2var_ps(even, low, odd));
+    _mm512_storeu_ps(result + d + 16, _mm512_permutex2var_ps(even, high, odd));
   }
+  result[kPartialSum] = _mm512_reduce_add_ps(_mm512_load_ps(t.l + row * 16));
+  result[kPartialMax] = t.m[row];
 }
 
 }  // namespace nibble::cpu

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// 32 tokens x 32 outputs in four C tiles over the whole K; three bf16 products per 32 inputs
+// (int_kernels.h, Bf16Tile).
+#include <immintrin.h>
+
+#include "backends/cpu/amx/tile_config.h"
+#include "backends/cpu/int_kernels.h"
+
+namespace nibble::cpu {
+namespace {
+
+constexpr int64_t kTileRows = 16, kTileValues = 16 * 32;
+constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
+
+// Tiles: 0..3 = C (0, 1 the upper tokens; 2, 3 the lower), 4, 5 = A upper and lower, 6, 7 = B.
+template <bool kLower>
+void Block(const Bf16Tile& t, const uint16_t* a, float* c) {
+  _tile_zero(0);
+  _tile_zero(1);
+  if (kLower) _tile_zero(2);
+  if (kLower) _tile_zero(3);
+  const uint16_t* b = t.b;
+  const int64_t stride = t.a_stride * 2, lower = kTileRows * t.a_stride;
+  const auto multiply = [&](const uint16_t* term) __attribute__((always_inline)) {
+    _tile_loadd(4, term, stride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (!kLower) return;
+    _tile_loadd(5, term + lower, stride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  };
+  for (int64_t k = 0; k < t.k; k += 32, b += 2 * t.b_terms * kTileValues) {
+    _tile_loadd(6, b, 64);
+    _tile_loadd(7, b + kTileValues, 64);
+    multiply(a + k);
+    multiply(a + t.a_term + k);
+    if (t.b_terms == 1) {
+      multiply(a + 2 * t.a_term + k);
+    } else {
+      _tile_loadd(6, b + 2 * kTileValues, 64);
+      _tile_loadd(7, b + 3 * kTileValues, 64);
+      multiply(a + k);
+    }
+  }
+  _tile_stored(0, c, kCStride);
+  _tile_stored(1, c + kPanel, kCStride);
+  if (kLower) _tile_stored(2, c + kTileRows * kTileOutputs, kCStride);
+  if (kLower) _tile_stored(3, c + kTileRows * kTileOutputs + kPanel, kCStride);
+}
+
+void Configure(int64_t upper, int64_t lower) {
+  TileConfig config;
+  config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(upper);
+  config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(lower);
+  LoadTileConfig(config);
+}
+
+}  // namespace
+
+void amx_gemm_bf16(const Bf16Tile& t) {
+  // The compiler does not know that tile loads and stores touch memory.
+  asm volatile("" ::: "memory");
+  Configure(kTileRows, kTileRows);
+  int64_t row = 0;
+  for (; row + 2 * kTileRows <= t.rows; row += 2 * kTileRows) {
+    Block<true>(t, t.a + row * t.a_stride, t.c + row * kTileOutputs);
+  }
+  const int64_t rest = t.rows - row;
+  const uint16_t* a = t.a + row * t.a_stride;
+  float* c = t.c + row * kTileOutputs;
+  if (rest > kTileRows) {
+    Configure(kTileRows, rest - kTileRows);
+    Block<true>(t, a, c);
+  } else if (rest > 0) {
+    Configure(rest, kTileRows);
+    Block<false>(t, a, c);
+  }
+  _tile_release();
+  asm volatile("" ::: "memory");
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// GemmBf16 against sums in double, with the bounds its terms promise, and a row against itself in a
+// batch.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "backends/cpu/ops.h"
+#include "base/cpu_features.h"
+#include "base/half.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
+
+namespace nibble::cpu {
+namespace {
+
+std::vector<float> RandomFloats(Rng& rng, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = static_cast<float>(rng.Normal());
+  return values;
+}
+
+Matrix<float> RandomWeights(Rng& rng, int64_t rows, int64_t cols, bool bf16) {
+  Matrix<float> weights(rows, cols);
+  weights.data = RandomFloats(rng, rows * cols);
+  if (!bf16) return weights;
+  for (float& w : weights.data) w = F32FromBf16(Bf16FromF32(w));
+  return weights;
+}
+
+PanelsBf16 Pack(const Matrix<float>& weights) {
+  return PackBf16({.dtype = DType::kF32,
+                   .shape = {weights.rows, weights.cols},
+                   .data = reinterpret_cast<const std::byte*>(weights.data.data())});
+}
+
+class GemmBf16Test : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (DetectedIsa() < Isa::kAmx) GTEST_SKIP() << "needs amx";
+  }
+  void TearDown() override { SetThreads(0); }
+};
+
+// A term is cut off below 2^-7 of what is left, the last one rounds: three terms keep 2^-23 of x;
+// two terms keep 2^-16 of x and of w and drop a product of 2^-14. Sums round 3 K + 2 times.
+void CheckGemm(int64_t tokens, int64_t outputs, int64_t inputs, bool bf16, bool accumulate) {
+  SCOPED_TRACE(testing::Message() << tokens << " x " << outputs << " x " << inputs << ", " << bf16);
+  Rng rng(17, static_cast<uint64_t>(tokens * 31 + outputs));
+  const Matrix<float> weights = RandomWeights(rng, outputs, inputs, bf16);
+  const PanelsBf16 panels = Pack(weights);
+  ASSERT_EQ(panels.terms, bf16 ? 1 : 2);
+  const std::vector<float> x = RandomFloats(rng, tokens * inputs);
+  const std::vector<float> bias = RandomFloats(rng, outputs);
+  const int64_t stride = outputs + 3;
+  const float poison = accumulate ? 7.5f : std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> y(static_cast<size_t>(tokens * stride), poison);
+  GemmBf16(x.data(), tokens, panels, bias.data(), y.data(), stride, accumulate);
+  const double relative =
+      (bf16 ? 0x1p-23 : 0x1p-15 + 0x1p-14) + 0x1p-24 * static_cast<double>(3 * inputs + 2);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t n = 0; n < outputs; ++n) {
+      double sum = bias[n] + (accumulate ? poison : 0), size = std::abs(sum);
+      for (int64_t k = 0; k < inputs; ++k) {
+        const double product = static_cast<double>(x[t * inputs + k]) * weights.row(n)[k];
+        sum += product;
+        size += std::abs(product);
+      }
+      ASSERT_NEAR(y[t * stride + n], sum, relative * size) << "token " << t << ", output " << n;
+    }
+    for (int64_t n = outputs; n < stride; ++n) {  // between the rows: untouched
+      ASSERT_TRUE(accumulate ? y[t * stride + n] == poison : std::isnan(y[t * stride + n]));
+    }
+  }
+}
+
+TEST_F(GemmBf16Test, KeepsWhatItsTermsPromise) {
+  for (const bool bf16 : {false, true}) {
+    CheckGemm(1, 1, 1, bf16, false);
+    CheckGemm(2, 97, 1100, bf16, true);
+    CheckGemm(17, 32, 512, bf16, false);
+    CheckGemm(33, 33, 513, bf16, true);
+    CheckGemm(257, 70, 130, bf16, false);
+  }
+}
+
+TEST_F(GemmBf16Test, RowAloneEqualsRowInABatchForAnyThreadCount) {
+  constexpr int64_t kTokens = 113, kOutputs = 75, kInputs = 700;
+  Rng rng(4);
+  const PanelsBf16 panels = Pack(RandomWeights(rng, kOutputs, kInputs, false));
+  const std::vector<float> x = RandomFloats(rng, kTokens * kInputs);
+  std::vector<float> batch(kTokens * kOutputs, NAN), alone(kTokens * kOutputs, NAN);
+  SetThreads(2);
+  GemmBf16(x.data(), kTokens, panels, nullptr, batch.data(), kOutputs, false);
+  SetThreads(1);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    GemmBf16(x.data() + t * kInputs, 1, panels, nullptr, alone.data() + t * kOutputs, kOutputs,
+             false);
+  }
+  EXPECT_EQ(batch, alone);
+}
+
+}  // namespace
+}  // namespace nibble::cpu
