@@ -117,22 +117,27 @@ TEST_P(AttentionParityTest, RotatedPagesHoldTheRotatedKeys) {
 //   scores   (d + 8) ulp of scale * sum |q k|, on either side of the subtraction of the maximum
 //   weights  the same as a relative error (e^x), 8 ulp for the exponential itself and its argument
 //   sums     one chain over the keys, twice (numerator and denominator), with page rescalings
+// On AMX q and the weights are two bf16 terms, 2^8 ulp, and products run over codes and zero points
+// apart: |s (c - b)| + |s (z - b)| is at most 2.2 times the largest entry.
 double AttentionBound(const Sequence& s, const TestCache& cache, int64_t token, int64_t head,
-                      int64_t first) {
+                      int64_t first, bool amx) {
   const int64_t d = s.kv.head_dim, kv_head = head / (s.spec.heads / s.kv.kv_heads);
   const float* q = s.q.data() + (token * s.spec.heads + head) * d;
   double size = 0, largest = 0;
   for (int64_t j = first; j <= token; ++j) {
     const auto k = cache.Row(true, kv_head, j), v = cache.Row(false, kv_head, j);
-    double score = 0;
+    double score = 0, q_size = 0, k_largest = 0;
     for (int64_t i = 0; i < d; ++i) {
       score += std::fabs(double{q[i]} * k[i]);
+      q_size += std::fabs(double{q[i]});
+      k_largest = std::max(k_largest, std::fabs(double{k[i]}));
       largest = std::max(largest, std::fabs(double{v[i]}));
     }
-    size = std::max(size, score * s.spec.scale);
+    size = std::max(size, (amx ? 2.2 * q_size * k_largest : score) * s.spec.scale);
   }
-  const double weights = 2 * static_cast<double>(d + 8) * size + 8 + 4 * size;
-  return largest * kUlp * 2 * (weights + static_cast<double>(token + 1 - first) + 16);
+  const double terms = amx ? 256 : 0;
+  const double weights = 2 * (static_cast<double>(d + 8) + terms) * size + 8 + 4 * size;
+  return largest * kUlp * 2 * (weights + static_cast<double>(token + 1 - first) + 16 + 2 * terms);
 }
 
 TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
@@ -162,8 +167,8 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
           const int64_t position = slice.position + t;
           const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
           const int64_t head = static_cast<int64_t>(rng_.Below(a.spec.heads));
-          const double bound =
-              AttentionBound(second ? b : a, second ? cache_b : cache_a, position, head, first);
+          const double bound = AttentionBound(second ? b : a, second ? cache_b : cache_a, position,
+                                              head, first, GetParam() == Isa::kAmx);
           const int64_t at = (slice.first_row + t) * width + head * c.head_dim;
           for (int64_t i = at; i < at + c.head_dim; ++i) {
             ASSERT_NEAR(cpu[i], ref[i], bound)

@@ -69,6 +69,8 @@ void TilePage(const AttentionItem& item, int64_t page, TileWorkspace& work) {
                       .v_codes = v_codes,
                       .k_bits = k.format->bits == 4 ? 4 : 8,
                       .v_bits = nibbles ? 4 : 8,
+                      .k_middle = 1 << (k.format->bits - 1),
+                      .v_middle = 1 << (v.format->bits - 1),
                       .k_scales = work.keys.scales,
                       .k_zeros = work.keys.zeros,
                       .v_scales = work.values.scales,

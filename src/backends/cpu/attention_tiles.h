@@ -42,6 +42,7 @@ struct AttentionPage {
   const uint32_t* k_dwords;  // [head_dim * k_bits / 32][64 keys], codes along head_dim in a dword
   const uint8_t* v_codes;    // [64 keys][head_dim * v_bits / 8]
   int k_bits, v_bits;        // 4 or 8
+  int k_middle, v_middle;    // b; 8 for nibbles
   const float *k_scales, *k_zeros, *v_scales, *v_zeros;  // [64]
   int64_t tokens;               // keys that exist; what lies behind them may be anything
   const int32_t *first, *last;  // [rows]: the row sees keys [first, last)

@@ -24,9 +24,8 @@ __m512i NibbleTable() {
   return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
 }
 
-// Two vectors of codes 0..255 to pairs of bf16 (code - 128), the first in the lower halves.
-__m512i PairOfBytes(__m512i lower, __m512i upper) {
-  const __m512i middle = _mm512_set1_epi32(128);
+// Two vectors of codes 0..255 to pairs of bf16 (code - middle), the first in the lower halves.
+__m512i PairOfBytes(__m512i lower, __m512i upper, __m512i middle) {
   const __m512i a = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_sub_epi32(lower, middle)));
   const __m512i b = _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_sub_epi32(upper, middle)));
   return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(a, 16), b);
@@ -39,6 +38,7 @@ uint16_t* KeySlot(uint16_t* k, int64_t pair, int64_t key_tile) {
 
 void ConvertKeys(const AttentionPage& page, int64_t head_dim, uint16_t* k) {
   const __m512i table = NibbleTable(), byte = _mm512_set1_epi32(255);
+  const __m512i middle = _mm512_set1_epi32(page.k_middle);
   const int64_t pairs = page.k_bits == 4 ? 4 : 2;  // of a dword
   for (int64_t g = 0; g < head_dim / 2 / pairs; ++g) {
     for (int64_t tile = 0; tile < 4; ++tile) {
@@ -48,9 +48,9 @@ void ConvertKeys(const AttentionPage& page, int64_t head_dim, uint16_t* k) {
       };
       if (page.k_bits == 8) {
         store(0, PairOfBytes(_mm512_and_si512(raw, byte),
-                             _mm512_and_si512(_mm512_srli_epi32(raw, 8), byte)));
+                             _mm512_and_si512(_mm512_srli_epi32(raw, 8), byte), middle));
         store(1, PairOfBytes(_mm512_and_si512(_mm512_srli_epi32(raw, 16), byte),
-                             _mm512_srli_epi32(raw, 24)));
+                             _mm512_srli_epi32(raw, 24), middle));
         continue;
       }
       // Code 2i in bits 0..3 of the lower half, code 2i + 1 in those of the upper half.
@@ -68,6 +68,7 @@ void ConvertKeys(const AttentionPage& page, int64_t head_dim, uint16_t* k) {
 // V as B tiles [2 x 32 keys][head_dim / 16][16 pairs of keys][16 columns][2].
 void ConvertValues(const AttentionPage& page, int64_t head_dim, uint16_t* v) {
   const __m512i table = NibbleTable(), byte = _mm512_set1_epi32(255);
+  const __m512i middle = _mm512_set1_epi32(page.v_middle);
   const int64_t row_bytes = head_dim * page.v_bits / 8;
   for (int64_t pair = 0; pair < kKeys / 2; ++pair) {
     const uint8_t* a = page.v_codes + 2 * pair * row_bytes;
@@ -87,8 +88,8 @@ void ConvertValues(const AttentionPage& page, int64_t head_dim, uint16_t* v) {
           return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
         };
         const __m512i x = load(a + d), y = load(a + row_bytes + d);
-        even = PairOfBytes(_mm512_and_si512(x, byte), _mm512_and_si512(y, byte));
-        odd = PairOfBytes(_mm512_srli_epi32(x, 8), _mm512_srli_epi32(y, 8));
+        even = PairOfBytes(_mm512_and_si512(x, byte), _mm512_and_si512(y, byte), middle);
+        odd = PairOfBytes(_mm512_srli_epi32(x, 8), _mm512_srli_epi32(y, 8), middle);
       }
       _mm512_store_si512(out, even);
       _mm512_store_si512(out + kTileHalves, odd);
@@ -136,8 +137,8 @@ struct KeyConstants {
 
 KeyConstants LoadConstants(const AttentionPage& page) {
   KeyConstants c;
-  const __m512 k_middle = _mm512_set1_ps(page.k_bits == 4 ? 8 : 128);
-  const __m512 v_middle = _mm512_set1_ps(page.v_bits == 4 ? 8 : 128);
+  const __m512 k_middle = _mm512_set1_ps(static_cast<float>(page.k_middle));
+  const __m512 v_middle = _mm512_set1_ps(static_cast<float>(page.v_middle));
   for (int i = 0; i < 4; ++i) {
     const int64_t count = page.tokens - 16 * i;
     const auto mask = static_cast<__mmask16>(count >= 16  ? 0xFFFF
