@@ -1,37 +1,136 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <chrono>
+#include "apps/cli/bench.h"
+
+#include <deque>
 #include <memory>
 
-#include "apps/cli/cli.h"
 #include "base/rng.h"
-#include "engine/session.h"
+#include "base/thread_pool.h"
+#include "quantize/random_network.h"
 
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
-  std::string model;
-  int64_t tokens = 512, context = 0, repeats = 5;
-};
+constexpr int64_t kPrefillTokens = 1024;  // as Session
 
-struct Timing {
-  double median = 0, min = 0;  // seconds
-};
-
-// Times work(state) with a fresh state = prepare() per run; the first run warms up.
-template <typename Prepare, typename Work>
-Timing Measure(int64_t repeats, Prepare&& prepare, Work&& work) {
-  std::vector<double> seconds;
-  for (int64_t i = 0; i <= repeats; ++i) {
-    auto state = prepare();
-    const auto start = std::chrono::steady_clock::now();
-    work(*state);
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    if (i > 0) seconds.push_back(elapsed.count());
+// Appends ids to every cache, one prompt after the other.
+void Fill(Model& model, std::deque<KvCache>& caches, int64_t tokens) {
+  const std::vector<int32_t> ids = RandomIds(model.config(), tokens);
+  for (KvCache& cache : caches) {
+    for (std::span<const int32_t> rest = ids; !rest.empty();) {
+      const auto chunk = rest.first(std::min<size_t>(rest.size(), kPrefillTokens));
+      const Model::Sequence sequence = {chunk, &cache};
+      model.Forward({&sequence, 1});
+      rest = rest.subspan(chunk.size());
+    }
   }
-  std::sort(seconds.begin(), seconds.end());
-  return {seconds[seconds.size() / 2], seconds[0]};
+}
+
+void RunPrefill(const BenchArguments& a, const Common& common) {
+  Model model(BenchNetwork(a), MakeBackend(common.device, false));
+  const std::string name = BenchName(a, model.network());
+  std::deque<KvCache> caches;
+  caches.emplace_back(model.kv(), model.config().layers);
+  std::vector<float> logits(static_cast<size_t>(model.config().vocab_size));
+  const Timing t = Measure(a.repeats, [&] {
+    caches[0].Clear();
+    const int64_t last = (a.tokens - 1) % kPrefillTokens;
+    Fill(model, caches, a.tokens - last - 1);
+    const std::vector<int32_t> ids = RandomIds(model.config(), last + 1);
+    const Model::Sequence sequence = {ids, &caches[0]};
+    const float* x = model.Forward({&sequence, 1});
+    model.Logits(x + last * model.config().hidden_size, 1, logits.data());
+  });
+  PrintRows({{.name = "prefill",
+              .shape = fmt::format("{}, {} tokens", name, a.tokens),
+              .time = t,
+              .tokens = static_cast<double>(a.tokens)}},
+            common);
+}
+
+// Tokens written one by one behind `context` tokens, in `batch` sequences at once.
+void RunDecode(const BenchArguments& a, const Common& common) {
+  Model model(BenchNetwork(a), MakeBackend(common.device, false));
+  const std::string name = BenchName(a, model.network());
+  const int64_t context = std::max<int64_t>(a.context, 1);
+  if (context + a.tokens * (a.repeats + 1) > model.context()) {
+    FailUsage("{} tokens behind a context of {}, {} times: the model's context is {}", a.tokens,
+              context, a.repeats + 1, model.context());
+  }
+  std::deque<KvCache> caches;
+  for (int64_t i = 0; i < a.batch; ++i) caches.emplace_back(model.kv(), model.config().layers);
+  Fill(model, caches, context);
+  const std::vector<int32_t> ids = RandomIds(model.config(), a.batch);
+  std::vector<Model::Sequence> sequences;
+  for (size_t i = 0; i < caches.size(); ++i) sequences.push_back({{&ids[i], 1}, &caches[i]});
+  std::vector<float> logits(static_cast<size_t>(a.batch * model.config().vocab_size));
+  const Timing t = Measure(a.repeats, [&] {
+    for (int64_t i = 0; i < a.tokens; ++i) {
+      model.Logits(model.Forward(sequences), a.batch, logits.data());
+    }
+  });
+  PrintRows({{.name = "decode",
+              .shape = fmt::format("{}, {} x {} tokens after {}", name, a.batch, a.tokens, context),
+              .time = t,
+              .tokens = static_cast<double>(a.tokens * a.batch),
+              .bytes = static_cast<double>(a.tokens) * WeightBytes(model.network())}},
+            common);
+}
+
+void AddModel(CLI::App& verb, BenchArguments& a) {
+  CLI::Option* model = verb.add_option("model", a.model, "Model directory or checkpoint");
+  verb.add_option("--shape", a.shape,
+                  "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b or qwen2.5-7b")
+      ->excludes(model);
+  verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
+      ->check(CLI::Range(0, 1000));
+  const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
+  verb.add_option("--w-bits", a.w_bits, "--shape: bits of weights")
+      ->check(bits)
+      ->capture_default_str();
+  verb.add_option("--a-bits", a.a_bits, "--shape: bits of activations")
+      ->check(bits)
+      ->capture_default_str();
+  verb.add_option("--kv-bits", a.kv_bits, "--shape: bits of the KV cache")
+      ->check(bits)
+      ->capture_default_str();
+  verb.add_option("--rotation", a.rotation, "--shape: hadamard or none (no online transforms)")
+      ->check(CLI::IsMember({"hadamard", "none"}))
+      ->capture_default_str();
+}
+
+void AddCounts(CLI::App& verb, BenchArguments& a, const std::string& tokens) {
+  verb.add_option("--tokens", a.tokens, tokens)
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb.add_option("--repeats", a.repeats, "Timed runs; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+Network BenchNetwork(const BenchArguments& a) {
+  if (a.shape.empty()) {
+    if (a.model.empty()) FailUsage("name a model directory, or --shape llama2-7b");
+    return OpenNetwork(a.model);
+  }
+  ModelConfig config = FindShape(a.shape);
+  if (a.layers != 0) config.layers = a.layers;
+  if (a.layers == 0 && a.shape == "llama2-70b") config.layers = 1;  // 35 GB whole
+  Recipe recipe = kQuarotRecipe;
+  recipe.weights.bits = a.w_bits;
+  recipe.activations.bits = a.a_bits;
+  recipe.k.bits = recipe.v.bits = a.kv_bits;
+  if (a.rotation == "none") recipe.rotation = Rotation::kNone;
+  return RandomNetwork(config, recipe, 1);
+}
+
+std::string BenchName(const BenchArguments& a, const Network& network) {
+  if (a.shape.empty()) return a.model;
+  return fmt::format("{}, {} layers, W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
+                     a.w_bits, a.a_bits, a.kv_bits, network.head.weights.format.bits,
+                     network.head.input.activation.bits);
 }
 
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {
@@ -43,75 +142,53 @@ std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {
   return ids;
 }
 
-void PrintRow(const std::string& name, const std::string& shape, double tokens, const Timing& t,
-              const Model& model, const Common& common) {
-  if (common.json) {
-    PrintJson(Json::array({{{"name", name},
-                            {"shape", shape},
-                            {"median_us", t.median * 1e6},
-                            {"min_us", t.min * 1e6},
-                            {"tokens_per_second", tokens / t.median}}}));
-    return;
+double WeightBytes(const Network& network) {
+  double bytes = static_cast<double>(network.head.weights.bytes());
+  for (const LayerWeights& layer : network.layers) {
+    for (const PackedLinear& linear : layer.linears) {
+      bytes += static_cast<double>(linear.weights.bytes());
+    }
   }
-  fmt::print("{}", Table({{"bench", "shape", "median us", "min us", "tokens/s"},
-                          {name, shape, fmt::format("{:.0f}", t.median * 1e6),
-                           fmt::format("{:.0f}", t.min * 1e6),
-                           fmt::format("{:.1f}", tokens / t.median)}}));
-  fmt::print("{}\n", model.network().directory);
+  return bytes;
 }
-
-void RunPrefill(const Arguments& a, const Common& common) {
-  const auto model = LoadModel(a.model, common.device, false);
-  const std::vector<int32_t> ids = RandomIds(model->config(), a.tokens);
-  const Timing t = Measure(
-      a.repeats, [&] { return std::make_unique<Session>(*model); },
-      [&](Session& session) { session.Append(ids); });
-  PrintRow("prefill", fmt::format("{} tokens", a.tokens), static_cast<double>(a.tokens), t, *model,
-           common);
-}
-
-// Tokens written one by one behind `context` tokens.
-void RunDecode(const Arguments& a, const Common& common) {
-  const auto model = LoadModel(a.model, common.device, false);
-  const std::vector<int32_t> prompt = RandomIds(model->config(), std::max<int64_t>(a.context, 1));
-  const std::vector<int32_t> ids = RandomIds(model->config(), a.tokens);
-  const auto prefilled = [&] {
-    auto session = std::make_unique<Session>(*model);
-    session->Append(prompt);
-    return session;
-  };
-  const Timing t = Measure(a.repeats, prefilled, [&](Session& session) {
-    for (int32_t id : ids) session.Append({&id, 1});
-  });
-  PrintRow("decode", fmt::format("{} tokens after {}", a.tokens, prompt.size()),
-           static_cast<double>(a.tokens), t, *model, common);
-}
-
-}  // namespace
 
 void AddBench(CLI::App& app, Common& common, Run& run) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure speed: prefill, decode");
+  CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
-  const auto a = std::make_shared<Arguments>();
-  const auto shared = [&](CLI::App& verb) {
-    verb.add_option("model", a->model, "Model directory or checkpoint")->required();
-    verb.add_option("--tokens", a->tokens, "Tokens to process")
-        ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str();
-    verb.add_option("--repeats", a->repeats, "Timed runs; the median counts")
-        ->check(CLI::Range(1, 1000))
-        ->capture_default_str();
+  const auto verb = [&](const std::string& name, const std::string& description,
+                        const std::string& example, const auto& work) {
+    const auto a = std::make_shared<BenchArguments>();
+    CLI::App* added = AddVerb(*bench, common, name, description, example);
+    added->callback([a, &common, &run, work] { run = [a, &common, work] { work(*a, common); }; });
+    return std::pair(added, a);
   };
-  CLI::App* prefill = AddVerb(*bench, common, "prefill", "A prompt in one batch",
-                              "nibble bench prefill llama-w4a4kv4 --tokens 512");
-  shared(*prefill);
-  prefill->callback([a, &common, &run] { run = [a, &common] { RunPrefill(*a, common); }; });
-  CLI::App* decode = AddVerb(*bench, common, "decode", "Tokens one by one",
-                             "nibble bench decode llama-w4a4kv4 --tokens 64 --context 1024");
-  shared(*decode);
-  decode->add_option("--context", a->context, "Tokens in the cache before")
+  verb("peak", "What this machine multiplies and reads at most", "nibble bench peak", RunPeak);
+  const auto [kernels, k] =
+      verb("kernels", "Every op of one layer, and its share of the layer's time",
+           "nibble bench kernels --shape llama2-7b --tokens 512", RunKernels);
+  k->shape = "llama2-7b";
+  AddModel(*kernels, *k);
+  AddCounts(*kernels, *k, "Tokens of a batch");
+  const auto [attention, t] =
+      verb("attention", "Attention of one layer over caches of --kv-bits and 16 bits",
+           "nibble bench attention --shape llama3-8b --kv-bits 4", RunAttention);
+  t->shape = "llama2-7b";
+  AddModel(*attention, *t);
+  AddCounts(*attention, *t, "Tokens of a prompt's last chunk");
+  const auto [prefill, p] =
+      verb("prefill", "A prompt", "nibble bench prefill llama-w4a4kv4 --tokens 512", RunPrefill);
+  AddModel(*prefill, *p);
+  AddCounts(*prefill, *p, "Tokens of the prompt");
+  const auto [decode, d] = verb("decode", "Tokens one by one",
+                                "nibble bench decode --shape llama2-7b --context 1024", RunDecode);
+  d->tokens = 32;
+  AddModel(*decode, *d);
+  AddCounts(*decode, *d, "Tokens to write in a run");
+  decode->add_option("--context", d->context, "Tokens in the cache before the first run")
       ->check(CLI::Range(0, 1 << 20));
-  decode->callback([a, &common, &run] { run = [a, &common] { RunDecode(*a, common); }; });
+  decode->add_option("--batch", d->batch, "Sequences written at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
 }
 
 }  // namespace nibble::cli

@@ -35,6 +35,7 @@ struct Network {
   Json config_json;                    // config.json as it is
   bool packed = false;                 // a Nibble checkpoint
   std::unique_ptr<TensorStore> store;  // owns the mapped bytes
+  std::shared_ptr<const void> memory;  // or planes in memory
 };
 
 // Opens a Hugging Face directory or a Nibble checkpoint and checks every name, shape and plane.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the benches share: the model they run on, timing, and the table.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "apps/cli/cli.h"
+#include "engine/model.h"
+
+namespace nibble::cli {
+
+struct BenchArguments {
+  std::string model;  // a directory, or
+  std::string shape;  // a name of FindShape with random weights
+  int64_t layers = 0;
+  int w_bits = 4, a_bits = 8, kv_bits = 4;
+  std::string rotation = "hadamard";
+  int64_t tokens = 512, context = 0, batch = 1, repeats = 5;
+};
+
+struct Timing {
+  double median = 0, min = 0, max = 0;  // seconds
+};
+
+inline double Seconds(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The first run warms up and does not count.
+template <typename Work>
+Timing Measure(int64_t repeats, Work&& work) {
+  std::vector<double> seconds;
+  for (int64_t i = 0; i <= repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    if (i > 0) seconds.push_back(Seconds(start));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return {seconds[seconds.size() / 2], seconds.front(), seconds.back()};
+}
+
+// One line of a bench; what is 0 is not printed.
+struct BenchRow {
+  std::string name, shape;
+  Timing time{};
+  double tokens = 0, operations = 0, bytes = 0;  // of one run
+  double peak = 0;   // operations per second that this machine reaches at most
+  double share = 0;  // of the whole
+};
+void PrintRows(const std::vector<BenchRow>& rows, const Common& common);
+
+// --shape with random weights, or the model directory.
+Network BenchNetwork(const BenchArguments& arguments);
+// "llama2-7b, 32 layers, W4A8KV4, head W8A8"
+std::string BenchName(const BenchArguments& arguments, const Network& network);
+std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count);
+// Of all linears that a token meets, as stored.
+double WeightBytes(const Network& network);
+
+void RunPeak(const BenchArguments& arguments, const Common& common);
+void RunKernels(const BenchArguments& arguments, const Common& common);
+void RunAttention(const BenchArguments& arguments, const Common& common);
+
+}  // namespace nibble::cli

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Single ops, through the same Backend the engine uses.
+#include <memory>
+
+#include "apps/cli/bench.h"
+#include "backends/cpu/peak.h"
+#include "base/progress.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
+
+namespace nibble::cli {
+namespace {
+
+std::vector<float> RandomFloats(int64_t count) {
+  Rng rng(2);
+  std::vector<float> values(static_cast<size_t>(count));
+  // Uniform with variance 1: cheap, and no kernel's time depends on the values.
+  for (float& v : values) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
+  return values;
+}
+
+RopeTable BenchRope(const ModelConfig& config, int64_t positions) {
+  return BuildRope(config.rope, positions);
+}
+
+// One layer's ops with everything they read and write.
+class OpBench {
+ public:
+  OpBench(const BenchArguments& a, const Common& common)
+      : arguments_(a),
+        network_(BenchNetwork(a)),
+        config_(network_.config),
+        backend_(MakeBackend(common.device, false)),
+        peaks_(cpu::MeasurePeaks(ActiveIsa())) {}
+
+  std::vector<BenchRow> Run() {
+    const int64_t tokens = arguments_.tokens;
+    const LayerWeights& layer = network_.layers[0];
+    Norm("rms norm", config_.hidden_size);
+    Linears(layer, {Role::kQ, Role::kK, Role::kV});
+    RopeAndAttention(tokens);
+    Linears(layer, {Role::kO});
+    Norm("rms norm", config_.hidden_size);
+    Linears(layer, {Role::kGate, Role::kUp});
+    const int64_t count = tokens * config_.intermediate_size;
+    const std::vector<float> gate = RandomFloats(count), up = gate;
+    std::vector<float> out(gate.size());
+    Add({.name = "silu * up",
+         .shape = fmt::format("{} x {}", tokens, config_.intermediate_size),
+         .bytes = 12.0 * static_cast<double>(count)},
+        [&] { backend_->SiluMul(gate.data(), up.data(), count, out.data()); });
+    Linears(layer, {Role::kDown});
+    double sum = 0;
+    for (const BenchRow& row : rows_) sum += row.time.median;
+    for (BenchRow& row : rows_) row.share = row.time.median / sum;
+    return rows_;
+  }
+
+ private:
+  template <typename Work>
+  void Add(BenchRow row, Work&& work) {
+    row.time = Measure(arguments_.repeats, work);
+    rows_.push_back(std::move(row));
+  }
+
+  void Norm(const std::string& name, int64_t width) {
+    const std::vector<float> x = RandomFloats(arguments_.tokens * width);
+    std::vector<float> y(x.size());
+    Add({.name = name,
+         .shape = fmt::format("{} x {}", arguments_.tokens, width),
+         .bytes = 8.0 * static_cast<double>(x.size())},
+        [&] { backend_->RmsNorm(x.data(), nullptr, 1e-5f, arguments_.tokens, width, y.data()); });
+  }
+
+  // The shared input of some linears, prepared once, then each product.
+  void Linears(const LayerWeights& layer, std::initializer_list<Role> roles) {
+    const int64_t tokens = arguments_.tokens;
+    const InputSpec& input = layer[*roles.begin()].input;
+    const std::vector<float> x = RandomFloats(tokens * input.width);
+    Activations acts;
+    Add({.name = input.transform.identity() ? "quantize" : "transform + quantize",
+         .shape = fmt::format("{} x {} {}", tokens, input.width, TransformText(input.transform)),
+         .bytes = 5.0 * static_cast<double>(x.size())},
+        [&] { acts = backend_->PrepareActs(x.data(), tokens, input); });
+    for (Role role : roles) {
+      const PackedWeights& w = layer[role].weights;
+      const LinearId id = backend_->Upload(layer[role]);
+      std::vector<float> y(static_cast<size_t>(tokens * w.rows));
+      const bool integers = w.format.quantized() && input.activation.quantized();
+      Add({.name = fmt::format("{} {}", RoleName(role), backend_->KernelName(id, tokens)),
+           .shape = fmt::format("{} x {} x {}", tokens, w.rows, w.cols),
+           .operations = 2.0 * static_cast<double>(tokens * w.rows * w.cols),
+           .bytes = static_cast<double>(w.bytes()),
+           .peak = peaks_[integers ? 0 : 1].median},
+          [&] { backend_->Gemm(acts, id, y.data(), w.rows, false); });
+      backend_->Release(id);
+    }
+  }
+
+  void RopeAndAttention(int64_t tokens) {
+    std::vector<float> q = RandomFloats(tokens * config_.heads * config_.head_dim);
+    std::vector<float> k = RandomFloats(tokens * config_.kv_heads * config_.head_dim), v = k;
+    std::vector<float> out(q.size());
+    KvCache cache(network_.kv, 1);
+    cache.Reserve(tokens);
+    const RopeTable rope = BenchRope(config_, tokens);
+    const SequenceSlice slice = {.tokens = tokens, .pages = cache.pages(0)};
+    const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
+    Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
+      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope, network_.kv, {&slice, 1});
+    });
+    Add({.name = "attention",
+         .shape = fmt::format("{} tokens", tokens),
+         .operations =
+             2.0 * static_cast<double>(tokens * (tokens + 1) * config_.heads * config_.head_dim),
+         .peak = peaks_[1].median},
+        [&] {
+          backend_->Attention(q.data(), spec, network_.kv, {&slice, 1}, out.data());
+        });
+  }
+
+  const BenchArguments& arguments_;
+  const Network network_;
+  const ModelConfig& config_;
+  const std::unique_ptr<Backend> backend_;
+  const std::vector<cpu::Peak> peaks_;  // integers, fp32, ...
+  std::vector<BenchRow> rows_;
+};
+
+// The last `tokens` tokens of `context` attend; before that the whole context enters the cache.
+BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec kv, Backend& b,
+                      int64_t context, int64_t tokens) {
+  std::vector<float> q = RandomFloats(context * config.heads * config.head_dim);
+  std::vector<float> k = RandomFloats(context * config.kv_heads * config.head_dim), v = k;
+  std::vector<float> out(q.size());
+  KvCache cache(kv, 1);
+  cache.Reserve(context);
+  const SequenceSlice all = {.tokens = context, .pages = cache.pages(0)};
+  const AttentionSpec spec = {.heads = config.heads, .scale = 0.1f};
+  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, BenchRope(config, context), kv, {&all, 1});
+  const SequenceSlice slice = {
+      .tokens = tokens, .position = context - tokens, .pages = cache.pages(0)};
+  const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
+                      static_cast<double>(tokens * (tokens - 1)) / 2;
+  return {.name = tokens == 1 ? "decode" : "prefill",
+          .shape = fmt::format("{}, KV{}, {} tokens of {}", a.shape.empty() ? a.model : a.shape,
+                               kv.k.bits, tokens, context),
+          .time = Measure(a.repeats,
+                          [&] {
+                            b.Attention(q.data(), spec, kv, {&slice, 1}, out.data());
+                          }),
+          .operations = 4 * keys * static_cast<double>(config.heads * config.head_dim),
+          .bytes = static_cast<double>(context / kPageTokens * kv.page_bytes())};
+}
+
+}  // namespace
+
+void RunPeak(const BenchArguments&, const Common& common) {
+  const std::vector<cpu::Peak> peaks = cpu::MeasurePeaks(ActiveIsa());
+  std::vector<std::vector<std::string>> table = {{"peak", "median", "min", "max", "unit"}};
+  Json json = Json::array();
+  for (const cpu::Peak& p : peaks) {
+    const bool bytes = p.name == "memory read";
+    const double unit = bytes ? 1e9 : 1e12;
+    table.push_back({std::string(p.name), fmt::format("{:.2f}", p.median / unit),
+                     fmt::format("{:.2f}", p.min / unit), fmt::format("{:.2f}", p.max / unit),
+                     bytes ? "GB/s" : "TOPS"});
+    json.push_back({{"name", p.name},
+                    {"shape", fmt::format("{} threads", Threads())},
+                    {bytes ? "gbps" : "tops", p.median / unit},
+                    {"min", p.min / unit},
+                    {"max", p.max / unit}});
+  }
+  if (common.json) return PrintJson(json);
+  fmt::print("{}{} threads, {}\n", Table(table), Threads(), IsaName(ActiveIsa()));
+}
+
+void RunKernels(const BenchArguments& a, const Common& common) {
+  PrintRows(OpBench(a, common).Run(), common);
+}
+
+void RunAttention(const BenchArguments& a, const Common& common) {
+  BenchArguments one = a;
+  one.layers = 1;
+  const Network network = BenchNetwork(one);
+  const auto backend = MakeBackend(common.device, false);
+  KvSpec wide = network.kv;
+  wide.k = wide.v = FormatSpec{};
+  std::vector<BenchRow> rows;
+  for (const int64_t context : {512, 2048, 4096}) {
+    for (const int64_t tokens : {std::min(a.tokens, context), int64_t{1}}) {
+      for (const KvSpec& kv : {network.kv, wide}) {
+        rows.push_back(AttentionRow(a, network.config, kv, *backend, context, tokens));
+      }
+    }
+  }
+  PrintRows(rows, common);
+}
+
+void PrintRows(const std::vector<BenchRow>& rows, const Common& common) {
+  if (common.json) {
+    Json json = Json::array();
+    for (const BenchRow& r : rows) {
+      json.push_back({{"name", r.name},
+                      {"shape", r.shape},
+                      {"median_us", r.time.median * 1e6},
+                      {"min_us", r.time.min * 1e6},
+                      {"max_us", r.time.max * 1e6}});
+      Json& row = json.back();
+      if (r.tokens > 0) row["tokens_per_second"] = r.tokens / r.time.median;
+      if (r.operations > 0) row["tops"] = r.operations / r.time.median / 1e12;
+      if (r.bytes > 0) row["gbps"] = r.bytes / r.time.median / 1e9;
+      if (r.peak > 0) row["peak_share"] = r.operations / r.time.median / r.peak;
+      if (r.share > 0) row["share"] = r.share;
+    }
+    return PrintJson(json);
+  }
+  std::vector<std::vector<std::string>> table = {{"bench", "shape", "median us", "min", "max",
+                                                  "tokens/s", "TOPS", "% of peak", "GB/s",
+                                                  "% of time"}};
+  const auto cell = [](double value, int digits) {
+    return value > 0 ? fmt::format("{:.{}f}", value, digits) : std::string();
+  };
+  for (const BenchRow& r : rows) {
+    const double s = r.time.median;
+    table.push_back({r.name, r.shape, cell(s * 1e6, 0), cell(r.time.min * 1e6, 0),
+                     cell(r.time.max * 1e6, 0), cell(r.tokens / s, 1),
+                     cell(r.operations / s / 1e12, 3),
+                     r.peak > 0 ? cell(100 * r.operations / s / r.peak, 1) : "",
+                     cell(r.bytes / s / 1e9, 1), cell(100 * r.share, 1)});
+  }
+  fmt::print("{}", Table(table));
+}
+
+}  // namespace nibble::cli

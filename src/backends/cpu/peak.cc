@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/peak.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "backends/cpu/peak_loops.h"
+#include "base/aligned.h"
+#include "base/error.h"
+#include "base/thread_pool.h"
+
+namespace nibble::cpu {
+namespace {
+
+constexpr int kRuns = 11;
+
+Peak Measure(std::string_view name, double work, const std::function<void()>& run) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> rates;
+  run();
+  for (int i = 0; i < kRuns; ++i) {
+    const auto start = Clock::now();
+    run();
+    rates.push_back(work / std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::sort(rates.begin(), rates.end());
+  return {name, rates[kRuns / 2], rates.front(), rates.back()};
+}
+
+// Every thread runs the loop in pieces, so that a preempted one does not hold up the others.
+Peak Multiply(std::string_view name, int (*loop)(int64_t), int64_t step) {
+  constexpr int64_t kPieces = 32, kOperations = int64_t{1} << 29;  // of a piece
+  const int64_t pieces = kPieces * Threads(), steps = std::max<int64_t>(1, kOperations / step);
+  const double work = static_cast<double>(pieces) * static_cast<double>(steps * step);
+  return Measure(name, work, [=] {
+    ParallelFor(static_cast<size_t>(pieces),
+                [=](size_t) { [[maybe_unused]] volatile int keep = loop(steps); });
+  });
+}
+
+Peak ReadStream(int (*read)(const uint8_t*, int64_t)) {
+  constexpr int64_t kBytes = int64_t{1} << 30, kPiece = int64_t{4} << 20;
+  const AlignedBytes memory = MakeAlignedBytes(kBytes);
+  const auto* data = reinterpret_cast<const uint8_t*>(memory.get());
+  return Measure("memory read", static_cast<double>(kBytes), [=] {
+    ParallelFor(static_cast<size_t>(kBytes / kPiece), [=](size_t i) {
+      [[maybe_unused]] volatile int keep = read(data + static_cast<int64_t>(i) * kPiece, kPiece);
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<Peak> MeasurePeaks(Isa isa) {
+  NIBBLE_CHECK(isa >= Isa::kAvx2, "{}", IsaName(isa));
+  if (isa == Isa::kAvx2) {
+    return {Multiply("avx2 int8", avx2_peak_u8s8, kAvx2StepInt),
+            Multiply("avx2 fp32", avx2_peak_f32, kAvx2StepF32), ReadStream(avx2_read)};
+  }
+  const bool amx = isa >= Isa::kAmx;
+  std::vector<Peak> peaks = {amx ? Multiply("amx int8", amx_peak_u8s8, kAmxStepInt)
+                                 : Multiply("avx512 int8", avx512_peak_u8s8, kAvx512StepInt),
+                             Multiply("avx512 fp32", avx512_peak_f32, kAvx512StepF32)};
+  if (amx) peaks.push_back(Multiply("amx bf16", amx_peak_bf16, kAmxStepBf16));
+  peaks.push_back(ReadStream(avx512_read));
+  return peaks;
+}
+
+}  // namespace nibble::cpu

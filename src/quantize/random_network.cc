@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/random_network.h"
+
+#include <bit>
+#include <cmath>
+#include <list>
+#include <vector>
+
+#include "base/half.h"
+#include "base/rng.h"
+
+namespace nibble {
+namespace {
+
+struct Shape {
+  std::string_view name, family;
+  int64_t hidden_size, intermediate_size, layers, heads, kv_heads, vocab_size;
+  double rope_theta;
+};
+
+constexpr Shape kShapes[] = {
+    {"llama2-7b", "llama", 4096, 11008, 32, 32, 32, 32000, 1e4},
+    {"llama2-13b", "llama", 5120, 13824, 40, 40, 40, 32000, 1e4},
+    {"llama2-70b", "llama", 8192, 28672, 80, 64, 8, 32000, 1e4},
+    {"llama3-8b", "llama", 4096, 14336, 32, 32, 8, 128256, 5e5},
+    {"qwen2.5-7b", "qwen2", 3584, 18944, 28, 28, 4, 152064, 1e6},
+};
+
+// Planes in memory; a list, so that views stay where they are.
+struct Planes {
+  std::list<QuantizedWeights> quantized;
+  std::list<std::vector<uint16_t>> bf16;
+};
+
+// Uniform in [-limit, limit).
+const std::vector<uint16_t>& RandomBf16(Rng& rng, int64_t count, double limit, Planes& planes) {
+  std::vector<uint16_t>& values = planes.bf16.emplace_back(static_cast<size_t>(count));
+  const float step = static_cast<float>(limit / 32768);
+  for (size_t i = 0; i < values.size();) {
+    for (uint64_t four = rng.Next(), n = 0; n < 4 && i < values.size(); ++n, four >>= 16) {
+      values[i++] = Bf16FromF32(step * static_cast<float>(static_cast<int16_t>(four & 0xFFFF)));
+    }
+  }
+  return values;
+}
+
+TensorView Bf16View(const std::vector<uint16_t>& values, std::vector<int64_t> shape) {
+  return {.dtype = DType::kBf16,
+          .shape = std::move(shape),
+          .data = reinterpret_cast<const std::byte*>(values.data())};
+}
+
+// Codes are uniform over their range; the scale gives outputs the variance of inputs.
+PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSpec& format,
+                            Planes& planes) {
+  if (!format.quantized()) {
+    const double limit = std::sqrt(3.0 / static_cast<double>(cols));
+    return {.format = format,
+            .rows = rows,
+            .cols = cols,
+            .values = Bf16View(RandomBf16(rng, rows * cols, limit, planes), {rows, cols})};
+  }
+  QuantizedWeights& w = planes.quantized.emplace_back();
+  w.format = format;
+  w.rows = rows;
+  w.cols = cols;
+  const int64_t row_bytes = PackedBytes(cols, format.bits), groups = format.groups(cols);
+  NIBBLE_CHECK(cols * format.bits % 8 == 0, "{} codes of {} bits", cols, format.bits);
+  w.codes.resize(static_cast<size_t>(rows * row_bytes));
+  for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng.Next() >> 56);
+  const double deviation = std::ldexp(1.0, format.bits) / std::sqrt(12.0);
+  const uint16_t scale =
+      F16FromF32(static_cast<float>(1 / (deviation * std::sqrt(static_cast<double>(cols)))));
+  w.scales.assign(static_cast<size_t>(rows * groups), F32FromF16(scale));
+  if (format.group != 0) w.scales_f16.assign(w.scales.size(), scale);
+  if (!format.symmetric) w.zeros.assign(w.scales.size(), 0);
+  return View(w);
+}
+
+}  // namespace
+
+ModelConfig FindShape(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const Shape& s : kShapes) {
+    known.push_back(s.name);
+    if (s.name != name) continue;
+    const int64_t head_dim = s.hidden_size / s.heads;
+    return {.family = std::string(s.family),
+            .hidden_size = s.hidden_size,
+            .intermediate_size = s.intermediate_size,
+            .layers = s.layers,
+            .heads = s.heads,
+            .kv_heads = s.kv_heads,
+            .head_dim = head_dim,
+            .vocab_size = s.vocab_size,
+            .context = 8192,
+            .norm_eps = 1e-5,
+            .rope = {.theta = s.rope_theta, .head_dim = head_dim}};
+  }
+  FailUsage("no shape \"{}\"; choose one of {}", name, fmt::join(known, ", "));
+}
+
+Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t seed) {
+  const auto planes = std::make_shared<Planes>();
+  Rng rng(seed);
+  Network net{.config = config, .packed = true};
+  Plan plan = MakePlan(config, recipe);
+  net.kv = PlannedKv(config, plan);
+  const bool biases = config.family == "qwen2";
+  const auto linear = [&](int64_t layer, Role role) {
+    const LinearPlan& p = plan.at(layer, role);
+    const int64_t rows = config.outputs(role), cols = config.inputs(role);
+    PackedLinear out{
+        .weights = RandomWeights(rng, rows, cols, p.weights, *planes),
+        .input = {.width = cols, .transform = p.input_transform, .activation = p.activations}};
+    if (biases && (role == Role::kQ || role == Role::kK || role == Role::kV)) {
+      out.bias = Bf16View(RandomBf16(rng, rows, 1, *planes), {rows});
+    }
+    return out;
+  };
+  LayerWeights layer;
+  for (Role role : kLayerRoles) layer[role] = linear(0, role);
+  net.layers.assign(static_cast<size_t>(config.layers), layer);
+  if (recipe.weights.quantized()) {
+    plan.linears[LinearName(0, Role::kHead)] = {.weights = {.bits = 8}, .activations = {.bits = 8}};
+  }
+  net.head = linear(0, Role::kHead);
+  net.embedding = Bf16View(RandomBf16(rng, config.vocab_size * config.hidden_size, 1, *planes),
+                           {config.vocab_size, config.hidden_size});
+  net.memory = planes;
+  return net;
+}
+
+}  // namespace nibble

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks of well-known shapes with random packed weights, for measuring speed without a download.
+#pragma once
+
+#include <string_view>
+
+#include "models/network.h"
+#include "quantize/recipe.h"
+
+namespace nibble {
+
+// The published sizes of "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b" or "qwen2.5-7b", with
+// room for 8192 positions. An unknown name is a usage error that lists the known ones.
+ModelConfig FindShape(std::string_view name);
+
+// Every layer shares the planes of one random layer, so the canonical weights take the memory of
+// one layer; a backend still makes its own copy of each. Norms are folded away, the head has 8 bits
+// (weights and activations, per row) unless the weights are wide, the embedding is bf16. Attention
+// biases are random for families that have them (qwen2).
+Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t seed);
+
+}  // namespace nibble

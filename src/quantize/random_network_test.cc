@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/random_network.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/session.h"
+
+namespace nibble {
+namespace {
+
+std::vector<float> Logits(const ModelConfig& config, const Recipe& recipe, uint64_t seed) {
+  Model model(RandomNetwork(config, recipe, seed), MakeBackend("cpu", false));
+  Session session(model);
+  const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
+  const auto logits = session.Append(ids);
+  return {logits.begin(), logits.end()};
+}
+
+TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
+  for (const char* family : {"llama", "qwen2"}) {
+    const ModelConfig config = {.family = family,
+                                .hidden_size = 128,
+                                .intermediate_size = 352,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 32,
+                                .vocab_size = 100,
+                                .context = 64,
+                                .norm_eps = 1e-5,
+                                .rope = {.head_dim = 32}};
+    Recipe wide = kQuarotRecipe;
+    wide.weights.bits = wide.activations.bits = wide.k.bits = wide.v.bits = 16;
+    for (const Recipe& recipe : {kQuarotRecipe, wide}) {
+      const std::vector<float> logits = Logits(config, recipe, 1);
+      double sum = 0, squares = 0;
+      for (float x : logits) {
+        ASSERT_TRUE(std::isfinite(x));
+        sum += x;
+        squares += static_cast<double>(x) * x;
+      }
+      const double mean = sum / 100, variance = squares / 100 - mean * mean;
+      EXPECT_GT(variance, 0.1);  // about 1 by the choice of scales
+      EXPECT_LT(variance, 10);
+      EXPECT_EQ(logits, Logits(config, recipe, 1));
+      EXPECT_NE(logits, Logits(config, recipe, 2));
+    }
+  }
+}
+
+TEST(RandomNetworkTest, KnowsItsShapes) {
+  EXPECT_EQ(FindShape("llama2-7b").intermediate_size, 11008);
+  EXPECT_EQ(FindShape("llama2-70b").kv_heads, 8);
+  EXPECT_THROW(FindShape("llama9"), Error);
+}
+
+}  // namespace
+}  // namespace nibble
