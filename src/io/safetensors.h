@@ -46,6 +46,7 @@ class SafetensorsFile {
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, TensorView>& tensors() const { return contents_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return contents_.metadata; }
+  void DropPages() const { file_.DropPages(); }
 
  private:
   MappedFile file_;
@@ -66,6 +67,7 @@ class TensorStore {
   uint64_t total_bytes() const;                           // of all tensors
   const std::string& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  void DropPages() const;  // of all files (MappedFile)
 
  private:
   std::string directory_;

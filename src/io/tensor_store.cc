@@ -83,6 +83,10 @@ std::vector<std::string> TensorStore::names() const {
   return names;
 }
 
+void TensorStore::DropPages() const {
+  for (const SafetensorsFile& file : files_) file.DropPages();
+}
+
 uint64_t TensorStore::total_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [name, view] : tensors_) bytes += view.bytes();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A quantized linear in the order of the integer kernels (int_kernels.h): codes of any width up to
-// 8 widened to 4 or 8 bits, unsigned, in panels of 16 outputs, with the constants of the epilogue.
+// A quantized linear as the integer kernels read it: unsigned codes of 4 or 8 bits in panels of 16
+// outputs (formats/tile_order.h), with the constants of the epilogue.
 //
 // Groups: the smaller of the weight and the activation group is the run of inputs summed in int32
 // ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
@@ -36,6 +36,7 @@ struct IntPanels {
       column_sums{};          // [panels, groups, 16], sum of (code - zero); asymmetric acts only
   std::vector<float> bias{};  // [panels * 16] or empty
 
+  int64_t offset() const { return bits == 4 ? 8 : 128; }  // unsigned minus signed code
   int64_t weight_groups() const { return groups / per_weight_group; }
   int64_t Bytes(int64_t inputs) const { return inputs * 16 * bits / 8; }  // of one panel
   const uint8_t* panel(int64_t p) const { return codes.get() + p * Bytes(padded_cols); }
