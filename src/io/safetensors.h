@@ -75,6 +75,9 @@ class TensorStore {
   std::map<std::string, TensorView> tensors_;
 };
 
+// The path of a plain file name in a model directory under the same rule; throws.
+std::string PathInside(const std::string& directory, const std::string& name);
+
 // Writes one file, which appears at `path` with Finish() or not at all. The same input gives the
 // same bytes. Data starts at a multiple of 64 bytes: a tensor is aligned to a cache line if the
 // sizes of those before it are multiples of 64.

@@ -105,8 +105,13 @@ IntPanels PackPanels(const PackedLinear& linear) {
   p.bits = order.bits;
   p.activation = linear.input.activation;
   SetGroups(linear, p);
-  p.codes.reset(Allocate(order.bytes()));
-  PackTiles(w, p.codes.get());
+  if (w.tiles.data != nullptr) {
+    p.codes = w.tiles.as<uint8_t>().data();
+  } else {
+    p.memory.reset(Allocate(order.bytes()));
+    PackTiles(w, p.memory.get());
+    p.codes = p.memory.get();
+  }
   p.scales.resize(static_cast<size_t>(p.panels * p.weight_groups() * kPanel));
   p.offsets.resize(p.scales.size());
   if (!p.activation.symmetric) {
