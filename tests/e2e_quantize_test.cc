@@ -75,6 +75,40 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   EXPECT_THAT(damaged.err, HasSubstr("layer-00002.safetensors"));
 }
 
+TEST_F(QuantizeVerb, RepackChangesWhereWeightsLieAndNothingElse) {
+  const Arguments nearest = {"--rounding", "rtn", "--w-clip", "1"};
+  Quantize("out", nearest);
+  Quantize("other", nearest + Arguments{"--seed", "1"});
+  const std::string out = Path("out"), plane = out + "/cpu-tiles.safetensors";
+  const auto measure = [&] {
+    Json numbers = Eval("ppl", out);
+    for (const char* time : {"seconds", "tokens_per_second"}) numbers.erase(time);
+    return numbers;
+  };
+  const Json before = measure();
+  EXPECT_THAT(Nibble({"inspect", out}).out, HasSubstr("tile plane         none"));
+  const Result repack = Nibble({"repack", out, "--json"});
+  ASSERT_EQ(repack.code, 0) << repack.err;
+  EXPECT_EQ(repack.json()["bytes"], fs::file_size(plane));
+  EXPECT_EQ(measure(), before);
+  const Result inspect = Nibble({"inspect", out, "--verify"});
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  EXPECT_THAT(inspect.out, HasSubstr("used in place"));
+
+  // One of other weights is named and not used.
+  EXPECT_EQ(Nibble({"repack", Path("other")}).code, 0);
+  fs::copy_file(Path("other/cpu-tiles.safetensors"), plane, fs::copy_options::overwrite_existing);
+  EXPECT_EQ(measure(), before);
+  const Result stale = Nibble({"generate", out, "--prompt-ids", "1", "--max-tokens", "1"});
+  EXPECT_EQ(stale.code, 0) << stale.err;
+  EXPECT_THAT(stale.err, AllOf(HasSubstr(plane), HasSubstr("other weights"), HasSubstr("repack")));
+  EXPECT_THAT(Nibble({"inspect", out}).out, HasSubstr("not used"));
+  EXPECT_EQ(Nibble({"inspect", out, "--verify"}).code, 1);
+  EXPECT_EQ(Nibble({"repack", out}).code, 0);
+  EXPECT_EQ(Nibble({"inspect", out, "--verify"}).code, 0);
+  EXPECT_EQ(Nibble({"repack", small_}).code, 2) << "not quantized";
+}
+
 TEST_F(QuantizeVerb, DryRunWritesNothing) {
   const Result r = Nibble(Command("out") + Arguments{"--dry-run", "--json"});
   EXPECT_EQ(r.code, 0) << r.err;

@@ -80,7 +80,7 @@ std::optional<ChatTemplate> Template(const Arguments& a) {
 void RunChat(Arguments& a, const Common& common) {
   const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
   auto chat_template = Template(a);
-  const auto model = LoadModel(a.model, common.device, false);
+  const auto model = Load(a.model, common, false);
   a.options.stop_ids = LoadGenerationConfig(a.model).stop_ids;
   Conversation conversation(*model, tokenizer, std::move(chat_template));
   if (!a.system.empty()) conversation.Add("system", a.system);

@@ -16,6 +16,16 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
   return verb;
 }
 
+std::unique_ptr<Model> Load(const std::string& directory, const Common& common, bool decoded) {
+  auto model = LoadModel(directory, common.device, decoded);
+  const std::string& refused = model->network().tiles_refused;
+  if (!refused.empty()) {
+    fmt::print(stderr, "nibble: {}; it is not used, `nibble repack {}` makes a new one\n", refused,
+               directory);
+  }
+  return model;
+}
+
 void PrintJson(const Json& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }

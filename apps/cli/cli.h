@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "engine/model.h"
 
 namespace nibble::cli {
 
@@ -27,11 +28,15 @@ void AddGenerate(CLI::App& app, Common& common, Run& run);
 void AddChat(CLI::App& app, Common& common, Run& run);
 void AddTokenize(CLI::App& app, Common& common, Run& run);
 void AddInspect(CLI::App& app, Common& common, Run& run);
+void AddRepack(CLI::App& app, Common& common, Run& run);
 void AddBench(CLI::App& app, Common& common, Run& run);
 
 // A subcommand with the common options; `example` is shown below its --help.
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
                   const std::string& description, const std::string& example);
+
+// LoadModel, with a line on standard error if a tile plane is there that cannot be used.
+std::unique_ptr<Model> Load(const std::string& directory, const Common& common, bool decoded);
 
 void PrintJson(const Json& json);  // one line on standard output
 

@@ -27,7 +27,7 @@ Windows LoadWindows(Arguments& a, const ModelConfig& config) {
 }
 
 void RunPerplexity(Arguments& a, const Common& common) {
-  const auto model = LoadModel(a.model, common.device, a.decoded);
+  const auto model = Load(a.model, common, a.decoded);
   const PerplexityResult r = Perplexity(*model, LoadWindows(a, model->config()));
   const double rate = static_cast<double>(r.windows * r.context) / r.seconds;
   if (common.json) {
@@ -48,8 +48,8 @@ void RunPerplexity(Arguments& a, const Common& common) {
 }
 
 void RunKl(Arguments& a, const Common& common) {
-  const auto model = LoadModel(a.model, common.device, a.decoded);
-  const auto reference = LoadModel(a.reference, common.device, false);
+  const auto model = Load(a.model, common, a.decoded);
+  const auto reference = Load(a.reference, common, false);
   const KlResult r = KlDivergence(*model, *reference, LoadWindows(a, model->config()));
   if (common.json) {
     PrintJson({{"kl_mean", r.kl_mean},

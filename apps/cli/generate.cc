@@ -37,7 +37,7 @@ void RunGenerate(Arguments& a, const Common& common) {
   const GenerationConfig config = LoadGenerationConfig(a.model);
   a.options.stop_ids = config.stop_ids;
   if (a.use_generation_config) a.options.sampling = config.sampling;
-  const auto model = LoadModel(a.model, common.device, false);
+  const auto model = Load(a.model, common, false);
   Session session(*model);
   TextOutput output(tokenizer ? &*tokenizer : nullptr, !common.json);
   const Generation g = Generate(session, prompt, a.options, [&](int32_t id) { output.Push(id); });

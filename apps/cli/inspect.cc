@@ -4,7 +4,7 @@
 #include "apps/cli/cli.h"
 #include "base/progress.h"
 #include "engine/model.h"
-#include "models/packed_checkpoint.h"
+#include "models/manifest.h"
 
 namespace nibble::cli {
 namespace {
@@ -58,6 +58,20 @@ std::vector<std::vector<std::string>> LinearRows(const Network& net,
   return rows;
 }
 
+uint64_t TileBytes(const Network& net) {
+  uint64_t bytes = 0;
+  if (!net.tiles) return bytes;
+  for (const auto& [name, view] : net.tiles->tensors()) bytes += view.bytes();
+  return bytes;
+}
+
+// Of a Nibble checkpoint.
+std::string TilesText(const Network& net) {
+  if (!net.tiles_refused.empty()) return "not used: " + net.tiles_refused;
+  if (!net.tiles) return "none (`nibble repack` makes one)";
+  return fmt::format("{}, used in place", BytesText(static_cast<double>(TileBytes(net))));
+}
+
 void PrintNetwork(const Network& net) {
   const ModelConfig& c = net.config;
   const Sizes sizes = Measure(net);
@@ -71,6 +85,7 @@ void PrintNetwork(const Network& net) {
                sizes.bits_per_weight());
   }
   fmt::print("other tensors      {}\n", BytesText(sizes.other_bytes));
+  if (net.packed) fmt::print("tile plane         {}\n", TilesText(net));
   fmt::print("KV cache           {} per token; K {}, V {}; rotation {}\n\n",
              BytesText(CacheBytesPerToken(net)), FormatText(net.kv.k), FormatText(net.kv.v),
              TransformText(net.kv.rotation));
@@ -101,7 +116,10 @@ Json NetworkJson(const Network& net) {
                {"bits_per_weight", sizes.bits_per_weight()},
                {"other_bytes", sizes.other_bytes},
                {"cache_bytes_per_token", CacheBytesPerToken(net)}};
-  if (net.packed) json["plan"] = net.config_json["quantization_config"];
+  if (!net.packed) return json;
+  json["tile_bytes"] = TileBytes(net);
+  if (!net.tiles_refused.empty()) json["tiles_refused"] = net.tiles_refused;
+  json["plan"] = net.config_json["quantization_config"];
   return json;
 }
 

@@ -38,6 +38,7 @@ int Main(int argc, char** argv) {
   AddChat(app, common, run);
   AddTokenize(app, common, run);
   AddInspect(app, common, run);
+  AddRepack(app, common, run);
   AddBench(app, common, run);
   try {
     app.parse(argc, argv);

@@ -47,8 +47,8 @@ class Backend {
   // "cpu, amx" for people.
   virtual std::string Name() const = 0;
 
-  // Takes a linear over (reorders its codes once). The planes must stay mapped only during the
-  // call.
+  // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
+  // stay mapped until Release, all other planes only during the call.
   virtual LinearId Upload(const PackedLinear& linear) = 0;
   virtual void Release(LinearId id) = 0;
   // The kernel that runs this linear for a batch of `tokens`, e.g. "amx_gemm_u8s8".

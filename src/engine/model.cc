@@ -20,6 +20,8 @@ Model::Model(Network network, std::unique_ptr<Backend> backend, int64_t max_cont
       final_norm_(NormWeights(network_.final_norm)) {
   for (const LayerWeights& weights : network_.layers) {
     layers_.push_back(UploadLayer(*backend_, weights));
+    // What the backend has reordered need not stay in memory twice.
+    if (network_.store) network_.store->DropPages();
   }
 }
 

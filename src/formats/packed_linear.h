@@ -20,9 +20,10 @@ struct PackedWeights {
   TensorView codes;            // U8 [N, PackedBytes(K, bits)], two's complement codes
   TensorView scales;           // F32 [N, groups] (per row) or F16 [N, groups] (grouped)
   TensorView zeros;            // I8 [N, groups], absent when symmetric
+  TensorView tiles;            // the codes once more in tile order (tile_order.h), or no data
 
   int64_t groups() const { return format.groups(cols); }
-  // Bytes of all planes.
+  // Bytes of all planes but the tiles, which repeat the codes.
   size_t bytes() const;
 };
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 
@@ -284,6 +285,30 @@ TEST_F(AtomicFileTest, MappedFileShowsTheBytes) {
   for (const char* name : {"none", "fifo", ""}) {
     EXPECT_THAT(ErrorOf([&] { MappedFile file(Path(name)); }), HasSubstr(Path(name)));
   }
+}
+
+// Resident pages of mapped files, of the whole process.
+int64_t MappedKilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word == "RssFile:") return (status >> word, std::stoll(word));
+  }
+  return -1;
+}
+
+TEST_F(AtomicFileTest, DroppedPagesGiveBackMemoryAndComeBack) {
+  constexpr int64_t kKilobytes = 16 << 10;
+  std::string text(kKilobytes << 10, 'x');
+  for (size_t i = 0; i < text.size(); i += 1000) text[i] = static_cast<char>('a' + i % 26);
+  WriteFileAtomic(Path("a"), text);
+  const MappedFile file(Path("a"));
+  EXPECT_TRUE(std::ranges::equal(file.bytes(), Bytes(text)));
+  const int64_t before = MappedKilobytes();
+  file.DropPages();
+  EXPECT_LT(MappedKilobytes(), before - kKilobytes / 2);
+  EXPECT_TRUE(std::ranges::equal(file.bytes(), Bytes(text)));
+  WriteFileAtomic(Path("empty"), "");
+  MappedFile(Path("empty")).DropPages();
 }
 
 // FIPS 180-4 examples (NIST CAVP) and a million "a".

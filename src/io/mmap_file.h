@@ -19,6 +19,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }  // empty for an empty file
   const std::string& path() const { return path_; }
+  // Gives back the memory of pages read so far. They stay in the system's page cache and come back
+  // when they are touched again; bytes() remains valid.
+  void DropPages() const;
 
  private:
   std::string path_;

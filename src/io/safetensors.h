@@ -46,6 +46,7 @@ class SafetensorsFile {
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, TensorView>& tensors() const { return contents_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return contents_.metadata; }
+  void DropPages() const { file_.DropPages(); }
 
  private:
   MappedFile file_;
@@ -66,12 +67,16 @@ class TensorStore {
   uint64_t total_bytes() const;                           // of all tensors
   const std::string& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  void DropPages() const;  // of all files (MappedFile)
 
  private:
   std::string directory_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, TensorView> tensors_;
 };
+
+// The path of a plain file name in a model directory under the same rule; throws.
+std::string PathInside(const std::string& directory, const std::string& name);
 
 // Writes one file, which appears at `path` with Finish() or not at all. The same input gives the
 // same bytes. Data starts at a multiple of 64 bytes: a tensor is aligned to a cache line if the

@@ -19,12 +19,14 @@ bool IsBelow(const fs::path& path, const fs::path& directory) {
          directory.end();
 }
 
-// Path of a file of the model directory, links resolved only to see where they lead.
+}  // namespace
+
 std::string PathInside(const std::string& directory, const std::string& name) {
   const std::string path = (fs::path(directory) / name).string();
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
     Fail("{}/{}: \"{}\" is not a plain file name", directory, kIndexName, name);
   }
+  // Links are resolved only to see where they lead.
   std::error_code missing, error;
   const fs::path resolved = fs::canonical(path, missing);
   const fs::path root = fs::canonical(directory, error);
@@ -38,8 +40,6 @@ std::string PathInside(const std::string& directory, const std::string& name) {
   }
   return path;
 }
-
-}  // namespace
 
 TensorStore::TensorStore(const std::string& directory) : directory_(directory) {
   std::error_code ignored;
@@ -81,6 +81,10 @@ std::vector<std::string> TensorStore::names() const {
   names.reserve(tensors_.size());
   for (const auto& [name, view] : tensors_) names.push_back(name);
   return names;
+}
+
+void TensorStore::DropPages() const {
+  for (const SafetensorsFile& file : files_) file.DropPages();
 }
 
 uint64_t TensorStore::total_bytes() const {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "models/packed_checkpoint.h"
+#include "models/tile_plane.h"
 
 namespace nibble {
 namespace {
@@ -97,6 +98,7 @@ Network OpenNetwork(const std::string& directory) {
   if (quantization) {
     net.packed = true;
     LoadPacked(net, *quantization, where);
+    AttachTiles(net);
   } else {
     LoadPlain(net, FamilyOf(net.config_json, where));
   }

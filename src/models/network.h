@@ -36,6 +36,9 @@ struct Network {
   bool packed = false;                 // a Nibble checkpoint
   std::unique_ptr<TensorStore> store;  // owns the mapped bytes
   std::shared_ptr<const void> memory;  // or planes in memory
+  // The tile plane in use (tile_plane.h), or why the one that is there is not used.
+  std::unique_ptr<SafetensorsFile> tiles;
+  std::string tiles_refused;
 };
 
 // Opens a Hugging Face directory or a Nibble checkpoint and checks every name, shape and plane.

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "io/atomic_file.h"
-#include "io/sha256.h"
 
 namespace nibble {
 namespace {
@@ -139,6 +138,21 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
   return tensors;
 }
 
+std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer) {
+  std::vector<NamedTensor> tensors;
+  for (Role role : kLayerRoles) {
+    for (NamedTensor& t : LinearTensors(LinearName(index, role), layer[role])) {
+      tensors.push_back(std::move(t));
+    }
+  }
+  if (layer.attention_norm.data != nullptr) {
+    const std::string prefix = fmt::format("layers.{}.", index);
+    tensors.push_back({prefix + "attention_norm", layer.attention_norm});
+    tensors.push_back({prefix + "mlp_norm", layer.mlp_norm});
+  }
+  return tensors;
+}
+
 void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors,
                 const std::map<std::string, std::string>& metadata) {
   // Wider elements first keep every plane aligned to its element size.
@@ -172,38 +186,6 @@ void WriteIndex(const std::string& directory, int64_t layers) {
   const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
   WriteFileAtomic((fs::path(directory) / "model.safetensors.index.json").string(),
                   index.dump(2) + "\n");
-}
-
-void WriteManifest(const std::string& directory) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    // The writer's own files do not reach the checkpoint (PublishDirectory removes them).
-    const bool temporary = name == "lock" || name.ends_with(".tmp");
-    if (entry.is_regular_file() && !temporary && name != "manifest.json") names.insert(name);
-  }
-  Json files = Json::object();
-  for (const std::string& name : names) {
-    const std::string path = (fs::path(directory) / name).string();
-    files[name] = {{"bytes", fs::file_size(path)}, {"sha256", Sha256File(path)}};
-  }
-  WriteFileAtomic((fs::path(directory) / "manifest.json").string(),
-                  Json{{"files", files}}.dump(2) + "\n");
-}
-
-int64_t VerifyManifest(const std::string& directory) {
-  const std::string where = (fs::path(directory) / "manifest.json").string();
-  const Json files = JsonGet<Json>(ReadJsonFile(where), "files", where);
-  for (const auto& [name, expected] : files.items()) {
-    if (fs::path(name).filename() != name) Fail("{}: \"{}\" is not a file name", where, name);
-    const std::string path = (fs::path(directory) / name).string();
-    if (!fs::is_regular_file(path)) Fail("{}: listed in manifest.json but missing", path);
-    if (fs::file_size(path) != JsonGet<uint64_t>(expected, "bytes", where) ||
-        Sha256File(path) != JsonGet<std::string>(expected, "sha256", where)) {
-      Fail("{}: differs from manifest.json; copy the checkpoint again", path);
-    }
-  }
-  return static_cast<int64_t>(files.size());
 }
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Nibble checkpoint (docs/checkpoint_format.md): config.json with the plan, one safetensors
-// shard per layer plus one for the rest, tokenizer files, manifest.json with sizes and digests.
+// shard per layer plus one for the rest, tokenizer files, manifest.json (manifest.h), perhaps a
+// tile plane (tile_plane.h).
 #pragma once
 
 #include <functional>
@@ -29,6 +30,8 @@ struct NamedTensor {
 };
 // Planes of one linear under their names in the file ("layers.0.q.codes", ...).
 std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLinear& linear);
+// Planes and norms of a layer.
+std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer);
 
 // Writes a shard atomically. `metadata` must hold kPlanDigestKey.
 inline constexpr const char* kPlanDigestKey = "plan_sha256";
@@ -38,12 +41,7 @@ void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors
 std::string LayerShardName(int64_t layer);  // "layer-00003.safetensors"
 inline constexpr const char* kRestShardName = "model-rest.safetensors";
 
-// model.safetensors.index.json over all shards of a directory, then manifest.json over all files.
+// model.safetensors.index.json over all shards of a directory.
 void WriteIndex(const std::string& directory, int64_t layers);
-void WriteManifest(const std::string& directory);
-
-// Compares every file with manifest.json; throws naming the first that differs. Returns the number
-// of files checked.
-int64_t VerifyManifest(const std::string& directory);
 
 }  // namespace nibble

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "io/sha256.h"
+#include "models/manifest.h"
 
 namespace nibble {
 namespace {
@@ -91,20 +92,9 @@ std::string WorkDirectory::File(const std::string& name) const {
 void WorkDirectory::SaveLayer(int64_t index, const StoredLayer& layer, const Plan& plan,
                               const std::map<Role, double>& errors) const {
   const LayerWeights weights = layer.View(plan, index, true);
-  std::vector<NamedTensor> tensors;
-  for (Role role : kLayerRoles) {
-    for (NamedTensor& t : LinearTensors(LinearName(index, role), weights[role])) {
-      tensors.push_back(std::move(t));
-    }
-  }
-  const std::string prefix = fmt::format("layers.{}.", index);
-  if (weights.attention_norm.data != nullptr) {
-    tensors.push_back({prefix + "attention_norm", weights.attention_norm});
-    tensors.push_back({prefix + "mlp_norm", weights.mlp_norm});
-  }
   Json error_json = Json::object();
   for (const auto& [role, error] : errors) error_json[std::string(RoleName(role))] = error;
-  WriteShard(File(LayerShardName(index)), tensors,
+  WriteShard(File(LayerShardName(index)), LayerTensors(index, weights),
              {{kPlanDigestKey, PlanDigest(plan)},
               {kIdentityDigestKey, identity_digest_},
               {"relative_errors", error_json.dump()}});
@@ -142,7 +132,7 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
 }
 
 void WorkDirectory::Publish(bool force) {
-  WriteManifest(path_);
+  WriteManifest(path_, DigestFiles(path_));
   PublishDirectory(path_, output_, force);
   lock_.reset();
 }

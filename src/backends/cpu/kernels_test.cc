@@ -12,6 +12,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "formats/tile_order.h"
 
 namespace nibble::cpu {
 namespace {
@@ -359,6 +360,25 @@ TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("one must divide the other"));
     }
+  }
+}
+
+TEST(PackPanelsTest, UsesTilesInPlace) {
+  Rng rng(4);
+  for (const int bits : {3, 4, 8}) {
+    ProductCase c(rng, 1, 40, 96, {.bits = bits, .symmetric = false, .group = 32},
+                  {.bits = 8, .symmetric = false});
+    const IntPanels own = PackPanels(c.linear);
+    const TileOrder order(c.linear.weights);
+    const std::vector<uint8_t> tiles(own.codes, own.codes + order.bytes());
+    c.linear.weights.tiles = {DType::kU8, order.shape(),
+                              reinterpret_cast<const std::byte*>(tiles.data())};
+    const IntPanels borrowed = PackPanels(c.linear);
+    EXPECT_EQ(borrowed.codes, tiles.data());
+    EXPECT_EQ(borrowed.memory, nullptr);
+    EXPECT_EQ(borrowed.scales, own.scales);
+    EXPECT_EQ(borrowed.offsets, own.offsets);
+    EXPECT_EQ(borrowed.column_sums, own.column_sums);
   }
 }
 

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <new>
+#include <numeric>
 
 #include "backends/cpu/int_kernels.h"
 #include "base/thread_pool.h"
+#include "formats/tile_order.h"
 
 namespace nibble::cpu {
 namespace {
@@ -52,58 +53,42 @@ void SetGroups(const PackedLinear& linear, IntPanels& p) {
   p.per_act_group = act_cols / cols;
 }
 
-// The signed codes of one panel's outputs, [16, padded_cols], zero outside the matrix.
-void ReadCodes(const PackedWeights& w, int64_t panel, const IntPanels& p,
-               std::vector<int8_t>& codes) {
-  codes.assign(static_cast<size_t>(kPanel * p.padded_cols), 0);
-  std::vector<int16_t> row(static_cast<size_t>(p.cols));
-  const auto packed = w.codes.as<uint8_t>();
-  const int64_t row_bytes = PackedBytes(p.cols, w.format.bits);
+void WriteScales(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int64_t panel,
+                 IntPanels& p) {
   for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
-    UnpackCodes(packed.data() + (panel * kPanel + j) * row_bytes, p.cols, w.format.bits, true,
-                row.data());
-    std::transform(row.begin(), row.end(), codes.begin() + j * p.padded_cols,
-                   [](int16_t code) { return static_cast<int8_t>(code); });
-  }
-}
-
-// Four inputs of one output are one 32-bit word of the panel.
-void WriteCodes(const std::vector<int8_t>& codes, int64_t panel, IntPanels& p) {
-  uint8_t* out = p.codes.get() + panel * p.Bytes(p.padded_cols);
-  const auto word = [&](int64_t j, int64_t k) {
-    uint32_t four;
-    std::memcpy(&four, codes.data() + j * p.padded_cols + k, sizeof(four));
-    return four ^ (p.bits == 4 ? 0x08080808u : 0x80808080u);  // two's complement + 8 or + 128
-  };
-  const int64_t step = 32 / p.bits;
-  for (int64_t k = 0; k < p.padded_cols; k += step) {
-    for (int64_t j = 0; j < kPanel; ++j, out += sizeof(uint32_t)) {
-      const uint32_t value = p.bits == 8
-                                 ? word(j, k)
-                                 : (word(j, k) & 0x0F0F0F0Fu) | (word(j, k + 4) << 4 & 0xF0F0F0F0u);
-      std::memcpy(out, &value, sizeof(value));
-    }
-  }
-}
-
-void WriteConstants(const std::vector<int8_t>& codes, const Matrix<float>& scales,
-                    const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
-  const int64_t length = p.cols / p.groups;
-  for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
-    const int64_t n = panel * kPanel + j;
     for (int64_t g = 0; g < p.weight_groups(); ++g) {
-      const int64_t i = (panel * p.weight_groups() + g) * kPanel + j;
-      p.scales[i] = scales.data[n * p.weight_groups() + g];
-      p.offsets[i] =
-          static_cast<int16_t>((p.bits == 4 ? 8 : 128) + zeros.data[n * p.weight_groups() + g]);
+      const int64_t from = (panel * kPanel + j) * p.weight_groups() + g;
+      const int64_t to = (panel * p.weight_groups() + g) * kPanel + j;
+      p.scales[to] = scales.data[from];
+      p.offsets[to] = static_cast<int16_t>(p.offset() + zeros.data[from]);
     }
-    if (p.column_sums.empty()) continue;
-    for (int64_t g = 0; g < p.groups; ++g) {
-      const int8_t* first = codes.data() + j * p.padded_cols + g * length;
-      int32_t sum = 0;
-      for (int64_t k = 0; k < length; ++k) sum += first[k];
-      sum -=
-          static_cast<int32_t>(length) * zeros.data[n * p.weight_groups() + g / p.per_weight_group];
+  }
+}
+
+// The unsigned codes of one group of a panel, summed over its inputs.
+void SumCodes(const IntPanels& p, int64_t panel, int64_t group, int32_t* sums) {
+  const uint8_t* first = p.panel(panel) + p.Bytes(group * p.group_cols);
+  const uint8_t* last = first + p.Bytes(p.group_cols);
+  int32_t lanes[4 * kPanel] = {};
+  for (const uint8_t* line = first; line < last; line += 4 * kPanel) {
+    for (int64_t i = 0; i < 4 * kPanel; ++i) {
+      lanes[i] += p.bits == 4 ? (line[i] & 15) + (line[i] >> 4) : line[i];
+    }
+  }
+  for (int64_t j = 0; j < kPanel; ++j)
+    sums[j] = std::accumulate(lanes + 4 * j, lanes + 4 * j + 4, 0);
+}
+
+void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
+  const auto length = static_cast<int32_t>(p.cols / p.groups);
+  for (int64_t g = 0; g < p.groups; ++g) {
+    int32_t sums[kPanel];
+    SumCodes(p, panel, g, sums);
+    for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
+      const int32_t zero =
+          zeros.data[(panel * kPanel + j) * p.weight_groups() + g / p.per_weight_group];
+      // Padding counts as code 0.
+      const int32_t sum = sums[j] - static_cast<int32_t>(p.offset() * p.group_cols) - length * zero;
       p.column_sums[(panel * p.groups + g) * kPanel + j] = static_cast<float>(sum);
     }
   }
@@ -114,12 +99,19 @@ void WriteConstants(const std::vector<int8_t>& codes, const Matrix<float>& scale
 IntPanels PackPanels(const PackedLinear& linear) {
   const PackedWeights& w = linear.weights;
   IntPanels p{.rows = w.rows, .cols = w.cols};
-  p.padded_cols = RoundUp(p.cols, 64);
-  p.panels = RoundUp(p.rows, kTileOutputs) / kPanel;
-  p.bits = w.format.bits <= 4 ? 4 : 8;
+  const TileOrder order(w);
+  p.padded_cols = order.padded_cols;
+  p.panels = order.panels;
+  p.bits = order.bits;
   p.activation = linear.input.activation;
   SetGroups(linear, p);
-  p.codes.reset(Allocate(p.panels * p.Bytes(p.padded_cols)));
+  if (w.tiles.data != nullptr) {
+    p.codes = w.tiles.as<uint8_t>().data();
+  } else {
+    p.memory.reset(Allocate(order.bytes()));
+    PackTiles(w, p.memory.get());
+    p.codes = p.memory.get();
+  }
   p.scales.resize(static_cast<size_t>(p.panels * p.weight_groups() * kPanel));
   p.offsets.resize(p.scales.size());
   if (!p.activation.symmetric) {
@@ -129,10 +121,8 @@ IntPanels PackPanels(const PackedLinear& linear) {
   const Matrix<int32_t> zeros = DecodeZeros(w);
   ParallelFor(static_cast<size_t>(p.panels), [&](size_t i) {
     const auto panel = static_cast<int64_t>(i);
-    std::vector<int8_t> codes;
-    ReadCodes(w, panel, p, codes);
-    WriteCodes(codes, panel, p);
-    WriteConstants(codes, scales, zeros, panel, p);
+    WriteScales(scales, zeros, panel, p);
+    if (!p.column_sums.empty()) WriteColumnSums(zeros, panel, p);
   });
   if (linear.bias.data != nullptr) {
     p.bias = ToF32(linear.bias).data;

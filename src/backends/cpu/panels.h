@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A quantized linear in the order of the integer kernels (int_kernels.h): codes of any width up to
-// 8 widened to 4 or 8 bits, unsigned, in panels of 16 outputs, with the constants of the epilogue.
+// A quantized linear as the integer kernels read it: unsigned codes of 4 or 8 bits in panels of 16
+// outputs (formats/tile_order.h), with the constants of the epilogue.
 //
 // Groups: the smaller of the weight and the activation group is the run of inputs summed in int32
 // ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
@@ -29,19 +29,22 @@ struct IntPanels {
   int64_t groups = 1;
   int64_t per_weight_group = 1, per_act_group = 1;  // groups that share a scale
 
-  std::unique_ptr<uint8_t[], decltype(&std::free)> codes{nullptr, &std::free};  // 64-byte aligned
+  const uint8_t* codes = nullptr;  // 64-byte aligned; in `memory` or in the linear's tiles
+  std::unique_ptr<uint8_t[], decltype(&std::free)> memory{nullptr, &std::free};
   std::vector<float> scales{};     // [panels, groups / per_weight_group, 16]
   std::vector<int16_t> offsets{};  // the same shape: 8 or 128, plus the zero point
   std::vector<float>
       column_sums{};          // [panels, groups, 16], sum of (code - zero); asymmetric acts only
   std::vector<float> bias{};  // [panels * 16] or empty
 
+  int64_t offset() const { return bits == 4 ? 8 : 128; }  // unsigned minus signed code
   int64_t weight_groups() const { return groups / per_weight_group; }
   int64_t Bytes(int64_t inputs) const { return inputs * 16 * bits / 8; }  // of one panel
-  const uint8_t* panel(int64_t p) const { return codes.get() + p * Bytes(padded_cols); }
+  const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }
 };
 
-// Throws if the groups do not nest, are not multiples of 8, or a sum could leave int32.
+// Uses the linear's tiles in place if it has them. Throws if the groups do not nest, are not
+// multiples of 8, or a sum could leave int32.
 IntPanels PackPanels(const PackedLinear& linear);
 
 }  // namespace nibble::cpu

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantized weights in the order in which the integer kernels of a CPU read them
+// (backends/cpu/int_kernels.h): codes of any width up to 8 widened to 4 or 8 bits, unsigned
+// (code + 8 or code + 128), in panels of 16 outputs. The order depends only on shape and width, not
+// on groups, activations or the instruction set, so that a checkpoint can carry it
+// (docs/checkpoint_format.md, "The tile plane").
+//
+//   8 bits   [panel][k / 4][16 outputs][4 bytes], inputs k..k+3
+//   4 bits   [panel][k / 8][16 outputs][4 bytes], low nibbles = inputs k..k+3, high = k+4..k+7
+//
+// Outputs are padded to a multiple of 32 and inputs to a multiple of 64, with code 0.
+#pragma once
+
+#include "formats/packed_linear.h"
+
+namespace nibble {
+
+struct TileOrder {
+  explicit TileOrder(const PackedWeights& weights);
+
+  int64_t panels;       // even
+  int64_t padded_cols;  // a multiple of 64
+  int bits;             // 4 or 8
+
+  int64_t panel_bytes() const { return padded_cols * 16 * bits / 8; }
+  int64_t bytes() const { return panels * panel_bytes(); }
+  // [panel, k / 4 or k / 8, 64 bytes]
+  std::vector<int64_t> shape() const { return {panels, panel_bytes() / 64, 64}; }
+};
+
+// Reorders the codes into `tiles`, TileOrder(weights).bytes() of them.
+void PackTiles(const PackedWeights& weights, uint8_t* tiles);
+
+}  // namespace nibble
