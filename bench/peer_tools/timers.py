@@ -7,13 +7,15 @@ class Nibble.
 import json
 import os
 import re
+import signal
 import subprocess
 
 from peer_tools.install import Failed
 
 
 def last_line(text):
-    lines = text.strip().splitlines()
+    """Programs end with the reason; only argument parsers add a hint behind it."""
+    lines = [line for line in text.splitlines() if line.strip() and "--help" not in line]
     return lines[-1].strip() if lines else ""
 
 
@@ -42,8 +44,9 @@ class Peer:
         line = self.process.stdout.readline()
         if line:
             return line.rstrip("\n")
-        reason = last_line(self.process.communicate()[1])
-        raise Failed(reason or f"{self.process.args[0]} ended with {self.process.returncode}")
+        reason, code = last_line(self.process.communicate()[1]), self.process.returncode
+        name = signal.Signals(-code).name if code < 0 else code  # SIGILL: built for another machine
+        raise Failed(reason or f"{self.process.args[0]} ended with {name}")
 
     def microseconds(self):
         try:
