@@ -46,6 +46,7 @@ void LoadKeys(const KvPart& part, int64_t tokens, KvScratch& scratch) {
 struct TileWorkspace {
   AttentionTiles tiles;
   KvScratch keys, values;
+  int64_t position[kBlockRows];
   int32_t first[kBlockRows], last[kBlockRows];
 };
 
@@ -55,10 +56,12 @@ void TilePage(const AttentionItem& item, int64_t page, TileWorkspace& work) {
   const int64_t tokens = std::min(kPageTokens, item.end() - start);
   const std::byte* block = item.slice->pages[page] + item.kv_head * kv.block_bytes();
   const KvPart k = KeysOf(kv, block), v = ValuesOf(kv, block);
-  for (int64_t r = 0; r < item.rows; ++r) {
-    const KeyRange keys = item.Visible(r, r + 1, start);
-    work.first[r] = static_cast<int32_t>(keys.first);
-    work.last[r] = static_cast<int32_t>(keys.last);
+  const int64_t window = item.call->attention.sliding_window;
+  for (int64_t r = 0; r < item.rows; ++r) {  // as item.Visible, without its divisions
+    const int64_t last = work.position[r] + 1 - start;
+    work.last[r] = static_cast<int32_t>(std::clamp<int64_t>(last, 0, kPageTokens));
+    work.first[r] = static_cast<int32_t>(
+        window == 0 ? 0 : std::clamp<int64_t>(last - window, 0, kPageTokens));
   }
   LoadKeys(k, tokens, work.keys);
   const bool nibbles = v.format->bits == 4;
@@ -87,6 +90,7 @@ void TileSpan(const AttentionItem& item, int64_t span, TileWorkspace& work, floa
   work.tiles.head_dim = call.kv.head_dim;
   const float factor = call.attention.scale * std::numbers::log2e_v<float>;
   for (int64_t r = 0; r < item.rows; ++r) {
+    work.position[r] = item.position(r);
     amx_attention_load(call.q + item.offset(r), factor, r, work.tiles);
   }
   for (int64_t page = item.FirstPage(span); page < item.LastPage(span); ++page) {
