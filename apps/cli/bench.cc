@@ -111,10 +111,8 @@ void AddCounts(CLI::App& verb, BenchArguments& a, const std::string& tokens) {
 }  // namespace
 
 Network BenchNetwork(const BenchArguments& a) {
-  if (a.shape.empty()) {
-    if (a.model.empty()) FailUsage("name a model directory, or --shape llama2-7b");
-    return OpenNetwork(a.model);
-  }
+  if (!a.model.empty()) return OpenNetwork(a.model);
+  if (a.shape.empty()) FailUsage("name a model directory, or --shape llama2-7b");
   ModelConfig config = FindShape(a.shape);
   if (a.layers != 0) config.layers = a.layers;
   if (a.layers == 0 && a.shape == "llama2-70b") config.layers = 1;  // 35 GB whole
@@ -127,7 +125,7 @@ Network BenchNetwork(const BenchArguments& a) {
 }
 
 std::string BenchName(const BenchArguments& a, const Network& network) {
-  if (a.shape.empty()) return a.model;
+  if (!a.model.empty()) return a.model;
   return fmt::format("{}, {} layers, W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
                      a.w_bits, a.a_bits, a.kv_bits, network.head.weights.format.bits,
                      network.head.input.activation.bits);

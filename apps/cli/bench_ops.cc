@@ -143,7 +143,7 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
                       static_cast<double>(tokens * (tokens - 1)) / 2;
   return {.name = tokens == 1 ? "decode" : "prefill",
-          .shape = fmt::format("{}, KV{}, {} tokens of {}", a.shape.empty() ? a.model : a.shape,
+          .shape = fmt::format("{}, KV{}, {} tokens of {}", a.model.empty() ? a.shape : a.model,
                                kv.k.bits, tokens, context),
           .time = Measure(a.repeats,
                           [&] {

@@ -29,6 +29,7 @@ struct Activations {
   const float* values = nullptr;  // [tokens, width], not quantized (may point to the caller's x)
   int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
   const int8_t* codes = nullptr;  // [tokens, stride]
+  const int8_t* tiles = nullptr;  // the same for a matrix unit, or null (backends/cpu/ops.h)
   const float* scales = nullptr;  // [tokens, groups]
   const float* zetas = nullptr;   // [tokens, groups] or null when symmetric
   const int32_t* sums = nullptr;  // [tokens, groups]

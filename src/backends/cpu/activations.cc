@@ -39,7 +39,7 @@ void QuantizeRow(const float* x, int64_t width, const FormatSpec& format, int64_
 
 // Rows [begin, end) of the call. The transformed rows stay in this thread's cache.
 void PrepareRows(const float* x, const TransformPlan* plan, const InputSpec& spec, int64_t stride,
-                 int64_t begin, int64_t end, ActsWorkspace& work) {
+                 int64_t begin, int64_t end, bool tiles, ActsWorkspace& work) {
   const int64_t width = spec.width, groups = spec.activation.groups(width);
   const int64_t step = plan == nullptr ? 1 : plan->row_group;
   for (int64_t row = begin; row < end; row += step) {
@@ -57,6 +57,7 @@ void PrepareRows(const float* x, const TransformPlan* plan, const InputSpec& spe
                    .scales = work.scales.data() + at * groups,
                    .zetas = work.zetas.data() + at * groups,
                    .sums = work.sums.data() + at * groups});
+      if (tiles) StoreTileRow(work.codes.data() + at * stride, at, stride, work.tiles.data());
     }
   }
 }
@@ -92,7 +93,7 @@ Activations PrepareValues(const float* x, int64_t tokens, const InputSpec& spec,
 
 }  // namespace
 
-Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec,
+Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec, bool tiles,
                         ActsWorkspace& work) {
   const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform);
   NIBBLE_CHECK(plan == nullptr || spec.transform.width() == spec.width, "transform of {} on {}",
@@ -102,19 +103,21 @@ Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec,
   const int64_t stride = (spec.width + 63) / 64 * 64;
   const int64_t groups = spec.activation.groups(spec.width);
   GrowTo(work.codes, tokens * stride);
+  if (tiles) GrowTo(work.tiles, (tokens + kTileTokens - 1) / kTileTokens * kTileTokens * stride);
   GrowTo(work.scales, tokens * groups);
   GrowTo(work.zetas, tokens * groups);
   GrowTo(work.sums, tokens * groups);
   const int64_t cost = 4 * spec.width + (plan == nullptr ? 0 : plan->row_cost);
   const int64_t unit = plan == nullptr ? 1 : plan->row_group;
   ParallelRows(tokens, cost, unit, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(PrepareRows)(x, plan, spec, stride, begin, end, work);
+    HWY_DYNAMIC_DISPATCH(PrepareRows)(x, plan, spec, stride, begin, end, tiles, work);
   });
   return {.tokens = tokens,
           .spec = &spec,
           .values = nullptr,
           .stride = stride,
           .codes = work.codes.data(),
+          .tiles = tiles ? work.tiles.data() : nullptr,
           .scales = work.scales.data(),
           .zetas = spec.activation.symmetric ? nullptr : work.zetas.data(),
           .sums = work.sums.data()};

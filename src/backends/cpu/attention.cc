@@ -60,8 +60,8 @@ void TilePage(const AttentionItem& item, int64_t page, TileWorkspace& work) {
   for (int64_t r = 0; r < item.rows; ++r) {  // as item.Visible, without its divisions
     const int64_t last = work.position[r] + 1 - start;
     work.last[r] = static_cast<int32_t>(std::clamp<int64_t>(last, 0, kPageTokens));
-    work.first[r] = static_cast<int32_t>(
-        window == 0 ? 0 : std::clamp<int64_t>(last - window, 0, kPageTokens));
+    work.first[r] =
+        static_cast<int32_t>(window == 0 ? 0 : std::clamp<int64_t>(last - window, 0, kPageTokens));
   }
   LoadKeys(k, tokens, work.keys);
   const bool nibbles = v.format->bits == 4;

@@ -69,7 +69,8 @@ class CpuBackend final : public Backend {
   }
 
   Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) override {
-    return cpu::PrepareActs(x, tokens, spec, acts_);
+    const bool tiles = isa_ >= Isa::kAmx && tokens > cpu::kMaxGemvTokens;
+    return cpu::PrepareActs(x, tokens, spec, tiles, acts_);
   }
 
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMM task: 32 outputs x a block of tokens. Weights become bytes kChunk inputs at a time (16 KiB,
-// L1); the block's activations stay in L2; sums live in registers for a chunk and in `acc` between
-// chunks. GEMV task: some whole panels, each read once from memory.
+// GEMM task: some pairs of panels x a block of tokens. Weights become bytes kChunk inputs at a time
+// (16 KiB, L1), one chunk ahead of the products; the block's activations stay in L2; sums live in
+// registers for a chunk and in `acc` between chunks. GEMV task: some whole panels, each read once
+// from memory.
 #include "backends/cpu/gemm_int.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "backends/cpu/ops.h"
 #include "backends/cpu/tile_ops.h"
 #include "base/thread_pool.h"
 
@@ -15,8 +17,10 @@ namespace {
 
 constexpr int64_t kChunk = 512;           // inputs; 32 outputs of bytes are 16 KiB
 constexpr int64_t kMaxRows = 256;         // tokens of a GEMM task
-constexpr int64_t kBlockBytes = 1 << 20;  // activations of a GEMM task
+constexpr int64_t kBlockBytes = 3 << 19;  // activations of a GEMM task, of an L2 of 2 MiB
+constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
 constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call
+constexpr int64_t kTileBlock = 32;        // tokens of a matrix unit's call
 
 struct Product {
   const Activations& acts;
@@ -26,8 +30,9 @@ struct Product {
   float* y;
   int64_t y_stride;
   bool accumulate;
-  int64_t rows;    // of a GEMM task
-  int64_t panels;  // of a GEMV task
+  int64_t rows;         // of a GEMM task
+  int64_t panels;       // of a task, even
+  const int8_t* tiles;  // activations for a matrix unit, or null
 };
 
 // Activation code sums per group; the prepared ones where the groups are the same.
@@ -47,18 +52,12 @@ const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
   return sums.data();
 }
 
-// out (+)= y + bias for two panels
+// y (+)= rows [row, row + rows) of two panels' result
 void Store(const Product& p, int64_t panel, int64_t row, int64_t rows, const float* y) {
   const int64_t first = panel * kPanel;
-  const int64_t count = std::min(kTileOutputs, p.weights.rows - first);
-  const float* bias = p.weights.bias.empty() ? nullptr : p.weights.bias.data() + first;
-  for (int64_t r = 0; r < rows; ++r, y += kTileOutputs) {
-    float* out = p.y + (row + r) * p.y_stride + first;
-    for (int64_t j = 0; j < count; ++j) {
-      const float value = bias != nullptr ? y[j] + bias[j] : y[j];
-      out[j] = p.accumulate ? out[j] + value : value;
-    }
-  }
+  StoreTile(y, rows, std::min(kTileOutputs, p.weights.rows - first),
+            p.weights.bias.empty() ? nullptr : p.weights.bias.data() + first, p.accumulate,
+            p.y + row * p.y_stride + first, p.y_stride);
 }
 
 void GemvTask(const Product& p, int64_t task) {
@@ -86,58 +85,134 @@ void GemvTask(const Product& p, int64_t task) {
   }
 }
 
-// With few tokens a chunk takes longer to arrive than to multiply; the next one is asked for before
-// this one is multiplied.
-void Prefetch(const IntPanels& w, int64_t panel, int64_t k, int64_t inputs) {
-  const int64_t bytes = w.Bytes(std::min(inputs, w.padded_cols - k));
-  for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(w.panel(panel) + w.Bytes(k) + i, 0, 2);
-    __builtin_prefetch(w.panel(panel + 1) + w.Bytes(k) + i, 0, 2);
-  }
-}
+// Inputs [first, first + inputs) of two panels, inside one group.
+struct Chunk {
+  int64_t panel, first, inputs;
+};
 
-// acc[rows, 32] = sums of one group
-void GroupSums(const Product& p, int64_t panel, int64_t row, int64_t rows, int64_t group,
-               int32_t* acc) {
-  const IntPanels& w = p.weights;
-  alignas(64) uint8_t bytes[kTileOutputs * kChunk];
-  const int64_t first = group * w.group_cols, last = first + w.group_cols;
-  for (int64_t k = first; k < last; k += kChunk) {
-    const int64_t inputs = std::min(kChunk, last - k);
-    const uint8_t* b = w.panel(panel) + w.Bytes(k);
-    int64_t b_stride = w.Bytes(w.padded_cols);
-    if (w.bits == 4) {
-      UnpackNibbles(b, inputs, bytes);
-      UnpackNibbles(b + b_stride, inputs, bytes + inputs * kPanel);
-      b = bytes;
-      b_stride = inputs * kPanel;
+// A GEMM task walks over its panels chunk by chunk.
+class GemmWalk {
+ public:
+  GemmWalk(const Product& p, int64_t task)
+      : p_(p), w_(p.weights), tasks_((w_.panels + p.panels - 1) / p.panels) {
+    row_ = task / tasks_ * p.rows;
+    rows_ = std::min(p.rows, p.acts.tokens - row_);
+    first_panel_ = task % tasks_ * p.panels;
+    last_panel_ = std::min(first_panel_ + p.panels, w_.panels);
+  }
+
+  void Run() {
+    Chunk chunk{first_panel_, 0, std::min(kChunk, w_.group_cols)};
+    if (w_.bits == 4) Unpack(chunk, 0);
+    if (p_.kernel.tiles) amx_begin();
+    for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
+      const Chunk next = Next(chunk);
+      Prefetch(w_.bits == 4 ? Next(next) : next);
+      if (w_.bits == 4 && !p_.kernel.tiles && next.inputs > 0) Unpack(next, 1 - turn);
+      Multiply(chunk, next, turn);
+      chunk = next;
     }
-    Prefetch(w, panel, k + inputs, inputs);
-    p.kernel.gemm({.a = p.acts.codes + row * p.acts.stride + k,
-                   .a_stride = p.acts.stride,
-                   .rows = rows,
-                   .b = b,
-                   .b_stride = b_stride,
-                   .k = inputs,
-                   .c = acc,
-                   .accumulate = k > first});
+    if (p_.kernel.tiles) amx_end();
   }
-}
 
-void GemmTask(const Product& p, int64_t task) {
-  const IntPanels& w = p.weights;
-  const int64_t pairs = w.panels / 2;
-  const int64_t row = task / pairs * p.rows, rows = std::min(p.rows, p.acts.tokens - row);
-  const int64_t panel = task % pairs * 2;
-  alignas(64) int32_t acc[kMaxRows * kTileOutputs];
-  alignas(64) float y[kMaxRows * kTileOutputs];
-  if (w.groups > 1) std::memset(y, 0, static_cast<size_t>(rows * kTileOutputs) * sizeof(float));
-  for (int64_t g = 0; g < w.groups; ++g) {
-    GroupSums(p, panel, row, rows, g, acc);
-    ApplyScales({.panel = panel, .row = row, .rows = rows, .group = g, .groups = 1, .acc = acc}, w,
-                p.acts, p.code_sums, y);
+ private:
+  // No inputs: the end.
+  Chunk Next(Chunk c) const {
+    if (c.inputs == 0) return c;
+    c.first += c.inputs;
+    if (c.first == w_.groups * w_.group_cols) c = {c.panel + 2, 0, 0};
+    const int64_t group_end = (c.first / w_.group_cols + 1) * w_.group_cols;
+    c.inputs = c.panel < last_panel_ ? std::min(kChunk, group_end - c.first) : 0;
+    return c;
   }
-  Store(p, panel, row, rows, y);
+
+  const uint8_t* Stored(const Chunk& c) const { return w_.panel(c.panel) + w_.Bytes(c.first); }
+
+  // With few tokens a chunk takes longer to arrive than to multiply.
+  void Prefetch(const Chunk& c) const {
+    const int64_t stride = w_.Bytes(w_.padded_cols);
+    for (int64_t i = 0; i < w_.Bytes(c.inputs); i += 64) {
+      __builtin_prefetch(Stored(c) + i, 0, 2);
+      __builtin_prefetch(Stored(c) + stride + i, 0, 2);
+    }
+  }
+
+  void Unpack(const Chunk& c, int turn) {
+    UnpackNibbles(Stored(c), c.inputs, bytes_[turn]);
+    UnpackNibbles(Stored(c) + w_.Bytes(w_.padded_cols), c.inputs, bytes_[turn] + c.inputs * kPanel);
+  }
+
+  // A matrix unit's share of unpacking `next` in the block of rows that starts at `row`.
+  UnpackAhead Ahead(const Chunk& next, int turn, int64_t row, int64_t block) {
+    if (w_.bits != 4 || !p_.kernel.tiles || next.inputs == 0) return {};
+    const int64_t lines = next.inputs / 8, blocks = (rows_ + block - 1) / block;
+    const int64_t first = lines * (row / block) / blocks;
+    const int64_t last = lines * (row / block + 1) / blocks;
+    return {.nibbles = Stored(next) + first * 64,
+            .nibble_stride = w_.Bytes(w_.padded_cols),
+            .bytes = bytes_[1 - turn] + first * 128,
+            .byte_stride = next.inputs * kPanel,
+            .lines = last - first};
+  }
+
+  void Multiply(const Chunk& chunk, const Chunk& next, int turn) {
+    const bool tiles = p_.kernel.tiles, bytes = w_.bits == 4;
+    const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : rows_;
+    const bool starts = chunk.first == group * w_.group_cols;
+    const bool ends = chunk.first + chunk.inputs == (group + 1) * w_.group_cols;
+    const int64_t stride = p_.acts.stride;
+    for (int64_t r = 0; r < rows_; r += block) {
+      const int64_t count = std::min(block, rows_ - r);
+      int32_t* acc = acc_ + r * kTileOutputs;
+      const int8_t* a = tiles ? p_.tiles + (row_ + r) * stride + chunk.first * kTileTokens
+                              : p_.acts.codes + (row_ + r) * stride + chunk.first;
+      p_.kernel.gemm({.a = a,
+                      .a_stride = tiles ? kTileTokens * stride : stride,
+                      .rows = count,
+                      .b = bytes ? bytes_[turn] : Stored(chunk),
+                      .b_stride = bytes ? chunk.inputs * kPanel : w_.Bytes(w_.padded_cols),
+                      .k = chunk.inputs,
+                      .c = acc,
+                      .accumulate = !starts,
+                      .ahead = Ahead(next, turn, r, block)});
+      if (ends) Finish(chunk.panel, group, r, count);
+    }
+  }
+
+  // The group's sums to y, and y to its place behind the last group.
+  void Finish(int64_t panel, int64_t group, int64_t r, int64_t count) {
+    float* y = y_ + r * kTileOutputs;
+    if (w_.groups > 1 && group == 0) std::fill_n(y, count * kTileOutputs, 0.0f);
+    ApplyScales({.panel = panel,
+                 .row = row_ + r,
+                 .rows = count,
+                 .group = group,
+                 .groups = 1,
+                 .acc = acc_ + r * kTileOutputs},
+                w_, p_.acts, p_.code_sums, y);
+    if (group == w_.groups - 1) Store(p_, panel, row_ + r, count, y);
+  }
+
+  const Product& p_;
+  const IntPanels& w_;
+  const int64_t tasks_;  // along the panels
+  int64_t row_, rows_, first_panel_, last_panel_;
+  alignas(64) uint8_t bytes_[2][kTileOutputs * kChunk];
+  alignas(64) int32_t acc_[kMaxRows * kTileOutputs];
+  alignas(64) float y_[kMaxRows * kTileOutputs];
+};
+
+// Codes [tokens, stride] as [tokens / 16][stride / 64][16][64], the last rows of the last tile as
+// they were.
+const int8_t* Tiles(const Activations& acts) {
+  if (acts.tiles != nullptr) return acts.tiles;
+  thread_local std::vector<int8_t> memory;
+  const auto size = static_cast<size_t>((acts.tokens + 15) / 16 * 16 * acts.stride);
+  if (memory.size() < size) memory.resize(size);
+  for (int64_t t = 0; t < acts.tokens; ++t) {
+    StoreTileRow(acts.codes + t * acts.stride, t, acts.stride, memory.data());
+  }
+  return memory.data();
 }
 
 // Tokens of a GEMM task: as many as L2 holds, in blocks of equal height, and small enough that
@@ -164,7 +239,8 @@ void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& ke
             .y_stride = y_stride,
             .accumulate = accumulate,
             .rows = 0,
-            .panels = 0};
+            .panels = 0,
+            .tiles = kernel.tiles ? Tiles(acts) : nullptr};
   // The tasks capture one pointer: std::function then allocates nothing.
   if (kernel.gemv != nullptr) {
     p.panels = std::max<int64_t>(1, weights.panels / (16 * Threads())) * 2;
@@ -173,9 +249,11 @@ void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& ke
                 [&p](size_t i) { GemvTask(p, static_cast<int64_t>(i)); });
   } else {
     p.rows = TaskRows(acts.tokens, weights);
-    const int64_t blocks = (acts.tokens + p.rows - 1) / p.rows;
-    ParallelFor(static_cast<size_t>(blocks * weights.panels / 2),
-                [&p](size_t i) { GemmTask(p, static_cast<int64_t>(i)); });
+    const int64_t blocks = (acts.tokens + p.rows - 1) / p.rows, pairs = weights.panels / 2;
+    p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, kMaxPairs);
+    const int64_t tasks = blocks * ((weights.panels + p.panels - 1) / p.panels);
+    ParallelFor(static_cast<size_t>(tasks),
+                [&p](size_t i) { GemmWalk(p, static_cast<int64_t>(i)).Run(); });
   }
 }
 

@@ -19,16 +19,27 @@ inline constexpr int64_t kPanel = 16;        // outputs of a panel
 inline constexpr int64_t kTileOutputs = 32;  // outputs of a kernel call: two panels
 inline constexpr int64_t kMaxGemvTokens = 12;
 
+// Work on the side for the vector units while the matrix unit multiplies: lines of 64 bytes of two
+// nibble panels become two lines of bytes each.
+struct UnpackAhead {
+  const uint8_t* nibbles;
+  int64_t nibble_stride;  // bytes to the second panel, likewise
+  uint8_t* bytes;
+  int64_t byte_stride;
+  int64_t lines;  // of each panel, may be 0
+};
+
 // Sums of one or more tokens and two byte panels over k inputs.
 struct GemmTile {
-  const int8_t* a;  // [rows, a_stride]
-  int64_t a_stride;
-  int64_t rows;
-  const uint8_t* b;  // first byte panel at the first input
-  int64_t b_stride;  // bytes to the second panel
-  int64_t k;         // a multiple of the row's k_step
-  int32_t* c;        // [rows, kTileOutputs]
-  bool accumulate;   // c += instead of c =
+  const int8_t* a;    // [rows, a_stride]; matrix tiles: [rows / 16][k / 64][16 rows][64]
+  int64_t a_stride;   // bytes between rows; matrix tiles: between 16 rows
+  int64_t rows;       // matrix tiles: at most 32
+  const uint8_t* b;   // first byte panel at the first input
+  int64_t b_stride;   // bytes to the second panel
+  int64_t k;          // a multiple of the row's k_step
+  int32_t* c;         // [rows, kTileOutputs]; matrix tiles write rows up to a multiple of 16
+  bool accumulate;    // c += instead of c =
+  UnpackAhead ahead;  // matrix tiles only
 };
 using GemmFn = void (*)(const GemmTile&);
 
@@ -49,7 +60,9 @@ void scalar_gemm_u8s8(const GemmTile& tile);
 void avx2_gemm_u4s8(const GemmTile& tile);  // bytes are at most 15
 void avx2_gemm_u8s8(const GemmTile& tile);
 void avx512_gemm_u8s8(const GemmTile& tile);
-void amx_gemm_u8s8(const GemmTile& tile);
+void amx_gemm_u8s8(const GemmTile& tile);  // between amx_begin and amx_end
+void amx_begin();
+void amx_end();
 
 void avx2_gemv_u4s8(const GemvTile& tile);
 void avx2_gemv_u8s8(const GemvTile& tile);

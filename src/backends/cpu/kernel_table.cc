@@ -6,16 +6,16 @@ namespace {
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name               isa           bits  tokens  k_step  gemm              gemv
-    {"avx512_gemv_u4s8",  Isa::kAvx512, 4,    12,     8,      nullptr,          avx512_gemv_u4s8},
-    {"avx512_gemv_u8s8",  Isa::kAvx512, 8,    12,     8,      nullptr,          avx512_gemv_u8s8},
-    {"amx_gemm_u8s8",     Isa::kAmx,    0,    0,      64,     amx_gemm_u8s8,    nullptr},
-    {"avx512_gemm_u8s8",  Isa::kAvx512, 0,    0,      8,      avx512_gemm_u8s8, nullptr},
-    {"avx2_gemv_u4s8",    Isa::kAvx2,   4,    4,      8,      nullptr,          avx2_gemv_u4s8},
-    {"avx2_gemv_u8s8",    Isa::kAvx2,   8,    4,      8,      nullptr,          avx2_gemv_u8s8},
-    {"avx2_gemm_u4s8",    Isa::kAvx2,   4,    0,      8,      avx2_gemm_u4s8,   nullptr},
-    {"avx2_gemm_u8s8",    Isa::kAvx2,   8,    0,      8,      avx2_gemm_u8s8,   nullptr},
-    {"scalar_gemm_u8s8",  Isa::kRef,    0,    0,      8,      scalar_gemm_u8s8, nullptr},
+    // name               isa           bits  tokens  k_step  gemm              gemv              tiles
+    {"avx512_gemv_u4s8",  Isa::kAvx512, 4,    12,     8,      nullptr,          avx512_gemv_u4s8,   false},
+    {"avx512_gemv_u8s8",  Isa::kAvx512, 8,    12,     8,      nullptr,          avx512_gemv_u8s8,   false},
+    {"amx_gemm_u8s8",     Isa::kAmx,    0,    0,      64,     amx_gemm_u8s8,    nullptr,            true},
+    {"avx512_gemm_u8s8",  Isa::kAvx512, 0,    0,      8,      avx512_gemm_u8s8, nullptr,            false},
+    {"avx2_gemv_u4s8",    Isa::kAvx2,   4,    4,      8,      nullptr,          avx2_gemv_u4s8,     false},
+    {"avx2_gemv_u8s8",    Isa::kAvx2,   8,    4,      8,      nullptr,          avx2_gemv_u8s8,     false},
+    {"avx2_gemm_u4s8",    Isa::kAvx2,   4,    0,      8,      avx2_gemm_u4s8,   nullptr,            false},
+    {"avx2_gemm_u8s8",    Isa::kAvx2,   8,    0,      8,      avx2_gemm_u8s8,   nullptr,            false},
+    {"scalar_gemm_u8s8",  Isa::kRef,    0,    0,      8,      scalar_gemm_u8s8, nullptr,            false},
 };
 // clang-format on
 

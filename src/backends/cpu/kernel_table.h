@@ -21,6 +21,7 @@ struct Kernel {
   int64_t k_step;      // divides the inputs of a group
   GemmFn gemm;         // one of the two
   GemvFn gemv;
+  bool tiles;  // a matrix unit: activations in tiles, amx_begin and amx_end around its calls
 
   bool Runs(const IntPanels& weights, int64_t tokens) const;
 };

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "backends/cpu/gemm_int.h"
+#include "backends/cpu/ops.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -96,31 +97,51 @@ struct SumCase {
 };
 
 void CheckGemm(const Kernel& kernel, const SumCase& c) {
+  if (kernel.tiles && c.rows > 32) return;  // more than a call's block
   const std::vector<uint8_t> panels = c.BytePanels();
+  std::vector<int8_t> tiles(static_cast<size_t>((c.rows + 15) / 16 * 16 * c.stride));
+  for (int64_t t = 0; kernel.tiles && t < c.rows; ++t) {
+    StoreTileRow(c.acts.data() + t * c.stride, t, c.stride, tiles.data());
+  }
   // In two calls, as the blocking over K does, and a guard row behind the result.
   const int64_t half = c.k / 2 / kernel.k_step * kernel.k_step;
-  std::vector<int32_t> sums(static_cast<size_t>((c.rows + 1) * kTileOutputs), kPoison);
-  GemmTile tile{.a = c.acts.data(),
-                .a_stride = c.stride,
+  const int64_t written = kernel.tiles ? (c.rows + 15) / 16 * 16 : c.rows;
+  std::vector<int32_t> sums(static_cast<size_t>((written + 1) * kTileOutputs), kPoison);
+  // Lines of nibbles to unpack meanwhile; the two calls do half each.
+  const std::vector<uint8_t> nibbles(panels.begin(), panels.begin() + 2 * c.k / 8 * 64);
+  alignas(64) uint8_t bytes[2 * 16 * 1408];
+  GemmTile tile{.a = kernel.tiles ? tiles.data() : c.acts.data(),
+                .a_stride = kernel.tiles ? 16 * c.stride : c.stride,
                 .rows = c.rows,
                 .b = panels.data(),
                 .b_stride = c.k * kPanel,
                 .k = half > 0 ? half : c.k,
                 .c = sums.data(),
-                .accumulate = false};
+                .accumulate = false,
+                .ahead = {.nibbles = nibbles.data(),
+                          .nibble_stride = c.k / 8 * 64,
+                          .bytes = bytes,
+                          .byte_stride = 16 * c.k,
+                          .lines = c.k / 8}};
+  if (kernel.tiles) amx_begin();
   kernel.gemm(tile);
   if (half > 0) {
-    tile.a += half;
+    tile.a += kernel.tiles ? half * 16 : half;
     tile.b += half * kPanel;
     tile.k = c.k - half;
     tile.accumulate = true;
     kernel.gemm(tile);
   }
+  if (kernel.tiles) amx_end();
+  for (int64_t i = 0; kernel.tiles && i < 2 * 16 * c.k; ++i) {
+    const uint8_t pair = nibbles[i / 128 * 64 + i % 64];
+    ASSERT_EQ(bytes[i], i % 128 < 64 ? pair & 15 : pair >> 4) << i;
+  }
   for (int64_t i = 0; i < c.rows * kTileOutputs; ++i) {
     ASSERT_EQ(sums[i], c.Sum(i / kTileOutputs, i % kTileOutputs, 0, c.k))
         << "m " << i / kTileOutputs << " n " << i % kTileOutputs;
   }
-  for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[c.rows * kTileOutputs + n], kPoison);
+  for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[written * kTileOutputs + n], kPoison);
 }
 
 void CheckGemv(const Kernel& kernel, const SumCase& c, int64_t groups) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -32,12 +33,20 @@ void TransformRows(const TransformSpec& spec, float* x, int64_t rows);
 // Grow-only memory of prepared activations: no allocation once the largest batch was seen.
 struct ActsWorkspace {
   std::vector<float> transformed, scales, zetas;
-  std::vector<int8_t> codes;
+  std::vector<int8_t> codes, tiles;
   std::vector<int32_t> sums;
 };
+// A row's codes inside [tokens / 16][stride / 64][16][64], the A tiles of a matrix unit: a tile
+// lies in one piece, where 16 rows of codes would lie in 16 pages.
+inline constexpr int64_t kTileTokens = 16;
+inline void StoreTileRow(const int8_t* codes, int64_t token, int64_t stride, int8_t* tiles) {
+  int8_t* out = tiles + token / kTileTokens * kTileTokens * stride + token % kTileTokens * 64;
+  for (int64_t k = 0; k < stride; k += 64, out += kTileTokens * 64) std::memcpy(out, codes + k, 64);
+}
 // The codes are those of QuantizeActivations (formats/quantizer.h) bit for bit. With 16-bit
-// activations `values` points to x or to the transformed copy.
-Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec, ActsWorkspace& work);
+// activations `values` points to x or to the transformed copy. `tiles`: fill Activations::tiles.
+Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec, bool tiles,
+                        ActsWorkspace& work);
 
 // --- rope_append.cc -----------------------------------------------------------------------------
 

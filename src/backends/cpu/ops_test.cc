@@ -246,7 +246,8 @@ TEST_P(VectorOps, PreparedCodesAreTheQuantizers) {
       std::vector<float> transformed = x;
       TransformRows(input.transform, transformed.data(), tokens);
       PoisonWorkspace(work);
-      ExpectActivations(PrepareActs(x.data(), tokens, input, work), input, transformed);
+      ExpectActivations(PrepareActs(x.data(), tokens, input, variant % 2 == 0, work), input,
+                        transformed);
       ASSERT_FALSE(HasFatalFailure());
     }
   }
@@ -262,11 +263,17 @@ TEST_P(VectorOps, LargeBatchReusesTheWorkspace) {
   std::vector<float> transformed = x;
   TransformRows(input.transform, transformed.data(), kTokens);
   ActsWorkspace work;
-  const int8_t* codes = PrepareActs(x.data(), kTokens, input, work).codes;
+  const int8_t* codes = PrepareActs(x.data(), kTokens, input, true, work).codes;
   for (const int64_t tokens : {kTokens, int64_t{1}, kTokens - 1}) {
     PoisonWorkspace(work);
-    const Activations acts = PrepareActs(x.data(), tokens, input, work);
+    const Activations acts = PrepareActs(x.data(), tokens, input, true, work);
     EXPECT_EQ(acts.codes, codes) << "allocated again";
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t k = 0; k < acts.stride; ++k) {
+        const int64_t tile = t / 16 * (acts.stride / 64) + k / 64;
+        ASSERT_EQ(acts.tiles[(tile * 16 + t % 16) * 64 + k % 64], codes[t * acts.stride + k]);
+      }
+    }
     ExpectActivations(acts, input, transformed);
     ASSERT_FALSE(HasFatalFailure());
   }
@@ -277,11 +284,11 @@ TEST_P(VectorOps, SixteenBitActivationsAreValues) {
   InputSpec input = {.width = 688};
   const std::vector<float> x = Normals(rng, 33 * input.width);
   ActsWorkspace work;
-  EXPECT_EQ(PrepareActs(x.data(), 33, input, work).values, x.data());
+  EXPECT_EQ(PrepareActs(x.data(), 33, input, false, work).values, x.data());
   input.transform = FullHadamard(688);
   std::vector<float> expected = x;
   TransformRows(input.transform, expected.data(), 33);
-  const Activations acts = PrepareActs(x.data(), 33, input, work);
+  const Activations acts = PrepareActs(x.data(), 33, input, false, work);
   EXPECT_EQ(acts.codes, nullptr);
   EXPECT_TRUE(SameBits(acts.values, expected.data(), 33 * input.width));
 }

@@ -72,6 +72,25 @@ void Scale(const TileSums& s, const IntPanels& w, const Activations& acts, const
   }
 }
 
+void Store(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
+           float* out, int64_t out_stride) {
+  const hn::CappedTag<float, kPanel> d;
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t r = 0; r < rows; ++r, y += kTileOutputs, out += out_stride) {
+    int64_t j = 0;
+    for (; j + lanes <= count; j += lanes) {
+      auto value = hn::LoadU(d, y + j);
+      if (bias != nullptr) value = hn::Add(value, hn::LoadU(d, bias + j));
+      if (accumulate) value = hn::Add(hn::LoadU(d, out + j), value);
+      hn::StoreU(value, d, out + j);
+    }
+    for (; j < count; ++j) {
+      const float value = bias != nullptr ? y[j] + bias[j] : y[j];
+      out[j] = accumulate ? out[j] + value : value;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace nibble::cpu
@@ -81,6 +100,7 @@ HWY_AFTER_NAMESPACE();
 namespace nibble::cpu {
 HWY_EXPORT(Unpack);
 HWY_EXPORT(Scale);
+HWY_EXPORT(Store);
 
 void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
   HWY_DYNAMIC_DISPATCH(Unpack)(nibbles, inputs, bytes);
@@ -89,6 +109,11 @@ void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
 void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
                  const int32_t* code_sums, float* y) {
   HWY_DYNAMIC_DISPATCH(Scale)(sums, weights, acts, code_sums, y);
+}
+
+void StoreTile(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
+               float* out, int64_t out_stride) {
+  HWY_DYNAMIC_DISPATCH(Store)(y, rows, count, bias, accumulate, out, out_stride);
 }
 
 }  // namespace nibble::cpu

@@ -23,4 +23,9 @@ struct TileSums {
 void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
                  const int32_t* code_sums, float* y);
 
+// out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride
+// out_stride; bias may be null.
+void StoreTile(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
+               float* out, int64_t out_stride);
+
 }  // namespace nibble::cpu

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 32 tokens x 32 outputs in four C tiles; per 64 inputs two A tiles and two B tiles feed four
 // tdpbsud (A signed, B unsigned). The byte panel is the B tile as it lies in memory: 16 rows (four
-// inputs each) of 64 bytes. A comes from L2 and B from L1 (the caller's blocking).
+// inputs each) of 64 bytes. A comes from L2 and B from L1 (the caller's blocking). While the matrix
+// unit works, the vector units unpack the next nibbles.
 #include <immintrin.h>
 
 #include "backends/cpu/amx/tile_config.h"
@@ -10,93 +11,89 @@
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t kTileRows = 16, kTileBytes = 64;
+constexpr int64_t kTileBytes = 64, kTile = 16 * kTileBytes;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
-// Tiles of `upper` and `lower` tokens (1..16): 0..3 = C (0, 1 the upper tokens; 2, 3 the lower),
-// 4, 5 = A upper and lower, 6, 7 = B.
-void Configure(int64_t upper, int64_t lower) {
-  TileConfig config;
-  config.rows[0] = config.rows[1] = config.rows[4] = static_cast<uint8_t>(upper);
-  config.rows[2] = config.rows[3] = config.rows[5] = static_cast<uint8_t>(lower);
-  LoadTileConfig(config);
+void UnpackLine(const uint8_t* nibbles, uint8_t* bytes) {
+  const __m512i mask = _mm512_set1_epi8(15), pair = _mm512_loadu_si512(nibbles);
+  _mm512_store_si512(bytes, _mm512_and_si512(pair, mask));
+  _mm512_store_si512(bytes + 64, _mm512_and_si512(_mm512_srli_epi16(pair, 4), mask));
 }
 
-// More than 16 tokens: both rows of tiles.
-void TwoByTwo(const GemmTile& t, const int8_t* a, int32_t* c) {
-  const int8_t* a_lower = a + kTileRows * t.a_stride;
-  int32_t* c_lower = c + kTileRows * kTileOutputs;
+// The share of `steps` equal steps in t.ahead, one step a call.
+class Ahead {
+ public:
+  Ahead(const UnpackAhead& t, int64_t steps) : t_(t), per_step_((t.lines + steps - 1) / steps) {}
+  inline __attribute__((always_inline)) void Step() {
+    for (int64_t i = 0; i < per_step_ && line_ < t_.lines; ++i, ++line_) {
+      UnpackLine(t_.nibbles + line_ * 64, t_.bytes + line_ * 128);
+      UnpackLine(t_.nibbles + t_.nibble_stride + line_ * 64,
+                 t_.bytes + t_.byte_stride + line_ * 128);
+    }
+  }
+
+ private:
+  const UnpackAhead& t_;
+  const int64_t per_step_;
+  int64_t line_ = 0;
+};
+
+// Tiles: 0..3 = C (0, 1 the upper tokens; 2, 3 the lower), 4, 5 = A upper and lower, 6, 7 = B.
+// kLower: more than 16 tokens.
+template <bool kLower>
+void Block(const GemmTile& t) {
+  int32_t* lower = t.c + 16 * kTileOutputs;
   if (t.accumulate) {
-    _tile_loadd(0, c, kCStride);
-    _tile_loadd(1, c + kPanel, kCStride);
-    _tile_loadd(2, c_lower, kCStride);
-    _tile_loadd(3, c_lower + kPanel, kCStride);
+    _tile_loadd(0, t.c, kCStride);
+    _tile_loadd(1, t.c + kPanel, kCStride);
+    if (kLower) _tile_loadd(2, lower, kCStride);
+    if (kLower) _tile_loadd(3, lower + kPanel, kCStride);
   } else {
     _tile_zero(0);
     _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (kLower) _tile_zero(2);
+    if (kLower) _tile_zero(3);
   }
-  for (int64_t k = 0; k < t.k; k += kTileBytes) {
+  Ahead ahead(t.ahead, t.k / kTileBytes);
+  const int8_t* a = t.a;
+  for (int64_t k = 0; k < t.k; k += kTileBytes, a += kTile) {
     _tile_loadd(6, t.b + k * kPanel, kTileBytes);
-    _tile_loadd(4, a + k, t.a_stride);
+    _tile_loadd(4, a, kTileBytes);
     _tile_dpbsud(0, 4, 6);
     _tile_loadd(7, t.b + t.b_stride + k * kPanel, kTileBytes);
     _tile_dpbsud(1, 4, 7);
-    _tile_loadd(5, a_lower + k, t.a_stride);
-    _tile_dpbsud(2, 5, 6);
-    _tile_dpbsud(3, 5, 7);
+    if (kLower) {
+      _tile_loadd(5, a + t.a_stride, kTileBytes);
+      _tile_dpbsud(2, 5, 6);
+      _tile_dpbsud(3, 5, 7);
+    }
+    ahead.Step();
   }
-  _tile_stored(0, c, kCStride);
-  _tile_stored(1, c + kPanel, kCStride);
-  _tile_stored(2, c_lower, kCStride);
-  _tile_stored(3, c_lower + kPanel, kCStride);
-}
-
-// At most 16 tokens.
-void OneByTwo(const GemmTile& t, const int8_t* a, int32_t* c) {
-  if (t.accumulate) {
-    _tile_loadd(0, c, kCStride);
-    _tile_loadd(1, c + kPanel, kCStride);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-  }
-  for (int64_t k = 0; k < t.k; k += kTileBytes) {
-    _tile_loadd(4, a + k, t.a_stride);
-    _tile_loadd(6, t.b + k * kPanel, kTileBytes);
-    _tile_loadd(7, t.b + t.b_stride + k * kPanel, kTileBytes);
-    _tile_dpbsud(0, 4, 6);
-    _tile_dpbsud(1, 4, 7);
-  }
-  _tile_stored(0, c, kCStride);
-  _tile_stored(1, c + kPanel, kCStride);
+  _tile_stored(0, t.c, kCStride);
+  _tile_stored(1, t.c + kPanel, kCStride);
+  if (kLower) _tile_stored(2, lower, kCStride);
+  if (kLower) _tile_stored(3, lower + kPanel, kCStride);
 }
 
 }  // namespace
 
-void amx_gemm_u8s8(const GemmTile& tile) {
-  // _tile_loadd names no memory operand; what the caller wrote must be in memory before.
-  asm volatile("" ::: "memory");
-  constexpr int64_t kBlock = 2 * kTileRows;
-  const int64_t whole = tile.rows / kBlock * kBlock;
-  if (whole > 0) Configure(kTileRows, kTileRows);
-  for (int64_t row = 0; row < whole; row += kBlock) {
-    TwoByTwo(tile, tile.a + row * tile.a_stride, tile.c + row * kTileOutputs);
-  }
-  const int64_t rest = tile.rows - whole;
-  if (rest > 0) {
-    const int8_t* a = tile.a + whole * tile.a_stride;
-    int32_t* c = tile.c + whole * kTileOutputs;
-    if (rest > kTileRows) {
-      Configure(kTileRows, rest - kTileRows);
-      TwoByTwo(tile, a, c);
-    } else {
-      Configure(rest, kTileRows);
-      OneByTwo(tile, a, c);
-    }
-  }
+void amx_begin() {
+  LoadTileConfig({});
+}
+
+void amx_end() {
   _tile_release();  // a thread that keeps live tiles makes every context switch save 8 KiB
+}
+
+void amx_gemm_u8s8(const GemmTile& tile) {
+  // The compiler does not know that tile loads and stores touch memory.
+  asm volatile("" ::: "memory");
+  if (tile.rows > 16) {
+    Block<true>(tile);
+  } else {
+    Block<false>(tile);
+  }
+  asm volatile("" ::: "memory");
 }
 
 }  // namespace nibble::cpu
