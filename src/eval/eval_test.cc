@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/rng.h"
+#include "eval/log_sum_exp.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
 
@@ -37,6 +39,23 @@ TEST(TextWindows, TheGptqProtocolJoinsRowsWithBlankLines) {
   std::vector<int32_t> joined;
   for (const auto& w : windows) joined.insert(joined.end(), w.begin(), w.end());
   EXPECT_TRUE(std::equal(joined.begin(), joined.end(), expected.begin()));
+}
+
+TEST(LogSumExp, AgreesWithDouble) {
+  Rng rng(9);
+  for (const size_t count : {1, 7, 16, 4096, 4097, 50000}) {
+    for (const double spread : {1.0, 30.0, 200.0}) {
+      std::vector<float> row(count);
+      for (float& v : row) v = static_cast<float>(spread * rng.Normal());
+      const double top = *std::max_element(row.begin(), row.end());
+      double sum = 0;
+      for (const float v : row) sum += std::exp(static_cast<double>(v) - top);
+      // exp is off by about 2 ulp of fp32 and x - top by half of one of up to `spread * 10`; lanes
+      // of 4096 / 4 values round once a value.
+      const double relative = 0x1p-24 * (2 + 10 * spread + 1024);
+      EXPECT_NEAR(LogSumExp(row), top + std::log(sum), relative) << count << ", " << spread;
+    }
+  }
 }
 
 class Evaluation : public testing::Test {

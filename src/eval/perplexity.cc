@@ -10,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "eval/log_sum_exp.h"
 
 namespace nibble {
 namespace {
@@ -50,21 +51,19 @@ class WindowRunner {
   std::vector<float> logits_;
 };
 
-// log(sum(exp(row))), in double.
-double LogSumExp(std::span<const float> row) {
-  const float top = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (float value : row) sum += std::exp(value - top);
-  return std::log(sum) + static_cast<double>(top);
-}
-
 size_t Top(std::span<const float> row) {
   return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// KL(p || q) of softmaxes.
+// KL(p || q) of softmaxes, all in double: near 0 it is the difference of almost equal logarithms.
 double RowKl(std::span<const float> p, std::span<const float> q) {
-  const double log_p = LogSumExp(p), log_q = LogSumExp(q);
+  const auto log_sum = [](std::span<const float> row) {
+    const double top = static_cast<double>(row[Top(row)]);
+    double sum = 0;
+    for (const float value : row) sum += std::exp(static_cast<double>(value) - top);
+    return std::log(sum) + top;
+  };
+  const double log_p = log_sum(p), log_q = log_sum(q);
   double kl = 0;
   for (size_t i = 0; i < p.size(); ++i) {
     const double log_prob = static_cast<double>(p[i]) - log_p;
