@@ -107,7 +107,8 @@ class GemmWalk {
     if (p_.kernel.tiles) amx_begin();
     for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
       const Chunk next = Next(chunk);
-      Prefetch(w_.bits == 4 ? Next(next) : next);
+      // A matrix unit asks for lines one by one: a burst would keep the tiles' own lines waiting.
+      if (!p_.kernel.tiles) Prefetch(w_.bits == 4 ? Next(next) : next);
       if (w_.bits == 4 && !p_.kernel.tiles && next.inputs > 0) Unpack(next, 1 - turn);
       Multiply(chunk, next, turn);
       chunk = next;
@@ -152,7 +153,8 @@ class GemmWalk {
             .nibble_stride = w_.Bytes(w_.padded_cols),
             .bytes = bytes_[1 - turn] + first * 128,
             .byte_stride = next.inputs * kPanel,
-            .lines = last - first};
+            .lines = last - first,
+            .distance = w_.Bytes(next.inputs)};
   }
 
   void Multiply(const Chunk& chunk, const Chunk& next, int turn) {

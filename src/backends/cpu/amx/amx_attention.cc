@@ -194,8 +194,8 @@ void Softmax(const KeyConstants& keys, const float* products, int64_t first, int
   StoreTerms(x[2], x[3], high + 32, low + 32);
 }
 
-// products[rows][64] = Q K^T. Tiles: 0..3 = C, 4, 5 = both terms of Q, 6, 7 = K.
-void Scores(const AttentionTiles& t, int64_t row, float* products) {
+// Q K^T in tiles 0..3; 4, 5 = both terms of Q, 6, 7 = K.
+void Scores(const AttentionTiles& t, int64_t row) {
   const int64_t stride = t.head_dim * 2;
   _tile_zero(0);
   _tile_zero(1);
@@ -218,50 +218,43 @@ void Scores(const AttentionTiles& t, int64_t row, float* products) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
+}
+
+// products [16 rows][64]
+void StoreScores(float* products) {
   _tile_stored(0, products, kKeys * 4);
   _tile_stored(1, products + 16, kKeys * 4);
   _tile_stored(2, products + 32, kKeys * 4);
   _tile_stored(3, products + 48, kKeys * 4);
 }
 
-// O += P V, 64 columns at a time (32 at the end of an odd head_dim / 32): chains of products wait
-// for themselves, so four run side by side. Tiles: 0..3 = C, 4, 5 = both terms of P, 6, 7 = V.
-template <bool kWide>
-void Columns(AttentionTiles& t, int64_t row, int64_t d, const uint16_t* high, const uint16_t* low) {
-  const int64_t stride = t.head_dim * 4;
-  float* o = t.o + row * t.head_dim + d;
-  _tile_loadd(0, o, stride);
-  _tile_loadd(1, o + 16, stride);
-  if (kWide) _tile_loadd(2, o + 32, stride);
-  if (kWide) _tile_loadd(3, o + 48, stride);
-  for (int64_t key = 0; key < kKeys; key += 32) {
-    const uint16_t* v = t.v + (key / 32 * (t.head_dim / 16) + d / 16) * kTileHalves;
-    _tile_loadd(4, high + key, kKeys * 2);
-    _tile_loadd(5, low + key, kKeys * 2);
+// O += P V, 32 columns at a time. Tiles: 0, 1 = C, 2..5 = P (term, 32 keys), 6, 7 = V.
+void Values(AttentionTiles& t, int64_t row, const uint16_t* high, const uint16_t* low) {
+  _tile_loadd(2, high, kKeys * 2);
+  _tile_loadd(3, high + 32, kKeys * 2);
+  _tile_loadd(4, low, kKeys * 2);
+  _tile_loadd(5, low + 32, kKeys * 2);
+  const int64_t stride = t.head_dim * 4, upper = t.head_dim / 16 * kTileHalves;
+  for (int64_t d = 0; d < t.head_dim; d += 32) {
+    float* o = t.o + row * t.head_dim + d;
+    const uint16_t* v = t.v + d / 16 * kTileHalves;
+    _tile_loadd(0, o, stride);
+    _tile_loadd(1, o + 16, stride);
     _tile_loadd(6, v, 64);
     _tile_loadd(7, v + kTileHalves, 64);
+    _tile_dpbf16ps(0, 2, 6);
+    _tile_dpbf16ps(1, 2, 7);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, v + upper, 64);
+    _tile_loadd(7, v + upper + kTileHalves, 64);
+    _tile_dpbf16ps(0, 3, 6);
+    _tile_dpbf16ps(1, 3, 7);
     _tile_dpbf16ps(0, 5, 6);
     _tile_dpbf16ps(1, 5, 7);
-    if (!kWide) continue;
-    _tile_loadd(6, v + 2 * kTileHalves, 64);
-    _tile_loadd(7, v + 3 * kTileHalves, 64);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_dpbf16ps(3, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    _tile_stored(0, o, stride);
+    _tile_stored(1, o + 16, stride);
   }
-  _tile_stored(0, o, stride);
-  _tile_stored(1, o + 16, stride);
-  if (kWide) _tile_stored(2, o + 32, stride);
-  if (kWide) _tile_stored(3, o + 48, stride);
-}
-
-void Values(AttentionTiles& t, int64_t row, const uint16_t* high, const uint16_t* low) {
-  int64_t d = 0;
-  for (; d + 64 <= t.head_dim; d += 64) Columns<true>(t, row, d, high, low);
-  if (d < t.head_dim) Columns<false>(t, row, d, high, low);
 }
 
 bool AnyKey(const AttentionPage& page, int64_t row, int64_t rows) {
@@ -300,24 +293,27 @@ void amx_attention_page(const AttentionPage& page, AttentionTiles& t) {
     config.rows[tile] = static_cast<uint8_t>(t.rows < 16 ? t.rows : 16);
   }
   LoadTileConfig(config);
-  alignas(64) float products[2][16 * kKeys];
+  alignas(64) float products[16 * kKeys];
   alignas(64) uint16_t high[16 * kKeys], low[16 * kKeys];
   // The compiler does not know that tile loads and stores touch memory.
   asm volatile("" ::"r"(products), "r"(high), "r"(low) : "memory");
-  int turn = 0;
-  Scores(t, 0, products[turn]);
-  for (int64_t row = 0; row < t.rows; row += 16, turn = 1 - turn) {
-    // The next tile's scores run on the matrix unit during this tile's softmax.
-    if (row + 16 < t.rows) Scores(t, row + 16, products[1 - turn]);
+  Scores(t, 0);
+  StoreScores(products);
+  for (int64_t row = 0; row < t.rows; row += 16) {
+    // The next tile's scores run on the matrix unit during this tile's softmax. They stay in their
+    // tiles meanwhile: the softmax's stores would have to wait behind theirs.
+    const bool more = row + 16 < t.rows;
+    if (more) Scores(t, row + 16);
     const int64_t rows = t.rows - row < 16 ? t.rows - row : 16;
-    if (!AnyKey(page, row, rows)) continue;
+    const bool any = AnyKey(page, row, rows);
     asm volatile("" ::"r"(products) : "memory");
-    for (int64_t r = 0; r < rows; ++r) {
-      Softmax(keys, products[turn] + r * kKeys, page.first[row + r], page.last[row + r], row + r, t,
+    for (int64_t r = 0; any && r < rows; ++r) {
+      Softmax(keys, products + r * kKeys, page.first[row + r], page.last[row + r], row + r, t,
               high + r * kKeys, low + r * kKeys);
     }
     asm volatile("" ::"r"(high), "r"(low) : "memory");
-    Values(t, row, high, low);
+    if (more) StoreScores(products);
+    if (any) Values(t, row, high, low);
   }
   asm volatile("" ::: "memory");
   _tile_release();  // a thread that keeps live tiles makes every context switch save 8 KiB

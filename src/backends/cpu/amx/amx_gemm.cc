@@ -26,9 +26,12 @@ class Ahead {
   Ahead(const UnpackAhead& t, int64_t steps) : t_(t), per_step_((t.lines + steps - 1) / steps) {}
   inline __attribute__((always_inline)) void Step() {
     for (int64_t i = 0; i < per_step_ && line_ < t_.lines; ++i, ++line_) {
-      UnpackLine(t_.nibbles + line_ * 64, t_.bytes + line_ * 128);
-      UnpackLine(t_.nibbles + t_.nibble_stride + line_ * 64,
-                 t_.bytes + t_.byte_stride + line_ * 128);
+      const uint8_t* first = t_.nibbles + line_ * 64;
+      const uint8_t* second = first + t_.nibble_stride;
+      __builtin_prefetch(first + t_.distance, 0, 2);
+      __builtin_prefetch(second + t_.distance, 0, 2);
+      UnpackLine(first, t_.bytes + line_ * 128);
+      UnpackLine(second, t_.bytes + t_.byte_stride + line_ * 128);
     }
   }
 
