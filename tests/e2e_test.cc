@@ -175,6 +175,34 @@ TEST(EvalVerb, InstructionSetIsChecked) {
   EXPECT_THAT(r.err, AllOf(HasSubstr("NIBBLE_ISA=bogus"), HasSubstr("avx2")));
 }
 
+// Every bench gives rows with these fields; figures are not looked at.
+TEST(BenchVerb, RowsHaveTheirFields) {
+  const Arguments few = {kTiny, "--tokens", "20", "--repeats", "1", "--json"};
+  const auto rows = [](const Arguments& arguments) {
+    const Result r = Nibble(Arguments{"bench"} + arguments);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.json() : Json::array();
+  };
+  for (const Arguments& verb : {Arguments{"prefill"}, Arguments{"decode", "--batch", "3"}}) {
+    const Json one = rows(verb + few);
+    ASSERT_EQ(one.size(), 1u);
+    EXPECT_EQ(one[0]["name"], verb[0]);
+    EXPECT_GT(one[0]["tokens_per_second"], 0);
+  }
+  for (const char* verb : {"kernels", "attention"}) {
+    const Json several = rows(Arguments{verb} + few);
+    EXPECT_GE(several.size(), 12u) << verb;
+    for (const Json& row : several) {
+      EXPECT_TRUE(row["name"].is_string() && row["shape"].is_string()) << row;
+      EXPECT_GE(row["median_us"], row["min_us"]) << row;
+      EXPECT_LE(row["median_us"], row["max_us"]) << row;
+    }
+  }
+  EXPECT_EQ(rows({"peak", "--json"}).back()["name"], "memory read");
+  EXPECT_EQ(Nibble({"bench", "prefill"}).code, 2);
+  EXPECT_EQ(Nibble({"bench", "prefill", "--shape", "llama9"}).code, 2);
+}
+
 class BadInput : public EndToEnd {
  protected:
   // Exit 1, one line on standard error with these words, nothing written.

@@ -177,8 +177,9 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
       verb("prefill", "A prompt", "nibble bench prefill llama-w4a4kv4 --tokens 512", RunPrefill);
   AddModel(*prefill, *p);
   AddCounts(*prefill, *p, "Tokens of the prompt");
-  const auto [decode, d] = verb("decode", "Tokens one by one",
-                                "nibble bench decode --shape llama2-7b --context 1024", RunDecode);
+  const auto [decode, d] =
+      verb("decode", "Tokens one by one",
+           "nibble bench decode llama-w4a4kv4 --context 1024 --batch 8", RunDecode);
   d->tokens = 32;
   AddModel(*decode, *d);
   AddCounts(*decode, *d, "Tokens to write in a run");
