@@ -107,8 +107,7 @@ class GemmWalk {
     if (p_.kernel.tiles) amx_begin();
     for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
       const Chunk next = Next(chunk);
-      // A matrix unit asks for lines one by one: a burst would keep the tiles' own lines waiting.
-      if (!p_.kernel.tiles) Prefetch(w_.bits == 4 ? Next(next) : next);
+      Prefetch(w_.bits == 4 ? Next(next) : next);
       if (w_.bits == 4 && !p_.kernel.tiles && next.inputs > 0) Unpack(next, 1 - turn);
       Multiply(chunk, next, turn);
       chunk = next;
@@ -153,8 +152,7 @@ class GemmWalk {
             .nibble_stride = w_.Bytes(w_.padded_cols),
             .bytes = bytes_[1 - turn] + first * 128,
             .byte_stride = next.inputs * kPanel,
-            .lines = last - first,
-            .distance = w_.Bytes(next.inputs)};
+            .lines = last - first};
   }
 
   void Multiply(const Chunk& chunk, const Chunk& next, int turn) {
@@ -162,12 +160,10 @@ class GemmWalk {
     const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : rows_;
     const bool starts = chunk.first == group * w_.group_cols;
     const bool ends = chunk.first + chunk.inputs == (group + 1) * w_.group_cols;
-    const bool last = tiles && ends && group == w_.groups - 1;
     const int64_t stride = p_.acts.stride;
     for (int64_t r = 0; r < rows_; r += block) {
       const int64_t count = std::min(block, rows_ - r);
       int32_t* acc = acc_ + r * kTileOutputs;
-      if (last) ExpectOutput(chunk.panel, r == 0 ? 0 : r + block, r == 0 ? 2 * block : block);
       const int8_t* a = tiles ? p_.tiles + (row_ + r) * stride + chunk.first * kTileTokens
                               : p_.acts.codes + (row_ + r) * stride + chunk.first;
       p_.kernel.gemm({.a = a,
@@ -180,15 +176,6 @@ class GemmWalk {
                       .accumulate = !starts,
                       .ahead = Ahead(next, turn, r, block)});
       if (ends) Finish(chunk.panel, group, r, count);
-    }
-  }
-
-  // The lines of y are far away: asks for those of rows [r, r + count) a block ahead of the stores.
-  void ExpectOutput(int64_t panel, int64_t r, int64_t count) const {
-    const int64_t floats = std::min(kTileOutputs, w_.rows - panel * kPanel);
-    for (const int64_t end = std::min(r + count, rows_); r < end; ++r) {
-      const float* y = p_.y + (row_ + r) * p_.y_stride + panel * kPanel;
-      for (int64_t j = 0; j < floats; j += 16) __builtin_prefetch(y + j, 1, 2);
     }
   }
 

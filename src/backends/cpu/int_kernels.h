@@ -26,8 +26,7 @@ struct UnpackAhead {
   int64_t nibble_stride;  // bytes to the second panel, likewise
   uint8_t* bytes;
   int64_t byte_stride;
-  int64_t lines;     // of each panel, may be 0
-  int64_t distance;  // bytes from a line to one that will be needed later: asked for as well
+  int64_t lines;  // of each panel, may be 0
 };
 
 // Sums of one or more tokens and two byte panels over k inputs.

@@ -28,8 +28,6 @@ class Ahead {
     for (int64_t i = 0; i < per_step_ && line_ < t_.lines; ++i, ++line_) {
       const uint8_t* first = t_.nibbles + line_ * 64;
       const uint8_t* second = first + t_.nibble_stride;
-      __builtin_prefetch(first + t_.distance, 0, 2);
-      __builtin_prefetch(second + t_.distance, 0, 2);
       UnpackLine(first, t_.bytes + line_ * 128);
       UnpackLine(second, t_.bytes + t_.byte_stride + line_ * 128);
     }
