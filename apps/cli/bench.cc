@@ -150,6 +150,41 @@ double WeightBytes(const Network& network) {
   return bytes;
 }
 
+void PrintRows(const std::vector<BenchRow>& rows, const Common& common) {
+  if (common.json) {
+    Json json = Json::array();
+    for (const BenchRow& r : rows) {
+      json.push_back({{"name", r.name},
+                      {"shape", r.shape},
+                      {"median_us", r.time.median * 1e6},
+                      {"min_us", r.time.min * 1e6},
+                      {"max_us", r.time.max * 1e6}});
+      Json& row = json.back();
+      if (r.tokens > 0) row["tokens_per_second"] = r.tokens / r.time.median;
+      if (r.operations > 0) row["tops"] = r.operations / r.time.median / 1e12;
+      if (r.bytes > 0) row["gbps"] = r.bytes / r.time.median / 1e9;
+      if (r.peak > 0) row["peak_share"] = r.operations / r.time.median / r.peak;
+      if (r.share > 0) row["share"] = r.share;
+    }
+    return PrintJson(json);
+  }
+  std::vector<std::vector<std::string>> table = {{"bench", "shape", "median us", "min", "max",
+                                                  "tokens/s", "TOPS", "% of peak", "GB/s",
+                                                  "% of time"}};
+  const auto cell = [](double value, int digits) {
+    return value > 0 ? fmt::format("{:.{}f}", value, digits) : std::string();
+  };
+  for (const BenchRow& r : rows) {
+    const double s = r.time.median;
+    table.push_back({r.name, r.shape, cell(s * 1e6, 0), cell(r.time.min * 1e6, 0),
+                     cell(r.time.max * 1e6, 0), cell(r.tokens / s, 1),
+                     cell(r.operations / s / 1e12, 3),
+                     r.peak > 0 ? cell(100 * r.operations / s / r.peak, 1) : "",
+                     cell(r.bytes / s / 1e9, 1), cell(100 * r.share, 1)});
+  }
+  fmt::print("{}", Table(table));
+}
+
 void AddBench(CLI::App& app, Common& common, Run& run) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);

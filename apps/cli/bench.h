@@ -47,7 +47,7 @@ struct BenchRow {
   std::string name, shape;
   Timing time{};
   double tokens = 0, operations = 0, bytes = 0;  // of one run
-  double peak = 0;   // operations per second that this machine reaches at most
+  double peak = 0;   // integer operations per second that this machine reaches at most
   double share = 0;  // of the whole
 };
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common);

@@ -19,10 +19,6 @@ std::vector<float> RandomFloats(int64_t count) {
   return values;
 }
 
-RopeTable BenchRope(const ModelConfig& config, int64_t positions) {
-  return BuildRope(config.rope, positions);
-}
-
 // One layer's ops with everything they read and write.
 class OpBench {
  public:
@@ -31,16 +27,16 @@ class OpBench {
         network_(BenchNetwork(a)),
         config_(network_.config),
         backend_(MakeBackend(common.device, false)),
-        peaks_(cpu::MeasurePeaks(ActiveIsa())) {}
+        int_peak_(cpu::MeasurePeaks(ActiveIsa())[0].median) {}
 
   std::vector<BenchRow> Run() {
     const int64_t tokens = arguments_.tokens;
     const LayerWeights& layer = network_.layers[0];
-    Norm("rms norm", config_.hidden_size);
+    Norm(config_.hidden_size);
     Linears(layer, {Role::kQ, Role::kK, Role::kV});
     RopeAndAttention(tokens);
     Linears(layer, {Role::kO});
-    Norm("rms norm", config_.hidden_size);
+    Norm(config_.hidden_size);
     Linears(layer, {Role::kGate, Role::kUp});
     const int64_t count = tokens * config_.intermediate_size;
     const std::vector<float> gate = RandomFloats(count), up = gate;
@@ -63,10 +59,10 @@ class OpBench {
     rows_.push_back(std::move(row));
   }
 
-  void Norm(const std::string& name, int64_t width) {
+  void Norm(int64_t width) {
     const std::vector<float> x = RandomFloats(arguments_.tokens * width);
     std::vector<float> y(x.size());
-    Add({.name = name,
+    Add({.name = "rms norm",
          .shape = fmt::format("{} x {}", arguments_.tokens, width),
          .bytes = 8.0 * static_cast<double>(x.size())},
         [&] { backend_->RmsNorm(x.data(), nullptr, 1e-5f, arguments_.tokens, width, y.data()); });
@@ -91,7 +87,7 @@ class OpBench {
            .shape = fmt::format("{} x {} x {}", tokens, w.rows, w.cols),
            .operations = 2.0 * static_cast<double>(tokens * w.rows * w.cols),
            .bytes = static_cast<double>(w.bytes()),
-           .peak = peaks_[integers ? 0 : 1].median},
+           .peak = integers ? int_peak_ : 0},
           [&] { backend_->Gemm(acts, id, y.data(), w.rows, false); });
       backend_->Release(id);
     }
@@ -103,7 +99,7 @@ class OpBench {
     std::vector<float> out(q.size());
     KvCache cache(network_.kv, 1);
     cache.Reserve(tokens);
-    const RopeTable rope = BenchRope(config_, tokens);
+    const RopeTable rope = BuildRope(config_.rope, tokens);
     const SequenceSlice slice = {.tokens = tokens, .pages = cache.pages(0)};
     const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
@@ -112,8 +108,7 @@ class OpBench {
     Add({.name = "attention",
          .shape = fmt::format("{} tokens", tokens),
          .operations =
-             2.0 * static_cast<double>(tokens * (tokens + 1) * config_.heads * config_.head_dim),
-         .peak = peaks_[1].median},
+             2.0 * static_cast<double>(tokens * (tokens + 1) * config_.heads * config_.head_dim)},
         [&] {
           backend_->Attention(q.data(), spec, network_.kv, {&slice, 1}, out.data());
         });
@@ -123,7 +118,7 @@ class OpBench {
   const Network network_;
   const ModelConfig& config_;
   const std::unique_ptr<Backend> backend_;
-  const std::vector<cpu::Peak> peaks_;  // integers, fp32, ...
+  const double int_peak_;  // operations per second
   std::vector<BenchRow> rows_;
 };
 
@@ -137,7 +132,8 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
   cache.Reserve(context);
   const SequenceSlice all = {.tokens = context, .pages = cache.pages(0)};
   const AttentionSpec spec = {.heads = config.heads, .scale = 0.1f};
-  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, BenchRope(config, context), kv, {&all, 1});
+  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, BuildRope(config.rope, context), kv,
+                  {&all, 1});
   const SequenceSlice slice = {
       .tokens = tokens, .position = context - tokens, .pages = cache.pages(0)};
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
@@ -195,41 +191,6 @@ void RunAttention(const BenchArguments& a, const Common& common) {
     }
   }
   PrintRows(rows, common);
-}
-
-void PrintRows(const std::vector<BenchRow>& rows, const Common& common) {
-  if (common.json) {
-    Json json = Json::array();
-    for (const BenchRow& r : rows) {
-      json.push_back({{"name", r.name},
-                      {"shape", r.shape},
-                      {"median_us", r.time.median * 1e6},
-                      {"min_us", r.time.min * 1e6},
-                      {"max_us", r.time.max * 1e6}});
-      Json& row = json.back();
-      if (r.tokens > 0) row["tokens_per_second"] = r.tokens / r.time.median;
-      if (r.operations > 0) row["tops"] = r.operations / r.time.median / 1e12;
-      if (r.bytes > 0) row["gbps"] = r.bytes / r.time.median / 1e9;
-      if (r.peak > 0) row["peak_share"] = r.operations / r.time.median / r.peak;
-      if (r.share > 0) row["share"] = r.share;
-    }
-    return PrintJson(json);
-  }
-  std::vector<std::vector<std::string>> table = {{"bench", "shape", "median us", "min", "max",
-                                                  "tokens/s", "TOPS", "% of peak", "GB/s",
-                                                  "% of time"}};
-  const auto cell = [](double value, int digits) {
-    return value > 0 ? fmt::format("{:.{}f}", value, digits) : std::string();
-  };
-  for (const BenchRow& r : rows) {
-    const double s = r.time.median;
-    table.push_back({r.name, r.shape, cell(s * 1e6, 0), cell(r.time.min * 1e6, 0),
-                     cell(r.time.max * 1e6, 0), cell(r.tokens / s, 1),
-                     cell(r.operations / s / 1e12, 3),
-                     r.peak > 0 ? cell(100 * r.operations / s / r.peak, 1) : "",
-                     cell(r.bytes / s / 1e9, 1), cell(100 * r.share, 1)});
-  }
-  fmt::print("{}", Table(table));
 }
 
 }  // namespace nibble::cli

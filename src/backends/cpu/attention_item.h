@@ -15,6 +15,7 @@ namespace nibble::cpu {
 
 inline constexpr int64_t kBlockRows = kTileAttentionRows;
 inline constexpr int64_t kSpanPages = 16;
+static_assert(kTileAttentionKeys == kPageTokens && kTileAttentionHeadDim == kMaxHeadDim);
 
 struct AttentionCall {
   const float* q;

@@ -9,6 +9,7 @@
 
 #include "backends/cpu/int_kernels.h"
 #include "backends/cpu/ops.h"
+#include "backends/cpu/tile_ops.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
 
@@ -45,16 +46,6 @@ bool IsBf16(const TensorView& weights) {
   const Matrix<float> values = ToF32(weights);
   return std::all_of(values.data.begin(), values.data.end(),
                      [](float v) { return (std::bit_cast<uint32_t>(v) & 0xFFFF) == 0; });
-}
-
-// y[row, panel's outputs] (+)= sums + bias
-void WriteRow(const PanelsBf16& w, int64_t panel, const float* bias, bool accumulate,
-              const float* sums, float* y) {
-  const int64_t first = panel * kPanelF32, count = std::min(kPanelF32, w.rows - first);
-  for (int64_t n = 0; n < count; ++n) {
-    const float sum = bias != nullptr ? sums[n] + bias[first + n] : sums[n];
-    y[first + n] = accumulate ? y[first + n] + sum : sum;
-  }
 }
 
 }  // namespace
@@ -118,9 +109,10 @@ void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* 
                    .b_terms = w.terms,
                    .k = w.padded_cols,
                    .c = sums});
-    for (int64_t r = 0; r < count; ++r) {
-      WriteRow(w, panel, bias, accumulate, sums + r * kPanelF32, y + (first + r) * y_stride);
-    }
+    const int64_t output = panel * kPanelF32;
+    StoreTile(sums, count, std::min(kPanelF32, w.rows - output),
+              bias == nullptr ? nullptr : bias + output, accumulate, y + first * y_stride + output,
+              y_stride);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "backends/cpu/ops.h"
+#include "backends/cpu/tile_ops.h"
 #include "base/thread_pool.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -54,17 +55,6 @@ namespace nibble::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// y[row, panel's outputs] (+)= sums + bias
-void WriteRow(const GemmCall& call, int64_t row, int64_t panel, const float* sums) {
-  const int64_t first = panel * kPanelF32;
-  const int64_t count = std::min(kPanelF32, call.weights.rows - first);
-  float* y = call.y + row * call.y_stride + first;
-  for (int64_t n = 0; n < count; ++n) {
-    const float sum = call.bias != nullptr ? sums[n] + call.bias[first + n] : sums[n];
-    y[n] = call.accumulate ? y[n] + sum : sum;
-  }
-}
-
 void GemmTask(const GemmCall& call, int64_t row_block, int64_t panel_group, GemmWorkspace& work) {
   const int64_t depth = call.weights.cols;
   const int64_t first_row = row_block * kBlockRows;
@@ -94,9 +84,10 @@ void GemmTask(const GemmCall& call, int64_t row_block, int64_t panel_group, Gemm
                                 .resume = k > 0});
       }
       if (k + block < depth) continue;
-      for (int64_t r = 0; r < rows; ++r) {
-        WriteRow(call, first_row + r, panel, sums + r * kPanelF32);
-      }
+      const int64_t output = panel * kPanelF32;
+      StoreTile(sums, rows, std::min(kPanelF32, call.weights.rows - output),
+                call.bias == nullptr ? nullptr : call.bias + output, call.accumulate,
+                call.y + first_row * call.y_stride + output, call.y_stride);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/cpu/int_kernels.h"
 #include "base/aligned.h"
 
 namespace nibble::cpu {
@@ -62,7 +63,7 @@ void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
 // --- gemm_f32.cc --------------------------------------------------------------------------------
 
 // fp32 weights in panels of kPanelF32 outputs: [panel][k][kPanelF32], the last panel zero filled.
-inline constexpr int64_t kPanelF32 = 32;
+inline constexpr int64_t kPanelF32 = kTileOutputs;
 struct PanelsF32 {
   int64_t rows = 0, cols = 0;  // N, K
   std::vector<float> data;

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan that differs in every field, and a checkpoint of random planes for it.
+#pragma once
+
+#include <memory>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "models/manifest.h"
+#include "models/models_testing.h"
+#include "models/packed_checkpoint.h"
+
+namespace nibble {
+
+inline Json SourceConfig() {
+  return ReadJsonFile((kArchitectures / "mistral_sliding/config.json").string());
+}
+
+inline ModelConfig TestConfig() {
+  return ParseConfig(SourceConfig(), "c");
+}
+
+// Different in every respect that a plan can have, so that a lost field shows.
+inline Plan TestPlan(const ModelConfig& config) {
+  Plan plan;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (Role role : kLayerRoles) {
+      plan.linears[LinearName(layer, role)] = {
+          .weights = {.bits = 4, .symmetric = false, .group = 32, .clip = 0},
+          .activations = {.bits = 5, .symmetric = role != Role::kDown, .group = 32, .clip = 0.875}};
+    }
+    plan.linears[LinearName(layer, Role::kDown)].input_transform =
+        FullHadamard(config.intermediate_size);
+    plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5};
+  }
+  plan.linears["head"] = {};
+  plan.k = {.bits = 4, .symmetric = false, .clip = 0.9375};
+  plan.v = {.bits = 3, .symmetric = true, .group = 8, .clip = 1};
+  plan.kv_rotation = FullHadamard(config.head_dim);
+  plan.norms_folded = true;
+  plan.provenance = {{"recipe", "test"}, {"seed", 7}};
+  return plan;
+}
+
+// A checkpoint of random planes, written with the writer's own parts.
+class PackedCheckpointTest : public TemporaryDirectoryTest {
+ protected:
+  using Tensors = std::vector<NamedTensor>;
+
+  // `edit` changes the tensors of layer 1 before they are written.
+  void Write(const std::function<void(Tensors&)>& edit = [](Tensors&) {}) {
+    std::filesystem::remove_all(root_ / "m");
+    std::filesystem::create_directories(root_ / "m");
+    WriteShard(Path("m/" + std::string(kRestShardName)),
+               {{"embedding", Floats({512, 64})}, {"head.weight", Floats({512, 64})}}, Digest());
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      Tensors tensors;
+      for (Role role : kLayerRoles) {
+        const PackedLinear linear = {.weights = RandomWeights(layer, role)};
+        for (auto& t : LinearTensors(LinearName(layer, role), linear)) tensors.push_back(t);
+      }
+      if (layer == 1) edit(tensors);
+      WriteShard(Path("m/" + LayerShardName(layer)), tensors, Digest());
+    }
+    Json json = SourceConfig();
+    json["quantization_config"] = ToJson(plan_);
+    WriteFileAtomic(Path("m/config.json"), json.dump());
+    WriteIndex(Path("m"), 2);
+    WriteManifest(Path("m"), DigestFiles(Path("m")));
+  }
+
+  std::map<std::string, std::string> Digest() const {
+    return {{kPlanDigestKey, PlanDigest(plan_)}};
+  }
+
+  TensorView Floats(std::vector<int64_t> shape) {
+    TensorView view = {DType::kF32, std::move(shape), nullptr};
+    auto& values = floats_.emplace_back(std::make_unique<std::vector<float>>());
+    for (int64_t i = 0; i < view.elements(); ++i) {
+      values->push_back(static_cast<float>(rng_.Normal()));
+    }
+    view.data = reinterpret_cast<const std::byte*>(values->data());
+    return view;
+  }
+
+  PackedWeights RandomWeights(int64_t layer, Role role) {
+    auto& w = *weights_.emplace_back(std::make_unique<QuantizedWeights>());
+    w.format = plan_.at(layer, role).weights;
+    w.rows = config_.outputs(role);
+    w.cols = config_.inputs(role);
+    const int64_t groups = w.rows * w.format.groups(w.cols);
+    w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(w.cols, w.format.bits)));
+    for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint16_t scale = F16FromF32(static_cast<float>(0.01 + rng_.Uniform()));
+      w.scales.push_back(F32FromF16(scale));
+      if (w.format.group != 0) w.scales_f16.push_back(scale);
+      if (!w.format.symmetric) w.zeros.push_back(static_cast<int8_t>(rng_.Below(16)) - 8);
+    }
+    return View(w);
+  }
+
+  std::string OpenError() const {
+    return ErrorOf([&] { OpenNetwork(Path("m")); });
+  }
+
+  // The plan as an attacker or a helpful editor would leave it.
+  void ExpectEditRefused(const char* pointer, const Json& value) {
+    Write();
+    EditJson(Path("m/config.json"),
+             [&](Json& c) { c["quantization_config"][Json::json_pointer(pointer)] = value; });
+    EXPECT_THAT(OpenError(),
+                testing::AllOf(testing::HasSubstr(Path("m")), testing::HasSubstr("another plan")))
+        << pointer;
+  }
+
+  static TensorView& Find(Tensors& tensors, const std::string& name) {
+    for (NamedTensor& t : tensors) {
+      if (t.name == name) return t.view;
+    }
+    throw std::out_of_range(name);
+  }
+
+  const ModelConfig config_ = TestConfig();
+  Plan plan_ = TestPlan(config_);
+  Rng rng_{1};
+  std::vector<std::unique_ptr<QuantizedWeights>> weights_;
+  std::vector<std::unique_ptr<std::vector<float>>> floats_;
+};
+
+}  // namespace nibble

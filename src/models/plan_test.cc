@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/plan.h"
+
+#include <cmath>
+#include <set>
+
+#include "models/packed_checkpoint_testing.h"
+
+namespace nibble {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(PlanJson, RoundTripLosesNothing) {
+  const ModelConfig config = TestConfig();
+  const Plan plan = TestPlan(config);
+  const Plan back = PlanFromJson(ParseJson(ToJson(plan).dump(), "text"), config, "text");
+  EXPECT_EQ(ToJson(back), ToJson(plan));
+  EXPECT_EQ(PlanDigest(back), PlanDigest(plan));
+  EXPECT_EQ(back.provenance, plan.provenance);
+  for (Role role : kLayerRoles) {
+    const LinearPlan &a = back.at(1, role), &b = plan.at(1, role);
+    EXPECT_EQ(a.weights, b.weights);
+    EXPECT_EQ(a.activations, b.activations);
+    EXPECT_EQ(a.input_transform, b.input_transform);
+  }
+  const KvSpec kv = PlannedKv(config, back);
+  EXPECT_EQ(kv.k, plan.k);
+  EXPECT_EQ(kv.v, plan.v);
+  EXPECT_EQ(kv.rotation, plan.kv_rotation);
+  EXPECT_EQ(kv.kv_heads, 2);
+  EXPECT_EQ(kv.head_dim, 16);
+}
+
+TEST(PlanJson, ForeignValuesAreRefused) {
+  struct Case {
+    const char* pointer;  // null value: the field is removed
+    Json value;
+    const char* named;
+  };
+  const Case cases[] = {
+      {"/quant_method", "awq", "\"awq\""},
+      {"/format_version", 2, "format version 2, this build reads 1"},
+      {"/format_version", "1", "format_version"},
+      {"/surprise", 1, "surprise"},
+      {"/norms_folded", Json(), "norms_folded"},
+      {"/norms_folded", 1, "norms_folded"},
+      {"/provenance", Json(), "provenance"},
+      {"/cache/surprise", 1, "surprise"},
+      {"/cache/page_tokens", 32, "pages of 64 tokens"},
+      {"/cache/k/bits", 9, "bits 9"},
+      {"/cache/k/clip", 0, "clip"},
+      {"/cache/k/group", 32, "group 32 does not divide head_dim 16"},
+      {"/cache/v/group", -8, "group -8"},
+      {"/cache/rotation", ToJson(FullHadamard(32)), "width 32, heads of 16"},
+      {"/linears/layers.0.q/surprise", 1, "surprise"},
+      {"/linears/layers.0.q/weights/surprise", 1, "surprise"},
+      {"/linears/layers.0.q/weights/bits", 1, "bits 1"},
+      {"/linears/layers.0.q/weights/bits", 9, "bits 9"},
+      {"/linears/layers.0.q/weights/bits", 4.5, "bits"},
+      {"/linears/layers.0.q/weights/symmetric", 0, "symmetric"},
+      {"/linears/layers.0.q/weights/group", 16, "group 16 must be a multiple of 32"},
+      {"/linears/layers.0.q/weights/group", 96, "group 96"},
+      {"/linears/layers.0.q/weights/group", -32, "group -32"},
+      {"/linears/layers.0.q/weights/group", INT64_MAX, "group"},
+      {"/linears/layers.0.q/weights/clip", 1.5, "clip 1.5"},
+      {"/linears/layers.0.q/weights/clip", -0.1, "clip -0.1"},
+      {"/linears/layers.0.q/activations/clip", 0, "clip above 0"},
+      {"/linears/layers.0.q/input_transform", ToJson(FullHadamard(128)), "width 128"},
+      {"/linears/layers.1.k/activations/bits", 8, "layers.1.q and layers.1.k"},
+      {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
+       "layers.1.gate and layers.1.up"},
+      {"/linears/layers.0.down/input_transform", ToJson(FullHadamard(64)), "width 160"},
+      {"/linears/layers.1.up", Json(), "layers.1.up"},
+      {"/linears/head", Json(), "head"},
+      {"/linears/layers.2.q", ToJson(TestPlan(TestConfig()))["linears"]["layers.1.q"],
+       "16 linears"},
+  };
+  const ModelConfig config = TestConfig();
+  const Json good = ToJson(TestPlan(config));
+  for (const Case& c : cases) {
+    Json bad = good;
+    bad[Json::json_pointer(c.pointer)] = c.value;
+    EXPECT_THAT(ErrorOf([&] { PlanFromJson(bad, config, "dir/config.json"); }),
+                AllOf(HasSubstr("dir/config.json"), HasSubstr(c.named)))
+        << c.pointer << " = " << c.value;
+  }
+}
+
+TEST(PlanJson, GroupsOfWeightsAndActivationsMustNest) {
+  ModelConfig config = TestConfig();
+  config.intermediate_size = 192;
+  Plan plan = TestPlan(config);
+  LinearPlan& down = plan.linears["layers.0.down"];
+  down.weights.group = 64;
+  down.activations.group = 96;
+  EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(plan), config, "c"); }),
+              AllOf(HasSubstr("layers.0.down"), HasSubstr("do not divide each other")));
+  down.activations.group = 192;
+  EXPECT_EQ(PlanFromJson(ToJson(plan), config, "c").at(0, Role::kDown).activations.group, 192);
+}
+
+TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
+  const ModelConfig config = TestConfig();
+  const Plan plan = TestPlan(config);
+  std::set<std::string> digests = {PlanDigest(plan)};
+  size_t edits = 1;
+  const auto expect_new = [&](const std::function<void(Plan&)>& edit) {
+    Plan edited = plan;
+    edit(edited);
+    digests.insert(PlanDigest(edited));
+    EXPECT_EQ(digests.size(), ++edits);
+  };
+  const auto expect_format = [&](const std::function<FormatSpec&(Plan&)>& format) {
+    expect_new([&](Plan& p) { format(p).bits = 7; });
+    expect_new([&](Plan& p) { format(p).symmetric ^= true; });
+    expect_new([&](Plan& p) { format(p).group += 64; });
+    expect_new([&](Plan& p) { format(p).clip = 0.75; });
+  };
+  for (const auto& [linear, unused] : plan.linears) {
+    const std::string name = linear;
+    expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].weights; });
+    expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].activations; });
+    expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
+    expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
+  }
+  expect_format([](Plan& p) -> FormatSpec& { return p.k; });
+  expect_format([](Plan& p) -> FormatSpec& { return p.v; });
+  expect_new([](Plan& p) { p.kv_rotation = {}; });
+  expect_new([](Plan& p) { p.norms_folded = false; });
+  Plan elsewhere = plan;
+  elsewhere.provenance = {{"recipe", "other"}, {"seed", 8}};
+  EXPECT_EQ(PlanDigest(elsewhere), PlanDigest(plan));
+}
+
+}  // namespace
+}  // namespace nibble
