@@ -11,12 +11,18 @@
 namespace nibble::cli {
 namespace {
 
-std::vector<float> RandomFloats(int64_t count) {
+Buffer<float> RandomFloats(int64_t count) {
   Rng rng(2);
-  std::vector<float> values(static_cast<size_t>(count));
+  Buffer<float> values;
   // Uniform with variance 1: cheap, and no kernel's time depends on the values.
-  for (float& v : values) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
+  for (float* v = values.Grow(count); v < values.data() + count; ++v) {
+    *v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
+  }
   return values;
+}
+
+std::string_view SourceName(ActsSource::Op op) {
+  return op == ActsSource::Op::kRmsNorm ? "norm, " : op == ActsSource::Op::kSiluMul ? "silu, " : "";
 }
 
 // One layer's ops with everything they read and write.
@@ -32,20 +38,12 @@ class OpBench {
   std::vector<BenchRow> Run() {
     const int64_t tokens = arguments_.tokens;
     const LayerWeights& layer = network_.layers[0];
-    Norm(config_.hidden_size);
-    Linears(layer, {Role::kQ, Role::kK, Role::kV});
+    using Op = ActsSource::Op;
+    Linears(layer, {Role::kQ, Role::kK, Role::kV}, Op::kRmsNorm);
     RopeAndAttention(tokens);
-    Linears(layer, {Role::kO});
-    Norm(config_.hidden_size);
-    Linears(layer, {Role::kGate, Role::kUp});
-    const int64_t count = tokens * config_.intermediate_size;
-    const std::vector<float> gate = RandomFloats(count), up = gate;
-    std::vector<float> out(gate.size());
-    Add({.name = "silu * up",
-         .shape = fmt::format("{} x {}", tokens, config_.intermediate_size),
-         .bytes = 12.0 * static_cast<double>(count)},
-        [&] { backend_->SiluMul(gate.data(), up.data(), count, out.data()); });
-    Linears(layer, {Role::kDown});
+    Linears(layer, {Role::kO}, Op::kCopy);
+    Linears(layer, {Role::kGate, Role::kUp}, Op::kRmsNorm);
+    Linears(layer, {Role::kDown}, Op::kSiluMul);
     double sum = 0;
     for (const BenchRow& row : rows_) sum += row.time.median;
     for (BenchRow& row : rows_) row.share = row.time.median / sum;
@@ -59,44 +57,41 @@ class OpBench {
     rows_.push_back(std::move(row));
   }
 
-  void Norm(int64_t width) {
-    const std::vector<float> x = RandomFloats(arguments_.tokens * width);
-    std::vector<float> y(x.size());
-    Add({.name = "rms norm",
-         .shape = fmt::format("{} x {}", arguments_.tokens, width),
-         .bytes = 8.0 * static_cast<double>(x.size())},
-        [&] { backend_->RmsNorm(x.data(), nullptr, 1e-5f, arguments_.tokens, width, y.data()); });
-  }
-
   // The shared input of some linears, prepared once, then each product.
-  void Linears(const LayerWeights& layer, std::initializer_list<Role> roles) {
+  void Linears(const LayerWeights& layer, std::initializer_list<Role> roles, ActsSource::Op op) {
     const int64_t tokens = arguments_.tokens;
     const InputSpec& input = layer[*roles.begin()].input;
-    const std::vector<float> x = RandomFloats(tokens * input.width);
+    const Buffer<float> x = RandomFloats(tokens * input.width);
+    const Buffer<float> up = RandomFloats(tokens * input.width);
+    const ActsSource source = {.x = x.data(), .op = op, .norm_eps = 1e-5f, .up = up.data()};
+    const int64_t floats = op == ActsSource::Op::kSiluMul ? 2 : 1;
     Activations acts;
-    Add({.name = input.transform.identity() ? "quantize" : "transform + quantize",
+    Add({.name = fmt::format("{}{}quantize", SourceName(op),
+                             input.transform.identity() ? "" : "transform, "),
          .shape = fmt::format("{} x {} {}", tokens, input.width, TransformText(input.transform)),
-         .bytes = 5.0 * static_cast<double>(x.size())},
-        [&] { acts = backend_->PrepareActs(x.data(), tokens, input); });
+         .bytes = static_cast<double>((4 * floats + 1) * tokens * input.width)},
+        [&] { acts = backend_->PrepareActs(source, tokens, input); });
     for (Role role : roles) {
       const PackedWeights& w = layer[role].weights;
       const LinearId id = backend_->Upload(layer[role]);
-      std::vector<float> y(static_cast<size_t>(tokens * w.rows));
+      const Buffer<float> y = RandomFloats(tokens * w.rows);
+      const bool residual = role == Role::kO || role == Role::kDown;  // added to x, as in a layer
       const bool integers = w.format.quantized() && input.activation.quantized();
       Add({.name = fmt::format("{} {}", RoleName(role), backend_->KernelName(id, tokens)),
            .shape = fmt::format("{} x {} x {}", tokens, w.rows, w.cols),
            .operations = 2.0 * static_cast<double>(tokens * w.rows * w.cols),
            .bytes = static_cast<double>(w.bytes()),
            .peak = integers ? int_peak_ : 0},
-          [&] { backend_->Gemm(acts, id, y.data(), w.rows, false); });
+          [&] { backend_->Gemm(acts, id, y.data(), w.rows, residual); });
       backend_->Release(id);
     }
   }
 
   void RopeAndAttention(int64_t tokens) {
-    std::vector<float> q = RandomFloats(tokens * config_.heads * config_.head_dim);
-    std::vector<float> k = RandomFloats(tokens * config_.kv_heads * config_.head_dim), v = k;
-    std::vector<float> out(q.size());
+    const int64_t q_size = tokens * config_.heads * config_.head_dim;
+    const int64_t k_size = tokens * config_.kv_heads * config_.head_dim;
+    Buffer<float> q = RandomFloats(q_size), k = RandomFloats(k_size), v = RandomFloats(k_size), out;
+    out.Grow(q_size);
     KvCache cache(network_.kv, 1);
     cache.Reserve(tokens);
     const RopeTable rope = BuildRope(config_.rope, tokens);
@@ -125,9 +120,10 @@ class OpBench {
 // The last `tokens` tokens of `context` attend; before that the whole context enters the cache.
 BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec kv, Backend& b,
                       int64_t context, int64_t tokens) {
-  std::vector<float> q = RandomFloats(context * config.heads * config.head_dim);
-  std::vector<float> k = RandomFloats(context * config.kv_heads * config.head_dim), v = k;
-  std::vector<float> out(q.size());
+  const int64_t q_size = context * config.heads * config.head_dim;
+  const int64_t k_size = context * config.kv_heads * config.head_dim;
+  Buffer<float> q = RandomFloats(q_size), k = RandomFloats(k_size), v = RandomFloats(k_size), out;
+  out.Grow(q_size);
   KvCache cache(kv, 1);
   cache.Reserve(context);
   const SequenceSlice all = {.tokens = context, .pages = cache.pages(0)};

@@ -22,6 +22,17 @@ namespace nibble {
 // A linear layer a backend has taken over, in its own order.
 using LinearId = int;
 
+// What the input of products is made from: x, its RMSNorm, or silu(x) * up.
+struct ActsSource {
+  enum class Op { kCopy, kRmsNorm, kSiluMul };
+
+  const float* x = nullptr;  // [tokens, width]
+  Op op = Op::kCopy;
+  const float* norm_weight = nullptr;  // kRmsNorm: [width], or null when folded
+  float norm_eps = 0;                  // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
+  const float* up = nullptr;           // kSiluMul: [tokens, width]; x / (1 + exp(-x)) * up
+};
+
 // The prepared input of products: x after the online transform, as codes (quantized) or as fp32.
 struct Activations {
   int64_t tokens = 0;
@@ -58,14 +69,10 @@ class Backend {
   // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, x [ids.size(), hidden].
   virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
 
-  // y = x * rsqrt(mean(x^2) + eps) * weight;  x, y [tokens, width]; weight [width] or null
-  // (folded).
-  virtual void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens,
-                       int64_t width, float* y) = 0;
-
-  // Online transform and quantization of x [tokens, spec.width]. The result stays valid until the
-  // next call; x must live as long. `spec` must outlive the result.
-  virtual Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) = 0;
+  // Source op, online transform and quantization of `tokens` rows in one pass. The result stays
+  // valid until the next call; source.x must live as long. `spec` must outlive the result.
+  virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
+                                  const InputSpec& spec) = 0;
 
   // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
   virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
@@ -81,9 +88,6 @@ class Backend {
   // inside the window). Reads the cache as stored. out [tokens, heads*head_dim].
   virtual void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
                          std::span<const SequenceSlice> batch, float* out) = 0;
-
-  // out = silu(gate) * up;  gate, up, out [count].
-  virtual void SiluMul(const float* gate, const float* up, int64_t count, float* out) = 0;
 };
 
 // The backend for `device` ("cpu"); decoded = the reference arithmetic on codes decoded to fp32.

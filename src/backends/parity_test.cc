@@ -41,8 +41,8 @@ TEST_P(ActsParityTest, PreparedCodesAreBitEqual) {
       const InputSpec spec = {.width = width, .activation = format};
       for (const int64_t tokens : {17, 1, 6}) {
         const auto x = RandomRows(rng_, tokens, width);
-        const Activations a = cpu_->PrepareActs(x.data(), tokens, spec);
-        const Activations b = ref_->PrepareActs(x.data(), tokens, spec);
+        const Activations a = cpu_->PrepareActs({.x = x.data()}, tokens, spec);
+        const Activations b = ref_->PrepareActs({.x = x.data()}, tokens, spec);
         ASSERT_EQ(a.tokens, tokens);
         ASSERT_EQ(a.spec, &spec);
         if (!format.quantized()) {
@@ -76,8 +76,8 @@ TEST_P(ActsParityTest, TransformedCodesDifferByOneAtRoundingBoundariesOnly) {
                           .activation = {.bits = bits, .symmetric = symmetric, .clip = 0.9}};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
         const auto x = RandomVector(rng_, tokens * width);
-        const Activations a = cpu_->PrepareActs(x.data(), tokens, spec);
-        const Activations b = ref_->PrepareActs(x.data(), tokens, spec);
+        const Activations a = cpu_->PrepareActs({.x = x.data()}, tokens, spec);
+        const Activations b = ref_->PrepareActs({.x = x.data()}, tokens, spec);
         int64_t flips = 0;
         for (int64_t t = 0; t < tokens; ++t) {
           if (bits == 16) {
@@ -120,7 +120,7 @@ class GemmParityTest : public ParityTest {
   Product Multiply(const TestLinear& linear, const std::vector<float>& x, int64_t tokens,
                    bool accumulate) {
     const int64_t rows = linear.packed.weights.rows, stride = rows + 3;
-    const Activations acts = ref_->PrepareActs(x.data(), tokens, linear.packed.input);
+    const Activations acts = ref_->PrepareActs({.x = x.data()}, tokens, linear.packed.input);
     Product p;
     p.cpu.assign(static_cast<size_t>(tokens * stride), kPoison);
     if (accumulate) {
@@ -235,7 +235,7 @@ TEST_P(GemmParityTest, FloatLinearsAgreeWithinTheirRounding) {
       const bool accumulate = tokens % 3 == 0;
       const Product p = Multiply(*linear, x, tokens, accumulate);
       const Matrix<float> weights = Decode(linear->packed.weights);
-      const Activations acts = ref_->PrepareActs(x.data(), tokens, input);
+      const Activations acts = ref_->PrepareActs({.x = x.data()}, tokens, input);
       for (int64_t t = 0; t < tokens; ++t) {
         for (int64_t n = 0; n < rows; ++n) {
           double size = std::fabs(p.ref[t * (rows + 3) + n]) + 5;  // bias and old output
@@ -264,12 +264,12 @@ TEST_P(GemmParityTest, RowsDependOnNothingElse) {
       const LinearId id = cpu_->Upload(linear->packed);
       std::vector<float> batch(static_cast<size_t>(tokens * rows), kPoison);
       SetThreads(3);
-      cpu_->Gemm(cpu_->PrepareActs(x.data(), tokens, input), id, batch.data(), rows, false);
+      cpu_->Gemm(cpu_->PrepareActs({.x = x.data()}, tokens, input), id, batch.data(), rows, false);
       SetThreads(1);
       for (int64_t t = 0; t < tokens;) {
         const int64_t count = std::min<int64_t>(1 + t % 6, tokens - t);
         std::vector<float> part(static_cast<size_t>(count * rows), kPoison);
-        const Activations acts = cpu_->PrepareActs(x.data() + t * cols, count, input);
+        const Activations acts = cpu_->PrepareActs({.x = x.data() + t * cols}, count, input);
         cpu_->Gemm(acts, id, part.data(), rows, false);
         for (int64_t i = 0; i < count * rows; ++i) ASSERT_EQ(part[i], batch[t * rows + i]);
         t += count;
@@ -311,8 +311,11 @@ TEST_P(ElementwiseParityTest, RmsNormAgrees) {
       const auto x = RandomRows(rng_, tokens, width), weight = RandomVector(rng_, width);
       std::vector<float> cpu(x.size(), kPoison), ref(x.size(), kPoison);
       const float* w = weighted ? weight.data() : nullptr;
-      cpu_->RmsNorm(x.data(), w, 1e-5f, tokens, width, cpu.data());
-      ref_->RmsNorm(x.data(), w, 1e-5f, tokens, width, ref.data());
+      const ActsSource source = {
+          .x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_weight = w, .norm_eps = 1e-5f};
+      const InputSpec plain = {.width = width};
+      std::copy_n(cpu_->PrepareActs(source, tokens, plain).values, x.size(), cpu.begin());
+      std::copy_n(ref_->PrepareActs(source, tokens, plain).values, x.size(), ref.begin());
       const double relative = (static_cast<double>(width) / 2 + 6) * kUlp;
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_NEAR(cpu[i], ref[i], relative * std::fabs(ref[i])) << width;
@@ -331,8 +334,10 @@ TEST_P(ElementwiseParityTest, SiluMulAgrees) {
       gate[rng_.Below(static_cast<uint64_t>(count))] = extreme;
     }
     std::vector<float> cpu(gate.size(), kPoison), ref(gate.size(), kPoison);
-    cpu_->SiluMul(gate.data(), up.data(), count, cpu.data());
-    ref_->SiluMul(gate.data(), up.data(), count, ref.data());
+    const ActsSource source = {.x = gate.data(), .op = ActsSource::Op::kSiluMul, .up = up.data()};
+    const InputSpec plain = {.width = count};
+    std::copy_n(cpu_->PrepareActs(source, 1, plain).values, gate.size(), cpu.begin());
+    std::copy_n(ref_->PrepareActs(source, 1, plain).values, gate.size(), ref.begin());
     for (size_t i = 0; i < gate.size(); ++i) {
       ASSERT_NEAR(cpu[i], ref[i], 14 * kUlp * std::fabs(ref[i]) + 1e-35) << gate[i];
     }

@@ -13,10 +13,6 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
   return tokens;
 }
 
-const float* OrNull(const std::vector<float>& v) {
-  return v.empty() ? nullptr : v.data();
-}
-
 }  // namespace
 
 std::vector<float> NormWeights(const TensorView& view) {
@@ -42,16 +38,12 @@ void ReleaseLayer(Backend& backend, const Layer& layer) {
 }
 
 void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
-  const auto grow = [tokens](std::vector<float>& buffer, int64_t width) {
-    buffer.resize(std::max(buffer.size(), static_cast<size_t>(tokens * width)));
-  };
-  grow(h, c.hidden_size);
-  grow(q, c.heads * c.head_dim);
-  grow(k, c.kv_heads * c.head_dim);
-  grow(v, c.kv_heads * c.head_dim);
-  grow(gate, c.intermediate_size);
-  grow(up, c.intermediate_size);
-  grow(a, std::max(c.heads * c.head_dim, c.intermediate_size));
+  q.Grow(tokens * c.heads * c.head_dim);
+  k.Grow(tokens * c.kv_heads * c.head_dim);
+  v.Grow(tokens * c.kv_heads * c.head_dim);
+  gate.Grow(tokens * c.intermediate_size);
+  up.Grow(tokens * c.intermediate_size);
+  a.Grow(tokens * c.heads * c.head_dim);
 }
 
 AttentionSpec Decoder::attention() const {
@@ -60,17 +52,19 @@ AttentionSpec Decoder::attention() const {
           .sliding_window = config.sliding_window};
 }
 
-void AttentionInput(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
-                    float* h) {
-  d.backend.RmsNorm(x, OrNull(layer.attention_norm), static_cast<float>(d.config.norm_eps), tokens,
-                    d.config.hidden_size, h);
+ActsSource Normed(const ModelConfig& config, const std::vector<float>& weight, const float* x) {
+  return {.x = x,
+          .op = ActsSource::Op::kRmsNorm,
+          .norm_weight = weight.empty() ? nullptr : weight.data(),
+          .norm_eps = static_cast<float>(config.norm_eps)};
 }
 
-void AttentionCore(const Decoder& d, const Layer& layer, const float* h,
+void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                    std::span<const SequenceSlice> batch, float* a) {
   const int64_t tokens = Tokens(batch), kv_width = d.config.kv_heads * d.config.head_dim;
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
+  const ActsSource h = Normed(d.config, layer.attention_norm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.qkv_input);
   d.backend.Gemm(acts, layer.id(Role::kQ), s.q.data(), d.config.heads * d.config.head_dim, false);
   d.backend.Gemm(acts, layer.id(Role::kK), s.k.data(), kv_width, false);
@@ -81,26 +75,23 @@ void AttentionCore(const Decoder& d, const Layer& layer, const float* h,
 
 void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens,
                      float* x) {
-  const Activations acts = d.backend.PrepareActs(a, tokens, layer.o_input);
+  const Activations acts = d.backend.PrepareActs({.x = a}, tokens, layer.o_input);
   d.backend.Gemm(acts, layer.id(Role::kO), x, d.config.hidden_size, true);
 }
 
-void MlpInput(const Decoder& d, const Layer& layer, const float* x, int64_t tokens, float* h) {
-  d.backend.RmsNorm(x, OrNull(layer.mlp_norm), static_cast<float>(d.config.norm_eps), tokens,
-                    d.config.hidden_size, h);
-}
-
-void MlpCore(const Decoder& d, const Layer& layer, const float* h, int64_t tokens, float* a) {
+ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens) {
   const int64_t width = d.config.intermediate_size;
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
+  const ActsSource h = Normed(d.config, layer.mlp_norm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.mlp_input);
   d.backend.Gemm(acts, layer.id(Role::kGate), s.gate.data(), width, false);
   d.backend.Gemm(acts, layer.id(Role::kUp), s.up.data(), width, false);
-  d.backend.SiluMul(s.gate.data(), s.up.data(), tokens * width, a);
+  return {.x = s.gate.data(), .op = ActsSource::Op::kSiluMul, .up = s.up.data()};
 }
 
-void MlpOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens, float* x) {
+void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
+               float* x) {
   const Activations acts = d.backend.PrepareActs(a, tokens, layer.down_input);
   d.backend.Gemm(acts, layer.id(Role::kDown), x, d.config.hidden_size, true);
 }
@@ -108,14 +99,10 @@ void MlpOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tok
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                   float* x) {
   const int64_t tokens = Tokens(batch);
-  Scratch& s = d.scratch;
-  s.Reserve(d.config, tokens);
-  AttentionInput(d, layer, x, tokens, s.h.data());
-  AttentionCore(d, layer, s.h.data(), batch, s.a.data());
-  AttentionOutput(d, layer, s.a.data(), tokens, x);
-  MlpInput(d, layer, x, tokens, s.h.data());
-  MlpCore(d, layer, s.h.data(), tokens, s.a.data());
-  MlpOutput(d, layer, s.a.data(), tokens, x);
+  d.scratch.Reserve(d.config, tokens);
+  AttentionCore(d, layer, x, batch, d.scratch.a.data());
+  AttentionOutput(d, layer, d.scratch.a.data(), tokens, x);
+  MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
 }
 
 }  // namespace nibble

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// One decoder layer on a backend, and its forward pass in six stages. Inference and evaluation run
+// One decoder layer on a backend, and its forward pass in four stages. Inference and evaluation run
 // the stages in order (ForwardLayer); calibration runs them one by one over all its windows,
 // because the inputs of the linears lie exactly between them.
 //
-//   x -> AttentionInput -> h -> [q k v] AttentionCore -> a -> [o] AttentionOutput -> x
-//   x -> MlpInput       -> h -> [gate up] MlpCore     -> a -> [down] MlpOutput    -> x
+//   x -> [q k v] AttentionCore -> a -> [o] AttentionOutput -> x
+//   x -> [gate up] MlpCore -> gate, up -> [down] MlpOutput -> x
 #pragma once
 
 #include <array>
 #include <vector>
 
 #include "backends/backend.h"
+#include "base/aligned.h"
 #include "models/network.h"
 
 namespace nibble {
@@ -32,11 +33,10 @@ std::vector<float> NormWeights(const TensorView& view);
 
 // Memory between the stages, grown to the largest batch and then reused.
 struct Scratch {
-  std::vector<float> h;         // [tokens, hidden]
-  std::vector<float> q;         // [tokens, heads * head_dim]
-  std::vector<float> k, v;      // [tokens, kv_heads * head_dim]
-  std::vector<float> gate, up;  // [tokens, intermediate]
-  std::vector<float> a;         // [tokens, max(heads * head_dim, intermediate)]
+  Buffer<float> q;         // [tokens, heads * head_dim]
+  Buffer<float> k, v;      // [tokens, kv_heads * head_dim]
+  Buffer<float> gate, up;  // [tokens, intermediate]
+  Buffer<float> a;         // [tokens, heads * head_dim]
 
   void Reserve(const ModelConfig& config, int64_t tokens);
 };
@@ -52,15 +52,17 @@ struct Decoder {
   AttentionSpec attention() const;
 };
 
+// What the linears behind a norm read: the norm of x (weight empty: folded).
+ActsSource Normed(const ModelConfig& config, const std::vector<float>& weight, const float* x);
+
 // All tensors fp32 [tokens, width]; `batch` holds this layer's page tables.
-void AttentionInput(const Decoder& d, const Layer& layer, const float* x, int64_t tokens, float* h);
-void AttentionCore(const Decoder& d, const Layer& layer, const float* h,
+void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                    std::span<const SequenceSlice> batch, float* a);
 void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens,
                      float* x);
-void MlpInput(const Decoder& d, const Layer& layer, const float* x, int64_t tokens, float* h);
-void MlpCore(const Decoder& d, const Layer& layer, const float* h, int64_t tokens, float* a);
-void MlpOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens, float* x);
+// Returns the input of down, in the scratch memory.
+ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens);
+void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens, float* x);
 
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                   float* x);

@@ -37,7 +37,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
     ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
     sequence.cache->Reserve(count);
   }
-  x_.resize(std::max(x_.size(), ids_.size() * static_cast<size_t>(config().hidden_size)));
+  x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(network_.embedding, ids_, x_.data());
   const Decoder decoder = {*backend_, config(), network_.kv, rope_, scratch_};
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -51,11 +51,8 @@ float* Model::Forward(std::span<const Sequence> sequences) {
 }
 
 void Model::Logits(const float* x, int64_t rows, float* logits) {
-  scratch_.Reserve(config(), rows);
-  backend_->RmsNorm(x, final_norm_.empty() ? nullptr : final_norm_.data(),
-                    static_cast<float>(config().norm_eps), rows, config().hidden_size,
-                    scratch_.h.data());
-  const Activations acts = backend_->PrepareActs(scratch_.h.data(), rows, network_.head.input);
+  const Activations acts =
+      backend_->PrepareActs(Normed(config(), final_norm_, x), rows, network_.head.input);
   backend_->Gemm(acts, head_, logits, config().vocab_size, false);
 }
 

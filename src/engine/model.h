@@ -47,7 +47,7 @@ class Model {
   LinearId head_;
   std::vector<float> final_norm_;
   Scratch scratch_;
-  std::vector<float> x_;
+  Buffer<float> x_;
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;
 };

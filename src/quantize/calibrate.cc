@@ -53,7 +53,6 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
       x_(static_cast<int64_t>(ids.size()), config.hidden_size),
       a_(ids.size() *
          static_cast<size_t>(std::max(config.heads * config.head_dim, config.intermediate_size))),
-      h_(static_cast<size_t>(context * config.hidden_size)),
       values_(static_cast<size_t>(context * WidestInput(config))) {
   const TensorView table = FloatView(embedding.data, {embedding.rows, embedding.cols});
   backend_.Embed(table, ids, x_.data.data());
@@ -86,8 +85,8 @@ void Stream::Upload(Role role, const StoredLinear& linear) {
   layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(Planned(role)));
 }
 
-const float* Stream::Prepared(const float* input, const InputSpec& spec) {
-  const Activations acts = backend_.PrepareActs(input, context_, spec);
+const float* Stream::Prepared(const ActsSource& source, const InputSpec& spec) {
+  const Activations acts = backend_.PrepareActs(source, context_, spec);
   if (acts.values != nullptr) return acts.values;
   const int64_t groups = spec.activation.groups(spec.width);
   for (int64_t t = 0; t < context_; ++t) {
@@ -111,34 +110,34 @@ const float* Stream::Input(LinearSet set, int64_t window) {
   float* a = a_.data() + window * context_ * a_width;
   switch (set) {
     case LinearSet::kQkv:
-      AttentionInput(d, layer_, x, context_, h_.data());
-      return Prepared(h_.data(), layer_.qkv_input);
+      return Prepared(Normed(config_, layer_.attention_norm, x), layer_.qkv_input);
     case LinearSet::kO: {
       cache_.Clear();
       cache_.Reserve(context_);
       const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages(0)};
-      AttentionInput(d, layer_, x, context_, h_.data());
-      AttentionCore(d, layer_, h_.data(), {&slice, 1}, a);
-      return Prepared(a, layer_.o_input);
+      AttentionCore(d, layer_, x, {&slice, 1}, a);
+      return Prepared({.x = a}, layer_.o_input);
     }
     case LinearSet::kMlp:
       // The attention's a is read here for the last time; kDown reuses its memory.
       AttentionOutput(d, layer_, a_.data() + window * context_ * config_.heads * config_.head_dim,
                       context_, x);
-      nibble::MlpInput(d, layer_, x, context_, h_.data());
-      return Prepared(h_.data(), layer_.mlp_input);
-    case LinearSet::kDown:
-      nibble::MlpInput(d, layer_, x, context_, h_.data());
-      MlpCore(d, layer_, h_.data(), context_, a);
-      return Prepared(a, layer_.down_input);
+      return Prepared(Normed(config_, layer_.mlp_norm, x), layer_.mlp_input);
+    case LinearSet::kDown: {
+      const InputSpec plain = {.width = a_width};
+      const ActsSource gated = MlpCore(d, layer_, x, context_);
+      const float* values = backend_.PrepareActs(gated, context_, plain).values;
+      std::copy_n(values, context_ * a_width, a);
+      return Prepared({.x = a}, layer_.down_input);
+    }
   }
   NIBBLE_CHECK(false);
 }
 
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
-    MlpOutput(decoder(), layer_, a_.data() + w * context_ * config_.intermediate_size, context_,
-              x_.row(w * context_).data());
+    const float* a = a_.data() + w * context_ * config_.intermediate_size;
+    MlpOutput(decoder(), layer_, {.x = a}, context_, x_.row(w * context_).data());
   }
   ReleaseLayer(backend_, layer_);
 }

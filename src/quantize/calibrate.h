@@ -50,7 +50,7 @@ class Stream {
  private:
   Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
   InputSpec Planned(Role role) const;
-  const float* Prepared(const float* input, const InputSpec& spec);
+  const float* Prepared(const ActsSource& source, const InputSpec& spec);
 
   Backend& backend_;
   const ModelConfig& config_;
@@ -61,9 +61,9 @@ class Stream {
   KvSpec kv_;
   KvCache cache_;  // one layer, one window
   Scratch scratch_;
-  Matrix<float> x_;                // [windows * context, hidden]
-  std::vector<float> a_;           // [windows * context, width of o or down]
-  std::vector<float> h_, values_;  // [context, width]
+  Matrix<float> x_;            // [windows * context, hidden]
+  std::vector<float> a_;       // [windows * context, width of o or down]
+  std::vector<float> values_;  // [context, width]
   Layer layer_;
   int64_t index_ = 0;
 };

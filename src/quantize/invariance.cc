@@ -12,12 +12,10 @@ namespace {
 
 std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const Matrix<float>& x,
                             const std::vector<float>& norm, const PackedLinear& head) {
-  Matrix<float> h(x.rows, x.cols);
-  backend.RmsNorm(x.data.data(), norm.empty() ? nullptr : norm.data(),
-                  static_cast<float>(config.norm_eps), x.rows, x.cols, h.data.data());
   std::vector<float> logits(static_cast<size_t>(x.rows * config.vocab_size));
   const LinearId id = backend.Upload(head);
-  const Activations acts = backend.PrepareActs(h.data.data(), x.rows, head.input);
+  const Activations acts =
+      backend.PrepareActs(Normed(config, norm, x.data.data()), x.rows, head.input);
   backend.Gemm(acts, id, logits.data(), config.vocab_size, false);
   backend.Release(id);
   return logits;

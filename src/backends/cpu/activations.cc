@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 
+#include "backends/cpu/acts_call.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/parallel_rows.h"
 #include "backends/cpu/transform_plan.h"
@@ -9,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/activations.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
+#include "backends/cpu/acts_source.inl.h"
 #include "backends/cpu/quantize.inl.h"
 #include "backends/cpu/transform.inl.h"
 
@@ -16,16 +18,6 @@ HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-void TransformCopy(const TransformPlan& plan, const float* x, int64_t rows, float* out) {
-  const int64_t width = plan.spec.width();
-  for (int64_t row = 0; row < rows; row += plan.row_group) {
-    const int64_t group = HWY_MIN(plan.row_group, rows - row);
-    float* own = out + row * width;
-    std::memcpy(own, x + row * width, static_cast<size_t>(group * width) * sizeof(float));
-    TransformGroup(plan, own, group);
-  }
-}
 
 void QuantizeRow(const float* x, int64_t width, const FormatSpec& format, int64_t stride,
                  const ActRow& out) {
@@ -37,27 +29,25 @@ void QuantizeRow(const float* x, int64_t width, const FormatSpec& format, int64_
   std::memset(out.codes + width, 0, static_cast<size_t>(stride - width));
 }
 
-// Rows [begin, end) of the call. The transformed rows stay in this thread's cache.
-void PrepareRows(const float* x, const TransformPlan* plan, const InputSpec& spec, int64_t stride,
-                 int64_t begin, int64_t end, bool tiles, ActsWorkspace& work) {
+// Rows [begin, end) of the call, up to the quantizer in this thread's cache.
+void PrepareRows(const ActsCall& call, int64_t begin, int64_t end) {
+  const InputSpec& spec = call.spec;
   const int64_t width = spec.width, groups = spec.activation.groups(width);
-  const int64_t step = plan == nullptr ? 1 : plan->row_group;
+  const int64_t step = call.plan == nullptr ? 1 : call.plan->row_group;
   for (int64_t row = begin; row < end; row += step) {
     const int64_t rows = HWY_MIN(step, end - row);
-    const float* values = x + row * width;
-    if (plan != nullptr) {
-      float* transformed = ThreadScratch(Scratch::kRow, step * width);
-      TransformCopy(*plan, values, rows, transformed);
-      values = transformed;
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = row + r;
-      QuantizeRow(values + r * width, width, spec.activation, stride,
-                  {.codes = work.codes.data() + at * stride,
-                   .scales = work.scales.data() + at * groups,
-                   .zetas = work.zetas.data() + at * groups,
-                   .sums = work.sums.data() + at * groups});
-      if (tiles) StoreTileRow(work.codes.data() + at * stride, at, stride, work.tiles.data());
+    float* values = call.values != nullptr ? call.values + row * width
+                                           : ThreadScratch(Scratch::kRow, step * width);
+    for (int64_t r = 0; r < rows; ++r) LoadRow(call.source, row + r, width, values + r * width);
+    if (call.plan != nullptr) TransformGroup(*call.plan, values, rows);
+    for (int64_t t = row; call.values == nullptr && t < row + rows; ++t) {
+      int8_t* codes = call.work.codes.data() + t * call.stride;
+      QuantizeRow(values + (t - row) * width, width, spec.activation, call.stride,
+                  {.codes = codes,
+                   .scales = call.work.scales.data() + t * groups,
+                   .zetas = call.work.zetas.data() + t * groups,
+                   .sums = call.work.sums.data() + t * groups});
+      if (call.tiles) StoreTileRow(codes, t, call.stride, call.work.tiles.data());
     }
   }
 }
@@ -71,51 +61,46 @@ HWY_AFTER_NAMESPACE();
 namespace nibble::cpu {
 namespace {
 
-HWY_EXPORT(TransformCopy);
 HWY_EXPORT(PrepareRows);
 
-template <typename T>
-void GrowTo(std::vector<T>& memory, int64_t count) {
-  if (memory.size() < static_cast<size_t>(count)) memory.resize(static_cast<size_t>(count));
-}
-
-Activations PrepareValues(const float* x, int64_t tokens, const InputSpec& spec,
-                          const TransformPlan* plan, ActsWorkspace& work) {
-  if (plan == nullptr) return {.tokens = tokens, .spec = &spec, .values = x};
-  GrowTo(work.transformed, tokens * spec.width);
-  float* out = work.transformed.data();
-  ParallelRows(tokens, plan->row_cost, plan->row_group, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(TransformCopy)
-    (*plan, x + begin * spec.width, end - begin, out + begin * spec.width);
+void PrepareAll(const ActsCall& call, int64_t tokens) {
+  const TransformPlan* plan = call.plan;
+  const int64_t op = call.source.op == ActsSource::Op::kSiluMul ? 8 : 4;
+  const int64_t cost = (op + 4) * call.spec.width + (plan == nullptr ? 0 : plan->row_cost);
+  const int64_t unit = plan == nullptr ? 1 : plan->row_group;
+  ParallelRows(tokens, cost, unit, [&call](int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(PrepareRows)(call, begin, end);
   });
-  return {.tokens = tokens, .spec = &spec, .values = out};
 }
 
 }  // namespace
 
-Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec, bool tiles,
+Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec, bool tiles,
                         ActsWorkspace& work) {
   const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform);
   NIBBLE_CHECK(plan == nullptr || spec.transform.width() == spec.width, "transform of {} on {}",
                spec.transform.width(), spec.width);
-  if (!spec.activation.quantized()) return PrepareValues(x, tokens, spec, plan, work);
-
-  const int64_t stride = (spec.width + 63) / 64 * 64;
+  ActsCall call{.source = source, .spec = spec, .plan = plan, .work = work};
+  if (!spec.activation.quantized()) {
+    Activations acts{.tokens = tokens, .spec = &spec, .values = source.x};
+    if (plan == nullptr && source.op == ActsSource::Op::kCopy) return acts;
+    acts.values = call.values = work.values.Grow(tokens * spec.width);
+    PrepareAll(call, tokens);
+    return acts;
+  }
+  call.stride = (spec.width + 63) / 64 * 64;
+  call.tiles = tiles;
   const int64_t groups = spec.activation.groups(spec.width);
-  GrowTo(work.codes, tokens * stride);
-  if (tiles) GrowTo(work.tiles, (tokens + kTileTokens - 1) / kTileTokens * kTileTokens * stride);
-  GrowTo(work.scales, tokens * groups);
-  GrowTo(work.zetas, tokens * groups);
-  GrowTo(work.sums, tokens * groups);
-  const int64_t cost = 4 * spec.width + (plan == nullptr ? 0 : plan->row_cost);
-  const int64_t unit = plan == nullptr ? 1 : plan->row_group;
-  ParallelRows(tokens, cost, unit, [&](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(PrepareRows)(x, plan, spec, stride, begin, end, tiles, work);
-  });
+  work.codes.Grow(tokens * call.stride);
+  if (tiles) work.tiles.Grow((tokens + kTileTokens - 1) / kTileTokens * kTileTokens * call.stride);
+  work.scales.Grow(tokens * groups);
+  work.zetas.Grow(tokens * groups);
+  work.sums.Grow(tokens * groups);
+  PrepareAll(call, tokens);
   return {.tokens = tokens,
           .spec = &spec,
           .values = nullptr,
-          .stride = stride,
+          .stride = call.stride,
           .codes = work.codes.data(),
           .tiles = tiles ? work.tiles.data() : nullptr,
           .scales = work.scales.data(),

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <tuple>
 #include <vector>
 
 #include "backends/cpu/attention_item.h"
@@ -54,7 +55,7 @@ void TilePage(const AttentionItem& item, int64_t page, TileWorkspace& work) {
   const KvSpec& kv = item.call->kv;
   const int64_t start = page * kPageTokens;
   const int64_t tokens = std::min(kPageTokens, item.end() - start);
-  const std::byte* block = item.slice->pages[page] + item.kv_head * kv.block_bytes();
+  const std::byte* block = item.Block(page);
   const KvPart k = KeysOf(kv, block), v = ValuesOf(kv, block);
   const int64_t window = item.call->attention.sliding_window;
   for (int64_t r = 0; r < item.rows; ++r) {  // as item.Visible, without its divisions
@@ -94,6 +95,7 @@ void TileSpan(const AttentionItem& item, int64_t span, TileWorkspace& work, floa
     amx_attention_load(call.q + item.offset(r), factor, r, work.tiles);
   }
   for (int64_t page = item.FirstPage(span); page < item.LastPage(span); ++page) {
+    item.Prefetch(page + 1, span);
     TilePage(item, page, work);
   }
   for (int64_t r = 0; r < item.rows; ++r) {
@@ -213,6 +215,21 @@ void MakeItems(const AttentionCall& call, std::span<const SequenceSlice> batch,
   }
 }
 
+// Items of few rows go several to a task: they take so little time that the pages of the next one
+// must be on their way meanwhile.
+void RunItems(const std::vector<AttentionItem>& items, bool tiles) {
+  const bool light = !items.empty() && items[0].rows <= 16;
+  const size_t share = items.size() / static_cast<size_t>(4 * Threads());
+  const size_t count = light ? std::clamp<size_t>(share, 1, 8) : 1;  // of a task
+  ParallelFor((items.size() + count - 1) / count, [&](size_t task) {
+    const size_t end = std::min(items.size(), (task + 1) * count);
+    for (size_t i = task * count; i < end; ++i) {
+      if (i + 1 < end) items[i + 1].PrefetchStart();
+      HWY_DYNAMIC_DISPATCH(RunItem)(items[i], tiles);
+    }
+  });
+}
+
 // Few rows with long contexts: every span becomes an item of its own.
 void RunSplit(const std::vector<AttentionItem>& items, bool tiles) {
   static thread_local std::vector<AttentionItem> thread_pieces;
@@ -234,7 +251,7 @@ void RunSplit(const std::vector<AttentionItem>& items, bool tiles) {
       part += item.rows * kPartialStride;
     }
   }
-  ParallelFor(pieces.size(), [&](size_t i) { HWY_DYNAMIC_DISPATCH(RunItem)(pieces[i], tiles); });
+  RunItems(pieces, tiles);
   part = partials.data();
   for (const AttentionItem& item : items) {
     HWY_DYNAMIC_DISPATCH(JoinSpans)(item, part);
@@ -259,10 +276,13 @@ void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
     return item.last_span - item.first_span > 1;
   });
   if (few && spans) return RunSplit(items, tiles);
-  // The longest first, so that no thread is left alone with one at the end.
-  std::sort(items.begin(), items.end(),
-            [](const AttentionItem& a, const AttentionItem& b) { return a.end() > b.end(); });
-  ParallelFor(items.size(), [&](size_t i) { HWY_DYNAMIC_DISPATCH(RunItem)(items[i], tiles); });
+  // The longest first, so that no thread is left alone with one at the end; the heads of a sequence
+  // together.
+  std::sort(items.begin(), items.end(), [](const AttentionItem& a, const AttentionItem& b) {
+    return std::tuple(b.end(), a.slice, a.first, a.kv_head) <
+           std::tuple(a.end(), b.slice, b.first, b.kv_head);
+  });
+  RunItems(items, tiles);
 }
 
 }  // namespace nibble::cpu

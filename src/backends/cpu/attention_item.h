@@ -62,6 +62,19 @@ struct AttentionItem {
   int64_t LastPage(int64_t span) const {
     return std::min((span + 1) * kSpanPages, (end() + kPageTokens - 1) / kPageTokens);
   }
+  const std::byte* Block(int64_t page) const {
+    return slice->pages[page] + kv_head * call->kv.block_bytes();
+  }
+  // Page `page` will be read soon, if the span has it. Large blocks the hardware finds by itself.
+  void Prefetch(int64_t page, int64_t span) const {
+    const int64_t bytes = call->kv.block_bytes();
+    if (page >= LastPage(span) || bytes > (1 << 14)) return;
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(Block(page) + i, 0, 2);
+  }
+  void PrefetchStart() const {
+    Prefetch(FirstPage(first_span), first_span);
+    Prefetch(FirstPage(first_span) + 1, first_span);
+  }
 };
 
 }  // namespace nibble::cpu

@@ -13,7 +13,7 @@
 
 namespace nibble::cpu {
 
-inline constexpr int64_t kTileAttentionRows = 96;
+inline constexpr int64_t kTileAttentionRows = 192;
 inline constexpr int64_t kTileAttentionHeadDim = 256;  // at most, and a multiple of 32
 inline constexpr int64_t kTileAttentionKeys = 64;      // of a page
 
@@ -33,9 +33,9 @@ struct AttentionTiles {
   float m[kTileAttentionRows];                                      // largest score so far
   float q_sum[kTileAttentionRows];
   int64_t rows, head_dim;
-  // Of the page at hand, as bf16 tiles.
-  alignas(64) uint16_t k[kTileAttentionKeys * kTileAttentionHeadDim];
-  alignas(64) uint16_t v[kTileAttentionKeys * kTileAttentionHeadDim];
+  // Of the page at hand, as bf16 tiles; always finite.
+  alignas(64) uint16_t k[kTileAttentionKeys * kTileAttentionHeadDim] = {};
+  alignas(64) uint16_t v[kTileAttentionKeys * kTileAttentionHeadDim] = {};
 };
 
 struct AttentionPage {

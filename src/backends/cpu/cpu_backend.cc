@@ -8,6 +8,7 @@
 
 #include "backends/cpu/gemm_int.h"
 #include "backends/cpu/ops.h"
+#include "backends/cpu/selected_isa.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
@@ -25,7 +26,7 @@ using Linear = std::variant<std::monostate, cpu::IntPanels, WideLinear>;
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(Isa isa) : isa_(isa) { cpu::SelectVectorIsa(isa >= Isa::kAvx512); }
+  explicit CpuBackend(Isa isa) : isa_(isa) { cpu::SelectIsa(isa); }
 
   std::string Name() const override { return fmt::format("cpu, {}", IsaName(isa_)); }
 
@@ -63,14 +64,10 @@ class CpuBackend final : public Backend {
     }
   }
 
-  void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
-               float* y) override {
-    cpu::RmsNorm(x, weight, eps, tokens, width, y);
-  }
-
-  Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) override {
+  Activations PrepareActs(const ActsSource& source, int64_t tokens,
+                          const InputSpec& spec) override {
     const bool tiles = isa_ >= Isa::kAmx && tokens > cpu::kMaxGemvTokens;
-    return cpu::PrepareActs(x, tokens, spec, tiles, acts_);
+    return cpu::PrepareActs(source, tokens, spec, tiles, acts_);
   }
 
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
@@ -99,10 +96,6 @@ class CpuBackend final : public Backend {
   void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, float* out) override {
     cpu::Attention(q, attention, kv, batch, isa_ >= Isa::kAmx, out);
-  }
-
-  void SiluMul(const float* gate, const float* up, int64_t count, float* out) override {
-    cpu::SiluMul(gate, up, count, out);
   }
 
  private:
@@ -138,7 +131,7 @@ class CpuBackend final : public Backend {
   const float* Dequantize(const Activations& acts) {
     const FormatSpec& format = acts.spec->activation;
     const int64_t width = acts.spec->width, groups = format.groups(width);
-    decoded_.resize(std::max(decoded_.size(), static_cast<size_t>(acts.tokens * width)));
+    float* decoded = decoded_.Grow(acts.tokens * width);
     ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {
       const auto t = static_cast<int64_t>(i);
       // DequantizeActivations only reads the row; ActRow serves the quantizer too.
@@ -147,15 +140,15 @@ class CpuBackend final : public Backend {
           .scales = const_cast<float*>(acts.scales + t * groups),
           .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
           .sums = nullptr};
-      DequantizeActivations(row, format, {decoded_.data() + t * width, static_cast<size_t>(width)});
+      DequantizeActivations(row, format, {decoded + t * width, static_cast<size_t>(width)});
     });
-    return decoded_.data();
+    return decoded;
   }
 
   Isa isa_;
   std::vector<Linear> linears_;
   cpu::ActsWorkspace acts_;
-  std::vector<float> decoded_;
+  Buffer<float> decoded_;
 };
 
 }  // namespace

@@ -82,11 +82,8 @@ PanelsBf16 PackBf16(const TensorView& weights) {
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* bias, float* y,
               int64_t y_stride, bool accumulate) {
   const int64_t terms = w.terms == 1 ? 3 : 2, plane = tokens * w.padded_cols;
-  thread_local std::vector<uint16_t> memory;
-  if (memory.size() < static_cast<size_t>(terms * plane)) {
-    memory.resize(static_cast<size_t>(terms * plane));
-  }
-  uint16_t* split = memory.data();  // [terms][tokens][padded_cols]
+  thread_local Buffer<uint16_t> memory;
+  uint16_t* split = memory.Grow(terms * plane);  // [terms][tokens][padded_cols]
   ParallelFor(static_cast<size_t>(tokens), [&](size_t i) {
     uint16_t* row = split + static_cast<int64_t>(i) * w.padded_cols;
     SplitRow(x + static_cast<int64_t>(i) * w.cols, w.cols, terms, plane, row);

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "backends/cpu/ops.h"
-#include "base/cpu_features.h"
+#include "backends/cpu/selected_isa.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -29,9 +29,9 @@ class GemmF32Test : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (GetParam() && DetectedIsa() < Isa::kAvx512) GTEST_SKIP() << "needs AVX-512";
-    SelectVectorIsa(GetParam());
+    SelectIsa(GetParam() ? Isa::kAvx512 : Isa::kAvx2);
   }
-  void TearDown() override { SelectVectorIsa(DetectedIsa() >= Isa::kAvx512); }
+  void TearDown() override { SelectIsa(DetectedIsa()); }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, GemmF32Test, testing::Bool(),
                          [](const auto& isa) { return isa.param ? "avx512" : "avx2"; });

@@ -5,6 +5,8 @@
 // from memory.
 #include "backends/cpu/gemm_int.h"
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -21,15 +23,14 @@ constexpr int64_t kBlockBytes = 3 << 19;  // activations of a GEMM task, of an L
 constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
 constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call
 constexpr int64_t kTileBlock = 32;        // tokens of a matrix unit's call
+constexpr int64_t kFewRows = 64;          // tokens up to which weights are prefetched
 
 struct Product {
   const Activations& acts;
   const IntPanels& weights;
   const Kernel& kernel;
   const int32_t* code_sums;  // [tokens, groups]
-  float* y;
-  int64_t y_stride;
-  bool accumulate;
+  TileOutput out;
   int64_t rows;         // of a GEMM task
   int64_t panels;       // of a task, even
   const int8_t* tiles;  // activations for a matrix unit, or null
@@ -38,26 +39,17 @@ struct Product {
 // Activation code sums per group; the prepared ones where the groups are the same.
 const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
   if (w.per_act_group == 1) return acts.sums;
-  thread_local std::vector<int32_t> sums;
-  const auto size = static_cast<size_t>(acts.tokens * w.groups);
-  if (sums.size() < size) sums.resize(size);
+  thread_local Buffer<int32_t> memory;
+  int32_t* sums = memory.Grow(acts.tokens * w.groups);
   for (int64_t t = 0; t < acts.tokens; ++t) {
     for (int64_t g = 0; g < w.groups; ++g) {
       const int8_t* codes = acts.codes + t * acts.stride + g * w.group_cols;
       int32_t sum = 0;
       for (int64_t k = 0; k < w.group_cols; ++k) sum += codes[k];
-      sums[static_cast<size_t>(t * w.groups + g)] = sum;
+      sums[t * w.groups + g] = sum;
     }
   }
-  return sums.data();
-}
-
-// y (+)= rows [row, row + rows) of two panels' result
-void Store(const Product& p, int64_t panel, int64_t row, int64_t rows, const float* y) {
-  const int64_t first = panel * kPanel;
-  StoreTile(y, rows, std::min(kTileOutputs, p.weights.rows - first),
-            p.weights.bias.empty() ? nullptr : p.weights.bias.data() + first, p.accumulate,
-            p.y + row * p.y_stride + first, p.y_stride);
+  return sums;
 }
 
 void GemvTask(const Product& p, int64_t task) {
@@ -66,7 +58,7 @@ void GemvTask(const Product& p, int64_t task) {
   const int64_t last = std::min((task + 1) * p.panels, w.panels);
   alignas(64) int32_t acc[kGemvGroups * kMaxGemvTokens * kTileOutputs];
   for (int64_t panel = task * p.panels; panel < last; panel += 2) {
-    alignas(64) float y[kMaxGemvTokens * kTileOutputs] = {};
+    alignas(64) float partial[kMaxGemvTokens * kTileOutputs];
     for (int64_t g = 0; g < w.groups; g += kGemvGroups) {
       const int64_t groups = std::min(kGemvGroups, w.groups - g);
       p.kernel.gemv({.a = p.acts.codes + g * w.group_cols,
@@ -79,9 +71,8 @@ void GemvTask(const Product& p, int64_t task) {
                      .c = acc});
       ApplyScales(
           {.panel = panel, .row = 0, .rows = rows, .group = g, .groups = groups, .acc = acc}, w,
-          p.acts, p.code_sums, y);
+          p.acts, p.code_sums, partial, p.out);
     }
-    Store(p, panel, 0, rows, y);
   }
 }
 
@@ -107,15 +98,18 @@ class GemmWalk {
     if (p_.kernel.tiles) amx_begin();
     for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
       const Chunk next = Next(chunk);
-      Prefetch(w_.bits == 4 ? Next(next) : next);
-      if (w_.bits == 4 && !p_.kernel.tiles && next.inputs > 0) Unpack(next, 1 - turn);
+      if (rows_ <= kFewRows && !UnpacksAhead()) Prefetch(w_.bits == 4 ? Next(next) : next);
+      if (w_.bits == 4 && !UnpacksAhead() && next.inputs > 0) Unpack(next, 1 - turn);
       Multiply(chunk, next, turn);
       chunk = next;
     }
     if (p_.kernel.tiles) amx_end();
+    if (p_.out.stream) hwy::FlushStream();
   }
 
  private:
+  bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles; }
+
   // No inputs: the end.
   Chunk Next(Chunk c) const {
     if (c.inputs == 0) return c;
@@ -128,12 +122,22 @@ class GemmWalk {
 
   const uint8_t* Stored(const Chunk& c) const { return w_.panel(c.panel) + w_.Bytes(c.first); }
 
-  // With few tokens a chunk takes longer to arrive than to multiply.
+  // With few tokens a chunk takes longer to arrive than to multiply; with many, prefetching costs
+  // more than it gains.
   void Prefetch(const Chunk& c) const {
     const int64_t stride = w_.Bytes(w_.padded_cols);
     for (int64_t i = 0; i < w_.Bytes(c.inputs); i += 64) {
       __builtin_prefetch(Stored(c) + i, 0, 2);
       __builtin_prefetch(Stored(c) + stride + i, 0, 2);
+    }
+  }
+
+  // What the epilogue will add to: another core may have written it.
+  void PrefetchOutputs(int64_t panel, int64_t row, int64_t rows) const {
+    for (int64_t r = row; r < row + rows; ++r) {
+      const float* y = p_.out.y + r * p_.out.stride + panel * kPanel;
+      __builtin_prefetch(y, 1, 2);
+      __builtin_prefetch(y + kPanel, 1, 2);
     }
   }
 
@@ -144,7 +148,7 @@ class GemmWalk {
 
   // A matrix unit's share of unpacking `next` in the block of rows that starts at `row`.
   UnpackAhead Ahead(const Chunk& next, int turn, int64_t row, int64_t block) {
-    if (w_.bits != 4 || !p_.kernel.tiles || next.inputs == 0) return {};
+    if (!UnpacksAhead() || next.inputs == 0) return {};
     const int64_t lines = next.inputs / 8, blocks = (rows_ + block - 1) / block;
     const int64_t first = lines * (row / block) / blocks;
     const int64_t last = lines * (row / block + 1) / blocks;
@@ -164,6 +168,7 @@ class GemmWalk {
     for (int64_t r = 0; r < rows_; r += block) {
       const int64_t count = std::min(block, rows_ - r);
       int32_t* acc = acc_ + r * kTileOutputs;
+      if (chunk.first == 0 && p_.out.accumulate) PrefetchOutputs(chunk.panel, row_ + r, count);
       const int8_t* a = tiles ? p_.tiles + (row_ + r) * stride + chunk.first * kTileTokens
                               : p_.acts.codes + (row_ + r) * stride + chunk.first;
       p_.kernel.gemm({.a = a,
@@ -175,22 +180,15 @@ class GemmWalk {
                       .c = acc,
                       .accumulate = !starts,
                       .ahead = Ahead(next, turn, r, block)});
-      if (ends) Finish(chunk.panel, group, r, count);
+      if (!ends) continue;
+      ApplyScales({.panel = chunk.panel,
+                   .row = row_ + r,
+                   .rows = count,
+                   .group = group,
+                   .groups = 1,
+                   .acc = acc},
+                  w_, p_.acts, p_.code_sums, partial_ + r * kTileOutputs, p_.out);
     }
-  }
-
-  // The group's sums to y, and y to its place behind the last group.
-  void Finish(int64_t panel, int64_t group, int64_t r, int64_t count) {
-    float* y = y_ + r * kTileOutputs;
-    if (w_.groups > 1 && group == 0) std::fill_n(y, count * kTileOutputs, 0.0f);
-    ApplyScales({.panel = panel,
-                 .row = row_ + r,
-                 .rows = count,
-                 .group = group,
-                 .groups = 1,
-                 .acc = acc_ + r * kTileOutputs},
-                w_, p_.acts, p_.code_sums, y);
-    if (group == w_.groups - 1) Store(p_, panel, row_ + r, count, y);
   }
 
   const Product& p_;
@@ -199,20 +197,19 @@ class GemmWalk {
   int64_t row_, rows_, first_panel_, last_panel_;
   alignas(64) uint8_t bytes_[2][kTileOutputs * kChunk];
   alignas(64) int32_t acc_[kMaxRows * kTileOutputs];
-  alignas(64) float y_[kMaxRows * kTileOutputs];
+  alignas(64) float partial_[kMaxRows * kTileOutputs];
 };
 
 // Codes [tokens, stride] as [tokens / 16][stride / 64][16][64], the last rows of the last tile as
 // they were.
 const int8_t* Tiles(const Activations& acts) {
   if (acts.tiles != nullptr) return acts.tiles;
-  thread_local std::vector<int8_t> memory;
-  const auto size = static_cast<size_t>((acts.tokens + 15) / 16 * 16 * acts.stride);
-  if (memory.size() < size) memory.resize(size);
+  thread_local Buffer<int8_t> memory;
+  int8_t* tiles = memory.Grow((acts.tokens + 15) / 16 * 16 * acts.stride);
   for (int64_t t = 0; t < acts.tokens; ++t) {
-    StoreTileRow(acts.codes + t * acts.stride, t, acts.stride, memory.data());
+    StoreTileRow(acts.codes + t * acts.stride, t, acts.stride, tiles);
   }
-  return memory.data();
+  return tiles;
 }
 
 // Tokens of a GEMM task: as many as L2 holds, in blocks of equal height, and small enough that
@@ -222,6 +219,14 @@ int64_t TaskRows(int64_t tokens, const IntPanels& w) {
   int64_t blocks = (tokens + most - 1) / most;
   while (blocks * w.panels / 2 < 4 * Threads() && blocks * 32 < tokens) blocks *= 2;
   return ((tokens + blocks - 1) / blocks + 31) / 32 * 32;
+}
+
+// Results that no cache holds until they are read need not pass through it.
+bool Streams(const float* y, int64_t y_stride, bool accumulate, const Activations& acts,
+             const IntPanels& w) {
+  constexpr int64_t kLarge = 1 << 20;  // floats: two L2s
+  return !accumulate && acts.tokens * w.rows >= kLarge && y_stride % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(y) % 64 == 0;
 }
 
 }  // namespace
@@ -235,9 +240,7 @@ void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& ke
             .weights = weights,
             .kernel = kernel,
             .code_sums = CodeSums(acts, weights),
-            .y = y,
-            .y_stride = y_stride,
-            .accumulate = accumulate,
+            .out = {y, y_stride, accumulate, Streams(y, y_stride, accumulate, acts, weights)},
             .rows = 0,
             .panels = 0,
             .tiles = kernel.tiles ? Tiles(acts) : nullptr};
@@ -250,7 +253,9 @@ void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& ke
   } else {
     p.rows = TaskRows(acts.tokens, weights);
     const int64_t blocks = (acts.tokens + p.rows - 1) / p.rows, pairs = weights.panels / 2;
-    p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, kMaxPairs);
+    // Few rows: a task is a stream of weights, which should not start anew too often.
+    const int64_t most = p.rows <= kFewRows ? 4 * kMaxPairs : kMaxPairs;
+    p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, most);
     const int64_t tasks = blocks * ((weights.panels + p.panels - 1) / p.panels);
     ParallelFor(static_cast<size_t>(tasks),
                 [&p](size_t i) { GemmWalk(p, static_cast<int64_t>(i)).Run(); });

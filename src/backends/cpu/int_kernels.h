@@ -82,4 +82,15 @@ struct Bf16Tile {
 };
 void amx_gemm_bf16(const Bf16Tile& tile);
 
+// x[f, j] <- sum over i < order of h[f, i] x[i, j] for kTileOutputs columns j, on AMX. h is exact
+// in bf16 and x goes in as three terms, so the products are those of fp32.
+struct SignProduct {
+  const uint16_t* h;  // bf16 tiles [order / 16][order / 32][16 rows][32], zero filled
+  int64_t order;
+  float* x;  // [order, stride]
+  int64_t stride;
+  uint16_t* terms;  // memory for [3][order / 32][2][16][32] values, rounded up
+};
+void amx_sign_product(const SignProduct& product);
+
 }  // namespace nibble::cpu

@@ -15,27 +15,13 @@
 
 namespace nibble::cpu {
 
-// Limits Highway's dispatch to `isa` (AVX2 or AVX-512); once, before any op runs.
-void SelectVectorIsa(bool avx512);
-
-// --- elementwise.cc -----------------------------------------------------------------------------
-
-void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
-             float* y);
-
-// out = silu(gate) * up, silu(v) = v / (1 + exp(-v)).
-void SiluMul(const float* gate, const float* up, int64_t count, float* out);
-
-// In place on `rows` rows of length spec.width(): x <- M x in fp32 (transforms/hadamard.h).
-void TransformRows(const TransformSpec& spec, float* x, int64_t rows);
-
 // --- activations.cc -----------------------------------------------------------------------------
 
 // Grow-only memory of prepared activations: no allocation once the largest batch was seen.
 struct ActsWorkspace {
-  std::vector<float> transformed, scales, zetas;
-  std::vector<int8_t> codes, tiles;
-  std::vector<int32_t> sums;
+  Buffer<float> values, scales, zetas;
+  Buffer<int8_t> codes, tiles;
+  Buffer<int32_t> sums;
 };
 // A row's codes inside [tokens / 16][stride / 64][16][64], the A tiles of a matrix unit: a tile
 // lies in one piece, where 16 rows of codes would lie in 16 pages.
@@ -45,8 +31,8 @@ inline void StoreTileRow(const int8_t* codes, int64_t token, int64_t stride, int
   for (int64_t k = 0; k < stride; k += 64, out += kTileTokens * 64) std::memcpy(out, codes + k, 64);
 }
 // The codes are those of QuantizeActivations (formats/quantizer.h) bit for bit. With 16-bit
-// activations `values` points to x or to the transformed copy. `tiles`: fill Activations::tiles.
-Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec, bool tiles,
+// activations `values` points to x or into `work`. `tiles`: fill Activations::tiles.
+Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec, bool tiles,
                         ActsWorkspace& work);
 
 // --- rope_append.cc -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "base/cpu_features.h"
+#include "backends/cpu/selected_isa.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
@@ -21,31 +21,30 @@ namespace {
 constexpr double kHalfUlp = 0x1p-24;  // relative error of one rounding
 
 struct Setting {
-  bool avx512;
+  Isa isa;
   int threads;
 };
 
 class VectorOps : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
-    if (DetectedIsa() < (GetParam().avx512 ? Isa::kAvx512 : Isa::kAvx2)) {
-      GTEST_SKIP() << "this machine lacks the instruction set";
-    }
+    if (DetectedIsa() < GetParam().isa) GTEST_SKIP() << "needs " << IsaName(GetParam().isa);
     SetThreads(GetParam().threads);
-    SelectVectorIsa(GetParam().avx512);
+    SelectIsa(GetParam().isa);
   }
   void TearDown() override {
     SetThreads(0);
-    SelectVectorIsa(true);
+    SelectIsa(DetectedIsa());
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, VectorOps,
-                         testing::Values(Setting{false, 1}, Setting{false, 2}, Setting{true, 1},
-                                         Setting{true, 2}),
+                         testing::Values(Setting{Isa::kAvx2, 1}, Setting{Isa::kAvx2, 2},
+                                         Setting{Isa::kAvx512, 1}, Setting{Isa::kAvx512, 2},
+                                         Setting{Isa::kAmx, 1}, Setting{Isa::kAmx, 2}),
                          [](const auto& param_info) {
-                           return std::string(param_info.param.avx512 ? "Avx512" : "Avx2") + "T" +
-                                  std::to_string(param_info.param.threads);
+                           return fmt::format("{}_{}threads", IsaName(param_info.param.isa),
+                                              param_info.param.threads);
                          });
 
 std::vector<float> Normals(Rng& rng, int64_t count, double sigma = 1) {
@@ -60,6 +59,27 @@ std::vector<float> Poison(int64_t count) {
 
 bool SameBits(const float* a, const float* b, int64_t count) {
   return std::memcmp(a, b, static_cast<size_t>(count) * sizeof(float)) == 0;
+}
+
+// The source op and the transform alone: activations that are not quantized.
+void PrepareValues(const ActsSource& source, int64_t tokens, const InputSpec& input, float* y) {
+  ActsWorkspace work;
+  std::copy_n(PrepareActs(source, tokens, input, false, work).values, tokens * input.width, y);
+}
+
+void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
+             float* y) {
+  const ActsSource source = {
+      .x = x, .op = ActsSource::Op::kRmsNorm, .norm_weight = weight, .norm_eps = eps};
+  PrepareValues(source, tokens, {.width = width}, y);
+}
+
+void SiluMul(const float* gate, const float* up, int64_t count, float* y) {
+  PrepareValues({.x = gate, .op = ActsSource::Op::kSiluMul, .up = up}, 1, {.width = count}, y);
+}
+
+void TransformRows(const TransformSpec& spec, float* x, int64_t rows) {
+  PrepareValues({.x = x}, rows, {.width = spec.width(), .transform = spec}, x);
 }
 
 TEST_P(VectorOps, RmsNormMatchesDouble) {
@@ -112,9 +132,6 @@ TEST_P(VectorOps, SiluMulMatchesDouble) {
       const double bound = 5 * kHalfUlp * std::fabs(expected) + 0x1p-121 * std::fabs(up[i]);
       ASSERT_NEAR(out[i], expected, bound) << "gate " << g;
     }
-    std::vector<float> in_place = gate;  // the forward pass overwrites the gate
-    SiluMul(in_place.data(), up.data(), count, in_place.data());
-    ASSERT_TRUE(SameBits(in_place.data(), out.data(), count));
     for (int64_t i = 0; i < std::min<int64_t>(count, 40); ++i) {
       float alone = std::nanf("");
       SiluMul(gate.data() + i, up.data() + i, 1, &alone);
@@ -151,12 +168,14 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
   for (const TransformSpec& spec : Transforms()) {
     const int64_t width = spec.width();
     // Roundings on the way of one input to one output: a dense factor adds 2 levels of its tables
-    // and order / 4 of them, a Sylvester factor its stages; the scale and its product are two more.
+    // and order / 4 of them (on AMX one for each of three terms of each input), a Sylvester factor
+    // its stages; the scale and its product are two more.
     // Each is relative to a partial sum, which sum |x| over the transformed axis bounds.
     double depth = 2;
     for (const HadamardFactor& f : spec.factors) {
-      depth += f.kind == HadamardKind::kSylvester ? std::log2(f.order)
-                                                  : 2 + static_cast<double>(f.order) / 4;
+      const auto order = static_cast<double>(f.order);
+      const double dense = GetParam().isa == Isa::kAmx ? 3 * order : 2 + order / 4;
+      depth += f.kind == HadamardKind::kSylvester ? std::log2(order) : dense;
     }
     for (const int64_t rows : {1, 2, 5, 17}) {
       const std::vector<float> x = Normals(rng, rows * width);
@@ -188,11 +207,11 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
 }
 
 void PoisonWorkspace(ActsWorkspace& work) {
-  std::fill(work.transformed.begin(), work.transformed.end(), std::nanf(""));
-  std::fill(work.scales.begin(), work.scales.end(), std::nanf(""));
-  std::fill(work.zetas.begin(), work.zetas.end(), std::nanf(""));
-  std::fill(work.codes.begin(), work.codes.end(), int8_t{0x5A});
-  std::fill(work.sums.begin(), work.sums.end(), 0x5A5A5A5A);
+  std::fill_n(work.values.data(), work.values.size(), std::nanf(""));
+  std::fill_n(work.scales.data(), work.scales.size(), std::nanf(""));
+  std::fill_n(work.zetas.data(), work.zetas.size(), std::nanf(""));
+  std::fill_n(work.codes.data(), work.codes.size(), int8_t{0x5A});
+  std::fill_n(work.sums.data(), work.sums.size(), 0x5A5A5A5A);
 }
 
 // `work` holds the prepared rows of x; `transformed` are the rows the codes must come from.
@@ -246,7 +265,7 @@ TEST_P(VectorOps, PreparedCodesAreTheQuantizers) {
       std::vector<float> transformed = x;
       TransformRows(input.transform, transformed.data(), tokens);
       PoisonWorkspace(work);
-      ExpectActivations(PrepareActs(x.data(), tokens, input, variant % 2 == 0, work), input,
+      ExpectActivations(PrepareActs({.x = x.data()}, tokens, input, variant % 2 == 0, work), input,
                         transformed);
       ASSERT_FALSE(HasFatalFailure());
     }
@@ -263,10 +282,10 @@ TEST_P(VectorOps, LargeBatchReusesTheWorkspace) {
   std::vector<float> transformed = x;
   TransformRows(input.transform, transformed.data(), kTokens);
   ActsWorkspace work;
-  const int8_t* codes = PrepareActs(x.data(), kTokens, input, true, work).codes;
+  const int8_t* codes = PrepareActs({.x = x.data()}, kTokens, input, true, work).codes;
   for (const int64_t tokens : {kTokens, int64_t{1}, kTokens - 1}) {
     PoisonWorkspace(work);
-    const Activations acts = PrepareActs(x.data(), tokens, input, true, work);
+    const Activations acts = PrepareActs({.x = x.data()}, tokens, input, true, work);
     EXPECT_EQ(acts.codes, codes) << "allocated again";
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t k = 0; k < acts.stride; ++k) {
@@ -284,11 +303,11 @@ TEST_P(VectorOps, SixteenBitActivationsAreValues) {
   InputSpec input = {.width = 688};
   const std::vector<float> x = Normals(rng, 33 * input.width);
   ActsWorkspace work;
-  EXPECT_EQ(PrepareActs(x.data(), 33, input, false, work).values, x.data());
+  EXPECT_EQ(PrepareActs({.x = x.data()}, 33, input, false, work).values, x.data());
   input.transform = FullHadamard(688);
   std::vector<float> expected = x;
   TransformRows(input.transform, expected.data(), 33);
-  const Activations acts = PrepareActs(x.data(), 33, input, false, work);
+  const Activations acts = PrepareActs({.x = x.data()}, 33, input, false, work);
   EXPECT_EQ(acts.codes, nullptr);
   EXPECT_TRUE(SameBits(acts.values, expected.data(), 33 * input.width));
 }

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cpu/panels.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <numeric>
 
 #include "backends/cpu/int_kernels.h"
@@ -15,23 +11,6 @@
 
 namespace nibble::cpu {
 namespace {
-
-constexpr int64_t kHugePage = int64_t{2} << 20;
-
-int64_t RoundUp(int64_t value, int64_t step) {
-  return (value + step - 1) / step * step;
-}
-
-// Large matrices lie in huge pages where the system grants them: a GEMV touches each page once, and
-// with 4 KiB pages the address translation costs as much as the bytes.
-uint8_t* Allocate(int64_t bytes) {
-  const int64_t alignment = bytes >= 4 * kHugePage ? kHugePage : 64;
-  const auto size = static_cast<size_t>(RoundUp(bytes, alignment));
-  void* memory = std::aligned_alloc(static_cast<size_t>(alignment), size);
-  if (memory == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) madvise(memory, size, MADV_HUGEPAGE);  // a hint: failure is harmless
-  return static_cast<uint8_t*>(memory);
-}
 
 void SetGroups(const PackedLinear& linear, IntPanels& p) {
   const FormatSpec& w = linear.weights.format;
@@ -108,9 +87,10 @@ IntPanels PackPanels(const PackedLinear& linear) {
   if (w.tiles.data != nullptr) {
     p.codes = w.tiles.as<uint8_t>().data();
   } else {
-    p.memory.reset(Allocate(order.bytes()));
-    PackTiles(w, p.memory.get());
-    p.codes = p.memory.get();
+    p.memory = AllocateBytes(static_cast<size_t>(order.bytes()));
+    auto* codes = reinterpret_cast<uint8_t*>(p.memory.get());
+    PackTiles(w, codes);
+    p.codes = codes;
   }
   p.scales.resize(static_cast<size_t>(p.panels * p.weight_groups() * kPanel));
   p.offsets.resize(p.scales.size());

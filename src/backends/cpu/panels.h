@@ -10,11 +10,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <vector>
 
 #include "backends/backend.h"
+#include "base/aligned.h"
 
 namespace nibble::cpu {
 
@@ -30,7 +29,7 @@ struct IntPanels {
   int64_t per_weight_group = 1, per_act_group = 1;  // groups that share a scale
 
   const uint8_t* codes = nullptr;  // 64-byte aligned; in `memory` or in the linear's tiles
-  std::unique_ptr<uint8_t[], decltype(&std::free)> memory{nullptr, &std::free};
+  AlignedBytes memory{};
   std::vector<float> scales{};     // [panels, groups / per_weight_group, 16]
   std::vector<int16_t> offsets{};  // the same shape: 8 or 128, plus the zero point
   std::vector<float>

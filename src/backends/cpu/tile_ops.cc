@@ -28,17 +28,32 @@ void Unpack(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
   }
 }
 
+using DF = hn::CappedTag<float, kPanel>;
+using VF = hn::Vec<DF>;
+
+// out[j] (+)= value[j] for j < count
+HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out) {
+  const DF d;
+  if (count >= static_cast<int64_t>(hn::Lanes(d))) {
+    hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, out), value) : value, d, out);
+  } else if (count > 0) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count));
+    if (accumulate) value = hn::Add(hn::MaskedLoad(mask, d, out), value);
+    hn::BlendedStore(value, mask, d, out);
+  }
+}
+
 template <bool kAsymmetric>
 void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
-               const int32_t* code_sums, float* y) {
-  const hn::CappedTag<float, kPanel> df;
-  const hn::RebindToSigned<decltype(df)> di;
-  const hn::Rebind<int16_t, decltype(df)> d16;
+               const int32_t* code_sums, float* partial, const TileOutput& out) {
+  const DF df;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<int16_t, DF> d16;
   const int64_t lanes = hn::Lanes(df);
   const int64_t act_groups = w.groups / w.per_act_group;
   for (int64_t i = 0; i < s.groups * kTileOutputs; i += lanes) {
     const int64_t g = s.group + i / kTileOutputs, n = i % kTileOutputs;
-    const int64_t panel = s.panel + n / kPanel, j = n % kPanel;
+    const int64_t panel = s.panel + n / kPanel, j = n % kPanel, output = panel * kPanel + j;
     const int64_t constants = (panel * w.weight_groups() + g / w.per_weight_group) * kPanel + j;
     const auto scale = hn::LoadU(df, w.scales.data() + constants);
     const auto offset = hn::PromoteTo(di, hn::LoadU(d16, w.offsets.data() + constants));
@@ -46,6 +61,8 @@ void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
     if constexpr (kAsymmetric) {
       column_sum = hn::LoadU(df, w.column_sums.data() + (panel * w.groups + g) * kPanel + j);
     }
+    const bool last = g == w.groups - 1, bias = last && !w.bias.empty();
+    const auto bias_values = bias ? hn::LoadU(df, w.bias.data() + output) : hn::Zero(df);
     const int32_t* acc = s.acc + (g - s.group) * s.rows * kTileOutputs + n;
     for (int64_t r = 0; r < s.rows; ++r) {
       const int64_t token = s.row + r;
@@ -57,36 +74,44 @@ void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
         t = hn::Add(t, hn::Mul(hn::Set(df, acts.zetas[act]), column_sum));
       }
       t = hn::Mul(hn::Mul(hn::Set(df, acts.scales[act]), scale), t);
-      float* out = y + r * kTileOutputs + n;
-      hn::StoreU(w.groups == 1 ? t : hn::Add(hn::LoadU(df, out), t), df, out);
+      float* sum = partial + r * kTileOutputs + n;
+      if (g > 0) t = hn::Add(hn::LoadU(df, sum), t);
+      if (!last) {
+        hn::StoreU(t, df, sum);
+      } else {
+        if (bias) t = hn::Add(t, bias_values);
+        float* y = out.y + token * out.stride + output;
+        // Whole lines only.
+        if (lanes == 16 && out.stream && w.rows - output >= lanes) {
+          hn::Stream(t, df, y);
+        } else {
+          StoreLanes(t, w.rows - output, out.accumulate, y);
+        }
+      }
     }
   }
 }
 
 void Scale(const TileSums& s, const IntPanels& w, const Activations& acts, const int32_t* code_sums,
-           float* y) {
+           float* partial, const TileOutput& out) {
   if (w.activation.symmetric) {
-    ScaleRows<false>(s, w, acts, code_sums, y);
+    ScaleRows<false>(s, w, acts, code_sums, partial, out);
   } else {
-    ScaleRows<true>(s, w, acts, code_sums, y);
+    ScaleRows<true>(s, w, acts, code_sums, partial, out);
   }
 }
 
 void Store(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
            float* out, int64_t out_stride) {
-  const hn::CappedTag<float, kPanel> d;
+  const DF d;
   const int64_t lanes = hn::Lanes(d);
-  for (int64_t r = 0; r < rows; ++r, y += kTileOutputs, out += out_stride) {
-    int64_t j = 0;
-    for (; j + lanes <= count; j += lanes) {
-      auto value = hn::LoadU(d, y + j);
-      if (bias != nullptr) value = hn::Add(value, hn::LoadU(d, bias + j));
-      if (accumulate) value = hn::Add(hn::LoadU(d, out + j), value);
-      hn::StoreU(value, d, out + j);
-    }
-    for (; j < count; ++j) {
-      const float value = bias != nullptr ? y[j] + bias[j] : y[j];
-      out[j] = accumulate ? out[j] + value : value;
+  for (int64_t j = 0; j < count; j += lanes) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(count - j));
+    const auto add = bias != nullptr ? hn::MaskedLoad(mask, d, bias + j) : hn::Zero(d);
+    for (int64_t r = 0; r < rows; ++r) {
+      auto value = hn::LoadU(d, y + r * kTileOutputs + j);
+      if (bias != nullptr) value = hn::Add(value, add);
+      StoreLanes(value, count - j, accumulate, out + r * out_stride + j);
     }
   }
 }
@@ -107,8 +132,8 @@ void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
 }
 
 void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
-                 const int32_t* code_sums, float* y) {
-  HWY_DYNAMIC_DISPATCH(Scale)(sums, weights, acts, code_sums, y);
+                 const int32_t* code_sums, float* partial, const TileOutput& out) {
+  HWY_DYNAMIC_DISPATCH(Scale)(sums, weights, acts, code_sums, partial, out);
 }
 
 void StoreTile(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,

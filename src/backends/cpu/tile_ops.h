@@ -17,11 +17,18 @@ struct TileSums {
   int64_t panel, row, rows, group, groups;
   const int32_t* acc;  // [groups, rows, kTileOutputs]
 };
-// One group:       y  = (a * s) * t,   t = float(acc - offset * Q) (+ zeta * column_sum)
-// Several groups:  y += (a * s) * t for ascending groups; y starts at 0.
-// code_sums is Q, [tokens, groups]; y is [rows, kTileOutputs].
+// y [tokens, N] with row stride `stride`.
+struct TileOutput {
+  float* y;
+  int64_t stride;
+  bool accumulate;
+  bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
+};
+// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum). The shares of
+// ascending groups add up in `partial` [rows, kTileOutputs]; with the last one y (+)= sum + bias.
+// code_sums is Q, [tokens, groups].
 void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
-                 const int32_t* code_sums, float* y);
+                 const int32_t* code_sums, float* partial, const TileOutput& out);
 
 // out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride
 // out_stride; bias may be null.

@@ -7,7 +7,7 @@
 // run inside registers.
 // Dense +-1 factors ("four Russians", Arlazarov et al. 1970): the 16 signed sums of four inputs are
 // tabulated for a tile of kTile lanes, then an output is order/4 table loads and adds instead of
-// order multiply-adds.
+// order multiply-adds. With AMX they are products on matrix tiles (amx/amx_transform.cc).
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -49,8 +49,9 @@ HWY_INLINE void BuildTable(const float* x, int64_t stride, float* table) {
   }
 }
 
-// One tile in place: x[f * stride + lane] <- scale * sum over i of H[f, i] x[i * stride + lane].
-inline void DenseTile(const TransformAxis& axis, float scale, float* x, int64_t stride,
+// kTile columns in place: x[f * stride + lane] <- scale * sum over i of H[f, i] x[i * stride +
+// lane].
+inline void TableTile(const TransformAxis& axis, float scale, float* x, int64_t stride,
                       float* tables) {
   const DF d;
   const int64_t blocks = axis.order / 4;
@@ -82,6 +83,24 @@ inline void DenseTile(const TransformAxis& axis, float scale, float* x, int64_t 
   }
 }
 
+// The same for kTileOutputs columns on AMX.
+inline void SignTile(const TransformAxis& axis, float scale, float* x, int64_t stride,
+                     float* memory) {
+  amx_sign_product({.h = axis.signs.data(),
+                    .order = axis.order,
+                    .x = x,
+                    .stride = stride,
+                    .terms = reinterpret_cast<uint16_t*>(memory)});
+  if (scale == 1.0f) return;
+  const DF d;
+  const VF factor = hn::Set(d, scale);
+  for (float* row = x; row < x + axis.order * stride; row += stride) {
+    for (int64_t j = 0; j < kTileOutputs; j += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, row + j), factor), d, row + j);
+    }
+  }
+}
+
 template <size_t kRun>
 HWY_INLINE void CopyColumns(const float* from, int64_t from_stride, float* to, int64_t to_stride,
                             int64_t rows) {
@@ -100,9 +119,9 @@ HWY_INLINE void MoveTile(const TransformAxis& axis, int64_t first, int64_t count
     float* column = x + block * axis.order * axis.after + j;
     const auto copy = [&](auto size) HWY_ATTR {
       if constexpr (kToTile) {
-        CopyColumns<size()>(column, axis.after, tile + lane, kTile, axis.order);
+        CopyColumns<size()>(column, axis.after, tile + lane, axis.columns(), axis.order);
       } else {
-        CopyColumns<size()>(tile + lane, kTile, column, axis.after, axis.order);
+        CopyColumns<size()>(tile + lane, axis.columns(), column, axis.after, axis.order);
       }
       return static_cast<int64_t>(size());
     };
@@ -118,19 +137,28 @@ HWY_INLINE void MoveTile(const TransformAxis& axis, int64_t first, int64_t count
 }
 
 inline void DenseAxis(const TransformAxis& axis, float scale, float* x, int64_t count) {
-  float* tables = ThreadScratch(Scratch::kDense, 5 * kTile * axis.order);
-  float* tile = tables + 4 * kTile * axis.order;
+  const int64_t width = axis.columns();
+  // Tables of kTile lanes, or three bf16 terms of 32 columns and up to 31 more rows.
+  const int64_t memory_size = HWY_MAX(4 * kTile * axis.order, 48 * (axis.order + 31));
+  float* memory = ThreadScratch(Scratch::kDense, memory_size + width * axis.order);
+  float* tile = memory + memory_size;
+  const auto run = [&](float* columns, int64_t stride) HWY_ATTR {
+    if (axis.signs.empty()) {
+      TableTile(axis, scale, columns, stride, memory);
+    } else {
+      SignTile(axis, scale, columns, stride, memory);
+    }
+  };
   const int64_t columns = count / axis.order;
-  for (int64_t first = 0; first < columns; first += kTile) {
-    if (axis.after % kTile == 0) {
-      float* column = x + first / axis.after * axis.order * axis.after + first % axis.after;
-      DenseTile(axis, scale, column, axis.after, tables);
+  for (int64_t first = 0; first < columns; first += width) {
+    if (axis.after % width == 0) {
+      run(x + first / axis.after * axis.order * axis.after + first % axis.after, axis.after);
       continue;
     }
-    const int64_t used = HWY_MIN(kTile, columns - first);
-    if (used < kTile) std::fill_n(tile, kTile * axis.order, 0.0f);
+    const int64_t used = HWY_MIN(width, columns - first);
+    if (used < width) std::fill_n(tile, width * axis.order, 0.0f);
     MoveTile<true>(axis, first, used, x, tile);
-    DenseTile(axis, scale, tile, kTile, tables);
+    run(tile, width);
     MoveTile<false>(axis, first, used, x, tile);
   }
 }
@@ -280,10 +308,10 @@ inline void TransformGroup(const TransformPlan& plan, float* x, int64_t rows) {
   const int64_t count = rows * plan.spec.width();
   for (const TransformAxis& axis : plan.axes) {
     const float scale = &axis == &plan.axes.back() ? plan.scale : 1.0f;
-    if (axis.patterns.empty()) {
-      SylvesterAxis(axis, scale, x, count);
-    } else {
+    if (axis.dense()) {
       DenseAxis(axis, scale, x, count);
+    } else {
+      SylvesterAxis(axis, scale, x, count);
     }
   }
 }

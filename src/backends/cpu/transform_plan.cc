@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "backends/cpu/selected_isa.h"
 #include "base/error.h"
 
 namespace nibble::cpu {
@@ -29,20 +30,38 @@ std::vector<uint8_t> SignPatterns(const HadamardFactor& factor) {
   return patterns;
 }
 
-TransformPlan MakePlan(const TransformSpec& spec) {
-  TransformPlan plan = {.spec = spec, .axes = {}};
+std::vector<uint16_t> SignTiles(const HadamardFactor& factor) {
+  const int64_t n = factor.order, steps = (n + 31) / 32, tiles = (n + 15) / 16;
+  const std::span<const int8_t> h = HadamardMatrix(factor);
+  std::vector<uint16_t> signs(static_cast<size_t>(tiles * steps * 16 * 32));
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t col = 0; col < n; ++col) {
+      const int64_t at = ((row / 16 * steps + col / 32) * 16 + row % 16) * 32 + col % 32;
+      signs[static_cast<size_t>(at)] = h[static_cast<size_t>(row * n + col)] < 0 ? 0xBF80 : 0x3F80;
+    }
+  }
+  return signs;
+}
+
+TransformPlan MakePlan(const TransformSpec& spec, bool amx) {
+  TransformPlan plan = {.spec = spec, .amx = amx, .axes = {}};
   plan.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.order())));
   int64_t after = spec.width() / spec.outer;
   for (const HadamardFactor& factor : spec.factors) {
     after /= factor.order;
     if (factor.order == 1) continue;
-    TransformAxis axis = {.order = factor.order, .after = after, .patterns = {}};
+    TransformAxis axis = {.order = factor.order, .after = after, .patterns = {}, .signs = {}};
     if (factor.kind != HadamardKind::kSylvester) {
-      axis.patterns = SignPatterns(factor);
+      if (amx) {
+        axis.signs = SignTiles(factor);
+      } else {
+        axis.patterns = SignPatterns(factor);
+      }
       const int64_t columns = spec.width() / factor.order;
-      plan.row_group = std::max(plan.row_group, kTile / std::gcd(kTile, columns));
+      plan.row_group = std::max(plan.row_group, axis.columns() / std::gcd(axis.columns(), columns));
     }
-    plan.row_cost += spec.width() * (axis.patterns.empty() ? 2 : 1 + factor.order / 12);
+    const int64_t dense_cost = 1 + factor.order / (amx ? 48 : 12);
+    plan.row_cost += spec.width() * (axis.dense() ? dense_cost : 2);
     plan.axes.push_back(std::move(axis));
   }
   return plan;
@@ -54,10 +73,11 @@ const TransformPlan& PlanFor(const TransformSpec& spec) {
   static std::mutex mutex;
   static std::list<TransformPlan> plans;  // a program uses a handful
   const std::lock_guard<std::mutex> lock(mutex);
+  const bool amx = SelectedIsa() >= Isa::kAmx;
   for (const TransformPlan& plan : plans) {
-    if (plan.spec == spec) return plan;
+    if (plan.spec == spec && plan.amx == amx) return plan;
   }
-  return plans.emplace_back(MakePlan(spec));
+  return plans.emplace_back(MakePlan(spec, amx));
 }
 
 float* ThreadScratch(Scratch use, int64_t floats) {

@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "backends/cpu/int_kernels.h"
 #include "transforms/hadamard.h"
 
 namespace nibble::cpu {
 
-// Lanes a dense factor works on at once: one AVX-512 vector, two AVX2 vectors.
+// Columns a dense factor works on at once: one AVX-512 vector, two AVX2 vectors; on AMX two tiles.
 inline constexpr int64_t kTile = 16;
 
 // One factor: x viewed as [.., order, after].
@@ -20,17 +21,22 @@ struct TransformAxis {
   // Dense: [order / 4][order / 4][4 rows], kTile times the number whose bit i says that the row's
   // entry 4 b + i is -1. Empty: Sylvester.
   std::vector<uint8_t> patterns;
+  std::vector<uint16_t> signs;  // dense, AMX: SignProduct::h instead
+
+  bool dense() const { return !patterns.empty() || !signs.empty(); }
+  int64_t columns() const { return signs.empty() ? kTile : kTileOutputs; }  // at once
 };
 
 struct TransformPlan {
   TransformSpec spec;
+  bool amx = false;
   std::vector<TransformAxis> axes;
   float scale = 1;        // 1 / sqrt(order)
   int64_t row_group = 1;  // rows that together fill the tiles of every dense factor
   int64_t row_cost = 0;   // of a row, for ParallelRows
 };
 
-// Thread-safe; allocates only the first time a spec is seen.
+// For the selected instruction set. Thread-safe; allocates only the first time a spec is seen.
 const TransformPlan& PlanFor(const TransformSpec& spec);
 
 // This thread's grow-only memory, 64-byte aligned, content undefined, valid until the next call.

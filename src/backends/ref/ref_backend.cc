@@ -108,6 +108,29 @@ void MultiplyFloats(const Linear& w, const float* x, int64_t first, int64_t last
   }
 }
 
+// Row `token` of the source.
+void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
+  const int64_t first = token * static_cast<int64_t>(row.size());
+  const float* x = source.x + first;
+  double squares = 0;
+  for (size_t i = 0; i < row.size(); ++i) squares += double{x[i]} * x[i];
+  const double mean = squares / static_cast<double>(row.size());
+  const float factor = static_cast<float>(1 / std::sqrt(mean + double{source.norm_eps}));
+  for (size_t i = 0; i < row.size(); ++i) {
+    switch (source.op) {
+      case ActsSource::Op::kCopy:
+        row[i] = x[i];
+        break;
+      case ActsSource::Op::kRmsNorm:
+        row[i] = x[i] * factor * (source.norm_weight == nullptr ? 1.0f : source.norm_weight[i]);
+        break;
+      case ActsSource::Op::kSiluMul:
+        row[i] = x[i] / (1.0f + std::exp(-x[i])) * source.up[first + static_cast<int64_t>(i)];
+        break;
+    }
+  }
+}
+
 class RefBackend final : public Backend {
  public:
   explicit RefBackend(RefMode mode) : decoded_(mode == RefMode::kDecoded) {
@@ -123,9 +146,7 @@ class RefBackend final : public Backend {
   }
 
   void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
-  void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
-               float* y) override;
-  Activations PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) override;
+  Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
 
@@ -138,7 +159,6 @@ class RefBackend final : public Backend {
                  std::span<const SequenceSlice> batch, float* out) override {
     ref::Attention(q, attention, kv, batch, decoded_, out);
   }
-  void SiluMul(const float* gate, const float* up, int64_t count, float* out) override;
 
  private:
   const bool decoded_;
@@ -179,29 +199,12 @@ void RefBackend::Embed(const TensorView& table, std::span<const int32_t> ids, fl
   });
 }
 
-void RefBackend::RmsNorm(const float* x, const float* weight, float eps, int64_t tokens,
-                         int64_t width, float* y) {
-  ParallelFor(static_cast<size_t>(tokens), [&](size_t t) {
-    const float* in = x + static_cast<int64_t>(t) * width;
-    float* out = y + static_cast<int64_t>(t) * width;
-    double squares = 0;
-    for (int64_t i = 0; i < width; ++i) squares += double{in[i]} * in[i];
-    const float factor =
-        static_cast<float>(1 / std::sqrt(squares / static_cast<double>(width) + double{eps}));
-    for (int64_t i = 0; i < width; ++i) {
-      out[i] = in[i] * factor * (weight == nullptr ? 1.0f : weight[i]);
-    }
-  });
-}
-
-Activations RefBackend::PrepareActs(const float* x, int64_t tokens, const InputSpec& spec) {
+Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
+                                    const InputSpec& spec) {
   const FormatSpec& format = spec.activation;
   const int64_t width = spec.width, groups = format.groups(width);
-  Activations acts{.tokens = tokens, .spec = &spec, .values = x};
-  if (spec.transform.identity() && !format.quantized()) return acts;
-
-  values_.assign(x, x + tokens * width);
-  acts.values = values_.data();
+  values_.resize(static_cast<size_t>(tokens * width));
+  Activations acts{.tokens = tokens, .spec = &spec, .values = values_.data()};
   if (format.quantized()) {
     acts.stride = (width + 63) / 64 * 64;
     codes_.assign(static_cast<size_t>(tokens * acts.stride), 0);
@@ -216,6 +219,7 @@ Activations RefBackend::PrepareActs(const float* x, int64_t tokens, const InputS
   ParallelFor(static_cast<size_t>(tokens), [&](size_t task) {
     const int64_t t = static_cast<int64_t>(task);
     const std::span<float> row = {values_.data() + t * width, static_cast<size_t>(width)};
+    LoadRow(source, t, row);
     if (!spec.transform.identity()) ApplyTransform(spec.transform, row);
     if (!format.quantized()) return;
     const ActRow out = {codes_.data() + t * acts.stride, scales_.data() + t * groups,
@@ -257,16 +261,6 @@ void RefBackend::Gemm(const Activations& acts, LinearId id, float* y, int64_t y_
         float& target = y[(t + r) * y_stride + n];
         target = accumulate ? target + value : value;
       }
-    }
-  });
-}
-
-void RefBackend::SiluMul(const float* gate, const float* up, int64_t count, float* out) {
-  constexpr int64_t kPiece = 4096;
-  ParallelFor(static_cast<size_t>((count + kPiece - 1) / kPiece), [&](size_t piece) {
-    const int64_t first = static_cast<int64_t>(piece) * kPiece;
-    for (int64_t i = first; i < std::min(first + kPiece, count); ++i) {
-      out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
     }
   });
 }

@@ -61,7 +61,7 @@ Exact ExactProduct(const TestLinear& linear, const Activations& acts) {
 
 void ExpectProduct(Backend& backend, const TestLinear& linear, const std::vector<float>& x,
                    int64_t tokens, double roundings) {
-  const Activations acts = backend.PrepareActs(x.data(), tokens, linear.packed.input);
+  const Activations acts = backend.PrepareActs({.x = x.data()}, tokens, linear.packed.input);
   const Exact exact = ExactProduct(linear, acts);
   const int64_t rows = linear.packed.weights.rows;
   std::vector<float> y(static_cast<size_t>(tokens * rows), NAN);
@@ -118,7 +118,7 @@ TEST_F(RefTest, PreparedRowsAreTransformedAndQuantized) {
     const InputSpec spec = {.width = width,
                             .transform = FullHadamard(width),
                             .activation = {.bits = quantized ? 4 : 16, .symmetric = false}};
-    const Activations acts = integer_->PrepareActs(x.data(), tokens, spec);
+    const Activations acts = integer_->PrepareActs({.x = x.data()}, tokens, spec);
     for (int64_t t = 0; t < tokens; ++t) {
       std::vector<float> row(x.begin() + t * width, x.begin() + (t + 1) * width);
       ApplyTransform(spec.transform, row);
@@ -142,8 +142,14 @@ TEST_F(RefTest, NormAndActivationFunctions) {
   const int64_t tokens = 5, width = 77;
   const auto x = RandomVector(rng_, tokens * width), weight = RandomVector(rng_, width);
   std::vector<float> y(x.size(), NAN), z(x.size(), NAN);
-  integer_->RmsNorm(x.data(), weight.data(), 1e-5f, tokens, width, y.data());
-  integer_->SiluMul(x.data(), y.data(), tokens * width, z.data());
+  const InputSpec plain = {.width = width};
+  const ActsSource normed = {.x = x.data(),
+                             .op = ActsSource::Op::kRmsNorm,
+                             .norm_weight = weight.data(),
+                             .norm_eps = 1e-5f};
+  std::copy_n(integer_->PrepareActs(normed, tokens, plain).values, y.size(), y.begin());
+  const ActsSource gated = {.x = x.data(), .op = ActsSource::Op::kSiluMul, .up = y.data()};
+  std::copy_n(integer_->PrepareActs(gated, tokens, plain).values, z.size(), z.begin());
   for (int64_t t = 0; t < tokens; ++t) {
     long double squares = 0;
     for (int64_t i = 0; i < width; ++i)
@@ -235,10 +241,10 @@ TEST_F(RefTest, RowsDoNotDependOnTheBatch) {
     const auto x = RandomRows(rng_, 9, 96);
     std::vector<float> batch(9 * 300, NAN), alone(300, NAN);
     SetThreads(3);
-    integer_->Gemm(integer_->PrepareActs(x.data(), 9, input), id, batch.data(), 300, false);
+    integer_->Gemm(integer_->PrepareActs({.x = x.data()}, 9, input), id, batch.data(), 300, false);
     SetThreads(1);
     for (int64_t t = 0; t < 9; ++t) {
-      const Activations acts = integer_->PrepareActs(x.data() + t * 96, 1, input);
+      const Activations acts = integer_->PrepareActs({.x = x.data() + t * 96}, 1, input);
       integer_->Gemm(acts, id, alone.data(), 300, false);
       for (int64_t n = 0; n < 300; ++n) ASSERT_EQ(batch[t * 300 + n], alone[n]);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile of up to 16 rows does, per page: 4 x 16 scores in four C tiles (two terms of Q, one of K),
-// the online softmax in vectors, then O += P V four C tiles of 16 columns at a time. A row's sums
-// run in a fixed order whatever rows share its tile.
+// Per page and 32 rows: the scores in C tiles (two terms of Q, one of K), the online softmax in
+// vectors, then O += P V 32 columns at a time. A row's sums run in a fixed order whatever rows
+// share its tile.
 #include <immintrin.h>
 
 #include "backends/cpu/amx/tile_config.h"
@@ -12,7 +12,14 @@ namespace {
 
 constexpr int64_t kKeys = kTileAttentionKeys;
 constexpr int64_t kTileHalves = 16 * 32;  // bf16 values of a tile
+constexpr int64_t kBlock = 32;            // rows in flight: two tiles
 constexpr float kMasked = -1e30f;
+constexpr float kSlack = 8;  // a maximum may be exceeded by 2^8 before everything is scaled to it
+
+// P of a block of rows as two bf16 terms.
+struct Weights {
+  alignas(64) uint16_t terms[2][kBlock * kKeys];
+};
 
 // bf16 of (code - 8) for the low four bits of each 16-bit lane.
 __m512i NibbleTable() {
@@ -31,6 +38,7 @@ __m512i PairOfBytes(__m512i lower, __m512i upper, __m512i middle) {
   return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(a, 16), b);
 }
 
+// K and V of keys that do not exist stay what earlier pages left, which is finite: their P is 0.
 // K as B tiles [head_dim / 32][4 key tiles][16 pairs of dimensions][16 keys][2].
 uint16_t* KeySlot(uint16_t* k, int64_t pair, int64_t key_tile) {
   return k + (pair / 16 * 4 + key_tile) * kTileHalves + pair % 16 * 32;
@@ -41,7 +49,7 @@ void ConvertKeys(const AttentionPage& page, int64_t head_dim, uint16_t* k) {
   const __m512i middle = _mm512_set1_epi32(page.k_middle);
   const int64_t pairs = page.k_bits == 4 ? 4 : 2;  // of a dword
   for (int64_t g = 0; g < head_dim / 2 / pairs; ++g) {
-    for (int64_t tile = 0; tile < 4; ++tile) {
+    for (int64_t tile = 0; tile * 16 < page.tokens; ++tile) {
       const __m512i raw = _mm512_loadu_si512(page.k_dwords + g * kKeys + tile * 16);
       const auto store = [&](int64_t i, __m512i value) __attribute__((always_inline)) {
         _mm512_store_si512(KeySlot(k, g * pairs + i, tile), value);
@@ -70,7 +78,7 @@ void ConvertValues(const AttentionPage& page, int64_t head_dim, uint16_t* v) {
   const __m512i table = NibbleTable(), byte = _mm512_set1_epi32(255);
   const __m512i middle = _mm512_set1_epi32(page.v_middle);
   const int64_t row_bytes = head_dim * page.v_bits / 8;
-  for (int64_t pair = 0; pair < kKeys / 2; ++pair) {
+  for (int64_t pair = 0; 2 * pair < page.tokens; ++pair) {
     const uint8_t* a = page.v_codes + 2 * pair * row_bytes;
     uint16_t* out = v + pair / 16 * (head_dim / 16) * kTileHalves + pair % 16 * 32;
     for (int64_t d = 0; d < head_dim; d += 32, out += 2 * kTileHalves) {
@@ -97,7 +105,8 @@ void ConvertValues(const AttentionPage& page, int64_t head_dim, uint16_t* v) {
   }
 }
 
-// 2^x for x <= 0: x = n + f, |f| <= 1/2, and the polynomial of attention.cc for 2^f.
+// 2^x for x <= 0: x = n + f, |f| <= 1/2, and the polynomial of attention.cc for 2^f; 0 below
+// 2^-100, which no sum that has a 1 can feel, because results that are not normal take a slow path.
 __m512 Exp2(__m512 x) {
   const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(x, n);
@@ -107,7 +116,8 @@ __m512 Exp2(__m512 x) {
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ebf9c2p-3f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e42ap-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(p, n);
+  const __mmask16 normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-100.0f), _CMP_GE_OQ);
+  return _mm512_maskz_scalef_ps(normal, p, n);
 }
 
 void Scale(__m512 factor, float* x, int64_t count) {
@@ -154,12 +164,14 @@ KeyConstants LoadConstants(const AttentionPage& page) {
   return c;
 }
 
-// One row's products with 64 keys to the two terms of P'; m, l, shift and O follow a new maximum.
+// One row's products with 64 keys to the two terms of P'; m, l, shift and O follow a maximum that
+// is much larger. Following every one would cost a mispredicted branch each (the idea of
+// FlashAttention 4, 2025); P stays below 2^kSlack and the quotient O / l does not change.
 void Softmax(const KeyConstants& keys, const float* products, int64_t first, int64_t last,
              int64_t row, AttentionTiles& t, uint16_t* high, uint16_t* low) {
   __m512 x[4];
   const __m512 q_sum = _mm512_set1_ps(t.q_sum[row]);
-  __m512 max = _mm512_set1_ps(t.m[row]);
+  __m512 max = _mm512_set1_ps(kMasked);
   const uint64_t seen = (last >= 64 ? ~uint64_t{0} : (uint64_t{1} << last) - 1) &
                         (first >= 64 ? 0 : ~uint64_t{0} << first);
 #pragma GCC unroll 4
@@ -169,17 +181,17 @@ void Softmax(const KeyConstants& keys, const float* products, int64_t first, int
                               _mm512_fnmadd_ps(keys.zero[i], q_sum, product));
     max = _mm512_max_ps(max, x[i]);
   }
-  const float new_max = _mm512_reduce_max_ps(max);
-  max = _mm512_set1_ps(new_max);
   float* l = t.l + row * 16;
   float* shift = t.shift + row * 16;
-  if (new_max > t.m[row]) {
-    const __m512 factor = Exp2(_mm512_sub_ps(_mm512_set1_ps(t.m[row]), max));
+  const float new_max = _mm512_reduce_max_ps(max);
+  if (new_max > t.m[row] + kSlack) {
+    const __m512 factor = Exp2(_mm512_set1_ps(t.m[row] - new_max));
     Scale(factor, l, 16);
     Scale(factor, shift, 16);
     Scale(factor, t.o + row * t.head_dim, t.head_dim);
     t.m[row] = new_max;
   }
+  max = _mm512_set1_ps(t.m[row]);
   __m512 sum = _mm512_load_ps(l), moved = _mm512_load_ps(shift);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
@@ -194,72 +206,76 @@ void Softmax(const KeyConstants& keys, const float* products, int64_t first, int
   StoreTerms(x[2], x[3], high + 32, low + 32);
 }
 
-// Q K^T in tiles 0..3; 4, 5 = both terms of Q, 6, 7 = K.
-void Scores(const AttentionTiles& t, int64_t row) {
-  const int64_t stride = t.head_dim * 2;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (int64_t d = 0; d < t.head_dim; d += 32) {
-    const uint16_t* k = t.k + d / 32 * 4 * kTileHalves;
-    _tile_loadd(4, t.q[0] + row * t.head_dim + d, stride);
-    _tile_loadd(5, t.q[1] + row * t.head_dim + d, stride);
-    _tile_loadd(6, k, 64);
-    _tile_loadd(7, k + kTileHalves, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(0, 5, 6);
-    _tile_dpbf16ps(1, 5, 7);
-    _tile_loadd(6, k + 2 * kTileHalves, 64);
-    _tile_loadd(7, k + 3 * kTileHalves, 64);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_dpbf16ps(3, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+// products [32 rows][64] = Q K^T; without kLower only the first 16 rows. Tiles: 0..3 = C, 4, 5 = a
+// term of Q, 6, 7 = K. Four products lie between two that add to the same tile: their latency.
+template <bool kLower>
+void Scores(const AttentionTiles& t, int64_t row, int64_t tokens, float* products) {
+  const int64_t stride = t.head_dim * 2, lower = 16 * t.head_dim;
+  for (int64_t keys = 0; keys < tokens; keys += 32) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < t.head_dim; d += 32) {
+      const uint16_t* k = t.k + (d / 32 * 4 + keys / 16) * kTileHalves;
+      _tile_loadd(6, k, 64);
+      _tile_loadd(7, k + kTileHalves, 64);
+      for (const auto& term : t.q) {
+        const uint16_t* q = term + row * t.head_dim + d;
+        _tile_loadd(4, q, stride);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!kLower) continue;
+        _tile_loadd(5, q + lower, stride);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    float* out = products + keys;
+    _tile_stored(0, out, kKeys * 4);
+    _tile_stored(1, out + 16, kKeys * 4);
+    if (!kLower) continue;
+    _tile_stored(2, out + 16 * kKeys, kKeys * 4);
+    _tile_stored(3, out + 16 * kKeys + 16, kKeys * 4);
   }
 }
 
-// products [16 rows][64]
-void StoreScores(float* products) {
-  _tile_stored(0, products, kKeys * 4);
-  _tile_stored(1, products + 16, kKeys * 4);
-  _tile_stored(2, products + 32, kKeys * 4);
-  _tile_stored(3, products + 48, kKeys * 4);
-}
-
-// O += P V, 32 columns at a time. Tiles: 0, 1 = C, 2..5 = P (term, 32 keys), 6, 7 = V.
-void Values(AttentionTiles& t, int64_t row, const uint16_t* high, const uint16_t* low) {
-  _tile_loadd(2, high, kKeys * 2);
-  _tile_loadd(3, high + 32, kKeys * 2);
-  _tile_loadd(4, low, kKeys * 2);
-  _tile_loadd(5, low + 32, kKeys * 2);
-  const int64_t stride = t.head_dim * 4, upper = t.head_dim / 16 * kTileHalves;
+// O += P V for 32 rows, or 16. Tiles: 0..3 = C, 4, 5 = a term of P, 6, 7 = V.
+template <bool kLower>
+void Values(AttentionTiles& t, int64_t row, int64_t tokens, const Weights& p) {
+  const int64_t stride = t.head_dim * 4;
   for (int64_t d = 0; d < t.head_dim; d += 32) {
     float* o = t.o + row * t.head_dim + d;
-    const uint16_t* v = t.v + d / 16 * kTileHalves;
+    float* lower = o + 16 * t.head_dim;
     _tile_loadd(0, o, stride);
     _tile_loadd(1, o + 16, stride);
-    _tile_loadd(6, v, 64);
-    _tile_loadd(7, v + kTileHalves, 64);
-    _tile_dpbf16ps(0, 2, 6);
-    _tile_dpbf16ps(1, 2, 7);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, v + upper, 64);
-    _tile_loadd(7, v + upper + kTileHalves, 64);
-    _tile_dpbf16ps(0, 3, 6);
-    _tile_dpbf16ps(1, 3, 7);
-    _tile_dpbf16ps(0, 5, 6);
-    _tile_dpbf16ps(1, 5, 7);
+    if (kLower) _tile_loadd(2, lower, stride);
+    if (kLower) _tile_loadd(3, lower + 16, stride);
+    for (int64_t keys = 0; keys < tokens; keys += 32) {
+      const uint16_t* v = t.v + (keys / 32 * t.head_dim + d) / 16 * kTileHalves;
+      _tile_loadd(6, v, 64);
+      _tile_loadd(7, v + kTileHalves, 64);
+      for (const auto& term : p.terms) {
+        _tile_loadd(4, term + keys, kKeys * 2);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!kLower) continue;
+        _tile_loadd(5, term + 16 * kKeys + keys, kKeys * 2);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
     _tile_stored(0, o, stride);
     _tile_stored(1, o + 16, stride);
+    if (kLower) _tile_stored(2, lower, stride);
+    if (kLower) _tile_stored(3, lower + 16, stride);
   }
 }
 
+// Whether any of the rows [row, row + kBlock) sees a key of the page.
 bool AnyKey(const AttentionPage& page, int64_t row, int64_t rows) {
   bool any = false;
-  for (int64_t r = row; r < row + rows; ++r) any |= page.first[r] < page.last[r];
+  for (int64_t r = row; r < rows && r < row + kBlock; ++r) any |= page.first[r] < page.last[r];
   return any;
 }
 
@@ -293,29 +309,24 @@ void amx_attention_page(const AttentionPage& page, AttentionTiles& t) {
     config.rows[tile] = static_cast<uint8_t>(t.rows < 16 ? t.rows : 16);
   }
   LoadTileConfig(config);
-  alignas(64) float products[16 * kKeys];
-  alignas(64) uint16_t high[16 * kKeys], low[16 * kKeys];
-  // The compiler does not know that tile loads and stores touch memory.
-  asm volatile("" ::"r"(products), "r"(high), "r"(low) : "memory");
-  Scores(t, 0);
-  StoreScores(products);
-  for (int64_t row = 0; row < t.rows; row += 16) {
-    // The next tile's scores run on the matrix unit during this tile's softmax. They stay in their
-    // tiles meanwhile: the softmax's stores would have to wait behind theirs.
-    const bool more = row + 16 < t.rows;
-    if (more) Scores(t, row + 16);
-    const int64_t rows = t.rows - row < 16 ? t.rows - row : 16;
-    const bool any = AnyKey(page, row, rows);
-    asm volatile("" ::"r"(products) : "memory");
-    for (int64_t r = 0; any && r < rows; ++r) {
+  alignas(64) float products[kBlock * kKeys];
+  Weights p;
+  for (int64_t row = 0; row < t.rows; row += kBlock) {
+    if (!AnyKey(page, row, t.rows)) continue;
+    const int64_t rows = t.rows - row < kBlock ? t.rows - row : kBlock;
+    // The compiler does not know that tile loads and stores touch memory.
+    asm volatile("" ::"r"(products), "r"(&p) : "memory");
+    rows > 16 ? Scores<true>(t, row, page.tokens, products)
+              : Scores<false>(t, row, page.tokens, products);
+    asm volatile("" ::: "memory");
+    for (int64_t r = 0; r < rows; ++r) {
       Softmax(keys, products + r * kKeys, page.first[row + r], page.last[row + r], row + r, t,
-              high + r * kKeys, low + r * kKeys);
+              p.terms[0] + r * kKeys, p.terms[1] + r * kKeys);
     }
-    asm volatile("" ::"r"(high), "r"(low) : "memory");
-    if (more) StoreScores(products);
-    if (any) Values(t, row, high, low);
+    asm volatile("" ::: "memory");
+    rows > 16 ? Values<true>(t, row, page.tokens, p) : Values<false>(t, row, page.tokens, p);
+    asm volatile("" ::: "memory");
   }
-  asm volatile("" ::: "memory");
   _tile_release();  // a thread that keeps live tiles makes every context switch save 8 KiB
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 32 tokens x 32 outputs in four C tiles; per 64 inputs two A tiles and two B tiles feed four
 // tdpbsud (A signed, B unsigned). The byte panel is the B tile as it lies in memory: 16 rows (four
-// inputs each) of 64 bytes. A comes from L2 and B from L1 (the caller's blocking). While the matrix
-// unit works, the vector units unpack the next nibbles.
+// inputs each) of 64 bytes. A comes from L2, loaded so that it does not displace B from L1. While
+// the matrix unit works, the vector units unpack the next nibbles.
 #include <immintrin.h>
 
 #include "backends/cpu/amx/tile_config.h"
@@ -14,7 +14,10 @@ namespace {
 constexpr int64_t kTileBytes = 64, kTile = 16 * kTileBytes;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
+// Also asks for the nibbles some lines ahead, first by the second-level cache.
 void UnpackLine(const uint8_t* nibbles, uint8_t* bytes) {
+  _mm_prefetch(nibbles + 4096, _MM_HINT_T1);
+  _mm_prefetch(nibbles + 1024, _MM_HINT_T0);
   const __m512i mask = _mm512_set1_epi8(15), pair = _mm512_loadu_si512(nibbles);
   _mm512_store_si512(bytes, _mm512_and_si512(pair, mask));
   _mm512_store_si512(bytes + 64, _mm512_and_si512(_mm512_srli_epi16(pair, 4), mask));
@@ -59,12 +62,12 @@ void Block(const GemmTile& t) {
   const int8_t* a = t.a;
   for (int64_t k = 0; k < t.k; k += kTileBytes, a += kTile) {
     _tile_loadd(6, t.b + k * kPanel, kTileBytes);
-    _tile_loadd(4, a, kTileBytes);
+    _tile_stream_loadd(4, a, kTileBytes);
     _tile_dpbsud(0, 4, 6);
     _tile_loadd(7, t.b + t.b_stride + k * kPanel, kTileBytes);
     _tile_dpbsud(1, 4, 7);
     if (kLower) {
-      _tile_loadd(5, a + t.a_stride, kTileBytes);
+      _tile_stream_loadd(5, a + t.a_stride, kTileBytes);
       _tile_dpbsud(2, 5, 6);
       _tile_dpbsud(3, 5, 7);
     }
