@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/thread_pool.h"
 #include "formats/quantizer.h"
 #include "quantize/gram.h"
 
@@ -89,7 +90,8 @@ const float* Stream::Prepared(const ActsSource& source, const InputSpec& spec) {
   const Activations acts = backend_.PrepareActs(source, context_, spec);
   if (acts.values != nullptr) return acts.values;
   const int64_t groups = spec.activation.groups(spec.width);
-  for (int64_t t = 0; t < context_; ++t) {
+  ParallelFor(static_cast<size_t>(context_), [&](size_t task) {
+    const auto t = static_cast<int64_t>(task);
     // DequantizeActivations only reads the row.
     const ActRow row = {
         .codes = const_cast<int8_t*>(acts.codes) + t * acts.stride,
@@ -98,7 +100,7 @@ const float* Stream::Prepared(const ActsSource& source, const InputSpec& spec) {
         .sums = nullptr};
     DequantizeActivations(row, spec.activation,
                           {values_.data() + t * spec.width, static_cast<size_t>(spec.width)});
-  }
+  });
   return values_.data();
 }
 

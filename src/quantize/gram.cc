@@ -11,7 +11,7 @@
 namespace nibble {
 
 void Gram::Add(const float* left, const float* right, int64_t tokens) {
-  constexpr int64_t kTile = 256;
+  constexpr int64_t kTile = 128;  // many tasks even for narrow inputs
   const int64_t width = sum_.cols, tiles = (width + kTile - 1) / kTile;
   const bool symmetric = left == right;
   ParallelFor(static_cast<size_t>(tiles * tiles), [&](size_t task) {
