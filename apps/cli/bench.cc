@@ -77,11 +77,10 @@ void RunDecode(const BenchArguments& a, const Common& common) {
             common);
 }
 
-void AddModel(CLI::App& verb, BenchArguments& a) {
-  CLI::Option* model = verb.add_option("model", a.model, "Model directory or checkpoint");
-  verb.add_option("--shape", a.shape,
-                  "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b or qwen2.5-7b")
-      ->excludes(model);
+CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
+  CLI::Option* shape = verb.add_option(
+      "--shape", a.shape,
+      "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b or qwen2.5-7b");
   verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
       ->check(CLI::Range(0, 1000));
   const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
@@ -97,6 +96,12 @@ void AddModel(CLI::App& verb, BenchArguments& a) {
   verb.add_option("--rotation", a.rotation, "--shape: hadamard or none (no online transforms)")
       ->check(CLI::IsMember({"hadamard", "none"}))
       ->capture_default_str();
+  return shape;
+}
+
+void AddModel(CLI::App& verb, BenchArguments& a) {
+  CLI::Option* model = verb.add_option("model", a.model, "Model directory or checkpoint");
+  AddShape(verb, a)->excludes(model);
 }
 
 void AddCounts(CLI::App& verb, BenchArguments& a, const std::string& tokens) {
@@ -110,18 +115,26 @@ void AddCounts(CLI::App& verb, BenchArguments& a, const std::string& tokens) {
 
 }  // namespace
 
-Network BenchNetwork(const BenchArguments& a) {
-  if (!a.model.empty()) return OpenNetwork(a.model);
+ModelConfig BenchShape(const BenchArguments& a) {
   if (a.shape.empty()) FailUsage("name a model directory, or --shape llama2-7b");
   ModelConfig config = FindShape(a.shape);
   if (a.layers != 0) config.layers = a.layers;
   if (a.layers == 0 && a.shape == "llama2-70b") config.layers = 1;  // 35 GB whole
+  return config;
+}
+
+Recipe BenchRecipe(const BenchArguments& a) {
   Recipe recipe = kQuarotRecipe;
   recipe.weights.bits = a.w_bits;
   recipe.activations.bits = a.a_bits;
   recipe.k.bits = recipe.v.bits = a.kv_bits;
   if (a.rotation == "none") recipe.rotation = Rotation::kNone;
-  return RandomNetwork(config, recipe, 1);
+  return recipe;
+}
+
+Network BenchNetwork(const BenchArguments& a) {
+  if (!a.model.empty()) return OpenNetwork(a.model);
+  return RandomNetwork(BenchShape(a), BenchRecipe(a), 1);
 }
 
 std::string BenchName(const BenchArguments& a, const Network& network) {
@@ -222,6 +235,15 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
       ->check(CLI::Range(0, 1 << 20));
   decode->add_option("--batch", d->batch, "Sequences written at once")
       ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  const auto [startup, s] =
+      verb("startup", "From the program's start to the first token, and the memory it takes",
+           "nibble bench startup /tmp/7b --shape llama2-7b", RunStartup);
+  startup->add_option("model", s->model, "Checkpoint; with --shape written first if absent")
+      ->required();
+  AddShape(*startup, *s);
+  startup->add_option("--repeats", s->repeats, "Timed runs; the median counts")
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }
 

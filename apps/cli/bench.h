@@ -9,6 +9,7 @@
 
 #include "apps/cli/cli.h"
 #include "engine/model.h"
+#include "quantize/recipe.h"
 
 namespace nibble::cli {
 
@@ -52,6 +53,9 @@ struct BenchRow {
 };
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common);
 
+// What the options --shape, --layers, --w-bits .. --rotation ask for.
+ModelConfig BenchShape(const BenchArguments& arguments);
+Recipe BenchRecipe(const BenchArguments& arguments);
 // --shape with random weights, or the model directory.
 Network BenchNetwork(const BenchArguments& arguments);
 // "llama2-7b, 32 layers, W4A8KV4, head W8A8"
@@ -63,5 +67,6 @@ double WeightBytes(const Network& network);
 void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);
 void RunAttention(const BenchArguments& arguments, const Common& common);
+void RunStartup(const BenchArguments& arguments, const Common& common);
 
 }  // namespace nibble::cli

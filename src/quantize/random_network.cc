@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/random_network.h"
 
-#include <bit>
 #include <cmath>
+#include <filesystem>
 #include <list>
 #include <vector>
 
+#include "base/file.h"
 #include "base/half.h"
+#include "base/progress.h"
 #include "base/rng.h"
+#include "models/manifest.h"
+#include "models/packed_checkpoint.h"
 
 namespace nibble {
 namespace {
@@ -77,6 +81,29 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
   return View(w);
 }
 
+Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
+  Plan plan = MakePlan(config, recipe);
+  if (recipe.weights.quantized()) {
+    plan.linears[LinearName(0, Role::kHead)] = {.weights = {.bits = 8}, .activations = {.bits = 8}};
+  }
+  return plan;
+}
+
+// What ParseConfig reads back as `c`.
+Json ConfigJson(const ModelConfig& c) {
+  return {{"model_type", c.family},
+          {"hidden_size", c.hidden_size},
+          {"intermediate_size", c.intermediate_size},
+          {"num_hidden_layers", c.layers},
+          {"num_attention_heads", c.heads},
+          {"num_key_value_heads", c.kv_heads},
+          {"head_dim", c.head_dim},
+          {"vocab_size", c.vocab_size},
+          {"max_position_embeddings", c.context},
+          {"rms_norm_eps", c.norm_eps},
+          {"rope_theta", c.rope.theta}};
+}
+
 }  // namespace
 
 ModelConfig FindShape(std::string_view name) {
@@ -104,7 +131,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   const auto planes = std::make_shared<Planes>();
   Rng rng(seed);
   Network net{.config = config, .packed = true};
-  Plan plan = MakePlan(config, recipe);
+  const Plan plan = RandomPlan(config, recipe);
   net.kv = PlannedKv(config, plan);
   const bool biases = config.family == "qwen2";
   const auto linear = [&](int64_t layer, Role role) {
@@ -121,14 +148,39 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   LayerWeights layer;
   for (Role role : kLayerRoles) layer[role] = linear(0, role);
   net.layers.assign(static_cast<size_t>(config.layers), layer);
-  if (recipe.weights.quantized()) {
-    plan.linears[LinearName(0, Role::kHead)] = {.weights = {.bits = 8}, .activations = {.bits = 8}};
-  }
   net.head = linear(0, Role::kHead);
   net.embedding = Bf16View(RandomBf16(rng, config.vocab_size * config.hidden_size, 1, *planes),
                            {config.vocab_size, config.hidden_size});
   net.memory = planes;
   return net;
+}
+
+void WriteRandomCheckpoint(const ModelConfig& config, const Recipe& recipe, uint64_t seed,
+                           const std::string& directory) {
+  namespace fs = std::filesystem;
+  if (fs::exists(directory)) Fail("{} exists", directory);
+  Json json = ConfigJson(config);
+  ParseConfig(json, directory);  // refuses what could not be read back, before anything is written
+  const fs::path partial = directory + ".partial";
+  fs::remove_all(partial);
+  fs::create_directories(partial);
+  const Network net = RandomNetwork(config, recipe, seed);
+  const Plan plan = RandomPlan(config, recipe);
+  const std::map<std::string, std::string> metadata = {{kPlanDigestKey, PlanDigest(plan)}};
+  Progress progress("write", "layers", static_cast<double>(config.layers));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    progress.Update(static_cast<double>(i), directory);
+    WriteShard((partial / LayerShardName(i)).string(),
+               LayerTensors(i, net.layers[static_cast<size_t>(i)]), metadata);
+  }
+  std::vector<NamedTensor> rest = LinearTensors(LinearName(0, Role::kHead), net.head);
+  rest.push_back({"embedding", net.embedding});
+  WriteShard((partial / kRestShardName).string(), rest, metadata);
+  json["quantization_config"] = ToJson(plan);
+  WriteFileAtomic((partial / "config.json").string(), json.dump(2));
+  WriteIndex(partial.string(), config.layers);
+  WriteManifest(partial.string(), DigestFiles(partial.string()));
+  fs::rename(partial, directory);
 }
 
 }  // namespace nibble

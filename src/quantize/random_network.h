@@ -2,6 +2,7 @@
 // Networks of well-known shapes with random packed weights, for measuring speed without a download.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "models/network.h"
@@ -18,5 +19,10 @@ ModelConfig FindShape(std::string_view name);
 // (weights and activations, per row) unless the weights are wide, the embedding is bf16. Attention
 // biases are random for families that have them (qwen2).
 Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t seed);
+
+// The same network as a Nibble checkpoint, written beside `directory` and renamed to it. Throws if
+// that exists or the family's checkpoints cannot be read.
+void WriteRandomCheckpoint(const ModelConfig& config, const Recipe& recipe, uint64_t seed,
+                           const std::string& directory);
 
 }  // namespace nibble

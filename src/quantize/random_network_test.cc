@@ -4,33 +4,45 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "engine/session.h"
+#include "models/manifest.h"
 
 namespace nibble {
 namespace {
 
-std::vector<float> Logits(const ModelConfig& config, const Recipe& recipe, uint64_t seed) {
-  Model model(RandomNetwork(config, recipe, seed), MakeBackend("cpu", false));
+namespace fs = std::filesystem;
+
+ModelConfig SmallConfig(const char* family) {
+  return {.family = family,
+          .hidden_size = 128,
+          .intermediate_size = 352,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .vocab_size = 100,
+          .context = 64,
+          .norm_eps = 1e-5,
+          .rope = {.head_dim = 32}};
+}
+
+std::vector<float> LogitsOf(Network network) {
+  Model model(std::move(network), MakeBackend("cpu", false));
   Session session(model);
   const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
   const auto logits = session.Append(ids);
   return {logits.begin(), logits.end()};
 }
 
+std::vector<float> Logits(const ModelConfig& config, const Recipe& recipe, uint64_t seed) {
+  return LogitsOf(RandomNetwork(config, recipe, seed));
+}
+
 TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
   for (const char* family : {"llama", "qwen2"}) {
-    const ModelConfig config = {.family = family,
-                                .hidden_size = 128,
-                                .intermediate_size = 352,
-                                .layers = 2,
-                                .heads = 4,
-                                .kv_heads = 2,
-                                .head_dim = 32,
-                                .vocab_size = 100,
-                                .context = 64,
-                                .norm_eps = 1e-5,
-                                .rope = {.head_dim = 32}};
+    const ModelConfig config = SmallConfig(family);
     Recipe wide = kQuarotRecipe;
     wide.weights.bits = wide.activations.bits = wide.k.bits = wide.v.bits = 16;
     for (const Recipe& recipe : {kQuarotRecipe, wide}) {
@@ -48,6 +60,17 @@ TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
       EXPECT_NE(logits, Logits(config, recipe, 2));
     }
   }
+}
+
+TEST(RandomNetworkTest, WrittenCheckpointIsTheSameNetwork) {
+  const fs::path directory = fs::path(testing::TempDir()) / "random_checkpoint";
+  fs::remove_all(directory);
+  const ModelConfig config = SmallConfig("llama");
+  WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string());
+  EXPECT_THROW(WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string()), Error);
+  EXPECT_GT(VerifyManifest(directory.string()), 0);
+  EXPECT_EQ(LogitsOf(OpenNetwork(directory.string())), Logits(config, kQuarotRecipe, 3));
+  fs::remove_all(directory);
 }
 
 TEST(RandomNetworkTest, KnowsItsShapes) {
