@@ -78,6 +78,12 @@ class Backend {
   virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
                     bool accumulate) = 0;
 
+  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
+  // least and fp32 sums: the Hessians of calibration. False, and nothing done, where BLAS is as
+  // fast.
+  virtual bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
+                    float* out) = 0;
+
   // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise,
   // then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
   virtual void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,

@@ -159,7 +159,8 @@ void Stream::Pass(const StoredLayer& layer, int64_t index) {
 Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan& plan,
                          const Recipe& recipe, const Matrix<float>& embedding,
                          std::vector<int32_t> ids, int64_t context)
-    : plan_(plan),
+    : backend_(backend),
+      plan_(plan),
       recipe_(recipe),
       rope_(BuildRope(config.rope, context)),
       ids_(std::move(ids)),
@@ -188,7 +189,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            StoredLayer& stored, std::map<Role, double>& errors,
                            const Progress& progress) {
   const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
-  Gram hessian(width), correction(fp32_ ? width : 0);
+  Gram hessian(backend_, width), correction(backend_, fp32_ ? width : 0);
   std::vector<float> difference;
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     const float* input = stream_.Input(set, w);

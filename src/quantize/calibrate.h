@@ -86,6 +86,7 @@ class Calibration {
   void RoundSet(LinearSet set, const FloatLayer& layer, int64_t index, StoredLayer& stored,
                 std::map<Role, double>& errors, const Progress& progress);
 
+  Backend& backend_;
   const Plan& plan_;
   const Recipe& recipe_;
   RopeTable rope_;

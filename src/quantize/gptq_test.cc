@@ -29,7 +29,8 @@ Matrix<double> CorrelatedHessian(int64_t width, int64_t tokens, uint64_t seed) {
       x.row(t)[static_cast<size_t>(k)] = static_cast<float>(sum);
     }
   }
-  Gram gram(width);
+  const auto backend = MakeBackend("cpu", true);  // BLAS
+  Gram gram(*backend, width);
   gram.Add(x.data.data(), x.data.data(), tokens);
   return gram.sum();
 }
@@ -171,7 +172,8 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
                                       0.3 * base.data[(i + 1) % base.data.size()]);
     difference.data[i] = exact.data[i] - seen.data[i];
   }
-  Gram hessian(kWidth), correction(kWidth);
+  const auto backend = MakeBackend("cpu", true);
+  Gram hessian(*backend, kWidth), correction(*backend, kWidth);
   hessian.Add(seen.data.data(), seen.data.data(), kTokens);
   correction.Add(difference.data.data(), seen.data.data(), kTokens);
   const Matrix<double> w = RandomMatrix(16, kWidth, 14);
@@ -201,7 +203,8 @@ TEST(Gram, EqualsPlainSumsForOddSizes) {
     x.data[i] = static_cast<float>(a.data[i]);
     y.data[i] = static_cast<float>(b.data[i]);
   }
-  Gram square(300), cross(300);
+  const auto backend = MakeBackend("cpu", true);
+  Gram square(*backend, 300), cross(*backend, 300);
   square.Add(x.data.data(), x.data.data(), 37);
   cross.Add(x.data.data(), y.data.data(), 37);
   for (int64_t i = 0; i < 300; i += 7) {

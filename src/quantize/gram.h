@@ -2,23 +2,28 @@
 // Sums of outer products over calibration tokens: the GPTQ Hessian X^T X and GPTAQ's cross term.
 #pragma once
 
+#include <vector>
+
+#include "backends/backend.h"
 #include "tensor/tensor.h"
 
 namespace nibble {
 
 class Gram {
  public:
-  explicit Gram(int64_t width) : sum_(width, width) {}
+  Gram(Backend& backend, int64_t width) : backend_(backend), sum_(width, width) {}
 
   // sum += left^T right; left, right fp32 [tokens, width]. left == right computes half of it.
-  // fp32 products within one call, fp64 sums over calls; tiles are independent, so the result does
-  // not depend on the number of threads.
+  // fp32 sums within one call (Backend::Gram, or BLAS), fp64 sums over calls; the result does not
+  // depend on the number of threads.
   void Add(const float* left, const float* right, int64_t tokens);
 
   const Matrix<double>& sum() const { return sum_; }
 
  private:
-  Matrix<double> sum_;  // [width, width]
+  Backend& backend_;
+  Matrix<double> sum_;          // [width, width]
+  std::vector<float> product_;  // of one call
 };
 
 }  // namespace nibble

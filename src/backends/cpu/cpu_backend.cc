@@ -87,6 +87,13 @@ class CpuBackend final : public Backend {
                  accumulate);
   }
 
+  bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
+            float* out) override {
+    if (isa_ < Isa::kAmx) return false;
+    cpu::GramBf16(left, right, tokens, width, out);
+    return true;
+  }
+
   void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
                      const RopeTable& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {

@@ -101,5 +101,35 @@ TEST_F(GemmBf16Test, RowAloneEqualsRowInABatchForAnyThreadCount) {
   EXPECT_EQ(batch, alone);
 }
 
+// Two terms, rounded, keep 2^-16 of each factor and drop a product of 2^-16; 3 K roundings of sums.
+TEST_F(GemmBf16Test, GramKeepsWhatItsTermsPromise) {
+  for (const auto& [tokens, width] : {std::pair{1, 1}, {33, 31}, {70, 300}, {257, 129}}) {
+    SCOPED_TRACE(testing::Message() << tokens << " x " << width);
+    Rng rng(18, static_cast<uint64_t>(width));
+    const std::vector<float> x = RandomFloats(rng, tokens * width);
+    const std::vector<float> z = RandomFloats(rng, tokens * width);
+    for (const float* right : {x.data(), z.data()}) {
+      std::vector<float> out(static_cast<size_t>(width * width), NAN), again = out;
+      SetThreads(2);
+      GramBf16(x.data(), right, tokens, width, out.data());
+      SetThreads(1);
+      GramBf16(x.data(), right, tokens, width, again.data());
+      ASSERT_EQ(out, again);
+      const double relative = 3 * 0x1p-16 + 0x1p-24 * (3 * tokens);
+      for (int64_t i = 0; i < width; ++i) {
+        for (int64_t j = 0; j < width; ++j) {
+          double sum = 0, size = 0;
+          for (int64_t t = 0; t < tokens; ++t) {
+            const double product = double{x[t * width + i]} * right[t * width + j];
+            sum += product;
+            size += std::abs(product);
+          }
+          ASSERT_NEAR(out[i * width + j], sum, relative * size) << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nibble::cpu

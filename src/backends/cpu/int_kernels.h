@@ -82,6 +82,11 @@ struct Bf16Tile {
 };
 void amx_gemm_bf16(const Bf16Tile& tile);
 
+// 32 rows of 16 columns of x (zero beyond `rows` and `columns`) as two bf16 terms, each a B tile
+// [16 pairs of rows][16 columns][2].
+void amx_cut_terms(const float* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* first,
+                   uint16_t* second);
+
 // x[f, j] <- sum over i < order of h[f, i] x[i, j] for kTileOutputs columns j, on AMX. h is exact
 // in bf16 and x goes in as three terms, so the products are those of fp32.
 struct SignProduct {

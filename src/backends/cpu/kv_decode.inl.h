@@ -74,13 +74,17 @@ void TransposeDwords(const std::byte* source, size_t stride, int64_t tokens, int
 // {s, z} of all tokens to scratch.scales and scratch.zeros, [groups][64].
 void DecodeParams(const KvPart& part, int64_t tokens, KvScratch& scratch) {
   const int64_t groups = part.groups();
-  TransposeDwords(part.params, static_cast<size_t>(groups) * 4, tokens, groups, scratch.dwords);
+  const auto* pairs = reinterpret_cast<const uint32_t*>(part.params);  // of one group: in order
+  if (groups > 1) {
+    TransposeDwords(part.params, static_cast<size_t>(groups) * 4, tokens, groups, scratch.dwords);
+    pairs = scratch.dwords;
+  }
   const DF d;
   const hn::Rebind<uint32_t, DF> d32;
   const hn::Rebind<uint16_t, DF> d16;
   const hn::Rebind<hwy::float16_t, DF> half;
   for (int64_t i = 0; i < groups * kPageTokens; i += kLanes) {
-    const auto pair = hn::LoadU(d32, scratch.dwords + i);
+    const auto pair = hn::LoadU(d32, pairs + i);
     const auto scale = hn::TruncateTo(d16, hn::And(pair, hn::Set(d32, 0xFFFF)));
     const auto zero = hn::TruncateTo(d16, hn::ShiftRight<16>(pair));
     hn::StoreU(hn::PromoteTo(d, hn::BitCast(half, scale)), d, scratch.scales + i);

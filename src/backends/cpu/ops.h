@@ -82,4 +82,10 @@ PanelsBf16 PackBf16(const TensorView& weights);
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& weights, const float* bias,
               float* y, int64_t y_stride, bool accumulate);
 
+// --- gram_bf16.cc -------------------------------------------------------------------------------
+
+// out [width, width] = left^T right of fp32 [tokens, width] on AMX: two bf16 terms of each factor,
+// three products. left == right computes half of it.
+void GramBf16(const float* left, const float* right, int64_t tokens, int64_t width, float* out);
+
 }  // namespace nibble::cpu

@@ -150,6 +150,8 @@ class RefBackend final : public Backend {
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
 
+  bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
+
   void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
                      const RopeTable& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {

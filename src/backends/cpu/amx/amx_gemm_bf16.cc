@@ -3,6 +3,7 @@
 // (int_kernels.h, Bf16Tile).
 #include <immintrin.h>
 
+#include "backends/cpu/amx/bf16_terms.h"
 #include "backends/cpu/amx/tile_config.h"
 #include "backends/cpu/int_kernels.h"
 
@@ -78,6 +79,22 @@ void amx_gemm_bf16(const Bf16Tile& t) {
   }
   _tile_release();
   asm volatile("" ::: "memory");
+}
+
+void amx_cut_terms(const float* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* first,
+                   uint16_t* second) {
+  const auto mask = static_cast<__mmask16>(columns >= 16 ? 0xFFFF : (1 << columns) - 1);
+  uint16_t* const terms[] = {first, second};
+  for (int64_t pair = 0; pair < 16; ++pair) {
+    const auto row = [&](int64_t i) __attribute__((always_inline)) {
+      return i < rows ? _mm512_maskz_loadu_ps(mask, x + i * stride) : _mm512_setzero_ps();
+    };
+    __m512 even = row(2 * pair), odd = row(2 * pair + 1);
+    for (uint16_t* term : terms) {
+      const __m512i low = _mm512_srli_epi32(CutTerm(even), 16);
+      _mm512_store_si512(term + pair * 32, _mm512_or_si512(low, CutTerm(odd)));
+    }
+  }
 }
 
 }  // namespace nibble::cpu

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "backends/cpu/amx/bf16_terms.h"
 #include "backends/cpu/amx/tile_config.h"
 #include "backends/cpu/int_kernels.h"
 
@@ -14,14 +15,6 @@ namespace {
 
 constexpr int64_t kTileValues = 16 * 32;
 constexpr int64_t kTerms = 3;  // of 8 bits each: all of a float
-
-// The upper half of x rounded to nearest, as a float; the rest stays in x.
-__m512i Cut(__m512& x) {
-  const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
-  const __m512i term = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xFFFF0000)));
-  x = _mm512_sub_ps(x, _mm512_castsi512_ps(term));
-  return term;
-}
 
 // Row pairs of x to B tiles: terms [kTerms][steps][2 column tiles][16 pairs][16 columns][2].
 void CutTerms(const SignProduct& p, int64_t steps) {
@@ -35,8 +28,8 @@ void CutTerms(const SignProduct& p, int64_t steps) {
       __m512 even = row(2 * pair), odd = row(2 * pair + 1);
       uint16_t* out = p.terms + (pair / 16 * 2 + half) * kTileValues + pair % 16 * 32;
       for (int64_t term = 0; term < kTerms; ++term) {
-        const __m512i low = _mm512_srli_epi32(Cut(even), 16);
-        _mm512_store_si512(out + term * plane, _mm512_or_si512(low, Cut(odd)));
+        const __m512i low = _mm512_srli_epi32(CutTerm(even), 16);
+        _mm512_store_si512(out + term * plane, _mm512_or_si512(low, CutTerm(odd)));
       }
     }
   }
