@@ -222,11 +222,10 @@ int64_t TaskRows(int64_t tokens, const IntPanels& w) {
 }
 
 // Results that no cache holds until they are read need not pass through it.
-bool Streams(const float* y, int64_t y_stride, bool accumulate, const Activations& acts,
-             const IntPanels& w) {
+bool Streams(const Product& p) {
   constexpr int64_t kLarge = 1 << 20;  // floats: two L2s
-  return !accumulate && acts.tokens * w.rows >= kLarge && y_stride % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(y) % 64 == 0;
+  return !p.out.accumulate && p.acts.tokens * p.weights.rows >= kLarge && p.out.stride % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(p.out.y) % 64 == 0;
 }
 
 }  // namespace
@@ -240,7 +239,7 @@ void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& ke
             .weights = weights,
             .kernel = kernel,
             .code_sums = CodeSums(acts, weights),
-            .out = {y, y_stride, accumulate, Streams(y, y_stride, accumulate, acts, weights)},
+            .out = {y, y_stride, accumulate},
             .rows = 0,
             .panels = 0,
             .tiles = kernel.tiles ? Tiles(acts) : nullptr};
@@ -251,6 +250,7 @@ void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& ke
     ParallelFor(static_cast<size_t>(tasks),
                 [&p](size_t i) { GemvTask(p, static_cast<int64_t>(i)); });
   } else {
+    p.out.stream = Streams(p);
     p.rows = TaskRows(acts.tokens, weights);
     const int64_t blocks = (acts.tokens + p.rows - 1) / p.rows, pairs = weights.panels / 2;
     // Few rows: a task is a stream of weights, which should not start anew too often.
