@@ -117,8 +117,8 @@ TEST_P(AttentionParityTest, RotatedPagesHoldTheRotatedKeys) {
 //   scores   (d + 8) ulp of scale * sum |q k|, on either side of the subtraction of the maximum
 //   weights  the same as a relative error (e^x), 8 ulp for the exponential itself and its argument
 //   sums     one chain over the keys, twice (numerator and denominator), with page rescalings
-// On AMX q and the weights are two bf16 terms, 2^8 ulp, and products run over codes and zero points
-// apart: |s (c - b)| + |s (z - b)| is at most 2.2 times the largest entry.
+// On AMX the weights are bf16, 2^15 ulp, and products run over codes and zero points apart: |s (c -
+// b)| + |s (z - b)| is at most 2.2 times the largest entry.
 double AttentionBound(const Sequence& s, const TestCache& cache, int64_t token, int64_t head,
                       int64_t first, bool amx) {
   const int64_t d = s.kv.head_dim, kv_head = head / (s.spec.heads / s.kv.kv_heads);
@@ -135,9 +135,10 @@ double AttentionBound(const Sequence& s, const TestCache& cache, int64_t token, 
     }
     size = std::max(size, (amx ? 2.2 * q_size * k_largest : score) * s.spec.scale);
   }
-  const double terms = amx ? 256 : 0;
-  const double weights = 2 * (static_cast<double>(d + 8) + terms) * size + 8 + 4 * size;
-  return largest * kUlp * 2 * (weights + static_cast<double>(token + 1 - first) + 16 + 2 * terms);
+  const double rounding = amx ? 0x1p15 : 0;
+  const double weights = 2 * static_cast<double>(d + 8) * size + 8 + 4 * size;
+  return largest * kUlp * 2 *
+         (weights + static_cast<double>(token + 1 - first) + 16 + 1.1 * rounding);
 }
 
 TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
@@ -147,6 +148,8 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
     const RopeTable rope = RandomRope(rng_, 201, c.head_dim / 2);
     a.Append(*ref_, rope, cache_a, 0, 201);
     b.Append(*ref_, rope, cache_b, 0, 66);
+    RoundQueries(a.spec, a.q);
+    RoundQueries(b.spec, b.q);
     const int64_t width = a.spec.heads * c.head_dim;
     // One batch: a chunk in the middle, one decoded token, a whole prompt. Each lies in q where its
     // positions are; the second sequence follows the first.

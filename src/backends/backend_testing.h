@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <memory>
+#include <numbers>
 #include <vector>
 
 #include "backends/backend.h"
@@ -21,6 +22,12 @@ inline std::vector<float> RandomVector(Rng& rng, int64_t count, double scale = 1
   std::vector<float> x(static_cast<size_t>(count));
   for (float& v : x) v = static_cast<float>(scale * rng.Normal());
   return x;
+}
+
+// Makes q lose nothing when q * scale * log2(e) is rounded to bf16, as matrix tiles take it.
+inline void RoundQueries(const AttentionSpec& attention, std::vector<float>& q) {
+  const float factor = attention.scale * std::numbers::log2e_v<float>;
+  for (float& v : q) v = F32FromBf16(Bf16FromF32(v * factor)) / factor;
 }
 
 // Rows of normal numbers: shifted ones, one with an outlier, one constant, one zero.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of some rows (token, query head) over one page of a quantized cache on matrix tiles.
-// The codes of K and V are small integers, exact in bf16; queries and probabilities go in as two
-// bf16 terms each, so a product is exact to about 2^-16:
+// The codes of K and V are small integers, exact in bf16; queries and probabilities are rounded to
+// bf16, 2^-9 of each, which is little beside the rounding of 4-bit keys and values:
 //
 //   S[r, t] = s_t (Q[r] . (c_t - b) - (z_t - b) sum Q[r])            b = the middle of the codes
 //   O[r]    = sum_t P[r, t] s_t (c_t - b)  -  sum_t P[r, t] s_t (z_t - b)
@@ -25,7 +25,7 @@ inline constexpr int64_t kPartialStride = kTileAttentionHeadDim + 16;
 
 // Rows of one kv head and what they have gathered so far.
 struct AttentionTiles {
-  alignas(64) uint16_t q[2][kTileAttentionRows * kTileAttentionHeadDim];  // bf16 [rows][head_dim]
+  alignas(64) uint16_t q[kTileAttentionRows * kTileAttentionHeadDim];  // bf16 [rows][head_dim]
   alignas(64) float o[kTileAttentionRows * kTileAttentionHeadDim];  // [rows][head_dim], per 32
                                                                     // columns the even ones first
   alignas(64) float l[kTileAttentionRows * 16];                     // sum of P, per lane

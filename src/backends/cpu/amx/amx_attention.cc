@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Per page and 32 rows: the scores in C tiles (two terms of Q, one of K), the online softmax in
-// vectors, then O += P V 32 columns at a time. A row's sums run in a fixed order whatever rows
+// Per page and 32 rows: the scores in C tiles, the online softmax in vectors, then O += P V 32
+// columns at a time. A row's sums run in a fixed order whatever rows
 // share its tile.
 #include <immintrin.h>
 
@@ -15,11 +15,6 @@ constexpr int64_t kTileHalves = 16 * 32;  // bf16 values of a tile
 constexpr int64_t kBlock = 32;            // rows in flight: two tiles
 constexpr float kMasked = -1e30f;
 constexpr float kSlack = 8;  // a maximum may be exceeded by 2^8 before everything is scaled to it
-
-// P of a block of rows as two bf16 terms.
-struct Weights {
-  alignas(64) uint16_t terms[2][kBlock * kKeys];
-};
 
 // bf16 of (code - 8) for the low four bits of each 16-bit lane.
 __m512i NibbleTable() {
@@ -126,17 +121,15 @@ void Scale(__m512 factor, float* x, int64_t count) {
   }
 }
 
-// 32 values as two bf16 terms: the upper half of the bits, and what is left rounded.
-void StoreTerms(__m512 a, __m512 b, uint16_t* high, uint16_t* low) {
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-  const auto cut = [upper](__m512 x) __attribute__((always_inline)) {
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
-  };
-  const __m512 a0 = cut(a), b0 = cut(b);
-  const __m512bh first = _mm512_cvtne2ps_pbh(b0, a0);
-  const __m512bh second = _mm512_cvtne2ps_pbh(_mm512_sub_ps(b, b0), _mm512_sub_ps(a, a0));
-  _mm512_storeu_si512(high, reinterpret_cast<const __m512i&>(first));
-  _mm512_storeu_si512(low, reinterpret_cast<const __m512i&>(second));
+__m512 RoundToBf16(__m512 x) {
+  const __m256bh rounded = _mm512_cvtneps_pbh(x);
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<const __m256i&>(rounded)), 16));
+}
+
+void StoreBf16(__m512 a, __m512 b, uint16_t* out) {
+  const __m512bh pair = _mm512_cvtne2ps_pbh(b, a);
+  _mm512_storeu_si512(out, reinterpret_cast<const __m512i&>(pair));
 }
 
 // Constants of the page's keys, 16 per vector; zero for keys that do not exist.
@@ -164,11 +157,11 @@ KeyConstants LoadConstants(const AttentionPage& page) {
   return c;
 }
 
-// One row's products with 64 keys to the two terms of P'; m, l, shift and O follow a maximum that
+// One row's products with 64 keys to P' in bf16; m, l, shift and O follow a maximum that
 // is much larger. Following every one would cost a mispredicted branch each (the idea of
 // FlashAttention 4, 2025); P stays below 2^kSlack and the quotient O / l does not change.
 void Softmax(const KeyConstants& keys, const float* products, int64_t first, int64_t last,
-             int64_t row, AttentionTiles& t, uint16_t* high, uint16_t* low) {
+             int64_t row, AttentionTiles& t, uint16_t* p) {
   __m512 x[4];
   const __m512 q_sum = _mm512_set1_ps(t.q_sum[row]);
   __m512 max = _mm512_set1_ps(kMasked);
@@ -202,12 +195,12 @@ void Softmax(const KeyConstants& keys, const float* products, int64_t first, int
   }
   _mm512_store_ps(l, sum);
   _mm512_store_ps(shift, moved);
-  StoreTerms(x[0], x[1], high, low);
-  StoreTerms(x[2], x[3], high + 32, low + 32);
+  StoreBf16(x[0], x[1], p);
+  StoreBf16(x[2], x[3], p + 32);
 }
 
-// products [32 rows][64] = Q K^T; without kLower only the first 16 rows. Tiles: 0..3 = C, 4, 5 = a
-// term of Q, 6, 7 = K. Four products lie between two that add to the same tile: their latency.
+// products [32 rows][64] = Q K^T; without kLower only the first 16 rows. Tiles: 0..3 = C, 4, 5 = Q,
+// 6, 7 = K. Four products lie between two that add to the same tile: their latency.
 template <bool kLower>
 void Scores(const AttentionTiles& t, int64_t row, int64_t tokens, float* products) {
   const int64_t stride = t.head_dim * 2, lower = 16 * t.head_dim;
@@ -220,16 +213,14 @@ void Scores(const AttentionTiles& t, int64_t row, int64_t tokens, float* product
       const uint16_t* k = t.k + (d / 32 * 4 + keys / 16) * kTileHalves;
       _tile_loadd(6, k, 64);
       _tile_loadd(7, k + kTileHalves, 64);
-      for (const auto& term : t.q) {
-        const uint16_t* q = term + row * t.head_dim + d;
-        _tile_loadd(4, q, stride);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (!kLower) continue;
-        _tile_loadd(5, q + lower, stride);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
+      const uint16_t* q = t.q + row * t.head_dim + d;
+      _tile_loadd(4, q, stride);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      if (!kLower) continue;
+      _tile_loadd(5, q + lower, stride);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
     }
     float* out = products + keys;
     _tile_stored(0, out, kKeys * 4);
@@ -240,9 +231,9 @@ void Scores(const AttentionTiles& t, int64_t row, int64_t tokens, float* product
   }
 }
 
-// O += P V for 32 rows, or 16. Tiles: 0..3 = C, 4, 5 = a term of P, 6, 7 = V.
+// O += P V for 32 rows, or 16. p [32][64]. Tiles: 0..3 = C, 4, 5 = P, 6, 7 = V.
 template <bool kLower>
-void Values(AttentionTiles& t, int64_t row, int64_t tokens, const Weights& p) {
+void Values(AttentionTiles& t, int64_t row, int64_t tokens, const uint16_t* p) {
   const int64_t stride = t.head_dim * 4;
   for (int64_t d = 0; d < t.head_dim; d += 32) {
     float* o = t.o + row * t.head_dim + d;
@@ -255,15 +246,13 @@ void Values(AttentionTiles& t, int64_t row, int64_t tokens, const Weights& p) {
       const uint16_t* v = t.v + (keys / 32 * t.head_dim + d) / 16 * kTileHalves;
       _tile_loadd(6, v, 64);
       _tile_loadd(7, v + kTileHalves, 64);
-      for (const auto& term : p.terms) {
-        _tile_loadd(4, term + keys, kKeys * 2);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (!kLower) continue;
-        _tile_loadd(5, term + 16 * kKeys + keys, kKeys * 2);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
+      _tile_loadd(4, p + keys, kKeys * 2);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      if (!kLower) continue;
+      _tile_loadd(5, p + 16 * kKeys + keys, kKeys * 2);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, o, stride);
     _tile_stored(1, o + 16, stride);
@@ -285,10 +274,10 @@ void amx_attention_load(const float* q, float factor, int64_t row, AttentionTile
   const __m512 f = _mm512_set1_ps(factor);
   __m512 sum = _mm512_setzero_ps();
   for (int64_t d = 0; d < t.head_dim; d += 32) {
-    const __m512 a = _mm512_mul_ps(_mm512_loadu_ps(q + d), f);
-    const __m512 b = _mm512_mul_ps(_mm512_loadu_ps(q + d + 16), f);
+    const __m512 a = RoundToBf16(_mm512_mul_ps(_mm512_loadu_ps(q + d), f));
+    const __m512 b = RoundToBf16(_mm512_mul_ps(_mm512_loadu_ps(q + d + 16), f));
     sum = _mm512_add_ps(sum, _mm512_add_ps(a, b));
-    StoreTerms(a, b, t.q[0] + row * t.head_dim + d, t.q[1] + row * t.head_dim + d);
+    StoreBf16(a, b, t.q + row * t.head_dim + d);
   }
   t.q_sum[row] = _mm512_reduce_add_ps(sum);
   t.m[row] = kFirstMaximum;
@@ -310,18 +299,18 @@ void amx_attention_page(const AttentionPage& page, AttentionTiles& t) {
   }
   LoadTileConfig(config);
   alignas(64) float products[kBlock * kKeys];
-  Weights p;
+  alignas(64) uint16_t p[kBlock * kKeys];
   for (int64_t row = 0; row < t.rows; row += kBlock) {
     if (!AnyKey(page, row, t.rows)) continue;
     const int64_t rows = t.rows - row < kBlock ? t.rows - row : kBlock;
     // The compiler does not know that tile loads and stores touch memory.
-    asm volatile("" ::"r"(products), "r"(&p) : "memory");
+    asm volatile("" ::"r"(products), "r"(p) : "memory");
     rows > 16 ? Scores<true>(t, row, page.tokens, products)
               : Scores<false>(t, row, page.tokens, products);
     asm volatile("" ::: "memory");
     for (int64_t r = 0; r < rows; ++r) {
       Softmax(keys, products + r * kKeys, page.first[row + r], page.last[row + r], row + r, t,
-              p.terms[0] + r * kKeys, p.terms[1] + r * kKeys);
+              p + r * kKeys);
     }
     asm volatile("" ::: "memory");
     rows > 16 ? Values<true>(t, row, page.tokens, p) : Values<false>(t, row, page.tokens, p);
