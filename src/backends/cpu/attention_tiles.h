@@ -26,11 +26,11 @@ inline constexpr int64_t kPartialStride = kTileAttentionHeadDim + 16;
 // Rows of one kv head and what they have gathered so far.
 struct AttentionTiles {
   alignas(64) uint16_t q[kTileAttentionRows * kTileAttentionHeadDim];  // bf16 [rows][head_dim]
-  alignas(64) float o[kTileAttentionRows * kTileAttentionHeadDim];  // [rows][head_dim], per 32
+  alignas(64) float o[kTileAttentionRows * kTileAttentionHeadDim];     // [rows][head_dim], per 32
                                                                     // columns the even ones first
-  alignas(64) float l[kTileAttentionRows * 16];                     // sum of P, per lane
-  alignas(64) float shift[kTileAttentionRows * 16];                 // sum of P s (z - b), per lane
-  float m[kTileAttentionRows];                                      // largest score so far
+  alignas(64) float l[kTileAttentionRows * 16];      // sum of P, per lane
+  alignas(64) float shift[kTileAttentionRows * 16];  // sum of P s (z - b), per lane
+  float m[kTileAttentionRows];                       // largest score so far
   float q_sum[kTileAttentionRows];
   int64_t rows, head_dim;
   // Of the page at hand, as bf16 tiles; always finite.
