@@ -30,8 +30,7 @@ void RunPrefill(const BenchArguments& a, const Common& common) {
   Model model(BenchNetwork(a), MakeBackend(common.device, false));
   const std::string name = BenchName(a, model.network());
   std::deque<KvCache> caches;
-  caches.emplace_back(model.kv(), model.config().layers);
-  std::vector<float> logits(static_cast<size_t>(model.config().vocab_size));
+  caches.push_back(model.MakeCache());
   const Timing t = Measure(a.repeats, [&] {
     caches[0].Clear();
     const int64_t last = (a.tokens - 1) % kPrefillTokens;
@@ -39,7 +38,7 @@ void RunPrefill(const BenchArguments& a, const Common& common) {
     const std::vector<int32_t> ids = RandomIds(model.config(), last + 1);
     const Model::Sequence sequence = {ids, &caches[0]};
     const float* x = model.Forward({&sequence, 1});
-    model.Logits(x + last * model.config().hidden_size, 1, logits.data());
+    model.Logits(x + last * model.config().hidden_size, 1);
   });
   PrintRows({{.name = "prefill",
               .shape = fmt::format("{}, {} tokens", name, a.tokens),
@@ -58,16 +57,13 @@ void RunDecode(const BenchArguments& a, const Common& common) {
               context, a.repeats + 1, model.context());
   }
   std::deque<KvCache> caches;
-  for (int64_t i = 0; i < a.batch; ++i) caches.emplace_back(model.kv(), model.config().layers);
+  for (int64_t i = 0; i < a.batch; ++i) caches.push_back(model.MakeCache());
   Fill(model, caches, context);
   const std::vector<int32_t> ids = RandomIds(model.config(), a.batch);
   std::vector<Model::Sequence> sequences;
   for (size_t i = 0; i < caches.size(); ++i) sequences.push_back({{&ids[i], 1}, &caches[i]});
-  std::vector<float> logits(static_cast<size_t>(a.batch * model.config().vocab_size));
   const Timing t = Measure(a.repeats, [&] {
-    for (int64_t i = 0; i < a.tokens; ++i) {
-      model.Logits(model.Forward(sequences), a.batch, logits.data());
-    }
+    for (int64_t i = 0; i < a.tokens; ++i) model.Logits(model.Forward(sequences), a.batch);
   });
   PrintRows({{.name = "decode",
               .shape = fmt::format("{}, {} x {} tokens after {}", name, a.batch, a.tokens, context),

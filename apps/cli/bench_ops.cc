@@ -11,14 +11,12 @@
 namespace nibble::cli {
 namespace {
 
-Buffer<float> RandomFloats(int64_t count) {
+Buffer<float> RandomFloats(Backend& backend, int64_t count) {
   Rng rng(2);
-  Buffer<float> values;
+  std::vector<float> values(static_cast<size_t>(count));
   // Uniform with variance 1: cheap, and no kernel's time depends on the values.
-  for (float* v = values.Grow(count); v < values.data() + count; ++v) {
-    *v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
-  }
-  return values;
+  for (float& v : values) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
+  return ToBackend(backend, values);
 }
 
 std::string_view SourceName(ActsSource::Op op) {
@@ -61,8 +59,8 @@ class OpBench {
   void Linears(const LayerWeights& layer, std::initializer_list<Role> roles, ActsSource::Op op) {
     const int64_t tokens = arguments_.tokens;
     const InputSpec& input = layer[*roles.begin()].input;
-    const Buffer<float> x = RandomFloats(tokens * input.width);
-    const Buffer<float> up = RandomFloats(tokens * input.width);
+    const Buffer<float> x = RandomFloats(*backend_, tokens * input.width);
+    const Buffer<float> up = RandomFloats(*backend_, tokens * input.width);
     const ActsSource source = {.x = x.data(), .op = op, .norm_eps = 1e-5f, .up = up.data()};
     const int64_t floats = op == ActsSource::Op::kSiluMul ? 2 : 1;
     Activations acts;
@@ -74,7 +72,7 @@ class OpBench {
     for (Role role : roles) {
       const PackedWeights& w = layer[role].weights;
       const LinearId id = backend_->Upload(layer[role]);
-      const Buffer<float> y = RandomFloats(tokens * w.rows);
+      const Buffer<float> y = RandomFloats(*backend_, tokens * w.rows);
       const bool residual = role == Role::kO || role == Role::kDown;  // added to x, as in a layer
       const bool integers = w.format.quantized() && input.activation.quantized();
       Add({.name = fmt::format("{} {}", RoleName(role), backend_->KernelName(id, tokens)),
@@ -90,15 +88,16 @@ class OpBench {
   void RopeAndAttention(int64_t tokens) {
     const int64_t q_size = tokens * config_.heads * config_.head_dim;
     const int64_t k_size = tokens * config_.kv_heads * config_.head_dim;
-    Buffer<float> q = RandomFloats(q_size), k = RandomFloats(k_size), v = RandomFloats(k_size), out;
-    out.Grow(q_size);
-    KvCache cache(network_.kv, 1);
+    const Buffer<float> q = RandomFloats(*backend_, q_size), out = RandomFloats(*backend_, q_size);
+    const Buffer<float> k = RandomFloats(*backend_, k_size), v = RandomFloats(*backend_, k_size);
+    KvCache cache(network_.kv, 1, *backend_);
     cache.Reserve(tokens);
-    const RopeTable rope = BuildRope(config_.rope, tokens);
-    const SequenceSlice slice = {.tokens = tokens, .pages = cache.pages(0)};
+    const BackendRope rope(*backend_, BuildRope(config_.rope, tokens));
+    const SequenceSlice slice = {.tokens = tokens, .pages = cache.pages()};
     const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
-      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope, network_.kv, {&slice, 1});
+      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope.view(), network_.kv,
+                              {&slice, 1});
     });
     Add({.name = "attention",
          .shape = fmt::format("{} tokens", tokens),
@@ -122,16 +121,16 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
                       int64_t context, int64_t tokens) {
   const int64_t q_size = context * config.heads * config.head_dim;
   const int64_t k_size = context * config.kv_heads * config.head_dim;
-  Buffer<float> q = RandomFloats(q_size), k = RandomFloats(k_size), v = RandomFloats(k_size), out;
-  out.Grow(q_size);
-  KvCache cache(kv, 1);
+  const Buffer<float> q = RandomFloats(b, q_size), out = RandomFloats(b, q_size);
+  const Buffer<float> k = RandomFloats(b, k_size), v = RandomFloats(b, k_size);
+  const BackendRope rope(b, BuildRope(config.rope, context));
+  KvCache cache(kv, 1, b);
   cache.Reserve(context);
-  const SequenceSlice all = {.tokens = context, .pages = cache.pages(0)};
+  const SequenceSlice all = {.tokens = context, .pages = cache.pages()};
   const AttentionSpec spec = {.heads = config.heads, .scale = 0.1f};
-  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, BuildRope(config.rope, context), kv,
-                  {&all, 1});
+  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, rope.view(), kv, {&all, 1});
   const SequenceSlice slice = {
-      .tokens = tokens, .position = context - tokens, .pages = cache.pages(0)};
+      .tokens = tokens, .position = context - tokens, .pages = cache.pages()};
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
                       static_cast<double>(tokens * (tokens - 1)) / 2;
   return {.name = tokens == 1 ? "decode" : "prefill",

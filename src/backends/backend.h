@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a machine must be able to do. The one virtual class of the project: ref/ (the meaning of
 // every op, scalar), cpu/ (vector and matrix instructions). The forward pass (engine/layer.cc)
-// speaks only these ops. All float tensors are fp32, row-major, contiguous.
+// speaks only these ops. All float tensors are fp32, row-major, contiguous, and lie in the
+// backend's memory; what is called a table, a span or a linear's plane is the program's own.
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations.
@@ -9,10 +10,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "base/aligned.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
 #include "transforms/rope.h"
@@ -59,6 +62,15 @@ class Backend {
   // "cpu, amx" for people.
   virtual std::string Name() const = 0;
 
+  // Memory for tensors, pages and their tables, all zero, at 64-byte boundaries; not outliving the
+  // backend. A CPU's is the program's own, so that these three do next to nothing there.
+  virtual AlignedBytes Allocate(size_t bytes) { return MakeAlignedBytes(bytes); }
+  virtual void Write(const void* source, size_t bytes, void* target) {
+    std::memcpy(target, source, bytes);
+  }
+  // The same values in the program's memory, valid until the next call or the next op.
+  virtual const float* Read(const float* values, int64_t) { return values; }
+
   // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
   // stay mapped until Release, all other planes only during the call.
   virtual LinearId Upload(const PackedLinear& linear) = 0;
@@ -87,13 +99,38 @@ class Backend {
   // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise,
   // then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
   virtual void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                             const RopeTable& rope, const KvSpec& kv,
+                             const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;
 
   // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
   // inside the window). Reads the cache as stored. out [tokens, heads*head_dim].
   virtual void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
                          std::span<const SequenceSlice> batch, float* out) = 0;
+};
+
+// Values in the backend's memory.
+inline Buffer<float> ToBackend(Backend& backend, std::span<const float> values) {
+  Buffer<float> buffer([&backend](size_t bytes) { return backend.Allocate(bytes); });
+  if (!values.empty()) {
+    backend.Write(values.data(), values.size_bytes(),
+                  buffer.Grow(static_cast<int64_t>(values.size())));
+  }
+  return buffer;
+}
+
+// A table of angles there.
+class BackendRope {
+ public:
+  BackendRope(Backend& backend, const RopeTable& table)
+      : positions_(table.cos.rows),
+        angles_(table.cos.cols),
+        cos_(ToBackend(backend, table.cos.data)),
+        sin_(ToBackend(backend, table.sin.data)) {}
+  RopeView view() const { return {cos_.data(), sin_.data(), positions_, angles_}; }
+
+ private:
+  int64_t positions_, angles_;
+  Buffer<float> cos_, sin_;
 };
 
 // The backend for `device` ("cpu"); decoded = the reference arithmetic on codes decoded to fp32.

@@ -5,15 +5,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <utility>
 
 namespace nibble {
 
+// Memory and how it is given back: a GPU's is not freed by std::free.
 struct FreeBytes {
-  void operator()(std::byte* p) const { std::free(p); }
+  void (*free)(void*) = std::free;
+  void operator()(std::byte* p) const { free(p); }
 };
 using AlignedBytes = std::unique_ptr<std::byte[], FreeBytes>;
+using Allocator = std::function<AlignedBytes(size_t bytes)>;
 
 // Not initialized, at a 64-byte boundary (a cache line, an AVX-512 register, an AMX tile row); from
 // 2 MiB on in huge pages where the system grants them: with 4 KiB pages, address translation costs
@@ -27,8 +31,14 @@ template <typename T>
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Buffer&& other) noexcept
-      : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  explicit Buffer(Allocator allocate) : allocate_(std::move(allocate)) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    allocate_ = std::move(other.allocate_);
+    memory_ = std::move(other.memory_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
 
   T* data() const { return reinterpret_cast<T*>(memory_.get()); }
   int64_t size() const { return static_cast<int64_t>(bytes_ / sizeof(T)); }
@@ -36,13 +46,14 @@ class Buffer {
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
     if (bytes > bytes_) {
       memory_.reset();  // first, so that old and new memory never exist together
-      memory_ = AllocateBytes(bytes);
+      memory_ = allocate_ ? allocate_(bytes) : AllocateBytes(bytes);
       bytes_ = bytes;
     }
     return data();
   }
 
  private:
+  Allocator allocate_;  // empty: AllocateBytes
   AlignedBytes memory_;
   size_t bytes_ = 0;
 };

@@ -22,9 +22,8 @@ std::vector<float> AllLogits(Model& model, std::span<const int32_t> ids) {
   KvCache cache = model.MakeCache();
   const Model::Sequence sequence = {ids, &cache};
   const float* x = model.Forward({&sequence, 1});
-  std::vector<float> logits(ids.size() * static_cast<size_t>(model.config().vocab_size), NAN);
-  model.Logits(x, static_cast<int64_t>(ids.size()), logits.data());
-  return logits;
+  const float* logits = model.Logits(x, static_cast<int64_t>(ids.size()));
+  return {logits, logits + ids.size() * static_cast<size_t>(model.config().vocab_size)};
 }
 
 double LargestDifference(std::span<const float> a, std::span<const float> b) {
@@ -148,8 +147,8 @@ TEST_F(TinyModel, ABatchGivesTheBitsOfSingleSequences) {
   KvCache cache_a = model().MakeCache(), cache_b = model().MakeCache();
   const Model::Sequence both[] = {{a, &cache_a}, {b, &cache_b}};
   const float* x = model().Forward(both);
-  std::vector<float> batched(103 * 4096, NAN);
-  model().Logits(x, 103, batched.data());
+  const float* logits = model().Logits(x, 103);
+  const std::vector<float> batched(logits, logits + 103 * 4096);
   std::vector<float> single = AllLogits(model(), a);
   const std::vector<float> logits_b = AllLogits(model(), b);
   single.insert(single.end(), logits_b.begin(), logits_b.end());

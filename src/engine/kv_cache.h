@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paged cache of one sequence: for every layer a table of pages (formats/kv_format.h),
-// allocated as the sequence grows and never moved.
+// The paged cache of one sequence (formats/kv_format.h) in a backend's memory, allocated as the
+// sequence grows and never moved.
 #pragma once
 
 #include <vector>
 
-#include "base/aligned.h"
-#include "formats/kv_format.h"
+#include "backends/backend.h"
 
 namespace nibble {
 
 class KvCache {
  public:
-  KvCache(const KvSpec& spec, int64_t layers);
+  KvCache(const KvSpec& spec, int64_t layers, Backend& backend);
 
   int64_t tokens() const { return tokens_; }
   // Makes room for `count` tokens beyond tokens().
@@ -22,16 +21,17 @@ class KvCache {
   // Forgets everything but keeps the pages.
   void Clear() { tokens_ = 0; }
 
-  std::byte* const* pages(int64_t layer) const {
-    return tables_[static_cast<size_t>(layer)].data();
-  }
+  // The page table, in the backend's memory.
+  std::byte* const* pages() const { return table_.data(); }
   size_t bytes() const;
 
  private:
   const KvSpec spec_;
+  const int64_t layers_;
+  Backend* backend_;
   int64_t tokens_ = 0;
-  std::vector<std::vector<std::byte*>> tables_;  // [layers][pages]
-  std::vector<AlignedBytes> storage_;
+  std::vector<AlignedBytes> storage_;  // [pages], each of all layers
+  Buffer<std::byte*> table_;
 };
 
 }  // namespace nibble

@@ -15,8 +15,8 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
 
 }  // namespace
 
-std::vector<float> NormWeights(const TensorView& view) {
-  return view.data == nullptr ? std::vector<float>() : ToF32(view).data;
+Buffer<float> UploadNorm(Backend& backend, const TensorView& view) {
+  return view.data == nullptr ? Buffer<float>() : ToBackend(backend, ToF32(view).data);
 }
 
 Layer UploadLayer(Backend& backend, const LayerWeights& weights) {
@@ -28,13 +28,17 @@ Layer UploadLayer(Backend& backend, const LayerWeights& weights) {
   layer.o_input = weights[Role::kO].input;
   layer.mlp_input = weights[Role::kGate].input;
   layer.down_input = weights[Role::kDown].input;
-  layer.attention_norm = NormWeights(weights.attention_norm);
-  layer.mlp_norm = NormWeights(weights.mlp_norm);
+  layer.attention_norm = UploadNorm(backend, weights.attention_norm);
+  layer.mlp_norm = UploadNorm(backend, weights.mlp_norm);
   return layer;
 }
 
 void ReleaseLayer(Backend& backend, const Layer& layer) {
   for (LinearId id : layer.ids) backend.Release(id);
+}
+
+Scratch::Scratch(Backend& backend) {
+  for (Buffer<float>* buffer : {&q, &k, &v, &gate, &up, &a}) *buffer = ToBackend(backend, {});
 }
 
 void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
@@ -52,10 +56,10 @@ AttentionSpec Decoder::attention() const {
           .sliding_window = config.sliding_window};
 }
 
-ActsSource Normed(const ModelConfig& config, const std::vector<float>& weight, const float* x) {
+ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x) {
   return {.x = x,
           .op = ActsSource::Op::kRmsNorm,
-          .norm_weight = weight.empty() ? nullptr : weight.data(),
+          .norm_weight = weight.data(),
           .norm_eps = static_cast<float>(config.norm_eps)};
 }
 

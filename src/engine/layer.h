@@ -20,7 +20,7 @@ struct Layer {
   std::array<LinearId, kLayerRoles.size()> ids;
   // Inputs shared by q/k/v and by gate/up, and those of o and down.
   InputSpec qkv_input, o_input, mlp_input, down_input;
-  std::vector<float> attention_norm, mlp_norm;  // [hidden], empty when folded
+  Buffer<float> attention_norm, mlp_norm;  // [hidden], empty when folded
 
   LinearId id(Role role) const { return ids[static_cast<size_t>(role)]; }
 };
@@ -29,10 +29,12 @@ struct Layer {
 Layer UploadLayer(Backend& backend, const LayerWeights& weights);
 void ReleaseLayer(Backend& backend, const Layer& layer);
 // Norm weights as fp32, empty when folded.
-std::vector<float> NormWeights(const TensorView& view);
+Buffer<float> UploadNorm(Backend& backend, const TensorView& view);
 
 // Memory between the stages, grown to the largest batch and then reused.
 struct Scratch {
+  explicit Scratch(Backend& backend);
+
   Buffer<float> q;         // [tokens, heads * head_dim]
   Buffer<float> k, v;      // [tokens, kv_heads * head_dim]
   Buffer<float> gate, up;  // [tokens, intermediate]
@@ -46,14 +48,14 @@ struct Decoder {
   Backend& backend;
   const ModelConfig& config;
   const KvSpec& kv;
-  const RopeTable& rope;
+  RopeView rope;
   Scratch& scratch;
 
   AttentionSpec attention() const;
 };
 
 // What the linears behind a norm read: the norm of x (weight empty: folded).
-ActsSource Normed(const ModelConfig& config, const std::vector<float>& weight, const float* x);
+ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x);
 
 // All tensors fp32 [tokens, width]; `batch` holds this layer's page tables.
 void AttentionCore(const Decoder& d, const Layer& layer, const float* x,

@@ -15,9 +15,12 @@ int64_t Positions(const ModelConfig& config, int64_t max_context) {
 Model::Model(Network network, std::unique_ptr<Backend> backend, int64_t max_context)
     : network_(std::move(network)),
       backend_(std::move(backend)),
-      rope_(BuildRope(network_.config.rope, Positions(network_.config, max_context))),
+      rope_(*backend_, BuildRope(network_.config.rope, Positions(network_.config, max_context))),
       head_(backend_->Upload(network_.head)),
-      final_norm_(NormWeights(network_.final_norm)) {
+      final_norm_(UploadNorm(*backend_, network_.final_norm)),
+      scratch_(*backend_),
+      x_(ToBackend(*backend_, {})),
+      logits_(ToBackend(*backend_, {})) {
   for (const LayerWeights& weights : network_.layers) {
     layers_.push_back(UploadLayer(*backend_, weights));
     // What the backend has reordered need not stay in memory twice.
@@ -32,28 +35,30 @@ float* Model::Forward(std::span<const Sequence> sequences) {
     const int64_t count = static_cast<int64_t>(sequence.ids.size());
     const int64_t position = sequence.cache->tokens();
     NIBBLE_CHECK(position + count <= context(), "{} + {} tokens", position, count);
-    slices_.push_back(
-        {.first_row = static_cast<int64_t>(ids_.size()), .tokens = count, .position = position});
-    ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
     sequence.cache->Reserve(count);
+    slices_.push_back({.first_row = static_cast<int64_t>(ids_.size()),
+                       .tokens = count,
+                       .position = position,
+                       .pages = sequence.cache->pages()});
+    ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
   }
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(network_.embedding, ids_, x_.data());
-  const Decoder decoder = {*backend_, config(), network_.kv, rope_, scratch_};
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    for (size_t s = 0; s < sequences.size(); ++s) {
-      slices_[s].pages = sequences[s].cache->pages(static_cast<int64_t>(i));
-    }
-    ForwardLayer(decoder, layers_[i], slices_, x_.data());
+  const Decoder decoder = {*backend_, config(), network_.kv, rope_.view(), scratch_};
+  for (const Layer& layer : layers_) {
+    ForwardLayer(decoder, layer, slices_, x_.data());
+    for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
   }
   for (const Sequence& s : sequences) s.cache->Advance(static_cast<int64_t>(s.ids.size()));
   return x_.data();
 }
 
-void Model::Logits(const float* x, int64_t rows, float* logits) {
+const float* Model::Logits(const float* x, int64_t rows) {
   const Activations acts =
       backend_->PrepareActs(Normed(config(), final_norm_, x), rows, network_.head.input);
-  backend_->Gemm(acts, head_, logits, config().vocab_size, false);
+  const int64_t count = rows * config().vocab_size;
+  backend_->Gemm(acts, head_, logits_.Grow(count), config().vocab_size, false);
+  return backend_->Read(logits_.data(), count);
 }
 
 std::unique_ptr<Model> LoadModel(const std::string& directory, const std::string& device,

@@ -20,12 +20,12 @@ class Model {
   const ModelConfig& config() const { return network_.config; }
   const Network& network() const { return network_; }
   const KvSpec& kv() const { return network_.kv; }
-  int64_t context() const { return rope_.cos.rows; }
+  int64_t context() const { return rope_.view().positions; }
   Backend& backend() { return *backend_; }
   const std::vector<Layer>& layers() const { return layers_; }
   LinearId head() const { return head_; }
 
-  KvCache MakeCache() const { return {network_.kv, config().layers}; }
+  KvCache MakeCache() const { return {network_.kv, config().layers, *backend_}; }
 
   // Runs new tokens of several sequences through all layers and appends them to their caches.
   // Returns the residual stream before the final norm, [all tokens, hidden], sequence after
@@ -36,18 +36,19 @@ class Model {
   };
   float* Forward(std::span<const Sequence> sequences);
 
-  // logits[row] = head(norm(x[row])), logits [rows, vocab].
-  void Logits(const float* x, int64_t rows, float* logits);
+  // head(norm(x[row])) of `rows` rows, [rows, vocab] in the program's memory; valid until the next
+  // call.
+  const float* Logits(const float* x, int64_t rows);
 
  private:
   Network network_;
   std::unique_ptr<Backend> backend_;
-  RopeTable rope_;
+  BackendRope rope_;
   std::vector<Layer> layers_;
   LinearId head_;
-  std::vector<float> final_norm_;
+  Buffer<float> final_norm_;
   Scratch scratch_;
-  Buffer<float> x_;
+  Buffer<float> x_, logits_;
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;
 };

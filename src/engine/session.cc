@@ -33,8 +33,8 @@ std::span<const float> Session::Append(std::span<const int32_t> ids) {
     last_row = x + (chunk.size() - 1) * static_cast<size_t>(model_.config().hidden_size);
     ids = ids.subspan(chunk.size());
   }
-  logits_.resize(static_cast<size_t>(model_.config().vocab_size));
-  model_.Logits(last_row, 1, logits_.data());
+  const float* logits = model_.Logits(last_row, 1);
+  logits_.assign(logits, logits + model_.config().vocab_size);
   return logits_;
 }
 

@@ -23,10 +23,7 @@ void StopIfInterrupted() {
 
 class WindowRunner {
  public:
-  explicit WindowRunner(Model& model)
-      : model_(model),
-        cache_(model.MakeCache()),
-        logits_(static_cast<size_t>(kLogitRows * model.config().vocab_size)) {}
+  explicit WindowRunner(Model& model) : model_(model), cache_(model.MakeCache()) {}
 
   const float* Hidden(const std::vector<int32_t>& ids) {
     for (int32_t id : ids) {
@@ -41,14 +38,12 @@ class WindowRunner {
   }
 
   const float* Logits(const float* hidden, int64_t first, int64_t rows) {
-    model_.Logits(hidden + first * model_.config().hidden_size, rows, logits_.data());
-    return logits_.data();
+    return model_.Logits(hidden + first * model_.config().hidden_size, rows);
   }
 
  private:
   Model& model_;
   KvCache cache_;
-  std::vector<float> logits_;
 };
 
 size_t Top(std::span<const float> row) {

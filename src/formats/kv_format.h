@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout of the paged KV cache. A page holds kPageTokens tokens of one layer of one sequence:
+// Layout of the paged KV cache. A page holds kPageTokens tokens of one layer of one sequence; the
+// pages of all layers for the same tokens lie behind each other, so one table serves all layers:
 //
 //   page  = [kv_heads] blocks
 //   block = K codes [64][row bytes] | K params [64][groups] {fp16 s, fp16 z} | V codes | V params
@@ -42,7 +43,11 @@ struct SequenceSlice {
   int64_t first_row = 0;              // its first row in the batch's [tokens, ...] tensors
   int64_t tokens = 0;                 // new tokens
   int64_t position = 0;               // position of the first new token = tokens cached before
-  std::byte* const* pages = nullptr;  // page table; covers position + tokens
+  std::byte* const* pages = nullptr;  // table of the pages of layer 0; covers position + tokens
+  int64_t offset = 0;  // bytes from a page of layer 0 to this layer's; the same in a whole batch
+
+  // On a backend whose memory is the program's own.
+  std::byte* page(int64_t at) const { return pages[at / kPageTokens] + offset; }
 };
 
 }  // namespace nibble

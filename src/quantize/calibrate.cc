@@ -40,7 +40,7 @@ std::span<const Role> RolesOf(LinearSet set) {
   NIBBLE_CHECK(false);
 }
 
-Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeTable& rope,
+Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
                const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
                bool quantized)
     : backend_(backend),
@@ -50,7 +50,8 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
       context_(context),
       quantized_(quantized),
       kv_(CalibrationKv(config, plan, quantized)),
-      cache_(kv_, 1),
+      cache_(kv_, 1, backend),
+      scratch_(backend),
       x_(static_cast<int64_t>(ids.size()), config.hidden_size),
       a_(ids.size() *
          static_cast<size_t>(std::max(config.heads * config.head_dim, config.intermediate_size))),
@@ -78,8 +79,8 @@ void Stream::Begin(const StoredLayer& layer, int64_t index) {
   layer_.o_input = Planned(Role::kO);
   layer_.mlp_input = Planned(Role::kGate);
   layer_.down_input = Planned(Role::kDown);
-  layer_.attention_norm = layer.attention_norm;
-  layer_.mlp_norm = layer.mlp_norm;
+  layer_.attention_norm = ToBackend(backend_, layer.attention_norm);
+  layer_.mlp_norm = ToBackend(backend_, layer.mlp_norm);
 }
 
 void Stream::Upload(Role role, const StoredLinear& linear) {
@@ -116,7 +117,7 @@ const float* Stream::Input(LinearSet set, int64_t window) {
     case LinearSet::kO: {
       cache_.Clear();
       cache_.Reserve(context_);
-      const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages(0)};
+      const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
       AttentionCore(d, layer_, x, {&slice, 1}, a);
       return Prepared({.x = a}, layer_.o_input);
     }
@@ -150,7 +151,7 @@ void Stream::Pass(const StoredLayer& layer, int64_t index) {
   for (int64_t w = 0; w < windows(); ++w) {
     cache_.Clear();
     cache_.Reserve(context_);
-    const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages(0)};
+    const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
     ForwardLayer(decoder(), layer_, {&slice, 1}, x_.row(w * context_).data());
   }
   ReleaseLayer(backend_, layer_);

@@ -26,7 +26,7 @@ class Stream {
  public:
   // ids: windows of `context` tokens, one after the other. quantized: activations and cache as
   // planned; otherwise both at 16 bits.
-  Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeTable& rope,
+  Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
          const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
          bool quantized);
 
@@ -55,7 +55,7 @@ class Stream {
   Backend& backend_;
   const ModelConfig& config_;
   const Plan& plan_;
-  const RopeTable& rope_;
+  const RopeView rope_;
   int64_t context_;
   bool quantized_;
   KvSpec kv_;

@@ -14,8 +14,9 @@ std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const M
                             const std::vector<float>& norm, const PackedLinear& head) {
   std::vector<float> logits(static_cast<size_t>(x.rows * config.vocab_size));
   const LinearId id = backend.Upload(head);
+  const Buffer<float> weight = ToBackend(backend, norm);
   const Activations acts =
-      backend.PrepareActs(Normed(config, norm, x.data.data()), x.rows, head.input);
+      backend.PrepareActs(Normed(config, weight, x.data.data()), x.rows, head.input);
   backend.Gemm(acts, id, logits.data(), config.vocab_size, false);
   backend.Release(id);
   return logits;

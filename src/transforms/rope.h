@@ -28,6 +28,17 @@ struct RopeTable {
   Matrix<float> cos, sin;  // [positions, head_dim / 2]
 };
 
+// A table in any memory.
+struct RopeView {
+  RopeView(const float* cos_table, const float* sin_table, int64_t rows, int64_t cols)
+      : cos(cos_table), sin(sin_table), positions(rows), angles(cols) {}
+  RopeView(const RopeTable& table)
+      : RopeView(table.cos.data.data(), table.sin.data.data(), table.cos.rows, table.cos.cols) {}
+
+  const float *cos, *sin;  // [positions, angles]
+  int64_t positions, angles;
+};
+
 // Throws on a type this version does not know and on numbers out of range.
 RopeTable BuildRope(const RopeSpec& spec, int64_t positions);
 

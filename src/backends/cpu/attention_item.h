@@ -63,7 +63,7 @@ struct AttentionItem {
     return std::min((span + 1) * kSpanPages, (end() + kPageTokens - 1) / kPageTokens);
   }
   const std::byte* Block(int64_t page) const {
-    return slice->pages[page] + kv_head * call->kv.block_bytes();
+    return slice->page(page * kPageTokens) + kv_head * call->kv.block_bytes();
   }
   // Page `page` will be read soon, if the span has it. Large blocks the hardware finds by itself.
   void Prefetch(int64_t page, int64_t span) const {

@@ -95,7 +95,7 @@ class CpuBackend final : public Backend {
   }
 
   void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                     const RopeTable& rope, const KvSpec& kv,
+                     const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
     cpu::RopeAndAppend(q, k, v, attention, rope, kv, batch);
   }

@@ -38,7 +38,7 @@ Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpe
 // --- rope_append.cc -----------------------------------------------------------------------------
 
 void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                   const RopeTable& rope, const KvSpec& kv, std::span<const SequenceSlice> batch);
+                   const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch);
 
 // --- attention.cc -------------------------------------------------------------------------------
 

@@ -377,7 +377,7 @@ void ScalarRopeAndAppend(const CacheCase& c, const RopeTable& rope, std::vector<
       }
       const int64_t slot = position % kPageTokens;
       for (int64_t h = 0; h < kv.kv_heads; ++h) {
-        std::byte* block = slice.pages[position / kPageTokens] + h * kv.block_bytes();
+        std::byte* block = slice.page(position) + h * kv.block_bytes();
         ScalarStore(k_row + h * d, d, kv.k, block + slot * kv.row_bytes(kv.k),
                     block + kv.k_params() + slot * 2 * kv.params_per_row(kv.k));
         ScalarStore(v.data() + (row * kv.kv_heads + h) * d, d, kv.v,

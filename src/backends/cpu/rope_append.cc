@@ -63,14 +63,14 @@ void StoreCacheRow(const float* x, int64_t head_dim, const FormatSpec& format, s
   }
 }
 
-void RopeAndAppendToken(float* q, float* k, const float* v, int64_t heads, const RopeTable& rope,
+void RopeAndAppendToken(float* q, float* k, const float* v, int64_t heads, const RopeView& rope,
                         const TransformPlan* rotation, const KvSpec& kv, std::byte* page,
                         int64_t position) {
   const int64_t d = kv.head_dim, slot = position % kPageTokens;
-  const float* cos = rope.cos.row(position).data();
-  const float* sin = rope.sin.row(position).data();
-  RotatePairs(q, heads, d, cos, sin, rope.cos.cols);
-  RotatePairs(k, kv.kv_heads, d, cos, sin, rope.cos.cols);
+  const float* cos = rope.cos + position * rope.angles;
+  const float* sin = rope.sin + position * rope.angles;
+  RotatePairs(q, heads, d, cos, sin, rope.angles);
+  RotatePairs(k, kv.kv_heads, d, cos, sin, rope.angles);
   if (rotation != nullptr) {
     TransformGroup(*rotation, q, heads);
     TransformGroup(*rotation, k, kv.kv_heads);
@@ -96,18 +96,17 @@ HWY_EXPORT(RopeAndAppendToken);
 }  // namespace
 
 void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                   const RopeTable& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
+                   const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
   const TransformPlan* rotation = kv.rotation.identity() ? nullptr : &PlanFor(kv.rotation);
   NIBBLE_CHECK(rotation == nullptr || kv.rotation.width() == kv.head_dim, "rotation of {} on {}",
                kv.rotation.width(), kv.head_dim);
-  NIBBLE_CHECK(2 * rope.cos.cols <= kv.head_dim, "{} angles, heads of {}", rope.cos.cols,
-               kv.head_dim);
+  NIBBLE_CHECK(2 * rope.angles <= kv.head_dim, "{} angles, heads of {}", rope.angles, kv.head_dim);
   const int64_t q_width = attention.heads * kv.head_dim, k_width = kv.kv_heads * kv.head_dim;
   const int64_t rotation_cost = rotation == nullptr ? 0 : rotation->row_cost;
   const int64_t cost = (attention.heads + kv.kv_heads) * rotation_cost + 2 * q_width + 10 * k_width;
   int64_t tokens = 0;
   for (const SequenceSlice& slice : batch) {
-    NIBBLE_CHECK(slice.position + slice.tokens <= rope.cos.rows, "{} positions", rope.cos.rows);
+    NIBBLE_CHECK(slice.position + slice.tokens <= rope.positions, "{} positions", rope.positions);
     tokens += slice.tokens;
   }
   ParallelRows(tokens, cost, 1, [&](int64_t begin, int64_t end) {
@@ -116,7 +115,7 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
         const int64_t row = slice.first_row + t, position = slice.position + t;
         HWY_DYNAMIC_DISPATCH(RopeAndAppendToken)
         (q + row * q_width, k + row * k_width, v + row * k_width, attention.heads, rope, rotation,
-         kv, slice.pages[position / kPageTokens], position);
+         kv, slice.page(position), position);
       }
       begin -= slice.tokens;  // now counted from the next sequence's first token
       end -= slice.tokens;

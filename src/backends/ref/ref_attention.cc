@@ -36,7 +36,7 @@ struct CacheRow {
 
 CacheRow RowOf(const KvSpec& kv, const Part& part, const SequenceSlice& slice, int64_t head,
                int64_t position) {
-  std::byte* block = slice.pages[position / kPageTokens] + head * kv.block_bytes();
+  std::byte* block = slice.page(position) + head * kv.block_bytes();
   const int64_t token = position % kPageTokens;
   return {reinterpret_cast<uint8_t*>(block + part.codes + token * part.row_bytes),
           reinterpret_cast<uint16_t*>(block + part.params) + token * part.row_params};
@@ -67,10 +67,11 @@ Matrix<float> Load(const KvSpec& kv, const Part& part, const SequenceSlice& slic
 }
 
 // Dimension i turns with i + half by the angle of `position`; the rest of the head stays.
-void Rotate(const RopeTable& rope, int64_t position, const TransformSpec& rotation,
+void Rotate(const RopeView& rope, int64_t position, const TransformSpec& rotation,
             std::span<float> x) {
-  const std::span<const float> cos = rope.cos.row(position), sin = rope.sin.row(position);
-  const size_t half = cos.size();
+  const auto half = static_cast<size_t>(rope.angles);
+  const float* cos = rope.cos + position * rope.angles;
+  const float* sin = rope.sin + position * rope.angles;
   for (size_t i = 0; i < half; ++i) {
     const float a = x[i], b = x[i + half];
     x[i] = a * cos[i] - b * sin[i];
@@ -136,7 +137,7 @@ void AttendBlock(const float* q, const Matrix<float>& keys, const Matrix<float>&
 }  // namespace
 
 void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                   const RopeTable& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
+                   const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
   const int64_t d = kv.head_dim;
   const size_t width = static_cast<size_t>(d);
   const Part key_part = KeyPart(kv), value_part = ValuePart(kv);

@@ -7,7 +7,7 @@
 namespace nibble::ref {
 
 void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                   const RopeTable& rope, const KvSpec& kv, std::span<const SequenceSlice> batch);
+                   const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch);
 
 // blas: blocks of queries through fp32 BLAS; otherwise one query at a time with sums in fp64.
 void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,

@@ -153,7 +153,7 @@ class RefBackend final : public Backend {
   bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
 
   void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                     const RopeTable& rope, const KvSpec& kv,
+                     const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
     ref::RopeAndAppend(q, k, v, attention, rope, kv, batch);
   }
