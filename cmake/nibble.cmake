@@ -5,14 +5,16 @@
 add_library(nibble_flags INTERFACE)
 # -ffp-contract=off: the fp32 epilogues are one fixed expression on every instruction set
 # (docs/numerics.md); kernels that want a fused multiply-add write it out.
-target_compile_options(nibble_flags INTERFACE -Wall -Wextra -Wshadow
+set(NIBBLE_FLAGS -Wall -Wextra -Wshadow
   -Wno-missing-field-initializers  # designated initializers leave the rest at their defaults
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # false alarms on string concatenation in GCC 12
   -ffp-contract=off
-  -fstack-protector-strong $<$<CONFIG:Release>:-D_GLIBCXX_ASSERTIONS>)
-if(NIBBLE_WERROR)
-  target_compile_options(nibble_flags INTERFACE -Werror)
-endif()
+  -fstack-protector-strong $<$<CONFIG:Release>:-D_GLIBCXX_ASSERTIONS>
+  $<$<BOOL:${NIBBLE_WERROR}>:-Werror>)
+target_compile_options(nibble_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:${NIBBLE_FLAGS}>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${NIBBLE_WERROR}>>:-Werror=all-warnings>)
 
 # nibble_library(base SOURCES a.cc b.cc DEPS nibble_x fmt::fmt)
 function(nibble_library name)

@@ -18,7 +18,7 @@ def tracked(*patterns):
 
 def check_sizes():
     errors = []
-    for path in tracked("*.cc", "*.h", "*.py"):
+    for path in tracked("*.cc", "*.h", "*.cu", "*.cuh", "*.py"):
         lines = len(path.read_text().splitlines())
         limit = MAX_TEST_LINES if "test" in path.name else MAX_LINES
         if lines > limit:

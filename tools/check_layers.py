@@ -48,7 +48,7 @@ def main():
     for top in ("src", "apps"):
         base = ROOT / top if top == "src" else ROOT
         for path in sorted((ROOT / top).rglob("*")):
-            if path.suffix not in (".h", ".cc"):
+            if path.suffix not in (".h", ".cc", ".cu", ".cuh"):
                 continue
             name = str(path.relative_to(base))
             layer = layer_of(name, layers)

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/gemm.h"
+
+#include "base/error.h"
+
+namespace nibble::cuda {
+
+void CheckArguments(const GemmArguments& g) {
+  NIBBLE_CHECK(g.tokens > 0 && g.rows > 0 && g.cols > 0, "{} tokens, {} x {}", g.tokens, g.rows,
+               g.cols);
+  NIBBLE_CHECK(g.stride % 128 == 0 && g.stride >= g.cols, "stride {}, {} columns", g.stride,
+               g.cols);
+  NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
+  NIBBLE_CHECK(g.w_bits == 4 || g.w_bits == 8, "{} bits", g.w_bits);
+  NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
+  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr);
+  NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
+}
+
+}  // namespace nibble::cuda

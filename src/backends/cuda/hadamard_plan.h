@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// An online Hadamard transform as the kernels run it (made by device_hadamard.h).
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+inline constexpr int kMaxDenseFactors = 4;
+inline constexpr int kMaxDenseOrder = 176;
+
+struct DenseFactor {
+  int order = 1, after = 1;  // x viewed as [.., order, after]
+  int k_steps = 0;           // of 16 inputs: the order padded to 1, 2, 3, 4, 7 or 11 of them
+  // Signs of the +-1 matrix as operand A of mma.m16n8k16: [16 rows][word][lane]. Of rows 16 tile..
+  // and inputs 16 step.., lane 4 g + q holds four registers of two entries: register j has row
+  // g + 8 (j % 2), inputs 2 q + 8 (j / 2) and the next. Four steps share a word; the entries of
+  // register j of a step are its bits 15 - p and 31 - p, p = 4 (step % 4) + j; 1 = negative.
+  const uint32_t* signs = nullptr;
+};
+
+// A row is [outer, dense orders.., segment].
+struct HadamardPlan {
+  int dense_factors = 0;
+  DenseFactor dense[kMaxDenseFactors] = {};  // slowest first
+  int sylvester = 1;                         // order, a power of 2
+  int inner = 1;
+  int segment = 1;  // sylvester * inner
+  float scale = 1;  // 1 / sqrt(order)
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel launches, and what they must know of the device.
+#pragma once
+
+#include "backends/cuda/cuda_error.h"
+
+namespace nibble::cuda {
+
+struct Device {
+  int multiprocessors, major;                     // compute capability
+  int shared_bytes, multiprocessor_shared_bytes;  // of a block at most; of all its blocks
+
+  // The calling thread's. Throws nibble::Error if there is none.
+  static Device Current() {
+    int device = 0;
+    CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+    const auto get = [&](cudaDeviceAttr attribute) {
+      int value = 0;
+      CheckCuda(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+      return value;
+    };
+    return {.multiprocessors = get(cudaDevAttrMultiProcessorCount),
+            .major = get(cudaDevAttrComputeCapabilityMajor),
+            .shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+            .multiprocessor_shared_bytes = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
+  }
+};
+
+struct LaunchShape {
+  dim3 grid, block;
+  size_t shared_bytes = 0;  // dynamic
+  unsigned cluster = 1;     // blocks, along x; 1 before sm_90
+};
+
+// A kernel may have 48 KiB of shared memory, its own included, without being asked about it.
+template <typename... Arguments>
+void AllowShared(void (*kernel)(Arguments...), size_t bytes) {
+  constexpr size_t kSurelyAllowed = 32 * 1024;
+  if (bytes <= kSurelyAllowed) return;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(bytes)),
+            "cudaFuncSetAttribute");
+}
+
+// Lets the kernel overlap the end of the one in front (sm_90; elsewhere it is a plain launch): it
+// must call WaitForPreviousGrid (ptx.h) before it touches what other kernels write. Throws
+// nibble::Error if the launch is refused.
+template <typename... Arguments>
+void LaunchDependent(void (*kernel)(Arguments...), const LaunchShape& shape, cudaStream_t stream,
+                     const Arguments&... arguments) {
+  static const bool dependent = Device::Current().major >= 9;
+  AllowShared(kernel, shape.shared_bytes);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = !dependent ? 0 : shape.cluster > 1 ? 2 : 1;
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, arguments...), "kernel launch");
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// PTX instructions that CUDA C++ has no name for, one function each, so that a kernel reads as an
+// algorithm. In fragments of matrices, lane = 4 g + t.
+//
+// What sm_90 added becomes the case of a cluster of one block and of an ordinary launch on older
+// chips; kernels need no #if. What only kernels for sm_90a use is in ptx_sm90.h.
+#pragma once
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+// An address in shared memory; a generic pointer into it becomes one by itself.
+class SharedAddress {
+ public:
+  __device__ __forceinline__ SharedAddress(const void* p)  // NOLINT(google-explicit-constructor)
+      : address_(static_cast<uint32_t>(__cvta_generic_to_shared(p))) {}
+  __device__ __forceinline__ SharedAddress(uint32_t address)  // NOLINT(google-explicit-constructor)
+      : address_(address) {}
+  __device__ __forceinline__ operator uint32_t() const { return address_; }  // NOLINT
+
+ private:
+  uint32_t address_;
+};
+
+// ---- Memory ----
+
+__device__ __forceinline__ uint4 LoadShared16(SharedAddress shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(uint32_t{shared})
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void StoreShared16(SharedAddress shared, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(uint32_t{shared}), "r"(v.x),
+               "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// Global to shared memory without registers, past L1. A group of copies is there after
+// CopyAsyncWait; for other threads, after a barrier behind it.
+__device__ __forceinline__ void CopyAsync16(SharedAddress shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(uint32_t{shared}), "l"(global)
+               : "memory");
+}
+// 4, 8 or whole 16 bytes.
+template <int kBytes>
+__device__ __forceinline__ void CopyAsync(SharedAddress shared, const void* global) {
+  if constexpr (kBytes >= 16) {
+    for (int i = 0; i < kBytes; i += 16) {
+      CopyAsync16(uint32_t{shared} + i, static_cast<const char*>(global) + i);
+    }
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(uint32_t{shared}), "l"(global),
+                 "n"(kBytes)
+                 : "memory");
+  }
+}
+// Closes a group: all copies that this thread has started since the last one.
+__device__ __forceinline__ void CopyAsyncCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Returns when all but the last `kGroups` groups of this thread are in shared memory.
+template <int kGroups>
+__device__ __forceinline__ void CopyAsyncWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
+// Asks for `bytes` (a multiple of 16) at p, 16-byte aligned, to be brought into L2.
+__device__ __forceinline__ void PrefetchL2(const void* p, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
+
+// Adds and returns the old value. Writes of the block before a barrier in front of this are seen by
+// those who add later, after a barrier behind it.
+__device__ __forceinline__ uint32_t AddReleaseAcquire(uint32_t* counter, uint32_t value) {
+  uint32_t old;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return old;
+}
+
+// ---- 8 x 8 matrices of 16-bit elements (or 8 x 16 of bytes). Lanes 8 m to 8 m + 7 give the
+// addresses of the rows of matrix m, 16 bytes each. ----
+
+// A lane gets elements (g, 2 t) and (g, 2 t + 1) of each: bytes 4 t to 4 t + 3 of row g.
+__device__ __forceinline__ void LoadMatrices(SharedAddress row, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(uint32_t{row})
+               : "memory");
+}
+// Transposed: a lane gets elements (2 t, g) and (2 t + 1, g).
+__device__ __forceinline__ void LoadTransposed(SharedAddress row, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(uint32_t{row})
+               : "memory");
+}
+// A matrix in registers.
+__device__ __forceinline__ uint32_t Transpose(uint32_t matrix) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
+// ---- Products of a warp ----
+
+// d[16, 8] += a[16, 16] b[16, 8] of 16-bit floats, fp32 sums.
+//   a  {(g, 2t), (g, 2t+1)}, {(g+8, ..)}, {(g, 2t+8), (g, 2t+9)}, {(g+8, ..)}
+//   b  {(2t, g), (2t+1, g)}, {(2t+8, g), (2t+9, g)}
+//   d  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
+// And d[16, 8] += a[16, 32] b[32, 8] of bytes, exact: four bytes in place of two halves, 4t .. 4t+3
+// of 16 at a time.
+#define NIBBLE_MMA(name, instruction, Sum, constraint)                                           \
+  __device__ __forceinline__ void name(Sum(&d)[4], const uint32_t(&a)[4], uint32_t b0,           \
+                                       uint32_t b1) {                                            \
+    asm("mma.sync.aligned." instruction                                                          \
+        " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                       \
+        : "+" constraint(d[0]), "+" constraint(d[1]), "+" constraint(d[2]), "+" constraint(d[3]) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                         \
+  }
+NIBBLE_MMA(MmaF16, "m16n8k16.row.col.f32.f16.f16.f32", float, "f")
+NIBBLE_MMA(MmaBf16, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "f")
+NIBBLE_MMA(MmaS8, "m16n8k32.row.col.s32.s8.s8.s32", int32_t, "r")
+NIBBLE_MMA(MmaU8S8, "m16n8k32.row.col.s32.u8.s8.s32", int32_t, "r")
+NIBBLE_MMA(MmaU8, "m16n8k32.row.col.s32.u8.u8.s32", int32_t, "r")
+#undef NIBBLE_MMA
+
+// ---- Arithmetic ----
+
+// a & b | c in one instruction (with two constants the compiler takes two).
+__device__ __forceinline__ uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+// Approximations to about 2^-22, relative (of the logarithm absolute).
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// ---- Dependent launches: a kernel of LaunchDependent (launch.h) may start before the one in front
+// of it has ended ----
+
+// Returns when every kernel in front has ended and its writes are visible.
+__device__ __forceinline__ void WaitForPreviousGrid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The kernel behind may start, where there is room, once all blocks of this one have called this or
+// ended.
+__device__ __forceinline__ void AllowNextGrid() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- Barriers in shared memory: a phase ends when `count` arrivals and all expected bytes are in;
+// the next one follows, of the other parity. Nothing before sm_90. ----
+
+__device__ __forceinline__ void BarrierInit(SharedAddress barrier, int count) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(uint32_t{barrier}), "r"(count)
+               : "memory");
+#endif
+}
+// Makes initialized barriers visible to the cluster and to bulk copies.
+__device__ __forceinline__ void BarrierInitFence() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+// One arrival; the phase also waits for `bytes` that are copied or sent to this block.
+__device__ __forceinline__ void BarrierArriveExpect(SharedAddress barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(uint32_t{barrier}),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+// Returns once the phase of this parity has ended (the phase before the first has parity 1) and
+// what peers of the cluster have sent is visible.
+__device__ __forceinline__ void BarrierWaitForPeers(SharedAddress barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "wait:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra wait;\n"
+      "}" ::"r"(uint32_t{barrier}),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
+// ---- Clusters ----
+
+// A barrier of all threads of the cluster in two halves. It orders the initialization of barriers
+// and nothing else.
+__device__ __forceinline__ void ClusterArrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void ClusterWait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The address of block `rank`'s copy of a shared variable of this block.
+__device__ __forceinline__ uint32_t PeerAddress(SharedAddress shared, int rank) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t peer;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(uint32_t{shared}), "r"(rank));
+  return peer;
+#else
+  return shared;
+#endif
+}
+// Copies `bytes` (a multiple of 16) from this block's shared memory to a peer's; counts there.
+__device__ __forceinline__ void CopyBulkToPeer(uint32_t peer, SharedAddress shared, uint32_t bytes,
+                                               uint32_t peer_barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(peer),
+      "r"(uint32_t{shared}), "r"(bytes), "r"(peer_barrier)
+      : "memory");
+#endif
+}
+// Sends 8 bytes to a peer's shared memory and counts them there.
+__device__ __forceinline__ void SendPeer(uint32_t peer, int2 v, uint32_t peer_barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.s32 [%0], {%1, %2}, [%3];" ::"r"(
+          peer),
+      "r"(v.x), "r"(v.y), "r"(peer_barrier)
+      : "memory");
+#endif
+}
+// Makes this thread's writes to shared memory visible to bulk copies, once a barrier has followed.
+__device__ __forceinline__ void FenceForBulkCopies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One warp takes one head of one token at a time: q, k or v. The next few are on their way to
+// shared memory meanwhile.
+#include "backends/cuda/kv_append.cuh"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kAhead = 4;            // heads of a warp in shared memory
+constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token among several blocks
+
+template <int kElements, typename Real>
+struct WarpMemory {
+  alignas(16) Real heads[kAhead][32 * kElements];  // as they come
+  AppendMemory<kElements> append;
+};
+
+// The sequence that owns a row of the batch, found by a whole warp; false if none does.
+__device__ __forceinline__ bool FindSequence(const RopeAppendArguments& a, int row,
+                                             SequenceOnDevice& sequence) {
+  for (int first = 0; first < a.sequences; first += 32) {
+    bool mine = false;
+    if (first + Lane() < a.sequences) {
+      const SequenceOnDevice& s = a.batch[first + Lane()];
+      mine = row >= s.first_row && row < s.first_row + s.tokens;
+    }
+    const uint32_t found = __ballot_sync(~0u, mine);
+    if (found == 0) continue;
+    sequence = a.batch[first + __ffs(found) - 1];
+    return true;
+  }
+  return false;
+}
+
+// Head `h` of all heads of a token: those of q, then k, then v.
+template <typename Real>
+__device__ __forceinline__ Real* HeadOf(const RopeAppendArguments& a, int64_t token, int h) {
+  const auto at = [](const void* p, int64_t element) {
+    return const_cast<Real*>(static_cast<const Real*>(p)) + element;
+  };
+  if (h < a.heads) return at(a.q, token * a.q_stride + h * a.kv.head_dim);
+  h -= a.heads;
+  if (h < a.kv.kv_heads) return at(a.k, token * a.k_stride + h * a.kv.head_dim);
+  return at(a.v, token * a.v_stride + (h - a.kv.kv_heads) * a.kv.head_dim);
+}
+
+template <int kElements, typename Real>
+__global__ void __launch_bounds__(32 * kWarps)
+    RopeAppendKernel(const __grid_constant__ RopeAppendArguments a) {
+  __shared__ WarpMemory<kElements, Real> memories[kWarps];
+  auto& memory = memories[threadIdx.x / 32];
+  const int head_dim = a.kv.head_dim, kv_heads = a.kv.kv_heads, first = Lane() * kElements;
+  const int64_t token = blockIdx.x;
+  SequenceOnDevice sequence;
+  if (!FindSequence(a, blockIdx.x, sequence)) return;
+  const int position = static_cast<int>(sequence.position + token - sequence.first_row);
+  const int slot = position % kPageKeys;
+  std::byte* page = sequence.pages[position / kPageKeys];
+  Angles<kElements> turn;
+  turn.Load(a, position);
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int heads = a.heads + 2 * kv_heads, step = gridDim.y * kWarps;
+  int h = blockIdx.y * kWarps + threadIdx.x / 32, coming = h;
+  const auto fetch = [&](int place) {
+    if (coming < heads && first < head_dim) {
+      CopyAsync<kElements * sizeof(Real)>(&memory.heads[place][first],
+                                          HeadOf<Real>(a, token, coming) + first);
+    }
+    CopyAsyncCommit();
+    coming += step;
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead - 1; ++i) fetch(i);
+  for (int place = 0; h < heads; h += step, place = (place + 1) % kAhead) {
+    fetch((place + kAhead - 1) % kAhead);
+    CopyAsyncWait<kAhead - 1>();
+    __syncwarp();
+    const bool is_q = h < a.heads, is_k = !is_q && h < a.heads + kv_heads;
+    float x[kElements] = {};
+    if (first < head_dim) Load(&memory.heads[place][first], x);
+    if (is_q || is_k) {
+      Turn(memory.heads[place], a.angles, turn, x);
+      Rotate(a.rotation, head_dim, memory.append.row, x);
+    }
+    if (is_q) {
+      if (first < head_dim) Store(x, HeadOf<Real>(a, token, h) + first);
+    } else {
+      const int kv_head = h - a.heads - (is_k ? 0 : kv_heads);
+      Append(is_k ? a.kv.k : a.kv.v, head_dim, page + int64_t{kv_head} * a.kv.block_bytes, slot,
+             memory.append, x);
+    }
+    __syncwarp();
+  }
+}
+
+template <int kElements>
+void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
+  const int heads = a.heads + 2 * a.kv.kv_heads;
+  const int shares = std::clamp(kTargetBlocks / a.rows, 1, (heads + kWarps - 1) / kWarps);
+  const LaunchShape shape = {.grid = dim3(a.rows, shares), .block = 32 * kWarps};
+  WithReal(a.type, [&]<typename Real>(Real) {
+    LaunchDependent(RopeAppendKernel<kElements, Real>, shape, stream, a);
+  });
+}
+
+}  // namespace
+
+void RopeAppend(const RopeAppendArguments& a, cudaStream_t stream) {
+  if (a.rows == 0) return;
+  if (a.kv.head_dim <= 64) return LaunchFor<2>(a, stream);
+  if (a.kv.head_dim <= 128) return LaunchFor<4>(a, stream);
+  LaunchFor<8>(a, stream);
+}
+
+}  // namespace nibble::cuda
