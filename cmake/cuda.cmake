@@ -13,7 +13,7 @@ if(NIBBLE_CUDA)
   find_package(CUDAToolkit 12.4)  # also looks into /usr/local/cuda
   if(CUDAToolkit_FOUND)
     if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-      set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "")
+      set(ENV{CUDACXX} ${CUDAToolkit_NVCC_EXECUTABLE})
     endif()
     set(CMAKE_CUDA_ARCHITECTURES ${NIBBLE_CUDA_ARCHITECTURES})
     include(CheckLanguage)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two kernels for either product, with the same order of operations for an output:
 //
-//   StreamKernel   up to 8 tokens: a warp per token, a lane per output. The rows of w pass through
+//   StreamKernel   few tokens: a warp per token, a lane per output. The rows of w pass through
 //                  a ring in shared memory, so that a lane may walk along its row by itself.
 //   TileKernel     any number: 64 outputs x 64 tokens, 4 x 4 of them a thread
+#include <algorithm>
+
 #include "backends/cuda/gemm_plain.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/plain_products.cuh"
@@ -22,11 +24,12 @@ __device__ void Store(const Arguments& g, int64_t t, int64_t n, float value) {
 
 // ---- Few tokens ----
 
-constexpr int kMaxStreamTokens = 8;
-constexpr int kUnits = 16;  // of a row in a stage: 256 bytes
+constexpr int kMaxStreamTokens = 32;  // beyond, tiles are faster
+constexpr int kBlockTokens = 8;       // at most
+constexpr int kUnits = 16;            // of a row in a stage: 256 bytes
 constexpr int kStages = 6;
 
-// A stage is w [32][kUnits + 1] units (no bank conflicts), then x [tokens][kUnits] units.
+// A stage is w [32][kUnits + 1] units (no bank conflicts), then x [warps][kUnits] units.
 template <typename P>
 struct Ring {
   static constexpr int kWBytes = 32 * (kUnits + 1) * 16;
@@ -36,17 +39,15 @@ struct Ring {
   std::byte* memory;
   int units;  // of a row
 
-  static __host__ __device__ int StageBytes(int64_t tokens) {
-    return kWBytes + static_cast<int>(tokens) * kXBytes;
-  }
+  static __host__ __device__ int StageBytes(int warps) { return kWBytes + warps * kXBytes; }
   __device__ std::byte* At(int stage) const {
-    return memory + stage % kStages * StageBytes(product.g.tokens);
+    return memory + stage % kStages * StageBytes(blockDim.x / 32);
   }
   __device__ const uint4* W(int stage, int row) const {
     return reinterpret_cast<const uint4*>(At(stage)) + row * (kUnits + 1);
   }
-  __device__ const uint4* X(int stage, int token) const {
-    return reinterpret_cast<const uint4*>(At(stage) + kWBytes + token * kXBytes);
+  __device__ const uint4* X(int stage, int warp) const {
+    return reinterpret_cast<const uint4*>(At(stage) + kWBytes + warp * kXBytes);
   }
   __device__ int UnitsOf(int stage) const { return min(kUnits, units - stage * kUnits); }
 
@@ -57,11 +58,12 @@ struct Ring {
     if (unit < count) {
       const int64_t at = stage * kUnits + unit;
       for (int row = first; row < 32; row += step) {
-        const int64_t n = min(int64_t{blockIdx.x} * 32 + row, product.g.rows - 1);
+        const int64_t n = min(int64_t{blockIdx.y} * 32 + row, product.g.rows - 1);
         CopyAsync16(W(stage, row) + unit, product.w_row(n) + at * 16);
       }
-      for (int t = first; t < product.g.tokens; t += step) {
-        CopyAsync<P::kUnitBytes>(X(stage, t) + unit * (P::kUnitBytes / 16),
+      for (int warp = first; warp < blockDim.x / 32; warp += step) {
+        const int64_t t = min(int64_t{blockIdx.x} * kBlockTokens + warp, product.g.tokens - 1);
+        CopyAsync<P::kUnitBytes>(X(stage, warp) + unit * (P::kUnitBytes / 16),
                                  product.x_row(t) + at * P::kUnitBytes);
       }
     }
@@ -69,8 +71,9 @@ struct Ring {
   }
 };
 
+// The grid is (blocks of tokens, of outputs): blocks that share weights run side by side.
 template <typename P>
-__global__ void __launch_bounds__(32 * kMaxStreamTokens)
+__global__ void __launch_bounds__(32 * kBlockTokens)
     StreamKernel(const __grid_constant__ typename P::Arguments g) {
   extern __shared__ __align__(16) std::byte memory[];
   WaitForPreviousGrid();
@@ -78,8 +81,10 @@ __global__ void __launch_bounds__(32 * kMaxStreamTokens)
   const P product = {g};
   const int units = static_cast<int>((g.cols + P::kUnitInputs - 1) / P::kUnitInputs);
   const Ring<P> ring = {product, memory, units};
-  const int lane = threadIdx.x % 32, token = threadIdx.x / 32;
-  const int64_t n = min(int64_t{blockIdx.x} * 32 + lane, g.rows - 1);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t token = int64_t{blockIdx.x} * kBlockTokens + warp;
+  const int64_t row = int64_t{blockIdx.y} * 32 + lane;
+  const int64_t t = min(token, g.tokens - 1), n = min(row, g.rows - 1);
   const int group_units = static_cast<int>((product.group() + P::kUnitInputs - 1) / P::kUnitInputs);
   typename P::Element d = 0, q = 0, p = 0;
   float y = 0;
@@ -89,18 +94,18 @@ __global__ void __launch_bounds__(32 * kMaxStreamTokens)
     CopyAsyncWait<kStages - 2>();
     __syncthreads();  // the stage is there for all, and all have read the one before
     ring.Request(stage + kStages - 1);
-    const uint4 *w = ring.W(stage, lane), *x = ring.X(stage, token);
+    const uint4 *w = ring.W(stage, lane), *x = ring.X(stage, warp);
 #pragma unroll 4
     for (int i = 0; i < ring.UnitsOf(stage); ++i) {
       P::MultiplyUnit(x + i * (P::kUnitBytes / 16), w[i], d, q, p);
       if (--left > 0) continue;
-      const float term = product.Term(d, q, p, token, n, group * product.group());
+      const float term = product.Term(d, q, p, t, n, group * product.group());
       y = group == 0 ? term : __fadd_rn(y, term);
       left = group_units, ++group;
       d = q = p = 0;
     }
   }
-  Store(g, token, int64_t{blockIdx.x} * 32 + lane, y);
+  Store(g, token, row, y);
 }
 
 // ---- Any number of tokens ----
@@ -204,10 +209,11 @@ void Launch(const typename P::Arguments& g, cudaStream_t stream) {
     return static_cast<unsigned>((size + of - 1) / of);
   };
   if (g.tokens <= kMaxStreamTokens && product.has_units()) {
+    const int warps = static_cast<int>(std::min<int64_t>(g.tokens, kBlockTokens));
     LaunchDependent(StreamKernel<P>,
-                    {.grid = blocks(g.rows, 32),
-                     .block = static_cast<unsigned>(32 * g.tokens),
-                     .shared_bytes = size_t{kStages} * Ring<P>::StageBytes(g.tokens)},
+                    {.grid = dim3(blocks(g.tokens, kBlockTokens), blocks(g.rows, 32)),
+                     .block = static_cast<unsigned>(32 * warps),
+                     .shared_bytes = size_t{kStages} * Ring<P>::StageBytes(warps)},
                     stream, g);
   } else {
     LaunchDependent(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every product that the tensor-core kernels do not take, on ordinary cores: fp32 inputs, and codes
-// with groups. Right first; with up to 8 tokens they are limited by reading the weights once.
+// with groups. Right first; with a few tokens they are limited by reading the weights once.
 #pragma once
 
 #include <cuda_runtime.h>
