@@ -2,7 +2,7 @@
 // What a machine must be able to do. The one virtual class of the project: ref/ (the meaning of
 // every op, scalar), cpu/ (vector and matrix instructions). The forward pass (engine/layer.cc)
 // speaks only these ops. All float tensors are fp32, row-major, contiguous, and lie in the
-// backend's memory; what is called a table, a span or a linear's plane is the program's own.
+// backend's memory; spans and what is uploaded or shared is the program's own.
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations.
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,6 +71,8 @@ class Backend {
   }
   // The same values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
+  // The same tensor in the backend's memory; `owner` holds what that took.
+  virtual TensorView Share(const TensorView& tensor, AlignedBytes&) { return tensor; }
 
   // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
   // stay mapped until Release, all other planes only during the call.
@@ -78,7 +81,7 @@ class Backend {
   // The kernel that runs this linear for a batch of `tokens`, e.g. "amx_gemm_u8s8".
   virtual std::string KernelName(LinearId id, int64_t tokens) const = 0;
 
-  // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, x [ids.size(), hidden].
+  // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, shared; x [ids.size(), hidden].
   virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
 
   // Source op, online transform and quantization of `tokens` rows in one pass. The result stays
@@ -96,11 +99,19 @@ class Backend {
   virtual bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
                     float* out) = 0;
 
-  // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise,
-  // then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
+  // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
+  // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
   virtual void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
                              const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;
+
+  // Calls `ops`, which calls ops of this backend that depend on nothing but `batch` and on what
+  // lies in `tensors`. A GPU records them and plays the recording when both have the same shape and
+  // place again.
+  virtual void Run(std::span<const SequenceSlice>, std::span<const float* const>,
+                   const std::function<void()>& ops) {
+    ops();
+  }
 
   // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
   // inside the window). Reads the cache as stored. out [tokens, heads*head_dim].

@@ -15,6 +15,7 @@ int64_t Positions(const ModelConfig& config, int64_t max_context) {
 Model::Model(Network network, std::unique_ptr<Backend> backend, int64_t max_context)
     : network_(std::move(network)),
       backend_(std::move(backend)),
+      embedding_(backend_->Share(network_.embedding, embedding_memory_)),
       rope_(*backend_, BuildRope(network_.config.rope, Positions(network_.config, max_context))),
       head_(backend_->Upload(network_.head)),
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
@@ -43,12 +44,16 @@ float* Model::Forward(std::span<const Sequence> sequences) {
     ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
   }
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
-  backend_->Embed(network_.embedding, ids_, x_.data());
+  backend_->Embed(embedding_, ids_, x_.data());
   const Decoder decoder = {*backend_, config(), network_.kv, rope_.view(), scratch_};
-  for (const Layer& layer : layers_) {
-    ForwardLayer(decoder, layer, slices_, x_.data());
-    for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
-  }
+  const float* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
+                                  scratch_.v.data(), scratch_.gate.data(), scratch_.a.data()};
+  backend_->Run(slices_, tensors, [&] {
+    for (const Layer& layer : layers_) {
+      ForwardLayer(decoder, layer, slices_, x_.data());
+      for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
+    }
+  });
   for (const Sequence& s : sequences) s.cache->Advance(static_cast<int64_t>(s.ids.size()));
   return x_.data();
 }

@@ -43,6 +43,8 @@ class Model {
  private:
   Network network_;
   std::unique_ptr<Backend> backend_;
+  AlignedBytes embedding_memory_;
+  TensorView embedding_;
   BackendRope rope_;
   std::vector<Layer> layers_;
   LinearId head_;

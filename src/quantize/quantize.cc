@@ -209,7 +209,8 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
   QuantizeReport report = StartReport(job);
   RequireResources(report.estimate, job.options);
   TokenizeCalibration(job);
-  const auto backend = MakeBackend(job.options.device, false);
+  if (job.options.device != "cpu") FailUsage("quantize runs on the CPU: leave --device out");
+  const auto backend = MakeBackend("cpu", false);
   WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
                      options.force);
   const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);

@@ -48,7 +48,7 @@ struct Tile {
     return kv_head * group + first + row - token_of(row) * group;
   }
   __device__ const std::byte* Block(int page, const KvLayout& kv) const {
-    return sequence.pages[page] + int64_t{kv_head} * kv.block_bytes;
+    return sequence.pages[page] + kv.offset + int64_t{kv_head} * kv.block_bytes;
   }
   // Whether every key of a page was cached before the new tokens.
   __device__ bool Settled(int page) const { return (page + 1) * kPageKeys <= sequence.position; }

@@ -24,14 +24,15 @@ KvPart PartOf(const KvSpec& spec, const FormatSpec& format, int64_t codes, int64
 
 }  // namespace
 
-KvLayout LayoutOf(const KvSpec& spec) {
+KvLayout LayoutOf(const KvSpec& spec, int64_t offset) {
   NIBBLE_CHECK(spec.head_dim % 8 == 0 && spec.head_dim <= kMaxHeadDim, "head_dim {}",
                spec.head_dim);
   return {.kv_heads = static_cast<int>(spec.kv_heads),
           .head_dim = static_cast<int>(spec.head_dim),
           .block_bytes = static_cast<int>(spec.block_bytes()),
           .k = PartOf(spec, spec.k, 0, spec.k_params()),
-          .v = PartOf(spec, spec.v, spec.v_codes(), spec.v_params())};
+          .v = PartOf(spec, spec.v, spec.v_codes(), spec.v_params()),
+          .offset = offset};
 }
 
 }  // namespace nibble::cuda

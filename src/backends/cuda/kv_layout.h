@@ -34,17 +34,19 @@ struct KvLayout {
   int kv_heads, head_dim;
   int block_bytes;  // a page is [kv_heads] blocks
   KvPart k, v;
+  int64_t offset;  // bytes from a page of layer 0 to the one meant
 };
 
 // Aborts on a head_dim that is not a multiple of 8 or beyond kMaxHeadDim.
-KvLayout LayoutOf(const KvSpec& spec);
+KvLayout LayoutOf(const KvSpec& spec, int64_t offset);
 
-// The new tokens of one sequence, for one layer (SequenceSlice). In device memory.
+// The new tokens of one sequence (SequenceSlice). In device memory.
 struct SequenceOnDevice {
   int64_t first_row;        // in the batch's [rows, ...] tensors
   int64_t tokens;           // new ones, may be 0
   int64_t position;         // of the first new token
-  std::byte* const* pages;  // device memory too; covers position + tokens; pages 64-byte aligned
+  std::byte* const* pages;  // of layer 0, device memory too; covers position + tokens; pages are
+                            // 64-byte aligned
 };
 
 }  // namespace nibble::cuda

@@ -133,6 +133,15 @@ __device__ void CrossRanks(const RowView<true>& view, const float* row, float* i
 
 // ---- The kernel ----
 
+template <bool spread>
+__device__ void StoreRow(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
+                         const float* values, float factor) {
+  for (int i = threadIdx.x; i < view.width; i += static_cast<int>(blockDim.x)) {
+    const typename RowView<spread>::Element element = view.Result(i);
+    a.values[token * a.width + element.index] = values[element.place] * factor;
+  }
+}
+
 template <typename X, bool spread>
 __device__ float Load(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
                       int lanes, float* row) {
@@ -202,8 +211,12 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
       const int sum = ReduceBlock(__float_as_int(squares), FloatSumOf(), scratch.squares);
       factor *= 1.0f / sqrtf(__int_as_float(sum) / static_cast<float>(a.width) + a.eps);
     }
-    a.symmetric ? QuantizeRow<true>(a, view, token, values, factor, scratch)
-                : QuantizeRow<false>(a, view, token, values, factor, scratch);
+    if (a.values != nullptr) {
+      StoreRow(a, view, token, values, factor);
+    } else {
+      a.symmetric ? QuantizeRow<true>(a, view, token, values, factor, scratch)
+                  : QuantizeRow<false>(a, view, token, values, factor, scratch);
+    }
     __syncthreads();  // the next row may overwrite this one
   }
 }

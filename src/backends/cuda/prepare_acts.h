@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The input of integer products in one pass over memory: source op, online Hadamard transform,
-// quantization to s8 codes exactly as formats/quantizer.h defines it.
+// quantization to s8 codes exactly as formats/quantizer.h defines it, unless 16 bits are wanted.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,6 +30,8 @@ struct PrepareArguments {
   int64_t x_stride = 0;  // elements
   int width = 0;
   HadamardPlan hadamard;
+
+  float* values = nullptr;  // [tokens, width]: the row as it is, and no codes; or null
 
   int bits = 4;           // 2..8
   bool symmetric = true;  // false: zetas are written

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   if (!FindSequence(a, blockIdx.x, sequence)) return;
   const int position = static_cast<int>(sequence.position + token - sequence.first_row);
   const int slot = position % kPageKeys;
-  std::byte* page = sequence.pages[position / kPageKeys];
+  std::byte* page = sequence.pages[position / kPageKeys] + a.kv.offset;
   Angles<kElements> turn;
   turn.Load(a, position);
   WaitForPreviousGrid();

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/cuda_error.h"
+#include "backends/cuda/device.h"
+#include "backends/cuda/device_hadamard.h"
+#include "backends/cuda/device_linear.h"
+#include "backends/cuda/embed.h"
+#include "backends/cuda/prepare_acts.h"
+#include "backends/cuda/recordings.h"
+#include "backends/cuda/rope_append.h"
+
+namespace nibble {
+namespace {
+
+using cuda::AllocateDevice;
+using cuda::CheckCuda;
+using cuda::DeviceLinear;
+
+constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
+
+cuda::Source SourceOf(ActsSource::Op op) {
+  switch (op) {
+    case ActsSource::Op::kCopy:
+      return cuda::Source::kPlain;
+    case ActsSource::Op::kRmsNorm:
+      return cuda::Source::kRmsNorm;
+    case ActsSource::Op::kSiluMul:
+      return cuda::Source::kSiluMul;
+  }
+  NIBBLE_CHECK(false);
+}
+
+// Grow-only device memory.
+template <typename T>
+struct DeviceBuffer : Buffer<T> {
+  DeviceBuffer() : Buffer<T>(AllocateDevice) {}
+};
+
+// A bound on the keys of a decode step that stays the same for many of them, so that recordings do.
+int64_t RecordedContext(std::span<const SequenceSlice> batch) {
+  constexpr int64_t kStep = 1024;
+  int64_t context = 0;
+  for (const SequenceSlice& s : batch) context = std::max(context, s.position + s.tokens);
+  return (context + kStep - 1) / kStep * kStep;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const std::string& device) {
+    cuda::SelectDevice(device);
+    stream_ = cuda::MakeStream();
+  }
+
+  std::string Name() const override;
+
+  AlignedBytes Allocate(size_t bytes) override { return AllocateDevice(bytes); }
+  void Write(const void* source, size_t bytes, void* target) override {
+    cuda::CopyToDevice(source, bytes, target);
+  }
+  const float* Read(const float* values, int64_t count) override;
+  TensorView Share(const TensorView& tensor, AlignedBytes& owner) override;
+
+  LinearId Upload(const PackedLinear& linear) override;
+  void Release(LinearId id) override {
+    At(id);
+    linears_[static_cast<size_t>(id)].reset();
+    recordings_.clear();
+  }
+  std::string KernelName(LinearId id, int64_t tokens) const override {
+    return At(id).KernelName(tokens);
+  }
+
+  void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
+  Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;
+  void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
+            bool accumulate) override {
+    if (acts.tokens > 0) At(id).Multiply(acts, y, y_stride, accumulate, stream_.get());
+  }
+  bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
+  void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                     const RopeView& rope, const KvSpec& kv,
+                     std::span<const SequenceSlice> batch) override;
+  void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+                 std::span<const SequenceSlice> batch, float* out) override;
+  void Run(std::span<const SequenceSlice> batch, std::span<const float* const> tensors,
+           const std::function<void()>& ops) override;
+
+ private:
+  const DeviceLinear& At(LinearId id) const {
+    const auto i = static_cast<size_t>(id);
+    NIBBLE_CHECK(i < linears_.size() && linears_[i].has_value(), "linear {}", id);
+    return *linears_[i];
+  }
+  // From pageable memory, which is free again when this returns.
+  void CopyAsync(const void* source, size_t bytes, void* target) {
+    CheckCuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_.get()),
+              "copy to the GPU");
+  }
+  cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
+                           std::span<const float* const> tensors) const;
+  const cuda::HadamardPlan& PlanFor(const TransformSpec& spec);
+  const cuda::SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch);
+
+  cuda::Stream stream_;
+  std::vector<std::optional<DeviceLinear>> linears_;
+  std::map<std::string, cuda::DeviceHadamard> hadamards_;  // by their text
+
+  DeviceBuffer<int8_t> codes_;
+  DeviceBuffer<float> values_, scales_, zetas_, partials_;
+  DeviceBuffer<int32_t> sums_;
+  DeviceBuffer<uint32_t> counters_;
+  std::vector<cuda::SequenceOnDevice> batch_;  // as batch_on_device_ holds it
+  DeviceBuffer<cuda::SequenceOnDevice> batch_on_device_;
+  DeviceBuffer<int32_t> ids_;
+  Buffer<float> host_{cuda::AllocatePinned};
+  cuda::Recordings recordings_;
+};
+
+std::string CudaBackend::Name() const {
+  int device = 0;
+  cudaDeviceProp properties;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return fmt::format("cuda:{}, {}", device, properties.name);
+}
+
+const float* CudaBackend::Read(const float* values, int64_t count) {
+  float* host = host_.Grow(count);
+  CheckCuda(cudaMemcpyAsync(host, values, static_cast<size_t>(count) * sizeof(float),
+                            cudaMemcpyDeviceToHost, stream_.get()),
+            "copy from the GPU");
+  CheckCuda(cudaStreamSynchronize(stream_.get()), "a kernel");
+  return host;
+}
+
+LinearId CudaBackend::Upload(const PackedLinear& linear) {
+  const auto free = std::ranges::find_if(linears_, [](const auto& l) { return !l.has_value(); });
+  const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
+  slot->emplace(linear);
+  return static_cast<LinearId>(slot - linears_.begin());
+}
+
+TensorView CudaBackend::Share(const TensorView& tensor, AlignedBytes& owner) {
+  if (tensor.dtype == DType::kF64) {
+    const Matrix<float> narrow = ToF32(tensor);
+    return Share({.dtype = DType::kF32,
+                  .shape = tensor.shape,
+                  .data = reinterpret_cast<const std::byte*>(narrow.data.data())},
+                 owner);
+  }
+  TensorView shared = tensor;
+  owner = AllocateDevice(tensor.bytes());
+  cuda::CopyToDevice(tensor.data, tensor.bytes(), owner.get());
+  shared.data = owner.get();
+  return shared;
+}
+
+void CudaBackend::Embed(const TensorView& table, std::span<const int32_t> ids, float* x) {
+  for (const int32_t id : ids) {
+    NIBBLE_CHECK(id >= 0 && id < table.shape[0], "token {} of {}", id, table.shape[0]);
+  }
+  if (ids.empty()) return;
+  const auto count = static_cast<int64_t>(ids.size());
+  CopyAsync(ids.data(), ids.size_bytes(), ids_.Grow(count));
+  cuda::Embed(table.data, cuda::WeightTypeOf(table.dtype), ids_.data(), count, table.shape[1], x,
+              stream_.get());
+}
+
+const cuda::HadamardPlan& CudaBackend::PlanFor(const TransformSpec& spec) {
+  return hadamards_.try_emplace(ToJson(spec).dump(), spec).first->second.plan();
+}
+
+Activations CudaBackend::PrepareActs(const ActsSource& source, int64_t tokens,
+                                     const InputSpec& spec) {
+  const FormatSpec& format = spec.activation;
+  const int64_t groups = format.quantized() ? format.groups(spec.width) : 1;
+  Activations acts = {.tokens = tokens, .spec = &spec};
+  cuda::PrepareArguments a = {.source = SourceOf(source.op),
+                              .x = source.x,
+                              .up = source.up,
+                              .norm = source.norm_weight,
+                              .eps = source.norm_eps,
+                              .tokens = tokens,
+                              .x_stride = spec.width,
+                              .width = static_cast<int>(spec.width),
+                              .hadamard = PlanFor(spec.transform)};
+  if (spec.width % 8 != 0) Fail("no CUDA kernel for rows of {} activations", spec.width);
+  if (format.quantized()) {
+    if (format.group % 128 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
+    acts.stride = (spec.width + kCodeStride - 1) / kCodeStride * kCodeStride;
+    acts.codes = a.codes = codes_.Grow(tokens * acts.stride);
+    acts.scales = a.scales = scales_.Grow(tokens * groups);
+    acts.zetas = a.zetas = format.symmetric ? nullptr : zetas_.Grow(tokens * groups);
+    acts.sums = a.sums = sums_.Grow(tokens * groups);
+    a.bits = format.bits, a.symmetric = format.symmetric, a.clip = static_cast<float>(format.clip);
+    a.group = static_cast<int>(format.group), a.stride = acts.stride;
+  } else if (source.op == ActsSource::Op::kCopy && spec.transform.identity()) {
+    acts.values = source.x;
+    return acts;
+  } else {
+    acts.values = a.values = values_.Grow(tokens * spec.width);
+  }
+  if (tokens > 0) cuda::PrepareActs(a, stream_.get());
+  return acts;
+}
+
+// The arguments of the ops that read the cache, on the device; copied only when a batch is new, so
+// once for all layers.
+const cuda::SequenceOnDevice* CudaBackend::OnDevice(std::span<const SequenceSlice> batch) {
+  std::vector<cuda::SequenceOnDevice> sequences;
+  for (const SequenceSlice& s : batch) {
+    NIBBLE_CHECK(s.offset == batch[0].offset, "layers differ within a batch");
+    sequences.push_back(
+        {.first_row = s.first_row, .tokens = s.tokens, .position = s.position, .pages = s.pages});
+  }
+  const size_t bytes = sequences.size() * sizeof(sequences[0]);
+  if (sequences.size() == batch_.size() &&
+      std::memcmp(sequences.data(), batch_.data(), bytes) == 0) {
+    return batch_on_device_.data();
+  }
+  batch_ = std::move(sequences);
+  CopyAsync(batch_.data(), bytes, batch_on_device_.Grow(static_cast<int64_t>(batch_.size())));
+  return batch_on_device_.data();
+}
+
+void CudaBackend::RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                                const RopeView& rope, const KvSpec& kv,
+                                std::span<const SequenceSlice> batch) {
+  int64_t rows = 0;
+  for (const SequenceSlice& s : batch) {
+    NIBBLE_CHECK(s.position + s.tokens <= rope.positions, "{} positions", rope.positions);
+    rows = std::max(rows, s.first_row + s.tokens);
+  }
+  if (rows == 0) return;
+  const int64_t k_width = kv.kv_heads * kv.head_dim;
+  cuda::RopeAppend(
+      {.q = q,
+       .k = k,
+       .v = v,
+       .q_stride = attention.heads * kv.head_dim,
+       .k_stride = k_width,
+       .v_stride = k_width,
+       .heads = static_cast<int>(attention.heads),
+       .kv = cuda::LayoutOf(kv, batch[0].offset),
+       .rotation = kv.rotation.identity() ? cuda::HeadRotation{} : cuda::RotationOf(kv.rotation),
+       .cos = rope.cos,
+       .sin = rope.sin,
+       .angles = static_cast<int>(rope.angles),
+       .batch = OnDevice(batch),
+       .sequences = static_cast<int>(batch.size()),
+       .rows = static_cast<int>(rows)},
+      stream_.get());
+}
+
+void CudaBackend::Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+                            std::span<const SequenceSlice> batch, float* out) {
+  if (batch.empty()) return;
+  cuda::AttentionArguments a = {.q = q,
+                                .out = out,
+                                .q_stride = attention.heads * kv.head_dim,
+                                .heads = static_cast<int>(attention.heads),
+                                .scale = attention.scale,
+                                .sliding_window = static_cast<int>(attention.sliding_window),
+                                .kv = cuda::LayoutOf(kv, batch[0].offset),
+                                .batch = OnDevice(batch),
+                                .sequences = static_cast<int>(batch.size())};
+  for (const SequenceSlice& s : batch) {
+    a.max_tokens = std::max(a.max_tokens, static_cast<int>(s.tokens));
+    a.max_context = std::max(a.max_context, s.position + s.tokens);
+  }
+  if (a.max_tokens == 1) a.max_context = RecordedContext(batch);
+  const cuda::AttentionNeeds needs = cuda::NeedsOf(a);
+  a.counters = counters_.Grow(needs.counters);
+  a.partials = partials_.Grow(needs.partials);
+  cuda::Attention(a, stream_.get());
+}
+
+// All that the launches of a decode step depend on, besides what its linears are.
+cuda::RecordingKey CudaBackend::KeyOf(std::span<const SequenceSlice> batch,
+                                      std::span<const float* const> tensors) const {
+  cuda::RecordingKey key(tensors.begin(), tensors.end());
+  for (const void* memory : std::initializer_list<const void*>{
+           codes_.data(), values_.data(), scales_.data(), zetas_.data(), partials_.data(),
+           sums_.data(), counters_.data(), batch_on_device_.data()}) {
+    key.push_back(memory);
+  }
+  key.push_back(reinterpret_cast<const void*>(batch.size()));
+  key.push_back(reinterpret_cast<const void*>(RecordedContext(batch)));
+  return key;
+}
+
+void CudaBackend::Run(std::span<const SequenceSlice> batch, std::span<const float* const> tensors,
+                      const std::function<void()>& ops) {
+  const bool decode = std::ranges::all_of(batch, [](const auto& s) { return s.tokens == 1; });
+  if (!decode) return ops();
+  OnDevice(batch);
+  const auto key = [&] { return KeyOf(batch, tensors); };
+  recordings_.Run(key, stream_.get(), ops);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCudaBackend(const std::string& device) {
+  return std::make_unique<CudaBackend>(device);
+}
+
+}  // namespace nibble

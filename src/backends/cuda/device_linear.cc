@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/device_linear.h"
+
+#include <algorithm>
+
+#include "backends/cuda/gemm_decode.h"
+#include "backends/cuda/gemm_sm90.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/weight_order.h"
+#include "base/thread_pool.h"
+
+namespace nibble::cuda {
+namespace {
+
+using Kind = DeviceLinear::Kind;
+
+Kind KindOf(const PackedLinear& linear) {
+  const FormatSpec &w = linear.weights.format, &a = linear.input.activation;
+  if (!a.quantized()) return Kind::kFloat;
+  if (!w.quantized()) Fail("no CUDA kernel for {}-bit activations and 16-bit weights", a.bits);
+  const int64_t cols = linear.weights.cols;
+  return w.groups(cols) == 1 && a.groups(cols) == 1 ? Kind::kTensorCores : Kind::kGroups;
+}
+
+// Codes as bytes [rows, stride], zero from cols on.
+std::vector<int8_t> PlainCodes(const PackedWeights& w, int64_t stride) {
+  std::vector<int8_t> bytes(static_cast<size_t>(w.rows * stride));
+  const auto packed = w.codes.as<uint8_t>();
+  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
+  ParallelFor(static_cast<size_t>(w.rows), [&](size_t task) {
+    const auto n = static_cast<int64_t>(task);
+    std::vector<int16_t> codes(static_cast<size_t>(w.cols));
+    UnpackCodes(packed.data() + n * row_bytes, w.cols, w.format.bits, true, codes.data());
+    std::copy(codes.begin(), codes.end(), bytes.begin() + n * stride);
+  });
+  return bytes;
+}
+
+// Sums of codes, [rows].
+std::vector<float> CodeSums(std::span<const int8_t> codes, int64_t rows) {
+  std::vector<float> sums;
+  const auto stride = codes.size() / static_cast<size_t>(rows);
+  for (; !codes.empty(); codes = codes.subspan(stride)) {
+    int32_t sum = 0;
+    for (const int8_t code : codes.first(stride)) sum += code;
+    sums.push_back(static_cast<float>(sum));
+  }
+  return sums;
+}
+
+template <typename T>
+Buffer<uint8_t> BytesToDevice(std::span<const T> values) {
+  return ToDevice(std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()));
+}
+
+Buffer<float> FloatsToDevice(const std::vector<float>& values) {
+  return ToDevice(std::span<const float>(values));
+}
+
+}  // namespace
+
+WeightType WeightTypeOf(DType dtype) {
+  NIBBLE_CHECK(dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16, "{}",
+               DTypeName(dtype));
+  return dtype == DType::kF32    ? WeightType::kFloat32
+         : dtype == DType::kBf16 ? WeightType::kBfloat16
+                                 : WeightType::kFloat16;
+}
+
+DeviceLinear::DeviceLinear(const PackedLinear& linear)
+    : kind_(KindOf(linear)),
+      weights_(linear.weights.format),
+      activation_(linear.input.activation),
+      rows_(linear.weights.rows),
+      cols_(linear.weights.cols),
+      stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs),
+      prefill_(Device::Current().major == 9) {
+  if (linear.bias.data != nullptr) bias_ = FloatsToDevice(ToF32(linear.bias).data);
+  kind_ == Kind::kFloat ? UploadFloats(linear.weights) : UploadCodes(linear.weights);
+}
+
+void DeviceLinear::UploadFloats(const PackedWeights& w) {
+  const DType dtype = w.format.quantized() ? DType::kF64 : w.values.dtype;
+  if (dtype == DType::kBf16 || dtype == DType::kF16) {
+    type_ = WeightTypeOf(dtype);
+    codes_ = BytesToDevice(std::span(w.values.data, w.values.bytes()));
+    return;
+  }
+  const Matrix<float> values = w.format.quantized() ? Decode(w) : ToF32(w.values);
+  codes_ = BytesToDevice(std::span<const float>(values.data));
+}
+
+void DeviceLinear::UploadCodes(const PackedWeights& w) {
+  scales_ = FloatsToDevice(DecodeScales(w).data);
+  if (!weights_.symmetric) {
+    const Matrix<int32_t> zeros = DecodeZeros(w);
+    zeros_ = FloatsToDevice({zeros.data.begin(), zeros.data.end()});
+  }
+  if (kind_ == Kind::kGroups) {
+    codes_ = BytesToDevice(std::span<const int8_t>(PlainCodes(w, stride_)));
+    return;
+  }
+  if (!activation_.symmetric) code_sums_ = FloatsToDevice(CodeSums(PlainCodes(w, stride_), rows_));
+  const WeightOrder order(w);
+  bits_ = order.bits;
+  std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()));
+  OrderWeights(w, ordered.data());
+  codes_ = BytesToDevice(std::span<const uint8_t>(ordered));
+}
+
+std::string DeviceLinear::KernelName(int64_t tokens) const {
+  if (kind_ == Kind::kFloat) return "gemm_float";
+  if (kind_ == Kind::kGroups) return "gemm_grouped";
+  const bool prefill = prefill_ && tokens > kMaxDecodeTokens;
+  return fmt::format("{}_s{}s8", prefill ? "gemm_sm90" : "gemm_decode", bits_);
+}
+
+void DeviceLinear::Multiply(const Activations& acts, float* y, int64_t y_stride, bool accumulate,
+                            cudaStream_t stream) const {
+  if (kind_ == Kind::kTensorCores) {
+    return MultiplyOnTensorCores(acts, y, y_stride, accumulate, stream);
+  }
+  if (kind_ == Kind::kFloat) {
+    return GemmFloat({.x = acts.values,
+                      .tokens = acts.tokens,
+                      .x_stride = cols_,
+                      .w = codes_.data(),
+                      .w_type = type_,
+                      .rows = rows_,
+                      .cols = cols_,
+                      .bias = bias_.data(),
+                      .y = y,
+                      .y_stride = y_stride,
+                      .accumulate = accumulate},
+                     stream);
+  }
+  GemmGrouped({.x = acts.codes,
+               .x_scales = acts.scales,
+               .x_zetas = acts.zetas,
+               .tokens = acts.tokens,
+               .x_stride = acts.stride,
+               .w = reinterpret_cast<const int8_t*>(codes_.data()),
+               .w_scales = scales_.data(),
+               .w_zeros = zeros_.data(),
+               .w_stride = stride_,
+               .x_group = activation_.group,
+               .w_group = weights_.group,
+               .rows = rows_,
+               .cols = cols_,
+               .bias = bias_.data(),
+               .y = y,
+               .y_stride = y_stride,
+               .accumulate = accumulate},
+              stream);
+}
+
+void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, float* y, int64_t y_stride,
+                                         bool accumulate, cudaStream_t stream) const {
+  const GemmArguments a = {.x = acts.codes,
+                           .x_scales = acts.scales,
+                           .x_zetas = acts.zetas,
+                           .x_sums = acts.sums,
+                           .tokens = acts.tokens,
+                           .stride = acts.stride,
+                           .w = codes_.data(),
+                           .w_bits = bits_,
+                           .w_scales = scales_.data(),
+                           .w_zeros = zeros_.data(),
+                           .w_sums = code_sums_.data(),
+                           .bias = bias_.data(),
+                           .rows = rows_,
+                           .cols = cols_,
+                           .y = y,
+                           .y_stride = y_stride,
+                           .accumulate = accumulate};
+  prefill_&& acts.tokens > kMaxDecodeTokens ? GemmSm90(a, stream) : GemmDecode(a, stream);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A linear in device memory, in the form its kernels read.
+#pragma once
+
+#include "backends/backend.h"
+#include "backends/cuda/device.h"
+#include "backends/cuda/gemm_plain.h"
+
+namespace nibble::cuda {
+
+// Of F32, BF16 and F16 values.
+WeightType WeightTypeOf(DType dtype);
+
+class DeviceLinear {
+ public:
+  enum class Kind {
+    kTensorCores,  // integers, one scale a row on either side: weight_order.h
+    kGroups,       // integers with groups: bytes [rows, stride]
+    kFloat         // 16-bit activations: floats [rows, cols]
+  };
+
+  // Throws for 16-bit weights with quantized activations, which have no kernel.
+  explicit DeviceLinear(const PackedLinear& linear);
+
+  // y (+)= W a + bias on `stream`; y [tokens, y_stride].
+  void Multiply(const Activations& acts, float* y, int64_t y_stride, bool accumulate,
+                cudaStream_t stream) const;
+  std::string KernelName(int64_t tokens) const;
+
+ private:
+  void UploadFloats(const PackedWeights& weights);
+  void UploadCodes(const PackedWeights& weights);
+  void MultiplyOnTensorCores(const Activations& acts, float* y, int64_t y_stride, bool accumulate,
+                             cudaStream_t stream) const;
+
+  Kind kind_;
+  FormatSpec weights_, activation_;
+  int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
+  bool prefill_;                  // the GPU has the kernel for many tokens
+  int bits_ = 0;                  // kTensorCores: of stored codes, 4 or 8
+  WeightType type_ = {};          // kFloat
+  Buffer<uint8_t> codes_;         // or floats
+  Buffer<float> scales_;          // [rows, weight groups]
+  Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric
+  Buffer<float> code_sums_;       // kTensorCores: [rows], whole numbers
+  Buffer<float> bias_;            // [rows] or no data
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cuda backend against the reference backend. Integer products, plain codes and cache pages
+// must agree bit for bit, the rest within bounds derived below. Needs a GPU.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backends/backend_testing.h"
+#include "backends/cuda/cuda_backend.h"
+#include "backends/ref/ref_backend.h"
+
+namespace nibble {
+namespace {
+
+constexpr float kPoison = -12345.678f;
+
+class CudaParityTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "needs a GPU";
+    cuda_ = MakeCudaBackend("cuda");
+  }
+
+  Buffer<float> Copy(std::span<const float> values) { return ToBackend(*cuda_, values); }
+  std::vector<float> Host(const float* values, int64_t count) {
+    const float* host = cuda_->Read(values, count);
+    return {host, host + count};
+  }
+
+  Rng rng_{7};
+  std::unique_ptr<Backend> cuda_;
+  const std::unique_ptr<Backend> ref_ = MakeRefBackend(RefMode::kInteger);
+};
+
+struct ProductCase {
+  FormatSpec weights, activation;
+};
+
+std::vector<ProductCase> ProductCases() {
+  const FormatSpec a4 = {.bits = 4}, a8 = {.bits = 8};
+  const FormatSpec a8_asym = {.bits = 8, .symmetric = false, .clip = 0.9};
+  return {{{.bits = 4}, a4},
+          {{.bits = 4}, a8},
+          {{.bits = 4, .symmetric = false}, a8_asym},
+          {{.bits = 3}, a8_asym},
+          {{.bits = 8}, a8},
+          {{.bits = 6, .symmetric = false}, a4},
+          {{.bits = 4, .group = 128}, {.bits = 4, .group = 128}},
+          {{.bits = 4, .symmetric = false, .group = 64}, a8_asym},
+          {{.bits = 8}, {.bits = 8, .symmetric = false, .group = 256}}};
+}
+
+TEST_F(CudaParityTest, ProductsOfPlainCodesAreBitEqual) {
+  for (const ProductCase& c : ProductCases()) {
+    const bool groups = c.weights.group + c.activation.group != 0;
+    for (const int64_t rows : {1, 63, 130, 256}) {
+      const int64_t cols = groups ? 512 : rows % 2 == 0 ? 328 : 1000;
+      const InputSpec input = {.width = cols, .activation = c.activation};
+      const auto linear = RandomLinear(rng_, c.weights, rows, input, rows % 3 == 0);
+      const LinearId id = cuda_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+      for (const int64_t tokens : {1, 2, 9, 33, 64, 65, 130, 257}) {
+        const bool accumulate = tokens % 2 == 1;
+        const auto x = RandomRows(rng_, tokens, cols);
+        auto y = accumulate ? RandomVector(rng_, tokens * rows)
+                            : std::vector<float>(static_cast<size_t>(tokens * rows), kPoison);
+        const Buffer<float> device_x = Copy(x), device_y = Copy(y);
+        cuda_->Gemm(cuda_->PrepareActs({.x = device_x.data()}, tokens, input), id, device_y.data(),
+                    rows, accumulate);
+        ref_->Gemm(ref_->PrepareActs({.x = x.data()}, tokens, input), ref_id, y.data(), rows,
+                   accumulate);
+        ASSERT_EQ(Host(device_y.data(), tokens * rows), y)
+            << FormatText(c.weights) << " x " << FormatText(c.activation) << ", " << tokens << " x "
+            << rows << " x " << cols;
+      }
+      cuda_->Release(id);
+      ref_->Release(ref_id);
+    }
+  }
+}
+
+// Chains of cols + 1 roundings on either side.
+TEST_F(CudaParityTest, FloatProductsAgree) {
+  for (const int bits : {16, 4}) {
+    for (const int64_t rows : {1, 100, 257}) {
+      const int64_t cols = 264;
+      const InputSpec input = {.width = cols};
+      const auto linear = RandomLinear(rng_, {.bits = bits}, rows, input, true);
+      const LinearId id = cuda_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+      const Matrix<float> weights = Decode(linear->packed.weights);
+      for (const int64_t tokens : {1, 8, 9, 70}) {
+        const auto x = RandomVector(rng_, tokens * cols);
+        std::vector<float> y(static_cast<size_t>(tokens * rows), kPoison);
+        const Buffer<float> device_x = Copy(x), device_y = Copy(y);
+        cuda_->Gemm(cuda_->PrepareActs({.x = device_x.data()}, tokens, input), id, device_y.data(),
+                    rows, false);
+        ref_->Gemm(ref_->PrepareActs({.x = x.data()}, tokens, input), ref_id, y.data(), rows,
+                   false);
+        const std::vector<float> result = Host(device_y.data(), tokens * rows);
+        for (int64_t i = 0; i < tokens * rows; ++i) {
+          double size = 1;
+          for (int64_t k = 0; k < cols; ++k) {
+            size += std::fabs(double{x[i / rows * cols + k]} * weights.row(i % rows)[k]);
+          }
+          ASSERT_NEAR(result[i], y[i], 2 * static_cast<double>(cols + 2) * kUlp * size) << i;
+        }
+      }
+      cuda_->Release(id);
+      ref_->Release(ref_id);
+    }
+  }
+}
+
+// A transform rounds about log2(n) + 2 times on either side, a norm or silu(gate) * up some ten
+// times; dense factors sum in two fp16 terms of each value, 2^-21 of it.
+TEST_F(CudaParityTest, PreparedValuesAgree) {
+  using Op = ActsSource::Op;
+  for (const int64_t width : {64, 96, 448, 1024, 1376, 11008, 14336}) {
+    for (const Op op : {Op::kCopy, Op::kRmsNorm, Op::kSiluMul}) {
+      for (const int64_t tokens : {1, 3, 300}) {
+        InputSpec spec = {.width = width, .transform = FullHadamard(width)};
+        if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
+        const auto x = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
+        const auto norm = RandomVector(rng_, width);
+        const Buffer<float> device_x = Copy(x), device_up = Copy(up), device_norm = Copy(norm);
+        const Activations a = cuda_->PrepareActs({.x = device_x.data(),
+                                                  .op = op,
+                                                  .norm_weight = device_norm.data(),
+                                                  .norm_eps = 1e-5f,
+                                                  .up = device_up.data()},
+                                                 tokens, spec);
+        const std::vector<float> values = Host(a.values, tokens * width);
+        const Activations b = ref_->PrepareActs({.x = x.data(),
+                                                 .op = op,
+                                                 .norm_weight = norm.data(),
+                                                 .norm_eps = 1e-5f,
+                                                 .up = up.data()},
+                                                tokens, spec);
+        float largest = 0;
+        for (int64_t i = 0; i < tokens * width; ++i) {
+          largest = std::max(largest, std::fabs(b.values[i]));
+        }
+        for (int64_t i = 0; i < tokens * width; ++i) {
+          ASSERT_NEAR(values[i], b.values[i], 64 * kUlp * largest)
+              << width << ", op " << static_cast<int>(op) << ", " << tokens << " tokens, " << i;
+        }
+      }
+    }
+  }
+}
+
+struct CacheCase {
+  FormatSpec k, v;
+  int64_t kv_heads, group, head_dim;
+};
+
+const CacheCase kCacheCases[] = {
+    {{.bits = 4, .symmetric = false, .clip = 0.95}, {.bits = 4, .symmetric = false}, 2, 1, 128},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 4, 64},
+    {{.bits = 4}, {.bits = 8}, 3, 2, 96},
+    {{.bits = 3, .symmetric = false, .group = 32}, {.bits = 16}, 2, 7, 64},
+    {{.bits = 16}, {.bits = 2, .symmetric = false}, 1, 1, 80},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 8, 256},
+};
+
+// A cache in the GPU's memory behind the page table of a second layer.
+class DeviceCache {
+ public:
+  DeviceCache(Backend& backend, const TestCache& cache, const KvSpec& kv, int64_t positions)
+      : backend_(backend), bytes_(cache.bytes().size()) {
+    memory_ = backend.Allocate(bytes_);
+    backend.Write(cache.bytes().data(), bytes_, memory_.get());
+    std::vector<std::byte*> pages;
+    for (int64_t p = 0; p * kPageTokens < positions; ++p) {
+      pages.push_back(memory_.get() + (cache.pages()[p] - cache.bytes().data()) - kv.page_bytes());
+    }
+    table_ = backend.Allocate(pages.size() * sizeof(pages[0]));
+    backend.Write(pages.data(), pages.size() * sizeof(pages[0]), table_.get());
+  }
+  std::byte* const* pages() const { return reinterpret_cast<std::byte* const*>(table_.get()); }
+  std::span<const std::byte> bytes() const {
+    const float* host = backend_.Read(reinterpret_cast<const float*>(memory_.get()),
+                                      static_cast<int64_t>(bytes_ / sizeof(float)));
+    return {reinterpret_cast<const std::byte*>(host), bytes_};
+  }
+
+ private:
+  Backend& backend_;
+  size_t bytes_;
+  AlignedBytes memory_, table_;
+};
+
+class CudaCacheTest : public CudaParityTest {
+ protected:
+  static constexpr int64_t kPositions = 201;
+  void Make(const CacheCase& c) {
+    kv_ = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = c.k, .v = c.v};
+    spec_ = {.heads = c.kv_heads * c.group, .scale = 1 / std::sqrt(static_cast<float>(c.head_dim))};
+    q_ = RandomVector(rng_, kPositions * spec_.heads * c.head_dim);
+    k_ = RandomVector(rng_, kPositions * c.kv_heads * c.head_dim);
+    v_ = RandomRows(rng_, kPositions * c.kv_heads, c.head_dim);
+  }
+  // The rows from `first` on within the bound, those before it untouched.
+  void CheckRows(const TestCache& cache, int64_t first, const std::vector<float>& result,
+                 const std::vector<float>& expected) {
+    const int64_t d = kv_.head_dim, group = spec_.heads / kv_.kv_heads;
+    for (int64_t row = 0; row < kPositions * spec_.heads; ++row) {
+      const int64_t token = row / spec_.heads, kv_head = row % spec_.heads / group;
+      double bound = 0;
+      if (token >= first && row % 7 == 0) {
+        double size = 0, largest = 0;
+        for (int64_t j = 0; j <= token; ++j) {
+          const auto k = cache.Row(true, kv_head, j), v = cache.Row(false, kv_head, j);
+          double score = 0;
+          for (int64_t i = 0; i < d; ++i) {
+            score += std::fabs(double{q_[row * d + i]} * k[i]);
+            largest = std::max(largest, std::fabs(double{v[i]}));
+          }
+          size = std::max(size, score * spec_.scale);
+        }
+        bound = 2 * largest * (2 * size * 0x1p-11 + 0x1p-10);
+      } else if (token >= first) {
+        continue;
+      }
+      for (int64_t i = row * d; i < (row + 1) * d; ++i) {
+        ASSERT_NEAR(result[i], expected[i], bound) << "token " << token << " row " << row;
+      }
+    }
+  }
+
+  KvSpec kv_;
+  AttentionSpec spec_;
+  std::vector<float> q_, k_, v_;
+};
+
+TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
+  for (const CacheCase& c : kCacheCases) {
+    Make(c);
+    const TestCache cache(rng_, kv_, kPositions);
+    const DeviceCache device(*cuda_, cache, kv_, kPositions);
+    const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / (c.group == 4 ? 4 : 2));
+    const BackendRope device_rope(*cuda_, rope);
+    const Buffer<float> q = Copy(q_), k = Copy(k_), v = Copy(v_);
+    for (int64_t at = 0, step = 1; at < kPositions; at += step, step = step * 2 % 61) {
+      step = std::min(step, kPositions - at);
+      const SequenceSlice slice = {.first_row = at,
+                                   .tokens = step,
+                                   .position = at,
+                                   .pages = device.pages(),
+                                   .offset = kv_.page_bytes()};
+      cuda_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope.view(), kv_,
+                           {&slice, 1});
+    }
+    const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    ref_->RopeAndAppend(q_.data(), k_.data(), v_.data(), spec_, rope, kv_, {&all, 1});
+    ASSERT_EQ(Host(q.data(), static_cast<int64_t>(q_.size())), q_);
+    ASSERT_TRUE(std::ranges::equal(device.bytes(), cache.bytes()))
+        << FormatText(c.k) << ", " << FormatText(c.v);
+  }
+}
+
+// q and the weights are fp16 at least, 2^-11 of each: a score is off by scale * sum|q k| of that
+// and a weight relatively by as much; both move the mean of values by twice their error.
+TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
+  for (const CacheCase& c : kCacheCases) {
+    Make(c);
+    const TestCache cache(rng_, kv_, kPositions);
+    SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
+    ref_->RopeAndAppend(q_.data(), k_.data(), v_.data(), spec_, rope, kv_, {&all, 1});
+    const DeviceCache device(*cuda_, cache, kv_, kPositions);
+    const Buffer<float> q = Copy(q_);
+    for (const int64_t window : {0, 1, 17, 100}) {
+      spec_.sliding_window = window;
+      // A whole prompt, a chunk behind it, one decoded token.
+      for (const int64_t first : {int64_t{0}, int64_t{70}, kPositions - 1}) {
+        SequenceSlice slice = {.first_row = first,
+                               .tokens = kPositions - first,
+                               .position = first,
+                               .pages = device.pages(),
+                               .offset = kv_.page_bytes()};
+        const Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
+        cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+        const std::vector<float> result = Host(out.data(), static_cast<int64_t>(q_.size()));
+        slice.pages = cache.pages(), slice.offset = 0;
+        std::vector<float> expected(q_.size(), kPoison);
+        ref_->Attention(q_.data(), spec_, kv_, {&slice, 1}, expected.data());
+        CheckRows(cache, first, result, expected);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
