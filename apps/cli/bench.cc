@@ -111,6 +111,12 @@ void AddCounts(CLI::App& verb, BenchArguments& a, const std::string& tokens) {
 
 }  // namespace
 
+#ifndef NIBBLE_HAS_CUDA
+void RunPaper(const BenchArguments&, const Common&) {
+  FailUsage("bench paper needs a program that was built with CUDA");
+}
+#endif
+
 ModelConfig BenchShape(const BenchArguments& a) {
   if (a.shape.empty()) FailUsage("name a model directory, or --shape llama2-7b");
   ModelConfig config = FindShape(a.shape);
@@ -221,6 +227,11 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
       verb("prefill", "A prompt", "nibble bench prefill llama-w4a4kv4 --tokens 512", RunPrefill);
   AddModel(*prefill, *p);
   AddCounts(*prefill, *p, "Tokens of the prompt");
+  const auto [paper, r] = verb("paper", "The QuaRot paper's speed tables on a GPU, beside cuBLASLt",
+                               "nibble bench paper --device cuda:0", RunPaper);
+  paper->add_option("--repeats", r->repeats, "Turns; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   const auto [decode, d] =
       verb("decode", "Tokens one by one",
            "nibble bench decode llama-w4a4kv4 --context 1024 --batch 8", RunDecode);

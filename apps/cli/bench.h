@@ -67,6 +67,7 @@ double WeightBytes(const Network& network);
 void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);
 void RunAttention(const BenchArguments& arguments, const Common& common);
+void RunPaper(const BenchArguments& arguments, const Common& common);
 void RunStartup(const BenchArguments& arguments, const Common& common);
 
 }  // namespace nibble::cli
