@@ -4,6 +4,7 @@
 
 #include "apps/cli/bench.h"
 #include "backends/cpu/peak.h"
+#include "base/half.h"
 #include "base/progress.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -17,6 +18,21 @@ Buffer<float> RandomFloats(Backend& backend, int64_t count) {
   // Uniform with variance 1: cheap, and no kernel's time depends on the values.
   for (float& v : values) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
   return ToBackend(backend, values);
+}
+
+// `count` of a backend's intermediate values.
+Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count) {
+  Rng rng(2);
+  const bool halves = backend.IntermediateBytes() == 2;
+  std::vector<uint16_t> values(static_cast<size_t>(halves ? count : 2 * count));
+  for (size_t i = 0; i < values.size(); ++i) {  // bf16, or the upper half of fp32
+    const auto value = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
+    values[i] = halves || i % 2 == 1 ? Bf16FromF32(value) : uint16_t{0};
+  }
+  Buffer<Intermediate> buffer([&backend](size_t bytes) { return backend.Allocate(bytes); });
+  const size_t bytes = values.size() * sizeof(values[0]);
+  backend.Write(values.data(), bytes, buffer.Grow(static_cast<int64_t>(bytes)));
+  return buffer;
 }
 
 // A GPU works behind the program's back: there an op is called many times before it is waited for.
@@ -74,8 +90,10 @@ class OpBench {
     const int64_t tokens = arguments_.tokens;
     const InputSpec& input = layer[*roles.begin()].input;
     const Buffer<float> x = RandomFloats(*backend_, tokens * input.width);
-    const Buffer<float> up = RandomFloats(*backend_, tokens * input.width);
-    const ActsSource source = {.x = x.data(), .op = op, .norm_eps = 1e-5f, .up = up.data()};
+    const auto gate = RandomIntermediates(*backend_, tokens * input.width);
+    const auto up = RandomIntermediates(*backend_, tokens * input.width);
+    const ActsSource source = {
+        .x = x.data(), .op = op, .norm_eps = 1e-5f, .gate = gate.data(), .up = up.data()};
     const int64_t floats = op == ActsSource::Op::kSiluMul ? 2 : 1;
     Activations acts;
     Add({.name = fmt::format("{}{}quantize", SourceName(op),
@@ -87,6 +105,8 @@ class OpBench {
       const PackedWeights& w = layer[role].weights;
       const LinearId id = backend_->Upload(layer[role]);
       const Buffer<float> y = RandomFloats(*backend_, tokens * w.rows);
+      const auto values = RandomIntermediates(*backend_, tokens * w.rows);
+      const Backend::Projection projection = {id, values.data()};
       const bool residual = role == Role::kO || role == Role::kDown;  // added to x, as in a layer
       const bool integers = w.format.quantized() && input.activation.quantized();
       Add({.name = fmt::format("{} {}", RoleName(role), backend_->KernelName(id, tokens)),
@@ -94,7 +114,10 @@ class OpBench {
            .operations = 2.0 * static_cast<double>(tokens * w.rows * w.cols),
            .bytes = static_cast<double>(w.bytes()),
            .peak = integers ? int_peak_ : 0},
-          [&] { backend_->Gemm(acts, id, y.data(), w.rows, residual); });
+          [&] {
+            residual ? backend_->Gemm(acts, id, y.data(), w.rows, true)
+                     : backend_->Project(acts, {&projection, 1});
+          });
       backend_->Release(id);
     }
   }
@@ -102,8 +125,10 @@ class OpBench {
   void RopeAndAttention(int64_t tokens) {
     const int64_t q_size = tokens * config_.heads * config_.head_dim;
     const int64_t k_size = tokens * config_.kv_heads * config_.head_dim;
-    const Buffer<float> q = RandomFloats(*backend_, q_size), out = RandomFloats(*backend_, q_size);
-    const Buffer<float> k = RandomFloats(*backend_, k_size), v = RandomFloats(*backend_, k_size);
+    const Buffer<float> out = RandomFloats(*backend_, q_size);
+    const auto q = RandomIntermediates(*backend_, q_size);
+    const auto k = RandomIntermediates(*backend_, k_size);
+    const auto v = RandomIntermediates(*backend_, k_size);
     KvCache cache(network_.kv, 1, *backend_);
     cache.Reserve(tokens);
     const BackendRope rope(*backend_, BuildRope(config_.rope, tokens));
@@ -136,8 +161,9 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
                       bool on_cpu, int64_t context, int64_t tokens) {
   const int64_t q_size = context * config.heads * config.head_dim;
   const int64_t k_size = context * config.kv_heads * config.head_dim;
-  const Buffer<float> q = RandomFloats(b, q_size), out = RandomFloats(b, q_size);
-  const Buffer<float> k = RandomFloats(b, k_size), v = RandomFloats(b, k_size);
+  const Buffer<float> out = RandomFloats(b, q_size);
+  const auto q = RandomIntermediates(b, q_size);
+  const auto k = RandomIntermediates(b, k_size), v = RandomIntermediates(b, k_size);
   const BackendRope rope(b, BuildRope(config.rope, context));
   KvCache cache(kv, 1, b);
   cache.Reserve(context);

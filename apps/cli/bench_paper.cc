@@ -122,10 +122,19 @@ class PaperBench {
       const PackedLinear& linear = layer[role];
       const int64_t rows = linear.weights.rows, cols = linear.weights.cols;
       const LinearId id = backend_->Upload(linear);
+      const bool down = role == Role::kDown;
       const Buffer<float> x = Floats(tokens * cols), y = Floats(tokens * rows);
-      const ActsSource source = {.x = x.data()};
+      // Any bits do as bf16: none of these is large enough to be no number.
+      const auto* gate = reinterpret_cast<const Intermediate*>(x.data());
+      const ActsSource source =
+          down ? ActsSource{.op = ActsSource::Op::kSiluMul, .gate = gate, .up = gate}
+               : ActsSource{.x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_eps = 1e-5f};
       const Activations acts = backend_->PrepareActs(source, tokens, linear.input);
-      Contender nibble{"Nibble", [&] { backend_->Gemm(acts, id, y.data(), rows, false); }};
+      const Backend::Projection projection = {id, reinterpret_cast<Intermediate*>(y.data())};
+      Contender nibble{"Nibble", [&] {
+                         down ? backend_->Gemm(acts, id, y.data(), rows, true)
+                              : backend_->Project(acts, {&projection, 1});
+                       }};
       Contender prepare{"prepare", [&] { backend_->PrepareActs(source, tokens, linear.input); }};
       const CublasProduct bf16(Type::kBf16, tokens, rows, cols, 1);
       const CublasProduct int8(Type::kInt8, tokens, rows, cols, 1);
@@ -136,9 +145,9 @@ class PaperBench {
       const std::string shape = fmt::format("{} x {} x {}", tokens, rows, cols);
       const double operations = 2.0 * static_cast<double>(tokens * rows * cols);
       Add(fmt::format("{} {}", name, RoleName(role)), shape, operations, 0, nibble, {&a, &b, &c});
-      if (role == Role::kDown) {
-        Add(fmt::format("{} transform, quantize", name), fmt::format("{} x {}", tokens, cols), 0,
-            static_cast<double>(5 * tokens * cols), prepare, {&nibble});
+      if (down) {
+        Add(fmt::format("{} silu, transform, quantize", name), fmt::format("{} x {}", tokens, cols),
+            0, static_cast<double>(5 * tokens * cols), prepare, {&nibble});
       }
       backend_->Release(id);
     }
@@ -156,7 +165,7 @@ class PaperBench {
         const Buffer<float> x = Floats(tokens * cols), y = Floats(tokens * rows);
         const Activations acts = backend_->PrepareActs({.x = x.data()}, tokens, linear.input);
         const SequenceSlice step = {.tokens = 1};
-        const float* const tensors[] = {x.data(), y.data()};
+        const void* const tensors[] = {x.data(), y.data()};
         const auto all = [&] {
           for (LinearId id : ids) backend_->Gemm(acts, id, y.data(), rows, false);
         };
@@ -234,7 +243,7 @@ class PaperBench {
       slices.push_back(
           {.first_row = i, .tokens = 1, .position = kContext, .pages = caches.back().pages()});
     }
-    const float* const tensors[] = {x.data(), scratch.q.data()};
+    const void* const tensors[] = {x.data(), scratch.q.data()};
     const auto step = [&] {
       for (const Layer& layer : layers) ForwardLayer(decoder, layer, slices, x.data());
     };

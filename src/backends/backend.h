@@ -26,15 +26,19 @@ namespace nibble {
 // A linear layer a backend has taken over, in its own order.
 using LinearId = int;
 
-// What the input of products is made from: x, its RMSNorm, or silu(x) * up.
+// What one op writes and the next one reads (q, k, v; gate, up): fp32 on a CPU, bf16 on a GPU.
+using Intermediate = std::byte;
+
+// What the input of products is made from: x, its RMSNorm, or silu(gate) * up.
 struct ActsSource {
   enum class Op { kCopy, kRmsNorm, kSiluMul };
 
-  const float* x = nullptr;  // [tokens, width]
+  const float* x = nullptr;  // kCopy, kRmsNorm: [tokens, width]
   Op op = Op::kCopy;
   const float* norm_weight = nullptr;  // kRmsNorm: [width], or null when folded
   float norm_eps = 0;                  // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
-  const float* up = nullptr;           // kSiluMul: [tokens, width]; x / (1 + exp(-x)) * up
+  // kSiluMul: [tokens, width]; gate / (1 + exp(-gate)) * up
+  const Intermediate *gate = nullptr, *up = nullptr;
 };
 
 // The prepared input of products: x after the online transform, as codes (quantized) or as fp32.
@@ -85,13 +89,21 @@ class Backend {
   virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
 
   // Source op, online transform and quantization of `tokens` rows in one pass. The result stays
-  // valid until the next call; source.x must live as long. `spec` must outlive the result.
+  // valid until the next call; its tensors must live as long. `spec` must outlive the result.
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
                                   const InputSpec& spec) = 0;
 
   // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
   virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
                     bool accumulate) = 0;
+
+  // The same to intermediate values, y [tokens, N], several linears of one input at once.
+  struct Projection {
+    LinearId id;
+    Intermediate* y;
+  };
+  virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
+  virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
 
   // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
   // least and fp32 sums: the Hessians of calibration. False, and nothing done, where BLAS is as
@@ -101,21 +113,21 @@ class Backend {
 
   // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
   // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
-  virtual void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                             const RopeView& rope, const KvSpec& kv,
+  virtual void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                             const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;
 
   // Calls `ops`, which calls ops of this backend that depend on nothing but `batch` and on what
   // lies in `tensors`. A GPU records them and plays the recording when both have the same shape and
   // place again.
-  virtual void Run(std::span<const SequenceSlice>, std::span<const float* const>,
+  virtual void Run(std::span<const SequenceSlice>, std::span<const void* const>,
                    const std::function<void()>& ops) {
     ops();
   }
 
   // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
   // inside the window). Reads the cache as stored. out [tokens, heads*head_dim].
-  virtual void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+  virtual void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                          std::span<const SequenceSlice> batch, float* out) = 0;
 };
 

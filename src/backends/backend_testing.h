@@ -18,6 +18,14 @@ namespace nibble {
 
 inline constexpr double kUlp = 0x1p-24;  // relative error of one fp32 rounding
 
+// fp32 as a CPU's intermediate values.
+inline Intermediate* Raw(std::vector<float>& values) {
+  return reinterpret_cast<Intermediate*>(values.data());
+}
+inline const Intermediate* Raw(const std::vector<float>& values) {
+  return reinterpret_cast<const Intermediate*>(values.data());
+}
+
 inline std::vector<float> RandomVector(Rng& rng, int64_t count, double scale = 1) {
   std::vector<float> x(static_cast<size_t>(count));
   for (float& v : x) v = static_cast<float>(scale * rng.Normal());

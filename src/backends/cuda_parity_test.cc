@@ -28,6 +28,27 @@ class CudaParityTest : public testing::Test {
     const float* host = cuda_->Read(values, count);
     return {host, host + count};
   }
+  // Intermediate values of the GPU, bf16, and what of fp32 they keep.
+  Buffer<Intermediate> CopyHalves(std::vector<float>& values) {
+    std::vector<uint16_t> halves;
+    for (float& v : values) {
+      halves.push_back(Bf16FromF32(v));
+      v = F32FromBf16(halves.back());
+    }
+    if (halves.size() % 2 == 1) halves.push_back(0);  // HostHalves reads in pairs
+    Buffer<Intermediate> buffer([this](size_t bytes) { return cuda_->Allocate(bytes); });
+    const size_t bytes = halves.size() * sizeof(halves[0]);
+    cuda_->Write(halves.data(), bytes, buffer.Grow(static_cast<int64_t>(bytes)));
+    return buffer;
+  }
+  std::vector<float> HostHalves(const Intermediate* values, int64_t count) {
+    const float* host = cuda_->Read(reinterpret_cast<const float*>(values), (count + 1) / 2);
+    std::vector<float> result;
+    for (int64_t i = 0; i < count; ++i) {
+      result.push_back(F32FromBf16(reinterpret_cast<const uint16_t*>(host)[i]));
+    }
+    return result;
+  }
 
   Rng rng_{7};
   std::unique_ptr<Backend> cuda_;
@@ -73,6 +94,14 @@ TEST_F(CudaParityTest, ProductsOfPlainCodesAreBitEqual) {
         ASSERT_EQ(Host(device_y.data(), tokens * rows), y)
             << FormatText(c.weights) << " x " << FormatText(c.activation) << ", " << tokens << " x "
             << rows << " x " << cols;
+        // To intermediate values: the same, rounded once.
+        Buffer<Intermediate> halves = CopyHalves(y);
+        std::fill(y.begin(), y.end(), kPoison);
+        const Backend::Projection to_halves = {id, halves.data()}, to_floats = {ref_id, Raw(y)};
+        cuda_->Project(cuda_->PrepareActs({.x = device_x.data()}, tokens, input), {&to_halves, 1});
+        ref_->Project(ref_->PrepareActs({.x = x.data()}, tokens, input), {&to_floats, 1});
+        for (float& v : y) v = F32FromBf16(Bf16FromF32(v));
+        ASSERT_EQ(HostHalves(halves.data(), tokens * rows), y) << tokens << " x " << rows;
       }
       cuda_->Release(id);
       ref_->Release(ref_id);
@@ -121,13 +150,15 @@ TEST_F(CudaParityTest, PreparedValuesAgree) {
       for (const int64_t tokens : {1, 3, 300}) {
         InputSpec spec = {.width = width, .transform = FullHadamard(width)};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
-        const auto x = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
-        const auto norm = RandomVector(rng_, width);
-        const Buffer<float> device_x = Copy(x), device_up = Copy(up), device_norm = Copy(norm);
+        auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
+        const auto x = RandomVector(rng_, tokens * width), norm = RandomVector(rng_, width);
+        const Buffer<float> device_x = Copy(x), device_norm = Copy(norm);
+        const auto device_gate = CopyHalves(gate), device_up = CopyHalves(up);
         const Activations a = cuda_->PrepareActs({.x = device_x.data(),
                                                   .op = op,
                                                   .norm_weight = device_norm.data(),
                                                   .norm_eps = 1e-5f,
+                                                  .gate = device_gate.data(),
                                                   .up = device_up.data()},
                                                  tokens, spec);
         const std::vector<float> values = Host(a.values, tokens * width);
@@ -135,7 +166,8 @@ TEST_F(CudaParityTest, PreparedValuesAgree) {
                                                  .op = op,
                                                  .norm_weight = norm.data(),
                                                  .norm_eps = 1e-5f,
-                                                 .up = up.data()},
+                                                 .gate = Raw(gate),
+                                                 .up = Raw(up)},
                                                 tokens, spec);
         float largest = 0;
         for (int64_t i = 0; i < tokens * width; ++i) {
@@ -241,7 +273,7 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
     const DeviceCache device(*cuda_, cache, kv_, kPositions);
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / (c.group == 4 ? 4 : 2));
     const BackendRope device_rope(*cuda_, rope);
-    const Buffer<float> q = Copy(q_), k = Copy(k_), v = Copy(v_);
+    const auto q = CopyHalves(q_), k = CopyHalves(k_), v = CopyHalves(v_);
     for (int64_t at = 0, step = 1; at < kPositions; at += step, step = step * 2 % 61) {
       step = std::min(step, kPositions - at);
       const SequenceSlice slice = {.first_row = at,
@@ -253,8 +285,9 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
                            {&slice, 1});
     }
     const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
-    ref_->RopeAndAppend(q_.data(), k_.data(), v_.data(), spec_, rope, kv_, {&all, 1});
-    ASSERT_EQ(Host(q.data(), static_cast<int64_t>(q_.size())), q_);
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+    for (float& x : q_) x = F32FromBf16(Bf16FromF32(x));
+    ASSERT_EQ(HostHalves(q.data(), static_cast<int64_t>(q_.size())), q_);
     ASSERT_TRUE(std::ranges::equal(device.bytes(), cache.bytes()))
         << FormatText(c.k) << ", " << FormatText(c.v);
   }
@@ -268,9 +301,9 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
     const TestCache cache(rng_, kv_, kPositions);
     SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
-    ref_->RopeAndAppend(q_.data(), k_.data(), v_.data(), spec_, rope, kv_, {&all, 1});
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
     const DeviceCache device(*cuda_, cache, kv_, kPositions);
-    const Buffer<float> q = Copy(q_);
+    const auto q = CopyHalves(q_);
     for (const int64_t window : {0, 1, 17, 100}) {
       spec_.sliding_window = window;
       // A whole prompt, a chunk behind it, one decoded token.
@@ -285,7 +318,7 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
         const std::vector<float> result = Host(out.data(), static_cast<int64_t>(q_.size()));
         slice.pages = cache.pages(), slice.offset = 0;
         std::vector<float> expected(q_.size(), kPoison);
-        ref_->Attention(q_.data(), spec_, kv_, {&slice, 1}, expected.data());
+        ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, expected.data());
         CheckRows(cache, first, result, expected);
         if (HasFatalFailure()) return;
       }

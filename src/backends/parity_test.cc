@@ -334,7 +334,7 @@ TEST_P(ElementwiseParityTest, SiluMulAgrees) {
       gate[rng_.Below(static_cast<uint64_t>(count))] = extreme;
     }
     std::vector<float> cpu(gate.size(), kPoison), ref(gate.size(), kPoison);
-    const ActsSource source = {.x = gate.data(), .op = ActsSource::Op::kSiluMul, .up = up.data()};
+    const ActsSource source = {.op = ActsSource::Op::kSiluMul, .gate = Raw(gate), .up = Raw(up)};
     const InputSpec plain = {.width = count};
     std::copy_n(cpu_->PrepareActs(source, 1, plain).values, gate.size(), cpu.begin());
     std::copy_n(ref_->PrepareActs(source, 1, plain).values, gate.size(), ref.begin());

@@ -37,16 +37,18 @@ void ReleaseLayer(Backend& backend, const Layer& layer) {
   for (LinearId id : layer.ids) backend.Release(id);
 }
 
-Scratch::Scratch(Backend& backend) {
-  for (Buffer<float>* buffer : {&q, &k, &v, &gate, &up, &a}) *buffer = ToBackend(backend, {});
+Scratch::Scratch(Backend& backend) : value_bytes_(backend.IntermediateBytes()) {
+  const Allocator allocate = [&backend](size_t bytes) { return backend.Allocate(bytes); };
+  for (auto* buffer : {&q, &k, &v, &gate, &up}) *buffer = Buffer<Intermediate>(allocate);
+  a = Buffer<float>(allocate);
 }
 
 void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
-  q.Grow(tokens * c.heads * c.head_dim);
-  k.Grow(tokens * c.kv_heads * c.head_dim);
-  v.Grow(tokens * c.kv_heads * c.head_dim);
-  gate.Grow(tokens * c.intermediate_size);
-  up.Grow(tokens * c.intermediate_size);
+  q.Grow(tokens * c.heads * c.head_dim * value_bytes_);
+  k.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
+  v.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
+  gate.Grow(tokens * c.intermediate_size * value_bytes_);
+  up.Grow(tokens * c.intermediate_size * value_bytes_);
   a.Grow(tokens * c.heads * c.head_dim);
 }
 
@@ -65,14 +67,15 @@ ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const 
 
 void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                    std::span<const SequenceSlice> batch, float* a) {
-  const int64_t tokens = Tokens(batch), kv_width = d.config.kv_heads * d.config.head_dim;
+  const int64_t tokens = Tokens(batch);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = Normed(d.config, layer.attention_norm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.qkv_input);
-  d.backend.Gemm(acts, layer.id(Role::kQ), s.q.data(), d.config.heads * d.config.head_dim, false);
-  d.backend.Gemm(acts, layer.id(Role::kK), s.k.data(), kv_width, false);
-  d.backend.Gemm(acts, layer.id(Role::kV), s.v.data(), kv_width, false);
+  const Backend::Projection outputs[] = {{layer.id(Role::kQ), s.q.data()},
+                                         {layer.id(Role::kK), s.k.data()},
+                                         {layer.id(Role::kV), s.v.data()}};
+  d.backend.Project(acts, outputs);
   d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, d.kv, batch);
   d.backend.Attention(s.q.data(), d.attention(), d.kv, batch, a);
 }
@@ -84,14 +87,14 @@ void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64
 }
 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens) {
-  const int64_t width = d.config.intermediate_size;
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = Normed(d.config, layer.mlp_norm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.mlp_input);
-  d.backend.Gemm(acts, layer.id(Role::kGate), s.gate.data(), width, false);
-  d.backend.Gemm(acts, layer.id(Role::kUp), s.up.data(), width, false);
-  return {.x = s.gate.data(), .op = ActsSource::Op::kSiluMul, .up = s.up.data()};
+  const Backend::Projection outputs[] = {{layer.id(Role::kGate), s.gate.data()},
+                                         {layer.id(Role::kUp), s.up.data()}};
+  d.backend.Project(acts, outputs);
+  return {.op = ActsSource::Op::kSiluMul, .gate = s.gate.data(), .up = s.up.data()};
 }
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,

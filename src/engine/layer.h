@@ -35,12 +35,15 @@ Buffer<float> UploadNorm(Backend& backend, const TensorView& view);
 struct Scratch {
   explicit Scratch(Backend& backend);
 
-  Buffer<float> q;         // [tokens, heads * head_dim]
-  Buffer<float> k, v;      // [tokens, kv_heads * head_dim]
-  Buffer<float> gate, up;  // [tokens, intermediate]
-  Buffer<float> a;         // [tokens, heads * head_dim]
+  Buffer<Intermediate> q;         // [tokens, heads * head_dim]
+  Buffer<Intermediate> k, v;      // [tokens, kv_heads * head_dim]
+  Buffer<Intermediate> gate, up;  // [tokens, intermediate]
+  Buffer<float> a;                // [tokens, heads * head_dim]
 
   void Reserve(const ModelConfig& config, int64_t tokens);
+
+ private:
+  int64_t value_bytes_;  // of q, k, v, gate and up
 };
 
 // What the stages need besides the layer.

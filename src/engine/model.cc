@@ -46,8 +46,8 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, x_.data());
   const Decoder decoder = {*backend_, config(), network_.kv, rope_.view(), scratch_};
-  const float* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
-                                  scratch_.v.data(), scratch_.gate.data(), scratch_.a.data()};
+  const void* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
+                                 scratch_.v.data(), scratch_.gate.data(), scratch_.a.data()};
   backend_->Run(slices_, tensors, [&] {
     for (const Layer& layer : layers_) {
       ForwardLayer(decoder, layer, slices_, x_.data());

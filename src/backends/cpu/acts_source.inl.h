@@ -80,16 +80,17 @@ inline void SiluMulRow(const float* gate, const float* up, int64_t count, float*
 
 // Row `token` of the source.
 inline void LoadRow(const ActsSource& source, int64_t token, int64_t width, float* row) {
-  const float* x = source.x + token * width;
+  const int64_t first = token * width;
   switch (source.op) {
     case ActsSource::Op::kCopy:
-      std::memcpy(row, x, static_cast<size_t>(width) * sizeof(float));
+      std::memcpy(row, source.x + first, static_cast<size_t>(width) * sizeof(float));
       break;
     case ActsSource::Op::kRmsNorm:
-      RmsNormRow(x, source.norm_weight, source.norm_eps, width, row);
+      RmsNormRow(source.x + first, source.norm_weight, source.norm_eps, width, row);
       break;
     case ActsSource::Op::kSiluMul:
-      SiluMulRow(x, source.up + token * width, width, row);
+      SiluMulRow(reinterpret_cast<const float*>(source.gate) + first,
+                 reinterpret_cast<const float*>(source.up) + first, width, row);
       break;
   }
 }

@@ -87,6 +87,12 @@ class CpuBackend final : public Backend {
                  accumulate);
   }
 
+  void Project(const Activations& acts, std::span<const Projection> outputs) override {
+    for (const Projection& output : outputs) {
+      Gemm(acts, output.id, reinterpret_cast<float*>(output.y), Rows(output.id), false);
+    }
+  }
+
   bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
             float* out) override {
     if (isa_ < Isa::kAmx) return false;
@@ -94,15 +100,16 @@ class CpuBackend final : public Backend {
     return true;
   }
 
-  void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                     const RopeView& rope, const KvSpec& kv,
+  void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                     const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
-    cpu::RopeAndAppend(q, k, v, attention, rope, kv, batch);
+    cpu::RopeAndAppend(reinterpret_cast<float*>(q), reinterpret_cast<float*>(k),
+                       reinterpret_cast<const float*>(v), attention, rope, kv, batch);
   }
 
-  void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+  void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, float* out) override {
-    cpu::Attention(q, attention, kv, batch, isa_ >= Isa::kAmx, out);
+    cpu::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, isa_ >= Isa::kAmx, out);
   }
 
  private:
@@ -125,6 +132,13 @@ class CpuBackend final : public Backend {
     }
     if (linear.bias.data != nullptr) packed.bias = ToF32(linear.bias).data;
     return packed;
+  }
+
+  int64_t Rows(LinearId id) const {
+    const auto* panels = std::get_if<cpu::IntPanels>(&At(id));
+    if (panels != nullptr) return panels->rows;
+    return std::visit([](const auto& weights) { return weights.rows; },
+                      std::get<WideLinear>(At(id)).weights);
   }
 
   const Linear& At(LinearId id) const {

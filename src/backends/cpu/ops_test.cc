@@ -75,7 +75,10 @@ void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int
 }
 
 void SiluMul(const float* gate, const float* up, int64_t count, float* y) {
-  PrepareValues({.x = gate, .op = ActsSource::Op::kSiluMul, .up = up}, 1, {.width = count}, y);
+  PrepareValues({.op = ActsSource::Op::kSiluMul,
+                 .gate = reinterpret_cast<const Intermediate*>(gate),
+                 .up = reinterpret_cast<const Intermediate*>(up)},
+                1, {.width = count}, y);
 }
 
 void TransformRows(const TransformSpec& spec, float* x, int64_t rows) {

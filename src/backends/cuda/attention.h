@@ -20,8 +20,8 @@ namespace nibble::cuda {
 
 // Pointers are device memory.
 struct AttentionArguments {
-  const void* q = nullptr;  // [rows, q_stride], after RopeAppend; 16-byte aligned rows
-  void* out = nullptr;      // [rows, heads * head_dim], same type
+  const void* q = nullptr;  // [rows, q_stride] of `type`, after RopeAppend; 16-byte aligned rows
+  float* out = nullptr;     // [rows, heads * head_dim]
   RealType type = RealType::kFloat32;
   int64_t q_stride = 0;  // elements
   int heads = 0;         // a multiple of kv.kv_heads

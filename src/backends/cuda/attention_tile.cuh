@@ -117,14 +117,7 @@ __device__ __forceinline__ void StoreOutput(const AttentionArguments& a, const T
                                             int d, float4 v, float2 end) {
   const float f = __fdividef(1.0f, end.y);
   const int64_t at = (tile.token(row) * a.heads + tile.head(row)) * a.kv.head_dim + d;
-  if (a.type == RealType::kFloat32) {
-    float* out = static_cast<float*>(a.out) + at;
-    *reinterpret_cast<float4*>(out) = {v.x * f, v.y * f, v.z * f, v.w * f};
-  } else {
-    auto* out = reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(a.out) + at);
-    out[0] = __floats2bfloat162_rn(v.x * f, v.y * f);
-    out[1] = __floats2bfloat162_rn(v.z * f, v.w * f);
-  }
+  *reinterpret_cast<float4*>(a.out + at) = {v.x * f, v.y * f, v.z * f, v.w * f};
 }
 
 // Partial results, one part behind the other.

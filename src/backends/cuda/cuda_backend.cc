@@ -25,6 +25,7 @@ using cuda::CheckCuda;
 using cuda::DeviceLinear;
 
 constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
+constexpr cuda::RealType kIntermediate = cuda::RealType::kBfloat16;
 
 cuda::Source SourceOf(ActsSource::Op op) {
   switch (op) {
@@ -82,15 +83,24 @@ class CudaBackend final : public Backend {
   Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override {
-    if (acts.tokens > 0) At(id).Multiply(acts, y, y_stride, accumulate, stream_.get());
+    if (acts.tokens == 0) return;
+    At(id).Multiply(acts, {y, cuda::RealType::kFloat32, y_stride, accumulate}, stream_.get());
   }
+  void Project(const Activations& acts, std::span<const Projection> outputs) override {
+    if (acts.tokens == 0) return;
+    for (const Projection& output : outputs) {
+      const DeviceLinear& linear = At(output.id);
+      linear.Multiply(acts, {output.y, kIntermediate, linear.rows(), false}, stream_.get());
+    }
+  }
+  int64_t IntermediateBytes() const override { return 2; }
   bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
-  void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                     const RopeView& rope, const KvSpec& kv,
+  void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                     const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override;
-  void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+  void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, float* out) override;
-  void Run(std::span<const SequenceSlice> batch, std::span<const float* const> tensors,
+  void Run(std::span<const SequenceSlice> batch, std::span<const void* const> tensors,
            const std::function<void()>& ops) override;
 
  private:
@@ -105,7 +115,7 @@ class CudaBackend final : public Backend {
               "copy to the GPU");
   }
   cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
-                           std::span<const float* const> tensors) const;
+                           std::span<const void* const> tensors) const;
   const cuda::HadamardPlan& PlanFor(const TransformSpec& spec);
   const cuda::SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch);
 
@@ -183,8 +193,10 @@ Activations CudaBackend::PrepareActs(const ActsSource& source, int64_t tokens,
   const FormatSpec& format = spec.activation;
   const int64_t groups = format.quantized() ? format.groups(spec.width) : 1;
   Activations acts = {.tokens = tokens, .spec = &spec};
+  const bool gated = source.op == ActsSource::Op::kSiluMul;
   cuda::PrepareArguments a = {.source = SourceOf(source.op),
-                              .x = source.x,
+                              .type = gated ? kIntermediate : cuda::RealType::kFloat32,
+                              .x = gated ? static_cast<const void*>(source.gate) : source.x,
                               .up = source.up,
                               .norm = source.norm_weight,
                               .eps = source.norm_eps,
@@ -231,9 +243,9 @@ const cuda::SequenceOnDevice* CudaBackend::OnDevice(std::span<const SequenceSlic
   return batch_on_device_.data();
 }
 
-void CudaBackend::RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                                const RopeView& rope, const KvSpec& kv,
-                                std::span<const SequenceSlice> batch) {
+void CudaBackend::RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                                const AttentionSpec& attention, const RopeView& rope,
+                                const KvSpec& kv, std::span<const SequenceSlice> batch) {
   int64_t rows = 0;
   for (const SequenceSlice& s : batch) {
     NIBBLE_CHECK(s.position + s.tokens <= rope.positions, "{} positions", rope.positions);
@@ -245,6 +257,7 @@ void CudaBackend::RopeAndAppend(float* q, float* k, const float* v, const Attent
       {.q = q,
        .k = k,
        .v = v,
+       .type = kIntermediate,
        .q_stride = attention.heads * kv.head_dim,
        .k_stride = k_width,
        .v_stride = k_width,
@@ -260,11 +273,12 @@ void CudaBackend::RopeAndAppend(float* q, float* k, const float* v, const Attent
       stream_.get());
 }
 
-void CudaBackend::Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+void CudaBackend::Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                             std::span<const SequenceSlice> batch, float* out) {
   if (batch.empty()) return;
   cuda::AttentionArguments a = {.q = q,
                                 .out = out,
+                                .type = kIntermediate,
                                 .q_stride = attention.heads * kv.head_dim,
                                 .heads = static_cast<int>(attention.heads),
                                 .scale = attention.scale,
@@ -285,7 +299,7 @@ void CudaBackend::Attention(const float* q, const AttentionSpec& attention, cons
 
 // All that the launches of a decode step depend on, besides what its linears are.
 cuda::RecordingKey CudaBackend::KeyOf(std::span<const SequenceSlice> batch,
-                                      std::span<const float* const> tensors) const {
+                                      std::span<const void* const> tensors) const {
   cuda::RecordingKey key(tensors.begin(), tensors.end());
   for (const void* memory : std::initializer_list<const void*>{
            codes_.data(), values_.data(), scales_.data(), zetas_.data(), partials_.data(),
@@ -297,7 +311,7 @@ cuda::RecordingKey CudaBackend::KeyOf(std::span<const SequenceSlice> batch,
   return key;
 }
 
-void CudaBackend::Run(std::span<const SequenceSlice> batch, std::span<const float* const> tensors,
+void CudaBackend::Run(std::span<const SequenceSlice> batch, std::span<const void* const> tensors,
                       const std::function<void()>& ops) {
   const bool decode = std::ranges::all_of(batch, [](const auto& s) { return s.tokens == 1; });
   if (!decode) return ops();

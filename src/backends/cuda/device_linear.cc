@@ -115,11 +115,9 @@ std::string DeviceLinear::KernelName(int64_t tokens) const {
   return fmt::format("{}_s{}s8", prefill ? "gemm_sm90" : "gemm_decode", bits_);
 }
 
-void DeviceLinear::Multiply(const Activations& acts, float* y, int64_t y_stride, bool accumulate,
+void DeviceLinear::Multiply(const Activations& acts, const Output& output,
                             cudaStream_t stream) const {
-  if (kind_ == Kind::kTensorCores) {
-    return MultiplyOnTensorCores(acts, y, y_stride, accumulate, stream);
-  }
+  if (kind_ == Kind::kTensorCores) return MultiplyOnTensorCores(acts, output, stream);
   if (kind_ == Kind::kFloat) {
     return GemmFloat({.x = acts.values,
                       .tokens = acts.tokens,
@@ -129,9 +127,10 @@ void DeviceLinear::Multiply(const Activations& acts, float* y, int64_t y_stride,
                       .rows = rows_,
                       .cols = cols_,
                       .bias = bias_.data(),
-                      .y = y,
-                      .y_stride = y_stride,
-                      .accumulate = accumulate},
+                      .y = output.y,
+                      .y_stride = output.stride,
+                      .accumulate = output.accumulate,
+                      .y_type = output.type},
                      stream);
   }
   GemmGrouped({.x = acts.codes,
@@ -148,14 +147,15 @@ void DeviceLinear::Multiply(const Activations& acts, float* y, int64_t y_stride,
                .rows = rows_,
                .cols = cols_,
                .bias = bias_.data(),
-               .y = y,
-               .y_stride = y_stride,
-               .accumulate = accumulate},
+               .y = output.y,
+               .y_stride = output.stride,
+               .accumulate = output.accumulate,
+               .y_type = output.type},
               stream);
 }
 
-void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, float* y, int64_t y_stride,
-                                         bool accumulate, cudaStream_t stream) const {
+void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, const Output& output,
+                                         cudaStream_t stream) const {
   const GemmArguments a = {.x = acts.codes,
                            .x_scales = acts.scales,
                            .x_zetas = acts.zetas,
@@ -170,9 +170,10 @@ void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, float* y, int6
                            .bias = bias_.data(),
                            .rows = rows_,
                            .cols = cols_,
-                           .y = y,
-                           .y_stride = y_stride,
-                           .accumulate = accumulate};
+                           .y = output.y,
+                           .y_stride = output.stride,
+                           .accumulate = output.accumulate,
+                           .y_type = output.type};
   prefill_&& acts.tokens > kMaxDecodeTokens ? GemmSm90(a, stream) : GemmDecode(a, stream);
 }
 

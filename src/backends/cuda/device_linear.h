@@ -22,15 +22,21 @@ class DeviceLinear {
   // Throws for 16-bit weights with quantized activations, which have no kernel.
   explicit DeviceLinear(const PackedLinear& linear);
 
-  // y (+)= W a + bias on `stream`; y [tokens, y_stride].
-  void Multiply(const Activations& acts, float* y, int64_t y_stride, bool accumulate,
-                cudaStream_t stream) const;
+  // y (+)= W a + bias on `stream`.
+  struct Output {
+    void* y;  // [tokens, stride]
+    RealType type;
+    int64_t stride;
+    bool accumulate;  // kFloat32 only
+  };
+  void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
+  int64_t rows() const { return rows_; }
   std::string KernelName(int64_t tokens) const;
 
  private:
   void UploadFloats(const PackedWeights& weights);
   void UploadCodes(const PackedWeights& weights);
-  void MultiplyOnTensorCores(const Activations& acts, float* y, int64_t y_stride, bool accumulate,
+  void MultiplyOnTensorCores(const Activations& acts, const Output& output,
                              cudaStream_t stream) const;
 
   Kind kind_;

@@ -18,7 +18,12 @@ template <typename Arguments>
 __device__ void Store(const Arguments& g, int64_t t, int64_t n, float value) {
   if (t >= g.tokens || n >= g.rows) return;
   if (g.bias != nullptr) value = __fadd_rn(value, g.bias[n]);
-  float* const y = g.y + t * g.y_stride + n;
+  const int64_t at = t * g.y_stride + n;
+  if (g.y_type == RealType::kBfloat16) {
+    static_cast<__nv_bfloat16*>(g.y)[at] = __float2bfloat16_rn(value);
+    return;
+  }
+  float* const y = static_cast<float*>(g.y) + at;
   *y = g.accumulate ? __fadd_rn(*y, value) : value;
 }
 

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "backends/cuda/real_type.h"
+
 namespace nibble::cuda {
 
 enum class WeightType { kFloat32, kBfloat16, kFloat16 };
@@ -21,9 +23,10 @@ struct FloatGemmArguments {
   WeightType w_type = WeightType::kFloat32;
   int64_t rows = 0, cols = 0;
   const float* bias = nullptr;  // [rows] or null
-  float* y = nullptr;           // [tokens, y_stride]
+  void* y = nullptr;            // [tokens, y_stride]
   int64_t y_stride = 0;
-  bool accumulate = false;
+  bool accumulate = false;  // kFloat32 only
+  RealType y_type = RealType::kFloat32;
 };
 
 // Enqueues the product, fastest where rows of x and w are aligned to 16 bytes. A dependent launch.
@@ -45,9 +48,10 @@ struct GroupedGemmArguments {
   int64_t x_group = 0, w_group = 0;  // inputs, 0 = cols; one is a multiple of the other
   int64_t rows = 0, cols = 0;
   const float* bias = nullptr;  // [rows] or null
-  float* y = nullptr;           // [tokens, y_stride]
+  void* y = nullptr;            // [tokens, y_stride]
   int64_t y_stride = 0;
-  bool accumulate = false;
+  bool accumulate = false;  // kFloat32 only
+  RealType y_type = RealType::kFloat32;
 };
 
 // As GemmFloat; fastest with strides and groups of whole 16 bytes.

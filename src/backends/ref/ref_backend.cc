@@ -111,7 +111,9 @@ void MultiplyFloats(const Linear& w, const float* x, int64_t first, int64_t last
 // Row `token` of the source.
 void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   const int64_t first = token * static_cast<int64_t>(row.size());
-  const float* x = source.x + first;
+  const bool gated = source.op == ActsSource::Op::kSiluMul;
+  const float* x = (gated ? reinterpret_cast<const float*>(source.gate) : source.x) + first;
+  const float* up = reinterpret_cast<const float*>(source.up) + first;
   double squares = 0;
   for (size_t i = 0; i < row.size(); ++i) squares += double{x[i]} * x[i];
   const double mean = squares / static_cast<double>(row.size());
@@ -125,7 +127,7 @@ void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
         row[i] = x[i] * factor * (source.norm_weight == nullptr ? 1.0f : source.norm_weight[i]);
         break;
       case ActsSource::Op::kSiluMul:
-        row[i] = x[i] / (1.0f + std::exp(-x[i])) * source.up[first + static_cast<int64_t>(i)];
+        row[i] = x[i] / (1.0f + std::exp(-x[i])) * up[i];
         break;
     }
   }
@@ -150,16 +152,23 @@ class RefBackend final : public Backend {
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
 
+  void Project(const Activations& acts, std::span<const Projection> outputs) override {
+    for (const Projection& output : outputs) {
+      Gemm(acts, output.id, reinterpret_cast<float*>(output.y), linears_[output.id]->rows, false);
+    }
+  }
+
   bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
 
-  void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
-                     const RopeView& rope, const KvSpec& kv,
+  void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                     const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
-    ref::RopeAndAppend(q, k, v, attention, rope, kv, batch);
+    ref::RopeAndAppend(reinterpret_cast<float*>(q), reinterpret_cast<float*>(k),
+                       reinterpret_cast<const float*>(v), attention, rope, kv, batch);
   }
-  void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
+  void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, float* out) override {
-    ref::Attention(q, attention, kv, batch, decoded_, out);
+    ref::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, decoded_, out);
   }
 
  private:

@@ -148,7 +148,7 @@ TEST_F(RefTest, NormAndActivationFunctions) {
                              .norm_weight = weight.data(),
                              .norm_eps = 1e-5f};
   std::copy_n(integer_->PrepareActs(normed, tokens, plain).values, y.size(), y.begin());
-  const ActsSource gated = {.x = x.data(), .op = ActsSource::Op::kSiluMul, .up = y.data()};
+  const ActsSource gated = {.op = ActsSource::Op::kSiluMul, .gate = Raw(x), .up = Raw(y)};
   std::copy_n(integer_->PrepareActs(gated, tokens, plain).values, z.size(), z.begin());
   for (int64_t t = 0; t < tokens; ++t) {
     long double squares = 0;
@@ -197,7 +197,7 @@ TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
       const auto original_q = q;
       const RopeTable rope = RandomRope(rng_, positions, d / 2);
       const SequenceSlice all = {.tokens = positions, .pages = cache.pages()};
-      integer_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope, kv, {&all, 1});
+      integer_->RopeAndAppend(Raw(q), Raw(k), Raw(v), spec, rope, kv, {&all, 1});
       for (int64_t i = 0; i < positions * heads; ++i) {  // rotations keep lengths
         double before = 0, after = 0;
         for (int64_t j = i * d; j < (i + 1) * d; ++j) {
@@ -210,8 +210,8 @@ TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
           .first_row = 60, .tokens = 90, .position = 60, .pages = cache.pages()};
       for (Backend* backend : {integer_.get(), decoded_.get()}) {
         std::vector<float> out(q.size(), NAN), chunk(q.size(), NAN);
-        backend->Attention(q.data(), spec, kv, {&all, 1}, out.data());
-        backend->Attention(q.data(), spec, kv, {&tail, 1}, chunk.data());
+        backend->Attention(Raw(q), spec, kv, {&all, 1}, out.data());
+        backend->Attention(Raw(q), spec, kv, {&tail, 1}, chunk.data());
         EXPECT_TRUE(std::isnan(chunk[60 * heads * d - 1]));
         for (int64_t t = 0; t < positions; t += 7) {
           for (int64_t h = 0; h < heads; ++h) {
