@@ -10,7 +10,7 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
   CLI::App* verb = app.add_subcommand(name, description);
   verb->add_option("--threads", common.threads, "Threads; 0 = all cores")
       ->check(CLI::Range(0, 1024));
-  verb->add_option("--device", common.device, "cpu")->capture_default_str();
+  verb->add_option("--device", common.device, "cpu or cuda:N")->capture_default_str();
   verb->add_flag("--json", common.json, "One JSON object on standard output");
   verb->footer("Example:\n  " + example);
   return verb;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a machine must be able to do. The one virtual class of the project: ref/ (the meaning of
-// every op, scalar), cpu/ (vector and matrix instructions). The forward pass (engine/layer.cc)
-// speaks only these ops. All float tensors are fp32, row-major, contiguous, and lie in the
-// backend's memory; spans and what is uploaded or shared is the program's own.
+// every op, scalar), cpu/ (vector and matrix instructions), cuda/ (NVIDIA GPUs). The forward pass
+// (engine/layer.cc) speaks only these ops. All float tensors are fp32, row-major, contiguous, and
+// lie in the backend's memory; spans and what is uploaded or shared is the program's own.
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
-// cut into chunks: every op treats each row (token) by itself, in a fixed order of operations.
+// cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
+// GPU there is one exception: attention of a few new tokens runs on another kernel than that of
+// many, and the two round differently.
 #pragma once
 
 #include <cstddef>
@@ -73,6 +75,9 @@ class Backend {
   virtual void Write(const void* source, size_t bytes, void* target) {
     std::memcpy(target, source, bytes);
   }
+  virtual void Copy(const float* source, int64_t count, float* target) {
+    std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
+  }
   // The same values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
   // The same tensor in the backend's memory; `owner` holds what that took.
@@ -93,6 +98,9 @@ class Backend {
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
                                   const InputSpec& spec) = 0;
 
+  // What the prepared input means, fp32 [tokens, width]; valid until the next call or PrepareActs.
+  virtual const float* Decode(const Activations& acts) = 0;
+
   // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
   virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
                     bool accumulate) = 0;
@@ -105,9 +113,9 @@ class Backend {
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
 
-  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
-  // least and fp32 sums: the Hessians of calibration. False, and nothing done, where BLAS is as
-  // fast.
+  // out [width, width], in the program's memory, = left^T right of fp32 [tokens, width], with
+  // products exact to 2^-14 at least and fp32 sums: the Hessians of calibration. False, and nothing
+  // done, where BLAS is as fast.
   virtual bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
                     float* out) = 0;
 

@@ -182,6 +182,38 @@ TEST_F(CudaParityTest, PreparedValuesAgree) {
   }
 }
 
+// Products of fp32, sums of `tokens` of them: the difference of two orders of summation.
+TEST_F(CudaParityTest, GramsAndDecodedCodesAgree) {
+  for (const int64_t width : {40, 130}) {
+    const int64_t tokens = 77;
+    const auto left = RandomVector(rng_, tokens * width),
+               right = RandomVector(rng_, tokens * width);
+    const Buffer<float> a = Copy(left), b = Copy(right);
+    for (const bool same : {true, false}) {
+      std::vector<float> out(static_cast<size_t>(width * width), kPoison);
+      ASSERT_TRUE(cuda_->Gram(a.data(), same ? a.data() : b.data(), tokens, width, out.data()));
+      for (int64_t i = 0; i < width * width; ++i) {
+        double sum = 0, size = 0;
+        for (int64_t t = 0; t < tokens; ++t) {
+          const double x = left[t * width + i / width];
+          const double y = (same ? left : right)[t * width + i % width];
+          sum += x * y, size += std::fabs(x * y);
+        }
+        ASSERT_NEAR(out[i], sum, static_cast<double>(tokens + 1) * kUlp * size) << i;
+      }
+    }
+  }
+  const FormatSpec formats[] = {{.bits = 4}, {.bits = 8, .symmetric = false, .group = 128}};
+  for (const FormatSpec& format : formats) {
+    const InputSpec input = {.width = 384, .activation = format};
+    const auto x = RandomRows(rng_, 9, 384);
+    const Buffer<float> device_x = Copy(x);
+    const float* ours = cuda_->Decode(cuda_->PrepareActs({.x = device_x.data()}, 9, input));
+    const float* exact = ref_->Decode(ref_->PrepareActs({.x = x.data()}, 9, input));
+    ASSERT_EQ(Host(ours, 9 * 384), std::vector<float>(exact, exact + 9 * 384));
+  }
+}
+
 struct CacheCase {
   FormatSpec k, v;
   int64_t kv_heads, group, head_dim;

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "base/thread_pool.h"
-#include "formats/quantizer.h"
 #include "quantize/gram.h"
 
 namespace nibble {
@@ -14,10 +12,6 @@ KvSpec CalibrationKv(const ModelConfig& config, const Plan& plan, bool quantized
   KvSpec kv = PlannedKv(config, plan);
   if (!quantized) kv.k = kv.v = FormatSpec{};
   return kv;
-}
-
-int64_t WidestInput(const ModelConfig& c) {
-  return std::max({c.hidden_size, c.heads * c.head_dim, c.intermediate_size});
 }
 
 }  // namespace
@@ -48,16 +42,19 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
       plan_(plan),
       rope_(rope),
       context_(context),
+      windows_(static_cast<int64_t>(ids.size()) / context),
       quantized_(quantized),
       kv_(CalibrationKv(config, plan, quantized)),
       cache_(kv_, 1, backend),
       scratch_(backend),
-      x_(static_cast<int64_t>(ids.size()), config.hidden_size),
-      a_(ids.size() *
-         static_cast<size_t>(std::max(config.heads * config.head_dim, config.intermediate_size))),
-      values_(static_cast<size_t>(context * WidestInput(config))) {
+      x_(ToBackend(backend, {})),
+      a_(ToBackend(backend, {})) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  x_.Grow(tokens * config.hidden_size);
+  a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
+  AlignedBytes memory;
   const TensorView table = FloatView(embedding.data, {embedding.rows, embedding.cols});
-  backend_.Embed(table, ids, x_.data.data());
+  backend_.Embed(backend_.Share(table, memory), ids, x_.data());
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
@@ -87,27 +84,9 @@ void Stream::Upload(Role role, const StoredLinear& linear) {
   layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(Planned(role)));
 }
 
-const float* Stream::Prepared(const ActsSource& source, const InputSpec& spec) {
-  const Activations acts = backend_.PrepareActs(source, context_, spec);
-  if (acts.values != nullptr) return acts.values;
-  const int64_t groups = spec.activation.groups(spec.width);
-  ParallelFor(static_cast<size_t>(context_), [&](size_t task) {
-    const auto t = static_cast<int64_t>(task);
-    // DequantizeActivations only reads the row.
-    const ActRow row = {
-        .codes = const_cast<int8_t*>(acts.codes) + t * acts.stride,
-        .scales = const_cast<float*>(acts.scales) + t * groups,
-        .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas) + t * groups,
-        .sums = nullptr};
-    DequantizeActivations(row, spec.activation,
-                          {values_.data() + t * spec.width, static_cast<size_t>(spec.width)});
-  });
-  return values_.data();
-}
-
 const float* Stream::Input(LinearSet set, int64_t window) {
   const Decoder d = decoder();
-  float* x = x_.row(window * context_).data();
+  float* x = this->x(window);
   const bool attention = set == LinearSet::kQkv || set == LinearSet::kO;
   const int64_t a_width = attention ? config_.heads * config_.head_dim : config_.intermediate_size;
   float* a = a_.data() + window * context_ * a_width;
@@ -129,8 +108,7 @@ const float* Stream::Input(LinearSet set, int64_t window) {
     case LinearSet::kDown: {
       const InputSpec plain = {.width = a_width};
       const ActsSource gated = MlpCore(d, layer_, x, context_);
-      const float* values = backend_.PrepareActs(gated, context_, plain).values;
-      std::copy_n(values, context_ * a_width, a);
+      backend_.Copy(backend_.PrepareActs(gated, context_, plain).values, context_ * a_width, a);
       return Prepared({.x = a}, layer_.down_input);
     }
   }
@@ -140,7 +118,7 @@ const float* Stream::Input(LinearSet set, int64_t window) {
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
     const float* a = a_.data() + w * context_ * config_.intermediate_size;
-    MlpOutput(decoder(), layer_, {.x = a}, context_, x_.row(w * context_).data());
+    MlpOutput(decoder(), layer_, {.x = a}, context_, x(w));
   }
   ReleaseLayer(backend_, layer_);
 }
@@ -152,7 +130,7 @@ void Stream::Pass(const StoredLayer& layer, int64_t index) {
     cache_.Clear();
     cache_.Reserve(context_);
     const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
-    ForwardLayer(decoder(), layer_, {&slice, 1}, x_.row(w * context_).data());
+    ForwardLayer(decoder(), layer_, {&slice, 1}, x(w));
   }
   ReleaseLayer(backend_, layer_);
 }
@@ -163,12 +141,12 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
     : backend_(backend),
       plan_(plan),
       recipe_(recipe),
-      rope_(BuildRope(config.rope, context)),
+      rope_(backend, BuildRope(config.rope, context)),
       ids_(std::move(ids)),
-      stream_(backend, config, plan, rope_, embedding, ids_, context,
+      stream_(backend, config, plan, rope_.view(), embedding, ids_, context,
               recipe.quantized_calibration) {
   if (recipe.gptaq > 0) {
-    fp32_.emplace(backend, config, plan, rope_, embedding, ids_, context, false);
+    fp32_.emplace(backend, config, plan, rope_.view(), embedding, ids_, context, false);
   }
 }
 
@@ -191,16 +169,19 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            const Progress& progress) {
   const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
   Gram hessian(backend_, width), correction(backend_, fp32_ ? width : 0);
-  std::vector<float> difference;
+  Buffer<float> rounded_input = ToBackend(backend_, {}), difference = ToBackend(backend_, {});
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     const float* input = stream_.Input(set, w);
     hessian.Add(input, input, stream_.context());
     if (fp32_) {
-      // The streams share no memory, so `input` stays valid during the second Input.
-      const float* exact = fp32_->Input(set, w);
-      difference.resize(static_cast<size_t>(stream_.context() * width));
-      for (size_t i = 0; i < difference.size(); ++i) difference[i] = exact[i] - input[i];
-      correction.Add(difference.data(), input, stream_.context());
+      const int64_t count = stream_.context() * width;
+      backend_.Copy(input, count, rounded_input.Grow(count));  // before the other stream's
+      const float* exact = backend_.Read(fp32_->Input(set, w), count);
+      std::vector<float> values(exact, exact + count);
+      const float* rounded = backend_.Read(rounded_input.data(), count);
+      for (size_t i = 0; i < values.size(); ++i) values[i] -= rounded[i];
+      backend_.Write(values.data(), values.size() * sizeof(float), difference.Grow(count));
+      correction.Add(difference.data(), rounded_input.data(), stream_.context());
     }
     const double sets = static_cast<double>(set) +
                         static_cast<double>(w + 1) / static_cast<double>(stream_.windows());

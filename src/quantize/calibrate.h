@@ -30,7 +30,7 @@ class Stream {
          const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
          bool quantized);
 
-  int64_t windows() const { return x_.rows / context_; }
+  int64_t windows() const { return windows_; }
   int64_t context() const { return context_; }
   static size_t Bytes(const ModelConfig& config, int64_t tokens);
 
@@ -38,32 +38,35 @@ class Stream {
   void Begin(const StoredLayer& layer, int64_t index);
   void Upload(Role role, const StoredLinear& linear);
   // Input of the set's linears for one window: after the online transform and, if quantized, as the
-  // codes mean it; fp32 [context, K], valid until the next call. The earlier sets are uploaded.
+  // codes mean it; fp32 [context, K] in the backend's memory, valid until the next call. The
+  // earlier sets are uploaded.
   const float* Input(LinearSet set, int64_t window);
   // All linears are uploaded: x moves behind the layer.
   void Finish();
   // Begin, Upload of everything, all stages, Finish.
   void Pass(const StoredLayer& layer, int64_t index);
-  // The residual stream [windows * context, hidden].
-  const Matrix<float>& x() const { return x_; }
+  // The residual stream [windows * context, hidden], in the backend's memory.
+  const float* x() const { return x_.data(); }
 
  private:
   Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
   InputSpec Planned(Role role) const;
-  const float* Prepared(const ActsSource& source, const InputSpec& spec);
+  const float* Prepared(const ActsSource& source, const InputSpec& spec) {
+    return backend_.Decode(backend_.PrepareActs(source, context_, spec));
+  }
+  float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
 
   Backend& backend_;
   const ModelConfig& config_;
   const Plan& plan_;
   const RopeView rope_;
-  int64_t context_;
+  int64_t context_, windows_;
   bool quantized_;
   KvSpec kv_;
   KvCache cache_;  // one layer, one window
   Scratch scratch_;
-  Matrix<float> x_;            // [windows * context, hidden]
-  std::vector<float> a_;       // [windows * context, width of o or down]
-  std::vector<float> values_;  // [context, width]
+  Buffer<float> x_;  // [windows * context, hidden]
+  Buffer<float> a_;  // [windows * context, width of o or down]
   Layer layer_;
   int64_t index_ = 0;
 };
@@ -89,7 +92,7 @@ class Calibration {
   Backend& backend_;
   const Plan& plan_;
   const Recipe& recipe_;
-  RopeTable rope_;
+  BackendRope rope_;
   std::vector<int32_t> ids_;
   Stream stream_;
   std::optional<Stream> fp32_;  // GPTAQ: the same windows through the unrounded network

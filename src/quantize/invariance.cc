@@ -10,16 +10,18 @@
 namespace nibble {
 namespace {
 
-std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const Matrix<float>& x,
-                            const std::vector<float>& norm, const PackedLinear& head) {
-  std::vector<float> logits(static_cast<size_t>(x.rows * config.vocab_size));
+std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const float* x,
+                            int64_t rows, const std::vector<float>& norm,
+                            const PackedLinear& head) {
+  Buffer<float> logits = ToBackend(backend, {});
+  const int64_t count = rows * config.vocab_size;
   const LinearId id = backend.Upload(head);
   const Buffer<float> weight = ToBackend(backend, norm);
-  const Activations acts =
-      backend.PrepareActs(Normed(config, weight, x.data.data()), x.rows, head.input);
-  backend.Gemm(acts, id, logits.data(), config.vocab_size, false);
+  const Activations acts = backend.PrepareActs(Normed(config, weight, x), rows, head.input);
+  backend.Gemm(acts, id, logits.Grow(count), config.vocab_size, false);
   backend.Release(id);
-  return logits;
+  const float* values = backend.Read(logits.data(), count);
+  return {values, values + count};
 }
 
 // Largest difference over the standard deviation of `a`.
@@ -70,8 +72,9 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Plan
   }
   StoredLinear head;
   head.values = rotator.Head();
-  const auto a = LogitsOf(backend, c, exact.x(), ToF32(source.final_norm).data, source.head);
-  const auto b = LogitsOf(backend, c, rotated.x(), {}, head.View(source.head.input));
+  const int64_t rows = kWindows * context;
+  const auto a = LogitsOf(backend, c, exact.x(), rows, ToF32(source.final_norm).data, source.head);
+  const auto b = LogitsOf(backend, c, rotated.x(), rows, {}, head.View(source.head.input));
   const double change = RelativeChange(a, b);
   if (!(change < 1e-3)) {
     Fail(

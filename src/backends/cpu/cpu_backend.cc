@@ -78,13 +78,31 @@ class CpuBackend final : public Backend {
       return cpu::GemmInt(acts, *panels, kernel, y, y_stride, accumulate);
     }
     const WideLinear& linear = std::get<WideLinear>(At(id));
-    const float* x = acts.spec->activation.quantized() ? Dequantize(acts) : acts.values;
+    const float* x = Decode(acts);  // weights that are not quantized have no integer product
     const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
     if (const auto* terms = std::get_if<cpu::PanelsBf16>(&linear.weights)) {
       return cpu::GemmBf16(x, acts.tokens, *terms, bias, y, y_stride, accumulate);
     }
     cpu::GemmF32(x, acts.tokens, std::get<cpu::PanelsF32>(linear.weights), bias, y, y_stride,
                  accumulate);
+  }
+
+  const float* Decode(const Activations& acts) override {
+    if (!acts.spec->activation.quantized()) return acts.values;
+    const FormatSpec& format = acts.spec->activation;
+    const int64_t width = acts.spec->width, groups = format.groups(width);
+    float* decoded = decoded_.Grow(acts.tokens * width);
+    ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {
+      const auto t = static_cast<int64_t>(i);
+      // DequantizeActivations only reads the row; ActRow serves the quantizer too.
+      const ActRow row{
+          .codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
+          .scales = const_cast<float*>(acts.scales + t * groups),
+          .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
+          .sums = nullptr};
+      DequantizeActivations(row, format, {decoded + t * width, static_cast<size_t>(width)});
+    });
+    return decoded;
   }
 
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
@@ -120,7 +138,7 @@ class CpuBackend final : public Backend {
     Matrix<float> decoded;
     TensorView values = linear.weights.values;
     if (linear.weights.format.quantized()) {
-      decoded = Decode(linear.weights);
+      decoded = nibble::Decode(linear.weights);
       values = {.dtype = DType::kF32,
                 .shape = {decoded.rows, decoded.cols},
                 .data = reinterpret_cast<const std::byte*>(decoded.data.data())};
@@ -145,25 +163,6 @@ class CpuBackend final : public Backend {
     const auto i = static_cast<size_t>(id);
     NIBBLE_CHECK(i < linears_.size() && linears_[i].index() != 0, "linear {}", id);
     return linears_[i];
-  }
-
-  // The activations as fp32 [tokens, width]: weights that are not quantized have no integer
-  // product.
-  const float* Dequantize(const Activations& acts) {
-    const FormatSpec& format = acts.spec->activation;
-    const int64_t width = acts.spec->width, groups = format.groups(width);
-    float* decoded = decoded_.Grow(acts.tokens * width);
-    ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {
-      const auto t = static_cast<int64_t>(i);
-      // DequantizeActivations only reads the row; ActRow serves the quantizer too.
-      const ActRow row{
-          .codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
-          .scales = const_cast<float*>(acts.scales + t * groups),
-          .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
-          .sums = nullptr};
-      DequantizeActivations(row, format, {decoded + t * width, static_cast<size_t>(width)});
-    });
-    return decoded;
   }
 
   Isa isa_;

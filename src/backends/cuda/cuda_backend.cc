@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cuda/attention.h"
+#include "backends/cuda/calibration.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/device_hadamard.h"
@@ -66,6 +67,11 @@ class CudaBackend final : public Backend {
   void Write(const void* source, size_t bytes, void* target) override {
     cuda::CopyToDevice(source, bytes, target);
   }
+  void Copy(const float* source, int64_t count, float* target) override {
+    CheckCuda(cudaMemcpyAsync(target, source, static_cast<size_t>(count) * sizeof(float),
+                              cudaMemcpyDeviceToDevice, stream_.get()),
+              "copy on the GPU");
+  }
   const float* Read(const float* values, int64_t count) override;
   TensorView Share(const TensorView& tensor, AlignedBytes& owner) override;
 
@@ -94,7 +100,9 @@ class CudaBackend final : public Backend {
     }
   }
   int64_t IntermediateBytes() const override { return 2; }
-  bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
+  bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
+            float* out) override;
+  const float* Decode(const Activations& acts) override;
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override;
@@ -124,7 +132,8 @@ class CudaBackend final : public Backend {
   std::map<std::string, cuda::DeviceHadamard> hadamards_;  // by their text
 
   DeviceBuffer<int8_t> codes_;
-  DeviceBuffer<float> values_, scales_, zetas_, partials_;
+  DeviceBuffer<float> values_, scales_, zetas_, partials_, decoded_;
+  DeviceBuffer<float> left_, right_, product_;  // of Gram
   DeviceBuffer<int32_t> sums_;
   DeviceBuffer<uint32_t> counters_;
   std::vector<cuda::SequenceOnDevice> batch_;  // as batch_on_device_ holds it
@@ -222,6 +231,46 @@ Activations CudaBackend::PrepareActs(const ActsSource& source, int64_t tokens,
   }
   if (tokens > 0) cuda::PrepareActs(a, stream_.get());
   return acts;
+}
+
+const float* CudaBackend::Decode(const Activations& acts) {
+  const FormatSpec& format = acts.spec->activation;
+  if (!format.quantized()) return acts.values;
+  const int64_t width = acts.spec->width;
+  float* values = decoded_.Grow(acts.tokens * width);
+  cuda::DecodeActivations({.codes = acts.codes,
+                           .stride = acts.stride,
+                           .scales = acts.scales,
+                           .zetas = acts.zetas,
+                           .tokens = acts.tokens,
+                           .width = width,
+                           .groups = format.groups(width),
+                           .values = values},
+                          stream_.get());
+  return values;
+}
+
+// The plain product takes rows: those of left^T and of right^T.
+bool CudaBackend::Gram(const float* left, const float* right, int64_t tokens, int64_t width,
+                       float* out) {
+  float *rows = left_.Grow(width * tokens), *columns = rows;
+  cuda::Transpose(left, tokens, width, rows, stream_.get());
+  if (right != left) {
+    columns = right_.Grow(width * tokens);
+    cuda::Transpose(right, tokens, width, columns, stream_.get());
+  }
+  cuda::GemmFloat({.x = rows,
+                   .tokens = width,
+                   .x_stride = tokens,
+                   .w = columns,
+                   .rows = width,
+                   .cols = tokens,
+                   .y = product_.Grow(width * width),
+                   .y_stride = width},
+                  stream_.get());
+  const float* host = Read(product_.data(), width * width);
+  std::copy(host, host + width * width, out);
+  return true;
 }
 
 // The arguments of the ops that read the cache, on the device; copied only when a batch is new, so

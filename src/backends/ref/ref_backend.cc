@@ -152,6 +152,7 @@ class RefBackend final : public Backend {
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
 
+  const float* Decode(const Activations& acts) override { return acts.values; }
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
     for (const Projection& output : outputs) {
       Gemm(acts, output.id, reinterpret_cast<float*>(output.y), linears_[output.id]->rows, false);
@@ -189,7 +190,7 @@ LinearId RefBackend::Upload(const PackedLinear& packed) {
   linear.cols = w.cols;
   if (packed.bias.data != nullptr) linear.bias = ToF32(packed.bias).data;
   if (decoded_ || !w.format.quantized() || !linear.activation.quantized()) {
-    linear.transposed = Transposed(Decode(w));
+    linear.transposed = Transposed(nibble::Decode(w));
   } else {
     const int64_t a = GroupLength(linear.activation, w.cols), b = GroupLength(w.format, w.cols);
     linear.group = std::min(a, b);

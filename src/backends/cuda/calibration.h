@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What calibration needs besides the forward pass. Device pointers; everything is enqueued, and
+// nibble::Error is thrown if a launch is refused.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+// values [tokens, width] = scale * (code + zeta), of codes [tokens, stride] with `groups` scales
+// and zetas (or null: 0) a row.
+struct DecodeArguments {
+  const int8_t* codes;
+  int64_t stride;
+  const float *scales, *zetas;
+  int64_t tokens, width, groups;
+  float* values;
+};
+void DecodeActivations(const DecodeArguments& arguments, cudaStream_t stream);
+
+// out [cols, rows] = in [rows, cols] transposed.
+void Transpose(const float* in, int64_t rows, int64_t cols, float* out, cudaStream_t stream);
+
+}  // namespace nibble::cuda
