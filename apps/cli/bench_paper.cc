@@ -70,6 +70,9 @@ class PaperBench {
       for (const int64_t batch : {1, 4, 16}) Block(name, network, batch * kSequence, batch);
       DecodeBlock(name, network, 1);
       DecodeBlock(name, network, 16);
+      for (const int64_t batch : {1, 16}) {
+        for (const int64_t context : {256, 1024, 4096}) Memory(name, network, batch, context);
+      }
     };
     shape("llama2-7b", kSequence);
     shape("llama2-70b", 8 * kSequence);
@@ -262,6 +265,43 @@ class PaperBench {
     Add(fmt::format("{} layer, decode", name), fmt::format("batch {}", batch), 0, bytes, nibble,
         {&bf16});
     for (const Layer& layer : layers) ReleaseLayer(*backend_, layer);
+  }
+
+  // What a layer takes on the GPU to decode behind `context` tokens: weights, cache, working
+  // memory. The bf16 layer is counted with weights and cache alone.
+  void Memory(const std::string& name, const Network& network, int64_t batch, int64_t context) {
+    const ModelConfig& config = network.config;
+    const auto backend = MakeBackend("cuda", false);
+    const int64_t before = cuda::RequestedDeviceBytes();
+    const Layer layer = UploadLayer(*backend, network.layers[0]);
+    const BackendRope rope(*backend, BuildRope(config.rope, 1));
+    Scratch scratch(*backend);
+    const Decoder decoder = {*backend, config, network.kv, rope.view(), scratch};
+    Buffer<float> x = ToBackend(*backend, {});
+    x.Grow(batch * config.hidden_size);
+    std::vector<KvCache> caches;
+    std::vector<SequenceSlice> slices;
+    for (int64_t i = 0; i < batch; ++i) {
+      caches.emplace_back(network.kv, 1, *backend).Reserve(context);
+      slices.push_back({.first_row = i, .tokens = 1, .pages = caches.back().pages()});
+    }
+    ForwardLayer(decoder, layer, slices, x.data());
+    CublasProduct::Wait();
+    const auto bytes = static_cast<double>(cuda::RequestedDeviceBytes() - before);
+    int64_t bf16 = 4 * batch * context * config.kv_heads * config.head_dim;
+    for (const PackedLinear& linear : network.layers[0].linears) {
+      bf16 += 2 * linear.weights.rows * linear.weights.cols;
+    }
+    const std::string shape = fmt::format("batch {}, {} tokens", batch, context);
+    const double ratio = static_cast<double>(bf16) / bytes;
+    table_.push_back({fmt::format("{} layer, memory", name), shape, "", "", "",
+                      fmt::format("{:.1f} MB, {:.2f} x bf16 {:.1f} MB", bytes / 1e6, ratio,
+                                  static_cast<double>(bf16) / 1e6)});
+    json_.push_back({{"name", name + " layer, memory"},
+                     {"shape", shape},
+                     {"bytes", bytes},
+                     {"bf16_bytes", bf16},
+                     {"ratio_bf16", ratio}});
   }
 
   const BenchArguments& arguments_;

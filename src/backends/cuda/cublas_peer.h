@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by NVIDIA's own library, for benchmarks to stand beside. It is loaded when asked for:
-// no other part of the program needs it.
+// What benchmarks of a GPU need besides a backend: products by NVIDIA's own library to stand
+// beside, loaded when asked for since no other part of the program needs it, and the memory asked for.
 #pragma once
 
 #include <cstdint>
@@ -28,5 +28,8 @@ class CublasProduct {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// All that this program has asked of GPUs so far, given back or not.
+int64_t RequestedDeviceBytes();
 
 }  // namespace nibble::cuda

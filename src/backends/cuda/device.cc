@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/device.h"
 
+#include <atomic>
 #include <charconv>
 
+#include "backends/cuda/cublas_peer.h"
 #include "backends/cuda/cuda_error.h"
 #include "base/error.h"
 
 namespace nibble::cuda {
 namespace {
+
+std::atomic<int64_t> requested = 0;
 
 double Gigabytes(size_t bytes) {
   return static_cast<double>(bytes) / 1e9;
@@ -49,7 +53,12 @@ void SelectDevice(const std::string& name) {
   }
 }
 
+int64_t RequestedDeviceBytes() {
+  return requested;
+}
+
 AlignedBytes AllocateDevice(size_t bytes) {
+  requested += static_cast<int64_t>(bytes);
   void* memory = nullptr;
   if (cudaMalloc(&memory, std::max<size_t>(bytes, 1)) != cudaSuccess) {
     cudaGetLastError();  // the failure is dealt with here

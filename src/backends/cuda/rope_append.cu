@@ -3,6 +3,7 @@
 // shared memory meanwhile.
 #include "backends/cuda/kv_append.cuh"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/rope_rows.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -16,35 +17,6 @@ struct WarpMemory {
   alignas(16) Real heads[kAhead][32 * kElements];  // as they come
   AppendMemory<kElements> append;
 };
-
-// The sequence that owns a row of the batch, found by a whole warp; false if none does.
-__device__ __forceinline__ bool FindSequence(const RopeAppendArguments& a, int row,
-                                             SequenceOnDevice& sequence) {
-  for (int first = 0; first < a.sequences; first += 32) {
-    bool mine = false;
-    if (first + Lane() < a.sequences) {
-      const SequenceOnDevice& s = a.batch[first + Lane()];
-      mine = row >= s.first_row && row < s.first_row + s.tokens;
-    }
-    const uint32_t found = __ballot_sync(~0u, mine);
-    if (found == 0) continue;
-    sequence = a.batch[first + __ffs(found) - 1];
-    return true;
-  }
-  return false;
-}
-
-// Head `h` of all heads of a token: those of q, then k, then v.
-template <typename Real>
-__device__ __forceinline__ Real* HeadOf(const RopeAppendArguments& a, int64_t token, int h) {
-  const auto at = [](const void* p, int64_t element) {
-    return const_cast<Real*>(static_cast<const Real*>(p)) + element;
-  };
-  if (h < a.heads) return at(a.q, token * a.q_stride + h * a.kv.head_dim);
-  h -= a.heads;
-  if (h < a.kv.kv_heads) return at(a.k, token * a.k_stride + h * a.kv.head_dim);
-  return at(a.v, token * a.v_stride + (h - a.kv.kv_heads) * a.kv.head_dim);
-}
 
 template <int kElements, typename Real>
 __global__ void __launch_bounds__(32 * kWarps)
@@ -109,7 +81,7 @@ void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
 }  // namespace
 
 void RopeAppend(const RopeAppendArguments& a, cudaStream_t stream) {
-  if (a.rows == 0) return;
+  if (a.rows == 0 || RopeAppendNibbles(a, stream)) return;
   if (a.kv.head_dim <= 64) return LaunchFor<2>(a, stream);
   if (a.kv.head_dim <= 128) return LaunchFor<4>(a, stream);
   LaunchFor<8>(a, stream);
