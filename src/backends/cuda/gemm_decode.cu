@@ -17,6 +17,7 @@
 
 #include "backends/cuda/decode_exchange.cuh"
 #include "backends/cuda/gemm_decode.h"
+#include "backends/cuda/gemm_law.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda {
@@ -35,37 +36,18 @@ using decode::Sums;
 using decode::TokenParameters;
 using decode::WeightRing;
 
-// What the law needs of an output besides D, fetched while its products are under way.
-struct Output {
+// An output, fetched while its products are under way.
+struct Output : OutputTerms {
   int n;
-  float scale, bias, zero, sum;
 
   __device__ Output(const GemmArguments& g, int output) : n(output) {
-    if (n >= g.rows) return;
-    scale = g.w_scales[n];
-    if (g.bias != nullptr) bias = g.bias[n];
-    if (g.w_zeros != nullptr) zero = g.w_zeros[n];
-    if (g.x_zetas != nullptr) sum = g.w_sums[n];
+    if (n < g.rows) Fetch(g, n);
   }
 
   template <typename Y, typename S>
   __device__ void Store(const GemmArguments& g, const TokenParameters<S>& tokens, int t,
                         int32_t d) const {
-    const int32_t pi = g.w_zeros == nullptr ? 0 : static_cast<int32_t>(zero);
-    if (g.w_zeros != nullptr) d -= pi * tokens.sums[t];
-    float v = __int2float_rn(d);
-    if (g.x_zetas != nullptr) {
-      const int32_t p = static_cast<int32_t>(sum) - static_cast<int32_t>(g.cols) * pi;
-      v = __fadd_rn(v, __fmul_rn(tokens.zetas[t], __int2float_rn(p)));
-    }
-    v = __fmul_rn(__fmul_rn(tokens.scales[t], scale), v);
-    if (g.bias != nullptr) v = __fadd_rn(v, bias);
-    Y* const y = static_cast<Y*>(g.y) + t * g.y_stride + n;
-    if constexpr (sizeof(Y) == sizeof(float)) {
-      *y = g.accumulate ? __fadd_rn(v, *y) : v;
-    } else {
-      *y = __float2bfloat16_rn(v);
-    }
+    StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + n, LawValue(g, *this, tokens, t, d));
   }
 };
 
