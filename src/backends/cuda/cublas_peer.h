@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What benchmarks of a GPU need besides a backend: products by NVIDIA's own library to stand
-// beside, loaded when asked for since no other part of the program needs it, and the memory asked for.
+// beside, loaded when asked for since no other part of the program needs it, and the memory asked
+// for.
 #pragma once
 
 #include <cstdint>

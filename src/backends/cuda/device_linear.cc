@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/cuda/gemm_decode.h"
+#include "backends/cuda/gemm_sm80.h"
 #include "backends/cuda/gemm_sm90.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/weight_order.h"
@@ -74,7 +75,7 @@ DeviceLinear::DeviceLinear(const PackedLinear& linear)
       rows_(linear.weights.rows),
       cols_(linear.weights.cols),
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs),
-      prefill_(Device::Current().major == 9) {
+      major_(Device::Current().major) {
   if (linear.bias.data != nullptr) bias_ = FloatsToDevice(ToF32(linear.bias).data);
   kind_ == Kind::kFloat ? UploadFloats(linear.weights) : UploadCodes(linear.weights);
 }
@@ -111,8 +112,11 @@ void DeviceLinear::UploadCodes(const PackedWeights& w) {
 std::string DeviceLinear::KernelName(int64_t tokens) const {
   if (kind_ == Kind::kFloat) return "gemm_float";
   if (kind_ == Kind::kGroups) return "gemm_grouped";
-  const bool prefill = prefill_ && tokens > kMaxDecodeTokens;
-  return fmt::format("{}_s{}s8", prefill ? "gemm_sm90" : "gemm_decode", bits_);
+  const bool prefill = tokens > kMaxDecodeTokens;
+  if (prefill && major_ == 8) {
+    return fmt::format("gemm_sm80_s{}s{}", bits_, bits_ == 4 && activation_.bits <= 4 ? 4 : 8);
+  }
+  return fmt::format("{}_s{}s8", prefill && major_ == 9 ? "gemm_sm90" : "gemm_decode", bits_);
 }
 
 void DeviceLinear::Multiply(const Activations& acts, const Output& output,
@@ -161,6 +165,7 @@ void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, const Output& 
                            .x_zetas = acts.zetas,
                            .x_sums = acts.sums,
                            .tokens = acts.tokens,
+                           .x_bits = activation_.bits,
                            .stride = acts.stride,
                            .w = codes_.data(),
                            .w_bits = bits_,
@@ -174,7 +179,10 @@ void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, const Output& 
                            .y_stride = output.stride,
                            .accumulate = output.accumulate,
                            .y_type = output.type};
-  prefill_&& acts.tokens > kMaxDecodeTokens ? GemmSm90(a, stream) : GemmDecode(a, stream);
+  const bool prefill = acts.tokens > kMaxDecodeTokens;
+  if (prefill && major_ == 8) return GemmSm80(a, stream);
+  if (prefill && major_ == 9) return GemmSm90(a, stream);
+  GemmDecode(a, stream);
 }
 
 }  // namespace nibble::cuda

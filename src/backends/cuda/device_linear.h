@@ -42,7 +42,7 @@ class DeviceLinear {
   Kind kind_;
   FormatSpec weights_, activation_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
-  bool prefill_;                  // the GPU has the kernel for many tokens
+  int major_;                     // the GPU's compute capability: which kernel for many tokens
   int bits_ = 0;                  // kTensorCores: of stored codes, 4 or 8
   WeightType type_ = {};          // kFloat
   Buffer<uint8_t> codes_;         // or floats

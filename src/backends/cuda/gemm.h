@@ -21,6 +21,7 @@ struct GemmArguments {
   const float* x_zetas = nullptr;   // [tokens] zeta, or null: symmetric activations
   const int32_t* x_sums = nullptr;  // [tokens] Q, sums of the codes; needed by w_zeros
   int64_t tokens = 0;               // >= 1
+  int x_bits = 8;                   // 2..8, of the codes
   int64_t stride = 0;               // bytes between rows of x: a multiple of 128, >= cols
   const uint8_t* w = nullptr;       // in the order of weight_order.h
   int w_bits = 4;                   // 4 or 8

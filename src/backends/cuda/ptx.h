@@ -117,7 +117,8 @@ __device__ __forceinline__ uint32_t Transpose(uint32_t matrix) {
 //   b  {(2t, g), (2t+1, g)}, {(2t+8, g), (2t+9, g)}
 //   d  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
 // And d[16, 8] += a[16, 32] b[32, 8] of bytes, exact: four bytes in place of two halves, 4t .. 4t+3
-// of 16 at a time.
+// of 16 at a time. And d[16, 8] += a[16, 64] b[64, 8] of nibbles: eight of them, 8t .. 8t+7 of 32
+// at a time; native on GPUs of compute capability 8, emulated on newer ones.
 #define NIBBLE_MMA(name, instruction, Sum, constraint)                                           \
   __device__ __forceinline__ void name(Sum(&d)[4], const uint32_t(&a)[4], uint32_t b0,           \
                                        uint32_t b1) {                                            \
@@ -131,6 +132,7 @@ NIBBLE_MMA(MmaBf16, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "f")
 NIBBLE_MMA(MmaS8, "m16n8k32.row.col.s32.s8.s8.s32", int32_t, "r")
 NIBBLE_MMA(MmaU8S8, "m16n8k32.row.col.s32.u8.s8.s32", int32_t, "r")
 NIBBLE_MMA(MmaU8, "m16n8k32.row.col.s32.u8.u8.s32", int32_t, "r")
+NIBBLE_MMA(MmaS4, "m16n8k64.row.col.s32.s4.s4.s32", int32_t, "r")
 #undef NIBBLE_MMA
 
 // ---- Arithmetic ----
@@ -139,6 +141,12 @@ NIBBLE_MMA(MmaU8, "m16n8k32.row.col.s32.u8.u8.s32", int32_t, "r")
 __device__ __forceinline__ uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+// Bits of a where the mask has ones, of b where it has zeros.
+__device__ __forceinline__ uint32_t Select(uint32_t mask, uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(d) : "r"(a), "r"(b), "r"(mask));
   return d;
 }
 
