@@ -142,7 +142,8 @@ TEST_F(CudaParityTest, FloatProductsAgree) {
 }
 
 // A transform rounds about log2(n) + 2 times on either side, a norm or silu(gate) * up some ten
-// times; dense factors sum in two fp16 terms of each value, 2^-21 of it.
+// times. Dense factors take values as two bf16 terms, which lose up to 2^-18 of each; with the 1 /
+// sqrt(order) of the transform these losses add up like noise, below 2^-18 of the largest value.
 TEST_F(CudaParityTest, PreparedValuesAgree) {
   using Op = ActsSource::Op;
   for (const int64_t width : {64, 96, 448, 1024, 1376, 11008, 14336}) {

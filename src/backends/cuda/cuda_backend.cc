@@ -2,12 +2,11 @@
 #include "backends/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "backends/cuda/attention.h"
+#include "backends/cuda/cache_ops.h"
 #include "backends/cuda/calibration.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
@@ -16,17 +15,17 @@
 #include "backends/cuda/embed.h"
 #include "backends/cuda/prepare_acts.h"
 #include "backends/cuda/recordings.h"
-#include "backends/cuda/rope_append.h"
 
 namespace nibble {
 namespace {
 
 using cuda::AllocateDevice;
 using cuda::CheckCuda;
+using cuda::DeviceBuffer;
 using cuda::DeviceLinear;
+using cuda::kIntermediate;
 
 constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
-constexpr cuda::RealType kIntermediate = cuda::RealType::kBfloat16;
 
 cuda::Source SourceOf(ActsSource::Op op) {
   switch (op) {
@@ -38,20 +37,6 @@ cuda::Source SourceOf(ActsSource::Op op) {
       return cuda::Source::kSiluMul;
   }
   NIBBLE_CHECK(false);
-}
-
-// Grow-only device memory.
-template <typename T>
-struct DeviceBuffer : Buffer<T> {
-  DeviceBuffer() : Buffer<T>(AllocateDevice) {}
-};
-
-// A bound on the keys of a decode step that stays the same for many of them, so that recordings do.
-int64_t RecordedContext(std::span<const SequenceSlice> batch) {
-  constexpr int64_t kStep = 1024;
-  int64_t context = 0;
-  for (const SequenceSlice& s : batch) context = std::max(context, s.position + s.tokens);
-  return (context + kStep - 1) / kStep * kStep;
 }
 
 class CudaBackend final : public Backend {
@@ -105,9 +90,13 @@ class CudaBackend final : public Backend {
   const float* Decode(const Activations& acts) override;
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
-                     std::span<const SequenceSlice> batch) override;
+                     std::span<const SequenceSlice> batch) override {
+    cache_.RopeAndAppend(q, k, v, attention, rope, kv, batch, stream_.get());
+  }
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                 std::span<const SequenceSlice> batch, float* out) override;
+                 std::span<const SequenceSlice> batch, float* out) override {
+    cache_.Attention(q, attention, kv, batch, out, stream_.get());
+  }
   void Run(std::span<const SequenceSlice> batch, std::span<const void* const> tensors,
            const std::function<void()>& ops) override;
 
@@ -125,21 +114,18 @@ class CudaBackend final : public Backend {
   cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
                            std::span<const void* const> tensors) const;
   const cuda::HadamardPlan& PlanFor(const TransformSpec& spec);
-  const cuda::SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch);
 
   cuda::Stream stream_;
   std::vector<std::optional<DeviceLinear>> linears_;
   std::map<std::string, cuda::DeviceHadamard> hadamards_;  // by their text
 
   DeviceBuffer<int8_t> codes_;
-  DeviceBuffer<float> values_, scales_, zetas_, partials_, decoded_;
+  DeviceBuffer<float> values_, scales_, zetas_, decoded_;
   DeviceBuffer<float> left_, right_, product_;  // of Gram
   DeviceBuffer<int32_t> sums_;
-  DeviceBuffer<uint32_t> counters_;
-  std::vector<cuda::SequenceOnDevice> batch_;  // as batch_on_device_ holds it
-  DeviceBuffer<cuda::SequenceOnDevice> batch_on_device_;
   DeviceBuffer<int32_t> ids_;
   Buffer<float> host_{cuda::AllocatePinned};
+  cuda::CacheOps cache_;
   cuda::Recordings recordings_;
 };
 
@@ -273,90 +259,15 @@ bool CudaBackend::Gram(const float* left, const float* right, int64_t tokens, in
   return true;
 }
 
-// The arguments of the ops that read the cache, on the device; copied only when a batch is new, so
-// once for all layers.
-const cuda::SequenceOnDevice* CudaBackend::OnDevice(std::span<const SequenceSlice> batch) {
-  std::vector<cuda::SequenceOnDevice> sequences;
-  for (const SequenceSlice& s : batch) {
-    NIBBLE_CHECK(s.offset == batch[0].offset, "layers differ within a batch");
-    sequences.push_back(
-        {.first_row = s.first_row, .tokens = s.tokens, .position = s.position, .pages = s.pages});
-  }
-  const size_t bytes = sequences.size() * sizeof(sequences[0]);
-  if (sequences.size() == batch_.size() &&
-      std::memcmp(sequences.data(), batch_.data(), bytes) == 0) {
-    return batch_on_device_.data();
-  }
-  batch_ = std::move(sequences);
-  CopyAsync(batch_.data(), bytes, batch_on_device_.Grow(static_cast<int64_t>(batch_.size())));
-  return batch_on_device_.data();
-}
-
-void CudaBackend::RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
-                                const AttentionSpec& attention, const RopeView& rope,
-                                const KvSpec& kv, std::span<const SequenceSlice> batch) {
-  int64_t rows = 0;
-  for (const SequenceSlice& s : batch) {
-    NIBBLE_CHECK(s.position + s.tokens <= rope.positions, "{} positions", rope.positions);
-    rows = std::max(rows, s.first_row + s.tokens);
-  }
-  if (rows == 0) return;
-  const int64_t k_width = kv.kv_heads * kv.head_dim;
-  cuda::RopeAppend(
-      {.q = q,
-       .k = k,
-       .v = v,
-       .type = kIntermediate,
-       .q_stride = attention.heads * kv.head_dim,
-       .k_stride = k_width,
-       .v_stride = k_width,
-       .heads = static_cast<int>(attention.heads),
-       .kv = cuda::LayoutOf(kv, batch[0].offset),
-       .rotation = kv.rotation.identity() ? cuda::HeadRotation{} : cuda::RotationOf(kv.rotation),
-       .cos = rope.cos,
-       .sin = rope.sin,
-       .angles = static_cast<int>(rope.angles),
-       .batch = OnDevice(batch),
-       .sequences = static_cast<int>(batch.size()),
-       .rows = static_cast<int>(rows)},
-      stream_.get());
-}
-
-void CudaBackend::Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                            std::span<const SequenceSlice> batch, float* out) {
-  if (batch.empty()) return;
-  cuda::AttentionArguments a = {.q = q,
-                                .out = out,
-                                .type = kIntermediate,
-                                .q_stride = attention.heads * kv.head_dim,
-                                .heads = static_cast<int>(attention.heads),
-                                .scale = attention.scale,
-                                .sliding_window = static_cast<int>(attention.sliding_window),
-                                .kv = cuda::LayoutOf(kv, batch[0].offset),
-                                .batch = OnDevice(batch),
-                                .sequences = static_cast<int>(batch.size())};
-  for (const SequenceSlice& s : batch) {
-    a.max_tokens = std::max(a.max_tokens, static_cast<int>(s.tokens));
-    a.max_context = std::max(a.max_context, s.position + s.tokens);
-  }
-  if (a.max_tokens == 1) a.max_context = RecordedContext(batch);
-  const cuda::AttentionNeeds needs = cuda::NeedsOf(a);
-  a.counters = counters_.Grow(needs.counters);
-  a.partials = partials_.Grow(needs.partials);
-  cuda::Attention(a, stream_.get());
-}
-
 // All that the launches of a decode step depend on, besides what its linears are.
 cuda::RecordingKey CudaBackend::KeyOf(std::span<const SequenceSlice> batch,
                                       std::span<const void* const> tensors) const {
   cuda::RecordingKey key(tensors.begin(), tensors.end());
   for (const void* memory : std::initializer_list<const void*>{
-           codes_.data(), values_.data(), scales_.data(), zetas_.data(), partials_.data(),
-           sums_.data(), counters_.data(), batch_on_device_.data()}) {
+           codes_.data(), values_.data(), scales_.data(), zetas_.data(), sums_.data()}) {
     key.push_back(memory);
   }
-  key.push_back(reinterpret_cast<const void*>(batch.size()));
-  key.push_back(reinterpret_cast<const void*>(RecordedContext(batch)));
+  cache_.AddTo(batch, key);
   return key;
 }
 
@@ -364,7 +275,7 @@ void CudaBackend::Run(std::span<const SequenceSlice> batch, std::span<const void
                       const std::function<void()>& ops) {
   const bool decode = std::ranges::all_of(batch, [](const auto& s) { return s.tokens == 1; });
   if (!decode) return ops();
-  OnDevice(batch);
+  cache_.OnDevice(batch, stream_.get());
   const auto key = [&] { return KeyOf(batch, tensors); };
   recordings_.Run(key, stream_.get(), ops);
 }

@@ -33,6 +33,12 @@ Buffer<T> ToDevice(std::span<const T> values) {
   return buffer;
 }
 
+// Grow-only device memory.
+template <typename T>
+struct DeviceBuffer : Buffer<T> {
+  DeviceBuffer() : Buffer<T>(AllocateDevice) {}
+};
+
 struct DestroyStream {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };

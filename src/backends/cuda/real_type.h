@@ -8,6 +8,8 @@ namespace nibble::cuda {
 
 enum class RealType { kFloat32, kBfloat16 };
 
+inline constexpr RealType kIntermediate = RealType::kBfloat16;  // nibble::Intermediate
+
 // function(float{}) or function(__nv_bfloat16{}): from the value to the type.
 template <typename Function>
 void WithReal(RealType type, const Function& function) {

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops that write and read the cache (Backend), and the memory they need.
+#pragma once
+
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/cuda/device.h"
+#include "backends/cuda/kv_layout.h"
+#include "backends/cuda/recordings.h"
+
+namespace nibble::cuda {
+
+class CacheOps {
+ public:
+  void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                     const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
+                     std::span<const SequenceSlice> batch, cudaStream_t stream);
+  void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
+                 std::span<const SequenceSlice> batch, float* out, cudaStream_t stream);
+
+  // The batch in device memory; copied only when it is new, so once for all layers.
+  const SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch, cudaStream_t stream);
+  // What the launches for a decode step depend on.
+  void AddTo(std::span<const SequenceSlice> batch, RecordingKey& key) const;
+
+ private:
+  DeviceBuffer<float> partials_;
+  DeviceBuffer<uint32_t> counters_;
+  std::vector<SequenceOnDevice> batch_;  // as batch_on_device_ holds it
+  DeviceBuffer<SequenceOnDevice> batch_on_device_;
+};
+
+}  // namespace nibble::cuda
