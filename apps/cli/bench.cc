@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 
+#include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "quantize/random_network.h"
@@ -155,6 +156,48 @@ std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {
   return ids;
 }
 
+namespace {
+
+// Fills `bytes` bytes from `target` on with repetitions of `values`.
+template <typename T>
+void Repeat(Backend& backend, const std::vector<T>& values, std::byte* target, int64_t bytes) {
+  const auto length = static_cast<int64_t>(values.size() * sizeof(T));
+  for (int64_t at = 0; at < bytes; at += length) {
+    backend.Write(values.data(), static_cast<size_t>(std::min(length, bytes - at)), target + at);
+  }
+}
+
+std::vector<float> RandomPiece(int64_t count) {
+  Rng rng(2);
+  std::vector<float> values(static_cast<size_t>(std::min<int64_t>(count, 1 << 22)));
+  for (float& v : values) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
+  return values;
+}
+
+}  // namespace
+
+Buffer<float> RandomFloats(Backend& backend, int64_t count) {
+  Buffer<float> buffer(backend.allocator());
+  auto* target = reinterpret_cast<std::byte*>(buffer.Grow(count));
+  Repeat(backend, RandomPiece(count), target, count * static_cast<int64_t>(sizeof(float)));
+  return buffer;
+}
+
+Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count) {
+  const std::vector<float> values = RandomPiece(count);
+  Buffer<Intermediate> buffer(backend.allocator());
+  const int64_t bytes = count * backend.IntermediateBytes();
+  Intermediate* target = buffer.Grow(bytes);
+  if (backend.IntermediateBytes() == sizeof(float)) {
+    Repeat(backend, values, target, bytes);
+    return buffer;
+  }
+  std::vector<uint16_t> halves;
+  for (float v : values) halves.push_back(Bf16FromF32(v));
+  Repeat(backend, halves, target, bytes);
+  return buffer;
+}
+
 double WeightBytes(const Network& network) {
   double bytes = static_cast<double>(network.head.weights.bytes());
   for (const LayerWeights& layer : network.layers) {
@@ -227,11 +270,6 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
       verb("prefill", "A prompt", "nibble bench prefill llama-w4a4kv4 --tokens 512", RunPrefill);
   AddModel(*prefill, *p);
   AddCounts(*prefill, *p, "Tokens of the prompt");
-  const auto [paper, r] = verb("paper", "The QuaRot paper's speed tables on a GPU, beside cuBLASLt",
-                               "nibble bench paper --device cuda:0", RunPaper);
-  paper->add_option("--repeats", r->repeats, "Turns; the median counts")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
   const auto [decode, d] =
       verb("decode", "Tokens one by one",
            "nibble bench decode llama-w4a4kv4 --context 1024 --batch 8", RunDecode);
@@ -250,6 +288,11 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
       ->required();
   AddShape(*startup, *s);
   startup->add_option("--repeats", s->repeats, "Timed runs; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  const auto [paper, r] = verb("paper", "The QuaRot paper's speed tables on a GPU, beside cuBLASLt",
+                               "nibble bench paper --device cuda:0", RunPaper);
+  paper->add_option("--repeats", r->repeats, "Turns; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 }

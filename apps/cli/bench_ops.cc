@@ -4,36 +4,11 @@
 
 #include "apps/cli/bench.h"
 #include "backends/cpu/peak.h"
-#include "base/half.h"
 #include "base/progress.h"
-#include "base/rng.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cli {
 namespace {
-
-Buffer<float> RandomFloats(Backend& backend, int64_t count) {
-  Rng rng(2);
-  std::vector<float> values(static_cast<size_t>(count));
-  // Uniform with variance 1: cheap, and no kernel's time depends on the values.
-  for (float& v : values) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
-  return ToBackend(backend, values);
-}
-
-// `count` of a backend's intermediate values.
-Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count) {
-  Rng rng(2);
-  const bool halves = backend.IntermediateBytes() == 2;
-  std::vector<uint16_t> values(static_cast<size_t>(halves ? count : 2 * count));
-  for (size_t i = 0; i < values.size(); ++i) {  // bf16, or the upper half of fp32
-    const auto value = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
-    values[i] = halves || i % 2 == 1 ? Bf16FromF32(value) : uint16_t{0};
-  }
-  Buffer<Intermediate> buffer([&backend](size_t bytes) { return backend.Allocate(bytes); });
-  const size_t bytes = values.size() * sizeof(values[0]);
-  backend.Write(values.data(), bytes, buffer.Grow(static_cast<int64_t>(bytes)));
-  return buffer;
-}
 
 // A GPU works behind the program's back: there an op is called many times before it is waited for.
 template <typename Work>

@@ -7,7 +7,6 @@
 #include "apps/cli/bench.h"
 #include "backends/cuda/cublas_peer.h"
 #include "base/progress.h"
-#include "base/rng.h"
 #include "quantize/random_network.h"
 
 namespace nibble::cli {
@@ -17,6 +16,7 @@ using cuda::CublasProduct;
 using Type = CublasProduct::Type;
 
 constexpr int64_t kSequence = 2048;
+constexpr int kDecodeLayers = 4;  // one behind the other, so that no cache holds their weights
 constexpr int64_t kCachedBytes = 200 << 20;  // weights in turn, so that no cache holds them
 
 // Something whose time is taken; run enqueues.
@@ -55,10 +55,56 @@ void TakeTurns(std::vector<Contender*> contenders, int64_t repeats) {
   }
 }
 
+// `tokens` new tokens in each of `batch` sequences, behind `context` others.
+struct Steps {
+  int64_t batch, tokens, context;
+};
+
+// Copies of a layer, one behind the other, with all they need.
+class LayerRun {
+ public:
+  LayerRun(Backend& backend, const Network& network, const RopeView& rope, const Steps& steps,
+           int copies)
+      : backend_(backend),
+        scratch_(backend),
+        decoder_{backend, network.config, network.kv, rope, scratch_},
+        x_(RandomFloats(backend, steps.batch * steps.tokens * network.config.hidden_size)) {
+    for (int i = 0; i < copies; ++i) layers_.push_back(UploadLayer(backend, network.layers[0]));
+    for (int64_t i = 0; i < steps.batch; ++i) {
+      caches_.emplace_back(network.kv, 1, backend).Reserve(steps.context + steps.tokens);
+      slices_.push_back({.first_row = i * steps.tokens,
+                         .tokens = steps.tokens,
+                         .position = steps.context,
+                         .pages = caches_.back().pages()});
+    }
+    scratch_.Reserve(network.config, steps.batch * steps.tokens);
+  }
+  LayerRun(const LayerRun&) = delete;
+  ~LayerRun() {
+    for (const Layer& layer : layers_) ReleaseLayer(backend_, layer);
+  }
+
+  void Run() {
+    const void* const tensors[] = {x_.data(), scratch_.q.data()};
+    backend_.Run(slices_, tensors, [&] {
+      for (const Layer& layer : layers_) ForwardLayer(decoder_, layer, slices_, x_.data());
+    });
+  }
+
+ private:
+  Backend& backend_;
+  Scratch scratch_;
+  const Decoder decoder_;
+  const Buffer<float> x_;
+  std::vector<Layer> layers_;
+  std::vector<KvCache> caches_;
+  std::vector<SequenceSlice> slices_;
+};
+
 class PaperBench {
  public:
   PaperBench(const BenchArguments& a, const Common& common)
-      : arguments_(a), backend_(MakeBackend(common.device, false)) {}
+      : arguments_(a), device_(common.device), backend_(MakeBackend(device_, false)) {}
 
   void Run(const Common& common) {
     const auto shape = [&](const std::string& name, int64_t tokens) {
@@ -67,9 +113,14 @@ class PaperBench {
       const Network network = BenchNetwork(one);
       Linears(name, network, tokens);
       DecodeLinears(name, network);
-      for (const int64_t batch : {1, 4, 16}) Block(name, network, batch * kSequence, batch);
-      DecodeBlock(name, network, 1);
-      DecodeBlock(name, network, 16);
+      for (const int64_t batch : {1, 4, 16}) {
+        Layers(name + " layer", fmt::format("{} x {} tokens", batch, kSequence), network,
+               {batch, kSequence, 0}, 1);
+      }
+      for (const int64_t batch : {1, 16}) {
+        Layers(name + " layer, decode", fmt::format("batch {}", batch), network, {batch, 1, 64},
+               kDecodeLayers);
+      }
       for (const int64_t batch : {1, 16}) {
         for (const int64_t context : {256, 1024, 4096}) Memory(name, network, batch, context);
       }
@@ -80,20 +131,6 @@ class PaperBench {
   }
 
  private:
-  Buffer<float> Floats(int64_t count) {
-    Rng rng(2);
-    std::vector<float> piece(static_cast<size_t>(std::min<int64_t>(count, 1 << 22)));
-    for (float& v : piece) v = static_cast<float>((rng.Uniform() - 0.5) * std::sqrt(12.0));
-    Buffer<float> values = ToBackend(*backend_, {});
-    values.Grow(count);
-    for (int64_t at = 0; at < count; at += static_cast<int64_t>(piece.size())) {
-      const int64_t length = std::min<int64_t>(static_cast<int64_t>(piece.size()), count - at);
-      backend_->Write(piece.data(), static_cast<size_t>(length) * sizeof(float),
-                      values.data() + at);
-    }
-    return values;
-  }
-
   // One line: Nibble's time beside that of the others.
   void Add(const std::string& what, const std::string& shape, double operations, double bytes,
            const Contender& nibble, const std::vector<const Contender*>& others) {
@@ -126,14 +163,18 @@ class PaperBench {
       const int64_t rows = linear.weights.rows, cols = linear.weights.cols;
       const LinearId id = backend_->Upload(linear);
       const bool down = role == Role::kDown;
-      const Buffer<float> x = Floats(tokens * cols), y = Floats(tokens * rows);
-      // Any bits do as bf16: none of these is large enough to be no number.
-      const auto* gate = reinterpret_cast<const Intermediate*>(x.data());
-      const ActsSource source =
-          down ? ActsSource{.op = ActsSource::Op::kSiluMul, .gate = gate, .up = gate}
-               : ActsSource{.x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_eps = 1e-5f};
+      const Buffer<float> x = RandomFloats(*backend_, tokens * cols);
+      const Buffer<float> y = RandomFloats(*backend_, tokens * rows);
+      const auto gate = RandomIntermediates(*backend_, tokens * cols);
+      const auto up = RandomIntermediates(*backend_, tokens * cols);
+      const auto values = RandomIntermediates(*backend_, tokens * rows);
+      const ActsSource source = {.x = x.data(),
+                                 .op = down ? ActsSource::Op::kSiluMul : ActsSource::Op::kRmsNorm,
+                                 .norm_eps = 1e-5f,
+                                 .gate = gate.data(),
+                                 .up = up.data()};
       const Activations acts = backend_->PrepareActs(source, tokens, linear.input);
-      const Backend::Projection projection = {id, reinterpret_cast<Intermediate*>(y.data())};
+      const Backend::Projection projection = {id, values.data()};
       Contender nibble{"Nibble", [&] {
                          down ? backend_->Gemm(acts, id, y.data(), rows, true)
                               : backend_->Project(acts, {&projection, 1});
@@ -165,7 +206,8 @@ class PaperBench {
       std::vector<LinearId> ids;
       for (int i = 0; i < copies; ++i) ids.push_back(backend_->Upload(linear));
       for (const int64_t tokens : {1, 16}) {
-        const Buffer<float> x = Floats(tokens * cols), y = Floats(tokens * rows);
+        const Buffer<float> x = RandomFloats(*backend_, tokens * cols);
+        const Buffer<float> y = RandomFloats(*backend_, tokens * rows);
         const Activations acts = backend_->PrepareActs({.x = x.data()}, tokens, linear.input);
         const SequenceSlice step = {.tokens = 1};
         const void* const tensors[] = {x.data(), y.data()};
@@ -200,92 +242,35 @@ class PaperBench {
     return products;
   }
 
-  // A whole decoder layer over prompts of 2048 tokens.
-  void Block(const std::string& name, const Network& network, int64_t tokens, int64_t batch) {
-    const ModelConfig& config = network.config;
-    const Layer layer = UploadLayer(*backend_, network.layers[0]);
-    const BackendRope rope(*backend_, BuildRope(config.rope, kSequence));
-    Scratch scratch(*backend_);
-    const Decoder decoder = {*backend_, config, network.kv, rope.view(), scratch};
-    const Buffer<float> x = Floats(tokens * config.hidden_size);
-    std::vector<KvCache> caches;
-    std::vector<SequenceSlice> slices;
-    for (int64_t i = 0; i < batch; ++i) {
-      caches.emplace_back(network.kv, 1, *backend_).Reserve(kSequence);
-      slices.push_back(
-          {.first_row = i * kSequence, .tokens = kSequence, .pages = caches.back().pages()});
-    }
-    Contender nibble{"Nibble", [&] { ForwardLayer(decoder, layer, slices, x.data()); }};
-    const auto products = Products(network, tokens, 1);
-    Contender bf16{"bf16 products", [&] {
-                     for (const auto& product : products) product->Run();
-                   }};
-    TakeTurns({&nibble, &bf16}, arguments_.repeats);
-    Add(fmt::format("{} layer", name), fmt::format("{} x {} tokens", batch, kSequence), 0, 0,
-        nibble, {&bf16});
-    ReleaseLayer(*backend_, layer);
-  }
-
-  // Layers of a decode step behind 64 tokens.
-  void DecodeBlock(const std::string& name, const Network& network, int64_t batch) {
-    constexpr int kLayers = 4;
-    constexpr int64_t kContext = 64;
-    const ModelConfig& config = network.config;
-    std::vector<Layer> layers;
-    for (int i = 0; i < kLayers; ++i) {
-      layers.push_back(UploadLayer(*backend_, network.layers[0]));
-    }
-    const BackendRope rope(*backend_, BuildRope(config.rope, kContext + 1));
-    Scratch scratch(*backend_);
-    const Decoder decoder = {*backend_, config, network.kv, rope.view(), scratch};
-    const Buffer<float> x = Floats(batch * config.hidden_size);
-    std::vector<KvCache> caches;
-    std::vector<SequenceSlice> slices;
-    for (int64_t i = 0; i < batch; ++i) {
-      caches.emplace_back(network.kv, 1, *backend_).Reserve(kContext + 1);
-      slices.push_back(
-          {.first_row = i, .tokens = 1, .position = kContext, .pages = caches.back().pages()});
-    }
-    const void* const tensors[] = {x.data(), scratch.q.data()};
-    const auto step = [&] {
-      for (const Layer& layer : layers) ForwardLayer(decoder, layer, slices, x.data());
-    };
-    Contender nibble{"Nibble", [&] { backend_->Run(slices, tensors, step); }, kLayers};
-    const auto products = Products(network, batch, kLayers);
+  // `copies` of a whole decoder layer, and their products in bf16.
+  void Layers(const std::string& what, const std::string& shape, const Network& network,
+              const Steps& steps, int copies) {
+    const BackendRope rope(*backend_, BuildRope(network.config.rope, steps.context + steps.tokens));
+    LayerRun run(*backend_, network, rope.view(), steps, copies);
+    const auto products = Products(network, steps.batch * steps.tokens, copies);
+    const auto units = static_cast<double>(copies);
+    Contender nibble{"Nibble", [&] { run.Run(); }, units};
     Contender bf16{"bf16 products",
                    [&] {
                      for (const auto& product : products) product->Run();
                    },
-                   kLayers};
+                   units};
     TakeTurns({&nibble, &bf16}, arguments_.repeats);
     double bytes = 0;
     for (const PackedLinear& linear : network.layers[0].linears) {
       bytes += static_cast<double>(linear.weights.bytes());
     }
-    Add(fmt::format("{} layer, decode", name), fmt::format("batch {}", batch), 0, bytes, nibble,
-        {&bf16});
-    for (const Layer& layer : layers) ReleaseLayer(*backend_, layer);
+    Add(what, shape, 0, steps.tokens == 1 ? bytes : 0, nibble, {&bf16});
   }
 
   // What a layer takes on the GPU to decode behind `context` tokens: weights, cache, working
   // memory. The bf16 layer is counted with weights and cache alone.
   void Memory(const std::string& name, const Network& network, int64_t batch, int64_t context) {
     const ModelConfig& config = network.config;
-    const auto backend = MakeBackend("cuda", false);
+    const auto backend = MakeBackend(device_, false);
+    const BackendRope rope(*backend, BuildRope(config.rope, context));  // of all layers
     const int64_t before = cuda::RequestedDeviceBytes();
-    const Layer layer = UploadLayer(*backend, network.layers[0]);
-    const BackendRope rope(*backend, BuildRope(config.rope, 1));
-    Scratch scratch(*backend);
-    const Decoder decoder = {*backend, config, network.kv, rope.view(), scratch};
-    Buffer<float> x = ToBackend(*backend, {});
-    x.Grow(batch * config.hidden_size);
-    std::vector<KvCache> caches;
-    std::vector<SequenceSlice> slices;
-    for (int64_t i = 0; i < batch; ++i) {
-      caches.emplace_back(network.kv, 1, *backend).Reserve(context);
-      slices.push_back({.first_row = i, .tokens = 1, .pages = caches.back().pages()});
-    }
-    ForwardLayer(decoder, layer, slices, x.data());
+    LayerRun(*backend, network, rope.view(), {batch, 1, context - 1}, 1).Run();
     CublasProduct::Wait();
     const auto bytes = static_cast<double>(cuda::RequestedDeviceBytes() - before);
     int64_t bf16 = 4 * batch * context * config.kv_heads * config.head_dim;
@@ -305,6 +290,7 @@ class PaperBench {
   }
 
   const BenchArguments& arguments_;
+  const std::string device_;
   const std::unique_ptr<Backend> backend_;
   std::vector<std::vector<std::string>> table_ = {
       {"what", "shape", "us", "TOPS", "GB/s", "time of others / Nibble"}};

@@ -72,6 +72,9 @@ class Backend {
   // Memory for tensors, pages and their tables, all zero, at 64-byte boundaries; not outliving the
   // backend. A CPU's is the program's own, so that these three do next to nothing there.
   virtual AlignedBytes Allocate(size_t bytes) { return MakeAlignedBytes(bytes); }
+  Allocator allocator() {
+    return [this](size_t bytes) { return Allocate(bytes); };
+  }
   virtual void Write(const void* source, size_t bytes, void* target) {
     std::memcpy(target, source, bytes);
   }
@@ -141,7 +144,7 @@ class Backend {
 
 // Values in the backend's memory.
 inline Buffer<float> ToBackend(Backend& backend, std::span<const float> values) {
-  Buffer<float> buffer([&backend](size_t bytes) { return backend.Allocate(bytes); });
+  Buffer<float> buffer(backend.allocator());
   if (!values.empty()) {
     backend.Write(values.data(), values.size_bytes(),
                   buffer.Grow(static_cast<int64_t>(values.size())));

@@ -36,7 +36,7 @@ class CudaParityTest : public testing::Test {
       v = F32FromBf16(halves.back());
     }
     if (halves.size() % 2 == 1) halves.push_back(0);  // HostHalves reads in pairs
-    Buffer<Intermediate> buffer([this](size_t bytes) { return cuda_->Allocate(bytes); });
+    Buffer<Intermediate> buffer(cuda_->allocator());
     const size_t bytes = halves.size() * sizeof(halves[0]);
     cuda_->Write(halves.data(), bytes, buffer.Grow(static_cast<int64_t>(bytes)));
     return buffer;

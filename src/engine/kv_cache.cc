@@ -4,10 +4,7 @@
 namespace nibble {
 
 KvCache::KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
-    : spec_(spec),
-      layers_(layers),
-      backend_(&backend),
-      table_([&backend](size_t bytes) { return backend.Allocate(bytes); }) {}
+    : spec_(spec), layers_(layers), backend_(&backend), table_(backend.allocator()) {}
 
 void KvCache::Reserve(int64_t count) {
   const auto wanted = static_cast<size_t>((tokens_ + count + kPageTokens - 1) / kPageTokens);

@@ -38,9 +38,8 @@ void ReleaseLayer(Backend& backend, const Layer& layer) {
 }
 
 Scratch::Scratch(Backend& backend) : value_bytes_(backend.IntermediateBytes()) {
-  const Allocator allocate = [&backend](size_t bytes) { return backend.Allocate(bytes); };
-  for (auto* buffer : {&q, &k, &v, &gate, &up}) *buffer = Buffer<Intermediate>(allocate);
-  a = Buffer<float>(allocate);
+  for (auto* buffer : {&q, &k, &v, &gate, &up}) *buffer = Buffer<Intermediate>(backend.allocator());
+  a = Buffer<float>(backend.allocator());
 }
 
 void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {

@@ -20,8 +20,8 @@ Model::Model(Network network, std::unique_ptr<Backend> backend, int64_t max_cont
       head_(backend_->Upload(network_.head)),
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
       scratch_(*backend_),
-      x_(ToBackend(*backend_, {})),
-      logits_(ToBackend(*backend_, {})) {
+      x_(backend_->allocator()),
+      logits_(backend_->allocator()) {
   for (const LayerWeights& weights : network_.layers) {
     layers_.push_back(UploadLayer(*backend_, weights));
     // What the backend has reordered need not stay in memory twice.
@@ -46,8 +46,10 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, x_.data());
   const Decoder decoder = {*backend_, config(), network_.kv, rope_.view(), scratch_};
+  scratch_.Reserve(config(), static_cast<int64_t>(ids_.size()));  // so that nothing moves any more
   const void* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
-                                 scratch_.v.data(), scratch_.gate.data(), scratch_.a.data()};
+                                 scratch_.v.data(), scratch_.gate.data(), scratch_.up.data(),
+                                 scratch_.a.data()};
   backend_->Run(slices_, tensors, [&] {
     for (const Layer& layer : layers_) {
       ForwardLayer(decoder, layer, slices_, x_.data());

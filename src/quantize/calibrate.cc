@@ -47,8 +47,8 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
       kv_(CalibrationKv(config, plan, quantized)),
       cache_(kv_, 1, backend),
       scratch_(backend),
-      x_(ToBackend(backend, {})),
-      a_(ToBackend(backend, {})) {
+      x_(backend.allocator()),
+      a_(backend.allocator()) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
   a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
@@ -169,7 +169,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            const Progress& progress) {
   const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
   Gram hessian(backend_, width), correction(backend_, fp32_ ? width : 0);
-  Buffer<float> rounded_input = ToBackend(backend_, {}), difference = ToBackend(backend_, {});
+  Buffer<float> rounded_input(backend_.allocator()), difference(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     const float* input = stream_.Input(set, w);
     hessian.Add(input, input, stream_.context());

@@ -13,7 +13,7 @@ namespace {
 std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const float* x,
                             int64_t rows, const std::vector<float>& norm,
                             const PackedLinear& head) {
-  Buffer<float> logits = ToBackend(backend, {});
+  Buffer<float> logits(backend.allocator());
   const int64_t count = rows * config.vocab_size;
   const LinearId id = backend.Upload(head);
   const Buffer<float> weight = ToBackend(backend, norm);

@@ -29,39 +29,13 @@ struct Head {
   }
 
   __device__ void Rotate(float scale) {
-    Sylvester<kHalf>(lower);
-    Sylvester<kHalf>(upper);
-#pragma unroll
-    for (int distance = 1; distance < kLanes; distance *= 2) {
-      const bool first = (Lane() & distance) == 0;
-#pragma unroll
-      for (int i = 0; i < kHalf; ++i) {
-        const float l = __shfl_xor_sync(~0u, lower[i], distance);
-        const float u = __shfl_xor_sync(~0u, upper[i], distance);
-        lower[i] = l + (first ? lower[i] : -lower[i]);
-        upper[i] = u + (first ? upper[i] : -upper[i]);
-      }
-    }
+    Sylvester(D / 2, 1, lower);
+    Sylvester(D / 2, 1, upper);
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
       const float a = lower[i], b = upper[i];
       lower[i] = (a + b) * scale;
       upper[i] = (a - b) * scale;
-    }
-  }
-
-  // Distances 1 .. count / 2 inside a lane.
-  template <int count>
-  static __device__ void Sylvester(float* x) {
-#pragma unroll
-    for (int distance = 1; distance < count; distance *= 2) {
-#pragma unroll
-      for (int i = 0; i < count; ++i) {
-        if ((i & distance) != 0) continue;
-        const float a = x[i], b = x[i + distance];
-        x[i] = a + b;
-        x[i + distance] = a - b;
-      }
     }
   }
 

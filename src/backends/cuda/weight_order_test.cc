@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "base/rng.h"
+#include "backends/backend_testing.h"
 
 namespace nibble::cuda {
 namespace {
@@ -27,19 +27,13 @@ int CodeAt(const std::vector<uint8_t>& ordered, const WeightOrder& order, int64_
 
 void ExpectWeightOrder(Rng& rng, int bits, int64_t rows, int64_t cols) {
   SCOPED_TRACE(fmt::format("{} bits, {} x {}", bits, rows, cols));
-  const int half = 1 << (bits - 1);
-  Matrix<int8_t> codes(rows, cols);
-  QuantizedWeights w = {.format = {.bits = bits}, .rows = rows, .cols = cols};
-  const int64_t row_bytes = PackedBytes(cols, bits);
-  w.codes.resize(static_cast<size_t>(rows * row_bytes));
+  const auto linear = RandomLinear(rng, {.bits = bits}, rows, {.width = cols}, false);
+  const PackedWeights& view = linear->packed.weights;
+  Matrix<int16_t> codes(rows, cols);
   for (int64_t n = 0; n < rows; ++n) {
-    for (int8_t& code : codes.row(n)) {
-      code =
-          static_cast<int8_t>(static_cast<int>(rng.Below(static_cast<uint64_t>(2 * half))) - half);
-    }
-    PackCodes(codes.row(n).data(), cols, bits, w.codes.data() + n * row_bytes);
+    UnpackCodes(view.codes.as<uint8_t>().data() + n * PackedBytes(cols, bits), cols, bits, true,
+                codes.row(n).data());
   }
-  const PackedWeights view = View(w);
   const WeightOrder order(view);
   std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()), 0x5A);
   OrderWeights(view, ordered.data());
