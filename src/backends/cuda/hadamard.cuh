@@ -3,7 +3,7 @@
 // block. A barrier must stand between stages. No stage scales.
 //
 // Powers of 2 are butterflies. A dense +-1 factor is a matrix product on tensor cores: its matrix
-// is exact in bf16, a value of x is the sum of two bf16 terms up to 2^-17 of it, and sums are fp32.
+// is exact in bf16, a value of x is the sum of two bf16 terms up to 2^-18 of it, and sums are fp32.
 #pragma once
 
 #include <cuda_bf16.h>
