@@ -109,6 +109,45 @@ TEST_F(CudaParityTest, ProductsOfPlainCodesAreBitEqual) {
   }
 }
 
+// Several linears in one launch change no bit.
+TEST_F(CudaParityTest, ProjectionsAreProductsRoundedOnce) {
+  constexpr int64_t kCols = 1352, kRows[] = {130, 1, 64, 300, 70};
+  for (const bool symmetric : {true, false}) {
+    const InputSpec input = {.width = kCols, .activation = {.bits = 4, .symmetric = symmetric}};
+    std::vector<LinearId> ids;
+    for (const int64_t rows : kRows) {  // the fourth cannot run with the others
+      const FormatSpec format = {.bits = rows == 300 ? 8 : 4};
+      ids.push_back(cuda_->Upload(RandomLinear(rng_, format, rows, input, false)->packed));
+    }
+    const Buffer<float> weight = Copy(RandomVector(rng_, kCols));
+    for (const int64_t tokens : {1, 1, 12, 40, 65}) {
+      const Buffer<float> x = Copy(RandomRows(rng_, tokens, kCols));
+      const ActsSource norm = {.x = x.data(),
+                               .op = ActsSource::Op::kRmsNorm,
+                               .norm_weight = tokens == 12 ? nullptr : weight.data(),
+                               .norm_eps = 1e-5f};
+      std::vector<std::vector<float>> floats;
+      std::vector<Buffer<Intermediate>> halves;
+      std::vector<Backend::Projection> all;
+      const Activations acts = cuda_->PrepareActs(norm, tokens, input);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        std::vector<float> poison(static_cast<size_t>(tokens * kRows[i]), kPoison);
+        halves.push_back(CopyHalves(poison));
+        all.push_back({ids[i], halves.back().data()});
+        const Buffer<float> y = Copy(poison);
+        cuda_->Gemm(acts, ids[i], y.data(), kRows[i], false);
+        floats.push_back(Host(y.data(), tokens * kRows[i]));
+        for (float& v : floats.back()) v = F32FromBf16(Bf16FromF32(v));
+      }
+      cuda_->Project(cuda_->PrepareActs(norm, tokens, input), all);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        ASSERT_EQ(HostHalves(halves[i].data(), tokens * kRows[i]), floats[i])
+            << i << ", " << tokens;
+      }
+    }
+  }
+}
+
 // Chains of cols + 1 roundings on either side.
 TEST_F(CudaParityTest, FloatProductsAgree) {
   for (const int bits : {16, 4}) {

@@ -5,13 +5,33 @@
 
 #include <cstdint>
 
-#include "backends/cuda/gemm.h"
+#include "backends/cuda/gemm_decode.h"
 #include "backends/cuda/ptx.h"
 
 namespace nibble::cuda::decode {
 
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
+inline constexpr int kMaxRows = 128;  // outputs of a block
+
+// Products of one input in one launch. Their outputs lie one behind the other, each product's from
+// a multiple of kMaxRows on, so that a block's outputs are of one product.
+struct Products {
+  GemmArguments parts[kMaxJoined];
+  int starts[kMaxJoined];  // the first output of each; INT_MAX: there is no such product
+  int rows;                // outputs of all
+
+  struct Place {
+    const GemmArguments& product;
+    int row;
+  };
+  __device__ __forceinline__ Place Find(int output) const {
+    const int i = (output >= starts[1] ? 1 : 0) + (output >= starts[2] ? 1 : 0);
+    return {parts[i], output - starts[i]};
+  }
+  // What all have in common: input, columns, types and terms.
+  __host__ __device__ const GemmArguments& common() const { return parts[0]; }
+};
 
 template <int bits, int tiles, int row_warps, int min_blocks, int ring_bytes>
 struct Shape {
@@ -51,8 +71,8 @@ template <typename S>
 class WeightRing {
  public:
   // Requests the first stages. `first` is this warp's first block of 128 inputs.
-  __device__ WeightRing(const GemmArguments& g, int row_warp, int first, int end, uint8_t* ring)
-      : g_(g),
+  __device__ WeightRing(const Products& products, int row_warp, int first, int end, uint8_t* ring)
+      : products_(products),
         row_warp_(row_warp),
         first_(first),
         end_(end),
@@ -97,15 +117,16 @@ class WeightRing {
  private:
   // The warp's 16 outputs of the next block of outputs.
   __device__ void FindPiece() {
-    const int pieces = static_cast<int>(g_.rows + 63) / 64 * 4;
-    const int64_t row_bytes = static_cast<int>(g_.cols + 127) / 128 * S::kBlockBytes;
+    const auto [g, row] = products_.Find(row_block_ * S::kRows);
+    const int pieces = static_cast<int>(g.rows + 63) / 64 * 4;
+    const int64_t row_bytes = static_cast<int>(g.cols + 127) / 128 * S::kBlockBytes;
     // Pieces past the end repeat the last one; nobody stores their outputs.
-    const int piece = min(row_block_ * S::kRowWarps + row_warp_, pieces - 1);
-    piece_ = g_.w + piece / 4 * row_bytes + piece % 4 * 512 + threadIdx.x % 32 * 16;
-    next_ = row_block_ * S::kRows < g_.rows ? first_ : end_;
+    const int piece = min(row / 16 + row_warp_, pieces - 1);
+    piece_ = g.w + piece / 4 * row_bytes + piece % 4 * 512 + threadIdx.x % 32 * 16;
+    next_ = row_block_ * S::kRows < products_.rows ? first_ : end_;
   }
 
-  const GemmArguments& g_;
+  const Products& products_;
   const int row_warp_, first_, end_;
   int row_block_, next_;
   uint32_t slot_;

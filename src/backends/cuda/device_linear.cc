@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "backends/cuda/gemm_decode.h"
 #include "backends/cuda/gemm_sm80.h"
 #include "backends/cuda/gemm_sm90.h"
 #include "backends/cuda/launch.h"
@@ -14,6 +13,9 @@ namespace nibble::cuda {
 namespace {
 
 using Kind = DeviceLinear::Kind;
+
+// Weights of one launch for several linears: q, k and v of 8192 inputs and 8 kv heads have 42 MB.
+constexpr int64_t kMostJoinedBytes = 42 << 20;
 
 Kind KindOf(const PackedLinear& linear) {
   const FormatSpec &w = linear.weights.format, &a = linear.input.activation;
@@ -112,16 +114,18 @@ void DeviceLinear::UploadCodes(const PackedWeights& w) {
 std::string DeviceLinear::KernelName(int64_t tokens) const {
   if (kind_ == Kind::kFloat) return "gemm_float";
   if (kind_ == Kind::kGroups) return "gemm_grouped";
-  const bool prefill = tokens > kMaxDecodeTokens;
-  if (prefill && major_ == 8) {
-    return fmt::format("gemm_sm80_s{}s{}", bits_, bits_ == 4 && activation_.bits <= 4 ? 4 : 8);
-  }
-  return fmt::format("{}_s{}s8", prefill && major_ == 9 ? "gemm_sm90" : "gemm_decode", bits_);
+  if (decodes(tokens)) return fmt::format("gemm_decode_s{}s8", bits_);
+  if (major_ == 9) return fmt::format("gemm_sm90_s{}s8", bits_);
+  return fmt::format("gemm_sm80_s{}s{}", bits_, bits_ == 4 && activation_.bits <= 4 ? 4 : 8);
 }
 
 void DeviceLinear::Multiply(const Activations& acts, const Output& output,
                             cudaStream_t stream) const {
-  if (kind_ == Kind::kTensorCores) return MultiplyOnTensorCores(acts, output, stream);
+  if (kind_ == Kind::kTensorCores) {
+    const GemmArguments a = Arguments(acts, output);
+    if (decodes(acts.tokens)) return GemmDecode({&a, 1}, stream);
+    return major_ == 8 ? GemmSm80(a, stream) : GemmSm90(a, stream);
+  }
   if (kind_ == Kind::kFloat) {
     return GemmFloat({.x = acts.values,
                       .tokens = acts.tokens,
@@ -158,31 +162,53 @@ void DeviceLinear::Multiply(const Activations& acts, const Output& output,
               stream);
 }
 
-void DeviceLinear::MultiplyOnTensorCores(const Activations& acts, const Output& output,
-                                         cudaStream_t stream) const {
-  const GemmArguments a = {.x = acts.codes,
-                           .x_scales = acts.scales,
-                           .x_zetas = acts.zetas,
-                           .x_sums = acts.sums,
-                           .tokens = acts.tokens,
-                           .x_bits = activation_.bits,
-                           .stride = acts.stride,
-                           .w = codes_.data(),
-                           .w_bits = bits_,
-                           .w_scales = scales_.data(),
-                           .w_zeros = zeros_.data(),
-                           .w_sums = code_sums_.data(),
-                           .bias = bias_.data(),
-                           .rows = rows_,
-                           .cols = cols_,
-                           .y = output.y,
-                           .y_stride = output.stride,
-                           .accumulate = output.accumulate,
-                           .y_type = output.type};
-  const bool prefill = acts.tokens > kMaxDecodeTokens;
-  if (prefill && major_ == 8) return GemmSm80(a, stream);
-  if (prefill && major_ == 9) return GemmSm90(a, stream);
-  GemmDecode(a, stream);
+void DeviceLinear::MultiplyAll(const Activations& acts,
+                               std::span<const DeviceLinear* const> linears,
+                               std::span<const Output> outputs, cudaStream_t stream) {
+  std::vector<GemmArguments> joined;
+  int64_t bytes = 0;  // of their weights
+  const auto launch = [&] {
+    if (!joined.empty()) GemmDecode(joined, stream);
+    joined.clear();
+    bytes = 0;
+  };
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const DeviceLinear& linear = *linears[i];
+    if (!linear.decodes(acts.tokens)) {
+      linear.Multiply(acts, outputs[i], stream);
+      continue;
+    }
+    const GemmArguments a = linear.Arguments(acts, outputs[i]);
+    const bool joins = !joined.empty() && joined.size() < kMaxJoined &&
+                       bytes + linear.codes_.size() <= kMostJoinedBytes &&
+                       CanJoin(joined.front(), a);
+    if (!joins) launch();
+    joined.push_back(a);
+    bytes += linear.codes_.size();
+  }
+  launch();
+}
+
+GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output) const {
+  return {.x = acts.codes,
+          .x_scales = acts.scales,
+          .x_zetas = acts.zetas,
+          .x_sums = acts.sums,
+          .tokens = acts.tokens,
+          .x_bits = activation_.bits,
+          .stride = acts.stride,
+          .w = codes_.data(),
+          .w_bits = bits_,
+          .w_scales = scales_.data(),
+          .w_zeros = zeros_.data(),
+          .w_sums = code_sums_.data(),
+          .bias = bias_.data(),
+          .rows = rows_,
+          .cols = cols_,
+          .y = output.y,
+          .y_stride = output.stride,
+          .accumulate = output.accumulate,
+          .y_type = output.type};
 }
 
 }  // namespace nibble::cuda

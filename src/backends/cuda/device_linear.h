@@ -4,6 +4,7 @@
 
 #include "backends/backend.h"
 #include "backends/cuda/device.h"
+#include "backends/cuda/gemm_decode.h"
 #include "backends/cuda/gemm_plain.h"
 
 namespace nibble::cuda {
@@ -30,14 +31,21 @@ class DeviceLinear {
     bool accumulate;  // kFloat32 only
   };
   void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
+  // Several linears of one input. In decode steps small ones share a launch, which saves its edges;
+  // to large ones, which stream, it costs bandwidth.
+  static void MultiplyAll(const Activations& acts, std::span<const DeviceLinear* const> linears,
+                          std::span<const Output> outputs, cudaStream_t stream);
   int64_t rows() const { return rows_; }
   std::string KernelName(int64_t tokens) const;
 
  private:
   void UploadFloats(const PackedWeights& weights);
   void UploadCodes(const PackedWeights& weights);
-  void MultiplyOnTensorCores(const Activations& acts, const Output& output,
-                             cudaStream_t stream) const;
+  GemmArguments Arguments(const Activations& acts, const Output& output) const;
+  // On gemm_decode.
+  bool decodes(int64_t tokens) const {
+    return kind_ == Kind::kTensorCores && tokens <= kMaxDecodeTokens;
+  }
 
   Kind kind_;
   FormatSpec weights_, activation_;

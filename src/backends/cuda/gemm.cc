@@ -18,4 +18,19 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
 }
 
+bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
+  const auto alike = [](const auto* x, const auto* y) { return (x == nullptr) == (y == nullptr); };
+  return a.x == b.x && a.tokens == b.tokens && a.cols == b.cols && a.w_bits == b.w_bits &&
+         a.y_type == b.y_type && a.accumulate == b.accumulate && alike(a.w_zeros, b.w_zeros) &&
+         alike(a.bias, b.bias);
+}
+
+void CheckJoined(std::span<const GemmArguments> products) {
+  NIBBLE_CHECK(!products.empty() && products.size() <= kMaxJoined, "{}", products.size());
+  for (const GemmArguments& g : products) {
+    CheckArguments(g);
+    NIBBLE_CHECK(CanJoin(products.front(), g));
+  }
+}
+
 }  // namespace nibble::cuda

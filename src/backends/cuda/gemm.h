@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backends/cuda/real_type.h"
 
@@ -36,7 +37,14 @@ struct GemmArguments {
   RealType y_type = RealType::kFloat32;
 };
 
-// Aborts on arguments that break the rules above.
+inline constexpr size_t kMaxJoined = 3;
+
+// Whether one launch can do both products: they differ only in their weights and outputs, and have
+// the same terms of the law.
+bool CanJoin(const GemmArguments& a, const GemmArguments& b);
+
+// These abort on arguments that break the rules above.
 void CheckArguments(const GemmArguments& arguments);
+void CheckJoined(std::span<const GemmArguments> products);  // 1 to kMaxJoined
 
 }  // namespace nibble::cuda

@@ -14,6 +14,7 @@
 // The first weights do not depend on the kernel before, so they are requested before waiting for
 // that one: a chain of decode linears keeps the memory busy across kernel boundaries.
 #include <algorithm>
+#include <limits>
 
 #include "backends/cuda/decode_exchange.cuh"
 #include "backends/cuda/gemm_decode.h"
@@ -28,6 +29,7 @@ using decode::Exchange;
 using decode::FloorLog2;
 using decode::kThreads;
 using decode::Multiply;
+using decode::Products;
 using decode::Shape;
 using decode::Shared;
 using decode::Slice;
@@ -40,38 +42,44 @@ using decode::WeightRing;
 struct Output : OutputTerms {
   int n;
 
-  __device__ Output(const GemmArguments& g, int output) : n(output) {
-    if (n < g.rows) Fetch(g, n);
+  __device__ Output(const Products& products, int output) : n(output) {
+    const auto [g, row] = products.Find(n);
+    if (row < g.rows) Fetch(g, row);
   }
 
   template <typename Y, typename S>
-  __device__ void Store(const GemmArguments& g, const TokenParameters<S>& tokens, int t,
+  __device__ void Store(const Products& products, const TokenParameters<S>& tokens, int t,
                         int32_t d) const {
-    StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + n, LawValue(g, *this, tokens, t, d));
+    const auto [g, row] = products.Find(n);
+    if (row >= g.rows) return;
+    StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + row,
+               LawValue(products.common(), *this, tokens, t, d));
   }
 };
 
 // grid [ranks, up to the number of blocks of kRows outputs], clusters of [ranks, 1]
 template <typename S, typename Y>
-__global__ void __launch_bounds__(kThreads, S::kMinBlocks) GemmDecodeKernel(const GemmArguments g) {
+__global__ void __launch_bounds__(kThreads, S::kMinBlocks)
+    GemmDecodeKernel(const __grid_constant__ Products products) {
   extern __shared__ __align__(16) uint8_t memory[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
   AllowNextGrid();
+  const GemmArguments& g = products.common();
   const int rank = blockIdx.x, ranks_log2 = FloorLog2(static_cast<int>(gridDim.x));
   const int warp = threadIdx.x / 32, row_warp = warp % S::kRowWarps, split = warp / S::kRowWarps;
   const Slice slice = Slice::Of(g.cols, rank, ranks_log2);
-  WeightRing<S> ring(g, row_warp, slice.begin + split, slice.end, shared.rings[warp]);
+  WeightRing<S> ring(products, row_warp, slice.begin + split, slice.end, shared.rings[warp]);
 
   const int owned_log2 = FloorLog2(S::kRows) - ranks_log2,
             own = threadIdx.x & ((1 << owned_log2) - 1);
   const int first_own = (rank << owned_log2) + own;
-  Output output(g, blockIdx.y * S::kRows + first_own);
+  Output output(products, blockIdx.y * S::kRows + first_own);
   Exchange<S> exchange(shared, rank, ranks_log2);
   WaitForPreviousGrid();
 
   const Activations<S> x(g, slice, shared.activations(), shared.tokens);
   const uint32_t lane_address = x.LaneAddress(g.tokens);
-  for (int first = blockIdx.y * S::kRows; first < g.rows;) {
+  for (int first = blockIdx.y * S::kRows; first < products.rows;) {
     Sums<S> sums = {};
     int block = split;
     const int blocks = slice.end - slice.begin;
@@ -84,11 +92,11 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks) GemmDecodeKernel(cons
     }
     exchange.Run(sums, row_warp, split);
     for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += kThreads >> owned_log2) {
-      if (output.n < g.rows) output.Store<Y>(g, shared.tokens, t, exchange.Total(own, t));
+      output.Store<Y>(products, shared.tokens, t, exchange.Total(own, t));
     }
     exchange.DoneReading();
     first += gridDim.y * S::kRows;
-    output = Output(g, first + first_own);
+    output = Output(products, first + first_own);
   }
   exchange.Finish();
 }
@@ -100,7 +108,9 @@ struct Placement {
 };
 
 template <typename S>
-Placement Place(const GemmArguments& g, int ranks, const Device& device) {
+Placement Place(const Products& products, int ranks, const Device& device) {
+  static_assert(S::kRows <= decode::kMaxRows);
+  const GemmArguments& g = products.common();
   const int blocks = static_cast<int>((g.cols + 127) / 128);
   const int pitch = Activations<S>::Pitch((blocks + ranks - 1) / ranks * 128);
   const size_t sums = ranks > 1 ? sizeof(SumBuffer<S>) : 0;
@@ -112,7 +122,7 @@ Placement Place(const GemmArguments& g, int ranks, const Device& device) {
   // Clusters do not fill every group of multiprocessors: of 8 blocks, an H200 holds 14 at a time.
   const int places =
       std::max(1, per_multiprocessor * device.multiprocessors / ranks * (ranks > 2 ? 7 : 8) / 8);
-  const int row_blocks = static_cast<int>((g.rows + S::kRows - 1) / S::kRows);
+  const int row_blocks = (products.rows + S::kRows - 1) / S::kRows;
   const int rounds = (row_blocks + places - 1) / places;
   return {.ranks = ranks,
           .clusters = (row_blocks + rounds - 1) / rounds,
@@ -123,7 +133,7 @@ Placement Place(const GemmArguments& g, int ranks, const Device& device) {
 
 // False if it does not fit.
 template <typename S, typename Y>
-bool Launch(const GemmArguments& g, const Placement& placement, cudaStream_t stream) {
+bool Launch(const Products& products, const Placement& placement, cudaStream_t stream) {
   if (!placement.fits) return false;
   const auto ranks = static_cast<unsigned>(placement.ranks);
   LaunchDependent(GemmDecodeKernel<S, Y>,
@@ -131,14 +141,14 @@ bool Launch(const GemmArguments& g, const Placement& placement, cudaStream_t str
                    .block = kThreads,
                    .shared_bytes = static_cast<size_t>(placement.shared_bytes),
                    .cluster = ranks},
-                  stream, g);
+                  stream, products);
   return true;
 }
 
 // The smallest cluster for which `enough` holds, up to 8 blocks.
 template <typename Enough>
-int Ranks(const GemmArguments& g, const Device& device, const Enough& enough) {
-  const int64_t blocks = (g.cols + 127) / 128;
+int Ranks(const Products& products, const Device& device, const Enough& enough) {
+  const int64_t blocks = (products.common().cols + 127) / 128;
   int ranks = 1;
   while (device.major >= 9 && ranks < 8 && 2 * ranks <= blocks && !enough(ranks)) ranks *= 2;
   return ranks;
@@ -148,62 +158,85 @@ int Ranks(const GemmArguments& g, const Device& device, const Enough& enough) {
 // With all outputs in place at once there is one exchange of sums; large matrices have the time
 // for several, and deep rings serve them best.
 template <int bits, typename Y>
-bool RunOneTile(const GemmArguments& g, const Device& device, cudaStream_t stream) {
+bool RunOneTile(const Products& products, const Device& device, cudaStream_t stream) {
+  const GemmArguments& g = products.common();
   constexpr int kShallow = 1024 * bits;  // two stages at least
-  using Deep = Shape<bits, 1, 1, 4, 8192>;
+  using Deep = Shape<bits, 1, 1, 3, 8192>;
   using Flat16 = Shape<bits, 1, 1, 4, kShallow>;
   using Flat32 = Shape<bits, 1, 2, 4, kShallow>;
   using Flat64 = Shape<bits, 1, 4, 4, kShallow>;
-  const int ranks = Ranks(g, device, [&](int r) { return g.tokens * g.cols / r <= 64 << 10; });
-  const Placement flat64 = Place<Flat64>(g, ranks, device);
-  if (ranks > 1) return Launch<Flat64, Y>(g, flat64, stream);
-  const Placement deep = Place<Deep>(g, 1, device), flat16 = Place<Flat16>(g, 1, device);
-  const Placement flat32 = Place<Flat32>(g, 1, device);
+  const int ranks =
+      Ranks(products, device, [&](int r) { return g.tokens * g.cols / r <= 64 << 10; });
+  const Placement flat64 = Place<Flat64>(products, ranks, device);
+  if (ranks > 1) return Launch<Flat64, Y>(products, flat64, stream);
+  const Placement deep = Place<Deep>(products, 1, device),
+                  flat16 = Place<Flat16>(products, 1, device);
+  const Placement flat32 = Place<Flat32>(products, 1, device);
   const bool small = g.cols < 8192;
-  if (deep.fits && deep.rounds == 1) return Launch<Deep, Y>(g, deep, stream);
-  if (flat16.rounds == 1 || !deep.fits) return Launch<Flat16, Y>(g, flat16, stream);
-  if (small && flat32.rounds == 1) return Launch<Flat32, Y>(g, flat32, stream);
-  if (small && flat64.rounds == 1) return Launch<Flat64, Y>(g, flat64, stream);
-  return Launch<Deep, Y>(g, deep, stream);
+  if (deep.fits && deep.rounds == 1) return Launch<Deep, Y>(products, deep, stream);
+  if (flat16.rounds == 1 || !deep.fits) return Launch<Flat16, Y>(products, flat16, stream);
+  if (small && flat32.rounds == 1) return Launch<Flat32, Y>(products, flat32, stream);
+  if (small && flat64.rounds == 1) return Launch<Flat64, Y>(products, flat64, stream);
+  return Launch<Deep, Y>(products, deep, stream);
 }
 
 // Up to 32 tokens. Many outputs share a block's activations; about 1024 inputs each, so that
 // several blocks find a place on a multiprocessor.
 template <typename S, typename Y>
-bool RunTiles(const GemmArguments& g, const Device& device, cudaStream_t stream) {
-  const int64_t row_blocks = (g.rows + S::kRows - 1) / S::kRows;
+bool RunTiles(const Products& products, const Device& device, cudaStream_t stream) {
+  const int64_t row_blocks = (products.rows + S::kRows - 1) / S::kRows;
   const int64_t wanted = device.multiprocessors * (S::kTiles == 2 ? 6 : 3) / 4;
-  const int ranks =
-      Ranks(g, device, [&](int r) { return g.cols / r <= 1024 && row_blocks * r >= wanted; });
-  return Launch<S, Y>(g, Place<S>(g, ranks, device), stream);
+  const int ranks = Ranks(products, device, [&](int r) {
+    return products.common().cols / r <= 1024 && row_blocks * r >= wanted;
+  });
+  return Launch<S, Y>(products, Place<S>(products, ranks, device), stream);
 }
 
 template <int bits, typename Y>
-bool Run(const GemmArguments& g, const Device& device, cudaStream_t stream) {
+bool Run(const Products& products, const Device& device, cudaStream_t stream) {
   constexpr int kRing = 1024 * bits;
-  if (g.tokens <= 8) return RunOneTile<bits, Y>(g, device, stream);
-  if (g.tokens <= 16) {
-    return RunTiles<Shape<bits, 2, 8, bits == 4 ? 3 : 2, kRing>, Y>(g, device, stream);
+  const int64_t tokens = products.common().tokens;
+  if (tokens <= 8) return RunOneTile<bits, Y>(products, device, stream);
+  if (tokens <= 16) {
+    return RunTiles<Shape<bits, 2, 8, bits == 4 ? 3 : 2, kRing>, Y>(products, device, stream);
   }
-  return RunTiles<Shape<bits, 4, 8, 2, kRing>, Y>(g, device, stream);
+  return RunTiles<Shape<bits, 4, 8, 2, kRing>, Y>(products, device, stream);
 }
 
+// The products for tokens `first` to `first + count`.
 template <typename Y>
-void RunAll(const GemmArguments& args, cudaStream_t stream) {
-  const Device device = Device::Current();
-  int64_t most = 32;  // tokens of one launch; fewer where activations outgrow shared memory
-  for (int64_t first = 0; first < args.tokens;) {
-    GemmArguments g = args;
-    g.tokens = std::min(most, args.tokens - first);
+Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) {
+  Products products = {};
+  std::ranges::fill(products.starts, std::numeric_limits<int>::max());
+  for (size_t i = 0; i < all.size(); ++i) {
+    GemmArguments& g = products.parts[i] = all[i];
+    g.tokens = count;
     g.x += first * g.stride;
     g.x_scales += first;
     if (g.x_zetas != nullptr) g.x_zetas += first;
     if (g.x_sums != nullptr) g.x_sums += first;
     g.y = static_cast<Y*>(g.y) + first * g.y_stride;
-    if (g.w_bits == 4 ? Run<4, Y>(g, device, stream) : Run<8, Y>(g, device, stream)) {
-      first += g.tokens;
-    } else if (g.tokens > 1) {
-      most = g.tokens / 2;
+    products.starts[i] =
+        (products.rows + decode::kMaxRows - 1) / decode::kMaxRows * decode::kMaxRows;
+    products.rows = products.starts[i] + static_cast<int>(g.rows);
+  }
+  return products;
+}
+
+template <typename Y>
+void RunAll(std::span<const GemmArguments> all, cudaStream_t stream) {
+  const Device device = Device::Current();
+  const GemmArguments& g = all.front();
+  int64_t most = 32;  // tokens of one launch; fewer where activations outgrow shared memory
+  for (int64_t first = 0; first < g.tokens;) {
+    const int64_t count = std::min(most, g.tokens - first);
+    const Products products = Join<Y>(all, first, count);
+    const bool done =
+        g.w_bits == 4 ? Run<4, Y>(products, device, stream) : Run<8, Y>(products, device, stream);
+    if (done) {
+      first += count;
+    } else if (count > 1) {
+      most = count / 2;
     } else {
       throw Error(ErrorCode::kFailed, "a row of " + std::to_string(g.cols) +
                                           " activations does not fit into shared memory");
@@ -213,9 +246,9 @@ void RunAll(const GemmArguments& args, cudaStream_t stream) {
 
 }  // namespace
 
-void GemmDecode(const GemmArguments& args, cudaStream_t stream) {
-  CheckArguments(args);
-  WithReal(args.y_type, [&]<typename Y>(Y) { RunAll<Y>(args, stream); });
+void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream) {
+  CheckJoined(products);
+  WithReal(products.front().y_type, [&]<typename Y>(Y) { RunAll<Y>(products, stream); });
 }
 
 }  // namespace nibble::cuda

@@ -4,15 +4,18 @@
 
 #include <cuda_runtime.h>
 
+#include <span>
+
 #include "backends/cuda/gemm.h"
 
 namespace nibble::cuda {
 
 inline constexpr int64_t kMaxDecodeTokens = 64;
 
-// Enqueues the product; more tokens are right, only slow. A dependent launch: w, w_* and bias are
-// read before the kernel in front has ended, so that one must not write them. Throws nibble::Error
-// if the launch is refused or if shared memory does not hold one token.
-void GemmDecode(const GemmArguments& arguments, cudaStream_t stream);
+// Enqueues products that can be joined (gemm.h) as one kernel. More tokens are right, only slow. A
+// dependent launch: w, w_* and bias are read before the kernel in front has ended, so that one must
+// not write them. Throws nibble::Error if the launch is refused or if shared memory does not hold
+// one token.
+void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 
 }  // namespace nibble::cuda
