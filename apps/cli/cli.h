@@ -24,6 +24,7 @@ using Run = std::function<void()>;
 
 void AddQuantize(CLI::App& app, Common& common, Run& run);
 void AddEval(CLI::App& app, Common& common, Run& run);
+void AddEvalTasks(CLI::App& eval, Common& common, Run& run);  // verbs of eval
 void AddGenerate(CLI::App& app, Common& common, Run& run);
 void AddChat(CLI::App& app, Common& common, Run& run);
 void AddTokenize(CLI::App& app, Common& common, Run& run);

@@ -84,7 +84,7 @@ void AddShared(CLI::App& verb, Arguments& a) {
 }  // namespace
 
 void AddEval(CLI::App& app, Common& common, Run& run) {
-  CLI::App* eval = app.add_subcommand("eval", "Measure quality: ppl, kl");
+  CLI::App* eval = app.add_subcommand("eval", "Measure quality: ppl, kl, tasks, loglikelihood");
   eval->require_subcommand(1);
   const auto a = std::make_shared<Arguments>();
   CLI::App* ppl = AddVerb(*eval, common, "ppl", "Perplexity of a text",
@@ -96,6 +96,7 @@ void AddEval(CLI::App& app, Common& common, Run& run) {
   AddShared(*kl, *a);
   kl->add_option("--reference", a->reference, "Model to compare with")->required();
   kl->callback([a, &common, &run] { run = [a, &common] { RunKl(*a, common); }; });
+  AddEvalTasks(*eval, common, run);
 }
 
 }  // namespace nibble::cli

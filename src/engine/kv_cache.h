@@ -18,8 +18,12 @@ class KvCache {
   void Reserve(int64_t count);
   // The last `count` tokens written are now part of the sequence.
   void Advance(int64_t count) { tokens_ += count; }
-  // Forgets everything but keeps the pages.
-  void Clear() { tokens_ = 0; }
+  // Forgets all but the first `tokens` tokens and keeps the pages: the sequence goes on from there.
+  void Truncate(int64_t tokens) {
+    NIBBLE_CHECK(tokens <= tokens_, "{} of {} tokens", tokens, tokens_);
+    tokens_ = tokens;
+  }
+  void Clear() { Truncate(0); }
 
   // The page table, in the backend's memory.
   std::byte* const* pages() const { return table_.data(); }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/jinja_builtins.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -23,25 +21,11 @@ Value StripText(Context& c, const Value& self, const Args& args) {
   return std::string(Strip(text, side, set));
 }
 
-enum class Case { kUpper, kLower, kCapitalize, kTitle };
-
-// Title case begins a word after each character that is not a letter.
 template <Case style>
-Value ChangeCase(Context& c, const Value& self, const Args&) {
+Value ChangeTextCase(Context& c, const Value& self, const Args&) {
   const std::string text = Str(c.budget, self);
   c.budget.Charge(text.size() / kCharsPerStep);
-  std::string out;
-  bool starts = style != Case::kLower;
-  for (const std::string_view one : Chars(text)) {
-    const int32_t code = CodePoint(one);
-    AppendUtf8(out, starts ? utf8proc_toupper(code) : utf8proc_tolower(code));
-    const auto category = utf8proc_category(code);
-    if (style == Case::kCapitalize) starts = false;
-    if (style == Case::kTitle) {
-      starts = category < UTF8PROC_CATEGORY_LU || category > UTF8PROC_CATEGORY_LT;
-    }
-  }
-  return MakeString(c.budget, std::move(out));
+  return MakeString(c.budget, ChangeCase(text, style));
 }
 
 Value ReplaceText(Context& c, const Value& self, const Args& args) {
@@ -210,10 +194,10 @@ const Table& StringMethods() {
       {"strip", StripText<Side::kBoth>},
       {"lstrip", StripText<Side::kLeft>},
       {"rstrip", StripText<Side::kRight>},
-      {"upper", ChangeCase<Case::kUpper>},
-      {"lower", ChangeCase<Case::kLower>},
-      {"capitalize", ChangeCase<Case::kCapitalize>},
-      {"title", ChangeCase<Case::kTitle>},
+      {"upper", ChangeTextCase<Case::kUpper>},
+      {"lower", ChangeTextCase<Case::kLower>},
+      {"capitalize", ChangeTextCase<Case::kCapitalize>},
+      {"title", ChangeTextCase<Case::kTitle>},
       {"replace", ReplaceText},
       {"split", SplitText},
       {"splitlines", SplitLines},

@@ -96,6 +96,21 @@ std::string_view Strip(std::string_view text, Side side, std::optional<std::stri
   return text;
 }
 
+std::string ChangeCase(std::string_view text, Case style) {
+  std::string out;
+  bool starts = style != Case::kLower;
+  for (const std::string_view one : Chars(text)) {
+    const int32_t code = CodePoint(one);
+    AppendUtf8(out, starts ? utf8proc_toupper(code) : utf8proc_tolower(code));
+    const auto category = utf8proc_category(code);
+    if (style == Case::kCapitalize) starts = false;
+    if (style == Case::kTitle) {
+      starts = category < UTF8PROC_CATEGORY_LU || category > UTF8PROC_CATEGORY_LT;
+    }
+  }
+  return out;
+}
+
 std::string FloatText(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";

@@ -25,6 +25,11 @@ enum class Side { kLeft, kRight, kBoth };
 std::string_view Strip(std::string_view text, Side side,
                        std::optional<std::string_view> chars = std::nullopt);
 
+// str.upper() and so on, by the characters' simple case mappings. Title case begins a word after
+// each character that is not a letter.
+enum class Case { kUpper, kLower, kCapitalize, kTitle };
+std::string ChangeCase(std::string_view text, Case style);
+
 // As std::string_view::find, in linear time.
 size_t Find(std::string_view text, std::string_view needle, size_t from = 0);
 

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval/likelihood.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "io/io_testing.h"
+
+namespace nibble {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
+
+Model& TinyModel() {
+  static const auto model = LoadModel(kTiny, "cpu", false);
+  return *model;
+}
+
+std::vector<int32_t> RandomIds(Rng& rng, size_t count) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  return ids;
+}
+
+// Question of requests with `shared` equal tokens in front, then their own of the given numbers.
+Question RandomQuestion(Rng& rng, size_t shared,
+                        const std::vector<std::pair<size_t, size_t>>& own) {
+  const std::vector<int32_t> front = RandomIds(rng, shared);
+  Question question;
+  for (const auto& [context, continuation] : own) {
+    std::vector<int32_t> ids = front;
+    for (const int32_t id : RandomIds(rng, context)) ids.push_back(id);
+    question.push_back(JoinPair(ids, RandomIds(rng, continuation), 1024, "test"));
+  }
+  return question;
+}
+
+// One forward pass of the whole request, softmax in long double.
+Likelihood Whole(const Request& r) {
+  Model& model = TinyModel();
+  KvCache cache = model.MakeCache();
+  const Model::Sequence sequence = {std::span(r.ids).first(r.ids.size() - 1), &cache};
+  const float* x = model.Forward({&sequence, 1});
+  Likelihood result = {.greedy = true};
+  for (size_t i = r.first; i < r.ids.size(); ++i) {
+    const float* logits = model.Logits(x + (i - 1) * 256, 1);
+    long double sum = 0;
+    int32_t top = 0;
+    for (int32_t t = 0; t < 4096; ++t) {
+      sum += std::exp(static_cast<long double>(logits[t]));
+      if (logits[t] > logits[top]) top = t;
+    }
+    result.log_likelihood +=
+        static_cast<double>(static_cast<long double>(logits[r.ids[i]]) - std::log(sum));
+    result.greedy = result.greedy && top == r.ids[i];
+  }
+  return result;
+}
+
+// What the model would write after the context: the one continuation that is greedy.
+Request Greedy(const std::vector<int32_t>& context, size_t count) {
+  std::vector<int32_t> ids = context;
+  for (size_t i = 0; i < count; ++i) {
+    int32_t best = 0;
+    double best_score = -INFINITY;
+    Model& model = TinyModel();
+    KvCache cache = model.MakeCache();
+    const Model::Sequence sequence = {ids, &cache};
+    const float* x = model.Forward({&sequence, 1});
+    const float* logits = model.Logits(x + (ids.size() - 1) * 256, 1);
+    for (int32_t t = 0; t < 4096; ++t) {
+      if (logits[t] > best_score) best_score = logits[best = t];
+    }
+    ids.push_back(best);
+  }
+  return {ids, context.size()};
+}
+
+TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
+  Rng rng(11);
+  std::vector<Question> questions = {
+      RandomQuestion(rng, 70, {{0, 3}, {0, 9}, {0, 1}, {0, 4}, {0, 2}}),  // one context
+      RandomQuestion(rng, 20, {{2, 5}, {4, 5}}),                          // two contexts
+      RandomQuestion(rng, 0, {{1, 1}, {1, 2}}),                           // nothing in common
+      RandomQuestion(rng, 100, {{0, 2}}),                                 // a single request
+      RandomQuestion(rng, 1, {{0, 150}, {0, 150}}),  // more predictions than a block of logits
+      RandomQuestion(rng, 1000, {{0, 25}, {10, 15}}),
+  };
+  Question greedy = {Greedy({0, 100, 200}, 3)};
+  greedy.push_back(greedy[0]);
+  greedy.back().ids.back() = (greedy.back().ids.back() + 1) % 4096;
+  questions.push_back(greedy);
+  questions.push_back({questions[0][1], questions[0][1]});  // equal requests
+
+  LikelihoodRunner batch(TinyModel());
+  const auto together = batch.Run(questions);
+  ASSERT_EQ(together.size(), questions.size());
+  for (size_t q = 0; q < questions.size(); ++q) {
+    ASSERT_EQ(together[q].size(), questions[q].size());
+    const auto alone = batch.Run(std::span(questions).subspan(q, 1));
+    for (size_t r = 0; r < questions[q].size(); ++r) {
+      const Likelihood expected = Whole(questions[q][r]);
+      // exp to 2 ulp of fp32 in LogSumExp, lanes that sum 4096 / 4 values: 2^-24 * 1000 a token.
+      const auto tokens = static_cast<double>(questions[q][r].ids.size() - questions[q][r].first);
+      EXPECT_NEAR(together[q][r].log_likelihood, expected.log_likelihood, 6e-5 * tokens);
+      EXPECT_EQ(together[q][r].greedy, expected.greedy) << q << ", " << r;
+      EXPECT_EQ(together[q][r].log_likelihood, alone[0][r].log_likelihood) << q << ", " << r;
+    }
+  }
+  EXPECT_TRUE(together[6][0].greedy);
+  EXPECT_FALSE(together[6][1].greedy);
+  EXPECT_EQ(together[7][0].log_likelihood, together[7][1].log_likelihood);
+}
+
+TEST(LikelihoodRunner, RefusesIdsThatTheModelDoesNotKnow) {
+  LikelihoodRunner runner(TinyModel());
+  const std::vector<Question> questions = {{JoinPair({1}, std::vector{4096}, 1024, "test")}};
+  EXPECT_THAT(ErrorOf([&] { runner.Run(questions); }), HasSubstr("4096"));
+}
+
+TEST(BatchSize, HoldsAboutAPrefillChunk) {
+  Rng rng(12);
+  const Question small = RandomQuestion(rng, 90, {{0, 10}, {0, 5}});  // 100 tokens at most
+  EXPECT_EQ(BatchSize(std::vector<Question>(50, small)), 10u);
+  EXPECT_EQ(BatchSize(std::vector<Question>(3, small)), 3u);
+  EXPECT_EQ(BatchSize(std::vector{RandomQuestion(rng, 1000, {{0, 24}}), small}), 1u);
+}
+
+class Pairs : public testing::Test {
+ protected:
+  Request Encode(const std::string& context, const std::string& continuation, int64_t limit = 1024,
+                 bool special = true) const {
+    return EncodePair(tokenizer_, context, continuation, special, limit, "here");
+  }
+  const Tokenizer tokenizer_ = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
+};
+
+TEST_F(Pairs, TheContinuationIsWhatTheWholeTextHasBeyondTheContext) {
+  const Request r = Encode("The river", " bank was");
+  EXPECT_EQ(r.ids, tokenizer_.Encode("The river bank was"));
+  EXPECT_EQ(r.first, tokenizer_.Encode("The river").size());
+  EXPECT_EQ(r.ids[0], 0);  // BOS
+  EXPECT_EQ(Encode("The river", " bank was", 1024, false).ids,
+            tokenizer_.Encode("The river bank was", false));
+}
+
+TEST_F(Pairs, SpaceAtTheEndOfTheContextBelongsToTheContinuation) {
+  for (const char* space : {" ", "\n", " \n\t ", "\u00a0", "\u3000\u2028"}) {
+    const Request r = Encode(std::string("The river") + space, "bank");
+    EXPECT_EQ(r.ids, tokenizer_.Encode(std::string("The river") + space + "bank"));
+    EXPECT_EQ(r.first, tokenizer_.Encode("The river").size()) << "space: '" << space << "'";
+  }
+}
+
+TEST_F(Pairs, TheOldestTokensAreDroppedAndTheLastIsNoInput) {
+  const std::vector<int32_t> ids = tokenizer_.Encode("The river and the town and the bank");
+  const size_t context = tokenizer_.Encode("The river and the town and the").size();
+  const Request r = Encode("The river and the town and the", " bank", 4);
+  EXPECT_EQ(r.ids, std::vector<int32_t>(ids.end() - 5, ids.end()));
+  EXPECT_EQ(r.ids.size() - r.first, ids.size() - context);
+  const auto exact = static_cast<int64_t>(ids.size()) - 1;
+  EXPECT_EQ(Encode("The river and the town and the", " bank", exact).ids, ids);
+}
+
+TEST_F(Pairs, AnEmptyContextIsBos) {
+  const Request r = Encode("", "The river");
+  EXPECT_EQ(r.ids, tokenizer_.Encode("The river"));
+  EXPECT_EQ(r.first, 1u);
+}
+
+TEST_F(Pairs, WhatCannotBeScoredIsRefused) {
+  EXPECT_THAT(ErrorOf([&] { Encode("The river", ""); }),
+              testing::AllOf(HasSubstr("here: "), HasSubstr("no token")));
+  EXPECT_THAT(ErrorOf([&] { Encode("The", " river and the town", 3); }),
+              testing::AllOf(HasSubstr("here: "), HasSubstr("context is 3")));
+  EXPECT_THAT(ErrorOf([&] { Encode(" ", "", 3, false); }), HasSubstr("here: "));
+  EXPECT_THAT(ErrorOf([] { JoinPair({}, std::vector{1}, 9, "here"); }), HasSubstr("here: "));
+}
+
+}  // namespace
+}  // namespace nibble
