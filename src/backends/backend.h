@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 
+#include "backends/gptq_device.h"
 #include "base/aligned.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
@@ -116,11 +117,13 @@ class Backend {
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
 
-  // out [width, width], in the program's memory, = left^T right of fp32 [tokens, width], with
-  // products exact to 2^-14 at least and fp32 sums: the Hessians of calibration. False, and nothing
+  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at least
+  // and fp32 sums: the Hessians of calibration, on machines without MakeGptq. False, and nothing
   // done, where BLAS is as fast.
-  virtual bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
-                    float* out) = 0;
+  virtual bool Gram(const float*, const float*, int64_t, int64_t, float*) { return false; }
+  // Calibration and GPTQ of the linears of one input of `width` in the backend's memory; null where
+  // BLAS and LAPACK are as fast. Not outliving the backend.
+  virtual std::unique_ptr<GptqDevice> MakeGptq(int64_t) { return nullptr; }
 
   // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
   // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "quantize/gram.h"
+#include "quantize/set_rounder.h"
 
 namespace nibble {
 namespace {
@@ -168,21 +168,17 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            StoredLayer& stored, std::map<Role, double>& errors,
                            const Progress& progress) {
   const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
-  Gram hessian(backend_, width), correction(backend_, fp32_ ? width : 0);
-  Buffer<float> rounded_input(backend_.allocator()), difference(backend_.allocator());
+  SetRounder rounder(backend_, width, {recipe_.act_order, recipe_.damp, recipe_.gptaq});
+  Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
-    const float* input = stream_.Input(set, w);
-    hessian.Add(input, input, stream_.context());
-    if (fp32_) {
+    const float *input = stream_.Input(set, w), *exact = nullptr;
+    if (fp32_) {  // whose inputs would take the place of these
       const int64_t count = stream_.context() * width;
-      backend_.Copy(input, count, rounded_input.Grow(count));  // before the other stream's
-      const float* exact = backend_.Read(fp32_->Input(set, w), count);
-      std::vector<float> values(exact, exact + count);
-      const float* rounded = backend_.Read(rounded_input.data(), count);
-      for (size_t i = 0; i < values.size(); ++i) values[i] -= rounded[i];
-      backend_.Write(values.data(), values.size() * sizeof(float), difference.Grow(count));
-      correction.Add(difference.data(), rounded_input.data(), stream_.context());
+      backend_.Copy(input, count, copy.Grow(count));
+      input = copy.data();
+      exact = fp32_->Input(set, w);
     }
+    rounder.Add(input, exact, stream_.context());
     const double sets = static_cast<double>(set) +
                         static_cast<double>(w + 1) / static_cast<double>(stream_.windows());
     progress(sets / 4, RoleName(RolesOf(set)[0]));
@@ -190,9 +186,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
   for (Role role : RolesOf(set)) {
     const FormatSpec& format = plan_.at(index, role).weights;
     if (format.quantized()) {
-      const GptqOptions options = {recipe_.act_order, recipe_.damp, recipe_.gptaq};
-      Rounded rounded = RoundGptq(layer.weights[static_cast<size_t>(role)], hessian.sum(),
-                                  fp32_ ? &correction.sum() : nullptr, format, options);
+      Rounded rounded = rounder.Round(layer.weights[static_cast<size_t>(role)], format);
       stored[role].codes = std::move(rounded.weights);
       stored[role].values = {};
       errors[role] = rounded.relative_error;

@@ -31,6 +31,9 @@ class CodeMatrix {
     return grid.Value(code);
   }
 
+  std::span<int8_t> codes() { return codes_.data; }             // [N, K]
+  std::span<const WeightGrid> grids() const { return grids_; }  // [N, groups]
+
   // fill(n) for every row, in parallel.
   void FillRows(const std::function<void(int64_t)>& fill) const;
   QuantizedWeights Pack() const;

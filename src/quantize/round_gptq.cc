@@ -6,24 +6,10 @@
 #include <numeric>
 
 #include "base/thread_pool.h"
-#include "quantize/code_matrix.h"
-#include "quantize/round.h"
+#include "quantize/gptq_steps.h"
 
 namespace nibble {
 namespace {
-
-using Order = std::vector<int64_t>;  // order[i] = original column of the i-th rounded one
-
-Order ColumnOrder(const Matrix<double>& hessian, bool act_order) {
-  Order order(static_cast<size_t>(hessian.cols));
-  std::iota(order.begin(), order.end(), 0);
-  if (act_order) {
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return hessian.row(a)[static_cast<size_t>(a)] > hessian.row(b)[static_cast<size_t>(b)];
-    });
-  }
-  return order;
-}
 
 Matrix<double> PermuteColumns(const Matrix<double>& m, const Order& order) {
   Matrix<double> result(m.rows, m.cols);
@@ -56,7 +42,7 @@ Matrix<double> InverseFactor(const Matrix<double>& hessian, double& damp) {
   double mean = 0;
   for (int64_t i = 0; i < n; ++i)
     mean += hessian.row(i)[static_cast<size_t>(i)] / static_cast<double>(n);
-  for (;; damp = std::max(damp * 10, 1e-4)) {
+  for (;; damp = MoreDamping(damp)) {
     Matrix<double> u = hessian;
     for (int64_t i = 0; i < n; ++i) Diagonal(u, i) += damp * mean;
     // potri fills the triangle it was given; the second potrf wants the inverse's upper one.
@@ -66,8 +52,6 @@ Matrix<double> InverseFactor(const Matrix<double>& hessian, double& damp) {
       for (int64_t i = 1; i < n; ++i) std::fill_n(u.row(i).begin(), i, 0.0);
       return u;
     }
-    if (damp > 1e6)
-      Fail("the calibration Hessian cannot be factored; is the calibration text empty?");
   }
 }
 
@@ -161,23 +145,20 @@ double RelativeError(const Matrix<double>& w, const QuantizedWeights& rounded,
 Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<double>* correction,
                   const FormatSpec& format, const GptqOptions& options) {
   CodeMatrix codes(w.rows, w.cols, format);
-  const bool fixed_grids = format.group == 0 || options.act_order;
-  if (fixed_grids) {
-    codes.FillRows([&](int64_t n) {
-      for (int64_t k = 0; k < w.cols; k += codes.group()) {
-        codes.SetGrid(n, k, FindGrid(codes.Group(w.row(n), k), format));
-      }
-    });
-  }
+  const bool fixed_grids = FixedGrids(format, options);
+  if (fixed_grids) FindAllGrids(w, format, codes);
   const Matrix<double> original = w;
   // A column whose input was never seen would take up other columns' errors.
   Matrix<double> alive = hessian;
+  std::vector<double> diagonal;
   for (int64_t i = 0; i < w.cols; ++i) {
-    if (Diagonal(alive, i) != 0) continue;
-    Diagonal(alive, i) = 1;
-    for (int64_t n = 0; n < w.rows; ++n) w.row(n)[static_cast<size_t>(i)] = 0;
+    if (Diagonal(alive, i) == 0) {
+      Diagonal(alive, i) = 1;
+      for (int64_t n = 0; n < w.rows; ++n) w.row(n)[static_cast<size_t>(i)] = 0;
+    }
+    diagonal.push_back(Diagonal(alive, i));
   }
-  const Order order = ColumnOrder(alive, options.act_order);
+  const Order order = ColumnOrder(diagonal, options.act_order);
   double damp = options.damp;
   const Matrix<double> u = InverseFactor(PermuteBoth(alive, order), damp);
   Matrix<double> term;

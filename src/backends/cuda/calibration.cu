@@ -7,7 +7,6 @@ namespace nibble::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kTile = 32;
 
 // A block per token.
 __global__ void DecodeKernel(const DecodeArguments a) {
@@ -22,40 +21,12 @@ __global__ void DecodeKernel(const DecodeArguments a) {
   }
 }
 
-__global__ void TransposeKernel(const float* in, int64_t rows, int64_t cols, float* out) {
-  __shared__ float tile[kTile][kTile + 1];
-  WaitForPreviousGrid();
-  AllowNextGrid();
-  const int64_t row = int64_t{blockIdx.y} * kTile, col = int64_t{blockIdx.x} * kTile;
-  for (int i = threadIdx.y; i < kTile; i += blockDim.y) {
-    if (row + i < rows && col + threadIdx.x < cols) {
-      tile[i][threadIdx.x] = in[(row + i) * cols + col + threadIdx.x];
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.y; i < kTile; i += blockDim.y) {
-    if (col + i < cols && row + threadIdx.x < rows) {
-      out[(col + i) * rows + row + threadIdx.x] = tile[threadIdx.x][i];
-    }
-  }
-}
-
-unsigned Tiles(int64_t length) {
-  return static_cast<unsigned>((length + kTile - 1) / kTile);
-}
-
 }  // namespace
 
 void DecodeActivations(const DecodeArguments& a, cudaStream_t stream) {
   if (a.tokens == 0) return;
   LaunchDependent(DecodeKernel, {.grid = static_cast<unsigned>(a.tokens), .block = kThreads},
                   stream, a);
-}
-
-void Transpose(const float* in, int64_t rows, int64_t cols, float* out, cudaStream_t stream) {
-  LaunchDependent(TransposeKernel,
-                  {.grid = dim3(Tiles(cols), Tiles(rows)), .block = dim3(kTile, 8)}, stream, in,
-                  rows, cols, out);
 }
 
 }  // namespace nibble::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calibration needs besides the forward pass. Device pointers; everything is enqueued, and
-// nibble::Error is thrown if a launch is refused.
+// What codes mean, for calibration. Device pointers; everything is enqueued, and nibble::Error is
+// thrown if a launch is refused.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,8 +19,5 @@ struct DecodeArguments {
   float* values;
 };
 void DecodeActivations(const DecodeArguments& arguments, cudaStream_t stream);
-
-// out [cols, rows] = in [rows, cols] transposed.
-void Transpose(const float* in, int64_t rows, int64_t cols, float* out, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -10,6 +10,7 @@
 #include "backends/cuda/calibration.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
+#include "backends/cuda/device_gptq.h"
 #include "backends/cuda/device_hadamard.h"
 #include "backends/cuda/device_linear.h"
 #include "backends/cuda/embed.h"
@@ -85,8 +86,10 @@ class CudaBackend final : public Backend {
     }
   }
   int64_t IntermediateBytes() const override { return 2; }
-  bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
-            float* out) override;
+  std::unique_ptr<GptqDevice> MakeGptq(int64_t width) override {
+    if (!algebra_) algebra_.emplace(stream_.get());
+    return cuda::MakeDeviceGptq(width, *algebra_, stream_.get());
+  }
   const float* Decode(const Activations& acts) override;
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
@@ -121,11 +124,11 @@ class CudaBackend final : public Backend {
 
   DeviceBuffer<int8_t> codes_;
   DeviceBuffer<float> values_, scales_, zetas_, decoded_;
-  DeviceBuffer<float> left_, right_, product_;  // of Gram
   DeviceBuffer<int32_t> sums_;
   DeviceBuffer<int32_t> ids_;
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::CacheOps cache_;
+  std::optional<cuda::LinearAlgebra> algebra_;
   cuda::Recordings recordings_;
 };
 
@@ -234,29 +237,6 @@ const float* CudaBackend::Decode(const Activations& acts) {
                            .values = values},
                           stream_.get());
   return values;
-}
-
-// The plain product takes rows: those of left^T and of right^T.
-bool CudaBackend::Gram(const float* left, const float* right, int64_t tokens, int64_t width,
-                       float* out) {
-  float *rows = left_.Grow(width * tokens), *columns = rows;
-  cuda::Transpose(left, tokens, width, rows, stream_.get());
-  if (right != left) {
-    columns = right_.Grow(width * tokens);
-    cuda::Transpose(right, tokens, width, columns, stream_.get());
-  }
-  cuda::GemmFloat({.x = rows,
-                   .tokens = width,
-                   .x_stride = tokens,
-                   .w = columns,
-                   .rows = width,
-                   .cols = tokens,
-                   .y = product_.Grow(width * width),
-                   .y_stride = width},
-                  stream_.get());
-  const float* host = Read(product_.data(), width * width);
-  std::copy(host, host + width * width, out);
-  return true;
 }
 
 // All that the launches of a decode step depend on, besides what its linears are.

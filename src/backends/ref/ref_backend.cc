@@ -159,7 +159,6 @@ class RefBackend final : public Backend {
     }
   }
 
-  bool Gram(const float*, const float*, int64_t, int64_t, float*) override { return false; }
 
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,

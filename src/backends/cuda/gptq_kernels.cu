@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "backends/cuda/gptq_kernels.h"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr unsigned kWholeWarp = 0xFFFFFFFF;
+
+// The elements of a thread among `count`.
+struct Elements {
+  int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  int64_t step = int64_t{gridDim.x} * blockDim.x;
+};
+
+template <typename Work>
+__global__ void ForEach(int64_t count, const Work work) {
+  const Elements e;
+  for (int64_t i = e.first; i < count; i += e.step) work(i);
+}
+
+template <typename Work>
+void Launch(int64_t count, cudaStream_t stream, const Work& work) {
+  if (count == 0) return;
+  const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, 1 << 16);
+  ForEach<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(count, work);
+  CheckCuda(cudaGetLastError(), "kernel launch");
+}
+
+// A warp per row. A lane holds every 32nd column, so that the error of a column spreads in four
+// steps; the operations and their order are those of quantize/round_gptq.cc, bit for bit.
+__global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
+  constexpr int kColumns = kGptqChunk / 32;
+  const int lane = threadIdx.x % 32, count = static_cast<int>(a.end - a.begin);
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= a.rows) return;
+  const int64_t groups = a.cols / a.group;
+  const double low = -(1 << (a.bits - 1)), high = -low - 1;
+  double* const from = a.w + row * a.cols + a.begin;
+  double w[kColumns];
+#pragma unroll
+  for (int s = 0; s < kColumns; ++s) w[s] = s * 32 + lane < count ? from[s * 32 + lane] : 0;
+#pragma unroll
+  for (int s = 0; s < kColumns; ++s) {
+    for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
+      const double value = __shfl_sync(kWholeWarp, w[s], i % 32);
+      const int64_t column = a.order[a.begin + i], at = row * groups + column / a.group;
+      const double scale = a.scales[at], zero = a.zeros[at];
+      const double code = fmin(fmax(rint(value / scale) + zero, low), high);
+      const int64_t u_at = (a.begin + i) * a.cols + a.begin;
+      const double error = (value - __dmul_rn(scale, code - zero)) / a.u[u_at + i];
+#pragma unroll
+      for (int t = s; t < kColumns; ++t) {
+        const int j = t * 32 + lane;
+        if (j < i || j >= count) continue;
+        w[t] = __dsub_rn(w[t], __dmul_rn(error, a.u[u_at + j]));
+        if (a.term != nullptr) w[t] = __dadd_rn(w[t], __dmul_rn(value, a.term[u_at + j]));
+      }
+      if (lane != i % 32) continue;
+      a.codes[row * a.cols + column] = static_cast<int8_t>(code);
+      a.errors[row * kGptqChunk + i] = error;
+      if (a.term != nullptr) a.values[row * kGptqChunk + i] = value;
+    }
+  }
+}
+
+}  // namespace
+
+void SplitTerms(const float* x, const float* minus, int64_t count, __nv_bfloat16* high,
+                __nv_bfloat16* low, cudaStream_t stream) {
+  Launch(count, stream, [=] __device__(int64_t i) {
+    const float value = minus == nullptr ? x[i] : __fsub_rn(x[i], minus[i]);
+    high[i] = __float2bfloat16_rn(value);
+    low[i] = __float2bfloat16_rn(__fsub_rn(value, __bfloat162float(high[i])));
+  });
+}
+
+void AddProduct(const float* product, int64_t count, double* sum, cudaStream_t stream) {
+  Launch(count, stream, [=] __device__(int64_t i) { sum[i] += product[i]; });
+}
+
+void PermuteSquare(const PermuteArguments& a, cudaStream_t stream) {
+  Launch(a.n * a.n, stream, [a] __device__(int64_t at) {
+    const int64_t i = at / a.n, j = at % a.n;
+    if (a.added == nullptr) {
+      a.out[at] = a.in[a.order[i] * a.n + a.order[j]];
+      return;
+    }
+    const int64_t r = a.order[a.n - 1 - i], c = a.order[a.n - 1 - j];
+    const double mean = (a.in[r * a.n + c] + a.in[c * a.n + r]) / 2;
+    a.out[at] = i == j ? mean + a.added[r] : mean;
+  });
+}
+
+void PermuteColumns(const double* in, const int32_t* order, int64_t rows, int64_t n, double* out,
+                    cudaStream_t stream) {
+  Launch(rows * n, stream,
+         [=] __device__(int64_t at) { out[at] = in[at / n * n + order[at % n]]; });
+}
+
+void SetIdentity(int64_t n, double* out, cudaStream_t stream) {
+  Launch(n * n, stream, [=] __device__(int64_t at) { out[at] = at / n == at % n ? 1 : 0; });
+}
+
+void Reverse(double* x, int64_t count, cudaStream_t stream) {
+  Launch(count / 2, stream, [=] __device__(int64_t i) {
+    const double front = x[i];
+    x[i] = x[count - 1 - i];
+    x[count - 1 - i] = front;
+  });
+}
+
+void KeepStrictlyUpper(double* x, int64_t n, cudaStream_t stream) {
+  Launch(n * n, stream, [=] __device__(int64_t at) {
+    if (at % n <= at / n) x[at] = 0;
+  });
+}
+
+void RoundColumns(const RoundArguments& a, cudaStream_t stream) {
+  NIBBLE_CUDA_CHECK(a.begin < a.end && a.end - a.begin <= kGptqChunk && a.end <= a.cols);
+  NIBBLE_CUDA_CHECK(a.rows > 0 && a.cols % a.group == 0 && a.bits >= 2 && a.bits <= 8);
+  const unsigned blocks = static_cast<unsigned>((a.rows * 32 + kThreads - 1) / kThreads);
+  RoundKernel<<<blocks, kThreads, 0, stream>>>(a);
+  CheckCuda(cudaGetLastError(), "kernel launch");
+}
+
+void RoundingError(const ErrorArguments& a, cudaStream_t stream) {
+  Launch(a.rows * a.cols, stream, [a] __device__(int64_t at) {
+    const int64_t grid = at / a.cols * (a.cols / a.group) + at % a.cols / a.group;
+    const float value = __fmul_rn(a.scales[grid], static_cast<float>(a.codes[at] - a.zeros[grid]));
+    a.error[at] = static_cast<double>(value) - a.w[at];
+  });
+}
+
+}  // namespace nibble::cuda

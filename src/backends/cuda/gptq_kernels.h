@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GPTQ needs besides matrix products (device_gptq.cc). Device pointers, matrices row-major;
+// everything is enqueued, and nibble::Error is thrown if a launch is refused.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace nibble::cuda {
+
+// x - minus (or x, if that is null) as the sum of two bf16 terms; 2^-18 of it is lost.
+void SplitTerms(const float* x, const float* minus, int64_t count, __nv_bfloat16* high,
+                __nv_bfloat16* low, cudaStream_t stream);
+
+// sum += product, element by element.
+void AddProduct(const float* product, int64_t count, double* sum, cudaStream_t stream);
+
+// Rows and columns of [n, n] in another order.
+struct PermuteArguments {
+  const double* in;
+  const int32_t* order;  // [n]: out[i, j] = in[order[i], order[j]]
+  int64_t n;
+  double* out;
+  // Backwards: out[n-1-i, n-1-j], of the mean of `in` and its transpose with added[order[i]] on the
+  // diagonal.
+  const double* added = nullptr;  // [n] or null
+};
+void PermuteSquare(const PermuteArguments& arguments, cudaStream_t stream);
+
+// out[r, i] = in[r, order[i]]; [rows, n].
+void PermuteColumns(const double* in, const int32_t* order, int64_t rows, int64_t n, double* out,
+                    cudaStream_t stream);
+
+// The identity, [n, n].
+void SetIdentity(int64_t n, double* out, cudaStream_t stream);
+// x[i] <-> x[count - 1 - i]
+void Reverse(double* x, int64_t count, cudaStream_t stream);
+// Zeroes all of [n, n] but what is right of the diagonal.
+void KeepStrictlyUpper(double* x, int64_t n, cudaStream_t stream);
+
+constexpr int kGptqChunk = 128;  // columns of one RoundColumns, at most
+
+struct RoundArguments {
+  double* w;                       // [rows, cols], columns in rounding order
+  int64_t rows, cols, begin, end;  // rounds columns [begin, end) and changes no other
+  const double* u;                 // [cols, cols]
+  const double* term;              // [cols, cols] or null
+  const int32_t* order;            // [cols]
+  const float* scales;             // [rows, cols / group], by original column, as `codes`
+  const int32_t* zeros;            // the same
+  int64_t group;
+  int bits;
+  int8_t* codes;   // [rows, cols]
+  double* errors;  // [rows, kGptqChunk]: (value - meaning) / u[i, i]
+  double* values;  // the same: what was rounded; not written without a term
+};
+void RoundColumns(const RoundArguments& arguments, cudaStream_t stream);
+
+// error = what the codes mean in fp32, minus w; [rows, cols], columns in their own order.
+struct ErrorArguments {
+  const int8_t* codes;
+  const float* scales;
+  const int32_t* zeros;
+  const double* w;
+  int64_t rows, cols, group;
+  double* error;
+};
+void RoundingError(const ErrorArguments& arguments, cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GPTQ (quantize/round_device.h) asks of a machine whose own memory holds the sums over
+// calibration tokens: one object for the linears of one input.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+// One matrix to round to scale * (code - zero); a grid belongs to `group` columns of a row.
+struct GptqRounding {
+  const Matrix<double>& weights;  // [rows, width]
+  int bits;
+  int64_t group;             // divides width
+  std::span<float> scales;   // [rows, width / group]
+  std::span<int32_t> zeros;  // the same, of the signed code
+  std::span<int8_t> codes;   // [rows, width], written
+  // Writes the grids of group g from its columns as they are once all columns in front have been
+  // rounded, [rows, group]; for the order 0, 1, 2.. only. Empty: the grids are there.
+  std::function<void(int64_t g, std::span<const double> columns)> find_grids;
+};
+
+// Squared output error and output over the calibration tokens; E = what the codes mean (in fp32)
+// minus the weights.
+struct GptqLoss {
+  double error;  // tr(E H E^T)
+  double power;  // tr(W H W^T)
+};
+
+class GptqDevice {
+ public:
+  virtual ~GptqDevice() = default;
+
+  // H += x^T x and, where `exact` is given, C += (exact - x)^T x; fp32 [tokens, width] in the
+  // backend's memory. Products are exact to 2^-14 at least, sums fp32 within a call and fp64 over
+  // calls.
+  virtual void Add(const float* x, const float* exact, int64_t tokens) = 0;
+
+  // Of H, [width].
+  virtual std::vector<double> Diagonal() = 0;
+
+  // Makes U, upper, with (H + diag(added))^-1 = U^T U, rows and columns taken in `order`, and of C
+  // GPTAQ's term alpha * striu(C U^T) U. order[i] = the column that is rounded as the i-th; added
+  // [width] goes by columns. False if the sum is not positive definite.
+  virtual bool Factor(std::span<const int64_t> order, std::span<const double> added,
+                      double alpha) = 0;
+
+  // Rounds in the order of the last Factor; the error of each column moves to those behind it.
+  virtual GptqLoss Round(const GptqRounding& rounding) = 0;
+};
+
+}  // namespace nibble

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/gptq_steps.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace nibble {
+
+Order ColumnOrder(std::span<const double> diagonal, bool act_order) {
+  Order order(diagonal.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (act_order) {
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return diagonal[static_cast<size_t>(a)] > diagonal[static_cast<size_t>(b)];
+    });
+  }
+  return order;
+}
+
+bool FixedGrids(const FormatSpec& format, const GptqOptions& options) {
+  return format.group == 0 || options.act_order;
+}
+
+void FindAllGrids(const Matrix<double>& w, const FormatSpec& format, CodeMatrix& codes) {
+  codes.FillRows([&](int64_t n) {
+    for (int64_t k = 0; k < w.cols; k += codes.group()) {
+      codes.SetGrid(n, k, FindGrid(codes.Group(w.row(n), k), format));
+    }
+  });
+}
+
+double MoreDamping(double damp) {
+  if (damp > 1e6) {
+    Fail("the calibration Hessian cannot be factored; is the calibration text empty?");
+  }
+  return std::max(damp * 10, 1e-4);
+}
+
+}  // namespace nibble

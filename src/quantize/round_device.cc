@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/round_device.h"
+
+#include <numeric>
+
+namespace nibble {
+namespace {
+
+// Grids as a device reads them, [rows, groups].
+struct Grids {
+  std::vector<float> scales;
+  std::vector<int32_t> zeros;
+
+  explicit Grids(std::span<const WeightGrid> grids) {
+    for (const WeightGrid& grid : grids) {
+      scales.push_back(grid.scale);
+      zeros.push_back(grid.zero);
+    }
+  }
+};
+
+Matrix<double> WithoutColumns(Matrix<double> w, std::span<const int64_t> columns) {
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (const int64_t k : columns) w.row(n)[static_cast<size_t>(k)] = 0;
+  }
+  return w;
+}
+
+}  // namespace
+
+DeviceRounding::DeviceRounding(GptqDevice& device, const GptqOptions& options)
+    : device_(device), options_(options), damp_(options.damp) {
+  std::vector<double> diagonal = device.Diagonal();
+  // A column whose input was never seen would take up other columns' errors.
+  std::vector<double> unseen(diagonal.size());
+  for (size_t i = 0; i < diagonal.size(); ++i) {
+    if (diagonal[i] != 0) continue;
+    diagonal[i] = unseen[i] = 1;
+    unseen_.push_back(static_cast<int64_t>(i));
+  }
+  const Order order = ColumnOrder(diagonal, options.act_order);
+  const double mean =
+      std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(diagonal.size());
+  for (;; damp_ = MoreDamping(damp_)) {
+    std::vector<double> added = unseen;
+    for (double& value : added) value += damp_ * mean;
+    if (device.Factor(order, added, options.gptaq)) return;
+  }
+}
+
+Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format) const {
+  CodeMatrix codes(w.rows, w.cols, format);
+  const bool fixed_grids = FixedGrids(format, options_);
+  if (fixed_grids) FindAllGrids(w, format, codes);
+  Grids grids(codes.grids());
+  const Matrix<double> seen = unseen_.empty() ? Matrix<double>() : WithoutColumns(w, unseen_);
+  GptqRounding rounding = {.weights = unseen_.empty() ? w : seen,
+                           .bits = format.bits,
+                           .group = codes.group(),
+                           .scales = grids.scales,
+                           .zeros = grids.zeros,
+                           .codes = codes.codes()};
+  if (!fixed_grids) {
+    rounding.find_grids = [&](int64_t g, std::span<const double> columns) {
+      const auto group = static_cast<size_t>(codes.group());
+      codes.FillRows([&](int64_t n) {
+        const auto values = columns.subspan(static_cast<size_t>(n) * group, group);
+        const WeightGrid grid = FindGrid(values, format);
+        codes.SetGrid(n, g * codes.group(), grid);
+        const auto at = static_cast<size_t>(n * format.groups(w.cols) + g);
+        grids.scales[at] = grid.scale;
+        grids.zeros[at] = grid.zero;
+      });
+    };
+  }
+  const GptqLoss loss = device_.Round(rounding);
+  return {.weights = codes.Pack(),
+          .relative_error = loss.power > 0 ? loss.error / loss.power : 0,
+          .damp = damp_};
+}
+
+}  // namespace nibble
