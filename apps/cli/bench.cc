@@ -290,6 +290,17 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   startup->add_option("--repeats", s->repeats, "Timed runs; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  const auto [quantizing, q] =
+      verb("quantize", "Quantizing one layer, by stage",
+           "nibble bench quantize --shape llama2-7b --device cuda:0", RunQuantizing);
+  q->a_bits = 4, q->context = 2048;
+  AddShape(*quantizing, *q)->required();
+  quantizing->add_option("--calib-windows", q->windows, "Windows of calibration")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  quantizing->add_option("--context", q->context, "Tokens of a window")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
   const auto [paper, r] = verb("paper", "The QuaRot paper's speed tables on a GPU, beside cuBLASLt",
                                "nibble bench paper --device cuda:0", RunPaper);
   paper->add_option("--repeats", r->repeats, "Turns; the median counts")

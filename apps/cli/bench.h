@@ -19,7 +19,7 @@ struct BenchArguments {
   int64_t layers = 0;
   int w_bits = 4, a_bits = 8, kv_bits = 4;
   std::string rotation = "hadamard";
-  int64_t tokens = 512, context = 0, batch = 1, repeats = 5;
+  int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128;
 };
 
 struct Timing {
@@ -72,6 +72,7 @@ void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);
 void RunAttention(const BenchArguments& arguments, const Common& common);
 void RunPaper(const BenchArguments& arguments, const Common& common);
+void RunQuantizing(const BenchArguments& arguments, const Common& common);
 void RunStartup(const BenchArguments& arguments, const Common& common);
 
 }  // namespace nibble::cli

@@ -152,7 +152,9 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
 
 StoredLayer Calibration::Round(const FloatLayer& layer, int64_t index,
                                std::map<Role, double>& errors, const Progress& progress) {
-  StoredLayer stored = StoreFloats(layer);
+  // The other stream multiplies with all of the float weights.
+  StoredLayer stored = fp32_ ? StoreFloats(layer) : StoreUnquantized(layer, plan_, index);
+  last_ = std::chrono::steady_clock::now();
   stream_.Begin(stored, index);
   if (fp32_) {
     fp32_->Begin(stored, index);
@@ -161,7 +163,15 @@ StoredLayer Calibration::Round(const FloatLayer& layer, int64_t index,
   for (LinearSet set : kLinearSets) RoundSet(set, layer, index, stored, errors, progress);
   stream_.Finish();
   if (fp32_) fp32_->Finish();
+  Account(seconds_.inputs);
   return stored;
+}
+
+void Calibration::Account(double& stage) {
+  backend_.Read(stream_.x(), 1);
+  const auto now = std::chrono::steady_clock::now();
+  stage += std::chrono::duration<double>(now - last_).count();
+  last_ = now;
 }
 
 void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index,
@@ -178,7 +188,9 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
       input = copy.data();
       exact = fp32_->Input(set, w);
     }
+    Account(seconds_.inputs);
     rounder.Add(input, exact, stream_.context());
+    Account(seconds_.sums);
     const double sets = static_cast<double>(set) +
                         static_cast<double>(w + 1) / static_cast<double>(stream_.windows());
     progress(sets / 4, RoleName(RolesOf(set)[0]));
@@ -190,6 +202,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
       stored[role].codes = std::move(rounded.weights);
       stored[role].values = {};
       errors[role] = rounded.relative_error;
+      Account(seconds_.rounding);
     }
     stream_.Upload(role, stored[role]);
   }

@@ -4,6 +4,7 @@
 // them. Each linear runs once per calibration token.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,13 @@ class Stream {
   int64_t index_ = 0;
 };
 
+// Where the time went, in seconds.
+struct CalibrationSeconds {
+  double inputs = 0;    // the forward pass, uploads included
+  double sums = 0;      // Hessians
+  double rounding = 0;  // GPTQ
+};
+
 // Rounds one float layer as planned; by GPTQ when `calibration` is given. progress(share of the
 // layer that is done, what).
 class Calibration {
@@ -84,10 +92,14 @@ class Calibration {
                     const Progress& progress);
   // A layer finished by an earlier run; `layer` is needed for GPTAQ's fp32 stream.
   void Skip(const StoredLayer& stored, const FloatLayer& layer, int64_t index);
+  // Of all calls of Round.
+  const CalibrationSeconds& seconds() const { return seconds_; }
 
  private:
   void RoundSet(LinearSet set, const FloatLayer& layer, int64_t index, StoredLayer& stored,
                 std::map<Role, double>& errors, const Progress& progress);
+  // Adds the time since the last call to `stage`, once the backend has done what it was asked for.
+  void Account(double& stage);
 
   Backend& backend_;
   const Plan& plan_;
@@ -96,6 +108,8 @@ class Calibration {
   std::vector<int32_t> ids_;
   Stream stream_;
   std::optional<Stream> fp32_;  // GPTAQ: the same windows through the unrounded network
+  CalibrationSeconds seconds_;
+  std::chrono::steady_clock::time_point last_;  // call of Account
 };
 
 }  // namespace nibble

@@ -21,9 +21,9 @@ QuantizedWeights CodeMatrix::Pack() const {
   QuantizedWeights w = {.format = format_, .rows = codes_.rows, .cols = codes_.cols};
   const int64_t row_bytes = PackedBytes(w.cols, format_.bits);
   w.codes.resize(static_cast<size_t>(w.rows * row_bytes));
-  for (int64_t n = 0; n < w.rows; ++n) {
+  FillRows([&](int64_t n) {
     PackCodes(codes_.row(n).data(), w.cols, format_.bits, w.codes.data() + n * row_bytes);
-  }
+  });
   for (const WeightGrid& grid : grids_) {
     w.scales.push_back(grid.scale);
     if (format_.group != 0) w.scales_f16.push_back(F16FromF32(grid.scale));

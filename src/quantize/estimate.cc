@@ -85,14 +85,18 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   const bool gptq = options.recipe.rounding == Rounding::kGptq;
   const int64_t tokens = gptq ? options.calibration_windows * options.context : 0;
   const double streams = options.recipe.gptaq > 0 ? 2 : 1;
-  // One layer in fp64 and fp32, a rounded copy, some Hessian-sized matrices, the token streams.
-  e.peak_memory_bytes = 2 * table + layer_weights * 32 +
-                        6 * 8 * static_cast<double>(widest * widest) +
-                        streams * static_cast<double>(Stream::Bytes(c, tokens));
+  const bool cpu = options.device == "cpu";
+  // One layer in fp64 and rounded; on a CPU also in fp32, a copy of the largest matrix or so, some
+  // Hessian-sized matrices, and the token streams, which otherwise are the device's.
+  e.peak_memory_bytes = 2 * table + layer_weights * 12;
+  if (cpu) {
+    e.peak_memory_bytes += layer_weights * 20 + 6 * 8 * static_cast<double>(widest * widest) +
+                           streams * static_cast<double>(Stream::Bytes(c, tokens));
+  }
   const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
   const double per_token = streams * (2 * layer_weights + attention) + gram_flops;
   const double flops = static_cast<double>(c.layers) *
-                       (static_cast<double>(tokens) * per_token + 400 * layer_weights);
+                       ((cpu ? static_cast<double>(tokens) * per_token : 0) + 400 * layer_weights);
   e.seconds = flops / (0.7 * MeasuredFlops());
   return e;
 }

@@ -127,13 +127,12 @@ void WriteDocuments(const WorkDirectory& work, const Job& job) {
 
 StoredLayer RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
                               std::map<Role, double>& errors) {
-  StoredLayer stored = StoreFloats(layer);
+  StoredLayer stored = StoreUnquantized(layer, plan, index);
   for (Role role : kLayerRoles) {
     const FormatSpec& format = plan.at(index, role).weights;
     if (!format.quantized()) continue;
     Rounded rounded = RoundNearest(layer.weights[static_cast<size_t>(role)], format);
     stored[role].codes = std::move(rounded.weights);
-    stored[role].values = {};
     errors[role] = rounded.relative_error;
   }
   return stored;

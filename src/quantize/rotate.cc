@@ -1,28 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/rotate.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "base/rng.h"
+#include "base/thread_pool.h"
 
 namespace nibble {
 namespace {
 
 using Signs = std::vector<int8_t>;
 
+void ForEachRow(Matrix<double>& w, auto&& work) {
+  ParallelFor(static_cast<size_t>(w.rows),
+              [&](size_t n) { work(n, w.row(static_cast<int64_t>(n))); });
+}
+
 void ScaleRows(Matrix<double>& w, const Signs& signs) {
-  for (int64_t n = 0; n < w.rows; ++n) {
-    for (double& value : w.row(n)) value *= signs[static_cast<size_t>(n)];
-  }
+  ForEachRow(w, [&](size_t n, std::span<double> row) {
+    for (double& value : row) value *= signs[n];
+  });
 }
 
 template <typename Factor>
 void ScaleColumns(Matrix<double>& w, const std::vector<Factor>& factors) {
-  for (int64_t n = 0; n < w.rows; ++n) {
-    for (int64_t k = 0; k < w.cols; ++k) {
-      w.row(n)[static_cast<size_t>(k)] *= factors[static_cast<size_t>(k)];
-    }
-  }
+  ForEachRow(w, [&](size_t, std::span<double> row) {
+    for (size_t k = 0; k < row.size(); ++k) row[k] *= factors[k];
+  });
 }
 
 // A bias is a weight matrix with one column.
@@ -78,9 +84,14 @@ std::vector<double> Gamma(const TensorView& norm, const std::string& tensor) {
 }  // namespace
 
 void RequireFinite(const Matrix<double>& weights, const std::string& tensor) {
-  size_t bad = 0;
-  for (double value : weights.data) bad += std::isfinite(value) ? 0 : 1;
-  if (bad > 0) Fail("{}: {} of {} values are NaN or infinite", tensor, bad, weights.data.size());
+  std::atomic<size_t> bad = 0;
+  ParallelFor(static_cast<size_t>(weights.rows), [&](size_t n) {
+    const auto row = weights.row(static_cast<int64_t>(n));
+    bad += static_cast<size_t>(
+        std::ranges::count_if(row, [](double value) { return !std::isfinite(value); }));
+  });
+  if (bad > 0)
+    Fail("{}: {} of {} values are NaN or infinite", tensor, bad.load(), weights.data.size());
 }
 
 Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed)

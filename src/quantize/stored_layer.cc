@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/stored_layer.h"
 
+#include <algorithm>
+
+#include "base/thread_pool.h"
+
 namespace nibble {
 
 TensorView FloatView(const std::vector<float>& values, std::vector<int64_t> shape) {
@@ -39,20 +43,31 @@ LayerWeights StoredLayer::View(const Plan& plan, int64_t layer, bool quantized_a
   return weights;
 }
 
-StoredLayer StoreFloats(const FloatLayer& layer) {
+StoredLayer StoreFloats(const FloatLayer& layer, std::span<const Role> roles) {
   StoredLayer stored;
+  for (Role role : roles) {
+    const Matrix<double>& w = layer.weights[static_cast<size_t>(role)];
+    Matrix<float>& values = stored[role].values = Matrix<float>(w.rows, w.cols);
+    ParallelFor(static_cast<size_t>(w.rows), [&](size_t n) {
+      const auto row = w.row(static_cast<int64_t>(n));
+      std::copy(row.begin(), row.end(), values.row(static_cast<int64_t>(n)).begin());
+    });
+  }
   for (Role role : kLayerRoles) {
-    const size_t i = static_cast<size_t>(role);
-    const Matrix<double>& w = layer.weights[i];
-    stored[role].values = Matrix<float>(w.rows, w.cols);
-    for (size_t e = 0; e < w.data.size(); ++e) {
-      stored[role].values.data[e] = static_cast<float>(w.data[e]);
-    }
-    stored[role].bias.assign(layer.biases[i].begin(), layer.biases[i].end());
+    const auto& bias = layer.biases[static_cast<size_t>(role)];
+    stored[role].bias.assign(bias.begin(), bias.end());
   }
   stored.attention_norm = layer.attention_norm;
   stored.mlp_norm = layer.mlp_norm;
   return stored;
+}
+
+StoredLayer StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index) {
+  std::vector<Role> roles;
+  for (Role role : kLayerRoles) {
+    if (!plan.at(index, role).weights.quantized()) roles.push_back(role);
+  }
+  return StoreFloats(layer, roles);
 }
 
 }  // namespace nibble

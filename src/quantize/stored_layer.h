@@ -27,8 +27,10 @@ struct StoredLayer {
   LayerWeights View(const Plan& plan, int64_t layer, bool quantized_activations) const;
 };
 
-// fp32 copies of a layer; no rounding.
-StoredLayer StoreFloats(const FloatLayer& layer);
+// fp32 copies of a layer, of the weights of `roles` only; no rounding.
+StoredLayer StoreFloats(const FloatLayer& layer, std::span<const Role> roles = kLayerRoles);
+// The same of what the plan leaves at 16 bits.
+StoredLayer StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 
 // Empty vectors give a view without data.
 TensorView FloatView(const std::vector<float>& values, std::vector<int64_t> shape);

@@ -2,6 +2,7 @@
 #include "quantize/weight_grid.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -29,19 +30,46 @@ WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format) {
   return grid;
 }
 
-// Sum of |error|^2.4, given up (any value >= limit) once it reaches limit.
-float ClipError(std::span<const float> values, const WeightGrid& grid, float limit) {
-  const float inverse = 1.0f / grid.scale, zero = static_cast<float>(grid.zero);
-  const float low = static_cast<float>(grid.low), high = static_cast<float>(grid.high);
-  float sum = 0;
-  for (size_t begin = 0; begin < values.size() && sum < limit; begin += 64) {
-    const size_t end = std::min(begin + 64, values.size());
-    for (size_t i = begin; i < end; ++i) {
-      const float code = std::min(std::max(std::nearbyintf(values[i] * inverse) + zero, low), high);
-      sum += std::pow(std::fabs((code - zero) * grid.scale - values[i]), 2.4f);
+// Half to even, for |x| < 2^22; plain operations, so that loops become vector code.
+float RoundToEven(float x) {
+  constexpr float kUlpIsOne = 0x1.8p23f;
+  return (x + kUlpIsOne) - kUlpIsOne;
+}
+
+// |x|^2.4 to 1e-6: with a = x^2 that is a^2 z^4 for z = a^(-1/5), which Newton's steps
+// z <- z (6 - a z^5) / 5 reach from a guess: a -0.2 times as large exponent, 4 % off.
+float Power24(float x) {
+  const float a = std::max(x * x, 1e-30f);
+  const float guess = 1.278e9f - 0.2f * static_cast<float>(std::bit_cast<int32_t>(a));
+  float z = std::bit_cast<float>(static_cast<int32_t>(guess));
+  for (int i = 0; i < 3; ++i) z *= 1.2f - 0.2f * a * ((z * z) * (z * z) * z);
+  return (a * a) * ((z * z) * (z * z));
+}
+
+// Sum of |error|^2.4, given up (any value >= limit) once it reaches limit. The order of additions
+// is that of 64 sums side by side, whatever the machine's vectors. Nearly all time of rounding on a
+// GPU is spent here.
+__attribute__((target_clones("avx512f", "avx2", "default"))) float ClipError(
+    std::span<const float> values, const WeightGrid& grid, float limit) {
+  constexpr size_t kLanes = 64;
+  const float inverse = 1.0f / grid.scale, scale = grid.scale;
+  const float low = static_cast<float>(grid.low - grid.zero);
+  const float high = static_cast<float>(grid.high - grid.zero);
+  float sums[kLanes] = {}, total = 0;
+  while (!values.empty() && total < limit) {
+    const float* const x = values.data();
+    const size_t count = std::min(kLanes, values.size());
+    for (size_t i = 0; i < count; ++i) {
+      const float step = std::min(std::max(RoundToEven(x[i] * inverse), low), high);
+      sums[i] += Power24(step * scale - x[i]);
+    }
+    values = values.subspan(count);
+    total = 0;
+    for (size_t i = 0; i < kLanes / 4; ++i) {
+      total += (sums[i] + sums[i + kLanes / 4]) + (sums[i + kLanes / 2] + sums[i + 3 * kLanes / 4]);
     }
   }
-  return sum;
+  return total;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "base/thread_pool.h"
 
 namespace nibble {
 namespace {
@@ -20,24 +21,29 @@ Matrix<To> Widen(const TensorView& view) {
   NIBBLE_CHECK(view.shape.size() == 1 || view.shape.size() == 2, "shape {}", ShapeText(view.shape));
   const bool vector = view.shape.size() == 1;
   Matrix<To> m(vector ? 1 : view.shape[0], view.shape.back());
-  for (int64_t i = 0; i < view.elements(); ++i) {
-    To& out = m.data[static_cast<size_t>(i)];
-    switch (view.dtype) {
-      case DType::kF64:
-        out = static_cast<To>(Load<double>(view.data, i));
-        break;
-      case DType::kF32:
-        out = static_cast<To>(Load<float>(view.data, i));
-        break;
-      case DType::kF16:
-        out = F32FromF16(Load<uint16_t>(view.data, i));
-        break;
-      case DType::kBf16:
-        out = F32FromBf16(Load<uint16_t>(view.data, i));
-        break;
-      default:
-        NIBBLE_CHECK(false, "{} is not a float type", DTypeName(view.dtype));
-    }
+  const auto widen = [&]<typename From>(From, auto&& value) {
+    ParallelFor(static_cast<size_t>(m.rows), [&](size_t row) {
+      const int64_t first = static_cast<int64_t>(row) * m.cols;
+      for (int64_t i = first; i < first + m.cols; ++i) {
+        m.data[static_cast<size_t>(i)] = static_cast<To>(value(Load<From>(view.data, i)));
+      }
+    });
+  };
+  switch (view.dtype) {
+    case DType::kF64:
+      widen(double(), std::identity());
+      break;
+    case DType::kF32:
+      widen(float(), std::identity());
+      break;
+    case DType::kF16:
+      widen(uint16_t(), F32FromF16);
+      break;
+    case DType::kBf16:
+      widen(uint16_t(), F32FromBf16);
+      break;
+    default:
+      NIBBLE_CHECK(false, "{} is not a float type", DTypeName(view.dtype));
   }
   return m;
 }

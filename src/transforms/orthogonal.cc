@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "base/thread_pool.h"
+
 namespace nibble {
 
 Matrix<double> RandomOrthogonal(int64_t n, Rng& rng) {
@@ -37,9 +39,10 @@ void ResidualRotation::ApplyToRows(Matrix<double>& w) const {
     return;
   }
   NIBBLE_CHECK(static_cast<int64_t>(signs.size()) == n, "{} vs {}", signs.size(), n);
-  for (int64_t i = 0; i < w.rows; ++i) {
-    for (int64_t j = 0; j < n; ++j) w.row(i)[j] *= signs[j];
-  }
+  ParallelFor(static_cast<size_t>(w.rows), [&](size_t i) {
+    const auto row = w.row(static_cast<int64_t>(i));
+    for (int64_t j = 0; j < n; ++j) row[j] *= signs[j];
+  });
   ApplyTransformToRows(hadamard, w);
 }
 
@@ -54,9 +57,9 @@ void ResidualRotation::ApplyToColumns(Matrix<double>& w) const {
     return;
   }
   NIBBLE_CHECK(static_cast<int64_t>(signs.size()) == n, "{} vs {}", signs.size(), n);
-  for (int64_t i = 0; i < n; ++i) {
-    for (double& value : w.row(i)) value *= signs[i];
-  }
+  ParallelFor(static_cast<size_t>(n), [&](size_t i) {
+    for (double& value : w.row(static_cast<int64_t>(i))) value *= signs[i];
+  });
   ApplyTransformToColumns(hadamard, w);
 }
 

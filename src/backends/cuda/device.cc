@@ -64,8 +64,11 @@ AlignedBytes AllocateDevice(size_t bytes) {
     cudaGetLastError();  // the failure is dealt with here
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    Fail("{:.2f} GB more do not fit on the GPU: {:.2f} of {:.2f} GB are free", Gigabytes(bytes),
-         Gigabytes(free), Gigabytes(total));
+    Fail(
+        "{:.2f} GB more do not fit on the GPU: {:.2f} of {:.2f} GB are free; ask for less "
+        "(quantize: "
+        "--calib-windows, otherwise --context) or use --device cpu",
+        Gigabytes(bytes), Gigabytes(free), Gigabytes(total));
   }
   AlignedBytes owner(static_cast<std::byte*>(memory), FreeBytes{[](void* p) { cudaFree(p); }});
   CheckCuda(cudaMemset(memory, 0, bytes), "cudaMemset");
