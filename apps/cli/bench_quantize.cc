@@ -36,7 +36,7 @@ double PeakMemory() {
 }  // namespace
 
 void RunQuantizing(const BenchArguments& a, const Common& common) {
-  const int64_t layers = BenchShape(a).layers;
+  const int64_t layers = a.layers > 0 ? a.layers : FindShape(a.shape).layers;
   const std::vector<float> ones(static_cast<size_t>(BenchShape(a).hidden_size), 1.0f);
   const Network net = FloatNetwork(a, ones);
   const Recipe recipe = BenchRecipe(a);
@@ -71,7 +71,7 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
     table.push_back({stage.name, fmt::format("{:.2f}", stage.seconds),
                      fmt::format("{:.0f}", 100 * stage.seconds / total)});
   }
-  fmt::print("{}{} of memory at most; {} layers: about {}\n", Table(table), BytesText(PeakMemory()),
+  fmt::print("{}peak memory {}; {} such layers: about {}\n", Table(table), BytesText(PeakMemory()),
              layers, DurationText(total * static_cast<double>(layers)));
 }
 

@@ -117,9 +117,9 @@ class Backend {
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
 
-  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at least
-  // and fp32 sums: the Hessians of calibration, on machines without MakeGptq. False, and nothing
-  // done, where BLAS is as fast.
+  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
+  // least and fp32 sums: the Hessians of calibration, on machines without MakeGptq. False, and
+  // nothing done, where BLAS is as fast.
   virtual bool Gram(const float*, const float*, int64_t, int64_t, float*) { return false; }
   // Calibration and GPTQ of the linears of one input of `width` in the backend's memory; null where
   // BLAS and LAPACK are as fast. Not outliving the backend.

@@ -65,9 +65,8 @@ AlignedBytes AllocateDevice(size_t bytes) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     Fail(
-        "{:.2f} GB more do not fit on the GPU: {:.2f} of {:.2f} GB are free; ask for less "
-        "(quantize: "
-        "--calib-windows, otherwise --context) or use --device cpu",
+        "{:.2f} GB more do not fit on the GPU: {:.2f} of {:.2f} GB are free; use --device cpu, "
+        "fewer --calib-windows or a smaller --context",
         Gigabytes(bytes), Gigabytes(free), Gigabytes(total));
   }
   AlignedBytes owner(static_cast<std::byte*>(memory), FreeBytes{[](void* p) { cudaFree(p); }});

@@ -159,7 +159,6 @@ class RefBackend final : public Backend {
     }
   }
 
-
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
