@@ -35,7 +35,14 @@ void Gram::Add(const float* left, const float* right, int64_t tokens) {
   const int64_t width = sum_.cols;
   product_.resize(static_cast<size_t>(width * width));
   if (!backend_.Gram(left, right, tokens, width, product_.data())) {
-    BlasGram(left, right, tokens, width, product_.data());
+    const int64_t count = tokens * width;
+    const float* host_left = backend_.Read(left, count);
+    if (left == right || host_left == left) {  // one input, or both in the program's memory
+      BlasGram(host_left, left == right ? host_left : right, tokens, width, product_.data());
+    } else {
+      const std::vector<float> copy(host_left, host_left + count);
+      BlasGram(copy.data(), backend_.Read(right, count), tokens, width, product_.data());
+    }
   }
   ParallelFor(static_cast<size_t>(width), [&](size_t row) {
     double* sum = sum_.row(static_cast<int64_t>(row)).data();

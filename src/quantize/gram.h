@@ -13,7 +13,8 @@ class Gram {
  public:
   Gram(Backend& backend, int64_t width) : backend_(backend), sum_(width, width) {}
 
-  // sum += left^T right; left, right fp32 [tokens, width]. left == right computes half of it.
+  // sum += left^T right; left, right fp32 [tokens, width] in the backend's memory. left == right
+  // computes half of it.
   // fp32 sums within one call (Backend::Gram, or BLAS), fp64 sums over calls; the result does not
   // depend on the number of threads.
   void Add(const float* left, const float* right, int64_t tokens);
