@@ -40,3 +40,17 @@ if(NIBBLE_HAS_CUDA)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
   endif()
 endif()
+
+# cuDNN's headers and those of its C++ frontend, which tools/setup and `pip install
+# nvidia-cudnn-frontend` install. Without them long prompts run on the kernel for all prompts.
+set(NIBBLE_HAS_CUDNN OFF)
+if(NIBBLE_HAS_CUDA)
+  find_package(Python3 COMPONENTS Interpreter QUIET)
+  find_path(NIBBLE_CUDNN cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder of cudnn.h")
+  find_path(NIBBLE_CUDNN_FRONTEND cudnn_frontend.h DOC "Folder of cudnn_frontend.h"
+    HINTS /usr/local/share/cudnn-frontend/include ${Python3_SITELIB}/include)
+  if(NIBBLE_CUDNN AND NIBBLE_CUDNN_FRONTEND)
+    set(NIBBLE_HAS_CUDNN ON)
+  endif()
+  message(STATUS "cuDNN attention: ${NIBBLE_HAS_CUDNN}")
+endif()

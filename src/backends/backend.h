@@ -6,8 +6,8 @@
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
-// GPU there is one exception: attention of a few new tokens runs on another kernel than that of
-// many, and the two round differently.
+// GPU there is one exception: attention of a few new tokens, of many, and of many with long
+// contexts (cuDNN's, where it is there) run on different kernels, which round differently.
 #pragma once
 
 #include <cstddef>

@@ -7,6 +7,8 @@
 //                       codes as they are with 16-bit integers, 2^-16 of q and of the weights
 //   attention_prefill   everything else: decodes each page to fp16; q and the weights are fp16 too
 //
+// Long prompts run on cuDNN where it is there (attention_fused.h).
+//
 // Sums of products are int32 (exact) or fp32, the softmax is fp32. Keys are cut into spans at fixed
 // absolute positions and joined in ascending order, so a row's bits depend neither on the batch nor
 // on the grid; they do depend on which of the two kernels runs. fp16 means that values of q * scale

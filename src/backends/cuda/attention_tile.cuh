@@ -86,17 +86,16 @@ __device__ __forceinline__ Tile TileOf(const AttentionCall& call) {
   return tile;
 }
 
-// Eight elements of q.
-__device__ __forceinline__ void LoadQuery(const AttentionArguments& a, const Tile& tile, int row,
-                                          int d, float (&x)[8]) {
-  const int64_t at = tile.token(row) * a.q_stride + tile.head(row) * a.kv.head_dim + d;
-  if (a.type == RealType::kFloat32) {
-    const auto* q = reinterpret_cast<const float4*>(static_cast<const float*>(a.q) + at);
+// Eight elements of a tensor, from `at` on.
+__device__ __forceinline__ void LoadEight(const void* from, RealType type, int64_t at,
+                                          float (&x)[8]) {
+  if (type == RealType::kFloat32) {
+    const auto* q = reinterpret_cast<const float4*>(static_cast<const float*>(from) + at);
     const float4 low = q[0], high = q[1];
     x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
   } else {
-    const auto* q = static_cast<const __nv_bfloat16*>(a.q) + at;
+    const auto* q = static_cast<const __nv_bfloat16*>(from) + at;
     const uint4 words = *reinterpret_cast<const uint4*>(q);
     const uint32_t w[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
@@ -105,6 +104,12 @@ __device__ __forceinline__ void LoadQuery(const AttentionArguments& a, const Til
       x[2 * i + 1] = __uint_as_float(w[i] & 0xFFFF0000u);
     }
   }
+}
+
+// Eight elements of q.
+__device__ __forceinline__ void LoadQuery(const AttentionArguments& a, const Tile& tile, int row,
+                                          int d, float (&x)[8]) {
+  LoadEight(a.q, a.type, tile.token(row) * a.q_stride + tile.head(row) * a.kv.head_dim + d, x);
 }
 
 __device__ __forceinline__ uint32_t PackHalves(float low, float high) {

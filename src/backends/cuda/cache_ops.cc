@@ -87,6 +87,7 @@ void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, 
     a.max_tokens = std::max(a.max_tokens, static_cast<int>(s.tokens));
     a.max_context = std::max(a.max_context, s.position + s.tokens);
   }
+  if (fused_.Takes(a, batch_)) return fused_.Run(a, batch_, stream);
   if (a.max_tokens == 1) a.max_context = RecordedContext(batch);
   const AttentionNeeds needs = NeedsOf(a);
   a.counters = counters_.Grow(needs.counters);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/cuda/attention_fused.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/kv_layout.h"
 #include "backends/cuda/recordings.h"
@@ -27,6 +28,7 @@ class CacheOps {
  private:
   DeviceBuffer<float> partials_;
   DeviceBuffer<uint32_t> counters_;
+  FusedAttention fused_;
   std::vector<SequenceOnDevice> batch_;  // as batch_on_device_ holds it
   DeviceBuffer<SequenceOnDevice> batch_on_device_;
 };

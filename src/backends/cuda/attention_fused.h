@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of long prompts: q and the keys and values of the cache are decoded to fp16 tensors,
+// over which cuDNN attends. Up to four sequences at a time, whose numbers of tokens and of keys are
+// rounded up: a kernel of cuDNN is built for one shape, but told the true lengths.
+#pragma once
+
+#include <span>
+
+#include "backends/cuda/attention.h"
+#include "backends/cuda/cudnn_attention.h"
+#include "backends/cuda/device.h"
+
+namespace nibble::cuda {
+
+class FusedAttention {
+ public:
+  // Whether each sequence of a batch has so much to compute that the tensors, and in the long run
+  // the building of kernels, pay for themselves, and cuDNN has the kernels; it builds them. `batch`
+  // is in the program's memory.
+  bool Takes(const AttentionArguments& arguments, std::span<const SequenceOnDevice> batch);
+  // Enqueues attention (attention.h) of any batch for which Builds says yes. Needs no counters and
+  // no partials.
+  void Run(const AttentionArguments& arguments, std::span<const SequenceOnDevice> batch,
+           cudaStream_t stream);
+  bool Builds(const AttentionArguments& arguments, std::span<const SequenceOnDevice> batch);
+
+ private:
+  CudnnAttention cudnn_;
+  DeviceBuffer<uint16_t> q_, k_, v_, out_;  // fp16
+  DeviceBuffer<int32_t> lengths_;
+};
+
+}  // namespace nibble::cuda

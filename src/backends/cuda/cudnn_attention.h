@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuDNN's fused attention on 16-bit tensors. The library is loaded when it is asked for; without
+// it, or in a build without its headers and its C++ frontend, there is none and callers do without.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+namespace nibble::cuda {
+
+// What a kernel is built for.
+struct CudnnShape {
+  enum class Type { kFloat16, kBfloat16 };
+  Type type = Type::kFloat16;
+  int sequences = 1, heads = 0, kv_heads = 0, head_dim = 0;
+  int queries = 0, keys = 0;  // of a sequence, as many as the tensors have
+  float scale = 1;
+  // Of a sequence with m queries and n keys, query i sees the keys up to n - m + i and, if there is
+  // a window, as many of them. Otherwise every query sees all keys.
+  bool causal = false;
+  int sliding_window = 0;
+  bool lengths = false;  // whether tensors give m and n; otherwise they are `queries` and `keys`
+
+  auto operator<=>(const CudnnShape&) const = default;
+};
+
+// Device memory, contiguous, 16-byte aligned.
+struct CudnnTensors {
+  const void* q = nullptr;                // [sequences, queries, heads, head_dim]
+  const void *k = nullptr, *v = nullptr;  // [sequences, kv_heads, keys, head_dim]; finite numbers
+  void* out = nullptr;  // as q; rows behind a sequence's queries hold anything afterwards
+  const int32_t *queries = nullptr, *keys = nullptr;  // [sequences] lengths
+};
+
+class CudnnAttention {
+ public:
+  CudnnAttention();
+  ~CudnnAttention();
+
+  // Builds the kernel for a shape, which takes 40 to 900 ms of the CPU, unless it is there already.
+  // False if cuDNN is missing or has none.
+  bool Build(const CudnnShape& shape);
+  // Enqueues the kernel of a shape that Build said yes to. Throws nibble::Error if cuDNN refuses.
+  void Run(const CudnnShape& shape, const CudnnTensors& tensors, cudaStream_t stream);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nibble::cuda
