@@ -17,6 +17,14 @@ using RecordingKey = std::vector<const void*>;
 
 class Recordings {
  public:
+  struct Destroy {
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  using Graph = std::unique_ptr<CUgraphExec_st, Destroy>;
+
+  // The kernels that `launch` enqueues on `stream`, which do not run yet.
+  static Graph Record(cudaStream_t stream, const std::function<void()>& launch);
+
   // Plays what was recorded under key(). Otherwise calls `launch`, which enqueues kernels on
   // `stream`, and records them if the key is still that of the last call: then memory has grown as
   // far as it must, and nothing allocates while recording.
@@ -25,13 +33,6 @@ class Recordings {
   void clear();
 
  private:
-  struct Destroy {
-    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
-  };
-  using Graph = std::unique_ptr<CUgraphExec_st, Destroy>;
-
-  static Graph Record(cudaStream_t stream, const std::function<void()>& launch);
-
   std::map<RecordingKey, Graph> graphs_;
   RecordingKey last_;  // of the last call that was not played
 };
