@@ -60,8 +60,9 @@ void RunLogLikelihood(const Arguments& a, const Common& common) {
 
 void AddShared(CLI::App& verb, Arguments& a) {
   verb.add_option("model", a.model, "Model directory or checkpoint")->required();
-  verb.add_flag("--no-bos", a.no_bos,
-                "Without the tokenizer's special tokens, as lm-evaluation-harness before 0.4.10");
+  verb.add_flag(
+      "--no-bos", a.no_bos,
+      "Without the tokenizer's special tokens, as lm-evaluation-harness did until late 2025");
   verb.add_flag("--decoded", a.tasks.decoded, "Decode codes and cache to fp32, as in eval ppl");
 }
 

@@ -48,8 +48,8 @@ void Append(Model& model, std::span<const Model::Sequence> sequences, const Visi
 }  // namespace
 
 Request JoinPair(std::vector<int32_t> context, std::span<const int32_t> continuation,
-                 int64_t max_tokens, const std::string& where) {
-  const auto limit = static_cast<size_t>(max_tokens);
+                 const ModelLimits& limits, const std::string& where) {
+  const auto limit = static_cast<size_t>(limits.context);
   if (continuation.empty()) Fail("{}: the continuation adds no token to the context", where);
   if (continuation.size() > limit) {
     Fail("{}: a continuation of {} tokens; the model's context is {}", where, continuation.size(),
@@ -58,26 +58,30 @@ Request JoinPair(std::vector<int32_t> context, std::span<const int32_t> continua
   Request request = {.ids = std::move(context)};
   request.ids.insert(request.ids.end(), continuation.begin(), continuation.end());
   if (request.ids.size() > limit + 1) {
-    request.ids.erase(request.ids.begin(), request.ids.end() - (max_tokens + 1));
+    request.ids.erase(request.ids.begin(), request.ids.end() - (limits.context + 1));
   }
   request.first = request.ids.size() - continuation.size();
   if (request.first == 0) Fail("{}: the context has no token", where);
+  for (const int32_t id : request.ids) {
+    if (id >= 0 && id < limits.vocab_size) continue;
+    Fail("{}: token id {} is outside the model's vocabulary of {}", where, id, limits.vocab_size);
+  }
   return request;
 }
 
 Request EncodePair(const Tokenizer& tokenizer, const std::string& context,
-                   const std::string& continuation, bool special, int64_t max_tokens,
+                   const std::string& continuation, bool special, const ModelLimits& limits,
                    const std::string& where) {
   if (context.empty()) {
     std::vector<int32_t> bos = tokenizer.Encode("");
     if (bos.empty()) Fail("{}: the context is empty and this tokenizer adds no BOS", where);
-    return JoinPair({bos[0]}, tokenizer.Encode(continuation, false), max_tokens, where);
+    return JoinPair({bos[0]}, tokenizer.Encode(continuation, false), limits, where);
   }
   const size_t length = jinja::Strip(context, jinja::Side::kRight).size();
   std::vector<int32_t> ids = tokenizer.Encode(context.substr(0, length), special);
   const std::vector<int32_t> whole = tokenizer.Encode(context + continuation, special);
   const auto tail = std::span(whole).subspan(std::min(ids.size(), whole.size()));
-  return JoinPair(std::move(ids), tail, max_tokens, where);
+  return JoinPair(std::move(ids), tail, limits, where);
 }
 
 size_t BatchSize(std::span<const Question> questions) {
@@ -103,12 +107,6 @@ std::vector<std::vector<Likelihood>> LikelihoodRunner::Run(std::span<const Quest
   size_t most = 0;
   std::vector<std::vector<Likelihood>> results;
   for (const Question& question : questions) {
-    for (const Request& request : question) {
-      for (const int32_t id : request.ids) {
-        if (id >= 0 && id < model_.config().vocab_size) continue;
-        Fail("token id {} is outside the model's vocabulary of {}", id, model_.config().vocab_size);
-      }
-    }
     most = std::max(most, question.size());
     results.emplace_back(question.size(), Likelihood{.greedy = true});
   }

@@ -19,17 +19,26 @@ struct Request {
   size_t first = 0;  // at least 1
 };
 
+// What a model can take in.
+struct ModelLimits {
+  explicit ModelLimits(Model& model)
+      : context(model.context()), vocab_size(model.config().vocab_size) {}
+  int64_t context = 0;  // tokens
+  int64_t vocab_size = 0;
+};
+
 // White space at the end of the context moves to the continuation; the continuation's tokens are
 // those of both texts beyond the number that the context alone has. An empty context is BOS.
 // `special`: with the special tokens that the tokenizer puts around a text. `where` names the
-// request in errors: a continuation without tokens, or with more than `max_tokens`.
+// request in errors (kFailed).
 Request EncodePair(const Tokenizer& tokenizer, const std::string& context,
-                   const std::string& continuation, bool special, int64_t max_tokens,
+                   const std::string& continuation, bool special, const ModelLimits& limits,
                    const std::string& where);
-// The same from ids. The oldest tokens are dropped until the last `max_tokens` + 1 are left; the
-// last one is never an input.
+// The same from ids. The oldest tokens are dropped until one more is left than the model's context,
+// since the last one is never an input. Refuses a continuation without tokens or with more than the
+// context, and ids outside the vocabulary.
 Request JoinPair(std::vector<int32_t> context, std::span<const int32_t> continuation,
-                 int64_t max_tokens, const std::string& where);
+                 const ModelLimits& limits, const std::string& where);
 
 struct Likelihood {
   double log_likelihood = 0;  // of the whole continuation, in nats

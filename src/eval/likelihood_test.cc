@@ -20,6 +20,12 @@ Model& TinyModel() {
   return *model;
 }
 
+ModelLimits Limits(int64_t context = 1024) {
+  ModelLimits limits(TinyModel());
+  limits.context = context;
+  return limits;
+}
+
 std::vector<int32_t> RandomIds(Rng& rng, size_t count) {
   std::vector<int32_t> ids;
   for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
@@ -34,7 +40,7 @@ Question RandomQuestion(Rng& rng, size_t shared,
   for (const auto& [context, continuation] : own) {
     std::vector<int32_t> ids = front;
     for (const int32_t id : RandomIds(rng, context)) ids.push_back(id);
-    question.push_back(JoinPair(ids, RandomIds(rng, continuation), 1024, "test"));
+    question.push_back(JoinPair(ids, RandomIds(rng, continuation), Limits(), "test"));
   }
   return question;
 }
@@ -116,12 +122,6 @@ TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
   EXPECT_EQ(together[7][0].log_likelihood, together[7][1].log_likelihood);
 }
 
-TEST(LikelihoodRunner, RefusesIdsThatTheModelDoesNotKnow) {
-  LikelihoodRunner runner(TinyModel());
-  const std::vector<Question> questions = {{JoinPair({1}, std::vector{4096}, 1024, "test")}};
-  EXPECT_THAT(ErrorOf([&] { runner.Run(questions); }), HasSubstr("4096"));
-}
-
 TEST(BatchSize, HoldsAboutAPrefillChunk) {
   Rng rng(12);
   const Question small = RandomQuestion(rng, 90, {{0, 10}, {0, 5}});  // 100 tokens at most
@@ -134,7 +134,7 @@ class Pairs : public testing::Test {
  protected:
   Request Encode(const std::string& context, const std::string& continuation, int64_t limit = 1024,
                  bool special = true) const {
-    return EncodePair(tokenizer_, context, continuation, special, limit, "here");
+    return EncodePair(tokenizer_, context, continuation, special, Limits(limit), "here");
   }
   const Tokenizer tokenizer_ = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
 };
@@ -178,7 +178,11 @@ TEST_F(Pairs, WhatCannotBeScoredIsRefused) {
   EXPECT_THAT(ErrorOf([&] { Encode("The", " river and the town", 3); }),
               testing::AllOf(HasSubstr("here: "), HasSubstr("context is 3")));
   EXPECT_THAT(ErrorOf([&] { Encode(" ", "", 3, false); }), HasSubstr("here: "));
-  EXPECT_THAT(ErrorOf([] { JoinPair({}, std::vector{1}, 9, "here"); }), HasSubstr("here: "));
+  EXPECT_THAT(ErrorOf([] { JoinPair({}, std::vector{1}, Limits(), "here"); }), HasSubstr("here: "));
+  for (const int32_t id : {-1, 4096}) {
+    EXPECT_THAT(ErrorOf([&] { JoinPair({1}, std::vector{id}, Limits(), "here"); }),
+                testing::AllOf(HasSubstr("here: "), HasSubstr("id " + std::to_string(id))));
+  }
 }
 
 }  // namespace

@@ -24,14 +24,15 @@ std::vector<Line> ReadLines(const std::string& path) {
   return lines;
 }
 
-Request Encode(const Tokenizer& tokenizer, const Line& line, bool special, int64_t context) {
+Request Encode(const Tokenizer& tokenizer, const Line& line, bool special,
+               const ModelLimits& limits) {
   const std::string first = line.where + ": context", second = line.where + ": continuation";
   if (line.context.is_array()) {
     return JoinPair(JsonAs<std::vector<int32_t>>(line.context, first),
-                    JsonAs<std::vector<int32_t>>(line.continuation, second), context, line.where);
+                    JsonAs<std::vector<int32_t>>(line.continuation, second), limits, line.where);
   }
   return EncodePair(tokenizer, JsonAs<std::string>(line.context, first),
-                    JsonAs<std::string>(line.continuation, second), special, context, line.where);
+                    JsonAs<std::string>(line.continuation, second), special, limits, line.where);
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ std::vector<Likelihood> EvaluateRequests(Model& model, const Tokenizer& tokenize
   const std::vector<Line> lines = ReadLines(path);
   std::vector<Request> requests(lines.size());
   ParallelFor(lines.size(), [&](size_t i) {
-    requests[i] = Encode(tokenizer, lines[i], special, model.context());
+    requests[i] = Encode(tokenizer, lines[i], special, ModelLimits(model));
   });
   std::vector<Question> questions;
   for (size_t i = 0; i < lines.size(); ++i) {

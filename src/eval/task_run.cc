@@ -43,12 +43,12 @@ Json Identity(Model& model, const TaskOptions& options) {
 }
 
 std::vector<Question> Encode(const Tokenizer& tokenizer, const std::vector<TaskQuestion>& questions,
-                             bool special, int64_t context) {
+                             bool special, const ModelLimits& limits) {
   std::vector<Question> encoded(questions.size());
   ParallelFor(questions.size(), [&](size_t i) {
     const TaskQuestion& q = questions[i];
     for (const auto& [text, continuation] : q.pairs) {
-      encoded[i].push_back(EncodePair(tokenizer, text, continuation, special, context, q.where));
+      encoded[i].push_back(EncodePair(tokenizer, text, continuation, special, limits, q.where));
     }
   });
   return encoded;
@@ -96,7 +96,7 @@ std::vector<TaskResult> EvaluateTasks(Model& model, const Tokenizer& tokenizer,
   std::vector<TaskResult> results;
   for (const auto& [spec, questions] : tasks) {
     const std::string name(spec.name);
-    const auto encoded = Encode(tokenizer, questions, options.special, model.context());
+    const auto encoded = Encode(tokenizer, questions, options.special, ModelLimits(model));
     std::vector<std::vector<Likelihood>> answers(questions.size());
     // Batches are the same in every run and kept as a whole: what they hold never decides a bit.
     for (size_t first = 0, count = 0; first < encoded.size(); first += count, done += count) {

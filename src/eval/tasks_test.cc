@@ -6,6 +6,7 @@
 
 #include "eval/results_file.h"
 #include "io/io_testing.h"
+#include "tests/shared_data.h"
 
 namespace nibble {
 namespace {
@@ -146,6 +147,19 @@ TEST_F(Tasks, TheScoresOfLambada) {
   EXPECT_EQ(metrics[1].name, "perplexity");
   EXPECT_NEAR(metrics[1].value, 4, 1e-12);
   EXPECT_NEAR(metrics[1].standard_error, 4 * std::log(2) / std::sqrt(3), 1e-12);
+}
+
+TEST_F(Tasks, TheWholeDataLoads) {
+  const std::string folder = test::SharedPath("data/tasks");
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  for (const auto& [task, rows] :
+       std::vector<std::pair<std::string, size_t>>{{"piqa", 1838},
+                                                   {"winogrande", 1267},
+                                                   {"arc_easy", 2376},
+                                                   {"arc_challenge", 1172},
+                                                   {"lambada_openai", 5153}}) {
+    EXPECT_EQ(LoadTask(FindTask(task), folder + "/" + task + ".jsonl", 0).size(), rows) << task;
+  }
 }
 
 class Kept : public Tasks {
