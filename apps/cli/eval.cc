@@ -2,33 +2,21 @@
 #include <memory>
 
 #include "apps/cli/cli.h"
-#include "base/file.h"
+#include "apps/cli/evaluation_text.h"
 #include "base/progress.h"
-#include "eval/perplexity.h"
-#include "eval/text_windows.h"
 
 namespace nibble::cli {
 namespace {
 
 struct Arguments {
-  std::string model, reference, text, protocol = "plain";
+  std::string model, reference;
   bool decoded = false;
-  WindowOptions windows;
+  EvaluationText text;
 };
-
-Windows LoadWindows(Arguments& a, const ModelConfig& config) {
-  if (a.windows.context == 0) a.windows.context = std::min<int64_t>(2048, config.context);
-  if (a.windows.context < 2 || a.windows.context > config.context) {
-    FailUsage("--context {}: use 2 to {}, the model's context", a.windows.context, config.context);
-  }
-  a.windows.gptq_rows = a.protocol == "gptq";
-  const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
-  return TextWindows(tokenizer, ReadFile(a.text, uint64_t{1} << 30), a.windows, a.text);
-}
 
 void RunPerplexity(Arguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.decoded);
-  const PerplexityResult r = Perplexity(*model, LoadWindows(a, model->config()));
+  const PerplexityResult r = Perplexity(*model, LoadWindows(a.text, a.model, model->config()));
   const double rate = static_cast<double>(r.windows * r.context) / r.seconds;
   if (common.json) {
     PrintJson({{"perplexity", r.perplexity},
@@ -50,7 +38,8 @@ void RunPerplexity(Arguments& a, const Common& common) {
 void RunKl(Arguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.decoded);
   const auto reference = Load(a.reference, common, false);
-  const KlResult r = KlDivergence(*model, *reference, LoadWindows(a, model->config()));
+  const KlResult r =
+      KlDivergence(*model, *reference, LoadWindows(a.text, a.model, model->config()));
   if (common.json) {
     PrintJson({{"kl_mean", r.kl_mean},
                {"kl_p99", r.kl_p99},
@@ -68,17 +57,10 @@ void RunKl(Arguments& a, const Common& common) {
 
 void AddShared(CLI::App& verb, Arguments& a) {
   verb.add_option("model", a.model, "Model directory or checkpoint")->required();
-  verb.add_option("--text", a.text, "Text file")->required();
-  verb.add_option("--context", a.windows.context, "Tokens of a window; 0 = min(2048, the model's)");
-  verb.add_option("--windows", a.windows.windows, "Only the first N windows; 0 = all");
   verb.add_flag(
       "--decoded", a.decoded,
       "Decode codes and cache to fp32 and use BLAS: the check that the integers are right");
-  verb.add_option("--protocol", a.protocol,
-                  "plain: the file as it is; gptq: lines joined with blank lines")
-      ->check(CLI::IsMember({"plain", "gptq"}))
-      ->capture_default_str();
-  verb.add_flag("--window-bos", a.windows.window_bos, "Begin every window with BOS");
+  AddEvaluationText(verb, a.text);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "quantize/quantize.h"
+#include "apps/cli/quantize.h"
 
 #include <memory>
 #include <optional>
@@ -212,14 +212,8 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->group(g);
 }
 
-}  // namespace
-
-void AddQuantize(CLI::App& app, Common& common, Run& run) {
+std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
   const auto a = std::make_shared<Arguments>();
-  CLI::App* verb = AddVerb(app, common, "quantize", "Quantize a Hugging Face model directory",
-                           "nibble quantize llama -o llama-w4a4kv4 --calib text.txt\n"
-                           "  nibble quantize llama -o llama-w4a8 --a-bits 8 --calib text.txt\n"
-                           "  nibble quantize llama --recipe rtn --dry-run");
   std::string recipes;
   for (const Recipe* r : Recipes()) recipes += fmt::format("\n  {}: {}", r->name, r->summary);
   verb->add_option("model", a->options.model, "Hugging Face directory")->required();
@@ -239,6 +233,30 @@ void AddQuantize(CLI::App& app, Common& common, Run& run) {
   verb->add_option("--progress", a->progress, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   AddOverrides(*verb, a->overrides);
+  return a;
+}
+
+}  // namespace
+
+QuantizeOptions ParseQuantizeArguments(std::vector<std::string> arguments) {
+  CLI::App verb;
+  const auto a = AddArguments(&verb);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    verb.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    FailUsage("{}", error.what());
+  }
+  a->options.recipe = Apply(FindRecipe(a->recipe), a->overrides);
+  return a->options;
+}
+
+void AddQuantize(CLI::App& app, Common& common, Run& run) {
+  CLI::App* verb = AddVerb(app, common, "quantize", "Quantize a Hugging Face model directory",
+                           "nibble quantize llama -o llama-w4a4kv4 --calib text.txt\n"
+                           "  nibble quantize llama -o llama-w4a8 --a-bits 8 --calib text.txt\n"
+                           "  nibble quantize llama --recipe rtn --dry-run");
+  const auto a = AddArguments(verb);
   verb->callback([a, &common, &run] { run = [a, &common] { RunQuantize(*a, common); }; });
 }
 
