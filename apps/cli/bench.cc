@@ -244,7 +244,7 @@ void PrintRows(const std::vector<BenchRow>& rows, const Common& common) {
 }
 
 void AddBench(CLI::App& app, Common& common, Run& run) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure speed");
+  CLI::App* bench = app.add_subcommand("bench", "Measure speed and quality");
   bench->require_subcommand(1);
   const auto verb = [&](const std::string& name, const std::string& description,
                         const std::string& example, const auto& work) {
@@ -306,6 +306,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   paper->add_option("--repeats", r->repeats, "Turns; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  AddQuality(*bench, common, run);
 }
 
 }  // namespace nibble::cli

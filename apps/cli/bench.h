@@ -74,5 +74,6 @@ void RunAttention(const BenchArguments& arguments, const Common& common);
 void RunPaper(const BenchArguments& arguments, const Common& common);
 void RunQuantizing(const BenchArguments& arguments, const Common& common);
 void RunStartup(const BenchArguments& arguments, const Common& common);
+void AddQuality(CLI::App& bench, Common& common, Run& run);
 
 }  // namespace nibble::cli

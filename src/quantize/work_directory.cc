@@ -31,7 +31,8 @@ StoredLinear Own(const PackedLinear& linear) {
   return stored;
 }
 
-// "settings/seed, plan"
+}  // namespace
+
 std::string DifferingFields(const Json& ours, const Json& theirs) {
   const Json a = ours.flatten(), b = theirs.flatten();
   std::string fields;
@@ -41,8 +42,6 @@ std::string DifferingFields(const Json& ours, const Json& theirs) {
   }
   return fields;
 }
-
-}  // namespace
 
 WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bool resume,
                              bool force)

@@ -13,6 +13,9 @@
 
 namespace nibble {
 
+// What decides a result, now and when it was begun: "settings/seed, plan"; empty = the same.
+std::string DifferingFields(const Json& ours, const Json& theirs);
+
 class WorkDirectory {
  public:
   // Creates OUT.partial, or continues it when `resume`; refuses an existing OUT without `force`, an

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// The quality tables of the papers in one command: quantize, evaluate, keep the result, remove the
+// checkpoint, row by row.
+#include <filesystem>
+#include <memory>
+#include <sstream>
+
+#include "apps/cli/bench.h"
+#include "apps/cli/evaluation_text.h"
+#include "apps/cli/quality_report.h"
+#include "apps/cli/quantize.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "io/sha256.h"
+
+namespace nibble::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::string model, suite = "paper", work, calibration, markdown;
+  // 16 and 16 windows of 2048 tokens keep the suite on a model of 39 M parameters under 40 minutes
+  // on two cores.
+  EvaluationText text{.windows = {.windows = 16}};
+  int64_t calibration_windows = 16;
+  uint64_t seed = 0;
+  bool dry_run = false;
+  std::vector<std::string> only;
+};
+
+template <typename T>
+std::string Digest(const T& values) {
+  return Sha256(std::as_bytes(std::span(values)));
+}
+
+std::string ModelName(const std::string& model) {
+  const fs::path path = fs::absolute(model).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::string FormatsText(const Plan& plan) {
+  const auto pair = [&](Role role) {
+    const LinearPlan& p = plan.at(0, role);
+    return fmt::format("W{}A{}", p.weights.bits, p.activations.bits);
+  };
+  const std::string most = pair(Role::kQ), down = pair(Role::kDown);
+  return fmt::format("{}K{}V{}{}", most, plan.k.bits, plan.v.bits,
+                     down == most ? "" : ", down " + down);
+}
+
+class QualityBench {
+ public:
+  QualityBench(const Arguments& a, const Common& common)
+      : a_(a),
+        common_(common),
+        network_(OpenNetwork(a.model)),
+        windows_(LoadWindows(a.text, a.model, network_.config)),
+        work_(a.work.empty() ? ModelName(a.model) + ".quality" : a.work),
+        backend_(MakeBackend(common.device, false)->Name()),
+        results_(work_, Identity(), a.dry_run) {}
+
+  void Run() {
+    if (network_.packed) FailUsage("{} is quantized already", a_.model);
+    PlanRows();
+    if (a_.dry_run) pending_.clear();
+    int64_t failed = 0;
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      if (Interrupted()) Stop(i);
+      const QualityLine& line = pending_[i];
+      PrintProgress(i, line);
+      try {
+        Measure(line);
+      } catch (const Error& error) {
+        if (Interrupted()) Stop(i);
+        const bool fits = error.code() != ErrorCode::kUsage;
+        reasons_[std::string(line.row->arguments)] =
+            (fits ? "failed: " : "") + std::string(error.what());
+        failed += fits ? 1 : 0;
+      }
+    }
+    Report();
+    if (failed > 0) Fail("{} rows failed; the table says why", failed);
+  }
+
+ private:
+  Json Identity() const {
+    Json files = {{"config.json", Digest(network_.config_json.dump())}};
+    for (const SafetensorsFile& file : network_.store->files()) {
+      files[fs::path(file.path()).filename().string()] = Sha256File(file.path());
+    }
+    std::vector<int32_t> ids;
+    for (const auto& window : windows_) ids.insert(ids.end(), window.begin(), window.end());
+    return {{"nibble_version", NIBBLE_VERSION},
+            {"backend", backend_},
+            {"model", files},
+            {"windows", windows_.size()},
+            {"text_tokens", Digest(ids)},
+            {"calibration_text",
+             a_.calibration.empty() ? "" : Digest(ReadFile(a_.calibration, uint64_t{1} << 30))},
+            {"calibration_windows", a_.calibration_windows},
+            {"seed", a_.seed}};
+  }
+
+  std::string Checkpoint(const std::string& arguments) const {
+    return fmt::format("{}/row-{}", work_, Digest(arguments).substr(0, 12));
+  }
+
+  QuantizeOptions Options(const std::string& arguments) const {
+    std::vector<std::string> words = {a_.model, "-o", Checkpoint(arguments)};
+    std::istringstream stream(arguments);
+    for (std::string word; stream >> word;) words.push_back(word);
+    QuantizeOptions options = ParseQuantizeArguments(words);
+    options.calibration_text = a_.calibration;
+    options.calibration_windows = a_.calibration_windows;
+    options.seed = a_.seed;
+    options.device = common_.device;
+    options.resume = options.force = true;
+    return options;
+  }
+
+  // All lines of the report, and of those what is still to be measured.
+  void PlanRows() {
+    const auto& suite = PaperSuite();
+    lines_.push_back({&suite[0], &suite[0].rows[0]});
+    for (const PaperSection& section : suite) {
+      if (!a_.only.empty() && std::ranges::count(a_.only, section.name) == 0) continue;
+      for (const PaperRow& row : section.rows) {
+        if (&row != lines_[0].row) lines_.push_back({&section, &row, WhySkipped(row)});
+      }
+    }
+    std::set<std::string_view> seen;
+    for (const QualityLine& line : lines_) {
+      const std::string arguments(line.row->arguments);
+      if (!line.skipped.empty() || !seen.insert(line.row->arguments).second) continue;
+      const QualityResult* result = results_.Find(arguments);
+      if (result == nullptr || !result->done()) {
+        pending_.push_back(line);
+      } else {
+        fs::remove_all(Checkpoint(arguments));  // of a run that was killed while removing it
+      }
+    }
+  }
+
+  std::string WhySkipped(const PaperRow& row) const {
+    if (!row.missing.empty()) return std::string(row.missing);
+    try {
+      const std::string arguments(row.arguments);
+      if (!arguments.empty()) MakePlan(network_.config, Options(arguments).recipe);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  void PrintProgress(size_t i, const QualityLine& line) const {
+    const size_t left = pending_.size() - i;
+    const std::string eta = i == 0
+                                ? ""
+                                : ", ETA " + DurationText(Seconds(start_) / static_cast<double>(i) *
+                                                          static_cast<double>(left));
+    fmt::print(stderr, "row {} of {}: {}: {}{}\n", i + 1, pending_.size(), line.section->name,
+               line.row->name, eta);
+  }
+
+  [[noreturn]] void Stop(size_t i) const {
+    throw Error(ErrorCode::kInterrupted,
+                fmt::format("stopped in row {} of {}; the same command continues {}", i + 1,
+                            pending_.size(), work_));
+  }
+
+  void Measure(const QualityLine& line) {
+    const std::string arguments(line.row->arguments), checkpoint = Checkpoint(arguments);
+    QualityResult result = {.section = std::string(line.section->name),
+                            .name = std::string(line.row->name),
+                            .formats = "fp32"};
+    const QualityResult* begun = results_.Find(arguments);
+    if (begun != nullptr && fs::exists(checkpoint)) {
+      result = *begun;
+    } else if (!arguments.empty()) {
+      const QuantizeReport report = Quantize(Options(arguments));
+      result.formats = FormatsText(report.plan);
+      result.bits_per_weight = report.quantized_bits_per_weight;
+      result.quantize_seconds = report.seconds;
+      results_.Set(arguments, result);
+    }
+    {
+      const auto model = Load(arguments.empty() ? a_.model : checkpoint, common_, false);
+      const PerplexityResult perplexity = Perplexity(*model, windows_);
+      if (!std::isfinite(perplexity.perplexity)) Fail("the perplexity is not a finite number");
+      result.perplexity = perplexity.perplexity;
+      result.eval_seconds = perplexity.seconds;
+    }
+    results_.Set(arguments, result);
+    fs::remove_all(checkpoint);
+  }
+
+  void Report() {
+    for (QualityLine& line : lines_) {
+      if (!line.skipped.empty()) continue;
+      const std::string arguments(line.row->arguments);
+      const QualityResult* result = results_.Find(arguments);
+      if (result != nullptr && result->done()) {
+        line.result = result;
+      } else {
+        line.skipped = reasons_.contains(arguments) ? reasons_[arguments] : "not measured";
+      }
+    }
+    const QualityResult* fp32 = lines_[0].result;
+    const QualityReport report = {.settings = Settings(),
+                                  .perplexity = fp32 == nullptr ? 0 : fp32->perplexity,
+                                  .published = PublishedColumn(network_.config),
+                                  .lines = lines_};
+    const std::string markdown = Markdown(report);
+    if (!a_.markdown.empty()) WriteFileAtomic(a_.markdown, markdown);
+    common_.json ? PrintJson(ToJson(report)) : fmt::print("{}", markdown);
+  }
+
+  Json Settings() const {
+    const auto count = static_cast<int64_t>(windows_.size());
+    return {{"suite", a_.suite},
+            {"model", ModelName(a_.model)},
+            {"text", fs::path(a_.text.file).filename().string()},
+            {"windows", count},
+            {"context", windows_[0].size()},
+            {"protocol", a_.text.protocol},
+            {"calibration",
+             a_.calibration.empty() ? "sample text" : fs::path(a_.calibration).filename().string()},
+            {"calibration windows", a_.calibration_windows},
+            {"seed", a_.seed},
+            {"backend", backend_}};
+  }
+
+  const Arguments& a_;
+  const Common& common_;
+  const Network network_;
+  const Windows windows_;
+  const std::string work_, backend_;
+  QualityResults results_;
+  std::vector<QualityLine> lines_, pending_;
+  std::map<std::string, std::string> reasons_;  // of rows that did not work, by arguments
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+void CheckSections(const std::vector<std::string>& only) {
+  std::vector<std::string_view> known;
+  for (const PaperSection& section : PaperSuite()) known.push_back(section.name);
+  for (const std::string& name : only) {
+    if (std::ranges::count(known, name) == 0) {
+      FailUsage("--only {}: no such section; choose among {}", name, fmt::join(known, ", "));
+    }
+  }
+}
+
+}  // namespace
+
+void AddQuality(CLI::App& bench, Common& common, Run& run) {
+  const auto a = std::make_shared<Arguments>();
+  CLI::App* verb = AddVerb(bench, common, "quality", "The papers' quality tables, resumable",
+                           "nibble bench quality llama --text wiki.test.raw --calib wiki.train.raw "
+                           "--only methods,cache");
+  std::string sections;
+  for (const PaperSection& s : PaperSuite()) sections += fmt::format("\n  {}: {}", s.name, s.title);
+  verb->add_option("model", a->model, "Hugging Face directory")->required();
+  verb->add_option("--suite", a->suite, "paper: the tables of QuaRot, QUIK, Atom, QServe, QuIP#")
+      ->check(CLI::IsMember({"paper"}))
+      ->capture_default_str();
+  verb->add_option("--only", a->only, "Sections, separated by commas:" + sections)->delimiter(',');
+  AddEvaluationText(*verb, a->text);
+  verb->add_option("--calib", a->calibration, "Calibration text (default: a sample)");
+  verb->add_option("--calib-windows", a->calibration_windows, "Windows drawn from it")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--seed", a->seed, "Seed of rotations and windows")->capture_default_str();
+  verb->add_option("--work", a->work,
+                   "Directory of results.json and of one checkpoint at a time; the same command "
+                   "continues it (default: MODEL.quality, here)");
+  verb->add_flag("--dry-run", a->dry_run, "Show what is measured and what would be; do nothing");
+  verb->add_option("--markdown", a->markdown, "Write the tables to this file too");
+  verb->callback([a, &common, &run] {
+    CheckSections(a->only);
+    run = [a, &common] { QualityBench(*a, common).Run(); };
+  });
+}
+
+}  // namespace nibble::cli

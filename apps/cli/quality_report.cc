@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/quality_report.h"
+
+#include "quantize/random_network.h"
+
+namespace nibble::cli {
+namespace {
+
+constexpr std::array<std::string_view, 3> kPublishedModels = {"llama2-7b", "llama2-13b",
+                                                              "llama2-70b"};
+constexpr int64_t kLlama2Context = 4096;  // LLaMA-1 has the same shapes and 2048
+
+std::string Number(double value, int digits) {
+  return value > 0 ? fmt::format("{:.{}f}", value, digits) : "";
+}
+
+std::string MarkdownRow(const std::vector<std::string>& cells) {
+  return fmt::format("| {} |\n", fmt::join(cells, " | "));
+}
+
+std::vector<std::string> Cells(const QualityReport& report, const QualityLine& line) {
+  const PaperRow& row = *line.row;
+  std::vector<std::string> cells = {
+      std::string(row.name), row.arguments.empty() ? "" : fmt::format("`{}`", row.arguments)};
+  if (line.result != nullptr) {
+    const QualityResult& r = *line.result;
+    cells.insert(cells.end(), {r.formats, Number(r.bits_per_weight, 2), Number(r.perplexity, 3),
+                               fmt::format("{:+.3f}", r.perplexity - report.perplexity),
+                               Number(r.quantize_seconds + r.eval_seconds, 0)});
+  } else {
+    cells.insert(cells.end(), {"", "", line.skipped, "", ""});
+  }
+  if (report.published) cells.push_back(std::string(row.published[*report.published]));
+  return cells;
+}
+
+Json LineJson(const QualityReport& report, const QualityLine& line) {
+  const PaperRow& row = *line.row;
+  Json json = {{"section", line.section->name}, {"name", row.name}, {"arguments", row.arguments}};
+  if (line.result != nullptr) {
+    const QualityResult& r = *line.result;
+    json["formats"] = r.formats;
+    if (r.bits_per_weight > 0) json["bits_per_weight"] = r.bits_per_weight;
+    json["perplexity"] = r.perplexity;
+    json["gap"] = r.perplexity - report.perplexity;
+    json["quantize_seconds"] = r.quantize_seconds;
+    json["eval_seconds"] = r.eval_seconds;
+  } else {
+    json["skipped"] = line.skipped;
+  }
+  for (size_t i = 0; i < kPublishedModels.size(); ++i) {
+    if (row.published[i].empty()) continue;
+    json["published"][kPublishedModels[i]] = ParseJson(row.published[i], "published");
+  }
+  return json;
+}
+
+}  // namespace
+
+std::optional<size_t> PublishedColumn(const ModelConfig& config) {
+  const auto numbers = [](const ModelConfig& c) {
+    return std::array{c.hidden_size, c.intermediate_size, c.layers,
+                      c.heads,       c.kv_heads,          c.vocab_size};
+  };
+  for (size_t i = 0; i < kPublishedModels.size(); ++i) {
+    if (config.context == kLlama2Context &&
+        numbers(config) == numbers(FindShape(kPublishedModels[i]))) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string Markdown(const QualityReport& report) {
+  std::string text;
+  for (const auto& [name, value] : report.settings.items()) {
+    text += fmt::format("- {}: {}\n", name,
+                        value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  std::vector<std::string> header = {"row",        "arguments",   "formats", "bits per weight",
+                                     "perplexity", "gap to fp32", "seconds"};
+  if (report.published) {
+    header.push_back(fmt::format("published, {}", kPublishedModels[*report.published]));
+  }
+  const PaperSection* section = nullptr;
+  for (const QualityLine& line : report.lines) {
+    if (line.section != section) {
+      section = line.section;
+      text += fmt::format("\n## {}\n\n", section->title) + MarkdownRow(header) +
+              MarkdownRow(std::vector<std::string>(header.size(), "---"));
+    }
+    text += MarkdownRow(Cells(report, line));
+  }
+  return text;
+}
+
+Json ToJson(const QualityReport& report) {
+  Json json = report.settings;
+  if (report.perplexity > 0) json["fp32_perplexity"] = report.perplexity;
+  json["rows"] = Json::array();
+  for (const QualityLine& line : report.lines) json["rows"].push_back(LineJson(report, line));
+  return json;
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of `nibble bench quality`, for people and for programs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/cli/paper_suite.h"
+#include "apps/cli/quality_results.h"
+#include "models/config.h"
+
+namespace nibble::cli {
+
+struct QualityLine {
+  const PaperSection* section;
+  const PaperRow* row;
+  std::string skipped{};  // why there is no result
+  const QualityResult* result = nullptr;
+};
+
+struct QualityReport {
+  Json settings;                    // model, text, windows, ...: as --json shows them
+  double perplexity = 0;            // of the model as it is
+  std::optional<size_t> published;  // column of PaperRow::published that is this model's
+  std::vector<QualityLine> lines;
+};
+
+// 0, 1, 2 for a model with the shape of Llama-2 7B, 13B, 70B.
+std::optional<size_t> PublishedColumn(const ModelConfig& config);
+
+std::string Markdown(const QualityReport& report);
+Json ToJson(const QualityReport& report);
+
+}  // namespace nibble::cli
