@@ -197,7 +197,7 @@ unsigned DivideUp(int64_t n, int64_t step) {
   return static_cast<unsigned>((n + step - 1) / step);
 }
 
-// Blocks of ForEights for the longest sequence.
+// Blocks that copy the rows of the longest sequence.
 unsigned RowBlocks(const AttentionArguments& a) {
   return DivideUp(int64_t{a.max_tokens} * a.heads * a.kv.head_dim, 8 * kEach * kThreads);
 }
