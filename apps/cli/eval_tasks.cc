@@ -77,6 +77,7 @@ void AddEvalTasks(CLI::App& eval, Common& common, Run& run) {
   AddShared(*tasks, *a);
   tasks->add_option("--tasks", a->tasks.tasks, "Names, separated by commas:" + names)
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->required();
   tasks->add_option("--data", a->tasks.data, "Directory of TASK.jsonl (docs/benchmarks.md)")
       ->required();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "base/rng.h"
 #include "io/io_testing.h"
@@ -46,17 +48,17 @@ Question RandomQuestion(Rng& rng, size_t shared,
 }
 
 // One forward pass of the whole request, softmax in long double.
-Likelihood Whole(const Request& r) {
-  Model& model = TinyModel();
+Likelihood Whole(Model& model, const Request& r) {
+  const int64_t width = model.config().hidden_size, vocab = model.config().vocab_size;
   KvCache cache = model.MakeCache();
   const Model::Sequence sequence = {std::span(r.ids).first(r.ids.size() - 1), &cache};
   const float* x = model.Forward({&sequence, 1});
   Likelihood result = {.greedy = true};
   for (size_t i = r.first; i < r.ids.size(); ++i) {
-    const float* logits = model.Logits(x + (i - 1) * 256, 1);
+    const float* logits = model.Logits(x + static_cast<int64_t>(i - 1) * width, 1);
     long double sum = 0;
     int32_t top = 0;
-    for (int32_t t = 0; t < 4096; ++t) {
+    for (int32_t t = 0; t < vocab; ++t) {
       sum += std::exp(static_cast<long double>(logits[t]));
       if (logits[t] > logits[top]) top = t;
     }
@@ -94,7 +96,7 @@ TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
       RandomQuestion(rng, 0, {{1, 1}, {1, 2}}),                           // nothing in common
       RandomQuestion(rng, 100, {{0, 2}}),                                 // a single request
       RandomQuestion(rng, 1, {{0, 150}, {0, 150}}),  // more predictions than a block of logits
-      RandomQuestion(rng, 1000, {{0, 25}, {10, 15}}),
+      RandomQuestion(rng, 300, {{0, 25}, {10, 15}}),
   };
   Question greedy = {Greedy({0, 100, 200}, 3)};
   greedy.push_back(greedy[0]);
@@ -109,7 +111,7 @@ TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
     ASSERT_EQ(together[q].size(), questions[q].size());
     const auto alone = batch.Run(std::span(questions).subspan(q, 1));
     for (size_t r = 0; r < questions[q].size(); ++r) {
-      const Likelihood expected = Whole(questions[q][r]);
+      const Likelihood expected = Whole(TinyModel(), questions[q][r]);
       // exp to 2 ulp of fp32 in LogSumExp, lanes that sum 4096 / 4 values: 2^-24 * 1000 a token.
       const auto tokens = static_cast<double>(questions[q][r].ids.size() - questions[q][r].first);
       EXPECT_NEAR(together[q][r].log_likelihood, expected.log_likelihood, 6e-5 * tokens);
@@ -120,6 +122,38 @@ TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
   EXPECT_TRUE(together[6][0].greedy);
   EXPECT_FALSE(together[6][1].greedy);
   EXPECT_EQ(together[7][0].log_likelihood, together[7][1].log_likelihood);
+}
+
+// More tokens than one forward takes, in the prefix and behind it; a window of 8 keys.
+TEST(LikelihoodRunner, LongRequestsRunInPieces) {
+  const std::filesystem::path source =
+      NIBBLE_SOURCE_DIR "/tests/data/architectures/mistral_sliding";
+  const auto copy = std::filesystem::path(testing::TempDir()) / "nibble_long_context";
+  std::filesystem::remove_all(copy);
+  std::filesystem::copy(source, copy);
+  Json config = ReadJsonFile((copy / "config.json").string());
+  config["max_position_embeddings"] = 4096;
+  std::ofstream(copy / "config.json") << config.dump();
+  const auto model = LoadModel(copy.string(), "cpu", false);
+  Rng rng(13);
+  const auto ids = [&](size_t count) {
+    std::vector<int32_t> all;
+    for (size_t i = 0; i < count; ++i) all.push_back(static_cast<int32_t>(rng.Below(512)));
+    return all;
+  };
+  const ModelLimits limits(*model);
+  const std::vector<int32_t> context = ids(1500);
+  Question question = {JoinPair(context, ids(1300), limits, "a"),
+                       JoinPair(context, ids(3), limits, "b")};
+  EXPECT_EQ(BatchSize(std::vector{question, question}), 1u);
+  const auto results = LikelihoodRunner(*model).Run({&question, 1});
+  for (size_t r = 0; r < 2; ++r) {
+    const Likelihood expected = Whole(*model, question[r]);
+    const auto tokens = static_cast<double>(question[r].ids.size() - question[r].first);
+    // As above, with sums of 512 / 4 values.
+    EXPECT_NEAR(results[0][r].log_likelihood, expected.log_likelihood, 8e-6 * tokens);
+    EXPECT_EQ(results[0][r].greedy, expected.greedy);
+  }
 }
 
 TEST(BatchSize, HoldsAboutAPrefillChunk) {

@@ -6,7 +6,6 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "eval/json_lines.h"
 #include "eval/results_file.h"
 #include "io/sha256.h"
 #include "models/manifest.h"
@@ -20,7 +19,7 @@ std::string DataFile(const TaskOptions& options, const std::string& task) {
   return (fs::path(options.data) / (task + ".jsonl")).string();
 }
 
-// Size and SHA-256 of all files of a model in one digest; a checkpoint has them in its manifest.
+// One digest of all files of a model; a checkpoint has the files' own in its manifest.
 std::string ModelDigest(const Network& network) {
   const Manifest files =
       network.packed ? ReadManifest(network.directory) : DigestFiles(network.directory);
