@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "backends/backend_testing.h"
 #include "backends/cuda/attention_fused.h"
@@ -49,6 +50,39 @@ class CudaParityTest : public testing::Test {
       result.push_back(F32FromBf16(reinterpret_cast<const uint16_t*>(host)[i]));
     }
     return result;
+  }
+
+  // Codes of this backend mean the exact values up to half a step and `error` of the largest value
+  // of a row; those outside of the grid are its ends.
+  void CheckCodes(const Activations& a, const float* exact, double error) {
+    const FormatSpec& format = a.spec->activation;
+    const int64_t width = a.spec->width, words = width / 4;
+    const double half = 1 << (format.bits - 1);
+    const auto read = [&]<typename T>(const T* from, T* to, int64_t count) {
+      std::memcpy(to, cuda_->Read(reinterpret_cast<const float*>(from), count),
+                  static_cast<size_t>(count) * sizeof(float));
+    };
+    for (int64_t t = 0; t < a.tokens; ++t) {
+      std::vector<int8_t> codes(static_cast<size_t>(width));
+      float scale = 0, zeta = 0;
+      int32_t sum = 0;
+      read(a.codes + t * a.stride, codes.data(), words);
+      read(a.scales + t, &scale, 1), read(a.sums + t, &sum, 1);
+      if (!format.symmetric) read(a.zetas + t, &zeta, 1);
+      const std::span x(exact + t * width, static_cast<size_t>(width));
+      const auto [lo, hi] = std::ranges::minmax(x);
+      const double largest = std::max(-lo, hi);
+      const double range = format.symmetric ? largest / (half - 1) : (hi - lo) / (2 * half - 1);
+      ASSERT_NEAR(scale / (range * format.clip), 1, 2 * error) << "token " << t;
+      for (int64_t i = 0; i < width; ++i) {
+        const double value =
+            std::clamp<double>(x[i], scale * (zeta - half), scale * (zeta + half - 1));
+        ASSERT_NEAR(scale * (codes[i] + zeta), value, 0.5 * scale + error * largest)
+            << width << ", " << FormatText(format) << ", token " << t << ", " << i;
+        sum -= codes[i];
+      }
+      ASSERT_EQ(sum, 0);
+    }
   }
 
   Rng rng_{7};
@@ -218,6 +252,30 @@ TEST_F(CudaParityTest, PreparedValuesAgree) {
           ASSERT_NEAR(values[i], b.values[i], 64 * kUlp * largest)
               << width << ", op " << static_cast<int>(op) << ", " << tokens << " tokens, " << i;
         }
+      }
+    }
+  }
+}
+
+// silu(gate) * up, transformed in two products of fp16 where the GPU can: the values and the sums
+// between the products lose up to 2^-11 of each. The transform is orthogonal, so the losses add up
+// like noise, each below 2^-11 of the largest value.
+TEST_F(CudaParityTest, CodesOfGatedTransformsAgree) {
+  const FormatSpec formats[] = {
+      {.bits = 4}, {.bits = 8, .clip = 0.9}, {.bits = 4, .symmetric = false, .clip = 0.9}};
+  for (const int64_t width : {4096, 8192, 11008, 14336, 18944, 28672}) {
+    for (const int64_t tokens : {1, 5, 140}) {
+      auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
+      for (float& v : up) v *= tokens == 5 ? 1e6f : 1;  // beyond fp16
+      const auto device_gate = CopyHalves(gate), device_up = CopyHalves(up);
+      ActsSource source = {.op = ActsSource::Op::kSiluMul, .gate = Raw(gate), .up = Raw(up)};
+      InputSpec spec = {.width = width, .transform = FullHadamard(width)};
+      const float* exact = ref_->PrepareActs(source, tokens, spec).values;
+      source.gate = device_gate.data(), source.up = device_up.data();
+      for (const FormatSpec& format : formats) {
+        spec.activation = format;
+        CheckCodes(cuda_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
+        if (HasFatalFailure()) return;
       }
     }
   }

@@ -15,6 +15,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr std::array kSteps = {1, 2, 3, 4, 7, 11};
+constexpr std::array kTileSteps = {4, 11};
 
 struct Dense {
   int order;
@@ -53,9 +54,15 @@ std::vector<Dense> DenseFactors(const TransformSpec& spec) {
   return factors;
 }
 
-// DenseFactor::signs.
-std::vector<uint32_t> SignWords(const Dense& factor, int k_steps) {
-  const int order = factor.order, tiles = (order + 15) / 16, words = (k_steps + 3) / 4;
+Dense SylvesterMatrix(int order) {
+  Dense matrix = {.order = 1, .h = {1}};
+  while (matrix.order < order) matrix = Merged(matrix, {.order = 2, .h = {1, 1, 1, -1}});
+  return matrix;
+}
+
+// DenseFactor::signs, of `tiles` times 16 rows.
+std::vector<uint32_t> SignWords(const Dense& factor, int k_steps, int tiles) {
+  const int order = factor.order, words = (k_steps + 3) / 4;
   std::vector<uint32_t> signs(static_cast<size_t>(tiles * words * 32));
   for (int row = 0; row < order; ++row) {
     for (int k = 0; k < order; ++k) {
@@ -67,6 +74,26 @@ std::vector<uint32_t> SignWords(const Dense& factor, int k_steps) {
     }
   }
   return signs;
+}
+
+// The dense matrix of a TileHadamard and the rest of it, or no blocks.
+struct TileView {
+  Dense dense;
+  int blocks = 0;
+};
+
+TileView ViewAsTiles(const TransformSpec& spec, const std::vector<Dense>& factors, int sylvester) {
+  if (spec.outer != 1 || spec.inner != 1 || factors.size() > 1) return {};
+  const Dense one = {.order = 1, .h = {1}};
+  const Dense& dense = factors.empty() ? one : factors[0];
+  int strides = 1;  // of the Sylvester factor that go into the dense matrix
+  while (dense.order * strides * 2 <= 16 * kTileSteps[0] && sylvester >= strides * 2 * 64) {
+    strides *= 2;
+  }
+  const int blocks = sylvester / strides / 64, order = dense.order * strides;
+  const int most = order > 16 * kTileSteps[0] ? 2 : 8;
+  if (blocks < 1 || blocks > most || order > 16 * kTileSteps[1]) return {};
+  return {.dense = Merged(dense, SylvesterMatrix(strides)), .blocks = blocks};
 }
 
 }  // namespace
@@ -85,17 +112,27 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
   plan_.segment = plan_.sylvester * plan_.inner;
   std::vector<uint32_t> signs;
   std::vector<size_t> offsets;
+  const auto add = [&](const Dense& dense, int k_steps, int tiles) {
+    offsets.push_back(signs.size());
+    const std::vector<uint32_t> words = SignWords(dense, k_steps, tiles);
+    signs.insert(signs.end(), words.begin(), words.end());
+  };
   int after = static_cast<int>(spec.order() * spec.inner);
-  for (const Dense& dense : DenseFactors(spec)) {
+  const std::vector<Dense> factors = DenseFactors(spec);
+  for (const Dense& dense : factors) {
     after /= dense.order;
     const auto smaller =
         std::ranges::count_if(kSteps, [&](int steps) { return 16 * steps < dense.order; });
     const int k_steps = kSteps[static_cast<size_t>(smaller)];
     plan_.dense[plan_.dense_factors++] = {
         .order = dense.order, .after = after, .k_steps = k_steps, .signs = nullptr};
-    offsets.push_back(signs.size());
-    const std::vector<uint32_t> words = SignWords(dense, k_steps);
-    signs.insert(signs.end(), words.begin(), words.end());
+    add(dense, k_steps, (dense.order + 15) / 16);
+  }
+  const TileView view = ViewAsTiles(spec, factors, plan_.sylvester);
+  if (view.blocks > 0) {
+    const int k_steps = kTileSteps[view.dense.order > 16 * kTileSteps[0] ? 1 : 0];
+    plan_.tile = {.order = view.dense.order, .blocks = view.blocks, .k_steps = k_steps};
+    add(view.dense, k_steps, (k_steps + 3) / 4 * 4);
   }
   if (signs.empty()) return;
   void* memory = nullptr;
@@ -106,6 +143,7 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
   }
   signs_.reset(static_cast<uint32_t*>(memory));
   for (int i = 0; i < plan_.dense_factors; ++i) plan_.dense[i].signs = signs_.get() + offsets[i];
+  if (view.blocks > 0) plan_.tile.signs = signs_.get() + offsets.back();
 }
 
 }  // namespace nibble::cuda

@@ -19,6 +19,15 @@ struct DenseFactor {
   const uint32_t* signs = nullptr;
 };
 
+// A transform of a whole row for prepare_sm90.cu: the row as [order, blocks, 64], order the dense
+// factors and strides of the Sylvester one.
+struct TileHadamard {
+  int order = 0, blocks = 1;  // 1, 2, or if k_steps is 4, also 4 and 8
+  int k_steps = 0;            // of 16 inputs: 4 or 11
+  // As DenseFactor::signs, whole tiles of 64 rows; null: there is no such view.
+  const uint32_t* signs = nullptr;
+};
+
 // A row is [outer, dense orders.., segment].
 struct HadamardPlan {
   int dense_factors = 0;
@@ -27,6 +36,7 @@ struct HadamardPlan {
   int inner = 1;
   int segment = 1;  // sylvester * inner
   float scale = 1;  // 1 / sqrt(order)
+  TileHadamard tile;
 };
 
 }  // namespace nibble::cuda

@@ -11,7 +11,9 @@
 #include "backends/cuda/hadamard.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/prepare_acts.h"
+#include "backends/cuda/prepare_sm90.h"
 #include "backends/cuda/quantize_row.cuh"
+#include "backends/cuda/silu.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -44,10 +46,6 @@ __device__ Eight Load8(const __nv_bfloat16* p) {
     e.v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000);
   }
   return e;
-}
-
-__device__ float SiluTimes(float gate, float up) {
-  return gate * up * Reciprocal(1.0f + Exp2(gate * -1.4426950408889634f));
 }
 
 // Loads, applies the source op and the Sylvester strides 1, 2, 4 and between 8 and 4 * lanes (none
@@ -282,6 +280,7 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 }  // namespace
 
 void PrepareActs(const PrepareArguments& args, cudaStream_t stream) {
+  if (FitsSm90(args) && Device::Current().major == 9) return PrepareActsSm90(args, stream);
   int steps = 0;
   for (const DenseFactor& factor : args.hadamard.dense) {
     if (factor.signs != nullptr) steps = std::max(steps, factor.k_steps);

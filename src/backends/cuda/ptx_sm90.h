@@ -59,6 +59,15 @@ __device__ __forceinline__ void PrefetchMap(const CUtensorMap& map) {
 
 // ---- Clusters and groups of warps ----
 
+// Sends 16 bytes to a peer's shared memory and counts them there.
+__device__ __forceinline__ void SendPeer16(uint32_t peer, const uint4& v, uint32_t peer_barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(peer),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(peer_barrier)
+      : "memory");
+}
+
 __device__ __forceinline__ int ClusterRank() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

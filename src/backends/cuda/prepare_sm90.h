@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// PrepareActs for the input of down_proj on sm_90a: silu(gate) * up, a Hadamard transform over the
+// whole row, codes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "backends/cuda/prepare_acts.h"
+
+namespace nibble::cuda {
+
+// Whether PrepareActsSm90 serves these arguments: bf16 in, one scale per row, TileHadamard.
+bool FitsSm90(const PrepareArguments& args);
+
+// Enqueues the op. A dependent launch; throws nibble::Error if it is refused.
+void PrepareActsSm90(const PrepareArguments& args, cudaStream_t stream);
+
+}  // namespace nibble::cuda
