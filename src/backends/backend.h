@@ -46,15 +46,16 @@ struct ActsSource {
 
 // The prepared input of products: x after the online transform, as codes (quantized) or as fp32.
 struct Activations {
-  int64_t tokens = 0;
-  const InputSpec* spec = nullptr;
+  int64_t tokens = 0, width = 0;
+  FormatSpec format;
   const float* values = nullptr;  // [tokens, width], not quantized (may point to the caller's x)
   int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
-  const int8_t* codes = nullptr;  // [tokens, stride]
-  const int8_t* tiles = nullptr;  // the same for a matrix unit, or null (backends/cpu/ops.h)
-  const float* scales = nullptr;  // [tokens, groups]
-  const float* zetas = nullptr;   // [tokens, groups] or null when symmetric
-  const int32_t* sums = nullptr;  // [tokens, groups]
+  const int8_t* codes = nullptr;      // [tokens, stride]
+  const int8_t* tiles = nullptr;      // the same for a matrix unit, or null (backends/cpu/ops.h)
+  const float* scales = nullptr;      // [tokens, groups]
+  const float* zetas = nullptr;       // [tokens, groups] or null when symmetric
+  const int32_t* sums = nullptr;      // [tokens, groups]
+  const Activations* tail = nullptr;  // the columns behind `width`, in another format; or null
 };
 
 struct AttentionSpec {
@@ -97,8 +98,8 @@ class Backend {
   // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, shared; x [ids.size(), hidden].
   virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
 
-  // Source op, online transform and quantization of `tokens` rows in one pass. The result stays
-  // valid until the next call; its tensors must live as long. `spec` must outlive the result.
+  // Source op, online transform, gather and quantization of `tokens` rows in one pass. The result
+  // stays valid until the next call; its tensors must live as long.
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
                                   const InputSpec& spec) = 0;
 
@@ -106,6 +107,7 @@ class Backend {
   virtual const float* Decode(const Activations& acts) = 0;
 
   // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
+  // The product of a tail is added last.
   virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
                     bool accumulate) = 0;
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <numbers>
+#include <numeric>
 #include <vector>
 
 #include "backends/backend.h"
@@ -59,6 +60,7 @@ struct TestLinear {
   QuantizedWeights quantized;
   std::vector<uint16_t> values;
   std::vector<float> bias;
+  std::unique_ptr<TestLinear> tail;
 };
 
 // 16-bit weights are bf16. Codes take every value of their width, also -2^(bits-1).
@@ -101,6 +103,27 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
   }
   linear->packed.input = input;
   ValidateLinear(linear->packed, "random linear");
+  return linear;
+}
+
+inline std::vector<int32_t> RandomPermutation(Rng& rng, int64_t count) {
+  std::vector<int32_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.Below(i)]);
+  return order;
+}
+
+// The same with weights of another format for the input's tail.
+inline std::unique_ptr<TestLinear> RandomTailedLinear(Rng& rng, const FormatSpec& weights,
+                                                      const FormatSpec& tail, int64_t rows,
+                                                      const InputSpec& input, bool bias) {
+  const InputSpec main = {.width = input.main_width(), .activation = input.activation};
+  const InputSpec last = {.width = input.tail_width, .activation = input.tail_activation};
+  auto linear = RandomLinear(rng, weights, rows, main, bias);
+  linear->tail = RandomLinear(rng, tail, rows, last, false);
+  linear->packed.tail = linear->tail->packed.weights;
+  linear->packed.input = input;
+  ValidateLinear(linear->packed, "random linear with a tail");
   return linear;
 }
 

@@ -293,6 +293,64 @@ TEST_F(CudaParityTest, DecodedCodesAreBitEqual) {
   }
 }
 
+struct TailCase {
+  FormatSpec weights, activation, tail_weights, tail_activation;
+};
+
+// Gathered rows in two parts: bit for bit where both are integers, in fp32 and as intermediate
+// values; with a product in fp32 within the roundings of its chain.
+TEST_F(CudaParityTest, TailsAgree) {
+  const FormatSpec a4 = {.bits = 4}, a8 = {.bits = 8}, dense = {.bits = 16};
+  const FormatSpec groups = {.bits = 4, .group = 128, .clip = 0.9};
+  const TailCase cases[] = {{a4, a4, a8, a8},
+                            {a4, {.bits = 4, .symmetric = false}, a8, a8},
+                            {groups, groups, a8, a8},
+                            {a8, {.bits = 8, .symmetric = false}, dense, dense},
+                            {a4, dense, dense, dense}};
+  for (const TailCase& c : cases) {
+    const bool exact = c.tail_activation.quantized();
+    for (const int64_t rows : {1, 130}) {
+      const int64_t tail = rows == 1 ? 8 : 96, width = 512 + tail;
+      InputSpec input;
+      input.width = width;
+      input.gather = RandomPermutation(rng_, width);
+      input.activation = c.activation;
+      input.tail_width = tail;
+      input.tail_activation = c.tail_activation;
+      const auto linear =
+          RandomTailedLinear(rng_, c.weights, c.tail_weights, rows, input, rows > 1);
+      const LinearId id = cuda_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+      for (const int64_t tokens : {1, 9, 70}) {
+        const auto x = RandomVector(rng_, tokens * width);
+        auto y = RandomVector(rng_, tokens * rows), start = y;
+        const Buffer<float> device_x = Copy(x), device_y = Copy(y);
+        const Activations acts = cuda_->PrepareActs({.x = device_x.data()}, tokens, input);
+        cuda_->Gemm(acts, id, device_y.data(), rows, true);
+        const std::vector<float> decoded = Host(cuda_->Decode(acts), tokens * width);
+        const Activations ref_acts = ref_->PrepareActs({.x = x.data()}, tokens, input);
+        ref_->Gemm(ref_acts, ref_id, y.data(), rows, true);
+        const float* values = ref_->Decode(ref_acts);
+        ASSERT_TRUE(std::equal(decoded.begin(), decoded.end(), values));
+        // |sum of products| of normal inputs and weights below 0.1 * 128, or normal ones.
+        const double bound = exact ? 0 : static_cast<double>(2 * width + 8) * kUlp * 200 * width;
+        const std::vector<float> result = Host(device_y.data(), tokens * rows);
+        for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(result[i], y[i], bound) << i;
+        Buffer<Intermediate> halves = CopyHalves(start);
+        const Backend::Projection to_halves = {id, halves.data()}, to_floats = {ref_id, Raw(y)};
+        cuda_->Project(cuda_->PrepareActs({.x = device_x.data()}, tokens, input), {&to_halves, 1});
+        ref_->Project(ref_->PrepareActs({.x = x.data()}, tokens, input), {&to_floats, 1});
+        const std::vector<float> narrow = HostHalves(halves.data(), tokens * rows);
+        for (size_t i = 0; i < y.size(); ++i) {
+          const float wanted = F32FromBf16(Bf16FromF32(y[i]));
+          ASSERT_NEAR(narrow[i], wanted, exact ? 0 : bound + std::fabs(wanted) * 0x1p-7) << i;
+        }
+      }
+      cuda_->Release(id);
+      ref_->Release(ref_id);
+    }
+  }
+}
+
 struct CacheCase {
   FormatSpec k, v;
   int64_t kv_heads, group, head_dim;

@@ -27,6 +27,53 @@ bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
 }
 
+void RequirePermutation(std::span<const int32_t> gather, int64_t width, const std::string& where) {
+  if (gather.empty()) return;
+  if (static_cast<int64_t>(gather.size()) != width) {
+    Fail("{}: {} entries for an input of width {}", where, gather.size(), width);
+  }
+  std::vector<bool> seen(gather.size());
+  for (const int32_t from : gather) {
+    if (from < 0 || from >= width || seen[static_cast<size_t>(from)]) {
+      Fail("{}: not a permutation, see entry {}", where, from);
+    }
+    seen[static_cast<size_t>(from)] = true;
+  }
+}
+
+// Weights of `rows` x `cols` whose inputs have the format `activation`.
+void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
+                     const FormatSpec& activation, const std::string& where) {
+  if (w.rows != rows || w.cols != cols || rows <= 0 || cols <= 0) {
+    Fail("{}: shape [{}, {}] for {} outputs and {} inputs", where, w.rows, w.cols, rows, cols);
+  }
+  for (const FormatSpec* f : {&w.format, &activation}) {
+    if (f->group != 0 && (cols % f->group != 0 || f->group % 32 != 0)) {
+      Fail("{}: group {} must be a multiple of 32 that divides the width {}", where, f->group,
+           cols);
+    }
+  }
+  if (!w.format.quantized()) {
+    if (w.values.data == nullptr || !IsFloat(w.values.dtype) ||
+        w.values.shape != std::vector<int64_t>{rows, cols}) {
+      Fail("{}: weights must be a float tensor of shape [{}, {}]", where, rows, cols);
+    }
+    return;
+  }
+  const int64_t groups = w.groups();
+  RequirePlane(w.codes, DType::kU8, {rows, PackedBytes(cols, w.format.bits)}, where + ".codes");
+  RequirePlane(w.scales, w.format.group == 0 ? DType::kF32 : DType::kF16, {rows, groups},
+               where + ".scales");
+  if (!w.format.symmetric) RequirePlane(w.zeros, DType::kI8, {rows, groups}, where + ".zeros");
+  for (float scale : DecodeScales(w).data) {
+    if (!std::isfinite(scale) || scale <= 0) Fail("{}.scales: {} is not a scale", where, scale);
+  }
+  // |sum| <= K * 255 * 128 with codes stored as unsigned bytes; also covers sums of fewer bits.
+  if (cols > INT32_MAX / (255 * 128)) {
+    Fail("{}: {} inputs could overflow 32-bit sums", where, cols);
+  }
+}
+
 }  // namespace
 
 size_t PackedWeights::bytes() const {
@@ -40,11 +87,25 @@ size_t PackedWeights::bytes() const {
 PackedWeights View(const QuantizedWeights& w) {
   const int64_t groups = w.format.groups(w.cols);
   PackedWeights view = {.format = w.format, .rows = w.rows, .cols = w.cols};
+  if (!w.format.quantized()) {
+    view.values = ViewOf(DType::kF16, {w.rows, w.cols}, w.values_f16);
+    return view;
+  }
   view.codes = ViewOf(DType::kU8, {w.rows, PackedBytes(w.cols, w.format.bits)}, w.codes);
   view.scales = w.format.group == 0 ? ViewOf(DType::kF32, {w.rows, groups}, w.scales)
                                     : ViewOf(DType::kF16, {w.rows, groups}, w.scales_f16);
   if (!w.format.symmetric) view.zeros = ViewOf(DType::kI8, {w.rows, groups}, w.zeros);
   return view;
+}
+
+std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail) {
+  if (tail_columns == 0) return FormatText(main);
+  return fmt::format("{} + {} at {}", FormatText(main), tail_columns, FormatText(tail));
+}
+
+std::string OnlineText(const TransformSpec& transform, bool gather) {
+  if (!gather) return TransformText(transform);
+  return transform.identity() ? "gather" : TransformText(transform) + ", gather";
 }
 
 Matrix<float> DecodeScales(const PackedWeights& w) {
@@ -82,45 +143,23 @@ Matrix<float> Decode(const PackedWeights& w) {
 }
 
 void ValidateLinear(const PackedLinear& linear, const std::string& where) {
-  const PackedWeights& w = linear.weights;
-  const FormatSpec& act = linear.input.activation;
-  if (w.rows <= 0 || w.cols <= 0) Fail("{}: shape [{}, {}]", where, w.rows, w.cols);
-  if (linear.input.width != w.cols) {
-    Fail("{}: input of width {}, weights of width {}", where, linear.input.width, w.cols);
+  const InputSpec& input = linear.input;
+  const int64_t rows = linear.weights.rows;
+  if (input.tail_width < 0 || input.tail_width >= input.width) {
+    Fail("{}: a tail of {} of {} inputs", where, input.tail_width, input.width);
   }
-  if (!linear.input.transform.identity() && linear.input.transform.width() != w.cols) {
-    Fail("{}: online transform of width {}, weights of width {}", where,
-         linear.input.transform.width(), w.cols);
+  if (!input.transform.identity() && input.transform.width() != input.width) {
+    Fail("{}: online transform of width {}, weights of width {}", where, input.transform.width(),
+         input.width);
   }
-  for (const FormatSpec* f : {&w.format, &act}) {
-    if (f->group != 0 && (w.cols % f->group != 0 || f->group % 32 != 0)) {
-      Fail("{}: group {} must be a multiple of 32 that divides the width {}", where, f->group,
-           w.cols);
-    }
-  }
+  RequirePermutation(input.gather, input.width, where + ".gather");
   if (linear.bias.data != nullptr &&
-      (!IsFloat(linear.bias.dtype) || linear.bias.shape != std::vector<int64_t>{w.rows})) {
+      (!IsFloat(linear.bias.dtype) || linear.bias.shape != std::vector<int64_t>{rows})) {
     Fail("{}: bias of shape {}", where, ShapeText(linear.bias.shape));
   }
-  if (!w.format.quantized()) {
-    if (w.values.data == nullptr || !IsFloat(w.values.dtype) ||
-        w.values.shape != std::vector<int64_t>{w.rows, w.cols}) {
-      Fail("{}: weights must be a float tensor of shape [{}, {}]", where, w.rows, w.cols);
-    }
-    return;
-  }
-  const int64_t groups = w.groups();
-  RequirePlane(w.codes, DType::kU8, {w.rows, PackedBytes(w.cols, w.format.bits)}, where + ".codes");
-  RequirePlane(w.scales, w.format.group == 0 ? DType::kF32 : DType::kF16, {w.rows, groups},
-               where + ".scales");
-  if (!w.format.symmetric) RequirePlane(w.zeros, DType::kI8, {w.rows, groups}, where + ".zeros");
-  for (float scale : DecodeScales(w).data) {
-    if (!std::isfinite(scale) || scale <= 0) Fail("{}.scales: {} is not a scale", where, scale);
-  }
-  // |sum| <= K * 255 * 128 with codes stored as unsigned bytes; also covers sums of fewer bits.
-  if (w.cols > INT32_MAX / (255 * 128)) {
-    Fail("{}: {} inputs could overflow 32-bit sums", where, w.cols);
-  }
+  ValidateWeights(linear.weights, rows, input.main_width(), input.activation, where);
+  if (input.tail_width == 0 && linear.tail.cols == 0) return;
+  ValidateWeights(linear.tail, rows, input.tail_width, input.tail_activation, where + ".tail");
 }
 
 }  // namespace nibble

@@ -3,7 +3,10 @@
 // packed form, and what must happen to the input before the product.
 //
 //   y = W x + bias      W = scale[n, g] * (code[n, k] - zero[n, g]),  g = k / group
-//   x = Quantize(activation, M input)      M = input_transform
+//   x = Quantize(activation, gather(M input))      M = input_transform
+//
+// The last columns of x and W, the tail, may have formats of their own: a few wide channels at 8 or
+// 16 bits, where gather puts the outliers (QUIK, Ashkboos et al. 2023; Atom, Zhao et al. 2023).
 #pragma once
 
 #include "formats/format_spec.h"
@@ -31,6 +34,7 @@ struct PackedWeights {
 struct QuantizedWeights {
   FormatSpec format;
   int64_t rows = 0, cols = 0;
+  std::vector<uint16_t> values_f16;  // format.bits == 16: [N, K], and no other plane
   std::vector<uint8_t> codes;        // [N, PackedBytes(K, bits)]
   std::vector<float> scales;         // [N, groups], already rounded to the stored type
   std::vector<uint16_t> scales_f16;  // the same as fp16 bits, only when grouped
@@ -42,13 +46,24 @@ PackedWeights View(const QuantizedWeights& weights);
 struct InputSpec {
   int64_t width = 0;        // K
   TransformSpec transform;  // online, applied to the whole row; identity if none
-  FormatSpec activation;
+  // Then entry i of the row becomes entry gather[i]; a permutation, or empty: as it is.
+  std::vector<int32_t> gather;
+  FormatSpec activation;   // of the first main_width() entries
+  int64_t tail_width = 0;  // the others have
+  FormatSpec tail_activation;
+
+  int64_t main_width() const { return width - tail_width; }
 };
 
+// For people: "4 asym", "4 g128 + 128 at 8" with a tail; "Hadamard 8 across 64, gather", "-".
+std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail);
+std::string OnlineText(const TransformSpec& transform, bool gather);
+
 struct PackedLinear {
-  PackedWeights weights;
-  TensorView bias;  // [N] of any float type, or no data
+  PackedWeights weights;  // of the first input.main_width() columns
+  TensorView bias;        // [N] of any float type, or no data
   InputSpec input;
+  PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
 };
 
 // The scales as fp32 and the zeros as integers, [N, groups].
@@ -58,7 +73,8 @@ Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
 Matrix<float> Decode(const PackedWeights& weights);
 
 // A loader's check that shapes, plane sizes and scales (finite, positive) fit the format and that
-// no int32 sum can overflow for `activation`; throws naming `where`.
+// no int32 sum can overflow for either activation, and that gather is a permutation; throws naming
+// `where`.
 void ValidateLinear(const PackedLinear& linear, const std::string& where);
 
 }  // namespace nibble

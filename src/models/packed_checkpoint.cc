@@ -22,21 +22,15 @@ class PlaneReader {
   PackedLinear Linear(int64_t layer, Role role) {
     const std::string name = LinearName(layer, role);
     const LinearPlan& spec = plan_.at(layer, role);
+    const int64_t rows = config_.outputs(role);
     PackedLinear linear;
-    PackedWeights& w = linear.weights;
-    w.format = spec.weights;
-    w.rows = config_.outputs(role);
-    w.cols = config_.inputs(role);
-    if (w.format.quantized()) {
-      w.codes = Get(name + ".codes");
-      w.scales = Get(name + ".scales");
-      if (!w.format.symmetric) w.zeros = Get(name + ".zeros");
-    } else {
-      w.values = Get(name + ".weight");
+    linear.input = spec.Input(config_.inputs(role));
+    linear.weights = Weights(name, spec.weights, rows, linear.input.main_width());
+    if (spec.tail.columns > 0) {
+      linear.tail = Weights(name + ".tail", spec.tail.weights, rows, spec.tail.columns);
     }
+    if (spec.gather) linear.input.gather = Gather(name + ".gather");
     linear.bias = Find(name + ".bias");
-    linear.input = {
-        .width = w.cols, .transform = spec.input_transform, .activation = spec.activations};
     ValidateLinear(linear, where_ + ": " + name);
     return linear;
   }
@@ -55,6 +49,8 @@ class PlaneReader {
   LayerWeights Layer(int64_t index) {
     LayerWeights layer;
     for (Role role : kLayerRoles) layer[role] = Linear(index, role);
+    for (Role role : {Role::kK, Role::kV}) RequireSharedGather(index, layer, Role::kQ, role);
+    RequireSharedGather(index, layer, Role::kGate, Role::kUp);
     if (plan_.norms_folded) return layer;
     const std::string prefix = fmt::format("layers.{}.", index);
     layer.attention_norm = Floats(prefix + "attention_norm", {config_.hidden_size});
@@ -65,6 +61,33 @@ class PlaneReader {
   const std::set<std::string>& used() const { return used_; }
 
  private:
+  PackedWeights Weights(const std::string& name, const FormatSpec& format, int64_t rows,
+                        int64_t cols) {
+    PackedWeights w = {.format = format, .rows = rows, .cols = cols};
+    if (format.quantized()) {
+      w.codes = Get(name + ".codes");
+      w.scales = Get(name + ".scales");
+      if (!format.symmetric) w.zeros = Get(name + ".zeros");
+    } else {
+      w.values = Get(name + ".weight");
+    }
+    return w;
+  }
+
+  std::vector<int32_t> Gather(const std::string& name) {
+    const TensorView view = Get(name);
+    if (view.dtype != DType::kI32) {
+      Fail("{}: tensor {} is {}, expected I32", where_, name, DTypeName(view.dtype));
+    }
+    return view.Copy<int32_t>();
+  }
+
+  // Linears that read one prepared input.
+  void RequireSharedGather(int64_t index, const LayerWeights& layer, Role a, Role b) {
+    if (layer[a].input.gather == layer[b].input.gather) return;
+    Fail("{}: {}.gather and {}.gather differ", where_, LinearName(index, a), LinearName(index, b));
+  }
+
   TensorView Get(const std::string& name) {
     const TensorView* view = find_(name);
     if (view == nullptr) Fail("{}: tensor {} is missing", where_, name);
@@ -126,15 +149,24 @@ LayerWeights ReadPackedLayer(const FindTensor& find, const Plan& plan, const Mod
 
 std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLinear& linear) {
   std::vector<NamedTensor> tensors;
-  const PackedWeights& w = linear.weights;
-  const auto add = [&](const char* plane, const TensorView& view) {
+  const auto add = [&](const std::string& plane, const TensorView& view) {
     if (view.data != nullptr) tensors.push_back({name + plane, view});
   };
-  add(".weight", w.values);
-  add(".scales", w.scales);
+  const auto add_weights = [&](const std::string& part, const PackedWeights& w) {
+    add(part + ".weight", w.values);
+    add(part + ".scales", w.scales);
+    add(part + ".zeros", w.zeros);
+    add(part + ".codes", w.codes);
+  };
+  add_weights("", linear.weights);
+  add_weights(".tail", linear.tail);
   add(".bias", linear.bias);
-  add(".zeros", w.zeros);
-  add(".codes", w.codes);
+  const std::vector<int32_t>& gather = linear.input.gather;
+  if (!gather.empty()) {
+    add(".gather", {DType::kI32,
+                    {static_cast<int64_t>(gather.size())},
+                    reinterpret_cast<const std::byte*>(gather.data())});
+  }
   return tensors;
 }
 

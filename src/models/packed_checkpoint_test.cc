@@ -25,6 +25,13 @@ TEST_F(PackedCheckpointTest, OpensAsWritten) {
     for (Role role : kLayerRoles) {
       const PackedLinear& linear = net.layers[static_cast<size_t>(layer)][role];
       EXPECT_EQ(Decode(linear.weights).data, Decode(View(*weights_[i++])).data);
+      if (linear.input.tail_width > 0) {
+        EXPECT_EQ(Decode(linear.tail).data, Decode(View(*weights_[i++])).data);
+      }
+      const LinearPlan& plan = plan_.at(layer, role);
+      EXPECT_EQ(linear.input.tail_width, plan.tail.columns);
+      EXPECT_EQ(linear.input.tail_activation, plan.tail.activations);
+      EXPECT_EQ(linear.input.gather, plan.gather ? gather_ : std::vector<int32_t>());
       EXPECT_EQ(linear.input.activation, plan_.at(layer, role).activations);
       EXPECT_EQ(linear.input.transform, plan_.at(layer, role).input_transform);
     }
@@ -44,6 +51,8 @@ TEST_F(PackedCheckpointTest, AnEditedPlanIsRefused) {
   ExpectEditRefused("/linears/layers.0.q/weights/bits", 3);
   ExpectEditRefused("/linears/layers.0.o/activations/bits", 8);
   ExpectEditRefused("/linears/layers.0.o/activations/clip", 0.5);
+  ExpectEditRefused("/linears/layers.0.up/tail/weights/bits", 7);
+  ExpectEditRefused("/linears/layers.0.up/tail/weights/clip", 0.5);
   ExpectEditRefused("/cache/k/bits", 8);
   ExpectEditRefused("/cache/rotation", ToJson(TransformSpec{}));
   ExpectEditRefused("/norms_folded", false);
@@ -83,6 +92,38 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
     (*floats_.back())[17] = scale;
     expect("layers.1.o.scales", [&](Tensors& t) { Find(t, "layers.1.o.scales") = bad; });
   }
+}
+
+TEST_F(PackedCheckpointTest, GathersThatAreNoPermutationAreRefused) {
+  const auto expect = [&](const char* named, const std::vector<int32_t>& gather) {
+    Write([&](Tensors& t) {
+      TensorView& view = Find(t, "layers.1.up.gather");
+      view.shape = {static_cast<int64_t>(gather.size())};
+      view.data = reinterpret_cast<const std::byte*>(gather.data());
+    });
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(named)));
+  };
+  for (const int32_t bad : {-1, 64, 2147483647, -2147483647 - 1, gather_[0]}) {
+    std::vector<int32_t> gather = gather_;
+    gather[5] = bad;
+    expect("layers.1.up.gather: not a permutation", gather);
+  }
+  std::vector<int32_t> other = gather_;
+  std::swap(other[0], other[1]);
+  expect("layers.1.gate.gather and layers.1.up.gather differ", other);
+  other.pop_back();
+  expect("63 entries for an input of width 64", other);
+  for (const char* plane : {"gather", "tail.codes", "tail.scales"}) {
+    const std::string name = fmt::format("layers.1.up.{}", plane);
+    Write([&](Tensors& t) {
+      std::erase_if(t, [&](const auto& tensor) { return tensor.name == name; });
+    });
+    EXPECT_THAT(OpenError(), HasSubstr(name + " is missing"));
+  }
+  Write([](Tensors& t) { Find(t, "layers.1.gate.tail.weight").shape = {160, 31}; });
+  EXPECT_THAT(OpenError(), HasSubstr("layers.1.gate.tail"));
+  Write([](Tensors& t) { Find(t, "layers.1.up.gather").dtype = DType::kF32; });
+  EXPECT_THAT(OpenError(), HasSubstr("layers.1.up.gather is F32, expected I32"));
 }
 
 TEST_F(PackedCheckpointTest, NormsThatAreNotFolded) {

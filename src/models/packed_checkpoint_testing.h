@@ -32,6 +32,12 @@ inline Plan TestPlan(const ModelConfig& config) {
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
     plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5};
+    for (Role role : {Role::kGate, Role::kUp}) {
+      LinearPlan& linear = plan.linears[LinearName(layer, role)];
+      linear.gather = true;
+      linear.tail = {.columns = 32, .activations = {.bits = 8, .symmetric = false, .clip = 0.75}};
+      if (role == Role::kUp) linear.tail.weights = {.bits = 8};
+    }
   }
   plan.linears["head"] = {};
   plan.k = {.bits = 4, .symmetric = false, .clip = 0.9375};
@@ -56,7 +62,13 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
     for (int64_t layer = 0; layer < 2; ++layer) {
       Tensors tensors;
       for (Role role : kLayerRoles) {
-        const PackedLinear linear = {.weights = RandomWeights(layer, role)};
+        const LinearPlan& plan = plan_.at(layer, role);
+        const int64_t rows = config_.outputs(role), cols = config_.inputs(role);
+        const int64_t tail = plan.tail.columns;
+        PackedLinear& linear = *linears_.emplace_back(std::make_unique<PackedLinear>());
+        linear = {.weights = RandomWeights(plan.weights, rows, cols - tail)};
+        if (tail > 0) linear.tail = RandomWeights(plan.tail.weights, rows, tail);
+        if (plan.gather) linear.input.gather = gather_;
         for (auto& t : LinearTensors(LinearName(layer, role), linear)) tensors.push_back(t);
       }
       if (layer == 1) edit(tensors);
@@ -83,11 +95,17 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
     return view;
   }
 
-  PackedWeights RandomWeights(int64_t layer, Role role) {
+  PackedWeights RandomWeights(const FormatSpec& format, int64_t rows, int64_t cols) {
     auto& w = *weights_.emplace_back(std::make_unique<QuantizedWeights>());
-    w.format = plan_.at(layer, role).weights;
-    w.rows = config_.outputs(role);
-    w.cols = config_.inputs(role);
+    w.format = format;
+    w.rows = rows;
+    w.cols = cols;
+    if (!format.quantized()) {
+      for (int64_t i = 0; i < rows * cols; ++i) {
+        w.values_f16.push_back(F16FromF32(static_cast<float>(rng_.Normal())));
+      }
+      return View(w);
+    }
     const int64_t groups = w.rows * w.format.groups(w.cols);
     w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(w.cols, w.format.bits)));
     for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
@@ -98,6 +116,12 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
       if (!w.format.symmetric) w.zeros.push_back(static_cast<int8_t>(rng_.Below(16)) - 8);
     }
     return View(w);
+  }
+
+  static std::vector<int32_t> Permutation(int64_t count) {
+    std::vector<int32_t> order;  // 3 is prime to count
+    for (int64_t i = 0; i < count; ++i) order.push_back(static_cast<int32_t>(3 * i % count));
+    return order;
   }
 
   std::string OpenError() const {
@@ -124,7 +148,9 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
   const ModelConfig config_ = TestConfig();
   Plan plan_ = TestPlan(config_);
   Rng rng_{1};
+  std::vector<int32_t> gather_ = Permutation(config_.hidden_size);
   std::vector<std::unique_ptr<QuantizedWeights>> weights_;
+  std::vector<std::unique_ptr<PackedLinear>> linears_;  // lend their gathers
   std::vector<std::unique_ptr<std::vector<float>>> floats_;
 };
 

@@ -6,18 +6,38 @@
 namespace nibble {
 namespace {
 
+// `gather` and `tail` are only written where there are some.
 Json LinearToJson(const LinearPlan& linear) {
-  return {{"weights", ToJson(linear.weights)},
-          {"activations", ToJson(linear.activations)},
-          {"input_transform", ToJson(linear.input_transform)}};
+  Json json = {{"weights", ToJson(linear.weights)},
+               {"activations", ToJson(linear.activations)},
+               {"input_transform", ToJson(linear.input_transform)}};
+  if (linear.gather) json["gather"] = true;
+  if (linear.tail.columns == 0) return json;
+  json["tail"] = {{"columns", linear.tail.columns},
+                  {"weights", ToJson(linear.tail.weights)},
+                  {"activations", ToJson(linear.tail.activations)}};
+  return json;
+}
+
+TailPlan TailFromJson(const Json& json, const std::string& where) {
+  RefuseUnknownFields(json, {"columns", "weights", "activations"}, where);
+  return {.columns = JsonGet<int64_t>(json, "columns", where),
+          .weights = FormatFromJson(JsonGet<Json>(json, "weights", where), where),
+          .activations = FormatFromJson(JsonGet<Json>(json, "activations", where), where)};
 }
 
 LinearPlan LinearFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(json, {"weights", "activations", "input_transform"}, where);
-  return {
+  RefuseUnknownFields(json, {"weights", "activations", "input_transform", "gather", "tail"}, where);
+  LinearPlan plan = {
       .weights = FormatFromJson(JsonGet<Json>(json, "weights", where), where),
       .activations = FormatFromJson(JsonGet<Json>(json, "activations", where), where),
-      .input_transform = TransformFromJson(JsonGet<Json>(json, "input_transform", where), where)};
+      .input_transform = TransformFromJson(JsonGet<Json>(json, "input_transform", where), where),
+      .gather = JsonFind<bool>(json, "gather", where).value_or(false)};
+  if (const auto tail = JsonFind<Json>(json, "tail", where)) {
+    plan.tail = TailFromJson(*tail, where + ".tail");
+    if (plan.tail.columns < 1) Fail("{}: a tail of {} columns", where, plan.tail.columns);
+  }
+  return plan;
 }
 
 Json CacheToJson(const Plan& plan) {
@@ -27,23 +47,33 @@ Json CacheToJson(const Plan& plan) {
           {"page_tokens", kPageTokens}};
 }
 
-void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
-  for (const FormatSpec* format : {&plan.weights, &plan.activations}) {
+void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int64_t width,
+                  const std::string& where) {
+  for (const FormatSpec* format : {&weights, &activations}) {
     if (format->group != 0 && (format->group % 32 != 0 || width % format->group != 0)) {
       Fail("{}: group {} must be a multiple of 32 that divides the width {}", where, format->group,
            width);
     }
   }
-  const int64_t w = plan.weights.group, a = plan.activations.group;
+  const int64_t w = weights.group, a = activations.group;
   if (w != 0 && a != 0 && w % a != 0 && a % w != 0) {
     Fail("{}: weight group {} and activation group {} do not divide each other", where, w, a);
   }
+  if (activations.quantized() && activations.clip <= 0) {
+    Fail("{}: activations need a clip above 0", where);
+  }
+}
+
+void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
+  const TailPlan& tail = plan.tail;
+  if (tail.columns >= width) {
+    Fail("{}: a tail of {} columns of {}", where, tail.columns, width);
+  }
+  CheckFormats(plan.weights, plan.activations, width - tail.columns, where);
+  if (tail.columns > 0) CheckFormats(tail.weights, tail.activations, tail.columns, where + ".tail");
   if (!plan.input_transform.identity() && plan.input_transform.width() != width) {
     Fail("{}: online transform of width {} on an input of width {}", where,
          plan.input_transform.width(), width);
-  }
-  if (plan.activations.quantized() && plan.activations.clip <= 0) {
-    Fail("{}: activations need a clip above 0", where);
   }
 }
 
@@ -53,7 +83,11 @@ void CheckSharedInputs(const Plan& plan, int64_t layer, const std::string& where
       {Role::kQ, Role::kK}, {Role::kQ, Role::kV}, {Role::kGate, Role::kUp}};
   for (const auto& [first, second] : kShared) {
     const LinearPlan &a = plan.at(layer, first), &b = plan.at(layer, second);
-    if (a.activations == b.activations && a.input_transform == b.input_transform) continue;
+    if (a.activations == b.activations && a.input_transform == b.input_transform &&
+        a.gather == b.gather && a.tail.columns == b.tail.columns &&
+        a.tail.activations == b.tail.activations) {
+      continue;
+    }
     Fail("{}: {} and {} must prepare their shared input alike", where, LinearName(layer, first),
          LinearName(layer, second));
   }
@@ -73,6 +107,15 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
 }
 
 }  // namespace
+
+InputSpec LinearPlan::Input(int64_t width) const {
+  return {.width = width,
+          .transform = input_transform,
+          .gather = {},
+          .activation = activations,
+          .tail_width = tail.columns,
+          .tail_activation = tail.activations};
+}
 
 const LinearPlan& Plan::at(int64_t layer, Role role) const {
   const auto it = linears.find(LinearName(layer, role));

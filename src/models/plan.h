@@ -8,13 +8,26 @@
 #include <string>
 
 #include "formats/kv_format.h"
+#include "formats/packed_linear.h"
 #include "models/config.h"
 
 namespace nibble {
 
-struct LinearPlan {
+// The last columns of an input and of the weights that read it, in formats of their own.
+struct TailPlan {
+  int64_t columns = 0;  // 0: none
   FormatSpec weights, activations;
-  TransformSpec input_transform;  // online
+  bool operator==(const TailPlan&) const = default;
+};
+
+struct LinearPlan {
+  FormatSpec weights, activations;  // of all columns but the tail
+  TransformSpec input_transform;    // online
+  bool gather = false;              // then a permutation, online; a plane of the linear
+  TailPlan tail;
+
+  // How this plan has the input of `width` prepared; the permutation is left out.
+  InputSpec Input(int64_t width) const;
 };
 
 struct Plan {

@@ -24,6 +24,8 @@ TEST(PlanJson, RoundTripLosesNothing) {
     EXPECT_EQ(a.weights, b.weights);
     EXPECT_EQ(a.activations, b.activations);
     EXPECT_EQ(a.input_transform, b.input_transform);
+    EXPECT_EQ(a.gather, b.gather);
+    EXPECT_EQ(a.tail, b.tail);
   }
   const KvSpec kv = PlannedKv(config, back);
   EXPECT_EQ(kv.k, plan.k);
@@ -73,6 +75,18 @@ TEST(PlanJson, ForeignValuesAreRefused) {
        "layers.1.gate and layers.1.up"},
       {"/linears/layers.0.down/input_transform", ToJson(FullHadamard(64)), "width 160"},
       {"/linears/layers.1.up", Json(), "layers.1.up"},
+      {"/linears/layers.1.up/gather", 1, "gather"},
+      {"/linears/layers.1.up/gather", false, "layers.1.gate and layers.1.up"},
+      {"/linears/layers.1.up/tail/columns", 0, "tail of 0"},
+      {"/linears/layers.1.up/tail/columns", -32, "tail of -32"},
+      {"/linears/layers.1.up/tail/columns", 64, "tail of 64 columns of 64"},
+      {"/linears/layers.1.up/tail/columns", INT64_MAX, "columns of 64"},
+      {"/linears/layers.1.up/tail/columns", 16, "group 32"},
+      {"/linears/layers.1.up/tail/surprise", 1, "surprise"},
+      {"/linears/layers.1.up/tail/weights/bits", 9, "bits 9"},
+      {"/linears/layers.1.up/tail/weights/group", 64, "layers.1.up.tail: group 64"},
+      {"/linears/layers.1.up/tail/activations/clip", 0, "clip above 0"},
+      {"/linears/layers.1.up/tail", Json(), "layers.1.gate and layers.1.up"},
       {"/linears/head", Json(), "head"},
       {"/linears/layers.2.q", ToJson(TestPlan(TestConfig()))["linears"]["layers.1.q"],
        "16 linears"},
@@ -124,6 +138,11 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].activations; });
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
+    expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
+    expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });
+    expect_new([&](Plan& p) { p.linears[name].tail = {.columns = 17, .weights = {.bits = 6}}; });
+    expect_new(
+        [&](Plan& p) { p.linears[name].tail = {.columns = 17, .activations = {.bits = 6}}; });
   }
   expect_format([](Plan& p) -> FormatSpec& { return p.k; });
   expect_format([](Plan& p) -> FormatSpec& { return p.v; });

@@ -26,8 +26,12 @@ std::string TilesPath(const Network& net) {
 template <typename AnyNetwork, typename Visit>
 void ForEachIntegerLinear(AnyNetwork& net, Visit&& visit) {
   const auto each = [&](int64_t layer, Role role, auto& linear) {
-    if (linear.weights.format.quantized() && linear.input.activation.quantized()) {
+    const InputSpec& input = linear.input;
+    if (linear.weights.format.quantized() && input.activation.quantized()) {
       visit(LinearName(layer, role) + ".tiles", linear.weights);
+    }
+    if (linear.tail.format.quantized() && input.tail_activation.quantized()) {
+      visit(LinearName(layer, role) + ".tail.tiles", linear.tail);
     }
   };
   for (size_t i = 0; i < net.layers.size(); ++i) {

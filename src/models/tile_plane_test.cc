@@ -61,14 +61,16 @@ TEST_F(TilePlaneTest, IsMappedInPlace) {
   const Network net = OpenNetwork(Path("m"));
   EXPECT_EQ(net.tiles_refused, "");
   ASSERT_NE(net.tiles, nullptr);
-  EXPECT_EQ(net.tiles->tensors().size(), 14u);
+  EXPECT_EQ(net.tiles->tensors().size(), 14u + 2);  // up has a tail of codes, gate one of 16 bits
   for (const LayerWeights& layer : net.layers) {
     for (Role role : kLayerRoles) {
-      const PackedWeights& w = layer[role].weights;
-      std::vector<uint8_t> expected(static_cast<size_t>(TileOrder(w).bytes()));
-      PackTiles(w, expected.data());
-      EXPECT_TRUE(std::ranges::equal(w.tiles.as<uint8_t>(), expected));
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(w.tiles.data) % 64, 0u);
+      for (const PackedWeights* w : {&layer[role].weights, &layer[role].tail}) {
+        if (!w->format.quantized()) continue;
+        std::vector<uint8_t> expected(static_cast<size_t>(TileOrder(*w).bytes()));
+        PackTiles(*w, expected.data());
+        EXPECT_TRUE(std::ranges::equal(w->tiles.as<uint8_t>(), expected));
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(w->tiles.data) % 64, 0u);
+      }
     }
   }
   EXPECT_EQ(net.head.weights.tiles.data, nullptr) << "not multiplied in integers";
@@ -151,7 +153,7 @@ TEST_F(TilePlaneTest, IsNotMadeOfDamagedWeights) {
 }
 
 TEST_F(TilePlaneTest, NeedsIntegerLinears) {
-  for (auto& [name, linear] : plan_.linears) linear.activations = {};
+  for (auto& [name, linear] : plan_.linears) linear.activations = linear.tail.activations = {};
   Write();
   EXPECT_THAT(ErrorOf([&] { WriteTiles(OpenNetwork(Path("m"))); }),
               HasSubstr("nothing to reorder"));

@@ -29,26 +29,46 @@ void QuantizeRow(const float* x, int64_t width, const FormatSpec& format, int64_
   std::memset(out.codes + width, 0, static_cast<size_t>(stride - width));
 }
 
+// `row` is the part's piece of a prepared row.
+void StorePart(const ActsPart& part, const float* row, int64_t token) {
+  if (part.values != nullptr) {
+    std::memcpy(part.values + token * part.width, row,
+                static_cast<size_t>(part.width) * sizeof(float));
+    return;
+  }
+  const int64_t groups = part.format.groups(part.width);
+  int8_t* codes = part.memory->codes.data() + token * part.stride;
+  QuantizeRow(row, part.width, part.format, part.stride,
+              {.codes = codes,
+               .scales = part.memory->scales.data() + token * groups,
+               .zetas = part.memory->zetas.data() + token * groups,
+               .sums = part.memory->sums.data() + token * groups});
+  if (part.tiles) StoreTileRow(codes, token, part.stride, part.memory->tiles.data());
+}
+
+void StoreRow(const ActsCall& call, const float* row, int64_t token) {
+  const std::vector<int32_t>& gather = call.spec.gather;
+  if (!gather.empty()) {
+    float* gathered = ThreadScratch(Scratch::kGathered, call.spec.width);
+    for (size_t i = 0; i < gather.size(); ++i) gathered[i] = row[gather[i]];
+    row = gathered;
+  }
+  StorePart(call.main, row, token);
+  if (call.tail.width > 0) StorePart(call.tail, row + call.tail.first, token);
+}
+
 // Rows [begin, end) of the call, up to the quantizer in this thread's cache.
 void PrepareRows(const ActsCall& call, int64_t begin, int64_t end) {
-  const InputSpec& spec = call.spec;
-  const int64_t width = spec.width, groups = spec.activation.groups(width);
+  const int64_t width = call.spec.width;
   const int64_t step = call.plan == nullptr ? 1 : call.plan->row_group;
   for (int64_t row = begin; row < end; row += step) {
     const int64_t rows = HWY_MIN(step, end - row);
-    float* values = call.values != nullptr ? call.values + row * width
-                                           : ThreadScratch(Scratch::kRow, step * width);
+    float* values = call.in_place() ? call.main.values + row * width
+                                    : ThreadScratch(Scratch::kRow, step * width);
     for (int64_t r = 0; r < rows; ++r) LoadRow(call.source, row + r, width, values + r * width);
     if (call.plan != nullptr) TransformGroup(*call.plan, values, rows);
-    for (int64_t t = row; call.values == nullptr && t < row + rows; ++t) {
-      int8_t* codes = call.work.codes.data() + t * call.stride;
-      QuantizeRow(values + (t - row) * width, width, spec.activation, call.stride,
-                  {.codes = codes,
-                   .scales = call.work.scales.data() + t * groups,
-                   .zetas = call.work.zetas.data() + t * groups,
-                   .sums = call.work.sums.data() + t * groups});
-      if (call.tiles) StoreTileRow(codes, t, call.stride, call.work.tiles.data());
-    }
+    if (call.in_place()) continue;
+    for (int64_t r = 0; r < rows; ++r) StoreRow(call, values + r * width, row + r);
   }
 }
 
@@ -73,6 +93,28 @@ void PrepareAll(const ActsCall& call, int64_t tokens) {
   });
 }
 
+// Grows the part's memory and says where its result will lie.
+Activations Place(ActsPart& part, int64_t tokens) {
+  ActsMemory& memory = *part.memory;
+  Activations acts = {.tokens = tokens, .width = part.width, .format = part.format};
+  if (!part.format.quantized()) {
+    acts.values = part.values = memory.values.Grow(tokens * part.width);
+    return acts;
+  }
+  const int64_t rows = tokens * part.format.groups(part.width);
+  acts.stride = part.stride = (part.width + 63) / 64 * 64;
+  acts.codes = memory.codes.Grow(tokens * part.stride);
+  if (part.tiles) {
+    const int64_t tile_rows = (tokens + kTileTokens - 1) / kTileTokens * kTileTokens;
+    acts.tiles = memory.tiles.Grow(tile_rows * part.stride);
+  }
+  acts.scales = memory.scales.Grow(rows);
+  const float* zetas = memory.zetas.Grow(rows);
+  acts.zetas = part.format.symmetric ? nullptr : zetas;
+  acts.sums = memory.sums.Grow(rows);
+  return acts;
+}
+
 }  // namespace
 
 Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec, bool tiles,
@@ -80,32 +122,30 @@ Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpe
   const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform);
   NIBBLE_CHECK(plan == nullptr || spec.transform.width() == spec.width, "transform of {} on {}",
                spec.transform.width(), spec.width);
-  ActsCall call{.source = source, .spec = spec, .plan = plan, .work = work};
-  if (!spec.activation.quantized()) {
-    Activations acts{.tokens = tokens, .spec = &spec, .values = source.x};
-    if (plan == nullptr && source.op == ActsSource::Op::kCopy) return acts;
-    acts.values = call.values = work.values.Grow(tokens * spec.width);
-    PrepareAll(call, tokens);
-    return acts;
+  const bool as_it_is = plan == nullptr && source.op == ActsSource::Op::kCopy &&
+                        spec.gather.empty() && spec.tail_width == 0;
+  if (as_it_is && !spec.activation.quantized()) {
+    return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
-  call.stride = (spec.width + 63) / 64 * 64;
-  call.tiles = tiles;
-  const int64_t groups = spec.activation.groups(spec.width);
-  work.codes.Grow(tokens * call.stride);
-  if (tiles) work.tiles.Grow((tokens + kTileTokens - 1) / kTileTokens * kTileTokens * call.stride);
-  work.scales.Grow(tokens * groups);
-  work.zetas.Grow(tokens * groups);
-  work.sums.Grow(tokens * groups);
+  ActsCall call = {.source = source,
+                   .spec = spec,
+                   .plan = plan,
+                   .main = {.width = spec.main_width(),
+                            .format = spec.activation,
+                            .memory = &work.main,
+                            .tiles = tiles},
+                   .tail = {.first = spec.main_width(),
+                            .width = spec.tail_width,
+                            .format = spec.tail_activation,
+                            .memory = &work.tail,
+                            .tiles = tiles}};
+  Activations acts = Place(call.main, tokens);
+  if (spec.tail_width > 0) {
+    work.tail_acts = Place(call.tail, tokens);
+    acts.tail = &work.tail_acts;
+  }
   PrepareAll(call, tokens);
-  return {.tokens = tokens,
-          .spec = &spec,
-          .values = nullptr,
-          .stride = call.stride,
-          .codes = work.codes.data(),
-          .tiles = tiles ? work.tiles.data() : nullptr,
-          .scales = work.scales.data(),
-          .zetas = spec.activation.symmetric ? nullptr : work.zetas.data(),
-          .sums = work.sums.data()};
+  return acts;
 }
 
 }  // namespace nibble::cpu

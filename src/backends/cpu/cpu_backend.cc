@@ -22,7 +22,10 @@ struct WideLinear {
   std::variant<cpu::PanelsF32, cpu::PanelsBf16> weights;
   std::vector<float> bias;  // [N] or empty
 };
-using Linear = std::variant<std::monostate, cpu::IntPanels, WideLinear>;
+using Weights = std::variant<std::monostate, cpu::IntPanels, WideLinear>;
+struct Linear {
+  Weights main, tail;  // nothing: not in use; no tail
+};
 
 class CpuBackend final : public Backend {
  public:
@@ -32,20 +35,21 @@ class CpuBackend final : public Backend {
 
   LinearId Upload(const PackedLinear& linear) override {
     const auto free = std::find_if(linears_.begin(), linears_.end(), [](const Linear& l) {
-      return std::holds_alternative<std::monostate>(l);
+      return std::holds_alternative<std::monostate>(l.main);
     });
     const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
-    *slot = Pack(linear);
+    slot->main = Pack(linear.weights, linear.input.activation, linear.bias);
+    if (linear.tail.cols > 0) slot->tail = Pack(linear.tail, linear.input.tail_activation, {});
     return static_cast<LinearId>(slot - linears_.begin());
   }
 
   void Release(LinearId id) override {
     At(id);
-    linears_[static_cast<size_t>(id)] = std::monostate{};
+    linears_[static_cast<size_t>(id)] = {};
   }
 
   std::string KernelName(LinearId id, int64_t tokens) const override {
-    const auto* panels = std::get_if<cpu::IntPanels>(&At(id));
+    const auto* panels = std::get_if<cpu::IntPanels>(&At(id).main);
     if (panels == nullptr) {
       if (isa_ >= Isa::kAmx) return "amx_gemm_bf16";
       return fmt::format("{}_gemm_f32f32", isa_ >= Isa::kAvx512 ? "avx512" : "avx2");
@@ -73,35 +77,18 @@ class CpuBackend final : public Backend {
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override {
     if (acts.tokens == 0) return;
-    if (const auto* panels = std::get_if<cpu::IntPanels>(&At(id))) {
-      const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
-      return cpu::GemmInt(acts, *panels, kernel, y, y_stride, accumulate);
-    }
-    const WideLinear& linear = std::get<WideLinear>(At(id));
-    const float* x = Decode(acts);  // weights that are not quantized have no integer product
-    const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
-    if (const auto* terms = std::get_if<cpu::PanelsBf16>(&linear.weights)) {
-      return cpu::GemmBf16(x, acts.tokens, *terms, bias, y, y_stride, accumulate);
-    }
-    cpu::GemmF32(x, acts.tokens, std::get<cpu::PanelsF32>(linear.weights), bias, y, y_stride,
-                 accumulate);
+    const Linear& linear = At(id);
+    NIBBLE_CHECK((acts.tail != nullptr) == (linear.tail.index() != 0), "one has a tail");
+    Multiply(acts, linear.main, y, y_stride, accumulate);
+    if (acts.tail != nullptr) Multiply(*acts.tail, linear.tail, y, y_stride, true);
   }
 
   const float* Decode(const Activations& acts) override {
-    if (!acts.spec->activation.quantized()) return acts.values;
-    const FormatSpec& format = acts.spec->activation;
-    const int64_t width = acts.spec->width, groups = format.groups(width);
+    if (acts.tail == nullptr && !acts.format.quantized()) return acts.values;
+    const int64_t tail = acts.tail == nullptr ? 0 : acts.tail->width, width = acts.width + tail;
     float* decoded = decoded_.Grow(acts.tokens * width);
-    ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {
-      const auto t = static_cast<int64_t>(i);
-      // DequantizeActivations only reads the row; ActRow serves the quantizer too.
-      const ActRow row{
-          .codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
-          .scales = const_cast<float*>(acts.scales + t * groups),
-          .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
-          .sums = nullptr};
-      DequantizeActivations(row, format, {decoded + t * width, static_cast<size_t>(width)});
-    });
+    DecodePart(acts, decoded, width);
+    if (acts.tail != nullptr) DecodePart(*acts.tail, decoded + acts.width, width);
     return decoded;
   }
 
@@ -131,14 +118,58 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  Linear Pack(const PackedLinear& linear) const {
-    const bool integers = linear.weights.format.quantized() && linear.input.activation.quantized();
-    if (integers) return cpu::PackPanels(linear);
+  void Multiply(const Activations& acts, const Weights& weights, float* y, int64_t y_stride,
+                bool accumulate) {
+    if (const auto* panels = std::get_if<cpu::IntPanels>(&weights)) {
+      const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
+      return cpu::GemmInt(acts, *panels, kernel, y, y_stride, accumulate);
+    }
+    const WideLinear& linear = std::get<WideLinear>(weights);
+    // Weights that are not quantized have no integer product.
+    const float* x = acts.values;
+    if (acts.format.quantized()) {
+      float* decoded = decoded_.Grow(acts.tokens * acts.width);
+      DecodePart(acts, decoded, acts.width);
+      x = decoded;
+    }
+    const float* bias = linear.bias.empty() ? nullptr : linear.bias.data();
+    if (const auto* terms = std::get_if<cpu::PanelsBf16>(&linear.weights)) {
+      return cpu::GemmBf16(x, acts.tokens, *terms, bias, y, y_stride, accumulate);
+    }
+    cpu::GemmF32(x, acts.tokens, std::get<cpu::PanelsF32>(linear.weights), bias, y, y_stride,
+                 accumulate);
+  }
+
+  // What one part means, in rows that lie `stride` floats apart.
+  static void DecodePart(const Activations& acts, float* out, int64_t stride) {
+    const int64_t groups = acts.format.groups(acts.width);
+    ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {
+      const auto t = static_cast<int64_t>(i);
+      const std::span<float> row = {out + t * stride, static_cast<size_t>(acts.width)};
+      if (!acts.format.quantized()) {
+        std::copy_n(acts.values + t * acts.width, acts.width, row.begin());
+        return;
+      }
+      // DequantizeActivations only reads the codes; ActRow serves the quantizer too.
+      const ActRow codes{
+          .codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
+          .scales = const_cast<float*>(acts.scales + t * groups),
+          .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
+          .sums = nullptr};
+      DequantizeActivations(codes, acts.format, row);
+    });
+  }
+
+  Weights Pack(const PackedWeights& weights, const FormatSpec& activation,
+               const TensorView& bias) const {
+    if (weights.format.quantized() && activation.quantized()) {
+      return cpu::PackPanels(weights, activation, bias);
+    }
     WideLinear packed;
     Matrix<float> decoded;
-    TensorView values = linear.weights.values;
-    if (linear.weights.format.quantized()) {
-      decoded = nibble::Decode(linear.weights);
+    TensorView values = weights.values;
+    if (weights.format.quantized()) {
+      decoded = nibble::Decode(weights);
       values = {.dtype = DType::kF32,
                 .shape = {decoded.rows, decoded.cols},
                 .data = reinterpret_cast<const std::byte*>(decoded.data.data())};
@@ -148,20 +179,20 @@ class CpuBackend final : public Backend {
     } else {
       packed.weights = cpu::PackF32(values);
     }
-    if (linear.bias.data != nullptr) packed.bias = ToF32(linear.bias).data;
+    if (bias.data != nullptr) packed.bias = ToF32(bias).data;
     return packed;
   }
 
   int64_t Rows(LinearId id) const {
-    const auto* panels = std::get_if<cpu::IntPanels>(&At(id));
+    const auto* panels = std::get_if<cpu::IntPanels>(&At(id).main);
     if (panels != nullptr) return panels->rows;
     return std::visit([](const auto& weights) { return weights.rows; },
-                      std::get<WideLinear>(At(id)).weights);
+                      std::get<WideLinear>(At(id).main).weights);
   }
 
   const Linear& At(LinearId id) const {
     const auto i = static_cast<size_t>(id);
-    NIBBLE_CHECK(i < linears_.size() && linears_[i].index() != 0, "linear {}", id);
+    NIBBLE_CHECK(i < linears_.size() && linears_[i].main.index() != 0, "linear {}", id);
     return linears_[i];
   }
 

@@ -232,9 +232,9 @@ bool Streams(const Product& p) {
 
 void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& kernel, float* y,
              int64_t y_stride, bool accumulate) {
-  NIBBLE_CHECK(acts.spec->width == weights.cols && acts.spec->activation == weights.activation &&
+  NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
                    acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
-               "width {} and {}, kernel {}", acts.spec->width, weights.cols, kernel.name);
+               "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
   Product p{.acts = acts,
             .weights = weights,
             .kernel = kernel,

@@ -187,6 +187,10 @@ TEST_P(KernelTest, SumsAreExact) {
 
 // --- the whole product --------------------------------------------------------------------------
 
+IntPanels Packed(const PackedLinear& linear) {
+  return PackPanels(linear.weights, linear.input.activation, linear.bias);
+}
+
 // A random linear with random prepared activations, and the product in plain loops.
 struct ProductCase {
   int64_t m, n, k;
@@ -251,7 +255,8 @@ struct ProductCase {
   Activations Acts(int64_t first, int64_t tokens) const {
     const int64_t groups = input.activation.groups(k);
     return {.tokens = tokens,
-            .spec = &input,
+            .width = k,
+            .format = input.activation,
             .values = nullptr,
             .stride = act_codes.cols,
             .codes = act_codes.row(first).data(),
@@ -307,7 +312,7 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
     if (k / a.groups(k) % (k / w.groups(k)) != 0 && k / w.groups(k) % (k / a.groups(k)) != 0)
       continue;
     const ProductCase c(rng, m, n, k, w, a);
-    const IntPanels panels = PackPanels(c.linear);
+    const IntPanels panels = Packed(c.linear);
     if (!kernel().Runs(panels, m)) continue;
     SCOPED_TRACE(Describe(c));
     ++checked;
@@ -335,7 +340,7 @@ TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
   const int64_t tokens = kernel().max_tokens != 0 ? kernel().max_tokens : 300;
   const ProductCase c(rng, tokens, 100, 1152, {.bits = kernel().bits == 8 ? 8 : 4, .group = 128},
                       {.bits = 8, .symmetric = false});
-  const IntPanels panels = PackPanels(c.linear);
+  const IntPanels panels = Packed(c.linear);
   const auto run = [&](int64_t first, int64_t count, int threads) {
     SetThreads(threads);
     std::vector<float> y(static_cast<size_t>(count * c.n), NAN);
@@ -356,7 +361,7 @@ TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
 std::string ChosenKernel(Isa isa, int bits, int64_t group, int64_t tokens) {
   Rng rng(1);
   const ProductCase c(rng, 1, 16, 128, {.bits = bits, .group = group}, {.bits = 8});
-  return std::string(ChooseKernel(isa, PackPanels(c.linear), tokens).name);
+  return std::string(ChooseKernel(isa, Packed(c.linear), tokens).name);
 }
 
 TEST(KernelTable, FirstMatchWins) {
@@ -376,7 +381,7 @@ TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {
   const ProductCase odd(rng, 1, 4, 36, {.bits = 4, .group = 12}, {.bits = 8});
   for (const ProductCase* c : {&apart, &odd}) {
     try {
-      PackPanels(c->linear);
+      Packed(c->linear);
       FAIL() << Describe(*c);
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("one must divide the other"));
@@ -389,12 +394,12 @@ TEST(PackPanelsTest, UsesTilesInPlace) {
   for (const int bits : {3, 4, 8}) {
     ProductCase c(rng, 1, 40, 96, {.bits = bits, .symmetric = false, .group = 32},
                   {.bits = 8, .symmetric = false});
-    const IntPanels own = PackPanels(c.linear);
+    const IntPanels own = Packed(c.linear);
     const TileOrder order(c.linear.weights);
     const std::vector<uint8_t> tiles(own.codes, own.codes + order.bytes());
     c.linear.weights.tiles = {DType::kU8, order.shape(),
                               reinterpret_cast<const std::byte*>(tiles.data())};
-    const IntPanels borrowed = PackPanels(c.linear);
+    const IntPanels borrowed = Packed(c.linear);
     EXPECT_EQ(borrowed.codes, tiles.data());
     EXPECT_EQ(borrowed.memory, nullptr);
     EXPECT_EQ(borrowed.scales, own.scales);
@@ -406,7 +411,7 @@ TEST(PackPanelsTest, UsesTilesInPlace) {
 TEST(PackPanelsTest, RefusesSumsBeyondInt32) {
   Rng rng(3);
   const ProductCase c(rng, 1, 1, 65800, {.bits = 8}, {.bits = 8});
-  EXPECT_THROW(PackPanels(c.linear), Error);
+  EXPECT_THROW(Packed(c.linear), Error);
 }
 
 }  // namespace

@@ -18,10 +18,14 @@ namespace nibble::cpu {
 // --- activations.cc -----------------------------------------------------------------------------
 
 // Grow-only memory of prepared activations: no allocation once the largest batch was seen.
-struct ActsWorkspace {
+struct ActsMemory {
   Buffer<float> values, scales, zetas;
   Buffer<int8_t> codes, tiles;
   Buffer<int32_t> sums;
+};
+struct ActsWorkspace {
+  ActsMemory main, tail;
+  Activations tail_acts;  // of the last call
 };
 // A row's codes inside [tokens / 16][stride / 64][16][64], the A tiles of a matrix unit: a tile
 // lies in one piece, where 16 rows of codes would lie in 16 pages.

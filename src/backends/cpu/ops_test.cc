@@ -210,11 +210,12 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
 }
 
 void PoisonWorkspace(ActsWorkspace& work) {
-  std::fill_n(work.values.data(), work.values.size(), std::nanf(""));
-  std::fill_n(work.scales.data(), work.scales.size(), std::nanf(""));
-  std::fill_n(work.zetas.data(), work.zetas.size(), std::nanf(""));
-  std::fill_n(work.codes.data(), work.codes.size(), int8_t{0x5A});
-  std::fill_n(work.sums.data(), work.sums.size(), 0x5A5A5A5A);
+  ActsMemory& memory = work.main;
+  std::fill_n(memory.values.data(), memory.values.size(), std::nanf(""));
+  std::fill_n(memory.scales.data(), memory.scales.size(), std::nanf(""));
+  std::fill_n(memory.zetas.data(), memory.zetas.size(), std::nanf(""));
+  std::fill_n(memory.codes.data(), memory.codes.size(), int8_t{0x5A});
+  std::fill_n(memory.sums.data(), memory.sums.size(), 0x5A5A5A5A);
 }
 
 // `work` holds the prepared rows of x; `transformed` are the rows the codes must come from.

@@ -12,9 +12,8 @@
 namespace nibble::cpu {
 namespace {
 
-void SetGroups(const PackedLinear& linear, IntPanels& p) {
-  const FormatSpec& w = linear.weights.format;
-  const FormatSpec& a = linear.input.activation;
+void SetGroups(const FormatSpec& w, IntPanels& p) {
+  const FormatSpec& a = p.activation;
   const int64_t weight_cols = p.cols / w.groups(p.cols), act_cols = p.cols / a.groups(p.cols);
   const int64_t cols = std::min(weight_cols, act_cols);
   if (std::max(weight_cols, act_cols) % cols != 0 || (cols < p.cols && cols % 8 != 0)) {
@@ -75,15 +74,14 @@ void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) 
 
 }  // namespace
 
-IntPanels PackPanels(const PackedLinear& linear) {
-  const PackedWeights& w = linear.weights;
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const TensorView& bias) {
   IntPanels p{.rows = w.rows, .cols = w.cols};
   const TileOrder order(w);
   p.padded_cols = order.padded_cols;
   p.panels = order.panels;
   p.bits = order.bits;
-  p.activation = linear.input.activation;
-  SetGroups(linear, p);
+  p.activation = activation;
+  SetGroups(w.format, p);
   if (w.tiles.data != nullptr) {
     p.codes = w.tiles.as<uint8_t>().data();
   } else {
@@ -104,8 +102,8 @@ IntPanels PackPanels(const PackedLinear& linear) {
     WriteScales(scales, zeros, panel, p);
     if (!p.column_sums.empty()) WriteColumnSums(zeros, panel, p);
   });
-  if (linear.bias.data != nullptr) {
-    p.bias = ToF32(linear.bias).data;
+  if (bias.data != nullptr) {
+    p.bias = ToF32(bias).data;
     p.bias.resize(static_cast<size_t>(p.panels * kPanel));
   }
   return p;

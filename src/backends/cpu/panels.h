@@ -42,8 +42,8 @@ struct IntPanels {
   const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }
 };
 
-// Uses the linear's tiles in place if it has them. Throws if the groups do not nest, are not
-// multiples of 8, or a sum could leave int32.
-IntPanels PackPanels(const PackedLinear& linear);
+// Uses the tiles of `w` in place if it has them. `bias` may have no data. Throws if the groups do
+// not nest, are not multiples of 8, or a sum could leave int32.
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const TensorView& bias);
 
 }  // namespace nibble::cpu

@@ -82,7 +82,7 @@ const TransformPlan& PlanFor(const TransformSpec& spec) {
 
 float* ThreadScratch(Scratch use, int64_t floats) {
   constexpr size_t kAlign = 64;
-  thread_local std::array<std::vector<float>, 2> memory;
+  thread_local std::array<std::vector<float>, 3> memory;
   std::vector<float>& own = memory[static_cast<size_t>(use)];
   const size_t needed = static_cast<size_t>(floats) + kAlign / sizeof(float);
   if (own.size() < needed) own.resize(needed);

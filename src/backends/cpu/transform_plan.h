@@ -41,7 +41,7 @@ const TransformPlan& PlanFor(const TransformSpec& spec);
 
 // This thread's grow-only memory, 64-byte aligned, content undefined, valid until the next call.
 // Each Use has its own, so they may nest.
-enum class Scratch { kDense, kRow };
+enum class Scratch { kDense, kRow, kGathered };
 float* ThreadScratch(Scratch use, int64_t floats);
 
 }  // namespace nibble::cpu

@@ -2,19 +2,17 @@
 #include "backends/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <vector>
 
+#include "backends/cuda/acts_ops.h"
 #include "backends/cuda/cache_ops.h"
-#include "backends/cuda/calibration.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/device_gptq.h"
-#include "backends/cuda/device_hadamard.h"
 #include "backends/cuda/device_linear.h"
 #include "backends/cuda/embed.h"
-#include "backends/cuda/prepare_acts.h"
+#include "backends/cuda/parts.h"
 #include "backends/cuda/recordings.h"
 
 namespace nibble {
@@ -26,19 +24,11 @@ using cuda::DeviceBuffer;
 using cuda::DeviceLinear;
 using cuda::kIntermediate;
 
-constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
-
-cuda::Source SourceOf(ActsSource::Op op) {
-  switch (op) {
-    case ActsSource::Op::kCopy:
-      return cuda::Source::kPlain;
-    case ActsSource::Op::kRmsNorm:
-      return cuda::Source::kRmsNorm;
-    case ActsSource::Op::kSiluMul:
-      return cuda::Source::kSiluMul;
-  }
-  NIBBLE_CHECK(false);
-}
+// A linear and the product of its input's tail.
+struct Linear {
+  DeviceLinear main;
+  std::optional<DeviceLinear> tail;
+};
 
 class CudaBackend final : public Backend {
  public:
@@ -68,21 +58,24 @@ class CudaBackend final : public Backend {
     recordings_.clear();
   }
   std::string KernelName(LinearId id, int64_t tokens) const override {
-    return At(id).KernelName(tokens);
+    return At(id).main.KernelName(tokens);
   }
 
   void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
-  Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;
+  Activations PrepareActs(const ActsSource& source, int64_t tokens,
+                          const InputSpec& spec) override {
+    return acts_.Prepare(source, tokens, spec, stream_.get());
+  }
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override {
     if (acts.tokens == 0) return;
-    At(id).Multiply(acts, {y, cuda::RealType::kFloat32, y_stride, accumulate}, stream_.get());
+    Multiply(acts, At(id), {y, cuda::RealType::kFloat32, y_stride, accumulate});
   }
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
     if (acts.tokens == 0) return;
     for (const Projection& output : outputs) {
-      const DeviceLinear& linear = At(output.id);
-      linear.Multiply(acts, {output.y, kIntermediate, linear.rows(), false}, stream_.get());
+      const Linear& linear = At(output.id);
+      Multiply(acts, linear, {output.y, kIntermediate, linear.main.rows(), false});
     }
   }
   int64_t IntermediateBytes() const override { return 2; }
@@ -90,7 +83,9 @@ class CudaBackend final : public Backend {
     if (!algebra_) algebra_.emplace(stream_.get());
     return cuda::MakeDeviceGptq(width, *algebra_, stream_.get());
   }
-  const float* Decode(const Activations& acts) override;
+  const float* Decode(const Activations& acts) override {
+    return acts_.Decode(acts, stream_.get());
+  }
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
@@ -104,7 +99,7 @@ class CudaBackend final : public Backend {
            const std::function<void()>& ops) override;
 
  private:
-  const DeviceLinear& At(LinearId id) const {
+  const Linear& At(LinearId id) const {
     const auto i = static_cast<size_t>(id);
     NIBBLE_CHECK(i < linears_.size() && linears_[i].has_value(), "linear {}", id);
     return *linears_[i];
@@ -116,15 +111,13 @@ class CudaBackend final : public Backend {
   }
   cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
                            std::span<const void* const> tensors) const;
-  const cuda::HadamardPlan& PlanFor(const TransformSpec& spec);
+  void Multiply(const Activations& acts, const Linear& linear, const DeviceLinear::Output& output);
 
   cuda::Stream stream_;
-  std::vector<std::optional<DeviceLinear>> linears_;
-  std::map<std::string, cuda::DeviceHadamard> hadamards_;  // by their text
+  std::vector<std::optional<Linear>> linears_;
+  cuda::ActsOps acts_;
 
-  DeviceBuffer<int8_t> codes_;
-  DeviceBuffer<float> values_, scales_, zetas_, decoded_;
-  DeviceBuffer<int32_t> sums_;
+  DeviceBuffer<float> sums_;  // of Multiply
   DeviceBuffer<int32_t> ids_;
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::CacheOps cache_;
@@ -152,7 +145,11 @@ const float* CudaBackend::Read(const float* values, int64_t count) {
 LinearId CudaBackend::Upload(const PackedLinear& linear) {
   const auto free = std::ranges::find_if(linears_, [](const auto& l) { return !l.has_value(); });
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
-  slot->emplace(linear);
+  const InputSpec& input = linear.input;
+  std::optional<DeviceLinear> tail;
+  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activation, TensorView());
+  slot->emplace(
+      Linear{DeviceLinear(linear.weights, input.activation, linear.bias), std::move(tail)});
   return static_cast<LinearId>(slot - linears_.begin());
 }
 
@@ -182,71 +179,31 @@ void CudaBackend::Embed(const TensorView& table, std::span<const int32_t> ids, f
               stream_.get());
 }
 
-const cuda::HadamardPlan& CudaBackend::PlanFor(const TransformSpec& spec) {
-  return hadamards_.try_emplace(ToJson(spec).dump(), spec).first->second.plan();
-}
-
-Activations CudaBackend::PrepareActs(const ActsSource& source, int64_t tokens,
-                                     const InputSpec& spec) {
-  const FormatSpec& format = spec.activation;
-  const int64_t groups = format.quantized() ? format.groups(spec.width) : 1;
-  Activations acts = {.tokens = tokens, .spec = &spec};
-  const bool gated = source.op == ActsSource::Op::kSiluMul;
-  cuda::PrepareArguments a = {.source = SourceOf(source.op),
-                              .type = gated ? kIntermediate : cuda::RealType::kFloat32,
-                              .x = gated ? static_cast<const void*>(source.gate) : source.x,
-                              .up = source.up,
-                              .norm = source.norm_weight,
-                              .eps = source.norm_eps,
-                              .tokens = tokens,
-                              .x_stride = spec.width,
-                              .width = static_cast<int>(spec.width),
-                              .hadamard = PlanFor(spec.transform)};
-  if (spec.width % 8 != 0) Fail("no CUDA kernel for rows of {} activations", spec.width);
-  if (format.quantized()) {
-    if (format.group % 128 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
-    acts.stride = (spec.width + kCodeStride - 1) / kCodeStride * kCodeStride;
-    acts.codes = a.codes = codes_.Grow(tokens * acts.stride);
-    acts.scales = a.scales = scales_.Grow(tokens * groups);
-    acts.zetas = a.zetas = format.symmetric ? nullptr : zetas_.Grow(tokens * groups);
-    acts.sums = a.sums = sums_.Grow(tokens * groups);
-    a.bits = format.bits, a.symmetric = format.symmetric, a.clip = static_cast<float>(format.clip);
-    a.group = static_cast<int>(format.group), a.stride = acts.stride;
-  } else if (source.op == ActsSource::Op::kCopy && spec.transform.identity()) {
-    acts.values = source.x;
-    return acts;
-  } else {
-    acts.values = a.values = values_.Grow(tokens * spec.width);
+// Sums of two products are rounded once, at the end.
+void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
+                           const DeviceLinear::Output& output) {
+  NIBBLE_CHECK((acts.tail != nullptr) == linear.tail.has_value(), "one has a tail");
+  if (!linear.tail) return linear.main.Multiply(acts, output, stream_.get());
+  DeviceLinear::Output sum = output;
+  if (output.type != cuda::RealType::kFloat32) {
+    const int64_t rows = linear.main.rows();
+    sum = {sums_.Grow(acts.tokens * rows), cuda::RealType::kFloat32, rows, false};
   }
-  if (tokens > 0) cuda::PrepareActs(a, stream_.get());
-  return acts;
-}
-
-const float* CudaBackend::Decode(const Activations& acts) {
-  const FormatSpec& format = acts.spec->activation;
-  if (!format.quantized()) return acts.values;
-  const int64_t width = acts.spec->width;
-  float* values = decoded_.Grow(acts.tokens * width);
-  cuda::DecodeActivations({.codes = acts.codes,
-                           .stride = acts.stride,
-                           .scales = acts.scales,
-                           .zetas = acts.zetas,
-                           .tokens = acts.tokens,
-                           .width = width,
-                           .groups = format.groups(width),
-                           .values = values},
-                          stream_.get());
-  return values;
+  linear.main.Multiply(acts, sum, stream_.get());
+  sum.accumulate = true;
+  linear.tail->Multiply(*acts.tail, sum, stream_.get());
+  if (sum.y == output.y) return;
+  NIBBLE_CHECK(output.stride == sum.stride);
+  cuda::Narrow(static_cast<const float*>(sum.y), acts.tokens * sum.stride,
+               static_cast<__nv_bfloat16*>(output.y), stream_.get());
 }
 
 // All that the launches of a decode step depend on, besides what its linears are.
 cuda::RecordingKey CudaBackend::KeyOf(std::span<const SequenceSlice> batch,
                                       std::span<const void* const> tensors) const {
   cuda::RecordingKey key(tensors.begin(), tensors.end());
-  for (const void* memory : std::initializer_list<const void*>{
-           codes_.data(), values_.data(), scales_.data(), zetas_.data(), sums_.data()}) {
-    key.push_back(memory);
-  }
+  key.push_back(sums_.data());
+  acts_.AddTo(key);
   cache_.AddTo(batch, key);
   return key;
 }

@@ -17,11 +17,11 @@ using Kind = DeviceLinear::Kind;
 // Weights of one launch for several linears: q, k and v of 8192 inputs and 8 kv heads have 42 MB.
 constexpr int64_t kMostJoinedBytes = 42 << 20;
 
-Kind KindOf(const PackedLinear& linear) {
-  const FormatSpec &w = linear.weights.format, &a = linear.input.activation;
+Kind KindOf(const PackedWeights& weights, const FormatSpec& a) {
+  const FormatSpec& w = weights.format;
   if (!a.quantized()) return Kind::kFloat;
   if (!w.quantized()) Fail("no CUDA kernel for {}-bit activations and 16-bit weights", a.bits);
-  const int64_t cols = linear.weights.cols;
+  const int64_t cols = weights.cols;
   return w.groups(cols) == 1 && a.groups(cols) == 1 ? Kind::kTensorCores : Kind::kGroups;
 }
 
@@ -70,16 +70,17 @@ WeightType WeightTypeOf(DType dtype) {
                                  : WeightType::kFloat16;
 }
 
-DeviceLinear::DeviceLinear(const PackedLinear& linear)
-    : kind_(KindOf(linear)),
-      weights_(linear.weights.format),
-      activation_(linear.input.activation),
-      rows_(linear.weights.rows),
-      cols_(linear.weights.cols),
+DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activation,
+                           const TensorView& bias)
+    : kind_(KindOf(weights, activation)),
+      weights_(weights.format),
+      activation_(activation),
+      rows_(weights.rows),
+      cols_(weights.cols),
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs),
       major_(Device::Current().major) {
-  if (linear.bias.data != nullptr) bias_ = FloatsToDevice(ToF32(linear.bias).data);
-  kind_ == Kind::kFloat ? UploadFloats(linear.weights) : UploadCodes(linear.weights);
+  if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);
+  kind_ == Kind::kFloat ? UploadFloats(weights) : UploadCodes(weights);
 }
 
 void DeviceLinear::UploadFloats(const PackedWeights& w) {

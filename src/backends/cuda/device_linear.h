@@ -20,8 +20,9 @@ class DeviceLinear {
     kFloat         // 16-bit activations: floats [rows, cols]
   };
 
-  // Throws for 16-bit weights with quantized activations, which have no kernel.
-  explicit DeviceLinear(const PackedLinear& linear);
+  // `bias` may have no data. Throws for 16-bit weights with quantized activations, which have no
+  // kernel.
+  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const TensorView& bias);
 
   // y (+)= W a + bias on `stream`.
   struct Output {

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kTileOutputs = 256;  // outputs of one task of a product
 
-// A linear with weights [N, K]: either its codes or, where the product is in fp32, W^T.
-struct Linear {
+// Weights [N, K] and how their inputs come: either codes or, where the product is in fp32, W^T.
+struct Product {
   FormatSpec weights, activation;
   int64_t rows = 0, cols = 0;  // N, K
   std::vector<float> bias;     // [N] or empty
@@ -37,7 +37,7 @@ int64_t GroupLength(const FormatSpec& format, int64_t cols) {
   return format.group == 0 ? cols : format.group;
 }
 
-void UnpackIntegers(const PackedWeights& w, Linear& linear) {
+void UnpackIntegers(const PackedWeights& w, Product& linear) {
   linear.scales = DecodeScales(w);
   linear.zeros = DecodeZeros(w);
   linear.codes = Matrix<int8_t>(w.rows, w.cols);
@@ -71,7 +71,7 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
 //   y = sum_G a s [D - pi Q + zeta (P - L pi)]
-void MultiplyIntegers(const Linear& w, const Activations& acts, int64_t t, int64_t first,
+void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
   const int64_t groups = w.cols / w.group;
   const int64_t act_length = GroupLength(w.activation, w.cols);
@@ -100,7 +100,7 @@ void MultiplyIntegers(const Linear& w, const Activations& acts, int64_t t, int64
 }
 
 // One fp32 chain over ascending k per output.
-void MultiplyFloats(const Linear& w, const float* x, int64_t first, int64_t last, float* y) {
+void MultiplyFloats(const Product& w, const float* x, int64_t first, int64_t last, float* y) {
   std::fill(y, y + (last - first), 0.0f);
   for (int64_t k = 0; k < w.cols; ++k) {
     const float* weights = w.transposed.row(k).data();
@@ -133,6 +133,46 @@ void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   }
 }
 
+struct Linear {
+  Product main;
+  std::optional<Product> tail;
+};
+
+// Prepared rows of `width` entries and the memory they lie in.
+struct Part {
+  std::vector<float> values, scales, zetas;
+  std::vector<int8_t> codes;
+  std::vector<int32_t> sums;
+  Activations acts;
+
+  void Resize(int64_t tokens, int64_t width, const FormatSpec& format) {
+    const auto rows = static_cast<size_t>(tokens * format.groups(width));
+    values.resize(static_cast<size_t>(tokens * width));
+    acts = {.tokens = tokens, .width = width, .format = format, .values = values.data()};
+    if (!format.quantized()) return;
+    acts.stride = (width + 63) / 64 * 64;
+    codes.assign(static_cast<size_t>(tokens * acts.stride), 0);
+    for (std::vector<float>* plane : {&scales, &zetas}) plane->resize(rows);
+    sums.resize(rows);
+    acts.codes = codes.data();
+    acts.scales = scales.data();
+    acts.zetas = format.symmetric ? nullptr : zetas.data();
+    acts.sums = sums.data();
+  }
+
+  // Stores row t; values then hold what its codes mean, which fp32 products read.
+  void Store(int64_t t, std::span<const float> row) {
+    const std::span<float> kept = {values.data() + t * acts.width, row.size()};
+    std::copy(row.begin(), row.end(), kept.begin());
+    if (!acts.format.quantized()) return;
+    const int64_t groups = acts.format.groups(acts.width);
+    const ActRow out = {codes.data() + t * acts.stride, scales.data() + t * groups,
+                        zetas.data() + t * groups, sums.data() + t * groups};
+    QuantizeActivations(row, acts.format, out);
+    DequantizeActivations(out, acts.format, kept);
+  }
+};
+
 class RefBackend final : public Backend {
  public:
   explicit RefBackend(RefMode mode) : decoded_(mode == RefMode::kDecoded) {
@@ -152,10 +192,11 @@ class RefBackend final : public Backend {
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
 
-  const float* Decode(const Activations& acts) override { return acts.values; }
+  const float* Decode(const Activations& acts) override;
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
     for (const Projection& output : outputs) {
-      Gemm(acts, output.id, reinterpret_cast<float*>(output.y), linears_[output.id]->rows, false);
+      Gemm(acts, output.id, reinterpret_cast<float*>(output.y), linears_[output.id]->main.rows,
+           false);
     }
   }
 
@@ -171,30 +212,38 @@ class RefBackend final : public Backend {
   }
 
  private:
+  Product Unpack(const PackedWeights& w, const FormatSpec& activation) const;
+  void Multiply(const Activations& acts, const Product& w, float* y, int64_t y_stride,
+                bool accumulate) const;
+
   const bool decoded_;
   std::vector<std::optional<Linear>> linears_;
-  // The last PrepareActs.
-  std::vector<float> values_, scales_, zetas_;
-  std::vector<int8_t> codes_;
-  std::vector<int32_t> sums_;
+  Part main_, tail_;           // of the last PrepareActs
+  std::vector<float> joined_;  // by Decode
 };
 
-LinearId RefBackend::Upload(const PackedLinear& packed) {
-  const PackedWeights& w = packed.weights;
-  Linear linear;
-  linear.weights = w.format;
-  linear.activation = packed.input.activation;
-  linear.rows = w.rows;
-  linear.cols = w.cols;
-  if (packed.bias.data != nullptr) linear.bias = ToF32(packed.bias).data;
-  if (decoded_ || !w.format.quantized() || !linear.activation.quantized()) {
-    linear.transposed = Transposed(nibble::Decode(w));
+Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activation) const {
+  Product product;
+  product.weights = w.format;
+  product.activation = activation;
+  product.rows = w.rows;
+  product.cols = w.cols;
+  if (decoded_ || !w.format.quantized() || !activation.quantized()) {
+    product.transposed = Transposed(nibble::Decode(w));
   } else {
-    const int64_t a = GroupLength(linear.activation, w.cols), b = GroupLength(w.format, w.cols);
-    linear.group = std::min(a, b);
-    if (std::max(a, b) % linear.group != 0) Fail("groups of {} and {} inputs do not nest", a, b);
-    UnpackIntegers(w, linear);
+    const int64_t a = GroupLength(activation, w.cols), b = GroupLength(w.format, w.cols);
+    product.group = std::min(a, b);
+    if (std::max(a, b) % product.group != 0) Fail("groups of {} and {} inputs do not nest", a, b);
+    UnpackIntegers(w, product);
   }
+  return product;
+}
+
+LinearId RefBackend::Upload(const PackedLinear& packed) {
+  const InputSpec& input = packed.input;
+  Linear linear = {.main = Unpack(packed.weights, input.activation), .tail = {}};
+  if (packed.bias.data != nullptr) linear.main.bias = ToF32(packed.bias).data;
+  if (input.tail_width > 0) linear.tail = Unpack(packed.tail, input.tail_activation);
   linears_.emplace_back(std::move(linear));
   return static_cast<LinearId>(linears_.size()) - 1;
 }
@@ -211,40 +260,51 @@ void RefBackend::Embed(const TensorView& table, std::span<const int32_t> ids, fl
 
 Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
                                     const InputSpec& spec) {
-  const FormatSpec& format = spec.activation;
-  const int64_t width = spec.width, groups = format.groups(width);
-  values_.resize(static_cast<size_t>(tokens * width));
-  Activations acts{.tokens = tokens, .spec = &spec, .values = values_.data()};
-  if (format.quantized()) {
-    acts.stride = (width + 63) / 64 * 64;
-    codes_.assign(static_cast<size_t>(tokens * acts.stride), 0);
-    scales_.resize(static_cast<size_t>(tokens * groups));
-    zetas_.resize(static_cast<size_t>(tokens * groups));
-    sums_.resize(static_cast<size_t>(tokens * groups));
-    acts.codes = codes_.data();
-    acts.scales = scales_.data();
-    acts.zetas = format.symmetric ? nullptr : zetas_.data();
-    acts.sums = sums_.data();
-  }
+  const auto width = static_cast<size_t>(spec.width);
+  const auto main_width = static_cast<size_t>(spec.main_width());
+  main_.Resize(tokens, spec.main_width(), spec.activation);
+  tail_.Resize(tokens, spec.tail_width, spec.tail_activation);
   ParallelFor(static_cast<size_t>(tokens), [&](size_t task) {
     const int64_t t = static_cast<int64_t>(task);
-    const std::span<float> row = {values_.data() + t * width, static_cast<size_t>(width)};
+    std::vector<float> row(width);
     LoadRow(source, t, row);
-    if (!spec.transform.identity()) ApplyTransform(spec.transform, row);
-    if (!format.quantized()) return;
-    const ActRow out = {codes_.data() + t * acts.stride, scales_.data() + t * groups,
-                        zetas_.data() + t * groups, sums_.data() + t * groups};
-    QuantizeActivations(row, format, out);
-    DequantizeActivations(out, format, row);  // what fp32 products read
+    if (!spec.transform.identity()) ApplyTransform(spec.transform, std::span(row));
+    if (!spec.gather.empty()) {
+      const std::vector<float> from = row;
+      for (size_t i = 0; i < width; ++i) row[i] = from[static_cast<size_t>(spec.gather[i])];
+    }
+    main_.Store(t, std::span(row).first(main_width));
+    if (spec.tail_width > 0) tail_.Store(t, std::span(row).subspan(main_width));
   });
+  Activations acts = main_.acts;
+  if (spec.tail_width > 0) acts.tail = &tail_.acts;
   return acts;
+}
+
+const float* RefBackend::Decode(const Activations& acts) {
+  if (acts.tail == nullptr) return acts.values;
+  joined_.clear();
+  for (int64_t t = 0; t < acts.tokens; ++t) {
+    for (const Activations* part : {&acts, acts.tail}) {
+      const float* row = part->values + t * part->width;
+      joined_.insert(joined_.end(), row, row + part->width);
+    }
+  }
+  return joined_.data();
 }
 
 void RefBackend::Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
                       bool accumulate) {
-  const Linear& w = *linears_[id];
-  NIBBLE_CHECK(acts.spec->width == w.cols && acts.spec->activation == w.activation,
-               "inputs of width {}, weights of width {}", acts.spec->width, w.cols);
+  const Linear& linear = *linears_[id];
+  NIBBLE_CHECK((acts.tail != nullptr) == linear.tail.has_value(), "one has a tail");
+  Multiply(acts, linear.main, y, y_stride, accumulate);
+  if (linear.tail) Multiply(*acts.tail, *linear.tail, y, y_stride, true);
+}
+
+void RefBackend::Multiply(const Activations& acts, const Product& w, float* y, int64_t y_stride,
+                          bool accumulate) const {
+  NIBBLE_CHECK(acts.width == w.cols && acts.format == w.activation,
+               "inputs of width {}, weights of width {}", acts.width, w.cols);
   const int64_t tile_tokens = decoded_ ? 128 : 1;
   const int64_t columns = (w.rows + kTileOutputs - 1) / kTileOutputs;
   const int64_t tiles = (acts.tokens + tile_tokens - 1) / tile_tokens * columns;
