@@ -98,6 +98,7 @@ std::vector<ProductCase> ProductCases() {
   const FormatSpec a4 = {.bits = 4}, a8 = {.bits = 8};
   const FormatSpec a8_asym = {.bits = 8, .symmetric = false, .clip = 0.9};
   return {{{.bits = 4}, a4},
+          {{.bits = 4}, {.bits = 4, .clip = 0.8, .signed_scale = true}},
           {{.bits = 4}, a8},
           {{.bits = 4, .symmetric = false}, a8_asym},
           {{.bits = 3}, a8_asym},
@@ -282,7 +283,10 @@ TEST_F(CudaParityTest, CodesOfGatedTransformsAgree) {
 }
 
 TEST_F(CudaParityTest, DecodedCodesAreBitEqual) {
-  const FormatSpec formats[] = {{.bits = 4}, {.bits = 8, .symmetric = false, .group = 128}};
+  const FormatSpec formats[] = {{.bits = 4},
+                                {.bits = 8, .symmetric = false, .group = 128},
+                                {.bits = 4, .clip = 0.8, .signed_scale = true},
+                                {.bits = 8, .group = 128, .signed_scale = true}};
   for (const FormatSpec& format : formats) {
     const InputSpec input = {.width = 384, .activation = format};
     const auto x = RandomRows(rng_, 9, 384);

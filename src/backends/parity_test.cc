@@ -30,6 +30,8 @@ std::vector<FormatSpec> ActivationFormats() {
                            .clip = group == 32 ? 1.0 : 0.9});
       }
     }
+    formats.push_back({.bits = bits, .clip = 0.8, .signed_scale = true});
+    formats.push_back({.bits = bits, .group = 32, .signed_scale = true});
   }
   return formats;
 }

@@ -9,28 +9,35 @@ std::string FormatText(const FormatSpec& spec) {
   if (!spec.quantized()) return "16";
   std::string text = fmt::format("{}", spec.bits);
   if (!spec.symmetric) text += " asym";
+  if (spec.signed_scale) text += " signed";
   if (spec.group != 0) text += fmt::format(" g{}", spec.group);
   return text;
 }
 
 Json ToJson(const FormatSpec& spec) {
-  return {{"bits", spec.bits},
-          {"symmetric", spec.symmetric},
-          {"group", spec.group},
-          {"clip", spec.clip}};
+  Json json = {{"bits", spec.bits},
+               {"symmetric", spec.symmetric},
+               {"group", spec.group},
+               {"clip", spec.clip}};
+  // Left out where it says nothing, so that plans from before it existed keep their digests.
+  if (spec.signed_scale) json["signed_scale"] = true;
+  return json;
 }
 
 FormatSpec FormatFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(json, {"bits", "symmetric", "group", "clip"}, where);
-  const FormatSpec spec = {.bits = JsonGet<int>(json, "bits", where),
-                           .symmetric = JsonGet<bool>(json, "symmetric", where),
-                           .group = JsonGet<int64_t>(json, "group", where),
-                           .clip = JsonGet<double>(json, "clip", where)};
+  RefuseUnknownFields(json, {"bits", "symmetric", "group", "clip", "signed_scale"}, where);
+  const FormatSpec spec = {
+      .bits = JsonGet<int>(json, "bits", where),
+      .symmetric = JsonGet<bool>(json, "symmetric", where),
+      .group = JsonGet<int64_t>(json, "group", where),
+      .clip = JsonGet<double>(json, "clip", where),
+      .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false)};
   if (spec.bits != 16 && (spec.bits < 2 || spec.bits > 8)) {
     Fail("{}: bits {}; use 2 to 8 or 16", where, spec.bits);
   }
   if (spec.group < 0) Fail("{}: group {} is negative", where, spec.group);
   if (!(spec.clip >= 0 && spec.clip <= 1)) Fail("{}: clip {} is not in 0..1", where, spec.clip);
+  if (spec.signed_scale && !spec.symmetric) Fail("{}: an asymmetric scale has no sign", where);
   return spec;
 }
 

@@ -14,9 +14,13 @@ struct FormatSpec {
   int bits = 16;          // 2..8; 16 = not quantized (fp32 on the CPU)
   bool symmetric = true;  // false: an integer zero point (weights, cache) or a real offset (acts)
   int64_t group = 0;      // 0 = the whole row (weights, activations) or head (cache)
-  // The range is multiplied by clip before the scale is taken. 0 (weights only): searched per scale
-  // with the 2.4-norm of the error.
+  // The range is multiplied by clip before the scale is taken. 0: searched; per scale with the
+  // 2.4-norm of the error (weights), or per linear on calibration data (activations of a recipe; a
+  // plan has the clip that was found).
   double clip = 1.0;
+  // Symmetric activations: the scale has the sign that puts the element of largest magnitude on the
+  // lowest code, which a positive scale leaves unused.
+  bool signed_scale = false;
 
   bool quantized() const { return bits < 16; }
   // Number of groups in a row of `width` elements; group must divide width.

@@ -36,6 +36,15 @@ float ClipPerStep(const FormatSpec& format) {
   return static_cast<float>(format.clip) / static_cast<float>((1 << (format.bits - 1)) - 1);
 }
 
+// Scale of symmetric codes -half .. half - 1.
+float ActivationScale(std::span<const float> x, const FormatSpec& format, float half) {
+  if (!format.signed_scale) return std::max(AbsMax(x) * ClipPerStep(format), kMinScale);
+  const Range range = RangeOf(x);
+  const float most = range.hi >= -range.lo ? range.hi : range.lo;
+  const float scale = -most * (static_cast<float>(format.clip) / half);
+  return std::fabs(scale) < kMinScale ? kMinScale : scale;
+}
+
 }  // namespace
 
 void QuantizeActivations(std::span<const float> x, const FormatSpec& format, const ActRow& out) {
@@ -48,7 +57,7 @@ void QuantizeActivations(std::span<const float> x, const FormatSpec& format, con
     int8_t* codes = out.codes + static_cast<size_t>(g) * length;
     int32_t sum = 0;
     if (format.symmetric) {
-      const float scale = std::max(AbsMax(part) * ClipPerStep(format), kMinScale);
+      const float scale = ActivationScale(part, format, half);
       const float inverse = 1.0f / scale;
       for (size_t i = 0; i < length; ++i) {
         codes[i] = static_cast<int8_t>(RoundClamp(part[i] * inverse, -half, half - 1));

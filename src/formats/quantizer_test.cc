@@ -67,6 +67,11 @@ ActResult ReferenceActs(std::span<const float> x, const FormatSpec& f) {
     const float range = F(Exact{F(hi - lo)} / (2 * h - 1));
     const float symmetric = F(MaxAbs(part) * F(clip / (h - 1)));
     r.scales[g] = std::max(f.symmetric ? symmetric : range, kMinScale);
+    if (f.signed_scale) {
+      const Exact most = *max >= -*min ? *max : *min;
+      const float a = F(-most * F(clip / h));
+      r.scales[g] = std::fabs(a) < kMinScale ? kMinScale : a;
+    }
     const Exact inverse = F(1 / Exact{r.scales[g]});
     if (!f.symmetric) r.zetas[g] = F(F(lo * inverse) + h);
     r.sums[g] = 0;
@@ -119,9 +124,17 @@ void ForEachFormat(const std::function<void(const FormatSpec&, int64_t)>& check)
   }
 }
 
+void ForEachActFormat(const std::function<void(const FormatSpec&, int64_t)>& check) {
+  ForEachFormat([&](FormatSpec f, int64_t width) {
+    check(f, width);
+    f.signed_scale = true;
+    if (f.symmetric) check(f, width);
+  });
+}
+
 TEST(QuantizeActivationsTest, EqualsTheDocumentedExpressions) {
   Rng rng(2);
-  ForEachFormat([&](const FormatSpec& f, int64_t width) {
+  ForEachActFormat([&](const FormatSpec& f, int64_t width) {
     for (const auto& x : HardRows(rng, width)) {
       const ActResult expected = ReferenceActs(x, f);
       ActResult got(width, f.groups(width));
@@ -151,6 +164,17 @@ TEST(QuantizeActivationsTest, TiesGoToEven) {
   EXPECT_EQ(asymmetric.scales[0], 1.0f);
   EXPECT_EQ(asymmetric.zetas[0], 128.0f);
   EXPECT_THAT(asymmetric.codes, testing::ElementsAre(-128, 127, -128, -126, -126, 0, 0, 126));
+}
+
+TEST(QuantizeActivationsTest, ASignedScaleUsesTheLowestCode) {
+  const FormatSpec f = {.bits = 4, .signed_scale = true};
+  ActResult r(5, 1);
+  QuantizeActivations(std::vector<float>{8, -7, 0.5f, 1.5f, -8}, f, r.row());
+  EXPECT_EQ(r.scales[0], -1.0f);  // the positive one of two equal magnitudes
+  EXPECT_THAT(r.codes, testing::ElementsAre(-8, 7, 0, -2, 7));
+  QuantizeActivations(std::vector<float>{7, -8, 0.5f, 1.5f, 0}, f, r.row());
+  EXPECT_EQ(r.scales[0], 1.0f);
+  EXPECT_THAT(r.codes, testing::ElementsAre(7, -8, 0, 2, 0));
 }
 
 TEST(QuantizeActivationsTest, ErrorIsHalfAStep) {

@@ -62,6 +62,7 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   if (activations.quantized() && activations.clip <= 0) {
     Fail("{}: activations need a clip above 0", where);
   }
+  if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
 }
 
 void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
@@ -99,6 +100,7 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
       Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
     }
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
+    if (format->signed_scale) Fail("{}: only activations have signed scales", where);
   }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {
     Fail("{}: cache rotation of width {}, heads of {}", where, plan.kv_rotation.width(),

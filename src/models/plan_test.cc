@@ -69,6 +69,9 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/weights/clip", 1.5, "clip 1.5"},
       {"/linears/layers.0.q/weights/clip", -0.1, "clip -0.1"},
       {"/linears/layers.0.q/activations/clip", 0, "clip above 0"},
+      {"/linears/layers.0.q/activations/signed_scale", 1, "signed_scale"},
+      {"/linears/layers.0.q/weights/signed_scale", true, "sign"},
+      {"/cache/v/signed_scale", true, "only activations"},
       {"/linears/layers.0.q/input_transform", ToJson(FullHadamard(128)), "width 128"},
       {"/linears/layers.1.k/activations/bits", 8, "layers.1.q and layers.1.k"},
       {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
@@ -146,6 +149,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
   }
   expect_format([](Plan& p) -> FormatSpec& { return p.k; });
   expect_format([](Plan& p) -> FormatSpec& { return p.v; });
+  expect_new([](Plan& p) { p.linears["layers.0.q"].activations.signed_scale = true; });
   expect_new([](Plan& p) { p.kv_rotation = {}; });
   expect_new([](Plan& p) { p.norms_folded = false; });
   Plan elsewhere = plan;

@@ -246,7 +246,8 @@ struct ProductCase {
       for (int64_t g = 0; g < groups; ++g) {
         const int8_t* first = act_codes.row(t).data() + g * length;
         act_sums.push_back(std::accumulate(first, first + length, 0));
-        act_scales.push_back(static_cast<float>(0.01 + rng.Uniform()));
+        const double sign = rng.Below(2) == 0 ? 1 : -1;
+        act_scales.push_back(static_cast<float>(sign * (0.01 + rng.Uniform())));
         if (!a.symmetric) act_zetas.push_back(static_cast<float>(20 * rng.Normal()));
       }
     }

@@ -103,7 +103,14 @@ HWY_INLINE void ActivationGroup(const float* x, int64_t count, const FormatSpec&
   const float half = static_cast<float>(1 << (format.bits - 1));
   auto* bytes = reinterpret_cast<uint8_t*>(codes);
   if (format.symmetric) {
-    *scale = std::max(AbsMax(x, count) * ClipPerStep(format), kMinScale);
+    if (format.signed_scale) {
+      const Range range = RangeOf(x, count);
+      const float most = range.hi >= -range.lo ? range.hi : range.lo;
+      *scale = -most * (static_cast<float>(format.clip) / half);
+      if (std::fabs(*scale) < kMinScale) *scale = kMinScale;
+    } else {
+      *scale = std::max(AbsMax(x, count) * ClipPerStep(format), kMinScale);
+    }
     *sum = Encode(x, count, 0.0f, 1.0f / *scale, {-half, half - 1}, 0, bytes);
     return;
   }

@@ -49,7 +49,8 @@ void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
   acts.scales = a.scales = part.scales.Grow(a.tokens * groups);
   acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(a.tokens * groups);
   acts.sums = a.sums = part.sums.Grow(a.tokens * groups);
-  a.bits = format.bits, a.symmetric = format.symmetric, a.clip = static_cast<float>(format.clip);
+  a.bits = format.bits, a.symmetric = format.symmetric, a.signed_scale = format.signed_scale;
+  a.clip = static_cast<float>(format.clip);
   a.group = static_cast<int>(format.group), a.stride = acts.stride;
 }
 

@@ -212,8 +212,9 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
     if (a.values != nullptr) {
       StoreRow(a, view, token, values, factor);
     } else {
-      a.symmetric ? QuantizeRow<true>(a, view, token, values, factor, scratch)
-                  : QuantizeRow<false>(a, view, token, values, factor, scratch);
+      !a.symmetric     ? QuantizeRow<Grid::kAsymmetric>(a, view, token, values, factor, scratch)
+      : a.signed_scale ? QuantizeRow<Grid::kSigned>(a, view, token, values, factor, scratch)
+                       : QuantizeRow<Grid::kSymmetric>(a, view, token, values, factor, scratch);
     }
     __syncthreads();  // the next row may overwrite this one
   }

@@ -33,9 +33,10 @@ struct PrepareArguments {
 
   float* values = nullptr;  // [tokens, width]: the row as it is, and no codes; or null
 
-  int bits = 4;           // 2..8
-  bool symmetric = true;  // false: zetas are written
-  int group = 0;          // 0 = the whole row, or a multiple of 128 that divides width
+  int bits = 4;               // 2..8
+  bool symmetric = true;      // false: zetas are written
+  bool signed_scale = false;  // symmetric only
+  int group = 0;              // 0 = the whole row, or a multiple of 128 that divides width
   float clip = 1;
 
   int8_t* codes = nullptr;  // [tokens, stride], zero from width on

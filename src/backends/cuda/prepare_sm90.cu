@@ -62,8 +62,8 @@ __device__ void TransformTile(const uint32_t* signs, int tile, uint32_t x, uint3
 struct UnitGrid {
   float factor, offset, steps, round;
 
-  template <typename Grid>
-  __device__ explicit UnitGrid(const Grid& grid, bool symmetric)
+  template <typename ActGrid>
+  __device__ explicit UnitGrid(const ActGrid& grid, bool symmetric)
       : steps(grid.top - grid.bottom), round(grid.round + grid.bottom) {
     factor = grid.factor * (symmetric ? 1.0f : grid.inverse) / steps;
     offset = (symmetric ? -grid.bottom : -grid.lo * grid.inverse) / steps;
@@ -78,7 +78,7 @@ struct UnitGrid {
 };
 
 // Codes of the row's values y * factor.
-template <auto kGrid, typename S>
+template <Grid kGrid, typename S>
 __device__ void Quantize(const PrepareArguments& a, int64_t token,
                          const float (&y)[S::kTiles][S::kOwn][32], float factor, Scratch& scratch) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
       TransformTile<S>(signs, tile, x, sylvester, y[t]);
     }
     const float factor = a.hadamard.scale / scale;
-    a.symmetric ? Quantize<true, S>(a, token, y, factor, shared.scratch)
-                : Quantize<false, S>(a, token, y, factor, shared.scratch);
+    a.symmetric ? Quantize<Grid::kSymmetric, S>(a, token, y, factor, shared.scratch)
+                : Quantize<Grid::kAsymmetric, S>(a, token, y, factor, shared.scratch);
   }
 }
 
@@ -196,7 +196,7 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 
 bool FitsSm90(const PrepareArguments& a) {
   return a.source == Source::kSiluMul && a.type == RealType::kBfloat16 && a.values == nullptr &&
-         a.group == 0 && a.hadamard.tile.signs != nullptr;
+         a.group == 0 && !a.signed_scale && a.hadamard.tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

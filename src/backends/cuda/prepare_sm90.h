@@ -9,7 +9,8 @@
 
 namespace nibble::cuda {
 
-// Whether PrepareActsSm90 serves these arguments: bf16 in, one scale per row, TileHadamard.
+// Whether PrepareActsSm90 serves these arguments: bf16 in, one scale per row that is not signed,
+// and a TileHadamard.
 bool FitsSm90(const PrepareArguments& args);
 
 // Enqueues the op. A dependent launch; throws nibble::Error if it is refused.

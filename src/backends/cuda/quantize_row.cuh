@@ -129,13 +129,15 @@ struct Scratch {
 
 // ---- Codes ----
 
-// The range [-negative_lo, hi] of a group; if symmetric, hi is the largest magnitude.
-template <bool symmetric>
+enum class Grid { kSymmetric, kSigned, kAsymmetric };
+
+// The range [-negative_lo, hi] of a group; kSymmetric: hi is the largest magnitude.
+template <Grid kind>
 struct Range {
-  float negative_lo = -INFINITY, hi = symmetric ? 0 : -INFINITY;
+  float negative_lo = -INFINITY, hi = kind == Grid::kSymmetric ? 0 : -INFINITY;
 
   __device__ void Add(float v) {
-    if constexpr (symmetric) {
+    if constexpr (kind == Grid::kSymmetric) {
       hi = fmaxf(hi, fabsf(v));
     } else {
       negative_lo = fmaxf(negative_lo, -v);
@@ -145,18 +147,26 @@ struct Range {
 };
 
 // The grid of a group (formats/quantizer.cc), for values that have yet to be scaled by `factor`.
-template <bool symmetric>
+template <Grid kind>
 struct ActGrid {
+  static constexpr bool kSymmetric = kind != Grid::kAsymmetric;
+
   float scale, zeta = 0;
   float factor, lo = 0, inverse, bottom, top, round;
 
-  __device__ ActGrid(const PrepareArguments& a, Range<symmetric> range, float row_factor)
+  __device__ ActGrid(const PrepareArguments& a, Range<kind> range, float row_factor)
       : factor(row_factor) {
     constexpr float kMinScale = 1e-10f;
     const float half = static_cast<float>(1 << (a.bits - 1));
     const float hi = __fmul_rn(range.hi, factor);
-    if constexpr (symmetric) {
+    if constexpr (kind == Grid::kSymmetric) {
       scale = fmaxf(__fmul_rn(hi, __fdiv_rn(a.clip, half - 1)), kMinScale);
+    } else if constexpr (kind == Grid::kSigned) {
+      const float negative_lo = __fmul_rn(range.negative_lo, factor);
+      scale = __fmul_rn(hi >= negative_lo ? -hi : negative_lo, __fdiv_rn(a.clip, half));
+      if (fabsf(scale) < kMinScale) scale = kMinScale;
+    }
+    if constexpr (kSymmetric) {
       inverse = __fdiv_rn(1.0f, scale);
       bottom = -half, top = half - 1;
       factor *= inverse;
@@ -168,12 +178,12 @@ struct ActGrid {
       zeta = __fadd_rn(__fmul_rn(lo, inverse), half);
     }
     // Adding 1.5 * 2^23 rounds half to even and leaves the code in the low byte.
-    round = 12582912.0f - (symmetric ? 0 : half);
+    round = 12582912.0f - (kSymmetric ? 0 : half);
   }
 
   __device__ uint32_t Code(float x) const {
     float steps = __fmul_rn(x, factor);
-    if constexpr (!symmetric) steps = __fmul_rn(__fsub_rn(steps, lo), inverse);
+    if constexpr (!kSymmetric) steps = __fmul_rn(__fsub_rn(steps, lo), inverse);
     return __float_as_uint(__fadd_rn(fminf(fmaxf(steps, bottom), top), round));
   }
   __device__ uint32_t Codes(float4 v) const {
@@ -195,14 +205,14 @@ struct Team {
   __device__ int size() const { return warp_only ? 32 : static_cast<int>(blockDim.x); }
   __device__ bool leader() const { return rank() == 0 && view.rank == 0; }
 
-  template <bool symmetric>
-  __device__ Range<symmetric> Join(Range<symmetric> r) const {
+  template <Grid kind>
+  __device__ Range<kind> Join(Range<kind> r) const {
     int low = Ordered(r.negative_lo), high = Ordered(r.hi);
     if (warp_only) {
-      if constexpr (!symmetric) low = MaxOf()(low);
+      if constexpr (kind != Grid::kSymmetric) low = MaxOf()(low);
       return {FromOrdered(low), FromOrdered(MaxOf()(high))};
     }
-    if constexpr (!symmetric) low = ReduceBlock(low, MaxOf(), scratch.low);
+    if constexpr (kind != Grid::kSymmetric) low = ReduceBlock(low, MaxOf(), scratch.low);
     high = ReduceBlock(high, MaxOf(), scratch.high);
     if constexpr (spread) {
       if (const int peer = static_cast<int>(threadIdx.x); peer < view.ranks()) {
@@ -236,18 +246,18 @@ struct Team {
 };
 
 // Elements [begin, end) of the row times `factor`.
-template <bool symmetric, bool spread>
+template <Grid kind, bool spread>
 __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& team, int64_t token,
                               int64_t group, int begin, int end, const float* values,
                               float factor) {
   const int first = begin + team.rank() * 4, step = team.size() * 4;
-  Range<symmetric> range;
+  Range<kind> range;
 #pragma unroll 4
   for (int i = first; i < end; i += step) {
     const float4 v = *reinterpret_cast<const float4*>(values + team.view.Result(i).place);
     range.Add(v.x), range.Add(v.y), range.Add(v.z), range.Add(v.w);
   }
-  const ActGrid<symmetric> grid(a, team.Join(range), factor);
+  const ActGrid<kind> grid(a, team.Join(range), factor);
   int8_t* const codes = a.codes + token * a.stride;
   int sum = 0;
 #pragma unroll 4
@@ -260,11 +270,11 @@ __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& tea
   sum = team.Join(sum);
   if (!team.leader()) return;
   a.scales[group] = grid.scale;
-  if (!symmetric) a.zetas[group] = grid.zeta;
+  if (kind == Grid::kAsymmetric) a.zetas[group] = grid.zeta;
   a.sums[group] = sum;
 }
 
-template <bool symmetric, bool spread>
+template <Grid kind, bool spread>
 __device__ void QuantizeRow(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
                             const float* values, float factor, Scratch& scratch) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -275,13 +285,13 @@ __device__ void QuantizeRow(const PrepareArguments& a, const RowView<spread>& vi
   }
   const Team<spread> team = {view, scratch, a.group != 0};
   if (spread || a.group == 0) {
-    QuantizeGroup<symmetric>(a, team, token, token, 0, view.width, values, factor);
+    QuantizeGroup<kind>(a, team, token, token, 0, view.width, values, factor);
     return;
   }
   const int groups = a.width / a.group;
   for (int g = thread / 32; g < groups; g += threads / 32) {
-    QuantizeGroup<symmetric>(a, team, token, token * groups + g, g * a.group, (g + 1) * a.group,
-                             values, factor);
+    QuantizeGroup<kind>(a, team, token, token * groups + g, g * a.group, (g + 1) * a.group, values,
+                        factor);
   }
 }
 
