@@ -24,10 +24,12 @@ struct Sizes {
 Sizes Measure(const Network& net) {
   Sizes sizes;
   const auto add = [&](const PackedLinear& linear) {
-    const double bytes = static_cast<double>(linear.weights.bytes());
-    if (linear.weights.format.quantized()) {
+    const PackedWeights& w = linear.weights;
+    const size_t gather = linear.input.gather.size() * sizeof(int32_t);
+    const double bytes = static_cast<double>(w.bytes() + linear.tail.bytes() + gather);
+    if (w.format.quantized()) {
       sizes.quantized_bytes += bytes;
-      sizes.quantized_weights += static_cast<double>(linear.weights.rows * linear.weights.cols);
+      sizes.quantized_weights += static_cast<double>(w.rows * linear.input.width);
     } else {
       sizes.other_bytes += bytes;
     }
@@ -92,10 +94,12 @@ void PrintNetwork(const Network& net) {
   fmt::print(
       "{}", Table(LinearRows(net, {"linear", "shape", "weights", "activations", "online transform"},
                              [](const std::string& name, const PackedLinear& l) {
+                               const InputSpec& in = l.input;
                                return std::vector<std::string>{
-                                   name, fmt::format("{} x {}", l.weights.rows, l.weights.cols),
-                                   FormatText(l.weights.format), FormatText(l.input.activation),
-                                   TransformText(l.input.transform)};
+                                   name, fmt::format("{} x {}", l.weights.rows, in.width),
+                                   TailedText(l.weights.format, in.tail_width, l.tail.format),
+                                   TailedText(in.activation, in.tail_width, in.tail_activation),
+                                   OnlineText(in.transform, !in.gather.empty())};
                              })));
 }
 

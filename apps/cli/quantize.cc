@@ -15,8 +15,10 @@ struct Overrides {
   std::optional<int> w_bits, a_bits, k_bits, v_bits, kv_bits;
   std::optional<int64_t> w_group, a_group, kv_group, group;
   std::optional<bool> w_asym, a_asym, kv_asym, act_order, quantized_calibration;
-  std::optional<double> w_clip, a_clip, kv_clip, damp, gptaq;
-  std::optional<std::string> rotation, rounding;
+  std::optional<double> w_clip, a_clip, kv_clip, damp, gptaq, alpha;
+  std::optional<int> down_bits, tail_bits;
+  std::optional<int64_t> tail;
+  std::optional<std::string> rotation, rounding, order;
 };
 
 struct Arguments {
@@ -51,6 +53,13 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   Set(recipe.quantized_calibration, o.quantized_calibration);
   Set(recipe.damp, o.damp);
   Set(recipe.gptaq, o.gptaq);
+  Set(recipe.down_bits, o.down_bits);
+  Set(recipe.tail, o.tail);
+  for (FormatSpec* f : {&recipe.tail_weights, &recipe.tail_activations}) Set(f->bits, o.tail_bits);
+  Set(recipe.smoothing, o.alpha);
+  for (ChannelOrder r : {ChannelOrder::kNone, ChannelOrder::kLargest, ChannelOrder::kEnergy}) {
+    if (o.order == OrderName(r)) recipe.order = r;
+  }
   for (Rotation r : {Rotation::kNone, Rotation::kHadamard, Rotation::kRandom}) {
     if (o.rotation == RotationName(r)) recipe.rotation = r;
   }
@@ -64,8 +73,9 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {
       {"linear", "weights", "activations", "online transform"}};
   const auto add = [&](const std::string& name, const LinearPlan& p) {
-    rows.push_back(
-        {name, FormatText(p.weights), FormatText(p.activations), TransformText(p.input_transform)});
+    rows.push_back({name, TailedText(p.weights, p.tail.columns, p.tail.weights),
+                    TailedText(p.activations, p.tail.columns, p.tail.activations),
+                    OnlineText(p.input_transform, p.gather)});
   };
   for (Role role : kLayerRoles) add("layers.*." + std::string(RoleName(role)), plan.at(0, role));
   add("head", plan.at(0, Role::kHead));
@@ -76,7 +86,7 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
 
 void PrintPlan(const Arguments& a, const QuantizeReport& report) {
   const QuantizeEstimate& e = report.estimate;
-  if (a.options.recipe.rounding == Rounding::kNearest || !a.options.recipe.weights.quantized()) {
+  if (!a.options.recipe.calibrates()) {
     fmt::print(stderr, "recipe {}, no calibration\n", a.recipe);
   }
   if (a.dry_run) {
@@ -118,8 +128,8 @@ void PrintReport(const Arguments& a, const QuantizeReport& r) {
     fmt::print("squared output error of each rounded linear, relative to its output\n{}\n",
                Table(rows));
   }
-  if (r.plan.norms_folded) {
-    fmt::print("rotation check  largest logit change {:.1e} of the logits' deviation\n",
+  if (r.mapped) {
+    fmt::print("exactness check largest logit change {:.1e} of the logits' deviation\n",
                r.invariance);
   }
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
@@ -149,7 +159,7 @@ void RunQuantize(Arguments& a, const Common& common) {
   }
   if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
   const bool sample = a.options.calibration_text.empty();
-  if (sample && a.options.recipe.rounding == Rounding::kGptq) {
+  if (sample && a.options.recipe.calibrates()) {
     fmt::print(stderr,
                "nibble: calibrating on the embedded sample text; for your own model pass "
                "--calib FILE with text it should be good at\n");
@@ -194,6 +204,22 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->group(g);
   verb.add_option("--a-clip", o.a_clip, "Clip of activations")->check(clip)->group(g);
   verb.add_option("--kv-clip", o.kv_clip, "Clip of the cache")->check(clip)->group(g);
+  verb.add_option("--down-bits", o.down_bits, "Bits of down's weights and activations")
+      ->check(bits)
+      ->group(g);
+  verb.add_option("--order", o.order,
+                  "Order of input channels, outliers last: by their largest value, by energy, none")
+      ->check(CLI::IsMember({"largest", "energy", "none"}))
+      ->group(g);
+  verb.add_option("--tail", o.tail, "Outlier channels: the last so many of 4096, in proportion")
+      ->check(CLI::Range(0, 4000))
+      ->group(g);
+  verb.add_option("--tail-bits", o.tail_bits, "Bits of their weights and activations")
+      ->check(bits)
+      ->group(g);
+  verb.add_option("--alpha", o.alpha, "SmoothQuant's strength, 0 = off; needs --rotation none")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
   verb.add_option("--rotation", o.rotation, "hadamard, random or none (none drops all transforms)")
       ->check(CLI::IsMember({"hadamard", "random", "none"}))
       ->group(g);

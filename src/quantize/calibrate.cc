@@ -34,6 +34,11 @@ std::span<const Role> RolesOf(LinearSet set) {
   NIBBLE_CHECK(false);
 }
 
+Plan FloatPlan(Plan plan) {
+  for (auto& [name, linear] : plan.linears) linear.tail = {};
+  return plan;
+}
+
 Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
                const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
                bool quantized)
@@ -62,26 +67,26 @@ size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
   return static_cast<size_t>(tokens * (c.hidden_size + a)) * sizeof(float);
 }
 
-InputSpec Stream::Planned(Role role) const {
-  const LinearPlan& plan = plan_.at(index_, role);
-  InputSpec input = {.width = config_.inputs(role), .transform = plan.input_transform};
-  if (quantized_) input.activation = plan.activations;
+InputSpec Stream::Planned(Role role, const StoredLinear& linear) const {
+  InputSpec input = plan_.at(index_, role).Input(config_.inputs(role));
+  if (!quantized_) input.activation = input.tail_activation = {};
+  input.gather = linear.gather;
   return input;
 }
 
 void Stream::Begin(const StoredLayer& layer, int64_t index) {
   index_ = index;
   layer_ = Layer{};
-  layer_.qkv_input = Planned(Role::kQ);
-  layer_.o_input = Planned(Role::kO);
-  layer_.mlp_input = Planned(Role::kGate);
-  layer_.down_input = Planned(Role::kDown);
+  layer_.qkv_input = Planned(Role::kQ, layer[Role::kQ]);
+  layer_.o_input = Planned(Role::kO, layer[Role::kO]);
+  layer_.mlp_input = Planned(Role::kGate, layer[Role::kGate]);
+  layer_.down_input = Planned(Role::kDown, layer[Role::kDown]);
   layer_.attention_norm = ToBackend(backend_, layer.attention_norm);
   layer_.mlp_norm = ToBackend(backend_, layer.mlp_norm);
 }
 
 void Stream::Upload(Role role, const StoredLinear& linear) {
-  layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(Planned(role)));
+  layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(Planned(role, linear)));
 }
 
 const float* Stream::Input(LinearSet set, int64_t window) {
@@ -144,9 +149,10 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
       rope_(backend, BuildRope(config.rope, context)),
       ids_(std::move(ids)),
       stream_(backend, config, plan, rope_.view(), embedding, ids_, context,
-              recipe.quantized_calibration) {
+              recipe.quantized_calibration),
+      float_plan_(FloatPlan(plan)) {
   if (recipe.gptaq > 0) {
-    fp32_.emplace(backend, config, plan, rope_.view(), embedding, ids_, context, false);
+    fp32_.emplace(backend, config, float_plan_, rope_.view(), embedding, ids_, context, false);
   }
 }
 
@@ -178,7 +184,8 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            StoredLayer& stored, std::map<Role, double>& errors,
                            const Progress& progress) {
   const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
-  SetRounder rounder(backend_, width, {recipe_.act_order, recipe_.damp, recipe_.gptaq});
+  const TailPlan& tail = plan_.at(index, RolesOf(set)[0]).tail;
+  SetRounder rounder(backend_, width, {recipe_.act_order, recipe_.damp, recipe_.gptaq, tail});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     const float *input = stream_.Input(set, w), *exact = nullptr;
@@ -196,12 +203,12 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
     progress(sets / 4, RoleName(RolesOf(set)[0]));
   }
   for (Role role : RolesOf(set)) {
-    const FormatSpec& format = plan_.at(index, role).weights;
-    if (format.quantized()) {
-      Rounded rounded = rounder.Round(layer.weights[static_cast<size_t>(role)], format);
-      stored[role].codes = std::move(rounded.weights);
-      stored[role].values = {};
+    const LinearPlan& plan = plan_.at(index, role);
+    if (plan.weights.quantized()) {
+      Rounded rounded =
+          rounder.Round(layer.weights[static_cast<size_t>(role)], plan.weights, plan.tail.weights);
       errors[role] = rounded.relative_error;
+      stored[role].SetRounded(std::move(rounded));
       Account(seconds_.rounding);
     }
     stream_.Upload(role, stored[role]);

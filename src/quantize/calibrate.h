@@ -22,6 +22,9 @@ inline constexpr LinearSet kLinearSets[] = {LinearSet::kQkv, LinearSet::kO, Line
                                             LinearSet::kDown};
 std::span<const Role> RolesOf(LinearSet set);
 
+// The plan of linears that are not rounded: no tail splits their columns.
+Plan FloatPlan(Plan plan);
+
 // All windows at one depth of the network.
 class Stream {
  public:
@@ -51,7 +54,7 @@ class Stream {
 
  private:
   Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
-  InputSpec Planned(Role role) const;
+  InputSpec Planned(Role role, const StoredLinear& linear) const;
   const float* Prepared(const ActsSource& source, const InputSpec& spec) {
     return backend_.Decode(backend_.PrepareActs(source, context_, spec));
   }
@@ -107,6 +110,7 @@ class Calibration {
   BackendRope rope_;
   std::vector<int32_t> ids_;
   Stream stream_;
+  Plan float_plan_;
   std::optional<Stream> fp32_;  // GPTAQ: the same windows through the unrounded network
   CalibrationSeconds seconds_;
   std::chrono::steady_clock::time_point last_;  // call of Account

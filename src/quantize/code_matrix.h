@@ -15,6 +15,7 @@ class CodeMatrix {
  public:
   CodeMatrix(int64_t rows, int64_t cols, const FormatSpec& format);
 
+  int64_t cols() const { return codes_.cols; }
   int64_t group() const { return group_; }  // columns that share a grid
   // The values of the group that holds column k.
   std::span<const double> Group(std::span<const double> row, int64_t k) const {

@@ -33,13 +33,20 @@ double MeasuredFlops() {
   return kRepeats * 2.0 * kSize * kSize * kSize / elapsed.count() * Threads();
 }
 
+double RowBytes(const FormatSpec& format, int64_t cols, size_t float_bytes) {
+  if (!format.quantized()) return static_cast<double>(cols) * static_cast<double>(float_bytes);
+  const double groups = static_cast<double>(format.groups(cols));
+  const double scale_bytes = format.group == 0 ? 4 : 2;
+  return static_cast<double>(PackedBytes(cols, format.bits)) +
+         groups * (scale_bytes + (format.symmetric ? 0 : 1));
+}
+
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
-  const double n = static_cast<double>(rows);
-  if (!plan.weights.quantized()) return n * static_cast<double>(cols) * sizeof(float);
-  const double groups = static_cast<double>(plan.weights.groups(cols));
-  const double scale_bytes = plan.weights.group == 0 ? 4 : 2;
-  return n * (static_cast<double>(PackedBytes(cols, plan.weights.bits)) +
-              groups * (scale_bytes + (plan.weights.symmetric ? 0 : 1)));
+  const int64_t tail = plan.tail.columns;
+  const double row = RowBytes(plan.weights, cols - tail, sizeof(float)) +
+                     RowBytes(plan.tail.weights, tail, sizeof(uint16_t));
+  const double gather = plan.gather ? sizeof(int32_t) * static_cast<double>(cols) : 0;
+  return static_cast<double>(rows) * row + gather;
 }
 
 uint64_t AvailableMemory() {
@@ -83,8 +90,11 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   // Temporary files live beside the output and become it.
   e.disk_bytes = e.output_bytes;
   const bool gptq = options.recipe.rounding == Rounding::kGptq;
-  const int64_t tokens = gptq ? options.calibration_windows * options.context : 0;
-  const double streams = options.recipe.gptaq > 0 ? 2 : 1;
+  const bool calibrated = options.recipe.calibrates();
+  const int64_t tokens = calibrated ? options.calibration_windows * options.context : 0;
+  const double streams = gptq && options.recipe.gptaq > 0 ? 2 : 1;
+  const double passes =
+      (gptq ? streams : 0) + (options.recipe.arranges_channels() ? 1 : 0);  // over all tokens
   const bool cpu = options.device == "cpu";
   // One layer in fp64 and rounded; on a CPU also in fp32, a copy of the largest matrix or so, some
   // Hessian-sized matrices, and the token streams, which otherwise are the device's.
@@ -94,7 +104,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
                            streams * static_cast<double>(Stream::Bytes(c, tokens));
   }
   const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
-  const double per_token = streams * (2 * layer_weights + attention) + gram_flops;
+  const double per_token = passes * (2 * layer_weights + attention) + (gptq ? gram_flops : 0);
   const double flops = static_cast<double>(c.layers) *
                        ((cpu ? static_cast<double>(tokens) * per_token : 0) + 400 * layer_weights);
   e.seconds = flops / (0.7 * MeasuredFlops());

@@ -6,11 +6,11 @@
 
 namespace nibble {
 
-Order ColumnOrder(std::span<const double> diagonal, bool act_order) {
+Order ColumnOrder(std::span<const double> diagonal, bool act_order, int64_t tail) {
   Order order(diagonal.size());
   std::iota(order.begin(), order.end(), 0);
   if (act_order) {
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    std::stable_sort(order.begin(), order.end() - tail, [&](int64_t a, int64_t b) {
       return diagonal[static_cast<size_t>(a)] > diagonal[static_cast<size_t>(b)];
     });
   }
@@ -23,7 +23,7 @@ bool FixedGrids(const FormatSpec& format, const GptqOptions& options) {
 
 void FindAllGrids(const Matrix<double>& w, const FormatSpec& format, CodeMatrix& codes) {
   codes.FillRows([&](int64_t n) {
-    for (int64_t k = 0; k < w.cols; k += codes.group()) {
+    for (int64_t k = 0; k < codes.cols(); k += codes.group()) {
       codes.SetGrid(n, k, FindGrid(codes.Group(w.row(n), k), format));
     }
   });

@@ -12,11 +12,12 @@ namespace nibble {
 
 using Order = std::vector<int64_t>;  // order[i] = original column of the i-th rounded one
 
-// By falling Hessian diagonal, or as the columns are.
-Order ColumnOrder(std::span<const double> diagonal, bool act_order);
+// By falling Hessian diagonal, or as the columns are; the last `tail` stay where they are.
+Order ColumnOrder(std::span<const double> diagonal, bool act_order, int64_t tail = 0);
 
 // Whether all grids are found before rounding; if not, each when its group begins.
 bool FixedGrids(const FormatSpec& format, const GptqOptions& options);
+// Of as many columns of `w` as `codes` has.
 void FindAllGrids(const Matrix<double>& w, const FormatSpec& format, CodeMatrix& codes);
 
 // The next damping to try when a Hessian cannot be factored with `damp`. Throws when that is large.

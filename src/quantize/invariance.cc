@@ -50,8 +50,8 @@ StoredLayer SourceLayer(const LayerWeights& weights) {
 
 }  // namespace
 
-double CheckInvariance(const Network& source, const Rotator& rotator, const Plan& plan,
-                       Backend& backend) {
+double CheckInvariance(const Network& source, const Rotator& rotator, const FloatLayers& layers,
+                       const Plan& plan, Backend& backend) {
   const ModelConfig& c = source.config;
   const int64_t context = std::min<int64_t>(c.context, 96);
   constexpr int64_t kWindows = 2;
@@ -60,25 +60,30 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Plan
   for (int64_t i = 0; i < kWindows * context; ++i) {
     ids.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(c.vocab_size))));
   }
-  Plan plain = plan;  // the source: no online transforms
+  const Plan mapped = FloatPlan(plan);
+  Plan plain = mapped;  // the source: no online transforms
   for (auto& [name, linear] : plain.linears) linear.input_transform = {};
   plain.kv_rotation = {};
   const RopeTable rope = BuildRope(c.rope, context);
   Stream exact(backend, c, plain, rope, ToF32(source.embedding), ids, context, false);
-  Stream rotated(backend, c, plan, rope, rotator.Embedding(), ids, context, false);
+  Stream rotated(backend, c, mapped, rope, rotator.Embedding(), ids, context, false);
   for (int64_t i = 0; i < c.layers; ++i) {
     exact.Pass(SourceLayer(source.layers[static_cast<size_t>(i)]), i);
-    rotated.Pass(StoreFloats(rotator.Layer(i)), i);
+    rotated.Pass(StoreFloats(layers(i)), i);
   }
   StoredLinear head;
   head.values = rotator.Head();
   const int64_t rows = kWindows * context;
-  const auto a = LogitsOf(backend, c, exact.x(), rows, ToF32(source.final_norm).data, source.head);
-  const auto b = LogitsOf(backend, c, rotated.x(), rows, {}, head.View(source.head.input));
+  const std::vector<float> norm = ToF32(source.final_norm).data;
+  const auto a = LogitsOf(backend, c, exact.x(), rows, norm, source.head);
+  const auto b =
+      LogitsOf(backend, c, rotated.x(), rows, plan.norms_folded ? std::vector<float>() : norm,
+               head.View(source.head.input));
   const double change = RelativeChange(a, b);
   if (!(change < 1e-3)) {
     Fail(
-        "folding and rotation changed the logits by {:.1e} of their deviation; this is a bug in "
+        "folding, rotation or the order of channels changed the logits by {:.1e} of their "
+        "deviation; this is a bug in "
         "the "
         "model's description, please report it",
         change);

@@ -8,7 +8,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "io/sha256.h"
-#include "quantize/calibrate.h"
+#include "quantize/channels.h"
 #include "quantize/estimate.h"
 #include "quantize/invariance.h"
 #include "quantize/sample_text.h"
@@ -33,7 +33,7 @@ struct Job {
   QuantizeOptions options;
   Network source;
   Plan plan;
-  std::vector<int32_t> calibration;  // windows, empty for rounding to nearest
+  std::vector<int32_t> calibration;  // windows, empty where nothing is calibrated
   std::string calibration_digest;
 };
 
@@ -60,11 +60,15 @@ Job PrepareJob(const QuantizeOptions& options) {
                 {"rotation", RotationName(o.recipe.rotation)},
                 {"rounding", RoundingName(o.recipe.rounding)},
                 {"seed", o.seed}};
-  if (o.recipe.rounding != Rounding::kGptq) return job;
-  provenance["damp"] = o.recipe.damp;
-  provenance["act_order"] = o.recipe.act_order;
-  provenance["quantized_calibration"] = o.recipe.quantized_calibration;
-  provenance["gptaq"] = o.recipe.gptaq;
+  if (!o.recipe.calibrates()) return job;
+  if (o.recipe.order != ChannelOrder::kNone) provenance["order"] = OrderName(o.recipe.order);
+  if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
+  if (o.recipe.rounding == Rounding::kGptq) {
+    provenance["damp"] = o.recipe.damp;
+    provenance["act_order"] = o.recipe.act_order;
+    provenance["quantized_calibration"] = o.recipe.quantized_calibration;
+    provenance["gptaq"] = o.recipe.gptaq;
+  }
   provenance["calibration_windows"] = o.calibration_windows;
   provenance["calibration_context"] = o.context;
   return job;
@@ -72,7 +76,7 @@ Job PrepareJob(const QuantizeOptions& options) {
 
 void TokenizeCalibration(Job& job) {
   const QuantizeOptions& o = job.options;
-  if (o.recipe.rounding != Rounding::kGptq) return;
+  if (!o.recipe.calibrates()) return;
   const std::string text = CalibrationText(o);
   job.calibration_digest = Digest(text);
   const std::string name = o.calibration_text.empty() ? "the sample text" : o.calibration_text;
@@ -129,11 +133,12 @@ StoredLayer RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t
                               std::map<Role, double>& errors) {
   StoredLayer stored = StoreUnquantized(layer, plan, index);
   for (Role role : kLayerRoles) {
-    const FormatSpec& format = plan.at(index, role).weights;
-    if (!format.quantized()) continue;
-    Rounded rounded = RoundNearest(layer.weights[static_cast<size_t>(role)], format);
-    stored[role].codes = std::move(rounded.weights);
+    const LinearPlan& linear = plan.at(index, role);
+    if (!linear.weights.quantized()) continue;
+    Rounded rounded =
+        RoundNearest(layer.weights[static_cast<size_t>(role)], linear.weights, linear.tail);
     errors[role] = rounded.relative_error;
+    stored[role].SetRounded(std::move(rounded));
   }
   return stored;
 }
@@ -146,12 +151,30 @@ void StopIfInterrupted(const WorkDirectory& work, int64_t finished, int64_t laye
                   finished, layers, work.path()));
 }
 
+// Layers as they are rounded: folded, rotated, their channels scaled and in order.
+FloatLayers MappedLayers(const Job& job, const Rotator& rotator, Backend& backend) {
+  const Recipe& recipe = job.options.recipe;
+  if (!recipe.arranges_channels()) return [&](int64_t i) { return rotator.Layer(i); };
+  const double tokens = static_cast<double>(job.calibration.size());
+  Progress progress("statistics", "tokens", tokens);
+  const auto statistics =
+      CollectStatistics(backend, job.source.config, job.plan, rotator, job.calibration,
+                        job.options.context, [&](double share, std::string_view what) {
+                          progress.Update(share * tokens, std::string(what));
+                        });
+  return [&, statistics](int64_t i) {
+    FloatLayer layer = rotator.Layer(i);
+    ArrangeChannels(statistics[static_cast<size_t>(i)], recipe, job.plan.at(i, Role::kDown), layer);
+    return layer;
+  };
+}
+
 // The layer loop. One layer is in memory at a time.
-void RoundLayers(const Job& job, const Rotator& rotator, const WorkDirectory& work,
-                 Backend& backend, QuantizeReport& report) {
+void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                 const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
   const ModelConfig& c = job.source.config;
   std::optional<Calibration> calibration;
-  if (!job.calibration.empty()) {
+  if (job.options.recipe.rounding == Rounding::kGptq) {
     calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.Embedding(),
                         job.calibration, job.options.context);
   }
@@ -164,7 +187,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const WorkDirectory& wo
       progress.Update((static_cast<double>(i) + share) * tokens,
                       fmt::format("layer {}/{} {}", i + 1, c.layers, what));
     };
-    const FloatLayer layer = rotator.Layer(i);
+    const FloatLayer layer = layers(i);
     std::map<Role, double> errors;
     if (auto saved = work.FindLayer(i, job.plan, c)) {
       at(0, "resumed");
@@ -212,11 +235,14 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
   WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
                      options.force);
   const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
-  if (job.options.recipe.rotation != Rotation::kNone) {
+  const FloatLayers layers = MappedLayers(job, rotator, *backend);
+  report.mapped = job.plan.norms_folded || job.options.recipe.arranges_channels();
+  if (report.mapped) {
     // In fp32 throughout, which a GPU does not promise.
-    report.invariance = CheckInvariance(job.source, rotator, job.plan, *MakeBackend("cpu", false));
+    const auto exact = MakeBackend("cpu", false);
+    report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);
   }
-  RoundLayers(job, rotator, work, *backend, report);
+  RoundLayers(job, rotator, layers, work, *backend, report);
   WriteRest(work, rotator, job);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);

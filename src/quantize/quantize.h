@@ -39,7 +39,8 @@ struct LayerReport {
 struct QuantizeReport {
   Plan plan;
   QuantizeEstimate estimate;
-  double invariance = 0;  // largest logit change by folding and rotation, over the logits' std
+  bool mapped = false;    // by folding, rotation, scales or orders of channels
+  double invariance = 0;  // largest logit change by that, over the logits' std
   std::vector<LayerReport> layers;
   double seconds = 0;
   double output_bytes = 0, quantized_bits_per_weight = 0;

@@ -104,6 +104,12 @@ Json ConfigJson(const ModelConfig& c) {
           {"rope_theta", c.rope.theta}};
 }
 
+std::vector<int32_t> Reversed(int64_t count) {
+  std::vector<int32_t> order(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) order[i] = static_cast<int32_t>(count - 1 - i);
+  return order;
+}
+
 }  // namespace
 
 ModelConfig FindShape(std::string_view name) {
@@ -137,9 +143,12 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   const auto linear = [&](int64_t layer, Role role) {
     const LinearPlan& p = plan.at(layer, role);
     const int64_t rows = config.outputs(role), cols = config.inputs(role);
-    PackedLinear out{
-        .weights = RandomWeights(rng, rows, cols, p.weights, *planes),
-        .input = {.width = cols, .transform = p.input_transform, .activation = p.activations}};
+    PackedLinear out{.weights = RandomWeights(rng, rows, cols - p.tail.columns, p.weights, *planes),
+                     .input = p.Input(cols)};
+    if (p.tail.columns > 0) {
+      out.tail = RandomWeights(rng, rows, p.tail.columns, p.tail.weights, *planes);
+    }
+    if (p.gather) out.input.gather = Reversed(cols);  // shared by all readers of an input
     if (biases && (role == Role::kQ || role == Role::kK || role == Role::kV)) {
       out.bias = Bf16View(RandomBf16(rng, rows, 1, *planes), {rows});
     }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/recipe.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kQuarotRecipe, &kGptqRecipe, &kRtnRecipe};
+constexpr const Recipe* kRecipes[] = {&kQuarotRecipe, &kQuikRecipe,        &kAtomRecipe,
+                                      &kGptqRecipe,   &kSmoothquantRecipe, &kRtnRecipe};
 
 // Online part of the attention output's rotation: across heads. Head counts without a Hadamard
 // order (6, 14) leave it out: each head's own Hadamard, folded into V and O, stays.
@@ -15,6 +17,27 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
   spec.factors = FactorHadamard(config.heads);
   if (!spec.factors.empty()) spec.inner = config.head_dim;
   return spec;
+}
+
+LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role) {
+  LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
+  if (role == Role::kDown && recipe.down_bits != 0) {
+    linear.weights.bits = linear.activations.bits = recipe.down_bits;
+  }
+  if (recipe.rotation != Rotation::kNone && role == Role::kO) {
+    linear.input_transform = AcrossHeads(config);
+  }
+  if (recipe.rotation != Rotation::kNone && role == Role::kDown) {
+    linear.input_transform = FullHadamard(config.intermediate_size);
+  }
+  if (recipe.order == ChannelOrder::kNone) return linear;
+  // Up and gate make down's input, in any order, unless a transform mixes it.
+  linear.gather = role != Role::kDown || !linear.input_transform.identity();
+  if (recipe.tail == 0 || !linear.weights.quantized()) return linear;
+  linear.tail = {.columns = TailColumns(recipe, config.inputs(role)),
+                 .weights = recipe.tail_weights,
+                 .activations = recipe.tail_activations};
+  return linear;
 }
 
 }  // namespace
@@ -27,6 +50,11 @@ std::string_view RotationName(Rotation rotation) {
 std::string_view RoundingName(Rounding rounding) {
   constexpr std::string_view kNames[] = {"rtn", "gptq"};
   return kNames[static_cast<size_t>(rounding)];
+}
+
+std::string_view OrderName(ChannelOrder order) {
+  constexpr std::string_view kNames[] = {"none", "largest", "energy"};
+  return kNames[static_cast<size_t>(order)];
 }
 
 std::span<const Recipe* const> Recipes() {
@@ -42,23 +70,31 @@ const Recipe& FindRecipe(std::string_view name) {
   FailUsage("no recipe \"{}\"; choose one of {}", name, fmt::join(known, ", "));
 }
 
+int64_t TailColumns(const Recipe& recipe, int64_t width) {
+  constexpr int64_t kUnit = 32, kStep = 8, kWidth = 4096;
+  const int64_t share = (width * recipe.tail + kWidth / 2) / kWidth;
+  int64_t columns = std::max((share + kUnit / 2) / kUnit * kUnit, kUnit);
+  const auto divides = [&](int64_t group) { return group == 0 || (width - columns) % group == 0; };
+  while (columns < width && !(divides(recipe.weights.group) && divides(recipe.activations.group))) {
+    columns += kStep;
+  }
+  if (columns < width) return columns;
+  FailUsage("groups of {} and {} do not fit beside a tail into {} inputs", recipe.weights.group,
+            recipe.activations.group, width);
+}
+
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   Plan plan;
   plan.k = recipe.k;
   plan.v = recipe.v;
   plan.norms_folded = recipe.rotation != Rotation::kNone;
-  TransformSpec o_input, down_input;
-  if (recipe.rotation != Rotation::kNone) {
-    plan.kv_rotation = FullHadamard(config.head_dim);
-    o_input = AcrossHeads(config);
-    down_input = FullHadamard(config.intermediate_size);
+  if (recipe.smoothing > 0 && plan.norms_folded) {
+    FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
   }
+  if (plan.norms_folded) plan.kv_rotation = FullHadamard(config.head_dim);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : kLayerRoles) {
-      LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
-      if (role == Role::kO) linear.input_transform = o_input;
-      if (role == Role::kDown) linear.input_transform = down_input;
-      plan.linears[LinearName(layer, role)] = linear;
+      plan.linears[LinearName(layer, role)] = PlanLinear(config, recipe, role);
     }
   }
   plan.linears[LinearName(0, Role::kHead)] = {};

@@ -13,9 +13,13 @@ namespace nibble {
 
 enum class Rotation { kNone, kHadamard, kRandom };  // of the residual stream; kNone drops all
 enum class Rounding { kNearest, kGptq };
+// Of input channels, rising by what calibration saw of them, so that the tail takes the outliers
+// and groups hold channels of one size: the largest value (QUIK) or the sum of squares (Atom).
+enum class ChannelOrder { kNone, kLargest, kEnergy };
 
 std::string_view RotationName(Rotation rotation);  // "none", "hadamard", "random"
 std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq"
+std::string_view OrderName(ChannelOrder order);    // "none", "largest", "energy"
 
 struct Recipe {
   std::string_view name;
@@ -23,6 +27,15 @@ struct Recipe {
   Rotation rotation = Rotation::kNone;
   Rounding rounding = Rounding::kNearest;
   FormatSpec weights, activations, k, v;  // of all layer linears; the head stays at 16 bits
+  int down_bits = 0;                      // of down's weights and activations; 0 = as the others
+  // Outliers: input channels in this order, the last of them in formats of their own; as many as
+  // `tail` of 4096 inputs, in proportion.
+  ChannelOrder order = ChannelOrder::kNone;
+  int64_t tail = 0;
+  FormatSpec tail_weights, tail_activations;
+  // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
+  // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
+  double smoothing = 0;
   // GPTQ (Frantar et al. 2022).
   bool act_order = false;  // columns by falling Hessian diagonal
   double damp = 0.01;      // share of the mean diagonal added before factoring
@@ -32,14 +45,25 @@ struct Recipe {
   // Share of GPTAQ's correction for the difference between the fp32 and the quantized input; 0 =
   // plain GPTQ (Li et al. 2025).
   double gptaq = 0;
+
+  // Whether it scales or orders channels by what calibration sees (channels.h).
+  bool arranges_channels() const { return smoothing > 0 || order != ChannelOrder::kNone; }
+  bool calibrates() const { return arranges_channels() || rounding == Rounding::kGptq; }
 };
 
 extern const Recipe kRtnRecipe;
 extern const Recipe kGptqRecipe;
 extern const Recipe kQuarotRecipe;
+extern const Recipe kQuikRecipe;
+extern const Recipe kAtomRecipe;
+extern const Recipe kSmoothquantRecipe;
 
 std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones
+
+// The tail of an input of `width`: the recipe's share of it, as a multiple of 32, and then widened
+// until the recipe's groups divide the rest. Throws (usage) if they never do.
+int64_t TailColumns(const Recipe& recipe, int64_t width);
 
 // The concrete plan: formats and online transforms of every linear of this model. Throws (usage)
 // where a group does not divide a width.

@@ -11,6 +11,7 @@
 // cost nothing at run time because they are folded.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -24,10 +25,15 @@ namespace nibble {
 struct FloatLayer {
   Matrix<double> weights[kLayerRoles.size()];      // [N, K]
   std::vector<double> biases[kLayerRoles.size()];  // [N] or empty
-  std::vector<float> attention_norm, mlp_norm;     // [hidden], empty when folded
+  // Online permutations of the inputs (channels.h), in whose order the columns are; or empty.
+  std::vector<int32_t> gathers[kLayerRoles.size()];
+  std::vector<float> attention_norm, mlp_norm;  // [hidden], empty when folded
 
   Matrix<double>& operator[](Role role) { return weights[static_cast<size_t>(role)]; }
 };
+
+// Layer `index` as it will be rounded.
+using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
 // Everything random about a rotated model, drawn from one seed.
 class Rotator {

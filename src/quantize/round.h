@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "formats/packed_linear.h"
+#include "models/plan.h"
 #include "quantize/weight_grid.h"
 
 namespace nibble {
@@ -13,18 +13,29 @@ struct GptqOptions {
   bool act_order = false;
   double damp = 0.01;
   double gptaq = 0;
+  TailPlan tail;  // the last columns: they take up errors, and are rounded to nearest at the end
 };
 
 struct Rounded {
   QuantizedWeights weights;
+  QuantizedWeights tail;  // cols = 0: none
   // tr(E H E^T) / tr(W H W^T): squared output error over squared output on the calibration data
   // (H = identity for rounding to nearest).
   double relative_error = 0;
   double damp = 0;  // GPTQ: the damping that made H factorable
 };
 
-// Every weight to its nearest code.
-Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format);
+// Every weight to its nearest code; those of the last columns in the tail's format, where 16 bits
+// mean fp16.
+Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format, const TailPlan& tail = {});
+
+// The same for a matrix by itself, codes or fp16.
+QuantizedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format);
+
+// Columns [first, first + count) of a matrix.
+Matrix<double> Columns(const Matrix<double>& w, int64_t first, int64_t count);
+// Decoded weights and, behind them, tail: fp32 [N, K].
+Matrix<float> DecodeBoth(const QuantizedWeights& weights, const QuantizedWeights& tail);
 
 // GPTQ (Frantar et al. 2022, algorithm 1). w [N, K]; hessian [K, K] = X^T X up to a factor, X
 // [tokens, K]. The error of each column is spread over the columns that are not rounded yet, with

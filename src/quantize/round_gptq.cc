@@ -81,14 +81,15 @@ struct Problem {
   const Order& order;
   const FormatSpec& format;
   bool fixed_grids;  // grids found before rounding (per row, or act-order)
+  int64_t columns;   // to round; the others, the tail, only take up errors
 };
 
 // Rounds rows [first, first + rows.rows) of the matrix; `rows` is their working copy.
 void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix& codes) {
-  const int64_t cols = rows.cols, block = BlockColumns(codes, cols, p.fixed_grids);
+  const int64_t cols = rows.cols, block = BlockColumns(codes, p.columns, p.fixed_grids);
   Matrix<double> errors(rows.rows, block), values(rows.rows, block);
-  for (int64_t begin = 0; begin < cols; begin += block) {
-    const int64_t end = std::min(begin + block, cols);
+  for (int64_t begin = 0; begin < p.columns; begin += block) {
+    const int64_t end = std::min(begin + block, p.columns);
     for (int64_t r = 0; r < rows.rows; ++r) {
       const auto w = rows.row(r);
       for (int64_t i = begin; i < end; ++i) {
@@ -122,9 +123,9 @@ void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix
 }
 
 // tr(E H E^T) / tr(W H W^T)
-double RelativeError(const Matrix<double>& w, const QuantizedWeights& rounded,
+double RelativeError(const Matrix<double>& w, const Rounded& rounded,
                      const Matrix<double>& hessian) {
-  const Matrix<float> decoded = Decode(View(rounded));
+  const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
   const auto power = [&](const Matrix<double>& m) {
     Matrix<double> product(m.rows, m.cols);
     const int n = static_cast<int>(m.rows), k = static_cast<int>(m.cols);
@@ -144,7 +145,8 @@ double RelativeError(const Matrix<double>& w, const QuantizedWeights& rounded,
 
 Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<double>* correction,
                   const FormatSpec& format, const GptqOptions& options) {
-  CodeMatrix codes(w.rows, w.cols, format);
+  const int64_t columns = w.cols - options.tail.columns;
+  CodeMatrix codes(w.rows, columns, format);
   const bool fixed_grids = FixedGrids(format, options);
   if (fixed_grids) FindAllGrids(w, format, codes);
   const Matrix<double> original = w;
@@ -158,14 +160,15 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
     }
     diagonal.push_back(Diagonal(alive, i));
   }
-  const Order order = ColumnOrder(diagonal, options.act_order);
+  const Order order = ColumnOrder(diagonal, options.act_order, options.tail.columns);
   double damp = options.damp;
   const Matrix<double> u = InverseFactor(PermuteBoth(alive, order), damp);
   Matrix<double> term;
   if (correction != nullptr) {
     term = CorrectionTerm(PermuteBoth(*correction, order), u, options.gptaq);
   }
-  const Problem problem = {u, correction != nullptr ? &term : nullptr, order, format, fixed_grids};
+  const Problem problem = {
+      u, correction != nullptr ? &term : nullptr, order, format, fixed_grids, columns};
   w = PermuteColumns(w, order);
   constexpr int64_t kRows = 32;  // rows of one task; rounding treats rows independently
   ParallelFor(static_cast<size_t>((w.rows + kRows - 1) / kRows), [&](size_t task) {
@@ -173,9 +176,14 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
     Matrix<double> rows(std::min(kRows, w.rows - first), w.cols);
     std::copy_n(w.row(first).begin(), rows.data.size(), rows.data.begin());
     RoundRows(problem, first, rows, codes);
+    std::copy(rows.data.begin(), rows.data.end(), w.row(first).begin());  // the tail's errors
   });
   Rounded result = {.weights = codes.Pack(), .damp = damp};
-  result.relative_error = RelativeError(original, result.weights, hessian);
+  if (options.tail.columns > 0) {
+    const Matrix<double> tail = Columns(w, columns, options.tail.columns);
+    result.tail = RoundColumns(tail, options.tail.weights);
+  }
+  result.relative_error = RelativeError(original, result, hessian);
   return result;
 }
 

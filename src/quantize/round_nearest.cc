@@ -1,29 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "base/half.h"
 #include "quantize/code_matrix.h"
 #include "quantize/round.h"
 
 namespace nibble {
+namespace {
 
-Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format) {
+QuantizedWeights RoundToHalf(const Matrix<double>& w, const FormatSpec& format) {
+  QuantizedWeights result = {.format = format, .rows = w.rows, .cols = w.cols};
+  for (const double value : w.data) {
+    result.values_f16.push_back(F16FromF32(static_cast<float>(value)));
+    if (!std::isfinite(F32FromF16(result.values_f16.back()))) {
+      Fail("a weight of {:.3g} in a tail of 16 bits is too large for fp16", value);
+    }
+  }
+  return result;
+}
+
+QuantizedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   CodeMatrix codes(w.rows, w.cols, format);
-  std::vector<double> error(static_cast<size_t>(w.rows)), power(error);
   codes.FillRows([&](int64_t n) {
     const auto row = w.row(n);
     for (int64_t k = 0; k < w.cols; ++k) {
       if (k % codes.group() == 0) codes.SetGrid(n, k, FindGrid(codes.Group(row, k), format));
-      const double value = row[static_cast<size_t>(k)];
-      const double rounded = codes.Set(n, k, value);
-      error[static_cast<size_t>(n)] += (rounded - value) * (rounded - value);
-      power[static_cast<size_t>(n)] += value * value;
+      codes.Set(n, k, row[static_cast<size_t>(k)]);
     }
   });
-  double total_error = 0, total_power = 0;
-  for (size_t n = 0; n < error.size(); ++n) {
-    total_error += error[n];
-    total_power += power[n];
+  return codes.Pack();
+}
+
+}  // namespace
+
+QuantizedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format) {
+  return format.quantized() ? RoundToCodes(w, format) : RoundToHalf(w, format);
+}
+
+Matrix<double> Columns(const Matrix<double>& w, int64_t first, int64_t count) {
+  Matrix<double> result(w.rows, count);
+  for (int64_t n = 0; n < w.rows; ++n) {
+    std::copy_n(w.row(n).begin() + first, count, result.row(n).begin());
   }
-  return {.weights = codes.Pack(),
-          .relative_error = total_power > 0 ? total_error / total_power : 0};
+  return result;
+}
+
+Matrix<float> DecodeBoth(const QuantizedWeights& weights, const QuantizedWeights& tail) {
+  Matrix<float> main = Decode(View(weights));
+  if (tail.cols == 0) return main;
+  const Matrix<float> last = Decode(View(tail));
+  Matrix<float> both(main.rows, main.cols + last.cols);
+  for (int64_t n = 0; n < main.rows; ++n) {
+    const auto end = std::copy(main.row(n).begin(), main.row(n).end(), both.row(n).begin());
+    std::copy(last.row(n).begin(), last.row(n).end(), end);
+  }
+  return both;
+}
+
+Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format, const TailPlan& tail) {
+  const int64_t main = w.cols - tail.columns;
+  Rounded rounded;
+  rounded.weights = RoundColumns(tail.columns == 0 ? w : Columns(w, 0, main), format);
+  if (tail.columns > 0) {
+    rounded.tail = RoundColumns(Columns(w, main, tail.columns), tail.weights);
+  }
+  const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
+  double error = 0, power = 0;
+  for (size_t i = 0; i < w.data.size(); ++i) {
+    const double difference = static_cast<double>(decoded.data[i]) - w.data[i];
+    error += difference * difference;
+    power += w.data[i] * w.data[i];
+  }
+  rounded.relative_error = power > 0 ? error / power : 0;
+  return rounded;
 }
 
 }  // namespace nibble

@@ -5,7 +5,7 @@ namespace nibble {
 
 SetRounder::SetRounder(Backend& backend, int64_t width, const GptqOptions& options)
     : options_(options),
-      device_(backend.MakeGptq(width)),
+      device_(options.tail.columns > 0 ? nullptr : backend.MakeGptq(width)),
       hessian_(backend, device_ ? 0 : width),
       correction_(backend, device_ || options.gptaq == 0 ? 0 : width) {}
 
@@ -18,10 +18,13 @@ void SetRounder::Add(const float* x, const float* exact, int64_t tokens) {
   correction_.Add(difference_.data(), x, tokens);
 }
 
-Rounded SetRounder::Round(const Matrix<double>& w, const FormatSpec& format) {
+Rounded SetRounder::Round(const Matrix<double>& w, const FormatSpec& format,
+                          const FormatSpec& tail) {
   if (!device_) {
     const Matrix<double>* correction = options_.gptaq > 0 ? &correction_.sum() : nullptr;
-    return RoundGptq(w, hessian_.sum(), correction, format, options_);
+    GptqOptions options = options_;
+    options.tail.weights = tail;
+    return RoundGptq(w, hessian_.sum(), correction, format, options);
   }
   if (!rounding_) rounding_.emplace(*device_, options_);
   return rounding_->Round(w, format);

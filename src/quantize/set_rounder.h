@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over the calibration inputs of some linears, then GPTQ of each: on the backend's device, or
-// with BLAS and LAPACK.
+// with BLAS and LAPACK (which is the only place for inputs with a tail).
 #pragma once
 
 #include <memory>
@@ -13,6 +13,7 @@ namespace nibble {
 
 class SetRounder {
  public:
+  // options.tail is that of the input; formats of its weights are given with each matrix.
   SetRounder(Backend& backend, int64_t width, const GptqOptions& options);
 
   // x, the inputs as the quantized network sees them, and (with options.gptaq > 0) as they would be
@@ -20,7 +21,7 @@ class SetRounder {
   void Add(const float* x, const float* exact, int64_t tokens);
 
   // After all calls of Add.
-  Rounded Round(const Matrix<double>& w, const FormatSpec& format);
+  Rounded Round(const Matrix<double>& w, const FormatSpec& format, const FormatSpec& tail = {});
 
  private:
   GptqOptions options_;

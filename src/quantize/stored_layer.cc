@@ -12,6 +12,12 @@ TensorView FloatView(const std::vector<float>& values, std::vector<int64_t> shap
   return {DType::kF32, std::move(shape), reinterpret_cast<const std::byte*>(values.data())};
 }
 
+void StoredLinear::SetRounded(Rounded rounded) {
+  codes = std::move(rounded.weights);
+  tail = std::move(rounded.tail);
+  values = {};
+}
+
 PackedLinear StoredLinear::View(const InputSpec& input) const {
   PackedLinear linear;
   if (codes.format.quantized()) {
@@ -21,8 +27,10 @@ PackedLinear StoredLinear::View(const InputSpec& input) const {
     linear.weights.cols = values.cols;
     linear.weights.values = FloatView(values.data, {values.rows, values.cols});
   }
+  if (tail.cols > 0) linear.tail = nibble::View(tail);
   linear.bias = FloatView(bias, {static_cast<int64_t>(bias.size())});
   linear.input = input;
+  linear.input.gather = gather;
   return linear;
 }
 
@@ -31,13 +39,12 @@ LayerWeights StoredLayer::View(const Plan& plan, int64_t layer, bool quantized_a
   for (Role role : kLayerRoles) {
     const StoredLinear& linear = (*this)[role];
     const LinearPlan& p = plan.at(layer, role);
-    InputSpec input;
-    input.width = linear.codes.format.quantized() ? linear.codes.cols : linear.values.cols;
-    input.transform = p.input_transform;
-    if (quantized_activations) input.activation = p.activations;
+    const bool codes = linear.codes.format.quantized();
+    InputSpec input = p.Input((codes ? linear.codes.cols : linear.values.cols) + linear.tail.cols);
+    if (!quantized_activations) input.activation = input.tail_activation = {};
     weights[role] = linear.View(input);
   }
-  const int64_t hidden = weights[Role::kQ].weights.cols;
+  const int64_t hidden = weights[Role::kQ].input.width;
   weights.attention_norm = FloatView(attention_norm, {hidden});
   weights.mlp_norm = FloatView(mlp_norm, {hidden});
   return weights;
@@ -56,6 +63,7 @@ StoredLayer StoreFloats(const FloatLayer& layer, std::span<const Role> roles) {
   for (Role role : kLayerRoles) {
     const auto& bias = layer.biases[static_cast<size_t>(role)];
     stored[role].bias.assign(bias.begin(), bias.end());
+    stored[role].gather = layer.gathers[static_cast<size_t>(role)];
   }
   stored.attention_norm = layer.attention_norm;
   stored.mlp_norm = layer.mlp_norm;

@@ -4,14 +4,19 @@
 
 #include "models/packed_checkpoint.h"
 #include "quantize/rotate.h"
+#include "quantize/round.h"
 
 namespace nibble {
 
 struct StoredLinear {
   QuantizedWeights codes;  // used when codes.format.bits < 16
   Matrix<float> values;    // used otherwise
+  QuantizedWeights tail;   // columns behind the codes, or none
   std::vector<float> bias;
+  std::vector<int32_t> gather;  // of the input, or empty
 
+  void SetRounded(Rounded rounded);
+  // `input` as planned; its permutation is the linear's own.
   PackedLinear View(const InputSpec& input) const;
 };
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/half.h"
 #include "io/sha256.h"
 #include "models/manifest.h"
 
@@ -14,19 +15,33 @@ namespace fs = std::filesystem;
 constexpr const char* kIdentity = "provenance.json";
 constexpr const char* kIdentityDigestKey = "provenance_sha256";
 
+QuantizedWeights OwnCodes(const PackedWeights& w) {
+  QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
+  codes.codes = w.codes.Copy<uint8_t>();
+  codes.scales = DecodeScales(w).data;
+  if (w.format.group != 0) codes.scales_f16 = w.scales.Copy<uint16_t>();
+  if (!w.format.symmetric) codes.zeros = w.zeros.Copy<int8_t>();
+  return codes;
+}
+
 // Copies the planes of a mapped linear, so that a resumed layer and a fresh one look the same.
 StoredLinear Own(const PackedLinear& linear) {
   StoredLinear stored;
-  const PackedWeights& w = linear.weights;
+  const PackedWeights &w = linear.weights, &tail = linear.tail;
   if (w.format.quantized()) {
-    stored.codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
-    stored.codes.codes = w.codes.Copy<uint8_t>();
-    stored.codes.scales = DecodeScales(w).data;
-    if (w.format.group != 0) stored.codes.scales_f16 = w.scales.Copy<uint16_t>();
-    if (!w.format.symmetric) stored.codes.zeros = w.zeros.Copy<int8_t>();
+    stored.codes = OwnCodes(w);
   } else {
     stored.values = ToF32(w.values);
   }
+  if (tail.format.quantized()) {
+    stored.tail = OwnCodes(tail);
+  } else if (tail.cols > 0) {
+    stored.tail = {.format = tail.format, .rows = tail.rows, .cols = tail.cols};
+    for (const float value : ToF32(tail.values).data) {
+      stored.tail.values_f16.push_back(F16FromF32(value));
+    }
+  }
+  stored.gather = linear.input.gather;
   if (linear.bias.data != nullptr) stored.bias = ToF32(linear.bias).data;
   return stored;
 }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exact maps of single channels that depend on what the network's inputs look like: SmoothQuant's
+// scales, folded into the norms, and the orders of QUIK and Atom that put outliers last. Orders of
+// down's input are folded into the rows of gate and up; the others are gathers at run time.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "quantize/calibrate.h"
+
+namespace nibble {
+
+// What calibration saw of an input, channel by channel, behind its online transform.
+struct ChannelStatistics {
+  std::vector<double> largest, energy;  // [K]: max |x| and sum x^2
+};
+// Of the inputs of one layer's linears, in the order of kLinearSets.
+using LayerStatistics = std::array<ChannelStatistics, std::size(kLinearSets)>;
+
+// One pass of `ids`, windows of `context` tokens, through the unrounded network. progress as in
+// Calibration, over the whole network.
+std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConfig& config,
+                                               const Plan& plan, const Rotator& rotator,
+                                               std::span<const int32_t> ids, int64_t context,
+                                               const Calibration::Progress& progress);
+
+// Scales and orders the channels of `layer` as recipe and plan want it.
+void ArrangeChannels(const LayerStatistics& statistics, const Recipe& recipe,
+                     const LinearPlan& down, FloatLayer& layer);
+
+}  // namespace nibble

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scales and orders of channels on the sample model, and tails in both roundings.
+#include "quantize/channels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "quantize/invariance.h"
+
+namespace nibble {
+namespace {
+
+constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
+
+// The sample model through CollectStatistics on random ids.
+class ChannelsTest : public testing::Test {
+ protected:
+  std::vector<LayerStatistics> Statistics(const Plan& plan, const Rotator& rotator) {
+    Rng rng(1);
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+    return CollectStatistics(*backend_, source_.config, plan, rotator, ids, 48,
+                             [](double, std::string_view) {});
+  }
+
+  const Network source_ = OpenNetwork(kTiny);
+  const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
+};
+
+// Every exact map leaves the logits alone, alone and together with a rotation.
+TEST_F(ChannelsTest, MapsKeepTheLogits) {
+  Recipe quik = kQuikRecipe, smooth = kSmoothquantRecipe, both = kAtomRecipe;
+  both.smoothing = 0.5;
+  Recipe rotated = kQuarotRecipe;
+  rotated.order = ChannelOrder::kEnergy;
+  for (const Recipe& recipe : {quik, smooth, both, rotated}) {
+    const Plan plan = MakePlan(source_.config, recipe);
+    const Rotator rotator(source_, recipe, plan, 3);
+    const auto statistics = Statistics(plan, rotator);
+    const FloatLayers layers = [&](int64_t i) {
+      FloatLayer layer = rotator.Layer(i);
+      ArrangeChannels(statistics[static_cast<size_t>(i)], recipe, plan.at(i, Role::kDown), layer);
+      return layer;
+    };
+    EXPECT_LT(CheckInvariance(source_, rotator, layers, plan, *backend_), 1e-4) << recipe.name;
+  }
+}
+
+TEST_F(ChannelsTest, OrdersRiseAndDownsIsFolded) {
+  const Plan plan = MakePlan(source_.config, kQuikRecipe);
+  const Rotator rotator(source_, kQuikRecipe, plan, 0);
+  const auto statistics = Statistics(plan, rotator);
+  const FloatLayer before = rotator.Layer(2);
+  FloatLayer after = rotator.Layer(2);
+  ArrangeChannels(statistics[2], kQuikRecipe, plan.at(2, Role::kDown), after);
+  const auto& largest = statistics[2][static_cast<size_t>(LinearSet::kO)].largest;
+  const auto& gather = after.gathers[static_cast<size_t>(Role::kO)];
+  ASSERT_EQ(gather.size(), largest.size());
+  for (size_t k = 0; k < gather.size(); ++k) {
+    EXPECT_LE(largest[gather[k == 0 ? 0 : k - 1]], largest[gather[k]]);
+    EXPECT_EQ(after[Role::kO].row(7)[k], before.weights[3].row(7)[gather[k]]);
+  }
+  EXPECT_TRUE(after.gathers[static_cast<size_t>(Role::kDown)].empty());
+  EXPECT_EQ(after.gathers[static_cast<size_t>(Role::kQ)],
+            after.gathers[static_cast<size_t>(Role::kV)]);
+}
+
+// Energy is the diagonal of the Hessian, largest the maximum over the same tokens: of one channel
+// energy lies between max^2 and tokens * max^2.
+TEST_F(ChannelsTest, StatisticsAgreeWithEachOther) {
+  const Plan plan = MakePlan(source_.config, kAtomRecipe);
+  const auto statistics = Statistics(plan, Rotator(source_, kAtomRecipe, plan, 0));
+  ASSERT_EQ(statistics.size(), 6u);
+  for (const LayerStatistics& layer : statistics) {
+    for (const ChannelStatistics& input : layer) {
+      for (size_t k = 0; k < input.largest.size(); ++k) {
+        const double square = input.largest[k] * input.largest[k];
+        EXPECT_GT(square, 0);
+        EXPECT_GE(input.energy[k], square);
+        EXPECT_LE(input.energy[k], 96 * square * (1 + 1e-12));
+      }
+    }
+  }
+}
+
+TEST(Recipes, TailsFitTheWidths) {
+  Recipe recipe = kQuikRecipe;
+  EXPECT_EQ(TailColumns(recipe, 4096), 256);
+  EXPECT_EQ(TailColumns(recipe, 11008), 704);  // 3.5 x 256 of 14336 wide, as the paper's 70B
+  EXPECT_EQ(TailColumns(recipe, 14336), 896);
+  EXPECT_EQ(TailColumns(recipe, 512), 32);
+  EXPECT_EQ(TailColumns(recipe, 64), 32);
+  recipe = kAtomRecipe;
+  EXPECT_EQ(TailColumns(recipe, 4096), 128);
+  EXPECT_EQ(TailColumns(recipe, 1376), 96);  // 32 of it, then up to 1280 = 10 groups
+  EXPECT_THROW(TailColumns(recipe, 100), Error);
+}
+
+// --- rounding -----------------------------------------------------------------------------------
+
+Matrix<double> RandomMatrix(Rng& rng, int64_t rows, int64_t cols) {
+  Matrix<double> m(rows, cols);
+  for (double& value : m.data) value = rng.Normal();
+  return m;
+}
+
+// tr(E H E^T) by plain loops, H = X^T X.
+double OutputError(const Matrix<double>& w, const Rounded& rounded, const Matrix<double>& x) {
+  const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
+  double total = 0;
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (int64_t t = 0; t < x.rows; ++t) {
+      double sum = 0;
+      for (size_t k = 0; k < static_cast<size_t>(w.cols); ++k) {
+        sum += (double{decoded.row(n)[k]} - w.row(n)[k]) * x.row(t)[k];
+      }
+      total += sum * sum;
+    }
+  }
+  return total;
+}
+
+TEST(Tails, NearestRoundsBothPartsByThemselves) {
+  Rng rng(5);
+  const Matrix<double> w = RandomMatrix(rng, 6, 96);
+  const TailPlan tail = {.columns = 32, .weights = {.bits = 8}};
+  const Rounded rounded = RoundNearest(w, {.bits = 4}, tail);
+  EXPECT_EQ(rounded.weights.codes, RoundNearest(Columns(w, 0, 64), {.bits = 4}).weights.codes);
+  EXPECT_EQ(rounded.tail.codes, RoundNearest(Columns(w, 64, 32), {.bits = 8}).weights.codes);
+  const Rounded halves = RoundNearest(w, {.bits = 4}, {.columns = 32});
+  const Matrix<float> decoded = DecodeBoth(halves.weights, halves.tail);
+  for (int64_t n = 0; n < 6; ++n) {
+    for (size_t k = 64; k < 96; ++k) {
+      EXPECT_NEAR(decoded.row(n)[k], w.row(n)[k], std::fabs(w.row(n)[k]) * 0x1p-11);
+    }
+  }
+  Matrix<double> large = w;
+  large.row(3)[90] = 1e6;
+  EXPECT_THROW(RoundNearest(large, {.bits = 4}, {.columns = 32}), Error);
+}
+
+// Outputs stay closer when the tail takes up the errors of the columns in front of it: against
+// GPTQ of those columns alone beside a tail as it was.
+TEST(Tails, GptqsTailTakesUpErrors) {
+  Rng rng(6);
+  const int64_t cols = 160, tail = 32;
+  Matrix<double> x = RandomMatrix(rng, 400, cols);
+  for (int64_t t = 0; t < x.rows; ++t) {  // every column leans on the tail
+    for (size_t k = 0; k < static_cast<size_t>(cols - tail); ++k) {
+      x.row(t)[k] += 2 * x.row(t)[static_cast<size_t>(cols - tail) + k % tail];
+    }
+  }
+  Matrix<double> h(cols, cols);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t i = 0; i < cols; ++i) {
+      for (int64_t j = 0; j < cols; ++j) h.row(i)[j] += x.row(t)[i] * x.row(t)[j];
+    }
+  }
+  const Matrix<double> w = RandomMatrix(rng, 40, cols);
+  for (const int bits : {8, 16}) {
+    for (const bool act_order : {false, true}) {
+      for (const int64_t group : {0, 32}) {
+        const FormatSpec format = {.bits = 3, .group = group};
+        const GptqOptions options = {.act_order = act_order,
+                                     .tail = {.columns = tail, .weights = {.bits = bits}}};
+        const Rounded rounded = RoundGptq(w, h, nullptr, format, options);
+        EXPECT_EQ(rounded.weights.cols, cols - tail);
+        EXPECT_EQ(rounded.tail.cols, tail);
+        const double error = OutputError(w, rounded, x);
+        Rounded idle = rounded;
+        idle.tail = RoundColumns(Columns(w, cols - tail, tail), options.tail.weights);
+        EXPECT_LT(error, 0.7 * OutputError(w, idle, x)) << bits << " " << act_order << " " << group;
+        double power = 0;
+        for (int64_t n = 0; n < w.rows; ++n) {
+          for (int64_t t = 0; t < x.rows; ++t) {
+            double sum = 0;
+            for (int64_t k = 0; k < cols; ++k) sum += w.row(n)[k] * x.row(t)[k];
+            power += sum * sum;
+          }
+        }
+        EXPECT_NEAR(rounded.relative_error, error / power, 1e-6);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
