@@ -14,7 +14,7 @@ namespace {
 struct Overrides {
   std::optional<int> w_bits, a_bits, k_bits, v_bits, kv_bits;
   std::optional<int64_t> w_group, a_group, kv_group, group;
-  std::optional<bool> w_asym, a_asym, kv_asym, act_order, quantized_calibration;
+  std::optional<bool> w_asym, a_asym, kv_asym, a_signed, act_order, quantized_calibration;
   std::optional<double> w_clip, a_clip, kv_clip, damp, gptaq, alpha;
   std::optional<int> down_bits, tail_bits;
   std::optional<int64_t> tail;
@@ -48,7 +48,11 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
     if (o.kv_asym) f->symmetric = !*o.kv_asym;
   }
   if (o.w_asym) recipe.weights.symmetric = !*o.w_asym;
-  if (o.a_asym) recipe.activations.symmetric = !*o.a_asym;
+  if (o.a_asym) {
+    recipe.activations.symmetric = !*o.a_asym;
+    recipe.activations.signed_scale &= recipe.activations.symmetric;
+  }
+  Set(recipe.activations.signed_scale, o.a_signed);
   Set(recipe.act_order, o.act_order);
   Set(recipe.quantized_calibration, o.quantized_calibration);
   Set(recipe.damp, o.damp);
@@ -197,12 +201,17 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
   verb.add_option("--kv-group", o.kv_group, "Group of the cache; 0 = head")->check(group)->group(g);
   AddSwitch(verb, "--w-asym", "--w-sym", o.w_asym, "Asymmetric weights", g);
   AddSwitch(verb, "--a-asym", "--a-sym", o.a_asym, "Asymmetric activations", g);
+  AddSwitch(verb, "--a-signed", "--a-unsigned", o.a_signed,
+            "Activation scales with the sign that uses the lowest code", g);
   AddSwitch(verb, "--kv-asym", "--kv-sym", o.kv_asym, "Asymmetric cache", g);
   const auto clip = CLI::Range(0.05, 1.0);
   verb.add_option("--w-clip", o.w_clip, "Clip of weights; 0 = searched")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
-  verb.add_option("--a-clip", o.a_clip, "Clip of activations")->check(clip)->group(g);
+  verb.add_option("--a-clip", o.a_clip,
+                  "Clip of activations; 0 = searched for each linear on calibration data")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
   verb.add_option("--kv-clip", o.kv_clip, "Clip of the cache")->check(clip)->group(g);
   verb.add_option("--down-bits", o.down_bits, "Bits of down's weights and activations")
       ->check(bits)

@@ -74,6 +74,20 @@ InputSpec Stream::Planned(Role role, const StoredLinear& linear) const {
   return input;
 }
 
+InputSpec& Stream::LayerInput(Role role) {
+  switch (role) {
+    case Role::kO:
+      return layer_.o_input;
+    case Role::kGate:
+    case Role::kUp:
+      return layer_.mlp_input;
+    case Role::kDown:
+      return layer_.down_input;
+    default:
+      return layer_.qkv_input;
+  }
+}
+
 void Stream::Begin(const StoredLayer& layer, int64_t index) {
   index_ = index;
   layer_ = Layer{};
@@ -86,44 +100,49 @@ void Stream::Begin(const StoredLayer& layer, int64_t index) {
 }
 
 void Stream::Upload(Role role, const StoredLinear& linear) {
-  layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(Planned(role, linear)));
+  LayerInput(role) = Planned(role, linear);
+  layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(LayerInput(role)));
 }
 
-const float* Stream::Input(LinearSet set, int64_t window) {
+void Stream::Advance(LinearSet set, int64_t window) {
   const Decoder d = decoder();
   float* x = this->x(window);
-  const bool attention = set == LinearSet::kQkv || set == LinearSet::kO;
-  const int64_t a_width = attention ? config_.heads * config_.head_dim : config_.intermediate_size;
-  float* a = a_.data() + window * context_ * a_width;
   switch (set) {
     case LinearSet::kQkv:
-      return Prepared(Normed(config_, layer_.attention_norm, x), layer_.qkv_input);
+      return;
     case LinearSet::kO: {
       cache_.Clear();
       cache_.Reserve(context_);
       const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
-      AttentionCore(d, layer_, x, {&slice, 1}, a);
-      return Prepared({.x = a}, layer_.o_input);
+      return AttentionCore(d, layer_, x, {&slice, 1}, a(set, window));
     }
     case LinearSet::kMlp:
       // The attention's a is read here for the last time; kDown reuses its memory.
-      AttentionOutput(d, layer_, a_.data() + window * context_ * config_.heads * config_.head_dim,
-                      context_, x);
-      return Prepared(Normed(config_, layer_.mlp_norm, x), layer_.mlp_input);
+      return AttentionOutput(d, layer_, a(LinearSet::kO, window), context_, x);
     case LinearSet::kDown: {
-      const InputSpec plain = {.width = a_width};
+      const InputSpec plain = {.width = config_.intermediate_size};
       const ActsSource gated = MlpCore(d, layer_, x, context_);
-      backend_.Copy(backend_.PrepareActs(gated, context_, plain).values, context_ * a_width, a);
-      return Prepared({.x = a}, layer_.down_input);
+      const float* values = backend_.PrepareActs(gated, context_, plain).values;
+      return backend_.Copy(values, context_ * plain.width, a(set, window));
     }
   }
-  NIBBLE_CHECK(false);
+}
+
+ActsSource Stream::Source(LinearSet set, int64_t window) {
+  if (set == LinearSet::kQkv) return Normed(config_, layer_.attention_norm, x(window));
+  if (set == LinearSet::kMlp) return Normed(config_, layer_.mlp_norm, x(window));
+  return {.x = a(set, window)};
+}
+
+const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
+  input_ = LayerInput(RolesOf(set)[0]);
+  input_.activation = activation;
+  return backend_.Decode(backend_.PrepareActs(Source(set, window), context_, input_));
 }
 
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
-    const float* a = a_.data() + w * context_ * config_.intermediate_size;
-    MlpOutput(decoder(), layer_, {.x = a}, context_, x(w));
+    MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
   }
   ReleaseLayer(backend_, layer_);
 }
@@ -188,11 +207,13 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
   SetRounder rounder(backend_, width, {recipe_.act_order, recipe_.damp, recipe_.gptaq, tail});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
+    stream_.Advance(set, w);
     const float *input = stream_.Input(set, w), *exact = nullptr;
     if (fp32_) {  // whose inputs would take the place of these
       const int64_t count = stream_.context() * width;
       backend_.Copy(input, count, copy.Grow(count));
       input = copy.data();
+      fp32_->Advance(set, w);
       exact = fp32_->Input(set, w);
     }
     Account(seconds_.inputs);

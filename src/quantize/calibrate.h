@@ -41,10 +41,17 @@ class Stream {
   // Starts a layer; its linears are uploaded as they become known.
   void Begin(const StoredLayer& layer, int64_t index);
   void Upload(Role role, const StoredLinear& linear);
-  // Input of the set's linears for one window: after the online transform and, if quantized, as the
-  // codes mean it; fp32 [context, K] in the backend's memory, valid until the next call. The
-  // earlier sets are uploaded.
-  const float* Input(LinearSet set, int64_t window);
+  // Runs one window from the set before up to this one, whose input is then known. The earlier sets
+  // are uploaded.
+  void Advance(LinearSet set, int64_t window);
+  // Input of the set's linears for one window that stands there: after the online transform and
+  // quantized to `activation`, as the codes mean it; fp32 [context, K] in the backend's memory,
+  // valid until the next call.
+  const float* Input(LinearSet set, int64_t window, const FormatSpec& activation);
+  // As planned (quantized), or at 16 bits.
+  const float* Input(LinearSet set, int64_t window) {
+    return Input(set, window, LayerInput(RolesOf(set)[0]).activation);
+  }
   // All linears are uploaded: x moves behind the layer.
   void Finish();
   // Begin, Upload of everything, all stages, Finish.
@@ -55,10 +62,13 @@ class Stream {
  private:
   Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
   InputSpec Planned(Role role, const StoredLinear& linear) const;
-  const float* Prepared(const ActsSource& source, const InputSpec& spec) {
-    return backend_.Decode(backend_.PrepareActs(source, context_, spec));
-  }
+  InputSpec& LayerInput(Role role);
+  ActsSource Source(LinearSet set, int64_t window);
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
+  // What o or down read, before its transform.
+  float* a(LinearSet set, int64_t window) {
+    return a_.data() + window * context_ * config_.inputs(RolesOf(set)[0]);
+  }
 
   Backend& backend_;
   const ModelConfig& config_;
@@ -72,6 +82,7 @@ class Stream {
   Buffer<float> x_;  // [windows * context, hidden]
   Buffer<float> a_;  // [windows * context, width of o or down]
   Layer layer_;
+  InputSpec input_;  // of the last Input
   int64_t index_ = 0;
 };
 

@@ -52,7 +52,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
       const StoredLayer layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);
       for (LinearSet set : kLinearSets) {
-        for (int64_t w = 0; w < 3; ++w) staged.Input(set, w);
+        for (int64_t w = 0; w < 3; ++w) staged.Advance(set, w);
         for (Role role : RolesOf(set)) staged.Upload(role, layer[role]);
       }
       staged.Finish();

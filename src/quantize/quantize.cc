@@ -8,7 +8,9 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "io/sha256.h"
+#include "quantize/calibrate.h"
 #include "quantize/channels.h"
+#include "quantize/choose_clips.h"
 #include "quantize/estimate.h"
 #include "quantize/invariance.h"
 #include "quantize/sample_text.h"
@@ -63,6 +65,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.order != ChannelOrder::kNone) provenance["order"] = OrderName(o.recipe.order);
   if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
+  if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   if (o.recipe.rounding == Rounding::kGptq) {
     provenance["damp"] = o.recipe.damp;
     provenance["act_order"] = o.recipe.act_order;
@@ -169,6 +172,13 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator, Backend& backen
   };
 }
 
+void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  Progress progress("clips", "layers", static_cast<double>(c.layers));
+  ChooseClips(backend, c, rotator.Embedding(), layers, job.calibration, job.options.context,
+              job.plan, [&](int64_t done) { progress.Update(static_cast<double>(done), ""); });
+}
+
 // The layer loop. One layer is in memory at a time.
 void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                  const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
@@ -242,6 +252,8 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
     const auto exact = MakeBackend("cpu", false);
     report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);
   }
+  if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);
+  report.plan = job.plan;
   RoundLayers(job, rotator, layers, work, *backend, report);
   WriteRest(work, rotator, job);
   WriteDocuments(work, job);

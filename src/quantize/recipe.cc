@@ -7,8 +7,9 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kQuarotRecipe, &kQuikRecipe,        &kAtomRecipe,
-                                      &kGptqRecipe,   &kSmoothquantRecipe, &kRtnRecipe};
+constexpr const Recipe* kRecipes[] = {&kQuarotRecipe, &kNibbleRecipe, &kQuikRecipe,
+                                      &kAtomRecipe,   &kGptqRecipe,   &kSmoothquantRecipe,
+                                      &kRtnRecipe};
 
 // Online part of the attention output's rotation: across heads. Head counts without a Hadamard
 // order (6, 14) leave it out: each head's own Hadamard, folded into V and O, stays.
@@ -21,6 +22,7 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 
 LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
+  if (recipe.searches_clips()) linear.activations.clip = 1;
   if (role == Role::kDown && recipe.down_bits != 0) {
     linear.weights.bits = linear.activations.bits = recipe.down_bits;
   }
@@ -90,6 +92,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   plan.norms_folded = recipe.rotation != Rotation::kNone;
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
+  }
+  if (recipe.searches_clips() && recipe.tail > 0) {
+    FailUsage("activation clips are not searched beside outlier channels; give --a-clip");
   }
   if (plan.norms_folded) plan.kv_rotation = FullHadamard(config.head_dim);
   for (int64_t layer = 0; layer < config.layers; ++layer) {

@@ -26,8 +26,10 @@ struct Recipe {
   std::string_view summary;  // one line for --help
   Rotation rotation = Rotation::kNone;
   Rounding rounding = Rounding::kNearest;
-  FormatSpec weights, activations, k, v;  // of all layer linears; the head stays at 16 bits
-  int down_bits = 0;                      // of down's weights and activations; 0 = as the others
+  // Of all layer linears; the head stays at 16 bits. Activations of clip 0: the clip of every
+  // linear is searched (quantize/choose_clips.h).
+  FormatSpec weights, activations, k, v;
+  int down_bits = 0;  // of down's weights and activations; 0 = as the others
   // Outliers: input channels in this order, the last of them in formats of their own; as many as
   // `tail` of 4096 inputs, in proportion.
   ChannelOrder order = ChannelOrder::kNone;
@@ -48,7 +50,10 @@ struct Recipe {
 
   // Whether it scales or orders channels by what calibration sees (channels.h).
   bool arranges_channels() const { return smoothing > 0 || order != ChannelOrder::kNone; }
-  bool calibrates() const { return arranges_channels() || rounding == Rounding::kGptq; }
+  bool searches_clips() const { return activations.quantized() && activations.clip == 0; }
+  bool calibrates() const {
+    return arranges_channels() || searches_clips() || rounding == Rounding::kGptq;
+  }
 };
 
 extern const Recipe kRtnRecipe;
@@ -57,6 +62,7 @@ extern const Recipe kQuarotRecipe;
 extern const Recipe kQuikRecipe;
 extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;
+extern const Recipe kNibbleRecipe;
 
 std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones
@@ -65,8 +71,8 @@ const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listin
 // until the recipe's groups divide the rest. Throws (usage) if they never do.
 int64_t TailColumns(const Recipe& recipe, int64_t width);
 
-// The concrete plan: formats and online transforms of every linear of this model. Throws (usage)
-// where a group does not divide a width.
+// The concrete plan: formats and online transforms of every linear of this model; activation clips
+// that are to be searched are 1. Throws (usage) where a group does not divide a width.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);
 
 }  // namespace nibble

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/choose_clips.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/thread_pool.h"
+#include "quantize/calibrate.h"
+
+namespace nibble {
+namespace {
+
+constexpr int kSketch = 64;
+
+// P = sum of W^T R over the linears of a set, R [N, kSketch] of random signs: |E P|^2 / kSketch is
+// |E W^T|^2 on average over R, and the same R for all clips leaves little noise between them.
+Matrix<float> SketchWeights(const FloatLayer& layer, LinearSet set) {
+  const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
+  const int k = static_cast<int>(width);
+  Matrix<double> sum(width, kSketch);
+  for (Role role : RolesOf(set)) {
+    const Matrix<double>& w = layer.weights[static_cast<size_t>(role)];
+    Rng rng(0, static_cast<uint64_t>(role));
+    const auto signs = rng.Signs(static_cast<size_t>(w.rows * kSketch));
+    const std::vector<double> r(signs.begin(), signs.end());
+    cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, k, kSketch, static_cast<int>(w.rows), 1,
+                w.data.data(), k, r.data(), kSketch, 1, sum.data.data(), kSketch);
+  }
+  Matrix<float> sketch(width, kSketch);
+  std::copy(sum.data.begin(), sum.data.end(), sketch.data.begin());
+  return sketch;
+}
+
+// |E P|^2 for E [tokens, K].
+double SketchedError(const std::vector<float>& errors, int64_t tokens, const Matrix<float>& p) {
+  constexpr int64_t kRows = 64;  // of one task
+  std::vector<double> sums(static_cast<size_t>((tokens + kRows - 1) / kRows));
+  ParallelFor(sums.size(), [&](size_t task) {
+    const int64_t first = static_cast<int64_t>(task) * kRows;
+    const int rows = static_cast<int>(std::min(kRows, tokens - first)),
+              k = static_cast<int>(p.rows);
+    std::vector<float> y(static_cast<size_t>(rows) * kSketch);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSketch, k, 1,
+                errors.data() + first * k, k, p.data.data(), kSketch, 0, y.data(), kSketch);
+    sums[task] = std::inner_product(y.begin(), y.end(), y.begin(), 0.0);
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// Of the set's inputs in all windows, quantized to `activation`.
+double OutputError(Backend& backend, Stream& stream, LinearSet set, const FormatSpec& activation,
+                   const Matrix<float>& sketch) {
+  const int64_t count = stream.context() * sketch.rows;
+  double sum = 0;
+  for (int64_t w = 0; w < stream.windows(); ++w) {
+    const float* exact = backend.Read(stream.Input(set, w, {}), count);
+    std::vector<float> error(exact, exact + count);
+    const float* quantized = backend.Read(stream.Input(set, w, activation), count);
+    for (size_t i = 0; i < error.size(); ++i) error[i] -= quantized[i];
+    sum += SketchedError(error, stream.context(), sketch);
+  }
+  return sum;
+}
+
+// 8-bit weights in place of the rounded ones: near enough, and every backend has kernels for them.
+StoredLayer StandIns(const FloatLayer& layer, const Plan& plan, int64_t index) {
+  StoredLayer stored = StoreFloats(layer);
+  for (Role role : kLayerRoles) {
+    const FormatSpec& activation = plan.at(index, role).activations;
+    if (!activation.quantized()) continue;
+    const FormatSpec format = {.bits = 8, .group = activation.group};
+    stored[role].codes = RoundNearest(layer.weights[static_cast<size_t>(role)], format).weights;
+    stored[role].values = {};
+  }
+  return stored;
+}
+
+}  // namespace
+
+double BestClip(const std::function<double(double)>& error) {
+  std::map<int, double> known;  // by percent
+  const auto at = [&](int percent) {
+    const auto [it, added] = known.try_emplace(percent, 0);
+    if (added) it->second = error(percent / 100.0);
+    return it->second;
+  };
+  int best = 90;
+  for (const int step : {10, 3, 1}) {
+    for (const int move : {-step, step}) {
+      while (best + move >= 30 && best + move <= 100 && at(best + move) < at(best)) best += move;
+    }
+  }
+  return best / 100.0;
+}
+
+void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float>& embedding,
+                 const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
+                 Plan& plan, const std::function<void(int64_t)>& progress) {
+  constexpr int64_t kWindows = 4;  // the valley is flat: more of them move clips by a hundredth
+  const size_t tokens = std::min(ids.size(), static_cast<size_t>(kWindows * context));
+  const BackendRope rope(backend, BuildRope(config.rope, context));
+  Stream stream(backend, config, plan, rope.view(), embedding, ids.first(tokens), context, true);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const FloatLayer layer = layers(i);
+    const StoredLayer stored = StandIns(layer, plan, i);
+    stream.Begin(stored, i);
+    for (LinearSet set : kLinearSets) {
+      for (int64_t w = 0; w < stream.windows(); ++w) stream.Advance(set, w);
+      FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
+      if (activation.quantized()) {
+        const Matrix<float> sketch = SketchWeights(layer, set);
+        activation.clip = BestClip([&](double clip) {
+          activation.clip = clip;
+          return OutputError(backend, stream, set, activation, sketch);
+        });
+      }
+      for (Role role : RolesOf(set)) {
+        plan.linears[LinearName(i, role)].activations = activation;
+        stream.Upload(role, stored[role]);
+      }
+    }
+    stream.Finish();
+    progress(i + 1);
+  }
+}
+
+}  // namespace nibble
