@@ -88,6 +88,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
       sums = {std::vector<double>(width), std::vector<double>(width)};
       for (int64_t w = 0; w < stream.windows(); ++w) {
         const int64_t count = context * static_cast<int64_t>(width);
+        stream.Advance(set, w);
         AddTokens(backend.Read(stream.Input(set, w), count), context, sums);
       }
       for (Role role : RolesOf(set)) stream.Upload(role, layer[role]);
