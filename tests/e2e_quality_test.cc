@@ -54,7 +54,7 @@ TEST_F(QualityVerb, EveryRowIsUnderstoodOrHasAReason) {
     EXPECT_TRUE(names.insert(section + ": " + row["name"].get<std::string>()).second) << row;
     if (reason == "not measured") continue;
     EXPECT_THAT(reason, AnyOf(ContainsRegex("^no recipe"), HasSubstr("multiple of 32 that divides"),
-                              HasSubstr("not expected"), HasSubstr("part of this build"),
+                              HasSubstr("not expected"), HasSubstr("needs --data"),
                               HasSubstr("fp32 only"), HasSubstr("same number of bits")));
     if (reason.find("not expected") != std::string::npos) {
       EXPECT_THAT(options, ContainsRegex("--(tail|down-bits|sparse|order)"));
@@ -95,6 +95,41 @@ TEST_F(QualityVerb, RowsAreQuantizeAndEval) {
   EXPECT_EQ(rows[1]["published"]["llama2-7b"], 6.10);
   EXPECT_EQ(rows[5]["perplexity"], rows[1]["perplexity"]) << "the same arguments";
   EXPECT_TRUE(rows[6].contains("skipped") && !rows[6].contains("perplexity"));
+}
+
+TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {
+  fs::create_directory(Path("tasks"));
+  Spill(
+      Path("tasks/piqa.jsonl"),
+      R"({"query": "Question: Where do boats go?\n", "choices": ["on a river", "in a shoe"], "gold": 0}
+{"query": "Question: What is bread made of?\n", "choices": ["stone", "flour and water"], "gold": 1}
+{"query": "Question: When is it dark?\n", "choices": ["at night", "at noon, always"], "gold": 0}
+)");
+  // The perplexity was measured earlier, the answers were not.
+  Rows("work", {"--only", "hadamard"});
+  const Arguments only = {"--only", "tasks", "--data", Path("tasks"), "--limit", "2"};
+  const Json rows = Rows("work", only);
+  Quantize("out", {"--rounding", "rtn"});
+  const auto accuracy = [&](const std::string& model) {
+    return Nibble({"eval", "tasks", model, "--tasks", "piqa", "--data", Path("tasks"), "--limit",
+                   "2", "--json"})
+        .json()[0]["acc_norm"];
+  };
+  const Json* plain = nullptr;
+  const Json* nearest = nullptr;
+  for (const Json& row : rows) {
+    if (row["section"] != "tasks") continue;
+    if (row["arguments"] == "") plain = &row;
+    if (row["arguments"] == "--recipe quarot --rounding rtn") nearest = &row;
+  }
+  ASSERT_TRUE(plain != nullptr && nearest != nullptr);
+  EXPECT_EQ(plain->at("accuracies").at("piqa"), accuracy(small_));
+  EXPECT_EQ(nearest->at("accuracies").at("piqa"), accuracy(Path("out")));
+  const std::string before = Slurp(ResultsFile("work"));
+  EXPECT_EQ(Rows("work", only), rows);
+  EXPECT_EQ(Slurp(ResultsFile("work")), before) << "nothing ran again";
+  // Without --data these rows have a reason; the others stay.
+  EXPECT_EQ(Rows("work", {"--only", "tasks"})[1]["skipped"], "needs --data DIR");
 }
 
 TEST_F(QualityVerb, GoesOnWhereItWasStopped) {
@@ -145,6 +180,7 @@ TEST_F(QualityVerb, BadInput) {
   expect({"bench", "quality", small_, "--text", Path("absent")}, 1, Path("absent"));
   expect(Command("work", {"--calib", Path("absent")}), 1, Path("absent"));
   EXPECT_FALSE(fs::exists(Path("work")));
+  expect(Command("work", {"--data", Path("absent")}), 2, "--data");
   Spill(Path("file"), "");
   expect(Command("file/work"), 1, Path("file/work"));
 

@@ -8,6 +8,7 @@
 #include "apps/cli/bench.h"
 #include "apps/cli/evaluation_text.h"
 #include "apps/cli/quality_report.h"
+#include "apps/cli/quality_tasks.h"
 #include "apps/cli/quantize.h"
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -20,11 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::string model, suite = "paper", work, calibration, markdown;
+  std::string model, suite = "paper", work, calibration, markdown, data;
   // 16 and 16 windows of 2048 tokens keep the suite on a model of 39 M parameters under 40 minutes
   // on two cores.
   EvaluationText text{.windows = {.windows = 16}};
-  int64_t calibration_windows = 16;
+  int64_t calibration_windows = 16, task_limit = 200;
   uint64_t seed = 0;
   bool dry_run = false;
   std::vector<std::string> only;
@@ -56,6 +57,7 @@ class QualityBench {
       : a_(a),
         common_(common),
         network_(OpenNetwork(a.model)),
+        tasks_(a.data, a.task_limit),
         windows_(LoadWindows(a.text, a.model, network_.config)),
         work_(a.work.empty() ? ModelName(a.model) + ".quality" : a.work),
         backend_(MakeBackend(common.device, false)->Name()),
@@ -127,15 +129,17 @@ class QualityBench {
     for (const PaperSection& section : suite) {
       if (!a_.only.empty() && std::ranges::count(a_.only, section.name) == 0) continue;
       for (const PaperRow& row : section.rows) {
-        if (&row != lines_[0].row) lines_.push_back({&section, &row, WhySkipped(row)});
+        if (&row != lines_[0].row) lines_.push_back({&section, &row, WhySkipped(section, row)});
       }
+    }
+    for (const QualityLine& line : lines_) {
+      if (line.section->tasks && line.skipped.empty()) asked_.emplace(line.row->arguments);
     }
     std::set<std::string_view> seen;
     for (const QualityLine& line : lines_) {
       const std::string arguments(line.row->arguments);
       if (!line.skipped.empty() || !seen.insert(line.row->arguments).second) continue;
-      const QualityResult* result = results_.Find(arguments);
-      if (result == nullptr || !result->done()) {
+      if (!Measured(arguments)) {
         pending_.push_back(line);
       } else {
         fs::remove_all(Checkpoint(arguments));  // of a run that was killed while removing it
@@ -143,7 +147,15 @@ class QualityBench {
     }
   }
 
-  std::string WhySkipped(const PaperRow& row) const {
+  // The perplexity, and the answers if a line asks for them.
+  bool Measured(const std::string& arguments) const {
+    const QualityResult* result = results_.Find(arguments);
+    return result != nullptr && result->done() &&
+           (!asked_.contains(arguments) || result->questions == tasks_.digest());
+  }
+
+  std::string WhySkipped(const PaperSection& section, const PaperRow& row) const {
+    if (section.tasks && tasks_.names().empty()) return "needs --data DIR";
     if (!row.missing.empty()) return std::string(row.missing);
     try {
       const std::string arguments(row.arguments);
@@ -191,6 +203,10 @@ class QualityBench {
       if (!std::isfinite(perplexity.perplexity)) Fail("the perplexity is not a finite number");
       result.perplexity = perplexity.perplexity;
       result.eval_seconds = perplexity.seconds;
+      if (asked_.contains(arguments)) {
+        result.accuracies = tasks_.Accuracies(*model, a_.model);
+        result.questions = tasks_.digest();
+      }
     }
     results_.Set(arguments, result);
     fs::remove_all(checkpoint);
@@ -200,9 +216,8 @@ class QualityBench {
     for (QualityLine& line : lines_) {
       if (!line.skipped.empty()) continue;
       const std::string arguments(line.row->arguments);
-      const QualityResult* result = results_.Find(arguments);
-      if (result != nullptr && result->done()) {
-        line.result = result;
+      if (Measured(arguments)) {
+        line.result = results_.Find(arguments);
       } else {
         line.skipped = reasons_.contains(arguments) ? reasons_[arguments] : "not measured";
       }
@@ -211,6 +226,7 @@ class QualityBench {
     const QualityReport report = {.settings = Settings(),
                                   .perplexity = fp32 == nullptr ? 0 : fp32->perplexity,
                                   .published = PublishedColumn(network_.config),
+                                  .tasks = tasks_.names(),
                                   .lines = lines_};
     const std::string markdown = Markdown(report);
     if (!a_.markdown.empty()) WriteFileAtomic(a_.markdown, markdown);
@@ -228,6 +244,7 @@ class QualityBench {
             {"calibration",
              a_.calibration.empty() ? "sample text" : fs::path(a_.calibration).filename().string()},
             {"calibration windows", a_.calibration_windows},
+            {"questions of a task", a_.task_limit == 0 ? Json("all") : Json(a_.task_limit)},
             {"seed", a_.seed},
             {"backend", backend_}};
   }
@@ -235,10 +252,12 @@ class QualityBench {
   const Arguments& a_;
   const Common& common_;
   const Network network_;
+  const QualityTasks tasks_;
   const Windows windows_;
   const std::string work_, backend_;
   QualityResults results_;
   std::vector<QualityLine> lines_, pending_;
+  std::set<std::string, std::less<>> asked_;    // arguments whose zero-shot accuracy a line shows
   std::map<std::string, std::string> reasons_;  // of rows that did not work, by arguments
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
@@ -271,6 +290,10 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
   verb->add_option("--calib", a->calibration, "Calibration text (default: a sample)");
   verb->add_option("--calib-windows", a->calibration_windows, "Windows drawn from it")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--data", a->data, "Directory of zero-shot tasks, as in eval tasks");
+  verb->add_option("--limit", a->task_limit, "Only the first N questions of each; 0 = all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   verb->add_option("--seed", a->seed, "Seed of rotations and windows")->capture_default_str();
   verb->add_option("--work", a->work,

@@ -6,8 +6,6 @@
 namespace nibble::cli {
 namespace {
 
-constexpr std::string_view kTasks = "zero-shot accuracy is not part of this build";
-
 std::vector<PaperSection> QuarotTables() {
   return {
       {"methods",
@@ -49,9 +47,11 @@ std::vector<PaperSection> QuarotTables() {
         {"fp16", "--recipe quarot", {}, "the online transforms are computed in fp32 only"}}},
       {"tasks",
        "QuaRot: zero-shot accuracy",
-       {{"not quantized", "", {}, kTasks},
-        {"QuaRot, round to nearest", "--recipe quarot --rounding rtn", {}, kTasks},
-        {"QuaRot", "--recipe quarot", {}, kTasks}}},
+       {{"not quantized", ""},
+        {"QuaRot, round to nearest", "--recipe quarot --rounding rtn"},
+        {"QuaRot", "--recipe quarot"},
+        {"Nibble", "--recipe nibble"}},
+       true},
   };
 }
 

@@ -22,6 +22,7 @@ struct PaperSection {
   std::string_view name;   // for --only
   std::string_view title;  // paper and what its table compares
   std::vector<PaperRow> rows;
+  bool tasks = false;  // compares zero-shot accuracy, too
 };
 
 // The first row of the first section is the model as it is, which all gaps are measured from.

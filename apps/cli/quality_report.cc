@@ -18,17 +18,34 @@ std::string MarkdownRow(const std::vector<std::string>& cells) {
   return fmt::format("| {} |\n", fmt::join(cells, " | "));
 }
 
+std::vector<std::string> Header(const QualityReport& report, const PaperSection& section) {
+  std::vector<std::string> header = {"row",        "arguments",   "formats", "bits per weight",
+                                     "perplexity", "gap to fp32", "seconds"};
+  if (section.tasks) {
+    for (const std::string& task : report.tasks) header.push_back(task + " %");
+  }
+  if (report.published) {
+    header.push_back(fmt::format("published, {}", kPublishedModels[*report.published]));
+  }
+  return header;
+}
+
 std::vector<std::string> Cells(const QualityReport& report, const QualityLine& line) {
   const PaperRow& row = *line.row;
   std::vector<std::string> cells = {
       std::string(row.name), row.arguments.empty() ? "" : fmt::format("`{}`", row.arguments)};
+  const size_t accuracies = line.section->tasks ? report.tasks.size() : 0;
   if (line.result != nullptr) {
     const QualityResult& r = *line.result;
     cells.insert(cells.end(), {r.formats, Number(r.bits_per_weight, 2), Number(r.perplexity, 3),
                                fmt::format("{:+.3f}", r.perplexity - report.perplexity),
                                Number(r.quantize_seconds + r.eval_seconds, 0)});
+    for (size_t i = 0; i < accuracies; ++i) {
+      cells.push_back(Number(100 * r.accuracies.at(report.tasks[i]), 1));
+    }
   } else {
     cells.insert(cells.end(), {"", "", line.skipped, "", ""});
+    cells.insert(cells.end(), accuracies, "");
   }
   if (report.published) cells.push_back(std::string(row.published[*report.published]));
   return cells;
@@ -45,6 +62,7 @@ Json LineJson(const QualityReport& report, const QualityLine& line) {
     json["gap"] = r.perplexity - report.perplexity;
     json["quantize_seconds"] = r.quantize_seconds;
     json["eval_seconds"] = r.eval_seconds;
+    if (line.section->tasks) json["accuracies"] = r.accuracies;
   } else {
     json["skipped"] = line.skipped;
   }
@@ -77,15 +95,11 @@ std::string Markdown(const QualityReport& report) {
     text += fmt::format("- {}: {}\n", name,
                         value.is_string() ? value.get<std::string>() : value.dump());
   }
-  std::vector<std::string> header = {"row",        "arguments",   "formats", "bits per weight",
-                                     "perplexity", "gap to fp32", "seconds"};
-  if (report.published) {
-    header.push_back(fmt::format("published, {}", kPublishedModels[*report.published]));
-  }
   const PaperSection* section = nullptr;
   for (const QualityLine& line : report.lines) {
     if (line.section != section) {
       section = line.section;
+      const std::vector<std::string> header = Header(report, *section);
       text += fmt::format("\n## {}\n\n", section->title) + MarkdownRow(header) +
               MarkdownRow(std::vector<std::string>(header.size(), "---"));
     }

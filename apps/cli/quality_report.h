@@ -23,6 +23,7 @@ struct QualityReport {
   Json settings;                    // model, text, windows, ...: as --json shows them
   double perplexity = 0;            // of the model as it is
   std::optional<size_t> published;  // column of PaperRow::published that is this model's
+  std::vector<std::string> tasks;   // columns of sections that compare accuracy
   std::vector<QualityLine> lines;
 };
 

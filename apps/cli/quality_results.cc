@@ -16,17 +16,26 @@ Json ToJson(const std::string& arguments, const QualityResult& r) {
           {"bits_per_weight", r.bits_per_weight},
           {"quantize_seconds", r.quantize_seconds},
           {"perplexity", r.perplexity},
-          {"eval_seconds", r.eval_seconds}};
+          {"eval_seconds", r.eval_seconds},
+          {"accuracies", r.accuracies},
+          {"questions", r.questions}};
 }
 
 QualityResult FromJson(const Json& json, const std::string& where) {
+  std::map<std::string, double> accuracies;
+  const Json stored = JsonGet<Json>(json, "accuracies", where);
+  for (const auto& [task, value] : stored.items()) {
+    accuracies[task] = JsonAs<double>(value, where + ": " + task);
+  }
   return {.section = JsonGet<std::string>(json, "section", where),
           .name = JsonGet<std::string>(json, "name", where),
           .formats = JsonGet<std::string>(json, "formats", where),
           .bits_per_weight = JsonGet<double>(json, "bits_per_weight", where),
           .quantize_seconds = JsonGet<double>(json, "quantize_seconds", where),
           .perplexity = JsonGet<double>(json, "perplexity", where),
-          .eval_seconds = JsonGet<double>(json, "eval_seconds", where)};
+          .eval_seconds = JsonGet<double>(json, "eval_seconds", where),
+          .accuracies = accuracies,
+          .questions = JsonGet<std::string>(json, "questions", where)};
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ struct QualityResult {
   double quantize_seconds = 0;
   double perplexity = 0;  // 0 = quantized, not evaluated yet
   double eval_seconds = 0;
+  // Zero-shot accuracy by task, and the digest of the questions; empty = not measured.
+  std::map<std::string, double> accuracies;
+  std::string questions;
 
   bool done() const { return perplexity > 0; }
 };
