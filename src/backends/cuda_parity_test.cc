@@ -55,8 +55,8 @@ class CudaParityTest : public testing::Test {
   // Codes of this backend mean the exact values up to half a step and `error` of the largest value
   // of a row; those outside of the grid are its ends.
   void CheckCodes(const Activations& a, const float* exact, double error) {
-    const FormatSpec& format = a.spec->activation;
-    const int64_t width = a.spec->width, words = width / 4;
+    const FormatSpec& format = a.format;
+    const int64_t width = a.width, words = width / 4;
     const double half = 1 << (format.bits - 1);
     const auto read = [&]<typename T>(const T* from, T* to, int64_t count) {
       std::memcpy(to, cuda_->Read(reinterpret_cast<const float*>(from), count),
