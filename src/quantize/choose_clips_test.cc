@@ -70,7 +70,7 @@ TEST(ChooseClips, FindsTheClipOfLeastOutputErrorInTheFirstLayer) {
     int64_t done = 0;
     const FloatLayers layers = [&](int64_t i) { return rotator.Layer(i); };
     ChooseClips(*MakeBackend("cpu", false), c, rotator.Embedding(), layers, ids, 48, plan,
-                [&](int64_t layers) { EXPECT_EQ(layers, ++done); });
+                [&](int64_t count) { EXPECT_EQ(count, ++done); });
     EXPECT_EQ(done, c.layers);
     const Matrix<float> x = FirstInputs(rotator.Embedding(), ids, c.norm_eps);
     FloatLayer layer = rotator.Layer(0);
