@@ -99,6 +99,43 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   EXPECT_FALSE(work.FindLayer(2, plan, source.config));
 }
 
+// Tails of codes and of fp16, and permutations: all that a resumed layer must bring back.
+TEST(WorkDirectory, TailsAndGathersComeBack) {
+  const Network source = OpenNetwork(kTiny);
+  Recipe recipe = kQuikRecipe;
+  for (const int bits : {8, 16}) {
+    recipe.tail_weights.bits = recipe.tail_activations.bits = bits;
+    const Plan plan = MakePlan(source.config, recipe);
+    const Rotator rotator(source, recipe, plan, 0);
+    const FloatLayer floats = rotator.Layer(1);
+    StoredLayer layer = StoreFloats(floats);
+    for (Role role : kLayerRoles) {
+      const LinearPlan& linear = plan.at(1, role);
+      layer[role].SetRounded(
+          RoundNearest(floats.weights[static_cast<size_t>(role)], linear.weights, linear.tail));
+      for (int32_t k = 0; linear.gather && k < source.config.inputs(role); ++k) {
+        layer[role].gather.push_back(k ^ 1);
+      }
+    }
+    const std::string out = testing::TempDir() + "/work-directory-tails";
+    fs::remove_all(out + ".partial");
+    const WorkDirectory work(out, {{"bits", bits}}, false, false);
+    work.SaveLayer(1, layer, plan, {});
+    const auto saved = work.FindLayer(1, plan, source.config);
+    ASSERT_TRUE(saved);
+    for (Role role : kLayerRoles) {
+      const StoredLinear &a = saved->layer[role], &b = layer[role];
+      EXPECT_EQ(a.codes.codes, b.codes.codes);
+      EXPECT_GT(b.tail.cols, 0);
+      EXPECT_EQ(a.tail.codes, b.tail.codes);
+      EXPECT_EQ(a.tail.scales, b.tail.scales);
+      EXPECT_EQ(a.tail.values_f16, b.tail.values_f16);
+      EXPECT_EQ(a.tail.values_f16.empty(), bits == 8);
+      EXPECT_EQ(a.gather, b.gather);
+    }
+  }
+}
+
 TEST(Estimate, MatchesWhatIsWritten) {
   QuantizeOptions options = {.model = kTiny, .output = testing::TempDir() + "/estimate"};
   options.recipe = kQuarotRecipe;
