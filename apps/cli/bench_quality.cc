@@ -41,13 +41,18 @@ std::string ModelName(const std::string& model) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+// Of most linears, of the cache, and of down where that differs.
 std::string FormatsText(const Plan& plan) {
-  const auto pair = [&](Role role) {
+  const auto linear = [&](Role role) {
     const LinearPlan& p = plan.at(0, role);
-    return fmt::format("W{}A{}", p.weights.bits, p.activations.bits);
+    const TailPlan& tail = p.tail;
+    return fmt::format("W{}A{}{}", p.weights.bits, p.activations.bits,
+                       tail.columns == 0 ? ""
+                                         : fmt::format(" + {} W{}A{}", tail.columns,
+                                                       tail.weights.bits, tail.activations.bits));
   };
-  const std::string most = pair(Role::kQ), down = pair(Role::kDown);
-  return fmt::format("{}K{}V{}{}", most, plan.k.bits, plan.v.bits,
+  const std::string most = linear(Role::kQ), down = linear(Role::kDown);
+  return fmt::format("{} K{}V{}{}", most, plan.k.bits, plan.v.bits,
                      down == most ? "" : ", down " + down);
 }
 

@@ -15,7 +15,7 @@ namespace nibble::cli {
 // Of one set of `nibble quantize` arguments.
 struct QualityResult {
   std::string section, name;   // of the first row that asked for it
-  std::string formats;         // "W4A4K4V4"
+  std::string formats;         // "W4A4 K4V4"
   double bits_per_weight = 0;  // of the quantized linears, scales included; 0 = none quantized
   double quantize_seconds = 0;
   double perplexity = 0;  // 0 = quantized, not evaluated yet
