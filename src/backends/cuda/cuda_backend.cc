@@ -73,10 +73,18 @@ class CudaBackend final : public Backend {
   }
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
     if (acts.tokens == 0) return;
+    std::vector<const DeviceLinear*> linears;  // without a tail
+    std::vector<DeviceLinear::Output> results;
     for (const Projection& output : outputs) {
       const Linear& linear = At(output.id);
-      Multiply(acts, linear, {output.y, kIntermediate, linear.main.rows(), false});
+      const DeviceLinear::Output result = {output.y, kIntermediate, linear.main.rows(), false};
+      if (acts.tail != nullptr) {
+        Multiply(acts, linear, result);
+      } else {
+        linears.push_back(&linear.main), results.push_back(result);
+      }
     }
+    DeviceLinear::MultiplyAll(acts, linears, results, stream_.get());
   }
   int64_t IntermediateBytes() const override { return 2; }
   std::unique_ptr<GptqDevice> MakeGptq(int64_t width) override {
