@@ -2,9 +2,8 @@
 // QUIK (Ashkboos et al. 2023): the 256 channels of 4096 with the largest values stay at 16 bits,
 // the others take 4; down, whose input is wide rather than spiky, takes 8. Settings of section 3
 // and its code: symmetric weights per row with a searched clip, asymmetric activations per token
-// without one, GPTQ whose last columns take up errors, calibrated in fp32. The paper's "all 4 bit"
-// is
-// --down-bits 4.
+// without one, GPTQ whose last columns take up errors, calibrated in fp32. What the paper calls
+// "all 4 bit" is --down-bits 4.
 #include "quantize/recipe.h"
 
 namespace nibble {
