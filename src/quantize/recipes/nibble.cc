@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuaRot (Ashkboos et al. 2024) at the same cost with less error: clips chosen by output error, and
-// activation scales whose sign makes use of the code -8. docs/quality.md measures each.
+// QuaRot (Ashkboos et al. 2024) with less error in the same formats: clips chosen by output error,
+// and activation scales whose sign makes use of the code -8. docs/quality.md measures each.
 #include "quantize/recipe.h"
 
 namespace nibble {
