@@ -113,7 +113,22 @@ inline std::vector<int32_t> RandomPermutation(Rng& rng, int64_t count) {
   return order;
 }
 
-// The same with weights of another format for the input's tail.
+struct TailCase {
+  FormatSpec weights, activation, tail_weights, tail_activation;
+};
+
+// An input of `width`, gathered in random order, whose last `tail` columns have their own format.
+inline InputSpec RandomTailedInput(Rng& rng, const TailCase& c, int64_t width, int64_t tail) {
+  InputSpec input;
+  input.width = width;
+  input.gather = RandomPermutation(rng, width);
+  input.activation = c.activation;
+  input.tail_width = tail;
+  input.tail_activation = c.tail_activation;
+  return input;
+}
+
+// RandomLinear with weights of another format for the tail of the input.
 inline std::unique_ptr<TestLinear> RandomTailedLinear(Rng& rng, const FormatSpec& weights,
                                                       const FormatSpec& tail, int64_t rows,
                                                       const InputSpec& input, bool bias) {

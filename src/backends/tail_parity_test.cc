@@ -11,10 +11,6 @@
 namespace nibble {
 namespace {
 
-struct TailCase {
-  FormatSpec weights, activation, tail_weights, tail_activation;
-};
-
 const FormatSpec kFour = {.bits = 4}, kEight = {.bits = 8}, kDense = {.bits = 16};
 const FormatSpec kAsymmetric = {.bits = 4, .symmetric = false};
 const FormatSpec kGroups = {.bits = 4, .group = 32, .clip = 0.9};
@@ -30,18 +26,7 @@ const TailCase kFloatCases[] = {{kFour, kAsymmetric, kDense, kDense},
                                 {kEight, kEight, kEight, kDense},
                                 {kDense, kDense, kFour, kFour}};
 
-class TailParityTest : public ParityTest {
- protected:
-  InputSpec Input(const TailCase& c, int64_t width, int64_t tail) {
-    InputSpec input;
-    input.width = width;
-    input.gather = RandomPermutation(rng_, width);
-    input.activation = c.activation;
-    input.tail_width = tail;
-    input.tail_activation = c.tail_activation;
-    return input;
-  }
-};
+class TailParityTest : public ParityTest {};
 NIBBLE_EVERY_ISA(TailParityTest);
 
 // Rows of part `acts` against the quantizer on columns [first, first + width) of the gathered rows.
@@ -70,7 +55,7 @@ TEST_P(TailParityTest, BothPartsAreTheGatheredColumns) {
   for (const auto& cases : {std::span<const TailCase>(kIntegerCases), {kFloatCases}}) {
     for (const TailCase& c : cases) {
       for (const int64_t tail : {1, 32, 70}) {
-        const InputSpec input = Input(c, 320 + tail, tail);
+        const InputSpec input = RandomTailedInput(rng_, c, 320 + tail, tail);
         for (const int64_t tokens : {1, 5, 40}) {
           const auto x = RandomRows(rng_, tokens, input.width);
           for (Backend* backend : {cpu_.get(), ref_.get()}) {
@@ -128,7 +113,7 @@ TEST_P(TailParityTest, ProductsAddTheTail) {
       for (const int64_t rows : {1, 33, 100}) {
         for (const int64_t tokens : {1, 4, 33}) {
           const int64_t tail = rows % 2 == 0 ? 32 : 5, width = 352 + tail;
-          const InputSpec input = Input(c, width, tail);
+          const InputSpec input = RandomTailedInput(rng_, c, width, tail);
           const auto linear =
               RandomTailedLinear(rng_, c.weights, c.tail_weights, rows, input, rows != 33);
           const auto x = RandomVector(rng_, tokens * width);
@@ -172,7 +157,7 @@ TEST_P(TailParityTest, ProductsAddTheTail) {
 TEST_P(TailParityTest, RowsDependOnNothingElse) {
   const int64_t tokens = 37, width = 416, rows = 50;
   for (const TailCase& c : {kIntegerCases[1], kFloatCases[0]}) {
-    const InputSpec input = Input(c, width, 64);
+    const InputSpec input = RandomTailedInput(rng_, c, width, 64);
     const auto linear = RandomTailedLinear(rng_, c.weights, c.tail_weights, rows, input, true);
     const auto x = RandomVector(rng_, tokens * width);
     const LinearId id = cpu_->Upload(linear->packed);

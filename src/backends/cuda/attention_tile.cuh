@@ -96,13 +96,7 @@ __device__ __forceinline__ void LoadEight(const void* from, RealType type, int64
     x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
   } else {
     const auto* q = static_cast<const __nv_bfloat16*>(from) + at;
-    const uint4 words = *reinterpret_cast<const uint4*>(q);
-    const uint32_t w[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = __uint_as_float(w[i] << 16);
-      x[2 * i + 1] = __uint_as_float(w[i] & 0xFFFF0000u);
-    }
+    UnpackBf16(*reinterpret_cast<const uint4*>(q), x);
   }
 }
 

@@ -13,13 +13,7 @@ struct Eight {
   float x[8];
 
   __device__ explicit Eight(const __nv_bfloat16* from) {
-    const auto words = *reinterpret_cast<const uint4*>(from);
-    const uint32_t w[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = __uint_as_float(w[i] << 16);
-      x[2 * i + 1] = __uint_as_float(w[i] & 0xFFFF0000u);
-    }
+    UnpackBf16(*reinterpret_cast<const uint4*>(from), x);
   }
   __device__ void Store(__nv_bfloat16* to) const {
     uint32_t w[4];

@@ -37,14 +37,8 @@ __device__ Eight Load8(const float* p) {
   return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
 }
 __device__ Eight Load8(const __nv_bfloat16* p) {
-  const uint4 raw = __ldcs(reinterpret_cast<const uint4*>(p));
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
   Eight e;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    e.v[2 * i] = __uint_as_float(words[i] << 16);
-    e.v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000);
-  }
+  UnpackBf16(__ldcs(reinterpret_cast<const uint4*>(p)), e.v);
   return e;
 }
 

@@ -39,6 +39,16 @@ __device__ __forceinline__ void StoreShared16(SharedAddress shared, uint4 v) {
                : "memory");
 }
 
+// Eight bf16 as numbers.
+__device__ __forceinline__ void UnpackBf16(const uint4& eight, float (&x)[8]) {
+  const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = __uint_as_float(words[i] << 16);
+    x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000);
+  }
+}
+
 // Global to shared memory without registers, past L1. A group of copies is there after
 // CopyAsyncWait; for other threads, after a barrier behind it.
 __device__ __forceinline__ void CopyAsync16(SharedAddress shared, const void* global) {

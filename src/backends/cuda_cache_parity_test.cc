@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cache and attention of the cuda backend against the reference backend: pages must agree bit for
+// bit, attention within bounds derived below.
+#include <algorithm>
+
+#include "backends/cuda/attention_fused.h"
+#include "backends/cuda_parity_testing.h"
+
+namespace nibble {
+namespace {
+
+struct CacheCase {
+  FormatSpec k, v;
+  int64_t kv_heads, group, head_dim;
+};
+
+const CacheCase kCacheCases[] = {
+    {{.bits = 4, .symmetric = false, .clip = 0.95}, {.bits = 4, .symmetric = false}, 2, 1, 128},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 4, 64},
+    {{.bits = 4, .symmetric = false}, {.bits = 4}, 3, 5, 64},
+    {{.bits = 4}, {.bits = 8}, 3, 2, 96},
+    {{.bits = 3, .symmetric = false, .group = 32}, {.bits = 16}, 2, 7, 64},
+    {{.bits = 16}, {.bits = 2, .symmetric = false}, 1, 1, 80},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 8, 256},
+};
+
+// A cache in the GPU's memory behind the page table of a second layer.
+class DeviceCache {
+ public:
+  DeviceCache(Backend& backend, const TestCache& cache, const KvSpec& kv, int64_t positions)
+      : backend_(backend), bytes_(cache.bytes().size()) {
+    memory_ = backend.Allocate(bytes_);
+    backend.Write(cache.bytes().data(), bytes_, memory_.get());
+    std::vector<std::byte*> pages;
+    for (int64_t p = 0; p * kPageTokens < positions; ++p) {
+      pages.push_back(memory_.get() + (cache.pages()[p] - cache.bytes().data()) - kv.page_bytes());
+    }
+    table_ = backend.Allocate(pages.size() * sizeof(pages[0]));
+    backend.Write(pages.data(), pages.size() * sizeof(pages[0]), table_.get());
+  }
+  std::byte* const* pages() const { return reinterpret_cast<std::byte* const*>(table_.get()); }
+  std::span<const std::byte> bytes() const {
+    const float* host = backend_.Read(reinterpret_cast<const float*>(memory_.get()),
+                                      static_cast<int64_t>(bytes_ / sizeof(float)));
+    return {reinterpret_cast<const std::byte*>(host), bytes_};
+  }
+
+ private:
+  Backend& backend_;
+  size_t bytes_;
+  AlignedBytes memory_, table_;
+};
+
+class CudaCacheTest : public CudaParityTest {
+ protected:
+  static constexpr int64_t kPositions = 201;
+  void Make(const CacheCase& c, int64_t positions = kPositions) {
+    kv_ = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = c.k, .v = c.v};
+    spec_ = {.heads = c.kv_heads * c.group, .scale = 1 / std::sqrt(static_cast<float>(c.head_dim))};
+    q_ = RandomVector(rng_, positions * spec_.heads * c.head_dim);
+    k_ = RandomVector(rng_, positions * c.kv_heads * c.head_dim);
+    v_ = RandomRows(rng_, positions * c.kv_heads, c.head_dim);
+  }
+  // How far a row of attention may be off: see AttentionAgreesOverTheSamePages.
+  double Bound(const TestCache& cache, int64_t token, int64_t head) const {
+    const int64_t d = kv_.head_dim, kv_head = head / (spec_.heads / kv_.kv_heads);
+    const float* q = q_.data() + (token * spec_.heads + head) * d;
+    double size = 0, largest = 0;
+    for (int64_t j = 0; j <= token; ++j) {
+      const auto k = cache.Row(true, kv_head, j), v = cache.Row(false, kv_head, j);
+      double score = 0;
+      for (int64_t i = 0; i < d; ++i) {
+        score += std::fabs(double{q[i]} * k[i]);
+        largest = std::max(largest, std::fabs(double{v[i]}));
+      }
+      size = std::max(size, score * spec_.scale);
+    }
+    return 2 * largest * (2 * size * 0x1p-11 + 0x1p-10);
+  }
+  // The rows from `first` on within the bound, those before it untouched.
+  void CheckRows(const TestCache& cache, int64_t first, const std::vector<float>& result,
+                 const std::vector<float>& expected) {
+    const int64_t d = kv_.head_dim;
+    for (int64_t row = 0; row < kPositions * spec_.heads; ++row) {
+      const int64_t token = row / spec_.heads;
+      if (token >= first && row % 7 != 0) continue;
+      const double bound = token < first ? 0 : Bound(cache, token, row % spec_.heads);
+      for (int64_t i = row * d; i < (row + 1) * d; ++i) {
+        ASSERT_NEAR(result[i], expected[i], bound) << "token " << token << " row " << row;
+      }
+    }
+  }
+  std::vector<float> Fused(cuda::FusedAttention& fused, const TestCache& cache);
+
+  KvSpec kv_;
+  AttentionSpec spec_;
+  std::vector<float> q_, k_, v_;
+};
+
+TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
+  for (const CacheCase& c : kCacheCases) {
+    Make(c);
+    const bool part = c.group == 4;  // some models turn only a part of the head
+    if (c.head_dim != 80) kv_.rotation = FullHadamard(c.head_dim);  // 5 * 16 has no such matrix
+    const TestCache cache(rng_, kv_, kPositions);
+    const DeviceCache device(*cuda_, cache, kv_, kPositions);
+    const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / (part ? 4 : 2));
+    const BackendRope device_rope(*cuda_, rope);
+    const auto q = CopyHalves(q_), k = CopyHalves(k_), v = CopyHalves(v_);
+    for (int64_t at = 0, step = 1; at < kPositions; at += step, step = step * 2 % 61) {
+      step = std::min(step, kPositions - at);
+      const SequenceSlice slice = {.first_row = at,
+                                   .tokens = step,
+                                   .position = at,
+                                   .pages = device.pages(),
+                                   .offset = kv_.page_bytes()};
+      cuda_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope.view(), kv_,
+                           {&slice, 1});
+    }
+    const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+    for (float& x : q_) x = F32FromBf16(Bf16FromF32(x));
+    ASSERT_EQ(HostHalves(q.data(), static_cast<int64_t>(q_.size())), q_);
+    ASSERT_TRUE(std::ranges::equal(device.bytes(), cache.bytes()))
+        << FormatText(c.k) << ", " << FormatText(c.v);
+  }
+}
+
+// q and the weights are fp16 at least, 2^-11 of each: a score is off by scale * sum|q k| of that
+// and a weight relatively by as much; both move the mean of values by twice their error.
+TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
+  for (const CacheCase& c : kCacheCases) {
+    Make(c);
+    const TestCache cache(rng_, kv_, kPositions);
+    SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+    const DeviceCache device(*cuda_, cache, kv_, kPositions);
+    const auto q = CopyHalves(q_);
+    for (const int64_t window : {0, 1, 17, 100}) {
+      spec_.sliding_window = window;
+      // A whole prompt, a chunk behind it, one decoded token.
+      for (const int64_t first : {int64_t{0}, int64_t{70}, kPositions - 1}) {
+        SequenceSlice slice = {.first_row = first,
+                               .tokens = kPositions - first,
+                               .position = first,
+                               .pages = device.pages(),
+                               .offset = kv_.page_bytes()};
+        const Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
+        cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+        const std::vector<float> result = Host(out.data(), static_cast<int64_t>(q_.size()));
+        slice.pages = cache.pages(), slice.offset = 0;
+        std::vector<float> expected(q_.size(), kPoison);
+        ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, expected.data());
+        CheckRows(cache, first, result, expected);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// By cuDNN, all tokens as one batch: chunks of one sequence, more than run together. No values if
+// cuDNN cannot.
+std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestCache& cache) {
+  const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+  const RopeTable rope = RandomRope(rng_, kPositions, kv_.head_dim / 2);
+  ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+  const DeviceCache device(*cuda_, cache, kv_, kPositions);
+  const auto q = CopyHalves(q_);
+  const Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
+  std::vector<cuda::SequenceOnDevice> batch;
+  const int64_t begins[] = {0, 1, 30, 70, 150, kPositions};
+  for (size_t i = 0; i + 1 < std::size(begins); ++i) {
+    batch.push_back({begins[i], begins[i + 1] - begins[i], begins[i], device.pages()});
+  }
+  const auto on_device = cuda::ToDevice(std::span<const cuda::SequenceOnDevice>(batch));
+  const cuda::AttentionArguments arguments = {
+      .q = q.data(),
+      .out = const_cast<float*>(out.data()),
+      .type = cuda::kIntermediate,
+      .q_stride = spec_.heads * kv_.head_dim,
+      .heads = static_cast<int>(spec_.heads),
+      .scale = spec_.scale,
+      .sliding_window = static_cast<int>(spec_.sliding_window),
+      .kv = cuda::LayoutOf(kv_, kv_.page_bytes()),
+      .batch = on_device.data(),
+      .sequences = static_cast<int>(batch.size())};
+  if (!fused.Builds(arguments, batch)) return {};
+  fused.Run(arguments, batch, nullptr);
+  return Host(out.data(), static_cast<int64_t>(q_.size()));
+}
+
+// The same bound: outputs are rounded to fp16 as well, but weights only where they meet values.
+// Infinities that an unquantized cache has left in working memory must not matter.
+TEST_F(CudaCacheTest, FusedAttentionAgreesOverTheSamePages) {
+  cuda::FusedAttention fused;
+  Make({{.bits = 16}, {.bits = 16}, 2, 1, 256});
+  for (float& x : k_) x *= 1e30f;
+  for (float& x : v_) x *= 1e30f;
+  if (Fused(fused, TestCache(rng_, kv_, kPositions)).empty()) GTEST_SKIP() << "needs cuDNN";
+  for (const CacheCase& c : kCacheCases) {
+    for (const int64_t window : {0, 17}) {
+      Make(c);
+      spec_.sliding_window = window;
+      const TestCache cache(rng_, kv_, kPositions);
+      const std::vector<float> result = Fused(fused, cache);
+      ASSERT_EQ(result.size(), q_.size()) << "head_dim " << c.head_dim;
+      const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+      std::vector<float> expected(q_.size(), kPoison);
+      ref_->Attention(Raw(q_), spec_, kv_, {&all, 1}, expected.data());
+      CheckRows(cache, 0, result, expected);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A prompt so long that cuDNN takes it, if it is there, and the same in chunks that it does not
+// take: each is within the bound.
+TEST_F(CudaCacheTest, LongPromptsAgreeWithTheirChunks) {
+  constexpr int64_t kLong = 2100, kChunk = 700;
+  Make({{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 16, 128}, kLong);
+  const TestCache cache(rng_, kv_, kLong);
+  const SequenceSlice all = {.tokens = kLong, .pages = cache.pages()};
+  const RopeTable rope = RandomRope(rng_, kLong, kv_.head_dim / 2);
+  ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+  const DeviceCache device(*cuda_, cache, kv_, kLong);
+  const auto q = CopyHalves(q_);
+  const auto attend = [&](int64_t chunk) {
+    Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
+    for (int64_t first = 0; first < kLong; first += chunk) {
+      const SequenceSlice slice = {.first_row = first,
+                                   .tokens = chunk,
+                                   .position = first,
+                                   .pages = device.pages(),
+                                   .offset = kv_.page_bytes()};
+      cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+    }
+    return Host(out.data(), static_cast<int64_t>(q_.size()));
+  };
+  const std::vector<float> whole = attend(kLong), chunks = attend(kChunk);
+  for (int64_t token = 0; token < kLong; token += 1 + token / 20) {
+    const int64_t head = token % spec_.heads, row = token * spec_.heads + head;
+    const double bound = 2 * Bound(cache, token, head);
+    for (int64_t i = row * kv_.head_dim; i < (row + 1) * kv_.head_dim; ++i) {
+      ASSERT_NEAR(whole[i], chunks[i], bound) << "token " << token << " head " << head;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
