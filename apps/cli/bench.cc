@@ -12,14 +12,13 @@
 namespace nibble::cli {
 namespace {
 
-constexpr int64_t kPrefillTokens = 1024;  // as Session
-
-// Appends ids to every cache, one prompt after the other.
+// Appends ids to every cache, one prompt after the other, as Session does.
 void Fill(Model& model, std::deque<KvCache>& caches, int64_t tokens) {
   const std::vector<int32_t> ids = RandomIds(model.config(), tokens);
+  const auto chunk_tokens = static_cast<size_t>(model.backend().ChunkTokens());
   for (KvCache& cache : caches) {
     for (std::span<const int32_t> rest = ids; !rest.empty();) {
-      const auto chunk = rest.first(std::min<size_t>(rest.size(), kPrefillTokens));
+      const auto chunk = rest.first(std::min(rest.size(), chunk_tokens));
       const Model::Sequence sequence = {chunk, &cache};
       model.Forward({&sequence, 1});
       rest = rest.subspan(chunk.size());
@@ -34,7 +33,7 @@ void RunPrefill(const BenchArguments& a, const Common& common) {
   caches.push_back(model.MakeCache());
   const Timing t = Measure(a.repeats, [&] {
     caches[0].Clear();
-    const int64_t last = (a.tokens - 1) % kPrefillTokens;
+    const int64_t last = (a.tokens - 1) % model.backend().ChunkTokens();
     Fill(model, caches, a.tokens - last - 1);
     const std::vector<int32_t> ids = RandomIds(model.config(), last + 1);
     const Model::Sequence sequence = {ids, &caches[0]};

@@ -23,8 +23,8 @@ Timing MeasureOp(Backend& backend, bool on_cpu, int64_t repeats, Work&& work) {
   return t;
 }
 
-std::string_view SourceName(ActsSource::Op op) {
-  return op == ActsSource::Op::kRmsNorm ? "norm, " : op == ActsSource::Op::kSiluMul ? "silu, " : "";
+std::string_view SourceName(const ActsSource& source) {
+  return source.op == ActsSource::Op::kRmsNorm ? "norm, " : source.up != nullptr ? "silu, " : "";
 }
 
 // One layer's ops with everything they read and write.
@@ -41,12 +41,13 @@ class OpBench {
   std::vector<BenchRow> Run() {
     const int64_t tokens = arguments_.tokens;
     const LayerWeights& layer = network_.layers[0];
-    using Op = ActsSource::Op;
-    Linears(layer, {Role::kQ, Role::kK, Role::kV}, Op::kRmsNorm);
+    const ActsSource norm = {.op = ActsSource::Op::kRmsNorm};
+    const Activations h = Prepare(layer[Role::kQ].input, norm);
+    for (const Role role : {Role::kQ, Role::kK, Role::kV}) Product(layer, role, h);
     RopeAndAttention(tokens);
-    Linears(layer, {Role::kO}, Op::kCopy);
-    Linears(layer, {Role::kGate, Role::kUp}, Op::kRmsNorm);
-    Linears(layer, {Role::kDown}, Op::kSiluMul);
+    Product(layer, Role::kO, Prepare(layer[Role::kO].input, {}));
+    const ActsSource gated = GateAndUp(layer, Prepare(layer[Role::kGate].input, norm));
+    Product(layer, Role::kDown, Prepare(layer[Role::kDown].input, gated));
     double sum = 0;
     for (const BenchRow& row : rows_) sum += row.time.median;
     for (BenchRow& row : rows_) row.share = row.time.median / sum;
@@ -60,41 +61,65 @@ class OpBench {
     rows_.push_back(std::move(row));
   }
 
-  // The shared input of some linears, prepared once, then each product.
-  void Linears(const LayerWeights& layer, std::initializer_list<Role> roles, ActsSource::Op op) {
+  // The input of some linears.
+  Activations Prepare(const InputSpec& input, ActsSource source) {
     const int64_t tokens = arguments_.tokens;
-    const InputSpec& input = layer[*roles.begin()].input;
-    const Buffer<float> x = RandomFloats(*backend_, tokens * input.width);
-    const auto gate = RandomIntermediates(*backend_, tokens * input.width);
-    const auto up = RandomIntermediates(*backend_, tokens * input.width);
-    const ActsSource source = {
-        .x = x.data(), .op = op, .norm_eps = 1e-5f, .gate = gate.data(), .up = up.data()};
-    const int64_t floats = op == ActsSource::Op::kSiluMul ? 2 : 1;
+    x_ = RandomFloats(*backend_, tokens * input.width);
+    source.x = x_.data(), source.norm_eps = 1e-5f;
+    const bool gated = source.op == ActsSource::Op::kSiluMul;
+    const int64_t values = gated && source.up != nullptr ? 2 : 1;
+    const int64_t bytes = gated ? backend_->IntermediateBytes() : int64_t{sizeof(float)};
     Activations acts;
-    Add({.name = fmt::format("{}{}quantize", SourceName(op),
+    Add({.name = fmt::format("{}{}quantize", SourceName(source),
                              input.transform.identity() ? "" : "transform, "),
          .shape = fmt::format("{} x {} {}", tokens, input.width, TransformText(input.transform)),
-         .bytes = static_cast<double>((4 * floats + 1) * tokens * input.width)},
+         .bytes = static_cast<double>((bytes * values + 1) * tokens * input.width)},
         [&] { acts = backend_->PrepareActs(source, tokens, input); });
-    for (Role role : roles) {
-      const PackedWeights& w = layer[role].weights;
-      const LinearId id = backend_->Upload(layer[role]);
-      const Buffer<float> y = RandomFloats(*backend_, tokens * w.rows);
-      const auto values = RandomIntermediates(*backend_, tokens * w.rows);
-      const Backend::Projection projection = {id, values.data()};
-      const bool residual = role == Role::kO || role == Role::kDown;  // added to x, as in a layer
-      const bool integers = w.format.quantized() && input.activation.quantized();
-      Add({.name = fmt::format("{} {}", RoleName(role), backend_->KernelName(id, tokens)),
-           .shape = fmt::format("{} x {} x {}", tokens, w.rows, w.cols),
-           .operations = 2.0 * static_cast<double>(tokens * w.rows * w.cols),
-           .bytes = static_cast<double>(w.bytes()),
-           .peak = integers ? int_peak_ : 0},
-          [&] {
-            residual ? backend_->Gemm(acts, id, y.data(), w.rows, true)
-                     : backend_->Project(acts, {&projection, 1});
-          });
-      backend_->Release(id);
-    }
+    return acts;
+  }
+
+  // A product, or several at once, of linears alike.
+  template <typename Work>
+  void AddProduct(std::string_view name, const PackedLinear& linear, LinearId id, int64_t count,
+                  Work&& work) {
+    const PackedWeights& w = linear.weights;
+    const int64_t tokens = arguments_.tokens;
+    const bool integers = w.format.quantized() && linear.input.activation.quantized();
+    Add({.name = fmt::format("{} {}", name, backend_->KernelName(id, tokens)),
+         .shape = fmt::format("{} x {} x {}", tokens, count * w.rows, w.cols),
+         .operations = 2.0 * static_cast<double>(tokens * count * w.rows * w.cols),
+         .bytes = static_cast<double>(count) * static_cast<double>(w.bytes()),
+         .peak = integers ? int_peak_ : 0},
+        work);
+  }
+
+  void Product(const LayerWeights& layer, Role role, const Activations& acts) {
+    const int64_t rows = layer[role].weights.rows;
+    const LinearId id = backend_->Upload(layer[role]);
+    const Buffer<float> y = RandomFloats(*backend_, acts.tokens * rows);
+    const auto values = RandomIntermediates(*backend_, acts.tokens * rows);
+    const Backend::Projection projection = {id, values.data()};
+    const bool residual = role == Role::kO || role == Role::kDown;  // added to x, as in a layer
+    AddProduct(RoleName(role), layer[role], id, 1, [&] {
+      residual ? backend_->Gemm(acts, id, y.data(), rows, true)
+               : backend_->Project(acts, {&projection, 1});
+    });
+    backend_->Release(id);
+  }
+
+  // The source of down's input.
+  ActsSource GateAndUp(const LayerWeights& layer, const Activations& acts) {
+    const int64_t rows = layer[Role::kGate].weights.rows;
+    gate_ = RandomIntermediates(*backend_, acts.tokens * rows);
+    up_ = RandomIntermediates(*backend_, acts.tokens * rows);
+    const Backend::Projection gate = {backend_->Upload(layer[Role::kGate]), gate_.data()};
+    const Backend::Projection up = {backend_->Upload(layer[Role::kUp]), up_.data()};
+    ActsSource gated;
+    AddProduct("gate, up", layer[Role::kGate], gate.id, 2,
+               [&] { gated = backend_->ProjectGated(acts, gate, up); });
+    backend_->Release(gate.id);
+    backend_->Release(up.id);
+    return gated;
   }
 
   void RopeAndAttention(int64_t tokens) {
@@ -129,6 +154,8 @@ class OpBench {
   const bool on_cpu_;
   const double int_peak_;  // operations per second
   std::vector<BenchRow> rows_;
+  Buffer<float> x_;  // of the last Prepare
+  Buffer<Intermediate> gate_, up_;
 };
 
 // The last `tokens` tokens of `context` attend; before that the whole context enters the cache.

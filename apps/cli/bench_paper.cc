@@ -17,10 +17,37 @@ using Type = CublasProduct::Type;
 constexpr int64_t kPromptTokens = 2048;
 
 // q, gate and down of a prompt, and what preparing down's input costs on top.
+// gate and up as a layer multiplies them, beside one bf16 product of both; what comes of them lies
+// in `gate` and `up`, [tokens, intermediate_size].
+ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const LayerWeights& layer,
+                     int64_t tokens, Intermediate* gate, Intermediate* up) {
+  Backend& backend = bench.backend;
+  const PackedLinear& linear = layer[Role::kGate];
+  const int64_t rows = 2 * linear.weights.rows, cols = linear.weights.cols;
+  const LinearId gate_id = backend.Upload(linear), up_id = backend.Upload(layer[Role::kUp]);
+  const Buffer<float> x = RandomFloats(backend, tokens * cols);
+  const Activations acts = backend.PrepareActs({.x = x.data()}, tokens, linear.input);
+  ActsSource gated;
+  Contender nibble{"Nibble", [&] {
+                     gated = backend.ProjectGated(acts, {gate_id, gate}, {up_id, up});
+                   }};
+  const CublasProduct product(Type::kBf16, tokens, rows, cols, 1);
+  Contender bf16{"bf16", [&] { product.Run(); }};
+  TakeTurns({&nibble, &bf16}, bench.arguments.repeats);
+  bench.table.Add(fmt::format("{} gate, up{}", name, gated.up == nullptr ? ", silu" : ""),
+                  fmt::format("{} x {} x {}", tokens, rows, cols),
+                  {.operations = 2.0 * static_cast<double>(tokens * rows * cols)}, nibble, {&bf16});
+  backend.Release(gate_id);
+  backend.Release(up_id);
+  return gated;
+}
+
 void Linears(const PaperBench& bench, const std::string& name, const Network& network,
              int64_t tokens) {
   Backend& backend = bench.backend;
   const LayerWeights& layer = network.layers[0];
+  const int64_t wide = tokens * layer[Role::kGate].weights.rows;
+  const auto gate = RandomIntermediates(backend, wide), up = RandomIntermediates(backend, wide);
   for (Role role : {Role::kQ, Role::kGate, Role::kDown}) {
     const PackedLinear& linear = layer[role];
     const int64_t rows = linear.weights.rows, cols = linear.weights.cols;
@@ -28,14 +55,10 @@ void Linears(const PaperBench& bench, const std::string& name, const Network& ne
     const bool down = role == Role::kDown;
     const Buffer<float> x = RandomFloats(backend, tokens * cols);
     const Buffer<float> y = RandomFloats(backend, tokens * rows);
-    const auto gate = RandomIntermediates(backend, tokens * cols);
-    const auto up = RandomIntermediates(backend, tokens * cols);
     const auto values = RandomIntermediates(backend, tokens * rows);
-    const ActsSource source = {.x = x.data(),
-                               .op = down ? ActsSource::Op::kSiluMul : ActsSource::Op::kRmsNorm,
-                               .norm_eps = 1e-5f,
-                               .gate = gate.data(),
-                               .up = up.data()};
+    const ActsSource source =
+        down ? GateAndUp(bench, name, layer, tokens, gate.data(), up.data())
+             : ActsSource{.x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_eps = 1e-5f};
     const Activations acts = backend.PrepareActs(source, tokens, linear.input);
     const Backend::Projection projection = {id, values.data()};
     Contender nibble{"Nibble", [&] {
@@ -54,9 +77,11 @@ void Linears(const PaperBench& bench, const std::string& name, const Network& ne
     bench.table.Add(fmt::format("{} {}", name, RoleName(role)), shape, {.operations = operations},
                     nibble, {&a, &b, &c});
     if (down) {
-      bench.table.Add(fmt::format("{} silu, transform, quantize", name),
-                      fmt::format("{} x {}", tokens, cols),
-                      {.bytes = static_cast<double>(5 * tokens * cols)}, prepare, {&nibble});
+      const int64_t bytes = (source.up == nullptr ? 1 : 2) * backend.IntermediateBytes() + 1;
+      bench.table.Add(
+          fmt::format("{} {}transform, quantize", name, source.up == nullptr ? "" : "silu, "),
+          fmt::format("{} x {}", tokens, cols),
+          {.bytes = static_cast<double>(bytes * tokens * cols)}, prepare, {&nibble});
     }
     backend.Release(id);
   }

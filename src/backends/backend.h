@@ -6,8 +6,9 @@
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
-// GPU there is one exception: attention of a few new tokens, of many, and of many with long
-// contexts (cuDNN's, where it is there) run on different kernels, which round differently.
+// GPU there are two exceptions: attention of a few new tokens, of many, and of many with long
+// contexts (cuDNN's, where it is there) run on different kernels, which round differently; and
+// silu(gate) * up of many tokens is rounded to an intermediate value, that of a few is not.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +41,8 @@ struct ActsSource {
   Op op = Op::kCopy;
   const float* norm_weight = nullptr;  // kRmsNorm: [width], or null when folded
   float norm_eps = 0;                  // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
-  // kSiluMul: [tokens, width]; gate / (1 + exp(-gate)) * up
+  // kSiluMul: [tokens, width]; gate / (1 + exp(-gate)) * up, or gate holds that already and up is
+  // null (Backend::ProjectGated)
   const Intermediate *gate = nullptr, *up = nullptr;
 };
 
@@ -70,6 +72,9 @@ class Backend {
 
   // "cpu, amx" for people.
   virtual std::string Name() const = 0;
+
+  // Of a long prompt, how many tokens go through the network at once: bounds the activations held.
+  virtual int64_t ChunkTokens() const { return 1024; }
 
   // Memory for tensors, pages and their tables, all zero, at 64-byte boundaries; not outliving the
   // backend. A CPU's is the program's own, so that these three do next to nothing there.
@@ -118,6 +123,12 @@ class Backend {
   };
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
+  // gate and up as the source of the next input; a backend may gate while it multiplies.
+  virtual ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up) {
+    const Projection outputs[] = {gate, up};
+    Project(acts, outputs);
+    return {.op = ActsSource::Op::kSiluMul, .gate = gate.y, .up = up.y};
+  }
 
   // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
   // least and fp32 sums: the Hessians of calibration, on machines without MakeGptq. False, and

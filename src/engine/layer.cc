@@ -90,10 +90,8 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   s.Reserve(d.config, tokens);
   const ActsSource h = Normed(d.config, layer.mlp_norm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.mlp_input);
-  const Backend::Projection outputs[] = {{layer.id(Role::kGate), s.gate.data()},
-                                         {layer.id(Role::kUp), s.up.data()}};
-  d.backend.Project(acts, outputs);
-  return {.op = ActsSource::Op::kSiluMul, .gate = s.gate.data(), .up = s.up.data()};
+  return d.backend.ProjectGated(acts, {layer.id(Role::kGate), s.gate.data()},
+                                {layer.id(Role::kUp), s.up.data()});
 }
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,

@@ -7,12 +7,6 @@
 #include "base/interrupt.h"
 
 namespace nibble {
-namespace {
-
-constexpr size_t kPrefillTokens = 1024;  // bounds the activations held at once
-
-}  // namespace
-
 std::span<const float> Session::Append(std::span<const int32_t> ids) {
   NIBBLE_CHECK(!ids.empty());
   const int64_t total = tokens() + static_cast<int64_t>(ids.size());
@@ -25,9 +19,10 @@ std::span<const float> Session::Append(std::span<const int32_t> ids) {
       FailUsage("token id {} is outside the vocabulary of {}", id, model_.config().vocab_size);
     }
   }
+  const auto chunk_tokens = static_cast<size_t>(model_.backend().ChunkTokens());
   const float* last_row = nullptr;
   while (!ids.empty()) {
-    const auto chunk = ids.first(std::min(ids.size(), kPrefillTokens));
+    const auto chunk = ids.first(std::min(ids.size(), chunk_tokens));
     const Model::Sequence sequence = {chunk, &cache_};
     const float* x = model_.Forward({&sequence, 1});
     last_row = x + (chunk.size() - 1) * static_cast<size_t>(model_.config().hidden_size);

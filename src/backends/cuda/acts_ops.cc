@@ -85,16 +85,17 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
     return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
   const bool gated = source.op == ActsSource::Op::kSiluMul;
-  PrepareArguments a = {.source = SourceOf(source.op),
-                        .type = gated ? kIntermediate : RealType::kFloat32,
-                        .x = gated ? static_cast<const void*>(source.gate) : source.x,
-                        .up = source.up,
-                        .norm = source.norm_weight,
-                        .eps = source.norm_eps,
-                        .tokens = tokens,
-                        .x_stride = spec.width,
-                        .width = static_cast<int>(spec.width),
-                        .hadamard = PlanFor(spec.transform)};
+  PrepareArguments a = {
+      .source = gated && source.up == nullptr ? Source::kPlain : SourceOf(source.op),
+      .type = gated ? kIntermediate : RealType::kFloat32,
+      .x = gated ? static_cast<const void*>(source.gate) : source.x,
+      .up = source.up,
+      .norm = source.norm_weight,
+      .eps = source.norm_eps,
+      .tokens = tokens,
+      .x_stride = spec.width,
+      .width = static_cast<int>(spec.width),
+      .hadamard = PlanFor(spec.transform)};
   if (parts) {
     PrepareInParts(a, spec, stream);
     return main_.acts;

@@ -190,6 +190,22 @@ void DeviceLinear::MultiplyAll(const Activations& acts,
   launch();
 }
 
+bool DeviceLinear::CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens) {
+  const auto plain = [](const DeviceLinear& l) {
+    return l.kind_ == Kind::kTensorCores && l.weights_.symmetric && l.activation_.symmetric &&
+           l.bias_.data() == nullptr;
+  };
+  return gate.major_ == 9 && tokens > 0 && !gate.decodes(tokens) && plain(gate) && plain(up) &&
+         gate.bits_ == up.bits_ && gate.rows_ == up.rows_ && gate.rows_ % 8 == 0;
+}
+
+void DeviceLinear::MultiplyGated(const Activations& acts, const DeviceLinear& gate,
+                                 const DeviceLinear& up, Intermediate* y, cudaStream_t stream) {
+  GemmArguments a = gate.Arguments(acts, {y, kIntermediate, gate.rows_, false});
+  a.up_w = up.codes_.data(), a.up_scales = up.scales_.data();
+  GemmSm90(a, stream);
+}
+
 GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output) const {
   return {.x = acts.codes,
           .x_scales = acts.scales,

@@ -36,6 +36,10 @@ class DeviceLinear {
   // to large ones, which stream, it costs bandwidth.
   static void MultiplyAll(const Activations& acts, std::span<const DeviceLinear* const> linears,
                           std::span<const Output> outputs, cudaStream_t stream);
+  // silu(gate) * up as intermediate values [tokens, rows], in one product; where CanGate.
+  static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens);
+  static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
+                            const DeviceLinear& up, Intermediate* y, cudaStream_t stream);
   int64_t rows() const { return rows_; }
   std::string KernelName(int64_t tokens) const;
 

@@ -16,6 +16,9 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
   NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr);
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
+  if (g.up_w == nullptr) return;
+  NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);
+  NIBBLE_CHECK(g.w_zeros == nullptr && g.x_zetas == nullptr && g.bias == nullptr);
 }
 
 bool CanJoin(const GemmArguments& a, const GemmArguments& b) {

@@ -17,23 +17,25 @@ namespace nibble::cuda {
 
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
-  const int8_t* x = nullptr;        // [tokens, stride] codes, zero from cols on
-  const float* x_scales = nullptr;  // [tokens] a
-  const float* x_zetas = nullptr;   // [tokens] zeta, or null: symmetric activations
-  const int32_t* x_sums = nullptr;  // [tokens] Q, sums of the codes; needed by w_zeros
-  int64_t tokens = 0;               // >= 1
-  int x_bits = 8;                   // 2..8, of the codes
-  int64_t stride = 0;               // bytes between rows of x: a multiple of 128, >= cols
-  const uint8_t* w = nullptr;       // in the order of weight_order.h
-  int w_bits = 4;                   // 4 or 8
-  const float* w_scales = nullptr;  // [rows] s
-  const float* w_zeros = nullptr;   // [rows] pi, whole numbers; or null: symmetric weights
-  const float* w_sums = nullptr;    // [rows] P, sums of the codes; needed by x_zetas
-  const float* bias = nullptr;      // [rows] or null
-  int64_t rows = 0, cols = 0;       // N and K of the weights, any
-  void* y = nullptr;                // [tokens, y_stride]; fastest when rows of it are aligned to 16
-  int64_t y_stride = 0;             // elements, >= rows
-  bool accumulate = false;          // y += ..., kFloat32 only
+  const int8_t* x = nullptr;         // [tokens, stride] codes, zero from cols on
+  const float* x_scales = nullptr;   // [tokens] a
+  const float* x_zetas = nullptr;    // [tokens] zeta, or null: symmetric activations
+  const int32_t* x_sums = nullptr;   // [tokens] Q, sums of the codes; needed by w_zeros
+  int64_t tokens = 0;                // >= 1
+  int x_bits = 8;                    // 2..8, of the codes
+  int64_t stride = 0;                // bytes between rows of x: a multiple of 128, >= cols
+  const uint8_t* w = nullptr;        // in the order of weight_order.h
+  int w_bits = 4;                    // 4 or 8
+  const float* w_scales = nullptr;   // [rows] s
+  const float* w_zeros = nullptr;    // [rows] pi, whole numbers; or null: symmetric weights
+  const float* w_sums = nullptr;     // [rows] P, sums of the codes; needed by x_zetas
+  const float* bias = nullptr;       // [rows] or null
+  const uint8_t* up_w = nullptr;     // or null; as w: y = silu(W x) * (up x) instead, each product
+  const float* up_scales = nullptr;  // and the result rounded to bf16 (gemm_sm90 alone)
+  int64_t rows = 0, cols = 0;        // N and K of the weights, any
+  void* y = nullptr;        // [tokens, y_stride]; fastest when rows of it are aligned to 16
+  int64_t y_stride = 0;     // elements, >= rows
+  bool accumulate = false;  // y += ..., kFloat32 only
   RealType y_type = RealType::kFloat32;
 };
 

@@ -9,6 +9,7 @@
 
 #include "backends/cuda/gemm.h"
 #include "backends/cuda/ptx_sm90.h"
+#include "backends/cuda/silu.cuh"
 
 namespace nibble::cuda {
 
@@ -30,12 +31,12 @@ struct TileParameters {
 };
 
 template <int kFactor>
-__device__ OutputParameters LoadOutput(const GemmArguments& g, int n) {
+__device__ OutputParameters LoadOutput(const GemmArguments& g, const float* scales, int n) {
   OutputParameters p = {};
   if (n >= g.rows) return p;
   const float zero = g.w_zeros != nullptr ? g.w_zeros[n] : 0.0f;
   const float sum = g.w_sums != nullptr ? g.w_sums[n] : 0.0f;
-  p.scale = g.w_scales[n] * (1.0f / kFactor);
+  p.scale = scales[n] * (1.0f / kFactor);
   p.offset = kFactor * (sum - static_cast<float>(g.cols) * zero);  // integers below 2^24
   p.zero = kFactor * static_cast<int32_t>(zero);
   p.bias = g.bias != nullptr ? g.bias[n] : 0.0f;
@@ -53,7 +54,11 @@ __device__ void LoadParameters(const GemmArguments& g, int token, int output, Ti
     p.zetas[i] = exists && g.x_zetas != nullptr ? g.x_zetas[t] : 0.0f;
     p.sums[i] = exists && g.x_sums != nullptr ? g.x_sums[t] : 0;
   }
-  for (int i = lane; i < kTileOutputs; i += 32) p.outputs[i] = LoadOutput<kFactor>(g, output + i);
+  for (int i = lane; i < kTileOutputs; i += 32) {
+    const bool up = g.up_w != nullptr && i >= 64;
+    p.outputs[i] =
+        LoadOutput<kFactor>(g, up ? g.up_scales : g.w_scales, output + i - (up ? 64 : 0));
+  }
   if (lane == 0) p.token = token, p.output = output;
 }
 
@@ -193,6 +198,35 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const int32_t 
           StoreValues(staging.Unit(i + row, unit), y, count, g.accumulate);
         }
       }
+    }
+  }
+}
+
+// The same for silu(gate) * up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
+// stores half the tokens of both.
+__device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const int32_t (&sums)[64],
+                                               const TileParameters& tile, int first_token,
+                                               int warpgroup,
+                                               Staging<__nv_bfloat16> (&staging)[2]) {
+  using S = Staging<__nv_bfloat16>;
+  constexpr int kStep = 256 / S::kUnits, kBarrier = 3;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const OutputParameters* p = tile.outputs + 64 * warpgroup + 16 * warp + lane / 4;
+  const OutputParameters outputs[] = {p[0], p[8]};
+  const int row = threadIdx.x / S::kUnits, unit = threadIdx.x % S::kUnits;
+  const int token = tile.token + first_token + row, n = tile.output + unit * S::kVector;
+  auto* y = static_cast<__nv_bfloat16*>(g.y) + token * g.y_stride + n;
+#pragma unroll
+  for (int chunk = 0; chunk < 128; chunk += S::kTokens) {
+    float values[S::kTokens / 2];
+    ApplyLaw<true>(sums + chunk / 2, tile, first_token + chunk, outputs, values);
+    NamedSync(kBarrier, 256);  // the chunk before has been read
+    staging[warpgroup].Write(warp, lane, values);
+    NamedSync(kBarrier, 256);
+#pragma unroll
+    for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
+      if (token + chunk + i >= g.tokens || n >= g.rows) continue;
+      StoreGlobal(y, SiluTimes(staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
     }
   }
 }

@@ -8,7 +8,8 @@
 //               (else they would be read twice from L2, whose bandwidth is the next limit)
 //   preparing   one warp: scales and the like of the tile for the epilogue
 //   math        two warpgroups: each 64 outputs x 256 tokens in 128 registers a thread; they unpack
-//               the next 128 inputs while the tensor cores work on these
+//               the next 128 inputs while the tensor cores work on these. For silu(gate) * up one
+//               has outputs of gate and the other the same of up
 //
 // The last two steps of a tile treat its halves of 128 tokens one after the other, so that the
 // tensor cores work on the second while the first is stored. A nibble stays in the high half of its
@@ -32,6 +33,8 @@ constexpr int kPair = 2;       // blocks of a cluster
 constexpr int kThreads = 384;  // three warpgroups, two of them math
 constexpr int kSharedBytes = 227 * 1024;
 constexpr int kBand = 8;  // token tiles that are walked through together, for the sake of L2
+
+enum class Epilogue { kPlain, kLaw, kGated };  // kPlain: see ApplyLaw; kGated: as that
 
 template <int kBits, typename Out>
 struct Shared {
@@ -62,7 +65,7 @@ struct Ring {
 
 // The tiles of a product, and those of them that this block computes.
 struct Tiles {
-  int token_tiles, output_pairs, k_blocks;
+  int token_tiles, output_pairs, block_outputs, k_blocks;
 
   __device__ int first() const { return blockIdx.x / kPair; }
   __device__ int stride() const { return gridDim.x / kPair; }
@@ -76,7 +79,7 @@ struct Tiles {
     const int height = min(token_tiles - band, kBand);
     const int in_band = tile - band * output_pairs;
     return {(band + in_band % height) * kTileTokens,
-            (in_band / height * kPair + ClusterRank()) * kTileOutputs};
+            (in_band / height * kPair + ClusterRank()) * block_outputs};
   }
 };
 
@@ -91,8 +94,9 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
     const int2 place = tiles.Place(tile);
     const uint8_t* w[2];
     for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
-      const int block = min(place.y / 64 + half, last_block);
-      w[half] = g.w + int64_t{block} * tiles.k_blocks * S::kBlockBytes;
+      const bool up = half == 1 && g.up_w != nullptr;
+      const int block = min(place.y / 64 + (up ? 0 : half), last_block);
+      w[half] = (up ? g.up_w : g.w) + int64_t{block} * tiles.k_blocks * S::kBlockBytes;
     }
     for (int k = 0; k < tiles.steps(); ++k, ring.Advance()) {
       uint64_t* full = &s.tail.full[ring.stage];
@@ -139,7 +143,7 @@ __device__ __forceinline__ void LoadFragments(const uint8_t* block, Fragments& a
   }
 }
 
-template <bool kPlain, int kBits, typename Out>
+template <Epilogue kEpilogue, int kBits, typename Out>
 __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kBits, Out>& s) {
   using S = Shared<kBits, Out>;
   constexpr int kHalf = kTileTokens / 2 * kInputs;  // bytes
@@ -158,8 +162,13 @@ __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kBit
     if (lane < kPair) BarrierArriveAtPeer(PeerAddress(&s.tail.empty[stage], lane));
   };
   const auto store_half = [&](const int32_t(&sums)[64], int first_token) {
-    StoreHalf<kPlain>(g, sums, s.tail.parameters, first_token, 64 * warpgroup, 1 + warpgroup,
-                      s.tail.staging[warpgroup]);
+    if constexpr (kEpilogue == Epilogue::kGated) {
+      StoreGatedHalf(g, sums, s.tail.parameters, first_token, warpgroup, s.tail.staging);
+    } else {
+      StoreHalf<kEpilogue == Epilogue::kPlain>(g, sums, s.tail.parameters, first_token,
+                                               64 * warpgroup, 1 + warpgroup,
+                                               s.tail.staging[warpgroup]);
+    }
   };
 
   const auto first_half = [&](int stage) { return SwizzledTile(s.x[stage]); };
@@ -197,7 +206,7 @@ __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kBit
   }
 }
 
-template <bool kPlain, int kBits, typename Out>
+template <Epilogue kEpilogue, int kBits, typename Out>
 __global__ __cluster_dims__(kPair, 1, 1)
     __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__ CUtensorMap x_map,
                                                   const __grid_constant__ GemmArguments g,
@@ -224,7 +233,7 @@ __global__ __cluster_dims__(kPair, 1, 1)
     if (threadIdx.x / 32 == 9) Prepare(g, tiles, s);
   } else {
     ClaimRegisters<232>();
-    Multiply<kPlain>(g, tiles, s);
+    Multiply<kEpilogue>(g, tiles, s);
   }
   ClusterSync();  // no block may end while the other writes into it
 }
@@ -256,17 +265,19 @@ CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
   return map;
 }
 
-template <bool kPlain, int kBits, typename Out>
+template <Epilogue kEpilogue, int kBits, typename Out>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
   const auto tiles_of = [](int64_t size, int64_t tile) {
     return static_cast<int>((size + tile - 1) / tile);
   };
+  const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
   const Tiles tiles = {.token_tiles = tiles_of(g.tokens, kTileTokens),
-                       .output_pairs = tiles_of(g.rows, kPair * kTileOutputs),
+                       .output_pairs = tiles_of(g.rows, kPair * outputs),
+                       .block_outputs = outputs,
                        .k_blocks = tiles_of(g.cols, kInputs)};
   const int pairs =
       std::min(tiles.token_tiles * tiles.output_pairs, Device::Current().multiprocessors / kPair);
-  LaunchDependent(gemm_sm90<kPlain, kBits, Out>,
+  LaunchDependent(gemm_sm90<kEpilogue, kBits, Out>,
                   {.grid = static_cast<unsigned>(pairs * kPair),
                    .block = kThreads,
                    .shared_bytes = kSharedBytes},
@@ -277,7 +288,11 @@ template <int kBits, typename Out>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   const bool plain =
       HasVectors<Out>(g) && g.x_zetas == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
-  plain ? Launch<true, kBits, Out>(g, stream) : Launch<false, kBits, Out>(g, stream);
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    if (g.up_w != nullptr) return Launch<Epilogue::kGated, kBits, Out>(g, stream);
+  }
+  plain ? Launch<Epilogue::kPlain, kBits, Out>(g, stream)
+        : Launch<Epilogue::kLaw, kBits, Out>(g, stream);
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
     }
   }
   const ActGrid<kGrid> grid(a, team.Join(range), factor);
-  const UnitGrid unit(grid, a.symmetric);
+  const UnitGrid unit(grid, kGrid != Grid::kAsymmetric);
   int8_t* const codes =
       a.codes + token * a.stride + (first * S::kBlocks + block) * 64 + lane % 4 * 16;
   int sum = 0;
@@ -167,8 +167,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
       TransformTile<S>(signs, tile, x, sylvester, y[t]);
     }
     const float factor = a.hadamard.scale / scale;
-    a.symmetric ? Quantize<Grid::kSymmetric, S>(a, token, y, factor, shared.scratch)
-                : Quantize<Grid::kAsymmetric, S>(a, token, y, factor, shared.scratch);
+    if (!a.symmetric) {
+      Quantize<Grid::kAsymmetric, S>(a, token, y, factor, shared.scratch);
+    } else if (a.signed_scale) {
+      Quantize<Grid::kSigned, S>(a, token, y, factor, shared.scratch);
+    } else {
+      Quantize<Grid::kSymmetric, S>(a, token, y, factor, shared.scratch);
+    }
   }
 }
 
@@ -195,8 +200,8 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 }  // namespace
 
 bool FitsSm90(const PrepareArguments& a) {
-  return a.source == Source::kSiluMul && a.type == RealType::kBfloat16 && a.values == nullptr &&
-         a.group == 0 && !a.signed_scale && a.hadamard.tile.signs != nullptr;
+  return a.source != Source::kRmsNorm && a.type == RealType::kBfloat16 && a.values == nullptr &&
+         a.group == 0 && a.hadamard.tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

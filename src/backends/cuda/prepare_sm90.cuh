@@ -73,16 +73,16 @@ __device__ void FillSylvester(typename S::Shared& shared) {
   FenceForBulkCopies();  // as for them, for tensor cores
 }
 
-// This thread's first piece of a row of gate and up; none past the last token.
+// This thread's first piece of a row of gate and up, or of x alone; none past the last token.
 struct Pieces {
-  const __nv_bfloat16 *gate, *up;
-  int rows;  // of X
+  const __nv_bfloat16 *gate, *up;  // up may be null
+  int rows;                        // of X
 
   template <typename S>
   static __device__ Pieces Of(const PrepareArguments& a, int64_t token) {
     const int64_t at = token * a.x_stride + S::Row(0) * (64 * S::kBlocks) + threadIdx.x % 8 * 8;
     return {static_cast<const __nv_bfloat16*>(a.x) + at,
-            static_cast<const __nv_bfloat16*>(a.up) + at,
+            a.up == nullptr ? nullptr : static_cast<const __nv_bfloat16*>(a.up) + at,
             token < a.tokens ? a.hadamard.tile.order : 0};
   }
 };
@@ -95,23 +95,25 @@ __device__ void Request(typename S::Shared& shared, const Pieces& row, int round
 #pragma unroll
     for (int b = 0; b < S::kBlocks; ++b) {
       CopyAsync16(&shared.ring[round][b][0][threadIdx.x], row.gate + round * kNext + b * 64);
+      if (row.up == nullptr) continue;
       CopyAsync16(&shared.ring[round][b][1][threadIdx.x], row.up + round * kNext + b * 64);
     }
   }
   CopyAsyncCommit();
 }
 
-// v = silu(gate) * up of 8 columns; returns the largest magnitude, at least `largest`.
-__device__ inline float Gated(const uint4& gates, const uint4& ups, float (&v)[8], float largest) {
-  const uint32_t gate[4] = {gates.x, gates.y, gates.z, gates.w};
-  const uint32_t up[4] = {ups.x, ups.y, ups.z, ups.w};
+// v = silu(gate) * up of 8 columns, or x without up; returns the largest magnitude, at least
+// `largest`.
+__device__ inline float Gated(const void* x, const void* ups, float (&v)[8], float largest) {
+  UnpackBf16(LoadShared16(x), v);
+  if (ups != nullptr) {
+    float up[8];
+    UnpackBf16(LoadShared16(ups), up);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    v[2 * i] = SiluTimes(__uint_as_float(gate[i] << 16), __uint_as_float(up[i] << 16));
-    v[2 * i + 1] =
-        SiluTimes(__uint_as_float(gate[i] & 0xFFFF0000), __uint_as_float(up[i] & 0xFFFF0000));
-    largest = fmaxf(largest, fmaxf(fabsf(v[2 * i]), fabsf(v[2 * i + 1])));
+    for (int i = 0; i < 8; ++i) v[i] = SiluTimes(v[i], up[i]);
   }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));
   return largest;
 }
 
@@ -126,8 +128,8 @@ __device__ inline float RangeScale(float largest) {
   return __uint_as_float((127 + 127 + 5 - exponent) << 23);
 }
 
-// silu(gate) * up of this thread's pieces, and H_blocks; requests the same of a later row. Returns
-// the largest magnitude before H_blocks.
+// This thread's pieces of x or silu(gate) * up, and H_blocks; requests the same of a later row.
+// Returns the largest magnitude before H_blocks.
 template <typename S>
 __device__ float LoadPieces(const PrepareArguments& a, typename S::Shared& shared, int64_t next,
                             float (&v)[S::kRounds][8][S::kBlocks]) {
@@ -140,8 +142,9 @@ __device__ float LoadPieces(const PrepareArguments& a, typename S::Shared& share
 #pragma unroll
       for (int b = 0; b < S::kBlocks; ++b) {
         float eight[8];
-        largest = Gated(LoadShared16(&shared.ring[round][b][0][threadIdx.x]),
-                        LoadShared16(&shared.ring[round][b][1][threadIdx.x]), eight, largest);
+        const auto& ring = shared.ring[round][b];
+        largest = Gated(&ring[0][threadIdx.x], a.up == nullptr ? nullptr : &ring[1][threadIdx.x],
+                        eight, largest);
 #pragma unroll
         for (int i = 0; i < 8; ++i) v[round][i][b] = eight[i];
       }
