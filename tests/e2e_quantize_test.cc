@@ -116,6 +116,31 @@ TEST_F(QuantizeVerb, DryRunWritesNothing) {
   EXPECT_FALSE(Exists("out") || Exists("out.partial"));
 }
 
+TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
+  const Arguments rules = {"--recipe",    "quik",
+                           "--down-bits", "4",
+                           "--rule",      "layers.1.*(?:gate|up)_proj:w-bits=3,w-asym",
+                           "--rule",      "layers.1.*up:w-bits=6"};
+  Quantize("out", rules + kGptq);
+  const Json plan = Nibble({"inspect", Path("out"), "--json"}).json()["plan"];
+  EXPECT_EQ(plan["provenance"]["rules"].size(), 3u);
+  EXPECT_EQ(plan["linears"]["layers.1.gate"]["weights"]["bits"], 3);
+  EXPECT_EQ(plan["linears"]["layers.1.gate"]["weights"]["symmetric"], false);
+  EXPECT_EQ(plan["linears"]["layers.1.up"]["weights"]["bits"], 6);
+  EXPECT_EQ(plan["linears"]["layers.0.up"]["weights"]["bits"], 4);
+  EXPECT_EQ(plan["linears"]["layers.1.down"]["activations"]["bits"], 4);
+  const Result dry = Nibble(Arguments{"quantize", small_, "--dry-run"} + rules);
+  EXPECT_THAT(dry.out, AllOf(HasSubstr("layers.0,2.up "), HasSubstr("layers.1.up "),
+                             HasSubstr("6 asym + 32 at 16"), HasSubstr("layers.*.down")));
+  EXPECT_THAT(Nibble({"inspect", Path("out")}).out, HasSubstr("layers.0,2.up "));
+  for (const char* rule : {"q_proj", "q_proj:", "q_proj:kv-bits=4", "q_proj:w-bits=9",
+                           "q_proj:a-bits=8", "fc1:w-bits=8", "(q:w-bits=8"}) {
+    const Result r = Nibble({"quantize", small_, "--dry-run", "--rule", rule});
+    EXPECT_EQ(r.code, 2) << rule;
+    EXPECT_THAT(r.err, HasSubstr("q")) << rule;
+  }
+}
+
 TEST_F(QuantizeVerb, GptqFitsItsCalibrationBetterThanRounding) {
   const Json gptq = Quantize("gptq", kGptq);
   // So much damping leaves next to nothing of the Hessian but a multiple of the identity, with
@@ -274,6 +299,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "--w-bits 3 --w-asym --w-group 128 --a-bits 16 --kv-bits 16 "
                 "--calib-windows 2 --context 96"},
 #endif
+        Formats{"Rules",
+                "--rounding rtn --rule o_proj:w-bits=16 --rule layers.1:a-bits=8 "
+                "--rule layers.2.mlp:w-bits=3,w-group=32,w-asym"},
         Formats{"W4A8Kv4", "--rounding rtn --a-bits 8 --a-group 128 --kv-group 64"}),
     [](const auto& format) { return format.param.name; });
 

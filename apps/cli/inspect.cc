@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/linear_rows.h"
 #include "base/progress.h"
 #include "engine/model.h"
 #include "models/manifest.h"
@@ -48,15 +49,26 @@ double CacheBytesPerToken(const Network& net) {
   return static_cast<double>(net.kv.page_bytes() * net.config.layers) / kPageTokens;
 }
 
-// Rows for the linears of layer 0 (all layers are alike) and the head.
-template <typename Cells>
-std::vector<std::vector<std::string>> LinearRows(const Network& net,
-                                                 std::vector<std::string> header, Cells&& cells) {
-  std::vector<std::vector<std::string>> rows = {std::move(header)};
-  for (Role role : kLayerRoles) {
-    rows.push_back(cells(fmt::format("layers.*.{}", RoleName(role)), net.layers[0][role]));
-  }
-  rows.push_back(cells("head", net.head));
+std::vector<std::string> FormatCells(const PackedLinear& l) {
+  const InputSpec& in = l.input;
+  return {fmt::format("{} x {}", l.weights.rows, in.width),
+          TailedText(l.weights.format, in.tail_width, l.tail.format),
+          TailedText(in.activation, in.tail_width, in.tail_activation),
+          OnlineText(in.transform, !in.gather.empty())};
+}
+
+using Rows = std::vector<std::vector<std::string>>;
+
+Rows FormatRows(const Network& net) {
+  Rows rows = {{"linear", "shape", "weights", "activations", "online transform"}};
+  AddLinearRows(
+      net.config.layers,
+      [&](int64_t layer, Role role) {
+        return FormatCells(net.layers[static_cast<size_t>(layer)][role]);
+      },
+      rows);
+  rows.push_back({"head"});
+  for (std::string& cell : FormatCells(net.head)) rows.back().push_back(std::move(cell));
   return rows;
 }
 
@@ -91,16 +103,7 @@ void PrintNetwork(const Network& net) {
   fmt::print("KV cache           {} per token; K {}, V {}; rotation {}\n\n",
              BytesText(CacheBytesPerToken(net)), FormatText(net.kv.k), FormatText(net.kv.v),
              TransformText(net.kv.rotation));
-  fmt::print(
-      "{}", Table(LinearRows(net, {"linear", "shape", "weights", "activations", "online transform"},
-                             [](const std::string& name, const PackedLinear& l) {
-                               const InputSpec& in = l.input;
-                               return std::vector<std::string>{
-                                   name, fmt::format("{} x {}", l.weights.rows, in.width),
-                                   TailedText(l.weights.format, in.tail_width, l.tail.format),
-                                   TailedText(in.activation, in.tail_width, in.tail_activation),
-                                   OnlineText(in.transform, !in.gather.empty())};
-                             })));
+  fmt::print("{}", Table(FormatRows(net)));
 }
 
 Json NetworkJson(const Network& net) {
@@ -138,14 +141,16 @@ void RunInspect(const Arguments& a, const Common& common) {
   Model model(std::move(net), MakeBackend(common.device, false));
   Backend& backend = model.backend();
   fmt::print("\nkernels on {}\n", backend.Name());
-  std::vector<std::vector<std::string>> rows = {{"linear", "1 token", "512 tokens"}};
-  const auto add = [&](const std::string& name, LinearId id) {
-    rows.push_back({name, backend.KernelName(id, 1), backend.KernelName(id, 512)});
-  };
-  for (Role role : kLayerRoles) {
-    add(fmt::format("layers.*.{}", RoleName(role)), model.layers()[0].id(role));
-  }
-  add("head", model.head());
+  Rows rows = {{"linear", "1 token", "512 tokens"}};
+  AddLinearRows(
+      static_cast<int64_t>(model.layers().size()),
+      [&](int64_t layer, Role role) -> std::vector<std::string> {
+        const LinearId id = model.layers()[static_cast<size_t>(layer)].id(role);
+        return {backend.KernelName(id, 1), backend.KernelName(id, 512)};
+      },
+      rows);
+  rows.push_back(
+      {"head", backend.KernelName(model.head(), 1), backend.KernelName(model.head(), 512)});
   fmt::print("{}", Table(rows));
 }
 

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/quantize.h"
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/linear_rows.h"
 #include "base/progress.h"
 
 namespace nibble::cli {
 namespace {
 
-// Overrides of a recipe's fields; absent = as the recipe says.
+// Overrides of a recipe's fields; absent = as the recipe says. Those of linears, which rules can
+// have, too:
+struct LinearOverrides {
+  std::optional<int> w_bits, a_bits, tail_bits;
+  std::optional<int64_t> w_group, a_group, group, tail;
+  std::optional<bool> w_asym, a_asym, a_signed;
+  std::optional<double> w_clip, a_clip;
+};
+
 struct Overrides {
-  std::optional<int> w_bits, a_bits, k_bits, v_bits, kv_bits;
-  std::optional<int64_t> w_group, a_group, kv_group, group;
-  std::optional<bool> w_asym, a_asym, kv_asym, a_signed, act_order, quantized_calibration;
-  std::optional<double> w_clip, a_clip, kv_clip, damp, gptaq, alpha;
-  std::optional<int> down_bits, tail_bits;
-  std::optional<int64_t> tail;
+  LinearOverrides linear;
+  std::optional<int> k_bits, v_bits, kv_bits, down_bits;
+  std::optional<int64_t> kv_group;
+  std::optional<bool> kv_asym, act_order, quantized_calibration;
+  std::optional<double> kv_clip, damp, gptaq, alpha;
   std::optional<std::string> rotation, rounding, order;
+  std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
 };
 
 struct Arguments {
@@ -33,13 +44,27 @@ void Set(T& field, const std::optional<More>&... values) {
   ((values ? void(field = *values) : void()), ...);
 }
 
-Recipe Apply(Recipe recipe, const Overrides& o) {
+Rule ParseRule(const std::string& text);
+
+void ApplyLinear(const LinearOverrides& o, Recipe& recipe) {
   Set(recipe.weights.bits, o.w_bits);
   Set(recipe.weights.group, o.group, o.w_group);
   Set(recipe.weights.clip, o.w_clip);
   Set(recipe.activations.bits, o.a_bits);
   Set(recipe.activations.group, o.group, o.a_group);
   Set(recipe.activations.clip, o.a_clip);
+  if (o.w_asym) recipe.weights.symmetric = !*o.w_asym;
+  if (o.a_asym) {
+    recipe.activations.symmetric = !*o.a_asym;
+    recipe.activations.signed_scale &= recipe.activations.symmetric;
+  }
+  Set(recipe.activations.signed_scale, o.a_signed);
+  Set(recipe.tail, o.tail);
+  for (FormatSpec* f : {&recipe.tail_weights, &recipe.tail_activations}) Set(f->bits, o.tail_bits);
+}
+
+Recipe Apply(Recipe recipe, const Overrides& o) {
+  ApplyLinear(o.linear, recipe);
   Set(recipe.k.bits, o.kv_bits, o.k_bits);
   Set(recipe.v.bits, o.kv_bits, o.v_bits);
   for (FormatSpec* f : {&recipe.k, &recipe.v}) {
@@ -47,19 +72,10 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
     Set(f->clip, o.kv_clip);
     if (o.kv_asym) f->symmetric = !*o.kv_asym;
   }
-  if (o.w_asym) recipe.weights.symmetric = !*o.w_asym;
-  if (o.a_asym) {
-    recipe.activations.symmetric = !*o.a_asym;
-    recipe.activations.signed_scale &= recipe.activations.symmetric;
-  }
-  Set(recipe.activations.signed_scale, o.a_signed);
   Set(recipe.act_order, o.act_order);
   Set(recipe.quantized_calibration, o.quantized_calibration);
   Set(recipe.damp, o.damp);
   Set(recipe.gptaq, o.gptaq);
-  Set(recipe.down_bits, o.down_bits);
-  Set(recipe.tail, o.tail);
-  for (FormatSpec* f : {&recipe.tail_weights, &recipe.tail_activations}) Set(f->bits, o.tail_bits);
   Set(recipe.smoothing, o.alpha);
   for (ChannelOrder r : {ChannelOrder::kNone, ChannelOrder::kLargest, ChannelOrder::kEnergy}) {
     if (o.order == OrderName(r)) recipe.order = r;
@@ -70,19 +86,26 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   for (Rounding r : {Rounding::kNearest, Rounding::kGptq}) {
     if (o.rounding == RoundingName(r)) recipe.rounding = r;
   }
+  if (o.down_bits) {
+    recipe.rules.push_back(
+        ParseRule(fmt::format("{0}:w-bits={1},a-bits={1}", kDownPattern, *o.down_bits)));
+  }
+  for (const std::string& rule : o.rules) recipe.rules.push_back(ParseRule(rule));
   return recipe;
 }
 
 std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {
       {"linear", "weights", "activations", "online transform"}};
-  const auto add = [&](const std::string& name, const LinearPlan& p) {
-    rows.push_back({name, TailedText(p.weights, p.tail.columns, p.tail.weights),
-                    TailedText(p.activations, p.tail.columns, p.tail.activations),
-                    OnlineText(p.input_transform, p.gather)});
+  const auto cells = [&](int64_t layer, Role role) -> std::vector<std::string> {
+    const LinearPlan& p = plan.at(layer, role);
+    return {TailedText(p.weights, p.tail.columns, p.tail.weights),
+            TailedText(p.activations, p.tail.columns, p.tail.activations),
+            OnlineText(p.input_transform, p.gather)};
   };
-  for (Role role : kLayerRoles) add("layers.*." + std::string(RoleName(role)), plan.at(0, role));
-  add("head", plan.at(0, Role::kHead));
+  AddLinearRows(static_cast<int64_t>(plan.linears.size() / kLayerRoles.size()), cells, rows);
+  rows.push_back({"head"});
+  for (std::string& cell : cells(0, Role::kHead)) rows.back().push_back(std::move(cell));
   rows.push_back({"cache K", FormatText(plan.k), "", TransformText(plan.kv_rotation)});
   rows.push_back({"cache V", FormatText(plan.v), "", ""});
   return rows;
@@ -120,13 +143,14 @@ Json ReportJson(const Arguments& a, const QuantizeReport& r) {
 }
 
 void PrintReport(const Arguments& a, const QuantizeReport& r) {
-  if (a.options.recipe.weights.quantized()) {
+  if (r.quantized_bits_per_weight > 0) {
     std::vector<std::vector<std::string>> rows = {{"layer"}};
     for (Role role : kLayerRoles) rows[0].push_back(std::string(RoleName(role)));
     for (const LayerReport& layer : r.layers) {
       rows.push_back({fmt::format("{}", layer.layer)});
-      for (const auto& [role, error] : layer.errors) {
-        rows.back().push_back(fmt::format("{:.2e}", error));
+      const std::map<Role, double> errors(layer.errors.begin(), layer.errors.end());
+      for (Role role : kLayerRoles) {
+        rows.back().push_back(errors.contains(role) ? fmt::format("{:.2e}", errors.at(role)) : "-");
       }
     }
     fmt::print("squared output error of each rounded linear, relative to its output\n{}\n",
@@ -184,27 +208,29 @@ void AddSwitch(CLI::App& verb, const std::string& on, const std::string& off,
       ->group(group);
 }
 
-void AddOverrides(CLI::App& verb, Overrides& o) {
-  const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
-  const auto group = CLI::Range(int64_t{0}, int64_t{1} << 20);
-  const std::string g = "Overrides of the recipe (16 bits = not quantized)";
-  verb.add_option("--w-bits", o.w_bits, "Bits of weights")->check(bits)->group(g);
-  verb.add_option("--a-bits", o.a_bits, "Bits of activations")->check(bits)->group(g);
-  verb.add_option("--kv-bits", o.kv_bits, "Bits of the KV cache")->check(bits)->group(g);
-  verb.add_option("--k-bits", o.k_bits, "Bits of cached keys")->check(bits)->group(g);
-  verb.add_option("--v-bits", o.v_bits, "Bits of cached values")->check(bits)->group(g);
+constexpr const char* kOverridesGroup = "Overrides of the recipe (16 bits = not quantized)";
+
+CLI::Validator BitsCheck() {
+  return CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
+}
+
+CLI::Validator GroupCheck() {
+  return CLI::Range(int64_t{0}, int64_t{1} << 20);
+}
+
+void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
+  const std::string g = kOverridesGroup;
+  verb.add_option("--w-bits", o.w_bits, "Bits of weights")->check(BitsCheck())->group(g);
+  verb.add_option("--a-bits", o.a_bits, "Bits of activations")->check(BitsCheck())->group(g);
   verb.add_option("--group", o.group, "Inputs that share a scale, weights and activations; 0 = row")
-      ->check(group)
+      ->check(GroupCheck())
       ->group(g);
-  verb.add_option("--w-group", o.w_group, "Group of weights")->check(group)->group(g);
-  verb.add_option("--a-group", o.a_group, "Group of activations")->check(group)->group(g);
-  verb.add_option("--kv-group", o.kv_group, "Group of the cache; 0 = head")->check(group)->group(g);
+  verb.add_option("--w-group", o.w_group, "Group of weights")->check(GroupCheck())->group(g);
+  verb.add_option("--a-group", o.a_group, "Group of activations")->check(GroupCheck())->group(g);
   AddSwitch(verb, "--w-asym", "--w-sym", o.w_asym, "Asymmetric weights", g);
   AddSwitch(verb, "--a-asym", "--a-sym", o.a_asym, "Asymmetric activations", g);
   AddSwitch(verb, "--a-signed", "--a-unsigned", o.a_signed,
             "Activation scales with the sign that uses the lowest code", g);
-  AddSwitch(verb, "--kv-asym", "--kv-sym", o.kv_asym, "Asymmetric cache", g);
-  const auto clip = CLI::Range(0.05, 1.0);
   verb.add_option("--w-clip", o.w_clip, "Clip of weights; 0 = searched")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
@@ -212,19 +238,34 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
                   "Clip of activations; 0 = searched for each linear on calibration data")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
-  verb.add_option("--kv-clip", o.kv_clip, "Clip of the cache")->check(clip)->group(g);
+  verb.add_option("--tail", o.tail, "Outlier channels: the last so many of 4096, in proportion")
+      ->check(CLI::Range(0, 4000))
+      ->group(g);
+  verb.add_option("--tail-bits", o.tail_bits, "Bits of their weights and activations")
+      ->check(BitsCheck())
+      ->group(g);
+}
+
+void AddOverrides(CLI::App& verb, Overrides& o) {
+  const std::string g = kOverridesGroup;
+  const auto bits = BitsCheck();
+  AddLinearOverrides(verb, o.linear);
+  verb.add_option("--kv-bits", o.kv_bits, "Bits of the KV cache")->check(bits)->group(g);
+  verb.add_option("--k-bits", o.k_bits, "Bits of cached keys")->check(bits)->group(g);
+  verb.add_option("--v-bits", o.v_bits, "Bits of cached values")->check(bits)->group(g);
+  verb.add_option("--kv-group", o.kv_group, "Group of the cache; 0 = head")
+      ->check(GroupCheck())
+      ->group(g);
+  AddSwitch(verb, "--kv-asym", "--kv-sym", o.kv_asym, "Asymmetric cache", g);
+  verb.add_option("--kv-clip", o.kv_clip, "Clip of the cache")
+      ->check(CLI::Range(0.05, 1.0))
+      ->group(g);
   verb.add_option("--down-bits", o.down_bits, "Bits of down's weights and activations")
       ->check(bits)
       ->group(g);
   verb.add_option("--order", o.order,
                   "Order of input channels, outliers last: by their largest value, by energy, none")
       ->check(CLI::IsMember({"largest", "energy", "none"}))
-      ->group(g);
-  verb.add_option("--tail", o.tail, "Outlier channels: the last so many of 4096, in proportion")
-      ->check(CLI::Range(0, 4000))
-      ->group(g);
-  verb.add_option("--tail-bits", o.tail_bits, "Bits of their weights and activations")
-      ->check(bits)
       ->group(g);
   verb.add_option("--alpha", o.alpha, "SmoothQuant's strength, 0 = off; needs --rotation none")
       ->check(CLI::Range(0.0, 1.0))
@@ -245,6 +286,37 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
   verb.add_option("--gptaq", o.gptaq, "GPTQ: share of GPTAQ's input-error correction, 0 = off")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
+  verb.add_option(
+          "--rule", o.rules,
+          "PATTERN:FIELD=VALUE,...: options --w-bits to --tail-bits above, without dashes, of "
+          "the linears in whose name (model.layers.3.mlp.down_proj) the regular expression "
+          "is found; repeatable, later rules win")
+      ->allow_extra_args(false)
+      ->group(g);
+}
+
+// The fields of a rule are the options of linears without their dashes.
+Rule ParseRule(const std::string& text) {
+  // Patterns may hold "(?:", values "2:4": fields begin behind the last colon before a letter.
+  size_t colon = text.size();
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == ':' && std::islower(static_cast<unsigned char>(text[i + 1])) != 0) colon = i;
+  }
+  if (colon == text.size()) FailUsage("--rule {}: expected PATTERN:FIELD=VALUE,...", text);
+  std::vector<std::string> fields;
+  std::istringstream list(text.substr(colon + 1));
+  for (std::string field; std::getline(list, field, ',');) fields.push_back("--" + field);
+  std::reverse(fields.begin(), fields.end());  // as CLI11 takes them
+  CLI::App parser;
+  parser.set_help_flag();
+  LinearOverrides o;
+  AddLinearOverrides(parser, o);
+  try {
+    parser.parse(std::move(fields));
+  } catch (const CLI::ParseError& error) {
+    FailUsage("--rule {}: {}", text, error.what());
+  }
+  return {text.substr(0, colon), [o](Recipe& recipe) { ApplyLinear(o, recipe); }, text};
 }
 
 std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
@@ -287,10 +359,13 @@ QuantizeOptions ParseQuantizeArguments(std::vector<std::string> arguments) {
 }
 
 void AddQuantize(CLI::App& app, Common& common, Run& run) {
-  CLI::App* verb = AddVerb(app, common, "quantize", "Quantize a Hugging Face model directory",
-                           "nibble quantize llama -o llama-w4a4kv4 --calib text.txt\n"
-                           "  nibble quantize llama -o llama-w4a8 --a-bits 8 --calib text.txt\n"
-                           "  nibble quantize llama --recipe rtn --dry-run");
+  CLI::App* verb =
+      AddVerb(app, common, "quantize", "Quantize a Hugging Face model directory",
+              "nibble quantize llama -o llama-w4a4kv4 --calib text.txt\n"
+              "  nibble quantize llama -o llama-w4a8 --a-bits 8 --calib text.txt\n"
+              "  nibble quantize llama -o llama-w4a4 --rule 'down_proj:w-bits=8,a-bits=8' "
+              "--rule 'layers.0.*k_proj:w-bits=8'\n"
+              "  nibble quantize llama --recipe rtn --dry-run");
   const auto a = AddArguments(verb);
   verb->callback([a, &common, &run] { run = [a, &common] { RunQuantize(*a, common); }; });
 }

@@ -47,6 +47,13 @@ std::string LinearName(int64_t layer, Role role) {
   return fmt::format("layers.{}.{}", layer, RoleName(role));
 }
 
+std::string SourceName(const ModelConfig& config, int64_t layer, Role role) {
+  for (const Family* family : kFamilies) {
+    if (family->model_type == config.family) return family->linear(layer, role);
+  }
+  return LinearName(layer, role);
+}
+
 const Family& FamilyOf(const Json& config, const std::string& where) {
   const auto type = JsonGet<std::string>(config, "model_type", where);
   std::vector<std::string_view> known;

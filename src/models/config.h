@@ -37,6 +37,8 @@ struct ModelConfig {
 
 // Name of a linear inside Nibble: "layers.3.down", "head" (layer is ignored).
 std::string LinearName(int64_t layer, Role role);
+// The same in the source, "model.layers.3.mlp.down_proj"; LinearName in a family nobody reads.
+std::string SourceName(const ModelConfig& config, int64_t layer, Role role);
 
 // One model family: how its config.json reads and what its tensors are called.
 struct Family {

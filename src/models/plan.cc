@@ -89,8 +89,8 @@ void CheckSharedInputs(const Plan& plan, int64_t layer, const std::string& where
         a.tail.activations == b.tail.activations) {
       continue;
     }
-    Fail("{}: {} and {} must prepare their shared input alike", where, LinearName(layer, first),
-         LinearName(layer, second));
+    Fail("{}: {} and {} must prepare their shared input alike: activations, tail and order", where,
+         LinearName(layer, first), LinearName(layer, second));
   }
 }
 

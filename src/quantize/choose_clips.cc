@@ -110,7 +110,7 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float
     for (LinearSet set : kLinearSets) {
       for (int64_t w = 0; w < stream.windows(); ++w) stream.Advance(set, w);
       FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
-      if (activation.quantized()) {
+      if (activation.quantized() && activation.clip == 0) {
         const Matrix<float> sketch = SketchWeights(layer, set);
         activation.clip = BestClip([&](double clip) {
           activation.clip = clip;

@@ -62,7 +62,8 @@ TEST(ChooseClips, FindsTheClipOfLeastOutputErrorInTheFirstLayer) {
     Recipe recipe = kNibbleRecipe;
     recipe.activations.signed_scale = signed_scale;
     Plan plan = MakePlan(c, recipe);
-    EXPECT_EQ(plan.at(0, Role::kQ).activations.clip, 1);
+    EXPECT_EQ(plan.at(0, Role::kQ).activations.clip, 0);
+    plan.linears[LinearName(2, Role::kO)].activations.clip = 0.625;  // given, not searched
     const Rotator rotator(source, recipe, plan, 0);
     Rng rng(1);
     std::vector<int32_t> ids;
@@ -89,6 +90,9 @@ TEST(ChooseClips, FindsTheClipOfLeastOutputErrorInTheFirstLayer) {
       EXPECT_EQ(plan.at(i, Role::kV).activations, plan.at(i, Role::kQ).activations);
       for (Role role : {Role::kQ, Role::kO, Role::kUp, Role::kDown}) {
         const double clip = plan.at(i, role).activations.clip;
+        if (i == 2 && role == Role::kO) {
+          EXPECT_EQ(clip, 0.625);
+        }
         EXPECT_TRUE(clip > 0.6 && clip < 1) << i << " " << RoleName(role) << " " << clip;
       }
     }

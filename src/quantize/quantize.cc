@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/quantize.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -54,14 +55,18 @@ Job PrepareJob(const QuantizeOptions& options) {
     FailUsage("--context {}: the model's context is {}", o.context, c.context);
   }
   if (o.calibration_windows < 1) FailUsage("--calib-windows must be at least 1");
-  // Weights that stay at 16 bits leave nothing to calibrate.
-  if (!o.recipe.weights.quantized()) o.recipe.rounding = Rounding::kNearest;
   job.plan = MakePlan(c, o.recipe);
+  // Weights that stay at 16 bits leave nothing to calibrate.
+  const auto rounded = [](const auto& linear) { return linear.second.weights.quantized(); };
+  if (std::ranges::none_of(job.plan.linears, rounded)) o.recipe.rounding = Rounding::kNearest;
   Json& provenance = job.plan.provenance;
   provenance = {{"recipe", o.recipe.name},
                 {"rotation", RotationName(o.recipe.rotation)},
                 {"rounding", RoundingName(o.recipe.rounding)},
                 {"seed", o.seed}};
+  for (const Rule& rule : o.recipe.rules) {
+    if (!rule.text.empty()) provenance["rules"].push_back(rule.text);
+  }
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.order != ChannelOrder::kNone) provenance["order"] = OrderName(o.recipe.order);
   if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;

@@ -83,6 +83,9 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
 
 Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
   Plan plan = MakePlan(config, recipe);
+  for (auto& [name, linear] : plan.linears) {
+    if (linear.activations.clip == 0) linear.activations.clip = 1;  // nothing to search it on
+  }
   if (recipe.weights.quantized()) {
     plan.linears[LinearName(0, Role::kHead)] = {.weights = {.bits = 8}, .activations = {.bits = 8}};
   }

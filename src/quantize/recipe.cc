@@ -2,7 +2,8 @@
 #include "quantize/recipe.h"
 
 #include <algorithm>
-#include <vector>
+
+#include "text/regex.h"
 
 namespace nibble {
 namespace {
@@ -22,10 +23,6 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 
 LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
-  if (recipe.searches_clips()) linear.activations.clip = 1;
-  if (role == Role::kDown && recipe.down_bits != 0) {
-    linear.weights.bits = linear.activations.bits = recipe.down_bits;
-  }
   if (recipe.rotation != Rotation::kNone && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
   }
@@ -40,6 +37,58 @@ LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role
                  .weights = recipe.tail_weights,
                  .activations = recipe.tail_activations};
   return linear;
+}
+
+// What --rule typed, or the recipe with a rule of its own.
+std::string RuleName(const Recipe& recipe, const Rule& rule) {
+  return rule.text.empty() ? fmt::format("recipe {}: {}", recipe.name, rule.pattern)
+                           : "--rule " + rule.text;
+}
+
+// Plans of all layers' linears, each from the recipe as the rules that find it change it.
+std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const Recipe& recipe) {
+  std::vector<Regex> patterns;
+  for (const Rule& rule : recipe.rules) {
+    patterns.emplace_back(rule.pattern, Regex::Syntax::kPcre2, RuleName(recipe, rule));
+  }
+  std::vector<bool> used(patterns.size());
+  std::map<std::string, LinearPlan> linears;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (Role role : kLayerRoles) {
+      const std::string name = LinearName(layer, role), source = SourceName(config, layer, role);
+      Recipe changed = recipe;
+      for (size_t i = 0; i < patterns.size(); ++i) {
+        if (!patterns[i].Matches(name) && !patterns[i].Matches(source)) continue;
+        used[i] = true;
+        recipe.rules[i].change(changed);
+      }
+      linears[name] = PlanLinear(config, changed, role);
+    }
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) continue;
+    FailUsage("{}: no linear has such a name; names are {} and {}, and so on",
+              RuleName(recipe, recipe.rules[i]), SourceName(config, 0, Role::kQ),
+              SourceName(config, config.layers - 1, Role::kDown));
+  }
+  return linears;
+}
+
+// The loader's own checks, run before any work is done.
+void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
+  for (auto& [name, linear] : plan.linears) {
+    FormatSpec& format = linear.activations;
+    if (!format.quantized() || format.clip > 0) continue;
+    if (!recipe.searches_clips()) {
+      FailUsage("{}: a rule cannot search a clip by itself; use --a-clip 0, and rules for the rest",
+                name);
+    }
+    if (linear.tail.columns > 0) {
+      FailUsage("activation clips are not searched beside outlier channels; give --a-clip");
+    }
+    format.clip = 1;
+  }
+  PlanFromJson(ToJson(plan), config, "recipe " + std::string(recipe.name));
 }
 
 }  // namespace
@@ -93,18 +142,15 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
   }
-  if (recipe.searches_clips() && recipe.tail > 0) {
-    FailUsage("activation clips are not searched beside outlier channels; give --a-clip");
-  }
   if (plan.norms_folded) plan.kv_rotation = FullHadamard(config.head_dim);
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (Role role : kLayerRoles) {
-      plan.linears[LinearName(layer, role)] = PlanLinear(config, recipe, role);
-    }
+  try {
+    plan.linears = PlanLinears(config, recipe);
+    plan.linears[LinearName(0, Role::kHead)] = {};
+    CheckPlan(plan, config, recipe);
+  } catch (const Error& error) {  // whatever it is, the recipe's fields are at fault
+    FailUsage("{}", error.what());
   }
-  plan.linears[LinearName(0, Role::kHead)] = {};
-  // The loader's own checks, run on the plan before any work is done.
-  return PlanFromJson(ToJson(plan), config, "recipe " + std::string(recipe.name));
+  return plan;
 }
 
 }  // namespace nibble

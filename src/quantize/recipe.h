@@ -3,9 +3,11 @@
 // field can be overridden on the command line, so hybrids cost nothing. The engine never sees one.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/plan.h"
 
@@ -21,6 +23,17 @@ std::string_view RotationName(Rotation rotation);  // "none", "hadamard", "rando
 std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq"
 std::string_view OrderName(ChannelOrder order);    // "none", "largest", "energy"
 
+struct Recipe;
+// For some linears, the recipe with changes; only fields about a linear's formats and tail count.
+struct Rule {
+  // PCRE2; found in a linear's name, the source's ("model.layers.3.mlp.down_proj") or Nibble's
+  // ("layers.3.down").
+  std::string pattern;
+  std::function<void(Recipe&)> change;
+  std::string text;  // as it was typed, for messages and the record; empty: the recipe's own
+};
+inline constexpr std::string_view kDownPattern = "\\.down$";
+
 struct Recipe {
   std::string_view name;
   std::string_view summary;  // one line for --help
@@ -29,12 +42,12 @@ struct Recipe {
   // Of all layer linears; the head stays at 16 bits. Activations of clip 0: the clip of every
   // linear is searched (quantize/choose_clips.h).
   FormatSpec weights, activations, k, v;
-  int down_bits = 0;  // of down's weights and activations; 0 = as the others
   // Outliers: input channels in this order, the last of them in formats of their own; as many as
   // `tail` of 4096 inputs, in proportion.
   ChannelOrder order = ChannelOrder::kNone;
   int64_t tail = 0;
   FormatSpec tail_weights, tail_activations;
+  std::vector<Rule> rules;  // later ones win
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
   double smoothing = 0;
@@ -50,7 +63,9 @@ struct Recipe {
 
   // Whether it scales or orders channels by what calibration sees (channels.h).
   bool arranges_channels() const { return smoothing > 0 || order != ChannelOrder::kNone; }
-  bool searches_clips() const { return activations.quantized() && activations.clip == 0; }
+  bool searches_clips() const {
+    return activations.clip == 0 && (activations.quantized() || !rules.empty());
+  }
   bool calibrates() const {
     return arranges_channels() || searches_clips() || rounding == Rounding::kGptq;
   }
@@ -72,7 +87,8 @@ const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listin
 int64_t TailColumns(const Recipe& recipe, int64_t width);
 
 // The concrete plan: formats and online transforms of every linear of this model; activation clips
-// that are to be searched are 1. Throws (usage) where a group does not divide a width.
+// that are to be searched are 0. Throws (usage) where a group does not divide a width, a rule finds
+// no linear, or linears that share an input want it prepared differently.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);
 
 }  // namespace nibble

@@ -110,7 +110,7 @@ Regex::Regex(std::string_view pattern, Syntax syntax, std::string where)
     Fail("{}: the pattern has {} bytes, at most {} are accepted", where_, pattern.size(),
          kMaxPatternBytes);
   }
-  if (!literal_) CheckDialect(pattern, where_);
+  if (syntax == Syntax::kPattern) CheckDialect(pattern, where_);
   std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
       pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);

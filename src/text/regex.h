@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regular expressions of tokenizer.json, matched by PCRE2 (JIT). The files are written for
 // Oniguruma; constructs that the two engines read differently are refused, so a pattern that loads
-// gives the same pieces. Copies share the compiled pattern; matching is thread-safe.
+// gives the same pieces. Patterns that people type are PCRE2's as they are. Copies share the
+// compiled pattern; matching is thread-safe.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace nibble {
 
 class Regex {
  public:
-  enum class Syntax { kPattern, kLiteral };
+  enum class Syntax { kPattern, kLiteral, kPcre2 };
 
   // `where` names the pattern in messages. An invalid or refused pattern is an Error.
   Regex(std::string_view pattern, Syntax syntax, std::string where);

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans from recipes and their rules.
+#include "quantize/recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "quantize/random_network.h"
+
+namespace nibble {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// "" if a plan can be made; usage errors alone are expected.
+std::string Refusal(const ModelConfig& config, const Recipe& recipe) {
+  try {
+    MakePlan(config, recipe);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+Rule WeightBits(const std::string& pattern, int bits) {
+  return {pattern, [bits](Recipe& r) { r.weights.bits = bits; }, pattern + ":w-bits"};
+}
+
+Rule ActivationBits(const std::string& pattern, int bits) {
+  return {pattern, [bits](Recipe& r) { r.activations.bits = bits; }, pattern + ":a-bits"};
+}
+
+class Rules : public testing::Test {
+ protected:
+  static ModelConfig Config() {
+    ModelConfig config = FindShape("llama2-7b");
+    config.layers = 4;
+    return config;
+  }
+  const ModelConfig config_ = Config();
+  Recipe recipe_ = kQuarotRecipe;
+};
+
+TEST_F(Rules, LaterOnesWinAndTheOthersStay) {
+  recipe_.rules = {WeightBits("self_attn", 8),
+                   WeightBits(R"(^model\.layers\.[13]\..*(?:k|o)_proj$)", 3),
+                   WeightBits(R"(^layers\.3\.o)", 16)};
+  const Plan plan = MakePlan(config_, recipe_), plain = MakePlan(config_, kQuarotRecipe);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    for (Role role : kLayerRoles) {
+      const bool attention = role <= Role::kO, third = role == Role::kK || role == Role::kO;
+      LinearPlan expected = plain.at(layer, role);
+      if (attention) expected.weights.bits = 8;
+      if ((layer == 1 || layer == 3) && third) expected.weights.bits = 3;
+      if (layer == 3 && role == Role::kO) expected.weights.bits = 16;
+      const LinearPlan& planned = plan.at(layer, role);
+      EXPECT_EQ(planned.weights, expected.weights) << LinearName(layer, role);
+      EXPECT_EQ(planned.activations, expected.activations);
+      EXPECT_EQ(planned.input_transform, expected.input_transform);
+    }
+  }
+}
+
+TEST_F(Rules, OneThatFindsNothingIsRefused) {
+  recipe_.rules = {WeightBits("layers.0", 8), WeightBits("fc2$", 8)};
+  EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("fc2$:w-bits"), HasSubstr("down_proj")));
+  recipe_.rules = {WeightBits("lm_head", 8)};
+  EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("lm_head"));
+  recipe_.rules = {WeightBits("(q", 8)};
+  EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("regular expression"));
+}
+
+// q_proj ends otherwise: every way to cut the name into pieces would be tried.
+TEST_F(Rules, PatternsThatBacktrackEndlesslyAreStopped) {
+  recipe_.rules = {WeightBits("^(([a-z._0-9])+)+[0-9]$", 8)};
+  EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("match"));
+}
+
+TEST_F(Rules, ReadersOfOneInputMustAgreeOnIt) {
+  recipe_.rules = {ActivationBits("layers.1.*[kv]_proj", 8)};
+  EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("layers.1.q"), HasSubstr("layers.1.k")));
+  recipe_.rules = {ActivationBits("layers.1.*[qkv]_proj", 8)};
+  EXPECT_EQ(Refusal(config_, recipe_), "");
+  recipe_ = kQuikRecipe;
+  recipe_.rules.push_back({"up_proj", [](Recipe& r) { r.tail = 512; }, "up_proj:tail"});
+  EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("gate"), HasSubstr("up")));
+}
+
+TEST_F(Rules, QuiksDownIsOne) {
+  Recipe quik = kQuikRecipe;
+  quik.activations.bits = 5;
+  quik.rules.push_back(WeightBits("layers.2.*down", 6));
+  const Plan plan = MakePlan(config_, quik);
+  EXPECT_EQ(plan.at(1, Role::kUp).activations.bits, 5);
+  EXPECT_EQ(plan.at(1, Role::kDown).activations.bits, 8);
+  EXPECT_EQ(plan.at(1, Role::kDown).weights.bits, 8);
+  EXPECT_EQ(plan.at(2, Role::kDown).activations.bits, 8);
+  EXPECT_EQ(plan.at(2, Role::kDown).weights.bits, 6);
+  // Shapes of families that only benchmarks know have Nibble's names alone.
+  EXPECT_EQ(MakePlan(FindShape("qwen2.5-7b"), quik).at(0, Role::kDown).weights.bits, 8);
+}
+
+// Clips to be searched are 0 in the plan; a rule may fix some of them, but not search any.
+TEST_F(Rules, ClipsAreSearchedOrGiven) {
+  const auto clip = [](const std::string& pattern, double value) {
+    return Rule{pattern, [value](Recipe& r) { r.activations.clip = value; }, pattern + ":a-clip"};
+  };
+  recipe_.rules = {clip("o_proj", 0)};
+  EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("layers.0.o"), HasSubstr("--a-clip 0")));
+  recipe_.activations.clip = 0;
+  recipe_.rules = {clip("o_proj", 0.75)};
+  const Plan plan = MakePlan(config_, recipe_);
+  EXPECT_EQ(plan.at(1, Role::kO).activations.clip, 0.75);
+  EXPECT_EQ(plan.at(1, Role::kQ).activations.clip, 0);
+  recipe_.order = ChannelOrder::kEnergy;
+  recipe_.tail = 256;
+  EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("not searched beside outlier channels"));
+}
+
+}  // namespace
+}  // namespace nibble
