@@ -141,6 +141,30 @@ TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
   }
 }
 
+TEST_F(QuantizeVerb, TailThresholdDecidesWhatTheDryRunShows) {
+  const Arguments settings = Arguments{"--recipe", "quik", "--rounding", "rtn"} + kGptq;
+  const auto tails = [&](const Json& plan) {
+    size_t count = 0;
+    for (const auto& linear : plan["linears"]) count += linear.contains("tail") ? 1 : 0;
+    return count;
+  };
+  size_t before = 3 * 7;
+  for (const char* threshold : {"0.01", "2", "1000"}) {
+    const Arguments all = settings + Arguments{"--tail-threshold", threshold};
+    const Json dry = Nibble(Arguments{"quantize", small_, "--dry-run", "--json"} + all).json();
+    const size_t count = tails(dry["plan"]);
+    EXPECT_LE(count, before) << threshold;
+    EXPECT_EQ(count == 3 * 7, threshold == std::string("0.01"));
+    EXPECT_EQ(count == 0, threshold == std::string("1000"));
+    before = count;
+    if (threshold != std::string("2")) continue;
+    Quantize("out", all);
+    const Json plan = Nibble({"inspect", Path("out"), "--json"}).json()["plan"];
+    EXPECT_EQ(plan["linears"], dry["plan"]["linears"]);
+    EXPECT_EQ(plan["provenance"]["tail_threshold"], 2.0);
+  }
+}
+
 TEST_F(QuantizeVerb, GptqFitsItsCalibrationBetterThanRounding) {
   const Json gptq = Quantize("gptq", kGptq);
   // So much damping leaves next to nothing of the Hessian but a multiple of the identity, with

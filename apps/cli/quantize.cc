@@ -27,7 +27,7 @@ struct Overrides {
   std::optional<int> k_bits, v_bits, kv_bits, down_bits;
   std::optional<int64_t> kv_group;
   std::optional<bool> kv_asym, act_order, quantized_calibration;
-  std::optional<double> kv_clip, damp, gptaq, alpha;
+  std::optional<double> kv_clip, damp, gptaq, alpha, tail_threshold;
   std::optional<std::string> rotation, rounding, order;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
 };
@@ -76,6 +76,7 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   Set(recipe.quantized_calibration, o.quantized_calibration);
   Set(recipe.damp, o.damp);
   Set(recipe.gptaq, o.gptaq);
+  Set(recipe.tail_threshold, o.tail_threshold);
   Set(recipe.smoothing, o.alpha);
   for (ChannelOrder r : {ChannelOrder::kNone, ChannelOrder::kLargest, ChannelOrder::kEnergy}) {
     if (o.order == OrderName(r)) recipe.order = r;
@@ -111,13 +112,25 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
   return rows;
 }
 
+// Where a threshold decides about tails, what it came to; else nothing.
+std::string TailsText(const Recipe& recipe, const Plan& plan) {
+  if (recipe.tail_threshold == 0) return "";
+  int64_t without = 0, quantized = 0;
+  for (const auto& [name, linear] : plan.linears) {
+    if (!linear.weights.quantized()) continue;
+    ++quantized;
+    without += linear.tail.columns == 0 ? 1 : 0;
+  }
+  return fmt::format("no outliers     in {} of {} linears\n", without, quantized);
+}
+
 void PrintPlan(const Arguments& a, const QuantizeReport& report) {
   const QuantizeEstimate& e = report.estimate;
   if (!a.options.recipe.calibrates()) {
     fmt::print(stderr, "recipe {}, no calibration\n", a.recipe);
   }
   if (a.dry_run) {
-    fmt::print("{}\n", Table(PlanRows(report.plan)));
+    fmt::print("{}{}\n", Table(PlanRows(report.plan)), TailsText(a.options.recipe, report.plan));
     fmt::print(
         "parameters   {:.1f} M\nsize         {} ({:.2f} bits per quantized weight)\n"
         "peak memory  {}\ndisk         {}\ntime         about {}\n",
@@ -160,6 +173,7 @@ void PrintReport(const Arguments& a, const QuantizeReport& r) {
     fmt::print("exactness check largest logit change {:.1e} of the logits' deviation\n",
                r.invariance);
   }
+  fmt::print("{}", TailsText(a.options.recipe, r.plan));
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
              BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
   fmt::print("next            nibble eval ppl {} --text FILE\n", a.options.output);
@@ -266,6 +280,11 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
   verb.add_option("--order", o.order,
                   "Order of input channels, outliers last: by their largest value, by energy, none")
       ->check(CLI::IsMember({"largest", "energy", "none"}))
+      ->group(g);
+  verb.add_option("--tail-threshold", o.tail_threshold,
+                  "No outlier channels where calibration sees no larger input (down: twice it); "
+                  "0 = everywhere; a dry run then calibrates, too")
+      ->check(CLI::Range(0.0, 1e6))
       ->group(g);
   verb.add_option("--alpha", o.alpha, "SmoothQuant's strength, 0 = off; needs --rotation none")
       ->check(CLI::Range(0.0, 1.0))

@@ -99,6 +99,18 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
   return statistics;
 }
 
+void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe, Plan& plan) {
+  for (size_t i = 0; i < statistics.size(); ++i) {
+    for (LinearSet set : kLinearSets) {
+      const double largest = std::ranges::max(statistics[i][static_cast<size_t>(set)].largest);
+      if (largest > recipe.tail_threshold * (set == LinearSet::kDown ? 2 : 1)) continue;
+      for (Role role : RolesOf(set)) {
+        plan.linears[LinearName(static_cast<int64_t>(i), role)].tail = {};
+      }
+    }
+  }
+}
+
 void ArrangeChannels(const LayerStatistics& statistics, const Recipe& recipe,
                      const LinearPlan& down, FloatLayer& layer) {
   LayerStatistics inputs = statistics;

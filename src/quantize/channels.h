@@ -25,6 +25,10 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
                                                std::span<const int32_t> ids, int64_t context,
                                                const Calibration::Progress& progress);
 
+// Takes the tails of inputs that stay within the recipe's threshold, before any smoothing, out of
+// the plan.
+void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe, Plan& plan);
+
 // Scales and orders the channels of `layer` as recipe and plan want it.
 void ArrangeChannels(const LayerStatistics& statistics, const Recipe& recipe,
                      const LinearPlan& down, FloatLayer& layer);

@@ -69,6 +69,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   }
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.order != ChannelOrder::kNone) provenance["order"] = OrderName(o.recipe.order);
+  if (o.recipe.tail_threshold > 0) provenance["tail_threshold"] = o.recipe.tail_threshold;
   if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   if (o.recipe.rounding == Rounding::kGptq) {
@@ -159,17 +160,26 @@ void StopIfInterrupted(const WorkDirectory& work, int64_t finished, int64_t laye
                   finished, layers, work.path()));
 }
 
-// Layers as they are rounded: folded, rotated, their channels scaled and in order.
-FloatLayers MappedLayers(const Job& job, const Rotator& rotator, Backend& backend) {
+// What the recipe wants to know of channels before it rounds; decides about tails.
+std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backend& backend) {
   const Recipe& recipe = job.options.recipe;
-  if (!recipe.arranges_channels()) return [&](int64_t i) { return rotator.Layer(i); };
+  if (!recipe.arranges_channels()) return {};
   const double tokens = static_cast<double>(job.calibration.size());
   Progress progress("statistics", "tokens", tokens);
-  const auto statistics =
+  auto statistics =
       CollectStatistics(backend, job.source.config, job.plan, rotator, job.calibration,
                         job.options.context, [&](double share, std::string_view what) {
                           progress.Update(share * tokens, std::string(what));
                         });
+  if (recipe.tail_threshold > 0) DropTails(statistics, recipe, job.plan);
+  return statistics;
+}
+
+// Layers as they are rounded: folded, rotated, their channels scaled and in order.
+FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
+                         const std::vector<LayerStatistics>& statistics) {
+  const Recipe& recipe = job.options.recipe;
+  if (!recipe.arranges_channels()) return [&](int64_t i) { return rotator.Layer(i); };
   return [&, statistics](int64_t i) {
     FloatLayer layer = rotator.Layer(i);
     ArrangeChannels(statistics[static_cast<size_t>(i)], recipe, job.plan.at(i, Role::kDown), layer);
@@ -237,7 +247,13 @@ QuantizeReport StartReport(const Job& job) {
 }  // namespace
 
 QuantizeReport PlanQuantization(const QuantizeOptions& options) {
-  return StartReport(PrepareJob(options));
+  Job job = PrepareJob(options);
+  if (options.recipe.tail_threshold > 0) {
+    TokenizeCalibration(job);
+    const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
+    Statistics(job, rotator, *MakeBackend(options.device, false));
+  }
+  return StartReport(job);
 }
 
 QuantizeReport Quantize(const QuantizeOptions& options) {
@@ -250,7 +266,7 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
   WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
                      options.force);
   const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
-  const FloatLayers layers = MappedLayers(job, rotator, *backend);
+  const FloatLayers layers = MappedLayers(job, rotator, Statistics(job, rotator, *backend));
   report.mapped = job.plan.norms_folded || job.options.recipe.arranges_channels();
   if (report.mapped) {
     // In fp32 throughout, which a GPU does not promise.

@@ -88,7 +88,17 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
     }
     format.clip = 1;
   }
-  PlanFromJson(ToJson(plan), config, "recipe " + std::string(recipe.name));
+  const std::string where = "recipe " + std::string(recipe.name);
+  PlanFromJson(ToJson(plan), config, where);
+  if (recipe.tail_threshold == 0) return;
+  const auto tailed = [](const auto& linear) { return linear.second.tail.columns > 0; };
+  if (std::ranges::none_of(plan.linears, tailed)) {
+    FailUsage(
+        "--tail-threshold {}: {} has no outlier channels to leave out; use --order and --tail",
+        recipe.tail_threshold, where);
+  }
+  for (auto& [name, linear] : plan.linears) linear.tail = {};  // any of them may go
+  PlanFromJson(ToJson(plan), config, where + " below the tail threshold");
 }
 
 }  // namespace

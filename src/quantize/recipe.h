@@ -47,6 +47,9 @@ struct Recipe {
   ChannelOrder order = ChannelOrder::kNone;
   int64_t tail = 0;
   FormatSpec tail_weights, tail_activations;
+  // Inputs whose largest value in calibration is at most this get no tail; down's may be twice as
+  // large, as in QUIK's code. 0: all do.
+  double tail_threshold = 0;
   std::vector<Rule> rules;  // later ones win
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
@@ -87,8 +90,9 @@ const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listin
 int64_t TailColumns(const Recipe& recipe, int64_t width);
 
 // The concrete plan: formats and online transforms of every linear of this model; activation clips
-// that are to be searched are 0. Throws (usage) where a group does not divide a width, a rule finds
-// no linear, or linears that share an input want it prepared differently.
+// that are to be searched are 0, tails those above any threshold. Throws (usage) where a group does
+// not divide a width, a rule finds no linear, or linears that share an input want it prepared
+// differently.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);
 
 }  // namespace nibble
