@@ -16,7 +16,7 @@ namespace {
 // Overrides of a recipe's fields; absent = as the recipe says. Those of linears, which rules can
 // have, too:
 struct LinearOverrides {
-  std::optional<int> w_bits, a_bits, tail_bits;
+  std::optional<int> w_bits, a_bits, tail_bits, row_share;
   std::optional<int64_t> w_group, a_group, group, tail;
   std::optional<bool> w_asym, a_asym, a_signed;
   std::optional<double> w_clip, a_clip;
@@ -50,6 +50,7 @@ void ApplyLinear(const LinearOverrides& o, Recipe& recipe) {
   Set(recipe.weights.bits, o.w_bits);
   Set(recipe.weights.group, o.group, o.w_group);
   Set(recipe.weights.clip, o.w_clip);
+  Set(recipe.weights.row_share, o.row_share);
   Set(recipe.activations.bits, o.a_bits);
   Set(recipe.activations.group, o.group, o.a_group);
   Set(recipe.activations.clip, o.a_clip);
@@ -251,6 +252,9 @@ void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
   verb.add_option("--a-clip", o.a_clip,
                   "Clip of activations; 0 = searched for each linear on calibration data")
       ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
+  verb.add_option("--row-share", o.row_share, "Adjacent outputs that share the scales of weights")
+      ->check(CLI::IsMember({1, 2, 4, 8, 16, 32}))
       ->group(g);
   verb.add_option("--tail", o.tail, "Outlier channels: the last so many of 4096, in proportion")
       ->check(CLI::Range(0, 4000))

@@ -79,7 +79,7 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
       PackCodes(codes.data(), cols, weights.bits,
                 w.codes.data() + n * PackedBytes(cols, weights.bits));
     }
-    for (int64_t i = 0; i < rows * weights.groups(cols); ++i) {
+    for (int64_t i = 0; i < rows / weights.row_share * weights.groups(cols); ++i) {
       const float scale = static_cast<float>(0.001 + 0.01 * rng.Uniform());
       w.scales_f16.push_back(F16FromF32(scale));
       w.scales.push_back(weights.group == 0 ? scale : F32FromF16(w.scales_f16.back()));

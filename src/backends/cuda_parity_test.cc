@@ -62,6 +62,7 @@ std::vector<ProductCase> ProductCases() {
           {{.bits = 8}, a8},
           {{.bits = 6, .symmetric = false}, a4},
           {{.bits = 4, .group = 128}, {.bits = 4, .group = 128}},
+          {{.bits = 4, .group = 128, .row_share = 2}, {.bits = 4, .group = 128}},
           {{.bits = 4, .symmetric = false, .group = 64}, a8_asym},
           {{.bits = 8}, {.bits = 8, .symmetric = false, .group = 256}}};
 }
@@ -69,7 +70,8 @@ std::vector<ProductCase> ProductCases() {
 TEST_F(CudaProductTest, ProductsOfPlainCodesAreBitEqual) {
   for (const ProductCase& c : ProductCases()) {
     const bool groups = c.weights.group + c.activation.group != 0;
-    for (const int64_t rows : {1, 63, 130, 256}) {
+    for (const int64_t shares : {1, 63, 130, 256}) {
+      const int64_t rows = shares * c.weights.row_share;
       const int64_t cols = groups ? 512 : rows % 2 == 0 ? 328 : 1000;
       const InputSpec input = {.width = cols, .activation = c.activation};
       const auto linear = RandomLinear(rng_, c.weights, rows, input, rows % 3 == 0);

@@ -201,6 +201,17 @@ TEST_P(GemmParityTest, OddSizesAreBitEqual) {
   }
 }
 
+TEST_P(GemmParityTest, RowsThatShareScalesAreBitEqual) {
+  for (const bool symmetric : {true, false}) {
+    for (const int64_t group : {0, 64}) {
+      for (const int64_t tokens : {1, 5, 33}) {
+        const FormatSpec w = {.bits = 4, .symmetric = symmetric, .group = group, .row_share = 2};
+        ExpectBitEqual(w, {.bits = 4, .symmetric = symmetric, .group = group}, 70, 384, tokens);
+      }
+    }
+  }
+}
+
 // All codes at the ends of their ranges: the largest sums, where saturating instructions would
 // show.
 TEST_P(GemmParityTest, ExtremeCodesAreBitEqual) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/format_spec.h"
 
+#include <bit>
+
 #include "base/error.h"
 
 namespace nibble {
@@ -11,6 +13,7 @@ std::string FormatText(const FormatSpec& spec) {
   if (!spec.symmetric) text += " asym";
   if (spec.signed_scale) text += " signed";
   if (spec.group != 0) text += fmt::format(" g{}", spec.group);
+  if (spec.row_share != 1) text += fmt::format(" x {} rows", spec.row_share);
   return text;
 }
 
@@ -19,24 +22,30 @@ Json ToJson(const FormatSpec& spec) {
                {"symmetric", spec.symmetric},
                {"group", spec.group},
                {"clip", spec.clip}};
-  // Left out where it says nothing, so that plans from before it existed keep their digests.
+  // Left out where they say nothing, so that plans from before they existed keep their digests.
   if (spec.signed_scale) json["signed_scale"] = true;
+  if (spec.row_share != 1) json["row_share"] = spec.row_share;
   return json;
 }
 
 FormatSpec FormatFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(json, {"bits", "symmetric", "group", "clip", "signed_scale"}, where);
+  RefuseUnknownFields(json, {"bits", "symmetric", "group", "clip", "signed_scale", "row_share"},
+                      where);
   const FormatSpec spec = {
       .bits = JsonGet<int>(json, "bits", where),
       .symmetric = JsonGet<bool>(json, "symmetric", where),
       .group = JsonGet<int64_t>(json, "group", where),
       .clip = JsonGet<double>(json, "clip", where),
-      .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false)};
+      .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
+      .row_share = JsonFind<int>(json, "row_share", where).value_or(1)};
   if (spec.bits != 16 && (spec.bits < 2 || spec.bits > 8)) {
     Fail("{}: bits {}; use 2 to 8 or 16", where, spec.bits);
   }
   if (spec.group < 0) Fail("{}: group {} is negative", where, spec.group);
   if (!(spec.clip >= 0 && spec.clip <= 1)) Fail("{}: clip {} is not in 0..1", where, spec.clip);
+  if (spec.row_share < 1 || spec.row_share > 32 || !std::has_single_bit(unsigned(spec.row_share))) {
+    Fail("{}: row_share {}; use a power of 2 up to 32", where, spec.row_share);
+  }
   if (spec.signed_scale && !spec.symmetric) Fail("{}: an asymmetric scale has no sign", where);
   return spec;
 }

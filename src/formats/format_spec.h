@@ -21,6 +21,9 @@ struct FormatSpec {
   // Symmetric activations: the scale has the sign that puts the element of largest magnitude on the
   // lowest code, which a positive scale leaves unused.
   bool signed_scale = false;
+  // Weights: adjacent rows that share each scale and zero (Atom, Zhao et al. 2023); 1 to 32, a
+  // power of 2.
+  int row_share = 1;
 
   bool quantized() const { return bits < 16; }
   // Number of groups in a row of `width` elements; group must divide width.
@@ -28,12 +31,12 @@ struct FormatSpec {
   bool operator==(const FormatSpec&) const = default;
 };
 
-// "4", "4 asym g128", "16".
+// "4", "4 asym g128 x 2 rows", "16".
 std::string FormatText(const FormatSpec& spec);
 
 Json ToJson(const FormatSpec& spec);
 // Refuses unknown fields, bits other than 2..8 and 16, groups that are negative, clips outside
-// 0..1.
+// 0..1, row_share other than the powers of 2 to 32.
 FormatSpec FormatFromJson(const Json& json, const std::string& where);
 
 // Bytes of one packed row of `count` codes: code i occupies bits [i*bits, (i+1)*bits) of a

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/packed_linear.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/checked.h"
@@ -41,6 +42,17 @@ void RequirePermutation(std::span<const int32_t> gather, int64_t width, const st
   }
 }
 
+// [N, groups] of a plane [N / row_share, groups].
+template <typename T, typename Stored>
+Matrix<T> ForEachRow(const PackedWeights& w, const Stored& stored) {
+  Matrix<T> all(w.rows, w.groups());
+  for (int64_t n = 0; n < w.rows; ++n) {
+    const auto from = stored.begin() + n / w.format.row_share * w.groups();
+    std::copy(from, from + w.groups(), all.row(n).begin());
+  }
+  return all;
+}
+
 // Weights of `rows` x `cols` whose inputs have the format `activation`.
 void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
                      const FormatSpec& activation, const std::string& where) {
@@ -60,12 +72,17 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
     }
     return;
   }
-  const int64_t groups = w.groups();
+  if (rows % w.format.row_share != 0) {
+    Fail("{}: {} outputs do not divide among scales of {} rows", where, rows, w.format.row_share);
+  }
+  const int64_t groups = w.groups(), scale_rows = w.scale_rows();
   RequirePlane(w.codes, DType::kU8, {rows, PackedBytes(cols, w.format.bits)}, where + ".codes");
-  RequirePlane(w.scales, w.format.group == 0 ? DType::kF32 : DType::kF16, {rows, groups},
+  RequirePlane(w.scales, w.format.group == 0 ? DType::kF32 : DType::kF16, {scale_rows, groups},
                where + ".scales");
-  if (!w.format.symmetric) RequirePlane(w.zeros, DType::kI8, {rows, groups}, where + ".zeros");
-  for (float scale : DecodeScales(w).data) {
+  if (!w.format.symmetric) {
+    RequirePlane(w.zeros, DType::kI8, {scale_rows, groups}, where + ".zeros");
+  }
+  for (float scale : ToF32(w.scales).data) {
     if (!std::isfinite(scale) || scale <= 0) Fail("{}.scales: {} is not a scale", where, scale);
   }
   // |sum| <= K * 255 * 128 with codes stored as unsigned bytes; also covers sums of fewer bits.
@@ -85,16 +102,16 @@ size_t PackedWeights::bytes() const {
 }
 
 PackedWeights View(const QuantizedWeights& w) {
-  const int64_t groups = w.format.groups(w.cols);
   PackedWeights view = {.format = w.format, .rows = w.rows, .cols = w.cols};
+  const int64_t groups = view.groups(), scale_rows = view.scale_rows();
   if (!w.format.quantized()) {
     view.values = ViewOf(DType::kF16, {w.rows, w.cols}, w.values_f16);
     return view;
   }
   view.codes = ViewOf(DType::kU8, {w.rows, PackedBytes(w.cols, w.format.bits)}, w.codes);
-  view.scales = w.format.group == 0 ? ViewOf(DType::kF32, {w.rows, groups}, w.scales)
-                                    : ViewOf(DType::kF16, {w.rows, groups}, w.scales_f16);
-  if (!w.format.symmetric) view.zeros = ViewOf(DType::kI8, {w.rows, groups}, w.zeros);
+  view.scales = w.format.group == 0 ? ViewOf(DType::kF32, {scale_rows, groups}, w.scales)
+                                    : ViewOf(DType::kF16, {scale_rows, groups}, w.scales_f16);
+  if (!w.format.symmetric) view.zeros = ViewOf(DType::kI8, {scale_rows, groups}, w.zeros);
   return view;
 }
 
@@ -109,15 +126,12 @@ std::string OnlineText(const TransformSpec& transform, bool gather) {
 }
 
 Matrix<float> DecodeScales(const PackedWeights& w) {
-  return ToF32(w.scales);
+  return ForEachRow<float>(w, ToF32(w.scales).data);
 }
 
 Matrix<int32_t> DecodeZeros(const PackedWeights& w) {
-  Matrix<int32_t> zeros(w.rows, w.groups());
-  if (w.format.symmetric) return zeros;
-  const auto stored = w.zeros.as<int8_t>();
-  for (size_t i = 0; i < zeros.data.size(); ++i) zeros.data[i] = stored[i];
-  return zeros;
+  if (w.format.symmetric) return Matrix<int32_t>(w.rows, w.groups());
+  return ForEachRow<int32_t>(w, w.zeros.as<int8_t>());
 }
 
 Matrix<float> Decode(const PackedWeights& w) {

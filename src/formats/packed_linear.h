@@ -2,7 +2,8 @@
 // The whole contract between the offline and the online half: a weight matrix in its canonical
 // packed form, and what must happen to the input before the product.
 //
-//   y = W x + bias      W = scale[n, g] * (code[n, k] - zero[n, g]),  g = k / group
+//   y = W x + bias      W = scale[m, g] * (code[n, k] - zero[m, g]),  g = k / group,
+//                                                                     m = n / row_share
 //   x = Quantize(activation, gather(M input))      M = input_transform
 //
 // The last columns of x and W, the tail, may have formats of their own: a few wide channels at 8 or
@@ -21,11 +22,12 @@ struct PackedWeights {
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
   TensorView values;           // format.bits == 16: any float type [N, K]
   TensorView codes;            // U8 [N, PackedBytes(K, bits)], two's complement codes
-  TensorView scales;           // F32 [N, groups] (per row) or F16 [N, groups] (grouped)
-  TensorView zeros;            // I8 [N, groups], absent when symmetric
+  TensorView scales;           // F32 (per row) or F16 (grouped) [N / row_share, groups]
+  TensorView zeros;            // I8, of the same shape, absent when symmetric
   TensorView tiles;            // the codes once more in tile order (tile_order.h), or no data
 
   int64_t groups() const { return format.groups(cols); }
+  int64_t scale_rows() const { return rows / format.row_share; }
   // Bytes of all planes but the tiles, which repeat the codes.
   size_t bytes() const;
 };
@@ -36,9 +38,9 @@ struct QuantizedWeights {
   int64_t rows = 0, cols = 0;
   std::vector<uint16_t> values_f16;  // format.bits == 16: [N, K], and no other plane
   std::vector<uint8_t> codes;        // [N, PackedBytes(K, bits)]
-  std::vector<float> scales;         // [N, groups], already rounded to the stored type
+  std::vector<float> scales;         // [N / row_share, groups], rounded to the stored type
   std::vector<uint16_t> scales_f16;  // the same as fp16 bits, only when grouped
-  std::vector<int8_t> zeros;         // [N, groups] or empty
+  std::vector<int8_t> zeros;         // [N / row_share, groups] or empty
 };
 PackedWeights View(const QuantizedWeights& weights);
 
@@ -66,7 +68,7 @@ struct PackedLinear {
   PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
 };
 
-// The scales as fp32 and the zeros as integers, [N, groups].
+// The scales as fp32 and the zeros as integers, those of every row: [N, groups].
 Matrix<float> DecodeScales(const PackedWeights& weights);
 Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
 // W as fp32 [N, K]: what every format means, whatever kernel runs it.

@@ -31,7 +31,7 @@ inline Plan TestPlan(const ModelConfig& config) {
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
-    plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5};
+    plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .row_share = 2};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];
       linear.gather = true;
@@ -106,7 +106,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
       }
       return View(w);
     }
-    const int64_t groups = w.rows * w.format.groups(w.cols);
+    const int64_t groups = w.rows / w.format.row_share * w.format.groups(w.cols);
     w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(w.cols, w.format.bits)));
     for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
     for (int64_t g = 0; g < groups; ++g) {

@@ -63,10 +63,15 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
     Fail("{}: activations need a clip above 0", where);
   }
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
+  if (activations.row_share != 1) Fail("{}: only weights have rows that share scales", where);
 }
 
-void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
+void CheckLinear(const LinearPlan& plan, int64_t rows, int64_t width, const std::string& where) {
   const TailPlan& tail = plan.tail;
+  for (const FormatSpec* format : {&plan.weights, &tail.weights}) {
+    if (rows % format->row_share == 0) continue;
+    Fail("{}: {} outputs do not divide among scales of {} rows", where, rows, format->row_share);
+  }
   if (tail.columns >= width) {
     Fail("{}: a tail of {} columns of {}", where, tail.columns, width);
   }
@@ -100,7 +105,9 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
       Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
     }
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
-    if (format->signed_scale) Fail("{}: only activations have signed scales", where);
+    if (format->signed_scale || format->row_share != 1) {
+      Fail("{}: neither signed scales nor rows that share one are for a cache", where);
+    }
   }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {
     Fail("{}: cache rotation of width {}, heads of {}", where, plan.kv_rotation.width(),
@@ -162,7 +169,7 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   const auto add = [&](int64_t layer, Role role) {
     const std::string name = LinearName(layer, role), in = where + ": " + name;
     plan.linears[name] = LinearFromJson(JsonGet<Json>(linears, name, where + ": linears"), in);
-    CheckLinear(plan.linears[name], config.inputs(role), in);
+    CheckLinear(plan.linears[name], config.outputs(role), config.inputs(role), in);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : kLayerRoles) add(layer, role);

@@ -71,7 +71,11 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/activations/clip", 0, "clip above 0"},
       {"/linears/layers.0.q/activations/signed_scale", 1, "signed_scale"},
       {"/linears/layers.0.q/weights/signed_scale", true, "sign"},
-      {"/cache/v/signed_scale", true, "only activations"},
+      {"/linears/layers.0.q/weights/row_share", 3, "row_share 3"},
+      {"/linears/layers.0.gate/weights/row_share", 64, "row_share 64"},
+      {"/linears/layers.0.q/activations/row_share", 2, "only weights"},
+      {"/cache/v/signed_scale", true, "signed scales"},
+      {"/cache/k/row_share", 2, "rows that share"},
       {"/linears/layers.0.q/input_transform", ToJson(FullHadamard(128)), "width 128"},
       {"/linears/layers.1.k/activations/bits", 8, "layers.1.q and layers.1.k"},
       {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
@@ -141,6 +145,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].activations; });
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
+    expect_new([&](Plan& p) { p.linears[name].weights.row_share = 4; });
     expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
     expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });
     expect_new([&](Plan& p) { p.linears[name].tail = {.columns = 17, .weights = {.bits = 6}}; });

@@ -11,7 +11,23 @@ CodeMatrix::CodeMatrix(int64_t rows, int64_t cols, const FormatSpec& format)
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(rows, cols),
-      grids_(static_cast<size_t>(rows * groups_)) {}
+      grids_(static_cast<size_t>(rows / format.row_share * groups_)) {}
+
+void CodeMatrix::FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t at) {
+  std::vector<double> values;
+  for (int64_t row = at; row < at + share(); ++row) {
+    const auto begin = w.row(row).begin() + k / group_ * group_;
+    values.insert(values.end(), begin, begin + group_);
+  }
+  SetGrid(n, k, nibble::FindGrid(values, format_));
+}
+
+void CodeMatrix::FindGrids(const Matrix<double>& w) {
+  FillRows([&](int64_t n) {
+    if (n % share() != 0) return;
+    for (int64_t k = 0; k < cols(); k += group_) FindGrid(n, k, w, n);
+  });
+}
 
 void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {
   ParallelFor(static_cast<size_t>(codes_.rows), [&](size_t n) { fill(static_cast<int64_t>(n)); });

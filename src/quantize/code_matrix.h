@@ -16,24 +16,28 @@ class CodeMatrix {
   CodeMatrix(int64_t rows, int64_t cols, const FormatSpec& format);
 
   int64_t cols() const { return codes_.cols; }
-  int64_t group() const { return group_; }  // columns that share a grid
-  // The values of the group that holds column k.
-  std::span<const double> Group(std::span<const double> row, int64_t k) const {
-    return row.subspan(static_cast<size_t>(k / group_ * group_), static_cast<size_t>(group_));
+  int64_t group() const { return group_; }             // columns that share a grid
+  int64_t share() const { return format_.row_share; }  // rows that share it
+  // The grid of row n, and of all rows that share it, in the group that holds column k.
+  const WeightGrid& Grid(int64_t n, int64_t k) const {
+    return grids_[static_cast<size_t>(n / share() * groups_ + k / group_)];
   }
   void SetGrid(int64_t n, int64_t k, const WeightGrid& grid) {
-    grids_[static_cast<size_t>(n * groups_ + k / group_)] = grid;
+    grids_[static_cast<size_t>(n / share() * groups_ + k / group_)] = grid;
   }
+  // The best one for rows [n, n + share()), which `w` has from its row `at` on.
+  void FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t at);
+  // All of them.
+  void FindGrids(const Matrix<double>& w);
   // Stores the code of `value` at (n, k) and returns what the code means.
   double Set(int64_t n, int64_t k, double value) {
-    const WeightGrid& grid = grids_[static_cast<size_t>(n * groups_ + k / group_)];
+    const WeightGrid& grid = Grid(n, k);
     const int code = grid.Code(value);
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(code);
     return grid.Value(code);
   }
 
-  std::span<int8_t> codes() { return codes_.data; }             // [N, K]
-  std::span<const WeightGrid> grids() const { return grids_; }  // [N, groups]
+  std::span<int8_t> codes() { return codes_.data; }  // [N, K]
 
   // fill(n) for every row, in parallel.
   void FillRows(const std::function<void(int64_t)>& fill) const;
@@ -43,7 +47,7 @@ class CodeMatrix {
   FormatSpec format_;
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]
-  std::vector<WeightGrid> grids_;  // [N, groups]
+  std::vector<WeightGrid> grids_;  // [N / row_share, groups]
 };
 
 }  // namespace nibble

@@ -38,7 +38,7 @@ double RowBytes(const FormatSpec& format, int64_t cols, size_t float_bytes) {
   const double groups = static_cast<double>(format.groups(cols));
   const double scale_bytes = format.group == 0 ? 4 : 2;
   return static_cast<double>(PackedBytes(cols, format.bits)) +
-         groups * (scale_bytes + (format.symmetric ? 0 : 1));
+         groups * (scale_bytes + (format.symmetric ? 0 : 1)) / format.row_share;
 }
 
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {

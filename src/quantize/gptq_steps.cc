@@ -21,14 +21,6 @@ bool FixedGrids(const FormatSpec& format, const GptqOptions& options) {
   return format.group == 0 || options.act_order;
 }
 
-void FindAllGrids(const Matrix<double>& w, const FormatSpec& format, CodeMatrix& codes) {
-  codes.FillRows([&](int64_t n) {
-    for (int64_t k = 0; k < codes.cols(); k += codes.group()) {
-      codes.SetGrid(n, k, FindGrid(codes.Group(w.row(n), k), format));
-    }
-  });
-}
-
 double MoreDamping(double damp) {
   if (damp > 1e6) {
     Fail("the calibration Hessian cannot be factored; is the calibration text empty?");

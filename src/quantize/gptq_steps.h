@@ -17,8 +17,6 @@ Order ColumnOrder(std::span<const double> diagonal, bool act_order, int64_t tail
 
 // Whether all grids are found before rounding; if not, each when its group begins.
 bool FixedGrids(const FormatSpec& format, const GptqOptions& options);
-// Of as many columns of `w` as `codes` has.
-void FindAllGrids(const Matrix<double>& w, const FormatSpec& format, CodeMatrix& codes);
 
 // The next damping to try when a Hessian cannot be factored with `damp`. Throws when that is large.
 double MoreDamping(double damp);

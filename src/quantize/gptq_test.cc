@@ -112,7 +112,7 @@ struct Case {
 class GptqFormats : public testing::TestWithParam<Case> {};
 
 TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
-  const Matrix<double> w = RandomMatrix(33, 256, 5);
+  const Matrix<double> w = RandomMatrix(36, 256, 5);
   const GptqOptions options = {.act_order = GetParam().act_order, .damp = 0};
   const Rounded gptq = RoundGptq(w, Identity(256), nullptr, GetParam().format, options);
   const Rounded nearest = RoundNearest(w, GetParam().format);
@@ -125,12 +125,12 @@ TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
 }
 
 TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
-  const Matrix<double> w = RandomMatrix(33, 256, 6), h = CorrelatedHessian(256, 1024, 7);
+  const Matrix<double> w = RandomMatrix(36, 256, 6), h = CorrelatedHessian(256, 1024, 7);
   const GptqOptions options = {.act_order = GetParam().act_order};
   const Rounded gptq = RoundGptq(w, h, nullptr, GetParam().format, options);
   const double error = OutputError(w, gptq.weights, h);
   EXPECT_LT(error, 0.5 * OutputError(w, RoundNearest(w, GetParam().format).weights, h));
-  EXPECT_NEAR(gptq.relative_error, error / OutputError(Matrix<double>(33, 256), gptq.weights, h),
+  EXPECT_NEAR(gptq.relative_error, error / OutputError(Matrix<double>(36, 256), gptq.weights, h),
               gptq.relative_error);
 }
 
@@ -141,7 +141,35 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{.bits = 4, .group = 32, .clip = 0}, false},
                     Case{{.bits = 4, .group = 64, .clip = 0}, true},
                     Case{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
+                    Case{{.bits = 4, .group = 64, .clip = 0.85, .row_share = 2}, false},
+                    Case{{.bits = 4, .symmetric = false, .clip = 0, .row_share = 4}, true},
                     Case{{.bits = 8, .group = 256, .clip = 1}, false}));
+
+// One grid for the values of both rows.
+TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
+  const Matrix<double> w = RandomMatrix(6, 64, 17);
+  const FormatSpec shared = {.bits = 4, .symmetric = false, .group = 32, .clip = 0, .row_share = 2};
+  const QuantizedWeights rounded = RoundNearest(w, shared).weights;
+  ASSERT_EQ(rounded.scales.size(), 3u * 2);
+  const Matrix<float> decoded = Decode(View(rounded));
+  for (int64_t n = 0; n < 6; n += 2) {
+    for (size_t g = 0; g < 2; ++g) {
+      std::vector<double> values;
+      for (int64_t row : {n, n + 1}) {
+        const auto group = w.row(row).subspan(32 * g, 32);
+        values.insert(values.end(), group.begin(), group.end());
+      }
+      const WeightGrid grid =
+          FindGrid(values, {.bits = 4, .symmetric = false, .group = 64, .clip = 0});
+      EXPECT_EQ(rounded.scales[static_cast<size_t>(n) + g], grid.scale);
+      EXPECT_EQ(rounded.zeros[static_cast<size_t>(n) + g], grid.zero);
+      for (size_t i = 0; i < 64; ++i) {
+        EXPECT_EQ(decoded.row(n + static_cast<int64_t>(i / 32))[32 * g + i % 32],
+                  static_cast<float>(grid.Value(grid.Code(values[i]))));
+      }
+    }
+  }
+}
 
 TEST(Gptq, DampingGrowsUntilASingularHessianFactors) {
   const Matrix<double> w = RandomMatrix(8, 64, 8);

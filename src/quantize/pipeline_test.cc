@@ -105,6 +105,7 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
   Recipe recipe = kQuikRecipe;
   for (const int bits : {8, 16}) {
     recipe.tail_weights.bits = recipe.tail_activations.bits = bits;
+    recipe.weights.row_share = bits / 4;
     const Plan plan = MakePlan(source.config, recipe);
     const Rotator rotator(source, recipe, plan, 0);
     const FloatLayer floats = rotator.Layer(1);
@@ -126,6 +127,7 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
     for (Role role : kLayerRoles) {
       const StoredLinear &a = saved->layer[role], &b = layer[role];
       EXPECT_EQ(a.codes.codes, b.codes.codes);
+      EXPECT_EQ(a.codes.scales, b.codes.scales);
       EXPECT_GT(b.tail.cols, 0);
       EXPECT_EQ(a.tail.codes, b.tail.codes);
       EXPECT_EQ(a.tail.scales, b.tail.scales);

@@ -75,7 +75,7 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
   const double deviation = std::ldexp(1.0, format.bits) / std::sqrt(12.0);
   const uint16_t scale =
       F16FromF32(static_cast<float>(1 / (deviation * std::sqrt(static_cast<double>(cols)))));
-  w.scales.assign(static_cast<size_t>(rows * groups), F32FromF16(scale));
+  w.scales.assign(static_cast<size_t>(rows / format.row_share * groups), F32FromF16(scale));
   if (format.group != 0) w.scales_f16.assign(w.scales.size(), scale);
   if (!format.symmetric) w.zeros.assign(w.scales.size(), 0);
   return View(w);

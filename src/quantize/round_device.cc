@@ -11,10 +11,12 @@ struct Grids {
   std::vector<float> scales;
   std::vector<int32_t> zeros;
 
-  explicit Grids(std::span<const WeightGrid> grids) {
-    for (const WeightGrid& grid : grids) {
-      scales.push_back(grid.scale);
-      zeros.push_back(grid.zero);
+  Grids(const CodeMatrix& codes, int64_t rows) {
+    for (int64_t n = 0; n < rows; ++n) {
+      for (int64_t k = 0; k < codes.cols(); k += codes.group()) {
+        scales.push_back(codes.Grid(n, k).scale);
+        zeros.push_back(codes.Grid(n, k).zero);
+      }
     }
   }
 };
@@ -51,8 +53,8 @@ DeviceRounding::DeviceRounding(GptqDevice& device, const GptqOptions& options)
 Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format) const {
   CodeMatrix codes(w.rows, w.cols, format);
   const bool fixed_grids = FixedGrids(format, options_);
-  if (fixed_grids) FindAllGrids(w, format, codes);
-  Grids grids(codes.grids());
+  if (fixed_grids) codes.FindGrids(w);
+  Grids grids(codes, w.rows);
   const Matrix<double> seen = unseen_.empty() ? Matrix<double>() : WithoutColumns(w, unseen_);
   GptqRounding rounding = {.weights = unseen_.empty() ? w : seen,
                            .bits = format.bits,
@@ -64,12 +66,16 @@ Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format)
     rounding.find_grids = [&](int64_t g, std::span<const double> columns) {
       const auto group = static_cast<size_t>(codes.group());
       codes.FillRows([&](int64_t n) {
-        const auto values = columns.subspan(static_cast<size_t>(n) * group, group);
+        if (n % codes.share() != 0) return;
+        const auto values = columns.subspan(static_cast<size_t>(n) * group,
+                                            static_cast<size_t>(codes.share()) * group);
         const WeightGrid grid = FindGrid(values, format);
         codes.SetGrid(n, g * codes.group(), grid);
-        const auto at = static_cast<size_t>(n * format.groups(w.cols) + g);
-        grids.scales[at] = grid.scale;
-        grids.zeros[at] = grid.zero;
+        for (int64_t row = n; row < n + codes.share(); ++row) {
+          const auto at = static_cast<size_t>(row * format.groups(w.cols) + g);
+          grids.scales[at] = grid.scale;
+          grids.zeros[at] = grid.zero;
+        }
       });
     };
   }

@@ -238,6 +238,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, true},
         Case{{.bits = 8, .symmetric = false, .group = 96, .clip = 1}, 192, 1024},
         Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0.5},
+        Case{{.bits = 4, .group = 64, .clip = 0, .row_share = 2}, 192, 1024},
+        Case{{.bits = 4, .symmetric = false, .clip = 1, .row_share = 2}, 200, 1024, true},
         Case{{.bits = 4, .group = 128, .clip = 0}, 256, 1024, true, 0.25},
         Case{{.bits = 4, .clip = 0}, 2200, 4000}, Case{{.bits = 4, .group = 200}, 2200, 4000}));
 

@@ -79,10 +79,24 @@ struct Problem {
   const Matrix<double>& u;
   const Matrix<double>* term;  // GPTAQ or null
   const Order& order;
-  const FormatSpec& format;
   bool fixed_grids;  // grids found before rounding (per row, or act-order)
   int64_t columns;   // to round; the others, the tail, only take up errors
 };
+
+// Rounds column i of row n, `w` being what became of that row, and updates the columns before
+// `end`. Returns the error, in units of U_ii.
+double RoundWeight(const Problem& p, int64_t n, int64_t i, int64_t end, std::span<double> w,
+                   CodeMatrix& codes) {
+  const double value = w[static_cast<size_t>(i)];
+  const auto u = p.u.row(i);
+  const double rounded = codes.Set(n, p.order[static_cast<size_t>(i)], value);
+  const double error = (value - rounded) / u[static_cast<size_t>(i)];
+  for (size_t j = static_cast<size_t>(i); j < static_cast<size_t>(end); ++j) {
+    w[j] -= error * u[j];
+    if (p.term != nullptr) w[j] += value * p.term->row(i)[j];
+  }
+  return error;
+}
 
 // Rounds rows [first, first + rows.rows) of the matrix; `rows` is their working copy.
 void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix& codes) {
@@ -90,23 +104,17 @@ void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix
   Matrix<double> errors(rows.rows, block), values(rows.rows, block);
   for (int64_t begin = 0; begin < p.columns; begin += block) {
     const int64_t end = std::min(begin + block, p.columns);
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      const auto w = rows.row(r);
+    for (int64_t shared = 0; shared < rows.rows; shared += codes.share()) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t column = p.order[static_cast<size_t>(i)];
         if (!p.fixed_grids && i % codes.group() == 0) {
-          codes.SetGrid(first + r, i, FindGrid(codes.Group(w, i), p.format));
+          codes.FindGrid(first + shared, i, rows, shared);
         }
-        const double value = w[static_cast<size_t>(i)];
-        const auto u = p.u.row(i);
-        const double error =
-            (value - codes.Set(first + r, column, value)) / u[static_cast<size_t>(i)];
-        for (size_t j = static_cast<size_t>(i); j < static_cast<size_t>(end); ++j) {
-          w[j] -= error * u[j];
-          if (p.term != nullptr) w[j] += value * p.term->row(i)[j];
+        for (int64_t r = shared; r < shared + codes.share(); ++r) {
+          const auto w = rows.row(r);
+          values.row(r)[static_cast<size_t>(i - begin)] = w[static_cast<size_t>(i)];
+          errors.row(r)[static_cast<size_t>(i - begin)] =
+              RoundWeight(p, first + r, i, end, w, codes);
         }
-        errors.row(r)[static_cast<size_t>(i - begin)] = error;
-        values.row(r)[static_cast<size_t>(i - begin)] = value;
       }
     }
     const auto update = [&](double sign, const Matrix<double>& left, const Matrix<double>& right) {
@@ -148,7 +156,7 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
   const int64_t columns = w.cols - options.tail.columns;
   CodeMatrix codes(w.rows, columns, format);
   const bool fixed_grids = FixedGrids(format, options);
-  if (fixed_grids) FindAllGrids(w, format, codes);
+  if (fixed_grids) codes.FindGrids(w);
   const Matrix<double> original = w;
   // A column whose input was never seen would take up other columns' errors.
   Matrix<double> alive = hessian;
@@ -167,10 +175,10 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
   if (correction != nullptr) {
     term = CorrectionTerm(PermuteBoth(*correction, order), u, options.gptaq);
   }
-  const Problem problem = {
-      u, correction != nullptr ? &term : nullptr, order, format, fixed_grids, columns};
+  const Problem problem = {u, correction != nullptr ? &term : nullptr, order, fixed_grids, columns};
   w = PermuteColumns(w, order);
-  constexpr int64_t kRows = 32;  // rows of one task; rounding treats rows independently
+  // Rows of one task; rounding treats them independently, but for the scales that they share.
+  constexpr int64_t kRows = 32;
   ParallelFor(static_cast<size_t>((w.rows + kRows - 1) / kRows), [&](size_t task) {
     const int64_t first = static_cast<int64_t>(task) * kRows;
     Matrix<double> rows(std::min(kRows, w.rows - first), w.cols);

@@ -22,12 +22,9 @@ QuantizedWeights RoundToHalf(const Matrix<double>& w, const FormatSpec& format) 
 
 QuantizedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   CodeMatrix codes(w.rows, w.cols, format);
+  codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
-    const auto row = w.row(n);
-    for (int64_t k = 0; k < w.cols; ++k) {
-      if (k % codes.group() == 0) codes.SetGrid(n, k, FindGrid(codes.Group(row, k), format));
-      codes.Set(n, k, row[static_cast<size_t>(k)]);
-    }
+    for (int64_t k = 0; k < w.cols; ++k) codes.Set(n, k, w.row(n)[static_cast<size_t>(k)]);
   });
   return codes.Pack();
 }

@@ -18,7 +18,7 @@ constexpr const char* kIdentityDigestKey = "provenance_sha256";
 QuantizedWeights OwnCodes(const PackedWeights& w) {
   QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
   codes.codes = w.codes.Copy<uint8_t>();
-  codes.scales = DecodeScales(w).data;
+  codes.scales = ToF32(w.scales).data;
   if (w.format.group != 0) codes.scales_f16 = w.scales.Copy<uint16_t>();
   if (!w.format.symmetric) codes.zeros = w.zeros.Copy<int8_t>();
   return codes;
