@@ -237,7 +237,10 @@ void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
   const std::string g = kOverridesGroup;
   verb.add_option("--w-bits", o.w_bits, "Bits of weights")->check(BitsCheck())->group(g);
   verb.add_option("--a-bits", o.a_bits, "Bits of activations")->check(BitsCheck())->group(g);
-  verb.add_option("--group", o.group, "Inputs that share a scale, weights and activations; 0 = row")
+  verb.add_option(
+          "--group", o.group,
+          "Inputs that share a scale, weights and activations; 0 = row. Where it does not divide "
+          "the inputs: the largest multiple of 32 below that does")
       ->check(GroupCheck())
       ->group(g);
   verb.add_option("--w-group", o.w_group, "Group of weights")->check(GroupCheck())->group(g);

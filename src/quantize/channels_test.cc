@@ -131,6 +131,21 @@ TEST(Recipes, TailsFitTheWidths) {
   EXPECT_THROW(TailColumns(recipe, 100), Error);
 }
 
+TEST(Recipes, GroupsFitTheWidths) {
+  for (const auto& [group, width, fitting] :
+       std::vector<std::array<int64_t, 3>>{{128, 4096, 128},
+                                           {128, 1376, 32},
+                                           {128, 1344, 96},
+                                           {256, 11008, 256},
+                                           {64, 1376, 32},
+                                           {128, 688, 128},
+                                           {0, 1376, 0},
+                                           {100, 1376, 100},
+                                           {2048, 512, 512}}) {
+    EXPECT_EQ(FittingGroup(group, width), fitting) << group << " of " << width;
+  }
+}
+
 // --- rounding -----------------------------------------------------------------------------------
 
 Matrix<double> RandomMatrix(Rng& rng, int64_t rows, int64_t cols) {

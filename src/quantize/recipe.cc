@@ -21,7 +21,7 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
   return spec;
 }
 
-LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role) {
+LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
   if (recipe.rotation != Rotation::kNone && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
@@ -36,6 +36,15 @@ LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role
   linear.tail = {.columns = TailColumns(recipe, config.inputs(role)),
                  .weights = recipe.tail_weights,
                  .activations = recipe.tail_activations};
+  return linear;
+}
+
+LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role) {
+  LinearPlan linear = PlanFormats(config, recipe, role);
+  const int64_t width = config.inputs(role) - linear.tail.columns;
+  for (FormatSpec* format : {&linear.weights, &linear.activations}) {
+    format->group = FittingGroup(format->group, width);
+  }
   return linear;
 }
 
@@ -129,6 +138,15 @@ const Recipe& FindRecipe(std::string_view name) {
     known.push_back(recipe->name);
   }
   FailUsage("no recipe \"{}\"; choose one of {}", name, fmt::join(known, ", "));
+}
+
+int64_t FittingGroup(int64_t group, int64_t width) {
+  constexpr int64_t kUnit = 32;
+  if (group <= 0 || group % kUnit != 0) return group;
+  for (int64_t fitting = group; fitting > 0; fitting -= kUnit) {
+    if (width % fitting == 0) return fitting;
+  }
+  return group;
 }
 
 int64_t TailColumns(const Recipe& recipe, int64_t width) {

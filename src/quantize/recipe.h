@@ -85,13 +85,18 @@ extern const Recipe kNibbleRecipe;
 std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones
 
+// The group of an input of `width`: `group` if it divides the width, else the largest multiple of
+// 32 below that does (1376 = 32 * 43 inputs have groups of 32). `group` itself where none does,
+// which the plan's checks refuse.
+int64_t FittingGroup(int64_t group, int64_t width);
+
 // The tail of an input of `width`: the recipe's share of it, as a multiple of 32, and then widened
 // until the recipe's groups divide the rest. Throws (usage) if they never do.
 int64_t TailColumns(const Recipe& recipe, int64_t width);
 
 // The concrete plan: formats and online transforms of every linear of this model; activation clips
-// that are to be searched are 0, tails those above any threshold. Throws (usage) where a group does
-// not divide a width, a rule finds no linear, or linears that share an input want it prepared
+// that are to be searched are 0, tails those above any threshold. Throws (usage) where no group
+// fits a width, a rule finds no linear, or linears that share an input want it prepared
 // differently.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);
 
