@@ -77,7 +77,7 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
   };
   expect("layers.1.q.codes", [](Tensors& t) { Find(t, "layers.1.q.codes").shape = {64, 31}; });
   expect("layers.1.q.codes", [](Tensors& t) { Find(t, "layers.1.q.codes").dtype = DType::kI8; });
-  expect("layers.1.o.scales", [](Tensors& t) { Find(t, "layers.1.o.scales").shape = {32, 1}; });
+  expect("layers.1.o.scales", [](Tensors& t) { Find(t, "layers.1.o.scales").shape = {64, 1}; });
   expect("layers.1.q.zeros", [](Tensors& t) { Find(t, "layers.1.q.zeros").shape = {2, 64}; });
   for (const char* plane : {"codes", "scales", "zeros"}) {
     const std::string name = fmt::format("layers.1.up.{}", plane);
@@ -88,7 +88,7 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
   expect("layers.1.surprise", [&](Tensors& t) { t.push_back({"layers.1.surprise", Floats({2})}); });
   expect("layers.1.q", [&](Tensors& t) { t.push_back({"layers.1.q.bias", Floats({3})}); });
   for (const float scale : {0.0f, -1.0f, NAN, INFINITY}) {
-    const TensorView bad = Floats({64, 1});
+    const TensorView bad = Floats({32, 1});
     (*floats_.back())[17] = scale;
     expect("layers.1.o.scales", [&](Tensors& t) { Find(t, "layers.1.o.scales") = bad; });
   }
