@@ -62,6 +62,7 @@ std::vector<ProductCase> ProductCases() {
           {{.bits = 8}, a8},
           {{.bits = 6, .symmetric = false}, a4},
           {{.bits = 4, .group = 128}, {.bits = 4, .group = 128}},
+          {{.bits = 4, .group = 32}, {.bits = 4, .group = 32}},
           {{.bits = 4, .group = 128, .row_share = 2}, {.bits = 4, .group = 128}},
           {{.bits = 4, .symmetric = false, .group = 64}, a8_asym},
           {{.bits = 8}, {.bits = 8, .symmetric = false, .group = 256}}};
@@ -145,10 +146,11 @@ TEST_F(CudaProductTest, ProjectionsAreProductsRoundedOnce) {
 
 // Chains of cols + 1 roundings on either side.
 TEST_F(CudaProductTest, FloatProductsAgree) {
-  for (const int bits : {16, 4}) {
+  for (const auto& [bits, activation] :
+       {std::pair{16, FormatSpec{}}, {4, FormatSpec{}}, {16, FormatSpec{.bits = 4}}}) {
     for (const int64_t rows : {1, 100, 257}) {
       const int64_t cols = 264;
-      const InputSpec input = {.width = cols};
+      const InputSpec input = {.width = cols, .activation = activation};
       const auto linear = RandomLinear(rng_, {.bits = bits}, rows, input, true);
       const LinearId id = cuda_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
       const Matrix<float> weights = Decode(linear->packed.weights);
@@ -158,13 +160,14 @@ TEST_F(CudaProductTest, FloatProductsAgree) {
         const Buffer<float> device_x = Copy(x), device_y = Copy(y);
         cuda_->Gemm(cuda_->PrepareActs({.x = device_x.data()}, tokens, input), id, device_y.data(),
                     rows, false);
-        ref_->Gemm(ref_->PrepareActs({.x = x.data()}, tokens, input), ref_id, y.data(), rows,
-                   false);
+        const Activations acts = ref_->PrepareActs({.x = x.data()}, tokens, input);
+        ref_->Gemm(acts, ref_id, y.data(), rows, false);
+        const float* values = ref_->Decode(acts);
         const std::vector<float> result = Host(device_y.data(), tokens * rows);
         for (int64_t i = 0; i < tokens * rows; ++i) {
           double size = 1;
           for (int64_t k = 0; k < cols; ++k) {
-            size += std::fabs(double{x[i / rows * cols + k]} * weights.row(i % rows)[k]);
+            size += std::fabs(double{values[i / rows * cols + k]} * weights.row(i % rows)[k]);
           }
           ASSERT_NEAR(result[i], y[i], 2 * static_cast<double>(cols + 2) * kUlp * size) << i;
         }

@@ -43,7 +43,7 @@ void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
     acts.values = a.values = part.values.Grow(a.tokens * a.width);
     return;
   }
-  if (format.group % 128 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
+  if (format.group % 32 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
   acts.stride = (a.width + kCodeStride - 1) / kCodeStride * kCodeStride;
   acts.codes = a.codes = part.codes.Grow(a.tokens * acts.stride);
   acts.scales = a.scales = part.scales.Grow(a.tokens * groups);
@@ -141,7 +141,7 @@ void ActsOps::AddTo(RecordingKey& key) const {
   for (const Part* part : {&main_, &tail_}) {
     for (const void* memory : std::initializer_list<const void*>{
              part->codes.data(), part->values.data(), part->scales.data(), part->zetas.data(),
-             part->sums.data()}) {
+             part->sums.data(), part->decoded.data()}) {
       key.push_back(memory);
     }
   }

@@ -79,7 +79,7 @@ class CudaBackend final : public Backend {
     for (const Projection& output : outputs) {
       const Linear& linear = At(output.id);
       const DeviceLinear::Output result = {output.y, kIntermediate, linear.main.rows(), false};
-      if (acts.tail != nullptr) {
+      if (acts.tail != nullptr || linear.main.needs_values()) {
         Multiply(acts, linear, result);
       } else {
         linears.push_back(&linear.main), results.push_back(result);
@@ -129,6 +129,13 @@ class CudaBackend final : public Backend {
   cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
                            std::span<const void* const> tensors) const;
   void Multiply(const Activations& acts, const Linear& linear, const DeviceLinear::Output& output);
+  // One part of a linear with its part of the input.
+  void MultiplyPart(Activations acts, const DeviceLinear& linear,
+                    const DeviceLinear::Output& output) {
+    acts.tail = nullptr;
+    if (linear.needs_values()) acts.values = acts_.Decode(acts, stream_.get());
+    linear.Multiply(acts, output, stream_.get());
+  }
 
   cuda::Stream stream_;
   std::vector<std::optional<Linear>> linears_;
@@ -200,15 +207,15 @@ void CudaBackend::Embed(const TensorView& table, std::span<const int32_t> ids, f
 void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
                            const DeviceLinear::Output& output) {
   NIBBLE_CHECK((acts.tail != nullptr) == linear.tail.has_value(), "one has a tail");
-  if (!linear.tail) return linear.main.Multiply(acts, output, stream_.get());
+  if (!linear.tail) return MultiplyPart(acts, linear.main, output);
   DeviceLinear::Output sum = output;
   if (output.type != cuda::RealType::kFloat32) {
     const int64_t rows = linear.main.rows();
     sum = {sums_.Grow(acts.tokens * rows), cuda::RealType::kFloat32, rows, false};
   }
-  linear.main.Multiply(acts, sum, stream_.get());
+  MultiplyPart(acts, linear.main, sum);
   sum.accumulate = true;
-  linear.tail->Multiply(*acts.tail, sum, stream_.get());
+  MultiplyPart(*acts.tail, *linear.tail, sum);
   if (sum.y == output.y) return;
   NIBBLE_CHECK(output.stride == sum.stride);
   cuda::Narrow(static_cast<const float*>(sum.y), acts.tokens * sum.stride,

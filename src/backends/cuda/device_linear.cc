@@ -19,8 +19,7 @@ constexpr int64_t kMostJoinedBytes = 42 << 20;
 
 Kind KindOf(const PackedWeights& weights, const FormatSpec& a) {
   const FormatSpec& w = weights.format;
-  if (!a.quantized()) return Kind::kFloat;
-  if (!w.quantized()) Fail("no CUDA kernel for {}-bit activations and 16-bit weights", a.bits);
+  if (!a.quantized() || !w.quantized()) return Kind::kFloat;
   const int64_t cols = weights.cols;
   return w.groups(cols) == 1 && a.groups(cols) == 1 ? Kind::kTensorCores : Kind::kGroups;
 }

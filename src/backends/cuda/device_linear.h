@@ -17,11 +17,10 @@ class DeviceLinear {
   enum class Kind {
     kTensorCores,  // integers, one scale a row on either side: weight_order.h
     kGroups,       // integers with groups: bytes [rows, stride]
-    kFloat         // 16-bit activations: floats [rows, cols]
+    kFloat         // 16 bits on either side: floats [rows, cols]
   };
 
-  // `bias` may have no data. Throws for 16-bit weights with quantized activations, which have no
-  // kernel.
+  // `bias` may have no data.
   DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const TensorView& bias);
 
   // y (+)= W a + bias on `stream`.
@@ -41,6 +40,8 @@ class DeviceLinear {
   static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
                             const DeviceLinear& up, Intermediate* y, cudaStream_t stream);
   int64_t rows() const { return rows_; }
+  // Whether it multiplies Activations::values, whatever the activations are.
+  bool needs_values() const { return kind_ == Kind::kFloat; }
   std::string KernelName(int64_t tokens) const;
 
  private:

@@ -36,7 +36,7 @@ struct PrepareArguments {
   int bits = 4;               // 2..8
   bool symmetric = true;      // false: zetas are written
   bool signed_scale = false;  // symmetric only
-  int group = 0;              // 0 = the whole row, or a multiple of 128 that divides width
+  int group = 0;              // 0 = the whole row, or a multiple of 32 that divides width
   float clip = 1;
 
   int8_t* codes = nullptr;  // [tokens, stride], zero from width on
