@@ -83,6 +83,10 @@ CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
   verb.add_option("--w-bits", a.w_bits, "--shape: bits of weights")
       ->check(bits)
       ->capture_default_str();
+  verb.add_option("--w-group", a.w_group, "--shape: inputs that share a scale of weights; 0 = row")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  verb.add_flag("--two-level", a.two_level, "--shape: scales of groups are integers");
   verb.add_option("--a-bits", a.a_bits, "--shape: bits of activations")
       ->check(bits)
       ->capture_default_str();
@@ -128,6 +132,8 @@ ModelConfig BenchShape(const BenchArguments& a) {
 Recipe BenchRecipe(const BenchArguments& a) {
   Recipe recipe = kQuarotRecipe;
   recipe.weights.bits = a.w_bits;
+  recipe.weights.group = a.w_group;
+  recipe.weights.second_level = a.two_level;
   recipe.activations.bits = a.a_bits;
   recipe.k.bits = recipe.v.bits = a.kv_bits;
   if (a.rotation == "none") recipe.rotation = Rotation::kNone;
@@ -142,8 +148,8 @@ Network BenchNetwork(const BenchArguments& a) {
 std::string BenchName(const BenchArguments& a, const Network& network) {
   if (!a.model.empty()) return a.model;
   return fmt::format("{}, {} layers, W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
-                     a.w_bits, a.a_bits, a.kv_bits, network.head.weights.format.bits,
-                     network.head.input.activation.bits);
+                     FormatText(BenchRecipe(a).weights), a.a_bits, a.kv_bits,
+                     network.head.weights.format.bits, network.head.input.activation.bits);
 }
 
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {

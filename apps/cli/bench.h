@@ -18,6 +18,8 @@ struct BenchArguments {
   std::string shape;  // a name of FindShape with random weights
   int64_t layers = 0;
   int w_bits = 4, a_bits = 8, kv_bits = 4;
+  int64_t w_group = 0;
+  bool two_level = false;
   std::string rotation = "hadamard";
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128;
 };

@@ -79,14 +79,22 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
       PackCodes(codes.data(), cols, weights.bits,
                 w.codes.data() + n * PackedBytes(cols, weights.bits));
     }
-    for (int64_t i = 0; i < rows / weights.row_share * weights.groups(cols); ++i) {
+    const int64_t scale_rows = rows / weights.row_share;
+    for (int64_t i = 0; i < scale_rows * weights.scales(cols); ++i) {
       const float scale = static_cast<float>(0.001 + 0.01 * rng.Uniform());
       w.scales_f16.push_back(F16FromF32(scale));
-      w.scales.push_back(weights.group == 0 ? scale : F32FromF16(w.scales_f16.back()));
+      w.scales.push_back(weights.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
+    }
+    for (int64_t i = 0; i < scale_rows * weights.groups(cols); ++i) {
       const uint64_t levels = uint64_t{1} << weights.bits;
       if (!weights.symmetric) {
         w.zeros.push_back(static_cast<int8_t>(static_cast<int64_t>(rng.Below(levels)) -
                                               static_cast<int64_t>(levels / 2)));
+      }
+      if (weights.second_level) {
+        const int most = LargestGroupScale(weights.symmetric ? 0 : w.zeros.back());
+        const uint64_t below = rng.Below(2) * rng.Below(static_cast<uint64_t>(most));
+        w.group_scales.push_back(static_cast<uint8_t>(static_cast<uint64_t>(most) - below));
       }
     }
     packed = View(w);

@@ -184,6 +184,23 @@ TEST_P(GemmParityTest, EveryPairOfFormatsIsBitEqual) {
   }
 }
 
+// Steps of the second level that do not end where chunks do, and K that is padded.
+TEST_P(GemmParityTest, TwoLevelsOfScalesAreBitEqual) {
+  int64_t turn = 0;
+  for (int bits = 2; bits <= 4; ++bits) {
+    for (const int64_t tokens : {1, 2, 4, 5, 12, 13, 33, 65, 130}) {
+      for (const auto& [cols, group] : std::vector<std::pair<int64_t, int64_t>>{
+               {32, 32}, {1376, 32}, {1120, 160}, {1152, 128}, {2048, 1024}, {736, 736}}) {
+        const FormatSpec w = {
+            .bits = bits, .symmetric = turn % 2 == 0, .group = group, .second_level = true};
+        ExpectBitEqual(w, {.bits = turn % 3 == 0 ? 4 : 8, .symmetric = turn % 5 != 0},
+                       1 + turn % 67, cols, tokens);
+        ++turn;
+      }
+    }
+  }
+}
+
 // Rows of the kernel table, their tails and their blocks: K around the chunk, N around the panels.
 TEST_P(GemmParityTest, OddSizesAreBitEqual) {
   for (const int bits : {4, 8}) {

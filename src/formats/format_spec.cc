@@ -13,6 +13,7 @@ std::string FormatText(const FormatSpec& spec) {
   if (!spec.symmetric) text += " asym";
   if (spec.signed_scale) text += " signed";
   if (spec.group != 0) text += fmt::format(" g{}", spec.group);
+  if (spec.second_level) text += " two-level";
   if (spec.row_share != 1) text += fmt::format(" x {} rows", spec.row_share);
   return text;
 }
@@ -25,19 +26,22 @@ Json ToJson(const FormatSpec& spec) {
   // Left out where they say nothing, so that plans from before they existed keep their digests.
   if (spec.signed_scale) json["signed_scale"] = true;
   if (spec.row_share != 1) json["row_share"] = spec.row_share;
+  if (spec.second_level) json["second_level"] = true;
   return json;
 }
 
 FormatSpec FormatFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(json, {"bits", "symmetric", "group", "clip", "signed_scale", "row_share"},
-                      where);
+  RefuseUnknownFields(
+      json, {"bits", "symmetric", "group", "clip", "signed_scale", "row_share", "second_level"},
+      where);
   const FormatSpec spec = {
       .bits = JsonGet<int>(json, "bits", where),
       .symmetric = JsonGet<bool>(json, "symmetric", where),
       .group = JsonGet<int64_t>(json, "group", where),
       .clip = JsonGet<double>(json, "clip", where),
       .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
-      .row_share = JsonFind<int>(json, "row_share", where).value_or(1)};
+      .row_share = JsonFind<int>(json, "row_share", where).value_or(1),
+      .second_level = JsonFind<bool>(json, "second_level", where).value_or(false)};
   if (spec.bits != 16 && (spec.bits < 2 || spec.bits > 8)) {
     Fail("{}: bits {}; use 2 to 8 or 16", where, spec.bits);
   }
@@ -47,6 +51,9 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
     Fail("{}: row_share {}; use a power of 2 up to 32", where, spec.row_share);
   }
   if (spec.signed_scale && !spec.symmetric) Fail("{}: an asymmetric scale has no sign", where);
+  if (spec.second_level && (spec.group == 0 || spec.bits > 4 || spec.row_share != 1)) {
+    Fail("{}: two levels of scales need groups, at most 4 bits and a scale for each row", where);
+  }
   return spec;
 }
 

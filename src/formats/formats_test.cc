@@ -31,6 +31,7 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4}), "4");
   EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
   EXPECT_EQ(FormatText({.bits = 4, .group = 128, .row_share = 2}), "4 g128 x 2 rows");
+  EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 16}), "16");
   EXPECT_EQ((FormatSpec{.bits = 4, .group = 32}.groups(96)), 3);
   EXPECT_EQ((FormatSpec{.bits = 4}.groups(96)), 1);
@@ -48,6 +49,11 @@ TEST(FormatSpecTest, JsonRoundTrip) {
                                  .clip = 1.0 / (bits + 1),
                                  .row_share = group == 32 ? 2 : 1};
         EXPECT_EQ(FormatFromJson(ParseJson(ToJson(spec).dump(), "f"), "f"), spec);
+        FormatSpec levels = spec;
+        levels.second_level = true;
+        const bool fits = bits <= 4 && group == 128;
+        EXPECT_EQ(ErrorOf([&] { EXPECT_EQ(FormatFromJson(ToJson(levels), "f"), levels); }).empty(),
+                  fits);
       }
     }
   }
@@ -141,13 +147,20 @@ QuantizedWeights RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int6
     for (int8_t& c : codes) c = static_cast<int8_t>(rng.Next());
     PackCodes(codes.data(), cols, f.bits, w.codes.data() + n * PackedBytes(cols, f.bits));
   }
-  for (int64_t i = 0; i < rows / f.row_share * f.groups(cols); ++i) {
+  for (int64_t i = 0; i < rows / f.row_share * f.scales(cols); ++i) {
     const float scale = static_cast<float>(0.01 + rng.Uniform());
     w.scales_f16.push_back(F16FromF32(scale));
-    w.scales.push_back(f.group == 0 ? scale : F32FromF16(w.scales_f16.back()));
-    if (!f.symmetric) w.zeros.push_back(static_cast<int8_t>(rng.Next()));
+    w.scales.push_back(f.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
   }
-  if (f.group == 0) w.scales_f16.clear();
+  if (f.row_scales()) w.scales_f16.clear();
+  for (int64_t i = 0; i < rows / f.row_share * f.groups(cols); ++i) {
+    const int zero =
+        f.second_level ? static_cast<int>(rng.Below(16)) - 8 : static_cast<int8_t>(rng.Next());
+    if (!f.symmetric) w.zeros.push_back(static_cast<int8_t>(zero));
+    if (!f.second_level) continue;
+    const int most = LargestGroupScale(f.symmetric ? 0 : zero);
+    w.group_scales.push_back(static_cast<uint8_t>(1 + rng.Below(static_cast<uint64_t>(most))));
+  }
   return w;
 }
 
@@ -209,6 +222,81 @@ TEST(PackedLinearTest, RowsThatShareScalesDecodeAsRowsWithCopiesOfThem) {
                 2 * groups * ((group == 0 ? 4 : 2) + (symmetric ? 0 : 1)));
     }
   }
+}
+
+// Every pair that a loader lets pass keeps every code in 8 bits, the next scale does not.
+TEST(SecondLevel, GroupScalesKeepCodesInEightBits) {
+  for (int zero = -8; zero <= 7; ++zero) {
+    const int most = LargestGroupScale(zero);
+    EXPECT_GE(most, 8);
+    EXPECT_TRUE((-8 - zero) * (most + 1) < -128 || (7 - zero) * (most + 1) > 127) << zero;
+    for (int scale = 1; scale <= most; ++scale) {
+      const int step = LevelStep(scale, zero);
+      for (int code = -8; code <= 7; ++code) {
+        const int wide = scale * (code - zero);
+        EXPECT_TRUE(wide >= -128 && wide <= 127) << scale << " " << zero << " " << code;
+        EXPECT_EQ((code + 8) * (step & 255) + (step >> 8), wide + 128);
+      }
+    }
+  }
+}
+
+TEST(SecondLevel, ValuesAreRowScaleTimesGroupScaleTimesCode) {
+  Rng rng(16);
+  for (int bits = 2; bits <= 4; ++bits) {
+    for (const bool symmetric : {true, false}) {
+      const FormatSpec f = {
+          .bits = bits, .symmetric = symmetric, .group = 32, .second_level = true};
+      const QuantizedWeights w = RandomWeights(rng, f, 5, 96);
+      const PackedWeights view = View(w);
+      EXPECT_EQ(view.bytes(), w.codes.size() + 5 * 4 + 5 * 3 * (symmetric ? 1 : 2));
+      const Matrix<float> decoded = Decode(view);
+      const PackedLinear linear = {.weights = view,
+                                   .input = {.width = 96, .activation = {.bits = 8}}};
+      EXPECT_EQ(ErrorOf([&] { ValidateLinear(linear, "x"); }), "");
+      for (int64_t n = 0; n < 5; ++n) {
+        std::vector<int16_t> codes(96);
+        UnpackCodes(w.codes.data() + n * PackedBytes(96, bits), 96, bits, true, codes.data());
+        for (size_t k = 0; k < 96; ++k) {
+          const size_t g = static_cast<size_t>(n) * 3 + k / 32;
+          const int zero = symmetric ? 0 : w.zeros[g];
+          ASSERT_EQ(decoded.row(n)[k],
+                    w.scales[static_cast<size_t>(n)] *
+                        static_cast<float>(w.group_scales[g] * (codes[k] - zero)));
+        }
+      }
+    }
+  }
+}
+
+TEST(SecondLevel, BadScalesAreRefused) {
+  Rng rng(17);
+  const FormatSpec f = {.bits = 4, .symmetric = false, .group = 32, .second_level = true};
+  QuantizedWeights w = RandomWeights(rng, f, 2, 64);
+  FormatSpec activation = {.bits = 8};
+  const auto refusal = [&] {
+    const PackedLinear linear = {.weights = View(w),
+                                 .input = {.width = 64, .activation = activation}};
+    return ErrorOf([&] { ValidateLinear(linear, "layers.0.q"); });
+  };
+  EXPECT_EQ(refusal(), "");
+  const QuantizedWeights good = w;
+  for (const auto& [scale, zero] : std::vector<std::pair<int, int>>{
+           {0, 0}, {17, 0}, {255, 0}, {16, 1}, {9, -8}, {1, 8}, {1, -9}}) {
+    w.group_scales[3] = static_cast<uint8_t>(scale), w.zeros[3] = static_cast<int8_t>(zero);
+    EXPECT_THAT(refusal(), HasSubstr("layers.0.q.group_scales")) << scale << " " << zero;
+  }
+  w = good;
+  w.scales[1] = NAN;
+  EXPECT_THAT(refusal(), HasSubstr("scale"));
+  PackedLinear linear = {.weights = View(good), .input = {.width = 64, .activation = activation}};
+  linear.weights.group_scales.shape = {2, 1};
+  EXPECT_THAT(ErrorOf([&] { ValidateLinear(linear, "x"); }), HasSubstr("group_scales"));
+  linear.weights.group_scales = {};
+  EXPECT_THAT(ErrorOf([&] { ValidateLinear(linear, "x"); }), HasSubstr("missing"));
+  w = good;
+  activation.group = 32;
+  EXPECT_THAT(refusal(), HasSubstr("without groups"));
 }
 
 TEST(PackedLinearTest, DecodeOfUnquantizedWeights) {

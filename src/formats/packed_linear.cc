@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/half.h"
+#include "base/thread_pool.h"
 
 namespace nibble {
 namespace {
@@ -42,15 +43,33 @@ void RequirePermutation(std::span<const int32_t> gather, int64_t width, const st
   }
 }
 
-// [N, groups] of a plane [N / row_share, groups].
+// [N, count] of a plane [N / row_share, count].
 template <typename T, typename Stored>
-Matrix<T> ForEachRow(const PackedWeights& w, const Stored& stored) {
-  Matrix<T> all(w.rows, w.groups());
+Matrix<T> ForEachRow(const PackedWeights& w, int64_t count, const Stored& stored) {
+  Matrix<T> all(w.rows, count);
   for (int64_t n = 0; n < w.rows; ++n) {
-    const auto from = stored.begin() + n / w.format.row_share * w.groups();
-    std::copy(from, from + w.groups(), all.row(n).begin());
+    const auto from = stored.begin() + n / w.format.row_share * count;
+    std::copy(from, from + count, all.row(n).begin());
   }
   return all;
+}
+
+// No code may leave 8 bits: kernels multiply and add bytes.
+void ValidateGroupScales(const PackedWeights& w, const FormatSpec& activation,
+                         const std::string& where) {
+  if (activation.quantized() && activation.group != 0) {
+    Fail("{}: two levels of scales take inputs without groups", where);
+  }
+  RequirePlane(w.group_scales, DType::kU8, {w.rows, w.groups()}, where + ".group_scales");
+  const auto scales = w.group_scales.as<uint8_t>();
+  const Matrix<int32_t> zeros = DecodeZeros(w);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const int32_t zero = zeros.data[i];
+    if (zero < -8 || zero > 7 || scales[i] < 1 || scales[i] > LargestGroupScale(zero)) {
+      Fail("{}.group_scales: {} with zero {} has codes that do not fit into 8 bits", where,
+           scales[i], zero);
+    }
+  }
 }
 
 // Weights of `rows` x `cols` whose inputs have the format `activation`.
@@ -77,11 +96,12 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
   }
   const int64_t groups = w.groups(), scale_rows = w.scale_rows();
   RequirePlane(w.codes, DType::kU8, {rows, PackedBytes(cols, w.format.bits)}, where + ".codes");
-  RequirePlane(w.scales, w.format.group == 0 ? DType::kF32 : DType::kF16, {scale_rows, groups},
-               where + ".scales");
+  RequirePlane(w.scales, w.format.row_scales() ? DType::kF32 : DType::kF16,
+               {scale_rows, w.format.scales(cols)}, where + ".scales");
   if (!w.format.symmetric) {
     RequirePlane(w.zeros, DType::kI8, {scale_rows, groups}, where + ".zeros");
   }
+  if (w.format.second_level) ValidateGroupScales(w, activation, where);
   for (float scale : ToF32(w.scales).data) {
     if (!std::isfinite(scale) || scale <= 0) Fail("{}.scales: {} is not a scale", where, scale);
   }
@@ -95,7 +115,7 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
 
 size_t PackedWeights::bytes() const {
   size_t total = 0;
-  for (const TensorView* plane : {&values, &codes, &scales, &zeros}) {
+  for (const TensorView* plane : {&values, &codes, &scales, &group_scales, &zeros}) {
     if (plane->data != nullptr) total += plane->bytes();
   }
   return total;
@@ -109,8 +129,11 @@ PackedWeights View(const QuantizedWeights& w) {
     return view;
   }
   view.codes = ViewOf(DType::kU8, {w.rows, PackedBytes(w.cols, w.format.bits)}, w.codes);
-  view.scales = w.format.group == 0 ? ViewOf(DType::kF32, {scale_rows, groups}, w.scales)
-                                    : ViewOf(DType::kF16, {scale_rows, groups}, w.scales_f16);
+  view.scales = w.format.row_scales() ? ViewOf(DType::kF32, {scale_rows, 1}, w.scales)
+                                      : ViewOf(DType::kF16, {scale_rows, groups}, w.scales_f16);
+  if (w.format.second_level) {
+    view.group_scales = ViewOf(DType::kU8, {w.rows, groups}, w.group_scales);
+  }
   if (!w.format.symmetric) view.zeros = ViewOf(DType::kI8, {scale_rows, groups}, w.zeros);
   return view;
 }
@@ -125,17 +148,48 @@ std::string OnlineText(const TransformSpec& transform, bool gather) {
   return transform.identity() ? "gather" : TransformText(transform) + ", gather";
 }
 
+int LargestGroupScale(int zero) {
+  const int below = zero + 8, above = 7 - zero;
+  return std::min(128 / std::max(below, 1), 127 / std::max(above, 1));
+}
+
+uint16_t LevelStep(int group_scale, int zero) {
+  return static_cast<uint16_t>(group_scale | (128 - (8 + zero) * group_scale) << 8);
+}
+
+QuantizedWeights Widen(const PackedWeights& w) {
+  QuantizedWeights wide = {.format = {.bits = 8}, .rows = w.rows, .cols = w.cols};
+  wide.scales = DecodeScales(w).data;
+  wide.codes.resize(static_cast<size_t>(w.rows * w.cols));
+  const Matrix<int32_t> zeros = DecodeZeros(w);
+  const auto group_scales = w.group_scales.as<uint8_t>();
+  const uint8_t* packed = w.codes.as<uint8_t>().data();
+  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
+  ParallelFor(static_cast<size_t>(w.rows), [&](size_t n) {
+    std::vector<int16_t> codes(static_cast<size_t>(w.cols));
+    const auto row = static_cast<int64_t>(n);
+    UnpackCodes(packed + row * row_bytes, w.cols, w.format.bits, true, codes.data());
+    for (int64_t k = 0; k < w.cols; ++k) {
+      const auto g = static_cast<size_t>(row * w.groups() + k / w.format.group);
+      const int32_t code = (codes[static_cast<size_t>(k)] - zeros.data[g]) * group_scales[g];
+      wide.codes[static_cast<size_t>(row * w.cols + k)] = static_cast<uint8_t>(code);
+    }
+  });
+  return wide;
+}
+
 Matrix<float> DecodeScales(const PackedWeights& w) {
-  return ForEachRow<float>(w, ToF32(w.scales).data);
+  return ForEachRow<float>(w, w.format.scales(w.cols), ToF32(w.scales).data);
 }
 
 Matrix<int32_t> DecodeZeros(const PackedWeights& w) {
   if (w.format.symmetric) return Matrix<int32_t>(w.rows, w.groups());
-  return ForEachRow<int32_t>(w, w.zeros.as<int8_t>());
+  return ForEachRow<int32_t>(w, w.groups(), w.zeros.as<int8_t>());
 }
 
 Matrix<float> Decode(const PackedWeights& w) {
   if (!w.format.quantized()) return ToF32(w.values);
+  if (w.format.second_level) return Decode(View(Widen(w)));
   const Matrix<float> scales = DecodeScales(w);
   const Matrix<int32_t> zeros = DecodeZeros(w);
   const int64_t group = w.cols / w.groups();

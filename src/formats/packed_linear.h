@@ -6,6 +6,9 @@
 //                                                                     m = n / row_share
 //   x = Quantize(activation, gather(M input))      M = input_transform
 //
+// With a second level of scales, W = scale[n] * p[n, k], p = group_scale[n, g] * (code - zero[n,
+// g]) with an integer group_scale; p is an 8-bit code, whatever the code is.
+//
 // The last columns of x and W, the tail, may have formats of their own: a few wide channels at 8 or
 // 16 bits, where gather puts the outliers (QUIK, Ashkboos et al. 2023; Atom, Zhao et al. 2023).
 #pragma once
@@ -22,8 +25,9 @@ struct PackedWeights {
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
   TensorView values;           // format.bits == 16: any float type [N, K]
   TensorView codes;            // U8 [N, PackedBytes(K, bits)], two's complement codes
-  TensorView scales;           // F32 (per row) or F16 (grouped) [N / row_share, groups]
-  TensorView zeros;            // I8, of the same shape, absent when symmetric
+  TensorView scales;           // F32 or F16 (row_scales) [N / row_share, format.scales(K)]
+  TensorView group_scales;     // U8 [N, groups], of a second level only
+  TensorView zeros;            // I8 [N / row_share, groups], absent when symmetric
   TensorView tiles;            // the codes once more in tile order (tile_order.h), or no data
 
   int64_t groups() const { return format.groups(cols); }
@@ -36,11 +40,12 @@ struct PackedWeights {
 struct QuantizedWeights {
   FormatSpec format;
   int64_t rows = 0, cols = 0;
-  std::vector<uint16_t> values_f16;  // format.bits == 16: [N, K], and no other plane
-  std::vector<uint8_t> codes;        // [N, PackedBytes(K, bits)]
-  std::vector<float> scales;         // [N / row_share, groups], rounded to the stored type
-  std::vector<uint16_t> scales_f16;  // the same as fp16 bits, only when grouped
-  std::vector<int8_t> zeros;         // [N / row_share, groups] or empty
+  std::vector<uint16_t> values_f16;   // format.bits == 16: [N, K], and no other plane
+  std::vector<uint8_t> codes;         // [N, PackedBytes(K, bits)]
+  std::vector<float> scales;          // [N / row_share, format.scales(K)], as stored
+  std::vector<uint16_t> scales_f16;   // the same as fp16 bits, unless format.row_scales()
+  std::vector<uint8_t> group_scales;  // [N, groups], of a second level only
+  std::vector<int8_t> zeros;          // [N / row_share, groups] or empty
 };
 PackedWeights View(const QuantizedWeights& weights);
 
@@ -68,15 +73,26 @@ struct PackedLinear {
   PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
 };
 
-// The scales as fp32 and the zeros as integers, those of every row: [N, groups].
+// Of a second level: the largest group scale whose codes all fit into 8 bits, -8 to 7 becoming
+// -128 to 127 at most. 8 for the outermost zeros, 16 for 0.
+int LargestGroupScale(int zero);
+// How kernels make 8 bits of such a code: with c = code + 8 and this step, the byte p + 128 is
+// c * (step & 255) + (step >> 8), from 0 to 255.
+uint16_t LevelStep(int group_scale, int zero);
+// Those weights by rows: the codes p as 8 bits, symmetric, one scale a row. The value is the same,
+// and so is every integer product.
+QuantizedWeights Widen(const PackedWeights& weights);
+
+// The scales as fp32, [N, format.scales(K)], and the zeros as integers, [N, groups]: those of every
+// row.
 Matrix<float> DecodeScales(const PackedWeights& weights);
 Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
 // W as fp32 [N, K]: what every format means, whatever kernel runs it.
 Matrix<float> Decode(const PackedWeights& weights);
 
-// A loader's check that shapes, plane sizes and scales (finite, positive) fit the format and that
-// no int32 sum can overflow for either activation, and that gather is a permutation; throws naming
-// `where`.
+// A loader's check that shapes, plane sizes and scales (finite, positive, LargestGroupScale at
+// most) fit the format and that no int32 sum can overflow for either activation, and that gather is
+// a permutation; throws naming `where`.
 void ValidateLinear(const PackedLinear& linear, const std::string& where);
 
 }  // namespace nibble

@@ -67,6 +67,7 @@ class PlaneReader {
     if (format.quantized()) {
       w.codes = Get(name + ".codes");
       w.scales = Get(name + ".scales");
+      if (format.second_level) w.group_scales = Get(name + ".group_scales");
       if (!format.symmetric) w.zeros = Get(name + ".zeros");
     } else {
       w.values = Get(name + ".weight");
@@ -155,6 +156,7 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
   const auto add_weights = [&](const std::string& part, const PackedWeights& w) {
     add(part + ".weight", w.values);
     add(part + ".scales", w.scales);
+    add(part + ".group_scales", w.group_scales);
     add(part + ".zeros", w.zeros);
     add(part + ".codes", w.codes);
   };

@@ -31,6 +31,8 @@ inline Plan TestPlan(const ModelConfig& config) {
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
+    plan.linears[LinearName(layer, Role::kDown)].weights.second_level = true;
+    plan.linears[LinearName(layer, Role::kDown)].activations.group = 0;
     plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .row_share = 2};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];
@@ -106,13 +108,16 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
       }
       return View(w);
     }
-    const int64_t groups = w.rows / w.format.row_share * w.format.groups(w.cols);
+    const int64_t scale_rows = rows / format.row_share, groups = scale_rows * format.groups(cols);
     w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(w.cols, w.format.bits)));
     for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t i = 0; i < scale_rows * format.scales(cols); ++i) {
       const uint16_t scale = F16FromF32(static_cast<float>(0.01 + rng_.Uniform()));
       w.scales.push_back(F32FromF16(scale));
-      if (w.format.group != 0) w.scales_f16.push_back(scale);
+      if (!format.row_scales()) w.scales_f16.push_back(scale);
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      if (format.second_level) w.group_scales.push_back(static_cast<uint8_t>(1 + rng_.Below(8)));
       if (!w.format.symmetric) w.zeros.push_back(static_cast<int8_t>(rng_.Below(16)) - 8);
     }
     return View(w);

@@ -64,6 +64,10 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   }
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
   if (activations.row_share != 1) Fail("{}: only weights have rows that share scales", where);
+  if (activations.second_level) Fail("{}: only weights have two levels of scales", where);
+  if (weights.second_level && activations.quantized() && a != 0) {
+    Fail("{}: weights with two levels of scales take activations without groups", where);
+  }
 }
 
 void CheckLinear(const LinearPlan& plan, int64_t rows, int64_t width, const std::string& where) {
@@ -105,8 +109,8 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
       Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
     }
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
-    if (format->signed_scale || format->row_share != 1) {
-      Fail("{}: neither signed scales nor rows that share one are for a cache", where);
+    if (format->signed_scale || format->row_share != 1 || format->second_level) {
+      Fail("{}: signed, shared or two-level scales are not for a cache", where);
     }
   }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {

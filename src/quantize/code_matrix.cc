@@ -6,12 +6,25 @@
 
 namespace nibble {
 
-CodeMatrix::CodeMatrix(int64_t rows, int64_t cols, const FormatSpec& format)
+CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& format)
     : format_(format),
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
-      codes_(rows, cols),
-      grids_(static_cast<size_t>(rows / format.row_share * groups_)) {}
+      codes_(w.rows, cols),
+      grids_(static_cast<size_t>(w.rows / format.row_share * groups_)) {
+  if (!format.second_level) return;
+  row_scales_.resize(static_cast<size_t>(w.rows));
+  FillRows([&](int64_t n) {
+    row_scales_[static_cast<size_t>(n)] =
+        FindRowScale(w.row(n).first(static_cast<size_t>(cols)), format);
+  });
+}
+
+const WeightGrid& CodeMatrix::FindGrid(int64_t n, int64_t k, std::span<const double> values) {
+  const float row_scale = row_scales_.empty() ? 0 : row_scales_[static_cast<size_t>(n)];
+  WeightGrid& grid = grids_[static_cast<size_t>(n / share() * groups_ + k / group_)];
+  return grid = nibble::FindGrid(values, format_, row_scale);
+}
 
 void CodeMatrix::FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t at) {
   std::vector<double> values;
@@ -19,7 +32,7 @@ void CodeMatrix::FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t
     const auto begin = w.row(row).begin() + k / group_ * group_;
     values.insert(values.end(), begin, begin + group_);
   }
-  SetGrid(n, k, nibble::FindGrid(values, format_));
+  FindGrid(n, k, values);
 }
 
 void CodeMatrix::FindGrids(const Matrix<double>& w) {
@@ -34,15 +47,20 @@ void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {
 }
 
 QuantizedWeights CodeMatrix::Pack() const {
-  QuantizedWeights w = {.format = format_, .rows = codes_.rows, .cols = codes_.cols};
+  QuantizedWeights w = {
+      .format = format_, .rows = codes_.rows, .cols = codes_.cols, .scales = row_scales_};
   const int64_t row_bytes = PackedBytes(w.cols, format_.bits);
   w.codes.resize(static_cast<size_t>(w.rows * row_bytes));
   FillRows([&](int64_t n) {
     PackCodes(codes_.row(n).data(), w.cols, format_.bits, w.codes.data() + n * row_bytes);
   });
   for (const WeightGrid& grid : grids_) {
-    w.scales.push_back(grid.scale);
-    if (format_.group != 0) w.scales_f16.push_back(F16FromF32(grid.scale));
+    if (format_.second_level) {
+      w.group_scales.push_back(static_cast<uint8_t>(grid.group_scale));
+    } else {
+      w.scales.push_back(grid.scale);
+    }
+    if (!format_.row_scales()) w.scales_f16.push_back(F16FromF32(grid.scale));
     if (!format_.symmetric) w.zeros.push_back(static_cast<int8_t>(grid.zero));
   }
   return w;

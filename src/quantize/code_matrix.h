@@ -13,7 +13,8 @@ namespace nibble {
 
 class CodeMatrix {
  public:
-  CodeMatrix(int64_t rows, int64_t cols, const FormatSpec& format);
+  // For the first `cols` columns of w, whose row scales (of a second level) it finds.
+  CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& format);
 
   int64_t cols() const { return codes_.cols; }
   int64_t group() const { return group_; }             // columns that share a grid
@@ -22,10 +23,9 @@ class CodeMatrix {
   const WeightGrid& Grid(int64_t n, int64_t k) const {
     return grids_[static_cast<size_t>(n / share() * groups_ + k / group_)];
   }
-  void SetGrid(int64_t n, int64_t k, const WeightGrid& grid) {
-    grids_[static_cast<size_t>(n / share() * groups_ + k / group_)] = grid;
-  }
-  // The best one for rows [n, n + share()), which `w` has from its row `at` on.
+  // Makes it the best one for `values`, those of the rows that share it.
+  const WeightGrid& FindGrid(int64_t n, int64_t k, std::span<const double> values);
+  // The same for rows [n, n + share()), which `w` has from its row `at` on.
   void FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t at);
   // All of them.
   void FindGrids(const Matrix<double>& w);
@@ -48,6 +48,7 @@ class CodeMatrix {
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]
   std::vector<WeightGrid> grids_;  // [N / row_share, groups]
+  std::vector<float> row_scales_;  // [N], of a second level only
 };
 
 }  // namespace nibble

@@ -36,9 +36,10 @@ double MeasuredFlops() {
 double RowBytes(const FormatSpec& format, int64_t cols, size_t float_bytes) {
   if (!format.quantized()) return static_cast<double>(cols) * static_cast<double>(float_bytes);
   const double groups = static_cast<double>(format.groups(cols));
-  const double scale_bytes = format.group == 0 ? 4 : 2;
-  return static_cast<double>(PackedBytes(cols, format.bits)) +
-         groups * (scale_bytes + (format.symmetric ? 0 : 1)) / format.row_share;
+  const double scale_bytes =
+      static_cast<double>(format.scales(cols)) * (format.row_scales() ? 4 : 2) +
+      groups * ((format.second_level ? 1 : 0) + (format.symmetric ? 0 : 1));
+  return static_cast<double>(PackedBytes(cols, format.bits)) + scale_bytes / format.row_share;
 }
 
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {

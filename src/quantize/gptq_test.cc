@@ -104,6 +104,38 @@ TEST(WeightGrid, GroupScalesAreFp16AndZeroGroupsStayFinite) {
   }
 }
 
+// The largest group of a row gets the scale it would have by itself, each other one the nearest
+// multiple; no code leaves 8 bits, whatever comes after the row scale was found.
+TEST(WeightGrid, ScalesOfASecondLevelAreMultiples) {
+  const Matrix<double> w = RandomMatrix(20, 256, 4);
+  for (const bool symmetric : {true, false}) {
+    const FormatSpec format = {
+        .bits = 4, .symmetric = symmetric, .group = 64, .clip = 1, .second_level = true};
+    FormatSpec plain = {.bits = 4, .symmetric = symmetric, .clip = 1};
+    for (int64_t n = 0; n < w.rows; ++n) {
+      const float row_scale = FindRowScale(w.row(n), format);
+      float nearest = 1;
+      for (size_t k = 0; k < 256; k += 64) {
+        const auto values = w.row(n).subspan(k, 64);
+        const WeightGrid grid = FindGrid(values, format, row_scale), own = FindGrid(values, plain);
+        EXPECT_EQ(grid.scale, row_scale * static_cast<float>(grid.group_scale));
+        EXPECT_LE(grid.group_scale, LargestGroupScale(grid.zero));
+        EXPECT_NEAR(grid.scale, own.scale, (symmetric ? 0.5001 : 1.001) * row_scale);
+        nearest = std::min(nearest, std::fabs(grid.scale / own.scale - 1));
+        std::vector<double> larger(values.begin(), values.end());
+        for (double& value : larger) value *= 3;
+        const WeightGrid late = FindGrid(larger, format, row_scale);
+        EXPECT_LE(late.group_scale, LargestGroupScale(late.zero));
+      }
+      EXPECT_LT(nearest, 0.04) << n;
+    }
+  }
+  const std::vector<double> zeros(64);
+  const FormatSpec format = {.bits = 4, .group = 32, .clip = 0, .second_level = true};
+  EXPECT_GT(FindRowScale(zeros, format), 0);
+  EXPECT_EQ(FindGrid(std::span(zeros).first(32), format, FindRowScale(zeros, format)).Code(0), 0);
+}
+
 struct Case {
   FormatSpec format;
   bool act_order;
@@ -119,6 +151,7 @@ TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
   EXPECT_EQ(gptq.weights.codes, nearest.weights.codes);
   EXPECT_EQ(gptq.weights.scales, nearest.weights.scales);
   EXPECT_EQ(gptq.weights.zeros, nearest.weights.zeros);
+  EXPECT_EQ(gptq.weights.group_scales, nearest.weights.group_scales);
   // GPTQ measures the stored values: fp32 products, off by 2^-24 of a weight, against errors of a
   // tenth of a weight.
   EXPECT_NEAR(gptq.relative_error, nearest.relative_error, 1e-6 * nearest.relative_error);
@@ -136,14 +169,17 @@ TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, GptqFormats,
-    testing::Values(Case{{.bits = 4, .clip = 0}, false}, Case{{.bits = 4, .clip = 0}, true},
-                    Case{{.bits = 3, .symmetric = false, .clip = 1}, false},
-                    Case{{.bits = 4, .group = 32, .clip = 0}, false},
-                    Case{{.bits = 4, .group = 64, .clip = 0}, true},
-                    Case{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
-                    Case{{.bits = 4, .group = 64, .clip = 0.85, .row_share = 2}, false},
-                    Case{{.bits = 4, .symmetric = false, .clip = 0, .row_share = 4}, true},
-                    Case{{.bits = 8, .group = 256, .clip = 1}, false}));
+    testing::Values(
+        Case{{.bits = 4, .clip = 0}, false}, Case{{.bits = 4, .clip = 0}, true},
+        Case{{.bits = 3, .symmetric = false, .clip = 1}, false},
+        Case{{.bits = 4, .group = 32, .clip = 0}, false},
+        Case{{.bits = 4, .group = 64, .clip = 0}, true},
+        Case{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
+        Case{{.bits = 4, .group = 64, .clip = 0.85, .row_share = 2}, false},
+        Case{{.bits = 4, .symmetric = false, .clip = 0, .row_share = 4}, true},
+        Case{{.bits = 8, .group = 256, .clip = 1}, false},
+        Case{{.bits = 4, .group = 64, .clip = 0, .second_level = true}, false},
+        Case{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true}, true}));
 
 // One grid for the values of both rows.
 TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {

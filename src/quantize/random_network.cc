@@ -75,9 +75,15 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
   const double deviation = std::ldexp(1.0, format.bits) / std::sqrt(12.0);
   const uint16_t scale =
       F16FromF32(static_cast<float>(1 / (deviation * std::sqrt(static_cast<double>(cols)))));
-  w.scales.assign(static_cast<size_t>(rows / format.row_share * groups), F32FromF16(scale));
-  if (format.group != 0) w.scales_f16.assign(w.scales.size(), scale);
-  if (!format.symmetric) w.zeros.assign(w.scales.size(), 0);
+  const int64_t scale_rows = rows / format.row_share;
+  w.scales.assign(static_cast<size_t>(scale_rows * format.scales(cols)), F32FromF16(scale));
+  if (!format.row_scales()) w.scales_f16.assign(w.scales.size(), scale);
+  if (format.second_level) {
+    constexpr uint8_t kGroupScale = 8;
+    w.group_scales.assign(static_cast<size_t>(rows * groups), kGroupScale);
+    for (float& value : w.scales) value /= kGroupScale;
+  }
+  if (!format.symmetric) w.zeros.assign(static_cast<size_t>(scale_rows * groups), 0);
   return View(w);
 }
 

@@ -51,7 +51,7 @@ DeviceRounding::DeviceRounding(GptqDevice& device, const GptqOptions& options)
 }
 
 Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format) const {
-  CodeMatrix codes(w.rows, w.cols, format);
+  CodeMatrix codes(w, w.cols, format);
   const bool fixed_grids = FixedGrids(format, options_);
   if (fixed_grids) codes.FindGrids(w);
   Grids grids(codes, w.rows);
@@ -69,8 +69,7 @@ Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format)
         if (n % codes.share() != 0) return;
         const auto values = columns.subspan(static_cast<size_t>(n) * group,
                                             static_cast<size_t>(codes.share()) * group);
-        const WeightGrid grid = FindGrid(values, format);
-        codes.SetGrid(n, g * codes.group(), grid);
+        const WeightGrid& grid = codes.FindGrid(n, g * codes.group(), values);
         for (int64_t row = n; row < n + codes.share(); ++row) {
           const auto at = static_cast<size_t>(row * format.groups(w.cols) + g);
           grids.scales[at] = grid.scale;

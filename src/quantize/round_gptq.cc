@@ -154,7 +154,7 @@ double RelativeError(const Matrix<double>& w, const Rounded& rounded,
 Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<double>* correction,
                   const FormatSpec& format, const GptqOptions& options) {
   const int64_t columns = w.cols - options.tail.columns;
-  CodeMatrix codes(w.rows, columns, format);
+  CodeMatrix codes(w, columns, format);
   const bool fixed_grids = FixedGrids(format, options);
   if (fixed_grids) codes.FindGrids(w);
   const Matrix<double> original = w;

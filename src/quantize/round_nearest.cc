@@ -21,7 +21,7 @@ QuantizedWeights RoundToHalf(const Matrix<double>& w, const FormatSpec& format) 
 }
 
 QuantizedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
-  CodeMatrix codes(w.rows, w.cols, format);
+  CodeMatrix codes(w, w.cols, format);
   codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
     for (int64_t k = 0; k < w.cols; ++k) codes.Set(n, k, w.row(n)[static_cast<size_t>(k)]);

@@ -8,26 +8,54 @@
 #include <vector>
 
 #include "base/half.h"
+#include "formats/packed_linear.h"
 
 namespace nibble {
 namespace {
 
 constexpr float kSmallestScale = 1e-7f;  // a group of zeros; still a number above 0 as fp16
 
+// Asymmetric: lo falls on the lowest code.
+int ZeroOf(float lo, const WeightGrid& grid, const FormatSpec& format) {
+  if (format.symmetric) return 0;
+  return std::clamp(grid.low + static_cast<int>(std::nearbyintf(-lo / grid.scale)), grid.low,
+                    grid.high);
+}
+
+// Makes the scale a multiple of `row_scale`.
+void Snap(float lo, float row_scale, const FormatSpec& format, WeightGrid& grid) {
+  int steps = std::max(1, static_cast<int>(std::nearbyintf(
+                              std::min(grid.scale / row_scale, static_cast<float>(UINT8_MAX)))));
+  do {
+    grid.group_scale = steps--;
+    grid.scale = row_scale * static_cast<float>(grid.group_scale);
+    grid.zero = ZeroOf(lo, grid, format);
+  } while (grid.group_scale > LargestGroupScale(grid.zero));
+}
+
 // Grid of the range [lo * p, hi * p]; lo <= 0 <= hi.
-WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format) {
+WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format, float row_scale) {
   WeightGrid grid;
   grid.low = -(1 << (format.bits - 1));
   grid.high = -grid.low - 1;
   const float range = format.symmetric ? std::max(-lo, hi) / static_cast<float>(grid.high)
                                        : (hi - lo) / static_cast<float>(grid.high - grid.low);
   grid.scale = std::max(range * p, kSmallestScale);
-  if (format.group != 0) grid.scale = F32FromF16(F16FromF32(grid.scale));
-  // Asymmetric: lo * p falls on the lowest code.
-  const float steps_below = format.symmetric ? 0 : std::nearbyintf(-lo * p / grid.scale);
-  grid.zero = format.symmetric ? 0 : grid.low + static_cast<int>(steps_below);
-  grid.zero = std::clamp(grid.zero, grid.low, grid.high);
+  if (!format.row_scales()) grid.scale = F32FromF16(F16FromF32(grid.scale));
+  grid.zero = ZeroOf(lo * p, grid, format);
+  if (row_scale > 0) Snap(lo * p, row_scale, format, grid);
   return grid;
+}
+
+struct Range {
+  float lo = 0, hi = 0;
+};
+Range RangeOf(std::span<const float> values) {
+  Range range;
+  for (const float value : values) {
+    range = {std::min(range.lo, value), std::max(range.hi, value)};
+  }
+  return range;
 }
 
 // Half to even, for |x| < 2^22; plain operations, so that loops become vector code.
@@ -79,19 +107,14 @@ int WeightGrid::Code(double value) const {
   return static_cast<int>(std::clamp(code, static_cast<double>(low), static_cast<double>(high)));
 }
 
-WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format) {
-  std::vector<float> narrow(values.size());
-  float lo = 0, hi = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    narrow[i] = static_cast<float>(values[i]);
-    lo = std::min(lo, narrow[i]);
-    hi = std::max(hi, narrow[i]);
-  }
-  if (format.clip > 0) return GridOf(lo, hi, static_cast<float>(format.clip), format);
-  WeightGrid best = GridOf(lo, hi, 1, format);
+WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format, float row_scale) {
+  std::vector<float> narrow(values.begin(), values.end());
+  const auto [lo, hi] = RangeOf(narrow);
+  if (format.clip > 0) return GridOf(lo, hi, static_cast<float>(format.clip), format, row_scale);
+  WeightGrid best = GridOf(lo, hi, 1, format, row_scale);
   float best_error = std::numeric_limits<float>::infinity();
   for (int i = 0; i < 80; ++i) {
-    const WeightGrid grid = GridOf(lo, hi, 1 - static_cast<float>(i) / 100, format);
+    const WeightGrid grid = GridOf(lo, hi, 1 - static_cast<float>(i) / 100, format, row_scale);
     const float error = ClipError(narrow, grid, best_error);
     if (error < best_error) {
       best = grid;
@@ -99,6 +122,19 @@ WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format) {
     }
   }
   return best;
+}
+
+float FindRowScale(std::span<const double> row, const FormatSpec& format) {
+  const std::vector<float> narrow(row.begin(), row.end());
+  const float p = format.clip > 0 ? static_cast<float>(format.clip) : 1.0f;
+  const auto group = static_cast<size_t>(format.group);
+  float scale = 0;
+  for (size_t k = 0; k < narrow.size(); k += group) {
+    const auto [lo, hi] = RangeOf(std::span(narrow).subspan(k, group));
+    const WeightGrid grid = GridOf(lo, hi, p, format, 0);
+    scale = std::max(scale, grid.scale / static_cast<float>(LargestGroupScale(grid.zero)));
+  }
+  return scale;
 }
 
 }  // namespace nibble

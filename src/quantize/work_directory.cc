@@ -19,7 +19,8 @@ QuantizedWeights OwnCodes(const PackedWeights& w) {
   QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
   codes.codes = w.codes.Copy<uint8_t>();
   codes.scales = ToF32(w.scales).data;
-  if (w.format.group != 0) codes.scales_f16 = w.scales.Copy<uint16_t>();
+  if (!w.format.row_scales()) codes.scales_f16 = w.scales.Copy<uint16_t>();
+  if (w.format.second_level) codes.group_scales = w.group_scales.Copy<uint8_t>();
   if (!w.format.symmetric) codes.zeros = w.zeros.Copy<int8_t>();
   return codes;
 }

@@ -68,7 +68,10 @@ void GemvTask(const Product& p, int64_t task) {
                      .b_stride = w.Bytes(w.padded_cols),
                      .groups = groups,
                      .k = w.group_cols,
-                     .c = acc});
+                     .c = acc,
+                     .steps = w.second_level() ? w.panel_steps(panel) : nullptr,
+                     .steps_stride = w.second_level() ? w.step_groups() * kPanel : 0,
+                     .step_cols = w.step_cols});
       ApplyScales(
           {.panel = panel, .row = 0, .rows = rows, .group = g, .groups = groups, .acc = acc}, w,
           p.acts, p.code_sums, partial, p.out);
@@ -108,7 +111,8 @@ class GemmWalk {
   }
 
  private:
-  bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles; }
+  // A second level is unpacked by itself: a matrix unit's call knows no steps.
+  bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && !w_.second_level(); }
 
   // No inputs: the end.
   Chunk Next(Chunk c) const {
@@ -142,8 +146,16 @@ class GemmWalk {
   }
 
   void Unpack(const Chunk& c, int turn) {
-    UnpackNibbles(Stored(c), c.inputs, bytes_[turn]);
-    UnpackNibbles(Stored(c) + w_.Bytes(w_.padded_cols), c.inputs, bytes_[turn] + c.inputs * kPanel);
+    const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
+    uint8_t* const bytes = bytes_[turn];
+    if (!w_.second_level()) {
+      UnpackNibbles(Stored(c), c.inputs, bytes);
+      UnpackNibbles(second, c.inputs, bytes + c.inputs * kPanel);
+      return;
+    }
+    UnpackLevels(Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols, bytes);
+    UnpackLevels(second, c.first, c.inputs, w_.panel_steps(c.panel + 1), w_.step_cols,
+                 bytes + c.inputs * kPanel);
   }
 
   // A matrix unit's share of unpacking `next` in the block of rows that starts at `row`.

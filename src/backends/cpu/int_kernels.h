@@ -7,6 +7,9 @@
 //                 vpdpbusd operand, or two AVX2 vectors.
 //   nibble panel  [k/8][16 outputs][4 k]: low nibble = inputs 8i..8i+3, high = 8i+4..8i+7.
 //
+// With a second level of scales a nibble stands for a byte, nibble * scale + start modulo 256, the
+// same for `step_cols` inputs of an output: steps [k / step_cols][16], scale | start << 8.
+//
 // This header is all that the files built with extra instruction flags may include: inline
 // functions of the standard library compiled there could replace those of the whole program.
 #pragma once
@@ -53,6 +56,9 @@ struct GemvTile {
   int64_t groups;
   int64_t k;   // inputs of a group, a multiple of the row's k_step
   int32_t* c;  // [groups, rows, kTileOutputs]
+  // Of a second level (one group): of the first panel, elements to the second, a multiple of 8.
+  const uint16_t* steps;
+  int64_t steps_stride, step_cols;
 };
 using GemvFn = void (*)(const GemvTile&);
 
@@ -68,6 +74,7 @@ void avx2_gemv_u4s8(const GemvTile& tile);
 void avx2_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
+void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
 
 // Wide products on AMX: c [rows, kTileOutputs] = sum of three products of bf16 terms. With one term
 // of b: a0 b0 + a1 b0 + a2 b0; with two: a0 b0 + a1 b0 + a0 b1.

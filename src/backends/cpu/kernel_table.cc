@@ -8,13 +8,14 @@ namespace {
 constexpr Kernel kTable[] = {
     // name               isa           bits  tokens  k_step  gemm              gemv              tiles
     {"avx512_gemv_u4s8",  Isa::kAvx512, 4,    12,     8,      nullptr,          avx512_gemv_u4s8,   false},
+    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4, 12,   8,      nullptr,          avx512_gemv_u4s8_levels, false, true},
     {"avx512_gemv_u8s8",  Isa::kAvx512, 8,    12,     8,      nullptr,          avx512_gemv_u8s8,   false},
     {"amx_gemm_u8s8",     Isa::kAmx,    0,    0,      64,     amx_gemm_u8s8,    nullptr,            true},
     {"avx512_gemm_u8s8",  Isa::kAvx512, 0,    0,      8,      avx512_gemm_u8s8, nullptr,            false},
     {"avx2_gemv_u4s8",    Isa::kAvx2,   4,    4,      8,      nullptr,          avx2_gemv_u4s8,     false},
     {"avx2_gemv_u8s8",    Isa::kAvx2,   8,    4,      8,      nullptr,          avx2_gemv_u8s8,     false},
     {"avx2_gemm_u4s8",    Isa::kAvx2,   4,    0,      8,      avx2_gemm_u4s8,   nullptr,            false},
-    {"avx2_gemm_u8s8",    Isa::kAvx2,   8,    0,      8,      avx2_gemm_u8s8,   nullptr,            false},
+    {"avx2_gemm_u8s8",    Isa::kAvx2,   0,    0,      8,      avx2_gemm_u8s8,   nullptr,            false},
     {"scalar_gemm_u8s8",  Isa::kRef,    0,    0,      8,      scalar_gemm_u8s8, nullptr,            false},
 };
 // clang-format on
@@ -22,7 +23,7 @@ constexpr Kernel kTable[] = {
 }  // namespace
 
 bool Kernel::Runs(const IntPanels& weights, int64_t tokens) const {
-  return (bits == 0 || bits == weights.bits) && (max_tokens == 0 || tokens <= max_tokens) &&
+  return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) && (max_tokens == 0 || tokens <= max_tokens) &&
          weights.group_cols % k_step == 0;
 }
 

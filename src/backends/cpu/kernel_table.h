@@ -22,6 +22,7 @@ struct Kernel {
   GemmFn gemm;         // one of the two
   GemvFn gemv;
   bool tiles;  // a matrix unit: activations in tiles, amx_begin and amx_end around its calls
+  bool second_level = false;  // of scales, in panels of 4 bits; rows of any bits take bytes
 
   bool Runs(const IntPanels& weights, int64_t tokens) const;
 };

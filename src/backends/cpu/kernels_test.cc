@@ -144,8 +144,29 @@ void CheckGemm(const Kernel& kernel, const SumCase& c) {
   for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[written * kTileOutputs + n], kPoison);
 }
 
-void CheckGemv(const Kernel& kernel, const SumCase& c, int64_t groups) {
+// Steps of 32 inputs, one of which may be cut short, and the weights that they stand for.
+std::vector<uint16_t> RandomSteps(Rng& rng, SumCase& c) {
+  const int64_t groups = (c.k + 31) / 32;
+  std::vector<uint16_t> steps(static_cast<size_t>(2 * groups * kPanel));
+  for (int64_t n = 0; n < kTileOutputs; ++n) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int zero = static_cast<int>(Code(rng, -8, 7));
+      const int scale = static_cast<int>(Code(rng, 1, LargestGroupScale(zero)));
+      const uint16_t step = LevelStep(scale, zero);
+      steps[static_cast<size_t>((n / kPanel * groups + g) * kPanel + n % kPanel)] = step;
+      for (int64_t i = g * 32; i < std::min((g + 1) * 32, c.k); ++i) {
+        uint8_t& code = c.weights[static_cast<size_t>(n * c.k + i)];
+        code = static_cast<uint8_t>(code * (step & 255) + (step >> 8));
+      }
+    }
+  }
+  return steps;
+}
+
+void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
   const std::vector<uint8_t> panels = kernel.bits == 4 ? c.NibblePanels() : c.BytePanels();
+  Rng rng(31);
+  const auto steps = kernel.second_level ? RandomSteps(rng, c) : std::vector<uint16_t>();
   const int64_t k = c.k / groups, count = groups * c.rows * kTileOutputs;
   std::vector<int32_t> sums(static_cast<size_t>(count + kTileOutputs), kPoison);
   kernel.gemv({.a = c.acts.data(),
@@ -155,7 +176,10 @@ void CheckGemv(const Kernel& kernel, const SumCase& c, int64_t groups) {
                .b_stride = static_cast<int64_t>(panels.size()) / 2,
                .groups = groups,
                .k = k,
-               .c = sums.data()});
+               .c = sums.data(),
+               .steps = steps.data(),
+               .steps_stride = static_cast<int64_t>(steps.size()) / 2,
+               .step_cols = 32});
   for (int64_t i = 0; i < count; ++i) {
     const int64_t g = i / kTileOutputs / c.rows, m = i / kTileOutputs % c.rows;
     ASSERT_EQ(sums[i], c.Sum(m, i % kTileOutputs, g * k, (g + 1) * k))
@@ -177,7 +201,7 @@ TEST_P(KernelTest, SumsAreExact) {
           CheckGemm(kernel(), c);
         } else {
           CheckGemv(kernel(), c, 1);
-          if (k % 32 == 0) CheckGemv(kernel(), c, k / 32);
+          if (k % 32 == 0 && !kernel().second_level) CheckGemv(kernel(), c, k / 32);
         }
         if (HasFatalFailure()) return;
       }
@@ -220,18 +244,23 @@ struct ProductCase {
   void MakeWeights(Rng& rng) {
     const int bits = weights.format.bits;
     const int64_t half = int64_t{1} << (bits - 1);
+    const FormatSpec& format = weights.format;
     weights.codes.resize(static_cast<size_t>(n * PackedBytes(k, bits)));
     for (int64_t row = 0; row < n; ++row) {
       for (int8_t& code : codes.row(row)) code = static_cast<int8_t>(Code(rng, -half, half - 1));
       PackCodes(codes.row(row).data(), k, bits, weights.codes.data() + row * PackedBytes(k, bits));
     }
-    for (int64_t i = 0; i < n * weights.format.groups(k); ++i) {
+    for (int64_t i = 0; i < n * format.scales(k); ++i) {
       const uint16_t scale = F16FromF32(static_cast<float>(0.001 + rng.Uniform()));
       weights.scales_f16.push_back(scale);
       weights.scales.push_back(F32FromF16(scale));
-      if (!weights.format.symmetric) {
-        weights.zeros.push_back(static_cast<int8_t>(Code(rng, -half, half - 1)));
-      }
+    }
+    for (int64_t i = 0; i < n * format.groups(k); ++i) {
+      const int64_t zero = format.symmetric ? 0 : Code(rng, -half, half - 1);
+      if (!format.symmetric) weights.zeros.push_back(static_cast<int8_t>(zero));
+      if (!format.second_level) continue;
+      const int most = LargestGroupScale(static_cast<int>(zero));
+      weights.group_scales.push_back(static_cast<uint8_t>(Code(rng, 1, most)));
     }
   }
 
@@ -266,19 +295,28 @@ struct ProductCase {
             .sums = act_sums.data() + first * groups};
   }
 
+  // The 8-bit code of a second level of scales.
+  int64_t LevelCode(int64_t row, int64_t i) const {
+    const auto g = static_cast<size_t>((row * k + i) / weights.format.group);
+    const int64_t zero = weights.zeros.empty() ? 0 : weights.zeros[g];
+    return weights.group_scales[g] * (codes.row(row)[i] - zero);
+  }
+
   // The arithmetic law (docs/numerics.md), straight from the signed codes.
   float Expected(int64_t t, int64_t row) const {
-    const int64_t weight_groups = weights.format.groups(k), act_groups = input.activation.groups(k);
+    const bool levels = weights.format.second_level;
+    const int64_t weight_groups = weights.format.scales(k), act_groups = input.activation.groups(k);
     const int64_t groups = std::max(weight_groups, act_groups), length = k / groups;
     float y = 0;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t wg = row * weight_groups + g * weight_groups / groups;
       const int64_t ag = t * act_groups + g * act_groups / groups;
-      const int64_t zero = weights.zeros.empty() ? 0 : weights.zeros[wg];
+      const int64_t zero = levels || weights.zeros.empty() ? 0 : weights.zeros[wg];
       int64_t product = 0, column_sum = 0;
       for (int64_t i = g * length; i < (g + 1) * length; ++i) {
-        product += (codes.row(row)[i] - zero) * act_codes.row(t)[i];
-        column_sum += codes.row(row)[i] - zero;
+        const int64_t wide = levels ? LevelCode(row, i) : codes.row(row)[i] - zero;
+        product += wide * act_codes.row(t)[i];
+        column_sum += wide;
       }
       float value = static_cast<float>(static_cast<int32_t>(product));
       if (!act_zetas.empty()) value = value + act_zetas[ag] * static_cast<float>(column_sum);
@@ -298,6 +336,7 @@ FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
   FormatSpec format{.bits = static_cast<int>(bits), .symmetric = rng.Below(2) == 0};
   const int64_t group = Pick(rng, {0, 0, 32, 64, 128});
   if (group != 0 && width % group == 0) format.group = group;
+  format.second_level = format.group != 0 && bits <= 4 && rng.Below(2) == 0;
   return format;
 }
 
@@ -309,8 +348,10 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
                   n = Pick(rng, {1, 15, 16, 17, 48, 100});
     const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1376});
     const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 7), k);
-    const FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8}), k);
-    if (k / a.groups(k) % (k / w.groups(k)) != 0 && k / w.groups(k) % (k / a.groups(k)) != 0)
+    FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8}), k);
+    a.second_level = false;
+    if (w.second_level) a.group = 0;
+    if (k / a.groups(k) % (k / w.scales(k)) != 0 && k / w.scales(k) % (k / a.groups(k)) != 0)
       continue;
     const ProductCase c(rng, m, n, k, w, a);
     const IntPanels panels = Packed(c.linear);
@@ -339,8 +380,9 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
 TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
   Rng rng(23);
   const int64_t tokens = kernel().max_tokens != 0 ? kernel().max_tokens : 300;
-  const ProductCase c(rng, tokens, 100, 1152, {.bits = kernel().bits == 8 ? 8 : 4, .group = 128},
-                      {.bits = 8, .symmetric = false});
+  const FormatSpec format = {
+      .bits = kernel().bits == 8 ? 8 : 4, .group = 128, .second_level = kernel().second_level};
+  const ProductCase c(rng, tokens, 100, 1152, format, {.bits = 8, .symmetric = false});
   const IntPanels panels = Packed(c.linear);
   const auto run = [&](int64_t first, int64_t count, int threads) {
     SetThreads(threads);
@@ -359,9 +401,10 @@ TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
 
 // --- packing and choice -------------------------------------------------------------------------
 
-std::string ChosenKernel(Isa isa, int bits, int64_t group, int64_t tokens) {
+std::string ChosenKernel(Isa isa, int bits, int64_t group, int64_t tokens, bool levels = false) {
   Rng rng(1);
-  const ProductCase c(rng, 1, 16, 128, {.bits = bits, .group = group}, {.bits = 8});
+  const ProductCase c(rng, 1, 16, 128, {.bits = bits, .group = group, .second_level = levels},
+                      {.bits = 8});
   return std::string(ChooseKernel(isa, Packed(c.linear), tokens).name);
 }
 
@@ -373,6 +416,9 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, 5, 0, 512), "avx512_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, 2, 0, 5), "avx2_gemm_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, 6, 64, 5), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 32, 12, true), "avx512_gemv_u4s8_levels");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 32, 13, true), "amx_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, 4, 32, 1, true), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kRef, 4, 8, 1), "scalar_gemm_u8s8");
 }
 

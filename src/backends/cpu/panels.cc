@@ -14,7 +14,7 @@ namespace {
 
 void SetGroups(const FormatSpec& w, IntPanels& p) {
   const FormatSpec& a = p.activation;
-  const int64_t weight_cols = p.cols / w.groups(p.cols), act_cols = p.cols / a.groups(p.cols);
+  const int64_t weight_cols = p.cols / w.scales(p.cols), act_cols = p.cols / a.groups(p.cols);
   const int64_t cols = std::min(weight_cols, act_cols);
   if (std::max(weight_cols, act_cols) % cols != 0 || (cols < p.cols && cols % 8 != 0)) {
     Fail(
@@ -43,10 +43,21 @@ void WriteScales(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int6
   }
 }
 
-// The unsigned codes of one group of a panel, summed over its inputs.
-void SumCodes(const IntPanels& p, int64_t panel, int64_t group, int32_t* sums) {
-  const uint8_t* first = p.panel(panel) + p.Bytes(group * p.group_cols);
-  const uint8_t* last = first + p.Bytes(p.group_cols);
+void WriteSteps(const PackedWeights& w, const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
+  const uint8_t* scales = w.group_scales.as<uint8_t>().data();
+  uint16_t* steps = p.steps.data() + panel * p.step_groups() * kPanel;
+  for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
+    for (int64_t g = 0; g < w.groups(); ++g) {
+      const int64_t at = (panel * kPanel + j) * w.groups() + g;
+      steps[g * kPanel + j] = LevelStep(scales[at], zeros.data[at]);
+    }
+  }
+}
+
+// The unsigned codes of inputs [begin, begin + cols) of a panel, summed.
+void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, int32_t* sums) {
+  const uint8_t* first = p.panel(panel) + p.Bytes(begin);
+  const uint8_t* last = first + p.Bytes(cols);
   int32_t lanes[4 * kPanel] = {};
   for (const uint8_t* line = first; line < last; line += 4 * kPanel) {
     for (int64_t i = 0; i < 4 * kPanel; ++i) {
@@ -61,7 +72,7 @@ void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) 
   const auto length = static_cast<int32_t>(p.cols / p.groups);
   for (int64_t g = 0; g < p.groups; ++g) {
     int32_t sums[kPanel];
-    SumCodes(p, panel, g, sums);
+    SumCodes(p, panel, g * p.group_cols, p.group_cols, sums);
     for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
       const int32_t zero =
           zeros.data[(panel * kPanel + j) * p.weight_groups() + g / p.per_weight_group];
@@ -69,6 +80,23 @@ void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) 
       const int32_t sum = sums[j] - static_cast<int32_t>(p.offset() * p.group_cols) - length * zero;
       p.column_sums[(panel * p.groups + g) * kPanel + j] = static_cast<float>(sum);
     }
+  }
+}
+
+// The same of a second level, whose group is the row.
+void WriteColumnSums(int64_t panel, IntPanels& p) {
+  const uint16_t* steps = p.panel_steps(panel);
+  int32_t totals[kPanel] = {};
+  for (int64_t k = 0; k < p.cols; k += p.step_cols, steps += kPanel) {
+    int32_t sums[kPanel];
+    SumCodes(p, panel, k, p.step_cols, sums);
+    for (int64_t j = 0; j < kPanel; ++j) {
+      const int32_t scale = steps[j] & 255, start = steps[j] >> 8;
+      totals[j] += scale * sums[j] + (start - 128) * static_cast<int32_t>(p.step_cols);
+    }
+  }
+  for (int64_t j = 0; j < kPanel; ++j) {
+    p.column_sums[panel * kPanel + j] = static_cast<float>(totals[j]);
   }
 }
 
@@ -95,12 +123,19 @@ IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const
   if (!p.activation.symmetric) {
     p.column_sums.resize(static_cast<size_t>(p.panels * p.groups * kPanel));
   }
+  const bool levels = w.format.second_level;
+  if (levels) {
+    p.step_cols = w.format.group;
+    p.steps.resize(static_cast<size_t>(p.panels * p.step_groups() * kPanel));
+  }
   const Matrix<float> scales = DecodeScales(w);
-  const Matrix<int32_t> zeros = DecodeZeros(w);
+  const Matrix<int32_t> zeros = DecodeZeros(w), none(levels ? w.rows : 0, 1);
   ParallelFor(static_cast<size_t>(p.panels), [&](size_t i) {
     const auto panel = static_cast<int64_t>(i);
-    WriteScales(scales, zeros, panel, p);
-    if (!p.column_sums.empty()) WriteColumnSums(zeros, panel, p);
+    WriteScales(scales, levels ? none : zeros, panel, p);
+    if (levels) WriteSteps(w, zeros, panel, p);
+    if (p.column_sums.empty()) return;
+    levels ? WriteColumnSums(panel, p) : WriteColumnSums(zeros, panel, p);
   });
   if (bias.data != nullptr) {
     p.bias = ToF32(bias).data;

@@ -5,6 +5,7 @@
 // Groups: the smaller of the weight and the activation group is the run of inputs summed in int32
 // ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
 // activation codes are zero there), outputs to a multiple of 32 (with scale 0).
+// A second level of scales is no group: codes become bytes of the row on their way to the product.
 //   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + zeta[m, g] column_sum[n, g])
 // where acc sums the unsigned codes and Q the activation codes of the group.
 #pragma once
@@ -32,11 +33,17 @@ struct IntPanels {
   AlignedBytes memory{};
   std::vector<float> scales{};     // [panels, groups / per_weight_group, 16]
   std::vector<int16_t> offsets{};  // the same shape: 8 or 128, plus the zero point
+  std::vector<uint16_t> steps{};   // [panels, step_groups, 16] as in int_kernels.h, or empty
+  int64_t step_cols = 0;           // inputs of a step
   std::vector<float>
       column_sums{};          // [panels, groups, 16], sum of (code - zero); asymmetric acts only
   std::vector<float> bias{};  // [panels * 16] or empty
 
-  int64_t offset() const { return bits == 4 ? 8 : 128; }  // unsigned minus signed code
+  bool second_level() const { return step_cols != 0; }
+  int64_t step_groups() const { return (padded_cols + step_cols - 1) / step_cols; }
+  const uint16_t* panel_steps(int64_t p) const { return steps.data() + p * step_groups() * 16; }
+  // Unsigned minus signed code, as multiplied.
+  int64_t offset() const { return bits == 4 && !second_level() ? 8 : 128; }
   int64_t weight_groups() const { return groups / per_weight_group; }
   int64_t Bytes(int64_t inputs) const { return inputs * 16 * bits / 8; }  // of one panel
   const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }

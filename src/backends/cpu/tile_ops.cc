@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cpu/tile_ops.h"
 
+#include <algorithm>
+
 #include "backends/cpu/int_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -25,6 +27,44 @@ void Unpack(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
       hn::StoreU(hn::And(pair, mask), d, bytes + i * 128 + j);
       hn::StoreU(hn::And(hn::ShiftRight<4>(pair), mask), d, bytes + i * 128 + 64 + j);
     }
+  }
+}
+
+// Lines of eight inputs whose outputs keep their steps. Scale and start fill the two pairs of bytes
+// of an output; a nibble times the scale is below 256, so pairs are multiplied at once.
+void UnpackGroup(const uint8_t* nibbles, int64_t lines, const uint16_t* steps, uint8_t* bytes) {
+  const hn::CappedTag<uint8_t, 64> d;
+  const hn::Repartition<uint16_t, decltype(d)> d16;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  const hn::Rebind<uint16_t, decltype(d32)> d_steps;
+  const auto mask = hn::Set(d, 15);
+  const int64_t lanes = hn::Lanes(d);
+  for (int64_t j = 0; j < 64; j += lanes) {
+    const auto step = hn::PromoteTo(d32, hn::LoadU(d_steps, steps + j / 4));
+    const auto low = hn::And(step, hn::Set(d32, 255));
+    const auto scale = hn::BitCast(d16, hn::Or(low, hn::ShiftLeft<16>(low)));
+    const auto start = hn::BitCast(d, hn::Mul(hn::ShiftRight<8>(step), hn::Set(d32, 0x01010101u)));
+    const auto store = [&](hn::Vec<decltype(d)> codes, uint8_t* out) HWY_ATTR {
+      const auto product = hn::BitCast(d, hn::Mul(hn::BitCast(d16, codes), scale));
+      hn::StoreU(hn::Add(product, start), d, out);
+    };
+    for (int64_t i = 0; i < lines; ++i) {
+      const auto pair = hn::LoadU(d, nibbles + i * 64 + j);
+      store(hn::And(pair, mask), bytes + i * 128 + j);
+      store(hn::And(hn::ShiftRight<4>(pair), mask), bytes + i * 128 + 64 + j);
+    }
+  }
+}
+
+void UnpackSteps(const uint8_t* nibbles, int64_t first, int64_t inputs, const uint16_t* steps,
+                 int64_t step_cols, uint8_t* bytes) {
+  while (inputs > 0) {
+    const int64_t count = std::min(inputs, step_cols - first % step_cols);
+    UnpackGroup(nibbles, count / 8, steps + first / step_cols * kPanel, bytes);
+    nibbles += count * 8;
+    bytes += count * kPanel;
+    first += count;
+    inputs -= count;
   }
 }
 
@@ -124,11 +164,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nibble::cpu {
 HWY_EXPORT(Unpack);
+HWY_EXPORT(UnpackSteps);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Store);
 
 void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
   HWY_DYNAMIC_DISPATCH(Unpack)(nibbles, inputs, bytes);
+}
+
+void UnpackLevels(const uint8_t* nibbles, int64_t first, int64_t inputs, const uint16_t* steps,
+                  int64_t step_cols, uint8_t* bytes) {
+  HWY_DYNAMIC_DISPATCH(UnpackSteps)(nibbles, first, inputs, steps, step_cols, bytes);
 }
 
 void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,

@@ -12,6 +12,11 @@ namespace nibble::cpu {
 // Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs.
 void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes);
 
+// The same for a panel with a second level of scales, from input `first` on, where `nibbles`
+// points. The steps are those of the panel from its start.
+void UnpackLevels(const uint8_t* nibbles, int64_t first, int64_t inputs, const uint16_t* steps,
+                  int64_t step_cols, uint8_t* bytes);
+
 // int32 sums of `rows` tokens from `row` on and of two panels, for groups [group, group + groups).
 struct TileSums {
   int64_t panel, row, rows, group, groups;

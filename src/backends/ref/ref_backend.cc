@@ -223,6 +223,7 @@ class RefBackend final : public Backend {
 };
 
 Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activation) const {
+  if (w.format.second_level) return Unpack(View(Widen(w)), activation);
   Product product;
   product.weights = w.format;
   product.activation = activation;

@@ -11,7 +11,8 @@ namespace {
 
 struct NibblePanel {
   static constexpr int64_t kStep = 64;  // bytes per eight inputs
-  static void Load(const uint8_t* b, __m512i& lo, __m512i& hi) {
+  static constexpr bool kLevels = false;
+  void Load(const uint8_t* b, __m512i& lo, __m512i& hi) const {
     const __m512i mask = _mm512_set1_epi8(15);
     const __m512i w = _mm512_loadu_si512(b);
     lo = _mm512_and_si512(w, mask);
@@ -21,9 +22,33 @@ struct NibblePanel {
 
 struct BytePanel {
   static constexpr int64_t kStep = 128;
-  static void Load(const uint8_t* b, __m512i& lo, __m512i& hi) {
+  static constexpr bool kLevels = false;
+  void Load(const uint8_t* b, __m512i& lo, __m512i& hi) const {
     lo = _mm512_loadu_si512(b);
     hi = _mm512_loadu_si512(b + 64);
+  }
+};
+
+// A nibble times its scale is below 256, so pairs of bytes are multiplied at once.
+struct LevelPanel {
+  static constexpr int64_t kStep = 64;
+  static constexpr bool kLevels = true;
+  __m512i scales, starts;  // 2 and 4 times for each output
+
+  void Start(const uint16_t* steps) {
+    // Masked: GCC 12 takes the plain one's result for uninitialized.
+    const __m512i step = _mm512_maskz_cvtepu16_epi32(
+        0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(steps)));
+    scales = _mm512_shuffle_epi8(
+        step, _mm512_set4_epi32(static_cast<int>(0x800C800Cu), static_cast<int>(0x80088008u),
+                                static_cast<int>(0x80048004u), static_cast<int>(0x80008000u)));
+    starts = _mm512_shuffle_epi8(step,
+                                 _mm512_set4_epi32(0x0D0D0D0D, 0x09090909, 0x05050505, 0x01010101));
+  }
+  void Load(const uint8_t* b, __m512i& lo, __m512i& hi) const {
+    NibblePanel().Load(b, lo, hi);
+    lo = _mm512_add_epi8(_mm512_mullo_epi16(lo, scales), starts);
+    hi = _mm512_add_epi8(_mm512_mullo_epi16(hi, scales), starts);
   }
 };
 
@@ -51,6 +76,7 @@ void Run(const GemvTile& t) {
   constexpr int kChains = Chains(R);
   const uint8_t* b = t.b;
   const int8_t* a = t.a;
+  Panel panels[2];
   for (int64_t g = 0; g < t.groups; ++g) {
     __m512i acc[R][2][kChains];
 #pragma GCC unroll 12
@@ -62,8 +88,8 @@ void Run(const GemvTile& t) {
       __m512i lo[2], hi[2];
       Prefetch<Panel>(b);
       Prefetch<Panel>(b + t.b_stride);
-      Panel::Load(b, lo[0], hi[0]);
-      Panel::Load(b + t.b_stride, lo[1], hi[1]);
+      panels[0].Load(b, lo[0], hi[0]);
+      panels[1].Load(b + t.b_stride, lo[1], hi[1]);
       const int next = (chain + 1) % kChains;
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
@@ -76,14 +102,25 @@ void Run(const GemvTile& t) {
       b += Panel::kStep;
       a += 8;
     };
-    int64_t steps = t.k / 8;
-    if constexpr (kChains == 4) {
-      for (; steps >= 2; steps -= 2) {
-        step(0);
-        step(2);
+    const auto run = [&](int64_t steps) __attribute__((always_inline)) {
+      if constexpr (kChains == 4) {
+        for (; steps >= 2; steps -= 2) {
+          step(0);
+          step(2);
+        }
       }
+      for (; steps > 0; --steps) step(0);
+    };
+    if constexpr (Panel::kLevels) {
+      const uint16_t* steps = t.steps;
+      for (int64_t left = t.k; left > 0; left -= t.step_cols, steps += kPanel) {
+        panels[0].Start(steps);
+        panels[1].Start(steps + t.steps_stride);
+        run((left < t.step_cols ? left : t.step_cols) / 8);
+      }
+    } else {
+      run(t.k / 8);
     }
-    for (; steps > 0; --steps) step(0);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
@@ -112,6 +149,9 @@ void avx512_gemv_u4s8(const GemvTile& tile) {
 }
 void avx512_gemv_u8s8(const GemvTile& tile) {
   Dispatch<BytePanel>(tile);
+}
+void avx512_gemv_u4s8_levels(const GemvTile& tile) {
+  Dispatch<LevelPanel>(tile);
 }
 
 }  // namespace nibble::cpu
