@@ -61,6 +61,10 @@ std::vector<ProductCase> ProductCases() {
           {{.bits = 3}, a8_asym},
           {{.bits = 8}, a8},
           {{.bits = 6, .symmetric = false}, a4},
+          {{.bits = 4, .group = 128, .second_level = true}, a8},
+          {{.bits = 4, .symmetric = false, .group = 128, .second_level = true}, a8_asym},
+          {{.bits = 3, .symmetric = false, .group = 256, .second_level = true}, a4},
+          {{.bits = 4, .group = 32, .second_level = true}, a8},
           {{.bits = 4, .group = 128}, {.bits = 4, .group = 128}},
           {{.bits = 4, .group = 32}, {.bits = 4, .group = 32}},
           {{.bits = 4, .group = 128, .row_share = 2}, {.bits = 4, .group = 128}},
@@ -73,7 +77,10 @@ TEST_F(CudaProductTest, ProductsOfPlainCodesAreBitEqual) {
     const bool groups = c.weights.group + c.activation.group != 0;
     for (const int64_t shares : {1, 63, 130, 256}) {
       const int64_t rows = shares * c.weights.row_share;
-      const int64_t cols = groups ? 512 : rows % 2 == 0 ? 328 : 1000;
+      const int64_t cols = c.weights.second_level ? 2560
+                           : groups               ? 512
+                           : rows % 2 == 0        ? 328
+                                                  : 1000;
       const InputSpec input = {.width = cols, .activation = c.activation};
       const auto linear = RandomLinear(rng_, c.weights, rows, input, rows % 3 == 0);
       const LinearId id = cuda_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);

@@ -87,7 +87,7 @@ class Exchange {
       d += shared_.received[((i << owned_log2_) + own) * kSumPitch<S> + token];
     }
     // A nibble was unpacked into the high half of its byte: 16 times its value.
-    return S::kBits == 4 ? d >> 4 : d;
+    return S::kKind == WeightKind::kNibbles ? d >> 4 : d;
   }
 
   __device__ void DoneReading() const {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "backends/cuda/gemm_decode.h"
-#include "backends/cuda/ptx.h"
+#include "backends/cuda/level_steps.cuh"
 
 namespace nibble::cuda::decode {
 
@@ -33,17 +33,24 @@ struct Products {
   __host__ __device__ const GemmArguments& common() const { return parts[0]; }
 };
 
-template <int bits, int tiles, int row_warps, int min_blocks, int ring_bytes>
+// Of a warp's 16 outputs x 128 inputs.
+constexpr int StageBytes(WeightKind kind) {
+  return WeightBlockBytes(kind) / 4 + (kind == WeightKind::kLevels ? 96 : 0);
+}
+
+template <WeightKind kind, int tiles, int row_warps, int min_blocks, int ring_bytes>
 struct Shape {
-  static constexpr int kBits = bits;
+  static constexpr WeightKind kKind = kind;
+  static constexpr bool kLevels = kind == WeightKind::kLevels;
+  static constexpr int kBits = CodeBits(kind);
   static constexpr int kTiles = tiles;           // of 8 tokens
   static constexpr int kRowWarps = row_warps;    // of 16 outputs
   static constexpr int kMinBlocks = min_blocks;  // per multiprocessor
   static constexpr int kSplits = kWarps / row_warps;
   static constexpr int kRows = 16 * row_warps;
-  static constexpr int kBlockBytes = 64 * 128 * bits / 8;
-  static constexpr int kWords = bits / 2;  // of 16 bytes, per thread, in 16 x 128 weights
-  static constexpr int kStageBytes = kWords * 512;
+  static constexpr int kBlockBytes = WeightBlockBytes(kind);
+  static constexpr int kWords = kBits / 2;  // of 16 bytes, per thread, in 16 x 128 weights
+  static constexpr int kStageBytes = StageBytes(kind);
   static constexpr int kStages = ring_bytes / kStageBytes;
   static constexpr int kBurst = tiles <= 2 ? 2 : 1;  // stages multiplied at once
 };
@@ -78,7 +85,8 @@ class WeightRing {
         end_(end),
         row_block_(blockIdx.y),
         slot_(SharedAddress(ring) + threadIdx.x % 32 * 16),
-        ring_(slot_) {
+        ring_(slot_),
+        steps_at_(S::kWords * 512 - threadIdx.x % 32 * 12) {
     FindPiece();
 #pragma unroll 1
     for (int i = 0; i < S::kStages; ++i) Request();
@@ -96,6 +104,13 @@ class WeightRing {
     return LoadShared16(slot + j * 512);
   }
 
+  // The steps of the i-th oldest stage.
+  __device__ LevelSteps Steps(int i) const {
+    uint32_t slot = slot_ + i * S::kStageBytes;
+    if (slot >= ring_ + S::kStages * S::kStageBytes) slot -= S::kStages * S::kStageBytes;
+    return LevelSteps(LoadShared4(slot + steps_at_));
+  }
+
   // Requests the next stage in place of the oldest one, which has been read.
   __device__ void Request() {
     if (next_ < end_) {
@@ -103,6 +118,7 @@ class WeightRing {
       for (int j = 0; j < S::kWords; ++j) {
         CopyAsync16(slot_ + j * 512, piece_ + next_ * S::kBlockBytes + j * 2048);
       }
+      if constexpr (S::kLevels) CopyAsync<4>(slot_ + steps_at_, steps_ + next_ * S::kBlockBytes);
       next_ += S::kSplits;
       if (next_ >= end_) {
         row_block_ += gridDim.y;
@@ -123,6 +139,9 @@ class WeightRing {
     // Pieces past the end repeat the last one; nobody stores their outputs.
     const int piece = min(row / 16 + row_warp_, pieces - 1);
     piece_ = g.w + piece / 4 * row_bytes + piece % 4 * 512 + threadIdx.x % 32 * 16;
+    if constexpr (S::kLevels) {
+      steps_ = g.w + piece / 4 * row_bytes + 4096 + piece % 4 * 32 + threadIdx.x % 32 / 4 * 4;
+    }
     next_ = row_block_ * S::kRows < products_.rows ? first_ : end_;
   }
 
@@ -131,14 +150,19 @@ class WeightRing {
   int row_block_, next_;
   uint32_t slot_;
   const uint32_t ring_;
-  const uint8_t* piece_;
+  const uint32_t steps_at_;
+  const uint8_t *piece_, *steps_;
 };
 
 // Operand A for inputs 32 step.. of a stage, from the word that holds it.
-template <int bits>
-__device__ inline void Fragment(const uint4& word, int step, uint32_t (&a)[4]) {
-  if constexpr (bits == 8) {
+template <WeightKind kind>
+__device__ inline void Fragment(const uint4& word, const LevelSteps& steps, int step,
+                                uint32_t (&a)[4]) {
+  if constexpr (kind == WeightKind::kBytes) {
     a[0] = word.x, a[1] = word.y, a[2] = word.z, a[3] = word.w;
+  } else if constexpr (kind == WeightKind::kLevels) {
+    steps.Widen(step % 2 == 0 ? word.x : word.z, a[0], a[1]);
+    steps.Widen(step % 2 == 0 ? word.y : word.w, a[2], a[3]);
   } else {
     constexpr uint32_t kHigh = 0xF0F0F0F0;
     const uint32_t first = step % 2 == 0 ? word.x : word.z;
@@ -240,11 +264,13 @@ __device__ void Multiply(WeightRing<S>& ring, uint32_t lane_address, int pitch, 
   for (int stage = 0; stage < stages; ++stage) {
     const uint32_t x = lane_address + stage * S::kSplits * 128;
     uint4 word;
+    LevelSteps steps;
+    if constexpr (S::kLevels) steps = ring.Steps(stage);
     uint32_t a[4], b[4];
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
-      Fragment<S::kBits>(word, step, a);
+      Fragment<S::kKind>(word, steps, step, a);
       auto& d = sums.d[(2 * stage + step % 2) % Sums<S>::kChains];
       if constexpr (S::kTiles == 1) {
         if (step % 2 == 0) LoadMatrices(x + step * 32, b);

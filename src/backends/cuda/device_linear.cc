@@ -21,7 +21,7 @@ Kind KindOf(const PackedWeights& weights, const FormatSpec& a) {
   const FormatSpec& w = weights.format;
   if (!a.quantized() || !w.quantized()) return Kind::kFloat;
   const int64_t cols = weights.cols;
-  return w.groups(cols) == 1 && a.groups(cols) == 1 ? Kind::kTensorCores : Kind::kGroups;
+  return w.scales(cols) == 1 && a.groups(cols) == 1 ? Kind::kTensorCores : Kind::kGroups;
 }
 
 // Codes as bytes [rows, stride], zero from cols on.
@@ -48,6 +48,11 @@ std::vector<float> CodeSums(std::span<const int8_t> codes, int64_t rows) {
     sums.push_back(static_cast<float>(sum));
   }
   return sums;
+}
+
+// Whether kernels take these weights with their second level of scales.
+bool KeepsLevels(const FormatSpec& weights, const FormatSpec& activation, int major) {
+  return activation.quantized() && major == 9 && weights.group % kBlockInputs == 0;
 }
 
 template <typename T>
@@ -78,6 +83,10 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
       cols_(weights.cols),
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs),
       major_(Device::Current().major) {
+  if (weights.format.second_level && !KeepsLevels(weights.format, activation, major_)) {
+    *this = DeviceLinear(View(Widen(weights)), activation, bias);
+    return;
+  }
   if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);
   kind_ == Kind::kFloat ? UploadFloats(weights) : UploadCodes(weights);
 }
@@ -95,7 +104,7 @@ void DeviceLinear::UploadFloats(const PackedWeights& w) {
 
 void DeviceLinear::UploadCodes(const PackedWeights& w) {
   scales_ = FloatsToDevice(DecodeScales(w).data);
-  if (!weights_.symmetric) {
+  if (!weights_.symmetric && !weights_.second_level) {
     const Matrix<int32_t> zeros = DecodeZeros(w);
     zeros_ = FloatsToDevice({zeros.data.begin(), zeros.data.end()});
   }
@@ -103,9 +112,13 @@ void DeviceLinear::UploadCodes(const PackedWeights& w) {
     codes_ = BytesToDevice(std::span<const int8_t>(PlainCodes(w, stride_)));
     return;
   }
-  if (!activation_.symmetric) code_sums_ = FloatsToDevice(CodeSums(PlainCodes(w, stride_), rows_));
+  if (!activation_.symmetric) {
+    const auto codes =
+        w.format.second_level ? PlainCodes(View(Widen(w)), stride_) : PlainCodes(w, stride_);
+    code_sums_ = FloatsToDevice(CodeSums(codes, rows_));
+  }
   const WeightOrder order(w);
-  bits_ = order.bits;
+  w_kind_ = order.kind;
   std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()));
   OrderWeights(w, ordered.data());
   codes_ = BytesToDevice(std::span<const uint8_t>(ordered));
@@ -114,9 +127,11 @@ void DeviceLinear::UploadCodes(const PackedWeights& w) {
 std::string DeviceLinear::KernelName(int64_t tokens) const {
   if (kind_ == Kind::kFloat) return "gemm_float";
   if (kind_ == Kind::kGroups) return "gemm_grouped";
-  if (decodes(tokens)) return fmt::format("gemm_decode_s{}s8", bits_);
-  if (major_ == 9) return fmt::format("gemm_sm90_s{}s8", bits_);
-  return fmt::format("gemm_sm80_s{}s{}", bits_, bits_ == 4 && activation_.bits <= 4 ? 4 : 8);
+  const int bits = CodeBits(w_kind_);
+  const char* const levels = w_kind_ == WeightKind::kLevels ? "_levels" : "";
+  if (decodes(tokens)) return fmt::format("gemm_decode_s{}s8{}", bits, levels);
+  if (major_ == 9) return fmt::format("gemm_sm90_s{}s8{}", bits, levels);
+  return fmt::format("gemm_sm80_s{}s{}", bits, bits == 4 && activation_.bits <= 4 ? 4 : 8);
 }
 
 void DeviceLinear::Multiply(const Activations& acts, const Output& output,
@@ -191,11 +206,11 @@ void DeviceLinear::MultiplyAll(const Activations& acts,
 
 bool DeviceLinear::CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens) {
   const auto plain = [](const DeviceLinear& l) {
-    return l.kind_ == Kind::kTensorCores && l.weights_.symmetric && l.activation_.symmetric &&
+    return l.kind_ == Kind::kTensorCores && l.zeros_.data() == nullptr && l.activation_.symmetric &&
            l.bias_.data() == nullptr;
   };
   return gate.major_ == 9 && tokens > 0 && !gate.decodes(tokens) && plain(gate) && plain(up) &&
-         gate.bits_ == up.bits_ && gate.rows_ == up.rows_ && gate.rows_ % 8 == 0;
+         gate.w_kind_ == up.w_kind_ && gate.rows_ == up.rows_ && gate.rows_ % 8 == 0;
 }
 
 void DeviceLinear::MultiplyGated(const Activations& acts, const DeviceLinear& gate,
@@ -214,7 +229,7 @@ GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& out
           .x_bits = activation_.bits,
           .stride = acts.stride,
           .w = codes_.data(),
-          .w_bits = bits_,
+          .w_kind = w_kind_,
           .w_scales = scales_.data(),
           .w_zeros = zeros_.data(),
           .w_sums = code_sums_.data(),

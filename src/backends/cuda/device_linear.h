@@ -20,7 +20,8 @@ class DeviceLinear {
     kFloat         // 16 bits on either side: floats [rows, cols]
   };
 
-  // `bias` may have no data.
+  // `bias` may have no data. A second level of scales stays one on compute capability 9.0 with
+  // groups of whole blocks; elsewhere its weights become 8 bits.
   DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const TensorView& bias);
 
   // y (+)= W a + bias on `stream`.
@@ -57,7 +58,7 @@ class DeviceLinear {
   FormatSpec weights_, activation_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
   int major_;                     // the GPU's compute capability: which kernel for many tokens
-  int bits_ = 0;                  // kTensorCores: of stored codes, 4 or 8
+  WeightKind w_kind_ = {};        // kTensorCores: what blocks of codes hold
   WeightType type_ = {};          // kFloat
   Buffer<uint8_t> codes_;         // or floats
   Buffer<float> scales_;          // [rows, weight groups]

@@ -12,7 +12,6 @@ void CheckArguments(const GemmArguments& g) {
                g.cols);
   NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
   NIBBLE_CHECK(g.x_bits >= 2 && g.x_bits <= 8, "{} bits", g.x_bits);
-  NIBBLE_CHECK(g.w_bits == 4 || g.w_bits == 8, "{} bits", g.w_bits);
   NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
   NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr);
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
@@ -23,7 +22,7 @@ void CheckArguments(const GemmArguments& g) {
 
 bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
   const auto alike = [](const auto* x, const auto* y) { return (x == nullptr) == (y == nullptr); };
-  return a.x == b.x && a.tokens == b.tokens && a.cols == b.cols && a.w_bits == b.w_bits &&
+  return a.x == b.x && a.tokens == b.tokens && a.cols == b.cols && a.w_kind == b.w_kind &&
          a.y_type == b.y_type && a.accumulate == b.accumulate && alike(a.w_zeros, b.w_zeros) &&
          alike(a.bias, b.bias);
 }

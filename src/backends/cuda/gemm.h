@@ -15,17 +15,33 @@
 
 namespace nibble::cuda {
 
+// What blocks of weight_order.h hold: codes of 4 or 8 bits, or codes of 4 bits with the steps that
+// make 8 of them (packed_linear.h, LevelStep).
+enum class WeightKind { kNibbles, kBytes, kLevels };
+
+inline constexpr int kStepBytes = 128;  // of a block, behind its codes
+constexpr int CodeBits(WeightKind kind) {
+  return kind == WeightKind::kBytes ? 8 : 4;
+}
+constexpr int WeightBlockBytes(WeightKind kind) {
+  return 64 * 128 * CodeBits(kind) / 8 + (kind == WeightKind::kLevels ? kStepBytes : 0);
+}
+// Nibbles are multiplied as 16 times their codes.
+constexpr int SumFactor(WeightKind kind) {
+  return kind == WeightKind::kNibbles ? 16 : 1;
+}
+
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
-  const int8_t* x = nullptr;         // [tokens, stride] codes, zero from cols on
-  const float* x_scales = nullptr;   // [tokens] a
-  const float* x_zetas = nullptr;    // [tokens] zeta, or null: symmetric activations
-  const int32_t* x_sums = nullptr;   // [tokens] Q, sums of the codes; needed by w_zeros
-  int64_t tokens = 0;                // >= 1
-  int x_bits = 8;                    // 2..8, of the codes
-  int64_t stride = 0;                // bytes between rows of x: a multiple of 128, >= cols
-  const uint8_t* w = nullptr;        // in the order of weight_order.h
-  int w_bits = 4;                    // 4 or 8
+  const int8_t* x = nullptr;        // [tokens, stride] codes, zero from cols on
+  const float* x_scales = nullptr;  // [tokens] a
+  const float* x_zetas = nullptr;   // [tokens] zeta, or null: symmetric activations
+  const int32_t* x_sums = nullptr;  // [tokens] Q, sums of the codes; needed by w_zeros
+  int64_t tokens = 0;               // >= 1
+  int x_bits = 8;                   // 2..8, of the codes
+  int64_t stride = 0;               // bytes between rows of x: a multiple of 128, >= cols
+  const uint8_t* w = nullptr;       // in the order of weight_order.h
+  WeightKind w_kind = WeightKind::kNibbles;
   const float* w_scales = nullptr;   // [rows] s
   const float* w_zeros = nullptr;    // [rows] pi, whole numbers; or null: symmetric weights
   const float* w_sums = nullptr;     // [rows] P, sums of the codes; needed by x_zetas

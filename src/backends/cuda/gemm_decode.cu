@@ -157,14 +157,14 @@ int Ranks(const Products& products, const Device& device, const Enough& enough) 
 // Up to 8 tokens. A block reads all inputs of its outputs, unless its activations grow too large.
 // With all outputs in place at once there is one exchange of sums; large matrices have the time
 // for several, and deep rings serve them best.
-template <int bits, typename Y>
+template <WeightKind kind, typename Y>
 bool RunOneTile(const Products& products, const Device& device, cudaStream_t stream) {
   const GemmArguments& g = products.common();
-  constexpr int kShallow = 1024 * bits;  // two stages at least
-  using Deep = Shape<bits, 1, 1, 3, 8192>;
-  using Flat16 = Shape<bits, 1, 1, 4, kShallow>;
-  using Flat32 = Shape<bits, 1, 2, 4, kShallow>;
-  using Flat64 = Shape<bits, 1, 4, 4, kShallow>;
+  constexpr int kShallow = 4 * decode::StageBytes(kind);
+  using Deep = Shape<kind, 1, 1, 3, 8192>;
+  using Flat16 = Shape<kind, 1, 1, 4, kShallow>;
+  using Flat32 = Shape<kind, 1, 2, 4, kShallow>;
+  using Flat64 = Shape<kind, 1, 4, 4, kShallow>;
   const int ranks =
       Ranks(products, device, [&](int r) { return g.tokens * g.cols / r <= 64 << 10; });
   const Placement flat64 = Place<Flat64>(products, ranks, device);
@@ -192,15 +192,29 @@ bool RunTiles(const Products& products, const Device& device, cudaStream_t strea
   return Launch<S, Y>(products, Place<S>(products, ranks, device), stream);
 }
 
-template <int bits, typename Y>
+template <WeightKind kind, typename Y>
 bool Run(const Products& products, const Device& device, cudaStream_t stream) {
-  constexpr int kRing = 1024 * bits;
+  constexpr int kRing = 4 * decode::StageBytes(kind);
   const int64_t tokens = products.common().tokens;
-  if (tokens <= 8) return RunOneTile<bits, Y>(products, device, stream);
+  if (tokens <= 8) return RunOneTile<kind, Y>(products, device, stream);
   if (tokens <= 16) {
-    return RunTiles<Shape<bits, 2, 8, bits == 4 ? 3 : 2, kRing>, Y>(products, device, stream);
+    return RunTiles<Shape<kind, 2, 8, CodeBits(kind) == 4 ? 3 : 2, kRing>, Y>(products, device,
+                                                                              stream);
   }
-  return RunTiles<Shape<bits, 4, 8, 2, kRing>, Y>(products, device, stream);
+  return RunTiles<Shape<kind, 4, 8, 2, kRing>, Y>(products, device, stream);
+}
+
+template <typename Y>
+bool RunKind(const Products& products, const Device& device, cudaStream_t stream) {
+  switch (products.common().w_kind) {
+    case WeightKind::kNibbles:
+      return Run<WeightKind::kNibbles, Y>(products, device, stream);
+    case WeightKind::kBytes:
+      return Run<WeightKind::kBytes, Y>(products, device, stream);
+    case WeightKind::kLevels:
+      return Run<WeightKind::kLevels, Y>(products, device, stream);
+  }
+  return false;
 }
 
 // The products for tokens `first` to `first + count`.
@@ -231,8 +245,7 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream) {
   for (int64_t first = 0; first < g.tokens;) {
     const int64_t count = std::min(most, g.tokens - first);
     const Products products = Join<Y>(all, first, count);
-    const bool done =
-        g.w_bits == 4 ? Run<4, Y>(products, device, stream) : Run<8, Y>(products, device, stream);
+    const bool done = RunKind<Y>(products, device, stream);
     if (done) {
       first += count;
     } else if (count > 1) {

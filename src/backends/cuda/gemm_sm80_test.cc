@@ -146,7 +146,7 @@ std::vector<uint32_t> Run(const Case& c, const Operands& o, const std::vector<Y>
             .x_bits = c.x_bits,
             .stride = o.stride,
             .w = w.data(),
-            .w_bits = c.w_bits,
+            .w_kind = c.w_bits == 4 ? WeightKind::kNibbles : WeightKind::kBytes,
             .w_scales = w_scales.data(),
             .w_zeros = c.w_zeros ? w_zeros.data() : nullptr,
             .w_sums = w_sums.data(),

@@ -13,7 +13,8 @@
 //
 // The last two steps of a tile treat its halves of 128 tokens one after the other, so that the
 // tensor cores work on the second while the first is stored. A nibble stays in the high half of its
-// byte, 16 times its code: three instructions for eight codes.
+// byte, 16 times its code: three instructions for eight codes. With a second level of scales they
+// are seven (LevelSteps).
 #include <cuda.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "backends/cuda/gemm_epilogue.cuh"
 #include "backends/cuda/gemm_sm90.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/level_steps.cuh"
 #include "backends/cuda/ptx_sm90.h"
 #include "backends/cuda/wgmma.h"
 
@@ -36,9 +38,10 @@ constexpr int kBand = 8;  // token tiles that are walked through together, for t
 
 enum class Epilogue { kPlain, kLaw, kGated };  // kPlain: see ApplyLaw; kGated: as that
 
-template <int kBits, typename Out>
+template <WeightKind kKind, typename Out>
 struct Shared {
-  static constexpr int kBlockBytes = 64 * kInputs * kBits / 8;
+  static constexpr int kBlockBytes = WeightBlockBytes(kKind), kFactor = SumFactor(kKind);
+  static constexpr int kWords = CodeBits(kKind) / 2;  // of 16 bytes, a thread's in a block
   static constexpr int kStageBytes = 2 * kBlockBytes + kTileTokens * kInputs;
   struct Tail {
     Staging<Out> staging[2];
@@ -83,10 +86,10 @@ struct Tiles {
   }
 };
 
-template <int kBits, typename Out>
+template <WeightKind kKind, typename Out>
 __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
-                     Shared<kBits, Out>& s) {
-  using S = Shared<kBits, Out>;
+                     Shared<kKind, Out>& s) {
+  using S = Shared<kKind, Out>;
   constexpr int kTokens = kTileTokens / kPair;
   const int rank = ClusterRank(), last_block = static_cast<int>((g.rows - 1) / 64);
   Ring<S::kStages> ring;
@@ -111,30 +114,35 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
   }
 }
 
-template <int kBits, typename Out>
-__device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<kBits, Out>& s) {
-  constexpr int kFactor = kBits == 4 ? 16 : 1;
+template <WeightKind kKind, typename Out>
+__device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<kKind, Out>& s) {
   uint32_t parity = 1;
   for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.stride(), parity ^= 1) {
     const int2 place = tiles.Place(tile);
     BarrierWait(&s.tail.parameters_empty, parity);
-    LoadParameters<kFactor>(g, place.x, place.y, s.tail.parameters);
+    LoadParameters<Shared<kKind, Out>::kFactor>(g, place.x, place.y, s.tail.parameters);
     BarrierArrive(&s.tail.parameters_full);
   }
 }
 
 // A thread's fragments of 64 outputs x 128 inputs, from a block of weight_order.h.
-template <int kBits>
+template <WeightKind kKind, int kWords>
 __device__ __forceinline__ void LoadFragments(const uint8_t* block, Fragments& a) {
   const uint4* words = reinterpret_cast<const uint4*>(block) + threadIdx.x % 128;
+  LevelSteps steps;
+  if constexpr (kKind == WeightKind::kLevels) {
+    steps = LevelSteps(reinterpret_cast<const uint32_t*>(block + 4096)[threadIdx.x % 128 / 4]);
+  }
 #pragma unroll
-  for (int i = 0; i < kBits / 2; ++i) {
+  for (int i = 0; i < kWords; ++i) {
     const uint4 word = words[i * 128];
     const uint32_t w[] = {word.x, word.y, word.z, word.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if constexpr (kBits == 8) {
+      if constexpr (kKind == WeightKind::kBytes) {
         a[4 * i + j] = w[j];
+      } else if constexpr (kKind == WeightKind::kLevels) {
+        steps.Widen(w[j], a[8 * i + 2 * j], a[8 * i + 2 * j + 1]);
       } else {
         a[8 * i + 2 * j] = (w[j] << 4) & 0xF0F0F0F0u;
         a[8 * i + 2 * j + 1] = w[j] & 0xF0F0F0F0u;
@@ -143,9 +151,9 @@ __device__ __forceinline__ void LoadFragments(const uint8_t* block, Fragments& a
   }
 }
 
-template <Epilogue kEpilogue, int kBits, typename Out>
-__device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kBits, Out>& s) {
-  using S = Shared<kBits, Out>;
+template <Epilogue kEpilogue, WeightKind kKind, typename Out>
+__device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kKind, Out>& s) {
+  using S = Shared<kKind, Out>;
   constexpr int kHalf = kTileTokens / 2 * kInputs;  // bytes
   const int warpgroup = threadIdx.x / 128, lane = threadIdx.x % 32;
   Ring<S::kStages> ring;
@@ -153,7 +161,7 @@ __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kBit
   const auto load = [&](Fragments& a) {
     const int stage = ring.stage;
     BarrierWait(&s.tail.full[stage], ring.parity);
-    LoadFragments<kBits>(s.w[stage] + warpgroup * S::kBlockBytes, a);
+    LoadFragments<kKind, S::kWords>(s.w[stage] + warpgroup * S::kBlockBytes, a);
     ring.Advance();
     return stage;
   };
@@ -206,12 +214,12 @@ __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kBit
   }
 }
 
-template <Epilogue kEpilogue, int kBits, typename Out>
+template <Epilogue kEpilogue, WeightKind kKind, typename Out>
 __global__ __cluster_dims__(kPair, 1, 1)
     __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__ CUtensorMap x_map,
                                                   const __grid_constant__ GemmArguments g,
                                                   const __grid_constant__ Tiles tiles) {
-  using S = Shared<kBits, Out>;
+  using S = Shared<kKind, Out>;
   extern __shared__ __align__(1024) std::byte memory[];
   S& s = *reinterpret_cast<S*>(memory);
   AllowNextGrid();
@@ -265,7 +273,7 @@ CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
   return map;
 }
 
-template <Epilogue kEpilogue, int kBits, typename Out>
+template <Epilogue kEpilogue, WeightKind kKind, typename Out>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
   const auto tiles_of = [](int64_t size, int64_t tile) {
     return static_cast<int>((size + tile - 1) / tile);
@@ -277,22 +285,22 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
                        .k_blocks = tiles_of(g.cols, kInputs)};
   const int pairs =
       std::min(tiles.token_tiles * tiles.output_pairs, Device::Current().multiprocessors / kPair);
-  LaunchDependent(gemm_sm90<kEpilogue, kBits, Out>,
+  LaunchDependent(gemm_sm90<kEpilogue, kKind, Out>,
                   {.grid = static_cast<unsigned>(pairs * kPair),
                    .block = kThreads,
                    .shared_bytes = kSharedBytes},
                   stream, ActivationMap(g, tiles.k_blocks), g, tiles);
 }
 
-template <int kBits, typename Out>
+template <WeightKind kKind, typename Out>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   const bool plain =
       HasVectors<Out>(g) && g.x_zetas == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
   if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
-    if (g.up_w != nullptr) return Launch<Epilogue::kGated, kBits, Out>(g, stream);
+    if (g.up_w != nullptr) return Launch<Epilogue::kGated, kKind, Out>(g, stream);
   }
-  plain ? Launch<Epilogue::kPlain, kBits, Out>(g, stream)
-        : Launch<Epilogue::kLaw, kBits, Out>(g, stream);
+  plain ? Launch<Epilogue::kPlain, kKind, Out>(g, stream)
+        : Launch<Epilogue::kLaw, kKind, Out>(g, stream);
 }
 
 }  // namespace
@@ -303,7 +311,14 @@ void GemmSm90(const GemmArguments& g, cudaStream_t stream) {
     throw Error(ErrorCode::kFailed, "gemm_sm90 needs a GPU of compute capability 9.0");
   }
   WithReal(g.y_type, [&]<typename Out>(Out) {
-    g.w_bits == 4 ? LaunchFor<4, Out>(g, stream) : LaunchFor<8, Out>(g, stream);
+    switch (g.w_kind) {
+      case WeightKind::kNibbles:
+        return LaunchFor<WeightKind::kNibbles, Out>(g, stream);
+      case WeightKind::kBytes:
+        return LaunchFor<WeightKind::kBytes, Out>(g, stream);
+      case WeightKind::kLevels:
+        return LaunchFor<WeightKind::kLevels, Out>(g, stream);
+    }
   });
 }
 

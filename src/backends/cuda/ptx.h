@@ -33,6 +33,11 @@ __device__ __forceinline__ uint4 LoadShared16(SharedAddress shared) {
                : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t LoadShared4(SharedAddress shared) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(uint32_t{shared}) : "memory");
+  return v;
+}
 __device__ __forceinline__ void StoreShared16(SharedAddress shared, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(uint32_t{shared}), "r"(v.x),
                "r"(v.y), "r"(v.z), "r"(v.w)

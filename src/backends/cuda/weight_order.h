@@ -13,8 +13,13 @@
 //   8 bits   8192 bytes, register q at 2048 (q / 4) + 16 t + 4 (q % 4)
 //   4 bits   4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
 //            2 r, the high nibbles register 2 r + 1
+//
+// Behind the codes of weights with a second level of scales, of groups of whole blocks and then as
+// unsigned code + 8, 128 bytes of steps (LevelStep): thread t's, of its outputs with h = 0 and 1,
+// as two 16-bit numbers at 4096 + t / 4 * 4.
 #pragma once
 
+#include "backends/cuda/gemm.h"
 #include "formats/packed_linear.h"
 
 namespace nibble::cuda {
@@ -25,9 +30,10 @@ struct WeightOrder {
   explicit WeightOrder(const PackedWeights& weights);
 
   int64_t output_blocks, input_blocks;
-  int bits;  // 4 or 8
+  WeightKind kind;
 
-  int64_t block_bytes() const { return kBlockOutputs * kBlockInputs * bits / 8; }
+  int bits() const { return CodeBits(kind); }
+  int64_t block_bytes() const { return WeightBlockBytes(kind); }
   int64_t bytes() const { return output_blocks * input_blocks * block_bytes(); }
 };
 
