@@ -302,6 +302,8 @@ INSTANTIATE_TEST_SUITE_P(
         Formats{"W3Random",
                 "--rounding rtn --rotation random --w-bits 3 --w-group 128 --a-bits 8 "
                 "--k-bits 3 --v-bits 4"},
+        Formats{"W4TwoLevel",
+                "--rounding rtn --a-bits 8 --group 32 --two-level --w-asym --rotation none"},
         Formats{"W4Gptq",
                 "--act-order --gptaq 0.5 --calib-quantized --calib-windows 2 "
                 "--context 96"},

@@ -18,7 +18,7 @@ namespace {
 struct LinearOverrides {
   std::optional<int> w_bits, a_bits, tail_bits, row_share;
   std::optional<int64_t> w_group, a_group, group, tail;
-  std::optional<bool> w_asym, a_asym, a_signed;
+  std::optional<bool> w_asym, a_asym, a_signed, two_level;
   std::optional<double> w_clip, a_clip;
 };
 
@@ -26,8 +26,8 @@ struct Overrides {
   LinearOverrides linear;
   std::optional<int> k_bits, v_bits, kv_bits, down_bits;
   std::optional<int64_t> kv_group;
-  std::optional<bool> kv_asym, act_order, quantized_calibration;
-  std::optional<double> kv_clip, damp, gptaq, alpha, tail_threshold;
+  std::optional<bool> kv_asym, act_order, quantized_calibration, online;
+  std::optional<double> kv_clip, damp, gptaq, alpha, key_alpha, tail_threshold;
   std::optional<std::string> rotation, rounding, order;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
 };
@@ -60,6 +60,10 @@ void ApplyLinear(const LinearOverrides& o, Recipe& recipe) {
     recipe.activations.signed_scale &= recipe.activations.symmetric;
   }
   Set(recipe.activations.signed_scale, o.a_signed);
+  // A recipe's second level goes with what it stands on, and activations have no groups beside it.
+  recipe.weights.second_level &= recipe.weights.group != 0 && recipe.weights.bits <= 4;
+  Set(recipe.weights.second_level, o.two_level);
+  if (recipe.weights.second_level && !o.a_group) recipe.activations.group = 0;
   Set(recipe.tail, o.tail);
   for (FormatSpec* f : {&recipe.tail_weights, &recipe.tail_activations}) Set(f->bits, o.tail_bits);
 }
@@ -79,6 +83,8 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   Set(recipe.gptaq, o.gptaq);
   Set(recipe.tail_threshold, o.tail_threshold);
   Set(recipe.smoothing, o.alpha);
+  Set(recipe.key_smoothing, o.key_alpha);
+  Set(recipe.online_transforms, o.online);
   for (ChannelOrder r : {ChannelOrder::kNone, ChannelOrder::kLargest, ChannelOrder::kEnergy}) {
     if (o.order == OrderName(r)) recipe.order = r;
   }
@@ -245,6 +251,8 @@ void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
       ->group(g);
   verb.add_option("--w-group", o.w_group, "Group of weights")->check(GroupCheck())->group(g);
   verb.add_option("--a-group", o.a_group, "Group of activations")->check(GroupCheck())->group(g);
+  AddSwitch(verb, "--two-level", "--one-level", o.two_level,
+            "Scales of weight groups are integers times the row's; groups of weights alone", g);
   AddSwitch(verb, "--w-asym", "--w-sym", o.w_asym, "Asymmetric weights", g);
   AddSwitch(verb, "--a-asym", "--a-sym", o.a_asym, "Asymmetric activations", g);
   AddSwitch(verb, "--a-signed", "--a-unsigned", o.a_signed,
@@ -296,6 +304,11 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
   verb.add_option("--alpha", o.alpha, "SmoothQuant's strength, 0 = off; needs --rotation none")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
+  verb.add_option("--key-alpha", o.key_alpha, "SmoothAttention's strength, 0 = off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
+  AddSwitch(verb, "--online", "--no-online", o.online,
+            "With a rotation: the transforms at run time too, of heads and of down's input", g);
   verb.add_option("--rotation", o.rotation, "hadamard, random or none (none drops all transforms)")
       ->check(CLI::IsMember({"hadamard", "random", "none"}))
       ->group(g);

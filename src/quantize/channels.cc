@@ -19,6 +19,34 @@ void AddTokens(const float* x, int64_t tokens, ChannelStatistics& statistics) {
   }
 }
 
+// The longest pairs of key channels, before RoPE, over all windows of a stream that stands in front
+// of q, k and v.
+std::vector<double> LongestKeys(Backend& backend, const ModelConfig& config, const StoredLinear& k,
+                                Stream& stream) {
+  const int64_t half = config.head_dim / 2, width = config.kv_heads * config.head_dim;
+  const int64_t tokens = stream.context(), pairs = width / 2;
+  const InputSpec input = {.width = config.hidden_size};
+  const LinearId id = backend.Upload(k.View(input));
+  Buffer<float> x(backend.allocator()), keys(backend.allocator());
+  x.Grow(tokens * input.width), keys.Grow(tokens * width);
+  std::vector<double> longest(static_cast<size_t>(pairs));
+  for (int64_t w = 0; w < stream.windows(); ++w) {
+    // What Input gives lies where PrepareActs writes.
+    backend.Copy(stream.Input(LinearSet::kQkv, w), tokens * input.width, x.data());
+    backend.Gemm(backend.PrepareActs({.x = x.data()}, tokens, input), id, keys.data(), width,
+                 false);
+    const float* values = backend.Read(keys.data(), tokens * width);
+    for (int64_t i = 0; i < tokens * pairs; ++i) {
+      const int64_t pair = i % pairs;
+      const float* key = values + i / pairs * width + pair / half * config.head_dim + pair % half;
+      double& most = longest[static_cast<size_t>(pair)];
+      most = std::max(most, std::hypot(double{key[0]}, double{key[half]}));
+    }
+  }
+  backend.Release(id);
+  return longest;
+}
+
 // s = max|x|^alpha / max|w|^(1 - alpha), the latter over all readers (equation 4 of SmoothQuant). A
 // channel that is zero on either side keeps its scale.
 std::vector<double> SmoothingScales(const ChannelStatistics& input, double alpha,
@@ -50,6 +78,31 @@ void Smooth(std::span<const double> scales, std::span<const Role> readers, Chann
   }
 }
 
+void ScaleRow(int64_t n, double factor, FloatLayer& layer, Role role) {
+  for (double& value : layer[role].row(n)) value *= factor;
+  std::vector<double>& bias = layer.biases[static_cast<size_t>(role)];
+  if (!bias.empty()) bias[static_cast<size_t>(n)] *= factor;
+}
+
+// Section 4.2 of QServe. RoPE turns channels i and i + head_dim / 2 of a head into each other, so
+// they share a factor; query heads take that of their key head.
+void SmoothKeys(const std::vector<double>& largest, double strength, const ModelConfig& config,
+                FloatLayer& layer) {
+  const int64_t half = config.head_dim / 2, queries = config.heads / config.kv_heads;
+  for (int64_t pair = 0; pair < config.kv_heads * half; ++pair) {
+    const double most = largest[static_cast<size_t>(pair)];
+    if (most == 0) continue;
+    const double factor = std::pow(most, strength);
+    for (const int64_t i : {pair % half, pair % half + half}) {
+      const int64_t head = pair / half;
+      ScaleRow(head * config.head_dim + i, 1 / factor, layer, Role::kK);
+      for (int64_t q = head * queries; q < (head + 1) * queries; ++q) {
+        ScaleRow(q * config.head_dim + i, factor, layer, Role::kQ);
+      }
+    }
+  }
+}
+
 void OrderColumns(const std::vector<int32_t>& order, Matrix<double>& w) {
   std::vector<double> row(order.size());
   for (int64_t n = 0; n < w.rows; ++n) {
@@ -74,6 +127,7 @@ void OrderRows(const std::vector<int32_t>& order, FloatLayer& layer, Role role) 
 std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConfig& config,
                                                const Plan& plan, const Rotator& rotator,
                                                std::span<const int32_t> ids, int64_t context,
+                                               bool with_keys,
                                                const Calibration::Progress& progress) {
   const BackendRope rope(backend, BuildRope(config.rope, context));
   const Plan float_plan = FloatPlan(plan);
@@ -81,10 +135,12 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
   std::vector<LayerStatistics> statistics(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i) {
     const StoredLayer layer = StoreFloats(rotator.Layer(i));
+    auto& [inputs, keys] = statistics[static_cast<size_t>(i)];
     stream.Begin(layer, i);
+    if (with_keys) keys = LongestKeys(backend, config, layer[Role::kK], stream);
     for (LinearSet set : kLinearSets) {
       const auto width = static_cast<size_t>(config.inputs(RolesOf(set)[0]));
-      ChannelStatistics& sums = statistics[static_cast<size_t>(i)][static_cast<size_t>(set)];
+      ChannelStatistics& sums = inputs[static_cast<size_t>(set)];
       sums = {std::vector<double>(width), std::vector<double>(width)};
       for (int64_t w = 0; w < stream.windows(); ++w) {
         const int64_t count = context * static_cast<int64_t>(width);
@@ -102,7 +158,8 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
 void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe, Plan& plan) {
   for (size_t i = 0; i < statistics.size(); ++i) {
     for (LinearSet set : kLinearSets) {
-      const double largest = std::ranges::max(statistics[i][static_cast<size_t>(set)].largest);
+      const double largest =
+          std::ranges::max(statistics[i].inputs[static_cast<size_t>(set)].largest);
       if (largest > recipe.tail_threshold * (set == LinearSet::kDown ? 2 : 1)) continue;
       for (Role role : RolesOf(set)) {
         plan.linears[LinearName(static_cast<int64_t>(i), role)].tail = {};
@@ -111,9 +168,12 @@ void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe
   }
 }
 
-void ArrangeChannels(const LayerStatistics& statistics, const Recipe& recipe,
-                     const LinearPlan& down, FloatLayer& layer) {
-  LayerStatistics inputs = statistics;
+void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
+                     const Recipe& recipe, const LinearPlan& down, FloatLayer& layer) {
+  if (recipe.key_smoothing > 0) {
+    SmoothKeys(statistics.keys, recipe.key_smoothing, config, layer);
+  }
+  auto inputs = statistics.inputs;
   const auto input = [&](LinearSet set) -> ChannelStatistics& {
     return inputs[static_cast<size_t>(set)];
   };

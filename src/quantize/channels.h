@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact maps of single channels that depend on what the network's inputs look like: SmoothQuant's
-// scales, folded into the norms, and the orders of QUIK and Atom that put outliers last. Orders of
-// down's input are folded into the rows of gate and up; the others are gathers at run time.
+// scales, folded into the norms, QServe's of keys, folded into q and k, and the orders of QUIK and
+// Atom that put outliers last. Orders of down's input are folded into the rows of gate and up; the
+// others are gathers at run time.
 #pragma once
 
 #include <array>
@@ -15,14 +16,20 @@ namespace nibble {
 struct ChannelStatistics {
   std::vector<double> largest, energy;  // [K]: max |x| and sum x^2
 };
-// Of the inputs of one layer's linears, in the order of kLinearSets.
-using LayerStatistics = std::array<ChannelStatistics, std::size(kLinearSets)>;
+struct LayerStatistics {
+  std::array<ChannelStatistics, std::size(kLinearSets)> inputs;  // in the order of kLinearSets
+  // [kv_heads, head_dim / 2]: the largest length of a pair of key channels that RoPE turns, which
+  // is the largest value either may take at some position.
+  std::vector<double> keys;
+};
 
-// One pass of `ids`, windows of `context` tokens, through the unrounded network. progress as in
+// One pass of `ids`, windows of `context` tokens, through the unrounded network; keys only where
+// they are asked for. progress as in
 // Calibration, over the whole network.
 std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConfig& config,
                                                const Plan& plan, const Rotator& rotator,
                                                std::span<const int32_t> ids, int64_t context,
+                                               bool with_keys,
                                                const Calibration::Progress& progress);
 
 // Takes the tails of inputs that stay within the recipe's threshold, before any smoothing, out of
@@ -30,7 +37,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
 void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe, Plan& plan);
 
 // Scales and orders the channels of `layer` as recipe and plan want it.
-void ArrangeChannels(const LayerStatistics& statistics, const Recipe& recipe,
-                     const LinearPlan& down, FloatLayer& layer);
+void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
+                     const Recipe& recipe, const LinearPlan& down, FloatLayer& layer);
 
 }  // namespace nibble

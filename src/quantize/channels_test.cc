@@ -22,7 +22,7 @@ class ChannelsTest : public testing::Test {
     Rng rng(1);
     std::vector<int32_t> ids;
     for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
-    return CollectStatistics(*backend_, source_.config, plan, rotator, ids, 48,
+    return CollectStatistics(*backend_, source_.config, plan, rotator, ids, 48, true,
                              [](double, std::string_view) {});
   }
 
@@ -36,13 +36,17 @@ TEST_F(ChannelsTest, MapsKeepTheLogits) {
   both.smoothing = 0.5;
   Recipe rotated = kQuarotRecipe;
   rotated.order = ChannelOrder::kEnergy;
-  for (const Recipe& recipe : {quik, smooth, both, rotated}) {
+  rotated.key_smoothing = 0.7;
+  Recipe qserve = kQserveRecipe;
+  qserve.weights = {.bits = 4};  // no group divides down's width here
+  for (const Recipe& recipe : {quik, smooth, both, rotated, qserve}) {
     const Plan plan = MakePlan(source_.config, recipe);
     const Rotator rotator(source_, recipe, plan, 3);
     const auto statistics = Statistics(plan, rotator);
     const FloatLayers layers = [&](int64_t i) {
       FloatLayer layer = rotator.Layer(i);
-      ArrangeChannels(statistics[static_cast<size_t>(i)], recipe, plan.at(i, Role::kDown), layer);
+      ArrangeChannels(statistics[static_cast<size_t>(i)], source_.config, recipe,
+                      plan.at(i, Role::kDown), layer);
       return layer;
     };
     EXPECT_LT(CheckInvariance(source_, rotator, layers, plan, *backend_), 1e-4) << recipe.name;
@@ -55,8 +59,8 @@ TEST_F(ChannelsTest, OrdersRiseAndDownsIsFolded) {
   const auto statistics = Statistics(plan, rotator);
   const FloatLayer before = rotator.Layer(2);
   FloatLayer after = rotator.Layer(2);
-  ArrangeChannels(statistics[2], kQuikRecipe, plan.at(2, Role::kDown), after);
-  const auto& largest = statistics[2][static_cast<size_t>(LinearSet::kO)].largest;
+  ArrangeChannels(statistics[2], source_.config, kQuikRecipe, plan.at(2, Role::kDown), after);
+  const auto& largest = statistics[2].inputs[static_cast<size_t>(LinearSet::kO)].largest;
   const auto& gather = after.gathers[static_cast<size_t>(Role::kO)];
   ASSERT_EQ(gather.size(), largest.size());
   for (size_t k = 0; k < gather.size(); ++k) {
@@ -68,6 +72,27 @@ TEST_F(ChannelsTest, OrdersRiseAndDownsIsFolded) {
             after.gathers[static_cast<size_t>(Role::kV)]);
 }
 
+// Both channels that RoPE turns into each other have one factor, and so have the queries of a key.
+TEST_F(ChannelsTest, KeysAreSmoothedInPairs) {
+  Recipe recipe = kRtnRecipe;
+  recipe.key_smoothing = 1;
+  const Plan plan = MakePlan(source_.config, recipe);
+  const Rotator rotator(source_, recipe, plan, 0);
+  const auto statistics = Statistics(plan, rotator);
+  const int64_t d = source_.config.head_dim, half = d / 2;
+  const int64_t queries = source_.config.heads / source_.config.kv_heads;
+  FloatLayer before = rotator.Layer(1), after = rotator.Layer(1);
+  ArrangeChannels(statistics[1], source_.config, recipe, plan.at(1, Role::kDown), after);
+  ASSERT_EQ(statistics[1].keys.size(), static_cast<size_t>(source_.config.kv_heads * half));
+  for (int64_t n = 0; n < source_.config.kv_heads * d; ++n) {
+    const double most = statistics[1].keys[static_cast<size_t>(n / d * half + n % half)];
+    ASSERT_GT(most, 0);
+    const int64_t query = (n / d * queries + queries - 1) * d + n % d;
+    EXPECT_NEAR(after[Role::kK].row(n)[3] * most, before[Role::kK].row(n)[3], 1e-12);
+    EXPECT_NEAR(after[Role::kQ].row(query)[3], before[Role::kQ].row(query)[3] * most, 1e-12);
+  }
+}
+
 // Energy is the diagonal of the Hessian, largest the maximum over the same tokens: of one channel
 // energy lies between max^2 and tokens * max^2.
 TEST_F(ChannelsTest, StatisticsAgreeWithEachOther) {
@@ -75,7 +100,7 @@ TEST_F(ChannelsTest, StatisticsAgreeWithEachOther) {
   const auto statistics = Statistics(plan, Rotator(source_, kAtomRecipe, plan, 0));
   ASSERT_EQ(statistics.size(), 6u);
   for (const LayerStatistics& layer : statistics) {
-    for (const ChannelStatistics& input : layer) {
+    for (const ChannelStatistics& input : layer.inputs) {
       for (size_t k = 0; k < input.largest.size(); ++k) {
         const double square = input.largest[k] * input.largest[k];
         EXPECT_GT(square, 0);
@@ -97,8 +122,8 @@ TEST(Tails, GoWhereInputsStaySmall) {
     return ChannelStatistics{{0, largest, 1}, {0, largest * largest, 1}};
   };
   std::vector<LayerStatistics> statistics(static_cast<size_t>(c.layers),
-                                          {input(3), input(3.001), input(6), input(6)});
-  statistics[1] = {input(2), input(3), input(1), input(6.001)};
+                                          {{input(3), input(3.001), input(6), input(6)}, {}});
+  statistics[1].inputs = {input(2), input(3), input(1), input(6.001)};
   DropTails(statistics, recipe, plan);
   for (int64_t i = 0; i < c.layers; ++i) {
     for (Role role : kLayerRoles) {

@@ -71,6 +71,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (o.recipe.order != ChannelOrder::kNone) provenance["order"] = OrderName(o.recipe.order);
   if (o.recipe.tail_threshold > 0) provenance["tail_threshold"] = o.recipe.tail_threshold;
   if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
+  if (o.recipe.key_smoothing > 0) provenance["key_smoothing"] = o.recipe.key_smoothing;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   if (o.recipe.rounding == Rounding::kGptq) {
     provenance["damp"] = o.recipe.damp;
@@ -166,11 +167,11 @@ std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backen
   if (!recipe.arranges_channels()) return {};
   const double tokens = static_cast<double>(job.calibration.size());
   Progress progress("statistics", "tokens", tokens);
-  auto statistics =
-      CollectStatistics(backend, job.source.config, job.plan, rotator, job.calibration,
-                        job.options.context, [&](double share, std::string_view what) {
-                          progress.Update(share * tokens, std::string(what));
-                        });
+  auto statistics = CollectStatistics(
+      backend, job.source.config, job.plan, rotator, job.calibration, job.options.context,
+      recipe.key_smoothing > 0, [&](double share, std::string_view what) {
+        progress.Update(share * tokens, std::string(what));
+      });
   if (recipe.tail_threshold > 0) DropTails(statistics, recipe, job.plan);
   return statistics;
 }
@@ -182,7 +183,8 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
   if (!recipe.arranges_channels()) return [&](int64_t i) { return rotator.Layer(i); };
   return [&, statistics](int64_t i) {
     FloatLayer layer = rotator.Layer(i);
-    ArrangeChannels(statistics[static_cast<size_t>(i)], recipe, job.plan.at(i, Role::kDown), layer);
+    ArrangeChannels(statistics[static_cast<size_t>(i)], job.source.config, recipe,
+                    job.plan.at(i, Role::kDown), layer);
     return layer;
   };
 }

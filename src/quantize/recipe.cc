@@ -8,9 +8,9 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kQuarotRecipe, &kNibbleRecipe, &kQuikRecipe,
-                                      &kAtomRecipe,   &kGptqRecipe,   &kSmoothquantRecipe,
-                                      &kRtnRecipe};
+constexpr const Recipe* kRecipes[] = {&kQuarotRecipe,      &kNibbleRecipe, &kQuikRecipe,
+                                      &kAtomRecipe,        &kQserveRecipe, &kGptqRecipe,
+                                      &kSmoothquantRecipe, &kRtnRecipe};
 
 // Online part of the attention output's rotation: across heads. Head counts without a Hadamard
 // order (6, 14) leave it out: each head's own Hadamard, folded into V and O, stays.
@@ -23,10 +23,10 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
-  if (recipe.rotation != Rotation::kNone && role == Role::kO) {
+  if (recipe.transforms_online() && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
   }
-  if (recipe.rotation != Rotation::kNone && role == Role::kDown) {
+  if (recipe.transforms_online() && role == Role::kDown) {
     linear.input_transform = FullHadamard(config.intermediate_size);
   }
   if (recipe.order == ChannelOrder::kNone) return linear;
@@ -170,7 +170,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
   }
-  if (plan.norms_folded) plan.kv_rotation = FullHadamard(config.head_dim);
+  if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
     plan.linears = PlanLinears(config, recipe);
     plan.linears[LinearName(0, Role::kHead)] = {};

@@ -38,6 +38,9 @@ struct Recipe {
   std::string_view name;
   std::string_view summary;  // one line for --help
   Rotation rotation = Rotation::kNone;
+  // With a rotation: also the transforms that run online, before o and down and on heads of q and
+  // k.
+  bool online_transforms = true;
   Rounding rounding = Rounding::kNearest;
   // Of all layer linears; the head stays at 16 bits. Activations of clip 0: the clip of every
   // linear is searched (quantize/choose_clips.h).
@@ -54,6 +57,9 @@ struct Recipe {
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
   double smoothing = 0;
+  // QServe's SmoothAttention (Lin et al. 2024): channels of k are divided, those of q multiplied by
+  // max|k|^this, the same for both channels that RoPE turns into each other; 0 = not at all.
+  double key_smoothing = 0;
   // GPTQ (Frantar et al. 2022).
   bool act_order = false;  // columns by falling Hessian diagonal
   double damp = 0.01;      // share of the mean diagonal added before factoring
@@ -65,7 +71,10 @@ struct Recipe {
   double gptaq = 0;
 
   // Whether it scales or orders channels by what calibration sees (channels.h).
-  bool arranges_channels() const { return smoothing > 0 || order != ChannelOrder::kNone; }
+  bool arranges_channels() const {
+    return smoothing > 0 || key_smoothing > 0 || order != ChannelOrder::kNone;
+  }
+  bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
   bool searches_clips() const {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());
   }
@@ -81,6 +90,7 @@ extern const Recipe kQuikRecipe;
 extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;
 extern const Recipe kNibbleRecipe;
+extern const Recipe kQserveRecipe;
 
 std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones
