@@ -23,8 +23,8 @@ constexpr Kernel kTable[] = {
 }  // namespace
 
 bool Kernel::Runs(const IntPanels& weights, int64_t tokens) const {
-  return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) && (max_tokens == 0 || tokens <= max_tokens) &&
-         weights.group_cols % k_step == 0;
+  return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) &&
+         (max_tokens == 0 || tokens <= max_tokens) && weights.group_cols % k_step == 0;
 }
 
 std::span<const Kernel> Kernels() {
