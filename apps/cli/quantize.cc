@@ -24,7 +24,7 @@ struct LinearOverrides {
 
 struct Overrides {
   LinearOverrides linear;
-  std::optional<int> k_bits, v_bits, kv_bits, down_bits;
+  std::optional<int> k_bits, v_bits, kv_bits, down_bits, sweeps;
   std::optional<int64_t> kv_group;
   std::optional<bool> kv_asym, act_order, quantized_calibration, online;
   std::optional<double> kv_clip, damp, gptaq, alpha, key_alpha, tail_threshold;
@@ -79,6 +79,7 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   }
   Set(recipe.act_order, o.act_order);
   Set(recipe.quantized_calibration, o.quantized_calibration);
+  Set(recipe.sweeps, o.sweeps);
   Set(recipe.damp, o.damp);
   Set(recipe.gptaq, o.gptaq);
   Set(recipe.tail_threshold, o.tail_threshold);
@@ -322,6 +323,9 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->group(g);
   AddSwitch(verb, "--calib-quantized", "--calib-float", o.quantized_calibration,
             "GPTQ: calibrate with activation and cache quantization on", g);
+  verb.add_option("--sweeps", o.sweeps, "GPTQ: passes over the codes at the end")
+      ->check(CLI::Range(0, 20))
+      ->group(g);
   verb.add_option("--gptaq", o.gptaq, "GPTQ: share of GPTAQ's input-error correction, 0 = off")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);

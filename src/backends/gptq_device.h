@@ -19,6 +19,7 @@ struct GptqRounding {
   int64_t group;             // divides width
   std::span<float> scales;   // [rows, width / group]
   std::span<int32_t> zeros;  // the same, of the signed code
+  int sweeps;                // passes over all codes at the end, with H + diag(added) of Factor
   std::span<int8_t> codes;   // [rows, width], written
   // Writes the grids of group g from its columns as they are once all columns in front have been
   // rounded, [rows, group]; for the order 0, 1, 2.. only. Empty: the grids are there.
@@ -50,7 +51,9 @@ class GptqDevice {
   virtual bool Factor(std::span<const int64_t> order, std::span<const double> added,
                       double alpha) = 0;
 
-  // Rounds in the order of the last Factor; the error of each column moves to those behind it.
+  // Rounds in the order of the last Factor; the error of each column moves to those behind it. A
+  // sweep then sets each code, in the columns' own order, to the one with the smallest
+  // tr(E (H + diag(added)) E^T) while the others stay.
   virtual GptqLoss Round(const GptqRounding& rounding) = 0;
 };
 

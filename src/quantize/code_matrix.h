@@ -37,6 +37,11 @@ class CodeMatrix {
     return grid.Value(code);
   }
 
+  // What the code at (n, k) means.
+  double Value(int64_t n, int64_t k) const {
+    return Grid(n, k).Value(codes_.row(n)[static_cast<size_t>(k)]);
+  }
+
   std::span<int8_t> codes() { return codes_.data; }  // [N, K]
 
   // fill(n) for every row, in parallel.

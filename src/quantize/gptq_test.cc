@@ -207,6 +207,37 @@ TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
   }
 }
 
+// Behind enough passes no code can be changed with profit.
+TEST(Gptq, SweepsEndWhereEveryCodeIsTheBestForTheOthers) {
+  const Matrix<double> w = RandomMatrix(6, 160, 9), h = CorrelatedHessian(160, 1024, 10);
+  const FormatSpec format = {.bits = 4, .clip = 0};
+  const auto round = [&](int sweeps) {
+    return RoundGptq(w, h, nullptr, format, {.damp = 1e-6, .sweeps = sweeps});
+  };
+  const double first = round(0).relative_error, once = round(1).relative_error;
+  const Rounded rounded = round(100);
+  EXPECT_LT(once, first);
+  EXPECT_LE(rounded.relative_error, once);
+  const Matrix<float> decoded = Decode(View(rounded.weights));
+  for (int64_t n = 0; n < w.rows; ++n) {
+    std::vector<double> error;
+    for (size_t k = 0; k < 160; ++k) error.push_back(decoded.row(n)[k] - w.row(n)[k]);
+    const double step = rounded.weights.scales[static_cast<size_t>(n)];
+    for (size_t k = 0; k < 160; ++k) {
+      double slope = 0;
+      for (size_t j = 0; j < 160; ++j) slope += error[j] * h.row(static_cast<int64_t>(k))[j];
+      const double curvature = h.row(static_cast<int64_t>(k))[k];
+      const double code = decoded.row(n)[k] / step;
+      for (const double move : {-1.0, 1.0}) {
+        if (std::fabs(code + move + 0.5) > 7.6) continue;  // beyond -8 .. 7
+        // d^T H d + 2 d (H e) of the change d; damping changes it by a millionth of the diagonal.
+        const double change = step * step * curvature + 2 * move * step * slope;
+        EXPECT_GE(change, -1e-4 * step * step * curvature) << n << ", " << k;
+      }
+    }
+  }
+}
+
 TEST(Gptq, DampingGrowsUntilASingularHessianFactors) {
   const Matrix<double> w = RandomMatrix(8, 64, 8);
   const Matrix<double> h = CorrelatedHessian(64, 4, 9);  // rank 4

@@ -78,6 +78,7 @@ Job PrepareJob(const QuantizeOptions& options) {
     provenance["act_order"] = o.recipe.act_order;
     provenance["quantized_calibration"] = o.recipe.quantized_calibration;
     provenance["gptaq"] = o.recipe.gptaq;
+    provenance["sweeps"] = o.recipe.sweeps;
   }
   provenance["calibration_windows"] = o.calibration_windows;
   provenance["calibration_context"] = o.context;

@@ -170,6 +170,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
   }
+  if (recipe.sweeps > 0 && recipe.gptaq > 0) {
+    FailUsage("--sweeps would undo --gptaq, whose target they do not know; use one of them");
+  }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
     plan.linears = PlanLinears(config, recipe);

@@ -69,6 +69,9 @@ struct Recipe {
   // Share of GPTAQ's correction for the difference between the fp32 and the quantized input; 0 =
   // plain GPTQ (Li et al. 2025).
   double gptaq = 0;
+  // Passes over the codes at the end, each chosen anew with all others given (quantize/sweep.h);
+  // not with gptaq.
+  int sweeps = 0;
 
   // Whether it scales or orders channels by what calibration sees (channels.h).
   bool arranges_channels() const {

@@ -13,7 +13,8 @@ struct GptqOptions {
   bool act_order = false;
   double damp = 0.01;
   double gptaq = 0;
-  TailPlan tail;  // the last columns: they take up errors, and are rounded to nearest at the end
+  int sweeps = 0;  // passes of SweepCodes behind it (sweep.h)
+  TailPlan tail;   // the last columns: they take up errors, and are rounded to nearest at the end
 };
 
 struct Rounded {

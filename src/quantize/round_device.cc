@@ -61,6 +61,7 @@ Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format)
                            .group = codes.group(),
                            .scales = grids.scales,
                            .zeros = grids.zeros,
+                           .sweeps = options_.sweeps,
                            .codes = codes.codes()};
   if (!fixed_grids) {
     rounding.find_grids = [&](int64_t g, std::span<const double> columns) {

@@ -38,6 +38,7 @@ class PlainDevice final : public GptqDevice {
   bool Factor(std::span<const int64_t> order, std::span<const double> added,
               double alpha) override {
     order_.assign(order.begin(), order.end());
+    added_.assign(added.begin(), added.end());
     Matrix<double> r(n(), n());
     for (int64_t j = n() - 1; j >= 0; --j) {
       for (int64_t i = j; i >= 0; --i) {
@@ -78,10 +79,37 @@ class PlainDevice final : public GptqDevice {
         }
       }
     }
+    for (int pass = 0; pass < r.sweeps; ++pass) {
+      for (int64_t row = 0; row < w.rows; ++row) {
+        for (int64_t i = 0; i < n(); ++i) Improve(r, row, i, error);
+      }
+    }
     return {.error = Power(error), .power = Power(r.weights)};
   }
 
  private:
+  // Tries all codes of one weight.
+  void Improve(const GptqRounding& r, int64_t row, int64_t i, Matrix<double>& error) {
+    const size_t grid = Index(row * (n() / r.group) + i / r.group);
+    const double before = At(error, row, i);
+    double others = 0, best = INFINITY;  // of e^2 H_ii / 2 + e sum over the others
+    for (int64_t j = 0; j < n(); ++j) {
+      if (j != i) others += At(error, row, j) * At(h_, j, i);
+    }
+    const double diagonal = At(h_, i, i) + added_[Index(i)];
+    const int top = (1 << (r.bits - 1)) - 1;
+    for (int code = -top - 1; code <= top; ++code) {
+      const float meaning = r.scales[grid] * static_cast<float>(code - r.zeros[grid]);
+      const double e = meaning - r.weights.row(row)[Index(i)];
+      const double cost = e * e * diagonal / 2 + e * others;
+      if (cost >= best) continue;
+      best = cost;
+      At(error, row, i) = e;
+      r.codes[Index(row * n() + i)] = static_cast<int8_t>(code);
+    }
+    EXPECT_LE(best, before * before * diagonal / 2 + before * others);
+  }
+
   static size_t Index(int64_t i) { return static_cast<size_t>(i); }
   static double& At(Matrix<double>& m, int64_t i, int64_t j) { return m.row(i)[Index(j)]; }
   int64_t n() const { return h_.cols; }
@@ -125,6 +153,7 @@ class PlainDevice final : public GptqDevice {
   Matrix<double> h_, c_, u_, term_;
   bool corrected_ = false;
   Order order_;
+  std::vector<double> added_;
 };
 
 Matrix<double> RandomWeights(int64_t rows, int64_t cols, uint64_t seed) {
@@ -154,6 +183,7 @@ struct Case {
   int64_t width, tokens;
   bool act_order = false;
   double gptaq = 0;
+  int sweeps = 0;
 };
 
 // The result of a device and RoundGptq on the same sums.
@@ -164,7 +194,8 @@ struct Pair {
 class DeviceRoundingTest : public testing::TestWithParam<Case> {
  protected:
   GptqOptions options() const {
-    return {.act_order = GetParam().act_order, .gptaq = GetParam().gptaq};
+    return {
+        .act_order = GetParam().act_order, .gptaq = GetParam().gptaq, .sweeps = GetParam().sweeps};
   }
   Pair Round(GptqDevice& device, Backend& backend, const std::vector<float>& x,
              const std::vector<float>& exact, const Matrix<double>& w) const {
@@ -246,6 +277,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.bits = 4, .group = 64, .clip = 0, .row_share = 2}, 192, 1024},
         Case{{.bits = 4, .symmetric = false, .clip = 1, .row_share = 2}, 200, 1024, true},
         Case{{.bits = 4, .group = 128, .clip = 0}, 256, 1024, true, 0.25},
+        Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 1},
+        Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, true, 0, 3},
+        Case{{.bits = 3, .symmetric = false, .clip = 1}, 256, 60, false, 0, 2},
+        Case{{.bits = 4, .clip = 0}, 2200, 4000, false, 0, 2},
         Case{{.bits = 4, .clip = 0}, 2200, 4000}, Case{{.bits = 4, .group = 200}, 2200, 4000}));
 
 }  // namespace

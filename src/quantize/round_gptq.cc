@@ -7,6 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "quantize/gptq_steps.h"
+#include "quantize/sweep.h"
 
 namespace nibble {
 namespace {
@@ -35,16 +36,21 @@ double& Diagonal(Matrix<double>& m, int64_t i) {
   return m.row(i)[static_cast<size_t>(i)];
 }
 
+// H += damp * mean(diag) * I
+void AddDamping(double damp, Matrix<double>& hessian) {
+  const int64_t n = hessian.cols;
+  double mean = 0;
+  for (int64_t i = 0; i < n; ++i) mean += Diagonal(hessian, i) / static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) Diagonal(hessian, i) += damp * mean;
+}
+
 // Upper U with H^-1 = U^T U; grows `damp` until H + damp * mean(diag) * I factors.
 Matrix<double> InverseFactor(const Matrix<double>& hessian, double& damp) {
   const int64_t n = hessian.cols;
   const int size = static_cast<int>(n);
-  double mean = 0;
-  for (int64_t i = 0; i < n; ++i)
-    mean += hessian.row(i)[static_cast<size_t>(i)] / static_cast<double>(n);
   for (;; damp = MoreDamping(damp)) {
     Matrix<double> u = hessian;
-    for (int64_t i = 0; i < n; ++i) Diagonal(u, i) += damp * mean;
+    AddDamping(damp, u);
     // potri fills the triangle it was given; the second potrf wants the inverse's upper one.
     if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0 &&
         LAPACKE_dpotri(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0 &&
@@ -130,10 +136,19 @@ void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix
   }
 }
 
+// What the codes mean minus w.
+Matrix<double> Errors(const Matrix<double>& w, const Rounded& rounded) {
+  const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
+  Matrix<double> errors(w.rows, w.cols);
+  for (size_t i = 0; i < errors.data.size(); ++i) {
+    errors.data[i] = static_cast<double>(decoded.data[i]) - w.data[i];
+  }
+  return errors;
+}
+
 // tr(E H E^T) / tr(W H W^T)
 double RelativeError(const Matrix<double>& w, const Rounded& rounded,
                      const Matrix<double>& hessian) {
-  const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
   const auto power = [&](const Matrix<double>& m) {
     Matrix<double> product(m.rows, m.cols);
     const int n = static_cast<int>(m.rows), k = static_cast<int>(m.cols);
@@ -141,12 +156,8 @@ double RelativeError(const Matrix<double>& w, const Rounded& rounded,
                 hessian.data.data(), k, 0, product.data.data(), k);
     return std::inner_product(m.data.begin(), m.data.end(), product.data.begin(), 0.0);
   };
-  Matrix<double> error(w.rows, w.cols);
-  for (size_t i = 0; i < error.data.size(); ++i) {
-    error.data[i] = static_cast<double>(decoded.data[i]) - w.data[i];
-  }
   const double total = power(w);
-  return total > 0 ? power(error) / total : 0;
+  return total > 0 ? power(Errors(w, rounded)) / total : 0;
 }
 
 }  // namespace
@@ -169,6 +180,7 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
     diagonal.push_back(Diagonal(alive, i));
   }
   const Order order = ColumnOrder(diagonal, options.act_order, options.tail.columns);
+  const Matrix<double> seen = w;
   double damp = options.damp;
   const Matrix<double> u = InverseFactor(PermuteBoth(alive, order), damp);
   Matrix<double> term;
@@ -190,6 +202,12 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
   if (options.tail.columns > 0) {
     const Matrix<double> tail = Columns(w, columns, options.tail.columns);
     result.tail = RoundColumns(tail, options.tail.weights);
+  }
+  if (options.sweeps > 0) {
+    AddDamping(damp, alive);
+    Matrix<double> errors = Errors(seen, result);
+    SweepCodes(alive, options.sweeps, errors, codes);
+    result.weights = codes.Pack();
   }
   result.relative_error = RelativeError(original, result, hessian);
   return result;

@@ -2,6 +2,7 @@
 #include "backends/cuda/device_gptq.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
@@ -43,6 +44,8 @@ class DeviceGptq final : public GptqDevice {
   void UploadGrids(const GptqRounding& r, Work& work) const;
   void FindGrids(const GptqRounding& r, int64_t begin, Work& work) const;
   void RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, Work& work) const;
+  void Sweep(const GptqRounding& r, Work& work) const;
+  void MakeErrors(const GptqRounding& r, Work& work) const;
   double Power(const double* m, int64_t rows, Work& work) const;
 
   template <typename T>
@@ -69,6 +72,7 @@ class DeviceGptq final : public GptqDevice {
   DeviceBuffer<float> product_;                // [width, width], of one call of Add
   Terms x_, difference_;
   DeviceBuffer<int32_t> order_;
+  DeviceBuffer<double> added_;  // [width]
 };
 
 // x = high + low: high^T high + high^T low + low^T high is the symmetric part of
@@ -101,14 +105,13 @@ bool DeviceGptq::Factor(std::span<const int64_t> order, std::span<const double> 
                         double alpha) {
   const std::vector<int32_t> narrow(order.begin(), order.end());
   ToDevice<int32_t>(narrow, order_.Grow(width_));
-  DeviceBuffer<double> diagonal;
-  ToDevice<double>(added, diagonal.Grow(width_));
+  ToDevice<double>(added, added_.Grow(width_));
   double *const lower = lower_.Grow(width_ * width_), *const u = u_.Grow(width_ * width_);
   PermuteSquare({.in = hessian_.data(),
                  .order = order_.data(),
                  .n = width_,
                  .out = lower,
-                 .added = diagonal.data()},
+                 .added = added_.data()},
                 stream_);
   if (!algebra_.Factor(lower, width_)) return false;
   SetIdentity(width_, u, stream_);
@@ -213,6 +216,60 @@ double DeviceGptq::Power(const double* m, int64_t rows, Work& work) const {
   return algebra_.Dot(m, work.product.data(), rows * width_);
 }
 
+// In work.w, which rounding is done with.
+void DeviceGptq::MakeErrors(const GptqRounding& r, Work& work) const {
+  RoundingError({.codes = work.codes.data(),
+                 .scales = work.scales.data(),
+                 .zeros = work.zeros.data(),
+                 .w = work.original.data(),
+                 .rows = r.weights.rows,
+                 .cols = width_,
+                 .group = r.group,
+                 .error = work.w.data()},
+                stream_);
+}
+
+void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
+  std::vector<int32_t> backwards(static_cast<size_t>(width_));
+  std::iota(backwards.rbegin(), backwards.rend(), 0);
+  DeviceBuffer<int32_t> order;
+  ToDevice<int32_t>(backwards, order.Grow(width_));
+  // The factor has done its work.
+  double* const hessian = lower_.data();
+  PermuteSquare({.in = hessian_.data(),
+                 .order = order.data(),
+                 .n = width_,
+                 .out = hessian,
+                 .added = added_.data()},
+                stream_);
+  for (int pass = 0; pass < r.sweeps; ++pass) {
+    for (int64_t begin = 0; begin < width_; begin += kGptqChunk) {
+      const int64_t end = std::min<int64_t>(begin + kGptqChunk, width_);
+      algebra_.Multiply({.a = {work.w.data(), width_},
+                         .b = {hessian + begin, width_},
+                         .rows = r.weights.rows,
+                         .inner = width_,
+                         .cols = end - begin,
+                         .out = work.errors.data(),
+                         .stride = kGptqChunk});
+      SweepColumns({.slopes = work.errors.data(),
+                    .rows = r.weights.rows,
+                    .cols = width_,
+                    .begin = begin,
+                    .end = end,
+                    .hessian = hessian,
+                    .scales = work.scales.data(),
+                    .zeros = work.zeros.data(),
+                    .group = r.group,
+                    .bits = r.bits,
+                    .codes = work.codes.data(),
+                    .errors = work.w.data()},
+                   stream_);
+    }
+  }
+  MakeErrors(r, work);  // without the sums' own rounding
+}
+
 GptqLoss DeviceGptq::Round(const GptqRounding& r) {
   Work work;
   Upload(r, work);
@@ -225,17 +282,10 @@ GptqLoss DeviceGptq::Round(const GptqRounding& r) {
     }
     RoundChunk(r, begin, end, work);
   }
+  MakeErrors(r, work);
+  if (r.sweeps > 0) Sweep(r, work);
   ToHost(work.codes.data(), width_, width_, rows, r.codes.data());
   GptqLoss loss = {.power = Power(work.original.data(), rows, work)};
-  RoundingError({.codes = work.codes.data(),
-                 .scales = work.scales.data(),
-                 .zeros = work.zeros.data(),
-                 .w = work.original.data(),
-                 .rows = rows,
-                 .cols = width_,
-                 .group = r.group,
-                 .error = work.w.data()},
-                stream_);
   loss.error = Power(work.w.data(), rows, work);
   return loss;
 }

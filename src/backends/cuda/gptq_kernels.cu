@@ -67,6 +67,43 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
   }
 }
 
+// The same layout; the operations are those of quantize/sweep.cc.
+__global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ SweepArguments a) {
+  constexpr int kColumns = kGptqChunk / 32;
+  const int lane = threadIdx.x % 32, count = static_cast<int>(a.end - a.begin);
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (row >= a.rows) return;
+  const int64_t groups = a.cols / a.group;
+  const double low = -(1 << (a.bits - 1)), high = -low - 1;
+  const double* const from = a.slopes + row * kGptqChunk;
+  double slopes[kColumns];
+#pragma unroll
+  for (int s = 0; s < kColumns; ++s) slopes[s] = s * 32 + lane < count ? from[s * 32 + lane] : 0;
+#pragma unroll
+  for (int s = 0; s < kColumns; ++s) {
+    for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
+      const int64_t column = a.begin + i, at = row * groups + column / a.group;
+      const double* const h = a.hessian + column * a.cols;
+      const double scale = a.scales[at], zero = a.zeros[at];
+      int8_t* const stored = a.codes + row * a.cols + column;
+      const double value = __dmul_rn(scale, *stored - zero);
+      const double wanted = value - __shfl_sync(kWholeWarp, slopes[s], i % 32) / h[column];
+      const double code = fmin(fmax(rint(wanted / scale) + zero, low), high);
+      const double moved = __dmul_rn(scale, code - zero) - value;
+      if (moved == 0) continue;
+#pragma unroll
+      for (int t = 0; t < kColumns; ++t) {
+        const int j = t * 32 + lane;
+        if (j < count) slopes[t] = __dadd_rn(slopes[t], __dmul_rn(moved, h[a.begin + j]));
+      }
+      __syncwarp();
+      if (lane != 0) continue;
+      *stored = static_cast<int8_t>(code);
+      a.errors[row * a.cols + column] += moved;
+    }
+  }
+}
+
 }  // namespace
 
 void SplitTerms(const float* x, const float* minus, int64_t count, __nv_bfloat16* high,
@@ -124,6 +161,14 @@ void RoundColumns(const RoundArguments& a, cudaStream_t stream) {
   NIBBLE_CUDA_CHECK(a.rows > 0 && a.cols % a.group == 0 && a.bits >= 2 && a.bits <= 8);
   const unsigned blocks = static_cast<unsigned>((a.rows * 32 + kThreads - 1) / kThreads);
   RoundKernel<<<blocks, kThreads, 0, stream>>>(a);
+  CheckCuda(cudaGetLastError(), "kernel launch");
+}
+
+void SweepColumns(const SweepArguments& a, cudaStream_t stream) {
+  NIBBLE_CUDA_CHECK(a.begin < a.end && a.end - a.begin <= kGptqChunk && a.end <= a.cols);
+  NIBBLE_CUDA_CHECK(a.rows > 0 && a.cols % a.group == 0 && a.bits >= 2 && a.bits <= 8);
+  const unsigned blocks = static_cast<unsigned>((a.rows * 32 + kThreads - 1) / kThreads);
+  SweepKernel<<<blocks, kThreads, 0, stream>>>(a);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 

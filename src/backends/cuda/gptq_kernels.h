@@ -58,6 +58,19 @@ struct RoundArguments {
 };
 void RoundColumns(const RoundArguments& arguments, cudaStream_t stream);
 
+struct SweepArguments {
+  const double* slopes;            // [rows, kGptqChunk]: errors times columns [begin, end) of H
+  int64_t rows, cols, begin, end;  // chooses the codes of these columns anew
+  const double* hessian;           // [cols, cols]
+  const float* scales;             // [rows, cols / group]
+  const int32_t* zeros;            // the same
+  int64_t group;
+  int bits;
+  int8_t* codes;   // [rows, cols]
+  double* errors;  // the same: what the codes mean minus the weights
+};
+void SweepColumns(const SweepArguments& arguments, cudaStream_t stream);
+
 // error = what the codes mean in fp32, minus w; [rows, cols], columns in their own order.
 struct ErrorArguments {
   const int8_t* codes;
