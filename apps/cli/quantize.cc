@@ -26,7 +26,7 @@ struct Overrides {
   LinearOverrides linear;
   std::optional<int> k_bits, v_bits, kv_bits, down_bits, sweeps;
   std::optional<int64_t> kv_group;
-  std::optional<bool> kv_asym, act_order, quantized_calibration, online;
+  std::optional<bool> kv_asym, act_order, quantized_calibration, online, learned_rotation;
   std::optional<double> kv_clip, damp, gptaq, alpha, key_alpha, tail_threshold;
   std::optional<std::string> rotation, rounding, order;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
@@ -79,6 +79,7 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   }
   Set(recipe.act_order, o.act_order);
   Set(recipe.quantized_calibration, o.quantized_calibration);
+  Set(recipe.learned_rotation, o.learned_rotation);
   Set(recipe.sweeps, o.sweeps);
   Set(recipe.damp, o.damp);
   Set(recipe.gptaq, o.gptaq);
@@ -323,6 +324,8 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->group(g);
   AddSwitch(verb, "--calib-quantized", "--calib-float", o.quantized_calibration,
             "GPTQ: calibrate with activation and cache quantization on", g);
+  AddSwitch(verb, "--learned-rotation", "--fixed-rotation", o.learned_rotation,
+            "Learn the rotation of the residual stream from calibration data", g);
   verb.add_option("--sweeps", o.sweeps, "GPTQ: passes over the codes at the end")
       ->check(CLI::Range(0, 20))
       ->group(g);

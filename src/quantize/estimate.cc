@@ -10,7 +10,7 @@
 
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "quantize/calibrate.h"
+#include "quantize/learn_rotation.h"
 
 namespace nibble {
 namespace {
@@ -106,8 +106,12 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   }
   const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
   const double per_token = passes * (2 * layer_weights + attention) + (gptq ? gram_flops : 0);
-  const double flops = static_cast<double>(c.layers) *
-                       ((cpu ? static_cast<double>(tokens) * per_token : 0) + 400 * layer_weights);
+  double flops = static_cast<double>(c.layers) *
+                 ((cpu ? static_cast<double>(tokens) * per_token : 0) + 400 * layer_weights);
+  if (options.recipe.learns_rotation()) {
+    e.peak_memory_bytes += LearningBytes(c, options.context);
+    flops += LearningFlops(c);
+  }
   e.seconds = flops / (0.7 * MeasuredFlops());
   return e;
 }

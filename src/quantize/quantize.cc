@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 
 #include "base/file.h"
@@ -14,6 +15,7 @@
 #include "quantize/choose_clips.h"
 #include "quantize/estimate.h"
 #include "quantize/invariance.h"
+#include "quantize/learn_rotation.h"
 #include "quantize/sample_text.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
@@ -72,6 +74,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (o.recipe.tail_threshold > 0) provenance["tail_threshold"] = o.recipe.tail_threshold;
   if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
   if (o.recipe.key_smoothing > 0) provenance["key_smoothing"] = o.recipe.key_smoothing;
+  if (o.recipe.learns_rotation()) provenance["learned_rotation"] = true;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   if (o.recipe.rounding == Rounding::kGptq) {
     provenance["damp"] = o.recipe.damp;
@@ -190,6 +193,30 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
   };
 }
 
+// A finished layer is of use only with the rotation that it was made for, so that is kept beside
+// it.
+constexpr const char* kRotationFile = "rotation.f64";
+
+void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  const std::string file = work.File(kRotationFile);
+  Matrix<double> rotation(c.hidden_size, c.hidden_size);
+  const size_t bytes = rotation.data.size() * sizeof(double);
+  if (fs::exists(file)) {
+    const std::string stored = ReadFile(file, bytes);
+    if (stored.size() != bytes) Fail("{}: not a whole rotation; remove {}", file, work.path());
+    std::memcpy(rotation.data.data(), stored.data(), bytes);
+  } else {
+    Progress progress("rotation", "steps", 1);
+    const auto rows =
+        CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
+    if (rows.empty()) return;  // nothing behind a norm has quantized inputs
+    rotation = LearnRotation(rows, [&](double share) { progress.Update(share, ""); });
+    WriteFileAtomic(file, {reinterpret_cast<const char*>(rotation.data.data()), bytes});
+  }
+  rotator.Follow(rotation);
+}
+
 void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Backend& backend) {
   const ModelConfig& c = job.source.config;
   Progress progress("clips", "layers", static_cast<double>(c.layers));
@@ -268,7 +295,8 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
   const auto backend = MakeBackend(job.options.device, false);
   WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
                      options.force);
-  const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
+  Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
+  if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
   const FloatLayers layers = MappedLayers(job, rotator, Statistics(job, rotator, *backend));
   report.mapped = job.plan.norms_folded || job.options.recipe.arranges_channels();
   if (report.mapped) {
@@ -282,6 +310,7 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
   WriteRest(work, rotator, job);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);
+  fs::remove(work.File(kRotationFile));
   work.Publish(options.force);
   report.quantized_bits_per_weight = report.estimate.bits_per_weight;
   report.output_bytes = FilesBytes(options.output);

@@ -53,6 +53,9 @@ struct Recipe {
   // Inputs whose largest value in calibration is at most this get no tail; down's may be twice as
   // large, as in QUIK's code. 0: all do.
   double tail_threshold = 0;
+  // Whether the random rotation of the residual stream is followed by a learned one
+  // (quantize/learn_rotation.h).
+  bool learned_rotation = false;
   std::vector<Rule> rules;  // later ones win
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
@@ -78,11 +81,13 @@ struct Recipe {
     return smoothing > 0 || key_smoothing > 0 || order != ChannelOrder::kNone;
   }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
+  bool learns_rotation() const { return learned_rotation && rotation != Rotation::kNone; }
   bool searches_clips() const {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());
   }
   bool calibrates() const {
-    return arranges_channels() || searches_clips() || rounding == Rounding::kGptq;
+    return arranges_channels() || learns_rotation() || searches_clips() ||
+           rounding == Rounding::kGptq;
   }
 };
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/rotate.h"
 
+#include <cblas.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -106,6 +109,16 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
     residual_->hadamard = FullHadamard(hidden);
     residual_->signs = rng.Signs(static_cast<size_t>(hidden));
   }
+}
+
+void Rotator::Follow(const Matrix<double>& rotation) {
+  const int n = static_cast<int>(rotation.rows);
+  Matrix<double> first(n, n), both(n, n);
+  for (int i = 0; i < n; ++i) first.row(i)[static_cast<size_t>(i)] = 1;
+  residual_->ApplyToColumns(first);
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, rotation.data.data(), n,
+              first.data.data(), n, 0, both.data.data(), n);
+  residual_->dense = std::move(both);
 }
 
 FloatLayer Rotator::Layer(int64_t index) const {

@@ -43,6 +43,9 @@ class Rotator {
   // Layer `index`, folded and rotated (or as it is with Rotation::kNone). Throws naming the tensor
   // when a weight is not finite.
   FloatLayer Layer(int64_t index) const;
+  // From now on the residual stream is turned by `rotation` [hidden, hidden] as well, behind the
+  // random one.
+  void Follow(const Matrix<double>& rotation);
   Matrix<float> Embedding() const;
   Matrix<float> Head() const;
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rotation R of the residual stream, learned from calibration data. A row that is quantized
+// with one scale has errors in proportion to its largest element, so R is chosen for small peaks of
+// what linears behind norms read, and of the rows of their weights; that costs nothing at run time,
+// R being folded. Learning R is SpinQuant's idea (Liu et al. 2024), which descends on the network's
+// loss. Here it is a sum over norms: with x the norm's output, W the linears behind it, p = 10,
+//   (mean |R x|_p^2 * |W|^2 + 0.3 * sum over rows w of W of |R w|_p^2 * mean |x|^2) / mean |W x|^2,
+// |.|_p^2 in place of the squared step of the quantizer, which makes this the relative error of the
+// outputs but for a factor.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "quantize/calibrate.h"
+
+namespace nibble {
+
+// Rows that will be quantized.
+struct PeakedRows {
+  Matrix<float> rows;  // [T, n]
+  double weight;       // of the mean squared peak
+  int64_t group = 0;   // elements that share a scale; 0 = the row
+};
+
+// Of attention and MLP of every layer: some outputs of their norms, without the norms' weights,
+// from one pass of the first windows of `ids` (windows of `context` tokens) through the unrounded
+// network; and the rows of the weights that read them.
+std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& config,
+                                          const Plan& plan, const Rotator& rotator,
+                                          std::span<const int32_t> ids, int64_t context);
+
+// What both take, for estimates.
+double LearningBytes(const ModelConfig& config, int64_t context);
+double LearningFlops(const ModelConfig& config);
+
+// The orthogonal R [n, n] that a fixed number of gradient steps from the identity leads to.
+Matrix<double> LearnRotation(std::span<const PeakedRows> sets,
+                             const std::function<void(double share)>& progress);
+
+}  // namespace nibble
