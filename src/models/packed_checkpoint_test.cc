@@ -53,7 +53,7 @@ TEST_F(PackedCheckpointTest, AnEditedPlanIsRefused) {
   ExpectEditRefused("/linears/layers.0.o/activations/clip", 0.5);
   ExpectEditRefused("/linears/layers.0.up/tail/weights/bits", 7);
   ExpectEditRefused("/linears/layers.0.up/tail/weights/clip", 0.5);
-  ExpectEditRefused("/linears/layers.0.down/weights/second_level", false);
+  ExpectEditRefused("/linears/layers.0.o/weights/second_level", false);
   ExpectEditRefused("/cache/k/bits", 8);
   ExpectEditRefused("/cache/rotation", ToJson(TransformSpec{}));
   ExpectEditRefused("/norms_folded", false);

@@ -31,8 +31,6 @@ inline Plan TestPlan(const ModelConfig& config) {
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
-    plan.linears[LinearName(layer, Role::kDown)].weights.second_level = true;
-    plan.linears[LinearName(layer, Role::kDown)].activations.group = 0;
     plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .row_share = 2};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];
@@ -41,6 +39,9 @@ inline Plan TestPlan(const ModelConfig& config) {
       if (role == Role::kUp) linear.tail.weights = {.bits = 8};
     }
   }
+  LinearPlan& levels = plan.linears[LinearName(0, Role::kO)];
+  levels.weights = {.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true};
+  levels.activations.group = 0;
   plan.linears["head"] = {};
   plan.k = {.bits = 4, .symmetric = false, .clip = 0.9375};
   plan.v = {.bits = 3, .symmetric = true, .group = 8, .clip = 1};

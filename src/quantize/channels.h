@@ -24,8 +24,7 @@ struct LayerStatistics {
 };
 
 // One pass of `ids`, windows of `context` tokens, through the unrounded network; keys only where
-// they are asked for. progress as in
-// Calibration, over the whole network.
+// they are asked for. progress as in Calibration, over the whole network.
 std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConfig& config,
                                                const Plan& plan, const Rotator& rotator,
                                                std::span<const int32_t> ids, int64_t context,
