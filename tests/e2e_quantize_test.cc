@@ -158,11 +158,33 @@ TEST_F(QuantizeVerb, TailThresholdDecidesWhatTheDryRunShows) {
     EXPECT_EQ(count == 0, threshold == std::string("1000"));
     before = count;
     if (threshold != std::string("2")) continue;
-    Quantize("out", all);
-    const Json plan = Nibble({"inspect", Path("out"), "--json"}).json()["plan"];
+    const Json report = Quantize("out", all);
+    const Json out = Nibble({"inspect", Path("out"), "--json"}).json(), plan = out["plan"];
+    EXPECT_EQ(report["bits_per_weight"], out["bits_per_weight"]);
+    EXPECT_EQ(dry["bits_per_weight"], out["bits_per_weight"]);
     EXPECT_EQ(plan["linears"], dry["plan"]["linears"]);
     EXPECT_EQ(plan["provenance"]["tail_threshold"], 2.0);
   }
+}
+
+TEST_F(QuantizeVerb, SparseWeightsAndSharedScalesAreSmaller) {
+  const Arguments dense = {"--rounding", "rtn", "--w-clip", "1", "--w-group", "32"};
+  double bits = Quantize("dense", dense)["bits_per_weight"];
+  EXPECT_EQ(bits, 4 + 16.0 / 32);
+  for (const auto& [options, expected] :
+       {std::pair{Arguments{"--row-share", "2"}, 4 + 8.0 / 32},
+        std::pair{Arguments{"--sparse", "2:4"}, 3 + 16.0 / 32},
+        std::pair{Arguments{"--row-share", "4", "--sparse", "2:4"}, 3 + 4.0 / 32}}) {
+    const std::string out = "out-" + std::to_string(options.size()) + options[0];
+    bits = Quantize(out, dense + options)["bits_per_weight"];
+    EXPECT_EQ(bits, expected);
+    // The estimate against the planes in the file.
+    EXPECT_EQ(Nibble({"inspect", Path(out), "--json"}).json()["bits_per_weight"], expected);
+    EXPECT_EQ(Nibble({"repack", Path(out)}).code, 0);
+  }
+  const Result order = Nibble({"quantize", small_, "--dry-run", "--sparse", "2:4", "--act-order"});
+  EXPECT_EQ(order.code, 2);
+  EXPECT_THAT(order.err, HasSubstr("--no-act-order"));
 }
 
 TEST_F(QuantizeVerb, GptqFitsItsCalibrationBetterThanRounding) {
@@ -325,6 +347,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "--w-bits 3 --w-asym --w-group 128 --a-bits 16 --kv-bits 16 "
                 "--calib-windows 2 --context 96"},
 #endif
+        Formats{"Sparse", "--recipe quik --sparse 2:4 --calib-windows 2 --context 96"},
+        Formats{"SparseGroups",
+                "--rounding rtn --sparse 2:4 --row-share 2 --w-asym --w-group 32 --a-bits 8"},
         Formats{"Rules",
                 "--rounding rtn --rule o_proj:w-bits=16 --rule layers.1:a-bits=8 "
                 "--rule layers.2.mlp:w-bits=3,w-group=32,w-asym"},

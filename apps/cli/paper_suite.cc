@@ -131,6 +131,8 @@ std::vector<PaperSection> OtherPapers() {
         {"all 8 bits, weights 2:4 sparse",
          "--recipe quik --w-bits 8 --a-bits 8 --sparse 2:4",
          {"", "", "5.89"}},
+        {"down 8 bits, weights 2:4 sparse", "--recipe quik --sparse 2:4"},
+        {"down 8 bits, those of attention 2:4", "--recipe quik --rule self_attn:sparse=2:4"},
         {"SmoothQuant W8A8", "--recipe smoothquant", {"5.58", "4.94", "3.48"}},
         {"GPTQ W4A16, no clip search", "--recipe gptq --w-clip 1", {"6.24", "5.25", "3.68"}}}},
       {"atom",

@@ -20,6 +20,7 @@ struct LinearOverrides {
   std::optional<int64_t> w_group, a_group, group, tail;
   std::optional<bool> w_asym, a_asym, a_signed, two_level;
   std::optional<double> w_clip, a_clip;
+  std::optional<std::string> sparse;
 };
 
 struct Overrides {
@@ -51,6 +52,7 @@ void ApplyLinear(const LinearOverrides& o, Recipe& recipe) {
   Set(recipe.weights.group, o.group, o.w_group);
   Set(recipe.weights.clip, o.w_clip);
   Set(recipe.weights.row_share, o.row_share);
+  if (o.sparse) recipe.weights.sparse = *o.sparse == "2:4";
   Set(recipe.activations.bits, o.a_bits);
   Set(recipe.activations.group, o.group, o.a_group);
   Set(recipe.activations.clip, o.a_clip);
@@ -268,6 +270,9 @@ void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
       ->group(g);
   verb.add_option("--row-share", o.row_share, "Adjacent outputs that share the scales of weights")
       ->check(CLI::IsMember({1, 2, 4, 8, 16, 32}))
+      ->group(g);
+  verb.add_option("--sparse", o.sparse, "Weights that are 0: 2:4 (two of four inputs) or none")
+      ->check(CLI::IsMember({"2:4", "none"}))
       ->group(g);
   verb.add_option("--tail", o.tail, "Outlier channels: the last so many of 4096, in proportion")
       ->check(CLI::Range(0, 4000))

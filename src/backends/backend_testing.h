@@ -72,12 +72,16 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
   if (weights.quantized()) {
     QuantizedWeights& w = linear->quantized;
     w.format = weights, w.rows = rows, w.cols = cols;
-    w.codes.resize(static_cast<size_t>(rows * PackedBytes(cols, weights.bits)));
-    std::vector<int8_t> codes(static_cast<size_t>(cols));
+    const int64_t stored = weights.stored(cols), row_bytes = PackedBytes(stored, weights.bits);
+    w.codes.resize(static_cast<size_t>(rows * row_bytes));
+    std::vector<int8_t> codes(static_cast<size_t>(stored));
     for (int64_t n = 0; n < rows; ++n) {
       for (int8_t& code : codes) code = static_cast<int8_t>(rng.Next());
-      PackCodes(codes.data(), cols, weights.bits,
-                w.codes.data() + n * PackedBytes(cols, weights.bits));
+      PackCodes(codes.data(), stored, weights.bits, w.codes.data() + n * row_bytes);
+    }
+    constexpr uint8_t kPlaces[] = {0b1001'0100, 0b1110'1000, 0b1100'1101};
+    for (int64_t i = 0; weights.sparse && i < rows * cols / 8; ++i) {
+      w.places.push_back(kPlaces[rng.Below(3)]);
     }
     const int64_t scale_rows = rows / weights.row_share;
     for (int64_t i = 0; i < scale_rows * weights.scales(cols); ++i) {

@@ -68,6 +68,9 @@ std::vector<ProductCase> ProductCases() {
           {{.bits = 4, .group = 128}, {.bits = 4, .group = 128}},
           {{.bits = 4, .group = 32}, {.bits = 4, .group = 32}},
           {{.bits = 4, .group = 128, .row_share = 2}, {.bits = 4, .group = 128}},
+          {{.bits = 4, .sparse = true}, a4},
+          {{.bits = 8, .symmetric = false, .sparse = true}, a8_asym},
+          {{.bits = 4, .group = 128, .sparse = true}, a8},
           {{.bits = 4, .symmetric = false, .group = 64}, a8_asym},
           {{.bits = 8}, {.bits = 8, .symmetric = false, .group = 256}}};
 }

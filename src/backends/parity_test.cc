@@ -218,12 +218,18 @@ TEST_P(GemmParityTest, OddSizesAreBitEqual) {
   }
 }
 
-TEST_P(GemmParityTest, RowsThatShareScalesAreBitEqual) {
+TEST_P(GemmParityTest, SharedScalesAndSparseCodesAreBitEqual) {
   for (const bool symmetric : {true, false}) {
     for (const int64_t group : {0, 64}) {
       for (const int64_t tokens : {1, 5, 33}) {
-        const FormatSpec w = {.bits = 4, .symmetric = symmetric, .group = group, .row_share = 2};
-        ExpectBitEqual(w, {.bits = 4, .symmetric = symmetric, .group = group}, 70, 384, tokens);
+        const FormatSpec a = {.bits = 4, .symmetric = symmetric, .group = group};
+        FormatSpec w = a;
+        w.row_share = 2;
+        ExpectBitEqual(w, a, 70, 384, tokens);
+        for (const int bits : {3, 4, 8}) {
+          w = {.bits = bits, .symmetric = symmetric, .group = group, .sparse = true};
+          ExpectBitEqual(w, a, 61, group == 0 ? 328 : 384, tokens);
+        }
       }
     }
   }

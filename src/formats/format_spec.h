@@ -27,23 +27,27 @@ struct FormatSpec {
   // Weights in groups of at most 4 bits: the scale of a group is an integer times that of its row,
   // so that the codes are worth bytes of the row (QServe, Lin et al. 2024; packed_linear.h).
   bool second_level = false;
+  // Weights: of every 4 consecutive columns 2 are 0 and not stored (2:4).
+  bool sparse = false;
 
   bool quantized() const { return bits < 16; }
   // Number of groups in a row of `width` elements; group must divide width.
   int64_t groups(int64_t width) const { return group == 0 ? 1 : width / group; }
+  // Codes stored of a row of `width` weights.
+  int64_t stored(int64_t width) const { return sparse ? width / 2 : width; }
   // Floating-point scales of a row of weights: one in fp32, or one in fp16 for each group.
   bool row_scales() const { return group == 0 || second_level; }
   int64_t scales(int64_t width) const { return row_scales() ? 1 : groups(width); }
   bool operator==(const FormatSpec&) const = default;
 };
 
-// "4", "4 asym g128 x 2 rows", "4 g128 two-level", "16".
+// "4", "4 asym g128 x 2 rows", "4 g128 two-level", "4 2:4", "16".
 std::string FormatText(const FormatSpec& spec);
 
 Json ToJson(const FormatSpec& spec);
 // Refuses unknown fields, bits other than 2..8 and 16, groups that are negative, clips outside
 // 0..1, row_share other than the powers of 2 to 32, a second level without groups, with more than 4
-// bits or with row_share.
+// bits or with row_share, sparse numbers that are not quantized.
 FormatSpec FormatFromJson(const Json& json, const std::string& where);
 
 // Bytes of one packed row of `count` codes: code i occupies bits [i*bits, (i+1)*bits) of a

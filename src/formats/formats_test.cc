@@ -32,6 +32,7 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
   EXPECT_EQ(FormatText({.bits = 4, .group = 128, .row_share = 2}), "4 g128 x 2 rows");
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
+  EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
   EXPECT_EQ(FormatText({.bits = 16}), "16");
   EXPECT_EQ((FormatSpec{.bits = 4, .group = 32}.groups(96)), 3);
   EXPECT_EQ((FormatSpec{.bits = 4}.groups(96)), 1);
@@ -47,7 +48,8 @@ TEST(FormatSpecTest, JsonRoundTrip) {
                                  .symmetric = symmetric,
                                  .group = group,
                                  .clip = 1.0 / (bits + 1),
-                                 .row_share = group == 32 ? 2 : 1};
+                                 .row_share = group == 32 ? 2 : 1,
+                                 .sparse = group == 128 && bits < 16};
         EXPECT_EQ(FormatFromJson(ParseJson(ToJson(spec).dump(), "f"), "f"), spec);
         FormatSpec levels = spec;
         levels.second_level = true;
@@ -73,6 +75,9 @@ TEST(FormatSpecTest, JsonRefusals) {
   for (const int share : {-2, 0, 3, 64}) {
     EXPECT_THAT(refused("row_share", share), HasSubstr("row_share")) << share;
   }
+  EXPECT_EQ(refused("sparse", "2:4"), "");
+  EXPECT_THAT(refused("sparse", "1:2"), HasSubstr("sparse \"1:2\""));
+  EXPECT_THAT(refused("sparse", true), HasSubstr("sparse"));
   EXPECT_THAT(refused("group", -1), HasSubstr("group"));
   EXPECT_THAT(refused("group", 32.5), HasSubstr("group"));
   EXPECT_THAT(refused("symmetric", 1), HasSubstr("symmetric"));
@@ -139,14 +144,26 @@ TEST(KvSpecTest, PartsAreAlignedAndDoNotOverlap) {
 
 // --- packed linears -----------------------------------------------------------------------------
 
+// Of `fours` times 4 columns.
+std::vector<uint8_t> RandomPlaces(Rng& rng, int64_t fours) {
+  constexpr uint8_t kRising[] = {0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110};
+  std::vector<uint8_t> places(static_cast<size_t>(fours / 2));
+  for (uint8_t& byte : places) {
+    byte = static_cast<uint8_t>(kRising[rng.Below(6)] | kRising[rng.Below(6)] << 4);
+  }
+  return places;
+}
+
 QuantizedWeights RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols) {
   QuantizedWeights w = {.format = f, .rows = rows, .cols = cols};
-  w.codes.resize(static_cast<size_t>(rows * PackedBytes(cols, f.bits)));
-  std::vector<int8_t> codes(static_cast<size_t>(cols));
+  const int64_t stored = f.stored(cols), row_bytes = PackedBytes(stored, f.bits);
+  w.codes.resize(static_cast<size_t>(rows * row_bytes));
+  std::vector<int8_t> codes(static_cast<size_t>(stored));
   for (int64_t n = 0; n < rows; ++n) {
     for (int8_t& c : codes) c = static_cast<int8_t>(rng.Next());
-    PackCodes(codes.data(), cols, f.bits, w.codes.data() + n * PackedBytes(cols, f.bits));
+    PackCodes(codes.data(), stored, f.bits, w.codes.data() + n * row_bytes);
   }
+  if (f.sparse) w.places = RandomPlaces(rng, rows * cols / 4);
   for (int64_t i = 0; i < rows / f.row_share * f.scales(cols); ++i) {
     const float scale = static_cast<float>(0.01 + rng.Uniform());
     w.scales_f16.push_back(F16FromF32(scale));
@@ -269,6 +286,45 @@ TEST(SecondLevel, ValuesAreRowScaleTimesGroupScaleTimesCode) {
   }
 }
 
+// Against codes placed by hand among zeros; both ways to read a row.
+TEST(PackedLinearTest, SparseRowsHaveTheirCodesInPlace) {
+  Rng rng(10);
+  for (int bits = 2; bits <= 8; ++bits) {
+    for (const bool symmetric : {true, false}) {
+      const FormatSpec f = {.bits = bits, .symmetric = symmetric, .group = 32, .sparse = true};
+      QuantizedWeights w = RandomWeights(rng, f, 3, 96);
+      for (int8_t& zero : w.zeros)
+        zero = static_cast<int8_t>(rng.Below(1u << bits)) - (1 << (bits - 1));
+      EXPECT_EQ(View(w).bytes(),
+                3u * 48 * static_cast<size_t>(bits) / 8 + 3 * 12 + 3 * 3 * 2 + w.zeros.size());
+      const Matrix<float> decoded = Decode(View(w));
+      for (int64_t n = 0; n < 3; ++n) {
+        std::vector<int16_t> stored(48), row(96), packed(96);
+        UnpackCodes(w.codes.data() + n * PackedBytes(48, bits), 48, bits, true, stored.data());
+        std::vector<float> expected(96);
+        std::vector<int16_t> codes(96);
+        for (size_t k = 0; k < 96; ++k) {
+          const size_t group = static_cast<size_t>(n) * 3 + k / 32;
+          const int zero = symmetric ? 0 : w.zeros[group];
+          const int pair = w.places[static_cast<size_t>(n) * 12 + k / 8] >> k / 4 % 2 * 4 & 15;
+          const size_t place = k % 4;
+          codes[k] = static_cast<int16_t>(zero);
+          if (place == static_cast<size_t>(pair & 3)) codes[k] = stored[k / 4 * 2];
+          if (place == static_cast<size_t>(pair >> 2)) codes[k] = stored[k / 4 * 2 + 1];
+          expected[k] = w.scales[group] * static_cast<float>(codes[k] - zero);
+        }
+        UnpackRow(View(w), n, row);
+        EXPECT_EQ(row, codes);
+        std::vector<uint8_t> bytes(96, 0xA5);
+        RepackRow(View(w), n, 8, bytes.data());
+        UnpackCodes(bytes.data(), 96, 8, true, packed.data());
+        EXPECT_EQ(packed, codes);
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), decoded.row(n).begin()));
+      }
+    }
+  }
+}
+
 TEST(SecondLevel, BadScalesAreRefused) {
   Rng rng(17);
   const FormatSpec f = {.bits = 4, .symmetric = false, .group = 32, .second_level = true};
@@ -297,6 +353,33 @@ TEST(SecondLevel, BadScalesAreRefused) {
   w = good;
   activation.group = 32;
   EXPECT_THAT(refusal(), HasSubstr("without groups"));
+}
+
+TEST(PackedLinearTest, SparsePlacesMustRise) {
+  Rng rng(11);
+  QuantizedWeights w = RandomWeights(rng, {.bits = 4, .sparse = true}, 2, 24);
+  const auto refusal = [&](const std::function<void(PackedLinear&)>& change) {
+    PackedLinear linear = {.weights = View(w), .input = {.width = 24, .activation = {.bits = 4}}};
+    change(linear);
+    return ErrorOf([&] { ValidateLinear(linear, "layers.0.q"); });
+  };
+  EXPECT_EQ(refusal([](PackedLinear&) {}), "");
+  EXPECT_THAT(refusal([](PackedLinear& l) { l.weights.places = {}; }), HasSubstr("places"));
+  EXPECT_THAT(refusal([](PackedLinear& l) {
+                l.weights.places.shape = {2, 2};
+              }),
+              HasSubstr("places"));
+  EXPECT_THAT(refusal([](PackedLinear& l) {
+                l.weights.codes.shape = {2, 12};
+              }),
+              HasSubstr("codes"));
+  EXPECT_THAT(refusal([](PackedLinear& l) { l.weights.cols = l.input.width = 20; }),
+              HasSubstr("multiple of 8"));
+  for (int byte = 0; byte < 256; ++byte) {
+    w.places[4] = static_cast<uint8_t>(byte);
+    const bool rising = (byte & 3) < (byte >> 2 & 3) && (byte >> 4 & 3) < byte >> 6;
+    EXPECT_EQ(refusal([](PackedLinear&) {}).empty(), rising) << byte;
+  }
 }
 
 TEST(PackedLinearTest, DecodeOfUnquantizedWeights) {

@@ -72,6 +72,17 @@ void ValidateGroupScales(const PackedWeights& w, const FormatSpec& activation,
   }
 }
 
+// Two rising places in every half byte.
+void RequirePlaces(const PackedWeights& w, const std::string& where) {
+  if (w.cols % 8 != 0) Fail("{}: {} inputs of sparse weights, not a multiple of 8", where, w.cols);
+  RequirePlane(w.places, DType::kU8, {w.rows, PackedBytes(w.cols / 2, 2)}, where + ".places");
+  for (const uint8_t byte : w.places.as<uint8_t>()) {
+    const int first = byte & 3, second = byte >> 2 & 3, third = byte >> 4 & 3, fourth = byte >> 6;
+    if (first < second && third < fourth) continue;
+    Fail("{}.places: {} {} {} {} do not rise", where, first, second, third, fourth);
+  }
+}
+
 // Weights of `rows` x `cols` whose inputs have the format `activation`.
 void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
                      const FormatSpec& activation, const std::string& where) {
@@ -95,7 +106,9 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
     Fail("{}: {} outputs do not divide among scales of {} rows", where, rows, w.format.row_share);
   }
   const int64_t groups = w.groups(), scale_rows = w.scale_rows();
-  RequirePlane(w.codes, DType::kU8, {rows, PackedBytes(cols, w.format.bits)}, where + ".codes");
+  if (w.format.sparse) RequirePlaces(w, where);
+  RequirePlane(w.codes, DType::kU8, {rows, PackedBytes(w.format.stored(cols), w.format.bits)},
+               where + ".codes");
   RequirePlane(w.scales, w.format.row_scales() ? DType::kF32 : DType::kF16,
                {scale_rows, w.format.scales(cols)}, where + ".scales");
   if (!w.format.symmetric) {
@@ -115,7 +128,7 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
 
 size_t PackedWeights::bytes() const {
   size_t total = 0;
-  for (const TensorView* plane : {&values, &codes, &scales, &group_scales, &zeros}) {
+  for (const TensorView* plane : {&values, &codes, &places, &scales, &group_scales, &zeros}) {
     if (plane->data != nullptr) total += plane->bytes();
   }
   return total;
@@ -128,7 +141,9 @@ PackedWeights View(const QuantizedWeights& w) {
     view.values = ViewOf(DType::kF16, {w.rows, w.cols}, w.values_f16);
     return view;
   }
-  view.codes = ViewOf(DType::kU8, {w.rows, PackedBytes(w.cols, w.format.bits)}, w.codes);
+  const int64_t stored = w.format.stored(w.cols);
+  view.codes = ViewOf(DType::kU8, {w.rows, PackedBytes(stored, w.format.bits)}, w.codes);
+  if (w.format.sparse) view.places = ViewOf(DType::kU8, {w.rows, w.cols / 8}, w.places);
   view.scales = w.format.row_scales() ? ViewOf(DType::kF32, {scale_rows, 1}, w.scales)
                                       : ViewOf(DType::kF16, {scale_rows, groups}, w.scales_f16);
   if (w.format.second_level) {
@@ -163,12 +178,10 @@ QuantizedWeights Widen(const PackedWeights& w) {
   wide.codes.resize(static_cast<size_t>(w.rows * w.cols));
   const Matrix<int32_t> zeros = DecodeZeros(w);
   const auto group_scales = w.group_scales.as<uint8_t>();
-  const uint8_t* packed = w.codes.as<uint8_t>().data();
-  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
   ParallelFor(static_cast<size_t>(w.rows), [&](size_t n) {
     std::vector<int16_t> codes(static_cast<size_t>(w.cols));
     const auto row = static_cast<int64_t>(n);
-    UnpackCodes(packed + row * row_bytes, w.cols, w.format.bits, true, codes.data());
+    UnpackRow(w, row, codes);
     for (int64_t k = 0; k < w.cols; ++k) {
       const auto g = static_cast<size_t>(row * w.groups() + k / w.format.group);
       const int32_t code = (codes[static_cast<size_t>(k)] - zeros.data[g]) * group_scales[g];
@@ -187,18 +200,42 @@ Matrix<int32_t> DecodeZeros(const PackedWeights& w) {
   return ForEachRow<int32_t>(w, w.groups(), w.zeros.as<int8_t>());
 }
 
+void UnpackRow(const PackedWeights& w, int64_t n, std::span<int16_t> codes) {
+  const int64_t stored = w.format.stored(w.cols);
+  const uint8_t* packed = w.codes.as<uint8_t>().data() + n * PackedBytes(stored, w.format.bits);
+  if (!w.format.sparse) return UnpackCodes(packed, stored, w.format.bits, true, codes.data());
+  std::vector<int16_t> kept(static_cast<size_t>(stored)), places(kept.size());
+  UnpackCodes(packed, stored, w.format.bits, true, kept.data());
+  UnpackCodes(w.places.as<uint8_t>().data() + n * PackedBytes(stored, 2), stored, 2, false,
+              places.data());
+  const size_t groups = static_cast<size_t>(w.groups()), group = codes.size() / groups;
+  for (size_t g = 0; g < groups; ++g) {
+    const size_t at = static_cast<size_t>(n / w.format.row_share) * groups + g;
+    const int16_t zero = w.format.symmetric ? int16_t{0} : w.zeros.as<int8_t>()[at];
+    std::ranges::fill(codes.subspan(g * group, group), zero);
+  }
+  for (size_t i = 0; i < kept.size(); ++i) {
+    codes[i / 2 * 4 + static_cast<size_t>(places[i])] = kept[i];
+  }
+}
+
+void RepackRow(const PackedWeights& w, int64_t n, int bits, uint8_t* packed) {
+  std::vector<int16_t> wide(static_cast<size_t>(w.cols));
+  UnpackRow(w, n, wide);
+  const std::vector<int8_t> codes(wide.begin(), wide.end());
+  PackCodes(codes.data(), w.cols, bits, packed);
+}
+
 Matrix<float> Decode(const PackedWeights& w) {
   if (!w.format.quantized()) return ToF32(w.values);
   if (w.format.second_level) return Decode(View(Widen(w)));
   const Matrix<float> scales = DecodeScales(w);
   const Matrix<int32_t> zeros = DecodeZeros(w);
   const int64_t group = w.cols / w.groups();
-  const auto packed = w.codes.as<uint8_t>();
-  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
   Matrix<float> values(w.rows, w.cols);
   std::vector<int16_t> codes(static_cast<size_t>(w.cols));
   for (int64_t n = 0; n < w.rows; ++n) {
-    UnpackCodes(packed.data() + n * row_bytes, w.cols, w.format.bits, true, codes.data());
+    UnpackRow(w, n, codes);
     const auto row = values.row(n);
     for (int64_t k = 0; k < w.cols; ++k) {
       const int64_t g = k / group;

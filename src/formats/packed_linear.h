@@ -24,11 +24,14 @@ struct PackedWeights {
   FormatSpec format;
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
   TensorView values;           // format.bits == 16: any float type [N, K]
-  TensorView codes;            // U8 [N, PackedBytes(K, bits)], two's complement codes
-  TensorView scales;           // F32 or F16 (row_scales) [N / row_share, format.scales(K)]
-  TensorView group_scales;     // U8 [N, groups], of a second level only
-  TensorView zeros;            // I8 [N / row_share, groups], absent when symmetric
-  TensorView tiles;            // the codes once more in tile order (tile_order.h), or no data
+  TensorView codes;            // U8 [N, PackedBytes(stored(K), bits)], two's complement codes
+  // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
+  // columns between have the weight 0.
+  TensorView places;
+  TensorView scales;        // F32 or F16 (row_scales) [N / row_share, format.scales(K)]
+  TensorView group_scales;  // U8 [N, groups], of a second level only
+  TensorView zeros;         // I8 [N / row_share, groups], absent when symmetric
+  TensorView tiles;         // the codes once more in tile order (tile_order.h), or no data
 
   int64_t groups() const { return format.groups(cols); }
   int64_t scale_rows() const { return rows / format.row_share; }
@@ -41,7 +44,8 @@ struct QuantizedWeights {
   FormatSpec format;
   int64_t rows = 0, cols = 0;
   std::vector<uint16_t> values_f16;   // format.bits == 16: [N, K], and no other plane
-  std::vector<uint8_t> codes;         // [N, PackedBytes(K, bits)]
+  std::vector<uint8_t> codes;         // [N, PackedBytes(stored(K), bits)]
+  std::vector<uint8_t> places;        // [N, PackedBytes(K / 2, 2)] or empty
   std::vector<float> scales;          // [N / row_share, format.scales(K)], as stored
   std::vector<uint16_t> scales_f16;   // the same as fp16 bits, unless format.row_scales()
   std::vector<uint8_t> group_scales;  // [N, groups], of a second level only
@@ -87,6 +91,10 @@ QuantizedWeights Widen(const PackedWeights& weights);
 // row.
 Matrix<float> DecodeScales(const PackedWeights& weights);
 Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
+// The K codes of row n, those that mean 0 where sparse weights have none.
+void UnpackRow(const PackedWeights& weights, int64_t n, std::span<int16_t> codes);
+// The same, packed with `bits` bits each.
+void RepackRow(const PackedWeights& weights, int64_t n, int bits, uint8_t* packed);
 // W as fp32 [N, K]: what every format means, whatever kernel runs it.
 Matrix<float> Decode(const PackedWeights& weights);
 

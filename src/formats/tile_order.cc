@@ -46,14 +46,6 @@ void PackPanel(const Rows& rows, int64_t row_bytes, uint8_t* panel) {
   }
 }
 
-// One row of `bits` wide codes as `tile_bits` wide ones.
-void WidenRow(const uint8_t* packed, int64_t count, int bits, int tile_bits, uint8_t* row) {
-  std::vector<int16_t> wide(static_cast<size_t>(count));
-  UnpackCodes(packed, count, bits, true, wide.data());
-  const std::vector<int8_t> codes(wide.begin(), wide.end());
-  PackCodes(codes.data(), count, tile_bits, row);
-}
-
 }  // namespace
 
 TileOrder::TileOrder(const PackedWeights& w)
@@ -66,8 +58,9 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
   const uint8_t* codes = w.codes.as<uint8_t>().data();
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = order.panel_bytes() / kOutputs;
-  // Rows that need neither widening nor padding are read where they lie.
-  const bool in_place = w.format.bits == order.bits && packed_bytes == row_bytes;
+  // Rows that need neither other codes nor padding are read where they lie.
+  const bool as_stored = w.format.bits == order.bits && !w.format.sparse;
+  const bool in_place = as_stored && packed_bytes == row_bytes;
   ParallelFor(static_cast<size_t>(order.panels), [&](size_t task) {
     const auto panel = static_cast<int64_t>(task);
     std::vector<uint8_t> padded(static_cast<size_t>((in_place ? 1 : kOutputs) * row_bytes));
@@ -78,10 +71,10 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
       uint8_t* row = padded.data() + (in_place ? 0 : j * row_bytes);
       rows[static_cast<size_t>(j)] = in_place && n < w.rows ? packed : row;
       if (in_place || n >= w.rows) continue;
-      if (w.format.bits == order.bits) {
+      if (as_stored) {
         std::memcpy(row, packed, static_cast<size_t>(packed_bytes));
       } else {
-        WidenRow(packed, w.cols, w.format.bits, order.bits, row);
+        RepackRow(w, n, order.bits, row);
       }
     }
     uint8_t* out = tiles + panel * order.panel_bytes();

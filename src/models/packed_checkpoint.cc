@@ -66,6 +66,7 @@ class PlaneReader {
     PackedWeights w = {.format = format, .rows = rows, .cols = cols};
     if (format.quantized()) {
       w.codes = Get(name + ".codes");
+      if (format.sparse) w.places = Get(name + ".places");
       w.scales = Get(name + ".scales");
       if (format.second_level) w.group_scales = Get(name + ".group_scales");
       if (!format.symmetric) w.zeros = Get(name + ".zeros");
@@ -159,6 +160,7 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
     add(part + ".group_scales", w.group_scales);
     add(part + ".zeros", w.zeros);
     add(part + ".codes", w.codes);
+    add(part + ".places", w.places);
   };
   add_weights("", linear.weights);
   add_weights(".tail", linear.tail);

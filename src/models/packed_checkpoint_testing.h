@@ -31,7 +31,8 @@ inline Plan TestPlan(const ModelConfig& config) {
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
-    plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .row_share = 2};
+    plan.linears[LinearName(layer, Role::kO)].weights = {
+        .bits = 3, .clip = 0.5, .row_share = 2, .sparse = true};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];
       linear.gather = true;
@@ -110,7 +111,8 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
       return View(w);
     }
     const int64_t scale_rows = rows / format.row_share, groups = scale_rows * format.groups(cols);
-    w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(w.cols, w.format.bits)));
+    w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(format.stored(cols), format.bits)));
+    if (format.sparse) w.places.assign(static_cast<size_t>(rows * cols / 8), 0b1110'0100);
     for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
     for (int64_t i = 0; i < scale_rows * format.scales(cols); ++i) {
       const uint16_t scale = F16FromF32(static_cast<float>(0.01 + rng_.Uniform()));

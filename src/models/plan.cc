@@ -63,7 +63,12 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
     Fail("{}: activations need a clip above 0", where);
   }
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
-  if (activations.row_share != 1) Fail("{}: only weights have rows that share scales", where);
+  if (activations.row_share != 1 || activations.sparse) {
+    Fail("{}: only weights are sparse or have rows that share scales", where);
+  }
+  if (weights.sparse && width % 8 != 0) {
+    Fail("{}: sparse weights need a multiple of 8 inputs, not {}", where, width);
+  }
   if (activations.second_level) Fail("{}: only weights have two levels of scales", where);
   if (weights.second_level && activations.quantized() && a != 0) {
     Fail("{}: weights with two levels of scales take activations without groups", where);
@@ -109,8 +114,8 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
       Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
     }
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
-    if (format->signed_scale || format->row_share != 1 || format->second_level) {
-      Fail("{}: signed, shared or two-level scales are not for a cache", where);
+    if (format->signed_scale || format->row_share != 1 || format->second_level || format->sparse) {
+      Fail("{}: signed, shared or two-level scales and sparsity are not for a cache", where);
     }
   }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {

@@ -76,6 +76,10 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/activations/row_share", 2, "only weights"},
       {"/cache/v/signed_scale", true, "signed scales"},
       {"/cache/k/row_share", 2, "rows that share"},
+      {"/cache/k/sparse", "2:4", "sparsity"},
+      {"/linears/layers.0.q/weights/sparse", "4:8", "4:8"},
+      {"/linears/layers.0.q/activations/sparse", "2:4", "only weights"},
+      {"/linears/head/weights/sparse", "2:4", "sparse weights need codes"},
       {"/linears/layers.0.q/input_transform", ToJson(FullHadamard(128)), "width 128"},
       {"/linears/layers.1.k/activations/bits", 8, "layers.1.q and layers.1.k"},
       {"/linears/layers.1.up/input_transform", ToJson(FullHadamard(64)),
@@ -146,6 +150,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
     expect_new([&](Plan& p) { p.linears[name].weights.row_share = 4; });
+    expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
     expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
     expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });
     expect_new([&](Plan& p) { p.linears[name].tail = {.columns = 17, .weights = {.bits = 6}}; });

@@ -1,10 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/code_matrix.h"
 
+#include <algorithm>
+
 #include "base/half.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
+
+uint32_t LargestTwo(const std::array<double, 4>& importance) {
+  uint32_t kept = 0;
+  for (int pick = 0; pick < 2; ++pick) {
+    int best = -1;
+    for (int i = 0; i < 4; ++i) {
+      if ((kept >> i & 1) != 0) continue;
+      if (best < 0 || importance[static_cast<size_t>(i)] > importance[static_cast<size_t>(best)]) {
+        best = i;
+      }
+    }
+    kept |= 1u << best;
+  }
+  return kept;
+}
 
 CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& format)
     : format_(format),
@@ -46,13 +63,34 @@ void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {
   ParallelFor(static_cast<size_t>(codes_.rows), [&](size_t n) { fill(static_cast<int64_t>(n)); });
 }
 
+void CodeMatrix::KeepTwo(int64_t n, int64_t k, std::vector<int8_t>& codes,
+                         std::vector<int8_t>& places) const {
+  const int8_t* four = codes_.row(n).data() + k;
+  const int zero = Grid(n, k).zero;
+  const auto zeros = std::count(four, four + 4, zero);
+  NIBBLE_CHECK(zeros >= 2, "{} of 4 weights are not 0", 4 - zeros);
+  auto stored_zeros = zeros - 2;  // to make two
+  for (int8_t place = 0; place < 4; ++place) {
+    if (four[place] == zero && stored_zeros-- <= 0) continue;
+    codes.push_back(four[place]);
+    places.push_back(place);
+  }
+}
+
 QuantizedWeights CodeMatrix::Pack() const {
   QuantizedWeights w = {
       .format = format_, .rows = codes_.rows, .cols = codes_.cols, .scales = row_scales_};
-  const int64_t row_bytes = PackedBytes(w.cols, format_.bits);
+  const int64_t stored = format_.stored(w.cols), row_bytes = PackedBytes(stored, format_.bits);
+  const int64_t place_bytes = sparse() ? PackedBytes(stored, 2) : 0;
   w.codes.resize(static_cast<size_t>(w.rows * row_bytes));
+  w.places.resize(static_cast<size_t>(w.rows * place_bytes));
   FillRows([&](int64_t n) {
-    PackCodes(codes_.row(n).data(), w.cols, format_.bits, w.codes.data() + n * row_bytes);
+    uint8_t* const row = w.codes.data() + n * row_bytes;
+    if (!sparse()) return PackCodes(codes_.row(n).data(), w.cols, format_.bits, row);
+    std::vector<int8_t> codes, places;
+    for (int64_t k = 0; k < w.cols; k += 4) KeepTwo(n, k, codes, places);
+    PackCodes(codes.data(), stored, format_.bits, row);
+    PackCodes(places.data(), stored, 2, w.places.data() + n * place_bytes);
   });
   for (const WeightGrid& grid : grids_) {
     if (format_.second_level) {

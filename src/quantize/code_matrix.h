@@ -2,6 +2,7 @@
 // Codes and grids of a weight matrix while it is being rounded; Pack() gives the stored planes.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -11,12 +12,17 @@
 
 namespace nibble {
 
+// 2:4 sparsity: a bit for each of the two of four columns that stay, the most important ones; of
+// equal ones the first.
+uint32_t LargestTwo(const std::array<double, 4>& importance);
+
 class CodeMatrix {
  public:
   // For the first `cols` columns of w, whose row scales (of a second level) it finds.
   CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& format);
 
   int64_t cols() const { return codes_.cols; }
+  bool sparse() const { return format_.sparse; }
   int64_t group() const { return group_; }             // columns that share a grid
   int64_t share() const { return format_.row_share; }  // rows that share it
   // The grid of row n, and of all rows that share it, in the group that holds column k.
@@ -36,6 +42,11 @@ class CodeMatrix {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(code);
     return grid.Value(code);
   }
+  // The same for a weight that becomes 0; of a sparse matrix two in four at least.
+  double Prune(int64_t n, int64_t k) {
+    codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
+    return 0;
+  }
 
   // What the code at (n, k) means.
   double Value(int64_t n, int64_t k) const {
@@ -49,6 +60,9 @@ class CodeMatrix {
   QuantizedWeights Pack() const;
 
  private:
+  // Appends which two of four columns are stored, and their codes: those that are not 0 are.
+  void KeepTwo(int64_t n, int64_t k, std::vector<int8_t>& codes, std::vector<int8_t>& places) const;
+
   FormatSpec format_;
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]

@@ -39,7 +39,10 @@ double RowBytes(const FormatSpec& format, int64_t cols, size_t float_bytes) {
   const double scale_bytes =
       static_cast<double>(format.scales(cols)) * (format.row_scales() ? 4 : 2) +
       groups * ((format.second_level ? 1 : 0) + (format.symmetric ? 0 : 1));
-  return static_cast<double>(PackedBytes(cols, format.bits)) + scale_bytes / format.row_share;
+  const int64_t stored = format.stored(cols);
+  const int64_t code_bytes =
+      PackedBytes(stored, format.bits) + (format.sparse ? PackedBytes(stored, 2) : 0);
+  return static_cast<double>(code_bytes) + scale_bytes / format.row_share;
 }
 
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "quantize/code_matrix.h"
 #include "quantize/gram.h"
 #include "quantize/round.h"
 
@@ -39,6 +41,10 @@ Matrix<double> Identity(int64_t n) {
   Matrix<double> m(n, n);
   for (int64_t i = 0; i < n; ++i) m.row(i)[static_cast<size_t>(i)] = 1;
   return m;
+}
+
+double& At(Matrix<double>& m, int64_t row, int64_t column) {
+  return m.row(row)[static_cast<size_t>(column)];
 }
 
 // tr(E H E^T) by plain loops.
@@ -136,6 +142,35 @@ TEST(WeightGrid, ScalesOfASecondLevelAreMultiples) {
   EXPECT_EQ(FindGrid(std::span(zeros).first(32), format, FindRowScale(zeros, format)).Code(0), 0);
 }
 
+// Upper U with (H + damp mean diag I)^-1 = U^T U: rows of the inverse, eliminated one by one.
+Matrix<double> PlainInverseFactor(const Matrix<double>& h, double damp) {
+  const int64_t n = h.cols;
+  Matrix<double> a = h, inverse = Identity(n), u(n, n);
+  double mean = 0;
+  for (int64_t i = 0; i < n; ++i) mean += At(a, i, i) / static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) At(a, i, i) += damp * mean;
+  for (int64_t i = 0; i < n; ++i) {  // Gauss-Jordan
+    const double pivot = At(a, i, i);
+    for (int64_t k = 0; k < n; ++k) At(a, i, k) /= pivot, At(inverse, i, k) /= pivot;
+    for (int64_t j = 0; j < n; ++j) {
+      const double factor = At(a, j, i);
+      if (j == i) continue;
+      for (int64_t k = 0; k < n; ++k) {
+        At(a, j, k) -= factor * At(a, i, k);
+        At(inverse, j, k) -= factor * At(inverse, i, k);
+      }
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {  // Cholesky, upper
+    const double root = std::sqrt(At(inverse, i, i));
+    for (int64_t k = i; k < n; ++k) At(u, i, k) = At(inverse, i, k) / root;
+    for (int64_t j = i + 1; j < n; ++j) {
+      for (int64_t k = j; k < n; ++k) At(inverse, j, k) -= At(u, i, j) * At(u, i, k);
+    }
+  }
+  return u;
+}
+
 struct Case {
   FormatSpec format;
   bool act_order;
@@ -149,6 +184,7 @@ TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
   const Rounded gptq = RoundGptq(w, Identity(256), nullptr, GetParam().format, options);
   const Rounded nearest = RoundNearest(w, GetParam().format);
   EXPECT_EQ(gptq.weights.codes, nearest.weights.codes);
+  EXPECT_EQ(gptq.weights.places, nearest.weights.places);
   EXPECT_EQ(gptq.weights.scales, nearest.weights.scales);
   EXPECT_EQ(gptq.weights.zeros, nearest.weights.zeros);
   EXPECT_EQ(gptq.weights.group_scales, nearest.weights.group_scales);
@@ -179,7 +215,69 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.bits = 4, .symmetric = false, .clip = 0, .row_share = 4}, true},
         Case{{.bits = 8, .group = 256, .clip = 1}, false},
         Case{{.bits = 4, .group = 64, .clip = 0, .second_level = true}, false},
-        Case{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true}, true}));
+        Case{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true}, true},
+        Case{{.bits = 4, .clip = 0, .sparse = true}, false},
+        Case{{.bits = 4, .symmetric = false, .group = 32, .row_share = 2, .sparse = true}, false}));
+
+TEST(Sparse, TheLargestTwoOfFourStay) {
+  EXPECT_EQ(LargestTwo({1, 2, 3, 4}), 0b1100u);
+  EXPECT_EQ(LargestTwo({4, 0, 0, 3}), 0b1001u);
+  EXPECT_EQ(LargestTwo({1, 1, 1, 1}), 0b0011u);
+  EXPECT_EQ(LargestTwo({0, 5, 0, 5}), 0b1010u);
+  EXPECT_EQ(LargestTwo({0, 0, 0, 0}), 0b0011u);
+}
+
+TEST(Sparse, NearestPrunesTheSmallerHalfOfEveryFour) {
+  const Matrix<double> w = RandomMatrix(5, 64, 18);
+  for (const bool symmetric : {true, false}) {
+    const FormatSpec dense = {.bits = 8, .symmetric = symmetric, .clip = 1};
+    FormatSpec sparse = dense;
+    sparse.sparse = true;
+    const Matrix<float> all = Decode(View(RoundNearest(w, dense).weights)),
+                        half = Decode(View(RoundNearest(w, sparse).weights));
+    for (int64_t n = 0; n < 5; ++n) {
+      for (size_t k = 0; k < 64; ++k) {
+        const auto four = w.row(n).subspan(k / 4 * 4, 4);
+        const auto larger = std::ranges::count_if(
+            four, [&](double other) { return std::fabs(other) > std::fabs(w.row(n)[k]); });
+        EXPECT_EQ(half.row(n)[k], larger < 2 ? all.row(n)[k] : 0.0f) << n << " " << k;
+      }
+    }
+  }
+}
+
+// The same loops in the plainest form, one row and no blocks: mask, codes and all errors.
+TEST(Sparse, GptqPrunesAsSparseGptDoes) {
+  constexpr int64_t kWidth = 160, kMain = 128;  // the last 32 are a tail
+  const Matrix<double> w = RandomMatrix(3, kWidth, 19), h = CorrelatedHessian(kWidth, 900, 20);
+  const FormatSpec format = {.bits = 4, .clip = 1, .sparse = true};
+  const Rounded rounded = RoundGptq(
+      w, h, nullptr, format, {.damp = 0.01, .tail = {.columns = 32, .weights = {.bits = 16}}});
+  const Matrix<double> u = PlainInverseFactor(h, 0.01);
+  const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
+  for (int64_t n = 0; n < 3; ++n) {
+    std::vector<double> row(w.row(n).begin(), w.row(n).end());
+    const WeightGrid grid = FindGrid(w.row(n).first(kMain), format);
+    std::vector<size_t> pruned;
+    for (size_t i = 0; i < kMain; ++i) {
+      if (i % 4 == 0) {
+        pruned = {i, i + 1, i + 2, i + 3};
+        std::ranges::sort(pruned, {}, [&](size_t j) {
+          return std::pow(row[j] / u.row(static_cast<int64_t>(j))[j], 2);
+        });
+        pruned.resize(2);
+      }
+      const double value = std::ranges::count(pruned, i) > 0 ? 0 : grid.Value(grid.Code(row[i]));
+      EXPECT_EQ(decoded.row(n)[i], static_cast<float>(value)) << n << " " << i;
+      const auto factor = u.row(static_cast<int64_t>(i));
+      const double error = (row[i] - value) / factor[i];
+      for (size_t j = i; j < kWidth; ++j) row[j] -= error * factor[j];
+    }
+    for (size_t j = kMain; j < kWidth; ++j) {  // fp16
+      EXPECT_NEAR(decoded.row(n)[j], row[j], 0x1p-11 * std::fabs(row[j]) + 1e-7);
+    }
+  }
+}
 
 // One grid for the values of both rows.
 TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {

@@ -106,6 +106,7 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
   for (const int bits : {8, 16}) {
     recipe.tail_weights.bits = recipe.tail_activations.bits = bits;
     recipe.weights.row_share = bits / 4;
+    recipe.weights.sparse = bits == 8;
     const Plan plan = MakePlan(source.config, recipe);
     const Rotator rotator(source, recipe, plan, 0);
     const FloatLayer floats = rotator.Layer(1);
@@ -128,6 +129,8 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
       const StoredLinear &a = saved->layer[role], &b = layer[role];
       EXPECT_EQ(a.codes.codes, b.codes.codes);
       EXPECT_EQ(a.codes.scales, b.codes.scales);
+      EXPECT_EQ(a.codes.places, b.codes.places);
+      EXPECT_EQ(a.codes.places.empty(), bits == 16);
       EXPECT_GT(b.tail.cols, 0);
       EXPECT_EQ(a.tail.codes, b.tail.codes);
       EXPECT_EQ(a.tail.scales, b.tail.scales);

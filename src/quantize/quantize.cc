@@ -312,7 +312,9 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
   WriteIndex(work.path(), job.source.config.layers);
   fs::remove(work.File(kRotationFile));
   work.Publish(options.force);
-  report.quantized_bits_per_weight = report.estimate.bits_per_weight;
+  // Of the plan as it turned out: a threshold may have taken tails away.
+  report.quantized_bits_per_weight =
+      EstimateQuantization(job.source.config, job.plan, job.options).bits_per_weight;
   report.output_bytes = FilesBytes(options.output);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

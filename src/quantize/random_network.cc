@@ -68,8 +68,10 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
   w.format = format;
   w.rows = rows;
   w.cols = cols;
-  const int64_t row_bytes = PackedBytes(cols, format.bits), groups = format.groups(cols);
-  NIBBLE_CHECK(cols * format.bits % 8 == 0, "{} codes of {} bits", cols, format.bits);
+  const int64_t stored = format.stored(cols), groups = format.groups(cols);
+  const int64_t row_bytes = PackedBytes(stored, format.bits);
+  NIBBLE_CHECK(stored * format.bits % 8 == 0, "{} codes of {} bits", stored, format.bits);
+  if (format.sparse) w.places.assign(static_cast<size_t>(rows * cols / 8), 0b1001'0100);
   w.codes.resize(static_cast<size_t>(rows * row_bytes));
   for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng.Next() >> 56);
   const double deviation = std::ldexp(1.0, format.bits) / std::sqrt(12.0);

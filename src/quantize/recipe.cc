@@ -23,6 +23,7 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
+  if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
   }
@@ -86,6 +87,9 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
 // The loader's own checks, run before any work is done.
 void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
   for (auto& [name, linear] : plan.linears) {
+    if (linear.weights.sparse && recipe.act_order) {
+      FailUsage("{}: 2:4 sparsity needs the columns in their own order; use --no-act-order", name);
+    }
     FormatSpec& format = linear.activations;
     if (!format.quantized() || format.clip > 0) continue;
     if (!recipe.searches_clips()) {

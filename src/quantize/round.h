@@ -26,8 +26,8 @@ struct Rounded {
   double damp = 0;  // GPTQ: the damping that made H factorable
 };
 
-// Every weight to its nearest code; those of the last columns in the tail's format, where 16 bits
-// mean fp16.
+// Every weight to its nearest code, the smaller two of four to 0 in a sparse format; those of the
+// last columns in the tail's format, where 16 bits mean fp16.
 Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format, const TailPlan& tail = {});
 
 // The same for a matrix by itself, codes or fp16.
@@ -41,6 +41,8 @@ Matrix<float> DecodeBoth(const QuantizedWeights& weights, const QuantizedWeights
 // GPTQ (Frantar et al. 2022, algorithm 1). w [N, K]; hessian [K, K] = X^T X up to a factor, X
 // [tokens, K]. The error of each column is spread over the columns that are not rounded yet, with
 // the Cholesky factor of the inverse Hessian; damping grows tenfold until the factorization works.
+// Of a sparse format, the two of four columns that cost least are pruned when the first of them is
+// due (SparseGPT, Frantar and Alistarh 2023); act_order must be off.
 // correction [K, K] = (X_fp - X)^T X by the same factor, or null (GPTAQ, Li et al. 2025).
 Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<double>* correction,
                   const FormatSpec& format, const GptqOptions& options);

@@ -3,6 +3,7 @@
 #include <lapacke.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/thread_pool.h"
@@ -90,12 +91,26 @@ struct Problem {
 };
 
 // Rounds column i of row n, `w` being what became of that row, and updates the columns before
-// `end`. Returns the error, in units of U_ii.
+// `end`. `kept` holds what stays of four columns of a sparse row from the first of them on. Returns
+// the error, in units of U_ii.
 double RoundWeight(const Problem& p, int64_t n, int64_t i, int64_t end, std::span<double> w,
-                   CodeMatrix& codes) {
+                   uint32_t& kept, CodeMatrix& codes) {
   const double value = w[static_cast<size_t>(i)];
   const auto u = p.u.row(i);
-  const double rounded = codes.Set(n, p.order[static_cast<size_t>(i)], value);
+  if (codes.sparse() && i % 4 == 0) {
+    // SparseGPT (Frantar and Alistarh 2023): what pruning a column costs once the others make up
+    // for it.
+    std::array<double, 4> costs;
+    for (int64_t j = 0; j < 4; ++j) {
+      const double cost =
+          w[static_cast<size_t>(i + j)] / p.u.row(i + j)[static_cast<size_t>(i + j)];
+      costs[static_cast<size_t>(j)] = cost * cost;
+    }
+    kept = LargestTwo(costs);
+  }
+  const int64_t column = p.order[static_cast<size_t>(i)];
+  const double rounded =
+      (kept >> i % 4 & 1) != 0 ? codes.Set(n, column, value) : codes.Prune(n, column);
   const double error = (value - rounded) / u[static_cast<size_t>(i)];
   for (size_t j = static_cast<size_t>(i); j < static_cast<size_t>(end); ++j) {
     w[j] -= error * u[j];
@@ -108,6 +123,7 @@ double RoundWeight(const Problem& p, int64_t n, int64_t i, int64_t end, std::spa
 void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix& codes) {
   const int64_t cols = rows.cols, block = BlockColumns(codes, p.columns, p.fixed_grids);
   Matrix<double> errors(rows.rows, block), values(rows.rows, block);
+  std::vector<uint32_t> kept(static_cast<size_t>(rows.rows), ~0u);
   for (int64_t begin = 0; begin < p.columns; begin += block) {
     const int64_t end = std::min(begin + block, p.columns);
     for (int64_t shared = 0; shared < rows.rows; shared += codes.share()) {
@@ -119,7 +135,7 @@ void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix
           const auto w = rows.row(r);
           values.row(r)[static_cast<size_t>(i - begin)] = w[static_cast<size_t>(i)];
           errors.row(r)[static_cast<size_t>(i - begin)] =
-              RoundWeight(p, first + r, i, end, w, codes);
+              RoundWeight(p, first + r, i, end, w, kept[static_cast<size_t>(r)], codes);
         }
       }
     }

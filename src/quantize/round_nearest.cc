@@ -24,7 +24,15 @@ QuantizedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format)
   CodeMatrix codes(w, w.cols, format);
   codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
-    for (int64_t k = 0; k < w.cols; ++k) codes.Set(n, k, w.row(n)[static_cast<size_t>(k)]);
+    const double* row = w.row(n).data();
+    uint32_t kept = ~0u;
+    for (int64_t k = 0; k < w.cols; ++k) {
+      if (format.sparse && k % 4 == 0) {
+        kept = LargestTwo({std::fabs(row[k]), std::fabs(row[k + 1]), std::fabs(row[k + 2]),
+                           std::fabs(row[k + 3])});
+      }
+      (kept >> k % 4 & 1) != 0 ? codes.Set(n, k, row[k]) : codes.Prune(n, k);
+    }
   });
   return codes.Pack();
 }

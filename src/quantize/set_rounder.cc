@@ -3,9 +3,11 @@
 
 namespace nibble {
 
-SetRounder::SetRounder(Backend& backend, int64_t width, const GptqOptions& options)
+// A GptqDevice rounds column by column on grids that it asks for, and has no way to ask which of
+// four columns to prune.
+SetRounder::SetRounder(Backend& backend, int64_t width, const GptqOptions& options, bool sparse)
     : options_(options),
-      device_(options.tail.columns > 0 ? nullptr : backend.MakeGptq(width)),
+      device_(options.tail.columns > 0 || sparse ? nullptr : backend.MakeGptq(width)),
       hessian_(backend, device_ ? 0 : width),
       correction_(backend, device_ || options.gptaq == 0 ? 0 : width) {}
 

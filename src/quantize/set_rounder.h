@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over the calibration inputs of some linears, then GPTQ of each: on the backend's device, or
-// with BLAS and LAPACK (which is the only place for inputs with a tail).
+// with BLAS and LAPACK (which is the only place for inputs with a tail and for sparse weights).
 #pragma once
 
 #include <memory>
@@ -13,8 +13,9 @@ namespace nibble {
 
 class SetRounder {
  public:
-  // options.tail is that of the input; formats of its weights are given with each matrix.
-  SetRounder(Backend& backend, int64_t width, const GptqOptions& options);
+  // options.tail is that of the input; formats of its weights are given with each matrix. sparse:
+  // whether one of the matrices will be.
+  SetRounder(Backend& backend, int64_t width, const GptqOptions& options, bool sparse = false);
 
   // x, the inputs as the quantized network sees them, and (with options.gptaq > 0) as they would be
   // without rounding; fp32 [tokens, width] in the backend's memory.

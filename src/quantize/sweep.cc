@@ -18,6 +18,7 @@ void SweepRow(const Matrix<double>& hessian, int64_t n, int64_t begin, int64_t e
   for (int64_t i = begin; i < end; ++i) {
     const auto h = hessian.row(i);
     const double value = codes.Value(n, i);
+    if (codes.sparse() && value == 0) continue;  // pruned, or as good as that
     const double wanted =
         value - slopes[static_cast<size_t>(i - begin)] / h[static_cast<size_t>(i)];
     const double moved = codes.Set(n, i, wanted) - value;

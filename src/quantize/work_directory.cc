@@ -18,6 +18,7 @@ constexpr const char* kIdentityDigestKey = "provenance_sha256";
 QuantizedWeights OwnCodes(const PackedWeights& w) {
   QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
   codes.codes = w.codes.Copy<uint8_t>();
+  if (w.format.sparse) codes.places = w.places.Copy<uint8_t>();
   codes.scales = ToF32(w.scales).data;
   if (!w.format.row_scales()) codes.scales_f16 = w.scales.Copy<uint16_t>();
   if (w.format.second_level) codes.group_scales = w.group_scales.Copy<uint8_t>();

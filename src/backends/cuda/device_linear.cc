@@ -27,12 +27,10 @@ Kind KindOf(const PackedWeights& weights, const FormatSpec& a) {
 // Codes as bytes [rows, stride], zero from cols on.
 std::vector<int8_t> PlainCodes(const PackedWeights& w, int64_t stride) {
   std::vector<int8_t> bytes(static_cast<size_t>(w.rows * stride));
-  const auto packed = w.codes.as<uint8_t>();
-  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
   ParallelFor(static_cast<size_t>(w.rows), [&](size_t task) {
     const auto n = static_cast<int64_t>(task);
     std::vector<int16_t> codes(static_cast<size_t>(w.cols));
-    UnpackCodes(packed.data() + n * row_bytes, w.cols, w.format.bits, true, codes.data());
+    UnpackRow(w, n, codes);
     std::copy(codes.begin(), codes.end(), bytes.begin() + n * stride);
   });
   return bytes;

@@ -66,14 +66,6 @@ void OrderSteps(const PackedWeights& w, int64_t first, int64_t at, uint8_t* step
   }
 }
 
-// One row of `bits` wide codes as `ordered_bits` wide ones.
-void WidenRow(const uint8_t* packed, int64_t count, int bits, int ordered_bits, uint8_t* row) {
-  std::vector<int16_t> wide(static_cast<size_t>(count));
-  UnpackCodes(packed, count, bits, true, wide.data());
-  const std::vector<int8_t> codes(wide.begin(), wide.end());
-  PackCodes(codes.data(), count, ordered_bits, row);
-}
-
 }  // namespace
 
 WeightOrder::WeightOrder(const PackedWeights& w)
@@ -98,10 +90,10 @@ void OrderWeights(const PackedWeights& w, uint8_t* ordered) {
     for (int64_t i = 0; i < kBlockOutputs && first + i < w.rows; ++i) {
       const uint8_t* packed = codes + (first + i) * packed_bytes;
       uint8_t* row = padded.data() + i * row_bytes;
-      if (w.format.bits == order.bits()) {
+      if (w.format.bits == order.bits() && !w.format.sparse) {
         std::memcpy(row, packed, static_cast<size_t>(packed_bytes));
       } else {
-        WidenRow(packed, w.cols, w.format.bits, order.bits(), row);
+        RepackRow(w, first + i, order.bits(), row);
       }
     }
     uint8_t* block = ordered + first / kBlockOutputs * order.input_blocks * order.block_bytes();

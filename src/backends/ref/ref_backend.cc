@@ -42,12 +42,10 @@ void UnpackIntegers(const PackedWeights& w, Product& linear) {
   linear.zeros = DecodeZeros(w);
   linear.codes = Matrix<int8_t>(w.rows, w.cols);
   linear.code_sums = Matrix<int32_t>(w.rows, w.cols / linear.group);
-  const auto packed = w.codes.as<uint8_t>();
-  const int64_t row_bytes = PackedBytes(w.cols, w.format.bits);
   ParallelFor(static_cast<size_t>(w.rows), [&](size_t task) {
     const int64_t n = static_cast<int64_t>(task);
     std::vector<int16_t> codes(static_cast<size_t>(w.cols));
-    UnpackCodes(packed.data() + n * row_bytes, w.cols, w.format.bits, true, codes.data());
+    UnpackRow(w, n, codes);
     for (int64_t k = 0; k < w.cols; ++k) {
       linear.codes.row(n)[k] = static_cast<int8_t>(codes[k]);
       linear.code_sums.row(n)[k / linear.group] += codes[k];

@@ -83,8 +83,10 @@ TEST_F(RefTest, BothModesAreTheExactProductUpToRounding) {
   for (const int w_bits : {2, 3, 4, 5, 6, 7, 8, 16}) {
     for (const int a_bits : {4, 6, 8, 16}) {
       for (const int variant : {0, 1, 2, 3}) {
-        const FormatSpec w = {
-            .bits = w_bits, .symmetric = variant % 2 == 0, .group = variant < 2 ? 0 : 32};
+        const FormatSpec w = {.bits = w_bits,
+                              .symmetric = variant % 2 == 0,
+                              .group = variant < 2 ? 0 : 32,
+                              .sparse = w_bits < 16 && variant == a_bits / 2 % 4};
         const FormatSpec a = {.bits = a_bits,
                               .symmetric = variant == 0 || variant == 3,
                               .group = variant % 3 == 0 ? 0 : 64,
