@@ -230,6 +230,8 @@ TEST_P(GemmParityTest, SharedScalesAndSparseCodesAreBitEqual) {
           w = {.bits = bits, .symmetric = symmetric, .group = group, .sparse = true};
           ExpectBitEqual(w, a, 61, group == 0 ? 328 : 384, tokens);
         }
+        w = {.bits = 4, .symmetric = symmetric, .group = 64, .second_level = true, .sparse = true};
+        ExpectBitEqual(w, {.bits = 8}, 61, 384, tokens);
       }
     }
   }

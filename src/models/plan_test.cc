@@ -74,9 +74,9 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/weights/row_share", 3, "row_share 3"},
       {"/linears/layers.0.gate/weights/row_share", 64, "row_share 64"},
       {"/linears/layers.0.q/activations/row_share", 2, "only weights"},
-      {"/cache/v/signed_scale", true, "signed scales"},
-      {"/cache/k/row_share", 2, "rows that share"},
-      {"/cache/k/sparse", "2:4", "sparsity"},
+      {"/cache/v/signed_scale", true, "not for a cache"},
+      {"/cache/k/row_share", 2, "not for a cache"},
+      {"/cache/k/sparse", "2:4", "not for a cache"},
       {"/linears/layers.0.q/weights/sparse", "4:8", "4:8"},
       {"/linears/layers.0.q/activations/sparse", "2:4", "only weights"},
       {"/linears/head/weights/sparse", "2:4", "sparse weights need codes"},
@@ -118,6 +118,7 @@ TEST(PlanJson, GroupsOfWeightsAndActivationsMustNest) {
   config.intermediate_size = 192;
   Plan plan = TestPlan(config);
   LinearPlan& down = plan.linears["layers.0.down"];
+  down.weights.second_level = false;  // which takes no groups of activations at all
   down.weights.group = 64;
   down.activations.group = 96;
   EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(plan), config, "c"); }),
