@@ -78,7 +78,7 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
   };
   expect("layers.1.q.codes", [](Tensors& t) { Find(t, "layers.1.q.codes").shape = {64, 31}; });
   expect("layers.1.q.codes", [](Tensors& t) { Find(t, "layers.1.q.codes").dtype = DType::kI8; });
-  expect("layers.1.o.scales", [](Tensors& t) { Find(t, "layers.1.o.scales").shape = {64, 1}; });
+  expect("layers.1.o.scales", [](Tensors& t) { Find(t, "layers.1.o.scales").shape = {16, 1}; });
   expect("layers.1.o.places", [](Tensors& t) { Find(t, "layers.1.o.places").shape = {64, 7}; });
   const std::vector<uint8_t> places(64 * 8, 0b0100'0100 ^ 0b0001);  // 1 1, then 0 1
   expect("layers.1.o.places: 1 1 0 1", [&](Tensors& t) {
