@@ -279,6 +279,16 @@ TEST(Sparse, GptqPrunesAsSparseGptDoes) {
   }
 }
 
+TEST(Sparse, SweepsKeepWhatIsPruned) {
+  const Matrix<double> w = RandomMatrix(6, 160, 21), h = CorrelatedHessian(160, 900, 22);
+  const FormatSpec format = {.bits = 4, .clip = 1, .sparse = true};
+  const Rounded before = RoundGptq(w, h, nullptr, format, {}),
+                after = RoundGptq(w, h, nullptr, format, {.sweeps = 3});
+  EXPECT_LT(after.relative_error, before.relative_error);
+  const Matrix<float> was = Decode(View(before.weights)), is = Decode(View(after.weights));
+  for (size_t i = 0; i < is.data.size(); ++i) EXPECT_TRUE(was.data[i] != 0 || is.data[i] == 0) << i;
+}
+
 // One grid for the values of both rows.
 TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
   const Matrix<double> w = RandomMatrix(6, 64, 17);

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
 
-Source SourceOf(ActsSource::Op op) {
-  switch (op) {
+Source SourceOf(const ActsSource& source) {
+  switch (source.op) {
     case ActsSource::Op::kCopy:
       return Source::kPlain;
     case ActsSource::Op::kRmsNorm:
       return Source::kRmsNorm;
     case ActsSource::Op::kSiluMul:
-      return Source::kSiluMul;
+      return source.up == nullptr ? Source::kPlain : Source::kSiluMul;
   }
   NIBBLE_CHECK(false);
 }
@@ -85,17 +85,16 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
     return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
   const bool gated = source.op == ActsSource::Op::kSiluMul;
-  PrepareArguments a = {
-      .source = gated && source.up == nullptr ? Source::kPlain : SourceOf(source.op),
-      .type = gated ? kIntermediate : RealType::kFloat32,
-      .x = gated ? static_cast<const void*>(source.gate) : source.x,
-      .up = source.up,
-      .norm = source.norm_weight,
-      .eps = source.norm_eps,
-      .tokens = tokens,
-      .x_stride = spec.width,
-      .width = static_cast<int>(spec.width),
-      .hadamard = PlanFor(spec.transform)};
+  PrepareArguments a = {.source = SourceOf(source),
+                        .type = gated ? kIntermediate : RealType::kFloat32,
+                        .x = gated ? static_cast<const void*>(source.gate) : source.x,
+                        .up = source.up,
+                        .norm = source.norm_weight,
+                        .eps = source.norm_eps,
+                        .tokens = tokens,
+                        .x_stride = spec.width,
+                        .width = static_cast<int>(spec.width),
+                        .hadamard = PlanFor(spec.transform)};
   if (parts) {
     PrepareInParts(a, spec, stream);
     return main_.acts;

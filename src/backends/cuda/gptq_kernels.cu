@@ -30,19 +30,37 @@ void Launch(int64_t count, cudaStream_t stream, const Work& work) {
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-// A warp per row. A lane holds every 32nd column, so that the error of a column spreads in four
-// steps; the operations and their order are those of quantize/round_gptq.cc, bit for bit.
-__global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
-  constexpr int kColumns = kGptqChunk / 32;
-  const int lane = threadIdx.x % 32, count = static_cast<int>(a.end - a.begin);
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (row >= a.rows) return;
-  const int64_t groups = a.cols / a.group;
-  const double low = -(1 << (a.bits - 1)), high = -low - 1;
-  double* const from = a.w + row * a.cols + a.begin;
-  double w[kColumns];
+// A warp per row. A lane holds every 32nd column, so that what a column changes spreads in four
+// steps.
+constexpr int kColumns = kGptqChunk / 32;
+
+struct WarpRow {
+  int lane, count;  // count: of columns
+  int64_t row, groups;
+  double low, high;  // codes
+
+  template <typename Arguments>
+  __device__ explicit WarpRow(const Arguments& a)
+      : lane(threadIdx.x % 32),
+        count(static_cast<int>(a.end - a.begin)),
+        row(int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32),
+        groups(a.cols / a.group),
+        low(-(1 << (a.bits - 1))),
+        high(-low - 1) {}
+
+  __device__ void Load(const double* from, double (&values)[kColumns]) const {
 #pragma unroll
-  for (int s = 0; s < kColumns; ++s) w[s] = s * 32 + lane < count ? from[s * 32 + lane] : 0;
+    for (int s = 0; s < kColumns; ++s) values[s] = s * 32 + lane < count ? from[s * 32 + lane] : 0;
+  }
+};
+
+// The operations and their order are those of quantize/round_gptq.cc, bit for bit.
+__global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
+  const WarpRow warp(a);
+  const auto [lane, count, row, groups, low, high] = warp;
+  if (row >= a.rows) return;
+  double w[kColumns];
+  warp.Load(a.w + row * a.cols + a.begin, w);
 #pragma unroll
   for (int s = 0; s < kColumns; ++s) {
     for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
@@ -67,18 +85,13 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
   }
 }
 
-// The same layout; the operations are those of quantize/sweep.cc.
+// The operations are those of quantize/sweep.cc.
 __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ SweepArguments a) {
-  constexpr int kColumns = kGptqChunk / 32;
-  const int lane = threadIdx.x % 32, count = static_cast<int>(a.end - a.begin);
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  const WarpRow warp(a);
+  const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
-  const int64_t groups = a.cols / a.group;
-  const double low = -(1 << (a.bits - 1)), high = -low - 1;
-  const double* const from = a.slopes + row * kGptqChunk;
   double slopes[kColumns];
-#pragma unroll
-  for (int s = 0; s < kColumns; ++s) slopes[s] = s * 32 + lane < count ? from[s * 32 + lane] : 0;
+  warp.Load(a.slopes + row * kGptqChunk, slopes);
 #pragma unroll
   for (int s = 0; s < kColumns; ++s) {
     for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
