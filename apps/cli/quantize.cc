@@ -28,7 +28,7 @@ struct Overrides {
   std::optional<int> k_bits, v_bits, kv_bits, down_bits, sweeps;
   std::optional<int64_t> kv_group;
   std::optional<bool> kv_asym, act_order, quantized_calibration, online, learned_rotation;
-  std::optional<double> kv_clip, damp, gptaq, alpha, key_alpha, tail_threshold;
+  std::optional<double> kv_clip, damp, gptaq, alpha, key_alpha, output_alpha, tail_threshold;
   std::optional<std::string> rotation, rounding, order;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
 };
@@ -88,6 +88,7 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   Set(recipe.tail_threshold, o.tail_threshold);
   Set(recipe.smoothing, o.alpha);
   Set(recipe.key_smoothing, o.key_alpha);
+  Set(recipe.output_smoothing, o.output_alpha);
   Set(recipe.online_transforms, o.online);
   for (ChannelOrder r : {ChannelOrder::kNone, ChannelOrder::kLargest, ChannelOrder::kEnergy}) {
     if (o.order == OrderName(r)) recipe.order = r;
@@ -312,6 +313,11 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
   verb.add_option("--key-alpha", o.key_alpha, "SmoothAttention's strength, 0 = off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(g);
+  verb.add_option(
+          "--output-alpha", o.output_alpha,
+          "Strength of QServe's smoothing of what o and down read, 0 = off; needs --no-online")
       ->check(CLI::Range(0.0, 1.0))
       ->group(g);
   AddSwitch(verb, "--online", "--no-online", o.online,

@@ -64,11 +64,10 @@ std::vector<double> SmoothingScales(const ChannelStatistics& input, double alpha
   return scales;
 }
 
-// Divides the input by the scales, in its norm, and multiplies the columns that read it.
+// Multiplies the columns that read an input by the scales; whoever makes it has to divide by them.
 void Smooth(std::span<const double> scales, std::span<const Role> readers, ChannelStatistics& input,
-            std::vector<float>& norm, FloatLayer& layer) {
+            FloatLayer& layer) {
   for (size_t k = 0; k < scales.size(); ++k) {
-    norm[k] = static_cast<float>(norm[k] / scales[k]);
     input.largest[k] /= scales[k];
     input.energy[k] /= scales[k] * scales[k];
     for (Role role : readers) {
@@ -101,6 +100,31 @@ void SmoothKeys(const std::vector<double>& largest, double strength, const Model
       }
     }
   }
+}
+
+// The same for what o and down read, folded into the rows of v and up. Query heads that share a
+// value head share its scales, the largest of theirs.
+void SmoothOutputs(double alpha, const ModelConfig& config, ChannelStatistics& o_input,
+                   ChannelStatistics& down_input, FloatLayer& layer) {
+  constexpr Role kO[] = {Role::kO}, kDown[] = {Role::kDown};
+  const auto down = SmoothingScales(down_input, alpha, kDown, layer);
+  Smooth(down, kDown, down_input, layer);
+  for (size_t k = 0; k < down.size(); ++k) {
+    ScaleRow(static_cast<int64_t>(k), 1 / down[k], layer, Role::kUp);
+  }
+  auto scales = SmoothingScales(o_input, alpha, kO, layer);
+  const auto d = static_cast<size_t>(config.head_dim);
+  const size_t queries = static_cast<size_t>(config.heads / config.kv_heads);
+  for (size_t n = 0; n < scales.size() / queries; ++n) {  // rows of v
+    const auto reader = [&](size_t q) -> double& {
+      return scales[(n / d * queries + q) * d + n % d];
+    };
+    double shared = 0;
+    for (size_t q = 0; q < queries; ++q) shared = std::max(shared, reader(q));
+    for (size_t q = 0; q < queries; ++q) reader(q) = shared;
+    ScaleRow(static_cast<int64_t>(n), 1 / shared, layer, Role::kV);
+  }
+  Smooth(scales, kO, o_input, layer);
 }
 
 void OrderColumns(const std::vector<int32_t>& order, Matrix<double>& w) {
@@ -182,8 +206,15 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
         {LinearSet::kQkv, &layer.attention_norm}, {LinearSet::kMlp, &layer.mlp_norm}};
     for (const auto& [set, norm] : norms) {
       const auto scales = SmoothingScales(input(set), recipe.smoothing, RolesOf(set), layer);
-      Smooth(scales, RolesOf(set), input(set), *norm, layer);
+      Smooth(scales, RolesOf(set), input(set), layer);
+      for (size_t k = 0; k < scales.size(); ++k) {
+        (*norm)[k] = static_cast<float>((*norm)[k] / scales[k]);
+      }
     }
+  }
+  if (recipe.output_smoothing > 0) {
+    SmoothOutputs(recipe.output_smoothing, config, input(LinearSet::kO), input(LinearSet::kDown),
+                  layer);
   }
   if (recipe.order == ChannelOrder::kNone) return;
   for (LinearSet set : kLinearSets) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact maps of single channels that depend on what the network's inputs look like: SmoothQuant's
-// scales, folded into the norms, QServe's of keys, folded into q and k, and the orders of QUIK and
-// Atom that put outliers last. Orders of down's input are folded into the rows of gate and up; the
-// others are gathers at run time.
+// scales, folded into the norms, QServe's of keys, folded into q and k, and of what o and down
+// read, folded into v and up, and the orders of QUIK and Atom that put outliers last. Orders of
+// down's input are folded into the rows of gate and up; the others are gathers at run time.
 #pragma once
 
 #include <array>

@@ -93,6 +93,49 @@ TEST_F(ChannelsTest, KeysAreSmoothedInPairs) {
   }
 }
 
+// Rows of up and v are divided by what the columns of down and o are multiplied with: SmoothQuant's
+// scales, for o the largest of the query heads that share a value head.
+TEST_F(ChannelsTest, OutputsAreSmoothed) {
+  Recipe recipe = kRtnRecipe;
+  recipe.output_smoothing = 0.25;
+  const Plan plan = MakePlan(source_.config, recipe);
+  const Rotator rotator(source_, recipe, plan, 0);
+  const auto statistics = Statistics(plan, rotator);
+  FloatLayer before = rotator.Layer(1), after = rotator.Layer(1);
+  ArrangeChannels(statistics[1], source_.config, recipe, plan.at(1, Role::kDown), after);
+  const auto scale = [&](Role role, LinearSet set, size_t k) {
+    double weight = 0;
+    for (int64_t n = 0; n < before[role].rows; ++n) {
+      weight = std::max(weight, std::fabs(before[role].row(n)[k]));
+    }
+    const double largest = statistics[1].inputs[static_cast<size_t>(set)].largest[k];
+    return std::pow(largest, 0.25) / std::pow(weight, 0.75);
+  };
+  const auto check = [&](Role maker, int64_t row, Role reader, size_t column, double factor) {
+    EXPECT_NEAR(after[maker].row(row)[5] * factor, before[maker].row(row)[5], 1e-12);
+    EXPECT_NEAR(after[reader].row(5)[column], before[reader].row(5)[column] * factor, 1e-12);
+  };
+  for (int64_t k = 0; k < source_.config.intermediate_size; ++k) {
+    const auto column = static_cast<size_t>(k);
+    check(Role::kUp, k, Role::kDown, column, scale(Role::kDown, LinearSet::kDown, column));
+  }
+  const int64_t d = source_.config.head_dim;
+  const int64_t queries = source_.config.heads / source_.config.kv_heads;
+  for (int64_t n = 0; n < source_.config.kv_heads * d; ++n) {
+    double largest = 0;
+    for (int64_t head = n / d * queries; head < (n / d + 1) * queries; ++head) {
+      const auto column = static_cast<size_t>(head * d + n % d);
+      largest = std::max(largest, scale(Role::kO, LinearSet::kO, column));
+    }
+    for (int64_t head = n / d * queries; head < (n / d + 1) * queries; ++head) {
+      check(Role::kV, n, Role::kO, static_cast<size_t>(head * d + n % d), largest);
+    }
+  }
+  recipe = kQuarotRecipe;
+  recipe.output_smoothing = 0.25;
+  EXPECT_THROW(MakePlan(source_.config, recipe), Error) << "online transforms mix these channels";
+}
+
 // Energy is the diagonal of the Hessian, largest the maximum over the same tokens: of one channel
 // energy lies between max^2 and tokens * max^2.
 TEST_F(ChannelsTest, StatisticsAgreeWithEachOther) {

@@ -74,6 +74,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (o.recipe.tail_threshold > 0) provenance["tail_threshold"] = o.recipe.tail_threshold;
   if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
   if (o.recipe.key_smoothing > 0) provenance["key_smoothing"] = o.recipe.key_smoothing;
+  if (o.recipe.output_smoothing > 0) provenance["output_smoothing"] = o.recipe.output_smoothing;
   if (o.recipe.learns_rotation()) provenance["learned_rotation"] = true;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   if (o.recipe.rounding == Rounding::kGptq) {

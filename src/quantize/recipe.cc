@@ -174,6 +174,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
   }
+  if (recipe.output_smoothing > 0 && recipe.transforms_online()) {
+    FailUsage("--output-alpha: online transforms mix what o and down read; use --no-online, or 0");
+  }
   if (recipe.sweeps > 0 && recipe.gptaq > 0) {
     FailUsage("--sweeps would undo --gptaq, whose target they do not know; use one of them");
   }

@@ -63,6 +63,9 @@ struct Recipe {
   // QServe's SmoothAttention (Lin et al. 2024): channels of k are divided, those of q multiplied by
   // max|k|^this, the same for both channels that RoPE turns into each other; 0 = not at all.
   double key_smoothing = 0;
+  // QServe's smoothing of what o and down read, with SmoothQuant's formula and this alpha; 0 = not
+  // at all. Not with online transforms, which mix those channels.
+  double output_smoothing = 0;
   // GPTQ (Frantar et al. 2022).
   bool act_order = false;  // columns by falling Hessian diagonal
   double damp = 0.01;      // share of the mean diagonal added before factoring
@@ -78,7 +81,8 @@ struct Recipe {
 
   // Whether it scales or orders channels by what calibration sees (channels.h).
   bool arranges_channels() const {
-    return smoothing > 0 || key_smoothing > 0 || order != ChannelOrder::kNone;
+    return smoothing > 0 || key_smoothing > 0 || output_smoothing > 0 ||
+           order != ChannelOrder::kNone;
   }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
   bool learns_rotation() const { return learned_rotation && rotation != Rotation::kNone; }

@@ -2,8 +2,8 @@
 // QServe (Lin et al. 2024), W4A8KV4: weights of 4 bits, asymmetric, in groups of 128 whose scales
 // are integers of 8 bits on top of one scale a row, so that they run as 8-bit weights; activations
 // of 8 bits per token; a 4-bit cache. The inputs of blocks are rotated with nothing left to do at
-// run time, and keys are smoothed. Not taken over: the scaling of what o and down read (the
-// Hadamard matrices folded into v and o serve o) and the reordering of channels (--order).
+// run time, keys are smoothed, and so is what o and down read. Not taken over: the reordering of
+// channels (--order).
 #include "quantize/recipe.h"
 
 namespace nibble {
@@ -19,6 +19,7 @@ const Recipe kQserveRecipe = {
     .k = {.bits = 4, .symmetric = false},
     .v = {.bits = 4, .symmetric = false},
     .key_smoothing = 0.5,
+    .output_smoothing = 0.05,
     .quantized_calibration = true};
 
 }  // namespace nibble
