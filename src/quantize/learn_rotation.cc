@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kWindows = 8, kRows = 2048;  // rows of an input, from so many windows
 constexpr int64_t kSteps = 300, kBatch = 256;  // rows of an input in one step
-constexpr double kWeightShare = 0.3;           // GPTQ leaves so much of the error of rounded rows
 constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
 
 // |y|_10^2, and its derivative in place of y.
@@ -159,6 +158,11 @@ double OutputPower(const Matrix<float>& x, const Matrix<float>& w) {
   return Power(y) / tokens + 1e-30;
 }
 
+// Of a quantizer, in relation to its range and to one of 4 bits.
+double SquaredStep(const FormatSpec& format) {
+  return std::ldexp(1.0, 2 * (4 - format.bits));
+}
+
 // All rows of the set's weights in random order.
 Matrix<float> WeightRows(const FloatLayer& layer, LinearSet set) {
   std::vector<std::span<const double>> rows;
@@ -202,17 +206,19 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
         std::copy_n(x, context * all.cols, all.row(w * context).data());
       }
       for (Role role : RolesOf(set)) stream.Upload(role, stored[role]);
-      const FormatSpec& activation = plan.at(i, RolesOf(set)[0]).activations;
-      if (!normed || !activation.quantized()) continue;
+      const LinearPlan& linear = plan.at(i, RolesOf(set)[0]);
+      const FormatSpec &activation = linear.activations, &weight = linear.weights;
+      if (!normed || !(activation.quantized() || weight.quantized())) continue;
       Matrix<float> rows(static_cast<int64_t>(picked.size()), all.cols);
       for (size_t t = 0; t < picked.size(); ++t) {
         std::ranges::copy(all.row(picked[t]), rows.row(static_cast<int64_t>(t)).begin());
       }
       Matrix<float> weights = WeightRows(layer, set);
       const double outputs = OutputPower(rows, weights), inputs = Power(rows.data) / rows.rows;
-      sets.push_back({std::move(rows), Power(weights.data) / outputs, activation.group});
-      const double weight = kWeightShare * inputs * static_cast<double>(weights.rows) / outputs;
-      sets.push_back({std::move(weights), weight, plan.at(i, RolesOf(set)[0]).weights.group});
+      const double by_inputs = Power(weights.data) / outputs * SquaredStep(activation);
+      const double by_weights = inputs * weights.rows / outputs * SquaredStep(weight);
+      sets.push_back({std::move(rows), by_inputs, activation.group});
+      sets.push_back({std::move(weights), by_weights, weight.group});
     }
     stream.Finish();
   }

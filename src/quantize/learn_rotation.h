@@ -4,9 +4,10 @@
 // what linears behind norms read, and of the rows of their weights; that costs nothing at run time,
 // R being folded. Learning R is SpinQuant's idea (Liu et al. 2024), which descends on the network's
 // loss. Here it is a sum over norms: with x the norm's output, W the linears behind it, p = 10,
-//   (mean |R x|_p^2 * |W|^2 + 0.3 * sum over rows w of W of |R w|_p^2 * mean |x|^2) / mean |W x|^2,
-// |.|_p^2 in place of the squared step of the quantizer, which makes this the relative error of the
-// outputs but for a factor.
+//   (mean |R x|_p^2 * |W|^2 / 4^a + mean |x|^2 * sum over rows w of W of |R w|_p^2 / 4^b)
+//       / mean |W x|^2,
+// |.|_p^2 / 4^bits in place of the squared step of the quantizer, with a bits for x and b for w,
+// which makes this the relative error of outputs rounded to nearest but for a factor.
 #pragma once
 
 #include <functional>

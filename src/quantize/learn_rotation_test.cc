@@ -84,7 +84,10 @@ double Power(std::span<const float> values) {
 TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
   const Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
   const ModelConfig& c = source.config;
-  const Plan plan = MakePlan(c, kQuarotRecipe);
+  Recipe recipe = kQuarotRecipe;
+  recipe.weights.bits = 5;
+  recipe.activations.bits = 3;
+  const Plan plan = MakePlan(c, recipe);
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
   Rng rng(1);
@@ -118,9 +121,10 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
     }
     EXPECT_EQ(w.rows, rows);
     EXPECT_NEAR(Power(w.data), weights, 1e-5 * weights);  // rounded to fp32, each by 2^-24
-    EXPECT_NEAR(sets[i].weight, weights / outputs, 1e-4 * sets[i].weight);
+    // Steps of 3 bits are twice, those of 5 bits half as long as those of 4.
+    EXPECT_NEAR(sets[i].weight, 4 * weights / outputs, 1e-4 * sets[i].weight);
     const double inputs = Power(x.data) / static_cast<double>(x.rows);
-    EXPECT_NEAR(sets[i + 1].weight, 0.3 * inputs * static_cast<double>(rows) / outputs,
+    EXPECT_NEAR(sets[i + 1].weight, inputs * static_cast<double>(rows) / outputs / 4,
                 1e-4 * sets[i + 1].weight);
   }
 }

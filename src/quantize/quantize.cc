@@ -211,7 +211,7 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     Progress progress("rotation", "steps", 1);
     const auto rows =
         CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
-    if (rows.empty()) return;  // nothing behind a norm has quantized inputs
+    if (rows.empty()) return;  // nothing behind a norm is quantized
     rotation = LearnRotation(rows, [&](double share) { progress.Update(share, ""); });
     WriteFileAtomic(file, {reinterpret_cast<const char*>(rotation.data.data()), bytes});
   }
