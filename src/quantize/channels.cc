@@ -102,8 +102,8 @@ void SmoothKeys(const std::vector<double>& largest, double strength, const Model
   }
 }
 
-// The same for what o and down read, folded into the rows of v and up. Query heads that share a
-// value head share its scales, the largest of theirs.
+// Also of that section: SmoothQuant's scales for what o and down read, folded into the rows of v
+// and up. Query heads that share a value head share its scales, the largest of theirs.
 void SmoothOutputs(double alpha, const ModelConfig& config, ChannelStatistics& o_input,
                    ChannelStatistics& down_input, FloatLayer& layer) {
   constexpr Role kO[] = {Role::kO}, kDown[] = {Role::kDown};
