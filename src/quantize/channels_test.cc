@@ -26,6 +26,20 @@ class ChannelsTest : public testing::Test {
                              [](double, std::string_view) {});
   }
 
+  struct Arranged {
+    std::vector<LayerStatistics> statistics;
+    FloatLayer before, after;
+  };
+  // Layer `index` before and after ArrangeChannels.
+  Arranged Arrange(const Recipe& recipe, int64_t index) {
+    const Plan plan = MakePlan(source_.config, recipe);
+    const Rotator rotator(source_, recipe, plan, 0);
+    Arranged arranged = {Statistics(plan, rotator), rotator.Layer(index), rotator.Layer(index)};
+    ArrangeChannels(arranged.statistics[static_cast<size_t>(index)], source_.config, recipe,
+                    plan.at(index, Role::kDown), arranged.after);
+    return arranged;
+  }
+
   const Network source_ = OpenNetwork(kTiny);
   const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
 };
@@ -54,12 +68,7 @@ TEST_F(ChannelsTest, MapsKeepTheLogits) {
 }
 
 TEST_F(ChannelsTest, OrdersRiseAndDownsIsFolded) {
-  const Plan plan = MakePlan(source_.config, kQuikRecipe);
-  const Rotator rotator(source_, kQuikRecipe, plan, 0);
-  const auto statistics = Statistics(plan, rotator);
-  const FloatLayer before = rotator.Layer(2);
-  FloatLayer after = rotator.Layer(2);
-  ArrangeChannels(statistics[2], source_.config, kQuikRecipe, plan.at(2, Role::kDown), after);
+  auto [statistics, before, after] = Arrange(kQuikRecipe, 2);
   const auto& largest = statistics[2].inputs[static_cast<size_t>(LinearSet::kO)].largest;
   const auto& gather = after.gathers[static_cast<size_t>(Role::kO)];
   ASSERT_EQ(gather.size(), largest.size());
@@ -76,13 +85,9 @@ TEST_F(ChannelsTest, OrdersRiseAndDownsIsFolded) {
 TEST_F(ChannelsTest, KeysAreSmoothedInPairs) {
   Recipe recipe = kRtnRecipe;
   recipe.key_smoothing = 1;
-  const Plan plan = MakePlan(source_.config, recipe);
-  const Rotator rotator(source_, recipe, plan, 0);
-  const auto statistics = Statistics(plan, rotator);
+  auto [statistics, before, after] = Arrange(recipe, 1);
   const int64_t d = source_.config.head_dim, half = d / 2;
   const int64_t queries = source_.config.heads / source_.config.kv_heads;
-  FloatLayer before = rotator.Layer(1), after = rotator.Layer(1);
-  ArrangeChannels(statistics[1], source_.config, recipe, plan.at(1, Role::kDown), after);
   ASSERT_EQ(statistics[1].keys.size(), static_cast<size_t>(source_.config.kv_heads * half));
   for (int64_t n = 0; n < source_.config.kv_heads * d; ++n) {
     const double most = statistics[1].keys[static_cast<size_t>(n / d * half + n % half)];
@@ -98,11 +103,9 @@ TEST_F(ChannelsTest, KeysAreSmoothedInPairs) {
 TEST_F(ChannelsTest, OutputsAreSmoothed) {
   Recipe recipe = kRtnRecipe;
   recipe.output_smoothing = 0.25;
-  const Plan plan = MakePlan(source_.config, recipe);
-  const Rotator rotator(source_, recipe, plan, 0);
-  const auto statistics = Statistics(plan, rotator);
-  FloatLayer before = rotator.Layer(1), after = rotator.Layer(1);
-  ArrangeChannels(statistics[1], source_.config, recipe, plan.at(1, Role::kDown), after);
+  Arranged arranged = Arrange(recipe, 1);
+  const auto& statistics = arranged.statistics;
+  FloatLayer &before = arranged.before, &after = arranged.after;
   const auto scale = [&](Role role, LinearSet set, size_t k) {
     double weight = 0;
     for (int64_t n = 0; n < before[role].rows; ++n) {
