@@ -23,6 +23,9 @@ struct LayerStatistics {
   std::vector<double> keys;
 };
 
+// Windows enough for CollectStatistics: outliers stay in their channels (docs/quality.md).
+inline constexpr int64_t kStatisticsWindows = 8;
+
 // One pass of `ids`, windows of `context` tokens, through the unrounded network; keys only where
 // they are asked for. progress as in Calibration, over the whole network.
 std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConfig& config,

@@ -10,6 +10,7 @@
 
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "quantize/channels.h"
 #include "quantize/learn_rotation.h"
 
 namespace nibble {
@@ -97,8 +98,10 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   const bool calibrated = options.recipe.calibrates();
   const int64_t tokens = calibrated ? options.calibration_windows * options.context : 0;
   const double streams = gptq && options.recipe.gptaq > 0 ? 2 : 1;
-  const double passes =
-      (gptq ? streams : 0) + (options.recipe.arranges_channels() ? 1 : 0);  // over all tokens
+  const int64_t statistics = options.recipe.arranges_channels() ? kStatisticsWindows : 0;
+  const double passed =  // tokens through the network
+      (gptq ? streams : 0) * static_cast<double>(tokens) +
+      static_cast<double>(std::min(tokens, statistics * options.context));
   const bool cpu = options.device == "cpu";
   // One layer in fp64 and rounded; on a CPU also in fp32, a copy of the largest matrix or so, some
   // Hessian-sized matrices, and the token streams, which otherwise are the device's.
@@ -108,9 +111,9 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
                            streams * static_cast<double>(Stream::Bytes(c, tokens));
   }
   const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
-  const double per_token = passes * (2 * layer_weights + attention) + (gptq ? gram_flops : 0);
-  double flops = static_cast<double>(c.layers) *
-                 ((cpu ? static_cast<double>(tokens) * per_token : 0) + 400 * layer_weights);
+  const double calibration = passed * (2 * layer_weights + attention) +
+                             (gptq ? static_cast<double>(tokens) * gram_flops : 0);
+  double flops = static_cast<double>(c.layers) * ((cpu ? calibration : 0) + 400 * layer_weights);
   if (options.recipe.learns_rotation()) {
     e.peak_memory_bytes += LearningBytes(c, options.context);
     flops += LearningFlops(c);

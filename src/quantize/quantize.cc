@@ -170,13 +170,18 @@ void StopIfInterrupted(const WorkDirectory& work, int64_t finished, int64_t laye
 std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backend& backend) {
   const Recipe& recipe = job.options.recipe;
   if (!recipe.arranges_channels()) return {};
-  const double tokens = static_cast<double>(job.calibration.size());
+  const int64_t context = job.options.context;
+  const std::span<const int32_t> ids =
+      std::span(job.calibration)
+          .first(
+              std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context)));
+  const auto tokens = static_cast<double>(ids.size());
   Progress progress("statistics", "tokens", tokens);
-  auto statistics = CollectStatistics(
-      backend, job.source.config, job.plan, rotator, job.calibration, job.options.context,
-      recipe.key_smoothing > 0, [&](double share, std::string_view what) {
-        progress.Update(share * tokens, std::string(what));
-      });
+  auto statistics =
+      CollectStatistics(backend, job.source.config, job.plan, rotator, ids, context,
+                        recipe.key_smoothing > 0, [&](double share, std::string_view what) {
+                          progress.Update(share * tokens, std::string(what));
+                        });
   if (recipe.tail_threshold > 0) DropTails(statistics, recipe, job.plan);
   return statistics;
 }
