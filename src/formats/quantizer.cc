@@ -85,10 +85,11 @@ void QuantizeActivations(std::span<const float> x, const FormatSpec& format, con
 void DequantizeActivations(const ActRow& row, const FormatSpec& format, std::span<float> x) {
   const int64_t groups = format.groups(static_cast<int64_t>(x.size()));
   const size_t length = x.size() / static_cast<size_t>(groups);
-  for (size_t i = 0; i < x.size(); ++i) {
-    const size_t g = i / length;
-    const float code = row.codes[i];
-    x[i] = row.scales[g] * (format.symmetric ? code : code + row.zetas[g]);
+  for (size_t g = 0; g < static_cast<size_t>(groups); ++g) {
+    const float scale = row.scales[g], zeta = format.symmetric ? 0 : row.zetas[g];
+    for (size_t i = g * length; i < (g + 1) * length; ++i) {
+      x[i] = scale * (static_cast<float>(row.codes[i]) + zeta);
+    }
   }
 }
 

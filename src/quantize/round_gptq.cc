@@ -165,12 +165,19 @@ Matrix<double> Errors(const Matrix<double>& w, const Rounded& rounded) {
 // tr(E H E^T) / tr(W H W^T)
 double RelativeError(const Matrix<double>& w, const Rounded& rounded,
                      const Matrix<double>& hessian) {
+  constexpr int64_t kRows = 32;  // of one task
+  const int k = static_cast<int>(w.cols);
   const auto power = [&](const Matrix<double>& m) {
-    Matrix<double> product(m.rows, m.cols);
-    const int n = static_cast<int>(m.rows), k = static_cast<int>(m.cols);
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, k, k, 1, m.data.data(), k,
-                hessian.data.data(), k, 0, product.data.data(), k);
-    return std::inner_product(m.data.begin(), m.data.end(), product.data.begin(), 0.0);
+    std::vector<double> sums(static_cast<size_t>((m.rows + kRows - 1) / kRows));
+    ParallelFor(sums.size(), [&](size_t task) {
+      const int64_t first = static_cast<int64_t>(task) * kRows;
+      Matrix<double> product(std::min(kRows, m.rows - first), m.cols);
+      const double* rows = m.row(first).data();
+      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(product.rows), k, k,
+                  1, rows, k, hessian.data.data(), k, 0, product.data.data(), k);
+      sums[task] = std::inner_product(product.data.begin(), product.data.end(), rows, 0.0);
+    });
+    return std::accumulate(sums.begin(), sums.end(), 0.0);
   };
   const double total = power(w);
   return total > 0 ? power(Errors(w, rounded)) / total : 0;
