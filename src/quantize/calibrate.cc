@@ -137,6 +137,7 @@ ActsSource Stream::Source(LinearSet set, int64_t window) {
 const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
   input_ = LayerInput(RolesOf(set)[0]);
   input_.activation = activation;
+  if (!activation.quantized()) input_.tail_activation = {};
   return backend_.Decode(backend_.PrepareActs(Source(set, window), context_, input_));
 }
 

@@ -45,8 +45,8 @@ class Stream {
   // are uploaded.
   void Advance(LinearSet set, int64_t window);
   // Input of the set's linears for one window that stands there: after the online transform and
-  // quantized to `activation`, as the codes mean it; fp32 [context, K] in the backend's memory,
-  // valid until the next call.
+  // quantized to `activation` (at 16 bits so is a tail), as the codes mean it; fp32 [context, K] in
+  // the backend's memory, valid until the next call.
   const float* Input(LinearSet set, int64_t window, const FormatSpec& activation);
   // As planned (quantized), or at 16 bits.
   const float* Input(LinearSet set, int64_t window) {

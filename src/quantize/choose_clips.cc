@@ -50,7 +50,7 @@ double SketchedError(const std::vector<float>& errors, int64_t tokens, const Mat
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// Of the set's inputs in all windows, quantized to `activation`.
+// Of the set's inputs in all windows, quantized to `activation`; a tail's share is always the same.
 double OutputError(Backend& backend, Stream& stream, LinearSet set, const FormatSpec& activation,
                    const Matrix<float>& sketch) {
   const int64_t count = stream.context() * sketch.rows;
@@ -65,15 +65,16 @@ double OutputError(Backend& backend, Stream& stream, LinearSet set, const Format
   return sum;
 }
 
-// 8-bit weights in place of the rounded ones: near enough, and every backend has kernels for them.
+// 8-bit weights, tails as planned, in place of the rounded ones: near enough, and every backend has
+// kernels for them.
 StoredLayer StandIns(const FloatLayer& layer, const Plan& plan, int64_t index) {
   StoredLayer stored = StoreFloats(layer);
   for (Role role : kLayerRoles) {
-    const FormatSpec& activation = plan.at(index, role).activations;
-    if (!activation.quantized()) continue;
-    const FormatSpec format = {.bits = 8, .group = activation.group};
-    stored[role].codes = RoundNearest(layer.weights[static_cast<size_t>(role)], format).weights;
-    stored[role].values = {};
+    const LinearPlan& linear = plan.at(index, role);
+    if (!linear.activations.quantized()) continue;
+    const FormatSpec format = {.bits = 8, .group = linear.activations.group};
+    stored[role].SetRounded(
+        RoundNearest(layer.weights[static_cast<size_t>(role)], format, linear.tail));
   }
   return stored;
 }

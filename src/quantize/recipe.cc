@@ -96,9 +96,6 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
       FailUsage("{}: a rule cannot search a clip by itself; use --a-clip 0, and rules for the rest",
                 name);
     }
-    if (linear.tail.columns > 0) {
-      FailUsage("activation clips are not searched beside outlier channels; give --a-clip");
-    }
     format.clip = 1;
   }
   const std::string where = "recipe " + std::string(recipe.name);
