@@ -194,7 +194,8 @@ bool RunTiles(const Products& products, const Device& device, cudaStream_t strea
 
 template <WeightKind kind, typename Y>
 bool Run(const Products& products, const Device& device, cudaStream_t stream) {
-  constexpr int kRing = 4 * decode::StageBytes(kind);
+  // Four stages; three with a second level of scales, whose fourth would cost a block its place.
+  constexpr int kRing = 1024 * CodeBits(kind);
   const int64_t tokens = products.common().tokens;
   if (tokens <= 8) return RunOneTile<kind, Y>(products, device, stream);
   if (tokens <= 16) {
