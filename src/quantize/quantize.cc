@@ -171,11 +171,10 @@ std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backen
   const Recipe& recipe = job.options.recipe;
   if (!recipe.arranges_channels()) return {};
   const int64_t context = job.options.context;
-  const std::span<const int32_t> ids =
-      std::span(job.calibration)
-          .first(
-              std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context)));
-  const auto tokens = static_cast<double>(ids.size());
+  const size_t count =
+      std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context));
+  const std::span<const int32_t> ids = std::span(job.calibration).first(count);
+  const auto tokens = static_cast<double>(count);
   Progress progress("statistics", "tokens", tokens);
   auto statistics =
       CollectStatistics(backend, job.source.config, job.plan, rotator, ids, context,
