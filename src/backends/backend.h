@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 
+#include "backends/dense_math.h"
 #include "backends/gptq_device.h"
 #include "base/aligned.h"
 #include "formats/kv_format.h"
@@ -137,6 +138,8 @@ class Backend {
   // Calibration and GPTQ of the linears of one input of `width` in the backend's memory; null where
   // BLAS and LAPACK are as fast. Not outliving the backend.
   virtual std::unique_ptr<GptqDevice> MakeGptq(int64_t) { return nullptr; }
+  // The same for learning a rotation.
+  virtual std::unique_ptr<DenseMath> MakeDenseMath() { return nullptr; }
 
   // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
   // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.

@@ -116,7 +116,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   double flops = static_cast<double>(c.layers) * ((cpu ? calibration : 0) + 400 * layer_weights);
   if (options.recipe.learns_rotation()) {
     e.peak_memory_bytes += LearningBytes(c, options.context);
-    flops += LearningFlops(c);
+    if (cpu) flops += LearningFlops(c);
   }
   e.seconds = flops / (0.7 * MeasuredFlops());
   return e;

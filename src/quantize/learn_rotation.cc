@@ -7,8 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/thread_pool.h"
-
 namespace nibble {
 namespace {
 
@@ -16,107 +14,94 @@ constexpr int64_t kWindows = 8, kRows = 2048;  // rows of an input, from so many
 constexpr int64_t kSteps = 300, kBatch = 256;  // rows of an input in one step
 constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
 
-// |y|_10^2, and its derivative in place of y.
-double PeakSlope(std::span<float> y) {
-  float most = 1e-30f;
-  for (const float v : y) most = std::max(most, v * v);
-  float sum = 0;  // of (y^2 / most)^5
-  for (const float v : y) {
-    const float q = v * v / most, q2 = q * q;
-    sum += q2 * q2 * q;
-  }
-  const float root = std::pow(sum, 0.2f), factor = 2 * root / sum;
-  for (float& v : y) {
-    const float q = v * v / most, q2 = q * q;
-    v *= factor * q2 * q2;
-  }
-  return static_cast<double>(most) * root;
-}
-
 // Of the objective, summed over some sets.
-struct Gradient {
-  Matrix<float> rows;      // R x, then the derivatives by it; [batch, n]
-  Matrix<float> rotation;  // derivative by R, [n, n]
+class Gradient {
+ public:
+  explicit Gradient(const DenseMath& math)
+      : math_(math), x_(math.allocator()), y_(math.allocator()), sum_(math.allocator()) {}
 
-  // Of batch `step` of `set`.
-  void Add(const PeakedRows& set, int64_t step, const Matrix<float>& r) {
+  // The sum becomes, or grows by, the derivative of batch `step` of `set` by R [n, n].
+  void Add(const PeakedRows& set, int64_t step, const float* r, bool first) {
     const int64_t count = std::min(kBatch, set.rows.rows), batches = set.rows.rows / count;
-    const float* const x = set.rows.row(step % batches * count).data();
-    const int n = static_cast<int>(r.cols), b = static_cast<int>(count);
-    rows = Matrix<float>(count, r.cols);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, b, n, n, 1, x, n, r.data.data(), n, 0,
-                rows.data.data(), n);
-    const auto group = static_cast<size_t>(set.group == 0 ? r.cols : set.group);
-    for (size_t i = 0; i < rows.data.size(); i += group) PeakSlope({&rows.data[i], group});
-    const double scale =
-        set.weight * static_cast<double>(group) / static_cast<double>(rows.data.size());
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, n, b, static_cast<float>(scale),
-                rows.data.data(), n, x, n, 1, rotation.data.data(), n);
+    const int64_t n = set.rows.cols, values = count * n, group = set.group == 0 ? n : set.group;
+    const float* const x =
+        math_.Load({set.rows.row(step % batches * count).data(), static_cast<size_t>(values)}, x_);
+    math_.Multiply({.a = x,
+                    .b = r,
+                    .transposed = DenseProduct::Transposed::kB,
+                    .rows = count,
+                    .inner = n,
+                    .cols = n,
+                    .out = y_.Grow(values)});
+    math_.PeakSlopes(values, group, y_.data());
+    const double scale = set.weight * static_cast<double>(group) / static_cast<double>(values);
+    math_.Multiply({.a = y_.data(),
+                    .b = x,
+                    .transposed = DenseProduct::Transposed::kA,
+                    .rows = n,
+                    .inner = count,
+                    .cols = n,
+                    .factor = static_cast<float>(scale),
+                    .accumulate = !first,
+                    .out = sum_.Grow(n * n)});
   }
+  float* sum() const { return sum_.data(); }  // [n, n]
+
+ private:
+  const DenseMath& math_;
+  Buffer<float> x_, y_;  // a batch, and R x or the derivatives by it
+  Buffer<float> sum_;
 };
-
-// c = a b or, transposed, a b^T; all [n, n].
-void Multiply(const Matrix<float>& a, const Matrix<float>& b, bool transposed, Matrix<float>& c) {
-  constexpr int64_t kTask = 64;  // rows
-  const int n = static_cast<int>(b.cols);
-  ParallelFor(static_cast<size_t>((a.rows + kTask - 1) / kTask), [&](size_t task) {
-    const int64_t first = static_cast<int64_t>(task) * kTask;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, transposed ? CblasTrans : CblasNoTrans,
-                static_cast<int>(std::min(kTask, a.rows - first)), n, n, 1, a.row(first).data(), n,
-                b.data.data(), n, 0, c.row(first).data(), n);
-  });
-}
-
-template <typename T>
-Matrix<T> Transposed(const Matrix<T>& m) {
-  Matrix<T> t(m.cols, m.rows);
-  for (int64_t i = 0; i < m.rows; ++i) {
-    for (int64_t j = 0; j < m.cols; ++j) {
-      t.row(j)[static_cast<size_t>(i)] = m.row(i)[static_cast<size_t>(j)];
-    }
-  }
-  return t;
-}
-
-double Length(const Matrix<float>& m) {
-  return std::sqrt(std::inner_product(m.data.begin(), m.data.end(), m.data.begin(), 0.0));
-}
 
 // Descent over rotations: R <- exp(O) R with O skew, a momentum of normalized gradients scaled to
 // the length of the step, as a share of |R|.
 class Descent {
  public:
-  explicit Descent(int64_t n) : r_(n, n), momentum_(n, n), skew_(n, n), moved_(n, n), twice_(n, n) {
-    for (int64_t i = 0; i < n; ++i) r_.row(i)[static_cast<size_t>(i)] = 1;
+  Descent(const DenseMath& math, int64_t n) : math_(math), n_(n) {
+    for (Buffer<float>* m : {&r_, &momentum_, &skew_, &moved_, &twice_}) {
+      *m = Buffer<float>(math.allocator());
+      m->Grow(n * n);
+    }
+    Matrix<float> identity(n, n);
+    for (int64_t i = 0; i < n; ++i) identity.row(i)[static_cast<size_t>(i)] = 1;
+    Buffer<float> copy(math.allocator());
+    math.Combine(0, 1, math.Load(identity.data, copy), n * n, r_.data());
   }
 
-  const Matrix<float>& rotation() const { return r_; }
+  const float* rotation() const { return r_.data(); }  // [n, n]
 
-  void Step(const Matrix<float>& gradient, double length) {
-    Multiply(gradient, r_, true, moved_);
-    const Matrix<float> turned = Transposed(moved_);
-    for (size_t i = 0; i < skew_.data.size(); ++i) skew_.data[i] = moved_.data[i] - turned.data[i];
-    const auto share = static_cast<float>(1 / (Length(skew_) + 1e-30));
-    for (size_t i = 0; i < skew_.data.size(); ++i) {
-      momentum_.data[i] = 0.9f * momentum_.data[i] + share * skew_.data[i];
-    }
-    const auto scale = static_cast<float>(-length * std::sqrt(static_cast<double>(r_.cols)) /
-                                          (Length(momentum_) + 1e-30));
-    Multiply(momentum_, r_, false, moved_);
-    Multiply(momentum_, moved_, false, twice_);
-    for (size_t i = 0; i < r_.data.size(); ++i) {
-      r_.data[i] += scale * moved_.data[i] + scale * scale / 2 * twice_.data[i];
-    }
+  void Step(const float* gradient, double length) {
+    using enum DenseProduct::Transposed;
+    const int64_t count = n_ * n_;
+    float *const r = r_.data(), *const momentum = momentum_.data(), *const moved = moved_.data(),
+                 *const twice = twice_.data();
+    Multiply(gradient, r, kB, moved);
+    math_.Skew(moved, n_, skew_.data());
+    const auto share = static_cast<float>(1 / (math_.Length(skew_.data(), count) + 1e-30));
+    math_.Combine(started_ ? 0.9f : 0, share, skew_.data(), count, momentum);
+    started_ = true;
+    const auto scale = static_cast<float>(-length * std::sqrt(static_cast<double>(n_)) /
+                                          (math_.Length(momentum, count) + 1e-30));
+    Multiply(momentum, r, kNone, moved);
+    Multiply(momentum, moved, kNone, twice);
+    math_.Combine(scale * scale / 2, scale, moved, count, twice);
+    math_.Combine(1, 1, twice, count, r);
     // One step of Newton and Schulz back to the orthogonal matrices: (3 - R R^T) R / 2.
-    Multiply(r_, r_, true, moved_);
-    Multiply(moved_, r_, false, twice_);
-    for (size_t i = 0; i < r_.data.size(); ++i) {
-      r_.data[i] = 1.5f * r_.data[i] - 0.5f * twice_.data[i];
-    }
+    Multiply(r, r, kB, moved);
+    Multiply(moved, r, kNone, twice);
+    math_.Combine(1.5f, -0.5f, twice, count, r);
   }
 
  private:
-  Matrix<float> r_, momentum_, skew_, moved_, twice_;
+  // c = a b, all [n, n].
+  void Multiply(const float* a, const float* b, DenseProduct::Transposed transposed, float* c) {
+    math_.Multiply({a, b, transposed, n_, n_, n_, 1, false, c});
+  }
+
+  const DenseMath& math_;
+  int64_t n_;
+  Buffer<float> r_, momentum_, skew_, moved_, twice_;
+  bool started_ = false;
 };
 
 // The same steps until fp64 has no more to give.
@@ -237,33 +222,31 @@ double LearningFlops(const ModelConfig& c) {
   return kSteps * (2.0 * static_cast<double>(c.layers) * 8 * kBatch * n * n + 10 * n * n * n);
 }
 
-Matrix<double> LearnRotation(std::span<const PeakedRows> sets,
+Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& math,
                              const std::function<void(double)>& progress) {
   constexpr double kFirstLength = 0.04;
   const int64_t n = sets[0].rows.cols;
-  Descent descent(n);
-  Matrix<float> sum(n, n);
-  std::vector<Gradient> gradients(std::min(sets.size(), static_cast<size_t>(kSums)));
+  Descent descent(math, n);
+  std::vector<Gradient> gradients;
+  while (gradients.size() < std::min(sets.size(), static_cast<size_t>(kSums))) {
+    gradients.emplace_back(math);
+  }
   for (int64_t step = 0; step < kSteps; ++step) {
-    ParallelFor(gradients.size(), [&](size_t i) {
-      gradients[i].rotation = Matrix<float>(n, n);
+    math.ForEach(gradients.size(), [&](size_t i) {
       for (size_t set = i; set < sets.size(); set += gradients.size()) {
-        gradients[i].Add(sets[set], step, descent.rotation());
+        gradients[i].Add(sets[set], step, descent.rotation(), set == i);
       }
     });
-    ParallelFor(static_cast<size_t>(n), [&](size_t row) {
-      const auto to = sum.row(static_cast<int64_t>(row));
-      std::ranges::fill(to, 0.0f);
-      for (const Gradient& gradient : gradients) {
-        const auto from = gradient.rotation.row(static_cast<int64_t>(row));
-        for (size_t j = 0; j < to.size(); ++j) to[j] += from[j];
-      }
-    });
+    for (size_t i = 1; i < gradients.size(); ++i) {
+      math.Combine(1, 1, gradients[i].sum(), n * n, gradients[0].sum());
+    }
     const double done = static_cast<double>(step) / kSteps;
-    descent.Step(sum, kFirstLength * (1 - done));
+    descent.Step(gradients[0].sum(), kFirstLength * (1 - done));
     progress(static_cast<double>(step + 1) / kSteps);
   }
-  return Orthogonal(descent.rotation());
+  Matrix<float> rotation(n, n);
+  math.Store(descent.rotation(), rotation.data);
+  return Orthogonal(rotation);
 }
 
 }  // namespace nibble

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/dense_math.h"
 #include "quantize/calibrate.h"
 
 namespace nibble {
@@ -37,7 +38,7 @@ double LearningBytes(const ModelConfig& config, int64_t context);
 double LearningFlops(const ModelConfig& config);
 
 // The orthogonal R [n, n] that a fixed number of gradient steps from the identity leads to.
-Matrix<double> LearnRotation(std::span<const PeakedRows> sets,
+Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& math,
                              const std::function<void(double share)>& progress);
 
 }  // namespace nibble

@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
+#include "quantize/host_math.h"
 #include "transforms/orthogonal.h"
 
 namespace nibble {
@@ -58,7 +59,7 @@ double QuantizationError(const Matrix<double>& r, const Matrix<float>& rows) {
 TEST(LearnRotation, LowersTheErrorOfRowsItHasNotSeen) {
   const std::vector<PeakedRows> sets = {{SpikyRows(1024, 2), 1.0}, {SpikyRows(300, 3), 0.5}};
   double last = 0;
-  const Matrix<double> r = LearnRotation(sets, [&](double share) {
+  const Matrix<double> r = LearnRotation(sets, HostMath(), [&](double share) {
     EXPECT_GT(share, last);
     last = share;
   });
@@ -75,6 +76,23 @@ TEST(LearnRotation, LowersTheErrorOfRowsItHasNotSeen) {
   const Matrix<float> fresh = SpikyRows(500, 4);
   // A random basis is what the identity amounts to here.
   EXPECT_LT(QuantizationError(r, fresh), 0.8 * QuantizationError(identity, fresh));
+}
+
+TEST(LearnRotation, LearnsAsMuchOnAGpu) {
+  std::unique_ptr<Backend> backend;
+  try {
+    backend = MakeBackend("cuda:0", false);
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  const std::vector<PeakedRows> sets = {{SpikyRows(1024, 2), 1.0}, {SpikyRows(300, 3), 0.5, 16}};
+  const auto learn = [&](const DenseMath& math) {
+    return LearnRotation(sets, math, [](double) {});
+  };
+  const Matrix<float> fresh = SpikyRows(500, 4);
+  const double host = QuantizationError(learn(HostMath()), fresh);
+  // The other order of sums ends in another rotation, as good to within the noise of 500 rows.
+  EXPECT_NEAR(QuantizationError(learn(*backend->MakeDenseMath()), fresh), host, 0.03 * host);
 }
 
 double Power(std::span<const float> values) {
@@ -132,7 +150,7 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
 // A task runs its own ParallelFor alone.
 TEST(LearnRotation, DoesNotDependOnThreads) {
   const std::vector<PeakedRows> sets = {{SpikyRows(64, 2), 1.0}, {SpikyRows(64, 3), 1.0}};
-  const auto run = [&] { return LearnRotation(sets, [](double) {}).data; };
+  const auto run = [&] { return LearnRotation(sets, HostMath(), [](double) {}).data; };
   std::vector<double> alone;
   ParallelFor(2, [&](size_t task) {
     if (task == 0) alone = run();

@@ -14,6 +14,7 @@
 #include "quantize/channels.h"
 #include "quantize/choose_clips.h"
 #include "quantize/estimate.h"
+#include "quantize/host_math.h"
 #include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/sample_text.h"
@@ -216,7 +217,9 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     const auto rows =
         CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
     if (rows.empty()) return;  // nothing behind a norm is quantized
-    rotation = LearnRotation(rows, [&](double share) { progress.Update(share, ""); });
+    std::unique_ptr<DenseMath> math = backend.MakeDenseMath();
+    if (!math) math = std::make_unique<HostMath>();
+    rotation = LearnRotation(rows, *math, [&](double share) { progress.Update(share, ""); });
     WriteFileAtomic(file, {reinterpret_cast<const char*>(rotation.data.data()), bytes});
   }
   rotator.Follow(rotation);

@@ -11,6 +11,7 @@
 #include "backends/cuda/device.h"
 #include "backends/cuda/device_gptq.h"
 #include "backends/cuda/device_linear.h"
+#include "backends/cuda/device_math.h"
 #include "backends/cuda/embed.h"
 #include "backends/cuda/parts.h"
 #include "backends/cuda/recordings.h"
@@ -97,8 +98,10 @@ class CudaBackend final : public Backend {
     return {.op = ActsSource::Op::kSiluMul, .gate = gate.y};
   }
   std::unique_ptr<GptqDevice> MakeGptq(int64_t width) override {
-    if (!algebra_) algebra_.emplace(stream_.get());
-    return cuda::MakeDeviceGptq(width, *algebra_, stream_.get());
+    return cuda::MakeDeviceGptq(width, algebra(), stream_.get());
+  }
+  std::unique_ptr<DenseMath> MakeDenseMath() override {
+    return std::make_unique<cuda::DeviceMath>(algebra(), stream_.get());
   }
   const float* Decode(const Activations& acts) override {
     return acts_.Decode(acts, stream_.get());
@@ -120,6 +123,11 @@ class CudaBackend final : public Backend {
     const auto i = static_cast<size_t>(id);
     NIBBLE_CHECK(i < linears_.size() && linears_[i].has_value(), "linear {}", id);
     return *linears_[i];
+  }
+  // Its libraries are loaded when they are first asked for.
+  cuda::LinearAlgebra& algebra() {
+    if (!algebra_) algebra_.emplace(stream_.get());
+    return *algebra_;
   }
   // From pageable memory, which is free again when this returns.
   void CopyAsync(const void* source, size_t bytes, void* target) {

@@ -27,6 +27,8 @@ struct Functions {
   decltype(&cublasDestroy_v2) destroy;
   decltype(&cublasSetStream_v2) set_stream;
   GemmEx* multiply_terms;
+  decltype(&cublasSgemm_v2) multiply_single;
+  decltype(&cublasSnrm2_v2_64) length;
   decltype(&cublasDgemm_v2) multiply;
   decltype(&cublasDdot_v2_64) dot;
   decltype(&cublasDtrsm_v2) solve;
@@ -53,6 +55,8 @@ struct Functions {
     blas.Find(f.destroy, "cublasDestroy_v2");
     blas.Find(f.set_stream, "cublasSetStream_v2");
     blas.Find(f.multiply_terms, "cublasGemmEx");
+    blas.Find(f.multiply_single, "cublasSgemm_v2");
+    blas.Find(f.length, "cublasSnrm2_v2_64");
     blas.Find(f.multiply, "cublasDgemm_v2");
     blas.Find(f.dot, "cublasDdot_v2_64");
     blas.Find(f.solve, "cublasDtrsm_v2");
@@ -120,6 +124,24 @@ void LinearAlgebra::MultiplyTerms(const __nv_bfloat16* left, const __nv_bfloat16
                                       &factor, right, CUDA_R_16BF, n, left, CUDA_R_16BF, n, &kept,
                                       out, CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
       "product of bf16 terms");
+}
+
+void LinearAlgebra::Multiply(const DenseProduct& p) const {
+  const bool a_turned = p.transposed == DenseProduct::Transposed::kA;
+  const bool b_turned = p.transposed == DenseProduct::Transposed::kB;
+  const float kept = p.accumulate ? 1 : 0;
+  Check(Functions::Get().multiply_single(
+            handles_->blas, b_turned ? CUBLAS_OP_T : CUBLAS_OP_N,
+            a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, Int(p.cols), Int(p.rows), Int(p.inner), &p.factor,
+            p.b, Int(b_turned ? p.inner : p.cols), p.a, Int(a_turned ? p.rows : p.inner), &kept,
+            p.out, Int(p.cols)),
+        "product in fp32");
+}
+
+double LinearAlgebra::Length(const float* a, int64_t count) const {
+  float length = 0;
+  Check(Functions::Get().length(handles_->blas, count, a, 1, &length), "length");
+  return length;
 }
 
 void LinearAlgebra::Multiply(const Product& p) const {

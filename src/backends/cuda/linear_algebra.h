@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "backends/dense_math.h"
+
 namespace nibble::cuda {
 
 class LinearAlgebra {
@@ -38,7 +40,10 @@ class LinearAlgebra {
     int64_t stride;
   };
   void Multiply(const Product& product) const;
+  void Multiply(const DenseProduct& product) const;  // in fp32
 
+  // sqrt(sum of squares), in fp32; [count].
+  double Length(const float* a, int64_t count) const;
   // Sum of products, [count].
   double Dot(const double* a, const double* b, int64_t count) const;
 
