@@ -63,7 +63,9 @@ TEST_F(ChannelsTest, MapsKeepTheLogits) {
                       plan.at(i, Role::kDown), layer);
       return layer;
     };
-    EXPECT_LT(CheckInvariance(source_, rotator, layers, plan, *backend_), 1e-4) << recipe.name;
+    // Not the CPU kernels: on AMX they take 16 of the 24 bits of fp32 weights.
+    const auto exact = MakeBackend("cpu", true);
+    EXPECT_LT(CheckInvariance(source_, rotator, layers, plan, *exact), 1e-4) << recipe.name;
   }
 }
 
