@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/cpu_features.h"
 #include "base/rng.h"
 #include "tests/e2e_testing.h"
 
@@ -302,11 +303,15 @@ class EveryFormat : public EndToEnd, public testing::WithParamInterface<Formats>
 TEST_P(EveryFormat, QuantizesAndEvaluates) {
   std::istringstream words(GetParam().options);
   Quantize("out", Arguments(std::istream_iterator<std::string>(words), {}));
-  const Json r = Eval("kl", Path("out"), {"--reference", Path("out"), "--decoded"});
+  // AMX rounds queries and probabilities to bf16, which moves 4-bit codes everywhere; its kernels
+  // are compared in backends/, and as a whole model by InstructionSetsAgree.
+  const Arguments settings =
+      ActiveIsa() >= Isa::kAmx ? Arguments{"NIBBLE_ISA=avx512"} : Arguments{};
+  const Json r = Eval("kl", Path("out"), {"--reference", Path("out"), "--decoded"}, settings);
   EXPECT_TRUE(std::isfinite(r["perplexity"].get<double>()));
   EXPECT_TRUE(std::isfinite(r["reference_perplexity"].get<double>()));
   // Fast kernels against decoded values in fp32. Order of fp32 sums: 2e-9. A code that it moves (of
-  // the cache, of activations below 16 bits): up to 6e-3 seen. A wrong kernel: whole nats.
+  // the cache, of activations below 16 bits): up to 2e-2 seen. A wrong kernel: whole nats.
   EXPECT_LT(r["kl_mean"], 0.03);
 }
 
