@@ -98,6 +98,19 @@ TEST_F(QualityVerb, RowsAreQuantizeAndEval) {
   EXPECT_TRUE(rows[6].contains("skipped") && !rows[6].contains("perplexity"));
 }
 
+// Rows without a rotation share one pass over the channels.
+TEST_F(QualityVerb, RowsDoNotDependOnEarlierOnes) {
+  const Json rows = Rows("work", {"--only", "atom"});
+  ASSERT_EQ(rows.size(), 8u);
+  for (size_t i : {3, 7}) {
+    std::istringstream words(rows[i]["arguments"].get<std::string>());
+    const Arguments options(std::istream_iterator<std::string>(words), {});
+    const std::string out = "out" + std::to_string(i);
+    Quantize(out, options + Arguments{"--calib-windows", "4"});
+    EXPECT_EQ(rows[i]["perplexity"], Eval("ppl", Path(out))["perplexity"]) << rows[i];
+  }
+}
+
 TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {
   fs::create_directory(Path("tasks"));
   Spill(

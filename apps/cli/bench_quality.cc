@@ -195,7 +195,7 @@ class QualityBench {
     if (begun != nullptr && fs::exists(checkpoint)) {
       result = *begun;
     } else if (!arguments.empty()) {
-      const QuantizeReport report = Quantize(Options(arguments));
+      const QuantizeReport report = Quantize(Options(arguments), &unrotated_);
       result.formats = FormatsText(report.plan);
       result.bits_per_weight = report.quantized_bits_per_weight;
       result.quantize_seconds = report.seconds;
@@ -261,6 +261,7 @@ class QualityBench {
   const std::string work_, backend_;
   QualityResults results_;
   std::vector<QualityLine> lines_, pending_;
+  std::vector<LayerStatistics> unrotated_;
   std::set<std::string, std::less<>> asked_;    // arguments whose zero-shot accuracy a line shows
   std::map<std::string, std::string> reasons_;  // of rows that did not work, by arguments
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

@@ -167,21 +167,32 @@ void StopIfInterrupted(const WorkDirectory& work, int64_t finished, int64_t laye
                   finished, layers, work.path()));
 }
 
-// What the recipe wants to know of channels before it rounds; decides about tails.
-std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backend& backend) {
-  const Recipe& recipe = job.options.recipe;
-  if (!recipe.arranges_channels()) return {};
+std::vector<LayerStatistics> CollectStatistics(const Job& job, const Rotator& rotator,
+                                               Backend& backend) {
   const int64_t context = job.options.context;
   const size_t count =
       std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context));
   const std::span<const int32_t> ids = std::span(job.calibration).first(count);
   const auto tokens = static_cast<double>(count);
   Progress progress("statistics", "tokens", tokens);
-  auto statistics =
-      CollectStatistics(backend, job.source.config, job.plan, rotator, ids, context,
-                        recipe.key_smoothing > 0, [&](double share, std::string_view what) {
-                          progress.Update(share * tokens, std::string(what));
-                        });
+  return CollectStatistics(backend, job.source.config, job.plan, rotator, ids, context,
+                           job.options.recipe.key_smoothing > 0,
+                           [&](double share, std::string_view what) {
+                             progress.Update(share * tokens, std::string(what));
+                           });
+}
+
+// What the recipe wants to know of channels before it rounds; decides about tails. Without a
+// rotation, and but for keys, that does not depend on the recipe.
+std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backend& backend,
+                                        std::vector<LayerStatistics>* unrotated) {
+  const Recipe& recipe = job.options.recipe;
+  if (!recipe.arranges_channels()) return {};
+  std::vector<LayerStatistics> own;
+  const bool shared =
+      unrotated != nullptr && recipe.rotation == Rotation::kNone && recipe.key_smoothing == 0;
+  auto& statistics = shared ? *unrotated : own;
+  if (statistics.empty()) statistics = CollectStatistics(job, rotator, backend);
   if (recipe.tail_threshold > 0) DropTails(statistics, recipe, job.plan);
   return statistics;
 }
@@ -289,12 +300,12 @@ QuantizeReport PlanQuantization(const QuantizeOptions& options) {
   if (options.recipe.tail_threshold > 0) {
     TokenizeCalibration(job);
     const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
-    Statistics(job, rotator, *MakeBackend(options.device, false));
+    Statistics(job, rotator, *MakeBackend(options.device, false), nullptr);
   }
   return StartReport(job);
 }
 
-QuantizeReport Quantize(const QuantizeOptions& options) {
+QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatistics>* unrotated) {
   const auto start = std::chrono::steady_clock::now();
   Job job = PrepareJob(options);
   QuantizeReport report = StartReport(job);
@@ -305,7 +316,8 @@ QuantizeReport Quantize(const QuantizeOptions& options) {
                      options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
   if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
-  const FloatLayers layers = MappedLayers(job, rotator, Statistics(job, rotator, *backend));
+  const FloatLayers layers =
+      MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated));
   report.mapped = job.plan.norms_folded || job.options.recipe.arranges_channels();
   if (report.mapped) {
     // In fp32 (on AMX 16 of its 24 bits), which a GPU does not promise.

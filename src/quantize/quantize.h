@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "quantize/channels.h"
 #include "quantize/recipe.h"
 
 namespace nibble {
@@ -52,6 +53,9 @@ struct QuantizeReport {
 QuantizeReport PlanQuantization(const QuantizeOptions& options);
 
 // The whole job. Throws kInterrupted (exit 75) after finishing the running layer on SIGINT/SIGTERM.
-QuantizeReport Quantize(const QuantizeOptions& options);
+// `unrotated`: for several recipes on one model, device and calibration, what a pass without a
+// rotation saw of channels; empty, it is filled by the first job that needs it.
+QuantizeReport Quantize(const QuantizeOptions& options,
+                        std::vector<LayerStatistics>* unrotated = nullptr);
 
 }  // namespace nibble
