@@ -10,34 +10,26 @@
 #include "backends/cpu/int_kernels.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/tile_ops.h"
-#include "base/half.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t kStep = 32;             // inputs of a tile
-constexpr int64_t kTileValues = 16 * 32;  // bf16 values of a tile
-constexpr int64_t kMaxRows = 256;         // tokens of a task
+constexpr int64_t kStep = 32;                                       // inputs of a tile
+constexpr int64_t kTileRows = 16, kTileValues = kTileRows * kStep;  // bf16
+constexpr int64_t kMaxRows = 256;                                   // tokens of a task
 constexpr int64_t kBlockBytes = 1 << 20;  // of a task's terms of x: they stay in L2
 
 int64_t RoundUp(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
 
-// The upper half of the bits; what is left over is exact in fp32.
-uint16_t Cut(float& x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  x -= std::bit_cast<float>(bits & 0xFFFF0000u);
-  return static_cast<uint16_t>(bits >> 16);
-}
-
-// x [count] to `terms` planes; the last one is rounded.
-void SplitRow(const float* x, int64_t count, int64_t terms, int64_t plane, uint16_t* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    float rest = x[i];
-    for (int64_t t = 0; t + 1 < terms; ++t) out[t * plane + i] = Cut(rest);
-    out[(terms - 1) * plane + i] = Bf16FromF32(rest);
+// A tile [outputs, 16 pairs of inputs] as the matrix unit's second operand.
+void TurnTile(const uint16_t* tile, int64_t outputs, uint16_t* turned) {
+  for (int64_t n = 0; n < outputs; ++n) {
+    for (int64_t pair = 0; pair < kStep / 2; ++pair) {
+      std::memcpy(turned + (pair * kTileRows + n) * 2, tile + n * kStep + pair * 2, 4);
+    }
   }
 }
 
@@ -63,16 +55,15 @@ PanelsBf16 PackBf16(const TensorView& weights) {
     const int64_t count = std::min(kPanelF32, p.rows - first);
     const Matrix<float> rows =
         ToF32({weights.dtype, {count, p.cols}, weights.data + first * row_bytes});
-    std::vector<uint16_t> terms(static_cast<size_t>(p.terms * p.cols));
+    Buffer<uint16_t> split;
+    const int64_t tiles = p.padded_cols / kStep * p.terms;
     uint16_t* panel = p.values() + static_cast<int64_t>(i) * p.panel_values();
-    for (int64_t n = 0; n < count; ++n) {
-      SplitRow(rows.row(n).data(), p.cols, p.terms, p.cols, terms.data());
-      for (int64_t t = 0; t < p.terms; ++t) {
-        for (int64_t k = 0; k < p.cols; ++k) {
-          const int64_t tile = (k / kStep * p.terms + t) * 2 + n / 16;
-          panel[tile * kTileValues + k % kStep / 2 * 32 + n % 16 * 2 + k % 2] =
-              terms[static_cast<size_t>(t * p.cols + k)];
-        }
+    for (int64_t n = 0; n < count; n += kTileRows, panel += kTileValues) {
+      const int64_t outputs = std::min(kTileRows, count - n);
+      const uint16_t* tile = split.Grow(tiles * kTileValues);
+      amx_split_rows(rows.row(n).data(), outputs, p.cols, p.terms, split.data());
+      for (int64_t j = 0; j < tiles; ++j, tile += kTileValues) {
+        TurnTile(tile, outputs, panel + 2 * j * kTileValues);
       }
     }
   });
@@ -81,15 +72,14 @@ PanelsBf16 PackBf16(const TensorView& weights) {
 
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* bias, float* y,
               int64_t y_stride, bool accumulate) {
-  const int64_t terms = w.terms == 1 ? 3 : 2, plane = tokens * w.padded_cols;
+  const int64_t terms = w.terms == 1 ? 3 : 2, block = kTileRows * w.padded_cols * terms;
+  const int64_t row_blocks = (tokens + kTileRows - 1) / kTileRows;
   thread_local Buffer<uint16_t> memory;
-  uint16_t* split = memory.Grow(terms * plane);  // [terms][tokens][padded_cols]
-  ParallelFor(static_cast<size_t>(tokens), [&](size_t i) {
-    uint16_t* row = split + static_cast<int64_t>(i) * w.padded_cols;
-    SplitRow(x + static_cast<int64_t>(i) * w.cols, w.cols, terms, plane, row);
-    for (int64_t t = 0; t < terms; ++t) {
-      std::fill(row + t * plane + w.cols, row + t * plane + w.padded_cols, uint16_t{0});
-    }
+  uint16_t* split = memory.Grow(row_blocks * block);  // tiles as in Bf16Tile
+  ParallelFor(static_cast<size_t>(row_blocks), [&](size_t i) {
+    const int64_t row = static_cast<int64_t>(i) * kTileRows;
+    amx_split_rows(x + row * w.cols, std::min(kTileRows, tokens - row), w.cols, terms,
+                   split + static_cast<int64_t>(i) * block);
   });
   const int64_t fit = kBlockBytes / (terms * w.padded_cols * 2) / 32 * 32;
   const int64_t rows = std::min(tokens, std::clamp<int64_t>(fit, 32, kMaxRows));
@@ -98,9 +88,7 @@ void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* 
     const int64_t first = static_cast<int64_t>(i) / panels * rows;
     const int64_t panel = static_cast<int64_t>(i) % panels, count = std::min(rows, tokens - first);
     alignas(64) float sums[kMaxRows * kPanelF32];
-    amx_gemm_bf16({.a = split + first * w.padded_cols,
-                   .a_stride = w.padded_cols,
-                   .a_term = plane,
+    amx_gemm_bf16({.a = split + first / kTileRows * block,
                    .rows = count,
                    .b = w.values() + panel * w.panel_values(),
                    .b_terms = w.terms,

@@ -18,11 +18,10 @@ constexpr int64_t kRows = 128;            // columns of `left` of a task
 
 struct Operands {
   int64_t tokens, width, steps, panels;  // panels of 32 columns
-  uint16_t* a;                           // [kTerms][panels * 32 columns][steps * 32 tokens]
+  uint16_t* a;                           // [panels * 2][steps][kTerms] tiles
   uint16_t* b;                           // [panels][steps][kTerms][2 tiles]
 
-  int64_t stride() const { return steps * kStep; }
-  int64_t plane() const { return panels * kTileOutputs * stride(); }
+  int64_t values() const { return panels * 2 * steps * kTerms * kTileValues; }  // of either
 };
 
 // 32 tokens x 16 columns from column `first` on, to either operand or to both.
@@ -36,10 +35,10 @@ void PackBlock(const Operands& o, const float* x, int64_t step, int64_t first, b
       std::memcpy(o.b + tile * kTileValues, terms[term], sizeof(terms[term]));
     }
     if (!a) continue;
+    uint16_t* tile = o.a + ((first / 16 * o.steps + step) * kTerms + term) * kTileValues;
     for (int64_t column = 0; column < 16; ++column) {
-      uint16_t* row = o.a + term * o.plane() + (first + column) * o.stride() + step * kStep;
       for (int64_t pair = 0; pair < 16; ++pair) {
-        std::memcpy(row + 2 * pair, terms[term] + (pair * 16 + column) * 2, 4);
+        std::memcpy(tile + column * 32 + 2 * pair, terms[term] + (pair * 16 + column) * 2, 4);
       }
     }
   }
@@ -60,13 +59,11 @@ void Product(const Operands& o, int64_t first, int64_t panel, bool symmetric, fl
   alignas(64) float sums[kRows * kTileOutputs];
   const int64_t rows = std::min(kRows, o.width - first), column = panel * kTileOutputs;
   const int64_t columns = std::min(kTileOutputs, o.width - column);
-  amx_gemm_bf16({.a = o.a + first * o.stride(),
-                 .a_stride = o.stride(),
-                 .a_term = o.plane(),
+  amx_gemm_bf16({.a = o.a + first / 16 * o.steps * kTerms * kTileValues,
                  .rows = rows,
                  .b = o.b + panel * o.steps * kTerms * 2 * kTileValues,
                  .b_terms = kTerms,
-                 .k = o.stride(),
+                 .k = o.steps * kStep,
                  .c = sums});
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
@@ -84,8 +81,8 @@ void GramBf16(const float* left, const float* right, int64_t tokens, int64_t wid
   o.steps = (tokens + kStep - 1) / kStep;
   o.panels = (width + kTileOutputs - 1) / kTileOutputs;
   thread_local Buffer<uint16_t> a, b;
-  o.a = a.Grow(kTerms * o.plane());
-  o.b = b.Grow(kTerms * o.plane());
+  o.a = a.Grow(o.values());
+  o.b = b.Grow(o.values());
   Pack(o, left, right);
   const bool symmetric = left == right;
   const int64_t blocks = (width + kRows - 1) / kRows;

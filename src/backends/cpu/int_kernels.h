@@ -79,8 +79,7 @@ void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of s
 // Wide products on AMX: c [rows, kTileOutputs] = sum of three products of bf16 terms. With one term
 // of b: a0 b0 + a1 b0 + a2 b0; with two: a0 b0 + a1 b0 + a0 b1.
 struct Bf16Tile {
-  const uint16_t* a;  // term i of a row at a + i * a_term, rows a_stride apart
-  int64_t a_stride, a_term;
+  const uint16_t* a;  // tiles [rows / 16][k / 32][3 or 2 terms][16 rows][32]
   int64_t rows;
   const uint16_t* b;  // a panel of PackBf16 (ops.h)
   int64_t b_terms;
@@ -88,6 +87,10 @@ struct Bf16Tile {
   float* c;
 };
 void amx_gemm_bf16(const Bf16Tile& tile);
+
+// Up to 16 rows of x [rows, columns] as the tiles of Bf16Tile::a, zero beyond `columns`; what is
+// beyond `rows` is not written.
+void amx_split_rows(const float* x, int64_t rows, int64_t columns, int64_t terms, uint16_t* tiles);
 
 // 32 rows of 16 columns of x (zero beyond `rows` and `columns`) as two bf16 terms, each a B tile
 // [16 pairs of rows][16 columns][2].

@@ -3,6 +3,9 @@
 // (int_kernels.h, Bf16Tile).
 #include <immintrin.h>
 
+#include <algorithm>
+#include <array>
+
 #include "backends/cpu/amx/bf16_terms.h"
 #include "backends/cpu/amx/tile_config.h"
 #include "backends/cpu/int_kernels.h"
@@ -13,6 +16,15 @@ namespace {
 constexpr int64_t kTileRows = 16, kTileValues = 16 * 32;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
+int64_t Terms(const Bf16Tile& t) {
+  return t.b_terms == 1 ? 3 : 2;
+}
+
+// Of 16 rows of A.
+int64_t BlockValues(const Bf16Tile& t) {
+  return t.k / 32 * Terms(t) * kTileValues;
+}
+
 // Tiles: 0..3 = C (0, 1 the upper tokens; 2, 3 the lower), 4, 5 = A upper and lower, 6, 7 = B.
 template <bool kLower>
 void Block(const Bf16Tile& t, const uint16_t* a, float* c) {
@@ -21,27 +33,27 @@ void Block(const Bf16Tile& t, const uint16_t* a, float* c) {
   if (kLower) _tile_zero(2);
   if (kLower) _tile_zero(3);
   const uint16_t* b = t.b;
-  const int64_t stride = t.a_stride * 2, lower = kTileRows * t.a_stride;
+  const int64_t lower = BlockValues(t), step = Terms(t) * kTileValues;
   const auto multiply = [&](const uint16_t* term) __attribute__((always_inline)) {
-    _tile_loadd(4, term, stride);
+    _tile_loadd(4, term, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (!kLower) return;
-    _tile_loadd(5, term + lower, stride);
+    _tile_loadd(5, term + lower, 64);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   };
-  for (int64_t k = 0; k < t.k; k += 32, b += 2 * t.b_terms * kTileValues) {
+  for (int64_t k = 0; k < t.k; k += 32, a += step, b += 2 * t.b_terms * kTileValues) {
     _tile_loadd(6, b, 64);
     _tile_loadd(7, b + kTileValues, 64);
-    multiply(a + k);
-    multiply(a + t.a_term + k);
+    multiply(a);
+    multiply(a + kTileValues);
     if (t.b_terms == 1) {
-      multiply(a + 2 * t.a_term + k);
+      multiply(a + 2 * kTileValues);
     } else {
       _tile_loadd(6, b + 2 * kTileValues, 64);
       _tile_loadd(7, b + 3 * kTileValues, 64);
-      multiply(a + k);
+      multiply(a);
     }
   }
   _tile_stored(0, c, kCStride);
@@ -65,10 +77,10 @@ void amx_gemm_bf16(const Bf16Tile& t) {
   Configure(kTileRows, kTileRows);
   int64_t row = 0;
   for (; row + 2 * kTileRows <= t.rows; row += 2 * kTileRows) {
-    Block<true>(t, t.a + row * t.a_stride, t.c + row * kTileOutputs);
+    Block<true>(t, t.a + row / kTileRows * BlockValues(t), t.c + row * kTileOutputs);
   }
   const int64_t rest = t.rows - row;
-  const uint16_t* a = t.a + row * t.a_stride;
+  const uint16_t* a = t.a + row / kTileRows * BlockValues(t);
   float* c = t.c + row * kTileOutputs;
   if (rest > kTileRows) {
     Configure(kTileRows, rest - kTileRows);
@@ -79,6 +91,30 @@ void amx_gemm_bf16(const Bf16Tile& t) {
   }
   _tile_release();
   asm volatile("" ::: "memory");
+}
+
+void amx_split_rows(const float* x, int64_t rows, int64_t columns, int64_t terms, uint16_t* tiles) {
+  alignas(64) static constexpr auto kUpperHalves = [] {
+    std::array<uint16_t, 32> words{};
+    for (uint16_t i = 0; i < 32; ++i) words[i] = static_cast<uint16_t>(2 * i + 1);
+    return words;
+  }();
+  const __m512i upper_halves = _mm512_load_si512(kUpperHalves.data());
+  const auto load = [&](const float* from, int64_t left) __attribute__((always_inline)) {
+    const auto mask = static_cast<__mmask16>((1u << std::clamp<int64_t>(left, 0, 16)) - 1);
+    return _mm512_maskz_loadu_ps(mask, from);
+  };
+  for (int64_t k = 0; k < columns; k += 32, tiles += terms * kTileValues) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = x + r * columns + k;
+      __m512 front = load(from, columns - k), back = load(from + 16, columns - k - 16);
+      for (int64_t term = 0; term < terms; ++term) {
+        const __m512i low = CutTerm(front), high = CutTerm(back);
+        _mm512_store_si512(tiles + term * kTileValues + r * 32,
+                           _mm512_permutex2var_epi16(low, upper_halves, high));
+      }
+    }
+  }
 }
 
 void amx_cut_terms(const float* x, int64_t stride, int64_t rows, int64_t columns, uint16_t* first,
