@@ -46,13 +46,18 @@ void RunKl(Arguments& a, const Common& common) {
                {"top1_agreement", r.top1_agreement},
                {"perplexity", r.perplexity},
                {"reference_perplexity", r.reference_perplexity},
+               {"loss_difference", r.loss_difference},
+               {"loss_difference_stderr", r.loss_difference_stderr},
                {"tokens", r.tokens}});
     return;
   }
   fmt::print(
       "KL divergence    {:.5f} nats mean, {:.4f} at the 99th percentile\n"
-      "same top token   {:.2f} %\nperplexity       {:.4f}, reference {:.4f}\ntokens           {}\n",
-      r.kl_mean, r.kl_p99, 100 * r.top1_agreement, r.perplexity, r.reference_perplexity, r.tokens);
+      "same top token   {:.2f} %\nperplexity       {:.4f}, reference {:.4f}\n"
+      "loss             {:+.5f} nats per token (standard error over windows {:.5f})\n"
+      "tokens           {}\n",
+      r.kl_mean, r.kl_p99, 100 * r.top1_agreement, r.perplexity, r.reference_perplexity,
+      r.loss_difference, r.loss_difference_stderr, r.tokens);
 }
 
 void AddShared(CLI::App& verb, Arguments& a) {

@@ -101,6 +101,8 @@ TEST_F(Evaluation, DivergenceFromItselfIsZero) {
   EXPECT_NEAR(r.kl_mean, 0, 1e-12);
   EXPECT_EQ(r.top1_agreement, 1.0);
   EXPECT_EQ(r.perplexity, r.reference_perplexity);
+  EXPECT_EQ(r.loss_difference, 0);
+  EXPECT_EQ(r.loss_difference_stderr, 0);
   EXPECT_EQ(r.tokens, 2 * 149);
 }
 
@@ -110,6 +112,13 @@ TEST_F(Evaluation, TheReferenceArithmeticDivergesLittle) {
   // Same fp32 weights, sums in another order: logits differ by about 1e-5, KL by its square.
   EXPECT_LT(r.kl_mean, 1e-8);
   EXPECT_GT(r.top1_agreement, 0.99);
+  // Of two windows, the deviation of either from their mean.
+  const auto losses = Perplexity(*a, windows_).window_nll,
+             others = Perplexity(*b, windows_).window_nll;
+  const double first = losses[0] - others[0], second = losses[1] - others[1];
+  EXPECT_NE(first, second);
+  EXPECT_NEAR(r.loss_difference, (first + second) / 2, 1e-12);
+  EXPECT_NEAR(r.loss_difference_stderr, std::fabs(first - second) / 2, 1e-12);
 }
 
 }  // namespace

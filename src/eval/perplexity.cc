@@ -83,6 +83,15 @@ double Mean(const std::vector<double>& values) {
   return sum / static_cast<double>(values.size());
 }
 
+// Of the mean, from the scatter of independent values.
+double StandardError(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const double mean = Mean(values), count = static_cast<double>(values.size());
+  double squares = 0;
+  for (double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / (count - 1) / count);
+}
+
 }  // namespace
 
 PerplexityResult Perplexity(Model& model, const Windows& windows) {
@@ -128,7 +137,7 @@ KlResult KlDivergence(Model& model, Model& reference, const Windows& windows) {
   Progress progress("divergence", "tokens",
                     static_cast<double>(windows.size()) * static_cast<double>(context));
   std::vector<double> kl(windows.size() * per_window), loss(kl), reference_loss(kl);
-  std::vector<double> agree(kl);
+  std::vector<double> agree(kl), window_differences;
   for (size_t w = 0; w < windows.size(); ++w) {
     StopIfInterrupted();
     const float* hidden = runner.Hidden(windows[w]);
@@ -148,12 +157,19 @@ KlResult KlDivergence(Model& model, Model& reference, const Windows& windows) {
         agree[i] = Top(p) == Top(q) ? 1 : 0;
       });
     }
+    double difference = 0;
+    for (size_t i = w * per_window; i < (w + 1) * per_window; ++i) {
+      difference += (loss[i] - reference_loss[i]) / static_cast<double>(per_window);
+    }
+    window_differences.push_back(difference);
     progress.Update(static_cast<double>(w + 1) * static_cast<double>(context));
   }
   KlResult result = {.kl_mean = Mean(kl),
                      .top1_agreement = Mean(agree),
                      .perplexity = std::exp(Mean(loss)),
                      .reference_perplexity = std::exp(Mean(reference_loss)),
+                     .loss_difference = Mean(window_differences),
+                     .loss_difference_stderr = StandardError(window_differences),
                      .tokens = static_cast<int64_t>(kl.size())};
   const auto p99 = kl.begin() + static_cast<int64_t>(kl.size() * 99 / 100);
   std::nth_element(kl.begin(), p99, kl.end());

@@ -24,6 +24,9 @@ struct KlResult {
   double kl_mean = 0, kl_p99 = 0;  // KL(reference || model) per predicted token, in nats
   double top1_agreement = 0;       // share of tokens with the same most likely next token
   double perplexity = 0, reference_perplexity = 0;
+  // Mean loss less the reference's, nats per token, and its standard error over windows, whose
+  // tokens share a context; 0 for a single window.
+  double loss_difference = 0, loss_difference_stderr = 0;
   int64_t tokens = 0;
 };
 KlResult KlDivergence(Model& model, Model& reference, const Windows& windows);
