@@ -22,6 +22,10 @@ double Seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
+std::string RateText(double rate) {
+  return rate < 10 ? fmt::format("{:.2g}", rate) : fmt::format("{:.0f}", rate);
+}
+
 }  // namespace
 
 void SetProgressStyle(ProgressStyle s) {
@@ -57,7 +61,7 @@ void Progress::Print(double done, const std::string& detail) {
     return;
   }
   const std::string rest =
-      rate > 0 ? fmt::format(", {:.0f} {}/s, ETA {}", rate, unit_, DurationText(eta)) : "";
+      rate > 0 ? fmt::format(", {} {}/s, ETA {}", RateText(rate), unit_, DurationText(eta)) : "";
   const std::string line =
       fmt::format("{} {:3.0f} %{}{}{}", title_, total_ > 0 ? 100 * done / total_ : 0,
                   detail.empty() ? "" : ", ", detail, rest);

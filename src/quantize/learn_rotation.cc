@@ -11,7 +11,7 @@ namespace nibble {
 namespace {
 
 constexpr int64_t kWindows = 8, kRows = 2048;  // rows of an input, from so many windows
-constexpr int64_t kSteps = 300, kBatch = 256;  // rows of an input in one step
+constexpr int64_t kBatch = 256;                // rows of an input in one step
 constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
 
 // Of the objective, summed over some sets.
@@ -219,11 +219,12 @@ double LearningBytes(const ModelConfig& c, int64_t context) {
 
 double LearningFlops(const ModelConfig& c) {
   const double n = static_cast<double>(c.hidden_size);
-  return kSteps * (2.0 * static_cast<double>(c.layers) * 8 * kBatch * n * n + 10 * n * n * n);
+  return kRotationSteps *
+         (2.0 * static_cast<double>(c.layers) * 8 * kBatch * n * n + 10 * n * n * n);
 }
 
 Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& math,
-                             const std::function<void(double)>& progress) {
+                             const std::function<void(int64_t)>& progress) {
   constexpr double kFirstLength = 0.04;
   const int64_t n = sets[0].rows.cols;
   Descent descent(math, n);
@@ -231,7 +232,7 @@ Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& 
   while (gradients.size() < std::min(sets.size(), static_cast<size_t>(kSums))) {
     gradients.emplace_back(math);
   }
-  for (int64_t step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < kRotationSteps; ++step) {
     math.ForEach(gradients.size(), [&](size_t i) {
       for (size_t set = i; set < sets.size(); set += gradients.size()) {
         gradients[i].Add(sets[set], step, descent.rotation(), set == i);
@@ -240,9 +241,9 @@ Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& 
     for (size_t i = 1; i < gradients.size(); ++i) {
       math.Combine(1, 1, gradients[i].sum(), n * n, gradients[0].sum());
     }
-    const double done = static_cast<double>(step) / kSteps;
+    const double done = static_cast<double>(step) / kRotationSteps;
     descent.Step(gradients[0].sum(), kFirstLength * (1 - done));
-    progress(static_cast<double>(step + 1) / kSteps);
+    progress(step + 1);
   }
   Matrix<float> rotation(n, n);
   math.Store(descent.rotation(), rotation.data);

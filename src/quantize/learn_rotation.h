@@ -37,8 +37,10 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
 double LearningBytes(const ModelConfig& config, int64_t context);
 double LearningFlops(const ModelConfig& config);
 
-// The orthogonal R [n, n] that a fixed number of gradient steps from the identity leads to.
+// The orthogonal R [n, n] that kRotationSteps gradient steps from the identity lead to; progress is
+// told the number of each.
+inline constexpr int64_t kRotationSteps = 300;
 Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& math,
-                             const std::function<void(double share)>& progress);
+                             const std::function<void(int64_t steps)>& progress);
 
 }  // namespace nibble

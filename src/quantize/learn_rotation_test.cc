@@ -58,12 +58,10 @@ double QuantizationError(const Matrix<double>& r, const Matrix<float>& rows) {
 
 TEST(LearnRotation, LowersTheErrorOfRowsItHasNotSeen) {
   const std::vector<PeakedRows> sets = {{SpikyRows(1024, 2), 1.0}, {SpikyRows(300, 3), 0.5}};
-  double last = 0;
-  const Matrix<double> r = LearnRotation(sets, HostMath(), [&](double share) {
-    EXPECT_GT(share, last);
-    last = share;
-  });
-  EXPECT_EQ(last, 1.0);
+  int64_t last = 0;
+  const Matrix<double> r =
+      LearnRotation(sets, HostMath(), [&](int64_t steps) { EXPECT_EQ(steps, ++last); });
+  EXPECT_EQ(last, kRotationSteps);
   Matrix<double> identity(kWidth, kWidth);
   for (int64_t i = 0; i < kWidth; ++i) identity.row(i)[static_cast<size_t>(i)] = 1;
   for (int64_t i = 0; i < kWidth; ++i) {
@@ -87,7 +85,7 @@ TEST(LearnRotation, LearnsAsMuchOnAGpu) {
   }
   const std::vector<PeakedRows> sets = {{SpikyRows(1024, 2), 1.0}, {SpikyRows(300, 3), 0.5, 16}};
   const auto learn = [&](const DenseMath& math) {
-    return LearnRotation(sets, math, [](double) {});
+    return LearnRotation(sets, math, [](int64_t) {});
   };
   const Matrix<float> fresh = SpikyRows(500, 4);
   const double host = QuantizationError(learn(HostMath()), fresh);
@@ -150,7 +148,7 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
 // A task runs its own ParallelFor alone.
 TEST(LearnRotation, DoesNotDependOnThreads) {
   const std::vector<PeakedRows> sets = {{SpikyRows(64, 2), 1.0}, {SpikyRows(64, 3), 1.0}};
-  const auto run = [&] { return LearnRotation(sets, HostMath(), [](double) {}).data; };
+  const auto run = [&] { return LearnRotation(sets, HostMath(), [](int64_t) {}).data; };
   std::vector<double> alone;
   ParallelFor(2, [&](size_t task) {
     if (task == 0) alone = run();

@@ -224,13 +224,15 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     if (stored.size() != bytes) Fail("{}: not a whole rotation; remove {}", file, work.path());
     std::memcpy(rotation.data.data(), stored.data(), bytes);
   } else {
-    Progress progress("rotation", "steps", 1);
+    Progress progress("rotation", "steps", kRotationSteps);
+    progress.Update(0, "inputs");
     const auto rows =
         CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
     if (rows.empty()) return;  // nothing behind a norm is quantized
     std::unique_ptr<DenseMath> math = backend.MakeDenseMath();
     if (!math) math = std::make_unique<HostMath>();
-    rotation = LearnRotation(rows, *math, [&](double share) { progress.Update(share, ""); });
+    rotation = LearnRotation(rows, *math,
+                             [&](int64_t steps) { progress.Update(static_cast<double>(steps)); });
     WriteFileAtomic(file, {reinterpret_cast<const char*>(rotation.data.data()), bytes});
   }
   rotator.Follow(rotation);
