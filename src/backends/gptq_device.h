@@ -15,19 +15,26 @@ namespace nibble {
 // One matrix to round to scale * (code - zero); a grid belongs to `group` columns of a row.
 struct GptqRounding {
   const Matrix<double>& weights;  // [rows, width]
+  int64_t columns;                // the first of them, to be rounded to codes
   int bits;
-  int64_t group;             // divides width
-  std::span<float> scales;   // [rows, width / group]
+  int64_t group;  // divides columns
+  // Of every four codes the two whose pruning costs most stay, the others mean 0 (RoundGptq); for
+  // the order 0, 1, 2.. only.
+  bool sparse;
+  std::span<float> scales;   // [rows, columns / group]
   std::span<int32_t> zeros;  // the same, of the signed code
   int sweeps;                // passes over all codes at the end, with H + diag(added) of Factor
-  std::span<int8_t> codes;   // [rows, width], written
+  std::span<int8_t> codes;   // [rows, columns], written
   // Writes the grids of group g from its columns as they are once all columns in front have been
   // rounded, [rows, group]; for the order 0, 1, 2.. only. Empty: the grids are there.
   std::function<void(int64_t g, std::span<const double> columns)> find_grids;
+  // Rounds the other columns, last in any order, once they have taken up the errors of all codes:
+  // [rows, width - columns]. Empty: there are none.
+  std::function<void(std::span<double> tail)> round_tail;
 };
 
-// Squared output error and output over the calibration tokens; E = what the codes mean (in fp32)
-// minus the weights.
+// Squared output error and output over the calibration tokens; E = what the codes mean (in fp32),
+// or the rounded tail, minus the weights.
 struct GptqLoss {
   double error;  // tr(E H E^T)
   double power;  // tr(W H W^T)

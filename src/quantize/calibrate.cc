@@ -205,11 +205,8 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            const Progress& progress) {
   const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
   const TailPlan& tail = plan_.at(index, RolesOf(set)[0]).tail;
-  const bool sparse = std::ranges::any_of(
-      RolesOf(set), [&](Role role) { return plan_.at(index, role).weights.sparse; });
   SetRounder rounder(backend_, width,
-                     {recipe_.act_order, recipe_.damp, recipe_.gptaq, recipe_.sweeps, tail},
-                     sparse);
+                     {recipe_.act_order, recipe_.damp, recipe_.gptaq, recipe_.sweeps, tail});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     stream_.Advance(set, w);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/round_device.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace nibble {
@@ -40,7 +41,7 @@ DeviceRounding::DeviceRounding(GptqDevice& device, const GptqOptions& options)
     diagonal[i] = unseen[i] = 1;
     unseen_.push_back(static_cast<int64_t>(i));
   }
-  const Order order = ColumnOrder(diagonal, options.act_order);
+  const Order order = ColumnOrder(diagonal, options.act_order, options.tail.columns);
   const double mean =
       std::accumulate(diagonal.begin(), diagonal.end(), 0.0) / static_cast<double>(diagonal.size());
   for (;; damp_ = MoreDamping(damp_)) {
@@ -50,15 +51,19 @@ DeviceRounding::DeviceRounding(GptqDevice& device, const GptqOptions& options)
   }
 }
 
-Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format) const {
-  CodeMatrix codes(w, w.cols, format);
+Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format,
+                              const FormatSpec& tail) const {
+  const int64_t coded = w.cols - options_.tail.columns;
+  CodeMatrix codes(w, coded, format);
   const bool fixed_grids = FixedGrids(format, options_);
   if (fixed_grids) codes.FindGrids(w);
   Grids grids(codes, w.rows);
   const Matrix<double> seen = unseen_.empty() ? Matrix<double>() : WithoutColumns(w, unseen_);
   GptqRounding rounding = {.weights = unseen_.empty() ? w : seen,
+                           .columns = coded,
                            .bits = format.bits,
                            .group = codes.group(),
+                           .sparse = format.sparse,
                            .scales = grids.scales,
                            .zeros = grids.zeros,
                            .sweeps = options_.sweeps,
@@ -72,17 +77,26 @@ Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format)
                                             static_cast<size_t>(codes.share()) * group);
         const WeightGrid& grid = codes.FindGrid(n, g * codes.group(), values);
         for (int64_t row = n; row < n + codes.share(); ++row) {
-          const auto at = static_cast<size_t>(row * format.groups(w.cols) + g);
+          const auto at = static_cast<size_t>(row * format.groups(codes.cols()) + g);
           grids.scales[at] = grid.scale;
           grids.zeros[at] = grid.zero;
         }
       });
     };
   }
+  Rounded result = {.damp = damp_};
+  if (coded < w.cols) {
+    rounding.round_tail = [&](std::span<double> values) {
+      Matrix<double> last(w.rows, w.cols - coded);
+      std::ranges::copy(values, last.data.begin());
+      result.tail = RoundColumns(last, tail);
+      std::ranges::copy(Decode(View(result.tail)).data, values.begin());
+    };
+  }
   const GptqLoss loss = device_.Round(rounding);
-  return {.weights = codes.Pack(),
-          .relative_error = loss.power > 0 ? loss.error / loss.power : 0,
-          .damp = damp_};
+  result.weights = codes.Pack();
+  result.relative_error = loss.power > 0 ? loss.error / loss.power : 0;
+  return result;
 }
 
 }  // namespace nibble

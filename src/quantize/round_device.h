@@ -15,7 +15,8 @@ class DeviceRounding {
   // Factors what `device` has summed, with as much damping as that takes.
   DeviceRounding(GptqDevice& device, const GptqOptions& options);
 
-  Rounded Round(const Matrix<double>& w, const FormatSpec& format) const;
+  // tail: the format of the last columns, if the options set some apart.
+  Rounded Round(const Matrix<double>& w, const FormatSpec& format, const FormatSpec& tail) const;
 
  private:
   GptqDevice& device_;

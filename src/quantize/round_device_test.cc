@@ -63,14 +63,18 @@ class PlainDevice final : public GptqDevice {
     for (int64_t row = 0; row < w.rows; ++row) {
       for (int64_t i = 0; i < n(); ++i) At(w, row, i) = r.weights.row(row)[Index(Column(i))];
     }
-    for (int64_t i = 0; i < n(); ++i) {
+    std::vector<bool> pruned(Index(w.rows * n()));
+    for (int64_t i = 0; i < r.columns; ++i) {
       if (r.find_grids && i % r.group == 0) FindGrids(r, w, i);
       for (int64_t row = 0; row < w.rows; ++row) {
-        const size_t grid = Index(row * (n() / r.group) + Column(i) / r.group);
+        if (r.sparse && i % 4 == 0) Prune(w, row, i, pruned);
+        const size_t grid = Grid(r, row, Column(i));
         const double scale = r.scales[grid], zero = r.zeros[grid], value = At(w, row, i);
         const double top = std::ldexp(1.0, r.bits - 1) - 1;
-        const double code = std::clamp(std::nearbyint(value / scale) + zero, -top - 1, top);
-        r.codes[Index(row * n() + Column(i))] = static_cast<int8_t>(code);
+        const double code = pruned[Index(row * n() + i)]
+                                ? zero
+                                : std::clamp(std::nearbyint(value / scale) + zero, -top - 1, top);
+        r.codes[Index(row * r.columns + Column(i))] = static_cast<int8_t>(code);
         const float meaning = r.scales[grid] * static_cast<float>(code - zero);
         At(error, row, Column(i)) = meaning - r.weights.row(row)[Index(Column(i))];
         for (int64_t j = i + 1; j < n(); ++j) {
@@ -79,18 +83,44 @@ class PlainDevice final : public GptqDevice {
         }
       }
     }
+    if (r.round_tail) RoundTail(r, w, error);
     for (int pass = 0; pass < r.sweeps; ++pass) {
       for (int64_t row = 0; row < w.rows; ++row) {
-        for (int64_t i = 0; i < n(); ++i) Improve(r, row, i, error);
+        for (int64_t i = 0; i < r.columns; ++i) Improve(r, row, i, error);
       }
     }
     return {.error = Power(error), .power = Power(r.weights)};
   }
 
  private:
+  static size_t Grid(const GptqRounding& r, int64_t row, int64_t column) {
+    return Index(row * (r.columns / r.group) + column / r.group);
+  }
+  // The two of four columns from i on that cost least.
+  void Prune(Matrix<double>& w, int64_t row, int64_t i, std::vector<bool>& pruned) {
+    std::vector<std::pair<double, int64_t>> costs;
+    for (int64_t j = i; j < i + 4; ++j) {
+      costs.emplace_back(std::fabs(At(w, row, j) / At(u_, j, j)), row * n() + j);
+    }
+    std::ranges::sort(costs);
+    pruned[Index(costs[0].second)] = pruned[Index(costs[1].second)] = true;
+  }
+  void RoundTail(const GptqRounding& r, Matrix<double>& w, Matrix<double>& error) {
+    std::vector<double> tail;
+    for (int64_t row = 0; row < w.rows; ++row) {
+      tail.insert(tail.end(), w.row(row).begin() + r.columns, w.row(row).end());
+    }
+    r.round_tail(tail);
+    for (int64_t row = 0, at = 0; row < w.rows; ++row) {
+      for (int64_t i = r.columns; i < n(); ++i, ++at) {
+        At(error, row, i) = tail[Index(at)] - r.weights.row(row)[Index(i)];
+      }
+    }
+  }
   // Tries all codes of one weight.
   void Improve(const GptqRounding& r, int64_t row, int64_t i, Matrix<double>& error) {
-    const size_t grid = Index(row * (n() / r.group) + i / r.group);
+    const size_t grid = Grid(r, row, i);
+    if (r.sparse && r.codes[Index(row * r.columns + i)] == r.zeros[grid]) return;
     const double before = At(error, row, i);
     double others = 0, best = INFINITY;  // of e^2 H_ii / 2 + e sum over the others
     for (int64_t j = 0; j < n(); ++j) {
@@ -105,7 +135,7 @@ class PlainDevice final : public GptqDevice {
       if (cost >= best) continue;
       best = cost;
       At(error, row, i) = e;
-      r.codes[Index(row * n() + i)] = static_cast<int8_t>(code);
+      r.codes[Index(row * r.columns + i)] = static_cast<int8_t>(code);
     }
     EXPECT_LE(best, before * before * diagonal / 2 + before * others);
   }
@@ -184,6 +214,7 @@ struct Case {
   bool act_order = false;
   double gptaq = 0;
   int sweeps = 0;
+  TailPlan tail = {};
 };
 
 // The result of a device and RoundGptq on the same sums.
@@ -194,8 +225,8 @@ struct Pair {
 class DeviceRoundingTest : public testing::TestWithParam<Case> {
  protected:
   GptqOptions options() const {
-    return {
-        .act_order = GetParam().act_order, .gptaq = GetParam().gptaq, .sweeps = GetParam().sweeps};
+    const Case& c = GetParam();
+    return {.act_order = c.act_order, .gptaq = c.gptaq, .sweeps = c.sweeps, .tail = c.tail};
   }
   Pair Round(GptqDevice& device, Backend& backend, const std::vector<float>& x,
              const std::vector<float>& exact, const Matrix<double>& w) const {
@@ -206,7 +237,9 @@ class DeviceRoundingTest : public testing::TestWithParam<Case> {
     host.Add(x.data(), difference, c.tokens);
     const Buffer<float> device_x = ToBackend(backend, x), device_exact = ToBackend(backend, exact);
     device.Add(device_x.data(), c.gptaq > 0 ? device_exact.data() : nullptr, c.tokens);
-    return {DeviceRounding(device, options()).Round(w, c.format), host.Round(w, c.format)};
+    const FormatSpec& tail = c.tail.weights;
+    return {DeviceRounding(device, options()).Round(w, c.format, tail),
+            host.Round(w, c.format, tail)};
   }
   void ExpectSame(GptqDevice& device, Backend& backend) const {
     const Case& c = GetParam();
@@ -218,6 +251,9 @@ class DeviceRoundingTest : public testing::TestWithParam<Case> {
     EXPECT_EQ(ours.damp, host.damp);
     // fp64 throughout: a code differs only where a value lies within 1e-10 steps of a border.
     EXPECT_EQ(ours.weights.codes, host.weights.codes);
+    EXPECT_EQ(ours.weights.places, host.weights.places);
+    EXPECT_EQ(ours.tail.codes, host.tail.codes);
+    EXPECT_EQ(ours.tail.values_f16, host.tail.values_f16);
     EXPECT_EQ(ours.weights.scales, host.weights.scales);
     EXPECT_EQ(ours.weights.zeros, host.weights.zeros);
     // A device is given the scale of a second level as a product that was rounded.
@@ -277,10 +313,22 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.bits = 4, .group = 64, .clip = 0, .row_share = 2}, 192, 1024},
         Case{{.bits = 4, .symmetric = false, .clip = 1, .row_share = 2}, 200, 1024, true},
         Case{{.bits = 4, .group = 128, .clip = 0}, 256, 1024, true, 0.25},
+        Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 0, {40, {.bits = 8}}},
+        Case{{.bits = 4, .clip = 0}, 136, 1024, true, 0, 2, {8, {.bits = 16}}},
+        Case{{.bits = 4, .group = 64, .clip = 0}, 224, 1024, false, 0.5, 0, {32, {.bits = 16}}},
+        Case{{.bits = 4, .clip = 0, .sparse = true}, 200, 1024},
+        Case{{.bits = 8, .symmetric = false, .group = 32, .clip = 0, .sparse = true},
+             168,
+             1024,
+             false,
+             0,
+             2,
+             {8, {.bits = 8}}},
         Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 1},
         Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, true, 0, 3},
         Case{{.bits = 3, .symmetric = false, .clip = 1}, 256, 60, false, 0, 2},
         Case{{.bits = 4, .clip = 0}, 2200, 4000, false, 0, 2},
+        Case{{.bits = 4, .clip = 0, .sparse = true}, 2200, 4000, false, 0, 1, {24, {.bits = 16}}},
         Case{{.bits = 4, .clip = 0}, 2200, 4000}, Case{{.bits = 4, .group = 200}, 2200, 4000}));
 
 }  // namespace

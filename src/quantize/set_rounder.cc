@@ -3,11 +3,9 @@
 
 namespace nibble {
 
-// A GptqDevice rounds column by column on grids that it asks for, and has no way to ask which of
-// four columns to prune.
-SetRounder::SetRounder(Backend& backend, int64_t width, const GptqOptions& options, bool sparse)
+SetRounder::SetRounder(Backend& backend, int64_t width, const GptqOptions& options)
     : options_(options),
-      device_(options.tail.columns > 0 || sparse ? nullptr : backend.MakeGptq(width)),
+      device_(backend.MakeGptq(width)),
       hessian_(backend, device_ ? 0 : width),
       correction_(backend, device_ || options.gptaq == 0 ? 0 : width) {}
 
@@ -29,7 +27,7 @@ Rounded SetRounder::Round(const Matrix<double>& w, const FormatSpec& format,
     return RoundGptq(w, hessian_.sum(), correction, format, options);
   }
   if (!rounding_) rounding_.emplace(*device_, options_);
-  return rounding_->Round(w, format);
+  return rounding_->Round(w, format, tail);
 }
 
 }  // namespace nibble

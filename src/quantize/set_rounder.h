@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over the calibration inputs of some linears, then GPTQ of each: on the backend's device, or
-// with BLAS and LAPACK (which is the only place for inputs with a tail and for sparse weights).
+// with BLAS and LAPACK.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,8 @@ namespace nibble {
 
 class SetRounder {
  public:
-  // options.tail is that of the input; formats of its weights are given with each matrix. sparse:
-  // whether one of the matrices will be.
-  SetRounder(Backend& backend, int64_t width, const GptqOptions& options, bool sparse = false);
+  // options.tail is that of the input; formats of its weights are given with each matrix.
+  SetRounder(Backend& backend, int64_t width, const GptqOptions& options);
 
   // x, the inputs as the quantized network sees them, and (with options.gptaq > 0) as they would be
   // without rounding; fp32 [tokens, width] in the backend's memory.

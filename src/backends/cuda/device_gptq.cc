@@ -29,10 +29,20 @@ class DeviceGptq final : public GptqDevice {
   };
   // One matrix while it is rounded.
   struct Work {
-    DeviceBuffer<double> original, w, product, errors, values;
+    DeviceBuffer<double> original, w, product, errors, values, tail;
     DeviceBuffer<float> scales;
     DeviceBuffer<int32_t> zeros;
     DeviceBuffer<int8_t> codes;
+
+    CodesOnDevice Codes(const GptqRounding& r) const {
+      return {.codes = codes.data(),
+              .scales = scales.data(),
+              .zeros = zeros.data(),
+              .columns = r.columns,
+              .group = r.group,
+              .bits = r.bits,
+              .sparse = r.sparse};
+    }
   };
 
   void Split(const float* x, const float* minus, int64_t tokens, Terms& terms) const {
@@ -44,6 +54,7 @@ class DeviceGptq final : public GptqDevice {
   void UploadGrids(const GptqRounding& r, Work& work) const;
   void FindGrids(const GptqRounding& r, int64_t begin, Work& work) const;
   void RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, Work& work) const;
+  void RoundTail(const GptqRounding& r, Work& work) const;
   void Sweep(const GptqRounding& r, Work& work) const;
   void MakeErrors(const GptqRounding& r, Work& work) const;
   double Power(const double* m, int64_t rows, Work& work) const;
@@ -153,7 +164,7 @@ void DeviceGptq::Upload(const GptqRounding& r, Work& work) const {
   work.product.Grow(count);
   work.errors.Grow(rows * kGptqChunk);
   if (term_.data() != nullptr) work.values.Grow(rows * kGptqChunk);
-  work.codes.Grow(count);
+  work.codes.Grow(rows * r.columns);
   UploadGrids(r, work);
 }
 
@@ -180,11 +191,7 @@ void DeviceGptq::RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, W
                 .u = u_.data(),
                 .term = term_.data(),
                 .order = order_.data(),
-                .scales = work.scales.data(),
-                .zeros = work.zeros.data(),
-                .group = r.group,
-                .bits = r.bits,
-                .codes = work.codes.data(),
+                .to = work.Codes(r),
                 .errors = work.errors.data(),
                 .values = work.values.data()},
                stream_);
@@ -204,6 +211,14 @@ void DeviceGptq::RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, W
   if (term_.data() != nullptr) update(1, work.values.data(), term_.data());
 }
 
+void DeviceGptq::RoundTail(const GptqRounding& r, Work& work) const {
+  const int64_t rows = r.weights.rows, count = width_ - r.columns;
+  std::vector<double> tail(static_cast<size_t>(rows * count));
+  ToHost(work.w.data() + r.columns, width_, count, rows, tail.data());
+  r.round_tail(tail);
+  ToDevice<double>(tail, work.tail.Grow(rows * count));
+}
+
 // tr(M H M^T)
 double DeviceGptq::Power(const double* m, int64_t rows, Work& work) const {
   algebra_.Multiply({.a = {m, width_},
@@ -218,13 +233,11 @@ double DeviceGptq::Power(const double* m, int64_t rows, Work& work) const {
 
 // In work.w, which rounding is done with.
 void DeviceGptq::MakeErrors(const GptqRounding& r, Work& work) const {
-  RoundingError({.codes = work.codes.data(),
-                 .scales = work.scales.data(),
-                 .zeros = work.zeros.data(),
+  RoundingError({.of = work.Codes(r),
+                 .tail = work.tail.data(),
                  .w = work.original.data(),
                  .rows = r.weights.rows,
                  .cols = width_,
-                 .group = r.group,
                  .error = work.w.data()},
                 stream_);
 }
@@ -243,8 +256,8 @@ void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
                  .added = added_.data()},
                 stream_);
   for (int pass = 0; pass < r.sweeps; ++pass) {
-    for (int64_t begin = 0; begin < width_; begin += kGptqChunk) {
-      const int64_t end = std::min<int64_t>(begin + kGptqChunk, width_);
+    for (int64_t begin = 0; begin < r.columns; begin += kGptqChunk) {
+      const int64_t end = std::min<int64_t>(begin + kGptqChunk, r.columns);
       algebra_.Multiply({.a = {work.w.data(), width_},
                          .b = {hessian + begin, width_},
                          .rows = r.weights.rows,
@@ -258,11 +271,7 @@ void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
                     .begin = begin,
                     .end = end,
                     .hessian = hessian,
-                    .scales = work.scales.data(),
-                    .zeros = work.zeros.data(),
-                    .group = r.group,
-                    .bits = r.bits,
-                    .codes = work.codes.data(),
+                    .of = work.Codes(r),
                     .errors = work.w.data()},
                    stream_);
     }
@@ -274,17 +283,18 @@ GptqLoss DeviceGptq::Round(const GptqRounding& r) {
   Work work;
   Upload(r, work);
   const int64_t rows = r.weights.rows;
-  for (int64_t begin = 0, end; begin < width_; begin = end) {
-    end = std::min<int64_t>(begin + kGptqChunk, width_);
+  for (int64_t begin = 0, end; begin < r.columns; begin = end) {
+    end = std::min<int64_t>(begin + kGptqChunk, r.columns);
     if (r.find_grids) {
       end = std::min(end, (begin / r.group + 1) * r.group);
       if (begin % r.group == 0) FindGrids(r, begin, work);
     }
     RoundChunk(r, begin, end, work);
   }
+  if (r.round_tail) RoundTail(r, work);
   MakeErrors(r, work);
   if (r.sweeps > 0) Sweep(r, work);
-  ToHost(work.codes.data(), width_, width_, rows, r.codes.data());
+  ToHost(work.codes.data(), r.columns, r.columns, rows, r.codes.data());
   GptqLoss loss = {.power = Power(work.original.data(), rows, work)};
   loss.error = Power(work.w.data(), rows, work);
   return loss;

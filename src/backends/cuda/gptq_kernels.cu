@@ -39,13 +39,12 @@ struct WarpRow {
   int64_t row, groups;
   double low, high;  // codes
 
-  template <typename Arguments>
-  __device__ explicit WarpRow(const Arguments& a)
+  __device__ WarpRow(int64_t begin, int64_t end, const CodesOnDevice& codes)
       : lane(threadIdx.x % 32),
-        count(static_cast<int>(a.end - a.begin)),
+        count(static_cast<int>(end - begin)),
         row(int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32),
-        groups(a.cols / a.group),
-        low(-(1 << (a.bits - 1))),
+        groups(codes.columns / codes.group),
+        low(-(1 << (codes.bits - 1))),
         high(-low - 1) {}
 
   __device__ void Load(const double* from, double (&values)[kColumns]) const {
@@ -54,20 +53,45 @@ struct WarpRow {
   }
 };
 
+// Which of the four columns that begin at lane `first` stay, a bit each; `cost`: what pruning the
+// lane's own column costs.
+__device__ unsigned CostliestTwo(double cost, int first) {
+  double costs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) costs[i] = __shfl_sync(kWholeWarp, cost, first + i);
+  unsigned kept = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int larger = 0;  // of equal ones the first counts as larger
+#pragma unroll
+    for (int j = 0; j < 4; ++j) larger += costs[j] > costs[i] || (costs[j] == costs[i] && j < i);
+    kept |= (larger < 2 ? 1u : 0u) << i;
+  }
+  return kept;
+}
+
 // The operations and their order are those of quantize/round_gptq.cc, bit for bit.
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
-  const WarpRow warp(a);
+  const CodesOnDevice& to = a.to;
+  const WarpRow warp(a.begin, a.end, to);
   const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
+  unsigned kept = 0xF;
   double w[kColumns];
   warp.Load(a.w + row * a.cols + a.begin, w);
 #pragma unroll
   for (int s = 0; s < kColumns; ++s) {
     for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
       const double value = __shfl_sync(kWholeWarp, w[s], i % 32);
-      const int64_t column = a.order[a.begin + i], at = row * groups + column / a.group;
-      const double scale = a.scales[at], zero = a.zeros[at];
-      const double code = fmin(fmax(rint(value / scale) + zero, low), high);
+      const int64_t column = a.order[a.begin + i], at = row * groups + column / to.group;
+      const double scale = to.scales[at], zero = to.zeros[at];
+      if (to.sparse && i % 4 == 0) {
+        const int64_t own = min(a.begin + s * 32 + lane, a.cols - 1);
+        const double lost = w[s] / a.u[own * a.cols + own];
+        kept = CostliestTwo(__dmul_rn(lost, lost), i % 32);
+      }
+      const bool stays = (kept >> i % 4 & 1) != 0;
+      const double code = stays ? fmin(fmax(rint(value / scale) + zero, low), high) : zero;
       const int64_t u_at = (a.begin + i) * a.cols + a.begin;
       const double error = (value - __dmul_rn(scale, code - zero)) / a.u[u_at + i];
 #pragma unroll
@@ -78,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
         if (a.term != nullptr) w[t] = __dadd_rn(w[t], __dmul_rn(value, a.term[u_at + j]));
       }
       if (lane != i % 32) continue;
-      a.codes[row * a.cols + column] = static_cast<int8_t>(code);
+      to.codes[row * to.columns + column] = static_cast<int8_t>(code);
       a.errors[row * kGptqChunk + i] = error;
       if (a.term != nullptr) a.values[row * kGptqChunk + i] = value;
     }
@@ -87,7 +111,8 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
 
 // The operations are those of quantize/sweep.cc.
 __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ SweepArguments a) {
-  const WarpRow warp(a);
+  const CodesOnDevice& of = a.of;
+  const WarpRow warp(a.begin, a.end, of);
   const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
   double slopes[kColumns];
@@ -95,10 +120,11 @@ __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ 
 #pragma unroll
   for (int s = 0; s < kColumns; ++s) {
     for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
-      const int64_t column = a.begin + i, at = row * groups + column / a.group;
+      const int64_t column = a.begin + i, at = row * groups + column / of.group;
       const double* const h = a.hessian + column * a.cols;
-      const double scale = a.scales[at], zero = a.zeros[at];
-      int8_t* const stored = a.codes + row * a.cols + column;
+      const double scale = of.scales[at], zero = of.zeros[at];
+      int8_t* const stored = of.codes + row * of.columns + column;
+      if (of.sparse && *stored == zero) continue;  // pruned, or as good as that
       const double value = __dmul_rn(scale, *stored - zero);
       const double wanted = value - __shfl_sync(kWholeWarp, slopes[s], i % 32) / h[column];
       const double code = fmin(fmax(rint(wanted / scale) + zero, low), high);
@@ -115,6 +141,16 @@ __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ 
       a.errors[row * a.cols + column] += moved;
     }
   }
+}
+
+// Blocks of a kernel that gives each row a warp.
+template <typename Arguments>
+unsigned WarpRows(const Arguments& a, const CodesOnDevice& codes) {
+  NIBBLE_CUDA_CHECK(a.begin < a.end && a.end - a.begin <= kGptqChunk && a.end <= codes.columns);
+  NIBBLE_CUDA_CHECK(a.rows > 0 && codes.columns <= a.cols && codes.columns % codes.group == 0);
+  NIBBLE_CUDA_CHECK(codes.bits >= 2 && codes.bits <= 8);
+  NIBBLE_CUDA_CHECK(!codes.sparse || (a.begin % 4 == 0 && a.end % 4 == 0));
+  return static_cast<unsigned>((a.rows * 32 + kThreads - 1) / kThreads);
 }
 
 }  // namespace
@@ -170,25 +206,26 @@ void KeepStrictlyUpper(double* x, int64_t n, cudaStream_t stream) {
 }
 
 void RoundColumns(const RoundArguments& a, cudaStream_t stream) {
-  NIBBLE_CUDA_CHECK(a.begin < a.end && a.end - a.begin <= kGptqChunk && a.end <= a.cols);
-  NIBBLE_CUDA_CHECK(a.rows > 0 && a.cols % a.group == 0 && a.bits >= 2 && a.bits <= 8);
-  const unsigned blocks = static_cast<unsigned>((a.rows * 32 + kThreads - 1) / kThreads);
-  RoundKernel<<<blocks, kThreads, 0, stream>>>(a);
+  RoundKernel<<<WarpRows(a, a.to), kThreads, 0, stream>>>(a);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
 void SweepColumns(const SweepArguments& a, cudaStream_t stream) {
-  NIBBLE_CUDA_CHECK(a.begin < a.end && a.end - a.begin <= kGptqChunk && a.end <= a.cols);
-  NIBBLE_CUDA_CHECK(a.rows > 0 && a.cols % a.group == 0 && a.bits >= 2 && a.bits <= 8);
-  const unsigned blocks = static_cast<unsigned>((a.rows * 32 + kThreads - 1) / kThreads);
-  SweepKernel<<<blocks, kThreads, 0, stream>>>(a);
+  SweepKernel<<<WarpRows(a, a.of), kThreads, 0, stream>>>(a);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
 void RoundingError(const ErrorArguments& a, cudaStream_t stream) {
   Launch(a.rows * a.cols, stream, [a] __device__(int64_t at) {
-    const int64_t grid = at / a.cols * (a.cols / a.group) + at % a.cols / a.group;
-    const float value = __fmul_rn(a.scales[grid], static_cast<float>(a.codes[at] - a.zeros[grid]));
+    const CodesOnDevice& of = a.of;
+    const int64_t row = at / a.cols, column = at % a.cols;
+    if (column >= of.columns) {
+      a.error[at] = a.tail[row * (a.cols - of.columns) + column - of.columns] - a.w[at];
+      return;
+    }
+    const int64_t grid = row * (of.columns / of.group) + column / of.group;
+    const int code = of.codes[row * of.columns + column] - of.zeros[grid];
+    const float value = __fmul_rn(of.scales[grid], static_cast<float>(code));
     a.error[at] = static_cast<double>(value) - a.w[at];
   });
 }

@@ -42,17 +42,23 @@ void KeepStrictlyUpper(double* x, int64_t n, cudaStream_t stream);
 
 constexpr int kGptqChunk = 128;  // columns of one RoundColumns, at most
 
+// Codes of the first columns of a matrix and what they mean, in the columns' own order.
+struct CodesOnDevice {
+  int8_t* codes;         // [rows, columns]
+  const float* scales;   // [rows, columns / group]
+  const int32_t* zeros;  // the same
+  int64_t columns, group;
+  int bits;
+  bool sparse;  // as in GptqRounding
+};
+
 struct RoundArguments {
   double* w;                       // [rows, cols], columns in rounding order
   int64_t rows, cols, begin, end;  // rounds columns [begin, end) and changes no other
   const double* u;                 // [cols, cols]
   const double* term;              // [cols, cols] or null
   const int32_t* order;            // [cols]
-  const float* scales;             // [rows, cols / group], by original column, as `codes`
-  const int32_t* zeros;            // the same
-  int64_t group;
-  int bits;
-  int8_t* codes;   // [rows, cols]
+  CodesOnDevice to;
   double* errors;  // [rows, kGptqChunk]: (value - meaning) / u[i, i]
   double* values;  // the same: what was rounded; not written without a term
 };
@@ -62,22 +68,18 @@ struct SweepArguments {
   const double* slopes;            // [rows, kGptqChunk]: errors times columns [begin, end) of H
   int64_t rows, cols, begin, end;  // chooses the codes of these columns anew
   const double* hessian;           // [cols, cols]
-  const float* scales;             // [rows, cols / group]
-  const int32_t* zeros;            // the same
-  int64_t group;
-  int bits;
-  int8_t* codes;   // [rows, cols]
-  double* errors;  // the same: what the codes mean minus the weights
+  CodesOnDevice of;
+  double* errors;  // [rows, cols]: what the codes mean minus the weights
 };
 void SweepColumns(const SweepArguments& arguments, cudaStream_t stream);
 
-// error = what the codes mean in fp32, minus w; [rows, cols], columns in their own order.
+// error = what the codes mean in fp32, or behind them the tail, minus w; [rows, cols], columns in
+// their own order.
 struct ErrorArguments {
-  const int8_t* codes;
-  const float* scales;
-  const int32_t* zeros;
+  CodesOnDevice of;
+  const double* tail;  // [rows, cols - of.columns]
   const double* w;
-  int64_t rows, cols, group;
+  int64_t rows, cols;
   double* error;
 };
 void RoundingError(const ErrorArguments& arguments, cudaStream_t stream);
