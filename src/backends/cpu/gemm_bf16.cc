@@ -15,9 +15,9 @@
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t kStep = 32;                                       // inputs of a tile
-constexpr int64_t kTileRows = 16, kTileValues = kTileRows * kStep;  // bf16
-constexpr int64_t kMaxRows = 256;                                   // tokens of a task
+constexpr int64_t kStep = 32, kTileRows = 16;  // inputs and rows of a tile
+constexpr int64_t kTileValues = kTileRows * kStep;
+constexpr int64_t kMaxRows = 256;         // tokens of a task
 constexpr int64_t kBlockBytes = 1 << 20;  // of a task's terms of x: they stay in L2
 
 int64_t RoundUp(int64_t value, int64_t step) {
