@@ -27,6 +27,12 @@ class QualityVerb : public EndToEnd {
     EXPECT_EQ(r.code, 0) << r.err;
     return r.code == 0 ? r.json()["rows"] : Json();
   }
+  void ExpectQuantizeAndEval(const Json& row) const {
+    const Json report =
+        Quantize("out", Words(row["arguments"]) + Arguments{"--calib-windows", "4", "--force"});
+    EXPECT_EQ(row["bits_per_weight"], report["bits_per_weight"]) << row;
+    EXPECT_EQ(row["perplexity"], Eval("ppl", Path("out"))["perplexity"]) << row;
+  }
   std::string ResultsFile(const std::string& work) const { return Path(work + "/results.json"); }
   // All that is left of a finished run.
   void ExpectClean(const std::string& work) const {
@@ -81,12 +87,7 @@ TEST_F(QualityVerb, RowsAreQuantizeAndEval) {
   ASSERT_EQ(rows.size(), 1u + 4 + 2);
   EXPECT_EQ(rows[0]["perplexity"], Eval("ppl", small_)["perplexity"]);
   for (size_t i = 1; i < 5; ++i) {
-    std::istringstream words(rows[i]["arguments"].get<std::string>());
-    const Arguments options(std::istream_iterator<std::string>(words), {});
-    const std::string out = "out" + std::to_string(i);
-    const Json report = Quantize(out, options + Arguments{"--calib-windows", "4"});
-    EXPECT_EQ(rows[i]["bits_per_weight"], report["bits_per_weight"]) << rows[i];
-    EXPECT_EQ(rows[i]["perplexity"], Eval("ppl", Path(out))["perplexity"]) << rows[i];
+    ExpectQuantizeAndEval(rows[i]);
     EXPECT_DOUBLE_EQ(rows[i]["gap"],
                      rows[i]["perplexity"].get<double>() - rows[0]["perplexity"].get<double>());
     EXPECT_THAT(text.out,
@@ -102,13 +103,7 @@ TEST_F(QualityVerb, RowsAreQuantizeAndEval) {
 TEST_F(QualityVerb, RowsDoNotDependOnEarlierOnes) {
   const Json rows = Rows("work", {"--only", "atom"});
   ASSERT_EQ(rows.size(), 8u);
-  for (size_t i : {3, 7}) {
-    std::istringstream words(rows[i]["arguments"].get<std::string>());
-    const Arguments options(std::istream_iterator<std::string>(words), {});
-    const std::string out = "out" + std::to_string(i);
-    Quantize(out, options + Arguments{"--calib-windows", "4"});
-    EXPECT_EQ(rows[i]["perplexity"], Eval("ppl", Path(out))["perplexity"]) << rows[i];
-  }
+  for (size_t i : {3, 7}) ExpectQuantizeAndEval(rows[i]);
 }
 
 TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a model to a checkpoint and its perplexity: formats, repeatability, interruption.
 #include <cmath>
-#include <iterator>
 
 #include "base/cpu_features.h"
 #include "base/rng.h"
@@ -301,8 +300,7 @@ struct Formats {
 class EveryFormat : public EndToEnd, public testing::WithParamInterface<Formats> {};
 
 TEST_P(EveryFormat, QuantizesAndEvaluates) {
-  std::istringstream words(GetParam().options);
-  Quantize("out", Arguments(std::istream_iterator<std::string>(words), {}));
+  Quantize("out", Words(GetParam().options));
   // AMX rounds queries and probabilities to bf16, which moves 4-bit codes everywhere; its kernels
   // are compared in backends/, and as a whole model by InstructionSetsAgree.
   const Arguments settings =

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <thread>
@@ -29,6 +30,12 @@ using Arguments = std::vector<std::string>;
 inline Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+// Those of a text, separated by spaces.
+inline Arguments Words(const std::string& text) {
+  std::istringstream stream(text);
+  return Arguments(std::istream_iterator<std::string>(stream), {});
 }
 
 inline std::string Slurp(const std::filesystem::path& path) {
