@@ -36,7 +36,7 @@ class OpBench {
         config_(network_.config),
         backend_(MakeBackend(common.device, false)),
         on_cpu_(common.device == "cpu"),
-        int_peak_(on_cpu_ ? cpu::MeasurePeaks(ActiveIsa())[0].median : 0) {}
+        int_peak_(on_cpu_ ? cpu::MeasureIntPeak(ActiveIsa()).median : 0) {}
 
   std::vector<BenchRow> Run() {
     const int64_t tokens = arguments_.tokens;

@@ -54,18 +54,20 @@ Peak ReadStream(int (*read)(const uint8_t*, int64_t)) {
 
 }  // namespace
 
-std::vector<Peak> MeasurePeaks(Isa isa) {
+Peak MeasureIntPeak(Isa isa) {
   NIBBLE_CHECK(isa >= Isa::kAvx2, "{}", IsaName(isa));
-  if (isa == Isa::kAvx2) {
-    return {Multiply("avx2 int8", avx2_peak_u8s8, kAvx2StepInt),
-            Multiply("avx2 fp32", avx2_peak_f32, kAvx2StepF32), ReadStream(avx2_read)};
-  }
-  const bool amx = isa >= Isa::kAmx;
-  std::vector<Peak> peaks = {amx ? Multiply("amx int8", amx_peak_u8s8, kAmxStepInt)
-                                 : Multiply("avx512 int8", avx512_peak_u8s8, kAvx512StepInt),
-                             Multiply("avx512 fp32", avx512_peak_f32, kAvx512StepF32)};
-  if (amx) peaks.push_back(Multiply("amx bf16", amx_peak_bf16, kAmxStepBf16));
-  peaks.push_back(ReadStream(avx512_read));
+  if (isa == Isa::kAvx2) return Multiply("avx2 int8", avx2_peak_u8s8, kAvx2StepInt);
+  if (isa == Isa::kAvx512) return Multiply("avx512 int8", avx512_peak_u8s8, kAvx512StepInt);
+  return Multiply("amx int8", amx_peak_u8s8, kAmxStepInt);
+}
+
+std::vector<Peak> MeasurePeaks(Isa isa) {
+  const bool wide = isa >= Isa::kAvx512;
+  std::vector<Peak> peaks = {MeasureIntPeak(isa),
+                             wide ? Multiply("avx512 fp32", avx512_peak_f32, kAvx512StepF32)
+                                  : Multiply("avx2 fp32", avx2_peak_f32, kAvx2StepF32)};
+  if (isa >= Isa::kAmx) peaks.push_back(Multiply("amx bf16", amx_peak_bf16, kAmxStepBf16));
+  peaks.push_back(ReadStream(wide ? avx512_read : avx2_read));
   return peaks;
 }
 

@@ -15,6 +15,9 @@ struct Peak {
                                         // bytes per second
 };
 
+// Integer products of `isa`.
+Peak MeasureIntPeak(Isa isa);
+
 // Integer and fp32 (and bf16) products of `isa`, in this order: int8, fp32, bf16 (AMX only), then
 // the memory's read stream over 1 GiB. Takes about two seconds.
 std::vector<Peak> MeasurePeaks(Isa isa);
