@@ -265,6 +265,36 @@ TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
   ExpectSameFiles("whole", "out");
 }
 
+TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
+  small_ = Path("mixture");
+  MakeSmallMixture(small_);
+  const auto divergence = [&](const std::string& out) -> double {
+    return Eval("kl", Path(out), {"--reference", small_})["kl_mean"];
+  };
+  Quantize("coarse", {"--recipe", "rtn", "--w-bits", "2"});
+  const double coarse = divergence("coarse");
+  for (const char* options : {"--recipe quarot --gptaq 0.25", "--recipe nibble", "--recipe atom",
+                              "--recipe quik --tail-threshold 1", "--recipe smoothquant",
+                              "--recipe qserve --output-alpha 0.2"}) {
+    const Json report = Quantize("out", kGptq + Words(options) + Arguments{"--force"});
+    const Json errors = report["layers"][2]["relative_errors"];
+    EXPECT_TRUE(errors.contains("experts.2.down")) << options;
+    EXPECT_FALSE(errors.contains("router")) << options;
+    EXPECT_LT(divergence("out"), coarse / 3) << options;
+  }
+  const Result inspect = Nibble({"inspect", Path("out"), "--kernels", "--verify"});
+  EXPECT_EQ(inspect.code, 0) << inspect.err;
+  EXPECT_THAT(inspect.out, AllOf(HasSubstr("layers.*.router"), HasSubstr("experts.*.down")));
+
+  Quantize("whole", kGptq);
+  Process process = Start("stopped");
+  ASSERT_TRUE(WaitUntil([&] { return Exists("stopped.partial/layer-00000.safetensors"); }));
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait().code, 75);
+  EXPECT_GE(Quantize("stopped", kGptq + Arguments{"--resume"})["resumed_layers"], 1);
+  ExpectSameFiles("whole", "stopped");
+}
+
 TEST_F(QuantizeVerb, TheSecondOfTwoWritersIsRefused) {
   Process first = Start("out");
   ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/provenance.json"); }));

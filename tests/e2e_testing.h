@@ -184,6 +184,56 @@ inline void MakeSmallModel(const std::string& directory) {
   Spill(directory + "/config.json", config.dump());
 }
 
+// The small model as a Mixtral of three experts: those of layer i are the FFNs of layers i, i + 1
+// and i + 2, counted around, behind a router of random numbers.
+inline void MakeSmallMixture(const std::string& directory) {
+  constexpr int kLayers = 3, kHidden = 256;
+  MakeSmallModel(directory);
+  const RawTensors dense = RawTensors::Read(directory + "/model.safetensors");
+  RawTensors mixture = {.header = Json::object()};
+  const auto add = [&](const std::string& name, const Json& shape, const std::string& bytes) {
+    const size_t at = mixture.data.size();
+    mixture.data += bytes;
+    mixture.header[name] = {
+        {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {at, at + bytes.size()}}};
+  };
+  const std::map<std::string, std::string> names = {
+      {"gate_proj", "w1"}, {"down_proj", "w2"}, {"up_proj", "w3"}};
+  for (const auto& [name, entry] : dense.header.items()) {
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    const std::string bytes = dense.data.substr(begin, end - begin);
+    const size_t mlp = name.find(".mlp.");
+    if (mlp == std::string::npos) {
+      add(name, entry["shape"], bytes);
+      continue;
+    }
+    const int of = name[std::strlen("model.layers.")] - '0';
+    const std::string kind = name.substr(mlp + 5, name.find(".weight") - mlp - 5);
+    for (int expert = 0; expert < kLayers; ++expert) {
+      const int layer = (of + kLayers - expert) % kLayers;
+      add("model.layers." + std::to_string(layer) + ".block_sparse_moe.experts." +
+              std::to_string(expert) + "." + names.at(kind) + ".weight",
+          entry["shape"], bytes);
+    }
+  }
+  for (int layer = 0; layer < kLayers; ++layer) {
+    std::string bytes;
+    for (int i = 0; i < kLayers * kHidden; ++i) {  // bf16 of 2^-5 to 2^-4, either sign
+      const auto hash = static_cast<uint32_t>(i * 2654435761u) >> 16;
+      bytes += static_cast<char>(hash & 0x7F);
+      bytes += static_cast<char>((hash & 0x80) | 0x3D);
+    }
+    add("model.layers." + std::to_string(layer) + ".block_sparse_moe.gate.weight",
+        {kLayers, kHidden}, bytes);
+  }
+  mixture.Write(directory + "/model.safetensors");
+  Json config = ParseJson(Slurp(directory + "/config.json"), "config.json");
+  config["model_type"] = "mixtral";
+  config["num_local_experts"] = kLayers;
+  config["num_experts_per_tok"] = 2;
+  Spill(directory + "/config.json", config.dump());
+}
+
 // A fresh directory with the small model in it.
 class EndToEnd : public TemporaryDirectoryTest {
  protected:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/bench.h"
 
+#include <cmath>
 #include <deque>
 #include <memory>
 
@@ -47,6 +48,15 @@ void RunPrefill(const BenchArguments& a, const Common& common) {
             common);
 }
 
+// Of a mixture's experts, the share that `tokens` tokens are expected to need if routers treat them
+// alike and independently; of one token exactly.
+double ExpertsRead(const ModelConfig& c, int64_t tokens) {
+  if (c.experts == 0) return 1;
+  const double missed =
+      1 - static_cast<double>(c.experts_per_token) / static_cast<double>(c.experts);
+  return 1 - std::pow(missed, static_cast<double>(tokens));
+}
+
 // Tokens written one by one behind `context` tokens, in `batch` sequences at once.
 void RunDecode(const BenchArguments& a, const Common& common) {
   Model model(BenchNetwork(a), MakeBackend(common.device, false));
@@ -69,14 +79,15 @@ void RunDecode(const BenchArguments& a, const Common& common) {
               .shape = fmt::format("{}, {} x {} tokens after {}", name, a.batch, a.tokens, context),
               .time = t,
               .tokens = static_cast<double>(a.tokens * a.batch),
-              .bytes = static_cast<double>(a.tokens) * WeightBytes(model.network())}},
+              .bytes = static_cast<double>(a.tokens) *
+                       WeightBytes(model.network(), ExpertsRead(model.config(), a.batch))}},
             common);
 }
 
 CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
   CLI::Option* shape = verb.add_option(
       "--shape", a.shape,
-      "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b or qwen2.5-7b");
+      "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b, qwen2.5-7b or mixtral-8x7b");
   verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
       ->check(CLI::Range(0, 1000));
   const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
@@ -203,11 +214,12 @@ Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count) {
   return buffer;
 }
 
-double WeightBytes(const Network& network) {
+double WeightBytes(const Network& network, double experts_read) {
   double bytes = static_cast<double>(network.head.weights.bytes());
   for (const LayerWeights& layer : network.layers) {
-    for (const PackedLinear& linear : layer.linears) {
-      bytes += static_cast<double>(linear.weights.bytes());
+    for (const auto& [role, linear] : layer.linears) {
+      const double share = ExpertOf(role) < 0 ? 1 : experts_read;
+      bytes += share * static_cast<double>(linear.weights.bytes());
     }
   }
   return bytes;

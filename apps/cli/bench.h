@@ -67,8 +67,8 @@ std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count);
 // depends on their distribution.
 Buffer<float> RandomFloats(Backend& backend, int64_t count);
 Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count);
-// Of all linears that a token meets, as stored.
-double WeightBytes(const Network& network);
+// Of all linears as stored; of experts that share.
+double WeightBytes(const Network& network, double experts_read = 1);
 
 void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);

@@ -110,7 +110,7 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   if (layer != nullptr) all.insert(all.begin() + 1, &peer);
   TakeTurns(all, bench.arguments.repeats);
   PaperTable::Work work;
-  for (const PackedLinear& linear : network.layers[0].linears) {
+  for (const auto& [role, linear] : network.layers[0].linears) {
     if (steps.tokens == 1) {
       work.bytes += static_cast<double>(linear.weights.bytes());
     } else {
@@ -133,7 +133,7 @@ void Memory(const PaperBench& bench, const std::string& name, const Network& net
   CublasProduct::Wait();
   const auto bytes = static_cast<double>(cuda::RequestedDeviceBytes() - before);
   int64_t bf16 = 4 * batch * context * config.kv_heads * config.head_dim;
-  for (const PackedLinear& linear : network.layers[0].linears) {
+  for (const auto& [role, linear] : network.layers[0].linears) {
     bf16 += 2 * linear.weights.rows * linear.weights.cols;
   }
   bench.table.AddMemory(name + " layer, memory", fmt::format("batch {}, {} tokens", batch, context),

@@ -41,7 +41,7 @@ std::string ModelName(const std::string& model) {
 }
 
 // Of most linears, of the cache, and of down where that differs.
-std::string FormatsText(const Plan& plan) {
+std::string FormatsText(const Plan& plan, const ModelConfig& config) {
   const auto linear = [&](Role role) {
     const LinearPlan& p = plan.at(0, role);
     const TailPlan& tail = p.tail;
@@ -50,7 +50,7 @@ std::string FormatsText(const Plan& plan) {
                                          : fmt::format(" + {} W{}A{}", tail.columns,
                                                        tail.weights.bits, tail.activations.bits));
   };
-  const std::string most = linear(Role::kQ), down = linear(Role::kDown);
+  const std::string most = linear(Role::kQ), down = linear(config.first(Role::kDown));
   return fmt::format("{} K{}V{}{}", most, plan.k.bits, plan.v.bits,
                      down == most ? "" : ", down " + down);
 }
@@ -196,7 +196,7 @@ class QualityBench {
       result = *begun;
     } else if (!arguments.empty()) {
       const QuantizeReport report = Quantize(Options(arguments), &unrotated_);
-      result.formats = FormatsText(report.plan);
+      result.formats = FormatsText(report.plan, report.config);
       result.bits_per_weight = report.quantized_bits_per_weight;
       result.quantize_seconds = report.seconds;
       results_.Set(arguments, result);

@@ -36,7 +36,7 @@ Sizes Measure(const Network& net) {
     }
   };
   for (const LayerWeights& layer : net.layers) {
-    for (Role role : kLayerRoles) add(layer[role]);
+    for (const auto& [role, linear] : layer.linears) add(linear);
   }
   add(net.head);
   if (!net.config.tied_head || net.packed) {
@@ -62,7 +62,7 @@ using Rows = std::vector<std::vector<std::string>>;
 Rows FormatRows(const Network& net) {
   Rows rows = {{"linear", "shape", "weights", "activations", "online transform"}};
   AddLinearRows(
-      net.config.layers,
+      net.config,
       [&](int64_t layer, Role role) {
         return FormatCells(net.layers[static_cast<size_t>(layer)][role]);
       },
@@ -143,9 +143,9 @@ void RunInspect(const Arguments& a, const Common& common) {
   fmt::print("\nkernels on {}\n", backend.Name());
   Rows rows = {{"linear", "1 token", "512 tokens"}};
   AddLinearRows(
-      static_cast<int64_t>(model.layers().size()),
+      model.config(),
       [&](int64_t layer, Role role) -> std::vector<std::string> {
-        const LinearId id = model.layers()[static_cast<size_t>(layer)].id(role);
+        const LinearId id = model.layers()[static_cast<size_t>(layer)].ids[role];
         return {backend.KernelName(id, 1), backend.KernelName(id, 512)};
       },
       rows);

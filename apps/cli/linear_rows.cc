@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace nibble::cli {
 namespace {
@@ -20,22 +21,37 @@ std::string Ranges(const std::vector<int64_t>& numbers) {
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
+using Cells = std::vector<std::string>;
+using Kinds = std::vector<std::pair<Cells, std::vector<int64_t>>>;  // answers and their layers
+
+Kinds KindsOf(int64_t layers, Role role, const std::function<Cells(int64_t, Role)>& cells) {
+  Kinds kinds;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const Cells row = cells(layer, role);
+    auto kind = std::ranges::find(kinds, row, [](const auto& k) { return k.first; });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {row, {}});
+    kind->second.push_back(layer);
+  }
+  return kinds;
+}
+
 }  // namespace
 
-void AddLinearRows(int64_t layers,
-                   const std::function<std::vector<std::string>(int64_t, Role)>& cells,
-                   std::vector<std::vector<std::string>>& rows) {
-  for (Role role : kLayerRoles) {
-    std::vector<std::pair<std::vector<std::string>, std::vector<int64_t>>> kinds;
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      const std::vector<std::string> row = cells(layer, role);
-      auto kind = std::ranges::find(kinds, row, [](const auto& k) { return k.first; });
-      if (kind == kinds.end()) kind = kinds.insert(kind, {row, {}});
-      kind->second.push_back(layer);
+void AddLinearRows(const ModelConfig& config, const std::function<Cells(int64_t, Role)>& cells,
+                   std::vector<Cells>& rows) {
+  std::map<Role, Kinds> of_roles;
+  for (Role role : config.layer_roles()) of_roles[role] = KindsOf(config.layers, role, cells);
+  for (Role role : config.layer_roles()) {
+    const Kinds& kinds = of_roles[role];
+    std::string name = RoleName(role);
+    if (ExpertOf(role) >= 0 && std::ranges::all_of(of_roles, [&](const auto& other) {
+          return KindOf(other.first) != KindOf(role) || other.second == kinds;
+        })) {
+      if (ExpertOf(role) > 0) continue;
+      name = "experts.*." + RoleName(KindOf(role));
     }
     for (const auto& [row, of] : kinds) {
-      rows.push_back(
-          {fmt::format("layers.{}.{}", kinds.size() == 1 ? "*" : Ranges(of), RoleName(role))});
+      rows.push_back({fmt::format("layers.{}.{}", kinds.size() == 1 ? "*" : Ranges(of), name)});
       rows.back().insert(rows.back().end(), row.begin(), row.end());
     }
   }

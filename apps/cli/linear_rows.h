@@ -11,8 +11,9 @@
 namespace nibble::cli {
 
 // Appends, for every role, a row for each different answer of cells(layer, role): "layers.*.down"
-// or "layers.0-3,7.down", then the cells.
-void AddLinearRows(int64_t layers,
+// or "layers.0-3,7.down", then the cells. Experts that are all alike share theirs:
+// "experts.*.down".
+void AddLinearRows(const ModelConfig& config,
                    const std::function<std::vector<std::string>(int64_t, Role)>& cells,
                    std::vector<std::vector<std::string>>& rows);
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -107,7 +108,7 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   return recipe;
 }
 
-std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
+std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConfig& config) {
   std::vector<std::vector<std::string>> rows = {
       {"linear", "weights", "activations", "online transform"}};
   const auto cells = [&](int64_t layer, Role role) -> std::vector<std::string> {
@@ -116,7 +117,7 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan) {
             TailedText(p.activations, p.tail.columns, p.tail.activations),
             OnlineText(p.input_transform, p.gather)};
   };
-  AddLinearRows(static_cast<int64_t>(plan.linears.size() / kLayerRoles.size()), cells, rows);
+  AddLinearRows(config, cells, rows);
   rows.push_back({"head"});
   for (std::string& cell : cells(0, Role::kHead)) rows.back().push_back(std::move(cell));
   rows.push_back({"cache K", FormatText(plan.k), "", TransformText(plan.kv_rotation)});
@@ -142,7 +143,8 @@ void PrintPlan(const Arguments& a, const QuantizeReport& report) {
     fmt::print(stderr, "recipe {}, no calibration\n", a.recipe);
   }
   if (a.dry_run) {
-    fmt::print("{}{}\n", Table(PlanRows(report.plan)), TailsText(a.options.recipe, report.plan));
+    fmt::print("{}{}\n", Table(PlanRows(report.plan, report.config)),
+               TailsText(a.options.recipe, report.plan));
     fmt::print(
         "parameters   {:.1f} M\nsize         {} ({:.2f} bits per quantized weight)\n"
         "peak memory  {}\ndisk         {}\ntime         about {}\n",
@@ -155,7 +157,7 @@ Json ReportJson(const Arguments& a, const QuantizeReport& r) {
   Json layers = Json::array();
   for (const LayerReport& layer : r.layers) {
     Json errors = Json::object();
-    for (const auto& [role, error] : layer.errors) errors[std::string(RoleName(role))] = error;
+    for (const auto& [role, error] : layer.errors) errors[RoleName(role)] = error;
     layers.push_back({{"layer", layer.layer}, {"relative_errors", errors}});
   }
   return {{"output", a.options.output},
@@ -170,16 +172,20 @@ Json ReportJson(const Arguments& a, const QuantizeReport& r) {
 void PrintReport(const Arguments& a, const QuantizeReport& r) {
   if (r.quantized_bits_per_weight > 0) {
     std::vector<std::vector<std::string>> rows = {{"layer"}};
-    for (Role role : kLayerRoles) rows[0].push_back(std::string(RoleName(role)));
+    for (Role role : kLayerRoles) rows[0].push_back(RoleName(role));
     for (const LayerReport& layer : r.layers) {
       rows.push_back({fmt::format("{}", layer.layer)});
-      const std::map<Role, double> errors(layer.errors.begin(), layer.errors.end());
+      std::map<Role, std::vector<double>> errors;  // of all experts
+      for (const auto& [role, error] : layer.errors) errors[KindOf(role)].push_back(error);
       for (Role role : kLayerRoles) {
-        rows.back().push_back(errors.contains(role) ? fmt::format("{:.2e}", errors.at(role)) : "-");
+        const std::vector<double>& of = errors[role];
+        const double sum = std::accumulate(of.begin(), of.end(), 0.0);
+        rows.back().push_back(
+            of.empty() ? "-" : fmt::format("{:.2e}", sum / static_cast<double>(of.size())));
       }
     }
-    fmt::print("squared output error of each rounded linear, relative to its output\n{}\n",
-               Table(rows));
+    fmt::print("squared output error of each rounded linear, relative to its output{}\n{}\n",
+               r.config.experts > 0 ? ", mean of experts" : "", Table(rows));
   }
   if (r.mapped) {
     fmt::print("exactness check largest logit change {:.1e} of the logits' deviation\n",

@@ -104,6 +104,15 @@ class Backend {
   // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, shared; x [ids.size(), hidden].
   virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
 
+  // x[rows[i]] += weights[i] * y[i];  y [rows.size(), width], x [.., width]; the rows differ. In
+  // the program's memory, unless a backend says otherwise.
+  virtual void AddRows(const float* y, std::span<const int32_t> rows,
+                       std::span<const float> weights, int64_t width, float* x) {
+    for (size_t i = 0; i < rows.size(); ++i, y += width) {
+      for (int64_t k = 0; k < width; ++k) x[rows[i] * width + k] += weights[i] * y[k];
+    }
+  }
+
   // Source op, online transform, gather and quantization of `tokens` rows in one pass. The result
   // stays valid until the next call; its tensors must live as long.
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,

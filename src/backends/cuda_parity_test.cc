@@ -307,6 +307,32 @@ TEST_F(CudaProductTest, CodesOfGatedTransformsAgree) {
   }
 }
 
+// Rows to experts and back: a product and a sum, each rounded once or both together.
+TEST_F(CudaProductTest, RowsAreGatheredAndAdded) {
+  constexpr int64_t kTokens = 40;
+  const std::vector<int32_t> rows = {0, 3, 17, 38, 39};
+  const std::vector<float> weights = {0.25f, 1, -0.7f, 0.01f, 3};
+  for (const int64_t width : {64, 300, 4096}) {
+    auto x = RandomVector(rng_, kTokens * width);
+    const Buffer<float> device_x = Copy(x);
+    Buffer<float> gathered(cuda_->allocator());
+    gathered.Grow(5 * width);
+    cuda_->Embed({DType::kF32, {kTokens, width}, reinterpret_cast<std::byte*>(device_x.data())},
+                 rows, gathered.data());
+    const std::vector<float> y = Host(gathered.data(), 5 * width);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto row = x.begin() + rows[i] * width;
+      ASSERT_TRUE(std::equal(row, row + width, y.begin() + static_cast<int64_t>(i) * width));
+    }
+    cuda_->AddRows(gathered.data(), rows, weights, width, device_x.data());
+    ref_->AddRows(y.data(), rows, weights, width, x.data());
+    const std::vector<float> result = Host(device_x.data(), kTokens * width);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(result[i], x[i], 3 * std::fabs(x[i]) * 0x1p-23 + 0x1p-20) << i;
+    }
+  }
+}
+
 TEST_F(CudaProductTest, DecodedCodesAreBitEqual) {
   const FormatSpec formats[] = {{.bits = 4},
                                 {.bits = 8, .symmetric = false, .group = 128},

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/mixture.h"
+
 namespace nibble {
 namespace {
 
@@ -21,25 +23,24 @@ Buffer<float> UploadNorm(Backend& backend, const TensorView& view) {
 
 Layer UploadLayer(Backend& backend, const LayerWeights& weights) {
   Layer layer;
-  for (Role role : kLayerRoles) {
-    layer.ids[static_cast<size_t>(role)] = backend.Upload(weights[role]);
+  for (const auto& [role, linear] : weights.linears) {
+    layer.ids[role] = backend.Upload(linear);
+    layer.inputs[role] = linear.input;
   }
-  layer.qkv_input = weights[Role::kQ].input;
-  layer.o_input = weights[Role::kO].input;
-  layer.mlp_input = weights[Role::kGate].input;
-  layer.down_input = weights[Role::kDown].input;
   layer.attention_norm = UploadNorm(backend, weights.attention_norm);
   layer.mlp_norm = UploadNorm(backend, weights.mlp_norm);
   return layer;
 }
 
 void ReleaseLayer(Backend& backend, const Layer& layer) {
-  for (LinearId id : layer.ids) backend.Release(id);
+  for (const auto& [role, id] : layer.ids) backend.Release(id);
 }
 
 Scratch::Scratch(Backend& backend) : value_bytes_(backend.IntermediateBytes()) {
   for (auto* buffer : {&q, &k, &v, &gate, &up}) *buffer = Buffer<Intermediate>(backend.allocator());
-  a = Buffer<float>(backend.allocator());
+  for (auto* buffer : {&a, &router_logits, &rows, &outputs}) {
+    *buffer = Buffer<float>(backend.allocator());
+  }
 }
 
 void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
@@ -49,6 +50,10 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   gate.Grow(tokens * c.intermediate_size * value_bytes_);
   up.Grow(tokens * c.intermediate_size * value_bytes_);
   a.Grow(tokens * c.heads * c.head_dim);
+  if (c.experts == 0) return;
+  router_logits.Grow(tokens * c.experts);
+  rows.Grow(tokens * c.experts_per_token * c.hidden_size);
+  outputs.Grow(tokens * c.hidden_size);
 }
 
 AttentionSpec Decoder::attention() const {
@@ -70,10 +75,10 @@ void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = Normed(d.config, layer.attention_norm, x);
-  const Activations acts = d.backend.PrepareActs(h, tokens, layer.qkv_input);
-  const Backend::Projection outputs[] = {{layer.id(Role::kQ), s.q.data()},
-                                         {layer.id(Role::kK), s.k.data()},
-                                         {layer.id(Role::kV), s.v.data()}};
+  const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kQ]);
+  const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
+                                         {layer.ids[Role::kK], s.k.data()},
+                                         {layer.ids[Role::kV], s.v.data()}};
   d.backend.Project(acts, outputs);
   d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, d.kv, batch);
   d.backend.Attention(s.q.data(), d.attention(), d.kv, batch, a);
@@ -81,32 +86,44 @@ void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
 
 void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens,
                      float* x) {
-  const Activations acts = d.backend.PrepareActs({.x = a}, tokens, layer.o_input);
-  d.backend.Gemm(acts, layer.id(Role::kO), x, d.config.hidden_size, true);
+  const Activations acts = d.backend.PrepareActs({.x = a}, tokens, layer.inputs[Role::kO]);
+  d.backend.Gemm(acts, layer.ids[Role::kO], x, d.config.hidden_size, true);
 }
 
-ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens) {
+ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
+                   int64_t expert) {
+  const Role gate = OfExpert(Role::kGate, expert), up = OfExpert(Role::kUp, expert);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = Normed(d.config, layer.mlp_norm, x);
-  const Activations acts = d.backend.PrepareActs(h, tokens, layer.mlp_input);
-  return d.backend.ProjectGated(acts, {layer.id(Role::kGate), s.gate.data()},
-                                {layer.id(Role::kUp), s.up.data()});
+  const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
+  return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
+                                {layer.ids[up], s.up.data()});
 }
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                float* x) {
-  const Activations acts = d.backend.PrepareActs(a, tokens, layer.down_input);
-  d.backend.Gemm(acts, layer.id(Role::kDown), x, d.config.hidden_size, true);
+  const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[Role::kDown]);
+  d.backend.Gemm(acts, layer.ids[Role::kDown], x, d.config.hidden_size, true);
 }
 
-void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
-                  float* x) {
+void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
+                      float* x) {
   const int64_t tokens = Tokens(batch);
   d.scratch.Reserve(d.config, tokens);
   AttentionCore(d, layer, x, batch, d.scratch.a.data());
   AttentionOutput(d, layer, d.scratch.a.data(), tokens, x);
+}
+
+void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {
+  if (d.config.experts > 0) return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
   MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
+}
+
+void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
+                  float* x) {
+  ForwardAttention(d, layer, batch, x);
+  ForwardMlp(d, layer, Tokens(batch), x);
 }
 
 }  // namespace nibble

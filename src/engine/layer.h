@@ -5,9 +5,11 @@
 //
 //   x -> [q k v] AttentionCore -> a -> [o] AttentionOutput -> x
 //   x -> [gate up] MlpCore -> gate, up -> [down] MlpOutput -> x
+//
+// In a mixture of experts the last two are those of one expert and of the tokens routed to it
+// (mixture.h).
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "backends/backend.h"
@@ -17,12 +19,9 @@
 namespace nibble {
 
 struct Layer {
-  std::array<LinearId, kLayerRoles.size()> ids;
-  // Inputs shared by q/k/v and by gate/up, and those of o and down.
-  InputSpec qkv_input, o_input, mlp_input, down_input;
+  ByRole<LinearId> ids;
+  ByRole<InputSpec> inputs;                // q, k and v share one, and gate and up
   Buffer<float> attention_norm, mlp_norm;  // [hidden], empty when folded
-
-  LinearId id(Role role) const { return ids[static_cast<size_t>(role)]; }
 };
 
 // Uploads one layer; q/k/v (and gate/up) must agree on their input, which a loader has checked.
@@ -39,6 +38,10 @@ struct Scratch {
   Buffer<Intermediate> k, v;      // [tokens, kv_heads * head_dim]
   Buffer<Intermediate> gate, up;  // [tokens, intermediate]
   Buffer<float> a;                // [tokens, heads * head_dim]
+  // Of a mixture: what the router says, rows sorted by expert, and what one expert makes of them.
+  Buffer<float> router_logits;  // [tokens, experts]
+  Buffer<float> rows;           // [tokens * experts_per_token, hidden]
+  Buffer<float> outputs;        // [tokens, hidden]
 
   void Reserve(const ModelConfig& config, int64_t tokens);
 
@@ -65,10 +68,15 @@ void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                    std::span<const SequenceSlice> batch, float* a);
 void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens,
                      float* x);
-// Returns the input of down, in the scratch memory.
-ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens);
+// Returns the input of down, in the scratch memory. expert -1: of a layer without experts.
+ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
+                   int64_t expert = -1);
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens, float* x);
 
+void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
+                      float* x);
+void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x);
+// Both.
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                   float* x);
 

@@ -50,12 +50,17 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   const void* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
                                  scratch_.v.data(), scratch_.gate.data(), scratch_.up.data(),
                                  scratch_.a.data()};
-  backend_->Run(slices_, tensors, [&] {
+  const auto forward = [&] {
     for (const Layer& layer : layers_) {
       ForwardLayer(decoder, layer, slices_, x_.data());
       for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
     }
-  });
+  };
+  if (config().experts > 0) {
+    forward();  // which ops run depends on the routers
+  } else {
+    backend_->Run(slices_, tensors, forward);
+  }
   for (const Sequence& s : sequences) s.cache->Advance(static_cast<int64_t>(s.ids.size()));
   return x_.data();
 }

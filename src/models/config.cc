@@ -7,13 +7,47 @@
 
 namespace nibble {
 
-std::string_view RoleName(Role role) {
-  constexpr std::string_view kNames[] = {"q", "k", "v", "o", "gate", "up", "down", "head"};
-  return kNames[static_cast<size_t>(role)];
+namespace {
+
+constexpr int64_t kGate = static_cast<int64_t>(Role::kGate),
+                  kExperts = static_cast<int64_t>(Role::kExperts), kExpertRoles = 3;
+
+}  // namespace
+
+Role OfExpert(Role role, int64_t expert) {
+  if (expert < 0) return role;
+  return static_cast<Role>(kExperts + kExpertRoles * expert + static_cast<int64_t>(role) - kGate);
+}
+
+int64_t ExpertOf(Role role) {
+  const int64_t number = static_cast<int64_t>(role) - kExperts;
+  return number < 0 ? -1 : number / kExpertRoles;
+}
+
+Role KindOf(Role role) {
+  const int64_t number = static_cast<int64_t>(role) - kExperts;
+  return number < 0 ? role : static_cast<Role>(kGate + number % kExpertRoles);
+}
+
+std::string RoleName(Role role) {
+  constexpr std::string_view kNames[] = {"q",  "k",    "v",    "o",     "gate",
+                                         "up", "down", "head", "router"};
+  const std::string_view kind = kNames[static_cast<size_t>(KindOf(role))];
+  const int64_t expert = ExpertOf(role);
+  return expert < 0 ? std::string(kind) : fmt::format("experts.{}.{}", expert, kind);
+}
+
+std::vector<Role> ModelConfig::layer_roles() const {
+  if (experts == 0) return {kLayerRoles.begin(), kLayerRoles.end()};
+  std::vector<Role> roles = {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kRouter};
+  for (int64_t e = 0; e < experts; ++e) {
+    for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
+  }
+  return roles;
 }
 
 int64_t ModelConfig::outputs(Role role) const {
-  switch (role) {
+  switch (KindOf(role)) {
     case Role::kQ:
       return heads * head_dim;
     case Role::kK:
@@ -27,18 +61,22 @@ int64_t ModelConfig::outputs(Role role) const {
       return intermediate_size;
     case Role::kHead:
       return vocab_size;
+    case Role::kRouter:
+      return experts;
+    case Role::kExperts:
+      break;
   }
   NIBBLE_CHECK(false, "role {}", static_cast<int>(role));
 }
 
 int64_t ModelConfig::inputs(Role role) const {
   if (role == Role::kO) return heads * head_dim;
-  return role == Role::kDown ? intermediate_size : hidden_size;
+  return KindOf(role) == Role::kDown ? intermediate_size : hidden_size;
 }
 
 int64_t ModelConfig::parameters() const {
   int64_t per_layer = 2 * hidden_size;
-  for (Role role : kLayerRoles) per_layer += outputs(role) * inputs(role);
+  for (Role role : layer_roles()) per_layer += outputs(role) * inputs(role);
   return layers * per_layer + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
 }
 

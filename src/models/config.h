@@ -1,24 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // A network as data. A decoder layer is always
 //   x += O(attention(Q, K, V of norm(x)));  x += Down(silu(Gate(norm(x))) * Up(norm(x)))
-// and families differ in the numbers below and in the names of their tensors.
+// or, in a mixture of experts (Shazeer et al. 2017), the sum of the latter over a few experts that
+// a router chooses for each token. Families differ in the numbers below and in the names of their
+// tensors.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "transforms/rope.h"
 
 namespace nibble {
 
-// The job of a linear layer.
-enum class Role { kQ, kK, kV, kO, kGate, kUp, kDown, kHead };
+// The job of a linear layer. From kExperts on: gate, up and down of one expert after another.
+enum class Role { kQ, kK, kV, kO, kGate, kUp, kDown, kHead, kRouter, kExperts };
+// Of a layer without experts.
 inline constexpr std::array kLayerRoles = {Role::kQ,    Role::kK,  Role::kV,   Role::kO,
                                            Role::kGate, Role::kUp, Role::kDown};
-std::string_view RoleName(Role role);  // "q" ... "down", "head"
+// kGate, kUp or kDown of an expert; of none (-1), the role itself.
+Role OfExpert(Role role, int64_t expert);
+int64_t ExpertOf(Role role);      // -1: not an expert's
+Role KindOf(Role role);           // kGate of any expert's gate, and so on
+std::string RoleName(Role role);  // "q" ... "down", "head", "router", "experts.3.down"
+
+// A value for each of some linears of a layer.
+template <typename T>
+class ByRole {
+ public:
+  T& operator[](Role role) { return values_[role]; }
+  const T& operator[](Role role) const {  // T() where there is none
+    static const T kNone{};
+    const auto it = values_.find(role);
+    return it == values_.end() ? kNone : it->second;
+  }
+  auto begin() const { return values_.begin(); }  // of pairs, in the order of roles
+  auto end() const { return values_.end(); }
+
+ private:
+  std::map<Role, T> values_;
+};
 
 struct ModelConfig {
   std::string family;  // Hugging Face's model_type
@@ -26,10 +52,15 @@ struct ModelConfig {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, context = 0;  // context = max_position_embeddings
   int64_t sliding_window = 0;           // 0 = every earlier key is seen
+  int64_t experts = 0;                  // of a layer; 0 = one FFN and no router
+  int64_t experts_per_token = 0;
   double norm_eps = 0;
   bool tied_head = false;
   RopeSpec rope;
 
+  std::vector<Role> layer_roles() const;  // in the order in which a token meets them
+  // kGate, kUp or kDown of the first expert, or of the only FFN.
+  Role first(Role role) const { return OfExpert(role, experts > 0 ? 0 : -1); }
   int64_t outputs(Role role) const;  // N of a linear
   int64_t inputs(Role role) const;   // K of a linear
   int64_t parameters() const;        // of all weight matrices and norms

@@ -8,10 +8,12 @@ namespace nibble {
 
 extern const Family kLlama;
 extern const Family kMistral;
+extern const Family kMixtral;
 
 inline constexpr const Family* kFamilies[] = {
     &kLlama,
     &kMistral,
+    &kMixtral,
 };
 
 }  // namespace nibble

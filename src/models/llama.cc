@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama 2 and 3 (grouped queries, llama3 rope scaling, tied heads) and Mistral (sliding window).
-#include "models/families.h"
+#include "models/llama.h"
 
 namespace nibble {
 namespace {
 
 // Sizes above these are no model but a damaged file; they also keep every product below 2^63.
 constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxVocab = 1 << 24;
-
-int64_t Extent(const Json& config, const char* key, int64_t max, const std::string& where) {
-  const int64_t value = JsonGet<int64_t>(config, key, where);
-  if (value < 1 || value > max) Fail("{}: {} = {} is not in 1..{}", where, key, value, max);
-  return value;
-}
 
 // transformers 5 keeps everything in rope_parameters; transformers 4 has rope_theta at top level
 // and rope_scaling null, absent or an object (whose older key for rope_type is "type").
@@ -49,15 +43,23 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& wher
   return rope;
 }
 
-ModelConfig Parse(const Json& config, const std::string& where) {
+}  // namespace
+
+int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where) {
+  const int64_t value = JsonGet<int64_t>(config, key, where);
+  if (value < 1 || value > max) Fail("{}: {} = {} is not in 1..{}", where, key, value, max);
+  return value;
+}
+
+ModelConfig ParseLlama(const Json& config, const std::string& where) {
   ModelConfig c;
   c.family = JsonGet<std::string>(config, "model_type", where);
-  c.hidden_size = Extent(config, "hidden_size", kMaxWidth, where);
-  c.intermediate_size = Extent(config, "intermediate_size", kMaxWidth, where);
-  c.layers = Extent(config, "num_hidden_layers", kMaxLayers, where);
-  c.heads = Extent(config, "num_attention_heads", kMaxWidth, where);
-  c.vocab_size = Extent(config, "vocab_size", kMaxVocab, where);
-  c.context = Extent(config, "max_position_embeddings", kMaxVocab, where);
+  c.hidden_size = ParseExtent(config, "hidden_size", kMaxWidth, where);
+  c.intermediate_size = ParseExtent(config, "intermediate_size", kMaxWidth, where);
+  c.layers = ParseExtent(config, "num_hidden_layers", kMaxLayers, where);
+  c.heads = ParseExtent(config, "num_attention_heads", kMaxWidth, where);
+  c.vocab_size = ParseExtent(config, "vocab_size", kMaxVocab, where);
+  c.context = ParseExtent(config, "max_position_embeddings", kMaxVocab, where);
   c.kv_heads = JsonFind<int64_t>(config, "num_key_value_heads", where).value_or(c.heads);
   if (c.kv_heads < 1 || c.heads % c.kv_heads != 0) {
     Fail("{}: {} query heads cannot share {} key heads", where, c.heads, c.kv_heads);
@@ -76,13 +78,13 @@ ModelConfig Parse(const Json& config, const std::string& where) {
 }
 
 ModelConfig ParseMistral(const Json& config, const std::string& where) {
-  ModelConfig c = Parse(config, where);
+  ModelConfig c = ParseLlama(config, where);
   c.sliding_window = JsonFind<int64_t>(config, "sliding_window", where).value_or(0);
   if (c.sliding_window < 0) Fail("{}: sliding_window is negative", where);
   return c;
 }
 
-std::string LinearTensor(int64_t layer, Role role) {
+std::string LlamaLinear(int64_t layer, Role role) {
   constexpr const char* kNames[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                     "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                     "mlp.down_proj"};
@@ -90,29 +92,27 @@ std::string LinearTensor(int64_t layer, Role role) {
   return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(role)]);
 }
 
-std::string AttentionNorm(int64_t layer) {
+std::string LlamaAttentionNorm(int64_t layer) {
   return fmt::format("model.layers.{}.input_layernorm.weight", layer);
 }
 
-std::string MlpNorm(int64_t layer) {
+std::string LlamaMlpNorm(int64_t layer) {
   return fmt::format("model.layers.{}.post_attention_layernorm.weight", layer);
 }
 
-}  // namespace
-
 const Family kLlama = {.model_type = "llama",
-                       .parse = Parse,
-                       .linear = LinearTensor,
-                       .attention_norm = AttentionNorm,
-                       .mlp_norm = MlpNorm,
+                       .parse = ParseLlama,
+                       .linear = LlamaLinear,
+                       .attention_norm = LlamaAttentionNorm,
+                       .mlp_norm = LlamaMlpNorm,
                        .final_norm = "model.norm.weight",
                        .embedding = "model.embed_tokens.weight"};
 
 const Family kMistral = {.model_type = "mistral",
                          .parse = ParseMistral,
-                         .linear = LinearTensor,
-                         .attention_norm = AttentionNorm,
-                         .mlp_norm = MlpNorm,
+                         .linear = LlamaLinear,
+                         .attention_norm = LlamaAttentionNorm,
+                         .mlp_norm = LlamaMlpNorm,
                          .final_norm = "model.norm.weight",
                          .embedding = "model.embed_tokens.weight"};
 

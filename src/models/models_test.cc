@@ -55,6 +55,45 @@ TEST(Config, ShapesFollowFromTheRoles) {
   EXPECT_EQ(LinearName(3, Role::kHead), "head");
 }
 
+Json MixtralConfig() {
+  Json config = ConfigOf("mistral_sliding");
+  config["model_type"] = "mixtral";
+  config["num_local_experts"] = 4;
+  config["num_experts_per_tok"] = 2;
+  return config;
+}
+
+TEST(Config, AMixtureHasARouterAndExperts) {
+  const ModelConfig c = ParseConfig(MixtralConfig(), "c");
+  EXPECT_EQ(c.experts, 4);
+  EXPECT_EQ(c.experts_per_token, 2);
+  EXPECT_EQ(c.sliding_window, 8);
+  const std::vector<Role> roles = c.layer_roles();
+  ASSERT_EQ(roles.size(), 5u + 3 * 4);
+  EXPECT_EQ(roles[4], Role::kRouter);
+  const Role down = OfExpert(Role::kDown, 3);
+  EXPECT_EQ(roles.back(), down);
+  EXPECT_EQ(KindOf(down), Role::kDown);
+  EXPECT_EQ(ExpertOf(down), 3);
+  EXPECT_EQ(ExpertOf(Role::kRouter), -1);
+  EXPECT_EQ(OfExpert(Role::kDown, -1), Role::kDown);
+  EXPECT_EQ(LinearName(1, down), "layers.1.experts.3.down");
+  EXPECT_EQ(LinearName(1, Role::kRouter), "layers.1.router");
+  EXPECT_EQ(SourceName(c, 1, down), "model.layers.1.block_sparse_moe.experts.3.w2");
+  EXPECT_EQ(SourceName(c, 1, OfExpert(Role::kGate, 0)),
+            "model.layers.1.block_sparse_moe.experts.0.w1");
+  EXPECT_EQ(SourceName(c, 1, OfExpert(Role::kUp, 0)),
+            "model.layers.1.block_sparse_moe.experts.0.w3");
+  EXPECT_EQ(SourceName(c, 0, Role::kRouter), "model.layers.0.block_sparse_moe.gate");
+  EXPECT_EQ(SourceName(c, 0, Role::kO), "model.layers.0.self_attn.o_proj");
+  EXPECT_EQ(c.outputs(Role::kRouter), 4);
+  EXPECT_EQ(c.inputs(Role::kRouter), 64);
+  EXPECT_EQ(c.inputs(down), 160);
+  // q, o: 64 x 64; k, v: 32 x 64; a router; gate, up, down: 160 x 64 each; norms; two tables.
+  EXPECT_EQ(c.parameters(),
+            2 * (2 * 4096 + 2 * 2048 + 4 * 64 + 4 * 3 * 10240 + 128) + 64 + 2 * 512 * 64);
+}
+
 TEST(Config, AbsentAndNullFieldsHaveTheirDefaults) {
   for (const bool null : {false, true}) {
     Json config = ConfigOf("llama2", "config.v4.json");
@@ -109,6 +148,15 @@ TEST(Config, SizesAreRefused) {
   }
 }
 
+TEST(Config, CountsOfExpertsAreRefused) {
+  for (const Json& value : {Json(), Json(0), Json(-1), Json(5000), Json("2"), Json(2.5)}) {
+    ExpectRefused(MixtralConfig(), "/num_local_experts", value, "num_local_experts");
+    ExpectRefused(MixtralConfig(), "/num_experts_per_tok", value, "num_experts_per_tok");
+  }
+  ExpectRefused(MixtralConfig(), "/num_experts_per_tok", 5,
+                "num_experts_per_tok = 5 is not in 1..4");
+}
+
 TEST(Config, OtherFieldsAreRefused) {
   struct Case {
     const char* pointer;
@@ -118,7 +166,8 @@ TEST(Config, OtherFieldsAreRefused) {
   const Json llama2 = ConfigOf("llama2"),
              llama3 = ConfigOf("llama3_gqa_ropescale_tied", "config.v4.json");
   const Case cases[] = {
-      {"/model_type", "gpt2", "\"gpt2\" is not supported; this build knows llama, mistral"},
+      {"/model_type", "gpt2",
+       "\"gpt2\" is not supported; this build knows llama, mistral, mixtral"},
       {"/model_type", Json(), "model_type"},
       {"/model_type", 7, "model_type"},
       {"/hidden_act", "gelu", "hidden_act \"gelu\""},

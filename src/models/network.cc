@@ -63,7 +63,7 @@ void LoadPlain(Network& net, const Family& family) {
     LayerWeights& weights = net.layers.emplace_back();
     weights.attention_norm = tensors.Get(family.attention_norm(layer), {c.hidden_size});
     weights.mlp_norm = tensors.Get(family.mlp_norm(layer), {c.hidden_size});
-    for (Role role : kLayerRoles) {
+    for (Role role : c.layer_roles()) {
       weights[role] = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role));
     }
   }

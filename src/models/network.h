@@ -17,10 +17,10 @@ namespace nibble {
 
 struct LayerWeights {
   TensorView attention_norm, mlp_norm;  // [hidden]; no data = folded into the linears
-  PackedLinear linears[kLayerRoles.size()];
+  ByRole<PackedLinear> linears;
 
-  PackedLinear& operator[](Role role) { return linears[static_cast<size_t>(role)]; }
-  const PackedLinear& operator[](Role role) const { return linears[static_cast<size_t>(role)]; }
+  PackedLinear& operator[](Role role) { return linears[role]; }
+  const PackedLinear& operator[](Role role) const { return linears[role]; }
 };
 
 struct Network {

@@ -48,9 +48,12 @@ class PlaneReader {
 
   LayerWeights Layer(int64_t index) {
     LayerWeights layer;
-    for (Role role : kLayerRoles) layer[role] = Linear(index, role);
+    for (Role role : config_.layer_roles()) layer[role] = Linear(index, role);
     for (Role role : {Role::kK, Role::kV}) RequireSharedGather(index, layer, Role::kQ, role);
-    RequireSharedGather(index, layer, Role::kGate, Role::kUp);
+    for (const auto& [role, linear] : layer.linears) {
+      if (KindOf(role) != Role::kUp) continue;
+      RequireSharedGather(index, layer, OfExpert(Role::kGate, ExpertOf(role)), role);
+    }
     if (plan_.norms_folded) return layer;
     const std::string prefix = fmt::format("layers.{}.", index);
     layer.attention_norm = Floats(prefix + "attention_norm", {config_.hidden_size});
@@ -176,8 +179,8 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
 
 std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer) {
   std::vector<NamedTensor> tensors;
-  for (Role role : kLayerRoles) {
-    for (NamedTensor& t : LinearTensors(LinearName(index, role), layer[role])) {
+  for (const auto& [role, linear] : layer.linears) {
+    for (NamedTensor& t : LinearTensors(LinearName(index, role), linear)) {
       tensors.push_back(std::move(t));
     }
   }

@@ -93,10 +93,14 @@ void CheckLinear(const LinearPlan& plan, int64_t rows, int64_t width, const std:
 }
 
 // q/k/v and gate/up read one prepared input.
-void CheckSharedInputs(const Plan& plan, int64_t layer, const std::string& where) {
-  constexpr std::pair<Role, Role> kShared[] = {
-      {Role::kQ, Role::kK}, {Role::kQ, Role::kV}, {Role::kGate, Role::kUp}};
-  for (const auto& [first, second] : kShared) {
+void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& config,
+                       const std::string& where) {
+  std::vector<std::pair<Role, Role>> shared = {{Role::kQ, Role::kK}, {Role::kQ, Role::kV}};
+  for (Role role : config.layer_roles()) {
+    const Role gate = OfExpert(Role::kGate, ExpertOf(role));
+    if (KindOf(role) == Role::kUp) shared.emplace_back(gate, role);
+  }
+  for (const auto& [first, second] : shared) {
     const LinearPlan &a = plan.at(layer, first), &b = plan.at(layer, second);
     if (a.activations == b.activations && a.input_transform == b.input_transform &&
         a.gather == b.gather && a.tail.columns == b.tail.columns &&
@@ -181,8 +185,11 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
     CheckLinear(plan.linears[name], config.outputs(role), config.inputs(role), in);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (Role role : kLayerRoles) add(layer, role);
-    CheckSharedInputs(plan, layer, where);
+    for (Role role : config.layer_roles()) add(layer, role);
+    CheckSharedInputs(plan, layer, config, where);
+    if (config.experts > 0 && plan.at(layer, Role::kRouter) != LinearPlan{}) {
+      Fail("{}: {} stays at 16 bits", where, LinearName(layer, Role::kRouter));
+    }
   }
   add(0, Role::kHead);
   if (linears.size() != plan.linears.size()) {

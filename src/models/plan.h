@@ -26,6 +26,7 @@ struct LinearPlan {
   bool gather = false;              // then a permutation, online; a plane of the linear
   TailPlan tail;
 
+  bool operator==(const LinearPlan&) const = default;
   // How this plan has the input of `width` prepared; the permutation is left out.
   InputSpec Input(int64_t width) const;
 };

@@ -16,20 +16,25 @@ KvSpec CalibrationKv(const ModelConfig& config, const Plan& plan, bool quantized
 
 }  // namespace
 
-std::span<const Role> RolesOf(LinearSet set) {
-  static constexpr Role kQkv[] = {Role::kQ, Role::kK, Role::kV};
-  static constexpr Role kO[] = {Role::kO};
-  static constexpr Role kMlp[] = {Role::kGate, Role::kUp};
-  static constexpr Role kDown[] = {Role::kDown};
-  switch (set) {
+std::vector<LinearSet> LinearSets(const ModelConfig& config) {
+  std::vector<LinearSet> sets = {LinearSet::kQkv, LinearSet::kO};
+  for (Role role : config.layer_roles()) {
+    if (KindOf(role) == Role::kGate) sets.emplace_back(LinearSet::kMlp, ExpertOf(role));
+    if (KindOf(role) == Role::kDown) sets.emplace_back(LinearSet::kDown, ExpertOf(role));
+  }
+  return sets;
+}
+
+std::vector<Role> RolesOf(LinearSet set) {
+  switch (set.kind) {
     case LinearSet::kQkv:
-      return kQkv;
+      return {Role::kQ, Role::kK, Role::kV};
     case LinearSet::kO:
-      return kO;
+      return {Role::kO};
     case LinearSet::kMlp:
-      return kMlp;
+      return {OfExpert(Role::kGate, set.expert), OfExpert(Role::kUp, set.expert)};
     case LinearSet::kDown:
-      return kDown;
+      return {OfExpert(Role::kDown, set.expert)};
   }
   NIBBLE_CHECK(false);
 }
@@ -53,7 +58,8 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
       cache_(kv_, 1, backend),
       scratch_(backend),
       x_(backend.allocator()),
-      a_(backend.allocator()) {
+      a_(backend.allocator()),
+      routes_(static_cast<size_t>(windows_)) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
   a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
@@ -74,40 +80,43 @@ InputSpec Stream::Planned(Role role, const StoredLinear& linear) const {
   return input;
 }
 
-InputSpec& Stream::LayerInput(Role role) {
-  switch (role) {
-    case Role::kO:
-      return layer_.o_input;
-    case Role::kGate:
-    case Role::kUp:
-      return layer_.mlp_input;
-    case Role::kDown:
-      return layer_.down_input;
-    default:
-      return layer_.qkv_input;
-  }
+int64_t Stream::tokens(LinearSet set, int64_t window) const {
+  if (set.expert < 0) return context_;
+  const Routes& routes = routes_[static_cast<size_t>(window)];
+  return static_cast<int64_t>(routes.experts[static_cast<size_t>(set.expert)].rows.size());
 }
 
 void Stream::Begin(const StoredLayer& layer, int64_t index) {
   index_ = index;
   layer_ = Layer{};
-  layer_.qkv_input = Planned(Role::kQ, layer[Role::kQ]);
-  layer_.o_input = Planned(Role::kO, layer[Role::kO]);
-  layer_.mlp_input = Planned(Role::kGate, layer[Role::kGate]);
-  layer_.down_input = Planned(Role::kDown, layer[Role::kDown]);
+  for (Role role : config_.layer_roles()) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.attention_norm = ToBackend(backend_, layer.attention_norm);
   layer_.mlp_norm = ToBackend(backend_, layer.mlp_norm);
+  if (config_.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 
 void Stream::Upload(Role role, const StoredLinear& linear) {
-  LayerInput(role) = Planned(role, linear);
-  layer_.ids[static_cast<size_t>(role)] = backend_.Upload(linear.View(LayerInput(role)));
+  layer_.inputs[role] = Planned(role, linear);
+  layer_.ids[role] = backend_.Upload(linear.View(layer_.inputs[role]));
+}
+
+void Stream::Route(int64_t window) {
+  const auto w = static_cast<size_t>(window);
+  const Routes* chosen = leader_ == nullptr ? nullptr : &leader_->routes_[w];
+  routes_[w] = RouteTokens(decoder(), layer_, x(window), context_, chosen);
+}
+
+const float* Stream::Rows(LinearSet set, int64_t window) {
+  if (set.expert < 0) return x(window);
+  const Routes& routes = routes_[static_cast<size_t>(window)];
+  return GatherRows(decoder(), {&routes.experts[static_cast<size_t>(set.expert)], 1}, context_,
+                    x(window));
 }
 
 void Stream::Advance(LinearSet set, int64_t window) {
   const Decoder d = decoder();
   float* x = this->x(window);
-  switch (set) {
+  switch (set.kind) {
     case LinearSet::kQkv:
       return;
     case LinearSet::kO: {
@@ -118,44 +127,60 @@ void Stream::Advance(LinearSet set, int64_t window) {
     }
     case LinearSet::kMlp:
       // The attention's a is read here for the last time; kDown reuses its memory.
-      return AttentionOutput(d, layer_, a(LinearSet::kO, window), context_, x);
+      if (set.expert <= 0) AttentionOutput(d, layer_, a(LinearSet::kO, window), context_, x);
+      if (set.expert == 0) Route(window);
+      return;
     case LinearSet::kDown: {
+      const int64_t count = tokens(set, window);
+      if (count == 0) return;
       const InputSpec plain = {.width = config_.intermediate_size};
-      const ActsSource gated = MlpCore(d, layer_, x, context_);
-      const float* values = backend_.PrepareActs(gated, context_, plain).values;
-      return backend_.Copy(values, context_ * plain.width, a(set, window));
+      const ActsSource gated = MlpCore(d, layer_, Rows(set, window), count, set.expert);
+      const float* values = backend_.PrepareActs(gated, count, plain).values;
+      return backend_.Copy(values, count * plain.width, a(set, window));
     }
   }
 }
 
 ActsSource Stream::Source(LinearSet set, int64_t window) {
-  if (set == LinearSet::kQkv) return Normed(config_, layer_.attention_norm, x(window));
-  if (set == LinearSet::kMlp) return Normed(config_, layer_.mlp_norm, x(window));
-  return {.x = a(set, window)};
+  const bool qkv = set.kind == LinearSet::kQkv;
+  if (!qkv && set.kind != LinearSet::kMlp) return {.x = a(set, window)};
+  return Normed(config_, qkv ? layer_.attention_norm : layer_.mlp_norm, Rows(set, window));
 }
 
 const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
-  input_ = LayerInput(RolesOf(set)[0]);
+  input_ = layer_.inputs[RolesOf(set)[0]];
   input_.activation = activation;
   if (!activation.quantized()) input_.tail_activation = {};
-  return backend_.Decode(backend_.PrepareActs(Source(set, window), context_, input_));
+  return backend_.Decode(backend_.PrepareActs(Source(set, window), tokens(set, window), input_));
 }
 
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
-    MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
+    if (config_.experts > 0) {
+      RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
+    } else {
+      MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
+    }
   }
   ReleaseLayer(backend_, layer_);
 }
 
 void Stream::Pass(const StoredLayer& layer, int64_t index) {
   Begin(layer, index);
-  for (Role role : kLayerRoles) Upload(role, layer[role]);
+  for (LinearSet set : LinearSets(config_)) {
+    for (Role role : RolesOf(set)) Upload(role, layer[role]);
+  }
   for (int64_t w = 0; w < windows(); ++w) {
     cache_.Clear();
     cache_.Reserve(context_);
     const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
-    ForwardLayer(decoder(), layer_, {&slice, 1}, x(w));
+    ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
+    if (config_.experts > 0) {
+      Route(w);
+      RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
+    } else {
+      ForwardMlp(decoder(), layer_, context_, x(w));
+    }
   }
   ReleaseLayer(backend_, layer_);
 }
@@ -164,6 +189,7 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
                          const Recipe& recipe, const Matrix<float>& embedding,
                          std::vector<int32_t> ids, int64_t context)
     : backend_(backend),
+      config_(config),
       plan_(plan),
       recipe_(recipe),
       rope_(backend, BuildRope(config.rope, context)),
@@ -173,6 +199,7 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
       float_plan_(FloatPlan(plan)) {
   if (recipe.gptaq > 0) {
     fp32_.emplace(backend, config, float_plan_, rope_.view(), embedding, ids_, context, false);
+    fp32_->Follow(stream_);
   }
 }
 
@@ -180,13 +207,21 @@ StoredLayer Calibration::Round(const FloatLayer& layer, int64_t index,
                                std::map<Role, double>& errors, const Progress& progress) {
   // The other stream multiplies with all of the float weights.
   StoredLayer stored = fp32_ ? StoreFloats(layer) : StoreUnquantized(layer, plan_, index);
+  const std::vector<LinearSet> sets = LinearSets(config_);
   last_ = std::chrono::steady_clock::now();
   stream_.Begin(stored, index);
   if (fp32_) {
     fp32_->Begin(stored, index);
-    for (Role role : kLayerRoles) fp32_->Upload(role, stored[role]);
+    for (const auto& set : sets) {
+      for (Role role : RolesOf(set)) fp32_->Upload(role, stored[role]);
+    }
   }
-  for (LinearSet set : kLinearSets) RoundSet(set, layer, index, stored, errors, progress);
+  for (size_t i = 0; i < sets.size(); ++i) {
+    const auto at = [&](double share, std::string_view what) {
+      progress((static_cast<double>(i) + share) / static_cast<double>(sets.size()), what);
+    };
+    RoundSet(sets[i], layer, index, stored, errors, at);
+  }
   stream_.Finish();
   if (fp32_) fp32_->Finish();
   Account(seconds_.inputs);
@@ -203,33 +238,33 @@ void Calibration::Account(double& stage) {
 void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index,
                            StoredLayer& stored, std::map<Role, double>& errors,
                            const Progress& progress) {
-  const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
+  const int64_t width = layer[RolesOf(set)[0]].cols;
   const TailPlan& tail = plan_.at(index, RolesOf(set)[0]).tail;
   SetRounder rounder(backend_, width,
                      {recipe_.act_order, recipe_.damp, recipe_.gptaq, recipe_.sweeps, tail});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     stream_.Advance(set, w);
+    if (fp32_) fp32_->Advance(set, w);
+    const int64_t tokens = stream_.tokens(set, w);
+    if (tokens == 0) continue;
     const float *input = stream_.Input(set, w), *exact = nullptr;
     if (fp32_) {  // whose inputs would take the place of these
-      const int64_t count = stream_.context() * width;
+      const int64_t count = tokens * width;
       backend_.Copy(input, count, copy.Grow(count));
       input = copy.data();
-      fp32_->Advance(set, w);
       exact = fp32_->Input(set, w);
     }
     Account(seconds_.inputs);
-    rounder.Add(input, exact, stream_.context());
+    rounder.Add(input, exact, tokens);
     Account(seconds_.sums);
-    const double sets = static_cast<double>(set) +
-                        static_cast<double>(w + 1) / static_cast<double>(stream_.windows());
-    progress(sets / 4, RoleName(RolesOf(set)[0]));
+    progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
+             RoleName(RolesOf(set)[0]));
   }
   for (Role role : RolesOf(set)) {
     const LinearPlan& plan = plan_.at(index, role);
     if (plan.weights.quantized()) {
-      Rounded rounded =
-          rounder.Round(layer.weights[static_cast<size_t>(role)], plan.weights, plan.tail.weights);
+      Rounded rounded = rounder.Round(layer[role], plan.weights, plan.tail.weights);
       errors[role] = rounded.relative_error;
       stored[role].SetRounded(std::move(rounded));
       Account(seconds_.rounding);

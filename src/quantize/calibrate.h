@@ -10,17 +10,23 @@
 #include <span>
 
 #include "engine/kv_cache.h"
-#include "engine/layer.h"
+#include "engine/mixture.h"
 #include "quantize/round.h"
 #include "quantize/stored_layer.h"
 
 namespace nibble {
 
-// The linears that share an input, in the order they run.
-enum class LinearSet { kQkv, kO, kMlp, kDown };
-inline constexpr LinearSet kLinearSets[] = {LinearSet::kQkv, LinearSet::kO, LinearSet::kMlp,
-                                            LinearSet::kDown};
-std::span<const Role> RolesOf(LinearSet set);
+// Linears that share an input: of attention, of the FFN, or of one expert of a mixture. Its router
+// is in none of them.
+struct LinearSet {
+  enum Kind { kQkv, kO, kMlp, kDown };
+  constexpr LinearSet(Kind k, int64_t e = -1) : kind(k), expert(e) {}
+
+  Kind kind;
+  int64_t expert;  // of kMlp and kDown; -1: there are none
+};
+std::vector<LinearSet> LinearSets(const ModelConfig& config);  // of a layer, in the order they run
+std::vector<Role> RolesOf(LinearSet set);
 
 // The plan of linears that are not rounded: no tail splits their columns.
 Plan FloatPlan(Plan plan);
@@ -36,21 +42,26 @@ class Stream {
 
   int64_t windows() const { return windows_; }
   int64_t context() const { return context_; }
+  // Of a window, those that the set's linears read: an expert reads what is routed to it.
+  int64_t tokens(LinearSet set, int64_t window) const;
   static size_t Bytes(const ModelConfig& config, int64_t tokens);
 
-  // Starts a layer; its linears are uploaded as they become known.
+  // From now on tokens go to the experts that `other` has chosen for the same layer and window.
+  void Follow(const Stream& other) { leader_ = &other; }
+
+  // Starts a layer; its linears are uploaded as they become known, a router at once.
   void Begin(const StoredLayer& layer, int64_t index);
   void Upload(Role role, const StoredLinear& linear);
   // Runs one window from the set before up to this one, whose input is then known. The earlier sets
   // are uploaded.
   void Advance(LinearSet set, int64_t window);
   // Input of the set's linears for one window that stands there: after the online transform and
-  // quantized to `activation` (at 16 bits so is a tail), as the codes mean it; fp32 [context, K] in
-  // the backend's memory, valid until the next call.
+  // quantized to `activation` (at 16 bits so is a tail), as the codes mean it; fp32 [tokens(set,
+  // window), K] in the backend's memory, valid until the next call.
   const float* Input(LinearSet set, int64_t window, const FormatSpec& activation);
   // As planned (quantized), or at 16 bits.
   const float* Input(LinearSet set, int64_t window) {
-    return Input(set, window, LayerInput(RolesOf(set)[0]).activation);
+    return Input(set, window, layer_.inputs[RolesOf(set)[0]].activation);
   }
   // All linears are uploaded: x moves behind the layer.
   void Finish();
@@ -62,7 +73,9 @@ class Stream {
  private:
   Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
   InputSpec Planned(Role role, const StoredLinear& linear) const;
-  InputSpec& LayerInput(Role role);
+  void Route(int64_t window);
+  // What the norm in front of the set reads, [tokens(set, window), hidden].
+  const float* Rows(LinearSet set, int64_t window);
   ActsSource Source(LinearSet set, int64_t window);
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
   // What o or down read, before its transform.
@@ -82,7 +95,9 @@ class Stream {
   Buffer<float> x_;  // [windows * context, hidden]
   Buffer<float> a_;  // [windows * context, width of o or down]
   Layer layer_;
-  InputSpec input_;  // of the last Input
+  InputSpec input_;             // of the last Input
+  std::vector<Routes> routes_;  // of every window, in a mixture
+  const Stream* leader_ = nullptr;
   int64_t index_ = 0;
 };
 
@@ -116,6 +131,7 @@ class Calibration {
   void Account(double& stage);
 
   Backend& backend_;
+  const ModelConfig& config_;
   const Plan& plan_;
   const Recipe& recipe_;
   BackendRope rope_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace nibble {
 namespace {
@@ -55,7 +56,7 @@ std::vector<double> SmoothingScales(const ChannelStatistics& input, double alpha
   for (size_t k = 0; k < scales.size(); ++k) {
     double weight = 0;
     for (Role role : readers) {
-      const Matrix<double>& w = layer.weights[static_cast<size_t>(role)];
+      const Matrix<double>& w = layer[role];
       for (int64_t n = 0; n < w.rows; ++n) weight = std::max(weight, std::fabs(w.row(n)[k]));
     }
     const double scale = std::pow(input.largest[k], alpha) / std::pow(weight, 1 - alpha);
@@ -79,7 +80,7 @@ void Smooth(std::span<const double> scales, std::span<const Role> readers, Chann
 
 void ScaleRow(int64_t n, double factor, FloatLayer& layer, Role role) {
   for (double& value : layer[role].row(n)) value *= factor;
-  std::vector<double>& bias = layer.biases[static_cast<size_t>(role)];
+  std::vector<double>& bias = layer.biases[role];
   if (!bias.empty()) bias[static_cast<size_t>(n)] *= factor;
 }
 
@@ -104,15 +105,19 @@ void SmoothKeys(const std::vector<double>& largest, double strength, const Model
 
 // Also of that section: SmoothQuant's scales for what o and down read, folded into the rows of v
 // and up. Query heads that share a value head share its scales, the largest of theirs.
-void SmoothOutputs(double alpha, const ModelConfig& config, ChannelStatistics& o_input,
-                   ChannelStatistics& down_input, FloatLayer& layer) {
-  constexpr Role kO[] = {Role::kO}, kDown[] = {Role::kDown};
-  const auto down = SmoothingScales(down_input, alpha, kDown, layer);
-  Smooth(down, kDown, down_input, layer);
-  for (size_t k = 0; k < down.size(); ++k) {
-    ScaleRow(static_cast<int64_t>(k), 1 / down[k], layer, Role::kUp);
+void SmoothOutputs(double alpha, const ModelConfig& config, ByRole<ChannelStatistics>& inputs,
+                   FloatLayer& layer) {
+  for (Role down : config.layer_roles()) {
+    if (KindOf(down) != Role::kDown) continue;
+    const auto scales = SmoothingScales(inputs[down], alpha, {&down, 1}, layer);
+    Smooth(scales, {&down, 1}, inputs[down], layer);
+    for (size_t k = 0; k < scales.size(); ++k) {
+      const Role up = OfExpert(Role::kUp, ExpertOf(down));
+      ScaleRow(static_cast<int64_t>(k), 1 / scales[k], layer, up);
+    }
   }
-  auto scales = SmoothingScales(o_input, alpha, kO, layer);
+  constexpr Role kO[] = {Role::kO};
+  auto scales = SmoothingScales(inputs[Role::kO], alpha, kO, layer);
   const auto d = static_cast<size_t>(config.head_dim);
   const size_t queries = static_cast<size_t>(config.heads / config.kv_heads);
   for (size_t n = 0; n < scales.size() / queries; ++n) {  // rows of v
@@ -124,7 +129,7 @@ void SmoothOutputs(double alpha, const ModelConfig& config, ChannelStatistics& o
     for (size_t q = 0; q < queries; ++q) reader(q) = shared;
     ScaleRow(static_cast<int64_t>(n), 1 / shared, layer, Role::kV);
   }
-  Smooth(scales, kO, o_input, layer);
+  Smooth(scales, kO, inputs[Role::kO], layer);
 }
 
 void OrderColumns(const std::vector<int32_t>& order, Matrix<double>& w) {
@@ -137,13 +142,37 @@ void OrderColumns(const std::vector<int32_t>& order, Matrix<double>& w) {
 
 void OrderRows(const std::vector<int32_t>& order, FloatLayer& layer, Role role) {
   Matrix<double> rows = layer[role];
-  std::vector<double>& bias = layer.biases[static_cast<size_t>(role)];
+  std::vector<double>& bias = layer.biases[role];
   const std::vector<double> biases = bias;
   for (int64_t n = 0; n < rows.rows; ++n) {
     const int32_t from = order[static_cast<size_t>(n)];
     std::copy(rows.row(from).begin(), rows.row(from).end(), layer[role].row(n).begin());
     if (!bias.empty()) bias[static_cast<size_t>(n)] = biases[static_cast<size_t>(from)];
   }
+}
+
+// What gates of experts read becomes what all of them read.
+void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
+  ChannelStatistics all = inputs[config.first(Role::kGate)];
+  for (int64_t e = 1; e < config.experts; ++e) {
+    const ChannelStatistics& one = inputs[OfExpert(Role::kGate, e)];
+    for (size_t k = 0; k < all.largest.size(); ++k) {
+      all.largest[k] = std::max(all.largest[k], one.largest[k]);
+      all.energy[k] += one.energy[k];
+    }
+  }
+  for (int64_t e = 0; e < config.experts; ++e) inputs[OfExpert(Role::kGate, e)] = all;
+}
+
+// Everything that reads the norm in front of attention, or of the FFN.
+std::vector<Role> NormReaders(const ModelConfig& config, LinearSet::Kind set) {
+  if (set == LinearSet::kQkv) return RolesOf(set);
+  std::vector<Role> readers;
+  for (Role role : config.layer_roles()) {
+    const Role kind = KindOf(role);
+    if (kind == Role::kRouter || kind == Role::kGate || kind == Role::kUp) readers.push_back(role);
+  }
+  return readers;
 }
 
 }  // namespace
@@ -162,29 +191,33 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
     auto& [inputs, keys] = statistics[static_cast<size_t>(i)];
     stream.Begin(layer, i);
     if (with_keys) keys = LongestKeys(backend, config, layer[Role::kK], stream);
-    for (LinearSet set : kLinearSets) {
-      const auto width = static_cast<size_t>(config.inputs(RolesOf(set)[0]));
-      ChannelStatistics& sums = inputs[static_cast<size_t>(set)];
+    for (LinearSet set : LinearSets(config)) {
+      const Role first = RolesOf(set)[0];
+      const auto width = static_cast<size_t>(config.inputs(first));
+      ChannelStatistics& sums = inputs[first];
       sums = {std::vector<double>(width), std::vector<double>(width)};
       for (int64_t w = 0; w < stream.windows(); ++w) {
-        const int64_t count = context * static_cast<int64_t>(width);
         stream.Advance(set, w);
-        AddTokens(backend.Read(stream.Input(set, w), count), context, sums);
+        const int64_t tokens = stream.tokens(set, w);
+        if (tokens == 0) continue;
+        const int64_t count = tokens * static_cast<int64_t>(width);
+        AddTokens(backend.Read(stream.Input(set, w), count), tokens, sums);
       }
       for (Role role : RolesOf(set)) stream.Upload(role, layer[role]);
     }
     stream.Finish();
+    ShareNorm(config, inputs);
     progress(static_cast<double>(i + 1) / static_cast<double>(config.layers), "channels");
   }
   return statistics;
 }
 
-void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe, Plan& plan) {
+void DropTails(std::span<const LayerStatistics> statistics, const ModelConfig& config,
+               const Recipe& recipe, Plan& plan) {
   for (size_t i = 0; i < statistics.size(); ++i) {
-    for (LinearSet set : kLinearSets) {
-      const double largest =
-          std::ranges::max(statistics[i].inputs[static_cast<size_t>(set)].largest);
-      if (largest > recipe.tail_threshold * (set == LinearSet::kDown ? 2 : 1)) continue;
+    for (LinearSet set : LinearSets(config)) {
+      const double largest = std::ranges::max(statistics[i].inputs[RolesOf(set)[0]].largest);
+      if (largest > recipe.tail_threshold * (set.kind == LinearSet::kDown ? 2 : 1)) continue;
       for (Role role : RolesOf(set)) {
         plan.linears[LinearName(static_cast<int64_t>(i), role)].tail = {};
       }
@@ -193,42 +226,42 @@ void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe
 }
 
 void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
-                     const Recipe& recipe, const LinearPlan& down, FloatLayer& layer) {
+                     const Recipe& recipe, const Plan& plan, int64_t index, FloatLayer& layer) {
   if (recipe.key_smoothing > 0) {
     SmoothKeys(statistics.keys, recipe.key_smoothing, config, layer);
   }
   auto inputs = statistics.inputs;
-  const auto input = [&](LinearSet set) -> ChannelStatistics& {
-    return inputs[static_cast<size_t>(set)];
-  };
   if (recipe.smoothing > 0) {
-    const std::pair<LinearSet, std::vector<float>*> norms[] = {
-        {LinearSet::kQkv, &layer.attention_norm}, {LinearSet::kMlp, &layer.mlp_norm}};
-    for (const auto& [set, norm] : norms) {
-      const auto scales = SmoothingScales(input(set), recipe.smoothing, RolesOf(set), layer);
-      Smooth(scales, RolesOf(set), input(set), layer);
+    const std::tuple<LinearSet::Kind, Role, std::vector<float>*> norms[] = {
+        {LinearSet::kQkv, Role::kQ, &layer.attention_norm},
+        {LinearSet::kMlp, config.first(Role::kGate), &layer.mlp_norm}};
+    for (const auto& [set, first, norm] : norms) {
+      const std::vector<Role> readers = NormReaders(config, set);
+      const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);
+      Smooth(scales, readers, inputs[first], layer);
       for (size_t k = 0; k < scales.size(); ++k) {
         (*norm)[k] = static_cast<float>((*norm)[k] / scales[k]);
       }
     }
   }
   if (recipe.output_smoothing > 0) {
-    SmoothOutputs(recipe.output_smoothing, config, input(LinearSet::kO), input(LinearSet::kDown),
-                  layer);
+    SmoothOutputs(recipe.output_smoothing, config, inputs, layer);
   }
   if (recipe.order == ChannelOrder::kNone) return;
-  for (LinearSet set : kLinearSets) {
+  for (LinearSet set : LinearSets(config)) {
+    // Experts' shares of smoothed inputs are those of the first.
+    const Role first = set.kind == LinearSet::kMlp ? config.first(Role::kGate) : RolesOf(set)[0];
     const auto& size =
-        recipe.order == ChannelOrder::kLargest ? input(set).largest : input(set).energy;
+        recipe.order == ChannelOrder::kLargest ? inputs[first].largest : inputs[first].energy;
     std::vector<int32_t> order(size.size());
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, {}, [&](int32_t k) { return size[static_cast<size_t>(k)]; });
     for (Role role : RolesOf(set)) OrderColumns(order, layer[role]);
-    if (set == LinearSet::kDown && !down.gather) {
-      for (Role role : {Role::kGate, Role::kUp}) OrderRows(order, layer, role);
+    if (set.kind == LinearSet::kDown && !plan.at(index, RolesOf(set)[0]).gather) {
+      for (Role role : RolesOf({LinearSet::kMlp, set.expert})) OrderRows(order, layer, role);
       continue;
     }
-    for (Role role : RolesOf(set)) layer.gathers[static_cast<size_t>(role)] = order;
+    for (Role role : RolesOf(set)) layer.gathers[role] = order;
   }
 }
 

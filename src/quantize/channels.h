@@ -5,7 +5,6 @@
 // down's input are folded into the rows of gate and up; the others are gathers at run time.
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "quantize/calibrate.h"
@@ -17,7 +16,9 @@ struct ChannelStatistics {
   std::vector<double> largest, energy;  // [K]: max |x| and sum x^2
 };
 struct LayerStatistics {
-  std::array<ChannelStatistics, std::size(kLinearSets)> inputs;  // in the order of kLinearSets
+  // By the first linear that reads it. Experts read one norm's output, so that each has here what
+  // all of them see.
+  ByRole<ChannelStatistics> inputs;
   // [kv_heads, head_dim / 2]: the largest length of a pair of key channels that RoPE turns, which
   // is the largest value either may take at some position.
   std::vector<double> keys;
@@ -36,10 +37,11 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
 
 // Takes the tails of inputs that stay within the recipe's threshold, before any smoothing, out of
 // the plan.
-void DropTails(std::span<const LayerStatistics> statistics, const Recipe& recipe, Plan& plan);
+void DropTails(std::span<const LayerStatistics> statistics, const ModelConfig& config,
+               const Recipe& recipe, Plan& plan);
 
-// Scales and orders the channels of `layer` as recipe and plan want it.
+// Scales and orders the channels of layer `index` as recipe and plan want it.
 void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
-                     const Recipe& recipe, const LinearPlan& down, FloatLayer& layer);
+                     const Recipe& recipe, const Plan& plan, int64_t index, FloatLayer& layer);
 
 }  // namespace nibble

@@ -18,11 +18,11 @@ constexpr int kSketch = 64;
 // P = sum of W^T R over the linears of a set, R [N, kSketch] of random signs: |E P|^2 / kSketch is
 // |E W^T|^2 on average over R, and the same R for all clips leaves little noise between them.
 Matrix<float> SketchWeights(const FloatLayer& layer, LinearSet set) {
-  const int64_t width = layer.weights[static_cast<size_t>(RolesOf(set)[0])].cols;
+  const int64_t width = layer[RolesOf(set)[0]].cols;
   const int k = static_cast<int>(width);
   Matrix<double> sum(width, kSketch);
   for (Role role : RolesOf(set)) {
-    const Matrix<double>& w = layer.weights[static_cast<size_t>(role)];
+    const Matrix<double>& w = layer[role];
     Rng rng(0, static_cast<uint64_t>(role));
     const auto signs = rng.Signs(static_cast<size_t>(w.rows * kSketch));
     const std::vector<double> r(signs.begin(), signs.end());
@@ -53,14 +53,15 @@ double SketchedError(const std::vector<float>& errors, int64_t tokens, const Mat
 // Of the set's inputs in all windows, quantized to `activation`; a tail's share is always the same.
 double OutputError(Backend& backend, Stream& stream, LinearSet set, const FormatSpec& activation,
                    const Matrix<float>& sketch) {
-  const int64_t count = stream.context() * sketch.rows;
   double sum = 0;
   for (int64_t w = 0; w < stream.windows(); ++w) {
+    const int64_t tokens = stream.tokens(set, w), count = tokens * sketch.rows;
+    if (tokens == 0) continue;
     const float* exact = backend.Read(stream.Input(set, w, {}), count);
     std::vector<float> error(exact, exact + count);
     const float* quantized = backend.Read(stream.Input(set, w, activation), count);
     for (size_t i = 0; i < error.size(); ++i) error[i] -= quantized[i];
-    sum += SketchedError(error, stream.context(), sketch);
+    sum += SketchedError(error, tokens, sketch);
   }
   return sum;
 }
@@ -69,12 +70,11 @@ double OutputError(Backend& backend, Stream& stream, LinearSet set, const Format
 // kernels for them.
 StoredLayer StandIns(const FloatLayer& layer, const Plan& plan, int64_t index) {
   StoredLayer stored = StoreFloats(layer);
-  for (Role role : kLayerRoles) {
+  for (const auto& [role, weights] : layer.weights) {
     const LinearPlan& linear = plan.at(index, role);
     if (!linear.activations.quantized()) continue;
     const FormatSpec format = {.bits = 8, .group = linear.activations.group};
-    stored[role].SetRounded(
-        RoundNearest(layer.weights[static_cast<size_t>(role)], format, linear.tail));
+    stored[role].SetRounded(RoundNearest(weights, format, linear.tail));
   }
   return stored;
 }
@@ -108,7 +108,7 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float
     const FloatLayer layer = layers(i);
     const StoredLayer stored = StandIns(layer, plan, i);
     stream.Begin(stored, i);
-    for (LinearSet set : kLinearSets) {
+    for (LinearSet set : LinearSets(config)) {
       for (int64_t w = 0; w < stream.windows(); ++w) stream.Advance(set, w);
       FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
       if (activation.quantized() && activation.clip == 0) {

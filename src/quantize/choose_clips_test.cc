@@ -92,7 +92,7 @@ TEST(ChooseClips, LeavesTheTailOut) {
     FloatLayer layer = rotator.Layer(i);
     for (Role role : kLayerRoles) {
       if (!plan.at(i, role).gather) continue;
-      auto& gather = layer.gathers[static_cast<size_t>(role)];
+      auto& gather = layer.gathers[role];
       gather.resize(static_cast<size_t>(c.inputs(role)));
       std::iota(gather.begin(), gather.end(), 0);
     }

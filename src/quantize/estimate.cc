@@ -72,9 +72,15 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   e.parameters = c.parameters();
   double quantized_bytes = 0, quantized_weights = 0, layer_weights = 0, gram_flops = 0;
   int64_t widest = 0;
-  for (Role role : kLayerRoles) {
+  // Of a mixture's experts, those that a token uses.
+  const double routed =
+      c.experts == 0 ? 1
+                     : static_cast<double>(c.experts_per_token) / static_cast<double>(c.experts);
+  double used_weights = 0;
+  for (Role role : c.layer_roles()) {
     const int64_t rows = c.outputs(role), cols = c.inputs(role);
     layer_weights += static_cast<double>(rows * cols);
+    used_weights += static_cast<double>(rows * cols) * (ExpertOf(role) < 0 ? 1 : routed);
     widest = std::max(widest, cols);
     for (int64_t layer = 0; layer < c.layers; ++layer) {
       const LinearPlan& p = plan.at(layer, role);
@@ -85,9 +91,9 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
       quantized_weights += static_cast<double>(rows * cols);
     }
   }
-  for (LinearSet set : kLinearSets) {
+  for (LinearSet set : LinearSets(c)) {
     const double k = static_cast<double>(c.inputs(RolesOf(set)[0]));
-    gram_flops += k * k;
+    gram_flops += k * k * (set.expert < 0 ? 1 : routed);
   }
   const double table = static_cast<double>(c.vocab_size * c.hidden_size) * sizeof(float);
   e.output_bytes += 2 * table;
@@ -111,7 +117,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
                            streams * static_cast<double>(Stream::Bytes(c, tokens));
   }
   const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
-  const double calibration = passed * (2 * layer_weights + attention) +
+  const double calibration = passed * (2 * used_weights + attention) +
                              (gptq ? static_cast<double>(tokens) * gram_flops : 0);
   double flops = static_cast<double>(c.layers) * ((cpu ? calibration : 0) + 400 * layer_weights);
   if (options.recipe.learns_rotation()) {

@@ -152,7 +152,7 @@ double SquaredStep(const FormatSpec& format) {
 Matrix<float> WeightRows(const FloatLayer& layer, LinearSet set) {
   std::vector<std::span<const double>> rows;
   for (Role role : RolesOf(set)) {
-    const Matrix<double>& w = layer.weights[static_cast<size_t>(role)];
+    const Matrix<double>& w = layer[role];
     for (int64_t n = 0; n < w.rows; ++n) rows.push_back(w.row(n));
   }
   const auto count = static_cast<int64_t>(rows.size());
@@ -171,7 +171,6 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
                                           const Plan& plan, const Rotator& rotator,
                                           std::span<const int32_t> ids, int64_t context) {
   const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kWindows * context);
-  const std::vector<int64_t> picked = PickRows(tokens, kRows);
   const BackendRope rope(backend, BuildRope(config.rope, context));
   const Plan float_plan = FloatPlan(plan);
   Stream stream(backend, config, float_plan, rope.view(), rotator.Embedding(),
@@ -182,18 +181,23 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
     const FloatLayer layer = rotator.Layer(i);
     const StoredLayer stored = StoreFloats(layer);
     stream.Begin(stored, i);
-    for (LinearSet set : kLinearSets) {
-      const bool normed = set == LinearSet::kQkv || set == LinearSet::kMlp;
+    for (LinearSet set : LinearSets(config)) {
+      const bool normed = set.kind == LinearSet::kQkv || set.kind == LinearSet::kMlp;
+      int64_t seen = 0;
       for (int64_t w = 0; w < stream.windows(); ++w) {
         stream.Advance(set, w);
         if (!normed) continue;
-        const float* x = backend.Read(stream.Input(set, w), context * all.cols);
-        std::copy_n(x, context * all.cols, all.row(w * context).data());
+        const int64_t count = stream.tokens(set, w);
+        if (count == 0) continue;
+        const float* x = backend.Read(stream.Input(set, w), count * all.cols);
+        std::copy_n(x, count * all.cols, all.row(seen).data());
+        seen += count;
       }
       for (Role role : RolesOf(set)) stream.Upload(role, stored[role]);
       const LinearPlan& linear = plan.at(i, RolesOf(set)[0]);
       const FormatSpec &activation = linear.activations, &weight = linear.weights;
-      if (!normed || !(activation.quantized() || weight.quantized())) continue;
+      if (seen == 0 || !(activation.quantized() || weight.quantized())) continue;
+      const std::vector<int64_t> picked = PickRows(seen, kRows);
       Matrix<float> rows(static_cast<int64_t>(picked.size()), all.cols);
       for (size_t t = 0; t < picked.size(); ++t) {
         std::ranges::copy(all.row(picked[t]), rows.row(static_cast<int64_t>(t)).begin());
@@ -211,16 +215,17 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
 }
 
 double LearningBytes(const ModelConfig& c, int64_t context) {
-  const int64_t read =
-      2 * kRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) + 2 * c.intermediate_size;
+  const int64_t ffns = std::max<int64_t>(c.experts, 1);
+  const int64_t read = (1 + ffns) * kRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
+                       2 * ffns * c.intermediate_size;
   const int64_t rows = c.layers * read + kWindows * context + (kSums + 10) * c.hidden_size;
   return static_cast<double>(rows * c.hidden_size) * sizeof(float);
 }
 
 double LearningFlops(const ModelConfig& c) {
   const double n = static_cast<double>(c.hidden_size);
-  return kRotationSteps *
-         (2.0 * static_cast<double>(c.layers) * 8 * kBatch * n * n + 10 * n * n * n);
+  const double sets = static_cast<double>(c.layers * (1 + std::max<int64_t>(c.experts, 1)));
+  return kRotationSteps * (sets * 8 * kBatch * n * n + 10 * n * n * n);
 }
 
 Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& math,

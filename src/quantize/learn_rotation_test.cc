@@ -124,7 +124,7 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
     double weights = 0, outputs = 0;
     int64_t rows = 0;
     for (Role role : RolesOf(set)) {
-      const Matrix<double>& m = layer.weights[static_cast<size_t>(role)];
+      const Matrix<double>& m = layer.weights[role];
       rows += m.rows;
       for (int64_t n = 0; n < m.rows; ++n) {
         for (const double v : m.row(n)) weights += v * v;

@@ -51,7 +51,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
     for (int64_t i = 0; i < 2; ++i) {
       const StoredLayer layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);
-      for (LinearSet set : kLinearSets) {
+      for (LinearSet set : LinearSets(c)) {
         for (int64_t w = 0; w < 3; ++w) staged.Advance(set, w);
         for (Role role : RolesOf(set)) staged.Upload(role, layer[role]);
       }
@@ -113,8 +113,7 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
     StoredLayer layer = StoreFloats(floats);
     for (Role role : kLayerRoles) {
       const LinearPlan& linear = plan.at(1, role);
-      layer[role].SetRounded(
-          RoundNearest(floats.weights[static_cast<size_t>(role)], linear.weights, linear.tail));
+      layer[role].SetRounded(RoundNearest(floats.weights[role], linear.weights, linear.tail));
       for (int32_t k = 0; linear.gather && k < source.config.inputs(role); ++k) {
         layer[role].gather.push_back(k ^ 1);
       }

@@ -148,11 +148,10 @@ void WriteDocuments(const WorkDirectory& work, const Job& job) {
 StoredLayer RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
                               std::map<Role, double>& errors) {
   StoredLayer stored = StoreUnquantized(layer, plan, index);
-  for (Role role : kLayerRoles) {
+  for (const auto& [role, weights] : layer.weights) {
     const LinearPlan& linear = plan.at(index, role);
     if (!linear.weights.quantized()) continue;
-    Rounded rounded =
-        RoundNearest(layer.weights[static_cast<size_t>(role)], linear.weights, linear.tail);
+    Rounded rounded = RoundNearest(weights, linear.weights, linear.tail);
     errors[role] = rounded.relative_error;
     stored[role].SetRounded(std::move(rounded));
   }
@@ -193,7 +192,7 @@ std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backen
       unrotated != nullptr && recipe.rotation == Rotation::kNone && recipe.key_smoothing == 0;
   auto& statistics = shared ? *unrotated : own;
   if (statistics.empty()) statistics = CollectStatistics(job, rotator, backend);
-  if (recipe.tail_threshold > 0) DropTails(statistics, recipe, job.plan);
+  if (recipe.tail_threshold > 0) DropTails(statistics, job.source.config, recipe, job.plan);
   return statistics;
 }
 
@@ -204,8 +203,8 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
   if (!recipe.arranges_channels()) return [&](int64_t i) { return rotator.Layer(i); };
   return [&, statistics](int64_t i) {
     FloatLayer layer = rotator.Layer(i);
-    ArrangeChannels(statistics[static_cast<size_t>(i)], job.source.config, recipe,
-                    job.plan.at(i, Role::kDown), layer);
+    ArrangeChannels(statistics[static_cast<size_t>(i)], job.source.config, recipe, job.plan, i,
+                    layer);
     return layer;
   };
 }
@@ -290,6 +289,7 @@ double FilesBytes(const std::string& directory) {
 
 QuantizeReport StartReport(const Job& job) {
   QuantizeReport report;
+  report.config = job.source.config;
   report.plan = job.plan;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;

@@ -38,6 +38,7 @@ struct LayerReport {
 };
 
 struct QuantizeReport {
+  ModelConfig config;
   Plan plan;
   QuantizeEstimate estimate;
   bool mapped = false;    // by folding, rotation, scales or orders of channels

@@ -20,6 +20,7 @@ struct Shape {
   std::string_view name, family;
   int64_t hidden_size, intermediate_size, layers, heads, kv_heads, vocab_size;
   double rope_theta;
+  int64_t experts = 0, experts_per_token = 0;
 };
 
 constexpr Shape kShapes[] = {
@@ -28,6 +29,7 @@ constexpr Shape kShapes[] = {
     {"llama2-70b", "llama", 8192, 28672, 80, 64, 8, 32000, 1e4},
     {"llama3-8b", "llama", 4096, 14336, 32, 32, 8, 128256, 5e5},
     {"qwen2.5-7b", "qwen2", 3584, 18944, 28, 28, 4, 152064, 1e6},
+    {"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000, 1e6, 8, 2},
 };
 
 // Planes in memory; a list, so that views stay where they are.
@@ -102,17 +104,22 @@ Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
 
 // What ParseConfig reads back as `c`.
 Json ConfigJson(const ModelConfig& c) {
-  return {{"model_type", c.family},
-          {"hidden_size", c.hidden_size},
-          {"intermediate_size", c.intermediate_size},
-          {"num_hidden_layers", c.layers},
-          {"num_attention_heads", c.heads},
-          {"num_key_value_heads", c.kv_heads},
-          {"head_dim", c.head_dim},
-          {"vocab_size", c.vocab_size},
-          {"max_position_embeddings", c.context},
-          {"rms_norm_eps", c.norm_eps},
-          {"rope_theta", c.rope.theta}};
+  Json json = {{"model_type", c.family},
+               {"hidden_size", c.hidden_size},
+               {"intermediate_size", c.intermediate_size},
+               {"num_hidden_layers", c.layers},
+               {"num_attention_heads", c.heads},
+               {"num_key_value_heads", c.kv_heads},
+               {"head_dim", c.head_dim},
+               {"vocab_size", c.vocab_size},
+               {"max_position_embeddings", c.context},
+               {"rms_norm_eps", c.norm_eps},
+               {"rope_theta", c.rope.theta}};
+  if (c.experts > 0) {
+    json["num_local_experts"] = c.experts;
+    json["num_experts_per_tok"] = c.experts_per_token;
+  }
+  return json;
 }
 
 std::vector<int32_t> Reversed(int64_t count) {
@@ -138,6 +145,8 @@ ModelConfig FindShape(std::string_view name) {
             .head_dim = head_dim,
             .vocab_size = s.vocab_size,
             .context = 8192,
+            .experts = s.experts,
+            .experts_per_token = s.experts_per_token,
             .norm_eps = 1e-5,
             .rope = {.theta = s.rope_theta, .head_dim = head_dim}};
   }
@@ -166,7 +175,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     return out;
   };
   LayerWeights layer;
-  for (Role role : kLayerRoles) layer[role] = linear(0, role);
+  for (Role role : config.layer_roles()) layer[role] = linear(0, role);
   net.layers.assign(static_cast<size_t>(config.layers), layer);
   net.head = linear(0, Role::kHead);
   net.embedding = Bf16View(RandomBf16(rng, config.vocab_size * config.hidden_size, 1, *planes),

@@ -10,8 +10,9 @@
 
 namespace nibble {
 
-// The published sizes of "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b" or "qwen2.5-7b", with
-// room for 8192 positions. An unknown name is a usage error that lists the known ones.
+// The published sizes of "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b", "qwen2.5-7b" or
+// "mixtral-8x7b", with room for 8192 positions. An unknown name is a usage error that lists the
+// known ones.
 ModelConfig FindShape(std::string_view name);
 
 // Every layer shares the planes of one random layer, so the canonical weights take the memory of

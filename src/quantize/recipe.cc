@@ -22,17 +22,18 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 }
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
+  if (role == Role::kRouter) return {};  // it decides, and is small
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
   if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
   }
-  if (recipe.transforms_online() && role == Role::kDown) {
+  if (recipe.transforms_online() && KindOf(role) == Role::kDown) {
     linear.input_transform = FullHadamard(config.intermediate_size);
   }
   if (recipe.order == ChannelOrder::kNone) return linear;
   // Up and gate make down's input, in any order, unless a transform mixes it.
-  linear.gather = role != Role::kDown || !linear.input_transform.identity();
+  linear.gather = KindOf(role) != Role::kDown || !linear.input_transform.identity();
   if (recipe.tail == 0 || !linear.weights.quantized()) return linear;
   linear.tail = {.columns = TailColumns(recipe, config.inputs(role)),
                  .weights = recipe.tail_weights,
@@ -64,7 +65,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
   std::vector<bool> used(patterns.size());
   std::map<std::string, LinearPlan> linears;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (Role role : kLayerRoles) {
+    for (Role role : config.layer_roles()) {
       const std::string name = LinearName(layer, role), source = SourceName(config, layer, role);
       Recipe changed = recipe;
       for (size_t i = 0; i < patterns.size(); ++i) {
@@ -79,7 +80,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
     if (used[i]) continue;
     FailUsage("{}: no linear has such a name; names are {} and {}, and so on",
               RuleName(recipe, recipe.rules[i]), SourceName(config, 0, Role::kQ),
-              SourceName(config, config.layers - 1, Role::kDown));
+              SourceName(config, config.layers - 1, config.layer_roles().back()));
   }
   return linears;
 }

@@ -102,6 +102,35 @@ TEST_F(Rules, QuiksDownIsOne) {
   EXPECT_EQ(MakePlan(FindShape("qwen2.5-7b"), quik).at(0, Role::kDown).weights.bits, 8);
 }
 
+TEST_F(Rules, FindExpertsAndLeaveRoutersAlone) {
+  ModelConfig config = FindShape("mixtral-8x7b");
+  config.layers = 2;
+  recipe_ = kAtomRecipe;
+  recipe_.rules = {WeightBits(R"(experts\.7\.w2)", 8), WeightBits(R"(^layers\.1\.)", 3)};
+  const Plan plan = MakePlan(config, recipe_);
+  EXPECT_EQ(plan.linears.size(), 2u * (5 + 3 * 8) + 1);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    EXPECT_EQ(plan.at(layer, Role::kRouter), LinearPlan{});
+    for (int64_t e = 0; e < 8; ++e) {
+      const LinearPlan& up = plan.at(layer, OfExpert(Role::kUp, e));
+      const LinearPlan& down = plan.at(layer, OfExpert(Role::kDown, e));
+      EXPECT_EQ(up.weights.bits, layer == 1 ? 3 : 4);
+      EXPECT_EQ(down.weights.bits, layer == 1 ? 3 : e == 7 ? 8 : 4);
+      EXPECT_EQ(up.tail.columns, 128);
+      EXPECT_TRUE(up.gather);
+      EXPECT_FALSE(down.gather) << "up and gate make it in any order";
+    }
+  }
+  Json json = ToJson(plan);
+  json["linears"]["layers.1.router"] = json["linears"]["layers.1.q"];
+  try {
+    PlanFromJson(json, config, "plan");
+    FAIL() << "a rounded router was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("layers.1.router stays at 16 bits"));
+  }
+}
+
 // Clips to be searched are 0 in the plan; a rule may fix some of them, but not search any.
 TEST_F(Rules, ClipsAreSearchedOrGiven) {
   const auto clip = [](const std::string& pattern, double value) {

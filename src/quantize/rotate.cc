@@ -125,13 +125,13 @@ FloatLayer Rotator::Layer(int64_t index) const {
   const Family& family = FamilyOf(source_.config_json, source_.directory);
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
   FloatLayer layer;
-  for (Role role : kLayerRoles) {
+  for (Role role : source_.config.layer_roles()) {
     const std::string tensor = source_.directory + ": " + family.linear(index, role);
     layer[role] = LoadWeights(weights[role], tensor + ".weight");
     if (weights[role].bias.data == nullptr) continue;
     const Matrix<double> bias = ToF64(weights[role].bias);
     RequireFinite(bias, tensor + ".bias");
-    layer.biases[static_cast<size_t>(role)] = bias.data;
+    layer.biases[role] = bias.data;
   }
   if (rotate_) {
     RotateLayer(layer, index);
@@ -151,21 +151,24 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
   const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim);
   const Signs v_signs = rng.Signs(static_cast<size_t>(c.kv_heads * c.head_dim));
-  const Signs ffn_signs = rng.Signs(static_cast<size_t>(c.intermediate_size));
   const Signs q_signs = RepeatForHeads(k_signs, c.kv_heads, c.heads);
 
   // Maps of a linear's outputs, applied to its weights and to its bias.
   const auto map_outputs = [&](Role role, auto&& map) {
     map(layer[role]);
-    ApplyToBias(layer.biases[static_cast<size_t>(role)], map);
+    ApplyToBias(layer.biases[role], map);
   };
   for (Role role : {Role::kQ, Role::kK, Role::kV}) ScaleColumns(layer[role], attention_gamma);
-  for (Role role : {Role::kGate, Role::kUp}) ScaleColumns(layer[role], mlp_gamma);
-  for (Role role : {Role::kQ, Role::kK, Role::kV, Role::kGate, Role::kUp}) {
+  for (Role role : c.layer_roles()) {
+    const Role kind = KindOf(role);
+    if (kind == Role::kO || kind == Role::kDown) {
+      map_outputs(role, [&](Matrix<double>& w) { residual_->ApplyToColumns(w); });
+      continue;
+    }
+    if (kind == Role::kRouter || kind == Role::kGate || kind == Role::kUp) {
+      ScaleColumns(layer[role], mlp_gamma);
+    }
     residual_->ApplyToRows(layer[role]);
-  }
-  for (Role role : {Role::kO, Role::kDown}) {
-    map_outputs(role, [&](Matrix<double>& w) { residual_->ApplyToColumns(w); });
   }
   map_outputs(Role::kQ, [&](Matrix<double>& w) { ScaleRows(w, q_signs); });
   map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
@@ -173,13 +176,18 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
     ScaleRows(w, v_signs);
     ApplyTransformToColumns(PerHead(c.kv_heads, c.head_dim), w);
   });
-  map_outputs(Role::kUp, [&](Matrix<double>& w) { ScaleRows(w, ffn_signs); });
   // Inverse of an orthogonal map on the input side: W M^-1 = W M^T, the same routine as x -> M x.
   ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, c.kv_heads, c.heads));
   ApplyTransformToRows(PerHead(c.heads, c.head_dim), layer[Role::kO]);
   ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
-  ScaleColumns(layer[Role::kDown], ffn_signs);
-  ApplyTransformToRows(plan_.at(index, Role::kDown).input_transform, layer[Role::kDown]);
+  for (Role down : c.layer_roles()) {
+    if (KindOf(down) != Role::kDown) continue;
+    const Signs signs = rng.Signs(static_cast<size_t>(c.intermediate_size));
+    map_outputs(OfExpert(Role::kUp, ExpertOf(down)),
+                [&](Matrix<double>& w) { ScaleRows(w, signs); });
+    ScaleColumns(layer[down], signs);
+    ApplyTransformToRows(plan_.at(index, down).input_transform, layer[down]);
+  }
 }
 
 namespace {

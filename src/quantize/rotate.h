@@ -7,6 +7,7 @@
 //   v, per head                    W <- H S_v W,  o: W <- W (H S_v)^-1, then the online part across
 //   heads up, down                       up rows times S_f, down: W <- W (H_f S_f)^-1, H_f online
 //   q, k                           rows times S_k, equal on both halves of a RoPE pair; H online
+// Experts have up and down of their own, with signs of their own; a router is behind the norm.
 // R = Hadamard with random signs (or a random orthogonal matrix); the S are random signs, which
 // cost nothing at run time because they are folded.
 #pragma once
@@ -23,13 +24,14 @@ namespace nibble {
 
 // One layer's float weights after folding and rotation.
 struct FloatLayer {
-  Matrix<double> weights[kLayerRoles.size()];      // [N, K]
-  std::vector<double> biases[kLayerRoles.size()];  // [N] or empty
+  ByRole<Matrix<double>> weights;      // [N, K]
+  ByRole<std::vector<double>> biases;  // [N] or empty
   // Online permutations of the inputs (channels.h), in whose order the columns are; or empty.
-  std::vector<int32_t> gathers[kLayerRoles.size()];
+  ByRole<std::vector<int32_t>> gathers;
   std::vector<float> attention_norm, mlp_norm;  // [hidden], empty when folded
 
-  Matrix<double>& operator[](Role role) { return weights[static_cast<size_t>(role)]; }
+  Matrix<double>& operator[](Role role) { return weights[role]; }
+  const Matrix<double>& operator[](Role role) const { return weights[role]; }
 };
 
 // Layer `index` as it will be rounded.

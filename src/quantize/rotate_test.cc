@@ -17,20 +17,26 @@ namespace fs = std::filesystem;
 struct Shape {
   int64_t hidden, heads, kv_heads, head_dim, ffn;
   bool bias;
+  int64_t experts = 0;
 };
 
-// A random Llama of this shape in a temporary folder.
+// A random Llama of this shape, or a Mixtral, in a temporary folder.
 std::string RandomModel(const Shape& s) {
   const fs::path dir =
-      fs::path(testing::TempDir()) /
-      fmt::format("rotate-{}-{}-{}-{}-{}", s.hidden, s.heads, s.kv_heads, s.head_dim, s.ffn);
+      fs::path(testing::TempDir()) / fmt::format("rotate-{}-{}-{}-{}-{}-{}", s.hidden, s.heads,
+                                                 s.kv_heads, s.head_dim, s.ffn, s.experts);
   fs::create_directories(dir);
-  const Json config = {{"model_type", "llama"},          {"hidden_size", s.hidden},
-                       {"intermediate_size", s.ffn},     {"num_hidden_layers", 2},
-                       {"num_attention_heads", s.heads}, {"num_key_value_heads", s.kv_heads},
-                       {"head_dim", s.head_dim},         {"vocab_size", 64},
-                       {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5},
-                       {"tie_word_embeddings", true}};
+  Json config = {{"model_type", "llama"},          {"hidden_size", s.hidden},
+                 {"intermediate_size", s.ffn},     {"num_hidden_layers", 2},
+                 {"num_attention_heads", s.heads}, {"num_key_value_heads", s.kv_heads},
+                 {"head_dim", s.head_dim},         {"vocab_size", 64},
+                 {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5},
+                 {"tie_word_embeddings", true}};
+  if (s.experts > 0) {
+    config["model_type"] = "mixtral";
+    config["num_local_experts"] = s.experts;
+    config["num_experts_per_tok"] = 2;
+  }
   std::ofstream(dir / "config.json") << config.dump();
   const ModelConfig c = ParseConfig(config, "test");
   std::vector<SafetensorsWriter::Entry> entries;
@@ -43,7 +49,7 @@ std::string RandomModel(const Shape& s) {
   for (int64_t layer = 0; layer < 2; ++layer) {
     add(family.attention_norm(layer), {s.hidden});
     add(family.mlp_norm(layer), {s.hidden});
-    for (Role role : kLayerRoles) {
+    for (Role role : c.layer_roles()) {
       add(family.linear(layer, role) + ".weight", {c.outputs(role), c.inputs(role)});
       if (s.bias) add(family.linear(layer, role) + ".bias", {c.outputs(role)});
     }
@@ -83,11 +89,12 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Invariance,
-    testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},  // 172 is a stored order
-                                     Shape{64, 4, 2, 16, 224, true},   // grouped queries, biases
-                                     Shape{96, 6, 2, 16, 344, false},  // 6 heads have no order
-                                     Shape{80, 2, 1, 40, 88, true},    // odd factors everywhere
-                                     Shape{56, 14, 2, 8, 56, false}),  // 14 heads; 56 = 28 * 2
+    testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},    // 172 is a stored order
+                                     Shape{64, 4, 2, 16, 224, true},     // grouped queries, biases
+                                     Shape{96, 6, 2, 16, 344, false},    // 6 heads have no order
+                                     Shape{80, 2, 1, 40, 88, true},      // odd factors everywhere
+                                     Shape{56, 14, 2, 8, 56, false},     // 14 heads; 56 = 28 * 2
+                                     Shape{64, 4, 2, 16, 96, true, 5}),  // experts
                      testing::Values(Rotation::kHadamard, Rotation::kRandom)));
 
 TEST(Rotator, NamesTheTensorWithABadWeight) {

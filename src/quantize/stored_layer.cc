@@ -2,6 +2,7 @@
 #include "quantize/stored_layer.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/thread_pool.h"
 
@@ -36,8 +37,7 @@ PackedLinear StoredLinear::View(const InputSpec& input) const {
 
 LayerWeights StoredLayer::View(const Plan& plan, int64_t layer, bool quantized_activations) const {
   LayerWeights weights;
-  for (Role role : kLayerRoles) {
-    const StoredLinear& linear = (*this)[role];
+  for (const auto& [role, linear] : linears) {
     const LinearPlan& p = plan.at(layer, role);
     const bool codes = linear.codes.format.quantized();
     InputSpec input = p.Input((codes ? linear.codes.cols : linear.values.cols) + linear.tail.cols);
@@ -50,32 +50,35 @@ LayerWeights StoredLayer::View(const Plan& plan, int64_t layer, bool quantized_a
   return weights;
 }
 
-StoredLayer StoreFloats(const FloatLayer& layer, std::span<const Role> roles) {
+namespace {
+
+// Everything of the layer, but weights of the roles that `wanted` names only.
+StoredLayer StoreSome(const FloatLayer& layer, const std::function<bool(Role)>& wanted) {
   StoredLayer stored;
-  for (Role role : roles) {
-    const Matrix<double>& w = layer.weights[static_cast<size_t>(role)];
+  for (const auto& [role, weights] : layer.weights) {
+    stored[role].bias.assign(layer.biases[role].begin(), layer.biases[role].end());
+    stored[role].gather = layer.gathers[role];
+    if (!wanted(role)) continue;
+    const Matrix<double>& w = weights;
     Matrix<float>& values = stored[role].values = Matrix<float>(w.rows, w.cols);
     ParallelFor(static_cast<size_t>(w.rows), [&](size_t n) {
       const auto row = w.row(static_cast<int64_t>(n));
       std::copy(row.begin(), row.end(), values.row(static_cast<int64_t>(n)).begin());
     });
   }
-  for (Role role : kLayerRoles) {
-    const auto& bias = layer.biases[static_cast<size_t>(role)];
-    stored[role].bias.assign(bias.begin(), bias.end());
-    stored[role].gather = layer.gathers[static_cast<size_t>(role)];
-  }
   stored.attention_norm = layer.attention_norm;
   stored.mlp_norm = layer.mlp_norm;
   return stored;
 }
 
+}  // namespace
+
+StoredLayer StoreFloats(const FloatLayer& layer) {
+  return StoreSome(layer, [](Role) { return true; });
+}
+
 StoredLayer StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index) {
-  std::vector<Role> roles;
-  for (Role role : kLayerRoles) {
-    if (!plan.at(index, role).weights.quantized()) roles.push_back(role);
-  }
-  return StoreFloats(layer, roles);
+  return StoreSome(layer, [&](Role role) { return !plan.at(index, role).weights.quantized(); });
 }
 
 }  // namespace nibble

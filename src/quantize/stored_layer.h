@@ -21,19 +21,19 @@ struct StoredLinear {
 };
 
 struct StoredLayer {
-  StoredLinear linears[kLayerRoles.size()];
+  ByRole<StoredLinear> linears;
   std::vector<float> attention_norm, mlp_norm;
 
-  StoredLinear& operator[](Role role) { return linears[static_cast<size_t>(role)]; }
-  const StoredLinear& operator[](Role role) const { return linears[static_cast<size_t>(role)]; }
+  StoredLinear& operator[](Role role) { return linears[role]; }
+  const StoredLinear& operator[](Role role) const { return linears[role]; }
 
   // Borrowing views of everything, inputs as planned for `layer`; activations stay at 16 bits
   // unless quantized_activations.
   LayerWeights View(const Plan& plan, int64_t layer, bool quantized_activations) const;
 };
 
-// fp32 copies of a layer, of the weights of `roles` only; no rounding.
-StoredLayer StoreFloats(const FloatLayer& layer, std::span<const Role> roles = kLayerRoles);
+// fp32 copies of a layer; no rounding.
+StoredLayer StoreFloats(const FloatLayer& layer);
 // The same of what the plan leaves at 16 bits.
 StoredLayer StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 

@@ -109,7 +109,7 @@ void WorkDirectory::SaveLayer(int64_t index, const StoredLayer& layer, const Pla
                               const std::map<Role, double>& errors) const {
   const LayerWeights weights = layer.View(plan, index, true);
   Json error_json = Json::object();
-  for (const auto& [role, error] : errors) error_json[std::string(RoleName(role))] = error;
+  for (const auto& [role, error] : errors) error_json[RoleName(role)] = error;
   WriteShard(File(LayerShardName(index)), LayerTensors(index, weights),
              {{kPlanDigestKey, PlanDigest(plan)},
               {kIdentityDigestKey, identity_digest_},
@@ -130,14 +130,14 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
         },
         plan, config, index, path);
     SavedLayer saved;
-    for (Role role : kLayerRoles) saved.layer[role] = Own(weights[role]);
+    for (const auto& [role, linear] : weights.linears) saved.layer[role] = Own(linear);
     if (weights.attention_norm.data != nullptr) {
       saved.layer.attention_norm = ToF32(weights.attention_norm).data;
       saved.layer.mlp_norm = ToF32(weights.mlp_norm).data;
     }
     const Json errors = ParseJson(file.metadata().at("relative_errors"), path);
-    for (Role role : kLayerRoles) {
-      if (const auto e = JsonFind<double>(errors, std::string(RoleName(role)), path)) {
+    for (const auto& [role, linear] : weights.linears) {
+      if (const auto e = JsonFind<double>(errors, RoleName(role), path)) {
         saved.errors[role] = *e;
       }
     }

@@ -64,6 +64,8 @@ class CudaBackend final : public Backend {
   }
 
   void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
+  void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
+               int64_t width, float* x) override;
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
     return acts_.Prepare(source, tokens, spec, stream_.get());
@@ -151,6 +153,7 @@ class CudaBackend final : public Backend {
 
   DeviceBuffer<float> sums_;  // of Multiply
   DeviceBuffer<int32_t> ids_;
+  DeviceBuffer<float> weights_;  // of AddRows
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::CacheOps cache_;
   std::optional<cuda::LinearAlgebra> algebra_;
@@ -209,6 +212,15 @@ void CudaBackend::Embed(const TensorView& table, std::span<const int32_t> ids, f
   CopyAsync(ids.data(), ids.size_bytes(), ids_.Grow(count));
   cuda::Embed(table.data, cuda::WeightTypeOf(table.dtype), ids_.data(), count, table.shape[1], x,
               stream_.get());
+}
+
+void CudaBackend::AddRows(const float* y, std::span<const int32_t> rows,
+                          std::span<const float> weights, int64_t width, float* x) {
+  if (rows.empty()) return;
+  const auto count = static_cast<int64_t>(rows.size());
+  CopyAsync(rows.data(), rows.size_bytes(), ids_.Grow(count));
+  CopyAsync(weights.data(), weights.size_bytes(), weights_.Grow(count));
+  cuda::AddRows(y, ids_.data(), weights_.data(), count, width, x, stream_.get());
 }
 
 // Sums of two products are rounded once, at the end.

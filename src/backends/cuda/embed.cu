@@ -22,6 +22,18 @@ __global__ void EmbedKernel(const void* table, const int32_t* ids, int64_t hidde
   }
 }
 
+// A block per row.
+__global__ void AddRowsKernel(const float* y, const int32_t* rows, const float* weights,
+                              int64_t width, float* x) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const float weight = weights[blockIdx.x];
+  float* to = x + rows[blockIdx.x] * width;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    to[i] += weight * y[blockIdx.x * width + i];
+  }
+}
+
 }  // namespace
 
 void Embed(const void* table, WeightType type, const int32_t* ids, int64_t count, int64_t hidden,
@@ -31,6 +43,12 @@ void Embed(const void* table, WeightType type, const int32_t* ids, int64_t count
                                                       : EmbedKernel<__half>;
   LaunchDependent(kernel, {.grid = static_cast<unsigned>(count), .block = kThreads}, stream, table,
                   ids, hidden, x);
+}
+
+void AddRows(const float* y, const int32_t* rows, const float* weights, int64_t count,
+             int64_t width, float* x, cudaStream_t stream) {
+  LaunchDependent(AddRowsKernel, {.grid = static_cast<unsigned>(count), .block = kThreads}, stream,
+                  y, rows, weights, width, x);
 }
 
 }  // namespace nibble::cuda

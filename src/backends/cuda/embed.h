@@ -14,4 +14,9 @@ namespace nibble::cuda {
 void Embed(const void* table, WeightType type, const int32_t* ids, int64_t count, int64_t hidden,
            float* x, cudaStream_t stream);
 
+// x[rows[i]] += weights[i] * y[i] for i < count; y [count, width], x [.., width], all in device
+// memory. Enqueued likewise.
+void AddRows(const float* y, const int32_t* rows, const float* weights, int64_t count,
+             int64_t width, float* x, cudaStream_t stream);
+
 }  // namespace nibble::cuda

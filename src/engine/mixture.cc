@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/mixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace nibble {
+namespace {
+
+// Softmax over the logits of the experts that a token was routed to.
+void Weigh(std::span<const float> logits, int64_t tokens, std::vector<Routes::Expert>& experts) {
+  std::vector<float> largest(static_cast<size_t>(tokens), -INFINITY);
+  std::vector<float> sums(static_cast<size_t>(tokens));
+  const auto for_each = [&](auto&& visit) {
+    for (size_t e = 0; e < experts.size(); ++e) {
+      experts[e].weights.resize(experts[e].rows.size());
+      for (size_t i = 0; i < experts[e].rows.size(); ++i) {
+        const auto t = static_cast<size_t>(experts[e].rows[i]);
+        visit(t, logits[t * experts.size() + e], experts[e].weights[i]);
+      }
+    }
+  };
+  for_each([&](size_t t, float logit, float&) { largest[t] = std::max(largest[t], logit); });
+  for_each([&](size_t t, float logit, float& weight) {
+    sums[t] += weight = std::exp(logit - largest[t]);
+  });
+  for_each([&](size_t t, float, float& weight) { weight /= sums[t]; });
+}
+
+}  // namespace
+
+Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t experts,
+                     int64_t experts_per_token) {
+  Routes routes = {tokens, std::vector<Routes::Expert>(static_cast<size_t>(experts))};
+  std::vector<size_t> order(static_cast<size_t>(experts));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto row = logits.subspan(static_cast<size_t>(t * experts), order.size());
+    std::iota(order.begin(), order.end(), 0);
+    // NaN counts as the smallest, so that there is an order.
+    std::ranges::stable_sort(order, std::greater(),
+                             [&](size_t e) { return std::isnan(row[e]) ? -INFINITY : row[e]; });
+    for (int64_t i = 0; i < experts_per_token; ++i) {
+      routes.experts[order[static_cast<size_t>(i)]].rows.push_back(static_cast<int32_t>(t));
+    }
+  }
+  Weigh(logits, tokens, routes.experts);
+  return routes;
+}
+
+Routes WeighExperts(std::span<const float> logits, const Routes& chosen) {
+  Routes routes = chosen;
+  Weigh(logits, routes.tokens, routes.experts);
+  return routes;
+}
+
+Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
+                   const Routes* chosen) {
+  d.scratch.Reserve(d.config, tokens);
+  float* const logits = d.scratch.router_logits.data();
+  const int64_t experts = d.config.experts, count = tokens * experts;
+  const Activations acts = d.backend.PrepareActs(Normed(d.config, layer.mlp_norm, x), tokens,
+                                                 layer.inputs[Role::kRouter]);
+  d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, experts, false);
+  const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
+  return chosen != nullptr ? WeighExperts(read, *chosen)
+                           : ChooseExperts(read, tokens, experts, d.config.experts_per_token);
+}
+
+const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,
+                        const float* x) {
+  std::vector<int32_t> order;
+  for (const Routes::Expert& expert : experts) {
+    order.insert(order.end(), expert.rows.begin(), expert.rows.end());
+  }
+  d.scratch.Reserve(d.config, tokens);
+  const TensorView table = {
+      DType::kF32, {tokens, d.config.hidden_size}, reinterpret_cast<const std::byte*>(x)};
+  d.backend.Embed(table, order, d.scratch.rows.data());
+  return d.scratch.rows.data();
+}
+
+void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, float* x) {
+  const int64_t hidden = d.config.hidden_size;
+  const float* rows = GatherRows(d, routes.experts, routes.tokens, x);  // before x changes
+  float* const outputs = d.scratch.outputs.data();
+  for (size_t e = 0; e < routes.experts.size(); ++e) {
+    const Routes::Expert& expert = routes.experts[e];
+    const auto count = static_cast<int64_t>(expert.rows.size());
+    if (count == 0) continue;
+    const Role down = OfExpert(Role::kDown, static_cast<int64_t>(e));
+    const ActsSource gated = MlpCore(d, layer, rows, count, static_cast<int64_t>(e));
+    const Activations acts = d.backend.PrepareActs(gated, count, layer.inputs[down]);
+    d.backend.Gemm(acts, layer.ids[down], outputs, hidden, false);
+    d.backend.AddRows(outputs, expert.rows, expert.weights, hidden, x);
+    rows += count * hidden;
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The FFN of a mixture of experts (Mixtral: Jiang et al. 2024, section 2.1): of the softmax over
+// the experts' logits the largest few count, scaled to a sum of 1, which is the softmax over these
+// logits alone. Experts run one after the other, each for all tokens that were routed to it; a
+// token's outputs are added in the order of experts, so that results do not depend on the batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/layer.h"
+
+namespace nibble {
+
+struct Routes {
+  struct Expert {
+    std::vector<int32_t> rows;   // the tokens that it sees, rising
+    std::vector<float> weights;  // of its output in each
+  };
+  int64_t tokens = 0;
+  std::vector<Expert> experts;
+};
+
+// The experts with the largest logits [tokens, experts]; of equal ones the first.
+Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t experts,
+                     int64_t experts_per_token);
+// The experts that `chosen` has, weighed by other logits.
+Routes WeighExperts(std::span<const float> logits, const Routes& chosen);
+
+// Asks the layer's router about x [tokens, hidden]; with `chosen` only for weights. Waits for the
+// backend, since what runs next depends on the answer.
+Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
+                   const Routes* chosen = nullptr);
+
+// The rows of x [routes.tokens, hidden] that some experts see, one after the other, in
+// scratch.rows.
+const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,
+                        const float* x);
+
+// x += all experts' outputs, each times its weight.
+void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, float* x);
+
+}  // namespace nibble

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtral (Jiang et al. 2024): Mistral with a router and a few experts in place of the FFN.
+#include "models/llama.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
+
+ModelConfig Parse(const Json& config, const std::string& where) {
+  ModelConfig c = ParseMistral(config, where);
+  c.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
+  c.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.experts, where);
+  return c;
+}
+
+std::string Linear(int64_t layer, Role role) {
+  const std::string mixture = fmt::format("model.layers.{}.block_sparse_moe", layer);
+  if (role == Role::kRouter) return mixture + ".gate";
+  if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
+  const int name = KindOf(role) == Role::kGate ? 1 : KindOf(role) == Role::kDown ? 2 : 3;
+  return fmt::format("{}.experts.{}.w{}", mixture, ExpertOf(role), name);
+}
+
+}  // namespace
+
+const Family kMixtral = {.model_type = "mixtral",
+                         .parse = Parse,
+                         .linear = Linear,
+                         .attention_norm = LlamaAttentionNorm,
+                         .mlp_norm = LlamaMlpNorm,
+                         .final_norm = "model.norm.weight",
+                         .embedding = "model.embed_tokens.weight"};
+
+}  // namespace nibble
