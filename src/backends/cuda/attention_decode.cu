@@ -53,9 +53,21 @@ __device__ __forceinline__ void AttendPage(int page, Shared<D, kProducts>& share
   }
 }
 
+// Blocks that begin together load together and then compute together, wave after wave. So of those
+// that share one of `multiprocessors` in the first wave each begins a while after the one before.
+__device__ __forceinline__ void BeginApart(int multiprocessors) {
+  constexpr int kClocks = 3500;  // of some 14000 that a block takes
+  const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const int place = block / multiprocessors;
+  if (place >= kBlocksPerSm) return;
+  const int64_t begin = clock64();
+  while (clock64() - begin < place * kClocks) {
+  }
+}
+
 template <int D, int kProducts>
 __global__ void __launch_bounds__(32 * kWarps<D>, kBlocksPerSm)
-    DecodeKernel(const __grid_constant__ AttentionCall call) {
+    DecodeKernel(const __grid_constant__ AttentionCall call, int multiprocessors) {  // 0: one wave
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<D, kProducts>*>(memory);
   const AttentionArguments& a = call.arguments;
@@ -64,6 +76,7 @@ __global__ void __launch_bounds__(32 * kWarps<D>, kBlocksPerSm)
   if (threadIdx.x == 0) shared.tile = TileOf(call);
   __syncthreads();
   if (tile.rows == 0 || tile.span >= tile.spans) return;
+  if (multiprocessors > 0) BeginApart(multiprocessors);
   const int page = tile.pages.first + warp;
   const bool has_page = page < tile.pages.last, settled = tile.Settled(page);
   if (has_page && settled) PackedPage<D>::Copy(tile.Block(page, a.kv), shared.pages[warp]);
@@ -86,8 +99,11 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<D, kProducts>);
   const AttentionArguments& a = call.arguments;
   const dim3 grid(a.kv.kv_heads, call.plan.spans, a.sequences * call.plan.tiles);
+  const int multiprocessors = Device::Current().multiprocessors;
+  const bool waves = int64_t{grid.x} * grid.y * grid.z > kBlocksPerSm * multiprocessors;
   LaunchDependent(DecodeKernel<D, kProducts>,
-                  {.grid = grid, .block = 32 * kWarps<D>, .shared_bytes = kBytes}, stream, call);
+                  {.grid = grid, .block = 32 * kWarps<D>, .shared_bytes = kBytes}, stream, call,
+                  waves ? multiprocessors : 0);
 }
 
 template <int D>
