@@ -65,7 +65,9 @@ class CudaBackend final : public Backend {
 
   void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
   void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
-               int64_t width, float* x) override;
+               int64_t width, float* x) override {
+    cuda::AddRows(y, rows, weights, width, x, stream_.get());
+  }
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
     return acts_.Prepare(source, tokens, spec, stream_.get());
@@ -131,11 +133,6 @@ class CudaBackend final : public Backend {
     if (!algebra_) algebra_.emplace(stream_.get());
     return *algebra_;
   }
-  // From pageable memory, which is free again when this returns.
-  void CopyAsync(const void* source, size_t bytes, void* target) {
-    CheckCuda(cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice, stream_.get()),
-              "copy to the GPU");
-  }
   cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
                            std::span<const void* const> tensors) const;
   void Multiply(const Activations& acts, const Linear& linear, const DeviceLinear::Output& output);
@@ -152,8 +149,6 @@ class CudaBackend final : public Backend {
   cuda::ActsOps acts_;
 
   DeviceBuffer<float> sums_;  // of Multiply
-  DeviceBuffer<int32_t> ids_;
-  DeviceBuffer<float> weights_;  // of AddRows
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::CacheOps cache_;
   std::optional<cuda::LinearAlgebra> algebra_;
@@ -207,20 +202,7 @@ void CudaBackend::Embed(const TensorView& table, std::span<const int32_t> ids, f
   for (const int32_t id : ids) {
     NIBBLE_CHECK(id >= 0 && id < table.shape[0], "token {} of {}", id, table.shape[0]);
   }
-  if (ids.empty()) return;
-  const auto count = static_cast<int64_t>(ids.size());
-  CopyAsync(ids.data(), ids.size_bytes(), ids_.Grow(count));
-  cuda::Embed(table.data, cuda::WeightTypeOf(table.dtype), ids_.data(), count, table.shape[1], x,
-              stream_.get());
-}
-
-void CudaBackend::AddRows(const float* y, std::span<const int32_t> rows,
-                          std::span<const float> weights, int64_t width, float* x) {
-  if (rows.empty()) return;
-  const auto count = static_cast<int64_t>(rows.size());
-  CopyAsync(rows.data(), rows.size_bytes(), ids_.Grow(count));
-  CopyAsync(weights.data(), weights.size_bytes(), weights_.Grow(count));
-  cuda::AddRows(y, ids_.data(), weights_.data(), count, width, x, stream_.get());
+  cuda::Embed(table.data, cuda::WeightTypeOf(table.dtype), ids, table.shape[1], x, stream_.get());
 }
 
 // Sums of two products are rounded once, at the end.

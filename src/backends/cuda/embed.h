@@ -4,19 +4,20 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include "backends/cuda/gemm_plain.h"
 
 namespace nibble::cuda {
 
-// x[i] = table[ids[i]] for i < count; table [.., hidden] of `type`, x [count, hidden]. Device
-// pointers. Enqueued; throws nibble::Error if the launch is refused.
-void Embed(const void* table, WeightType type, const int32_t* ids, int64_t count, int64_t hidden,
+// x[i] = table[ids[i]]; table [.., hidden] of `type`, x [ids.size(), hidden], both in device
+// memory. Enqueued: ids go along as arguments of kernels. Throws nibble::Error if a launch is
+// refused.
+void Embed(const void* table, WeightType type, std::span<const int32_t> ids, int64_t hidden,
            float* x, cudaStream_t stream);
 
-// x[rows[i]] += weights[i] * y[i] for i < count; y [count, width], x [.., width], all in device
-// memory. Enqueued likewise.
-void AddRows(const float* y, const int32_t* rows, const float* weights, int64_t count,
+// x[rows[i]] += weights[i] * y[i]; y [rows.size(), width], x [.., width]. Enqueued likewise.
+void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
              int64_t width, float* x, cudaStream_t stream);
 
 }  // namespace nibble::cuda
