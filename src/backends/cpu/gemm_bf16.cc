@@ -72,7 +72,7 @@ PanelsBf16 PackBf16(const TensorView& weights) {
 
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* bias, float* y,
               int64_t y_stride, bool accumulate) {
-  const int64_t terms = w.terms == 1 ? 3 : 2, block = kTileRows * w.padded_cols * terms;
+  const int64_t terms = Bf16Tile::TermsOfA(w.terms), block = kTileRows * w.padded_cols * terms;
   const int64_t row_blocks = (tokens + kTileRows - 1) / kTileRows;
   thread_local Buffer<uint16_t> memory;
   uint16_t* split = memory.Grow(row_blocks * block);  // tiles as in Bf16Tile

@@ -79,6 +79,8 @@ void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of s
 // Wide products on AMX: c [rows, kTileOutputs] = sum of three products of bf16 terms. With one term
 // of b: a0 b0 + a1 b0 + a2 b0; with two: a0 b0 + a1 b0 + a0 b1.
 struct Bf16Tile {
+  static constexpr int64_t TermsOfA(int64_t b_terms) { return b_terms == 1 ? 3 : 2; }
+
   const uint16_t* a;  // tiles [rows / 16][k / 32][3 or 2 terms][16 rows][32]
   int64_t rows;
   const uint16_t* b;  // a panel of PackBf16 (ops.h)

@@ -16,13 +16,9 @@ namespace {
 constexpr int64_t kTileRows = 16, kTileValues = 16 * 32;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
-int64_t Terms(const Bf16Tile& t) {
-  return t.b_terms == 1 ? 3 : 2;
-}
-
 // Of 16 rows of A.
 int64_t BlockValues(const Bf16Tile& t) {
-  return t.k / 32 * Terms(t) * kTileValues;
+  return t.k / 32 * Bf16Tile::TermsOfA(t.b_terms) * kTileValues;
 }
 
 // Tiles: 0..3 = C (0, 1 the upper tokens; 2, 3 the lower), 4, 5 = A upper and lower, 6, 7 = B.
@@ -33,7 +29,7 @@ void Block(const Bf16Tile& t, const uint16_t* a, float* c) {
   if (kLower) _tile_zero(2);
   if (kLower) _tile_zero(3);
   const uint16_t* b = t.b;
-  const int64_t lower = BlockValues(t), step = Terms(t) * kTileValues;
+  const int64_t lower = BlockValues(t), step = Bf16Tile::TermsOfA(t.b_terms) * kTileValues;
   const auto multiply = [&](const uint16_t* term) __attribute__((always_inline)) {
     _tile_loadd(4, term, 64);
     _tile_dpbf16ps(0, 4, 6);
