@@ -273,10 +273,11 @@ TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   };
   Quantize("coarse", {"--recipe", "rtn", "--w-bits", "2"});
   const double coarse = divergence("coarse");
-  for (const char* options : {"--recipe quarot --gptaq 0.25", "--recipe nibble", "--recipe atom",
-                              "--recipe quik --tail-threshold 1", "--recipe smoothquant",
-                              "--recipe qserve --output-alpha 0.2"}) {
-    const Json report = Quantize("out", kGptq + Words(options) + Arguments{"--force"});
+  for (const char* options : {"--recipe quarot --gptaq 0.25", "--recipe nibble --fixed-rotation",
+                              "--recipe atom", "--recipe quik --tail-threshold 1",
+                              "--recipe smoothquant", "--recipe qserve --output-alpha 0.2"}) {
+    const Json report =
+        Quantize("out", Words("--calib-windows 2 --context 64 --force") + Words(options));
     const Json errors = report["layers"][2]["relative_errors"];
     EXPECT_TRUE(errors.contains("experts.2.down")) << options;
     EXPECT_FALSE(errors.contains("router")) << options;

@@ -97,6 +97,43 @@ double Power(std::span<const float> values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
 
+// The sample model with each FFN three times over: every token is in the rows of two experts.
+TEST(LearnRotation, ReadsOfEveryExpertWhatItIsSent) {
+  Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
+  ModelConfig& c = source.config;
+  c.family = "mixtral", c.experts = 3, c.experts_per_token = 2;
+  source.config_json["model_type"] = c.family;
+  Rng rng(3);
+  Matrix<float> router(c.experts, c.hidden_size);
+  for (float& v : router.data) v = static_cast<float>(rng.Normal() * 0.1);
+  for (LayerWeights& layer : source.layers) {
+    const LayerWeights ffn = layer;
+    layer.linears = {};
+    for (Role role : c.layer_roles()) layer[role] = ffn[KindOf(role)];
+    layer[Role::kRouter].weights = {.rows = c.experts,
+                                    .cols = c.hidden_size,
+                                    .values = FloatView(router.data, {c.experts, c.hidden_size})};
+    layer[Role::kRouter].input.width = c.hidden_size;
+  }
+  const Plan plan = MakePlan(c, kQuarotRecipe);
+  const Rotator rotator(source, kQuarotRecipe, plan, 0);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  const auto sets = CollectPeakedRows(*MakeBackend("cpu", false), c, plan, rotator, ids, 48);
+  const size_t of_layer = 2 * (1 + 3);  // inputs and weights of attention and of each expert
+  ASSERT_EQ(sets.size(), of_layer * static_cast<size_t>(c.layers));
+  for (size_t first = 0; first < sets.size(); first += of_layer) {
+    EXPECT_EQ(sets[first].rows.rows, 96);
+    int64_t sent = 0;
+    for (size_t i = first + 2; i < first + of_layer; i += 2) {
+      EXPECT_LT(sets[i].rows.rows, 96);
+      EXPECT_EQ(sets[i + 1].rows.rows, 2 * c.intermediate_size);
+      sent += sets[i].rows.rows;
+    }
+    EXPECT_EQ(sent, 2 * 96);
+  }
+}
+
 TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
   const Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
   const ModelConfig& c = source.config;
