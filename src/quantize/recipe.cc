@@ -22,7 +22,6 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 }
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
-  if (role == Role::kRouter) return {};  // it decides, and is small
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
   if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
@@ -67,6 +66,10 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles()) {
       const std::string name = LinearName(layer, role), source = SourceName(config, layer, role);
+      if (role == Role::kRouter) {  // decides, and is small: no rule finds it
+        linears[name] = {};
+        continue;
+      }
       Recipe changed = recipe;
       for (size_t i = 0; i < patterns.size(); ++i) {
         if (!patterns[i].Matches(name) && !patterns[i].Matches(source)) continue;

@@ -121,6 +121,10 @@ TEST_F(Rules, FindExpertsAndLeaveRoutersAlone) {
       EXPECT_FALSE(down.gather) << "up and gate make it in any order";
     }
   }
+  for (const char* pattern : {"router", R"(block_sparse_moe\.gate$)"}) {
+    recipe_.rules = {WeightBits(pattern, 8)};
+    EXPECT_THAT(Refusal(config, recipe_), HasSubstr("no linear has such a name"));
+  }
   Json json = ToJson(plan);
   json["linears"]["layers.1.router"] = json["linears"]["layers.1.q"];
   try {
