@@ -265,6 +265,29 @@ TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
   ExpectSameFiles("whole", "out");
 }
 
+TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {
+  Json config = Json::parse(Slurp(small_ + "/config.json"));
+  config["max_position_embeddings"] = 64;  // 120 sequences of so many tokens are enough
+  Spill(small_ + "/config.json", config.dump());
+  const Arguments learning = {"--learned-scales", "--calib-windows", "120"};
+  const auto learned = [&](const std::string& out) {
+    const Json plan = Nibble({"inspect", Path(out), "--json"}).json()["plan"];
+    return plan["provenance"].contains("learned_scales");
+  };
+  Quantize("whole", learning);
+  EXPECT_TRUE(learned("whole"));
+  Quantize("short", learning + Arguments{"--fixed-scales"});
+  EXPECT_FALSE(learned("short"));
+  Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out")} + learning, "",
+                  {});
+  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/layer-00002.safetensors"); }));
+  process.Signal(SIGINT);
+  const int code = process.Wait().code;
+  EXPECT_TRUE(code == 75 || code == 0) << code;  // the little that is left may be done by then
+  if (code == 75) Quantize("out", learning + Arguments{"--resume"});
+  ExpectSameFiles("whole", "out");
+}
+
 TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   small_ = Path("mixture");
   MakeSmallMixture(small_);

@@ -28,7 +28,8 @@ struct Overrides {
   LinearOverrides linear;
   std::optional<int> k_bits, v_bits, kv_bits, down_bits, sweeps;
   std::optional<int64_t> kv_group;
-  std::optional<bool> kv_asym, act_order, quantized_calibration, online, learned_rotation;
+  std::optional<bool> kv_asym, act_order, quantized_calibration, online, learned_rotation,
+      learned_scales;
   std::optional<double> kv_clip, damp, gptaq, alpha, key_alpha, output_alpha, tail_threshold;
   std::optional<std::string> rotation, rounding, order;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
@@ -83,6 +84,7 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
   Set(recipe.act_order, o.act_order);
   Set(recipe.quantized_calibration, o.quantized_calibration);
   Set(recipe.learned_rotation, o.learned_rotation);
+  Set(recipe.learned_scales, o.learned_scales);
   Set(recipe.sweeps, o.sweeps);
   Set(recipe.damp, o.damp);
   Set(recipe.gptaq, o.gptaq);
@@ -343,6 +345,10 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
             "GPTQ: calibrate with activation and cache quantization on", g);
   AddSwitch(verb, "--learned-rotation", "--fixed-rotation", o.learned_rotation,
             "Learn the rotation of the residual stream from calibration data", g);
+  AddSwitch(verb, "--learned-scales", "--fixed-scales", o.learned_scales,
+            "Tune scales of rounded weights towards the float model's predictions; takes 61440 "
+            "tokens of calibration at least",
+            g);
   verb.add_option("--sweeps", o.sweeps, "GPTQ: passes over the codes at the end")
       ->check(CLI::Range(0, 20))
       ->group(g);

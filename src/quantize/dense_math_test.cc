@@ -2,12 +2,16 @@
 // DenseMath on the host, and on a GPU where there is one, against loops in fp64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "backends/backend.h"
 #include "base/rng.h"
 #include "quantize/host_math.h"
+#include "transforms/rope.h"
 
 namespace nibble {
 namespace {
@@ -133,6 +137,196 @@ TEST_P(DenseMathTest, CombinesSubtractsAndMeasures) {
   for (size_t i = 0; i < kSize; ++i) {
     for (size_t j = 0; j < kSize; ++j) {
       ASSERT_EQ(skew[i * kSize + j], a[i * kSize + j] - a[j * kSize + i]);
+    }
+  }
+}
+
+// d loss / d values[i], by central differences in fp64.
+double SlopeOf(std::vector<double> values, size_t i,
+               const std::function<double(const std::vector<double>&)>& loss) {
+  constexpr double kStep = 1e-5;
+  const double at = values[i];
+  values[i] = at + kStep;
+  const double above = loss(values);
+  values[i] = at - kStep;
+  return (above - loss(values)) / (2 * kStep);
+}
+
+std::vector<double> Wide(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+constexpr double kUlp = 0x1p-24, kDifference = 1e-8;  // of one rounding; of central differences
+
+TEST_P(DenseMathTest, WidensIntermediatesAndSumsColumns) {
+  constexpr int64_t kRows = 37, kCols = 45;
+  const bool narrow = GetParam();  // bf16 on a GPU
+  std::vector<float> values = Random(kRows * kCols, 7);
+  std::vector<std::byte> bytes;
+  for (float& v : values) {
+    uint32_t bits = std::bit_cast<uint32_t>(v);
+    if (narrow) v = std::bit_cast<float>(bits &= 0xFFFF0000);
+    for (int i = narrow ? 2 : 0; i < 4; ++i) {
+      bytes.push_back(static_cast<std::byte>(bits >> (8 * i) & 0xFF));
+    }
+  }
+  const Allocator allocate = math_->allocator();
+  AlignedBytes there = allocate(bytes.size());
+  if (narrow) {
+    backend_->Write(bytes.data(), bytes.size(), there.get());
+  } else {
+    std::ranges::copy(bytes, there.get());
+  }
+  Buffer<float> wide = There(Random(kRows * kCols, 8));
+  math_->Widen(there.get(), kRows * kCols, wide.data());
+  EXPECT_EQ(Back(wide, values.size()), values);
+
+  const std::vector<float> b = Random(kRows * kCols, 9);
+  Buffer<float> sums = There(Random(kCols, 10));
+  math_->ColumnDots(wide.data(), There(b).data(), kRows, kCols, sums.data());
+  const std::vector<float> ours = Back(sums, kCols);
+  for (size_t c = 0; c < kCols; ++c) {
+    double sum = 0, size = 0;
+    for (size_t r = 0; r < kRows; ++r) {
+      const double product = double{values[r * kCols + c]} * b[r * kCols + c];
+      sum += product, size += std::abs(product);
+    }
+    ASSERT_NEAR(ours[c], sum, (kRows + 1) * kUlp * size) << c;
+  }
+}
+
+TEST_P(DenseMathTest, NormSlopesAreDerivatives) {
+  constexpr int64_t kRows = 3, kCols = 45;
+  constexpr float kEps = 0.01f, kKeep = 0.5f;
+  const std::vector<float> x = Random(kRows * kCols, 11), s = Random(kRows * kCols, 12),
+                           before = Random(kRows * kCols, 13);
+  for (const float keep : {0.0f, kKeep}) {
+    Buffer<float> out = There(before);
+    math_->NormSlopes(There(x).data(), There(s).data(), kRows, kCols, kEps, keep, out.data());
+    const std::vector<float> ours = Back(out, x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t first = i - i % kCols;
+      const double slope = SlopeOf(Wide(x), i, [&](const std::vector<double>& v) {
+        double squares = 0, sum = 0;
+        for (size_t c = first; c < first + kCols; ++c) squares += v[c] * v[c], sum += v[c] * s[c];
+        return sum / std::sqrt(squares / kCols + kEps);
+      });
+      // Sums of kCols products, and a few roundings of terms of size 4 at most.
+      ASSERT_NEAR(ours[i], keep * before[i] + slope, (kCols + 10) * kUlp * 4 + kDifference) << i;
+    }
+  }
+}
+
+TEST_P(DenseMathTest, GateSlopesAreDerivatives) {
+  constexpr int64_t kCount = 300;
+  const std::vector<float> gate = Random(kCount, 14), up = Random(kCount, 15),
+                           s = Random(kCount, 16);
+  Buffer<float> slopes = There(s), gate_slopes = There(Random(kCount, 17));
+  math_->GateSlopes(There(gate).data(), There(up).data(), kCount, slopes.data(),
+                    gate_slopes.data());
+  const std::vector<float> by_up = Back(slopes, gate.size()),
+                           by_gate = Back(gate_slopes, gate.size());
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const auto gated = [&](double g, double u) { return s[i] * g / (1 + std::exp(-g)) * u; };
+    const double dg =
+        SlopeOf({gate[i], up[i]}, 0, [&](const auto& v) { return gated(v[0], v[1]); });
+    const double du =
+        SlopeOf({gate[i], up[i]}, 1, [&](const auto& v) { return gated(v[0], v[1]); });
+    // Some ten roundings of values that are a few times as large as the result at most.
+    ASSERT_NEAR(by_up[i], du, 10 * kUlp * (1 + std::abs(du)) + kDifference) << i;
+    ASSERT_NEAR(by_gate[i], dg, 40 * kUlp * (1 + std::abs(s[i] * up[i])) + kDifference) << i;
+  }
+}
+
+TEST_P(DenseMathTest, HeadsAreTurnedAndTurnedBack) {
+  constexpr int64_t kTokens = 9, kStride = 50, kWidth = 20, kOffset = 7;
+  const RopeTable table = BuildRope({.theta = 100, .head_dim = 16}, kTokens);  // 4 do not turn
+  const Buffer<float> cos = There(table.cos.data), sin = There(table.sin.data);
+  const std::vector<float> rows = Random(kTokens * kStride, 18);
+  const Buffer<float> from = There(rows);
+  for (const HeadAngles& turn : {HeadAngles{}, HeadAngles{cos.data(), sin.data(), 8}}) {
+    Buffer<float> head = There(Random(kTokens * kWidth, 19));
+    math_->TakeHead(from.data() + kOffset, kTokens, kStride, kWidth, turn, head.data());
+    const std::vector<float> ours = Back(head, kTokens * kWidth);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const float* x = rows.data() + t * kStride + kOffset;
+      for (int64_t i = 0; i < kWidth; ++i) {
+        double value = x[i];
+        if (i < 2 * turn.count) {
+          const double angle = static_cast<double>(t) * std::pow(100.0, -(i % 8) / 8.0);
+          const double other = i < 8 ? -x[i + 8] : x[i - 8];
+          value = x[i] * std::cos(angle) + other * std::sin(angle);
+        }
+        // The table's angles are exact to a few units in the last place of fp32.
+        ASSERT_NEAR(ours[static_cast<size_t>(t * kWidth + i)], value, 1e-5) << t << ", " << i;
+      }
+    }
+    const std::vector<float> before = Random(kTokens * kStride, 20);
+    Buffer<float> back = There(before);
+    math_->PutHead(head.data(), kTokens, kStride, kWidth, turn, back.data() + kOffset);
+    const std::vector<float> put = Back(back, rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t column = static_cast<int64_t>(i) % kStride - kOffset;
+      const bool inside = column >= 0 && column < kWidth;
+      ASSERT_NEAR(put[i], inside ? rows[i] : before[i], inside ? 8 * kUlp * 5 : 0) << i;
+    }
+  }
+}
+
+TEST_P(DenseMathTest, SoftmaxAndItsSlopes) {
+  for (const int64_t window : {0, 5}) {
+    const CausalBlock block = {7, 6, window};
+    const auto keys = static_cast<size_t>(block.keys());
+    const std::vector<float> scores = Random(block.rows * block.keys(), 21),
+                             s = Random(block.rows * block.keys(), 22);
+    Buffer<float> p = There(scores), slopes = There(s);
+    math_->Softmax(block, p.data());
+    math_->SoftmaxSlopes(block, p.data(), slopes.data());
+    const std::vector<float> ours = Back(p, scores.size()), by_scores = Back(slopes, s.size());
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const size_t row = i / keys, end = 7 + row + 1, begin = window == 0 ? 0 : end - 5;
+      const auto probability = [&](const std::vector<double>& v, size_t k) {
+        double sum = 0;
+        for (size_t j = begin; j < end; ++j) sum += std::exp(v[row * keys + j]);
+        return k < begin || k >= end ? 0 : std::exp(v[row * keys + k]) / sum;
+      };
+      ASSERT_NEAR(ours[i], probability(Wide(scores), i % keys), 30 * kUlp) << i;
+      const double slope = SlopeOf(Wide(scores), i, [&](const std::vector<double>& v) {
+        double sum = 0;
+        for (size_t k = 0; k < keys; ++k) sum += probability(v, k) * s[row * keys + k];
+        return sum;
+      });
+      ASSERT_NEAR(by_scores[i], slope, 100 * kUlp + kDifference) << i;
+    }
+  }
+}
+
+TEST_P(DenseMathTest, DivergenceAndItsSlopes) {
+  constexpr int64_t kRows = 3, kCols = 300;
+  std::vector<float> target = Random(kRows * kCols, 23), logits = Random(kRows * kCols, 24);
+  for (float& v : target) v = 3 * v + 50;  // far from 0, where exp overflows
+  Buffer<float> slopes = There(logits), sums = There(Random(kRows, 25));
+  math_->DivergenceSlopes(There(target).data(), kRows, kCols, slopes.data(), sums.data());
+  const std::vector<float> ours = Back(slopes, logits.size()), divergences = Back(sums, kRows);
+  const auto log_shares = [&](const double* v) {
+    double sum = 0;
+    for (size_t c = 0; c < kCols; ++c) sum += std::exp(v[c]);
+    std::vector<double> shares(v, v + kCols);
+    for (double& share : shares) share -= std::log(sum);
+    return shares;
+  };
+  for (size_t row = 0; row < kRows; ++row) {
+    const auto divergence = [&](const std::vector<double>& v) {
+      const std::vector<double> wide = Wide(target);
+      const auto q = log_shares(wide.data() + row * kCols), p = log_shares(v.data() + row * kCols);
+      double sum = 0;
+      for (size_t c = 0; c < kCols; ++c) sum += std::exp(q[c]) * (q[c] - p[c]);
+      return sum;
+    };
+    // Shares have errors of some ten roundings of 60 in their exponents.
+    EXPECT_NEAR(divergences[row], divergence(Wide(logits)), 1000 * kUlp * 10);
+    for (size_t i = row * kCols; i < row * kCols + 20; ++i) {
+      ASSERT_NEAR(ours[i], SlopeOf(Wide(logits), i, divergence), 1000 * kUlp + kDifference) << i;
     }
   }
 }

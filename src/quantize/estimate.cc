@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "quantize/channels.h"
 #include "quantize/learn_rotation.h"
+#include "quantize/learn_scales.h"
 
 namespace nibble {
 namespace {
@@ -124,6 +125,10 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
     e.peak_memory_bytes += LearningBytes(c, options.context);
     if (cpu) flops += LearningFlops(c);
   }
+  if (cpu && LearnsScales(options.recipe, c, tokens)) {
+    e.peak_memory_bytes = std::max(e.peak_memory_bytes, e.output_bytes + ScaleLearningBytes(c));
+    flops += 2 * static_cast<double>(e.parameters) * ScaleLearningTokens(c, tokens);
+  }
   e.seconds = flops / (0.7 * MeasuredFlops());
   return e;
 }
@@ -131,8 +136,10 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
 void RequireResources(const QuantizeEstimate& e, const QuantizeOptions& options) {
   const double memory = static_cast<double>(AvailableMemory());
   if (e.peak_memory_bytes > memory) {
-    Fail("this run needs about {} of memory, {} are available; use fewer --calib-windows",
-         BytesText(e.peak_memory_bytes), BytesText(memory));
+    Fail(
+        "this run needs about {} of memory, {} are available; use fewer --calib-windows, or "
+        "--fixed-scales with a recipe that learns them",
+        BytesText(e.peak_memory_bytes), BytesText(memory));
   }
   fs::path existing = fs::absolute(options.output);
   while (!existing.empty() && !fs::exists(existing)) existing = existing.parent_path();

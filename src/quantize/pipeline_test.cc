@@ -78,7 +78,7 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   fs::remove_all(testing::TempDir() + "/work-directory.partial");
   {
     const WorkDirectory work(out, {{"seed", 1}}, false, false);
-    work.SaveLayer(2, layer, plan, {{Role::kK, 0.25}});
+    work.SaveLayer(2, {layer, {{Role::kK, 0.25}}, true}, plan);
     EXPECT_THROW(WorkDirectory(out, {{"seed", 1}}, true, false), Error) << "two writers";
   }
   EXPECT_THROW(WorkDirectory(out, {{"seed", 1}}, false, false), Error)
@@ -89,6 +89,7 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   const auto saved = work.FindLayer(2, plan, source.config);
   ASSERT_TRUE(saved);
   EXPECT_EQ(saved->errors.at(Role::kK), 0.25);
+  EXPECT_TRUE(saved->scaled);
   for (Role role : kLayerRoles) {
     EXPECT_EQ(saved->layer[role].codes.codes, layer[role].codes.codes);
     EXPECT_EQ(saved->layer[role].codes.scales, layer[role].codes.scales);
@@ -121,9 +122,10 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
     const std::string out = testing::TempDir() + "/work-directory-tails";
     fs::remove_all(out + ".partial");
     const WorkDirectory work(out, {{"bits", bits}}, false, false);
-    work.SaveLayer(1, layer, plan, {});
+    work.SaveLayer(1, {layer, {}}, plan);
     const auto saved = work.FindLayer(1, plan, source.config);
     ASSERT_TRUE(saved);
+    EXPECT_FALSE(saved->scaled);
     for (Role role : kLayerRoles) {
       const StoredLinear &a = saved->layer[role], &b = layer[role];
       EXPECT_EQ(a.codes.codes, b.codes.codes);

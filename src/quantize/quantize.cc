@@ -17,6 +17,7 @@
 #include "quantize/host_math.h"
 #include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
+#include "quantize/learn_scales.h"
 #include "quantize/sample_text.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
@@ -77,6 +78,9 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (o.recipe.key_smoothing > 0) provenance["key_smoothing"] = o.recipe.key_smoothing;
   if (o.recipe.output_smoothing > 0) provenance["output_smoothing"] = o.recipe.output_smoothing;
   if (o.recipe.learns_rotation()) provenance["learned_rotation"] = true;
+  if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) {
+    provenance["learned_scales"] = true;
+  }
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   if (o.recipe.rounding == Rounding::kGptq) {
     provenance["damp"] = o.recipe.damp;
@@ -213,6 +217,11 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
 // it.
 constexpr const char* kRotationFile = "rotation.f64";
 
+std::unique_ptr<DenseMath> LearningMath(Backend& backend) {
+  std::unique_ptr<DenseMath> math = backend.MakeDenseMath();
+  return math ? std::move(math) : std::make_unique<HostMath>();
+}
+
 void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, Backend& backend) {
   const ModelConfig& c = job.source.config;
   const std::string file = work.File(kRotationFile);
@@ -228,9 +237,7 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     const auto rows =
         CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
     if (rows.empty()) return;  // nothing behind a norm is quantized
-    std::unique_ptr<DenseMath> math = backend.MakeDenseMath();
-    if (!math) math = std::make_unique<HostMath>();
-    rotation = LearnRotation(rows, *math,
+    rotation = LearnRotation(rows, *LearningMath(backend),
                              [&](int64_t steps) { progress.Update(static_cast<double>(steps)); });
     WriteFileAtomic(file, {reinterpret_cast<const char*>(rotation.data.data()), bytes});
   }
@@ -271,11 +278,44 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       ++report.resumed_layers;
     } else {
       at(0, "rotated");
-      const StoredLayer stored = calibration ? calibration->Round(layer, i, errors, at)
-                                             : RoundLayerNearest(layer, job.plan, i, errors);
-      work.SaveLayer(i, stored, job.plan, errors);
+      StoredLayer stored = calibration ? calibration->Round(layer, i, errors, at)
+                                       : RoundLayerNearest(layer, job.plan, i, errors);
+      work.SaveLayer(i, {std::move(stored), errors}, job.plan);
     }
     report.layers.push_back({i, {errors.begin(), errors.end()}});
+  }
+}
+
+void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                const WorkDirectory& work, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  const auto load = [&](int64_t i) {
+    auto saved = work.FindLayer(i, job.plan, c);
+    if (!saved) Fail("{}: cannot be read any more; pass --resume", work.File(LayerShardName(i)));
+    return std::move(*saved);
+  };
+  std::optional<ScaleFactors> factors = work.FindScaleFactors(c.layers);
+  if (!factors) {
+    std::vector<StoredLayer> rounded;
+    for (int64_t i = 0; i < c.layers; ++i) rounded.push_back(load(i).layer);
+    Progress progress("scales", "tokens",
+                      ScaleLearningTokens(c, static_cast<int64_t>(job.calibration.size())));
+    const auto at = [&](double tokens, const std::string& what) {
+      StopIfInterrupted(work, c.layers, c.layers);
+      progress.Update(tokens, what);
+    };
+    factors = LearnScales(backend, *LearningMath(backend),
+                          {c, job.plan, rotator.Embedding(), rotator.Head(), layers,
+                           std::move(rounded), job.calibration},
+                          at);
+    work.SaveScaleFactors(*factors);  // before the first layer is changed
+  }
+  for (int64_t i = 0; i < c.layers; ++i) {
+    WorkDirectory::SavedLayer saved = load(i);
+    if (saved.scaled) continue;
+    ScaleRows((*factors)[static_cast<size_t>(i)], saved.layer);
+    saved.scaled = true;
+    work.SaveLayer(i, saved, job.plan);
   }
 }
 
@@ -314,6 +354,11 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   RequireResources(report.estimate, job.options);
   TokenizeCalibration(job);
   const auto backend = MakeBackend(job.options.device, false);
+  const bool learns_scales = LearnsScales(job.options.recipe, job.source.config,
+                                          static_cast<int64_t>(job.calibration.size()));
+  if (learns_scales && job.options.device != "cpu") {
+    RequireScaleMemory(*backend, job.source.config);
+  }
   WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
                      options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
@@ -329,6 +374,7 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);
   report.plan = job.plan;
   RoundLayers(job, rotator, layers, work, *backend, report);
+  if (learns_scales) TuneScales(job, rotator, layers, work, *backend);
   WriteRest(work, rotator, job);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);

@@ -56,6 +56,9 @@ struct Recipe {
   // Whether the random rotation of the residual stream is followed by a learned one
   // (quantize/learn_rotation.h).
   bool learned_rotation = false;
+  // Whether the scales of rounded weights are learned in the end, where LearnsScales says so
+  // (quantize/learn_scales.h).
+  bool learned_scales = false;
   std::vector<Rule> rules;  // later ones win
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.

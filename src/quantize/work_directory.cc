@@ -14,6 +14,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIdentity = "provenance.json";
 constexpr const char* kIdentityDigestKey = "provenance_sha256";
+constexpr const char* kScaledKey = "scales";
+constexpr const char* kFactorsFile = "factors.safetensors";
 
 QuantizedWeights OwnCodes(const PackedWeights& w) {
   QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
@@ -105,15 +107,15 @@ std::string WorkDirectory::File(const std::string& name) const {
   return (fs::path(path_) / name).string();
 }
 
-void WorkDirectory::SaveLayer(int64_t index, const StoredLayer& layer, const Plan& plan,
-                              const std::map<Role, double>& errors) const {
-  const LayerWeights weights = layer.View(plan, index, true);
+void WorkDirectory::SaveLayer(int64_t index, const SavedLayer& saved, const Plan& plan) const {
+  const LayerWeights weights = saved.layer.View(plan, index, true);
   Json error_json = Json::object();
-  for (const auto& [role, error] : errors) error_json[RoleName(role)] = error;
-  WriteShard(File(LayerShardName(index)), LayerTensors(index, weights),
-             {{kPlanDigestKey, PlanDigest(plan)},
-              {kIdentityDigestKey, identity_digest_},
-              {"relative_errors", error_json.dump()}});
+  for (const auto& [role, error] : saved.errors) error_json[RoleName(role)] = error;
+  std::map<std::string, std::string> metadata = {{kPlanDigestKey, PlanDigest(plan)},
+                                                 {kIdentityDigestKey, identity_digest_},
+                                                 {"relative_errors", error_json.dump()}};
+  if (saved.scaled) metadata[kScaledKey] = "learned";
+  WriteShard(File(LayerShardName(index)), LayerTensors(index, weights), metadata);
 }
 
 std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index, const Plan& plan,
@@ -135,6 +137,7 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
       saved.layer.attention_norm = ToF32(weights.attention_norm).data;
       saved.layer.mlp_norm = ToF32(weights.mlp_norm).data;
     }
+    saved.scaled = file.metadata().contains(kScaledKey);
     const Json errors = ParseJson(file.metadata().at("relative_errors"), path);
     for (const auto& [role, linear] : weights.linears) {
       if (const auto e = JsonFind<double>(errors, RoleName(role), path)) {
@@ -147,7 +150,33 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
   }
 }
 
+void WorkDirectory::SaveScaleFactors(const ScaleFactors& factors) const {
+  std::vector<NamedTensor> tensors;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    for (const auto& [role, rows] : factors[i]) {
+      tensors.push_back({LinearName(static_cast<int64_t>(i), role),
+                         FloatView(rows, {static_cast<int64_t>(rows.size())})});
+    }
+  }
+  WriteShard(File(kFactorsFile), tensors, {{kIdentityDigestKey, identity_digest_}});
+}
+
+std::optional<ScaleFactors> WorkDirectory::FindScaleFactors(int64_t layers) const {
+  if (!fs::exists(File(kFactorsFile))) return std::nullopt;
+  const SafetensorsFile file(File(kFactorsFile));
+  ScaleFactors factors(static_cast<size_t>(layers));
+  for (int64_t i = 0; i < layers; ++i) {
+    for (const Role role : kLayerRoles) {
+      const auto it = file.tensors().find(LinearName(i, role));
+      if (it == file.tensors().end()) continue;
+      factors[static_cast<size_t>(i)][role] = ToF32(it->second).data;
+    }
+  }
+  return factors;
+}
+
 void WorkDirectory::Publish(bool force) {
+  fs::remove(File(kFactorsFile));
   WriteManifest(path_, DigestFiles(path_));
   PublishDirectory(path_, output_, force);
   lock_.reset();

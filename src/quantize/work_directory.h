@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "io/atomic_file.h"
+#include "quantize/learn_scales.h"
 #include "quantize/stored_layer.h"
 
 namespace nibble {
@@ -30,12 +31,16 @@ class WorkDirectory {
   struct SavedLayer {
     StoredLayer layer;
     std::map<Role, double> errors;
+    bool scaled = false;  // by learned factors
   };
-  void SaveLayer(int64_t index, const StoredLayer& layer, const Plan& plan,
-                 const std::map<Role, double>& errors) const;
+  void SaveLayer(int64_t index, const SavedLayer& layer, const Plan& plan) const;
   // A layer saved by an earlier run; nothing if it is absent or not readable (then it is redone).
   std::optional<SavedLayer> FindLayer(int64_t index, const Plan& plan,
                                       const ModelConfig& config) const;
+
+  // Factors that are to scale every layer, until Publish.
+  void SaveScaleFactors(const ScaleFactors& factors) const;
+  std::optional<ScaleFactors> FindScaleFactors(int64_t layers) const;
 
   // Renames OUT.partial to OUT, whole.
   void Publish(bool force);

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/device_math.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned kWholeWarp = 0xFFFFFFFF;
-
-template <typename Operation>
-__device__ float WarpReduce(float value, const Operation& operation) {
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value = operation(value, __shfl_xor_sync(kWholeWarp, value, distance));
-  }
-  return value;
-}
 
 // A warp per group.
 __global__ void __launch_bounds__(kThreads)
@@ -25,13 +17,13 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32;
   float most = 1e-30f;
   for (int64_t i = lane; i < group; i += 32) most = fmaxf(most, v[i] * v[i]);
-  most = WarpReduce(most, [](float a, float b) { return fmaxf(a, b); });
+  most = WarpMax(most);
   float sum = 0;  // of (v^2 / most)^5
   for (int64_t i = lane; i < group; i += 32) {
     const float q = v[i] * v[i] / most, q2 = q * q;
     sum += q2 * q2 * q;
   }
-  sum = fmaxf(WarpReduce(sum, [](float a, float b) { return a + b; }), 1e-20f);  // zeros alone
+  sum = fmaxf(WarpSum(sum), 1e-20f);  // zeros alone
   const float factor = 2 * powf(sum, 0.2f) / sum;
   for (int64_t i = lane; i < group; i += 32) {
     const float q = v[i] * v[i] / most, q2 = q * q;

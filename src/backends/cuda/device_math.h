@@ -26,6 +26,22 @@ class DeviceMath final : public DenseMath {
   void Combine(float keep, float factor, const float* a, int64_t count, float* out) const override;
   double Length(const float* a, int64_t count) const override { return algebra_.Length(a, count); }
 
+  void Widen(const std::byte* values, int64_t count, float* out) const override;
+  void ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
+                  float* sums) const override;
+  void NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols, float eps,
+                  float keep, float* out) const override;
+  void GateSlopes(const float* gate, const float* up, int64_t count, float* slopes,
+                  float* gate_slopes) const override;
+  void TakeHead(const float* rows, int64_t tokens, int64_t stride, int64_t width,
+                const HeadAngles& angles, float* head) const override;
+  void PutHead(const float* head, int64_t tokens, int64_t stride, int64_t width,
+               const HeadAngles& angles, float* rows) const override;
+  void Softmax(const CausalBlock& block, float* scores) const override;
+  void SoftmaxSlopes(const CausalBlock& block, const float* p, float* slopes) const override;
+  void DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
+                        float* divergences) const override;
+
  private:
   const LinearAlgebra& algebra_;
   cudaStream_t stream_;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuaRot (Ashkboos et al. 2024) with less error in the same formats: a rotation learned from
 // calibration data, clips chosen by output error, activation scales whose sign makes use of the
-// code -8, and codes of weights improved behind GPTQ. docs/quality.md measures each.
+// code -8, codes of weights improved behind GPTQ, and their scales learned end to end.
+// docs/quality.md measures each.
 #include "quantize/recipe.h"
 
 namespace nibble {
 
 const Recipe kNibbleRecipe = {
     .name = "nibble",
-    .summary = "quarot with a learned rotation, searched clips and signed scales",
+    .summary = "quarot with learned rotation and scales, searched clips, signed scales",
     .rotation = Rotation::kHadamard,
     .rounding = Rounding::kGptq,
     .weights = {.bits = 4, .clip = 0},
@@ -16,6 +17,7 @@ const Recipe kNibbleRecipe = {
     .k = {.bits = 4, .symmetric = false, .clip = 0.9},
     .v = {.bits = 4, .symmetric = false, .clip = 0.9},
     .learned_rotation = true,
+    .learned_scales = true,
     .quantized_calibration = true,
     .sweeps = 3};
 

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/backprop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace nibble {
+namespace {
+
+constexpr size_t kLanes = 16;      // kv heads that are worked on at a time
+constexpr int64_t kQueries = 256;  // of a block of probabilities
+
+using enum DenseProduct::Transposed;
+
+}  // namespace
+
+// Of a layer, x in front of attention and of the MLP and what linears gave out, [tokens, width].
+struct Backprop::Saved {
+  Floats x, middle, q, k, v, gate, up;
+};
+
+// One query head and its kv head in one sequence, [length, head_dim], and a block of it.
+struct Backprop::HeadMemory {
+  Floats q, k, v, out_slopes, q_slopes, k_slopes, v_slopes;
+  Floats p, slopes;  // [kQueries, length]
+};
+
+Backprop::Floats Backprop::NewFloats(int64_t count) const {
+  Floats floats(math_.allocator());
+  if (count > 0) floats.Grow(count);
+  return floats;
+}
+
+Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& config,
+                   const Plan& plan, const Matrix<float>& head, int64_t sequences, int64_t length)
+    : backend_(backend),
+      math_(math),
+      config_(config),
+      plan_(plan),
+      sequences_(sequences),
+      length_(length),
+      kv_(PlannedKv(config, plan)),
+      rope_(backend, BuildRope(config.rope, length)),
+      scratch_(backend),
+      head_(ToBackend(backend, head.data)) {
+  for (Floats* floats :
+       {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_, &v_slopes_,
+        &gate_slopes_, &up_slopes_, &logits_, &target_, &target_logits_, &sums_}) {
+    *floats = NewFloats();
+  }
+  for (int64_t i = 0; i < sequences; ++i) {
+    caches_.emplace_back(kv_, 1, backend).Reserve(length);
+    batch_.push_back({.first_row = i * length, .tokens = length});
+  }
+  for (size_t i = 0; i < batch_.size(); ++i) batch_[i].pages = caches_[i].pages();
+  const int64_t head_values = length * config.head_dim;
+  for (size_t i = 0; i < kLanes; ++i) {
+    HeadMemory& m = heads_.emplace_back();
+    for (Floats* f : {&m.q, &m.k, &m.v, &m.out_slopes, &m.q_slopes, &m.k_slopes, &m.v_slopes}) {
+      *f = NewFloats(head_values);
+    }
+    for (Floats* f : {&m.p, &m.slopes}) *f = NewFloats(kQueries * length);
+  }
+}
+
+Backprop::~Backprop() = default;
+
+Backprop::Matrices Backprop::MatricesOf(const StoredLayer& layer, int64_t index) {
+  Matrices matrices;
+  for (const auto& [role, linear] : layer.linears) {
+    const Matrix<float> w =
+        linear.codes.format.quantized() ? Decode(View(linear.codes)) : linear.values;
+    const TransformSpec& transform = plan_.at(index, role).input_transform;
+    Floats there = ToBackend(backend_, w.data);
+    if (transform.identity()) {
+      matrices[role] = std::move(there);
+      continue;
+    }
+    auto known =
+        std::ranges::find(transforms_, transform, &decltype(transforms_)::value_type::first);
+    if (known == transforms_.end()) {
+      Matrix<double> turned(w.cols, w.cols);
+      for (int64_t i = 0; i < w.cols; ++i) turned.row(i)[static_cast<size_t>(i)] = 1;
+      ApplyTransformToRows(transform, turned);
+      const std::vector<float> values(turned.data.begin(), turned.data.end());
+      known = transforms_.emplace(known, transform, ToBackend(backend_, values));
+    }
+    Floats& undone = matrices[role] = NewFloats(w.rows * w.cols);
+    math_.Multiply({.a = there.data(),
+                    .b = known->second.data(),
+                    .transposed = kB,
+                    .rows = w.rows,
+                    .inner = w.cols,
+                    .cols = w.cols,
+                    .out = undone.data()});
+  }
+  return matrices;
+}
+
+void Backprop::Begin(const TensorView& embedding, std::span<const int32_t> ids) {
+  NIBBLE_CHECK(static_cast<int64_t>(ids.size()) == tokens());
+  backend_.Embed(embedding, ids, x_.Grow(tokens() * config_.hidden_size));
+}
+
+void Backprop::Keep(const Intermediate* values, int64_t width, Floats& kept) const {
+  const int64_t count = tokens() * width;
+  math_.Widen(values, count, kept.Grow(count));
+}
+
+void Backprop::Forward(const StoredLayer& stored, int64_t index) {
+  if (static_cast<int64_t>(saved_.size()) <= index) {
+    Saved& s = saved_.emplace_back();
+    for (Floats* f : {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up}) *f = NewFloats();
+  }
+  Saved& saved = saved_[static_cast<size_t>(index)];
+  Scratch& s = scratch_;
+  const Decoder d = {backend_, config_, kv_, rope_.view(), s};
+  const Layer layer = UploadLayer(backend_, stored.View(plan_, index, true));
+  const int64_t values = tokens() * config_.hidden_size;
+  s.Reserve(config_, tokens());
+  float* const x = x_.data();
+  backend_.Copy(x, values, saved.x.Grow(values));
+  const Activations h =
+      backend_.PrepareActs(Normed(config_, {}, x), tokens(), layer.inputs[Role::kQ]);
+  const Backend::Projection qkv[] = {{layer.ids[Role::kQ], s.q.data()},
+                                     {layer.ids[Role::kK], s.k.data()},
+                                     {layer.ids[Role::kV], s.v.data()}};
+  backend_.Project(h, qkv);
+  Keep(s.q.data(), config_.outputs(Role::kQ), saved.q);
+  Keep(s.k.data(), config_.outputs(Role::kK), saved.k);
+  Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
+  backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, kv_, batch_);
+  backend_.Attention(s.q.data(), d.attention(), kv_, batch_, s.a.data());
+  AttentionOutput(d, layer, s.a.data(), tokens(), x);
+  backend_.Copy(x, values, saved.middle.Grow(values));
+  const Activations g =
+      backend_.PrepareActs(Normed(config_, {}, x), tokens(), layer.inputs[Role::kGate]);
+  const Backend::Projection mlp[] = {{layer.ids[Role::kGate], s.gate.data()},
+                                     {layer.ids[Role::kUp], s.up.data()}};
+  backend_.Project(g, mlp);
+  Keep(s.gate.data(), config_.intermediate_size, saved.gate);
+  Keep(s.up.data(), config_.intermediate_size, saved.up);
+  const ActsSource gated = {
+      .op = ActsSource::Op::kSiluMul, .gate = s.gate.data(), .up = s.up.data()};
+  MlpOutput(d, layer, gated, tokens(), x);
+  ReleaseLayer(backend_, layer);
+}
+
+double Backprop::Diverge(std::span<const float> targets) {
+  const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
+  const int64_t values = length_ * hidden, predictions = length_ * vocab;
+  const InputSpec plain = {.width = hidden};
+  x_slopes_.Grow(tokens() * hidden);
+  std::vector<float> divergences(static_cast<size_t>(length_));
+  double sum = 0;
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const float* const x = x_.data() + i * values;
+    const auto target =
+        targets.subspan(static_cast<size_t>(i * values), static_cast<size_t>(values));
+    const auto predict = [&](const float* input, Floats& logits) {
+      math_.Multiply(
+          {input, head_.data(), kB, length_, hidden, vocab, 1, false, logits.Grow(predictions)});
+    };
+    predict(backend_.Decode(backend_.PrepareActs(Normed(config_, {}, x), length_, plain)), logits_);
+    predict(math_.Load(target, target_), target_logits_);
+    math_.DivergenceSlopes(target_logits_.data(), length_, vocab, logits_.data(),
+                           sums_.Grow(length_));
+    math_.Store(sums_.data(), divergences);
+    sum += std::accumulate(divergences.begin(), divergences.end(), 0.0);
+    math_.Multiply({logits_.data(), head_.data(), kNone, length_, vocab, hidden, 1, false,
+                    input_slopes_.Grow(tokens() * hidden)});
+    math_.NormSlopes(x, input_slopes_.data(), length_, hidden, static_cast<float>(config_.norm_eps),
+                     0, x_slopes_.data() + i * values);
+  }
+  return sum;
+}
+
+void Backprop::SumRows(Role role, const float* y, const float* y_slopes, RowSlopes& slopes) {
+  const int64_t rows = config_.outputs(role);
+  math_.ColumnDots(y, y_slopes, tokens(), rows, sums_.Grow(rows));
+  slopes[role].resize(static_cast<size_t>(rows));
+  math_.Store(sums_.data(), slopes[role]);
+}
+
+void Backprop::SumAddedRows(Role role, const float* before, const float* after, RowSlopes& slopes) {
+  const int64_t values = tokens() * config_.hidden_size;
+  float* const added = input_slopes_.Grow(values);
+  math_.Combine(0, 1, after, values, added);
+  math_.Combine(1, -1, before, values, added);
+  SumRows(role, added, x_slopes_.data(), slopes);
+}
+
+void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
+                        Floats& out) const {
+  const int64_t inputs = config_.inputs(role);
+  math_.Multiply({y_slopes, matrices[role].data(), kNone, tokens(), config_.outputs(role), inputs,
+                  1, accumulate, out.Grow(tokens() * inputs)});
+}
+
+void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slopes) {
+  const auto at = static_cast<size_t>(index);
+  const Saved& saved = saved_[at];
+  const float* const after = index + 1 < config_.layers ? saved_[at + 1].x.data() : x_.data();
+  const int64_t hidden = config_.hidden_size;
+  const auto through_norm = [&](const Floats& x) {
+    math_.NormSlopes(x.data(), input_slopes_.data(), tokens(), hidden,
+                     static_cast<float>(config_.norm_eps), 1, x_slopes_.data());
+  };
+  SumAddedRows(Role::kDown, saved.middle.data(), after, slopes);
+  Multiply(Role::kDown, x_slopes_.data(), matrices, false, up_slopes_);
+  const int64_t gated = tokens() * config_.intermediate_size;
+  math_.GateSlopes(saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
+                   gate_slopes_.Grow(gated));
+  SumRows(Role::kGate, saved.gate.data(), gate_slopes_.data(), slopes);
+  SumRows(Role::kUp, saved.up.data(), up_slopes_.data(), slopes);
+  Multiply(Role::kGate, gate_slopes_.data(), matrices, false, input_slopes_);
+  Multiply(Role::kUp, up_slopes_.data(), matrices, true, input_slopes_);
+  through_norm(saved.middle);
+  SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(), slopes);
+  Multiply(Role::kO, x_slopes_.data(), matrices, false, a_slopes_);
+  AttentionSlopes(saved);
+  SumRows(Role::kQ, saved.q.data(), q_slopes_.data(), slopes);
+  SumRows(Role::kK, saved.k.data(), k_slopes_.data(), slopes);
+  SumRows(Role::kV, saved.v.data(), v_slopes_.data(), slopes);
+  Multiply(Role::kQ, q_slopes_.data(), matrices, false, input_slopes_);
+  Multiply(Role::kK, k_slopes_.data(), matrices, true, input_slopes_);
+  Multiply(Role::kV, v_slopes_.data(), matrices, true, input_slopes_);
+  through_norm(saved.x);
+}
+
+void Backprop::AttentionSlopes(const Saved& saved) {
+  q_slopes_.Grow(tokens() * config_.outputs(Role::kQ));
+  k_slopes_.Grow(tokens() * config_.outputs(Role::kK));
+  v_slopes_.Grow(tokens() * config_.outputs(Role::kV));
+  const size_t heads = static_cast<size_t>(sequences_ * config_.kv_heads);
+  math_.ForEach(std::min(heads, kLanes), [&](size_t lane) {
+    for (size_t i = lane; i < heads; i += kLanes) {
+      HeadSlopes(saved, static_cast<int64_t>(i), heads_[lane]);
+    }
+  });
+}
+
+void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) const {
+  const int64_t sequence = index / config_.kv_heads, kv_head = index % config_.kv_heads;
+  const int64_t dim = config_.head_dim, group = config_.heads / config_.kv_heads;
+  const int64_t q_width = config_.heads * dim, kv_width = config_.kv_heads * dim;
+  const RopeView rope = rope_.view();
+  const HeadAngles angles = {rope.cos, rope.sin, rope.angles};
+  const int64_t kv_at = sequence * length_ * kv_width + kv_head * dim;
+  math_.TakeHead(saved.k.data() + kv_at, length_, kv_width, dim, angles, m.k.data());
+  math_.TakeHead(saved.v.data() + kv_at, length_, kv_width, dim, {}, m.v.data());
+  for (int64_t g = 0; g < group; ++g) {
+    const int64_t q_at = sequence * length_ * q_width + (kv_head * group + g) * dim;
+    math_.TakeHead(saved.q.data() + q_at, length_, q_width, dim, angles, m.q.data());
+    math_.TakeHead(a_slopes_.data() + q_at, length_, q_width, dim, {}, m.out_slopes.data());
+    QuerySlopes(g == 0, m);
+    math_.PutHead(m.q_slopes.data(), length_, q_width, dim, angles, q_slopes_.data() + q_at);
+  }
+  math_.PutHead(m.k_slopes.data(), length_, kv_width, dim, angles, k_slopes_.data() + kv_at);
+  math_.PutHead(m.v_slopes.data(), length_, kv_width, dim, {}, v_slopes_.data() + kv_at);
+}
+
+// The last block of queries comes first, since it sees all keys.
+void Backprop::QuerySlopes(bool first_head, HeadMemory& m) const {
+  const int64_t dim = config_.head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  bool add = !first_head;
+  for (int64_t first = (length_ - 1) / kQueries * kQueries; first >= 0; first -= kQueries) {
+    const CausalBlock block = {first, std::min(kQueries, length_ - first), config_.sliding_window};
+    const int64_t rows = block.rows, keys = block.keys();
+    const float *const q = m.q.data() + first * dim, *const out = m.out_slopes.data() + first * dim;
+    float *const p = m.p.data(), *const slopes = m.slopes.data();
+    math_.Multiply({q, m.k.data(), kB, rows, dim, keys, scale, false, p});
+    math_.Softmax(block, p);
+    math_.Multiply({p, out, kA, keys, rows, dim, 1, add, m.v_slopes.data()});
+    math_.Multiply({out, m.v.data(), kB, rows, dim, keys, 1, false, slopes});
+    math_.SoftmaxSlopes(block, p, slopes);
+    math_.Multiply({slopes, m.k.data(), kNone, rows, keys, dim, scale, false,
+                    m.q_slopes.data() + first * dim});
+    math_.Multiply({slopes, q, kA, keys, rows, dim, scale, add, m.k_slopes.data()});
+    add = true;
+  }
+}
+
+}  // namespace nibble

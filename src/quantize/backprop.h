@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of sequences through the rounded network and back. Forward is what runs at inference, on
+// integers; backward multiplies slopes with the decoded weights in fp32. Rounding counts as the
+// identity (straight-through estimation, Bengio et al. 2013), and the cache as not rounded.
+// "Slopes" of a tensor are the derivatives of the loss by its elements.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/layer.h"
+#include "quantize/stored_layer.h"
+
+namespace nibble {
+
+class Backprop {
+ public:
+  // For networks without experts whose norms are folded and linears have neither tails nor gathers.
+  // head [vocab, hidden].
+  Backprop(Backend& backend, const DenseMath& math, const ModelConfig& config, const Plan& plan,
+           const Matrix<float>& head, int64_t sequences, int64_t length);
+  ~Backprop();
+
+  // What a layer's linears multiply their inputs with before the online transform, [N, K].
+  using Matrices = ByRole<Buffer<float>>;
+  Matrices MatricesOf(const StoredLayer& layer, int64_t index);
+
+  // ids [sequences * length]; embedding [vocab, hidden] in the backend's memory.
+  void Begin(const TensorView& embedding, std::span<const int32_t> ids);
+  // The next layer.
+  void Forward(const StoredLayer& layer, int64_t index);
+  // The sum over tokens of KL(target || prediction), in nats; targets [tokens, hidden] is what the
+  // head reads for the former.
+  double Diverge(std::span<const float> targets);
+  // Sums over tokens of y times y's slopes, for every output of a linear without a bias: the slopes
+  // of the logarithms of factors of its rows.
+  using RowSlopes = ByRole<std::vector<float>>;
+  // Back through the last layer that has not been.
+  void Backward(const Matrices& matrices, int64_t index, RowSlopes& slopes);
+
+ private:
+  struct Saved;       // what the way back needs of a layer
+  struct HeadMemory;  // of one kv head
+  using Floats = Buffer<float>;
+
+  int64_t tokens() const { return sequences_ * length_; }
+  Floats NewFloats(int64_t count = 0) const;
+  void Keep(const Intermediate* values, int64_t width, Floats& kept) const;
+  void SumRows(Role role, const float* y, const float* y_slopes, RowSlopes& slopes);
+  // The same for y = after - before, with the slopes of x.
+  void SumAddedRows(Role role, const float* before, const float* after, RowSlopes& slopes);
+  // out [tokens, K] = y_slopes [tokens, N] W.
+  void Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
+                Floats& out) const;
+  void AttentionSlopes(const Saved& saved);
+  void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
+  // Of one query head; slopes of k and v are added to those of others, but for the first one.
+  void QuerySlopes(bool first_head, HeadMemory& memory) const;
+
+  Backend& backend_;
+  const DenseMath& math_;
+  const ModelConfig& config_;
+  const Plan& plan_;
+  const int64_t sequences_, length_;
+  const KvSpec kv_;
+  const BackendRope rope_;
+  Scratch scratch_;
+  std::vector<KvCache> caches_;  // one layer, one sequence each
+  std::vector<SequenceSlice> batch_;
+  std::vector<std::pair<TransformSpec, Floats>> transforms_;  // M^T
+  std::vector<Saved> saved_;
+  std::vector<HeadMemory> heads_;
+  Floats head_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first
+  Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_;
+  Floats logits_, target_, target_logits_, sums_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/learn_scales.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/half.h"
+#include "quantize/backprop.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kLength = 512;     // tokens of a sequence
+constexpr int64_t kBatch = 8;        // sequences of a step
+constexpr int64_t kSteps = 60;       // through the text, which passes by
+constexpr int64_t kPasses = 4;       // so many times at most
+constexpr int64_t kTokens = 131072;  // of the text, at most
+constexpr double kRate = 2e-3;       // of a factor's logarithm, in one step
+constexpr int64_t kWarmup = 8;       // steps until the rate is that
+
+struct Schedule {
+  Schedule(int64_t context, int64_t ids)
+      : length(std::min(kLength, context)), sequences(std::min(ids, kTokens) / length) {}
+  bool enough() const { return kPasses * sequences >= kSteps * kBatch; }
+
+  int64_t length, sequences;
+  // Worked on until `step` (ScaleLearningTokens).
+  double Tokens(int64_t step) const {
+    return static_cast<double>((sequences + 2 * step * kBatch) * length);
+  }
+  double Rate(int64_t step) const {
+    const double done = static_cast<double>(step) / static_cast<double>(kSteps);
+    const double warm = static_cast<double>(step + 1) / static_cast<double>(kWarmup);
+    return kRate * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
+  }
+};
+
+bool Learns(const StoredLinear& linear) {
+  const FormatSpec& format = linear.codes.format;
+  return format.quantized() && format.row_share == 1 && linear.bias.empty();
+}
+
+// The descent of one linear's factors, by their logarithms.
+class Adam {
+ public:
+  explicit Adam(size_t rows = 0) : logs_(rows), means_(rows), squares_(rows) {}
+
+  void Step(std::span<const float> slopes, int64_t step, double rate) {
+    constexpr double kMean = 0.9, kSquare = 0.99;
+    const double means = 1 - std::pow(kMean, static_cast<double>(step + 1));
+    const double squares = 1 - std::pow(kSquare, static_cast<double>(step + 1));
+    for (size_t n = 0; n < logs_.size(); ++n) {
+      const double slope = slopes[n];
+      means_[n] += (1 - kMean) * (slope - means_[n]);
+      squares_[n] += (1 - kSquare) * (slope * slope - squares_[n]);
+      logs_[n] -= rate * (means_[n] / means) / (std::sqrt(squares_[n] / squares) + 1e-12);
+    }
+  }
+  std::vector<float> Factors() const {
+    std::vector<float> factors;
+    for (const double log : logs_) factors.push_back(static_cast<float>(std::exp(log)));
+    return factors;
+  }
+
+ private:
+  std::vector<double> logs_, means_, squares_;
+};
+
+// What the head reads in the float network, [tokens, hidden].
+Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const int32_t> ids,
+                      int64_t length, const ScaleProgress& progress) {
+  const ModelConfig& c = task.config;
+  const BackendRope rope(backend, BuildRope(c.rope, length));
+  const Plan plan = FloatPlan(task.plan);
+  Stream stream(backend, c, plan, rope.view(), task.embedding, ids, length, false);
+  const auto tokens = static_cast<double>(ids.size());
+  for (int64_t i = 0; i < c.layers; ++i) {
+    progress(static_cast<double>(i) * tokens / static_cast<double>(c.layers), "targets");
+    stream.Pass(StoreFloats(task.layers(i)), i);
+  }
+  Matrix<float> targets(stream.windows() * length, c.hidden_size);
+  for (int64_t w = 0; w < stream.windows(); ++w) {
+    const float* const x = stream.x() + w * length * c.hidden_size;
+    const float* const normed =
+        backend.Decode(backend.PrepareActs(Normed(c, {}, x), length, {.width = c.hidden_size}));
+    const int64_t count = length * c.hidden_size;
+    std::copy_n(backend.Read(normed, count), count, targets.row(w * length).data());
+  }
+  return targets;
+}
+
+// All sequences in random order.
+std::vector<int64_t> Order(int64_t sequences) {
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < sequences; ++i) order.push_back(i);
+  Rng rng(0);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.Below(i)]);
+  return order;
+}
+
+class Learner {
+ public:
+  Learner(Backend& backend, const DenseMath& math, const ScaleTask& task, const Schedule& schedule)
+      : task_(task),
+        schedule_(schedule),
+        embedding_(backend.Share(
+            FloatView(task.embedding.data, {task.embedding.rows, task.embedding.cols}),
+            embedding_memory_)),
+        backprop_(backend, math, task.config, task.plan, task.head, kBatch, schedule.length) {
+    for (int64_t i = 0; i < task.config.layers; ++i) {
+      const StoredLayer& layer = task.rounded[static_cast<size_t>(i)];
+      matrices_.push_back(backprop_.MatricesOf(layer, i));
+      ByRole<Adam>& adams = adams_.emplace_back();
+      for (const auto& [role, linear] : layer.linears) {
+        if (Learns(linear)) adams[role] = Adam(static_cast<size_t>(linear.codes.rows));
+      }
+    }
+  }
+
+  // Returns the divergence in nats per token before the step.
+  double Step(int64_t step, const Matrix<float>& targets, const std::vector<int64_t>& order);
+  ScaleFactors Factors() const;
+
+ private:
+  const ScaleTask& task_;
+  const Schedule schedule_;
+  AlignedBytes embedding_memory_;
+  const TensorView embedding_;
+  Backprop backprop_;
+  std::vector<Backprop::Matrices> matrices_;
+  std::vector<ByRole<Adam>> adams_;
+};
+
+ScaleFactors Learner::Factors() const {
+  ScaleFactors factors(adams_.size());
+  for (size_t i = 0; i < factors.size(); ++i) {
+    for (const auto& [role, adam] : adams_[i]) factors[i][role] = adam.Factors();
+  }
+  return factors;
+}
+
+double Learner::Step(int64_t step, const Matrix<float>& targets,
+                     const std::vector<int64_t>& order) {
+  const int64_t length = schedule_.length, hidden = task_.config.hidden_size;
+  std::vector<int32_t> ids;
+  std::vector<float> wanted;
+  for (int64_t i = 0; i < kBatch; ++i) {
+    const auto at = static_cast<size_t>((step * kBatch + i) % schedule_.sequences);
+    const int64_t first = order[at] * length;
+    ids.insert(ids.end(), task_.ids.begin() + first, task_.ids.begin() + first + length);
+    const float* const rows = targets.row(first).data();
+    wanted.insert(wanted.end(), rows, rows + length * hidden);
+  }
+  const ScaleFactors factors = Factors();
+  backprop_.Begin(embedding_, ids);
+  for (size_t i = 0; i < factors.size(); ++i) {
+    StoredLayer layer = task_.rounded[i];
+    ScaleRows(factors[i], layer);
+    backprop_.Forward(layer, static_cast<int64_t>(i));
+  }
+  const double divergence = backprop_.Diverge(wanted);
+  for (size_t i = factors.size(); i-- > 0;) {
+    Backprop::RowSlopes slopes;
+    backprop_.Backward(matrices_[i], static_cast<int64_t>(i), slopes);
+    for (const auto& [role, values] : factors[i]) {
+      adams_[i][role].Step(slopes[role], step, schedule_.Rate(step));
+    }
+  }
+  return divergence / static_cast<double>(ids.size());
+}
+
+}  // namespace
+
+bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
+  return recipe.learned_scales && recipe.rotation != Rotation::kNone &&
+         recipe.rounding == Rounding::kGptq && config.experts == 0 && !recipe.arranges_channels() &&
+         Schedule(config.context, ids).enough();
+}
+
+void ScaleRows(const ByRole<std::vector<float>>& factors, StoredLayer& layer) {
+  for (const auto& [role, rows] : factors) {
+    QuantizedWeights& codes = layer[role].codes;
+    const size_t each = codes.scales.size() / rows.size();
+    for (size_t i = 0; i < codes.scales.size(); ++i) {
+      codes.scales[i] *= rows[i / each];
+      if (codes.scales_f16.empty()) continue;
+      codes.scales_f16[i] = F16FromF32(codes.scales[i]);
+      codes.scales[i] = F32FromF16(codes.scales_f16[i]);
+    }
+  }
+}
+
+ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
+                         const ScaleProgress& progress) {
+  const Schedule schedule(task.config.context, static_cast<int64_t>(task.ids.size()));
+  const auto count = static_cast<size_t>(schedule.sequences * schedule.length);
+  const Matrix<float> targets =
+      Targets(backend, task, std::span(task.ids).first(count), schedule.length, progress);
+  Learner learner(backend, math, task, schedule);
+  const std::vector<int64_t> order = Order(schedule.sequences);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const double divergence = learner.Step(step, targets, order);
+    progress(schedule.Tokens(step + 1),
+             fmt::format("step {}/{}, divergence {:.4f}", step + 1, kSteps, divergence));
+  }
+  return learner.Factors();
+}
+
+double ScaleLearningBytes(const ModelConfig& c) {
+  const int64_t kept =
+      2 * c.hidden_size + (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.intermediate_size;
+  const int64_t floats = c.parameters() + (c.layers + 2) * kBatch * kLength * kept +
+                         2 * kLength * c.vocab_size +
+                         kTokens * (c.hidden_size + c.intermediate_size);
+  return static_cast<double>(floats) * sizeof(float);
+}
+
+double ScaleLearningTokens(const ModelConfig& c, int64_t ids) {
+  const Schedule schedule(c.context, ids);
+  return schedule.Tokens(kSteps);
+}
+
+void RequireScaleMemory(Backend& backend, const ModelConfig& config) {
+  try {
+    backend.Allocate(static_cast<size_t>(ScaleLearningBytes(config)));
+  } catch (const Error& e) {
+    FailUsage("scales cannot be learned there, --fixed-scales leaves that out: {}", e.what());
+  }
+}
+
+}  // namespace nibble

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row scales of rounded weights, learned from calibration data. GPTQ makes each linear right by
+// itself; here the scales of all of them are tuned together, so that the network predicts what the
+// float one does. Each row's scale (its groups' scales) gets a factor; codes, formats and kernels
+// stay. The loss is KL(float || rounded) of predictions, with straight-through slopes (backprop.h),
+// the descent Adam's (Kingma and Ba 2015). EfficientQAT (Chen et al. 2024) trains scales end to end
+// for quantized weights alone, on the text; here activations and cache are quantized as well.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "quantize/calibrate.h"
+
+namespace nibble {
+
+// By layer, of a linear's rows [N]; empty for linears that keep their scales: those at 16 bits,
+// with a bias, or whose rows share scales.
+using ScaleFactors = std::vector<ByRole<std::vector<float>>>;
+
+// Whether a recipe's scales are learned from a text of `ids` tokens: with a rotation (which folds
+// norms) and GPTQ, for networks without experts whose channels are neither ordered nor scaled, and
+// from 120 sequences of 512 tokens on; a shorter text would be learned by heart.
+bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
+
+struct ScaleTask {
+  const ModelConfig& config;
+  const Plan& plan;
+  Matrix<float> embedding, head;  // [vocab, hidden], of the rotated network
+  FloatLayers layers;             // the same; each is asked for once
+  std::vector<StoredLayer> rounded;
+  std::vector<int32_t> ids;  // calibration text, which is cut into sequences anew
+};
+
+// Told how many tokens have been worked on, and on what.
+using ScaleProgress = std::function<void(double tokens, const std::string& what)>;
+
+ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
+                         const ScaleProgress& progress);
+
+// Multiplies scales; fp16 ones are rounded.
+void ScaleRows(const ByRole<std::vector<float>>& factors, StoredLayer& layer);
+
+// What it takes in the backend's memory. A text of `ids` tokens makes it work on `tokens`: one that
+// passes the float network counts as one, one there and back through the other as two, which is
+// about as long as they take.
+double ScaleLearningBytes(const ModelConfig& config);
+double ScaleLearningTokens(const ModelConfig& config, int64_t ids);
+// A usage error where a GPU has too little memory: before anything is rounded rather than behind
+// it.
+void RequireScaleMemory(Backend& backend, const ModelConfig& config);
+
+}  // namespace nibble

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/learn_scales.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "base/half.h"
+#include "quantize/backprop.h"
+#include "quantize/host_math.h"
+
+namespace nibble {
+namespace {
+
+constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
+constexpr int64_t kLayers = 2;
+
+// The first layers of the sample model, rotated and rounded to nearest.
+struct RoundedModel {
+  explicit RoundedModel(const Recipe& recipe)
+      : source(OpenNetwork(kTiny)),
+        plan(MakePlan(source.config, recipe)),
+        rotator(source, recipe, plan, 0) {
+    source.config.layers = kLayers;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      const FloatLayer floats = rotator.Layer(i);
+      StoredLayer& layer = layers.emplace_back(StoreUnquantized(floats, plan, i));
+      for (Role role : kLayerRoles) {
+        const FormatSpec& format = plan.at(i, role).weights;
+        if (format.quantized()) layer[role].SetRounded(RoundNearest(floats[role], format));
+      }
+    }
+  }
+  Network source;
+  Plan plan;
+  Rotator rotator;
+  std::vector<StoredLayer> layers;
+};
+
+std::vector<int32_t> RandomIds(int64_t count) {
+  Rng rng(3);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  return ids;
+}
+
+// One machine, with the backend that computes in fp32 where there is a choice.
+struct Machine {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<DenseMath> math;
+};
+Machine MakeMachine(bool gpu, bool decoded) {
+  Machine machine = {MakeBackend(gpu ? "cuda:0" : "cpu", decoded && !gpu), nullptr};
+  machine.math = gpu ? machine.backend->MakeDenseMath() : std::make_unique<HostMath>();
+  return machine;
+}
+
+// Divergence from random targets, per token, with scales times factors.
+class Loss {
+ public:
+  static constexpr int64_t kSequences = 2, kLength = 14;
+
+  Loss(const Machine& machine, const RoundedModel& model)
+      : model_(model),
+        backprop_(*machine.backend, *machine.math, model.source.config, model.plan,
+                  model.rotator.Head(), kSequences, kLength),
+        embedding_(model.rotator.Embedding()),
+        table_(machine.backend->Share(
+            FloatView(embedding_.data, {embedding_.rows, embedding_.cols}), memory_)) {
+    Rng rng(5);
+    for (int64_t i = 0; i < kSequences * kLength * model.source.config.hidden_size; ++i) {
+      targets_.push_back(static_cast<float>(rng.Normal()));
+    }
+  }
+  double At(const ScaleFactors& factors) {
+    backprop_.Begin(table_, RandomIds(kSequences * kLength));
+    for (int64_t i = 0; i < kLayers; ++i) {
+      StoredLayer layer = model_.layers[static_cast<size_t>(i)];
+      ScaleRows(factors[static_cast<size_t>(i)], layer);
+      backprop_.Forward(layer, i);
+    }
+    return backprop_.Diverge(targets_);
+  }
+  std::vector<Backprop::RowSlopes> Slopes() {
+    std::vector<Backprop::RowSlopes> slopes(kLayers);
+    for (int64_t i = kLayers; i-- > 0;) {
+      const auto at = static_cast<size_t>(i);
+      backprop_.Backward(backprop_.MatricesOf(model_.layers[at], i), i, slopes[at]);
+    }
+    return slopes;
+  }
+
+ private:
+  const RoundedModel& model_;
+  Backprop backprop_;
+  const Matrix<float> embedding_;
+  AlignedBytes memory_;
+  const TensorView table_;
+  std::vector<float> targets_;
+};
+
+class LearnScalesTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    try {
+      machine_ = MakeMachine(GetParam(), true);
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+  Machine machine_;
+};
+
+// Nothing but the weights is rounded, so that straight-through slopes are true ones.
+TEST_P(LearnScalesTest, SlopesAreDerivatives) {
+  Recipe recipe = kQuarotRecipe;
+  recipe.activations = recipe.k = recipe.v = {};
+  const RoundedModel model(recipe);
+  Loss loss(machine_, model);
+  loss.At(ScaleFactors(kLayers));
+  const std::vector<Backprop::RowSlopes> slopes = loss.Slopes();
+  // A GPU's intermediate values are bf16: a longer step drowns their rounding.
+  const double step = GetParam() ? 0.03 : 0.003;
+  for (size_t i = 0; i < kLayers; ++i) {
+    for (Role role : kLayerRoles) {
+      // Along the signs of the slopes the loss rises by the sum of their magnitudes.
+      const std::vector<float>& rows = slopes[i][role];
+      double sum = 0;
+      double differences[2];
+      for (const int side : {0, 1}) {
+        ScaleFactors factors(kLayers);
+        sum = 0;
+        for (const float slope : rows) {
+          const double sign = (slope > 0) == (side == 0) ? 1 : -1;
+          factors[i][role].push_back(static_cast<float>(std::exp(sign * step)));
+          sum += std::abs(slope);
+        }
+        differences[side] = loss.At(factors);
+      }
+      const double slope = (differences[0] - differences[1]) / (2 * step);
+      EXPECT_GT(sum, 0.01);
+      // The third derivative's share, and fp32 sums of the loss over twice the step.
+      EXPECT_NEAR(slope, sum, (GetParam() ? 0.1 : 0.01) * sum) << i << " " << RoleName(role);
+    }
+  }
+}
+
+TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
+  for (const int64_t group : {0, 32}) {
+    Recipe recipe = kQuarotRecipe;
+    recipe.weights.group = group;
+    recipe.rules = {{std::string(kDownPattern), [](Recipe& r) { r.weights.group = 0; }, ""}};
+    const RoundedModel model(recipe);
+    StoredLayer layer = model.layers[0];
+    ByRole<std::vector<float>> factors;
+    Rng rng(7);
+    for (int64_t n = 0; n < model.source.config.outputs(Role::kUp); ++n) {
+      factors[Role::kUp].push_back(static_cast<float>(1 + 0.1 * rng.Normal()));
+    }
+    ScaleRows(factors, layer);
+    const Matrix<float> before = DecodeScales(View(model.layers[0][Role::kUp].codes)),
+                        after = DecodeScales(View(layer[Role::kUp].codes));
+    for (int64_t n = 0; n < before.rows; ++n) {
+      for (size_t g = 0; g < before.row(n).size(); ++g) {
+        const float exact = before.row(n)[g] * factors[Role::kUp][static_cast<size_t>(n)];
+        EXPECT_EQ(after.row(n)[g], group == 0 ? exact : F32FromF16(F16FromF32(exact)));
+      }
+    }
+    EXPECT_EQ(layer[Role::kUp].codes.codes, model.layers[0][Role::kUp].codes.codes);
+    EXPECT_EQ(layer[Role::kGate].codes.scales, model.layers[0][Role::kGate].codes.scales);
+  }
+}
+
+TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
+  machine_ = MakeMachine(GetParam(), false);
+  Recipe recipe = kQuarotRecipe;
+  recipe.activations.bits = recipe.k.bits = recipe.v.bits = 8;
+  RoundedModel model(recipe);
+  model.source.config.context = 32;  // of the sequences
+  ByRole<std::vector<float>> wrong;
+  for (Role role : {Role::kO, Role::kDown}) {
+    wrong[role].assign(static_cast<size_t>(model.source.config.hidden_size), 1.2f);
+  }
+  for (StoredLayer& layer : model.layers) ScaleRows(wrong, layer);
+  const ScaleTask task = {model.source.config,
+                          model.plan,
+                          model.rotator.Embedding(),
+                          model.rotator.Head(),
+                          [&](int64_t i) { return model.rotator.Layer(i); },
+                          model.layers,
+                          RandomIds(120 * 32)};
+  std::vector<double> divergences;
+  const ScaleFactors factors =
+      LearnScales(*machine_.backend, *machine_.math, task, [&](double, const std::string& what) {
+        const std::string name = "divergence ";
+        const size_t at = what.find(name);
+        if (at != std::string::npos)
+          divergences.push_back(std::stod(what.substr(at + name.size())));
+      });
+  ASSERT_EQ(divergences.size(), 60u);  // 4 passes of 15 batches
+  const auto pass = [&](int64_t first) {
+    return std::accumulate(divergences.begin() + first, divergences.begin() + first + 15, 0.0);
+  };
+  EXPECT_LT(pass(45), 0.95 * pass(0));
+  for (Role role : kLayerRoles) {
+    EXPECT_EQ(static_cast<int64_t>(factors[1][role].size()), model.source.config.outputs(role));
+    for (const float factor : factors[1][role]) {
+      EXPECT_TRUE(factor > 0.88 && factor < 1.13) << factor;  // 60 steps of 0.002 at most
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Machines, LearnScalesTest, testing::Bool(),
+                         [](const auto& machine) { return machine.param ? "Gpu" : "Host"; });
+
+}  // namespace
+}  // namespace nibble
