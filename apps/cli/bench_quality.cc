@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   std::string model, suite = "paper", work, calibration, markdown, data;
-  // Enough to order methods: all rows of a model of 39 M parameters take 41 minutes on two cores.
+  // Enough to order methods: all rows of a model of 39 M parameters take 40 minutes on two cores.
   EvaluationText text{.windows = {.windows = 12}};
   int64_t calibration_windows = 8, task_limit = 200;
   uint64_t seed = 0;
