@@ -267,17 +267,12 @@ TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
 
 TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {
   Json config = Json::parse(Slurp(small_ + "/config.json"));
-  config["max_position_embeddings"] = 64;  // 120 sequences of so many tokens are enough
+  config["max_position_embeddings"] = 16;  // 120 sequences of so many tokens are enough
   Spill(small_ + "/config.json", config.dump());
   const Arguments learning = {"--learned-scales", "--calib-windows", "120"};
-  const auto learned = [&](const std::string& out) {
-    const Json plan = Nibble({"inspect", Path(out), "--json"}).json()["plan"];
-    return plan["provenance"].contains("learned_scales");
-  };
   Quantize("whole", learning);
-  EXPECT_TRUE(learned("whole"));
-  Quantize("short", learning + Arguments{"--fixed-scales"});
-  EXPECT_FALSE(learned("short"));
+  const Json plan = Nibble({"inspect", Path("whole"), "--json"}).json()["plan"];
+  EXPECT_EQ(plan["provenance"]["learned_scales"], true);
   Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out")} + learning, "",
                   {});
   ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/layer-00002.safetensors"); }));

@@ -177,7 +177,7 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
   Recipe recipe = kQuarotRecipe;
   recipe.activations.bits = recipe.k.bits = recipe.v.bits = 8;
   RoundedModel model(recipe);
-  model.source.config.context = 32;  // of the sequences
+  model.source.config.context = 16;  // of the sequences
   ByRole<std::vector<float>> wrong;
   for (Role role : {Role::kO, Role::kDown}) {
     wrong[role].assign(static_cast<size_t>(model.source.config.hidden_size), 1.2f);
@@ -189,7 +189,7 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
                           model.rotator.Head(),
                           [&](int64_t i) { return model.rotator.Layer(i); },
                           model.layers,
-                          RandomIds(120 * 32)};
+                          RandomIds(120 * 16)};
   std::vector<double> divergences;
   const ScaleFactors factors =
       LearnScales(*machine_.backend, *machine_.math, task, [&](double, const std::string& what) {
