@@ -90,6 +90,13 @@ struct Problem {
   int64_t columns;   // to round; the others, the tail, only take up errors
 };
 
+// y += factor * x, the same bits on every machine.
+[[gnu::target_clones("avx512f", "avx2", "default")]] void AddScaled(double factor,
+                                                                    std::span<const double> x,
+                                                                    double* y) {
+  for (size_t i = 0; i < x.size(); ++i) y[i] += factor * x[i];
+}
+
 // Rounds column i of row n, `w` being what became of that row, and updates the columns before
 // `end`. `kept` holds what stays of four columns of a sparse row from the first of them on. Returns
 // the error, in units of U_ii.
@@ -112,10 +119,11 @@ double RoundWeight(const Problem& p, int64_t n, int64_t i, int64_t end, std::spa
   const double rounded =
       (kept >> i % 4 & 1) != 0 ? codes.Set(n, column, value) : codes.Prune(n, column);
   const double error = (value - rounded) / u[static_cast<size_t>(i)];
-  for (size_t j = static_cast<size_t>(i); j < static_cast<size_t>(end); ++j) {
-    w[j] -= error * u[j];
-    if (p.term != nullptr) w[j] += value * p.term->row(i)[j];
-  }
+  const auto rest = [&](std::span<const double> row) {
+    return row.subspan(static_cast<size_t>(i), static_cast<size_t>(end - i));
+  };
+  AddScaled(-error, rest(u), &w[static_cast<size_t>(i)]);
+  if (p.term != nullptr) AddScaled(value, rest(p.term->row(i)), &w[static_cast<size_t>(i)]);
   return error;
 }
 

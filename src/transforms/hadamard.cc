@@ -20,6 +20,25 @@ constexpr int64_t kMaxWidth = int64_t{1} << 30;
 // largest usual factor stays in the first cache.
 constexpr int64_t kLanes = 16;
 
+// sums[lane] = sum over i of signs[i] * tile[i, lane], in ascending order on every machine.
+template <typename T>
+[[gnu::always_inline]] inline void AddSigned(std::span<const int8_t> signs, const T* tile,
+                                             std::array<T, kLanes>& sums) {
+  sums = {};
+  for (const int8_t sign : signs) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<T>(sign) * tile[lane];
+    tile += kLanes;
+  }
+}
+[[gnu::target_clones("avx512f", "avx2", "default")]] void SignedSums(
+    std::span<const int8_t> signs, const double* tile, std::array<double, kLanes>& sums) {
+  AddSigned(signs, tile, sums);
+}
+[[gnu::target_clones("avx512f", "avx2", "default")]] void SignedSums(
+    std::span<const int8_t> signs, const float* tile, std::array<float, kLanes>& sums) {
+  AddSigned(signs, tile, sums);
+}
+
 // x viewed as [?, order, stride]; H along the middle axis. Columns (pairs of the outer and inner
 // index) are gathered into a tile [order, kLanes], so that all strides, 1 included, run at the
 // same speed.
@@ -38,12 +57,9 @@ void ApplyDense(const HadamardFactor& factor, int64_t stride, std::span<T> x) {
       for (int64_t i = 0; i < order; ++i) tile[i * kLanes + lane] = column[lane][i * stride];
     }
     for (int64_t row = 0; row < order; ++row) {
-      std::array<T, kLanes> sum = {};
-      for (int64_t i = 0; i < order; ++i) {
-        const T sign = h[row * order + i];
-        const T* values = tile.data() + i * kLanes;
-        for (int64_t lane = 0; lane < kLanes; ++lane) sum[lane] += sign * values[lane];
-      }
+      std::array<T, kLanes> sum;
+      SignedSums(h.subspan(static_cast<size_t>(row * order), static_cast<size_t>(order)),
+                 tile.data(), sum);
       for (int64_t lane = 0; lane < lanes; ++lane) column[lane][row * stride] = sum[lane];
     }
   }
@@ -136,8 +152,14 @@ void ApplyTransform(const TransformSpec& spec, std::span<float> x) {
 void ApplyTransformToRows(const TransformSpec& spec, Matrix<double>& w) {
   if (spec.identity()) return;
   NIBBLE_CHECK(w.cols == spec.width(), "{} vs {}", w.cols, spec.width());
-  ParallelFor(static_cast<size_t>(w.rows),
-              [&](size_t row) { ApplyTransform(spec, w.row(static_cast<int64_t>(row))); });
+  constexpr int64_t kRows = 8;  // of a task, so that a few columns of each fill the lanes
+  ParallelFor(static_cast<size_t>((w.rows + kRows - 1) / kRows), [&](size_t task) {
+    const int64_t first = static_cast<int64_t>(task) * kRows;
+    const int64_t rows = std::min(kRows, w.rows - first);
+    TransformSpec several = spec;
+    several.outer *= rows;
+    ApplyTransform(several, {w.row(first).data(), static_cast<size_t>(rows * w.cols)});
+  });
 }
 
 void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w) {
