@@ -11,6 +11,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kBlocksPerSm = 4;      // leave 64 registers; more warps hide more than loads ahead do
 constexpr int kHalf = 8;             // elements of a lane in either half
 constexpr float kRound = 0x1.8p23f;  // adding it rounds to even and leaves an integer in the bits
 
@@ -58,18 +59,19 @@ struct Head {
 
 // Eight codes as nibbles, as CacheGrid::Code gives them.
 __device__ __forceinline__ uint32_t Nibbles(const CacheGrid& grid, const float (&x)[kHalf]) {
+  // The bits of kRound + n are those of kRound, plus n: taken out of all eight at once.
+  const float lowest = __fsub_rn(kRound, grid.zero), highest = __fadd_rn(lowest, grid.top);
   uint32_t word = 0;
 #pragma unroll
   for (int i = kHalf - 1; i >= 0; --i) {
-    const float whole = __fsub_rn(__fadd_rn(__fmul_rn(x[i], grid.inverse), kRound), kRound);
-    const float code = fminf(fmaxf(__fadd_rn(whole, grid.zero), 0.0f), grid.top);
-    word = word << 4 | (__float_as_uint(__fadd_rn(code, kRound)) & 15);
+    const float steps = __fadd_rn(__fmul_rn(x[i], grid.inverse), kRound);
+    word = word * 16 + __float_as_uint(fminf(fmaxf(steps, lowest), highest));
   }
-  return word;
+  return word - __float_as_uint(lowest) * 0x11111111u;
 }
 
 template <int D, typename Real>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
     RopeAppendNibblesKernel(const __grid_constant__ RopeAppendArguments a) {
   using H = Head<D>;
   constexpr int kHeads = 32 / H::kLanes;  // of a warp at a time
@@ -87,16 +89,13 @@ __global__ void __launch_bounds__(32 * kWarps)
   AllowNextGrid();
   const int heads = a.heads + 2 * a.kv.kv_heads, step = gridDim.y * kWarps * kHeads;
   const int first = (blockIdx.y * kWarps + threadIdx.x / 32) * kHeads + Lane() / H::kLanes;
-  const auto fetch = [&](int h, H& head) {
-    if (h >= heads) return;
-    const Real* x = HeadOf<Real>(a, token, h) + element;
-    Load(x, head.lower);
-    Load(x + D / 2, head.upper);
-  };
-  H head = {}, next = {};
-  fetch(first, head);
-  for (int h = first; __any_sync(~0u, h < heads); h += step, head = next) {
-    fetch(h + step, next);
+  for (int h = first; __any_sync(~0u, h < heads); h += step) {
+    H head = {};
+    if (h < heads) {
+      const Real* x = HeadOf<Real>(a, token, h) + element;
+      Load(x, head.lower);
+      Load(x + D / 2, head.upper);
+    }
     const bool is_q = h < a.heads, turns = h < a.heads + a.kv.kv_heads;
     if (__any_sync(~0u, turns)) {  // the others take part in the exchange
       H turned = head;
@@ -104,7 +103,8 @@ __global__ void __launch_bounds__(32 * kWarps)
       if (a.rotation.count != 0) turned.Rotate(a.rotation.scale);
       if (turns) head = turned;
     }
-    const float2 range = head.Range();
+    float2 range = {};
+    if (__any_sync(~0u, !is_q)) range = head.Range();
     if (h >= heads) continue;
     if (is_q) {
       Real* out = HeadOf<Real>(a, token, h) + element;
