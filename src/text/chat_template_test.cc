@@ -215,7 +215,7 @@ TEST(ChatTemplateAttack, TextIsBounded) {
            "{% endfor %}",
            "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}"
            "{% endfor %}",
-           "{{ ('a'*4000000).replace('a', 'aa') }}",
+           "{{ ('a'*4000000).replace('a'*1000, 'a'*2000) }}",
            "{{ ('a'*4000000).replace('', 'aa') }}",
            "{{ range(99)|join('a'*100000) }}",
            "{{ ('a'*100000).join('b'*100) }}",
