@@ -17,6 +17,12 @@ Order ColumnOrder(std::span<const double> diagonal, bool act_order, int64_t tail
   return order;
 }
 
+[[gnu::target_clones("avx512f", "avx2", "default")]] void AddScaled(double factor,
+                                                                    std::span<const double> x,
+                                                                    double* y) {
+  for (size_t i = 0; i < x.size(); ++i) y[i] += factor * x[i];
+}
+
 bool FixedGrids(const FormatSpec& format, const GptqOptions& options) {
   return format.group == 0 || options.act_order;
 }

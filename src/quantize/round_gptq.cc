@@ -90,13 +90,6 @@ struct Problem {
   int64_t columns;   // to round; the others, the tail, only take up errors
 };
 
-// y += factor * x, the same bits on every machine.
-[[gnu::target_clones("avx512f", "avx2", "default")]] void AddScaled(double factor,
-                                                                    std::span<const double> x,
-                                                                    double* y) {
-  for (size_t i = 0; i < x.size(); ++i) y[i] += factor * x[i];
-}
-
 // Rounds column i of row n, `w` being what became of that row, and updates the columns before
 // `end`. `kept` holds what stays of four columns of a sparse row from the first of them on. Returns
 // the error, in units of U_ii.
@@ -119,11 +112,9 @@ double RoundWeight(const Problem& p, int64_t n, int64_t i, int64_t end, std::spa
   const double rounded =
       (kept >> i % 4 & 1) != 0 ? codes.Set(n, column, value) : codes.Prune(n, column);
   const double error = (value - rounded) / u[static_cast<size_t>(i)];
-  const auto rest = [&](std::span<const double> row) {
-    return row.subspan(static_cast<size_t>(i), static_cast<size_t>(end - i));
-  };
-  AddScaled(-error, rest(u), &w[static_cast<size_t>(i)]);
-  if (p.term != nullptr) AddScaled(value, rest(p.term->row(i)), &w[static_cast<size_t>(i)]);
+  const auto at = static_cast<size_t>(i), count = static_cast<size_t>(end - i);
+  AddScaled(-error, u.subspan(at, count), &w[at]);
+  if (p.term != nullptr) AddScaled(value, p.term->row(i).subspan(at, count), &w[at]);
   return error;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/thread_pool.h"
+#include "quantize/gptq_steps.h"
 
 namespace nibble {
 namespace {
@@ -24,9 +25,8 @@ void SweepRow(const Matrix<double>& hessian, int64_t n, int64_t begin, int64_t e
     const double moved = codes.Set(n, i, wanted) - value;
     if (moved == 0) continue;
     errors[static_cast<size_t>(i)] += moved;
-    for (int64_t j = begin; j < end; ++j) {
-      slopes[static_cast<size_t>(j - begin)] += moved * h[static_cast<size_t>(j)];
-    }
+    AddScaled(moved, h.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+              slopes.data());
   }
 }
 
