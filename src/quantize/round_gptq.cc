@@ -45,20 +45,23 @@ void AddDamping(double damp, Matrix<double>& hessian) {
   for (int64_t i = 0; i < n; ++i) Diagonal(hessian, i) += damp * mean;
 }
 
-// Upper U with H^-1 = U^T U; grows `damp` until H + damp * mean(diag) * I factors.
+// Upper U with H^-1 = U^T U; grows `damp` until H + damp * mean(diag) * I factors. With J the
+// reversal, J H J = L L^T gives H = R R^T for the upper R = J L J, so that U = R^-1 = J L^-1 J: one
+// factor and one inverse. LAPACK counts columns first and sees L^T where L is meant.
 Matrix<double> InverseFactor(const Matrix<double>& hessian, double& damp) {
   const int64_t n = hessian.cols;
   const int size = static_cast<int>(n);
   for (;; damp = MoreDamping(damp)) {
     Matrix<double> u = hessian;
     AddDamping(damp, u);
-    // potri fills the triangle it was given; the second potrf wants the inverse's upper one.
-    if (LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0 &&
-        LAPACKE_dpotri(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0 &&
-        LAPACKE_dpotrf(LAPACK_ROW_MAJOR, 'U', size, u.data.data(), size) == 0) {
-      for (int64_t i = 1; i < n; ++i) std::fill_n(u.row(i).begin(), i, 0.0);
-      return u;
+    std::ranges::reverse(u.data);
+    if (LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'U', size, u.data.data(), size) != 0 ||
+        LAPACKE_dtrtri(LAPACK_COL_MAJOR, 'U', 'N', size, u.data.data(), size) != 0) {
+      continue;
     }
+    std::ranges::reverse(u.data);
+    for (int64_t i = 1; i < n; ++i) std::fill_n(u.row(i).begin(), i, 0.0);
+    return u;
   }
 }
 
@@ -161,25 +164,29 @@ Matrix<double> Errors(const Matrix<double>& w, const Rounded& rounded) {
   return errors;
 }
 
-// tr(E H E^T) / tr(W H W^T)
-double RelativeError(const Matrix<double>& w, const Rounded& rounded,
-                     const Matrix<double>& hessian) {
-  constexpr int64_t kRows = 32;  // of one task
-  const int k = static_cast<int>(w.cols);
-  const auto power = [&](const Matrix<double>& m) {
-    std::vector<double> sums(static_cast<size_t>((m.rows + kRows - 1) / kRows));
-    ParallelFor(sums.size(), [&](size_t task) {
-      const int64_t first = static_cast<int64_t>(task) * kRows;
-      Matrix<double> product(std::min(kRows, m.rows - first), m.cols);
-      const double* rows = m.row(first).data();
-      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(product.rows), k, k,
-                  1, rows, k, hessian.data.data(), k, 0, product.data.data(), k);
-      sums[task] = std::inner_product(product.data.begin(), product.data.end(), rows, 0.0);
-    });
-    return std::accumulate(sums.begin(), sums.end(), 0.0);
-  };
-  const double total = power(w);
-  return total > 0 ? power(Errors(w, rounded)) / total : 0;
+// tr(M T M^T); T is triangular, what lies below its diagonal is not read.
+double Power(const Matrix<double>& m, const Matrix<double>& upper) {
+  constexpr int64_t kRows = 64;  // of one task
+  std::vector<double> sums(static_cast<size_t>((m.rows + kRows - 1) / kRows));
+  const int n = static_cast<int>(m.cols);
+  ParallelFor(sums.size(), [&](size_t task) {
+    const int64_t first = static_cast<int64_t>(task) * kRows;
+    const std::span<const double> rows(
+        m.row(first).data(), static_cast<size_t>(std::min(kRows, m.rows - first) * m.cols));
+    std::vector<double> product(rows.begin(), rows.end());
+    cblas_dtrmm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit,
+                static_cast<int>(rows.size()) / n, n, 1, upper.data.data(), n, product.data(), n);
+    sums[task] = std::inner_product(product.begin(), product.end(), rows.begin(), 0.0);
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+// tr(E H E^T) / tr(W H W^T). Of a symmetric H the upper triangle with half the diagonal is enough;
+// the factor of 2 cancels.
+double RelativeError(const Matrix<double>& w, const Rounded& rounded, Matrix<double> hessian) {
+  for (int64_t i = 0; i < hessian.rows; ++i) Diagonal(hessian, i) /= 2;
+  const double total = Power(w, hessian);
+  return total > 0 ? Power(Errors(w, rounded), hessian) / total : 0;
 }
 
 }  // namespace
