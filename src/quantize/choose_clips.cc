@@ -4,6 +4,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -34,34 +35,39 @@ Matrix<float> SketchWeights(const FloatLayer& layer, LinearSet set) {
   return sketch;
 }
 
-// |E P|^2 for E [tokens, K].
-double SketchedError(const std::vector<float>& errors, int64_t tokens, const Matrix<float>& p) {
+// x P [tokens, kSketch] for x [tokens, K].
+Matrix<float> Sketch(const float* x, int64_t tokens, const Matrix<float>& p) {
   constexpr int64_t kRows = 64;  // of one task
-  std::vector<double> sums(static_cast<size_t>((tokens + kRows - 1) / kRows));
-  ParallelFor(sums.size(), [&](size_t task) {
+  Matrix<float> y(tokens, kSketch);
+  ParallelFor(static_cast<size_t>((tokens + kRows - 1) / kRows), [&](size_t task) {
     const int64_t first = static_cast<int64_t>(task) * kRows;
-    const int rows = static_cast<int>(std::min(kRows, tokens - first)),
-              k = static_cast<int>(p.rows);
-    std::vector<float> y(static_cast<size_t>(rows) * kSketch);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSketch, k, 1,
-                errors.data() + first * k, k, p.data.data(), kSketch, 0, y.data(), kSketch);
-    sums[task] = std::inner_product(y.begin(), y.end(), y.begin(), 0.0);
+    const int rows = static_cast<int>(std::min(kRows, tokens - first));
+    const int k = static_cast<int>(p.rows);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, kSketch, k, 1, x + first * k, k,
+                p.data.data(), kSketch, 0, y.row(first).data(), kSketch);
   });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
+  return y;
 }
 
-// Of the set's inputs in all windows, quantized to `activation`; a tail's share is always the same.
-double OutputError(Backend& backend, Stream& stream, LinearSet set, const FormatSpec& activation,
-                   const Matrix<float>& sketch) {
-  double sum = 0;
+// Of the set's inputs in all windows, quantized to `activation` (or not).
+std::vector<Matrix<float>> SketchInputs(Backend& backend, Stream& stream, LinearSet set,
+                                        const FormatSpec& activation, const Matrix<float>& p) {
+  std::vector<Matrix<float>> sketches;
   for (int64_t w = 0; w < stream.windows(); ++w) {
-    const int64_t tokens = stream.tokens(set, w), count = tokens * sketch.rows;
+    const int64_t tokens = stream.tokens(set, w);
     if (tokens == 0) continue;
-    const float* exact = backend.Read(stream.Input(set, w, {}), count);
-    std::vector<float> error(exact, exact + count);
-    const float* quantized = backend.Read(stream.Input(set, w, activation), count);
-    for (size_t i = 0; i < error.size(); ++i) error[i] -= quantized[i];
-    sum += SketchedError(error, tokens, sketch);
+    const float* x = backend.Read(stream.Input(set, w, activation), tokens * p.rows);
+    sketches.push_back(Sketch(x, tokens, p));
+  }
+  return sketches;
+}
+
+double SquaredDistance(const std::vector<Matrix<float>>& a, const std::vector<Matrix<float>>& b) {
+  double sum = 0;
+  for (size_t w = 0; w < a.size(); ++w) {
+    sum =
+        std::transform_reduce(a[w].data.begin(), a[w].data.end(), b[w].data.begin(), sum,
+                              std::plus<>(), [](double x, double y) { return (x - y) * (x - y); });
   }
   return sum;
 }
@@ -113,9 +119,10 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float
       FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
       if (activation.quantized() && activation.clip == 0) {
         const Matrix<float> sketch = SketchWeights(layer, set);
+        const auto exact = SketchInputs(backend, stream, set, {}, sketch);
         activation.clip = BestClip([&](double clip) {
           activation.clip = clip;
-          return OutputError(backend, stream, set, activation, sketch);
+          return SquaredDistance(exact, SketchInputs(backend, stream, set, activation, sketch));
         });
       }
       for (Role role : RolesOf(set)) {

@@ -39,14 +39,14 @@ void HostMath::Store(const float* values, std::span<float> target) const {
 
 void HostMath::Multiply(const DenseProduct& p) const {
   // BLAS arranges b anew for each task. How rows are cut does not depend on the number of threads.
-  const int64_t rows = p.rows >= 1024 ? 256 : 64;
+  constexpr int64_t kRows = 256;
   const bool a_turned = p.transposed == DenseProduct::Transposed::kA;
   const bool b_turned = p.transposed == DenseProduct::Transposed::kB;
-  ParallelFor(static_cast<size_t>((p.rows + rows - 1) / rows), [&](size_t task) {
-    const int64_t first = static_cast<int64_t>(task) * rows;
+  ParallelFor(static_cast<size_t>((p.rows + kRows - 1) / kRows), [&](size_t task) {
+    const int64_t first = static_cast<int64_t>(task) * kRows;
     cblas_sgemm(CblasRowMajor, a_turned ? CblasTrans : CblasNoTrans,
                 b_turned ? CblasTrans : CblasNoTrans,
-                static_cast<int>(std::min(rows, p.rows - first)), static_cast<int>(p.cols),
+                static_cast<int>(std::min(kRows, p.rows - first)), static_cast<int>(p.cols),
                 static_cast<int>(p.inner), p.factor, p.a + first * (a_turned ? 1 : p.inner),
                 static_cast<int>(a_turned ? p.rows : p.inner), p.b,
                 static_cast<int>(b_turned ? p.inner : p.cols), p.accumulate ? 1 : 0,

@@ -11,7 +11,7 @@ namespace nibble {
 namespace {
 
 constexpr int64_t kWindows = 8, kRows = 2048;  // rows of an input, from so many windows
-constexpr int64_t kBatch = 256;                // rows of an input in one step
+constexpr int64_t kBatch = 128;                // rows of an input in one step
 constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
 
 // Of the objective, summed over some sets.
