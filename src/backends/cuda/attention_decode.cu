@@ -9,16 +9,20 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kBlocksPerSm = 3;
-
-template <int D>
-constexpr int kWarps = D <= 128 ? 8 : 4;  // pages of a span: what fits so often into an SM
+// Pages of a span. Few rows leave a block less to do with a page, so that more and shorter blocks
+// keep the memory busier.
+constexpr int SpanPages(int head_dim, int products) {
+  return head_dim <= 128 && products == 2 ? 8 : 4;
+}
 
 template <int D, int kProducts>
 struct Shared {
-  std::byte pages[kWarps<D>][PackedPage<D>::kBytes];  // later K's place holds the warp's result
+  static constexpr int kWarps = SpanPages(D, kProducts);
+  static constexpr int kBlocksPerSm = D <= 128 ? 24 / kWarps : 3;  // as many as fit
+
+  std::byte pages[kWarps][PackedPage<D>::kBytes];  // later K's place holds the warp's result
   Query<D, kProducts> query;
-  float2 ends[kWarps<D>][4 * kProducts];
+  float2 ends[kWarps][4 * kProducts];
   Tile tile;
 
   __device__ Parts Results() {
@@ -55,28 +59,31 @@ __device__ __forceinline__ void AttendPage(int page, Shared<D, kProducts>& share
 
 // Blocks that begin together load together and then compute together, wave after wave. So of those
 // that share one of `multiprocessors` in the first wave each begins a while after the one before.
+template <int kBlocks>
 __device__ __forceinline__ void BeginApart(int multiprocessors) {
-  constexpr int kClocks = 3500;  // of some 14000 that a block takes
+  constexpr int kClocks = 10500 / kBlocks;  // of some 14000 that a block takes
   const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const int place = block / multiprocessors;
-  if (place >= kBlocksPerSm) return;
+  if (place >= kBlocks) return;
   const int64_t begin = clock64();
   while (clock64() - begin < place * kClocks) {
   }
 }
 
 template <int D, int kProducts>
-__global__ void __launch_bounds__(32 * kWarps<D>, kBlocksPerSm)
+__global__ void __launch_bounds__(32 * Shared<D, kProducts>::kWarps,
+                                  Shared<D, kProducts>::kBlocksPerSm)
     DecodeKernel(const __grid_constant__ AttentionCall call, int multiprocessors) {  // 0: one wave
+  using S = Shared<D, kProducts>;
   extern __shared__ __align__(128) std::byte memory[];
-  auto& shared = *reinterpret_cast<Shared<D, kProducts>*>(memory);
+  auto& shared = *reinterpret_cast<S*>(memory);
   const AttentionArguments& a = call.arguments;
   const Tile& tile = shared.tile;
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) shared.tile = TileOf(call);
   __syncthreads();
   if (tile.rows == 0 || tile.span >= tile.spans) return;
-  if (multiprocessors > 0) BeginApart(multiprocessors);
+  if (multiprocessors > 0) BeginApart<S::kBlocksPerSm>(multiprocessors);
   const int page = tile.pages.first + warp;
   const bool has_page = page < tile.pages.last, settled = tile.Settled(page);
   if (has_page && settled) PackedPage<D>::Copy(tile.Block(page, a.kv), shared.pages[warp]);
@@ -84,7 +91,7 @@ __global__ void __launch_bounds__(32 * kWarps<D>, kBlocksPerSm)
   AllowNextGrid();
   if (has_page && !settled) PackedPage<D>::Copy(tile.Block(page, a.kv), shared.pages[warp]);
   CopyAsyncCommit();
-  for (int row = warp; row < 4 * kProducts; row += kWarps<D>) shared.query.Store(a, tile, row);
+  for (int row = warp; row < 4 * kProducts; row += S::kWarps) shared.query.Store(a, tile, row);
   __syncthreads();
   if (has_page) {
     CopyAsyncWait<0>();
@@ -96,13 +103,13 @@ __global__ void __launch_bounds__(32 * kWarps<D>, kBlocksPerSm)
 
 template <int D, int kProducts>
 void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared<D, kProducts>);
+  using S = Shared<D, kProducts>;
   const AttentionArguments& a = call.arguments;
   const dim3 grid(a.kv.kv_heads, call.plan.spans, a.sequences * call.plan.tiles);
   const int multiprocessors = Device::Current().multiprocessors;
-  const bool waves = int64_t{grid.x} * grid.y * grid.z > kBlocksPerSm * multiprocessors;
+  const bool waves = int64_t{grid.x} * grid.y * grid.z > S::kBlocksPerSm * multiprocessors;
   LaunchDependent(DecodeKernel<D, kProducts>,
-                  {.grid = grid, .block = 32 * kWarps<D>, .shared_bytes = kBytes}, stream, call,
+                  {.grid = grid, .block = 32 * S::kWarps, .shared_bytes = sizeof(S)}, stream, call,
                   waves ? multiprocessors : 0);
 }
 
@@ -120,7 +127,8 @@ bool FitsDecode(const AttentionArguments& a) {
 
 AttentionPlan DecodePlan(const AttentionArguments& a) {
   const int rows = a.max_tokens * (a.heads / a.kv.kv_heads);
-  return PlanOf(a, rows <= 4 ? 4 : 8, a.kv.head_dim <= 128 ? kWarps<128> : kWarps<256>);
+  const int products = rows <= 4 ? 1 : 2;
+  return PlanOf(a, 4 * products, SpanPages(a.kv.head_dim, products));
 }
 
 void LaunchDecode(const AttentionCall& call, cudaStream_t stream) {
