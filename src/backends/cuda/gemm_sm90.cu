@@ -11,10 +11,11 @@
 //               the next 128 inputs while the tensor cores work on these. For silu(gate) * up one
 //               has outputs of gate and the other the same of up
 //
-// The last two steps of a tile treat its halves of 128 tokens one after the other, so that the
-// tensor cores work on the second while the first is stored. A nibble stays in the high half of its
-// byte, 16 times its code: three instructions for eight codes. With a second level of scales they
-// are seven (LevelSteps).
+// If less than half the grid has a tile left for its last round, these are halved, 128 tokens each,
+// and the round takes half the time. The last two steps of other tiles treat their halves one after
+// the other, so that the tensor cores work on the second while the first is stored. A nibble stays
+// in the high half of its byte, 16 times its code: three instructions for eight codes. With a
+// second level of scales they are seven (LevelSteps).
 #include <cuda.h>
 
 #include <algorithm>
@@ -66,22 +67,23 @@ struct Ring {
   }
 };
 
-// The tiles of a product, and those of them that this block computes.
+// The tiles of a product, the first `whole` of them 256 tokens, the others half as many, and those
+// of them that this block computes.
 struct Tiles {
-  int token_tiles, output_pairs, block_outputs, k_blocks;
+  int token_tiles, output_pairs, block_outputs, k_blocks, whole, count;
 
   __device__ int first() const { return blockIdx.x / kPair; }
   __device__ int stride() const { return gridDim.x / kPair; }
-  __device__ int count() const { return token_tiles * output_pairs; }
   // Of 128 inputs, in pairs; at least 4, since the last two are special. Past the end of K the
   // activations are zeros.
   __device__ int steps() const { return max(4, (k_blocks + 1) / 2 * 2); }
   // First token and first output.
-  __device__ int2 Place(int tile) const {
+  __device__ int2 Place(int number) const {
+    const int half = max(0, number - whole), tile = min(number, whole) + half / 2;
     const int band = tile / (kBand * output_pairs) * kBand;
     const int height = min(token_tiles - band, kBand);
     const int in_band = tile - band * output_pairs;
-    return {(band + in_band % height) * kTileTokens,
+    return {(band + in_band % height) * kTileTokens + half % 2 * (kTileTokens / 2),
             (in_band / height * kPair + ClusterRank()) * block_outputs};
   }
 };
@@ -90,10 +92,10 @@ template <WeightKind kKind, typename Out>
 __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
                      Shared<kKind, Out>& s) {
   using S = Shared<kKind, Out>;
-  constexpr int kTokens = kTileTokens / kPair;
+  constexpr int kTokens = kTileTokens / kPair;  // of a load
   const int rank = ClusterRank(), last_block = static_cast<int>((g.rows - 1) / 64);
   Ring<S::kStages> ring;
-  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.stride()) {
+  for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride()) {
     const int2 place = tiles.Place(tile);
     const uint8_t* w[2];
     for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
@@ -101,15 +103,19 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
       const int block = min(place.y / 64 + (up ? 0 : half), last_block);
       w[half] = (up ? g.up_w : g.w) + int64_t{block} * tiles.k_blocks * S::kBlockBytes;
     }
+    const bool whole = tile < tiles.whole;
     for (int k = 0; k < tiles.steps(); ++k, ring.Advance()) {
       uint64_t* full = &s.tail.full[ring.stage];
       BarrierWait(&s.tail.empty[ring.stage], ring.parity ^ 1);
-      BarrierArriveExpect(full, S::kStageBytes);
+      BarrierArriveExpect(full, S::kStageBytes - (whole ? 0 : kTokens * kInputs));
       const int64_t at = int64_t{min(k, tiles.k_blocks - 1)} * S::kBlockBytes;
       BulkLoad(s.w[ring.stage], w[0] + at, S::kBlockBytes, full);
       BulkLoad(s.w[ring.stage] + S::kBlockBytes, w[1] + at, S::kBlockBytes, full);
-      TensorLoad(s.x[ring.stage] + rank * kTokens * kInputs, x_map, k * kInputs,
-                 place.x + rank * kTokens, full, (1 << kPair) - 1);
+      const int part = whole ? rank : 0;  // a half is loaded by the two in turn
+      if (whole || k % kPair == rank) {
+        TensorLoad(s.x[ring.stage] + part * kTokens * kInputs, x_map, k * kInputs,
+                   place.x + part * kTokens, full, (1 << kPair) - 1);
+      }
     }
   }
 }
@@ -117,7 +123,7 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
 template <WeightKind kKind, typename Out>
 __device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<kKind, Out>& s) {
   uint32_t parity = 1;
-  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.stride(), parity ^= 1) {
+  for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
     const int2 place = tiles.Place(tile);
     BarrierWait(&s.tail.parameters_empty, parity);
     LoadParameters<Shared<kKind, Out>::kFactor>(g, place.x, place.y, s.tail.parameters);
@@ -183,7 +189,8 @@ __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kKin
   const auto second_half = [&](int stage) { return SwizzledTile(s.x[stage] + kHalf); };
 
   uint32_t parity = 0;  // of the parameters
-  for (int tile = tiles.first(); tile < tiles.count(); tile += tiles.stride(), parity ^= 1) {
+  int tile = tiles.first();
+  for (; tile < tiles.whole; tile += tiles.stride(), parity ^= 1) {
     Sums sums;
     Fragments even, odd = {};
     int left = tiles.steps() - 2, even_stage, odd_stage = 0;
@@ -199,19 +206,38 @@ __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<kKin
     } while (left > 0);
 
     even_stage = load(even);
-    MultiplyFirstHalf(sums, even, odd, first_half(even_stage));
+    MultiplyHalf(sums[0], even, odd, first_half(even_stage), 1);
     release(odd_stage);
     odd_stage = load(odd);
     MultiplyLast(sums, even, odd, first_half(odd_stage), second_half(even_stage),
                  second_half(odd_stage));
     BarrierWait(&s.tail.parameters_full, parity);
     store_half(sums[0], 0);
-    MultiplyEnd(sums, even, odd);
+    MultiplyEnd(sums[1], even, odd);
     release(even_stage);
     release(odd_stage);
     store_half(sums[1], kTileTokens / 2);
     if (lane == 0) BarrierArrive(&s.tail.parameters_empty);
   }
+  if (tile >= tiles.count) return;  // a block has one half at most
+
+  int32_t sums[64];
+  Fragments even, odd = {};
+  int left = tiles.steps(), even_stage, odd_stage = 0;
+  do {
+    const bool first = left == tiles.steps();
+    even_stage = load(even);
+    MultiplyHalf(sums, even, odd, first_half(even_stage), !first);
+    if (!first) release(odd_stage);
+    odd_stage = load(odd);
+    MultiplyHalf(sums, odd, even, first_half(odd_stage), 1);
+    release(even_stage);
+    left -= 2;
+  } while (left > 0);
+  MultiplyEnd(sums, even, odd);
+  release(odd_stage);
+  BarrierWait(&s.tail.parameters_full, parity);
+  store_half(sums, 0);
 }
 
 template <Epilogue kEpilogue, WeightKind kKind, typename Out>
@@ -279,12 +305,15 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
     return static_cast<int>((size + tile - 1) / tile);
   };
   const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
-  const Tiles tiles = {.token_tiles = tiles_of(g.tokens, kTileTokens),
-                       .output_pairs = tiles_of(g.rows, kPair * outputs),
-                       .block_outputs = outputs,
-                       .k_blocks = tiles_of(g.cols, kInputs)};
-  const int pairs =
-      std::min(tiles.token_tiles * tiles.output_pairs, Device::Current().multiprocessors / kPair);
+  Tiles tiles = {.token_tiles = tiles_of(g.tokens, kTileTokens),
+                 .output_pairs = tiles_of(g.rows, kPair * outputs),
+                 .block_outputs = outputs,
+                 .k_blocks = tiles_of(g.cols, kInputs)};
+  const int most = Device::Current().multiprocessors / kPair;
+  const int all = tiles.token_tiles * tiles.output_pairs, left = all % most;
+  tiles.whole = 2 * left <= most ? all - left : all;
+  tiles.count = all + (all - tiles.whole);
+  const int pairs = std::min(tiles.count, most);
   LaunchDependent(gemm_sm90<kEpilogue, kKind, Out>,
                   {.grid = static_cast<unsigned>(pairs * kPair),
                    .block = kThreads,

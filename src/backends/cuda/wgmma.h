@@ -77,25 +77,27 @@ __device__ __forceinline__ void MultiplyAsync(Sums& d, const Fragments& a, Fragm
       : "memory");
 }
 
-// The first half of that: d[0] += A B.
-__device__ __forceinline__ void MultiplyFirstHalf(Sums& d, const Fragments& a, Fragments& previous,
-                                                  uint64_t b0) {
+// Half of that: 128 columns.
+__device__ __forceinline__ void MultiplyHalf(int32_t (&d)[64], const Fragments& a,
+                                             Fragments& previous, uint64_t b0, int accumulate) {
   asm volatile(
       "{\n"
+      ".reg .pred p;\n"
       ".reg .b64 b1, b2, b3;\n"
-      "add.s64 b1, %160, 2;\n"
-      "add.s64 b2, %160, 4;\n"
-      "add.s64 b3, %160, 6;\n"
+      "setp.ne.b32 p, %97, 0;\n"
+      "add.s64 b1, %96, 2;\n"
+      "add.s64 b2, %96, 4;\n"
+      "add.s64 b3, %96, 6;\n"
       "wgmma.fence.sync.aligned;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%144, %145, %146, %147}, %160, 1;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%148, %149, %150, %151}, b1, 1;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%152, %153, %154, %155}, b2, 1;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%156, %157, %158, %159}, b3, 1;\n"
+      NIBBLE_WGMMA(NIBBLE_D0) "{%80, %81, %82, %83}, %96, p;\n"
+      NIBBLE_WGMMA(NIBBLE_D0) "{%84, %85, %86, %87}, b1, 1;\n"
+      NIBBLE_WGMMA(NIBBLE_D0) "{%88, %89, %90, %91}, b2, 1;\n"
+      NIBBLE_WGMMA(NIBBLE_D0) "{%92, %93, %94, %95}, b3, 1;\n"
       "wgmma.commit_group.sync.aligned;\n"
       "wgmma.wait_group.sync.aligned 1;\n"
       "}"
-      : NIBBLE_R64(d[0]), NIBBLE_R64(d[1]), NIBBLE_R16(previous)
-      : NIBBLE_A16(a), "l"(b0)
+      : NIBBLE_R64(d), NIBBLE_R16(previous)
+      : NIBBLE_A16(a), "l"(b0), "r"(accumulate)
       : "memory");
 }
 
@@ -137,10 +139,10 @@ __device__ __forceinline__ void MultiplyLast(Sums& d, Fragments& a, const Fragme
       : "memory");
 }
 
-// Waits for the last group, d[1] of fragments `a` and `a2`.
-__device__ __forceinline__ void MultiplyEnd(Sums& d, Fragments& a, Fragments& a2) {
+// Waits for the last group, of fragments `a` and `a2`.
+__device__ __forceinline__ void MultiplyEnd(int32_t (&d)[64], Fragments& a, Fragments& a2) {
   asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : NIBBLE_R64(d[1]), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
+               : NIBBLE_R64(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
 }
 // clang-format on
 
