@@ -47,8 +47,7 @@ class OpBench {
     const ActsSource norm = {.op = ActsSource::Op::kRmsNorm};
     const Activations h = Prepare(layer[Role::kQ].input, norm);
     for (const Role role : {Role::kQ, Role::kK, Role::kV}) Product(layer, role, h);
-    RopeAndAttention(tokens);
-    Product(layer, Role::kO, Prepare(layer[Role::kO].input, {}));
+    Product(layer, Role::kO, Prepare(layer[Role::kO].input, RopeAndAttention(tokens)));
     const ActsSource gated = GateAndUp(layer, Prepare(layer[Role::kGate].input, norm));
     Product(layer, Role::kDown, Prepare(layer[Role::kDown].input, gated));
     double sum = 0;
@@ -69,9 +68,9 @@ class OpBench {
     const int64_t tokens = arguments_.tokens;
     x_ = RandomFloats(*backend_, tokens * input.width);
     source.x = x_.data(), source.norm_eps = 1e-5f;
-    const bool gated = source.op == ActsSource::Op::kSiluMul;
-    const int64_t values = gated && source.up != nullptr ? 2 : 1;
-    const int64_t bytes = gated ? backend_->IntermediateBytes() : int64_t{sizeof(float)};
+    const int64_t values = source.op == ActsSource::Op::kSiluMul ? 2 : 1;
+    const int64_t bytes = source.op == ActsSource::Op::kRmsNorm ? int64_t{sizeof(float)}
+                                                                : backend_->IntermediateBytes();
     Activations acts;
     Add({.name = fmt::format("{}{}quantize", SourceName(source),
                              input.transform.identity() ? "" : "transform, "),
@@ -125,10 +124,11 @@ class OpBench {
     return gated;
   }
 
-  void RopeAndAttention(int64_t tokens) {
+  // The source of o's input.
+  ActsSource RopeAndAttention(int64_t tokens) {
     const int64_t q_size = tokens * config_.heads * config_.head_dim;
     const int64_t k_size = tokens * config_.kv_heads * config_.head_dim;
-    const Buffer<float> out = RandomFloats(*backend_, q_size);
+    a_ = RandomIntermediates(*backend_, q_size);
     const auto q = RandomIntermediates(*backend_, q_size);
     const auto k = RandomIntermediates(*backend_, k_size);
     const auto v = RandomIntermediates(*backend_, k_size);
@@ -146,8 +146,9 @@ class OpBench {
          .operations =
              2.0 * static_cast<double>(tokens * (tokens + 1) * config_.heads * config_.head_dim)},
         [&] {
-          backend_->Attention(q.data(), spec, network_.kv, {&slice, 1}, out.data());
+          backend_->Attention(q.data(), spec, network_.kv, {&slice, 1}, a_.data());
         });
+    return {.op = ActsSource::Op::kIntermediate, .values = a_.data()};
   }
 
   const BenchArguments& arguments_;
@@ -158,7 +159,7 @@ class OpBench {
   const double int_peak_;  // operations per second
   std::vector<BenchRow> rows_;
   Buffer<float> x_;  // of the last Prepare
-  Buffer<Intermediate> gate_, up_;
+  Buffer<Intermediate> a_, gate_, up_;
 };
 
 // The last `tokens` tokens of `context` attend; before that the whole context enters the cache.
@@ -166,7 +167,7 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
                       bool on_cpu, int64_t context, int64_t tokens) {
   const int64_t q_size = context * config.heads * config.head_dim;
   const int64_t k_size = context * config.kv_heads * config.head_dim;
-  const Buffer<float> out = RandomFloats(b, q_size);
+  const auto out = RandomIntermediates(b, q_size);
   const auto q = RandomIntermediates(b, q_size);
   const auto k = RandomIntermediates(b, k_size), v = RandomIntermediates(b, k_size);
   const BackendRope rope(b, BuildRope(config.rope, context));

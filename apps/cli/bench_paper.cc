@@ -34,9 +34,10 @@ ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const Lay
   const CublasProduct product(Type::kBf16, tokens, rows, cols, 1);
   Contender bf16{"bf16", [&] { product.Run(); }};
   TakeTurns({&nibble, &bf16}, bench.arguments.repeats);
-  bench.table.Add(fmt::format("{} gate, up{}", name, gated.up == nullptr ? ", silu" : ""),
-                  fmt::format("{} x {} x {}", tokens, rows, cols),
-                  {.operations = 2.0 * static_cast<double>(tokens * rows * cols)}, nibble, {&bf16});
+  bench.table.Add(
+      fmt::format("{} gate, up{}", name, gated.op == ActsSource::Op::kIntermediate ? ", silu" : ""),
+      fmt::format("{} x {} x {}", tokens, rows, cols),
+      {.operations = 2.0 * static_cast<double>(tokens * rows * cols)}, nibble, {&bf16});
   backend.Release(gate_id);
   backend.Release(up_id);
   return gated;
@@ -77,11 +78,11 @@ void Linears(const PaperBench& bench, const std::string& name, const Network& ne
     bench.table.Add(fmt::format("{} {}", name, RoleName(role)), shape, {.operations = operations},
                     nibble, {&a, &b, &c});
     if (down) {
-      const int64_t bytes = (source.up == nullptr ? 1 : 2) * backend.IntermediateBytes() + 1;
-      bench.table.Add(
-          fmt::format("{} {}transform, quantize", name, source.up == nullptr ? "" : "silu, "),
-          fmt::format("{} x {}", tokens, cols),
-          {.bytes = static_cast<double>(bytes * tokens * cols)}, prepare, {&nibble});
+      const bool gated = source.op == ActsSource::Op::kIntermediate;
+      const int64_t bytes = (gated ? 1 : 2) * backend.IntermediateBytes() + 1;
+      bench.table.Add(fmt::format("{} {}transform, quantize", name, gated ? "" : "silu, "),
+                      fmt::format("{} x {}", tokens, cols),
+                      {.bytes = static_cast<double>(bytes * tokens * cols)}, prepare, {&nibble});
     }
     backend.Release(id);
   }

@@ -15,7 +15,7 @@ class AttentionRun {
               .scale = 1 / std::sqrt(static_cast<float>(kv_.head_dim))},
         copies_(copies),
         q_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)),
-        out_(RandomFloats(backend, batch * spec_.heads * kv_.head_dim)) {
+        out_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)) {
     const BackendRope rope(backend, BuildRope(network.config.rope, keys));
     auto q = RandomIntermediates(backend, keys * spec_.heads * kv_.head_dim);
     auto k = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
@@ -48,7 +48,7 @@ class AttentionRun {
   const AttentionSpec spec_;
   const int copies_;
   Buffer<Intermediate> q_;
-  Buffer<float> out_;
+  Buffer<Intermediate> out_;
   std::vector<KvCache> caches_;
   std::vector<SequenceSlice> slices_;
 };

@@ -162,8 +162,8 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
     for (const int64_t window : {0, 1, 17, 64, 100}) {
       a.spec.sliding_window = b.spec.sliding_window = window;
       std::vector<float> cpu(q.size(), kPoison), ref(q.size(), kPoison);
-      cpu_->Attention(Raw(q), a.spec, a.kv, batch, cpu.data());
-      ref_->Attention(Raw(q), a.spec, a.kv, batch, ref.data());
+      cpu_->Attention(Raw(q), a.spec, a.kv, batch, Raw(cpu));
+      ref_->Attention(Raw(q), a.spec, a.kv, batch, Raw(ref));
       for (const SequenceSlice& slice : batch) {
         const bool second = slice.first_row > 200;
         for (int64_t t = 0; t < slice.tokens; t += 1 + t / 3) {
@@ -198,14 +198,14 @@ TEST_P(AttentionParityTest, AttentionDoesNotDependOnTheBatch) {
       std::vector<float> whole(s.q.size(), kPoison), parts(s.q.size(), kPoison);
       const SequenceSlice all = {.tokens = 150, .pages = cache.pages()};
       SetThreads(3);
-      cpu_->Attention(Raw(s.q), s.spec, s.kv, {&all, 1}, whole.data());
+      cpu_->Attention(Raw(s.q), s.spec, s.kv, {&all, 1}, Raw(whole));
       SetThreads(1);
       for (int64_t at = 0, step = 1; at < 150; at += step, step = (step * 3 + 1) % 50 + 1) {
         const SequenceSlice part = {.first_row = at,
                                     .tokens = std::min(step, 150 - at),
                                     .position = at,
                                     .pages = cache.pages()};
-        cpu_->Attention(Raw(s.q), s.spec, s.kv, {&part, 1}, parts.data());
+        cpu_->Attention(Raw(s.q), s.spec, s.kv, {&part, 1}, Raw(parts));
       }
       SetThreads(0);
       ASSERT_EQ(whole, parts);

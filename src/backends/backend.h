@@ -31,20 +31,27 @@ namespace nibble {
 // A linear layer a backend has taken over, in its own order.
 using LinearId = int;
 
-// What one op writes and the next one reads (q, k, v; gate, up): fp32 on a CPU, bf16 on a GPU.
+// What one op writes and the next one reads (q, k, v, the result of attention; gate, up): fp32 on a
+// CPU, bf16 on a GPU.
 using Intermediate = std::byte;
 
-// What the input of products is made from: x, its RMSNorm, or silu(gate) * up.
+// What the input of products is made from: x, its RMSNorm, intermediate values or silu(gate) * up.
 struct ActsSource {
-  enum class Op { kCopy, kRmsNorm, kSiluMul };
+  enum class Op { kCopy, kRmsNorm, kIntermediate, kSiluMul };
 
   const float* x = nullptr;  // kCopy, kRmsNorm: [tokens, width]
   Op op = Op::kCopy;
-  const float* norm_weight = nullptr;  // kRmsNorm: [width], or null when folded
-  float norm_eps = 0;                  // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
-  // kSiluMul: [tokens, width]; gate / (1 + exp(-gate)) * up, or gate holds that already and up is
-  // null (Backend::ProjectGated)
+  const float* norm_weight = nullptr;    // kRmsNorm: [width], or null when folded
+  float norm_eps = 0;                    // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
+  const Intermediate* values = nullptr;  // kIntermediate: [tokens, width]
+  // kSiluMul: [tokens, width] each, gate / (1 + exp(-gate)) * up
   const Intermediate *gate = nullptr, *up = nullptr;
+
+  // On a CPU, rows that are taken as they are; null if the op changes them.
+  const float* rows() const {
+    if (op == Op::kIntermediate) return reinterpret_cast<const float*>(values);
+    return op == Op::kCopy ? x : nullptr;
+  }
 };
 
 // The prepared input of products: x after the online transform, as codes (quantized) or as fp32.
@@ -133,7 +140,7 @@ class Backend {
   };
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
-  // gate and up as the source of the next input; a backend may gate while it multiplies.
+  // silu(gate) * up as the source of the next input, made there or while multiplying.
   virtual ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up) {
     const Projection outputs[] = {gate, up};
     Project(acts, outputs);
@@ -165,9 +172,9 @@ class Backend {
   }
 
   // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
-  // inside the window). Reads the cache as stored. out [tokens, heads*head_dim].
+  // inside the window). Reads the cache as stored. q and out [tokens, heads*head_dim].
   virtual void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                         std::span<const SequenceSlice> batch, float* out) = 0;
+                         std::span<const SequenceSlice> batch, Intermediate* out) = 0;
 };
 
 // Values in the backend's memory.

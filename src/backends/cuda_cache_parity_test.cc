@@ -54,6 +54,7 @@ class DeviceCache {
 class CudaCacheTest : public CudaParityTest {
  protected:
   static constexpr int64_t kPositions = 201;
+  static constexpr size_t kBehind = 40000;  // values
   void Make(const CacheCase& c, int64_t positions = kPositions) {
     kv_ = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = c.k, .v = c.v};
     spec_ = {.heads = c.kv_heads * c.group, .scale = 1 / std::sqrt(static_cast<float>(c.head_dim))};
@@ -61,32 +62,57 @@ class CudaCacheTest : public CudaParityTest {
     k_ = RandomVector(rng_, positions * c.kv_heads * c.head_dim);
     v_ = RandomRows(rng_, positions * c.kv_heads, c.head_dim);
   }
-  // How far a row of attention may be off: see AttentionAgreesOverTheSamePages.
-  double Bound(const TestCache& cache, int64_t token, int64_t head) const {
+  // How far each value of a row of attention may be off if keys, weights and values lose up to
+  // `unit` of each, and the result 2^-8. Losses are like noise: they are independent of q. Integer
+  // weights lose 2^-16 of the largest, too.
+  std::vector<double> Bounds(const TestCache& cache, int64_t token, int64_t head,
+                             double unit) const {
     const int64_t d = kv_.head_dim, kv_head = head / (spec_.heads / kv_.kv_heads);
+    const int64_t window = spec_.sliding_window;
     const float* q = q_.data() + (token * spec_.heads + head) * d;
-    double size = 0, largest = 0;
-    for (int64_t j = 0; j <= token; ++j) {
-      const auto k = cache.Row(true, kv_head, j), v = cache.Row(false, kv_head, j);
-      double score = 0;
+    std::vector<double> scores, losses, result(static_cast<size_t>(d));
+    const int64_t begin = window == 0 ? 0 : std::max<int64_t>(0, token + 1 - window);
+    for (int64_t j = begin; j <= token; ++j) {
+      const auto k = cache.Row(true, kv_head, j);
+      double score = 0, squares = 0;
       for (int64_t i = 0; i < d; ++i) {
-        score += std::fabs(double{q[i]} * k[i]);
-        largest = std::max(largest, std::fabs(double{v[i]}));
+        const double product = double{q[i]} * k[i] * spec_.scale;
+        score += product, squares += product * product;
       }
-      size = std::max(size, score * spec_.scale);
+      scores.push_back(score), losses.push_back(unit * (2 * std::sqrt(squares) + 3));
     }
-    return 2 * largest * (2 * size * 0x1p-11 + 0x1p-10);
+    const double largest = *std::ranges::max_element(scores);
+    double sum = 0;
+    for (double& score : scores) sum += score = std::exp(score - largest);
+    std::vector<double> means = result;
+    const auto for_values = [&](const auto& function) {
+      for (size_t j = 0; j < scores.size(); ++j) {
+        const auto v = cache.Row(false, kv_head, begin + static_cast<int64_t>(j));
+        for (size_t i = 0; i < result.size(); ++i) function(i, j, double{v[i]});
+      }
+    };
+    for_values([&](size_t i, size_t j, double v) { means[i] += scores[j] / sum * v; });
+    for_values([&](size_t i, size_t j, double v) {
+      const double loss = (scores[j] * losses[j] + 0x1p-16) / sum;
+      result[i] += std::pow(loss * (std::fabs(v) + std::fabs(means[i])), 2);
+    });
+    for (size_t i = 0; i < result.size(); ++i) {
+      result[i] = 4 * std::sqrt(result[i]) + 0x1p-8 * std::fabs(means[i]);
+    }
+    return result;
   }
   // The rows from `first` on within the bound, those before it untouched.
   void CheckRows(const TestCache& cache, int64_t first, const std::vector<float>& result,
-                 const std::vector<float>& expected) {
+                 const std::vector<float>& expected, double unit) {
     const int64_t d = kv_.head_dim;
     for (int64_t row = 0; row < kPositions * spec_.heads; ++row) {
       const int64_t token = row / spec_.heads;
       if (token >= first && row % 7 != 0) continue;
-      const double bound = token < first ? 0 : Bound(cache, token, row % spec_.heads);
-      for (int64_t i = row * d; i < (row + 1) * d; ++i) {
-        ASSERT_NEAR(result[i], expected[i], bound) << "token " << token << " row " << row;
+      std::vector<double> bounds(static_cast<size_t>(d));
+      if (token >= first) bounds = Bounds(cache, token, row % spec_.heads, unit);
+      for (int64_t i = 0; i < d; ++i) {
+        ASSERT_NEAR(result[row * d + i], expected[row * d + i], bounds[static_cast<size_t>(i)])
+            << "token " << token << " row " << row;
       }
     }
   }
@@ -126,8 +152,7 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
   }
 }
 
-// q and the weights are fp16 at least, 2^-11 of each: a score is off by scale * sum|q k| of that
-// and a weight relatively by as much; both move the mean of values by twice their error.
+// q, keys, weights and values are fp16 at least.
 TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
   for (const CacheCase& c : kCacheCases) {
     Make(c);
@@ -146,28 +171,29 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
                                .position = first,
                                .pages = device.pages(),
                                .offset = kv_.page_bytes()};
-        const Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
-        cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
-        const std::vector<float> result = Host(out.data(), static_cast<int64_t>(q_.size()));
-        slice.pages = cache.pages(), slice.offset = 0;
         std::vector<float> expected(q_.size(), kPoison);
-        ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, expected.data());
-        CheckRows(cache, first, result, expected);
+        Buffer<Intermediate> out = CopyHalves(expected);
+        cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+        const auto result = HostHalves(out.data(), static_cast<int64_t>(q_.size()));
+        slice.pages = cache.pages(), slice.offset = 0;
+        ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(expected));
+        CheckRows(cache, first, result, expected, 0x1p-11);
         if (HasFatalFailure()) return;
       }
     }
   }
 }
 
-// By cuDNN, all tokens as one batch: chunks of one sequence, more than run together. No values if
-// cuDNN cannot.
+// By cuDNN, all tokens as one batch: chunks of one sequence, more than run together, and rows
+// behind them that stay as they are. No values if cuDNN cannot.
 std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestCache& cache) {
   const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
   const RopeTable rope = RandomRope(rng_, kPositions, kv_.head_dim / 2);
   ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
   const DeviceCache device(*cuda_, cache, kv_, kPositions);
   const auto q = CopyHalves(q_);
-  const Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
+  std::vector<float> rows(q_.size() + kBehind, kPoison);
+  Buffer<Intermediate> out = CopyHalves(rows);
   std::vector<cuda::SequenceOnDevice> batch;
   const int64_t begins[] = {0, 1, 30, 70, 150, kPositions};
   for (size_t i = 0; i + 1 < std::size(begins); ++i) {
@@ -175,10 +201,8 @@ std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestC
   }
   const auto on_device = cuda::ToDevice(std::span<const cuda::SequenceOnDevice>(batch));
   const cuda::AttentionArguments arguments = {
-      .q = q.data(),
-      .out = const_cast<float*>(out.data()),
-      .type = cuda::kIntermediate,
-      .q_stride = spec_.heads * kv_.head_dim,
+      .q = reinterpret_cast<const __nv_bfloat16*>(q.data()),
+      .out = reinterpret_cast<__nv_bfloat16*>(out.data()),
       .heads = static_cast<int>(spec_.heads),
       .scale = spec_.scale,
       .sliding_window = static_cast<int>(spec_.sliding_window),
@@ -187,16 +211,19 @@ std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestC
       .sequences = static_cast<int>(batch.size())};
   if (!fused.Builds(arguments, batch)) return {};
   fused.Run(arguments, batch, nullptr);
-  return Host(out.data(), static_cast<int64_t>(q_.size()));
+  std::vector<float> result = HostHalves(out.data(), static_cast<int64_t>(rows.size()));
+  EXPECT_TRUE(std::equal(rows.begin() + q_.size(), rows.end(), result.begin() + q_.size()));
+  result.resize(q_.size());
+  return result;
 }
 
-// The same bound: outputs are rounded to fp16 as well, but weights only where they meet values.
-// Infinities that an unquantized cache has left in working memory must not matter.
+// Keys, weights and values are bf16. Infinities that an unquantized cache has left in working
+// memory must not matter.
 TEST_F(CudaCacheTest, FusedAttentionAgreesOverTheSamePages) {
   cuda::FusedAttention fused;
   Make({{.bits = 16}, {.bits = 16}, 2, 1, 256});
-  for (float& x : k_) x *= 1e30f;
-  for (float& x : v_) x *= 1e30f;
+  for (float& x : k_) x *= std::numeric_limits<float>::infinity();
+  for (float& x : v_) x *= std::numeric_limits<float>::infinity();
   if (Fused(fused, TestCache(rng_, kv_, kPositions)).empty()) GTEST_SKIP() << "needs cuDNN";
   for (const CacheCase& c : kCacheCases) {
     for (const int64_t window : {0, 17}) {
@@ -207,8 +234,8 @@ TEST_F(CudaCacheTest, FusedAttentionAgreesOverTheSamePages) {
       ASSERT_EQ(result.size(), q_.size()) << "head_dim " << c.head_dim;
       const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
       std::vector<float> expected(q_.size(), kPoison);
-      ref_->Attention(Raw(q_), spec_, kv_, {&all, 1}, expected.data());
-      CheckRows(cache, 0, result, expected);
+      ref_->Attention(Raw(q_), spec_, kv_, {&all, 1}, Raw(expected));
+      CheckRows(cache, 0, result, expected, 0x1p-8);
       if (HasFatalFailure()) return;
     }
   }
@@ -226,7 +253,8 @@ TEST_F(CudaCacheTest, LongPromptsAgreeWithTheirChunks) {
   const DeviceCache device(*cuda_, cache, kv_, kLong);
   const auto q = CopyHalves(q_);
   const auto attend = [&](int64_t chunk) {
-    Buffer<float> out = Copy(std::vector<float>(q_.size(), kPoison));
+    std::vector<float> poison(q_.size(), kPoison);
+    Buffer<Intermediate> out = CopyHalves(poison);
     for (int64_t first = 0; first < kLong; first += chunk) {
       const SequenceSlice slice = {.first_row = first,
                                    .tokens = chunk,
@@ -235,14 +263,16 @@ TEST_F(CudaCacheTest, LongPromptsAgreeWithTheirChunks) {
                                    .offset = kv_.page_bytes()};
       cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
     }
-    return Host(out.data(), static_cast<int64_t>(q_.size()));
+    return HostHalves(out.data(), static_cast<int64_t>(q_.size()));
   };
   const std::vector<float> whole = attend(kLong), chunks = attend(kChunk);
   for (int64_t token = 0; token < kLong; token += 1 + token / 20) {
     const int64_t head = token % spec_.heads, row = token * spec_.heads + head;
-    const double bound = 2 * Bound(cache, token, head);
-    for (int64_t i = row * kv_.head_dim; i < (row + 1) * kv_.head_dim; ++i) {
-      ASSERT_NEAR(whole[i], chunks[i], bound) << "token " << token << " head " << head;
+    const std::vector<double> bounds = Bounds(cache, token, head, 0x1p-8);
+    for (int64_t i = 0; i < kv_.head_dim; ++i) {
+      const int64_t at = row * kv_.head_dim + i;
+      ASSERT_NEAR(whole[at], chunks[at], 2 * bounds[static_cast<size_t>(i)])
+          << "token " << token << " head " << head;
     }
   }
 }

@@ -253,7 +253,7 @@ TEST_F(CudaProductTest, GatedProductsAgree) {
         ActsSource source =
             cuda_->ProjectGated(cuda_->PrepareActs({.x = device_x.data()}, tokens, input),
                                 {ids[0], device_gate.data()}, {ids[1], device_up.data()});
-        const bool one_product = source.up == nullptr;
+        const bool one_product = source.op == ActsSource::Op::kIntermediate;
         ASSERT_TRUE(!one_product || (rows % 8 == 0 && tokens > 64));
         const std::vector<float> y =
             rows % 8 == 0 ? Host(cuda_->PrepareActs(source, tokens, whole).values, tokens * rows)
@@ -299,9 +299,8 @@ TEST_F(CudaProductTest, CodesOfGatedTransformsAgree) {
       spec.activation = {};
       exact = ref_->PrepareActs({.x = gate.data()}, tokens, spec).values;
       spec.activation = formats[1];
-      CheckCodes(
-          cuda_->PrepareActs({.op = ActsSource::Op::kSiluMul, .gate = plain.data()}, tokens, spec),
-          exact, 0x1p-10);
+      source = {.op = ActsSource::Op::kIntermediate, .values = plain.data()};
+      CheckCodes(cuda_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
       if (HasFatalFailure()) return;
     }
   }

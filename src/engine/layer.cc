@@ -37,8 +37,10 @@ void ReleaseLayer(Backend& backend, const Layer& layer) {
 }
 
 Scratch::Scratch(Backend& backend) : value_bytes_(backend.IntermediateBytes()) {
-  for (auto* buffer : {&q, &k, &v, &gate, &up}) *buffer = Buffer<Intermediate>(backend.allocator());
-  for (auto* buffer : {&a, &router_logits, &rows, &outputs}) {
+  for (auto* buffer : {&q, &k, &v, &a, &gate, &up}) {
+    *buffer = Buffer<Intermediate>(backend.allocator());
+  }
+  for (auto* buffer : {&router_logits, &rows, &outputs}) {
     *buffer = Buffer<float>(backend.allocator());
   }
 }
@@ -47,9 +49,9 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   q.Grow(tokens * c.heads * c.head_dim * value_bytes_);
   k.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
   v.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
+  a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
   gate.Grow(tokens * c.intermediate_size * value_bytes_);
   up.Grow(tokens * c.intermediate_size * value_bytes_);
-  a.Grow(tokens * c.heads * c.head_dim);
   if (c.experts == 0) return;
   router_logits.Grow(tokens * c.experts);
   rows.Grow(tokens * c.experts_per_token * c.hidden_size);
@@ -69,8 +71,8 @@ ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const 
           .norm_eps = static_cast<float>(config.norm_eps)};
 }
 
-void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
-                   std::span<const SequenceSlice> batch, float* a) {
+ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
+                         std::span<const SequenceSlice> batch) {
   const int64_t tokens = Tokens(batch);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
@@ -81,12 +83,13 @@ void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                                          {layer.ids[Role::kV], s.v.data()}};
   d.backend.Project(acts, outputs);
   d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, d.kv, batch);
-  d.backend.Attention(s.q.data(), d.attention(), d.kv, batch, a);
+  d.backend.Attention(s.q.data(), d.attention(), d.kv, batch, s.a.data());
+  return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 
-void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens,
+void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                      float* x) {
-  const Activations acts = d.backend.PrepareActs({.x = a}, tokens, layer.inputs[Role::kO]);
+  const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[Role::kO]);
   d.backend.Gemm(acts, layer.ids[Role::kO], x, d.config.hidden_size, true);
 }
 
@@ -109,10 +112,7 @@ void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                       float* x) {
-  const int64_t tokens = Tokens(batch);
-  d.scratch.Reserve(d.config, tokens);
-  AttentionCore(d, layer, x, batch, d.scratch.a.data());
-  AttentionOutput(d, layer, d.scratch.a.data(), tokens, x);
+  AttentionOutput(d, layer, AttentionCore(d, layer, x, batch), Tokens(batch), x);
 }
 
 void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {

@@ -34,10 +34,9 @@ Buffer<float> UploadNorm(Backend& backend, const TensorView& view);
 struct Scratch {
   explicit Scratch(Backend& backend);
 
-  Buffer<Intermediate> q;         // [tokens, heads * head_dim]
+  Buffer<Intermediate> q, a;      // [tokens, heads * head_dim]
   Buffer<Intermediate> k, v;      // [tokens, kv_heads * head_dim]
   Buffer<Intermediate> gate, up;  // [tokens, intermediate]
-  Buffer<float> a;                // [tokens, heads * head_dim]
   // Of a mixture: what the router says, rows sorted by expert, and what one expert makes of them.
   Buffer<float> router_logits;  // [tokens, experts]
   Buffer<float> rows;           // [tokens * experts_per_token, hidden]
@@ -46,7 +45,7 @@ struct Scratch {
   void Reserve(const ModelConfig& config, int64_t tokens);
 
  private:
-  int64_t value_bytes_;  // of q, k, v, gate and up
+  int64_t value_bytes_;  // of intermediate values
 };
 
 // What the stages need besides the layer.
@@ -63,12 +62,12 @@ struct Decoder {
 // What the linears behind a norm read: the norm of x (weight empty: folded).
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x);
 
-// All tensors fp32 [tokens, width]; `batch` holds this layer's page tables.
-void AttentionCore(const Decoder& d, const Layer& layer, const float* x,
-                   std::span<const SequenceSlice> batch, float* a);
-void AttentionOutput(const Decoder& d, const Layer& layer, const float* a, int64_t tokens,
+// x is fp32 [tokens, hidden]; `batch` holds this layer's page tables. The cores return the inputs
+// of o and down, in the scratch memory. expert -1: of a layer without experts.
+ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
+                         std::span<const SequenceSlice> batch);
+void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                      float* x);
-// Returns the input of down, in the scratch memory. expert -1: of a layer without experts.
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
                    int64_t expert = -1);
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens, float* x);

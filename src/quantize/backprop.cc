@@ -132,7 +132,8 @@ void Backprop::Forward(const StoredLayer& stored, int64_t index) {
   Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
   backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, kv_, batch_);
   backend_.Attention(s.q.data(), d.attention(), kv_, batch_, s.a.data());
-  AttentionOutput(d, layer, s.a.data(), tokens(), x);
+  AttentionOutput(d, layer, {.op = ActsSource::Op::kIntermediate, .values = s.a.data()}, tokens(),
+                  x);
   backend_.Copy(x, values, saved.middle.Grow(values));
   const Activations g =
       backend_.PrepareActs(Normed(config_, {}, x), tokens(), layer.inputs[Role::kGate]);

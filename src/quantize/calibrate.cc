@@ -113,6 +113,13 @@ const float* Stream::Rows(LinearSet set, int64_t window) {
                     x(window));
 }
 
+void Stream::Keep(const ActsSource& source, LinearSet set, int64_t window) {
+  const InputSpec plain = {.width = config_.inputs(RolesOf(set)[0])};
+  const int64_t count = tokens(set, window);
+  const float* values = backend_.PrepareActs(source, count, plain).values;
+  backend_.Copy(values, count * plain.width, a(set, window));
+}
+
 void Stream::Advance(LinearSet set, int64_t window) {
   const Decoder d = decoder();
   float* x = this->x(window);
@@ -123,20 +130,19 @@ void Stream::Advance(LinearSet set, int64_t window) {
       cache_.Clear();
       cache_.Reserve(context_);
       const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
-      return AttentionCore(d, layer_, x, {&slice, 1}, a(set, window));
+      return Keep(AttentionCore(d, layer_, x, {&slice, 1}), set, window);
     }
     case LinearSet::kMlp:
       // The attention's a is read here for the last time; kDown reuses its memory.
-      if (set.expert <= 0) AttentionOutput(d, layer_, a(LinearSet::kO, window), context_, x);
+      if (set.expert <= 0) {
+        AttentionOutput(d, layer_, {.x = a(LinearSet::kO, window)}, context_, x);
+      }
       if (set.expert == 0) Route(window);
       return;
     case LinearSet::kDown: {
       const int64_t count = tokens(set, window);
       if (count == 0) return;
-      const InputSpec plain = {.width = config_.intermediate_size};
-      const ActsSource gated = MlpCore(d, layer_, Rows(set, window), count, set.expert);
-      const float* values = backend_.PrepareActs(gated, count, plain).values;
-      return backend_.Copy(values, count * plain.width, a(set, window));
+      return Keep(MlpCore(d, layer_, Rows(set, window), count, set.expert), set, window);
     }
   }
 }

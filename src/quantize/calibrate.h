@@ -77,6 +77,8 @@ class Stream {
   // What the norm in front of the set reads, [tokens(set, window), hidden].
   const float* Rows(LinearSet set, int64_t window);
   ActsSource Source(LinearSet set, int64_t window);
+  // Writes it to a(set, window).
+  void Keep(const ActsSource& source, LinearSet set, int64_t window);
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
   // What o or down read, before its transform.
   float* a(LinearSet set, int64_t window) {

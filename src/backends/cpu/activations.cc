@@ -122,10 +122,11 @@ Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpe
   const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform);
   NIBBLE_CHECK(plan == nullptr || spec.transform.width() == spec.width, "transform of {} on {}",
                spec.transform.width(), spec.width);
-  const bool as_it_is = plan == nullptr && source.op == ActsSource::Op::kCopy &&
-                        spec.gather.empty() && spec.tail_width == 0;
+  const bool as_it_is =
+      plan == nullptr && source.rows() != nullptr && spec.gather.empty() && spec.tail_width == 0;
   if (as_it_is && !spec.activation.quantized()) {
-    return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
+    return {
+        .tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.rows()};
   }
   ActsCall call = {.source = source,
                    .spec = spec,

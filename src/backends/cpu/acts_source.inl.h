@@ -83,7 +83,8 @@ inline void LoadRow(const ActsSource& source, int64_t token, int64_t width, floa
   const int64_t first = token * width;
   switch (source.op) {
     case ActsSource::Op::kCopy:
-      std::memcpy(row, source.x + first, static_cast<size_t>(width) * sizeof(float));
+    case ActsSource::Op::kIntermediate:
+      std::memcpy(row, source.rows() + first, static_cast<size_t>(width) * sizeof(float));
       break;
     case ActsSource::Op::kRmsNorm:
       RmsNormRow(source.x + first, source.norm_weight, source.norm_eps, width, row);

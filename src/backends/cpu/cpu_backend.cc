@@ -113,8 +113,9 @@ class CpuBackend final : public Backend {
   }
 
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                 std::span<const SequenceSlice> batch, float* out) override {
-    cpu::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, isa_ >= Isa::kAmx, out);
+                 std::span<const SequenceSlice> batch, Intermediate* out) override {
+    cpu::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, isa_ >= Isa::kAmx,
+                   reinterpret_cast<float*>(out));
   }
 
  private:

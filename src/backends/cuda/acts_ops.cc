@@ -13,11 +13,12 @@ constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
 Source SourceOf(const ActsSource& source) {
   switch (source.op) {
     case ActsSource::Op::kCopy:
+    case ActsSource::Op::kIntermediate:
       return Source::kPlain;
     case ActsSource::Op::kRmsNorm:
       return Source::kRmsNorm;
     case ActsSource::Op::kSiluMul:
-      return source.up == nullptr ? Source::kPlain : Source::kSiluMul;
+      return Source::kSiluMul;
   }
   NIBBLE_CHECK(false);
 }
@@ -84,10 +85,11 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
       !spec.activation.quantized()) {
     return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
-  const bool gated = source.op == ActsSource::Op::kSiluMul;
+  const Intermediate* const values =
+      source.op == ActsSource::Op::kSiluMul ? source.gate : source.values;
   PrepareArguments a = {.source = SourceOf(source),
-                        .type = gated ? kIntermediate : RealType::kFloat32,
-                        .x = gated ? static_cast<const void*>(source.gate) : source.x,
+                        .type = values != nullptr ? kIntermediate : RealType::kFloat32,
+                        .x = values != nullptr ? static_cast<const void*>(values) : source.x,
                         .up = source.up,
                         .norm = source.norm_weight,
                         .eps = source.norm_eps,

@@ -22,12 +22,10 @@ namespace nibble::cuda {
 
 // Pointers are device memory.
 struct AttentionArguments {
-  const void* q = nullptr;  // [rows, q_stride] of `type`, after RopeAppend; 16-byte aligned rows
-  float* out = nullptr;     // [rows, heads * head_dim]
-  RealType type = RealType::kFloat32;
-  int64_t q_stride = 0;  // elements
-  int heads = 0;         // a multiple of kv.kv_heads
-  float scale = 0;       // 1 / sqrt(head_dim)
+  const __nv_bfloat16* q = nullptr;  // [rows, heads * head_dim], after RopeAppend; aligned to 16
+  __nv_bfloat16* out = nullptr;      // as q
+  int heads = 0;                     // a multiple of kv.kv_heads
+  float scale = 0;                   // 1 / sqrt(head_dim)
   int sliding_window = 0;
   KvLayout kv = {};
   const SequenceOnDevice* batch = nullptr;  // [sequences]

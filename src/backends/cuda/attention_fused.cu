@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside eight elements of a row of q, K and V the order is that of page_decode.cuh; the same order
-// in q and K leaves scores as they are, and outputs are put right when they are copied.
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "backends/cuda/attention_fused.h"
 #include "backends/cuda/launch.h"
@@ -11,7 +10,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kThreads = 128, kEach = 4;  // eights of a row that a thread copies
+constexpr int kThreads = 128;
 constexpr size_t kTogether = 4;  // sequences; more fill the GPU no better and take more memory
 constexpr int kTokenStep = 256, kLeastKeys = 1024;
 // Pages that cuDNN loads at once at most; kLeastKeys is whole ones.
@@ -22,10 +21,9 @@ constexpr double kLeastProducts = 16e9;
 
 struct FusedCall {
   AttentionArguments arguments;  // of the sequences that run together
-  int queries, keys;             // of CudnnShape
-  unsigned pages;                // to decode for each sequence
-  __half *q, *k, *v, *out;
-  int32_t* lengths;  // [2][sequences]: queries, keys
+  int keys;                      // of CudnnShape
+  __nv_bfloat16 *k, *v;
+  int32_t *tokens, *stored, *offsets;  // of CudnnTensors
 };
 
 // Pages in front of it are behind the window of all new tokens.
@@ -38,38 +36,58 @@ __host__ __device__ int64_t KeysOf(const SequenceOnDevice& s, int window) {
   return s.position + s.tokens - FirstPage(s, window) * kPageKeys;
 }
 
-// K or V of a page by a whole block of threads; keys from `stored` on become zeros. Neighbouring
-// threads write neighbouring places, unlike DecodeRows, which is made for shared memory.
-template <int D>
-__device__ __forceinline__ void DecodePart(const KvPart& part, int head_dim, const std::byte* block,
-                                           int stored, __half* rows) {
-  if (!part.nibbles() || head_dim != D) {
-    return DecodeRows<D>(part, head_dim, block, stored, rows, head_dim);
-  }
-  constexpr int kEights = D / 8, kAll = kPageKeys * kEights / kThreads,
-                kRead = kAll % 8 == 0 ? 8 : kAll;
+__device__ __forceinline__ uint4 PackEightBf16(const float (&x)[8]) {
+  return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
+}
+
+// Rows of 4-bit codes with one scale each, `eights` times eight of them. All loads of a thread
+// first: the compiler must not move them in front of stores.
+__device__ __forceinline__ void DecodeNibbles(const KvPart& part, const std::byte* block,
+                                              int stored, int eights, uint4* rows) {
+  constexpr int kAtOnce = 8;
   const auto* codes = reinterpret_cast<const uint32_t*>(block + part.codes);
   const auto* params = reinterpret_cast<const __half2*>(block + part.params);
-  for (int first = threadIdx.x; first < kPageKeys * kEights; first += kRead * kThreads) {
-    uint32_t words[kRead];
-    __half2 p[kRead];
+  for (int first = threadIdx.x; first < stored * eights; first += kAtOnce * kThreads) {
+    uint32_t words[kAtOnce];
+    float2 p[kAtOnce];  // scale, zero
 #pragma unroll
-    for (int j = 0; j < kRead; ++j) {
-      const int i = first + j * kThreads, row = i / kEights;
-      words[j] = row < stored ? codes[i] : 0;
-      p[j] = row < stored ? params[row] : __half2{};
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = min(first + j * kThreads, stored * eights - 1);
+      words[j] = codes[i], p[j] = __half22float2(params[i / eights]);
     }
 #pragma unroll
-    for (int j = 0; j < kRead; ++j) {
-      reinterpret_cast<uint4*>(rows)[first + j * kThreads] = NibbleDecoder(p[j]).Decode(words[j]);
+    for (int j = 0; j < kAtOnce; ++j) {
+      float x[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        x[e] = p[j].x * (static_cast<float>(words[j] >> 4 * e & 15) - p[j].y);
+      }
+      const int i = first + j * kThreads;
+      if (i < stored * eights) rows[i] = PackEightBf16(x);
     }
   }
 }
 
-// A page of a kv head and sequence; pages behind the last one become zeros.
-template <int D>
-__device__ __forceinline__ void DecodePage(const FusedCall& call, const SequenceOnDevice& s) {
+// K or V of a page by a whole block of threads; keys from `stored` on become zeros.
+__device__ __forceinline__ void DecodePart(const KvPart& part, int head_dim, const std::byte* block,
+                                           int stored, __nv_bfloat16* values) {
+  const int eights = head_dim / 8;
+  auto* const rows = reinterpret_cast<uint4*>(values);
+  for (int i = stored * eights + threadIdx.x; i < kPageKeys * eights; i += kThreads) rows[i] = {};
+  if (part.nibbles()) return DecodeNibbles(part, block, stored, eights, rows);
+  for (int i = threadIdx.x; i < stored * eights; i += kThreads) {
+    float x[8];
+    DecodeEight(part, block, i / eights, i % eights * 8, x);
+    rows[i] = PackEightBf16(x);
+  }
+}
+
+// Page x of kv head y and sequence z; pages behind the last one become zeros.
+__global__ void __launch_bounds__(kThreads) DecodePages(const __grid_constant__ FusedCall call) {
   const AttentionArguments& a = call.arguments;
+  const SequenceOnDevice s = a.batch[blockIdx.z];
+  WaitForPreviousGrid();
+  AllowNextGrid();
   const int64_t keys = KeysOf(s, a.sliding_window);
   const int64_t left = keys - int64_t{blockIdx.x} * kPageKeys;
   const int stored = static_cast<int>(max(int64_t{0}, min(int64_t{kPageKeys}, left)));
@@ -80,82 +98,15 @@ __device__ __forceinline__ void DecodePage(const FusedCall& call, const Sequence
   }
   const int64_t head = int64_t{blockIdx.z} * a.kv.kv_heads + blockIdx.y;
   const int64_t at = (head * call.keys + int64_t{blockIdx.x} * kPageKeys) * a.kv.head_dim;
-  DecodePart<D>(a.kv.k, a.kv.head_dim, block, stored, call.k + at);
-  DecodePart<D>(a.kv.v, a.kv.head_dim, block, stored, call.v + at);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
-    call.lengths[blockIdx.z] = static_cast<int>(s.tokens);
-    call.lengths[a.sequences + blockIdx.z] = static_cast<int>(keys);
-  }
-}
-
-// The j-th eight elements of a thread, of sequence blockIdx.z.
-struct Eight {
-  bool exists;
-  int64_t at, row;  // in q and out of the call; row of the batch
-  int column;
-
-  __device__ Eight(const FusedCall& call, const SequenceOnDevice& s, int block, int j) {
-    const AttentionArguments& a = call.arguments;
-    const int width = a.heads * a.kv.head_dim, eights = width / 8;
-    const int i = (block * kEach + j) * kThreads + threadIdx.x, token = i / eights;
-    exists = token < s.tokens;
-    at = int64_t{blockIdx.z} * call.queries * width + int64_t{i} * 8;
-    row = s.first_row + token, column = i % eights * 8;
-  }
-};
-
-// All loads first: the compiler must not move them in front of stores.
-__device__ __forceinline__ void ConvertQueries(const FusedCall& call, const SequenceOnDevice& s,
-                                               int block) {
-  const AttentionArguments& a = call.arguments;
-  float x[kEach][8];
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const Eight e(call, s, block, j);
-    if (e.exists) LoadEight(a.q, a.type, e.row * a.q_stride + e.column, x[j]);
-  }
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const Eight e(call, s, block, j);
-    for (float& v : x[j]) v *= a.scale;
-    if (e.exists) *reinterpret_cast<uint4*>(call.q + e.at) = PackEight(x[j]);
-  }
-}
-
-// The first call.pages blocks along x each decode a page of kv head y, the others q.
-template <int D>
-__global__ void __launch_bounds__(kThreads) GatherKernel(const __grid_constant__ FusedCall call) {
-  const SequenceOnDevice s = call.arguments.batch[blockIdx.z];
-  WaitForPreviousGrid();
-  AllowNextGrid();
-  if (blockIdx.x < call.pages) return DecodePage<D>(call, s);
-  ConvertQueries(call, s, (blockIdx.x - call.pages) * gridDim.y + blockIdx.y);
-}
-
-__global__ void __launch_bounds__(kThreads) OutputKernel(const __grid_constant__ FusedCall call) {
-  const AttentionArguments& a = call.arguments;
-  const SequenceOnDevice s = a.batch[blockIdx.z];
-  WaitForPreviousGrid();
-  AllowNextGrid();
-  uint4 words[kEach];
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const Eight e(call, s, blockIdx.x, j);
-    if (e.exists) words[j] = *reinterpret_cast<const uint4*>(call.out + e.at);
-  }
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const Eight e(call, s, blockIdx.x, j);
-    const uint32_t w[4] = {words[j].x, words[j].y, words[j].z, words[j].w};
-    float2 pairs[4];  // elements i and i + 4
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[i] = __half22float2(*reinterpret_cast<const __half2*>(&w[i]));
-    }
-    if (!e.exists) return;
-    auto* to = reinterpret_cast<float4*>(a.out + e.row * a.heads * a.kv.head_dim + e.column);
-    to[0] = {pairs[0].x, pairs[1].x, pairs[2].x, pairs[3].x};
-    to[1] = {pairs[0].y, pairs[1].y, pairs[2].y, pairs[3].y};
+  DecodePart(a.kv.k, a.kv.head_dim, block, stored, call.k + at);
+  DecodePart(a.kv.v, a.kv.head_dim, block, stored, call.v + at);
+  if (blockIdx.x != 0 || blockIdx.y != 0 || threadIdx.x != 0) return;
+  call.tokens[blockIdx.z] = static_cast<int>(s.tokens);
+  call.stored[blockIdx.z] = static_cast<int>(keys);
+  const int width = a.heads * a.kv.head_dim;
+  call.offsets[blockIdx.z] = static_cast<int>(s.first_row * width);
+  if (blockIdx.z + 1 == gridDim.z) {
+    call.offsets[gridDim.z] = static_cast<int>((s.first_row + s.tokens) * width);
   }
 }
 
@@ -165,16 +116,16 @@ CudnnShape ShapeOf(const AttentionArguments& a, std::span<const SequenceOnDevice
     tokens = std::max(tokens, s.tokens);
     keys = std::max(keys, KeysOf(s, a.sliding_window));
   }
-  return {.type = CudnnShape::Type::kFloat16,
-          .sequences = static_cast<int>(batch.size()),
+  return {.sequences = static_cast<int>(batch.size()),
           .heads = a.heads,
           .kv_heads = a.kv.kv_heads,
           .head_dim = a.kv.head_dim,
           .queries = static_cast<int>((tokens + kTokenStep - 1) / kTokenStep * kTokenStep),
           .keys = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(keys))),
+          .scale = a.scale,
           .causal = true,
           .sliding_window = a.sliding_window,
-          .lengths = true};
+          .ragged = true};
 }
 
 // Calls function(sequences that run together, the first one's number).
@@ -193,33 +144,6 @@ bool IsLong(const AttentionArguments& a, const SequenceOnDevice& s) {
                                        kLeastProducts;
 }
 
-unsigned DivideUp(int64_t n, int64_t step) {
-  return static_cast<unsigned>((n + step - 1) / step);
-}
-
-// Blocks that copy the rows of the longest sequence.
-unsigned RowBlocks(const AttentionArguments& a) {
-  return DivideUp(int64_t{a.max_tokens} * a.heads * a.kv.head_dim, 8 * kEach * kThreads);
-}
-
-void LaunchGather(const FusedCall& call, cudaStream_t stream) {
-  const AttentionArguments& a = call.arguments;
-  const int d = a.kv.head_dim;
-  const auto kernel = d <= 64    ? GatherKernel<64>
-                      : d <= 96  ? GatherKernel<96>
-                      : d <= 128 ? GatherKernel<128>
-                                 : GatherKernel<256>;
-  const unsigned heads = static_cast<unsigned>(a.kv.kv_heads);
-  const dim3 grid(call.pages + DivideUp(RowBlocks(a), heads), heads, a.sequences);
-  LaunchDependent(kernel, {.grid = grid, .block = kThreads}, stream, call);
-}
-
-void LaunchOutput(const FusedCall& call, cudaStream_t stream) {
-  const AttentionArguments& a = call.arguments;
-  LaunchDependent(OutputKernel, {.grid = dim3(RowBlocks(a), 1, a.sequences), .block = kThreads},
-                  stream, call);
-}
-
 }  // namespace
 
 bool FusedAttention::Takes(const AttentionArguments& a, std::span<const SequenceOnDevice> batch) {
@@ -229,6 +153,10 @@ bool FusedAttention::Takes(const AttentionArguments& a, std::span<const Sequence
 
 bool FusedAttention::Builds(const AttentionArguments& a, std::span<const SequenceOnDevice> batch) {
   bool all = true;
+  for (const SequenceOnDevice& s : batch) {
+    const int64_t end = (s.first_row + s.tokens) * a.heads * a.kv.head_dim;
+    all = all && end <= std::numeric_limits<int32_t>::max();
+  }
   ForGroups(batch, [&](auto group, size_t) { all = all && cudnn_.Build(ShapeOf(a, group)); });
   return all;
 }
@@ -237,33 +165,27 @@ void FusedAttention::Run(const AttentionArguments& a, std::span<const SequenceOn
                          cudaStream_t stream) {
   ForGroups(batch, [&](std::span<const SequenceOnDevice> group, size_t first) {
     const CudnnShape shape = ShapeOf(a, group);
-    const int64_t rows = int64_t{shape.sequences} * shape.queries;
-    const int64_t keys = int64_t{shape.sequences} * shape.kv_heads * shape.keys;
-    const auto halves = [&](DeviceBuffer<uint16_t>& buffer, int64_t count) {
-      return reinterpret_cast<__half*>(buffer.Grow(count * shape.head_dim));
+    const int64_t values = int64_t{shape.sequences} * shape.kv_heads * shape.keys * shape.head_dim;
+    const auto halves = [&](DeviceBuffer<uint16_t>& buffer) {
+      return reinterpret_cast<__nv_bfloat16*>(buffer.Grow(values));
     };
-    int64_t tokens = 0, most_keys = 0;
-    for (const SequenceOnDevice& sequence : group) {
-      tokens = std::max(tokens, sequence.tokens);
-      most_keys = std::max(most_keys, KeysOf(sequence, a.sliding_window));
-    }
+    int64_t keys = 0;
+    for (const SequenceOnDevice& s : group) keys = std::max(keys, KeysOf(s, a.sliding_window));
+    int32_t* const numbers = numbers_.Grow(3 * static_cast<int64_t>(kTogether) + 1);
     FusedCall call = {.arguments = a,
-                      .queries = shape.queries,
                       .keys = shape.keys,
-                      .pages = kTilePages * DivideUp(most_keys, kTilePages * kPageKeys),
-                      .q = halves(q_, rows * shape.heads),
-                      .k = halves(k_, keys),
-                      .v = halves(v_, keys),
-                      .out = halves(out_, rows * shape.heads),
-                      .lengths = lengths_.Grow(2 * static_cast<int64_t>(kTogether))};
+                      .k = halves(k_),
+                      .v = halves(v_),
+                      .tokens = numbers,
+                      .stored = numbers + kTogether,
+                      .offsets = numbers + 2 * kTogether};
     call.arguments.batch += first;
-    call.arguments.sequences = shape.sequences;
-    call.arguments.max_tokens = static_cast<int>(tokens);
-    LaunchGather(call, stream);
-    cudnn_.Run(shape,
-               {call.q, call.k, call.v, call.out, call.lengths, call.lengths + shape.sequences},
-               stream);
-    LaunchOutput(call, stream);
+    const auto tiles = static_cast<unsigned>((keys - 1) / (kTilePages * kPageKeys) + 1);
+    LaunchDependent(
+        DecodePages,
+        {.grid = dim3(kTilePages * tiles, a.kv.kv_heads, shape.sequences), .block = kThreads},
+        stream, call);
+    cudnn_.Run(shape, {a.q, call.k, call.v, a.out, call.tokens, call.stored, call.offsets}, stream);
   });
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of long prompts: q and the keys and values of the cache are decoded to fp16 tensors,
-// over which cuDNN attends. Up to four sequences at a time, whose numbers of tokens and of keys are
-// rounded up: a kernel of cuDNN is built for one shape, but told the true lengths.
+// Attention of long prompts: keys and values of the cache are decoded to bf16 tensors, over which
+// cuDNN attends with q and the result where they are. Up to four sequences at a time, whose numbers
+// of tokens and of keys are rounded up: a kernel of cuDNN is built for one shape, but told the true
+// lengths.
 #pragma once
 
 #include <span>
@@ -26,8 +27,8 @@ class FusedAttention {
 
  private:
   CudnnAttention cudnn_;
-  DeviceBuffer<uint16_t> q_, k_, v_, out_;  // fp16
-  DeviceBuffer<int32_t> lengths_;
+  DeviceBuffer<uint16_t> k_, v_;   // bf16
+  DeviceBuffer<int32_t> numbers_;  // lengths and offsets
 };
 
 }  // namespace nibble::cuda

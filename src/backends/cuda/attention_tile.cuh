@@ -86,24 +86,16 @@ __device__ __forceinline__ Tile TileOf(const AttentionCall& call) {
   return tile;
 }
 
-// Eight elements of a tensor, from `at` on.
-__device__ __forceinline__ void LoadEight(const void* from, RealType type, int64_t at,
-                                          float (&x)[8]) {
-  if (type == RealType::kFloat32) {
-    const auto* q = reinterpret_cast<const float4*>(static_cast<const float*>(from) + at);
-    const float4 low = q[0], high = q[1];
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-  } else {
-    const auto* q = static_cast<const __nv_bfloat16*>(from) + at;
-    UnpackBf16(*reinterpret_cast<const uint4*>(q), x);
-  }
+// Where element d of a row lies in q and in the result.
+__device__ __forceinline__ int64_t PlaceOf(const AttentionArguments& a, const Tile& tile, int row,
+                                           int d) {
+  return (tile.token(row) * a.heads + tile.head(row)) * a.kv.head_dim + d;
 }
 
 // Eight elements of q.
 __device__ __forceinline__ void LoadQuery(const AttentionArguments& a, const Tile& tile, int row,
                                           int d, float (&x)[8]) {
-  LoadEight(a.q, a.type, tile.token(row) * a.q_stride + tile.head(row) * a.kv.head_dim + d, x);
+  UnpackBf16(*reinterpret_cast<const uint4*>(a.q + PlaceOf(a, tile, row, d)), x);
 }
 
 __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
@@ -115,8 +107,8 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
 __device__ __forceinline__ void StoreOutput(const AttentionArguments& a, const Tile& tile, int row,
                                             int d, float4 v, float2 end) {
   const float f = __fdividef(1.0f, end.y);
-  const int64_t at = (tile.token(row) * a.heads + tile.head(row)) * a.kv.head_dim + d;
-  *reinterpret_cast<float4*>(a.out + at) = {v.x * f, v.y * f, v.z * f, v.w * f};
+  *reinterpret_cast<uint2*>(a.out + PlaceOf(a, tile, row, d)) = {PackBf16(v.x * f, v.y * f),
+                                                                 PackBf16(v.z * f, v.w * f)};
 }
 
 // Partial results, one part behind the other.

@@ -54,8 +54,7 @@ struct AttentionTensors {
   CudnnAttention attention;
 
   AttentionTensors(const Bf16Shape& s, const Bf16Steps& steps, int copies)
-      : shape{.type = CudnnShape::Type::kBfloat16,
-              .sequences = steps.sequences,
+      : shape{.sequences = steps.sequences,
               .heads = s.heads,
               .kv_heads = s.kv_heads,
               .head_dim = s.head_dim,

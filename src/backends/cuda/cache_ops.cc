@@ -71,12 +71,11 @@ void CacheOps::RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediat
 }
 
 void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                         std::span<const SequenceSlice> batch, float* out, cudaStream_t stream) {
+                         std::span<const SequenceSlice> batch, Intermediate* out,
+                         cudaStream_t stream) {
   if (batch.empty()) return;
-  AttentionArguments a = {.q = q,
-                          .out = out,
-                          .type = kIntermediate,
-                          .q_stride = attention.heads * kv.head_dim,
+  AttentionArguments a = {.q = reinterpret_cast<const __nv_bfloat16*>(q),
+                          .out = reinterpret_cast<__nv_bfloat16*>(out),
                           .heads = static_cast<int>(attention.heads),
                           .scale = attention.scale,
                           .sliding_window = static_cast<int>(attention.sliding_window),

@@ -18,7 +18,7 @@ class CacheOps {
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch, cudaStream_t stream);
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                 std::span<const SequenceSlice> batch, float* out, cudaStream_t stream);
+                 std::span<const SequenceSlice> batch, Intermediate* out, cudaStream_t stream);
 
   // The batch in device memory; copied only when it is new, so once for all layers.
   const SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch, cudaStream_t stream);

@@ -99,7 +99,7 @@ class CudaBackend final : public Backend {
       return Backend::ProjectGated(acts, gate, up);
     }
     DeviceLinear::MultiplyGated(acts, a, b, gate.y, stream_.get());
-    return {.op = ActsSource::Op::kSiluMul, .gate = gate.y};
+    return {.op = ActsSource::Op::kIntermediate, .values = gate.y};
   }
   std::unique_ptr<GptqDevice> MakeGptq(int64_t width) override {
     return cuda::MakeDeviceGptq(width, algebra(), stream_.get());
@@ -116,7 +116,7 @@ class CudaBackend final : public Backend {
     cache_.RopeAndAppend(q, k, v, attention, rope, kv, batch, stream_.get());
   }
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                 std::span<const SequenceSlice> batch, float* out) override {
+                 std::span<const SequenceSlice> batch, Intermediate* out) override {
     cache_.Attention(q, attention, kv, batch, out, stream_.get());
   }
   void Run(std::span<const SequenceSlice> batch, std::span<const void* const> tensors,

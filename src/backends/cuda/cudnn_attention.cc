@@ -19,7 +19,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-enum Tensor : int64_t { kQ, kK, kV, kOut, kQueries, kKeys };
+enum Tensor : int64_t { kQ, kK, kV, kOut, kQueries, kKeys, kOffsets };
 
 // Once in a program. False if cuDNN, or the shared CUDA runtime that the frontend calls, is
 // missing.
@@ -61,16 +61,19 @@ fe::graph::Tensor_attributes TensorOf(Tensor name, const std::vector<int64_t>& d
 
 std::shared_ptr<fe::graph::Graph> Describe(const CudnnShape& s) {
   auto graph = std::make_shared<fe::graph::Graph>();
-  graph
-      ->set_io_data_type(s.type == CudnnShape::Type::kFloat16 ? fe::DataType_t::HALF
-                                                              : fe::DataType_t::BFLOAT16)
+  graph->set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   const int64_t b = s.sequences, h = s.heads, g = s.kv_heads, d = s.head_dim, m = s.queries,
                 n = s.keys;
   const std::vector<int64_t> q_dims = {b, h, m, d}, q_strides = {m * h * d, d, h * d, 1};
   const std::vector<int64_t> k_dims = {b, g, n, d}, k_strides = {g * n * d, n * d, d, 1};
-  const auto q = graph->tensor(TensorOf(kQ, q_dims, q_strides));
+  const auto integers = [&](Tensor name, int64_t count) {
+    return graph->tensor(
+        TensorOf(name, {count, 1, 1, 1}, {1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32));
+  };
+  const auto offsets = s.ragged ? integers(kOffsets, b + 1) : nullptr;
+  const auto q = graph->tensor(TensorOf(kQ, q_dims, q_strides).set_ragged_offset(offsets));
   const auto k = graph->tensor(TensorOf(kK, k_dims, k_strides));
   const auto v = graph->tensor(TensorOf(kV, k_dims, k_strides));
   auto options = fe::graph::SDPA_attributes().set_generate_stats(false).set_attn_scale(s.scale);
@@ -79,15 +82,14 @@ std::shared_ptr<fe::graph::Graph> Describe(const CudnnShape& s) {
         .set_diagonal_band_right_bound(0);
     if (s.sliding_window > 0) options.set_diagonal_band_left_bound(s.sliding_window);
   }
-  if (s.lengths) {
-    const auto lengths = [&](Tensor name) {
-      return graph->tensor(
-          TensorOf(name, {b, 1, 1, 1}, {1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32));
-    };
-    options.set_padding_mask(true).set_seq_len_q(lengths(kQueries)).set_seq_len_kv(lengths(kKeys));
+  if (s.ragged) {
+    options.set_padding_mask(true)
+        .set_seq_len_q(integers(kQueries, b))
+        .set_seq_len_kv(integers(kKeys, b));
   }
   const auto out = graph->sdpa(q, k, v, options)[0];
-  out->set_output(true).set_uid(kOut).set_dim(q_dims).set_stride(q_strides);
+  out->set_output(true).set_uid(kOut).set_dim(q_dims).set_stride(q_strides).set_ragged_offset(
+      offsets);
   return graph;
 }
 
@@ -122,8 +124,9 @@ void CudnnAttention::Run(const CudnnShape& shape, const CudnnTensors& tensors,
   const auto plain = [](const void* p) { return const_cast<void*>(p); };
   std::unordered_map<int64_t, void*> memory = {
       {kQ, plain(tensors.q)}, {kK, plain(tensors.k)}, {kV, plain(tensors.v)}, {kOut, tensors.out}};
-  if (shape.lengths) {
+  if (shape.ragged) {
     memory[kQueries] = plain(tensors.queries), memory[kKeys] = plain(tensors.keys);
+    memory[kOffsets] = plain(tensors.offsets);
   }
   int64_t bytes = 0;
   CheckFrontend(graph->get_workspace_size(bytes));

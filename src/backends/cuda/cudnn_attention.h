@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuDNN's fused attention on 16-bit tensors. The library is loaded when it is asked for; without
+// cuDNN's fused attention on bf16 tensors. The library is loaded when it is asked for; without
 // it, or in a build without its headers and its C++ frontend, there is none and callers do without.
 #pragma once
 
@@ -13,8 +13,6 @@ namespace nibble::cuda {
 
 // What a kernel is built for.
 struct CudnnShape {
-  enum class Type { kFloat16, kBfloat16 };
-  Type type = Type::kFloat16;
   int sequences = 1, heads = 0, kv_heads = 0, head_dim = 0;
   int queries = 0, keys = 0;  // of a sequence, as many as the tensors have
   float scale = 1;
@@ -22,17 +20,21 @@ struct CudnnShape {
   // a window, as many of them. Otherwise every query sees all keys.
   bool causal = false;
   int sliding_window = 0;
-  bool lengths = false;  // whether tensors give m and n; otherwise they are `queries` and `keys`
+  // Whether tensors say what m and n are and where a sequence's rows of q and out begin. Otherwise
+  // m and n are `queries` and `keys`, and sequences lie one behind the other.
+  bool ragged = false;
 
   auto operator<=>(const CudnnShape&) const = default;
 };
 
 // Device memory, contiguous, 16-byte aligned.
 struct CudnnTensors {
-  const void* q = nullptr;                // [sequences, queries, heads, head_dim]
+  // [sequences, queries, heads, head_dim] or, if ragged, [rows, heads, head_dim]
+  const void* q = nullptr;
   const void *k = nullptr, *v = nullptr;  // [sequences, kv_heads, keys, head_dim]; finite numbers
-  void* out = nullptr;  // as q; rows behind a sequence's queries hold anything afterwards
+  void* out = nullptr;                    // as q
   const int32_t *queries = nullptr, *keys = nullptr;  // [sequences] lengths
+  const int32_t* offsets = nullptr;                   // [sequences + 1] elements, the last an end
 };
 
 class CudnnAttention {

@@ -6,6 +6,8 @@
 // chips; kernels need no #if. What only kernels for sm_90a use is in ptx_sm90.h.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 namespace nibble::cuda {
@@ -52,6 +54,11 @@ __device__ __forceinline__ void UnpackBf16(const uint4& eight, float (&x)[8]) {
     x[2 * i] = __uint_as_float(words[i] << 16);
     x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000);
   }
+}
+
+__device__ __forceinline__ uint32_t PackBf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 // Global to shared memory without registers, past L1. A group of copies is there after

@@ -110,7 +110,8 @@ void MultiplyFloats(const Product& w, const float* x, int64_t first, int64_t las
 void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   const int64_t first = token * static_cast<int64_t>(row.size());
   const bool gated = source.op == ActsSource::Op::kSiluMul;
-  const float* x = (gated ? reinterpret_cast<const float*>(source.gate) : source.x) + first;
+  const float* rows = source.op == ActsSource::Op::kRmsNorm ? source.x : source.rows();
+  const float* x = (gated ? reinterpret_cast<const float*>(source.gate) : rows) + first;
   const float* up = reinterpret_cast<const float*>(source.up) + first;
   double squares = 0;
   for (size_t i = 0; i < row.size(); ++i) squares += double{x[i]} * x[i];
@@ -119,6 +120,7 @@ void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   for (size_t i = 0; i < row.size(); ++i) {
     switch (source.op) {
       case ActsSource::Op::kCopy:
+      case ActsSource::Op::kIntermediate:
         row[i] = x[i];
         break;
       case ActsSource::Op::kRmsNorm:
@@ -205,8 +207,9 @@ class RefBackend final : public Backend {
                        reinterpret_cast<const float*>(v), attention, rope, kv, batch);
   }
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
-                 std::span<const SequenceSlice> batch, float* out) override {
-    ref::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, decoded_, out);
+                 std::span<const SequenceSlice> batch, Intermediate* out) override {
+    ref::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, decoded_,
+                   reinterpret_cast<float*>(out));
   }
 
  private:

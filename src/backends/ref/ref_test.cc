@@ -212,8 +212,8 @@ TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
           .first_row = 60, .tokens = 90, .position = 60, .pages = cache.pages()};
       for (Backend* backend : {integer_.get(), decoded_.get()}) {
         std::vector<float> out(q.size(), NAN), chunk(q.size(), NAN);
-        backend->Attention(Raw(q), spec, kv, {&all, 1}, out.data());
-        backend->Attention(Raw(q), spec, kv, {&tail, 1}, chunk.data());
+        backend->Attention(Raw(q), spec, kv, {&all, 1}, Raw(out));
+        backend->Attention(Raw(q), spec, kv, {&tail, 1}, Raw(chunk));
         EXPECT_TRUE(std::isnan(chunk[60 * heads * d - 1]));
         for (int64_t t = 0; t < positions; t += 7) {
           for (int64_t h = 0; h < heads; ++h) {
