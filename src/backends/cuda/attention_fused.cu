@@ -36,10 +36,6 @@ __host__ __device__ int64_t KeysOf(const SequenceOnDevice& s, int window) {
   return s.position + s.tokens - FirstPage(s, window) * kPageKeys;
 }
 
-__device__ __forceinline__ uint4 PackEightBf16(const float (&x)[8]) {
-  return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
-}
-
 // Rows of 4-bit codes with one scale each, `eights` times eight of them. All loads of a thread
 // first: the compiler must not move them in front of stores.
 __device__ __forceinline__ void DecodeNibbles(const KvPart& part, const std::byte* block,
@@ -63,7 +59,7 @@ __device__ __forceinline__ void DecodeNibbles(const KvPart& part, const std::byt
         x[e] = p[j].x * (static_cast<float>(words[j] >> 4 * e & 15) - p[j].y);
       }
       const int i = first + j * kThreads;
-      if (i < stored * eights) rows[i] = PackEightBf16(x);
+      if (i < stored * eights) rows[i] = PackBf16(x);
     }
   }
 }
@@ -78,7 +74,7 @@ __device__ __forceinline__ void DecodePart(const KvPart& part, int head_dim, con
   for (int i = threadIdx.x; i < stored * eights; i += kThreads) {
     float x[8];
     DecodeEight(part, block, i / eights, i % eights * 8, x);
-    rows[i] = PackEightBf16(x);
+    rows[i] = PackBf16(x);
   }
 }
 

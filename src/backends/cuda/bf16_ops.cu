@@ -15,15 +15,7 @@ struct Eight {
   __device__ explicit Eight(const __nv_bfloat16* from) {
     UnpackBf16(*reinterpret_cast<const uint4*>(from), x);
   }
-  __device__ void Store(__nv_bfloat16* to) const {
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-      w[i] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
-    *reinterpret_cast<uint4*>(to) = {w[0], w[1], w[2], w[3]};
-  }
+  __device__ void Store(__nv_bfloat16* to) const { *reinterpret_cast<uint4*>(to) = PackBf16(x); }
 };
 
 // A block per row, a thread per eight elements.

@@ -128,10 +128,7 @@ struct Staging {
       for (int i = 0; i < kTokens / 2; i += 8) {  // 16 tokens
         uint32_t pairs[4];
 #pragma unroll
-        for (int p = 0; p < 4; ++p) {
-          const __nv_bfloat162 pair = __floats2bfloat162_rn(v[i + 2 * p], v[i + 2 * p + 1]);
-          pairs[p] = *reinterpret_cast<const uint32_t*>(&pair);
-        }
+        for (int p = 0; p < 4; ++p) pairs[p] = PackBf16(v[i + 2 * p], v[i + 2 * p + 1]);
         StoreMatricesTransposed(&Unit(2 * i + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2),
                                 pairs);
       }

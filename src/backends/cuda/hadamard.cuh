@@ -102,11 +102,8 @@ __device__ inline void Sylvester(float* row, RowLayout layout, int width, int fi
 
 // a and b as two pairs of bf16 whose sums they are, a in the low halves.
 __device__ inline void SplitBf16(float a, float b, uint32_t& high, uint32_t& low) {
-  const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
-  high = reinterpret_cast<const uint32_t&>(h);
-  const __nv_bfloat162 l = __floats2bfloat162_rn(a - __uint_as_float(high << 16),
-                                                 b - __uint_as_float(high & 0xFFFF0000));
-  low = reinterpret_cast<const uint32_t&>(l);
+  high = PackBf16(a, b);
+  low = PackBf16(a - __uint_as_float(high << 16), b - __uint_as_float(high & 0xFFFF0000));
 }
 
 // Two bf16 +-1 from bits 15 - position and 31 - position.

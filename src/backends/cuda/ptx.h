@@ -60,6 +60,9 @@ __device__ __forceinline__ uint32_t PackBf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
+__device__ __forceinline__ uint4 PackBf16(const float (&x)[8]) {
+  return {PackBf16(x[0], x[1]), PackBf16(x[2], x[3]), PackBf16(x[4], x[5]), PackBf16(x[6], x[7])};
+}
 
 // Global to shared memory without registers, past L1. A group of copies is there after
 // CopyAsyncWait; for other threads, after a barrier behind it.

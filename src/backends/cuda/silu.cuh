@@ -19,9 +19,8 @@ __device__ __forceinline__ uint4 SiluTimes(const uint4& gates, const uint4& ups)
   uint32_t pairs[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(SiluTimes(gate[2 * i], up[2 * i]),
-                                                      SiluTimes(gate[2 * i + 1], up[2 * i + 1]));
-    pairs[i] = reinterpret_cast<const uint32_t&>(pair);
+    pairs[i] =
+        PackBf16(SiluTimes(gate[2 * i], up[2 * i]), SiluTimes(gate[2 * i + 1], up[2 * i + 1]));
   }
   return {pairs[0], pairs[1], pairs[2], pairs[3]};
 }
