@@ -62,9 +62,12 @@ class CudaCacheTest : public CudaParityTest {
     k_ = RandomVector(rng_, positions * c.kv_heads * c.head_dim);
     v_ = RandomRows(rng_, positions * c.kv_heads, c.head_dim);
   }
-  // How far each value of a row of attention may be off if keys, weights and values lose up to
-  // `unit` of each, and the result 2^-8. Losses are like noise: they are independent of q. Integer
-  // weights lose 2^-16 of the largest, too.
+  // How far each value of a row of attention may be off if q, keys, weights and values lose up to
+  // `unit` of each, and the result 2^-8. A score sums products that q and keys make wrong by
+  // 2 `unit` each, with any sign, since q is random; that moves its weight as much, to which the
+  // weight's own loss, the value's and the sum's come: 3 `unit`. Integer weights lose 2^-16 of the
+  // largest, too. A weight moves the result by what its value is off the mean; losses of keys are
+  // independent and at most their bound, so that 4 times the root of their squares is 7 deviations.
   std::vector<double> Bounds(const TestCache& cache, int64_t token, int64_t head,
                              double unit) const {
     const int64_t d = kv_.head_dim, kv_head = head / (spec_.heads / kv_.kv_heads);
