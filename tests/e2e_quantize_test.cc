@@ -228,22 +228,6 @@ TEST_F(QuantizeVerb, AnExistingOutputIsReplacedOnlyByForce) {
   EXPECT_EQ(Slurp(Path("home/thesis")), "text");
 }
 
-TEST_F(QuantizeVerb, KilledAtAnyMomentItResumesToTheSameBytes) {
-  const auto start = std::chrono::steady_clock::now();
-  Quantize("whole", kGptq);
-  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - start;
-  Rng rng(static_cast<uint64_t>(start.time_since_epoch().count()));
-  for (int kills = 0; kills < 4 && !Exists("out"); ++kills) {
-    Process process(Arguments{NIBBLE_PROGRAM} + Command("out") + Arguments{"--resume"}, "", {});
-    std::this_thread::sleep_for(rng.Uniform() * whole);
-    process.Signal(SIGKILL);
-    process.Wait();
-  }
-  if (!Exists("out")) Quantize("out", kGptq + Arguments{"--resume"});
-  ExpectSameFiles("whole", "out");
-  EXPECT_FALSE(Exists("out.partial"));
-}
-
 TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
   Quantize("whole", kGptq);
   Process process = Start("out");

@@ -13,7 +13,9 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "io/publish.h"
 #include "io/sha256.h"
+#include "models/packed_checkpoint.h"
 
 namespace nibble::cli {
 namespace {
@@ -146,7 +148,8 @@ class QualityBench {
       if (!Measured(arguments)) {
         pending_.push_back(line);
       } else {
-        fs::remove_all(Checkpoint(arguments));  // of a run that was killed while removing it
+        RemoveKnownFiles(Checkpoint(arguments),
+                         IsCheckpointFile);  // of a run that was killed while removing it
       }
     }
   }
@@ -213,7 +216,7 @@ class QualityBench {
       }
     }
     results_.Set(arguments, result);
-    fs::remove_all(checkpoint);
+    RemoveKnownFiles(checkpoint, IsCheckpointFile);
   }
 
   void Report() {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "io/atomic_file.h"
 #include "quantize/work_directory.h"
 
 namespace nibble::cli {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "io/atomic_file.h"
+#include "io/publish.h"
 
 namespace nibble::cli {
 

@@ -155,14 +155,14 @@ void PrintPlan(const Arguments& a, const QuantizeReport& report) {
   }
 }
 
-Json ReportJson(const Arguments& a, const QuantizeReport& r) {
+Json ReportJson(const QuantizeReport& r) {
   Json layers = Json::array();
   for (const LayerReport& layer : r.layers) {
     Json errors = Json::object();
     for (const auto& [role, error] : layer.errors) errors[RoleName(role)] = error;
     layers.push_back({{"layer", layer.layer}, {"relative_errors", errors}});
   }
-  return {{"output", a.options.output},
+  return {{"output", r.output},
           {"seconds", r.seconds},
           {"bytes", r.output_bytes},
           {"bits_per_weight", r.quantized_bits_per_weight},
@@ -196,7 +196,7 @@ void PrintReport(const Arguments& a, const QuantizeReport& r) {
   fmt::print("{}", TailsText(a.options.recipe, r.plan));
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
              BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
-  fmt::print("next            nibble eval ppl {} --text FILE\n", a.options.output);
+  fmt::print("next            nibble eval ppl {} --text FILE\n", r.output);
 }
 
 Json DryRunJson(const QuantizeReport& report) {
@@ -227,7 +227,7 @@ void RunQuantize(Arguments& a, const Common& common) {
                "--calib FILE with text it should be good at\n");
   }
   const QuantizeReport report = Quantize(a.options);
-  common.json ? PrintJson(ReportJson(a, report)) : PrintReport(a, report);
+  common.json ? PrintJson(ReportJson(report)) : PrintReport(a, report);
 }
 
 // A pair of flags; without either the field stays as the recipe says.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files and directories that exist complete or not at all, whatever moment the machine dies at:
+// Files that exist complete or not at all, whatever moment the machine dies at:
 // write beside the target, fsync, rename, fsync the directory. Without the first fsync the rename
 // may reach the disk before the data; without the last one it may not reach the disk at all.
 // Errors (unwritable target, disk full, ...) are one line naming the file; the target is then
@@ -35,23 +35,13 @@ class AtomicFile {
 
 void WriteFileAtomic(const std::string& path, std::string_view text);
 
-// Makes the finished directory `from` appear as `to` (same file system). First removes what only
-// its writer needed, the lock file and the *.tmp of killed writers, and fsyncs the rest. An
-// existing `to` is an error unless `replace`: then the two names are exchanged in one step and the
-// old content removed, so that `to` is the old or the new directory at every moment. A process
-// killed during that removal leaves the old content, in part, at `from`. On file systems that
-// cannot exchange, `to` is absent (never partial) between two renames, the old content lying at
-// TO.old.
-void PublishDirectory(const std::string& from, const std::string& to, bool replace);
+// The file that NAME.PID-N.tmp was to become; empty for other names.
+std::string_view TargetOfTemporary(std::string_view name);
 
-// Exclusive right to write in a directory, given up on destruction or death of the process.
-// Throws if another holder (also in this process) exists. Uses flock on DIR/lock, which remains.
-class DirectoryLock {
- public:
-  explicit DirectoryLock(const std::string& directory);
-
- private:
-  Fd fd_;
-};
+// The steps that files and directories are published with. Errors name the path.
+[[noreturn]] void FailErrno(const std::string& path, std::string_view what);  // and errno
+std::string ParentOf(const std::string& path);                                // "." for a bare name
+void Rename(const std::string& from, const std::string& to);
+void SyncPath(const std::string& path);
 
 }  // namespace nibble

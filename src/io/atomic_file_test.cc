@@ -21,6 +21,7 @@
 #include "base/rng.h"
 #include "io/io_testing.h"
 #include "io/mmap_file.h"
+#include "io/publish.h"
 #include "io/sha256.h"
 
 namespace {
@@ -127,8 +128,8 @@ class AtomicFileTest : public TemporaryDirectoryTest {
     return WEXITSTATUS(status) == 0;
   }
 
-  const Tree old_ = {{"config.json", "old"}, {"only_old", "x"}, {"sub/a", "old a"}};
-  const Tree new_ = {{"config.json", "new!"}, {"sub/a", "new a"}, {"sub/deep/b", "b"}};
+  const Tree old_ = {{"a", "old"}, {"o", "x"}};
+  const Tree new_ = {{"a", "new!"}, {"b", "new b"}};
 };
 
 TEST_F(AtomicFileTest, WritesAndReplaces) {
@@ -201,39 +202,57 @@ TEST_F(AtomicFileTest, DeathAtEveryCallLeavesOldOrNew) {
   EXPECT_EQ(new_seen, 2);  // dead before the last fsync, and survived
 }
 
-TEST_F(AtomicFileTest, PublishMovesACleanedTree) {
+// Names of one letter belong to the owner of the directory.
+bool Known(std::string_view name) {
+  return name.size() == 1;
+}
+
+TEST_F(AtomicFileTest, PublishMovesACleanedDirectory) {
   Make("from", new_);
-  Make("from", {{"sub/shard.12-0.tmp", "torn"}, {"sub/lock", "a file of the user"}});
+  Make("from", {{"a.12-0.tmp", "torn"}});
   {
     const DirectoryLock lock(Path("from"));
-    PublishDirectory(Path("from/"), Path("to/"), false);
+    PublishDirectory(Path("from"), Path("to"), false, Known);
   }
-  Tree expected = new_;
-  expected["sub/lock"] = "a file of the user";
-  EXPECT_EQ(Read("to"), expected);
+  EXPECT_EQ(Read("to"), new_);
   EXPECT_EQ(Read("from"), std::nullopt);
 }
 
-TEST_F(AtomicFileTest, PublishRefusesWhatExists) {
+TEST_F(AtomicFileTest, PublishRefusesWhatExistsAndWhatIsNotItsOwn) {
   for (const bool plain : {false, true}) {
     faults.plain_rename_only = plain;
     Make("from", new_);
     Make("to", old_);
-    EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("to"), false); }),
+    EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("to"), false, Known); }),
                 AllOf(HasSubstr(Path("to")), HasSubstr("exists")));
+    for (const char* where : {"from/", "to/"}) {
+      for (const char* name : {"thesis", "a.tmp", "thesis.12-0.tmp", "sub/a"}) {
+        Make(where, {{name, "of the user"}});
+        const std::string first = Path(where + std::string(name).substr(0, 3));
+        EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("to"), true, Known); }),
+                    AllOf(HasSubstr(first), HasSubstr("not made by nibble")));
+        EXPECT_EQ(ReadFile(Path(where + std::string(name)), 100), "of the user");
+        fs::remove_all(Path(where + std::string(name)));
+        fs::remove_all(Path(where + std::string("sub")));
+      }
+    }
     EXPECT_EQ(Read("from"), new_);
     EXPECT_EQ(Read("to"), old_);
   }
-  EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("none"), Path("x"), false); }),
+  EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("none"), Path("x"), false, Known); }),
               HasSubstr("not a directory"));
-  EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("no/x"), false); }),
+  EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("no/x"), false, Known); }),
               HasSubstr(Path("no/x")));
-  EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("from/sub"), true); }),
-              HasSubstr(Path("from/sub")));
   EXPECT_EQ(Read("from"), new_);
+  // Where names cannot be exchanged, a folder that is in the way stays.
+  Make("to.old", {{"a", "of the user"}});
+  EXPECT_THAT(ErrorOf([&] { PublishDirectory(Path("from"), Path("to"), true, Known); }),
+              HasSubstr(Path("to.old")));
+  EXPECT_EQ(Read("to"), old_);
+  EXPECT_EQ(Read("to.old"), (Tree{{"a", "of the user"}}));
 }
 
-TEST_F(AtomicFileTest, PublishReplacesAndDeathAtEveryCallLeavesAWholeDirectory) {
+TEST_F(AtomicFileTest, DeathAtEveryCallOfPublishLeavesAWholeDirectoryAndIsCleanedUp) {
   for (const bool plain : {false, true}) {
     int n = 0, old_seen = 0;
     for (bool survived = false; !survived; ++n) {
@@ -242,22 +261,38 @@ TEST_F(AtomicFileTest, PublishReplacesAndDeathAtEveryCallLeavesAWholeDirectory) 
       Make("to", old_);
       survived = SurvivesWithDeathAt(n, [&] {
         faults.plain_rename_only = plain;
-        PublishDirectory(Path("from"), Path("to"), true);
+        PublishDirectory(Path("from"), Path("to"), true, Known);
       });
-      const auto tree = Read("to");
+      auto tree = Read("to");
+      if (tree) tree->erase("replaced");
       EXPECT_TRUE(tree == old_ || tree == new_ || (plain && !tree)) << "call " << n;
       if (!tree) {
         EXPECT_EQ(Read("to.old"), old_);
-        EXPECT_EQ(Read("from"), new_);
       }
       old_seen += tree == old_;
+      // The next run finds a finished `from`, or nothing of the old content.
+      faults.plain_rename_only = plain;
+      FinishPublishing(Path("from"), Path("to"), Known);
+      if (fs::exists(Path("from"))) PublishDirectory(Path("from"), Path("to"), true, Known);
+      faults = {};
+      EXPECT_EQ(Read("to"), new_) << "call " << n;
+      EXPECT_EQ(Read("from"), std::nullopt);
+      EXPECT_EQ(Read("to.old"), std::nullopt);
     }
-    // 3 files and 3 directories synced, exchange (or its refusal and two renames), and the
-    // survivor.
-    EXPECT_EQ(old_seen, plain ? 8 : 7);
-    EXPECT_EQ(Read("to"), new_);
-    EXPECT_EQ(Read("from"), std::nullopt);
-    EXPECT_EQ(Read("to.old"), std::nullopt);
+    // The note: write, sync, rename, sync. 3 files and the directory synced, exchange (or its
+    // refusal and two renames).
+    EXPECT_EQ(old_seen, plain ? 10 : 9);
+  }
+}
+
+TEST_F(AtomicFileTest, OnlyTheReplacedDirectoryIsRemoved) {
+  Make("to", new_);
+  Make("from", old_);
+  for (const char* note : {"1:1\n", "", "to\n"}) {
+    Make("to", {{"replaced", note}});
+    FinishPublishing(Path("from"), Path("to"), Known);
+    EXPECT_EQ(Read("from"), old_) << note;
+    EXPECT_EQ(Read("to"), new_) << note;
   }
 }
 

@@ -5,14 +5,13 @@
 
 #include "base/json.h"
 #include "io/atomic_file.h"
+#include "io/publish.h"
 #include "io/sha256.h"
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kManifestName = "manifest.json";
 
 std::string PathOf(const std::string& directory, const std::string& name) {
   return (fs::path(directory) / name).string();
@@ -48,9 +47,7 @@ Manifest DigestFiles(const std::string& directory) {
   Manifest manifest;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string();
-    // The writer's own files do not reach the checkpoint (PublishDirectory removes them).
-    const bool temporary = name == "lock" || name.ends_with(".tmp");
-    if (entry.is_regular_file() && !temporary && name != kManifestName) {
+    if (entry.is_regular_file() && !IsWritersOwn(name) && name != kManifestName) {
       manifest[name] = DigestFile(entry.path().string());
     }
   }

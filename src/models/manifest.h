@@ -9,6 +9,8 @@
 
 namespace nibble {
 
+inline constexpr const char* kManifestName = "manifest.json";
+
 struct FileDigest {
   uint64_t bytes = 0;
   std::string sha256;  // lower-case hexadecimal

@@ -2,15 +2,21 @@
 #include "models/packed_checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <set>
 
 #include "io/atomic_file.h"
+#include "io/sha256.h"
+#include "models/manifest.h"
+#include "models/tile_plane.h"
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // Reads the planes that a plan promises, each once.
 class PlaneReader {
@@ -127,6 +133,21 @@ void CheckDigest(const Network& net, const Plan& plan) {
   }
 }
 
+constexpr const char* kContentDigestKey = "content_sha256";
+
+// Of names, types, shapes and bytes of the tensors and of the metadata but for the digest itself.
+std::string ContentDigest(const std::map<std::string, TensorView>& tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  Json content = {{"metadata", metadata}};
+  content["metadata"].erase(kContentDigestKey);
+  for (const auto& [name, view] : tensors) {
+    content["tensors"][name] = {DTypeName(view.dtype), view.shape,
+                                Sha256({view.data, view.bytes()})};
+  }
+  const std::string text = content.dump();
+  return Sha256(std::as_bytes(std::span(text)));
+}
+
 }  // namespace
 
 void LoadPacked(Network& net, const Json& quantization_config, const std::string& where) {
@@ -193,21 +214,51 @@ std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer) 
 }
 
 void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors,
-                const std::map<std::string, std::string>& metadata) {
+                std::map<std::string, std::string> metadata) {
   // Wider elements first keep every plane aligned to its element size.
   std::vector<NamedTensor> ordered = tensors;
   std::stable_sort(ordered.begin(), ordered.end(), [](const NamedTensor& a, const NamedTensor& b) {
     return DTypeBytes(a.view.dtype) > DTypeBytes(b.view.dtype);
   });
   std::vector<SafetensorsWriter::Entry> entries;
-  for (const NamedTensor& t : ordered) entries.push_back({t.name, t.view.dtype, t.view.shape});
+  std::map<std::string, TensorView> by_name;
+  for (const NamedTensor& t : ordered) {
+    entries.push_back({t.name, t.view.dtype, t.view.shape});
+    by_name[t.name] = t.view;
+  }
+  metadata[kContentDigestKey] = ContentDigest(by_name, metadata);
   SafetensorsWriter writer(path, entries, metadata);
   for (const NamedTensor& t : ordered) writer.Append({t.view.data, t.view.bytes()});
   writer.Finish();
 }
 
+std::optional<SafetensorsFile> OpenWholeShard(const std::string& path) {
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    SafetensorsFile file(path);
+    const auto digest = file.metadata().find(kContentDigestKey);
+    const bool whole = digest != file.metadata().end() &&
+                       digest->second == ContentDigest(file.tensors(), file.metadata());
+    if (whole) return file;
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
+
 std::string LayerShardName(int64_t layer) {
   return fmt::format("layer-{:05}.safetensors", layer);
+}
+
+bool IsCheckpointFile(std::string_view name) {
+  constexpr std::array kOthers = {"config.json", kProvenanceName, kManifestName,
+                                  kIndexName,    kRestShardName,  kTilesName};
+  if (std::ranges::find(kOthers, name) != kOthers.end()) return true;
+  if (std::ranges::find(kCompanions, name) != kCompanions.end()) return true;
+  const std::string some = LayerShardName(0), prefix = some.substr(0, some.find('0'));
+  int64_t layer = -1;
+  if (!name.starts_with(prefix)) return false;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  return layer >= 0 && name == LayerShardName(layer);
 }
 
 void WriteIndex(const std::string& directory, int64_t layers) {
@@ -223,8 +274,7 @@ void WriteIndex(const std::string& directory, int64_t layers) {
   add(kRestShardName);
   for (int64_t i = 0; i < layers; ++i) add(LayerShardName(i));
   const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-  WriteFileAtomic((fs::path(directory) / "model.safetensors.index.json").string(),
-                  index.dump(2) + "\n");
+  WriteFileAtomic((fs::path(directory) / kIndexName).string(), index.dump(2) + "\n");
 }
 
 }  // namespace nibble

@@ -4,9 +4,12 @@
 // tile plane (tile_plane.h).
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/network.h"
@@ -33,13 +36,27 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
 // Planes and norms of a layer.
 std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer);
 
-// Writes a shard atomically. `metadata` must hold kPlanDigestKey.
+// Writes a shard atomically. Its metadata gets the digest of all that it holds; that of a
+// checkpoint must hold kPlanDigestKey.
 inline constexpr const char* kPlanDigestKey = "plan_sha256";
 void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors,
-                const std::map<std::string, std::string>& metadata);
+                std::map<std::string, std::string> metadata);
+
+// A shard as WriteShard left it; nothing if it is absent, damaged or not written by it.
+std::optional<SafetensorsFile> OpenWholeShard(const std::string& path);
 
 std::string LayerShardName(int64_t layer);  // "layer-00003.safetensors"
 inline constexpr const char* kRestShardName = "model-rest.safetensors";
+
+inline constexpr const char* kProvenanceName = "provenance.json";
+
+// Files of the source that travel with the weights.
+inline constexpr std::array<const char*, 6> kCompanions = {
+    "tokenizer.json",         "tokenizer_config.json", "special_tokens_map.json",
+    "generation_config.json", "chat_template.jinja",   "tokenizer.model"};
+
+// Whether a checkpoint may hold a file of this name: what `quantize --force` may remove.
+bool IsCheckpointFile(std::string_view name);
 
 // model.safetensors.index.json over all shards of a directory.
 void WriteIndex(const std::string& directory, int64_t layers);

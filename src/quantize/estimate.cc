@@ -13,6 +13,7 @@
 #include "quantize/channels.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
+#include "quantize/work_directory.h"
 
 namespace nibble {
 namespace {
@@ -141,12 +142,14 @@ void RequireResources(const QuantizeEstimate& e, const QuantizeOptions& options)
         "--fixed-scales with a recipe that learns them",
         BytesText(e.peak_memory_bytes), BytesText(memory));
   }
+  const double missing =
+      e.disk_bytes - (options.resume ? FilesBytes(PartialPath(options.output)) : 0);
   fs::path existing = fs::absolute(options.output);
   while (!existing.empty() && !fs::exists(existing)) existing = existing.parent_path();
   std::error_code ec;
   const fs::space_info space = fs::space(existing, ec);
-  if (!ec && e.disk_bytes > static_cast<double>(space.available)) {
-    Fail("{} needs about {} of disk, {} are free", options.output, BytesText(e.disk_bytes),
+  if (!ec && missing > static_cast<double>(space.available)) {
+    Fail("{} needs about {} of disk, {} are free", options.output, BytesText(missing),
          BytesText(static_cast<double>(space.available)));
   }
 }

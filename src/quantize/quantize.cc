@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/quantize.h"
 
+#include <cblas.h>
+
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 
 #include "base/file.h"
@@ -27,11 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files that travel with the weights.
-constexpr const char* kCompanions[] = {"tokenizer.json",          "tokenizer_config.json",
-                                       "special_tokens_map.json", "generation_config.json",
-                                       "chat_template.jinja",     "tokenizer.model"};
-
 std::string Digest(std::string_view text) {
   return Sha256(std::as_bytes(std::span(text)));
 }
@@ -50,10 +46,12 @@ std::string CalibrationText(const QuantizeOptions& options) {
 }
 
 Job PrepareJob(const QuantizeOptions& options) {
-  Job job = {.options = options, .source = OpenNetwork(options.model)};
+  Job job = {.options = options};
+  QuantizeOptions& o = job.options;
+  if (!o.output.empty()) o.output = OutputPath(o.output, o.model);
+  job.source = OpenNetwork(o.model);
   const ModelConfig& c = job.source.config;
   if (job.source.packed) FailUsage("{} is quantized already", options.model);
-  QuantizeOptions& o = job.options;
   if (o.context == 0) o.context = std::min<int64_t>(2048, c.context);
   if (o.context < 1 || o.context > c.context) {
     FailUsage("--context {}: the model's context is {}", o.context, c.context);
@@ -110,14 +108,20 @@ void TokenizeCalibration(Job& job) {
   }
 }
 
-// Everything that decides the result, byte for byte.
+// Everything that decides the result, byte for byte. A run is resumed only where all of it is the
+// same.
 Json Identity(const Job& job, const std::string& backend) {
   Json files = Json::object();
   for (const SafetensorsFile& file : job.source.store->files()) {
     files[fs::path(file.path()).filename().string()] = Sha256File(file.path());
   }
+  for (const char* name : kCompanions) {
+    const fs::path file = fs::path(job.options.model) / name;
+    if (fs::exists(file)) files[name] = Sha256File(file.string());
+  }
   return {{"nibble_version", NIBBLE_VERSION},
           {"backend", backend},
+          {"host_blas", openblas_get_config()},
           {"source_config", Digest(job.source.config_json.dump())},
           {"source_files", files},
           {"plan", PlanDigest(job.plan)},
@@ -213,25 +217,21 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
   };
 }
 
-// A finished layer is of use only with the rotation that it was made for, so that is kept beside
-// it.
-constexpr const char* kRotationFile = "rotation.f64";
-
 std::unique_ptr<DenseMath> LearningMath(Backend& backend) {
   std::unique_ptr<DenseMath> math = backend.MakeDenseMath();
   return math ? std::move(math) : std::make_unique<HostMath>();
 }
 
+[[noreturn]] void FailDamaged(const WorkDirectory& work, const std::string& name) {
+  Fail("{}: is not what was saved there; remove {} and begin again", work.File(name), work.path());
+}
+
 void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, Backend& backend) {
   const ModelConfig& c = job.source.config;
-  const std::string file = work.File(kRotationFile);
-  Matrix<double> rotation(c.hidden_size, c.hidden_size);
-  const size_t bytes = rotation.data.size() * sizeof(double);
-  if (fs::exists(file)) {
-    const std::string stored = ReadFile(file, bytes);
-    if (stored.size() != bytes) Fail("{}: not a whole rotation; remove {}", file, work.path());
-    std::memcpy(rotation.data.data(), stored.data(), bytes);
-  } else {
+  std::optional<Matrix<double>> rotation = work.FindRotation(c.hidden_size);
+  if (!rotation) {
+    // Finished layers are of use only with the rotation that they were made for.
+    if (OpenWholeShard(work.File(LayerShardName(0)))) FailDamaged(work, kRotationFile);
     Progress progress("rotation", "steps", kRotationSteps);
     progress.Update(0, "inputs");
     const auto rows =
@@ -239,9 +239,9 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     if (rows.empty()) return;  // nothing behind a norm is quantized
     rotation = LearnRotation(rows, *LearningMath(backend),
                              [&](int64_t steps) { progress.Update(static_cast<double>(steps)); });
-    WriteFileAtomic(file, {reinterpret_cast<const char*>(rotation.data.data()), bytes});
+    work.SaveRotation(*rotation);
   }
-  rotator.Follow(rotation);
+  rotator.Follow(*rotation);
 }
 
 void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Backend& backend) {
@@ -277,6 +277,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       errors = saved->errors;
       ++report.resumed_layers;
     } else {
+      // What follows was rounded behind another layer i.
+      if (work.FindScaleFactors(c.layers)) FailDamaged(work, LayerShardName(i));
       at(0, "rotated");
       StoredLayer stored = calibration ? calibration->Round(layer, i, errors, at)
                                        : RoundLayerNearest(layer, job.plan, i, errors);
@@ -291,13 +293,17 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
   const ModelConfig& c = job.source.config;
   const auto load = [&](int64_t i) {
     auto saved = work.FindLayer(i, job.plan, c);
-    if (!saved) Fail("{}: cannot be read any more; pass --resume", work.File(LayerShardName(i)));
+    if (!saved) FailDamaged(work, LayerShardName(i));
     return std::move(*saved);
   };
   std::optional<ScaleFactors> factors = work.FindScaleFactors(c.layers);
   if (!factors) {
     std::vector<StoredLayer> rounded;
-    for (int64_t i = 0; i < c.layers; ++i) rounded.push_back(load(i).layer);
+    for (int64_t i = 0; i < c.layers; ++i) {
+      auto saved = load(i);
+      if (saved.scaled) FailDamaged(work, kFactorsFile);
+      rounded.push_back(std::move(saved.layer));
+    }
     Progress progress("scales", "tokens",
                       ScaleLearningTokens(c, static_cast<int64_t>(job.calibration.size())));
     const auto at = [&](double tokens, const std::string& what) {
@@ -319,16 +325,9 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
   }
 }
 
-double FilesBytes(const std::string& directory) {
-  double bytes = 0;
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    bytes += static_cast<double>(entry.file_size());
-  }
-  return bytes;
-}
-
 QuantizeReport StartReport(const Job& job) {
   QuantizeReport report;
+  report.output = job.options.output;
   report.config = job.source.config;
   report.plan = job.plan;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
@@ -359,8 +358,8 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   if (learns_scales && job.options.device != "cpu") {
     RequireScaleMemory(*backend, job.source.config);
   }
-  WorkDirectory work(job.options.output, Identity(job, backend->Name()), options.resume,
-                     options.force);
+  const std::string& output = job.options.output;
+  WorkDirectory work(output, Identity(job, backend->Name()), options.resume, options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
   if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
   const FloatLayers layers =
@@ -378,12 +377,12 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   WriteRest(work, rotator, job);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);
-  fs::remove(work.File(kRotationFile));
+  OpenNetwork(work.path());  // what is published can be read
   work.Publish(options.force);
   // Of the plan as it turned out: a threshold may have taken tails away.
   report.quantized_bits_per_weight =
       EstimateQuantization(job.source.config, job.plan, job.options).bits_per_weight;
-  report.output_bytes = FilesBytes(options.output);
+  report.output_bytes = FilesBytes(output);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

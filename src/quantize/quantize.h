@@ -38,6 +38,7 @@ struct LayerReport {
 };
 
 struct QuantizeReport {
+  std::string output;  // as it can be opened
   ModelConfig config;
   Plan plan;
   QuantizeEstimate estimate;

@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "base/progress.h"
 #include "base/rng.h"
+#include "io/publish.h"
 #include "models/manifest.h"
 #include "models/packed_checkpoint.h"
 
@@ -191,7 +192,7 @@ void WriteRandomCheckpoint(const ModelConfig& config, const Recipe& recipe, uint
   Json json = ConfigJson(config);
   ParseConfig(json, directory);  // refuses what could not be read back, before anything is written
   const fs::path partial = directory + ".partial";
-  fs::remove_all(partial);
+  RemoveKnownFiles(partial.string(), IsCheckpointFile);
   fs::create_directories(partial);
   const Network net = RandomNetwork(config, recipe, seed);
   const Plan plan = RandomPlan(config, recipe);
@@ -209,7 +210,7 @@ void WriteRandomCheckpoint(const ModelConfig& config, const Recipe& recipe, uint
   WriteFileAtomic((partial / "config.json").string(), json.dump(2));
   WriteIndex(partial.string(), config.layers);
   WriteManifest(partial.string(), DigestFiles(partial.string()));
-  fs::rename(partial, directory);
+  PublishDirectory(partial.string(), directory, false, IsCheckpointFile);
 }
 
 }  // namespace nibble

@@ -2,9 +2,10 @@
 #include "quantize/work_directory.h"
 
 #include <filesystem>
+#include <set>
 
 #include "base/half.h"
-#include "io/sha256.h"
+#include "io/atomic_file.h"
 #include "models/manifest.h"
 
 namespace nibble {
@@ -12,10 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kIdentity = "provenance.json";
-constexpr const char* kIdentityDigestKey = "provenance_sha256";
 constexpr const char* kScaledKey = "scales";
-constexpr const char* kFactorsFile = "factors.safetensors";
+constexpr const char* kErrorsKey = "relative_errors";
+constexpr const char* kRotationName = "rotation";
+constexpr const char* kShardSuffix = ".safetensors";
+
+bool IsWorkFile(std::string_view name) {
+  return name == kFactorsFile || name == kRotationFile || IsCheckpointFile(name);
+}
 
 QuantizedWeights OwnCodes(const PackedWeights& w) {
   QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
@@ -50,33 +55,98 @@ StoredLinear Own(const PackedLinear& linear) {
   return stored;
 }
 
+// The directory itself or one above it.
+bool LiesWithin(fs::path directory, const fs::path& other) {
+  for (;; directory = directory.parent_path()) {
+    std::error_code ignored;
+    if (fs::equivalent(directory, other, ignored)) return true;
+    if (directory == directory.root_path()) return false;
+  }
+}
+
+// OUT.partial that a run began. One that was killed before it wrote its identity left nothing but a
+// lock and temporaries.
+void RequireWork(const std::string& path) {
+  RefuseUnknownFiles(path, IsWorkFile);
+  if (fs::exists(fs::path(path) / kProvenanceName)) return;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename().string();
+    if (!IsWritersOwn(name)) {
+      Fail("{} is not the directory of an unfinished run; move it elsewhere", path);
+    }
+  }
+}
+
+// OUT that --force may replace.
+void RequireCheckpoint(const std::string& output) {
+  if (!fs::is_directory(output)) Fail("{} exists and is not a directory", output);
+  if (!fs::exists(fs::path(output) / kProvenanceName)) {
+    Fail("{} exists and was not made by nibble quantize; --force does not remove it", output);
+  }
+  RefuseUnknownFiles(output, IsCheckpointFile);
+}
+
 }  // namespace
 
 std::string DifferingFields(const Json& ours, const Json& theirs) {
   const Json a = ours.flatten(), b = theirs.flatten();
-  std::string fields;
-  for (const auto& [pointer, value] : a.items()) {
-    if (b.contains(pointer) && b[pointer] == value) continue;
-    fields += (fields.empty() ? "" : ", ") + pointer.substr(1);
+  std::set<std::string> fields;
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    for (const auto& [pointer, value] : one->items()) {
+      if (!other->contains(pointer) || (*other)[pointer] != value) fields.insert(pointer.substr(1));
+    }
   }
-  return fields;
+  return fmt::format("{}", fmt::join(fields, ", "));
+}
+
+std::string OutputPath(const std::string& output, const std::string& source) {
+  const fs::path resolved = fs::weakly_canonical(fs::absolute(output));
+  const fs::path out = resolved.has_filename() ? resolved : resolved.parent_path();
+  if (out == out.root_path()) Fail("{}: cannot be replaced by a checkpoint", output);
+  const fs::path model = fs::weakly_canonical(fs::absolute(source));
+  for (const fs::path& path : {out, fs::path(PartialPath(out.string()))}) {
+    if (LiesWithin(path, model) || LiesWithin(model, path)) {
+      Fail("{}: is, contains or lies within the model {}; choose another -o", output, source);
+    }
+  }
+  const fs::path plain = fs::path(output).lexically_normal();
+  const bool as_given = plain.has_filename() && fs::absolute(plain) == out;
+  return as_given ? plain.string() : out.string();
+}
+
+std::string PartialPath(const std::string& output) {
+  return output + ".partial";
+}
+
+double FilesBytes(const std::string& directory) {
+  double bytes = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    bytes += static_cast<double>(entry.file_size(ignored));
+  }
+  return bytes;
 }
 
 WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bool resume,
                              bool force)
-    : output_(fs::path(output).lexically_normal().string()) {
-  const std::string text = identity.dump(2) + "\n";
-  identity_digest_ = Sha256(std::as_bytes(std::span(text)));
-  while (output_.size() > 1 && output_.ends_with('/')) output_.pop_back();
-  path_ = output_ + ".partial";
-  if (fs::exists(output_)) {
+    : output_(output), path_(PartialPath(output)) {
+  FinishPublishing(path_, output_, IsCheckpointFile);  // what a killed run with --force left
+  if (fs::exists(fs::symlink_status(output_))) {
     if (!force) Fail("{} exists already; choose another -o or pass --force", output_);
-    if (!fs::exists(fs::path(output_) / "config.json")) {
-      Fail("{} exists and is not a checkpoint; --force does not remove it", output_);
-    }
+    RequireCheckpoint(output_);
   }
-  const std::string identity_file = File(kIdentity);
-  if (fs::exists(path_) && fs::exists(identity_file)) {
+  const bool exists = fs::exists(fs::symlink_status(path_));
+  if (exists) {
+    if (fs::is_symlink(path_) || !fs::is_directory(path_)) {
+      Fail("{} is not the directory of an unfinished run; move it elsewhere", path_);
+    }
+    RequireWork(path_);
+  }
+  std::error_code ec;
+  fs::create_directories(path_, ec);
+  if (ec) Fail("{}: cannot be created ({})", path_, ec.message());
+  const std::string identity_file = File(kProvenanceName);
+  if (fs::exists(identity_file)) {
     if (!resume) {
       Fail("{} holds an unfinished run; pass --resume to continue it, or remove it", path_);
     }
@@ -87,20 +157,17 @@ WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bo
     lock_ = std::make_unique<DirectoryLock>(path_);
     return;
   }
-  std::error_code ec;
-  fs::create_directories(path_, ec);
-  if (ec) Fail("{}: cannot be created ({})", path_, ec.message());
   lock_ = std::make_unique<DirectoryLock>(path_);
-  WriteFileAtomic(identity_file, text);
+  WriteFileAtomic(identity_file, identity.dump(2) + "\n");
 }
 
 WorkDirectory::~WorkDirectory() {
   if (!lock_) return;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
-    if (entry.path().extension() == ".safetensors") return;
+    if (entry.path().extension() == kShardSuffix) return;
   }
-  fs::remove_all(path_, ignored);
+  RemoveKnownFiles(path_, IsWorkFile);
 }
 
 std::string WorkDirectory::File(const std::string& name) const {
@@ -110,10 +177,13 @@ std::string WorkDirectory::File(const std::string& name) const {
 void WorkDirectory::SaveLayer(int64_t index, const SavedLayer& saved, const Plan& plan) const {
   const LayerWeights weights = saved.layer.View(plan, index, true);
   Json error_json = Json::object();
-  for (const auto& [role, error] : saved.errors) error_json[RoleName(role)] = error;
+  for (const auto& [role, linear] : weights.linears) {
+    ValidateLinear(linear, LinearName(index, role));
+    const auto error = saved.errors.find(role);
+    if (error != saved.errors.end()) error_json[RoleName(role)] = error->second;
+  }
   std::map<std::string, std::string> metadata = {{kPlanDigestKey, PlanDigest(plan)},
-                                                 {kIdentityDigestKey, identity_digest_},
-                                                 {"relative_errors", error_json.dump()}};
+                                                 {kErrorsKey, error_json.dump()}};
   if (saved.scaled) metadata[kScaledKey] = "learned";
   WriteShard(File(LayerShardName(index)), LayerTensors(index, weights), metadata);
 }
@@ -121,33 +191,41 @@ void WorkDirectory::SaveLayer(int64_t index, const SavedLayer& saved, const Plan
 std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index, const Plan& plan,
                                                                   const ModelConfig& config) const {
   const std::string path = File(LayerShardName(index));
-  if (!fs::exists(path)) return std::nullopt;
-  try {
-    const SafetensorsFile file(path);
-    if (file.metadata().at(kIdentityDigestKey) != identity_digest_) return std::nullopt;
-    const LayerWeights weights = ReadPackedLayer(
-        [&](const std::string& name) -> const TensorView* {
-          const auto it = file.tensors().find(name);
-          return it == file.tensors().end() ? nullptr : &it->second;
-        },
-        plan, config, index, path);
-    SavedLayer saved;
-    for (const auto& [role, linear] : weights.linears) saved.layer[role] = Own(linear);
-    if (weights.attention_norm.data != nullptr) {
-      saved.layer.attention_norm = ToF32(weights.attention_norm).data;
-      saved.layer.mlp_norm = ToF32(weights.mlp_norm).data;
-    }
-    saved.scaled = file.metadata().contains(kScaledKey);
-    const Json errors = ParseJson(file.metadata().at("relative_errors"), path);
-    for (const auto& [role, linear] : weights.linears) {
-      if (const auto e = JsonFind<double>(errors, RoleName(role), path)) {
-        saved.errors[role] = *e;
-      }
-    }
-    return saved;
-  } catch (const std::exception&) {
-    return std::nullopt;
+  const auto file = OpenWholeShard(path);
+  if (!file) return std::nullopt;
+  const LayerWeights weights = ReadPackedLayer(
+      [&](const std::string& name) -> const TensorView* {
+        const auto it = file->tensors().find(name);
+        return it == file->tensors().end() ? nullptr : &it->second;
+      },
+      plan, config, index, path);
+  SavedLayer saved;
+  for (const auto& [role, linear] : weights.linears) saved.layer[role] = Own(linear);
+  if (weights.attention_norm.data != nullptr) {
+    saved.layer.attention_norm = ToF32(weights.attention_norm).data;
+    saved.layer.mlp_norm = ToF32(weights.mlp_norm).data;
   }
+  saved.scaled = file->metadata().contains(kScaledKey);
+  const Json errors = ParseJson(file->metadata().at(kErrorsKey), path);
+  for (const auto& [role, linear] : weights.linears) {
+    if (const auto e = JsonFind<double>(errors, RoleName(role), path)) saved.errors[role] = *e;
+  }
+  return saved;
+}
+
+void WorkDirectory::SaveRotation(const Matrix<double>& rotation) const {
+  const TensorView view = {DType::kF64,
+                           {rotation.rows, rotation.cols},
+                           reinterpret_cast<const std::byte*>(rotation.data.data())};
+  WriteShard(File(kRotationFile), {{kRotationName, view}}, {});
+}
+
+std::optional<Matrix<double>> WorkDirectory::FindRotation(int64_t hidden) const {
+  const auto file = OpenWholeShard(File(kRotationFile));
+  if (!file) return std::nullopt;
+  Matrix<double> rotation(hidden, hidden);
+  rotation.data = file->tensors().at(kRotationName).Copy<double>();
+  return rotation;
 }
 
 void WorkDirectory::SaveScaleFactors(const ScaleFactors& factors) const {
@@ -158,17 +236,17 @@ void WorkDirectory::SaveScaleFactors(const ScaleFactors& factors) const {
                          FloatView(rows, {static_cast<int64_t>(rows.size())})});
     }
   }
-  WriteShard(File(kFactorsFile), tensors, {{kIdentityDigestKey, identity_digest_}});
+  WriteShard(File(kFactorsFile), tensors, {});
 }
 
 std::optional<ScaleFactors> WorkDirectory::FindScaleFactors(int64_t layers) const {
-  if (!fs::exists(File(kFactorsFile))) return std::nullopt;
-  const SafetensorsFile file(File(kFactorsFile));
+  const auto file = OpenWholeShard(File(kFactorsFile));
+  if (!file) return std::nullopt;
   ScaleFactors factors(static_cast<size_t>(layers));
   for (int64_t i = 0; i < layers; ++i) {
     for (const Role role : kLayerRoles) {
-      const auto it = file.tensors().find(LinearName(i, role));
-      if (it == file.tensors().end()) continue;
+      const auto it = file->tensors().find(LinearName(i, role));
+      if (it == file->tensors().end()) continue;
       factors[static_cast<size_t>(i)][role] = ToF32(it->second).data;
     }
   }
@@ -176,9 +254,9 @@ std::optional<ScaleFactors> WorkDirectory::FindScaleFactors(int64_t layers) cons
 }
 
 void WorkDirectory::Publish(bool force) {
-  fs::remove(File(kFactorsFile));
+  for (const char* name : {kFactorsFile, kRotationFile}) fs::remove(File(name));
   WriteManifest(path_, DigestFiles(path_));
-  PublishDirectory(path_, output_, force);
+  PublishDirectory(path_, output_, force, IsCheckpointFile);
   lock_.reset();
 }
 

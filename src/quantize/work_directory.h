@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// OUT.partial: one shard per finished layer, provenance.json (everything that decides the result;
-// its digest is in every shard) and a lock. A killed run loses at most the layer it was working on.
+// OUT.partial: one shard per finished layer and per thing learned, each with its digest,
+// provenance.json (everything that decides the result) and a lock. A killed run loses at most the
+// layer it was working on. Files that a run cannot have made are never touched.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "io/atomic_file.h"
+#include "io/publish.h"
 #include "quantize/learn_scales.h"
 #include "quantize/stored_layer.h"
 
@@ -17,12 +18,24 @@ namespace nibble {
 // What decides a result, now and when it was begun: "settings/seed, plan"; empty = the same.
 std::string DifferingFields(const Json& ours, const Json& theirs);
 
+// OUT as it was given, links followed where they matter. Refuses one that is, contains or lies
+// within `source`, by whatever names: replacing OUT would take the source away.
+std::string OutputPath(const std::string& output, const std::string& source);
+// The directory of work that is to become `output`.
+std::string PartialPath(const std::string& output);
+// Sum over the files of a directory; 0 if there is none.
+double FilesBytes(const std::string& directory);
+
+inline constexpr const char* kRotationFile = "rotation.safetensors";
+inline constexpr const char* kFactorsFile = "factors.safetensors";
+
 class WorkDirectory {
  public:
-  // Creates OUT.partial, or continues it when `resume`; refuses an existing OUT without `force`, an
-  // existing OUT.partial without `resume`, and another identity (listing the fields that differ).
+  // Creates OUT.partial, or continues it when `resume`; refuses an existing OUT without `force` or
+  // with files that no checkpoint has, an existing OUT.partial without `resume` or with files that
+  // no run makes, and another identity (listing the fields that differ).
   WorkDirectory(const std::string& output, const Json& identity, bool resume, bool force);
-  // Unpublished layers stay for --resume; a run that failed before its first one leaves nothing.
+  // Finished files stay for --resume; a run that failed before its first one leaves nothing.
   ~WorkDirectory();
 
   const std::string& path() const { return path_; }
@@ -33,12 +46,18 @@ class WorkDirectory {
     std::map<Role, double> errors;
     bool scaled = false;  // by learned factors
   };
+  // Throws, naming the linear, if the loader would refuse it.
   void SaveLayer(int64_t index, const SavedLayer& layer, const Plan& plan) const;
-  // A layer saved by an earlier run; nothing if it is absent or not readable (then it is redone).
+  // A layer saved by this or an earlier run; nothing if it is absent or no longer what was saved
+  // (then it is redone).
   std::optional<SavedLayer> FindLayer(int64_t index, const Plan& plan,
                                       const ModelConfig& config) const;
 
-  // Factors that are to scale every layer, until Publish.
+  // The learned rotation of the residual stream [hidden, hidden]; kept until Publish.
+  void SaveRotation(const Matrix<double>& rotation) const;
+  std::optional<Matrix<double>> FindRotation(int64_t hidden) const;
+
+  // Factors that are to scale every layer; kept until Publish.
   void SaveScaleFactors(const ScaleFactors& factors) const;
   std::optional<ScaleFactors> FindScaleFactors(int64_t layers) const;
 
@@ -46,7 +65,7 @@ class WorkDirectory {
   void Publish(bool force);
 
  private:
-  std::string output_, path_, identity_digest_;
+  std::string output_, path_;
   std::unique_ptr<DirectoryLock> lock_;
 };
 

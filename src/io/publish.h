@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories that appear whole or not at all, whatever moment the machine dies at. They are flat,
+// and only files that their owner knows are ever published or removed: anything else in them
+// belongs to somebody.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "io/fd.h"
+
+namespace nibble {
+
+// Whether a file of this name may have been made by the owner of a directory.
+using KnownFile = std::function<bool(std::string_view name)>;
+
+// Whether a file is of use to the writer of a directory alone and never published: its lock, its
+// temporaries, what PublishDirectory notes.
+bool IsWritersOwn(std::string_view name);
+
+// Throws naming the first entry of `directory` that is not a plain file of a known name or, of
+// these, the writer's own.
+void RefuseUnknownFiles(const std::string& directory, const KnownFile& known);
+
+// Removes the known files of a directory, then the directory if it is empty. Without errors: what
+// cannot be removed stays.
+void RemoveKnownFiles(const std::string& directory, const KnownFile& known);
+
+// Makes the finished directory `from` appear as `to` (same file system). First removes what only
+// its writer needed, the lock and the temporaries of killed writers, and fsyncs the rest. An
+// existing `to` is an error unless `replace`: then the two names are exchanged in one step and the
+// known files of the old content removed, so that `to` is the old or the new directory at every
+// moment. On file systems that cannot exchange, `to` is absent (never partial) between two renames,
+// the old content lying at TO.old.
+void PublishDirectory(const std::string& from, const std::string& to, bool replace,
+                      const KnownFile& known);
+
+// Removes the old content that a PublishDirectory killed after its exchange left at `from` or
+// TO.old. `to` holds the number of the directory that it replaced, so no other one is touched.
+void FinishPublishing(const std::string& from, const std::string& to, const KnownFile& known);
+
+// Exclusive right to write in a directory, given up on destruction or death of the process.
+// Throws if another holder (also in this process) exists. Uses flock on DIR/lock, which remains.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& directory);
+
+ private:
+  Fd fd_;
+};
+
+}  // namespace nibble

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// What quantize may never do to a user's files, and what it may never continue or publish.
+#include "tests/e2e_testing.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class Output : public EndToEnd {
+ protected:
+  // Rounds to nearest, so that a run takes a moment.
+  Result Run(const std::string& model, const std::string& out, const std::string& options) const {
+    return Nibble(Arguments{"quantize", model, "-o", out, "--rounding", "rtn"} + Words(options));
+  }
+  void ExpectRefused(const Result& r, int code, const std::string& message) const {
+    EXPECT_EQ(r.code, code) << r.err;
+    EXPECT_THAT(r.err, HasSubstr(message));
+    EXPECT_EQ(std::ranges::count(r.err, '\n'), 1) << r.err;
+  }
+  // A run of `options` that stops when its first layer is finished.
+  void Begin(const std::string& out, const Arguments& options) const {
+    Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path(out)} + options, "",
+                    {});
+    ASSERT_TRUE(
+        WaitUntil([&] { return fs::exists(Path(out + ".partial/layer-00000.safetensors")); }));
+    process.Signal(SIGKILL);
+    ASSERT_EQ(process.Wait().code, 128 + SIGKILL);
+  }
+};
+
+TEST_F(Output, TheSourceIsNeverReplaced) {
+  const auto before = Files("small");
+  fs::create_directory_symlink(small_, Path("link"));
+  fs::create_directory(Path("above"));
+  fs::rename(small_, Path("above/model"));
+  fs::create_directory_symlink(Path("above/model"), small_);
+  fs::create_directory_symlink(Path("above/model"), Path("way.partial"));
+  for (const std::string& out :
+       {small_, small_ + "/", small_ + "/.", Path("link"), Path("above"), Path("above/model"),
+        Path("none/../above/model"), small_ + "/inside", Path("link/inside/deeper"), Path("way"),
+        std::string("/")}) {
+    for (const char* options : {"", "--force", "--force --resume", "--dry-run"}) {
+      const Result r = Run(small_, out, options);
+      EXPECT_EQ(r.code, 1) << out;
+      EXPECT_THAT(r.err, HasSubstr(out));
+    }
+  }
+  EXPECT_EQ(Files("above/model"), before);
+  EXPECT_FALSE(fs::exists(Path("above.partial")));
+  // What stands for a missing folder does not matter.
+  EXPECT_EQ(Run(small_, Path("none/../out"), "").code, 0);
+  EXPECT_TRUE(fs::exists(Path("out/manifest.json")));
+  EXPECT_FALSE(fs::exists(Path("none")));
+}
+
+TEST_F(Output, FoldersOfTheUserStayAsTheyAre) {
+  const auto refused = [&](const std::string& file, const std::string& options) {
+    const std::string directory = fs::path(file).parent_path();
+    fs::create_directories(directory);
+    Spill(file, "mine");
+    const Result r = Run(small_, Path("out"), options);
+    EXPECT_EQ(r.code, 1) << file;
+    EXPECT_THAT(r.err, HasSubstr(Path("out")));
+    EXPECT_EQ(Slurp(file), "mine");
+    fs::remove_all(file);
+  };
+  for (const char* options : {"", "--resume", "--resume --force"}) {
+    refused(Path("out.partial/thesis.txt"), options);
+    refused(Path("out.partial/config.json"), options);
+    refused(Path("out.partial/notes.tmp"), options);
+    refused(Path("out.partial/folder/layer-00000.safetensors"), options);
+    fs::remove_all(Path("out.partial"));
+    fs::create_directories(Path("elsewhere"));
+    fs::create_directory_symlink(Path("elsewhere"), Path("out.partial"));
+    refused(Path("elsewhere/a"), options);
+    fs::remove(Path("out.partial"));
+  }
+  refused(Path("out.partial"), "");
+  ASSERT_EQ(Run(small_, Path("out"), "").code, 0);
+  const auto before = Files("out");
+  for (const char* name : {"out/notes.txt", "out/model.safetensors", "out/sub/a"}) {
+    refused(Path(name), "--force");
+    fs::remove_all(Path("out/sub"));
+    EXPECT_EQ(Files("out"), before);
+  }
+  // A model of floats is nothing that --force may replace.
+  fs::copy(small_, Path("floats"));
+  EXPECT_EQ(Run(small_, Path("floats"), "--force").code, 1);
+  EXPECT_EQ(Files("floats"), Files("small"));
+}
+
+// Everything that the result depends on. A run begun with another value of it is not continued.
+TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {
+  constexpr const char* kWindows = "--calib-windows 2 --context 64";
+  Spill(Path("text"), Slurp(NIBBLE_SOURCE_DIR "/samples/calibration.txt"));
+  const Arguments text = {"--calib", Path("text")};
+  Begin("begun", Words(kWindows) + text);
+  struct Change {
+    const char* field;           // named in the refusal
+    std::function<void()> make;  // in the files
+    const char* options = "";
+    Arguments environment = {};
+    const char* windows = kWindows;
+  };
+  const auto append = [&](const std::string& file, const std::string& more) {
+    return [this, file, more] { Spill(Path(file), Slurp(Path(file)) + more); };
+  };
+  const std::vector<Change> changes = {
+      {"source_config",
+       [&] {
+         Json config = Json::parse(Slurp(small_ + "/config.json"));
+         config["rope_theta"] = 12345.0;
+         Spill(small_ + "/config.json", config.dump());
+       }},
+      {"source_files/model.safetensors",
+       [&] {
+         std::string bytes = Slurp(small_ + "/model.safetensors");
+         bytes[bytes.size() / 2] ^= 1;
+         Spill(small_ + "/model.safetensors", bytes);
+       }},
+      {"source_files/tokenizer.json", append("small/tokenizer.json", " ")},
+      {"source_files/tokenizer_config.json", append("small/tokenizer_config.json", " ")},
+      {"source_files/generation_config.json", append("small/generation_config.json", " ")},
+      {"source_files/special_tokens_map.json",
+       [&] { Spill(small_ + "/special_tokens_map.json", "{}"); }},
+      {"source_files/chat_template.jinja", [&] { Spill(small_ + "/chat_template.jinja", "x"); }},
+      {"source_files/tokenizer.json", [&] { fs::remove(small_ + "/tokenizer.json"); },
+       "--rounding rtn"},
+      {"calibration_text", append("text", "more")},
+      {"plan", [] {}, "--a-bits 8"},
+      {"settings/seed", [] {}, "--seed 1"},
+      {"settings/recipe", [] {}, "--recipe qserve"},
+      {"settings/rotation", [] {}, "--rotation random"},
+      {"settings/rounding", [] {}, "--rounding rtn"},
+      {"settings/damp", [] {}, "--damp 0.02"},
+      {"settings/act_order", [] {}, "--act-order"},
+      {"settings/gptaq", [] {}, "--gptaq 0.5"},
+      {"settings/sweeps", [] {}, "--sweeps 1"},
+      {"settings/quantized_calibration", [] {}, "--calib-float"},
+      {"settings/rules", [] {}, "--rule o_proj:w-bits=8"},
+      {"settings/calibration_windows", [] {}, "", {}, "--calib-windows 3 --context 64"},
+      {"settings/calibration_context", [] {}, "", {}, "--calib-windows 2 --context 65"},
+      {"backend", [] {}, "", {"NIBBLE_ISA=ref"}},
+      {"host_blas", [] {}, "", {"OPENBLAS_CORETYPE=Prescott"}},
+  };
+  fs::copy(small_, Path("source"));
+  const std::string words = Slurp(Path("text"));
+  for (const Change& change : changes) {
+    fs::remove_all(Path("out.partial"));
+    fs::copy(Path("begun.partial"), Path("out.partial"));
+    const auto before = Files("out.partial");
+    change.make();
+    const Result r = Nibble(Arguments{"quantize", small_, "-o", Path("out"), "--resume"} + text +
+                                Words(change.windows) + Words(change.options),
+                            "", change.environment);
+    EXPECT_EQ(r.code, 1) << change.field << r.err;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("other settings"), HasSubstr(change.field)));
+    EXPECT_EQ(Files("out.partial"), before) << change.field;
+    EXPECT_FALSE(fs::exists(Path("out")));
+    fs::remove_all(small_);
+    fs::copy(Path("source"), small_);
+    Spill(Path("text"), words);
+  }
+  // Written by another version of the program.
+  Json identity = Json::parse(Slurp(Path("out.partial/provenance.json")));
+  EXPECT_EQ(identity.size(), 8u) << "a field without a change above";
+  identity["nibble_version"] = "0.0.0";
+  Spill(Path("out.partial/provenance.json"), identity.dump());
+  EXPECT_THAT(
+      Nibble(Arguments{"quantize", small_, "-o", Path("out"), "--resume"} + Words(kWindows) + text)
+          .err,
+      HasSubstr("nibble_version"));
+}
+
+// One bit of any byte of OUT.partial: the damaged part is made again, or named and refused.
+TEST_F(Output, DamagedWorkIsNeverPublished) {
+  const Arguments options = Words("--rounding rtn");
+  ASSERT_EQ(Run(small_, Path("whole"), "").code, 0);
+  Begin("begun", options);
+  for (const auto& [name, bytes] : Files("begun.partial")) {
+    if (bytes.empty() || name.ends_with(".tmp")) continue;
+    for (int flip = 0; flip < 6; ++flip) {
+      fs::remove_all(Path("out"));
+      fs::remove_all(Path("out.partial"));
+      fs::copy(Path("begun.partial"), Path("out.partial"));
+      const size_t at = bytes.size() * static_cast<size_t>(flip) / 6 + static_cast<size_t>(flip);
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << flip));
+      Spill(Path("out.partial/" + name), damaged);
+      const Result r = Run(small_, Path("out"), "--resume");
+      if (r.code == 0) {
+        ExpectSameFiles("whole", "out");
+      } else {
+        EXPECT_EQ(r.code, 1);
+        EXPECT_THAT(r.err, HasSubstr(Path("out.partial"))) << name << " " << at;
+        EXPECT_FALSE(fs::exists(Path("out")));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble
