@@ -234,12 +234,12 @@ void RunQuantize(Arguments& a, const Common& common) {
 void AddSwitch(CLI::App& verb, const std::string& on, const std::string& off,
                std::optional<bool>& field, const std::string& description,
                const std::string& group) {
-  verb.add_flag_callback(
-          on, [&field] { field = true; }, description)
-      ->group(group);
-  verb.add_flag_callback(
-          off, [&field] { field = false; }, "The opposite")
-      ->group(group);
+  CLI::Option* yes = verb.add_flag_callback(
+      on, [&field] { field = true; }, description);
+  CLI::Option* no = verb.add_flag_callback(
+      off, [&field] { field = false; }, "The opposite");
+  yes->group(group)->excludes(no);
+  no->group(group)->excludes(yes);
 }
 
 constexpr const char* kOverridesGroup = "Overrides of the recipe (16 bits = not quantized)";

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options that only change a number somewhere: each must reach it.
+#include <set>
+#include <tuple>
+
+#include "tests/e2e_testing.h"
+
+namespace nibble {
+namespace {
+
+using testing::HasSubstr;
+
+class Options : public EndToEnd {
+ protected:
+  Json DryRun(const std::string& options) const {
+    const Result r = Nibble(Arguments{"quantize", small_, "--dry-run", "--json"} + Words(options));
+    EXPECT_EQ(r.code, 0) << options << r.err;
+    return r.code == 0 ? r.json()["plan"] : Json();
+  }
+  std::vector<int32_t> Tokens(const Arguments& arguments) const {
+    const Result r = Nibble(
+        Arguments{"generate", small_, "--prompt", "The river", "--max-tokens", "12", "--json"} +
+        arguments);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.json()["token_ids"].get<std::vector<int32_t>>() : std::vector<int32_t>();
+  }
+};
+
+TEST_F(Options, OfRecipesReachThePlan) {
+  const std::string gate = "/linears/layers.1.gate";
+  const std::vector<std::tuple<std::string, std::string, std::string, Json, Json>> fields = {
+      {"quarot", "--a-clip 0.5", gate + "/activations/clip", 0.9, 0.5},
+      {"quarot", "--w-clip 0.5", gate + "/weights/clip", 0.0, 0.5},
+      {"quarot", "--w-asym", gate + "/weights/symmetric", true, false},
+      {"qserve", "--w-sym", gate + "/weights/symmetric", false, true},
+      {"quik", "--a-sym", gate + "/activations/symmetric", false, true},
+      {"quarot", "--a-signed", gate + "/activations/signed_scale", Json(), true},
+      {"nibble", "--a-unsigned", gate + "/activations/signed_scale", true, Json()},
+      {"quik", "--tail-bits 8", gate + "/tail/weights/bits", 16, 8},
+      {"quik", "--tail-bits 8", gate + "/tail/activations/bits", 16, 8},
+      {"quik", "--tail 1024", gate + "/tail/columns", 32, 64},
+      {"qserve", "--one-level", gate + "/weights/second_level", true, Json()},
+      {"quarot", "--kv-clip 0.5", "/cache/k/clip", 0.95, 0.5},
+      {"quarot", "--kv-clip 0.5", "/cache/v/clip", 0.95, 0.5},
+      {"quarot", "--kv-sym", "/cache/v/symmetric", false, true},
+      {"rtn --kv-bits 4", "--kv-asym", "/cache/k/symmetric", true, false},
+      {"quik", "--order energy", "/provenance/order", "largest", "energy"},
+      {"smoothquant", "--alpha 0.25", "/provenance/smoothing", 0.85, 0.25},
+      {"qserve", "--key-alpha 0.25", "/provenance/key_smoothing", 0.5, 0.25},
+      {"quarot", "--learned-rotation", "/provenance/learned_rotation", Json(), true},
+      {"nibble", "--fixed-rotation", "/provenance/learned_rotation", true, Json()},
+      {"nibble --calib-windows 1000", "--fixed-scales", "/provenance/learned_scales", true, Json()},
+  };
+  const auto at = [](const Json& plan, const std::string& pointer) {
+    const Json::json_pointer p(pointer);
+    return plan.contains(p) ? plan.at(p) : Json();
+  };
+  for (const auto& [recipe, option, pointer, before, after] : fields) {
+    const std::string base = "--recipe " + recipe;
+    EXPECT_EQ(at(DryRun(base), pointer), before) << recipe << " " << pointer;
+    EXPECT_EQ(at(DryRun(base + " " + option), pointer), after) << recipe << " " << option;
+  }
+  // Without its online parts a rotated model has no factors anywhere.
+  EXPECT_FALSE(
+      DryRun("--online")["linears"]["layers.1.down"]["input_transform"]["factors"].empty());
+  for (const auto& linear : DryRun("--no-online")["linears"]) {
+    EXPECT_TRUE(linear["input_transform"]["factors"].empty());
+  }
+  const Result both = Nibble({"quantize", small_, "--dry-run", "--online", "--no-online"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--no-online"));
+}
+
+TEST_F(Options, ProgressAsJsonHasRateAndEta) {
+  const Result r =
+      Nibble({"quantize", small_, "-o", Path("out"), "--rounding", "rtn", "--progress", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::istringstream lines(r.err);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const Json json = ParseJson(line, "progress");
+    for (const char* field : {"progress", "done", "total", "unit", "rate_per_s", "eta_s"}) {
+      EXPECT_TRUE(json.contains(field)) << line;
+    }
+  }
+  EXPECT_GT(count, 0);
+}
+
+// Every way to leave one token to choose from is greedy.
+TEST_F(Options, SamplingDoesWhatItIsAsked) {
+  const auto greedy = Tokens({});
+  ASSERT_EQ(greedy.size(), 12u);
+  const Arguments hot = {"--temperature", "5"};
+  EXPECT_NE(Tokens(hot), greedy);
+  EXPECT_EQ(Tokens(hot), Tokens(hot)) << "the same seed";
+  EXPECT_NE(Tokens(hot), Tokens(hot + Arguments{"--seed", "1"}));
+  EXPECT_EQ(Tokens(hot + Arguments{"--top-k", "1"}), greedy);
+  EXPECT_EQ(Tokens(hot + Arguments{"--top-p", "0"}), greedy);
+  // Close to 0 the temperature leaves the largest logit alone.
+  EXPECT_EQ(Tokens({"--temperature", "0.0001"}), greedy);
+  // The file is read where it is asked for.
+  const std::string file = small_ + "/generation_config.json";
+  Spill(file, R"({"do_sample": true, "temperature": 5.0})");
+  EXPECT_EQ(Tokens({}), greedy);
+  EXPECT_EQ(Tokens({"--use-generation-config"}), Tokens(hot));
+  for (const char* one : {R"("top_k": 1)", R"("top_p": 0.000001)"}) {
+    Spill(file, R"({"do_sample": true, "temperature": 5.0, )" + std::string(one) + "}");
+    EXPECT_EQ(Tokens({"--use-generation-config"}), greedy) << one;
+  }
+  Spill(file, R"({"do_sample": false, "temperature": 5.0})");
+  EXPECT_EQ(Tokens({"--use-generation-config"}), greedy);
+}
+
+TEST_F(Options, ChatMessagesReachThePrompt) {
+  const auto prompt_tokens = [&](const Arguments& arguments) {
+    const Result r =
+        Nibble(Arguments{"chat", small_, "--max-tokens", "1", "--json"} + arguments, "hello\n");
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.json()["prompt_tokens"].get<size_t>() : 0;
+  };
+  const auto tokens = [&](const std::string& text, const Arguments& options) {
+    return Nibble(Arguments{"tokenize", small_, "--text", text, "--json"} + options)
+        .json()["ids"]
+        .size();
+  };
+  // What the template in tokenizer_config.json renders.
+  const std::string user = "<|user|>\nhello\n<|assistant|>\n", bos = "<|begin_of_text|>";
+  EXPECT_EQ(prompt_tokens({}), tokens(bos + user, {"--no-special"}));
+  EXPECT_EQ(prompt_tokens({"--system", "Be brief."}),
+            tokens(bos + "<|system|>\nBe brief.\n" + user, {"--no-special"}));
+  EXPECT_EQ(prompt_tokens({"--no-template"}), tokens("hello\n", {}));
+  EXPECT_EQ(prompt_tokens({"--no-template", "--system", "Be brief."}),
+            tokens("Be brief.\nhello\n", {}));
+  Spill(small_ + "/tokenizer_config.json", "{}");
+  const Result without = Nibble({"chat", small_}, "hello\n");
+  EXPECT_EQ(without.code, 2);
+  EXPECT_THAT(without.err, HasSubstr("--no-template"));
+}
+
+TEST_F(Options, OfTextsAndTasks) {
+  // A line of the file is a row, " " the empty one; rows are joined by blank lines.
+  const std::string words = "The river runs through the valley of the old town. ";
+  std::string rows, joined;
+  for (int i = 0; i < 40; ++i) {
+    rows += words + "\n \n";
+    joined += (i == 0 ? "" : "\n\n") + words + "\n\n\n";
+  }
+  Spill(Path("rows"), rows);
+  Spill(Path("joined"), joined);
+  const auto perplexity = [&](const std::string& text, const Arguments& options) -> double {
+    const Result r =
+        Nibble(Arguments{"eval", "ppl", small_, "--text", Path(text), "--context", "64", "--json"} +
+               options);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.code == 0 ? r.json()["perplexity"].get<double>() : 0;
+  };
+  EXPECT_EQ(perplexity("rows", {"--protocol", "gptq"}), perplexity("joined", {}));
+  EXPECT_NE(perplexity("rows", {}), perplexity("joined", {}));
+  // The text has one BOS in front, so that the first window has it anyway.
+  const Arguments bos = {"--window-bos"}, first = {"--windows", "1"};
+  EXPECT_EQ(perplexity("rows", first + bos), perplexity("rows", first));
+  EXPECT_NE(perplexity("rows", bos), perplexity("rows", {}));
+
+  // Without special tokens a question is read without BOS: other likelihoods.
+  std::filesystem::create_directory(Path("tasks"));
+  Spill(Path("tasks/piqa.jsonl"),
+        R"({"query": "Question: Which?\n", "choices": ["the first one", "a second"], "gold": 0})");
+  std::set<std::string> answers;
+  for (const Arguments& options : {Arguments{}, Arguments{"--no-bos"}}) {
+    const std::string results = Path("results") + std::to_string(options.size());
+    const Result r = Nibble(Arguments{"eval", "tasks", small_, "--tasks", "piqa", "--data",
+                                      Path("tasks"), "--results", results} +
+                            options);
+    EXPECT_EQ(r.code, 0) << r.err;
+    // Behind the line that says what was asked for.
+    const std::string lines = Slurp(results);
+    answers.insert(lines.substr(lines.find('\n')));
+  }
+  EXPECT_EQ(answers.size(), 2u);
+}
+
+TEST_F(Options, LayersOfARandomShape) {
+  const Result r = Nibble(
+      {"bench", "decode", "--shape", "llama2-7b", "--layers", "1", "--context", "16", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.json()[0]["shape"].get<std::string>(), HasSubstr("1 layers"));
+}
+
+}  // namespace
+}  // namespace nibble
