@@ -76,7 +76,7 @@ void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64
         copies(bf16_bytes));
     all.push_back(&bf16);
   } catch (const Error& error) {
-    fmt::print(stderr, "no bf16 attention: {}\n", error.what());
+    Note("no bf16 attention: {}\n", error.what());
   }
   TakeTurns(all, bench.arguments.repeats);
   bench.table.Add(fmt::format("attention, decode, {}/{} heads", config.heads, config.kv_heads),

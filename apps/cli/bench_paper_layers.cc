@@ -85,7 +85,7 @@ std::unique_ptr<cuda::Bf16Layer> Bf16LayerOf(const ModelConfig& c, const Steps& 
                         .context = static_cast<int>(steps.context)},
         copies);
   } catch (const Error& error) {
-    fmt::print(stderr, "no bf16 layer: {}\n", error.what());
+    Note("no bf16 layer: {}\n", error.what());
     return nullptr;
   }
 }

@@ -62,7 +62,7 @@ void PaperTable::Add(const std::string& what, const std::string& shape, const Wo
   row.push_back(ratios);
   rows_.push_back(row);
   json_.push_back(json);
-  fmt::print(stderr, "{:<24} {:<22} {:>9} us  {}\n", what, shape, row[2], ratios);
+  Note("{:<24} {:<22} {:>9} us  {}\n", what, shape, row[2], ratios);
 }
 
 void PaperTable::AddMemory(const std::string& what, const std::string& shape, double bytes,

@@ -179,8 +179,8 @@ class QualityBench {
                                 ? ""
                                 : ", ETA " + DurationText(Seconds(start_) / static_cast<double>(i) *
                                                           static_cast<double>(left));
-    fmt::print(stderr, "row {} of {}: {}: {}{}\n", i + 1, pending_.size(), line.section->name,
-               line.row->name, eta);
+    Note("row {} of {}: {}: {}{}\n", i + 1, pending_.size(), line.section->name, line.row->name,
+         eta);
   }
 
   [[noreturn]] void Stop(size_t i) const {

@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "quantize/calibrate.h"
 #include "quantize/random_network.h"
+#include "transforms/blas.h"
 
 namespace nibble::cli {
 namespace {
@@ -36,6 +37,7 @@ double PeakMemory() {
 }  // namespace
 
 void RunQuantizing(const BenchArguments& a, const Common& common) {
+  PrepareBlas();
   const int64_t layers = a.layers > 0 ? a.layers : FindShape(a.shape).layers;
   const std::vector<float> ones(static_cast<size_t>(BenchShape(a).hidden_size), 1.0f);
   const Network net = FloatNetwork(a, ones);

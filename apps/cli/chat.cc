@@ -85,10 +85,10 @@ void RunChat(Arguments& a, const Common& common) {
   Conversation conversation(*model, tokenizer, std::move(chat_template));
   if (!a.system.empty()) conversation.Add("system", a.system);
   const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) fmt::print(stderr, "An empty line or Ctrl-D ends the conversation.\n");
+  if (terminal) Note("An empty line or Ctrl-D ends the conversation.\n");
   std::string line;
   while (!Interrupted()) {
-    if (terminal) fmt::print(stderr, "> ");
+    if (terminal) Note("> ");
     if (!std::getline(std::cin, line) || line.empty()) break;
     conversation.Add("user", line);
     TextOutput output(&tokenizer, !common.json);

@@ -2,6 +2,8 @@
 #include "apps/cli/cli.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 
 namespace nibble::cli {
 
@@ -20,10 +22,15 @@ std::unique_ptr<Model> Load(const std::string& directory, const Common& common, 
   auto model = LoadModel(directory, common.device, decoded);
   const std::string& refused = model->network().tiles_refused;
   if (!refused.empty()) {
-    fmt::print(stderr, "nibble: {}; it is not used, `nibble repack {}` makes a new one\n", refused,
-               directory);
+    Note("nibble: {}; it is not used, `nibble repack {}` makes a new one\n", refused, directory);
   }
   return model;
+}
+
+void FlushOutput() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    Fail("standard output cannot be written ({})", SystemErrorText(errno));
+  }
 }
 
 void PrintJson(const Json& json) {

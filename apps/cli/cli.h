@@ -39,6 +39,7 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
 // LoadModel, with a line on standard error if a tile plane is there that cannot be used.
 std::unique_ptr<Model> Load(const std::string& directory, const Common& common, bool decoded);
 
+void FlushOutput();                // throws if standard output could not be written
 void PrintJson(const Json& json);  // one line on standard output
 
 // Columns padded to their widest cell; the first row is the header. Numbers are right-aligned.

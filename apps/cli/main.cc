@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cblas.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <new>
 
 #include "apps/cli/cli.h"
@@ -11,16 +15,42 @@
 #include "base/interrupt.h"
 #include "base/thread_pool.h"
 
+// OpenBLAS asks this function of its own, while it is loaded, how many threads to start. Ours are
+// the pool's; each one of its would take 128 MiB of address space, and hang the exit without them.
+extern "C" int openblas_num_threads_env() {
+  return 1;
+}
+
 namespace nibble::cli {
 namespace {
+
+// A standard stream that is closed must not become the number of a file opened later on. Opened the
+// wrong way round, it still cannot be read or written.
+void KeepStandardStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) {
+      open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
+  }
+}
+
+// What the system would end the process for fails like any other write: a pipe that nobody reads
+// any more, a file above `ulimit -f`.
+void TakeFailedWritesAsErrors() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
 
 // CLI11 exits with its own numbers; ours are 0 for --help and --version, 2 for wrong usage.
 int ParseExit(const CLI::App& app, const CLI::ParseError& error) {
   const int code = app.exit(error);
+  FlushOutput();
   return code == 0 ? 0 : static_cast<int>(ErrorCode::kUsage);
 }
 
 int Main(int argc, char** argv) {
+  KeepStandardStreams();
+  TakeFailedWritesAsErrors();
   CLI::App app("nibble runs large language models in 4 bits: weights, activations and KV cache");
   app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
   app.require_subcommand(1);
@@ -46,26 +76,28 @@ int Main(int argc, char** argv) {
     return ParseExit(app, error);
   }
   SetThreads(common.threads);
-  openblas_set_num_threads(1);  // our pool calls it from every thread
   CatchInterrupts();
   ActiveIsa();  // a wrong NIBBLE_ISA is an error even where no kernel runs
   run();
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    Fail("standard output cannot be written");
-  }
+  FlushOutput();
   return 0;
+}
+
+// Neither throws nor allocates: it may be memory or standard error that fails.
+void PrintError(const char* text) {
+  std::fprintf(stderr, "nibble: %s\n", text);
 }
 
 int MainWithErrors(int argc, char** argv) {
   try {
     return Main(argc, argv);
   } catch (const Error& error) {
-    fmt::print(stderr, "nibble: {}\n", error.what());
+    PrintError(error.what());
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "nibble: out of memory\n");
+    PrintError("out of memory");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "nibble: {}\n", error.what());
+    PrintError(std::ferror(stdout) != 0 ? "standard output cannot be written" : error.what());
   }
   return static_cast<int>(ErrorCode::kFailed);
 }

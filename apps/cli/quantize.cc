@@ -142,7 +142,7 @@ std::string TailsText(const Recipe& recipe, const Plan& plan) {
 void PrintPlan(const Arguments& a, const QuantizeReport& report) {
   const QuantizeEstimate& e = report.estimate;
   if (!a.options.recipe.calibrates()) {
-    fmt::print(stderr, "recipe {}, no calibration\n", a.recipe);
+    Note("recipe {}, no calibration\n", a.recipe);
   }
   if (a.dry_run) {
     fmt::print("{}{}\n", Table(PlanRows(report.plan, report.config)),
@@ -222,9 +222,9 @@ void RunQuantize(Arguments& a, const Common& common) {
   if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
   const bool sample = a.options.calibration_text.empty();
   if (sample && a.options.recipe.calibrates()) {
-    fmt::print(stderr,
-               "nibble: calibrating on the embedded sample text; for your own model pass "
-               "--calib FILE with text it should be good at\n");
+    Note(
+        "nibble: calibrating on the embedded sample text; for your own model pass "
+        "--calib FILE with text it should be good at\n");
   }
   const QuantizeReport report = Quantize(a.options);
   common.json ? PrintJson(ReportJson(report)) : PrintReport(a, report);

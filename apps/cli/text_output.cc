@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/text_output.h"
 
-#include <cstdio>
-
 namespace nibble::cli {
 
 TextOutput::TextOutput(const Tokenizer* tokenizer, bool print) : print_(print) {
@@ -22,7 +20,7 @@ void TextOutput::Add(const std::string& piece) {
   text_ += piece;
   if (!print_ || piece.empty()) return;
   fmt::print("{}", piece);
-  std::fflush(stdout);
+  FlushOutput();
 }
 
 void AddSampling(CLI::App& verb, GenerateOptions& options) {
@@ -49,13 +47,13 @@ void RequireFits(const ModelConfig& config, int64_t prompt_tokens) {
 }
 
 void PrintSpeed(int64_t prompt_tokens, const Generation& g) {
-  fmt::print(stderr, "prompt {} tokens, {:.0f} tokens/s", prompt_tokens,
-             static_cast<double>(prompt_tokens) / g.prompt_seconds);
+  Note("prompt {} tokens, {:.0f} tokens/s", prompt_tokens,
+       static_cast<double>(prompt_tokens) / g.prompt_seconds);
   if (g.decode_steps > 0) {
-    fmt::print(stderr, "; {} tokens written, {:.0f} tokens/s", g.ids.size(),
-               static_cast<double>(g.decode_steps) / g.decode_seconds);
+    Note("; {} tokens written, {:.0f} tokens/s", g.ids.size(),
+         static_cast<double>(g.decode_steps) / g.decode_seconds);
   }
-  fmt::print(stderr, "\n");
+  Note("\n");
 }
 
 }  // namespace nibble::cli

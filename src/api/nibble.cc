@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nibble/nibble.h"
 
-#include <cblas.h>
-
 #include <optional>
 
 #include "engine/generation_config.h"
@@ -18,7 +16,6 @@ std::string_view Version() {
 }
 
 void QuantizeModel(const QuantizeRequest& request) {
-  openblas_set_num_threads(1);  // our pool calls it from every thread
   QuantizeOptions options = {.model = request.model, .output = request.output};
   options.recipe = FindRecipe(request.recipe);
   options.calibration_text = request.calibration_text;

@@ -96,8 +96,8 @@ TEST_F(FileTest, JsonErrorsNameTheFile) {
 
 TEST(InterruptDeathTest, TheFirstSignalSetsAFlagTheSecondEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const int first : {SIGINT, SIGTERM}) {
-    for (const int second : {SIGINT, SIGTERM}) {
+  for (const int first : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int second : {SIGINT, SIGTERM, SIGHUP}) {
       const auto interrupt = [&](int signals) {
         CatchInterrupts();
         if (Interrupted()) std::exit(1);
@@ -110,6 +110,18 @@ TEST(InterruptDeathTest, TheFirstSignalSetsAFlagTheSecondEndsTheProcess) {
       EXPECT_EXIT(interrupt(2), testing::KilledBySignal(second), "");
     }
   }
+}
+
+TEST(InterruptDeathTest, AnIgnoredSignalStaysIgnored) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto hang_up = [] {
+    std::signal(SIGHUP, SIG_IGN);  // as nohup does
+    CatchInterrupts();
+    std::raise(SIGHUP);
+    std::raise(SIGHUP);
+    std::exit(Interrupted() ? 1 : 0);
+  };
+  EXPECT_EXIT(hang_up(), testing::ExitedWithCode(0), "");
 }
 
 // --- json ---------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Throwing a formatted nibble::Error (public type) and aborting on bugs.
 //   Fail("{}: tensor {} has shape {}", file, name, shape);   a bad file: throws
+//   Note("nibble: {}\n", text);                              tells, and goes on whatever happens
 //   NIBBLE_CHECK(rows == m, "rows {} vs {}", rows, m);       a bug in this program: aborts
 #pragma once
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <utility>
 
 #include "nibble/error.h"
@@ -21,6 +23,15 @@ template <typename... Args>
 [[noreturn]] void FailUsage(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(ErrorCode::kUsage, fmt::format(format, std::forward<Args>(args)...));
 }
+
+// Text for people on standard error. Where that cannot be written nobody reads it: no failure.
+template <typename... Args>
+void Note(fmt::format_string<Args...> format, Args&&... args) {
+  std::fputs(fmt::format(format, std::forward<Args>(args)...).c_str(), stderr);
+}
+
+// An errno; of a disk that takes no more, with what to do.
+std::string SystemErrorText(int error);
 
 // Prints "file:line: check failed: condition: message" and aborts.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition,

@@ -2,23 +2,28 @@
 #include "base/interrupt.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace nibble {
 namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-void OnSignal(int) {
+void OnSignal(int signal) {
+  if (interrupted != 0) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);  // takes effect when this handler returns
+  }
   interrupted = 1;
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
 }
 
 }  // namespace
 
 void CatchInterrupts() {
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    // Ignored by who started this process: nohup, or a shell for its background jobs.
+    if (std::signal(signal, OnSignal) == SIG_IGN) std::signal(signal, SIG_IGN);
+  }
 }
 
 bool Interrupted() {

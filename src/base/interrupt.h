@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT and SIGTERM as a flag that long work looks at between steps.
+// SIGINT, SIGTERM and SIGHUP as a flag that long work looks at between steps.
 #pragma once
 
 namespace nibble {
 
-// From now on the first SIGINT or SIGTERM only sets the flag; the second one ends the process.
+// From now on the first of these signals only sets the flag; the second one ends the process. One
+// that is ignored stays so.
 void CatchInterrupts();
 bool Interrupted();
 

@@ -36,7 +36,7 @@ Progress::Progress(std::string title, std::string unit, double total)
     : title_(std::move(title)), unit_(std::move(unit)), total_(total), start_(Clock::now()) {}
 
 Progress::~Progress() {
-  if (printed_ && style == ProgressStyle::kText && Terminal()) fmt::print(stderr, "\r\033[K");
+  if (printed_ && style == ProgressStyle::kText && Terminal()) Note("\r\033[K");
 }
 
 void Progress::Update(double done, const std::string& detail) {
@@ -57,7 +57,7 @@ void Progress::Print(double done, const std::string& detail) {
     const Json line = {{"progress", title_}, {"done", done},     {"total", total_},
                        {"unit", unit_},      {"detail", detail}, {"rate_per_s", rate},
                        {"eta_s", eta}};
-    fmt::print(stderr, "{}\n", line.dump());
+    Note("{}\n", line.dump());
     return;
   }
   const std::string rest =
@@ -65,9 +65,8 @@ void Progress::Print(double done, const std::string& detail) {
   const std::string line =
       fmt::format("{} {:3.0f} %{}{}{}", title_, total_ > 0 ? 100 * done / total_ : 0,
                   detail.empty() ? "" : ", ", detail, rest);
-  fmt::print(stderr, "{}{}", Terminal() ? "\r\033[K" : "", line);
-  if (!Terminal()) fmt::print(stderr, "\n");
-  std::fflush(stderr);
+  Note("{}{}", Terminal() ? "\r\033[K" : "", line);
+  if (!Terminal()) Note("\n");
 }
 
 std::string DurationText(double seconds) {

@@ -35,15 +35,16 @@ void Pause() {
 class Pool {
  public:
   explicit Pool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+    try {
+      for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { Work(); });
+    } catch (const std::exception& error) {  // no thread, or no memory for one
+      Stop();
+      Fail("only {} of {} threads can be started ({}); use fewer --threads", workers_.size() + 1,
+           threads, error.what());
+    }
   }
 
-  ~Pool() {
-    stop_ = true;
-    job_number_.fetch_add(1);
-    job_number_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
+  ~Pool() { Stop(); }
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
@@ -72,6 +73,13 @@ class Pool {
 
  private:
   static constexpr int kSpins = 1000;  // some tens of microseconds
+
+  void Stop() {
+    stop_ = true;
+    job_number_.fetch_add(1);
+    job_number_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
 
   // Takes tasks of `job` until none is left. The ticket holds job number and next task together, so
   // a late worker cannot take a task of another job than the one it read task_ and count_ for.
@@ -123,8 +131,10 @@ class Pool {
   std::atomic<bool> stop_{false};
 };
 
-std::unique_ptr<Pool>& GlobalPool() {
-  static std::unique_ptr<Pool> pool = std::make_unique<Pool>(AvailableCores());
+// The first call makes it, of `threads` or of all cores.
+std::unique_ptr<Pool>& GlobalPool(int threads = 0) {
+  static std::unique_ptr<Pool> pool =
+      std::make_unique<Pool>(threads == 0 ? AvailableCores() : threads);
   return pool;
 }
 
@@ -133,7 +143,8 @@ std::unique_ptr<Pool>& GlobalPool() {
 void SetThreads(int threads) {
   NIBBLE_CHECK(threads >= 0 && !inside_task, "threads {}", threads);
   if (threads == 0) threads = AvailableCores();
-  if (GlobalPool()->threads() != threads) GlobalPool() = std::make_unique<Pool>(threads);
+  std::unique_ptr<Pool>& pool = GlobalPool(threads);
+  if (pool->threads() != threads) pool = std::make_unique<Pool>(threads);
 }
 
 int Threads() {

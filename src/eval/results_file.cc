@@ -16,7 +16,7 @@ namespace nibble {
 namespace {
 
 [[noreturn]] void FailErrno(const std::string& path, const char* what) {
-  Fail("{}: {} ({})", path, what, strerror(errno));
+  Fail("{}: {} ({})", path, what, SystemErrorText(errno));
 }
 
 std::vector<Likelihood> ReadAnswer(const Json& line, const std::string& where) {

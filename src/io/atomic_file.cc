@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -27,7 +26,7 @@ void Sync(int fd, const std::string& path) {
 }  // namespace
 
 void FailErrno(const std::string& path, std::string_view what) {
-  Fail("{}: {} ({})", path, what, std::strerror(errno));
+  Fail("{}: {} ({})", path, what, SystemErrorText(errno));
 }
 
 std::string ParentOf(const std::string& path) {

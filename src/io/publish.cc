@@ -116,7 +116,7 @@ void PublishDirectory(const std::string& from, const std::string& to, bool repla
   SyncPath(ParentOf(to));
   FinishPublishing(from, to, known);
 } catch (const fs::filesystem_error& e) {
-  Fail("{}: cannot be published as {} ({})", from, to, e.code().message());
+  Fail("{}: cannot be published as {} ({})", from, to, SystemErrorText(e.code().value()));
 }
 
 void FinishPublishing(const std::string& from, const std::string& to, const KnownFile& known) {

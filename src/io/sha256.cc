@@ -16,7 +16,7 @@ std::string Sha256(std::span<const std::byte> bytes) {
   unsigned int size = 0;
   const int ok =
       EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  NIBBLE_CHECK(ok == 1 && size == digest.size(), "OpenSSL has no SHA-256");
+  if (ok != 1) Fail("OpenSSL cannot compute SHA-256 (not built in, or out of memory)");
   return fmt::format("{:02x}", fmt::join(digest, ""));
 }
 

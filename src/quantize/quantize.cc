@@ -22,6 +22,7 @@
 #include "quantize/sample_text.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
+#include "transforms/blas.h"
 
 namespace nibble {
 namespace {
@@ -46,6 +47,7 @@ std::string CalibrationText(const QuantizeOptions& options) {
 }
 
 Job PrepareJob(const QuantizeOptions& options) {
+  PrepareBlas();
   Job job = {.options = options};
   QuantizeOptions& o = job.options;
   if (!o.output.empty()) o.output = OutputPath(o.output, o.model);
@@ -148,7 +150,10 @@ void WriteDocuments(const WorkDirectory& work, const Job& job) {
     if (!fs::exists(from)) continue;
     std::error_code ec;
     fs::copy_file(from, work.File(name), fs::copy_options::overwrite_existing, ec);
-    if (ec) Fail("{}: cannot be copied to {} ({})", from.string(), work.path(), ec.message());
+    if (ec) {
+      Fail("{}: cannot be copied to {} ({})", from.string(), work.path(),
+           SystemErrorText(ec.value()));
+    }
     fs::permissions(work.File(name), fs::perms::owner_write, fs::perm_options::add, ec);
   }
 }

@@ -144,7 +144,7 @@ WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bo
   }
   std::error_code ec;
   fs::create_directories(path_, ec);
-  if (ec) Fail("{}: cannot be created ({})", path_, ec.message());
+  if (ec) Fail("{}: cannot be created ({})", path_, SystemErrorText(ec.value()));
   const std::string identity_file = File(kProvenanceName);
   if (fs::exists(identity_file)) {
     if (!resume) {

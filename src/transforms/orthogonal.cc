@@ -4,11 +4,21 @@
 #include <cblas.h>
 #include <lapacke.h>
 
+#include <new>
 #include <utility>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
+namespace {
+
+void RequireDone(lapack_int info, const char* routine) {
+  if (info == LAPACK_WORK_MEMORY_ERROR) throw std::bad_alloc();
+  NIBBLE_CHECK(info == 0, "{}: {}", routine, info);
+}
+
+}  // namespace
 
 Matrix<double> RandomOrthogonal(int64_t n, Rng& rng) {
   Matrix<double> q(n, n);
@@ -17,11 +27,11 @@ Matrix<double> RandomOrthogonal(int64_t n, Rng& rng) {
   std::vector<double> tau(static_cast<size_t>(n));
   // Column-major to LAPACK, so the result is the transpose, which is as random.
   lapack_int info = LAPACKE_dgeqrf(LAPACK_COL_MAJOR, size, size, q.data.data(), size, tau.data());
-  NIBBLE_CHECK(info == 0, "dgeqrf: {}", info);
+  RequireDone(info, "dgeqrf");
   std::vector<double> signs;
   for (int64_t i = 0; i < n; ++i) signs.push_back(q.row(i)[i] < 0 ? -1.0 : 1.0);
   info = LAPACKE_dorgqr(LAPACK_COL_MAJOR, size, size, size, q.data.data(), size, tau.data());
-  NIBBLE_CHECK(info == 0, "dorgqr: {}", info);
+  RequireDone(info, "dorgqr");
   for (int64_t i = 0; i < n; ++i) {
     for (double& value : q.row(i)) value *= signs[i];
   }

@@ -12,6 +12,7 @@
 #include "backends/ref/ref_attention.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
+#include "transforms/blas.h"
 
 namespace nibble {
 namespace {
@@ -175,9 +176,7 @@ struct Part {
 
 class RefBackend final : public Backend {
  public:
-  explicit RefBackend(RefMode mode) : decoded_(mode == RefMode::kDecoded) {
-    openblas_set_num_threads(1);  // the threads are ours
-  }
+  explicit RefBackend(RefMode mode) : decoded_(mode == RefMode::kDecoded) { PrepareBlas(); }
 
   std::string Name() const override { return decoded_ ? "decoded to fp32" : "ref"; }
 
