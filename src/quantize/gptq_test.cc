@@ -34,7 +34,13 @@ Matrix<double> CorrelatedHessian(int64_t width, int64_t tokens, uint64_t seed) {
   const auto backend = MakeBackend("cpu", true);  // BLAS
   Gram gram(*backend, width);
   gram.Add(x.data.data(), x.data.data(), tokens);
-  return gram.sum();
+  Matrix<double> h = gram.sum();
+  for (int64_t i = 0; i < width; ++i) {  // to the last bit, whatever order BLAS adds in
+    for (int64_t j = 0; j < i; ++j) {
+      h.row(i)[static_cast<size_t>(j)] = h.row(j)[static_cast<size_t>(i)];
+    }
+  }
+  return h;
 }
 
 Matrix<double> Identity(int64_t n) {
@@ -47,21 +53,30 @@ double& At(Matrix<double>& m, int64_t row, int64_t column) {
   return m.row(row)[static_cast<size_t>(column)];
 }
 
-// tr(E H E^T) by plain loops.
-double OutputError(const Matrix<double>& w, const QuantizedWeights& rounded,
-                   const Matrix<double>& h) {
-  const Matrix<float> decoded = Decode(View(rounded));
-  double total = 0;
-  for (int64_t n = 0; n < w.rows; ++n) {
-    for (size_t i = 0; i < static_cast<size_t>(w.cols); ++i) {
-      const double e = static_cast<double>(decoded.row(n)[i]) - w.row(n)[i];
-      for (size_t j = 0; j < static_cast<size_t>(w.cols); ++j) {
-        const double f = static_cast<double>(decoded.row(n)[j]) - w.row(n)[j];
-        total += e * h.row(static_cast<int64_t>(i))[j] * f;
+struct Power {
+  double sum = 0;       // tr(M H M^T)
+  double absolute = 0;  // of its terms' absolute values
+};
+Power PlainPower(const Matrix<double>& m, const Matrix<double>& h) {
+  Power power;
+  for (int64_t n = 0; n < m.rows; ++n) {
+    for (size_t i = 0; i < static_cast<size_t>(m.cols); ++i) {
+      for (size_t j = 0; j < static_cast<size_t>(m.cols); ++j) {
+        const double term = m.row(n)[i] * h.row(static_cast<int64_t>(i))[j] * m.row(n)[j];
+        power.sum += term;
+        power.absolute += std::fabs(term);
       }
     }
   }
-  return total;
+  return power;
+}
+
+Power OutputError(const Matrix<double>& w, const QuantizedWeights& rounded,
+                  const Matrix<double>& h) {
+  const Matrix<float> decoded = Decode(View(rounded));
+  Matrix<double> error = w;
+  for (size_t i = 0; i < error.data.size(); ++i) error.data[i] -= decoded.data[i];
+  return PlainPower(error, h);
 }
 
 TEST(WeightGrid, SymmetricAndAsymmetricGridsCoverTheirRange) {
@@ -197,10 +212,13 @@ TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
   const Matrix<double> w = RandomMatrix(36, 256, 6), h = CorrelatedHessian(256, 1024, 7);
   const GptqOptions options = {.act_order = GetParam().act_order};
   const Rounded gptq = RoundGptq(w, h, nullptr, GetParam().format, options);
-  const double error = OutputError(w, gptq.weights, h);
-  EXPECT_LT(error, 0.5 * OutputError(w, RoundNearest(w, GetParam().format).weights, h));
-  EXPECT_NEAR(gptq.relative_error, error / OutputError(Matrix<double>(36, 256), gptq.weights, h),
-              gptq.relative_error);
+  const Power error = OutputError(w, gptq.weights, h), output = PlainPower(w, h);
+  EXPECT_LT(error.sum, 0.5 * OutputError(w, RoundNearest(w, GetParam().format).weights, h).sum);
+  // Two sums of `terms` fp64 terms in any order, each term itself of two products.
+  const double terms = 36.0 * 256 * 256, relative = gptq.relative_error;
+  const double roundings = 2 * (terms + 2) * 0x1p-53;
+  EXPECT_NEAR(relative, error.sum / output.sum,
+              roundings * relative * (error.absolute / error.sum + output.absolute / output.sum));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -257,7 +275,11 @@ TEST(Sparse, GptqPrunesAsSparseGptDoes) {
   const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
   for (int64_t n = 0; n < 3; ++n) {
     std::vector<double> row(w.row(n).begin(), w.row(n).end());
-    const WeightGrid grid = FindGrid(w.row(n).first(kMain), format);
+    float largest = 0;
+    for (const double value : w.row(n).first(kMain)) {
+      largest = std::max(largest, std::fabs(static_cast<float>(value)));
+    }
+    const double scale = largest / 7;  // in fp32, as it is stored
     std::vector<size_t> pruned;
     for (size_t i = 0; i < kMain; ++i) {
       if (i % 4 == 0) {
@@ -267,7 +289,8 @@ TEST(Sparse, GptqPrunesAsSparseGptDoes) {
         });
         pruned.resize(2);
       }
-      const double value = std::ranges::count(pruned, i) > 0 ? 0 : grid.Value(grid.Code(row[i]));
+      const double code = std::clamp(std::nearbyint(row[i] / scale), -8.0, 7.0);
+      const double value = std::ranges::count(pruned, i) > 0 ? 0 : scale * code;
       EXPECT_EQ(decoded.row(n)[i], static_cast<float>(value)) << n << " " << i;
       const auto factor = u.row(static_cast<int64_t>(i));
       const double error = (row[i] - value) / factor[i];
@@ -292,7 +315,8 @@ TEST(Sparse, SweepsKeepWhatIsPruned) {
 // One grid for the values of both rows.
 TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
   const Matrix<double> w = RandomMatrix(6, 64, 17);
-  const FormatSpec shared = {.bits = 4, .symmetric = false, .group = 32, .clip = 0, .row_share = 2};
+  const FormatSpec shared = {
+      .bits = 4, .symmetric = false, .group = 32, .clip = 0.9, .row_share = 2};
   const QuantizedWeights rounded = RoundNearest(w, shared).weights;
   ASSERT_EQ(rounded.scales.size(), 3u * 2);
   const Matrix<float> decoded = Decode(View(rounded));
@@ -303,13 +327,17 @@ TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
         const auto group = w.row(row).subspan(32 * g, 32);
         values.insert(values.end(), group.begin(), group.end());
       }
-      const WeightGrid grid =
-          FindGrid(values, {.bits = 4, .symmetric = false, .group = 64, .clip = 0});
-      EXPECT_EQ(rounded.scales[static_cast<size_t>(n) + g], grid.scale);
-      EXPECT_EQ(rounded.zeros[static_cast<size_t>(n) + g], grid.zero);
+      // 15 steps over 0.9 of the range of all 64, code -8 at its lower end; in fp32.
+      const auto [least, largest] = std::ranges::minmax_element(values);
+      const auto lo = static_cast<float>(*least), hi = static_cast<float>(*largest);
+      const float scale = F32FromF16(F16FromF32((hi - lo) / 15 * 0.9f));
+      const float zero = std::nearbyint(-lo * 0.9f / scale) - 8;
+      EXPECT_EQ(rounded.scales[static_cast<size_t>(n) + g], scale);
+      EXPECT_EQ(rounded.zeros[static_cast<size_t>(n) + g], zero);
       for (size_t i = 0; i < 64; ++i) {
+        const double code = std::clamp(std::nearbyint(values[i] / scale) + zero, -8.0, 7.0);
         EXPECT_EQ(decoded.row(n + static_cast<int64_t>(i / 32))[32 * g + i % 32],
-                  static_cast<float>(grid.Value(grid.Code(values[i]))));
+                  static_cast<float>(scale * (code - zero)));
       }
     }
   }
