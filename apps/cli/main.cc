@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +24,17 @@ extern "C" int openblas_num_threads_env() {
 
 namespace nibble::cli {
 namespace {
+
+// A stack that cannot grow because the address space is used up is a SIGSEGV; so it grows here.
+void GrowStack() {
+  constexpr size_t kBytes = size_t{256} << 10, kPage = 4096;
+  void* room = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  munmap(room, kBytes);
+  volatile char stack[kBytes];
+  for (size_t end = kBytes; end > 0; end -= kPage) stack[end - 1] = 0;
+  static_cast<void>(stack[0]);
+}
 
 // A standard stream that is closed must not become the number of a file opened later on. Opened the
 // wrong way round, it still cannot be read or written.
@@ -49,6 +61,7 @@ int ParseExit(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int Main(int argc, char** argv) {
+  GrowStack();
   KeepStandardStreams();
   TakeFailedWritesAsErrors();
   CLI::App app("nibble runs large language models in 4 bits: weights, activations and KV cache");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "text/utf8.h"
@@ -74,7 +75,7 @@ struct MatchState {
       : data(pcre2_match_data_create(1, nullptr)),
         context(pcre2_match_context_create(nullptr)),
         stack(pcre2_jit_stack_create(64 << 10, 4 << 20, nullptr)) {
-    NIBBLE_CHECK(data != nullptr && context != nullptr && stack != nullptr);
+    if (data == nullptr || context == nullptr || stack == nullptr) throw std::bad_alloc();
     pcre2_jit_stack_assign(context, nullptr, stack);
     pcre2_set_heap_limit(context, 512 << 10);  // KiB
   }
