@@ -132,7 +132,7 @@ TEST_F(Limits, EveryLimitOfMemoryEndsInALineOrSuccess) {
   for (const Arguments& verb : {QuantizeTo("out"), Generate(),
                                 Arguments{"eval", "ppl", small_} + measure, twin + measure}) {
     int failed = 0, code = 1;
-    for (double kilobytes = 30'000; code != 0 && kilobytes < 4e6; kilobytes *= 1.09) {
+    for (double kilobytes = 30'000; code != 0 && kilobytes < 4e6; kilobytes *= 1.04) {
       const std::string limit = "ulimit -v " + std::to_string(static_cast<int>(kilobytes)) + ";";
       const Result r = Shell(limit, verb);
       code = r.code;

@@ -9,8 +9,6 @@
 // were; skipping it is free to depend on the rows that share the item. Every span of kSpanPages
 // starts afresh and joins the ones before it in ascending order, so it does not matter whether one
 // thread runs all spans or several share them ("Flash-Decoding", Dao et al. 2023).
-#include <hwy/aligned_allocator.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -19,6 +17,7 @@
 
 #include "backends/cpu/attention_item.h"
 #include "backends/cpu/ops.h"
+#include "backends/cpu/workspace.h"
 #include "base/thread_pool.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -149,7 +148,8 @@ struct ItemWorkspace {
 
 template <auto kRunSpan, typename Workspace>
 void RunSpans(const AttentionItem& item) {
-  static thread_local const auto work = hwy::MakeUniqueAligned<ItemWorkspace<Workspace>>();
+  static thread_local const auto memory = MakeWorkspace<ItemWorkspace<Workspace>>();
+  ItemWorkspace<Workspace>* const work = memory.get();
   float* totals = item.partial != nullptr ? item.partial : work->totals;
   kRunSpan(item, item.first_span, work->span, totals);
   for (int64_t span = item.first_span + 1; span < item.last_span; ++span) {

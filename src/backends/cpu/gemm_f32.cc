@@ -3,13 +3,12 @@
 // kBlockK: the block's rows of x are copied together (rows of the caller may lie a power of two
 // apart and evict each other), then every panel's slice meets every register tile while it lies in
 // cache. Sums stay in `sums` between K blocks, bit-exactly (gemm_tile.inl.h), and reach y once.
-#include <hwy/aligned_allocator.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "backends/cpu/ops.h"
 #include "backends/cpu/tile_ops.h"
+#include "backends/cpu/workspace.h"
 #include "base/thread_pool.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -146,9 +145,9 @@ void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const flo
                       .accumulate = accumulate,
                       .group = group};
   ParallelFor(static_cast<size_t>(row_blocks * groups), [&](size_t i) {
-    static thread_local const auto work = hwy::MakeUniqueAligned<GemmWorkspace>();
+    static thread_local const auto work = MakeWorkspace<GemmWorkspace>();
     const auto task = static_cast<int64_t>(i);
-    HWY_DYNAMIC_DISPATCH(GemmTask)(call, task / groups, task % groups, *work);
+    HWY_DYNAMIC_DISPATCH(GemmTask)(call, task / groups, task % groups, work[0]);
   });
 }
 
