@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "text/jinja_text.h"
+#include "text/utf8.h"
 
 namespace nibble {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 std::string ReplaceAll(const std::string& text, std::string_view from, std::string_view to) {
   std::string out;
   size_t done = 0;
-  for (size_t at; (at = jinja::Find(text, from, done)) != std::string::npos;) {
+  for (size_t at; (at = FindText(text, from, done)) != std::string::npos;) {
     out.append(text, done, at - done).append(to);
     done = at + from.size();
   }

@@ -197,6 +197,65 @@ TEST(ChatTemplateAttack, WorkIsBounded) {
   EXPECT_EQ(Rendered("{{ ('a'*2000000).strip('b'*2000000)|length }}"), "2000000");
 }
 
+// Each does little a step but touches megabytes, or keeps them.
+TEST(ChatTemplateAttack, EveryByteIsCharged) {
+  const std::string text = "{% set s = 'a'*4000000 %}{% set t = 'a'*3999999 ~ 'b' %}";
+  const auto loop = [](const std::string& body) {
+    return "{% for i in range(100000) %}" + body + "{% endfor %}";
+  };
+  const std::string dict = text + "{% set d = {s: 1} %}";
+  for (const std::string& source : {
+           dict + loop("{% if d[s] %}{% endif %}"),
+           dict + loop("{% if d[t] %}{% endif %}"),
+           dict + loop("{% if d.get(t) %}{% endif %}"),
+           dict + loop("{% if t in d %}{% endif %}"),
+           dict + loop("{% for k in d %}{% endfor %}"),
+           dict + loop("{% set x = d.keys() %}"),
+           dict + loop("{% set x = d|items %}"),
+           dict + loop("{% set x = namespace(d) %}"),
+           dict + loop("{% set x = {s: 1, t: 2, s: 3} %}"),
+           dict + loop("{% set x = d|dictsort %}"),
+           dict + loop("{% if d == {t: 1} %}{% endif %}"),
+           text + "{% set x = [" + Repeat("{s:1},", 1'000) + "] %}",
+           text + "{% set x = [" + Repeat("s[s],", 1'000) + "] %}",
+           text + loop("{% set x = ''[s] is defined %}"),
+           text + "{% if t.startswith([s]*100000) %}{% endif %}",
+           text + "{% if t.endswith([t ~ 'a']*100000) %}{% endif %}" + loop("{{ t.endswith(s) }}"),
+           text + "{% set x = ([s]*100000)|map('int')|list %}",
+           text + "{% set x = ([s]*100000)|map('length')|list %}",
+           text + "{% set x = ([s]*100000)|map('trim')|list %}",
+           text + "{% set x = (range(100000)|map(attribute=s)|list) %}",
+           text + loop("{% set x = s.replace('a', '') %}"),
+           text + loop("{% set x = s.replace('', '', 0) %}"),
+           text + loop("{% set x = s.splitlines() %}"),
+           text + loop("{% set x = s.split('b', 0) %}"),
+           text + loop("{% set x = s < t %}"),
+           text + loop("{% set x = s[-1:] %}"),
+           text + loop("{% set x = s[-1] %}"),
+           text + loop("{% set x = s|length %}"),
+           text + loop("{% set x = s|first %}"),
+           text + "{% macro m(n) %}{{ s }}{% if n %}{{ m(n-1) }}{% endif %}{% endmacro %}"
+                  "{{ m(90) }}",
+           Repeat("{% for a in range(2) %}", 60) + Repeat("{% if zz %}{% endif %}", 1'000) +
+               Repeat("{% endfor %}", 60),
+       }) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr("steps")) << source.substr(0, 300);
+  }
+}
+
+TEST(ChatTemplateAttack, NamesAndArgumentsAreBounded) {
+  const std::string name(257, 'n');
+  EXPECT_EQ(Rendered("{% set " + name.substr(1) + " = 1 %}{{ " + name.substr(1) + " }}"), "1");
+  EXPECT_THAT(ErrorOf("{% set " + name + " = 1 %}"), HasSubstr("longer than 256 bytes"));
+  EXPECT_THAT(ErrorOf("{{ x." + name + " }}"), HasSubstr("longer than 256 bytes"));
+  EXPECT_EQ(Rendered("{{ 'a'.strip('a'" + Repeat(",1", 63) + ") }}"), "");
+  for (const std::string& source : {"{{ 'a'.strip('a'" + Repeat(",1", 64) + ") }}",
+                                    "{{ []|map('join'" + Repeat(",x=1", 64) + ") }}",
+                                    "{% macro m(" + Repeat("a,", 65) + ") %}{% endmacro %}"}) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr("more than 64 arguments")) << source;
+  }
+}
+
 TEST(ChatTemplateAttack, DictionariesWithManyKeysAreBounded) {
   std::string keys = "{% set d = {";
   for (int i = 0; i < 50'000; ++i) keys += "'" + std::to_string(i) + "':0,";
@@ -230,7 +289,8 @@ TEST(ChatTemplateAttack, TextIsBounded) {
 }
 
 TEST(ChatTemplateAttack, NumbersAreBounded) {
-  EXPECT_THAT(ErrorOf("{{ range(10**9) }}"), HasSubstr("range() of more than 100000"));
+  EXPECT_THAT(ErrorOf("{{ range(10**9) }}"), HasSubstr("range() of more than 100000 "));
+  EXPECT_THAT(ErrorOf("{{ range(100001) }}"), HasSubstr("range() of more than 100000 "));
   EXPECT_THAT(ErrorOf("{{ range(-9223372036854775807, 9223372036854775807) }}"),
               HasSubstr("range()"));
   EXPECT_EQ(Rendered("{{ range(100000)|length }}"), "100000");

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "text/jinja_text.h"
+#include "text/utf8.h"
 
 namespace nibble::jinja {
 namespace {
@@ -36,6 +37,7 @@ Value ReplaceText(Context& c, const Value& self, const Args& args) {
   int64_t left = limit == nullptr || limit->IsNone() ? -1 : args.Int(2, "count", -1);
   Text out(c.budget);
   if (from.empty()) {  // Python puts `to` around every character
+    c.budget.Charge(text.size() / kCharsPerStep);
     if (left-- != 0) out.Add(to);
     for (const std::string_view one : Chars(text)) {
       out.Add(one);
@@ -44,7 +46,8 @@ Value ReplaceText(Context& c, const Value& self, const Args& args) {
     return out.Take();
   }
   size_t at = 0;
-  for (size_t hit; left != 0 && (hit = Find(text, from, at)) != std::string::npos; --left) {
+  for (size_t hit; left != 0 && (hit = FindText(text, from, at)) != std::string::npos; --left) {
+    c.budget.Charge(1);
     out.Add(std::string_view(text).substr(at, hit - at));
     out.Add(to);
     at = hit + from.size();
@@ -66,7 +69,7 @@ Value SplitText(Context& c, const Value& self, const Args& args) {
     const std::string by = Str(c.budget, *separator);
     if (by.empty()) Raise("split(): empty separator");
     size_t at = 0;
-    for (size_t hit; left != 0 && (hit = Find(text, by, at)) != std::string::npos; --left) {
+    for (size_t hit; left != 0 && (hit = FindText(text, by, at)) != std::string::npos; --left) {
       add(std::string_view(text).substr(at, hit - at));
       at = hit + by.size();
     }
@@ -99,10 +102,11 @@ Value SplitLines(Context& c, const Value& self, const Args&) {
 }
 
 template <bool at_start>
-Value HasAffix(Context&, const Value& self, const Args& args) {
+Value HasAffix(Context& c, const Value& self, const Args& args) {
   const std::string& text = *self.AsString();
   const auto matches = [&](const Value& affix) {
     if (affix.AsString() == nullptr) Raise("startswith() and endswith() need strings");
+    c.budget.Charge(1 + std::min(text.size(), affix.AsString()->size()) / kBytesPerStep);
     return at_start ? text.starts_with(*affix.AsString()) : text.ends_with(*affix.AsString());
   };
   const Value& affix = args.Need(0, "prefix");
@@ -128,13 +132,14 @@ Value JoinText(Context& c, const Value& self, const Args& args) {
 // ---- dictionaries ----
 
 template <bool keys, bool values>
-Value DictItems(Context& c, const Value& self, const Args&) {
+Value ItemsOf(Context& c, const Value& self, const Args&) {
   std::vector<Value> items;
   for (const auto& [key, value] : self.AsDict()->items) {
+    const Value name = keys ? MakeString(c.budget, key) : Value();
     if (keys && values) {
-      items.push_back(MakeList(c.budget, {key, value}, ListKind::kTuple));
+      items.push_back(MakeList(c.budget, {name, value}, ListKind::kTuple));
     } else {
-      items.push_back(keys ? Value(key) : value);
+      items.push_back(keys ? name : value);
     }
   }
   return MakeList(c.budget, std::move(items));
@@ -142,7 +147,7 @@ Value DictItems(Context& c, const Value& self, const Args&) {
 
 Value DictGet(Context& c, const Value& self, const Args& args) {
   const std::string* key = args.Need(0, "key").AsString();
-  const Value* found = key == nullptr ? nullptr : self.AsDict()->Find(c.budget, *key);
+  const Value* found = key == nullptr ? nullptr : FindKey(c.budget, self.AsDict()->items, *key);
   const Value* fallback = args.Find(1, "default");
   return found != nullptr ? *found : fallback != nullptr ? *fallback : Value::None();
 }
@@ -168,14 +173,14 @@ Value Range(Context& c, const Value&, const Args& args) {
   return MakeList(c.budget, std::move(items));
 }
 
-Value MakeNamespace(Context&, const Value&, const Args& args) {
+Value MakeNamespace(Context& c, const Value&, const Args& args) {
   auto result = std::make_shared<Namespace>();
   if (!args.positional.empty()) {
     const Dict* initial = args.positional[0].AsDict();
     if (initial == nullptr) Raise("namespace() takes a dictionary or named values");
-    for (const auto& [key, value] : initial->items) SetVar(*result, key, value);
+    for (const auto& [key, value] : initial->items) SetVar(c.budget, *result, key, value);
   }
-  for (const auto& [key, value] : args.named) SetVar(*result, key, value);
+  for (const auto& [key, value] : args.named) SetVar(c.budget, *result, key, value);
   return result;
 }
 
@@ -264,7 +269,8 @@ Args Args::Tail(size_t from) const {
   return rest;
 }
 
-void SetVar(Namespace& target, const std::string& name, const Value& value) {
+void SetVar(Budget& budget, Namespace& target, const std::string& name, const Value& value) {
+  budget.Charge(name.size() / kBytesPerStep);
   // A namespace inside one would allow a cycle, which nothing would ever free.
   if (value.Depth() >= kMaxValueDepth) {
     Raise("a namespace cannot hold a namespace, a loop or values nested {} deep", kMaxValueDepth);
@@ -288,15 +294,16 @@ Value FindGlobal(const std::string& name) {
 }
 
 Value GetAttr(Context& c, const Value& object, std::string_view name) {
-  static const Table dict_methods = {{"items", DictItems<true, true>},
-                                     {"keys", DictItems<true, false>},
-                                     {"values", DictItems<false, true>},
+  static const Table dict_methods = {{"items", ItemsOf<true, true>},
+                                     {"keys", ItemsOf<true, false>},
+                                     {"values", ItemsOf<false, true>},
                                      {"get", DictGet}};
   if (const Undefined* missing = object.AsUndefined()) Raise("{}", missing->Message());
+  c.budget.Charge(name.size() / kBytesPerStep);  // it goes into a message
   if (const Dict* dict = object.AsDict()) {
     const auto method = dict_methods.find(name);
     if (method != dict_methods.end()) return Bind(method->second, object);
-    if (const Value* value = dict->Find(c.budget, name)) return *value;
+    if (const Value* value = FindKey(c.budget, dict->items, name)) return *value;
   } else if (object.AsString() != nullptr) {
     if (const Function method = FindStringMethod(name)) return Bind(method, object);
   } else if (const Loop* loop = object.AsLoop()) {
@@ -311,7 +318,7 @@ Value GetAttr(Context& c, const Value& object, std::string_view name) {
 Value GetItem(Context& c, const Value& object, const Value& key) {
   if (const std::string* name = key.AsString()) {
     const Dict* dict = object.AsDict();
-    const Value* value = dict == nullptr ? nullptr : dict->Find(c.budget, *name);
+    const Value* value = dict == nullptr ? nullptr : FindKey(c.budget, dict->items, *name);
     return value != nullptr ? *value : GetAttr(c, object, *name);
   }
   if (const Undefined* missing = object.AsUndefined()) Raise("{}", missing->Message());
@@ -337,10 +344,11 @@ std::shared_ptr<const List> Iterate(Context& c, const Value& value) {
   }
   std::vector<Value> items;
   if (const std::string* text = value.AsString()) {
-    c.budget.Charge(text->size() / 4);  // before the items are made
-    for (const std::string_view one : Chars(*text)) items.emplace_back(std::string(one));
+    const auto chars = Chars(*text);
+    c.budget.Charge(chars.size());  // before the items are made
+    for (const std::string_view one : chars) items.emplace_back(std::string(one));
   } else if (const Dict* dict = value.AsDict()) {
-    for (const auto& [key, unused] : dict->items) items.emplace_back(key);
+    for (const auto& [key, unused] : dict->items) items.push_back(MakeString(c.budget, key));
   } else if (!value.IsUndefined()) {
     Raise("'{}' object is not iterable", value.TypeName());
   }

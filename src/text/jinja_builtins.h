@@ -52,7 +52,7 @@ bool ApplyTest(Context& context, const std::string& name, const Value& input, co
 Value GetAttr(Context& context, const Value& object, std::string_view name);
 Value GetItem(Context& context, const Value& object, const Value& key);
 Function FindStringMethod(std::string_view name);  // nullptr if there is none
-void SetVar(Namespace& target, const std::string& name, const Value& value);
+void SetVar(Budget& budget, Namespace& target, const std::string& name, const Value& value);
 Value FindGlobal(const std::string& name);  // undefined if there is none
 // The items a for loop visits: list items, characters, keys.
 std::shared_ptr<const List> Iterate(Context& context, const Value& value);

@@ -9,6 +9,8 @@
 namespace nibble::jinja {
 namespace {
 
+constexpr size_t kScopesPerStep = 8;  // that one name is looked for in
+
 enum class Flow { kNext, kBreak, kContinue };
 
 struct Scope {
@@ -129,7 +131,7 @@ class Evaluator {
     } else if (target.kind == Kind::kAttr) {
       Namespace* vars = Lookup(target.kids[0]->text).AsNamespace();
       if (vars == nullptr) Raise("'{}' is not a namespace", target.kids[0]->text);
-      SetVar(*vars, target.text, value);
+      SetVar(context_.budget, *vars, target.text, value);
     } else {
       const auto items = Iterate(context_, value);
       if (items->items.size() != target.kids.size()) {
@@ -141,8 +143,10 @@ class Evaluator {
 
   // ---- expressions ----
 
-  Value Lookup(const std::string& name) const {
+  Value Lookup(const std::string& name) {
+    size_t scopes = 0;
     for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+      if (++scopes % kScopesPerStep == 0) context_.budget.Charge(1);
       const auto it = scope->variables.find(name);
       if (it != scope->variables.end()) return it->second;
     }
@@ -202,18 +206,16 @@ class Evaluator {
   }
 
   Value EvalDict(const Node& node) {
-    std::vector<std::pair<std::string, Value>> items;
+    DictItems items;
     for (size_t i = 0; i < node.kids.size(); i += 2) {
       const Value key = Eval(*node.kids[i]);
       if (key.AsString() == nullptr) Raise("dictionary keys must be strings");
-      context_.budget.Charge(items.size() / 8);
-      const auto same = std::find_if(items.begin(), items.end(), [&](const auto& item) {
-        return item.first == *key.AsString();
-      });
+      Value* const same = FindKey(context_.budget, items, *key.AsString());
       Value value = Eval(*node.kids[i + 1]);
-      if (same != items.end()) {
-        same->second = std::move(value);
+      if (same != nullptr) {
+        *same = std::move(value);
       } else {
+        context_.budget.Charge(key.AsString()->size() / kBytesPerStep);
         items.emplace_back(*key.AsString(), std::move(value));
       }
     }
@@ -249,7 +251,6 @@ class Evaluator {
 
   Value EvalFilter(const Node& node) {
     const Value input = Eval(*node.kids[0]);
-    ChargeText(input);
     return ApplyFilter(context_, node.text, input, EvalArgs(node));
   }
 
@@ -265,15 +266,8 @@ class Evaluator {
     const Callable* callable = callee.AsCallable();
     if (callable == nullptr) Raise("'{}' object is not callable", callee.TypeName());
     if (callable->macro != nullptr) return CallMacro(*callable->macro, args);
-    ChargeText(callable->self);
+    ChargeText(context_.budget, callable->self);
     return callable->function(context_, callable->self, args);
-  }
-
-  // What a function may read of a text costs as much as writing it.
-  void ChargeText(const Value& value) {
-    if (const std::string* text = value.AsString()) {
-      context_.budget.Charge(text->size() / kBytesPerStep);
-    }
   }
 
   Value CallMacro(const Node& macro, const Args& args) {
@@ -283,6 +277,7 @@ class Evaluator {
       Raise("macro '{}' takes at most {} arguments", macro.text, macro.kids.size() - 1);
     }
     Scope scope{&root_, {}};
+    context_.budget.Charge(macro.kids.size());
     for (size_t i = 1; i < macro.kids.size(); ++i) {
       const Node& parameter = *macro.kids[i];
       Value& variable = scope.variables[parameter.text];

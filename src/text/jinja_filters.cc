@@ -23,7 +23,7 @@ Value GetPath(Context& c, Value item, const Value& path) {
     const char* const end = part.data() + part.size();
     const auto number = std::from_chars(part.data(), end, index);
     const bool is_index = number.ec == std::errc() && number.ptr == end;
-    c.budget.Charge(1);
+    c.budget.Charge(1 + part.size() / kBytesPerStep);
     item = GetItem(c, item, is_index ? Value(index) : Value(part));
     if (part.size() == rest.size()) return item;
     rest.remove_prefix(part.size() + 1);
@@ -52,11 +52,14 @@ Value ToJsonFilter(Context& c, const Value& input, const Args& args) {
   return ToJson(c.budget, input, style);
 }
 
-Value Length(Context& c, const Value& input, const Args&) {
+Value Length(Context&, const Value& input, const Args&) {
   if (input.IsUndefined()) return int64_t{0};
   if (const std::string* text = input.AsString()) {
-    c.budget.Charge(text->size() / kBytesPerStep);
-    return static_cast<int64_t>(Chars(*text).size());
+    int64_t chars = 0;
+    for (std::string_view rest = *text; !rest.empty(); ++chars) {
+      rest.remove_prefix(FirstChar(rest).size());
+    }
+    return chars;
   }
   const List* list = input.AsList();
   if (list && list->kind != ListKind::kGenerator) return static_cast<int64_t>(list->items.size());
@@ -81,6 +84,7 @@ Value Join(Context& c, const Value& input, const Args& args) {
 Value Map(Context& c, const Value& input, const Args& args) {
   const Value* path = args.Find(SIZE_MAX, "attribute");
   const Value* fallback = args.Find(SIZE_MAX, "default");
+  const Args rest = args.Tail(1);
   std::vector<Value> items;
   const auto list = Iterate(c, input);
   for (const Value& item : list->items) {
@@ -88,7 +92,7 @@ Value Map(Context& c, const Value& input, const Args& args) {
       const Value found = GetPath(c, item, *path);
       items.push_back(found.IsUndefined() && fallback != nullptr ? *fallback : found);
     } else {
-      items.push_back(ApplyFilter(c, Str(c.budget, args.Need(0, "filter")), item, args.Tail(1)));
+      items.push_back(ApplyFilter(c, Str(c.budget, args.Need(0, "filter")), item, rest));
     }
   }
   return MakeList(c.budget, std::move(items), ListKind::kGenerator);
@@ -250,6 +254,7 @@ std::string_view OperatorOf(std::string_view test) {
 
 Value ApplyFilter(Context& c, const std::string& name, const Value& input, const Args& args) {
   c.budget.Charge(1);
+  ChargeText(c.budget, input);
   const auto filter = Filters().find(name);
   if (filter == Filters().end()) Raise("no filter named '{}'", name);
   return filter->second(c, input, args);

@@ -167,6 +167,9 @@ class Lexer {
     size_t end = pos_;
     if (IsNameChar(c)) {
       while (end < text_.size() && IsNameChar(text_[end])) ++end;
+      if (end - pos_ > kMaxNameBytes) {
+        Raise("line {}: a name longer than {} bytes", line_, kMaxNameBytes);
+      }
       Add(TokenKind::kName, std::string(View(pos_, end)));
       return Advance(end);
     }

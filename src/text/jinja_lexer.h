@@ -10,6 +10,8 @@
 
 namespace nibble::jinja {
 
+inline constexpr size_t kMaxNameBytes = 256;
+
 enum class TokenKind {
   kData,
   kBlockBegin,

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "text/jinja_text.h"
+
 namespace nibble::jinja {
 namespace {
 
@@ -120,8 +122,11 @@ Value Slice(Context& c, const Value& object, const Value (&bounds)[3]) {
   if (const Undefined* missing = object.AsUndefined()) Raise("{}", missing->Message());
   const bool is_list = object.AsList() && object.AsList()->kind != ListKind::kGenerator;
   if (!is_list && object.AsString() == nullptr) Raise("'{}' cannot be sliced", object.TypeName());
-  const auto list = Iterate(c, object);
-  const int64_t size = static_cast<int64_t>(list->items.size());
+  const std::string* const text = object.AsString();
+  if (text != nullptr) c.budget.Charge(text->size() / kCharsPerStep);
+  const auto list = is_list ? Iterate(c, object) : nullptr;
+  const auto chars = Chars(is_list ? std::string_view() : *text);
+  const auto size = static_cast<int64_t>(is_list ? list->items.size() : chars.size());
   const auto bound = [&](size_t i, int64_t fallback) {
     if (bounds[i].IsNone()) return fallback;
     const auto number = bounds[i].AsInt();
@@ -137,14 +142,17 @@ Value Slice(Context& c, const Value& object, const Value (&bounds)[3]) {
   const int64_t start = bounds[0].IsNone() ? (step > 0 ? low : high) : clamp(bound(0, 0));
   const int64_t stop = bounds[1].IsNone() ? (step > 0 ? high : low) : clamp(bound(1, 0));
   std::vector<Value> items;
+  Text out(c.budget);
   int64_t at = start;
   while (step > 0 ? at < stop : at > stop) {
-    items.push_back(list->items[static_cast<size_t>(at)]);
+    if (is_list) {
+      items.push_back(list->items[static_cast<size_t>(at)]);
+    } else {
+      out.Add(chars[static_cast<size_t>(at)]);
+    }
     if (__builtin_add_overflow(at, step, &at)) break;
   }
   if (is_list) return MakeList(c.budget, std::move(items), list->kind);
-  Text out(c.budget);
-  for (const Value& item : items) out.Add(*item.AsString());
   return out.Take();
 }
 

@@ -85,6 +85,10 @@ class Parser {
     if (node.depth > kMaxTreeDepth) Error("nested deeper than {} levels", kMaxTreeDepth);
     node.kids.push_back(std::move(kid));
   }
+  // The first of `kids` is what is called, or the body of the macro.
+  void CheckArguments(const Node& node) const {
+    if (node.kids.size() > kMaxArguments + 1) Error("more than {} arguments", kMaxArguments);
+  }
   NodePtr Constant(Value value) const {
     NodePtr node = Make(Kind::kConst, "");
     node->value = std::move(value);
@@ -216,6 +220,7 @@ class Parser {
       NodePtr parameter = Make(Kind::kNamed, Take(TokenKind::kName, "a parameter"));
       Add(*parameter, SkipOp("=") ? ParseExpression() : nullptr);
       Add(*macro, std::move(parameter));
+      CheckArguments(*macro);
     });
     EndTag();
     NodePtr body = ParseBody({"endmacro"});
@@ -408,6 +413,7 @@ class Parser {
       } else {
         Add(call, ParseExpression());
       }
+      CheckArguments(call);
     });
   }
 

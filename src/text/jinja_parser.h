@@ -19,6 +19,7 @@ namespace nibble::jinja {
 inline constexpr size_t kMaxSourceBytes = 1 << 20;
 inline constexpr int kMaxParseDepth = 100;
 inline constexpr int kMaxTreeDepth = 400;
+inline constexpr size_t kMaxArguments = 64;  // of a call, and parameters of a macro
 
 enum class Kind {
   // expressions

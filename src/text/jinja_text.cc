@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/jinja_text.h"
 
-#include <string.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -62,18 +61,11 @@ bool IsPrintable(int32_t code) {
 
 std::vector<std::string_view> Chars(std::string_view text) {
   std::vector<std::string_view> chars;
+  chars.reserve(text.size());
   for (size_t i = 0; i < text.size(); i += chars.back().size()) {
     chars.push_back(FirstChar(text.substr(i)));
   }
   return chars;
-}
-
-size_t Find(std::string_view text, std::string_view needle, size_t from) {
-  // memmem is linear; std::string::find is quadratic on periodic text.
-  const char* begin = text.data() + from;
-  const void* hit = memmem(begin, text.size() - from, needle.data(), needle.size());
-  return hit == nullptr ? std::string::npos
-                        : static_cast<size_t>(static_cast<const char*>(hit) - text.data());
 }
 
 bool IsSpace(std::string_view one_char) {

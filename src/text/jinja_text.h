@@ -30,9 +30,6 @@ std::string_view Strip(std::string_view text, Side side,
 enum class Case { kUpper, kLower, kCapitalize, kTitle };
 std::string ChangeCase(std::string_view text, Case style);
 
-// As std::string_view::find, in linear time.
-size_t Find(std::string_view text, std::string_view needle, size_t from = 0);
-
 // Python's repr() of a float: the shortest digits that read back.
 std::string FloatText(double value);
 

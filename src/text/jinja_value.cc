@@ -6,6 +6,7 @@
 
 #include "text/jinja_builtins.h"
 #include "text/jinja_text.h"
+#include "text/utf8.h"
 
 namespace nibble::jinja {
 namespace {
@@ -138,15 +139,16 @@ void WriteJson(Text& out, const Value& value, const JsonStyle& style, const std:
   } else if (const List* list = value.AsList(); list && list->kind != ListKind::kGenerator) {
     items(list->items, "[", "]", [&](const Value& v) { WriteJson(out, v, style, inner); });
   } else if (const Dict* dict = value.AsDict()) {
-    auto entries = dict->items;
+    std::vector<const std::pair<std::string, Value>*> entries;
+    for (const auto& entry : dict->items) entries.push_back(&entry);
     if (style.sort_keys) {
       std::stable_sort(entries.begin(), entries.end(),
-                       [](const auto& x, const auto& y) { return x.first < y.first; });
+                       [](const auto* x, const auto* y) { return x->first < y->first; });
     }
-    items(entries, "{", "}", [&](const auto& entry) {
-      QuoteJson(out, entry.first, style.ensure_ascii);
+    items(entries, "{", "}", [&](const auto* entry) {
+      QuoteJson(out, entry->first, style.ensure_ascii);
       out.Add(style.key_separator);
-      WriteJson(out, entry.second, style, inner);
+      WriteJson(out, entry->second, style, inner);
     });
   } else {
     Raise("a value of type {} cannot be written as JSON", value.TypeName());
@@ -207,12 +209,8 @@ int Value::Depth() const {
   return AsNamespace() != nullptr || AsLoop() != nullptr ? kMaxValueDepth : 0;
 }
 
-const Value* Dict::Find(Budget& budget, std::string_view key) const {
-  budget.Charge(items.size() / 8);
-  for (const auto& [name, value] : items) {
-    if (name == key) return &value;
-  }
-  return nullptr;
+void ChargeText(Budget& budget, const Value& value) {
+  if (const std::string* text = value.AsString()) budget.Charge(text->size() / kBytesPerStep);
 }
 
 Value MakeString(Budget& budget, std::string text) {
@@ -229,7 +227,7 @@ Value MakeList(Budget& budget, std::vector<Value> items, ListKind kind) {
   return std::make_shared<const List>(List{std::move(items), kind, depth});
 }
 
-Value MakeDict(Budget& budget, std::vector<std::pair<std::string, Value>> items) {
+Value MakeDict(Budget& budget, DictItems items) {
   budget.Charge(items.size());
   int depth = 1;
   for (const auto& [key, value] : items) depth = DepthOf(value, depth);
@@ -252,7 +250,7 @@ Value FromJson(const Json& json) {
       return MakeList(free, std::move(items));
     }
     if (!node.is_object()) Raise("chat template input holds binary JSON");
-    std::vector<std::pair<std::string, Value>> items;
+    DictItems items;
     for (const auto& [key, item] : node.items()) {
       items.emplace_back(key, self(self, item, depth + 1));
     }
@@ -280,7 +278,7 @@ bool Equal(Budget& budget, const Value& a, const Value& b) {
   if (const Dict* x = a.AsDict(), *y = b.AsDict(); x && y) {
     return x->items.size() == y->items.size() &&
            std::all_of(x->items.begin(), x->items.end(), [&](const auto& entry) {
-             const Value* other = y->Find(budget, entry.first);
+             const Value* other = FindKey(budget, y->items, entry.first);
              return other != nullptr && Equal(budget, entry.second, *other);
            });
   }
@@ -310,11 +308,11 @@ bool Contains(Budget& budget, const Value& haystack, const Value& needle) {
     const std::string* part = needle.AsString();
     if (part == nullptr) Raise("'in <string>' needs a string, not {}", needle.TypeName());
     budget.Charge((text->size() + part->size()) / kBytesPerStep);
-    return Find(*text, *part) != std::string::npos;
+    return FindText(*text, *part) != std::string::npos;
   }
   if (const Dict* dict = haystack.AsDict()) {
     const std::string* key = needle.AsString();
-    return key != nullptr && dict->Find(budget, *key) != nullptr;
+    return key != nullptr && FindKey(budget, dict->items, *key) != nullptr;
   }
   if (const List* list = haystack.AsList()) {
     return std::any_of(list->items.begin(), list->items.end(),

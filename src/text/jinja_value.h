@@ -59,10 +59,12 @@ class Text {
     if (piece.size() > kMaxTextBytes - text_.size()) {
       Raise("text longer than {} bytes", kMaxTextBytes);
     }
+    const size_t charged = text_.size() / kBytesPerStep;
+    budget_.Charge((text_.size() + piece.size()) / kBytesPerStep - charged);
     text_ += piece;
   }
   std::string Take() {
-    budget_.Charge(text_.size() / kBytesPerStep + 1);
+    budget_.Charge(1);
     return std::exchange(text_, {});
   }
   Budget& budget() { return budget_; }
@@ -144,10 +146,10 @@ struct List {
   ListKind kind;
   int depth;
 };
+using DictItems = std::vector<std::pair<std::string, Value>>;
 struct Dict {
-  std::vector<std::pair<std::string, Value>> items;
+  DictItems items;
   int depth;
-  const Value* Find(Budget& budget, std::string_view key) const;
 };
 struct Namespace {
   std::map<std::string, Value, std::less<>> vars;
@@ -157,10 +159,24 @@ struct Loop {
   size_t index;
 };
 
+// What a function may read of a text costs as much as writing it.
+void ChargeText(Budget& budget, const Value& value);
 Value MakeString(Budget& budget, std::string text);
 Value MakeList(Budget& budget, std::vector<Value> items, ListKind kind = ListKind::kList);
-Value MakeDict(Budget& budget, std::vector<std::pair<std::string, Value>> items);
+Value MakeDict(Budget& budget, DictItems items);
 Value FromJson(const Json& json);
+
+// The value of a key, nullptr if there is none; constant if the items are.
+template <typename Items>
+auto* FindKey(Budget& budget, Items& items, std::string_view key) {
+  budget.Charge(items.size() / 8);
+  for (auto& [name, value] : items) {
+    if (name.size() != key.size()) continue;
+    budget.Charge(key.size() / kBytesPerStep);
+    if (name == key) return &value;
+  }
+  return static_cast<decltype(&items.front().second)>(nullptr);
+}
 
 // Python's == and <, `needle in haystack`, str() and json.dumps().
 bool Equal(Budget& budget, const Value& a, const Value& b);

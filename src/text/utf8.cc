@@ -2,6 +2,7 @@
 #include "text/utf8.h"
 
 #include <simdjson.h>
+#include <string.h>
 
 namespace nibble {
 namespace {
@@ -33,6 +34,14 @@ Sequence FirstSequence(std::string_view text) {
 
 bool IsValidUtf8(std::string_view text) {
   return simdjson::validate_utf8(text.data(), text.size());
+}
+
+size_t FindText(std::string_view text, std::string_view needle, size_t from) {
+  // memmem is linear; std::string::find is quadratic on periodic text.
+  const char* begin = text.data() + from;
+  const void* hit = memmem(begin, text.size() - from, needle.data(), needle.size());
+  return hit == nullptr ? std::string::npos
+                        : static_cast<size_t>(static_cast<const char*>(hit) - text.data());
 }
 
 std::string TakeUtf8(std::string* bytes) {

@@ -22,6 +22,9 @@ inline bool IsUtf8Continuation(char c) {
 
 bool IsValidUtf8(std::string_view text);
 
+// As std::string_view::find, in linear time.
+size_t FindText(std::string_view text, std::string_view needle, size_t from = 0);
+
 // Takes from the front of *bytes all that is decided and returns it as valid UTF-8; every maximal
 // ill-formed sequence (Unicode 3.9, "substitution of maximal subparts") becomes U+FFFD. What stays
 // in *bytes is the beginning of a character.
