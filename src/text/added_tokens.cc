@@ -13,6 +13,8 @@
 namespace nibble {
 namespace {
 
+constexpr uint64_t kStepsPerDepth = 8;  // two binary searches, or a look-up of a character
+
 // The character that ends before `at`, or starts at `at`; empty at the ends of the text.
 std::string_view CharacterBefore(std::string_view text, size_t at) {
   size_t begin = at;
@@ -52,6 +54,7 @@ std::vector<AddedToken> AddedTokensFromJson(const JsonNode& list) {
     }
     const auto content = node.Get<std::string_view>("content");
     if (content.empty()) Fail("{}: the content is empty", node.where());
+    CheckTokenSize(content, node);
     const bool special = node.GetOr("special", false);
     tokens.push_back({.id = static_cast<int32_t>(id),
                       .content = std::string(content),
@@ -67,16 +70,20 @@ std::vector<AddedToken> AddedTokensFromJson(const JsonNode& list) {
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  // The normalizer may make several tokens the same; the first of the file counts.
+  const auto same = [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; };
+  tokens_.erase(std::unique(tokens_.begin(), tokens_.end(), same), tokens_.end());
   for (const AddedToken& token : tokens_) {
     starts_[static_cast<unsigned char>(token.content[0])] = true;
   }
 }
 
 // Narrows the sorted tokens to those that share a growing prefix with the text.
-const AddedToken* AddedTokenMatcher::LongestAt(std::string_view text, size_t at) const {
+const AddedToken* AddedTokenMatcher::LongestAt(std::string_view text, size_t at, Work* work) const {
   const AddedToken* longest = nullptr;
   auto first = tokens_.begin(), last = tokens_.end();
   for (size_t depth = 0; first != last && at + depth < text.size(); ++depth) {
+    work->Charge(kStepsPerDepth);
     const auto byte = static_cast<unsigned char>(text[at + depth]);
     const auto byte_of = [depth](const AddedToken& token) {
       return static_cast<unsigned char>(token.content[depth]);
@@ -85,18 +92,18 @@ const AddedToken* AddedTokenMatcher::LongestAt(std::string_view text, size_t at)
     last = std::partition_point(first, last, [&](const auto& t) { return byte_of(t) == byte; });
     // Tokens that end here sort before those that go on.
     if (first != last && first->content.size() == depth + 1) {
-      longest = &*first;
-      while (first != last && first->content.size() == depth + 1) ++first;
+      longest = &*first++;
     }
   }
   return longest;
 }
 
-void AddedTokenMatcher::Split(std::string_view text, bool plain, const Part& part) const {
+void AddedTokenMatcher::Split(std::string_view text, bool plain, Work* work,
+                              const Part& part) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
     const AddedToken* token =
-        starts_[static_cast<unsigned char>(text[at])] ? LongestAt(text, at) : nullptr;
+        starts_[static_cast<unsigned char>(text[at])] ? LongestAt(text, at, work) : nullptr;
     if (token == nullptr) {
       ++at;
       continue;
@@ -111,7 +118,9 @@ void AddedTokenMatcher::Split(std::string_view text, bool plain, const Part& par
     while (token->lstrip && begin > done && IsSpace(CharacterBefore(text, begin))) {
       begin -= CharacterBefore(text, begin).size();
     }
-    while (token->rstrip && IsSpace(CharacterAt(text, end))) end += CharacterAt(text, end).size();
+    for (; token->rstrip && IsSpace(CharacterAt(text, end)); work->Charge(kStepsPerDepth)) {
+      end += CharacterAt(text, end).size();
+    }
     if (begin > done) part(nullptr, done, begin);
     part(token, begin, end);
     done = end;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "text/tokenizer_json.h"
+#include "text/work.h"
 
 namespace nibble {
 
@@ -34,12 +35,12 @@ class AddedTokenMatcher {
   // Cuts `text` and calls part(token, begin, end) from left to right, with token == nullptr for
   // text. With `plain`, special tokens are text.
   using Part = std::function<void(const AddedToken* token, size_t begin, size_t end)>;
-  void Split(std::string_view text, bool plain, const Part& part) const;
+  void Split(std::string_view text, bool plain, Work* work, const Part& part) const;
 
  private:
-  const AddedToken* LongestAt(std::string_view text, size_t at) const;
+  const AddedToken* LongestAt(std::string_view text, size_t at, Work* work) const;
 
-  std::vector<AddedToken> tokens_;  // ascending by content
+  std::vector<AddedToken> tokens_;  // ascending by content, which differ
   std::array<bool, 256> starts_{};  // whether a token starts with this byte
 };
 

@@ -2,7 +2,9 @@
 #include "text/bpe.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <random>
 #include <utility>
 
 #include "text/utf8.h"
@@ -33,6 +35,29 @@ std::pair<std::string_view, std::string_view> SplitMerge(simdjson::dom::element 
 }
 
 }  // namespace
+
+uint64_t SecretHash::Random() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+size_t SecretHash::operator()(std::string_view text) const {
+  uint64_t hash = text.size();
+  for (; text.size() >= 8; text.remove_prefix(8)) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data(), 8);
+    hash = Mix(hash ^ word);
+  }
+  uint64_t rest = 0;
+  for (const char c : text) rest = rest << 8 | static_cast<unsigned char>(c);
+  return Mix(hash ^ rest);
+}
+
+void CheckTokenSize(std::string_view token, const JsonNode& node) {
+  if (token.size() <= kMaxTokenBytes) return;
+  Fail("{}: a token has {} bytes, at most {} are accepted", node.where(), token.size(),
+       kMaxTokenBytes);
+}
 
 Bpe Bpe::FromJson(const JsonNode& model) {
   // roberta-style files carry no type; only BPE has merges.
@@ -73,6 +98,7 @@ void Bpe::LoadVocab(const JsonNode& node) {
   std::vector<bool> used;
   for (const auto& field : object) {
     int64_t id = 0;
+    CheckTokenSize(field.key, node);
     if (field.value.get(id) != simdjson::SUCCESS || id < 0 || id >= kMaxTokenId) {
       Fail("{}: the id of token \"{}\" must be an integer from 0 to {}", node.where(), field.key,
            kMaxTokenId - 1);

@@ -22,17 +22,35 @@
 
 namespace nibble {
 
-struct StringHash {
+// A hash with a secret of the process: a file cannot choose keys that collide.
+struct SecretHash {
   using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  size_t operator()(std::string_view text) const;
+  // Of a pair: those with one left id lie side by side, as near as the ids, and few can collide.
+  size_t operator()(uint64_t pair) const noexcept {
+    return Mix(pair >> 32) + static_cast<uint32_t>(pair);
+  }
+
+ private:
+  // The halves of a product with a secret number, which no other bits of `x` can cancel.
+  static uint64_t Mix(uint64_t x) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(x ^ kOffset) * kFactor;
+    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+  }
+  static uint64_t Random();
+  static inline const uint64_t kOffset = Random(), kFactor = Random();
 };
 
 // Ids at or above this are refused: tables of this many entries are made from a file's word.
 inline constexpr int64_t kMaxTokenId = 1 << 21;
+// Longer tokens are refused: a few ids would become a text without bounds. Real ones have 1,024.
+inline constexpr size_t kMaxTokenBytes = 8 << 10;
+void CheckTokenSize(std::string_view token, const JsonNode& node);
 
 class Bpe {
  public:
-  using Vocab = std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>>;
+  using Vocab = std::unordered_map<std::string, int32_t, SecretHash, std::equal_to<>>;
 
   static Bpe FromJson(const JsonNode& model);
 
@@ -71,8 +89,8 @@ class Bpe {
   const Merge* FindMerge(int32_t left, int32_t right) const;
 
   Vocab vocab_;
-  std::unordered_map<uint64_t, Merge> merges_;  // (left id << 32) | right id
-  std::unordered_set<uint64_t> joints_;         // ids of characters that meet in some merge
+  std::unordered_map<uint64_t, Merge, SecretHash> merges_;  // (left id << 32) | right id
+  std::unordered_set<uint64_t, SecretHash> joints_;  // ids of characters that meet in some merge
   std::optional<int32_t> unk_id_;
   std::optional<std::array<int32_t, 256>> byte_ids_;  // with byte_fallback
   bool fuse_unk_ = false;

@@ -94,10 +94,11 @@ Decoder Decoder::FromJson(const std::optional<JsonNode>& node) {
   return decoder;
 }
 
-DecoderRun::DecoderRun(const Decoder& decoder)
-    : decoder_(&decoder), states_(decoder.steps().size()) {}
+DecoderRun::DecoderRun(const Decoder& decoder, std::string where)
+    : decoder_(&decoder), states_(decoder.steps().size()), work_(std::move(where), 0) {}
 
 std::string DecoderRun::Push(std::string_view token) {
+  work_.Allow(token.size() + 1);
   Feed(0, std::string(token));
   return std::exchange(out_, {});
 }
@@ -130,6 +131,7 @@ std::string DecoderRun::StripText(size_t step, std::string chunk) {
     state.stripped += StripFront(&chunk, s.content, s.start - state.stripped);
     state.started = state.stripped == s.start || !chunk.empty();
   }
+  work_.ChargeWrite(state.held.size());
   chunk.insert(0, std::exchange(state.held, {}));
   const int64_t back = StripBack(&chunk, s.content, s.stop);
   for (int64_t i = 0; i < back; ++i) state.held += s.content;
@@ -142,10 +144,10 @@ void DecoderRun::Feed(size_t step, std::string token) {
     State& state = states_[step];
     switch (s.kind) {
       case Kind::kReplace:
-        token = s.pattern->ReplaceAll(token, s.content);
+        token = s.pattern->ReplaceAll(token, s.content, &work_);
         break;
       case Kind::kMetaspace:
-        token = s.pattern->ReplaceAll(token, s.drop_first && !state.started ? "" : " ");
+        token = s.pattern->ReplaceAll(token, s.drop_first && !state.started ? "" : " ", &work_);
         state.started = true;
         break;
       case Kind::kStripToken:

@@ -12,6 +12,7 @@
 
 #include "text/regex.h"
 #include "text/tokenizer_json.h"
+#include "text/work.h"
 
 namespace nibble {
 
@@ -43,7 +44,8 @@ class Decoder {
 
 class DecoderRun {
  public:
-  explicit DecoderRun(const Decoder& decoder);  // which must outlive this
+  // `decoder` must outlive this; `where` names it in messages.
+  DecoderRun(const Decoder& decoder, std::string where);
   // Both return the text decided since the last call, valid UTF-8. After Flush the run is over.
   std::string Push(std::string_view token);
   std::string Flush();
@@ -60,6 +62,7 @@ class DecoderRun {
 
   const Decoder* decoder_;
   std::vector<State> states_;  // one per step
+  Work work_;
   std::string out_;
 };
 

@@ -20,7 +20,26 @@ std::optional<int> UnicodeForm(std::string_view type) {
   return std::nullopt;
 }
 
-std::string Normalize(const std::string& text, int form) {
+// utf8proc decomposes into 4 bytes a character, at most 18 for one, and sorts a run of combining
+// marks by insertion.
+void ChargeNormalization(std::string_view text, Work* work) {
+  work->ChargeWrite(3 * text.size());
+  uint64_t run = 0;
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view character = text.substr(at, Utf8Length(text[at]));
+    at += character.size();
+    utf8proc_int32_t c = 0;
+    if (character.size() > 1) {
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()),
+                       static_cast<utf8proc_ssize_t>(character.size()), &c);
+    }
+    run = c != 0 && utf8proc_get_property(c)->combining_class != 0 ? run + 1 : 0;
+    work->Charge(run);
+  }
+}
+
+std::string Normalize(const std::string& text, int form, Work* work) {
+  ChargeNormalization(text, work);
   utf8proc_uint8_t* result = nullptr;
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
@@ -39,20 +58,22 @@ Normalizer Normalizer::FromJson(const std::optional<JsonNode>& node) {
   node->ForEachComponent("normalizers", [&](const JsonNode& step, std::string_view type) {
     if (const auto form = UnicodeForm(type)) {
       step.AllowKeys({"type"});
-      normalizer.steps_.push_back([form = *form](std::string t) { return Normalize(t, form); });
+      normalizer.steps_.push_back(
+          [form = *form](std::string t, Work* work) { return Normalize(t, form, work); });
     } else if (type == "Prepend") {
       step.AllowKeys({"type", "prepend"});
-      normalizer.steps_.push_back(
-          [prefix = std::string(step.Get<std::string_view>("prepend"))](std::string text) {
-            return text.empty() ? text : prefix + text;
-          });
+      normalizer.steps_.push_back([prefix = std::string(step.Get<std::string_view>("prepend"))](
+                                      std::string text, Work* work) {
+        if (text.empty()) return text;
+        work->ChargeWrite(prefix.size());
+        return prefix + text;
+      });
     } else if (type == "Replace") {
       step.AllowKeys({"type", "pattern", "content"});
       normalizer.steps_.push_back(
           [pattern = PatternFromJson(step.Get("pattern")),
-           content = std::string(step.Get<std::string_view>("content"))](std::string text) {
-            return pattern.ReplaceAll(text, content);
-          });
+           content = std::string(step.Get<std::string_view>("content"))](
+              std::string text, Work* work) { return pattern.ReplaceAll(text, content, work); });
     } else {
       step.Unsupported(fmt::format("normalizer {}", type));
     }
@@ -60,8 +81,8 @@ Normalizer Normalizer::FromJson(const std::optional<JsonNode>& node) {
   return normalizer;
 }
 
-std::string Normalizer::Apply(std::string text) const {
-  for (const Step& step : steps_) text = step(std::move(text));
+std::string Normalizer::Apply(std::string text, Work* work) const {
+  for (const Step& step : steps_) text = step(std::move(text), work);
   return text;
 }
 

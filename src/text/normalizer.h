@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "text/tokenizer_json.h"
+#include "text/work.h"
 
 namespace nibble {
 
 class Normalizer {
  public:
   static Normalizer FromJson(const std::optional<JsonNode>& node);  // none: text stays as it is
-  std::string Apply(std::string text) const;
+  std::string Apply(std::string text, Work* work) const;
 
  private:
-  using Step = std::function<std::string(std::string)>;
+  using Step = std::function<std::string(std::string, Work*)>;
   std::vector<Step> steps_;
 };
 

@@ -52,14 +52,14 @@ class SplitStep {
   SplitStep(Regex pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void operator()(Pieces* pieces) const {
+  void operator()(Pieces* pieces, Work* work) const {
     std::vector<Pieces::Range> ranges;
     std::vector<Stretch> stretches;
     for (size_t i = 0; i < pieces->ranges.size(); ++i) {
       const Pieces::Range& piece = pieces->ranges[i];
       stretches.clear();
       size_t done = piece.begin;
-      pattern_.ForEachMatch((*pieces)[i], [&](size_t begin, size_t end) {
+      pattern_.ForEachMatch((*pieces)[i], work, [&](size_t begin, size_t end) {
         begin += piece.begin;
         end += piece.begin;
         if (done != begin) stretches.push_back({{done, begin}, invert_});
@@ -91,26 +91,27 @@ class SplitStep {
 
 // Replaces each piece's text by what append(i, piece, &text) writes.
 template <typename Append>
-void Rewrite(Pieces* pieces, const Append& append) {
+void Rewrite(Pieces* pieces, Work* work, const Append& append) {
   std::string text;
   text.reserve(pieces->text.size() + pieces->text.size() / 4);
   for (size_t i = 0; i < pieces->ranges.size(); ++i) {
     const size_t begin = text.size();
     append(i, (*pieces)[i], &text);
+    work->ChargeWrite(text.size() - begin);
     pieces->ranges[i] = {begin, text.size()};
   }
   pieces->text = std::move(text);
 }
 
-void PrefixSpace(Pieces* pieces) {
-  Rewrite(pieces, [](size_t, std::string_view piece, std::string* text) {
+void PrefixSpace(Pieces* pieces, Work* work) {
+  Rewrite(pieces, work, [](size_t, std::string_view piece, std::string* text) {
     if (!piece.starts_with(' ')) text->push_back(' ');
     text->append(piece);
   });
 }
 
-void MapBytes(Pieces* pieces) {
-  Rewrite(pieces,
+void MapBytes(Pieces* pieces, Work* work) {
+  Rewrite(pieces, work,
           [](size_t, std::string_view piece, std::string* text) { AppendByteChars(piece, text); });
 }
 
@@ -119,8 +120,8 @@ class MetaspaceStep {
   MetaspaceStep(std::string replacement, PrependScheme scheme)
       : replacement_(std::move(replacement)), scheme_(scheme) {}
 
-  void operator()(Pieces* pieces) const {
-    Rewrite(pieces, [&](size_t i, std::string_view piece, std::string* text) {
+  void operator()(Pieces* pieces, Work* work) const {
+    Rewrite(pieces, work, [&](size_t i, std::string_view piece, std::string* text) {
       const bool first = i == 0 && pieces->ranges[0].begin == 0 && pieces->starts_input;
       const bool prepend =
           scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && first);
@@ -191,10 +192,10 @@ PreTokenizer PreTokenizer::FromJson(const std::optional<JsonNode>& node) {
   return result;
 }
 
-Pieces PreTokenizer::Split(std::string text, bool starts_input) const {
+Pieces PreTokenizer::Split(std::string text, bool starts_input, Work* work) const {
   Pieces pieces{.text = std::move(text), .ranges = {}, .starts_input = starts_input};
   if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
-  for (const Step& step : steps_) step(&pieces);
+  for (const Step& step : steps_) step(&pieces, work);
   return pieces;
 }
 

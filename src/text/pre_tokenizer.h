@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/tokenizer_json.h"
+#include "text/work.h"
 
 namespace nibble {
 
@@ -29,10 +30,10 @@ struct Pieces {
 class PreTokenizer {
  public:
   static PreTokenizer FromJson(const std::optional<JsonNode>& node);  // none: one piece
-  Pieces Split(std::string text, bool starts_input) const;
+  Pieces Split(std::string text, bool starts_input, Work* work) const;
 
  private:
-  using Step = std::function<void(Pieces*)>;
+  using Step = std::function<void(Pieces*, Work*)>;
   std::vector<Step> steps_;
 };
 

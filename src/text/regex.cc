@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -15,11 +16,27 @@
 namespace nibble {
 namespace {
 
-constexpr uint32_t kMatchLimitBase = 1'000'000;
-constexpr size_t kMaxPatternBytes = 1 << 16;
+constexpr size_t kMaxPatternBytes = 1 << 12;
+// Of the first attempt: enough for the words of ordinary text.
+constexpr size_t kNearBytes = 64;
+constexpr uint32_t kNearMatchLimit = 32;
+constexpr uint64_t kNearSteps = 16;
+constexpr size_t kScannedBytesPerStep = 4;
+constexpr uint32_t kHeapLimitKib = 128 << 10;
 
 // Escapes of letters and digits with one meaning in Oniguruma (Ruby syntax) and PCRE2 with UCP.
 constexpr std::string_view kSharedEscapes = "sSdDpPnrtfxAz";
+
+bool IsDigit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// The length of the escape at the start of `rest`; the braces of \p{L} and \x{41} are no
+// quantifier.
+size_t EscapeLength(std::string_view rest) {
+  const bool named = rest.size() > 2 && rest[2] == '{' && std::strchr("pPx", rest[1]) != nullptr;
+  return named ? std::min(rest.find('}'), rest.size() - 1) + 1 : 2;
+}
 
 // Refuses what compiles in both engines and matches differently.
 void CheckDialect(std::string_view pattern, const std::string& where) {
@@ -34,11 +51,7 @@ void CheckDialect(std::string_view pattern, const std::string& where) {
       if (c < 0x80 && std::isalnum(c) != 0 && kSharedEscapes.find(rest[1]) == rest.npos) {
         refuse(fmt::format("\\{}", rest[1]));
       }
-      ++i;
-      // The braces of \p{L} and \x{41} are no quantifier.
-      const bool named =
-          rest.size() > 2 && rest[2] == '{' && std::strchr("pPx", rest[1]) != nullptr;
-      if (named) i += std::min(rest.find('}'), rest.size()) - 1;
+      i += EscapeLength(rest) - 1;
     } else if (in_class) {
       if (rest.starts_with("&&")) refuse("an intersection of classes (&&)");
       if (rest[0] == '[') refuse("a class inside a class");
@@ -77,7 +90,7 @@ struct MatchState {
         stack(pcre2_jit_stack_create(64 << 10, 4 << 20, nullptr)) {
     if (data == nullptr || context == nullptr || stack == nullptr) throw std::bad_alloc();
     pcre2_jit_stack_assign(context, nullptr, stack);
-    pcre2_set_heap_limit(context, 512 << 10);  // KiB
+    pcre2_set_heap_limit(context, kHeapLimitKib);
   }
   ~MatchState() {
     pcre2_jit_stack_free(stack);
@@ -102,50 +115,120 @@ std::string WithoutMongolianSeparator(std::string_view text) {
   return result;
 }
 
+// What the callback needs to count one match.
+struct Count {
+  Work* work;
+  uint64_t steps_per_item;
+  size_t last;  // where in the text it was called last
+};
+
+// One item, and the text that the item before it ran over.
+int CountItem(pcre2_callout_block* item, void* data) {
+  auto* count = static_cast<Count*>(data);
+  const size_t at = item->current_position;
+  const size_t scanned = at > count->last ? at - count->last : 0;
+  count->last = at;
+  const bool enough = count->work->Take(count->steps_per_item + scanned / kScannedBytesPerStep);
+  return enough ? 0 : PCRE2_ERROR_CALLOUT;
+}
+
+// The callback is not called again inside the characters that {n} asks for: a step per so many.
+uint64_t StepsPerItem(std::string_view pattern) {
+  uint64_t longest = 0;
+  for (size_t at = 0; at < pattern.size();) {
+    const char c = pattern[at];
+    at += c == '\\' ? EscapeLength(pattern.substr(at)) : 1;
+    uint64_t times = 0;
+    while ((c == '{' || c == ',') && at < pattern.size() && IsDigit(pattern[at])) {
+      times = std::min<uint64_t>(10 * times + static_cast<uint64_t>(pattern[at++] - '0'), 1 << 16);
+    }
+    longest = std::max(longest, times);
+  }
+  return 1 + longest / kScannedBytesPerStep;
+}
+
+std::shared_ptr<const void> Compile(std::string_view pattern, uint32_t options, uint32_t jit_modes,
+                                    const std::string& where) {
+  std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
+      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  size_t offset = 0;
+  // Oniguruma's ^ and $ match at line ends, hence MULTILINE.
+  pcre2_code* code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | options,
+                    &error, &offset, context.get());
+  if (code == nullptr) {
+    Fail("{}: bad regular expression at byte {}: {}", where, offset, ErrorText(error));
+  }
+  pcre2_jit_compile(code, jit_modes);  // without JIT the interpreter gives the same matches
+  return {code,
+          [](const void* c) { pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(c))); }};
+}
+
+const MatchState& ThreadState() {
+  thread_local const MatchState state;
+  return state;
+}
+
+int Match(const std::shared_ptr<const void>& code, std::string_view text, size_t from,
+          uint32_t options) {
+  const MatchState& state = ThreadState();
+  return pcre2_match(static_cast<const pcre2_code*>(code.get()),
+                     reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                     PCRE2_NO_UTF_CHECK | options, state.data, state.context);
+}
+
 }  // namespace
 
 Regex::Regex(std::string_view pattern, Syntax syntax, std::string where)
-    : literal_(syntax == Syntax::kLiteral), where_(std::move(where)) {
+    : where_(std::move(where)) {
   if (pattern.empty()) Fail("{}: the pattern is empty", where_);
   if (pattern.size() > kMaxPatternBytes) {
     Fail("{}: the pattern has {} bytes, at most {} are accepted", where_, pattern.size(),
          kMaxPatternBytes);
   }
-  if (syntax == Syntax::kPattern) CheckDialect(pattern, where_);
-  std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(
-      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  // Oniguruma's ^ and $ match at line ends, hence MULTILINE.
-  const uint32_t options =
-      PCRE2_UTF |
-      (literal_ ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
-  int error = 0;
-  size_t offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   options, &error, &offset, context.get());
-  if (code == nullptr) {
-    Fail("{}: bad regular expression at byte {}: {}", where_, offset, ErrorText(error));
+  if (syntax == Syntax::kLiteral) {
+    literal_ = pattern;
+    return;
   }
-  pcre2_jit_compile(code,
-                    PCRE2_JIT_COMPLETE);  // without JIT the interpreter gives the same matches
-  code_ = std::shared_ptr<const void>(
-      code, [](const void* c) { pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(c))); });
+  if (syntax == Syntax::kPattern) CheckDialect(pattern, where_);
+  near_code_ =
+      Compile(pattern, PCRE2_ANCHORED, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where_);
+  all_code_ = Compile(pattern, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where_);
+  steps_per_item_ = StepsPerItem(pattern);
 }
 
-bool Regex::Find(std::string_view text, size_t from, size_t* begin, size_t* end) const {
-  thread_local const MatchState state;
-  // Backtracking over one long run of spaces is legal and grows with the run.
-  const uint64_t limit = kMatchLimitBase + uint64_t{64} * text.size();
-  pcre2_set_match_limit(state.context, static_cast<uint32_t>(std::min<uint64_t>(limit, ~0u)));
-  const auto* code = static_cast<const pcre2_code*>(code_.get());
-  const auto run = [&](uint32_t options) {
-    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                       PCRE2_NO_UTF_CHECK | options, state.data, state.context);
-  };
-  int rc = run(0);
+int Regex::FindCounted(std::string_view text, size_t from, Work* work) const {
+  const MatchState& state = ThreadState();
+  Count count{.work = work, .steps_per_item = steps_per_item_, .last = from};
+  pcre2_set_match_limit(state.context, UINT32_MAX);
+  pcre2_set_callout(state.context, CountItem, &count);
+  int rc = Match(all_code_, text, from, 0);
   // The interpreter keeps its backtracking points on the heap.
-  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = run(PCRE2_NO_JIT);
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = Match(all_code_, text, from, PCRE2_NO_JIT);
+  pcre2_set_callout(state.context, nullptr, nullptr);
+  return rc;
+}
+
+bool Regex::Find(std::string_view text, size_t from, Work* work, size_t* begin, size_t* end) const {
+  if (!work->Take(kNearSteps)) work->Exceeded(where_);
+  if (!literal_.empty()) {
+    *begin = FindText(text, literal_, from);
+    *end = *begin + literal_.size();
+    return *begin != text.npos;
+  }
+  const MatchState& state = ThreadState();
+  size_t near = std::min(text.size(), from + kNearBytes);
+  while (near < text.size() && IsUtf8Continuation(text[near])) ++near;
+  pcre2_set_match_limit(state.context, kNearMatchLimit);
+  // A match that would have to look at the text behind `near` is no match.
+  int rc =
+      Match(near_code_, text.substr(0, near), from, near < text.size() ? PCRE2_PARTIAL_HARD : 0);
+  if (rc < 0) rc = FindCounted(text, from, work);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
+  if (rc == PCRE2_ERROR_CALLOUT) work->Exceeded(where_);
   if (rc < 0) Fail("{}: matching a text of {} bytes: {}", where_, text.size(), ErrorText(rc));
   const size_t* range = pcre2_get_ovector_pointer(state.data);
   *begin = range[0];
@@ -153,15 +236,15 @@ bool Regex::Find(std::string_view text, size_t from, size_t* begin, size_t* end)
   return true;
 }
 
-void Regex::ForEachMatch(std::string_view text,
+void Regex::ForEachMatch(std::string_view text, Work* work,
                          const std::function<void(size_t, size_t)>& match) const {
   std::string replaced;
-  if (!literal_ && text.find("\u180E") != text.npos) {
+  if (literal_.empty() && text.find("\u180E") != text.npos) {
     replaced = WithoutMongolianSeparator(text);
     text = replaced;
   }
   size_t from = 0, begin = 0, end = 0;
-  while (from <= text.size() && Find(text, from, &begin, &end)) {
+  while (from <= text.size() && Find(text, from, work, &begin, &end)) {
     match(begin, end);
     from = end;
     if (begin == end) {  // step over one character
@@ -172,18 +255,25 @@ void Regex::ForEachMatch(std::string_view text,
 }
 
 bool Regex::Matches(std::string_view text) const {
+  Work work(where_, text.size());
   size_t begin = 0, end = 0;
-  return Find(text, 0, &begin, &end);
+  return Find(text, 0, &work, &begin, &end);
 }
 
-std::string Regex::ReplaceAll(std::string_view text, std::string_view content) const {
+std::string Regex::ReplaceAll(std::string_view text, std::string_view content, Work* work) const {
   std::string result;
   size_t done = 0;
-  ForEachMatch(text, [&](size_t begin, size_t end) {
-    result.append(text, done, begin - done).append(content);
+  const auto add = [&](std::string_view piece) {
+    work->ChargeWrite(piece.size());
+    result.append(piece);
+  };
+  ForEachMatch(text, work, [&](size_t begin, size_t end) {
+    add(text.substr(done, begin - done));
+    add(content);
     done = end;
   });
-  return result.append(text, done);
+  add(text.substr(done));
+  return result;
 }
 
 }  // namespace nibble

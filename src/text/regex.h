@@ -3,6 +3,9 @@
 // Oniguruma; constructs that the two engines read differently are refused, so a pattern that loads
 // gives the same pieces. Patterns that people type are PCRE2's as they are. Copies share the
 // compiled pattern; matching is thread-safe.
+// PCRE2's own match limit is one for each place where a match may start, and does not count what
+// one item runs over. So matching is counted here: a first attempt sees only a few bytes of text
+// and gives up early, the second calls back before every item and charges a Work.
 #pragma once
 
 #include <functional>
@@ -10,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
+#include "text/work.h"
 
 namespace nibble {
 
@@ -22,17 +25,19 @@ class Regex {
   Regex(std::string_view pattern, Syntax syntax, std::string where);
 
   // Calls match(begin, end) for the non-overlapping matches, left to right. `text` must be valid
-  // UTF-8. A pattern that backtracks far beyond the text's length is an Error.
-  void ForEachMatch(std::string_view text,
+  // UTF-8.
+  void ForEachMatch(std::string_view text, Work* work,
                     const std::function<void(size_t begin, size_t end)>& match) const;
   bool Matches(std::string_view text) const;
-  std::string ReplaceAll(std::string_view text, std::string_view content) const;
+  std::string ReplaceAll(std::string_view text, std::string_view content, Work* work) const;
 
  private:
-  bool Find(std::string_view text, size_t from, size_t* begin, size_t* end) const;
+  bool Find(std::string_view text, size_t from, Work* work, size_t* begin, size_t* end) const;
+  int FindCounted(std::string_view text, size_t from, Work* work) const;
 
-  std::shared_ptr<const void> code_;  // pcre2_code
-  bool literal_;
+  std::string literal_;                               // if not empty: instead of a pattern
+  std::shared_ptr<const void> near_code_, all_code_;  // pcre2_code
+  uint64_t steps_per_item_ = 1;
   std::string where_;
 };
 

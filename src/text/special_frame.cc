@@ -6,6 +6,14 @@ namespace {
 
 using TokenExists = std::function<bool(int64_t)>;
 
+constexpr size_t kMaxFrameTokens = 256;  // and kinds of them: each is looked for among all
+
+void CheckCount(const JsonNode& node, size_t count) {
+  if (count > kMaxFrameTokens) {
+    Fail("{}: more than {} special tokens around a text", node.where(), kMaxFrameTokens);
+  }
+}
+
 int32_t CheckedId(const JsonNode& node, const TokenExists& token_exists) {
   const auto id = node.As<int64_t>();
   if (!token_exists(id)) Fail("{}: there is no token with id {}", node.where(), id);
@@ -17,6 +25,9 @@ SpecialFrame TemplateFrame(const JsonNode& node, const TokenExists& token_exists
   node.AllowKeys({"type", "single", "pair", "special_tokens"});
   SpecialFrame frame;
   bool seen_text = false;
+  const JsonNode definitions = node.Get("special_tokens");
+  CheckCount(definitions, definitions.As<simdjson::dom::object>().size());
+  CheckCount(node.Get("single"), node.Get<simdjson::dom::array>("single").size());
   node.Get("single").ForEach([&](const JsonNode& item) {
     item.AllowKeys({"SpecialToken", "Sequence"});
     if (const auto sequence = item.Find("Sequence")) {
@@ -27,12 +38,13 @@ SpecialFrame TemplateFrame(const JsonNode& node, const TokenExists& token_exists
       return;
     }
     const auto name = item.Get("SpecialToken").Get<std::string_view>("id");
-    const auto definition = node.Get("special_tokens").Find(name);
+    const auto definition = definitions.Find(name);
     if (!definition) {
       Fail("{}: special_tokens does not define \"{}\"", item.where(), name);
     }
     definition->Get("ids").ForEach([&](const JsonNode& id) {
       (seen_text ? frame.after : frame.before).push_back(CheckedId(id, token_exists));
+      CheckCount(item, frame.before.size() + frame.after.size());
     });
   });
   if (!seen_text) Fail("{}: the template leaves out the text", node.where());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/file.h"
@@ -15,19 +16,36 @@
 namespace nibble {
 namespace {
 
-constexpr uint64_t kMaxFileBytes = 256 << 20;
+// The largest known file has 35 MB and 3 million values.
+constexpr uint64_t kMaxFileBytes = 64 << 20;
+constexpr int64_t kMaxValues = 6'000'000;
+
+// simdjson keeps up to 24 bytes for a value, so their number is bounded before it is called.
+simdjson::dom::element ParseJson(std::string* json, simdjson::dom::parser* parser,
+                                 const std::string& where) {
+  const auto values = std::count_if(json->begin(), json->end(), [](char c) {
+    return (c == ',') | (c == ':') | (c == '[') | (c == '{');
+  });
+  if (values > kMaxValues) Fail("{}: more than {} values", where, kMaxValues);
+  json->reserve(json->size() + simdjson::SIMDJSON_PADDING);  // which spares it a copy
+  simdjson::dom::element root;
+  auto error = parser->allocate(json->size(), kMaxTokenizerDepth);
+  if (!error) error = parser->parse(json->data(), json->size(), false).get(root);
+  if (error) Fail("{}: not valid JSON ({})", where, simdjson::error_message(error));
+  return root;
+}
 
 }  // namespace
 
 struct Tokenizer::Impl {
   struct Token {
-    std::string text;
+    std::string_view text;  // a key of bpe.vocab() or added_ids
     bool special = false;
     bool present = false;
   };
 
-  void Fill(const JsonNode& root);
-  void AddTokens(const JsonNode& list);
+  Impl(std::string file, const JsonNode& root, uint64_t file_bytes);
+  void AddTokens(const JsonNode& list, Work* work);
   void EncodeText(std::string_view text, bool plain, std::vector<int32_t>* ids) const;
   const Token* Find(int32_t id) const {
     const bool known = id >= 0 && static_cast<size_t>(id) < tokens.size() && tokens[id].present;
@@ -38,6 +56,7 @@ struct Tokenizer::Impl {
     return &tokens[id];
   }
 
+  std::string where;
   std::vector<Token> tokens;  // by id
   Bpe::Vocab added_ids;
   AddedTokenMatcher given, normalized;  // for the text as given and after the normalizer
@@ -48,7 +67,8 @@ struct Tokenizer::Impl {
   Decoder decoder;
 };
 
-void Tokenizer::Impl::Fill(const JsonNode& root) {
+Tokenizer::Impl::Impl(std::string file, const JsonNode& root, uint64_t file_bytes)
+    : where(std::move(file)) {
   root.AllowKeys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"});
   bpe = Bpe::FromJson(root.Get("model"));
@@ -58,13 +78,14 @@ void Tokenizer::Impl::Fill(const JsonNode& root) {
   for (const auto& [text, id] : bpe.vocab()) {
     *Slot(id) = {.text = text, .special = false, .present = true};
   }
-  if (const auto list = root.Find("added_tokens")) AddTokens(*list);
+  Work work(where, file_bytes);
+  if (const auto list = root.Find("added_tokens")) AddTokens(*list, &work);
   frame = SpecialFrame::FromJson(root.Find("post_processor"), [&](int64_t id) {
     return id >= 0 && id < kMaxTokenId && Find(static_cast<int32_t>(id)) != nullptr;
   });
 }
 
-void Tokenizer::Impl::AddTokens(const JsonNode& list) {
+void Tokenizer::Impl::AddTokens(const JsonNode& list, Work* work) {
   std::vector<AddedToken> as_given, as_normalized;
   for (AddedToken& token : AddedTokensFromJson(list)) {
     Token& slot = *Slot(token.id);
@@ -73,15 +94,14 @@ void Tokenizer::Impl::AddTokens(const JsonNode& list) {
       Fail("{}: \"{}\" has id {}, which contradicts the vocabulary", list.where(), token.content,
            token.id);
     }
-    slot = {.text = token.content, .special = token.special, .present = true};
-    if (!added_ids.emplace(token.content, token.id).second) {
-      Fail("{}: \"{}\" stands twice", list.where(), token.content);
-    }
+    const auto [added, is_new] = added_ids.emplace(token.content, token.id);
+    if (!is_new) Fail("{}: \"{}\" stands twice", list.where(), token.content);
+    slot = {.text = added->first, .special = token.special, .present = true};
     if (!token.normalized) {
       as_given.push_back(std::move(token));
       continue;
     }
-    token.content = normalizer.Apply(std::move(token.content));
+    token.content = normalizer.Apply(std::move(token.content), work);
     if (token.content.empty()) {
       Fail("{}: the normalizer leaves nothing of token {}", list.where(), token.id);
     }
@@ -94,13 +114,14 @@ void Tokenizer::Impl::AddTokens(const JsonNode& list) {
 void Tokenizer::Impl::EncodeText(std::string_view text, bool plain,
                                  std::vector<int32_t>* ids) const {
   if (!IsValidUtf8(text)) FailUsage("the text to tokenize is not valid UTF-8");
-  given.Split(text, plain, [&](const AddedToken* token, size_t begin, size_t end) {
+  Work work(where, text.size());
+  given.Split(text, plain, &work, [&](const AddedToken* token, size_t begin, size_t end) {
     if (token != nullptr) return ids->push_back(token->id);
-    const std::string part = normalizer.Apply(std::string(text.substr(begin, end - begin)));
-    normalized.Split(part, plain, [&](const AddedToken* inner, size_t from, size_t to) {
+    const std::string part = normalizer.Apply(std::string(text.substr(begin, end - begin)), &work);
+    normalized.Split(part, plain, &work, [&](const AddedToken* inner, size_t from, size_t to) {
       if (inner != nullptr) return ids->push_back(inner->id);
       const Pieces pieces =
-          pre_tokenizer.Split(part.substr(from, to - from), begin == 0 && from == 0);
+          pre_tokenizer.Split(part.substr(from, to - from), begin == 0 && from == 0, &work);
       for (size_t i = 0; i < pieces.ranges.size(); ++i) bpe.Encode(pieces[i], ids);
     });
   });
@@ -112,19 +133,17 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::Load(const std::string& path) {
-  return Parse(ReadFile(path, kMaxFileBytes), path);
+  return ParseOwned(ReadFile(path, kMaxFileBytes), path);
 }
 
 Tokenizer Tokenizer::Parse(std::string_view json, const std::string& where) {
+  return ParseOwned(std::string(json), where);
+}
+
+Tokenizer Tokenizer::ParseOwned(std::string json, const std::string& where) {
   simdjson::dom::parser parser;
-  simdjson::dom::element root;
-  const auto error = parser.parse(json.data(), json.size()).get(root);
-  if (error != simdjson::SUCCESS) {
-    Fail("{}: not valid JSON ({})", where, simdjson::error_message(error));
-  }
-  auto impl = std::make_unique<Impl>();
-  impl->Fill(JsonNode(root, where));
-  return Tokenizer(std::move(impl));
+  const JsonNode root(ParseJson(&json, &parser, where), where);
+  return Tokenizer(std::make_unique<Impl>(where, root, json.size()));
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special) const {
@@ -160,7 +179,7 @@ std::optional<int32_t> Tokenizer::TokenId(std::string_view token) const {
 
 std::string Tokenizer::TokenText(int32_t id) const {
   const Impl::Token* token = impl_->Find(id);
-  return token != nullptr ? token->text : "";
+  return token != nullptr ? std::string(token->text) : "";
 }
 
 bool Tokenizer::IsSpecial(int32_t id) const {
@@ -171,7 +190,7 @@ bool Tokenizer::IsSpecial(int32_t id) const {
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
     : impl_(tokenizer.impl_.get()),
       skip_special_(skip_special),
-      run_(std::make_unique<DecoderRun>(impl_->decoder)) {}
+      run_(std::make_unique<DecoderRun>(impl_->decoder, impl_->where)) {}
 StreamDecoder::~StreamDecoder() = default;
 StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
 StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;

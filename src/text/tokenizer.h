@@ -44,6 +44,7 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
   struct Impl;
+  static Tokenizer ParseOwned(std::string json, const std::string& where);
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };

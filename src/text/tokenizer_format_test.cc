@@ -293,6 +293,60 @@ TEST(TokenizerRefusal, Templates) {
   EXPECT_THAT(Refusal("/post_processor/type", "\"Other\""), HasSubstr("post_processor Other"));
 }
 
+// A few bytes of a file must not stand for gigabytes or hours.
+TEST(TokenizerRefusal, Amplifiers) {
+  Json json = Base();
+  Json& processor = json["post_processor"];
+  Json& ids = processor["special_tokens"]["<s>"]["ids"];
+  ids = Json(std::vector<int>(256, 10));
+  EXPECT_EQ(Make(json).Encode("a").size(), 257u);
+  ids = Json(std::vector<int>(257, 10));
+  EXPECT_THAT(Refusal(json.dump()), HasSubstr("more than 256 special tokens"));
+  ids = Json(std::vector<int>(2, 10));
+  for (int i = 0; i < 200; ++i)
+    processor["single"].insert(processor["single"].begin(), processor["single"][0]);
+  EXPECT_THAT(Refusal(json.dump()), HasSubstr("more than 256 special tokens"));
+  ids = Json::array();
+  const Json item = processor["single"][0];
+  for (int i = 0; i < 100; ++i) processor["single"].push_back(item);
+  EXPECT_THAT(Refusal(json.dump()), HasSubstr("more than 256 special tokens"));
+  processor = Base()["post_processor"];
+  for (int i = 0; i < 256; ++i) processor["special_tokens"][std::to_string(i)] = Json::object();
+  EXPECT_THAT(Refusal(json.dump()), HasSubstr("more than 256 special tokens"));
+
+  json = Base();
+  const auto nfc = [&](size_t count) {
+    const std::vector<Json> steps(count, {{"type", "NFC"}});
+    json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+    return json.dump();
+  };
+  Tokenizer::Parse(nfc(63), "t.json");  // the sequence is one, too
+  EXPECT_THAT(Refusal(nfc(64)), HasSubstr("more than 64 components"));
+
+  json = Base();
+  json["model"]["vocab"][std::string(8192, 'x')] = 11;
+  EXPECT_EQ(Make(json).TokenText(11).size(), 8192u);
+  json["model"]["vocab"][std::string(8193, 'x')] = 12;
+  EXPECT_THAT(Refusal(json.dump()), HasSubstr("a token has 8193 bytes, at most 8192"));
+  json = Base();
+  json["added_tokens"].push_back({{"id", 11}, {"content", std::string(8193, 'x')}});
+  EXPECT_THAT(Refusal(json.dump()), HasSubstr("a token has 8193 bytes, at most 8192"));
+
+  std::string values = "[0";
+  for (int i = 0; i < 6'000'000; ++i) values += ",0";
+  EXPECT_THAT(Refusal(values), HasSubstr("more than 6000000 values"));
+}
+
+TEST(TokenizerFormat, TokensThatTheNormalizerMakesTheSame) {
+  Json json = Base();
+  json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "[d-f]"}}}, {"content", "d"}};
+  int id = 11;
+  for (const char* token : {"ee", "fd", "df"}) {
+    json["added_tokens"].push_back({{"id", id++}, {"content", token}});
+  }
+  EXPECT_THAT(Make(json).Encode("dda", false), ElementsAre(11, 0));
+}
+
 TEST(TokenizerRefusal, RegularExpressions) {
   const auto refusal = [](const std::string& pattern) {
     return Refusal(
@@ -308,7 +362,7 @@ TEST(TokenizerRefusal, RegularExpressions) {
                             "(*LIMIT_MATCH=1)a", "\\C", "a\\K", "[]a]", "[^]a]"}) {
     EXPECT_THAT(refusal(other), HasSubstr("not supported"));
   }
-  EXPECT_THAT(refusal(std::string(70'000, 'a')), HasSubstr("65536"));
+  EXPECT_THAT(refusal(std::string(4'097, 'a')), HasSubstr("at most 4096"));
   // Exponential backtracking ends in an error, not in hours.
   const Tokenizer slow = With("/pre_tokenizer", R"({"type": "Split", "behavior": "Isolated",
                                                    "pattern": {"Regex": "(a|aa)+$"}})");

@@ -29,11 +29,14 @@ void JsonNode::ForEach(const std::function<void(const JsonNode&)>& item) const {
 
 void JsonNode::ForEachComponent(
     std::string_view list_key,
-    const std::function<void(const JsonNode&, std::string_view type)>& component) const {
+    const std::function<void(const JsonNode&, std::string_view type)>& component,
+    size_t* count) const {
+  if (++*count > kMaxComponents) Fail("{}: more than {} components", where(), kMaxComponents);
   const auto type = Get<std::string_view>("type");
   if (type != "Sequence") return component(*this, type);
   AllowKeys({"type", list_key});
-  Get(list_key).ForEach([&](const JsonNode& item) { item.ForEachComponent(list_key, component); });
+  Get(list_key).ForEach(
+      [&](const JsonNode& item) { item.ForEachComponent(list_key, component, count); });
 }
 
 void JsonNode::AllowKeys(std::initializer_list<std::string_view> keys) const {

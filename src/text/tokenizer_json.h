@@ -19,6 +19,10 @@
 
 namespace nibble {
 
+// Components of one pipeline, and levels of the whole file.
+inline constexpr size_t kMaxComponents = 64;
+inline constexpr size_t kMaxTokenizerDepth = 64;
+
 class JsonNode {
  public:
   JsonNode(simdjson::dom::element root, std::string file) : JsonNode(root, std::move(file), "") {}
@@ -52,9 +56,13 @@ class JsonNode {
   void ForEach(const std::function<void(const JsonNode&)>& item) const;
   // Calls component(node, type) for a pipeline component, or for each one inside a "Sequence",
   // whose elements stand under `list_key`, at any depth: nesting does not change what they do.
+  // There may be kMaxComponents, as each goes through the whole text.
   void ForEachComponent(
       std::string_view list_key,
-      const std::function<void(const JsonNode&, std::string_view type)>& component) const;
+      const std::function<void(const JsonNode&, std::string_view type)>& component) const {
+    size_t count = 0;
+    ForEachComponent(list_key, component, &count);
+  }
 
   // A component must not carry a key we do not know, since it could change the ids.
   void AllowKeys(std::initializer_list<std::string_view> keys) const;
@@ -63,6 +71,10 @@ class JsonNode {
   }
 
  private:
+  void ForEachComponent(
+      std::string_view list_key,
+      const std::function<void(const JsonNode&, std::string_view type)>& component,
+      size_t* count) const;
   JsonNode(simdjson::dom::element value, std::string file, std::string path)
       : value_(value), file_(std::move(file)), path_(std::move(path)) {}
   template <typename T>
