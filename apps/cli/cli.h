@@ -43,6 +43,7 @@ void FlushOutput();                // throws if standard output could not be wri
 void PrintJson(const Json& json);  // one line on standard output
 
 // Columns padded to their widest cell; the first row is the header. Numbers are right-aligned.
-std::string Table(const std::vector<std::vector<std::string>>& rows);
+// Cells may hold texts from files.
+std::string Table(std::vector<std::vector<std::string>> rows);
 
 }  // namespace nibble::cli

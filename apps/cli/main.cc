@@ -110,7 +110,8 @@ int MainWithErrors(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     PrintError("out of memory");
   } catch (const std::exception& error) {
-    PrintError(std::ferror(stdout) != 0 ? "standard output cannot be written" : error.what());
+    PrintError(std::ferror(stdout) != 0 ? "standard output cannot be written"
+                                        : Printable(error.what()).c_str());
   }
   return static_cast<int>(ErrorCode::kFailed);
 }

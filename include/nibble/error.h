@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one exception type of Nibble: a bad file, model, option or machine. Its message is one line:
-// what is wrong, where (file, tensor, offset), what to do. Bugs do not throw, they abort
+// what is wrong, where (file, tensor, offset), what to do. What it quotes from files cannot harm a
+// terminal: control characters are escaped, long texts cut. Bugs do not throw, they abort
 // (NIBBLE_CHECK).
 #pragma once
 
@@ -18,7 +19,7 @@ enum class ErrorCode {
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message);
   ErrorCode code() const { return code_; }
 
  private:

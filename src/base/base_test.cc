@@ -42,18 +42,46 @@ std::string ErrorOf(F&& call) {
 // --- error, file --------------------------------------------------------------------------------
 
 TEST(ErrorTest, CodesAndMessages) {
-  try {
-    Fail("{}: {} is odd", "a.json", 3);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kFailed);
-    EXPECT_STREQ(e.what(), "a.json: 3 is odd");
+  const auto thrown = [](auto&& call) {
+    try {
+      call();
+    } catch (const Error& e) {
+      return fmt::format("{}: {}", static_cast<int>(e.code()), e.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(thrown([] { Fail("{}: {} is odd", "a.json", 3); }), "1: a.json: 3 is odd");
+  EXPECT_EQ(thrown([] { FailUsage("--x {}", 1); }), "2: --x 1");
+  EXPECT_EQ(thrown([] { throw Error(ErrorCode::kInterrupted, "stopped"); }), "75: stopped");
+}
+
+TEST(ErrorTest, TextsFromFilesStayOneHarmlessLine) {
+  EXPECT_EQ(ErrorOf([] { Fail("{}: \"{}\"", "c.json", "\x1b[2J\n\t\r\x7f"); }),
+            R"(c.json: "\x1b[2J\n\t\x0d\x7f")");
+  EXPECT_EQ(Printable(std::string_view("a\0b", 3)), R"(a\x00b)");
+  // Whole characters of one to four bytes; C1 is a control character of two.
+  EXPECT_EQ(Printable("na\u00efve \u00a0\u6c34 \U0001F600\U0010FFFF"),
+            "na\u00efve \u00a0\u6c34 \U0001F600\U0010FFFF");
+  EXPECT_EQ(Printable("\xc2\x9b"
+                      "2J\xc2\x80"),
+            R"(\xc2\x9b2J\xc2\x80)");
+  // Alone, cut, in too long a form, a surrogate, beyond Unicode.
+  for (const std::string bytes : {"\x80", "\xff", "\xe6\xb0", "\xc0\xaf", "\xe0\x9f\xbf",
+                                  "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80"}) {
+    std::string escaped;
+    for (const char c : bytes) escaped += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+    EXPECT_EQ(Printable(bytes), escaped);
+    EXPECT_EQ(Printable(bytes + "a"), escaped + "a");
   }
-  try {
-    FailUsage("--x {}", 1);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kUsage);
-  }
-  EXPECT_EQ(static_cast<int>(ErrorCode::kInterrupted), 75);
+}
+
+TEST(ErrorTest, LongTextsLoseTheirMiddle) {
+  EXPECT_EQ(Printable(std::string(1000, 'x')), std::string(1000, 'x'));
+  const std::string message =
+      ErrorOf([] { Fail("c.json: \"{}\"; use less", std::string(16 << 20, '\x01')); });
+  EXPECT_LE(message.size(), 4 * 1000 + 5u);
+  EXPECT_THAT(message, testing::AllOf(testing::StartsWith("c.json: \"\\x01"), HasSubstr(" ... "),
+                                      testing::EndsWith("\\x01\"; use less")));
 }
 
 TEST(ErrorDeathTest, CheckAbortsWithValues) {

@@ -8,11 +8,17 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "nibble/error.h"
 
 namespace nibble {
+
+// A text from outside as one line for people: control characters and bytes that are not UTF-8
+// become "\n", "\t" or "\x1b"; of more than 1000 bytes, the middle is left out.
+std::string Printable(std::string_view text);
 
 template <typename... Args>
 [[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) {
