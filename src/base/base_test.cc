@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -158,8 +159,55 @@ std::string Nested(int depth) {
   return std::string(depth, '[') + std::string(depth, ']');
 }
 
+TEST(JsonTest, BuildsWhatTheTextSays) {
+  const std::string text =
+      R"({"b":[],"a":{"x":null,"":[true,false,{"y":{}}]},"n":[0,-1,18446744073709551615,2.5e3],)"
+      R"("s":"\u0041\n\ud83d\ude00"})";
+  EXPECT_EQ(ParseJson(text, "f"), Json::parse(text));
+  EXPECT_EQ(ParseJson(text, "f").dump(), Json::parse(text).dump());
+  for (const char* value : {"null", "true", "-7", "1.5", "\"x\"", "[]", "{}"}) {
+    EXPECT_EQ(ParseJson(value, "f"), Json::parse(value));
+  }
+}
+
+// `count` times `item`, as an array.
+std::string ArrayOf(const std::string& item, size_t count) {
+  std::string text = "[" + item;
+  for (size_t i = 1; i < count; ++i) text += "," + item;
+  return text + "]";
+}
+
+TEST(JsonTest, SizeIsBounded) {
+  // The inner arrays are values, too.
+  const std::string five = R"([0,"",{},null])";
+  EXPECT_EQ(ParseJson(ArrayOf(five, kMaxJsonValues / 5 - 1), "f").size(), kMaxJsonValues / 5 - 1);
+  EXPECT_THAT(ErrorOf([&] { ParseJson(ArrayOf(five, kMaxJsonValues / 5), "dir/f"); }),
+              HasSubstr("dir/f: over 1000000 JSON values"));
+  const std::string spaces(kMaxJsonBytes - 1, ' ');
+  EXPECT_EQ(ParseJson(spaces + "7", "f"), 7);
+  EXPECT_THAT(ErrorOf([&] { ParseJson(spaces + "77", "f"); }), HasSubstr("at most 16777216"));
+}
+
+TEST(JsonTest, KeysOfAnObjectAreBounded) {
+  const auto object = [](int keys) {
+    std::string text = "{\"k\":0";
+    for (int i = 1; i < keys; ++i) text += fmt::format(",\"{}\":0", i);
+    return text + "}";
+  };
+  EXPECT_EQ(ParseJson(object(10'000), "f").size(), 10'000u);
+  EXPECT_THAT(ErrorOf([&] { ParseJson(object(10'001), "f"); }), HasSubstr("over 10000 keys"));
+}
+
+// Takes 0.1 s here; a builder that looks through the array at each end of an object, a minute.
+TEST(JsonTest, ArraysOfSmallObjectsTakeLinearTime) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(ParseJson(ArrayOf("{}", 400'000), "f").size(), 400'000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+}
+
 TEST(JsonTest, DepthIsBounded) {
   EXPECT_EQ(ErrorOf([] { ParseJson(Nested(64), "f"); }), "");
+  EXPECT_THAT(ErrorOf([] { ParseJson(Nested(65), "f"); }), HasSubstr("deeper than 64"));
   EXPECT_THAT(ErrorOf([] { ParseJson(Nested(66), "f"); }), HasSubstr("deeper than 64"));
   EXPECT_THAT(ErrorOf([] { ParseJson(std::string(1 << 20, '['), "f"); }), HasSubstr("deeper"));
   std::string objects;
@@ -228,6 +276,19 @@ TEST(JsonTest, MissingAndNullFields) {
   const Json array = ParseJson("[1]", "f");
   EXPECT_THAT(ErrorOf([&] { JsonGet<int>(array, "n", "f"); }), HasSubstr("must be a JSON object"));
   EXPECT_THAT(ErrorOf([&] { JsonFind<int>(array, "n", "f"); }), HasSubstr("must be a JSON object"));
+}
+
+TEST(JsonTest, NumbersOutOfRangeAreNamed) {
+  const Json j = ParseJson(R"({"a":2.5,"i":-3,"n":null})", "f");
+  EXPECT_EQ(JsonFindIn(j, "a", 2.5, 3.0, "f"), 2.5);
+  EXPECT_EQ(JsonGetIn(j, "a", 2.0, 2.5, "f"), 2.5);
+  EXPECT_EQ(JsonFindIn(j, "n", 0, 1, "f"), std::nullopt);
+  EXPECT_THAT(ErrorOf([&] { JsonFindIn(j, "a", 2.6, 3.0, "f"); }),
+              HasSubstr("f: a = 2.5 is not in 2.6..3"));
+  EXPECT_THAT(ErrorOf([&] { JsonGetIn(j, "a", 1.0, 2.4, "f"); }), HasSubstr("not in 1..2.4"));
+  EXPECT_THAT(ErrorOf([&] { JsonGetIn<int64_t>(j, "i", 0, 5, "f"); }),
+              HasSubstr("f: i = -3 is not in 0..5"));
+  EXPECT_THAT(ErrorOf([&] { JsonGetIn(j, "n", 0, 1, "f"); }), HasSubstr("\"n\" is missing"));
 }
 
 TEST(JsonTest, UnknownFieldsAreRefused) {

@@ -1,33 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/json.h"
 
+#include <algorithm>
+
 #include "base/file.h"
 
 namespace nibble {
+namespace {
+
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxKeys = 10'000;  // of an object; ordered_json looks keys up one by one
+
+// Builds the value from the parser's events and refuses while it is small: nlohmann's own builder
+// with a callback looks through all elements of an array whenever one of them ends.
+class Builder final : public Json::json_sax_t {
+ public:
+  Builder(const std::string& where) : where_(where) { open_.emplace_back(); }
+
+  Json Result() { return std::move(open_.back().values.at(0)); }
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(int64_t value) override { return Add(value); }
+  bool number_unsigned(uint64_t value) override { return Add(value); }
+  bool number_float(double value, const std::string&) override { return Add(value); }
+  bool string(std::string& value) override { return Add(std::move(value)); }
+  bool binary(Json::binary_t&) override { return false; }  // JSON text has none
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+
+  bool key(std::string& value) override {
+    std::vector<std::string>& keys = open_.back().keys;
+    if (keys.size() == kMaxKeys) Fail("{}: a JSON object of over {} keys", where_, kMaxKeys);
+    keys.push_back(std::move(value));
+    return true;
+  }
+
+  bool end_object() override {
+    Container& object = open_.back();
+    RefuseDuplicates(object.keys);
+    Json::object_t members;
+    members.reserve(object.keys.size());
+    for (size_t i = 0; i < object.keys.size(); ++i) {
+      // The vector's own, since that of ordered_map looks for the key again.
+      members.Json::object_t::Container::emplace_back(std::move(object.keys[i]),
+                                                      std::move(object.values[i]));
+    }
+    return Close(std::move(members));
+  }
+
+  bool end_array() override { return Close(Json::array_t(std::move(open_.back().values))); }
+
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
+    Fail("{}: not valid JSON ({})", where_, error.what());
+  }
+
+ private:
+  struct Container {
+    std::vector<std::string> keys;  // of an object
+    std::vector<Json> values;
+  };
+
+  bool Open() {
+    if (open_.size() > kMaxDepth) Fail("{}: JSON nested deeper than {} levels", where_, kMaxDepth);
+    open_.emplace_back();
+    return true;
+  }
+
+  bool Close(Json value) {
+    open_.pop_back();
+    return Add(std::move(value));
+  }
+
+  bool Add(Json value) {
+    if (++values_ > kMaxJsonValues) Fail("{}: over {} JSON values", where_, kMaxJsonValues);
+    open_.back().values.push_back(std::move(value));
+    return true;
+  }
+
+  void RefuseDuplicates(const std::vector<std::string>& keys) const {
+    std::vector<std::string_view> sorted(keys.begin(), keys.end());
+    std::sort(sorted.begin(), sorted.end());
+    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+    if (twice != sorted.end()) Fail("{}: duplicate JSON key \"{}\"", where_, *twice);
+  }
+
+  const std::string& where_;
+  std::vector<Container> open_;  // the whole text, then what is open in it
+  size_t values_ = 0;
+};
+
+}  // namespace
 
 Json ParseJson(std::string_view text, const std::string& where) {
-  constexpr int kMaxDepth = 64;
-  constexpr size_t kMaxKeys = 10000;        // per object; ordered_json looks keys up one by one
-  std::vector<std::set<std::string>> keys;  // keys seen in each open object
-  // The callback runs while parsing, so a bomb is refused before it is built.
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    using Event = Json::parse_event_t;
-    if (depth > kMaxDepth) Fail("{}: JSON nested deeper than {} levels", where, kMaxDepth);
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (keys.back().size() >= kMaxKeys)
-        Fail("{}: a JSON object of over {} keys", where, kMaxKeys);
-      if (!keys.back().insert(key).second) Fail("{}: duplicate JSON key \"{}\"", where, key);
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const nlohmann::json::exception& e) {
-    Fail("{}: not valid JSON ({})", where, e.what());
+  if (text.size() > kMaxJsonBytes) {
+    Fail("{}: {} bytes of JSON, at most {} are accepted", where, text.size(), kMaxJsonBytes);
   }
+  Builder builder(where);
+  Json::sax_parse(text, &builder);
+  return builder.Result();
 }
 
 void RefuseUnknownFields(const Json& json, const std::set<std::string>& known,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one door for JSON from outside. Parsing refuses more than 64 levels, duplicate keys and
-// invalid UTF-8; the getters refuse a wrong type, a fraction where an integer is wanted and an
-// integer out of range (nlohmann's own get<> converts all of these silently). `where` names the
-// file in every message.
+// The one door for JSON from outside. Parsing refuses long texts, many values (each takes up to 50
+// times the bytes of its text), more than 64 levels, objects of over 10,000 keys, duplicate keys
+// and invalid UTF-8; the getters refuse a wrong type, a fraction where an integer is wanted and a
+// number out of range (nlohmann's own get<> converts all of these silently). `where` names the file
+// in every message.
 #pragma once
 
 #include <cmath>
@@ -24,10 +25,13 @@ namespace nibble {
 
 using Json = nlohmann::ordered_json;
 
+// A plan of 10,000 linears, the largest file read here, has 11 MiB and 400,000 values.
+inline constexpr size_t kMaxJsonBytes = 16 << 20, kMaxJsonValues = 1'000'000;
+
 Json ParseJson(std::string_view text, const std::string& where);
 
 // Reads a whole file of at most max_bytes and parses it.
-Json ReadJsonFile(const std::string& path, uint64_t max_bytes = 64 << 20);
+Json ReadJsonFile(const std::string& path, uint64_t max_bytes = kMaxJsonBytes);
 
 // An object with a field outside `known` is refused: it may change the meaning of the rest.
 void RefuseUnknownFields(const Json& object, const std::set<std::string>& known,
@@ -87,6 +91,22 @@ std::optional<T> JsonFind(const Json& object, const std::string& key, const std:
   const auto it = object.find(key);
   if (it == object.end() || it->is_null()) return std::nullopt;
   return JsonAs<T>(*it, where + ": " + key);
+}
+
+// The same for a number from `least` to `most`.
+template <typename T>
+std::optional<T> JsonFindIn(const Json& object, const std::string& key, T least, T most,
+                            const std::string& where) {
+  const auto value = JsonFind<T>(object, key, where);
+  if (value && !(*value >= least && *value <= most)) {
+    Fail("{}: {} = {} is not in {}..{}", where, key, *value, least, most);
+  }
+  return value;
+}
+template <typename T>
+T JsonGetIn(const Json& object, const std::string& key, T least, T most, const std::string& where) {
+  JsonGet<T>(object, key, where);  // it must be there
+  return *JsonFindIn<T>(object, key, least, most, where);
 }
 
 }  // namespace nibble
