@@ -21,12 +21,22 @@ namespace dom = simdjson::dom;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxTokens = 16 * kMaxTensors;  // a tensor has 14 in a header, 2 in an index
 constexpr std::string_view kMetadata = "__metadata__";
 
-dom::object ParseObject(dom::parser& parser, std::string_view text, const std::string& where) {
+// `padded`: bytes that can be read lie behind the text, so that the parser need not copy it.
+dom::object ParseObject(dom::parser& parser, std::string_view text, bool padded,
+                        const std::string& where) {
+  // Each token takes the parser 12 bytes and each tensor some 300: count before it begins.
+  const auto tokens = std::count_if(text.begin(), text.end(), [](char c) {
+    return (c == ',') | (c == ':') | (c == '[') | (c == '{');
+  });
+  if (static_cast<size_t>(tokens) > kMaxTokens) {
+    Fail("{}: {} JSON tokens; models have at most {} tensors", where, tokens, kMaxTensors);
+  }
   dom::object root;
   auto error = parser.allocate(text.size(), kMaxDepth);
-  if (!error) error = parser.parse(text.data(), text.size()).get(root);
+  if (!error) error = parser.parse(text.data(), text.size(), !padded).get(root);
   if (error) Fail("{}: not a valid JSON object ({})", where, simdjson::error_message(error));
   return root;
 }
@@ -54,6 +64,7 @@ std::map<std::string, std::string> ParseStringMap(const dom::element& value,
       Fail("{}: \"{}\" must be a string", where, name);
     }
     if (!result.emplace(name, text).second) Fail("{}: duplicate key \"{}\"", where, name);
+    if (result.size() > kMaxTensors) Fail("{}: over {} entries", where, kMaxTensors);
   }
   return result;
 }
@@ -181,7 +192,8 @@ SafetensorsContents ParseSafetensors(std::span<const std::byte> file, const std:
   std::optional<std::map<std::string, std::string>> metadata;
   SafetensorsContents contents;
   std::vector<Extent> extents;
-  for (const auto& [key, value] : ParseObject(parser, header, where)) {
+  const bool padded = data.size() >= simdjson::SIMDJSON_PADDING;
+  for (const auto& [key, value] : ParseObject(parser, header, padded, where)) {
     if (key == kMetadata) {
       if (metadata) Fail("{}: duplicate key \"{}\"", where, kMetadata);
       metadata = ParseStringMap(value, fmt::format("{}: {}", where, kMetadata));
@@ -192,6 +204,7 @@ SafetensorsContents ParseSafetensors(std::span<const std::byte> file, const std:
     region.view.data = data.data() + region.begin;
     const auto [it, inserted] = contents.tensors.emplace(name, std::move(region.view));
     if (!inserted) Fail("{}: duplicate tensor \"{}\"", where, name);
+    if (contents.tensors.size() > kMaxTensors) Fail("{}: over {} tensors", where, kMaxTensors);
     extents.push_back({region.begin, region.end, it->first});
   }
   CheckContiguous(std::move(extents), data.size(), where);
@@ -203,7 +216,7 @@ std::map<std::string, std::string> ParseSafetensorsIndex(std::string_view text,
                                                          const std::string& where) {
   dom::parser parser;
   std::optional<std::map<std::string, std::string>> weight_map;
-  for (const auto& [key, value] : ParseObject(parser, text, where)) {
+  for (const auto& [key, value] : ParseObject(parser, text, false, where)) {
     if (key != "weight_map") continue;
     if (weight_map) Fail("{}: duplicate key \"weight_map\"", where);
     weight_map = ParseStringMap(value, where + ": weight_map");

@@ -274,6 +274,23 @@ TEST_F(SafetensorsTest, MalformedFilesAreRefusedByName) {
   }
 }
 
+TEST_F(SafetensorsTest, HeadersThatTakeManyTimesTheirBytesAreRefused) {
+  const auto error = [](const std::string& file) {
+    return ErrorOf([&] { ParseSafetensors(Bytes(file), "dir/f"); });
+  };
+  // Values of a list take the parser 24 bytes for each 2.
+  std::string zeros = "[0";
+  for (int i = 0; i < 1 << 22; ++i) zeros += ",0";
+  EXPECT_THAT(error(FileWith(R"("__metadata__":{"a":)" + zeros + "]}", 0)),
+              AllOf(HasSubstr("dir/f: "), HasSubstr("JSON tokens")));
+  std::string tensors = TensorJson("", "U8", "[0]", "[0,0]");
+  for (int i = 1; i < 1 << 18; ++i) {
+    tensors += fmt::format(R"(,"{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", i);
+  }
+  EXPECT_THAT(error(FileWith(tensors + "," + TensorJson("x", "U8", "[0]", "[0,0]"), 0)),
+              AllOf(HasSubstr("dir/f: "), HasSubstr("over 262144 tensors")));
+}
+
 TEST_F(SafetensorsTest, TruncationAtEveryOffsetIsRefused) {
   const std::string good = FileWith(
       TensorJson("a", "F32", "[2,3]", "[0,24]") + "," + TensorJson("b", "I64", "[5]", "[24,64]"),

@@ -54,7 +54,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::span<const En
   uint64_t length = (header.size() + sizeof(uint64_t) + kAlign - 1) / kAlign * kAlign;
   length -= sizeof length;
   if (length > kMaxSafetensorsHeaderBytes)
-    Fail("{}: a header of {} bytes is above the format's limit", path, length);
+    Fail("{}: a header of {} bytes is above the limit", path, length);
   header.resize(length, ' ');
   static_assert(std::endian::native == std::endian::little);
   file_.Write(std::as_bytes(std::span(&length, 1)));

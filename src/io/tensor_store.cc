@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "base/file.h"
 #include "io/safetensors.h"
@@ -12,7 +13,8 @@ namespace fs = std::filesystem;
 
 constexpr char kSingleName[] = "model.safetensors";
 constexpr char kIndexName[] = "model.safetensors.index.json";
-constexpr uint64_t kMaxIndexBytes = 64 << 20;
+constexpr uint64_t kMaxIndexBytes = 32 << 20;  // kMaxTensors with names of 60 bytes
+constexpr size_t kMaxShards = 1 << 13;         // a layer each
 
 bool IsBelow(const fs::path& path, const fs::path& directory) {
   return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first ==
@@ -52,10 +54,19 @@ TensorStore::TensorStore(const std::string& directory) : directory_(directory) {
     Fail("{}: neither {} nor {} is there", directory, kSingleName, kIndexName);
   }
   const std::string index = PathInside(directory, kIndexName);
+  const auto weight_map = ParseSafetensorsIndex(ReadFile(index, kMaxIndexBytes), index);
+  std::set<std::string_view> names;
+  for (const auto& [name, shard] : weight_map) names.insert(shard);
+  if (names.size() > kMaxShards) Fail("{}: over {} shards", index, kMaxShards);
   std::map<std::string, size_t> shards;  // file name -> position in files_
-  for (const auto& [name, shard] : ParseSafetensorsIndex(ReadFile(index, kMaxIndexBytes), index)) {
+  size_t tensors = 0;                    // of all shards, in the index or not
+  for (const auto& [name, shard] : weight_map) {
     const auto [it, first] = shards.emplace(shard, files_.size());
-    if (first) files_.emplace_back(PathInside(directory, shard));
+    if (first) {
+      files_.emplace_back(PathInside(directory, shard));
+      tensors += files_.back().tensors().size();
+      if (tensors > kMaxTensors) Fail("{}: shards of over {} tensors", index, kMaxTensors);
+    }
     const SafetensorsFile& file = files_[it->second];
     const auto tensor = file.tensors().find(name);
     if (tensor == file.tensors().end()) {

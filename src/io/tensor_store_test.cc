@@ -104,6 +104,27 @@ TEST_F(TensorStoreTest, BadIndexesAreRefusedByName) {
               AllOf(HasSubstr(Path("m/two")), HasSubstr("truncated")));
 }
 
+// weight_map {"0": "s0", "1": "s1", ...}
+std::string IndexOfShards(int shards) {
+  std::string entries;
+  for (int i = 0; i < shards; ++i) entries += fmt::format(R"({}"{}":"s{}")", i ? "," : "", i, i);
+  return R"({"weight_map":{)" + entries + "}}";
+}
+
+TEST_F(TensorStoreTest, ManyShardsAndManyTensorsAreRefused) {
+  MakeShards("m", IndexOfShards(8193));
+  EXPECT_THAT(ErrorOf([&] { TensorStore store(Path("m")); }), HasSubstr("over 8192 shards"));
+  // 33 names of one file of 8000 tensors: as views they take 33 times its memory.
+  MakeShards("m", IndexOfShards(33));
+  std::string tensors;
+  for (int i = 0; i < 8000; ++i) {
+    tensors += (i ? "," : "") + TensorJson(std::to_string(i), "U8", "[0]", "[0,0]");
+  }
+  WriteFileAtomic(Path("m/s0"), FileWith(tensors, 0));
+  for (int i = 1; i < 33; ++i) fs::create_hard_link(Path("m/s0"), Path(fmt::format("m/s{}", i)));
+  EXPECT_THAT(ErrorOf([&] { TensorStore store(Path("m")); }), HasSubstr("over 262144 tensors"));
+}
+
 TEST_F(TensorStoreTest, SymlinksStayInsideTheModel) {
   MakeShards("outside", Index("two"));
   const auto link_two = [&](const std::string& directory, const std::string& target) {
@@ -117,8 +138,11 @@ TEST_F(TensorStoreTest, SymlinksStayInsideTheModel) {
   const std::string cache = "hub/models--org--name/snapshots/0123abcd";
   fs::create_directories(Path("hub/models--org--name/blobs"));
   fs::copy(Path("outside/two"), Path("hub/models--org--name/blobs/f00d"));
-  fs::create_directories(Path("hub/blobs"));
-  fs::copy(Path("outside/two"), Path("hub/blobs/f00d"));
+  for (const char* place : {"hub/blobs", "hub/other/blobs", "hub/not-models--org/blobs",
+                            "hub/models--org--name/blobs-too", "hub/models--org--name"}) {
+    fs::create_directories(Path(place));
+    fs::copy(Path("outside/two"), Path(place) + "/f00d");
+  }
 
   EXPECT_EQ(link_two(cache, "../../blobs/f00d"), "no error");
   EXPECT_THAT(link_two("m", "../m/one"), HasSubstr("no tensor \"b\""));  // followed
@@ -128,7 +152,10 @@ TEST_F(TensorStoreTest, SymlinksStayInsideTheModel) {
            {"m", "/etc/passwd"},
            {cache, "../../../blobs/f00d"},
            {cache, "../../../../outside/two"},
-           {"hub/other/snapshots/0123abcd", "../../../blobs/f00d"},
+           {cache, "../../f00d"},            // not among the blobs
+           {cache, "../../blobs-too/f00d"},  // a name that begins alike
+           {"hub/other/snapshots/0123abcd", "../../blobs/f00d"},
+           {"hub/not-models--org/snapshots/0123abcd", "../../blobs/f00d"},
            {"hub/models--org--name/notes/x", "../../blobs/f00d"}}) {
     EXPECT_THAT(link_two(directory, target), HasSubstr("leads outside")) << target;
   }
