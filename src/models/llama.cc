@@ -7,6 +7,9 @@ namespace {
 
 // Sizes above these are no model but a damaged file; they also keep every product below 2^63.
 constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxVocab = 1 << 24;
+// Models have bases of 1e4 to 1e11, factors of 2 to 100 and epsilons of 1e-6 to 1e-5. Within these
+// bounds fp32 can work with them; an epsilon of 0 would divide rows of zeros by 0.
+constexpr double kMaxTheta = 1e15, kMaxFactor = 1e6, kMinEps = 1e-12, kMaxEps = 1;
 
 // transformers 5 keeps everything in rope_parameters; transformers 4 has rope_theta at top level
 // and rope_scaling null, absent or an object (whose older key for rope_type is "type").
@@ -16,10 +19,9 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& wher
   const auto parameters = JsonFind<Json>(config, "rope_parameters", where);
   const auto scaling = parameters ? parameters : JsonFind<Json>(config, "rope_scaling", where);
   const std::string in = where + ": rope parameters";
-  const auto theta = parameters ? JsonFind<double>(*parameters, "rope_theta", in)
-                                : JsonFind<double>(config, "rope_theta", where);
+  const auto theta = parameters ? JsonFindIn<double>(*parameters, "rope_theta", 1, kMaxTheta, in)
+                                : JsonFindIn<double>(config, "rope_theta", 1, kMaxTheta, where);
   rope.theta = theta.value_or(10000.0);
-  if (!(rope.theta > 0)) Fail("{}: rope_theta = {} is not positive", where, rope.theta);
   if (!scaling) return rope;
   auto type = JsonFind<std::string>(*scaling, "rope_type", in);
   if (!type) type = JsonFind<std::string>(*scaling, "type", in);
@@ -29,15 +31,16 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& wher
     Fail("{}: rope_type \"{}\" is not supported; this build knows default, linear, llama3", where,
          rope.type);
   }
-  rope.factor = JsonGet<double>(*scaling, "factor", in);
-  if (!(rope.factor >= 1)) Fail("{}: factor = {} is below 1", in, rope.factor);
+  rope.factor = JsonGetIn<double>(*scaling, "factor", 1, kMaxFactor, in);
   if (rope.type == "llama3") {
-    rope.low_freq_factor = JsonGet<double>(*scaling, "low_freq_factor", in);
-    rope.high_freq_factor = JsonGet<double>(*scaling, "high_freq_factor", in);
-    rope.original_context = JsonGet<int64_t>(*scaling, "original_max_position_embeddings", in);
-    if (!(rope.low_freq_factor > 0) || !(rope.high_freq_factor > rope.low_freq_factor) ||
-        rope.original_context < 1) {
-      Fail("{}: llama3 scaling needs 0 < low_freq_factor < high_freq_factor and a context", in);
+    rope.low_freq_factor = JsonGetIn(*scaling, "low_freq_factor", 1 / kMaxFactor, kMaxFactor, in);
+    rope.high_freq_factor = JsonGetIn(*scaling, "high_freq_factor", 1 / kMaxFactor, kMaxFactor, in);
+    rope.original_context =
+        JsonGetIn<int64_t>(*scaling, "original_max_position_embeddings", 1, kMaxVocab, in);
+    // Between them frequencies are blended by a quotient of their difference.
+    if (rope.high_freq_factor < 1.001 * rope.low_freq_factor) {
+      Fail("{}: high_freq_factor = {} is not above low_freq_factor = {}", in, rope.high_freq_factor,
+           rope.low_freq_factor);
     }
   }
   return rope;
@@ -46,9 +49,7 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& wher
 }  // namespace
 
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where) {
-  const int64_t value = JsonGet<int64_t>(config, key, where);
-  if (value < 1 || value > max) Fail("{}: {} = {} is not in 1..{}", where, key, value, max);
-  return value;
+  return JsonGetIn<int64_t>(config, key, 1, max, where);
 }
 
 ModelConfig ParseLlama(const Json& config, const std::string& where) {
@@ -68,8 +69,7 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
   if (c.head_dim < 8 || c.head_dim > 256 || c.head_dim % 8 != 0) {
     Fail("{}: head_dim = {}; this build handles multiples of 8 up to 256", where, c.head_dim);
   }
-  c.norm_eps = JsonFind<double>(config, "rms_norm_eps", where).value_or(1e-6);
-  if (!(c.norm_eps >= 0)) Fail("{}: rms_norm_eps = {} is negative", where, c.norm_eps);
+  c.norm_eps = JsonFindIn(config, "rms_norm_eps", kMinEps, kMaxEps, where).value_or(1e-6);
   c.tied_head = JsonFind<bool>(config, "tie_word_embeddings", where).value_or(false);
   c.rope = ParseRope(config, c.head_dim, where);
   const auto activation = JsonFind<std::string>(config, "hidden_act", where).value_or("silu");
@@ -79,8 +79,7 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
 
 ModelConfig ParseMistral(const Json& config, const std::string& where) {
   ModelConfig c = ParseLlama(config, where);
-  c.sliding_window = JsonFind<int64_t>(config, "sliding_window", where).value_or(0);
-  if (c.sliding_window < 0) Fail("{}: sliding_window is negative", where);
+  c.sliding_window = JsonFindIn<int64_t>(config, "sliding_window", 0, kMaxVocab, where).value_or(0);
   return c;
 }
 

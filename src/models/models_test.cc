@@ -127,6 +127,11 @@ TEST(Config, RopeTypeUnderItsOlderKey) {
   EXPECT_EQ(c.rope.factor, 2);
   config["rope_scaling"] = Json::object();
   EXPECT_EQ(ParseConfig(config, "c").rope.type, "default");
+  // The newer field counts alone where both are there.
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  config["rope_parameters"] = {{"rope_theta", 5000.0}};
+  EXPECT_EQ(ParseConfig(config, "c").rope.type, "default");
+  EXPECT_EQ(ParseConfig(config, "c").rope.theta, 5000);
 }
 
 void ExpectRefused(Json config, const std::string& pointer, const Json& value,
@@ -181,21 +186,36 @@ TEST(Config, OtherFieldsAreRefused) {
       {"/head_dim", -16, "head_dim = -16"},
       {"/head_dim", 512, "head_dim = 512"},
       {"/head_dim", 16.5, "head_dim"},
-      {"/rms_norm_eps", -1e-5, "rms_norm_eps"},
+      {"/rms_norm_eps", -1e-5, "rms_norm_eps = -1e-05 is not in 1e-12..1"},
+      {"/rms_norm_eps", 0, "rms_norm_eps = 0 is not in"},
+      {"/rms_norm_eps", 1e-310, "rms_norm_eps"},
+      {"/rms_norm_eps", 9e-13, "rms_norm_eps"},
+      {"/rms_norm_eps", 1.1, "rms_norm_eps"},
+      {"/rms_norm_eps", 1e308, "rms_norm_eps"},
       {"/rms_norm_eps", "1e-5", "rms_norm_eps"},
       {"/tie_word_embeddings", 1, "tie_word_embeddings"},
-      {"/rope_theta", 0, "rope_theta"},
+      {"/rope_theta", 0, "rope_theta = 0 is not in 1..1000000000000000"},
+      {"/rope_theta", 0.9, "rope_theta"},
+      {"/rope_theta", 1e-310, "rope_theta"},
+      {"/rope_theta", 1.1e15, "rope_theta"},
+      {"/rope_theta", 1e308, "rope_theta"},
       {"/rope_theta", -1.0, "rope_theta"},
       {"/rope_theta", "10000", "rope_theta"},
       {"/rope_scaling", 8, "rope parameters must be a JSON object"},
       {"/rope_scaling/rope_type", "yarn", "rope_type \"yarn\" is not supported"},
       {"/rope_scaling/rope_type", 3, "rope_type"},
-      {"/rope_scaling/factor", 0.5, "factor = 0.5"},
+      {"/rope_scaling/factor", 0.5, "rope parameters: factor = 0.5 is not in 1..1000000"},
+      {"/rope_scaling/factor", 1e308, "factor"},
+      {"/rope_scaling/factor", 1.1e6, "factor"},
+      {"/rope_scaling/low_freq_factor", 1e-310, "low_freq_factor"},
+      {"/rope_scaling/low_freq_factor", 3.999, "not above low_freq_factor = 3.999"},
+      {"/rope_scaling/high_freq_factor", 1e308, "high_freq_factor"},
+      {"/rope_scaling/original_max_position_embeddings", 1 << 25, "original_max_position"},
       {"/rope_scaling/factor", Json(), "factor"},
       {"/rope_scaling/low_freq_factor", 4.0, "low_freq_factor"},
       {"/rope_scaling/low_freq_factor", 0, "low_freq_factor"},
       {"/rope_scaling/high_freq_factor", "4", "high_freq_factor"},
-      {"/rope_scaling/original_max_position_embeddings", 0, "context"},
+      {"/rope_scaling/original_max_position_embeddings", 0, "original_max_position"},
       {"/rope_scaling/original_max_position_embeddings", Json(), "original_max_position"},
   };
   for (const Case& c : cases) ExpectRefused(llama3, c.pointer, c.value, c.named);
@@ -203,6 +223,7 @@ TEST(Config, OtherFieldsAreRefused) {
   ExpectRefused(llama2, "/rope_parameters/rope_type", "dynamic", "rope_type \"dynamic\"");
   ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", -8, "sliding_window");
   ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", "8", "sliding_window");
+  ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", INT64_MAX, "sliding_window");
   EXPECT_THAT(ErrorOf([] { ParseConfig(Json::array(), "dir/config.json"); }),
               HasSubstr("dir/config.json"));
 }
