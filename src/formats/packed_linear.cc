@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 namespace {
@@ -262,6 +263,7 @@ void ValidateLinear(const PackedLinear& linear, const std::string& where) {
       (!IsFloat(linear.bias.dtype) || linear.bias.shape != std::vector<int64_t>{rows})) {
     Fail("{}: bias of shape {}", where, ShapeText(linear.bias.shape));
   }
+  if (linear.bias.data != nullptr) RequireFinite(linear.bias, where + ".bias");
   ValidateWeights(linear.weights, rows, input.main_width(), input.activation, where);
   if (input.tail_width == 0 && linear.tail.cols == 0) return;
   ValidateWeights(linear.tail, rows, input.tail_width, input.tail_activation, where + ".tail");

@@ -11,6 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 Json ConfigOf(const std::string& folder, const std::string& file = "config.json") {
   return ReadJsonFile((kArchitectures / folder / file).string());
@@ -312,6 +313,41 @@ TEST_F(OpenNetworkTest, DamagedTensors) {
   Copy("mistral_sliding");
   Edit([&](Tensors& t) { t["model.layers.0.mlp.up_proj.bias"] = t[norm]; });
   EXPECT_THAT(OpenError(), HasSubstr("up_proj.bias has shape [64], expected [160]"));
+}
+
+// One value of a tensor; 0xFF7F is NaN, 0x7F80 infinity and 0x7F7F the largest number of bf16.
+void SetBf16(std::vector<std::byte>& bytes, size_t i, uint16_t bits) {
+  bytes[2 * i] = static_cast<std::byte>(bits & 0xFF);
+  bytes[2 * i + 1] = static_cast<std::byte>(bits >> 8);
+}
+
+TEST_F(OpenNetworkTest, WhatIsNotFiniteIsRefusedByName) {
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.norm.weight", "model.layers.1.input_layernorm.weight",
+        "model.layers.0.post_attention_layernorm.weight", "model.layers.1.self_attn.k_proj.bias",
+        "lm_head.bias"}) {
+    Copy("mistral_sliding");
+    Edit([&](Tensors& t) {
+      t.try_emplace(name, Tensor{DType::kBf16, {name[0] == 'l' ? 512 : 32}, {}});
+      if (t[name].bytes.empty()) t[name].bytes.resize(name[0] == 'l' ? 1024 : 64);
+      ASSERT_EQ(t[name].dtype, DType::kBf16);
+      SetBf16(t[name].bytes, 7, 0x7F7F);
+    });
+    EXPECT_EQ(OpenError(), "no error") << name;
+    Edit([&](Tensors& t) {
+      SetBf16(t[name].bytes, t[name].bytes.size() / 2 - 1, 0xFF81);
+      SetBf16(t[name].bytes, 0, 0x7F80);
+    });
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(std::string(name) + ": 2 of "),
+                                   HasSubstr("values are NaN or infinite")));
+  }
+}
+
+TEST_F(OpenNetworkTest, ATerminalIsSafeFromItsNames) {
+  Copy("mistral_sliding");
+  EditJson(Path("m/config.json"), [](Json& c) { c["model_type"] = "\x1b[2J\n"; });
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(R"(model_type "\x1b[2J\n" is not)"),
+                                 Not(HasSubstr("\x1b")), Not(HasSubstr("\n"))));
 }
 
 TEST_F(OpenNetworkTest, ConfigThatDoesNotFitTheTensors) {

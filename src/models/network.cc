@@ -6,6 +6,7 @@
 
 #include "models/packed_checkpoint.h"
 #include "models/tile_plane.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 namespace {
@@ -29,11 +30,20 @@ class Tensors {
     return view;
   }
 
+  // Of the tensors that every token meets, NaN would stay unseen until logits.
+  TensorView GetFinite(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView view = Get(name, shape);
+    RequireFinite(view, fmt::format("{}: {}", network_.directory, name));
+    return view;
+  }
+
   PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols) {
     PackedLinear linear;
     linear.weights = {.rows = rows, .cols = cols, .values = Get(name + ".weight", {rows, cols})};
     linear.input.width = cols;
-    if (network_.store->Find(name + ".bias") != nullptr) linear.bias = Get(name + ".bias", {rows});
+    if (network_.store->Find(name + ".bias") != nullptr) {
+      linear.bias = GetFinite(name + ".bias", {rows});
+    }
     return linear;
   }
 
@@ -57,12 +67,12 @@ void LoadPlain(Network& net, const Family& family) {
   const ModelConfig& c = net.config;
   Tensors tensors(net);
   net.kv = PlainKv(c);
-  net.embedding = tensors.Get(std::string(family.embedding), {c.vocab_size, c.hidden_size});
-  net.final_norm = tensors.Get(std::string(family.final_norm), {c.hidden_size});
+  net.embedding = tensors.GetFinite(std::string(family.embedding), {c.vocab_size, c.hidden_size});
+  net.final_norm = tensors.GetFinite(std::string(family.final_norm), {c.hidden_size});
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
-    weights.attention_norm = tensors.Get(family.attention_norm(layer), {c.hidden_size});
-    weights.mlp_norm = tensors.Get(family.mlp_norm(layer), {c.hidden_size});
+    weights.attention_norm = tensors.GetFinite(family.attention_norm(layer), {c.hidden_size});
+    weights.mlp_norm = tensors.GetFinite(family.mlp_norm(layer), {c.hidden_size});
     for (Role role : c.layer_roles()) {
       weights[role] = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role));
     }
@@ -91,7 +101,7 @@ Network OpenNetwork(const std::string& directory) {
     Fail("{}: no such model directory", directory);
   }
   const std::string where = directory + "/config.json";
-  net.config_json = ReadJsonFile(where, 16 << 20);
+  net.config_json = ReadJsonFile(where);
   net.config = ParseConfig(net.config_json, where);
   const auto quantization = JsonFind<Json>(net.config_json, "quantization_config", where);
   net.store = std::make_unique<TensorStore>(directory);

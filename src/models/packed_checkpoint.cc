@@ -10,6 +10,7 @@
 #include "io/sha256.h"
 #include "models/manifest.h"
 #include "models/tile_plane.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 namespace {
@@ -49,6 +50,7 @@ class PlaneReader {
       Fail("{}: tensor {} is {} {}, expected floats of shape {}", where_, name,
            DTypeName(view.dtype), ShapeText(view.shape), ShapeText(shape));
     }
+    RequireFinite(view, where_ + ": " + name);
     return view;
   }
 
@@ -225,6 +227,9 @@ void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors
   for (const NamedTensor& t : ordered) {
     entries.push_back({t.name, t.view.dtype, t.view.shape});
     by_name[t.name] = t.view;
+    const DType type = t.view.dtype;
+    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBf16) continue;
+    RequireFinite(t.view, fmt::format("{}: {}: weights too large for its format", path, t.name));
   }
   metadata[kContentDigestKey] = ContentDigest(by_name, metadata);
   SafetensorsWriter writer(path, entries, metadata);

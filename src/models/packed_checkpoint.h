@@ -37,7 +37,8 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
 std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer);
 
 // Writes a shard atomically. Its metadata gets the digest of all that it holds; that of a
-// checkpoint must hold kPlanDigestKey.
+// checkpoint must hold kPlanDigestKey. Floats that are not finite are refused: no loader would take
+// them.
 inline constexpr const char* kPlanDigestKey = "plan_sha256";
 void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors,
                 std::map<std::string, std::string> metadata);

@@ -94,9 +94,56 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
   expect("layers.1.surprise", [&](Tensors& t) { t.push_back({"layers.1.surprise", Floats({2})}); });
   expect("layers.1.q", [&](Tensors& t) { t.push_back({"layers.1.q.bias", Floats({3})}); });
   for (const float scale : {0.0f, -1.0f, NAN, INFINITY}) {
-    const TensorView bad = Floats({32, 1});
-    (*floats_.back())[17] = scale;
-    expect("layers.1.o.scales", [&](Tensors& t) { Find(t, "layers.1.o.scales") = bad; });
+    Write();
+    Patch(LayerShardName(1), "layers.1.o.scales", 17, scale);
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr("layers.1.o.scales")));
+  }
+}
+
+TEST_F(PackedCheckpointTest, WhatIsNotFiniteIsRefusedByName) {
+  plan_.norms_folded = false;
+  const auto write = [&] {
+    Write([&](Tensors& t) {
+      t.push_back({"layers.1.q.bias", Floats({64})});
+      for (const char* norm : {"layers.1.attention_norm", "layers.1.mlp_norm"}) {
+        t.push_back({norm, Floats({64})});
+      }
+    });
+    std::string first = "m/" + LayerShardName(0);
+    const SafetensorsFile file(Path(first));
+    Tensors tensors;
+    for (const auto& [name, view] : file.tensors()) tensors.push_back({name, view});
+    for (const char* norm : {"layers.0.attention_norm", "layers.0.mlp_norm"}) {
+      tensors.push_back({norm, Floats({64})});
+    }
+    WriteShard(Path(first), tensors, Digest());
+    WriteShard(Path("m/" + std::string(kRestShardName)),
+               {{"embedding", Floats({512, 64})},
+                {"head.weight", Floats({512, 64})},
+                {"final_norm", Floats({64})}},
+               Digest());
+    WriteIndex(Path("m"), 2);
+  };
+  write();
+  EXPECT_EQ(OpenError(), "no error");
+  for (const std::string name : {"embedding", "final_norm", "layers.1.q.bias",
+                                 "layers.1.attention_norm", "layers.1.mlp_norm"}) {
+    for (const float value : {NAN, -INFINITY}) {
+      write();
+      Patch(name[0] == 'l' ? LayerShardName(1) : kRestShardName, name, 63, value);
+      EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(name + ": 1 of ")));
+    }
+  }
+}
+
+TEST_F(PackedCheckpointTest, TheWriterRefusesWhatNoLoaderTakes) {
+  for (const float value : {NAN, INFINITY}) {
+    const TensorView scales = Floats({32, 1});
+    (*floats_.back())[31] = value;
+    EXPECT_THAT(ErrorOf([&] { Write([&](Tensors& t) { Find(t, "layers.1.o.scales") = scales; }); }),
+                AllOf(HasSubstr(LayerShardName(1)), HasSubstr("layers.1.o.scales"),
+                      HasSubstr("1 of 32 values")));
+    EXPECT_FALSE(fs::exists(Path("m/" + LayerShardName(1))));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/file.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "models/manifest.h"
@@ -130,6 +131,17 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
     std::vector<int32_t> order;  // 3 is prime to count
     for (int64_t i = 0; i < count; ++i) order.push_back(static_cast<int32_t>(3 * i % count));
     return order;
+  }
+
+  // Overwrites an fp32 value in a shard, as the writer would not.
+  void Patch(const std::string& shard, const std::string& tensor, size_t element, float value) {
+    std::string file = ReadFile(Path("m/" + shard), 1 << 30);
+    const SafetensorsContents contents = ParseSafetensors(Bytes(file), shard);
+    const TensorView& view = contents.tensors.at(tensor);
+    ASSERT_EQ(view.dtype, DType::kF32);
+    const auto at = reinterpret_cast<const char*>(view.data) - file.data();
+    std::memcpy(file.data() + at + element * sizeof value, &value, sizeof value);
+    WriteFileAtomic(Path("m/" + shard), file);
   }
 
   std::string OpenError() const {

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 namespace {
@@ -105,6 +108,50 @@ TEST(TensorTest, WideningIsExact) {
     EXPECT_EQ(c.data[i], F32FromF16(f16[i]));
     EXPECT_EQ(d.data[i], F32FromBf16(bf16[i]));
     EXPECT_EQ(e.data[i], static_cast<float>(f64[i]));
+  }
+}
+
+// Every bit pattern of 16 bits, several times over, so that pieces end within them.
+TEST(FiniteTest, CountsWhatTheLibraryCallsNotFinite) {
+  std::vector<uint16_t> bits;
+  int64_t f16 = 0, bf16 = 0;
+  for (uint32_t i = 0; i < 5u << 16; ++i) {
+    bits.push_back(static_cast<uint16_t>(i * 40503));  // odd: a permutation of 2^16
+    f16 += !std::isfinite(F32FromF16(bits.back()));
+    bf16 += !std::isfinite(F32FromBf16(bits.back()));
+  }
+  const Misaligned<uint16_t> values(bits);
+  const auto count = static_cast<int64_t>(bits.size());
+  EXPECT_EQ(CountNotFinite(values.View(DType::kF16, {count})), f16);
+  EXPECT_EQ(CountNotFinite(values.View(DType::kBf16, {5, count / 5})), bf16);
+  EXPECT_EQ(f16, 5 * 2 * 1024);  // two signs, 2^10 mantissas
+}
+
+TEST(FiniteTest, OneValueAnywhereIsFound) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
+    for (size_t at = 0; at < 70; ++at) {
+      std::vector<float> row(70, -kMax);
+      row[at / 2] = 0x1p-149f;
+      EXPECT_TRUE(AllFinite(row));
+      row[at] = bad;
+      EXPECT_FALSE(AllFinite(row)) << at;
+      EXPECT_EQ(CountNotFinite(Misaligned<float>(row).View(DType::kF32, {7, 10})), 1) << at;
+    }
+  }
+  EXPECT_TRUE(AllFinite({}));
+  EXPECT_EQ(CountNotFinite({DType::kF32, {0}, nullptr}), 0);
+}
+
+TEST(FiniteTest, TheErrorCounts) {
+  std::vector<float> values(300'000, 1);
+  values[0] = NAN, values[262'144] = INFINITY, values.back() = -INFINITY;
+  const Misaligned<float> tensor(values);
+  try {
+    RequireFinite(tensor.View(DType::kF32, {300'000}), "m: x.weight");
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "m: x.weight: 3 of 300000 values are NaN or infinite");
   }
 }
 
