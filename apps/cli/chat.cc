@@ -78,6 +78,7 @@ std::optional<ChatTemplate> Template(const Arguments& a) {
 }
 
 void RunChat(Arguments& a, const Common& common) {
+  CheckSampling(a.options.sampling);
   const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
   auto chat_template = Template(a);
   const auto model = Load(a.model, common, false);

@@ -30,10 +30,12 @@ void RunGenerate(Arguments& a, const Common& common) {
   if (a.prompt.has_value() == !a.prompt_ids.empty()) {
     FailUsage("pass either --prompt TEXT or --prompt-ids 0,17,5");
   }
+  CheckSampling(a.options.sampling);
   std::optional<Tokenizer> tokenizer;
   if (a.prompt) tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
   const std::vector<int32_t> prompt = Prompt(a, tokenizer);
-  RequireFits(OpenNetwork(a.model).config, static_cast<int64_t>(prompt.size()));
+  const std::string file = a.model + "/config.json";
+  RequireFits(ParseConfig(ReadJsonFile(file), file), static_cast<int64_t>(prompt.size()));
   const GenerationConfig config = LoadGenerationConfig(a.model);
   a.options.stop_ids = config.stop_ids;
   if (a.use_generation_config) a.options.sampling = config.sampling;

@@ -24,17 +24,15 @@ void TextOutput::Add(const std::string& piece) {
 }
 
 void AddSampling(CLI::App& verb, GenerateOptions& options) {
+  // Their ranges are those of CheckSampling; CLI::Range lets NaN pass.
   verb.add_option("--max-tokens", options.max_tokens, "Tokens to write at most")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 32))
       ->capture_default_str();
   verb.add_option("--temperature", options.sampling.temperature, "0 = the most likely token")
-      ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   verb.add_option("--top-p", options.sampling.top_p, "Probability mass to sample from")
-      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   verb.add_option("--top-k", options.sampling.top_k, "Tokens to sample from; 0 = all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 32))
       ->capture_default_str();
   verb.add_option("--seed", options.seed, "Seed of the sampling")->capture_default_str();
 }

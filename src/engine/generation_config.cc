@@ -25,15 +25,16 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory) {
   if (std::filesystem::exists(file)) {
     const Json json = ReadJsonFile(file, 1 << 20);
     config.stop_ids = StopIds(json, file);
-    if (JsonFind<bool>(json, "do_sample", file).value_or(false)) {
-      config.sampling.temperature = JsonFind<double>(json, "temperature", file).value_or(1.0);
-      config.sampling.top_p = JsonFind<double>(json, "top_p", file).value_or(1.0);
-      config.sampling.top_k = JsonFind<int64_t>(json, "top_k", file).value_or(0);
-    }
+    const Sampling sampling = {
+        .temperature =
+            JsonFindIn(json, "temperature", 0.0, Sampling::kMaxTemperature, file).value_or(1.0),
+        .top_p = JsonFindIn(json, "top_p", Sampling::kMinTopP, 1.0, file).value_or(1.0),
+        .top_k = JsonFindIn(json, "top_k", int64_t{0}, Sampling::kMaxTopK, file).value_or(0)};
+    if (JsonFind<bool>(json, "do_sample", file).value_or(false)) config.sampling = sampling;
   }
   if (config.stop_ids.empty()) {
     const std::string model = model_directory + "/config.json";
-    config.stop_ids = StopIds(ReadJsonFile(model, 16 << 20), model);
+    config.stop_ids = StopIds(ReadJsonFile(model), model);
   }
   return config;
 }

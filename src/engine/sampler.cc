@@ -6,10 +6,22 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
+
 namespace nibble {
 
+void CheckSampling(const Sampling& s) {
+  const auto check = [](const char* name, auto value, auto least, auto most) {
+    if (value >= least && value <= most) return;  // NaN is not
+    FailUsage("{} = {} is not in {}..{}", name, value, least, most);
+  };
+  check("temperature", s.temperature, 0.0, Sampling::kMaxTemperature);
+  check("top-p", s.top_p, Sampling::kMinTopP, 1.0);
+  check("top-k", s.top_k, int64_t{0}, Sampling::kMaxTopK);
+}
+
 int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
-  if (sampling.temperature <= 0) {
+  if (sampling.temperature == 0) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   std::vector<int32_t> order(logits.size());
@@ -30,7 +42,7 @@ int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng
   }
   double kept = 0;  // probability mass (unnormalized) of the tokens before `count`
   size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < sampling.top_p * total)) {
+  while (count < weights.size() && kept < sampling.top_p * total) {
     kept += weights[count++];
   }
   double draw = rng.Uniform() * kept;
