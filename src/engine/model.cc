@@ -6,17 +6,16 @@
 namespace nibble {
 namespace {
 
-int64_t Positions(const ModelConfig& config, int64_t max_context) {
-  return max_context == 0 ? config.context : std::min(config.context, max_context);
-}
+constexpr int64_t kFirstPositions = 8192;  // of the table of angles: some megabytes
 
 }  // namespace
 
-Model::Model(Network network, std::unique_ptr<Backend> backend, int64_t max_context)
+Model::Model(Network network, std::unique_ptr<Backend> backend)
     : network_(std::move(network)),
       backend_(std::move(backend)),
       embedding_(backend_->Share(network_.embedding, embedding_memory_)),
-      rope_(*backend_, BuildRope(network_.config.rope, Positions(network_.config, max_context))),
+      rope_(*backend_,
+            BuildRope(network_.config.rope, std::min(network_.config.context, kFirstPositions))),
       head_(backend_->Upload(network_.head)),
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
       scratch_(*backend_),
@@ -29,6 +28,12 @@ Model::Model(Network network, std::unique_ptr<Backend> backend, int64_t max_cont
   }
 }
 
+void Model::ReserveRope(int64_t positions) {
+  if (positions <= rope_positions()) return;
+  positions = std::min(context(), std::max(positions, 2 * rope_positions()));
+  rope_ = BackendRope(*backend_, BuildRope(config().rope, positions));
+}
+
 float* Model::Forward(std::span<const Sequence> sequences) {
   ids_.clear();
   slices_.clear();
@@ -36,6 +41,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
     const int64_t count = static_cast<int64_t>(sequence.ids.size());
     const int64_t position = sequence.cache->tokens();
     NIBBLE_CHECK(position + count <= context(), "{} + {} tokens", position, count);
+    ReserveRope(position + count);
     sequence.cache->Reserve(count);
     slices_.push_back({.first_row = static_cast<int64_t>(ids_.size()),
                        .tokens = count,
@@ -49,7 +55,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   scratch_.Reserve(config(), static_cast<int64_t>(ids_.size()));  // so that nothing moves any more
   const void* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
                                  scratch_.v.data(), scratch_.gate.data(), scratch_.up.data(),
-                                 scratch_.a.data()};
+                                 scratch_.a.data(), decoder.rope.cos,     decoder.rope.sin};
   const auto forward = [&] {
     for (const Layer& layer : layers_) {
       ForwardLayer(decoder, layer, slices_, x_.data());
@@ -73,9 +79,16 @@ const float* Model::Logits(const float* x, int64_t rows) {
   return backend_->Read(logits_.data(), count);
 }
 
+void Model::FailNotFinite(const std::string& where) const {
+  const std::string& directory = network_.directory;
+  Fail("{}: {}: the logits are NaN, infinite or far too large; {}", directory, where,
+       network_.packed ? fmt::format("`nibble inspect {} --verify` looks for damage", directory)
+                       : "the weights are damaged or too large for fp32");
+}
+
 std::unique_ptr<Model> LoadModel(const std::string& directory, const std::string& device,
-                                 bool decoded, int64_t max_context) {
-  return std::make_unique<Model>(OpenNetwork(directory), MakeBackend(device, decoded), max_context);
+                                 bool decoded) {
+  return std::make_unique<Model>(OpenNetwork(directory), MakeBackend(device, decoded));
 }
 
 }  // namespace nibble

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/kv_cache.h"
@@ -14,13 +15,12 @@ namespace nibble {
 
 class Model {
  public:
-  // max_context limits the positions (0 = the model's own context).
-  Model(Network network, std::unique_ptr<Backend> backend, int64_t max_context = 0);
+  Model(Network network, std::unique_ptr<Backend> backend);
 
   const ModelConfig& config() const { return network_.config; }
   const Network& network() const { return network_; }
   const KvSpec& kv() const { return network_.kv; }
-  int64_t context() const { return rope_.view().positions; }
+  int64_t context() const { return config().context; }
   Backend& backend() { return *backend_; }
   const std::vector<Layer>& layers() const { return layers_; }
   LinearId head() const { return head_; }
@@ -39,8 +39,16 @@ class Model {
   // head(norm(x[row])) of `rows` rows, [rows, vocab] in the program's memory; valid until the next
   // call.
   const float* Logits(const float* x, int64_t rows);
+  // For callers that find logits unusable; `where` is the token, window or request.
+  [[noreturn]] void FailNotFinite(const std::string& where) const;
+
+  // Positions whose angles are in memory. The table doubles as sequences grow: a context of a
+  // million tokens takes gigabytes only where it is used.
+  int64_t rope_positions() const { return rope_.view().positions; }
 
  private:
+  void ReserveRope(int64_t positions);
+
   Network network_;
   std::unique_ptr<Backend> backend_;
   AlignedBytes embedding_memory_;
@@ -57,6 +65,6 @@ class Model {
 
 // Opens a model directory on a device ("cpu"); decoded: see MakeBackend.
 std::unique_ptr<Model> LoadModel(const std::string& directory, const std::string& device,
-                                 bool decoded, int64_t max_context = 0);
+                                 bool decoded);
 
 }  // namespace nibble
