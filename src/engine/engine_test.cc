@@ -8,8 +8,10 @@
 #include <fstream>
 #include <numeric>
 
+#include "engine/engine_testing.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
+#include "io/io_testing.h"
 #include "io/safetensors.h"
 #include "tests/shared_data.h"
 
@@ -188,6 +190,18 @@ TEST_F(TinyModel, AppendRefusesWhatDoesNotFit) {
   EXPECT_THROW(session.Append(std::vector<int32_t>{-1}), Error);
 }
 
+TEST_F(TinyModel, SamplingFollowsItsSeed) {
+  const auto sample = [&](uint64_t seed) {
+    Session session(model());
+    return Generate(session, Ids(5, 8),
+                    {.max_tokens = 12, .sampling = {.temperature = 1}, .seed = seed})
+        .ids;
+  };
+  const std::vector<int32_t> first = sample(1);
+  EXPECT_EQ(sample(1), first);
+  EXPECT_NE(sample(2), first);
+}
+
 TEST_F(TinyModel, GenerationStopsAtAStopIdAndAtTheContext) {
   Session free_run(model());
   const std::vector<int32_t> prompt = Ids(10, 5);
@@ -199,6 +213,51 @@ TEST_F(TinyModel, GenerationStopsAtAStopIdAndAtTheContext) {
   EXPECT_EQ(s.ids, std::vector<int32_t>(g.ids.begin(), first));
   Session full(model());
   EXPECT_EQ(Generate(full, Ids(1020, 6), {.max_tokens = 100}).ids.size(), 5u);
+}
+
+// A model whose config.json claims a long context costs what its sequences use, and no bit differs.
+TEST(Context, AnglesFollowTheTokensNotTheClaim) {
+  const fs::path folder = NIBBLE_SOURCE_DIR "/tests/data/architectures/mistral_sliding";
+  const auto load = [&](int64_t context) {
+    const std::string copy = WithConfig(folder, "config.json");
+    Json config = ReadJsonFile(copy + "/config.json");
+    config["max_position_embeddings"] = context;
+    std::ofstream(copy + "/config.json") << config.dump();
+    return LoadModel(copy, "cpu", false);
+  };
+  Rng rng(7);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 8300; ++i) ids.push_back(static_cast<int32_t>(rng.Below(512)));
+  const auto logits = [](Session& session, std::span<const int32_t> tokens) {
+    const auto row = session.Append(tokens);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  const auto claims = load(1 << 24), exact = load(8300), small = load(256);
+  EXPECT_EQ(claims->context(), 1 << 24);
+  EXPECT_EQ(claims->rope_positions(), 8192);
+  EXPECT_EQ(small->rope_positions(), 256);
+  Session a(*claims), b(*exact), c(*small);
+  const auto first = logits(a, std::span(ids).first(256));
+  EXPECT_EQ(first, logits(c, std::span(ids).first(256)));
+  EXPECT_EQ(first, logits(b, std::span(ids).first(256)));
+  EXPECT_EQ(claims->rope_positions(), 8192);
+  const auto last = logits(a, std::span(ids).subspan(256));  // beyond the first table
+  EXPECT_EQ(claims->rope_positions(), 16384);
+  EXPECT_EQ(last, logits(b, std::span(ids).subspan(256)));
+  EXPECT_EQ(exact->rope_positions(), 8300);
+  Session again(*claims);  // the grown table from the start
+  EXPECT_EQ(logits(again, ids), last);
+}
+
+TEST(NotFinite, LogitsAreRefusedInsteadOfSampled) {
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    const auto model = TinyWithHeadValue(value);
+    Session session(*model);
+    const std::vector<int32_t> prompt = {0, 17, 5};
+    EXPECT_THAT(ErrorOf([&] { Generate(session, prompt, {.max_tokens = 4}); }),
+                testing::AllOf(testing::HasSubstr(kTinyModel),
+                               testing::HasSubstr("after 3 tokens: the logits are NaN")));
+  }
 }
 
 TEST(Sampler, TemperatureZeroIsTheArgMaxAndTopPCutsTheTail) {
@@ -213,19 +272,70 @@ TEST(Sampler, TemperatureZeroIsTheArgMaxAndTopPCutsTheTail) {
   }
 }
 
-TEST(Sampler, FrequenciesFollowTheSoftmax) {
-  const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f)};  // 1/8, 2/8, 5/8
+// Draws from logits log(weights) and compares with these probabilities (times any factor).
+void ExpectShares(const std::vector<double>& weights, const Sampling& sampling,
+                  const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (const double w : weights) logits.push_back(static_cast<float>(std::log(w)));
   Rng rng(2);
-  std::vector<int> counts(3);
+  std::vector<int> counts(logits.size());
   constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i)
-    ++counts[static_cast<size_t>(Sample(logits, {.temperature = 1}, rng))];
-  // Five standard deviations of a binomial share.
-  for (int i = 0; i < 3; ++i) {
-    const double p = std::vector<double>{0.125, 0.25, 0.625}[static_cast<size_t>(i)];
-    EXPECT_NEAR(counts[static_cast<size_t>(i)] / double{kDraws}, p,
-                5 * std::sqrt(p * (1 - p) / kDraws));
+  for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(Sample(logits, sampling, rng))];
+  const double total = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const double p = probabilities[i] / total;  // 0 means never
+    // Five standard deviations of a binomial share.
+    EXPECT_NEAR(counts[i] / double{kDraws}, p, 5 * std::sqrt(p * (1 - p) / kDraws)) << i;
   }
+}
+
+TEST(Sampler, FrequenciesFollowTheSoftmax) {
+  const std::vector<double> weights = {1, 2, 5};
+  ExpectShares(weights, {.temperature = 1}, weights);
+  ExpectShares(weights, {.temperature = 0.5}, {1, 4, 25});  // w^(1 / temperature)
+  ExpectShares(weights, {.temperature = 2}, {1, std::sqrt(2.0), std::sqrt(5.0)});
+}
+
+// The token that crosses the threshold is kept, those behind it are not; what is kept is
+// renormalized, and the temperature comes first.
+TEST(Sampler, TopPAndTopKKeepTheMostLikely) {
+  const std::vector<double> weights = {2, 1, 4, 3};  // of 10
+  ExpectShares(weights, {.temperature = 1, .top_p = 0.35}, {0, 0, 1, 0});
+  ExpectShares(weights, {.temperature = 1, .top_p = 0.45}, {0, 0, 4, 3});
+  ExpectShares(weights, {.temperature = 1, .top_p = 0.65}, {0, 0, 4, 3});
+  ExpectShares(weights, {.temperature = 1, .top_p = 0.75}, {2, 0, 4, 3});
+  ExpectShares(weights, {.temperature = 1, .top_p = 0.95}, weights);
+  ExpectShares(weights, {.temperature = 1, .top_p = 1}, weights);
+  ExpectShares(weights, {.temperature = 0.5, .top_p = 0.5}, {0, 0, 1, 0});  // 16 of 30
+  ExpectShares(weights, {.temperature = 1, .top_k = 3}, {2, 0, 4, 3});
+  ExpectShares(weights, {.temperature = 1, .top_k = 4}, weights);
+  ExpectShares(weights, {.temperature = 1, .top_k = 9}, weights);
+  // Shares of top_p are of the tokens that top_k left: 4 of 7 and 3 of 7.
+  ExpectShares(weights, {.temperature = 1, .top_p = 0.5, .top_k = 2}, {0, 0, 1, 0});
+  // Of equals, the lower ids.
+  ExpectShares({1, 1, 1, 1}, {.temperature = 1, .top_k = 2}, {1, 1, 0, 0});
+  ExpectShares({1, 1, 1, 1}, {.temperature = 1, .top_p = 0.7}, {1, 1, 1, 0});
+}
+
+TEST(Sampler, NumbersThatMeanNothingAreRefused) {
+  const auto error = [](const Sampling& s) { return ErrorOf([&] { CheckSampling(s); }); };
+  for (const Sampling& s : std::vector<Sampling>{{}, {100, 1, 0}, {0.7, 1e-6, int64_t{1} << 32}}) {
+    EXPECT_EQ(error(s), "no error");
+  }
+  for (const double bad : {-1.0, -1e-9, 100.5, double{NAN}, double{INFINITY}}) {
+    EXPECT_THAT(error({.temperature = bad}), testing::HasSubstr("temperature"));
+  }
+  for (const double bad : {0.0, -5.0, 1.01, 7.0, double{NAN}, double{INFINITY}}) {
+    EXPECT_THAT(error({.top_p = bad}), testing::HasSubstr("top-p"));
+  }
+  for (const int64_t bad : {int64_t{-1}, int64_t{-3}, (int64_t{1} << 32) + 1}) {
+    EXPECT_THAT(error({.top_k = bad}), testing::HasSubstr("top-k"));
+  }
+  const auto model = LoadModel(kTinyModel, "cpu", false);
+  Session session(*model);
+  EXPECT_THAT(
+      ErrorOf([&] { Generate(session, std::vector<int32_t>{0}, {.sampling = {.top_p = NAN}}); }),
+      testing::HasSubstr("top-p = nan is not in"));
 }
 
 TEST(GenerationConfig, ReadsOneOrSeveralStopIdsAndFallsBackToTheConfig) {
@@ -235,11 +345,59 @@ TEST(GenerationConfig, ReadsOneOrSeveralStopIdsAndFallsBackToTheConfig) {
   fs::remove(dir / "generation_config.json");
   EXPECT_EQ(LoadGenerationConfig(dir.string()).stop_ids, std::vector<int32_t>{9});
   std::ofstream(dir / "generation_config.json")
-      << R"({"eos_token_id": [3, 4], "do_sample": true, "temperature": 0.6, "top_k": 20})";
+      << R"({"eos_token_id": [3, 4], "do_sample": true, "temperature": 0.6, "top_k": 20,
+           "top_p": 0.875})";
   const GenerationConfig config = LoadGenerationConfig(dir.string());
   EXPECT_EQ(config.stop_ids, (std::vector<int32_t>{3, 4}));
   EXPECT_EQ(config.sampling.temperature, 0.6);
   EXPECT_EQ(config.sampling.top_k, 20);
+  EXPECT_EQ(config.sampling.top_p, 0.875);
+}
+
+class GenerationConfigFields : public TemporaryDirectoryTest {
+ protected:
+  GenerationConfig Load(const std::string& fields) {
+    std::ofstream(Path("config.json")) << R"({"eos_token_id": 9})";
+    std::ofstream(Path("generation_config.json")) << "{" << fields << "}";
+    return LoadGenerationConfig(root_.string());
+  }
+};
+
+TEST_F(GenerationConfigFields, DefaultsAreThoseOfTransformers) {
+  const GenerationConfig sampling = Load(R"("do_sample": true)");
+  EXPECT_EQ(sampling.sampling.temperature, 1);
+  EXPECT_EQ(sampling.sampling.top_p, 1);
+  EXPECT_EQ(sampling.sampling.top_k, 0);
+  EXPECT_EQ(sampling.stop_ids, std::vector<int32_t>{9});  // those of config.json
+  for (const char* greedy : {"", R"(, "do_sample": false)", R"(, "do_sample": null)"}) {
+    const Sampling s =
+        Load(std::string(R"("temperature": 0.5, "top_p": 0.5, "top_k": 5)") + greedy).sampling;
+    EXPECT_EQ(s.temperature, 0) << greedy;
+    EXPECT_EQ(s.top_p, 1);
+    EXPECT_EQ(s.top_k, 0);
+  }
+  EXPECT_EQ(Load(R"("eos_token_id": 7)").stop_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(Load(R"("eos_token_id": [])").stop_ids, std::vector<int32_t>{9});
+}
+
+TEST_F(GenerationConfigFields, ValuesOutOfRangeAreNamed) {
+  for (const char* sample : {R"("do_sample": true, )", ""}) {
+    for (const auto& [field, named] : std::map<std::string, std::string>{
+             {R"("top_p": -5)", "top_p = -5 is not in 1e-06..1"},
+             {R"("top_p": 7)", "top_p = 7 is not in 1e-06..1"},
+             {R"("top_p": 0)", "top_p = 0 is not in"},
+             {R"("top_p": NaN)", "not valid JSON"},
+             {R"("top_p": "1")", "top_p must be a number"},
+             {R"("temperature": -1)", "temperature = -1 is not in 0..100"},
+             {R"("temperature": 1e308)", "temperature"},
+             {R"("top_k": -3)", "top_k = -3 is not in 0..4294967296"},
+             {R"("top_k": 1.5)", "top_k must be an integer"},
+             {R"("eos_token_id": 1e300)", "eos_token_id must be an integer"}}) {
+      EXPECT_THAT(ErrorOf([&, f = field] { Load(sample + f); }),
+                  testing::AllOf(testing::HasSubstr(Path("generation_config.json")),
+                                 testing::HasSubstr(named)));
+    }
+  }
 }
 
 }  // namespace

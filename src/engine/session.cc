@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/interrupt.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 std::span<const float> Session::Append(std::span<const int32_t> ids) {
@@ -30,6 +31,7 @@ std::span<const float> Session::Append(std::span<const int32_t> ids) {
   }
   const float* logits = model_.Logits(last_row, 1);
   logits_.assign(logits, logits + model_.config().vocab_size);
+  if (!AllFinite(logits_)) model_.FailNotFinite(fmt::format("after {} tokens", tokens()));
   return logits_;
 }
 
@@ -39,6 +41,7 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
   const auto seconds_since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
+  CheckSampling(options.sampling);
   Generation result;
   Rng rng(options.seed);
   auto start = Clock::now();

@@ -20,7 +20,7 @@ class Session {
 
   // Appends ids (not empty) and returns the logits of the token after the last one, [vocab]; valid
   // until the next call. Long prompts run in chunks, which changes memory but not a bit of the
-  // result. Throws when the sequence would outgrow the context.
+  // result. Throws when the sequence would outgrow the context or the logits are not finite.
   std::span<const float> Append(std::span<const int32_t> ids);
 
  private:
