@@ -108,9 +108,8 @@ TEST(GoldenModel, Tiny) {
 }
 
 TEST(GoldenModel, Ref) {
-  const std::string directory = test::SharedPath("models/ref");
-  if (!fs::exists(directory)) GTEST_SKIP() << directory << " is absent";
-  ExpectGoldenModel(directory);
+  NIBBLE_SKIP_WITHOUT_DATA("models/ref");
+  ExpectGoldenModel(test::DataPath("models/ref"));
 }
 
 class TinyModel : public testing::Test {

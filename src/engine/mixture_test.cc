@@ -200,10 +200,9 @@ TEST(Mixture, AGpuAgreesWithTheCpu) {
   }
 }
 
-// Goldens of transformers (shared/data/architectures).
+// Goldens of transformers.
 TEST(Mixture, MixtralGivesTheLogitsOfTransformers) {
-  const std::string folder = test::SharedPath("data/architectures/mixtral_moe");
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  const std::string folder = test::DataPath("data/architectures/mixtral_moe");
   const auto model = LoadModel(folder, "cpu", true);
   const SafetensorsFile golden(folder + "/golden.safetensors");
   const auto ids = golden.tensors().at("input_ids").Copy<int32_t>();

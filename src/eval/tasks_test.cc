@@ -150,8 +150,8 @@ TEST_F(Tasks, TheScoresOfLambada) {
 }
 
 TEST_F(Tasks, TheWholeDataLoads) {
-  const std::string folder = test::SharedPath("data/tasks");
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  NIBBLE_SKIP_WITHOUT_DATA("data/tasks");
+  const std::string folder = test::DataPath("data/tasks");
   for (const auto& [task, rows] :
        std::vector<std::pair<std::string, size_t>>{{"piqa", 1838},
                                                    {"winogrande", 1267},

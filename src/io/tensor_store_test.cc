@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
 #include <filesystem>
 
 #include "base/error.h"
@@ -31,10 +30,7 @@ class TensorStoreTest : public TemporaryDirectoryTest {
 };
 
 TEST_F(TensorStoreTest, StoreOfShards) {
-  const char* shared = std::getenv("NIBBLE_SHARED");
-  const std::string directory = (shared ? std::string(shared) : NIBBLE_SOURCE_DIR "/../shared") +
-                                "/data/architectures/llama2";
-  if (!fs::exists(directory)) GTEST_SKIP() << directory << " is not there";
+  const std::string directory = NIBBLE_SOURCE_DIR "/tests/data/architectures/llama2";
   const TensorStore store(directory);
   EXPECT_EQ(store.names().size(), 21u);
   EXPECT_EQ(store.total_bytes(), 329'344u);  // total_size of its index

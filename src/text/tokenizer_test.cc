@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real tokenizers against ids and texts made by other programs: Hugging Face's tokenizers library
-// (goldens, text by text) and llama.cpp (vectors). Both sets lie in the shared data.
+// (goldens, text by text) and llama.cpp (vectors). The project carries the part of four tokenizers
+// that these texts need (tools/cut_tokenizer); the others are whole and in the shared data.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -17,15 +16,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "tests/shared_data.h"
 #include "text/utf8.h"
 
 namespace nibble {
 namespace {
-
-std::string SharedFile(const std::string& name) {
-  const char* shared = std::getenv("NIBBLE_SHARED");
-  return (shared != nullptr ? std::string(shared) : NIBBLE_SOURCE_DIR "/../shared") + "/" + name;
-}
 
 std::string ReadXz(const std::string& path) {
   FILE* pipe = popen(fmt::format("xz -dc '{}'", path).c_str(), "r");
@@ -36,20 +31,26 @@ std::string ReadXz(const std::string& path) {
   return pclose(pipe) == 0 ? text : "";
 }
 
-// Null if the shared data or xz is missing. Kept, because the larger files take a while to load.
-const Tokenizer* SharedTokenizer(const std::string& name) {
-  static std::map<std::string, Tokenizer> cache;
-  const auto it = cache.find(name);
-  if (it != cache.end()) return &it->second;
-  const std::string path = SharedFile("data/tokenizers/" + name + "/tokenizer.json.xz");
-  if (!std::filesystem::exists(path)) return nullptr;
-  const std::string json = ReadXz(path);
-  if (json.empty()) return nullptr;
-  return &cache.emplace(name, Tokenizer::Parse(json, path)).first->second;
+std::string FileOf(const std::string& name) {
+  const std::string cut = "data/tokenizers/" + name + ".json";
+  if (std::filesystem::exists(test::DataPath(cut))) return cut;
+  return "data/tokenizers/" + name + "/tokenizer.json.xz";
 }
 
-#define SKIP_WITHOUT(path) \
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is missing"
+// Kept, because the larger files take a while to load.
+const Tokenizer& TestTokenizer(const std::string& name) {
+  static std::map<std::string, Tokenizer> cache;
+  const auto it = cache.find(name);
+  if (it != cache.end()) return it->second;
+  const std::string path = test::DataPath(FileOf(name));
+  const std::string json = path.ends_with(".xz") ? ReadXz(path) : ReadFile(path, 1 << 20);
+  return cache.emplace(name, Tokenizer::Parse(json, path)).first->second;
+}
+
+const Tokenizer& TinyTokenizer() {
+  static const Tokenizer tiny = Tokenizer::Load(NIBBLE_SOURCE_DIR "/samples/tiny/tokenizer.json");
+  return tiny;
+}
 
 // Streams `ids`; every part must be valid on its own.
 std::string Streamed(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool skip_special) {
@@ -67,10 +68,9 @@ class TokenizerGoldens : public testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerGoldens, IdsAndTextsAreExact) {
   const std::string name = GetParam();
-  const std::string path = SharedFile("data/tokenizer_goldens/" + name + ".json");
-  SKIP_WITHOUT(path);
-  const Tokenizer* tokenizer = SharedTokenizer(name);
-  if (tokenizer == nullptr) GTEST_SKIP() << name << "/tokenizer.json.xz or xz is missing";
+  NIBBLE_SKIP_WITHOUT_DATA(FileOf(name));
+  const Tokenizer& tokenizer = TestTokenizer(name);
+  const std::string path = test::DataPath("data/tokenizer_goldens/" + name + ".json");
   const auto cases = JsonGet<std::vector<Json>>(ReadJsonFile(path), "cases", path);
   ASSERT_EQ(cases.size(), 33u);
   for (const Json& item : cases) {
@@ -79,15 +79,15 @@ TEST_P(TokenizerGoldens, IdsAndTextsAreExact) {
     const auto ids = JsonGet<std::vector<int32_t>>(item, "ids", path);
     const auto plain_ids = JsonGet<std::vector<int32_t>>(item, "ids_no_special", path);
     const auto decoded = JsonGet<std::string>(item, "decoded", path);
-    EXPECT_EQ(tokenizer->Encode(text), ids);
-    EXPECT_EQ(tokenizer->Encode(text, false), plain_ids);
-    EXPECT_EQ(tokenizer->Decode(plain_ids, false), decoded);
-    EXPECT_EQ(Streamed(*tokenizer, plain_ids, false), decoded);
+    EXPECT_EQ(tokenizer.Encode(text), ids);
+    EXPECT_EQ(tokenizer.Encode(text, false), plain_ids);
+    EXPECT_EQ(tokenizer.Decode(plain_ids, false), decoded);
+    EXPECT_EQ(Streamed(tokenizer, plain_ids, false), decoded);
     // The goldens of llama2 keep "<s>" here, against the meaning of the field.
     if (name == "llama2") continue;
     const auto skipped = JsonGet<std::string>(item, "decoded_skip", path);
-    EXPECT_EQ(tokenizer->Decode(ids, true), skipped);
-    EXPECT_EQ(Streamed(*tokenizer, ids, true), skipped);
+    EXPECT_EQ(tokenizer.Decode(ids, true), skipped);
+    EXPECT_EQ(Streamed(tokenizer, ids, true), skipped);
   }
 }
 
@@ -103,12 +103,11 @@ struct VectorFile {
 class TokenizerVectors : public testing::TestWithParam<VectorFile> {};
 
 TEST_P(TokenizerVectors, IdsMatchLlamaCpp) {
-  const std::string stem = SharedFile("data/tokenizers/llamacpp_vectors/") + GetParam().vectors;
-  SKIP_WITHOUT(stem + ".inp");
-  const Tokenizer* tokenizer = SharedTokenizer(GetParam().tokenizer);
-  if (tokenizer == nullptr) GTEST_SKIP() << GetParam().tokenizer << " or xz is missing";
-  const std::string texts = ReadFile(stem + ".inp", 1 << 20);
-  std::istringstream expected(ReadFile(stem + ".out", 1 << 20));
+  NIBBLE_SKIP_WITHOUT_DATA(FileOf(GetParam().tokenizer));
+  const Tokenizer& tokenizer = TestTokenizer(GetParam().tokenizer);
+  const std::string stem = std::string("data/tokenizers/llamacpp_vectors/") + GetParam().vectors;
+  const std::string texts = ReadFile(test::DataPath(stem + ".inp"), 1 << 20);
+  std::istringstream expected(ReadFile(test::DataPath(stem + ".out"), 1 << 20));
   const std::string separator = "\n__ggml_vocab_test__\n";
   int count = 0;
   for (size_t at = 0, end = 0; (end = texts.find(separator, at)) != texts.npos; ++count) {
@@ -118,7 +117,7 @@ TEST_P(TokenizerVectors, IdsMatchLlamaCpp) {
     ASSERT_TRUE(std::getline(expected, line));
     std::istringstream numbers(line);
     const std::vector<int32_t> ids{std::istream_iterator<int32_t>(numbers), {}};
-    EXPECT_EQ(tokenizer->Encode(text, false), ids) << "text " << count << ": " << text;
+    EXPECT_EQ(tokenizer.Encode(text, false), ids) << "text " << count << ": " << text;
   }
   EXPECT_GE(count, 46);
 }
@@ -138,8 +137,8 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerVectors,
 class TokenizerRoundTrip : public testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerRoundTrip, EncodedTextDecodesToItself) {
-  const Tokenizer* tokenizer = SharedTokenizer(GetParam());
-  if (tokenizer == nullptr) GTEST_SKIP() << GetParam() << "/tokenizer.json.xz or xz is missing";
+  NIBBLE_SKIP_WITHOUT_DATA(FileOf(GetParam()));
+  const Tokenizer& tokenizer = TestTokenizer(GetParam());
   Rng rng(11);
   for (int trial = 0; trial < 300; ++trial) {
     std::string text = "x";
@@ -159,24 +158,24 @@ TEST_P(TokenizerRoundTrip, EncodedTextDecodesToItself) {
                  static_cast<char>(0x80 | (c >> 6 & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
       }
     }
-    const std::vector<int32_t> ids = tokenizer->Encode(text, false);
-    EXPECT_EQ(tokenizer->Decode(ids, false), text);
-    EXPECT_EQ(Streamed(*tokenizer, ids, false), text);
+    const std::vector<int32_t> ids = tokenizer.Encode(text, false);
+    EXPECT_EQ(tokenizer.Decode(ids, false), text);
+    EXPECT_EQ(Streamed(tokenizer, ids, false), text);
   }
 }
 
 TEST_P(TokenizerRoundTrip, PlainTextHasNoSpecialIds) {
-  const Tokenizer* tokenizer = SharedTokenizer(GetParam());
-  if (tokenizer == nullptr) GTEST_SKIP() << GetParam() << "/tokenizer.json.xz or xz is missing";
+  NIBBLE_SKIP_WITHOUT_DATA(FileOf(GetParam()));
+  const Tokenizer& tokenizer = TestTokenizer(GetParam());
   int specials = 0;
-  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
-    if (!tokenizer->IsSpecial(id)) continue;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.IsSpecial(id)) continue;
     ++specials;
-    const std::string text = "a " + tokenizer->TokenText(id) + " b";
-    for (const int32_t plain : tokenizer->EncodePlain(text)) {
-      EXPECT_FALSE(tokenizer->IsSpecial(plain)) << text;
+    const std::string text = "a " + tokenizer.TokenText(id) + " b";
+    for (const int32_t plain : tokenizer.EncodePlain(text)) {
+      EXPECT_FALSE(tokenizer.IsSpecial(plain)) << text;
     }
-    EXPECT_EQ(tokenizer->TokenId(tokenizer->TokenText(id)), id);
+    EXPECT_EQ(tokenizer.TokenId(tokenizer.TokenText(id)), id);
   }
   EXPECT_GT(specials, 0);
 }
@@ -185,9 +184,7 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerRoundTrip,
                          testing::Values("llama2", "llama3", "gpt2", "phi-3", "qwen2", "falcon"));
 
 TEST(TokenizerStream, EmojiComesOutWholeAndOnce) {
-  const std::string path = SharedFile("models/tiny/tokenizer.json");
-  SKIP_WITHOUT(path);
-  const Tokenizer tokenizer = Tokenizer::Load(path);
+  const Tokenizer& tokenizer = TinyTokenizer();
   const std::string emoji = "\U0001F600";
   const std::vector<int32_t> ids = tokenizer.Encode("hi " + emoji + "!", false);
   StreamDecoder stream(tokenizer, true);
@@ -210,40 +207,44 @@ TEST(TokenizerStream, EmojiComesOutWholeAndOnce) {
 }
 
 TEST(TokenizerStream, ByteFallbackRunIsDecidedByWhatFollows) {
-  const Tokenizer* llama2 = SharedTokenizer("llama2");
-  if (llama2 == nullptr) GTEST_SKIP() << "llama2/tokenizer.json.xz or xz is missing";
-  const auto byte = [&](int value) { return *llama2->TokenId(fmt::format("<0x{:02X}>", value)); };
-  const int32_t a = *llama2->TokenId("a");
-  StreamDecoder good(*llama2, true);
+  Json json = Json::parse(R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+    "post_processor": null, "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"},
+    {"type": "Fuse"}]}, "model": {"type": "BPE", "byte_fallback": true, "vocab": {"a": 256},
+    "merges": []}})");
+  const auto byte = [](int value) { return int32_t{value}; };
+  for (int i = 0; i < 256; ++i) json["model"]["vocab"][fmt::format("<0x{:02X}>", i)] = byte(i);
+  const Tokenizer tokenizer = Tokenizer::Parse(json.dump(), "tokenizer.json");
+  const int32_t a = 256;
+  StreamDecoder good(tokenizer, true);
   for (const int value : {0xF0, 0x9F, 0x98, 0x80}) EXPECT_EQ(good.Push(byte(value)), "");
   EXPECT_EQ(good.Push(a), "\U0001F600a");
   // The library that defines the format writes one U+FFFD for every byte of a bad run.
-  EXPECT_EQ(Streamed(*llama2, std::vector{byte(0xF0), byte(0x41), a}, true), "\uFFFD\uFFFDa");
-  EXPECT_EQ(Streamed(*llama2, std::vector{a, byte(0xE2)}, true), "a\uFFFD");
+  EXPECT_EQ(Streamed(tokenizer, std::vector{byte(0xF0), byte(0x41), a}, true), "\uFFFD\uFFFDa");
+  EXPECT_EQ(Streamed(tokenizer, std::vector{a, byte(0xE2)}, true), "a\uFFFD");
   // Ids no token has, as in a padded vocabulary, give nothing.
   const std::vector<int32_t> ids = {-1, a, 31'999'999, std::numeric_limits<int32_t>::max()};
-  EXPECT_EQ(llama2->Decode(ids, true), "a");
+  EXPECT_EQ(tokenizer.Decode(ids, true), "a");
 }
 
-TEST(TokenizerLimits, LongRunsOfOneCharacterStayCheap) {
-  for (const char* name : {"llama2", "llama3", "gpt2"}) {
-    const Tokenizer* tokenizer = SharedTokenizer(name);
-    if (tokenizer == nullptr) GTEST_SKIP() << name << "/tokenizer.json.xz or xz is missing";
-    for (const char c : {' ', 'a', '\n', '9'}) {
-      // One pre-token of a million characters: quadratic merging would take hours, and a match
-      // limit that does not grow with the text refuses it.
-      const std::string text(1'000'000, c);
-      const std::vector<int32_t> ids = tokenizer->Encode(text, false);
-      EXPECT_EQ(tokenizer->Decode(ids, false), text) << name;
-      EXPECT_LE(ids.size(), text.size() + 1) << name;
-    }
+class TokenizerLimits : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerLimits, LongRunsOfOneCharacterStayCheap) {
+  NIBBLE_SKIP_WITHOUT_DATA(FileOf(GetParam()));
+  const Tokenizer& tokenizer = TestTokenizer(GetParam());
+  for (const char c : {' ', 'a', '\n', '9'}) {
+    // One pre-token of a million characters: quadratic merging would take hours, and a match limit
+    // that does not grow with the text refuses it.
+    const std::string text(1'000'000, c);
+    const std::vector<int32_t> ids = tokenizer.Encode(text, false);
+    EXPECT_EQ(tokenizer.Decode(ids, false), text);
+    EXPECT_LE(ids.size(), text.size() + 1);
   }
 }
 
-TEST(TokenizerLimits, InvalidUtf8IsAUsageError) {
-  const std::string path = SharedFile("models/tiny/tokenizer.json");
-  SKIP_WITHOUT(path);
-  const Tokenizer tokenizer = Tokenizer::Load(path);
+INSTANTIATE_TEST_SUITE_P(All, TokenizerLimits, testing::Values("llama2", "llama3", "gpt2"));
+
+TEST(TokenizerText, InvalidUtf8IsAUsageError) {
+  const Tokenizer& tokenizer = TinyTokenizer();
   for (const std::string_view bad :
        {"\xFF", "a\xC3", "\xED\xA0\x80", "\xC0\x80", "\xF5\x80\x80\x80"}) {
     try {

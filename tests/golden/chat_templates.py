@@ -80,8 +80,7 @@ MODEL_FILES = [
     "data/tokenizers/qwen2.5/chat_template.jinja",
     "data/tokenizers/qwen3/tokenizer_config.json",
     "data/tokenizers/smollm3/chat_template.jinja",
-    "models/tiny/tokenizer_config.json",
-    "models/ref/tokenizer_config.json",
+    "samples/tiny/tokenizer_config.json",
 ]
 
 
@@ -134,7 +133,7 @@ CONVERSATIONS = {
 
 def model_cases():
     for file in MODEL_FILES:
-        path = SHARED / file
+        path = (HERE.parents[1] if file.startswith("samples/") else SHARED) / file
         if file.endswith(".jinja"):
             source = path.read_text(encoding="utf-8")
         else:
