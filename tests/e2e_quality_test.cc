@@ -152,10 +152,11 @@ TEST_F(QualityVerb, GoesOnWhereItWasStopped) {
   ASSERT_TRUE(WaitUntil([&] { return fs::exists(ResultsFile("work")); }));
   process.Signal(SIGINT);
   const Result stopped = process.Wait();
-  if (stopped.code == 0) GTEST_SKIP() << "the run ended before the signal";
-  EXPECT_EQ(stopped.code, 75) << stopped.err;
-  EXPECT_THAT(stopped.err, HasSubstr("the same command continues"));
-  EXPECT_EQ(stopped.out, "");
+  if (stopped.code != 0) {  // the little that is left may be done by then
+    EXPECT_EQ(stopped.code, 75) << stopped.err;
+    EXPECT_THAT(stopped.err, HasSubstr("the same command continues"));
+    EXPECT_EQ(stopped.out, "");
+  }
   EXPECT_EQ(Perplexities(Rows("work")), whole);
   ExpectClean("work");
 

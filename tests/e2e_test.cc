@@ -51,7 +51,7 @@ TEST(CommandLine, EveryVerbShowsAnExampleThatParses) {
 }
 
 TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
-  if (!fs::exists("/dev/full")) GTEST_SKIP() << "/dev/full is absent";
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "needs /dev/full";
   const std::string command = NIBBLE_PROGRAM " inspect " + kTiny + " --json >/dev/full";
   const Result r = Process({"/bin/sh", "-c", command}, "", {}).Wait();
   EXPECT_EQ(r.code, 1);

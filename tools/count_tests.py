@@ -1,12 +1,46 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Sums up GoogleTest's XML results: count_tests.py FOLDER... prints `skipped: N (reasons)` and then
-`N passed, N failed`. A program that died has no result file and counts as failed."""
+`N passed, N failed`. A program that died has no result file and counts as failed, and so does a
+test that was skipped for something that this machine has."""
 import collections
+import ctypes
+import os
 import pathlib
 import re
 import sys
 import xml.etree.ElementTree
+
+SHARED = pathlib.Path(os.environ.get("NIBBLE_SHARED", pathlib.Path(__file__).parents[2] / "shared"))
+CPU_FLAGS = set(re.search(r"flags\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1].split())
+
+
+def loads(library):
+    try:
+        return bool(ctypes.CDLL(library))
+    except OSError:
+        return False
+
+
+# What a skipped test says it "needs": whether it is here. A path says so itself.
+HERE = {
+    "avx2": {"avx2", "fma"} <= CPU_FLAGS,
+    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= CPU_FLAGS,
+    "amx": {"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"} <= CPU_FLAGS,
+    "a GPU": pathlib.Path("/dev/nvidiactl").exists(),
+    "cuDNN": loads("libcudnn.so.9"),
+}
+
+
+def may_lack(need, names):
+    """Whether a build with the test programs `names` may lack `need` on this machine."""
+    if need.startswith("shared/"):
+        return not (SHARED / need.removeprefix("shared/")).exists()
+    if need.startswith("/"):
+        return not pathlib.Path(need).exists()
+    if need == "a GPU" and "gpu" not in names:
+        return True  # built without CUDA
+    return not HERE.get(need, True)
 
 
 def programs(folder):
@@ -18,27 +52,31 @@ def programs(folder):
 
 
 def main():
-    passed, failed, reasons = 0, 0, collections.Counter()
+    passed, failures, skips = 0, [], collections.Counter()
     for folder in map(pathlib.Path, sys.argv[1:]):
-        for name in programs(folder):
+        names = programs(folder)
+        for name in names:
             file = folder / f"{name}.xml"
             if not file.exists():
-                print(f"failed: {folder.parent.name} {name} left no result (crash or timeout)")
-                failed += 1
+                failures.append(f"{folder.parent.name} {name} left no result (crash or timeout)")
                 continue
             for test in xml.etree.ElementTree.parse(file).iter("testcase"):
+                where = f"{folder.parent.name} {test.get('classname')}.{test.get('name')}"
                 skipped = test.find("skipped")
                 if test.find("failure") is not None:
-                    print(f"failed: {folder.parent.name} {test.get('classname')}.{test.get('name')}")
-                    failed += 1
+                    failures.append(where)
                 elif skipped is not None:  # "FILE:LINE\nREASON"
-                    reasons[skipped.get("message").strip().splitlines()[-1]] += 1
+                    reason = skipped.get("message").strip().splitlines()[-1]
+                    if not may_lack(reason.removeprefix("needs "), names):
+                        failures.append(f"{where} was skipped: {reason}, which is no reason here")
+                    skips[re.sub("shared/.*", "shared data", reason)] += 1
                 elif test.get("status") == "run":
                     passed += 1
-    why = "; ".join(f"{count}x {reason}" for reason, count in sorted(reasons.items()))
-    print(f"skipped: {sum(reasons.values())}" + (f" ({why})" if why else ""))
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed or not passed else 0)
+    print("".join(f"failed: {failure}\n" for failure in failures), end="")
+    why = "; ".join(f"{count}x {reason}" for reason, count in sorted(skips.items()))
+    print(f"skipped: {sum(skips.values())}" + (f" ({why})" if why else ""))
+    print(f"{passed} passed, {len(failures)} failed")
+    sys.exit(1 if failures or not passed else 0)
 
 
 main()

@@ -28,7 +28,7 @@ std::vector<float> RandomFloats(Rng& rng, int64_t count) {
 class GemmF32Test : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    if (GetParam() && DetectedIsa() < Isa::kAvx512) GTEST_SKIP() << "needs AVX-512";
+    if (GetParam() && DetectedIsa() < Isa::kAvx512) GTEST_SKIP() << "needs avx512";
     SelectIsa(GetParam() ? Isa::kAvx512 : Isa::kAvx2);
   }
   void TearDown() override { SelectIsa(DetectedIsa()); }

@@ -37,9 +37,7 @@ int64_t Code(Rng& rng, int64_t lo, int64_t hi) {
 class KernelTest : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
-    if (kernel().isa > DetectedIsa()) {
-      GTEST_SKIP() << kernel().name << " needs " << IsaName(kernel().isa);
-    }
+    if (kernel().isa > DetectedIsa()) GTEST_SKIP() << "needs " << IsaName(kernel().isa);
   }
   static const Kernel& kernel() { return Kernels()[GetParam()]; }
 };
