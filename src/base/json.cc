@@ -5,6 +5,9 @@
 
 #include "base/file.h"
 
+template class nlohmann::basic_json<nlohmann::ordered_map>;
+template class nlohmann::detail::serializer<nlohmann::ordered_json>;
+
 namespace nibble {
 namespace {
 

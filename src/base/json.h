@@ -24,6 +24,13 @@
 namespace nibble {
 
 using Json = nlohmann::ordered_json;
+}  // namespace nibble
+
+// Compiled once, in json.cc, and not in each of the many files that include this.
+extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+extern template class nlohmann::detail::serializer<nlohmann::ordered_json>;
+
+namespace nibble {
 
 // A plan of 10,000 linears, the largest file read here, has 11 MiB and 400,000 values.
 inline constexpr size_t kMaxJsonBytes = 16 << 20, kMaxJsonValues = 1'000'000;
