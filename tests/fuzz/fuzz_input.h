@@ -17,12 +17,16 @@
 
 namespace nibble {
 
-// use(input) may give a value or throw an Error; anything else ends the process.
+// use(input) may give a value or throw an Error of one line without control characters; anything
+// else ends the process.
 template <typename Use>
 int FuzzOne(const uint8_t* data, size_t size, const Use& use) {
   try {
     use(std::string_view(reinterpret_cast<const char*>(data), size));
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    const std::string_view line = error.what();
+    const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == 0x7F; };
+    NIBBLE_CHECK(!line.empty() && std::ranges::none_of(line, is_control), "{}", line);
   }
   return 0;
 }

@@ -30,11 +30,12 @@ void Use(std::string_view input) {
   const auto normalizer = Normalizer::FromJson(root.Find("normalizer"));
   const auto pre_tokenizer = PreTokenizer::FromJson(root.Find("pre_tokenizer"));
   const auto decoder = Decoder::FromJson(root.Find("decoder"));
-  std::string text = normalizer.Apply(std::string(input));
+  Work work("fuzz", input.size());
+  std::string text = normalizer.Apply(std::string(input), &work);
   NIBBLE_CHECK(IsValidUtf8(text), "after the normalizer");
-  const Pieces pieces = pre_tokenizer.Split(std::move(text), true);
+  const Pieces pieces = pre_tokenizer.Split(std::move(text), true, &work);
   CheckPieces(pieces);
-  DecoderRun run(decoder);
+  DecoderRun run(decoder, "fuzz");
   for (size_t i = 0; i < pieces.ranges.size(); ++i) {
     NIBBLE_CHECK(IsValidUtf8(run.Push(pieces[i])), "token {}", i);
   }

@@ -12,15 +12,18 @@ void Use(std::string_view text) {
   const std::string_view pattern = TakeLine(&text);
   if (!IsValidUtf8(text)) return;
   const Regex regex(pattern, Regex::Syntax::kPattern, "fuzz");
+  Work work("fuzz", text.size());
   size_t done = 0, matched = 0;
-  regex.ForEachMatch(text, [&](size_t begin, size_t end) {
+  regex.ForEachMatch(text, &work, [&](size_t begin, size_t end) {
     NIBBLE_CHECK(done <= begin && begin <= end && end <= text.size(), "{}..{}", begin, end);
     NIBBLE_CHECK(IsValidUtf8(text.substr(done, begin - done)), "before {}", begin);
     NIBBLE_CHECK(IsValidUtf8(text.substr(begin, end - begin)), "at {}", begin);
     matched += end - begin;
     done = end;
   });
-  NIBBLE_CHECK(regex.ReplaceAll(text, "").size() == text.size() - matched, "{} matched", matched);
+  Work again("fuzz", text.size());
+  NIBBLE_CHECK(regex.ReplaceAll(text, "", &again).size() == text.size() - matched, "{} matched",
+               matched);
 }
 
 }  // namespace
