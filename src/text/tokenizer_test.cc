@@ -103,9 +103,10 @@ struct VectorFile {
 class TokenizerVectors : public testing::TestWithParam<VectorFile> {};
 
 TEST_P(TokenizerVectors, IdsMatchLlamaCpp) {
+  const std::string stem = std::string("data/tokenizers/llamacpp_vectors/") + GetParam().vectors;
+  NIBBLE_SKIP_WITHOUT_DATA(stem + ".inp");
   NIBBLE_SKIP_WITHOUT_DATA(FileOf(GetParam().tokenizer));
   const Tokenizer& tokenizer = TestTokenizer(GetParam().tokenizer);
-  const std::string stem = std::string("data/tokenizers/llamacpp_vectors/") + GetParam().vectors;
   const std::string texts = ReadFile(test::DataPath(stem + ".inp"), 1 << 20);
   std::istringstream expected(ReadFile(test::DataPath(stem + ".out"), 1 << 20));
   const std::string separator = "\n__ggml_vocab_test__\n";
