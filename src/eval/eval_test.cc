@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/rng.h"
+#include "engine/engine_testing.h"
 #include "eval/log_sum_exp.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
+#include "io/io_testing.h"
 
 namespace nibble {
 namespace {
@@ -59,6 +63,18 @@ TEST(LogSumExp, AgreesWithDouble) {
   }
 }
 
+TEST(LogSumExp, IsNanWhereALogitIsNotFinite) {
+  std::vector<float> row(4100, 1);
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    for (const size_t at : {0, 1, 7, 15, 4095, 4096, 4099}) {
+      row[at] = bad;
+      EXPECT_TRUE(std::isnan(LogSumExp(row))) << bad << " at " << at;
+      row[at] = 1;
+    }
+  }
+  EXPECT_FALSE(std::isnan(LogSumExp(row)));
+}
+
 class Evaluation : public testing::Test {
  protected:
   void SetUp() override {
@@ -95,6 +111,20 @@ TEST_F(Evaluation, PerplexityIsTheMeanLossOfThePredictedTokens) {
   EXPECT_EQ(r.tokens, 2 * 149);
 }
 
+TEST_F(Evaluation, LogitsThatAreNotFiniteNameTheirWindow) {
+  const auto good = LoadModel(kTiny, "cpu", false);
+  for (const float value : {NAN, INFINITY, 3e38f}) {
+    const auto bad = TinyWithHeadValue(value);
+    const auto names = [&](const char* window) {
+      return testing::AllOf(testing::HasSubstr(kTiny), testing::HasSubstr(window),
+                            testing::HasSubstr("logits are NaN, infinite or far too large"));
+    };
+    EXPECT_THAT(ErrorOf([&] { Perplexity(*bad, windows_); }), names("window 1 of 2"));
+    EXPECT_THAT(ErrorOf([&] { KlDivergence(*bad, *good, windows_); }), names("window 1 of 2"));
+    EXPECT_THAT(ErrorOf([&] { KlDivergence(*good, *bad, windows_); }), names("window 1 of 2"));
+  }
+}
+
 TEST_F(Evaluation, DivergenceFromItselfIsZero) {
   const auto a = LoadModel(kTiny, "cpu", false), b = LoadModel(kTiny, "cpu", false);
   const KlResult r = KlDivergence(*a, *b, windows_);
@@ -104,6 +134,64 @@ TEST_F(Evaluation, DivergenceFromItselfIsZero) {
   EXPECT_EQ(r.loss_difference, 0);
   EXPECT_EQ(r.loss_difference_stderr, 0);
   EXPECT_EQ(r.tokens, 2 * 149);
+}
+
+// Natural logarithms of the probabilities of each next token, [tokens - 1][vocab].
+std::vector<std::vector<long double>> LogProbabilities(Model& model,
+                                                       const std::vector<int32_t>& ids) {
+  KvCache cache = model.MakeCache();
+  const Model::Sequence sequence = {ids, &cache};
+  const float* x = model.Forward({&sequence, 1});
+  const size_t vocab = 4096;
+  const float* logits = model.Logits(x, static_cast<int64_t>(ids.size()));
+  std::vector<std::vector<long double>> result;
+  for (size_t t = 0; t + 1 < ids.size(); ++t) {
+    auto& row = result.emplace_back(logits + t * vocab, logits + (t + 1) * vocab);
+    long double sum = 0;
+    for (const long double l : row) sum += std::exp(l);
+    for (long double& l : row) l -= std::log(sum);
+  }
+  return result;
+}
+
+// One token's logit differs, so both directions of the divergence do.
+TEST_F(Evaluation, DivergenceIsThatOfTheModelFromTheReference) {
+  const auto model = TinyWithHeadValue(40.0f), reference = LoadModel(kTiny, "cpu", false);
+  const KlResult r = KlDivergence(*model, *reference, windows_);
+  std::vector<long double> kl;
+  long double reversed = 0, loss = 0, reference_loss = 0, agree = 0;
+  for (const auto& ids : windows_) {
+    const auto q = LogProbabilities(*model, ids), p = LogProbabilities(*reference, ids);
+    for (size_t t = 0; t < p.size(); ++t) {
+      long double sum = 0;
+      for (size_t i = 0; i < p[t].size(); ++i) {
+        sum += std::exp(p[t][i]) * (p[t][i] - q[t][i]);
+        reversed += std::exp(q[t][i]) * (q[t][i] - p[t][i]);
+      }
+      kl.push_back(sum);
+      const auto target = static_cast<size_t>(ids[t + 1]);
+      loss -= q[t][target], reference_loss -= p[t][target];
+      agree += std::max_element(q[t].begin(), q[t].end()) - q[t].begin() ==
+               std::max_element(p[t].begin(), p[t].end()) - p[t].begin();
+    }
+  }
+  const auto count = static_cast<long double>(kl.size());
+  const auto mean = [&](long double sum) { return static_cast<double>(sum / count); };
+  std::sort(kl.begin(), kl.end());
+  // Double sums of 4096 products of size below 1, and differences of logarithms below 100.
+  const double rounding = 4096 * 100 * 0x1p-53;
+  const double expected = mean(std::accumulate(kl.begin(), kl.end(), 0.0L));
+  EXPECT_NEAR(r.kl_mean, expected, rounding);
+  EXPECT_NEAR(r.kl_p99, static_cast<double>(kl[kl.size() * 99 / 100]), rounding);
+  EXPECT_GT(std::fabs(mean(reversed) - expected), 1000 * rounding) << "the test cannot tell";
+  EXPECT_LT(r.kl_p99, static_cast<double>(kl.back()) - rounding);
+  EXPECT_DOUBLE_EQ(r.top1_agreement, mean(agree));
+  EXPECT_LT(r.top1_agreement, 1);
+  // The losses' exponentials are those of LogSumExp (AgreesWithDouble).
+  EXPECT_NEAR(r.loss_difference, mean(loss - reference_loss), 1e-4);
+  EXPECT_NEAR(std::log(r.perplexity), mean(loss), 1e-4);
+  EXPECT_NEAR(std::log(r.reference_perplexity), mean(reference_loss), 1e-4);
+  EXPECT_GT(std::fabs(r.loss_difference), 1e-3);
 }
 
 TEST_F(Evaluation, TheReferenceArithmeticDivergesLittle) {

@@ -2,6 +2,7 @@
 #include "eval/likelihood.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/interrupt.h"
 #include "base/thread_pool.h"
@@ -82,6 +83,12 @@ Request EncodePair(const Tokenizer& tokenizer, const std::string& context,
   const std::vector<int32_t> whole = tokenizer.Encode(context + continuation, special);
   const auto tail = std::span(whole).subspan(std::min(ids.size(), whole.size()));
   return JoinPair(std::move(ids), tail, limits, where);
+}
+
+void RequireFinite(const Model& model, std::span<const Likelihood> answer,
+                   const std::string& where) {
+  const auto finite = [](const Likelihood& l) { return std::isfinite(l.log_likelihood); };
+  if (!std::ranges::all_of(answer, finite)) model.FailNotFinite(where);
 }
 
 size_t BatchSize(std::span<const Question> questions) {

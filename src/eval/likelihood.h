@@ -45,6 +45,10 @@ struct Likelihood {
   bool greedy = false;        // every token of it is the most likely one (the first of equals)
 };
 
+// Throws kFailed when the log-likelihoods of a question are not finite.
+void RequireFinite(const Model& model, std::span<const Likelihood> answer,
+                   const std::string& where);
+
 // Requests that begin alike, such as the choices of a question.
 using Question = std::vector<Request>;
 

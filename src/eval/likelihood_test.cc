@@ -8,6 +8,8 @@
 #include <fstream>
 
 #include "base/rng.h"
+#include "engine/engine_testing.h"
+#include "eval/request_file.h"
 #include "io/io_testing.h"
 
 namespace nibble {
@@ -154,6 +156,19 @@ TEST(LikelihoodRunner, LongRequestsRunInPieces) {
     EXPECT_NEAR(results[0][r].log_likelihood, expected.log_likelihood, 8e-6 * tokens);
     EXPECT_EQ(results[0][r].greedy, expected.greedy);
   }
+}
+
+TEST(EvaluateRequests, NamesTheRequestWhoseLogitsAreNotFinite) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "nibble_requests.jsonl";
+  std::ofstream(path) << R"({"context": [0], "continuation": [5]})"
+                      << "\n"
+                      << R"({"context": [1], "continuation": [6]})"
+                      << "\n";
+  const Tokenizer tokenizer = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
+  EXPECT_EQ(EvaluateRequests(TinyModel(), tokenizer, path.string(), true).size(), 2u);
+  const auto bad = TinyWithHeadValue(NAN);
+  EXPECT_THAT(ErrorOf([&] { EvaluateRequests(*bad, tokenizer, path.string(), true); }),
+              testing::AllOf(HasSubstr(path.string() + ":1: "), HasSubstr("logits are NaN")));
 }
 
 TEST(BatchSize, HoldsAboutAPrefillChunk) {

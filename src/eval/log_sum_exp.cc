@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/finite.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "eval/log_sum_exp.cc"
 #include <hwy/foreach_target.h>
@@ -43,6 +45,7 @@ HWY_EXPORT(SumExp);
 
 double LogSumExp(std::span<const float> row) {
   constexpr size_t kPiece = 4096;
+  if (!AllFinite(row)) return std::nan("");  // Highway's Exp makes 0 of NaN
   const float top = *std::max_element(row.begin(), row.end());
   double sum = 0;
   for (size_t i = 0; i < row.size(); i += kPiece) {

@@ -46,6 +46,12 @@ class WindowRunner {
   KvCache cache_;
 };
 
+// Of the window at `index`; the exponential of its mean loss is what people read.
+void RequireUsable(const Model& model, double loss, size_t index, const Windows& windows) {
+  if (std::isfinite(std::exp(loss))) return;
+  model.FailNotFinite(fmt::format("window {} of {}", index + 1, windows.size()));
+}
+
 size_t Top(std::span<const float> row) {
   return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
@@ -77,7 +83,7 @@ void ForPredictions(const std::vector<int32_t>& ids, int64_t first, int64_t rows
   });
 }
 
-double Mean(const std::vector<double>& values) {
+double Mean(std::span<const double> values) {
   double sum = 0;
   for (double value : values) sum += value;
   return sum / static_cast<double>(values.size());
@@ -115,6 +121,7 @@ PerplexityResult Perplexity(Model& model, const Windows& windows) {
       });
     }
     result.window_nll.push_back(Mean(loss));
+    RequireUsable(model, result.window_nll.back(), result.window_nll.size() - 1, windows);
     progress.Update(static_cast<double>(result.window_nll.size()) * static_cast<double>(context),
                     fmt::format("so far {:.3f}", std::exp(Mean(result.window_nll))));
   }
@@ -157,6 +164,11 @@ KlResult KlDivergence(Model& model, Model& reference, const Windows& windows) {
         agree[i] = Top(p) == Top(q) ? 1 : 0;
       });
     }
+    const auto mean = [&](const std::vector<double>& losses) {
+      return Mean(std::span(losses).subspan(w * per_window, per_window));
+    };
+    RequireUsable(model, mean(loss), w, windows);
+    RequireUsable(reference, mean(reference_loss), w, windows);
     double difference = 0;
     for (size_t i = w * per_window; i < (w + 1) * per_window; ++i) {
       difference += (loss[i] - reference_loss[i]) / static_cast<double>(per_window);

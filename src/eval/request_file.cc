@@ -56,6 +56,7 @@ std::vector<Likelihood> EvaluateRequests(Model& model, const Tokenizer& tokenize
     progress.Update(static_cast<double>(results.size()));
     const size_t count = BatchSize(rest);
     for (const auto& answers : runner.Run(rest.first(count))) {
+      RequireFinite(model, answers, lines[results.size()].where);
       results.insert(results.end(), answers.begin(), answers.end());
     }
     rest = rest.subspan(count);

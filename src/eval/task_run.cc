@@ -111,6 +111,9 @@ std::vector<TaskResult> EvaluateTasks(Model& model, const Tokenizer& tokenizer,
       }
       progress.Update(static_cast<double>(done), name);
       auto fresh = runner.Run(rest.first(count));
+      for (size_t i = 0; i < count; ++i) {
+        RequireFinite(model, fresh[i], questions[first + i].where);
+      }
       if (kept) kept->Append(name, index, fresh);
       std::move(fresh.begin(), fresh.end(), batch_answers.begin());
     }

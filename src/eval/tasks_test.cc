@@ -4,7 +4,9 @@
 #include <cmath>
 #include <fstream>
 
+#include "engine/engine_testing.h"
 #include "eval/results_file.h"
+#include "eval/task_run.h"
 #include "io/io_testing.h"
 #include "tests/shared_data.h"
 
@@ -160,6 +162,17 @@ TEST_F(Tasks, TheWholeDataLoads) {
                                                    {"lambada_openai", 5153}}) {
     EXPECT_EQ(LoadTask(FindTask(task), folder + "/" + task + ".jsonl", 0).size(), rows) << task;
   }
+}
+
+TEST_F(Tasks, LogitsThatAreNotFiniteNameTheQuestionAndAreNotKept) {
+  Write("piqa.jsonl", R"({"query": "Question: a?\n", "choices": ["b", "c d"], "gold": 1})");
+  const TaskOptions options = {
+      .tasks = {"piqa"}, .data = root_.string(), .results = Path("results")};
+  const Tokenizer tokenizer = Tokenizer::Load(std::string(kTinyModel) + "/tokenizer.json");
+  const auto bad = TinyWithHeadValue(NAN);
+  EXPECT_THAT(ErrorOf([&] { EvaluateTasks(*bad, tokenizer, options); }),
+              AllOf(HasSubstr("piqa.jsonl:1: "), HasSubstr("logits are NaN")));
+  EXPECT_THAT(Read("results"), testing::Not(HasSubstr("log_likelihoods")));
 }
 
 class Kept : public Tasks {
