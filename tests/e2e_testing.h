@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +53,7 @@ inline void Spill(const std::filesystem::path& path, const std::string& bytes) {
 struct Result {
   int code = -1;  // 128 + signal for a killed process, as in shells
   std::string out, err;
+  double seconds = 0, peak_bytes = 0;  // processor time, resident memory
 
   Json json() const { return ParseJson(out, "standard output"); }
 };
@@ -97,10 +99,17 @@ class Process {
 
   Result Wait() {
     int status = 0;
-    waitpid(pid_, &status, 0);
+    rusage used{};
+    wait4(pid_, &status, 0, &used);
     pid_ = -1;
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), Slurp(files_ / "out"),
-            Slurp(files_ / "err")};
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
+    return {.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+            .out = Slurp(files_ / "out"),
+            .err = Slurp(files_ / "err"),
+            .seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
+            .peak_bytes = static_cast<double>(used.ru_maxrss) * 1024};
   }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // eval tasks and eval loglikelihood: zero-shot tasks, and single requests for other harnesses.
+#include <cmath>
 #include <memory>
 
 #include "apps/cli/cli.h"
@@ -29,8 +30,9 @@ void RunTasks(Arguments& a, const Common& common) {
     for (const Metric& m : r.metrics) {
       row[m.name] = m.value;
       row[m.name + "_stderr"] = m.standard_error;
-      table.push_back({r.task, std::to_string(r.questions), m.name, fmt::format("{:.4f}", m.value),
-                       fmt::format("{:.4f}", m.standard_error)});
+      table.push_back(
+          {r.task, std::to_string(r.questions), m.name, fmt::format("{:.4f}", m.value),
+           std::isnan(m.standard_error) ? "-" : fmt::format("{:.4f}", m.standard_error)});
     }
     rows.push_back(row);
   }
