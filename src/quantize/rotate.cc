@@ -3,13 +3,11 @@
 
 #include <cblas.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <utility>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 namespace {
@@ -73,29 +71,11 @@ TransformSpec PerHead(int64_t heads, int64_t head_dim) {
 }
 
 Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor) {
-  Matrix<double> w = ToF64(linear.weights.values);
-  RequireFinite(w, tensor);
-  return w;
-}
-
-std::vector<double> Gamma(const TensorView& norm, const std::string& tensor) {
-  const Matrix<double> gamma = ToF64(norm);
-  RequireFinite(gamma, tensor);
-  return gamma.data;
+  RequireFinite(linear.weights.values, tensor);
+  return ToF64(linear.weights.values);
 }
 
 }  // namespace
-
-void RequireFinite(const Matrix<double>& weights, const std::string& tensor) {
-  std::atomic<size_t> bad = 0;
-  ParallelFor(static_cast<size_t>(weights.rows), [&](size_t n) {
-    const auto row = weights.row(static_cast<int64_t>(n));
-    bad += static_cast<size_t>(
-        std::ranges::count_if(row, [](double value) { return !std::isfinite(value); }));
-  });
-  if (bad > 0)
-    Fail("{}: {} of {} values are NaN or infinite", tensor, bad.load(), weights.data.size());
-}
 
 Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed)
     : source_(source), plan_(plan), rotate_(recipe.rotation != Rotation::kNone), seed_(seed) {
@@ -129,9 +109,7 @@ FloatLayer Rotator::Layer(int64_t index) const {
     const std::string tensor = source_.directory + ": " + family.linear(index, role);
     layer[role] = LoadWeights(weights[role], tensor + ".weight");
     if (weights[role].bias.data == nullptr) continue;
-    const Matrix<double> bias = ToF64(weights[role].bias);
-    RequireFinite(bias, tensor + ".bias");
-    layer.biases[role] = bias.data;
+    layer.biases[role] = ToF64(weights[role].bias).data;
   }
   if (rotate_) {
     RotateLayer(layer, index);
@@ -145,9 +123,8 @@ FloatLayer Rotator::Layer(int64_t index) const {
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
-  const Family& family = FamilyOf(source_.config_json, source_.directory);
-  const auto attention_gamma = Gamma(weights.attention_norm, family.attention_norm(index));
-  const auto mlp_gamma = Gamma(weights.mlp_norm, family.mlp_norm(index));
+  const auto attention_gamma = ToF64(weights.attention_norm).data;
+  const auto mlp_gamma = ToF64(weights.mlp_norm).data;
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
   const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim);
   const Signs v_signs = rng.Signs(static_cast<size_t>(c.kv_heads * c.head_dim));
@@ -202,7 +179,6 @@ Matrix<float> Rounded(const Matrix<double>& w) {
 
 Matrix<float> Rotator::Embedding() const {
   Matrix<double> w = ToF64(source_.embedding);
-  RequireFinite(w, source_.directory + ": embedding");
   if (rotate_) residual_->ApplyToRows(w);
   return Rounded(w);
 }
@@ -210,7 +186,7 @@ Matrix<float> Rotator::Embedding() const {
 Matrix<float> Rotator::Head() const {
   Matrix<double> w = LoadWeights(source_.head, source_.directory + ": head");
   if (rotate_) {
-    ScaleColumns(w, Gamma(source_.final_norm, source_.directory + ": final norm"));
+    ScaleColumns(w, ToF64(source_.final_norm).data);
     residual_->ApplyToRows(w);
   }
   return Rounded(w);

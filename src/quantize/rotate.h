@@ -61,7 +61,4 @@ class Rotator {
   std::optional<ResidualRotation> residual_;
 };
 
-// Refuses NaN and infinities: they would silently poison every scale.
-void RequireFinite(const Matrix<double>& weights, const std::string& tensor);
-
 }  // namespace nibble
