@@ -13,7 +13,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+#ifdef NIBBLE_SLOW_BUILD  // sanitizers take time and memory of their own
+constexpr double kMaxSeconds = 60, kMaxBytes = 2e9;
+#else
 constexpr double kMaxSeconds = 1, kMaxBytes = 200e6;
+#endif
 
 std::string Repeated(const std::string& text, size_t count) {
   std::string result;

@@ -27,6 +27,15 @@ std::unique_ptr<Model> Load(const std::string& directory, const Common& common, 
   return model;
 }
 
+CLI::Validator NumberBetween(double least, double most) {
+  const auto check = [=](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return "";
+    return fmt::format("Value {} not in range [{} - {}]", text, least, most);
+  };
+  return CLI::Validator(check, fmt::format("in [{} - {}]", least, most));
+}
+
 void FlushOutput() {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     Fail("standard output cannot be written ({})", SystemErrorText(errno));

@@ -39,6 +39,9 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
 // LoadModel, with a line on standard error if a tile plane is there that cannot be used.
 std::unique_ptr<Model> Load(const std::string& directory, const Common& common, bool decoded);
 
+// As CLI::Range, which lets NaN pass.
+CLI::Validator NumberBetween(double least, double most);
+
 void FlushOutput();                // throws if standard output could not be written
 void PrintJson(const Json& json);  // one line on standard output
 

@@ -271,11 +271,11 @@ void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
   AddSwitch(verb, "--a-signed", "--a-unsigned", o.a_signed,
             "Activation scales with the sign that uses the lowest code", g);
   verb.add_option("--w-clip", o.w_clip, "Clip of weights; 0 = searched")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberBetween(0.0, 1.0))
       ->group(g);
   verb.add_option("--a-clip", o.a_clip,
                   "Clip of activations; 0 = searched for each linear on calibration data")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberBetween(0.0, 1.0))
       ->group(g);
   verb.add_option("--row-share", o.row_share, "Adjacent outputs that share the scales of weights")
       ->check(CLI::IsMember({1, 2, 4, 8, 16, 32}))
@@ -303,7 +303,7 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->group(g);
   AddSwitch(verb, "--kv-asym", "--kv-sym", o.kv_asym, "Asymmetric cache", g);
   verb.add_option("--kv-clip", o.kv_clip, "Clip of the cache")
-      ->check(CLI::Range(0.05, 1.0))
+      ->check(NumberBetween(0.05, 1.0))
       ->group(g);
   verb.add_option("--down-bits", o.down_bits, "Bits of down's weights and activations")
       ->check(bits)
@@ -315,18 +315,18 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
   verb.add_option("--tail-threshold", o.tail_threshold,
                   "No outlier channels where calibration sees no larger input (down: twice it); "
                   "0 = everywhere; a dry run then calibrates, too")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(NumberBetween(0.0, 1e6))
       ->group(g);
   verb.add_option("--alpha", o.alpha, "SmoothQuant's strength, 0 = off; needs --rotation none")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberBetween(0.0, 1.0))
       ->group(g);
   verb.add_option("--key-alpha", o.key_alpha, "SmoothAttention's strength, 0 = off")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberBetween(0.0, 1.0))
       ->group(g);
   verb.add_option(
           "--output-alpha", o.output_alpha,
           "Strength of QServe's smoothing of what o and down read, 0 = off; needs --no-online")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberBetween(0.0, 1.0))
       ->group(g);
   AddSwitch(verb, "--online", "--no-online", o.online,
             "With a rotation: the transforms at run time too, of heads and of down's input", g);
@@ -339,7 +339,7 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
   AddSwitch(verb, "--act-order", "--no-act-order", o.act_order, "GPTQ: most active columns first",
             g);
   verb.add_option("--damp", o.damp, "GPTQ: share of the mean Hessian diagonal added")
-      ->check(CLI::Range(0.0, 10.0))
+      ->check(NumberBetween(0.0, 10.0))
       ->group(g);
   AddSwitch(verb, "--calib-quantized", "--calib-float", o.quantized_calibration,
             "GPTQ: calibrate with activation and cache quantization on", g);
@@ -353,7 +353,7 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->check(CLI::Range(0, 20))
       ->group(g);
   verb.add_option("--gptaq", o.gptaq, "GPTQ: share of GPTAQ's input-error correction, 0 = off")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberBetween(0.0, 1.0))
       ->group(g);
   verb.add_option(
           "--rule", o.rules,

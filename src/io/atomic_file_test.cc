@@ -172,7 +172,7 @@ TEST_F(AtomicFileTest, DiskFullIsOneLineAndKeepsTheOldFile) {
   faults.disk_bytes = 10;
   const std::string error = ErrorOf([&] { WriteFileAtomic(Path("a"), std::string(100, 'x')); });
   faults = {};
-  EXPECT_THAT(error, AllOf(HasSubstr(Path("a")), HasSubstr("No space left"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(error, AllOf(HasSubstr(Path("a")), HasSubstr("disk full"), Not(HasSubstr("\n"))));
   EXPECT_EQ(Read(""), (Tree{{"a", "kept"}}));
 }
 

@@ -28,7 +28,7 @@ bool FixedGrids(const FormatSpec& format, const GptqOptions& options) {
 }
 
 double MoreDamping(double damp) {
-  if (damp > 1e6) {
+  if (!(damp <= 1e6)) {
     Fail("the calibration Hessian cannot be factored; is the calibration text empty?");
   }
   return std::max(damp * 10, 1e-4);
