@@ -74,7 +74,7 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
     layer[role].codes = RoundNearest(rotator.Layer(2)[role], recipe.weights).weights;
     layer[role].values = {};
   }
-  const std::string out = testing::TempDir() + "/work-directory/";
+  const std::string out = testing::TempDir() + "/work-directory";
   fs::remove_all(testing::TempDir() + "/work-directory.partial");
   {
     const WorkDirectory work(out, {{"seed", 1}}, false, false);

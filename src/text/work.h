@@ -37,8 +37,8 @@ class Work {
   }
   void ChargeWrite(uint64_t bytes) { Charge(bytes * kStepsPerByteWritten); }
   [[noreturn]] void Exceeded(const std::string& where) const {
-    Fail("{}: a text of {} bytes takes more than {} steps; such a tokenizer is not supported",
-         where, input_bytes_, kStepsPerInput + input_bytes_ * kStepsPerInputByte);
+    Fail("{}: a text of {} bytes takes more than {} steps to match or to write, the limit", where,
+         input_bytes_, kStepsPerInput + input_bytes_ * kStepsPerInputByte);
   }
 
  private:

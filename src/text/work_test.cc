@@ -68,7 +68,7 @@ Json Split(const std::string& pattern) {
   return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
 }
 
-const std::string kTooMuch = " steps; such a tokenizer is not supported";
+const std::string kTooMuch = " steps to match or to write, the limit";
 
 struct TokenizerAttack {
   const char* name;
