@@ -302,7 +302,9 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
   verb->add_option("--limit", a->task_limit, "Only the first N questions of each; 0 = all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  verb->add_option("--seed", a->seed, "Seed of rotations and windows")->capture_default_str();
+  verb->add_option("--seed", a->seed, "Seed of rotations and windows")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   verb->add_option("--work", a->work,
                    "Directory of results.json and of one checkpoint at a time; the same command "
                    "continues it (default: MODEL.quality, here)");

@@ -34,7 +34,9 @@ void AddSampling(CLI::App& verb, GenerateOptions& options) {
       ->capture_default_str();
   verb.add_option("--top-k", options.sampling.top_k, "Tokens to sample from; 0 = all")
       ->capture_default_str();
-  verb.add_option("--seed", options.seed, "Seed of the sampling")->capture_default_str();
+  verb.add_option("--seed", options.seed, "Seed of the sampling")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 void RequireFits(const ModelConfig& config, int64_t prompt_tokens) {
