@@ -145,6 +145,10 @@ TEST(TokenizerFormat, AddedTokensTakeSpaceAndRespectWords) {
   EXPECT_THAT(Make(json).Encode("d add d", false), ElementsAre(11, 6, 0, 11, 11, 6, 11));
   json["added_tokens"].push_back({{"id", 12}, {"content", "de"}});
   EXPECT_THAT(Make(json).Encode("dedd", false), ElementsAre(12, 11, 11));  // the longest wins
+  // No token of the vocabulary, so its id shows where it was found.
+  json["added_tokens"].push_back({{"id", 13}, {"content", "ff"}, {"single_word", true}});
+  EXPECT_THAT(Make(json).Encode("ff cff ffc ff", false),
+              ElementsAre(13, 6, 2, 5, 5, 6, 5, 5, 2, 6, 13));
 }
 
 TEST(TokenizerFormat, StripWorksOnTheWholeTextAfterFuse) {
@@ -158,6 +162,47 @@ TEST(TokenizerFormat, StripWorksOnTheWholeTextAfterFuse) {
   EXPECT_EQ(stream.Push(7), "");  // may be the last one
   EXPECT_EQ(stream.Push(1), " b");
   EXPECT_EQ(stream.Flush(), "");
+}
+
+TEST(TokenizerFormat, DecodersOfTokens) {
+  const auto decoded = [](const std::string& decoder, const std::vector<int32_t>& ids) {
+    Json json = Base();
+    json["decoder"] = Json::parse(decoder);
+    json["model"]["vocab"]["<0x41)"] = 11;
+    json["model"]["vocab"]["\u2840a"] = 12;
+    return Make(json).Decode(ids, false);
+  };
+  EXPECT_EQ(decoded("null", {0, 1, 2}), "a b c");
+  const std::string metaspace = R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": ")";
+  EXPECT_EQ(decoded(metaspace + R"(never"})", {7, 0, 7}), " a ");
+  EXPECT_EQ(decoded(metaspace + R"(first"})", {7, 0, 7}), "a ");
+  EXPECT_EQ(decoded(R"({"type": "Strip", "content": "c", "start": 0, "stop": 1})", {2, 9, 0}),
+            "aba");
+  EXPECT_EQ(decoded(R"({"type": "Strip", "content": "a", "start": 1, "stop": 0})", {9, 0, 2}),
+            "bcc");
+  // Over several tokens where they are one text.
+  EXPECT_EQ(decoded(R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+                       {"type": "Strip", "content": " ", "start": 2, "stop": 0}]})",
+                    {6, 6, 6, 0}),
+            " a");
+  // What only looks like a byte, or like characters of bytes.
+  EXPECT_EQ(decoded(R"({"type": "ByteFallback"})", {11, 0}), "<0x41)a");
+  EXPECT_EQ(decoded(R"({"type": "ByteLevel"})", {12}), "\u2840a");
+}
+
+TEST(TokenizerFormat, EmptyMatchesStepOverCharacters) {
+  // "dédad": there is no token "é".
+  EXPECT_THAT(
+      With("/normalizer", R"({"type": "Replace", "pattern": {"Regex": "c*"}, "content": "d"})")
+          .Encode("éa", false),
+      ElementsAre(3, 3, 0, 3));
+}
+
+TEST(TokenizerFormat, TemplatesEndTexts) {
+  Json json = Base();
+  Json& single = json["post_processor"]["single"];
+  single.push_back(single[0]);
+  EXPECT_THAT(Make(json).Encode("a"), ElementsAre(10, 0, 10));
 }
 
 // The lowest rank first, the leftmost among equals, by trying every pair in every round.
@@ -216,6 +261,8 @@ TEST(TokenizerFormat, LossyUtf8FollowsTheStandard) {
   std::string bytes = "\x61\xF1\x80\x80\xE1\x80\xC2\x62\x80\x63\x80\xBF\x64";
   EXPECT_EQ(TakeUtf8(&bytes), "a\uFFFD\uFFFD\uFFFDb\uFFFDc\uFFFD\uFFFDd");
   EXPECT_EQ(bytes, "");
+  bytes = "\xC0\x80\xC1\xBF\xF5\x80\x80\x80";  // leads that no character has
+  EXPECT_EQ(TakeUtf8(&bytes), "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD");
   bytes = "\xED\xA0\x80\xF0\x9F";
   EXPECT_EQ(TakeUtf8(&bytes), "\uFFFD\uFFFD\uFFFD");
   EXPECT_EQ(bytes, "\xF0\x9F");  // may still become a character
@@ -289,6 +336,7 @@ TEST(TokenizerRefusal, Templates) {
   EXPECT_THAT(Refusal("/post_processor/special_tokens/<s>/ids/0", "77"), HasSubstr("id 77"));
   EXPECT_THAT(Refusal("/post_processor/special_tokens/<s>/ids/0", "-1"), HasSubstr("id -1"));
   EXPECT_THAT(Refusal(at + "/1/Sequence/id", "\"B\""), HasSubstr("\"A\""));
+  EXPECT_THAT(Refusal(at + "/0", R"({"Sequence": {"id": "A"}})"), HasSubstr("once"));
   EXPECT_THAT(Refusal(at, "[]"), HasSubstr("leaves out the text"));
   EXPECT_THAT(Refusal("/post_processor/type", "\"Other\""), HasSubstr("post_processor Other"));
 }
