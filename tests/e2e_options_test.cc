@@ -44,6 +44,16 @@ TEST_F(Options, OfRecipesReachThePlan) {
       {"quarot", "--kv-clip 0.5", "/cache/v/clip", 0.95, 0.5},
       {"quarot", "--kv-sym", "/cache/v/symmetric", false, true},
       {"rtn --kv-bits 4", "--kv-asym", "/cache/k/symmetric", true, false},
+      {"quarot", "--kv-bits 8", "/cache/k/bits", 4, 8},
+      {"quarot", "--kv-bits 8", "/cache/v/bits", 4, 8},
+      {"quarot --kv-bits 8", "--k-bits 3", "/cache/k/bits", 8, 3},
+      {"quarot --kv-bits 8", "--v-bits 3", "/cache/v/bits", 8, 3},
+      {"quarot", "--kv-group 32", "/cache/k/group", 0, 32},
+      {"quarot", "--kv-group 32", "/cache/v/group", 0, 32},
+      {"quarot --group 32", "--w-group 64", gate + "/weights/group", 32, 64},
+      {"quarot --group 32", "--a-group 64", gate + "/activations/group", 32, 64},
+      {"quarot --down-bits 8", "--rule down_proj:w-bits=3", "/linears/layers.1.down/weights/bits",
+       8, 3},
       {"quik", "--order energy", "/provenance/order", "largest", "energy"},
       {"smoothquant", "--alpha 0.25", "/provenance/smoothing", 0.85, 0.25},
       {"qserve", "--key-alpha 0.25", "/provenance/key_smoothing", 0.5, 0.25},
@@ -110,6 +120,36 @@ TEST_F(Options, SamplingDoesWhatItIsAsked) {
   }
   Spill(file, R"({"do_sample": false, "temperature": 5.0})");
   EXPECT_EQ(Tokens({"--use-generation-config"}), greedy);
+}
+
+TEST_F(Options, TokensOfTheFileEndATurn) {
+  const auto free = Tokens({});
+  ASSERT_EQ(free.size(), 12u);
+  const auto stop = static_cast<size_t>(std::ranges::find(free, free[4]) - free.begin());
+  const Arguments chat = {"chat", small_, "--max-tokens", "12", "--json"};
+  const Json talk = Nibble(chat, "hello\n").json()["token_ids"];
+  ASSERT_EQ(talk.size(), 12u);
+  Spill(small_ + "/generation_config.json", Json{{"eos_token_id", free[4]}}.dump());
+  EXPECT_LE(Tokens({}).size(), stop + 1);
+  Spill(small_ + "/generation_config.json", Json{{"eos_token_id", talk[0]}}.dump());
+  EXPECT_LE(Nibble(chat, "hello\n").json()["token_ids"].size(), 1u);
+}
+
+// A template that keeps nothing of earlier turns: what is cached of them must not be used.
+TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
+  Spill(small_ + "/chat_template.jinja", "{{ messages[-1].content }}");
+  const std::string longer = "The river runs through the valley of the old town and into the sea.";
+  const Result chat =
+      Nibble({"chat", small_, "--max-tokens", "4", "--json"}, "hello\n" + longer + "\n\nmore\n");
+  ASSERT_EQ(chat.code, 0) << chat.err;
+  ASSERT_EQ(std::ranges::count(chat.out, '\n'), 2) << "an empty line ends a conversation";
+  const Json second = ParseJson(chat.out.substr(chat.out.find('\n') + 1), "turn 2");
+  std::string ids = Nibble({"tokenize", small_, "--text", longer, "--no-special"}).out;
+  ids.pop_back();
+  const Json alone =
+      Nibble({"generate", small_, "--prompt-ids", ids, "--max-tokens", "4", "--json"}).json();
+  EXPECT_EQ(second["prompt_tokens"], alone["prompt_tokens"]);
+  EXPECT_EQ(second["token_ids"], alone["token_ids"]);
 }
 
 TEST_F(Options, ChatMessagesReachThePrompt) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What quantize may never do to a user's files, and what it may never continue or publish.
+#include <sys/stat.h>
+
 #include "tests/e2e_testing.h"
 
 namespace nibble {
@@ -7,6 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -77,6 +80,8 @@ TEST_F(Output, FoldersOfTheUserStayAsTheyAre) {
     fs::create_directories(Path("elsewhere"));
     fs::create_directory_symlink(Path("elsewhere"), Path("out.partial"));
     refused(Path("elsewhere/a"), options);
+    EXPECT_EQ(Run(small_, Path("out"), options).code, 1) << "a link to an empty folder";
+    EXPECT_TRUE(Files("elsewhere").empty());
     fs::remove(Path("out.partial"));
   }
   refused(Path("out.partial"), "");
@@ -87,10 +92,104 @@ TEST_F(Output, FoldersOfTheUserStayAsTheyAre) {
     fs::remove_all(Path("out/sub"));
     EXPECT_EQ(Files("out"), before);
   }
+  // A link is no file of a checkpoint, whatever its name.
+  Spill(Path("mine"), "{}");
+  fs::create_symlink(Path("mine"), Path("out/special_tokens_map.json"));
+  EXPECT_EQ(Run(small_, Path("out"), "--force").code, 1);
+  EXPECT_TRUE(fs::is_symlink(Path("out/special_tokens_map.json")));
+  fs::remove(Path("out/special_tokens_map.json"));
   // A model of floats is nothing that --force may replace.
   fs::copy(small_, Path("floats"));
   EXPECT_EQ(Run(small_, Path("floats"), "--force").code, 1);
   EXPECT_EQ(Files("floats"), Files("small"));
+}
+
+TEST_F(Output, ReplacesWhatALinkLeadsToAndFinishesAnotherRunsExchange) {
+  fs::permissions(small_ + "/tokenizer.json", fs::perms::owner_read);
+  ASSERT_EQ(Run(small_, Path("out"), "").code, 0);
+  EXPECT_NE(fs::status(Path("out/tokenizer.json")).permissions() & fs::perms::owner_write,
+            fs::perms::none);
+  const auto before = Files("out");
+  fs::create_directory_symlink(Path("out"), Path("link"));
+  EXPECT_EQ(Run(small_, Path("link"), "--force --seed 1").code, 0);
+  EXPECT_TRUE(fs::is_symlink(Path("link")));
+  EXPECT_NE(Files("out"), before);
+  // Killed between the exchange of OUT and OUT.partial and the removal of the old content.
+  ASSERT_EQ(Run(small_, Path("new"), "").code, 0);
+  fs::rename(Path("out"), Path("out.partial"));
+  fs::rename(Path("new"), Path("out"));
+  struct stat old;
+  ASSERT_EQ(stat(Path("out.partial").c_str(), &old), 0);
+  Spill(Path("out/replaced"), fmt::format("{}:{}\n", old.st_dev, old.st_ino));
+  EXPECT_THAT(Run(small_, Path("out"), "").err, HasSubstr("--force"));
+  EXPECT_FALSE(fs::exists(Path("out.partial")));
+  EXPECT_EQ(Files("out"), before);
+}
+
+// The largest number of bf16, times a norm, a rotation or 8 steps of a grid, overflows. It may be
+// refused by name; what is published can be opened.
+TEST_F(Output, LargestWeightsAreRefusedOrKept) {
+  const std::string file = small_ + "/model.safetensors";
+  const RawTensors whole = RawTensors::Read(file);
+  for (const char* tensor :
+       {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight",
+        "model.layers.1.input_layernorm.weight", "model.layers.1.self_attn.v_proj.weight",
+        "model.layers.1.mlp.down_proj.weight"}) {
+    RawTensors large = whole;
+    const size_t begin = whole.header[tensor]["data_offsets"][0];
+    large.data.replace(begin, 8, "\x7f\x7f\x7f\xff\x7f\x7f\x7f\x7f");
+    large.Write(file);
+    for (const char* options : {"--rotation none", "--rotation none --group 64", ""}) {
+      for (const char* name : {"out", "out.partial"}) fs::remove_all(Path(name));
+      const Result r = Run(small_, Path("out"), options);
+      if (r.code == 0) {
+        const Result opened = Nibble({"inspect", Path("out")});
+        EXPECT_EQ(opened.code, 0) << tensor << " " << options << ": " << opened.err;
+        continue;
+      }
+      EXPECT_EQ(r.code, 1);
+      EXPECT_THAT(r.err, AnyOf(HasSubstr("too large"), HasSubstr("is not a scale")))
+          << tensor << " " << options;
+      EXPECT_FALSE(fs::exists(Path("out")));
+    }
+  }
+}
+
+// What was learned and the layers that were made with it belong together.
+TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
+  Json config = Json::parse(Slurp(small_ + "/config.json"));
+  config["max_position_embeddings"] = 16;  // 120 sequences of so many tokens are enough
+  Spill(small_ + "/config.json", config.dump());
+  const Arguments options = Words("--learned-rotation --learned-scales --calib-windows 120");
+  const auto run = [&](const char* more) {
+    return Nibble(Arguments{"quantize", small_, "-o", Path("out")} + options + Words(more));
+  };
+  ASSERT_EQ(run("").code, 0);
+  fs::rename(Path("out"), Path("whole"));
+  Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("begun")} + options, "",
+                  {});
+  // The first layer that the factors scaled: its shard says so.
+  const std::string first = Path("begun.partial/layer-00000.safetensors");
+  ASSERT_TRUE(WaitUntil([&] { return Slurp(first).find("\"learned\"") != std::string::npos; }));
+  process.Signal(SIGKILL);
+  process.Wait();
+  ASSERT_TRUE(fs::exists(Path("begun.partial/factors.safetensors"))) << "published too early";
+  const auto resumed = [&](const std::string& missing) {
+    fs::remove_all(Path("out.partial"));
+    fs::copy(Path("begun.partial"), Path("out.partial"));
+    if (!missing.empty()) fs::remove(Path("out.partial/" + missing));
+    return run("--resume");
+  };
+  for (const char* missing :
+       {"rotation.safetensors", "factors.safetensors", "layer-00001.safetensors"}) {
+    const Result r = resumed(missing);
+    EXPECT_EQ(r.code, 1) << missing;
+    EXPECT_THAT(r.err, AllOf(HasSubstr(missing), HasSubstr("is not what was saved there")));
+    EXPECT_FALSE(fs::exists(Path("out")));
+  }
+  const Result r = resumed("");
+  EXPECT_EQ(r.code, 0) << r.err;
+  ExpectSameFiles("whole", "out");
 }
 
 // Everything that the result depends on. A run begun with another value of it is not continued.
@@ -181,13 +280,14 @@ TEST_F(Output, DamagedWorkIsNeverPublished) {
   const Arguments options = Words("--rounding rtn");
   ASSERT_EQ(Run(small_, Path("whole"), "").code, 0);
   Begin("begun", options);
+  Spill(Path("begun.partial/tokenizer.json"), "{ half of");
   for (const auto& [name, bytes] : Files("begun.partial")) {
     if (bytes.empty() || name.ends_with(".tmp")) continue;
     for (int flip = 0; flip < 6; ++flip) {
       fs::remove_all(Path("out"));
       fs::remove_all(Path("out.partial"));
       fs::copy(Path("begun.partial"), Path("out.partial"));
-      const size_t at = bytes.size() * static_cast<size_t>(flip) / 6 + static_cast<size_t>(flip);
+      const size_t at = bytes.size() * static_cast<size_t>(flip) / 6;
       std::string damaged = bytes;
       damaged[at] = static_cast<char>(damaged[at] ^ (1 << flip));
       Spill(Path("out.partial/" + name), damaged);

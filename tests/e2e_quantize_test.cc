@@ -36,6 +36,11 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   // Codes of 4 bits and one fp32 scale per row of 256 or 688.
   EXPECT_GT(report["bits_per_weight"], 4 + 32.0 / 688);
   EXPECT_LT(report["bits_per_weight"], 4 + 32.0 / 256);
+  EXPECT_EQ(report["output"], out);
+  double bytes = 0;
+  for (const auto& [name, content] : Files("out")) bytes += static_cast<double>(content.size());
+  EXPECT_EQ(report["bytes"], bytes);
+  EXPECT_GT(report["invariance"], 0) << "fp32 is never exact";
 
   // The integers against their decoded values in fp32: both compute the same function but for fp32
   // rounding, which now and then moves a 4-bit code, which moves later ones. So the two are not
@@ -43,6 +48,12 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   const Json twin = Eval("kl", out, {"--reference", out, "--decoded"});
   const Json source = Eval("kl", out, {"--reference", kTiny});
   const double kl = twin["kl_mean"], tokens = twin["tokens"];
+  EXPECT_GT(source["kl_p99"], source["kl_mean"].get<double>());
+  EXPECT_NEAR(
+      source["loss_difference"],
+      std::log(source["perplexity"].get<double>() / source["reference_perplexity"].get<double>()),
+      1e-6);
+  EXPECT_NE(Eval("ppl", out)["perplexity"], Eval("ppl", out, {"--decoded"})["perplexity"]);
   EXPECT_LT(kl, source["kl_mean"]);
   // A text's log-likelihood ratio of two close models has mean -KL and variance 2 KL per token.
   const double change = std::log(twin["perplexity"].get<double>()) -
@@ -57,7 +68,14 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   for (const char* text : {"files as written", "layers.*.down", "kernels on", "512 tokens"}) {
     EXPECT_THAT(inspect.out, HasSubstr(text));
   }
-  EXPECT_EQ(Nibble({"inspect", out, "--json"}).json()["plan"]["provenance"]["recipe"], "quarot");
+  const Json shown = Nibble({"inspect", out, "--json"}).json();
+  EXPECT_EQ(shown["plan"]["provenance"]["recipe"], "quarot");
+  // 64 codes of 4 bits for K and V of 2 heads in 6 layers, and their scales.
+  EXPECT_GE(shown["cache_bytes_per_token"], 6 * 2 * 2 * 64 / 2);
+  EXPECT_LT(shown["cache_bytes_per_token"], 2 * 6 * 2 * 2 * 64 / 2);
+  const double weights = 6.0 * (256 * (256 + 2 * 128 + 256) + 3 * 256 * 688);
+  EXPECT_DOUBLE_EQ(shown["quantized_bytes"], shown["bits_per_weight"].get<double>() * weights / 8);
+  EXPECT_GE(shown["other_bytes"], 4096 * 256 * 2) << "the embedding";
   const Result text = Nibble({"generate", out, "--prompt", "The", "--max-tokens", "8", "--json"});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.json()["completion_tokens"], 8);
@@ -65,14 +83,18 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   EXPECT_EQ(chat.code, 0) << chat.err;
   EXPECT_EQ(Nibble({"quantize", out, "-o", Path("twice")}).code, 2) << "quantized already";
 
-  // One byte changed on the way is found.
-  const std::string shard = out + "/layer-00002.safetensors";
-  std::string bytes = Slurp(shard);
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  Spill(shard, bytes);
-  const Result damaged = Nibble({"inspect", out, "--verify"});
-  EXPECT_EQ(damaged.code, 1);
-  EXPECT_THAT(damaged.err, HasSubstr("layer-00002.safetensors"));
+  // One bit changed on the way is found, in any file.
+  for (const auto& [name, content] : Files("out")) {
+    std::string damaged = content;
+    char& byte = damaged[damaged.size() / 2];
+    byte = static_cast<char>(byte ^ 4);
+    Spill(out + "/" + name, damaged);
+    const Result r = Nibble({"inspect", out, "--verify"});
+    EXPECT_EQ(r.code, 1);
+    EXPECT_THAT(r.err, HasSubstr(name));
+    Spill(out + "/" + name, content);
+  }
+  EXPECT_EQ(Nibble({"inspect", out, "--verify"}).code, 0);
 }
 
 TEST_F(QuantizeVerb, RepackChangesWhereWeightsLieAndNothingElse) {
@@ -90,6 +112,7 @@ TEST_F(QuantizeVerb, RepackChangesWhereWeightsLieAndNothingElse) {
   const Result repack = Nibble({"repack", out, "--json"});
   ASSERT_EQ(repack.code, 0) << repack.err;
   EXPECT_EQ(repack.json()["bytes"], fs::file_size(plane));
+  EXPECT_GT(Nibble({"inspect", out, "--json"}).json()["tile_bytes"], fs::file_size(plane) / 2);
   EXPECT_EQ(measure(), before);
   const Result inspect = Nibble({"inspect", out, "--verify"});
   EXPECT_EQ(inspect.code, 0) << inspect.err;
@@ -113,6 +136,8 @@ TEST_F(QuantizeVerb, DryRunWritesNothing) {
   const Result r = Nibble(Command("out") + Arguments{"--dry-run", "--json"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(r.json()["plan"]["linears"].size(), 3u * 7 + 1);
+  EXPECT_GE(r.json()["disk_bytes"], r.json()["bytes"].get<double>());
+  EXPECT_GT(r.json()["peak_memory_bytes"], 4096 * 256 * 2) << "the embedding";
   EXPECT_FALSE(Exists("out") || Exists("out.partial"));
 }
 
@@ -247,6 +272,18 @@ TEST_F(QuantizeVerb, InterruptedItSaysHowToContinue) {
   const Json report = Quantize("out", kGptq + Arguments{"--resume"});
   EXPECT_GE(report["resumed_layers"], 1);
   ExpectSameFiles("whole", "out");
+}
+
+TEST_F(QuantizeVerb, StopsBeforeItsFirstLayerToo) {
+  Process process(
+      Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out"), "--learned-rotation"}, "",
+      {});
+  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/provenance.json"); }));
+  process.Signal(SIGINT);
+  const Result stopped = process.Wait();
+  EXPECT_EQ(stopped.code, 75);
+  EXPECT_THAT(stopped.err, HasSubstr("stopped before the first layer"));
+  EXPECT_FALSE(Exists("out") || Exists("out.partial"));
 }
 
 TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {

@@ -21,6 +21,7 @@ TEST(CommandLine, VersionHelpAndWrongUsage) {
   EXPECT_EQ(Nibble({"inspect", kTiny, "--frobnicate"}).code, 2);
   EXPECT_EQ(Nibble({"quantize", kTiny, "--w-bits", "9", "-o", "x"}).code, 2);
   EXPECT_EQ(Nibble({"generate", kTiny, "--prompt", "a", "--device", "abacus"}).code, 2);
+  EXPECT_EQ(Nibble({"quantize", kTiny}).code, 2) << "no -o";
 }
 
 // Every example of a --help must at least be an accepted command line: it fails, here, because
@@ -71,7 +72,11 @@ TEST(CommandLine, TokensAndBack) {
   Spill(file, text);
   EXPECT_EQ(Nibble({"tokenize", kTiny, "--file", file, "--no-special"}).out, ids.out);
   fs::remove(file);
+  EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", "0," + list, "--no-special"}).out, text + "\n");
+  EXPECT_EQ(Nibble({"tokenize", kTiny, "--text", text, "--json"}).json()["ids"].dump(),
+            "[0," + list + "]");
   EXPECT_EQ(Nibble({"tokenize", kTiny}).code, 2);
+  EXPECT_EQ(Nibble({"tokenize", kTiny, "--text", "a", "--file", kEvaluationText}).code, 2);
   EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", "4096"}).code, 2);
 }
 
@@ -135,6 +140,16 @@ std::string Trim(const std::string& text) {
 }
 
 // The sample's template: <|role|>\ncontent\n for each message, then <|assistant|>\n.
+TEST(GenerateVerb, InterruptedItIsAFailure) {
+  Process process({NIBBLE_PROGRAM, "generate", kTiny, "--prompt", "The", "--max-tokens", "1000"},
+                  "", {});
+  ASSERT_TRUE(WaitUntil([&] { return !process.Output().empty(); }));
+  process.Signal(SIGINT);
+  const Result stopped = process.Wait();
+  EXPECT_EQ(stopped.code, 1);
+  EXPECT_THAT(stopped.err, HasSubstr("nibble: interrupted"));
+}
+
 TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
   const Result chat = Nibble({"chat", kTiny, "--max-tokens", "8", "--json"}, "hello\nmore\n");
   ASSERT_EQ(chat.code, 0) << chat.err;
@@ -150,8 +165,15 @@ TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
   };
   const std::string turn1 = "<|user|>\nhello\n<|assistant|>\n";
   EXPECT_EQ(a["token_ids"], generate(turn1));
-  EXPECT_EQ(b["token_ids"],
-            generate(turn1 + Trim(a["text"]) + "\n<|user|>\nmore\n<|assistant|>\n"));
+  const std::string turn2 = turn1 + Trim(a["text"]) + "\n<|user|>\nmore\n<|assistant|>\n";
+  EXPECT_EQ(b["token_ids"], generate(turn2));
+  // What the first turn cached, all but the token written last, is not computed again.
+  const size_t all = Nibble({"tokenize", kTiny, "--text", turn2, "--json"}).json()["ids"].size();
+  const size_t cached = a["prompt_tokens"].get<size_t>() + a["token_ids"].size() - 1;
+  EXPECT_EQ(b["prompt_tokens"], all - cached);
+  // Without --json the same texts.
+  EXPECT_EQ(Nibble({"chat", kTiny, "--max-tokens", "8"}, "hello\nmore\n").out,
+            a["text"].get<std::string>() + "\n" + b["text"].get<std::string>() + "\n");
 }
 
 TEST(EvalVerb, PerplexityFieldsFitTogether) {
@@ -168,6 +190,10 @@ TEST(EvalVerb, PerplexityFieldsFitTogether) {
   EXPECT_LT(json["perplexity"], 100);
   EXPECT_THAT(Nibble(eval).out,
               StartsWith(fmt::format("perplexity  {:.4f}\n", json["perplexity"].get<double>())));
+  EXPECT_EQ(Nibble({"eval", "ppl", kTiny, "--text", kEvaluationText, "--context", "1024",
+                    "--windows", "1"})
+                .code,
+            0);
   for (const char* context : {"1", "1025"}) {
     EXPECT_EQ(Nibble({"eval", "ppl", kTiny, "--text", kEvaluationText, "--context", context}).code,
               2);

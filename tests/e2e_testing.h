@@ -96,6 +96,7 @@ class Process {
   }
 
   void Signal(int signal) const { kill(pid_, signal); }
+  std::string Output() const { return Slurp(files_ / "out"); }  // until now
 
   Result Wait() {
     int status = 0;

@@ -5,6 +5,7 @@
 
 #include "apps/cli/cli.h"
 #include "apps/cli/text_output.h"
+#include "base/interrupt.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
 
@@ -52,6 +53,7 @@ void RunGenerate(Arguments& a, const Common& common) {
   } else {
     PrintSpeed(static_cast<int64_t>(prompt.size()), g);
   }
+  if (Interrupted()) Fail("interrupted");
 }
 
 }  // namespace

@@ -282,7 +282,19 @@ TEST_F(AtomicFileTest, DeathAtEveryCallOfPublishLeavesAWholeDirectoryAndIsCleane
     // The note: write, sync, rename, sync. 3 files and the directory synced, exchange (or its
     // refusal and two renames).
     EXPECT_EQ(old_seen, plain ? 10 : 9);
+    // Then the directory above synced, and OUT once more when the note is gone; the last survived.
+    EXPECT_EQ(n, (plain ? 11 : 9) + 2 + 1);
   }
+}
+
+TEST_F(AtomicFileTest, OnlyKnownFilesAreRemoved) {
+  Make("d", new_);
+  Make("d", {{"a.12-0.tmp", "torn"}, {"thesis", "of the user"}});
+  RemoveKnownFiles(Path("d"), Known);
+  EXPECT_EQ(Read("d"), (Tree{{"thesis", "of the user"}}));
+  fs::remove(Path("d/thesis"));
+  RemoveKnownFiles(Path("d"), Known);
+  EXPECT_FALSE(fs::exists(Path("d")));
 }
 
 TEST_F(AtomicFileTest, OnlyTheReplacedDirectoryIsRemoved) {

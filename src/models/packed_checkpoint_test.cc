@@ -191,6 +191,46 @@ TEST_F(PackedCheckpointTest, NormsThatAreNotFolded) {
   EXPECT_THAT(OpenError(), HasSubstr("layers.0.attention_norm is missing"));
 }
 
+TEST_F(PackedCheckpointTest, AShardIsWholeOrNothing) {
+  const std::string path = Path("shard");
+  EXPECT_FALSE(OpenWholeShard(path));
+  WriteShard(path, {{"a", Floats({2, 3})}, {"b", Floats({2})}}, {{"errors", "0.25"}});
+  ASSERT_TRUE(OpenWholeShard(path));
+  const std::string bytes = ReadFile(path, 1 << 20);
+  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    std::string damaged = bytes;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    WriteFileAtomic(path, damaged);
+    EXPECT_FALSE(OpenWholeShard(path)) << "bit " << bit;
+  }
+}
+
+TEST_F(PackedCheckpointTest, KnowsItsFilesByName) {
+  for (const char* name : {"config.json", "manifest.json", "provenance.json", "tokenizer.json",
+                           "model.safetensors.index.json", "layer-00000.safetensors",
+                           "layer-123456.safetensors", "cpu-tiles.safetensors"}) {
+    EXPECT_TRUE(IsCheckpointFile(name)) << name;
+  }
+  for (const char* name : {"", "thesis.txt", "model.safetensors", "config.json.bak", "Config.json",
+                           "layer-00000.safetensors.bak", "layer-0.safetensors", "layer-00000",
+                           "layer--0001.safetensors", "layer-000001.safetensors", "layer-x",
+                           "factors.safetensors", "rotation.safetensors"}) {
+    EXPECT_FALSE(IsCheckpointFile(name)) << name;
+  }
+}
+
+TEST_F(PackedCheckpointTest, IndexCountsTheBytesOfTensors) {
+  Write();
+  uint64_t bytes = 0;
+  for (const std::string& shard :
+       {std::string(kRestShardName), LayerShardName(0), LayerShardName(1)}) {
+    const SafetensorsFile file(Path("m/" + shard));
+    for (const auto& [name, view] : file.tensors()) bytes += view.bytes();
+  }
+  const Json index = ReadJsonFile(Path("m/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], bytes);
+}
+
 TEST_F(PackedCheckpointTest, ManifestFindsEveryFlippedByte) {
   Write();
   EXPECT_EQ(VerifyManifest(Path("m")), 5);  // config, index, three shards

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "quantize/calibrate.h"
+#include "tensor/finite.h"
 
 namespace nibble {
 namespace {
@@ -80,13 +81,15 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
   const auto b =
       LogitsOf(backend, c, rotated.x(), rows, plan.norms_folded ? std::vector<float>() : norm,
                head.View(source.head.input));
+  if (!AllFinite(a) || !AllFinite(b)) {
+    Fail("{}: logits are not finite, weights are too large{}", source.directory,
+         AllFinite(a) ? " for norms or rotations folded into them; use --rotation none" : "");
+  }
   const double change = RelativeChange(a, b);
-  if (!(change < 1e-3)) {
+  if (change >= 1e-3) {
     Fail(
         "folding, rotation or the order of channels changed the logits by {:.1e} of their "
-        "deviation; this is a bug in "
-        "the "
-        "model's description, please report it",
+        "deviation; this is a bug in the model's description, please report it",
         change);
   }
   return change;

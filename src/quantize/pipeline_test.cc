@@ -100,6 +100,17 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   EXPECT_FALSE(work.FindLayer(2, plan, source.config));
 }
 
+TEST(WorkDirectory, WhatAppearedMeanwhileIsNotReplaced) {
+  const std::string out = testing::TempDir() + "/work-directory-appeared";
+  fs::remove_all(out);
+  fs::remove_all(out + ".partial");
+  WorkDirectory work(out, {{"seed", 1}}, false, false);
+  fs::create_directory(out);
+  EXPECT_THROW(work.Publish(false), Error);
+  EXPECT_TRUE(fs::is_empty(out));
+  fs::remove_all(out);
+}
+
 // Tails of codes and of fp16, and permutations: all that a resumed layer must bring back.
 TEST(WorkDirectory, TailsAndGathersComeBack) {
   const Network source = OpenNetwork(kTiny);

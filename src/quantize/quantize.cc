@@ -171,12 +171,16 @@ StoredLayer RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t
   return stored;
 }
 
-void StopIfInterrupted(const WorkDirectory& work, int64_t finished, int64_t layers) {
+void StopIfInterrupted(std::string_view after) {
   if (!Interrupted()) return;
-  throw Error(
-      ErrorCode::kInterrupted,
-      fmt::format("stopped after layer {} of {}; the same command with --resume continues {}",
-                  finished, layers, work.path()));
+  throw Error(ErrorCode::kInterrupted,
+              fmt::format("stopped {}; the same command with --resume goes on", after));
+}
+
+// Of a phase before the layers. Statistics and clips are made again, a learned rotation is kept.
+void UpdateOrStop(Progress& progress, double done, const std::string& detail = "") {
+  StopIfInterrupted("before the first layer");
+  progress.Update(done, detail);
 }
 
 std::vector<LayerStatistics> CollectStatistics(const Job& job, const Rotator& rotator,
@@ -190,7 +194,7 @@ std::vector<LayerStatistics> CollectStatistics(const Job& job, const Rotator& ro
   return CollectStatistics(backend, job.source.config, job.plan, rotator, ids, context,
                            job.options.recipe.key_smoothing > 0,
                            [&](double share, std::string_view what) {
-                             progress.Update(share * tokens, std::string(what));
+                             UpdateOrStop(progress, share * tokens, std::string(what));
                            });
 }
 
@@ -242,8 +246,9 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     const auto rows =
         CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
     if (rows.empty()) return;  // nothing behind a norm is quantized
-    rotation = LearnRotation(rows, *LearningMath(backend),
-                             [&](int64_t steps) { progress.Update(static_cast<double>(steps)); });
+    rotation = LearnRotation(rows, *LearningMath(backend), [&](int64_t steps) {
+      UpdateOrStop(progress, static_cast<double>(steps));
+    });
     work.SaveRotation(*rotation);
   }
   rotator.Follow(*rotation);
@@ -253,7 +258,7 @@ void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Ba
   const ModelConfig& c = job.source.config;
   Progress progress("clips", "layers", static_cast<double>(c.layers));
   ChooseClips(backend, c, rotator.Embedding(), layers, job.calibration, job.options.context,
-              job.plan, [&](int64_t done) { progress.Update(static_cast<double>(done), ""); });
+              job.plan, [&](int64_t done) { UpdateOrStop(progress, static_cast<double>(done)); });
 }
 
 // The layer loop. One layer is in memory at a time.
@@ -269,7 +274,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
   Progress progress("quantize", calibration ? "layer tokens" : "layers",
                     static_cast<double>(c.layers) * tokens);
   for (int64_t i = 0; i < c.layers; ++i) {
-    StopIfInterrupted(work, i, c.layers);
+    StopIfInterrupted(fmt::format("after layer {} of {}", i, c.layers));
     const auto at = [&](double share, std::string_view what) {
       progress.Update((static_cast<double>(i) + share) * tokens,
                       fmt::format("layer {}/{} {}", i + 1, c.layers, what));
@@ -312,7 +317,7 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
     Progress progress("scales", "tokens",
                       ScaleLearningTokens(c, static_cast<int64_t>(job.calibration.size())));
     const auto at = [&](double tokens, const std::string& what) {
-      StopIfInterrupted(work, c.layers, c.layers);
+      StopIfInterrupted("while scales were learned");
       progress.Update(tokens, what);
     };
     factors = LearnScales(backend, *LearningMath(backend),

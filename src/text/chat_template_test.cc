@@ -384,6 +384,12 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_THAT(ErrorOf("a\n\n{% if %}"), HasSubstr("test: line 3: "));
 }
 
+TEST(ChatTemplate, RefusesWithAReasonOfItsOwnOrOurs) {
+  EXPECT_EQ(ErrorOf("{{ raise_exception('no tools') }}"), "no tools");
+  EXPECT_EQ(ErrorOf("{{ raise_exception('no' if false) }}"),
+            "the chat template refuses these messages");
+}
+
 TEST(ChatTemplate, VariablesHaveTheirOrder) {
   const std::string source = "{{ tools is none }}{{ documents is none }}{{ messages }}";
   EXPECT_EQ(Rendered(source, {{"messages", 5}}), "TrueTrue[]");

@@ -185,7 +185,9 @@ Value MakeNamespace(Context& c, const Value&, const Args& args) {
 }
 
 Value RaiseException(Context& c, const Value&, const Args& args) {
-  throw Error(ErrorCode::kFailed, Str(c.budget, args.Need(0, "message")));
+  const std::string message = Str(c.budget, args.Need(0, "message"));
+  throw Error(ErrorCode::kFailed,
+              message.empty() ? "the chat template refuses these messages" : message);
 }
 
 Value StrftimeNow(Context& c, const Value&, const Args& args) {
