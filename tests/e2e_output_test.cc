@@ -89,6 +89,7 @@ TEST_F(Output, FoldersOfTheUserStayAsTheyAre) {
   const auto before = Files("out");
   for (const char* name : {"out/notes.txt", "out/model.safetensors", "out/sub/a"}) {
     refused(Path(name), "--force");
+    EXPECT_FALSE(fs::exists(Path("out.partial"))) << "refused before any work";
     fs::remove_all(Path("out/sub"));
     EXPECT_EQ(Files("out"), before);
   }
@@ -102,6 +103,20 @@ TEST_F(Output, FoldersOfTheUserStayAsTheyAre) {
   fs::copy(small_, Path("floats"));
   EXPECT_EQ(Run(small_, Path("floats"), "--force").code, 1);
   EXPECT_EQ(Files("floats"), Files("small"));
+  // Nor is what has no file but some that a checkpoint could have.
+  fs::remove(Path("out/provenance.json"));
+  EXPECT_EQ(Run(small_, Path("out"), "--force").code, 1);
+  EXPECT_TRUE(fs::exists(Path("out/layer-00000.safetensors")));
+}
+
+TEST_F(Output, UnfinishedWorkWithAFileOfTheUserIsNotContinued) {
+  Begin("out", Words("--rounding rtn"));
+  Spill(Path("out.partial/thesis.txt"), "mine");
+  const auto before = Files("out.partial");
+  const Result r = Run(small_, Path("out"), "--resume");
+  EXPECT_EQ(r.code, 1);
+  EXPECT_THAT(r.err, HasSubstr("thesis.txt"));
+  EXPECT_EQ(Files("out.partial"), before);
 }
 
 TEST_F(Output, ReplacesWhatALinkLeadsToAndFinishesAnotherRunsExchange) {

@@ -203,6 +203,12 @@ TEST_F(PackedCheckpointTest, AShardIsWholeOrNothing) {
     WriteFileAtomic(path, damaged);
     EXPECT_FALSE(OpenWholeShard(path)) << "bit " << bit;
   }
+  for (const auto& [from, to] : {std::pair("[2,3]", "[3,2]"), {"\"F32\"", "\"I32\""}}) {
+    std::string damaged = bytes;
+    damaged.replace(damaged.find(from), std::strlen(from), to);
+    WriteFileAtomic(path, damaged);
+    EXPECT_FALSE(OpenWholeShard(path)) << to;
+  }
 }
 
 TEST_F(PackedCheckpointTest, KnowsItsFilesByName) {
