@@ -80,6 +80,11 @@ TEST_F(Options, OfRecipesReachThePlan) {
   const Result both = Nibble({"quantize", small_, "--dry-run", "--online", "--no-online"});
   EXPECT_EQ(both.code, 2);
   EXPECT_THAT(both.err, HasSubstr("--no-online"));
+  // No machine has so many GPUs.
+  EXPECT_NE(
+      Nibble({"quantize", small_, "-o", Path("out"), "--rounding", "rtn", "--device", "cuda:63"})
+          .code,
+      0);
 }
 
 TEST_F(Options, ProgressAsJsonHasRateAndEta) {
@@ -150,6 +155,34 @@ TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
       Nibble({"generate", small_, "--prompt-ids", ids, "--max-tokens", "4", "--json"}).json();
   EXPECT_EQ(second["prompt_tokens"], alone["prompt_tokens"]);
   EXPECT_EQ(second["token_ids"], alone["token_ids"]);
+}
+
+// One token is written and never fed back: the next prompt is what is cached already.
+TEST_F(Options, ChatAnswersTheSamePromptAgain) {
+  Spill(small_ + "/chat_template.jinja", "The river");
+  const Result chat = Nibble({"chat", small_, "--max-tokens", "1", "--json"}, "hello\nmore\n");
+  ASSERT_EQ(chat.code, 0) << chat.err;
+  const size_t end = chat.out.find('\n');
+  EXPECT_EQ(ParseJson(chat.out.substr(0, end), "turn 1")["token_ids"],
+            ParseJson(chat.out.substr(end + 1), "turn 2")["token_ids"]);
+  EXPECT_EQ(Nibble({"chat", small_, "--temperature", "nan"}).code, 2) << "before any line";
+}
+
+// The first byte of a character as the last token: nothing completes it.
+TEST_F(Options, TextEndsWithWhatCameOfACharacter) {
+  const int32_t first = Tokens({})[0];
+  Json tokenizer = Json::parse(Slurp(small_ + "/tokenizer.json"));
+  Json& vocabulary = tokenizer["model"]["vocab"];
+  const std::string byte = "\u00c3";
+  for (auto& [token, id] : vocabulary.items()) {
+    if (id == first) id = vocabulary[byte];
+  }
+  vocabulary[byte] = first;
+  Spill(small_ + "/tokenizer.json", tokenizer.dump());
+  const Json made =
+      Nibble({"generate", small_, "--prompt", "The river", "--max-tokens", "1", "--json"}).json();
+  EXPECT_EQ(made["token_ids"], Json{first});
+  EXPECT_EQ(made["text"], "\uFFFD");
 }
 
 TEST_F(Options, ChatMessagesReachThePrompt) {

@@ -49,6 +49,7 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   const Json source = Eval("kl", out, {"--reference", kTiny});
   const double kl = twin["kl_mean"], tokens = twin["tokens"];
   EXPECT_GT(source["kl_p99"], source["kl_mean"].get<double>());
+  EXPECT_GT(source["loss_difference_stderr"], 0);
   EXPECT_NEAR(
       source["loss_difference"],
       std::log(source["perplexity"].get<double>() / source["reference_perplexity"].get<double>()),
@@ -89,7 +90,7 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
     char& byte = damaged[damaged.size() / 2];
     byte = static_cast<char>(byte ^ 4);
     Spill(out + "/" + name, damaged);
-    const Result r = Nibble({"inspect", out, "--verify"});
+    const Result r = Nibble({"inspect", out, "--verify", "--json"});
     EXPECT_EQ(r.code, 1);
     EXPECT_THAT(r.err, HasSubstr(name));
     Spill(out + "/" + name, content);

@@ -148,6 +148,8 @@ TEST(GenerateVerb, InterruptedItIsAFailure) {
   const Result stopped = process.Wait();
   EXPECT_EQ(stopped.code, 1);
   EXPECT_THAT(stopped.err, HasSubstr("nibble: interrupted"));
+  const Result whole = Nibble({"generate", kTiny, "--prompt", "The", "--max-tokens", "1000"});
+  EXPECT_LT(stopped.out.size(), whole.out.size());
 }
 
 TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
@@ -190,10 +192,13 @@ TEST(EvalVerb, PerplexityFieldsFitTogether) {
   EXPECT_LT(json["perplexity"], 100);
   EXPECT_THAT(Nibble(eval).out,
               StartsWith(fmt::format("perplexity  {:.4f}\n", json["perplexity"].get<double>())));
-  EXPECT_EQ(Nibble({"eval", "ppl", kTiny, "--text", kEvaluationText, "--context", "1024",
-                    "--windows", "1"})
-                .code,
-            0);
+  EXPECT_GT(json["tokens_per_second"], 0);
+  const Arguments window = {"--text", kEvaluationText, "--context", "1024", "--windows", "1"};
+  EXPECT_EQ(Nibble(Arguments{"eval", "ppl", kTiny} + window).code, 0);
+  const std::string other = NIBBLE_SOURCE_DIR "/tests/data/architectures/llama2";
+  const Result apart = Nibble(Arguments{"eval", "kl", kTiny, "--reference", other} + window);
+  EXPECT_EQ(apart.code, 2);
+  EXPECT_THAT(apart.err, HasSubstr("vocabularies of 4096 and"));
   for (const char* context : {"1", "1025"}) {
     EXPECT_EQ(Nibble({"eval", "ppl", kTiny, "--text", kEvaluationText, "--context", context}).code,
               2);

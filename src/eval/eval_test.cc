@@ -113,7 +113,7 @@ TEST_F(Evaluation, PerplexityIsTheMeanLossOfThePredictedTokens) {
 
 TEST_F(Evaluation, LogitsThatAreNotFiniteNameTheirWindow) {
   const auto good = LoadModel(kTiny, "cpu", false);
-  for (const float value : {NAN, INFINITY, 3e38f}) {
+  for (const float value : {NAN, INFINITY, 3e38f, 1e6f}) {  // of the last, exp(loss) is not
     const auto bad = TinyWithHeadValue(value);
     const auto names = [&](const char* window) {
       return testing::AllOf(testing::HasSubstr(kTiny), testing::HasSubstr(window),
@@ -125,6 +125,14 @@ TEST_F(Evaluation, LogitsThatAreNotFiniteNameTheirWindow) {
   }
 }
 
+TEST_F(Evaluation, TokensOutsideTheVocabularyAreRefused) {
+  const auto model = LoadModel(kTiny, "cpu", false);
+  windows_[1][3] = 4095;
+  EXPECT_NO_THROW(Perplexity(*model, windows_));
+  windows_[1][3] = 4096;
+  EXPECT_THAT(ErrorOf([&] { Perplexity(*model, windows_); }), testing::HasSubstr("id 4096"));
+}
+
 TEST_F(Evaluation, DivergenceFromItselfIsZero) {
   const auto a = LoadModel(kTiny, "cpu", false), b = LoadModel(kTiny, "cpu", false);
   const KlResult r = KlDivergence(*a, *b, windows_);
@@ -134,6 +142,8 @@ TEST_F(Evaluation, DivergenceFromItselfIsZero) {
   EXPECT_EQ(r.loss_difference, 0);
   EXPECT_EQ(r.loss_difference_stderr, 0);
   EXPECT_EQ(r.tokens, 2 * 149);
+  const auto other = TinyWithHeadValue(40.0f);  // one window has no scatter
+  EXPECT_EQ(KlDivergence(*a, *other, {windows_[0]}).loss_difference_stderr, 0);
 }
 
 // Natural logarithms of the probabilities of each next token, [tokens - 1][vocab].

@@ -103,6 +103,11 @@ TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
   Question greedy = {Greedy({0, 100, 200}, 3)};
   greedy.push_back(greedy[0]);
   greedy.back().ids.back() = (greedy.back().ids.back() + 1) % 4096;
+  Request recovers = Greedy({0, 100, 200}, 1);  // the first token is not greedy, the rest is
+  recovers.ids.back() = (recovers.ids.back() + 1) % 4096;
+  recovers = Greedy(recovers.ids, 2);
+  recovers.first = 3;
+  greedy.push_back(recovers);
   questions.push_back(greedy);
   questions.push_back({questions[0][1], questions[0][1]});  // equal requests
 
@@ -123,6 +128,7 @@ TEST(LikelihoodRunner, EqualsAPassOfItsOwnForEachRequest) {
   }
   EXPECT_TRUE(together[6][0].greedy);
   EXPECT_FALSE(together[6][1].greedy);
+  EXPECT_FALSE(together[6][2].greedy);
   EXPECT_EQ(together[7][0].log_likelihood, together[7][1].log_likelihood);
 }
 
@@ -176,6 +182,8 @@ TEST(BatchSize, HoldsAboutAPrefillChunk) {
   const Question small = RandomQuestion(rng, 90, {{0, 10}, {0, 5}});  // 100 tokens at most
   EXPECT_EQ(BatchSize(std::vector<Question>(50, small)), 10u);
   EXPECT_EQ(BatchSize(std::vector<Question>(3, small)), 3u);
+  const Question falling = RandomQuestion(rng, 10, {{0, 590}, {0, 5}});
+  EXPECT_EQ(BatchSize(std::vector<Question>(3, falling)), 1u) << "the longest request counts";
   EXPECT_EQ(BatchSize(std::vector{RandomQuestion(rng, 1000, {{0, 24}}), small}), 1u);
 }
 
@@ -213,12 +221,15 @@ TEST_F(Pairs, TheOldestTokensAreDroppedAndTheLastIsNoInput) {
   EXPECT_EQ(r.ids.size() - r.first, ids.size() - context);
   const auto exact = static_cast<int64_t>(ids.size()) - 1;
   EXPECT_EQ(Encode("The river and the town and the", " bank", exact).ids, ids);
+  const std::vector<int32_t> three = {1, 2, 3};
+  EXPECT_EQ(JoinPair({0}, three, Limits(3), "here").ids, (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
 TEST_F(Pairs, AnEmptyContextIsBos) {
   const Request r = Encode("", "The river");
   EXPECT_EQ(r.ids, tokenizer_.Encode("The river"));
   EXPECT_EQ(r.first, 1u);
+  EXPECT_EQ(Encode("", "The river", 1024, false).ids, r.ids) << "something must come first";
 }
 
 TEST_F(Pairs, WhatCannotBeScoredIsRefused) {
