@@ -23,7 +23,7 @@ Network FloatNetwork(const BenchArguments& a, const std::vector<float>& ones) {
   Network net = RandomNetwork(BenchShape(wide), BenchRecipe(wide), 1);
   net.config_json = {{"model_type", net.config.family}};
   for (LayerWeights& layer : net.layers) {
-    layer.attention_norm = layer.mlp_norm = FloatView(ones, {net.config.hidden_size});
+    layer.attention_norm = layer.mlp_norm = Tensor::Of(DType::kF32, {net.config.hidden_size}, ones);
   }
   return net;
 }

@@ -99,7 +99,7 @@ class Backend {
   // The same values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
   // The same tensor in the backend's memory; `owner` holds what that took.
-  virtual TensorView Share(const TensorView& tensor, AlignedBytes&) { return tensor; }
+  virtual Tensor Share(const Tensor& tensor, AlignedBytes&) { return tensor; }
 
   // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
   // stay mapped until Release, all other planes only during the call.
@@ -109,7 +109,7 @@ class Backend {
   virtual std::string KernelName(LinearId id, int64_t tokens) const = 0;
 
   // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, shared; x [ids.size(), hidden].
-  virtual void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) = 0;
+  virtual void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) = 0;
 
   // x[rows[i]] += weights[i] * y[i];  y [rows.size(), width], x [.., width]; the rows differ. In
   // the program's memory, unless a backend says otherwise.

@@ -13,6 +13,7 @@
 #include "backends/backend.h"
 #include "base/half.h"
 #include "base/rng.h"
+#include "formats/packed_weights_testing.h"
 #include "formats/quantizer.h"
 
 namespace nibble {
@@ -57,7 +58,7 @@ inline std::vector<float> RandomRows(Rng& rng, int64_t rows, int64_t width) {
 // A linear and the memory its planes point to.
 struct TestLinear {
   PackedLinear packed;
-  QuantizedWeights quantized;
+  PlaneVectors quantized;
   std::vector<uint16_t> values;
   std::vector<float> bias;
   std::unique_ptr<TestLinear> tail;
@@ -70,7 +71,7 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
   const int64_t cols = input.width;
   PackedWeights& packed = linear->packed.weights;
   if (weights.quantized()) {
-    QuantizedWeights& w = linear->quantized;
+    PlaneVectors& w = linear->quantized;
     w.format = weights, w.rows = rows, w.cols = cols;
     const int64_t stored = weights.stored(cols), row_bytes = PackedBytes(stored, weights.bits);
     w.codes.resize(static_cast<size_t>(rows * row_bytes));

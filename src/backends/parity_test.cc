@@ -331,7 +331,7 @@ TEST_P(ElementwiseParityTest, EmbeddingsAreExact) {
     std::vector<uint16_t> bits(static_cast<size_t>(2 * vocab * hidden));
     for (uint16_t& b : bits)
       b = static_cast<uint16_t>(rng_.Next()) & 0xBBFF;  // finite in each type
-    const TensorView table = {dtype, {vocab, hidden}, reinterpret_cast<std::byte*>(bits.data())};
+    const Tensor table = {dtype, {vocab, hidden}, reinterpret_cast<std::byte*>(bits.data())};
     std::vector<int32_t> ids = {0, 49, 7, 7};
     for (int i = 0; i < 100; ++i) ids.push_back(static_cast<int32_t>(rng_.Below(vocab)));
     std::vector<float> cpu(ids.size() * hidden, kPoison), ref = cpu;

@@ -13,11 +13,10 @@ inline constexpr const char* kTinyModel = NIBBLE_SOURCE_DIR "/samples/tiny";
 // The last token's logit becomes NaN or infinite if `value` is.
 inline std::unique_ptr<Model> TinyWithHeadValue(float value) {
   Network net = OpenNetwork(kTinyModel);
-  const auto head = std::make_shared<Matrix<float>>(ToF32(net.head.weights.values));
-  head->data.back() = value;
-  net.head.weights.values = {
-      DType::kF32, {head->rows, head->cols}, reinterpret_cast<const std::byte*>(head->data.data())};
-  net.memory = head;
+  Tensor& values = net.head.weights.values;
+  std::vector<float> head = ToF32(values).data;
+  head.back() = value;
+  values = Tensor::Of(DType::kF32, values.shape, std::move(head));
   return std::make_unique<Model>(std::move(net), MakeBackend("cpu", false));
 }
 

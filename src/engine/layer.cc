@@ -17,7 +17,7 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
 
 }  // namespace
 
-Buffer<float> UploadNorm(Backend& backend, const TensorView& view) {
+Buffer<float> UploadNorm(Backend& backend, const Tensor& view) {
   return view.data == nullptr ? Buffer<float>() : ToBackend(backend, ToF32(view).data);
 }
 

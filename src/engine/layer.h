@@ -28,7 +28,7 @@ struct Layer {
 Layer UploadLayer(Backend& backend, const LayerWeights& weights);
 void ReleaseLayer(Backend& backend, const Layer& layer);
 // Norm weights as fp32, empty when folded.
-Buffer<float> UploadNorm(Backend& backend, const TensorView& view);
+Buffer<float> UploadNorm(Backend& backend, const Tensor& view);
 
 // Memory between the stages, grown to the largest batch and then reused.
 struct Scratch {

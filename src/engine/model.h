@@ -52,7 +52,7 @@ class Model {
   Network network_;
   std::unique_ptr<Backend> backend_;
   AlignedBytes embedding_memory_;
-  TensorView embedding_;
+  Tensor embedding_;
   BackendRope rope_;
   std::vector<Layer> layers_;
   LinearId head_;

@@ -10,6 +10,7 @@
 #include "formats/format_spec.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
+#include "formats/packed_weights_testing.h"
 
 namespace nibble {
 namespace {
@@ -154,8 +155,8 @@ std::vector<uint8_t> RandomPlaces(Rng& rng, int64_t fours) {
   return places;
 }
 
-QuantizedWeights RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols) {
-  QuantizedWeights w = {.format = f, .rows = rows, .cols = cols};
+PlaneVectors RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols) {
+  PlaneVectors w = {.format = f, .rows = rows, .cols = cols};
   const int64_t stored = f.stored(cols), row_bytes = PackedBytes(stored, f.bits);
   w.codes.resize(static_cast<size_t>(rows * row_bytes));
   std::vector<int8_t> codes(static_cast<size_t>(stored));
@@ -188,7 +189,7 @@ TEST(PackedLinearTest, DecodeIsScaleTimesCodeMinusZero) {
       for (const int64_t group : {0, 32}) {
         const FormatSpec f = {.bits = bits, .symmetric = symmetric, .group = group};
         const int64_t rows = 5, cols = group == 0 ? 37 : 96, groups = f.groups(cols);
-        const QuantizedWeights w = RandomWeights(rng, f, rows, cols);
+        const PlaneVectors w = RandomWeights(rng, f, rows, cols);
         const PackedWeights view = View(w);
         EXPECT_EQ(view.bytes(),
                   w.codes.size() + w.scales.size() * (group == 0 ? 4 : 2) + w.zeros.size());
@@ -218,8 +219,8 @@ TEST(PackedLinearTest, RowsThatShareScalesDecodeAsRowsWithCopiesOfThem) {
   for (const bool symmetric : {true, false}) {
     for (const int64_t group : {0, 32}) {
       const FormatSpec f = {.bits = 4, .symmetric = symmetric, .group = group, .row_share = 2};
-      const QuantizedWeights w = RandomWeights(rng, f, 4, 96);
-      QuantizedWeights plain = w;
+      const PlaneVectors w = RandomWeights(rng, f, 4, 96);
+      PlaneVectors plain = w;
       plain.format.row_share = 1;
       const size_t groups = static_cast<size_t>(f.groups(96));
       const auto each_twice = [&](auto& plane) {
@@ -264,7 +265,7 @@ TEST(SecondLevel, ValuesAreRowScaleTimesGroupScaleTimesCode) {
     for (const bool symmetric : {true, false}) {
       const FormatSpec f = {
           .bits = bits, .symmetric = symmetric, .group = 32, .second_level = true};
-      const QuantizedWeights w = RandomWeights(rng, f, 5, 96);
+      const PlaneVectors w = RandomWeights(rng, f, 5, 96);
       const PackedWeights view = View(w);
       EXPECT_EQ(view.bytes(), w.codes.size() + 5 * 4 + 5 * 3 * (symmetric ? 1 : 2));
       const Matrix<float> decoded = Decode(view);
@@ -292,7 +293,7 @@ TEST(PackedLinearTest, SparseRowsHaveTheirCodesInPlace) {
   for (int bits = 2; bits <= 8; ++bits) {
     for (const bool symmetric : {true, false}) {
       const FormatSpec f = {.bits = bits, .symmetric = symmetric, .group = 32, .sparse = true};
-      QuantizedWeights w = RandomWeights(rng, f, 3, 96);
+      PlaneVectors w = RandomWeights(rng, f, 3, 96);
       for (int8_t& zero : w.zeros)
         zero = static_cast<int8_t>(rng.Below(1u << bits)) - (1 << (bits - 1));
       EXPECT_EQ(View(w).bytes(),
@@ -328,7 +329,7 @@ TEST(PackedLinearTest, SparseRowsHaveTheirCodesInPlace) {
 TEST(SecondLevel, BadScalesAreRefused) {
   Rng rng(17);
   const FormatSpec f = {.bits = 4, .symmetric = false, .group = 32, .second_level = true};
-  QuantizedWeights w = RandomWeights(rng, f, 2, 64);
+  PlaneVectors w = RandomWeights(rng, f, 2, 64);
   FormatSpec activation = {.bits = 8};
   const auto refusal = [&] {
     const PackedLinear linear = {.weights = View(w),
@@ -336,7 +337,7 @@ TEST(SecondLevel, BadScalesAreRefused) {
     return ErrorOf([&] { ValidateLinear(linear, "layers.0.q"); });
   };
   EXPECT_EQ(refusal(), "");
-  const QuantizedWeights good = w;
+  const PlaneVectors good = w;
   for (const auto& [scale, zero] : std::vector<std::pair<int, int>>{
            {0, 0}, {17, 0}, {255, 0}, {16, 1}, {9, -8}, {1, 8}, {1, -9}}) {
     w.group_scales[3] = static_cast<uint8_t>(scale), w.zeros[3] = static_cast<int8_t>(zero);
@@ -357,7 +358,7 @@ TEST(SecondLevel, BadScalesAreRefused) {
 
 TEST(PackedLinearTest, SparsePlacesMustRise) {
   Rng rng(11);
-  QuantizedWeights w = RandomWeights(rng, {.bits = 4, .sparse = true}, 2, 24);
+  PlaneVectors w = RandomWeights(rng, {.bits = 4, .sparse = true}, 2, 24);
   const auto refusal = [&](const std::function<void(PackedLinear&)>& change) {
     PackedLinear linear = {.weights = View(w), .input = {.width = 24, .activation = {.bits = 4}}};
     change(linear);
@@ -402,7 +403,7 @@ class ValidateLinearTest : public testing::Test {
 
   Rng rng_{7};
   const FormatSpec format_ = {.bits = 4, .symmetric = false, .group = 32};
-  QuantizedWeights weights_ = RandomWeights(rng_, format_, 3, 96);
+  PlaneVectors weights_ = RandomWeights(rng_, format_, 3, 96);
   const std::vector<float> bias_ = {1, 2, 3};
   const PackedLinear linear_ = {
       .weights = View(weights_),
@@ -469,7 +470,7 @@ TEST(PackedLinearTest, SumsThatCouldOverflowAreRefused) {
   constexpr int64_t kLargest = INT32_MAX / (255 * 128);
   for (const int64_t cols : {kLargest, kLargest + 1}) {
     Rng rng(8);
-    const QuantizedWeights w = RandomWeights(rng, {.bits = 8}, 1, cols);
+    const PlaneVectors w = RandomWeights(rng, {.bits = 8}, 1, cols);
     const PackedLinear linear = {.weights = View(w),
                                  .input = {.width = cols, .activation = {.bits = 8}}};
     EXPECT_EQ(ErrorOf([&] { ValidateLinear(linear, "x"); }).empty(), cols == kLargest) << cols;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
+#include "formats/packed_weights_testing.h"
 
 namespace nibble {
 namespace {
@@ -22,7 +23,7 @@ void ExpectTileOrder(Rng& rng, int bits, int64_t rows, int64_t cols) {
   SCOPED_TRACE(fmt::format("{} bits, {} x {}", bits, rows, cols));
   const int half = 1 << (bits - 1);
   Matrix<int8_t> codes(rows, cols);
-  QuantizedWeights w = {.format = {.bits = bits}, .rows = rows, .cols = cols};
+  PlaneVectors w = {.format = {.bits = bits}, .rows = rows, .cols = cols};
   const int64_t row_bytes = PackedBytes(cols, bits);
   w.codes.resize(static_cast<size_t>(rows * row_bytes));
   for (int64_t n = 0; n < rows; ++n) {
@@ -60,7 +61,7 @@ TEST(TileOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
 
 // The example of docs/checkpoint_format.md.
 TEST(TileOrderTest, WorkedExample) {
-  QuantizedWeights w = {.format = {.bits = 4}, .rows = 1, .cols = 8};
+  PlaneVectors w = {.format = {.bits = 4}, .rows = 1, .cols = 8};
   w.codes = {0x93, 0x01, 0xe5, 0x07};  // 3 -7 1 0 5 -2 7 0
   const PackedWeights view = View(w);
   std::vector<uint8_t> tiles(static_cast<size_t>(TileOrder(view).bytes()));

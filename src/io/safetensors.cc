@@ -94,7 +94,7 @@ std::vector<int64_t> ParseIntegers(const dom::element& value, size_t max_count,
 
 struct Region {
   uint64_t begin, end;  // offsets in the data
-  TensorView view;      // without data
+  Tensor view;          // without data
 };
 
 // Bytes of a tensor, refused also if it is empty only by one extent and its other extents overflow:

@@ -30,7 +30,7 @@ inline constexpr size_t kMaxTensors = 1 << 18;
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 50'000'000;
 
 struct SafetensorsContents {
-  std::map<std::string, TensorView> tensors;  // views into the parsed bytes
+  std::map<std::string, Tensor> tensors;  // views into the parsed bytes
   std::map<std::string, std::string> metadata;
 };
 
@@ -48,7 +48,7 @@ class SafetensorsFile {
       : file_(path), contents_(ParseSafetensors(file_.bytes(), path)) {}
 
   const std::string& path() const { return file_.path(); }
-  const std::map<std::string, TensorView>& tensors() const { return contents_.tensors; }
+  const std::map<std::string, Tensor>& tensors() const { return contents_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return contents_.metadata; }
   void DropPages() const { file_.DropPages(); }
 
@@ -65,10 +65,10 @@ class TensorStore {
  public:
   explicit TensorStore(const std::string& directory);
 
-  const TensorView* Find(const std::string& name) const;  // nullptr if absent
-  const TensorView& Get(const std::string& name) const;   // throws if absent
-  std::vector<std::string> names() const;                 // sorted
-  uint64_t total_bytes() const;                           // of all tensors
+  const Tensor* Find(const std::string& name) const;  // nullptr if absent
+  const Tensor& Get(const std::string& name) const;   // throws if absent
+  std::vector<std::string> names() const;             // sorted
+  uint64_t total_bytes() const;                       // of all tensors
   const std::string& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
   void DropPages() const;  // of all files (MappedFile)
@@ -76,7 +76,7 @@ class TensorStore {
  private:
   std::string directory_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, TensorView> tensors_;
+  std::map<std::string, Tensor> tensors_;
 };
 
 // The path of a plain file name in a model directory under the same rule; throws.

@@ -47,7 +47,7 @@ TEST_F(SafetensorsTest, RoundTripOfEveryType) {
   EXPECT_EQ(file.metadata(), metadata);
   ASSERT_EQ(file.tensors().size(), entries.size());
   for (size_t i = 0; i < entries.size(); ++i) {
-    const TensorView& view = file.tensors().at(entries[i].name);
+    const Tensor& view = file.tensors().at(entries[i].name);
     EXPECT_EQ(view.dtype, entries[i].dtype);
     EXPECT_EQ(view.shape, entries[i].shape);
     ASSERT_EQ(view.bytes(), data[i].size());

@@ -76,13 +76,13 @@ TensorStore::TensorStore(const std::string& directory) : directory_(directory) {
   }
 }
 
-const TensorView* TensorStore::Find(const std::string& name) const {
+const Tensor* TensorStore::Find(const std::string& name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;
 }
 
-const TensorView& TensorStore::Get(const std::string& name) const {
-  const TensorView* view = Find(name);
+const Tensor& TensorStore::Get(const std::string& name) const {
+  const Tensor* view = Find(name);
   if (view == nullptr) Fail("{}: no tensor \"{}\"", directory_, name);
   return *view;
 }

@@ -41,7 +41,7 @@ TEST_F(TensorStoreTest, StoreOfShards) {
        "261b8b175f6c44cce54f5cc1d3fdf6668c081401d5665d0bb6c770c22ea7bb75"},
       {"model.norm.weight", "400ad04c459f5216c3421ced936e5f2e5744300efb481dd908edfc0911311866"}};
   for (const auto& [name, digest] : digests) {
-    const TensorView& view = store.Get(name);
+    const Tensor& view = store.Get(name);
     EXPECT_EQ(Sha256({view.data, view.bytes()}), digest) << name;
   }
   EXPECT_EQ(store.Get("lm_head.weight").dtype, DType::kBf16);

@@ -41,6 +41,8 @@ class ByRole {
   }
   auto begin() const { return values_.begin(); }  // of pairs, in the order of roles
   auto end() const { return values_.end(); }
+  auto begin() { return values_.begin(); }
+  auto end() { return values_.end(); }
 
  private:
   std::map<Role, T> values_;

@@ -232,12 +232,12 @@ TEST(Config, OtherFieldsAreRefused) {
 // A copy of a model whose files may be damaged.
 class OpenNetworkTest : public TemporaryDirectoryTest {
  protected:
-  struct Tensor {
+  struct Content {
     DType dtype;
     std::vector<int64_t> shape;
     std::vector<std::byte> bytes;
   };
-  using Tensors = std::map<std::string, Tensor>;
+  using Tensors = std::map<std::string, Content>;
 
   void Copy(const std::string& folder) {
     fs::remove_all(root_ / "m");
@@ -328,7 +328,7 @@ TEST_F(OpenNetworkTest, WhatIsNotFiniteIsRefusedByName) {
         "lm_head.bias"}) {
     Copy("mistral_sliding");
     Edit([&](Tensors& t) {
-      t.try_emplace(name, Tensor{DType::kBf16, {name[0] == 'l' ? 512 : 32}, {}});
+      t.try_emplace(name, Content{DType::kBf16, {name[0] == 'l' ? 512 : 32}, {}});
       if (t[name].bytes.empty()) t[name].bytes.resize(name[0] == 'l' ? 1024 : 64);
       ASSERT_EQ(t[name].dtype, DType::kBf16);
       SetBf16(t[name].bytes, 7, 0x7F7F);

@@ -16,13 +16,13 @@ class Tensors {
  public:
   explicit Tensors(const Network& network) : network_(network) {}
 
-  TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView& view = network_.store->Get(name);
+  Tensor Get(const std::string& name, const std::vector<int64_t>& shape) {
+    const Tensor& view = network_.store->Get(name);
     if (view.shape != shape) {
       Fail("{}: tensor {} has shape {}, expected {} from config.json", network_.directory, name,
            ShapeText(view.shape), ShapeText(shape));
     }
-    if (view.dtype != DType::kF32 && view.dtype != DType::kF16 && view.dtype != DType::kBf16) {
+    if (!IsFloat(view.dtype)) {
       Fail("{}: tensor {} is {}; use F32, F16 or BF16 weights", network_.directory, name,
            DTypeName(view.dtype));
     }
@@ -31,8 +31,8 @@ class Tensors {
   }
 
   // Of the tensors that every token meets, NaN would stay unseen until logits.
-  TensorView GetFinite(const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView view = Get(name, shape);
+  Tensor GetFinite(const std::string& name, const std::vector<int64_t>& shape) {
+    const Tensor view = Get(name, shape);
     RequireFinite(view, fmt::format("{}: {}", network_.directory, name));
     return view;
   }

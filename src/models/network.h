@@ -16,7 +16,7 @@
 namespace nibble {
 
 struct LayerWeights {
-  TensorView attention_norm, mlp_norm;  // [hidden]; no data = folded into the linears
+  Tensor attention_norm, mlp_norm;  // [hidden]; no data = folded into the linears
   ByRole<PackedLinear> linears;
 
   PackedLinear& operator[](Role role) { return linears[role]; }
@@ -26,16 +26,15 @@ struct LayerWeights {
 struct Network {
   ModelConfig config;
   KvSpec kv;
-  TensorView embedding;  // [vocab, hidden]
+  Tensor embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  TensorView final_norm;  // [hidden] or no data
+  Tensor final_norm;  // [hidden] or no data
   PackedLinear head;
 
   std::string directory;
   Json config_json;                    // config.json as it is
   bool packed = false;                 // a Nibble checkpoint
   std::unique_ptr<TensorStore> store;  // owns the mapped bytes
-  std::shared_ptr<const void> memory;  // or planes in memory
   // The tile plane in use (tile_plane.h), or why the one that is there is not used.
   std::unique_ptr<SafetensorsFile> tiles;
   std::string tiles_refused;

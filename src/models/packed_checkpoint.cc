@@ -42,11 +42,9 @@ class PlaneReader {
     return linear;
   }
 
-  TensorView Floats(const std::string& name, std::vector<int64_t> shape) {
-    const TensorView view = Get(name);
-    const bool is_float =
-        view.dtype == DType::kF32 || view.dtype == DType::kF16 || view.dtype == DType::kBf16;
-    if (view.shape != shape || !is_float) {
+  Tensor Floats(const std::string& name, std::vector<int64_t> shape) {
+    const Tensor view = Get(name);
+    if (view.shape != shape || !IsFloat(view.dtype)) {
       Fail("{}: tensor {} is {} {}, expected floats of shape {}", where_, name,
            DTypeName(view.dtype), ShapeText(view.shape), ShapeText(shape));
     }
@@ -75,20 +73,14 @@ class PlaneReader {
   PackedWeights Weights(const std::string& name, const FormatSpec& format, int64_t rows,
                         int64_t cols) {
     PackedWeights w = {.format = format, .rows = rows, .cols = cols};
-    if (format.quantized()) {
-      w.codes = Get(name + ".codes");
-      if (format.sparse) w.places = Get(name + ".places");
-      w.scales = Get(name + ".scales");
-      if (format.second_level) w.group_scales = Get(name + ".group_scales");
-      if (!format.symmetric) w.zeros = Get(name + ".zeros");
-    } else {
-      w.values = Get(name + ".weight");
+    for (const Plane& plane : PlanesOf(format, rows, cols)) {
+      w.*plane.tensor = Get(name + std::string(plane.suffix));
     }
     return w;
   }
 
   std::vector<int32_t> Gather(const std::string& name) {
-    const TensorView view = Get(name);
+    const Tensor view = Get(name);
     if (view.dtype != DType::kI32) {
       Fail("{}: tensor {} is {}, expected I32", where_, name, DTypeName(view.dtype));
     }
@@ -101,15 +93,15 @@ class PlaneReader {
     Fail("{}: {}.gather and {}.gather differ", where_, LinearName(index, a), LinearName(index, b));
   }
 
-  TensorView Get(const std::string& name) {
-    const TensorView* view = find_(name);
+  Tensor Get(const std::string& name) {
+    const Tensor* view = find_(name);
     if (view == nullptr) Fail("{}: tensor {} is missing", where_, name);
     used_.insert(name);
     return *view;
   }
 
-  TensorView Find(const std::string& name) {
-    const TensorView* view = find_(name);
+  Tensor Find(const std::string& name) {
+    const Tensor* view = find_(name);
     if (view == nullptr) return {};
     used_.insert(name);
     return *view;
@@ -138,7 +130,7 @@ void CheckDigest(const Network& net, const Plan& plan) {
 constexpr const char* kContentDigestKey = "content_sha256";
 
 // Of names, types, shapes and bytes of the tensors and of the metadata but for the digest itself.
-std::string ContentDigest(const std::map<std::string, TensorView>& tensors,
+std::string ContentDigest(const std::map<std::string, Tensor>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   Json content = {{"metadata", metadata}};
   content["metadata"].erase(kContentDigestKey);
@@ -177,25 +169,18 @@ LayerWeights ReadPackedLayer(const FindTensor& find, const Plan& plan, const Mod
 
 std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLinear& linear) {
   std::vector<NamedTensor> tensors;
-  const auto add = [&](const std::string& plane, const TensorView& view) {
-    if (view.data != nullptr) tensors.push_back({name + plane, view});
+  const auto add = [&](const std::string& part, const PackedWeights& w) {
+    for (const Plane& plane : PlanesOf(w.format, w.rows, w.cols)) {
+      tensors.push_back({name + part + std::string(plane.suffix), w.*plane.tensor});
+    }
   };
-  const auto add_weights = [&](const std::string& part, const PackedWeights& w) {
-    add(part + ".weight", w.values);
-    add(part + ".scales", w.scales);
-    add(part + ".group_scales", w.group_scales);
-    add(part + ".zeros", w.zeros);
-    add(part + ".codes", w.codes);
-    add(part + ".places", w.places);
-  };
-  add_weights("", linear.weights);
-  add_weights(".tail", linear.tail);
-  add(".bias", linear.bias);
+  add("", linear.weights);
+  if (linear.tail.cols > 0) add(".tail", linear.tail);
+  if (linear.bias.data != nullptr) tensors.push_back({name + ".bias", linear.bias});
   const std::vector<int32_t>& gather = linear.input.gather;
   if (!gather.empty()) {
-    add(".gather", {DType::kI32,
-                    {static_cast<int64_t>(gather.size())},
-                    reinterpret_cast<const std::byte*>(gather.data())});
+    const auto count = static_cast<int64_t>(gather.size());
+    tensors.push_back({name + ".gather", Tensor::Of(DType::kI32, {count}, gather)});
   }
   return tensors;
 }
@@ -223,12 +208,11 @@ void WriteShard(const std::string& path, const std::vector<NamedTensor>& tensors
     return DTypeBytes(a.view.dtype) > DTypeBytes(b.view.dtype);
   });
   std::vector<SafetensorsWriter::Entry> entries;
-  std::map<std::string, TensorView> by_name;
+  std::map<std::string, Tensor> by_name;
   for (const NamedTensor& t : ordered) {
     entries.push_back({t.name, t.view.dtype, t.view.shape});
     by_name[t.name] = t.view;
-    const DType type = t.view.dtype;
-    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBf16) continue;
+    if (!IsFloat(t.view.dtype)) continue;
     RequireFinite(t.view, fmt::format("{}: {}: weights too large for its format", path, t.name));
   }
   metadata[kContentDigestKey] = ContentDigest(by_name, metadata);

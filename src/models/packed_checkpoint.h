@@ -22,14 +22,14 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
 
 // One layer's linears and norms from planes found by name (nullptr = absent); checked like a whole
 // checkpoint. `where` names the file in errors.
-using FindTensor = std::function<const TensorView*(const std::string&)>;
+using FindTensor = std::function<const Tensor*(const std::string&)>;
 LayerWeights ReadPackedLayer(const FindTensor& find, const Plan& plan, const ModelConfig& config,
                              int64_t index, const std::string& where);
 
 // One tensor on its way to a shard; borrowed bytes.
 struct NamedTensor {
   std::string name;
-  TensorView view;
+  Tensor view;
 };
 // Planes of one linear under their names in the file ("layers.0.q.codes", ...).
 std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLinear& linear);

@@ -138,7 +138,7 @@ TEST_F(PackedCheckpointTest, WhatIsNotFiniteIsRefusedByName) {
 
 TEST_F(PackedCheckpointTest, TheWriterRefusesWhatNoLoaderTakes) {
   for (const float value : {NAN, INFINITY}) {
-    const TensorView scales = Floats({32, 1});
+    const Tensor scales = Floats({32, 1});
     (*floats_.back())[31] = value;
     EXPECT_THAT(ErrorOf([&] { Write([&](Tensors& t) { Find(t, "layers.1.o.scales") = scales; }); }),
                 AllOf(HasSubstr(LayerShardName(1)), HasSubstr("layers.1.o.scales"),
@@ -150,7 +150,7 @@ TEST_F(PackedCheckpointTest, TheWriterRefusesWhatNoLoaderTakes) {
 TEST_F(PackedCheckpointTest, GathersThatAreNoPermutationAreRefused) {
   const auto expect = [&](const char* named, const std::vector<int32_t>& gather) {
     Write([&](Tensors& t) {
-      TensorView& view = Find(t, "layers.1.up.gather");
+      Tensor& view = Find(t, "layers.1.up.gather");
       view.shape = {static_cast<int64_t>(gather.size())};
       view.data = reinterpret_cast<const std::byte*>(gather.data());
     });
@@ -183,7 +183,7 @@ TEST_F(PackedCheckpointTest, NormsThatAreNotFolded) {
   plan_.norms_folded = false;
   Write();
   EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr("final_norm is missing")));
-  const TensorView norm = Floats({64}), embedding = Floats({512, 64});
+  const Tensor norm = Floats({64}), embedding = Floats({512, 64});
   WriteShard(Path("m/" + std::string(kRestShardName)),
              {{"embedding", embedding}, {"head.weight", embedding}, {"final_norm", norm}},
              Digest());

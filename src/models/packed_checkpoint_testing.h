@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/half.h"
 #include "base/rng.h"
+#include "formats/packed_weights_testing.h"
 #include "models/manifest.h"
 #include "models/models_testing.h"
 #include "models/packed_checkpoint.h"
@@ -90,8 +91,8 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
     return {{kPlanDigestKey, PlanDigest(plan_)}};
   }
 
-  TensorView Floats(std::vector<int64_t> shape) {
-    TensorView view = {DType::kF32, std::move(shape), nullptr};
+  Tensor Floats(std::vector<int64_t> shape) {
+    Tensor view = {DType::kF32, std::move(shape), nullptr};
     auto& values = floats_.emplace_back(std::make_unique<std::vector<float>>());
     for (int64_t i = 0; i < view.elements(); ++i) {
       values->push_back(static_cast<float>(rng_.Normal()));
@@ -101,7 +102,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
   }
 
   PackedWeights RandomWeights(const FormatSpec& format, int64_t rows, int64_t cols) {
-    auto& w = *weights_.emplace_back(std::make_unique<QuantizedWeights>());
+    auto& w = *weights_.emplace_back(std::make_unique<PlaneVectors>());
     w.format = format;
     w.rows = rows;
     w.cols = cols;
@@ -137,7 +138,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
   void Patch(const std::string& shard, const std::string& tensor, size_t element, float value) {
     std::string file = ReadFile(Path("m/" + shard), 1 << 30);
     const SafetensorsContents contents = ParseSafetensors(Bytes(file), shard);
-    const TensorView& view = contents.tensors.at(tensor);
+    const Tensor& view = contents.tensors.at(tensor);
     ASSERT_EQ(view.dtype, DType::kF32);
     const auto at = reinterpret_cast<const char*>(view.data) - file.data();
     std::memcpy(file.data() + at + element * sizeof value, &value, sizeof value);
@@ -158,7 +159,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
         << pointer;
   }
 
-  static TensorView& Find(Tensors& tensors, const std::string& name) {
+  static Tensor& Find(Tensors& tensors, const std::string& name) {
     for (NamedTensor& t : tensors) {
       if (t.name == name) return t.view;
     }
@@ -169,7 +170,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
   Plan plan_ = TestPlan(config_);
   Rng rng_{1};
   std::vector<int32_t> gather_ = Permutation(config_.hidden_size);
-  std::vector<std::unique_ptr<QuantizedWeights>> weights_;
+  std::vector<std::unique_ptr<PlaneVectors>> weights_;
   std::vector<std::unique_ptr<PackedLinear>> linears_;  // lend their gathers
   std::vector<std::unique_ptr<std::vector<float>>> floats_;
 };

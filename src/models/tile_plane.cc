@@ -67,11 +67,11 @@ void RequireMetadata(const SafetensorsFile& file, const char* key, const std::st
 }
 
 // The tiles of one linear. The canonical codes have been checked, so no size here can overflow.
-TensorView CheckedTiles(const SafetensorsFile& file, const std::string& name,
-                        const PackedWeights& weights) {
+Tensor CheckedTiles(const SafetensorsFile& file, const std::string& name,
+                    const PackedWeights& weights) {
   const auto tensor = file.tensors().find(name);
   if (tensor == file.tensors().end()) Fail("{}: tensor {} is missing", file.path(), name);
-  const TensorView& view = tensor->second;
+  const Tensor& view = tensor->second;
   const TileOrder order(weights);
   if (view.dtype != DType::kU8 || view.shape != order.shape()) {
     Fail("{}: tensor {} is {} {}, expected U8 {}", file.path(), name, DTypeName(view.dtype),

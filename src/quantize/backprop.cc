@@ -66,11 +66,10 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
 
 Backprop::~Backprop() = default;
 
-Backprop::Matrices Backprop::MatricesOf(const StoredLayer& layer, int64_t index) {
+Backprop::Matrices Backprop::MatricesOf(const LayerWeights& layer, int64_t index) {
   Matrices matrices;
   for (const auto& [role, linear] : layer.linears) {
-    const Matrix<float> w =
-        linear.codes.format.quantized() ? Decode(View(linear.codes)) : linear.values;
+    const Matrix<float> w = Decode(linear.weights);
     const TransformSpec& transform = plan_.at(index, role).input_transform;
     Floats there = ToBackend(backend_, w.data);
     if (transform.identity()) {
@@ -98,7 +97,7 @@ Backprop::Matrices Backprop::MatricesOf(const StoredLayer& layer, int64_t index)
   return matrices;
 }
 
-void Backprop::Begin(const TensorView& embedding, std::span<const int32_t> ids) {
+void Backprop::Begin(const Tensor& embedding, std::span<const int32_t> ids) {
   NIBBLE_CHECK(static_cast<int64_t>(ids.size()) == tokens());
   backend_.Embed(embedding, ids, x_.Grow(tokens() * config_.hidden_size));
 }
@@ -108,7 +107,7 @@ void Backprop::Keep(const Intermediate* values, int64_t width, Floats& kept) con
   math_.Widen(values, count, kept.Grow(count));
 }
 
-void Backprop::Forward(const StoredLayer& stored, int64_t index) {
+void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   if (static_cast<int64_t>(saved_.size()) <= index) {
     Saved& s = saved_.emplace_back();
     for (Floats* f : {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up}) *f = NewFloats();
@@ -116,7 +115,7 @@ void Backprop::Forward(const StoredLayer& stored, int64_t index) {
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
   const Decoder d = {backend_, config_, kv_, rope_.view(), s};
-  const Layer layer = UploadLayer(backend_, stored.View(plan_, index, true));
+  const Layer layer = UploadLayer(backend_, Planned(stored, plan_, index));
   const int64_t values = tokens() * config_.hidden_size;
   s.Reserve(config_, tokens());
   float* const x = x_.data();

@@ -25,12 +25,12 @@ class Backprop {
 
   // What a layer's linears multiply their inputs with before the online transform, [N, K].
   using Matrices = ByRole<Buffer<float>>;
-  Matrices MatricesOf(const StoredLayer& layer, int64_t index);
+  Matrices MatricesOf(const LayerWeights& layer, int64_t index);
 
   // ids [sequences * length]; embedding [vocab, hidden] in the backend's memory.
-  void Begin(const TensorView& embedding, std::span<const int32_t> ids);
+  void Begin(const Tensor& embedding, std::span<const int32_t> ids);
   // The next layer.
-  void Forward(const StoredLayer& layer, int64_t index);
+  void Forward(const LayerWeights& layer, int64_t index);
   // The sum over tokens of KL(target || prediction), in nats; targets [tokens, hidden] is what the
   // head reads for the former.
   double Diverge(std::span<const float> targets);

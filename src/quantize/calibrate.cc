@@ -64,7 +64,7 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
   x_.Grow(tokens * config.hidden_size);
   a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
   AlignedBytes memory;
-  const TensorView table = FloatView(embedding.data, {embedding.rows, embedding.cols});
+  const Tensor table = Borrow(embedding);
   backend_.Embed(backend_.Share(table, memory), ids, x_.data());
 }
 
@@ -73,10 +73,10 @@ size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
   return static_cast<size_t>(tokens * (c.hidden_size + a)) * sizeof(float);
 }
 
-InputSpec Stream::Planned(Role role, const StoredLinear& linear) const {
+InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
   InputSpec input = plan_.at(index_, role).Input(config_.inputs(role));
   if (!quantized_) input.activation = input.tail_activation = {};
-  input.gather = linear.gather;
+  input.gather = linear.input.gather;
   return input;
 }
 
@@ -86,18 +86,19 @@ int64_t Stream::tokens(LinearSet set, int64_t window) const {
   return static_cast<int64_t>(routes.experts[static_cast<size_t>(set.expert)].rows.size());
 }
 
-void Stream::Begin(const StoredLayer& layer, int64_t index) {
+void Stream::Begin(const LayerWeights& layer, int64_t index) {
   index_ = index;
   layer_ = Layer{};
   for (Role role : config_.layer_roles()) layer_.inputs[role] = Planned(role, layer[role]);
-  layer_.attention_norm = ToBackend(backend_, layer.attention_norm);
-  layer_.mlp_norm = ToBackend(backend_, layer.mlp_norm);
+  layer_.attention_norm = UploadNorm(backend_, layer.attention_norm);
+  layer_.mlp_norm = UploadNorm(backend_, layer.mlp_norm);
   if (config_.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 
-void Stream::Upload(Role role, const StoredLinear& linear) {
-  layer_.inputs[role] = Planned(role, linear);
-  layer_.ids[role] = backend_.Upload(linear.View(layer_.inputs[role]));
+void Stream::Upload(Role role, const PackedLinear& linear) {
+  PackedLinear planned = linear;
+  planned.input = layer_.inputs[role] = Planned(role, linear);
+  layer_.ids[role] = backend_.Upload(planned);
 }
 
 void Stream::Route(int64_t window) {
@@ -171,7 +172,7 @@ void Stream::Finish() {
   ReleaseLayer(backend_, layer_);
 }
 
-void Stream::Pass(const StoredLayer& layer, int64_t index) {
+void Stream::Pass(const LayerWeights& layer, int64_t index) {
   Begin(layer, index);
   for (LinearSet set : LinearSets(config_)) {
     for (Role role : RolesOf(set)) Upload(role, layer[role]);
@@ -209,10 +210,10 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
   }
 }
 
-StoredLayer Calibration::Round(const FloatLayer& layer, int64_t index,
-                               std::map<Role, double>& errors, const Progress& progress) {
+LayerWeights Calibration::Round(const FloatLayer& layer, int64_t index,
+                                std::map<Role, double>& errors, const Progress& progress) {
   // The other stream multiplies with all of the float weights.
-  StoredLayer stored = fp32_ ? StoreFloats(layer) : StoreUnquantized(layer, plan_, index);
+  LayerWeights stored = fp32_ ? StoreFloats(layer) : StoreUnquantized(layer, plan_, index);
   const std::vector<LinearSet> sets = LinearSets(config_);
   last_ = std::chrono::steady_clock::now();
   stream_.Begin(stored, index);
@@ -242,7 +243,7 @@ void Calibration::Account(double& stage) {
 }
 
 void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index,
-                           StoredLayer& stored, std::map<Role, double>& errors,
+                           LayerWeights& stored, std::map<Role, double>& errors,
                            const Progress& progress) {
   const int64_t width = layer[RolesOf(set)[0]].cols;
   const TailPlan& tail = plan_.at(index, RolesOf(set)[0]).tail;
@@ -272,14 +273,14 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
     if (plan.weights.quantized()) {
       Rounded rounded = rounder.Round(layer[role], plan.weights, plan.tail.weights);
       errors[role] = rounded.relative_error;
-      stored[role].SetRounded(std::move(rounded));
+      SetRounded(std::move(rounded), stored[role]);
       Account(seconds_.rounding);
     }
     stream_.Upload(role, stored[role]);
   }
 }
 
-void Calibration::Skip(const StoredLayer& stored, const FloatLayer& layer, int64_t index) {
+void Calibration::Skip(const LayerWeights& stored, const FloatLayer& layer, int64_t index) {
   stream_.Pass(stored, index);
   if (fp32_) fp32_->Pass(StoreFloats(layer), index);
 }

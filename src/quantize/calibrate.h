@@ -50,8 +50,8 @@ class Stream {
   void Follow(const Stream& other) { leader_ = &other; }
 
   // Starts a layer; its linears are uploaded as they become known, a router at once.
-  void Begin(const StoredLayer& layer, int64_t index);
-  void Upload(Role role, const StoredLinear& linear);
+  void Begin(const LayerWeights& layer, int64_t index);
+  void Upload(Role role, const PackedLinear& linear);
   // Runs one window from the set before up to this one, whose input is then known. The earlier sets
   // are uploaded.
   void Advance(LinearSet set, int64_t window);
@@ -66,13 +66,13 @@ class Stream {
   // All linears are uploaded: x moves behind the layer.
   void Finish();
   // Begin, Upload of everything, all stages, Finish.
-  void Pass(const StoredLayer& layer, int64_t index);
+  void Pass(const LayerWeights& layer, int64_t index);
   // The residual stream [windows * context, hidden], in the backend's memory.
   const float* x() const { return x_.data(); }
 
  private:
   Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
-  InputSpec Planned(Role role, const StoredLinear& linear) const;
+  InputSpec Planned(Role role, const PackedLinear& linear) const;
   void Route(int64_t window);
   // What the norm in front of the set reads, [tokens(set, window), hidden].
   const float* Rows(LinearSet set, int64_t window);
@@ -119,15 +119,15 @@ class Calibration {
 
   using Progress = std::function<void(double share, std::string_view what)>;
   // errors[role] receives the relative output error of each rounded linear.
-  StoredLayer Round(const FloatLayer& layer, int64_t index, std::map<Role, double>& errors,
-                    const Progress& progress);
+  LayerWeights Round(const FloatLayer& layer, int64_t index, std::map<Role, double>& errors,
+                     const Progress& progress);
   // A layer finished by an earlier run; `layer` is needed for GPTAQ's fp32 stream.
-  void Skip(const StoredLayer& stored, const FloatLayer& layer, int64_t index);
+  void Skip(const LayerWeights& stored, const FloatLayer& layer, int64_t index);
   // Of all calls of Round.
   const CalibrationSeconds& seconds() const { return seconds_; }
 
  private:
-  void RoundSet(LinearSet set, const FloatLayer& layer, int64_t index, StoredLayer& stored,
+  void RoundSet(LinearSet set, const FloatLayer& layer, int64_t index, LayerWeights& stored,
                 std::map<Role, double>& errors, const Progress& progress);
   // Adds the time since the last call to `stage`, once the backend has done what it was asked for.
   void Account(double& stage);

@@ -22,12 +22,12 @@ void AddTokens(const float* x, int64_t tokens, ChannelStatistics& statistics) {
 
 // The longest pairs of key channels, before RoPE, over all windows of a stream that stands in front
 // of q, k and v.
-std::vector<double> LongestKeys(Backend& backend, const ModelConfig& config, const StoredLinear& k,
+std::vector<double> LongestKeys(Backend& backend, const ModelConfig& config, const PackedLinear& k,
                                 Stream& stream) {
   const int64_t half = config.head_dim / 2, width = config.kv_heads * config.head_dim;
   const int64_t tokens = stream.context(), pairs = width / 2;
   const InputSpec input = {.width = config.hidden_size};
-  const LinearId id = backend.Upload(k.View(input));
+  const LinearId id = backend.Upload({.weights = k.weights, .bias = k.bias, .input = input});
   Buffer<float> x(backend.allocator()), keys(backend.allocator());
   x.Grow(tokens * input.width), keys.Grow(tokens * width);
   std::vector<double> longest(static_cast<size_t>(pairs));
@@ -187,7 +187,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
   Stream stream(backend, config, float_plan, rope.view(), rotator.Embedding(), ids, context, false);
   std::vector<LayerStatistics> statistics(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i) {
-    const StoredLayer layer = StoreFloats(rotator.Layer(i));
+    const LayerWeights layer = StoreFloats(rotator.Layer(i));
     auto& [inputs, keys] = statistics[static_cast<size_t>(i)];
     stream.Begin(layer, i);
     if (with_keys) keys = LongestKeys(backend, config, layer[Role::kK], stream);

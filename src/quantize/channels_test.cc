@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "formats/packed_weights_testing.h"
 #include "quantize/invariance.h"
 
 namespace nibble {
@@ -251,8 +252,8 @@ TEST(Tails, NearestRoundsBothPartsByThemselves) {
   const Matrix<double> w = RandomMatrix(rng, 6, 96);
   const TailPlan tail = {.columns = 32, .weights = {.bits = 8}};
   const Rounded rounded = RoundNearest(w, {.bits = 4}, tail);
-  EXPECT_EQ(rounded.weights.codes, RoundNearest(Columns(w, 0, 64), {.bits = 4}).weights.codes);
-  EXPECT_EQ(rounded.tail.codes, RoundNearest(Columns(w, 64, 32), {.bits = 8}).weights.codes);
+  ExpectSamePlanes(rounded.weights, RoundNearest(Columns(w, 0, 64), {.bits = 4}).weights);
+  ExpectSamePlanes(rounded.tail, RoundNearest(Columns(w, 64, 32), {.bits = 8}).weights);
   const Rounded halves = RoundNearest(w, {.bits = 4}, {.columns = 32});
   const Matrix<float> decoded = DecodeBoth(halves.weights, halves.tail);
   for (int64_t n = 0; n < 6; ++n) {

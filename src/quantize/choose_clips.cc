@@ -74,13 +74,13 @@ double SquaredDistance(const std::vector<Matrix<float>>& a, const std::vector<Ma
 
 // 8-bit weights, tails as planned, in place of the rounded ones: near enough, and every backend has
 // kernels for them.
-StoredLayer StandIns(const FloatLayer& layer, const Plan& plan, int64_t index) {
-  StoredLayer stored = StoreFloats(layer);
+LayerWeights StandIns(const FloatLayer& layer, const Plan& plan, int64_t index) {
+  LayerWeights stored = StoreFloats(layer);
   for (const auto& [role, weights] : layer.weights) {
     const LinearPlan& linear = plan.at(index, role);
     if (!linear.activations.quantized()) continue;
     const FormatSpec format = {.bits = 8, .group = linear.activations.group};
-    stored[role].SetRounded(RoundNearest(weights, format, linear.tail));
+    SetRounded(RoundNearest(weights, format, linear.tail), stored[role]);
   }
   return stored;
 }
@@ -112,7 +112,7 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float
   Stream stream(backend, config, plan, rope.view(), embedding, ids.first(tokens), context, true);
   for (int64_t i = 0; i < config.layers; ++i) {
     const FloatLayer layer = layers(i);
-    const StoredLayer stored = StandIns(layer, plan, i);
+    const LayerWeights stored = StandIns(layer, plan, i);
     stream.Begin(stored, i);
     for (LinearSet set : LinearSets(config)) {
       for (int64_t w = 0; w < stream.windows(); ++w) stream.Advance(set, w);

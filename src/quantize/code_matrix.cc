@@ -77,30 +77,38 @@ void CodeMatrix::KeepTwo(int64_t n, int64_t k, std::vector<int8_t>& codes,
   }
 }
 
-QuantizedWeights CodeMatrix::Pack() const {
-  QuantizedWeights w = {
-      .format = format_, .rows = codes_.rows, .cols = codes_.cols, .scales = row_scales_};
+PackedWeights CodeMatrix::Pack() const {
+  PackedWeights w = {.format = format_, .rows = codes_.rows, .cols = codes_.cols};
   const int64_t stored = format_.stored(w.cols), row_bytes = PackedBytes(stored, format_.bits);
   const int64_t place_bytes = sparse() ? PackedBytes(stored, 2) : 0;
-  w.codes.resize(static_cast<size_t>(w.rows * row_bytes));
-  w.places.resize(static_cast<size_t>(w.rows * place_bytes));
+  std::vector<uint8_t> packed(static_cast<size_t>(w.rows * row_bytes));
+  std::vector<uint8_t> packed_places(static_cast<size_t>(w.rows * place_bytes));
   FillRows([&](int64_t n) {
-    uint8_t* const row = w.codes.data() + n * row_bytes;
+    uint8_t* const row = packed.data() + n * row_bytes;
     if (!sparse()) return PackCodes(codes_.row(n).data(), w.cols, format_.bits, row);
     std::vector<int8_t> codes, places;
     for (int64_t k = 0; k < w.cols; k += 4) KeepTwo(n, k, codes, places);
     PackCodes(codes.data(), stored, format_.bits, row);
-    PackCodes(places.data(), stored, 2, w.places.data() + n * place_bytes);
+    PackCodes(places.data(), stored, 2, packed_places.data() + n * place_bytes);
   });
+  std::vector<float> scales = row_scales_;
+  std::vector<uint16_t> half_scales;
+  std::vector<uint8_t> group_scales;
+  std::vector<int8_t> zeros;
   for (const WeightGrid& grid : grids_) {
-    if (format_.second_level) {
-      w.group_scales.push_back(static_cast<uint8_t>(grid.group_scale));
-    } else {
-      w.scales.push_back(grid.scale);
-    }
-    if (!format_.row_scales()) w.scales_f16.push_back(F16FromF32(grid.scale));
-    if (!format_.symmetric) w.zeros.push_back(static_cast<int8_t>(grid.zero));
+    if (!format_.row_scales()) half_scales.push_back(F16FromF32(grid.scale));
+    if (format_.second_level) group_scales.push_back(static_cast<uint8_t>(grid.group_scale));
+    if (format_.row_scales() && !format_.second_level) scales.push_back(grid.scale);
+    if (!format_.symmetric) zeros.push_back(static_cast<int8_t>(grid.zero));
   }
+  const int64_t scale_rows = w.scale_rows(), groups = w.groups();
+  w.codes = Tensor::Of(DType::kU8, {w.rows, row_bytes}, std::move(packed));
+  w.places = Tensor::Of(DType::kU8, {w.rows, place_bytes}, std::move(packed_places));
+  w.scales = format_.row_scales()
+                 ? Tensor::Of(DType::kF32, {scale_rows, 1}, std::move(scales))
+                 : Tensor::Of(DType::kF16, {scale_rows, groups}, std::move(half_scales));
+  w.group_scales = Tensor::Of(DType::kU8, {w.rows, groups}, std::move(group_scales));
+  w.zeros = Tensor::Of(DType::kI8, {scale_rows, groups}, std::move(zeros));
   return w;
 }
 

@@ -57,7 +57,7 @@ class CodeMatrix {
 
   // fill(n) for every row, in parallel.
   void FillRows(const std::function<void(int64_t)>& fill) const;
-  QuantizedWeights Pack() const;
+  PackedWeights Pack() const;
 
  private:
   // Appends which two of four columns are stored, and their codes: those that are not 0 are.

@@ -36,24 +36,20 @@ double MeasuredFlops() {
   return kRepeats * 2.0 * kSize * kSize * kSize / elapsed.count() * Threads();
 }
 
-double RowBytes(const FormatSpec& format, int64_t cols, size_t float_bytes) {
-  if (!format.quantized()) return static_cast<double>(cols) * static_cast<double>(float_bytes);
-  const double groups = static_cast<double>(format.groups(cols));
-  const double scale_bytes =
-      static_cast<double>(format.scales(cols)) * (format.row_scales() ? 4 : 2) +
-      groups * ((format.second_level ? 1 : 0) + (format.symmetric ? 0 : 1));
-  const int64_t stored = format.stored(cols);
-  const int64_t code_bytes =
-      PackedBytes(stored, format.bits) + (format.sparse ? PackedBytes(stored, 2) : 0);
-  return static_cast<double>(code_bytes) + scale_bytes / format.row_share;
+// Of floats, those that are not in a tail are stored in fp32.
+double StoredBytes(const FormatSpec& format, int64_t rows, int64_t cols, bool tail = false) {
+  double bytes = 0;
+  for (const Plane& plane : PlanesOf(format, rows, cols)) {
+    bytes += static_cast<double>(plane.bytes());
+  }
+  return tail && !format.quantized() ? bytes / 2 : bytes;
 }
 
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
   const int64_t tail = plan.tail.columns;
-  const double row = RowBytes(plan.weights, cols - tail, sizeof(float)) +
-                     RowBytes(plan.tail.weights, tail, sizeof(uint16_t));
   const double gather = plan.gather ? sizeof(int32_t) * static_cast<double>(cols) : 0;
-  return static_cast<double>(rows) * row + gather;
+  return StoredBytes(plan.weights, rows, cols - tail) +
+         StoredBytes(plan.tail.weights, rows, tail, true) + gather;
 }
 
 uint64_t AvailableMemory() {

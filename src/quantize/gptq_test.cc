@@ -6,6 +6,7 @@
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "formats/packed_weights_testing.h"
 #include "quantize/code_matrix.h"
 #include "quantize/gram.h"
 #include "quantize/round.h"
@@ -71,9 +72,8 @@ Power PlainPower(const Matrix<double>& m, const Matrix<double>& h) {
   return power;
 }
 
-Power OutputError(const Matrix<double>& w, const QuantizedWeights& rounded,
-                  const Matrix<double>& h) {
-  const Matrix<float> decoded = Decode(View(rounded));
+Power OutputError(const Matrix<double>& w, const PackedWeights& rounded, const Matrix<double>& h) {
+  const Matrix<float> decoded = Decode(rounded);
   Matrix<double> error = w;
   for (size_t i = 0; i < error.data.size(); ++i) error.data[i] -= decoded.data[i];
   return PlainPower(error, h);
@@ -198,11 +198,7 @@ TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
   const GptqOptions options = {.act_order = GetParam().act_order, .damp = 0};
   const Rounded gptq = RoundGptq(w, Identity(256), nullptr, GetParam().format, options);
   const Rounded nearest = RoundNearest(w, GetParam().format);
-  EXPECT_EQ(gptq.weights.codes, nearest.weights.codes);
-  EXPECT_EQ(gptq.weights.places, nearest.weights.places);
-  EXPECT_EQ(gptq.weights.scales, nearest.weights.scales);
-  EXPECT_EQ(gptq.weights.zeros, nearest.weights.zeros);
-  EXPECT_EQ(gptq.weights.group_scales, nearest.weights.group_scales);
+  ExpectSamePlanes(gptq.weights, nearest.weights);
   // GPTQ measures the stored values: fp32 products, off by 2^-24 of a weight, against errors of a
   // tenth of a weight.
   EXPECT_NEAR(gptq.relative_error, nearest.relative_error, 1e-6 * nearest.relative_error);
@@ -251,8 +247,8 @@ TEST(Sparse, NearestPrunesTheSmallerHalfOfEveryFour) {
     const FormatSpec dense = {.bits = 8, .symmetric = symmetric, .clip = 1};
     FormatSpec sparse = dense;
     sparse.sparse = true;
-    const Matrix<float> all = Decode(View(RoundNearest(w, dense).weights)),
-                        half = Decode(View(RoundNearest(w, sparse).weights));
+    const Matrix<float> all = Decode(RoundNearest(w, dense).weights),
+                        half = Decode(RoundNearest(w, sparse).weights);
     for (int64_t n = 0; n < 5; ++n) {
       for (size_t k = 0; k < 64; ++k) {
         const auto four = w.row(n).subspan(k / 4 * 4, 4);
@@ -308,7 +304,7 @@ TEST(Sparse, SweepsKeepWhatIsPruned) {
   const Rounded before = RoundGptq(w, h, nullptr, format, {}),
                 after = RoundGptq(w, h, nullptr, format, {.sweeps = 3});
   EXPECT_LT(after.relative_error, before.relative_error);
-  const Matrix<float> was = Decode(View(before.weights)), is = Decode(View(after.weights));
+  const Matrix<float> was = Decode(before.weights), is = Decode(after.weights);
   for (size_t i = 0; i < is.data.size(); ++i) EXPECT_TRUE(was.data[i] != 0 || is.data[i] == 0) << i;
 }
 
@@ -317,9 +313,10 @@ TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
   const Matrix<double> w = RandomMatrix(6, 64, 17);
   const FormatSpec shared = {
       .bits = 4, .symmetric = false, .group = 32, .clip = 0.9, .row_share = 2};
-  const QuantizedWeights rounded = RoundNearest(w, shared).weights;
-  ASSERT_EQ(rounded.scales.size(), 3u * 2);
-  const Matrix<float> decoded = Decode(View(rounded));
+  const PackedWeights rounded = RoundNearest(w, shared).weights;
+  const std::vector<float> scales = ToF32(rounded.scales).data;
+  ASSERT_EQ(scales.size(), 3u * 2);
+  const Matrix<float> decoded = Decode(rounded);
   for (int64_t n = 0; n < 6; n += 2) {
     for (size_t g = 0; g < 2; ++g) {
       std::vector<double> values;
@@ -332,8 +329,8 @@ TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
       const auto lo = static_cast<float>(*least), hi = static_cast<float>(*largest);
       const float scale = F32FromF16(F16FromF32((hi - lo) / 15 * 0.9f));
       const float zero = std::nearbyint(-lo * 0.9f / scale) - 8;
-      EXPECT_EQ(rounded.scales[static_cast<size_t>(n) + g], scale);
-      EXPECT_EQ(rounded.zeros[static_cast<size_t>(n) + g], zero);
+      EXPECT_EQ(scales[static_cast<size_t>(n) + g], scale);
+      EXPECT_EQ(rounded.zeros.as<int8_t>()[static_cast<size_t>(n) + g], zero);
       for (size_t i = 0; i < 64; ++i) {
         const double code = std::clamp(std::nearbyint(values[i] / scale) + zero, -8.0, 7.0);
         EXPECT_EQ(decoded.row(n + static_cast<int64_t>(i / 32))[32 * g + i % 32],
@@ -354,11 +351,11 @@ TEST(Gptq, SweepsEndWhereEveryCodeIsTheBestForTheOthers) {
   const Rounded rounded = round(100);
   EXPECT_LT(once, first);
   EXPECT_LE(rounded.relative_error, once);
-  const Matrix<float> decoded = Decode(View(rounded.weights));
+  const Matrix<float> decoded = Decode(rounded.weights);
   for (int64_t n = 0; n < w.rows; ++n) {
     std::vector<double> error;
     for (size_t k = 0; k < 160; ++k) error.push_back(decoded.row(n)[k] - w.row(n)[k]);
-    const double step = rounded.weights.scales[static_cast<size_t>(n)];
+    const double step = ToF32(rounded.weights.scales).data[static_cast<size_t>(n)];
     for (size_t k = 0; k < 160; ++k) {
       double slope = 0;
       for (size_t j = 0; j < 160; ++j) slope += error[j] * h.row(static_cast<int64_t>(k))[j];
@@ -379,7 +376,7 @@ TEST(Gptq, DampingGrowsUntilASingularHessianFactors) {
   const Matrix<double> h = CorrelatedHessian(64, 4, 9);  // rank 4
   const Rounded r = RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {.damp = 0});
   EXPECT_GT(r.damp, 0);
-  for (float scale : r.weights.scales) EXPECT_TRUE(std::isfinite(scale) && scale > 0);
+  for (float scale : ToF32(r.weights.scales).data) EXPECT_TRUE(std::isfinite(scale) && scale > 0);
 }
 
 TEST(Gptq, AnInputThatNeverFiresIsRoundedToZero) {
@@ -387,7 +384,7 @@ TEST(Gptq, AnInputThatNeverFiresIsRoundedToZero) {
   Matrix<double> h = CorrelatedHessian(64, 256, 11);
   for (size_t i = 0; i < 64; ++i) h.row(5)[i] = h.row(static_cast<int64_t>(i))[5] = 0;
   const Matrix<float> decoded =
-      Decode(View(RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {}).weights));
+      Decode(RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {}).weights);
   for (int64_t n = 0; n < 8; ++n) EXPECT_EQ(decoded.row(n)[5], 0.0f);
 }
 
@@ -410,7 +407,7 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
   const Matrix<double> w = RandomMatrix(16, kWidth, 14);
   const auto error = [&](const Matrix<double>* c) {
     const Matrix<float> q =
-        Decode(View(RoundGptq(w, hessian.sum(), c, {.bits = 4, .clip = 0}, {.gptaq = 1}).weights));
+        Decode(RoundGptq(w, hessian.sum(), c, {.bits = 4, .clip = 0}, {.gptaq = 1}).weights);
     double sum = 0;
     for (int64_t t = 0; t < kTokens; ++t) {
       for (int64_t n = 0; n < w.rows; ++n) {

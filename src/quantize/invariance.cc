@@ -37,15 +37,12 @@ double RelativeChange(const std::vector<float>& a, const std::vector<float>& b) 
   return largest / std::sqrt(std::max(squares / n - mean * mean, 1e-30));
 }
 
-// The source's layer as it is, without folding.
-StoredLayer SourceLayer(const LayerWeights& weights) {
-  StoredLayer layer;
-  for (const auto& [role, linear] : weights.linears) {
-    layer[role].values = ToF32(linear.weights.values);
-    if (linear.bias.data != nullptr) layer[role].bias = ToF32(linear.bias).data;
+// The source's layer in fp32, whatever kernels its own type has.
+LayerWeights InFloats(LayerWeights layer) {
+  for (auto& [role, linear] : layer.linears) {
+    Tensor& values = linear.weights.values;
+    values = Tensor::Of(DType::kF32, values.shape, ToF32(values).data);
   }
-  layer.attention_norm = ToF32(weights.attention_norm).data;
-  layer.mlp_norm = ToF32(weights.mlp_norm).data;
   return layer;
 }
 
@@ -70,17 +67,17 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
   Stream rotated(backend, c, mapped, rope, rotator.Embedding(), ids, context, false);
   rotated.Follow(exact);  // a tie between experts, decided otherwise, would be no bug
   for (int64_t i = 0; i < c.layers; ++i) {
-    exact.Pass(SourceLayer(source.layers[static_cast<size_t>(i)]), i);
+    exact.Pass(InFloats(source.layers[static_cast<size_t>(i)]), i);
     rotated.Pass(StoreFloats(layers(i)), i);
   }
-  StoredLinear head;
-  head.values = rotator.Head();
+  PackedLinear head = source.head;
+  const Matrix<float> head_values = rotator.Head();
+  head.weights.values = Borrow(head_values);
   const int64_t rows = kWindows * context;
   const std::vector<float> norm = ToF32(source.final_norm).data;
   const auto a = LogitsOf(backend, c, exact.x(), rows, norm, source.head);
-  const auto b =
-      LogitsOf(backend, c, rotated.x(), rows, plan.norms_folded ? std::vector<float>() : norm,
-               head.View(source.head.input));
+  const auto b = LogitsOf(backend, c, rotated.x(), rows,
+                          plan.norms_folded ? std::vector<float>() : norm, head);
   if (!AllFinite(a) || !AllFinite(b)) {
     Fail("{}: logits are not finite, weights are too large{}", source.directory,
          AllFinite(a) ? " for norms or rotations folded into them; use --rotation none" : "");

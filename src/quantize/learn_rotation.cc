@@ -179,7 +179,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
   Matrix<float> all(tokens, config.hidden_size);
   for (int64_t i = 0; i < config.layers; ++i) {
     const FloatLayer layer = rotator.Layer(i);
-    const StoredLayer stored = StoreFloats(layer);
+    const LayerWeights stored = StoreFloats(layer);
     stream.Begin(stored, i);
     for (LinearSet set : LinearSets(config)) {
       const bool normed = set.kind == LinearSet::kQkv || set.kind == LinearSet::kMlp;

@@ -110,9 +110,8 @@ TEST(LearnRotation, ReadsOfEveryExpertWhatItIsSent) {
     const LayerWeights ffn = layer;
     layer.linears = {};
     for (Role role : c.layer_roles()) layer[role] = ffn[KindOf(role)];
-    layer[Role::kRouter].weights = {.rows = c.experts,
-                                    .cols = c.hidden_size,
-                                    .values = FloatView(router.data, {c.experts, c.hidden_size})};
+    layer[Role::kRouter].weights = {
+        .rows = c.experts, .cols = c.hidden_size, .values = Borrow(router)};
     layer[Role::kRouter].input.width = c.hidden_size;
   }
   const Plan plan = MakePlan(c, kQuarotRecipe);

@@ -35,9 +35,9 @@ struct Schedule {
   }
 };
 
-bool Learns(const StoredLinear& linear) {
-  const FormatSpec& format = linear.codes.format;
-  return format.quantized() && format.row_share == 1 && linear.bias.empty();
+bool Learns(const PackedLinear& linear) {
+  const FormatSpec& format = linear.weights.format;
+  return format.quantized() && format.row_share == 1 && linear.bias.data == nullptr;
 }
 
 // The descent of one linear's factors, by their logarithms.
@@ -103,16 +103,14 @@ class Learner {
   Learner(Backend& backend, const DenseMath& math, const ScaleTask& task, const Schedule& schedule)
       : task_(task),
         schedule_(schedule),
-        embedding_(backend.Share(
-            FloatView(task.embedding.data, {task.embedding.rows, task.embedding.cols}),
-            embedding_memory_)),
+        embedding_(backend.Share(Borrow(task.embedding), embedding_memory_)),
         backprop_(backend, math, task.config, task.plan, task.head, kBatch, schedule.length) {
     for (int64_t i = 0; i < task.config.layers; ++i) {
-      const StoredLayer& layer = task.rounded[static_cast<size_t>(i)];
+      const LayerWeights& layer = task.rounded[static_cast<size_t>(i)];
       matrices_.push_back(backprop_.MatricesOf(layer, i));
       ByRole<Adam>& adams = adams_.emplace_back();
       for (const auto& [role, linear] : layer.linears) {
-        if (Learns(linear)) adams[role] = Adam(static_cast<size_t>(linear.codes.rows));
+        if (Learns(linear)) adams[role] = Adam(static_cast<size_t>(linear.weights.rows));
       }
     }
   }
@@ -125,7 +123,7 @@ class Learner {
   const ScaleTask& task_;
   const Schedule schedule_;
   AlignedBytes embedding_memory_;
-  const TensorView embedding_;
+  const Tensor embedding_;
   Backprop backprop_;
   std::vector<Backprop::Matrices> matrices_;
   std::vector<ByRole<Adam>> adams_;
@@ -154,7 +152,7 @@ double Learner::Step(int64_t step, const Matrix<float>& targets,
   const ScaleFactors factors = Factors();
   backprop_.Begin(embedding_, ids);
   for (size_t i = 0; i < factors.size(); ++i) {
-    StoredLayer layer = task_.rounded[i];
+    LayerWeights layer = task_.rounded[i];
     ScaleRows(factors[i], layer);
     backprop_.Forward(layer, static_cast<int64_t>(i));
   }
@@ -177,16 +175,19 @@ bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) 
          Schedule(config.context, ids).enough();
 }
 
-void ScaleRows(const ByRole<std::vector<float>>& factors, StoredLayer& layer) {
+void ScaleRows(const ByRole<std::vector<float>>& factors, LayerWeights& layer) {
   for (const auto& [role, rows] : factors) {
-    QuantizedWeights& codes = layer[role].codes;
-    const size_t each = codes.scales.size() / rows.size();
-    for (size_t i = 0; i < codes.scales.size(); ++i) {
-      codes.scales[i] *= rows[i / each];
-      if (codes.scales_f16.empty()) continue;
-      codes.scales_f16[i] = F16FromF32(codes.scales[i]);
-      codes.scales[i] = F32FromF16(codes.scales_f16[i]);
+    Tensor& plane = layer[role].weights.scales;
+    std::vector<float> scales = ToF32(plane).data;
+    const size_t each = scales.size() / rows.size();
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] *= rows[i / each];
+    if (plane.dtype == DType::kF32) {
+      plane = Tensor::Of(DType::kF32, plane.shape, std::move(scales));
+      continue;
     }
+    std::vector<uint16_t> half;
+    for (const float scale : scales) half.push_back(F16FromF32(scale));
+    plane = Tensor::Of(DType::kF16, plane.shape, std::move(half));
   }
 }
 

@@ -29,7 +29,7 @@ struct ScaleTask {
   const Plan& plan;
   Matrix<float> embedding, head;  // [vocab, hidden], of the rotated network
   FloatLayers layers;             // the same; each is asked for once
-  std::vector<StoredLayer> rounded;
+  std::vector<LayerWeights> rounded;
   std::vector<int32_t> ids;  // calibration text, which is cut into sequences anew
 };
 
@@ -40,7 +40,7 @@ ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTas
                          const ScaleProgress& progress);
 
 // Multiplies scales; fp16 ones are rounded.
-void ScaleRows(const ByRole<std::vector<float>>& factors, StoredLayer& layer);
+void ScaleRows(const ByRole<std::vector<float>>& factors, LayerWeights& layer);
 
 // What it takes in the backend's memory. A text of `ids` tokens makes it work on `tokens`: one that
 // passes the float network counts as one, one there and back through the other as two, which is

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/half.h"
+#include "formats/packed_weights_testing.h"
 #include "quantize/backprop.h"
 #include "quantize/host_math.h"
 
@@ -25,17 +26,17 @@ struct RoundedModel {
     source.config.layers = kLayers;
     for (int64_t i = 0; i < kLayers; ++i) {
       const FloatLayer floats = rotator.Layer(i);
-      StoredLayer& layer = layers.emplace_back(StoreUnquantized(floats, plan, i));
+      LayerWeights& layer = layers.emplace_back(StoreUnquantized(floats, plan, i));
       for (Role role : kLayerRoles) {
         const FormatSpec& format = plan.at(i, role).weights;
-        if (format.quantized()) layer[role].SetRounded(RoundNearest(floats[role], format));
+        if (format.quantized()) SetRounded(RoundNearest(floats[role], format), layer[role]);
       }
     }
   }
   Network source;
   Plan plan;
   Rotator rotator;
-  std::vector<StoredLayer> layers;
+  std::vector<LayerWeights> layers;
 };
 
 std::vector<int32_t> RandomIds(int64_t count) {
@@ -66,8 +67,7 @@ class Loss {
         backprop_(*machine.backend, *machine.math, model.source.config, model.plan,
                   model.rotator.Head(), kSequences, kLength),
         embedding_(model.rotator.Embedding()),
-        table_(machine.backend->Share(
-            FloatView(embedding_.data, {embedding_.rows, embedding_.cols}), memory_)) {
+        table_(machine.backend->Share(Borrow(embedding_), memory_)) {
     Rng rng(5);
     for (int64_t i = 0; i < kSequences * kLength * model.source.config.hidden_size; ++i) {
       targets_.push_back(static_cast<float>(rng.Normal()));
@@ -76,7 +76,7 @@ class Loss {
   double At(const ScaleFactors& factors) {
     backprop_.Begin(table_, RandomIds(kSequences * kLength));
     for (int64_t i = 0; i < kLayers; ++i) {
-      StoredLayer layer = model_.layers[static_cast<size_t>(i)];
+      LayerWeights layer = model_.layers[static_cast<size_t>(i)];
       ScaleRows(factors[static_cast<size_t>(i)], layer);
       backprop_.Forward(layer, i);
     }
@@ -96,7 +96,7 @@ class Loss {
   Backprop backprop_;
   const Matrix<float> embedding_;
   AlignedBytes memory_;
-  const TensorView table_;
+  const Tensor table_;
   std::vector<float> targets_;
 };
 
@@ -152,23 +152,24 @@ TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
     recipe.weights.group = group;
     recipe.rules = {{std::string(kDownPattern), [](Recipe& r) { r.weights.group = 0; }, ""}};
     const RoundedModel model(recipe);
-    StoredLayer layer = model.layers[0];
+    LayerWeights layer = model.layers[0];
     ByRole<std::vector<float>> factors;
     Rng rng(7);
     for (int64_t n = 0; n < model.source.config.outputs(Role::kUp); ++n) {
       factors[Role::kUp].push_back(static_cast<float>(1 + 0.1 * rng.Normal()));
     }
     ScaleRows(factors, layer);
-    const Matrix<float> before = DecodeScales(View(model.layers[0][Role::kUp].codes)),
-                        after = DecodeScales(View(layer[Role::kUp].codes));
+    const Matrix<float> before = DecodeScales(model.layers[0][Role::kUp].weights),
+                        after = DecodeScales(layer[Role::kUp].weights);
     for (int64_t n = 0; n < before.rows; ++n) {
       for (size_t g = 0; g < before.row(n).size(); ++g) {
         const float exact = before.row(n)[g] * factors[Role::kUp][static_cast<size_t>(n)];
         EXPECT_EQ(after.row(n)[g], group == 0 ? exact : F32FromF16(F16FromF32(exact)));
       }
     }
-    EXPECT_EQ(layer[Role::kUp].codes.codes, model.layers[0][Role::kUp].codes.codes);
-    EXPECT_EQ(layer[Role::kGate].codes.scales, model.layers[0][Role::kGate].codes.scales);
+    EXPECT_EQ(BytesOf(layer[Role::kUp].weights.codes),
+              BytesOf(model.layers[0][Role::kUp].weights.codes));
+    ExpectSamePlanes(layer[Role::kGate].weights, model.layers[0][Role::kGate].weights);
   }
 }
 
@@ -182,7 +183,7 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
   for (Role role : {Role::kO, Role::kDown}) {
     wrong[role].assign(static_cast<size_t>(model.source.config.hidden_size), 1.2f);
   }
-  for (StoredLayer& layer : model.layers) ScaleRows(wrong, layer);
+  for (LayerWeights& layer : model.layers) ScaleRows(wrong, layer);
   const ScaleTask task = {model.source.config,
                           model.plan,
                           model.rotator.Embedding(),

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "engine/session.h"
+#include "formats/packed_weights_testing.h"
 #include "quantize/calibrate.h"
 #include "quantize/quantize.h"
 #include "quantize/windows.h"
@@ -49,7 +50,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
     Stream staged(*backend, c, plan, rope, embedding, ids, 64, quantized);
     Stream whole(*backend, c, plan, rope, embedding, ids, 64, quantized);
     for (int64_t i = 0; i < 2; ++i) {
-      const StoredLayer layer = StoreFloats(rotator.Layer(i));
+      const LayerWeights layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);
       for (LinearSet set : LinearSets(c)) {
         for (int64_t w = 0; w < 3; ++w) staged.Advance(set, w);
@@ -69,10 +70,9 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   recipe.weights = {.bits = 3, .symmetric = false, .clip = 0};
   const Plan plan = MakePlan(source.config, recipe);
   const Rotator rotator(source, recipe, plan, 0);
-  StoredLayer layer = StoreFloats(rotator.Layer(2));
+  LayerWeights layer = StoreFloats(rotator.Layer(2));
   for (Role role : kLayerRoles) {
-    layer[role].codes = RoundNearest(rotator.Layer(2)[role], recipe.weights).weights;
-    layer[role].values = {};
+    SetRounded(RoundNearest(rotator.Layer(2)[role], recipe.weights), layer[role]);
   }
   const std::string out = testing::TempDir() + "/work-directory";
   fs::remove_all(testing::TempDir() + "/work-directory.partial");
@@ -91,9 +91,7 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   EXPECT_EQ(saved->errors.at(Role::kK), 0.25);
   EXPECT_TRUE(saved->scaled);
   for (Role role : kLayerRoles) {
-    EXPECT_EQ(saved->layer[role].codes.codes, layer[role].codes.codes);
-    EXPECT_EQ(saved->layer[role].codes.scales, layer[role].codes.scales);
-    EXPECT_EQ(saved->layer[role].codes.zeros, layer[role].codes.zeros);
+    ExpectSamePlanes(saved->layer[role].weights, layer[role].weights);
   }
   // A torn file is redone, not trusted.
   fs::resize_file(work.File(LayerShardName(2)), 1000);
@@ -122,12 +120,12 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
     const Plan plan = MakePlan(source.config, recipe);
     const Rotator rotator(source, recipe, plan, 0);
     const FloatLayer floats = rotator.Layer(1);
-    StoredLayer layer = StoreFloats(floats);
+    LayerWeights layer = StoreFloats(floats);
     for (Role role : kLayerRoles) {
       const LinearPlan& linear = plan.at(1, role);
-      layer[role].SetRounded(RoundNearest(floats.weights[role], linear.weights, linear.tail));
+      SetRounded(RoundNearest(floats.weights[role], linear.weights, linear.tail), layer[role]);
       for (int32_t k = 0; linear.gather && k < source.config.inputs(role); ++k) {
-        layer[role].gather.push_back(k ^ 1);
+        layer[role].input.gather.push_back(k ^ 1);
       }
     }
     const std::string out = testing::TempDir() + "/work-directory-tails";
@@ -138,17 +136,13 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
     ASSERT_TRUE(saved);
     EXPECT_FALSE(saved->scaled);
     for (Role role : kLayerRoles) {
-      const StoredLinear &a = saved->layer[role], &b = layer[role];
-      EXPECT_EQ(a.codes.codes, b.codes.codes);
-      EXPECT_EQ(a.codes.scales, b.codes.scales);
-      EXPECT_EQ(a.codes.places, b.codes.places);
-      EXPECT_EQ(a.codes.places.empty(), bits == 16);
+      const PackedLinear &a = saved->layer[role], &b = layer[role];
+      ExpectSamePlanes(a.weights, b.weights);
+      EXPECT_EQ(a.weights.places.data == nullptr, bits == 16);
       EXPECT_GT(b.tail.cols, 0);
-      EXPECT_EQ(a.tail.codes, b.tail.codes);
-      EXPECT_EQ(a.tail.scales, b.tail.scales);
-      EXPECT_EQ(a.tail.values_f16, b.tail.values_f16);
-      EXPECT_EQ(a.tail.values_f16.empty(), bits == 8);
-      EXPECT_EQ(a.gather, b.gather);
+      ExpectSamePlanes(a.tail, b.tail);
+      EXPECT_EQ(a.tail.values.data == nullptr, bits == 8);
+      EXPECT_EQ(a.input.gather, b.input.gather);
     }
   }
 }

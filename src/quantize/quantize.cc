@@ -133,9 +133,8 @@ Json Identity(const Job& job, const std::string& backend) {
 
 void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job) {
   const Matrix<float> embedding = rotator.Embedding(), head = rotator.Head();
-  std::vector<NamedTensor> tensors = {
-      {"embedding", FloatView(embedding.data, {embedding.rows, embedding.cols})},
-      {"head.weight", FloatView(head.data, {head.rows, head.cols})}};
+  std::vector<NamedTensor> tensors = {{"embedding", Borrow(embedding)},
+                                      {"head.weight", Borrow(head)}};
   if (job.source.head.bias.data != nullptr) tensors.push_back({"head.bias", job.source.head.bias});
   if (!job.plan.norms_folded) tensors.push_back({"final_norm", job.source.final_norm});
   WriteShard(work.File(kRestShardName), tensors, {{kPlanDigestKey, PlanDigest(job.plan)}});
@@ -158,15 +157,15 @@ void WriteDocuments(const WorkDirectory& work, const Job& job) {
   }
 }
 
-StoredLayer RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
-                              std::map<Role, double>& errors) {
-  StoredLayer stored = StoreUnquantized(layer, plan, index);
+LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
+                               std::map<Role, double>& errors) {
+  LayerWeights stored = StoreUnquantized(layer, plan, index);
   for (const auto& [role, weights] : layer.weights) {
     const LinearPlan& linear = plan.at(index, role);
     if (!linear.weights.quantized()) continue;
     Rounded rounded = RoundNearest(weights, linear.weights, linear.tail);
     errors[role] = rounded.relative_error;
-    stored[role].SetRounded(std::move(rounded));
+    SetRounded(std::move(rounded), stored[role]);
   }
   return stored;
 }
@@ -290,8 +289,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       // What follows was rounded behind another layer i.
       if (work.FindScaleFactors(c.layers)) FailDamaged(work, LayerShardName(i));
       at(0, "rotated");
-      StoredLayer stored = calibration ? calibration->Round(layer, i, errors, at)
-                                       : RoundLayerNearest(layer, job.plan, i, errors);
+      LayerWeights stored = calibration ? calibration->Round(layer, i, errors, at)
+                                        : RoundLayerNearest(layer, job.plan, i, errors);
       work.SaveLayer(i, {std::move(stored), errors}, job.plan);
     }
     report.layers.push_back({i, {errors.begin(), errors.end()}});
@@ -308,7 +307,7 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
   };
   std::optional<ScaleFactors> factors = work.FindScaleFactors(c.layers);
   if (!factors) {
-    std::vector<StoredLayer> rounded;
+    std::vector<LayerWeights> rounded;
     for (int64_t i = 0; i < c.layers; ++i) {
       auto saved = load(i);
       if (saved.scaled) FailDamaged(work, kFactorsFile);

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <list>
 #include <vector>
 
 #include "base/file.h"
@@ -33,63 +32,54 @@ constexpr Shape kShapes[] = {
     {"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000, 1e6, 8, 2},
 };
 
-// Planes in memory; a list, so that views stay where they are.
-struct Planes {
-  std::list<QuantizedWeights> quantized;
-  std::list<std::vector<uint16_t>> bf16;
-};
-
-// Uniform in [-limit, limit).
-const std::vector<uint16_t>& RandomBf16(Rng& rng, int64_t count, double limit, Planes& planes) {
-  std::vector<uint16_t>& values = planes.bf16.emplace_back(static_cast<size_t>(count));
+// bf16, uniform in [-limit, limit).
+Tensor RandomBf16(Rng& rng, std::vector<int64_t> shape, double limit) {
+  std::vector<uint16_t> values(static_cast<size_t>(Tensor{DType::kBf16, shape}.elements()));
   const float step = static_cast<float>(limit / 32768);
   for (size_t i = 0; i < values.size();) {
     for (uint64_t four = rng.Next(), n = 0; n < 4 && i < values.size(); ++n, four >>= 16) {
       values[i++] = Bf16FromF32(step * static_cast<float>(static_cast<int16_t>(four & 0xFFFF)));
     }
   }
-  return values;
+  return Tensor::Of(DType::kBf16, std::move(shape), std::move(values));
 }
 
-TensorView Bf16View(const std::vector<uint16_t>& values, std::vector<int64_t> shape) {
-  return {.dtype = DType::kBf16,
-          .shape = std::move(shape),
-          .data = reinterpret_cast<const std::byte*>(values.data())};
+template <typename T>
+Tensor Filled(const Plane& plane, T value) {
+  return Tensor::Of(plane.dtype, plane.shape, std::vector<T>(plane.bytes() / sizeof(T), value));
 }
 
 // Codes are uniform over their range; the scale gives outputs the variance of inputs.
-PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSpec& format,
-                            Planes& planes) {
+PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSpec& format) {
+  constexpr uint8_t kGroupScale = 8;
+  PackedWeights w = {.format = format, .rows = rows, .cols = cols};
   if (!format.quantized()) {
-    const double limit = std::sqrt(3.0 / static_cast<double>(cols));
-    return {.format = format,
-            .rows = rows,
-            .cols = cols,
-            .values = Bf16View(RandomBf16(rng, rows * cols, limit, planes), {rows, cols})};
+    w.values = RandomBf16(rng, {rows, cols}, std::sqrt(3.0 / static_cast<double>(cols)));
+    return w;
   }
-  QuantizedWeights& w = planes.quantized.emplace_back();
-  w.format = format;
-  w.rows = rows;
-  w.cols = cols;
-  const int64_t stored = format.stored(cols), groups = format.groups(cols);
-  const int64_t row_bytes = PackedBytes(stored, format.bits);
-  NIBBLE_CHECK(stored * format.bits % 8 == 0, "{} codes of {} bits", stored, format.bits);
-  if (format.sparse) w.places.assign(static_cast<size_t>(rows * cols / 8), 0b1001'0100);
-  w.codes.resize(static_cast<size_t>(rows * row_bytes));
-  for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng.Next() >> 56);
+  NIBBLE_CHECK(format.stored(cols) * format.bits % 8 == 0, "{} of {} bits", cols, format.bits);
   const double deviation = std::ldexp(1.0, format.bits) / std::sqrt(12.0);
   const uint16_t scale =
       F16FromF32(static_cast<float>(1 / (deviation * std::sqrt(static_cast<double>(cols)))));
-  const int64_t scale_rows = rows / format.row_share;
-  w.scales.assign(static_cast<size_t>(scale_rows * format.scales(cols)), F32FromF16(scale));
-  if (!format.row_scales()) w.scales_f16.assign(w.scales.size(), scale);
-  if (format.second_level) {
-    constexpr uint8_t kGroupScale = 8;
-    w.group_scales.assign(static_cast<size_t>(rows * groups), kGroupScale);
-    for (float& value : w.scales) value /= kGroupScale;
+  for (const Plane& plane : PlanesOf(format, rows, cols)) {
+    Tensor& tensor = w.*plane.tensor;
+    if (&tensor == &w.codes) {
+      std::vector<uint8_t> codes(plane.bytes());
+      for (uint8_t& byte : codes) byte = static_cast<uint8_t>(rng.Next() >> 56);
+      tensor = Tensor::Of(plane.dtype, plane.shape, std::move(codes));
+    } else if (&tensor == &w.places) {
+      tensor = Filled<uint8_t>(plane, 0b1001'0100);
+    } else if (&tensor == &w.group_scales) {
+      tensor = Filled(plane, kGroupScale);
+    } else if (&tensor == &w.zeros) {
+      tensor = Filled<int8_t>(plane, 0);
+    } else if (plane.dtype == DType::kF16) {
+      tensor = Filled(plane, scale);
+    } else {
+      tensor = Filled(plane, F32FromF16(scale) / (format.second_level ? kGroupScale : 1));
+    }
   }
-  if (!format.symmetric) w.zeros.assign(static_cast<size_t>(scale_rows * groups), 0);
-  return View(w);
+  return w;
 }
 
 Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
@@ -155,7 +145,6 @@ ModelConfig FindShape(std::string_view name) {
 }
 
 Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t seed) {
-  const auto planes = std::make_shared<Planes>();
   Rng rng(seed);
   Network net{.config = config, .packed = true};
   const Plan plan = RandomPlan(config, recipe);
@@ -164,14 +153,14 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   const auto linear = [&](int64_t layer, Role role) {
     const LinearPlan& p = plan.at(layer, role);
     const int64_t rows = config.outputs(role), cols = config.inputs(role);
-    PackedLinear out{.weights = RandomWeights(rng, rows, cols - p.tail.columns, p.weights, *planes),
+    PackedLinear out{.weights = RandomWeights(rng, rows, cols - p.tail.columns, p.weights),
                      .input = p.Input(cols)};
     if (p.tail.columns > 0) {
-      out.tail = RandomWeights(rng, rows, p.tail.columns, p.tail.weights, *planes);
+      out.tail = RandomWeights(rng, rows, p.tail.columns, p.tail.weights);
     }
     if (p.gather) out.input.gather = Reversed(cols);  // shared by all readers of an input
     if (biases && (role == Role::kQ || role == Role::kK || role == Role::kV)) {
-      out.bias = Bf16View(RandomBf16(rng, rows, 1, *planes), {rows});
+      out.bias = RandomBf16(rng, {rows}, 1);
     }
     return out;
   };
@@ -179,9 +168,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   for (Role role : config.layer_roles()) layer[role] = linear(0, role);
   net.layers.assign(static_cast<size_t>(config.layers), layer);
   net.head = linear(0, Role::kHead);
-  net.embedding = Bf16View(RandomBf16(rng, config.vocab_size * config.hidden_size, 1, *planes),
-                           {config.vocab_size, config.hidden_size});
-  net.memory = planes;
+  net.embedding = RandomBf16(rng, {config.vocab_size, config.hidden_size}, 1);
   return net;
 }
 

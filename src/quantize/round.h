@@ -18,8 +18,8 @@ struct GptqOptions {
 };
 
 struct Rounded {
-  QuantizedWeights weights;
-  QuantizedWeights tail;  // cols = 0: none
+  PackedWeights weights;
+  PackedWeights tail;  // cols = 0: none
   // tr(E H E^T) / tr(W H W^T): squared output error over squared output on the calibration data
   // (H = identity for rounding to nearest).
   double relative_error = 0;
@@ -31,12 +31,12 @@ struct Rounded {
 Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format, const TailPlan& tail = {});
 
 // The same for a matrix by itself, codes or fp16.
-QuantizedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format);
+PackedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format);
 
 // Columns [first, first + count) of a matrix.
 Matrix<double> Columns(const Matrix<double>& w, int64_t first, int64_t count);
 // Decoded weights and, behind them, tail: fp32 [N, K].
-Matrix<float> DecodeBoth(const QuantizedWeights& weights, const QuantizedWeights& tail);
+Matrix<float> DecodeBoth(const PackedWeights& weights, const PackedWeights& tail);
 
 // GPTQ (Frantar et al. 2022, algorithm 1). w [N, K]; hessian [K, K] = X^T X up to a factor, X
 // [tokens, K]. The error of each column is spread over the columns that are not rounded yet, with

@@ -90,7 +90,7 @@ Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format,
       Matrix<double> last(w.rows, w.cols - coded);
       std::ranges::copy(values, last.data.begin());
       result.tail = RoundColumns(last, tail);
-      std::ranges::copy(Decode(View(result.tail)).data, values.begin());
+      std::ranges::copy(Decode(result.tail).data, values.begin());
     };
   }
   const GptqLoss loss = device_.Round(rounding);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "formats/packed_weights_testing.h"
 #include "quantize/set_rounder.h"
 
 namespace nibble {
@@ -250,12 +251,8 @@ class DeviceRoundingTest : public testing::TestWithParam<Case> {
     const auto [ours, host] = Round(device, backend, x, exact, w);
     EXPECT_EQ(ours.damp, host.damp);
     // fp64 throughout: a code differs only where a value lies within 1e-10 steps of a border.
-    EXPECT_EQ(ours.weights.codes, host.weights.codes);
-    EXPECT_EQ(ours.weights.places, host.weights.places);
-    EXPECT_EQ(ours.tail.codes, host.tail.codes);
-    EXPECT_EQ(ours.tail.values_f16, host.tail.values_f16);
-    EXPECT_EQ(ours.weights.scales, host.weights.scales);
-    EXPECT_EQ(ours.weights.zeros, host.weights.zeros);
+    ExpectSamePlanes(ours.weights, host.weights);
+    ExpectSamePlanes(ours.tail, host.tail);
     // A device is given the scale of a second level as a product that was rounded.
     const double bound = c.format.second_level ? 1e-6 : 1e-9;
     EXPECT_NEAR(ours.relative_error, host.relative_error, bound * host.relative_error);

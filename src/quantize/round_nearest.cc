@@ -9,18 +9,21 @@
 namespace nibble {
 namespace {
 
-QuantizedWeights RoundToHalf(const Matrix<double>& w, const FormatSpec& format) {
-  QuantizedWeights result = {.format = format, .rows = w.rows, .cols = w.cols};
+PackedWeights RoundToHalf(const Matrix<double>& w, const FormatSpec& format) {
+  std::vector<uint16_t> values;
   for (const double value : w.data) {
-    result.values_f16.push_back(F16FromF32(static_cast<float>(value)));
-    if (!std::isfinite(F32FromF16(result.values_f16.back()))) {
+    values.push_back(F16FromF32(static_cast<float>(value)));
+    if (!std::isfinite(F32FromF16(values.back()))) {
       Fail("a weight of {:.3g} in a tail of 16 bits is too large for fp16", value);
     }
   }
-  return result;
+  return {.format = format,
+          .rows = w.rows,
+          .cols = w.cols,
+          .values = Tensor::Of(DType::kF16, {w.rows, w.cols}, std::move(values))};
 }
 
-QuantizedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
+PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   CodeMatrix codes(w, w.cols, format);
   codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
@@ -39,7 +42,7 @@ QuantizedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format)
 
 }  // namespace
 
-QuantizedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format) {
+PackedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format) {
   return format.quantized() ? RoundToCodes(w, format) : RoundToHalf(w, format);
 }
 
@@ -51,10 +54,10 @@ Matrix<double> Columns(const Matrix<double>& w, int64_t first, int64_t count) {
   return result;
 }
 
-Matrix<float> DecodeBoth(const QuantizedWeights& weights, const QuantizedWeights& tail) {
-  Matrix<float> main = Decode(View(weights));
+Matrix<float> DecodeBoth(const PackedWeights& weights, const PackedWeights& tail) {
+  Matrix<float> main = Decode(weights);
   if (tail.cols == 0) return main;
-  const Matrix<float> last = Decode(View(tail));
+  const Matrix<float> last = Decode(tail);
   Matrix<float> both(main.rows, main.cols + last.cols);
   for (int64_t n = 0; n < main.rows; ++n) {
     const auto end = std::copy(main.row(n).begin(), main.row(n).end(), both.row(n).begin());

@@ -8,36 +8,13 @@
 
 namespace nibble {
 
-struct StoredLinear {
-  QuantizedWeights codes;  // used when codes.format.bits < 16
-  Matrix<float> values;    // used otherwise
-  QuantizedWeights tail;   // columns behind the codes, or none
-  std::vector<float> bias;
-  std::vector<int32_t> gather;  // of the input, or empty
-
-  void SetRounded(Rounded rounded);
-  // `input` as planned; its permutation is the linear's own.
-  PackedLinear View(const InputSpec& input) const;
-};
-
-struct StoredLayer {
-  ByRole<StoredLinear> linears;
-  std::vector<float> attention_norm, mlp_norm;
-
-  StoredLinear& operator[](Role role) { return linears[role]; }
-  const StoredLinear& operator[](Role role) const { return linears[role]; }
-
-  // Borrowing views of everything, inputs as planned for `layer`; activations stay at 16 bits
-  // unless quantized_activations.
-  LayerWeights View(const Plan& plan, int64_t layer, bool quantized_activations) const;
-};
-
 // fp32 copies of a layer; no rounding.
-StoredLayer StoreFloats(const FloatLayer& layer);
-// The same of what the plan leaves at 16 bits.
-StoredLayer StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
+LayerWeights StoreFloats(const FloatLayer& layer);
+// The same of what the plan leaves at 16 bits; the others have no weights yet.
+LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
+void SetRounded(Rounded rounded, PackedLinear& linear);
 
-// Empty vectors give a view without data.
-TensorView FloatView(const std::vector<float>& values, std::vector<int64_t> shape);
+// Inputs as the plan prepares them; permutations are the layer's own.
+LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index);
 
 }  // namespace nibble

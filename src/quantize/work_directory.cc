@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <set>
 
-#include "base/half.h"
 #include "io/atomic_file.h"
 #include "models/manifest.h"
 
@@ -20,39 +19,6 @@ constexpr const char* kShardSuffix = ".safetensors";
 
 bool IsWorkFile(std::string_view name) {
   return name == kFactorsFile || name == kRotationFile || IsCheckpointFile(name);
-}
-
-QuantizedWeights OwnCodes(const PackedWeights& w) {
-  QuantizedWeights codes = {.format = w.format, .rows = w.rows, .cols = w.cols};
-  codes.codes = w.codes.Copy<uint8_t>();
-  if (w.format.sparse) codes.places = w.places.Copy<uint8_t>();
-  codes.scales = ToF32(w.scales).data;
-  if (!w.format.row_scales()) codes.scales_f16 = w.scales.Copy<uint16_t>();
-  if (w.format.second_level) codes.group_scales = w.group_scales.Copy<uint8_t>();
-  if (!w.format.symmetric) codes.zeros = w.zeros.Copy<int8_t>();
-  return codes;
-}
-
-// Copies the planes of a mapped linear, so that a resumed layer and a fresh one look the same.
-StoredLinear Own(const PackedLinear& linear) {
-  StoredLinear stored;
-  const PackedWeights &w = linear.weights, &tail = linear.tail;
-  if (w.format.quantized()) {
-    stored.codes = OwnCodes(w);
-  } else {
-    stored.values = ToF32(w.values);
-  }
-  if (tail.format.quantized()) {
-    stored.tail = OwnCodes(tail);
-  } else if (tail.cols > 0) {
-    stored.tail = {.format = tail.format, .rows = tail.rows, .cols = tail.cols};
-    for (const float value : ToF32(tail.values).data) {
-      stored.tail.values_f16.push_back(F16FromF32(value));
-    }
-  }
-  stored.gather = linear.input.gather;
-  if (linear.bias.data != nullptr) stored.bias = ToF32(linear.bias).data;
-  return stored;
 }
 
 // The directory itself or one above it.
@@ -175,7 +141,7 @@ std::string WorkDirectory::File(const std::string& name) const {
 }
 
 void WorkDirectory::SaveLayer(int64_t index, const SavedLayer& saved, const Plan& plan) const {
-  const LayerWeights weights = saved.layer.View(plan, index, true);
+  const LayerWeights weights = Planned(saved.layer, plan, index);
   Json error_json = Json::object();
   for (const auto& [role, linear] : weights.linears) {
     ValidateLinear(linear, LinearName(index, role));
@@ -191,32 +157,28 @@ void WorkDirectory::SaveLayer(int64_t index, const SavedLayer& saved, const Plan
 std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index, const Plan& plan,
                                                                   const ModelConfig& config) const {
   const std::string path = File(LayerShardName(index));
-  const auto file = OpenWholeShard(path);
-  if (!file) return std::nullopt;
-  const LayerWeights weights = ReadPackedLayer(
-      [&](const std::string& name) -> const TensorView* {
-        const auto it = file->tensors().find(name);
-        return it == file->tensors().end() ? nullptr : &it->second;
-      },
-      plan, config, index, path);
-  SavedLayer saved;
-  for (const auto& [role, linear] : weights.linears) saved.layer[role] = Own(linear);
-  if (weights.attention_norm.data != nullptr) {
-    saved.layer.attention_norm = ToF32(weights.attention_norm).data;
-    saved.layer.mlp_norm = ToF32(weights.mlp_norm).data;
-  }
+  auto opened = OpenWholeShard(path);
+  if (!opened) return std::nullopt;
+  const auto file = std::make_shared<const SafetensorsFile>(std::move(*opened));
+  std::map<std::string, Tensor> tensors = file->tensors();
+  for (auto& [name, tensor] : tensors) tensor.owner = file;
+  const auto find = [&](const std::string& name) -> const Tensor* {
+    const auto it = tensors.find(name);
+    return it == tensors.end() ? nullptr : &it->second;
+  };
+  SavedLayer saved = {.layer = ReadPackedLayer(find, plan, config, index, path)};
   saved.scaled = file->metadata().contains(kScaledKey);
   const Json errors = ParseJson(file->metadata().at(kErrorsKey), path);
-  for (const auto& [role, linear] : weights.linears) {
+  for (const auto& [role, linear] : saved.layer.linears) {
     if (const auto e = JsonFind<double>(errors, RoleName(role), path)) saved.errors[role] = *e;
   }
   return saved;
 }
 
 void WorkDirectory::SaveRotation(const Matrix<double>& rotation) const {
-  const TensorView view = {DType::kF64,
-                           {rotation.rows, rotation.cols},
-                           reinterpret_cast<const std::byte*>(rotation.data.data())};
+  const Tensor view = {DType::kF64,
+                       {rotation.rows, rotation.cols},
+                       reinterpret_cast<const std::byte*>(rotation.data.data())};
   WriteShard(File(kRotationFile), {{kRotationName, view}}, {});
 }
 
@@ -233,7 +195,7 @@ void WorkDirectory::SaveScaleFactors(const ScaleFactors& factors) const {
   for (size_t i = 0; i < factors.size(); ++i) {
     for (const auto& [role, rows] : factors[i]) {
       tensors.push_back({LinearName(static_cast<int64_t>(i), role),
-                         FloatView(rows, {static_cast<int64_t>(rows.size())})});
+                         Tensor::Of(DType::kF32, {static_cast<int64_t>(rows.size())}, rows)});
     }
   }
   WriteShard(File(kFactorsFile), tensors, {});

@@ -42,7 +42,7 @@ class WorkDirectory {
   std::string File(const std::string& name) const;
 
   struct SavedLayer {
-    StoredLayer layer;
+    LayerWeights layer;
     std::map<Role, double> errors;
     bool scaled = false;  // by learned factors
   };

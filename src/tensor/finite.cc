@@ -21,7 +21,7 @@ uint32_t Count(const std::byte* data, size_t count, Bits exponent) {
   return found;
 }
 
-uint32_t Count(const TensorView& tensor, size_t first, size_t count) {
+uint32_t Count(const Tensor& tensor, size_t first, size_t count) {
   const std::byte* data = tensor.data + first * DTypeBytes(tensor.dtype);
   switch (tensor.dtype) {
     case DType::kF32:
@@ -42,7 +42,7 @@ bool AllFinite(std::span<const float> values) {
   return Count<uint32_t>(data, values.size(), 0x7F800000) == 0;
 }
 
-int64_t CountNotFinite(const TensorView& tensor) {
+int64_t CountNotFinite(const Tensor& tensor) {
   constexpr size_t kPiece = 1 << 18;
   const auto elements = static_cast<size_t>(tensor.elements());
   std::atomic<int64_t> found = 0;
@@ -53,7 +53,7 @@ int64_t CountNotFinite(const TensorView& tensor) {
   return found;
 }
 
-void RequireFinite(const TensorView& tensor, const std::string& what) {
+void RequireFinite(const Tensor& tensor, const std::string& what) {
   const int64_t found = CountNotFinite(tensor);
   if (found == 0) return;
   Fail("{}: {} of {} values are NaN or infinite", what, found, tensor.elements());

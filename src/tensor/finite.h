@@ -13,8 +13,8 @@ namespace nibble {
 bool AllFinite(std::span<const float> values);
 
 // Of an F32, F16 or BF16 tensor.
-int64_t CountNotFinite(const TensorView& tensor);
+int64_t CountNotFinite(const Tensor& tensor);
 // Fails with `what` and their number if there are any.
-void RequireFinite(const TensorView& tensor, const std::string& what);
+void RequireFinite(const Tensor& tensor, const std::string& what);
 
 }  // namespace nibble

@@ -17,7 +17,7 @@ T Load(const std::byte* data, int64_t i) {
 }
 
 template <typename To>
-Matrix<To> Widen(const TensorView& view) {
+Matrix<To> Widen(const Tensor& view) {
   NIBBLE_CHECK(view.shape.size() == 1 || view.shape.size() == 2, "shape {}", ShapeText(view.shape));
   const bool vector = view.shape.size() == 1;
   Matrix<To> m(vector ? 1 : view.shape[0], view.shape.back());
@@ -70,13 +70,17 @@ size_t DTypeBytes(DType dtype) {
   NIBBLE_CHECK(false, "dtype {}", static_cast<int>(dtype));
 }
 
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
+}
+
 std::string DTypeName(DType dtype) {
   constexpr const char* kNames[] = {"F64", "F32", "F16", "BF16", "I64",
                                     "I32", "I16", "I8",  "U8",   "BOOL"};
   return kNames[static_cast<size_t>(dtype)];
 }
 
-int64_t TensorView::elements() const {
+int64_t Tensor::elements() const {
   int64_t n = 1;
   for (int64_t extent : shape) n *= extent;
   return n;
@@ -86,10 +90,10 @@ std::string ShapeText(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Matrix<double> ToF64(const TensorView& view) {
+Matrix<double> ToF64(const Tensor& view) {
   return Widen<double>(view);
 }
-Matrix<float> ToF32(const TensorView& view) {
+Matrix<float> ToF32(const Tensor& view) {
   return Widen<float>(view);
 }
 

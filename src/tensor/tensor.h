@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements that can be addressed: a type, a borrowed view and an owned matrix. Packed codes are not
-// tensors; formats/ describes bytes that must be decoded.
+// Elements that can be addressed: a type, a tensor that borrows or shares them, and a matrix that
+// owns them. Packed codes are bytes here; formats/ says what they mean.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,13 +18,29 @@ namespace nibble {
 enum class DType { kF64, kF32, kF16, kBf16, kI64, kI32, kI16, kI8, kU8, kBool };
 
 size_t DTypeBytes(DType dtype);
+bool IsFloat(DType dtype);           // F32, F16 or BF16, as weights come
 std::string DTypeName(DType dtype);  // safetensors' names: "F32", "BF16", "U8", ...
+std::string ShapeText(std::span<const int64_t> shape);  // "[32, 64]"
 
-// Row-major, contiguous, not owned.
-struct TensorView {
+// Row-major, contiguous. The bytes are borrowed (a mapped file), or `owner` keeps them for all
+// copies.
+struct Tensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
+  std::shared_ptr<const void> owner;
+
+  // Takes `values`, of the element size; no values, no data.
+  template <typename T>
+  static Tensor Of(DType dtype, std::vector<int64_t> shape, std::vector<T> values) {
+    if (values.empty()) return {};
+    const auto kept = std::make_shared<const std::vector<T>>(std::move(values));
+    Tensor tensor = {dtype, std::move(shape), reinterpret_cast<const std::byte*>(kept->data()),
+                     kept};
+    NIBBLE_CHECK(tensor.bytes() == kept->size() * sizeof(T), "{} values for {}", kept->size(),
+                 ShapeText(tensor.shape));
+    return tensor;
+  }
 
   int64_t elements() const;
   size_t bytes() const { return static_cast<size_t>(elements()) * DTypeBytes(dtype); }
@@ -44,8 +61,6 @@ struct TensorView {
   }
 };
 
-std::string ShapeText(std::span<const int64_t> shape);  // "[32, 64]"
-
 // [rows, cols], row-major, owned.
 template <typename T>
 struct Matrix {
@@ -60,9 +75,16 @@ struct Matrix {
   std::vector<T> data;
 };
 
+// [rows, cols] that borrows from `values`.
+inline Tensor Borrow(const Matrix<float>& values) {
+  return {DType::kF32,
+          {values.rows, values.cols},
+          reinterpret_cast<const std::byte*>(values.data.data())};
+}
+
 // Widens F64, F32, F16 or BF16 elements; 1-D tensors become one row. Exact for every type.
-Matrix<double> ToF64(const TensorView& view);
+Matrix<double> ToF64(const Tensor& view);
 // The same to fp32 (F64 is rounded).
-Matrix<float> ToF32(const TensorView& view);
+Matrix<float> ToF32(const Tensor& view);
 
 }  // namespace nibble

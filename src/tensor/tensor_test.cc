@@ -21,7 +21,7 @@ struct Misaligned {
   explicit Misaligned(const std::vector<T>& values) : bytes(values.size() * sizeof(T) + 1) {
     std::memcpy(bytes.data() + 1, values.data(), values.size() * sizeof(T));
   }
-  TensorView View(DType dtype, std::vector<int64_t> shape) const {
+  Tensor View(DType dtype, std::vector<int64_t> shape) const {
     return {dtype, std::move(shape), bytes.data() + 1};
   }
   std::vector<std::byte> bytes;
@@ -40,19 +40,19 @@ TEST(TensorTest, DTypeNamesAndSizes) {
 }
 
 TEST(TensorTest, ViewSizesAndShapeText) {
-  const TensorView view{DType::kI32, {3, 5, 7}, nullptr};
+  const Tensor view{DType::kI32, {3, 5, 7}, nullptr};
   EXPECT_EQ(view.elements(), 105);
   EXPECT_EQ(view.bytes(), 420u);
-  const TensorView scalar{DType::kF64, {}, nullptr};
+  const Tensor scalar{DType::kF64, {}, nullptr};
   EXPECT_EQ(scalar.elements(), 1);
-  EXPECT_EQ((TensorView{DType::kF64, {4, 0}, nullptr}.elements()), 0);
+  EXPECT_EQ((Tensor{DType::kF64, {4, 0}, nullptr}.elements()), 0);
   EXPECT_EQ(ShapeText(view.shape), "[3, 5, 7]");
   EXPECT_EQ(ShapeText(scalar.shape), "[]");
 }
 
 TEST(TensorTest, TypedAccess) {
   const std::vector<int32_t> values = {1, -2, 3, -4};
-  const TensorView view{DType::kI32, {2, 2}, reinterpret_cast<const std::byte*>(values.data())};
+  const Tensor view{DType::kI32, {2, 2}, reinterpret_cast<const std::byte*>(values.data())};
   EXPECT_EQ(view.Copy<int32_t>()[3], -4);
   EXPECT_EQ(view.Copy<int32_t>().size(), 4u);
 }
@@ -60,10 +60,10 @@ TEST(TensorTest, TypedAccess) {
 TEST(TensorDeathTest, MisuseAborts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<int64_t> values = {1, 2};
-  const TensorView view{DType::kI64, {2}, reinterpret_cast<const std::byte*>(values.data())};
+  const Tensor view{DType::kI64, {2}, reinterpret_cast<const std::byte*>(values.data())};
   EXPECT_DEATH(view.Copy<int32_t>(), "I64 as 4 bytes");
   EXPECT_DEATH(ToF32(view), "I64 is not a float type");
-  const TensorView cube{DType::kF32, {1, 1, 1}, view.data};
+  const Tensor cube{DType::kF32, {1, 1, 1}, view.data};
   EXPECT_DEATH(ToF64(cube), "shape \\[1, 1, 1\\]");
 }
 

@@ -14,19 +14,18 @@ namespace {
 class Guarded {
  public:
   explicit Guarded(PackedWeights weights) : weights_(std::move(weights)) {
-    for (TensorView* plane : {&weights_.values, &weights_.codes, &weights_.places, &weights_.scales,
-                              &weights_.group_scales, &weights_.zeros}) {
-      if (plane->data == nullptr) continue;
-      copies_.push_back(std::make_unique<std::byte[]>(plane->bytes()));
-      std::memcpy(copies_.back().get(), plane->data, plane->bytes());
-      plane->data = copies_.back().get();
+    for (const Plane& plane : PlanesOf(weights_.format, weights_.rows, weights_.cols)) {
+      Tensor& tensor = weights_.*plane.tensor;
+      Tensor copy = Tensor::Of(DType::kU8, {static_cast<int64_t>(tensor.bytes())},
+                               std::vector<std::byte>(tensor.data, tensor.data + tensor.bytes()));
+      copy.dtype = tensor.dtype, copy.shape = tensor.shape;
+      tensor = std::move(copy);
     }
   }
   const PackedWeights& weights() const { return weights_; }
 
  private:
   PackedWeights weights_;
-  std::vector<std::unique_ptr<std::byte[]>> copies_;
 };
 
 void UseWeights(const PackedWeights& planes, const FormatSpec& activation) {

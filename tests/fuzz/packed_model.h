@@ -60,8 +60,7 @@ class PlaneList {
   void AddWeights(const std::string& name, const FormatSpec& format, int64_t rows, int64_t cols) {
     PackedLinear linear = {.weights = View({.format = format, .rows = rows, .cols = cols})};
     PackedWeights& w = linear.weights;
-    for (TensorView* plane :
-         {&w.values, &w.codes, &w.places, &w.scales, &w.group_scales, &w.zeros}) {
+    for (Tensor* plane : {&w.values, &w.codes, &w.places, &w.scales, &w.group_scales, &w.zeros}) {
       if (!plane->shape.empty()) plane->data = &kSound;  // LinearTensors lists those with data
     }
     for (const auto& [plane, view] : LinearTensors(name, linear))

@@ -55,7 +55,7 @@ void CheckTiles(const Network& net) {
   NIBBLE_CHECK((net.tiles == nullptr) != net.tiles_refused.empty(), "{}", net.tiles_refused);
   std::set<const std::byte*> places;
   for (const auto& [role, linear] : net.layers[0].linears) {
-    const TensorView& tiles = linear.weights.tiles;
+    const Tensor& tiles = linear.weights.tiles;
     NIBBLE_CHECK((tiles.data == nullptr) == (net.tiles == nullptr));
     if (tiles.data == nullptr) continue;
     NIBBLE_CHECK(tiles.dtype == DType::kU8 && tiles.shape == TileOrder(linear.weights).shape());

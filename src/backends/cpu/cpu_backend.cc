@@ -57,7 +57,7 @@ class CpuBackend final : public Backend {
     return std::string(cpu::ChooseKernel(isa_, *panels, tokens).name);
   }
 
-  void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override {
+  void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) override {
     const int64_t vocab = table.shape[0], hidden = table.shape[1];
     const int64_t row_bytes = hidden * static_cast<int64_t>(DTypeBytes(table.dtype));
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -162,13 +162,13 @@ class CpuBackend final : public Backend {
   }
 
   Weights Pack(const PackedWeights& weights, const FormatSpec& activation,
-               const TensorView& bias) const {
+               const Tensor& bias) const {
     if (weights.format.quantized() && activation.quantized()) {
       return cpu::PackPanels(weights, activation, bias);
     }
     WideLinear packed;
     Matrix<float> decoded;
-    TensorView values = weights.values;
+    Tensor values = weights.values;
     if (weights.format.quantized()) {
       decoded = nibble::Decode(weights);
       values = {.dtype = DType::kF32,

@@ -33,7 +33,7 @@ void TurnTile(const uint16_t* tile, int64_t outputs, uint16_t* turned) {
   }
 }
 
-bool IsBf16(const TensorView& weights) {
+bool IsBf16(const Tensor& weights) {
   if (weights.dtype == DType::kBf16) return true;
   const Matrix<float> values = ToF32(weights);
   return std::all_of(values.data.begin(), values.data.end(),
@@ -42,7 +42,7 @@ bool IsBf16(const TensorView& weights) {
 
 }  // namespace
 
-PanelsBf16 PackBf16(const TensorView& weights) {
+PanelsBf16 PackBf16(const Tensor& weights) {
   NIBBLE_CHECK(weights.shape.size() == 2, "weights {}", ShapeText(weights.shape));
   PanelsBf16 p{.rows = weights.shape[0], .cols = weights.shape[1]};
   p.terms = IsBf16(weights) ? 1 : 2;

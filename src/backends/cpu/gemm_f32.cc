@@ -100,7 +100,7 @@ HWY_AFTER_NAMESPACE();
 namespace nibble::cpu {
 HWY_EXPORT(GemmTask);
 
-PanelsF32 PackF32(const TensorView& weights) {
+PanelsF32 PackF32(const Tensor& weights) {
   NIBBLE_CHECK(weights.shape.size() == 2, "weights {}", ShapeText(weights.shape));
   PanelsF32 packed{.rows = weights.shape[0], .cols = weights.shape[1], .data = {}};
   const int64_t cols = packed.cols;
@@ -123,9 +123,9 @@ PanelsF32 PackF32(const TensorView& weights) {
 }
 
 PanelsF32 PackF32(const Matrix<float>& weights) {
-  return PackF32(TensorView{.dtype = DType::kF32,
-                            .shape = {weights.rows, weights.cols},
-                            .data = reinterpret_cast<const std::byte*>(weights.data.data())});
+  return PackF32(Tensor{.dtype = DType::kF32,
+                        .shape = {weights.rows, weights.cols},
+                        .data = reinterpret_cast<const std::byte*>(weights.data.data())});
 }
 
 void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const float* bias, float* y,

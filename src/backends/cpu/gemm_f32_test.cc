@@ -110,9 +110,9 @@ TEST(PackF32Test, ReadsBf16Checkpoints) {
     bits[i] = Bf16FromF32(static_cast<float>(rng.Normal()));
     weights.data[i] = F32FromBf16(bits[i]);
   }
-  const PanelsF32 packed = PackF32(TensorView{.dtype = DType::kBf16,
-                                              .shape = {kOutputs, kInputs},
-                                              .data = reinterpret_cast<std::byte*>(bits.data())});
+  const PanelsF32 packed = PackF32(Tensor{.dtype = DType::kBf16,
+                                          .shape = {kOutputs, kInputs},
+                                          .data = reinterpret_cast<std::byte*>(bits.data())});
   ASSERT_EQ(packed.data.size(), 2u * kPanelF32 * kInputs);
   for (int64_t n = 0; n < 2 * kPanelF32; ++n) {
     for (int64_t k = 0; k < kInputs; ++k) {

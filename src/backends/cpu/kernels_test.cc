@@ -13,6 +13,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "formats/packed_weights_testing.h"
 #include "formats/tile_order.h"
 
 namespace nibble::cpu {
@@ -218,7 +219,7 @@ struct ProductCase {
   int64_t m, n, k;
   Matrix<int8_t> codes;
   Matrix<int8_t> act_codes;  // zero from k to the stride
-  QuantizedWeights weights;
+  PlaneVectors weights;
   std::vector<float> bias, act_scales, act_zetas;
   std::vector<int32_t> act_sums;
   InputSpec input;

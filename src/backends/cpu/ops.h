@@ -60,7 +60,7 @@ struct PanelsF32 {
 };
 PanelsF32 PackF32(const Matrix<float>& weights);
 // Same, straight from any float type (bf16 checkpoints are never expanded twice).
-PanelsF32 PackF32(const TensorView& weights);
+PanelsF32 PackF32(const Tensor& weights);
 
 // y[t, n] (+)= sum_k x[t, k] w[n, k] + bias[n]: one chain of fused multiply-adds over ascending k
 // per output, so a row has the same bits in any batch. bias may be null. y has row stride y_stride.
@@ -79,7 +79,7 @@ struct PanelsBf16 {
   int64_t panel_values() const { return padded_cols * kPanelF32 * terms; }
   uint16_t* values() const { return reinterpret_cast<uint16_t*>(data.get()); }
 };
-PanelsBf16 PackBf16(const TensorView& weights);
+PanelsBf16 PackBf16(const Tensor& weights);
 
 // As GemmF32, on AMX: exact products of bf16 weights and fp32 inputs, or of 16-bit terms of both,
 // summed in fp32 in an order that depends on K alone.

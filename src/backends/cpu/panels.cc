@@ -102,7 +102,7 @@ void WriteColumnSums(int64_t panel, IntPanels& p) {
 
 }  // namespace
 
-IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const TensorView& bias) {
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias) {
   IntPanels p{.rows = w.rows, .cols = w.cols};
   const TileOrder order(w);
   p.padded_cols = order.padded_cols;

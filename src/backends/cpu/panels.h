@@ -51,6 +51,6 @@ struct IntPanels {
 
 // Uses the tiles of `w` in place if it has them. `bias` may have no data. Throws if the groups do
 // not nest, are not multiples of 8, or a sum could leave int32.
-IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const TensorView& bias);
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias);
 
 }  // namespace nibble::cpu

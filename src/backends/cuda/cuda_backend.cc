@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
               "copy on the GPU");
   }
   const float* Read(const float* values, int64_t count) override;
-  TensorView Share(const TensorView& tensor, AlignedBytes& owner) override;
+  Tensor Share(const Tensor& tensor, AlignedBytes& owner) override;
 
   LinearId Upload(const PackedLinear& linear) override;
   void Release(LinearId id) override {
@@ -63,7 +63,7 @@ class CudaBackend final : public Backend {
     return At(id).main.KernelName(tokens);
   }
 
-  void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
+  void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) override;
   void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
                int64_t width, float* x) override {
     cuda::AddRows(y, rows, weights, width, x, stream_.get());
@@ -177,13 +177,13 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
   const InputSpec& input = linear.input;
   std::optional<DeviceLinear> tail;
-  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activation, TensorView());
+  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activation, Tensor());
   slot->emplace(
       Linear{DeviceLinear(linear.weights, input.activation, linear.bias), std::move(tail)});
   return static_cast<LinearId>(slot - linears_.begin());
 }
 
-TensorView CudaBackend::Share(const TensorView& tensor, AlignedBytes& owner) {
+Tensor CudaBackend::Share(const Tensor& tensor, AlignedBytes& owner) {
   if (tensor.dtype == DType::kF64) {
     const Matrix<float> narrow = ToF32(tensor);
     return Share({.dtype = DType::kF32,
@@ -191,14 +191,14 @@ TensorView CudaBackend::Share(const TensorView& tensor, AlignedBytes& owner) {
                   .data = reinterpret_cast<const std::byte*>(narrow.data.data())},
                  owner);
   }
-  TensorView shared = tensor;
+  Tensor shared = tensor;
   owner = AllocateDevice(tensor.bytes());
   cuda::CopyToDevice(tensor.data, tensor.bytes(), owner.get());
   shared.data = owner.get();
   return shared;
 }
 
-void CudaBackend::Embed(const TensorView& table, std::span<const int32_t> ids, float* x) {
+void CudaBackend::Embed(const Tensor& table, std::span<const int32_t> ids, float* x) {
   for (const int32_t id : ids) {
     NIBBLE_CHECK(id >= 0 && id < table.shape[0], "token {} of {}", id, table.shape[0]);
   }

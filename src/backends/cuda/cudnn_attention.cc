@@ -19,7 +19,7 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-enum Tensor : int64_t { kQ, kK, kV, kOut, kQueries, kKeys, kOffsets };
+enum Operand : int64_t { kQ, kK, kV, kOut, kQueries, kKeys, kOffsets };
 
 // Once in a program. False if cuDNN, or the shared CUDA runtime that the frontend calls, is
 // missing.
@@ -54,7 +54,7 @@ Handle MakeHandle() {
   return nullptr;
 }
 
-fe::graph::Tensor_attributes TensorOf(Tensor name, const std::vector<int64_t>& dims,
+fe::graph::Tensor_attributes TensorOf(Operand name, const std::vector<int64_t>& dims,
                                       const std::vector<int64_t>& strides) {
   return fe::graph::Tensor_attributes().set_uid(name).set_dim(dims).set_stride(strides);
 }
@@ -68,7 +68,7 @@ std::shared_ptr<fe::graph::Graph> Describe(const CudnnShape& s) {
                 n = s.keys;
   const std::vector<int64_t> q_dims = {b, h, m, d}, q_strides = {m * h * d, d, h * d, 1};
   const std::vector<int64_t> k_dims = {b, g, n, d}, k_strides = {g * n * d, n * d, d, 1};
-  const auto integers = [&](Tensor name, int64_t count) {
+  const auto integers = [&](Operand name, int64_t count) {
     return graph->tensor(
         TensorOf(name, {count, 1, 1, 1}, {1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32));
   };

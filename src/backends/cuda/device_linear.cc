@@ -73,7 +73,7 @@ WeightType WeightTypeOf(DType dtype) {
 }
 
 DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activation,
-                           const TensorView& bias)
+                           const Tensor& bias)
     : kind_(KindOf(weights, activation)),
       weights_(weights.format),
       activation_(activation),
@@ -82,7 +82,7 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs),
       major_(Device::Current().major) {
   if (weights.format.second_level && !KeepsLevels(weights.format, activation, major_)) {
-    *this = DeviceLinear(View(Widen(weights)), activation, bias);
+    *this = DeviceLinear(Widen(weights), activation, bias);
     return;
   }
   if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);
@@ -112,7 +112,7 @@ void DeviceLinear::UploadCodes(const PackedWeights& w) {
   }
   if (!activation_.symmetric) {
     const auto codes =
-        w.format.second_level ? PlainCodes(View(Widen(w)), stride_) : PlainCodes(w, stride_);
+        w.format.second_level ? PlainCodes(Widen(w), stride_) : PlainCodes(w, stride_);
     code_sums_ = FloatsToDevice(CodeSums(codes, rows_));
   }
   const WeightOrder order(w);

@@ -22,7 +22,7 @@ class DeviceLinear {
 
   // `bias` may have no data. A second level of scales stays one on compute capability 9.0 with
   // groups of whole blocks; elsewhere its weights become 8 bits.
-  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const TensorView& bias);
+  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias);
 
   // y (+)= W a + bias on `stream`.
   struct Output {

@@ -14,6 +14,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "formats/packed_weights_testing.h"
 
 namespace nibble::cuda {
 namespace {
@@ -59,7 +60,7 @@ std::vector<float> RandomFloats(Rng& rng, int64_t count) {
 
 std::vector<uint8_t> Ordered(const Matrix<int8_t>& codes, int bits) {
   const int64_t row_bytes = PackedBytes(codes.cols, bits);
-  QuantizedWeights w = {.format = {.bits = bits}, .rows = codes.rows, .cols = codes.cols};
+  PlaneVectors w = {.format = {.bits = bits}, .rows = codes.rows, .cols = codes.cols};
   w.codes.resize(static_cast<size_t>(codes.rows * row_bytes));
   for (int64_t n = 0; n < codes.rows; ++n) {
     PackCodes(codes.row(n).data(), codes.cols, bits, w.codes.data() + n * row_bytes);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "backends/backend_testing.h"
+#include "formats/packed_weights_testing.h"
 
 namespace nibble::cuda {
 namespace {
@@ -53,7 +54,7 @@ void ExpectWeightOrder(Rng& rng, const FormatSpec& format, int64_t rows, int64_t
       if (format.second_level) {
         code = code < 0 ? code + 8 : code - 8;  // code + 8, read as two's complement
         const auto g = static_cast<size_t>(n * format.groups(cols) + k / format.group);
-        const QuantizedWeights& w = linear->quantized;
+        const PlaneVectors& w = linear->quantized;
         const int step =
             n >= rows ? 0 : LevelStep(w.group_scales[g], w.zeros.empty() ? 0 : w.zeros[g]);
         ASSERT_EQ(StepAt(ordered, order, n, k), step) << n << ", " << k;
@@ -84,7 +85,7 @@ TEST(WeightOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
 
 // The map must be one to one, and the header's formulas are its definition: thread 5, register 3.
 TEST(WeightOrderTest, WorkedExample) {
-  QuantizedWeights w = {.format = {.bits = 4}, .rows = 64, .cols = 128};
+  PlaneVectors w = {.format = {.bits = 4}, .rows = 64, .cols = 128};
   w.codes.resize(64 * 64);
   // Output 0 + 5 / 4 + 8 = 9, inputs 16 + 4 * (5 % 4) = 20..23: codes 1, 2, -1, -8.
   w.codes[9 * 64 + 10] = 0x21;

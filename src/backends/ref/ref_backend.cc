@@ -186,7 +186,7 @@ class RefBackend final : public Backend {
     return decoded_ ? "decoded_sgemm" : "ref_gemm";
   }
 
-  void Embed(const TensorView& table, std::span<const int32_t> ids, float* x) override;
+  void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) override;
   Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
@@ -223,7 +223,7 @@ class RefBackend final : public Backend {
 };
 
 Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activation) const {
-  if (w.format.second_level) return Unpack(View(Widen(w)), activation);
+  if (w.format.second_level) return Unpack(Widen(w), activation);
   Product product;
   product.weights = w.format;
   product.activation = activation;
@@ -249,7 +249,7 @@ LinearId RefBackend::Upload(const PackedLinear& packed) {
   return static_cast<LinearId>(linears_.size()) - 1;
 }
 
-void RefBackend::Embed(const TensorView& table, std::span<const int32_t> ids, float* x) {
+void RefBackend::Embed(const Tensor& table, std::span<const int32_t> ids, float* x) {
   const int64_t vocab = table.shape[0], hidden = table.shape[1];
   const int64_t row_bytes = hidden * static_cast<int64_t>(DTypeBytes(table.dtype));
   ParallelFor(ids.size(), [&](size_t i) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A weight matrix in its canonical packed form: planes, which follow from the format.
+//
+//   W = scale[m, g] * (code[n, k] - zero[m, g])      g = k / group, m = n / row_share
+//
+// With a second level of scales, W = scale[n] * p[n, k], p = group_scale[n, g] * (code - zero[n,
+// g]) with an integer group_scale; p is an 8-bit code, whatever the code is.
+#pragma once
+
+#include "formats/format_spec.h"
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+struct PackedWeights {
+  FormatSpec format;
+  int64_t rows = 0, cols = 0;  // N outputs, K inputs
+  Tensor values;               // format.bits == 16: any float type [N, K]
+  Tensor codes;                // U8 [N, PackedBytes(stored(K), bits)], two's complement codes
+  // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
+  // columns between have the weight 0.
+  Tensor places;
+  Tensor scales;        // F32 or F16 (row_scales) [N / row_share, format.scales(K)]
+  Tensor group_scales;  // U8 [N, groups], of a second level only
+  Tensor zeros;         // I8 [N / row_share, groups], absent when symmetric
+  Tensor tiles;         // the codes once more in tile order (tile_order.h), or no data
+
+  int64_t groups() const { return format.groups(cols); }
+  int64_t scale_rows() const { return rows / format.row_share; }
+  // Bytes of all planes but the tiles, which repeat the codes.
+  size_t bytes() const;
+};
+
+// One plane of weights: its name behind theirs in a checkpoint, and what it must be.
+struct Plane {
+  std::string_view suffix;  // ".codes"
+  Tensor PackedWeights::*tensor;
+  DType dtype;  // of values: any float type
+  std::vector<int64_t> shape;
+
+  bool Fits(const Tensor& plane) const;
+  size_t bytes() const;
+};
+// The planes of weights [rows, cols] in a format. Whoever checks, reads, writes, counts or makes
+// planes goes by this list: a new plane is a row of it and a member above.
+std::vector<Plane> PlanesOf(const FormatSpec& format, int64_t rows, int64_t cols);
+
+// Of a second level: the largest group scale whose codes all fit into 8 bits, -8 to 7 becoming
+// -128 to 127 at most. 8 for the outermost zeros, 16 for 0.
+int LargestGroupScale(int zero);
+// How kernels make 8 bits of such a code: with c = code + 8 and this step, the byte p + 128 is
+// c * (step & 255) + (step >> 8), from 0 to 255.
+uint16_t LevelStep(int group_scale, int zero);
+// Those weights by rows: the codes p as 8 bits, symmetric, one scale a row. The value is the same,
+// and so is every integer product.
+PackedWeights Widen(const PackedWeights& weights);
+
+// The scales as fp32, [N, format.scales(K)], and the zeros as integers, [N, groups]: those of every
+// row.
+Matrix<float> DecodeScales(const PackedWeights& weights);
+Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
+// The K codes of row n, those that mean 0 where sparse weights have none.
+void UnpackRow(const PackedWeights& weights, int64_t n, std::span<int16_t> codes);
+// The same, packed with `bits` bits each.
+void RepackRow(const PackedWeights& weights, int64_t n, int bits, uint8_t* packed);
+// W as fp32 [N, K]: what every format means, whatever kernel runs it.
+Matrix<float> Decode(const PackedWeights& weights);
+
+// A loader's check of weights [rows, cols] whose inputs have the format `activation`: planes and
+// scales (finite, positive, LargestGroupScale at most) fit the format, and no int32 sum can
+// overflow for either activation; throws naming `where`.
+void ValidateWeights(const PackedWeights& weights, int64_t rows, int64_t cols,
+                     const FormatSpec& activation, const std::string& where);
+
+}  // namespace nibble
