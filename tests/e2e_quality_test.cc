@@ -118,7 +118,9 @@ TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {
   Rows("work", {"--only", "hadamard"});
   const Arguments only = {"--only", "tasks", "--data", Path("tasks"), "--limit", "2"};
   const Json rows = Rows("work", only);
-  Quantize("out", {"--rounding", "rtn"});
+  const std::string nearest_arguments =
+      "--recipe quarot --rounding rtn --head-bits 16 --embed-bits 16";
+  Quantize("out", Words(nearest_arguments));
   const auto accuracy = [&](const std::string& model) {
     return Nibble({"eval", "tasks", model, "--tasks", "piqa", "--data", Path("tasks"), "--limit",
                    "2", "--json"})
@@ -129,7 +131,7 @@ TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {
   for (const Json& row : rows) {
     if (row["section"] != "tasks") continue;
     if (row["arguments"] == "") plain = &row;
-    if (row["arguments"] == "--recipe quarot --rounding rtn") nearest = &row;
+    if (row["arguments"] == nearest_arguments) nearest = &row;
   }
   ASSERT_TRUE(plain != nullptr && nearest != nullptr);
   EXPECT_EQ(plain->at("accuracies").at("piqa"), accuracy(small_));

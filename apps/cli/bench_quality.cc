@@ -117,7 +117,7 @@ class QualityBench {
 
   QuantizeOptions Options(const std::string& arguments) const {
     std::vector<std::string> words = {a_.model, "-o", Checkpoint(arguments)};
-    std::istringstream stream(arguments);
+    std::istringstream stream(arguments + std::string(kPaperTables));
     for (std::string word; stream >> word;) words.push_back(word);
     QuantizeOptions options = ParseQuantizeArguments(words);
     options.calibration_text = a_.calibration;

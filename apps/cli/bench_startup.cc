@@ -64,8 +64,7 @@ void RunStartup(const BenchArguments& a, const Common& common) {
     WriteRandomCheckpoint(BenchShape(a), BenchRecipe(a), 1, a.model);
   }
   const Network net = OpenNetwork(a.model);
-  const int64_t embedding =
-      net.embedding.elements() * static_cast<int64_t>(DTypeBytes(net.embedding.dtype));
+  const size_t embedding = net.one_table() ? 0 : net.embedding.bytes();
   const double weights = WeightBytes(net) + static_cast<double>(embedding);
   double peak = 0;
   const Timing time = Measure(

@@ -38,10 +38,8 @@ Sizes Measure(const Network& net) {
   for (const LayerWeights& layer : net.layers) {
     for (const auto& [role, linear] : layer.linears) add(linear);
   }
-  add(net.head);
-  if (!net.config.tied_head || net.packed) {
-    sizes.other_bytes += static_cast<double>(net.embedding.bytes());
-  }
+  sizes.other_bytes += static_cast<double>(net.head.weights.bytes());
+  if (!net.one_table()) sizes.other_bytes += static_cast<double>(net.embedding.bytes());
   return sizes;
 }
 
@@ -67,8 +65,14 @@ Rows FormatRows(const Network& net) {
         return FormatCells(net.layers[static_cast<size_t>(layer)][role]);
       },
       rows);
-  rows.push_back({"head"});
-  for (std::string& cell : FormatCells(net.head)) rows.back().push_back(std::move(cell));
+  const auto add = [&](const char* name, const PackedLinear& table) {
+    rows.push_back({name});
+    for (std::string& cell : FormatCells(table)) rows.back().push_back(std::move(cell));
+  };
+  add(net.one_table() ? "head, embedding" : "head", net.head);
+  if (!net.one_table()) {
+    add("embedding", {.weights = net.embedding, .input = {.width = net.embedding.cols}});
+  }
   return rows;
 }
 

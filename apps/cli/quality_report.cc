@@ -6,6 +6,10 @@
 namespace nibble::cli {
 namespace {
 
+std::string Arguments(const PaperRow& row) {
+  return row.arguments.empty() ? "" : fmt::format("{}{}", row.arguments, kPaperTables);
+}
+
 constexpr std::array<std::string_view, 3> kPublishedModels = {"llama2-7b", "llama2-13b",
                                                               "llama2-70b"};
 constexpr int64_t kLlama2Context = 4096;  // LLaMA-1 has the same shapes and 2048
@@ -33,7 +37,7 @@ std::vector<std::string> Header(const QualityReport& report, const PaperSection&
 std::vector<std::string> Cells(const QualityReport& report, const QualityLine& line) {
   const PaperRow& row = *line.row;
   std::vector<std::string> cells = {
-      std::string(row.name), row.arguments.empty() ? "" : fmt::format("`{}`", row.arguments)};
+      std::string(row.name), row.arguments.empty() ? "" : fmt::format("`{}`", Arguments(row))};
   const size_t accuracies = line.section->tasks ? report.tasks.size() : 0;
   if (line.result != nullptr) {
     const QualityResult& r = *line.result;
@@ -53,7 +57,7 @@ std::vector<std::string> Cells(const QualityReport& report, const QualityLine& l
 
 Json LineJson(const QualityReport& report, const QualityLine& line) {
   const PaperRow& row = *line.row;
-  Json json = {{"section", line.section->name}, {"name", row.name}, {"arguments", row.arguments}};
+  Json json = {{"section", line.section->name}, {"name", row.name}, {"arguments", Arguments(row)}};
   if (line.result != nullptr) {
     const QualityResult& r = *line.result;
     json["formats"] = r.formats;

@@ -26,7 +26,7 @@ struct LinearOverrides {
 
 struct Overrides {
   LinearOverrides linear;
-  std::optional<int> k_bits, v_bits, kv_bits, down_bits, sweeps;
+  std::optional<int> k_bits, v_bits, kv_bits, down_bits, head_bits, embed_bits, sweeps;
   std::optional<int64_t> kv_group;
   std::optional<bool> kv_asym, act_order, quantized_calibration, online, learned_rotation,
       learned_scales;
@@ -81,6 +81,8 @@ Recipe Apply(Recipe recipe, const Overrides& o) {
     Set(f->clip, o.kv_clip);
     if (o.kv_asym) f->symmetric = !*o.kv_asym;
   }
+  if (o.head_bits) recipe.head = {.bits = *o.head_bits};
+  if (o.embed_bits) recipe.embedding = {.bits = *o.embed_bits};
   Set(recipe.act_order, o.act_order);
   Set(recipe.quantized_calibration, o.quantized_calibration);
   Set(recipe.learned_rotation, o.learned_rotation);
@@ -120,8 +122,10 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConf
             OnlineText(p.input_transform, p.gather)};
   };
   AddLinearRows(config, cells, rows);
-  rows.push_back({"head"});
-  for (std::string& cell : cells(0, Role::kHead)) rows.back().push_back(std::move(cell));
+  for (Role role : kTableRoles) {
+    rows.push_back({RoleName(role)});
+    for (std::string& cell : cells(0, role)) rows.back().push_back(std::move(cell));
+  }
   rows.push_back({"cache K", FormatText(plan.k), "", TransformText(plan.kv_rotation)});
   rows.push_back({"cache V", FormatText(plan.v), "", ""});
   return rows;
@@ -132,7 +136,7 @@ std::string TailsText(const Recipe& recipe, const Plan& plan) {
   if (recipe.tail_threshold == 0) return "";
   int64_t without = 0, quantized = 0;
   for (const auto& [name, linear] : plan.linears) {
-    if (!linear.weights.quantized()) continue;
+    if (!name.starts_with("layers.") || !linear.weights.quantized()) continue;
     ++quantized;
     without += linear.tail.columns == 0 ? 1 : 0;
   }
@@ -145,8 +149,11 @@ void PrintPlan(const Arguments& a, const QuantizeReport& report) {
     Note("recipe {}, no calibration\n", a.recipe);
   }
   if (a.dry_run) {
+    const auto why = WhyTwoTables(report.config, a.options.recipe, report.plan);
     fmt::print("{}{}\n", Table(PlanRows(report.plan, report.config)),
                TailsText(a.options.recipe, report.plan));
+    fmt::print("tables       {}\n",
+               why.empty() ? "one for head and embedding" : fmt::format("two: {}", why));
     fmt::print(
         "parameters   {:.1f} M\nsize         {} ({:.2f} bits per quantized weight)\n"
         "peak memory  {}\ndisk         {}\ntime         about {}\n",
@@ -248,13 +255,19 @@ CLI::Validator BitsCheck() {
   return CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
 }
 
+CLI::Validator StoredBitsCheck() {
+  return CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16, 32});
+}
+
 CLI::Validator GroupCheck() {
   return CLI::Range(int64_t{0}, int64_t{1} << 20);
 }
 
 void AddLinearOverrides(CLI::App& verb, LinearOverrides& o) {
   const std::string g = kOverridesGroup;
-  verb.add_option("--w-bits", o.w_bits, "Bits of weights")->check(BitsCheck())->group(g);
+  verb.add_option("--w-bits", o.w_bits, "Bits of weights; 16: bf16 or fp16, 32: fp32")
+      ->check(StoredBitsCheck())
+      ->group(g);
   verb.add_option("--a-bits", o.a_bits, "Bits of activations")->check(BitsCheck())->group(g);
   verb.add_option(
           "--group", o.group,
@@ -307,6 +320,12 @@ void AddOverrides(CLI::App& verb, Overrides& o) {
       ->group(g);
   verb.add_option("--down-bits", o.down_bits, "Bits of down's weights and activations")
       ->check(bits)
+      ->group(g);
+  verb.add_option("--head-bits", o.head_bits, "Bits of the head; 8 where weights are quantized")
+      ->check(StoredBitsCheck())
+      ->group(g);
+  verb.add_option("--embed-bits", o.embed_bits, "Bits of the embedding, likewise")
+      ->check(StoredBitsCheck())
       ->group(g);
   verb.add_option("--order", o.order,
                   "Order of input channels, outliers last: by their largest value, by energy, none")

@@ -98,8 +98,8 @@ class Backend {
   }
   // The same values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
-  // The same tensor in the backend's memory; `owner` holds what that took.
-  virtual Tensor Share(const Tensor& tensor, AlignedBytes&) { return tensor; }
+  // The same table in the backend's memory, for Embed; `owner` holds what that took.
+  virtual PackedWeights Share(const PackedWeights& table, AlignedBytes&) { return table; }
 
   // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
   // stay mapped until Release, all other planes only during the call.
@@ -108,8 +108,14 @@ class Backend {
   // The kernel that runs this linear for a batch of `tokens`, e.g. "amx_gemm_u8s8".
   virtual std::string KernelName(LinearId id, int64_t tokens) const = 0;
 
-  // x[i] = table[ids[i]];  table [vocab, hidden] of any float type, shared; x [ids.size(), hidden].
-  virtual void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) = 0;
+  // x[i] = table[ids[i]], decoded;  table [vocab, hidden], shared; x [ids.size(), hidden].
+  virtual void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      NIBBLE_CHECK(ids[i] >= 0 && ids[i] < table.rows, "token {} of {}", ids[i], table.rows);
+      const auto at = static_cast<int64_t>(i) * table.cols;
+      DecodeRow(table, ids[i], {x + at, static_cast<size_t>(table.cols)});
+    }
+  }
 
   // x[rows[i]] += weights[i] * y[i];  y [rows.size(), width], x [.., width]; the rows differ. In
   // the program's memory, unless a backend says otherwise.

@@ -316,8 +316,11 @@ TEST_F(CudaProductTest, RowsAreGatheredAndAdded) {
     const Buffer<float> device_x = Copy(x);
     Buffer<float> gathered(cuda_->allocator());
     gathered.Grow(5 * width);
-    cuda_->Embed({DType::kF32, {kTokens, width}, reinterpret_cast<std::byte*>(device_x.data())},
-                 rows, gathered.data());
+    cuda_->Embed(
+        {.rows = kTokens,
+         .cols = width,
+         .values = {DType::kF32, {kTokens, width}, reinterpret_cast<std::byte*>(device_x.data())}},
+        rows, gathered.data());
     const std::vector<float> y = Host(gathered.data(), 5 * width);
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto row = x.begin() + rows[i] * width;
@@ -329,6 +332,22 @@ TEST_F(CudaProductTest, RowsAreGatheredAndAdded) {
     for (size_t i = 0; i < x.size(); ++i) {
       ASSERT_NEAR(result[i], x[i], 3 * std::fabs(x[i]) * 0x1p-23 + 0x1p-20) << i;
     }
+  }
+}
+
+TEST_F(CudaProductTest, RowsOfATableAreThoseOfTheReference) {
+  const std::vector<int32_t> ids = {0, 39, 17, 17, 3};
+  for (const FormatSpec& format : {FormatSpec{.bits = 8}, FormatSpec{.bits = 4, .group = 32},
+                                   FormatSpec{.bits = 6, .symmetric = false}, FormatSpec{}}) {
+    const auto linear = RandomLinear(rng_, format, 40, {.width = 288}, false);
+    AlignedBytes memory;
+    Buffer<float> device(cuda_->allocator());
+    device.Grow(5 * 288);
+    const PackedWeights table = cuda_->Share(linear->packed.weights, memory);
+    cuda_->Embed(table, ids, device.data());
+    std::vector<float> expected(5 * 288, -1);
+    ref_->Embed(linear->packed.weights, ids, expected.data());
+    EXPECT_EQ(Host(device.data(), 5 * 288), expected) << FormatText(format);
   }
 }
 

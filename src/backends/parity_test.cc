@@ -78,6 +78,7 @@ TEST_P(ActsParityTest, TransformedCodesDifferByOneAtRoundingBoundariesOnly) {
                           .transform = FullHadamard(width),
                           .activation = {.bits = bits, .symmetric = symmetric, .clip = 0.9}};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
+        if (!symmetric) spec.transform = Inverse(spec.transform);
         const auto x = RandomVector(rng_, tokens * width);
         const Activations a = cpu_->PrepareActs({.x = x.data()}, tokens, spec);
         const Activations b = ref_->PrepareActs({.x = x.data()}, tokens, spec);
@@ -331,7 +332,10 @@ TEST_P(ElementwiseParityTest, EmbeddingsAreExact) {
     std::vector<uint16_t> bits(static_cast<size_t>(2 * vocab * hidden));
     for (uint16_t& b : bits)
       b = static_cast<uint16_t>(rng_.Next()) & 0xBBFF;  // finite in each type
-    const Tensor table = {dtype, {vocab, hidden}, reinterpret_cast<std::byte*>(bits.data())};
+    const PackedWeights table = {
+        .rows = vocab,
+        .cols = hidden,
+        .values = {dtype, {vocab, hidden}, reinterpret_cast<std::byte*>(bits.data())}};
     std::vector<int32_t> ids = {0, 49, 7, 7};
     for (int i = 0; i < 100; ++i) ids.push_back(static_cast<int32_t>(rng_.Below(vocab)));
     std::vector<float> cpu(ids.size() * hidden, kPoison), ref = cpu;

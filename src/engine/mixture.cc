@@ -74,8 +74,11 @@ const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> expert
     order.insert(order.end(), expert.rows.begin(), expert.rows.end());
   }
   d.scratch.Reserve(d.config, tokens);
-  const Tensor table = {
-      DType::kF32, {tokens, d.config.hidden_size}, reinterpret_cast<const std::byte*>(x)};
+  const int64_t hidden = d.config.hidden_size;
+  const PackedWeights table = {
+      .rows = tokens,
+      .cols = hidden,
+      .values = {DType::kF32, {tokens, hidden}, reinterpret_cast<const std::byte*>(x)}};
   d.backend.Embed(table, order, d.scratch.rows.data());
   return d.scratch.rows.data();
 }

@@ -20,6 +20,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
       scratch_(*backend_),
       x_(backend_->allocator()),
+      turned_(backend_->allocator()),
       logits_(backend_->allocator()) {
   for (const LayerWeights& weights : network_.layers) {
     layers_.push_back(UploadLayer(*backend_, weights));
@@ -72,6 +73,12 @@ float* Model::Forward(std::span<const Sequence> sequences) {
 }
 
 const float* Model::Logits(const float* x, int64_t rows) {
+  const InputSpec& back = network_.turn_back;
+  if (!back.transform.identity()) {
+    const float* values = backend_->PrepareActs({.x = x}, rows, back).values;
+    backend_->Copy(values, rows * back.width, turned_.Grow(rows * back.width));
+    x = turned_.data();
+  }
   const Activations acts =
       backend_->PrepareActs(Normed(config(), final_norm_, x), rows, network_.head.input);
   const int64_t count = rows * config().vocab_size;

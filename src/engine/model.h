@@ -52,13 +52,13 @@ class Model {
   Network network_;
   std::unique_ptr<Backend> backend_;
   AlignedBytes embedding_memory_;
-  Tensor embedding_;
+  PackedWeights embedding_;
   BackendRope rope_;
   std::vector<Layer> layers_;
   LinearId head_;
   Buffer<float> final_norm_;
   Scratch scratch_;
-  Buffer<float> x_, logits_;
+  Buffer<float> x_, turned_, logits_;
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;
 };

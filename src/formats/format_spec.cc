@@ -8,7 +8,7 @@
 namespace nibble {
 
 std::string FormatText(const FormatSpec& spec) {
-  if (!spec.quantized()) return "16";
+  if (!spec.quantized()) return fmt::format("{}", spec.bits);
   std::string text = fmt::format("{}", spec.bits);
   if (!spec.symmetric) text += " asym";
   if (spec.signed_scale) text += " signed";
@@ -48,8 +48,8 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .row_share = JsonFind<int>(json, "row_share", where).value_or(1),
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
       .sparse = sparse.has_value()};
-  if (spec.bits != 16 && (spec.bits < 2 || spec.bits > 8)) {
-    Fail("{}: bits {}; use 2 to 8 or 16", where, spec.bits);
+  if (spec.bits != 16 && spec.bits != 32 && (spec.bits < 2 || spec.bits > 8)) {
+    Fail("{}: bits {}; use 2 to 8, 16 or 32", where, spec.bits);
   }
   if (spec.group < 0) Fail("{}: group {} is negative", where, spec.group);
   if (!(spec.clip >= 0 && spec.clip <= 1)) Fail("{}: clip {} is not in 0..1", where, spec.clip);

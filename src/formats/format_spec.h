@@ -11,7 +11,9 @@
 namespace nibble {
 
 struct FormatSpec {
-  int bits = 16;          // 2..8; 16 = not quantized (fp32 on the CPU)
+  // 2..8. Not quantized: 16 = bf16 or fp16 as weights are stored, 32 = fp32; products and the cache
+  // take fp32 for both on the CPU.
+  int bits = 16;
   bool symmetric = true;  // false: an integer zero point (weights, cache) or a real offset (acts)
   int64_t group = 0;      // 0 = the whole row (weights, activations) or head (cache)
   // The range is multiplied by clip before the scale is taken. 0: searched; per scale with the
@@ -45,7 +47,7 @@ struct FormatSpec {
 std::string FormatText(const FormatSpec& spec);
 
 Json ToJson(const FormatSpec& spec);
-// Refuses unknown fields, bits other than 2..8 and 16, groups that are negative, clips outside
+// Refuses unknown fields, bits other than 2..8, 16 and 32, groups that are negative, clips outside
 // 0..1, row_share other than the powers of 2 to 32, a second level without groups, with more than 4
 // bits or with row_share, sparse numbers that are not quantized.
 FormatSpec FormatFromJson(const Json& json, const std::string& where);

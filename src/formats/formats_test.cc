@@ -69,7 +69,7 @@ TEST(FormatSpecTest, JsonRefusals) {
     return ErrorOf([&] { FormatFromJson(json, "plan.w"); });
   };
   EXPECT_EQ(refused("bits", 4), "");
-  for (const int bits : {-4, 0, 1, 9, 15, 17, 32}) {
+  for (const int bits : {-4, 0, 1, 9, 15, 17, 31, 64}) {
     EXPECT_THAT(refused("bits", bits), HasSubstr("plan.w: bits")) << bits;
   }
   for (const double clip : {-0.1, 1.01, 1e9}) EXPECT_THAT(refused("clip", clip), HasSubstr("clip"));

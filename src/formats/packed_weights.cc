@@ -20,6 +20,11 @@ Matrix<T> ForEachRow(const PackedWeights& w, int64_t count, const Stored& stored
   return all;
 }
 
+Tensor RowOf(const Tensor& plane, int64_t row) {
+  const auto bytes = plane.bytes() / static_cast<size_t>(plane.shape[0]);
+  return {plane.dtype, {plane.shape[1]}, plane.data + static_cast<size_t>(row) * bytes};
+}
+
 // No code may leave 8 bits: kernels multiply and add bytes.
 void ValidateGroupScales(const PackedWeights& w, const FormatSpec& activation,
                          const std::string& where) {
@@ -49,8 +54,8 @@ void RequirePlaces(const PackedWeights& w, const std::string& where) {
 }  // namespace
 
 bool Plane::Fits(const Tensor& plane) const {
-  const bool values = tensor == &PackedWeights::values;
-  return (values ? IsFloat(plane.dtype) : plane.dtype == dtype) && plane.shape == shape;
+  const bool any_float = tensor == &PackedWeights::values && dtype != DType::kF32;
+  return (any_float ? IsFloat(plane.dtype) : plane.dtype == dtype) && plane.shape == shape;
 }
 
 size_t Plane::bytes() const {
@@ -59,7 +64,9 @@ size_t Plane::bytes() const {
 
 std::vector<Plane> PlanesOf(const FormatSpec& f, int64_t rows, int64_t cols) {
   using W = PackedWeights;
-  if (!f.quantized()) return {{".weight", &W::values, DType::kF32, {rows, cols}}};
+  if (!f.quantized()) {
+    return {{".weight", &W::values, f.bits == 32 ? DType::kF32 : DType::kBf16, {rows, cols}}};
+  }
   const int64_t scale_rows = rows / f.row_share, groups = f.groups(cols), stored = f.stored(cols);
   std::vector<Plane> planes;
   const auto add = [&](std::string_view suffix, Tensor W::*tensor, DType dtype,
@@ -151,23 +158,31 @@ void RepackRow(const PackedWeights& w, int64_t n, int bits, uint8_t* packed) {
 
 Matrix<float> Decode(const PackedWeights& w) {
   if (!w.format.quantized()) return ToF32(w.values);
-  if (w.format.second_level) return Decode(Widen(w));
-  const Matrix<float> scales = DecodeScales(w);
-  const Matrix<int32_t> zeros = DecodeZeros(w);
-  const int64_t group = w.cols / w.groups();
   Matrix<float> values(w.rows, w.cols);
-  std::vector<int16_t> codes(static_cast<size_t>(w.cols));
-  for (int64_t n = 0; n < w.rows; ++n) {
-    UnpackRow(w, n, codes);
-    const auto row = values.row(n);
-    for (int64_t k = 0; k < w.cols; ++k) {
-      const int64_t g = k / group;
-      const size_t i = static_cast<size_t>(k);
-      row[i] = scales.row(n)[static_cast<size_t>(g)] *
-               static_cast<float>(codes[i] - zeros.row(n)[static_cast<size_t>(g)]);
-    }
-  }
+  for (int64_t n = 0; n < w.rows; ++n) DecodeRow(w, n, values.row(n));
   return values;
+}
+
+void DecodeRow(const PackedWeights& w, int64_t n, std::span<float> row) {
+  if (!w.format.quantized()) {
+    std::ranges::copy(ToF32(RowOf(w.values, n)).data, row.begin());
+    return;
+  }
+  const auto groups = static_cast<size_t>(w.groups());
+  const int64_t scale_row = n / w.format.row_share;
+  const std::vector<float> scales = ToF32(RowOf(w.scales, scale_row)).data;
+  const auto zeros =
+      w.format.symmetric ? std::span<const int8_t>() : RowOf(w.zeros, scale_row).as<int8_t>();
+  const auto factors =
+      w.format.second_level ? RowOf(w.group_scales, n).as<uint8_t>() : std::span<const uint8_t>();
+  std::vector<int16_t> codes(row.size());
+  UnpackRow(w, n, codes);
+  for (size_t k = 0; k < row.size(); ++k) {
+    const size_t g = k / (row.size() / groups);
+    const int code = codes[k] - (zeros.empty() ? 0 : zeros[g]);
+    row[k] = scales[scales.size() == 1 ? 0 : g] *
+             static_cast<float>(factors.empty() ? code : factors[g] * code);
+  }
 }
 
 void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,

@@ -15,7 +15,7 @@ namespace nibble {
 struct PackedWeights {
   FormatSpec format;
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
-  Tensor values;               // format.bits == 16: any float type [N, K]
+  Tensor values;               // not quantized: any float type, fp32 of 32 bits [N, K]
   Tensor codes;                // U8 [N, PackedBytes(stored(K), bits)], two's complement codes
   // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
   // columns between have the weight 0.
@@ -31,11 +31,17 @@ struct PackedWeights {
   size_t bytes() const;
 };
 
+// fp32 rows that are borrowed.
+inline PackedWeights FloatTable(const Matrix<float>& values) {
+  return {
+      .format = {.bits = 32}, .rows = values.rows, .cols = values.cols, .values = Borrow(values)};
+}
+
 // One plane of weights: its name behind theirs in a checkpoint, and what it must be.
 struct Plane {
   std::string_view suffix;  // ".codes"
   Tensor PackedWeights::*tensor;
-  DType dtype;  // of values: any float type
+  DType dtype;  // of values of 16 bits: any float type
   std::vector<int64_t> shape;
 
   bool Fits(const Tensor& plane) const;
@@ -63,8 +69,9 @@ Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
 void UnpackRow(const PackedWeights& weights, int64_t n, std::span<int16_t> codes);
 // The same, packed with `bits` bits each.
 void RepackRow(const PackedWeights& weights, int64_t n, int bits, uint8_t* packed);
-// W as fp32 [N, K]: what every format means, whatever kernel runs it.
+// W as fp32 [N, K]: what every format means, whatever kernel runs it. And its row n alone.
 Matrix<float> Decode(const PackedWeights& weights);
+void DecodeRow(const PackedWeights& weights, int64_t n, std::span<float> row);
 
 // A loader's check of weights [rows, cols] whose inputs have the format `activation`: planes and
 // scales (finite, positive, LargestGroupScale at most) fit the format, and no int32 sum can

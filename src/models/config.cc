@@ -30,8 +30,8 @@ Role KindOf(Role role) {
 }
 
 std::string RoleName(Role role) {
-  constexpr std::string_view kNames[] = {"q",  "k",    "v",    "o",     "gate",
-                                         "up", "down", "head", "router"};
+  constexpr std::string_view kNames[] = {"q",  "k",    "v",    "o",         "gate",
+                                         "up", "down", "head", "embedding", "router"};
   const std::string_view kind = kNames[static_cast<size_t>(KindOf(role))];
   const int64_t expert = ExpertOf(role);
   return expert < 0 ? std::string(kind) : fmt::format("experts.{}.{}", expert, kind);
@@ -60,6 +60,7 @@ int64_t ModelConfig::outputs(Role role) const {
     case Role::kUp:
       return intermediate_size;
     case Role::kHead:
+    case Role::kEmbedding:
       return vocab_size;
     case Role::kRouter:
       return experts;
@@ -81,7 +82,7 @@ int64_t ModelConfig::parameters() const {
 }
 
 std::string LinearName(int64_t layer, Role role) {
-  if (role == Role::kHead) return "head";
+  if (role == Role::kHead || role == Role::kEmbedding) return RoleName(role);
   return fmt::format("layers.{}.{}", layer, RoleName(role));
 }
 

@@ -19,7 +19,9 @@
 namespace nibble {
 
 // The job of a linear layer. From kExperts on: gate, up and down of one expert after another.
-enum class Role { kQ, kK, kV, kO, kGate, kUp, kDown, kHead, kRouter, kExperts };
+enum class Role { kQ, kK, kV, kO, kGate, kUp, kDown, kHead, kEmbedding, kRouter, kExperts };
+// A row for each token of the vocabulary; of the whole model.
+inline constexpr std::array kTableRoles = {Role::kEmbedding, Role::kHead};
 // Of a layer without experts.
 inline constexpr std::array kLayerRoles = {Role::kQ,    Role::kK,  Role::kV,   Role::kO,
                                            Role::kGate, Role::kUp, Role::kDown};
@@ -27,7 +29,7 @@ inline constexpr std::array kLayerRoles = {Role::kQ,    Role::kK,  Role::kV,   R
 Role OfExpert(Role role, int64_t expert);
 int64_t ExpertOf(Role role);      // -1: not an expert's
 Role KindOf(Role role);           // kGate of any expert's gate, and so on
-std::string RoleName(Role role);  // "q" ... "down", "head", "router", "experts.3.down"
+std::string RoleName(Role role);  // "q" ... "down", "head", "embedding", "router", ...
 
 // A value for each of some linears of a layer.
 template <typename T>
@@ -68,7 +70,7 @@ struct ModelConfig {
   int64_t parameters() const;        // of all weight matrices and norms
 };
 
-// Name of a linear inside Nibble: "layers.3.down", "head" (layer is ignored).
+// Name of a linear inside Nibble: "layers.3.down"; "head", "embedding" (layer is ignored).
 std::string LinearName(int64_t layer, Role role);
 // The same in the source, "model.layers.3.mlp.down_proj"; LinearName in a family nobody reads.
 std::string SourceName(const ModelConfig& config, int64_t layer, Role role);
@@ -81,7 +83,6 @@ struct Family {
   std::string (*attention_norm)(int64_t layer);
   std::string (*mlp_norm)(int64_t layer);
   std::string_view final_norm;
-  std::string_view embedding;
 };
 
 // The row of a config.json's model_type; an unknown family is an error listing the known ones.

@@ -88,6 +88,7 @@ std::string LlamaLinear(int64_t layer, Role role) {
                                     "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                     "mlp.down_proj"};
   if (role == Role::kHead) return "lm_head";
+  if (role == Role::kEmbedding) return "model.embed_tokens";
   return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(role)]);
 }
 
@@ -104,15 +105,13 @@ const Family kLlama = {.model_type = "llama",
                        .linear = LlamaLinear,
                        .attention_norm = LlamaAttentionNorm,
                        .mlp_norm = LlamaMlpNorm,
-                       .final_norm = "model.norm.weight",
-                       .embedding = "model.embed_tokens.weight"};
+                       .final_norm = "model.norm.weight"};
 
 const Family kMistral = {.model_type = "mistral",
                          .parse = ParseMistral,
                          .linear = LlamaLinear,
                          .attention_norm = LlamaAttentionNorm,
                          .mlp_norm = LlamaMlpNorm,
-                         .final_norm = "model.norm.weight",
-                         .embedding = "model.embed_tokens.weight"};
+                         .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

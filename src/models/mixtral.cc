@@ -29,7 +29,6 @@ const Family kMixtral = {.model_type = "mixtral",
                          .linear = Linear,
                          .attention_norm = LlamaAttentionNorm,
                          .mlp_norm = LlamaMlpNorm,
-                         .final_norm = "model.norm.weight",
-                         .embedding = "model.embed_tokens.weight"};
+                         .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

@@ -273,11 +273,11 @@ TEST_F(OpenNetworkTest, ShardsAndSingleFiles) {
   ASSERT_EQ(sharded.layers.size(), 2u);
   EXPECT_EQ(sharded.layers[1][Role::kDown].weights.values.shape, (std::vector<int64_t>{64, 172}));
   EXPECT_EQ(sharded.layers[1][Role::kDown].input.width, 172);
-  EXPECT_NE(sharded.head.weights.values.data, sharded.embedding.data);
+  EXPECT_NE(sharded.head.weights.values.data, sharded.embedding.values.data);
   EXPECT_NE(sharded.final_norm.data, nullptr);
   Copy("llama3_gqa_ropescale_tied");
   const Network tied = OpenNetwork(Path("m"));
-  EXPECT_EQ(tied.head.weights.values.data, tied.embedding.data);
+  EXPECT_EQ(tied.head.weights.values.data, tied.embedding.values.data);
   EXPECT_EQ(tied.layers[0][Role::kK].weights.values.shape, (std::vector<int64_t>{32, 64}));
   EXPECT_EQ(tied.kv.kv_heads, 2);
   EXPECT_FALSE(tied.kv.k.quantized());

@@ -67,7 +67,10 @@ void LoadPlain(Network& net, const Family& family) {
   const ModelConfig& c = net.config;
   Tensors tensors(net);
   net.kv = PlainKv(c);
-  net.embedding = tensors.GetFinite(std::string(family.embedding), {c.vocab_size, c.hidden_size});
+  const std::string embedding = family.linear(0, Role::kEmbedding) + ".weight";
+  net.embedding = {.rows = c.vocab_size,
+                   .cols = c.hidden_size,
+                   .values = tensors.GetFinite(embedding, {c.vocab_size, c.hidden_size})};
   net.final_norm = tensors.GetFinite(std::string(family.final_norm), {c.hidden_size});
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
@@ -80,7 +83,7 @@ void LoadPlain(Network& net, const Family& family) {
   const std::string head = family.linear(0, Role::kHead);
   if (c.tied_head) {
     tensors.Ignore(head + ".weight");  // some exports store the tied head a second time
-    net.head.weights = {.rows = c.vocab_size, .cols = c.hidden_size, .values = net.embedding};
+    net.head.weights = net.embedding;
     net.head.input.width = c.hidden_size;
   } else {
     net.head = tensors.Linear(head, c.vocab_size, c.hidden_size);

@@ -26,10 +26,19 @@ struct LayerWeights {
 struct Network {
   ModelConfig config;
   KvSpec kv;
-  Tensor embedding;  // [vocab, hidden]
+  PackedWeights embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [hidden] or no data
   PackedLinear head;
+  // A head that multiplies with the embedding's rotated table: what comes out of the last layer is
+  // turned back first, so that the final norm finds its own channels; identity otherwise.
+  InputSpec turn_back;
+
+  // Head and embedding are the same bytes.
+  bool one_table() const {
+    return head.weights.codes.data == embedding.codes.data &&
+           head.weights.values.data == embedding.values.data;
+  }
 
   std::string directory;
   Json config_json;                    // config.json as it is

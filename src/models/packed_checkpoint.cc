@@ -42,6 +42,15 @@ class PlaneReader {
     return linear;
   }
 
+  PackedWeights Table(Role role) {
+    const std::string name = LinearName(0, role);
+    const int64_t rows = config_.outputs(role), cols = config_.inputs(role);
+    const PackedWeights w = Weights(name, plan_.at(0, role).weights, rows, cols);
+    ValidateWeights(w, rows, cols, {}, where_ + ": " + name);
+    if (w.values.data != nullptr) RequireFinite(w.values, where_ + ": " + name + ".weight");
+    return w;
+  }
+
   Tensor Floats(const std::string& name, std::vector<int64_t> shape) {
     const Tensor view = Get(name);
     if (view.shape != shape || !IsFloat(view.dtype)) {
@@ -151,9 +160,20 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
   net.kv = PlannedKv(c, plan);
   const FindTensor find = [&](const std::string& name) { return net.store->Find(name); };
   PlaneReader planes(find, plan, c, net.directory);
-  net.embedding = planes.Floats("embedding", {c.vocab_size, c.hidden_size});
-  net.head = planes.Linear(0, Role::kHead);
-  if (!plan.norms_folded) net.final_norm = planes.Floats("final_norm", {c.hidden_size});
+  net.embedding = planes.Table(Role::kEmbedding);
+  if (plan.tied_head) {
+    const LinearPlan& head = plan.at(0, Role::kHead);
+    net.head = {.weights = net.embedding, .input = head.Input(c.hidden_size)};
+    ValidateLinear(net.head, net.directory + ": head");
+    if (plan.norms_folded) {
+      net.turn_back = {.width = c.hidden_size, .transform = Inverse(head.input_transform)};
+    }
+  } else {
+    net.head = planes.Linear(0, Role::kHead);
+  }
+  if (!plan.norms_folded || plan.tied_head) {
+    net.final_norm = planes.Floats("final_norm", {c.hidden_size});
+  }
   for (int64_t i = 0; i < c.layers; ++i) net.layers.push_back(planes.Layer(i));
   for (const std::string& name : net.store->names()) {
     if (!planes.used().contains(name)) {

@@ -36,7 +36,7 @@ TEST_F(PackedCheckpointTest, OpensAsWritten) {
       EXPECT_EQ(linear.input.transform, plan_.at(layer, role).input_transform);
     }
   }
-  EXPECT_EQ(ToF32(net.embedding).data, *floats_[0]);
+  EXPECT_EQ(ToF32(net.embedding.values).data, *floats_[0]);
   EXPECT_EQ(ToF32(net.head.weights.values).data, *floats_[1]);
   EXPECT_EQ(net.kv.v, plan_.v);
 }
@@ -118,7 +118,7 @@ TEST_F(PackedCheckpointTest, WhatIsNotFiniteIsRefusedByName) {
     }
     WriteShard(Path(first), tensors, Digest());
     WriteShard(Path("m/" + std::string(kRestShardName)),
-               {{"embedding", Floats({512, 64})},
+               {{"embedding.weight", Floats({512, 64})},
                 {"head.weight", Floats({512, 64})},
                 {"final_norm", Floats({64})}},
                Digest());
@@ -126,7 +126,7 @@ TEST_F(PackedCheckpointTest, WhatIsNotFiniteIsRefusedByName) {
   };
   write();
   EXPECT_EQ(OpenError(), "no error");
-  for (const std::string name : {"embedding", "final_norm", "layers.1.q.bias",
+  for (const std::string name : {"embedding.weight", "final_norm", "layers.1.q.bias",
                                  "layers.1.attention_norm", "layers.1.mlp_norm"}) {
     for (const float value : {NAN, -INFINITY}) {
       write();
@@ -185,7 +185,7 @@ TEST_F(PackedCheckpointTest, NormsThatAreNotFolded) {
   EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr("final_norm is missing")));
   const Tensor norm = Floats({64}), embedding = Floats({512, 64});
   WriteShard(Path("m/" + std::string(kRestShardName)),
-             {{"embedding", embedding}, {"head.weight", embedding}, {"final_norm", norm}},
+             {{"embedding.weight", embedding}, {"head.weight", embedding}, {"final_norm", norm}},
              Digest());
   WriteIndex(Path("m"), 2);
   EXPECT_THAT(OpenError(), HasSubstr("layers.0.attention_norm is missing"));

@@ -45,7 +45,7 @@ inline Plan TestPlan(const ModelConfig& config) {
   LinearPlan& levels = plan.linears[LinearName(0, Role::kO)];
   levels.weights = {.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true};
   levels.activations.group = 0;
-  plan.linears["head"] = {};
+  plan.linears["head"] = plan.linears["embedding"] = {.weights = {.bits = 32}};
   plan.k = {.bits = 4, .symmetric = false, .clip = 0.9375};
   plan.v = {.bits = 3, .symmetric = true, .group = 8, .clip = 1};
   plan.kv_rotation = FullHadamard(config.head_dim);
@@ -64,7 +64,8 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
     std::filesystem::remove_all(root_ / "m");
     std::filesystem::create_directories(root_ / "m");
     WriteShard(Path("m/" + std::string(kRestShardName)),
-               {{"embedding", Floats({512, 64})}, {"head.weight", Floats({512, 64})}}, Digest());
+               {{"embedding.weight", Floats({512, 64})}, {"head.weight", Floats({512, 64})}},
+               Digest());
     for (int64_t layer = 0; layer < 2; ++layer) {
       Tensors tensors;
       for (Role role : kLayerRoles) {

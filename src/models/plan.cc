@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/plan.h"
 
+#include <algorithm>
+
 #include "io/sha256.h"
 
 namespace nibble {
@@ -69,6 +71,7 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   if (weights.sparse && width % 8 != 0) {
     Fail("{}: sparse weights need a multiple of 8 inputs, not {}", where, width);
   }
+  if (activations.bits == 32) Fail("{}: activations that are not quantized have 16 bits", where);
   if (activations.second_level) Fail("{}: only weights have two levels of scales", where);
   if (weights.second_level && activations.quantized() && a != 0) {
     Fail("{}: weights with two levels of scales take activations without groups", where);
@@ -89,6 +92,20 @@ void CheckLinear(const LinearPlan& plan, int64_t rows, int64_t width, const std:
   if (!plan.input_transform.identity() && plan.input_transform.width() != width) {
     Fail("{}: online transform of width {} on an input of width {}", where,
          plan.input_transform.width(), width);
+  }
+}
+
+// The embedding is looked up: nothing is prepared for it. A head that shares its table has the
+// same weights.
+void CheckTables(const Plan& plan, const ModelConfig& config, const std::string& where) {
+  const LinearPlan &embedding = plan.at(0, Role::kEmbedding), &head = plan.at(0, Role::kHead);
+  if (embedding != LinearPlan{.weights = embedding.weights}) {
+    Fail("{}: embedding: it has weights only", where);
+  }
+  if (!plan.tied_head) return;
+  if (!config.tied_head) Fail("{}: tied_head: the model has two tables", where);
+  if (head.weights != embedding.weights || head.tail.columns > 0 || head.gather) {
+    Fail("{}: tied_head: head and embedding have different formats", where);
   }
 }
 
@@ -117,6 +134,7 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
     if (format->group != 0 && config.head_dim % format->group != 0) {
       Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
     }
+    if (format->bits == 32) Fail("{}: a cache that is not quantized has 16 bits", where);
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
     if (format->signed_scale || format->row_share != 1 || format->second_level || format->sparse) {
       Fail("{}: signed, shared or two-level scales and sparsity are not for a cache", where);
@@ -145,12 +163,22 @@ const LinearPlan& Plan::at(int64_t layer, Role role) const {
   return it->second;
 }
 
+bool RoundsLayers(const Plan& plan) {
+  return std::ranges::any_of(plan.linears, [](const auto& linear) {
+    return linear.first.starts_with("layers.") && linear.second.weights.quantized();
+  });
+}
+
 Json ToJson(const Plan& plan) {
   Json linears = Json::object();
   for (const auto& [name, linear] : plan.linears) linears[name] = LinearToJson(linear);
-  return {{"quant_method", "nibble"},      {"format_version", Plan::kVersion},
-          {"provenance", plan.provenance}, {"norms_folded", plan.norms_folded},
-          {"cache", CacheToJson(plan)},    {"linears", linears}};
+  return {{"quant_method", "nibble"},
+          {"format_version", Plan::kVersion},
+          {"provenance", plan.provenance},
+          {"norms_folded", plan.norms_folded},
+          {"tied_head", plan.tied_head},
+          {"cache", CacheToJson(plan)},
+          {"linears", linears}};
 }
 
 Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string& where) {
@@ -160,14 +188,19 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   }
   const int version = JsonGet<int>(json, "format_version", where);
   if (version != Plan::kVersion) {
-    Fail("{}: format version {}, this build reads {}", where, version, Plan::kVersion);
+    Fail(
+        "{}: format version {}, this build reads {}; make the checkpoint again with `nibble "
+        "quantize MODEL -o OUT`",
+        where, version, Plan::kVersion);
   }
-  RefuseUnknownFields(
-      json, {"quant_method", "format_version", "provenance", "norms_folded", "cache", "linears"},
-      where);
+  RefuseUnknownFields(json,
+                      {"quant_method", "format_version", "provenance", "norms_folded", "tied_head",
+                       "cache", "linears"},
+                      where);
   Plan plan;
   plan.provenance = JsonGet<Json>(json, "provenance", where);
   plan.norms_folded = JsonGet<bool>(json, "norms_folded", where);
+  plan.tied_head = JsonGet<bool>(json, "tied_head", where);
   const Json cache = JsonGet<Json>(json, "cache", where);
   const std::string in_cache = where + ": cache";
   RefuseUnknownFields(cache, {"k", "v", "rotation", "page_tokens"}, in_cache);
@@ -187,11 +220,12 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles()) add(layer, role);
     CheckSharedInputs(plan, layer, config, where);
-    if (config.experts > 0 && plan.at(layer, Role::kRouter) != LinearPlan{}) {
-      Fail("{}: {} stays at 16 bits", where, LinearName(layer, Role::kRouter));
+    if (config.experts > 0 && plan.at(layer, Role::kRouter) != kRouterPlan) {
+      Fail("{}: {} stays at 32 bits", where, LinearName(layer, Role::kRouter));
     }
   }
-  add(0, Role::kHead);
+  for (Role role : kTableRoles) add(0, role);
+  CheckTables(plan, config, where);
   if (linears.size() != plan.linears.size()) {
     Fail("{}: {} linears planned, the model has {}", where, linears.size(), plan.linears.size());
   }

@@ -30,18 +30,26 @@ struct LinearPlan {
   // How this plan has the input of `width` prepared; the permutation is left out.
   InputSpec Input(int64_t width) const;
 };
+// A router decides, and is small.
+inline const LinearPlan kRouterPlan = {.weights = {.bits = 32}};
 
 struct Plan {
-  static constexpr int kVersion = 1;
-  std::map<std::string, LinearPlan> linears;  // by LinearName
+  static constexpr int kVersion = 2;
+  std::map<std::string, LinearPlan> linears;  // by LinearName; the embedding has weights only
   FormatSpec k, v;
   TransformSpec kv_rotation;  // of one head, online on Q and K
   bool norms_folded = false;
+  // The head multiplies with the embedding's table. Where norms are folded and the table is thus
+  // rotated, M diag(final norm) M^T stands in front of it, M being the head's online transform.
+  bool tied_head = false;
   // How it came about; the engine does not read these.
   Json provenance = Json::object();
 
   const LinearPlan& at(int64_t layer, Role role) const;
 };
+
+// Whether any weights of layers are quantized; tables do not count.
+bool RoundsLayers(const Plan& plan);
 
 // The value of "quantization_config" in a Nibble checkpoint's config.json.
 Json ToJson(const Plan& plan);

@@ -43,7 +43,7 @@ TEST(PlanJson, ForeignValuesAreRefused) {
   };
   const Case cases[] = {
       {"/quant_method", "awq", "\"awq\""},
-      {"/format_version", 2, "format version 2, this build reads 1"},
+      {"/format_version", 1, "format version 1, this build reads 2"},
       {"/format_version", "1", "format_version"},
       {"/surprise", 1, "surprise"},
       {"/norms_folded", Json(), "norms_folded"},
@@ -99,8 +99,14 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.1.up/tail/activations/clip", 0, "clip above 0"},
       {"/linears/layers.1.up/tail", Json(), "layers.1.gate and layers.1.up"},
       {"/linears/head", Json(), "head"},
+      {"/linears/embedding", Json(), "embedding"},
+      {"/linears/embedding/activations/bits", 8, "embedding: it has weights only"},
+      {"/linears/embedding/input_transform", ToJson(FullHadamard(64)), "weights only"},
+      {"/tied_head", true, "the model has two tables"},
+      {"/linears/layers.0.q/activations/bits", 32, "have 16 bits"},
+      {"/cache/k/bits", 32, "has 16 bits"},
       {"/linears/layers.2.q", ToJson(TestPlan(TestConfig()))["linears"]["layers.1.q"],
-       "16 linears"},
+       "17 linears"},
   };
   const ModelConfig config = TestConfig();
   const Json good = ToJson(TestPlan(config));

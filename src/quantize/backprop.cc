@@ -97,7 +97,7 @@ Backprop::Matrices Backprop::MatricesOf(const LayerWeights& layer, int64_t index
   return matrices;
 }
 
-void Backprop::Begin(const Tensor& embedding, std::span<const int32_t> ids) {
+void Backprop::Begin(const PackedWeights& embedding, std::span<const int32_t> ids) {
   NIBBLE_CHECK(static_cast<int64_t>(ids.size()) == tokens());
   backend_.Embed(embedding, ids, x_.Grow(tokens() * config_.hidden_size));
 }

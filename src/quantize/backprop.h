@@ -28,7 +28,7 @@ class Backprop {
   Matrices MatricesOf(const LayerWeights& layer, int64_t index);
 
   // ids [sequences * length]; embedding [vocab, hidden] in the backend's memory.
-  void Begin(const Tensor& embedding, std::span<const int32_t> ids);
+  void Begin(const PackedWeights& embedding, std::span<const int32_t> ids);
   // The next layer.
   void Forward(const LayerWeights& layer, int64_t index);
   // The sum over tokens of KL(target || prediction), in nats; targets [tokens, hidden] is what the

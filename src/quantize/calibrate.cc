@@ -64,8 +64,7 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
   x_.Grow(tokens * config.hidden_size);
   a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
   AlignedBytes memory;
-  const Tensor table = Borrow(embedding);
-  backend_.Embed(backend_.Share(table, memory), ids, x_.data());
+  backend_.Embed(backend_.Share(FloatTable(embedding), memory), ids, x_.data());
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {

@@ -36,20 +36,19 @@ double MeasuredFlops() {
   return kRepeats * 2.0 * kSize * kSize * kSize / elapsed.count() * Threads();
 }
 
-// Of floats, those that are not in a tail are stored in fp32.
-double StoredBytes(const FormatSpec& format, int64_t rows, int64_t cols, bool tail = false) {
+double StoredBytes(const FormatSpec& format, int64_t rows, int64_t cols) {
   double bytes = 0;
   for (const Plane& plane : PlanesOf(format, rows, cols)) {
     bytes += static_cast<double>(plane.bytes());
   }
-  return tail && !format.quantized() ? bytes / 2 : bytes;
+  return bytes;
 }
 
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
   const int64_t tail = plan.tail.columns;
   const double gather = plan.gather ? sizeof(int32_t) * static_cast<double>(cols) : 0;
-  return StoredBytes(plan.weights, rows, cols - tail) +
-         StoredBytes(plan.tail.weights, rows, tail, true) + gather;
+  return StoredBytes(plan.weights, rows, cols - tail) + StoredBytes(plan.tail.weights, rows, tail) +
+         gather;
 }
 
 uint64_t AvailableMemory() {
@@ -94,7 +93,10 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
     gram_flops += k * k * (set.expert < 0 ? 1 : routed);
   }
   const double table = static_cast<double>(c.vocab_size * c.hidden_size) * sizeof(float);
-  e.output_bytes += 2 * table;
+  for (Role role : kTableRoles) {
+    if (role == Role::kHead && plan.tied_head) continue;
+    e.output_bytes += StoredBytes(plan.at(0, role), c.vocab_size, c.hidden_size);
+  }
   e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
   // Temporary files live beside the output and become it.
   e.disk_bytes = e.output_bytes;
@@ -109,7 +111,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   const bool cpu = options.device == "cpu";
   // One layer in fp64 and rounded; on a CPU also in fp32, a copy of the largest matrix or so, some
   // Hessian-sized matrices, and the token streams, which otherwise are the device's.
-  e.peak_memory_bytes = 2 * table + layer_weights * 12;
+  e.peak_memory_bytes = 5 * table + layer_weights * 12;
   if (cpu) {
     e.peak_memory_bytes += layer_weights * 20 + 6 * 8 * static_cast<double>(widest * widest) +
                            streams * static_cast<double>(Stream::Bytes(c, tokens));

@@ -63,7 +63,7 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
   for (auto& [name, linear] : plain.linears) linear.input_transform = {};
   plain.kv_rotation = {};
   const RopeTable rope = BuildRope(c.rope, context);
-  Stream exact(backend, c, plain, rope, ToF32(source.embedding), ids, context, false);
+  Stream exact(backend, c, plain, rope, ToF32(source.embedding.values), ids, context, false);
   Stream rotated(backend, c, mapped, rope, rotator.Embedding(), ids, context, false);
   rotated.Follow(exact);  // a tie between experts, decided otherwise, would be no bug
   for (int64_t i = 0; i < c.layers; ++i) {

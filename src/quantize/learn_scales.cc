@@ -103,7 +103,7 @@ class Learner {
   Learner(Backend& backend, const DenseMath& math, const ScaleTask& task, const Schedule& schedule)
       : task_(task),
         schedule_(schedule),
-        embedding_(backend.Share(Borrow(task.embedding), embedding_memory_)),
+        embedding_(backend.Share(FloatTable(task.embedding), embedding_memory_)),
         backprop_(backend, math, task.config, task.plan, task.head, kBatch, schedule.length) {
     for (int64_t i = 0; i < task.config.layers; ++i) {
       const LayerWeights& layer = task.rounded[static_cast<size_t>(i)];
@@ -123,7 +123,7 @@ class Learner {
   const ScaleTask& task_;
   const Schedule schedule_;
   AlignedBytes embedding_memory_;
-  const Tensor embedding_;
+  const PackedWeights embedding_;
   Backprop backprop_;
   std::vector<Backprop::Matrices> matrices_;
   std::vector<ByRole<Adam>> adams_;

@@ -67,7 +67,7 @@ class Loss {
         backprop_(*machine.backend, *machine.math, model.source.config, model.plan,
                   model.rotator.Head(), kSequences, kLength),
         embedding_(model.rotator.Embedding()),
-        table_(machine.backend->Share(Borrow(embedding_), memory_)) {
+        table_(machine.backend->Share(FloatTable(embedding_), memory_)) {
     Rng rng(5);
     for (int64_t i = 0; i < kSequences * kLength * model.source.config.hidden_size; ++i) {
       targets_.push_back(static_cast<float>(rng.Normal()));
@@ -96,7 +96,7 @@ class Loss {
   Backprop backprop_;
   const Matrix<float> embedding_;
   AlignedBytes memory_;
-  const Tensor table_;
+  const PackedWeights table_;
   std::vector<float> targets_;
 };
 

@@ -61,8 +61,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (o.calibration_windows < 1) FailUsage("--calib-windows must be at least 1");
   job.plan = MakePlan(c, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
-  const auto rounded = [](const auto& linear) { return linear.second.weights.quantized(); };
-  if (std::ranges::none_of(job.plan.linears, rounded)) o.recipe.rounding = Rounding::kNearest;
+  if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
   Json& provenance = job.plan.provenance;
   provenance = {{"recipe", o.recipe.name},
                 {"rotation", RotationName(o.recipe.rotation)},
@@ -131,13 +130,28 @@ Json Identity(const Job& job, const std::string& backend) {
           {"calibration_text", job.calibration_digest}};
 }
 
+// A table as planned.
+PackedWeights StoreTable(const Matrix<float>& table, const Job& job, const Rotator& rotator,
+                         Role role) {
+  return Store(ToF64(Borrow(table)), job.plan.at(0, role).weights, rotator.half());
+}
+
 void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job) {
-  const Matrix<float> embedding = rotator.Embedding(), head = rotator.Head();
-  std::vector<NamedTensor> tensors = {{"embedding", Borrow(embedding)},
-                                      {"head.weight", Borrow(head)}};
-  if (job.source.head.bias.data != nullptr) tensors.push_back({"head.bias", job.source.head.bias});
-  if (!job.plan.norms_folded) tensors.push_back({"final_norm", job.source.final_norm});
-  WriteShard(work.File(kRestShardName), tensors, {{kPlanDigestKey, PlanDigest(job.plan)}});
+  std::vector<NamedTensor> tensors;
+  const auto add = [&](Role role, const PackedLinear& linear) {
+    for (NamedTensor& t : LinearTensors(LinearName(0, role), linear)) {
+      tensors.push_back(std::move(t));
+    }
+  };
+  const Plan& plan = job.plan;
+  add(Role::kEmbedding, {StoreTable(rotator.Embedding(), job, rotator, Role::kEmbedding)});
+  if (!plan.tied_head) {
+    add(Role::kHead, {StoreTable(rotator.Head(), job, rotator, Role::kHead), job.source.head.bias});
+  }
+  if (!plan.norms_folded || plan.tied_head) {
+    tensors.push_back({"final_norm", job.source.final_norm});
+  }
+  WriteShard(work.File(kRestShardName), tensors, {{kPlanDigestKey, PlanDigest(plan)}});
 }
 
 void WriteDocuments(const WorkDirectory& work, const Job& job) {

@@ -55,6 +55,7 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
   PackedWeights w = {.format = format, .rows = rows, .cols = cols};
   if (!format.quantized()) {
     w.values = RandomBf16(rng, {rows, cols}, std::sqrt(3.0 / static_cast<double>(cols)));
+    if (format.bits == 32) w.values = Tensor::Of(DType::kF32, {rows, cols}, ToF32(w.values).data);
     return w;
   }
   NIBBLE_CHECK(format.stored(cols) * format.bits % 8 == 0, "{} of {} bits", cols, format.bits);
@@ -86,9 +87,6 @@ Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
   Plan plan = MakePlan(config, recipe);
   for (auto& [name, linear] : plan.linears) {
     if (linear.activations.clip == 0) linear.activations.clip = 1;  // nothing to search it on
-  }
-  if (recipe.weights.quantized()) {
-    plan.linears[LinearName(0, Role::kHead)] = {.weights = {.bits = 8}, .activations = {.bits = 8}};
   }
   return plan;
 }
@@ -168,7 +166,8 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   for (Role role : config.layer_roles()) layer[role] = linear(0, role);
   net.layers.assign(static_cast<size_t>(config.layers), layer);
   net.head = linear(0, Role::kHead);
-  net.embedding = RandomBf16(rng, {config.vocab_size, config.hidden_size}, 1);
+  net.embedding = RandomWeights(rng, config.vocab_size, config.hidden_size,
+                                plan.at(0, Role::kEmbedding).weights);
   return net;
 }
 
@@ -191,7 +190,9 @@ void WriteRandomCheckpoint(const ModelConfig& config, const Recipe& recipe, uint
                LayerTensors(i, net.layers[static_cast<size_t>(i)]), metadata);
   }
   std::vector<NamedTensor> rest = LinearTensors(LinearName(0, Role::kHead), net.head);
-  rest.push_back({"embedding", net.embedding});
+  for (NamedTensor& t : LinearTensors(LinearName(0, Role::kEmbedding), {net.embedding})) {
+    rest.push_back(std::move(t));
+  }
   WriteShard((partial / kRestShardName).string(), rest, metadata);
   json["quantization_config"] = ToJson(plan);
   WriteFileAtomic((partial / "config.json").string(), json.dump(2));

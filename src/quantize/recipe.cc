@@ -55,7 +55,19 @@ std::string RuleName(const Recipe& recipe, const Rule& rule) {
                            : "--rule " + rule.text;
 }
 
-// Plans of all layers' linears, each from the recipe as the rules that find it change it.
+// The recipe as it applies to a table: no outliers, no transform, and formats of its own.
+Recipe TableRecipe(const Recipe& recipe, Role role) {
+  Recipe table = recipe;
+  table.weights =
+      (role == Role::kHead ? recipe.head : recipe.embedding)
+          .value_or(FormatSpec{.bits = recipe.weights.quantized() ? 8 : recipe.weights.bits});
+  const bool integers = table.weights.quantized() && recipe.activations.quantized();
+  table.activations = {.bits = integers ? 8 : 16};
+  table.order = ChannelOrder::kNone;
+  return table;
+}
+
+// Plans of all linears and tables, each from the recipe as the rules that find it change it.
 std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const Recipe& recipe) {
   std::vector<Regex> patterns;
   for (const Rule& rule : recipe.rules) {
@@ -63,29 +75,37 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
   }
   std::vector<bool> used(patterns.size());
   std::map<std::string, LinearPlan> linears;
+  const auto add = [&](int64_t layer, Role role, Recipe changed) {
+    const std::string name = LinearName(layer, role), source = SourceName(config, layer, role);
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      if (!patterns[i].Matches(name) && !patterns[i].Matches(source)) continue;
+      used[i] = true;
+      recipe.rules[i].change(changed);
+    }
+    linears[name] = PlanLinear(config, changed, role);
+    if (role == Role::kEmbedding) linears[name].activations = {};
+  };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles()) {
-      const std::string name = LinearName(layer, role), source = SourceName(config, layer, role);
-      if (role == Role::kRouter) {  // decides, and is small: no rule finds it
-        linears[name] = {};
-        continue;
-      }
-      Recipe changed = recipe;
-      for (size_t i = 0; i < patterns.size(); ++i) {
-        if (!patterns[i].Matches(name) && !patterns[i].Matches(source)) continue;
-        used[i] = true;
-        recipe.rules[i].change(changed);
-      }
-      linears[name] = PlanLinear(config, changed, role);
+      if (role != Role::kRouter) add(layer, role, recipe);
+      if (role == Role::kRouter) linears[LinearName(layer, role)] = kRouterPlan;  // without rules
     }
   }
+  for (Role role : kTableRoles) add(0, role, TableRecipe(recipe, role));
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) continue;
-    FailUsage("{}: no linear has such a name; names are {} and {}, and so on",
+    FailUsage("{}: no linear has such a name; names are {} to {}, {} and {}",
               RuleName(recipe, recipe.rules[i]), SourceName(config, 0, Role::kQ),
-              SourceName(config, config.layers - 1, config.layer_roles().back()));
+              SourceName(config, config.layers - 1, config.layer_roles().back()),
+              SourceName(config, 0, Role::kEmbedding), SourceName(config, 0, Role::kHead));
   }
   return linears;
+}
+
+void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
+  plan.tied_head = WhyTwoTables(config, recipe, plan).empty();
+  if (!plan.tied_head || !plan.norms_folded) return;
+  plan.linears[LinearName(0, Role::kHead)].input_transform = FullHadamard(config.hidden_size);
 }
 
 // The loader's own checks, run before any work is done.
@@ -167,6 +187,14 @@ int64_t TailColumns(const Recipe& recipe, int64_t width) {
             recipe.activations.group, width);
 }
 
+std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan) {
+  if (!config.tied_head) return "the model has two";
+  if (recipe.learns_rotation()) return "a learned rotation is too large to be undone at run time";
+  if (recipe.rotation == Rotation::kRandom) return "a random rotation has no fast inverse";
+  const bool alike = plan.at(0, Role::kHead).weights == plan.at(0, Role::kEmbedding).weights;
+  return alike ? "" : "their formats differ";
+}
+
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   Plan plan;
   plan.k = recipe.k;
@@ -184,7 +212,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
     plan.linears = PlanLinears(config, recipe);
-    plan.linears[LinearName(0, Role::kHead)] = {};
+    TieHead(config, recipe, plan);
     CheckPlan(plan, config, recipe);
   } catch (const Error& error) {  // whatever it is, the recipe's fields are at fault
     FailUsage("{}", error.what());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,9 +43,12 @@ struct Recipe {
   // k.
   bool online_transforms = true;
   Rounding rounding = Rounding::kNearest;
-  // Of all layer linears; the head stays at 16 bits. Activations of clip 0: the clip of every
+  // Of all layer linears. Activations of clip 0: the clip of every
   // linear is searched (quantize/choose_clips.h).
   FormatSpec weights, activations, k, v;
+  // Weights of the tables; without: 8 bits where the weights above are quantized, else theirs. The
+  // head's input has 8 bits where head and activations are quantized.
+  std::optional<FormatSpec> head = {}, embedding = {};
   // Outliers: input channels in this order, the last of them in formats of their own; as many as
   // `tail` of 4096 inputs, in proportion.
   ChannelOrder order = ChannelOrder::kNone;
@@ -118,6 +122,9 @@ int64_t FittingGroup(int64_t group, int64_t width);
 // The tail of an input of `width`: the recipe's share of it, as a multiple of 32, and then widened
 // until the recipe's groups divide the rest. Throws (usage) if they never do.
 int64_t TailColumns(const Recipe& recipe, int64_t width);
+
+// Why a planned model has a table for its head beside the embedding's; empty: it has one for both.
+std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan);
 
 // The concrete plan: formats and online transforms of every linear of this model; activation clips
 // that are to be searched are 0, tails those above any threshold. Throws (usage) where no group

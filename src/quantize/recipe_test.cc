@@ -63,11 +63,54 @@ TEST_F(Rules, LaterOnesWinAndTheOthersStay) {
   }
 }
 
+TEST_F(Rules, TablesHaveFormatsOfTheirOwn) {
+  const auto weights = [&](Role role) { return MakePlan(config_, recipe_).at(0, role).weights; };
+  EXPECT_EQ(weights(Role::kHead), FormatSpec{.bits = 8});
+  EXPECT_EQ(weights(Role::kEmbedding), FormatSpec{.bits = 8});
+  EXPECT_EQ(MakePlan(config_, recipe_).at(0, Role::kHead).activations, FormatSpec{.bits = 8});
+  EXPECT_EQ(MakePlan(config_, kGptqRecipe).at(0, Role::kHead).activations, FormatSpec{});
+  recipe_.head = {.bits = 4};
+  recipe_.embedding = {.bits = 32};
+  recipe_.rules = {WeightBits("embed_tokens", 16), WeightBits("^layers", 3)};
+  EXPECT_EQ(weights(Role::kHead).bits, 4);
+  EXPECT_EQ(weights(Role::kEmbedding).bits, 16);
+  recipe_.rules = {WeightBits("lm_head", 6)};
+  EXPECT_EQ(weights(Role::kHead).bits, 6);
+  recipe_ = kQuarotRecipe;
+  recipe_.weights = {};
+  EXPECT_EQ(weights(Role::kHead), FormatSpec{});
+}
+
+TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsFast) {
+  const auto tied = [&] { return MakePlan(config_, recipe_).tied_head; };
+  EXPECT_FALSE(tied());
+  ModelConfig config = config_;
+  config.tied_head = true;
+  const auto why = [&] {
+    const Plan plan = MakePlan(config, recipe_);
+    EXPECT_EQ(plan.tied_head, WhyTwoTables(config, recipe_, plan).empty());
+    const TransformSpec& turn = plan.at(0, Role::kHead).input_transform;
+    EXPECT_EQ(turn.identity(), !(plan.tied_head && plan.norms_folded));
+    return std::string(WhyTwoTables(config, recipe_, plan));
+  };
+  EXPECT_EQ(why(), "");
+  recipe_.head = {.bits = 4};
+  EXPECT_THAT(why(), HasSubstr("formats differ"));
+  recipe_.embedding = recipe_.head;
+  EXPECT_EQ(why(), "");
+  recipe_.rotation = Rotation::kRandom;
+  EXPECT_THAT(why(), HasSubstr("random"));
+  recipe_.rotation = Rotation::kNone;
+  EXPECT_EQ(why(), "");
+  recipe_ = kNibbleRecipe;
+  EXPECT_THAT(why(), HasSubstr("learned"));
+}
+
 TEST_F(Rules, OneThatFindsNothingIsRefused) {
   recipe_.rules = {WeightBits("layers.0", 8), WeightBits("fc2$", 8)};
   EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("fc2$:w-bits"), HasSubstr("down_proj")));
-  recipe_.rules = {WeightBits("lm_head", 8)};
-  EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("lm_head"));
+  recipe_.rules = {WeightBits("lm_heads", 8)};
+  EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("lm_heads"));
   recipe_.rules = {WeightBits("(q", 8)};
   EXPECT_THAT(Refusal(config_, recipe_), HasSubstr("regular expression"));
 }
@@ -108,9 +151,9 @@ TEST_F(Rules, FindExpertsAndLeaveRoutersAlone) {
   recipe_ = kAtomRecipe;
   recipe_.rules = {WeightBits(R"(experts\.7\.w2)", 8), WeightBits(R"(^layers\.1\.)", 3)};
   const Plan plan = MakePlan(config, recipe_);
-  EXPECT_EQ(plan.linears.size(), 2u * (5 + 3 * 8) + 1);
+  EXPECT_EQ(plan.linears.size(), 2u * (5 + 3 * 8) + 2);
   for (int64_t layer = 0; layer < 2; ++layer) {
-    EXPECT_EQ(plan.at(layer, Role::kRouter), LinearPlan{});
+    EXPECT_EQ(plan.at(layer, Role::kRouter), kRouterPlan);
     for (int64_t e = 0; e < 8; ++e) {
       const LinearPlan& up = plan.at(layer, OfExpert(Role::kUp, e));
       const LinearPlan& down = plan.at(layer, OfExpert(Role::kDown, e));
@@ -131,7 +174,7 @@ TEST_F(Rules, FindExpertsAndLeaveRoutersAlone) {
     PlanFromJson(json, config, "plan");
     FAIL() << "a rounded router was accepted";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("layers.1.router stays at 16 bits"));
+    EXPECT_THAT(error.what(), HasSubstr("layers.1.router stays at 32 bits"));
   }
 }
 

@@ -111,6 +111,7 @@ FloatLayer Rotator::Layer(int64_t index) const {
     if (weights[role].bias.data == nullptr) continue;
     layer.biases[role] = ToF64(weights[role].bias).data;
   }
+  layer.half = half();
   if (rotate_) {
     RotateLayer(layer, index);
   } else {
@@ -178,9 +179,13 @@ Matrix<float> Rounded(const Matrix<double>& w) {
 }  // namespace
 
 Matrix<float> Rotator::Embedding() const {
-  Matrix<double> w = ToF64(source_.embedding);
+  Matrix<double> w = ToF64(source_.embedding.values);
   if (rotate_) residual_->ApplyToRows(w);
   return Rounded(w);
+}
+
+DType Rotator::half() const {
+  return source_.embedding.values.dtype == DType::kF16 ? DType::kF16 : DType::kBf16;
 }
 
 Matrix<float> Rotator::Head() const {

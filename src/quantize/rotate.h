@@ -29,6 +29,7 @@ struct FloatLayer {
   // Online permutations of the inputs (channels.h), in whose order the columns are; or empty.
   ByRole<std::vector<int32_t>> gathers;
   std::vector<float> attention_norm, mlp_norm;  // [hidden], empty when folded
+  DType half = DType::kBf16;                    // what 16 bits are, as in the source
 
   Matrix<double>& operator[](Role role) { return weights[role]; }
   const Matrix<double>& operator[](Role role) const { return weights[role]; }
@@ -48,8 +49,10 @@ class Rotator {
   // From now on the residual stream is turned by `rotation` [hidden, hidden] as well, behind the
   // random one.
   void Follow(const Matrix<double>& rotation);
+  // The tables; the head's for a norm that is folded.
   Matrix<float> Embedding() const;
   Matrix<float> Head() const;
+  DType half() const;
 
  private:
   void RotateLayer(FloatLayer& layer, int64_t index) const;

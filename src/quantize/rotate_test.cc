@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/model.h"
 #include "io/safetensors.h"
 #include "quantize/invariance.h"
+#include "quantize/quantize.h"
 
 namespace nibble {
 namespace {
@@ -95,6 +97,39 @@ INSTANTIATE_TEST_SUITE_P(
                                      Shape{56, 14, 2, 8, 56, false},     // 14 heads; 56 = 28 * 2
                                      Shape{64, 4, 2, 16, 96, true, 5}),  // experts
                      testing::Values(Rotation::kHadamard, Rotation::kRandom)));
+
+// Nothing is rounded: what is left is fp32 in another basis. 96 = 12 * 8 and 80 = 20 * 4, whose
+// matrices are not their own inverses; 64 and an odd width.
+TEST(TiedHead, OneTableServesHeadAndEmbedding) {
+  const std::vector<int32_t> ids = {3, 60, 0, 17, 17, 42};
+  for (const Shape& shape : {Shape{96, 6, 2, 16, 344, false}, Shape{80, 2, 1, 40, 88, true},
+                             Shape{64, 4, 2, 16, 96, true}, Shape{33, 2, 1, 8, 40, false}}) {
+    const auto logits = [&](const std::string& directory) {
+      const auto model = LoadModel(directory, "cpu", true);
+      KvCache cache = model->MakeCache();
+      const Model::Sequence sequence = {ids, &cache};
+      const float* x = model->Forward({&sequence, 1});
+      const float* values = model->Logits(x, static_cast<int64_t>(ids.size()));
+      return std::vector<float>(values, values + ids.size() * 64);
+    };
+    QuantizeOptions options = {.model = RandomModel(shape),
+                               .output = testing::TempDir() + "/tied",
+                               .recipe = kQuarotRecipe,
+                               .force = true};
+    options.recipe.rounding = Rounding::kNearest;
+    options.recipe.weights = {.bits = 32};
+    options.recipe.activations = options.recipe.k = options.recipe.v = {};
+    const std::vector<float> expected = logits(options.model);
+    for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom}) {
+      options.recipe.rotation = rotation;
+      Quantize(options);
+      EXPECT_EQ(OpenNetwork(options.output).one_table(), rotation != Rotation::kRandom);
+      const std::vector<float> found = logits(options.output);
+      // As above, of logits of size 1.5.
+      for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-3) << i;
+    }
+  }
+}
 
 TEST(Plan, HeadCountsWithoutAnOrderLeaveTheAcrossHeadsPartOut) {
   ModelConfig c =

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "base/half.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
@@ -24,14 +25,25 @@ Tensor VectorOf(const std::vector<T>& values) {
                     std::vector<float>(values.begin(), values.end()));
 }
 
-// Everything of the layer, but weights of the roles that `wanted` names only.
-LayerWeights StoreSome(const FloatLayer& layer, const std::function<bool(Role)>& wanted) {
+Tensor ToHalf(const Matrix<double>& w, DType half) {
+  std::vector<uint16_t> values(w.data.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<float>(w.data[i]);
+    values[i] = half == DType::kF16 ? F16FromF32(value) : Bf16FromF32(value);
+  }
+  return Tensor::Of(half, {w.rows, w.cols}, std::move(values));
+}
+
+// Everything of the layer, but weights only where `store` gives some.
+LayerWeights StoreSome(
+    const FloatLayer& layer,
+    const std::function<PackedWeights(Role role, const Matrix<double>& w)>& store) {
   LayerWeights stored;
   for (const auto& [role, w] : layer.weights) {
     PackedLinear& linear = stored[role];
     linear.bias = VectorOf(layer.biases[role]);
     linear.input = {.width = w.cols, .gather = layer.gathers[role]};
-    if (wanted(role)) linear.weights = {.rows = w.rows, .cols = w.cols, .values = ToFloats(w)};
+    linear.weights = store(role, w);
   }
   stored.attention_norm = VectorOf(layer.attention_norm);
   stored.mlp_norm = VectorOf(layer.mlp_norm);
@@ -40,12 +52,24 @@ LayerWeights StoreSome(const FloatLayer& layer, const std::function<bool(Role)>&
 
 }  // namespace
 
+PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType half) {
+  if (format.quantized()) return RoundColumns(w, format);
+  return {.format = format,
+          .rows = w.rows,
+          .cols = w.cols,
+          .values = format.bits == 32 ? ToFloats(w) : ToHalf(w, half)};
+}
+
 LayerWeights StoreFloats(const FloatLayer& layer) {
-  return StoreSome(layer, [](Role) { return true; });
+  return StoreSome(
+      layer, [&](Role, const Matrix<double>& w) { return Store(w, {.bits = 32}, layer.half); });
 }
 
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index) {
-  return StoreSome(layer, [&](Role role) { return !plan.at(index, role).weights.quantized(); });
+  return StoreSome(layer, [&](Role role, const Matrix<double>& w) {
+    const FormatSpec& format = plan.at(index, role).weights;
+    return format.quantized() ? PackedWeights() : Store(w, format, layer.half);
+  });
 }
 
 void SetRounded(Rounded rounded, PackedLinear& linear) {

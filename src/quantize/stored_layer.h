@@ -10,9 +10,12 @@ namespace nibble {
 
 // fp32 copies of a layer; no rounding.
 LayerWeights StoreFloats(const FloatLayer& layer);
-// The same of what the plan leaves at 16 bits; the others have no weights yet.
+// What the plan does not round, as it is stored; the others have no weights yet.
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
+
+// Floats in a format, rounded to nearest where it has codes; `half` is what 16 bits are.
+PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType half);
 
 // Inputs as the plan prepares them; permutations are the layer's own.
 LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index);

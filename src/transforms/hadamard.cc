@@ -107,11 +107,12 @@ void RefuseOtherFields(const Json& object, std::initializer_list<std::string_vie
 }
 
 HadamardFactor FactorFromJson(const Json& json, const std::string& where) {
-  RefuseOtherFields(json, {"order", "kind"}, where);
+  RefuseOtherFields(json, {"order", "kind", "transposed"}, where);
   const auto name = JsonGet<std::string>(json, "kind", where);
   const auto order = JsonGet<int64_t>(json, "order", where);
   const auto kind = std::ranges::find(kKindNames, name);
-  const HadamardFactor factor = {order, static_cast<HadamardKind>(kind - kKindNames.begin())};
+  const HadamardFactor factor = {order, static_cast<HadamardKind>(kind - kKindNames.begin()),
+                                 JsonFind<bool>(json, "transposed", where).value_or(false)};
   if (kind == kKindNames.end() || !HasHadamard(factor)) {
     Fail("{}: this version has no Hadamard matrix of order {} and kind \"{}\"", where, order, name);
   }
@@ -130,6 +131,13 @@ double TransformSpec::operations() const {
   int64_t sum = 0;
   for (const HadamardFactor& factor : factors) sum += OperationsPerElement(factor);
   return static_cast<double>(sum);
+}
+
+TransformSpec Inverse(TransformSpec spec) {
+  for (HadamardFactor& factor : spec.factors) {
+    factor.transposed = factor.kind != HadamardKind::kSylvester && !factor.transposed;
+  }
+  return spec;
 }
 
 TransformSpec FullHadamard(int64_t n) {
@@ -201,6 +209,7 @@ Json ToJson(const TransformSpec& spec) {
   for (const HadamardFactor& factor : spec.factors) {
     factors.push_back(
         {{"order", factor.order}, {"kind", kKindNames[static_cast<size_t>(factor.kind)]}});
+    if (factor.transposed) factors.back()["transposed"] = true;
   }
   return {{"factors", factors}, {"outer", spec.outer}, {"inner", spec.inner}};
 }

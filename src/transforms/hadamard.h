@@ -5,7 +5,7 @@
 //   y[f', j] = sum_f H[f', f] x[f, j] / sqrt(order)
 // Per head: inner = 1, outer = heads. Across heads: inner = head_dim, outer = 1. M below is the
 // whole orthogonal matrix. Since (x M^T) (W M^T)^T = x W^T, activations and the input side of
-// weights go through the same routine and no transposed matrix is ever needed.
+// weights go through the same routine.
 // Source: Ashkboos et al., QuaRot, 2024.
 #pragma once
 
@@ -31,6 +31,9 @@ struct TransformSpec {
   double operations() const;  // multiply-adds and additions per element
   bool operator==(const TransformSpec&) const = default;
 };
+
+// The inverse: every factor transposed.
+TransformSpec Inverse(TransformSpec spec);
 
 // H over the whole width. A width without such an H (13696 = 107 * 128) gets blocks of the largest
 // order that divides it and has one; an odd width without any is left alone.

@@ -162,10 +162,15 @@ std::span<const int8_t> HadamardMatrix(const HadamardFactor& factor) {
          factor.order, static_cast<int>(factor.kind));
   }
   static std::mutex mutex;
-  static std::map<std::pair<int64_t, HadamardKind>, std::vector<int8_t>> cache;
+  static std::map<std::tuple<int64_t, HadamardKind, bool>, std::vector<int8_t>> cache;
   const std::lock_guard lock(mutex);
-  std::vector<int8_t>& matrix = cache[{factor.order, factor.kind}];
-  if (matrix.empty()) matrix = Build(factor);
+  std::vector<int8_t>& matrix = cache[{factor.order, factor.kind, factor.transposed}];
+  if (!matrix.empty()) return matrix;
+  matrix = Build(factor);
+  const auto n = static_cast<size_t>(factor.order);
+  for (size_t i = 0; factor.transposed && i < n; ++i) {
+    for (size_t j = 0; j < i; ++j) std::swap(matrix[i * n + j], matrix[j * n + i]);
+  }
   return matrix;
 }
 

@@ -17,6 +17,7 @@ enum class HadamardKind { kSylvester, kPaley1, kPaley2, kStored };
 struct HadamardFactor {
   int64_t order;
   HadamardKind kind;
+  bool transposed = false;
   bool operator==(const HadamardFactor&) const = default;
 };
 

@@ -230,6 +230,23 @@ TEST(FullHadamardTest, BlocksWhereItDoesNot) {
   }
 }
 
+// Of matrices that are symmetric and of those that are not (12, 172), merged and in blocks.
+TEST(InverseTest, UndoesTheTransform) {
+  Rng rng(9);
+  for (const int64_t n : {64, 96, 144, 576, 688, 33, 13696}) {
+    const TransformSpec spec = FullHadamard(n);
+    std::vector<double> x(static_cast<size_t>(n)), y;
+    for (double& value : x) value = rng.Normal();
+    y = x;
+    ApplyTransform(spec, y);
+    ApplyTransform(Inverse(spec), y);
+    // n sums of n terms, twice, in fp64.
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i], x[i], 1e-11) << n;
+    EXPECT_EQ(Inverse(Inverse(spec)), spec);
+    EXPECT_EQ(TransformFromJson(ToJson(Inverse(spec)), "x"), Inverse(spec));
+  }
+}
+
 TEST(TransformJson, RoundTrip) {
   for (const TransformSpec& spec : Specs()) {
     EXPECT_EQ(TransformFromJson(ParseJson(ToJson(spec).dump(), "test"), "test"), spec);

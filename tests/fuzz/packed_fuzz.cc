@@ -74,6 +74,7 @@ void Use(std::string_view input) {
   const Network net = OpenNetwork(directory.path());
   NIBBLE_CHECK(net.packed && net.layers.size() == static_cast<size_t>(config.layers));
   UseLinear(net.head, config.vocab_size, config.hidden_size);
+  UseWeights(net.embedding, {});
   for (const LayerWeights& layer : net.layers) {
     for (const auto& [role, linear] : layer.linears) {
       UseLinear(linear, config.outputs(role), config.inputs(role));

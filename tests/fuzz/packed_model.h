@@ -27,7 +27,7 @@ inline Json SmallModel() {
   for (const Role role : kLayerRoles) {
     plan.linears[LinearName(0, role)] = {.weights = {.bits = 4}, .activations = {.bits = 4}};
   }
-  plan.linears["head"] = {};
+  plan.linears["head"] = plan.linears["embedding"] = {};
   json["quantization_config"] = ToJson(plan);
   return json;
 }
@@ -39,9 +39,13 @@ inline constexpr std::byte kSound{4}, kSoundPlaces{0x44};
 class PlaneList {
  public:
   PlaneList(const Plan& plan, const ModelConfig& config) {
-    Add("embedding", DType::kF16, {config.vocab_size, config.hidden_size});
-    if (!plan.norms_folded) Add("final_norm", DType::kF32, {config.hidden_size});
-    AddLinear("head", plan.linears.at("head"), config.vocab_size, config.hidden_size);
+    if (!plan.norms_folded || plan.tied_head) {
+      Add("final_norm", DType::kF32, {config.hidden_size});
+    }
+    for (const Role role : kTableRoles) {
+      if (role == Role::kHead && plan.tied_head) continue;
+      AddLinear(LinearName(0, role), plan.at(0, role), config.vocab_size, config.hidden_size);
+    }
     for (int64_t i = 0; i < config.layers; ++i) {
       for (const Role role : config.layer_roles()) {
         AddLinear(LinearName(i, role), plan.at(i, role), config.outputs(role), config.inputs(role));
@@ -58,13 +62,9 @@ class PlaneList {
     json_[name] = {{"dtype", DTypeName(dtype)}, {"shape", shape}};
   }
   void AddWeights(const std::string& name, const FormatSpec& format, int64_t rows, int64_t cols) {
-    PackedLinear linear = {.weights = View({.format = format, .rows = rows, .cols = cols})};
-    PackedWeights& w = linear.weights;
-    for (Tensor* plane : {&w.values, &w.codes, &w.places, &w.scales, &w.group_scales, &w.zeros}) {
-      if (!plane->shape.empty()) plane->data = &kSound;  // LinearTensors lists those with data
+    for (const Plane& plane : PlanesOf(format, rows, cols)) {
+      Add(name + std::string(plane.suffix), plane.dtype, plane.shape);
     }
-    for (const auto& [plane, view] : LinearTensors(name, linear))
-      Add(plane, view.dtype, view.shape);
   }
   void AddLinear(const std::string& name, const LinearPlan& plan, int64_t rows, int64_t cols) {
     AddWeights(name, plan.weights, rows, cols - plan.tail.columns);

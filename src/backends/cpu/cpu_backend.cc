@@ -57,17 +57,6 @@ class CpuBackend final : public Backend {
     return std::string(cpu::ChooseKernel(isa_, *panels, tokens).name);
   }
 
-  void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) override {
-    const int64_t vocab = table.shape[0], hidden = table.shape[1];
-    const int64_t row_bytes = hidden * static_cast<int64_t>(DTypeBytes(table.dtype));
-    for (size_t i = 0; i < ids.size(); ++i) {
-      NIBBLE_CHECK(ids[i] >= 0 && ids[i] < vocab, "token {} of {}", ids[i], vocab);
-      // ToF32, since a table in a file need not be aligned.
-      const Matrix<float> row = ToF32({table.dtype, {hidden}, table.data + ids[i] * row_bytes});
-      std::copy(row.data.begin(), row.data.end(), x + static_cast<int64_t>(i) * hidden);
-    }
-  }
-
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
     const bool tiles = isa_ >= Isa::kAmx && tokens > cpu::kMaxGemvTokens;

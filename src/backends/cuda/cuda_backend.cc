@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
               "copy on the GPU");
   }
   const float* Read(const float* values, int64_t count) override;
-  Tensor Share(const Tensor& tensor, AlignedBytes& owner) override;
+  PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override;
 
   LinearId Upload(const PackedLinear& linear) override;
   void Release(LinearId id) override {
@@ -63,7 +63,7 @@ class CudaBackend final : public Backend {
     return At(id).main.KernelName(tokens);
   }
 
-  void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) override;
+  void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) override;
   void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
                int64_t width, float* x) override {
     cuda::AddRows(y, rows, weights, width, x, stream_.get());
@@ -183,26 +183,35 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
   return static_cast<LinearId>(slot - linears_.begin());
 }
 
-Tensor CudaBackend::Share(const Tensor& tensor, AlignedBytes& owner) {
-  if (tensor.dtype == DType::kF64) {
-    const Matrix<float> narrow = ToF32(tensor);
-    return Share({.dtype = DType::kF32,
-                  .shape = tensor.shape,
-                  .data = reinterpret_cast<const std::byte*>(narrow.data.data())},
-                 owner);
+// Codes of 8 bits with a scale a row stay as they are; other codes become fp32.
+PackedWeights CudaBackend::Share(const PackedWeights& table, AlignedBytes& owner) {
+  if (table.format.quantized() && table.format != FormatSpec{.bits = 8}) {
+    const Matrix<float> values = nibble::Decode(table);
+    return Share(FloatTable(values), owner);
   }
-  Tensor shared = tensor;
-  owner = AllocateDevice(tensor.bytes());
-  cuda::CopyToDevice(tensor.data, tensor.bytes(), owner.get());
-  shared.data = owner.get();
+  PackedWeights shared = {.format = table.format, .rows = table.rows, .cols = table.cols};
+  owner = AllocateDevice(table.bytes());
+  std::byte* at = owner.get();
+  for (const Plane& plane : PlanesOf(table.format, table.rows, table.cols)) {
+    const Tensor& from = table.*plane.tensor;
+    cuda::CopyToDevice(from.data, from.bytes(), at);
+    shared.*plane.tensor = {from.dtype, from.shape, at};
+    at += from.bytes();
+  }
   return shared;
 }
 
-void CudaBackend::Embed(const Tensor& table, std::span<const int32_t> ids, float* x) {
+void CudaBackend::Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) {
   for (const int32_t id : ids) {
-    NIBBLE_CHECK(id >= 0 && id < table.shape[0], "token {} of {}", id, table.shape[0]);
+    NIBBLE_CHECK(id >= 0 && id < table.rows, "token {} of {}", id, table.rows);
   }
-  cuda::Embed(table.data, cuda::WeightTypeOf(table.dtype), ids, table.shape[1], x, stream_.get());
+  if (table.format.quantized()) {
+    return cuda::Embed(reinterpret_cast<const int8_t*>(table.codes.data),
+                       reinterpret_cast<const float*>(table.scales.data), ids, table.cols, x,
+                       stream_.get());
+  }
+  cuda::Embed(table.values.data, cuda::WeightTypeOf(table.values.dtype), ids, table.cols, x,
+              stream_.get());
 }
 
 // Sums of two products are rounded once, at the end.

@@ -186,7 +186,6 @@ class RefBackend final : public Backend {
     return decoded_ ? "decoded_sgemm" : "ref_gemm";
   }
 
-  void Embed(const Tensor& table, std::span<const int32_t> ids, float* x) override;
   Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
             bool accumulate) override;
@@ -247,16 +246,6 @@ LinearId RefBackend::Upload(const PackedLinear& packed) {
   if (input.tail_width > 0) linear.tail = Unpack(packed.tail, input.tail_activation);
   linears_.emplace_back(std::move(linear));
   return static_cast<LinearId>(linears_.size()) - 1;
-}
-
-void RefBackend::Embed(const Tensor& table, std::span<const int32_t> ids, float* x) {
-  const int64_t vocab = table.shape[0], hidden = table.shape[1];
-  const int64_t row_bytes = hidden * static_cast<int64_t>(DTypeBytes(table.dtype));
-  ParallelFor(ids.size(), [&](size_t i) {
-    NIBBLE_CHECK(ids[i] >= 0 && ids[i] < vocab, "token {} of {}", ids[i], vocab);
-    const Matrix<float> row = ToF32({table.dtype, {hidden}, table.data + ids[i] * row_bytes});
-    std::copy(row.data.begin(), row.data.end(), x + static_cast<int64_t>(i) * hidden);
-  });
 }
 
 Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
