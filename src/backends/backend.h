@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine must be able to do. The one virtual class of the project: ref/ (the meaning of
-// every op, scalar), cpu/ (vector and matrix instructions), cuda/ (NVIDIA GPUs). The forward pass
-// (engine/layer.cc) speaks only these ops. All float tensors are fp32, row-major, contiguous, and
-// lie in the backend's memory; spans and what is uploaded or shared is the program's own.
+// What a machine must be able to do: ref/ (the meaning of every op, scalar), cpu/ (vector and
+// matrix instructions), cuda/ (NVIDIA GPUs). The forward pass (engine/layer.cc) speaks only these
+// ops. All float tensors are fp32, row-major, contiguous, and lie in the backend's memory; spans
+// and what is uploaded or shared is the program's own.
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network taken over by a backend, and the only forward pass: fp32, quantized and decoded models
+// A network taken over by a backend, and its forward pass: fp32, quantized and decoded models
 // differ in what the backend was given, not in code.
 #pragma once
 

@@ -29,7 +29,7 @@ struct TransformSpec {
   int64_t order() const;                                     // product of the factors
   int64_t width() const { return outer * order() * inner; }  // length of a row
   double operations() const;  // multiply-adds and additions per element
-  bool operator==(const TransformSpec&) const = default;
+  auto operator<=>(const TransformSpec&) const = default;
 };
 
 // The inverse: every factor transposed.

@@ -6,6 +6,7 @@
 // construction nor the rule of FactorHadamard may change without a new name.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -18,7 +19,7 @@ struct HadamardFactor {
   int64_t order;
   HadamardKind kind;
   bool transposed = false;
-  bool operator==(const HadamardFactor&) const = default;
+  auto operator<=>(const HadamardFactor&) const = default;
 };
 
 inline constexpr int64_t kMaxDenseHadamard = 4096;  // largest order applied as a dense matrix

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <string>
 #include <vector>
 
 #include "backends/backend.h"
@@ -39,8 +38,8 @@ class ActsOps {
   const int32_t* OnDevice(const std::vector<int32_t>& gather);
 
   Part main_, tail_;
-  DeviceBuffer<float> rows_, gathered_, joined_;     // whole rows, [tokens, width]
-  std::map<std::string, DeviceHadamard> hadamards_;  // by their text
+  DeviceBuffer<float> rows_, gathered_, joined_;  // whole rows, [tokens, width]
+  std::map<TransformSpec, DeviceHadamard> hadamards_;
   std::map<std::vector<int32_t>, Buffer<int32_t>> gathers_;
 };
 
