@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/error_testing.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/format_spec.h"
@@ -16,15 +17,6 @@ namespace nibble {
 namespace {
 
 using testing::HasSubstr;
-
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 // --- FormatSpec ---------------------------------------------------------------------------------
 

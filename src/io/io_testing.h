@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the tests of this folder: a temporary directory, files made by the letter of the
-// safetensors format (independent of SafetensorsWriter), and the message of an expected error.
+// Shared by the tests of this folder: a temporary directory, and files made by the letter of the
+// safetensors format (independent of SafetensorsWriter).
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "nibble/error.h"
+#include "base/error_testing.h"
 
 namespace nibble {
 
@@ -30,16 +30,6 @@ class TemporaryDirectoryTest : public ::testing::Test {
 
   std::filesystem::path root_;
 };
-
-template <typename Action>
-std::string ErrorOf(Action action) {
-  try {
-    action();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 inline std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text));

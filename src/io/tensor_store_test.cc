@@ -140,7 +140,7 @@ TEST_F(TensorStoreTest, SymlinksStayInsideTheModel) {
     fs::copy(Path("outside/two"), Path(place) + "/f00d");
   }
 
-  EXPECT_EQ(link_two(cache, "../../blobs/f00d"), "no error");
+  EXPECT_EQ(link_two(cache, "../../blobs/f00d"), "");
   EXPECT_THAT(link_two("m", "../m/one"), HasSubstr("no tensor \"b\""));  // followed
   for (const auto& [directory, target] : std::vector<std::pair<std::string, std::string>>{
            {"m", "../outside/two"},
