@@ -185,7 +185,6 @@ TEST_F(Malformed, FieldsOfThePlan) {
       {gate + "/weights/group", {"-32", "7", "96", "1048576", "\"32\""}},
       {gate + "/weights/symmetric", {"", "1", "true"}},
       {gate + "/weights/clip", {"", "-1", "2", "1e999", "\"1\""}},
-      {gate + "/weights/row_share", {"0", "3", "2"}},
       {gate + "/weights/sparse", {"true"}},
       {gate + "/activations/bits", {"0", "9"}},
       {gate + "/activations/clip", {"0", "-0.5"}},

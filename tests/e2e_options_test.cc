@@ -58,11 +58,11 @@ TEST_F(Options, OfRecipesReachThePlan) {
       {"quarot", "--embed-bits 32", "/linears/embedding/weights/bits", 8, 32},
       {"quarot", "--rule lm_head:w-bits=5", "/linears/head/weights/bits", 8, 5},
       {"quik", "--order energy", "/provenance/order", "largest", "energy"},
-      {"smoothquant", "--alpha 0.25", "/provenance/smoothing", 0.85, 0.25},
-      {"qserve", "--key-alpha 0.25", "/provenance/key_smoothing", 0.5, 0.25},
-      {"quarot", "--learned-rotation", "/provenance/learned_rotation", Json(), true},
-      {"nibble", "--fixed-rotation", "/provenance/learned_rotation", true, Json()},
-      {"nibble --calib-windows 1000", "--fixed-scales", "/provenance/learned_scales", true, Json()},
+      {"smoothquant", "--alpha 0.25", "/provenance/alpha", 0.85, 0.25},
+      {"qserve", "--key-alpha 0.25", "/provenance/key-alpha", 0.5, 0.25},
+      {"quarot", "--learned-rotation", "/provenance/learned-rotation", false, true},
+      {"nibble", "--fixed-rotation", "/provenance/learned-rotation", true, false},
+      {"nibble --calib-windows 1000", "--fixed-scales", "/provenance/learned-scales", true, false},
   };
   const auto at = [](const Json& plan, const std::string& pointer) {
     const Json::json_pointer p(pointer);

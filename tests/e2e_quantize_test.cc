@@ -149,7 +149,7 @@ TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
                            "--rule",      "layers.1.*up:w-bits=6"};
   Quantize("out", rules + kGptq);
   const Json plan = Nibble({"inspect", Path("out"), "--json"}).json()["plan"];
-  EXPECT_EQ(plan["provenance"]["rules"].size(), 3u);
+  EXPECT_EQ(plan["provenance"]["rules"].size(), 4u) << "the recipe's own, too";
   EXPECT_EQ(plan["linears"]["layers.1.gate"]["weights"]["bits"], 3);
   EXPECT_EQ(plan["linears"]["layers.1.gate"]["weights"]["symmetric"], false);
   EXPECT_EQ(plan["linears"]["layers.1.up"]["weights"]["bits"], 6);
@@ -167,43 +167,13 @@ TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
   }
 }
 
-TEST_F(QuantizeVerb, TailThresholdDecidesWhatTheDryRunShows) {
-  const Arguments settings = Arguments{"--recipe", "quik", "--rounding", "rtn"} + kGptq;
-  const auto tails = [&](const Json& plan) {
-    size_t count = 0;
-    for (const auto& linear : plan["linears"]) count += linear.contains("tail") ? 1 : 0;
-    return count;
-  };
-  size_t before = 3 * 7;
-  for (const char* threshold : {"0.01", "2", "1000"}) {
-    const Arguments all = settings + Arguments{"--tail-threshold", threshold};
-    const Json dry = Nibble(Arguments{"quantize", small_, "--dry-run", "--json"} + all).json();
-    const size_t count = tails(dry["plan"]);
-    EXPECT_LE(count, before) << threshold;
-    EXPECT_EQ(count == 3 * 7, threshold == std::string("0.01"));
-    EXPECT_EQ(count == 0, threshold == std::string("1000"));
-    before = count;
-    if (threshold != std::string("2")) continue;
-    const Json report = Quantize("out", all);
-    const Json out = Nibble({"inspect", Path("out"), "--json"}).json(), plan = out["plan"];
-    EXPECT_EQ(report["bits_per_weight"], out["bits_per_weight"]);
-    EXPECT_EQ(dry["bits_per_weight"], out["bits_per_weight"]);
-    EXPECT_EQ(plan["linears"], dry["plan"]["linears"]);
-    EXPECT_EQ(plan["provenance"]["tail_threshold"], 2.0);
-  }
-}
-
-TEST_F(QuantizeVerb, SparseWeightsAndSharedScalesAreSmaller) {
-  const Arguments dense = {"--rounding", "rtn", "--w-clip", "1", "--w-group", "32"};
-  double bits = Quantize("dense", dense)["bits_per_weight"];
-  EXPECT_EQ(bits, 4 + 16.0 / 32);
-  for (const auto& [options, expected] :
-       {std::pair{Arguments{"--row-share", "2"}, 4 + 8.0 / 32},
-        std::pair{Arguments{"--sparse", "2:4"}, 3 + 16.0 / 32},
-        std::pair{Arguments{"--row-share", "4", "--sparse", "2:4"}, 3 + 4.0 / 32}}) {
-    const std::string out = "out-" + std::to_string(options.size()) + options[0];
-    bits = Quantize(out, dense + options)["bits_per_weight"];
-    EXPECT_EQ(bits, expected);
+TEST_F(QuantizeVerb, SparseWeightsAreSmaller) {
+  for (const auto& [sparse, expected] :
+       {std::pair{"none", 4 + 16.0 / 32}, std::pair{"2:4", 3 + 16.0 / 32}}) {
+    const std::string out = std::string("out-") + sparse;
+    const Json report = Quantize(
+        out, {"--rounding", "rtn", "--w-clip", "1", "--w-group", "32", "--sparse", sparse});
+    EXPECT_EQ(report["bits_per_weight"], expected);
     // The estimate against the planes in the file.
     EXPECT_EQ(Nibble({"inspect", Path(out), "--json"}).json()["bits_per_weight"], expected);
     EXPECT_EQ(Nibble({"repack", Path(out)}).code, 0);
@@ -294,7 +264,7 @@ TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {
   const Arguments learning = {"--learned-scales", "--calib-windows", "120"};
   Quantize("whole", learning);
   const Json plan = Nibble({"inspect", Path("whole"), "--json"}).json()["plan"];
-  EXPECT_EQ(plan["provenance"]["learned_scales"], true);
+  EXPECT_EQ(plan["provenance"]["learned-scales"], true);
   Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out")} + learning, "",
                   {});
   ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/layer-00002.safetensors"); }));
@@ -315,9 +285,9 @@ TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   const Arguments tables = {"--head-bits", "32", "--embed-bits", "32"};
   Quantize("coarse", Arguments{"--recipe", "rtn", "--w-bits", "2"} + tables);
   const double coarse = divergence("coarse");
-  for (const char* options : {"--recipe quarot --gptaq 0.25", "--recipe nibble --fixed-rotation",
-                              "--recipe atom", "--recipe quik --tail-threshold 1",
-                              "--recipe smoothquant", "--recipe qserve --output-alpha 0.2"}) {
+  for (const char* options :
+       {"--recipe quarot --gptaq 0.25", "--recipe nibble --fixed-rotation", "--recipe atom",
+        "--recipe quik --tail 512", "--recipe smoothquant", "--recipe qserve --output-alpha 0.2"}) {
     const Json report =
         Quantize("out", Words("--calib-windows 2 --context 64 --force") + Words(options) + tables);
     const Json errors = report["layers"][2]["relative_errors"];
@@ -450,8 +420,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "--calib-windows 2 --context 96"},
 #endif
         Formats{"Sparse", "--recipe quik --sparse 2:4 --calib-windows 2 --context 96"},
-        Formats{"SparseGroups",
-                "--rounding rtn --sparse 2:4 --row-share 2 --w-asym --w-group 32 --a-bits 8"},
+        Formats{"SparseGroups", "--rounding rtn --sparse 2:4 --w-asym --w-group 32 --a-bits 8"},
         Formats{"Rules",
                 "--rounding rtn --rule o_proj:w-bits=16 --rule layers.1:a-bits=8 "
                 "--rule layers.2.mlp:w-bits=3,w-group=32,w-asym"},

@@ -3,19 +3,18 @@
 // checkpoint, row by row.
 #include <filesystem>
 #include <memory>
-#include <sstream>
 
 #include "apps/cli/bench.h"
 #include "apps/cli/evaluation_text.h"
 #include "apps/cli/quality_report.h"
 #include "apps/cli/quality_tasks.h"
-#include "apps/cli/quantize.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "io/publish.h"
 #include "io/sha256.h"
 #include "models/packed_checkpoint.h"
+#include "quantize/quantize.h"
 
 namespace nibble::cli {
 namespace {
@@ -23,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::string model, suite = "paper", work, calibration, markdown, data;
+  std::string model, suite = "paper", published, work, calibration, markdown, data;
   // Enough to order methods: all rows of a model of 39 M parameters take 40 minutes on two cores.
   EvaluationText text{.windows = {.windows = 12}};
   int64_t calibration_windows = 8, task_limit = 200;
@@ -83,8 +82,7 @@ class QualityBench {
       } catch (const Error& error) {
         if (Interrupted()) Stop(i);
         const bool fits = error.code() != ErrorCode::kUsage;
-        reasons_[std::string(line.row->arguments)] =
-            (fits ? "failed: " : "") + std::string(error.what());
+        reasons_[RowArguments(*line.row)] = (fits ? "failed: " : "") + std::string(error.what());
         failed += fits ? 1 : 0;
       }
     }
@@ -115,17 +113,16 @@ class QualityBench {
     return fmt::format("{}/row-{}", work_, Digest(arguments).substr(0, 12));
   }
 
-  QuantizeOptions Options(const std::string& arguments) const {
-    std::vector<std::string> words = {a_.model, "-o", Checkpoint(arguments)};
-    std::istringstream stream(arguments + std::string(kPaperTables));
-    for (std::string word; stream >> word;) words.push_back(word);
-    QuantizeOptions options = ParseQuantizeArguments(words);
-    options.calibration_text = a_.calibration;
-    options.calibration_windows = a_.calibration_windows;
-    options.seed = a_.seed;
-    options.device = common_.device;
-    options.resume = options.force = true;
-    return options;
+  QuantizeOptions Options(const PaperRow& row) const {
+    return {.model = a_.model,
+            .output = Checkpoint(RowArguments(row)),
+            .recipe = RowRecipe(row),
+            .calibration_text = a_.calibration,
+            .calibration_windows = a_.calibration_windows,
+            .seed = a_.seed,
+            .device = common_.device,
+            .resume = true,
+            .force = true};
   }
 
   // All lines of the report, and of those what is still to be measured.
@@ -139,12 +136,13 @@ class QualityBench {
       }
     }
     for (const QualityLine& line : lines_) {
-      if (line.section->tasks && line.skipped.empty()) asked_.emplace(line.row->arguments);
+      if (line.section->tasks && line.skipped.empty()) asked_.insert(RowArguments(*line.row));
     }
-    std::set<std::string_view> seen;
+    std::set<std::string> seen;
     for (const QualityLine& line : lines_) {
-      const std::string arguments(line.row->arguments);
-      if (!line.skipped.empty() || !seen.insert(line.row->arguments).second) continue;
+      if (!line.skipped.empty()) continue;
+      const std::string arguments = RowArguments(*line.row);
+      if (!seen.insert(arguments).second) continue;
       if (!Measured(arguments)) {
         pending_.push_back(line);
       } else {
@@ -165,8 +163,7 @@ class QualityBench {
     if (section.tasks && tasks_.names().empty()) return "needs --data DIR";
     if (!row.missing.empty()) return std::string(row.missing);
     try {
-      const std::string arguments(row.arguments);
-      if (!arguments.empty()) MakePlan(network_.config, Options(arguments).recipe);
+      if (!row.recipe.empty()) MakePlan(network_.config, RowRecipe(row));
     } catch (const Error& error) {
       return error.what();
     }
@@ -190,7 +187,7 @@ class QualityBench {
   }
 
   void Measure(const QualityLine& line) {
-    const std::string arguments(line.row->arguments), checkpoint = Checkpoint(arguments);
+    const std::string arguments = RowArguments(*line.row), checkpoint = Checkpoint(arguments);
     QualityResult result = {.section = std::string(line.section->name),
                             .name = std::string(line.row->name),
                             .formats = "fp32"};
@@ -198,7 +195,7 @@ class QualityBench {
     if (begun != nullptr && fs::exists(checkpoint)) {
       result = *begun;
     } else if (!arguments.empty()) {
-      const QuantizeReport report = Quantize(Options(arguments), &unrotated_);
+      const QuantizeReport report = Quantize(Options(*line.row), &unrotated_);
       result.formats = FormatsText(report.plan, report.config);
       result.bits_per_weight = report.quantized_bits_per_weight;
       result.quantize_seconds = report.seconds;
@@ -221,7 +218,7 @@ class QualityBench {
   void Report() {
     for (QualityLine& line : lines_) {
       if (!line.skipped.empty()) continue;
-      const std::string arguments(line.row->arguments);
+      const std::string arguments = RowArguments(*line.row);
       if (Measured(arguments)) {
         line.result = results_.Find(arguments);
       } else {
@@ -231,12 +228,18 @@ class QualityBench {
     const QualityResult* fp32 = lines_[0].result;
     const QualityReport report = {.settings = Settings(),
                                   .perplexity = fp32 == nullptr ? 0 : fp32->perplexity,
-                                  .published = PublishedColumn(network_.config),
+                                  .published = Published(),
                                   .tasks = tasks_.names(),
                                   .lines = lines_};
     const std::string markdown = Markdown(report);
     if (!a_.markdown.empty()) WriteFileAtomic(a_.markdown, markdown);
     common_.json ? PrintJson(ToJson(report)) : fmt::print("{}", markdown);
+  }
+
+  std::optional<size_t> Published() const {
+    const auto found = std::ranges::find(kPublishedModels, a_.published);
+    if (found == kPublishedModels.end()) return std::nullopt;
+    return static_cast<size_t>(found - kPublishedModels.begin());
   }
 
   Json Settings() const {
@@ -293,6 +296,9 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
       ->check(CLI::IsMember({"paper"}))
       ->capture_default_str();
   verb->add_option("--only", a->only, "Sections, separated by commas:" + sections)->delimiter(',');
+  verb->add_option("--as", a->published, "Print what the papers publish for this model beside")
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kPublishedModels.begin(), kPublishedModels.end())));
   AddEvaluationText(*verb, a->text);
   verb->add_option("--calib", a->calibration, "Calibration text (default: a sample)");
   verb->add_option("--calib-windows", a->calibration_windows, "Windows drawn from it")

@@ -3,18 +3,21 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "quantize/recipe.h"
 
 namespace nibble::cli {
 
 struct PaperRow {
   std::string_view name;
-  // Of `nibble quantize MODEL -o OUT`; empty: the model as it is. Rows of the same arguments run
-  // once.
-  std::string_view arguments;
+  std::string_view recipe;  // empty: the model as it is
+  std::string_view fields;  // of the recipe, as ParseFields reads them
   // Perplexity on WikiText-2 as printed for Llama-2 7B, 13B and 70B; empty = not published.
   std::array<std::string_view, 3> published{};
+  std::string_view rule{};     // for some linears
   std::string_view missing{};  // why Nibble cannot run it, whatever the model
 };
 
@@ -25,8 +28,14 @@ struct PaperSection {
   bool tasks = false;  // compares zero-shot accuracy, too
 };
 
-// Behind the arguments of every row: the papers leave head and embedding at 16 bits.
-inline constexpr std::string_view kPaperTables = " --head-bits 16 --embed-bits 16";
+// What a row quantizes with; the papers leave head and embedding at 16 bits.
+Recipe RowRecipe(const PaperRow& row);
+// The options of `nibble quantize` that ask for the same; empty: the model as it is. Rows of the
+// same arguments run once.
+std::string RowArguments(const PaperRow& row);
+
+inline constexpr std::array<std::string_view, 3> kPublishedModels = {"llama2-7b", "llama2-13b",
+                                                                     "llama2-70b"};
 
 // The first row of the first section is the model as it is, which all gaps are measured from.
 const std::vector<PaperSection>& PaperSuite();

@@ -1,18 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/quality_report.h"
 
-#include "quantize/random_network.h"
-
 namespace nibble::cli {
 namespace {
-
-std::string Arguments(const PaperRow& row) {
-  return row.arguments.empty() ? "" : fmt::format("{}{}", row.arguments, kPaperTables);
-}
-
-constexpr std::array<std::string_view, 3> kPublishedModels = {"llama2-7b", "llama2-13b",
-                                                              "llama2-70b"};
-constexpr int64_t kLlama2Context = 4096;  // LLaMA-1 has the same shapes and 2048
 
 std::string Number(double value, int digits) {
   return value > 0 ? fmt::format("{:.{}f}", value, digits) : "";
@@ -37,7 +27,7 @@ std::vector<std::string> Header(const QualityReport& report, const PaperSection&
 std::vector<std::string> Cells(const QualityReport& report, const QualityLine& line) {
   const PaperRow& row = *line.row;
   std::vector<std::string> cells = {
-      std::string(row.name), row.arguments.empty() ? "" : fmt::format("`{}`", Arguments(row))};
+      std::string(row.name), row.recipe.empty() ? "" : fmt::format("`{}`", RowArguments(row))};
   const size_t accuracies = line.section->tasks ? report.tasks.size() : 0;
   if (line.result != nullptr) {
     const QualityResult& r = *line.result;
@@ -57,7 +47,8 @@ std::vector<std::string> Cells(const QualityReport& report, const QualityLine& l
 
 Json LineJson(const QualityReport& report, const QualityLine& line) {
   const PaperRow& row = *line.row;
-  Json json = {{"section", line.section->name}, {"name", row.name}, {"arguments", Arguments(row)}};
+  Json json = {
+      {"section", line.section->name}, {"name", row.name}, {"arguments", RowArguments(row)}};
   if (line.result != nullptr) {
     const QualityResult& r = *line.result;
     json["formats"] = r.formats;
@@ -78,20 +69,6 @@ Json LineJson(const QualityReport& report, const QualityLine& line) {
 }
 
 }  // namespace
-
-std::optional<size_t> PublishedColumn(const ModelConfig& config) {
-  const auto numbers = [](const ModelConfig& c) {
-    return std::array{c.hidden_size, c.intermediate_size, c.layers,
-                      c.heads,       c.kv_heads,          c.vocab_size};
-  };
-  for (size_t i = 0; i < kPublishedModels.size(); ++i) {
-    if (config.context == kLlama2Context &&
-        numbers(config) == numbers(FindShape(kPublishedModels[i]))) {
-      return i;
-    }
-  }
-  return std::nullopt;
-}
 
 std::string Markdown(const QualityReport& report) {
   std::string text;

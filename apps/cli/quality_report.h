@@ -8,7 +8,6 @@
 
 #include "apps/cli/paper_suite.h"
 #include "apps/cli/quality_results.h"
-#include "models/config.h"
 
 namespace nibble::cli {
 
@@ -22,13 +21,10 @@ struct QualityLine {
 struct QualityReport {
   Json settings;                    // model, text, windows, ...: as --json shows them
   double perplexity = 0;            // of the model as it is
-  std::optional<size_t> published;  // column of PaperRow::published that is this model's
+  std::optional<size_t> published;  // column of PaperRow::published to print beside
   std::vector<std::string> tasks;   // columns of sections that compare accuracy
   std::vector<QualityLine> lines;
 };
-
-// 0, 1, 2 for a model with the shape of Llama-2 7B, 13B, 70B.
-std::optional<size_t> PublishedColumn(const ModelConfig& config);
 
 std::string Markdown(const QualityReport& report);
 Json ToJson(const QualityReport& report);

@@ -21,16 +21,23 @@ namespace nibble {
 
 std::string_view Version();
 
-// `nibble quantize` with a recipe's defaults: QuaRot (Ashkboos et al. 2024) unless named otherwise.
+// As the options of `nibble quantize`, whose --help describes recipes and fields.
 struct QuantizeRequest {
   std::string model;              // Hugging Face directory
-  std::string output;             // checkpoint directory to write; must not exist
-  std::string recipe = "quarot";  // quarot, gptq, rtn
-  std::string calibration_text;   // file; empty = the embedded sample text
-  int weight_bits = 0;            // 2..8 or 16; 0 = as the recipe says; the same for the next two
-  int activation_bits = 0;
-  int kv_bits = 0;
+  std::string output;             // checkpoint directory to write
+  std::string recipe = "quarot";  // QuaRot (Ashkboos et al. 2024)
+  // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
+  std::string fields;
+  // Changes for linears in whose name a regular expression is found; later ones win:
+  // "down_proj:w-bits=8,a-bits=8".
+  std::vector<std::string> rules;
+  std::string calibration_text;  // file; empty = the embedded sample text
+  int64_t calibration_windows = 128;
+  int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's)
   uint64_t seed = 0;
+  std::string device = "cpu";
+  bool resume = false;  // continue OUTPUT.partial
+  bool force = false;   // replace OUTPUT
 };
 void QuantizeModel(const QuantizeRequest& request);
 

@@ -8,6 +8,7 @@
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
 #include "quantize/quantize.h"
+#include "quantize/recipe_fields.h"
 
 namespace nibble {
 
@@ -16,15 +17,17 @@ std::string_view Version() {
 }
 
 void QuantizeModel(const QuantizeRequest& request) {
-  QuantizeOptions options = {.model = request.model, .output = request.output};
-  options.recipe = FindRecipe(request.recipe);
-  options.calibration_text = request.calibration_text;
-  options.seed = request.seed;
-  Recipe& recipe = options.recipe;
-  if (request.weight_bits != 0) recipe.weights.bits = request.weight_bits;
-  if (request.activation_bits != 0) recipe.activations.bits = request.activation_bits;
-  if (request.kv_bits != 0) recipe.k.bits = recipe.v.bits = request.kv_bits;
-  Quantize(options);
+  Quantize({.model = request.model,
+            .output = request.output,
+            .recipe = ChangedRecipe(FindRecipe(request.recipe), ParseFields(request.fields),
+                                    request.rules),
+            .calibration_text = request.calibration_text,
+            .calibration_windows = request.calibration_windows,
+            .context = request.context,
+            .seed = request.seed,
+            .device = request.device,
+            .resume = request.resume,
+            .force = request.force});
 }
 
 struct LoadedModel::State {

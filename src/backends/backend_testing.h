@@ -84,13 +84,12 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
     for (int64_t i = 0; weights.sparse && i < rows * cols / 8; ++i) {
       w.places.push_back(kPlaces[rng.Below(3)]);
     }
-    const int64_t scale_rows = rows / weights.row_share;
-    for (int64_t i = 0; i < scale_rows * weights.scales(cols); ++i) {
+    for (int64_t i = 0; i < rows * weights.scales(cols); ++i) {
       const float scale = static_cast<float>(0.001 + 0.01 * rng.Uniform());
       w.scales_f16.push_back(F16FromF32(scale));
       w.scales.push_back(weights.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
     }
-    for (int64_t i = 0; i < scale_rows * weights.groups(cols); ++i) {
+    for (int64_t i = 0; i < rows * weights.groups(cols); ++i) {
       const uint64_t levels = uint64_t{1} << weights.bits;
       if (!weights.symmetric) {
         w.zeros.push_back(static_cast<int8_t>(static_cast<int64_t>(rng.Below(levels)) -

@@ -67,7 +67,6 @@ std::vector<ProductCase> ProductCases() {
           {{.bits = 4, .group = 32, .second_level = true}, a8},
           {{.bits = 4, .group = 128}, {.bits = 4, .group = 128}},
           {{.bits = 4, .group = 32}, {.bits = 4, .group = 32}},
-          {{.bits = 4, .group = 128, .row_share = 2}, {.bits = 4, .group = 128}},
           {{.bits = 4, .sparse = true}, a4},
           {{.bits = 8, .symmetric = false, .sparse = true}, a8_asym},
           {{.bits = 4, .group = 128, .sparse = true}, a8},
@@ -78,8 +77,7 @@ std::vector<ProductCase> ProductCases() {
 TEST_F(CudaProductTest, ProductsOfPlainCodesAreBitEqual) {
   for (const ProductCase& c : ProductCases()) {
     const bool groups = c.weights.group + c.activation.group != 0;
-    for (const int64_t shares : {1, 63, 130, 256}) {
-      const int64_t rows = shares * c.weights.row_share;
+    for (const int64_t rows : {1, 63, 130, 256}) {
       const int64_t cols = c.weights.second_level ? 2560
                            : groups               ? 512
                            : rows % 2 == 0        ? 328

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/format_spec.h"
 
-#include <bit>
-
 #include "base/error.h"
 
 namespace nibble {
@@ -15,7 +13,6 @@ std::string FormatText(const FormatSpec& spec) {
   if (spec.group != 0) text += fmt::format(" g{}", spec.group);
   if (spec.second_level) text += " two-level";
   if (spec.sparse) text += " 2:4";
-  if (spec.row_share != 1) text += fmt::format(" x {} rows", spec.row_share);
   return text;
 }
 
@@ -26,7 +23,6 @@ Json ToJson(const FormatSpec& spec) {
                {"clip", spec.clip}};
   // Left out where they say nothing, so that plans from before they existed keep their digests.
   if (spec.signed_scale) json["signed_scale"] = true;
-  if (spec.row_share != 1) json["row_share"] = spec.row_share;
   if (spec.second_level) json["second_level"] = true;
   if (spec.sparse) json["sparse"] = "2:4";
   return json;
@@ -34,8 +30,7 @@ Json ToJson(const FormatSpec& spec) {
 
 FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   RefuseUnknownFields(
-      json,
-      {"bits", "symmetric", "group", "clip", "signed_scale", "row_share", "second_level", "sparse"},
+      json, {"bits", "symmetric", "group", "clip", "signed_scale", "second_level", "sparse"},
       where);
   const auto sparse = JsonFind<std::string>(json, "sparse", where);
   if (sparse && *sparse != "2:4") Fail("{}: sparse \"{}\"; only 2:4 is known", where, *sparse);
@@ -45,7 +40,6 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .group = JsonGet<int64_t>(json, "group", where),
       .clip = JsonGet<double>(json, "clip", where),
       .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
-      .row_share = JsonFind<int>(json, "row_share", where).value_or(1),
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
       .sparse = sparse.has_value()};
   if (spec.bits != 16 && spec.bits != 32 && (spec.bits < 2 || spec.bits > 8)) {
@@ -53,13 +47,10 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   }
   if (spec.group < 0) Fail("{}: group {} is negative", where, spec.group);
   if (!(spec.clip >= 0 && spec.clip <= 1)) Fail("{}: clip {} is not in 0..1", where, spec.clip);
-  if (spec.row_share < 1 || spec.row_share > 32 || !std::has_single_bit(unsigned(spec.row_share))) {
-    Fail("{}: row_share {}; use a power of 2 up to 32", where, spec.row_share);
-  }
   if (spec.sparse && !spec.quantized()) Fail("{}: sparse weights need codes", where);
   if (spec.signed_scale && !spec.symmetric) Fail("{}: an asymmetric scale has no sign", where);
-  if (spec.second_level && (spec.group == 0 || spec.bits > 4 || spec.row_share != 1)) {
-    Fail("{}: two levels of scales need groups, at most 4 bits and a scale for each row", where);
+  if (spec.second_level && (spec.group == 0 || spec.bits > 4)) {
+    Fail("{}: two levels of scales need groups and at most 4 bits", where);
   }
   return spec;
 }

@@ -23,9 +23,6 @@ struct FormatSpec {
   // Symmetric activations: the scale has the sign that puts the element of largest magnitude on the
   // lowest code, which a positive scale leaves unused.
   bool signed_scale = false;
-  // Weights: adjacent rows that share each scale and zero (Atom, Zhao et al. 2023); 1 to 32, a
-  // power of 2.
-  int row_share = 1;
   // Weights in groups of at most 4 bits: the scale of a group is an integer times that of its row,
   // so that the codes are worth bytes of the row (QServe, Lin et al. 2024; packed_linear.h).
   bool second_level = false;
@@ -43,13 +40,13 @@ struct FormatSpec {
   bool operator==(const FormatSpec&) const = default;
 };
 
-// "4", "4 asym g128 x 2 rows", "4 g128 two-level", "4 2:4", "16".
+// "4", "4 asym g128", "4 g128 two-level", "4 2:4", "16".
 std::string FormatText(const FormatSpec& spec);
 
 Json ToJson(const FormatSpec& spec);
 // Refuses unknown fields, bits other than 2..8, 16 and 32, groups that are negative, clips outside
-// 0..1, row_share other than the powers of 2 to 32, a second level without groups, with more than 4
-// bits or with row_share, sparse numbers that are not quantized.
+// 0..1, a second level without groups or with more than 4 bits, sparse numbers that are not
+// quantized.
 FormatSpec FormatFromJson(const Json& json, const std::string& where);
 
 // Bytes of one packed row of `count` codes: code i occupies bits [i*bits, (i+1)*bits) of a

@@ -23,7 +23,6 @@ using testing::HasSubstr;
 TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4}), "4");
   EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
-  EXPECT_EQ(FormatText({.bits = 4, .group = 128, .row_share = 2}), "4 g128 x 2 rows");
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
   EXPECT_EQ(FormatText({.bits = 16}), "16");
@@ -41,12 +40,11 @@ TEST(FormatSpecTest, JsonRoundTrip) {
                                  .symmetric = symmetric,
                                  .group = group,
                                  .clip = 1.0 / (bits + 1),
-                                 .row_share = group == 32 ? 2 : 1,
                                  .sparse = group == 128 && bits < 16};
         EXPECT_EQ(FormatFromJson(ParseJson(ToJson(spec).dump(), "f"), "f"), spec);
         FormatSpec levels = spec;
         levels.second_level = true;
-        const bool fits = bits <= 4 && group == 128;
+        const bool fits = bits <= 4 && group != 0;
         EXPECT_EQ(ErrorOf([&] { EXPECT_EQ(FormatFromJson(ToJson(levels), "f"), levels); }).empty(),
                   fits);
       }
@@ -65,9 +63,7 @@ TEST(FormatSpecTest, JsonRefusals) {
     EXPECT_THAT(refused("bits", bits), HasSubstr("plan.w: bits")) << bits;
   }
   for (const double clip : {-0.1, 1.01, 1e9}) EXPECT_THAT(refused("clip", clip), HasSubstr("clip"));
-  for (const int share : {-2, 0, 3, 64}) {
-    EXPECT_THAT(refused("row_share", share), HasSubstr("row_share")) << share;
-  }
+  EXPECT_THAT(refused("row_share", 2), HasSubstr("row_share")) << "of older files";
   EXPECT_EQ(refused("sparse", "2:4"), "");
   EXPECT_THAT(refused("sparse", "1:2"), HasSubstr("sparse \"1:2\""));
   EXPECT_THAT(refused("sparse", true), HasSubstr("sparse"));
@@ -157,13 +153,13 @@ PlaneVectors RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int64_t 
     PackCodes(codes.data(), stored, f.bits, w.codes.data() + n * row_bytes);
   }
   if (f.sparse) w.places = RandomPlaces(rng, rows * cols / 4);
-  for (int64_t i = 0; i < rows / f.row_share * f.scales(cols); ++i) {
+  for (int64_t i = 0; i < rows * f.scales(cols); ++i) {
     const float scale = static_cast<float>(0.01 + rng.Uniform());
     w.scales_f16.push_back(F16FromF32(scale));
     w.scales.push_back(f.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
   }
   if (f.row_scales()) w.scales_f16.clear();
-  for (int64_t i = 0; i < rows / f.row_share * f.groups(cols); ++i) {
+  for (int64_t i = 0; i < rows * f.groups(cols); ++i) {
     const int zero =
         f.second_level ? static_cast<int>(rng.Below(16)) - 8 : static_cast<int8_t>(rng.Next());
     if (!f.symmetric) w.zeros.push_back(static_cast<int8_t>(zero));
@@ -201,35 +197,6 @@ TEST(PackedLinearTest, DecodeIsScaleTimesCodeMinusZero) {
           }
         }
       }
-    }
-  }
-}
-
-// Rows 0, 1 and rows 2, 3 share what one row each has without it.
-TEST(PackedLinearTest, RowsThatShareScalesDecodeAsRowsWithCopiesOfThem) {
-  Rng rng(9);
-  for (const bool symmetric : {true, false}) {
-    for (const int64_t group : {0, 32}) {
-      const FormatSpec f = {.bits = 4, .symmetric = symmetric, .group = group, .row_share = 2};
-      const PlaneVectors w = RandomWeights(rng, f, 4, 96);
-      PlaneVectors plain = w;
-      plain.format.row_share = 1;
-      const size_t groups = static_cast<size_t>(f.groups(96));
-      const auto each_twice = [&](auto& plane) {
-        if (plane.empty()) return;
-        const auto once = plane;
-        ASSERT_EQ(once.size(), 2 * groups);
-        plane.resize(4 * groups);
-        for (size_t i = 0; i < plane.size(); ++i) {
-          plane[i] = once[i / (2 * groups) * groups + i % groups];
-        }
-      };
-      each_twice(plain.scales), each_twice(plain.scales_f16), each_twice(plain.zeros);
-      EXPECT_EQ(Decode(View(w)).data, Decode(View(plain)).data);
-      EXPECT_EQ(DecodeScales(View(w)).data, DecodeScales(View(plain)).data);
-      EXPECT_EQ(DecodeZeros(View(w)).data, DecodeZeros(View(plain)).data);
-      EXPECT_EQ(View(plain).bytes() - View(w).bytes(),
-                2 * groups * ((group == 0 ? 4 : 2) + (symmetric ? 0 : 1)));
     }
   }
 }
@@ -429,12 +396,6 @@ TEST_F(ValidateLinearTest, RefusesWrongShapesAndPlanes) {
       {"scales of another shape",
        [](PackedLinear& l) {
          l.weights.scales.shape = {3, 1};
-       }},
-      {"rows that cannot share", [](PackedLinear& l) { l.weights.format.row_share = 2; }},
-      {"scales of every row",
-       [](PackedLinear& l) {
-         l.weights.format.row_share = 2, l.weights.rows = 2;
-         l.weights.codes.shape[0] = 2, l.bias = {};
        }},
       {"scales of another type", [](PackedLinear& l) { l.weights.scales.dtype = DType::kBf16; }},
       {"zeros absent", [](PackedLinear& l) { l.weights.zeros = {}; }},

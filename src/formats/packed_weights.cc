@@ -9,12 +9,11 @@
 namespace nibble {
 namespace {
 
-// [N, count] of a plane [N / row_share, count].
 template <typename T, typename Stored>
 Matrix<T> ForEachRow(const PackedWeights& w, int64_t count, const Stored& stored) {
   Matrix<T> all(w.rows, count);
   for (int64_t n = 0; n < w.rows; ++n) {
-    const auto from = stored.begin() + n / w.format.row_share * count;
+    const auto from = stored.begin() + n * count;
     std::copy(from, from + count, all.row(n).begin());
   }
   return all;
@@ -67,16 +66,15 @@ std::vector<Plane> PlanesOf(const FormatSpec& f, int64_t rows, int64_t cols) {
   if (!f.quantized()) {
     return {{".weight", &W::values, f.bits == 32 ? DType::kF32 : DType::kBf16, {rows, cols}}};
   }
-  const int64_t scale_rows = rows / f.row_share, groups = f.groups(cols), stored = f.stored(cols);
+  const int64_t groups = f.groups(cols), stored = f.stored(cols);
   std::vector<Plane> planes;
   const auto add = [&](std::string_view suffix, Tensor W::*tensor, DType dtype,
                        std::vector<int64_t> shape) {
     planes.push_back({suffix, tensor, dtype, std::move(shape)});
   };
-  add(".scales", &W::scales, f.row_scales() ? DType::kF32 : DType::kF16,
-      {scale_rows, f.scales(cols)});
+  add(".scales", &W::scales, f.row_scales() ? DType::kF32 : DType::kF16, {rows, f.scales(cols)});
   if (f.second_level) add(".group_scales", &W::group_scales, DType::kU8, {rows, groups});
-  if (!f.symmetric) add(".zeros", &W::zeros, DType::kI8, {scale_rows, groups});
+  if (!f.symmetric) add(".zeros", &W::zeros, DType::kI8, {rows, groups});
   add(".codes", &W::codes, DType::kU8, {rows, PackedBytes(stored, f.bits)});
   if (f.sparse) add(".places", &W::places, DType::kU8, {rows, PackedBytes(stored, 2)});
   return planes;
@@ -140,7 +138,7 @@ void UnpackRow(const PackedWeights& w, int64_t n, std::span<int16_t> codes) {
               places.data());
   const size_t groups = static_cast<size_t>(w.groups()), group = codes.size() / groups;
   for (size_t g = 0; g < groups; ++g) {
-    const size_t at = static_cast<size_t>(n / w.format.row_share) * groups + g;
+    const size_t at = static_cast<size_t>(n) * groups + g;
     const int16_t zero = w.format.symmetric ? int16_t{0} : w.zeros.as<int8_t>()[at];
     std::ranges::fill(codes.subspan(g * group, group), zero);
   }
@@ -169,10 +167,9 @@ void DecodeRow(const PackedWeights& w, int64_t n, std::span<float> row) {
     return;
   }
   const auto groups = static_cast<size_t>(w.groups());
-  const int64_t scale_row = n / w.format.row_share;
-  const std::vector<float> scales = ToF32(RowOf(w.scales, scale_row)).data;
+  const std::vector<float> scales = ToF32(RowOf(w.scales, n)).data;
   const auto zeros =
-      w.format.symmetric ? std::span<const int8_t>() : RowOf(w.zeros, scale_row).as<int8_t>();
+      w.format.symmetric ? std::span<const int8_t>() : RowOf(w.zeros, n).as<int8_t>();
   const auto factors =
       w.format.second_level ? RowOf(w.group_scales, n).as<uint8_t>() : std::span<const uint8_t>();
   std::vector<int16_t> codes(row.size());
@@ -195,9 +192,6 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
       Fail("{}: group {} must be a multiple of 32 that divides the width {}", where, f->group,
            cols);
     }
-  }
-  if (rows % w.format.row_share != 0) {
-    Fail("{}: {} outputs do not divide among scales of {} rows", where, rows, w.format.row_share);
   }
   if (w.format.sparse && cols % 8 != 0) {
     Fail("{}: {} inputs of sparse weights, not a multiple of 8", where, cols);

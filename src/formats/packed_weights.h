@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A weight matrix in its canonical packed form: planes, which follow from the format.
 //
-//   W = scale[m, g] * (code[n, k] - zero[m, g])      g = k / group, m = n / row_share
+//   W = scale[n, g] * (code[n, k] - zero[n, g])      g = k / group
 //
 // With a second level of scales, W = scale[n] * p[n, k], p = group_scale[n, g] * (code - zero[n,
 // g]) with an integer group_scale; p is an 8-bit code, whatever the code is.
@@ -20,13 +20,12 @@ struct PackedWeights {
   // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
   // columns between have the weight 0.
   Tensor places;
-  Tensor scales;        // F32 or F16 (row_scales) [N / row_share, format.scales(K)]
+  Tensor scales;        // F32 or F16 (row_scales) [N, format.scales(K)]
   Tensor group_scales;  // U8 [N, groups], of a second level only
-  Tensor zeros;         // I8 [N / row_share, groups], absent when symmetric
+  Tensor zeros;         // I8 [N, groups], absent when symmetric
   Tensor tiles;         // the codes once more in tile order (tile_order.h), or no data
 
   int64_t groups() const { return format.groups(cols); }
-  int64_t scale_rows() const { return rows / format.row_share; }
   // Bytes of all planes but the tiles, which repeat the codes.
   size_t bytes() const;
 };

@@ -33,8 +33,7 @@ inline Plan TestPlan(const ModelConfig& config) {
     }
     plan.linears[LinearName(layer, Role::kDown)].input_transform =
         FullHadamard(config.intermediate_size);
-    plan.linears[LinearName(layer, Role::kO)].weights = {
-        .bits = 3, .clip = 0.5, .row_share = 2, .sparse = true};
+    plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .sparse = true};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];
       linear.gather = true;
@@ -113,11 +112,11 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
       }
       return View(w);
     }
-    const int64_t scale_rows = rows / format.row_share, groups = scale_rows * format.groups(cols);
+    const int64_t groups = rows * format.groups(cols);
     w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(format.stored(cols), format.bits)));
     if (format.sparse) w.places.assign(static_cast<size_t>(rows * cols / 8), 0b1110'0100);
     for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
-    for (int64_t i = 0; i < scale_rows * format.scales(cols); ++i) {
+    for (int64_t i = 0; i < rows * format.scales(cols); ++i) {
       const uint16_t scale = F16FromF32(static_cast<float>(0.01 + rng_.Uniform()));
       w.scales.push_back(F32FromF16(scale));
       if (!format.row_scales()) w.scales_f16.push_back(scale);

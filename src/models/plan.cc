@@ -65,9 +65,7 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
     Fail("{}: activations need a clip above 0", where);
   }
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
-  if (activations.row_share != 1 || activations.sparse) {
-    Fail("{}: only weights are sparse or have rows that share scales", where);
-  }
+  if (activations.sparse) Fail("{}: only weights are sparse", where);
   if (weights.sparse && width % 8 != 0) {
     Fail("{}: sparse weights need a multiple of 8 inputs, not {}", where, width);
   }
@@ -78,12 +76,8 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   }
 }
 
-void CheckLinear(const LinearPlan& plan, int64_t rows, int64_t width, const std::string& where) {
+void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where) {
   const TailPlan& tail = plan.tail;
-  for (const FormatSpec* format : {&plan.weights, &tail.weights}) {
-    if (rows % format->row_share == 0) continue;
-    Fail("{}: {} outputs do not divide among scales of {} rows", where, rows, format->row_share);
-  }
   if (tail.columns >= width) {
     Fail("{}: a tail of {} columns of {}", where, tail.columns, width);
   }
@@ -136,8 +130,8 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
     }
     if (format->bits == 32) Fail("{}: a cache that is not quantized has 16 bits", where);
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
-    if (format->signed_scale || format->row_share != 1 || format->second_level || format->sparse) {
-      Fail("{}: signed, shared or two-level scales and sparsity are not for a cache", where);
+    if (format->signed_scale || format->second_level || format->sparse) {
+      Fail("{}: signed or two-level scales and sparsity are not for a cache", where);
     }
   }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {
@@ -215,7 +209,7 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   const auto add = [&](int64_t layer, Role role) {
     const std::string name = LinearName(layer, role), in = where + ": " + name;
     plan.linears[name] = LinearFromJson(JsonGet<Json>(linears, name, where + ": linears"), in);
-    CheckLinear(plan.linears[name], config.outputs(role), config.inputs(role), in);
+    CheckLinear(plan.linears[name], config.inputs(role), in);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles()) add(layer, role);

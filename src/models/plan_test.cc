@@ -71,11 +71,8 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.q/activations/clip", 0, "clip above 0"},
       {"/linears/layers.0.q/activations/signed_scale", 1, "signed_scale"},
       {"/linears/layers.0.q/weights/signed_scale", true, "sign"},
-      {"/linears/layers.0.q/weights/row_share", 3, "row_share 3"},
-      {"/linears/layers.0.gate/weights/row_share", 64, "row_share 64"},
-      {"/linears/layers.0.q/activations/row_share", 2, "only weights"},
+      {"/linears/layers.0.q/weights/row_share", 2, "row_share"},
       {"/cache/v/signed_scale", true, "not for a cache"},
-      {"/cache/k/row_share", 2, "not for a cache"},
       {"/cache/k/sparse", "2:4", "not for a cache"},
       {"/linears/layers.0.q/weights/sparse", "4:8", "4:8"},
       {"/linears/layers.0.q/activations/sparse", "2:4", "only weights"},
@@ -156,7 +153,6 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_format([&](Plan& p) -> FormatSpec& { return p.linears[name].activations; });
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
-    expect_new([&](Plan& p) { p.linears[name].weights.row_share = 4; });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
     expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
     expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });

@@ -212,19 +212,6 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
   return statistics;
 }
 
-void DropTails(std::span<const LayerStatistics> statistics, const ModelConfig& config,
-               const Recipe& recipe, Plan& plan) {
-  for (size_t i = 0; i < statistics.size(); ++i) {
-    for (LinearSet set : LinearSets(config)) {
-      const double largest = std::ranges::max(statistics[i].inputs[RolesOf(set)[0]].largest);
-      if (largest > recipe.tail_threshold * (set.kind == LinearSet::kDown ? 2 : 1)) continue;
-      for (Role role : RolesOf(set)) {
-        plan.linears[LinearName(static_cast<int64_t>(i), role)].tail = {};
-      }
-    }
-  }
-}
-
 void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
                      const Recipe& recipe, const Plan& plan, int64_t index, FloatLayer& layer) {
   if (recipe.key_smoothing > 0) {

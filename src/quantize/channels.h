@@ -35,11 +35,6 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
                                                bool with_keys,
                                                const Calibration::Progress& progress);
 
-// Takes the tails of inputs that stay within the recipe's threshold, before any smoothing, out of
-// the plan.
-void DropTails(std::span<const LayerStatistics> statistics, const ModelConfig& config,
-               const Recipe& recipe, Plan& plan);
-
 // Scales and orders the channels of layer `index` as recipe and plan want it.
 void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
                      const Recipe& recipe, const Plan& plan, int64_t index, FloatLayer& layer);

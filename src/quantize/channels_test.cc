@@ -158,43 +158,6 @@ TEST_F(ChannelsTest, StatisticsAgreeWithEachOther) {
   }
 }
 
-TEST(Tails, GoWhereInputsStaySmall) {
-  const Network source = OpenNetwork(kTiny);
-  const ModelConfig& c = source.config;
-  Recipe recipe = kQuikRecipe;
-  recipe.tail_threshold = 3;
-  Plan plan = MakePlan(c, recipe);
-  // Of each set, the largest value: at the threshold, twice it, and just above either.
-  const auto input = [](double largest) {
-    return ChannelStatistics{{0, largest, 1}, {0, largest * largest, 1}};
-  };
-  const auto layer = [&](double qkv, double o, double mlp, double down) {
-    LayerStatistics of;
-    of.inputs[Role::kQ] = input(qkv), of.inputs[Role::kO] = input(o);
-    of.inputs[Role::kGate] = input(mlp), of.inputs[Role::kDown] = input(down);
-    return of;
-  };
-  std::vector<LayerStatistics> statistics(static_cast<size_t>(c.layers), layer(3, 3.001, 6, 6));
-  statistics[1] = layer(2, 3, 1, 6.001);
-  DropTails(statistics, c, recipe, plan);
-  for (int64_t i = 0; i < c.layers; ++i) {
-    for (Role role : kLayerRoles) {
-      const bool kept = i == 1 ? role == Role::kDown
-                               : role == Role::kO || role == Role::kGate || role == Role::kUp;
-      EXPECT_EQ(plan.at(i, role).tail.columns, kept ? 32 : 0) << LinearName(i, role);
-    }
-  }
-  PlanFromJson(ToJson(plan), c, "plan");
-  recipe.tail = 0;
-  EXPECT_THROW(MakePlan(c, recipe), Error) << "nothing to leave out";
-  recipe.tail = 256;
-  recipe.weights.group = recipe.activations.group = 128;  // 688 inputs of down less 48
-  recipe.tail_threshold = 0;
-  EXPECT_NO_THROW(MakePlan(c, recipe));
-  recipe.tail_threshold = 3;
-  EXPECT_THROW(MakePlan(c, recipe), Error) << "groups that only fit beside a tail";
-}
-
 TEST(Recipes, TailsFitTheWidths) {
   Recipe recipe = kQuikRecipe;
   EXPECT_EQ(TailColumns(recipe, 4096), 256);

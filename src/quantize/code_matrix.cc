@@ -28,7 +28,7 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(w.rows, cols),
-      grids_(static_cast<size_t>(w.rows / format.row_share * groups_)) {
+      grids_(static_cast<size_t>(w.rows * groups_)) {
   if (!format.second_level) return;
   row_scales_.resize(static_cast<size_t>(w.rows));
   FillRows([&](int64_t n) {
@@ -39,23 +39,18 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
 
 const WeightGrid& CodeMatrix::FindGrid(int64_t n, int64_t k, std::span<const double> values) {
   const float row_scale = row_scales_.empty() ? 0 : row_scales_[static_cast<size_t>(n)];
-  WeightGrid& grid = grids_[static_cast<size_t>(n / share() * groups_ + k / group_)];
+  WeightGrid& grid = grids_[static_cast<size_t>(n * groups_ + k / group_)];
   return grid = nibble::FindGrid(values, format_, row_scale);
 }
 
-void CodeMatrix::FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t at) {
-  std::vector<double> values;
-  for (int64_t row = at; row < at + share(); ++row) {
-    const auto begin = w.row(row).begin() + k / group_ * group_;
-    values.insert(values.end(), begin, begin + group_);
-  }
-  FindGrid(n, k, values);
+const WeightGrid& CodeMatrix::FindGridOf(int64_t n, int64_t k, std::span<const double> row) {
+  const auto group = static_cast<size_t>(group_), begin = static_cast<size_t>(k) / group * group;
+  return FindGrid(n, k, row.subspan(begin, group));
 }
 
 void CodeMatrix::FindGrids(const Matrix<double>& w) {
   FillRows([&](int64_t n) {
-    if (n % share() != 0) return;
-    for (int64_t k = 0; k < cols(); k += group_) FindGrid(n, k, w, n);
+    for (int64_t k = 0; k < cols(); k += group_) FindGridOf(n, k, w.row(n));
   });
 }
 
@@ -101,14 +96,14 @@ PackedWeights CodeMatrix::Pack() const {
     if (format_.row_scales() && !format_.second_level) scales.push_back(grid.scale);
     if (!format_.symmetric) zeros.push_back(static_cast<int8_t>(grid.zero));
   }
-  const int64_t scale_rows = w.scale_rows(), groups = w.groups();
+  const int64_t groups = w.groups();
   w.codes = Tensor::Of(DType::kU8, {w.rows, row_bytes}, std::move(packed));
   w.places = Tensor::Of(DType::kU8, {w.rows, place_bytes}, std::move(packed_places));
   w.scales = format_.row_scales()
-                 ? Tensor::Of(DType::kF32, {scale_rows, 1}, std::move(scales))
-                 : Tensor::Of(DType::kF16, {scale_rows, groups}, std::move(half_scales));
+                 ? Tensor::Of(DType::kF32, {w.rows, 1}, std::move(scales))
+                 : Tensor::Of(DType::kF16, {w.rows, groups}, std::move(half_scales));
   w.group_scales = Tensor::Of(DType::kU8, {w.rows, groups}, std::move(group_scales));
-  w.zeros = Tensor::Of(DType::kI8, {scale_rows, groups}, std::move(zeros));
+  w.zeros = Tensor::Of(DType::kI8, {w.rows, groups}, std::move(zeros));
   return w;
 }
 

@@ -23,16 +23,14 @@ class CodeMatrix {
 
   int64_t cols() const { return codes_.cols; }
   bool sparse() const { return format_.sparse; }
-  int64_t group() const { return group_; }             // columns that share a grid
-  int64_t share() const { return format_.row_share; }  // rows that share it
-  // The grid of row n, and of all rows that share it, in the group that holds column k.
+  int64_t group() const { return group_; }  // columns of a row that share a grid
+  // The grid of row n in the group that holds column k.
   const WeightGrid& Grid(int64_t n, int64_t k) const {
-    return grids_[static_cast<size_t>(n / share() * groups_ + k / group_)];
+    return grids_[static_cast<size_t>(n * groups_ + k / group_)];
   }
-  // Makes it the best one for `values`, those of the rows that share it.
+  // Makes it the best one for `values`, those of the group, or for the group's in a whole row.
   const WeightGrid& FindGrid(int64_t n, int64_t k, std::span<const double> values);
-  // The same for rows [n, n + share()), which `w` has from its row `at` on.
-  void FindGrid(int64_t n, int64_t k, const Matrix<double>& w, int64_t at);
+  const WeightGrid& FindGridOf(int64_t n, int64_t k, std::span<const double> row);
   // All of them.
   void FindGrids(const Matrix<double>& w);
   // Stores the code of `value` at (n, k) and returns what the code means.
@@ -66,7 +64,7 @@ class CodeMatrix {
   FormatSpec format_;
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]
-  std::vector<WeightGrid> grids_;  // [N / row_share, groups]
+  std::vector<WeightGrid> grids_;  // [N, groups]
   std::vector<float> row_scales_;  // [N], of a second level only
 };
 

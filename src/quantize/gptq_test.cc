@@ -225,13 +225,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.bits = 4, .group = 32, .clip = 0}, false},
         Case{{.bits = 4, .group = 64, .clip = 0}, true},
         Case{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
-        Case{{.bits = 4, .group = 64, .clip = 0.85, .row_share = 2}, false},
-        Case{{.bits = 4, .symmetric = false, .clip = 0, .row_share = 4}, true},
+        Case{{.bits = 4, .group = 64, .clip = 0.85}, false},
         Case{{.bits = 8, .group = 256, .clip = 1}, false},
         Case{{.bits = 4, .group = 64, .clip = 0, .second_level = true}, false},
         Case{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true}, true},
         Case{{.bits = 4, .clip = 0, .sparse = true}, false},
-        Case{{.bits = 4, .symmetric = false, .group = 32, .row_share = 2, .sparse = true}, false}));
+        Case{{.bits = 4, .symmetric = false, .group = 32, .sparse = true}, false}));
 
 TEST(Sparse, TheLargestTwoOfFourStay) {
   EXPECT_EQ(LargestTwo({1, 2, 3, 4}), 0b1100u);
@@ -306,38 +305,6 @@ TEST(Sparse, SweepsKeepWhatIsPruned) {
   EXPECT_LT(after.relative_error, before.relative_error);
   const Matrix<float> was = Decode(before.weights), is = Decode(after.weights);
   for (size_t i = 0; i < is.data.size(); ++i) EXPECT_TRUE(was.data[i] != 0 || is.data[i] == 0) << i;
-}
-
-// One grid for the values of both rows.
-TEST(RoundNearest, RowsThatShareAScaleAreOneGroup) {
-  const Matrix<double> w = RandomMatrix(6, 64, 17);
-  const FormatSpec shared = {
-      .bits = 4, .symmetric = false, .group = 32, .clip = 0.9, .row_share = 2};
-  const PackedWeights rounded = RoundNearest(w, shared).weights;
-  const std::vector<float> scales = ToF32(rounded.scales).data;
-  ASSERT_EQ(scales.size(), 3u * 2);
-  const Matrix<float> decoded = Decode(rounded);
-  for (int64_t n = 0; n < 6; n += 2) {
-    for (size_t g = 0; g < 2; ++g) {
-      std::vector<double> values;
-      for (int64_t row : {n, n + 1}) {
-        const auto group = w.row(row).subspan(32 * g, 32);
-        values.insert(values.end(), group.begin(), group.end());
-      }
-      // 15 steps over 0.9 of the range of all 64, code -8 at its lower end; in fp32.
-      const auto [least, largest] = std::ranges::minmax_element(values);
-      const auto lo = static_cast<float>(*least), hi = static_cast<float>(*largest);
-      const float scale = F32FromF16(F16FromF32((hi - lo) / 15 * 0.9f));
-      const float zero = std::nearbyint(-lo * 0.9f / scale) - 8;
-      EXPECT_EQ(scales[static_cast<size_t>(n) + g], scale);
-      EXPECT_EQ(rounded.zeros.as<int8_t>()[static_cast<size_t>(n) + g], zero);
-      for (size_t i = 0; i < 64; ++i) {
-        const double code = std::clamp(std::nearbyint(values[i] / scale) + zero, -8.0, 7.0);
-        EXPECT_EQ(decoded.row(n + static_cast<int64_t>(i / 32))[32 * g + i % 32],
-                  static_cast<float>(scale * (code - zero)));
-      }
-    }
-  }
 }
 
 // Behind enough passes no code can be changed with profit.

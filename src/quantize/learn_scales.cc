@@ -37,7 +37,7 @@ struct Schedule {
 
 bool Learns(const PackedLinear& linear) {
   const FormatSpec& format = linear.weights.format;
-  return format.quantized() && format.row_share == 1 && linear.bias.data == nullptr;
+  return format.quantized() && linear.bias.data == nullptr;
 }
 
 // The descent of one linear's factors, by their logarithms.
@@ -169,9 +169,14 @@ double Learner::Step(int64_t step, const Matrix<float>& targets,
 
 }  // namespace
 
+std::string_view WhyScalesStay(const Recipe& recipe) {
+  if (recipe.rotation == Rotation::kNone) return "nothing is rotated; use --rotation";
+  if (recipe.rounding != Rounding::kGptq) return "weights are rounded to nearest";
+  return recipe.arranges_channels() ? "channels are ordered or scaled" : "";
+}
+
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
-  return recipe.learned_scales && recipe.rotation != Rotation::kNone &&
-         recipe.rounding == Rounding::kGptq && config.experts == 0 && !recipe.arranges_channels() &&
+  return recipe.learned_scales && WhyScalesStay(recipe).empty() && config.experts == 0 &&
          Schedule(config.context, ids).enough();
 }
 

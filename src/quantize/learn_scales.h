@@ -15,13 +15,15 @@
 
 namespace nibble {
 
-// By layer, of a linear's rows [N]; empty for linears that keep their scales: those at 16 bits,
-// with a bias, or whose rows share scales.
+// By layer, of a linear's rows [N]; empty for linears that keep their scales: those at 16 bits
+// or with a bias.
 using ScaleFactors = std::vector<ByRole<std::vector<float>>>;
 
-// Whether a recipe's scales are learned from a text of `ids` tokens: with a rotation (which folds
-// norms) and GPTQ, for networks without experts whose channels are neither ordered nor scaled, and
-// from 120 sequences of 512 tokens on; a shorter text would be learned by heart.
+// Why the scales of such a recipe cannot be learned, whatever the network; empty: they can. It
+// takes a rotation (which folds norms), GPTQ, and channels that are neither ordered nor scaled.
+std::string_view WhyScalesStay(const Recipe& recipe);
+// Whether a recipe's scales are learned from a text of `ids` tokens: for networks without experts,
+// and from 120 sequences of 512 tokens on; a shorter text would be learned by heart.
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 
 struct ScaleTask {

@@ -150,7 +150,7 @@ TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
   for (const int64_t group : {0, 32}) {
     Recipe recipe = kQuarotRecipe;
     recipe.weights.group = group;
-    recipe.rules = {{std::string(kDownPattern), [](Recipe& r) { r.weights.group = 0; }, ""}};
+    recipe.rules = {{std::string(kDownPattern), "w-group=0"}};
     const RoundedModel model(recipe);
     LayerWeights layer = model.layers[0];
     ByRole<std::vector<float>> factors;

@@ -115,7 +115,6 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
   Recipe recipe = kQuikRecipe;
   for (const int bits : {8, 16}) {
     recipe.tail_weights.bits = recipe.tail_activations.bits = bits;
-    recipe.weights.row_share = bits / 4;
     recipe.weights.sparse = bits == 8;
     const Plan plan = MakePlan(source.config, recipe);
     const Rotator rotator(source, recipe, plan, 0);

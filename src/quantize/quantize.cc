@@ -19,6 +19,7 @@
 #include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
+#include "quantize/recipe_fields.h"
 #include "quantize/sample_text.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
@@ -46,6 +47,15 @@ std::string CalibrationText(const QuantizeOptions& options) {
   return ReadFile(options.calibration_text, uint64_t{1} << 30);
 }
 
+// Asked for, they must be learned; of a recipe that has them anyway, where it is possible.
+void CheckLearnedScales(const Recipe& recipe, bool learned) {
+  const auto asks = [](const FieldValue& v) {
+    return v.field->name == "learned-scales" && v.value != 0;
+  };
+  if (learned || std::ranges::none_of(recipe.asked, asks)) return;
+  FailUsage("--learned-scales needs a network without experts and 61440 tokens of calibration");
+}
+
 Job PrepareJob(const QuantizeOptions& options) {
   PrepareBlas();
   Job job = {.options = options};
@@ -62,32 +72,17 @@ Job PrepareJob(const QuantizeOptions& options) {
   job.plan = MakePlan(c, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
   if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
+  const bool learns_scales = LearnsScales(o.recipe, c, o.calibration_windows * o.context);
+  CheckLearnedScales(o.recipe, learns_scales);
   Json& provenance = job.plan.provenance;
-  provenance = {{"recipe", o.recipe.name},
-                {"rotation", RotationName(o.recipe.rotation)},
-                {"rounding", RoundingName(o.recipe.rounding)},
-                {"seed", o.seed}};
+  provenance["recipe"] = o.recipe.name;
+  provenance["seed"] = o.seed;
   for (const Rule& rule : o.recipe.rules) {
-    if (!rule.text.empty()) provenance["rules"].push_back(rule.text);
+    provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
   }
   if (!o.recipe.calibrates()) return job;
-  if (o.recipe.order != ChannelOrder::kNone) provenance["order"] = OrderName(o.recipe.order);
-  if (o.recipe.tail_threshold > 0) provenance["tail_threshold"] = o.recipe.tail_threshold;
-  if (o.recipe.smoothing > 0) provenance["smoothing"] = o.recipe.smoothing;
-  if (o.recipe.key_smoothing > 0) provenance["key_smoothing"] = o.recipe.key_smoothing;
-  if (o.recipe.output_smoothing > 0) provenance["output_smoothing"] = o.recipe.output_smoothing;
-  if (o.recipe.learns_rotation()) provenance["learned_rotation"] = true;
-  if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) {
-    provenance["learned_scales"] = true;
-  }
+  if (o.recipe.learned_scales) provenance["learned-scales"] = learns_scales;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
-  if (o.recipe.rounding == Rounding::kGptq) {
-    provenance["damp"] = o.recipe.damp;
-    provenance["act_order"] = o.recipe.act_order;
-    provenance["quantized_calibration"] = o.recipe.quantized_calibration;
-    provenance["gptaq"] = o.recipe.gptaq;
-    provenance["sweeps"] = o.recipe.sweeps;
-  }
   provenance["calibration_windows"] = o.calibration_windows;
   provenance["calibration_context"] = o.context;
   return job;
@@ -211,9 +206,9 @@ std::vector<LayerStatistics> CollectStatistics(const Job& job, const Rotator& ro
                            });
 }
 
-// What the recipe wants to know of channels before it rounds; decides about tails. Without a
-// rotation, and but for keys, that does not depend on the recipe.
-std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backend& backend,
+// What the recipe wants to know of channels before it rounds. Without a rotation, and but for keys,
+// that does not depend on the recipe.
+std::vector<LayerStatistics> Statistics(const Job& job, const Rotator& rotator, Backend& backend,
                                         std::vector<LayerStatistics>* unrotated) {
   const Recipe& recipe = job.options.recipe;
   if (!recipe.arranges_channels()) return {};
@@ -222,7 +217,6 @@ std::vector<LayerStatistics> Statistics(Job& job, const Rotator& rotator, Backen
       unrotated != nullptr && recipe.rotation == Rotation::kNone && recipe.key_smoothing == 0;
   auto& statistics = shared ? *unrotated : own;
   if (statistics.empty()) statistics = CollectStatistics(job, rotator, backend);
-  if (recipe.tail_threshold > 0) DropTails(statistics, job.source.config, recipe, job.plan);
   return statistics;
 }
 
@@ -360,13 +354,7 @@ QuantizeReport StartReport(const Job& job) {
 }  // namespace
 
 QuantizeReport PlanQuantization(const QuantizeOptions& options) {
-  Job job = PrepareJob(options);
-  if (options.recipe.tail_threshold > 0) {
-    TokenizeCalibration(job);
-    const Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
-    Statistics(job, rotator, *MakeBackend(options.device, false), nullptr);
-  }
-  return StartReport(job);
+  return StartReport(PrepareJob(options));
 }
 
 QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatistics>* unrotated) {
@@ -402,9 +390,7 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   WriteIndex(work.path(), job.source.config.layers);
   OpenNetwork(work.path());  // what is published can be read
   work.Publish(options.force);
-  // Of the plan as it turned out: a threshold may have taken tails away.
-  report.quantized_bits_per_weight =
-      EstimateQuantization(job.source.config, job.plan, job.options).bits_per_weight;
+  report.quantized_bits_per_weight = report.estimate.bits_per_weight;
   report.output_bytes = FilesBytes(output);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

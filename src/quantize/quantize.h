@@ -50,8 +50,7 @@ struct QuantizeReport {
   int64_t resumed_layers = 0;
 };
 
-// Plan and estimate only (--dry-run); reads config and tensor headers, writes nothing. With a tail
-// threshold it also runs the calibration text through the source, to know the tails.
+// Plan and estimate only (--dry-run); reads config and tensor headers, writes nothing.
 QuantizeReport PlanQuantization(const QuantizeOptions& options);
 
 // The whole job. Throws kInterrupted (exit 75) after finishing the running layer on SIGINT/SIGTERM.

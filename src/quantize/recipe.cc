@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "quantize/recipe_fields.h"
 #include "text/regex.h"
 
 namespace nibble {
@@ -49,11 +50,38 @@ LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role
   return linear;
 }
 
-// What --rule typed, or the recipe with a rule of its own.
-std::string RuleName(const Recipe& recipe, const Rule& rule) {
-  return rule.text.empty() ? fmt::format("recipe {}: {}", recipe.name, rule.pattern)
-                           : "--rule " + rule.text;
+std::string RuleName(const Rule& rule) {
+  return fmt::format("--rule {}:{}", rule.pattern, rule.fields);
 }
+
+// Which fields change something, in any of the places that have them.
+class FieldUses {
+ public:
+  void See(const Recipe& recipe) {
+    for (const RecipeField& field : RecipeFields()) {
+      std::string_view& idle = reasons_.try_emplace(&field, "no linear has it").first->second;
+      if (!idle.empty()) idle = field.idle(recipe);
+    }
+  }
+  void Require(std::span<const FieldValue> values, std::string_view where) const {
+    for (const FieldValue& value : values) {
+      const std::string_view idle = reasons_.at(value.field);
+      if (!idle.empty()) FailUsage("{}{} changes nothing: {}", where, OptionText(value), idle);
+    }
+  }
+  // {"rotation": "hadamard", "damp": 0.01, ...}: those that a plan does not show.
+  Json Record(const Recipe& recipe) const {
+    Json record = Json::object();
+    for (const auto& [field, idle] : reasons_) {
+      if (field->get == nullptr || !idle.empty()) continue;
+      record[std::string(field->name)] = ValueJson({field, field->get(recipe)});
+    }
+    return record;
+  }
+
+ private:
+  std::map<const RecipeField*, std::string_view> reasons_;
+};
 
 // The recipe as it applies to a table: no outliers, no transform, and formats of its own.
 Recipe TableRecipe(const Recipe& recipe, Role role) {
@@ -67,21 +95,35 @@ Recipe TableRecipe(const Recipe& recipe, Role role) {
   return table;
 }
 
+struct CompiledRule {
+  CompiledRule(const Rule& rule)
+      : name(RuleName(rule)),
+        pattern(rule.pattern, Regex::Syntax::kPcre2, name),
+        values(ParseFields(rule.fields)) {}
+
+  std::string name;
+  Regex pattern;
+  std::vector<FieldValue> values;
+  FieldUses uses = {};
+  bool used = false;
+};
+
 // Plans of all linears and tables, each from the recipe as the rules that find it change it.
-std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const Recipe& recipe) {
-  std::vector<Regex> patterns;
-  for (const Rule& rule : recipe.rules) {
-    patterns.emplace_back(rule.pattern, Regex::Syntax::kPcre2, RuleName(recipe, rule));
-  }
-  std::vector<bool> used(patterns.size());
+// `uses`: of the recipe's own fields.
+std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const Recipe& recipe,
+                                              FieldUses& uses) {
+  std::vector<CompiledRule> rules(recipe.rules.begin(), recipe.rules.end());
   std::map<std::string, LinearPlan> linears;
   const auto add = [&](int64_t layer, Role role, Recipe changed) {
     const std::string name = LinearName(layer, role), source = SourceName(config, layer, role);
-    for (size_t i = 0; i < patterns.size(); ++i) {
-      if (!patterns[i].Matches(name) && !patterns[i].Matches(source)) continue;
-      used[i] = true;
-      recipe.rules[i].change(changed);
+    std::vector<CompiledRule*> found;
+    for (CompiledRule& rule : rules) {
+      if (rule.pattern.Matches(name) || rule.pattern.Matches(source)) found.push_back(&rule);
     }
+    for (const CompiledRule* rule : found) SetFields(rule->values, changed);
+    for (CompiledRule* rule : found) rule->uses.See(changed);
+    for (CompiledRule* rule : found) rule->used = true;
+    if (std::ranges::count(kTableRoles, role) == 0) uses.See(changed);
     linears[name] = PlanLinear(config, changed, role);
     if (role == Role::kEmbedding) linears[name].activations = {};
   };
@@ -92,12 +134,14 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
     }
   }
   for (Role role : kTableRoles) add(0, role, TableRecipe(recipe, role));
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) continue;
-    FailUsage("{}: no linear has such a name; names are {} to {}, {} and {}",
-              RuleName(recipe, recipe.rules[i]), SourceName(config, 0, Role::kQ),
-              SourceName(config, config.layers - 1, config.layer_roles().back()),
-              SourceName(config, 0, Role::kEmbedding), SourceName(config, 0, Role::kHead));
+  for (const CompiledRule& rule : rules) {
+    if (!rule.used) {
+      FailUsage("{}: no linear has such a name; names are {} to {}, {} and {}", rule.name,
+                SourceName(config, 0, Role::kQ),
+                SourceName(config, config.layers - 1, config.layer_roles().back()),
+                SourceName(config, 0, Role::kEmbedding), SourceName(config, 0, Role::kHead));
+    }
+    rule.uses.Require(rule.values, rule.name + ": ");
   }
   return linears;
 }
@@ -124,15 +168,6 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
   }
   const std::string where = "recipe " + std::string(recipe.name);
   PlanFromJson(ToJson(plan), config, where);
-  if (recipe.tail_threshold == 0) return;
-  const auto tailed = [](const auto& linear) { return linear.second.tail.columns > 0; };
-  if (std::ranges::none_of(plan.linears, tailed)) {
-    FailUsage(
-        "--tail-threshold {}: {} has no outlier channels to leave out; use --order and --tail",
-        recipe.tail_threshold, where);
-  }
-  for (auto& [name, linear] : plan.linears) linear.tail = {};  // any of them may go
-  PlanFromJson(ToJson(plan), config, where + " below the tail threshold");
 }
 
 }  // namespace
@@ -211,7 +246,10 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
-    plan.linears = PlanLinears(config, recipe);
+    FieldUses uses;
+    plan.linears = PlanLinears(config, recipe, uses);
+    uses.Require(recipe.asked, "");
+    plan.provenance = uses.Record(recipe);
     TieHead(config, recipe, plan);
     CheckPlan(plan, config, recipe);
   } catch (const Error& error) {  // whatever it is, the recipe's fields are at fault

@@ -3,7 +3,6 @@
 // field can be overridden on the command line, so hybrids cost nothing. The engine never sees one.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,14 +23,18 @@ std::string_view RotationName(Rotation rotation);  // "none", "hadamard", "rando
 std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq"
 std::string_view OrderName(ChannelOrder order);    // "none", "largest", "energy"
 
-struct Recipe;
-// For some linears, the recipe with changes; only fields about a linear's formats and tail count.
+struct RecipeField;  // recipe_fields.h
+struct FieldValue {
+  const RecipeField* field;
+  double value;
+};
+
+// For some linears, the recipe with changes.
 struct Rule {
   // PCRE2; found in a linear's name, the source's ("model.layers.3.mlp.down_proj") or Nibble's
   // ("layers.3.down").
   std::string pattern;
-  std::function<void(Recipe&)> change;
-  std::string text;  // as it was typed, for messages and the record; empty: the recipe's own
+  std::string fields;  // of linears, as ParseFields reads them: "w-bits=8,a-asym"
 };
 inline constexpr std::string_view kDownPattern = "\\.down$";
 
@@ -54,16 +57,14 @@ struct Recipe {
   ChannelOrder order = ChannelOrder::kNone;
   int64_t tail = 0;
   FormatSpec tail_weights, tail_activations;
-  // Inputs whose largest value in calibration is at most this get no tail; down's may be twice as
-  // large, as in QUIK's code. 0: all do.
-  double tail_threshold = 0;
   // Whether the random rotation of the residual stream is followed by a learned one
   // (quantize/learn_rotation.h).
   bool learned_rotation = false;
   // Whether the scales of rounded weights are learned in the end, where LearnsScales says so
   // (quantize/learn_scales.h).
   bool learned_scales = false;
-  std::vector<Rule> rules;  // later ones win
+  std::vector<Rule> rules;             // later ones win
+  std::vector<FieldValue> asked = {};  // changes of the recipe; an error if they change nothing
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
   double smoothing = 0;
@@ -127,7 +128,7 @@ int64_t TailColumns(const Recipe& recipe, int64_t width);
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan);
 
 // The concrete plan: formats and online transforms of every linear of this model; activation clips
-// that are to be searched are 0, tails those above any threshold. Throws (usage) where no group
+// that are to be searched are 0. Throws (usage) where no group
 // fits a width, a rule finds no linear, or linears that share an input want it prepared
 // differently.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);

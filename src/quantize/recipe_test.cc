@@ -25,11 +25,11 @@ std::string Refusal(const ModelConfig& config, const Recipe& recipe) {
 }
 
 Rule WeightBits(const std::string& pattern, int bits) {
-  return {pattern, [bits](Recipe& r) { r.weights.bits = bits; }, pattern + ":w-bits"};
+  return {pattern, fmt::format("w-bits={}", bits)};
 }
 
 Rule ActivationBits(const std::string& pattern, int bits) {
-  return {pattern, [bits](Recipe& r) { r.activations.bits = bits; }, pattern + ":a-bits"};
+  return {pattern, fmt::format("a-bits={}", bits)};
 }
 
 class Rules : public testing::Test {
@@ -127,7 +127,7 @@ TEST_F(Rules, ReadersOfOneInputMustAgreeOnIt) {
   recipe_.rules = {ActivationBits("layers.1.*[qkv]_proj", 8)};
   EXPECT_EQ(Refusal(config_, recipe_), "");
   recipe_ = kQuikRecipe;
-  recipe_.rules.push_back({"up_proj", [](Recipe& r) { r.tail = 512; }, "up_proj:tail"});
+  recipe_.rules.push_back({"up_proj", "tail=512"});
   EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("gate"), HasSubstr("up")));
 }
 
@@ -181,7 +181,7 @@ TEST_F(Rules, FindExpertsAndLeaveRoutersAlone) {
 // Clips to be searched are 0 in the plan; a rule may fix some of them, but not search any.
 TEST_F(Rules, ClipsAreSearchedOrGiven) {
   const auto clip = [](const std::string& pattern, double value) {
-    return Rule{pattern, [value](Recipe& r) { r.activations.clip = value; }, pattern + ":a-clip"};
+    return Rule{pattern, fmt::format("a-clip={}", value)};
   };
   recipe_.rules = {clip("o_proj", 0)};
   EXPECT_THAT(Refusal(config_, recipe_), AllOf(HasSubstr("layers.0.o"), HasSubstr("--a-clip 0")));

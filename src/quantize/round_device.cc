@@ -72,15 +72,11 @@ Rounded DeviceRounding::Round(const Matrix<double>& w, const FormatSpec& format,
     rounding.find_grids = [&](int64_t g, std::span<const double> columns) {
       const auto group = static_cast<size_t>(codes.group());
       codes.FillRows([&](int64_t n) {
-        if (n % codes.share() != 0) return;
-        const auto values = columns.subspan(static_cast<size_t>(n) * group,
-                                            static_cast<size_t>(codes.share()) * group);
+        const auto values = columns.subspan(static_cast<size_t>(n) * group, group);
         const WeightGrid& grid = codes.FindGrid(n, g * codes.group(), values);
-        for (int64_t row = n; row < n + codes.share(); ++row) {
-          const auto at = static_cast<size_t>(row * format.groups(codes.cols()) + g);
-          grids.scales[at] = grid.scale;
-          grids.zeros[at] = grid.zero;
-        }
+        const auto at = static_cast<size_t>(n * format.groups(codes.cols()) + g);
+        grids.scales[at] = grid.scale;
+        grids.zeros[at] = grid.zero;
       });
     };
   }

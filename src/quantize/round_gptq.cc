@@ -128,17 +128,13 @@ void RoundRows(const Problem& p, int64_t first, Matrix<double>& rows, CodeMatrix
   std::vector<uint32_t> kept(static_cast<size_t>(rows.rows), ~0u);
   for (int64_t begin = 0; begin < p.columns; begin += block) {
     const int64_t end = std::min(begin + block, p.columns);
-    for (int64_t shared = 0; shared < rows.rows; shared += codes.share()) {
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      const auto w = rows.row(r);
       for (int64_t i = begin; i < end; ++i) {
-        if (!p.fixed_grids && i % codes.group() == 0) {
-          codes.FindGrid(first + shared, i, rows, shared);
-        }
-        for (int64_t r = shared; r < shared + codes.share(); ++r) {
-          const auto w = rows.row(r);
-          values.row(r)[static_cast<size_t>(i - begin)] = w[static_cast<size_t>(i)];
-          errors.row(r)[static_cast<size_t>(i - begin)] =
-              RoundWeight(p, first + r, i, end, w, kept[static_cast<size_t>(r)], codes);
-        }
+        if (!p.fixed_grids && i % codes.group() == 0) codes.FindGridOf(first + r, i, w);
+        values.row(r)[static_cast<size_t>(i - begin)] = w[static_cast<size_t>(i)];
+        errors.row(r)[static_cast<size_t>(i - begin)] =
+            RoundWeight(p, first + r, i, end, w, kept[static_cast<size_t>(r)], codes);
       }
     }
     const auto update = [&](double sign, const Matrix<double>& left, const Matrix<double>& right) {
@@ -218,7 +214,7 @@ Rounded RoundGptq(Matrix<double> w, const Matrix<double>& hessian, const Matrix<
   }
   const Problem problem = {u, correction != nullptr ? &term : nullptr, order, fixed_grids, columns};
   w = PermuteColumns(w, order);
-  // Rows of one task; rounding treats them independently, but for the scales that they share.
+  // Rows of one task; rounding treats them independently.
   constexpr int64_t kRows = 32;
   ParallelFor(static_cast<size_t>((w.rows + kRows - 1) / kRows), [&](size_t task) {
     const int64_t first = static_cast<int64_t>(task) * kRows;

@@ -8,18 +8,15 @@
 
 namespace nibble {
 
-const Recipe kQuikRecipe = {
-    .name = "quik",
-    .summary = "4 bits with the largest channels at 16, down at 8 (QUIK)",
-    .rounding = Rounding::kGptq,
-    .weights = {.bits = 4, .clip = 0},
-    .activations = {.bits = 4, .symmetric = false},
-    .k = {},
-    .v = {},
-    .order = ChannelOrder::kLargest,
-    .tail = 256,
-    .rules = {{.pattern = std::string(kDownPattern), .change = [](Recipe& recipe) {
-                 recipe.weights.bits = recipe.activations.bits = 8;
-               }}}};
+const Recipe kQuikRecipe = {.name = "quik",
+                            .summary = "4 bits with the largest channels at 16, down at 8 (QUIK)",
+                            .rounding = Rounding::kGptq,
+                            .weights = {.bits = 4, .clip = 0},
+                            .activations = {.bits = 4, .symmetric = false},
+                            .k = {},
+                            .v = {},
+                            .order = ChannelOrder::kLargest,
+                            .tail = 256,
+                            .rules = {{std::string(kDownPattern), "w-bits=8,a-bits=8"}}};
 
 }  // namespace nibble

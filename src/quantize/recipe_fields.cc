@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/recipe_fields.h"
+
+#include "quantize/learn_scales.h"
+
+namespace nibble {
+namespace {
+
+using Kind = FieldDomain::Kind;
+using Reason = std::string_view;
+
+// Setters and getters of plain members, and of those of one or more formats.
+template <auto kMember>
+void Set(Recipe& recipe, double value) {
+  using T = std::remove_reference_t<decltype(recipe.*kMember)>;
+  recipe.*kMember = static_cast<T>(value);
+}
+template <auto kMember>
+double Get(const Recipe& recipe) {
+  return static_cast<double>(recipe.*kMember);
+}
+template <auto kMember, FormatSpec Recipe::*... kFormats>
+void SetFormats(Recipe& recipe, double value) {
+  using T = std::remove_reference_t<decltype(FormatSpec{}.*kMember)>;
+  (((recipe.*kFormats).*kMember = static_cast<T>(value)), ...);
+}
+
+constexpr auto kWeights = &Recipe::weights, kActs = &Recipe::activations;
+constexpr auto kK = &Recipe::k, kV = &Recipe::v;
+constexpr auto kTailWeights = &Recipe::tail_weights, kTailActs = &Recipe::tail_activations;
+
+Reason Always(const Recipe&) {
+  return "";
+}
+Reason NeedsWeights(const Recipe& r) {
+  return r.weights.quantized() ? "" : "no weights are rounded";
+}
+Reason NeedsActs(const Recipe& r) {
+  return r.activations.quantized() ? "" : "activations are not quantized";
+}
+Reason NeedsEither(const Recipe& r) {
+  return r.weights.quantized() || r.activations.quantized()
+             ? ""
+             : "neither weights nor activations are quantized";
+}
+Reason NeedsCache(const Recipe& r) {
+  return r.k.quantized() || r.v.quantized() ? "" : "the cache is not quantized";
+}
+Reason NeedsTail(const Recipe& r) {
+  if (r.tail == 0) return "there are no outlier channels; use --tail";
+  if (!r.weights.quantized()) return NeedsWeights(r);
+  return r.order == ChannelOrder::kNone ? "no order puts outlier channels last; use --order" : "";
+}
+Reason NeedsGptq(const Recipe& r) {
+  if (!r.weights.quantized()) return NeedsWeights(r);
+  return r.rounding == Rounding::kGptq ? "" : "weights are rounded to nearest; use --rounding gptq";
+}
+Reason NeedsRotation(const Recipe& r) {
+  return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
+}
+
+// Turned off, a field says what is.
+template <auto kMember, Reason (*kNeeds)(const Recipe&)>
+Reason IfOn(const Recipe& recipe) {
+  return recipe.*kMember ? kNeeds(recipe) : Reason();
+}
+
+Reason NeedsRotatedNumbers(const Recipe& r) {
+  const Reason reason = NeedsRotation(r);
+  return reason.empty() ? NeedsEither(r) : reason;
+}
+
+void SetGroup(Recipe& r, double value) {
+  r.weights.group = static_cast<int64_t>(value);
+  r.weights.second_level &= value != 0;
+  // Activations have no groups beside a second level.
+  if (!r.weights.second_level) r.activations.group = r.weights.group;
+}
+
+void SetWeightBits(Recipe& r, double value) {
+  r.weights.bits = static_cast<int>(value);
+  r.weights.second_level &= r.weights.bits <= 4;
+}
+
+void SetWeightGroup(Recipe& r, double value) {
+  r.weights.group = static_cast<int64_t>(value);
+  r.weights.second_level &= value != 0;
+}
+
+void SetTwoLevel(Recipe& r, double value) {
+  r.weights.second_level = value != 0;
+  if (value != 0) r.activations.group = 0;
+}
+
+void SetActsAsymmetric(Recipe& r, double value) {
+  r.activations.symmetric = value == 0;
+  r.activations.signed_scale &= value == 0;
+}
+
+void SetDownBits(Recipe& r, double value) {
+  r.rules.push_back({std::string(kDownPattern), fmt::format("w-bits={0},a-bits={0}", value)});
+}
+
+template <FormatSpec Recipe::*... kFormats>
+void SetAsymmetric(Recipe& r, double value) {
+  (((r.*kFormats).symmetric = value == 0), ...);
+}
+
+template <std::optional<FormatSpec> Recipe::*kTable>
+void SetTableBits(Recipe& r, double value) {
+  r.*kTable = FormatSpec{.bits = static_cast<int>(value)};
+}
+
+FieldDomain Whole(double least, double most, std::vector<double> others = {}) {
+  return {.kind = Kind::kWhole, .least = least, .most = most, .others = std::move(others)};
+}
+FieldDomain Real(double least, double most) {
+  return {.kind = Kind::kReal, .least = least, .most = most};
+}
+FieldDomain Switch(std::string_view off) {
+  return {.kind = Kind::kSwitch, .off = off};
+}
+FieldDomain Names(std::vector<std::string_view> names) {
+  return {.kind = Kind::kName, .names = std::move(names)};
+}
+
+const FieldDomain kBits = Whole(2, 8, {16}), kStoredBits = Whole(2, 8, {16, 32}),
+                  kGroup = Whole(0, 1 << 20), kShare = Real(0, 1);
+
+std::vector<RecipeField> LinearFields() {
+  return {
+      {"w-bits", kStoredBits, "Bits of weights; 16: bf16 or fp16, 32: fp32", SetWeightBits, Always},
+      {"a-bits", kBits, "Bits of activations", SetFormats<&FormatSpec::bits, kActs>, Always},
+      {"group", kGroup,
+       "Inputs that share a scale, weights and activations; 0 = row. Where it does not divide the "
+       "inputs: the largest multiple of 32 below that does",
+       SetGroup, NeedsEither},
+      {"w-group", kGroup, "Group of weights", SetWeightGroup, NeedsWeights},
+      {"two-level", Switch("one-level"),
+       "Scales of weight groups are integers times the row's; groups of weights alone", SetTwoLevel,
+       NeedsWeights},
+      {"a-group", kGroup, "Group of activations", SetFormats<&FormatSpec::group, kActs>, NeedsActs},
+      {"w-asym", Switch("w-sym"), "Asymmetric weights", SetAsymmetric<kWeights>, NeedsWeights},
+      {"a-asym", Switch("a-sym"), "Asymmetric activations", SetActsAsymmetric, NeedsActs},
+      {"a-signed", Switch("a-unsigned"),
+       "Activation scales with the sign that uses the lowest code",
+       SetFormats<&FormatSpec::signed_scale, kActs>, NeedsActs},
+      {"w-clip", kShare, "Clip of weights; 0 = searched", SetFormats<&FormatSpec::clip, kWeights>,
+       NeedsWeights},
+      {"a-clip", kShare, "Clip of activations; 0 = searched for each linear on calibration data",
+       SetFormats<&FormatSpec::clip, kActs>, NeedsActs},
+      {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",
+       SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
+      {"tail", Whole(0, 4000), "Outlier channels: the last so many of 4096, in proportion",
+       Set<&Recipe::tail>, IfOn<&Recipe::tail, NeedsTail>},
+      {"tail-bits", kBits, "Bits of their weights and activations",
+       SetFormats<&FormatSpec::bits, kTailWeights, kTailActs>, NeedsTail},
+  };
+}
+
+// Formats of cache, head and embedding.
+std::vector<RecipeField> OtherFormatFields() {
+  return {
+      {"kv-bits", kBits, "Bits of the KV cache", SetFormats<&FormatSpec::bits, kK, kV>, Always},
+      {"k-bits", kBits, "Bits of cached keys", SetFormats<&FormatSpec::bits, kK>, Always},
+      {"v-bits", kBits, "Bits of cached values", SetFormats<&FormatSpec::bits, kV>, Always},
+      {"kv-group", kGroup, "Group of the cache; 0 = head", SetFormats<&FormatSpec::group, kK, kV>,
+       NeedsCache},
+      {"kv-asym", Switch("kv-sym"), "Asymmetric cache", SetAsymmetric<kK, kV>, NeedsCache},
+      {"kv-clip", Real(0.05, 1), "Clip of the cache", SetFormats<&FormatSpec::clip, kK, kV>,
+       NeedsCache},
+      {"down-bits", kBits, "Bits of down's weights and activations", SetDownBits, Always},
+      {"head-bits", kStoredBits, "Bits of the head; 8 where weights are quantized",
+       SetTableBits<&Recipe::head>, Always},
+      {"embed-bits", kStoredBits, "Bits of the embedding, likewise",
+       SetTableBits<&Recipe::embedding>, Always},
+  };
+}
+
+std::vector<RecipeField> MethodFields() {
+  return {
+      {"rotation", Names({"none", "hadamard", "random"}),
+       "Of the residual stream; none drops all transforms", Set<&Recipe::rotation>, Always,
+       Get<&Recipe::rotation>},
+      {"online", Switch("no-online"),
+       "With a rotation: the transforms at run time too, of heads and of down's input",
+       Set<&Recipe::online_transforms>, IfOn<&Recipe::online_transforms, NeedsRotation>,
+       Get<&Recipe::online_transforms>},
+      {"learned-rotation", Switch("fixed-rotation"),
+       "Learn the rotation of the residual stream from calibration data",
+       Set<&Recipe::learned_rotation>, IfOn<&Recipe::learned_rotation, NeedsRotatedNumbers>,
+       Get<&Recipe::learned_rotation>},
+      {"order", Names({"none", "largest", "energy"}),
+       "Order of input channels, outliers last: by their largest value, by energy, none",
+       Set<&Recipe::order>, Always, Get<&Recipe::order>},
+      {"alpha", kShare, "SmoothQuant's strength, 0 = off; needs --rotation none",
+       Set<&Recipe::smoothing>, Always, Get<&Recipe::smoothing>},
+      {"key-alpha", kShare, "SmoothAttention's strength, 0 = off", Set<&Recipe::key_smoothing>,
+       Always, Get<&Recipe::key_smoothing>},
+      {"output-alpha", kShare,
+       "Strength of QServe's smoothing of what o and down read, 0 = off; needs --no-online",
+       Set<&Recipe::output_smoothing>, Always, Get<&Recipe::output_smoothing>},
+      {"rounding", Names({"rtn", "gptq"}), "To nearest or by GPTQ", Set<&Recipe::rounding>,
+       NeedsWeights, Get<&Recipe::rounding>},
+      {"damp", Real(0, 10), "GPTQ: share of the mean Hessian diagonal added", Set<&Recipe::damp>,
+       NeedsGptq, Get<&Recipe::damp>},
+      {"act-order", Switch("no-act-order"), "GPTQ: most active columns first",
+       Set<&Recipe::act_order>, IfOn<&Recipe::act_order, NeedsGptq>, Get<&Recipe::act_order>},
+      {"gptaq", kShare, "GPTQ: share of GPTAQ's input-error correction, 0 = off",
+       Set<&Recipe::gptaq>, IfOn<&Recipe::gptaq, NeedsGptq>, Get<&Recipe::gptaq>},
+      {"calib-quantized", Switch("calib-float"),
+       "GPTQ: calibrate with activation and cache quantization on",
+       Set<&Recipe::quantized_calibration>, NeedsGptq, Get<&Recipe::quantized_calibration>},
+      {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
+       IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
+      {"learned-scales", Switch("fixed-scales"),
+       "Tune scales of rounded weights towards the float model's predictions; takes 61440 tokens "
+       "of calibration at least",
+       Set<&Recipe::learned_scales>, IfOn<&Recipe::learned_scales, WhyScalesStay>,
+       Get<&Recipe::learned_scales>},
+  };
+}
+
+}  // namespace
+
+std::span<const RecipeField> RecipeFields() {
+  static const std::vector<RecipeField> fields = [] {
+    std::vector<RecipeField> all = LinearFields();
+    for (RecipeField& field : all) field.of_linears = true;
+    for (const auto& more : {OtherFormatFields(), MethodFields()}) {
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  }();
+  return fields;
+}
+
+}  // namespace nibble
