@@ -41,15 +41,17 @@ std::string ModelName(const std::string& model) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// Of most linears, of the cache, and of down where that differs.
-std::string FormatsText(const Plan& plan, const ModelConfig& config) {
+// Of most linears, of the cache, and of down where that differs; outliers where they are fewer than
+// the recipe's.
+std::string FormatsText(const Plan& plan, const ModelConfig& config, const Recipe& recipe) {
   const auto linear = [&](Role role) {
     const LinearPlan& p = plan.at(0, role);
     const TailPlan& tail = p.tail;
-    return fmt::format("W{}A{}{}", p.weights.bits, p.activations.bits,
-                       tail.columns == 0 ? ""
-                                         : fmt::format(" + {} W{}A{}", tail.columns,
-                                                       tail.weights.bits, tail.activations.bits));
+    const std::string formats = fmt::format("W{}A{}", p.weights.bits, p.activations.bits);
+    if (tail.columns == 0) return formats;
+    return fmt::format("{} + {}{} W{}A{}", formats, tail.columns,
+                       tail.columns < recipe.tail ? fmt::format(" for {}", recipe.tail) : "",
+                       tail.weights.bits, tail.activations.bits);
   };
   const std::string most = linear(Role::kQ), down = linear(config.first(Role::kDown));
   return fmt::format("{} K{}V{}{}", most, plan.k.bits, plan.v.bits,
@@ -196,7 +198,7 @@ class QualityBench {
       result = *begun;
     } else if (!arguments.empty()) {
       const QuantizeReport report = Quantize(Options(*line.row), &unrotated_);
-      result.formats = FormatsText(report.plan, report.config);
+      result.formats = FormatsText(report.plan, report.config, RowRecipe(*line.row));
       result.bits_per_weight = report.quantized_bits_per_weight;
       result.quantize_seconds = report.seconds;
       results_.Set(arguments, result);

@@ -160,15 +160,20 @@ TEST_F(ChannelsTest, StatisticsAgreeWithEachOther) {
 
 TEST(Recipes, TailsFitTheWidths) {
   Recipe recipe = kQuikRecipe;
-  EXPECT_EQ(TailColumns(recipe, 4096), 256);
-  EXPECT_EQ(TailColumns(recipe, 11008), 704);  // 3.5 x 256 of 14336 wide, as the paper's 70B
-  EXPECT_EQ(TailColumns(recipe, 14336), 896);
-  EXPECT_EQ(TailColumns(recipe, 512), 32);
-  EXPECT_EQ(TailColumns(recipe, 64), 32);
+  EXPECT_EQ(TailColumns(recipe, 4096, 4096), 256);
+  EXPECT_EQ(TailColumns(recipe, 4096, 11008), 704);
+  EXPECT_EQ(TailColumns(recipe, 8192, 8192), 256);
+  EXPECT_EQ(TailColumns(recipe, 8192, 28672), 896);  // as the paper's 70B
+  EXPECT_EQ(TailColumns(recipe, 2048, 2048), 256);
+  EXPECT_EQ(TailColumns(recipe, 512, 512), 32) << "as 256 of 4096";
+  EXPECT_EQ(TailColumns(recipe, 512, 1376), 96);
+  EXPECT_EQ(TailColumns(recipe, 64, 64), 32);
   recipe = kAtomRecipe;
-  EXPECT_EQ(TailColumns(recipe, 4096), 128);
-  EXPECT_EQ(TailColumns(recipe, 1376), 96);  // 32 of it, then up to 1280 = 10 groups
-  EXPECT_THROW(TailColumns(recipe, 100), Error);
+  EXPECT_EQ(TailColumns(recipe, 4096, 4096), 128);
+  EXPECT_EQ(TailColumns(recipe, 4096, 11008), 128);
+  EXPECT_EQ(TailColumns(recipe, 8192, 28672), 128);
+  EXPECT_EQ(TailColumns(recipe, 512, 1376), 96);  // 32 of it, then up to 1280 = 10 groups
+  EXPECT_THROW(TailColumns(recipe, 100, 100), Error);
 }
 
 TEST(Recipes, GroupsFitTheWidths) {

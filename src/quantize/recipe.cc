@@ -35,7 +35,7 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role rol
   // Up and gate make down's input, in any order, unless a transform mixes it.
   linear.gather = KindOf(role) != Role::kDown || !linear.input_transform.identity();
   if (recipe.tail == 0 || !linear.weights.quantized()) return linear;
-  linear.tail = {.columns = TailColumns(recipe, config.inputs(role)),
+  linear.tail = {.columns = TailColumns(recipe, config.hidden_size, config.inputs(role)),
                  .weights = recipe.tail_weights,
                  .activations = recipe.tail_activations};
   return linear;
@@ -209,9 +209,11 @@ int64_t FittingGroup(int64_t group, int64_t width) {
   return group;
 }
 
-int64_t TailColumns(const Recipe& recipe, int64_t width) {
+int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width) {
   constexpr int64_t kUnit = 32, kStep = 8, kWidth = 4096;
-  const int64_t share = (width * recipe.tail + kWidth / 2) / kWidth;
+  const int64_t inputs = recipe.tail_grows ? width : std::min(hidden_size, width);
+  const int64_t of = recipe.tail * 8 <= hidden_size ? hidden_size : kWidth;
+  const int64_t share = (inputs * recipe.tail + of / 2) / of;
   int64_t columns = std::max((share + kUnit / 2) / kUnit * kUnit, kUnit);
   const auto divides = [&](int64_t group) { return group == 0 || (width - columns) % group == 0; };
   while (columns < width && !(divides(recipe.weights.group) && divides(recipe.activations.group))) {

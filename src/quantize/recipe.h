@@ -52,10 +52,11 @@ struct Recipe {
   // Weights of the tables; without: 8 bits where the weights above are quantized, else theirs. The
   // head's input has 8 bits where head and activations are quantized.
   std::optional<FormatSpec> head = {}, embedding = {};
-  // Outliers: input channels in this order, the last of them in formats of their own; as many as
-  // `tail` of 4096 inputs, in proportion.
+  // Outliers: input channels in this order, the last `tail` of them in formats of their own
+  // (TailColumns), or as many of wider inputs in proportion.
   ChannelOrder order = ChannelOrder::kNone;
   int64_t tail = 0;
+  bool tail_grows = false;
   FormatSpec tail_weights, tail_activations;
   // Whether the random rotation of the residual stream is followed by a learned one
   // (quantize/learn_rotation.h).
@@ -120,9 +121,10 @@ const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listin
 // which the plan's checks refuse.
 int64_t FittingGroup(int64_t group, int64_t width);
 
-// The tail of an input of `width`: the recipe's share of it, as a multiple of 32, and then widened
-// until the recipe's groups divide the rest. Throws (usage) if they never do.
-int64_t TailColumns(const Recipe& recipe, int64_t width);
+// The tail of an input of `width`: the recipe's number, or where that is more than an eighth of
+// hidden_size (no paper has more) its share of 4096; as a multiple of 32, and then widened until
+// the recipe's groups divide the rest. Throws (usage) if they never do.
+int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width);
 
 // Why a planned model has a table for its head beside the embedding's; empty: it has one for both.
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan);

@@ -151,7 +151,9 @@ std::vector<RecipeField> LinearFields() {
        SetFormats<&FormatSpec::clip, kActs>, NeedsActs},
       {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",
        SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
-      {"tail", Whole(0, 4000), "Outlier channels: the last so many of 4096, in proportion",
+      {"tail", Whole(0, 4000),
+       "Outlier channels: the last so many; where an eighth of hidden_size is less, of 4096 in "
+       "proportion",
        Set<&Recipe::tail>, IfOn<&Recipe::tail, NeedsTail>},
       {"tail-bits", kBits, "Bits of their weights and activations",
        SetFormats<&FormatSpec::bits, kTailWeights, kTailActs>, NeedsTail},

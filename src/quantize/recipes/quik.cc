@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// QUIK (Ashkboos et al. 2023): the 256 channels of 4096 with the largest values stay at 16 bits,
-// the others take 4; down, whose input is wide rather than spiky, takes 8. Settings of section 3
-// and its code: symmetric weights per row with a searched clip, asymmetric activations per token
-// without one, GPTQ whose last columns take up errors, calibrated in fp32. What the paper calls
-// "all 4 bit" is --down-bits 4.
+// QUIK (Ashkboos et al. 2023): the 256 channels with the largest values (of down, which is wider,
+// in proportion) stay at 16 bits, the others take 4; down, whose input is wide rather than spiky,
+// takes 8. Settings of section 3 and its code: symmetric weights per row with a searched clip,
+// asymmetric activations per token without one, GPTQ whose last columns take up errors, calibrated
+// in fp32. What the paper calls "all 4 bit" is --down-bits 4.
 #include "quantize/recipe.h"
 
 namespace nibble {
@@ -17,6 +17,7 @@ const Recipe kQuikRecipe = {.name = "quik",
                             .v = {},
                             .order = ChannelOrder::kLargest,
                             .tail = 256,
+                            .tail_grows = true,
                             .rules = {{std::string(kDownPattern), "w-bits=8,a-bits=8"}}};
 
 }  // namespace nibble
