@@ -102,13 +102,13 @@ void DecodeLinears(const PaperBench& bench, const std::string& name, const Netwo
       const Buffer<float> y = RandomFloats(backend, tokens * rows);
       const Activations acts = backend.PrepareActs({.x = x.data()}, tokens, linear.input);
       const SequenceSlice step = {.tokens = 1};
-      const void* const tensors[] = {x.data(), y.data()};
+      const OpsId ops;
       const auto all = [&] {
         for (LinearId id : ids) backend.Gemm(acts, id, y.data(), rows, false);
       };
       Contender nibble{"Nibble",
                        [&] {
-                         backend.Run({&step, 1}, tensors, all);
+                         backend.Run(ops, {&step, 1}, all);
                        },
                        static_cast<double>(copies)};
       const CublasProduct product(Type::kBf16, tokens, rows, cols, copies);

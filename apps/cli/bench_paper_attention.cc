@@ -32,8 +32,7 @@ class AttentionRun {
   }
 
   void Run() {
-    const void* const tensors[] = {q_.data(), out_.data()};
-    backend_.Run(slices_, tensors, [&] {
+    backend_.Run(ops_, slices_, [&] {
       std::vector<SequenceSlice> layer = slices_;
       for (int copy = 0; copy < copies_; ++copy) {
         backend_.Attention(q_.data(), spec_, kv_, layer, out_.data());
@@ -51,6 +50,7 @@ class AttentionRun {
   Buffer<Intermediate> out_;
   std::vector<KvCache> caches_;
   std::vector<SequenceSlice> slices_;
+  const OpsId ops_;
 };
 
 }  // namespace

@@ -43,8 +43,7 @@ class LayerRun {
   }
 
   void Run() {
-    const void* const tensors[] = {x_.data(), scratch_.q.data()};
-    backend_.Run(slices_, tensors, [&] {
+    backend_.Run(ops_, slices_, [&] {
       for (const Layer& layer : layers_) ForwardLayer(decoder_, layer, slices_, x_.data());
     });
   }
@@ -57,6 +56,7 @@ class LayerRun {
   std::vector<Layer> layers_;
   std::vector<KvCache> caches_;
   std::vector<SequenceSlice> slices_;
+  const OpsId ops_;
 };
 
 // The seven products of a layer in bf16, `copies` layers; what else a layer does is not counted.

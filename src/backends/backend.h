@@ -11,6 +11,7 @@
 // silu(gate) * up of many tokens is rounded to an intermediate value, that of a few is not.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -72,6 +73,18 @@ struct AttentionSpec {
   int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
   float scale = 0;             // 1 / sqrt(head_dim)
   int64_t sliding_window = 0;  // a query sees this many keys, itself included; 0 = all
+};
+
+// Names what a caller of Backend::Run lets run. No two of a program are the same.
+struct OpsId {
+  OpsId() = default;
+  OpsId(const OpsId&) = delete;
+  OpsId& operator=(const OpsId&) = delete;
+
+  const uint64_t number = ++made;
+
+ private:
+  static inline std::atomic<uint64_t> made = 0;
 };
 
 class Backend {
@@ -169,11 +182,10 @@ class Backend {
                              const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;
 
-  // Calls `ops`, which calls ops of this backend that depend on nothing but `batch` and on what
-  // lies in `tensors`. A GPU records them and plays the recording when both have the same shape and
-  // place again.
-  virtual void Run(std::span<const SequenceSlice>, std::span<const void* const>,
-                   const std::function<void()>& ops) {
+  // Calls `ops`, which calls ops of this backend: the same ones for every batch of a shape, on
+  // memory that stays where it is until some is freed. A GPU records those of decode steps and
+  // plays the recording from then on.
+  virtual void Run(const OpsId&, std::span<const SequenceSlice>, const std::function<void()>& ops) {
     ops();
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/cuda/device.h"
 #include "backends/cuda_parity_testing.h"
 
 namespace nibble {
@@ -411,6 +412,32 @@ TEST_F(CudaProductTest, TailsAgree) {
       ref_->Release(ref_id);
     }
   }
+}
+
+// Steps of two callers whose batches have one shape, on memory that moves; each is launched,
+// recorded and played.
+TEST_F(CudaProductTest, RecordedStepsFollowTheirMemory) {
+  constexpr int64_t kCount = 256;
+  const SequenceSlice step = {.tokens = 1};
+  const OpsId ids[2];
+  Buffer<float> x[2];
+  const Buffer<float> y = Copy(RandomVector(rng_, kCount));
+  for (int64_t growth = 1; growth <= 4; ++growth) {
+    for (auto& buffer : x) buffer = Copy(RandomVector(rng_, growth * kCount));
+    for (int i = 0; i < 6; ++i) {
+      const float* from = x[i % 2].data();
+      cuda_->Run(ids[i % 2], {&step, 1}, [&] { cuda_->Copy(from, kCount, y.data()); });
+      EXPECT_EQ(Host(y.data(), kCount), Host(from, kCount)) << growth << ", " << i;
+    }
+  }
+}
+
+TEST_F(CudaProductTest, OnlyFreedMemoryEndsRecordings) {
+  const uint64_t frees = cuda::DeviceFrees();
+  AlignedBytes page = cuda_->Allocate(1 << 20);
+  EXPECT_EQ(cuda::DeviceFrees(), frees);
+  page.reset();
+  EXPECT_EQ(cuda::DeviceFrees(), frees + 1);
 }
 
 }  // namespace

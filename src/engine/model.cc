@@ -53,10 +53,6 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, x_.data());
   const Decoder decoder = {*backend_, config(), network_.kv, rope_.view(), scratch_};
-  scratch_.Reserve(config(), static_cast<int64_t>(ids_.size()));  // so that nothing moves any more
-  const void* const tensors[] = {x_.data(),         scratch_.q.data(),    scratch_.k.data(),
-                                 scratch_.v.data(), scratch_.gate.data(), scratch_.up.data(),
-                                 scratch_.a.data(), decoder.rope.cos,     decoder.rope.sin};
   const auto forward = [&] {
     for (const Layer& layer : layers_) {
       ForwardLayer(decoder, layer, slices_, x_.data());
@@ -66,7 +62,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   if (config().experts > 0) {
     forward();  // which ops run depends on the routers
   } else {
-    backend_->Run(slices_, tensors, forward);
+    backend_->Run(ops_, slices_, forward);
   }
   for (const Sequence& s : sequences) s.cache->Advance(static_cast<int64_t>(s.ids.size()));
   return x_.data();

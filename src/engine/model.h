@@ -61,6 +61,7 @@ class Model {
   Buffer<float> x_, turned_, logits_;
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;
+  const OpsId ops_;
 };
 
 // Opens a model directory on a device ("cpu"); decoded: see MakeBackend.

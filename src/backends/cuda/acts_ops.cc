@@ -138,16 +138,4 @@ const float* ActsOps::Decode(const Activations& acts, cudaStream_t stream) {
   return joined;
 }
 
-void ActsOps::AddTo(RecordingKey& key) const {
-  for (const Part* part : {&main_, &tail_}) {
-    for (const void* memory : std::initializer_list<const void*>{
-             part->codes.data(), part->values.data(), part->scales.data(), part->zetas.data(),
-             part->sums.data(), part->decoded.data()}) {
-      key.push_back(memory);
-    }
-  }
-  key.push_back(rows_.data());
-  key.push_back(gathered_.data());
-}
-
 }  // namespace nibble::cuda

@@ -9,7 +9,6 @@
 #include "backends/cuda/device.h"
 #include "backends/cuda/device_hadamard.h"
 #include "backends/cuda/prepare_acts.h"
-#include "backends/cuda/recordings.h"
 
 namespace nibble::cuda {
 
@@ -18,8 +17,6 @@ class ActsOps {
   Activations Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
                       cudaStream_t stream);
   const float* Decode(const Activations& acts, cudaStream_t stream);
-  // What the launches for a decode step depend on.
-  void AddTo(RecordingKey& key) const;
 
  private:
   // Columns of the prepared rows in one format.

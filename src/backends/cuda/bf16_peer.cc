@@ -9,7 +9,7 @@
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/cudnn_attention.h"
 #include "backends/cuda/device.h"
-#include "backends/cuda/recordings.h"
+#include "backends/cuda/graph.h"
 #include "base/error.h"
 
 namespace nibble::cuda {
@@ -86,17 +86,13 @@ Buffer<float> Angles(int positions, int angles, float (*function)(float)) {
 
 // Once plainly, so that nothing is allocated or loaded while recording.
 template <typename Launch>
-Recordings::Graph RecordAll(const Stream& stream, int copies, const Launch& launch) {
+Graph RecordAll(const Stream& stream, int copies, const Launch& launch) {
   const auto all = [&] {
     for (int i = 0; i < copies; ++i) launch(i);
   };
   all();
   CublasProduct::Wait();
-  return Recordings::Record(stream.get(), all);
-}
-
-void Play(const Recordings::Graph& graph, const Stream& stream) {
-  CheckCuda(cudaGraphLaunch(graph.get(), stream.get()), "cudaGraphLaunch");
+  return RecordGraph(stream.get(), all);
 }
 
 }  // namespace
@@ -111,7 +107,7 @@ struct Bf16Layer::State {
   Buffer<float> cos, sin;
   Tensors x, normed, q_k_v, gate_up, product;
   Linear qkv, o, gate_and_up, down;
-  Recordings::Graph graph;
+  Graph graph;
 
   State(const Bf16Shape& s, const Bf16Steps& t, int copies)
       : shape(s),
@@ -166,13 +162,13 @@ Bf16Layer::Bf16Layer(const Bf16Shape& shape, const Bf16Steps& steps, int copies)
 Bf16Layer::~Bf16Layer() = default;
 
 void Bf16Layer::Run() const {
-  Play(state_->graph, state_->stream);
+  PlayGraph(state_->graph, state_->stream.get());
 }
 
 struct Bf16Attention::State {
   Stream stream = MakeStream();
   AttentionTensors attention;
-  Recordings::Graph graph;
+  Graph graph;
 };
 
 Bf16Attention::Bf16Attention(const Bf16Shape& shape, const Bf16Steps& steps, int copies)
@@ -183,7 +179,7 @@ Bf16Attention::Bf16Attention(const Bf16Shape& shape, const Bf16Steps& steps, int
 Bf16Attention::~Bf16Attention() = default;
 
 void Bf16Attention::Run() const {
-  Play(state_->graph, state_->stream);
+  PlayGraph(state_->graph, state_->stream.get());
 }
 
 struct MemoryRead::State {

@@ -9,17 +9,13 @@
 #include "backends/cuda/rope_append.h"
 
 namespace nibble::cuda {
-namespace {
 
-// A bound on the keys of a decode step that stays the same for many of them, so that recordings do.
 int64_t RecordedContext(std::span<const SequenceSlice> batch) {
   constexpr int64_t kStep = 1024;
   int64_t context = 0;
   for (const SequenceSlice& s : batch) context = std::max(context, s.position + s.tokens);
   return (context + kStep - 1) / kStep * kStep;
 }
-
-}  // namespace
 
 const SequenceOnDevice* CacheOps::OnDevice(std::span<const SequenceSlice> batch,
                                            cudaStream_t stream) {
@@ -92,14 +88,6 @@ void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, 
   a.counters = counters_.Grow(needs.counters);
   a.partials = partials_.Grow(needs.partials);
   cuda::Attention(a, stream);
-}
-
-void CacheOps::AddTo(std::span<const SequenceSlice> batch, RecordingKey& key) const {
-  key.push_back(partials_.data());
-  key.push_back(counters_.data());
-  key.push_back(batch_on_device_.data());
-  key.push_back(reinterpret_cast<const void*>(batch.size()));
-  key.push_back(reinterpret_cast<const void*>(RecordedContext(batch)));
 }
 
 }  // namespace nibble::cuda

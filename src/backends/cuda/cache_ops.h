@@ -8,9 +8,11 @@
 #include "backends/cuda/attention_fused.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/kv_layout.h"
-#include "backends/cuda/recordings.h"
 
 namespace nibble::cuda {
+
+// A bound on the keys of a decode step that stays the same for many of them, so that recordings do.
+int64_t RecordedContext(std::span<const SequenceSlice> batch);
 
 class CacheOps {
  public:
@@ -22,8 +24,6 @@ class CacheOps {
 
   // The batch in device memory; copied only when it is new, so once for all layers.
   const SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch, cudaStream_t stream);
-  // What the launches for a decode step depend on.
-  void AddTo(std::span<const SequenceSlice> batch, RecordingKey& key) const;
 
  private:
   DeviceBuffer<float> partials_;

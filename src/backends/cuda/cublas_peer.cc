@@ -6,14 +6,14 @@
 #include "backends/cuda/cublas_linear.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
-#include "backends/cuda/recordings.h"
+#include "backends/cuda/graph.h"
 
 namespace nibble::cuda {
 struct CublasProduct::State {
   Stream stream = MakeStream();
   CublasLinear linear;
   AlignedBytes x, w, y;
-  Recordings::Graph graph;
+  Graph graph;
 };
 
 CublasProduct::CublasProduct(Type type, int64_t tokens, int64_t rows, int64_t cols, int copies)
@@ -28,7 +28,7 @@ CublasProduct::CublasProduct(Type type, int64_t tokens, int64_t rows, int64_t co
     tensors.push_back({s.x.get(), s.w.get() + i * w_bytes, s.y.get()});
   }
   s.linear.Choose(tensors, s.stream.get());
-  s.graph = Recordings::Record(s.stream.get(), [&] {
+  s.graph = RecordGraph(s.stream.get(), [&] {
     for (const auto& t : tensors) s.linear.Multiply(t, s.stream.get());
   });
 }
@@ -36,7 +36,7 @@ CublasProduct::CublasProduct(Type type, int64_t tokens, int64_t rows, int64_t co
 CublasProduct::~CublasProduct() = default;
 
 void CublasProduct::Run() const {
-  CheckCuda(cudaGraphLaunch(state_->graph.get(), state_->stream.get()), "cudaGraphLaunch");
+  PlayGraph(state_->graph, state_->stream.get());
 }
 
 void CublasProduct::Wait() {

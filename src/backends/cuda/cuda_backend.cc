@@ -13,6 +13,7 @@
 #include "backends/cuda/device_linear.h"
 #include "backends/cuda/device_math.h"
 #include "backends/cuda/embed.h"
+#include "backends/cuda/graph.h"
 #include "backends/cuda/parts.h"
 #include "backends/cuda/recordings.h"
 
@@ -57,7 +58,6 @@ class CudaBackend final : public Backend {
   void Release(LinearId id) override {
     At(id);
     linears_[static_cast<size_t>(id)].reset();
-    recordings_.clear();
   }
   std::string KernelName(LinearId id, int64_t tokens) const override {
     return At(id).main.KernelName(tokens);
@@ -119,7 +119,7 @@ class CudaBackend final : public Backend {
                  std::span<const SequenceSlice> batch, Intermediate* out) override {
     cache_.Attention(q, attention, kv, batch, out, stream_.get());
   }
-  void Run(std::span<const SequenceSlice> batch, std::span<const void* const> tensors,
+  void Run(const OpsId& id, std::span<const SequenceSlice> batch,
            const std::function<void()>& ops) override;
 
  private:
@@ -133,8 +133,6 @@ class CudaBackend final : public Backend {
     if (!algebra_) algebra_.emplace(stream_.get());
     return *algebra_;
   }
-  cuda::RecordingKey KeyOf(std::span<const SequenceSlice> batch,
-                           std::span<const void* const> tensors) const;
   void Multiply(const Activations& acts, const Linear& linear, const DeviceLinear::Output& output);
   // One part of a linear with its part of the input.
   void MultiplyPart(Activations acts, const DeviceLinear& linear,
@@ -152,7 +150,7 @@ class CudaBackend final : public Backend {
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::CacheOps cache_;
   std::optional<cuda::LinearAlgebra> algebra_;
-  cuda::Recordings recordings_;
+  cuda::Recordings<cuda::Graph> recordings_;
 };
 
 std::string CudaBackend::Name() const {
@@ -233,23 +231,20 @@ void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
                static_cast<__nv_bfloat16*>(output.y), stream_.get());
 }
 
-// All that the launches of a decode step depend on, besides what its linears are.
-cuda::RecordingKey CudaBackend::KeyOf(std::span<const SequenceSlice> batch,
-                                      std::span<const void* const> tensors) const {
-  cuda::RecordingKey key(tensors.begin(), tensors.end());
-  key.push_back(sums_.data());
-  acts_.AddTo(key);
-  cache_.AddTo(batch, key);
-  return key;
-}
-
-void CudaBackend::Run(std::span<const SequenceSlice> batch, std::span<const void* const> tensors,
+void CudaBackend::Run(const OpsId& id, std::span<const SequenceSlice> batch,
                       const std::function<void()>& ops) {
   const bool decode = std::ranges::all_of(batch, [](const auto& s) { return s.tokens == 1; });
-  if (!decode) return ops();
+  if (batch.empty() || !decode) return ops();
   cache_.OnDevice(batch, stream_.get());
-  const auto key = [&] { return KeyOf(batch, tensors); };
-  recordings_.Run(key, stream_.get(), ops);
+  cuda::RecordingKey key = {.ops = id.number,
+                            .sequences = static_cast<int64_t>(batch.size()),
+                            .context = cuda::RecordedContext(batch),
+                            .offset = batch[0].offset};
+  for (const SequenceSlice& s : batch) key.rows = std::max(key.rows, s.first_row + 1);
+  recordings_.Run(key, cuda::DeviceFrees(),
+                  {.launch = ops,
+                   .record = [&] { return cuda::RecordGraph(stream_.get(), ops); },
+                   .replay = [&](const auto& graph) { cuda::PlayGraph(graph, stream_.get()); }});
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace nibble::cuda {
 namespace {
 
 std::atomic<int64_t> requested = 0;
+std::atomic<uint64_t> frees = 0;
 
 double Gigabytes(size_t bytes) {
   return static_cast<double>(bytes) / 1e9;
@@ -57,6 +58,10 @@ int64_t RequestedDeviceBytes() {
   return requested;
 }
 
+uint64_t DeviceFrees() {
+  return frees;
+}
+
 AlignedBytes AllocateDevice(size_t bytes) {
   requested += static_cast<int64_t>(bytes);
   void* memory = nullptr;
@@ -69,7 +74,10 @@ AlignedBytes AllocateDevice(size_t bytes) {
         "fewer --calib-windows or a smaller --context",
         Gigabytes(bytes), Gigabytes(free), Gigabytes(total));
   }
-  AlignedBytes owner(static_cast<std::byte*>(memory), FreeBytes{[](void* p) { cudaFree(p); }});
+  AlignedBytes owner(static_cast<std::byte*>(memory), FreeBytes{[](void* p) {
+                       ++frees;
+                       cudaFree(p);
+                     }});
   CheckCuda(cudaMemset(memory, 0, bytes), "cudaMemset");
   return owner;
 }

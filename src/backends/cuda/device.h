@@ -18,6 +18,8 @@ void SelectDevice(const std::string& name);
 
 // Of the calling thread's GPU, all zero. Throws naming the bytes that are missing.
 AlignedBytes AllocateDevice(size_t bytes);
+// How often the program has given such memory back.
+uint64_t DeviceFrees();
 // The program's memory, page-locked, so that copies need no intermediate buffer.
 AlignedBytes AllocatePinned(size_t bytes);
 

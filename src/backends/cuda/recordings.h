@@ -1,40 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of kernels recorded as CUDA graphs: launching the kernels of a decode step one by one
-// takes the CPU longer than they take the GPU.
+// Which recorded graphs of a decode step's kernels may be played again. What a step launches
+// follows from its ops, the shape of its batch and where its memory lies, and memory moves only by
+// being freed. So a graph holds as long as nothing is freed. What is allocated besides cannot be in
+// it, as the pages of a growing cache, which kernels find through a table that is written before
+// each step.
 #pragma once
 
-#include <cuda_runtime.h>
-
+#include <compare>
+#include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
-#include <vector>
 
 namespace nibble::cuda {
 
-// Everything the launches depend on.
-using RecordingKey = std::vector<const void*>;
+// The ops (Backend::OpsId) and the shape of a batch of one token a sequence.
+struct RecordingKey {
+  uint64_t ops = 0;
+  int64_t sequences = 0, rows = 0;  // rows: of the tensors
+  int64_t context = 0;              // a bound on the keys of a sequence
+  int64_t offset = 0;               // SequenceSlice::offset of the first op
 
+  auto operator<=>(const RecordingKey&) const = default;
+};
+
+// Graph: owns one, or is empty.
+template <typename Graph>
 class Recordings {
  public:
-  struct Destroy {
-    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  struct Step {
+    std::function<void()> launch;              // enqueues the kernels
+    std::function<Graph()> record;             // makes a graph of them; must not allocate
+    std::function<void(const Graph&)> replay;  // enqueues the graph
   };
-  using Graph = std::unique_ptr<CUgraphExec_st, Destroy>;
 
-  // The kernels that `launch` enqueues on `stream`, which do not run yet.
-  static Graph Record(cudaStream_t stream, const std::function<void()>& launch);
-
-  // Plays what was recorded under key(). Otherwise calls `launch`, which enqueues kernels on
-  // `stream`, and records them if the key is still that of the last call: then memory has grown as
-  // far as it must, and nothing allocates while recording.
-  void Run(const std::function<RecordingKey()>& key, cudaStream_t stream,
-           const std::function<void()>& launch);
-  void clear();
+  // `frees`: how often memory was freed up to now. Launches what was never launched since, so that
+  // all memory is as large as it must be; then records, then plays.
+  void Run(const RecordingKey& key, uint64_t frees, const Step& step) {
+    if (frees != frees_) graphs_.clear();
+    frees_ = frees;
+    const auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+      step.launch();
+      if (graphs_.size() == kMost) graphs_.clear();
+      graphs_.try_emplace(key);
+      return;
+    }
+    if (!found->second) found->second = step.record();
+    step.replay(found->second);
+  }
 
  private:
-  std::map<RecordingKey, Graph> graphs_;
-  RecordingKey last_;  // of the last call that was not played
+  static constexpr size_t kMost = 32;  // each takes some megabytes of a GPU
+
+  std::map<RecordingKey, Graph> graphs_;  // empty: launched once
+  uint64_t frees_ = 0;
 };
 
 }  // namespace nibble::cuda
