@@ -69,6 +69,18 @@ struct Activations {
   const Activations* tail = nullptr;  // the columns behind `width`, in another format; or null
 };
 
+// The tokens of one sequence inside a batch, for one layer.
+struct SequenceSlice {
+  int64_t first_row = 0;              // its first row in the batch's [tokens, ...] tensors
+  int64_t tokens = 0;                 // new tokens
+  int64_t position = 0;               // position of the first new token = tokens cached before
+  std::byte* const* pages = nullptr;  // table of the pages of layer 0; covers position + tokens
+  int64_t offset = 0;  // bytes from a page of layer 0 to this layer's; the same in a whole batch
+
+  // On a backend whose memory is the program's own.
+  std::byte* page(int64_t at) const { return pages[at / kPageTokens] + offset; }
+};
+
 struct AttentionSpec {
   int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
   float scale = 0;             // 1 / sqrt(head_dim)
