@@ -46,6 +46,10 @@ std::vector<Role> ModelConfig::layer_roles() const {
   return roles;
 }
 
+bool ModelConfig::has_bias(Role role) const {
+  return std::ranges::find(biases, KindOf(role)) != biases.end();
+}
+
 int64_t ModelConfig::outputs(Role role) const {
   switch (KindOf(role)) {
     case Role::kQ:

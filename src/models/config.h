@@ -60,11 +60,13 @@ struct ModelConfig {
   int64_t experts_per_token = 0;
   double norm_eps = 0;
   bool tied_head = false;
+  std::vector<Role> biases;  // kinds of the linears of a layer that have one
   RopeSpec rope;
 
   std::vector<Role> layer_roles() const;  // in the order in which a token meets them
   // kGate, kUp or kDown of the first expert, or of the only FFN.
   Role first(Role role) const { return OfExpert(role, experts > 0 ? 0 : -1); }
+  bool has_bias(Role role) const;
   int64_t outputs(Role role) const;  // N of a linear
   int64_t inputs(Role role) const;   // K of a linear
   int64_t parameters() const;        // of all weight matrices and norms

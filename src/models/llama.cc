@@ -46,6 +46,19 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& wher
   return rope;
 }
 
+// Mistral has no biases, whatever its config.json says.
+ModelConfig ParseWithBiases(const Json& config, const std::string& where) {
+  ModelConfig c = ParseLlama(config, where);
+  const auto add = [&](const char* key, std::initializer_list<Role> roles) {
+    if (JsonFind<bool>(config, key, where).value_or(false)) {
+      c.biases.insert(c.biases.end(), roles);
+    }
+  };
+  add("attention_bias", {Role::kQ, Role::kK, Role::kV, Role::kO});
+  add("mlp_bias", {Role::kGate, Role::kUp, Role::kDown});
+  return c;
+}
+
 }  // namespace
 
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where) {
@@ -101,7 +114,7 @@ std::string LlamaMlpNorm(int64_t layer) {
 }
 
 const Family kLlama = {.model_type = "llama",
-                       .parse = ParseLlama,
+                       .parse = ParseWithBiases,
                        .linear = LlamaLinear,
                        .attention_norm = LlamaAttentionNorm,
                        .mlp_norm = LlamaMlpNorm,

@@ -261,6 +261,26 @@ class OpenNetworkTest : public TemporaryDirectoryTest {
     writer.Finish();
   }
 
+  void Set(const char* key, bool value) {
+    EditJson(Path("m/config.json"), [&](Json& config) { config[key] = value; });
+  }
+  ModelConfig OpenConfig() const {
+    return ParseConfig(ReadJsonFile(Path("m/config.json")), Path("m/config.json"));
+  }
+  // Of every layer.
+  void AddBiases(const std::vector<Role>& roles) {
+    const ModelConfig config = OpenConfig();
+    Edit([&](Tensors& t) {
+      for (int64_t layer = 0; layer < config.layers; ++layer) {
+        for (Role role : roles) {
+          const int64_t rows = config.outputs(role);
+          t[SourceName(config, layer, role) + ".bias"] = {
+              DType::kBf16, {rows}, std::vector<std::byte>(static_cast<size_t>(2 * rows))};
+        }
+      }
+    });
+  }
+
   std::string OpenError() const {
     return ErrorOf([&] { OpenNetwork(Path("m")); });
   }
@@ -288,11 +308,42 @@ TEST_F(OpenNetworkTest, TensorsThatMayBeThere) {
   Edit([](Tensors& t) {
     t["lm_head.weight"] = t["model.embed_tokens.weight"];  // a tied head stored twice
     t["model.layers.0.self_attn.rotary_emb.inv_freq"] = {DType::kF32, {1}, {4, std::byte{1}}};
-    t["model.layers.1.self_attn.k_proj.bias"] = {DType::kBf16, {32}, {64, std::byte{1}}};
   });
-  const Network net = OpenNetwork(Path("m"));
-  EXPECT_EQ(net.layers[1][Role::kK].bias.shape, std::vector<int64_t>{32});
-  EXPECT_EQ(net.layers[0][Role::kK].bias.data, nullptr);
+  EXPECT_EQ(OpenError(), "no error");
+}
+
+// Of a Llama attention_bias means q, k, v and o, mlp_bias gate, up and down. A Mistral has none,
+// whatever its config.json says.
+TEST_F(OpenNetworkTest, BiasesAreThoseOfTheConfig) {
+  const std::vector<Role> attention = {Role::kQ, Role::kK, Role::kV, Role::kO};
+  const std::vector<Role> mlp = {Role::kGate, Role::kUp, Role::kDown};
+  for (const auto& [key, roles, others] :
+       {std::tuple("attention_bias", attention, mlp), std::tuple("mlp_bias", mlp, attention)}) {
+    Copy("llama3_gqa_ropescale_tied");
+    Set(key, true);
+    const std::string first = SourceName(OpenConfig(), 0, roles.front()) + ".bias";
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(first)));
+    AddBiases(roles);
+    const Network net = OpenNetwork(Path("m"));
+    for (const LayerWeights& layer : net.layers) {
+      for (Role role : roles) {
+        EXPECT_EQ(layer[role].bias.shape, std::vector<int64_t>{net.config.outputs(role)});
+      }
+      for (Role role : others) EXPECT_EQ(layer[role].bias.data, nullptr);
+    }
+    const std::string last = SourceName(net.config, 1, roles.back()) + ".bias";
+    Edit([&](Tensors& t) { t[last].shape = {3}, t[last].bytes.resize(6); });
+    EXPECT_THAT(OpenError(), HasSubstr(last + " has shape [3], expected ["));
+    Edit([&](Tensors& t) { t.erase(last); });
+    EXPECT_THAT(OpenError(), HasSubstr(last));
+    Set(key, false);
+    EXPECT_THAT(OpenError(), HasSubstr(".bias is not part of a llama model"));
+    Copy("mistral_sliding");
+    Set(key, true);
+    EXPECT_EQ(OpenError(), "no error");
+    AddBiases(roles);
+    EXPECT_THAT(OpenError(), HasSubstr(".bias is not part of a mistral model"));
+  }
 }
 
 TEST_F(OpenNetworkTest, DamagedTensors) {
@@ -310,9 +361,6 @@ TEST_F(OpenNetworkTest, DamagedTensors) {
   Copy("mistral_sliding");
   Edit([&](Tensors& t) { t["model.layers.0.self_attn.q_norm.weight"] = t[norm]; });
   EXPECT_THAT(OpenError(), AllOf(HasSubstr("q_norm.weight"), HasSubstr("mistral model")));
-  Copy("mistral_sliding");
-  Edit([&](Tensors& t) { t["model.layers.0.mlp.up_proj.bias"] = t[norm]; });
-  EXPECT_THAT(OpenError(), HasSubstr("up_proj.bias has shape [64], expected [160]"));
 }
 
 // One value of a tensor; 0xFF7F is NaN, 0x7F80 infinity and 0x7F7F the largest number of bf16.
@@ -324,12 +372,11 @@ void SetBf16(std::vector<std::byte>& bytes, size_t i, uint16_t bits) {
 TEST_F(OpenNetworkTest, WhatIsNotFiniteIsRefusedByName) {
   for (const char* name :
        {"model.embed_tokens.weight", "model.norm.weight", "model.layers.1.input_layernorm.weight",
-        "model.layers.0.post_attention_layernorm.weight", "model.layers.1.self_attn.k_proj.bias",
-        "lm_head.bias"}) {
-    Copy("mistral_sliding");
+        "model.layers.0.post_attention_layernorm.weight", "model.layers.1.self_attn.k_proj.bias"}) {
+    Copy("llama3_gqa_ropescale_tied");
+    Set("attention_bias", true);
+    AddBiases({Role::kQ, Role::kK, Role::kV, Role::kO});
     Edit([&](Tensors& t) {
-      t.try_emplace(name, Content{DType::kBf16, {name[0] == 'l' ? 512 : 32}, {}});
-      if (t[name].bytes.empty()) t[name].bytes.resize(name[0] == 'l' ? 1024 : 64);
       ASSERT_EQ(t[name].dtype, DType::kBf16);
       SetBf16(t[name].bytes, 7, 0x7F7F);
     });

@@ -37,13 +37,11 @@ class Tensors {
     return view;
   }
 
-  PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols) {
+  PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols, bool bias) {
     PackedLinear linear;
     linear.weights = {.rows = rows, .cols = cols, .values = Get(name + ".weight", {rows, cols})};
     linear.input.width = cols;
-    if (network_.store->Find(name + ".bias") != nullptr) {
-      linear.bias = GetFinite(name + ".bias", {rows});
-    }
+    if (bias) linear.bias = GetFinite(name + ".bias", {rows});
     return linear;
   }
 
@@ -51,8 +49,8 @@ class Tensors {
     for (const std::string& name : network_.store->names()) {
       // Old exports carry the rotary table, which follows from the config.
       if (used_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
-      Fail("{}: tensor {} is not part of a {} model", network_.directory, name,
-           network_.config.family);
+      Fail("{}: tensor {} is not part of a {} model with this config.json", network_.directory,
+           name, network_.config.family);
     }
   }
 
@@ -77,7 +75,8 @@ void LoadPlain(Network& net, const Family& family) {
     weights.attention_norm = tensors.GetFinite(family.attention_norm(layer), {c.hidden_size});
     weights.mlp_norm = tensors.GetFinite(family.mlp_norm(layer), {c.hidden_size});
     for (Role role : c.layer_roles()) {
-      weights[role] = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role));
+      weights[role] = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role),
+                                     c.has_bias(role));
     }
   }
   const std::string head = family.linear(0, Role::kHead);
@@ -86,7 +85,7 @@ void LoadPlain(Network& net, const Family& family) {
     net.head.weights = net.embedding;
     net.head.input.width = c.hidden_size;
   } else {
-    net.head = tensors.Linear(head, c.vocab_size, c.hidden_size);
+    net.head = tensors.Linear(head, c.vocab_size, c.hidden_size, false);
   }
   tensors.RefuseUnused();
 }

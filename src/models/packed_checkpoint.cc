@@ -37,7 +37,7 @@ class PlaneReader {
       linear.tail = Weights(name + ".tail", spec.tail.weights, rows, spec.tail.columns);
     }
     if (spec.gather) linear.input.gather = Gather(name + ".gather");
-    linear.bias = Find(name + ".bias");
+    if (config_.has_bias(role)) linear.bias = Get(name + ".bias");
     ValidateLinear(linear, where_ + ": " + name);
     return linear;
   }
@@ -105,13 +105,6 @@ class PlaneReader {
   Tensor Get(const std::string& name) {
     const Tensor* view = find_(name);
     if (view == nullptr) Fail("{}: tensor {} is missing", where_, name);
-    used_.insert(name);
-    return *view;
-  }
-
-  Tensor Find(const std::string& name) {
-    const Tensor* view = find_(name);
-    if (view == nullptr) return {};
     used_.insert(name);
     return *view;
   }

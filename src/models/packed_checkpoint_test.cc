@@ -92,7 +92,13 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
     });
   }
   expect("layers.1.surprise", [&](Tensors& t) { t.push_back({"layers.1.surprise", Floats({2})}); });
-  expect("layers.1.q", [&](Tensors& t) { t.push_back({"layers.1.q.bias", Floats({3})}); });
+  expect("layers.1.q", [](Tensors& t) { Find(t, "layers.1.q.bias").shape = {3}; });
+  expect("layers.1.o.bias is missing", [](Tensors& t) {
+    std::erase_if(t, [](const NamedTensor& tensor) { return tensor.name == "layers.1.o.bias"; });
+  });
+  expect("layers.1.up.bias is not part", [&](Tensors& t) {
+    t.push_back({"layers.1.up.bias", Floats({160})});
+  });
   for (const float scale : {0.0f, -1.0f, NAN, INFINITY}) {
     Write();
     Patch(LayerShardName(1), "layers.1.o.scales", 17, scale);
@@ -104,7 +110,6 @@ TEST_F(PackedCheckpointTest, WhatIsNotFiniteIsRefusedByName) {
   plan_.norms_folded = false;
   const auto write = [&] {
     Write([&](Tensors& t) {
-      t.push_back({"layers.1.q.bias", Floats({64})});
       for (const char* norm : {"layers.1.attention_norm", "layers.1.mlp_norm"}) {
         t.push_back({norm, Floats({64})});
       }

@@ -15,7 +15,10 @@
 namespace nibble {
 
 inline Json SourceConfig() {
-  return ReadJsonFile((kArchitectures / "mistral_sliding/config.json").string());
+  Json config = ReadJsonFile((kArchitectures / "mistral_sliding/config.json").string());
+  config["model_type"] = "llama";
+  config["attention_bias"] = true;
+  return config;
 }
 
 inline ModelConfig TestConfig() {
@@ -75,6 +78,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
         linear = {.weights = RandomWeights(plan.weights, rows, cols - tail)};
         if (tail > 0) linear.tail = RandomWeights(plan.tail.weights, rows, tail);
         if (plan.gather) linear.input.gather = gather_;
+        if (config_.has_bias(role)) linear.bias = Floats({rows});
         for (auto& t : LinearTensors(LinearName(layer, role), linear)) tensors.push_back(t);
       }
       if (layer == 1) edit(tensors);

@@ -21,14 +21,26 @@ struct Shape {
   int64_t hidden_size, intermediate_size, layers, heads, kv_heads, vocab_size;
   double rope_theta;
   int64_t experts = 0, experts_per_token = 0;
+  std::vector<Role> biases = {};
 };
 
-constexpr Shape kShapes[] = {
+const Shape kShapes[] = {
     {"llama2-7b", "llama", 4096, 11008, 32, 32, 32, 32000, 1e4},
     {"llama2-13b", "llama", 5120, 13824, 40, 40, 40, 32000, 1e4},
     {"llama2-70b", "llama", 8192, 28672, 80, 64, 8, 32000, 1e4},
     {"llama3-8b", "llama", 4096, 14336, 32, 32, 8, 128256, 5e5},
-    {"qwen2.5-7b", "qwen2", 3584, 18944, 28, 28, 4, 152064, 1e6},
+    {"qwen2.5-7b",
+     "qwen2",
+     3584,
+     18944,
+     28,
+     28,
+     4,
+     152064,
+     1e6,
+     0,
+     0,
+     {Role::kQ, Role::kK, Role::kV}},
     {"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000, 1e6, 8, 2},
 };
 
@@ -137,6 +149,7 @@ ModelConfig FindShape(std::string_view name) {
             .experts = s.experts,
             .experts_per_token = s.experts_per_token,
             .norm_eps = 1e-5,
+            .biases = s.biases,
             .rope = {.theta = s.rope_theta, .head_dim = head_dim}};
   }
   FailUsage("no shape \"{}\"; choose one of {}", name, fmt::join(known, ", "));
@@ -147,7 +160,6 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   Network net{.config = config, .packed = true};
   const Plan plan = RandomPlan(config, recipe);
   net.kv = PlannedKv(config, plan);
-  const bool biases = config.family == "qwen2";
   const auto linear = [&](int64_t layer, Role role) {
     const LinearPlan& p = plan.at(layer, role);
     const int64_t rows = config.outputs(role), cols = config.inputs(role);
@@ -157,9 +169,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
       out.tail = RandomWeights(rng, rows, p.tail.columns, p.tail.weights);
     }
     if (p.gather) out.input.gather = Reversed(cols);  // shared by all readers of an input
-    if (biases && (role == Role::kQ || role == Role::kK || role == Role::kV)) {
-      out.bias = RandomBf16(rng, {rows}, 1);
-    }
+    if (config.has_bias(role)) out.bias = RandomBf16(rng, {rows}, 1);
     return out;
   };
   LayerWeights layer;

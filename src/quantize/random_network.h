@@ -18,7 +18,7 @@ ModelConfig FindShape(std::string_view name);
 // Every layer shares the planes of one random layer, so the canonical weights take the memory of
 // one layer; a backend still makes its own copy of each. Norms are folded away, the head has 8 bits
 // (weights and activations, per row) unless the weights are wide, the embedding is bf16. Attention
-// biases are random for families that have them (qwen2).
+// biases are random.
 Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t seed);
 
 // The same network as a Nibble checkpoint, written beside `directory` and renamed to it. Throws if

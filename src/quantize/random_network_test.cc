@@ -41,8 +41,9 @@ std::vector<float> Logits(const ModelConfig& config, const Recipe& recipe, uint6
 }
 
 TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
-  for (const char* family : {"llama", "qwen2"}) {
-    const ModelConfig config = SmallConfig(family);
+  for (const bool biases : {false, true}) {
+    ModelConfig config = SmallConfig("llama");
+    if (biases) config.biases = {Role::kQ, Role::kK, Role::kV};
     Recipe wide = kQuarotRecipe;
     wide.weights.bits = wide.activations.bits = wide.k.bits = wide.v.bits = 16;
     for (const Recipe& recipe : {kQuarotRecipe, wide}) {

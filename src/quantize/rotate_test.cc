@@ -27,12 +27,19 @@ std::string RandomModel(const Shape& s) {
       fs::path(testing::TempDir()) / fmt::format("rotate-{}-{}-{}-{}-{}-{}", s.hidden, s.heads,
                                                  s.kv_heads, s.head_dim, s.ffn, s.experts);
   fs::create_directories(dir);
-  Json config = {{"model_type", "llama"},          {"hidden_size", s.hidden},
-                 {"intermediate_size", s.ffn},     {"num_hidden_layers", 2},
-                 {"num_attention_heads", s.heads}, {"num_key_value_heads", s.kv_heads},
-                 {"head_dim", s.head_dim},         {"vocab_size", 64},
-                 {"max_position_embeddings", 128}, {"rms_norm_eps", 1e-5},
-                 {"tie_word_embeddings", true}};
+  Json config = {{"model_type", "llama"},
+                 {"hidden_size", s.hidden},
+                 {"intermediate_size", s.ffn},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", s.heads},
+                 {"num_key_value_heads", s.kv_heads},
+                 {"head_dim", s.head_dim},
+                 {"vocab_size", 64},
+                 {"max_position_embeddings", 128},
+                 {"rms_norm_eps", 1e-5},
+                 {"tie_word_embeddings", true},
+                 {"attention_bias", s.bias},
+                 {"mlp_bias", s.bias}};
   if (s.experts > 0) {
     config["model_type"] = "mixtral";
     config["num_local_experts"] = s.experts;
@@ -90,12 +97,12 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Invariance,
-    testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},    // 172 is a stored order
-                                     Shape{64, 4, 2, 16, 224, true},     // grouped queries, biases
-                                     Shape{96, 6, 2, 16, 344, false},    // 6 heads have no order
-                                     Shape{80, 2, 1, 40, 88, true},      // odd factors everywhere
-                                     Shape{56, 14, 2, 8, 56, false},     // 14 heads; 56 = 28 * 2
-                                     Shape{64, 4, 2, 16, 96, true, 5}),  // experts
+    testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},     // 172 is a stored order
+                                     Shape{64, 4, 2, 16, 224, true},      // grouped queries, biases
+                                     Shape{96, 6, 2, 16, 344, false},     // 6 heads have no order
+                                     Shape{80, 2, 1, 40, 88, true},       // odd factors everywhere
+                                     Shape{56, 14, 2, 8, 56, false},      // 14 heads; 56 = 28 * 2
+                                     Shape{64, 4, 2, 16, 96, false, 5}),  // experts
                      testing::Values(Rotation::kHadamard, Rotation::kRandom)));
 
 // Nothing is rounded: what is left is fp32 in another basis. 96 = 12 * 8 and 80 = 20 * 4, whose
