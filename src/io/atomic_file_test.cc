@@ -4,17 +4,21 @@
 #include "io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -371,7 +375,35 @@ TEST_F(AtomicFileTest, Sha256KnownDigests) {
     EXPECT_EQ(Sha256(Bytes(text)), digest);
     WriteFileAtomic(Path("a"), text);
     EXPECT_EQ(Sha256File(Path("a")), digest);
+    EXPECT_EQ(Sha256FileOnce(Path("a")), digest);  // however new it is
   }
+  EXPECT_THROW(Sha256FileOnce(Path("none")), Error);
+}
+
+// Reading a mapped file takes page faults.
+int64_t FaultsOf(const std::function<void()>& function) {
+  rusage before = {}, after = {};
+  getrusage(RUSAGE_SELF, &before);
+  function();
+  getrusage(RUSAGE_SELF, &after);
+  return after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt;
+}
+
+TEST_F(AtomicFileTest, Sha256OfAnOldFileIsTakenOnce) {
+  std::string text(64 << 20, 'a');
+  WriteFileAtomic(Path("a"), text);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  std::string digest;
+  const auto take = [&] { digest = Sha256FileOnce(Path("a")); };
+  const int64_t reading = FaultsOf(take);
+  EXPECT_EQ(digest, Sha256(Bytes(text)));
+  EXPECT_LT(FaultsOf(take), reading / 10);
+  EXPECT_EQ(digest, Sha256(Bytes(text)));
+  const auto times = std::filesystem::last_write_time(Path("a"));
+  text[12345] = 'b';
+  std::fstream(Path("a"), std::ios::in | std::ios::out).seekp(12345).put('b');
+  std::filesystem::last_write_time(Path("a"), times);  // size, inode and time as they were
+  EXPECT_EQ(Sha256FileOnce(Path("a")), Sha256(Bytes(text)));
 }
 
 }  // namespace

@@ -105,15 +105,15 @@ void TokenizeCalibration(Job& job) {
 }
 
 // Everything that decides the result, byte for byte. A run is resumed only where all of it is the
-// same.
+// same. A program that quantizes one source again and again reads its files once.
 Json Identity(const Job& job, const std::string& backend) {
   Json files = Json::object();
   for (const SafetensorsFile& file : job.source.store->files()) {
-    files[fs::path(file.path()).filename().string()] = Sha256File(file.path());
+    files[fs::path(file.path()).filename().string()] = Sha256FileOnce(file.path());
   }
   for (const char* name : kCompanions) {
     const fs::path file = fs::path(job.options.model) / name;
-    if (fs::exists(file)) files[name] = Sha256File(file.string());
+    if (fs::exists(file)) files[name] = Sha256FileOnce(file.string());
   }
   return {{"nibble_version", NIBBLE_VERSION},
           {"backend", backend},
