@@ -82,7 +82,7 @@ void RunChat(Arguments& a, const Common& common) {
   const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
   auto chat_template = Template(a);
   const auto model = Load(a.model, common, false);
-  a.options.stop_ids = LoadGenerationConfig(a.model).stop_ids;
+  a.options.stop_ids = LoadGenerationConfig(a.model, model->network().config_json).stop_ids;
   Conversation conversation(*model, tokenizer, std::move(chat_template));
   if (!a.system.empty()) conversation.Add("system", a.system);
   const bool terminal = isatty(STDIN_FILENO) != 0;

@@ -18,13 +18,12 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
   return verb;
 }
 
-std::unique_ptr<Model> Load(const std::string& directory, const Common& common, bool decoded) {
-  auto model = LoadModel(directory, common.device, decoded);
-  const std::string& refused = model->network().tiles_refused;
-  if (!refused.empty()) {
-    Note("nibble: {}; it is not used, `nibble repack {}` makes a new one\n", refused, directory);
+std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded) {
+  if (!network.tiles_refused.empty()) {
+    Note("nibble: {}; it is not used, `nibble repack {}` makes a new one\n", network.tiles_refused,
+         network.directory);
   }
-  return model;
+  return std::make_unique<Model>(std::move(network), MakeBackend(common.device, decoded));
 }
 
 CLI::Validator NumberBetween(double least, double most) {

@@ -36,8 +36,13 @@ void AddBench(CLI::App& app, Common& common, Run& run);
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
                   const std::string& description, const std::string& example);
 
-// LoadModel, with a line on standard error if a tile plane is there that cannot be used.
-std::unique_ptr<Model> Load(const std::string& directory, const Common& common, bool decoded);
+// The network on the backend of `common`, with a line on standard error if a tile plane is there
+// that cannot be used.
+std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded);
+inline std::unique_ptr<Model> Load(const std::string& directory, const Common& common,
+                                   bool decoded) {
+  return Load(OpenNetwork(directory), common, decoded);
+}
 
 // As CLI::Range, which lets NaN pass.
 CLI::Validator NumberBetween(double least, double most);

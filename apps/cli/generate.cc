@@ -35,12 +35,12 @@ void RunGenerate(Arguments& a, const Common& common) {
   std::optional<Tokenizer> tokenizer;
   if (a.prompt) tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
   const std::vector<int32_t> prompt = Prompt(a, tokenizer);
-  const std::string file = a.model + "/config.json";
-  RequireFits(ParseConfig(ReadJsonFile(file), file), static_cast<int64_t>(prompt.size()));
-  const GenerationConfig config = LoadGenerationConfig(a.model);
+  Network network = OpenNetwork(a.model);
+  RequireFits(network.config, static_cast<int64_t>(prompt.size()));
+  const GenerationConfig config = LoadGenerationConfig(a.model, network.config_json);
   a.options.stop_ids = config.stop_ids;
   if (a.use_generation_config) a.options.sampling = config.sampling;
-  const auto model = Load(a.model, common, false);
+  const auto model = Load(std::move(network), common, false);
   Session session(*model);
   TextOutput output(tokenizer ? &*tokenizer : nullptr, !common.json);
   const Generation g = Generate(session, prompt, a.options, [&](int32_t id) { output.Push(id); });

@@ -31,7 +31,7 @@ class TextOutput {
 // --max-tokens, --temperature, --top-p, --top-k, --seed.
 void AddSampling(CLI::App& verb, GenerateOptions& options);
 
-// A prompt longer than the context is refused before any weights are loaded.
+// A prompt longer than the context is refused before a backend takes the weights over.
 void RequireFits(const ModelConfig& config, int64_t prompt_tokens);
 
 // "prompt 12 tokens, 340 tokens/s; 64 tokens written, 85 tokens/s" on standard error.

@@ -47,9 +47,11 @@ LoadedModel::LoadedModel(LoadedModel&&) noexcept = default;
 LoadedModel::~LoadedModel() = default;
 
 LoadedModel LoadedModel::Load(const std::string& directory, const std::string& device) {
+  auto model = LoadModel(directory, device, false);
+  auto generation = LoadGenerationConfig(directory, model->network().config_json);
   return LoadedModel(std::unique_ptr<State>(
-      new State{LoadModel(directory, device, false), Tokenizer::Load(directory + "/tokenizer.json"),
-                LoadGenerationConfig(directory), directory}));
+      new State{std::move(model), Tokenizer::Load(directory + "/tokenizer.json"),
+                std::move(generation), directory}));
 }
 
 std::vector<int32_t> LoadedModel::Tokenize(std::string_view text) const {

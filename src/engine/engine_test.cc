@@ -340,13 +340,13 @@ TEST(Sampler, NumbersThatMeanNothingAreRefused) {
 TEST(GenerationConfig, ReadsOneOrSeveralStopIdsAndFallsBackToTheConfig) {
   const fs::path dir = fs::path(testing::TempDir()) / "generation-config";
   fs::create_directories(dir);
-  std::ofstream(dir / "config.json") << R"({"eos_token_id": 9})";
+  const Json model = {{"eos_token_id", 9}};
   fs::remove(dir / "generation_config.json");
-  EXPECT_EQ(LoadGenerationConfig(dir.string()).stop_ids, std::vector<int32_t>{9});
+  EXPECT_EQ(LoadGenerationConfig(dir.string(), model).stop_ids, std::vector<int32_t>{9});
   std::ofstream(dir / "generation_config.json")
       << R"({"eos_token_id": [3, 4], "do_sample": true, "temperature": 0.6, "top_k": 20,
            "top_p": 0.875})";
-  const GenerationConfig config = LoadGenerationConfig(dir.string());
+  const GenerationConfig config = LoadGenerationConfig(dir.string(), model);
   EXPECT_EQ(config.stop_ids, (std::vector<int32_t>{3, 4}));
   EXPECT_EQ(config.sampling.temperature, 0.6);
   EXPECT_EQ(config.sampling.top_k, 20);
@@ -356,9 +356,8 @@ TEST(GenerationConfig, ReadsOneOrSeveralStopIdsAndFallsBackToTheConfig) {
 class GenerationConfigFields : public TemporaryDirectoryTest {
  protected:
   GenerationConfig Load(const std::string& fields) {
-    std::ofstream(Path("config.json")) << R"({"eos_token_id": 9})";
     std::ofstream(Path("generation_config.json")) << "{" << fields << "}";
-    return LoadGenerationConfig(root_.string());
+    return LoadGenerationConfig(root_.string(), {{"eos_token_id", 9}});
   }
 };
 

@@ -3,8 +3,6 @@
 
 #include <filesystem>
 
-#include "base/json.h"
-
 namespace nibble {
 namespace {
 
@@ -19,7 +17,7 @@ std::vector<int32_t> StopIds(const Json& json, const std::string& where) {
 
 }  // namespace
 
-GenerationConfig LoadGenerationConfig(const std::string& model_directory) {
+GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json) {
   GenerationConfig config;
   const std::string file = model_directory + "/generation_config.json";
   if (std::filesystem::exists(file)) {
@@ -33,8 +31,7 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory) {
     if (JsonFind<bool>(json, "do_sample", file).value_or(false)) config.sampling = sampling;
   }
   if (config.stop_ids.empty()) {
-    const std::string model = model_directory + "/config.json";
-    config.stop_ids = StopIds(ReadJsonFile(model), model);
+    config.stop_ids = StopIds(config_json, model_directory + "/config.json");
   }
   return config;
 }

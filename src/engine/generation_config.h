@@ -4,15 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "engine/sampler.h"
 
 namespace nibble {
 
-// generation_config.json of a model directory, completed by config.json; a missing file is fine.
+// generation_config.json of a model directory, completed by its config.json; a missing file is
+// fine.
 struct GenerationConfig {
   std::vector<int32_t> stop_ids;  // every end-of-sequence id
   Sampling sampling;              // greedy unless do_sample
 };
-GenerationConfig LoadGenerationConfig(const std::string& model_directory);
+GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json);
 
 }  // namespace nibble

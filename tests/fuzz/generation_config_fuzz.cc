@@ -13,7 +13,8 @@ void Use(std::string_view input) {
   static const ScratchDirectory directory;
   directory.Write("generation_config.json", TakeLine(&input));
   directory.Write("config.json", input);
-  const Sampling sampling = LoadGenerationConfig(directory.path()).sampling;
+  const Json config = ReadJsonFile(directory.path() + "/config.json");
+  const Sampling sampling = LoadGenerationConfig(directory.path(), config).sampling;
   NIBBLE_CHECK(sampling.temperature >= 0 && std::isfinite(sampling.temperature));
   NIBBLE_CHECK(sampling.top_p >= 0 && sampling.top_p <= 1, "{}", sampling.top_p);
   NIBBLE_CHECK(sampling.top_k >= 0, "{}", sampling.top_k);
