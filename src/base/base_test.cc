@@ -249,6 +249,21 @@ TEST(RngTest, StreamsAndSeedsDiffer) {
   EXPECT_NE(Rng(7, 3).Signs(100), Rng(7, 4).Signs(100));
 }
 
+TEST(RngTest, EveryOrderIsAsLikely) {
+  constexpr int kN = 24000;
+  Rng rng(5);
+  std::map<std::vector<int64_t>, int> counts;
+  for (int i = 0; i < kN; ++i) ++counts[rng.Permutation(4)];
+  EXPECT_EQ(counts.size(), 24u);
+  for (const auto& [order, count] : counts) {
+    std::vector<int64_t> sorted = order;
+    std::ranges::sort(sorted);
+    EXPECT_EQ(sorted, (std::vector<int64_t>{0, 1, 2, 3}));
+    EXPECT_NEAR(count, kN / 24, 160);  // five deviations, sqrt(1000 * 23 / 24)
+  }
+  EXPECT_EQ(rng.Permutation(0), std::vector<int64_t>());
+}
+
 TEST(RngTest, DistributionsHaveTheirMoments) {
   constexpr int kN = 200000;
   Rng rng(11);

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -37,6 +39,20 @@ class Rng {
   double Normal() {
     const double radius = std::sqrt(-2.0 * std::log(1.0 - Uniform()));
     return radius * std::cos(2.0 * std::numbers::pi * Uniform());
+  }
+
+  // Any order of them is as likely as any other (Fisher, Yates).
+  template <typename T>
+  void Shuffle(std::vector<T>& values) {
+    for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[Below(i)]);
+  }
+  // 0 to n-1, shuffled.
+  template <typename T = int64_t>
+  std::vector<T> Permutation(int64_t n) {
+    std::vector<T> order(static_cast<size_t>(n));
+    std::iota(order.begin(), order.end(), T{0});
+    Shuffle(order);
+    return order;
   }
 
   // n random signs, +1 or -1.

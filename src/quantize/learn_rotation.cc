@@ -119,16 +119,6 @@ Matrix<double> Orthogonal(const Matrix<float>& almost) {
   return r;
 }
 
-// At most `count` of `rows` in random order.
-std::vector<int64_t> PickRows(int64_t rows, int64_t count) {
-  std::vector<int64_t> picked(static_cast<size_t>(rows));
-  std::iota(picked.begin(), picked.end(), 0);
-  Rng rng(0);
-  for (size_t i = picked.size(); i > 1; --i) std::swap(picked[i - 1], picked[rng.Below(i)]);
-  picked.resize(static_cast<size_t>(std::min(rows, count)));
-  return picked;
-}
-
 double Power(const std::vector<float>& values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
@@ -157,7 +147,7 @@ Matrix<float> WeightRows(const FloatLayer& layer, LinearSet set) {
   }
   const auto count = static_cast<int64_t>(rows.size());
   Matrix<float> result(count, static_cast<int64_t>(rows[0].size()));
-  const std::vector<int64_t> order = PickRows(count, count);
+  const std::vector<int64_t> order = Rng(0).Permutation(count);
   for (int64_t n = 0; n < count; ++n) {
     const auto row = rows[static_cast<size_t>(order[static_cast<size_t>(n)])];
     std::copy(row.begin(), row.end(), result.row(n).begin());
@@ -197,7 +187,8 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
       const LinearPlan& linear = plan.at(i, RolesOf(set)[0]);
       const FormatSpec &activation = linear.activations, &weight = linear.weights;
       if (seen == 0 || !(activation.quantized() || weight.quantized())) continue;
-      const std::vector<int64_t> picked = PickRows(seen, kRows);
+      std::vector<int64_t> picked = Rng(0).Permutation(seen);
+      picked.resize(static_cast<size_t>(std::min(seen, kRows)));
       Matrix<float> rows(static_cast<int64_t>(picked.size()), all.cols);
       for (size_t t = 0; t < picked.size(); ++t) {
         std::ranges::copy(all.row(picked[t]), rows.row(static_cast<int64_t>(t)).begin());

@@ -89,15 +89,6 @@ Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const i
   return targets;
 }
 
-// All sequences in random order.
-std::vector<int64_t> Order(int64_t sequences) {
-  std::vector<int64_t> order;
-  for (int64_t i = 0; i < sequences; ++i) order.push_back(i);
-  Rng rng(0);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.Below(i)]);
-  return order;
-}
-
 class Learner {
  public:
   Learner(Backend& backend, const DenseMath& math, const ScaleTask& task, const Schedule& schedule)
@@ -203,7 +194,7 @@ ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTas
   const Matrix<float> targets =
       Targets(backend, task, std::span(task.ids).first(count), schedule.length, progress);
   Learner learner(backend, math, task, schedule);
-  const std::vector<int64_t> order = Order(schedule.sequences);
+  const std::vector<int64_t> order = Rng(0).Permutation(schedule.sequences);
   for (int64_t step = 0; step < kSteps; ++step) {
     const double divergence = learner.Step(step, targets, order);
     progress(schedule.Tokens(step + 1),
