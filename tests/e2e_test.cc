@@ -234,7 +234,11 @@ TEST(BenchVerb, RowsHaveTheirFields) {
       EXPECT_LE(row["median_us"], row["max_us"]) << row;
     }
   }
+  EXPECT_THAT(rows(Arguments{"attention"} + few)[1]["shape"], HasSubstr("KV32"));  // as stored
   EXPECT_EQ(rows({"peak", "--json"}).back()["name"], "memory read");
+  const Result gpu = Nibble({"bench", "peak", "--device", "cuda:0"});
+  EXPECT_EQ(gpu.code, 2);
+  EXPECT_THAT(gpu.err, HasSubstr("measures the CPU"));
   EXPECT_EQ(Nibble({"bench", "prefill"}).code, 2);
   EXPECT_EQ(Nibble({"bench", "prefill", "--shape", "llama9"}).code, 2);
 }

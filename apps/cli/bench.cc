@@ -270,7 +270,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
     added->callback([a, &common, &run, work] { run = [a, &common, work] { work(*a, common); }; });
     return std::pair(added, a);
   };
-  verb("peak", "What this machine multiplies and reads at most", "nibble bench peak", RunPeak);
+  verb("peak", "What this CPU multiplies and reads at most", "nibble bench peak", RunPeak);
   const auto [kernels, k] =
       verb("kernels", "Every op of one layer, and its share of the layer's time",
            "nibble bench kernels --shape llama2-7b --tokens 512", RunKernels);
@@ -278,7 +278,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   AddModel(*kernels, *k);
   AddCounts(*kernels, *k, "Tokens of a batch");
   const auto [attention, t] =
-      verb("attention", "Attention of one layer over caches of --kv-bits and 16 bits",
+      verb("attention", "Attention of one layer over caches of --kv-bits and of fp32",
            "nibble bench attention --shape llama3-8b --kv-bits 4", RunAttention);
   t->shape = "llama2-7b";
   AddModel(*attention, *t);

@@ -182,7 +182,7 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
                       static_cast<double>(tokens * (tokens - 1)) / 2;
   return {.name = tokens == 1 ? "decode" : "prefill",
           .shape = fmt::format("{}, KV{}, {} tokens of {}", a.model.empty() ? a.shape : a.model,
-                               kv.k.bits, tokens, context),
+                               kv.k.quantized() ? kv.k.bits : 32, tokens, context),
           .time = MeasureOp(b, on_cpu, a.repeats,
                             [&] {
                               b.Attention(q.data(), spec, kv, {&slice, 1}, out.data());
@@ -194,6 +194,10 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
 }  // namespace
 
 void RunPeak(const BenchArguments&, const Common& common) {
+  if (common.device != "cpu") {
+    FailUsage("bench peak measures the CPU; `nibble bench paper --device {}` prints a GPU's peaks",
+              common.device);
+  }
   const std::vector<cpu::Peak> peaks = cpu::MeasurePeaks(ActiveIsa());
   std::vector<std::vector<std::string>> table = {{"peak", "median", "min", "max", "unit"}};
   Json json = Json::array();

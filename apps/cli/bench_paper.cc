@@ -16,7 +16,6 @@ using Type = CublasProduct::Type;
 
 constexpr int64_t kPromptTokens = 2048;
 
-// q, gate and down of a prompt, and what preparing down's input costs on top.
 // gate and up as a layer multiplies them, beside one bf16 product of both; what comes of them lies
 // in `gate` and `up`, [tokens, intermediate_size].
 ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const LayerWeights& layer,
@@ -43,6 +42,8 @@ ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const Lay
   return gated;
 }
 
+// q, gate and down of a prompt: the product alone and, as in table 14, with what makes its input
+// inside; and what preparing down's input costs.
 void Linears(const PaperBench& bench, const std::string& name, const Network& network,
              int64_t tokens) {
   Backend& backend = bench.backend;
@@ -62,26 +63,32 @@ void Linears(const PaperBench& bench, const std::string& name, const Network& ne
              : ActsSource{.x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_eps = 1e-5f};
     const Activations acts = backend.PrepareActs(source, tokens, linear.input);
     const Backend::Projection projection = {id, values.data()};
-    Contender nibble{"Nibble", [&] {
-                       down ? backend.Gemm(acts, id, y.data(), rows, true)
-                            : backend.Project(acts, {&projection, 1});
-                     }};
+    const auto multiply = [&](const Activations& input) {
+      down ? backend.Gemm(input, id, y.data(), rows, true)
+           : backend.Project(input, {&projection, 1});
+    };
+    Contender nibble{"Nibble", [&] { multiply(acts); }};
+    // The paper quantizes rows as they are: no norm.
+    const ActsSource rows_of_x = down ? source : ActsSource{.x = x.data()};
+    Contender whole{"Nibble",
+                    [&] { multiply(backend.PrepareActs(rows_of_x, tokens, linear.input)); }};
     Contender prepare{"prepare", [&] { backend.PrepareActs(source, tokens, linear.input); }};
     const CublasProduct bf16(Type::kBf16, tokens, rows, cols, 1);
     const CublasProduct int8(Type::kInt8, tokens, rows, cols, 1);
     const CublasProduct fp8(Type::kFp8, tokens, rows, cols, 1);
     Contender a{"bf16", [&] { bf16.Run(); }}, b{"s8", [&] { int8.Run(); }};
     Contender c{"fp8", [&] { fp8.Run(); }};
-    TakeTurns({&nibble, &a, &b, &c, &prepare}, bench.arguments.repeats);
+    TakeTurns({&nibble, &whole, &a, &b, &c, &prepare}, bench.arguments.repeats);
     const std::string shape = fmt::format("{} x {} x {}", tokens, rows, cols);
-    const double operations = 2.0 * static_cast<double>(tokens * rows * cols);
-    bench.table.Add(fmt::format("{} {}", name, RoleName(role)), shape, {.operations = operations},
-                    nibble, {&a, &b, &c});
+    const PaperTable::Work work = {.operations = 2.0 * static_cast<double>(tokens * rows * cols)};
+    bench.table.Add(fmt::format("{} {}", name, RoleName(role)), shape, work, nibble, {&a, &b, &c});
+    const bool gated = source.op == ActsSource::Op::kIntermediate;
+    const std::string steps = fmt::format("{} {}{}quantize", name, down && !gated ? "silu, " : "",
+                                          down ? "transform, " : "");
+    bench.table.Add(steps + ", " + RoleName(role), shape, work, whole, {&a, &b, &c});
     if (down) {
-      const bool gated = source.op == ActsSource::Op::kIntermediate;
       const int64_t bytes = (gated ? 1 : 2) * backend.IntermediateBytes() + 1;
-      bench.table.Add(fmt::format("{} {}transform, quantize", name, gated ? "" : "silu, "),
-                      fmt::format("{} x {}", tokens, cols),
+      bench.table.Add(steps, fmt::format("{} x {}", tokens, cols),
                       {.bytes = static_cast<double>(bytes * tokens * cols)}, prepare, {&nibble});
     }
     backend.Release(id);
