@@ -7,7 +7,6 @@
 #include <cmath>
 #include <memory>
 #include <numbers>
-#include <numeric>
 #include <vector>
 
 #include "backends/backend.h"
@@ -71,37 +70,8 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
   const int64_t cols = input.width;
   PackedWeights& packed = linear->packed.weights;
   if (weights.quantized()) {
-    PlaneVectors& w = linear->quantized;
-    w.format = weights, w.rows = rows, w.cols = cols;
-    const int64_t stored = weights.stored(cols), row_bytes = PackedBytes(stored, weights.bits);
-    w.codes.resize(static_cast<size_t>(rows * row_bytes));
-    std::vector<int8_t> codes(static_cast<size_t>(stored));
-    for (int64_t n = 0; n < rows; ++n) {
-      for (int8_t& code : codes) code = static_cast<int8_t>(rng.Next());
-      PackCodes(codes.data(), stored, weights.bits, w.codes.data() + n * row_bytes);
-    }
-    constexpr uint8_t kPlaces[] = {0b1001'0100, 0b1110'1000, 0b1100'1101};
-    for (int64_t i = 0; weights.sparse && i < rows * cols / 8; ++i) {
-      w.places.push_back(kPlaces[rng.Below(3)]);
-    }
-    for (int64_t i = 0; i < rows * weights.scales(cols); ++i) {
-      const float scale = static_cast<float>(0.001 + 0.01 * rng.Uniform());
-      w.scales_f16.push_back(F16FromF32(scale));
-      w.scales.push_back(weights.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
-    }
-    for (int64_t i = 0; i < rows * weights.groups(cols); ++i) {
-      const uint64_t levels = uint64_t{1} << weights.bits;
-      if (!weights.symmetric) {
-        w.zeros.push_back(static_cast<int8_t>(static_cast<int64_t>(rng.Below(levels)) -
-                                              static_cast<int64_t>(levels / 2)));
-      }
-      if (weights.second_level) {
-        const int most = LargestGroupScale(weights.symmetric ? 0 : w.zeros.back());
-        const uint64_t below = rng.Below(2) * rng.Below(static_cast<uint64_t>(most));
-        w.group_scales.push_back(static_cast<uint8_t>(static_cast<uint64_t>(most) - below));
-      }
-    }
-    packed = View(w);
+    linear->quantized = RandomPlanes(rng, weights, rows, cols, int64_t{1} << (weights.bits - 1));
+    packed = View(linear->quantized);
   } else {
     for (float v : RandomVector(rng, rows * cols)) linear->values.push_back(Bf16FromF32(v));
     packed.format = weights, packed.rows = rows, packed.cols = cols;
@@ -118,13 +88,6 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
   return linear;
 }
 
-inline std::vector<int32_t> RandomPermutation(Rng& rng, int64_t count) {
-  std::vector<int32_t> order(static_cast<size_t>(count));
-  std::iota(order.begin(), order.end(), 0);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.Below(i)]);
-  return order;
-}
-
 struct TailCase {
   FormatSpec weights, activation, tail_weights, tail_activation;
 };
@@ -133,7 +96,7 @@ struct TailCase {
 inline InputSpec RandomTailedInput(Rng& rng, const TailCase& c, int64_t width, int64_t tail) {
   InputSpec input;
   input.width = width;
-  input.gather = RandomPermutation(rng, width);
+  input.gather = rng.Permutation<int32_t>(width);
   input.activation = c.activation;
   input.tail_width = tail;
   input.tail_activation = c.tail_activation;
@@ -165,7 +128,7 @@ class TestCache {
     }
     for (int64_t i = 0; i < count; ++i)
       pages_.push_back(lines_.data()->bytes + i * kv.page_bytes());
-    for (size_t i = pages_.size(); i > 1; --i) std::swap(pages_[i - 1], pages_[rng.Below(i)]);
+    rng.Shuffle(pages_);
   }
   TestCache(const TestCache&) = delete;
 

@@ -81,7 +81,7 @@ TEST_P(TailParityTest, BothPartsAreTheGatheredColumns) {
 
 // A gather of the whole row without a tail, also behind a transform.
 TEST_P(TailParityTest, GatherAlone) {
-  const std::vector<int32_t> gather = RandomPermutation(rng_, 96);
+  const std::vector<int32_t> gather = rng_.Permutation<int32_t>(96);
   const auto x = RandomRows(rng_, 7, 96);
   for (const FormatSpec& format : {kFour, kDense}) {
     InputSpec input;

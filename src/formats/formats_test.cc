@@ -133,43 +133,6 @@ TEST(KvSpecTest, PartsAreAlignedAndDoNotOverlap) {
 
 // --- packed linears -----------------------------------------------------------------------------
 
-// Of `fours` times 4 columns.
-std::vector<uint8_t> RandomPlaces(Rng& rng, int64_t fours) {
-  constexpr uint8_t kRising[] = {0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110};
-  std::vector<uint8_t> places(static_cast<size_t>(fours / 2));
-  for (uint8_t& byte : places) {
-    byte = static_cast<uint8_t>(kRising[rng.Below(6)] | kRising[rng.Below(6)] << 4);
-  }
-  return places;
-}
-
-PlaneVectors RandomWeights(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols) {
-  PlaneVectors w = {.format = f, .rows = rows, .cols = cols};
-  const int64_t stored = f.stored(cols), row_bytes = PackedBytes(stored, f.bits);
-  w.codes.resize(static_cast<size_t>(rows * row_bytes));
-  std::vector<int8_t> codes(static_cast<size_t>(stored));
-  for (int64_t n = 0; n < rows; ++n) {
-    for (int8_t& c : codes) c = static_cast<int8_t>(rng.Next());
-    PackCodes(codes.data(), stored, f.bits, w.codes.data() + n * row_bytes);
-  }
-  if (f.sparse) w.places = RandomPlaces(rng, rows * cols / 4);
-  for (int64_t i = 0; i < rows * f.scales(cols); ++i) {
-    const float scale = static_cast<float>(0.01 + rng.Uniform());
-    w.scales_f16.push_back(F16FromF32(scale));
-    w.scales.push_back(f.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
-  }
-  if (f.row_scales()) w.scales_f16.clear();
-  for (int64_t i = 0; i < rows * f.groups(cols); ++i) {
-    const int zero =
-        f.second_level ? static_cast<int>(rng.Below(16)) - 8 : static_cast<int8_t>(rng.Next());
-    if (!f.symmetric) w.zeros.push_back(static_cast<int8_t>(zero));
-    if (!f.second_level) continue;
-    const int most = LargestGroupScale(f.symmetric ? 0 : zero);
-    w.group_scales.push_back(static_cast<uint8_t>(1 + rng.Below(static_cast<uint64_t>(most))));
-  }
-  return w;
-}
-
 TEST(PackedLinearTest, DecodeIsScaleTimesCodeMinusZero) {
   Rng rng(6);
   for (int bits = 2; bits <= 8; ++bits) {
@@ -177,7 +140,7 @@ TEST(PackedLinearTest, DecodeIsScaleTimesCodeMinusZero) {
       for (const int64_t group : {0, 32}) {
         const FormatSpec f = {.bits = bits, .symmetric = symmetric, .group = group};
         const int64_t rows = 5, cols = group == 0 ? 37 : 96, groups = f.groups(cols);
-        const PlaneVectors w = RandomWeights(rng, f, rows, cols);
+        const PlaneVectors w = RandomPlanes(rng, f, rows, cols);
         const PackedWeights view = View(w);
         EXPECT_EQ(view.bytes(),
                   w.codes.size() + w.scales.size() * (group == 0 ? 4 : 2) + w.zeros.size());
@@ -224,7 +187,7 @@ TEST(SecondLevel, ValuesAreRowScaleTimesGroupScaleTimesCode) {
     for (const bool symmetric : {true, false}) {
       const FormatSpec f = {
           .bits = bits, .symmetric = symmetric, .group = 32, .second_level = true};
-      const PlaneVectors w = RandomWeights(rng, f, 5, 96);
+      const PlaneVectors w = RandomPlanes(rng, f, 5, 96);
       const PackedWeights view = View(w);
       EXPECT_EQ(view.bytes(), w.codes.size() + 5 * 4 + 5 * 3 * (symmetric ? 1 : 2));
       const Matrix<float> decoded = Decode(view);
@@ -252,7 +215,7 @@ TEST(PackedLinearTest, SparseRowsHaveTheirCodesInPlace) {
   for (int bits = 2; bits <= 8; ++bits) {
     for (const bool symmetric : {true, false}) {
       const FormatSpec f = {.bits = bits, .symmetric = symmetric, .group = 32, .sparse = true};
-      PlaneVectors w = RandomWeights(rng, f, 3, 96);
+      PlaneVectors w = RandomPlanes(rng, f, 3, 96);
       for (int8_t& zero : w.zeros)
         zero = static_cast<int8_t>(rng.Below(1u << bits)) - (1 << (bits - 1));
       EXPECT_EQ(View(w).bytes(),
@@ -288,7 +251,7 @@ TEST(PackedLinearTest, SparseRowsHaveTheirCodesInPlace) {
 TEST(SecondLevel, BadScalesAreRefused) {
   Rng rng(17);
   const FormatSpec f = {.bits = 4, .symmetric = false, .group = 32, .second_level = true};
-  PlaneVectors w = RandomWeights(rng, f, 2, 64);
+  PlaneVectors w = RandomPlanes(rng, f, 2, 64);
   FormatSpec activation = {.bits = 8};
   const auto refusal = [&] {
     const PackedLinear linear = {.weights = View(w),
@@ -317,7 +280,7 @@ TEST(SecondLevel, BadScalesAreRefused) {
 
 TEST(PackedLinearTest, SparsePlacesMustRise) {
   Rng rng(11);
-  PlaneVectors w = RandomWeights(rng, {.bits = 4, .sparse = true}, 2, 24);
+  PlaneVectors w = RandomPlanes(rng, {.bits = 4, .sparse = true}, 2, 24);
   const auto refusal = [&](const std::function<void(PackedLinear&)>& change) {
     PackedLinear linear = {.weights = View(w), .input = {.width = 24, .activation = {.bits = 4}}};
     change(linear);
@@ -362,7 +325,7 @@ class ValidateLinearTest : public testing::Test {
 
   Rng rng_{7};
   const FormatSpec format_ = {.bits = 4, .symmetric = false, .group = 32};
-  PlaneVectors weights_ = RandomWeights(rng_, format_, 3, 96);
+  PlaneVectors weights_ = RandomPlanes(rng_, format_, 3, 96);
   const std::vector<float> bias_ = {1, 2, 3};
   const PackedLinear linear_ = {
       .weights = View(weights_),
@@ -423,7 +386,7 @@ TEST(PackedLinearTest, SumsThatCouldOverflowAreRefused) {
   constexpr int64_t kLargest = INT32_MAX / (255 * 128);
   for (const int64_t cols : {kLargest, kLargest + 1}) {
     Rng rng(8);
-    const PlaneVectors w = RandomWeights(rng, {.bits = 8}, 1, cols);
+    const PlaneVectors w = RandomPlanes(rng, {.bits = 8}, 1, cols);
     const PackedLinear linear = {.weights = View(w),
                                  .input = {.width = cols, .activation = {.bits = 8}}};
     EXPECT_EQ(ErrorOf([&] { ValidateLinear(linear, "x"); }).empty(), cols == kLargest) << cols;

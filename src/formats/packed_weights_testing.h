@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/half.h"
+#include "base/rng.h"
 #include "formats/packed_weights.h"
 
 namespace nibble {
@@ -18,6 +20,46 @@ struct PlaneVectors {
   std::vector<uint8_t> group_scales;
   std::vector<int8_t> zeros;
 };
+
+// Of `fours` times 4 columns.
+inline std::vector<uint8_t> RandomPlaces(Rng& rng, int64_t fours) {
+  constexpr uint8_t kRising[] = {0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110};
+  std::vector<uint8_t> places(static_cast<size_t>(fours / 2));
+  for (uint8_t& byte : places) {
+    byte = static_cast<uint8_t>(kRising[rng.Below(6)] | kRising[rng.Below(6)] << 4);
+  }
+  return places;
+}
+
+// Of a quantized format. Codes take every value of their width, also -2^(bits-1), zeros those from
+// -zeros to zeros - 1, of a second level at most 8; its scales every other time the largest.
+inline PlaneVectors RandomPlanes(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols,
+                                 int64_t zeros = 128) {
+  PlaneVectors w = {.format = f, .rows = rows, .cols = cols};
+  const int64_t stored = f.stored(cols), row_bytes = PackedBytes(stored, f.bits);
+  w.codes.resize(static_cast<size_t>(rows * row_bytes));
+  std::vector<int8_t> codes(static_cast<size_t>(stored));
+  for (int64_t n = 0; n < rows; ++n) {
+    for (int8_t& code : codes) code = static_cast<int8_t>(rng.Next());
+    PackCodes(codes.data(), stored, f.bits, w.codes.data() + n * row_bytes);
+  }
+  if (f.sparse) w.places = RandomPlaces(rng, rows * cols / 4);
+  for (int64_t i = 0; i < rows * f.scales(cols); ++i) {
+    const float scale = static_cast<float>(0.001 + 0.01 * rng.Uniform());
+    if (!f.row_scales()) w.scales_f16.push_back(F16FromF32(scale));
+    w.scales.push_back(f.row_scales() ? scale : F32FromF16(w.scales_f16.back()));
+  }
+  if (f.second_level) zeros = std::min<int64_t>(zeros, 8);
+  for (int64_t i = 0; i < rows * f.groups(cols); ++i) {
+    const auto zero = static_cast<int8_t>(
+        static_cast<int64_t>(rng.Below(static_cast<uint64_t>(2 * zeros))) - zeros);
+    if (!f.symmetric) w.zeros.push_back(zero);
+    if (!f.second_level) continue;
+    const auto most = static_cast<uint64_t>(LargestGroupScale(f.symmetric ? 0 : zero));
+    w.group_scales.push_back(static_cast<uint8_t>(most - rng.Below(2) * rng.Below(most)));
+  }
+  return w;
+}
 
 // Borrows from `w`; the shapes are what it claims to be.
 inline PackedWeights View(const PlaneVectors& w) {

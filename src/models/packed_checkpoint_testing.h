@@ -106,28 +106,14 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
   }
 
   PackedWeights RandomWeights(const FormatSpec& format, int64_t rows, int64_t cols) {
+    if (format.quantized()) {
+      const auto planes = RandomPlanes(rng_, format, rows, cols);
+      return View(*weights_.emplace_back(std::make_unique<PlaneVectors>(planes)));
+    }
     auto& w = *weights_.emplace_back(std::make_unique<PlaneVectors>());
-    w.format = format;
-    w.rows = rows;
-    w.cols = cols;
-    if (!format.quantized()) {
-      for (int64_t i = 0; i < rows * cols; ++i) {
-        w.values_f16.push_back(F16FromF32(static_cast<float>(rng_.Normal())));
-      }
-      return View(w);
-    }
-    const int64_t groups = rows * format.groups(cols);
-    w.codes.resize(static_cast<size_t>(w.rows * PackedBytes(format.stored(cols), format.bits)));
-    if (format.sparse) w.places.assign(static_cast<size_t>(rows * cols / 8), 0b1110'0100);
-    for (uint8_t& byte : w.codes) byte = static_cast<uint8_t>(rng_.Next());
-    for (int64_t i = 0; i < rows * format.scales(cols); ++i) {
-      const uint16_t scale = F16FromF32(static_cast<float>(0.01 + rng_.Uniform()));
-      w.scales.push_back(F32FromF16(scale));
-      if (!format.row_scales()) w.scales_f16.push_back(scale);
-    }
-    for (int64_t g = 0; g < groups; ++g) {
-      if (format.second_level) w.group_scales.push_back(static_cast<uint8_t>(1 + rng_.Below(8)));
-      if (!w.format.symmetric) w.zeros.push_back(static_cast<int8_t>(rng_.Below(16)) - 8);
+    w.format = format, w.rows = rows, w.cols = cols;
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      w.values_f16.push_back(F16FromF32(static_cast<float>(rng_.Normal())));
     }
     return View(w);
   }
