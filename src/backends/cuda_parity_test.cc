@@ -190,13 +190,19 @@ TEST_F(CudaProductTest, FloatProductsAgree) {
 // A transform rounds about log2(n) + 2 times on either side, a norm or silu(gate) * up some ten
 // times. Dense factors take values as two bf16 terms, which lose up to 2^-18 of each; with the 1 /
 // sqrt(order) of the transform these losses add up like noise, below 2^-18 of the largest value.
+// Factors without a Hadamard order are chains of up to 107 fp32 multiply-adds, whose roundings add
+// up like noise, too.
 TEST_F(CudaProductTest, PreparedValuesAgree) {
   using Op = ActsSource::Op;
-  for (const int64_t width : {64, 96, 448, 1024, 1376, 11008, 14336}) {
+  for (const int64_t width : {64, 96, 448, 576, 896, 960, 1024, 1376, 1712, 11008, 13696, 14336}) {
     for (const Op op : {Op::kCopy, Op::kRmsNorm, Op::kSiluMul}) {
       for (const int64_t tokens : {1, 3, 300}) {
         InputSpec spec = {.width = width, .transform = FullHadamard(width)};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
+        if (width == 576) spec.transform = {.factors = FlatFactors(9), .inner = 64};
+        if (width == 896) spec.transform = {.factors = FlatFactors(14), .inner = 64};
+        if (width == 960) spec.transform = {.factors = FlatFactors(15), .outer = 16, .inner = 4};
+        if (width == 1712) spec.transform = Inverse(spec.transform);  // 107 x 16, not symmetric
         auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
         const auto x = RandomVector(rng_, tokens * width), norm = RandomVector(rng_, width);
         const Buffer<float> device_x = Copy(x), device_norm = Copy(norm);
@@ -280,7 +286,7 @@ TEST_F(CudaProductTest, CodesOfGatedTransformsAgree) {
                                 {.bits = 4, .clip = 0.8, .signed_scale = true},
                                 {.bits = 8, .clip = 0.9},
                                 {.bits = 4, .symmetric = false, .clip = 0.9}};
-  for (const int64_t width : {4096, 8192, 11008, 14336, 18944, 28672}) {
+  for (const int64_t width : {4096, 8192, 11008, 13696, 14336, 18944, 28672}) {
     for (const int64_t tokens : {1, 5, 140}) {
       auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
       for (float& v : up) v *= tokens == 5 ? 1e6f : 1;  // beyond fp16

@@ -70,7 +70,7 @@ TEST_P(ActsParityTest, PreparedCodesAreBitEqual) {
 // the row's largest entry; a code changes only if that carries it over a rounding boundary. With at
 // most 128 steps in that entry the share is below 2 * 128 * 2 * 13 * 2^-24 = 4e-4.
 TEST_P(ActsParityTest, TransformedCodesDifferByOneAtRoundingBoundariesOnly) {
-  for (const int64_t width : {64, 96, 448, 1024, 1376}) {
+  for (const int64_t width : {64, 96, 448, 576, 896, 960, 1024, 1376, 13696}) {
     for (const int bits : {4, 8, 16}) {
       for (const bool symmetric : {true, false}) {
         const int64_t tokens = 13;
@@ -78,6 +78,9 @@ TEST_P(ActsParityTest, TransformedCodesDifferByOneAtRoundingBoundariesOnly) {
                           .transform = FullHadamard(width),
                           .activation = {.bits = bits, .symmetric = symmetric, .clip = 0.9}};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
+        if (width == 576) spec.transform = {.factors = FlatFactors(9), .inner = 64};
+        if (width == 896) spec.transform = {.factors = FlatFactors(14), .inner = 64};
+        if (width == 960) spec.transform = {.factors = FlatFactors(15), .outer = 4, .inner = 16};
         if (!symmetric) spec.transform = Inverse(spec.transform);
         const auto x = RandomVector(rng_, tokens * width);
         const Activations a = cpu_->PrepareActs({.x = x.data()}, tokens, spec);

@@ -70,4 +70,16 @@ std::vector<int8_t> JacobsthalMatrix(PrimePower field) {
   return matrix;
 }
 
+std::vector<int8_t> BorderedJacobsthal(PrimePower field, int8_t border) {
+  const std::vector<int8_t> inside = JacobsthalMatrix(field);
+  const int64_t q = Power(field.prime, field.exponent);
+  std::vector<int8_t> matrix(static_cast<size_t>(q + 1), 1);
+  matrix[0] = 0;
+  for (int64_t i = 0; i < q; ++i) {
+    matrix.push_back(border);
+    matrix.insert(matrix.end(), inside.begin() + i * q, inside.begin() + (i + 1) * q);
+  }
+  return matrix;
+}
+
 }  // namespace nibble

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The little of finite field arithmetic that Paley's Hadamard matrices need. An element of GF(p^k)
+// The little of finite field arithmetic that Paley's Hadamard matrices and flat_matrix.h
+// need. An element of GF(p^k)
 // is the integer a_0 + a_1 p + ..., standing for the polynomial a_0 + a_1 x + ...; the field is
 // taken modulo the primitive polynomial x^k + c_{k-1} x^{k-1} + ... + c_0 whose integer
 // c_0 + c_1 p + ... is smallest. The choice is part of the checkpoint format: another polynomial
@@ -23,5 +24,8 @@ std::optional<PrimePower> AsPrimePower(int64_t q);
 // Jacobsthal's matrix of GF(q), q odd: [q, q], entry (a, b) = +1 if a - b is a nonzero square,
 // -1 if it is no square, 0 on the diagonal.
 std::vector<int8_t> JacobsthalMatrix(PrimePower field);
+
+// [q + 1, q + 1]: a first row of ones, a first column of `border`, zero corner, the same inside.
+std::vector<int8_t> BorderedJacobsthal(PrimePower field, int8_t border);
 
 }  // namespace nibble

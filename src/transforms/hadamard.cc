@@ -13,38 +13,39 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKindNames = {"sylvester", "paley1", "paley2", "stored"};
+constexpr std::array<std::string_view, kFactorKinds> kKindNames = {
+    "sylvester", "paley1", "paley2", "stored", "conference", "jacobsthal", "hartley"};
 constexpr int64_t kMaxWidth = int64_t{1} << 30;
 
 // Columns processed together: enough for full vectors on every machine, while the tile of the
 // largest usual factor stays in the first cache.
 constexpr int64_t kLanes = 16;
 
-// sums[lane] = sum over i of signs[i] * tile[i, lane], in ascending order on every machine.
+// sums[lane] = sum over i of entries[i] * tile[i, lane], in ascending order on every machine.
 template <typename T>
-[[gnu::always_inline]] inline void AddSigned(std::span<const int8_t> signs, const T* tile,
-                                             std::array<T, kLanes>& sums) {
+[[gnu::always_inline]] inline void AddProducts(std::span<const double> entries, const T* tile,
+                                               std::array<T, kLanes>& sums) {
   sums = {};
-  for (const int8_t sign : signs) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<T>(sign) * tile[lane];
+  for (const double entry : entries) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<T>(entry) * tile[lane];
     tile += kLanes;
   }
 }
-[[gnu::target_clones("avx512f", "avx2", "default")]] void SignedSums(
-    std::span<const int8_t> signs, const double* tile, std::array<double, kLanes>& sums) {
-  AddSigned(signs, tile, sums);
+[[gnu::target_clones("avx512f", "avx2", "default")]] void SumProducts(
+    std::span<const double> entries, const double* tile, std::array<double, kLanes>& sums) {
+  AddProducts(entries, tile, sums);
 }
-[[gnu::target_clones("avx512f", "avx2", "default")]] void SignedSums(
-    std::span<const int8_t> signs, const float* tile, std::array<float, kLanes>& sums) {
-  AddSigned(signs, tile, sums);
+[[gnu::target_clones("avx512f", "avx2", "default")]] void SumProducts(
+    std::span<const double> entries, const float* tile, std::array<float, kLanes>& sums) {
+  AddProducts(entries, tile, sums);
 }
 
-// x viewed as [?, order, stride]; H along the middle axis. Columns (pairs of the outer and inner
-// index) are gathered into a tile [order, kLanes], so that all strides, 1 included, run at the
-// same speed.
+// x viewed as [?, order, stride]; the factor along the middle axis. Columns (pairs of the outer and
+// inner index) are gathered into a tile [order, kLanes], so that all strides, 1 included, run at
+// the same speed.
 template <typename T>
-void ApplyDense(const HadamardFactor& factor, int64_t stride, std::span<T> x) {
-  const std::span<const int8_t> h = HadamardMatrix(factor);
+void ApplyDense(const TransformFactor& factor, int64_t stride, std::span<T> x) {
+  const std::span<const double> matrix = FactorMatrix(factor);
   const int64_t order = factor.order;
   const int64_t columns = static_cast<int64_t>(x.size()) / order;
   std::vector<T> tile(static_cast<size_t>(order * kLanes));
@@ -58,8 +59,8 @@ void ApplyDense(const HadamardFactor& factor, int64_t stride, std::span<T> x) {
     }
     for (int64_t row = 0; row < order; ++row) {
       std::array<T, kLanes> sum;
-      SignedSums(h.subspan(static_cast<size_t>(row * order), static_cast<size_t>(order)),
-                 tile.data(), sum);
+      SumProducts(matrix.subspan(static_cast<size_t>(row * order), static_cast<size_t>(order)),
+                  tile.data(), sum);
       for (int64_t lane = 0; lane < lanes; ++lane) column[lane][row * stride] = sum[lane];
     }
   }
@@ -84,16 +85,30 @@ void Apply(const TransformSpec& spec, std::span<T> x) {
   NIBBLE_CHECK(static_cast<int64_t>(x.size()) == spec.width(), "{} vs {}", x.size(), spec.width());
   if (spec.identity()) return;
   int64_t stride = spec.order() * spec.inner;
-  for (const HadamardFactor& factor : spec.factors) {
+  for (const TransformFactor& factor : spec.factors) {
     stride /= factor.order;
-    if (factor.kind == HadamardKind::kSylvester) {
+    if (factor.kind == FactorKind::kSylvester) {
       ApplySylvester(factor.order, stride, x);
     } else {
       ApplyDense(factor, stride, x);
     }
   }
-  const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(spec.order())));
+  const T scale = static_cast<T>(spec.scale());
   for (T& value : x) value *= scale;
+}
+
+// For people.
+std::string_view NameOf(FactorKind kind) {
+  switch (kind) {
+    case FactorKind::kConference:
+      return "conference";
+    case FactorKind::kJacobsthal:
+      return "Jacobsthal";
+    case FactorKind::kHartley:
+      return "Hartley";
+    default:
+      return "Hadamard";
+  }
 }
 
 void RefuseOtherFields(const Json& object, std::initializer_list<std::string_view> known,
@@ -106,15 +121,15 @@ void RefuseOtherFields(const Json& object, std::initializer_list<std::string_vie
   }
 }
 
-HadamardFactor FactorFromJson(const Json& json, const std::string& where) {
+TransformFactor FactorFromJson(const Json& json, const std::string& where) {
   RefuseOtherFields(json, {"order", "kind", "transposed"}, where);
   const auto name = JsonGet<std::string>(json, "kind", where);
   const auto order = JsonGet<int64_t>(json, "order", where);
   const auto kind = std::ranges::find(kKindNames, name);
-  const HadamardFactor factor = {order, static_cast<HadamardKind>(kind - kKindNames.begin()),
-                                 JsonFind<bool>(json, "transposed", where).value_or(false)};
-  if (kind == kKindNames.end() || !HasHadamard(factor)) {
-    Fail("{}: this version has no Hadamard matrix of order {} and kind \"{}\"", where, order, name);
+  const TransformFactor factor = {order, static_cast<FactorKind>(kind - kKindNames.begin()),
+                                  JsonFind<bool>(json, "transposed", where).value_or(false)};
+  if (kind == kKindNames.end() || !HasFactor(factor)) {
+    Fail("{}: this version has no matrix of order {} and kind \"{}\"", where, order, name);
   }
   return factor;
 }
@@ -123,19 +138,27 @@ HadamardFactor FactorFromJson(const Json& json, const std::string& where) {
 
 int64_t TransformSpec::order() const {
   int64_t product = 1;
-  for (const HadamardFactor& factor : factors) product *= factor.order;
+  for (const TransformFactor& factor : factors) product *= factor.order;
   return product;
+}
+
+double TransformSpec::scale() const {
+  double squared = 1;
+  for (const TransformFactor& factor : factors) {
+    squared *= static_cast<double>(SquaredLength(factor));
+  }
+  return 1 / std::sqrt(squared);
 }
 
 double TransformSpec::operations() const {
   int64_t sum = 0;
-  for (const HadamardFactor& factor : factors) sum += OperationsPerElement(factor);
+  for (const TransformFactor& factor : factors) sum += OperationsPerElement(factor);
   return static_cast<double>(sum);
 }
 
 TransformSpec Inverse(TransformSpec spec) {
-  for (HadamardFactor& factor : spec.factors) {
-    factor.transposed = factor.kind != HadamardKind::kSylvester && !factor.transposed;
+  for (TransformFactor& factor : spec.factors) {
+    factor.transposed = factor.kind != FactorKind::kSylvester && !factor.transposed;
   }
   return spec;
 }
@@ -144,7 +167,7 @@ TransformSpec FullHadamard(int64_t n) {
   NIBBLE_CHECK(n > 0, "width {}", n);
   for (int64_t blocks = 1; blocks < n; ++blocks) {
     if (n % blocks != 0) continue;
-    std::vector<HadamardFactor> factors = FactorHadamard(n / blocks);
+    std::vector<TransformFactor> factors = FlatFactors(n / blocks);
     if (!factors.empty()) return {.factors = std::move(factors), .outer = blocks};
   }
   return {.outer = n};
@@ -196,9 +219,13 @@ void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w) {
 
 std::string TransformText(const TransformSpec& spec) {
   if (spec.identity()) return "-";
-  std::vector<int64_t> orders;
-  for (const HadamardFactor& factor : spec.factors) orders.push_back(factor.order);
-  std::string text = fmt::format("Hadamard {}", fmt::join(orders, " x "));
+  std::string text;
+  std::string_view name;
+  for (const TransformFactor& factor : spec.factors) {
+    if (!text.empty()) text += " x ";
+    if (NameOf(factor.kind) != name) text += fmt::format("{} ", name = NameOf(factor.kind));
+    text += std::to_string(factor.order);
+  }
   if (spec.inner > 1) text += fmt::format(" across {}", spec.inner);
   if (spec.outer > 1) text += fmt::format(", {} blocks", spec.outer);
   return text;
@@ -206,7 +233,7 @@ std::string TransformText(const TransformSpec& spec) {
 
 Json ToJson(const TransformSpec& spec) {
   Json factors = Json::array();
-  for (const HadamardFactor& factor : spec.factors) {
+  for (const TransformFactor& factor : spec.factors) {
     factors.push_back(
         {{"order", factor.order}, {"kind", kKindNames[static_cast<size_t>(factor.kind)]}});
     if (factor.transposed) factors.back()["transposed"] = true;
@@ -220,7 +247,7 @@ TransformSpec TransformFromJson(const Json& json, const std::string& where) {
                         .inner = JsonGet<int64_t>(json, "inner", where)};
   std::vector<int64_t> shape = {spec.outer, spec.inner};
   for (const Json& item : JsonGet<std::vector<Json>>(json, "factors", where)) {
-    if (!spec.factors.empty() && spec.factors.back().kind == HadamardKind::kSylvester) {
+    if (!spec.factors.empty() && spec.factors.back().kind == FactorKind::kSylvester) {
       Fail("{}: the Sylvester factor must be the last one", where);
     }
     spec.factors.push_back(FactorFromJson(item, where + ": factors"));

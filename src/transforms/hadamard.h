@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hadamard transform of one edge of the network: I_outer (x) H / sqrt(order) (x) I_inner. A row
-// x is viewed as [outer, order, inner] and H acts along the middle axis; H is the Kronecker product
-// of its factors, the first one slowest:
-//   y[f', j] = sum_f H[f', f] x[f, j] / sqrt(order)
-// Per head: inner = 1, outer = heads. Across heads: inner = head_dim, outer = 1. M below is the
-// whole orthogonal matrix. Since (x M^T) (W M^T)^T = x W^T, activations and the input side of
-// weights go through the same routine.
-// Source: Ashkboos et al., QuaRot, 2024.
+// The online transform of one edge of the network: I_outer (x) H (x) I_inner. A row x is viewed as
+// [outer, order, inner] and H acts along the middle axis; H is the Kronecker product of its
+// factors, the first one slowest, scaled to be orthogonal:
+//   y[f', j] = scale * sum_f H[f', f] x[f, j]
+// Factors are Hadamard matrices where the order has one (scale = 1 / sqrt(order)), else the
+// flattest orthogonal matrix at hand. Per head: inner = 1, outer = heads. Across heads: inner =
+// head_dim, outer = 1. M below is the whole orthogonal matrix. Since (x M^T) (W M^T)^T = x W^T,
+// activations and the input side of weights go through the same routine. Source: Ashkboos et al.,
+// QuaRot, 2024.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,20 @@
 
 #include "base/json.h"
 #include "tensor/tensor.h"
+#include "transforms/flat_matrix.h"
 #include "transforms/hadamard_matrix.h"
 
 namespace nibble {
 
 struct TransformSpec {
-  std::vector<HadamardFactor> factors = {};  // empty: identity
+  std::vector<TransformFactor> factors = {};  // empty: identity
   int64_t outer = 1;
   int64_t inner = 1;
 
   bool identity() const { return factors.empty(); }
   int64_t order() const;                                     // product of the factors
   int64_t width() const { return outer * order() * inner; }  // length of a row
+  double scale() const;       // makes the product of the factors orthogonal
   double operations() const;  // multiply-adds and additions per element
   auto operator<=>(const TransformSpec&) const = default;
 };
@@ -35,8 +38,8 @@ struct TransformSpec {
 // The inverse: every factor transposed.
 TransformSpec Inverse(TransformSpec spec);
 
-// H over the whole width. A width without such an H (13696 = 107 * 128) gets blocks of the largest
-// order that divides it and has one; an odd width without any is left alone.
+// H over the whole width, or in blocks of the largest order that divides it and has FlatFactors; a
+// width without any is left alone.
 TransformSpec FullHadamard(int64_t n);
 
 // y = M x for one row of width() elements, in place, with sums in the element type.
@@ -49,11 +52,12 @@ void ApplyTransformToRows(const TransformSpec& spec, Matrix<double>& w);
 // W <- M W, the output side: w is [width(), K]. A bias is a column: K = 1.
 void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w);
 
-// {"factors": [{"order": 172, "kind": "stored"}, {"order": 64, "kind": "sylvester"}],
-//  "outer": 1, "inner": 1}
-// For people: "Hadamard 172 x 8", "Hadamard 8 across 64", "Hadamard 128, 107 blocks", "-".
+// For people: "Hadamard 172 x 8", "Jacobsthal 107 x Hadamard 128", "conference 14 across 64",
+// "Hadamard 128, 107 blocks", "-".
 std::string TransformText(const TransformSpec& spec);
 
+// {"factors": [{"order": 172, "kind": "stored"}, {"order": 64, "kind": "sylvester"}],
+//  "outer": 1, "inner": 1}
 Json ToJson(const TransformSpec& spec);
 // Throws on unknown fields or kinds, sizes out of range and constructions this program lacks.
 TransformSpec TransformFromJson(const Json& json, const std::string& where);

@@ -21,9 +21,9 @@ bool IsPowerOf2(int64_t n) {
 }
 
 // The dense construction FactorHadamard uses for an order. Powers of 2 are left to Sylvester.
-std::optional<HadamardKind> DenseKind(int64_t order) {
+std::optional<FactorKind> DenseKind(int64_t order) {
   if (IsPowerOf2(order)) return std::nullopt;
-  for (HadamardKind kind : {HadamardKind::kPaley1, HadamardKind::kPaley2, HadamardKind::kStored}) {
+  for (FactorKind kind : {FactorKind::kPaley1, FactorKind::kPaley2, FactorKind::kStored}) {
     if (HasHadamard({order, kind})) return kind;
   }
   return std::nullopt;
@@ -48,10 +48,10 @@ const std::optional<Factorization>& Search(int64_t n, Memo& memo) {
   const auto [it, is_new] = memo.try_emplace(n);
   std::optional<Factorization>& best = it->second;  // stays valid: map nodes do not move
   if (!is_new) return best;
-  if (n == 1 || HasHadamard({n, HadamardKind::kSylvester})) {
+  if (n == 1 || HasHadamard({n, FactorKind::kSylvester})) {
     best = Factorization{std::countr_zero(static_cast<uint64_t>(n)), {}};
   }
-  for (int64_t f = 12; f <= std::min(n, kMaxDenseHadamard); f += 4) {
+  for (int64_t f = 12; f <= std::min(n, kMaxFactorOrder); f += 4) {
     if (n % f != 0 || !DenseKind(f)) continue;
     std::optional<Factorization> candidate = Search(n / f, memo);
     if (!candidate) continue;
@@ -72,21 +72,9 @@ std::vector<int8_t> Sylvester(int64_t order) {
   return matrix;
 }
 
-// [q + 1, q + 1]: a first row of ones, a first column of `border`, zero corner, Jacobsthal inside.
-std::vector<int8_t> BorderedJacobsthal(int64_t q, int8_t border) {
-  const std::vector<int8_t> inside = JacobsthalMatrix(*AsPrimePower(q));
-  std::vector<int8_t> matrix(static_cast<size_t>(q + 1), 1);
-  matrix[0] = 0;
-  for (int64_t i = 0; i < q; ++i) {
-    matrix.push_back(border);
-    matrix.insert(matrix.end(), inside.begin() + i * q, inside.begin() + (i + 1) * q);
-  }
-  return matrix;
-}
-
 // I + S; S is skew for q = 3 mod 4.
 std::vector<int8_t> Paley1(int64_t order) {
-  std::vector<int8_t> matrix = BorderedJacobsthal(order - 1, -1);
+  std::vector<int8_t> matrix = BorderedJacobsthal(*AsPrimePower(order - 1), -1);
   for (int64_t i = 0; i < order; ++i) matrix[i * order + i] = 1;
   return matrix;
 }
@@ -96,7 +84,7 @@ std::vector<int8_t> Paley2(int64_t order) {
   constexpr int8_t kOffDiagonal[2][2] = {{1, 1}, {1, -1}};
   constexpr int8_t kDiagonal[2][2] = {{1, -1}, {-1, -1}};
   const int64_t half = order / 2;
-  const std::vector<int8_t> s = BorderedJacobsthal(half - 1, 1);
+  const std::vector<int8_t> s = BorderedJacobsthal(*AsPrimePower(half - 1), 1);
   std::vector<int8_t> matrix;
   for (int64_t i = 0; i < order; ++i) {
     for (int64_t j = 0; j < order; ++j) {
@@ -108,61 +96,60 @@ std::vector<int8_t> Paley2(int64_t order) {
   return matrix;
 }
 
-std::vector<int8_t> Build(const HadamardFactor& factor) {
+std::vector<int8_t> Build(const TransformFactor& factor) {
   switch (factor.kind) {
-    case HadamardKind::kSylvester:
+    case FactorKind::kSylvester:
       return Sylvester(factor.order);
-    case HadamardKind::kPaley1:
+    case FactorKind::kPaley1:
       return Paley1(factor.order);
-    case HadamardKind::kPaley2:
+    case FactorKind::kPaley2:
       return Paley2(factor.order);
-    case HadamardKind::kStored:
-      break;
+    default:
+      return StoredHadamard(factor.order);
   }
-  return StoredHadamard(factor.order);
 }
 
 }  // namespace
 
-bool HasHadamard(const HadamardFactor& factor) {
+bool HasHadamard(const TransformFactor& factor) {
   const int64_t n = factor.order;
-  if (factor.kind == HadamardKind::kSylvester) return n >= 2 && n <= kMaxSylvester && IsPowerOf2(n);
-  if (n < 4 || n > kMaxDenseHadamard || n % 4 != 0) return false;
+  if (factor.kind == FactorKind::kSylvester) return n >= 2 && n <= kMaxSylvester && IsPowerOf2(n);
+  if (!factor.hadamard() || n < 4 || n > kMaxFactorOrder || n % 4 != 0) return false;
   switch (factor.kind) {
-    case HadamardKind::kPaley1:
+    case FactorKind::kPaley1:
       return AsPrimePower(n - 1).has_value();
-    case HadamardKind::kPaley2:
+    case FactorKind::kPaley2:
       return n / 2 % 4 == 2 && AsPrimePower(n / 2 - 1).has_value();
     default:
       return IsStoredHadamard(n);
   }
 }
 
-std::vector<HadamardFactor> FactorHadamard(int64_t n) {
+std::vector<TransformFactor> FactorHadamard(int64_t n) {
   Memo memo;
-  std::vector<HadamardFactor> factors;
+  std::vector<TransformFactor> factors;
   const std::optional<Factorization>& best = Search(n, memo);
   if (!best) return factors;
   for (int64_t f : best->dense) {
     factors.push_back({f, *DenseKind(f)});
     n /= f;
   }
-  if (n > 1) factors.push_back({n, HadamardKind::kSylvester});
+  if (n > 1) factors.push_back({n, FactorKind::kSylvester});
   return factors;
 }
 
-int64_t OperationsPerElement(const HadamardFactor& factor) {
-  if (factor.kind != HadamardKind::kSylvester) return factor.order;
+int64_t OperationsPerElement(const TransformFactor& factor) {
+  if (factor.kind != FactorKind::kSylvester) return factor.order;
   return std::countr_zero(static_cast<uint64_t>(factor.order));
 }
 
-std::span<const int8_t> HadamardMatrix(const HadamardFactor& factor) {
-  if (!HasHadamard(factor) || factor.order > kMaxDenseHadamard) {
+std::span<const int8_t> HadamardMatrix(const TransformFactor& factor) {
+  if (!HasHadamard(factor) || factor.order > kMaxFactorOrder) {
     Fail("this version cannot construct a dense Hadamard matrix of order {} (kind {})",
          factor.order, static_cast<int>(factor.kind));
   }
   static std::mutex mutex;
-  static std::map<std::tuple<int64_t, HadamardKind, bool>, std::vector<int8_t>> cache;
+  static std::map<std::tuple<int64_t, FactorKind, bool>, std::vector<int8_t>> cache;
   const std::lock_guard lock(mutex);
   std::vector<int8_t>& matrix = cache[{factor.order, factor.kind, factor.transposed}];
   if (!matrix.empty()) return matrix;

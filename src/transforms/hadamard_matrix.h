@@ -6,39 +6,30 @@
 // construction nor the rule of FactorHadamard may change without a new name.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "transforms/transform_factor.h"
+
 namespace nibble {
 
-enum class HadamardKind { kSylvester, kPaley1, kPaley2, kStored };
-
-struct HadamardFactor {
-  int64_t order;
-  HadamardKind kind;
-  bool transposed = false;
-  auto operator<=>(const HadamardFactor&) const = default;
-};
-
-inline constexpr int64_t kMaxDenseHadamard = 4096;  // largest order applied as a dense matrix
 inline constexpr int64_t kMaxSylvester = int64_t{1} << 24;
 
 // Whether this program has the construction.
-bool HasHadamard(const HadamardFactor& factor);
+bool HasHadamard(const TransformFactor& factor);
 
 // The factors of order n with the fewest operations per element (OperationsPerElement), slowest
 // first: dense factors by falling order, then the Sylvester one, if any. Ties go to fewer dense
 // factors, then to the larger first differing one; an order that has several constructions uses
-// the first in the order of HadamardKind. Empty for n = 1 and where there is none (6, 428, ...).
-std::vector<HadamardFactor> FactorHadamard(int64_t n);
+// the first in the order of FactorKind. Empty for n = 1 and where there is none (6, 428, ...).
+std::vector<TransformFactor> FactorHadamard(int64_t n);
 
 // Multiply-adds (dense factor: its order) or additions (Sylvester: log2 of it) per element.
-int64_t OperationsPerElement(const HadamardFactor& factor);
+int64_t OperationsPerElement(const TransformFactor& factor);
 
-// [order, order], entries +1 and -1, orders up to kMaxDenseHadamard. Built at the first call and
+// [order, order], entries +1 and -1, orders up to kMaxFactorOrder. Built at the first call and
 // kept for the life of the program. Throws where HasHadamard is false.
-std::span<const int8_t> HadamardMatrix(const HadamardFactor& factor);
+std::span<const int8_t> HadamardMatrix(const TransformFactor& factor);
 
 }  // namespace nibble

@@ -16,12 +16,12 @@
 namespace nibble {
 namespace {
 
-constexpr std::array kKinds = {HadamardKind::kSylvester, HadamardKind::kPaley1,
-                               HadamardKind::kPaley2, HadamardKind::kStored};
+constexpr std::array kKinds = {FactorKind::kSylvester, FactorKind::kPaley1, FactorKind::kPaley2,
+                               FactorKind::kStored};
 
 // H H^T = n I with rows packed to bits: the product of two rows is n - 2 * (differing entries).
 // Every row_step-th row is checked against all rows before it.
-void ExpectHadamard(const HadamardFactor& factor, int64_t row_step = 1) {
+void ExpectHadamard(const TransformFactor& factor, int64_t row_step = 1) {
   const std::span<const int8_t> h = HadamardMatrix(factor);
   const int64_t n = factor.order;
   ASSERT_EQ(static_cast<int64_t>(h.size()), n * n);
@@ -53,30 +53,30 @@ bool IsPrimePower(int64_t n) {
   return primes == 1;
 }
 
-bool ShouldExist(const HadamardFactor& factor) {
+bool ShouldExist(const TransformFactor& factor) {
   const int64_t n = factor.order;
   switch (factor.kind) {
-    case HadamardKind::kSylvester:
+    case FactorKind::kSylvester:
       return n >= 2 && std::popcount(static_cast<uint64_t>(n)) == 1;
-    case HadamardKind::kPaley1:
+    case FactorKind::kPaley1:
       return n >= 4 && (n - 1) % 4 == 3 && IsPrimePower(n - 1);
-    case HadamardKind::kPaley2:
+    case FactorKind::kPaley2:
       return n % 2 == 0 && (n / 2 - 1) % 4 == 1 && IsPrimePower(n / 2 - 1);
-    case HadamardKind::kStored:
+    default:
       break;
   }
   return std::set<int64_t>{92, 116, 156, 172, 188}.contains(n);
 }
 
-int64_t Product(const std::vector<HadamardFactor>& factors) {
+int64_t Product(const std::vector<TransformFactor>& factors) {
   int64_t product = 1;
-  for (const HadamardFactor& factor : factors) product *= factor.order;
+  for (const TransformFactor& factor : factors) product *= factor.order;
   return product;
 }
 
-int64_t Operations(const std::vector<HadamardFactor>& factors) {
+int64_t Operations(const std::vector<TransformFactor>& factors) {
   int64_t sum = 0;
-  for (const HadamardFactor& factor : factors) sum += OperationsPerElement(factor);
+  for (const TransformFactor& factor : factors) sum += OperationsPerElement(factor);
   return sum;
 }
 
@@ -124,8 +124,8 @@ TEST(GaloisField, CharacterOfAPrimeField) {
 TEST(HadamardMatrix, EveryClaimedOrderUpTo1100) {
   int built = 0;
   for (int64_t order = -1; order <= 1100; ++order) {
-    for (HadamardKind kind : kKinds) {
-      const HadamardFactor factor = {order, kind};
+    for (FactorKind kind : kKinds) {
+      const TransformFactor factor = {order, kind};
       ASSERT_EQ(HasHadamard(factor), ShouldExist(factor)) << order;
       if (!HasHadamard(factor)) continue;
       ExpectHadamard(factor);
@@ -136,26 +136,26 @@ TEST(HadamardMatrix, EveryClaimedOrderUpTo1100) {
 }
 
 TEST(HadamardMatrix, LargeOrders) {
-  ExpectHadamard({1252, HadamardKind::kPaley2}, 7);  // q = 5^4
-  ExpectHadamard({1332, HadamardKind::kPaley1}, 7);  // q = 11^3
-  ExpectHadamard({1684, HadamardKind::kPaley2}, 7);  // q = 29^2
-  ExpectHadamard({2188, HadamardKind::kPaley1}, 7);  // q = 3^7
-  ExpectHadamard({2188, HadamardKind::kPaley2}, 7);  // q = 1093
-  ExpectHadamard({4092, HadamardKind::kPaley1}, 7);  // q = 4091, the largest
+  ExpectHadamard({1252, FactorKind::kPaley2}, 7);  // q = 5^4
+  ExpectHadamard({1332, FactorKind::kPaley1}, 7);  // q = 11^3
+  ExpectHadamard({1684, FactorKind::kPaley2}, 7);  // q = 29^2
+  ExpectHadamard({2188, FactorKind::kPaley1}, 7);  // q = 3^7
+  ExpectHadamard({2188, FactorKind::kPaley2}, 7);  // q = 1093
+  ExpectHadamard({4092, FactorKind::kPaley1}, 7);  // q = 4091, the largest
 }
 
 TEST(HadamardMatrix, RefusesWhatItLacks) {
-  for (const HadamardFactor& factor :
-       {HadamardFactor{428, HadamardKind::kStored}, HadamardFactor{428, HadamardKind::kPaley1},
-        HadamardFactor{92, HadamardKind::kPaley1}, HadamardFactor{12, HadamardKind::kSylvester},
-        HadamardFactor{8192, HadamardKind::kSylvester}, HadamardFactor{0, HadamardKind::kPaley2},
-        HadamardFactor{-4, HadamardKind::kSylvester}}) {
+  for (const TransformFactor& factor :
+       {TransformFactor{428, FactorKind::kStored}, TransformFactor{428, FactorKind::kPaley1},
+        TransformFactor{92, FactorKind::kPaley1}, TransformFactor{12, FactorKind::kSylvester},
+        TransformFactor{8192, FactorKind::kSylvester}, TransformFactor{0, FactorKind::kPaley2},
+        TransformFactor{-4, FactorKind::kSylvester}}) {
     EXPECT_THROW(HadamardMatrix(factor), Error) << factor.order;
   }
 }
 
 TEST(HadamardMatrix, SylvesterIsTheNaturalOrder) {
-  const std::span<const int8_t> h = HadamardMatrix({4, HadamardKind::kSylvester});
+  const std::span<const int8_t> h = HadamardMatrix({4, FactorKind::kSylvester});
   EXPECT_EQ(std::vector<int8_t>(h.begin(), h.end()),
             (std::vector<int8_t>{1, 1, 1, 1, 1, -1, 1, -1, 1, 1, -1, -1, 1, -1, -1, 1}));
 }
@@ -163,21 +163,21 @@ TEST(HadamardMatrix, SylvesterIsTheNaturalOrder) {
 // The matrices are part of the checkpoint format. These sums were computed when the format was
 // made; a change here makes every stored checkpoint unreadable.
 TEST(HadamardMatrix, MatricesAreFrozen) {
-  const auto fingerprint = [](const HadamardFactor& factor) {
+  const auto fingerprint = [](const TransformFactor& factor) {
     uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
     for (int8_t entry : HadamardMatrix(factor)) {
       hash = (hash ^ static_cast<uint8_t>(entry)) * 0x100000001B3;
     }
     return hash;
   };
-  EXPECT_EQ(fingerprint({12, HadamardKind::kPaley1}), 0xD8EA49F40C293C85u);
-  EXPECT_EQ(fingerprint({28, HadamardKind::kPaley1}), 0x080D708A204567C5u);
-  EXPECT_EQ(fingerprint({28, HadamardKind::kPaley2}), 0x1AA6F89EE8C7DD85u);
-  EXPECT_EQ(fingerprint({36, HadamardKind::kPaley2}), 0x252839178859B1C5u);
-  EXPECT_EQ(fingerprint({52, HadamardKind::kPaley2}), 0x3C87470317CE2045u);
-  EXPECT_EQ(fingerprint({172, HadamardKind::kStored}), 0x1FF6A88C09CDD7F5u);
-  EXPECT_EQ(fingerprint({188, HadamardKind::kStored}), 0x253DE46843972545u);
-  EXPECT_EQ(fingerprint({344, HadamardKind::kPaley1}), 0x3ED845EFC47AC835u);
+  EXPECT_EQ(fingerprint({12, FactorKind::kPaley1}), 0xD8EA49F40C293C85u);
+  EXPECT_EQ(fingerprint({28, FactorKind::kPaley1}), 0x080D708A204567C5u);
+  EXPECT_EQ(fingerprint({28, FactorKind::kPaley2}), 0x1AA6F89EE8C7DD85u);
+  EXPECT_EQ(fingerprint({36, FactorKind::kPaley2}), 0x252839178859B1C5u);
+  EXPECT_EQ(fingerprint({52, FactorKind::kPaley2}), 0x3C87470317CE2045u);
+  EXPECT_EQ(fingerprint({172, FactorKind::kStored}), 0x1FF6A88C09CDD7F5u);
+  EXPECT_EQ(fingerprint({188, FactorKind::kStored}), 0x253DE46843972545u);
+  EXPECT_EQ(fingerprint({344, FactorKind::kPaley1}), 0x3ED845EFC47AC835u);
 }
 
 TEST(FactorHadamardTest, NothingForOrdersWithoutOne) {
@@ -194,8 +194,8 @@ TEST(FactorHadamardTest, CheapestUpTo2000) {
   for (int64_t m = 0; (1 << m) <= kLimit; ++m) cheapest[1 << m] = m;
   for (int64_t f = 4; f <= kLimit; ++f) {
     if (std::popcount(static_cast<uint64_t>(f)) == 1) continue;
-    if (!ShouldExist({f, HadamardKind::kPaley1}) && !ShouldExist({f, HadamardKind::kPaley2}) &&
-        !ShouldExist({f, HadamardKind::kStored})) {
+    if (!ShouldExist({f, FactorKind::kPaley1}) && !ShouldExist({f, FactorKind::kPaley2}) &&
+        !ShouldExist({f, FactorKind::kStored})) {
       continue;
     }
     for (int64_t n = f; n <= kLimit; n += f) {
@@ -203,7 +203,7 @@ TEST(FactorHadamardTest, CheapestUpTo2000) {
     }
   }
   for (int64_t n = 2; n <= kLimit; ++n) {
-    const std::vector<HadamardFactor> factors = FactorHadamard(n);
+    const std::vector<TransformFactor> factors = FactorHadamard(n);
     if (cheapest[n] >= kNone) {
       EXPECT_TRUE(factors.empty()) << n;
       continue;
@@ -213,8 +213,8 @@ TEST(FactorHadamardTest, CheapestUpTo2000) {
     for (size_t i = 0; i < factors.size(); ++i) {
       EXPECT_TRUE(HasHadamard(factors[i])) << n;
       if (i + 1 == factors.size()) continue;
-      EXPECT_NE(factors[i].kind, HadamardKind::kSylvester) << n;
-      if (factors[i + 1].kind != HadamardKind::kSylvester) {
+      EXPECT_NE(factors[i].kind, FactorKind::kSylvester) << n;
+      if (factors[i + 1].kind != FactorKind::kSylvester) {
         EXPECT_GE(factors[i].order, factors[i + 1].order) << n;
       }
     }
@@ -251,15 +251,15 @@ TEST(FactorHadamardTest, WidthsOfModels) {
   };
   for (const auto& [n, orders] : expected) {
     std::vector<int64_t> found;
-    for (const HadamardFactor& factor : FactorHadamard(n)) found.push_back(factor.order);
+    for (const TransformFactor& factor : FactorHadamard(n)) found.push_back(factor.order);
     EXPECT_EQ(found, orders) << n;
   }
 }
 
 // The documented choice where several constructions or lists cost the same.
 TEST(FactorHadamardTest, TiesAreBrokenAsDocumented) {
-  using enum HadamardKind;
-  using Factors = std::vector<HadamardFactor>;
+  using enum FactorKind;
+  using Factors = std::vector<TransformFactor>;
   EXPECT_EQ(FactorHadamard(28), (Factors{{28, kPaley1}}));  // q = 27; Paley II has q = 13
   EXPECT_EQ(FactorHadamard(36), (Factors{{36, kPaley2}}));
   EXPECT_EQ(FactorHadamard(688), (Factors{{172, kStored}, {4, kSylvester}}));
@@ -271,7 +271,7 @@ TEST(FactorHadamardTest, TiesAreBrokenAsDocumented) {
 
 TEST(FactorHadamardTest, LargeWidthsAreFast) {
   for (int64_t n = (1 << 20) - 400; n <= 1 << 20; ++n) {
-    const std::vector<HadamardFactor> factors = FactorHadamard(n);
+    const std::vector<TransformFactor> factors = FactorHadamard(n);
     if (!factors.empty()) {
       EXPECT_EQ(Product(factors), n);
     }

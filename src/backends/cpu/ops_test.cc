@@ -144,7 +144,7 @@ TEST_P(VectorOps, SiluMulMatchesDouble) {
 }
 
 std::vector<TransformSpec> Transforms() {
-  const HadamardFactor twelve = {12, HadamardKind::kPaley1}, twenty = {20, HadamardKind::kPaley1};
+  const TransformFactor twelve = {12, FactorKind::kPaley1}, twenty = {20, FactorKind::kPaley1};
   std::vector<TransformSpec> specs = {
       {.factors = FactorHadamard(8), .inner = 64},               // across heads
       {.factors = FactorHadamard(32), .inner = 128},             // across heads
@@ -159,8 +159,14 @@ std::vector<TransformSpec> Transforms() {
       {.factors = FactorHadamard(2), .outer = 7},                // rows shorter than a vector
       {.factors = FactorHadamard(4), .outer = 3, .inner = 2},
       {.factors = FactorHadamard(8), .inner = 4},
+      {.factors = FlatFactors(9), .inner = 64},   // across heads
+      {.factors = FlatFactors(14), .inner = 64},  // across heads
+      {.factors = FlatFactors(15), .outer = 2, .inner = 5},
+      {.factors = {FlatFactors(7)[0], twelve, FactorHadamard(4)[0]}, .outer = 3},
+      {.factors = {twelve, FlatFactors(2 * 13)[0]}},
+      Inverse({.factors = FlatFactors(11), .outer = 9}),
   };
-  for (const int64_t width : {16, 64, 128, 256, 344, 688, 1024, 1376, 8192, 11008, 14336}) {
+  for (const int64_t width : {13696, 16, 64, 128, 256, 344, 688, 1024, 1376, 8192, 11008, 14336}) {
     specs.push_back(FullHadamard(width));
   }
   return specs;
@@ -172,13 +178,19 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
     const int64_t width = spec.width();
     // Roundings on the way of one input to one output: a dense factor adds 2 levels of its tables
     // and order / 4 of them (on AMX one for each of three terms of each input), a Sylvester factor
-    // its stages; the scale and its product are two more.
-    // Each is relative to a partial sum, which sum |x| over the transformed axis bounds.
-    double depth = 2;
-    for (const HadamardFactor& f : spec.factors) {
+    // its stages; a matrix of other entries rounds these and adds its order. The scale and its
+    // product are two more.
+    // Each is relative to a partial sum, which sum |x| over the transformed axis bounds, times the
+    // largest entry of the transform.
+    double depth = 2, largest = spec.scale();
+    for (const TransformFactor& f : spec.factors) {
       const auto order = static_cast<double>(f.order);
       const double dense = GetParam().isa == Isa::kAmx ? 3 * order : 2 + order / 4;
-      depth += f.kind == HadamardKind::kSylvester ? std::log2(order) : dense;
+      depth += f.kind == FactorKind::kSylvester ? std::log2(order)
+               : f.hadamard()                   ? dense
+                                                : order + 1;
+      if (f.hadamard()) continue;
+      largest *= std::ranges::max(FactorMatrix(f), {}, [](double v) { return std::fabs(v); });
     }
     for (const int64_t rows : {1, 2, 5, 17}) {
       const std::vector<float> x = Normals(rng, rows * width);
@@ -186,14 +198,14 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
       TransformRows(spec, y.data(), rows);
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<double> expected(x.begin() + r * width, x.begin() + (r + 1) * width);
-        double most = 0;  // largest sum |x| / sqrt(order) over an axis
+        double most = 0;  // largest such sum
         for (int64_t o = 0; o < spec.outer; ++o) {
           for (int64_t j = 0; j < spec.inner; ++j) {
             double sum = 0;
             for (int64_t f = 0; f < spec.order(); ++f) {
               sum += std::fabs(expected[(o * spec.order() + f) * spec.inner + j]);
             }
-            most = std::max(most, sum / std::sqrt(static_cast<double>(spec.order())));
+            most = std::max(most, sum * std::fabs(largest));
           }
         }
         ApplyTransform(spec, std::span<double>(expected));

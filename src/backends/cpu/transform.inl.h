@@ -7,7 +7,8 @@
 // run inside registers.
 // Dense +-1 factors ("four Russians", Arlazarov et al. 1970): the 16 signed sums of four inputs are
 // tabulated for a tile of kTile lanes, then an output is order/4 table loads and adds instead of
-// order multiply-adds. With AMX they are products on matrix tiles (amx/amx_transform.cc).
+// order multiply-adds. With AMX they are products on matrix tiles (amx/amx_transform.cc). Other
+// dense factors take the multiply-adds.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -83,7 +84,38 @@ inline void TableTile(const TransformAxis& axis, float scale, float* x, int64_t 
   }
 }
 
-// The same for kTileOutputs columns on AMX.
+// The same for entries of any size. Not inline: it would cost TableTile registers.
+HWY_NOINLINE void EntryTile(const TransformAxis& axis, float scale, float* x, int64_t stride,
+                            float* inputs) {
+  const DF d;
+  for (int64_t f = 0; f < axis.order; ++f) {
+    std::memcpy(inputs + f * kTile, x + f * stride, kTile * sizeof(float));
+  }
+  constexpr int64_t kParts = kTile / kLanes, kRows = kEntryRows / kParts;
+  const int64_t pitch = (axis.order + kEntryRows - 1) / kEntryRows * kEntryRows;
+  const VF factor = hn::Set(d, scale);
+  for (int64_t row = 0; row < axis.order; row += kRows) {
+    VF acc[kRows][kParts];
+    for (auto& parts : acc) {
+      for (VF& part : parts) part = hn::Zero(d);
+    }
+    const float *entry = axis.entries.data() + row, *input = inputs;
+    for (int64_t f = 0; f < axis.order; ++f, entry += pitch, input += kTile) {
+      for (int64_t r = 0; r < kRows; ++r) {
+        for (int64_t i = 0; i < kParts; ++i) {
+          acc[r][i] = hn::MulAdd(hn::Set(d, entry[r]), hn::Load(d, input + i * kLanes), acc[r][i]);
+        }
+      }
+    }
+    for (int64_t r = 0; r < HWY_MIN(kRows, axis.order - row); ++r) {
+      for (int64_t i = 0; i < kParts; ++i) {
+        hn::StoreU(hn::Mul(acc[r][i], factor), d, x + (row + r) * stride + i * kLanes);
+      }
+    }
+  }
+}
+
+// TableTile for kTileOutputs columns on AMX.
 inline void SignTile(const TransformAxis& axis, float scale, float* x, int64_t stride,
                      float* memory) {
   amx_sign_product({.h = axis.signs.data(),
@@ -143,10 +175,12 @@ inline void DenseAxis(const TransformAxis& axis, float scale, float* x, int64_t 
   float* memory = ThreadScratch(Scratch::kDense, memory_size + width * axis.order);
   float* tile = memory + memory_size;
   const auto run = [&](float* columns, int64_t stride) HWY_ATTR {
-    if (axis.signs.empty()) {
+    if (!axis.patterns.empty()) {
       TableTile(axis, scale, columns, stride, memory);
-    } else {
+    } else if (!axis.signs.empty()) {
       SignTile(axis, scale, columns, stride, memory);
+    } else {
+      EntryTile(axis, scale, columns, stride, memory);
     }
   };
   const int64_t columns = count / axis.order;

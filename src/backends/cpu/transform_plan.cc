@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <list>
 #include <mutex>
 #include <numeric>
@@ -14,7 +13,7 @@
 namespace nibble::cpu {
 namespace {
 
-std::vector<uint8_t> SignPatterns(const HadamardFactor& factor) {
+std::vector<uint8_t> SignPatterns(const TransformFactor& factor) {
   const int64_t n = factor.order;
   NIBBLE_CHECK(n % 4 == 0, "a dense Hadamard factor of order {}", n);
   const std::span<const int8_t> h = HadamardMatrix(factor);
@@ -30,7 +29,7 @@ std::vector<uint8_t> SignPatterns(const HadamardFactor& factor) {
   return patterns;
 }
 
-std::vector<uint16_t> SignTiles(const HadamardFactor& factor) {
+std::vector<uint16_t> SignTiles(const TransformFactor& factor) {
   const int64_t n = factor.order, steps = (n + 31) / 32, tiles = (n + 15) / 16;
   const std::span<const int8_t> h = HadamardMatrix(factor);
   std::vector<uint16_t> signs(static_cast<size_t>(tiles * steps * 16 * 32));
@@ -43,16 +42,32 @@ std::vector<uint16_t> SignTiles(const HadamardFactor& factor) {
   return signs;
 }
 
+std::vector<float> Entries(const TransformFactor& factor) {
+  const int64_t n = factor.order, pitch = (n + kEntryRows - 1) / kEntryRows * kEntryRows;
+  const std::span<const double> matrix = FactorMatrix(factor);
+  std::vector<float> entries(static_cast<size_t>(n * pitch));
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t col = 0; col < n; ++col) {
+      entries[static_cast<size_t>(col * pitch + row)] =
+          static_cast<float>(matrix[static_cast<size_t>(row * n + col)]);
+    }
+  }
+  return entries;
+}
+
 TransformPlan MakePlan(const TransformSpec& spec, bool amx) {
   TransformPlan plan = {.spec = spec, .amx = amx, .axes = {}};
-  plan.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.order())));
+  plan.scale = static_cast<float>(spec.scale());
   int64_t after = spec.width() / spec.outer;
-  for (const HadamardFactor& factor : spec.factors) {
+  for (const TransformFactor& factor : spec.factors) {
     after /= factor.order;
     if (factor.order == 1) continue;
-    TransformAxis axis = {.order = factor.order, .after = after, .patterns = {}, .signs = {}};
-    if (factor.kind != HadamardKind::kSylvester) {
-      if (amx) {
+    TransformAxis axis = {
+        .order = factor.order, .after = after, .patterns = {}, .signs = {}, .entries = {}};
+    if (factor.kind != FactorKind::kSylvester) {
+      if (!factor.hadamard()) {
+        axis.entries = Entries(factor);
+      } else if (amx) {
         axis.signs = SignTiles(factor);
       } else {
         axis.patterns = SignPatterns(factor);
@@ -60,7 +75,7 @@ TransformPlan MakePlan(const TransformSpec& spec, bool amx) {
       const int64_t columns = spec.width() / factor.order;
       plan.row_group = std::max(plan.row_group, axis.columns() / std::gcd(axis.columns(), columns));
     }
-    const int64_t dense_cost = 1 + factor.order / (amx ? 48 : 12);
+    const int64_t dense_cost = 1 + factor.order / (!factor.hadamard() ? 4 : amx ? 48 : 12);
     plan.row_cost += spec.width() * (axis.dense() ? dense_cost : 2);
     plan.axes.push_back(std::move(axis));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the vector code of an online transform needs to know beforehand: the axes it runs along, and
-// for each dense +-1 factor the sign patterns of its entries, four inputs at a time (see
+// for each dense factor its entries: of +-1 the sign patterns of four inputs at a time (see
 // transform.inl.h). Plans are made once per TransformSpec and live as long as the program.
 #pragma once
 
@@ -15,15 +15,19 @@ namespace nibble::cpu {
 // Columns a dense factor works on at once: one AVX-512 vector, two AVX2 vectors; on AMX two tiles.
 inline constexpr int64_t kTile = 16;
 
+// Entries of a column are padded with zeros to a multiple of this.
+inline constexpr int64_t kEntryRows = 8;
+
 // One factor: x viewed as [.., order, after].
 struct TransformAxis {
   int64_t order = 1, after = 1;
-  // Dense: [order / 4][order / 4][4 rows], kTile times the number whose bit i says that the row's
-  // entry 4 b + i is -1. Empty: Sylvester.
+  // Dense, +-1: [order / 4][order / 4][4 rows], kTile times the number whose bit i says that the
+  // row's entry 4 b + i is -1.
   std::vector<uint8_t> patterns;
-  std::vector<uint16_t> signs;  // dense, AMX: SignProduct::h instead
+  std::vector<uint16_t> signs;  // the same on AMX: SignProduct::h instead
+  std::vector<float> entries;   // dense, any: [order columns][order rows, padded]
 
-  bool dense() const { return !patterns.empty() || !signs.empty(); }
+  bool dense() const { return !patterns.empty() || !signs.empty() || !entries.empty(); }
   int64_t columns() const { return signs.empty() ? kTile : kTileOutputs; }  // at once
 };
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <bit>
 #include <span>
 #include <vector>
 
@@ -19,7 +19,8 @@ constexpr std::array kTileSteps = {4, 11};
 
 struct Dense {
   int order;
-  std::vector<int8_t> h;  // [order, order]
+  std::vector<int8_t> h;            // [order, order], +-1, or empty:
+  std::vector<float> entries = {};  // DenseFactor::entries
 };
 
 // The Kronecker product: one factor instead of two passes over a row.
@@ -39,12 +40,22 @@ Dense Merged(const Dense& a, const Dense& b) {
 // The dense factors, neighbours merged where the kernels can take it.
 std::vector<Dense> DenseFactors(const TransformSpec& spec) {
   std::vector<Dense> factors;
-  for (const HadamardFactor& factor : spec.factors) {
-    if (factor.kind == HadamardKind::kSylvester) continue;
+  for (const TransformFactor& factor : spec.factors) {
+    if (factor.kind == FactorKind::kSylvester) continue;
     if (factor.order > kMaxDenseOrder) Fail("no CUDA kernel for a {}", TransformText(spec));
+    if (!factor.hadamard()) {
+      TransformFactor turned = factor;
+      turned.transposed = !factor.transposed;
+      const std::span<const double> columns = FactorMatrix(turned);
+      factors.push_back({.order = static_cast<int>(factor.order),
+                         .h = {},
+                         .entries = {columns.begin(), columns.end()}});
+      continue;
+    }
     const std::span<const int8_t> h = HadamardMatrix(factor);
     Dense dense = {.order = static_cast<int>(factor.order), .h = {h.begin(), h.end()}};
-    if (!factors.empty() && factors.back().order * dense.order <= kMaxDenseOrder) {
+    const bool behind_signs = !factors.empty() && factors.back().entries.empty();
+    if (behind_signs && factors.back().order * dense.order <= kMaxDenseOrder) {
       factors.back() = Merged(factors.back(), dense);
     } else {
       factors.push_back(std::move(dense));
@@ -86,6 +97,7 @@ TileView ViewAsTiles(const TransformSpec& spec, const std::vector<Dense>& factor
   if (spec.outer != 1 || spec.inner != 1 || factors.size() > 1) return {};
   const Dense one = {.order = 1, .h = {1}};
   const Dense& dense = factors.empty() ? one : factors[0];
+  if (dense.h.empty()) return {};
   int strides = 1;  // of the Sylvester factor that go into the dense matrix
   while (dense.order * strides * 2 <= 16 * kTileSteps[0] && sylvester >= strides * 2 * 64) {
     strides *= 2;
@@ -104,10 +116,10 @@ void DeviceHadamard::Free::operator()(uint32_t* p) const {
 
 DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
   if (spec.identity()) return;
-  plan_.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.order())));
+  plan_.scale = static_cast<float>(spec.scale());
   plan_.inner = static_cast<int>(spec.inner);
-  for (const HadamardFactor& factor : spec.factors) {
-    if (factor.kind == HadamardKind::kSylvester) plan_.sylvester = static_cast<int>(factor.order);
+  for (const TransformFactor& factor : spec.factors) {
+    if (factor.kind == FactorKind::kSylvester) plan_.sylvester = static_cast<int>(factor.order);
   }
   plan_.segment = plan_.sylvester * plan_.inner;
   std::vector<uint32_t> signs;
@@ -121,6 +133,12 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
   const std::vector<Dense> factors = DenseFactors(spec);
   for (const Dense& dense : factors) {
     after /= dense.order;
+    if (dense.h.empty()) {
+      offsets.push_back(signs.size());
+      for (const float entry : dense.entries) signs.push_back(std::bit_cast<uint32_t>(entry));
+      plan_.dense[plan_.dense_factors++] = {.order = dense.order, .after = after, .k_steps = 1};
+      continue;
+    }
     const auto smaller =
         std::ranges::count_if(kSteps, [&](int steps) { return 16 * steps < dense.order; });
     const int k_steps = kSteps[static_cast<size_t>(smaller)];
@@ -142,7 +160,11 @@ DeviceHadamard::DeviceHadamard(const TransformSpec& spec) {
     Fail("no device memory for the signs of {}", TransformText(spec));
   }
   signs_.reset(static_cast<uint32_t*>(memory));
-  for (int i = 0; i < plan_.dense_factors; ++i) plan_.dense[i].signs = signs_.get() + offsets[i];
+  for (int i = 0; i < plan_.dense_factors; ++i) {
+    const uint32_t* const words = signs_.get() + offsets[i];
+    if (factors[i].h.empty()) plan_.dense[i].entries = reinterpret_cast<const float*>(words);
+    if (!factors[i].h.empty()) plan_.dense[i].signs = words;
+  }
   if (view.blocks > 0) plan_.tile.signs = signs_.get() + offsets.back();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TransformSpec made ready for the kernels: its plan, and the signs of its dense factors in
+// A TransformSpec made ready for the kernels: its plan, and the entries of its dense factors in
 // device memory.
 #pragma once
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages of a Hadamard transform on one fp32 row in shared memory, in place, by all threads of a
+// Stages of an online transform on one fp32 row in shared memory, in place, by all threads of a
 // block. A barrier must stand between stages. No stage scales.
 //
 // Powers of 2 are butterflies. A dense +-1 factor is a matrix product on tensor cores: its matrix
 // is exact in bf16, a value of x is the sum of two bf16 terms up to 2^-18 of it, and sums are fp32.
+// Other dense factors are multiply-adds in fp32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -229,7 +230,7 @@ __device__ inline void ApplyDense(float* row, RowLayout layout, int width, const
   }
 }
 
-// The same for any `after`, slowly: a warp per column, a lane for every 32nd row of H.
+// The same for any `after` and any entries, slowly: a warp per column, a lane for every 32nd row.
 __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
                                         const DenseFactor& f) {
   constexpr int kRows = (kMaxDenseOrder + 31) / 32;
@@ -244,6 +245,10 @@ __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
       for (int i = 0; i < kRows; ++i) {
         const int y = lane + 32 * i;
         if (y >= f.order) break;
+        if (f.entries != nullptr) {
+          sums[i] = fmaf(__ldg(f.entries + k * f.order + y), x, sums[i]);
+          continue;
+        }
         const uint32_t word =
             __ldg(f.signs + (y / 16 * words + k / 64) * 32 + y % 8 * 4 + k % 8 / 2);
         const int position = k / 16 % 4 * 4 + y % 16 / 8 + k % 16 / 8 * 2;
@@ -263,7 +268,7 @@ __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
 template <int max_steps>
 __device__ inline void ApplyDenseUpTo(float* row, RowLayout layout, int width,
                                       const DenseFactor& f) {
-  if (f.after % 8 != 0) return ApplyDenseSlowly(row, layout, width, f);
+  if (f.after % 8 != 0 || f.entries != nullptr) return ApplyDenseSlowly(row, layout, width, f);
   if (f.k_steps == 1) return ApplyDense<1>(row, layout, width, f);
   if (f.k_steps == 2) return ApplyDense<2>(row, layout, width, f);
   if constexpr (max_steps >= 4) {

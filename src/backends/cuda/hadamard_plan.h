@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An online Hadamard transform as the kernels run it (made by device_hadamard.h).
+// An online transform as the kernels run it (made by device_hadamard.h).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct DenseFactor {
   // g + 8 (j % 2), inputs 2 q + 8 (j / 2) and the next. Four steps share a word; the entries of
   // register j of a step are its bits 15 - p and 31 - p, p = 4 (step % 4) + j; 1 = negative.
   const uint32_t* signs = nullptr;
+  const float* entries = nullptr;  // of any other matrix instead: [order inputs][order outputs]
 };
 
 // A transform of a whole row for prepare_sm90.cu: the row as [order, blocks, 64], order the dense

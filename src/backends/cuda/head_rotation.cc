@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
 #include "backends/cuda/rope_append.h"
 #include "transforms/hadamard.h"
 
@@ -8,12 +6,13 @@ namespace nibble::cuda {
 
 HeadRotation RotationOf(const TransformSpec& spec) {
   HeadRotation rotation = {};
-  rotation.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.order())));
+  rotation.scale = static_cast<float>(spec.scale());
   int64_t stride = spec.order() * spec.inner;
   int rows = 0;
-  for (const HadamardFactor& factor : spec.factors) {
+  for (const TransformFactor& factor : spec.factors) {
     stride /= factor.order;
-    const bool dense = factor.kind != HadamardKind::kSylvester;
+    const bool dense = factor.kind != FactorKind::kSylvester;
+    if (!factor.hadamard()) Fail("no CUDA kernel for a {} of a head", TransformText(spec));
     NIBBLE_CHECK(rotation.count < HeadRotation::kMaxFactors, "{} factors", spec.factors.size());
     rotation.factors[rotation.count++] = {.order = static_cast<int>(factor.order),
                                           .stride = static_cast<int>(stride),

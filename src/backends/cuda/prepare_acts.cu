@@ -278,7 +278,7 @@ void PrepareActs(const PrepareArguments& args, cudaStream_t stream) {
   if (FitsSm90(args) && Device::Current().major == 9) return PrepareActsSm90(args, stream);
   int steps = 0;
   for (const DenseFactor& factor : args.hadamard.dense) {
-    if (factor.signs != nullptr) steps = std::max(steps, factor.k_steps);
+    steps = std::max(steps, factor.k_steps);
   }
   WithReal(args.type, [&]<typename X>(X) {
     steps == 0   ? Run<0, X>(args, stream)

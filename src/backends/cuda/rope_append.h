@@ -29,7 +29,8 @@ struct HeadRotation {
 };
 
 // Aborts on dense factors of more than 64 rows in all and on a Sylvester stride that is no power of
-// two; no rotation of a head up to 256 needs either.
+// two; no rotation of a head up to 256 needs either. Throws nibble::Error where a factor is no
+// Hadamard matrix.
 HeadRotation RotationOf(const TransformSpec& spec);
 
 // Pointers are device memory; rows of q, k and v are aligned to 16 bytes.

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Orthogonal matrices whose entries have nearly one size, for orders n without a Hadamard matrix.
+// Flatness mu = sqrt(n) times the largest entry of the orthogonal matrix; a Hadamard matrix has 1.
+// Q is Jacobsthal's matrix of GF(q) (galois_field.h), J all ones.
+//
+//   kind        order                       matrix                                   mu
+//   conference  q + 1, q = 1 mod 4          Q bordered with ones, zero diagonal      sqrt(n / (n -
+//   1)) jacobsthal  q = 1 mod 4                 Q + J / sqrt(q)                          1 + 1 /
+//   sqrt(q)
+//               q = 3 mod 4                 Q + I + g J, g = (sqrt(q + 1) - 1) / q   < 1.19
+//   hartley     any from 2                  cas(2 pi j k / n), cas = cos + sin       <= sqrt(2)
+//
+// From Q Q^T = q I - J and Q J = 0: Paley, On orthogonal matrices, 1933; Belevitch, Theory of
+// 2n-terminal networks with application to conference telephony, 1950; Hartley, A more symmetrical
+// Fourier analysis applied to transmission problems, 1942. As with Hadamard matrices, a checkpoint
+// stores its list of factors: no construction may change without a new name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "transforms/transform_factor.h"
+
+namespace nibble {
+
+// Whether this program has the construction, of a Hadamard matrix or of another.
+bool HasFactor(const TransformFactor& factor);
+
+// Of each row and column of FactorMatrix.
+int64_t SquaredLength(const TransformFactor& factor);
+
+// [order, order], rows orthogonal to each other; orders up to kMaxFactorOrder. Built at the first
+// call and kept for the life of the program. Throws where HasFactor is false.
+std::span<const double> FactorMatrix(const TransformFactor& factor);
+
+// FactorHadamard(n) if there is such a list. If not, a matrix above, as flat as there is (in the
+// order of FactorKind, then of the least order) and of order up to 176, behind which each element
+// costs more multiply-adds than that, and the factors of FactorHadamard for the rest of n. Empty
+// for n = 1 and where there is no such list either.
+std::vector<TransformFactor> FlatFactors(int64_t n);
+
+}  // namespace nibble
