@@ -13,11 +13,11 @@ constexpr const Recipe* kRecipes[] = {&kQuarotRecipe,      &kNibbleRecipe, &kQui
                                       &kAtomRecipe,        &kQserveRecipe, &kGptqRecipe,
                                       &kSmoothquantRecipe, &kRtnRecipe};
 
-// Online part of the attention output's rotation: across heads. Head counts without a Hadamard
-// order (6, 14) leave it out: each head's own Hadamard, folded into V and O, stays.
+// Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
+// V and O.
 TransformSpec AcrossHeads(const ModelConfig& config) {
   TransformSpec spec;
-  spec.factors = FactorHadamard(config.heads);
+  spec.factors = FlatFactors(config.heads);
   if (!spec.factors.empty()) spec.inner = config.head_dim;
   return spec;
 }

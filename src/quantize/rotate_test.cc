@@ -99,9 +99,11 @@ INSTANTIATE_TEST_SUITE_P(
     Shapes, Invariance,
     testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},     // 172 is a stored order
                                      Shape{64, 4, 2, 16, 224, true},      // grouped queries, biases
-                                     Shape{96, 6, 2, 16, 344, false},     // 6 heads have no order
+                                     Shape{96, 6, 2, 16, 344, false},     // conference of 6 heads
                                      Shape{80, 2, 1, 40, 88, true},       // odd factors everywhere
-                                     Shape{56, 14, 2, 8, 56, false},      // 14 heads; 56 = 28 * 2
+                                     Shape{72, 9, 3, 8, 214, false},      // Jacobsthal of 9 and 107
+                                     Shape{56, 14, 2, 8, 56, false},      // conference of 14 heads
+                                     Shape{120, 15, 5, 8, 90, false},     // Hartley of 15 and 45
                                      Shape{64, 4, 2, 16, 96, false, 5}),  // experts
                      testing::Values(Rotation::kHadamard, Rotation::kRandom)));
 
@@ -138,11 +140,12 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
   }
 }
 
-TEST(Plan, HeadCountsWithoutAnOrderLeaveTheAcrossHeadsPartOut) {
+TEST(Plan, HeadsAndWidthsAreMixedInFull) {
   ModelConfig c =
       ParseConfig(ReadJsonFile(RandomModel({96, 6, 2, 16, 344, false}) + "/config.json"), "test");
   const Plan plan = MakePlan(c, kQuarotRecipe);
-  EXPECT_TRUE(plan.at(0, Role::kO).input_transform.identity());
+  EXPECT_EQ(plan.at(0, Role::kO).input_transform,
+            (TransformSpec{.factors = {{6, FactorKind::kConference}}, .inner = 16}));
   EXPECT_EQ(plan.at(1, Role::kDown).input_transform.order(), 344);
   Recipe none = kQuarotRecipe;
   none.rotation = Rotation::kNone;
