@@ -52,7 +52,7 @@ std::vector<std::string> FormatCells(const PackedLinear& l) {
   return {fmt::format("{} x {}", l.weights.rows, in.width),
           TailedText(l.weights.format, in.tail_width, l.tail.format),
           TailedText(in.activation, in.tail_width, in.tail_activation),
-          OnlineText(in.transform, !in.gather.empty())};
+          OnlineText(!in.scales.empty(), in.transform, !in.gather.empty())};
 }
 
 using Rows = std::vector<std::vector<std::string>>;

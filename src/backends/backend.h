@@ -151,8 +151,8 @@ class Backend {
     }
   }
 
-  // Source op, online transform, gather and quantization of `tokens` rows in one pass. The result
-  // stays valid until the next call; its tensors must live as long.
+  // Source op, scales, online transform, gather and quantization of `tokens` rows in one pass. The
+  // result stays valid until the next call; its tensors must live as long.
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
                                   const InputSpec& spec) = 0;
 

@@ -311,6 +311,12 @@ TEST_F(CudaProductTest, CodesOfGatedTransformsAgree) {
   }
 }
 
+TEST_F(CudaProductTest, InputScalesAreRefusedByName) {
+  InputSpec input = {.width = 64, .scales = std::vector<float>(64, -1)};
+  const auto linear = RandomLinear(rng_, {.bits = 4}, 8, input, false);
+  EXPECT_THROW(cuda_->Upload(linear->packed), Error);
+}
+
 // Rows to experts and back: a product and a sum, each rounded once or both together.
 TEST_F(CudaProductTest, RowsAreGatheredAndAdded) {
   constexpr int64_t kTokens = 40;

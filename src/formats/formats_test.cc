@@ -25,6 +25,9 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
+  EXPECT_EQ(OnlineText(true, FullHadamard(64), true), "scales, Hadamard 64, gather");
+  EXPECT_EQ(OnlineText(false, {}, true), "gather");
+  EXPECT_EQ(OnlineText(false, {}, false), "-");
   EXPECT_EQ(FormatText({.bits = 16}), "16");
   EXPECT_EQ((FormatSpec{.bits = 4, .group = 32}.groups(96)), 3);
   EXPECT_EQ((FormatSpec{.bits = 4}.groups(96)), 1);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/packed_linear.h"
 
+#include <cmath>
+
 #include "tensor/finite.h"
 
 namespace nibble {
@@ -20,6 +22,18 @@ void RequirePermutation(std::span<const int32_t> gather, int64_t width, const st
   }
 }
 
+void RequireScales(std::span<const float> scales, int64_t width, const std::string& where) {
+  if (scales.empty()) return;
+  if (static_cast<int64_t>(scales.size()) != width) {
+    Fail("{}: {} entries for an input of width {}", where, scales.size(), width);
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    if (!std::isfinite(scales[i]) || scales[i] == 0) {
+      Fail("{}: entry {} is {}", where, i, scales[i]);
+    }
+  }
+}
+
 }  // namespace
 
 std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail) {
@@ -27,9 +41,12 @@ std::string TailedText(const FormatSpec& main, int64_t tail_columns, const Forma
   return fmt::format("{} + {} at {}", FormatText(main), tail_columns, FormatText(tail));
 }
 
-std::string OnlineText(const TransformSpec& transform, bool gather) {
-  if (!gather) return TransformText(transform);
-  return transform.identity() ? "gather" : TransformText(transform) + ", gather";
+std::string OnlineText(bool scales, const TransformSpec& transform, bool gather) {
+  std::vector<std::string> steps;
+  if (scales) steps.push_back("scales");
+  if (!transform.identity()) steps.push_back(TransformText(transform));
+  if (gather) steps.push_back("gather");
+  return steps.empty() ? "-" : fmt::format("{}", fmt::join(steps, ", "));
 }
 
 void ValidateLinear(const PackedLinear& linear, const std::string& where) {
@@ -42,6 +59,7 @@ void ValidateLinear(const PackedLinear& linear, const std::string& where) {
     Fail("{}: online transform of width {}, weights of width {}", where, input.transform.width(),
          input.width);
   }
+  RequireScales(input.scales, input.width, where + ".input_scales");
   RequirePermutation(input.gather, input.width, where + ".gather");
   if (linear.bias.data != nullptr &&
       (!IsFloat(linear.bias.dtype) || linear.bias.shape != std::vector<int64_t>{rows})) {

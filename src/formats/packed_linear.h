@@ -2,7 +2,7 @@
 // The whole contract between the offline and the online half: packed weights, and what must happen
 // to the input before the product.
 //
-//   y = W x + bias      x = Quantize(activation, gather(M input))      M = input_transform
+//   y = W x + bias      x = Quantize(activation, gather(M (scales * input)))    M = input_transform
 //
 // The last columns of x and W, the tail, may have formats of their own: a few wide channels at 8 or
 // 16 bits, where gather puts the outliers (QUIK, Ashkboos et al. 2023; Atom, Zhao et al. 2023).
@@ -15,8 +15,10 @@ namespace nibble {
 
 // How a linear's input is prepared. Linears that read the same tensor share one of these.
 struct InputSpec {
-  int64_t width = 0;        // K
-  TransformSpec transform;  // online, applied to the whole row; identity if none
+  int64_t width = 0;  // K
+  // Signs or other factors of the entries of a row, none of them zero; or empty: as they are.
+  std::vector<float> scales;
+  TransformSpec transform;  // then online, applied to the whole row; identity if none
   // Then entry i of the row becomes entry gather[i]; a permutation, or empty: as it is.
   std::vector<int32_t> gather;
   FormatSpec activation;   // of the first main_width() entries
@@ -26,9 +28,10 @@ struct InputSpec {
   int64_t main_width() const { return width - tail_width; }
 };
 
-// For people: "4 asym", "4 g128 + 128 at 8" with a tail; "Hadamard 8 across 64, gather", "-".
+// For people: "4 asym", "4 g128 + 128 at 8" with a tail; "scales, Hadamard 8 across 64, gather",
+// "-".
 std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail);
-std::string OnlineText(const TransformSpec& transform, bool gather);
+std::string OnlineText(bool scales, const TransformSpec& transform, bool gather);
 
 struct PackedLinear {
   PackedWeights weights;  // of the first input.main_width() columns
@@ -37,8 +40,8 @@ struct PackedLinear {
   PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
 };
 
-// A loader's check of both weights, the bias, and that gather is a permutation; throws naming
-// `where`.
+// A loader's check of both weights, the bias, the scales, and that gather is a permutation; throws
+// naming `where`.
 void ValidateLinear(const PackedLinear& linear, const std::string& where);
 
 }  // namespace nibble

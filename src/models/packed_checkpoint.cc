@@ -36,6 +36,10 @@ class PlaneReader {
     if (spec.tail.columns > 0) {
       linear.tail = Weights(name + ".tail", spec.tail.weights, rows, spec.tail.columns);
     }
+    if (spec.input_scales) {
+      const std::string scales = name + ".input_scales";
+      linear.input.scales = ToF32(Floats(scales, {linear.input.width})).data;
+    }
     if (spec.gather) linear.input.gather = Gather(name + ".gather");
     if (config_.has_bias(role)) linear.bias = Get(name + ".bias");
     ValidateLinear(linear, where_ + ": " + name);
@@ -64,10 +68,10 @@ class PlaneReader {
   LayerWeights Layer(int64_t index) {
     LayerWeights layer;
     for (Role role : config_.layer_roles()) layer[role] = Linear(index, role);
-    for (Role role : {Role::kK, Role::kV}) RequireSharedGather(index, layer, Role::kQ, role);
+    for (Role role : {Role::kK, Role::kV}) RequireSharedInput(index, layer, Role::kQ, role);
     for (const auto& [role, linear] : layer.linears) {
       if (KindOf(role) != Role::kUp) continue;
-      RequireSharedGather(index, layer, OfExpert(Role::kGate, ExpertOf(role)), role);
+      RequireSharedInput(index, layer, OfExpert(Role::kGate, ExpertOf(role)), role);
     }
     if (plan_.norms_folded) return layer;
     const std::string prefix = fmt::format("layers.{}.", index);
@@ -97,9 +101,12 @@ class PlaneReader {
   }
 
   // Linears that read one prepared input.
-  void RequireSharedGather(int64_t index, const LayerWeights& layer, Role a, Role b) {
-    if (layer[a].input.gather == layer[b].input.gather) return;
-    Fail("{}: {}.gather and {}.gather differ", where_, LinearName(index, a), LinearName(index, b));
+  void RequireSharedInput(int64_t index, const LayerWeights& layer, Role a, Role b) {
+    const InputSpec &x = layer[a].input, &y = layer[b].input;
+    if (x.gather == y.gather && x.scales == y.scales) return;
+    const std::string_view plane = x.gather == y.gather ? "input_scales" : "gather";
+    Fail("{}: {}.{} and {}.{} differ", where_, LinearName(index, a), plane, LinearName(index, b),
+         plane);
   }
 
   Tensor Get(const std::string& name) {
@@ -190,6 +197,11 @@ std::vector<NamedTensor> LinearTensors(const std::string& name, const PackedLine
   add("", linear.weights);
   if (linear.tail.cols > 0) add(".tail", linear.tail);
   if (linear.bias.data != nullptr) tensors.push_back({name + ".bias", linear.bias});
+  const std::vector<float>& scales = linear.input.scales;
+  if (!scales.empty()) {
+    const auto count = static_cast<int64_t>(scales.size());
+    tensors.push_back({name + ".input_scales", Tensor::Of(DType::kF32, {count}, scales)});
+  }
   const std::vector<int32_t>& gather = linear.input.gather;
   if (!gather.empty()) {
     const auto count = static_cast<int64_t>(gather.size());

@@ -31,6 +31,7 @@ TEST_F(PackedCheckpointTest, OpensAsWritten) {
       const LinearPlan& plan = plan_.at(layer, role);
       EXPECT_EQ(linear.input.tail_width, plan.tail.columns);
       EXPECT_EQ(linear.input.tail_activation, plan.tail.activations);
+      EXPECT_EQ(linear.input.scales, plan.input_scales ? scales_ : std::vector<float>());
       EXPECT_EQ(linear.input.gather, plan.gather ? gather_ : std::vector<int32_t>());
       EXPECT_EQ(linear.input.activation, plan_.at(layer, role).activations);
       EXPECT_EQ(linear.input.transform, plan_.at(layer, role).input_transform);
@@ -150,6 +151,30 @@ TEST_F(PackedCheckpointTest, TheWriterRefusesWhatNoLoaderTakes) {
                       HasSubstr("1 of 32 values")));
     EXPECT_FALSE(fs::exists(Path("m/" + LayerShardName(1))));
   }
+}
+
+TEST_F(PackedCheckpointTest, InputScalesThatDoNotFitAreRefused) {
+  const std::string name = "layers.1.up.input_scales";
+  for (const float bad : {0.0f, NAN, INFINITY}) {
+    Write();
+    Patch(LayerShardName(1), name, 63, bad);
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(name)));
+  }
+  Write();
+  Patch(LayerShardName(1), name, 5, scales_[5] + 1);
+  EXPECT_THAT(OpenError(), HasSubstr("layers.1.gate.input_scales and " + name + " differ"));
+  const auto expect = [&](const std::string& named, const std::function<void(Tensors&)>& edit) {
+    Write(edit);
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr(named)));
+  };
+  expect(name + " is F32 [63]", [&](Tensors& t) { Find(t, name).shape = {63}; });
+  expect(name + " is I32", [&](Tensors& t) { Find(t, name).dtype = DType::kI32; });
+  expect(name + " is missing", [&](Tensors& t) {
+    std::erase_if(t, [&](const NamedTensor& tensor) { return tensor.name == name; });
+  });
+  expect("layers.1.q.input_scales is not part of the plan", [&](Tensors& t) {
+    t.push_back({"layers.1.q.input_scales", Floats({64})});
+  });
 }
 
 TEST_F(PackedCheckpointTest, GathersThatAreNoPermutationAreRefused) {

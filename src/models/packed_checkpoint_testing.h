@@ -39,7 +39,7 @@ inline Plan TestPlan(const ModelConfig& config) {
     plan.linears[LinearName(layer, Role::kO)].weights = {.bits = 3, .clip = 0.5, .sparse = true};
     for (Role role : {Role::kGate, Role::kUp}) {
       LinearPlan& linear = plan.linears[LinearName(layer, role)];
-      linear.gather = true;
+      linear.input_scales = linear.gather = true;
       linear.tail = {.columns = 32, .activations = {.bits = 8, .symmetric = false, .clip = 0.75}};
       if (role == Role::kUp) linear.tail.weights = {.bits = 8};
     }
@@ -77,6 +77,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
         PackedLinear& linear = *linears_.emplace_back(std::make_unique<PackedLinear>());
         linear = {.weights = RandomWeights(plan.weights, rows, cols - tail)};
         if (tail > 0) linear.tail = RandomWeights(plan.tail.weights, rows, tail);
+        if (plan.input_scales) linear.input.scales = scales_;
         if (plan.gather) linear.input.gather = gather_;
         if (config_.has_bias(role)) linear.bias = Floats({rows});
         for (auto& t : LinearTensors(LinearName(layer, role), linear)) tensors.push_back(t);
@@ -124,6 +125,14 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
     return order;
   }
 
+  std::vector<float> RandomScales(int64_t count) {
+    std::vector<float> scales;
+    for (int64_t i = 0; i < count; ++i) {
+      scales.push_back(static_cast<float>((rng_.Below(2) == 0 ? 1 : -1) * (0.5 + rng_.Uniform())));
+    }
+    return scales;
+  }
+
   // Overwrites an fp32 value in a shard, as the writer would not.
   void Patch(const std::string& shard, const std::string& tensor, size_t element, float value) {
     std::string file = ReadFile(Path("m/" + shard), 1 << 30);
@@ -160,8 +169,9 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
   Plan plan_ = TestPlan(config_);
   Rng rng_{1};
   std::vector<int32_t> gather_ = Permutation(config_.hidden_size);
+  std::vector<float> scales_ = RandomScales(config_.hidden_size);
   std::vector<std::unique_ptr<PlaneVectors>> weights_;
-  std::vector<std::unique_ptr<PackedLinear>> linears_;  // lend their gathers
+  std::vector<std::unique_ptr<PackedLinear>> linears_;  // lend their scales and gathers
   std::vector<std::unique_ptr<std::vector<float>>> floats_;
 };
 

@@ -8,11 +8,12 @@
 namespace nibble {
 namespace {
 
-// `gather` and `tail` are only written where there are some.
+// `input_scales`, `gather` and `tail` are only written where there are some.
 Json LinearToJson(const LinearPlan& linear) {
   Json json = {{"weights", ToJson(linear.weights)},
                {"activations", ToJson(linear.activations)},
                {"input_transform", ToJson(linear.input_transform)}};
+  if (linear.input_scales) json["input_scales"] = true;
   if (linear.gather) json["gather"] = true;
   if (linear.tail.columns == 0) return json;
   json["tail"] = {{"columns", linear.tail.columns},
@@ -29,10 +30,12 @@ TailPlan TailFromJson(const Json& json, const std::string& where) {
 }
 
 LinearPlan LinearFromJson(const Json& json, const std::string& where) {
-  RefuseUnknownFields(json, {"weights", "activations", "input_transform", "gather", "tail"}, where);
+  RefuseUnknownFields(
+      json, {"weights", "activations", "input_scales", "input_transform", "gather", "tail"}, where);
   LinearPlan plan = {
       .weights = FormatFromJson(JsonGet<Json>(json, "weights", where), where),
       .activations = FormatFromJson(JsonGet<Json>(json, "activations", where), where),
+      .input_scales = JsonFind<bool>(json, "input_scales", where).value_or(false),
       .input_transform = TransformFromJson(JsonGet<Json>(json, "input_transform", where), where),
       .gather = JsonFind<bool>(json, "gather", where).value_or(false)};
   if (const auto tail = JsonFind<Json>(json, "tail", where)) {
@@ -98,7 +101,8 @@ void CheckTables(const Plan& plan, const ModelConfig& config, const std::string&
   }
   if (!plan.tied_head) return;
   if (!config.tied_head) Fail("{}: tied_head: the model has two tables", where);
-  if (head.weights != embedding.weights || head.tail.columns > 0 || head.gather) {
+  if (head.weights != embedding.weights || head.tail.columns > 0 || head.gather ||
+      head.input_scales) {
     Fail("{}: tied_head: head and embedding have different formats", where);
   }
 }
@@ -114,8 +118,8 @@ void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& confi
   for (const auto& [first, second] : shared) {
     const LinearPlan &a = plan.at(layer, first), &b = plan.at(layer, second);
     if (a.activations == b.activations && a.input_transform == b.input_transform &&
-        a.gather == b.gather && a.tail.columns == b.tail.columns &&
-        a.tail.activations == b.tail.activations) {
+        a.input_scales == b.input_scales && a.gather == b.gather &&
+        a.tail.columns == b.tail.columns && a.tail.activations == b.tail.activations) {
       continue;
     }
     Fail("{}: {} and {} must prepare their shared input alike: activations, tail and order", where,
@@ -144,6 +148,7 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
 
 InputSpec LinearPlan::Input(int64_t width) const {
   return {.width = width,
+          .scales = {},
           .transform = input_transform,
           .gather = {},
           .activation = activations,

@@ -22,12 +22,13 @@ struct TailPlan {
 
 struct LinearPlan {
   FormatSpec weights, activations;  // of all columns but the tail
+  bool input_scales = false;        // of each entry, online; a plane of the linear
   TransformSpec input_transform;    // online
   bool gather = false;              // then a permutation, online; a plane of the linear
   TailPlan tail;
 
   bool operator==(const LinearPlan&) const = default;
-  // How this plan has the input of `width` prepared; the permutation is left out.
+  // How this plan has the input of `width` prepared; scales and permutation are left out.
   InputSpec Input(int64_t width) const;
 };
 // A router decides, and is small.

@@ -24,6 +24,7 @@ TEST(PlanJson, RoundTripLosesNothing) {
     EXPECT_EQ(a.weights, b.weights);
     EXPECT_EQ(a.activations, b.activations);
     EXPECT_EQ(a.input_transform, b.input_transform);
+    EXPECT_EQ(a.input_scales, b.input_scales);
     EXPECT_EQ(a.gather, b.gather);
     EXPECT_EQ(a.tail, b.tail);
   }
@@ -84,6 +85,8 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/layers.0.down/input_transform", ToJson(FullHadamard(64)), "width 160"},
       {"/linears/layers.1.up", Json(), "layers.1.up"},
       {"/linears/layers.1.up/gather", 1, "gather"},
+      {"/linears/layers.1.up/input_scales", 1, "input_scales"},
+      {"/linears/layers.1.up/input_scales", false, "layers.1.gate and layers.1.up"},
       {"/linears/layers.1.up/gather", false, "layers.1.gate and layers.1.up"},
       {"/linears/layers.1.up/tail/columns", 0, "tail of 0"},
       {"/linears/layers.1.up/tail/columns", -32, "tail of -32"},
@@ -114,6 +117,17 @@ TEST(PlanJson, ForeignValuesAreRefused) {
                 AllOf(HasSubstr("dir/config.json"), HasSubstr(c.named)))
         << c.pointer << " = " << c.value;
   }
+}
+
+// A head that shares the embedding's table has its formats and nothing of its own in front.
+TEST(PlanJson, ATiedHeadHasNoInputScales) {
+  ModelConfig config = TestConfig();
+  config.tied_head = true;
+  Plan plan = TestPlan(config);
+  plan.tied_head = true;
+  EXPECT_TRUE(PlanFromJson(ToJson(plan), config, "c").tied_head);
+  plan.linears["head"].input_scales = true;
+  EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(plan), config, "c"); }), HasSubstr("tied_head"));
 }
 
 TEST(PlanJson, GroupsOfWeightsAndActivationsMustNest) {
@@ -154,6 +168,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
+    expect_new([&](Plan& p) { p.linears[name].input_scales ^= true; });
     expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
     expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });
     expect_new([&](Plan& p) { p.linears[name].tail = {.columns = 17, .weights = {.bits = 6}}; });

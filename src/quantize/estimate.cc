@@ -46,9 +46,9 @@ double StoredBytes(const FormatSpec& format, int64_t rows, int64_t cols) {
 
 double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
   const int64_t tail = plan.tail.columns;
-  const double gather = plan.gather ? sizeof(int32_t) * static_cast<double>(cols) : 0;
+  const int bytes_per_column = (plan.gather ? 4 : 0) + (plan.input_scales ? 4 : 0);
   return StoredBytes(plan.weights, rows, cols - tail) + StoredBytes(plan.tail.weights, rows, tail) +
-         gather;
+         bytes_per_column * static_cast<double>(cols);
 }
 
 uint64_t AvailableMemory() {

@@ -65,7 +65,11 @@ void PrepareRows(const ActsCall& call, int64_t begin, int64_t end) {
     const int64_t rows = HWY_MIN(step, end - row);
     float* values = call.in_place() ? call.main.values + row * width
                                     : ThreadScratch(Scratch::kRow, step * width);
-    for (int64_t r = 0; r < rows; ++r) LoadRow(call.source, row + r, width, values + r * width);
+    for (int64_t r = 0; r < rows; ++r) {
+      LoadRow(call.source, row + r, width, values + r * width);
+      const std::vector<float>& scales = call.spec.scales;
+      for (size_t i = 0; i < scales.size(); ++i) values[r * width + i] *= scales[i];
+    }
     if (call.plan != nullptr) TransformGroup(*call.plan, values, rows);
     if (call.in_place()) continue;
     for (int64_t r = 0; r < rows; ++r) StoreRow(call, values + r * width, row + r);
@@ -122,8 +126,8 @@ Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpe
   const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform);
   NIBBLE_CHECK(plan == nullptr || spec.transform.width() == spec.width, "transform of {} on {}",
                spec.transform.width(), spec.width);
-  const bool as_it_is =
-      plan == nullptr && source.rows() != nullptr && spec.gather.empty() && spec.tail_width == 0;
+  const bool as_it_is = plan == nullptr && source.rows() != nullptr && spec.scales.empty() &&
+                        spec.gather.empty() && spec.tail_width == 0;
   if (as_it_is && !spec.activation.quantized()) {
     return {
         .tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.rows()};

@@ -171,6 +171,7 @@ const float* CudaBackend::Read(const float* values, int64_t count) {
 }
 
 LinearId CudaBackend::Upload(const PackedLinear& linear) {
+  if (!linear.input.scales.empty()) Fail("no CUDA kernel for input scales");
   const auto free = std::ranges::find_if(linears_, [](const auto& l) { return !l.has_value(); });
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
   const InputSpec& input = linear.input;

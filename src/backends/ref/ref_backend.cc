@@ -258,6 +258,7 @@ Activations RefBackend::PrepareActs(const ActsSource& source, int64_t tokens,
     const int64_t t = static_cast<int64_t>(task);
     std::vector<float> row(width);
     LoadRow(source, t, row);
+    for (size_t i = 0; i < spec.scales.size(); ++i) row[i] *= spec.scales[i];
     if (!spec.transform.identity()) ApplyTransform(spec.transform, std::span(row));
     if (!spec.gather.empty()) {
       const std::vector<float> from = row;
