@@ -3,12 +3,10 @@
 // Flatness mu = sqrt(n) times the largest entry of the orthogonal matrix; a Hadamard matrix has 1.
 // Q is Jacobsthal's matrix of GF(q) (galois_field.h), J all ones.
 //
-//   kind        order                       matrix                                   mu
-//   conference  q + 1, q = 1 mod 4          Q bordered with ones, zero diagonal      sqrt(n / (n -
-//   1)) jacobsthal  q = 1 mod 4                 Q + J / sqrt(q)                          1 + 1 /
-//   sqrt(q)
-//               q = 3 mod 4                 Q + I + g J, g = (sqrt(q + 1) - 1) / q   < 1.19
-//   hartley     any from 2                  cas(2 pi j k / n), cas = cos + sin       <= sqrt(2)
+//   conference  order q + 1, q = 1 mod 4: Q bordered with ones, zero diagonal; mu sqrt(n / (n - 1))
+//   jacobsthal  order q = 1 mod 4: Q + J / sqrt(q); mu 1 + 1 / sqrt(q)
+//               order q = 3 mod 4: Q + I + g J, g = (sqrt(q + 1) - 1) / q; mu < 1.19
+//   hartley     any order from 2: cas(2 pi j k / n), cas = cos + sin; mu <= sqrt(2)
 //
 // From Q Q^T = q I - J and Q J = 0: Paley, On orthogonal matrices, 1933; Belevitch, Theory of
 // 2n-terminal networks with application to conference telephony, 1950; Hartley, A more symmetrical
