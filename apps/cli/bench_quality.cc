@@ -96,7 +96,7 @@ class QualityBench {
   Json Identity() const {
     Json files = {{"config.json", Digest(network_.config_json.dump())}};
     for (const SafetensorsFile& file : network_.store->files()) {
-      files[fs::path(file.path()).filename().string()] = Sha256File(file.path());
+      files[fs::path(file.path()).filename().string()] = Sha256FileOnce(file.path());
     }
     std::vector<int32_t> ids;
     for (const auto& window : windows_) ids.insert(ids.end(), window.begin(), window.end());
