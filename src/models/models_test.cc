@@ -309,7 +309,7 @@ TEST_F(OpenNetworkTest, TensorsThatMayBeThere) {
     t["lm_head.weight"] = t["model.embed_tokens.weight"];  // a tied head stored twice
     t["model.layers.0.self_attn.rotary_emb.inv_freq"] = {DType::kF32, {1}, {4, std::byte{1}}};
   });
-  EXPECT_EQ(OpenError(), "no error");
+  EXPECT_EQ(OpenError(), "");
 }
 
 // Of a Llama attention_bias means q, k, v and o, mlp_bias gate, up and down. A Mistral has none,
@@ -340,7 +340,7 @@ TEST_F(OpenNetworkTest, BiasesAreThoseOfTheConfig) {
     EXPECT_THAT(OpenError(), HasSubstr(".bias is not part of a llama model"));
     Copy("mistral_sliding");
     Set(key, true);
-    EXPECT_EQ(OpenError(), "no error");
+    EXPECT_EQ(OpenError(), "");
     AddBiases(roles);
     EXPECT_THAT(OpenError(), HasSubstr(".bias is not part of a mistral model"));
   }
