@@ -9,6 +9,7 @@
 
 #include "nibble/error.h"
 #include "transforms/hadamard_matrix.h"
+#include "transforms/prime_power_testing.h"
 
 namespace nibble {
 namespace {
@@ -16,17 +17,6 @@ namespace {
 using enum FactorKind;
 
 constexpr FactorKind kFlatKinds[] = {kConference, kJacobsthal, kHartley};
-
-// By definition, with no shared code: n has one prime divisor.
-bool IsPrimePower(int64_t n) {
-  int primes = 0;
-  for (int64_t p = 2; p <= n; ++p) {
-    if (n % p != 0) continue;
-    ++primes;
-    while (n % p == 0) n /= p;
-  }
-  return primes == 1;
-}
 
 bool ShouldExist(const TransformFactor& factor) {
   const int64_t n = factor.order;

@@ -12,6 +12,7 @@
 
 #include "nibble/error.h"
 #include "transforms/galois_field.h"
+#include "transforms/prime_power_testing.h"
 
 namespace nibble {
 namespace {
@@ -40,17 +41,6 @@ void ExpectHadamard(const TransformFactor& factor, int64_t row_step = 1) {
       ASSERT_EQ(n - 2 * differing, 0) << "order " << n << " rows " << a << " and " << b;
     }
   }
-}
-
-// By definition, with no shared code: n has one prime divisor.
-bool IsPrimePower(int64_t n) {
-  int primes = 0;
-  for (int64_t p = 2; p <= n; ++p) {
-    if (n % p != 0) continue;
-    ++primes;
-    while (n % p == 0) n /= p;
-  }
-  return primes == 1;
 }
 
 bool ShouldExist(const TransformFactor& factor) {

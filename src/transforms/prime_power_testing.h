@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace nibble {
+
+// By definition, with no code of the library: n has one prime divisor.
+inline bool IsPrimePower(int64_t n) {
+  int primes = 0;
+  for (int64_t p = 2; p <= n; ++p) {
+    if (n % p != 0) continue;
+    ++primes;
+    while (n % p == 0) n /= p;
+  }
+  return primes == 1;
+}
+
+}  // namespace nibble
