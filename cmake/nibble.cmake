@@ -16,6 +16,13 @@ target_compile_options(nibble_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>
   $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${NIBBLE_WERROR}>>:-Werror=all-warnings>)
 
+# Of the files that are built with instructions a machine may lack.
+set(NIBBLE_avx2_FLAGS -mavx2 -mfma)
+set(NIBBLE_avx512_FLAGS ${NIBBLE_avx2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
+# GCC 12's own AVX-512 headers warn about uninitialized values (gcc.gnu.org/PR105593).
+set(NIBBLE_amx_FLAGS ${NIBBLE_avx512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16
+  -Wno-uninitialized -Wno-maybe-uninitialized)
+
 # nibble_library(base SOURCES a.cc b.cc DEPS nibble_x fmt::fmt)
 function(nibble_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})

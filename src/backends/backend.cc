@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/ref/ref_backend.h"

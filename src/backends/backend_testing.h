@@ -9,7 +9,7 @@
 #include <numbers>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/packed_weights_testing.h"

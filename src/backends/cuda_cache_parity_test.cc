@@ -3,7 +3,7 @@
 // bit, attention within bounds derived below.
 #include <algorithm>
 
-#include "backends/cuda/attention_fused.h"
+#include "backends/cuda/attention/attention_fused.h"
 #include "backends/cuda_parity_testing.h"
 
 namespace nibble {

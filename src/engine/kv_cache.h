@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 
 namespace nibble {
 

@@ -12,7 +12,7 @@
 
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "base/aligned.h"
 #include "models/network.h"
 

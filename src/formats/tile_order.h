@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantized weights in the order in which the integer kernels of a CPU read them
-// (backends/cpu/int_kernels.h): codes of any width up to 8 widened to 4 or 8 bits, unsigned
+// (backends/cpu/gemm/int_kernels.h): codes of any width up to 8 widened to 4 or 8 bits, unsigned
 // (code + 8 or code + 128), in panels of 16 outputs. The order depends only on shape and width, not
 // on groups, activations or the instruction set, so that a checkpoint can carry it
 // (docs/checkpoint_format.md, "The tile plane").

@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "quantize/rotate.h"
 
 namespace nibble {

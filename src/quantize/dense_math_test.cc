@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "base/rng.h"
 #include "quantize/host_math.h"
 #include "transforms/rope.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "tensor/tensor.h"
 
 namespace nibble {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/dense_math.h"
+#include "backends/interface/dense_math.h"
 
 namespace nibble {
 

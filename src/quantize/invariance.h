@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "quantize/rotate.h"
 
 namespace nibble {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/dense_math.h"
+#include "backends/interface/dense_math.h"
 #include "quantize/calibrate.h"
 
 namespace nibble {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error_testing.h"
-#include "quantize/random_network.h"
+#include "models/shapes.h"
 
 namespace nibble {
 namespace {

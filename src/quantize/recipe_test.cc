@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "quantize/random_network.h"
+#include "models/shapes.h"
 
 namespace nibble {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "backends/gptq_device.h"
+#include "backends/interface/gptq_device.h"
 #include "quantize/gptq_steps.h"
 
 namespace nibble {

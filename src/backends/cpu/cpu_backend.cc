@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "backends/cpu/gemm_int.h"
+#include "backends/cpu/gemm/gemm_int.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/selected_isa.h"
 #include "base/half.h"

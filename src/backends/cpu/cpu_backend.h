@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 #include "base/cpu_features.h"
 
 namespace nibble {

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "backends/backend.h"
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
+#include "backends/interface/backend.h"
 #include "base/aligned.h"
 
 namespace nibble::cpu {

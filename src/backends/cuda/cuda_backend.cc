@@ -5,16 +5,16 @@
 #include <optional>
 #include <vector>
 
-#include "backends/cuda/acts_ops.h"
-#include "backends/cuda/cache_ops.h"
+#include "backends/cuda/acts/acts_ops.h"
+#include "backends/cuda/acts/embed.h"
+#include "backends/cuda/acts/parts.h"
+#include "backends/cuda/attention/cache_ops.h"
+#include "backends/cuda/calibrate/device_gptq.h"
+#include "backends/cuda/calibrate/device_math.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
-#include "backends/cuda/device_gptq.h"
-#include "backends/cuda/device_linear.h"
-#include "backends/cuda/device_math.h"
-#include "backends/cuda/embed.h"
+#include "backends/cuda/gemm/device_linear.h"
 #include "backends/cuda/graph.h"
-#include "backends/cuda/parts.h"
 #include "backends/cuda/recordings.h"
 
 namespace nibble {

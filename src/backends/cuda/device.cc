@@ -4,7 +4,7 @@
 #include <atomic>
 #include <charconv>
 
-#include "backends/cuda/cublas_peer.h"
+#include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/cuda_error.h"
 #include "base/error.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE, the paged cache and attention of the reference backend (ops: backends/backend.h).
+// RoPE, the paged cache and attention of the reference backend (ops: backends/interface/backend.h).
 #pragma once
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 
 namespace nibble::ref {
 

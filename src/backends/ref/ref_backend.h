@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "backends/backend.h"
+#include "backends/interface/backend.h"
 
 namespace nibble {
 

@@ -5,7 +5,7 @@
 #include <immintrin.h>
 
 #include "backends/cpu/amx/tile_config.h"
-#include "backends/cpu/attention_tiles.h"
+#include "backends/cpu/attention/attention_tiles.h"
 
 namespace nibble::cpu {
 namespace {

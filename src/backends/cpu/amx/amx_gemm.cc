@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 #include "backends/cpu/amx/tile_config.h"
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
 namespace {

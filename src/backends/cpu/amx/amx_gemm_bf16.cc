@@ -8,7 +8,7 @@
 
 #include "backends/cpu/amx/bf16_terms.h"
 #include "backends/cpu/amx/tile_config.h"
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // Four tokens by two weight vectors in eight int16 accumulators, widened into c every 32 inputs.
 // The two vectors are the halves of a panel (4-bit weights) or the two nibbles of one half (8-bit).
 #include "backends/cpu/avx2/avx2_u4.inl.h"
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
 namespace {

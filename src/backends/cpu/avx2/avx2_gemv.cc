@@ -2,7 +2,7 @@
 // One panel against up to four tokens, straight from the stored codes, half a panel (8 outputs) at
 // a time; int16 sums are widened every four steps of eight inputs.
 #include "backends/cpu/avx2/avx2_u4.inl.h"
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
 namespace {

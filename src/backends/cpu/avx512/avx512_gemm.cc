@@ -4,7 +4,7 @@
 // the activations (signed) are broadcast from memory, as vpdpbusd wants them.
 #include <immintrin.h>
 
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
 namespace {

@@ -4,7 +4,7 @@
 // share the loop, and every broadcast activation serves both panels.
 #include <immintrin.h>
 
-#include "backends/cpu/int_kernels.h"
+#include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
 namespace {

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/bench/paper.h"
+#include "measure/bf16_peer.h"
+
+namespace nibble::cli {
+namespace {
+
+// `copies` caches of `batch` sequences with `keys` random keys and values each: the layers of one.
+class AttentionRun {
+ public:
+  AttentionRun(Backend& backend, const Network& network, int64_t batch, int64_t keys, int copies)
+      : backend_(backend),
+        kv_(network.kv),
+        spec_{.heads = network.config.heads,
+              .scale = 1 / std::sqrt(static_cast<float>(kv_.head_dim))},
+        copies_(copies),
+        q_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)),
+        out_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)) {
+    const BackendRope rope(backend, BuildRope(network.config.rope, keys));
+    auto q = RandomIntermediates(backend, keys * spec_.heads * kv_.head_dim);
+    auto k = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
+    const auto v = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
+    for (int64_t i = 0; i < batch; ++i) {
+      caches_.emplace_back(kv_, copies, backend).Reserve(keys);
+      SequenceSlice all = {.tokens = keys, .pages = caches_.back().pages()};
+      for (int copy = 0; copy < copies; ++copy, all.offset += kv_.page_bytes()) {
+        backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, rope.view(), kv_, {&all, 1});
+      }
+      slices_.push_back(
+          {.first_row = i, .tokens = 1, .position = keys - 1, .pages = caches_.back().pages()});
+    }
+  }
+
+  void Run() {
+    backend_.Run(ops_, slices_, [&] {
+      std::vector<SequenceSlice> layer = slices_;
+      for (int copy = 0; copy < copies_; ++copy) {
+        backend_.Attention(q_.data(), spec_, kv_, layer, out_.data());
+        for (SequenceSlice& s : layer) s.offset += kv_.page_bytes();
+      }
+    });
+  }
+
+ private:
+  Backend& backend_;
+  const KvSpec kv_;
+  const AttentionSpec spec_;
+  const int copies_;
+  Buffer<Intermediate> q_;
+  Buffer<Intermediate> out_;
+  std::vector<KvCache> caches_;
+  std::vector<SequenceSlice> slices_;
+  const OpsId ops_;
+};
+
+}  // namespace
+
+void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64_t batch,
+                          int64_t keys) {
+  const ModelConfig& config = network.config;
+  const auto copies = [](int64_t bytes) { return static_cast<int>(1 + kCachedBytes / bytes); };
+  const int64_t bytes = batch * keys * network.kv.page_bytes() / kPageTokens;
+  const int64_t bf16_bytes = 4 * batch * keys * config.kv_heads * config.head_dim;
+  AttentionRun run(bench.backend, network, batch, keys, copies(bytes));
+  Contender nibble{"Nibble", [&] { run.Run(); }, static_cast<double>(copies(bytes))};
+  std::vector<Contender*> all = {&nibble};
+  std::unique_ptr<cuda::Bf16Attention> peer;
+  Contender bf16{"bf16", [&] { peer->Run(); }, static_cast<double>(copies(bf16_bytes))};
+  try {
+    peer = std::make_unique<cuda::Bf16Attention>(
+        cuda::Bf16Shape{.heads = static_cast<int>(config.heads),
+                        .kv_heads = static_cast<int>(config.kv_heads),
+                        .head_dim = static_cast<int>(config.head_dim)},
+        cuda::Bf16Steps{.sequences = static_cast<int>(batch),
+                        .context = static_cast<int>(keys) - 1},
+        copies(bf16_bytes));
+    all.push_back(&bf16);
+  } catch (const Error& error) {
+    Note("no bf16 attention: {}\n", error.what());
+  }
+  TakeTurns(all, bench.arguments.repeats);
+  bench.table.Add(fmt::format("attention, decode, {}/{} heads", config.heads, config.kv_heads),
+                  fmt::format("batch {}, {} keys", batch, keys),
+                  {.bytes = static_cast<double>(bytes)}, nibble, {all.begin() + 1, all.end()});
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops of an ActsSource on one row, compiled once per instruction set.
+#include <cmath>
+#include <cstring>
+
+#include "backends/interface/backend.h"
+
+#if defined(NIBBLE_CPU_ACTS_SOURCE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef NIBBLE_CPU_ACTS_SOURCE_INL_H
+#undef NIBBLE_CPU_ACTS_SOURCE_INL_H
+#else
+#define NIBBLE_CPU_ACTS_SOURCE_INL_H
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+
+#include "backends/cpu/lanes.inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Four chains of fused multiply-adds hide their latency.
+inline float SumOfSquares(const float* x, int64_t width) {
+  const DF d;
+  VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= width; i += 4 * kLanes) {
+    for (int64_t chain = 0; chain < 4; ++chain) {
+      const VF v = hn::LoadU(d, x + i + chain * kLanes);
+      sums[chain] = hn::MulAdd(v, v, sums[chain]);
+    }
+  }
+  for (; i + kLanes <= width; i += kLanes) {
+    const VF v = hn::LoadU(d, x + i);
+    sums[0] = hn::MulAdd(v, v, sums[0]);
+  }
+  const VF sum = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < width; ++i) total += x[i] * x[i];
+  return total;
+}
+
+inline void RmsNormRow(const float* x, const float* weight, float eps, int64_t width, float* y) {
+  const DF d;
+  const float inverse = 1.0f / std::sqrt(SumOfSquares(x, width) / static_cast<float>(width) + eps);
+  const VF factor = hn::Set(d, inverse);
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    const VF scaled = hn::Mul(hn::LoadU(d, x + i), factor);
+    const VF out = weight == nullptr ? scaled : hn::Mul(scaled, hn::LoadU(d, weight + i));
+    hn::StoreU(out, d, y + i);
+  }
+  for (; i < width; ++i) y[i] = x[i] * inverse * (weight == nullptr ? 1.0f : weight[i]);
+}
+
+HWY_INLINE VF SiluTimes(VF gate, VF up) {
+  const DF d;
+  // e^104 is infinite already and the largest argument Exp takes.
+  const VF e = hn::Exp(d, hn::Min(hn::Neg(gate), hn::Set(d, 104.0f)));
+  return hn::Mul(hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e)), up);
+}
+
+inline void SiluMulRow(const float* gate, const float* up, int64_t count, float* out) {
+  const DF d;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(SiluTimes(hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, out + i);
+  }
+  if (i == count) return;
+  // The same instructions for the rest, so that an element does not depend on its place.
+  const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
+  HWY_ALIGN float gates[kLanes] = {}, ups[kLanes] = {};
+  std::memcpy(gates, gate + i, bytes);
+  std::memcpy(ups, up + i, bytes);
+  hn::Store(SiluTimes(hn::Load(d, gates), hn::Load(d, ups)), d, gates);
+  std::memcpy(out + i, gates, bytes);
+}
+
+// Row `token` of the source.
+inline void LoadRow(const ActsSource& source, int64_t token, int64_t width, float* row) {
+  const int64_t first = token * width;
+  switch (source.op) {
+    case ActsSource::Op::kCopy:
+    case ActsSource::Op::kIntermediate:
+      std::memcpy(row, source.rows() + first, static_cast<size_t>(width) * sizeof(float));
+      break;
+    case ActsSource::Op::kRmsNorm:
+      RmsNormRow(source.x + first, source.norm_weight, source.norm_eps, width, row);
+      break;
+    case ActsSource::Op::kSiluMul:
+      SiluMulRow(reinterpret_cast<const float*>(source.gate) + first,
+                 reinterpret_cast<const float*>(source.up) + first, width, row);
+      break;
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace nibble::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How attention is cut into work. A row is one (token, query head); an item is up to kBlockRows
+// rows of one sequence and one kv head over some spans of keys, so a decoded page of K and V serves
+// many rows. Spans have a fixed length, so the order of a row's sums never depends on threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backends/cpu/attention/attention_tiles.h"
+#include "backends/cpu/attention/kv_page.h"
+#include "backends/interface/backend.h"
+
+namespace nibble::cpu {
+
+inline constexpr int64_t kBlockRows = kTileAttentionRows;
+inline constexpr int64_t kSpanPages = 16;
+static_assert(kTileAttentionKeys == kPageTokens && kTileAttentionHeadDim == kMaxHeadDim);
+
+struct AttentionCall {
+  const float* q;
+  const AttentionSpec& attention;
+  const KvSpec& kv;
+  float* out;
+  int64_t group;  // query heads per kv head
+};
+
+// Keys [first, last) of a page, 0..64.
+struct KeyRange {
+  int64_t first, last;
+};
+
+// Rows [first, first + rows) of a slice's [tokens, group] rows for one kv head.
+struct AttentionItem {
+  const AttentionCall* call;
+  const SequenceSlice* slice;
+  int64_t kv_head, first, rows;
+  int64_t first_span, last_span;  // spans [first_span, last_span)
+  float* partial;                 // null: the result goes to call->out; else [rows][kPartialStride]
+
+  int64_t position(int64_t row) const { return slice->position + (first + row) / call->group; }
+  int64_t end() const { return position(rows - 1) + 1; }  // no row sees a key from here on
+  // Of a row's vector in q and out.
+  int64_t offset(int64_t row) const {
+    const int64_t token = slice->first_row + (first + row) / call->group;
+    const int64_t head = kv_head * call->group + (first + row) % call->group;
+    return (token * call->attention.heads + head) * call->kv.head_dim;
+  }
+  int64_t FirstKey(int64_t row) const {
+    const int64_t window = call->attention.sliding_window;
+    return window == 0 ? 0 : std::max<int64_t>(0, position(row) - window + 1);
+  }
+  // What rows [begin, end) together see of the page that starts at key `start`.
+  KeyRange Visible(int64_t begin, int64_t end, int64_t start) const {
+    return {std::clamp<int64_t>(FirstKey(begin) - start, 0, kPageTokens),
+            std::clamp<int64_t>(position(end - 1) + 1 - start, 0, kPageTokens)};
+  }
+  // The pages of a span that any row sees.
+  int64_t FirstPage(int64_t span) const {
+    return std::max(span * kSpanPages, FirstKey(0) / kPageTokens);
+  }
+  int64_t LastPage(int64_t span) const {
+    return std::min((span + 1) * kSpanPages, (end() + kPageTokens - 1) / kPageTokens);
+  }
+  const std::byte* Block(int64_t page) const {
+    return slice->page(page * kPageTokens) + kv_head * call->kv.block_bytes();
+  }
+  // Page `page` will be read soon, if the span has it. Large blocks the hardware finds by itself.
+  void Prefetch(int64_t page, int64_t span) const {
+    const int64_t bytes = call->kv.block_bytes();
+    if (page >= LastPage(span) || bytes > (1 << 14)) return;
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(Block(page) + i, 0, 2);
+  }
+  void PrefetchStart() const {
+    Prefetch(FirstPage(first_span), first_span);
+    Prefetch(FirstPage(first_span) + 1, first_span);
+  }
+};
+
+}  // namespace nibble::cpu

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/acts/transform_plan.h"
+#include "backends/cpu/ops.h"
+#include "backends/cpu/parallel_rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/attention/rope_append.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.h:
+#include "backends/cpu/acts/quantize.inl.h"
+#include "backends/cpu/acts/transform.inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// x [heads, head_dim] in place; cos and sin hold `half` angles for the pairs (i, i + half), the
+// dimensions from 2 * half on stay. Not fused, so that every instruction set gives the same bits.
+void RotatePairs(float* x, int64_t heads, int64_t head_dim, const float* cos, const float* sin,
+                 int64_t half) {
+  const DF d;
+  for (float* end = x + heads * head_dim; x < end; x += head_dim) {
+    float* upper = x + half;
+    int64_t i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+      const VF a = hn::LoadU(d, x + i), b = hn::LoadU(d, upper + i);
+      const VF c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+      hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), d, x + i);
+      hn::StoreU(hn::Add(hn::Mul(b, c), hn::Mul(a, s)), d, upper + i);
+    }
+    for (; i < half; ++i) {
+      const float a = x[i], b = upper[i];
+      x[i] = a * cos[i] - b * sin[i];
+      upper[i] = b * cos[i] + a * sin[i];
+    }
+  }
+}
+
+// One token of one head: codes and params as QuantizeKv writes them, or a copy with 16 bits.
+void StoreCacheRow(const float* x, int64_t head_dim, const FormatSpec& format, std::byte* row,
+                   std::byte* params_row) {
+  if (!format.quantized()) {
+    std::memcpy(row, x, static_cast<size_t>(head_dim) * sizeof(float));
+    return;
+  }
+  auto* packed = reinterpret_cast<uint8_t*>(row);
+  auto* params = reinterpret_cast<uint16_t*>(params_row);
+  auto* codes = format.bits == 8
+                    ? packed
+                    : reinterpret_cast<uint8_t*>(ThreadScratch(Scratch::kRow, head_dim));
+  const int64_t groups = format.groups(head_dim), length = head_dim / groups;
+  for (int64_t g = 0; g < groups; ++g) {
+    CacheGroup(x + g * length, length, format, codes + g * length, params + 2 * g);
+  }
+  if (format.bits == 4 && head_dim % 2 == 0) {
+    PackNibbles(codes, head_dim, packed);
+  } else if (format.bits != 8) {
+    PackCodes(reinterpret_cast<const int8_t*>(codes), head_dim, format.bits, packed);
+  }
+}
+
+void RopeAndAppendToken(float* q, float* k, const float* v, int64_t heads, const RopeView& rope,
+                        const TransformPlan* rotation, const KvSpec& kv, std::byte* page,
+                        int64_t position) {
+  const int64_t d = kv.head_dim, slot = position % kPageTokens;
+  const float* cos = rope.cos + position * rope.angles;
+  const float* sin = rope.sin + position * rope.angles;
+  RotatePairs(q, heads, d, cos, sin, rope.angles);
+  RotatePairs(k, kv.kv_heads, d, cos, sin, rope.angles);
+  if (rotation != nullptr) {
+    TransformGroup(*rotation, q, heads);
+    TransformGroup(*rotation, k, kv.kv_heads);
+  }
+  for (int64_t h = 0; h < kv.kv_heads; ++h) {
+    std::byte* block = page + h * kv.block_bytes();
+    StoreCacheRow(k + h * d, d, kv.k, block + slot * kv.row_bytes(kv.k),
+                  block + kv.k_params() + slot * kv.params_per_row(kv.k) * 2);
+    StoreCacheRow(v + h * d, d, kv.v, block + kv.v_codes() + slot * kv.row_bytes(kv.v),
+                  block + kv.v_params() + slot * kv.params_per_row(kv.v) * 2);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace nibble::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::cpu {
+namespace {
+HWY_EXPORT(RopeAndAppendToken);
+}  // namespace
+
+void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+                   const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
+  const TransformPlan* rotation = kv.rotation.identity() ? nullptr : &PlanFor(kv.rotation);
+  NIBBLE_CHECK(rotation == nullptr || kv.rotation.width() == kv.head_dim, "rotation of {} on {}",
+               kv.rotation.width(), kv.head_dim);
+  NIBBLE_CHECK(2 * rope.angles <= kv.head_dim, "{} angles, heads of {}", rope.angles, kv.head_dim);
+  const int64_t q_width = attention.heads * kv.head_dim, k_width = kv.kv_heads * kv.head_dim;
+  const int64_t rotation_cost = rotation == nullptr ? 0 : rotation->row_cost;
+  const int64_t cost = (attention.heads + kv.kv_heads) * rotation_cost + 2 * q_width + 10 * k_width;
+  int64_t tokens = 0;
+  for (const SequenceSlice& slice : batch) {
+    NIBBLE_CHECK(slice.position + slice.tokens <= rope.positions, "{} positions", rope.positions);
+    tokens += slice.tokens;
+  }
+  ParallelRows(tokens, cost, 1, [&](int64_t begin, int64_t end) {
+    for (const SequenceSlice& slice : batch) {
+      for (int64_t t = std::max<int64_t>(begin, 0); t < std::min(end, slice.tokens); ++t) {
+        const int64_t row = slice.first_row + t, position = slice.position + t;
+        HWY_DYNAMIC_DISPATCH(RopeAndAppendToken)
+        (q + row * q_width, k + row * k_width, v + row * k_width, attention.heads, rope, rotation,
+         kv, slice.page(position), position);
+      }
+      begin -= slice.tokens;  // now counted from the next sequence's first token
+      end -= slice.tokens;
+    }
+  });
+}
+
+}  // namespace nibble::cpu
+#endif  // HWY_ONCE

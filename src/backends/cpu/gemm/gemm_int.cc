@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// GEMM task: some pairs of panels x a block of tokens. Weights become bytes kChunk inputs at a time
+// (16 KiB, L1), one chunk ahead of the products; the block's activations stay in L2; sums live in
+// registers for a chunk and in `acc` between chunks. GEMV task: some whole panels, each read once
+// from memory.
+#include "backends/cpu/gemm/gemm_int.h"
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/gemm/tile_ops.h"
+#include "backends/cpu/ops.h"
+#include "base/thread_pool.h"
+
+namespace nibble::cpu {
+namespace {
+
+constexpr int64_t kChunk = 512;           // inputs; 32 outputs of bytes are 16 KiB
+constexpr int64_t kMaxRows = 256;         // tokens of a GEMM task
+constexpr int64_t kBlockBytes = 3 << 19;  // activations of a GEMM task, of an L2 of 2 MiB
+constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
+constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call
+constexpr int64_t kTileBlock = 32;        // tokens of a matrix unit's call
+constexpr int64_t kFewRows = 64;          // tokens up to which weights are prefetched
+
+struct Product {
+  const Activations& acts;
+  const IntPanels& weights;
+  const Kernel& kernel;
+  const int32_t* code_sums;  // [tokens, groups]
+  TileOutput out;
+  int64_t rows;         // of a GEMM task
+  int64_t panels;       // of a task, even
+  const int8_t* tiles;  // activations for a matrix unit, or null
+};
+
+// Activation code sums per group; the prepared ones where the groups are the same.
+const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
+  if (w.per_act_group == 1) return acts.sums;
+  thread_local Buffer<int32_t> memory;
+  int32_t* sums = memory.Grow(acts.tokens * w.groups);
+  for (int64_t t = 0; t < acts.tokens; ++t) {
+    for (int64_t g = 0; g < w.groups; ++g) {
+      const int8_t* codes = acts.codes + t * acts.stride + g * w.group_cols;
+      int32_t sum = 0;
+      for (int64_t k = 0; k < w.group_cols; ++k) sum += codes[k];
+      sums[t * w.groups + g] = sum;
+    }
+  }
+  return sums;
+}
+
+void GemvTask(const Product& p, int64_t task) {
+  const IntPanels& w = p.weights;
+  const int64_t rows = p.acts.tokens;
+  const int64_t last = std::min((task + 1) * p.panels, w.panels);
+  alignas(64) int32_t acc[kGemvGroups * kMaxGemvTokens * kTileOutputs];
+  for (int64_t panel = task * p.panels; panel < last; panel += 2) {
+    alignas(64) float partial[kMaxGemvTokens * kTileOutputs];
+    for (int64_t g = 0; g < w.groups; g += kGemvGroups) {
+      const int64_t groups = std::min(kGemvGroups, w.groups - g);
+      p.kernel.gemv({.a = p.acts.codes + g * w.group_cols,
+                     .a_stride = p.acts.stride,
+                     .rows = rows,
+                     .b = w.panel(panel) + w.Bytes(g * w.group_cols),
+                     .b_stride = w.Bytes(w.padded_cols),
+                     .groups = groups,
+                     .k = w.group_cols,
+                     .c = acc,
+                     .steps = w.second_level() ? w.panel_steps(panel) : nullptr,
+                     .steps_stride = w.second_level() ? w.step_groups() * kPanel : 0,
+                     .step_cols = w.step_cols});
+      ApplyScales(
+          {.panel = panel, .row = 0, .rows = rows, .group = g, .groups = groups, .acc = acc}, w,
+          p.acts, p.code_sums, partial, p.out);
+    }
+  }
+}
+
+// Inputs [first, first + inputs) of two panels, inside one group.
+struct Chunk {
+  int64_t panel, first, inputs;
+};
+
+// A GEMM task walks over its panels chunk by chunk.
+class GemmWalk {
+ public:
+  GemmWalk(const Product& p, int64_t task)
+      : p_(p), w_(p.weights), tasks_((w_.panels + p.panels - 1) / p.panels) {
+    row_ = task / tasks_ * p.rows;
+    rows_ = std::min(p.rows, p.acts.tokens - row_);
+    first_panel_ = task % tasks_ * p.panels;
+    last_panel_ = std::min(first_panel_ + p.panels, w_.panels);
+  }
+
+  void Run() {
+    Chunk chunk{first_panel_, 0, std::min(kChunk, w_.group_cols)};
+    if (w_.bits == 4) Unpack(chunk, 0);
+    if (p_.kernel.tiles) amx_begin();
+    for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
+      const Chunk next = Next(chunk);
+      if (rows_ <= kFewRows && !UnpacksAhead()) Prefetch(w_.bits == 4 ? Next(next) : next);
+      if (w_.bits == 4 && !UnpacksAhead() && next.inputs > 0) Unpack(next, 1 - turn);
+      Multiply(chunk, next, turn);
+      chunk = next;
+    }
+    if (p_.kernel.tiles) amx_end();
+    if (p_.out.stream) hwy::FlushStream();
+  }
+
+ private:
+  // A second level is unpacked by itself: a matrix unit's call knows no steps.
+  bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && !w_.second_level(); }
+
+  // No inputs: the end.
+  Chunk Next(Chunk c) const {
+    if (c.inputs == 0) return c;
+    c.first += c.inputs;
+    if (c.first == w_.groups * w_.group_cols) c = {c.panel + 2, 0, 0};
+    const int64_t group_end = (c.first / w_.group_cols + 1) * w_.group_cols;
+    c.inputs = c.panel < last_panel_ ? std::min(kChunk, group_end - c.first) : 0;
+    return c;
+  }
+
+  const uint8_t* Stored(const Chunk& c) const { return w_.panel(c.panel) + w_.Bytes(c.first); }
+
+  // With few tokens a chunk takes longer to arrive than to multiply; with many, prefetching costs
+  // more than it gains.
+  void Prefetch(const Chunk& c) const {
+    const int64_t stride = w_.Bytes(w_.padded_cols);
+    for (int64_t i = 0; i < w_.Bytes(c.inputs); i += 64) {
+      __builtin_prefetch(Stored(c) + i, 0, 2);
+      __builtin_prefetch(Stored(c) + stride + i, 0, 2);
+    }
+  }
+
+  // What the epilogue will add to: another core may have written it.
+  void PrefetchOutputs(int64_t panel, int64_t row, int64_t rows) const {
+    for (int64_t r = row; r < row + rows; ++r) {
+      const float* y = p_.out.y + r * p_.out.stride + panel * kPanel;
+      __builtin_prefetch(y, 1, 2);
+      __builtin_prefetch(y + kPanel, 1, 2);
+    }
+  }
+
+  void Unpack(const Chunk& c, int turn) {
+    const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
+    uint8_t* const bytes = bytes_[turn];
+    if (!w_.second_level()) {
+      UnpackNibbles(Stored(c), c.inputs, bytes);
+      UnpackNibbles(second, c.inputs, bytes + c.inputs * kPanel);
+      return;
+    }
+    UnpackLevels(Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols, bytes);
+    UnpackLevels(second, c.first, c.inputs, w_.panel_steps(c.panel + 1), w_.step_cols,
+                 bytes + c.inputs * kPanel);
+  }
+
+  // A matrix unit's share of unpacking `next` in the block of rows that starts at `row`.
+  UnpackAhead Ahead(const Chunk& next, int turn, int64_t row, int64_t block) {
+    if (!UnpacksAhead() || next.inputs == 0) return {};
+    const int64_t lines = next.inputs / 8, blocks = (rows_ + block - 1) / block;
+    const int64_t first = lines * (row / block) / blocks;
+    const int64_t last = lines * (row / block + 1) / blocks;
+    return {.nibbles = Stored(next) + first * 64,
+            .nibble_stride = w_.Bytes(w_.padded_cols),
+            .bytes = bytes_[1 - turn] + first * 128,
+            .byte_stride = next.inputs * kPanel,
+            .lines = last - first};
+  }
+
+  void Multiply(const Chunk& chunk, const Chunk& next, int turn) {
+    const bool tiles = p_.kernel.tiles, bytes = w_.bits == 4;
+    const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : rows_;
+    const bool starts = chunk.first == group * w_.group_cols;
+    const bool ends = chunk.first + chunk.inputs == (group + 1) * w_.group_cols;
+    const int64_t stride = p_.acts.stride;
+    for (int64_t r = 0; r < rows_; r += block) {
+      const int64_t count = std::min(block, rows_ - r);
+      int32_t* acc = acc_ + r * kTileOutputs;
+      if (chunk.first == 0 && p_.out.accumulate) PrefetchOutputs(chunk.panel, row_ + r, count);
+      const int8_t* a = tiles ? p_.tiles + (row_ + r) * stride + chunk.first * kTileTokens
+                              : p_.acts.codes + (row_ + r) * stride + chunk.first;
+      p_.kernel.gemm({.a = a,
+                      .a_stride = tiles ? kTileTokens * stride : stride,
+                      .rows = count,
+                      .b = bytes ? bytes_[turn] : Stored(chunk),
+                      .b_stride = bytes ? chunk.inputs * kPanel : w_.Bytes(w_.padded_cols),
+                      .k = chunk.inputs,
+                      .c = acc,
+                      .accumulate = !starts,
+                      .ahead = Ahead(next, turn, r, block)});
+      if (!ends) continue;
+      ApplyScales({.panel = chunk.panel,
+                   .row = row_ + r,
+                   .rows = count,
+                   .group = group,
+                   .groups = 1,
+                   .acc = acc},
+                  w_, p_.acts, p_.code_sums, partial_ + r * kTileOutputs, p_.out);
+    }
+  }
+
+  const Product& p_;
+  const IntPanels& w_;
+  const int64_t tasks_;  // along the panels
+  int64_t row_, rows_, first_panel_, last_panel_;
+  alignas(64) uint8_t bytes_[2][kTileOutputs * kChunk];
+  alignas(64) int32_t acc_[kMaxRows * kTileOutputs];
+  alignas(64) float partial_[kMaxRows * kTileOutputs];
+};
+
+// Codes [tokens, stride] as [tokens / 16][stride / 64][16][64], the last rows of the last tile as
+// they were.
+const int8_t* Tiles(const Activations& acts) {
+  if (acts.tiles != nullptr) return acts.tiles;
+  thread_local Buffer<int8_t> memory;
+  int8_t* tiles = memory.Grow((acts.tokens + 15) / 16 * 16 * acts.stride);
+  for (int64_t t = 0; t < acts.tokens; ++t) {
+    StoreTileRow(acts.codes + t * acts.stride, t, acts.stride, tiles);
+  }
+  return tiles;
+}
+
+// Tokens of a GEMM task: as many as L2 holds, in blocks of equal height, and small enough that
+// every thread gets several tasks. Multiples of 32 (an AMX tile pair), except the last block.
+int64_t TaskRows(int64_t tokens, const IntPanels& w) {
+  const int64_t most = std::clamp(kBlockBytes / w.padded_cols / 32 * 32, int64_t{32}, kMaxRows);
+  int64_t blocks = (tokens + most - 1) / most;
+  while (blocks * w.panels / 2 < 4 * Threads() && blocks * 32 < tokens) blocks *= 2;
+  return ((tokens + blocks - 1) / blocks + 31) / 32 * 32;
+}
+
+// Results that no cache holds until they are read need not pass through it.
+bool Streams(const Product& p) {
+  constexpr int64_t kLarge = 1 << 20;  // floats: two L2s
+  return !p.out.accumulate && p.acts.tokens * p.weights.rows >= kLarge && p.out.stride % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(p.out.y) % 64 == 0;
+}
+
+}  // namespace
+
+void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& kernel, float* y,
+             int64_t y_stride, bool accumulate) {
+  NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
+                   acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
+               "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
+  Product p{.acts = acts,
+            .weights = weights,
+            .kernel = kernel,
+            .code_sums = CodeSums(acts, weights),
+            .out = {y, y_stride, accumulate},
+            .rows = 0,
+            .panels = 0,
+            .tiles = kernel.tiles ? Tiles(acts) : nullptr};
+  // The tasks capture one pointer: std::function then allocates nothing.
+  if (kernel.gemv != nullptr) {
+    p.panels = std::max<int64_t>(1, weights.panels / (16 * Threads())) * 2;
+    const int64_t tasks = (weights.panels + p.panels - 1) / p.panels;
+    ParallelFor(static_cast<size_t>(tasks),
+                [&p](size_t i) { GemvTask(p, static_cast<int64_t>(i)); });
+  } else {
+    p.out.stream = Streams(p);
+    p.rows = TaskRows(acts.tokens, weights);
+    const int64_t blocks = (acts.tokens + p.rows - 1) / p.rows, pairs = weights.panels / 2;
+    // Few rows: a task is a stream of weights, which should not start anew too often.
+    const int64_t most = p.rows <= kFewRows ? 4 * kMaxPairs : kMaxPairs;
+    p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, most);
+    const int64_t tasks = blocks * ((weights.panels + p.panels - 1) / p.panels);
+    ParallelFor(static_cast<size_t>(tasks),
+                [&p](size_t i) { GemmWalk(p, static_cast<int64_t>(i)).Run(); });
+  }
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = W a on integers: cuts the product into tasks, feeds the kernel and applies the epilogue.
+#pragma once
+
+#include "backends/cpu/gemm/kernel_table.h"
+
+namespace nibble::cpu {
+
+// y[t, n] (+)= W a + bias, y with row stride y_stride. `kernel` must match (Kernel::Runs). Results
+// depend neither on the kernel, nor on the number of threads, nor on the other tokens.
+void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& kernel, float* y,
+             int64_t y_stride, bool accumulate);
+
+}  // namespace nibble::cpu

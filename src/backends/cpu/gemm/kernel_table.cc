@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/gemm/kernel_table.h"
+
+namespace nibble::cpu {
+namespace {
+
+// clang-format off
+constexpr Kernel kTable[] = {
+    // name               isa           bits  tokens  k_step  gemm              gemv              tiles
+    {"avx512_gemv_u4s8",  Isa::kAvx512, 4,    12,     8,      nullptr,          avx512_gemv_u4s8,   false},
+    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4, 12,   8,      nullptr,          avx512_gemv_u4s8_levels, false, true},
+    {"avx512_gemv_u8s8",  Isa::kAvx512, 8,    12,     8,      nullptr,          avx512_gemv_u8s8,   false},
+    {"amx_gemm_u8s8",     Isa::kAmx,    0,    0,      64,     amx_gemm_u8s8,    nullptr,            true},
+    {"avx512_gemm_u8s8",  Isa::kAvx512, 0,    0,      8,      avx512_gemm_u8s8, nullptr,            false},
+    {"avx2_gemv_u4s8",    Isa::kAvx2,   4,    4,      8,      nullptr,          avx2_gemv_u4s8,     false},
+    {"avx2_gemv_u8s8",    Isa::kAvx2,   8,    4,      8,      nullptr,          avx2_gemv_u8s8,     false},
+    {"avx2_gemm_u4s8",    Isa::kAvx2,   4,    0,      8,      avx2_gemm_u4s8,   nullptr,            false},
+    {"avx2_gemm_u8s8",    Isa::kAvx2,   0,    0,      8,      avx2_gemm_u8s8,   nullptr,            false},
+    {"scalar_gemm_u8s8",  Isa::kRef,    0,    0,      8,      scalar_gemm_u8s8, nullptr,            false},
+};
+// clang-format on
+
+}  // namespace
+
+bool Kernel::Runs(const IntPanels& weights, int64_t tokens) const {
+  return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) &&
+         (max_tokens == 0 || tokens <= max_tokens) && weights.group_cols % k_step == 0;
+}
+
+std::span<const Kernel> Kernels() {
+  return kTable;
+}
+
+const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens) {
+  for (const Kernel& kernel : kTable) {
+    if (kernel.isa <= isa && kernel.Runs(weights, tokens)) return kernel;
+  }
+  NIBBLE_CHECK(false, "groups of {} inputs", weights.group_cols);
+  __builtin_unreachable();
+}
+
+}  // namespace nibble::cpu

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The integer kernels in order of preference: the first row that matches runs. A new kernel is one
+// file and one row; tests and benchmarks walk the table.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "backends/cpu/gemm/int_kernels.h"
+#include "backends/cpu/gemm/panels.h"
+#include "base/cpu_features.h"
+
+namespace nibble::cpu {
+
+struct Kernel {
+  std::string_view name;
+  Isa isa;             // least instruction set
+  int bits;            // of the panels; 0 = any
+  int64_t max_tokens;  // 0 = any
+  int64_t k_step;      // divides the inputs of a group
+  GemmFn gemm;         // one of the two
+  GemvFn gemv;
+  bool tiles;  // a matrix unit: activations in tiles, amx_begin and amx_end around its calls
+  bool second_level = false;  // of scales, in panels of 4 bits; rows of any bits take bytes
+
+  bool Runs(const IntPanels& weights, int64_t tokens) const;
+};
+
+// The last row runs everything.
+std::span<const Kernel> Kernels();
+const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every row of the kernel table against plain loops over the codes: int32 sums bit for bit, then
+// the whole product, whose fp32 epilogue is one fixed expression and so must match bit for bit as
+// well.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "backends/cpu/gemm/gemm_int.h"
+#include "backends/cpu/ops.h"
+#include "base/half.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "formats/packed_weights_testing.h"
+#include "formats/tile_order.h"
+
+namespace nibble::cpu {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kPoison = 0x5A5A5A5A;
+
+int64_t Pick(Rng& rng, std::initializer_list<int64_t> values) {
+  return values.begin()[rng.Below(values.size())];
+}
+
+// Random in lo..hi with both ends frequent: they are what saturates.
+int64_t Code(Rng& rng, int64_t lo, int64_t hi) {
+  const uint64_t kind = rng.Below(8);
+  if (kind == 0) return lo;
+  if (kind == 1) return hi;
+  return lo + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(hi - lo + 1)));
+}
+
+class KernelTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    if (kernel().isa > DetectedIsa()) GTEST_SKIP() << "needs " << IsaName(kernel().isa);
+  }
+  static const Kernel& kernel() { return Kernels()[GetParam()]; }
+};
+
+std::string KernelTestName(const ::testing::TestParamInfo<size_t>& info) {
+  return std::string(Kernels()[info.param].name);
+}
+INSTANTIATE_TEST_SUITE_P(Rows, KernelTest, ::testing::Range(size_t{0}, Kernels().size()),
+                         KernelTestName);
+
+// --- int32 sums ---------------------------------------------------------------------------------
+
+// Unsigned weights [32 outputs, k] and signed activations [rows, stride] of one tile.
+struct SumCase {
+  int64_t rows, k, stride;
+  std::vector<uint8_t> weights;
+  std::vector<int8_t> acts;
+
+  SumCase(Rng& rng, int64_t m, int64_t inputs, int64_t max_weight, bool extreme)
+      : rows(m), k(inputs), stride(inputs + Pick(rng, {0, 64, 192})) {
+    for (int64_t i = 0; i < kTileOutputs * k; ++i) {
+      weights.push_back(static_cast<uint8_t>(extreme ? max_weight : Code(rng, 0, max_weight)));
+    }
+    for (int64_t i = 0; i < rows * stride; ++i) {
+      acts.push_back(static_cast<int8_t>(extreme ? -128 : Code(rng, -128, 127)));
+    }
+  }
+  int64_t Sum(int64_t m, int64_t n, int64_t first, int64_t last) const {
+    int64_t sum = 0;
+    for (int64_t i = first; i < last; ++i)
+      sum += int64_t{weights[n * k + i]} * acts[m * stride + i];
+    return sum;
+  }
+  // [2 panels][k/4][16][4]
+  std::vector<uint8_t> BytePanels() const {
+    std::vector<uint8_t> panels;
+    for (int64_t p = 0; p < 2; ++p) {
+      for (int64_t i = 0; i < k * kPanel; ++i) {
+        panels.push_back(weights[(p * kPanel + i / 4 % 16) * k + i / 64 * 4 + i % 4]);
+      }
+    }
+    return panels;
+  }
+  // [2 panels][k/8][16][4], two inputs four apart in a byte
+  std::vector<uint8_t> NibblePanels() const {
+    std::vector<uint8_t> panels;
+    for (int64_t p = 0; p < 2; ++p) {
+      for (int64_t i = 0; i < k / 8 * 64; ++i) {
+        const uint8_t* first = &weights[(p * kPanel + i / 4 % 16) * k + i / 64 * 8 + i % 4];
+        panels.push_back(static_cast<uint8_t>(first[0] | first[4] << 4));
+      }
+    }
+    return panels;
+  }
+};
+
+void CheckGemm(const Kernel& kernel, const SumCase& c) {
+  if (kernel.tiles && c.rows > 32) return;  // more than a call's block
+  const std::vector<uint8_t> panels = c.BytePanels();
+  std::vector<int8_t> tiles(static_cast<size_t>((c.rows + 15) / 16 * 16 * c.stride));
+  for (int64_t t = 0; kernel.tiles && t < c.rows; ++t) {
+    StoreTileRow(c.acts.data() + t * c.stride, t, c.stride, tiles.data());
+  }
+  // In two calls, as the blocking over K does, and a guard row behind the result.
+  const int64_t half = c.k / 2 / kernel.k_step * kernel.k_step;
+  const int64_t written = kernel.tiles ? (c.rows + 15) / 16 * 16 : c.rows;
+  std::vector<int32_t> sums(static_cast<size_t>((written + 1) * kTileOutputs), kPoison);
+  // Lines of nibbles to unpack meanwhile; the two calls do half each.
+  const std::vector<uint8_t> nibbles(panels.begin(), panels.begin() + 2 * c.k / 8 * 64);
+  alignas(64) uint8_t bytes[2 * 16 * 1408];
+  GemmTile tile{.a = kernel.tiles ? tiles.data() : c.acts.data(),
+                .a_stride = kernel.tiles ? 16 * c.stride : c.stride,
+                .rows = c.rows,
+                .b = panels.data(),
+                .b_stride = c.k * kPanel,
+                .k = half > 0 ? half : c.k,
+                .c = sums.data(),
+                .accumulate = false,
+                .ahead = {.nibbles = nibbles.data(),
+                          .nibble_stride = c.k / 8 * 64,
+                          .bytes = bytes,
+                          .byte_stride = 16 * c.k,
+                          .lines = c.k / 8}};
+  if (kernel.tiles) amx_begin();
+  kernel.gemm(tile);
+  if (half > 0) {
+    tile.a += kernel.tiles ? half * 16 : half;
+    tile.b += half * kPanel;
+    tile.k = c.k - half;
+    tile.accumulate = true;
+    kernel.gemm(tile);
+  }
+  if (kernel.tiles) amx_end();
+  for (int64_t i = 0; kernel.tiles && i < 2 * 16 * c.k; ++i) {
+    const uint8_t pair = nibbles[i / 128 * 64 + i % 64];
+    ASSERT_EQ(bytes[i], i % 128 < 64 ? pair & 15 : pair >> 4) << i;
+  }
+  for (int64_t i = 0; i < c.rows * kTileOutputs; ++i) {
+    ASSERT_EQ(sums[i], c.Sum(i / kTileOutputs, i % kTileOutputs, 0, c.k))
+        << "m " << i / kTileOutputs << " n " << i % kTileOutputs;
+  }
+  for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[written * kTileOutputs + n], kPoison);
+}
+
+// Steps of 32 inputs, one of which may be cut short, and the weights that they stand for.
+std::vector<uint16_t> RandomSteps(Rng& rng, SumCase& c) {
+  const int64_t groups = (c.k + 31) / 32;
+  std::vector<uint16_t> steps(static_cast<size_t>(2 * groups * kPanel));
+  for (int64_t n = 0; n < kTileOutputs; ++n) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int zero = static_cast<int>(Code(rng, -8, 7));
+      const int scale = static_cast<int>(Code(rng, 1, LargestGroupScale(zero)));
+      const uint16_t step = LevelStep(scale, zero);
+      steps[static_cast<size_t>((n / kPanel * groups + g) * kPanel + n % kPanel)] = step;
+      for (int64_t i = g * 32; i < std::min((g + 1) * 32, c.k); ++i) {
+        uint8_t& code = c.weights[static_cast<size_t>(n * c.k + i)];
+        code = static_cast<uint8_t>(code * (step & 255) + (step >> 8));
+      }
+    }
+  }
+  return steps;
+}
+
+void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
+  const std::vector<uint8_t> panels = kernel.bits == 4 ? c.NibblePanels() : c.BytePanels();
+  Rng rng(31);
+  const auto steps = kernel.second_level ? RandomSteps(rng, c) : std::vector<uint16_t>();
+  const int64_t k = c.k / groups, count = groups * c.rows * kTileOutputs;
+  std::vector<int32_t> sums(static_cast<size_t>(count + kTileOutputs), kPoison);
+  kernel.gemv({.a = c.acts.data(),
+               .a_stride = c.stride,
+               .rows = c.rows,
+               .b = panels.data(),
+               .b_stride = static_cast<int64_t>(panels.size()) / 2,
+               .groups = groups,
+               .k = k,
+               .c = sums.data(),
+               .steps = steps.data(),
+               .steps_stride = static_cast<int64_t>(steps.size()) / 2,
+               .step_cols = 32});
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t g = i / kTileOutputs / c.rows, m = i / kTileOutputs % c.rows;
+    ASSERT_EQ(sums[i], c.Sum(m, i % kTileOutputs, g * k, (g + 1) * k))
+        << "group " << g << " m " << m << " n " << i % kTileOutputs;
+  }
+  for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[count + n], kPoison);
+}
+
+TEST_P(KernelTest, SumsAreExact) {
+  Rng rng(17, GetParam());
+  for (const int64_t rows : {1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 16, 17, 31, 32, 33, 49, 100}) {
+    if (kernel().max_tokens != 0 && rows > kernel().max_tokens) continue;
+    for (const int64_t k : {8, 24, 32, 40, 64, 96, 160, 192, 512, 1408}) {
+      if (k % kernel().k_step != 0) continue;
+      for (const bool extreme : {false, true}) {
+        SCOPED_TRACE(fmt::format("rows {} k {} extreme {}", rows, k, extreme));
+        const SumCase c(rng, rows, k, kernel().bits == 4 ? 15 : 255, extreme);
+        if (kernel().gemm != nullptr) {
+          CheckGemm(kernel(), c);
+        } else {
+          CheckGemv(kernel(), c, 1);
+          if (k % 32 == 0 && !kernel().second_level) CheckGemv(kernel(), c, k / 32);
+        }
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// --- the whole product --------------------------------------------------------------------------
+
+IntPanels Packed(const PackedLinear& linear) {
+  return PackPanels(linear.weights, linear.input.activation, linear.bias);
+}
+
+// A random linear with random prepared activations, and the product in plain loops.
+struct ProductCase {
+  int64_t m, n, k;
+  Matrix<int8_t> codes;
+  Matrix<int8_t> act_codes;  // zero from k to the stride
+  PlaneVectors weights;
+  std::vector<float> bias, act_scales, act_zetas;
+  std::vector<int32_t> act_sums;
+  InputSpec input;
+  PackedLinear linear;
+
+  ProductCase(Rng& rng, int64_t tokens, int64_t outputs, int64_t inputs, const FormatSpec& w,
+              const FormatSpec& a)
+      : m(tokens), n(outputs), k(inputs), codes(n, k), act_codes(m, (k + 63) / 64 * 64) {
+    weights.format = w;
+    weights.rows = n;
+    weights.cols = k;
+    MakeWeights(rng);
+    MakeActs(rng, a);
+    linear.weights = View(weights);
+    linear.input = input;
+    if (rng.Below(2) == 0) return;
+    for (int64_t i = 0; i < n; ++i) bias.push_back(static_cast<float>(rng.Normal()));
+    linear.bias = {DType::kF32, {n}, reinterpret_cast<const std::byte*>(bias.data())};
+  }
+
+  void MakeWeights(Rng& rng) {
+    const int bits = weights.format.bits;
+    const int64_t half = int64_t{1} << (bits - 1);
+    const FormatSpec& format = weights.format;
+    weights.codes.resize(static_cast<size_t>(n * PackedBytes(k, bits)));
+    for (int64_t row = 0; row < n; ++row) {
+      for (int8_t& code : codes.row(row)) code = static_cast<int8_t>(Code(rng, -half, half - 1));
+      PackCodes(codes.row(row).data(), k, bits, weights.codes.data() + row * PackedBytes(k, bits));
+    }
+    for (int64_t i = 0; i < n * format.scales(k); ++i) {
+      const uint16_t scale = F16FromF32(static_cast<float>(0.001 + rng.Uniform()));
+      weights.scales_f16.push_back(scale);
+      weights.scales.push_back(F32FromF16(scale));
+    }
+    for (int64_t i = 0; i < n * format.groups(k); ++i) {
+      const int64_t zero = format.symmetric ? 0 : Code(rng, -half, half - 1);
+      if (!format.symmetric) weights.zeros.push_back(static_cast<int8_t>(zero));
+      if (!format.second_level) continue;
+      const int most = LargestGroupScale(static_cast<int>(zero));
+      weights.group_scales.push_back(static_cast<uint8_t>(Code(rng, 1, most)));
+    }
+  }
+
+  void MakeActs(Rng& rng, const FormatSpec& a) {
+    input.width = k;
+    input.activation = a;
+    const int64_t half = int64_t{1} << (a.bits - 1), groups = a.groups(k), length = k / groups;
+    for (int64_t t = 0; t < m; ++t) {
+      for (int64_t i = 0; i < k; ++i) {
+        act_codes.row(t)[i] = static_cast<int8_t>(Code(rng, -half, half - 1));
+      }
+      for (int64_t g = 0; g < groups; ++g) {
+        const int8_t* first = act_codes.row(t).data() + g * length;
+        act_sums.push_back(std::accumulate(first, first + length, 0));
+        const double sign = rng.Below(2) == 0 ? 1 : -1;
+        act_scales.push_back(static_cast<float>(sign * (0.01 + rng.Uniform())));
+        if (!a.symmetric) act_zetas.push_back(static_cast<float>(20 * rng.Normal()));
+      }
+    }
+  }
+
+  Activations Acts(int64_t first, int64_t tokens) const {
+    const int64_t groups = input.activation.groups(k);
+    return {.tokens = tokens,
+            .width = k,
+            .format = input.activation,
+            .values = nullptr,
+            .stride = act_codes.cols,
+            .codes = act_codes.row(first).data(),
+            .scales = act_scales.data() + first * groups,
+            .zetas = act_zetas.empty() ? nullptr : act_zetas.data() + first * groups,
+            .sums = act_sums.data() + first * groups};
+  }
+
+  // The 8-bit code of a second level of scales.
+  int64_t LevelCode(int64_t row, int64_t i) const {
+    const auto g = static_cast<size_t>((row * k + i) / weights.format.group);
+    const int64_t zero = weights.zeros.empty() ? 0 : weights.zeros[g];
+    return weights.group_scales[g] * (codes.row(row)[i] - zero);
+  }
+
+  // The arithmetic law (docs/numerics.md), straight from the signed codes.
+  float Expected(int64_t t, int64_t row) const {
+    const bool levels = weights.format.second_level;
+    const int64_t weight_groups = weights.format.scales(k), act_groups = input.activation.groups(k);
+    const int64_t groups = std::max(weight_groups, act_groups), length = k / groups;
+    float y = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t wg = row * weight_groups + g * weight_groups / groups;
+      const int64_t ag = t * act_groups + g * act_groups / groups;
+      const int64_t zero = levels || weights.zeros.empty() ? 0 : weights.zeros[wg];
+      int64_t product = 0, column_sum = 0;
+      for (int64_t i = g * length; i < (g + 1) * length; ++i) {
+        const int64_t wide = levels ? LevelCode(row, i) : codes.row(row)[i] - zero;
+        product += wide * act_codes.row(t)[i];
+        column_sum += wide;
+      }
+      float value = static_cast<float>(static_cast<int32_t>(product));
+      if (!act_zetas.empty()) value = value + act_zetas[ag] * static_cast<float>(column_sum);
+      value = (act_scales[ag] * weights.scales[wg]) * value;
+      y = groups == 1 ? value : y + value;
+    }
+    return bias.empty() ? y : y + bias[row];
+  }
+};
+
+std::string Describe(const ProductCase& c) {
+  return fmt::format("M {} N {} K {}, weights {}, activations {}", c.m, c.n, c.k,
+                     FormatText(c.weights.format), FormatText(c.input.activation));
+}
+
+FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
+  FormatSpec format{.bits = static_cast<int>(bits), .symmetric = rng.Below(2) == 0};
+  const int64_t group = Pick(rng, {0, 0, 32, 64, 128});
+  if (group != 0 && width % group == 0) format.group = group;
+  format.second_level = format.group != 0 && bits <= 4 && rng.Below(2) == 0;
+  return format;
+}
+
+TEST_P(KernelTest, ProductIsTheFixedExpression) {
+  int checked = 0;
+  for (uint64_t trial = 0; trial < 600; ++trial) {
+    Rng rng(5, trial);
+    const int64_t m = Pick(rng, {1, 2, 3, 16, 17, 33, 100}),
+                  n = Pick(rng, {1, 15, 16, 17, 48, 100});
+    const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1376});
+    const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 7), k);
+    FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8}), k);
+    a.second_level = false;
+    if (w.second_level) a.group = 0;
+    if (k / a.groups(k) % (k / w.scales(k)) != 0 && k / w.scales(k) % (k / a.groups(k)) != 0)
+      continue;
+    const ProductCase c(rng, m, n, k, w, a);
+    const IntPanels panels = Packed(c.linear);
+    if (!kernel().Runs(panels, m)) continue;
+    SCOPED_TRACE(Describe(c));
+    ++checked;
+    // Rows start at every alignment and the gaps between them must stay as they are.
+    const int64_t stride = n + static_cast<int64_t>(rng.Below(4)), shift = trial % 3;
+    const bool accumulate = rng.Below(2) == 0;
+    std::vector<float> y(static_cast<size_t>(shift + m * stride), 12345.75f);
+    GemmInt(c.Acts(0, m), panels, kernel(), y.data() + shift, stride, accumulate);
+    for (int64_t i = 0; i < m * stride; ++i) {
+      const int64_t row = i % stride;
+      float expected = 12345.75f;
+      if (row < n)
+        expected =
+            accumulate ? expected + c.Expected(i / stride, row) : c.Expected(i / stride, row);
+      ASSERT_EQ(std::bit_cast<int32_t>(y[shift + i]), std::bit_cast<int32_t>(expected))
+          << y[shift + i] << " instead of " << expected << ", m " << i / stride << " n " << row;
+    }
+  }
+  EXPECT_GE(checked, 15);
+}
+
+// Large enough for several tasks per thread and more than one block of tokens.
+TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
+  Rng rng(23);
+  const int64_t tokens = kernel().max_tokens != 0 ? kernel().max_tokens : 300;
+  const FormatSpec format = {
+      .bits = kernel().bits == 8 ? 8 : 4, .group = 128, .second_level = kernel().second_level};
+  const ProductCase c(rng, tokens, 100, 1152, format, {.bits = 8, .symmetric = false});
+  const IntPanels panels = Packed(c.linear);
+  const auto run = [&](int64_t first, int64_t count, int threads) {
+    SetThreads(threads);
+    std::vector<float> y(static_cast<size_t>(count * c.n), NAN);
+    GemmInt(c.Acts(first, count), panels, kernel(), y.data(), c.n, false);
+    SetThreads(0);
+    return y;
+  };
+  const std::vector<float> whole = run(0, tokens, 1);
+  EXPECT_EQ(whole, run(0, tokens, 2));
+  for (const int64_t t : {int64_t{0}, tokens / 2, tokens - 1}) {
+    const auto first = whole.begin() + t * c.n;
+    EXPECT_EQ(std::vector<float>(first, first + c.n), run(t, 1, 1)) << "token " << t;
+  }
+}
+
+// --- packing and choice -------------------------------------------------------------------------
+
+std::string ChosenKernel(Isa isa, int bits, int64_t group, int64_t tokens, bool levels = false) {
+  Rng rng(1);
+  const ProductCase c(rng, 1, 16, 128, {.bits = bits, .group = group, .second_level = levels},
+                      {.bits = 8});
+  return std::string(ChooseKernel(isa, Packed(c.linear), tokens).name);
+}
+
+TEST(KernelTable, FirstMatchWins) {
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 0, 1), "avx512_gemv_u4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 3, 0, 13), "amx_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 32, 100), "avx512_gemm_u8s8");  // K tiles of 64
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, 8, 0, 12), "avx512_gemv_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, 5, 0, 512), "avx512_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, 2, 0, 5), "avx2_gemm_u4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, 6, 64, 5), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 32, 12, true), "avx512_gemv_u4s8_levels");
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 32, 13, true), "amx_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, 4, 32, 1, true), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kRef, 4, 8, 1), "scalar_gemm_u8s8");
+}
+
+TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {
+  Rng rng(2);
+  const ProductCase apart(rng, 1, 4, 192, {.bits = 4, .group = 64}, {.bits = 8, .group = 96});
+  const ProductCase odd(rng, 1, 4, 36, {.bits = 4, .group = 12}, {.bits = 8});
+  for (const ProductCase* c : {&apart, &odd}) {
+    try {
+      Packed(c->linear);
+      FAIL() << Describe(*c);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("one must divide the other"));
+    }
+  }
+}
+
+TEST(PackPanelsTest, UsesTilesInPlace) {
+  Rng rng(4);
+  for (const int bits : {3, 4, 8}) {
+    ProductCase c(rng, 1, 40, 96, {.bits = bits, .symmetric = false, .group = 32},
+                  {.bits = 8, .symmetric = false});
+    const IntPanels own = Packed(c.linear);
+    const TileOrder order(c.linear.weights);
+    const std::vector<uint8_t> tiles(own.codes, own.codes + order.bytes());
+    c.linear.weights.tiles = {DType::kU8, order.shape(),
+                              reinterpret_cast<const std::byte*>(tiles.data())};
+    const IntPanels borrowed = Packed(c.linear);
+    EXPECT_EQ(borrowed.codes, tiles.data());
+    EXPECT_EQ(borrowed.memory, nullptr);
+    EXPECT_EQ(borrowed.scales, own.scales);
+    EXPECT_EQ(borrowed.offsets, own.offsets);
+    EXPECT_EQ(borrowed.column_sums, own.column_sums);
+  }
+}
+
+TEST(PackPanelsTest, RefusesSumsBeyondInt32) {
+  Rng rng(3);
+  const ProductCase c(rng, 1, 1, 65800, {.bits = 8}, {.bits = 8});
+  EXPECT_THROW(Packed(c.linear), Error);
+}
+
+}  // namespace
+}  // namespace nibble::cpu

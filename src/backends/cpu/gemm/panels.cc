@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/gemm/panels.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "backends/cpu/gemm/int_kernels.h"
+#include "base/thread_pool.h"
+#include "formats/tile_order.h"
+
+namespace nibble::cpu {
+namespace {
+
+void SetGroups(const FormatSpec& w, IntPanels& p) {
+  const FormatSpec& a = p.activation;
+  const int64_t weight_cols = p.cols / w.scales(p.cols), act_cols = p.cols / a.groups(p.cols);
+  const int64_t cols = std::min(weight_cols, act_cols);
+  if (std::max(weight_cols, act_cols) % cols != 0 || (cols < p.cols && cols % 8 != 0)) {
+    Fail(
+        "groups of {} weights and {} activations: one must divide the other, and both be multiples "
+        "of 8",
+        weight_cols, act_cols);
+  }
+  if (cols > std::numeric_limits<int32_t>::max() / (255 * 128)) {
+    Fail("{} inputs overflow an int32 sum; use groups", cols);
+  }
+  p.groups = p.cols / cols;
+  p.group_cols = p.groups == 1 ? p.padded_cols : cols;
+  p.per_weight_group = weight_cols / cols;
+  p.per_act_group = act_cols / cols;
+}
+
+void WriteScales(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int64_t panel,
+                 IntPanels& p) {
+  for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
+    for (int64_t g = 0; g < p.weight_groups(); ++g) {
+      const int64_t from = (panel * kPanel + j) * p.weight_groups() + g;
+      const int64_t to = (panel * p.weight_groups() + g) * kPanel + j;
+      p.scales[to] = scales.data[from];
+      p.offsets[to] = static_cast<int16_t>(p.offset() + zeros.data[from]);
+    }
+  }
+}
+
+void WriteSteps(const PackedWeights& w, const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
+  const uint8_t* scales = w.group_scales.as<uint8_t>().data();
+  uint16_t* steps = p.steps.data() + panel * p.step_groups() * kPanel;
+  for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
+    for (int64_t g = 0; g < w.groups(); ++g) {
+      const int64_t at = (panel * kPanel + j) * w.groups() + g;
+      steps[g * kPanel + j] = LevelStep(scales[at], zeros.data[at]);
+    }
+  }
+}
+
+// The unsigned codes of inputs [begin, begin + cols) of a panel, summed.
+void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, int32_t* sums) {
+  const uint8_t* first = p.panel(panel) + p.Bytes(begin);
+  const uint8_t* last = first + p.Bytes(cols);
+  int32_t lanes[4 * kPanel] = {};
+  for (const uint8_t* line = first; line < last; line += 4 * kPanel) {
+    for (int64_t i = 0; i < 4 * kPanel; ++i) {
+      lanes[i] += p.bits == 4 ? (line[i] & 15) + (line[i] >> 4) : line[i];
+    }
+  }
+  for (int64_t j = 0; j < kPanel; ++j)
+    sums[j] = std::accumulate(lanes + 4 * j, lanes + 4 * j + 4, 0);
+}
+
+void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
+  const auto length = static_cast<int32_t>(p.cols / p.groups);
+  for (int64_t g = 0; g < p.groups; ++g) {
+    int32_t sums[kPanel];
+    SumCodes(p, panel, g * p.group_cols, p.group_cols, sums);
+    for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
+      const int32_t zero =
+          zeros.data[(panel * kPanel + j) * p.weight_groups() + g / p.per_weight_group];
+      // Padding counts as code 0.
+      const int32_t sum = sums[j] - static_cast<int32_t>(p.offset() * p.group_cols) - length * zero;
+      p.column_sums[(panel * p.groups + g) * kPanel + j] = static_cast<float>(sum);
+    }
+  }
+}
+
+// The same of a second level, whose group is the row.
+void WriteColumnSums(int64_t panel, IntPanels& p) {
+  const uint16_t* steps = p.panel_steps(panel);
+  int32_t totals[kPanel] = {};
+  for (int64_t k = 0; k < p.cols; k += p.step_cols, steps += kPanel) {
+    int32_t sums[kPanel];
+    SumCodes(p, panel, k, p.step_cols, sums);
+    for (int64_t j = 0; j < kPanel; ++j) {
+      const int32_t scale = steps[j] & 255, start = steps[j] >> 8;
+      totals[j] += scale * sums[j] + (start - 128) * static_cast<int32_t>(p.step_cols);
+    }
+  }
+  for (int64_t j = 0; j < kPanel; ++j) {
+    p.column_sums[panel * kPanel + j] = static_cast<float>(totals[j]);
+  }
+}
+
+}  // namespace
+
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias) {
+  IntPanels p{.rows = w.rows, .cols = w.cols};
+  const TileOrder order(w);
+  p.padded_cols = order.padded_cols;
+  p.panels = order.panels;
+  p.bits = order.bits;
+  p.activation = activation;
+  SetGroups(w.format, p);
+  if (w.tiles.data != nullptr) {
+    p.codes = w.tiles.as<uint8_t>().data();
+  } else {
+    p.memory = AllocateBytes(static_cast<size_t>(order.bytes()));
+    auto* codes = reinterpret_cast<uint8_t*>(p.memory.get());
+    PackTiles(w, codes);
+    p.codes = codes;
+  }
+  p.scales.resize(static_cast<size_t>(p.panels * p.weight_groups() * kPanel));
+  p.offsets.resize(p.scales.size());
+  if (!p.activation.symmetric) {
+    p.column_sums.resize(static_cast<size_t>(p.panels * p.groups * kPanel));
+  }
+  const bool levels = w.format.second_level;
+  if (levels) {
+    p.step_cols = w.format.group;
+    p.steps.resize(static_cast<size_t>(p.panels * p.step_groups() * kPanel));
+  }
+  const Matrix<float> scales = DecodeScales(w);
+  const Matrix<int32_t> zeros = DecodeZeros(w), none(levels ? w.rows : 0, 1);
+  ParallelFor(static_cast<size_t>(p.panels), [&](size_t i) {
+    const auto panel = static_cast<int64_t>(i);
+    WriteScales(scales, levels ? none : zeros, panel, p);
+    if (levels) WriteSteps(w, zeros, panel, p);
+    if (p.column_sums.empty()) return;
+    levels ? WriteColumnSums(panel, p) : WriteColumnSums(zeros, panel, p);
+  });
+  if (bias.data != nullptr) {
+    p.bias = ToF32(bias).data;
+    p.bias.resize(static_cast<size_t>(p.panels * kPanel));
+  }
+  return p;
+}
+
+}  // namespace nibble::cpu

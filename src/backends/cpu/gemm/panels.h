@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A quantized linear as the integer kernels read it: unsigned codes of 4 or 8 bits in panels of 16
+// outputs (formats/tile_order.h), with the constants of the epilogue.
+//
+// Groups: the smaller of the weight and the activation group is the run of inputs summed in int32
+// ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
+// activation codes are zero there), outputs to a multiple of 32 (with scale 0).
+// A second level of scales is no group: codes become bytes of the row on their way to the product.
+//   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + zeta[m, g] column_sum[n, g])
+// where acc sums the unsigned codes and Q the activation codes of the group.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/interface/backend.h"
+#include "base/aligned.h"
+
+namespace nibble::cpu {
+
+struct IntPanels {
+  int64_t rows = 0, cols = 0;  // N, K
+  int64_t padded_cols = 0;
+  int64_t panels = 0;  // even
+  int bits = 8;        // 4 or 8, as stored
+  FormatSpec activation{};
+
+  int64_t group_cols = 0;  // inputs of a group, padding included if it is the whole row
+  int64_t groups = 1;
+  int64_t per_weight_group = 1, per_act_group = 1;  // groups that share a scale
+
+  const uint8_t* codes = nullptr;  // 64-byte aligned; in `memory` or in the linear's tiles
+  AlignedBytes memory{};
+  std::vector<float> scales{};     // [panels, groups / per_weight_group, 16]
+  std::vector<int16_t> offsets{};  // the same shape: 8 or 128, plus the zero point
+  std::vector<uint16_t> steps{};   // [panels, step_groups, 16] as in int_kernels.h, or empty
+  int64_t step_cols = 0;           // inputs of a step
+  std::vector<float>
+      column_sums{};          // [panels, groups, 16], sum of (code - zero); asymmetric acts only
+  std::vector<float> bias{};  // [panels * 16] or empty
+
+  bool second_level() const { return step_cols != 0; }
+  int64_t step_groups() const { return (padded_cols + step_cols - 1) / step_cols; }
+  const uint16_t* panel_steps(int64_t p) const { return steps.data() + p * step_groups() * 16; }
+  // Unsigned minus signed code, as multiplied.
+  int64_t offset() const { return bits == 4 && !second_level() ? 8 : 128; }
+  int64_t weight_groups() const { return groups / per_weight_group; }
+  int64_t Bytes(int64_t inputs) const { return inputs * 16 * bits / 8; }  // of one panel
+  const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }
+};
+
+// Uses the tiles of `w` in place if it has them. `bias` may have no data. Throws if the groups do
+// not nest, are not multiples of 8, or a sum could leave int32.
+IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What surrounds the integer products, the same for every instruction set (Highway): nibbles to
+// bytes before a GEMM, and the one fp32 epilogue after every product.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/gemm/panels.h"
+
+namespace nibble::cpu {
+
+// Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs.
+void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes);
+
+// The same for a panel with a second level of scales, from input `first` on, where `nibbles`
+// points. The steps are those of the panel from its start.
+void UnpackLevels(const uint8_t* nibbles, int64_t first, int64_t inputs, const uint16_t* steps,
+                  int64_t step_cols, uint8_t* bytes);
+
+// int32 sums of `rows` tokens from `row` on and of two panels, for groups [group, group + groups).
+struct TileSums {
+  int64_t panel, row, rows, group, groups;
+  const int32_t* acc;  // [groups, rows, kTileOutputs]
+};
+// y [tokens, N] with row stride `stride`.
+struct TileOutput {
+  float* y;
+  int64_t stride;
+  bool accumulate;
+  bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
+};
+// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum). The shares of
+// ascending groups add up in `partial` [rows, kTileOutputs]; with the last one y (+)= sum + bias.
+// code_sums is Q, [tokens, groups].
+void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
+                 const int32_t* code_sums, float* partial, const TileOutput& out);
+
+// out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride
+// out_stride; bias may be null.
+void StoreTile(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
+               float* out, int64_t out_stride);
+
+}  // namespace nibble::cpu

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/acts/acts_ops.h"
+
+#include "backends/cuda/acts/parts.h"
+#include "backends/cuda/calibrate/calibration.h"
+#include "backends/cuda/cuda_error.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
+
+Source SourceOf(const ActsSource& source) {
+  switch (source.op) {
+    case ActsSource::Op::kCopy:
+    case ActsSource::Op::kIntermediate:
+      return Source::kPlain;
+    case ActsSource::Op::kRmsNorm:
+      return Source::kRmsNorm;
+    case ActsSource::Op::kSiluMul:
+      return Source::kSiluMul;
+  }
+  NIBBLE_CHECK(false);
+}
+
+}  // namespace
+
+const HadamardPlan& ActsOps::PlanFor(const TransformSpec& spec) {
+  return hadamards_.try_emplace(spec, spec).first->second.plan();
+}
+
+const int32_t* ActsOps::OnDevice(const std::vector<int32_t>& gather) {
+  const auto [it, added] = gathers_.try_emplace(gather);
+  if (added) it->second = ToDevice(std::span<const int32_t>(gather));
+  return it->second.data();
+}
+
+void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
+  const int64_t groups = format.groups(a.width);
+  Activations& acts = part.acts;
+  acts = {.tokens = a.tokens, .width = a.width, .format = format};
+  if (a.width % 8 != 0) Fail("no CUDA kernel for rows of {} activations", a.width);
+  if (!format.quantized()) {
+    acts.values = a.values = part.values.Grow(a.tokens * a.width);
+    return;
+  }
+  if (format.group % 32 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
+  acts.stride = (a.width + kCodeStride - 1) / kCodeStride * kCodeStride;
+  acts.codes = a.codes = part.codes.Grow(a.tokens * acts.stride);
+  acts.scales = a.scales = part.scales.Grow(a.tokens * groups);
+  acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(a.tokens * groups);
+  acts.sums = a.sums = part.sums.Grow(a.tokens * groups);
+  a.bits = format.bits, a.symmetric = format.symmetric, a.signed_scale = format.signed_scale;
+  a.clip = static_cast<float>(format.clip);
+  a.group = static_cast<int>(format.group), a.stride = acts.stride;
+}
+
+// Whole rows first; then each part reads its columns of them.
+void ActsOps::PrepareInParts(PrepareArguments a, const InputSpec& spec, cudaStream_t stream) {
+  float* rows = a.values = rows_.Grow(a.tokens * a.width);
+  if (a.tokens > 0) cuda::PrepareActs(a, stream);
+  if (!spec.gather.empty()) {
+    rows = gathered_.Grow(a.tokens * a.width);
+    GatherColumns(a.values, OnDevice(spec.gather), a.tokens, a.width, rows, stream);
+  }
+  const auto prepare = [&](int64_t first, int64_t width, const FormatSpec& format, Part& part) {
+    PrepareArguments columns = {.x = rows + first,
+                                .tokens = a.tokens,
+                                .x_stride = spec.width,
+                                .width = static_cast<int>(width),
+                                .hadamard = PlanFor({})};
+    Place(format, columns, part);
+    if (a.tokens > 0) cuda::PrepareActs(columns, stream);
+  };
+  prepare(0, spec.main_width(), spec.activation, main_);
+  if (spec.tail_width == 0) return;
+  prepare(spec.main_width(), spec.tail_width, spec.tail_activation, tail_);
+  main_.acts.tail = &tail_.acts;
+}
+
+Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
+                             cudaStream_t stream) {
+  const bool parts = !spec.gather.empty() || spec.tail_width > 0;
+  if (source.op == ActsSource::Op::kCopy && spec.transform.identity() && !parts &&
+      !spec.activation.quantized()) {
+    return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
+  }
+  const Intermediate* const values =
+      source.op == ActsSource::Op::kSiluMul ? source.gate : source.values;
+  PrepareArguments a = {.source = SourceOf(source),
+                        .type = values != nullptr ? kIntermediate : RealType::kFloat32,
+                        .x = values != nullptr ? static_cast<const void*>(values) : source.x,
+                        .up = source.up,
+                        .norm = source.norm_weight,
+                        .eps = source.norm_eps,
+                        .tokens = tokens,
+                        .x_stride = spec.width,
+                        .width = static_cast<int>(spec.width),
+                        .hadamard = PlanFor(spec.transform)};
+  if (parts) {
+    PrepareInParts(a, spec, stream);
+    return main_.acts;
+  }
+  Place(spec.activation, a, main_);
+  if (tokens > 0) cuda::PrepareActs(a, stream);
+  return main_.acts;
+}
+
+const float* ActsOps::DecodePart(const Activations& acts, Part& part, cudaStream_t stream) {
+  if (!acts.format.quantized()) return acts.values;
+  float* values = part.decoded.Grow(acts.tokens * acts.width);
+  DecodeActivations({.codes = acts.codes,
+                     .stride = acts.stride,
+                     .scales = acts.scales,
+                     .zetas = acts.zetas,
+                     .tokens = acts.tokens,
+                     .width = acts.width,
+                     .groups = acts.format.groups(acts.width),
+                     .values = values},
+                    stream);
+  return values;
+}
+
+const float* ActsOps::Decode(const Activations& acts, cudaStream_t stream) {
+  const float* main = DecodePart(acts, main_, stream);
+  if (acts.tail == nullptr) return main;
+  const Activations& tail = *acts.tail;
+  const int64_t width = acts.width + tail.width;
+  float* joined = joined_.Grow(acts.tokens * width);
+  const auto copy = [&](const float* from, int64_t columns, float* to) {
+    const auto bytes = static_cast<size_t>(columns) * sizeof(float);
+    CheckCuda(cudaMemcpy2DAsync(to, static_cast<size_t>(width) * sizeof(float), from, bytes, bytes,
+                                static_cast<size_t>(acts.tokens), cudaMemcpyDeviceToDevice, stream),
+              "copy on the GPU");
+  };
+  copy(main, acts.width, joined);
+  copy(DecodePart(tail, tail_, stream), tail.width, joined + acts.width);
+  return joined;
+}
+
+}  // namespace nibble::cuda

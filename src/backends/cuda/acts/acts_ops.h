@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prepared inputs of products on a GPU (Backend::PrepareActs and Decode), and their memory.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "backends/cuda/acts/device_hadamard.h"
+#include "backends/cuda/acts/prepare_acts.h"
+#include "backends/cuda/device.h"
+#include "backends/interface/backend.h"
+
+namespace nibble::cuda {
+
+class ActsOps {
+ public:
+  Activations Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
+                      cudaStream_t stream);
+  const float* Decode(const Activations& acts, cudaStream_t stream);
+
+ private:
+  // Columns of the prepared rows in one format.
+  struct Part {
+    DeviceBuffer<int8_t> codes;
+    DeviceBuffer<float> values, scales, zetas, decoded;
+    DeviceBuffer<int32_t> sums;
+    Activations acts;
+  };
+
+  // Points `a` to the part's memory for `a.tokens` rows of `a.width`.
+  static void Place(const FormatSpec& format, PrepareArguments& a, Part& part);
+  static const float* DecodePart(const Activations& acts, Part& part, cudaStream_t stream);
+  void PrepareInParts(PrepareArguments a, const InputSpec& spec, cudaStream_t stream);
+  const HadamardPlan& PlanFor(const TransformSpec& spec);
+  const int32_t* OnDevice(const std::vector<int32_t>& gather);
+
+  Part main_, tail_;
+  DeviceBuffer<float> rows_, gathered_, joined_;  // whole rows, [tokens, width]
+  std::map<TransformSpec, DeviceHadamard> hadamards_;
+  std::map<std::vector<int32_t>, Buffer<int32_t>> gathers_;
+};
+
+}  // namespace nibble::cuda

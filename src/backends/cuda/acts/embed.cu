@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "backends/cuda/acts/embed.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/ptx/ptx.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+// An argument of a kernel, which may take 4 KB in all; a copy of its own takes the program longer
+// than a launch.
+struct RowList {
+  static constexpr size_t kMost = 480;
+  int32_t rows[kMost];
+  float weights[kMost];
+};
+
+// A block per row.
+template <typename T>
+__global__ void EmbedKernel(const void* table, const float* scales,
+                            const __grid_constant__ RowList list, int64_t hidden, float* x) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int64_t id = list.rows[blockIdx.x];
+  const T* row = static_cast<const T*>(table) + id * hidden;
+  const float scale = scales == nullptr ? 1 : scales[id];
+  for (int64_t i = threadIdx.x; i < hidden; i += kThreads) {
+    x[blockIdx.x * hidden + i] = scale * static_cast<float>(row[i]);
+  }
+}
+
+// A block per row.
+__global__ void AddRowsKernel(const float* y, const __grid_constant__ RowList list, int64_t width,
+                              float* x) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const float weight = list.weights[blockIdx.x];
+  float* to = x + list.rows[blockIdx.x] * width;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    to[i] += weight * y[blockIdx.x * width + i];
+  }
+}
+
+// visit(first, rows as an argument, launch shape) for all of them.
+void ForEachList(std::span<const int32_t> rows, std::span<const float> weights, auto&& visit) {
+  for (size_t first = 0; first < rows.size(); first += RowList::kMost) {
+    const size_t count = std::min(RowList::kMost, rows.size() - first);
+    RowList list;
+    std::copy_n(rows.data() + first, count, list.rows);
+    if (!weights.empty()) std::copy_n(weights.data() + first, count, list.weights);
+    visit(static_cast<int64_t>(first), list,
+          LaunchShape{.grid = static_cast<unsigned>(count), .block = kThreads});
+  }
+}
+
+}  // namespace
+
+void Embed(const void* table, WeightType type, std::span<const int32_t> ids, int64_t hidden,
+           float* x, cudaStream_t stream) {
+  const auto kernel = type == WeightType::kFloat32    ? EmbedKernel<float>
+                      : type == WeightType::kBfloat16 ? EmbedKernel<__nv_bfloat16>
+                                                      : EmbedKernel<__half>;
+  const float* const no_scales = nullptr;
+  ForEachList(ids, {}, [&](int64_t first, const RowList& list, const LaunchShape& shape) {
+    LaunchDependent(kernel, shape, stream, table, no_scales, list, hidden, x + first * hidden);
+  });
+}
+
+void Embed(const int8_t* codes, const float* scales, std::span<const int32_t> ids, int64_t hidden,
+           float* x, cudaStream_t stream) {
+  const void* const table = codes;
+  ForEachList(ids, {}, [&](int64_t first, const RowList& list, const LaunchShape& shape) {
+    LaunchDependent(EmbedKernel<int8_t>, shape, stream, table, scales, list, hidden,
+                    x + first * hidden);
+  });
+}
+
+void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
+             int64_t width, float* x, cudaStream_t stream) {
+  ForEachList(rows, weights, [&](int64_t first, const RowList& list, const LaunchShape& shape) {
+    LaunchDependent(AddRowsKernel, shape, stream, y + first * width, list, width, x);
+  });
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "backends/cuda/acts/parts.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/ptx/ptx.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int64_t kThreads = 256;
+
+// A block per row.
+__global__ void GatherKernel(const float* in, const int32_t* order, int64_t width, float* out) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const float* row = in + blockIdx.x * width;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    out[blockIdx.x * width + i] = row[order[i]];
+  }
+}
+
+__global__ void NarrowKernel(const float* in, int64_t count, __nv_bfloat16* out) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = blockIdx.x * kThreads + threadIdx.x; i < count; i += step) {
+    out[i] = __float2bfloat16_rn(in[i]);
+  }
+}
+
+}  // namespace
+
+void GatherColumns(const float* in, const int32_t* order, int64_t tokens, int64_t width, float* out,
+                   cudaStream_t stream) {
+  if (tokens == 0) return;
+  LaunchDependent(GatherKernel, {.grid = static_cast<unsigned>(tokens), .block = kThreads}, stream,
+                  in, order, width, out);
+}
+
+void Narrow(const float* in, int64_t count, __nv_bfloat16* out, cudaStream_t stream) {
+  if (count == 0) return;
+  constexpr int64_t kMostBlocks = 4096;
+  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, kMostBlocks);
+  LaunchDependent(NarrowKernel, {.grid = static_cast<unsigned>(blocks), .block = kThreads}, stream,
+                  in, count, out);
+}
+
+}  // namespace nibble::cuda

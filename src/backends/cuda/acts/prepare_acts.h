@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The input of integer products in one pass over memory: source op, online Hadamard transform,
+// quantization to s8 codes exactly as formats/quantizer.h defines it, unless 16 bits are wanted.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backends/cuda/acts/hadamard_plan.h"
+#include "backends/cuda/real_type.h"
+
+namespace nibble::cuda {
+
+enum class Source {
+  kPlain,    // x
+  kRmsNorm,  // x * rsqrt(mean(x^2) + eps) * weight
+  kSiluMul,  // silu(x) * up
+};
+
+// All rows start at multiples of 16 bytes; width is a multiple of 8.
+struct PrepareArguments {
+  Source source = Source::kPlain;
+  RealType type = RealType::kFloat32;
+  const void* x = nullptr;      // [tokens, x_stride]
+  const void* up = nullptr;     // [tokens, x_stride], kSiluMul
+  const float* norm = nullptr;  // [width] weight of kRmsNorm or null
+  float eps = 0;
+  int64_t tokens = 0;
+  int64_t x_stride = 0;  // elements
+  int width = 0;
+  HadamardPlan hadamard;
+
+  float* values = nullptr;  // [tokens, width]: the row as it is, and no codes; or null
+
+  int bits = 4;               // 2..8
+  bool symmetric = true;      // false: zetas are written
+  bool signed_scale = false;  // symmetric only
+  int group = 0;              // 0 = the whole row, or a multiple of 32 that divides width
+  float clip = 1;
+
+  int8_t* codes = nullptr;  // [tokens, stride], zero from width on
+  int64_t stride = 0;       // bytes: width rounded up to 128
+  float* scales = nullptr;  // [tokens, groups]
+  float* zetas = nullptr;   // [tokens, groups] or null when symmetric
+  int32_t* sums = nullptr;  // [tokens, groups] sums of codes
+};
+
+// Enqueues the op. A dependent launch. A row must fit into the shared memory of a multiprocessor as
+// fp32 (57000 elements on sm_90, 24000 on sm_86 and sm_89); nibble::Error is thrown if it does not,
+// or if the launch is refused.
+void PrepareActs(const PrepareArguments& args, cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over the packed paged cache on a GPU: out = softmax(scale q K^T) V for every new token
+// and query head, over the cached keys at positions up to the token's own (and inside the window).
+//
+//   attention_decode    4-bit caches with one scale per token and head, head_dim 64, 96, 128, 256,
+//                       up to 32 rows (new tokens times query heads per kv head): multiplies the
+//                       codes as they are with 16-bit integers, 2^-16 of q and of the weights
+//   attention_prefill   everything else: decodes each page to fp16; q and the weights are fp16 too
+//
+// Long prompts run on cuDNN where it is there (attention_fused.h).
+//
+// Sums of products are int32 (exact) or fp32, the softmax is fp32. Keys are cut into spans at fixed
+// absolute positions and joined in ascending order, so a row's bits depend neither on the batch nor
+// on the grid; they do depend on which of the two kernels runs. fp16 means that values of q * scale
+// and of an unquantized cache beyond 65504 are lost.
+#pragma once
+
+#include "backends/cuda/attention/kv_layout.h"
+#include "backends/cuda/real_type.h"
+
+namespace nibble::cuda {
+
+// Pointers are device memory.
+struct AttentionArguments {
+  const __nv_bfloat16* q = nullptr;  // [rows, heads * head_dim], after RopeAppend; aligned to 16
+  __nv_bfloat16* out = nullptr;      // as q
+  int heads = 0;                     // a multiple of kv.kv_heads
+  float scale = 0;                   // 1 / sqrt(head_dim)
+  int sliding_window = 0;
+  KvLayout kv = {};
+  const SequenceOnDevice* batch = nullptr;  // [sequences]
+  int sequences = 0;
+  // Bounds over the batch; larger ones are right, only slower (a captured graph needs some slack).
+  int max_tokens = 1;       // new tokens of a sequence
+  int64_t max_context = 0;  // position + tokens
+  // Of AttentionNeeds, both for this call alone while it runs. Counters are zero at the first call
+  // and left zero by every call, so calls of any shape may share them.
+  uint32_t* counters = nullptr;
+  float* partials = nullptr;  // 16-byte aligned
+};
+
+struct AttentionNeeds {
+  int64_t counters = 0, partials = 0;  // elements
+};
+AttentionNeeds NeedsOf(const AttentionArguments& arguments);
+
+// Enqueues attention. Keys of pages that end at or before a sequence's `position`, the batch and
+// the page tables are read before the kernel in front has ended: that kernel must not write them.
+// Throws nibble::Error if a launch is refused.
+void Attention(const AttentionArguments& arguments, cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an attention call is cut into blocks of threads. A row is one (token, query head); rows of a
+// sequence that share a kv head are [tokens, group], and a tile is up to tile_rows of them. A
+// tile's keys are cut into spans of whole pages at absolute positions; each block takes one span,
+// and the last one to finish joins the spans, kJoinSpans at a time.
+#pragma once
+
+#include "backends/cuda/attention/attention.h"
+
+namespace nibble::cuda {
+
+inline constexpr int kJoinSpans = 16;
+
+struct AttentionPlan {
+  int group = 1;               // query heads per kv head
+  uint64_t group_inverse = 0;  // 2^32 / group, rounded up: rows below 2^32 / group divide exactly
+  int tile_rows = 8;           // rows of a tile at most
+  int partial_rows = 1;        // rows a tile really has at most
+  int tiles = 1;               // per sequence and kv head
+  int span_pages = 8;
+  int spans = 1;   // of a tile at most; one: nothing to join
+  int joints = 0;  // groups of kJoinSpans they fall into at most
+
+  // Slots for partial results: one a span, then one a joint.
+  __host__ __device__ int slots() const { return spans > 1 ? spans + joints : 0; }
+};
+
+// A kernel argument.
+struct AttentionCall {
+  AttentionArguments arguments;
+  AttentionPlan plan;
+};
+
+// span_pages = 0: spans of any length.
+AttentionPlan PlanOf(const AttentionArguments& arguments, int tile_rows, int span_pages);
+
+// attention_decode.cu. Fits: 4-bit K and V, one group, head_dim 64, 96, 128 or 256.
+bool FitsDecode(const AttentionArguments& arguments);
+AttentionPlan DecodePlan(const AttentionArguments& arguments);
+void LaunchDecode(const AttentionCall& call, cudaStream_t stream);
+
+// attention_prefill.cu. Any format.
+AttentionPlan PrefillPlan(const AttentionArguments& arguments);
+void LaunchPrefill(const AttentionCall& call, cudaStream_t stream);
+
+}  // namespace nibble::cuda

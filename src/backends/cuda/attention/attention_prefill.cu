@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention for any format and any number of rows ("FlashAttention-2", Dao 2023): four warps hold
+// 16 or 32 rows each and walk over the pages of their keys. The packed page is copied to shared
+// memory while the page before it is worked on, decoded there to fp16, and multiplied on the tensor
+// cores; the softmax goes along in fp32. Rows that share a kv head share the decoded page.
+//
+// With few rows the keys are cut into spans as in decoding (attention_plan.h).
+#include "backends/cuda/attention/prefill_rows.cuh"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kThreads = 32 * kPrefillWarps;
+constexpr int kSpanPages = 8;
+constexpr int kFewRows = 64;            // up to here keys are split
+constexpr int kMostStaged = 20 * 1024;  // bytes of a packed page in shared memory
+
+template <int D, int kTiles>
+__device__ __forceinline__ void StoreQuery(const AttentionArguments& a, const Tile& tile,
+                                           PrefillShared<D, kTiles>& shared) {
+  constexpr int kEights = PrefillShared<D, kTiles>::kRows * D / 8;
+  const float factor = a.scale * kLog2E;
+#pragma unroll 4  // loads in flight
+  for (int first = 0; first < kEights; first += kThreads) {
+    const int i = first + threadIdx.x;
+    const int row = i / (D / 8), d = i % (D / 8) * 8;
+    float x[8] = {};
+    if (row < tile.rows && d < a.kv.head_dim) LoadQuery(a, tile, row, d, x);
+#pragma unroll
+    for (float& v : x) v *= factor;
+    *reinterpret_cast<uint4*>(&shared.q[row][d]) = PackEight(x);
+  }
+}
+
+// Columns behind head_dim count for nothing.
+template <int D, int kTiles>
+__device__ __forceinline__ void ClearPadding(int head_dim, PrefillShared<D, kTiles>& shared) {
+  const int eights = (D - head_dim) / 8;
+  for (int i = threadIdx.x; i < kPageKeys * eights; i += kThreads) {
+    const int row = i / eights, d = head_dim + i % eights * 8;
+    *reinterpret_cast<uint4*>(&shared.k[row][d]) = {};
+    *reinterpret_cast<uint4*>(&shared.v[row][d]) = {};
+  }
+}
+
+__device__ __forceinline__ void CopyBlock(const std::byte* block, int bytes, std::byte* staged) {
+  for (int i = threadIdx.x * 16; i < bytes; i += kThreads * 16) CopyAsync16(staged + i, block + i);
+  CopyAsyncCommit();
+}
+
+template <int D, int kTiles>
+__device__ __forceinline__ void AttendPages(const AttentionCall& call, const Tile& tile,
+                                            std::byte* staged, PrefillShared<D, kTiles>& shared,
+                                            WarpState<D, kTiles>& state) {
+  const KvLayout& kv = call.arguments.kv;
+#pragma unroll 1
+  for (int page = tile.pages.first; page < tile.pages.last; ++page) {
+    const int stored = tile.Stored(page);
+    const std::byte* block = staged != nullptr ? staged : tile.Block(page, kv);
+    CopyAsyncWait<0>();
+    __syncthreads();  // the packed page is there, and no warp reads the one before any more
+    DecodeRows<D>(kv.k, kv.head_dim, block, stored, shared.k[0], PrefillShared<D, kTiles>::kStride);
+    DecodeRows<D>(kv.v, kv.head_dim, block, stored, shared.v[0], PrefillShared<D, kTiles>::kStride);
+    __syncthreads();
+    if (staged != nullptr && page + 1 < tile.pages.last) {
+      CopyBlock(tile.Block(page + 1, kv), kv.block_bytes, staged);
+    }
+    AttendPage(tile, page, shared, state);
+  }
+}
+
+template <int D, int kTiles>
+__global__ void __launch_bounds__(kThreads, 2)
+    PrefillKernel(const __grid_constant__ AttentionCall call) {
+  extern __shared__ __align__(128) std::byte memory[];
+  auto& shared = *reinterpret_cast<PrefillShared<D, kTiles>*>(memory);
+  const AttentionArguments& a = call.arguments;
+  std::byte* staged = a.kv.block_bytes <= kMostStaged ? memory + sizeof(shared) : nullptr;
+  __shared__ Tile tile;  // not in registers, of which the products leave none
+  if (threadIdx.x == 0) tile = TileOf(call);
+  __syncthreads();
+  if (tile.rows == 0 || tile.span >= tile.spans) return;
+  const auto copy_first = [&](bool settled) {
+    if (staged == nullptr || tile.Settled(tile.pages.first) != settled) return;
+    CopyBlock(tile.Block(tile.pages.first, a.kv), a.kv.block_bytes, staged);
+  };
+  copy_first(true);
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  copy_first(false);
+  ClearPadding(a.kv.head_dim, shared);
+  StoreQuery(a, tile, shared);
+  WarpState<D, kTiles> state;
+  Clear(state);
+  AttendPages(call, tile, staged, shared, state);
+  StoreRows(state, shared);
+  FinishBlock(call, tile, shared.Result(), 1, a.kv.head_dim);
+}
+
+template <int D, int kTiles>
+void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
+  const AttentionArguments& a = call.arguments;
+  const int staged = a.kv.block_bytes <= kMostStaged ? a.kv.block_bytes : 0;
+  LaunchDependent(PrefillKernel<D, kTiles>,
+                  {.grid = dim3(a.kv.kv_heads, call.plan.spans, a.sequences * call.plan.tiles),
+                   .block = kThreads,
+                   .shared_bytes = sizeof(PrefillShared<D, kTiles>) + staged},
+                  stream, call);
+}
+
+bool FewRows(const AttentionArguments& a) {
+  return a.max_tokens * (a.heads / a.kv.kv_heads) <= kFewRows;
+}
+
+// Tiles of 32 rows a warp need too many registers with the longest heads.
+bool WideTiles(const AttentionArguments& a) {
+  return !FewRows(a) && a.kv.head_dim <= 128;
+}
+
+template <int D>
+void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
+  if constexpr (D <= 128) {
+    if (WideTiles(call.arguments)) return LaunchFor<D, 2>(call, stream);
+  }
+  LaunchFor<D, 1>(call, stream);
+}
+
+}  // namespace
+
+AttentionPlan PrefillPlan(const AttentionArguments& a) {
+  return PlanOf(a, 16 * kPrefillWarps * (WideTiles(a) ? 2 : 1), FewRows(a) ? kSpanPages : 0);
+}
+
+void LaunchPrefill(const AttentionCall& call, cudaStream_t stream) {
+  const int head_dim = call.arguments.kv.head_dim;
+  if (head_dim <= 64) return LaunchFor<64>(call, stream);
+  if (head_dim <= 96) return LaunchFor<96>(call, stream);
+  if (head_dim <= 128) return LaunchFor<128>(call, stream);
+  LaunchFor<256>(call, stream);
+}
+
+}  // namespace nibble::cuda

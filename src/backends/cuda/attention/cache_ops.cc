@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/attention/cache_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cuda/attention/attention.h"
+#include "backends/cuda/attention/rope_append.h"
+#include "backends/cuda/cuda_error.h"
+
+namespace nibble::cuda {
+
+int64_t RecordedContext(std::span<const SequenceSlice> batch) {
+  constexpr int64_t kStep = 1024;
+  int64_t context = 0;
+  for (const SequenceSlice& s : batch) context = std::max(context, s.position + s.tokens);
+  return (context + kStep - 1) / kStep * kStep;
+}
+
+const SequenceOnDevice* CacheOps::OnDevice(std::span<const SequenceSlice> batch,
+                                           cudaStream_t stream) {
+  std::vector<SequenceOnDevice> sequences;
+  for (const SequenceSlice& s : batch) {
+    NIBBLE_CHECK(s.offset == batch[0].offset, "layers differ within a batch");
+    sequences.push_back(
+        {.first_row = s.first_row, .tokens = s.tokens, .position = s.position, .pages = s.pages});
+  }
+  const size_t bytes = sequences.size() * sizeof(sequences[0]);
+  if (sequences.size() == batch_.size() &&
+      std::memcmp(sequences.data(), batch_.data(), bytes) == 0) {
+    return batch_on_device_.data();
+  }
+  batch_ = std::move(sequences);
+  CheckCuda(cudaMemcpyAsync(batch_on_device_.Grow(static_cast<int64_t>(batch_.size())),
+                            batch_.data(), bytes, cudaMemcpyHostToDevice, stream),
+            "copy to the GPU");
+  return batch_on_device_.data();
+}
+
+void CacheOps::RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                             const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
+                             std::span<const SequenceSlice> batch, cudaStream_t stream) {
+  int64_t rows = 0;
+  for (const SequenceSlice& s : batch) {
+    NIBBLE_CHECK(s.position + s.tokens <= rope.positions, "{} positions", rope.positions);
+    rows = std::max(rows, s.first_row + s.tokens);
+  }
+  if (rows == 0) return;
+  const int64_t k_width = kv.kv_heads * kv.head_dim;
+  RopeAppend({.q = q,
+              .k = k,
+              .v = v,
+              .type = kIntermediate,
+              .q_stride = attention.heads * kv.head_dim,
+              .k_stride = k_width,
+              .v_stride = k_width,
+              .heads = static_cast<int>(attention.heads),
+              .kv = LayoutOf(kv, batch[0].offset),
+              .rotation = kv.rotation.identity() ? HeadRotation{} : RotationOf(kv.rotation),
+              .cos = rope.cos,
+              .sin = rope.sin,
+              .angles = static_cast<int>(rope.angles),
+              .batch = OnDevice(batch, stream),
+              .sequences = static_cast<int>(batch.size()),
+              .rows = static_cast<int>(rows)},
+             stream);
+}
+
+void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
+                         std::span<const SequenceSlice> batch, Intermediate* out,
+                         cudaStream_t stream) {
+  if (batch.empty()) return;
+  AttentionArguments a = {.q = reinterpret_cast<const __nv_bfloat16*>(q),
+                          .out = reinterpret_cast<__nv_bfloat16*>(out),
+                          .heads = static_cast<int>(attention.heads),
+                          .scale = attention.scale,
+                          .sliding_window = static_cast<int>(attention.sliding_window),
+                          .kv = LayoutOf(kv, batch[0].offset),
+                          .batch = OnDevice(batch, stream),
+                          .sequences = static_cast<int>(batch.size())};
+  for (const SequenceSlice& s : batch) {
+    a.max_tokens = std::max(a.max_tokens, static_cast<int>(s.tokens));
+    a.max_context = std::max(a.max_context, s.position + s.tokens);
+  }
+  if (fused_.Takes(a, batch_)) return fused_.Run(a, batch_, stream);
+  if (a.max_tokens == 1) a.max_context = RecordedContext(batch);
+  const AttentionNeeds needs = NeedsOf(a);
+  a.counters = counters_.Grow(needs.counters);
+  a.partials = partials_.Grow(needs.partials);
+  cuda::Attention(a, stream);
+}
+
+}  // namespace nibble::cuda

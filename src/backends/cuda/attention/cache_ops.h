@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops that write and read the cache (Backend), and the memory they need.
+#pragma once
+
+#include <vector>
+
+#include "backends/cuda/attention/attention_fused.h"
+#include "backends/cuda/attention/kv_layout.h"
+#include "backends/cuda/device.h"
+#include "backends/interface/backend.h"
+
+namespace nibble::cuda {
+
+// A bound on the keys of a decode step that stays the same for many of them, so that recordings do.
+int64_t RecordedContext(std::span<const SequenceSlice> batch);
+
+class CacheOps {
+ public:
+  void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                     const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
+                     std::span<const SequenceSlice> batch, cudaStream_t stream);
+  void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
+                 std::span<const SequenceSlice> batch, Intermediate* out, cudaStream_t stream);
+
+  // The batch in device memory; copied only when it is new, so once for all layers.
+  const SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch, cudaStream_t stream);
+
+ private:
+  DeviceBuffer<float> partials_;
+  DeviceBuffer<uint32_t> counters_;
+  FusedAttention fused_;
+  std::vector<SequenceOnDevice> batch_;  // as batch_on_device_ holds it
+  DeviceBuffer<SequenceOnDevice> batch_on_device_;
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// One warp takes one head of one token at a time: q, k or v. The next few are on their way to
+// shared memory meanwhile.
+#include "backends/cuda/attention/kv_append.cuh"
+#include "backends/cuda/attention/rope_rows.cuh"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kAhead = 4;            // heads of a warp in shared memory
+constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token among several blocks
+
+template <int kElements, typename Real>
+struct WarpMemory {
+  alignas(16) Real heads[kAhead][32 * kElements];  // as they come
+  AppendMemory<kElements> append;
+};
+
+template <int kElements, typename Real>
+__global__ void __launch_bounds__(32 * kWarps)
+    RopeAppendKernel(const __grid_constant__ RopeAppendArguments a) {
+  __shared__ WarpMemory<kElements, Real> memories[kWarps];
+  auto& memory = memories[threadIdx.x / 32];
+  const int head_dim = a.kv.head_dim, kv_heads = a.kv.kv_heads, first = Lane() * kElements;
+  const int64_t token = blockIdx.x;
+  SequenceOnDevice sequence;
+  if (!FindSequence(a, blockIdx.x, sequence)) return;
+  const int position = static_cast<int>(sequence.position + token - sequence.first_row);
+  const int slot = position % kPageKeys;
+  std::byte* page = sequence.pages[position / kPageKeys] + a.kv.offset;
+  Angles<kElements> turn;
+  turn.Load(a, position);
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int heads = a.heads + 2 * kv_heads, step = gridDim.y * kWarps;
+  int h = blockIdx.y * kWarps + threadIdx.x / 32, coming = h;
+  const auto fetch = [&](int place) {
+    if (coming < heads && first < head_dim) {
+      CopyAsync<kElements * sizeof(Real)>(&memory.heads[place][first],
+                                          HeadOf<Real>(a, token, coming) + first);
+    }
+    CopyAsyncCommit();
+    coming += step;
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead - 1; ++i) fetch(i);
+  for (int place = 0; h < heads; h += step, place = (place + 1) % kAhead) {
+    fetch((place + kAhead - 1) % kAhead);
+    CopyAsyncWait<kAhead - 1>();
+    __syncwarp();
+    const bool is_q = h < a.heads, is_k = !is_q && h < a.heads + kv_heads;
+    float x[kElements] = {};
+    if (first < head_dim) Load(&memory.heads[place][first], x);
+    if (is_q || is_k) {
+      Turn(memory.heads[place], a.angles, turn, x);
+      Rotate(a.rotation, head_dim, memory.append.row, x);
+    }
+    if (is_q) {
+      if (first < head_dim) Store(x, HeadOf<Real>(a, token, h) + first);
+    } else {
+      const int kv_head = h - a.heads - (is_k ? 0 : kv_heads);
+      Append(is_k ? a.kv.k : a.kv.v, head_dim, page + int64_t{kv_head} * a.kv.block_bytes, slot,
+             memory.append, x);
+    }
+    __syncwarp();
+  }
+}
+
+template <int kElements>
+void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
+  const int heads = a.heads + 2 * a.kv.kv_heads;
+  const int shares = std::clamp(kTargetBlocks / a.rows, 1, (heads + kWarps - 1) / kWarps);
+  const LaunchShape shape = {.grid = dim3(a.rows, shares), .block = 32 * kWarps};
+  WithReal(a.type, [&]<typename Real>(Real) {
+    LaunchDependent(RopeAppendKernel<kElements, Real>, shape, stream, a);
+  });
+}
+
+}  // namespace
+
+void RopeAppend(const RopeAppendArguments& a, cudaStream_t stream) {
+  if (a.rows == 0 || RopeAppendNibbles(a, stream)) return;
+  if (a.kv.head_dim <= 64) return LaunchFor<2>(a, stream);
+  if (a.kv.head_dim <= 128) return LaunchFor<4>(a, stream);
+  LaunchFor<8>(a, stream);
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The usual case of RopeAppend: head_dim 64, 128 or 256, all of it turned, rotated by a Sylvester
+// matrix or not at all, K and V of 4 bits with one scale a row. A few lanes share a head, each with
+// eight neighbours of its lower half and the eight they turn with: RoPE, most butterflies and the
+// packing need no exchange.
+#include "backends/cuda/attention/kv_append.cuh"
+#include "backends/cuda/attention/rope_rows.cuh"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kBlocksPerSm = 4;      // leave 64 registers; more warps hide more than loads ahead do
+constexpr int kHalf = 8;             // elements of a lane in either half
+constexpr float kRound = 0x1.8p23f;  // adding it rounds to even and leaves an integer in the bits
+
+template <int D>
+struct Head {
+  static constexpr int kLanes = D / (2 * kHalf);
+  float lower[kHalf], upper[kHalf];
+
+  __device__ void Turn(const float* cos, const float* sin) {
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float a = lower[i], b = upper[i];
+      lower[i] = __fsub_rn(__fmul_rn(a, cos[i]), __fmul_rn(b, sin[i]));
+      upper[i] = __fadd_rn(__fmul_rn(b, cos[i]), __fmul_rn(a, sin[i]));
+    }
+  }
+
+  __device__ void Rotate(float scale) {
+    Sylvester(D / 2, 1, lower);
+    Sylvester(D / 2, 1, upper);
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float a = lower[i], b = upper[i];
+      lower[i] = (a + b) * scale;
+      upper[i] = (a - b) * scale;
+    }
+  }
+
+  // min(x, 0) and max(x, 0) of the head.
+  __device__ float2 Range() const {
+    float2 range = {};
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      range.x = fminf(range.x, fminf(lower[i], upper[i]));
+      range.y = fmaxf(range.y, fmaxf(lower[i], upper[i]));
+    }
+#pragma unroll
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+      range.x = fminf(range.x, __shfl_xor_sync(~0u, range.x, distance));
+      range.y = fmaxf(range.y, __shfl_xor_sync(~0u, range.y, distance));
+    }
+    return range;
+  }
+};
+
+// Eight codes as nibbles, as CacheGrid::Code gives them.
+__device__ __forceinline__ uint32_t Nibbles(const CacheGrid& grid, const float (&x)[kHalf]) {
+  // The bits of kRound + n are those of kRound, plus n: taken out of all eight at once.
+  const float lowest = __fsub_rn(kRound, grid.zero), highest = __fadd_rn(lowest, grid.top);
+  uint32_t word = 0;
+#pragma unroll
+  for (int i = kHalf - 1; i >= 0; --i) {
+    const float steps = __fadd_rn(__fmul_rn(x[i], grid.inverse), kRound);
+    word = word * 16 + __float_as_uint(fminf(fmaxf(steps, lowest), highest));
+  }
+  return word - __float_as_uint(lowest) * 0x11111111u;
+}
+
+template <int D, typename Real>
+__global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
+    RopeAppendNibblesKernel(const __grid_constant__ RopeAppendArguments a) {
+  using H = Head<D>;
+  constexpr int kHeads = 32 / H::kLanes;  // of a warp at a time
+  const int64_t token = blockIdx.x;
+  SequenceOnDevice sequence;
+  if (!FindSequence(a, blockIdx.x, sequence)) return;
+  const int64_t position = sequence.position + token - sequence.first_row;
+  const int slot = static_cast<int>(position % kPageKeys), lane = Lane() % H::kLanes;
+  std::byte* page = sequence.pages[position / kPageKeys] + a.kv.offset;
+  const int element = lane * kHalf;
+  float cos[kHalf], sin[kHalf];
+  Load(a.cos + position * a.angles + element, cos);
+  Load(a.sin + position * a.angles + element, sin);
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int heads = a.heads + 2 * a.kv.kv_heads, step = gridDim.y * kWarps * kHeads;
+  const int first = (blockIdx.y * kWarps + threadIdx.x / 32) * kHeads + Lane() / H::kLanes;
+  for (int h = first; __any_sync(~0u, h < heads); h += step) {
+    H head = {};
+    if (h < heads) {
+      const Real* x = HeadOf<Real>(a, token, h) + element;
+      Load(x, head.lower);
+      Load(x + D / 2, head.upper);
+    }
+    const bool is_q = h < a.heads, turns = h < a.heads + a.kv.kv_heads;
+    if (__any_sync(~0u, turns)) {  // the others take part in the exchange
+      H turned = head;
+      turned.Turn(cos, sin);
+      if (a.rotation.count != 0) turned.Rotate(a.rotation.scale);
+      if (turns) head = turned;
+    }
+    float2 range = {};
+    if (__any_sync(~0u, !is_q)) range = head.Range();
+    if (h >= heads) continue;
+    if (is_q) {
+      Real* out = HeadOf<Real>(a, token, h) + element;
+      Store(head.lower, out);
+      Store(head.upper, out + D / 2);
+      continue;
+    }
+    const KvPart& part = turns ? a.kv.k : a.kv.v;
+    const int kv_head = h - a.heads - (turns ? 0 : a.kv.kv_heads);
+    std::byte* block = page + int64_t{kv_head} * a.kv.block_bytes;
+    const CacheGrid grid(part, range.x, range.y);
+    auto* codes = reinterpret_cast<uint32_t*>(block + part.codes + slot * part.row_bytes);
+    codes[lane] = Nibbles(grid, head.lower);
+    codes[H::kLanes + lane] = Nibbles(grid, head.upper);
+    if (lane == 0) reinterpret_cast<__half2*>(block + part.params)[slot] = grid.Params();
+  }
+}
+
+template <int D>
+void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
+  constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token among several blocks
+  const int heads = a.heads + 2 * a.kv.kv_heads, warp_heads = 32 / Head<D>::kLanes;
+  const int most = (heads + kWarps * warp_heads - 1) / (kWarps * warp_heads);
+  const LaunchShape shape = {.grid = dim3(a.rows, std::clamp(kTargetBlocks / a.rows, 1, most)),
+                             .block = 32 * kWarps};
+  WithReal(a.type, [&]<typename Real>(Real) {
+    LaunchDependent(RopeAppendNibblesKernel<D, Real>, shape, stream, a);
+  });
+}
+
+}  // namespace
+
+bool RopeAppendNibbles(const RopeAppendArguments& a, cudaStream_t stream) {
+  const int d = a.kv.head_dim;
+  const HeadRotation::Factor& factor = a.rotation.factors[0];
+  const bool rotates = a.rotation.count == 1 && factor.signs < 0 && factor.order == d;
+  if (2 * a.angles != d || (a.rotation.count != 0 && !rotates)) return false;
+  if (!a.kv.k.nibbles() || !a.kv.v.nibbles()) return false;
+  if (d != 64 && d != 128 && d != 256) return false;
+  d == 64    ? LaunchFor<64>(a, stream)
+  : d == 128 ? LaunchFor<128>(a, stream)
+             : LaunchFor<256>(a, stream);
+  return true;
+}
+
+}  // namespace nibble::cuda

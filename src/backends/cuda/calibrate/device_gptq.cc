@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/calibrate/device_gptq.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "backends/cuda/calibrate/gptq_kernels.h"
+#include "backends/cuda/cuda_error.h"
+#include "backends/cuda/device.h"
+
+namespace nibble::cuda {
+namespace {
+
+class DeviceGptq final : public GptqDevice {
+ public:
+  DeviceGptq(int64_t width, LinearAlgebra& algebra, cudaStream_t stream)
+      : width_(width), algebra_(algebra), stream_(stream) {
+    hessian_.Grow(width * width);
+  }
+
+  void Add(const float* x, const float* exact, int64_t tokens) override;
+  std::vector<double> Diagonal() override;
+  bool Factor(std::span<const int64_t> order, std::span<const double> added, double alpha) override;
+  GptqLoss Round(const GptqRounding& rounding) override;
+
+ private:
+  struct Terms {
+    DeviceBuffer<__nv_bfloat16> high, low;
+  };
+  // One matrix while it is rounded.
+  struct Work {
+    DeviceBuffer<double> original, w, product, errors, values, tail;
+    DeviceBuffer<float> scales;
+    DeviceBuffer<int32_t> zeros;
+    DeviceBuffer<int8_t> codes;
+
+    CodesOnDevice Codes(const GptqRounding& r) const {
+      return {.codes = codes.data(),
+              .scales = scales.data(),
+              .zeros = zeros.data(),
+              .columns = r.columns,
+              .group = r.group,
+              .bits = r.bits,
+              .sparse = r.sparse};
+    }
+  };
+
+  void Split(const float* x, const float* minus, int64_t tokens, Terms& terms) const {
+    const int64_t count = tokens * width_;
+    SplitTerms(x, minus, count, terms.high.Grow(count), terms.low.Grow(count), stream_);
+  }
+  void MakeTerm(double alpha);
+  void Upload(const GptqRounding& r, Work& work) const;
+  void UploadGrids(const GptqRounding& r, Work& work) const;
+  void FindGrids(const GptqRounding& r, int64_t begin, Work& work) const;
+  void RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, Work& work) const;
+  void RoundTail(const GptqRounding& r, Work& work) const;
+  void Sweep(const GptqRounding& r, Work& work) const;
+  void MakeErrors(const GptqRounding& r, Work& work) const;
+  double Power(const double* m, int64_t rows, Work& work) const;
+
+  template <typename T>
+  void ToDevice(std::span<const T> values, T* target) const {
+    CheckCuda(cudaMemcpyAsync(target, values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
+                              stream_),
+              "copy to the GPU");
+  }
+  // `count` pieces of T[length], `stride` elements apart on the GPU.
+  template <typename T>
+  void ToHost(const T* source, int64_t stride, int64_t length, int64_t count, T* target) const {
+    const size_t bytes = static_cast<size_t>(length) * sizeof(T);
+    CheckCuda(cudaMemcpy2DAsync(target, bytes, source, static_cast<size_t>(stride) * sizeof(T),
+                                bytes, static_cast<size_t>(count), cudaMemcpyDeviceToHost, stream_),
+              "copy from the GPU");
+    CheckCuda(cudaStreamSynchronize(stream_), "a kernel");
+  }
+
+  int64_t width_;
+  LinearAlgebra& algebra_;
+  cudaStream_t stream_;
+  DeviceBuffer<double> hessian_, correction_;  // [width, width]; H up to its antisymmetric part
+  DeviceBuffer<double> lower_, u_, term_;      // [width, width]
+  DeviceBuffer<float> product_;                // [width, width], of one call of Add
+  Terms x_, difference_;
+  DeviceBuffer<int32_t> order_;
+  DeviceBuffer<double> added_;  // [width]
+};
+
+// x = high + low: high^T high + high^T low + low^T high is the symmetric part of
+// high^T (high + 2 low), and that part is all that Factor and Power use.
+void DeviceGptq::Add(const float* x, const float* exact, int64_t tokens) {
+  const int64_t count = width_ * width_;
+  float* const product = product_.Grow(count);
+  Split(x, nullptr, tokens, x_);
+  const __nv_bfloat16 *high = x_.high.data(), *low = x_.low.data();
+  algebra_.MultiplyTerms(high, high, tokens, width_, 1, false, product);
+  algebra_.MultiplyTerms(high, low, tokens, width_, 2, true, product);
+  AddProduct(product, count, hessian_.data(), stream_);
+  if (exact == nullptr) return;
+  Split(exact, x, tokens, difference_);
+  algebra_.MultiplyTerms(difference_.high.data(), high, tokens, width_, 1, false, product);
+  algebra_.MultiplyTerms(difference_.high.data(), low, tokens, width_, 1, true, product);
+  algebra_.MultiplyTerms(difference_.low.data(), high, tokens, width_, 1, true, product);
+  AddProduct(product, count, correction_.Grow(count), stream_);
+}
+
+std::vector<double> DeviceGptq::Diagonal() {
+  std::vector<double> diagonal(static_cast<size_t>(width_));
+  ToHost(hessian_.data(), width_ + 1, 1, width_, diagonal.data());
+  return diagonal;
+}
+
+// With J the reversal, J (H + D) J = L L^T gives H + D = R R^T for the upper R = J L J, so that
+// U = R^-1 = J L^-1 J: one factor and one inverse.
+bool DeviceGptq::Factor(std::span<const int64_t> order, std::span<const double> added,
+                        double alpha) {
+  const std::vector<int32_t> narrow(order.begin(), order.end());
+  ToDevice<int32_t>(narrow, order_.Grow(width_));
+  ToDevice<double>(added, added_.Grow(width_));
+  double *const lower = lower_.Grow(width_ * width_), *const u = u_.Grow(width_ * width_);
+  PermuteSquare({.in = hessian_.data(),
+                 .order = order_.data(),
+                 .n = width_,
+                 .out = lower,
+                 .added = added_.data()},
+                stream_);
+  if (!algebra_.Factor(lower, width_)) return false;
+  SetIdentity(width_, u, stream_);
+  algebra_.InvertLower(lower, width_, u);
+  Reverse(u, width_ * width_, stream_);
+  if (correction_.data() != nullptr) MakeTerm(alpha);
+  return true;
+}
+
+void DeviceGptq::MakeTerm(double alpha) {
+  const int64_t n = width_;
+  double *const permuted = term_.Grow(n * n), *const product = lower_.data();
+  const LinearAlgebra::Block u = {u_.data(), n};
+  PermuteSquare({.in = correction_.data(), .order = order_.data(), .n = n, .out = permuted},
+                stream_);
+  algebra_.Multiply({.a = {permuted, n},
+                     .b = u,
+                     .transposed = true,
+                     .rows = n,
+                     .inner = n,
+                     .cols = n,
+                     .out = product,
+                     .stride = n});
+  KeepStrictlyUpper(product, n, stream_);
+  algebra_.Multiply({.a = {product, n},
+                     .b = u,
+                     .rows = n,
+                     .inner = n,
+                     .cols = n,
+                     .factor = alpha,
+                     .out = term_.data(),
+                     .stride = n});
+}
+
+void DeviceGptq::Upload(const GptqRounding& r, Work& work) const {
+  const int64_t rows = r.weights.rows, count = rows * width_;
+  ToDevice<double>(r.weights.data, work.original.Grow(count));
+  PermuteColumns(work.original.data(), order_.data(), rows, width_, work.w.Grow(count), stream_);
+  work.product.Grow(count);
+  work.errors.Grow(rows * kGptqChunk);
+  if (term_.data() != nullptr) work.values.Grow(rows * kGptqChunk);
+  work.codes.Grow(rows * r.columns);
+  UploadGrids(r, work);
+}
+
+void DeviceGptq::UploadGrids(const GptqRounding& r, Work& work) const {
+  const auto grids = static_cast<int64_t>(r.scales.size());
+  ToDevice<float>(r.scales, work.scales.Grow(grids));
+  ToDevice<int32_t>(r.zeros, work.zeros.Grow(grids));
+}
+
+void DeviceGptq::FindGrids(const GptqRounding& r, int64_t begin, Work& work) const {
+  std::vector<double> columns(static_cast<size_t>(r.weights.rows * r.group));
+  ToHost(work.w.data() + begin, width_, r.group, r.weights.rows, columns.data());
+  r.find_grids(begin / r.group, columns);
+  UploadGrids(r, work);
+}
+
+void DeviceGptq::RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, Work& work) const {
+  const int64_t rows = r.weights.rows;
+  RoundColumns({.w = work.w.data(),
+                .rows = rows,
+                .cols = width_,
+                .begin = begin,
+                .end = end,
+                .u = u_.data(),
+                .term = term_.data(),
+                .order = order_.data(),
+                .to = work.Codes(r),
+                .errors = work.errors.data(),
+                .values = work.values.data()},
+               stream_);
+  if (end == width_) return;
+  const auto update = [&](double factor, const double* left, const double* right) {
+    algebra_.Multiply({.a = {left, kGptqChunk},
+                       .b = {right + begin * width_ + end, width_},
+                       .rows = rows,
+                       .inner = end - begin,
+                       .cols = width_ - end,
+                       .factor = factor,
+                       .accumulate = true,
+                       .out = work.w.data() + end,
+                       .stride = width_});
+  };
+  update(-1, work.errors.data(), u_.data());
+  if (term_.data() != nullptr) update(1, work.values.data(), term_.data());
+}
+
+void DeviceGptq::RoundTail(const GptqRounding& r, Work& work) const {
+  const int64_t rows = r.weights.rows, count = width_ - r.columns;
+  std::vector<double> tail(static_cast<size_t>(rows * count));
+  ToHost(work.w.data() + r.columns, width_, count, rows, tail.data());
+  r.round_tail(tail);
+  ToDevice<double>(tail, work.tail.Grow(rows * count));
+}
+
+// tr(M H M^T)
+double DeviceGptq::Power(const double* m, int64_t rows, Work& work) const {
+  algebra_.Multiply({.a = {m, width_},
+                     .b = {hessian_.data(), width_},
+                     .rows = rows,
+                     .inner = width_,
+                     .cols = width_,
+                     .out = work.product.data(),
+                     .stride = width_});
+  return algebra_.Dot(m, work.product.data(), rows * width_);
+}
+
+// In work.w, which rounding is done with.
+void DeviceGptq::MakeErrors(const GptqRounding& r, Work& work) const {
+  RoundingError({.of = work.Codes(r),
+                 .tail = work.tail.data(),
+                 .w = work.original.data(),
+                 .rows = r.weights.rows,
+                 .cols = width_,
+                 .error = work.w.data()},
+                stream_);
+}
+
+void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
+  std::vector<int32_t> backwards(static_cast<size_t>(width_));
+  std::iota(backwards.rbegin(), backwards.rend(), 0);
+  DeviceBuffer<int32_t> order;
+  ToDevice<int32_t>(backwards, order.Grow(width_));
+  // The factor has done its work.
+  double* const hessian = lower_.data();
+  PermuteSquare({.in = hessian_.data(),
+                 .order = order.data(),
+                 .n = width_,
+                 .out = hessian,
+                 .added = added_.data()},
+                stream_);
+  for (int pass = 0; pass < r.sweeps; ++pass) {
+    for (int64_t begin = 0; begin < r.columns; begin += kGptqChunk) {
+      const int64_t end = std::min<int64_t>(begin + kGptqChunk, r.columns);
+      algebra_.Multiply({.a = {work.w.data(), width_},
+                         .b = {hessian + begin, width_},
+                         .rows = r.weights.rows,
+                         .inner = width_,
+                         .cols = end - begin,
+                         .out = work.errors.data(),
+                         .stride = kGptqChunk});
+      SweepColumns({.slopes = work.errors.data(),
+                    .rows = r.weights.rows,
+                    .cols = width_,
+                    .begin = begin,
+                    .end = end,
+                    .hessian = hessian,
+                    .of = work.Codes(r),
+                    .errors = work.w.data()},
+                   stream_);
+    }
+  }
+  MakeErrors(r, work);  // without the sums' own rounding
+}
+
+GptqLoss DeviceGptq::Round(const GptqRounding& r) {
+  Work work;
+  Upload(r, work);
+  const int64_t rows = r.weights.rows;
+  for (int64_t begin = 0, end; begin < r.columns; begin = end) {
+    end = std::min<int64_t>(begin + kGptqChunk, r.columns);
+    if (r.find_grids) {
+      end = std::min(end, (begin / r.group + 1) * r.group);
+      if (begin % r.group == 0) FindGrids(r, begin, work);
+    }
+    RoundChunk(r, begin, end, work);
+  }
+  if (r.round_tail) RoundTail(r, work);
+  MakeErrors(r, work);
+  if (r.sweeps > 0) Sweep(r, work);
+  ToHost(work.codes.data(), r.columns, r.columns, rows, r.codes.data());
+  GptqLoss loss = {.power = Power(work.original.data(), rows, work)};
+  loss.error = Power(work.w.data(), rows, work);
+  return loss;
+}
+
+}  // namespace
+
+std::unique_ptr<GptqDevice> MakeDeviceGptq(int64_t width, LinearAlgebra& algebra,
+                                           cudaStream_t stream) {
+  return std::make_unique<DeviceGptq>(width, algebra, stream);
+}
+
+}  // namespace nibble::cuda

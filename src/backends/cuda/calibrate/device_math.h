@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "backends/cuda/calibrate/linear_algebra.h"
+#include "backends/cuda/device.h"
+
+namespace nibble::cuda {
+
+// DenseMath in a GPU's memory, products by cuBLAS in fp32. `algebra` and its stream must live as
+// long.
+class DeviceMath final : public DenseMath {
+ public:
+  DeviceMath(const LinearAlgebra& algebra, cudaStream_t stream)
+      : algebra_(algebra), stream_(stream) {}
+
+  Allocator allocator() const override { return AllocateDevice; }
+  // One after the other: a task has work for the whole GPU.
+  void ForEach(size_t count, const std::function<void(size_t)>& task) const override {
+    for (size_t i = 0; i < count; ++i) task(i);
+  }
+  const float* Load(std::span<const float> values, Buffer<float>& copy) const override;
+  void Store(const float* values, std::span<float> target) const override;
+  void Multiply(const DenseProduct& product) const override { algebra_.Multiply(product); }
+  void PeakSlopes(int64_t count, int64_t group, float* values) const override;
+  void Skew(const float* a, int64_t n, float* out) const override;
+  void Combine(float keep, float factor, const float* a, int64_t count, float* out) const override;
+  double Length(const float* a, int64_t count) const override { return algebra_.Length(a, count); }
+
+  void Widen(const std::byte* values, int64_t count, float* out) const override;
+  void ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
+                  float* sums) const override;
+  void NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols, float eps,
+                  float keep, float* out) const override;
+  void GateSlopes(const float* gate, const float* up, int64_t count, float* slopes,
+                  float* gate_slopes) const override;
+  void TakeHead(const float* rows, int64_t tokens, int64_t stride, int64_t width,
+                const HeadAngles& angles, float* head) const override;
+  void PutHead(const float* head, int64_t tokens, int64_t stride, int64_t width,
+               const HeadAngles& angles, float* rows) const override;
+  void Softmax(const CausalBlock& block, float* scores) const override;
+  void SoftmaxSlopes(const CausalBlock& block, const float* p, float* slopes) const override;
+  void DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
+                        float* divergences) const override;
+
+ private:
+  const LinearAlgebra& algebra_;
+  cudaStream_t stream_;
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the warps of a cluster add up their sums for decode linears (gemm_decode.cu).
+#pragma once
+
+#include "backends/cuda/gemm/decode_ring.cuh"
+
+namespace nibble::cuda::decode {
+
+// Ints between outputs; the two extra keep most bank conflicts away.
+template <typename S>
+inline constexpr int kSumPitch = 8 * S::kTiles + 2;
+
+// The sums of kRows outputs: [owner][split][kRows / ranks][kSumPitch] where they are made,
+// [rank][split][..][..] at the owner.
+template <typename S>
+using SumBuffer = int32_t[S::kSplits * S::kRows * kSumPitch<S>];
+
+// Shared memory of a block. In a cluster a SumBuffer to send follows, then the activations.
+template <typename S>
+struct Shared {
+  uint8_t rings[kWarps][S::kStages * S::kStageBytes];
+  SumBuffer<S> received;
+  TokenParameters<S> tokens;
+  uint64_t barrier[2];  // the second is padding
+
+  __device__ int32_t* sent() { return reinterpret_cast<int32_t*>(this + 1); }
+  __device__ uint32_t activations() {
+    const int sent_bytes = gridDim.x > 1 ? static_cast<int>(sizeof(SumBuffer<S>)) : 0;
+    return SharedAddress(this + 1) + sent_bytes;
+  }
+};
+
+// Each output belongs to one block of the cluster; the others send it their sums.
+template <typename S>
+class Exchange {
+ public:
+  __device__ Exchange(Shared<S>& shared, int rank, int ranks_log2)
+      : shared_(shared),
+        barrier_(SharedAddress(shared.barrier)),
+        rank_(rank),
+        ranks_(1 << ranks_log2),
+        owned_log2_(FloorLog2(S::kRows) - ranks_log2) {
+    if (ranks_ == 1) return;
+    if (threadIdx.x == 0) {
+      BarrierInit(barrier_, 1);
+      BarrierInitFence();
+      BarrierArriveExpect(barrier_, sizeof(SumBuffer<S>));
+    }
+    ClusterArrive();
+  }
+
+  // Returns when everybody's sums are in `received`.
+  __device__ void Run(const Sums<S>& sums, int row_warp, int split) {
+    // Once everybody has read (and so received) what came before.
+    ranks_ == 1 ? __syncthreads() : ClusterWait();
+    int32_t* const buffer = ranks_ == 1 ? shared_.received : shared_.sent();
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_warp * 16 + half * 8 + lane / 4;
+      const int part = (row >> owned_log2_) * S::kSplits + split;
+      const int slot = (part << owned_log2_) + (row & ((1 << owned_log2_) - 1));
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; ++tile) {
+        const int at = slot * kSumPitch<S> + tile * 8 + lane % 4 * 2;
+        *reinterpret_cast<int2*>(buffer + at) = sums.Pair(tile, half);
+      }
+    }
+    if (ranks_ > 1) FenceForBulkCopies();
+    __syncthreads();
+    if (ranks_ == 1) return;
+    constexpr uint32_t kBytes = sizeof(SumBuffer<S>);
+    if (const int peer = threadIdx.x; peer < ranks_) {
+      CopyBulkToPeer(PeerAddress(SharedAddress(shared_.received) + kBytes / ranks_ * rank_, peer),
+                     SharedAddress(shared_.sent()) + kBytes / ranks_ * peer, kBytes / ranks_,
+                     PeerAddress(barrier_, peer));
+    }
+    BarrierWaitForPeers(barrier_, phase_);
+    phase_ ^= 1;
+  }
+
+  // D of the owned output `own`.
+  __device__ int32_t Total(int own, int token) const {
+    int32_t d = 0;
+#pragma unroll 4
+    for (int i = 0; i < ranks_ * S::kSplits; ++i) {
+      d += shared_.received[((i << owned_log2_) + own) * kSumPitch<S> + token];
+    }
+    // A nibble was unpacked into the high half of its byte: 16 times its value.
+    return S::kKind == WeightKind::kNibbles ? d >> 4 : d;
+  }
+
+  __device__ void DoneReading() const {
+    if (ranks_ == 1) return;
+    if (threadIdx.x == 0) BarrierArriveExpect(barrier_, sizeof(SumBuffer<S>));
+    ClusterArrive();
+  }
+
+  // A block must not end while others may still send to it.
+  __device__ void Finish() const {
+    if (ranks_ > 1) ClusterWait();
+  }
+
+ private:
+  Shared<S>& shared_;
+  const uint32_t barrier_;
+  const int rank_, ranks_, owned_log2_;
+  int phase_ = 0;
+};
+
+}  // namespace nibble::cuda::decode

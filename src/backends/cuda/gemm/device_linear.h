@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// A linear in device memory, in the form its kernels read.
+#pragma once
+
+#include "backends/cuda/device.h"
+#include "backends/cuda/gemm/gemm_decode.h"
+#include "backends/cuda/gemm/gemm_plain.h"
+#include "backends/interface/backend.h"
+
+namespace nibble::cuda {
+
+// Of F32, BF16 and F16 values.
+WeightType WeightTypeOf(DType dtype);
+
+class DeviceLinear {
+ public:
+  enum class Kind {
+    kTensorCores,  // integers, one scale a row on either side: weight_order.h
+    kGroups,       // integers with groups: bytes [rows, stride]
+    kFloat         // 16 bits on either side: floats [rows, cols]
+  };
+
+  // `bias` may have no data. A second level of scales stays one on compute capability 9.0 with
+  // groups of whole blocks; elsewhere its weights become 8 bits.
+  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias);
+
+  // y (+)= W a + bias on `stream`.
+  struct Output {
+    void* y;  // [tokens, stride]
+    RealType type;
+    int64_t stride;
+    bool accumulate;  // kFloat32 only
+  };
+  void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
+  // Several linears of one input. In decode steps small ones share a launch, which saves its edges;
+  // to large ones, which stream, it costs bandwidth.
+  static void MultiplyAll(const Activations& acts, std::span<const DeviceLinear* const> linears,
+                          std::span<const Output> outputs, cudaStream_t stream);
+  // silu(gate) * up as intermediate values [tokens, rows], in one product; where CanGate.
+  static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens);
+  static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
+                            const DeviceLinear& up, Intermediate* y, cudaStream_t stream);
+  int64_t rows() const { return rows_; }
+  // Whether it multiplies Activations::values, whatever the activations are.
+  bool needs_values() const { return kind_ == Kind::kFloat; }
+  std::string KernelName(int64_t tokens) const;
+
+ private:
+  void UploadFloats(const PackedWeights& weights);
+  void UploadCodes(const PackedWeights& weights);
+  GemmArguments Arguments(const Activations& acts, const Output& output) const;
+  // On gemm_decode.
+  bool decodes(int64_t tokens) const {
+    return kind_ == Kind::kTensorCores && tokens <= kMaxDecodeTokens;
+  }
+
+  Kind kind_;
+  FormatSpec weights_, activation_;
+  int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
+  int major_;                     // the GPU's compute capability: which kernel for many tokens
+  WeightKind w_kind_ = {};        // kTensorCores: what blocks of codes hold
+  WeightType type_ = {};          // kFloat
+  Buffer<uint8_t> codes_;         // or floats
+  Buffer<float> scales_;          // [rows, weight groups]
+  Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric
+  Buffer<float> code_sums_;       // kTensorCores: [rows], whole numbers
+  Buffer<float> bias_;            // [rows] or no data
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/gemm/gemm.h"
+
+#include "base/error.h"
+
+namespace nibble::cuda {
+
+void CheckArguments(const GemmArguments& g) {
+  NIBBLE_CHECK(g.tokens > 0 && g.rows > 0 && g.cols > 0, "{} tokens, {} x {}", g.tokens, g.rows,
+               g.cols);
+  NIBBLE_CHECK(g.stride % 128 == 0 && g.stride >= g.cols, "stride {}, {} columns", g.stride,
+               g.cols);
+  NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
+  NIBBLE_CHECK(g.x_bits >= 2 && g.x_bits <= 8, "{} bits", g.x_bits);
+  NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
+  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr);
+  NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
+  if (g.up_w == nullptr) return;
+  NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);
+  NIBBLE_CHECK(g.w_zeros == nullptr && g.x_zetas == nullptr && g.bias == nullptr);
+}
+
+bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
+  const auto alike = [](const auto* x, const auto* y) { return (x == nullptr) == (y == nullptr); };
+  return a.x == b.x && a.tokens == b.tokens && a.cols == b.cols && a.w_kind == b.w_kind &&
+         a.y_type == b.y_type && a.accumulate == b.accumulate && alike(a.w_zeros, b.w_zeros) &&
+         alike(a.bias, b.bias);
+}
+
+void CheckJoined(std::span<const GemmArguments> products) {
+  NIBBLE_CHECK(!products.empty() && products.size() <= kMaxJoined, "{}", products.size());
+  for (const GemmArguments& g : products) {
+    CheckArguments(g);
+    NIBBLE_CHECK(CanJoin(products.front(), g));
+  }
+}
+
+}  // namespace nibble::cuda

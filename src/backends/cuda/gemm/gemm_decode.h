@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear of decode steps: 1 to 64 tokens, limited by reading the weights once. sm_80 or newer.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+
+#include "backends/cuda/gemm/gemm.h"
+
+namespace nibble::cuda {
+
+inline constexpr int64_t kMaxDecodeTokens = 64;
+
+// Enqueues products that can be joined (gemm.h) as one kernel. More tokens are right, only slow. A
+// dependent launch: w, w_* and bias are read before the kernel in front has ended, so that one must
+// not write them. Throws nibble::Error if the launch is refused or if shared memory does not hold
+// one token.
+void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
+
+}  // namespace nibble::cuda

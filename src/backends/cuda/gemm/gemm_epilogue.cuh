@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the integer sums of a warpgroup, 64 outputs x 128 tokens in registers as wgmma.h leaves
+// them, to y in global memory: the arithmetic law, then through shared memory to rows of 128
+// (bfloat16) or 256 (float) contiguous bytes.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "backends/cuda/acts/silu.cuh"
+#include "backends/cuda/gemm/gemm.h"
+#include "backends/cuda/ptx/ptx_sm90.h"
+
+namespace nibble::cuda {
+
+inline constexpr int kTileTokens = 256, kTileOutputs = 128;  // of a block
+
+// What the law needs to know about an output. 4-bit weights are multiplied as 16 times their code;
+// dividing `scale` and multiplying the others by 16, which is exact, makes up for it.
+struct alignas(16) OutputParameters {
+  float scale, offset, bias;
+  int32_t zero;
+};
+
+// Everything about a tile but its sums; in shared memory.
+struct TileParameters {
+  alignas(16) float scales[kTileTokens], zetas[kTileTokens];
+  int32_t sums[kTileTokens];
+  OutputParameters outputs[kTileOutputs];
+  int token, output;  // the tile's first
+};
+
+template <int kFactor>
+__device__ OutputParameters LoadOutput(const GemmArguments& g, const float* scales, int n) {
+  OutputParameters p = {};
+  if (n >= g.rows) return p;
+  const float zero = g.w_zeros != nullptr ? g.w_zeros[n] : 0.0f;
+  const float sum = g.w_sums != nullptr ? g.w_sums[n] : 0.0f;
+  p.scale = scales[n] * (1.0f / kFactor);
+  p.offset = kFactor * (sum - static_cast<float>(g.cols) * zero);  // integers below 2^24
+  p.zero = kFactor * static_cast<int32_t>(zero);
+  p.bias = g.bias != nullptr ? g.bias[n] : 0.0f;
+  return p;
+}
+
+// By one warp.
+template <int kFactor>
+__device__ void LoadParameters(const GemmArguments& g, int token, int output, TileParameters& p) {
+  const int lane = threadIdx.x % 32;
+  for (int i = lane; i < kTileTokens; i += 32) {
+    const int t = token + i;
+    const bool exists = t < g.tokens;
+    p.scales[i] = exists ? g.x_scales[t] : 0.0f;
+    p.zetas[i] = exists && g.x_zetas != nullptr ? g.x_zetas[t] : 0.0f;
+    p.sums[i] = exists && g.x_sums != nullptr ? g.x_sums[t] : 0;
+  }
+  for (int i = lane; i < kTileOutputs; i += 32) {
+    const bool up = g.up_w != nullptr && i >= 64;
+    p.outputs[i] =
+        LoadOutput<kFactor>(g, up ? g.up_scales : g.w_scales, output + i - (up ? 64 : 0));
+  }
+  if (lane == 0) p.token = token, p.output = output;
+}
+
+// Whether y can be written 16 bytes at a time.
+template <typename Out>
+__host__ __device__ inline bool HasVectors(const GemmArguments& g) {
+  const int64_t alignment =
+      reinterpret_cast<uintptr_t>(g.y) | g.y_stride * sizeof(Out) | g.rows * sizeof(Out);
+  return alignment % 16 == 0;
+}
+
+// The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. Plain:
+// no zeros, no offsets, no bias; adding them where they are 0 would change no bits, only take time.
+template <bool kPlain, int kCount>
+__device__ __forceinline__ void ApplyLaw(const int32_t* sums, const TileParameters& tile, int first,
+                                         const OutputParameters (&outputs)[2], float (&y)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {  // two tokens
+    const int t = first + i / 4 * 8 + 2 * (threadIdx.x % 4);
+    const OutputParameters& p = outputs[i / 2 % 2];
+    const float2 scales = reinterpret_cast<const float2&>(tile.scales[t]);
+    const float scale[] = {__fmul_rn(scales.x, p.scale), __fmul_rn(scales.y, p.scale)};
+    if constexpr (kPlain) {
+      y[i] = __fmul_rn(scale[0], __int2float_rn(sums[i]));
+      y[i + 1] = __fmul_rn(scale[1], __int2float_rn(sums[i + 1]));
+    } else {
+      const float2 zetas = reinterpret_cast<const float2&>(tile.zetas[t]);
+      const int2 q = reinterpret_cast<const int2&>(tile.sums[t]);
+      const float centered[] = {__int2float_rn(sums[i] - p.zero * q.x),
+                                __int2float_rn(sums[i + 1] - p.zero * q.y)};
+      const float value[] = {__fadd_rn(centered[0], __fmul_rn(zetas.x, p.offset)),
+                             __fadd_rn(centered[1], __fmul_rn(zetas.y, p.offset))};
+      y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
+      y[i + 1] = __fadd_rn(__fmul_rn(scale[1], value[1]), p.bias);
+    }
+  }
+}
+
+// Some tokens x 64 outputs on their way to global memory. Rows are skewed (float) or their 16-byte
+// units permuted (bfloat16) so that writes by column and reads by row are free of bank conflicts.
+template <typename Out>
+struct Staging {
+  static constexpr bool kFloat = std::is_same_v<Out, float>;
+  static constexpr int kTokens = kFloat ? 32 : 64;
+  static constexpr int kRowBytes = kFloat ? 272 : 128;
+  static constexpr int kVector = 16 / sizeof(Out);  // outputs of a unit
+  static constexpr int kUnits = 64 / kVector;       // of a row
+
+  alignas(128) std::byte rows[kTokens * kRowBytes];
+
+  __device__ uint4& Unit(int token, int unit) {
+    const int place = kFloat ? unit : unit ^ (token % 8);
+    return *reinterpret_cast<uint4*>(rows + token * kRowBytes + place * 16);
+  }
+
+  // The values of a warp, its share of kTokens tokens; `v` as in wgmma.h.
+  __device__ __forceinline__ void Write(int warp, int lane, const float (&v)[kTokens / 2]) {
+    if constexpr (kFloat) {
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) {
+        const int token = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+        const int output = 16 * warp + lane / 4 + 8 * (i / 2 % 2);
+        *reinterpret_cast<float*>(rows + token * kRowBytes + output * 4) = v[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; i += 8) {  // 16 tokens
+        uint32_t pairs[4];
+#pragma unroll
+        for (int p = 0; p < 4; ++p) pairs[p] = PackBf16(v[i + 2 * p], v[i + 2 * p + 1]);
+        StoreMatricesTransposed(&Unit(2 * i + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2),
+                                pairs);
+      }
+    }
+  }
+};
+
+// A unit, or its first `count` values, to y.
+template <typename Out>
+__device__ __forceinline__ void StoreUnit(const uint4& unit, Out* y, bool accumulate) {
+  if constexpr (std::is_same_v<Out, float>) {
+    if (accumulate) return AddToGlobal(y, unit);
+  }
+  StoreGlobal(y, unit);
+}
+template <typename Out>
+__device__ __forceinline__ void StoreValues(const uint4& unit, Out* y, int count, bool accumulate) {
+  const Out* values = reinterpret_cast<const Out*>(&unit);
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<Out, float>) {
+      y[i] = accumulate ? __fadd_rn(y[i], values[i]) : values[i];
+    } else {
+      y[i] = values[i];
+    }
+  }
+}
+
+// A warpgroup's sums of half a tile, its tokens from `first_token` and outputs from `first_output`
+// on, to y. `barrier` is one of the warpgroup's threads.
+template <bool kPlain, typename Out>
+__device__ __forceinline__ void StoreHalf(const GemmArguments& g, const int32_t (&sums)[64],
+                                          const TileParameters& tile, int first_token,
+                                          int first_output, int barrier, Staging<Out>& staging) {
+  using S = Staging<Out>;
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  const OutputParameters* p = tile.outputs + first_output + 16 * warp + lane / 4;
+  const OutputParameters outputs[] = {p[0], p[8]};
+  const int row = thread / S::kUnits, unit = thread % S::kUnits;
+  const int token = tile.token + first_token + row;
+  const int n = tile.output + first_output + unit * S::kVector;
+  const int count = static_cast<int>(min(int64_t{S::kVector}, g.rows - n));
+  Out* y = static_cast<Out*>(g.y) + token * g.y_stride + n;
+  const bool vectors = kPlain || HasVectors<Out>(g);
+#pragma unroll
+  for (int chunk = 0; chunk < 128; chunk += S::kTokens) {
+    float values[S::kTokens / 2];
+    ApplyLaw<kPlain>(sums + chunk / 2, tile, first_token + chunk, outputs, values);
+    NamedSync(barrier, 128);  // the chunk before has been read
+    staging.Write(warp, lane, values);
+    NamedSync(barrier, 128);
+    constexpr int kStep = 128 / S::kUnits;
+    if (vectors) {
+#pragma unroll
+      for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
+        if (token + chunk + i < g.tokens && count > 0) {
+          StoreUnit(staging.Unit(i + row, unit), y, g.accumulate);
+        }
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
+        if (token + chunk + i < g.tokens) {
+          StoreValues(staging.Unit(i + row, unit), y, count, g.accumulate);
+        }
+      }
+    }
+  }
+}
+
+// The same for silu(gate) * up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
+// stores half the tokens of both.
+__device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const int32_t (&sums)[64],
+                                               const TileParameters& tile, int first_token,
+                                               int warpgroup,
+                                               Staging<__nv_bfloat16> (&staging)[2]) {
+  using S = Staging<__nv_bfloat16>;
+  constexpr int kStep = 256 / S::kUnits, kBarrier = 3;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const OutputParameters* p = tile.outputs + 64 * warpgroup + 16 * warp + lane / 4;
+  const OutputParameters outputs[] = {p[0], p[8]};
+  const int row = threadIdx.x / S::kUnits, unit = threadIdx.x % S::kUnits;
+  const int token = tile.token + first_token + row, n = tile.output + unit * S::kVector;
+  auto* y = static_cast<__nv_bfloat16*>(g.y) + token * g.y_stride + n;
+#pragma unroll
+  for (int chunk = 0; chunk < 128; chunk += S::kTokens) {
+    float values[S::kTokens / 2];
+    ApplyLaw<true>(sums + chunk / 2, tile, first_token + chunk, outputs, values);
+    NamedSync(kBarrier, 256);  // the chunk before has been read
+    staging[warpgroup].Write(warp, lane, values);
+    NamedSync(kBarrier, 256);
+#pragma unroll
+    for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
+      if (token + chunk + i >= g.tokens || n >= g.rows) continue;
+      StoreGlobal(y, SiluTimes(staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
+    }
+  }
+}
+
+}  // namespace nibble::cuda

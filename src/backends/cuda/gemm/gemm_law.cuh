@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fp32 half of the arithmetic law (gemm.h), output by output: from an exact sum to y.
+#pragma once
+
+#include "backends/cuda/gemm/gemm.h"
+
+namespace nibble::cuda {
+
+// What the law needs of an output besides D; undefined where the arguments have no such array.
+struct OutputTerms {
+  float scale, bias, zero, sum;
+
+  __device__ void Fetch(const GemmArguments& g, int n) {
+    scale = g.w_scales[n];
+    if (g.bias != nullptr) bias = g.bias[n];
+    if (g.w_zeros != nullptr) zero = g.w_zeros[n];
+    if (g.x_zetas != nullptr) sum = g.w_sums[n];
+  }
+};
+
+// The right side of the law for d = D. `tokens` has arrays scales, zetas and sums; of the last two
+// only what the arguments have is read.
+template <typename Tokens>
+__device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTerms& output,
+                                          const Tokens& tokens, int t, int32_t d) {
+  const int32_t pi = g.w_zeros == nullptr ? 0 : static_cast<int32_t>(output.zero);
+  if (g.w_zeros != nullptr) d -= pi * tokens.sums[t];
+  float v = __int2float_rn(d);
+  if (g.x_zetas != nullptr) {
+    const int32_t p = static_cast<int32_t>(output.sum) - static_cast<int32_t>(g.cols) * pi;
+    v = __fadd_rn(v, __fmul_rn(tokens.zetas[t], __int2float_rn(p)));
+  }
+  v = __fmul_rn(__fmul_rn(tokens.scales[t], output.scale), v);
+  return g.bias == nullptr ? v : __fadd_rn(v, output.bias);
+}
+
+template <typename Y>
+__device__ __forceinline__ void StoreValue(const GemmArguments& g, Y* y, float v) {
+  if constexpr (sizeof(Y) == sizeof(float)) {
+    *y = g.accumulate ? __fadd_rn(v, *y) : v;
+  } else {
+    *y = __float2bfloat16_rn(v);
+  }
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of eight warps computes one tile of y: 256 outputs x 128 tokens, or 128 x 64 where the
+// large tiles would leave much of the machine idle. Weights are operand A of the tensor cores,
+// activations operand B; both pass through a ring of stages in shared memory (gemm_sm80_tile.cuh),
+// 96 KiB of it, which every GPU of compute capability 8 has.
+//
+// The larger a warp's tile, the less it reads from shared memory per product; 64 x 64 is what the
+// registers hold, and with it shared memory keeps up with 4-bit tensor cores.
+#include "backends/cuda/gemm/gemm_sm80.h"
+#include "backends/cuda/gemm/gemm_sm80_tile.cuh"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda {
+namespace {
+
+using sm80::Codes;
+using sm80::kThreads;
+using sm80::Place;
+using sm80::Shape;
+using sm80::Shared;
+using sm80::Sums;
+
+constexpr int kBand = 8;  // token tiles that are walked through together, for the sake of L2
+
+struct Tiles {
+  int token_tiles, output_tiles;
+
+  template <typename S>
+  static Tiles Of(const GemmArguments& g) {
+    return {static_cast<int>((g.tokens + S::kTokens - 1) / S::kTokens),
+            static_cast<int>((g.rows + S::kOutputs - 1) / S::kOutputs)};
+  }
+  __host__ __device__ int count() const { return token_tiles * output_tiles; }
+
+  template <typename S>
+  __device__ Place PlaceOf(int tile) const {
+    const int band = tile / (kBand * output_tiles) * kBand;
+    const int height = min(token_tiles - band, kBand);
+    const int in_band = tile - band * output_tiles;
+    return {.token = (band + in_band % height) * S::kTokens,
+            .output = in_band / height * S::kOutputs};
+  }
+};
+
+// Sums of `token`, the tile's `t`-th, and four outputs from n on.
+template <typename Y, typename Tokens>
+__device__ __forceinline__ void StoreFour(const GemmArguments& g, const OutputTerms (&outputs)[4],
+                                          const Tokens& tokens, int t, int token, int n,
+                                          const int32_t (&d)[4]) {
+  Y* const y = static_cast<Y*>(g.y) + token * g.y_stride + n;
+  if (n + 4 > g.rows || reinterpret_cast<uintptr_t>(y) % (4 * sizeof(Y)) != 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (n + i < g.rows) StoreValue(g, y + i, LawValue(g, outputs[i], tokens, t, d[i]));
+    }
+    return;
+  }
+  struct alignas(4 * sizeof(Y)) Four {
+    Y y[4];
+  } four;
+  if (g.accumulate) four = *reinterpret_cast<const Four*>(y);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) StoreValue(g, four.y + i, LawValue(g, outputs[i], tokens, t, d[i]));
+  *reinterpret_cast<Four*>(y) = four;
+}
+
+// A warp's sums to y, 16 tokens at a time through shared memory, where they become rows.
+template <typename Y, typename S>
+__device__ __forceinline__ void Store(const GemmArguments& g, const Place& place,
+                                      const Sums<S>& sums, Shared<S>& shared) {
+  constexpr int kLanes = S::kWarpOutputs / 4;  // of a token
+  const int lane = threadIdx.x % 32, column = lane % kLanes * 4;
+  const int n = place.output + place.output_warp * S::kWarpOutputs + column;
+  OutputTerms outputs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (n + i < g.rows) outputs[i].Fetch(g, n + i);
+  }
+  int32_t* const rows = shared.sums[threadIdx.x / 32];
+#pragma unroll
+  for (int chunk = 0; chunk < S::kTokenTiles; chunk += 2) {
+    __syncwarp();  // the chunk before has been read
+#pragma unroll
+    for (int i = 0; i < S::kOutputTiles * 8; ++i) {
+      const int tile = i / 8, half = i / 4 % 2, element = i % 4;
+      const int row = half * 8 + lane % 4 * 2 + element % 2;
+      rows[row * S::kPitch + tile * 16 + element / 2 * 8 + lane / 4] =
+          sums[tile][chunk + half][element];
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int row = lane / kLanes; row < sm80::kChunk; row += 32 / kLanes) {
+      const int t = place.token_warp * S::kWarpTokens + chunk * 8 + row;
+      if (place.token + t >= g.tokens || n >= g.rows) break;
+      const int4 v = *reinterpret_cast<const int4*>(rows + row * S::kPitch + column);
+      constexpr int kShift = S::kCodes == Codes::kS4S8 ? 4 : 0;  // of 16 times a nibble
+      const int32_t d[] = {v.x >> kShift, v.y >> kShift, v.z >> kShift, v.w >> kShift};
+      StoreFour<Y>(g, outputs, shared.tokens, t, place.token + t, n, d);
+    }
+  }
+}
+
+template <typename S, typename Y>
+__global__ void __launch_bounds__(kThreads, S::kMinBlocks)
+    gemm_sm80(const __grid_constant__ GemmArguments g, const __grid_constant__ Tiles tiles) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
+  AllowNextGrid();
+  const Place place = tiles.PlaceOf<S>(blockIdx.x);
+  WaitForPreviousGrid();
+  sm80::Loader<S> loader(g, place, shared.stages);
+#pragma unroll
+  for (int i = 0; i < S::kStages - 1; ++i) loader.Request();
+  if (const int t = threadIdx.x, token = place.token + t; t < S::kTokens && token < g.tokens) {
+    shared.tokens.scales[t] = g.x_scales[token];
+    if (g.x_zetas != nullptr) shared.tokens.zetas[t] = g.x_zetas[token];
+    if (g.w_zeros != nullptr) shared.tokens.sums[t] = g.x_sums[token];
+  }
+
+  Sums<S> sums = {};
+  int stage = 0;
+#pragma unroll 1
+  for (int k = 0; k < loader.k_blocks(); ++k) {
+    CopyAsyncWait<S::kStages - 2>();
+    __syncthreads();  // everybody's copies are there, and the stage before has been read
+    const sm80::Operands<S> operands(shared.stages[stage], place);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half == S::kRequestAt) loader.Request();
+      if constexpr (S::kCodes == Codes::kS4S4) {
+        MultiplyNibbles(operands, half, sums);
+      } else {
+        MultiplyBytes(operands, half, sums);
+      }
+    }
+    if (++stage == S::kStages) stage = 0;
+  }
+  __syncthreads();  // the stages have been read
+  Store<Y>(g, place, sums, shared);
+}
+
+template <typename S, typename Y>
+void Launch(const GemmArguments& g, cudaStream_t stream) {
+  const Tiles tiles = Tiles::Of<S>(g);
+  LaunchDependent(gemm_sm80<S, Y>,
+                  {.grid = static_cast<unsigned>(tiles.count()),
+                   .block = kThreads,
+                   .shared_bytes = sizeof(Shared<S>)},
+                  stream, g, tiles);
+}
+
+template <Codes codes, typename Y>
+void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
+  using Large = Shape<codes, 256, 128, 1>;
+  using Small = Shape<codes, 128, 64, 2>;
+  const int places = Device::Current().multiprocessors, tiles = Tiles::Of<Large>(g).count();
+  const int rounds = (tiles + places - 1) / places;
+  const bool idle = 3 * int64_t{tiles} < 2 * int64_t{rounds} * places;  // a third or more
+  idle ? Launch<Small, Y>(g, stream) : Launch<Large, Y>(g, stream);
+}
+
+}  // namespace
+
+void GemmSm80(const GemmArguments& g, cudaStream_t stream) {
+  CheckArguments(g);
+  NIBBLE_CUDA_CHECK(g.w_kind != WeightKind::kLevels);
+  WithReal(g.y_type, [&]<typename Y>(Y) {
+    if (g.w_kind == WeightKind::kBytes) return LaunchFor<Codes::kS8S8, Y>(g, stream);
+    g.x_bits <= 4 ? LaunchFor<Codes::kS4S4, Y>(g, stream) : LaunchFor<Codes::kS4S8, Y>(g, stream);
+  });
+}
+
+}  // namespace nibble::cuda

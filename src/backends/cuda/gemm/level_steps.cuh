@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes of a second level of scales on their way to tensor cores: 4 bits become 8 in registers,
+// four at a time ("QServe", Lin et al. 2024, section 5.2.3, without its subtraction).
+#pragma once
+
+#include "backends/cuda/ptx/ptx.h"
+
+namespace nibble::cuda {
+
+// A thread's steps (LevelStep, formats/packed_linear.h) for a block of weight_order.h. No byte of
+// c * scale + start leaves 0..255, so one multiply-add serves four codes.
+struct LevelSteps {
+  uint32_t scales[2], starts[2];  // of the outputs with h = 0 and 1
+
+  LevelSteps() = default;
+  __device__ explicit LevelSteps(uint32_t pair) {
+    scales[0] = pair & 0xFF, starts[0] = (pair >> 8 & 0xFF) * 0x01010101u;
+    scales[1] = pair >> 16 & 0xFF, starts[1] = (pair >> 24) * 0x01010101u;
+  }
+
+  // A word of codes as two registers of signed bytes.
+  __device__ __forceinline__ void Widen(uint32_t word, uint32_t& first, uint32_t& second) const {
+    first = ((word & 0x0F0F0F0Fu) * scales[0] + starts[0]) ^ 0x80808080u;
+    second = ((word >> 4 & 0x0F0F0F0Fu) * scales[1] + starts[1]) ^ 0x80808080u;
+  }
+};
+
+}  // namespace nibble::cuda

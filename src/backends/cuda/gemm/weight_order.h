@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantized weights in the order in which the integer kernels of a GPU read them: as operand A of
+// the tensor cores, straight into registers. One copy serves prefill and decode. Codes of any width
+// up to 8 become signed codes of 4 or 8 bits.
+//
+//   [N / 64][K / 128] blocks of 64 outputs x 128 inputs; outputs and inputs behind the last are 0
+//
+// Thread t of 128 in a block (warp = t / 32, lane = t % 32) owns 16 fragment registers of four
+// bytes. Register q, with s = q / 4, u = q / 2 % 2, h = q % 2, holds four consecutive inputs:
+//
+//   output 16 warp + lane / 4 + 8 h,   inputs 32 s + 16 u + 4 (lane % 4) .. + 3
+//
+//   8 bits   8192 bytes, register q at 2048 (q / 4) + 16 t + 4 (q % 4)
+//   4 bits   4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
+//            2 r, the high nibbles register 2 r + 1
+//
+// Behind the codes of weights with a second level of scales, of groups of whole blocks and then as
+// unsigned code + 8, 128 bytes of steps (LevelStep): thread t's, of its outputs with h = 0 and 1,
+// as two 16-bit numbers at 4096 + t / 4 * 4.
+#pragma once
+
+#include "backends/cuda/gemm/gemm.h"
+#include "formats/packed_linear.h"
+
+namespace nibble::cuda {
+
+inline constexpr int64_t kBlockOutputs = 64, kBlockInputs = 128;
+
+struct WeightOrder {
+  explicit WeightOrder(const PackedWeights& weights);
+
+  int64_t output_blocks, input_blocks;
+  WeightKind kind;
+
+  int bits() const { return CodeBits(kind); }
+  int64_t block_bytes() const { return WeightBlockBytes(kind); }
+  int64_t bytes() const { return output_blocks * input_blocks * block_bytes(); }
+};
+
+// Reorders the codes into `ordered`, WeightOrder(weights).bytes() of them.
+void OrderWeights(const PackedWeights& weights, uint8_t* ordered);
+
+}  // namespace nibble::cuda

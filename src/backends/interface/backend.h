@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a machine must be able to do: ref/ (the meaning of every op, scalar), cpu/ (vector and
+// matrix instructions), cuda/ (NVIDIA GPUs). The forward pass (engine/layer.cc) speaks only these
+// ops. All float tensors are fp32, row-major, contiguous, and lie in the backend's memory; spans
+// and what is uploaded or shared is the program's own.
+//
+// Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
+// cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
+// GPU there are two exceptions: attention of a few new tokens, of many, and of many with long
+// contexts (cuDNN's, where it is there) run on different kernels, which round differently; and
+// silu(gate) * up of many tokens is rounded to an intermediate value, that of a few is not.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backends/interface/dense_math.h"
+#include "backends/interface/gptq_device.h"
+#include "base/aligned.h"
+#include "formats/kv_format.h"
+#include "formats/packed_linear.h"
+#include "transforms/rope.h"
+
+namespace nibble {
+
+// A linear layer a backend has taken over, in its own order.
+using LinearId = int;
+
+// What one op writes and the next one reads (q, k, v, the result of attention; gate, up): fp32 on a
+// CPU, bf16 on a GPU.
+using Intermediate = std::byte;
+
+// What the input of products is made from: x, its RMSNorm, intermediate values or silu(gate) * up.
+struct ActsSource {
+  enum class Op { kCopy, kRmsNorm, kIntermediate, kSiluMul };
+
+  const float* x = nullptr;  // kCopy, kRmsNorm: [tokens, width]
+  Op op = Op::kCopy;
+  const float* norm_weight = nullptr;    // kRmsNorm: [width], or null when folded
+  float norm_eps = 0;                    // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
+  const Intermediate* values = nullptr;  // kIntermediate: [tokens, width]
+  // kSiluMul: [tokens, width] each, gate / (1 + exp(-gate)) * up
+  const Intermediate *gate = nullptr, *up = nullptr;
+
+  // On a CPU, rows that are taken as they are; null if the op changes them.
+  const float* rows() const {
+    if (op == Op::kIntermediate) return reinterpret_cast<const float*>(values);
+    return op == Op::kCopy ? x : nullptr;
+  }
+};
+
+// The prepared input of products: x after the online transform, as codes (quantized) or as fp32.
+struct Activations {
+  int64_t tokens = 0, width = 0;
+  FormatSpec format;
+  const float* values = nullptr;  // [tokens, width], not quantized (may point to the caller's x)
+  int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
+  const int8_t* codes = nullptr;      // [tokens, stride]
+  const int8_t* tiles = nullptr;      // the same for a matrix unit, or null (backends/cpu/ops.h)
+  const float* scales = nullptr;      // [tokens, groups]
+  const float* zetas = nullptr;       // [tokens, groups] or null when symmetric
+  const int32_t* sums = nullptr;      // [tokens, groups]
+  const Activations* tail = nullptr;  // the columns behind `width`, in another format; or null
+};
+
+// The tokens of one sequence inside a batch, for one layer.
+struct SequenceSlice {
+  int64_t first_row = 0;              // its first row in the batch's [tokens, ...] tensors
+  int64_t tokens = 0;                 // new tokens
+  int64_t position = 0;               // position of the first new token = tokens cached before
+  std::byte* const* pages = nullptr;  // table of the pages of layer 0; covers position + tokens
+  int64_t offset = 0;  // bytes from a page of layer 0 to this layer's; the same in a whole batch
+
+  // On a backend whose memory is the program's own.
+  std::byte* page(int64_t at) const { return pages[at / kPageTokens] + offset; }
+};
+
+struct AttentionSpec {
+  int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
+  float scale = 0;             // 1 / sqrt(head_dim)
+  int64_t sliding_window = 0;  // a query sees this many keys, itself included; 0 = all
+};
+
+// Names what a caller of Backend::Run lets run. No two of a program are the same.
+struct OpsId {
+  OpsId() = default;
+  OpsId(const OpsId&) = delete;
+  OpsId& operator=(const OpsId&) = delete;
+
+  const uint64_t number = ++made;
+
+ private:
+  static inline std::atomic<uint64_t> made = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // "cpu, amx" for people.
+  virtual std::string Name() const = 0;
+
+  // Of a long prompt, how many tokens go through the network at once: bounds the activations held.
+  virtual int64_t ChunkTokens() const { return 1024; }
+
+  // Memory for tensors, pages and their tables, all zero, at 64-byte boundaries; not outliving the
+  // backend. A CPU's is the program's own, so that these three do next to nothing there.
+  virtual AlignedBytes Allocate(size_t bytes) { return MakeAlignedBytes(bytes); }
+  Allocator allocator() {
+    return [this](size_t bytes) { return Allocate(bytes); };
+  }
+  virtual void Write(const void* source, size_t bytes, void* target) {
+    std::memcpy(target, source, bytes);
+  }
+  virtual void Copy(const float* source, int64_t count, float* target) {
+    std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
+  }
+  // The same values in the program's memory, valid until the next call or the next op.
+  virtual const float* Read(const float* values, int64_t) { return values; }
+  // The same table in the backend's memory, for Embed; `owner` holds what that took.
+  virtual PackedWeights Share(const PackedWeights& table, AlignedBytes&) { return table; }
+
+  // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
+  // stay mapped until Release, all other planes only during the call.
+  virtual LinearId Upload(const PackedLinear& linear) = 0;
+  virtual void Release(LinearId id) = 0;
+  // The kernel that runs this linear for a batch of `tokens`, e.g. "amx_gemm_u8s8".
+  virtual std::string KernelName(LinearId id, int64_t tokens) const = 0;
+
+  // x[i] = table[ids[i]], decoded;  table [vocab, hidden], shared; x [ids.size(), hidden].
+  virtual void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      NIBBLE_CHECK(ids[i] >= 0 && ids[i] < table.rows, "token {} of {}", ids[i], table.rows);
+      const auto at = static_cast<int64_t>(i) * table.cols;
+      DecodeRow(table, ids[i], {x + at, static_cast<size_t>(table.cols)});
+    }
+  }
+
+  // x[rows[i]] += weights[i] * y[i];  y [rows.size(), width], x [.., width]; the rows differ. In
+  // the program's memory, unless a backend says otherwise.
+  virtual void AddRows(const float* y, std::span<const int32_t> rows,
+                       std::span<const float> weights, int64_t width, float* x) {
+    for (size_t i = 0; i < rows.size(); ++i, y += width) {
+      for (int64_t k = 0; k < width; ++k) x[rows[i] * width + k] += weights[i] * y[k];
+    }
+  }
+
+  // Source op, scales, online transform, gather and quantization of `tokens` rows in one pass. The
+  // result stays valid until the next call; its tensors must live as long.
+  virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
+                                  const InputSpec& spec) = 0;
+
+  // What the prepared input means, fp32 [tokens, width]; valid until the next call or PrepareActs.
+  virtual const float* Decode(const Activations& acts) = 0;
+
+  // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
+  // The product of a tail is added last.
+  virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
+                    bool accumulate) = 0;
+
+  // The same to intermediate values, y [tokens, N], several linears of one input at once.
+  struct Projection {
+    LinearId id;
+    Intermediate* y;
+  };
+  virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
+  virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
+  // silu(gate) * up as the source of the next input, made there or while multiplying.
+  virtual ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up) {
+    const Projection outputs[] = {gate, up};
+    Project(acts, outputs);
+    return {.op = ActsSource::Op::kSiluMul, .gate = gate.y, .up = up.y};
+  }
+
+  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
+  // least and fp32 sums: the Hessians of calibration, on machines without MakeGptq. False, and
+  // nothing done, where BLAS is as fast.
+  virtual bool Gram(const float*, const float*, int64_t, int64_t, float*) { return false; }
+  // Calibration and GPTQ of the linears of one input of `width` in the backend's memory; null where
+  // BLAS and LAPACK are as fast. Not outliving the backend.
+  virtual std::unique_ptr<GptqDevice> MakeGptq(int64_t) { return nullptr; }
+  // The same for learning a rotation.
+  virtual std::unique_ptr<DenseMath> MakeDenseMath() { return nullptr; }
+
+  // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
+  // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
+  virtual void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
+                             const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
+                             std::span<const SequenceSlice> batch) = 0;
+
+  // Calls `ops`, which calls ops of this backend: the same ones for every batch of a shape, on
+  // memory that stays where it is until some is freed. A GPU records those of decode steps and
+  // plays the recording from then on.
+  virtual void Run(const OpsId&, std::span<const SequenceSlice>, const std::function<void()>& ops) {
+    ops();
+  }
+
+  // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
+  // inside the window). Reads the cache as stored. q and out [tokens, heads*head_dim].
+  virtual void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
+                         std::span<const SequenceSlice> batch, Intermediate* out) = 0;
+};
+
+// Values in the backend's memory.
+inline Buffer<float> ToBackend(Backend& backend, std::span<const float> values) {
+  Buffer<float> buffer(backend.allocator());
+  if (!values.empty()) {
+    backend.Write(values.data(), values.size_bytes(),
+                  buffer.Grow(static_cast<int64_t>(values.size())));
+  }
+  return buffer;
+}
+
+// A table of angles there.
+class BackendRope {
+ public:
+  BackendRope(Backend& backend, const RopeTable& table)
+      : positions_(table.cos.rows),
+        angles_(table.cos.cols),
+        cos_(ToBackend(backend, table.cos.data)),
+        sin_(ToBackend(backend, table.sin.data)) {}
+  RopeView view() const { return {cos_.data(), sin_.data(), positions_, angles_}; }
+
+ private:
+  int64_t positions_, angles_;
+  Buffer<float> cos_, sin_;
+};
+
+// The backend for `device` ("cpu"); decoded = the reference arithmetic on codes decoded to fp32.
+std::unique_ptr<Backend> MakeBackend(const std::string& device, bool decoded);
+
+}  // namespace nibble

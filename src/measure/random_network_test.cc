@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/random_network.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "engine/session.h"
+#include "models/manifest.h"
+#include "models/shapes.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig SmallConfig(const char* family) {
+  return {.family = family,
+          .hidden_size = 128,
+          .intermediate_size = 352,
+          .layers = 2,
+          .heads = 4,
+          .kv_heads = 2,
+          .head_dim = 32,
+          .vocab_size = 100,
+          .context = 64,
+          .norm_eps = 1e-5,
+          .rope = {.head_dim = 32}};
+}
+
+std::vector<float> LogitsOf(Network network) {
+  Model model(std::move(network), MakeBackend("cpu", false));
+  Session session(model);
+  const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
+  const auto logits = session.Append(ids);
+  return {logits.begin(), logits.end()};
+}
+
+std::vector<float> Logits(const ModelConfig& config, const Recipe& recipe, uint64_t seed) {
+  return LogitsOf(RandomNetwork(config, recipe, seed));
+}
+
+TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
+  for (const bool biases : {false, true}) {
+    ModelConfig config = SmallConfig("llama");
+    if (biases) config.biases = {Role::kQ, Role::kK, Role::kV};
+    Recipe wide = kQuarotRecipe;
+    wide.weights.bits = wide.activations.bits = wide.k.bits = wide.v.bits = 16;
+    for (const Recipe& recipe : {kQuarotRecipe, wide}) {
+      const std::vector<float> logits = Logits(config, recipe, 1);
+      double sum = 0, squares = 0;
+      for (float x : logits) {
+        ASSERT_TRUE(std::isfinite(x));
+        sum += x;
+        squares += static_cast<double>(x) * x;
+      }
+      const double mean = sum / 100, variance = squares / 100 - mean * mean;
+      EXPECT_GT(variance, 0.1);  // about 1 by the choice of scales
+      EXPECT_LT(variance, 10);
+      EXPECT_EQ(logits, Logits(config, recipe, 1));
+      EXPECT_NE(logits, Logits(config, recipe, 2));
+    }
+  }
+}
+
+TEST(RandomNetworkTest, WrittenCheckpointIsTheSameNetwork) {
+  const fs::path directory = fs::path(testing::TempDir()) / "random_checkpoint";
+  fs::remove_all(directory);
+  const ModelConfig config = SmallConfig("llama");
+  WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string());
+  EXPECT_THROW(WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string()), Error);
+  EXPECT_GT(VerifyManifest(directory.string()), 0);
+  EXPECT_EQ(LogitsOf(OpenNetwork(directory.string())), Logits(config, kQuarotRecipe, 3));
+  fs::remove_all(directory);
+}
+
+TEST(RandomNetworkTest, KnowsItsShapes) {
+  EXPECT_EQ(FindShape("llama2-7b").intermediate_size, 11008);
+  EXPECT_EQ(FindShape("llama2-70b").kv_heads, 8);
+  EXPECT_THROW(FindShape("llama9"), Error);
+}
+
+}  // namespace
+}  // namespace nibble
