@@ -66,7 +66,8 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
 
   const Result inspect = Nibble({"inspect", out, "--kernels", "--verify"});
   EXPECT_EQ(inspect.code, 0) << inspect.err;
-  for (const char* text : {"files as written", "layers.*.down", "kernels on", "512 tokens"}) {
+  for (const char* text :
+       {"files as written", "layers.*.down", "kernels on", "tokens and kernel"}) {
     EXPECT_THAT(inspect.out, HasSubstr(text));
   }
   const Json shown = Nibble({"inspect", out, "--json"}).json();

@@ -212,6 +212,19 @@ TEST(EvalVerb, InstructionSetIsChecked) {
 }
 
 // Every bench gives rows with these fields; figures are not looked at.
+// A build without CUDA shows the first part.
+TEST(CommandLine, TheDocumentedKernelsAreTheTables) {
+  const Result result = Nibble({"inspect", "--kernels"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string page = Slurp(NIBBLE_SOURCE_DIR "/docs/kernels.md"), fence = "```\n";
+  const size_t begin = page.find(fence) + fence.size(), end = page.find(fence, begin);
+  const std::string shown = page.substr(begin, end - begin);
+  EXPECT_EQ(result.out, shown.substr(0, result.out.size()));
+  EXPECT_THAT(result.out, HasSubstr("cpu, avx2"));
+  const bool all = result.out.find("cuda") != std::string::npos;
+  EXPECT_EQ(result.out.size() == shown.size(), all);
+}
+
 TEST(BenchVerb, RowsHaveTheirFields) {
   const Arguments few = {kTiny, "--tokens", "20", "--repeats", "1", "--json"};
   const auto rows = [](const Arguments& arguments) {

@@ -2,9 +2,9 @@
 #include <memory>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/inspect_kernels.h"
 #include "apps/cli/linear_rows.h"
 #include "base/progress.h"
-#include "engine/model.h"
 #include "models/manifest.h"
 
 namespace nibble::cli {
@@ -135,27 +135,23 @@ Json NetworkJson(const Network& net) {
 }
 
 void RunInspect(const Arguments& a, const Common& common) {
+  if (a.model.empty()) {
+    if (!a.kernels) FailUsage("name a model; without one there is only `nibble inspect --kernels`");
+    return common.json ? PrintJson(EveryKernelJson()) : PrintEveryKernel();
+  }
   if (a.verify) {
     const int64_t files = VerifyManifest(a.model);
     if (!common.json) fmt::print("manifest           {} files as written\n", files);
   }
-  Network net = OpenNetwork(a.model);
-  common.json ? PrintJson(NetworkJson(net)) : PrintNetwork(net);
-  if (!a.kernels || common.json) return;
-  Model model(std::move(net), MakeBackend(common.device, false));
-  Backend& backend = model.backend();
-  fmt::print("\nkernels on {}\n", backend.Name());
-  Rows rows = {{"linear", "1 token", "512 tokens"}};
-  AddLinearRows(
-      model.config(),
-      [&](int64_t layer, Role role) -> std::vector<std::string> {
-        const LinearId id = model.layers()[static_cast<size_t>(layer)].ids[role];
-        return {backend.KernelName(id, 1), backend.KernelName(id, 512)};
-      },
-      rows);
-  rows.push_back(
-      {"head", backend.KernelName(model.head(), 1), backend.KernelName(model.head(), 512)});
-  fmt::print("{}", Table(rows));
+  const Network net = OpenNetwork(a.model);
+  const std::unique_ptr<Backend> backend = a.kernels ? MakeBackend(common.device, false) : nullptr;
+  if (common.json) {
+    Json json = NetworkJson(net);
+    if (backend) json["kernels"] = KernelsJson(net, *backend);
+    return PrintJson(json);
+  }
+  PrintNetwork(net);
+  if (backend) PrintKernels(net, *backend);
 }
 
 }  // namespace
@@ -164,8 +160,10 @@ void AddInspect(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
   CLI::App* verb = AddVerb(app, common, "inspect", "Show what a model is made of",
                            "nibble inspect llama-w4a4kv4 --kernels --verify");
-  verb->add_option("model", a->model, "Model directory or checkpoint")->required();
-  verb->add_flag("--kernels", a->kernels, "Which kernel runs each linear on this machine");
+  verb->add_option("model", a->model, "Model directory or checkpoint");
+  verb->add_flag("--kernels", a->kernels,
+                 "Which kernel runs each linear on this machine; without a model: each format on "
+                 "every machine");
   verb->add_flag("--verify", a->verify, "Compare every file with manifest.json");
   verb->callback([a, &common, &run] { run = [a, &common] { RunInspect(*a, common); }; });
 }

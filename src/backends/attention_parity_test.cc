@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-using AttentionParityTest = ParityTest;
+using AttentionParityTest = CpuParityTest;
 NIBBLE_EVERY_ISA(AttentionParityTest);
 
 struct CacheCase {
@@ -82,7 +82,7 @@ TEST_P(AttentionParityTest, AppendedPagesAreBitEqual) {
     ref.Append(*ref_, rope, ref_cache, 0, positions);
     for (int64_t at = 0, step = 1; at < positions; at += step, step = step * 2 % 61) {
       step = std::min(step, positions - at);
-      cpu.Append(*cpu_, rope, cpu_cache, at, step);
+      cpu.Append(*ours_, rope, cpu_cache, at, step);
     }
     ASSERT_EQ(cpu.q, ref.q);
     ASSERT_EQ(cpu.k, ref.k);
@@ -93,13 +93,12 @@ TEST_P(AttentionParityTest, AppendedPagesAreBitEqual) {
 TEST_P(AttentionParityTest, RotatedPagesHoldTheRotatedKeys) {
   const int64_t positions = 70;
   for (const CacheCase& c : CacheCases()) {
-    if (c.head_dim == 80) continue;  // 5 * 16 has no Hadamard matrix
     Sequence cpu(rng_, c, positions), ref = cpu;
     TestCache cpu_cache(rng_, cpu.kv, positions), ref_cache(rng_, cpu.kv, positions);
     ref_cache.CopyFrom(cpu_cache);
     cpu.kv.rotation = ref.kv.rotation = FullHadamard(c.head_dim);
     const RopeTable rope = RandomRope(rng_, positions, c.head_dim / 2);
-    cpu.Append(*cpu_, rope, cpu_cache, 0, positions);
+    cpu.Append(*ours_, rope, cpu_cache, 0, positions);
     ref.Append(*ref_, rope, ref_cache, 0, positions);
     // RoPE is the same bits; then each side rounds about log2(d) <= 7 times, entries < 6.
     for (size_t i = 0; i < cpu.q.size(); ++i) ASSERT_NEAR(cpu.q[i], ref.q[i], 20 * 6 * kUlp);
@@ -162,7 +161,7 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
     for (const int64_t window : {0, 1, 17, 64, 100}) {
       a.spec.sliding_window = b.spec.sliding_window = window;
       std::vector<float> cpu(q.size(), kPoison), ref(q.size(), kPoison);
-      cpu_->Attention(Raw(q), a.spec, a.kv, batch, Raw(cpu));
+      ours_->Attention(Raw(q), a.spec, a.kv, batch, Raw(cpu));
       ref_->Attention(Raw(q), a.spec, a.kv, batch, Raw(ref));
       for (const SequenceSlice& slice : batch) {
         const bool second = slice.first_row > 200;
@@ -194,18 +193,18 @@ TEST_P(AttentionParityTest, AttentionDoesNotDependOnTheBatch) {
       Sequence s(rng_, {f, f, 2, 3, 64}, 150);
       s.spec.sliding_window = window;
       const TestCache cache(rng_, s.kv, 150);
-      s.Append(*cpu_, RandomRope(rng_, 150, 32), cache, 0, 150);
+      s.Append(*ours_, RandomRope(rng_, 150, 32), cache, 0, 150);
       std::vector<float> whole(s.q.size(), kPoison), parts(s.q.size(), kPoison);
       const SequenceSlice all = {.tokens = 150, .pages = cache.pages()};
       SetThreads(3);
-      cpu_->Attention(Raw(s.q), s.spec, s.kv, {&all, 1}, Raw(whole));
+      ours_->Attention(Raw(s.q), s.spec, s.kv, {&all, 1}, Raw(whole));
       SetThreads(1);
       for (int64_t at = 0, step = 1; at < 150; at += step, step = (step * 3 + 1) % 50 + 1) {
         const SequenceSlice part = {.first_row = at,
                                     .tokens = std::min(step, 150 - at),
                                     .position = at,
                                     .pages = cache.pages()};
-        cpu_->Attention(Raw(s.q), s.spec, s.kv, {&part, 1}, Raw(parts));
+        ours_->Attention(Raw(s.q), s.spec, s.kv, {&part, 1}, Raw(parts));
       }
       SetThreads(0);
       ASSERT_EQ(whole, parts);

@@ -2,11 +2,13 @@
 #include "backends/interface/backend.h"
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/gemm/kernel_table.h"
 #include "backends/ref/ref_backend.h"
 #include "base/cpu_features.h"
 
 #ifdef NIBBLE_HAS_CUDA
 #include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/gemm/kernel_table.h"
 #endif
 
 namespace nibble {
@@ -28,6 +30,22 @@ std::unique_ptr<Backend> MakeBackend(const std::string& device, bool decoded) {
   if (decoded) return MakeRefBackend(RefMode::kDecoded);
   if (ActiveIsa() == Isa::kRef) return MakeRefBackend(RefMode::kInteger);
   return MakeCpuBackend(ActiveIsa());
+}
+
+std::vector<MachineKernels> EveryMachine() {
+  std::vector<MachineKernels> machines;
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    machines.push_back({fmt::format("cpu, {}", IsaName(isa)),
+                        [=](const auto& p, int64_t n) { return cpu::KernelFor(isa, p, n); }});
+  }
+#ifdef NIBBLE_HAS_CUDA
+  for (const int capability : {8, 9}) {
+    machines.push_back(
+        {fmt::format("cuda, compute capability {}", capability),
+         [=](const auto& p, int64_t n) { return cuda::KernelFor(capability, p, n); }});
+  }
+#endif
+  return machines;
 }
 
 }  // namespace nibble

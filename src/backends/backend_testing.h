@@ -58,12 +58,12 @@ inline std::vector<float> RandomRows(Rng& rng, int64_t rows, int64_t width) {
 struct TestLinear {
   PackedLinear packed;
   PlaneVectors quantized;
-  std::vector<uint16_t> values;
   std::vector<float> bias;
   std::unique_ptr<TestLinear> tail;
 };
 
-// 16-bit weights are bf16. Codes take every value of their width, also -2^(bits-1).
+// 16-bit weights are bf16, with 32 bits the same values in fp32. Codes take every value of their
+// width, also -2^(bits-1).
 inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weights, int64_t rows,
                                                 const InputSpec& input, bool bias) {
   auto linear = std::make_unique<TestLinear>();
@@ -73,10 +73,13 @@ inline std::unique_ptr<TestLinear> RandomLinear(Rng& rng, const FormatSpec& weig
     linear->quantized = RandomPlanes(rng, weights, rows, cols, int64_t{1} << (weights.bits - 1));
     packed = View(linear->quantized);
   } else {
-    for (float v : RandomVector(rng, rows * cols)) linear->values.push_back(Bf16FromF32(v));
+    std::vector<uint16_t> values;
+    for (float v : RandomVector(rng, rows * cols)) values.push_back(Bf16FromF32(v));
     packed.format = weights, packed.rows = rows, packed.cols = cols;
-    packed.values = {
-        DType::kBf16, {rows, cols}, reinterpret_cast<const std::byte*>(linear->values.data())};
+    packed.values = Tensor::Of(DType::kBf16, {rows, cols}, std::move(values));
+    if (weights.bits == 32) {
+      packed.values = Tensor::Of(DType::kF32, {rows, cols}, ToF32(packed.values).data);
+    }
   }
   if (bias) {
     linear->bias = RandomVector(rng, rows);

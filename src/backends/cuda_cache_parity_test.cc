@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/attention_fused.h"
-#include "backends/cuda_parity_testing.h"
+#include "backends/parity_testing.h"
 
 namespace nibble {
 namespace {
@@ -51,7 +51,7 @@ class DeviceCache {
   AlignedBytes memory_, table_;
 };
 
-class CudaCacheTest : public CudaParityTest {
+class CudaCacheTest : public GpuParityTest {
  protected:
   static constexpr int64_t kPositions = 201;
   static constexpr size_t kBehind = 40000;  // values
@@ -130,12 +130,12 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
   for (const CacheCase& c : kCacheCases) {
     Make(c);
     const bool part = c.group == 4;  // some models turn only a part of the head
-    if (c.head_dim != 80) kv_.rotation = FullHadamard(c.head_dim);  // 5 * 16 has no such matrix
+    kv_.rotation = FullHadamard(c.head_dim);
     const TestCache cache(rng_, kv_, kPositions);
-    const DeviceCache device(*cuda_, cache, kv_, kPositions);
+    const DeviceCache device(*ours_, cache, kv_, kPositions);
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / (part ? 4 : 2));
-    const BackendRope device_rope(*cuda_, rope);
-    const auto q = CopyHalves(q_), k = CopyHalves(k_), v = CopyHalves(v_);
+    const BackendRope device_rope(*ours_, rope);
+    const auto q = CopyValues(q_), k = CopyValues(k_), v = CopyValues(v_);
     for (int64_t at = 0, step = 1; at < kPositions; at += step, step = step * 2 % 61) {
       step = std::min(step, kPositions - at);
       const SequenceSlice slice = {.first_row = at,
@@ -143,13 +143,13 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
                                    .position = at,
                                    .pages = device.pages(),
                                    .offset = kv_.page_bytes()};
-      cuda_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope.view(), kv_,
+      ours_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope.view(), kv_,
                            {&slice, 1});
     }
     const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-    for (float& x : q_) x = F32FromBf16(Bf16FromF32(x));
-    ASSERT_EQ(HostHalves(q.data(), static_cast<int64_t>(q_.size())), q_);
+    for (float& x : q_) x = Kept(x);
+    ASSERT_EQ(HostValues(q.data(), static_cast<int64_t>(q_.size())), q_);
     ASSERT_TRUE(std::ranges::equal(device.bytes(), cache.bytes()))
         << FormatText(c.k) << ", " << FormatText(c.v);
   }
@@ -163,8 +163,8 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
     SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-    const DeviceCache device(*cuda_, cache, kv_, kPositions);
-    const auto q = CopyHalves(q_);
+    const DeviceCache device(*ours_, cache, kv_, kPositions);
+    const auto q = CopyValues(q_);
     for (const int64_t window : {0, 1, 17, 100}) {
       spec_.sliding_window = window;
       // A whole prompt, a chunk behind it, one decoded token.
@@ -175,9 +175,9 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
                                .pages = device.pages(),
                                .offset = kv_.page_bytes()};
         std::vector<float> expected(q_.size(), kPoison);
-        Buffer<Intermediate> out = CopyHalves(expected);
-        cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
-        const auto result = HostHalves(out.data(), static_cast<int64_t>(q_.size()));
+        Buffer<Intermediate> out = CopyValues(expected);
+        ours_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+        const auto result = HostValues(out.data(), static_cast<int64_t>(q_.size()));
         slice.pages = cache.pages(), slice.offset = 0;
         ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(expected));
         CheckRows(cache, first, result, expected, 0x1p-11);
@@ -193,10 +193,10 @@ std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestC
   const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
   const RopeTable rope = RandomRope(rng_, kPositions, kv_.head_dim / 2);
   ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-  const DeviceCache device(*cuda_, cache, kv_, kPositions);
-  const auto q = CopyHalves(q_);
+  const DeviceCache device(*ours_, cache, kv_, kPositions);
+  const auto q = CopyValues(q_);
   std::vector<float> rows(q_.size() + kBehind, kPoison);
-  Buffer<Intermediate> out = CopyHalves(rows);
+  Buffer<Intermediate> out = CopyValues(rows);
   std::vector<cuda::SequenceOnDevice> batch;
   const int64_t begins[] = {0, 1, 30, 70, 150, kPositions};
   for (size_t i = 0; i + 1 < std::size(begins); ++i) {
@@ -214,7 +214,7 @@ std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestC
       .sequences = static_cast<int>(batch.size())};
   if (!fused.Builds(arguments, batch)) return {};
   fused.Run(arguments, batch, nullptr);
-  std::vector<float> result = HostHalves(out.data(), static_cast<int64_t>(rows.size()));
+  std::vector<float> result = HostValues(out.data(), static_cast<int64_t>(rows.size()));
   EXPECT_TRUE(std::equal(rows.begin() + q_.size(), rows.end(), result.begin() + q_.size()));
   result.resize(q_.size());
   return result;
@@ -253,20 +253,20 @@ TEST_F(CudaCacheTest, LongPromptsAgreeWithTheirChunks) {
   const SequenceSlice all = {.tokens = kLong, .pages = cache.pages()};
   const RopeTable rope = RandomRope(rng_, kLong, kv_.head_dim / 2);
   ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-  const DeviceCache device(*cuda_, cache, kv_, kLong);
-  const auto q = CopyHalves(q_);
+  const DeviceCache device(*ours_, cache, kv_, kLong);
+  const auto q = CopyValues(q_);
   const auto attend = [&](int64_t chunk) {
     std::vector<float> poison(q_.size(), kPoison);
-    Buffer<Intermediate> out = CopyHalves(poison);
+    Buffer<Intermediate> out = CopyValues(poison);
     for (int64_t first = 0; first < kLong; first += chunk) {
       const SequenceSlice slice = {.first_row = first,
                                    .tokens = chunk,
                                    .position = first,
                                    .pages = device.pages(),
                                    .offset = kv_.page_bytes()};
-      cuda_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+      ours_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
     }
-    return HostHalves(out.data(), static_cast<int64_t>(q_.size()));
+    return HostValues(out.data(), static_cast<int64_t>(q_.size()));
   };
   const std::vector<float> whole = attend(kLong), chunks = attend(kChunk);
   for (int64_t token = 0; token < kLong; token += 1 + token / 20) {

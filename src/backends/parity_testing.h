@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cpu backend beside the reference backend, once per instruction set of this machine.
+// A backend beside the reference backend, once per machine: the instruction sets of this CPU, and
+// its GPU. Tests of a GPU are skipped where there is none.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,12 +26,106 @@ inline std::vector<Isa> SupportedIsas() {
 
 inline constexpr float kPoison = -12345.678f;
 
-class ParityTest : public testing::TestWithParam<Isa> {
+// Null where the program knows no GPU or the machine has none.
+inline std::unique_ptr<Backend> GpuOrNull() {
+  try {
+    return MakeBackend("cuda", false);
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    if (what.find("no NVIDIA GPU") == what.npos && what.find("without CUDA") == what.npos) throw;
+  }
+  return nullptr;
+}
+
+// Memory of a backend, and its intermediate values: fp32, or bf16 on a GPU.
+class MachineTest {
  protected:
+  Buffer<float> Copy(std::span<const float> values) { return ToBackend(*ours_, values); }
+  std::vector<float> Host(const float* values, int64_t count) {
+    const float* host = ours_->Read(values, count);
+    return {host, host + count};
+  }
+  // What of a value an intermediate one keeps.
+  float Kept(float value) const {
+    return ours_->IntermediateBytes() == 2 ? F32FromBf16(Bf16FromF32(value)) : value;
+  }
+  // `values` become what is kept of them.
+  Buffer<Intermediate> CopyValues(std::vector<float>& values) {
+    for (float& v : values) v = Kept(v);
+    std::vector<uint16_t> halves;
+    for (const float v : values) halves.push_back(Bf16FromF32(v));
+    halves.resize(halves.size() + halves.size() % 2);  // HostValues reads in pairs
+    const bool narrow = ours_->IntermediateBytes() == 2;
+    const auto bytes = narrow ? std::as_bytes(std::span(halves)) : std::as_bytes(std::span(values));
+    Buffer<Intermediate> buffer(ours_->allocator());
+    ours_->Write(bytes.data(), bytes.size(), buffer.Grow(static_cast<int64_t>(bytes.size())));
+    return buffer;
+  }
+  std::vector<float> HostValues(const Intermediate* values, int64_t count) {
+    const auto* floats = reinterpret_cast<const float*>(values);
+    if (ours_->IntermediateBytes() == sizeof(float)) return Host(floats, count);
+    const float* host = ours_->Read(floats, (count + 1) / 2);
+    std::vector<float> result;
+    for (int64_t i = 0; i < count; ++i) {
+      result.push_back(F32FromBf16(reinterpret_cast<const uint16_t*>(host)[i]));
+    }
+    return result;
+  }
+
   Rng rng_{99};
-  const std::unique_ptr<Backend> cpu_ = MakeCpuBackend(GetParam());
+  std::unique_ptr<Backend> ours_;
   const std::unique_ptr<Backend> ref_ = MakeRefBackend(RefMode::kInteger);
 };
+
+// TEST_P over instruction sets.
+class CpuParityTest : public testing::TestWithParam<Isa>, protected MachineTest {
+ protected:
+  void SetUp() override { ours_ = MakeCpuBackend(GetParam()); }
+};
+
+// TEST_F.
+class GpuParityTest : public testing::Test, protected MachineTest {
+ protected:
+  void SetUp() override {
+    if (!(ours_ = GpuOrNull())) GTEST_SKIP() << "needs a GPU";
+  }
+};
+
+// TEST_P over machines, "avx2" or "cuda".
+class ParityTest : public testing::TestWithParam<std::string>, protected MachineTest {
+ protected:
+  void SetUp() override {
+    for (const Isa isa : SupportedIsas()) {
+      if (GetParam() == IsaName(isa)) ours_ = MakeCpuBackend(isa);
+    }
+    if (!ours_ && !(ours_ = GpuOrNull())) GTEST_SKIP() << "needs a GPU";
+  }
+};
+
+inline std::vector<std::string> Machines() {
+  std::vector<std::string> machines;
+  for (const Isa isa : SupportedIsas()) machines.emplace_back(IsaName(isa));
+  const auto gpu = [](const MachineKernels& m) { return m.name.starts_with("cuda"); };
+  if (std::ranges::any_of(EveryMachine(), gpu)) machines.emplace_back("cuda");
+  return machines;
+}
+
+inline std::vector<FormatSpec> ActivationFormats() {
+  std::vector<FormatSpec> formats = {{.bits = 16}};
+  for (const int bits : {4, 6, 8}) {
+    for (const bool symmetric : {true, false}) {
+      for (const int64_t group : {0, 32, 128}) {
+        formats.push_back({.bits = bits,
+                           .symmetric = symmetric,
+                           .group = group,
+                           .clip = group == 32 ? 1.0 : 0.9});
+      }
+    }
+    formats.push_back({.bits = bits, .clip = 0.8, .signed_scale = true});
+    formats.push_back({.bits = bits, .group = 32, .signed_scale = true});
+  }
+  return formats;
+}
 
 // A machine below AVX2 has no cpu backend and no such tests.
 #define NIBBLE_EVERY_ISA(suite)                         \
@@ -37,5 +133,10 @@ class ParityTest : public testing::TestWithParam<Isa> {
   INSTANTIATE_TEST_SUITE_P(                             \
       Isa, suite, testing::ValuesIn(SupportedIsas()),   \
       [](const auto& suite_info) { return std::string(IsaName(suite_info.param)); })
+
+#define NIBBLE_EVERY_MACHINE(suite)                                       \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(suite);                   \
+  INSTANTIATE_TEST_SUITE_P(Machine, suite, testing::ValuesIn(Machines()), \
+                           [](const auto& suite_info) { return suite_info.param; })
 
 }  // namespace nibble

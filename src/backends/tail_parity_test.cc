@@ -26,7 +26,7 @@ const TailCase kFloatCases[] = {{kFour, kAsymmetric, kDense, kDense},
                                 {kEight, kEight, kEight, kDense},
                                 {kDense, kDense, kFour, kFour}};
 
-class TailParityTest : public ParityTest {};
+class TailParityTest : public CpuParityTest {};
 NIBBLE_EVERY_ISA(TailParityTest);
 
 // Rows of part `acts` against the quantizer on columns [first, first + width) of the gathered rows.
@@ -58,20 +58,20 @@ TEST_P(TailParityTest, BothPartsAreTheGatheredColumns) {
         const InputSpec input = RandomTailedInput(rng_, c, 320 + tail, tail);
         for (const int64_t tokens : {1, 5, 40}) {
           const auto x = RandomRows(rng_, tokens, input.width);
-          for (Backend* backend : {cpu_.get(), ref_.get()}) {
+          for (Backend* backend : {ours_.get(), ref_.get()}) {
             const Activations acts = backend->PrepareActs({.x = x.data()}, tokens, input);
             ASSERT_EQ(acts.width, 320);
             ASSERT_NE(acts.tail, nullptr);
             ASSERT_EQ(acts.tail->width, tail);
-            if (backend == cpu_.get()) {
+            if (backend == ours_.get()) {
               ExpectPart(acts, input, x, 0);
               ExpectPart(*acts.tail, input, x, 320);
             }
           }
           // Ref keeps what the codes mean; that is checked through the products below.
-          const Activations a = cpu_->PrepareActs({.x = x.data()}, tokens, input);
+          const Activations a = ours_->PrepareActs({.x = x.data()}, tokens, input);
           const Activations b = ref_->PrepareActs({.x = x.data()}, tokens, input);
-          const float *ours = cpu_->Decode(a), *exact = ref_->Decode(b);
+          const float *ours = ours_->Decode(a), *exact = ref_->Decode(b);
           ASSERT_TRUE(std::equal(ours, ours + tokens * input.width, exact));
         }
       }
@@ -88,12 +88,12 @@ TEST_P(TailParityTest, GatherAlone) {
     input.width = 96;
     input.gather = gather;
     input.activation = format;
-    ExpectPart(cpu_->PrepareActs({.x = x.data()}, 7, input), input, x, 0);
+    ExpectPart(ours_->PrepareActs({.x = x.data()}, 7, input), input, x, 0);
   }
   InputSpec plain;
   plain.width = 96;
   plain.transform = {.factors = FullHadamard(4).factors, .inner = 24};
-  for (Backend* backend : {cpu_.get(), ref_.get()}) {
+  for (Backend* backend : {ours_.get(), ref_.get()}) {
     const float* values = backend->PrepareActs({.x = x.data()}, 7, plain).values;
     const std::vector<float> rotated(values, values + 7 * 96);
     InputSpec gathered = plain;
@@ -118,7 +118,7 @@ TEST_P(TailParityTest, InputScalesAreOneProductAnEntry) {
       const InputSpec plain = {.width = 96, .transform = transform, .activation = format};
       InputSpec input = plain;
       input.scales = scales;
-      for (Backend* backend : {cpu_.get(), ref_.get()}) {
+      for (Backend* backend : {ours_.get(), ref_.get()}) {
         const float* values = backend->Decode(backend->PrepareActs({.x = scaled.data()}, 7, plain));
         const std::vector<float> expected(values, values + 7 * 96);
         const std::vector<float> before = x;
@@ -145,12 +145,12 @@ TEST_P(TailParityTest, ProductsAddTheTail) {
           const bool accumulate = tokens == 4;
           const auto start = RandomVector(rng_, tokens * rows);
           std::vector<float> ours = start, exact = start;
-          const LinearId id = cpu_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
-          cpu_->Gemm(cpu_->PrepareActs({.x = x.data()}, tokens, input), id, ours.data(), rows,
-                     accumulate);
+          const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+          ours_->Gemm(ours_->PrepareActs({.x = x.data()}, tokens, input), id, ours.data(), rows,
+                      accumulate);
           const Activations acts = ref_->PrepareActs({.x = x.data()}, tokens, input);
           ref_->Gemm(acts, ref_id, exact.data(), rows, accumulate);
-          cpu_->Release(id);
+          ours_->Release(id);
           ref_->Release(ref_id);
           if (cases.data() == kIntegerCases) {
             ASSERT_EQ(ours, exact) << FormatText(c.weights) << ", " << rows << " x " << tokens;
@@ -185,12 +185,12 @@ TEST_P(TailParityTest, RowsDependOnNothingElse) {
     const InputSpec input = RandomTailedInput(rng_, c, width, 64);
     const auto linear = RandomTailedLinear(rng_, c.weights, c.tail_weights, rows, input, true);
     const auto x = RandomVector(rng_, tokens * width);
-    const LinearId id = cpu_->Upload(linear->packed);
+    const LinearId id = ours_->Upload(linear->packed);
     std::vector<float> batch(static_cast<size_t>(tokens * rows), kPoison), alone(rows, kPoison);
     const Backend::Projection all = {id, Raw(batch)}, one = {id, Raw(alone)};
-    cpu_->Project(cpu_->PrepareActs({.x = x.data()}, tokens, input), {&all, 1});
+    ours_->Project(ours_->PrepareActs({.x = x.data()}, tokens, input), {&all, 1});
     for (int64_t t = 0; t < tokens; ++t) {
-      cpu_->Project(cpu_->PrepareActs({.x = x.data() + t * width}, 1, input), {&one, 1});
+      ours_->Project(ours_->PrepareActs({.x = x.data() + t * width}, 1, input), {&one, 1});
       ASSERT_TRUE(std::equal(alone.begin(), alone.end(), batch.begin() + t * rows)) << t;
     }
   }

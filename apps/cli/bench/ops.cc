@@ -82,12 +82,11 @@ class OpBench {
 
   // A product, or several at once, of linears alike.
   template <typename Work>
-  void AddProduct(std::string_view name, const PackedLinear& linear, LinearId id, int64_t count,
-                  Work&& work) {
+  void AddProduct(std::string_view name, const PackedLinear& linear, int64_t count, Work&& work) {
     const PackedWeights& w = linear.weights;
     const int64_t tokens = arguments_.tokens;
     const bool integers = w.format.quantized() && linear.input.activation.quantized();
-    Add({.name = fmt::format("{} {}", name, backend_->KernelName(id, tokens)),
+    Add({.name = fmt::format("{} {}", name, backend_->KernelFor(MainProduct(linear), tokens).name),
          .shape = fmt::format("{} x {} x {}", tokens, count * w.rows, w.cols),
          .operations = 2.0 * static_cast<double>(tokens * count * w.rows * w.cols),
          .bytes = static_cast<double>(count) * static_cast<double>(w.bytes()),
@@ -102,7 +101,7 @@ class OpBench {
     const auto values = RandomIntermediates(*backend_, acts.tokens * rows);
     const Backend::Projection projection = {id, values.data()};
     const bool residual = role == Role::kO || role == Role::kDown;  // added to x, as in a layer
-    AddProduct(RoleName(role), layer[role], id, 1, [&] {
+    AddProduct(RoleName(role), layer[role], 1, [&] {
       residual ? backend_->Gemm(acts, id, y.data(), rows, true)
                : backend_->Project(acts, {&projection, 1});
     });
@@ -117,7 +116,7 @@ class OpBench {
     const Backend::Projection gate = {backend_->Upload(layer[Role::kGate]), gate_.data()};
     const Backend::Projection up = {backend_->Upload(layer[Role::kUp]), up_.data()};
     ActsSource gated;
-    AddProduct("gate, up", layer[Role::kGate], gate.id, 2,
+    AddProduct("gate, up", layer[Role::kGate], 2,
                [&] { gated = backend_->ProjectGated(acts, gate, up); });
     backend_->Release(gate.id);
     backend_->Release(up.id);

@@ -48,13 +48,8 @@ class CpuBackend final : public Backend {
     linears_[static_cast<size_t>(id)] = {};
   }
 
-  std::string KernelName(LinearId id, int64_t tokens) const override {
-    const auto* panels = std::get_if<cpu::IntPanels>(&At(id).main);
-    if (panels == nullptr) {
-      if (isa_ >= Isa::kAmx) return "amx_gemm_bf16";
-      return fmt::format("{}_gemm_f32f32", isa_ >= Isa::kAvx512 ? "avx512" : "avx2");
-    }
-    return std::string(cpu::ChooseKernel(isa_, *panels, tokens).name);
+  KernelUse KernelFor(const ProductFormat& product, int64_t tokens) const override {
+    return cpu::KernelFor(isa_, product, tokens);
   }
 
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
@@ -164,7 +159,7 @@ class CpuBackend final : public Backend {
                 .shape = {decoded.rows, decoded.cols},
                 .data = reinterpret_cast<const std::byte*>(decoded.data.data())};
     }
-    if (isa_ >= Isa::kAmx) {
+    if (cpu::ValueKernel(isa_).tiles) {
       packed.weights = cpu::PackBf16(values);
     } else {
       packed.weights = cpu::PackF32(values);

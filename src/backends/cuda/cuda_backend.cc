@@ -15,6 +15,7 @@
 #include "backends/cuda/device.h"
 #include "backends/cuda/gemm/device_linear.h"
 #include "backends/cuda/graph.h"
+#include "backends/cuda/launch.h"
 #include "backends/cuda/recordings.h"
 
 namespace nibble {
@@ -59,8 +60,8 @@ class CudaBackend final : public Backend {
     At(id);
     linears_[static_cast<size_t>(id)].reset();
   }
-  std::string KernelName(LinearId id, int64_t tokens) const override {
-    return At(id).main.KernelName(tokens);
+  KernelUse KernelFor(const ProductFormat& product, int64_t tokens) const override {
+    return cuda::KernelFor(cuda::Device::Current().major, product, tokens);
   }
 
   void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) override;

@@ -22,6 +22,7 @@
 
 #include "backends/interface/dense_math.h"
 #include "backends/interface/gptq_device.h"
+#include "backends/interface/kernels.h"
 #include "base/aligned.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
@@ -130,8 +131,8 @@ class Backend {
   // stay mapped until Release, all other planes only during the call.
   virtual LinearId Upload(const PackedLinear& linear) = 0;
   virtual void Release(LinearId id) = 0;
-  // The kernel that runs this linear for a batch of `tokens`, e.g. "amx_gemm_u8s8".
-  virtual std::string KernelName(LinearId id, int64_t tokens) const = 0;
+  // What runs a product for a batch of `tokens`. Throws where nothing does.
+  virtual KernelUse KernelFor(const ProductFormat& product, int64_t tokens) const = 0;
 
   // x[i] = table[ids[i]], decoded;  table [vocab, hidden], shared; x [ids.size(), hidden].
   virtual void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) {

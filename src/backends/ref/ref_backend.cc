@@ -182,8 +182,8 @@ class RefBackend final : public Backend {
 
   LinearId Upload(const PackedLinear& linear) override;
   void Release(LinearId id) override { linears_[id].reset(); }
-  std::string KernelName(LinearId, int64_t) const override {
-    return decoded_ ? "decoded_sgemm" : "ref_gemm";
+  KernelUse KernelFor(const ProductFormat&, int64_t) const override {
+    return {decoded_ ? "decoded_sgemm" : "ref_gemm", ""};
   }
 
   Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec) override;

@@ -22,8 +22,8 @@ class RefTest : public testing::Test {
 TEST_F(RefTest, Names) {
   const InputSpec input = {.width = 64, .activation = {.bits = 4}};
   const auto linear = RandomLinear(rng_, {.bits = 4}, 3, input, false);
-  EXPECT_EQ(integer_->KernelName(integer_->Upload(linear->packed), 1), "ref_gemm");
-  EXPECT_EQ(decoded_->KernelName(decoded_->Upload(linear->packed), 1), "decoded_sgemm");
+  EXPECT_EQ(integer_->KernelFor(MainProduct(linear->packed), 1).name, "ref_gemm");
+  EXPECT_EQ(decoded_->KernelFor(MainProduct(linear->packed), 1).name, "decoded_sgemm");
 }
 
 // Sum of |w| (|x| + 2 |a zeta|) bounds every intermediate sum of either mode: x = a (q + zeta).

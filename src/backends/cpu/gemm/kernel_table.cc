@@ -6,17 +6,20 @@ namespace {
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name               isa           bits  tokens  k_step  gemm              gemv              tiles
-    {"avx512_gemv_u4s8",  Isa::kAvx512, 4,    12,     8,      nullptr,          avx512_gemv_u4s8,   false},
-    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4, 12,   8,      nullptr,          avx512_gemv_u4s8_levels, false, true},
-    {"avx512_gemv_u8s8",  Isa::kAvx512, 8,    12,     8,      nullptr,          avx512_gemv_u8s8,   false},
-    {"amx_gemm_u8s8",     Isa::kAmx,    0,    0,      64,     amx_gemm_u8s8,    nullptr,            true},
-    {"avx512_gemm_u8s8",  Isa::kAvx512, 0,    0,      8,      avx512_gemm_u8s8, nullptr,            false},
-    {"avx2_gemv_u4s8",    Isa::kAvx2,   4,    4,      8,      nullptr,          avx2_gemv_u4s8,     false},
-    {"avx2_gemv_u8s8",    Isa::kAvx2,   8,    4,      8,      nullptr,          avx2_gemv_u8s8,     false},
-    {"avx2_gemm_u4s8",    Isa::kAvx2,   4,    0,      8,      avx2_gemm_u4s8,   nullptr,            false},
-    {"avx2_gemm_u8s8",    Isa::kAvx2,   0,    0,      8,      avx2_gemm_u8s8,   nullptr,            false},
-    {"scalar_gemm_u8s8",  Isa::kRef,    0,    0,      8,      scalar_gemm_u8s8, nullptr,            false},
+    // name                     isa           bits     tokens k_step gemm              gemv                     tiles  second_level
+    {"avx512_gemv_u4s8",        Isa::kAvx512, 4,       12,    8,     nullptr,          avx512_gemv_u4s8,        false},
+    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4,       12,    8,     nullptr,          avx512_gemv_u4s8_levels, false, true},
+    {"avx512_gemv_u8s8",        Isa::kAvx512, 8,       12,    8,     nullptr,          avx512_gemv_u8s8,        false},
+    {"amx_gemm_u8s8",           Isa::kAmx,    0,       0,     64,    amx_gemm_u8s8,    nullptr,                 true},
+    {"avx512_gemm_u8s8",        Isa::kAvx512, 0,       0,     8,     avx512_gemm_u8s8, nullptr,                 false},
+    {"avx2_gemv_u4s8",          Isa::kAvx2,   4,       4,     8,     nullptr,          avx2_gemv_u4s8,          false},
+    {"avx2_gemv_u8s8",          Isa::kAvx2,   8,       4,     8,     nullptr,          avx2_gemv_u8s8,          false},
+    {"avx2_gemm_u4s8",          Isa::kAvx2,   4,       0,     8,     avx2_gemm_u4s8,   nullptr,                 false},
+    {"avx2_gemm_u8s8",          Isa::kAvx2,   0,       0,     8,     avx2_gemm_u8s8,   nullptr,                 false},
+    {"scalar_gemm_u8s8",        Isa::kRef,    0,       0,     8,     scalar_gemm_u8s8, nullptr,                 false},
+    {"amx_gemm_bf16",           Isa::kAmx,    kValues, 0,     0,     nullptr,          nullptr,                 true},
+    {"avx512_gemm_f32",         Isa::kAvx512, kValues, 0,     0,     nullptr,          nullptr,                 false},
+    {"avx2_gemm_f32",           Isa::kAvx2,   kValues, 0,     0,     nullptr,          nullptr,                 false},
 };
 // clang-format on
 
@@ -37,6 +40,23 @@ const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens) {
   }
   NIBBLE_CHECK(false, "groups of {} inputs", weights.group_cols);
   __builtin_unreachable();
+}
+
+const Kernel& ValueKernel(Isa isa) {
+  for (const Kernel& kernel : kTable) {
+    if (kernel.isa <= isa && kernel.bits == kValues) return kernel;
+  }
+  NIBBLE_CHECK(false, "{}", IsaName(isa));
+  __builtin_unreachable();
+}
+
+KernelUse KernelFor(Isa isa, const ProductFormat& product, int64_t tokens) {
+  const FormatSpec &w = product.weights, &a = product.activation;
+  if (!w.quantized() || !a.quantized()) {
+    return {ValueKernel(isa).name, InsteadText(product, kValues, false)};
+  }
+  const IntPanels panels = PanelLayout(w, 1, product.cols, a);
+  return {ChooseKernel(isa, panels, tokens).name, InsteadText(product, panels.bits, true)};
 }
 
 }  // namespace nibble::cpu

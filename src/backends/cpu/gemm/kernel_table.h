@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels in order of preference: the first row that matches runs. A new kernel is one
-// file and one row; tests and benchmarks walk the table.
+// The kernels of products in order of preference: the first row that matches runs. A new kernel is
+// one file and one row; tests and benchmarks walk the table.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace nibble::cpu {
 struct Kernel {
   std::string_view name;
   Isa isa;             // least instruction set
-  int bits;            // of the panels; 0 = any
+  int bits;            // of the panels; 0 = any codes, kValues = decoded weights
   int64_t max_tokens;  // 0 = any
   int64_t k_step;      // divides the inputs of a group
-  GemmFn gemm;         // one of the two
+  GemmFn gemm;         // one of the two; of kValues none: gemm_f32.cc, gemm_bf16.cc
   GemvFn gemv;
   bool tiles;  // a matrix unit: activations in tiles, amx_begin and amx_end around its calls
   bool second_level = false;  // of scales, in panels of 4 bits; rows of any bits take bytes
@@ -27,8 +27,15 @@ struct Kernel {
   bool Runs(const IntPanels& weights, int64_t tokens) const;
 };
 
-// The last row runs everything.
+inline constexpr int kValues = 32;
+
+// The last row of integers runs all of them.
 std::span<const Kernel> Kernels();
 const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens);
+// The kernel for weights or inputs that are not quantized.
+const Kernel& ValueKernel(Isa isa);
+
+// isa: at least kAvx2.
+KernelUse KernelFor(Isa isa, const ProductFormat& product, int64_t tokens);
 
 }  // namespace nibble::cpu

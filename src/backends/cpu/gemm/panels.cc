@@ -102,14 +102,23 @@ void WriteColumnSums(int64_t panel, IntPanels& p) {
 
 }  // namespace
 
+IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
+                      const FormatSpec& activation) {
+  const TileOrder order({.format = weights, .rows = rows, .cols = cols});
+  IntPanels p{.rows = rows,
+              .cols = cols,
+              .padded_cols = order.padded_cols,
+              .panels = order.panels,
+              .bits = order.bits,
+              .activation = activation,
+              .step_cols = weights.second_level ? weights.group : 0};
+  SetGroups(weights, p);
+  return p;
+}
+
 IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias) {
-  IntPanels p{.rows = w.rows, .cols = w.cols};
+  IntPanels p = PanelLayout(w.format, w.rows, w.cols, activation);
   const TileOrder order(w);
-  p.padded_cols = order.padded_cols;
-  p.panels = order.panels;
-  p.bits = order.bits;
-  p.activation = activation;
-  SetGroups(w.format, p);
   if (w.tiles.data != nullptr) {
     p.codes = w.tiles.as<uint8_t>().data();
   } else {
@@ -123,9 +132,8 @@ IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const
   if (!p.activation.symmetric) {
     p.column_sums.resize(static_cast<size_t>(p.panels * p.groups * kPanel));
   }
-  const bool levels = w.format.second_level;
+  const bool levels = p.second_level();
   if (levels) {
-    p.step_cols = w.format.group;
     p.steps.resize(static_cast<size_t>(p.panels * p.step_groups() * kPanel));
   }
   const Matrix<float> scales = DecodeScales(w);

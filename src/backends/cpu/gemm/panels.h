@@ -49,8 +49,12 @@ struct IntPanels {
   const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }
 };
 
-// Uses the tiles of `w` in place if it has them. `bias` may have no data. Throws if the groups do
-// not nest, are not multiples of 8, or a sum could leave int32.
+// The panels of weights [rows, cols], without their contents: what kernels are chosen by. Throws if
+// the groups do not nest, are not multiples of 8, or a sum could leave int32.
+IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
+                      const FormatSpec& activation);
+
+// Uses the tiles of `w` in place if it has them. `bias` may have no data. Throws as above.
 IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias);
 
 }  // namespace nibble::cpu

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "backends/cuda/device.h"
-#include "backends/cuda/gemm/gemm_decode.h"
-#include "backends/cuda/gemm/gemm_plain.h"
+#include "backends/cuda/gemm/kernel_table.h"
 #include "backends/interface/backend.h"
 
 namespace nibble::cuda {
@@ -14,14 +13,7 @@ WeightType WeightTypeOf(DType dtype);
 
 class DeviceLinear {
  public:
-  enum class Kind {
-    kTensorCores,  // integers, one scale a row on either side: weight_order.h
-    kGroups,       // integers with groups: bytes [rows, stride]
-    kFloat         // 16 bits on either side: floats [rows, cols]
-  };
-
-  // `bias` may have no data. A second level of scales stays one on compute capability 9.0 with
-  // groups of whole blocks; elsewhere its weights become 8 bits.
+  // `bias` may have no data.
   DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias);
 
   // y (+)= W a + bias on `stream`.
@@ -42,28 +34,25 @@ class DeviceLinear {
                             const DeviceLinear& up, Intermediate* y, cudaStream_t stream);
   int64_t rows() const { return rows_; }
   // Whether it multiplies Activations::values, whatever the activations are.
-  bool needs_values() const { return kind_ == Kind::kFloat; }
-  std::string KernelName(int64_t tokens) const;
+  bool needs_values() const { return kind_ == WeightKind::kFloats; }
 
  private:
   void UploadFloats(const PackedWeights& weights);
   void UploadCodes(const PackedWeights& weights);
-  GemmArguments Arguments(const Activations& acts, const Output& output) const;
-  // On gemm_decode.
-  bool decodes(int64_t tokens) const {
-    return kind_ == Kind::kTensorCores && tokens <= kMaxDecodeTokens;
+  const Kernel& KernelFor(int64_t tokens) const {
+    return ChooseKernel(capability_, kind_, activation_.bits, tokens);
   }
+  GemmArguments Arguments(const Activations& acts, const Output& output) const;
 
-  Kind kind_;
+  int capability_;  // of the GPU
+  WeightKind kind_;
   FormatSpec weights_, activation_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
-  int major_;                     // the GPU's compute capability: which kernel for many tokens
-  WeightKind w_kind_ = {};        // kTensorCores: what blocks of codes hold
-  WeightType type_ = {};          // kFloat
+  WeightType type_ = {};          // kFloats
   Buffer<uint8_t> codes_;         // or floats
   Buffer<float> scales_;          // [rows, weight groups]
   Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric
-  Buffer<float> code_sums_;       // kTensorCores: [rows], whole numbers
+  Buffer<float> code_sums_;       // [rows], whole numbers; for asymmetric inputs without groups
   Buffer<float> bias_;            // [rows] or no data
 };
 

@@ -8,12 +8,13 @@ namespace nibble::cuda {
 void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(g.tokens > 0 && g.rows > 0 && g.cols > 0, "{} tokens, {} x {}", g.tokens, g.rows,
                g.cols);
-  NIBBLE_CHECK(g.stride % 128 == 0 && g.stride >= g.cols, "stride {}, {} columns", g.stride,
-               g.cols);
+  const bool codes = g.w_kind != WeightKind::kFloats, groups = g.w_kind == WeightKind::kGroups;
+  NIBBLE_CHECK(!codes || (g.stride % 128 == 0 && g.stride >= g.cols), "stride {}, {} columns",
+               g.stride, g.cols);
   NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
   NIBBLE_CHECK(g.x_bits >= 2 && g.x_bits <= 8, "{} bits", g.x_bits);
   NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
-  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr);
+  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr || groups);
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
   if (g.up_w == nullptr) return;
   NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);

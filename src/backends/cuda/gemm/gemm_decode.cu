@@ -205,19 +205,6 @@ bool Run(const Products& products, const Device& device, cudaStream_t stream) {
   return RunTiles<Shape<kind, 4, 8, 2, kRing>, Y>(products, device, stream);
 }
 
-template <typename Y>
-bool RunKind(const Products& products, const Device& device, cudaStream_t stream) {
-  switch (products.common().w_kind) {
-    case WeightKind::kNibbles:
-      return Run<WeightKind::kNibbles, Y>(products, device, stream);
-    case WeightKind::kBytes:
-      return Run<WeightKind::kBytes, Y>(products, device, stream);
-    case WeightKind::kLevels:
-      return Run<WeightKind::kLevels, Y>(products, device, stream);
-  }
-  return false;
-}
-
 // The products for tokens `first` to `first + count`.
 template <typename Y>
 Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) {
@@ -246,7 +233,8 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream) {
   for (int64_t first = 0; first < g.tokens;) {
     const int64_t count = std::min(most, g.tokens - first);
     const Products products = Join<Y>(all, first, count);
-    const bool done = RunKind<Y>(products, device, stream);
+    bool done = false;
+    WithBlocks(g.w_kind, [&]<WeightKind kind>() { done = Run<kind, Y>(products, device, stream); });
     if (done) {
       first += count;
     } else if (count > 1) {

@@ -14,8 +14,7 @@
 namespace nibble::cuda {
 namespace {
 
-template <typename Arguments>
-__device__ void Store(const Arguments& g, int64_t t, int64_t n, float value) {
+__device__ void Store(const GemmArguments& g, int64_t t, int64_t n, float value) {
   if (t >= g.tokens || n >= g.rows) return;
   if (g.bias != nullptr) value = __fadd_rn(value, g.bias[n]);
   const int64_t at = t * g.y_stride + n;
@@ -79,7 +78,7 @@ struct Ring {
 // The grid is (blocks of tokens, of outputs): blocks that share weights run side by side.
 template <typename P>
 __global__ void __launch_bounds__(32 * kBlockTokens)
-    StreamKernel(const __grid_constant__ typename P::Arguments g) {
+    StreamKernel(const __grid_constant__ GemmArguments g) {
   extern __shared__ __align__(16) std::byte memory[];
   WaitForPreviousGrid();
   AllowNextGrid();
@@ -156,7 +155,7 @@ struct TileShare {
 
 template <typename P>
 __global__ void __launch_bounds__(kTileThreads, 2)
-    TileKernel(const __grid_constant__ typename P::Arguments g) {
+    TileKernel(const __grid_constant__ GemmArguments g) {
   __shared__ TileMemory<P> memory;
   WaitForPreviousGrid();
   AllowNextGrid();
@@ -206,10 +205,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 // ---- Launch ----
 
 template <typename P>
-void Launch(const typename P::Arguments& g, cudaStream_t stream) {
+void Launch(const GemmArguments& g, cudaStream_t stream) {
   const P product = {g};
-  NIBBLE_CUDA_CHECK(g.tokens > 0 && g.rows > 0 && g.cols > 0 && g.y_stride >= g.rows);
-  NIBBLE_CUDA_CHECK(g.x_stride >= g.cols && g.cols % product.group() == 0);
+  CheckArguments(g);
+  NIBBLE_CUDA_CHECK(g.cols % product.group() == 0);
   const auto blocks = [](int64_t size, int64_t of) {
     return static_cast<unsigned>((size + of - 1) / of);
   };
@@ -230,7 +229,7 @@ void Launch(const typename P::Arguments& g, cudaStream_t stream) {
 
 }  // namespace
 
-void GemmFloat(const FloatGemmArguments& g, cudaStream_t stream) {
+void GemmFloat(const GemmArguments& g, cudaStream_t stream) {
   switch (g.w_type) {
     case WeightType::kFloat32:
       return Launch<FloatProduct<float>>(g, stream);
@@ -241,8 +240,7 @@ void GemmFloat(const FloatGemmArguments& g, cudaStream_t stream) {
   }
 }
 
-void GemmGrouped(const GroupedGemmArguments& g, cudaStream_t stream) {
-  NIBBLE_CUDA_CHECK(g.w_stride >= g.cols);
+void GemmGrouped(const GemmArguments& g, cudaStream_t stream) {
   NIBBLE_CUDA_CHECK(g.x_group == 0 || g.w_group == 0 || g.x_group % g.w_group == 0 ||
                     g.w_group % g.x_group == 0);
   g.x_zetas == nullptr&& g.w_zeros == nullptr ? Launch<GroupedProduct<false>>(g, stream)

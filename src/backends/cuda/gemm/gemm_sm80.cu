@@ -163,7 +163,7 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
 
 void GemmSm80(const GemmArguments& g, cudaStream_t stream) {
   CheckArguments(g);
-  NIBBLE_CUDA_CHECK(g.w_kind != WeightKind::kLevels);
+  NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kNibbles || g.w_kind == WeightKind::kBytes);
   WithReal(g.y_type, [&]<typename Y>(Y) {
     if (g.w_kind == WeightKind::kBytes) return LaunchFor<Codes::kS8S8, Y>(g, stream);
     g.x_bits <= 4 ? LaunchFor<Codes::kS4S4, Y>(g, stream) : LaunchFor<Codes::kS4S8, Y>(g, stream);

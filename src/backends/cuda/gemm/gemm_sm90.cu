@@ -340,14 +340,7 @@ void GemmSm90(const GemmArguments& g, cudaStream_t stream) {
     throw Error(ErrorCode::kFailed, "gemm_sm90 needs a GPU of compute capability 9.0");
   }
   WithReal(g.y_type, [&]<typename Out>(Out) {
-    switch (g.w_kind) {
-      case WeightKind::kNibbles:
-        return LaunchFor<WeightKind::kNibbles, Out>(g, stream);
-      case WeightKind::kBytes:
-        return LaunchFor<WeightKind::kBytes, Out>(g, stream);
-      case WeightKind::kLevels:
-        return LaunchFor<WeightKind::kLevels, Out>(g, stream);
-    }
+    WithBlocks(g.w_kind, [&]<WeightKind kKind>() { LaunchFor<kKind, Out>(g, stream); });
   });
 }
 

@@ -14,25 +14,24 @@ namespace nibble::cuda {
 
 template <typename W>
 struct FloatProduct {
-  using Arguments = FloatGemmArguments;
   using Element = float;
   static constexpr int kInputs = 1;                               // of an element
   static constexpr int kUnitInputs = 16 / sizeof(W);              // of a unit
   static constexpr int kUnitBytes = kUnitInputs * sizeof(float);  // of x
 
-  const Arguments& g;
+  const GemmArguments& g;
 
   __host__ __device__ int64_t group() const { return g.cols; }
   __host__ __device__ const char* x_row(int64_t t) const {
-    return reinterpret_cast<const char*>(g.x + t * g.x_stride);
+    return reinterpret_cast<const char*>(g.values + t * g.cols);
   }
   __host__ __device__ const char* w_row(int64_t n) const {
-    return reinterpret_cast<const char*>(static_cast<const W*>(g.w) + n * g.cols);
+    return reinterpret_cast<const char*>(g.w) + n * g.cols * int64_t{sizeof(W)};
   }
   // Whether units lie at multiples of 16 bytes.
   bool has_units() const {
     return (reinterpret_cast<uintptr_t>(x_row(0)) | reinterpret_cast<uintptr_t>(w_row(0)) |
-            g.x_stride * sizeof(float) | g.cols * sizeof(W)) %
+            g.cols * sizeof(float) | g.cols * sizeof(W)) %
                16 ==
            0;
   }
@@ -65,11 +64,10 @@ struct FloatProduct {
 // kCorrected: there are zeros or zetas, so sums of codes are needed too.
 template <bool kCorrected>
 struct GroupedProduct {
-  using Arguments = GroupedGemmArguments;
   using Element = int32_t;
   static constexpr int kInputs = 4, kUnitInputs = 16, kUnitBytes = 16;
 
-  const Arguments& g;
+  const GemmArguments& g;
 
   __host__ __device__ int64_t x_group() const { return g.x_group == 0 ? g.cols : g.x_group; }
   __host__ __device__ int64_t w_group() const { return g.w_group == 0 ? g.cols : g.w_group; }
@@ -77,23 +75,23 @@ struct GroupedProduct {
     return x_group() < w_group() ? x_group() : w_group();
   }
   __host__ __device__ const char* x_row(int64_t t) const {
-    return reinterpret_cast<const char*>(g.x + t * g.x_stride);
+    return reinterpret_cast<const char*>(g.x + t * g.stride);
   }
   __host__ __device__ const char* w_row(int64_t n) const {
-    return reinterpret_cast<const char*>(g.w + n * g.w_stride);
+    return reinterpret_cast<const char*>(g.w + n * g.stride);
   }
   bool has_units() const {
     const int64_t group_bytes = group() == g.cols ? 0 : group();
-    return (reinterpret_cast<uintptr_t>(g.x) | reinterpret_cast<uintptr_t>(g.w) | g.x_stride |
-            g.w_stride | group_bytes) %
+    return (reinterpret_cast<uintptr_t>(g.x) | reinterpret_cast<uintptr_t>(g.w) | g.stride |
+            group_bytes) %
                16 ==
            0;
   }
 
   // Whether four codes never belong to two groups and lie at multiples of 4 bytes.
   __device__ bool has_whole_elements() const {
-    return (reinterpret_cast<uintptr_t>(g.x) | reinterpret_cast<uintptr_t>(g.w) | g.x_stride |
-            g.w_stride | group()) %
+    return (reinterpret_cast<uintptr_t>(g.x) | reinterpret_cast<uintptr_t>(g.w) | g.stride |
+            group()) %
                4 ==
            0;
   }

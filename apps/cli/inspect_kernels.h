@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// `nibble inspect --kernels`: which kernels run a model's linears, or every format.
+#pragma once
+
+#include "backends/interface/backend.h"
+#include "models/network.h"
+
+namespace nibble::cli {
+
+// Tables for people.
+void PrintKernels(const Network& net, const Backend& backend);
+void PrintEveryKernel();  // of all machines that this program was built for
+
+// The same: {"machine", "products": [{"linear" or "weights" and "inputs", "kernels": "1-12 name,
+// 13+ name", "instead": text or null}]}.
+Json KernelsJson(const Network& net, const Backend& backend);
+Json EveryKernelJson();  // a list of these
+
+}  // namespace nibble::cli

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prepared inputs, embeddings and sums of rows of every backend against the reference backend. What
+// comes from one fixed fp32 expression must agree bit for bit, the rest within bounds derived where
+// they are used.
+#include <cmath>
+
+#include "backends/parity_testing.h"
+
+namespace nibble {
+namespace {
+
+using ActsParityTest = ParityTest;
+NIBBLE_EVERY_MACHINE(ActsParityTest);
+
+// A transform rounds about log2(n) + 2 times on either side, a norm or silu(gate) * up some ten
+// times. Dense factors take values as two bf16 terms, which lose up to 2^-18 of each; with the 1 /
+// sqrt(order) of the transform these losses add up like noise, below 2^-18 of the largest value.
+// Factors without a Hadamard order are chains of up to 107 fp32 multiply-adds, whose roundings add
+// up like noise, too.
+TEST_P(ActsParityTest, PreparedValuesAgree) {
+  using Op = ActsSource::Op;
+  for (const int64_t width : {64, 96, 448, 576, 896, 960, 1024, 1376, 1712, 11008, 13696, 14336}) {
+    for (const Op op : {Op::kCopy, Op::kRmsNorm, Op::kSiluMul}) {
+      for (const int64_t tokens : {1, 3, 300}) {
+        InputSpec spec = {.width = width, .transform = FullHadamard(width)};
+        if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
+        if (width == 576) spec.transform = {.factors = FlatFactors(9), .inner = 64};
+        if (width == 896) spec.transform = {.factors = FlatFactors(14), .inner = 64};
+        if (width == 960) spec.transform = {.factors = FlatFactors(15), .outer = 16, .inner = 4};
+        if (width == 1712) spec.transform = Inverse(spec.transform);  // 107 x 16, not symmetric
+        auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
+        const auto x = RandomVector(rng_, tokens * width), norm = RandomVector(rng_, width);
+        const Buffer<float> device_x = Copy(x), device_norm = Copy(norm);
+        const auto device_gate = CopyValues(gate), device_up = CopyValues(up);
+        const Activations a = ours_->PrepareActs({.x = device_x.data(),
+                                                  .op = op,
+                                                  .norm_weight = device_norm.data(),
+                                                  .norm_eps = 1e-5f,
+                                                  .gate = device_gate.data(),
+                                                  .up = device_up.data()},
+                                                 tokens, spec);
+        const std::vector<float> values = Host(a.values, tokens * width);
+        const Activations b = ref_->PrepareActs({.x = x.data(),
+                                                 .op = op,
+                                                 .norm_weight = norm.data(),
+                                                 .norm_eps = 1e-5f,
+                                                 .gate = Raw(gate),
+                                                 .up = Raw(up)},
+                                                tokens, spec);
+        float largest = 0;
+        for (int64_t i = 0; i < tokens * width; ++i) {
+          largest = std::max(largest, std::fabs(b.values[i]));
+        }
+        for (int64_t i = 0; i < tokens * width; ++i) {
+          ASSERT_NEAR(values[i], b.values[i], 64 * kUlp * largest)
+              << width << ", op " << static_cast<int>(op) << ", " << tokens << " tokens, " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ActsParityTest, DecodedCodesAreBitEqual) {
+  const FormatSpec formats[] = {{.bits = 4},
+                                {.bits = 8, .symmetric = false, .group = 128},
+                                {.bits = 4, .clip = 0.8, .signed_scale = true},
+                                {.bits = 8, .group = 128, .signed_scale = true}};
+  for (const FormatSpec& format : formats) {
+    const InputSpec input = {.width = 384, .activation = format};
+    const auto x = RandomRows(rng_, 9, 384);
+    const Buffer<float> device_x = Copy(x);
+    const float* ours = ours_->Decode(ours_->PrepareActs({.x = device_x.data()}, 9, input));
+    const float* exact = ref_->Decode(ref_->PrepareActs({.x = x.data()}, 9, input));
+    ASSERT_EQ(Host(ours, 9 * 384), std::vector<float>(exact, exact + 9 * 384));
+  }
+}
+
+// Rows to experts and back: a product and a sum, each rounded once or both together.
+TEST_P(ActsParityTest, RowsAreGatheredAndAdded) {
+  constexpr int64_t kTokens = 40;
+  const std::vector<int32_t> rows = {0, 3, 17, 38, 39};
+  const std::vector<float> weights = {0.25f, 1, -0.7f, 0.01f, 3};
+  for (const int64_t width : {64, 300, 4096}) {
+    auto x = RandomVector(rng_, kTokens * width);
+    const Buffer<float> device_x = Copy(x);
+    Buffer<float> gathered(ours_->allocator());
+    gathered.Grow(5 * width);
+    ours_->Embed(
+        {.rows = kTokens,
+         .cols = width,
+         .values = {DType::kF32, {kTokens, width}, reinterpret_cast<std::byte*>(device_x.data())}},
+        rows, gathered.data());
+    const std::vector<float> y = Host(gathered.data(), 5 * width);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto row = x.begin() + rows[i] * width;
+      ASSERT_TRUE(std::equal(row, row + width, y.begin() + static_cast<int64_t>(i) * width));
+    }
+    ours_->AddRows(gathered.data(), rows, weights, width, device_x.data());
+    ref_->AddRows(y.data(), rows, weights, width, x.data());
+    const std::vector<float> result = Host(device_x.data(), kTokens * width);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(result[i], x[i], 3 * std::fabs(x[i]) * 0x1p-23 + 0x1p-20) << i;
+    }
+  }
+}
+
+TEST_P(ActsParityTest, RowsOfATableAreThoseOfTheReference) {
+  const std::vector<int32_t> ids = {0, 39, 17, 17, 3};
+  for (const FormatSpec& format : {FormatSpec{.bits = 8}, FormatSpec{.bits = 4, .group = 32},
+                                   FormatSpec{.bits = 6, .symmetric = false}, FormatSpec{}}) {
+    const auto linear = RandomLinear(rng_, format, 40, {.width = 288}, false);
+    AlignedBytes memory;
+    Buffer<float> device(ours_->allocator());
+    device.Grow(5 * 288);
+    const PackedWeights table = ours_->Share(linear->packed.weights, memory);
+    ours_->Embed(table, ids, device.data());
+    std::vector<float> expected(5 * 288, -1);
+    ref_->Embed(linear->packed.weights, ids, expected.data());
+    EXPECT_EQ(Host(device.data(), 5 * 288), expected) << FormatText(format);
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/gemm/kernel_table.h"
+
+#include <algorithm>
+
+#include "backends/cuda/gemm/gemm_decode.h"
+#include "backends/cuda/gemm/gemm_plain.h"
+#include "backends/cuda/gemm/gemm_sm80.h"
+#include "backends/cuda/gemm/gemm_sm90.h"
+#include "backends/cuda/gemm/weight_order.h"
+
+namespace nibble::cuda {
+namespace {
+
+template <auto gemm>
+void One(std::span<const GemmArguments> products, cudaStream_t stream) {
+  gemm(products.front(), stream);
+}
+
+constexpr auto kNibbles = WeightKind::kNibbles, kBytes = WeightKind::kBytes;
+constexpr auto kLevels = WeightKind::kLevels;
+
+// clang-format off
+constexpr Kernel kTable[] = {
+    // name                     capability  weights              x_bits  tokens            run               joins       gates
+    {"gemm_decode_s4s8",        8, 0,       kNibbles,            8,      kMaxDecodeTokens, GemmDecode,       kMaxJoined},
+    {"gemm_decode_s8s8",        8, 0,       kBytes,              8,      kMaxDecodeTokens, GemmDecode,       kMaxJoined},
+    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             8,      kMaxDecodeTokens, GemmDecode,       kMaxJoined},
+    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            8,      0,                One<GemmSm90>,    1,          true},
+    {"gemm_sm90_s8s8",          9, 9,       kBytes,              8,      0,                One<GemmSm90>,    1,          true},
+    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             8,      0,                One<GemmSm90>,    1,          true},
+    {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                One<GemmSm80>},
+    {"gemm_sm80_s4s8",          8, 0,       kNibbles,            8,      0,                One<GemmSm80>},
+    {"gemm_sm80_s8s8",          8, 0,       kBytes,              8,      0,                One<GemmSm80>},
+    {"gemm_grouped",            8, 0,       WeightKind::kGroups, 8,      0,                One<GemmGrouped>},
+    {"gemm_float",              8, 0,       WeightKind::kFloats, 8,      0,                One<GemmFloat>},
+};
+// clang-format on
+
+constexpr int kMany = 1 << 30;  // tokens
+
+// Bits of what kernels read.
+int StoredBits(WeightKind kind) {
+  if (kind == WeightKind::kFloats) return 32;
+  return kind == WeightKind::kGroups ? 8 : CodeBits(kind);
+}
+
+}  // namespace
+
+bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) const {
+  return capability >= least && (most == 0 || capability <= most) && kind == weights &&
+         bits <= x_bits && (max_tokens == 0 || tokens <= max_tokens);
+}
+
+std::span<const Kernel> Kernels() {
+  return kTable;
+}
+
+const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens) {
+  const auto row = std::ranges::find_if(
+      kTable, [&](const Kernel& kernel) { return kernel.Runs(capability, kind, bits, tokens); });
+  NIBBLE_CHECK(row != std::end(kTable), "{} tokens, {} bits", tokens, bits);
+  return *row;
+}
+
+WeightKind KindOf(int capability, const ProductFormat& product) {
+  const FormatSpec &w = product.weights, &a = product.activation;
+  if (!w.quantized() || !a.quantized()) return WeightKind::kFloats;
+  if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) return WeightKind::kGroups;
+  const bool levels = w.second_level && w.group % kBlockInputs == 0 &&
+                      std::ranges::any_of(kTable, [&](const Kernel& kernel) {
+                        return kernel.Runs(capability, kLevels, a.bits, kMany);
+                      });
+  if (levels) return kLevels;
+  return w.bits <= 4 && !w.second_level ? kNibbles : kBytes;
+}
+
+KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {
+  const WeightKind kind = KindOf(capability, product);
+  const int bits = product.activation.quantized() ? product.activation.bits : 8;
+  KernelUse use = {.name = ChooseKernel(capability, kind, bits, tokens).name,
+                   .instead = InsteadText(product, StoredBits(kind), kind == kLevels)};
+  if (kind == WeightKind::kGroups || kind == WeightKind::kFloats) {
+    use.instead += use.instead.empty() ? "no tensor cores" : ", no tensor cores";
+  }
+  return use;
+}
+
+}  // namespace nibble::cuda

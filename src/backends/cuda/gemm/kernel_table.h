@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of products in order of preference: the first row that matches runs. A new kernel is
+// one file and one row.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+#include <string_view>
+
+#include "backends/cuda/gemm/gemm.h"
+#include "backends/interface/kernels.h"
+
+namespace nibble::cuda {
+
+struct Kernel {
+  std::string_view name;
+  int least, most;  // compute capability; most = 0: and all that follow
+  WeightKind weights;
+  int x_bits;          // codes of inputs have at most these
+  int64_t max_tokens;  // 0 = any
+  // Enqueues products of one input, as many as `joins`.
+  void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);
+  size_t joins = 1;
+  bool gates = false;  // takes up_w
+
+  bool Runs(int capability, WeightKind kind, int bits, int64_t tokens) const;
+};
+
+std::span<const Kernel> Kernels();
+// bits: of the codes of inputs, at most 8.
+const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens);
+
+// How the weights of a product lie on a GPU: a second level of scales stays one where kernels read
+// it, else its weights become codes of 8 bits.
+WeightKind KindOf(int capability, const ProductFormat& product);
+
+KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens);
+
+}  // namespace nibble::cuda
