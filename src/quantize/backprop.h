@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/interface/dense_math.h"
 #include "engine/kv_cache.h"
 #include "engine/layer.h"
 #include "quantize/stored_layer.h"

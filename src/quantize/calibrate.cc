@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "quantize/set_rounder.h"
+#include "quantize/gptq.h"
 
 namespace nibble {
 namespace {
@@ -245,9 +245,12 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
                            LayerWeights& stored, std::map<Role, double>& errors,
                            const Progress& progress) {
   const int64_t width = layer[RolesOf(set)[0]].cols;
-  const TailPlan& tail = plan_.at(index, RolesOf(set)[0]).tail;
-  SetRounder rounder(backend_, width,
-                     {recipe_.act_order, recipe_.damp, recipe_.gptaq, recipe_.sweeps, tail});
+  Gptq gptq(backend_, width,
+            {.act_order = recipe_.act_order,
+             .damp = recipe_.damp,
+             .gptaq = recipe_.gptaq,
+             .sweeps = recipe_.sweeps,
+             .tail = plan_.at(index, RolesOf(set)[0]).tail.columns});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     stream_.Advance(set, w);
@@ -262,7 +265,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
       exact = fp32_->Input(set, w);
     }
     Account(seconds_.inputs);
-    rounder.Add(input, exact, tokens);
+    gptq.Add(input, exact, tokens);
     Account(seconds_.sums);
     progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
              RoleName(RolesOf(set)[0]));
@@ -270,7 +273,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
   for (Role role : RolesOf(set)) {
     const LinearPlan& plan = plan_.at(index, role);
     if (plan.weights.quantized()) {
-      Rounded rounded = rounder.Round(layer[role], plan.weights, plan.tail.weights);
+      Rounded rounded = gptq.Round(layer[role], plan.weights, plan.tail.weights);
       errors[role] = rounded.relative_error;
       SetRounded(std::move(rounded), stored[role]);
       Account(seconds_.rounding);

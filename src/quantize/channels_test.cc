@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "formats/packed_weights_testing.h"
+#include "quantize/gptq_testing.h"
 #include "quantize/invariance.h"
 
 namespace nibble {
@@ -245,25 +246,21 @@ TEST(Tails, GptqsTailTakesUpErrors) {
       x.row(t)[k] += 2 * x.row(t)[static_cast<size_t>(cols - tail) + k % tail];
     }
   }
-  Matrix<double> h(cols, cols);
-  for (int64_t t = 0; t < x.rows; ++t) {
-    for (int64_t i = 0; i < cols; ++i) {
-      for (int64_t j = 0; j < cols; ++j) h.row(i)[j] += x.row(t)[i] * x.row(t)[j];
-    }
-  }
+  Matrix<float> inputs(x.rows, cols);
+  std::ranges::copy(x.data, inputs.data.begin());
   const Matrix<double> w = RandomMatrix(rng, 40, cols);
   for (const int bits : {8, 16}) {
     for (const bool act_order : {false, true}) {
       for (const int64_t group : {0, 32}) {
         const FormatSpec format = {.bits = 3, .group = group};
-        const GptqOptions options = {.act_order = act_order,
-                                     .tail = {.columns = tail, .weights = {.bits = bits}}};
-        const Rounded rounded = RoundGptq(w, h, nullptr, format, options);
+        const FormatSpec last = {.bits = bits};
+        const Rounded rounded =
+            RoundGptq(w, inputs, format, {.act_order = act_order, .tail = tail}, last);
         EXPECT_EQ(rounded.weights.cols, cols - tail);
         EXPECT_EQ(rounded.tail.cols, tail);
         const double error = OutputError(w, rounded, x);
         Rounded idle = rounded;
-        idle.tail = RoundColumns(Columns(w, cols - tail, tail), options.tail.weights);
+        idle.tail = RoundColumns(Columns(w, cols - tail, tail), last);
         EXPECT_LT(error, 0.7 * OutputError(w, idle, x)) << bits << " " << act_order << " " << group;
         double power = 0;
         for (int64_t n = 0; n < w.rows; ++n) {

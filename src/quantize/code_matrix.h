@@ -33,22 +33,13 @@ class CodeMatrix {
   const WeightGrid& FindGridOf(int64_t n, int64_t k, std::span<const double> row);
   // All of them.
   void FindGrids(const Matrix<double>& w);
-  // Stores the code of `value` at (n, k) and returns what the code means.
-  double Set(int64_t n, int64_t k, double value) {
-    const WeightGrid& grid = Grid(n, k);
-    const int code = grid.Code(value);
-    codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(code);
-    return grid.Value(code);
+  // Stores the code of `value` at (n, k).
+  void Set(int64_t n, int64_t k, double value) {
+    codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).Code(value));
   }
   // The same for a weight that becomes 0; of a sparse matrix two in four at least.
-  double Prune(int64_t n, int64_t k) {
+  void Prune(int64_t n, int64_t k) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
-    return 0;
-  }
-
-  // What the code at (n, k) means.
-  double Value(int64_t n, int64_t k) const {
-    return Grid(n, k).Value(codes_.row(n)[static_cast<size_t>(k)]);
   }
 
   std::span<int8_t> codes() { return codes_.data; }  // [N, K]

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "backends/interface/backend.h"
+#include "backends/interface/math_services.h"
 #include "base/rng.h"
 #include "quantize/host_math.h"
 #include "transforms/rope.h"
@@ -37,7 +38,7 @@ class DenseMathTest : public testing::TestWithParam<bool> {
     } catch (const Error&) {
       GTEST_SKIP() << "needs a GPU";
     }
-    math_ = backend_->MakeDenseMath();
+    math_ = backend_->services().MakeDense();
   }
 
   // In the machine's memory, a copy on the host too.

@@ -8,8 +8,7 @@
 #include "base/rng.h"
 #include "formats/packed_weights_testing.h"
 #include "quantize/code_matrix.h"
-#include "quantize/gram.h"
-#include "quantize/round.h"
+#include "quantize/gptq_testing.h"
 
 namespace nibble {
 namespace {
@@ -21,8 +20,8 @@ Matrix<double> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed) {
   return m;
 }
 
-// X^T X of correlated inputs: neighbours share most of their signal, as in a real network.
-Matrix<double> CorrelatedHessian(int64_t width, int64_t tokens, uint64_t seed) {
+// Correlated: neighbours share most of their signal, as in a real network.
+Matrix<float> CorrelatedInputs(int64_t width, int64_t tokens, uint64_t seed) {
   const Matrix<double> noise = RandomMatrix(tokens, width + 8, seed);
   Matrix<float> x(tokens, width);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -32,11 +31,16 @@ Matrix<double> CorrelatedHessian(int64_t width, int64_t tokens, uint64_t seed) {
       x.row(t)[static_cast<size_t>(k)] = static_cast<float>(sum);
     }
   }
-  const auto backend = MakeBackend("cpu", true);  // BLAS
-  Gram gram(*backend, width);
-  gram.Add(x.data.data(), x.data.data(), tokens);
+  return x;
+}
+
+// X^T X as HostGptq sums it, symmetric to the last bit, whatever order BLAS adds in.
+Matrix<double> HessianOf(const Matrix<float>& x) {
+  const auto backend = MakeBackend("cpu", true);
+  Gram gram(*backend, x.cols);
+  gram.Add(x.data.data(), x.data.data(), x.rows);
   Matrix<double> h = gram.sum();
-  for (int64_t i = 0; i < width; ++i) {  // to the last bit, whatever order BLAS adds in
+  for (int64_t i = 0; i < h.rows; ++i) {
     for (int64_t j = 0; j < i; ++j) {
       h.row(i)[static_cast<size_t>(j)] = h.row(j)[static_cast<size_t>(i)];
     }
@@ -44,8 +48,9 @@ Matrix<double> CorrelatedHessian(int64_t width, int64_t tokens, uint64_t seed) {
   return h;
 }
 
-Matrix<double> Identity(int64_t n) {
-  Matrix<double> m(n, n);
+template <typename T>
+Matrix<T> Identity(int64_t n) {
+  Matrix<T> m(n, n);
   for (int64_t i = 0; i < n; ++i) m.row(i)[static_cast<size_t>(i)] = 1;
   return m;
 }
@@ -160,7 +165,7 @@ TEST(WeightGrid, ScalesOfASecondLevelAreMultiples) {
 // Upper U with (H + damp mean diag I)^-1 = U^T U: rows of the inverse, eliminated one by one.
 Matrix<double> PlainInverseFactor(const Matrix<double>& h, double damp) {
   const int64_t n = h.cols;
-  Matrix<double> a = h, inverse = Identity(n), u(n, n);
+  Matrix<double> a = h, inverse = Identity<double>(n), u(n, n);
   double mean = 0;
   for (int64_t i = 0; i < n; ++i) mean += At(a, i, i) / static_cast<double>(n);
   for (int64_t i = 0; i < n; ++i) At(a, i, i) += damp * mean;
@@ -196,7 +201,7 @@ class GptqFormats : public testing::TestWithParam<Case> {};
 TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
   const Matrix<double> w = RandomMatrix(36, 256, 5);
   const GptqOptions options = {.act_order = GetParam().act_order, .damp = 0};
-  const Rounded gptq = RoundGptq(w, Identity(256), nullptr, GetParam().format, options);
+  const Rounded gptq = RoundGptq(w, Identity<float>(256), GetParam().format, options);
   const Rounded nearest = RoundNearest(w, GetParam().format);
   ExpectSamePlanes(gptq.weights, nearest.weights);
   // GPTQ measures the stored values: fp32 products, off by 2^-24 of a weight, against errors of a
@@ -205,9 +210,11 @@ TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
 }
 
 TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
-  const Matrix<double> w = RandomMatrix(36, 256, 6), h = CorrelatedHessian(256, 1024, 7);
+  const Matrix<double> w = RandomMatrix(36, 256, 6);
+  const Matrix<float> x = CorrelatedInputs(256, 1024, 7);
+  const Matrix<double> h = HessianOf(x);
   const GptqOptions options = {.act_order = GetParam().act_order};
-  const Rounded gptq = RoundGptq(w, h, nullptr, GetParam().format, options);
+  const Rounded gptq = RoundGptq(w, x, GetParam().format, options);
   const Power error = OutputError(w, gptq.weights, h), output = PlainPower(w, h);
   EXPECT_LT(error.sum, 0.5 * OutputError(w, RoundNearest(w, GetParam().format).weights, h).sum);
   // Two sums of `terms` fp64 terms in any order, each term itself of two products.
@@ -262,11 +269,11 @@ TEST(Sparse, NearestPrunesTheSmallerHalfOfEveryFour) {
 // The same loops in the plainest form, one row and no blocks: mask, codes and all errors.
 TEST(Sparse, GptqPrunesAsSparseGptDoes) {
   constexpr int64_t kWidth = 160, kMain = 128;  // the last 32 are a tail
-  const Matrix<double> w = RandomMatrix(3, kWidth, 19), h = CorrelatedHessian(kWidth, 900, 20);
+  const Matrix<double> w = RandomMatrix(3, kWidth, 19);
+  const Matrix<float> x = CorrelatedInputs(kWidth, 900, 20);
   const FormatSpec format = {.bits = 4, .clip = 1, .sparse = true};
-  const Rounded rounded = RoundGptq(
-      w, h, nullptr, format, {.damp = 0.01, .tail = {.columns = 32, .weights = {.bits = 16}}});
-  const Matrix<double> u = PlainInverseFactor(h, 0.01);
+  const Rounded rounded = RoundGptq(w, x, format, {.damp = 0.01, .tail = 32}, {.bits = 16});
+  const Matrix<double> u = PlainInverseFactor(HessianOf(x), 0.01);
   const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
   for (int64_t n = 0; n < 3; ++n) {
     std::vector<double> row(w.row(n).begin(), w.row(n).end());
@@ -298,10 +305,10 @@ TEST(Sparse, GptqPrunesAsSparseGptDoes) {
 }
 
 TEST(Sparse, SweepsKeepWhatIsPruned) {
-  const Matrix<double> w = RandomMatrix(6, 160, 21), h = CorrelatedHessian(160, 900, 22);
+  const Matrix<double> w = RandomMatrix(6, 160, 21);
+  const Matrix<float> x = CorrelatedInputs(160, 900, 22);
   const FormatSpec format = {.bits = 4, .clip = 1, .sparse = true};
-  const Rounded before = RoundGptq(w, h, nullptr, format, {}),
-                after = RoundGptq(w, h, nullptr, format, {.sweeps = 3});
+  const Rounded before = RoundGptq(w, x, format), after = RoundGptq(w, x, format, {.sweeps = 3});
   EXPECT_LT(after.relative_error, before.relative_error);
   const Matrix<float> was = Decode(before.weights), is = Decode(after.weights);
   for (size_t i = 0; i < is.data.size(); ++i) EXPECT_TRUE(was.data[i] != 0 || is.data[i] == 0) << i;
@@ -309,10 +316,12 @@ TEST(Sparse, SweepsKeepWhatIsPruned) {
 
 // Behind enough passes no code can be changed with profit.
 TEST(Gptq, SweepsEndWhereEveryCodeIsTheBestForTheOthers) {
-  const Matrix<double> w = RandomMatrix(6, 160, 9), h = CorrelatedHessian(160, 1024, 10);
+  const Matrix<double> w = RandomMatrix(6, 160, 9);
+  const Matrix<float> x = CorrelatedInputs(160, 1024, 10);
+  const Matrix<double> h = HessianOf(x);
   const FormatSpec format = {.bits = 4, .clip = 0};
   const auto round = [&](int sweeps) {
-    return RoundGptq(w, h, nullptr, format, {.damp = 1e-6, .sweeps = sweeps});
+    return RoundGptq(w, x, format, {.damp = 1e-6, .sweeps = sweeps});
   };
   const double first = round(0).relative_error, once = round(1).relative_error;
   const Rounded rounded = round(100);
@@ -340,46 +349,39 @@ TEST(Gptq, SweepsEndWhereEveryCodeIsTheBestForTheOthers) {
 
 TEST(Gptq, DampingGrowsUntilASingularHessianFactors) {
   const Matrix<double> w = RandomMatrix(8, 64, 8);
-  const Matrix<double> h = CorrelatedHessian(64, 4, 9);  // rank 4
-  const Rounded r = RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {.damp = 0});
+  const Matrix<float> x = CorrelatedInputs(64, 4, 9);  // rank 4
+  const Rounded r = RoundGptq(w, x, {.bits = 4, .clip = 0}, {.damp = 0});
   EXPECT_GT(r.damp, 0);
   for (float scale : ToF32(r.weights.scales).data) EXPECT_TRUE(std::isfinite(scale) && scale > 0);
 }
 
 TEST(Gptq, AnInputThatNeverFiresIsRoundedToZero) {
   const Matrix<double> w = RandomMatrix(8, 64, 10);
-  Matrix<double> h = CorrelatedHessian(64, 256, 11);
-  for (size_t i = 0; i < 64; ++i) h.row(5)[i] = h.row(static_cast<int64_t>(i))[5] = 0;
-  const Matrix<float> decoded =
-      Decode(RoundGptq(w, h, nullptr, {.bits = 4, .clip = 0}, {}).weights);
+  Matrix<float> x = CorrelatedInputs(64, 256, 11);
+  for (int64_t t = 0; t < x.rows; ++t) x.row(t)[5] = 0;
+  const Matrix<float> decoded = Decode(RoundGptq(w, x, {.bits = 4, .clip = 0}).weights);
   for (int64_t n = 0; n < 8; ++n) EXPECT_EQ(decoded.row(n)[5], 0.0f);
 }
 
-TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
-  // y = W x_exact is wanted, the quantized network offers x = x_exact + noise correlated with it.
-  constexpr int64_t kWidth = 96, kTokens = 2048;
-  const Matrix<double> base = RandomMatrix(kTokens, kWidth, 12),
-                       noise = RandomMatrix(kTokens, kWidth, 13);
-  Matrix<float> exact(kTokens, kWidth), seen(kTokens, kWidth), difference(kTokens, kWidth);
-  for (size_t i = 0; i < exact.data.size(); ++i) {
-    exact.data[i] = static_cast<float>(base.data[i]);
-    seen.data[i] = static_cast<float>(0.8 * base.data[i] + 0.3 * noise.data[i] +
-                                      0.3 * base.data[(i + 1) % base.data.size()]);
-    difference.data[i] = exact.data[i] - seen.data[i];
+// y = W x_exact is wanted, the quantized network offers x = x_exact + noise correlated with it.
+struct Inputs {
+  Matrix<float> exact, seen;
+
+  Inputs(int64_t tokens, int64_t width) : exact(tokens, width), seen(tokens, width) {
+    const Matrix<double> base = RandomMatrix(tokens, width, 12),
+                         noise = RandomMatrix(tokens, width, 13);
+    for (size_t i = 0; i < exact.data.size(); ++i) {
+      exact.data[i] = static_cast<float>(base.data[i]);
+      seen.data[i] = static_cast<float>(0.8 * base.data[i] + 0.3 * noise.data[i] +
+                                        0.3 * base.data[(i + 1) % base.data.size()]);
+    }
   }
-  const auto backend = MakeBackend("cpu", true);
-  Gram hessian(*backend, kWidth), correction(*backend, kWidth);
-  hessian.Add(seen.data.data(), seen.data.data(), kTokens);
-  correction.Add(difference.data.data(), seen.data.data(), kTokens);
-  const Matrix<double> w = RandomMatrix(16, kWidth, 14);
-  const auto error = [&](const Matrix<double>* c) {
-    const Matrix<float> q =
-        Decode(RoundGptq(w, hessian.sum(), c, {.bits = 4, .clip = 0}, {.gptaq = 1}).weights);
+  double Error(const Matrix<double>& w, const Matrix<float>& q) const {
     double sum = 0;
-    for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t t = 0; t < exact.rows; ++t) {
       for (int64_t n = 0; n < w.rows; ++n) {
         double e = 0;
-        for (size_t k = 0; k < kWidth; ++k) {
+        for (size_t k = 0; k < static_cast<size_t>(w.cols); ++k) {
           e += w.row(n)[k] * static_cast<double>(exact.row(t)[k]) -
                static_cast<double>(q.row(n)[k]) * static_cast<double>(seen.row(t)[k]);
         }
@@ -387,8 +389,45 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
       }
     }
     return sum;
+  }
+};
+
+TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
+  const Inputs inputs(2048, 96);
+  const Matrix<double> w = RandomMatrix(16, 96, 14);
+  const auto error = [&](double gptaq, int sweeps) {
+    const GptqOptions options = {.gptaq = gptaq, .sweeps = sweeps};
+    return inputs.Error(w, Decode(RoundGptq(w, inputs.seen, {.bits = 4, .clip = 0}, options, {},
+                                            gptaq > 0 ? &inputs.exact : nullptr)
+                                      .weights));
   };
-  EXPECT_LT(error(&correction.sum()), error(nullptr));
+  const double corrected = error(1, 0);
+  EXPECT_LT(corrected, error(0.25, 0));
+  EXPECT_LT(error(0.25, 0), error(0, 0));
+  EXPECT_LT(error(1, 2), corrected) << "sweeps know the target";
+  // With codes of 8 bits in grids that clip nothing it is least squares' error, up to some steps.
+  const Matrix<float> fine = Decode(RoundGptq(w, inputs.seen, {.bits = 8, .clip = 1},
+                                              {.damp = 1e-9, .gptaq = 1}, {}, &inputs.exact)
+                                        .weights);
+  const Matrix<double> h = HessianOf(inputs.seen), u = PlainInverseFactor(h, 1e-9);
+  Matrix<float> best(w.rows, w.cols);  // W X_exact^T X (X^T X)^-1
+  for (int64_t n = 0; n < w.rows; ++n) {
+    std::vector<double> product(96), half(96);
+    for (int64_t t = 0; t < inputs.exact.rows; ++t) {
+      double y = 0;
+      for (size_t k = 0; k < 96; ++k) y += w.row(n)[k] * inputs.exact.row(t)[k];
+      for (size_t k = 0; k < 96; ++k) product[k] += y * inputs.seen.row(t)[k];
+    }
+    for (size_t i = 0; i < 96; ++i) {
+      for (size_t k = 0; k < 96; ++k) half[i] += u.row(static_cast<int64_t>(i))[k] * product[k];
+    }
+    for (size_t k = 0; k < 96; ++k) {
+      double sum = 0;
+      for (size_t i = 0; i < 96; ++i) sum += u.row(static_cast<int64_t>(i))[k] * half[i];
+      best.row(n)[k] = static_cast<float>(sum);
+    }
+  }
+  EXPECT_LT(inputs.Error(w, fine), 1.02 * inputs.Error(w, best));
 }
 
 TEST(Gram, EqualsPlainSumsForOddSizes) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "backends/interface/math_services.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
@@ -34,7 +35,7 @@ void BlasGram(const float* left, const float* right, int64_t tokens, int64_t wid
 void Gram::Add(const float* left, const float* right, int64_t tokens) {
   const int64_t width = sum_.cols;
   product_.resize(static_cast<size_t>(width * width));
-  if (!backend_.Gram(left, right, tokens, width, product_.data())) {
+  if (!backend_.services().Gram(left, right, tokens, width, product_.data())) {
     const int64_t count = tokens * width;
     const float* host_left = backend_.Read(left, count);
     if (left == right || host_left == left) {  // one input, or both in the program's memory

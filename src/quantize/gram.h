@@ -15,10 +15,11 @@ class Gram {
 
   // sum += left^T right; left, right fp32 [tokens, width] in the backend's memory. left == right
   // computes half of it.
-  // fp32 sums within one call (Backend::Gram, or BLAS), fp64 sums over calls; the result does not
-  // depend on the number of threads.
+  // fp32 sums within one call (MathServices::Gram, or BLAS), fp64 sums over calls; the result does
+  // not depend on the number of threads.
   void Add(const float* left, const float* right, int64_t tokens);
 
+  int64_t width() const { return sum_.cols; }
   const Matrix<double>& sum() const { return sum_; }
 
  private:

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends/interface/math_services.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
 #include "quantize/host_math.h"
@@ -90,7 +91,7 @@ TEST(LearnRotation, LearnsAsMuchOnAGpu) {
   const Matrix<float> fresh = SpikyRows(500, 4);
   const double host = QuantizationError(learn(HostMath()), fresh);
   // The other order of sums ends in another rotation, as good to within the noise of 500 rows.
-  EXPECT_NEAR(QuantizationError(learn(*backend->MakeDenseMath()), fresh), host, 0.03 * host);
+  EXPECT_NEAR(QuantizationError(learn(*backend->services().MakeDense()), fresh), host, 0.03 * host);
 }
 
 double Power(std::span<const float> values) {

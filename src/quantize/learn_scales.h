@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/interface/dense_math.h"
 #include "quantize/calibrate.h"
 
 namespace nibble {

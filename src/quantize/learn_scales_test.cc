@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends/interface/math_services.h"
 #include "base/half.h"
 #include "formats/packed_weights_testing.h"
 #include "quantize/backprop.h"
@@ -53,7 +54,7 @@ struct Machine {
 };
 Machine MakeMachine(bool gpu, bool decoded) {
   Machine machine = {MakeBackend(gpu ? "cuda:0" : "cpu", decoded && !gpu), nullptr};
-  machine.math = gpu ? machine.backend->MakeDenseMath() : std::make_unique<HostMath>();
+  machine.math = gpu ? machine.backend->services().MakeDense() : std::make_unique<HostMath>();
   return machine;
 }
 

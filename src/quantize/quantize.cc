@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "backends/interface/math_services.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
@@ -234,7 +235,7 @@ FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
 }
 
 std::unique_ptr<DenseMath> LearningMath(Backend& backend) {
-  std::unique_ptr<DenseMath> math = backend.MakeDenseMath();
+  std::unique_ptr<DenseMath> math = backend.services().MakeDense();
   return math ? std::move(math) : std::make_unique<HostMath>();
 }
 

@@ -243,9 +243,6 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.output_smoothing > 0 && recipe.transforms_online()) {
     FailUsage("--output-alpha: online transforms mix what o and down read; use --no-online, or 0");
   }
-  if (recipe.sweeps > 0 && recipe.gptaq > 0) {
-    FailUsage("--sweeps would undo --gptaq, whose target they do not know; use one of them");
-  }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
     FieldUses uses;

@@ -81,11 +81,10 @@ struct Recipe {
   // Calibrate on the inputs as the quantized network sees them (activation and cache quantization
   // on) instead of in fp32.
   bool quantized_calibration = false;
-  // Share of GPTAQ's correction for the difference between the fp32 and the quantized input; 0 =
-  // plain GPTQ (Li et al. 2025).
+  // Share of the correction for the difference between the fp32 and the quantized input
+  // (GptqRounding::correction; the objective of GPTAQ, Li et al. 2025); 0 = plain GPTQ.
   double gptaq = 0;
-  // Passes over the codes at the end, each chosen anew with all others given (quantize/sweep.h);
-  // not with gptaq.
+  // Passes over the codes at the end, each chosen anew with all others given.
   int sweeps = 0;
 
   // Whether it scales or orders channels by what calibration sees (channels.h).

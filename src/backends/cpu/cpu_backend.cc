@@ -9,6 +9,7 @@
 #include "backends/cpu/gemm/gemm_int.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/selected_isa.h"
+#include "backends/interface/math_services.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
@@ -27,9 +28,23 @@ struct Linear {
   Weights main, tail;  // nothing: not in use; no tail
 };
 
+class CpuServices final : public MathServices {
+ public:
+  explicit CpuServices(Isa isa) : isa_(isa) {}
+  bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
+            float* out) override {
+    if (isa_ < Isa::kAmx) return false;
+    cpu::GramBf16(left, right, tokens, width, out);
+    return true;
+  }
+
+ private:
+  Isa isa_;
+};
+
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(Isa isa) : isa_(isa) { cpu::SelectIsa(isa); }
+  explicit CpuBackend(Isa isa) : isa_(isa), services_(isa) { cpu::SelectIsa(isa); }
 
   std::string Name() const override { return fmt::format("cpu, {}", IsaName(isa_)); }
 
@@ -82,12 +97,7 @@ class CpuBackend final : public Backend {
     }
   }
 
-  bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
-            float* out) override {
-    if (isa_ < Isa::kAmx) return false;
-    cpu::GramBf16(left, right, tokens, width, out);
-    return true;
-  }
+  MathServices& services() override { return services_; }
 
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
@@ -182,6 +192,7 @@ class CpuBackend final : public Backend {
   }
 
   Isa isa_;
+  CpuServices services_;
   std::vector<Linear> linears_;
   cpu::ActsWorkspace acts_;
   Buffer<float> decoded_;

@@ -17,6 +17,7 @@
 #include "backends/cuda/graph.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/recordings.h"
+#include "backends/interface/math_services.h"
 
 namespace nibble {
 namespace {
@@ -33,12 +34,32 @@ struct Linear {
   std::optional<DeviceLinear> tail;
 };
 
+class CudaServices final : public MathServices {
+ public:
+  explicit CudaServices(cudaStream_t stream) : stream_(stream) {}
+  std::unique_ptr<GptqMath> MakeGptq(int64_t width) override {
+    return cuda::MakeDeviceGptq(width, algebra(), stream_);
+  }
+  std::unique_ptr<DenseMath> MakeDense() override {
+    return std::make_unique<cuda::DeviceMath>(algebra(), stream_);
+  }
+
+ private:
+  // Its libraries are loaded when they are first asked for.
+  cuda::LinearAlgebra& algebra() {
+    if (!algebra_) algebra_.emplace(stream_);
+    return *algebra_;
+  }
+
+  cudaStream_t stream_;
+  std::optional<cuda::LinearAlgebra> algebra_;
+};
+
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(const std::string& device) {
-    cuda::SelectDevice(device);
-    stream_ = cuda::MakeStream();
-  }
+  // The device is selected before anything is made on it.
+  explicit CudaBackend(const std::string& device)
+      : stream_((cuda::SelectDevice(device), cuda::MakeStream())) {}
 
   std::string Name() const override;
   int64_t ChunkTokens() const override { return 4096; }  // 1024 leave multiprocessors idle
@@ -102,12 +123,7 @@ class CudaBackend final : public Backend {
     DeviceLinear::MultiplyGated(acts, a, b, gate.y, stream_.get());
     return {.op = ActsSource::Op::kIntermediate, .values = gate.y};
   }
-  std::unique_ptr<GptqDevice> MakeGptq(int64_t width) override {
-    return cuda::MakeDeviceGptq(width, algebra(), stream_.get());
-  }
-  std::unique_ptr<DenseMath> MakeDenseMath() override {
-    return std::make_unique<cuda::DeviceMath>(algebra(), stream_.get());
-  }
+  MathServices& services() override { return services_; }
   const float* Decode(const Activations& acts) override {
     return acts_.Decode(acts, stream_.get());
   }
@@ -129,11 +145,6 @@ class CudaBackend final : public Backend {
     NIBBLE_CHECK(i < linears_.size() && linears_[i].has_value(), "linear {}", id);
     return *linears_[i];
   }
-  // Its libraries are loaded when they are first asked for.
-  cuda::LinearAlgebra& algebra() {
-    if (!algebra_) algebra_.emplace(stream_.get());
-    return *algebra_;
-  }
   void Multiply(const Activations& acts, const Linear& linear, const DeviceLinear::Output& output);
   // One part of a linear with its part of the input.
   void MultiplyPart(Activations acts, const DeviceLinear& linear,
@@ -150,7 +161,7 @@ class CudaBackend final : public Backend {
   DeviceBuffer<float> sums_;  // of Multiply
   Buffer<float> host_{cuda::AllocatePinned};
   cuda::CacheOps cache_;
-  std::optional<cuda::LinearAlgebra> algebra_;
+  CudaServices services_{stream_.get()};
   cuda::Recordings<cuda::Graph> recordings_;
 };
 

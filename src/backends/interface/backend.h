@@ -20,8 +20,6 @@
 #include <span>
 #include <string>
 
-#include "backends/interface/dense_math.h"
-#include "backends/interface/gptq_device.h"
 #include "backends/interface/kernels.h"
 #include "base/aligned.h"
 #include "formats/kv_format.h"
@@ -29,6 +27,8 @@
 #include "transforms/rope.h"
 
 namespace nibble {
+
+class MathServices;  // math_services.h
 
 // A linear layer a backend has taken over, in its own order.
 using LinearId = int;
@@ -179,15 +179,8 @@ class Backend {
     return {.op = ActsSource::Op::kSiluMul, .gate = gate.y, .up = up.y};
   }
 
-  // out [width, width] = left^T right of fp32 [tokens, width], with products exact to 2^-14 at
-  // least and fp32 sums: the Hessians of calibration, on machines without MakeGptq. False, and
-  // nothing done, where BLAS is as fast.
-  virtual bool Gram(const float*, const float*, int64_t, int64_t, float*) { return false; }
-  // Calibration and GPTQ of the linears of one input of `width` in the backend's memory; null where
-  // BLAS and LAPACK are as fast. Not outliving the backend.
-  virtual std::unique_ptr<GptqDevice> MakeGptq(int64_t) { return nullptr; }
-  // The same for learning a rotation.
-  virtual std::unique_ptr<DenseMath> MakeDenseMath() { return nullptr; }
+  // What quantization asks for besides.
+  virtual MathServices& services();
 
   // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
   // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.

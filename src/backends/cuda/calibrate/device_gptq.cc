@@ -11,7 +11,7 @@
 namespace nibble::cuda {
 namespace {
 
-class DeviceGptq final : public GptqDevice {
+class DeviceGptq final : public GptqMath {
  public:
   DeviceGptq(int64_t width, LinearAlgebra& algebra, cudaStream_t stream)
       : width_(width), algebra_(algebra), stream_(stream) {
@@ -20,7 +20,7 @@ class DeviceGptq final : public GptqDevice {
 
   void Add(const float* x, const float* exact, int64_t tokens) override;
   std::vector<double> Diagonal() override;
-  bool Factor(std::span<const int64_t> order, std::span<const double> added, double alpha) override;
+  bool Factor(std::span<const int64_t> order, std::span<const double> added) override;
   GptqLoss Round(const GptqRounding& rounding) override;
 
  private:
@@ -29,7 +29,7 @@ class DeviceGptq final : public GptqDevice {
   };
   // One matrix while it is rounded.
   struct Work {
-    DeviceBuffer<double> original, w, product, errors, values, tail;
+    DeviceBuffer<double> original, corrected, w, product, errors, tail;
     DeviceBuffer<float> scales;
     DeviceBuffer<int32_t> zeros;
     DeviceBuffer<int8_t> codes;
@@ -49,14 +49,17 @@ class DeviceGptq final : public GptqDevice {
     const int64_t count = tokens * width_;
     SplitTerms(x, minus, count, terms.high.Grow(count), terms.low.Grow(count), stream_);
   }
-  void MakeTerm(double alpha);
+  bool Corrects(const GptqRounding& r) const {
+    return r.correction != 0 && correction_.data() != nullptr;
+  }
+  void Correct(const GptqRounding& r, Work& work) const;
   void Upload(const GptqRounding& r, Work& work) const;
   void UploadGrids(const GptqRounding& r, Work& work) const;
   void FindGrids(const GptqRounding& r, int64_t begin, Work& work) const;
   void RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, Work& work) const;
   void RoundTail(const GptqRounding& r, Work& work) const;
   void Sweep(const GptqRounding& r, Work& work) const;
-  void MakeErrors(const GptqRounding& r, Work& work) const;
+  void MakeErrors(const GptqRounding& r, const double* of, Work& work) const;
   double Power(const double* m, int64_t rows, Work& work) const;
 
   template <typename T>
@@ -79,11 +82,11 @@ class DeviceGptq final : public GptqDevice {
   LinearAlgebra& algebra_;
   cudaStream_t stream_;
   DeviceBuffer<double> hessian_, correction_;  // [width, width]; H up to its antisymmetric part
-  DeviceBuffer<double> lower_, u_, term_;      // [width, width]
+  DeviceBuffer<double> lower_, u_;             // [width, width]
   DeviceBuffer<float> product_;                // [width, width], of one call of Add
   Terms x_, difference_;
-  DeviceBuffer<int32_t> order_;
-  DeviceBuffer<double> added_;  // [width]
+  DeviceBuffer<int32_t> order_, places_;  // [width]: of Factor, and its inverse
+  DeviceBuffer<double> added_;            // [width]
 };
 
 // x = high + low: high^T high + high^T low + low^T high is the symmetric part of
@@ -112,10 +115,14 @@ std::vector<double> DeviceGptq::Diagonal() {
 
 // With J the reversal, J (H + D) J = L L^T gives H + D = R R^T for the upper R = J L J, so that
 // U = R^-1 = J L^-1 J: one factor and one inverse.
-bool DeviceGptq::Factor(std::span<const int64_t> order, std::span<const double> added,
-                        double alpha) {
+bool DeviceGptq::Factor(std::span<const int64_t> order, std::span<const double> added) {
   const std::vector<int32_t> narrow(order.begin(), order.end());
+  std::vector<int32_t> places(narrow.size());
+  for (size_t i = 0; i < narrow.size(); ++i) {
+    places[static_cast<size_t>(narrow[i])] = static_cast<int32_t>(i);
+  }
   ToDevice<int32_t>(narrow, order_.Grow(width_));
+  ToDevice<int32_t>(places, places_.Grow(width_));
   ToDevice<double>(added, added_.Grow(width_));
   double *const lower = lower_.Grow(width_ * width_), *const u = u_.Grow(width_ * width_);
   PermuteSquare({.in = hessian_.data(),
@@ -128,33 +135,32 @@ bool DeviceGptq::Factor(std::span<const int64_t> order, std::span<const double> 
   SetIdentity(width_, u, stream_);
   algebra_.InvertLower(lower, width_, u);
   Reverse(u, width_ * width_, stream_);
-  if (correction_.data() != nullptr) MakeTerm(alpha);
   return true;
 }
 
-void DeviceGptq::MakeTerm(double alpha) {
-  const int64_t n = width_;
-  double *const permuted = term_.Grow(n * n), *const product = lower_.data();
-  const LinearAlgebra::Block u = {u_.data(), n};
-  PermuteSquare({.in = correction_.data(), .order = order_.data(), .n = n, .out = permuted},
-                stream_);
-  algebra_.Multiply({.a = {permuted, n},
-                     .b = u,
-                     .transposed = true,
-                     .rows = n,
-                     .inner = n,
-                     .cols = n,
-                     .out = product,
-                     .stride = n});
-  KeepStrictlyUpper(product, n, stream_);
-  algebra_.Multiply({.a = {product, n},
-                     .b = u,
-                     .rows = n,
-                     .inner = n,
-                     .cols = n,
-                     .factor = alpha,
-                     .out = term_.data(),
-                     .stride = n});
+// w, in rounding order, += correction W C U^T U; and the sum in the columns' own order.
+void DeviceGptq::Correct(const GptqRounding& r, Work& work) const {
+  const int64_t rows = r.weights.rows, n = width_;
+  double* const moved = work.corrected.Grow(rows * n);
+  const auto multiply = [&](const double* a, const double* b, bool transposed, double factor,
+                            bool accumulate, double* out) {
+    algebra_.Multiply({.a = {a, n},
+                       .b = {b, n},
+                       .transposed = transposed,
+                       .rows = rows,
+                       .inner = n,
+                       .cols = n,
+                       .factor = factor,
+                       .accumulate = accumulate,
+                       .out = out,
+                       .stride = n});
+  };
+  multiply(work.original.data(), correction_.data(), false, r.correction, false,
+           work.product.data());
+  PermuteColumns(work.product.data(), order_.data(), rows, n, moved, stream_);
+  multiply(moved, u_.data(), true, 1, false, work.product.data());
+  multiply(work.product.data(), u_.data(), false, 1, true, work.w.data());
+  PermuteColumns(work.w.data(), places_.data(), rows, n, moved, stream_);
 }
 
 void DeviceGptq::Upload(const GptqRounding& r, Work& work) const {
@@ -162,8 +168,8 @@ void DeviceGptq::Upload(const GptqRounding& r, Work& work) const {
   ToDevice<double>(r.weights.data, work.original.Grow(count));
   PermuteColumns(work.original.data(), order_.data(), rows, width_, work.w.Grow(count), stream_);
   work.product.Grow(count);
+  if (Corrects(r)) Correct(r, work);
   work.errors.Grow(rows * kGptqChunk);
-  if (term_.data() != nullptr) work.values.Grow(rows * kGptqChunk);
   work.codes.Grow(rows * r.columns);
   UploadGrids(r, work);
 }
@@ -177,7 +183,7 @@ void DeviceGptq::UploadGrids(const GptqRounding& r, Work& work) const {
 void DeviceGptq::FindGrids(const GptqRounding& r, int64_t begin, Work& work) const {
   std::vector<double> columns(static_cast<size_t>(r.weights.rows * r.group));
   ToHost(work.w.data() + begin, width_, r.group, r.weights.rows, columns.data());
-  r.find_grids(begin / r.group, columns);
+  r.find_grids(begin / r.group, 0, columns);
   UploadGrids(r, work);
 }
 
@@ -189,26 +195,20 @@ void DeviceGptq::RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, W
                 .begin = begin,
                 .end = end,
                 .u = u_.data(),
-                .term = term_.data(),
                 .order = order_.data(),
                 .to = work.Codes(r),
-                .errors = work.errors.data(),
-                .values = work.values.data()},
+                .errors = work.errors.data()},
                stream_);
   if (end == width_) return;
-  const auto update = [&](double factor, const double* left, const double* right) {
-    algebra_.Multiply({.a = {left, kGptqChunk},
-                       .b = {right + begin * width_ + end, width_},
-                       .rows = rows,
-                       .inner = end - begin,
-                       .cols = width_ - end,
-                       .factor = factor,
-                       .accumulate = true,
-                       .out = work.w.data() + end,
-                       .stride = width_});
-  };
-  update(-1, work.errors.data(), u_.data());
-  if (term_.data() != nullptr) update(1, work.values.data(), term_.data());
+  algebra_.Multiply({.a = {work.errors.data(), kGptqChunk},
+                     .b = {u_.data() + begin * width_ + end, width_},
+                     .rows = rows,
+                     .inner = end - begin,
+                     .cols = width_ - end,
+                     .factor = -1,
+                     .accumulate = true,
+                     .out = work.w.data() + end,
+                     .stride = width_});
 }
 
 void DeviceGptq::RoundTail(const GptqRounding& r, Work& work) const {
@@ -232,10 +232,10 @@ double DeviceGptq::Power(const double* m, int64_t rows, Work& work) const {
 }
 
 // In work.w, which rounding is done with.
-void DeviceGptq::MakeErrors(const GptqRounding& r, Work& work) const {
+void DeviceGptq::MakeErrors(const GptqRounding& r, const double* of, Work& work) const {
   RoundingError({.of = work.Codes(r),
                  .tail = work.tail.data(),
-                 .w = work.original.data(),
+                 .w = of,
                  .rows = r.weights.rows,
                  .cols = width_,
                  .error = work.w.data()},
@@ -243,6 +243,7 @@ void DeviceGptq::MakeErrors(const GptqRounding& r, Work& work) const {
 }
 
 void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
+  MakeErrors(r, (Corrects(r) ? work.corrected : work.original).data(), work);
   std::vector<int32_t> backwards(static_cast<size_t>(width_));
   std::iota(backwards.rbegin(), backwards.rend(), 0);
   DeviceBuffer<int32_t> order;
@@ -276,7 +277,6 @@ void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
                    stream_);
     }
   }
-  MakeErrors(r, work);  // without the sums' own rounding
 }
 
 GptqLoss DeviceGptq::Round(const GptqRounding& r) {
@@ -292,8 +292,8 @@ GptqLoss DeviceGptq::Round(const GptqRounding& r) {
     RoundChunk(r, begin, end, work);
   }
   if (r.round_tail) RoundTail(r, work);
-  MakeErrors(r, work);
   if (r.sweeps > 0) Sweep(r, work);
+  MakeErrors(r, work.original.data(), work);
   ToHost(work.codes.data(), r.columns, r.columns, rows, r.codes.data());
   GptqLoss loss = {.power = Power(work.original.data(), rows, work)};
   loss.error = Power(work.w.data(), rows, work);
@@ -302,8 +302,8 @@ GptqLoss DeviceGptq::Round(const GptqRounding& r) {
 
 }  // namespace
 
-std::unique_ptr<GptqDevice> MakeDeviceGptq(int64_t width, LinearAlgebra& algebra,
-                                           cudaStream_t stream) {
+std::unique_ptr<GptqMath> MakeDeviceGptq(int64_t width, LinearAlgebra& algebra,
+                                         cudaStream_t stream) {
   return std::make_unique<DeviceGptq>(width, algebra, stream);
 }
 

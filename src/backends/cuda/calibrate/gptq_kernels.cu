@@ -70,7 +70,7 @@ __device__ unsigned CostliestTwo(double cost, int first) {
   return kept;
 }
 
-// The operations and their order are those of quantize/round_gptq.cc, bit for bit.
+// The operations and their order are those of quantize/host_gptq.cc, bit for bit.
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
   const CodesOnDevice& to = a.to;
   const WarpRow warp(a.begin, a.end, to);
@@ -99,17 +99,15 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
         const int j = t * 32 + lane;
         if (j < i || j >= count) continue;
         w[t] = __dsub_rn(w[t], __dmul_rn(error, a.u[u_at + j]));
-        if (a.term != nullptr) w[t] = __dadd_rn(w[t], __dmul_rn(value, a.term[u_at + j]));
       }
       if (lane != i % 32) continue;
       to.codes[row * to.columns + column] = static_cast<int8_t>(code);
       a.errors[row * kGptqChunk + i] = error;
-      if (a.term != nullptr) a.values[row * kGptqChunk + i] = value;
     }
   }
 }
 
-// The operations are those of quantize/sweep.cc.
+// The operations are those of quantize/host_gptq.cc.
 __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ SweepArguments a) {
   const CodesOnDevice& of = a.of;
   const WarpRow warp(a.begin, a.end, of);
@@ -196,12 +194,6 @@ void Reverse(double* x, int64_t count, cudaStream_t stream) {
     const double front = x[i];
     x[i] = x[count - 1 - i];
     x[count - 1 - i] = front;
-  });
-}
-
-void KeepStrictlyUpper(double* x, int64_t n, cudaStream_t stream) {
-  Launch(n * n, stream, [=] __device__(int64_t at) {
-    if (at % n <= at / n) x[at] = 0;
   });
 }
 

@@ -37,9 +37,6 @@ void PermuteColumns(const double* in, const int32_t* order, int64_t rows, int64_
 void SetIdentity(int64_t n, double* out, cudaStream_t stream);
 // x[i] <-> x[count - 1 - i]
 void Reverse(double* x, int64_t count, cudaStream_t stream);
-// Zeroes all of [n, n] but what is right of the diagonal.
-void KeepStrictlyUpper(double* x, int64_t n, cudaStream_t stream);
-
 constexpr int kGptqChunk = 128;  // columns of one RoundColumns, at most
 
 // Codes of the first columns of a matrix and what they mean, in the columns' own order.
@@ -56,11 +53,9 @@ struct RoundArguments {
   double* w;                       // [rows, cols], columns in rounding order
   int64_t rows, cols, begin, end;  // rounds columns [begin, end) and changes no other
   const double* u;                 // [cols, cols]
-  const double* term;              // [cols, cols] or null
   const int32_t* order;            // [cols]
   CodesOnDevice to;
   double* errors;  // [rows, kGptqChunk]: (value - meaning) / u[i, i]
-  double* values;  // the same: what was rounded; not written without a term
 };
 void RoundColumns(const RoundArguments& arguments, cudaStream_t stream);
 

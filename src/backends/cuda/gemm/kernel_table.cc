@@ -33,7 +33,7 @@ constexpr Kernel kTable[] = {
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            8,      0,                One<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              8,      0,                One<GemmSm80>},
     {"gemm_grouped",            8, 0,       WeightKind::kGroups, 8,      0,                One<GemmGrouped>},
-    {"gemm_float",              8, 0,       WeightKind::kFloats, 8,      0,                One<GemmFloat>},
+    {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                One<GemmFloat>},
 };
 // clang-format on
 
@@ -77,8 +77,7 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
 
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {
   const WeightKind kind = KindOf(capability, product);
-  const int bits = product.activation.quantized() ? product.activation.bits : 8;
-  KernelUse use = {.name = ChooseKernel(capability, kind, bits, tokens).name,
+  KernelUse use = {.name = ChooseKernel(capability, kind, product.activation.bits, tokens).name,
                    .instead = InsteadText(product, StoredBits(kind), kind == kLevels)};
   if (kind == WeightKind::kGroups || kind == WeightKind::kFloats) {
     use.instead += use.instead.empty() ? "no tensor cores" : ", no tensor cores";

@@ -17,7 +17,7 @@ struct Kernel {
   std::string_view name;
   int least, most;  // compute capability; most = 0: and all that follow
   WeightKind weights;
-  int x_bits;          // codes of inputs have at most these
+  int x_bits;          // inputs have at most these
   int64_t max_tokens;  // 0 = any
   // Enqueues products of one input, as many as `joins`.
   void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);
@@ -28,7 +28,7 @@ struct Kernel {
 };
 
 std::span<const Kernel> Kernels();
-// bits: of the codes of inputs, at most 8.
+// bits: of the inputs.
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens);
 
 // How the weights of a product lie on a GPU: a second level of scales stays one where kernels read

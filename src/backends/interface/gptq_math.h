@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GPTQ (quantize/gptq.h) asks of a machine: sums over calibration tokens in its memory, a
+// factor of them, and the loop over columns. One object for the linears of one input.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+// One matrix to round to scale * (code - zero); a grid belongs to `group` columns of a row.
+struct GptqRounding {
+  const Matrix<double>& weights;  // W [rows, width]
+  // What is rounded is W + correction W C (H + diag(added))^-1: with 1 the weights whose outputs
+  // for the inputs `x` of Add come closest to W's for `exact` (the objective of GPTAQ, Li et al.
+  // 2025).
+  double correction;
+  int64_t columns;  // the first of them, to be rounded to codes
+  int bits;
+  int64_t group;  // divides columns
+  // Of every four codes the two whose pruning costs most stay, the others mean 0 (SparseGPT,
+  // Frantar and Alistarh 2023); for the order 0, 1, 2.. only.
+  bool sparse;
+  std::span<float> scales;   // [rows, columns / group]
+  std::span<int32_t> zeros;  // the same, of the signed code
+  int sweeps;                // passes over all codes at the end, with H + diag(added) of Factor
+  std::span<int8_t> codes;   // [rows, columns], written
+  // Writes the grids of group g from its columns as they are once all columns in front have been
+  // rounded, of some rows from `row` on: [.., group]. For the order 0, 1, 2.. only; several calls
+  // may run at the same time. Empty: the grids are there.
+  std::function<void(int64_t g, int64_t row, std::span<const double> columns)> find_grids;
+  // Rounds the other columns, last in any order, once they have taken up the errors of all codes:
+  // [rows, width - columns]. Empty: there are none.
+  std::function<void(std::span<double> tail)> round_tail;
+};
+
+// Squared output error and output over the calibration tokens; E = what the codes mean (in fp32),
+// or the rounded tail, minus the weights.
+struct GptqLoss {
+  double error;  // tr(E H E^T)
+  double power;  // tr(W H W^T)
+};
+
+class GptqMath {
+ public:
+  virtual ~GptqMath() = default;
+
+  // H += x^T x and, where `exact` is given, C += (exact - x)^T x; fp32 [tokens, width] in the
+  // backend's memory. Products are exact to 2^-14 at least, sums fp32 within a call and fp64 over
+  // calls.
+  virtual void Add(const float* x, const float* exact, int64_t tokens) = 0;
+
+  // Of H, [width].
+  virtual std::vector<double> Diagonal() = 0;
+
+  // Makes U, upper, with (H + diag(added))^-1 = U^T U, rows and columns taken in `order`.
+  // order[i] = the column that is rounded as the i-th; added [width] goes by columns. False if the
+  // sum is not positive definite.
+  virtual bool Factor(std::span<const int64_t> order, std::span<const double> added) = 0;
+
+  // Rounds in the order of the last Factor; the error of each column moves to those behind it
+  // (Frantar et al. 2022, algorithm 1). A sweep then sets each code, in the columns' own order, to
+  // the one with the smallest tr(E (H + diag(added)) E^T) while the others stay; of E here the
+  // weights are the corrected ones.
+  virtual GptqLoss Round(const GptqRounding& rounding) = 0;
+};
+
+}  // namespace nibble
