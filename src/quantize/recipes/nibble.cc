@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuaRot (Ashkboos et al. 2024) with less error in the same formats: a rotation learned from
 // calibration data, clips chosen by output error, activation scales whose sign makes use of the
-// code -8, codes of weights improved behind GPTQ, and their scales learned end to end.
-// docs/quality.md measures each.
+// code -8, weights that make up for what rounding did to their inputs, codes improved behind GPTQ,
+// and their scales learned end to end. docs/quality.md measures each.
 #include "quantize/recipe.h"
 
 namespace nibble {
@@ -19,6 +19,7 @@ const Recipe kNibbleRecipe = {
     .learned_rotation = true,
     .learned_scales = true,
     .quantized_calibration = true,
+    .gptaq = 0.5,
     .sweeps = 3};
 
 }  // namespace nibble
