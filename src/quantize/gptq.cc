@@ -91,8 +91,11 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
   if (fixed_grids) codes.FindGrids(w);
   Grids grids(codes, w.rows);
   const Matrix<double> seen = unseen_.empty() ? Matrix<double>() : WithoutColumns(w, unseen_);
+  // What is learned from fewer tokens than inputs is noise to others: some experts see few.
+  const auto tokens = static_cast<double>(tokens_);
+  const double seen_share = tokens_ == 0 ? 0 : tokens / (tokens + static_cast<double>(w.cols));
   GptqRounding rounding = {.weights = unseen_.empty() ? w : seen,
-                           .correction = options_.gptaq,
+                           .correction = options_.gptaq * seen_share,
                            .columns = coded,
                            .bits = format.bits,
                            .group = codes.group(),

@@ -16,7 +16,7 @@ namespace nibble {
 struct GptqOptions {
   bool act_order = false;  // columns by falling diagonal of H
   double damp = 0.01;      // times the mean diagonal; ten times more until H can be factored
-  double gptaq = 0;        // GptqRounding::correction
+  double gptaq = 0;        // GptqRounding::correction, less where tokens are few
   int sweeps = 0;
   int64_t tail = 0;  // the last columns, which take up errors and are rounded to nearest at the end
 };
@@ -30,7 +30,10 @@ class Gptq {
 
   // x, the inputs as the quantized network sees them, and (with options.gptaq > 0) as they would be
   // without rounding; fp32 [tokens, width] in the backend's memory.
-  void Add(const float* x, const float* exact, int64_t tokens) { math_->Add(x, exact, tokens); }
+  void Add(const float* x, const float* exact, int64_t tokens) {
+    math_->Add(x, exact, tokens);
+    tokens_ += tokens;
+  }
 
   // After all calls of Add. w [rows, width]; tail: the format of the last columns.
   Rounded Round(const Matrix<double>& w, const FormatSpec& format, const FormatSpec& tail = {});
@@ -41,6 +44,7 @@ class Gptq {
 
   std::unique_ptr<GptqMath> math_;
   GptqOptions options_;
+  int64_t tokens_ = 0;
   bool factored_ = false;
   std::vector<int64_t> unseen_;  // columns whose input was 0 in all of calibration
   double damp_ = 0;

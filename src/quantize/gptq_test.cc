@@ -405,12 +405,14 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
   EXPECT_LT(corrected, error(0.25, 0));
   EXPECT_LT(error(0.25, 0), error(0, 0));
   EXPECT_LT(error(1, 2), corrected) << "sweeps know the target";
-  // With codes of 8 bits in grids that clip nothing it is least squares' error, up to some steps.
+  // With codes of 8 bits in grids that clip nothing it is that of a share of the step from W to the
+  // least-squares solution, up to the codes' own error.
   const Matrix<float> fine = Decode(RoundGptq(w, inputs.seen, {.bits = 8, .clip = 1},
                                               {.damp = 1e-9, .gptaq = 1}, {}, &inputs.exact)
                                         .weights);
   const Matrix<double> h = HessianOf(inputs.seen), u = PlainInverseFactor(h, 1e-9);
-  Matrix<float> best(w.rows, w.cols);  // W X_exact^T X (X^T X)^-1
+  Matrix<float> best(w.rows, w.cols), plain(w.rows, w.cols);  // W X_exact^T X (X^T X)^-1, W
+  std::ranges::copy(w.data, plain.data.begin());
   for (int64_t n = 0; n < w.rows; ++n) {
     std::vector<double> product(96), half(96);
     for (int64_t t = 0; t < inputs.exact.rows; ++t) {
@@ -427,7 +429,9 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
       best.row(n)[k] = static_cast<float>(sum);
     }
   }
-  EXPECT_LT(inputs.Error(w, fine), 1.02 * inputs.Error(w, best));
+  const double left = 1 - 2048.0 / (2048 + 96), least = inputs.Error(w, best);
+  const double wanted = least + left * left * (inputs.Error(w, plain) - least);
+  EXPECT_NEAR(inputs.Error(w, fine), wanted, 0.02 * wanted);
 }
 
 TEST(Gram, EqualsPlainSumsForOddSizes) {

@@ -8,7 +8,6 @@
 
 #include "backends/cpu/gemm/gemm_int.h"
 #include "backends/cpu/ops.h"
-#include "backends/cpu/selected_isa.h"
 #include "backends/interface/math_services.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
@@ -44,7 +43,7 @@ class CpuServices final : public MathServices {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(Isa isa) : isa_(isa), services_(isa) { cpu::SelectIsa(isa); }
+  explicit CpuBackend(Isa isa) : isa_(isa), services_(isa) {}
 
   std::string Name() const override { return fmt::format("cpu, {}", IsaName(isa_)); }
 
@@ -70,7 +69,7 @@ class CpuBackend final : public Backend {
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
     const bool tiles = isa_ >= Isa::kAmx && tokens > cpu::kMaxGemvTokens;
-    return cpu::PrepareActs(source, tokens, spec, tiles, acts_);
+    return cpu::PrepareActs(isa_, source, tokens, spec, tiles, acts_);
   }
 
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
@@ -102,13 +101,13 @@ class CpuBackend final : public Backend {
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                      const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                      std::span<const SequenceSlice> batch) override {
-    cpu::RopeAndAppend(reinterpret_cast<float*>(q), reinterpret_cast<float*>(k),
+    cpu::RopeAndAppend(isa_, reinterpret_cast<float*>(q), reinterpret_cast<float*>(k),
                        reinterpret_cast<const float*>(v), attention, rope, kv, batch);
   }
 
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, Intermediate* out) override {
-    cpu::Attention(reinterpret_cast<const float*>(q), attention, kv, batch, isa_ >= Isa::kAmx,
+    cpu::Attention(isa_, reinterpret_cast<const float*>(q), attention, kv, batch,
                    reinterpret_cast<float*>(out));
   }
 
@@ -117,7 +116,7 @@ class CpuBackend final : public Backend {
                 bool accumulate) {
     if (const auto* panels = std::get_if<cpu::IntPanels>(&weights)) {
       const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
-      return cpu::GemmInt(acts, *panels, kernel, y, y_stride, accumulate);
+      return cpu::GemmInt(isa_, acts, *panels, kernel, y, y_stride, accumulate);
     }
     const WideLinear& linear = std::get<WideLinear>(weights);
     // Weights that are not quantized have no integer product.
@@ -131,7 +130,7 @@ class CpuBackend final : public Backend {
     if (const auto* terms = std::get_if<cpu::PanelsBf16>(&linear.weights)) {
       return cpu::GemmBf16(x, acts.tokens, *terms, bias, y, y_stride, accumulate);
     }
-    cpu::GemmF32(x, acts.tokens, std::get<cpu::PanelsF32>(linear.weights), bias, y, y_stride,
+    cpu::GemmF32(isa_, x, acts.tokens, std::get<cpu::PanelsF32>(linear.weights), bias, y, y_stride,
                  accumulate);
   }
 

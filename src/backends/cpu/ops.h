@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vector ops of the CPU backend, written once with Highway and compiled for AVX2 and AVX-512. Every
+// Vector ops of the CPU backend, written once with Highway and compiled for AVX2 and AVX-512; isa
+// says which of them runs (dispatch.h), and is at least kAvx2. Every
 // function handles rows (tokens) independently and in a fixed order of operations, and spreads rows
 // over the thread pool, so results do not depend on batch size or thread count.
 #pragma once
@@ -12,6 +13,7 @@
 #include "backends/cpu/gemm/int_kernels.h"
 #include "backends/interface/backend.h"
 #include "base/aligned.h"
+#include "base/cpu_features.h"
 
 namespace nibble::cpu {
 
@@ -36,19 +38,19 @@ inline void StoreTileRow(const int8_t* codes, int64_t token, int64_t stride, int
 }
 // The codes are those of QuantizeActivations (formats/quantizer.h) bit for bit. With 16-bit
 // activations `values` points to x or into `work`. `tiles`: fill Activations::tiles.
-Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec, bool tiles,
-                        ActsWorkspace& work);
+Activations PrepareActs(Isa isa, const ActsSource& source, int64_t tokens, const InputSpec& spec,
+                        bool tiles, ActsWorkspace& work);
 
 // --- rope_append.cc -----------------------------------------------------------------------------
 
-void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionSpec& attention,
                    const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch);
 
 // --- attention.cc -------------------------------------------------------------------------------
 
-// `amx`: on matrix tiles where the cache's format allows it (attention_tiles.h).
-void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
-               std::span<const SequenceSlice> batch, bool amx, float* out);
+// With AMX on matrix tiles where the cache's format allows it (attention_tiles.h).
+void Attention(Isa isa, const float* q, const AttentionSpec& attention, const KvSpec& kv,
+               std::span<const SequenceSlice> batch, float* out);
 
 // --- gemm_f32.cc --------------------------------------------------------------------------------
 
@@ -64,8 +66,8 @@ PanelsF32 PackF32(const Tensor& weights);
 
 // y[t, n] (+)= sum_k x[t, k] w[n, k] + bias[n]: one chain of fused multiply-adds over ascending k
 // per output, so a row has the same bits in any batch. bias may be null. y has row stride y_stride.
-void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const float* bias, float* y,
-             int64_t y_stride, bool accumulate);
+void GemmF32(Isa isa, const float* x, int64_t tokens, const PanelsF32& weights, const float* bias,
+             float* y, int64_t y_stride, bool accumulate);
 
 // --- gemm_bf16.cc -------------------------------------------------------------------------------
 

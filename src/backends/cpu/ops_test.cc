@@ -9,7 +9,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "backends/cpu/selected_isa.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
@@ -30,12 +29,9 @@ class VectorOps : public testing::TestWithParam<Setting> {
   void SetUp() override {
     if (DetectedIsa() < GetParam().isa) GTEST_SKIP() << "needs " << IsaName(GetParam().isa);
     SetThreads(GetParam().threads);
-    SelectIsa(GetParam().isa);
   }
-  void TearDown() override {
-    SetThreads(0);
-    SelectIsa(DetectedIsa());
-  }
+  void TearDown() override { SetThreads(0); }
+  static Isa isa() { return GetParam().isa; }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, VectorOps,
@@ -62,27 +58,29 @@ bool SameBits(const float* a, const float* b, int64_t count) {
 }
 
 // The source op and the transform alone: activations that are not quantized.
-void PrepareValues(const ActsSource& source, int64_t tokens, const InputSpec& input, float* y) {
+void PrepareValues(Isa isa, const ActsSource& source, int64_t tokens, const InputSpec& input,
+                   float* y) {
   ActsWorkspace work;
-  std::copy_n(PrepareActs(source, tokens, input, false, work).values, tokens * input.width, y);
+  std::copy_n(PrepareActs(isa, source, tokens, input, false, work).values, tokens * input.width, y);
 }
 
-void RmsNorm(const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
+void RmsNorm(Isa isa, const float* x, const float* weight, float eps, int64_t tokens, int64_t width,
              float* y) {
   const ActsSource source = {
       .x = x, .op = ActsSource::Op::kRmsNorm, .norm_weight = weight, .norm_eps = eps};
-  PrepareValues(source, tokens, {.width = width}, y);
+  PrepareValues(isa, source, tokens, {.width = width}, y);
 }
 
-void SiluMul(const float* gate, const float* up, int64_t count, float* y) {
-  PrepareValues({.op = ActsSource::Op::kSiluMul,
+void SiluMul(Isa isa, const float* gate, const float* up, int64_t count, float* y) {
+  PrepareValues(isa,
+                {.op = ActsSource::Op::kSiluMul,
                  .gate = reinterpret_cast<const Intermediate*>(gate),
                  .up = reinterpret_cast<const Intermediate*>(up)},
                 1, {.width = count}, y);
 }
 
-void TransformRows(const TransformSpec& spec, float* x, int64_t rows) {
-  PrepareValues({.x = x}, rows, {.width = spec.width(), .transform = spec}, x);
+void TransformRows(Isa isa, const TransformSpec& spec, float* x, int64_t rows) {
+  PrepareValues(isa, {.x = x}, rows, {.width = spec.width(), .transform = spec}, x);
 }
 
 TEST_P(VectorOps, RmsNormMatchesDouble) {
@@ -98,7 +96,7 @@ TEST_P(VectorOps, RmsNormMatchesDouble) {
       const double bound = (chain / 2 + 6) * kHalfUlp;
       for (const float* w : {weight.data(), static_cast<const float*>(nullptr)}) {
         std::vector<float> y = Poison(tokens * width);
-        RmsNorm(x.data(), w, 1e-5f, tokens, width, y.data());
+        RmsNorm(isa(), x.data(), w, 1e-5f, tokens, width, y.data());
         for (int64_t t = 0; t < tokens; ++t) {
           double sum = 0;
           for (int64_t i = 0; i < width; ++i) sum += std::pow(double{x[t * width + i]}, 2);
@@ -109,7 +107,7 @@ TEST_P(VectorOps, RmsNormMatchesDouble) {
                 << width << " token " << t << " element " << i;
           }
           std::vector<float> alone = Poison(width);
-          RmsNorm(x.data() + t * width, w, 1e-5f, 1, width, alone.data());
+          RmsNorm(isa(), x.data() + t * width, w, 1e-5f, 1, width, alone.data());
           ASSERT_TRUE(SameBits(alone.data(), y.data() + t * width, width)) << width;
         }
       }
@@ -126,7 +124,7 @@ TEST_P(VectorOps, SiluMulMatchesDouble) {
       gate[gate.size() - 1 - i] = extremes[i];
     }
     std::vector<float> out = Poison(count);
-    SiluMul(gate.data(), up.data(), count, out.data());
+    SiluMul(isa(), gate.data(), up.data(), count, out.data());
     for (int64_t i = 0; i < count; ++i) {
       const double g = gate[i];
       const double expected = g / (1 + std::exp(-g)) * up[i];
@@ -137,7 +135,7 @@ TEST_P(VectorOps, SiluMulMatchesDouble) {
     }
     for (int64_t i = 0; i < std::min<int64_t>(count, 40); ++i) {
       float alone = std::nanf("");
-      SiluMul(gate.data() + i, up.data() + i, 1, &alone);
+      SiluMul(isa(), gate.data() + i, up.data() + i, 1, &alone);
       ASSERT_TRUE(SameBits(&alone, out.data() + i, 1)) << "an element depends on its place";
     }
   }
@@ -195,7 +193,7 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
     for (const int64_t rows : {1, 2, 5, 17}) {
       const std::vector<float> x = Normals(rng, rows * width);
       std::vector<float> y = x;
-      TransformRows(spec, y.data(), rows);
+      TransformRows(isa(), spec, y.data(), rows);
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<double> expected(x.begin() + r * width, x.begin() + (r + 1) * width);
         double most = 0;  // largest such sum
@@ -214,7 +212,7 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
               << ToJson(spec).dump() << " row " << r << " of " << rows << " element " << i;
         }
         std::vector<float> alone(x.begin() + r * width, x.begin() + (r + 1) * width);
-        TransformRows(spec, alone.data(), 1);
+        TransformRows(isa(), spec, alone.data(), 1);
         ASSERT_TRUE(SameBits(alone.data(), y.data() + r * width, width)) << ToJson(spec).dump();
       }
     }
@@ -279,10 +277,10 @@ TEST_P(VectorOps, PreparedCodesAreTheQuantizers) {
         std::fill_n(x.begin(), input.width, variant % 2 == 0 ? 0.0f : 2.5f);
       }
       std::vector<float> transformed = x;
-      TransformRows(input.transform, transformed.data(), tokens);
+      TransformRows(isa(), input.transform, transformed.data(), tokens);
       PoisonWorkspace(work);
-      ExpectActivations(PrepareActs({.x = x.data()}, tokens, input, variant % 2 == 0, work), input,
-                        transformed);
+      ExpectActivations(PrepareActs(isa(), {.x = x.data()}, tokens, input, variant % 2 == 0, work),
+                        input, transformed);
       ASSERT_FALSE(HasFatalFailure());
     }
   }
@@ -296,12 +294,12 @@ TEST_P(VectorOps, LargeBatchReusesTheWorkspace) {
   constexpr int64_t kTokens = 150;
   const std::vector<float> x = Normals(rng, kTokens * input.width);
   std::vector<float> transformed = x;
-  TransformRows(input.transform, transformed.data(), kTokens);
+  TransformRows(isa(), input.transform, transformed.data(), kTokens);
   ActsWorkspace work;
-  const int8_t* codes = PrepareActs({.x = x.data()}, kTokens, input, true, work).codes;
+  const int8_t* codes = PrepareActs(isa(), {.x = x.data()}, kTokens, input, true, work).codes;
   for (const int64_t tokens : {kTokens, int64_t{1}, kTokens - 1}) {
     PoisonWorkspace(work);
-    const Activations acts = PrepareActs({.x = x.data()}, tokens, input, true, work);
+    const Activations acts = PrepareActs(isa(), {.x = x.data()}, tokens, input, true, work);
     EXPECT_EQ(acts.codes, codes) << "allocated again";
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t k = 0; k < acts.stride; ++k) {
@@ -319,11 +317,11 @@ TEST_P(VectorOps, SixteenBitActivationsAreValues) {
   InputSpec input = {.width = 688};
   const std::vector<float> x = Normals(rng, 33 * input.width);
   ActsWorkspace work;
-  EXPECT_EQ(PrepareActs({.x = x.data()}, 33, input, false, work).values, x.data());
+  EXPECT_EQ(PrepareActs(isa(), {.x = x.data()}, 33, input, false, work).values, x.data());
   input.transform = FullHadamard(688);
   std::vector<float> expected = x;
-  TransformRows(input.transform, expected.data(), 33);
-  const Activations acts = PrepareActs({.x = x.data()}, 33, input, false, work);
+  TransformRows(isa(), input.transform, expected.data(), 33);
+  const Activations acts = PrepareActs(isa(), {.x = x.data()}, 33, input, false, work);
   EXPECT_EQ(acts.codes, nullptr);
   EXPECT_TRUE(SameBits(acts.values, expected.data(), 33 * input.width));
 }
@@ -376,7 +374,7 @@ void ScalarStore(const float* x, int64_t head_dim, const FormatSpec& format, std
   }
 }
 
-void ScalarRopeAndAppend(const CacheCase& c, const RopeTable& rope, std::vector<float>& q,
+void ScalarRopeAndAppend(Isa isa, const CacheCase& c, const RopeTable& rope, std::vector<float>& q,
                          std::vector<float>& k, const std::vector<float>& v) {
   const KvSpec& kv = c.kv;
   const int64_t d = kv.head_dim;
@@ -388,8 +386,8 @@ void ScalarRopeAndAppend(const CacheCase& c, const RopeTable& rope, std::vector<
       ScalarRope(q_row, c.heads, d, rope, position);
       ScalarRope(k_row, kv.kv_heads, d, rope, position);
       if (!kv.rotation.identity()) {
-        TransformRows(kv.rotation, q_row, c.heads);  // itself tested above
-        TransformRows(kv.rotation, k_row, kv.kv_heads);
+        TransformRows(isa, kv.rotation, q_row, c.heads);  // itself tested above
+        TransformRows(isa, kv.rotation, k_row, kv.kv_heads);
       }
       const int64_t slot = position % kPageTokens;
       for (int64_t h = 0; h < kv.kv_heads; ++h) {
@@ -429,8 +427,8 @@ TEST_P(VectorOps, RopeAndAppendWritesTheQuantizersPages) {
       std::vector<float> v = Normals(rng, c.kRows * 3 * d);
       for (int64_t i = 0; i < 3 * d; ++i) v[i] = std::fabs(v[i]);  // the range includes 0
       std::vector<float> expected_q = q, expected_k = k;
-      ScalarRopeAndAppend(c, rope, expected_q, expected_k, v);
-      RopeAndAppend(q.data(), k.data(), v.data(), {.heads = 6}, rope, kv, c.batch);
+      ScalarRopeAndAppend(isa(), c, rope, expected_q, expected_k, v);
+      RopeAndAppend(isa(), q.data(), k.data(), v.data(), {.heads = 6}, rope, kv, c.batch);
       const std::string where =
           fmt::format("head_dim {} K {} V {}", d, FormatText(kv.k), FormatText(kv.v));
       ASSERT_TRUE(SameBits(q.data(), expected_q.data(), c.kRows * 6 * d)) << where;
@@ -462,10 +460,11 @@ TEST_P(VectorOps, RopeAndAppendInOneCallOrTokenByToken) {
   for (int64_t t = 0; t < kTokens; t = cut.back().position + cut.back().tokens) {
     cut.push_back({t, std::min(kTokens - t, 1 + t % 70), t, table.data()});
   }
-  RopeAndAppend(q.data(), k.data(), v.data(), {.heads = kHeads}, rope, kv, cut);
+  RopeAndAppend(isa(), q.data(), k.data(), v.data(), {.heads = kHeads}, rope, kv, cut);
   for (int64_t t = 0; t < kTokens; ++t) {
     const SequenceSlice one = {t, 1, t, table_alone.data()};
-    RopeAndAppend(q_alone.data(), k_alone.data(), v.data(), {.heads = kHeads}, rope, kv, {&one, 1});
+    RopeAndAppend(isa(), q_alone.data(), k_alone.data(), v.data(), {.heads = kHeads}, rope, kv,
+                  {&one, 1});
   }
   EXPECT_TRUE(pages == pages_alone);
   EXPECT_TRUE(SameBits(q.data(), q_alone.data(), kTokens * kHeads * kDim));

@@ -3,6 +3,7 @@
 
 #include "backends/cpu/acts/acts_call.h"
 #include "backends/cpu/acts/transform_plan.h"
+#include "backends/cpu/dispatch.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/parallel_rows.h"
 
@@ -87,13 +88,13 @@ namespace {
 
 HWY_EXPORT(PrepareRows);
 
-void PrepareAll(const ActsCall& call, int64_t tokens) {
+void PrepareAll(Isa isa, const ActsCall& call, int64_t tokens) {
   const TransformPlan* plan = call.plan;
   const int64_t op = call.source.op == ActsSource::Op::kSiluMul ? 8 : 4;
   const int64_t cost = (op + 4) * call.spec.width + (plan == nullptr ? 0 : plan->row_cost);
   const int64_t unit = plan == nullptr ? 1 : plan->row_group;
-  ParallelRows(tokens, cost, unit, [&call](int64_t begin, int64_t end) {
-    HWY_DYNAMIC_DISPATCH(PrepareRows)(call, begin, end);
+  ParallelRows(tokens, cost, unit, [isa, &call](int64_t begin, int64_t end) {
+    NIBBLE_DISPATCH(isa, PrepareRows)(call, begin, end);
   });
 }
 
@@ -121,9 +122,9 @@ Activations Place(ActsPart& part, int64_t tokens) {
 
 }  // namespace
 
-Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpec& spec, bool tiles,
-                        ActsWorkspace& work) {
-  const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform);
+Activations PrepareActs(Isa isa, const ActsSource& source, int64_t tokens, const InputSpec& spec,
+                        bool tiles, ActsWorkspace& work) {
+  const TransformPlan* plan = spec.transform.identity() ? nullptr : &PlanFor(spec.transform, isa);
   NIBBLE_CHECK(plan == nullptr || spec.transform.width() == spec.width, "transform of {} on {}",
                spec.transform.width(), spec.width);
   const bool as_it_is = plan == nullptr && source.rows() != nullptr && spec.scales.empty() &&
@@ -149,7 +150,7 @@ Activations PrepareActs(const ActsSource& source, int64_t tokens, const InputSpe
     work.tail_acts = Place(call.tail, tokens);
     acts.tail = &work.tail_acts;
   }
-  PrepareAll(call, tokens);
+  PrepareAll(isa, call, tokens);
   return acts;
 }
 

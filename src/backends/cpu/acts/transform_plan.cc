@@ -7,7 +7,6 @@
 #include <mutex>
 #include <numeric>
 
-#include "backends/cpu/selected_isa.h"
 #include "base/error.h"
 
 namespace nibble::cpu {
@@ -84,11 +83,11 @@ TransformPlan MakePlan(const TransformSpec& spec, bool amx) {
 
 }  // namespace
 
-const TransformPlan& PlanFor(const TransformSpec& spec) {
+const TransformPlan& PlanFor(const TransformSpec& spec, Isa isa) {
   static std::mutex mutex;
   static std::list<TransformPlan> plans;  // a program uses a handful
   const std::lock_guard<std::mutex> lock(mutex);
-  const bool amx = SelectedIsa() >= Isa::kAmx;
+  const bool amx = isa >= Isa::kAmx;
   for (const TransformPlan& plan : plans) {
     if (plan.spec == spec && plan.amx == amx) return plan;
   }

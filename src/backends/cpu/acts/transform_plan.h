@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/cpu/gemm/int_kernels.h"
+#include "base/cpu_features.h"
 #include "transforms/hadamard.h"
 
 namespace nibble::cpu {
@@ -40,8 +41,8 @@ struct TransformPlan {
   int64_t row_cost = 0;   // of a row, for ParallelRows
 };
 
-// For the selected instruction set. Thread-safe; allocates only the first time a spec is seen.
-const TransformPlan& PlanFor(const TransformSpec& spec);
+// Thread-safe; allocates only the first time a spec is seen.
+const TransformPlan& PlanFor(const TransformSpec& spec, Isa isa);
 
 // This thread's grow-only memory, 64-byte aligned, content undefined, valid until the next call.
 // Each Use has its own, so they may nest.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backends/cpu/attention/attention_item.h"
+#include "backends/cpu/dispatch.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/workspace.h"
 #include "base/thread_pool.h"
@@ -217,7 +218,7 @@ void MakeItems(const AttentionCall& call, std::span<const SequenceSlice> batch,
 
 // Items of few rows go several to a task: they take so little time that the pages of the next one
 // must be on their way meanwhile.
-void RunItems(const std::vector<AttentionItem>& items, bool tiles) {
+void RunItems(Isa isa, const std::vector<AttentionItem>& items, bool tiles) {
   const bool light = !items.empty() && items[0].rows <= 16;
   const size_t share = items.size() / static_cast<size_t>(4 * Threads());
   const size_t count = light ? std::clamp<size_t>(share, 1, 8) : 1;  // of a task
@@ -225,13 +226,13 @@ void RunItems(const std::vector<AttentionItem>& items, bool tiles) {
     const size_t end = std::min(items.size(), (task + 1) * count);
     for (size_t i = task * count; i < end; ++i) {
       if (i + 1 < end) items[i + 1].PrefetchStart();
-      HWY_DYNAMIC_DISPATCH(RunItem)(items[i], tiles);
+      NIBBLE_DISPATCH(isa, RunItem)(items[i], tiles);
     }
   });
 }
 
 // Few rows with long contexts: every span becomes an item of its own.
-void RunSplit(const std::vector<AttentionItem>& items, bool tiles) {
+void RunSplit(Isa isa, const std::vector<AttentionItem>& items, bool tiles) {
   static thread_local std::vector<AttentionItem> thread_pieces;
   static thread_local std::vector<float> partials;
   std::vector<AttentionItem>& pieces = thread_pieces;
@@ -251,18 +252,18 @@ void RunSplit(const std::vector<AttentionItem>& items, bool tiles) {
       part += item.rows * kPartialStride;
     }
   }
-  RunItems(pieces, tiles);
+  RunItems(isa, pieces, tiles);
   part = partials.data();
   for (const AttentionItem& item : items) {
-    HWY_DYNAMIC_DISPATCH(JoinSpans)(item, part);
+    NIBBLE_DISPATCH(isa, JoinSpans)(item, part);
     part += (item.last_span - item.first_span) * item.rows * kPartialStride;
   }
 }
 
 }  // namespace
 
-void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
-               std::span<const SequenceSlice> batch, bool amx, float* out) {
+void Attention(Isa isa, const float* q, const AttentionSpec& attention, const KvSpec& kv,
+               std::span<const SequenceSlice> batch, float* out) {
   NIBBLE_CHECK(kv.head_dim % 8 == 0 && kv.head_dim <= kMaxHeadDim, "head_dim {}", kv.head_dim);
   NIBBLE_CHECK(attention.heads % kv.kv_heads == 0, "{} / {} heads", attention.heads, kv.kv_heads);
   const AttentionCall call{
@@ -270,19 +271,19 @@ void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
   static thread_local std::vector<AttentionItem> thread_items;
   std::vector<AttentionItem>& items = thread_items;
   MakeItems(call, batch, items);
-  const bool tiles = amx && FitsTiles(kv);
+  const bool tiles = isa >= Isa::kAmx && FitsTiles(kv);
   const bool few = items.size() < static_cast<size_t>(2 * Threads());
   const bool spans = std::any_of(items.begin(), items.end(), [](const AttentionItem& item) {
     return item.last_span - item.first_span > 1;
   });
-  if (few && spans) return RunSplit(items, tiles);
+  if (few && spans) return RunSplit(isa, items, tiles);
   // The longest first, so that no thread is left alone with one at the end; the heads of a sequence
   // together.
   std::sort(items.begin(), items.end(), [](const AttentionItem& a, const AttentionItem& b) {
     return std::tuple(b.end(), a.slice, a.first, a.kv_head) <
            std::tuple(a.end(), b.slice, b.first, b.kv_head);
   });
-  RunItems(items, tiles);
+  RunItems(isa, items, tiles);
 }
 
 }  // namespace nibble::cpu

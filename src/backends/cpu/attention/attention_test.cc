@@ -10,7 +10,6 @@
 
 #include "backends/backend_testing.h"
 #include "backends/cpu/ops.h"
-#include "backends/cpu/selected_isa.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
@@ -119,7 +118,7 @@ struct TestSequence {
     written += tokens;
   }
   // Writes the whole prompt in chunks and attends after each.
-  std::vector<float> Run(int64_t chunk, bool amx) {
+  std::vector<float> Run(Isa isa, int64_t chunk) {
     const KvSpec kv = test.kv();
     const int64_t width = test.heads * test.head_dim;
     std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
@@ -128,7 +127,7 @@ struct TestSequence {
       Append(count);
       const SequenceSlice slice{
           .first_row = 0, .tokens = count, .position = first, .pages = cache.pages()};
-      Attention(q.data() + first * width, test.spec(), kv, {&slice, 1}, amx,
+      Attention(isa, q.data() + first * width, test.spec(), kv, {&slice, 1},
                 out.data() + first * width);
     }
     return out;
@@ -144,12 +143,8 @@ class AttentionTest : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override {
     if (GetParam() > DetectedIsa()) GTEST_SKIP() << "needs " << IsaName(GetParam());
-    SelectIsa(GetParam());
   }
-  void TearDown() override {
-    SelectIsa(DetectedIsa());
-    SetThreads(0);
-  }
+  void TearDown() override { SetThreads(0); }
   static bool amx() { return GetParam() == Isa::kAmx; }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
@@ -203,15 +198,16 @@ void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* g
   }
 }
 
-void CheckCase(const AttentionCase& c, bool amx) {
+void CheckCase(Isa isa, const AttentionCase& c) {
   SCOPED_TRACE(testing::Message() << c.heads << "/" << c.kv_heads << " heads of " << c.head_dim
                                   << ", K " << FormatText(c.k) << ", V " << FormatText(c.v) << ", "
                                   << c.tokens << " tokens, window " << c.window);
   TestSequence sequence(c, 99);
-  const std::vector<float> out = sequence.Run(c.tokens, amx);
+  const std::vector<float> out = sequence.Run(isa, c.tokens);
   for (int64_t token = 0; token < c.tokens; ++token) {
     for (int64_t head = 0; head < c.heads; ++head) {
-      CheckRow(sequence, token, head, out.data() + (token * c.heads + head) * c.head_dim, amx);
+      CheckRow(sequence, token, head, out.data() + (token * c.heads + head) * c.head_dim,
+               isa == Isa::kAmx);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
@@ -226,30 +222,29 @@ constexpr FormatSpec kFp32{.bits = 16};
 TEST_P(AttentionTest, MatchesSoftmaxInDoubleAroundPagesAndWindows) {
   for (const int64_t tokens : {1, 63, 64, 65, 200}) {
     for (const int64_t window : {0, 1, 8, 64, 100}) {
-      CheckCase({.heads = 4,
-                 .kv_heads = 2,
-                 .head_dim = 64,
-                 .k = kInt4,
-                 .v = kInt4,
-                 .tokens = tokens,
-                 .window = window},
-                amx());
+      CheckCase(GetParam(), {.heads = 4,
+                             .kv_heads = 2,
+                             .head_dim = 64,
+                             .k = kInt4,
+                             .v = kInt4,
+                             .tokens = tokens,
+                             .window = window});
     }
   }
 }
 
 TEST_P(AttentionTest, MatchesSoftmaxInDoubleForHeadsAndFormats) {
-  CheckCase({3, 1, 16, kInt4, kInt3, 130, 0}, amx());
-  CheckCase({2, 2, 24, kInt3, kInt8, 70, 20}, amx());
-  CheckCase({5, 1, 80, kFp32, kInt8, 100, 64}, amx());
-  CheckCase({7, 1, 128, kInt8, kFp32, 90, 0}, amx());
-  CheckCase({2, 1, 256, kInt4Symmetric, kInt4Symmetric, 150, 100}, amx());
-  CheckCase({9, 1, 96, kInt8, kInt4, 190, 0}, amx());
-  CheckCase({130, 1, 8, kFp32, kFp32, 66, 0}, amx());  // more heads than rows of an item
+  CheckCase(GetParam(), {3, 1, 16, kInt4, kInt3, 130, 0});
+  CheckCase(GetParam(), {2, 2, 24, kInt3, kInt8, 70, 20});
+  CheckCase(GetParam(), {5, 1, 80, kFp32, kInt8, 100, 64});
+  CheckCase(GetParam(), {7, 1, 128, kInt8, kFp32, 90, 0});
+  CheckCase(GetParam(), {2, 1, 256, kInt4Symmetric, kInt4Symmetric, 150, 100});
+  CheckCase(GetParam(), {9, 1, 96, kInt8, kInt4, 190, 0});
+  CheckCase(GetParam(), {130, 1, 8, kFp32, kFp32, 66, 0});  // more heads than rows of an item
   const FormatSpec grouped{.bits = 4, .symmetric = false, .group = 32};
   const FormatSpec odd{.bits = 5, .symmetric = false, .group = 20};
-  CheckCase({2, 1, 128, grouped, grouped, 67, 0}, amx());
-  CheckCase({2, 1, 80, odd, odd, 67, 0}, amx());
+  CheckCase(GetParam(), {2, 1, 128, grouped, grouped, 67, 0});
+  CheckCase(GetParam(), {2, 1, 80, odd, odd, 67, 0});
 }
 
 // With one visible key P = l = 1, so the output is the decoded value, bit for bit; on tiles P times
@@ -263,7 +258,7 @@ TEST_P(AttentionTest, DecodesEveryFormat) {
         const FormatSpec format{.bits = bits, .symmetric = bits % 3 == 0, .group = group};
         const AttentionCase c{2, 2, head_dim, format, format, 67, 1};
         TestSequence sequence(c, static_cast<uint64_t>(bits));
-        const std::vector<float> out = sequence.Run(c.tokens, amx());
+        const std::vector<float> out = sequence.Run(GetParam(), c.tokens);
         for (int64_t i = 0; i < c.tokens * c.heads; ++i) {
           const float* value = sequence.cache.value(i / c.heads, i % c.heads);
           float largest = 0;
@@ -295,7 +290,7 @@ TEST_P(AttentionTest, WeightsAreAccurateDownToTheCut) {
     s.Append(2);
     const SequenceSlice slice{.first_row = 0, .tokens = 2, .position = 0, .pages = s.cache.pages()};
     std::vector<float> out(16, std::numeric_limits<float>::quiet_NaN());
-    Attention(s.q.data(), spec, c.kv(), {&slice, 1}, amx(), out.data());
+    Attention(GetParam(), s.q.data(), spec, c.kv(), {&slice, 1}, out.data());
     const double weight = std::exp(static_cast<double>(s.k[8]));
     const double expected = weight < 0x1p-100 ? 0 : weight / (1 + weight);
     ASSERT_NEAR(out[8], expected, expected * (1.5e-7 - x * 0x1p-23 + 3 * 0x1p-24)) << x;
@@ -306,11 +301,11 @@ TEST_P(AttentionTest, ChunksAndThreadsDoNotChangeABit) {
   for (const int64_t window : {0, 100}) {
     const AttentionCase c{6, 2, 64, kInt4, kInt3, 300, window};
     SetThreads(1);
-    const std::vector<float> whole = TestSequence(c, 5).Run(c.tokens, amx());
+    const std::vector<float> whole = TestSequence(c, 5).Run(GetParam(), c.tokens);
     for (const int threads : {1, 2}) {
       SetThreads(threads);
       for (const int64_t chunk : {1, 7, 64, 100, 300}) {
-        const std::vector<float> out = TestSequence(c, 5).Run(chunk, amx());
+        const std::vector<float> out = TestSequence(c, 5).Run(GetParam(), chunk);
         ASSERT_EQ(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)), 0)
             << "chunk " << chunk << ", window " << window << ", threads " << threads;
       }
@@ -324,7 +319,7 @@ TEST_P(AttentionTest, SpansJoinAlikeOnAnyThreads) {
   for (const int64_t window : {0, 1100}) {
     const AttentionCase c{2, 1, 64, kInt4, kInt4, 2200, window};
     SetThreads(1);
-    const std::vector<float> whole = TestSequence(c, 6).Run(c.tokens, amx());
+    const std::vector<float> whole = TestSequence(c, 6).Run(GetParam(), c.tokens);
     TestSequence s(c, 6);
     s.Append(c.tokens);
     const int64_t last = (c.tokens - 1) * c.heads * c.head_dim;
@@ -333,7 +328,7 @@ TEST_P(AttentionTest, SpansJoinAlikeOnAnyThreads) {
     for (const int threads : {1, 4}) {
       SetThreads(threads);
       std::vector<float> out(static_cast<size_t>(c.heads * c.head_dim), NAN);
-      Attention(s.q.data() + last, c.spec(), c.kv(), {&slice, 1}, amx(), out.data());
+      Attention(GetParam(), s.q.data() + last, c.spec(), c.kv(), {&slice, 1}, out.data());
       EXPECT_EQ(std::memcmp(out.data(), whole.data() + last, out.size() * sizeof(float)), 0)
           << "window " << window << ", threads " << threads;
       CheckRow(s, c.tokens - 1, 1, out.data() + c.head_dim, amx());
@@ -355,7 +350,7 @@ TEST_P(AttentionTest, BatchOfSequencesEqualsEachAlone) {
     c.tokens = lengths[i];
     sequences.push_back(std::make_unique<TestSequence>(c, i));
     TestSequence& s = *sequences.back();
-    const std::vector<float> alone = s.Run(c.tokens, amx());
+    const std::vector<float> alone = s.Run(GetParam(), c.tokens);
     const int64_t position = lengths[i] - fresh[i];
     batch.push_back(
         {.first_row = rows, .tokens = fresh[i], .position = position, .pages = s.cache.pages()});
@@ -364,7 +359,7 @@ TEST_P(AttentionTest, BatchOfSequencesEqualsEachAlone) {
     rows += fresh[i];
   }
   std::vector<float> out(q.size(), std::numeric_limits<float>::quiet_NaN());
-  Attention(q.data(), shape.spec(), shape.kv(), batch, amx(), out.data());
+  Attention(GetParam(), q.data(), shape.spec(), shape.kv(), batch, out.data());
   EXPECT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "backends/cpu/acts/transform_plan.h"
+#include "backends/cpu/dispatch.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/parallel_rows.h"
 
@@ -95,9 +96,9 @@ namespace {
 HWY_EXPORT(RopeAndAppendToken);
 }  // namespace
 
-void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& attention,
+void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionSpec& attention,
                    const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
-  const TransformPlan* rotation = kv.rotation.identity() ? nullptr : &PlanFor(kv.rotation);
+  const TransformPlan* rotation = kv.rotation.identity() ? nullptr : &PlanFor(kv.rotation, isa);
   NIBBLE_CHECK(rotation == nullptr || kv.rotation.width() == kv.head_dim, "rotation of {} on {}",
                kv.rotation.width(), kv.head_dim);
   NIBBLE_CHECK(2 * rope.angles <= kv.head_dim, "{} angles, heads of {}", rope.angles, kv.head_dim);
@@ -113,7 +114,7 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
     for (const SequenceSlice& slice : batch) {
       for (int64_t t = std::max<int64_t>(begin, 0); t < std::min(end, slice.tokens); ++t) {
         const int64_t row = slice.first_row + t, position = slice.position + t;
-        HWY_DYNAMIC_DISPATCH(RopeAndAppendToken)
+        NIBBLE_DISPATCH(isa, RopeAndAppendToken)
         (q + row * q_width, k + row * k_width, v + row * k_width, attention.heads, rope, rotation,
          kv, slice.page(position), position);
       }

@@ -95,7 +95,7 @@ void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& w, const float* 
                    .k = w.padded_cols,
                    .c = sums});
     const int64_t output = panel * kPanelF32;
-    StoreTile(sums, count, std::min(kPanelF32, w.rows - output),
+    StoreTile(Isa::kAmx, sums, count, std::min(kPanelF32, w.rows - output),
               bias == nullptr ? nullptr : bias + output, accumulate, y + first * y_stride + output,
               y_stride);
   });

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/cpu/dispatch.h"
 #include "backends/cpu/gemm/tile_ops.h"
 #include "backends/cpu/ops.h"
 #include "backends/cpu/workspace.h"
@@ -35,6 +36,7 @@ struct GemmWorkspace {
 };
 
 struct GemmCall {
+  Isa isa;
   const float* x;
   int64_t tokens;
   const PanelsF32& weights;
@@ -84,7 +86,7 @@ void GemmTask(const GemmCall& call, int64_t row_block, int64_t panel_group, Gemm
       }
       if (k + block < depth) continue;
       const int64_t output = panel * kPanelF32;
-      StoreTile(sums, rows, std::min(kPanelF32, call.weights.rows - output),
+      StoreTile(call.isa, sums, rows, std::min(kPanelF32, call.weights.rows - output),
                 call.bias == nullptr ? nullptr : call.bias + output, call.accumulate,
                 call.y + first_row * call.y_stride + output, call.y_stride);
     }
@@ -128,15 +130,16 @@ PanelsF32 PackF32(const Matrix<float>& weights) {
                         .data = reinterpret_cast<const std::byte*>(weights.data.data())});
 }
 
-void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const float* bias, float* y,
-             int64_t y_stride, bool accumulate) {
+void GemmF32(Isa isa, const float* x, int64_t tokens, const PanelsF32& weights, const float* bias,
+             float* y, int64_t y_stride, bool accumulate) {
   const int64_t row_blocks = (tokens + kBlockRows - 1) / kBlockRows;
   const int64_t panels = (weights.rows + kPanelF32 - 1) / kPanelF32;
   // About eight tasks a thread where there is work for them, else large groups that reuse x.
   const int64_t group =
       std::clamp<int64_t>(row_blocks * panels / (8 * Threads()), 1, std::min(kMaxGroup, panels));
   const int64_t groups = (panels + group - 1) / group;
-  const GemmCall call{.x = x,
+  const GemmCall call{.isa = isa,
+                      .x = x,
                       .tokens = tokens,
                       .weights = weights,
                       .bias = bias,
@@ -147,7 +150,7 @@ void GemmF32(const float* x, int64_t tokens, const PanelsF32& weights, const flo
   ParallelFor(static_cast<size_t>(row_blocks * groups), [&](size_t i) {
     static thread_local const auto work = MakeWorkspace<GemmWorkspace>();
     const auto task = static_cast<int64_t>(i);
-    HWY_DYNAMIC_DISPATCH(GemmTask)(call, task / groups, task % groups, work[0]);
+    NIBBLE_DISPATCH(isa, GemmTask)(call, task / groups, task % groups, work[0]);
   });
 }
 

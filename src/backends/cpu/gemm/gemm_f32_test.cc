@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "backends/cpu/ops.h"
-#include "backends/cpu/selected_isa.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
@@ -29,14 +28,13 @@ class GemmF32Test : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (GetParam() && DetectedIsa() < Isa::kAvx512) GTEST_SKIP() << "needs avx512";
-    SelectIsa(GetParam() ? Isa::kAvx512 : Isa::kAvx2);
   }
-  void TearDown() override { SelectIsa(DetectedIsa()); }
+  static Isa isa() { return GetParam() ? Isa::kAvx512 : Isa::kAvx2; }
 };
 INSTANTIATE_TEST_SUITE_P(Isa, GemmF32Test, testing::Bool(),
                          [](const auto& isa) { return isa.param ? "avx512" : "avx2"; });
 
-void CheckGemm(const GemmShape& shape) {
+void CheckGemm(Isa isa, const GemmShape& shape) {
   const auto [tokens, outputs, inputs, with_bias, accumulate] = shape;
   SCOPED_TRACE(testing::Message() << tokens << " x " << outputs << " x " << inputs);
   Rng rng(17, static_cast<uint64_t>(tokens * 31 + outputs));
@@ -47,8 +45,8 @@ void CheckGemm(const GemmShape& shape) {
   const int64_t stride = outputs + 3;
   const float poison = accumulate ? 7.5f : std::numeric_limits<float>::quiet_NaN();
   std::vector<float> y(static_cast<size_t>(tokens * stride), poison);
-  GemmF32(x.data(), tokens, PackF32(weights), with_bias ? bias.data() : nullptr, y.data(), stride,
-          accumulate);
+  GemmF32(isa, x.data(), tokens, PackF32(weights), with_bias ? bias.data() : nullptr, y.data(),
+          stride, accumulate);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t n = 0; n < outputs; ++n) {
       float chain = 0;
@@ -73,13 +71,13 @@ void CheckGemm(const GemmShape& shape) {
 }
 
 TEST_P(GemmF32Test, IsAChainOfFusedMultiplyAdds) {
-  CheckGemm({1, 1, 1, false, false});
-  CheckGemm({1, 97, 1100, true, true});
-  CheckGemm({2, 32, 512, true, false});
-  CheckGemm({5, 33, 513, false, true});
-  CheckGemm({13, 31, 64, true, false});
-  CheckGemm({97, 70, 130, false, false});
-  CheckGemm({200, 5, 1025, true, true});
+  CheckGemm(isa(), {1, 1, 1, false, false});
+  CheckGemm(isa(), {1, 97, 1100, true, true});
+  CheckGemm(isa(), {2, 32, 512, true, false});
+  CheckGemm(isa(), {5, 33, 513, false, true});
+  CheckGemm(isa(), {13, 31, 64, true, false});
+  CheckGemm(isa(), {97, 70, 130, false, false});
+  CheckGemm(isa(), {200, 5, 1025, true, true});
 }
 
 TEST_P(GemmF32Test, RowAloneEqualsRowInABatchForAnyThreadCount) {
@@ -91,11 +89,11 @@ TEST_P(GemmF32Test, RowAloneEqualsRowInABatchForAnyThreadCount) {
   const std::vector<float> x = RandomFloats(rng, kTokens * kInputs);
   std::vector<float> batch(kTokens * kOutputs, NAN), alone(kTokens * kOutputs, NAN);
   SetThreads(2);
-  GemmF32(x.data(), kTokens, panels, nullptr, batch.data(), kOutputs, false);
+  GemmF32(isa(), x.data(), kTokens, panels, nullptr, batch.data(), kOutputs, false);
   SetThreads(1);
   for (int64_t t = 0; t < kTokens; ++t) {
-    GemmF32(x.data() + t * kInputs, 1, panels, nullptr, alone.data() + t * kOutputs, kOutputs,
-            false);
+    GemmF32(isa(), x.data() + t * kInputs, 1, panels, nullptr, alone.data() + t * kOutputs,
+            kOutputs, false);
   }
   SetThreads(0);
   EXPECT_EQ(batch, alone);

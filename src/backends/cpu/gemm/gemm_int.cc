@@ -26,6 +26,7 @@ constexpr int64_t kTileBlock = 32;        // tokens of a matrix unit's call
 constexpr int64_t kFewRows = 64;          // tokens up to which weights are prefetched
 
 struct Product {
+  Isa isa;
   const Activations& acts;
   const IntPanels& weights;
   const Kernel& kernel;
@@ -73,8 +74,8 @@ void GemvTask(const Product& p, int64_t task) {
                      .steps_stride = w.second_level() ? w.step_groups() * kPanel : 0,
                      .step_cols = w.step_cols});
       ApplyScales(
-          {.panel = panel, .row = 0, .rows = rows, .group = g, .groups = groups, .acc = acc}, w,
-          p.acts, p.code_sums, partial, p.out);
+          p.isa, {.panel = panel, .row = 0, .rows = rows, .group = g, .groups = groups, .acc = acc},
+          w, p.acts, p.code_sums, partial, p.out);
     }
   }
 }
@@ -149,12 +150,13 @@ class GemmWalk {
     const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
     uint8_t* const bytes = bytes_[turn];
     if (!w_.second_level()) {
-      UnpackNibbles(Stored(c), c.inputs, bytes);
-      UnpackNibbles(second, c.inputs, bytes + c.inputs * kPanel);
+      UnpackNibbles(p_.isa, Stored(c), c.inputs, bytes);
+      UnpackNibbles(p_.isa, second, c.inputs, bytes + c.inputs * kPanel);
       return;
     }
-    UnpackLevels(Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols, bytes);
-    UnpackLevels(second, c.first, c.inputs, w_.panel_steps(c.panel + 1), w_.step_cols,
+    UnpackLevels(p_.isa, Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols,
+                 bytes);
+    UnpackLevels(p_.isa, second, c.first, c.inputs, w_.panel_steps(c.panel + 1), w_.step_cols,
                  bytes + c.inputs * kPanel);
   }
 
@@ -193,7 +195,8 @@ class GemmWalk {
                       .accumulate = !starts,
                       .ahead = Ahead(next, turn, r, block)});
       if (!ends) continue;
-      ApplyScales({.panel = chunk.panel,
+      ApplyScales(p_.isa,
+                  {.panel = chunk.panel,
                    .row = row_ + r,
                    .rows = count,
                    .group = group,
@@ -242,12 +245,13 @@ bool Streams(const Product& p) {
 
 }  // namespace
 
-void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& kernel, float* y,
-             int64_t y_stride, bool accumulate) {
+void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
+             float* y, int64_t y_stride, bool accumulate) {
   NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
                    acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
                "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
-  Product p{.acts = acts,
+  Product p{.isa = isa,
+            .acts = acts,
             .weights = weights,
             .kernel = kernel,
             .code_sums = CodeSums(acts, weights),

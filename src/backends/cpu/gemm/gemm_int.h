@@ -8,7 +8,7 @@ namespace nibble::cpu {
 
 // y[t, n] (+)= W a + bias, y with row stride y_stride. `kernel` must match (Kernel::Runs). Results
 // depend neither on the kernel, nor on the number of threads, nor on the other tokens.
-void GemmInt(const Activations& acts, const IntPanels& weights, const Kernel& kernel, float* y,
-             int64_t y_stride, bool accumulate);
+void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
+             float* y, int64_t y_stride, bool accumulate);
 
 }  // namespace nibble::cpu

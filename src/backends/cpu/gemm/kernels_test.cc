@@ -368,7 +368,7 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
     const int64_t stride = n + static_cast<int64_t>(rng.Below(4)), shift = trial % 3;
     const bool accumulate = rng.Below(2) == 0;
     std::vector<float> y(static_cast<size_t>(shift + m * stride), 12345.75f);
-    GemmInt(c.Acts(0, m), panels, kernel(), y.data() + shift, stride, accumulate);
+    GemmInt(DetectedIsa(), c.Acts(0, m), panels, kernel(), y.data() + shift, stride, accumulate);
     for (int64_t i = 0; i < m * stride; ++i) {
       const int64_t row = i % stride;
       float expected = 12345.75f;
@@ -393,7 +393,7 @@ TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
   const auto run = [&](int64_t first, int64_t count, int threads) {
     SetThreads(threads);
     std::vector<float> y(static_cast<size_t>(count * c.n), NAN);
-    GemmInt(c.Acts(first, count), panels, kernel(), y.data(), c.n, false);
+    GemmInt(DetectedIsa(), c.Acts(first, count), panels, kernel(), y.data(), c.n, false);
     SetThreads(0);
     return y;
   };

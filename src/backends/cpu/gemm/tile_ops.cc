@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backends/cpu/dispatch.h"
 #include "backends/cpu/gemm/int_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -168,23 +169,23 @@ HWY_EXPORT(UnpackSteps);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Store);
 
-void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
-  HWY_DYNAMIC_DISPATCH(Unpack)(nibbles, inputs, bytes);
+void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
+  NIBBLE_DISPATCH(isa, Unpack)(nibbles, inputs, bytes);
 }
 
-void UnpackLevels(const uint8_t* nibbles, int64_t first, int64_t inputs, const uint16_t* steps,
-                  int64_t step_cols, uint8_t* bytes) {
-  HWY_DYNAMIC_DISPATCH(UnpackSteps)(nibbles, first, inputs, steps, step_cols, bytes);
+void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,
+                  const uint16_t* steps, int64_t step_cols, uint8_t* bytes) {
+  NIBBLE_DISPATCH(isa, UnpackSteps)(nibbles, first, inputs, steps, step_cols, bytes);
 }
 
-void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
+void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
                  const int32_t* code_sums, float* partial, const TileOutput& out) {
-  HWY_DYNAMIC_DISPATCH(Scale)(sums, weights, acts, code_sums, partial, out);
+  NIBBLE_DISPATCH(isa, Scale)(sums, weights, acts, code_sums, partial, out);
 }
 
-void StoreTile(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
-               float* out, int64_t out_stride) {
-  HWY_DYNAMIC_DISPATCH(Store)(y, rows, count, bias, accumulate, out, out_stride);
+void StoreTile(Isa isa, const float* y, int64_t rows, int64_t count, const float* bias,
+               bool accumulate, float* out, int64_t out_stride) {
+  NIBBLE_DISPATCH(isa, Store)(y, rows, count, bias, accumulate, out, out_stride);
 }
 
 }  // namespace nibble::cpu

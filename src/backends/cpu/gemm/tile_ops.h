@@ -6,16 +6,17 @@
 #include <cstdint>
 
 #include "backends/cpu/gemm/panels.h"
+#include "base/cpu_features.h"
 
 namespace nibble::cpu {
 
 // Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs.
-void UnpackNibbles(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes);
+void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* bytes);
 
 // The same for a panel with a second level of scales, from input `first` on, where `nibbles`
 // points. The steps are those of the panel from its start.
-void UnpackLevels(const uint8_t* nibbles, int64_t first, int64_t inputs, const uint16_t* steps,
-                  int64_t step_cols, uint8_t* bytes);
+void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,
+                  const uint16_t* steps, int64_t step_cols, uint8_t* bytes);
 
 // int32 sums of `rows` tokens from `row` on and of two panels, for groups [group, group + groups).
 struct TileSums {
@@ -32,12 +33,12 @@ struct TileOutput {
 // A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum). The shares of
 // ascending groups add up in `partial` [rows, kTileOutputs]; with the last one y (+)= sum + bias.
 // code_sums is Q, [tokens, groups].
-void ApplyScales(const TileSums& sums, const IntPanels& weights, const Activations& acts,
+void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
                  const int32_t* code_sums, float* partial, const TileOutput& out);
 
 // out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride
 // out_stride; bias may be null.
-void StoreTile(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
-               float* out, int64_t out_stride);
+void StoreTile(Isa isa, const float* y, int64_t rows, int64_t count, const float* bias,
+               bool accumulate, float* out, int64_t out_stride);
 
 }  // namespace nibble::cpu
