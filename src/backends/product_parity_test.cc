@@ -64,7 +64,7 @@ TEST_P(ProductParityTest, EveryFormatAgrees) {
       const auto linear = RandomLinear(rng_, w, rows, input, rows % 3 == 0);
       const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
       for (const int64_t tokens : Batches(p)) {
-        if (tokens > 130 && rows < 256) continue;
+        if (tokens > 65 && (tokens == 257) != (rows == 256)) continue;
         const bool accumulate = tokens % 2 == 1;
         const auto x = RandomRows(rng_, tokens, p.cols);
         auto y = accumulate ? RandomVector(rng_, tokens * rows)
