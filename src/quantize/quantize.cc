@@ -142,7 +142,7 @@ void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job
   const Plan& plan = job.plan;
   add(Role::kEmbedding, {StoreTable(rotator.Embedding(), job, rotator, Role::kEmbedding)});
   if (!plan.tied_head) {
-    add(Role::kHead, {StoreTable(rotator.Head(), job, rotator, Role::kHead), job.source.head.bias});
+    add(Role::kHead, {StoreTable(rotator.Head(), job, rotator, Role::kHead)});
   }
   if (!plan.norms_folded || plan.tied_head) {
     tensors.push_back({"final_norm", job.source.final_norm});

@@ -2,14 +2,13 @@
 #include "transforms/flat_matrix.h"
 
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <numbers>
 #include <optional>
 
 #include "base/error.h"
 #include "transforms/galois_field.h"
 #include "transforms/hadamard_matrix.h"
+#include "transforms/matrix_cache.h"
 
 namespace nibble {
 namespace {
@@ -84,17 +83,7 @@ std::span<const double> FactorMatrix(const TransformFactor& factor) {
     Fail("this version cannot construct a dense matrix of order {} (kind {})", factor.order,
          static_cast<int>(factor.kind));
   }
-  static std::mutex mutex;
-  static std::map<TransformFactor, std::vector<double>> cache;
-  const std::lock_guard lock(mutex);
-  std::vector<double>& matrix = cache[factor];
-  if (!matrix.empty()) return matrix;
-  matrix = Build(factor);
-  const auto n = static_cast<size_t>(factor.order);
-  for (size_t i = 0; factor.transposed && i < n; ++i) {
-    for (size_t j = 0; j < i; ++j) std::swap(matrix[i * n + j], matrix[j * n + i]);
-  }
-  return matrix;
+  return CachedMatrix(factor, &Build);
 }
 
 std::vector<TransformFactor> FlatFactors(int64_t n) {

@@ -5,12 +5,12 @@
 #include <bit>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "transforms/galois_field.h"
+#include "transforms/matrix_cache.h"
 #include "transforms/stored_hadamards.h"
 
 namespace nibble {
@@ -148,17 +148,7 @@ std::span<const int8_t> HadamardMatrix(const TransformFactor& factor) {
     Fail("this version cannot construct a dense Hadamard matrix of order {} (kind {})",
          factor.order, static_cast<int>(factor.kind));
   }
-  static std::mutex mutex;
-  static std::map<std::tuple<int64_t, FactorKind, bool>, std::vector<int8_t>> cache;
-  const std::lock_guard lock(mutex);
-  std::vector<int8_t>& matrix = cache[{factor.order, factor.kind, factor.transposed}];
-  if (!matrix.empty()) return matrix;
-  matrix = Build(factor);
-  const auto n = static_cast<size_t>(factor.order);
-  for (size_t i = 0; factor.transposed && i < n; ++i) {
-    for (size_t j = 0; j < i; ++j) std::swap(matrix[i * n + j], matrix[j * n + i]);
-  }
-  return matrix;
+  return CachedMatrix(factor, &Build);
 }
 
 }  // namespace nibble
