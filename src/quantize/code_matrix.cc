@@ -43,14 +43,11 @@ const WeightGrid& CodeMatrix::FindGrid(int64_t n, int64_t k, std::span<const dou
   return grid = nibble::FindGrid(values, format_, row_scale);
 }
 
-const WeightGrid& CodeMatrix::FindGridOf(int64_t n, int64_t k, std::span<const double> row) {
-  const auto group = static_cast<size_t>(group_), begin = static_cast<size_t>(k) / group * group;
-  return FindGrid(n, k, row.subspan(begin, group));
-}
-
 void CodeMatrix::FindGrids(const Matrix<double>& w) {
   FillRows([&](int64_t n) {
-    for (int64_t k = 0; k < cols(); k += group_) FindGridOf(n, k, w.row(n));
+    for (int64_t k = 0; k < cols(); k += group_) {
+      FindGrid(n, k, w.row(n).subspan(static_cast<size_t>(k), static_cast<size_t>(group_)));
+    }
   });
 }
 

@@ -28,9 +28,8 @@ class CodeMatrix {
   const WeightGrid& Grid(int64_t n, int64_t k) const {
     return grids_[static_cast<size_t>(n * groups_ + k / group_)];
   }
-  // Makes it the best one for `values`, those of the group, or for the group's in a whole row.
+  // Makes it the best one for `values`, those of the group.
   const WeightGrid& FindGrid(int64_t n, int64_t k, std::span<const double> values);
-  const WeightGrid& FindGridOf(int64_t n, int64_t k, std::span<const double> row);
   // All of them.
   void FindGrids(const Matrix<double>& w);
   // Stores the code of `value` at (n, k).

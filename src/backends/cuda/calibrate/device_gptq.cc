@@ -127,9 +127,9 @@ bool DeviceGptq::Factor(std::span<const int64_t> order, std::span<const double> 
   double *const lower = lower_.Grow(width_ * width_), *const u = u_.Grow(width_ * width_);
   PermuteSquare({.in = hessian_.data(),
                  .order = order_.data(),
+                 .added = added_.data(),
                  .n = width_,
-                 .out = lower,
-                 .added = added_.data()},
+                 .out = lower},
                 stream_);
   if (!algebra_.Factor(lower, width_)) return false;
   SetIdentity(width_, u, stream_);
@@ -252,9 +252,9 @@ void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
   double* const hessian = lower_.data();
   PermuteSquare({.in = hessian_.data(),
                  .order = order.data(),
+                 .added = added_.data(),
                  .n = width_,
-                 .out = hessian,
-                 .added = added_.data()},
+                 .out = hessian},
                 stream_);
   for (int pass = 0; pass < r.sweeps; ++pass) {
     for (int64_t begin = 0; begin < r.columns; begin += kGptqChunk) {

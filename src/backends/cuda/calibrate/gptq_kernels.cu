@@ -169,10 +169,6 @@ void AddProduct(const float* product, int64_t count, double* sum, cudaStream_t s
 void PermuteSquare(const PermuteArguments& a, cudaStream_t stream) {
   Launch(a.n * a.n, stream, [a] __device__(int64_t at) {
     const int64_t i = at / a.n, j = at % a.n;
-    if (a.added == nullptr) {
-      a.out[at] = a.in[a.order[i] * a.n + a.order[j]];
-      return;
-    }
     const int64_t r = a.order[a.n - 1 - i], c = a.order[a.n - 1 - j];
     const double mean = (a.in[r * a.n + c] + a.in[c * a.n + r]) / 2;
     a.out[at] = i == j ? mean + a.added[r] : mean;

@@ -17,15 +17,14 @@ void SplitTerms(const float* x, const float* minus, int64_t count, __nv_bfloat16
 // sum += product, element by element.
 void AddProduct(const float* product, int64_t count, double* sum, cudaStream_t stream);
 
-// Rows and columns of [n, n] in another order.
+// Rows and columns of [n, n] in another order, backwards: out[n-1-i, n-1-j] = m[order[i],
+// order[j]], of the mean m of `in` and its transpose with `added` on the diagonal.
 struct PermuteArguments {
   const double* in;
-  const int32_t* order;  // [n]: out[i, j] = in[order[i], order[j]]
+  const int32_t* order;  // [n]
+  const double* added;   // [n]
   int64_t n;
   double* out;
-  // Backwards: out[n-1-i, n-1-j], of the mean of `in` and its transpose with added[order[i]] on the
-  // diagonal.
-  const double* added = nullptr;  // [n] or null
 };
 void PermuteSquare(const PermuteArguments& arguments, cudaStream_t stream);
 
@@ -37,6 +36,7 @@ void PermuteColumns(const double* in, const int32_t* order, int64_t rows, int64_
 void SetIdentity(int64_t n, double* out, cudaStream_t stream);
 // x[i] <-> x[count - 1 - i]
 void Reverse(double* x, int64_t count, cudaStream_t stream);
+
 constexpr int kGptqChunk = 128;  // columns of one RoundColumns, at most
 
 // Codes of the first columns of a matrix and what they mean, in the columns' own order.

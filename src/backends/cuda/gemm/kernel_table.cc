@@ -52,10 +52,6 @@ bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) con
          bits <= x_bits && (max_tokens == 0 || tokens <= max_tokens);
 }
 
-std::span<const Kernel> Kernels() {
-  return kTable;
-}
-
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens) {
   const auto row = std::ranges::find_if(
       kTable, [&](const Kernel& kernel) { return kernel.Runs(capability, kind, bits, tokens); });

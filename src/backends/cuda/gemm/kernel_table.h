@@ -27,7 +27,6 @@ struct Kernel {
   bool Runs(int capability, WeightKind kind, int bits, int64_t tokens) const;
 };
 
-std::span<const Kernel> Kernels();
 // bits: of the inputs.
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens);
 
