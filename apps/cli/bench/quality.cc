@@ -68,7 +68,8 @@ class QualityBench {
         windows_(LoadWindows(a.text, a.model, network_.config)),
         work_(a.work.empty() ? ModelName(a.model) + ".quality" : a.work),
         backend_(MakeBackend(common.device, false)->Name()),
-        results_(work_, Identity(), a.dry_run) {}
+        results_(
+            work_, [this] { return Identity(); }, a.dry_run) {}
 
   void Run() {
     if (network_.packed) FailUsage("{} is quantized already", a_.model);

@@ -41,8 +41,11 @@ QualityResult FromJson(const Json& json, const std::string& where) {
 
 }  // namespace
 
-QualityResults::QualityResults(const std::string& directory, const Json& identity, bool read_only)
-    : directory_(directory), file_(directory + "/results.json"), identity_(identity) {
+QualityResults::QualityResults(const std::string& directory, const std::function<Json()>& identity,
+                               bool read_only)
+    : directory_(directory), file_(directory + "/results.json") {
+  if (read_only && !std::filesystem::exists(file_)) return;
+  identity_ = identity();
   if (!read_only) {
     std::error_code ec;
     std::filesystem::create_directories(directory, ec);

@@ -3,6 +3,7 @@
 // step, so that a stopped run goes on where it was.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,8 +32,10 @@ class QualityResults {
  public:
   // Continues the directory or creates it, for this process alone; `read_only`: writes nothing.
   // `identity`: everything but the arguments that decides a result; another one on disk is an error
-  // that lists the differing fields.
-  QualityResults(const std::string& directory, const Json& identity, bool read_only);
+  // that lists the differing fields. Not asked for where nothing is there and nothing is written:
+  // it reads the whole model.
+  QualityResults(const std::string& directory, const std::function<Json()>& identity,
+                 bool read_only);
 
   const QualityResult* Find(const std::string& arguments) const;  // nothing = not begun
   void Set(const std::string& arguments, const QualityResult& result);
