@@ -3,8 +3,7 @@
 """Fails when a file includes a layer that docs/architecture.md ("Layers") does not allow it.
 
 The document's table has rows `| folder | may include |`; a folder may also include what its allowed
-folders may include. A row may also name one header, which then is a layer of its own inside its
-folder. Tests may include tests/ and x_testing.h headers besides.
+folders may include. Tests may include tests/ and x_testing.h headers besides.
 """
 import pathlib
 import re
@@ -33,9 +32,9 @@ def allowed_layers():
 
 
 def layer_of(path, layers):
-    """`path` (relative to src/) itself if the table names it, else its longest known folder."""
+    """The longest folder of `path` (relative to src/) that the table names."""
     parts = path.split("/")
-    for length in range(len(parts), 0, -1):
+    for length in range(len(parts) - 1, 0, -1):
         folder = "/".join(parts[:length])
         if folder in layers:
             return folder

@@ -6,20 +6,20 @@ namespace {
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name                     isa           bits     tokens k_step gemm              gemv                     tiles  second_level
-    {"avx512_gemv_u4s8",        Isa::kAvx512, 4,       12,    8,     nullptr,          avx512_gemv_u4s8,        false},
-    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4,       12,    8,     nullptr,          avx512_gemv_u4s8_levels, false, true},
-    {"avx512_gemv_u8s8",        Isa::kAvx512, 8,       12,    8,     nullptr,          avx512_gemv_u8s8,        false},
-    {"amx_gemm_u8s8",           Isa::kAmx,    0,       0,     64,    amx_gemm_u8s8,    nullptr,                 true},
-    {"avx512_gemm_u8s8",        Isa::kAvx512, 0,       0,     8,     avx512_gemm_u8s8, nullptr,                 false},
-    {"avx2_gemv_u4s8",          Isa::kAvx2,   4,       4,     8,     nullptr,          avx2_gemv_u4s8,          false},
-    {"avx2_gemv_u8s8",          Isa::kAvx2,   8,       4,     8,     nullptr,          avx2_gemv_u8s8,          false},
-    {"avx2_gemm_u4s8",          Isa::kAvx2,   4,       0,     8,     avx2_gemm_u4s8,   nullptr,                 false},
-    {"avx2_gemm_u8s8",          Isa::kAvx2,   0,       0,     8,     avx2_gemm_u8s8,   nullptr,                 false},
-    {"scalar_gemm_u8s8",        Isa::kRef,    0,       0,     8,     scalar_gemm_u8s8, nullptr,                 false},
-    {"amx_gemm_bf16",           Isa::kAmx,    kValues, 0,     0,     nullptr,          nullptr,                 true},
-    {"avx512_gemm_f32",         Isa::kAvx512, kValues, 0,     0,     nullptr,          nullptr,                 false},
-    {"avx2_gemm_f32",           Isa::kAvx2,   kValues, 0,     0,     nullptr,          nullptr,                 false},
+    // name                     isa           bits     tokens          k_step gemm              gemv                     tiles  second_level
+    {"avx512_gemv_u4s8",        Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8,        false},
+    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8_levels, false, true},
+    {"avx512_gemv_u8s8",        Isa::kAvx512, 8,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u8s8,        false},
+    {"amx_gemm_u8s8",           Isa::kAmx,    0,       0,              64,    amx_gemm_u8s8,    nullptr,                 true},
+    {"avx512_gemm_u8s8",        Isa::kAvx512, 0,       0,              8,     avx512_gemm_u8s8, nullptr,                 false},
+    {"avx2_gemv_u4s8",          Isa::kAvx2,   4,       4,              8,     nullptr,          avx2_gemv_u4s8,          false},
+    {"avx2_gemv_u8s8",          Isa::kAvx2,   8,       4,              8,     nullptr,          avx2_gemv_u8s8,          false},
+    {"avx2_gemm_u4s8",          Isa::kAvx2,   4,       0,              8,     avx2_gemm_u4s8,   nullptr,                 false},
+    {"avx2_gemm_u8s8",          Isa::kAvx2,   0,       0,              8,     avx2_gemm_u8s8,   nullptr,                 false},
+    {"scalar_gemm_u8s8",        Isa::kRef,    0,       0,              8,     scalar_gemm_u8s8, nullptr,                 false},
+    {"amx_gemm_bf16",           Isa::kAmx,    kValues, 0,              0,     nullptr,          nullptr,                 true},
+    {"avx512_gemm_f32",         Isa::kAvx512, kValues, 0,              0,     nullptr,          nullptr,                 false},
+    {"avx2_gemm_f32",           Isa::kAvx2,   kValues, 0,              0,     nullptr,          nullptr,                 false},
 };
 // clang-format on
 

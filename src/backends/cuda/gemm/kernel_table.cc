@@ -63,12 +63,11 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
   const FormatSpec &w = product.weights, &a = product.activation;
   if (!w.quantized() || !a.quantized()) return WeightKind::kFloats;
   if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) return WeightKind::kGroups;
-  const bool levels = w.second_level && w.group % kBlockInputs == 0 &&
-                      std::ranges::any_of(kTable, [&](const Kernel& kernel) {
-                        return kernel.Runs(capability, kLevels, a.bits, kMany);
-                      });
-  if (levels) return kLevels;
-  return w.bits <= 4 && !w.second_level ? kNibbles : kBytes;
+  const bool levels =
+      w.group % kBlockInputs == 0 && std::ranges::any_of(kTable, [&](const Kernel& kernel) {
+        return kernel.Runs(capability, kLevels, a.bits, kMany);
+      });
+  return w.second_level && !levels ? kBytes : BlockKind(w);
 }
 
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {

@@ -68,12 +68,15 @@ void OrderSteps(const PackedWeights& w, int64_t first, int64_t at, uint8_t* step
 
 }  // namespace
 
+WeightKind BlockKind(const FormatSpec& weights) {
+  if (weights.second_level) return WeightKind::kLevels;
+  return weights.bits <= 4 ? WeightKind::kNibbles : WeightKind::kBytes;
+}
+
 WeightOrder::WeightOrder(const PackedWeights& w)
     : output_blocks((w.rows + kBlockOutputs - 1) / kBlockOutputs),
       input_blocks((w.cols + kBlockInputs - 1) / kBlockInputs),
-      kind(w.format.second_level ? WeightKind::kLevels
-           : w.format.bits <= 4  ? WeightKind::kNibbles
-                                 : WeightKind::kBytes) {
+      kind(BlockKind(w.format)) {
   NIBBLE_CHECK(!w.format.second_level || w.format.group % kBlockInputs == 0, "groups of {}",
                w.format.group);
 }

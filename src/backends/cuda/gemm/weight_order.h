@@ -26,6 +26,9 @@ namespace nibble::cuda {
 
 inline constexpr int64_t kBlockOutputs = 64, kBlockInputs = 128;
 
+// The kind of such blocks that weights of a format become.
+WeightKind BlockKind(const FormatSpec& weights);
+
 struct WeightOrder {
   explicit WeightOrder(const PackedWeights& weights);
 
