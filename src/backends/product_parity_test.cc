@@ -84,8 +84,8 @@ TEST_P(ProductParityTest, EveryFormatAgrees) {
               << p.cols << " at " << i;
         }
         // To intermediate values: the same, rounded once.
-        const Buffer<Intermediate> values = CopyValues(y);
         std::ranges::fill(y, kPoison);
+        const Buffer<Intermediate> values = CopyValues(y);
         const Backend::Projection ours = {id, values.data()}, wanted = {ref_id, Raw(y)};
         ours_->Project(prepare(), {&ours, 1});
         ref_->Project(exact, {&wanted, 1});
