@@ -247,7 +247,7 @@ TEST(BenchVerb, RowsHaveTheirFields) {
       EXPECT_LE(row["median_us"], row["max_us"]) << row;
     }
   }
-  EXPECT_THAT(rows(Arguments{"attention"} + few)[1]["shape"], HasSubstr("KV32"));  // as stored
+  EXPECT_THAT(rows(Arguments{"attention"} + few)[1]["shape"], HasSubstr("KV16"));
   EXPECT_EQ(rows({"peak", "--json"}).back()["name"], "memory read");
   const Result gpu = Nibble({"bench", "peak", "--device", "cuda:0"});
   EXPECT_EQ(gpu.code, 2);

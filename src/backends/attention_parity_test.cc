@@ -24,7 +24,7 @@ std::vector<CacheCase> CacheCases() {
   std::vector<CacheCase> cases;
   const int64_t dims[] = {64, 128, 96, 80, 32}, kv_heads[] = {2, 1, 3}, groups[] = {1, 4, 2, 7};
   size_t turn = 0;
-  for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16}) {
+  for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16, 32}) {
     for (const bool symmetric : {true, false}) {
       for (const bool grouped : {true, false}) {
         const int64_t d = dims[turn % 5];

@@ -156,11 +156,7 @@ class TestCache {
         reinterpret_cast<const uint16_t*>(block + (key ? kv_.k_params() : kv_.v_params())) +
         token * kv_.params_per_row(f);
     std::vector<float> row(static_cast<size_t>(kv_.head_dim));
-    if (f.quantized()) {
-      DequantizeKv(codes, params, f, row);
-    } else {
-      std::copy_n(reinterpret_cast<const float*>(codes), kv_.head_dim, row.begin());
-    }
+    DequantizeKv(codes, params, f, row);
     return row;
   }
 

@@ -21,6 +21,8 @@ const CacheCase kCacheCases[] = {
     {{.bits = 4}, {.bits = 8}, 3, 2, 96},
     {{.bits = 3, .symmetric = false, .group = 32}, {.bits = 16}, 2, 7, 64},
     {{.bits = 16}, {.bits = 2, .symmetric = false}, 1, 1, 80},
+    {{.bits = 32}, {.bits = 16}, 2, 3, 96},
+    {{.bits = 16}, {.bits = 32}, 1, 6, 128},
     {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 8, 256},
 };
 

@@ -11,8 +11,8 @@
 namespace nibble {
 
 struct FormatSpec {
-  // 2..8. Not quantized: 16 = bf16 or fp16 as weights are stored, 32 = fp32; products and the cache
-  // take fp32 for both on the CPU.
+  // 2..8. Not quantized: 16 = bf16 (weights: fp16 where the source has it), 32 = fp32; a CPU's
+  // products take fp32 for both.
   int bits = 16;
   bool symmetric = true;  // false: an integer zero point (weights, cache) or a real offset (acts)
   int64_t group = 0;      // 0 = the whole row (weights, activations) or head (cache)

@@ -12,6 +12,7 @@
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
 #include "formats/packed_weights_testing.h"
+#include "formats/quantizer.h"
 
 namespace nibble {
 namespace {
@@ -112,19 +113,40 @@ TEST(PackTest, StreamOfBitsAndBack) {
   }
 }
 
+TEST(QuantizeKvTest, RowsThatAreNotQuantizedAreBf16OrFp32) {
+  Rng rng(3);
+  std::vector<float> x(40), back(40);
+  for (float& v : x) v = static_cast<float>(rng.Normal());
+  uint8_t row[40 * 4];
+  uint16_t params = 0xABCD;
+  QuantizeKv(x, {.bits = 32}, row, &params);
+  DequantizeKv(row, &params, {.bits = 32}, back);
+  EXPECT_EQ(back, x);
+  row[80] = 0xCD;  // the byte behind 40 values of 16 bits
+  QuantizeKv(x, {.bits = 16}, row, &params);
+  DequantizeKv(row, &params, {.bits = 16}, back);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double unit = std::exp2(std::ilogb(x[i]) - 7);  // 8 bits of mantissa
+    EXPECT_LE(std::abs(double{back[i]} - x[i]), unit / 2);
+    EXPECT_EQ(std::remainder(back[i], unit), 0);
+  }
+  EXPECT_EQ(row[80], 0xCD);
+  EXPECT_EQ(params, 0xABCD);
+}
+
 TEST(KvSpecTest, PartsAreAlignedAndDoNotOverlap) {
-  for (const int k_bits : {3, 4, 8, 16}) {
-    for (const int v_bits : {2, 5, 8, 16}) {
+  for (const int k_bits : {3, 4, 8, 16, 32}) {
+    for (const int v_bits : {2, 5, 8, 16, 32}) {
       const KvSpec kv = {.kv_heads = 3,
                          .head_dim = 96,
                          .k = {.bits = k_bits, .symmetric = false, .group = 32},
                          .v = {.bits = v_bits}};
-      const int64_t k_bytes = kPageTokens * (k_bits == 16 ? 384 : 96 * k_bits / 8);
-      const int64_t v_bytes = kPageTokens * (v_bits == 16 ? 384 : 96 * v_bits / 8);
+      const int64_t k_bytes = kPageTokens * 96 * k_bits / 8;
+      const int64_t v_bytes = kPageTokens * 96 * v_bits / 8;
       EXPECT_GE(kv.k_params(), k_bytes);
-      EXPECT_GE(kv.v_codes(), kv.k_params() + (k_bits == 16 ? 0 : kPageTokens * 3 * 4));
+      EXPECT_GE(kv.v_codes(), kv.k_params() + (k_bits >= 16 ? 0 : kPageTokens * 3 * 4));
       EXPECT_GE(kv.v_params(), kv.v_codes() + v_bytes);
-      EXPECT_GE(kv.block_bytes(), kv.v_params() + (v_bits == 16 ? 0 : kPageTokens * 4));
+      EXPECT_GE(kv.block_bytes(), kv.v_params() + (v_bits >= 16 ? 0 : kPageTokens * 4));
       EXPECT_LE(kv.block_bytes(), k_bytes + v_bytes + kPageTokens * 16 + 4 * 63);
       for (int64_t at : {kv.k_params(), kv.v_codes(), kv.v_params(), kv.block_bytes()}) {
         EXPECT_EQ(at % 64, 0);

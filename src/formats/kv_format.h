@@ -6,7 +6,7 @@
 //   block = K codes [64][row bytes] | K params [64][groups] {fp16 s, fp16 z} | V codes | V params
 //
 // Every part starts at a multiple of 64 bytes. K is stored after RoPE and after the head rotation.
-// With 16 bits a part is fp32 [64][head_dim] and has no params.
+// A part that is not quantized is bf16 (16 bits) or fp32 (32) [64][head_dim] and has no params.
 #pragma once
 
 #include "formats/format_spec.h"
@@ -21,9 +21,7 @@ struct KvSpec {
   FormatSpec k, v;
   TransformSpec rotation;  // of one head, applied to Q and K after RoPE; identity if none
 
-  int64_t row_bytes(const FormatSpec& f) const {
-    return f.quantized() ? PackedBytes(head_dim, f.bits) : head_dim * int64_t{sizeof(float)};
-  }
+  int64_t row_bytes(const FormatSpec& f) const { return PackedBytes(head_dim, f.bits); }
   int64_t params_per_row(const FormatSpec& f) const {  // uint16 values
     return f.quantized() ? 2 * f.groups(head_dim) : 0;
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "base/error.h"
@@ -43,6 +44,23 @@ float ActivationScale(std::span<const float> x, const FormatSpec& format, float 
   const float most = range.hi >= -range.lo ? range.hi : range.lo;
   const float scale = -most * (static_cast<float>(format.clip) / half);
   return std::fabs(scale) < kMinScale ? kMinScale : scale;
+}
+
+void StoreKvFloats(std::span<const float> x, int bits, uint8_t* row) {
+  if (bits == 32) {
+    std::memcpy(row, x.data(), x.size_bytes());
+  } else {
+    std::ranges::transform(x, reinterpret_cast<uint16_t*>(row), Bf16FromF32);
+  }
+}
+
+void LoadKvFloats(const uint8_t* row, int bits, std::span<float> x) {
+  if (bits == 32) {
+    std::memcpy(x.data(), row, x.size_bytes());
+  } else {
+    std::transform(reinterpret_cast<const uint16_t*>(row),
+                   reinterpret_cast<const uint16_t*>(row) + x.size(), x.begin(), F32FromBf16);
+  }
 }
 
 }  // namespace
@@ -95,6 +113,7 @@ void DequantizeActivations(const ActRow& row, const FormatSpec& format, std::spa
 
 void QuantizeKv(std::span<const float> x, const FormatSpec& format, uint8_t* packed,
                 uint16_t* params) {
+  if (!format.quantized()) return StoreKvFloats(x, format.bits, packed);
   const int64_t groups = format.groups(static_cast<int64_t>(x.size()));
   const size_t length = x.size() / static_cast<size_t>(groups);
   const float top = static_cast<float>((1 << format.bits) - 1);
@@ -129,6 +148,7 @@ void QuantizeKv(std::span<const float> x, const FormatSpec& format, uint8_t* pac
 
 void DequantizeKv(const uint8_t* packed, const uint16_t* params, const FormatSpec& format,
                   std::span<float> x) {
+  if (!format.quantized()) return LoadKvFloats(packed, format.bits, x);
   const int64_t groups = format.groups(static_cast<int64_t>(x.size()));
   const size_t length = x.size() / static_cast<size_t>(groups);
   thread_local std::vector<int16_t> codes;

@@ -36,7 +36,8 @@ void QuantizeActivations(std::span<const float> x, const FormatSpec& format, con
 // x^ of the same row.
 void DequantizeActivations(const ActRow& row, const FormatSpec& format, std::span<float> x);
 
-// One cache row (one token of one head), packed; params = {s, z} as fp16 bits per group.
+// One cache row (one token of one head), packed; params = {s, z} as fp16 bits per group. With 16
+// and 32 bits the row is bf16 or fp32 and params are not touched.
 void QuantizeKv(std::span<const float> x, const FormatSpec& format, uint8_t* packed,
                 uint16_t* params);
 void DequantizeKv(const uint8_t* packed, const uint16_t* params, const FormatSpec& format,

@@ -93,7 +93,10 @@ void LoadPlain(Network& net, const Family& family) {
 }  // namespace
 
 KvSpec PlainKv(const ModelConfig& config) {
-  return {.kv_heads = config.kv_heads, .head_dim = config.head_dim};
+  return {.kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
+          .k = {.bits = 32},
+          .v = {.bits = 32}};
 }
 
 Network OpenNetwork(const std::string& directory) {

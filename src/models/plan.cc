@@ -132,7 +132,6 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
     if (format->group != 0 && config.head_dim % format->group != 0) {
       Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
     }
-    if (format->bits == 32) Fail("{}: a cache that is not quantized has 16 bits", where);
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
     if (format->signed_scale || format->second_level || format->sparse) {
       Fail("{}: signed or two-level scales and sparsity are not for a cache", where);

@@ -104,7 +104,7 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/linears/embedding/input_transform", ToJson(FullHadamard(64)), "weights only"},
       {"/tied_head", true, "the model has two tables"},
       {"/linears/layers.0.q/activations/bits", 32, "have 16 bits"},
-      {"/cache/k/bits", 32, "has 16 bits"},
+      {"/cache/k/bits", 33, "bits 33"},
       {"/linears/layers.2.q", ToJson(TestPlan(TestConfig()))["linears"]["layers.1.q"],
        "17 linears"},
   };

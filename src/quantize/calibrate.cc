@@ -10,7 +10,7 @@ namespace {
 
 KvSpec CalibrationKv(const ModelConfig& config, const Plan& plan, bool quantized) {
   KvSpec kv = PlannedKv(config, plan);
-  if (!quantized) kv.k = kv.v = FormatSpec{};
+  if (!quantized) kv.k = kv.v = {.bits = 32};
   return kv;
 }
 

@@ -116,7 +116,8 @@ class LearnScalesTest : public testing::TestWithParam<bool> {
 // Nothing but the weights is rounded, so that straight-through slopes are true ones.
 TEST_P(LearnScalesTest, SlopesAreDerivatives) {
   Recipe recipe = kQuarotRecipe;
-  recipe.activations = recipe.k = recipe.v = {};
+  recipe.activations = {};
+  recipe.k = recipe.v = {.bits = 32};
   const RoundedModel model(recipe);
   Loss loss(machine_, model);
   loss.At(ScaleFactors(kLayers));

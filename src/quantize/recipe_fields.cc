@@ -163,9 +163,10 @@ std::vector<RecipeField> LinearFields() {
 // Formats of cache, head and embedding.
 std::vector<RecipeField> OtherFormatFields() {
   return {
-      {"kv-bits", kBits, "Bits of the KV cache", SetFormats<&FormatSpec::bits, kK, kV>, Always},
-      {"k-bits", kBits, "Bits of cached keys", SetFormats<&FormatSpec::bits, kK>, Always},
-      {"v-bits", kBits, "Bits of cached values", SetFormats<&FormatSpec::bits, kV>, Always},
+      {"kv-bits", kStoredBits, "Bits of the KV cache; 16: bf16, 32: fp32",
+       SetFormats<&FormatSpec::bits, kK, kV>, Always},
+      {"k-bits", kStoredBits, "Bits of cached keys", SetFormats<&FormatSpec::bits, kK>, Always},
+      {"v-bits", kStoredBits, "Bits of cached values", SetFormats<&FormatSpec::bits, kV>, Always},
       {"kv-group", kGroup, "Group of the cache; 0 = head", SetFormats<&FormatSpec::group, kK, kV>,
        NeedsCache},
       {"kv-asym", Switch("kv-sym"), "Asymmetric cache", SetAsymmetric<kK, kV>, NeedsCache},

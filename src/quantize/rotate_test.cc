@@ -127,7 +127,8 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
                                .force = true};
     options.recipe.rounding = Rounding::kNearest;
     options.recipe.weights = {.bits = 32};
-    options.recipe.activations = options.recipe.k = options.recipe.v = {};
+    options.recipe.activations = {};
+    options.recipe.k = options.recipe.v = {.bits = 32};
     const std::vector<float> expected = logits(options.model);
     for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom}) {
       options.recipe.rotation = rotation;

@@ -279,7 +279,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   AddModel(*kernels, *k);
   AddCounts(*kernels, *k, "Tokens of a batch");
   const auto [attention, t] =
-      verb("attention", "Attention of one layer over caches of --kv-bits and of fp32",
+      verb("attention", "Attention of one layer over caches of --kv-bits and of 16 bits",
            "nibble bench attention --shape llama3-8b --kv-bits 4", RunAttention);
   t->shape = "llama2-7b";
   AddModel(*attention, *t);

@@ -181,7 +181,7 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
                       static_cast<double>(tokens * (tokens - 1)) / 2;
   return {.name = tokens == 1 ? "decode" : "prefill",
           .shape = fmt::format("{}, KV{}, {} tokens of {}", a.model.empty() ? a.shape : a.model,
-                               kv.k.quantized() ? kv.k.bits : 32, tokens, context),
+                               kv.k.bits, tokens, context),
           .time = MeasureOp(b, on_cpu, a.repeats,
                             [&] {
                               b.Attention(q.data(), spec, kv, {&slice, 1}, out.data());
@@ -226,7 +226,7 @@ void RunAttention(const BenchArguments& a, const Common& common) {
   const Network network = BenchNetwork(one);
   const auto backend = MakeBackend(common.device, false);
   KvSpec wide = network.kv;
-  wide.k = wide.v = FormatSpec{};
+  wide.k = wide.v = {.bits = 16};
   std::vector<BenchRow> rows;
   for (const int64_t context : {512, 2048, 4096}) {
     for (const int64_t tokens : {std::min(a.tokens, context), int64_t{1}}) {

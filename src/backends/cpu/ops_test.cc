@@ -366,12 +366,8 @@ void ScalarRope(float* x, int64_t heads, int64_t head_dim, const RopeTable& rope
 
 void ScalarStore(const float* x, int64_t head_dim, const FormatSpec& format, std::byte* codes,
                  std::byte* params) {
-  if (format.quantized()) {
-    QuantizeKv({x, static_cast<size_t>(head_dim)}, format, reinterpret_cast<uint8_t*>(codes),
-               reinterpret_cast<uint16_t*>(params));
-  } else {
-    std::memcpy(codes, x, static_cast<size_t>(head_dim) * sizeof(float));
-  }
+  QuantizeKv({x, static_cast<size_t>(head_dim)}, format, reinterpret_cast<uint8_t*>(codes),
+             reinterpret_cast<uint16_t*>(params));
 }
 
 void ScalarRopeAndAppend(Isa isa, const CacheCase& c, const RopeTable& rope, std::vector<float>& q,
@@ -406,7 +402,7 @@ TEST_P(VectorOps, RopeAndAppendWritesTheQuantizersPages) {
   Rng rng(7);
   int variant = 0;
   for (const int64_t d : {6, 16, 24, 64, 80, 128}) {
-    for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16}) {
+    for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16, 32}) {
       ++variant;
       const auto format = [&](int b, int i) {
         const int64_t groups[] = {0, d, d / 2, std::gcd(d, int64_t{12})};

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -42,26 +41,13 @@ CacheRow RowOf(const KvSpec& kv, const Part& part, const SequenceSlice& slice, i
           reinterpret_cast<uint16_t*>(block + part.params) + token * part.row_params};
 }
 
-void Store(std::span<const float> x, const Part& part, const CacheRow& row) {
-  if (part.format.quantized()) {
-    QuantizeKv(x, part.format, row.codes, row.params);
-  } else {
-    std::memcpy(row.codes, x.data(), x.size_bytes());
-  }
-}
-
 // The cached rows of `head` at positions [0, end), fp32 [end, head_dim].
 Matrix<float> Load(const KvSpec& kv, const Part& part, const SequenceSlice& slice, int64_t head,
                    int64_t end) {
   Matrix<float> rows(end, kv.head_dim);
   for (int64_t position = 0; position < end; ++position) {
     const CacheRow row = RowOf(kv, part, slice, head, position);
-    const std::span<float> x = rows.row(position);
-    if (part.format.quantized()) {
-      DequantizeKv(row.codes, row.params, part.format, x);
-    } else {
-      std::memcpy(x.data(), row.codes, x.size_bytes());
-    }
+    DequantizeKv(row.codes, row.params, part.format, rows.row(position));
   }
   return rows;
 }
@@ -141,6 +127,9 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
   const int64_t d = kv.head_dim;
   const size_t width = static_cast<size_t>(d);
   const Part key_part = KeyPart(kv), value_part = ValuePart(kv);
+  const auto store = [](std::span<const float> x, const Part& part, const CacheRow& row) {
+    QuantizeKv(x, part.format, row.codes, row.params);
+  };
   for (const SequenceSlice& slice : batch) {
     ParallelFor(static_cast<size_t>(slice.tokens), [&](size_t task) {
       const int64_t token = static_cast<int64_t>(task);
@@ -151,8 +140,8 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
       for (int64_t h = 0; h < kv.kv_heads; ++h) {
         const std::span<float> key = {k + (row * kv.kv_heads + h) * d, width};
         Rotate(rope, position, kv.rotation, key);
-        Store(key, key_part, RowOf(kv, key_part, slice, h, position));
-        Store({v + (row * kv.kv_heads + h) * d, width}, value_part,
+        store(key, key_part, RowOf(kv, key_part, slice, h, position));
+        store({v + (row * kv.kv_heads + h) * d, width}, value_part,
               RowOf(kv, value_part, slice, h, position));
       }
     });

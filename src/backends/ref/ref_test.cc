@@ -185,7 +185,7 @@ std::vector<double> ExactAttention(const float* q, const TestCache& cache, int64
 
 TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
   const int64_t d = 32, heads = 6, positions = 150;
-  for (const int bits : {3, 4, 8, 16}) {
+  for (const int bits : {3, 4, 8, 16, 32}) {
     for (const int64_t window : {0, 5, 70}) {
       const KvSpec kv = {.kv_heads = 2,
                          .head_dim = d,

@@ -72,11 +72,6 @@ class TestCache {
     std::byte* packed = codes + row * kv_.row_bytes(format);
     decoded.resize(decoded.size() + d);
     const std::span<float> out(decoded.data() + decoded.size() - d, d);
-    if (!format.quantized()) {
-      std::memcpy(packed, x, d * sizeof(float));
-      std::memcpy(out.data(), x, d * sizeof(float));
-      return;
-    }
     auto* bytes = reinterpret_cast<uint8_t*>(packed);
     auto* pair = reinterpret_cast<uint16_t*>(params) + row * kv_.params_per_row(format);
     QuantizeKv({x, d}, format, bytes, pair);
@@ -217,7 +212,7 @@ constexpr FormatSpec kInt3{.bits = 3, .symmetric = false};
 constexpr FormatSpec kInt4{.bits = 4, .symmetric = false};
 constexpr FormatSpec kInt4Symmetric{.bits = 4, .symmetric = true};
 constexpr FormatSpec kInt8{.bits = 8, .symmetric = false};
-constexpr FormatSpec kFp32{.bits = 16};
+constexpr FormatSpec kFp32{.bits = 32};
 
 TEST_P(AttentionTest, MatchesSoftmaxInDoubleAroundPagesAndWindows) {
   for (const int64_t tokens : {1, 63, 64, 65, 200}) {
@@ -250,7 +245,7 @@ TEST_P(AttentionTest, MatchesSoftmaxInDoubleForHeadsAndFormats) {
 // With one visible key P = l = 1, so the output is the decoded value, bit for bit; on tiles P times
 // the value's scale is bf16, and s (c - b) is at most 2.2 max|v|.
 TEST_P(AttentionTest, DecodesEveryFormat) {
-  for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16}) {
+  for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16, 32}) {
     for (const int64_t head_dim : {8, 16, 64, 80, 128, 256}) {
       for (const int64_t group : {0, 8, 16}) {
         if (bits == 16 && group != 0) continue;

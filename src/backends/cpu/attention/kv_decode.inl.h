@@ -112,8 +112,21 @@ const uint8_t* CodeBytes(const KvPart& part, int64_t tokens, KvScratch& scratch)
   return out;
 }
 
+void DecodeHalfRows(const KvPart& part, int64_t tokens, int64_t stride, float* out) {
+  const hn::FixedTag<uint32_t, 8> d;  // head_dim is a multiple of eight
+  const auto* values = reinterpret_cast<const uint16_t*>(part.codes);
+  for (int64_t t = 0; t < tokens; ++t, values += part.head_dim, out += stride) {
+    for (int64_t i = 0; i < part.head_dim; i += 8) {
+      const auto half = hn::LoadU(hn::FixedTag<uint16_t, 8>(), values + i);
+      hn::StoreU(hn::ShiftLeft<16>(hn::PromoteTo(d, half)), d,
+                 reinterpret_cast<uint32_t*>(out + i));
+    }
+  }
+}
+
 void DecodeRows(const KvPart& part, int64_t tokens, int64_t stride, KvScratch& scratch,
                 float* out) {
+  if (part.format->bits == 16) return DecodeHalfRows(part, tokens, stride, out);
   if (!part.vectorized(/*group_multiple=*/16)) {
     for (int64_t t = 0; t < tokens; ++t) part.DequantizeRow(t, out + t * stride);
     return;
@@ -167,12 +180,31 @@ void DecodeDwords(const KvPart& part, int64_t tokens, const KvScratch& scratch, 
   }
 }
 
+// bf16 pairs as dwords [head_dim / 2][64] in scratch.dwords.
+void DecodePairs(int64_t head_dim, int64_t tokens, const KvScratch& scratch, float* out) {
+  const hn::Rebind<uint32_t, DF> d;
+  for (int64_t i = 0; i < head_dim; i += 2) {
+    const uint32_t* pairs = scratch.dwords + i / 2 * kPageTokens;
+    auto* even = reinterpret_cast<uint32_t*>(out + i * kPageTokens);
+    for (int64_t t = 0; t < tokens; t += kLanes) {
+      const auto pair = hn::LoadU(d, pairs + t);
+      hn::StoreU(hn::ShiftLeft<16>(pair), d, even + t);
+      hn::StoreU(hn::And(pair, hn::Set(d, 0xFFFF0000u)), d, even + kPageTokens + t);
+    }
+  }
+}
+
 void DecodeTransposed(const KvPart& part, int64_t tokens, KvScratch& scratch, float* out) {
   const int64_t head_dim = part.head_dim;
   const auto row_bytes = static_cast<size_t>(part.row_bytes);
   auto* out_dwords = reinterpret_cast<uint32_t*>(out);
-  if (!part.format->quantized()) {
+  if (part.format->bits == 32) {
     TransposeDwords(part.codes, row_bytes, tokens, head_dim, out_dwords);
+    return;
+  }
+  if (part.format->bits == 16) {
+    TransposeDwords(part.codes, row_bytes, tokens, head_dim / 2, scratch.dwords);
+    DecodePairs(head_dim, tokens, scratch, out);
     return;
   }
   if (!part.vectorized(/*group_multiple=*/8)) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "formats/kv_format.h"
@@ -29,12 +28,7 @@ struct KvPart {
 
   // Any format, one token.
   void DequantizeRow(int64_t token, float* out) const {
-    const std::byte* row = codes + token * row_bytes;
-    if (!format->quantized()) {
-      std::memcpy(out, row, static_cast<size_t>(row_bytes));
-      return;
-    }
-    DequantizeKv(reinterpret_cast<const uint8_t*>(row),
+    DequantizeKv(reinterpret_cast<const uint8_t*>(codes + token * row_bytes),
                  reinterpret_cast<const uint16_t*>(params) + token * 2 * groups(), *format,
                  {out, static_cast<size_t>(head_dim)});
   }
@@ -49,7 +43,7 @@ inline KvPart ValuesOf(const KvSpec& kv, const std::byte* block) {
 
 // What the decoders write besides their result; one per thread.
 struct KvScratch {
-  alignas(64) uint32_t dwords[kMaxHeadDim / 4 * kPageTokens];
+  alignas(64) uint32_t dwords[kMaxHeadDim / 2 * kPageTokens];
   alignas(64) float scales[kMaxGroups * kPageTokens];
   alignas(64) float zeros[kMaxGroups * kPageTokens];
   alignas(64) uint8_t bytes[kPageTokens * kMaxHeadDim];

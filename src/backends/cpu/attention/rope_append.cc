@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 
 #include "backends/cpu/acts/transform_plan.h"
 #include "backends/cpu/dispatch.h"
@@ -41,15 +40,14 @@ void RotatePairs(float* x, int64_t heads, int64_t head_dim, const float* cos, co
   }
 }
 
-// One token of one head: codes and params as QuantizeKv writes them, or a copy with 16 bits.
+// One token of one head as QuantizeKv writes it.
 void StoreCacheRow(const float* x, int64_t head_dim, const FormatSpec& format, std::byte* row,
                    std::byte* params_row) {
-  if (!format.quantized()) {
-    std::memcpy(row, x, static_cast<size_t>(head_dim) * sizeof(float));
-    return;
-  }
   auto* packed = reinterpret_cast<uint8_t*>(row);
   auto* params = reinterpret_cast<uint16_t*>(params_row);
+  if (!format.quantized()) {
+    return QuantizeKv({x, static_cast<size_t>(head_dim)}, format, packed, params);
+  }
   auto* codes = format.bits == 8
                     ? packed
                     : reinterpret_cast<uint8_t*>(ThreadScratch(Scratch::kRow, head_dim));

@@ -86,8 +86,13 @@ __device__ __forceinline__ void Append(const KvPart& part, int head_dim, std::by
                                        const float (&x)[kElements]) {
   const int first = Lane() * kElements;
   std::byte* codes_out = block + part.codes + slot * part.row_bytes;
-  if (part.bits == 16) {
-    if (first < head_dim) Store(x, reinterpret_cast<float*>(codes_out) + first);
+  if (part.bits >= 16) {
+    if (first >= head_dim) return;
+    if (part.bits == 32) {
+      Store(x, reinterpret_cast<float*>(codes_out) + first);
+    } else {
+      Store(x, reinterpret_cast<__nv_bfloat16*>(codes_out) + first);
+    }
     return;
   }
   auto* params_out = reinterpret_cast<__half2*>(block + part.params) + slot * part.groups;

@@ -11,6 +11,7 @@ static_assert(kPageKeys == kPageTokens);
 KvPart PartOf(const KvSpec& spec, const FormatSpec& format, int64_t codes, int64_t params) {
   const int64_t groups = format.quantized() ? format.groups(spec.head_dim) : 1;
   const auto clip = static_cast<float>(format.clip);
+  const int top = format.quantized() ? (1 << (format.bits - 1)) - 1 : 1;
   return {.bits = format.bits,
           .group = static_cast<int>(spec.head_dim / groups),
           .groups = static_cast<int>(groups),
@@ -19,7 +20,7 @@ KvPart PartOf(const KvSpec& spec, const FormatSpec& format, int64_t codes, int64
           .params = static_cast<int>(params),
           .symmetric = format.symmetric,
           .clip = clip,
-          .clip_per_step = clip / static_cast<float>((1 << (format.bits - 1)) - 1)};
+          .clip_per_step = clip / static_cast<float>(top)};
 }
 
 }  // namespace

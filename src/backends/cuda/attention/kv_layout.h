@@ -19,7 +19,7 @@ inline constexpr int kMaxHeadDim = 256;  // head_dim is a multiple of 8
 
 // K or V inside the block of one page and kv head.
 struct KvPart {
-  int bits;           // 2..8 codes, or 16: fp32
+  int bits;           // 2..8 codes, 16: bf16, 32: fp32
   int group, groups;  // elements that share a {scale, zero}; groups per row
   int row_bytes;
   int codes, params;  // byte offsets in the block

@@ -65,7 +65,8 @@ __device__ __forceinline__ void DecodeNibbleRows(const KvPart& part, const std::
 __device__ __forceinline__ void DecodeEight(const KvPart& part, const std::byte* block, int row,
                                             int d, float (&x)[8]) {
   const std::byte* codes = block + part.codes + row * part.row_bytes;
-  if (part.bits == 16) {
+  if (part.bits == 16) return UnpackBf16(reinterpret_cast<const uint4*>(codes)[d / 8], x);
+  if (part.bits == 32) {
     const auto* values = reinterpret_cast<const float4*>(codes) + d / 4;
     const float4 low = values[0], high = values[1];
     x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
