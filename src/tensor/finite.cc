@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "base/thread_pool.h"
+#include "tensor/blocks.h"
 
 namespace nibble {
 namespace {
@@ -22,7 +23,17 @@ uint32_t Count(const std::byte* data, size_t count, Bits exponent) {
 }
 
 uint32_t Count(const Tensor& tensor, size_t first, size_t count) {
-  const std::byte* data = tensor.data + first * DTypeBytes(tensor.dtype);
+  const std::byte* data = tensor.data + RowBytes(tensor.dtype, static_cast<int64_t>(first));
+  if (const BlockType* type = BlockTypeOf(tensor.dtype)) {
+    float values[256];
+    uint32_t found = 0;
+    const auto elements = static_cast<size_t>(type->elements);
+    for (size_t i = 0; i < count; i += elements, data += type->bytes) {
+      type->decode(data, values);
+      found += Count<uint32_t>(reinterpret_cast<const std::byte*>(values), elements, 0x7F800000);
+    }
+    return found;
+  }
   switch (tensor.dtype) {
     case DType::kF32:
       return Count<uint32_t>(data, count, 0x7F800000);
@@ -43,7 +54,7 @@ bool AllFinite(std::span<const float> values) {
 }
 
 int64_t CountNotFinite(const Tensor& tensor) {
-  constexpr size_t kPiece = 1 << 18;
+  constexpr size_t kPiece = 1 << 18;  // whole blocks
   const auto elements = static_cast<size_t>(tensor.elements());
   std::atomic<int64_t> found = 0;
   ParallelFor((elements + kPiece - 1) / kPiece, [&](size_t piece) {

@@ -15,11 +15,33 @@
 
 namespace nibble {
 
-enum class DType { kF64, kF32, kF16, kBf16, kI64, kI32, kI16, kI8, kU8, kBool };
+enum class DType {
+  kF64,
+  kF32,
+  kF16,
+  kBf16,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kBool,
+  // Blocks of a row (tensor/blocks.h).
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kMxfp4
+};
 
-size_t DTypeBytes(DType dtype);
-bool IsFloat(DType dtype);           // F32, F16 or BF16, as weights come
-std::string DTypeName(DType dtype);  // safetensors' names: "F32", "BF16", "U8", ...
+size_t DTypeBytes(DType dtype);      // of an element; blocks have none
+bool IsFloat(DType dtype);           // F32, F16, BF16 or blocks, as weights come
+std::string DTypeName(DType dtype);  // safetensors' names: "F32", "BF16", "U8", ...; "Q4_K"
+size_t RowBytes(DType dtype, int64_t elements);         // whole blocks
 std::string ShapeText(std::span<const int64_t> shape);  // "[32, 64]"
 
 // Row-major, contiguous. The bytes are borrowed (a mapped file), or `owner` keeps them for all
@@ -43,7 +65,9 @@ struct Tensor {
   }
 
   int64_t elements() const;
-  size_t bytes() const { return static_cast<size_t>(elements()) * DTypeBytes(dtype); }
+  size_t bytes() const { return RowBytes(dtype, elements()); }
+  // Rows [first, first + count) of a matrix, borrowed.
+  Tensor Rows(int64_t first, int64_t count) const;
   // One-byte elements in place. Wider ones may lie at any address of a file: Copy() or ToF32().
   template <typename T>
   std::span<const T> as() const {
@@ -82,7 +106,7 @@ inline Tensor Borrow(const Matrix<float>& values) {
           reinterpret_cast<const std::byte*>(values.data.data())};
 }
 
-// Widens F64, F32, F16 or BF16 elements; 1-D tensors become one row. Exact for every type.
+// Widens F64, F32, F16, BF16 elements or blocks; 1-D tensors become one row. Exact for every type.
 Matrix<double> ToF64(const Tensor& view);
 // The same to fp32 (F64 is rounded).
 Matrix<float> ToF32(const Tensor& view);

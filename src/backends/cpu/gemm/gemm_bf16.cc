@@ -49,12 +49,10 @@ PanelsBf16 PackBf16(const Tensor& weights) {
   p.padded_cols = RoundUp(p.cols, kStep);
   const int64_t panels = (p.rows + kPanelF32 - 1) / kPanelF32;
   p.data = MakeAlignedBytes(static_cast<size_t>(panels * p.panel_values()) * sizeof(uint16_t));
-  const int64_t row_bytes = p.cols * static_cast<int64_t>(DTypeBytes(weights.dtype));
   ParallelFor(static_cast<size_t>(panels), [&](size_t i) {
     const int64_t first = static_cast<int64_t>(i) * kPanelF32;
     const int64_t count = std::min(kPanelF32, p.rows - first);
-    const Matrix<float> rows =
-        ToF32({weights.dtype, {count, p.cols}, weights.data + first * row_bytes});
+    const Matrix<float> rows = ToF32(weights.Rows(first, count));
     Buffer<uint16_t> split;
     const int64_t tiles = p.padded_cols / kStep * p.terms;
     uint16_t* panel = p.values() + static_cast<int64_t>(i) * p.panel_values();

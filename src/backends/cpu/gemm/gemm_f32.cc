@@ -108,14 +108,10 @@ PanelsF32 PackF32(const Tensor& weights) {
   const int64_t cols = packed.cols;
   const int64_t panels = (packed.rows + kPanelF32 - 1) / kPanelF32;
   packed.data.resize(static_cast<size_t>(panels * cols * kPanelF32));
-  const size_t row_bytes = static_cast<size_t>(cols) * DTypeBytes(weights.dtype);
   ParallelFor(static_cast<size_t>(panels), [&](size_t p) {
     const int64_t first = static_cast<int64_t>(p) * kPanelF32;
     const int64_t count = std::min(kPanelF32, packed.rows - first);
-    const Matrix<float> rows =
-        ToF32({.dtype = weights.dtype,
-               .shape = {count, cols},
-               .data = weights.data + static_cast<size_t>(first) * row_bytes});
+    const Matrix<float> rows = ToF32(weights.Rows(first, count));
     float* panel = packed.data.data() + first * cols;
     for (int64_t k = 0; k < cols; ++k) {
       for (int64_t n = 0; n < count; ++n) panel[k * kPanelF32 + n] = rows.data[n * cols + k];
