@@ -79,7 +79,7 @@ std::optional<ChatTemplate> Template(const Arguments& a) {
 
 void RunChat(Arguments& a, const Common& common) {
   CheckSampling(a.options.sampling);
-  const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
   const auto model = Load(a.model, common, false);
   a.options.stop_ids = LoadGenerationConfig(a.model, model->network().config_json).stop_ids;
@@ -112,7 +112,7 @@ void AddChat(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
   CLI::App* verb = AddVerb(app, common, "chat", "Talk to a model, one line a turn",
                            "nibble chat llama-w4a4kv4 --system \"Answer briefly.\"");
-  verb->add_option("model", a->model, "Model directory or checkpoint")->required();
+  verb->add_option("model", a->model, "Model directory, GGUF file or checkpoint")->required();
   verb->add_option("--system", a->system, "System message");
   verb->add_flag("--no-template", a->no_template,
                  "Plain text instead of the model's chat template");

@@ -21,7 +21,7 @@ void RunTasks(Arguments& a, const Common& common) {
   for (const std::string& task : a.tasks.tasks) FindTask(task);
   a.tasks.special = !a.no_bos;
   const auto model = Load(a.model, common, a.tasks.decoded);
-  const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(a.model);
   Json rows = Json::array();
   std::vector<std::vector<std::string>> table = {
       {"task", "questions", "metric", "value", "stderr"}};
@@ -45,7 +45,7 @@ void RunTasks(Arguments& a, const Common& common) {
 
 void RunLogLikelihood(const Arguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.tasks.decoded);
-  const Tokenizer tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(a.model);
   Json rows = Json::array();
   std::vector<std::vector<std::string>> table = {{"request", "log-likelihood", "greedy"}};
   for (const Likelihood& l : EvaluateRequests(*model, tokenizer, a.requests, !a.no_bos)) {
@@ -61,7 +61,7 @@ void RunLogLikelihood(const Arguments& a, const Common& common) {
 }
 
 void AddShared(CLI::App& verb, Arguments& a) {
-  verb.add_option("model", a.model, "Model directory or checkpoint")->required();
+  verb.add_option("model", a.model, "Model directory, GGUF file or checkpoint")->required();
   verb.add_flag(
       "--no-bos", a.no_bos,
       "Without the tokenizer's special tokens, as lm-evaluation-harness did until late 2025");

@@ -29,7 +29,7 @@ Windows LoadWindows(EvaluationText text, const std::string& model, const ModelCo
     FailUsage("--context {}: use 2 to {}, the model's context", windows.context, config.context);
   }
   windows.gptq_rows = text.protocol == "gptq";
-  const Tokenizer tokenizer = Tokenizer::Load(model + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(model);
   return TextWindows(tokenizer, ReadFile(text.file, uint64_t{1} << 30), windows, text.file);
 }
 

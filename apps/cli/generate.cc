@@ -33,7 +33,7 @@ void RunGenerate(Arguments& a, const Common& common) {
   }
   CheckSampling(a.options.sampling);
   std::optional<Tokenizer> tokenizer;
-  if (a.prompt) tokenizer = Tokenizer::Load(a.model + "/tokenizer.json");
+  if (a.prompt) tokenizer = Tokenizer::Load(a.model);
   const std::vector<int32_t> prompt = Prompt(a, tokenizer);
   Network network = OpenNetwork(a.model);
   RequireFits(network.config, static_cast<int64_t>(prompt.size()));
@@ -63,7 +63,7 @@ void AddGenerate(CLI::App& app, Common& common, Run& run) {
   CLI::App* verb = AddVerb(app, common, "generate", "Continue a prompt",
                            "nibble generate llama-w4a4kv4 --prompt \"The river\" --max-tokens 64\n"
                            "  nibble generate llama --prompt-ids 0,17,5 --json");
-  verb->add_option("model", a->model, "Model directory or checkpoint")->required();
+  verb->add_option("model", a->model, "Model directory, GGUF file or checkpoint")->required();
   verb->add_option("--prompt", a->prompt, "Text to continue");
   verb->add_option("--prompt-ids", a->prompt_ids, "Token ids instead, no tokenizer needed")
       ->delimiter(',');

@@ -23,7 +23,7 @@ std::string_view Version();
 
 // As the options of `nibble quantize`, whose --help describes recipes and fields.
 struct QuantizeRequest {
-  std::string model;              // Hugging Face directory
+  std::string model;              // Hugging Face directory or GGUF file
   std::string output;             // checkpoint directory to write
   std::string recipe = "quarot";  // QuaRot (Ashkboos et al. 2024)
   // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
@@ -68,7 +68,7 @@ class TextSession {
   std::unique_ptr<State> state_;
 };
 
-// A Hugging Face directory (fp32) or a Nibble checkpoint, with its tokenizer.
+// A Hugging Face directory or GGUF file (fp32) or a Nibble checkpoint, with its tokenizer.
 class LoadedModel {
  public:
   static LoadedModel Load(const std::string& directory, const std::string& device = "cpu");

@@ -50,8 +50,7 @@ LoadedModel LoadedModel::Load(const std::string& directory, const std::string& d
   auto model = LoadModel(directory, device, false);
   auto generation = LoadGenerationConfig(directory, model->network().config_json);
   return LoadedModel(std::unique_ptr<State>(
-      new State{std::move(model), Tokenizer::Load(directory + "/tokenizer.json"),
-                std::move(generation), directory}));
+      new State{std::move(model), Tokenizer::Load(directory), std::move(generation), directory}));
 }
 
 std::vector<int32_t> LoadedModel::Tokenize(std::string_view text) const {

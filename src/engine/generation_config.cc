@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/generation_config.h"
 
-#include <filesystem>
+#include "source/model_source.h"
 
 namespace nibble {
 namespace {
@@ -19,9 +19,10 @@ std::vector<int32_t> StopIds(const Json& json, const std::string& where) {
 
 GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json) {
   GenerationConfig config;
-  const std::string file = model_directory + "/generation_config.json";
-  if (std::filesystem::exists(file)) {
-    const Json json = ReadJsonFile(file, 1 << 20);
+  constexpr const char* kName = "generation_config.json";
+  if (const auto text = FindDocument(model_directory, kName, 1 << 20)) {
+    const std::string file = DocumentPath(model_directory, kName);
+    const Json json = ParseJson(*text, file);
     config.stop_ids = StopIds(json, file);
     const Sampling sampling = {
         .temperature =
@@ -31,7 +32,7 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory, const 
     if (JsonFind<bool>(json, "do_sample", file).value_or(false)) config.sampling = sampling;
   }
   if (config.stop_ids.empty()) {
-    config.stop_ids = StopIds(config_json, model_directory + "/config.json");
+    config.stop_ids = StopIds(config_json, DocumentPath(model_directory, "config.json"));
   }
   return config;
 }

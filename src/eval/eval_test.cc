@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
 
 TEST(TextWindows, OneBosInFrontAndNoIncompleteWindow) {
-  const Tokenizer tokenizer = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(kTiny);
   const std::string text = "the river and the town and the river and the town";
   const auto ids = tokenizer.Encode(text);
   const auto windows = TextWindows(tokenizer, text, {.context = 4}, "test");
@@ -35,7 +35,7 @@ TEST(TextWindows, OneBosInFrontAndNoIncompleteWindow) {
 }
 
 TEST(TextWindows, TheGptqProtocolJoinsRowsWithBlankLines) {
-  const Tokenizer tokenizer = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(kTiny);
   // Rows: "", " = A = \n", "" -> "" + "\n\n" + " = A = \n" + "\n\n" + "".
   const auto windows =
       TextWindows(tokenizer, " \n = A = \n \n", {.context = 2, .gptq_rows = true}, "t");

@@ -170,7 +170,7 @@ TEST(EvaluateRequests, NamesTheRequestWhoseLogitsAreNotFinite) {
                       << "\n"
                       << R"({"context": [1], "continuation": [6]})"
                       << "\n";
-  const Tokenizer tokenizer = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(kTiny);
   EXPECT_EQ(EvaluateRequests(TinyModel(), tokenizer, path.string(), true).size(), 2u);
   const auto bad = TinyWithHeadValue(NAN);
   EXPECT_THAT(ErrorOf([&] { EvaluateRequests(*bad, tokenizer, path.string(), true); }),
@@ -193,7 +193,7 @@ class Pairs : public testing::Test {
                  bool special = true) const {
     return EncodePair(tokenizer_, context, continuation, special, Limits(limit), "here");
   }
-  const Tokenizer tokenizer_ = Tokenizer::Load(std::string(kTiny) + "/tokenizer.json");
+  const Tokenizer tokenizer_ = Tokenizer::Load(kTiny);
 };
 
 TEST_F(Pairs, TheContinuationIsWhatTheWholeTextHasBeyondTheContext) {

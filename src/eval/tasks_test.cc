@@ -168,7 +168,7 @@ TEST_F(Tasks, LogitsThatAreNotFiniteNameTheQuestionAndAreNotKept) {
   Write("piqa.jsonl", R"({"query": "Question: a?\n", "choices": ["b", "c d"], "gold": 1})");
   const TaskOptions options = {
       .tasks = {"piqa"}, .data = root_.string(), .results = Path("results")};
-  const Tokenizer tokenizer = Tokenizer::Load(std::string(kTinyModel) + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
   const auto bad = TinyWithHeadValue(NAN);
   EXPECT_THAT(ErrorOf([&] { EvaluateTasks(*bad, tokenizer, options); }),
               AllOf(HasSubstr("piqa.jsonl:1: "), HasSubstr("logits are NaN")));

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,6 +65,10 @@ class SafetensorsFile {
 class TensorStore {
  public:
   explicit TensorStore(const std::string& directory);
+  // Tensors of other files that lie in `mapped`; `name` names them in messages.
+  TensorStore(std::string name, std::vector<std::shared_ptr<const MappedFile>> mapped,
+              std::map<std::string, Tensor> tensors)
+      : directory_(std::move(name)), mapped_(std::move(mapped)), tensors_(std::move(tensors)) {}
 
   const Tensor* Find(const std::string& name) const;  // nullptr if absent
   const Tensor& Get(const std::string& name) const;   // throws if absent
@@ -71,11 +76,13 @@ class TensorStore {
   uint64_t total_bytes() const;                       // of all tensors
   const std::string& directory() const { return directory_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  void DropPages() const;  // of all files (MappedFile)
+  std::vector<std::string> paths() const;  // of all files, safetensors or not
+  void DropPages() const;                  // of all files (MappedFile)
 
  private:
   std::string directory_;
   std::vector<SafetensorsFile> files_;
+  std::vector<std::shared_ptr<const MappedFile>> mapped_;
   std::map<std::string, Tensor> tensors_;
 };
 

@@ -94,8 +94,16 @@ std::vector<std::string> TensorStore::names() const {
   return names;
 }
 
+std::vector<std::string> TensorStore::paths() const {
+  std::vector<std::string> paths;
+  for (const SafetensorsFile& file : files_) paths.push_back(file.path());
+  for (const auto& file : mapped_) paths.push_back(file->path());
+  return paths;
+}
+
 void TensorStore::DropPages() const {
   for (const SafetensorsFile& file : files_) file.DropPages();
+  for (const auto& file : mapped_) file->DropPages();
 }
 
 uint64_t TensorStore::total_bytes() const {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/network.h"
 
-#include <filesystem>
 #include <set>
 
 #include "models/packed_checkpoint.h"
 #include "models/tile_plane.h"
+#include "source/model_source.h"
 #include "tensor/finite.h"
 
 namespace nibble {
@@ -102,14 +102,12 @@ KvSpec PlainKv(const ModelConfig& config) {
 Network OpenNetwork(const std::string& directory) {
   Network net;
   net.directory = directory;
-  if (!std::filesystem::is_directory(directory)) {
-    Fail("{}: no such model directory", directory);
-  }
-  const std::string where = directory + "/config.json";
-  net.config_json = ReadJsonFile(where);
+  RequireModel(directory);
+  const std::string where = DocumentPath(directory, "config.json");
+  net.config_json = ParseJson(GetDocument(directory, "config.json", kMaxJsonBytes), where);
   net.config = ParseConfig(net.config_json, where);
   const auto quantization = JsonFind<Json>(net.config_json, "quantization_config", where);
-  net.store = std::make_unique<TensorStore>(directory);
+  net.store = OpenTensors(directory);
   if (quantization) {
     net.packed = true;
     LoadPacked(net, *quantization, where);

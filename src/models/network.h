@@ -49,10 +49,10 @@ struct Network {
   std::string tiles_refused;
 };
 
-// Opens a Hugging Face directory or a Nibble checkpoint and checks every name, shape and plane, and
-// that embedding, norms, biases and scales are finite. Weights of 16 bits are read later, whoever
-// uses them: quantizing refuses those that are not finite, inference such logits.
-// A tensor that nobody asked for is refused: the model would not mean what its files say.
+// Opens a Hugging Face directory, a GGUF file or a Nibble checkpoint and checks every name, shape
+// and plane, and that embedding, norms, biases and scales are finite. Weights of 16 bits are read
+// later, whoever uses them: quantizing refuses those that are not finite, inference such logits. A
+// tensor that nobody asked for is refused: the model would not mean what its files say.
 Network OpenNetwork(const std::string& directory);
 
 // The head's and layers' linears of an unquantized network with this config (no planes yet).

@@ -24,6 +24,7 @@
 #include "quantize/sample_text.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
+#include "source/model_source.h"
 #include "transforms/blas.h"
 
 namespace nibble {
@@ -109,12 +110,11 @@ void TokenizeCalibration(Job& job) {
 // same. A program that quantizes one source again and again reads its files once.
 Json Identity(const Job& job, const std::string& backend) {
   Json files = Json::object();
-  for (const SafetensorsFile& file : job.source.store->files()) {
-    files[fs::path(file.path()).filename().string()] = Sha256FileOnce(file.path());
+  for (const std::string& path : job.source.store->paths()) {
+    files[fs::path(path).filename().string()] = Sha256FileOnce(path);
   }
   for (const char* name : kCompanions) {
-    const fs::path file = fs::path(job.options.model) / name;
-    if (fs::exists(file)) files[name] = Sha256FileOnce(file.string());
+    if (const auto text = FindDocument(job.options.model, name)) files[name] = Digest(*text);
   }
   return {{"nibble_version", NIBBLE_VERSION},
           {"backend", backend},
@@ -155,15 +155,9 @@ void WriteDocuments(const WorkDirectory& work, const Job& job) {
   config["quantization_config"] = ToJson(job.plan);
   WriteFileAtomic(work.File("config.json"), config.dump(2) + "\n");
   for (const char* name : kCompanions) {
-    const fs::path from = fs::path(job.options.model) / name;
-    if (!fs::exists(from)) continue;
-    std::error_code ec;
-    fs::copy_file(from, work.File(name), fs::copy_options::overwrite_existing, ec);
-    if (ec) {
-      Fail("{}: cannot be copied to {} ({})", from.string(), work.path(),
-           SystemErrorText(ec.value()));
+    if (const auto text = FindDocument(job.options.model, name)) {
+      WriteFileAtomic(work.File(name), *text);
     }
-    fs::permissions(work.File(name), fs::perms::owner_write, fs::perm_options::add, ec);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace nibble {
 
 std::vector<int32_t> TokenizeText(const std::string& model_directory, const std::string& text) {
-  return Tokenizer::Load(model_directory + "/tokenizer.json").Encode(text);
+  return Tokenizer::Load(model_directory).Encode(text);
 }
 
 std::vector<int32_t> RandomWindows(const std::vector<int32_t>& ids, int64_t count, int64_t context,

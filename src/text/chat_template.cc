@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
-#include <filesystem>
-
-#include "base/file.h"
+#include "source/model_source.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_parser.h"
 #include "text/utf8.h"
@@ -58,20 +56,17 @@ ChatTemplate ChatTemplate::Parse(std::string source, const std::string& where) {
 }
 
 std::optional<ChatTemplate> ChatTemplate::Load(const std::string& model_dir) {
-  namespace fs = std::filesystem;
-  const std::string config_path = (fs::path(model_dir) / "tokenizer_config.json").string();
-  const std::string template_path = (fs::path(model_dir) / "chat_template.jinja").string();
-  const Json config = fs::exists(config_path) ? ReadJsonFile(config_path) : Json::object();
+  constexpr const char *kConfig = "tokenizer_config.json", *kTemplate = "chat_template.jinja";
+  const std::string config_path = DocumentPath(model_dir, kConfig);
+  const auto text = FindDocument(model_dir, kConfig, kMaxJsonBytes);
+  const Json config = text ? ParseJson(*text, config_path) : Json::object();
   if (!config.is_object()) Fail("{}: must be a JSON object", config_path);
-  std::optional<std::string> source;
-  const bool own_file = fs::exists(template_path);
-  if (own_file) {
-    source = ReadFile(template_path, jinja::kMaxSourceBytes);
-  } else {
-    source = TemplateOfConfig(config, config_path);
-  }
+  std::optional<std::string> source = FindDocument(model_dir, kTemplate, jinja::kMaxSourceBytes);
+  const bool own_file = source.has_value();
+  if (!own_file) source = TemplateOfConfig(config, config_path);
   if (!source) return std::nullopt;
-  ChatTemplate result = Parse(std::move(*source), own_file ? template_path : config_path);
+  ChatTemplate result =
+      Parse(std::move(*source), own_file ? DocumentPath(model_dir, kTemplate) : config_path);
   result.special_tokens_ = SpecialTokens(config, config_path);
   return result;
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/file.h"
+#include "source/model_source.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/decoder.h"
@@ -16,8 +16,7 @@
 namespace nibble {
 namespace {
 
-// The largest known file has 35 MB and 3 million values.
-constexpr uint64_t kMaxFileBytes = 64 << 20;
+// The largest known file has 3 million values.
 constexpr int64_t kMaxValues = 6'000'000;
 
 // simdjson keeps up to 24 bytes for a value, so their number is bounded before it is called.
@@ -132,8 +131,8 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Tokenizer Tokenizer::Load(const std::string& path) {
-  return ParseOwned(ReadFile(path, kMaxFileBytes), path);
+Tokenizer Tokenizer::Load(const std::string& model) {
+  return ParseOwned(GetDocument(model, "tokenizer.json"), DocumentPath(model, "tokenizer.json"));
 }
 
 Tokenizer Tokenizer::Parse(std::string_view json, const std::string& where) {

@@ -21,7 +21,8 @@ class DecoderRun;
 
 class Tokenizer {
  public:
-  static Tokenizer Load(const std::string& path);
+  // tokenizer.json of a model directory, or what a GGUF file has in its place.
+  static Tokenizer Load(const std::string& model);
   // From the content of a file; `where` names it in messages.
   static Tokenizer Parse(std::string_view json, const std::string& where);
   Tokenizer(Tokenizer&&) noexcept;

@@ -48,7 +48,7 @@ const Tokenizer& TestTokenizer(const std::string& name) {
 }
 
 const Tokenizer& TinyTokenizer() {
-  static const Tokenizer tiny = Tokenizer::Load(NIBBLE_SOURCE_DIR "/samples/tiny/tokenizer.json");
+  static const Tokenizer tiny = Tokenizer::Load(NIBBLE_SOURCE_DIR "/samples/tiny");
   return tiny;
 }
 

@@ -112,7 +112,8 @@ CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
 }
 
 void AddModel(CLI::App& verb, BenchArguments& a) {
-  CLI::Option* model = verb.add_option("model", a.model, "Model directory or checkpoint");
+  CLI::Option* model =
+      verb.add_option("model", a.model, "Model directory, GGUF file or checkpoint");
   AddShape(verb, a)->excludes(model);
 }
 

@@ -96,8 +96,8 @@ class QualityBench {
  private:
   Json Identity() const {
     Json files = {{"config.json", Digest(network_.config_json.dump())}};
-    for (const SafetensorsFile& file : network_.store->files()) {
-      files[fs::path(file.path()).filename().string()] = Sha256FileOnce(file.path());
+    for (const std::string& path : network_.store->paths()) {
+      files[fs::path(path).filename().string()] = Sha256FileOnce(path);
     }
     std::vector<int32_t> ids;
     for (const auto& window : windows_) ids.insert(ids.end(), window.begin(), window.end());
@@ -294,7 +294,7 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
                            "--only methods,cache");
   std::string sections;
   for (const PaperSection& s : PaperSuite()) sections += fmt::format("\n  {}: {}", s.name, s.title);
-  verb->add_option("model", a->model, "Hugging Face directory")->required();
+  verb->add_option("model", a->model, "Hugging Face directory or GGUF file")->required();
   verb->add_option("--suite", a->suite, "paper: the tables of QuaRot, QUIK, Atom, QServe, QuIP#")
       ->check(CLI::IsMember({"paper"}))
       ->capture_default_str();

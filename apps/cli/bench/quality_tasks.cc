@@ -23,7 +23,7 @@ QualityTasks::QualityTasks(const std::string& data, int64_t limit) : data_(data)
 
 std::map<std::string, double> QualityTasks::Accuracies(Model& model,
                                                        const std::string& model_directory) const {
-  const Tokenizer tokenizer = Tokenizer::Load(model_directory + "/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::Load(model_directory);
   const TaskOptions options = {.tasks = names_, .data = data_, .limit = limit_};
   std::map<std::string, double> accuracies;
   for (const TaskResult& task : EvaluateTasks(model, tokenizer, options)) {

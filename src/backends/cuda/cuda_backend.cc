@@ -18,6 +18,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/recordings.h"
 #include "backends/interface/math_services.h"
+#include "tensor/blocks.h"
 
 namespace nibble {
 namespace {
@@ -196,7 +197,9 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
 
 // Codes of 8 bits with a scale a row stay as they are; other codes become fp32.
 PackedWeights CudaBackend::Share(const PackedWeights& table, AlignedBytes& owner) {
-  if (table.format.quantized() && table.format != FormatSpec{.bits = 8}) {
+  const bool looked_up = table.format.quantized() ? table.format == FormatSpec{.bits = 8}
+                                                  : BlockTypeOf(table.values.dtype) == nullptr;
+  if (!looked_up) {
     const Matrix<float> values = nibble::Decode(table);
     return Share(FloatTable(values), owner);
   }

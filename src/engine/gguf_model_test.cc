@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// samples/tiny and known tokenizers as GGUF files, as converters write them, against the originals.
+#include <cmath>
+
+#include "base/file.h"
+#include "io/gguf_testing.h"
+#include "io/io_testing.h"
+#include "models/network.h"
+#include "source/model_source.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace nibble {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
+
+constexpr uint32_t kF32 = 0, kBf16 = 30;
+
+// Rows of q and k in pairs: GGUF row 2i + j of a head is row i + j * head_dim / 2.
+std::string InPairs(const Tensor& t, int64_t heads) {
+  const size_t row = t.bytes() / static_cast<size_t>(t.shape[0]);
+  const int64_t head_dim = t.shape[0] / heads;
+  std::string out;
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < head_dim / 2; ++i) {
+      for (int64_t j = 0; j < 2; ++j) {
+        const int64_t from = h * head_dim + i + j * head_dim / 2;
+        out.append(reinterpret_cast<const char*>(t.data) + static_cast<size_t>(from) * row, row);
+      }
+    }
+  }
+  return out;
+}
+
+std::string BytesOf(const Tensor& t) {
+  return {reinterpret_cast<const char*>(t.data), t.bytes()};
+}
+
+void AddTensor(GgufBuilder& b, const std::string& name, const Tensor& t, int64_t paired_heads = 0) {
+  ASSERT_TRUE(t.dtype == DType::kF32 || t.dtype == DType::kBf16);
+  const std::vector<uint64_t> shape(t.shape.begin(), t.shape.end());
+  b.Tensor(name, shape, t.dtype == DType::kF32 ? kF32 : kBf16,
+           paired_heads > 0 ? InPairs(t, paired_heads) : BytesOf(t));
+}
+
+void AddKeys(GgufBuilder& b, const ModelConfig& c) {
+  b.String("general.architecture", "llama");
+  const std::pair<const char*, int64_t> numbers[] = {
+      {"block_count", c.layers},           {"context_length", c.context},
+      {"embedding_length", c.hidden_size}, {"feed_forward_length", c.intermediate_size},
+      {"attention.head_count", c.heads},   {"attention.head_count_kv", c.kv_heads},
+      {"attention.key_length", c.head_dim}};
+  for (const auto& [name, value] : numbers) {
+    b.Integer(std::string("llama.") + name, static_cast<uint32_t>(value));
+  }
+  b.Real("llama.attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
+  b.Real("llama.rope.freq_base", static_cast<float>(c.rope.theta));
+}
+
+// The vocabulary of a tokenizer.json.
+void AddTokenizer(GgufBuilder& b, const Json& json, const char* kind, const char* pre) {
+  std::vector<std::string> tokens, merges;
+  const auto place = [&](const std::string& token, size_t id) {
+    if (tokens.size() <= id) tokens.resize(id + 1);
+    tokens[id] = token;
+  };
+  for (const auto& [token, id] : json["model"]["vocab"].items()) place(token, id.get<size_t>());
+  std::vector<int32_t> types;
+  for (const Json& added : json["added_tokens"]) place(added["content"], added["id"].get<size_t>());
+  types.assign(tokens.size(), 1);
+  for (size_t id = 0; id < tokens.size(); ++id) {  // a tokenizer cut to a test has gaps
+    if (tokens[id].empty()) tokens[id] = fmt::format("[unused{}]", id);
+  }
+  for (const Json& added : json["added_tokens"]) {
+    types[added["id"].get<size_t>()] = added["special"].get<bool>() ? 3 : 4;
+  }
+  for (const Json& merge : json["model"]["merges"]) {
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  }
+  b.String("tokenizer.ggml.model", kind);
+  b.String("tokenizer.ggml.pre", pre);
+  b.Strings("tokenizer.ggml.tokens", tokens);
+  b.Numbers("tokenizer.ggml.token_type", 5, types);
+  b.Strings("tokenizer.ggml.merges", merges);
+}
+
+class GgufSource : public TemporaryDirectoryTest {
+ protected:
+  // samples/tiny; with `layers`, in two files: the layers from there on in the second.
+  GgufBuilder Tiny(int64_t first = 0, int64_t last = 6) {
+    GgufBuilder b;
+    const ModelConfig& c = tiny_.config;
+    AddKeys(b, c);
+    const Json json = ParseJson(GetDocument(kTiny, "tokenizer.json"), kTiny);
+    AddTokenizer(b, json, "gpt2", "smaug-bpe");
+    b.Bool("tokenizer.ggml.add_bos_token", true);
+    b.Integer("tokenizer.ggml.bos_token_id", 0);
+    b.Integer("tokenizer.ggml.eos_token_id", 1);
+    b.String("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}");
+    if (first == 0) {
+      AddTensor(b, "token_embd.weight", tiny_.embedding.values);
+      AddTensor(b, "output.weight", tiny_.head.weights.values);
+      AddTensor(b, "output_norm.weight", tiny_.final_norm);
+    }
+    AddLayers(b, first, last);
+    return b;
+  }
+  void AddLayers(GgufBuilder& b, int64_t first, int64_t last) {
+    const char* names[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                           "ffn_gate", "ffn_up", "ffn_down"};
+    const ModelConfig& c = tiny_.config;
+    for (int64_t i = first; i < last; ++i) {
+      const LayerWeights& layer = tiny_.layers[static_cast<size_t>(i)];
+      const std::string at = fmt::format("blk.{}.", i);
+      AddTensor(b, at + "attn_norm.weight", layer.attention_norm);
+      AddTensor(b, at + "ffn_norm.weight", layer.mlp_norm);
+      for (const Role role : kLayerRoles) {
+        const int64_t heads = role == Role::kQ ? c.heads : role == Role::kK ? c.kv_heads : 0;
+        AddTensor(b, at + names[static_cast<size_t>(role)] + ".weight", layer[role].weights.values,
+                  heads);
+      }
+    }
+  }
+  void ExpectTiny(const Network& net) {
+    const ModelConfig &c = net.config, &expected = tiny_.config;
+    EXPECT_EQ(c.context, expected.context);
+    EXPECT_EQ(c.norm_eps, expected.norm_eps);
+    EXPECT_EQ(c.rope.theta, expected.rope.theta);
+    EXPECT_EQ(BytesOf(net.embedding.values), BytesOf(tiny_.embedding.values));
+    EXPECT_EQ(BytesOf(net.head.weights.values), BytesOf(tiny_.head.weights.values));
+    EXPECT_EQ(BytesOf(net.final_norm), BytesOf(tiny_.final_norm));
+    ASSERT_EQ(net.layers.size(), tiny_.layers.size());
+    for (size_t i = 0; i < net.layers.size(); ++i) {
+      EXPECT_EQ(BytesOf(net.layers[i].mlp_norm), BytesOf(tiny_.layers[i].mlp_norm));
+      for (const Role role : kLayerRoles) {
+        EXPECT_EQ(BytesOf(net.layers[i][role].weights.values),
+                  BytesOf(tiny_.layers[i][role].weights.values))
+            << i << " " << RoleName(role);
+      }
+    }
+  }
+  std::string Refusal(const GgufBuilder& b) {
+    b.Write(Path("bad.gguf"));
+    return ErrorOf([&] {
+      OpenNetwork(Path("bad.gguf"));
+      Tokenizer::Load(Path("bad.gguf"));
+      ChatTemplate::Load(Path("bad.gguf"));
+    });
+  }
+
+  const Network tiny_ = OpenNetwork(kTiny);
+};
+
+TEST_F(GgufSource, IsTheModelItWasMadeOf) {
+  Tiny().Write(Path("tiny.gguf"));
+  ExpectTiny(OpenNetwork(Path("tiny.gguf")));
+  const Tokenizer tokenizer = Tokenizer::Load(Path("tiny.gguf")), original = Tokenizer::Load(kTiny);
+  const std::string text = ReadFile(NIBBLE_SOURCE_DIR "/samples/calibration.txt", 1 << 24);
+  EXPECT_EQ(tokenizer.Encode(text), original.Encode(text));
+  EXPECT_EQ(tokenizer.vocab_size(), original.vocab_size());
+  const auto chat = ChatTemplate::Load(Path("tiny.gguf"));
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->Render(std::vector<ChatMessage>{{"user", "hi"}}, false), "<|begin_of_text|>hi");
+  const Json generation = ParseJson(GetDocument(Path("tiny.gguf"), "generation_config.json"), "");
+  EXPECT_EQ(generation["eos_token_id"], Json({1}));
+}
+
+TEST_F(GgufSource, SplitFilesAreOneModel) {
+  GgufBuilder first = Tiny(0, 2), second;
+  first.Integer("split.count", 2), first.Integer("split.no", 0);
+  second.Integer("split.count", 2), second.Integer("split.no", 1);
+  AddLayers(second, 2, 6);
+  first.Write(Path("t-00001-of-00002.gguf"));
+  EXPECT_THAT(ErrorOf([&] { OpenNetwork(Path("t-00001-of-00002.gguf")); }),
+              HasSubstr("t-00002-of-00002.gguf"));
+  second.Write(Path("t-00002-of-00002.gguf"));
+  ExpectTiny(OpenNetwork(Path("t-00001-of-00002.gguf")));
+  EXPECT_THAT(ErrorOf([&] { OpenNetwork(Path("t-00002-of-00002.gguf")); }),
+              HasSubstr("name the first"));
+  first.Write(Path("t-00002-of-00002.gguf"));
+  EXPECT_THAT(ErrorOf([&] { OpenNetwork(Path("t-00001-of-00002.gguf")); }),
+              HasSubstr("split.no is not 1"));
+  EXPECT_THAT(ErrorOf([&] { OpenNetwork(root_.string()); }),
+              HasSubstr("name one of its files: t-00001-of-00002.gguf, t-00002-of-00002.gguf"));
+}
+
+TEST_F(GgufSource, ByteLevelTokenizersAreTheirTokenizerJson) {
+  const std::string path = NIBBLE_SOURCE_DIR "/tests/data/tokenizers/gpt2.json";
+  const Json json = ReadJsonFile(path);
+  GgufBuilder b;
+  AddTokenizer(b, json, "gpt2", "gpt-2");
+  b.Write(Path("t.gguf"));
+  const Tokenizer expected = Tokenizer::Parse(ReadFile(path, 1 << 20), path);
+  const Tokenizer found = Tokenizer::Load(Path("t.gguf"));
+  for (const char* text :
+       {"", "Hello, world's 12345 words", "  a\n\n b\t<|endoftext|>", "na\xC3\xAF"}) {
+    EXPECT_EQ(found.Encode(text), expected.Encode(text)) << text;
+  }
+}
+
+// Scores are the order in which SentencePiece joins: "ab" before "bc".
+TEST_F(GgufSource, SentencePieceJoinsByScore) {
+  GgufBuilder b;
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
+  for (int i = 0; i < 256; ++i) tokens.push_back(fmt::format("<0x{:02X}>", i));
+  std::vector<int32_t> types(tokens.size(), 6);
+  types[0] = 2, types[1] = types[2] = 3;
+  std::vector<float> scores(tokens.size(), 0);
+  const auto add = [&](const char* token, float score) {
+    tokens.push_back(token), types.push_back(1), scores.push_back(score);
+    return static_cast<int32_t>(tokens.size()) - 1;
+  };
+  const int32_t space = add("\xE2\x96\x81", -9), a = add("a", -9), c = add("c", -9);
+  add("b", -9);
+  const int32_t bc = add("bc", -2), ab = add("ab", -1),
+                space_ab =
+                    add("\xE2\x96\x81"
+                        "ab",
+                        -3);
+  b.String("tokenizer.ggml.model", "llama");
+  b.Strings("tokenizer.ggml.tokens", tokens);
+  b.Numbers("tokenizer.ggml.token_type", 5, types);
+  b.Numbers("tokenizer.ggml.scores", 6, scores);
+  b.Integer("tokenizer.ggml.bos_token_id", 1);
+  b.Write(Path("t.gguf"));
+  const Tokenizer t = Tokenizer::Load(Path("t.gguf"));
+  EXPECT_EQ(t.Encode("abc"), (std::vector<int32_t>{1, space_ab, c}));
+  EXPECT_EQ(t.Encode("aabc bc"), (std::vector<int32_t>{1, space, a, ab, c, space, bc}));
+  EXPECT_EQ(t.Encode("x"), (std::vector<int32_t>{1, space, 3 + 'x'}));
+  EXPECT_EQ(t.Decode(t.Encode("abc x"), true), "abc x");
+}
+
+TEST_F(GgufSource, Llama3ScalesFrequenciesByItsLaw) {
+  GgufBuilder good = Tiny();
+  // As the converter writes it: torch's inv_freq through transformers' law, head_dim 64.
+  std::vector<float> divisors;
+  for (int i = 0; i < 32; ++i) {
+    const double frequency = std::pow(10000.0, -i / 32.0), length = 2 * M_PI / frequency;
+    const double smooth = (8192 / length - 1) / 3;
+    divisors.push_back(static_cast<float>(length < 2048   ? 1
+                                          : length > 8192 ? 8
+                                                          : 1 / ((1 - smooth) / 8 + smooth)));
+  }
+  const auto bytes = [&] {
+    return std::string(reinterpret_cast<const char*>(divisors.data()), divisors.size() * 4);
+  };
+  good.Tensor("rope_freqs.weight", {32}, kF32, bytes());
+  good.Write(Path("good.gguf"));
+  const RopeSpec rope = OpenNetwork(Path("good.gguf")).config.rope;
+  EXPECT_EQ(rope.type, "llama3");
+  EXPECT_EQ(rope.factor, 8);
+  EXPECT_EQ(rope.original_context, 8192);
+  divisors[20] *= 1.01f;
+  GgufBuilder bad = Tiny();
+  bad.Tensor("rope_freqs.weight", {32}, kF32, bytes());
+  EXPECT_THAT(Refusal(bad), HasSubstr("rope_freqs[20]"));
+}
+
+TEST_F(GgufSource, WhatItCannotSayIsRefusedByName) {
+  const auto refusal = [&](auto&& change) {
+    GgufBuilder b;
+    change(b);
+    return Refusal(b);
+  };
+  EXPECT_THAT(refusal([](GgufBuilder& b) { b.String("general.architecture", "mamba"); }),
+              HasSubstr("\"mamba\" is not read; this build reads llama"));
+  EXPECT_THAT(refusal([](GgufBuilder&) {}), HasSubstr("general.architecture"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) {
+                b.String("general.architecture", "llama");
+                b.Integer("llama.expert_count", 8);
+              }),
+              HasSubstr("mixtures of experts"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) { b.String("general.architecture", "llama"); }),
+              HasSubstr("no tensor token_embd.weight"));
+  GgufBuilder odd = Tiny();
+  odd.Tensor("blk.0.attn_sinks.weight", {8}, kF32, std::string(32, 0));
+  EXPECT_THAT(Refusal(odd), HasSubstr("blk.0.attn_sinks.weight is not part"));
+  GgufBuilder missing = Tiny(0, 5);
+  EXPECT_THAT(Refusal(missing), HasSubstr("model.layers.5"));
+  GgufBuilder scaled = Tiny();
+  scaled.String("llama.rope.scaling.type", "yarn");
+  EXPECT_THAT(Refusal(scaled), HasSubstr("\"yarn\""));
+  GgufBuilder token = Tiny();
+  token.Integer("tokenizer.ggml.unknown_token_id", 5000);
+  EXPECT_THAT(Refusal(token), HasSubstr("unknown_token_id 5000 is none of 4096"));
+}
+
+TEST_F(GgufSource, BadTokenizersAreRefusedByName) {
+  const auto refusal = [&](auto&& change) {
+    GgufBuilder b;
+    change(b);
+    b.Write(Path("t.gguf"));
+    return ErrorOf([&] { Tokenizer::Load(Path("t.gguf")); });
+  };
+  EXPECT_THAT(refusal([](GgufBuilder&) {}), HasSubstr("tokens is missing"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) { b.Strings("tokenizer.ggml.tokens", {"a"}); }),
+              HasSubstr("tokenizer.ggml.model \"\""));
+  EXPECT_THAT(refusal([](GgufBuilder& b) {
+                b.Strings("tokenizer.ggml.tokens", {"a"});
+                b.String("tokenizer.ggml.model", "gpt2");
+              }),
+              HasSubstr("pre \"default\" is not known; this build reads gpt-2"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) {
+                b.Strings("tokenizer.ggml.tokens", {"a"});
+                b.Numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1});
+              }),
+              HasSubstr("2 items for 1 tokens"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) {
+                b.Strings("tokenizer.ggml.tokens", {"a"});
+                b.String("tokenizer.ggml.model", "llama");
+              }),
+              HasSubstr("scores has 0 items"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) {
+                b.Strings("tokenizer.ggml.tokens", {std::string(1 << 16, 'a')});
+                b.Numbers<float>("tokenizer.ggml.scores", 6, {0});
+                b.String("tokenizer.ggml.model", "llama");
+              }),
+              HasSubstr("too long"));
+  EXPECT_THAT(refusal([](GgufBuilder& b) {
+                b.Strings("tokenizer.ggml.tokens", {"a", "a"});
+                b.String("tokenizer.ggml.model", "gpt2");
+                b.String("tokenizer.ggml.pre", "gpt-2");
+              }),
+              HasSubstr("stands twice"));
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GGUF model in Hugging Face's terms. Keys and names: ggml's docs/gguf.md; what converters do to
+// tensors: llama.cpp's conversion scripts.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "io/gguf.h"
+
+namespace nibble {
+
+// A file and its siblings, if it is the first of a split model (NAME-00001-of-00003.gguf).
+std::vector<GgufFile> OpenGgufFiles(const std::string& path);
+
+// config.json, generation_config.json and tokenizer_config.json.
+Json GgufConfig(const std::vector<GgufFile>& files);
+Json GgufGenerationConfig(const GgufFile& file);
+Json GgufTokenizerConfig(const GgufFile& file);
+// tokenizer.json
+std::string GgufTokenizer(const GgufFile& file);
+
+std::map<std::string, Tensor> GgufTensors(const std::vector<GgufFile>& files);
+// The named tensor of any file; nullptr if absent.
+const Tensor* FindGgufTensor(const std::vector<GgufFile>& files, const std::string& name);
+
+}  // namespace nibble

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as people have it: a directory in Hugging Face's layout, or a GGUF file. Both are seen as
+// documents (config.json, tokenizer.json, ...) and tensors under Hugging Face's names, so that
+// nothing behind this header knows of GGUF. What a GGUF file cannot say in those terms is refused.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "io/safetensors.h"
+
+namespace nibble {
+
+// No larger document is read: tokenizer.json of the largest known model has 35 MB.
+inline constexpr uint64_t kMaxDocumentBytes = 64 << 20;
+
+// Throws with what to do next if `model` is neither a directory nor a GGUF file.
+void RequireModel(const std::string& model);
+bool IsGguf(const std::string& model);
+
+// The text of a document, nullopt if the model has none of this name.
+std::optional<std::string> FindDocument(const std::string& model, const std::string& name,
+                                        uint64_t max_bytes = kMaxDocumentBytes);
+std::string GetDocument(const std::string& model, const std::string& name,
+                        uint64_t max_bytes = kMaxDocumentBytes);
+// What messages call it: "dir/config.json", "model.gguf: config.json".
+std::string DocumentPath(const std::string& model, const std::string& name);
+
+// The weights; linears of a GGUF file stay in its blocks (tensor/blocks.h).
+std::unique_ptr<TensorStore> OpenTensors(const std::string& model);
+
+}  // namespace nibble
