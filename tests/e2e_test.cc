@@ -16,7 +16,12 @@ TEST(CommandLine, VersionHelpAndWrongUsage) {
   EXPECT_THAT(version.out, testing::MatchesRegex("nibble [0-9]+\\.[0-9]+\\.[0-9]+\n"));
   EXPECT_EQ(Nibble({"--help"}).code, 0);
   EXPECT_EQ(Nibble({}).code, 2);
-  EXPECT_EQ(Nibble({"fly"}).code, 2);
+  const Result unknown = Nibble({"quantise", kTiny});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("no verb \"quantise\"; did you mean quantize?"));
+  EXPECT_THAT(Nibble({"eval", "pp", kTiny}).err, HasSubstr("did you mean ppl?"));
+  EXPECT_THAT(Nibble({"eval", "ppl", kTiny, "--windows", "-1"}).err,
+              HasSubstr("must be 0 or more, not -1"));
   EXPECT_EQ(Nibble({"inspect"}).code, 2);
   EXPECT_EQ(Nibble({"inspect", kTiny, "--frobnicate"}).code, 2);
   EXPECT_EQ(Nibble({"quantize", kTiny, "--w-bits", "9", "-o", "x"}).code, 2);
@@ -86,6 +91,7 @@ TEST(GenerateVerb, TextAndIdsGiveTheSameContinuation) {
   ASSERT_EQ(r.code, 0) << r.err;
   const Json text = r.json();
   EXPECT_EQ(text["completion_tokens"], 12);
+  EXPECT_EQ(text["finish_reason"], "length");
   EXPECT_EQ(text["token_ids"].size(), 12u);
   std::string ids = Nibble({"tokenize", kTiny, "--text", "The river"}).out;
   ids.pop_back();
@@ -118,6 +124,8 @@ TEST(GenerateVerb, PromptsOfUnusualSize) {
       Nibble({"generate", kTiny, "--prompt-ids", ids, "--max-tokens", "4", "--json"});
   ASSERT_EQ(full.code, 0) << full.err;
   EXPECT_EQ(full.json()["completion_tokens"], 1) << "the context is full";
+  EXPECT_THAT(Nibble({"generate", kTiny, "--prompt-ids", ids, "--max-tokens", "4"}).err,
+              HasSubstr("stopped: the context is full"));
   const Result beyond = Nibble({"generate", kTiny, "--prompt-ids", ids + ",7"});
   EXPECT_EQ(beyond.code, 2);
   EXPECT_THAT(beyond.err, AllOf(HasSubstr("1025 tokens"), HasSubstr("context is 1024")));

@@ -47,6 +47,12 @@ inline std::unique_ptr<Model> Load(const std::string& directory, const Common& c
 // As CLI::Range, which lets NaN pass.
 CLI::Validator NumberBetween(double least, double most);
 
+inline const CLI::Validator kNotNegative(
+    [](std::string& value) {
+      return value.starts_with('-') ? "must be 0 or more, not " + value : std::string();
+    },
+    "0 or more");
+
 void FlushOutput();                // throws if standard output could not be written
 void PrintJson(const Json& json);  // one line on standard output
 

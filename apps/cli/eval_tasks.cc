@@ -84,7 +84,7 @@ void AddEvalTasks(CLI::App& eval, Common& common, Run& run) {
   tasks->add_option("--data", a->tasks.data, "Directory of TASK.jsonl (docs/benchmarks.md)")
       ->required();
   tasks->add_option("--limit", a->tasks.limit, "Only the first N questions of each task; 0 = all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   tasks->add_option("--results", a->tasks.results,
                     "File that keeps the answers question by question as they come");
   tasks->add_flag("--resume", a->tasks.resume, "Continue the run that --results holds");

@@ -11,9 +11,9 @@ void AddEvaluationText(CLI::App& verb, EvaluationText& text) {
   verb.add_option("--text", text.file, "Text file")->required();
   verb.add_option("--context", text.windows.context,
                   "Tokens of a window; 0 = min(2048, the model's)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   verb.add_option("--windows", text.windows.windows, "Only the first N windows; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   verb.add_option("--protocol", text.protocol,
                   "plain: the file as it is; gptq: lines joined with blank lines")

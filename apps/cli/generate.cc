@@ -49,7 +49,8 @@ void RunGenerate(Arguments& a, const Common& common) {
     PrintJson({{"text", output.text()},
                {"token_ids", g.ids},
                {"prompt_tokens", prompt.size()},
-               {"completion_tokens", g.ids.size()}});
+               {"completion_tokens", g.ids.size()},
+               {"finish_reason", g.finish == Finish::kStop ? "stop" : "length"}});
   } else {
     PrintSpeed(static_cast<int64_t>(prompt.size()), g);
   }

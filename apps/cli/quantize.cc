@@ -192,7 +192,7 @@ std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
   verb->add_option("--context", a->options.context,
                    "Tokens of a window; 0 = min(2048, the model's)");
   verb->add_option("--seed", a->options.seed, "Seed of rotation and windows")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   verb->add_flag("--resume", a->options.resume, "Continue OUT.partial");
   verb->add_flag("--force", a->options.force, "Replace OUT");

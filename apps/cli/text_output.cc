@@ -35,7 +35,7 @@ void AddSampling(CLI::App& verb, GenerateOptions& options) {
   verb.add_option("--top-k", options.sampling.top_k, "Tokens to sample from; 0 = all")
       ->capture_default_str();
   verb.add_option("--seed", options.seed, "Seed of the sampling")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
 }
 
@@ -53,6 +53,7 @@ void PrintSpeed(int64_t prompt_tokens, const Generation& g) {
     Note("; {} tokens written, {:.0f} tokens/s", g.ids.size(),
          static_cast<double>(g.decode_steps) / g.decode_seconds);
   }
+  if (g.finish == Finish::kContext) Note("; stopped: the context is full");
   Note("\n");
 }
 

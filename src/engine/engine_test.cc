@@ -211,7 +211,11 @@ TEST_F(TinyModel, GenerationStopsAtAStopIdAndAtTheContext) {
   const Generation s = Generate(stopped, prompt, {.max_tokens = 8, .stop_ids = {7, g.ids[3]}});
   EXPECT_EQ(s.ids, std::vector<int32_t>(g.ids.begin(), first));
   Session full(model());
-  EXPECT_EQ(Generate(full, Ids(1020, 6), {.max_tokens = 100}).ids.size(), 5u);
+  const Generation f = Generate(full, Ids(1020, 6), {.max_tokens = 100});
+  EXPECT_EQ(f.ids.size(), 5u);
+  EXPECT_EQ(g.finish, Finish::kLength);
+  EXPECT_EQ(s.finish, Finish::kStop);
+  EXPECT_EQ(f.finish, Finish::kContext);
 }
 
 // A model whose config.json claims a long context costs what its sequences use, and no bit differs.

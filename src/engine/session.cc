@@ -48,14 +48,24 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
   std::span<const float> logits = session.Append(prompt);
   result.prompt_seconds = seconds_since(start);
   start = Clock::now();
-  while (static_cast<int64_t>(result.ids.size()) < options.max_tokens && !Interrupted()) {
+  while (static_cast<int64_t>(result.ids.size()) < options.max_tokens) {
+    if (Interrupted()) {
+      result.finish = Finish::kInterrupt;
+      break;
+    }
     const int32_t id = Sample(logits, options.sampling, rng);
     const auto& stops = options.stop_ids;
-    if (std::find(stops.begin(), stops.end(), id) != stops.end()) break;
+    if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
+      result.finish = Finish::kStop;
+      break;
+    }
     result.ids.push_back(id);
     if (on_token) on_token(id);
-    const bool more = static_cast<int64_t>(result.ids.size()) < options.max_tokens;
-    if (!more || session.tokens() >= session.context()) break;
+    if (static_cast<int64_t>(result.ids.size()) == options.max_tokens) break;
+    if (session.tokens() >= session.context()) {
+      result.finish = Finish::kContext;
+      break;
+    }
     logits = session.Append({&id, 1});
     ++result.decode_steps;
   }

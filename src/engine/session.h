@@ -36,8 +36,12 @@ struct GenerateOptions {
   std::vector<int32_t> stop_ids;  // end-of-sequence ids; the one that ends a text is not returned
 };
 
+// Why a text ends: a stop id, max_tokens, the context's end, Ctrl-C.
+enum class Finish { kStop, kLength, kContext, kInterrupt };
+
 struct Generation {
   std::vector<int32_t> ids;
+  Finish finish = Finish::kLength;
   double prompt_seconds = 0, decode_seconds = 0;
   int64_t decode_steps = 0;  // forward passes of one token
 };

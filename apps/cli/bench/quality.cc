@@ -309,10 +309,10 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
       ->capture_default_str();
   verb->add_option("--data", a->data, "Directory of zero-shot tasks, as in eval tasks");
   verb->add_option("--limit", a->task_limit, "Only the first N questions of each; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   verb->add_option("--seed", a->seed, "Seed of rotations and windows")
-      ->check(CLI::NonNegativeNumber)
+      ->check(kNotNegative)
       ->capture_default_str();
   verb->add_option("--work", a->work,
                    "Directory of results.json and of one checkpoint at a time; the same command "
