@@ -112,7 +112,7 @@ void AddChat(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
   CLI::App* verb = AddVerb(app, common, "chat", "Talk to a model, one line a turn",
                            "nibble chat llama-w4a4kv4 --system \"Answer briefly.\"");
-  verb->add_option("model", a->model, "Model directory, GGUF file or checkpoint")->required();
+  AddModel(*verb, a->model)->required();
   verb->add_option("--system", a->system, "System message");
   verb->add_flag("--no-template", a->no_template,
                  "Plain text instead of the model's chat template");

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "source/hub_cache.h"
+
 namespace nibble::cli {
 
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
@@ -16,6 +18,15 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
   verb->add_flag("--json", common.json, "One JSON object on standard output");
   verb->footer("Example:\n  " + example);
   return verb;
+}
+
+CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kind) {
+  const auto resolve = [](std::string& name) -> std::string {
+    name = ResolveModel(name);
+    return "";
+  };
+  return verb.add_option("model", model, kind + "; or org/name from Hugging Face's cache")
+      ->transform(CLI::Validator(resolve, ""));
 }
 
 std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded) {

@@ -36,6 +36,10 @@ void AddBench(CLI::App& app, Common& common, Run& run);
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
                   const std::string& description, const std::string& example);
 
+// The argument `model`, as ResolveModel understands it.
+CLI::Option* AddModel(CLI::App& verb, std::string& model,
+                      const std::string& kind = "Model directory, GGUF file or checkpoint");
+
 // The network on the backend of `common`, with a line on standard error if a tile plane is there
 // that cannot be used.
 std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded);

@@ -61,7 +61,7 @@ void RunKl(Arguments& a, const Common& common) {
 }
 
 void AddShared(CLI::App& verb, Arguments& a) {
-  verb.add_option("model", a.model, "Model directory, GGUF file or checkpoint")->required();
+  AddModel(verb, a.model)->required();
   verb.add_flag(
       "--decoded", a.decoded,
       "Decode codes and cache to fp32 and use BLAS: the check that the integers are right");

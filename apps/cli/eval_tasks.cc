@@ -61,7 +61,7 @@ void RunLogLikelihood(const Arguments& a, const Common& common) {
 }
 
 void AddShared(CLI::App& verb, Arguments& a) {
-  verb.add_option("model", a.model, "Model directory, GGUF file or checkpoint")->required();
+  AddModel(verb, a.model)->required();
   verb.add_flag(
       "--no-bos", a.no_bos,
       "Without the tokenizer's special tokens, as lm-evaluation-harness did until late 2025");

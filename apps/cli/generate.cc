@@ -64,7 +64,7 @@ void AddGenerate(CLI::App& app, Common& common, Run& run) {
   CLI::App* verb = AddVerb(app, common, "generate", "Continue a prompt",
                            "nibble generate llama-w4a4kv4 --prompt \"The river\" --max-tokens 64\n"
                            "  nibble generate llama --prompt-ids 0,17,5 --json");
-  verb->add_option("model", a->model, "Model directory, GGUF file or checkpoint")->required();
+  AddModel(*verb, a->model)->required();
   verb->add_option("--prompt", a->prompt, "Text to continue");
   verb->add_option("--prompt-ids", a->prompt_ids, "Token ids instead, no tokenizer needed")
       ->delimiter(',');

@@ -160,7 +160,7 @@ void AddInspect(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
   CLI::App* verb = AddVerb(app, common, "inspect", "Show what a model is made of",
                            "nibble inspect llama-w4a4kv4 --kernels --verify");
-  verb->add_option("model", a->model, "Model directory, GGUF file or checkpoint");
+  AddModel(*verb, a->model);
   verb->add_flag("--kernels", a->kernels,
                  "Which kernel runs each linear on this machine; without a model: each format on "
                  "every machine");

@@ -182,7 +182,7 @@ std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
   const auto a = std::make_shared<Arguments>();
   std::string recipes;
   for (const Recipe* r : Recipes()) recipes += fmt::format("\n  {}: {}", r->name, r->summary);
-  verb->add_option("model", a->options.model, "Hugging Face directory or GGUF file")->required();
+  AddModel(*verb, a->options.model, "Hugging Face directory or GGUF file")->required();
   verb->add_option("-o,--output", a->options.output, "Checkpoint directory to write");
   verb->add_option("--recipe", a->recipe, "Method:" + recipes)->capture_default_str();
   verb->add_option("--calib", a->options.calibration_text, "Calibration text (default: a sample)");

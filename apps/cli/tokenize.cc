@@ -49,14 +49,14 @@ void AddTokenize(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
   CLI::App* tokenize = AddVerb(app, common, "tokenize", "Text to token ids",
                                "nibble tokenize llama --text \"Hello\"");
-  tokenize->add_option("model", a->model, "Model directory, GGUF file or checkpoint")->required();
+  AddModel(*tokenize, a->model)->required();
   tokenize->add_option("--text", a->text, "Text");
   tokenize->add_option("--file", a->file, "Text file");
   tokenize->add_flag("--no-special", a->no_special, "Do not add BOS and the like");
   tokenize->callback([a, &common, &run] { run = [a, &common] { RunTokenize(*a, common); }; });
   CLI::App* detokenize = AddVerb(app, common, "detokenize", "Token ids to text",
                                  "nibble detokenize llama --ids 1,15043");
-  detokenize->add_option("model", a->model, "Model directory, GGUF file or checkpoint")->required();
+  AddModel(*detokenize, a->model)->required();
   detokenize->add_option("--ids", a->ids, "Ids, separated by commas")->delimiter(',')->required();
   detokenize->add_flag("--no-special", a->no_special, "Leave special tokens out");
   detokenize->callback([a, &common, &run] { run = [a, &common] { RunDetokenize(*a, common); }; });

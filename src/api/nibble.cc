@@ -9,6 +9,7 @@
 #include "eval/text_windows.h"
 #include "quantize/quantize.h"
 #include "quantize/recipe_fields.h"
+#include "source/hub_cache.h"
 
 namespace nibble {
 
@@ -17,7 +18,7 @@ std::string_view Version() {
 }
 
 void QuantizeModel(const QuantizeRequest& request) {
-  Quantize({.model = request.model,
+  Quantize({.model = ResolveModel(request.model),
             .output = request.output,
             .recipe = ChangedRecipe(FindRecipe(request.recipe), ParseFields(request.fields),
                                     request.rules),
@@ -46,7 +47,8 @@ LoadedModel::LoadedModel(std::unique_ptr<State> state) : state_(std::move(state)
 LoadedModel::LoadedModel(LoadedModel&&) noexcept = default;
 LoadedModel::~LoadedModel() = default;
 
-LoadedModel LoadedModel::Load(const std::string& directory, const std::string& device) {
+LoadedModel LoadedModel::Load(const std::string& name, const std::string& device) {
+  const std::string directory = ResolveModel(name);
   auto model = LoadModel(directory, device, false);
   auto generation = LoadGenerationConfig(directory, model->network().config_json);
   return LoadedModel(std::unique_ptr<State>(

@@ -117,7 +117,7 @@ TEST(QuantizeKvTest, RowsThatAreNotQuantizedAreBf16OrFp32) {
   Rng rng(3);
   std::vector<float> x(40), back(40);
   for (float& v : x) v = static_cast<float>(rng.Normal());
-  uint8_t row[40 * 4];
+  alignas(float) uint8_t row[40 * 4];
   uint16_t params = 0xABCD;
   QuantizeKv(x, {.bits = 32}, row, &params);
   DequantizeKv(row, &params, {.bits = 32}, back);

@@ -250,27 +250,50 @@ std::optional<double> GgufFile::RealAt(const Value& value, uint64_t index) const
   return number;
 }
 
-std::optional<bool> GgufFile::FindBool(std::string_view key) const {
+std::optional<bool> GgufFile::BoolAt(const Value& value, uint64_t index) const {
+  if (value.type != kBool || LoadAt<uint8_t>(value.bytes, index) > 1) return std::nullopt;
+  return LoadAt<uint8_t>(value.bytes, index) == 1;
+}
+
+template <typename T>
+std::optional<T> GgufFile::One(std::string_view key, At<T> at, std::string_view expected) const {
   const Value* value = Find(key, false);
   if (value == nullptr) return std::nullopt;
-  if (value->type != kBool || LoadAt<uint8_t>(value->bytes, 0) > 1) Refuse(key, "true or false");
-  return LoadAt<uint8_t>(value->bytes, 0) == 1;
+  const std::optional<T> item = (this->*at)(*value, 0);
+  if (!item) Refuse(key, expected);
+  return item;
+}
+
+template <typename T>
+std::vector<T> GgufFile::Many(std::string_view key, At<T> at, std::string_view expected) const {
+  const Value* value = Find(key, true);
+  std::vector<T> items;
+  for (uint64_t i = 0; value != nullptr && i < value->count; ++i) {
+    const std::optional<T> item = (this->*at)(*value, i);
+    if (!item) Refuse(key, expected);
+    items.push_back(*item);
+  }
+  return items;
+}
+
+std::optional<bool> GgufFile::FindBool(std::string_view key) const {
+  return One(key, &GgufFile::BoolAt, "true or false");
 }
 
 std::optional<int64_t> GgufFile::FindInteger(std::string_view key) const {
-  const Value* value = Find(key, false);
-  if (value == nullptr) return std::nullopt;
-  const auto number = IntegerAt(*value, 0);
-  if (!number) Refuse(key, "an integer");
-  return number;
+  return One(key, &GgufFile::IntegerAt, "an integer");
 }
 
 std::optional<double> GgufFile::FindReal(std::string_view key) const {
-  const Value* value = Find(key, false);
-  if (value == nullptr) return std::nullopt;
-  const auto number = RealAt(*value, 0);
-  if (!number) Refuse(key, "a number");
-  return number;
+  return One(key, &GgufFile::RealAt, "a number");
+}
+
+std::vector<int64_t> GgufFile::Integers(std::string_view key) const {
+  return Many(key, &GgufFile::IntegerAt, "integers");
+}
+
+std::vector<double> GgufFile::Reals(std::string_view key) const {
+  return Many(key, &GgufFile::RealAt, "numbers");
 }
 
 std::optional<std::string_view> GgufFile::FindString(std::string_view key) const {
@@ -284,28 +307,6 @@ int64_t GgufFile::Integer(std::string_view key) const {
   const auto number = FindInteger(key);
   if (!number) Fail("{}: {} is missing", path(), key);
   return *number;
-}
-
-std::vector<int64_t> GgufFile::Integers(std::string_view key) const {
-  const Value* value = Find(key, true);
-  std::vector<int64_t> numbers;
-  for (uint64_t i = 0; value != nullptr && i < value->count; ++i) {
-    const auto number = IntegerAt(*value, i);
-    if (!number) Refuse(key, "integers");
-    numbers.push_back(*number);
-  }
-  return numbers;
-}
-
-std::vector<double> GgufFile::Reals(std::string_view key) const {
-  const Value* value = Find(key, true);
-  std::vector<double> numbers;
-  for (uint64_t i = 0; value != nullptr && i < value->count; ++i) {
-    const auto number = RealAt(*value, i);
-    if (!number) Refuse(key, "numbers");
-    numbers.push_back(*number);
-  }
-  return numbers;
 }
 
 std::vector<std::string_view> GgufFile::Strings(std::string_view key) const {

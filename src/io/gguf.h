@@ -55,8 +55,16 @@ class GgufFile {
   void ReadTensors(Reader& reader, uint64_t count);
   const Value* Find(std::string_view key, bool array) const;
   [[noreturn]] void Refuse(std::string_view key, std::string_view expected) const;
+  // One item; nothing if it has another type or does not fit.
+  template <typename T>
+  using At = std::optional<T> (GgufFile::*)(const Value& value, uint64_t index) const;
+  std::optional<bool> BoolAt(const Value& value, uint64_t index) const;
   std::optional<int64_t> IntegerAt(const Value& value, uint64_t index) const;
   std::optional<double> RealAt(const Value& value, uint64_t index) const;
+  template <typename T>
+  std::optional<T> One(std::string_view key, At<T> at, std::string_view expected) const;
+  template <typename T>
+  std::vector<T> Many(std::string_view key, At<T> at, std::string_view expected) const;
 
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string, Value, std::less<>> keys_;

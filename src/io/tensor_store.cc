@@ -38,7 +38,8 @@ std::string PathInside(const std::string& directory, const std::string& name) {
   const bool hugging_face_cache =
       snapshots.filename() == "snapshots" && cache.filename().string().starts_with("models--");
   if (!IsBelow(resolved, root) && !(hugging_face_cache && IsBelow(resolved, cache / "blobs"))) {
-    Fail("{}: leads outside the model directory, to {}", path, resolved.string());
+    Fail("{}: leads outside the model directory, to {}; `cp -rL` makes a copy without links", path,
+         resolved.string());
   }
   return path;
 }

@@ -85,6 +85,7 @@ struct Family {
   std::string (*attention_norm)(int64_t layer);
   std::string (*mlp_norm)(int64_t layer);
   std::string_view final_norm;
+  bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
 };
 
 // The row of a config.json's model_type; an unknown family is an error listing the known ones.

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "models/gguf_names.h"
 #include "models/packed_checkpoint.h"
 #include "models/tile_plane.h"
 #include "source/model_source.h"
@@ -47,8 +48,9 @@ class Tensors {
 
   void RefuseUnused() const {
     for (const std::string& name : network_.store->names()) {
-      // Old exports carry the rotary table, which follows from the config.
-      if (used_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
+      // Some exports carry the rotary table, which follows from the config.
+      if (name == kGgufRopeFactors || name.ends_with("rotary_emb.inv_freq")) continue;
+      if (used_.contains(name)) continue;
       Fail("{}: tensor {} is not part of a {} model with this config.json", network_.directory,
            name, network_.config.family);
     }
@@ -64,7 +66,7 @@ class Tensors {
 void LoadPlain(Network& net, const Family& family) {
   const ModelConfig& c = net.config;
   Tensors tensors(net);
-  net.kv = PlainKv(c);
+  net.kv = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = {.bits = 32}, .v = {.bits = 32}};
   const std::string embedding = family.linear(0, Role::kEmbedding) + ".weight";
   net.embedding = {.rows = c.vocab_size,
                    .cols = c.hidden_size,
@@ -75,8 +77,12 @@ void LoadPlain(Network& net, const Family& family) {
     weights.attention_norm = tensors.GetFinite(family.attention_norm(layer), {c.hidden_size});
     weights.mlp_norm = tensors.GetFinite(family.mlp_norm(layer), {c.hidden_size});
     for (Role role : c.layer_roles()) {
-      weights[role] = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role),
-                                     c.has_bias(role));
+      PackedLinear& linear = weights[role];
+      linear = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role),
+                              c.has_bias(role));
+      if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
+      linear.weights.values = PairsApart(linear.weights.values, c.head_dim);
+      if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim);
     }
   }
   const std::string head = family.linear(0, Role::kHead);
@@ -92,13 +98,6 @@ void LoadPlain(Network& net, const Family& family) {
 
 }  // namespace
 
-KvSpec PlainKv(const ModelConfig& config) {
-  return {.kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
-          .k = {.bits = 32},
-          .v = {.bits = 32}};
-}
-
 Network OpenNetwork(const std::string& directory) {
   Network net;
   net.directory = directory;
@@ -113,7 +112,7 @@ Network OpenNetwork(const std::string& directory) {
     LoadPacked(net, *quantization, where);
     AttachTiles(net);
   } else {
-    LoadPlain(net, FamilyOf(net.config_json, where));
+    LoadPlain(net, IsGguf(directory) ? kGgufLlama : FamilyOf(net.config_json, where));
   }
   return net;
 }

@@ -55,7 +55,4 @@ struct Network {
 // tensor that nobody asked for is refused: the model would not mean what its files say.
 Network OpenNetwork(const std::string& directory);
 
-// The head's and layers' linears of an unquantized network with this config (no planes yet).
-KvSpec PlainKv(const ModelConfig& config);
-
 }  // namespace nibble

@@ -5,19 +5,21 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/file.h"
+#include "engine/gguf_model_testing.h"
 #include "engine/session.h"
 #include "formats/packed_weights_testing.h"
+#include "io/io_testing.h"
 #include "quantize/calibrate.h"
 #include "quantize/quantize.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
+#include "text/tokenizer.h"
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
 
 TEST(Windows, AreRandomRepeatableAndInsideTheText) {
   std::vector<int32_t> ids(1000);
@@ -143,6 +145,27 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
       EXPECT_EQ(a.tail.values.data == nullptr, bits == 8);
       EXPECT_EQ(a.input.gather, b.input.gather);
     }
+  }
+}
+
+class FromGguf : public TemporaryDirectoryTest {};
+
+// Of the same weights, whatever file they came in.
+TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
+  TinyGguf(OpenNetwork(kTiny)).Write(Path("tiny.gguf"));
+  Recipe recipe = kQuarotRecipe;
+  recipe.rounding = Rounding::kNearest;
+  Quantize({.model = kTiny, .output = Path("a"), .recipe = recipe});
+  Quantize({.model = Path("tiny.gguf"), .output = Path("b"), .recipe = recipe});
+  for (const auto& entry : fs::directory_iterator(Path("a"))) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string name = entry.path().filename();
+    EXPECT_EQ(ReadFile(Path("a/" + name), 1 << 26), ReadFile(Path("b/" + name), 1 << 26)) << name;
+  }
+  const std::string text = ReadFile(NIBBLE_SOURCE_DIR "/samples/evaluation.txt", 1 << 20);
+  EXPECT_EQ(Tokenizer::Load(Path("b")).Encode(text), Tokenizer::Load(kTiny).Encode(text));
+  for (const char* name : {"tokenizer_config.json", "generation_config.json"}) {
+    EXPECT_TRUE(fs::exists(Path("b/") + name)) << name;
   }
 }
 

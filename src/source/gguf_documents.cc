@@ -7,7 +7,9 @@
 namespace nibble {
 namespace {
 
-constexpr const char* kTokenIds[] = {"bos", "eos", "unknown", "padding"};
+// Ids in a GGUF file, tokens in tokenizer_config.json.
+constexpr std::pair<const char*, const char*> kSpecialTokens[] = {
+    {"bos", "bos_token"}, {"eos", "eos_token"}, {"unknown", "unk_token"}, {"padding", "pad_token"}};
 
 // Llama 3.1's scaling of frequencies (transformers, rope_type llama3) with its published bounds:
 // below 8192 / 4 whole turns it does nothing, above 8192 it divides by the factor.
@@ -106,15 +108,14 @@ Json GgufGenerationConfig(const GgufFile& file) {
 Json GgufTokenizerConfig(const GgufFile& file) {
   Json json = Json::object();
   const std::vector<std::string_view> tokens = file.Strings("tokenizer.ggml.tokens");
-  for (const char* name : kTokenIds) {
+  for (const auto& [name, key] : kSpecialTokens) {
     const auto id = file.FindInteger(fmt::format("tokenizer.ggml.{}_token_id", name));
     if (!id) continue;
     if (*id < 0 || *id >= static_cast<int64_t>(tokens.size())) {
       Fail("{}: tokenizer.ggml.{}_token_id {} is none of {} tokens", file.path(), name, *id,
            tokens.size());
     }
-    const std::string_view key = name == kTokenIds[2] ? "unk" : name == kTokenIds[3] ? "pad" : name;
-    json[fmt::format("{}_token", key)] = tokens[static_cast<size_t>(*id)];
+    json[key] = tokens[static_cast<size_t>(*id)];
   }
   if (const auto text = file.FindString("tokenizer.chat_template")) json["chat_template"] = *text;
   return json;

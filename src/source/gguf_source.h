@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GGUF model in Hugging Face's terms. Keys and names: ggml's docs/gguf.md; what converters do to
-// tensors: llama.cpp's conversion scripts.
+// A GGUF model's files and, in Hugging Face's terms, its documents. Keys: ggml's docs/gguf.md.
 #pragma once
 
 #include <map>
@@ -23,6 +22,7 @@ Json GgufTokenizerConfig(const GgufFile& file);
 // tokenizer.json
 std::string GgufTokenizer(const GgufFile& file);
 
+// Of all files, each name once.
 std::map<std::string, Tensor> GgufTensors(const std::vector<GgufFile>& files);
 // The named tensor of any file; nullptr if absent.
 const Tensor* FindGgufTensor(const std::vector<GgufFile>& files, const std::string& name);

@@ -7,21 +7,33 @@
 
 #include "base/file.h"
 #include "source/gguf_source.h"
+#include "source/hub_cache.h"
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
 
-// "a.gguf, b.gguf" of a directory that has no model of its own.
-std::string GgufFilesIn(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().extension() == ".gguf") names.push_back(entry.path().filename().string());
+// PyTorch's files may run code when they are read.
+bool IsPickle(const fs::path& path) {
+  const std::string extension = path.extension();
+  return extension == ".bin" || extension == ".pt" || extension == ".pth";
+}
+
+[[noreturn]] void FailPickle(const fs::path& file, const std::string& model) {
+  Fail(
+      "{}: a PyTorch pickle, which is not read; in Python, transformers' "
+      "AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(\"OUT\") writes safetensors",
+      file.string(), model);
+}
+
+void RequireWeights(const std::string& model) {
+  std::optional<fs::path> pickle;
+  for (const auto& entry : fs::directory_iterator(model)) {
+    if (entry.path().extension() == ".safetensors") return;
+    if (IsPickle(entry.path())) pickle = entry.path();
   }
-  std::ranges::sort(names);
-  return fmt::format("{}", fmt::join(names, ", "));
+  if (pickle) FailPickle(*pickle, model);
 }
 
 }  // namespace
@@ -30,15 +42,35 @@ bool IsGguf(const std::string& model) {
   return fs::path(model).extension() == ".gguf" && !fs::is_directory(model);
 }
 
-void RequireModel(const std::string& model) {
-  if (IsGguf(model)) {
-    if (!fs::exists(model)) Fail("{}: no such file", model);
-    return;
+std::vector<std::string> GgufModelsIn(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    const size_t split = name.find("-of-");
+    const bool later = split != name.npos && !name.substr(0, split).ends_with("-00001");
+    if (entry.path().extension() == ".gguf" && !later) names.push_back(name);
   }
-  if (!fs::is_directory(model)) Fail("{}: no such model directory or GGUF file", model);
-  if (fs::exists(fs::path(model) / "config.json")) return;
-  const std::string files = GgufFilesIn(model);
-  if (!files.empty()) Fail("{}: name one of its files: {}", model, files);
+  std::ranges::sort(names);
+  return names;
+}
+
+void RequireModel(const std::string& model) {
+  if (fs::is_directory(model)) {
+    const std::vector<std::string> files = GgufModelsIn(model);
+    if (fs::exists(fs::path(model) / "config.json")) {
+      RequireWeights(model);
+    } else if (!files.empty()) {
+      Fail("{}: name one of its files: {}", model, fmt::join(files, ", "));
+    }
+  } else if (!fs::exists(model)) {
+    if (IsGguf(model) || !IsHubName(model)) Fail("{}: no such model directory or GGUF file", model);
+    Fail("{}: no such path, nor a model in {}; `hf download {}` gets it", model, HubCache(), model);
+  } else if (IsPickle(model)) {
+    FailPickle(model, fs::path(model).parent_path());
+  } else if (!IsGguf(model)) {
+    Fail("{}: not a GGUF file; of a Hugging Face checkpoint, name the directory", model);
+  }
 }
 
 std::string DocumentPath(const std::string& model, const std::string& name) {

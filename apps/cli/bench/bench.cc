@@ -112,8 +112,7 @@ CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
 }
 
 void AddModel(CLI::App& verb, BenchArguments& a) {
-  CLI::Option* model =
-      verb.add_option("model", a.model, "Model directory, GGUF file or checkpoint");
+  CLI::Option* model = cli::AddModel(verb, a.model);
   AddShape(verb, a)->excludes(model);
 }
 

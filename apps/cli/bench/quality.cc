@@ -294,7 +294,7 @@ void AddQuality(CLI::App& bench, Common& common, Run& run) {
                            "--only methods,cache");
   std::string sections;
   for (const PaperSection& s : PaperSuite()) sections += fmt::format("\n  {}: {}", s.name, s.title);
-  verb->add_option("model", a->model, "Hugging Face directory or GGUF file")->required();
+  AddModel(*verb, a->model, "Hugging Face directory or GGUF file")->required();
   verb->add_option("--suite", a->suite, "paper: the tables of QuaRot, QUIK, Atom, QServe, QuIP#")
       ->check(CLI::IsMember({"paper"}))
       ->capture_default_str();

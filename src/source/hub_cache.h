@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace nibble {
+
+// Where Hugging Face's tools keep what they download: HF_HUB_CACHE, or hub in HF_HOME, or
+// ~/.cache/huggingface/hub.
+std::string HubCache();
+// Whether a name reads "org/name", as models are called on the Hub.
+bool IsHubName(const std::string& model);
+// What a user's name of a model stands for: of "org/name", and of a directory of the cache, the
+// snapshot that is there (refs/main, or the only one); of a directory whose only model is a GGUF
+// file, that file. Any other name stays what it is; RequireModel judges it.
+std::string ResolveModel(const std::string& model);
+
+}  // namespace nibble
