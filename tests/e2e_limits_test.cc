@@ -45,7 +45,7 @@ class Limits : public EndToEnd {
             "--threads", "2",    "--context", "64",      "--calib-windows", "2"};
   }
   Arguments Generate() const {
-    return {"generate", small_, "--prompt", "The", "--max-tokens", "4", "--threads", "2"};
+    return Words("generate " + small_ + " --prompt The --max-tokens 4 --threads 2 --load-bits 32");
   }
 };
 

@@ -17,6 +17,7 @@ namespace {
 struct Arguments {
   std::string model, system;
   bool no_template = false;
+  int load_bits = 8;
   GenerateOptions options;
 };
 
@@ -81,7 +82,7 @@ void RunChat(Arguments& a, const Common& common) {
   CheckSampling(a.options.sampling);
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
-  const auto model = Load(a.model, common, false);
+  const auto model = Load(a.model, common, false, a.load_bits);
   a.options.stop_ids = LoadGenerationConfig(a.model, model->network().config_json).stop_ids;
   Conversation conversation(*model, tokenizer, std::move(chat_template));
   if (!a.system.empty()) conversation.Add("system", a.system);
@@ -116,6 +117,7 @@ void AddChat(CLI::App& app, Common& common, Run& run) {
   verb->add_option("--system", a->system, "System message");
   verb->add_flag("--no-template", a->no_template,
                  "Plain text instead of the model's chat template");
+  AddLoadBits(*verb, a->load_bits);
   AddSampling(*verb, a->options);
   verb->callback([a, &common, &run] { run = [a, &common] { RunChat(*a, common); }; });
 }

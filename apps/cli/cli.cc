@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 
+#include "base/progress.h"
+#include "quantize/round_network.h"
 #include "source/hub_cache.h"
 
 namespace nibble::cli {
@@ -20,19 +23,39 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
   return verb;
 }
 
-CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kind) {
+CLI::Validator ModelName() {
   const auto resolve = [](std::string& name) -> std::string {
     name = ResolveModel(name);
     return "";
   };
-  return verb.add_option("model", model, kind + "; or org/name from Hugging Face's cache")
-      ->transform(CLI::Validator(resolve, ""));
+  return {resolve, ""};
 }
 
-std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded) {
+CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kind) {
+  return verb.add_option("model", model, kind + "; or org/name from Hugging Face's cache")
+      ->transform(ModelName());
+}
+
+void AddLoadBits(CLI::App& verb, int& bits) {
+  verb.add_option(
+          "--load-bits", bits,
+          "Of a float model: round its weights to 4 or 8 bits in groups while loading, with "
+          "8-bit activations; 16: bf16; 32: as they are, in fp32")
+      ->check(CLI::IsMember({4, 8, 16, 32}))
+      ->capture_default_str();
+}
+
+std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded, int load_bits) {
   if (!network.tiles_refused.empty()) {
     Note("nibble: {}; it is not used, `nibble repack {}` makes a new one\n", network.tiles_refused,
          network.directory);
+  }
+  if (!network.packed && load_bits < 32) {
+    const auto start = std::chrono::steady_clock::now();
+    network = RoundNetwork(network, LoadingRecipe(load_bits));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    Note("nibble: weights rounded to {} bits in {:.1f} s (--load-bits)\n", load_bits,
+         seconds.count());
   }
   return std::make_unique<Model>(std::move(network), MakeBackend(common.device, decoded));
 }

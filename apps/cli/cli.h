@@ -36,16 +36,20 @@ void AddBench(CLI::App& app, Common& common, Run& run);
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
                   const std::string& description, const std::string& example);
 
-// The argument `model`, as ResolveModel understands it.
+// Names of models, as ResolveModel understands them.
+CLI::Validator ModelName();
 CLI::Option* AddModel(CLI::App& verb, std::string& model,
                       const std::string& kind = "Model directory, GGUF file or checkpoint");
+// `--load-bits`: what the weights of a float model are rounded to while it is loaded.
+void AddLoadBits(CLI::App& verb, int& bits);
 
 // The network on the backend of `common`, with a line on standard error if a tile plane is there
-// that cannot be used.
-std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded);
-inline std::unique_ptr<Model> Load(const std::string& directory, const Common& common,
-                                   bool decoded) {
-  return Load(OpenNetwork(directory), common, decoded);
+// that cannot be used, or if weights that were not quantized are rounded to `load_bits` now.
+std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded,
+                            int load_bits = 32);
+inline std::unique_ptr<Model> Load(const std::string& model, const Common& common, bool decoded,
+                                   int load_bits = 32) {
+  return Load(OpenNetwork(model), common, decoded, load_bits);
 }
 
 // As CLI::Range, which lets NaN pass.

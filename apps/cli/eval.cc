@@ -11,11 +11,12 @@ namespace {
 struct Arguments {
   std::string model, reference;
   bool decoded = false;
+  int load_bits = 32;
   EvaluationText text;
 };
 
 void RunPerplexity(Arguments& a, const Common& common) {
-  const auto model = Load(a.model, common, a.decoded);
+  const auto model = Load(a.model, common, a.decoded, a.load_bits);
   const PerplexityResult r = Perplexity(*model, LoadWindows(a.text, a.model, model->config()));
   const double rate = static_cast<double>(r.windows * r.context) / r.seconds;
   if (common.json) {
@@ -36,7 +37,7 @@ void RunPerplexity(Arguments& a, const Common& common) {
 }
 
 void RunKl(Arguments& a, const Common& common) {
-  const auto model = Load(a.model, common, a.decoded);
+  const auto model = Load(a.model, common, a.decoded, a.load_bits);
   const auto reference = Load(a.reference, common, false);
   const KlResult r =
       KlDivergence(*model, *reference, LoadWindows(a.text, a.model, model->config()));
@@ -65,6 +66,7 @@ void AddShared(CLI::App& verb, Arguments& a) {
   verb.add_flag(
       "--decoded", a.decoded,
       "Decode codes and cache to fp32 and use BLAS: the check that the integers are right");
+  AddLoadBits(verb, a.load_bits);
   AddEvaluationText(verb, a.text);
 }
 
@@ -81,7 +83,9 @@ void AddEval(CLI::App& app, Common& common, Run& run) {
   CLI::App* kl = AddVerb(*eval, common, "kl", "Divergence from a reference model",
                          "nibble eval kl llama-w4a4kv4 --reference llama --text wiki.test.raw");
   AddShared(*kl, *a);
-  kl->add_option("--reference", a->reference, "Model to compare with")->required();
+  kl->add_option("--reference", a->reference, "Model to compare with")
+      ->required()
+      ->transform(ModelName());
   kl->callback([a, &common, &run] { run = [a, &common] { RunKl(*a, common); }; });
   AddEvalTasks(*eval, common, run);
 }

@@ -17,6 +17,7 @@ struct Arguments {
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
   bool use_generation_config = false;
+  int load_bits = 8;
   GenerateOptions options;
 };
 
@@ -40,7 +41,7 @@ void RunGenerate(Arguments& a, const Common& common) {
   const GenerationConfig config = LoadGenerationConfig(a.model, network.config_json);
   a.options.stop_ids = config.stop_ids;
   if (a.use_generation_config) a.options.sampling = config.sampling;
-  const auto model = Load(std::move(network), common, false);
+  const auto model = Load(std::move(network), common, false, a.load_bits);
   Session session(*model);
   TextOutput output(tokenizer ? &*tokenizer : nullptr, !common.json);
   const Generation g = Generate(session, prompt, a.options, [&](int32_t id) { output.Push(id); });
@@ -70,6 +71,7 @@ void AddGenerate(CLI::App& app, Common& common, Run& run) {
       ->delimiter(',');
   verb->add_flag("--use-generation-config", a->use_generation_config,
                  "Sample as the model's generation_config.json says");
+  AddLoadBits(*verb, a->load_bits);
   AddSampling(*verb, a->options);
   verb->callback([a, &common, &run] { run = [a, &common] { RunGenerate(*a, common); }; });
 }

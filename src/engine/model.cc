@@ -22,9 +22,10 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       x_(backend_->allocator()),
       turned_(backend_->allocator()),
       logits_(backend_->allocator()) {
-  for (const LayerWeights& weights : network_.layers) {
+  for (LayerWeights& weights : network_.layers) {
     layers_.push_back(UploadLayer(*backend_, weights));
     // What the backend has reordered need not stay in memory twice.
+    weights = {};
     if (network_.store) network_.store->DropPages();
   }
 }

@@ -18,7 +18,7 @@ class Model {
   Model(Network network, std::unique_ptr<Backend> backend);
 
   const ModelConfig& config() const { return network_.config; }
-  const Network& network() const { return network_; }
+  const Network& network() const { return network_; }  // without its layers, which the backend has
   const KvSpec& kv() const { return network_.kv; }
   int64_t context() const { return config().context; }
   Backend& backend() { return *backend_; }

@@ -12,6 +12,7 @@
 #include "io/io_testing.h"
 #include "quantize/calibrate.h"
 #include "quantize/quantize.h"
+#include "quantize/round_network.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
 #include "text/tokenizer.h"
@@ -166,6 +167,29 @@ TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
   EXPECT_EQ(Tokenizer::Load(Path("b")).Encode(text), Tokenizer::Load(kTiny).Encode(text));
   for (const char* name : {"tokenizer_config.json", "generation_config.json"}) {
     EXPECT_TRUE(fs::exists(Path("b/") + name)) << name;
+  }
+}
+
+class Rounded : public TemporaryDirectoryTest {};
+
+TEST_F(Rounded, InMemoryAsInACheckpoint) {
+  for (const int bits : {4, 8, 16}) {
+    const Recipe recipe = LoadingRecipe(bits);
+    Quantize({.model = kTiny, .output = Path("out"), .recipe = recipe, .force = true});
+    const Network written = OpenNetwork(Path("out")),
+                  net = RoundNetwork(OpenNetwork(kTiny), recipe);
+    EXPECT_EQ(net.kv.k, written.kv.k);
+    ExpectSamePlanes(net.embedding, written.embedding);
+    ExpectSamePlanes(net.head.weights, written.head.weights);
+    EXPECT_EQ(BytesOf(net.final_norm), BytesOf(written.final_norm));
+    ASSERT_EQ(net.layers.size(), written.layers.size());
+    for (size_t i = 0; i < net.layers.size(); ++i) {
+      EXPECT_EQ(BytesOf(net.layers[i].mlp_norm), BytesOf(written.layers[i].mlp_norm));
+      for (const Role role : kLayerRoles) {
+        EXPECT_EQ(net.layers[i][role].input.activation, written.layers[i][role].input.activation);
+        ExpectSamePlanes(net.layers[i][role].weights, written.layers[i][role].weights);
+      }
+    }
   }
 }
 

@@ -126,28 +126,9 @@ Json Identity(const Job& job, const std::string& backend) {
           {"calibration_text", job.calibration_digest}};
 }
 
-// A table as planned.
-PackedWeights StoreTable(const Matrix<float>& table, const Job& job, const Rotator& rotator,
-                         Role role) {
-  return Store(ToF64(Borrow(table)), job.plan.at(0, role).weights, rotator.half());
-}
-
 void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job) {
-  std::vector<NamedTensor> tensors;
-  const auto add = [&](Role role, const PackedLinear& linear) {
-    for (NamedTensor& t : LinearTensors(LinearName(0, role), linear)) {
-      tensors.push_back(std::move(t));
-    }
-  };
-  const Plan& plan = job.plan;
-  add(Role::kEmbedding, {StoreTable(rotator.Embedding(), job, rotator, Role::kEmbedding)});
-  if (!plan.tied_head) {
-    add(Role::kHead, {StoreTable(rotator.Head(), job, rotator, Role::kHead)});
-  }
-  if (!plan.norms_folded || plan.tied_head) {
-    tensors.push_back({"final_norm", job.source.final_norm});
-  }
-  WriteShard(work.File(kRestShardName), tensors, {{kPlanDigestKey, PlanDigest(plan)}});
+  WriteShard(work.File(kRestShardName), RestTensors(rotator, job.source, job.plan),
+             {{kPlanDigestKey, PlanDigest(job.plan)}});
 }
 
 void WriteDocuments(const WorkDirectory& work, const Job& job) {
@@ -159,19 +140,6 @@ void WriteDocuments(const WorkDirectory& work, const Job& job) {
       WriteFileAtomic(work.File(name), *text);
     }
   }
-}
-
-LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
-                               std::map<Role, double>& errors) {
-  LayerWeights stored = StoreUnquantized(layer, plan, index);
-  for (const auto& [role, weights] : layer.weights) {
-    const LinearPlan& linear = plan.at(index, role);
-    if (!linear.weights.quantized()) continue;
-    Rounded rounded = RoundNearest(weights, linear.weights, linear.tail);
-    errors[role] = rounded.relative_error;
-    SetRounded(std::move(rounded), stored[role]);
-  }
-  return stored;
 }
 
 void StopIfInterrupted(std::string_view after) {

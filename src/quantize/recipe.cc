@@ -46,6 +46,7 @@ LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role
   const int64_t width = config.inputs(role) - linear.tail.columns;
   for (FormatSpec* format : {&linear.weights, &linear.activations}) {
     format->group = FittingGroup(format->group, width);
+    if (format->group == 0) format->second_level = false;
   }
   return linear;
 }
@@ -206,7 +207,7 @@ int64_t FittingGroup(int64_t group, int64_t width) {
   for (int64_t fitting = group; fitting > 0; fitting -= kUnit) {
     if (width % fitting == 0) return fitting;
   }
-  return group;
+  return 0;
 }
 
 int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width) {

@@ -116,8 +116,8 @@ std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones
 
 // The group of an input of `width`: `group` if it divides the width, else the largest multiple of
-// 32 below that does (1376 = 32 * 43 inputs have groups of 32). `group` itself where none does,
-// which the plan's checks refuse.
+// 32 below that does (1376 = 32 * 43 inputs have groups of 32), or 0, the whole row. What is no
+// multiple of 32 comes back as it is; the plan's checks refuse it.
 int64_t FittingGroup(int64_t group, int64_t width);
 
 // The tail of an input of `width`: the recipe's number, or where that is more than an eighth of

@@ -133,7 +133,7 @@ std::vector<RecipeField> LinearFields() {
       {"a-bits", kBits, "Bits of activations", SetFormats<&FormatSpec::bits, kActs>, Always},
       {"group", kGroup,
        "Inputs that share a scale, weights and activations; 0 = row. Where it does not divide the "
-       "inputs: the largest multiple of 32 below that does",
+       "inputs: the largest multiple of 32 below that does, or the row",
        SetGroup, NeedsEither},
       {"w-group", kGroup, "Group of weights", SetWeightGroup, NeedsWeights},
       {"two-level", Switch("one-level"),

@@ -179,22 +179,27 @@ Matrix<float> Rounded(const Matrix<double>& w) {
 }  // namespace
 
 Matrix<float> Rotator::Embedding() const {
-  Matrix<double> w = ToF64(source_.embedding.values);
-  if (rotate_) residual_->ApplyToRows(w);
+  return TableRows(Role::kEmbedding, 0, source_.config.vocab_size);
+}
+
+Matrix<float> Rotator::Head() const {
+  return TableRows(Role::kHead, 0, source_.config.vocab_size);
+}
+
+Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const {
+  const bool head = role == Role::kHead;
+  const Tensor rows = (head ? source_.head.weights : source_.embedding).values.Rows(first, count);
+  if (head) RequireFinite(rows, source_.directory + ": head");
+  Matrix<double> w = ToF64(rows);
+  if (rotate_) {
+    if (head) ScaleColumns(w, ToF64(source_.final_norm).data);
+    residual_->ApplyToRows(w);
+  }
   return Rounded(w);
 }
 
 DType Rotator::half() const {
   return source_.embedding.values.dtype == DType::kF16 ? DType::kF16 : DType::kBf16;
-}
-
-Matrix<float> Rotator::Head() const {
-  Matrix<double> w = LoadWeights(source_.head, source_.directory + ": head");
-  if (rotate_) {
-    ScaleColumns(w, ToF64(source_.final_norm).data);
-    residual_->ApplyToRows(w);
-  }
-  return Rounded(w);
 }
 
 }  // namespace nibble

@@ -52,6 +52,8 @@ class Rotator {
   // The tables; the head's for a norm that is folded.
   Matrix<float> Embedding() const;
   Matrix<float> Head() const;
+  // Some rows of the embedding or the head.
+  Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;
   DType half() const;
 
  private:

@@ -50,6 +50,31 @@ LayerWeights StoreSome(
   return stored;
 }
 
+// Block after block of rows: as floats, a whole table takes more memory than the model in 4 bits.
+PackedWeights StoreTable(const Rotator& rotator, Role role, int64_t rows,
+                         const FormatSpec& format) {
+  constexpr int64_t kBlock = 4096;
+  PackedWeights table;
+  std::map<std::string_view, std::vector<std::byte>> planes;
+  for (int64_t first = 0; first < rows; first += kBlock) {
+    const int64_t count = std::min(kBlock, rows - first);
+    const Matrix<float> values = rotator.TableRows(role, first, count);
+    table = Store(ToF64(Borrow(values)), format, rotator.half());
+    for (const Plane& plane : PlanesOf(format, count, values.cols)) {
+      const Tensor& part = table.*plane.tensor;
+      planes[plane.suffix].insert(planes[plane.suffix].end(), part.data, part.data + part.bytes());
+    }
+  }
+  table.rows = rows;
+  for (const Plane& plane : PlanesOf(format, rows, table.cols)) {
+    Tensor& whole = table.*plane.tensor;
+    const auto bytes =
+        std::make_shared<const std::vector<std::byte>>(std::move(planes[plane.suffix]));
+    whole = {whole.dtype, plane.shape, bytes->data(), bytes};
+  }
+  return table;
+}
+
 }  // namespace
 
 PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType half) {
@@ -75,6 +100,34 @@ LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t
 void SetRounded(Rounded rounded, PackedLinear& linear) {
   linear.weights = std::move(rounded.weights);
   linear.tail = std::move(rounded.tail);
+}
+
+LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
+                               std::map<Role, double>& errors) {
+  LayerWeights stored = StoreUnquantized(layer, plan, index);
+  for (const auto& [role, weights] : layer.weights) {
+    const LinearPlan& linear = plan.at(index, role);
+    if (!linear.weights.quantized()) continue;
+    Rounded rounded = RoundNearest(weights, linear.weights, linear.tail);
+    errors[role] = rounded.relative_error;
+    SetRounded(std::move(rounded), stored[role]);
+  }
+  return stored;
+}
+
+std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
+                                     const Plan& plan) {
+  std::vector<NamedTensor> tensors;
+  for (Role role : kTableRoles) {
+    if (role == Role::kHead && plan.tied_head) continue;
+    const PackedLinear table = {
+        .weights = StoreTable(rotator, role, source.config.vocab_size, plan.at(0, role).weights)};
+    for (NamedTensor& t : LinearTensors(LinearName(0, role), table)) {
+      tensors.push_back(std::move(t));
+    }
+  }
+  if (!plan.norms_folded || plan.tied_head) tensors.push_back({"final_norm", source.final_norm});
+  return tensors;
 }
 
 LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index) {

@@ -13,9 +13,16 @@ LayerWeights StoreFloats(const FloatLayer& layer);
 // What the plan does not round, as it is stored; the others have no weights yet.
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
+// Rounded to nearest; `errors`: relative, of each linear.
+LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
+                               std::map<Role, double>& errors);
 
 // Floats in a format, rounded to nearest where it has codes; `half` is what 16 bits are.
 PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType half);
+
+// What is in no layer: the tables as planned, and the final norm unless it is folded.
+std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
+                                     const Plan& plan);
 
 // Inputs as the plan prepares them; permutations are the layer's own.
 LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index);
