@@ -129,7 +129,7 @@ TEST_F(Malformed, JsonOfEveryFile) {
     Expect(name, "packed", "manifest.json", bytes, "inspect MODEL --verify");
     if (std::string(name) == "twice the same key") continue;  // the rest of these is optional
     Expect(name, "small", "generation_config.json", bytes,
-           "generate MODEL --prompt a --use-generation-config --max-tokens 1");
+           "generate MODEL --prompt a --max-tokens 1");
   }
 }
 

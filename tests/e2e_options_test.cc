@@ -110,24 +110,120 @@ TEST_F(Options, SamplingDoesWhatItIsAsked) {
   const auto greedy = Tokens({});
   ASSERT_EQ(greedy.size(), 12u);
   const Arguments hot = {"--temperature", "5"};
-  EXPECT_NE(Tokens(hot), greedy);
-  EXPECT_EQ(Tokens(hot), Tokens(hot)) << "the same seed";
-  EXPECT_NE(Tokens(hot), Tokens(hot + Arguments{"--seed", "1"}));
+  const Arguments seeded = hot + Arguments{"--seed", "1"};
+  EXPECT_NE(Tokens(seeded), greedy);
+  EXPECT_EQ(Tokens(seeded), Tokens(seeded));
+  EXPECT_NE(Tokens(seeded), Tokens(hot + Arguments{"--seed", "2"}));
+  EXPECT_NE(Tokens(hot), Tokens(hot)) << "a fresh seed";
+  EXPECT_EQ(Tokens(hot + Arguments{"--min-p", "1"}), greedy);
   EXPECT_EQ(Tokens(hot + Arguments{"--top-k", "1"}), greedy);
   EXPECT_EQ(Tokens(hot + Arguments{"--top-p", "0.000001"}), greedy);
   // Close to 0 the temperature leaves the largest logit alone.
   EXPECT_EQ(Tokens({"--temperature", "0.0001"}), greedy);
-  // The file is read where it is asked for.
+  EXPECT_NE(Tokens({"--presence-penalty", "100"}), greedy);
+  EXPECT_NE(Tokens({"--repetition-penalty", "100"}), greedy);
+  // The file says what no option does.
   const std::string file = small_ + "/generation_config.json";
   Spill(file, R"({"do_sample": true, "temperature": 5.0})");
-  EXPECT_EQ(Tokens({}), greedy);
-  EXPECT_EQ(Tokens({"--use-generation-config"}), Tokens(hot));
+  EXPECT_EQ(Tokens({"--seed", "1"}), Tokens(seeded));
+  EXPECT_EQ(Tokens({"--temperature", "0"}), greedy);
   for (const char* one : {R"("top_k": 1)", R"("top_p": 0.000001)"}) {
     Spill(file, R"({"do_sample": true, "temperature": 5.0, )" + std::string(one) + "}");
-    EXPECT_EQ(Tokens({"--use-generation-config"}), greedy) << one;
+    EXPECT_EQ(Tokens({}), greedy) << one;
   }
   Spill(file, R"({"do_sample": false, "temperature": 5.0})");
-  EXPECT_EQ(Tokens({"--use-generation-config"}), greedy);
+  EXPECT_EQ(Tokens({}), greedy);
+}
+
+TEST_F(Options, TheSeedThatWasDrawnGivesTheSameTextAgain) {
+  const Arguments hot = {"generate",      small_, "--prompt",     "The",
+                         "--temperature", "5",    "--max-tokens", "8"};
+  const Json first = Nibble(hot + Arguments{"--json"}).json();
+  const std::string seed = first["seed"].dump();
+  const Result again = Nibble(hot + Arguments{"--seed", seed});
+  EXPECT_EQ(again.out, first["text"].get<std::string>() + "\n");
+  EXPECT_THAT(again.err, HasSubstr("; seed " + seed));
+}
+
+TEST_F(Options, StopStringsEndTheText) {
+  const Arguments generate = {"generate", small_,         "--prompt", "The",
+                              "--json",   "--max-tokens", "12"};
+  const std::string text = Nibble(generate).json()["text"];
+  ASSERT_GT(text.size(), 8u);
+  const std::string stop = text.substr(4, 3);
+  const Json json = Nibble(generate + Arguments{"--stop", "absent", "--stop", stop}).json();
+  EXPECT_EQ(json["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(json["finish_reason"], "stop");
+}
+
+TEST_F(Options, PromptsComeFromFilesAndStandardInput) {
+  const Arguments generate = {"generate", small_, "--json", "--max-tokens", "6"};
+  const auto text = [&](const Arguments& prompt, const std::string& input) {
+    const Result r = Nibble(generate + prompt, input);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  const std::string one = text({"--prompt", "The\nriver"}, ""), two = text({"--prompt", "a"}, "");
+  Spill(Path("prompt"), "The\nriver");
+  EXPECT_EQ(text({"--prompt-file", Path("prompt")}, ""), one);
+  EXPECT_EQ(text({"--prompt-file", "-"}, "The\nriver"), one);
+  const std::string batch = "{\"prompt\": \"The\\nriver\"}\n\n{\"prompt\": \"a\"}\n";
+  EXPECT_EQ(text({"--batch", "-"}, batch), one + two);
+  for (const char* bad : {"[]\n", "{\"prompt\": 1}\n", "{\"prompt\"\n", "{}\n"}) {
+    const Result r =
+        Nibble(generate + Arguments{"--batch", "-"}, "{\"prompt\": \"a\"}\n" + std::string(bad));
+    EXPECT_EQ(r.code, 1);
+    EXPECT_EQ(r.out, "");
+    EXPECT_THAT(r.err, HasSubstr("-:2"));
+  }
+}
+
+TEST_F(Options, CommandsOfAConversation) {
+  const Arguments chat = {"chat", small_, "--no-template", "--max-tokens", "4", "--json"};
+  const std::string saved = Path("talk.json");
+  const Result r =
+      Nibble(chat, "/system Be brief.\nhello\n/save " + saved + "\n/stats\n/reset\nhello\n/load " +
+                       saved + "\n/bogus\n/load absent\n/help\nmore\n/exit\nunheard\n");
+  ASSERT_EQ(r.code, 0) << r.err;
+  ASSERT_EQ(std::ranges::count(r.out, '\n'), 3);
+  std::istringstream lines(r.out);
+  std::string first, second;
+  std::getline(lines, first), std::getline(lines, second);
+  EXPECT_EQ(ParseJson(first, "")["text"], ParseJson(second, "")["text"]);
+  const Json messages = ReadJsonFile(saved);
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[0]["content"], "Be brief.");
+  EXPECT_EQ(messages[2]["content"], ParseJson(first, "")["text"]);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("3 messages; "), HasSubstr("there is no command /bogus"),
+                           HasSubstr("nibble: absent: no such file"), HasSubstr("/save FILE")));
+}
+
+TEST_F(Options, MessagesOfSeveralLines) {
+  const auto chat = [&](const std::string& input) {
+    const Result r = Nibble({"chat", small_, "--no-template", "--max-tokens", "4"}, input);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.out;
+  };
+  const auto generate = [&](const std::string& prompt) {
+    return Nibble({"generate", small_, "--prompt", prompt, "--max-tokens", "4"}).out;
+  };
+  EXPECT_EQ(chat("a\\\nb\n"), generate("a\nb\n"));
+  EXPECT_EQ(chat("\"\"\"\na\n\nb\n\"\"\"\n"), generate("a\n\nb\n\n"));
+}
+
+// A history that fills the context loses its oldest turns; a message that never fits is refused.
+TEST_F(Options, TheOldestTurnsAreForgotten) {
+  Json config = ReadJsonFile(small_ + "/config.json");
+  config["max_position_embeddings"] = 64;
+  Spill(small_ + "/config.json", config.dump());
+  const Arguments chat = {"chat", small_, "--no-template", "--max-tokens", "4", "--json"};
+  std::string input, much;
+  for (int i = 0; i < 12; ++i) input += "one two three four five six\n";
+  for (int i = 0; i < 100; ++i) much += "seven ";
+  const Result r = Nibble(chat, input + much + "\nlast\n");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(std::ranges::count(r.out, '\n'), 13);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("oldest 1 turns no longer fit"), HasSubstr("shorten it")));
 }
 
 TEST_F(Options, TokensOfTheFileEndATurn) {
@@ -148,9 +244,9 @@ TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
   Spill(small_ + "/chat_template.jinja", "{{ messages[-1].content }}");
   const std::string longer = "The river runs through the valley of the old town and into the sea.";
   const Result chat =
-      Nibble({"chat", small_, "--max-tokens", "4", "--json"}, "hello\n" + longer + "\n\nmore\n");
+      Nibble({"chat", small_, "--max-tokens", "4", "--json"}, "hello\n\n" + longer + "\n");
   ASSERT_EQ(chat.code, 0) << chat.err;
-  ASSERT_EQ(std::ranges::count(chat.out, '\n'), 2) << "an empty line ends a conversation";
+  ASSERT_EQ(std::ranges::count(chat.out, '\n'), 2) << "an empty line does nothing";
   const Json second = ParseJson(chat.out.substr(chat.out.find('\n') + 1), "turn 2");
   std::string ids = Nibble({"tokenize", small_, "--text", longer, "--no-special"}).out;
   ids.pop_back();

@@ -135,7 +135,7 @@ TEST(GenerateVerb, ExactlyOnePrompt) {
   for (const Arguments& prompt : {Arguments{}, Arguments{"--prompt", "a", "--prompt-ids", "1"}}) {
     const Result r = Nibble(Arguments{"generate", kTiny} + prompt);
     EXPECT_EQ(r.code, 2);
-    EXPECT_THAT(r.err, HasSubstr("--prompt TEXT or --prompt-ids"));
+    EXPECT_THAT(r.err, HasSubstr("pass one of --prompt TEXT, --prompt-ids"));
   }
   EXPECT_EQ(Nibble({"generate", kTiny, "--prompt-ids", "4096"}).code, 2);
   EXPECT_EQ(Nibble({"generate", kTiny, "--prompt-ids=-1"}).code, 2);

@@ -1,73 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <algorithm>
-#include <iostream>
 #include <memory>
 
 #include "apps/cli/cli.h"
-#include "apps/cli/text_output.h"
+#include "apps/cli/conversation.h"
+#include "apps/cli/message_reader.h"
+#include "apps/cli/sampling_options.h"
+#include "base/file.h"
 #include "base/interrupt.h"
-#include "engine/generation_config.h"
-#include "text/chat_template.h"
+#include "base/progress.h"
+#include "io/atomic_file.h"
 
 namespace nibble::cli {
 namespace {
+
+constexpr uint64_t kMaxConversationBytes = 64 << 20;
 
 struct Arguments {
   std::string model, system;
   bool no_template = false;
   int load_bits = 8;
-  GenerateOptions options;
+  SamplingArguments sampling = {.max_tokens = 1024};
 };
 
-// The conversation so far and the cache that holds a prefix of it.
-class Conversation {
- public:
-  Conversation(Model& model, const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template)
-      : model_(model), tokenizer_(tokenizer), template_(std::move(chat_template)) {}
+void Load(Conversation& conversation, const std::string& path) {
+  const Json messages = ParseJson(ReadFile(path, kMaxConversationBytes), path);
+  const auto text = [](const Json& message, const char* key) {
+    return message.is_object() && message.contains(key) && message[key].is_string();
+  };
+  const bool whole = messages.is_array() && std::ranges::all_of(messages, [&](const Json& message) {
+                       return text(message, "role") && text(message, "content");
+                     });
+  if (!whole) Fail("{}: not a list of {{\"role\": TEXT, \"content\": TEXT}}", path);
+  conversation.SetMessages(messages);
+}
 
-  void Add(const std::string& role, const std::string& content) {
-    messages_.push_back({{"role", role}, {"content", content}});
-  }
+void PrintStats(const Conversation& conversation) {
+  Note("{} messages; {} tokens cached in {}\n", conversation.messages().size(),
+       conversation.tokens(), BytesText(static_cast<double>(conversation.cache().bytes())));
+}
 
-  // Writes the assistant's turn and returns what was generated.
-  Generation Answer(const GenerateOptions& options, TextOutput& output, int64_t& prompt_tokens) {
-    const std::vector<int32_t> ids = PromptIds();
-    // Most templates only append; what is cached already is not computed again.
-    const bool extends = session_ && cached_.size() < ids.size() &&
-                         std::equal(cached_.begin(), cached_.end(), ids.begin());
-    if (!extends) {
-      session_ = std::make_unique<Session>(model_);
-      cached_.clear();
-    }
-    const auto fresh = std::span(ids).subspan(cached_.size());
-    prompt_tokens = static_cast<int64_t>(fresh.size());
-    Generation g = Generate(*session_, fresh, options, [&](int32_t id) { output.Push(id); });
-    output.Finish();
-    cached_ = ids;
-    // The last token written was sampled but never fed back.
-    cached_.insert(cached_.end(), g.ids.begin(), g.ids.end());
-    cached_.resize(static_cast<size_t>(session_->tokens()));
-    Add("assistant", output.text());
-    return g;
-  }
-
- private:
-  std::vector<int32_t> PromptIds() const {
-    if (template_) return tokenizer_.Encode(template_->Render(messages_, true), false);
-    std::string text;
-    for (const Json& message : messages_) text += message["content"].get<std::string>() + "\n";
-    return tokenizer_.Encode(text);
-  }
-
-  Model& model_;
-  const Tokenizer& tokenizer_;
-  std::optional<ChatTemplate> template_;
-  Json messages_ = Json::array();
-  std::unique_ptr<Session> session_;
-  std::vector<int32_t> cached_;  // ids in the session's cache
+struct Command {
+  std::string_view name, argument, help;
+  void (*run)(Conversation& conversation, const std::string& argument);
 };
+constexpr Command kCommands[] = {
+    {"reset", "", "begin anew", [](Conversation& c, const std::string&) { c.Reset(); }},
+    {"system", "TEXT", "what the model is told first; empty for nothing",
+     [](Conversation& c, const std::string& text) { c.SetSystem(text); }},
+    {"save", "FILE", "write the conversation as JSON",
+     [](Conversation& c, const std::string& path) {
+       WriteFileAtomic(path,
+                       c.messages().dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+     }},
+    {"load", "FILE", "go on with a saved one", Load},
+    {"stats", "", "tokens and memory in use",
+     [](Conversation& c, const std::string&) { PrintStats(c); }},
+};
+
+void PrintHelp() {
+  for (const Command& c : kCommands) {
+    Note("{:<14}{}\n", fmt::format("/{} {}", c.name, c.argument), c.help);
+  }
+  Note(
+      "/exit         or Ctrl-D: end; Ctrl-C ends an answer\n"
+      "A line that ends with \\ goes on in the next; lines between two \"\"\" are one message.\n");
+}
+
+// A message "/name argument"; false ends the program.
+bool RunCommand(const std::string& message, Conversation& conversation) {
+  const size_t space = std::min(message.find(' '), message.size());
+  const std::string name = message.substr(1, space - 1);
+  const std::string argument = message.substr(std::min(space + 1, message.size()));
+  if (name == "exit" || name == "quit") return false;
+  if (name == "help") return PrintHelp(), true;
+  const auto command = std::ranges::find(kCommands, name, &Command::name);
+  if (command == std::end(kCommands)) {
+    Note("nibble: there is no command /{}; /help lists them\n", Printable(name));
+    return true;
+  }
+  try {
+    command->run(conversation, argument);
+  } catch (const Error& error) {
+    Note("nibble: {}\n", error.what());
+  }
+  return true;
+}
 
 std::optional<ChatTemplate> Template(const Arguments& a) {
   if (a.no_template) return std::nullopt;
@@ -78,32 +96,35 @@ std::optional<ChatTemplate> Template(const Arguments& a) {
   return chat_template;
 }
 
-void RunChat(Arguments& a, const Common& common) {
-  CheckSampling(a.options.sampling);
+void RunChat(const Arguments& a, const Common& common) {
+  a.sampling.Options({});
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
-  const auto model = Load(a.model, common, false, a.load_bits);
-  a.options.stop_ids = LoadGenerationConfig(a.model, model->network().config_json).stop_ids;
+  const auto model = cli::Load(a.model, common, false, a.load_bits);
+  const auto config = LoadGenerationConfig(a.model, model->network().config_json);
   Conversation conversation(*model, tokenizer, std::move(chat_template));
-  if (!a.system.empty()) conversation.Add("system", a.system);
-  const bool terminal = isatty(STDIN_FILENO) != 0;
-  if (terminal) Note("An empty line or Ctrl-D ends the conversation.\n");
-  std::string line;
+  conversation.SetSystem(a.system);
+  MessageReader reader;
+  if (reader.terminal()) Note("/help lists commands, Ctrl-D ends.\n");
   while (!Interrupted()) {
-    if (terminal) Note("> ");
-    if (!std::getline(std::cin, line) || line.empty()) break;
-    conversation.Add("user", line);
-    TextOutput output(&tokenizer, !common.json);
-    int64_t prompt_tokens = 0;
-    const Generation g = conversation.Answer(a.options, output, prompt_tokens);
-    if (common.json) {
-      PrintJson({{"text", output.text()},
-                 {"token_ids", g.ids},
-                 {"prompt_tokens", prompt_tokens},
-                 {"completion_tokens", g.ids.size()}});
-    } else {
-      PrintSpeed(prompt_tokens, g);
+    const auto message = reader.Next();
+    if (!message) break;
+    if (message->empty()) continue;
+    if (message->starts_with('/')) {
+      if (!RunCommand(*message, conversation)) break;
+      continue;
     }
+    const GenerateOptions options = a.sampling.Options(config);
+    TextOutput output(&tokenizer, !common.json, a.sampling.stops);
+    const auto answer = conversation.Ask(*message, options, output);
+    if (!answer) continue;
+    if (common.json) {
+      PrintJson(GenerationJson(output, answer->prompt_tokens, answer->generation, options));
+      FlushOutput();
+    } else {
+      PrintSpeed(answer->prompt_tokens, answer->generation, options);
+    }
+    if (reader.terminal()) ForgetCtrlC();
   }
 }
 
@@ -111,14 +132,15 @@ void RunChat(Arguments& a, const Common& common) {
 
 void AddChat(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
-  CLI::App* verb = AddVerb(app, common, "chat", "Talk to a model, one line a turn",
-                           "nibble chat llama-w4a4kv4 --system \"Answer briefly.\"");
+  CLI::App* verb = AddVerb(app, common, "chat", "Talk to a model",
+                           "nibble chat llama.gguf\n"
+                           "  nibble chat llama-w4a4kv4 --system \"Answer briefly.\"");
   AddModel(*verb, a->model)->required();
   verb->add_option("--system", a->system, "System message");
   verb->add_flag("--no-template", a->no_template,
                  "Plain text instead of the model's chat template");
   AddLoadBits(*verb, a->load_bits);
-  AddSampling(*verb, a->options);
+  AddSampling(*verb, a->sampling);
   verb->callback([a, &common, &run] { run = [a, &common] { RunChat(*a, common); }; });
 }
 

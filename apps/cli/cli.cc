@@ -37,10 +37,9 @@ CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kin
 }
 
 void AddLoadBits(CLI::App& verb, int& bits) {
-  verb.add_option(
-          "--load-bits", bits,
-          "Of a float model: round its weights to 4 or 8 bits in groups while loading, with "
-          "8-bit activations; 16: bf16; 32: as they are, in fp32")
+  verb.add_option("--load-bits", bits,
+                  "Of a float model: round its weights to 4 or 8 bits while loading, with "
+                  "8-bit activations; 16: bf16; 32: as they are, in fp32")
       ->check(CLI::IsMember({4, 8, 16, 32}))
       ->capture_default_str();
 }

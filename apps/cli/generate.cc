@@ -1,61 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/sampling_options.h"
 #include "apps/cli/text_output.h"
+#include "base/file.h"
 #include "base/interrupt.h"
-#include "engine/generation_config.h"
-#include "engine/session.h"
 
 namespace nibble::cli {
 namespace {
 
+constexpr uint64_t kMaxPromptBytes = uint64_t{1} << 30;
+
 struct Arguments {
-  std::string model;
+  std::string model, prompt_file, batch_file;
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
-  bool use_generation_config = false;
   int load_bits = 8;
-  GenerateOptions options;
+  SamplingArguments sampling;
 };
 
-std::vector<int32_t> Prompt(const Arguments& a, const std::optional<Tokenizer>& tokenizer) {
-  if (!a.prompt) return a.prompt_ids;
-  std::vector<int32_t> ids = tokenizer->Encode(*a.prompt);
-  if (ids.empty()) FailUsage("the prompt is empty; pass --prompt TEXT");
-  return ids;
+// A file's text, or that of standard input for "-".
+std::string ReadText(const std::string& path) {
+  if (path != "-") return ReadFile(path, kMaxPromptBytes);
+  std::ostringstream text;
+  text << std::cin.rdbuf();
+  return std::move(text).str();
 }
 
-void RunGenerate(Arguments& a, const Common& common) {
-  if (a.prompt.has_value() == !a.prompt_ids.empty()) {
-    FailUsage("pass either --prompt TEXT or --prompt-ids 0,17,5");
+// {"prompt": "..."} in each line that is not empty.
+std::vector<std::string> BatchPrompts(const std::string& path) {
+  std::istringstream lines(ReadText(path));
+  std::vector<std::string> prompts;
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string where = fmt::format("{}:{}", path, ++number);
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    prompts.push_back(JsonGet<std::string>(ParseJson(line, where), "prompt", where));
   }
-  CheckSampling(a.options.sampling);
-  std::optional<Tokenizer> tokenizer;
-  if (a.prompt) tokenizer = Tokenizer::Load(a.model);
-  const std::vector<int32_t> prompt = Prompt(a, tokenizer);
-  Network network = OpenNetwork(a.model);
-  RequireFits(network.config, static_cast<int64_t>(prompt.size()));
-  const GenerationConfig config = LoadGenerationConfig(a.model, network.config_json);
-  a.options.stop_ids = config.stop_ids;
-  if (a.use_generation_config) a.options.sampling = config.sampling;
-  const auto model = Load(std::move(network), common, false, a.load_bits);
-  Session session(*model);
-  TextOutput output(tokenizer ? &*tokenizer : nullptr, !common.json);
-  const Generation g = Generate(session, prompt, a.options, [&](int32_t id) { output.Push(id); });
-  output.Finish();
-  if (common.json) {
-    PrintJson({{"text", output.text()},
-               {"token_ids", g.ids},
-               {"prompt_tokens", prompt.size()},
-               {"completion_tokens", g.ids.size()},
-               {"finish_reason", g.finish == Finish::kStop ? "stop" : "length"}});
+  return prompts;
+}
+
+std::vector<std::vector<int32_t>> Prompts(const Arguments& a,
+                                          const std::optional<Tokenizer>& tokenizer) {
+  if (!tokenizer) return {a.prompt_ids};
+  std::vector<std::string> texts;
+  if (!a.batch_file.empty()) {
+    texts = BatchPrompts(a.batch_file);
   } else {
-    PrintSpeed(static_cast<int64_t>(prompt.size()), g);
+    texts.push_back(a.prompt ? *a.prompt : ReadText(a.prompt_file));
   }
-  if (Interrupted()) Fail("interrupted");
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& text : texts) {
+    prompts.push_back(tokenizer->Encode(text));
+    if (prompts.back().empty()) FailUsage("a prompt is empty; pass --prompt TEXT");
+  }
+  return prompts;
+}
+
+void RunGenerate(const Arguments& a, const Common& common) {
+  const int given =
+      a.prompt.has_value() + !a.prompt_ids.empty() + !a.prompt_file.empty() + !a.batch_file.empty();
+  if (given != 1) {
+    FailUsage("pass one of --prompt TEXT, --prompt-ids 0,17,5, --prompt-file and --batch");
+  }
+  a.sampling.Options({});
+  std::optional<Tokenizer> tokenizer;
+  if (a.prompt_ids.empty()) tokenizer = Tokenizer::Load(a.model);
+  const auto prompts = Prompts(a, tokenizer);
+  Network network = OpenNetwork(a.model);
+  for (const auto& prompt : prompts) {
+    RequireFits(network.config, static_cast<int64_t>(prompt.size()));
+  }
+  const GenerationConfig config = LoadGenerationConfig(a.model, network.config_json);
+  const auto model = Load(std::move(network), common, false, a.load_bits);
+  const bool json = common.json || !a.batch_file.empty();
+  for (const std::vector<int32_t>& prompt : prompts) {
+    const GenerateOptions options = a.sampling.Options(config);
+    const auto count = static_cast<int64_t>(prompt.size());
+    Session session(*model);
+    TextOutput output(tokenizer ? &*tokenizer : nullptr, !json, a.sampling.stops);
+    const Generation g =
+        Generate(session, prompt, options, [&](int32_t id) { return output.Push(id); });
+    output.Finish();
+    if (json) {
+      PrintJson(GenerationJson(output, count, g, options));
+      FlushOutput();
+    } else {
+      PrintSpeed(count, g, options);
+    }
+    if (Interrupted()) Fail("interrupted");
+  }
 }
 
 }  // namespace
@@ -64,15 +103,18 @@ void AddGenerate(CLI::App& app, Common& common, Run& run) {
   const auto a = std::make_shared<Arguments>();
   CLI::App* verb = AddVerb(app, common, "generate", "Continue a prompt",
                            "nibble generate llama-w4a4kv4 --prompt \"The river\" --max-tokens 64\n"
+                           "  nibble generate llama.gguf --batch prompts.jsonl > texts.jsonl\n"
                            "  nibble generate llama --prompt-ids 0,17,5 --json");
   AddModel(*verb, a->model)->required();
   verb->add_option("--prompt", a->prompt, "Text to continue");
+  verb->add_option("--prompt-file", a->prompt_file, "The same from a file; -: standard input");
+  verb->add_option("--batch", a->batch_file,
+                   "A {\"prompt\": TEXT} in each line of a file (-: standard input); answers are "
+                   "lines as of --json");
   verb->add_option("--prompt-ids", a->prompt_ids, "Token ids instead, no tokenizer needed")
       ->delimiter(',');
-  verb->add_flag("--use-generation-config", a->use_generation_config,
-                 "Sample as the model's generation_config.json says");
   AddLoadBits(*verb, a->load_bits);
-  AddSampling(*verb, a->options);
+  AddSampling(*verb, a->sampling);
   verb->callback([a, &common, &run] { run = [a, &common] { RunGenerate(*a, common); }; });
 }
 

@@ -3,16 +3,20 @@
 
 namespace nibble::cli {
 
-TextOutput::TextOutput(const Tokenizer* tokenizer, bool print) : print_(print) {
+TextOutput::TextOutput(const Tokenizer* tokenizer, bool print,
+                       const std::vector<std::string>& stops)
+    : stops_(stops), print_(print) {
   if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
 }
 
-void TextOutput::Push(int32_t id) {
-  Add(decoder_ ? decoder_->Push(id) : fmt::format("{} ", id));
+bool TextOutput::Push(int32_t id) {
+  Add(stops_.Push(decoder_ ? decoder_->Push(id) : fmt::format("{} ", id)));
+  return !stops_.found();
 }
 
 void TextOutput::Finish() {
-  if (decoder_) Add(decoder_->Flush());
+  if (decoder_) Add(stops_.Push(decoder_->Flush()));
+  Add(stops_.Flush());
   if (print_) fmt::print("\n");
 }
 
@@ -23,22 +27,6 @@ void TextOutput::Add(const std::string& piece) {
   FlushOutput();
 }
 
-void AddSampling(CLI::App& verb, GenerateOptions& options) {
-  // Their ranges are those of CheckSampling; CLI::Range lets NaN pass.
-  verb.add_option("--max-tokens", options.max_tokens, "Tokens to write at most")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32))
-      ->capture_default_str();
-  verb.add_option("--temperature", options.sampling.temperature, "0 = the most likely token")
-      ->capture_default_str();
-  verb.add_option("--top-p", options.sampling.top_p, "Probability mass to sample from")
-      ->capture_default_str();
-  verb.add_option("--top-k", options.sampling.top_k, "Tokens to sample from; 0 = all")
-      ->capture_default_str();
-  verb.add_option("--seed", options.seed, "Seed of the sampling")
-      ->check(kNotNegative)
-      ->capture_default_str();
-}
-
 void RequireFits(const ModelConfig& config, int64_t prompt_tokens) {
   if (prompt_tokens > config.context) {
     FailUsage("the prompt has {} tokens, the model's context is {}; shorten the prompt",
@@ -46,14 +34,30 @@ void RequireFits(const ModelConfig& config, int64_t prompt_tokens) {
   }
 }
 
-void PrintSpeed(int64_t prompt_tokens, const Generation& g) {
+Json GenerationJson(const TextOutput& output, int64_t prompt_tokens, const Generation& g,
+                    const GenerateOptions& options) {
+  const char* reason = g.finish == Finish::kStop        ? "stop"
+                       : g.finish == Finish::kInterrupt ? "interrupted"
+                                                        : "length";
+  Json json = {{"text", output.text()},
+               {"token_ids", g.ids},
+               {"prompt_tokens", prompt_tokens},
+               {"completion_tokens", g.ids.size()},
+               {"finish_reason", reason}};
+  if (options.sampling.temperature > 0) json["seed"] = options.seed;
+  return json;
+}
+
+void PrintSpeed(int64_t prompt_tokens, const Generation& g, const GenerateOptions& options) {
   Note("prompt {} tokens, {:.0f} tokens/s", prompt_tokens,
        static_cast<double>(prompt_tokens) / g.prompt_seconds);
   if (g.decode_steps > 0) {
     Note("; {} tokens written, {:.0f} tokens/s", g.ids.size(),
          static_cast<double>(g.decode_steps) / g.decode_seconds);
   }
+  if (options.sampling.temperature > 0) Note("; seed {}", options.seed);
   if (g.finish == Finish::kContext) Note("; stopped: the context is full");
+  if (g.finish == Finish::kLength) Note("; stopped: --max-tokens {}", options.max_tokens);
   Note("\n");
 }
 

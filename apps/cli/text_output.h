@@ -4,19 +4,21 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/cli/cli.h"
 #include "engine/session.h"
+#include "text/stop_strings.h"
 #include "text/tokenizer.h"
 
 namespace nibble::cli {
 
 // Streams tokens as valid UTF-8 to standard output (or ids, without a tokenizer) and keeps the
-// text.
+// text, up to a stop string.
 class TextOutput {
  public:
-  TextOutput(const Tokenizer* tokenizer, bool print);
-  void Push(int32_t id);
+  TextOutput(const Tokenizer* tokenizer, bool print, const std::vector<std::string>& stops);
+  bool Push(int32_t id);  // whether the text goes on
   void Finish();
   const std::string& text() const { return text_; }
 
@@ -24,17 +26,19 @@ class TextOutput {
   void Add(const std::string& piece);
 
   std::optional<StreamDecoder> decoder_;
+  StopStrings stops_;
   bool print_;
   std::string text_;
 };
 
-// --max-tokens, --temperature, --top-p, --top-k, --seed.
-void AddSampling(CLI::App& verb, GenerateOptions& options);
-
 // A prompt longer than the context is refused before a backend takes the weights over.
 void RequireFits(const ModelConfig& config, int64_t prompt_tokens);
 
+// {"text", "token_ids", "prompt_tokens", "completion_tokens", "finish_reason", "seed"}
+Json GenerationJson(const TextOutput& output, int64_t prompt_tokens, const Generation& generation,
+                    const GenerateOptions& options);
 // "prompt 12 tokens, 340 tokens/s; 64 tokens written, 85 tokens/s" on standard error.
-void PrintSpeed(int64_t prompt_tokens, const Generation& generation);
+void PrintSpeed(int64_t prompt_tokens, const Generation& generation,
+                const GenerateOptions& options);
 
 }  // namespace nibble::cli

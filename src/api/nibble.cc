@@ -97,9 +97,11 @@ std::string TextSession::Generate(std::string_view prompt, const GenerateRequest
   const auto add = [&](const std::string& piece) {
     text += piece;
     if (on_text && !piece.empty()) on_text(piece);
+    return true;
   };
   StreamDecoder decoder(tokenizer, true);
-  nibble::Generate(state_->session, ids, options, [&](int32_t id) { add(decoder.Push(id)); });
+  nibble::Generate(state_->session, ids, options,
+                   [&](int32_t id) { return add(decoder.Push(id)); });
   add(decoder.Flush());
   return text;
 }

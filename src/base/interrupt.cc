@@ -7,14 +7,14 @@
 namespace nibble {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t interrupted = 0;  // the signal
 
 void OnSignal(int signal) {
   if (interrupted != 0) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);  // takes effect when this handler returns
   }
-  interrupted = 1;
+  interrupted = signal;
 }
 
 }  // namespace
@@ -28,6 +28,12 @@ void CatchInterrupts() {
 
 bool Interrupted() {
   return interrupted != 0;
+}
+
+bool ForgetCtrlC() {
+  if (interrupted != SIGINT) return false;
+  interrupted = 0;
+  return true;
 }
 
 }  // namespace nibble

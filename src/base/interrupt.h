@@ -8,5 +8,7 @@ namespace nibble {
 // that is ignored stays so.
 void CatchInterrupts();
 bool Interrupted();
+// Whether it was SIGINT (Ctrl-C); if so, it is forgotten, and the next one sets the flag again.
+bool ForgetCtrlC();
 
 }  // namespace nibble

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
 
 #include "engine/engine_testing.h"
 #include "engine/generation_config.h"
@@ -213,6 +214,11 @@ TEST_F(TinyModel, GenerationStopsAtAStopIdAndAtTheContext) {
   Session full(model());
   const Generation f = Generate(full, Ids(1020, 6), {.max_tokens = 100});
   EXPECT_EQ(f.ids.size(), 5u);
+  Session told(model());
+  const Generation t =
+      Generate(told, prompt, {.max_tokens = 8}, [&](int32_t id) { return id != g.ids[3]; });
+  EXPECT_EQ(t.ids, std::vector<int32_t>(g.ids.begin(), first + 1));
+  EXPECT_EQ(t.finish, Finish::kStop);
   EXPECT_EQ(g.finish, Finish::kLength);
   EXPECT_EQ(s.finish, Finish::kStop);
   EXPECT_EQ(f.finish, Finish::kContext);
@@ -292,6 +298,52 @@ void ExpectShares(const std::vector<double>& weights, const Sampling& sampling,
   }
 }
 
+// Shares of the likeliest: 1, 0.4, 0.2; a bound that one meets keeps it.
+TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheLikeliest) {
+  ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 0.3}, {0, 2, 5});
+  ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 0.1}, {1, 2, 5});
+  ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 1}, {0, 0, 5});
+}
+
+TEST(Sampler, PenaltiesLookAtWhatOccurred) {
+  const std::vector<int32_t> prompt = {0, 2, 2}, written = {1, 2, 1};
+  const auto penalized = [&](const Sampling& sampling) {
+    std::vector<float> logits = {2, -3, 4, 5};
+    Penalize(logits, prompt, written, sampling);
+    return logits;
+  };
+  EXPECT_EQ(penalized({}), (std::vector<float>{2, -3, 4, 5}));
+  EXPECT_EQ(penalized({.repetition = 2}), (std::vector<float>{1, -6, 2, 5}));
+  EXPECT_EQ(penalized({.presence = 0.5}), (std::vector<float>{2, -3.5, 3.5, 5}));
+  EXPECT_EQ(penalized({.frequency = 0.5}), (std::vector<float>{2, -4, 3.5, 5}));
+  EXPECT_EQ(penalized({.repetition = 2, .presence = 1, .frequency = 1}),
+            (std::vector<float>{1, -9, 0, 5}));
+}
+
+TEST_F(TinyModel, APenaltyOnRepetitionChangesTheText) {
+  Session free(model()), bound(model());
+  const std::vector<int32_t> prompt = Ids(10, 5);
+  const auto ids = Generate(bound, prompt, {.max_tokens = 8, .sampling = {.presence = 100}}).ids;
+  EXPECT_EQ(std::set<int32_t>(ids.begin(), ids.end()).size(), 8u) << "no token twice";
+  EXPECT_EQ(ids[0], Generate(free, prompt, {.max_tokens = 1}).ids[0]);
+}
+
+TEST_F(TinyModel, WhatIsForgottenIsComputedAnew) {
+  Session once(model()), again(model());
+  const std::vector<int32_t> ids = Ids(100, 9);
+  const auto logits = [](Session& session, std::span<const int32_t> tokens) {
+    const auto row = session.Append(tokens);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  const auto expected = logits(once, ids);
+  again.Append(Ids(90, 10));
+  again.Truncate(0);
+  again.Append(std::span(ids).first(70));
+  again.Append(Ids(20, 11));
+  again.Truncate(70);
+  EXPECT_EQ(logits(again, std::span(ids).subspan(70)), expected);
+}
+
 TEST(Sampler, FrequenciesFollowTheSoftmax) {
   const std::vector<double> weights = {1, 2, 5};
   ExpectShares(weights, {.temperature = 1}, weights);
@@ -333,6 +385,12 @@ TEST(Sampler, NumbersThatMeanNothingAreRefused) {
   }
   for (const int64_t bad : {int64_t{-1}, int64_t{-3}, (int64_t{1} << 32) + 1}) {
     EXPECT_THAT(error({.top_k = bad}), testing::HasSubstr("top-k"));
+  }
+  for (const double bad : {-0.1, 1.1, double{NAN}}) {
+    EXPECT_THAT(error({.min_p = bad}), testing::HasSubstr("min-p"));
+    EXPECT_THAT(error({.repetition = bad - 1.2}), testing::HasSubstr("repetition-penalty"));
+    EXPECT_THAT(error({.presence = bad * 2000}), testing::HasSubstr("presence-penalty"));
+    EXPECT_THAT(error({.frequency = bad * 2000}), testing::HasSubstr("frequency-penalty"));
   }
   const auto model = LoadModel(kTinyModel, "cpu", false);
   Session session(*model);

@@ -28,8 +28,13 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory, const 
         .temperature =
             JsonFindIn(json, "temperature", 0.0, Sampling::kMaxTemperature, file).value_or(1.0),
         .top_p = JsonFindIn(json, "top_p", Sampling::kMinTopP, 1.0, file).value_or(1.0),
-        .top_k = JsonFindIn(json, "top_k", int64_t{0}, Sampling::kMaxTopK, file).value_or(0)};
+        .top_k = JsonFindIn(json, "top_k", int64_t{0}, Sampling::kMaxTopK, file).value_or(0),
+        .min_p = JsonFindIn(json, "min_p", 0.0, 1.0, file).value_or(0.0)};
     if (JsonFind<bool>(json, "do_sample", file).value_or(false)) config.sampling = sampling;
+    config.sampling.repetition =
+        JsonFindIn(json, "repetition_penalty", 1 / Sampling::kMaxRepetition,
+                   Sampling::kMaxRepetition, file)
+            .value_or(1.0);
   }
   if (config.stop_ids.empty()) {
     config.stop_ids = StopIds(config_json, DocumentPath(model_directory, "config.json"));

@@ -13,7 +13,7 @@ namespace nibble {
 // fine.
 struct GenerationConfig {
   std::vector<int32_t> stop_ids;  // every end-of-sequence id
-  Sampling sampling;              // greedy unless do_sample
+  Sampling sampling;              // greedy unless do_sample; repetition_penalty in any case
 };
 GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json);
 

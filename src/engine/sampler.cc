@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -18,6 +19,23 @@ void CheckSampling(const Sampling& s) {
   check("temperature", s.temperature, 0.0, Sampling::kMaxTemperature);
   check("top-p", s.top_p, Sampling::kMinTopP, 1.0);
   check("top-k", s.top_k, int64_t{0}, Sampling::kMaxTopK);
+  check("min-p", s.min_p, 0.0, 1.0);
+  check("repetition-penalty", s.repetition, 1 / Sampling::kMaxRepetition, Sampling::kMaxRepetition);
+  check("presence-penalty", s.presence, -Sampling::kMaxPenalty, Sampling::kMaxPenalty);
+  check("frequency-penalty", s.frequency, -Sampling::kMaxPenalty, Sampling::kMaxPenalty);
+}
+
+void Penalize(std::span<float> logits, std::span<const int32_t> prompt,
+              std::span<const int32_t> written, const Sampling& sampling) {
+  std::map<int32_t, int64_t> times;  // of all that occurred, how often it was written
+  for (const int32_t id : prompt) times[id];
+  for (const int32_t id : written) ++times[id];
+  for (const auto& [id, count] : times) {
+    float& logit = logits[static_cast<size_t>(id)];
+    double value = logit > 0 ? logit / sampling.repetition : logit * sampling.repetition;
+    if (count > 0) value -= sampling.presence + sampling.frequency * static_cast<double>(count);
+    logit = static_cast<float>(value);
+  }
 }
 
 int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
@@ -42,7 +60,8 @@ int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng
   }
   double kept = 0;  // probability mass (unnormalized) of the tokens before `count`
   size_t count = 0;
-  while (count < weights.size() && kept < sampling.top_p * total) {
+  while (count < weights.size() && kept < sampling.top_p * total &&
+         weights[count] >= sampling.min_p) {  // the likeliest token's is 1
     kept += weights[count++];
   }
   double draw = rng.Uniform() * kept;

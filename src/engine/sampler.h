@@ -11,16 +11,29 @@ namespace nibble {
 struct Sampling {
   static constexpr double kMaxTemperature = 100, kMinTopP = 1e-6;
   static constexpr int64_t kMaxTopK = int64_t{1} << 32;
+  static constexpr double kMaxRepetition = 100, kMaxPenalty = 100;
 
   double temperature = 0;  // 0 = the most likely token
   double top_p = 1;        // keep the smallest set of tokens that holds this much probability
   int64_t top_k = 0;       // keep this many tokens; 0 = all
+  double min_p = 0;        // keep tokens of at least this share of the likeliest one's probability
+  // Logits of tokens that occurred, in the prompt or after it, are divided by this if they are
+  // positive and multiplied if not (Keskar et al. 2019, CTRL, section 4.1); 1 = as they are.
+  double repetition = 1;
+  // Taken from the logits of tokens written after the prompt: once, and for each time.
+  double presence = 0, frequency = 0;
+
+  bool penalizes() const { return repetition != 1 || presence != 0 || frequency != 0; }
 };
 // Values that a caller chose and that mean nothing are a usage error.
 void CheckSampling(const Sampling& sampling);
 
-// Draws a token from softmax(logits / temperature) after top_k and top_p. Ties go to the lower id.
-// Logits are finite numbers.
+// Applies the penalties to logits [vocab] behind a prompt and what was written since.
+void Penalize(std::span<float> logits, std::span<const int32_t> prompt,
+              std::span<const int32_t> written, const Sampling& sampling);
+
+// Draws a token from softmax(logits / temperature) after top_k, top_p and min_p. Ties go to the
+// lower id. Logits are finite numbers.
 int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng);
 
 }  // namespace nibble

@@ -36,7 +36,7 @@ std::span<const float> Session::Append(std::span<const int32_t> ids) {
 }
 
 Generation Generate(Session& session, std::span<const int32_t> prompt,
-                    const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+                    const GenerateOptions& options, const std::function<bool(int32_t)>& on_token) {
   using Clock = std::chrono::steady_clock;
   const auto seconds_since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -44,6 +44,7 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
   CheckSampling(options.sampling);
   Generation result;
   Rng rng(options.seed);
+  std::vector<float> penalized;
   auto start = Clock::now();
   std::span<const float> logits = session.Append(prompt);
   result.prompt_seconds = seconds_since(start);
@@ -53,6 +54,11 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
       result.finish = Finish::kInterrupt;
       break;
     }
+    if (options.sampling.penalizes()) {
+      penalized.assign(logits.begin(), logits.end());
+      Penalize(penalized, prompt, result.ids, options.sampling);
+      logits = penalized;
+    }
     const int32_t id = Sample(logits, options.sampling, rng);
     const auto& stops = options.stop_ids;
     if (std::find(stops.begin(), stops.end(), id) != stops.end()) {
@@ -60,7 +66,10 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
       break;
     }
     result.ids.push_back(id);
-    if (on_token) on_token(id);
+    if (on_token && !on_token(id)) {
+      result.finish = Finish::kStop;
+      break;
+    }
     if (static_cast<int64_t>(result.ids.size()) == options.max_tokens) break;
     if (session.tokens() >= session.context()) {
       result.finish = Finish::kContext;

@@ -22,6 +22,8 @@ class Session {
   // until the next call. Long prompts run in chunks, which changes memory but not a bit of the
   // result. Throws when the sequence would outgrow the context or the logits are not finite.
   std::span<const float> Append(std::span<const int32_t> ids);
+  // Forgets all but the first `tokens` tokens.
+  void Truncate(int64_t tokens) { cache_.Truncate(tokens); }
 
  private:
   Model& model_;
@@ -36,7 +38,7 @@ struct GenerateOptions {
   std::vector<int32_t> stop_ids;  // end-of-sequence ids; the one that ends a text is not returned
 };
 
-// Why a text ends: a stop id, max_tokens, the context's end, Ctrl-C.
+// Why a text ends: a stop id or on_token's word, max_tokens, the context's end, Ctrl-C.
 enum class Finish { kStop, kLength, kContext, kInterrupt };
 
 struct Generation {
@@ -47,9 +49,10 @@ struct Generation {
 };
 
 // Continues `session` with `prompt` until a stop id, max_tokens, the context's end or an interrupt.
-// on_token sees every token as soon as it is known.
+// on_token sees every token as soon as it is known and says whether to go on. Penalties look at
+// `prompt`, not at what the session had before.
 Generation Generate(Session& session, std::span<const int32_t> prompt,
                     const GenerateOptions& options,
-                    const std::function<void(int32_t)>& on_token = {});
+                    const std::function<bool(int32_t)>& on_token = {});
 
 }  // namespace nibble

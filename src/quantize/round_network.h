@@ -6,8 +6,8 @@
 
 namespace nibble {
 
-// What a float model is rounded to where it is only loaded: weights of `bits` (4 or 8) to nearest
-// in groups, 8-bit activations, no rotation; 16: weights and cache in bf16.
+// What a float model is rounded to where it is only loaded. Weights of 8 bits to nearest, rotated,
+// or of 4 bits, in groups; activations of 8 bits; 16: weights and cache in bf16.
 Recipe LoadingRecipe(int bits);
 
 // A float network as `recipe`, which calibrates nothing, makes it: as if it had been quantized and

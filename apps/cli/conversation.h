@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/cli/text_output.h"
+#include "engine/session.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace nibble::cli {
+
+// The messages of a conversation, and a cache that holds a prefix of what they come to in tokens.
+class Conversation {
+ public:
+  // Without a template, messages are lines of plain text.
+  Conversation(Model& model, const Tokenizer& tokenizer, std::optional<ChatTemplate> chat_template);
+
+  const Json& messages() const { return messages_; }  // [{"role": ..., "content": ...}]
+  void SetMessages(Json messages) { messages_ = std::move(messages); }
+  void SetSystem(const std::string& content);  // "" for none
+  void Reset();                                // but for the system message
+
+  // Writes the assistant's turn. Where the history leaves no room for an answer, the oldest turns
+  // are forgotten, which a line says; nothing, and the message is not added, if it alone does not
+  // fit.
+  struct Answer {
+    Generation generation;
+    int64_t prompt_tokens = 0;  // that were not cached
+  };
+  std::optional<Answer> Ask(const std::string& message, const GenerateOptions& options,
+                            TextOutput& output);
+
+  int64_t tokens() const { return session_.tokens(); }  // in the cache
+  const KvCache& cache() const { return session_.cache(); }
+
+ private:
+  std::vector<int32_t> PromptIds() const;
+  bool ForgetOldestTurn();
+
+  const Tokenizer& tokenizer_;
+  std::optional<ChatTemplate> template_;
+  Json messages_ = Json::array();
+  Session session_;
+  std::vector<int32_t> cached_;  // ids in the session's cache
+};
+
+}  // namespace nibble::cli

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How generate and chat choose tokens and where a text ends.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/cli/cli.h"
+#include "engine/generation_config.h"
+#include "engine/session.h"
+
+namespace nibble::cli {
+
+// Options that are not given are as generation_config.json says.
+struct SamplingArguments {
+  int64_t max_tokens = 256;
+  std::optional<double> temperature, top_p, min_p, repetition, presence, frequency;
+  std::optional<int64_t> top_k;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stops;
+
+  // Throws (usage) for values that mean nothing. A seed that is not given is drawn anew where one
+  // is used.
+  GenerateOptions Options(const GenerationConfig& config) const;
+};
+
+// --max-tokens, --temperature, ..., --seed, --stop.
+void AddSampling(CLI::App& verb, SamplingArguments& arguments);
+
+}  // namespace nibble::cli
