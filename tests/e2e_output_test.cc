@@ -245,7 +245,7 @@ TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {
       {"source_files/tokenizer.json", [&] { fs::remove(small_ + "/tokenizer.json"); },
        "--rounding rtn"},
       {"calibration_text", append("text", "more")},
-      {"plan", [] {}, "--a-bits 8"},
+      {"plan", [] {}, "--a-bits 4"},
       {"settings/seed", [] {}, "--seed 1"},
       {"settings/recipe", [] {}, "--recipe qserve"},
       {"settings/rotation", [] {}, "--rotation random"},

@@ -19,7 +19,7 @@ const Arguments kGptq = {"--calib-windows", "4", "--context", "128"};
 class QuantizeVerb : public EndToEnd {
  protected:
   Arguments Command(const std::string& out) const {
-    return Arguments{"quantize", small_, "-o", Path(out)} + kGptq;
+    return Arguments{"quantize", small_, "-o", Path(out), "--recipe", "quarot"} + kGptq;
   }
   Process Start(const std::string& out) const {
     return Process(Arguments{NIBBLE_PROGRAM} + Command(out), "", {});
@@ -29,7 +29,8 @@ class QuantizeVerb : public EndToEnd {
 
 TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   const std::string out = Path("out");
-  const Result quantize = Nibble({"quantize", kTiny, "-o", out, "--rounding", "rtn", "--json"});
+  const Result quantize =
+      Nibble({"quantize", kTiny, "-o", out, "--recipe", "quarot", "--rounding", "rtn", "--json"});
   ASSERT_EQ(quantize.code, 0) << quantize.err;
   const Json report = quantize.json();
   EXPECT_EQ(report["layers"].size(), 6u);
@@ -162,10 +163,25 @@ TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
   EXPECT_THAT(Nibble({"inspect", Path("out")}).out, HasSubstr("layers.0,2.up "));
   for (const char* rule : {"q_proj", "q_proj:", "q_proj:kv-bits=4", "q_proj:w-bits=9",
                            "q_proj:a-bits=8", "fc1:w-bits=8", "(q:w-bits=8"}) {
-    const Result r = Nibble({"quantize", small_, "--dry-run", "--rule", rule});
+    const Result r =
+        Nibble({"quantize", small_, "--recipe", "quarot", "--dry-run", "--rule", rule});
     EXPECT_EQ(r.code, 2) << rule;
     EXPECT_THAT(r.err, HasSubstr("q")) << rule;
   }
+}
+
+// Without options: what most users want, and what it cost.
+TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
+  const Arguments quantize = {"quantize", small_, "-o", Path("out"), "--calib-windows", "2"};
+  const Json json = Nibble(quantize + Words("--context 96 --json")).json();
+  EXPECT_EQ(json["loss"]["windows"], 4);
+  EXPECT_GT(json["loss"]["kl_mean"], 0);
+  const Json plan = Nibble({"inspect", Path("out"), "--json"}).json()["plan"];
+  EXPECT_EQ(plan["provenance"]["recipe"], "w4a8");
+  EXPECT_EQ(plan["linears"]["layers.1.gate"]["activations"]["bits"], 8);
+  const Result again = Nibble(quantize + Words("--force --rounding rtn --a-bits 2"));
+  EXPECT_THAT(again.out, AllOf(HasSubstr("on 4 windows of 512 tokens that were not calibrated on"),
+                               HasSubstr("that is much; try --a-bits 8")));
 }
 
 TEST_F(QuantizeVerb, SparseWeightsAreSmaller) {
@@ -262,7 +278,7 @@ TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {
   Json config = Json::parse(Slurp(small_ + "/config.json"));
   config["max_position_embeddings"] = 16;  // 120 sequences of so many tokens are enough
   Spill(small_ + "/config.json", config.dump());
-  const Arguments learning = {"--learned-scales", "--calib-windows", "120"};
+  const Arguments learning = {"--recipe", "quarot", "--learned-scales", "--calib-windows", "120"};
   Quantize("whole", learning);
   const Json plan = Nibble({"inspect", Path("whole"), "--json"}).json()["plan"];
   EXPECT_EQ(plan["provenance"]["learned-scales"], true);

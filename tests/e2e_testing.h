@@ -254,8 +254,13 @@ class EndToEnd : public TemporaryDirectoryTest {
   }
 
   // Quantizes the small model; the JSON report.
+  // Recipe quarot unless `options` name another.
   Json Quantize(const std::string& out, const Arguments& options) const {
-    const Result r = Nibble(Arguments{"quantize", small_, "-o", Path(out), "--json"} + options);
+    Arguments quantize = {"quantize", small_, "-o", Path(out), "--json"};
+    if (std::ranges::count(options, "--recipe") == 0) {
+      quantize.insert(quantize.end(), {"--recipe", "quarot"});
+    }
+    const Result r = Nibble(quantize + options);
     EXPECT_EQ(r.code, 0) << r.err;
     return r.code == 0 ? r.json() : Json();
   }

@@ -7,6 +7,7 @@
 
 #include "apps/cli/cli.h"
 #include "apps/cli/linear_rows.h"
+#include "apps/cli/quantize_loss.h"
 #include "base/progress.h"
 #include "quantize/recipe_fields.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 struct Arguments {
   QuantizeOptions options;
-  std::string recipe = "quarot", progress = "text";
+  std::string recipe = "w4a8", progress = "text";
   bool dry_run = false;
   std::vector<FieldValue> fields;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
@@ -113,7 +114,7 @@ void PrintReport(const QuantizeReport& r) {
   }
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
              BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
-  fmt::print("next            nibble eval ppl {} --text FILE\n", r.output);
+  fmt::print("next            nibble chat {0}; nibble eval ppl {0} --text FILE\n", r.output);
 }
 
 Json DryRunJson(const QuantizeReport& report) {
@@ -144,7 +145,15 @@ void RunQuantize(Arguments& a, const Common& common) {
         "--calib FILE with text it should be good at\n");
   }
   const QuantizeReport report = Quantize(a.options);
-  common.json ? PrintJson(ReportJson(report)) : PrintReport(report);
+  if (!common.json) PrintReport(report);
+  const Loss loss = MeasureLoss(a.options, report);
+  if (common.json) {
+    Json json = ReportJson(report);
+    json["loss"] = LossJson(loss);
+    PrintJson(json);
+  } else {
+    fmt::print("lost            {}\n", LossText(loss, report));
+  }
 }
 
 // An option for each field of recipes.
@@ -206,13 +215,13 @@ std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
 }  // namespace
 
 void AddQuantize(CLI::App& app, Common& common, Run& run) {
-  CLI::App* verb =
-      AddVerb(app, common, "quantize", "Quantize a Hugging Face model directory",
-              "nibble quantize llama -o llama-w4a4kv4 --calib text.txt\n"
-              "  nibble quantize llama -o llama-w4a8 --a-bits 8 --calib text.txt\n"
-              "  nibble quantize llama -o llama-w4a4 --rule 'down_proj:w-bits=8,a-bits=8' "
-              "--rule 'layers.0.*k_proj:w-bits=8'\n"
-              "  nibble quantize llama --recipe rtn --dry-run");
+  CLI::App* verb = AddVerb(
+      app, common, "quantize", "Quantize a Hugging Face model directory",
+      "nibble quantize llama -o llama-w4a8 --calib text.txt\n"
+      "  nibble quantize llama.gguf -o llama-w4a4kv4 --recipe quarot --calib text.txt\n"
+      "  nibble quantize llama -o llama-w4a4 --recipe nibble --rule 'down_proj:w-bits=8,a-bits=8' "
+      "--rule 'layers.0.*k_proj:w-bits=8'\n"
+      "  nibble quantize llama --recipe rtn --dry-run");
   const auto a = AddArguments(verb);
   verb->callback([a, &common, &run] { run = [a, &common] { RunQuantize(*a, common); }; });
 }

@@ -23,16 +23,16 @@ std::string_view Version();
 
 // As the options of `nibble quantize`, whose --help describes recipes and fields.
 struct QuantizeRequest {
-  std::string model;              // Hugging Face directory or GGUF file
-  std::string output;             // checkpoint directory to write
-  std::string recipe = "quarot";  // QuaRot (Ashkboos et al. 2024)
+  std::string model;            // Hugging Face directory or GGUF file
+  std::string output;           // checkpoint directory to write
+  std::string recipe = "w4a8";  // or quarot, nibble, quik, atom, qserve, gptq, smoothquant, rtn
   // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
   std::string fields;
   // Changes for linears in whose name a regular expression is found; later ones win:
   // "down_proj:w-bits=8,a-bits=8".
   std::vector<std::string> rules;
   std::string calibration_text;  // file; empty = the embedded sample text
-  int64_t calibration_windows = 128;
+  int64_t calibration_windows = 32;
   int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's)
   uint64_t seed = 0;
   std::string device = "cpu";

@@ -51,6 +51,8 @@ double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
          bytes_per_column * static_cast<double>(cols);
 }
 
+}  // namespace
+
 uint64_t AvailableMemory() {
   std::ifstream in("/proc/meminfo");
   std::string key, unit;
@@ -60,8 +62,6 @@ uint64_t AvailableMemory() {
   }
   return UINT64_MAX;  // unknown: do not refuse
 }
-
-}  // namespace
 
 QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
                                       const QuantizeOptions& options) {

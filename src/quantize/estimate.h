@@ -12,4 +12,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& config, const Plan& pla
 // Throws when memory or disk for the estimate is not there.
 void RequireResources(const QuantizeEstimate& estimate, const QuantizeOptions& options);
 
+// Bytes that the machine can give without swapping.
+uint64_t AvailableMemory();
+
 }  // namespace nibble

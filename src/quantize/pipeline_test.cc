@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/file.h"
 #include "engine/gguf_model_testing.h"
@@ -35,6 +36,25 @@ TEST(Windows, AreRandomRepeatableAndInsideTheText) {
   }
   EXPECT_EQ(RandomWindows(ids, 1, 1000, 1, "test"), ids);
   EXPECT_THROW(RandomWindows(ids, 1, 1001, 1, "test"), Error);
+}
+
+TEST(Windows, UnseenOnesTouchNoneThatWasDrawn) {
+  std::vector<int32_t> ids(1000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  const auto drawn = RandomWindows(ids, 5, 100, 1, "test");
+  const std::set<int32_t> seen(drawn.begin(), drawn.end());
+  const auto unseen = UnseenWindows(ids, 5, 100, 1, 100, 30);
+  ASSERT_GT(unseen.size(), 4u);
+  std::set<int32_t> all;
+  for (const auto& window : unseen) {
+    ASSERT_EQ(window.size(), 30u);
+    for (const int32_t id : window) EXPECT_TRUE(!seen.contains(id) && all.insert(id).second) << id;
+  }
+  const auto few = UnseenWindows(ids, 0, 100, 1, 2, 100);
+  ASSERT_EQ(few.size(), 2u);
+  EXPECT_EQ(few[0][0], 0);
+  EXPECT_EQ(few[1][0], 500);
+  EXPECT_TRUE(UnseenWindows(ids, 200, 100, 1, 4, 50).empty());
 }
 
 // Runs the stages set by set and compares with the whole forward pass.

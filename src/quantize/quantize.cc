@@ -44,11 +44,6 @@ struct Job {
   std::string calibration_digest;
 };
 
-std::string CalibrationText(const QuantizeOptions& options) {
-  if (options.calibration_text.empty()) return std::string(SampleCalibrationText());
-  return ReadFile(options.calibration_text, uint64_t{1} << 30);
-}
-
 // Asked for, they must be learned; of a recipe that has them anyway, where it is possible.
 void CheckLearnedScales(const Recipe& recipe, bool learned) {
   const auto asks = [](const FieldValue& v) {
@@ -315,6 +310,11 @@ QuantizeReport StartReport(const Job& job) {
 }
 
 }  // namespace
+
+std::string CalibrationText(const QuantizeOptions& options) {
+  if (options.calibration_text.empty()) return std::string(SampleCalibrationText());
+  return ReadFile(options.calibration_text, uint64_t{1} << 30);
+}
 
 QuantizeReport PlanQuantization(const QuantizeOptions& options) {
   return StartReport(PrepareJob(options));

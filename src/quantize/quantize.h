@@ -17,7 +17,7 @@ struct QuantizeOptions {
   std::string model, output;
   Recipe recipe;
   std::string calibration_text;  // file; empty: the embedded sample text
-  int64_t calibration_windows = 128;
+  int64_t calibration_windows = 32;
   int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's context)
   uint64_t seed = 0;
   std::string device = "cpu";
@@ -49,6 +49,9 @@ struct QuantizeReport {
   double output_bytes = 0, quantized_bits_per_weight = 0;
   int64_t resumed_layers = 0;
 };
+
+// The text that `options` calibrate on.
+std::string CalibrationText(const QuantizeOptions& options);
 
 // Plan and estimate only (--dry-run); reads config and tensor headers, writes nothing.
 QuantizeReport PlanQuantization(const QuantizeOptions& options);

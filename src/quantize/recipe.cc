@@ -9,9 +9,9 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kQuarotRecipe,      &kNibbleRecipe, &kQuikRecipe,
-                                      &kAtomRecipe,        &kQserveRecipe, &kGptqRecipe,
-                                      &kSmoothquantRecipe, &kRtnRecipe};
+constexpr const Recipe* kRecipes[] = {&kW4a8Recipe, &kQuarotRecipe,      &kNibbleRecipe,
+                                      &kQuikRecipe, &kAtomRecipe,        &kQserveRecipe,
+                                      &kGptqRecipe, &kSmoothquantRecipe, &kRtnRecipe};
 
 // Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
 // V and O.

@@ -111,6 +111,7 @@ extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;
 extern const Recipe kNibbleRecipe;
 extern const Recipe kQserveRecipe;
+extern const Recipe kW4a8Recipe;
 
 std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones

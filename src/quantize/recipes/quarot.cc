@@ -7,7 +7,7 @@ namespace nibble {
 
 const Recipe kQuarotRecipe = {
     .name = "quarot",
-    .summary = "Hadamard rotations, then 4-bit weights, activations and KV cache (default)",
+    .summary = "Hadamard rotations, then 4-bit weights, activations and KV cache",
     .rotation = Rotation::kHadamard,
     .rounding = Rounding::kGptq,
     .weights = {.bits = 4, .clip = 0},

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/quantize_loss.h"
+
+#include <chrono>
+
+#include "base/progress.h"
+#include "quantize/estimate.h"
+#include "quantize/windows.h"
+#include "source/model_source.h"
+
+namespace nibble::cli {
+namespace {
+
+constexpr int64_t kWindows = 4, kContext = 512;
+
+// The first change that usually gains most.
+std::string_view Advice(const QuantizeReport& report) {
+  const LinearPlan& down = report.plan.at(0, report.config.first(Role::kDown));
+  if (down.activations.bits < 8) return "--a-bits 8";
+  if (report.plan.k.bits < 8 || report.plan.v.bits < 8) return "--kv-bits 8";
+  if (down.weights.group == 0 && down.weights.bits <= 4) return "--w-group 64 --two-level";
+  if (report.plan.provenance.value("rounding", "rtn") == "rtn") return "--rounding gptq";
+  return "--calib FILE with text like what the model will read, or --w-bits 8";
+}
+
+}  // namespace
+
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report) {
+  const auto start = std::chrono::steady_clock::now();
+  Loss loss;
+  loss.context = std::min(kContext, report.config.context);
+  const double needed = 5.0 * static_cast<double>(report.estimate.parameters);
+  if (needed > static_cast<double>(AvailableMemory())) {
+    loss.unmeasured = fmt::format("the float model takes {} of memory", BytesText(needed));
+    return loss;
+  }
+  if (!FindDocument(options.model, "tokenizer.json")) {
+    loss.unmeasured = "the model has no tokenizer.json";
+    return loss;
+  }
+  const bool calibrates = options.recipe.calibrates();
+  const int64_t context =
+      options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
+  const Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)),
+                                        calibrates ? options.calibration_windows : 0, context,
+                                        options.seed, kWindows, loss.context);
+  loss.windows = static_cast<int64_t>(windows.size());
+  if (windows.empty()) {
+    loss.unmeasured = "the windows of calibration leave nothing of the text";
+    return loss;
+  }
+  try {
+    const auto quantized = LoadModel(report.output, options.device, false);
+    const auto reference = LoadModel(options.model, options.device, false);
+    loss.result = KlDivergence(*quantized, *reference, windows);
+  } catch (const Error& error) {  // the checkpoint is there whatever this says
+    loss.unmeasured = error.what();
+  }
+  loss.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return loss;
+}
+
+Json LossJson(const Loss& loss) {
+  if (!loss.unmeasured.empty()) return {{"unmeasured", loss.unmeasured}};
+  return {{"perplexity", loss.result.perplexity},
+          {"reference_perplexity", loss.result.reference_perplexity},
+          {"kl_mean", loss.result.kl_mean},
+          {"windows", loss.windows},
+          {"context", loss.context},
+          {"seconds", loss.seconds}};
+}
+
+std::string LossText(const Loss& loss, const QuantizeReport& report) {
+  if (!loss.unmeasured.empty()) {
+    return fmt::format("not measured: {}; nibble eval kl does it with a text", loss.unmeasured);
+  }
+  const KlResult& r = loss.result;
+  const double share = r.perplexity / r.reference_perplexity - 1;
+  std::string text = fmt::format(
+      "perplexity {:.3f} to {:.3f} ({:+.1f} %), KL {:.4f} nats, on {} windows of {} tokens that "
+      "were not calibrated on ({:.0f} s)",
+      r.reference_perplexity, r.perplexity, 100 * share, r.kl_mean, loss.windows, loss.context,
+      loss.seconds);
+  if (share > 0.1) text += fmt::format("\n                that is much; try {}", Advice(report));
+  return text;
+}
+
+}  // namespace nibble::cli

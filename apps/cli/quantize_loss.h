@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "eval/perplexity.h"
+#include "quantize/quantize.h"
+
+namespace nibble::cli {
+
+// What quantizing cost, on text that was not calibrated on.
+struct Loss {
+  KlResult result;  // of the checkpoint against its source in fp32
+  int64_t windows = 0, context = 0;
+  double seconds = 0;
+  std::string unmeasured;  // why it could not be measured; empty otherwise
+};
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report);
+
+Json LossJson(const Loss& loss);
+// "perplexity 21.8 to 23.1 (+6 %), ..."; where it is much, with what would help.
+std::string LossText(const Loss& loss, const QuantizeReport& report);
+
+}  // namespace nibble::cli
