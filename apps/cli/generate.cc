@@ -27,9 +27,13 @@ struct Arguments {
 // A file's text, or that of standard input for "-".
 std::string ReadText(const std::string& path) {
   if (path != "-") return ReadFile(path, kMaxPromptBytes);
-  std::ostringstream text;
-  text << std::cin.rdbuf();
-  return std::move(text).str();
+  std::string text;
+  for (std::string part(1 << 16, '\0');;) {
+    std::cin.read(part.data(), static_cast<std::streamsize>(part.size()));
+    text.append(part, 0, static_cast<size_t>(std::cin.gcount()));
+    if (text.size() > kMaxPromptBytes) Fail("standard input: over {} bytes", kMaxPromptBytes);
+    if (!std::cin) return text;
+  }
 }
 
 // {"prompt": "..."} in each line that is not empty.

@@ -107,9 +107,10 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "Example:\n"
-      "  nibble quantize MODEL -o MODEL-w4a4kv4 --calib text.txt\n"
-      "  nibble eval ppl MODEL-w4a4kv4 --text test.txt\n"
-      "  nibble generate MODEL-w4a4kv4 --prompt \"Once upon a time\"\n"
+      "  nibble chat MODEL\n"
+      "  nibble quantize MODEL -o OUT --calib text.txt\n"
+      "  nibble eval ppl OUT --text test.txt\n"
+      "  nibble generate OUT --prompt \"Once upon a time\"\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped, --resume continues.");
   Common common;
   Run run;
