@@ -211,6 +211,16 @@ TEST_F(Options, MessagesOfSeveralLines) {
   EXPECT_EQ(chat("\"\"\"\na\n\nb\n\"\"\"\n"), generate("a\n\nb\n\n"));
 }
 
+TEST_F(Options, AMessageThatTheTemplateRefusesEndsNothing) {
+  Spill(small_ + "/chat_template.jinja",
+        "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}x");
+  const Result r = Nibble({"chat", small_, "--max-tokens", "4", "--json"},
+                          "one\ntwo\n\xff\n/reset\nthree\n\"\"\"\nfour\n");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(std::ranges::count(r.out, '\n'), 2);
+  EXPECT_THAT(r.err, HasSubstr("nibble: one message only"));
+}
+
 // A history that fills the context loses its oldest turns; a message that never fits is refused.
 TEST_F(Options, TheOldestTurnsAreForgotten) {
   Json config = ReadJsonFile(small_ + "/config.json");

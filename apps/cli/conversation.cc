@@ -39,27 +39,39 @@ bool Conversation::ForgetOldestTurn() {
   return true;
 }
 
-std::optional<Conversation::Answer> Conversation::Ask(const std::string& message,
-                                                      const GenerateOptions& options,
-                                                      TextOutput& output) {
-  const Json before = messages_;
-  messages_.push_back({{"role", "user"}, {"content", message}});
+std::vector<int32_t> Conversation::FittingPrompt(int64_t room) {
   const int64_t context = session_.context();
-  const int64_t room = std::min(options.max_tokens, context / 8);  // for the answer
   std::vector<int32_t> ids = PromptIds();
+  const auto tokens = [&] { return static_cast<int64_t>(ids.size()); };
   int64_t forgotten = 0;
-  while (static_cast<int64_t>(ids.size()) + room > context && ForgetOldestTurn()) {
+  while (tokens() + room > context && ForgetOldestTurn()) {
     ++forgotten;
     ids = PromptIds();
   }
-  if (static_cast<int64_t>(ids.size()) >= context || ids.empty()) {
-    Note("nibble: the message comes to {} tokens, the model's context is {}; shorten it\n",
-         ids.size(), context);
-    messages_ = before;
+  if (tokens() >= context) {
+    Fail("the message comes to {} tokens, the model's context is {}; shorten it", tokens(),
+         context);
+  }
+  if (ids.empty()) Fail("the template makes nothing of this message");
+  if (forgotten > 0) {
+    Note("nibble: the oldest {} turns no longer fit and are forgotten\n", forgotten);
+  }
+  return ids;
+}
+
+std::optional<Conversation::Answer> Conversation::Ask(const std::string& message,
+                                                      const GenerateOptions& options,
+                                                      TextOutput& output) {
+  Json before = messages_;
+  messages_.push_back({{"role", "user"}, {"content", message}});
+  std::vector<int32_t> ids;
+  try {
+    ids = FittingPrompt(std::min(options.max_tokens, session_.context() / 8));
+  } catch (const Error& error) {
+    Note("nibble: {}\n", error.what());
+    messages_ = std::move(before);
     return std::nullopt;
   }
-  if (forgotten > 0)
-    Note("nibble: the oldest {} turns no longer fit and are forgotten\n", forgotten);
   // Text is tokenized anew: what is the same as in the cache is not computed again, but for the
   // last token, whose logits are needed.
   const auto same = std::mismatch(cached_.begin(), cached_.end(), ids.begin(), ids.end() - 1);

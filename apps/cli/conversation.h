@@ -25,8 +25,8 @@ class Conversation {
   void Reset();                                // but for the system message
 
   // Writes the assistant's turn. Where the history leaves no room for an answer, the oldest turns
-  // are forgotten, which a line says; nothing, and the message is not added, if it alone does not
-  // fit.
+  // are forgotten, which a line says. Nothing, a line, and the message is not added, if it alone
+  // does not fit or the template refuses it.
   struct Answer {
     Generation generation;
     int64_t prompt_tokens = 0;  // that were not cached
@@ -39,6 +39,8 @@ class Conversation {
 
  private:
   std::vector<int32_t> PromptIds() const;
+  // The same, behind as few forgotten turns as leave `room` tokens; throws if nothing helps.
+  std::vector<int32_t> FittingPrompt(int64_t room);
   bool ForgetOldestTurn();
 
   const Tokenizer& tokenizer_;

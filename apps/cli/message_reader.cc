@@ -89,6 +89,7 @@ std::optional<std::string> MessageReader::Next() {
   bool block = false, more = false;
   do {
     auto line = Line(block || more ? ". " : "> ");
+    if (!line && !message.empty()) return message;
     if (!line) return std::nullopt;
     if (editor_ && editor_->given_up()) return "";
     const bool bound = *line == kBlock;

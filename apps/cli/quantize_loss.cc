@@ -12,6 +12,7 @@ namespace nibble::cli {
 namespace {
 
 constexpr int64_t kWindows = 4, kContext = 512;
+constexpr double kMuch = 0.1;  // of perplexity, or nats: answers begin to differ
 
 // The first change that usually gains most.
 std::string_view Advice(const QuantizeReport& report) {
@@ -81,7 +82,8 @@ std::string LossText(const Loss& loss, const QuantizeReport& report) {
       "were not calibrated on ({:.0f} s)",
       r.reference_perplexity, r.perplexity, 100 * share, r.kl_mean, loss.windows, loss.context,
       loss.seconds);
-  if (share > 0.1) text += fmt::format("\n                that is much; try {}", Advice(report));
+  if (share > kMuch || r.kl_mean > kMuch)
+    text += fmt::format("\n                that is much; try {}", Advice(report));
   return text;
 }
 

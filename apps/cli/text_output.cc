@@ -17,7 +17,9 @@ bool TextOutput::Push(int32_t id) {
 void TextOutput::Finish() {
   if (decoder_) Add(stops_.Push(decoder_->Flush()));
   Add(stops_.Flush());
-  if (print_) fmt::print("\n");
+  if (!print_) return;
+  fmt::print("\n");
+  FlushOutput();
 }
 
 void TextOutput::Add(const std::string& piece) {
