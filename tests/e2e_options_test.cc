@@ -216,9 +216,10 @@ TEST_F(Options, AMessageThatTheTemplateRefusesEndsNothing) {
         "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}x");
   const Result r = Nibble({"chat", small_, "--max-tokens", "4", "--json"},
                           "one\ntwo\n\xff\n/reset\nthree\n\"\"\"\nfour\n");
-  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.code, 1) << r.err;
   EXPECT_EQ(std::ranges::count(r.out, '\n'), 2);
-  EXPECT_THAT(r.err, HasSubstr("nibble: one message only"));
+  EXPECT_THAT(r.err,
+              AllOf(HasSubstr("nibble: one message only"), HasSubstr("3 messages had no answer")));
 }
 
 // A history that fills the context loses its oldest turns; a message that never fits is refused.
@@ -231,9 +232,10 @@ TEST_F(Options, TheOldestTurnsAreForgotten) {
   for (int i = 0; i < 12; ++i) input += "one two three four five six\n";
   for (int i = 0; i < 100; ++i) much += "seven ";
   const Result r = Nibble(chat, input + much + "\nlast\n");
-  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.code, 1) << r.err;
   EXPECT_EQ(std::ranges::count(r.out, '\n'), 13);
-  EXPECT_THAT(r.err, AllOf(HasSubstr("oldest 1 turns no longer fit"), HasSubstr("shorten it")));
+  EXPECT_THAT(r.err, AllOf(HasSubstr("oldest 1 turns no longer fit"), HasSubstr("shorten it"),
+                           HasSubstr("1 messages had no answer")));
 }
 
 TEST_F(Options, TokensOfTheFileEndATurn) {

@@ -172,12 +172,17 @@ TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
 
 // Without options: what most users want, and what it cost.
 TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
-  const Arguments quantize = {"quantize", small_, "-o", Path("out"), "--calib-windows", "2"};
+  const Arguments quantize = {"quantize", small_,           "-o", Path("out"), "--calib-windows",
+                              "2",        "--loss-windows", "4"};
   const Json json = Nibble(quantize + Words("--context 96 --json")).json();
   EXPECT_EQ(json["loss"]["windows"], 4);
   EXPECT_GT(json["loss"]["kl_mean"], 0);
   const Json plan = Nibble({"inspect", Path("out"), "--json"}).json()["plan"];
   EXPECT_EQ(plan["provenance"]["recipe"], "w4a8");
+  EXPECT_FALSE(
+      Nibble(Arguments{"quantize", small_, "-o", Path("none"), "--json", "--rounding", "rtn"})
+          .json()
+          .contains("loss"));
   EXPECT_EQ(plan["linears"]["layers.1.gate"]["activations"]["bits"], 8);
   const Result again = Nibble(quantize + Words("--force --rounding rtn --a-bits 2"));
   EXPECT_THAT(again.out, AllOf(HasSubstr("on 4 windows of 512 tokens that were not calibrated on"),

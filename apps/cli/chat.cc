@@ -105,6 +105,7 @@ void RunChat(const Arguments& a, const Common& common) {
   Conversation conversation(*model, tokenizer, std::move(chat_template));
   conversation.SetSystem(a.system);
   MessageReader reader;
+  int64_t unanswered = 0;
   if (reader.terminal()) Note("/help lists commands, Ctrl-D ends.\n");
   while (!Interrupted()) {
     const auto message = reader.Next();
@@ -117,7 +118,10 @@ void RunChat(const Arguments& a, const Common& common) {
     const GenerateOptions options = a.sampling.Options(config);
     TextOutput output(&tokenizer, !common.json, a.sampling.stops);
     const auto answer = conversation.Ask(*message, options, output);
-    if (!answer) continue;
+    if (!answer) {
+      ++unanswered;
+      continue;
+    }
     if (common.json) {
       PrintJson(GenerationJson(output, answer->prompt_tokens, answer->generation, options));
       FlushOutput();
@@ -126,6 +130,7 @@ void RunChat(const Arguments& a, const Common& common) {
     }
     if (reader.terminal()) ForgetCtrlC();
   }
+  if (unanswered > 0 && !reader.terminal()) Fail("{} messages had no answer", unanswered);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ struct Arguments {
   QuantizeOptions options;
   std::string recipe = "w4a8", progress = "text";
   bool dry_run = false;
+  int64_t loss_windows = 4;
   std::vector<FieldValue> fields;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
 };
@@ -146,14 +147,13 @@ void RunQuantize(Arguments& a, const Common& common) {
   }
   const QuantizeReport report = Quantize(a.options);
   if (!common.json) PrintReport(report);
-  const Loss loss = MeasureLoss(a.options, report);
-  if (common.json) {
-    Json json = ReportJson(report);
+  Json json = ReportJson(report);
+  if (a.loss_windows > 0) {
+    const Loss loss = MeasureLoss(a.options, report, a.loss_windows);
     json["loss"] = LossJson(loss);
-    PrintJson(json);
-  } else {
-    fmt::print("lost            {}\n", LossText(loss, report));
+    if (!common.json) fmt::print("lost            {}\n", LossText(loss, report));
   }
+  if (common.json) PrintJson(json);
 }
 
 // An option for each field of recipes.
@@ -197,6 +197,10 @@ std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
   verb->add_option("--calib", a->options.calibration_text, "Calibration text (default: a sample)");
   verb->add_option("--calib-windows", a->options.calibration_windows, "Windows drawn from it")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  verb->add_option("--loss-windows", a->loss_windows,
+                   "Other windows of it, to measure what was lost at the end; 0 = do not")
+      ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   verb->add_option("--context", a->options.context,
                    "Tokens of a window; 0 = min(2048, the model's)");

@@ -11,7 +11,7 @@
 namespace nibble::cli {
 namespace {
 
-constexpr int64_t kWindows = 4, kContext = 512;
+constexpr int64_t kContext = 512;
 constexpr double kMuch = 0.1;  // of perplexity, or nats: answers begin to differ
 
 // The first change that usually gains most.
@@ -26,7 +26,7 @@ std::string_view Advice(const QuantizeReport& report) {
 
 }  // namespace
 
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report) {
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   const auto start = std::chrono::steady_clock::now();
   Loss loss;
   loss.context = std::min(kContext, report.config.context);
@@ -44,7 +44,7 @@ Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report) {
       options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
   const Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)),
                                         calibrates ? options.calibration_windows : 0, context,
-                                        options.seed, kWindows, loss.context);
+                                        options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
   if (windows.empty()) {
     loss.unmeasured = "the windows of calibration leave nothing of the text";

@@ -16,7 +16,7 @@ struct Loss {
   double seconds = 0;
   std::string unmeasured;  // why it could not be measured; empty otherwise
 };
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report);
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows);
 
 Json LossJson(const Loss& loss);
 // "perplexity 21.8 to 23.1 (+6 %), ..."; where it is much, with what would help.
