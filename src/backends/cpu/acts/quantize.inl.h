@@ -79,7 +79,8 @@ HWY_INLINE int32_t Encode(const float* x, int64_t count, float offset, float inv
   const DB db;
   const VF from = hn::Set(d, offset), by = hn::Set(d, inverse), rounder = hn::Set(d, kRounder);
   const VF lo = hn::Set(d, limits.lo), hi = hn::Set(d, limits.hi);
-  const VI to_code = hn::Set(di, shift - kRounderBits);
+  // Wraps around: rows that are not finite have any shift, and end in logits that are refused.
+  const VI to_code = hn::Sub(hn::Set(di, shift), hn::Set(di, kRounderBits));
   VI sums = hn::Zero(di);
   ForEachVector(x, count, [&](VF v, int64_t i, int64_t used) HWY_ATTR {
     const VF steps = hn::Min(hn::Max(hn::Mul(hn::Sub(v, from), by), lo), hi);
