@@ -2,6 +2,7 @@
 #include "apps/cli/quantize_loss.h"
 
 #include <chrono>
+#include <new>
 
 #include "base/progress.h"
 #include "quantize/estimate.h"
@@ -24,21 +25,15 @@ std::string_view Advice(const QuantizeReport& report) {
   return "--calib FILE with text like what the model will read, or --w-bits 8";
 }
 
-}  // namespace
-
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
+// Throws what keeps it from being measured.
+Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   const auto start = std::chrono::steady_clock::now();
   Loss loss;
   loss.context = std::min(kContext, report.config.context);
   const double needed = 5.0 * static_cast<double>(report.estimate.parameters);
-  if (needed > static_cast<double>(AvailableMemory())) {
-    loss.unmeasured = fmt::format("the float model takes {} of memory", BytesText(needed));
-    return loss;
-  }
-  if (!FindDocument(options.model, "tokenizer.json")) {
-    loss.unmeasured = "the model has no tokenizer.json";
-    return loss;
-  }
+  if (needed > static_cast<double>(AvailableMemory()))
+    Fail("the float model takes {} of memory", BytesText(needed));
+  if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
   const bool calibrates = options.recipe.calibrates();
   const int64_t context =
       options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
@@ -46,19 +41,27 @@ Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, i
                                         calibrates ? options.calibration_windows : 0, context,
                                         options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
-  if (windows.empty()) {
-    loss.unmeasured = "the windows of calibration leave nothing of the text";
-    return loss;
-  }
-  try {
-    const auto quantized = LoadModel(report.output, options.device, false);
-    const auto reference = LoadModel(options.model, options.device, false);
-    loss.result = KlDivergence(*quantized, *reference, windows);
-  } catch (const Error& error) {  // the checkpoint is there whatever this says
-    loss.unmeasured = error.what();
-  }
+  if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
+  const auto quantized = LoadModel(report.output, options.device, false);
+  const auto reference = LoadModel(options.model, options.device, false);
+  loss.result = KlDivergence(*quantized, *reference, windows);
   loss.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loss;
+}
+
+}  // namespace
+
+// The checkpoint is there whatever this says, memory that is short included.
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
+  Loss none;
+  try {
+    return MeasuredLoss(options, report, wanted);
+  } catch (const std::bad_alloc&) {
+    none.unmeasured = "out of memory";
+  } catch (const std::exception& error) {
+    none.unmeasured = Printable(error.what());
+  }
+  return none;
 }
 
 Json LossJson(const Loss& loss) {
