@@ -39,7 +39,8 @@ CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kin
 void AddLoadBits(CLI::App& verb, int& bits) {
   verb.add_option("--load-bits", bits,
                   "Of a float model: round its weights to 4 or 8 bits while loading, with "
-                  "8-bit activations; 16: bf16; 32: as they are, in fp32")
+                  "8-bit activations; 16: bf16; 32: as they are, in fp32. Codes of GPTQ, AWQ or "
+                  "compressed-tensors are kept at any of them")
       ->check(CLI::IsMember({4, 8, 16, 32}))
       ->capture_default_str();
 }
@@ -51,9 +52,11 @@ std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded,
   }
   if (!network.packed && load_bits < 32) {
     const auto start = std::chrono::steady_clock::now();
-    network = RoundNetwork(network, LoadingRecipe(load_bits));
+    const std::string stored = network.stored_codes;
+    network = RoundNetwork(network, LoadingRecipe(load_bits, !stored.empty()));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    Note("nibble: weights rounded to {} bits in {:.1f} s (--load-bits)\n", load_bits,
+    Note("nibble: {} rounded to {} bits in {:.1f} s (--load-bits)\n",
+         stored.empty() ? "weights" : fmt::format("{}'s codes kept, the rest", stored), load_bits,
          seconds.count());
   }
   return std::make_unique<Model>(std::move(network), MakeBackend(common.device, decoded));

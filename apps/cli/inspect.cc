@@ -98,6 +98,8 @@ void PrintNetwork(const Network& net) {
       "ffn {}, vocabulary {}, context {}\n",
       net.directory, c.family, static_cast<double>(c.parameters()) / 1e6, c.layers, c.hidden_size,
       c.heads, c.kv_heads, c.head_dim, c.intermediate_size, c.vocab_size, c.context);
+  if (!net.stored_codes.empty())
+    fmt::print("codes              {}'s, as stored\n", net.stored_codes);
   if (sizes.quantized_weights > 0) {
     fmt::print("quantized linears  {} ({:.2f} bits per weight)\n", BytesText(sizes.quantized_bytes),
                sizes.bits_per_weight());
@@ -127,6 +129,7 @@ Json NetworkJson(const Network& net) {
                {"bits_per_weight", sizes.bits_per_weight()},
                {"other_bytes", sizes.other_bytes},
                {"cache_bytes_per_token", CacheBytesPerToken(net)}};
+  if (!net.stored_codes.empty()) json["stored_codes"] = net.stored_codes;
   if (!net.packed) return json;
   json["tile_bytes"] = TileBytes(net);
   if (!net.tiles_refused.empty()) json["tiles_refused"] = net.tiles_refused;

@@ -91,24 +91,34 @@ Json ReportJson(const QuantizeReport& r) {
           {"layers", layers}};
 }
 
-void PrintReport(const QuantizeReport& r) {
-  if (r.quantized_bits_per_weight > 0) {
-    std::vector<std::vector<std::string>> rows = {{"layer"}};
-    for (Role role : kLayerRoles) rows[0].push_back(RoleName(role));
-    for (const LayerReport& layer : r.layers) {
-      rows.push_back({fmt::format("{}", layer.layer)});
-      std::map<Role, std::vector<double>> errors;  // of all experts
-      for (const auto& [role, error] : layer.errors) errors[KindOf(role)].push_back(error);
-      for (Role role : kLayerRoles) {
-        const std::vector<double>& of = errors[role];
-        const double sum = std::accumulate(of.begin(), of.end(), 0.0);
-        rows.back().push_back(
-            of.empty() ? "-" : fmt::format("{:.2e}", sum / static_cast<double>(of.size())));
-      }
+// Of each kind of linear the mean and the worst of all layers and experts; --json has each.
+void PrintErrors(const QuantizeReport& r) {
+  struct Errors {
+    double sum = 0, largest = 0;
+    int64_t count = 0, layer = 0;
+  };
+  std::map<Role, Errors> kinds;
+  for (const LayerReport& layer : r.layers) {
+    for (const auto& [role, error] : layer.errors) {
+      Errors& kind = kinds[KindOf(role)];
+      kind.sum += error;
+      ++kind.count;
+      if (error >= kind.largest) kind.layer = layer.layer;
+      kind.largest = std::max(kind.largest, error);
     }
-    fmt::print("squared output error of each rounded linear, relative to its output{}\n{}\n",
-               r.config.experts > 0 ? ", mean of experts" : "", Table(rows));
   }
+  if (kinds.empty()) return;
+  std::vector<std::vector<std::string>> rows = {{"", "mean", "largest", "in layer"}};
+  for (const auto& [role, e] : kinds) {
+    rows.push_back({RoleName(role), fmt::format("{:.2e}", e.sum / static_cast<double>(e.count)),
+                    fmt::format("{:.2e}", e.largest), fmt::format("{}", e.layer)});
+  }
+  fmt::print("squared output error of rounded linears, relative to their output\n{}\n",
+             Table(rows));
+}
+
+void PrintReport(const QuantizeReport& r) {
+  PrintErrors(r);
   if (r.mapped) {
     fmt::print("exactness check largest logit change {:.1e} of the logits' deviation\n",
                r.invariance);

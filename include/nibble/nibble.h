@@ -23,9 +23,10 @@ std::string_view Version();
 
 // As the options of `nibble quantize`, whose --help describes recipes and fields.
 struct QuantizeRequest {
-  std::string model;            // Hugging Face directory or GGUF file
-  std::string output;           // checkpoint directory to write
-  std::string recipe = "w4a8";  // or quarot, nibble, quik, atom, qserve, gptq, smoothquant, rtn
+  std::string model;   // Hugging Face directory or GGUF file
+  std::string output;  // checkpoint directory to write
+  // Or quarot, nibble, quik, atom, qserve, gptq, smoothquant, rtn, stored.
+  std::string recipe = "w4a8";
   // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
   std::string fields;
   // Changes for linears in whose name a regular expression is found; later ones win:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/packed_linear.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tensor/finite.h"
@@ -47,6 +48,23 @@ std::string OnlineText(bool scales, const TransformSpec& transform, bool gather)
   if (!transform.identity()) steps.push_back(TransformText(transform));
   if (gather) steps.push_back("gather");
   return steps.empty() ? "-" : fmt::format("{}", fmt::join(steps, ", "));
+}
+
+PackedLinear InFloats(const PackedLinear& linear) {
+  const InputSpec& input = linear.input;
+  NIBBLE_CHECK(input.tail_width == 0 && input.transform.identity() && input.scales.empty());
+  Matrix<float> w = Decode(linear.weights);
+  if (!input.gather.empty()) {
+    std::vector<float> gathered(static_cast<size_t>(w.cols));
+    for (int64_t n = 0; n < w.rows; ++n) {
+      std::ranges::copy(w.row(n), gathered.begin());
+      for (size_t i = 0; i < gathered.size(); ++i)
+        w.row(n)[static_cast<size_t>(input.gather[i])] = gathered[i];
+    }
+  }
+  PackedLinear floats = {.weights = FloatTable(w), .bias = linear.bias, .input = {.width = w.cols}};
+  floats.weights.values = Tensor::Of(DType::kF32, {w.rows, w.cols}, std::move(w.data));
+  return floats;
 }
 
 void ValidateLinear(const PackedLinear& linear, const std::string& where) {

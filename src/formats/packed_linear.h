@@ -40,6 +40,10 @@ struct PackedLinear {
   PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
 };
 
+// The same linear with fp32 weights that read the input as it is before gather; it has no tail and
+// no online transform.
+PackedLinear InFloats(const PackedLinear& linear);
+
 // A loader's check of both weights, the bias, the scales, and that gather is a permutation; throws
 // naming `where`.
 void ValidateLinear(const PackedLinear& linear, const std::string& where);

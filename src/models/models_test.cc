@@ -413,9 +413,9 @@ TEST_F(OpenNetworkTest, MissingOrForeignFiles) {
   EXPECT_THAT(OpenError(), AllOf(HasSubstr(Path("m")), HasSubstr("no such model directory")));
   Copy("mistral_sliding");
   EditJson(Path("m/config.json"), [](Json& c) {
-    c["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
+    c["quantization_config"] = {{"quant_method", "exl3"}, {"bits", 4}};
   });
-  EXPECT_THAT(OpenError(), AllOf(HasSubstr("m/config.json"), HasSubstr("\"gptq\" cannot be read")));
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr("m/config.json"), HasSubstr("\"exl3\" cannot be read")));
   WriteFileAtomic(Path("m/config.json"), "{\"model_type\": ");
   EXPECT_THAT(OpenError(), HasSubstr("m/config.json"));
   fs::remove(Path("m/config.json"));

@@ -5,6 +5,7 @@
 
 #include "models/gguf_names.h"
 #include "models/packed_checkpoint.h"
+#include "models/stored_codes.h"
 #include "models/tile_plane.h"
 #include "source/model_source.h"
 #include "tensor/finite.h"
@@ -15,7 +16,8 @@ namespace {
 // Hands out tensors by name with their expected shape and remembers which were used.
 class Tensors {
  public:
-  explicit Tensors(const Network& network) : network_(network) {}
+  Tensors(const Network& network, const std::optional<StoredCodes>& codes)
+      : network_(network), codes_(codes) {}
 
   Tensor Get(const std::string& name, const std::vector<int64_t>& shape) {
     const Tensor& view = network_.store->Get(name);
@@ -40,8 +42,14 @@ class Tensors {
 
   PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols, bool bias) {
     PackedLinear linear;
-    linear.weights = {.rows = rows, .cols = cols, .values = Get(name + ".weight", {rows, cols})};
-    linear.input.width = cols;
+    if (codes_ && codes_->Has(*network_.store, name)) {
+      linear = codes_->Read(*network_.store, name, rows, cols, used_);
+      network_.store->DropPages();
+      if (!bias) IgnoreZeros(name + ".bias");
+    } else {
+      linear.weights = {.rows = rows, .cols = cols, .values = Get(name + ".weight", {rows, cols})};
+      linear.input.width = cols;
+    }
     if (bias) linear.bias = GetFinite(name + ".bias", {rows});
     return linear;
   }
@@ -59,13 +67,22 @@ class Tensors {
   void Ignore(const std::string& name) { used_.insert(name); }
 
  private:
+  // AutoGPTQ stores a bias of zeros where the model has none.
+  void IgnoreZeros(const std::string& name) {
+    const Tensor* bias = network_.store->Find(name);
+    if (bias == nullptr || !IsFloat(bias->dtype)) return;
+    const auto values = ToF32(*bias).data;
+    if (std::ranges::all_of(values, [](float value) { return value == 0; })) Ignore(name);
+  }
+
   const Network& network_;
+  const std::optional<StoredCodes>& codes_;
   std::set<std::string> used_;
 };
 
-void LoadPlain(Network& net, const Family& family) {
+void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
   const ModelConfig& c = net.config;
-  Tensors tensors(net);
+  Tensors tensors(net, codes);
   net.kv = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = {.bits = 32}, .v = {.bits = 32}};
   const std::string embedding = family.linear(0, Role::kEmbedding) + ".weight";
   net.embedding = {.rows = c.vocab_size,
@@ -84,6 +101,7 @@ void LoadPlain(Network& net, const Family& family) {
       linear.weights.values = PairsApart(linear.weights.values, c.head_dim);
       if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim);
     }
+    RequireSharedInputs(c, layer, weights, net.directory);
   }
   const std::string head = family.linear(0, Role::kHead);
   if (c.tied_head) {
@@ -92,6 +110,7 @@ void LoadPlain(Network& net, const Family& family) {
     net.head.input.width = c.hidden_size;
   } else {
     net.head = tensors.Linear(head, c.vocab_size, c.hidden_size, false);
+    if (net.head.weights.format.quantized()) net.head = InFloats(net.head);  // as tables are
   }
   tensors.RefuseUnused();
 }
@@ -107,13 +126,18 @@ Network OpenNetwork(const std::string& directory) {
   net.config = ParseConfig(net.config_json, where);
   const auto quantization = JsonFind<Json>(net.config_json, "quantization_config", where);
   net.store = OpenTensors(directory);
-  if (quantization) {
+  if (quantization && JsonFind<std::string>(*quantization, "quant_method", where) == "nibble") {
     net.packed = true;
     LoadPacked(net, *quantization, where);
     AttachTiles(net);
-  } else {
-    LoadPlain(net, IsGguf(directory) ? kGgufLlama : FamilyOf(net.config_json, where));
+    return net;
   }
+  std::optional<StoredCodes> codes;
+  if (quantization) {
+    codes.emplace(*quantization, where);
+    net.stored_codes = codes->name();
+  }
+  LoadPlain(net, IsGguf(directory) ? kGgufLlama : FamilyOf(net.config_json, where), codes);
   return net;
 }
 

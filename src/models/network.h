@@ -41,8 +41,10 @@ struct Network {
   }
 
   std::string directory;
-  Json config_json;                    // config.json as it is
-  bool packed = false;                 // a Nibble checkpoint
+  Json config_json;     // config.json as it is
+  bool packed = false;  // a Nibble checkpoint
+  // Whose codes the linears have, in a checkpoint that is not Nibble's ("GPTQ"); empty: floats.
+  std::string stored_codes;
   std::unique_ptr<TensorStore> store;  // owns the mapped bytes
   // The tile plane in use (tile_plane.h), or why the one that is there is not used.
   std::unique_ptr<SafetensorsFile> tiles;
@@ -51,7 +53,8 @@ struct Network {
 
 // Opens a Hugging Face directory, a GGUF file or a Nibble checkpoint and checks every name, shape
 // and plane, and that embedding, norms, biases and scales are finite. Weights of 16 bits are read
-// later, whoever uses them: quantizing refuses those that are not finite, inference such logits. A
+// later, whoever uses them: quantizing refuses those that are not finite, inference such logits.
+// Codes of other programs (stored_codes.h) are repacked, the same numbers in Nibble's planes. A
 // tensor that nobody asked for is refused: the model would not mean what its files say.
 Network OpenNetwork(const std::string& directory);
 

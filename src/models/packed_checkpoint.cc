@@ -68,11 +68,7 @@ class PlaneReader {
   LayerWeights Layer(int64_t index) {
     LayerWeights layer;
     for (Role role : config_.layer_roles()) layer[role] = Linear(index, role);
-    for (Role role : {Role::kK, Role::kV}) RequireSharedInput(index, layer, Role::kQ, role);
-    for (const auto& [role, linear] : layer.linears) {
-      if (KindOf(role) != Role::kUp) continue;
-      RequireSharedInput(index, layer, OfExpert(Role::kGate, ExpertOf(role)), role);
-    }
+    RequireSharedInputs(config_, index, layer, where_);
     if (plan_.norms_folded) return layer;
     const std::string prefix = fmt::format("layers.{}.", index);
     layer.attention_norm = Floats(prefix + "attention_norm", {config_.hidden_size});
@@ -98,15 +94,6 @@ class PlaneReader {
       Fail("{}: tensor {} is {}, expected I32", where_, name, DTypeName(view.dtype));
     }
     return view.Copy<int32_t>();
-  }
-
-  // Linears that read one prepared input.
-  void RequireSharedInput(int64_t index, const LayerWeights& layer, Role a, Role b) {
-    const InputSpec &x = layer[a].input, &y = layer[b].input;
-    if (x.gather == y.gather && x.scales == y.scales) return;
-    const std::string_view plane = x.gather == y.gather ? "input_scales" : "gather";
-    Fail("{}: {}.{} and {}.{} differ", where_, LinearName(index, a), plane, LinearName(index, b),
-         plane);
   }
 
   Tensor Get(const std::string& name) {
@@ -179,6 +166,21 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
     if (!planes.used().contains(name)) {
       Fail("{}: tensor {} is not part of the plan in config.json", net.directory, name);
     }
+  }
+}
+
+void RequireSharedInputs(const ModelConfig& config, int64_t index, const LayerWeights& layer,
+                         const std::string& where) {
+  const auto require = [&](Role a, Role b) {
+    const InputSpec &x = layer[a].input, &y = layer[b].input;
+    if (x.gather == y.gather && x.scales == y.scales) return;
+    const std::string_view plane = x.gather == y.gather ? "input_scales" : "gather";
+    Fail("{}: {}.{} and {}.{} differ", where, LinearName(index, a), plane, LinearName(index, b),
+         plane);
+  };
+  for (Role role : {Role::kK, Role::kV}) require(Role::kQ, role);
+  for (Role role : config.layer_roles()) {
+    if (KindOf(role) == Role::kUp) require(OfExpert(Role::kGate, ExpertOf(role)), role);
   }
 }
 

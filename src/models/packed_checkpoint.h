@@ -26,6 +26,10 @@ using FindTensor = std::function<const Tensor*(const std::string&)>;
 LayerWeights ReadPackedLayer(const FindTensor& find, const Plan& plan, const ModelConfig& config,
                              int64_t index, const std::string& where);
 
+// Linears that read one prepared input must prepare it alike; throws.
+void RequireSharedInputs(const ModelConfig& config, int64_t index, const LayerWeights& layer,
+                         const std::string& where);
+
 // One tensor on its way to a shard; borrowed bytes.
 struct NamedTensor {
   std::string name;

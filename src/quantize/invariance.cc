@@ -38,11 +38,8 @@ double RelativeChange(const std::vector<float>& a, const std::vector<float>& b) 
 }
 
 // The source's layer in fp32, whatever kernels its own type has.
-LayerWeights InFloats(LayerWeights layer) {
-  for (auto& [role, linear] : layer.linears) {
-    Tensor& values = linear.weights.values;
-    values = Tensor::Of(DType::kF32, values.shape, ToF32(values).data);
-  }
+LayerWeights LayerInFloats(LayerWeights layer) {
+  for (auto& [role, linear] : layer.linears) linear = InFloats(linear);
   return layer;
 }
 
@@ -67,7 +64,7 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
   Stream rotated(backend, c, mapped, rope, rotator.Embedding(), ids, context, false);
   rotated.Follow(exact);  // a tie between experts, decided otherwise, would be no bug
   for (int64_t i = 0; i < c.layers; ++i) {
-    exact.Pass(InFloats(source.layers[static_cast<size_t>(i)]), i);
+    exact.Pass(LayerInFloats(source.layers[static_cast<size_t>(i)]), i);
     rotated.Pass(StoreFloats(layers(i)), i);
   }
   PackedLinear head = source.head;

@@ -194,7 +194,7 @@ class Rounded : public TemporaryDirectoryTest {};
 
 TEST_F(Rounded, InMemoryAsInACheckpoint) {
   for (const int bits : {4, 8, 16}) {
-    const Recipe recipe = LoadingRecipe(bits);
+    const Recipe recipe = LoadingRecipe(bits, false);
     Quantize({.model = kTiny, .output = Path("out"), .recipe = recipe, .force = true});
     const Network written = OpenNetwork(Path("out")),
                   net = RoundNetwork(OpenNetwork(kTiny), recipe);

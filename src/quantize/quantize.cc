@@ -66,7 +66,7 @@ Job PrepareJob(const QuantizeOptions& options) {
     FailUsage("--context {}: the model's context is {}", o.context, c.context);
   }
   if (o.calibration_windows < 1) FailUsage("--calib-windows must be at least 1");
-  job.plan = MakePlan(c, o.recipe);
+  job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
   if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
   const bool learns_scales = LearnsScales(o.recipe, c, o.calibration_windows * o.context);

@@ -9,9 +9,9 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {&kW4a8Recipe, &kQuarotRecipe,      &kNibbleRecipe,
-                                      &kQuikRecipe, &kAtomRecipe,        &kQserveRecipe,
-                                      &kGptqRecipe, &kSmoothquantRecipe, &kRtnRecipe};
+constexpr const Recipe* kRecipes[] = {
+    &kW4a8Recipe,   &kQuarotRecipe, &kNibbleRecipe,      &kQuikRecipe, &kAtomRecipe,
+    &kQserveRecipe, &kGptqRecipe,   &kSmoothquantRecipe, &kRtnRecipe,  &kStoredRecipe};
 
 // Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
 // V and O.
@@ -179,7 +179,7 @@ std::string_view RotationName(Rotation rotation) {
 }
 
 std::string_view RoundingName(Rounding rounding) {
-  constexpr std::string_view kNames[] = {"rtn", "gptq"};
+  constexpr std::string_view kNames[] = {"rtn", "gptq", "stored"};
   return kNames[static_cast<size_t>(rounding)];
 }
 
@@ -254,6 +254,26 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
     CheckPlan(plan, config, recipe);
   } catch (const Error& error) {  // whatever it is, the recipe's fields are at fault
     FailUsage("{}", error.what());
+  }
+  return plan;
+}
+
+Plan MakePlan(const Network& source, const Recipe& recipe) {
+  Plan plan = MakePlan(source.config, recipe);
+  if (recipe.rounding != Rounding::kStored) return plan;
+  if (source.stored_codes.empty()) {
+    FailUsage("{} has floats and no codes that --rounding stored could keep; try --rounding gptq",
+              source.directory);
+  }
+  if (recipe.rotation != Rotation::kNone || recipe.arranges_channels())
+    FailUsage("--rounding stored keeps codes, which cannot be rotated, smoothed or ordered");
+  for (int64_t i = 0; i < source.config.layers; ++i) {
+    for (const auto& [role, linear] : source.layers[static_cast<size_t>(i)].linears) {
+      if (!linear.weights.format.quantized()) continue;
+      LinearPlan& planned = plan.linears.at(LinearName(i, role));
+      planned.weights = linear.weights.format;
+      planned.gather = !linear.input.gather.empty();
+    }
   }
   return plan;
 }

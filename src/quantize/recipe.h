@@ -9,18 +9,20 @@
 #include <string_view>
 #include <vector>
 
+#include "models/network.h"
 #include "models/plan.h"
 
 namespace nibble {
 
 enum class Rotation { kNone, kHadamard, kRandom };  // of the residual stream; kNone drops all
-enum class Rounding { kNearest, kGptq };
+// kStored: the codes that the source has, its other linears to nearest (models/stored_codes.h).
+enum class Rounding { kNearest, kGptq, kStored };
 // Of input channels, rising by what calibration saw of them, so that the tail takes the outliers
 // and groups hold channels of one size: the largest value (QUIK) or the sum of squares (Atom).
 enum class ChannelOrder { kNone, kLargest, kEnergy };
 
 std::string_view RotationName(Rotation rotation);  // "none", "hadamard", "random"
-std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq"
+std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq", "stored"
 std::string_view OrderName(ChannelOrder order);    // "none", "largest", "energy"
 
 struct RecipeField;  // recipe_fields.h
@@ -112,6 +114,7 @@ extern const Recipe kSmoothquantRecipe;
 extern const Recipe kNibbleRecipe;
 extern const Recipe kQserveRecipe;
 extern const Recipe kW4a8Recipe;
+extern const Recipe kStoredRecipe;
 
 std::span<const Recipe* const> Recipes();
 const Recipe& FindRecipe(std::string_view name);  // unknown: usage error listing the known ones
@@ -134,5 +137,8 @@ std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, c
 // fits a width, a rule finds no linear, or linears that share an input want it prepared
 // differently.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);
+// The same for this source, whose codes `recipe` may keep. Throws (usage) where it has none, or
+// where the recipe would change what they multiply.
+Plan MakePlan(const Network& source, const Recipe& recipe);
 
 }  // namespace nibble

@@ -71,6 +71,7 @@ TransformSpec PerHead(int64_t heads, int64_t head_dim) {
 }
 
 Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor) {
+  if (linear.weights.format.quantized()) return ToF64(InFloats(linear).weights.values);
   RequireFinite(linear.weights.values, tensor);
   return ToF64(linear.weights.values);
 }
@@ -78,7 +79,11 @@ Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor
 }  // namespace
 
 Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed)
-    : source_(source), plan_(plan), rotate_(recipe.rotation != Rotation::kNone), seed_(seed) {
+    : source_(source),
+      plan_(plan),
+      rotate_(recipe.rotation != Rotation::kNone),
+      keep_codes_(recipe.rounding == Rounding::kStored),
+      seed_(seed) {
   if (!rotate_) return;
   Rng rng(seed, 0);
   const int64_t hidden = source.config.hidden_size;
@@ -108,6 +113,10 @@ FloatLayer Rotator::Layer(int64_t index) const {
   for (Role role : source_.config.layer_roles()) {
     const std::string tensor = source_.directory + ": " + family.linear(index, role);
     layer[role] = LoadWeights(weights[role], tensor + ".weight");
+    if (keep_codes_ && weights[role].weights.format.quantized()) {
+      layer.codes[role] = weights[role].weights;
+      layer.gathers[role] = weights[role].input.gather;
+    }
     if (weights[role].bias.data == nullptr) continue;
     layer.biases[role] = ToF64(weights[role].bias).data;
   }

@@ -28,6 +28,7 @@ struct FloatLayer {
   ByRole<std::vector<double>> biases;  // [N] or empty
   // Online permutations of the inputs (channels.h), in whose order the columns are; or empty.
   ByRole<std::vector<int32_t>> gathers;
+  ByRole<PackedWeights> codes;  // of the source, where they are kept (Rounding::kStored)
   std::vector<float> attention_norm, mlp_norm;  // [hidden], empty when folded
   DType half = DType::kBf16;                    // what 16 bits are, as in the source
 
@@ -61,7 +62,7 @@ class Rotator {
 
   const Network& source_;
   const Plan& plan_;
-  bool rotate_;
+  bool rotate_, keep_codes_;
   uint64_t seed_;
   std::optional<ResidualRotation> residual_;
 };

@@ -8,15 +8,16 @@ namespace nibble {
 // On SmolLM2 (`nibble eval ppl --load-bits`, 12 windows of WikiText-2's test text; fp32 20.19):
 // 8 bits 20.35, without rotation 20.98, in groups of 64 instead 20.41, but then it rambles; 4 bits
 // 25.7, rotated 34 (a rotation spreads what few groups had), in rows 46.
-Recipe LoadingRecipe(int bits) {
+Recipe LoadingRecipe(int bits, bool has_codes) {
   Recipe recipe = {.name = "loading", .weights = {.bits = bits}, .activations = {.bits = 8}};
   recipe.k = recipe.v = {.bits = 16};
-  if (bits == 8) recipe.rotation = Rotation::kHadamard;
+  if (bits == 8 && !has_codes) recipe.rotation = Rotation::kHadamard;
   if (bits == 4) {
     recipe.weights = {.bits = 4, .symmetric = false, .group = 32, .second_level = true};
     recipe.k = recipe.v = {.bits = 8, .symmetric = false};
   }
   if (bits == 16) recipe.activations.bits = 16;
+  if (has_codes) recipe.rounding = Rounding::kStored;
   return recipe;
 }
 
@@ -32,7 +33,7 @@ Tensor Copy(const Tensor& borrowed) {
 
 Network RoundNetwork(const Network& source, const Recipe& recipe) {
   NIBBLE_CHECK(!recipe.calibrates(), "recipe {}", recipe.name);
-  const Plan plan = MakePlan(source.config, recipe);
+  const Plan plan = MakePlan(source, recipe);
   const Rotator rotator(source, recipe, plan, 0);
   std::map<std::string, Tensor> tensors;
   const auto add = [&](std::vector<NamedTensor> some) {

@@ -6,9 +6,10 @@
 
 namespace nibble {
 
-// What a float model is rounded to where it is only loaded. Weights of 8 bits to nearest, rotated,
-// or of 4 bits, in groups; activations of 8 bits; 16: weights and cache in bf16.
-Recipe LoadingRecipe(int bits);
+// What a model is rounded to where it is only loaded. Floats: weights of 8 bits to nearest,
+// rotated, or of 4 bits, in groups; activations of 8 bits; 16: weights and cache in bf16. Codes of
+// other programs are kept, activations and the rest of the model likewise.
+Recipe LoadingRecipe(int bits, bool has_codes);
 
 // A float network as `recipe`, which calibrates nothing, makes it: as if it had been quantized and
 // opened, in memory. Throws (usage) where the plan fits no such network.

@@ -108,6 +108,10 @@ LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_
   for (const auto& [role, weights] : layer.weights) {
     const LinearPlan& linear = plan.at(index, role);
     if (!linear.weights.quantized()) continue;
+    if (layer.codes[role].rows > 0) {
+      stored[role].weights = layer.codes[role];
+      continue;
+    }
     Rounded rounded = RoundNearest(weights, linear.weights, linear.tail);
     errors[role] = rounded.relative_error;
     SetRounded(std::move(rounded), stored[role]);

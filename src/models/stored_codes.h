@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linears that other programs quantized, in Nibble's own format: the weights mean the same numbers.
+//   GPTQ (gptq, gptq_v2): qweight [K * b / 32, N], qzeros [G, N * b / 32], scales [G, N], g_idx [K]
+//   AWQ (gemm): qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]
+//   compressed-tensors (pack-quantized): weight_packed [N, K * b / 32], weight_scale [N, G],
+//   weight_zero_point [N * b / 32, G], weight_g_idx [K]; (int-quantized): weight [N, K] of bytes
+// Widths, bits and groups follow from the shapes; the config only says which layout it is. Layouts:
+// github.com/ModelCloud/GPTQModel, casper-hansen/AutoAWQ, vllm-project/compressed-tensors.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "formats/packed_linear.h"
+#include "io/safetensors.h"
+
+namespace nibble {
+
+class StoredCodes {
+ public:
+  // From "quantization_config"; throws naming a method or a variant that is not read.
+  StoredCodes(const Json& config, const std::string& where);
+
+  std::string_view name() const;  // "GPTQ", "AWQ", "compressed-tensors"
+  // Whether the store has codes of this linear, whatever else it has.
+  bool Has(const TensorStore& store, const std::string& linear) const;
+  // Linear [rows, cols] without its bias; `used` gets the names of its tensors. Columns whose
+  // groups are spread (act order) are put together, and the input is gathered likewise. Of groups,
+  // scales that fp16 cannot hold are rounded to it: fp32 ones, and those below 6e-5.
+  PackedLinear Read(const TensorStore& store, const std::string& linear, int64_t rows, int64_t cols,
+                    std::set<std::string>& used) const;
+
+  struct Layout;
+
+ private:
+  const Layout* layout_;
+};
+
+}  // namespace nibble
