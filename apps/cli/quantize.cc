@@ -149,12 +149,6 @@ void RunQuantize(Arguments& a, const Common& common) {
     return;
   }
   if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
-  const bool sample = a.options.calibration_text.empty();
-  if (sample && a.options.recipe.calibrates()) {
-    Note(
-        "nibble: calibrating on the embedded sample text; for your own model pass "
-        "--calib FILE with text it should be good at\n");
-  }
   const QuantizeReport report = Quantize(a.options);
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);
@@ -162,6 +156,11 @@ void RunQuantize(Arguments& a, const Common& common) {
     const Loss loss = MeasureLoss(a.options, report, a.loss_windows);
     json["loss"] = LossJson(loss);
     if (!common.json) fmt::print("lost            {}\n", LossText(loss, report));
+  }
+  if (a.options.calibration_text.empty() && a.options.recipe.calibrates()) {
+    Note(
+        "nibble: calibrated on the embedded sample text; --calib FILE with text that the model "
+        "should be good at gives a better one\n");
   }
   if (common.json) PrintJson(json);
 }

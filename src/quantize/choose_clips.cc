@@ -105,7 +105,7 @@ double BestClip(const std::function<double(double)>& error) {
 
 void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float>& embedding,
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
-                 Plan& plan, const std::function<void(int64_t)>& progress) {
+                 Plan& plan, const std::function<void(double)>& progress) {
   constexpr int64_t kWindows = 4;  // the valley is flat: more of them move clips by a hundredth
   const size_t tokens = std::min(ids.size(), static_cast<size_t>(kWindows * context));
   const BackendRope rope(backend, BuildRope(config.rope, context));
@@ -114,7 +114,10 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float
     const FloatLayer layer = layers(i);
     const LayerWeights stored = StandIns(layer, plan, i);
     stream.Begin(stored, i);
-    for (LinearSet set : LinearSets(config)) {
+    const std::vector<LinearSet> sets = LinearSets(config);
+    for (size_t s = 0; s < sets.size(); ++s) {
+      const LinearSet set = sets[s];
+      progress(static_cast<double>(i) + static_cast<double>(s) / static_cast<double>(sets.size()));
       for (int64_t w = 0; w < stream.windows(); ++w) stream.Advance(set, w);
       FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
       if (activation.quantized() && activation.clip == 0) {
@@ -131,7 +134,7 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float
       }
     }
     stream.Finish();
-    progress(i + 1);
+    progress(static_cast<double>(i + 1));
   }
 }
 

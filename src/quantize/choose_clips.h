@@ -12,10 +12,10 @@ namespace nibble {
 // Sets each activation clip of `plan` that is 0 to the one with the smallest squared output error
 // |E W^T|^2, E [tokens, K] the error of the quantized input, summed over the linears that share
 // this input. The first windows of `ids` (windows of `context` tokens) run through 8-bit weights,
-// with the cache as planned and the clips chosen so far. progress(layers done).
+// with the cache as planned and the clips chosen so far. progress(layers done) may throw.
 void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float>& embedding,
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
-                 Plan& plan, const std::function<void(int64_t)>& progress);
+                 Plan& plan, const std::function<void(double)>& progress);
 
 // The multiple of 0.01 in [0.3, 1] where `error`, a function with one valley, is smallest.
 double BestClip(const std::function<double(double)>& error);

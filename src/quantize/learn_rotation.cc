@@ -159,7 +159,8 @@ Matrix<float> WeightRows(const FloatLayer& layer, LinearSet set) {
 
 std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& config,
                                           const Plan& plan, const Rotator& rotator,
-                                          std::span<const int32_t> ids, int64_t context) {
+                                          std::span<const int32_t> ids, int64_t context,
+                                          const std::function<void(int64_t)>& progress) {
   const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kWindows * context);
   const BackendRope rope(backend, BuildRope(config.rope, context));
   const Plan float_plan = FloatPlan(plan);
@@ -168,6 +169,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
   std::vector<PeakedRows> sets;
   Matrix<float> all(tokens, config.hidden_size);
   for (int64_t i = 0; i < config.layers; ++i) {
+    progress(i);
     const FloatLayer layer = rotator.Layer(i);
     const LayerWeights stored = StoreFloats(layer);
     stream.Begin(stored, i);

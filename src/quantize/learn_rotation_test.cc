@@ -119,7 +119,8 @@ TEST(LearnRotation, ReadsOfEveryExpertWhatItIsSent) {
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   std::vector<int32_t> ids;
   for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
-  const auto sets = CollectPeakedRows(*MakeBackend("cpu", false), c, plan, rotator, ids, 48);
+  const auto sets =
+      CollectPeakedRows(*MakeBackend("cpu", false), c, plan, rotator, ids, 48, [](int64_t) {});
   const size_t of_layer = 2 * (1 + 3);  // inputs and weights of attention and of each expert
   ASSERT_EQ(sets.size(), of_layer * static_cast<size_t>(c.layers));
   for (size_t first = 0; first < sets.size(); first += of_layer) {
@@ -146,7 +147,7 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
   Rng rng(1);
   std::vector<int32_t> ids;
   for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
-  const auto sets = CollectPeakedRows(*backend, c, plan, rotator, ids, 48);
+  const auto sets = CollectPeakedRows(*backend, c, plan, rotator, ids, 48, [](int64_t) {});
   ASSERT_EQ(sets.size(), static_cast<size_t>(4 * c.layers));
   for (size_t i = 0; i < sets.size(); i += 2) {
     const Matrix<float>&x = sets[i].rows, &w = sets[i + 1].rows;

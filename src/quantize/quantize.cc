@@ -207,9 +207,10 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
     // Finished layers are of use only with the rotation that they were made for.
     if (OpenWholeShard(work.File(LayerShardName(0)))) FailDamaged(work, kRotationFile);
     Progress progress("rotation", "steps", kRotationSteps);
-    progress.Update(0, "inputs");
-    const auto rows =
-        CollectPeakedRows(backend, c, job.plan, rotator, job.calibration, job.options.context);
+    const auto rows = CollectPeakedRows(
+        backend, c, job.plan, rotator, job.calibration, job.options.context, [&](int64_t layer) {
+          UpdateOrStop(progress, 0, fmt::format("inputs of layer {}", layer + 1));
+        });
     if (rows.empty()) return;  // nothing behind a norm is quantized
     rotation = LearnRotation(rows, *LearningMath(backend), [&](int64_t steps) {
       UpdateOrStop(progress, static_cast<double>(steps));
@@ -223,7 +224,7 @@ void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Ba
   const ModelConfig& c = job.source.config;
   Progress progress("clips", "layers", static_cast<double>(c.layers));
   ChooseClips(backend, c, rotator.Embedding(), layers, job.calibration, job.options.context,
-              job.plan, [&](int64_t done) { UpdateOrStop(progress, static_cast<double>(done)); });
+              job.plan, [&](double done) { UpdateOrStop(progress, done); });
 }
 
 // The layer loop. One layer is in memory at a time.
@@ -241,6 +242,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
   for (int64_t i = 0; i < c.layers; ++i) {
     StopIfInterrupted(fmt::format("after layer {} of {}", i, c.layers));
     const auto at = [&](double share, std::string_view what) {
+      StopIfInterrupted(fmt::format("in layer {} of {}", i + 1, c.layers));
       progress.Update((static_cast<double>(i) + share) * tokens,
                       fmt::format("layer {}/{} {}", i + 1, c.layers, what));
     };
