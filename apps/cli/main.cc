@@ -16,9 +16,11 @@
 #include <vector>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/progress_line.h"
 #include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/progress.h"
 #include "base/thread_pool.h"
 
 // OpenBLAS asks this function of its own, while it is loaded, how many threads to start. Ours are
@@ -130,6 +132,7 @@ int Main(int argc, char** argv) {
   }
   SetThreads(common.threads);
   CatchInterrupts();
+  const ProgressReceiver receiver(ProgressLine());
   ActiveIsa();  // a wrong NIBBLE_ISA is an error even where no kernel runs
   run();
   FlushOutput();

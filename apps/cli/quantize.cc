@@ -7,6 +7,7 @@
 
 #include "apps/cli/cli.h"
 #include "apps/cli/linear_rows.h"
+#include "apps/cli/progress_line.h"
 #include "apps/cli/quantize_loss.h"
 #include "base/progress.h"
 #include "quantize/recipe_fields.h"
@@ -142,7 +143,7 @@ Json DryRunJson(const QuantizeReport& report) {
 void RunQuantize(Arguments& a, const Common& common) {
   a.options.recipe = ChangedRecipe(FindRecipe(a.recipe), a.fields, a.rules);
   a.options.device = common.device;
-  SetProgressStyle(a.progress == "json" ? ProgressStyle::kJson : ProgressStyle::kText);
+  const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
   if (a.dry_run) {
     const QuantizeReport report = PlanQuantization(a.options);
     common.json ? PrintJson(DryRunJson(report)) : PrintPlan(a, report);

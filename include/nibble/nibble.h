@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "nibble/error.h"
+#include "nibble/progress.h"
 
 namespace nibble {
 
@@ -39,6 +40,7 @@ struct QuantizeRequest {
   std::string device = "cpu";
   bool resume = false;  // continue OUTPUT.partial
   bool force = false;   // replace OUTPUT
+  ProgressCallback on_progress = {};
 };
 void QuantizeModel(const QuantizeRequest& request);
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "base/progress.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
 #include "eval/perplexity.h"
@@ -18,6 +19,7 @@ std::string_view Version() {
 }
 
 void QuantizeModel(const QuantizeRequest& request) {
+  const ProgressReceiver receiver(request.on_progress);
   Quantize({.model = ResolveModel(request.model),
             .output = request.output,
             .recipe = ChangedRecipe(FindRecipe(request.recipe), ParseFields(request.fields),

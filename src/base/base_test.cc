@@ -425,29 +425,32 @@ TEST(ProgressTest, DurationAndBytesText) {
   EXPECT_EQ(BytesText(5e15), "5000.0 TB");
 }
 
-std::string ProgressOutput(ProgressStyle style) {
-  SetProgressStyle(style);
-  testing::internal::CaptureStderr();
-  {
+TEST(ProgressTest, IsToldToWhoeverBeganTheWork) {
+  std::vector<ProgressState> told;
+  const auto work = [] {
     Progress progress("quantize", "layers", 8);
     progress.Update(2, "layer 2");
-    progress.Update(3, "layer 3");  // too soon after the first: not printed
+    progress.Update(3, "layer 3");  // too soon after the first
+  };
+  work();  // nobody listens
+  {
+    const ProgressReceiver receiver([&](const ProgressState& state) { told.push_back(state); });
+    work();
+    {
+      const ProgressReceiver inner([](const ProgressState&) { throw std::runtime_error("stop"); });
+      EXPECT_THROW(work(), std::runtime_error);
+    }
+    EXPECT_EQ(told.size(), 2u);
   }
-  SetProgressStyle(ProgressStyle::kText);
-  return testing::internal::GetCapturedStderr();
-}
-
-TEST(ProgressTest, JsonLinesAndSilence) {
-  const Json line = ParseJson(ProgressOutput(ProgressStyle::kJson), "stderr");
-  EXPECT_EQ(JsonGet<std::string>(line, "progress", "line"), "quantize");
-  EXPECT_EQ(JsonGet<double>(line, "done", "line"), 2);
-  EXPECT_EQ(JsonGet<double>(line, "total", "line"), 8);
-  EXPECT_EQ(JsonGet<std::string>(line, "detail", "line"), "layer 2");
-  EXPECT_EQ(ProgressOutput(ProgressStyle::kNone), "");
-}
-
-TEST(ProgressTest, TextShowsTitleShareAndDetail) {
-  EXPECT_THAT(ProgressOutput(ProgressStyle::kText), HasSubstr("quantize  25 %, layer 2"));
+  work();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].title, "quantize");
+  EXPECT_EQ(told[0].unit, "layers");
+  EXPECT_EQ(told[0].detail, "layer 2");
+  EXPECT_EQ(told[0].done, 2);
+  EXPECT_EQ(told[0].total, 8);
+  EXPECT_FALSE(told[0].ended);
+  EXPECT_TRUE(told[1].ended);
 }
 
 }  // namespace

@@ -2,71 +2,54 @@
 #include "base/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdio>
-
-#include "base/json.h"
+#include <utility>
 
 namespace nibble {
 namespace {
 
-ProgressStyle style = ProgressStyle::kText;
-
-bool Terminal() {
-  static const bool terminal = isatty(STDERR_FILENO) != 0;
-  return terminal;
-}
+thread_local const ProgressReceiver* receiver = nullptr;
 
 double Seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-std::string RateText(double rate) {
-  return rate < 10 ? fmt::format("{:.2g}", rate) : fmt::format("{:.0f}", rate);
-}
-
 }  // namespace
 
-void SetProgressStyle(ProgressStyle s) {
-  style = s;
+ProgressReceiver::ProgressReceiver(ProgressCallback callback)
+    : callback_(std::move(callback)), before_(std::exchange(receiver, this)) {}
+
+ProgressReceiver::~ProgressReceiver() {
+  receiver = before_;
 }
 
 Progress::Progress(std::string title, std::string unit, double total)
-    : title_(std::move(title)), unit_(std::move(unit)), total_(total), start_(Clock::now()) {}
+    : state_{.title = std::move(title), .unit = std::move(unit), .total = total},
+      start_(Clock::now()) {}
 
 Progress::~Progress() {
-  if (printed_ && style == ProgressStyle::kText && Terminal()) Note("\r\033[K");
+  if (!told_ || receiver == nullptr) return;
+  state_.ended = true;
+  try {
+    receiver->callback_(state_);
+  } catch (...) {  // it may be an exception that ends this
+  }
 }
 
 void Progress::Update(double done, const std::string& detail) {
+  constexpr double kPause = 0.2;  // seconds
   const auto now = Clock::now();
   if (first_done_ < 0) first_done_ = done;
-  const double pause = style == ProgressStyle::kText && !Terminal() ? 5.0 : 0.2;
-  if (style == ProgressStyle::kNone || (printed_ && Seconds(now - last_) < pause)) return;
-  last_ = now;
-  Print(done, detail);
-  printed_ = true;
-}
-
-void Progress::Print(double done, const std::string& detail) {
-  const double elapsed = Seconds(last_ - start_);
-  const double rate = elapsed > 0 ? (done - first_done_) / elapsed : 0;
-  const double eta = rate > 0 ? (total_ - done) / rate : 0;
-  if (style == ProgressStyle::kJson) {
-    const Json line = {{"progress", title_}, {"done", done},     {"total", total_},
-                       {"unit", unit_},      {"detail", detail}, {"rate_per_s", rate},
-                       {"eta_s", eta}};
-    Note("{}\n", line.dump());
+  if (receiver == nullptr || !receiver->callback_ || (told_ && Seconds(now - last_) < kPause))
     return;
-  }
-  const std::string rest =
-      rate > 0 ? fmt::format(", {} {}/s, ETA {}", RateText(rate), unit_, DurationText(eta)) : "";
-  const std::string line =
-      fmt::format("{} {:3.0f} %{}{}{}", title_, total_ > 0 ? 100 * done / total_ : 0,
-                  detail.empty() ? "" : ", ", detail, rest);
-  Note("{}{}", Terminal() ? "\r\033[K" : "", line);
-  if (!Terminal()) Note("\n");
+  last_ = now;
+  told_ = true;
+  const double elapsed = Seconds(now - start_);
+  state_.done = done;
+  state_.detail = detail;
+  state_.rate = elapsed > 0 ? (done - first_done_) / elapsed : 0;
+  state_.eta = state_.rate > 0 ? (state_.total - done) / state_.rate : 0;
+  receiver->callback_(state_);
 }
 
 std::string DurationText(double seconds) {

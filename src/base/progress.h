@@ -1,19 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress of long work on standard error: one line with rate and ETA, rewritten in place on a
-// terminal, printed every few seconds otherwise; or one JSON object per update.
+// Progress of long work: whoever began it on this thread may receive it, nobody prints it here.
 #pragma once
 
 #include <chrono>
 #include <string>
 
+#include "nibble/progress.h"
+
 namespace nibble {
 
-enum class ProgressStyle { kText, kJson, kNone };
-void SetProgressStyle(ProgressStyle style);  // once at start-up; kText by default
+// While it lives, this thread's progress goes to `callback`.
+class ProgressReceiver {
+ public:
+  explicit ProgressReceiver(ProgressCallback callback);
+  ~ProgressReceiver();
+  ProgressReceiver(const ProgressReceiver&) = delete;
+  ProgressReceiver& operator=(const ProgressReceiver&) = delete;
+
+ private:
+  friend class Progress;
+  ProgressCallback callback_;
+  const ProgressReceiver* before_;
+};
 
 class Progress {
  public:
-  // `unit` names what is counted ("tokens"); `total` may be refined later by Update.
+  // `unit` names what is counted ("tokens").
   Progress(std::string title, std::string unit, double total);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -24,13 +36,11 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void Print(double done, const std::string& detail);
 
-  std::string title_, unit_;
-  double total_;
+  ProgressState state_;
   double first_done_ = -1;  // work found finished at the start (resume) does not count for the rate
   Clock::time_point start_, last_;
-  bool printed_ = false;
+  bool told_ = false;
 };
 
 // "45 s", "3 min 20 s", "2 h 5 min".

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nibble/progress.h"
+
+namespace nibble::cli {
+
+// On standard error: one line with rate and ETA, rewritten in place on a terminal, printed every
+// few seconds otherwise.
+ProgressCallback ProgressLine();
+// The same as one JSON object per update.
+ProgressCallback ProgressJson();
+
+}  // namespace nibble::cli
