@@ -7,6 +7,7 @@
 // change between releases. This needs the libraries of one build and the headers of the same build.
 //
 //   llama_timer MODEL prefill|decode THREADS KV TOKENS CONTEXT SEQUENCES
+//   llama_timer MODEL requantize OUT      writes it in Q4_0
 //
 // It loads the model, runs once to warm up, prints lines "key<TAB>value" and the line "ready"; then
 // it does one timed run for each line on standard input and prints the run's microseconds, so that
@@ -149,9 +150,20 @@ class Timer {
   std::mt19937 random_{1};
 };
 
+void Requantize(const char* model, const char* out) {
+  llama_model_quantize_params p = llama_model_quantize_default_params();
+  p.ftype = LLAMA_FTYPE_MOSTLY_Q4_0;
+  p.allow_requantize = true;
+  if (llama_model_quantize(model, out, &p) != 0) Fail(std::string("cannot requantize ") + model);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[2]) == "requantize") {
+    Requantize(argv[1], argv[3]);
+    return 0;
+  }
   if (argc != 8)
     Fail("usage: llama_timer MODEL prefill|decode THREADS KV TOKENS CONTEXT SEQUENCES");
   const Arguments a{.model = argv[1],

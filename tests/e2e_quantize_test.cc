@@ -189,6 +189,20 @@ TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
                                HasSubstr("that is much; try --a-bits 8")));
 }
 
+TEST_F(QuantizeVerb, RecipesAreComparedOnTheSameWindows) {
+  const Arguments compare = {"quantize", small_,      "--compare", "--loss-windows",
+                             "2",        "--context", "96"};
+  const Json rows = Nibble(compare + Words("--json")).json();
+  ASSERT_GE(rows.size(), 5u);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row["loss"]["reference_perplexity"], rows[0]["loss"]["reference_perplexity"]);
+    EXPECT_LE(row["bytes"], rows[0]["bytes"]) << row;
+    EXPECT_GE(row["loss"]["kl_mean"], rows[0]["loss"]["kl_mean"]) << row;
+  }
+  EXPECT_EQ(Nibble(compare + Arguments{"-o", Path("out")}).code, 2);
+  EXPECT_FALSE(Exists("out"));
+}
+
 TEST_F(QuantizeVerb, SparseWeightsAreSmaller) {
   for (const auto& [sparse, expected] :
        {std::pair{"none", 4 + 16.0 / 32}, std::pair{"2:4", 3 + 16.0 / 32}}) {

@@ -8,6 +8,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/linear_rows.h"
 #include "apps/cli/progress_line.h"
+#include "apps/cli/quantize_compare.h"
 #include "apps/cli/quantize_loss.h"
 #include "base/progress.h"
 #include "quantize/recipe_fields.h"
@@ -18,7 +19,7 @@ namespace {
 struct Arguments {
   QuantizeOptions options;
   std::string recipe = "w4a8", progress = "text";
-  bool dry_run = false;
+  bool dry_run = false, compare = false;
   int64_t loss_windows = 4;
   std::vector<FieldValue> fields;
   std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
@@ -144,6 +145,7 @@ void RunQuantize(Arguments& a, const Common& common) {
   a.options.recipe = ChangedRecipe(FindRecipe(a.recipe), a.fields, a.rules);
   a.options.device = common.device;
   const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
+  if (a.compare) return CompareRecipes(a.options, std::max<int64_t>(a.loss_windows, 1), common);
   if (a.dry_run) {
     const QuantizeReport report = PlanQuantization(a.options);
     common.json ? PrintJson(DryRunJson(report)) : PrintPlan(a, report);
@@ -154,7 +156,9 @@ void RunQuantize(Arguments& a, const Common& common) {
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);
   if (a.loss_windows > 0) {
-    const Loss loss = MeasureLoss(a.options, report, a.loss_windows);
+    const Loss loss =
+        MeasureLoss(a.options, report, a.loss_windows,
+                    a.options.recipe.calibrates() ? a.options.calibration_windows : 0);
     json["loss"] = LossJson(loss);
     if (!common.json) fmt::print("lost            {}\n", LossText(loss, report));
   }
@@ -220,6 +224,12 @@ std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
   verb->add_flag("--resume", a->options.resume, "Continue OUT.partial");
   verb->add_flag("--force", a->options.force, "Replace OUT");
   verb->add_flag("--dry-run", a->dry_run, "Print plan, size, memory and time; write nothing");
+  verb->add_flag(
+          "--compare", a->compare,
+          fmt::format("Quantize with a few recipes, on up to {} windows, print what each one "
+                      "costs on other windows, keep none",
+                      kCompareWindows))
+      ->excludes("--output", "--recipe", "--resume", "--force", "--dry-run");
   verb->add_option("--progress", a->progress, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
   AddFields(*verb, *a);

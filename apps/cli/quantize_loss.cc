@@ -26,7 +26,8 @@ std::string_view Advice(const QuantizeReport& report) {
 }
 
 // Throws what keeps it from being measured.
-Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
+Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted,
+                  int64_t seen) {
   const auto start = std::chrono::steady_clock::now();
   Loss loss;
   loss.context = std::min(kContext, report.config.context);
@@ -34,12 +35,10 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   if (needed > static_cast<double>(AvailableMemory()))
     Fail("the float model takes {} of memory", BytesText(needed));
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
-  const bool calibrates = options.recipe.calibrates();
   const int64_t context =
       options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
-  const Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)),
-                                        calibrates ? options.calibration_windows : 0, context,
-                                        options.seed, wanted, loss.context);
+  const Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)), seen,
+                                        context, options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
   const auto quantized = LoadModel(report.output, options.device, false);
@@ -52,10 +51,11 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
 }  // namespace
 
 // The checkpoint is there whatever this says, memory that is short included.
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted,
+                 int64_t seen) {
   Loss none;
   try {
-    return MeasuredLoss(options, report, wanted);
+    return MeasuredLoss(options, report, wanted, seen);
   } catch (const std::bad_alloc&) {
     none.unmeasured = "out of memory";
   } catch (const std::exception& error) {

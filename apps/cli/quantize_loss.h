@@ -16,7 +16,9 @@ struct Loss {
   double seconds = 0;
   std::string unmeasured;  // why it could not be measured; empty otherwise
 };
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows);
+// On `windows` windows of the calibration text apart from the first `seen` that these options draw.
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows,
+                 int64_t seen);
 
 Json LossJson(const Loss& loss);
 // "perplexity 21.8 to 23.1 (+6 %), ..."; where it is much, with what would help.

@@ -58,10 +58,13 @@ class Peer:
 
 
 class Nibble:
-    def __init__(self, program, threads, layers, a_bits, kv_bits):
-        self.program, self.layers = str(program), layers
-        self.common = ["--shape", "llama2-7b", "--threads", threads, "--repeats", 1, "--json"]
-        self.bits = ["--a-bits", a_bits, "--kv-bits", kv_bits]
+    """On a checkpoint, or on the shape of Llama-2-7B with random weights."""
+
+    def __init__(self, program, threads, a):
+        self.program = str(program)
+        self.common = ["--threads", threads, "--repeats", 1, "--json"]
+        self.bits = ["--shape", "llama2-7b", "--a-bits", a.a_bits, "--kv-bits", a.kv_bits]
+        self.model = [a.checkpoint] if a.checkpoint else [*self.bits, "--layers", a.layers]
 
     def bench(self, verb, options, isa):
         environment = dict(os.environ)
@@ -78,14 +81,14 @@ class Nibble:
             raise Failed(f"nibble: {error}") from error
 
     def tokens_per_second(self, row):
-        options = ["--layers", self.layers, "--tokens", row.tokens, *self.bits]
+        options = [*self.model, "--tokens", row.tokens]
         if row.verb == "decode":
             options += ["--context", row.context, "--batch", row.sequences]
         return float(self.bench(row.verb, options, row.isa)[0]["tokens_per_second"])
 
     def tops(self, row):
         """The best of the matrix kernels that ran on the shape tokens x outputs x inputs."""
-        rows = self.bench("kernels", ["--tokens", row.tokens, *self.bits[:2]], row.isa)
+        rows = self.bench("kernels", ["--tokens", row.tokens, *self.bits[:4]], row.isa)
         wanted = sorted([row.tokens, row.outputs, row.inputs])
         found = [r["tops"] for r in rows if "tops" in r
                  and sorted(int(n) for n in re.findall(r"\d+", r["shape"])) == wanted]

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/quantize_compare.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "apps/cli/quantize_loss.h"
+#include "base/progress.h"
+#include "models/network.h"
+#include "quantize/recipe_fields.h"
+
+namespace nibble::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Contender {
+  std::string_view recipe, fields;
+};
+// From the dearest to the smallest; what needs hours without a GPU is left out.
+constexpr Contender kContenders[] = {
+    {"rtn", "w-bits=8,a-bits=8,kv-bits=8,kv-asym,rotation=hadamard"},
+    {"w4a8", ""},
+    {"w4a8", "rounding=rtn"},
+    {"w4a8", "kv-bits=4"},
+    {"w4a8", "w-bits=3"},
+    {"quarot", ""}};
+constexpr Contender kStored = {"stored", ""};
+
+// As one would type it.
+std::string OptionsText(const Contender& c) {
+  std::string text = fmt::format("--recipe {}", c.recipe);
+  for (const FieldValue& field : ParseFields(c.fields)) {
+    const Json value = ValueJson(field);
+    text += fmt::format(" --{}", field.field->name);
+    if (value.is_boolean()) continue;
+    text += " " + (value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return text;
+}
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() : path_(fs::temp_directory_path() / "nibble-compare-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) Fail("{}: {}", path_, SystemErrorText(errno));
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+QuantizeReport QuantizeOnce(const QuantizeOptions& options) {
+  try {
+    return Quantize(options);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) Fail("interrupted");  // nothing to resume
+    throw;
+  }
+}
+
+}  // namespace
+
+void CompareRecipes(QuantizeOptions options, int64_t loss_windows, const Common& common) {
+  const TemporaryDirectory directory;
+  options.output = directory.path() + "/out";
+  options.force = true;
+  options.calibration_windows = std::min(options.calibration_windows, kCompareWindows);
+  std::vector<Contender> contenders(std::begin(kContenders), std::end(kContenders));
+  if (!OpenNetwork(options.model).stored_codes.empty())
+    contenders.insert(contenders.begin(), kStored);
+
+  Json json = Json::array();
+  std::vector<std::vector<std::string>> rows = {
+      {"options", "size", "perplexity", "KL", "quantized in"}};
+  double reference = 0;
+  for (const Contender& c : contenders) {
+    const std::string text = OptionsText(c);
+    options.recipe = ChangedRecipe(FindRecipe(c.recipe), ParseFields(c.fields), {});
+    Note("nibble: {}\n", text);
+    const QuantizeReport report = QuantizeOnce(options);
+    const Loss loss = MeasureLoss(options, report, loss_windows, options.calibration_windows);
+    if (!loss.unmeasured.empty()) Fail("nothing to compare: {}", loss.unmeasured);
+    reference = loss.result.reference_perplexity;
+    rows.push_back({text, BytesText(report.output_bytes),
+                    fmt::format("{:.3f}", loss.result.perplexity),
+                    fmt::format("{:.4f}", loss.result.kl_mean), DurationText(report.seconds)});
+    json.push_back({{"options", text},
+                    {"bytes", report.output_bytes},
+                    {"seconds", report.seconds},
+                    {"loss", LossJson(loss)}});
+  }
+  if (common.json) return PrintJson(json);
+  fmt::print(
+      "{}\nperplexity of the source {:.3f}; {} windows of calibration, {} others to measure\n",
+      Table(rows), reference, options.calibration_windows, loss_windows);
+}
+
+}  // namespace nibble::cli
