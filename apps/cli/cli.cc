@@ -5,7 +5,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <iostream>
+#include <sstream>
 
+#include "base/file.h"
 #include "base/progress.h"
 #include "quantize/round_network.h"
 #include "source/hub_cache.h"
@@ -79,6 +82,29 @@ void FlushOutput() {
 
 void PrintJson(const Json& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string ReadText(const std::string& path) {
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
+  if (path != "-") return ReadFile(path, kMaxBytes);
+  std::string text;
+  for (std::string part(1 << 16, '\0');;) {
+    std::cin.read(part.data(), static_cast<std::streamsize>(part.size()));
+    text.append(part, 0, static_cast<size_t>(std::cin.gcount()));
+    if (text.size() > kMaxBytes) Fail("standard input: over {} bytes", kMaxBytes);
+    if (!std::cin) return text;
+  }
+}
+
+void ForEachLine(const std::string& path,
+                 const std::function<void(const Json& line, const std::string& where)>& use) {
+  std::istringstream lines(ReadText(path));
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string where = fmt::format("{}:{}", path, ++number);
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    use(ParseJson(line, where), where);
+  }
 }
 
 std::string Table(std::vector<std::vector<std::string>> rows) {

@@ -64,6 +64,12 @@ inline const CLI::Validator kNotNegative(
 void FlushOutput();                // throws if standard output could not be written
 void PrintJson(const Json& json);  // one line on standard output
 
+// A file's text, or that of standard input for "-"; at most 1 GiB.
+std::string ReadText(const std::string& path);
+// The JSON value in each line that is not empty; `where` is "path:3".
+void ForEachLine(const std::string& path,
+                 const std::function<void(const Json& line, const std::string& where)>& use);
+
 // Columns padded to their widest cell; the first row is the header. Numbers are right-aligned.
 // Cells may hold texts from files.
 std::string Table(std::vector<std::vector<std::string>> rows);

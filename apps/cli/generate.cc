@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "apps/cli/cli.h"
 #include "apps/cli/sampling_options.h"
 #include "apps/cli/text_output.h"
-#include "base/file.h"
 #include "base/interrupt.h"
 
 namespace nibble::cli {
 namespace {
-
-constexpr uint64_t kMaxPromptBytes = uint64_t{1} << 30;
 
 struct Arguments {
   std::string model, prompt_file, batch_file;
@@ -24,37 +19,14 @@ struct Arguments {
   SamplingArguments sampling;
 };
 
-// A file's text, or that of standard input for "-".
-std::string ReadText(const std::string& path) {
-  if (path != "-") return ReadFile(path, kMaxPromptBytes);
-  std::string text;
-  for (std::string part(1 << 16, '\0');;) {
-    std::cin.read(part.data(), static_cast<std::streamsize>(part.size()));
-    text.append(part, 0, static_cast<size_t>(std::cin.gcount()));
-    if (text.size() > kMaxPromptBytes) Fail("standard input: over {} bytes", kMaxPromptBytes);
-    if (!std::cin) return text;
-  }
-}
-
-// {"prompt": "..."} in each line that is not empty.
-std::vector<std::string> BatchPrompts(const std::string& path) {
-  std::istringstream lines(ReadText(path));
-  std::vector<std::string> prompts;
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    const std::string where = fmt::format("{}:{}", path, ++number);
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    prompts.push_back(JsonGet<std::string>(ParseJson(line, where), "prompt", where));
-  }
-  return prompts;
-}
-
 std::vector<std::vector<int32_t>> Prompts(const Arguments& a,
                                           const std::optional<Tokenizer>& tokenizer) {
   if (!tokenizer) return {a.prompt_ids};
   std::vector<std::string> texts;
   if (!a.batch_file.empty()) {
-    texts = BatchPrompts(a.batch_file);
+    ForEachLine(a.batch_file, [&](const Json& line, const std::string& where) {
+      texts.push_back(JsonGet<std::string>(line, "prompt", where));
+    });
   } else {
     texts.push_back(a.prompt ? *a.prompt : ReadText(a.prompt_file));
   }
