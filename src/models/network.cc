@@ -44,6 +44,7 @@ class Tensors {
     PackedLinear linear;
     if (codes_ && codes_->Has(*network_.store, name)) {
       linear = codes_->Read(*network_.store, name, rows, cols, used_);
+      found_codes_ = true;
       network_.store->DropPages();
       if (!bias) IgnoreZeros(name + ".bias");
     } else {
@@ -65,6 +66,7 @@ class Tensors {
   }
 
   void Ignore(const std::string& name) { used_.insert(name); }
+  bool found_codes() const { return found_codes_; }
 
  private:
   // AutoGPTQ stores a bias of zeros where the model has none.
@@ -78,6 +80,7 @@ class Tensors {
   const Network& network_;
   const std::optional<StoredCodes>& codes_;
   std::set<std::string> used_;
+  bool found_codes_ = false;
 };
 
 void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
@@ -113,6 +116,10 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     if (net.head.weights.format.quantized()) net.head = InFloats(net.head);  // as tables are
   }
   tensors.RefuseUnused();
+  if (codes && !tensors.found_codes()) {
+    Fail("{}: config.json says that {} quantized it, but no linear has codes", net.directory,
+         net.stored_codes);
+  }
 }
 
 }  // namespace

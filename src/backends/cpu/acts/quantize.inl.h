@@ -80,6 +80,7 @@ HWY_INLINE int32_t Encode(const float* x, int64_t count, float offset, float inv
   const VF from = hn::Set(d, offset), by = hn::Set(d, inverse), rounder = hn::Set(d, kRounder);
   const VF lo = hn::Set(d, limits.lo), hi = hn::Set(d, limits.hi);
   // Wraps around: rows that are not finite have any shift, and end in logits that are refused.
+  // Of all others, lanes of `sums` stay far below the bound.
   const VI to_code = hn::Sub(hn::Set(di, shift), hn::Set(di, kRounderBits));
   VI sums = hn::Zero(di);
   ForEachVector(x, count, [&](VF v, int64_t i, int64_t used) HWY_ATTR {
@@ -96,7 +97,8 @@ HWY_INLINE int32_t Encode(const float* x, int64_t count, float offset, float inv
       std::memcpy(codes + i, tail, static_cast<size_t>(used));
     }
   });
-  return hn::GetLane(hn::SumOfLanes(di, sums));
+  const VI bound = hn::Set(di, 1 << 26);
+  return hn::GetLane(hn::SumOfLanes(di, hn::Min(hn::Max(sums, hn::Neg(bound)), bound)));
 }
 
 HWY_INLINE void ActivationGroup(const float* x, int64_t count, const FormatSpec& format,
