@@ -5,50 +5,45 @@
 
 #include <algorithm>
 
-#include "backends/interface/math_services.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
 namespace {
 
-// out [width, width] = left^T right, tile by tile.
-void BlasGram(const float* left, const float* right, int64_t tokens, int64_t width, float* out) {
-  constexpr int64_t kTile = 128;  // many tasks even for narrow inputs
-  const int64_t tiles = (width + kTile - 1) / kTile;
-  const bool symmetric = left == right;
-  ParallelFor(static_cast<size_t>(tiles * tiles), [&](size_t task) {
-    const int64_t i = static_cast<int64_t>(task) / tiles * kTile;
-    const int64_t j = static_cast<int64_t>(task) % tiles * kTile;
-    if (symmetric && j < i) return;
-    const int64_t m = std::min(kTile, width - i), n = std::min(kTile, width - j);
+constexpr int64_t kTile = 128;  // many tasks even for narrow inputs
+
+// Rows and columns of `sum` from (i, j) on, at most kTile of each.
+void AddTile(const float* left, const float* right, int64_t tokens, int64_t i, int64_t j,
+             Matrix<double>* sum) {
+  const int64_t width = sum->cols;
+  const int64_t m = std::min(kTile, width - i), n = std::min(kTile, width - j);
+  std::vector<float> product(static_cast<size_t>(m * n));
+  if (left == right && i == j) {
+    cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, static_cast<int>(m),
+                static_cast<int>(tokens), 1, left + i, static_cast<int>(width), 0, product.data(),
+                static_cast<int>(n));
+  } else {
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, static_cast<int>(m), static_cast<int>(n),
                 static_cast<int>(tokens), 1, left + i, static_cast<int>(width), right + j,
-                static_cast<int>(width), 0, out + i * width + j, static_cast<int>(width));
-    for (int64_t r = i; symmetric && i != j && r < i + m; ++r) {
-      for (int64_t c = j; c < j + n; ++c) out[c * width + r] = out[r * width + c];
-    }
-  });
+                static_cast<int>(width), 0, product.data(), static_cast<int>(n));
+  }
+  for (int64_t r = 0; r < m; ++r) {
+    double* row = sum->row(i + r).data() + j;
+    for (int64_t c = 0; c < n; ++c) row[c] += product[static_cast<size_t>(r * n + c)];
+  }
 }
 
 }  // namespace
 
-void Gram::Add(const float* left, const float* right, int64_t tokens) {
-  const int64_t width = sum_.cols;
-  product_.resize(static_cast<size_t>(width * width));
-  if (!backend_.services().Gram(left, right, tokens, width, product_.data())) {
-    const int64_t count = tokens * width;
-    const float* host_left = backend_.Read(left, count);
-    if (left == right || host_left == left) {  // one input, or both in the program's memory
-      BlasGram(host_left, left == right ? host_left : right, tokens, width, product_.data());
-    } else {
-      const std::vector<float> copy(host_left, host_left + count);
-      BlasGram(copy.data(), backend_.Read(right, count), tokens, width, product_.data());
-    }
-  }
-  ParallelFor(static_cast<size_t>(width), [&](size_t row) {
-    double* sum = sum_.row(static_cast<int64_t>(row)).data();
-    const float* product = product_.data() + static_cast<int64_t>(row) * width;
-    for (int64_t c = 0; c < width; ++c) sum[c] += product[c];
+void AddGram(MathServices& services, const float* left, const float* right, int64_t tokens,
+             Matrix<double>* sum) {
+  const int64_t width = sum->cols;
+  if (services.AddGram(left, right, tokens, width, sum->data.data())) return;
+  const int64_t tiles = (width + kTile - 1) / kTile;
+  ParallelFor(static_cast<size_t>(tiles * tiles), [&](size_t task) {
+    const int64_t i = static_cast<int64_t>(task) / tiles, j = static_cast<int64_t>(task) % tiles;
+    if (left == right && j > i) return;
+    AddTile(left, right, tokens, i * kTile, j * kTile, sum);
   });
 }
 

@@ -17,7 +17,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kRows = 32;    // of one task
+constexpr int64_t kRows = 64;    // of one task
 constexpr int64_t kBlock = 128;  // columns between two products with all the others
 
 using Order = std::vector<int64_t>;
@@ -25,35 +25,44 @@ using Order = std::vector<int64_t>;
 double& At(Matrix<double>& m, int64_t row, int64_t column) {
   return m.row(row)[static_cast<size_t>(column)];
 }
+double At(const Matrix<double>& m, int64_t row, int64_t column) {
+  return m.row(row)[static_cast<size_t>(column)];
+}
 
-// out[r, i] = m[r, order[i]]
-Matrix<double> PermuteColumns(const Matrix<double>& m, const Order& order) {
-  Matrix<double> result(m.rows, m.cols);
-  for (int64_t r = 0; r < m.rows; ++r) {
+// out += factor * a b or a b^T of rows [m, k], [k, n]; ld: values of a stored row.
+struct Factors {
+  const double *a, *b;
+  int64_t a_ld, b_ld;
+  bool transposed = false;  // b
+};
+void AddProduct(const Factors& f, int64_t m, int64_t n, int64_t k, double factor, double* out,
+                int64_t out_ld) {
+  if (k == 0) return;
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, f.transposed ? CblasTrans : CblasNoTrans,
+              static_cast<int>(m), static_cast<int>(n), static_cast<int>(k), factor, f.a,
+              static_cast<int>(f.a_ld), f.b, static_cast<int>(f.b_ld), 1, out,
+              static_cast<int>(out_ld));
+}
+
+// rows <- rows T for a triangle T of `square`.
+void MultiplyTriangle(const Matrix<double>& square, CBLAS_UPLO part, CBLAS_TRANSPOSE turned,
+                      CBLAS_DIAG diagonal, Matrix<double>& rows) {
+  const int n = static_cast<int>(square.cols);
+  cblas_dtrmm(CblasRowMajor, CblasRight, part, turned, diagonal, static_cast<int>(rows.rows), n, 1,
+              square.data.data(), n, rows.data.data(), n);
+}
+
+// out[r, i] = m[first + r, order[i]]
+Matrix<double> OrderedRows(const Matrix<double>& m, int64_t first, int64_t count,
+                           const Order& order) {
+  Matrix<double> result(count, m.cols);
+  for (int64_t r = 0; r < count; ++r) {
+    const auto row = m.row(first + r);
     for (size_t i = 0; i < order.size(); ++i) {
-      result.row(r)[i] = m.row(r)[static_cast<size_t>(order[i])];
+      result.row(r)[i] = row[static_cast<size_t>(order[i])];
     }
   }
   return result;
-}
-
-Matrix<double> PermuteRows(const Matrix<double>& m, const Order& order) {
-  Matrix<double> result(m.rows, m.cols);
-  for (size_t i = 0; i < order.size(); ++i) {
-    std::ranges::copy(m.row(order[i]), result.row(static_cast<int64_t>(i)).begin());
-  }
-  return result;
-}
-
-// a b or a b^T.
-Matrix<double> Multiply(const Matrix<double>& a, const Matrix<double>& b, bool transposed,
-                        double factor) {
-  Matrix<double> out(a.rows, b.cols);
-  const int n = static_cast<int>(b.cols);
-  cblas_dgemm(CblasRowMajor, CblasNoTrans, transposed ? CblasTrans : CblasNoTrans,
-              static_cast<int>(a.rows), n, static_cast<int>(a.cols), factor, a.data.data(),
-              static_cast<int>(a.cols), b.data.data(), n, 0, out.data.data(), n);
-  return out;
 }
 
 // y += factor * x, with the machine's vectors and the same bits on every machine.
@@ -96,21 +105,19 @@ struct Weight {
   int8_t& code;
 };
 
-// What the codes mean in fp32, and the tail behind them, minus w.
-Matrix<double> Errors(const GptqRounding& r, std::span<const double> tail,
-                      const Matrix<double>& w) {
-  Matrix<double> errors(w.rows, w.cols);
+// What the codes of some rows mean in fp32, and the tail behind them, minus w.
+Matrix<double> Errors(const GptqRounding& r, std::span<const double> tail, int64_t first,
+                      Matrix<double> w) {
   const int64_t last = w.cols - r.columns;
-  ForRows(w.rows, [&](int64_t first, int64_t rows) {
-    for (int64_t n = first; n < first + rows; ++n) {
-      for (int64_t k = 0; k < w.cols; ++k) {
-        const double value = k < r.columns ? static_cast<float>(Weight(r, n, k).value())
-                                           : tail[static_cast<size_t>(n * last + k - r.columns)];
-        At(errors, n, k) = value - w.row(n)[static_cast<size_t>(k)];
-      }
+  for (int64_t n = 0; n < w.rows; ++n) {
+    for (int64_t k = 0; k < w.cols; ++k) {
+      const double value = k < r.columns
+                               ? static_cast<float>(Weight(r, first + n, k).value())
+                               : tail[static_cast<size_t>((first + n) * last + k - r.columns)];
+      At(w, n, k) = value - At(w, n, k);
     }
-  });
-  return errors;
+  }
+  return w;
 }
 
 // Columns rounded between two updates of the rest; group borders fall on block borders.
@@ -122,48 +129,65 @@ int64_t BlockColumns(const GptqRounding& r) {
 }  // namespace
 
 void HostGptq::Add(const float* x, const float* exact, int64_t tokens) {
-  hessian_.Add(x, x, tokens);
+  const int64_t width = hessian_.cols;
+  AddGram(services_, x, x, tokens, &hessian_);
   if (exact == nullptr) return;
-  difference_.assign(exact, exact + tokens * hessian_.width());
+  difference_.assign(exact, exact + tokens * width);
   for (size_t i = 0; i < difference_.size(); ++i) difference_[i] -= x[i];
-  if (!correction_) correction_.emplace(backend_, hessian_.width());
-  correction_->Add(difference_.data(), x, tokens);
+  if (correction_.rows == 0) correction_ = Matrix<double>(width, width);
+  AddGram(services_, difference_.data(), x, tokens, &correction_);
 }
 
 std::vector<double> HostGptq::Diagonal() {
+  if (!diagonal_.empty()) return diagonal_;
   std::vector<double> diagonal;
-  for (int64_t i = 0; i < hessian_.width(); ++i) {
-    diagonal.push_back(hessian_.sum().row(i)[static_cast<size_t>(i)]);
-  }
+  for (int64_t i = 0; i < hessian_.cols; ++i) diagonal.push_back(At(hessian_, i, i));
   return diagonal;
 }
 
 // With J the reversal, J (H + D) J = L L^T gives H + D = R R^T for the upper R = J L J, so that
-// U = R^-1 = J L^-1 J: one factor and one inverse. LAPACK counts columns first and sees L^T where L
-// is meant.
+// U = R^-1 = J L^-1 J: one factor and one inverse. LAPACK counts columns first, so what it calls a
+// lower triangle is the upper one here, turned.
 bool HostGptq::Factor(std::span<const int64_t> order, std::span<const double> added) {
   order_.assign(order.begin(), order.end());
   added_.assign(added.begin(), added.end());
-  u_ = PermuteRows(PermuteColumns(hessian_.sum(), order_), order_);
-  for (int64_t i = 0; i < u_.cols; ++i) At(u_, i, i) += added[static_cast<size_t>(order_[i])];
-  std::ranges::reverse(u_.data);
-  const int n = static_cast<int>(u_.cols);
-  if (LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'U', n, u_.data.data(), n) != 0 ||
-      LAPACKE_dtrtri(LAPACK_COL_MAJOR, 'U', 'N', n, u_.data.data(), n) != 0) {
+  if (diagonal_.empty()) diagonal_ = Diagonal();
+  const int64_t n = hessian_.cols;
+  ParallelFor(order.size(), [&](size_t row) {
+    const auto i = static_cast<int64_t>(row);
+    const int64_t a = order_[static_cast<size_t>(n - 1 - i)];
+    At(hessian_, i, i) = diagonal_[static_cast<size_t>(a)] + added_[static_cast<size_t>(a)];
+    for (int64_t j = i + 1; j < n; ++j) {
+      const int64_t b = order_[static_cast<size_t>(n - 1 - j)];
+      At(hessian_, i, j) = At(hessian_, std::max(a, b), std::min(a, b));
+    }
+  });
+  const int size = static_cast<int>(n);
+  if (LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'L', size, hessian_.data.data(), size) != 0 ||
+      LAPACKE_dtrtri(LAPACK_COL_MAJOR, 'L', 'N', size, hessian_.data.data(), size) != 0) {
     return false;
   }
-  std::ranges::reverse(u_.data);
-  for (int64_t i = 1; i < u_.cols; ++i) std::fill_n(u_.row(i).begin(), i, 0.0);
+  // L^-1 turned becomes J L^-1 J: mirrored at the other diagonal.
+  ParallelFor(order.size(), [&](size_t row) {
+    const auto i = static_cast<int64_t>(row);
+    for (int64_t j = i; i + j < n - 1; ++j) {
+      std::swap(At(hessian_, i, j), At(hessian_, n - 1 - j, n - 1 - i));
+    }
+  });
   return true;
 }
 
 // W + correction W C U^T U, in rounding order.
-Matrix<double> HostGptq::Corrected(const GptqRounding& r) const {
-  Matrix<double> w = PermuteColumns(r.weights, order_);
-  if (r.correction == 0 || !correction_) return w;
-  const Matrix<double> moved =
-      PermuteColumns(Multiply(r.weights, correction_->sum(), false, r.correction), order_);
-  const Matrix<double> change = Multiply(Multiply(moved, u_, true, 1), u_, false, 1);
+Matrix<double> HostGptq::Corrected(const GptqRounding& r, int64_t first, int64_t count) const {
+  Matrix<double> w = OrderedRows(r.weights, first, count, order_);
+  if (r.correction == 0 || correction_.rows == 0) return w;
+  const int64_t k = w.cols;
+  Matrix<double> product(count, k);
+  AddProduct({.a = r.weights.row(first).data(), .b = correction_.data.data(), .a_ld = k, .b_ld = k},
+             count, k, k, r.correction, product.data.data(), k);
+  Matrix<double> change = OrderedRows(product, 0, count, order_);
+  MultiplyTriangle(hessian_, CblasUpper, CblasTrans, CblasNonUnit, change);
+  MultiplyTriangle(hessian_, CblasUpper, CblasNoTrans, CblasNonUnit, change);
   AddScaled(1, change.data, w.data.data());
   return w;
 }
@@ -175,11 +199,11 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
                              std::span<double> w, uint32_t& kept) const {
   const auto at = static_cast<size_t>(i);
   const double value = w[at];
-  const auto u = u_.row(i);
+  const auto u = hessian_.row(i);
   if (r.sparse && i % 4 == 0) {  // what pruning a column costs once the others make up for it
     std::array<double, 4> costs;
     for (size_t j = 0; j < 4; ++j) {
-      const double cost = w[at + j] / u_.row(i + static_cast<int64_t>(j))[at + j];
+      const double cost = w[at + j] / hessian_.row(i + static_cast<int64_t>(j))[at + j];
       costs[j] = cost * cost;
     }
     kept = LargestTwo(costs);
@@ -210,94 +234,113 @@ void HostGptq::RoundRows(const GptqRounding& r, int64_t first, Matrix<double>& r
       }
     }
     if (end == cols) break;
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows.rows),
-                static_cast<int>(cols - end), static_cast<int>(end - begin), -1, errors.data.data(),
-                static_cast<int>(block), &u_.data[static_cast<size_t>(begin * cols + end)],
-                static_cast<int>(cols), 1, rows.data.data() + end, static_cast<int>(cols));
+    AddProduct({.a = errors.data.data(),
+                .b = hessian_.row(begin).data() + end,
+                .a_ld = block,
+                .b_ld = cols},
+               rows.rows, cols - end, end - begin, -1, rows.data.data() + end, cols);
   }
+}
+
+// Of H + diag(added).
+Matrix<double> HostGptq::DampedBlock(int64_t begin, int64_t end) const {
+  Matrix<double> block(end - begin, end - begin);
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const auto at = static_cast<size_t>(begin + i);
+    At(block, i, i) = diagonal_[at] + added_[at];
+    for (int64_t j = 0; j < i; ++j) {
+      At(block, i, j) = At(block, j, i) = At(hessian_, begin + i, begin + j);
+    }
+  }
+  return block;
 }
 
 // Coordinate descent over codes (as QuantEase, Behdin et al. 2023), with the slopes E H of a block
-// kept up to date.
-void HostGptq::Sweep(const GptqRounding& r, Matrix<double>& errors) const {
-  Matrix<double> hessian = hessian_.sum();
-  for (int64_t i = 0; i < hessian.rows; ++i) At(hessian, i, i) += added_[static_cast<size_t>(i)];
-  const int k = static_cast<int>(hessian.cols);
-  const auto sweep_row = [&](int64_t n, int64_t begin, int64_t end, double* slopes) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto h = hessian.row(i);
-      Weight weight(r, n, i);
-      if (r.sparse && weight.pruned()) continue;
-      const double value = weight.value();
-      weight.Set(value - slopes[i - begin] / h[static_cast<size_t>(i)]);
-      const double moved = weight.value() - value;
-      if (moved == 0) continue;
-      At(errors, n, i) += moved;
-      AddScaled(moved, h.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                slopes);
+// kept up to date. `errors` are those of the rows from `first` on.
+void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const {
+  const int64_t k = errors.cols, rows = errors.rows;
+  Matrix<double> slopes(rows, kBlock);
+  for (int64_t at = 0; at < r.sweeps * r.columns;) {
+    const int64_t begin = at % r.columns, end = std::min(begin + kBlock, r.columns);
+    const int64_t count = end - begin;
+    const Matrix<double> block = DampedBlock(begin, end);
+    std::ranges::fill(slopes.data, 0.0);
+    const auto add = [&](int64_t from, int64_t inner, const double* b, int64_t ld, bool turned) {
+      AddProduct({errors.data.data() + from, b, k, ld, turned}, rows, count, inner, 1,
+                 slopes.data.data(), kBlock);
+    };
+    // The columns of H above the block stand as rows in front of it.
+    add(0, begin, hessian_.row(begin).data(), k, true);
+    add(begin, count, block.data.data(), count, false);
+    if (end < k) add(end, k - end, hessian_.row(end).data() + begin, k, false);
+    for (int64_t n = 0; n < rows; ++n) {
+      double* slope = slopes.row(n).data();
+      for (int64_t i = begin; i < end; ++i) {
+        Weight weight(r, first + n, i);
+        if (r.sparse && weight.pruned()) continue;
+        const double value = weight.value();
+        weight.Set(value - slope[i - begin] / At(block, i - begin, i - begin));
+        const double moved = weight.value() - value;
+        if (moved == 0) continue;
+        At(errors, n, i) += moved;
+        AddScaled(moved, block.row(i - begin), slope);
+      }
     }
-  };
-  ForRows(errors.rows, [&](int64_t first, int64_t rows) {
-    Matrix<double> slopes(rows, kBlock);
-    for (int64_t at = 0; at < r.sweeps * r.columns;) {
-      const int64_t begin = at % r.columns, end = std::min(begin + kBlock, r.columns);
-      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(rows),
-                  static_cast<int>(end - begin), k, 1, errors.row(first).data(), k,
-                  hessian.data.data() + begin, k, 0, slopes.data.data(), kBlock);
-      for (int64_t n = 0; n < rows; ++n) sweep_row(first + n, begin, end, slopes.row(n).data());
-      at += end - begin;
-    }
-  });
+    at += count;
+  }
 }
 
-// tr(M H M^T). Of the symmetric H the upper triangle with half the diagonal is enough.
+// tr(M H M^T) = sum over m of H_kk m_k^2 + 2 m (strict lower part of H) m^T.
 double HostGptq::Power(const Matrix<double>& m) const {
-  const Matrix<double>& h = hessian_.sum();
-  std::vector<double> sums(static_cast<size_t>((m.rows + kRows - 1) / kRows));
-  const int n = static_cast<int>(m.cols);
-  ForRows(m.rows, [&](int64_t first, int64_t rows) {
-    const std::span<const double> part(m.row(first).data(), static_cast<size_t>(rows * m.cols));
-    std::vector<double> product(part.begin(), part.end());
-    cblas_dtrmm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit,
-                static_cast<int>(rows), n, 1, h.data.data(), n, product.data(), n);
-    double sum = 2 * std::inner_product(product.begin(), product.end(), part.begin(), 0.0);
-    for (size_t i = 0; i < part.size(); ++i) {
-      const size_t k = i % static_cast<size_t>(n);
-      sum -= part[i] * part[i] * h.row(static_cast<int64_t>(k))[k];
+  Matrix<double> product = m;
+  MultiplyTriangle(hessian_, CblasLower, CblasNoTrans, CblasUnit, product);
+  double sum = 0;
+  for (int64_t n = 0; n < m.rows; ++n) {
+    for (size_t k = 0; k < diagonal_.size(); ++k) {
+      const double value = m.row(n)[k];
+      sum += value * (diagonal_[k] * value + 2 * (product.row(n)[k] - value));
     }
-    sums[static_cast<size_t>(first / kRows)] = sum;
-  });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
+  }
+  return sum;
 }
 
 GptqLoss HostGptq::Round(const GptqRounding& r) {
-  Matrix<double> w = Corrected(r);
+  const int64_t cols = r.weights.cols, last = cols - r.columns;
   Matrix<double> target;  // of the sweeps, in the columns' own order
-  if (r.sweeps > 0) {
-    Order places(order_.size());
-    for (size_t i = 0; i < order_.size(); ++i) {
-      places[static_cast<size_t>(order_[i])] = static_cast<int64_t>(i);
+  if (r.sweeps > 0) target = Matrix<double>(r.weights.rows, cols);
+  std::vector<double> tail(static_cast<size_t>(r.weights.rows * last));
+  ForRows(r.weights.rows, [&](int64_t first, int64_t count) {
+    Matrix<double> rows = Corrected(r, first, count);
+    for (int64_t n = 0; r.sweeps > 0 && n < count; ++n) {
+      for (int64_t i = 0; i < cols; ++i) {
+        At(target, first + n, order_[static_cast<size_t>(i)]) = At(rows, n, i);
+      }
     }
-    target = PermuteColumns(w, places);
-  }
-  ForRows(w.rows, [&](int64_t first, int64_t count) {
-    Matrix<double> rows(count, w.cols);
-    std::copy_n(w.row(first).begin(), rows.data.size(), rows.data.begin());
     RoundRows(r, first, rows);
-    std::ranges::copy(rows.data, w.row(first).begin());  // the tail's errors
-  });
-  std::vector<double> tail;
-  if (r.round_tail) {
-    for (int64_t n = 0; n < w.rows; ++n) {
-      tail.insert(tail.end(), w.row(n).begin() + r.columns, w.row(n).end());
+    for (int64_t n = 0; n < count; ++n) {
+      std::ranges::copy(rows.row(n).last(static_cast<size_t>(last)),
+                        tail.begin() + (first + n) * last);
     }
-    r.round_tail(tail);
-  }
-  if (r.sweeps > 0) {
-    Matrix<double> errors = Errors(r, tail, target);
-    Sweep(r, errors);
-  }
-  return {.error = Power(Errors(r, tail, r.weights)), .power = Power(r.weights)};
+  });
+  if (r.round_tail) r.round_tail(tail);
+  std::vector<GptqLoss> losses(static_cast<size_t>((r.weights.rows + kRows - 1) / kRows));
+  ForRows(r.weights.rows, [&](int64_t first, int64_t count) {
+    const auto some = [&](const Matrix<double>& m) {
+      Matrix<double> rows(count, cols);
+      std::copy_n(m.row(first).data(), rows.data.size(), rows.data.begin());
+      return rows;
+    };
+    if (r.sweeps > 0) {
+      Matrix<double> errors = Errors(r, tail, first, some(target));
+      Sweep(r, first, errors);
+    }
+    const Matrix<double> weights = some(r.weights);
+    losses[static_cast<size_t>(first / kRows)] = {Power(Errors(r, tail, first, weights)),
+                                                  Power(weights)};
+  });
+  GptqLoss sum{};
+  for (const GptqLoss& loss : losses) sum = {sum.error + loss.error, sum.power + loss.power};
+  return sum;
 }
 
 }  // namespace nibble

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <vector>
 
+#include "backends/interface/backend.h"
 #include "backends/interface/gptq_math.h"
 #include "quantize/gram.h"
 
 namespace nibble {
 
-// With BLAS and LAPACK. Results do not depend on the number of threads.
+// With BLAS and LAPACK, of a backend in the program's memory. Results do not depend on the number
+// of threads. Of a wide input the Hessian is larger than all weights, so there is one such matrix:
+// H below the diagonal, U on and above it.
 class HostGptq final : public GptqMath {
  public:
-  HostGptq(Backend& backend, int64_t width) : backend_(backend), hessian_(backend, width) {}
+  HostGptq(Backend& backend, int64_t width)
+      : services_(backend.services()), hessian_(width, width) {}
 
   void Add(const float* x, const float* exact, int64_t tokens) override;
   std::vector<double> Diagonal() override;
@@ -20,21 +23,22 @@ class HostGptq final : public GptqMath {
   GptqLoss Round(const GptqRounding& rounding) override;
 
  private:
-  Matrix<double> Corrected(const GptqRounding& r) const;
-  // Rows from `first` on; `rows` is their working copy, in rounding order.
+  // Some rows from `first` on of what they say; `rows` is a working copy in rounding order.
+  Matrix<double> Corrected(const GptqRounding& r, int64_t first, int64_t count) const;
   void RoundRows(const GptqRounding& r, int64_t first, Matrix<double>& rows) const;
   double RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_t end, std::span<double> w,
                      uint32_t& kept) const;
-  void Sweep(const GptqRounding& r, Matrix<double>& errors) const;
+  Matrix<double> DampedBlock(int64_t begin, int64_t end) const;
+  void Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const;
   double Power(const Matrix<double>& m) const;
 
-  Backend& backend_;
-  Gram hessian_;
-  std::optional<Gram> correction_;
+  MathServices& services_;
+  Matrix<double> hessian_;         // from Factor on with U
+  std::vector<double> diagonal_;   // of H, from then on
+  Matrix<double> correction_;      // [width, width] or empty
   std::vector<float> difference_;  // [tokens, width]
   std::vector<int64_t> order_;     // of Factor
   std::vector<double> added_;
-  Matrix<double> u_;
 };
 
 }  // namespace nibble

@@ -30,10 +30,10 @@ struct Linear {
 class CpuServices final : public MathServices {
  public:
   explicit CpuServices(Isa isa) : isa_(isa) {}
-  bool Gram(const float* left, const float* right, int64_t tokens, int64_t width,
-            float* out) override {
+  bool AddGram(const float* left, const float* right, int64_t tokens, int64_t width,
+               double* sum) override {
     if (isa_ < Isa::kAmx) return false;
-    cpu::GramBf16(left, right, tokens, width, out);
+    cpu::AddGramBf16(left, right, tokens, width, sum);
     return true;
   }
 

@@ -90,8 +90,7 @@ void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& weights, const f
 
 // --- gram_bf16.cc -------------------------------------------------------------------------------
 
-// out [width, width] = left^T right of fp32 [tokens, width] on AMX: two bf16 terms of each factor,
-// three products. left == right computes half of it.
-void GramBf16(const float* left, const float* right, int64_t tokens, int64_t width, float* out);
+// MathServices::AddGram on AMX: two bf16 terms of each factor, three products.
+void AddGramBf16(const float* left, const float* right, int64_t tokens, int64_t width, double* sum);
 
 }  // namespace nibble::cpu

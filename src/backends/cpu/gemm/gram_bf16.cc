@@ -54,8 +54,8 @@ void Pack(const Operands& o, const float* left, const float* right) {
   });
 }
 
-// Rows [first, first + kRows) of one panel of 32 columns; their mirror image too if symmetric.
-void Product(const Operands& o, int64_t first, int64_t panel, bool symmetric, float* out) {
+// Rows [first, first + kRows) of one panel of 32 columns.
+void AddProduct(const Operands& o, int64_t first, int64_t panel, double* sum) {
   alignas(64) float sums[kRows * kTileOutputs];
   const int64_t rows = std::min(kRows, o.width - first), column = panel * kTileOutputs;
   const int64_t columns = std::min(kTileOutputs, o.width - column);
@@ -66,17 +66,15 @@ void Product(const Operands& o, int64_t first, int64_t panel, bool symmetric, fl
                  .k = o.steps * kStep,
                  .c = sums});
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      const float value = sums[r * kTileOutputs + c];
-      out[(first + r) * o.width + column + c] = value;
-      if (symmetric) out[(column + c) * o.width + first + r] = value;
-    }
+    double* row = sum + (first + r) * o.width + column;
+    for (int64_t c = 0; c < columns; ++c) row[c] += sums[r * kTileOutputs + c];
   }
 }
 
 }  // namespace
 
-void GramBf16(const float* left, const float* right, int64_t tokens, int64_t width, float* out) {
+void AddGramBf16(const float* left, const float* right, int64_t tokens, int64_t width,
+                 double* sum) {
   Operands o{.tokens = tokens, .width = width};
   o.steps = (tokens + kStep - 1) / kStep;
   o.panels = (width + kTileOutputs - 1) / kTileOutputs;
@@ -84,15 +82,12 @@ void GramBf16(const float* left, const float* right, int64_t tokens, int64_t wid
   o.a = a.Grow(o.values());
   o.b = b.Grow(o.values());
   Pack(o, left, right);
-  const bool symmetric = left == right;
   const int64_t blocks = (width + kRows - 1) / kRows;
   ParallelFor(static_cast<size_t>(blocks * o.panels), [&](size_t i) {
     const int64_t first = static_cast<int64_t>(i) / o.panels * kRows;
     const int64_t panel = static_cast<int64_t>(i) % o.panels;
-    // A block that the diagonal crosses is computed whole: mirrored tasks must not share it.
-    if (symmetric && panel * kTileOutputs < first) return;
-    const bool crossed = panel * kTileOutputs < first + kRows;
-    Product(o, first, panel, symmetric && !crossed, out);
+    if (left == right && panel * kTileOutputs >= first + kRows) return;  // above the diagonal
+    AddProduct(o, first, panel, sum);
   });
 }
 
