@@ -209,8 +209,8 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
   }
 }
 
-LayerWeights Calibration::Round(const FloatLayer& layer, int64_t index,
-                                std::map<Role, double>& errors, const Progress& progress) {
+LayerWeights Calibration::Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
+                                const Progress& progress) {
   // The other stream multiplies with all of the float weights.
   LayerWeights stored = fp32_ ? StoreFloats(layer) : StoreUnquantized(layer, plan_, index);
   const std::vector<LinearSet> sets = LinearSets(config_);
@@ -241,9 +241,8 @@ void Calibration::Account(double& stage) {
   last_ = now;
 }
 
-void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index,
-                           LayerWeights& stored, std::map<Role, double>& errors,
-                           const Progress& progress) {
+void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, LayerWeights& stored,
+                           std::map<Role, double>& errors, const Progress& progress) {
   const int64_t width = layer[RolesOf(set)[0]].cols;
   Gptq gptq(backend_, width,
             {.act_order = recipe_.act_order,
@@ -278,6 +277,7 @@ void Calibration::RoundSet(LinearSet set, const FloatLayer& layer, int64_t index
       SetRounded(std::move(rounded), stored[role]);
       Account(seconds_.rounding);
     }
+    layer[role] = {};
     stream_.Upload(role, stored[role]);
   }
 }

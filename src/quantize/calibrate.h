@@ -118,8 +118,9 @@ class Calibration {
               const Matrix<float>& embedding, std::vector<int32_t> ids, int64_t context);
 
   using Progress = std::function<void(double share, std::string_view what)>;
-  // errors[role] receives the relative output error of each rounded linear.
-  LayerWeights Round(const FloatLayer& layer, int64_t index, std::map<Role, double>& errors,
+  // errors[role] receives the relative output error of each rounded linear. The memory of `layer`
+  // is given back linear by linear.
+  LayerWeights Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
                      const Progress& progress);
   // A layer finished by an earlier run; `layer` is needed for GPTAQ's fp32 stream.
   void Skip(const LayerWeights& stored, const FloatLayer& layer, int64_t index);
@@ -127,7 +128,7 @@ class Calibration {
   const CalibrationSeconds& seconds() const { return seconds_; }
 
  private:
-  void RoundSet(LinearSet set, const FloatLayer& layer, int64_t index, LayerWeights& stored,
+  void RoundSet(LinearSet set, FloatLayer& layer, int64_t index, LayerWeights& stored,
                 std::map<Role, double>& errors, const Progress& progress);
   // Adds the time since the last call to `stage`, once the backend has done what it was asked for.
   void Account(double& stage);

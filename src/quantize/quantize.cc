@@ -246,7 +246,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       progress.Update((static_cast<double>(i) + share) * tokens,
                       fmt::format("layer {}/{} {}", i + 1, c.layers, what));
     };
-    const FloatLayer layer = layers(i);
+    FloatLayer layer = layers(i);
+    job.source.store->DropPages();
     std::map<Role, double> errors;
     if (auto saved = work.FindLayer(i, job.plan, c)) {
       at(0, "resumed");
@@ -257,8 +258,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       // What follows was rounded behind another layer i.
       if (work.FindScaleFactors(c.layers)) FailDamaged(work, LayerShardName(i));
       at(0, "rotated");
-      LayerWeights stored = calibration ? calibration->Round(layer, i, errors, at)
-                                        : RoundLayerNearest(layer, job.plan, i, errors);
+      LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
+                                        : RoundLayerNearest(std::move(layer), job.plan, i, errors);
       work.SaveLayer(i, {std::move(stored), errors}, job.plan);
     }
     report.layers.push_back({i, {errors.begin(), errors.end()}});

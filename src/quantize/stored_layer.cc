@@ -102,10 +102,10 @@ void SetRounded(Rounded rounded, PackedLinear& linear) {
   linear.tail = std::move(rounded.tail);
 }
 
-LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
+LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index,
                                std::map<Role, double>& errors) {
   LayerWeights stored = StoreUnquantized(layer, plan, index);
-  for (const auto& [role, weights] : layer.weights) {
+  for (auto& [role, weights] : layer.weights) {
     const LinearPlan& linear = plan.at(index, role);
     if (!linear.weights.quantized()) continue;
     if (layer.codes[role].rows > 0) {
@@ -115,6 +115,7 @@ LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_
     Rounded rounded = RoundNearest(weights, linear.weights, linear.tail);
     errors[role] = rounded.relative_error;
     SetRounded(std::move(rounded), stored[role]);
+    weights = {};
   }
   return stored;
 }

@@ -14,7 +14,7 @@ LayerWeights StoreFloats(const FloatLayer& layer);
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
 // Rounded to nearest; `errors`: relative, of each linear.
-LayerWeights RoundLayerNearest(const FloatLayer& layer, const Plan& plan, int64_t index,
+LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index,
                                std::map<Role, double>& errors);
 
 // Floats in a format, rounded to nearest where it has codes; `half` is what 16 bits are.

@@ -41,7 +41,7 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
   PrepareBlas();
   const int64_t layers = a.layers > 0 ? a.layers : FindShape(a.shape).layers;
   const std::vector<float> ones(static_cast<size_t>(BenchShape(a).hidden_size), 1.0f);
-  const Network net = FloatNetwork(a, ones);
+  Network net = FloatNetwork(a, ones);
   const Recipe recipe = BenchRecipe(a);
   const Plan plan = MakePlan(net.config, recipe);
   const auto backend = MakeBackend(common.device, false);
@@ -50,10 +50,13 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
                           RandomIds(net.config, a.windows * a.context), a.context);
   Progress progress("quantize", "layer tokens", static_cast<double>(a.windows * a.context));
   const auto start = std::chrono::steady_clock::now();
-  const FloatLayer layer = rotator.Layer(0);
+  FloatLayer layer = rotator.Layer(0);
   const double rotation = Seconds(start);
+  // A model's pages would go back to its files now.
+  net.layers.clear();
+  net.embedding = net.head.weights = {};
   std::map<Role, double> errors;
-  calibration.Round(layer, 0, errors, [&](double share, std::string_view what) {
+  calibration.Round(std::move(layer), 0, errors, [&](double share, std::string_view what) {
     progress.Update(share * static_cast<double>(a.windows * a.context), std::string(what));
   });
   const double total = Seconds(start);
