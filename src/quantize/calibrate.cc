@@ -45,7 +45,7 @@ Plan FloatPlan(Plan plan) {
 }
 
 Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
-               const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
+               const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
                bool quantized)
     : backend_(backend),
       config_(config),
@@ -63,8 +63,11 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
   a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
-  AlignedBytes memory;
-  backend_.Embed(backend_.Share(FloatTable(embedding), memory), ids, x_.data());
+  for (int64_t w = 0; w < windows_; ++w) {
+    const auto count = static_cast<size_t>(context);
+    const Matrix<float> rows = embedding(ids.subspan(static_cast<size_t>(w) * count, count));
+    backend_.Write(rows.data.data(), rows.data.size() * sizeof(float), x(w));
+  }
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
@@ -192,7 +195,7 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
 }
 
 Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan& plan,
-                         const Recipe& recipe, const Matrix<float>& embedding,
+                         const Recipe& recipe, const EmbeddingRows& embedding,
                          std::vector<int32_t> ids, int64_t context)
     : backend_(backend),
       config_(config),

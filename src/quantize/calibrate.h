@@ -37,7 +37,7 @@ class Stream {
   // ids: windows of `context` tokens, one after the other. quantized: activations and cache as
   // planned; otherwise both at 16 bits.
   Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
-         const Matrix<float>& embedding, std::span<const int32_t> ids, int64_t context,
+         const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
          bool quantized);
 
   int64_t windows() const { return windows_; }
@@ -115,7 +115,7 @@ struct CalibrationSeconds {
 class Calibration {
  public:
   Calibration(Backend& backend, const ModelConfig& config, const Plan& plan, const Recipe& recipe,
-              const Matrix<float>& embedding, std::vector<int32_t> ids, int64_t context);
+              const EmbeddingRows& embedding, std::vector<int32_t> ids, int64_t context);
 
   using Progress = std::function<void(double share, std::string_view what)>;
   // errors[role] receives the relative output error of each rounded linear. The memory of `layer`

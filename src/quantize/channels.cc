@@ -184,7 +184,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
                                                const Calibration::Progress& progress) {
   const BackendRope rope(backend, BuildRope(config.rope, context));
   const Plan float_plan = FloatPlan(plan);
-  Stream stream(backend, config, float_plan, rope.view(), rotator.Embedding(), ids, context, false);
+  Stream stream(backend, config, float_plan, rope.view(), rotator.embedding(), ids, context, false);
   std::vector<LayerStatistics> statistics(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i) {
     const LayerWeights layer = StoreFloats(rotator.Layer(i));

@@ -103,7 +103,7 @@ double BestClip(const std::function<double(double)>& error) {
   return best / 100.0;
 }
 
-void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float>& embedding,
+void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRows& embedding,
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
                  Plan& plan, const std::function<void(double)>& progress) {
   constexpr int64_t kWindows = 4;  // the valley is flat: more of them move clips by a hundredth

@@ -13,7 +13,7 @@ namespace nibble {
 // |E W^T|^2, E [tokens, K] the error of the quantized input, summed over the linears that share
 // this input. The first windows of `ids` (windows of `context` tokens) run through 8-bit weights,
 // with the cache as planned and the clips chosen so far. progress(layers done) may throw.
-void ChooseClips(Backend& backend, const ModelConfig& config, const Matrix<float>& embedding,
+void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRows& embedding,
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
                  Plan& plan, const std::function<void(double)>& progress);
 

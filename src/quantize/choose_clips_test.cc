@@ -84,7 +84,7 @@ TEST(ChooseClips, LeavesTheTailOut) {
   Rng rng(2);
   for (int32_t& id : ids) id = static_cast<int32_t>(rng.Below(4096));
   // Together with the tail, whose inputs are 20 times as large, the others would round to 0.
-  Matrix<float> embedding = rotator.Embedding();
+  Matrix<float> embedding = rotator.Table(Role::kEmbedding);
   for (int64_t n = 0; n < embedding.rows; ++n) {
     for (float& v : embedding.row(n).last(static_cast<size_t>(tail))) v *= 20;
   }
@@ -98,7 +98,8 @@ TEST(ChooseClips, LeavesTheTailOut) {
     }
     return layer;
   };
-  ChooseClips(*MakeBackend("cpu", false), c, embedding, layers, ids, 48, plan, [](double) {});
+  ChooseClips(*MakeBackend("cpu", false), c, RowsOf(embedding), layers, ids, 48, plan,
+              [](double) {});
   const Matrix<float> all = FirstInputs(embedding, ids, c.norm_eps);
   Matrix<float> x(all.rows, kept);
   for (int64_t t = 0; t < x.rows; ++t) std::copy_n(all.row(t).begin(), kept, x.row(t).begin());
@@ -120,13 +121,13 @@ TEST(ChooseClips, FindsTheClipOfLeastOutputErrorInTheFirstLayer) {
     for (int i = 0; i < 96; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
     double done = 0;
     const FloatLayers layers = [&](int64_t i) { return rotator.Layer(i); };
-    ChooseClips(*MakeBackend("cpu", false), c, rotator.Embedding(), layers, ids, 48, plan,
+    ChooseClips(*MakeBackend("cpu", false), c, rotator.embedding(), layers, ids, 48, plan,
                 [&](double layers_done) {
                   EXPECT_GE(layers_done, done);
                   done = layers_done;
                 });
     EXPECT_EQ(done, static_cast<double>(c.layers));
-    const Matrix<float> x = FirstInputs(rotator.Embedding(), ids, c.norm_eps);
+    const Matrix<float> x = FirstInputs(rotator.Table(Role::kEmbedding), ids, c.norm_eps);
     EXPECT_LT(Excess(x, rotator.Layer(0), plan.at(0, Role::kQ).activations), 0.03);
     for (int64_t i = 0; i < c.layers; ++i) {
       EXPECT_EQ(plan.at(i, Role::kV).activations, plan.at(i, Role::kQ).activations);

@@ -11,16 +11,28 @@
 namespace nibble {
 namespace {
 
+// Rows of a head.
+using HeadRows = std::function<Tensor(int64_t first, int64_t count)>;
+
+// A block of the head at a time: all of it in floats may be larger than a layer.
 std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const float* x,
-                            int64_t rows, const std::vector<float>& norm,
-                            const PackedLinear& head) {
+                            int64_t rows, const std::vector<float>& norm, const HeadRows& head) {
+  constexpr int64_t kBlock = 4096;
   Buffer<float> logits(backend.allocator());
-  const int64_t count = rows * config.vocab_size;
-  const LinearId id = backend.Upload(head);
+  const int64_t vocab = config.vocab_size, count = rows * vocab;
+  logits.Grow(count);
   const Buffer<float> weight = ToBackend(backend, norm);
-  const Activations acts = backend.PrepareActs(Normed(config, weight, x), rows, head.input);
-  backend.Gemm(acts, id, logits.Grow(count), config.vocab_size, false);
-  backend.Release(id);
+  for (int64_t first = 0; first < vocab; first += kBlock) {
+    PackedLinear block = {.input = {.width = config.hidden_size}};
+    block.weights = {.format = {.bits = 32},
+                     .rows = std::min(kBlock, vocab - first),
+                     .cols = config.hidden_size};
+    block.weights.values = head(first, block.weights.rows);
+    const LinearId id = backend.Upload(block);
+    const Activations acts = backend.PrepareActs(Normed(config, weight, x), rows, block.input);
+    backend.Gemm(acts, id, logits.data() + first, vocab, false);
+    backend.Release(id);
+  }
   const float* values = backend.Read(logits.data(), count);
   return {values, values + count};
 }
@@ -60,21 +72,26 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
   for (auto& [name, linear] : plain.linears) linear.input_transform = {};
   plain.kv_rotation = {};
   const RopeTable rope = BuildRope(c.rope, context);
-  Stream exact(backend, c, plain, rope, ToF32(source.embedding.values), ids, context, false);
-  Stream rotated(backend, c, mapped, rope, rotator.Embedding(), ids, context, false);
+  const Rotator as_it_is(source, Recipe{}, plain, 0);
+  Stream exact(backend, c, plain, rope, as_it_is.embedding(), ids, context, false);
+  Stream rotated(backend, c, mapped, rope, rotator.embedding(), ids, context, false);
   rotated.Follow(exact);  // a tie between experts, decided otherwise, would be no bug
   for (int64_t i = 0; i < c.layers; ++i) {
     exact.Pass(LayerInFloats(source.layers[static_cast<size_t>(i)]), i);
-    rotated.Pass(StoreFloats(layers(i)), i);
+    const LayerWeights layer = StoreFloats(layers(i));  // which is all that stays of it
+    rotated.Pass(layer, i);
   }
-  PackedLinear head = source.head;
-  const Matrix<float> head_values = rotator.Head();
-  head.weights.values = Borrow(head_values);
+  const auto rows_of = [&](const Rotator& model) -> HeadRows {
+    return [&](int64_t first, int64_t count) {
+      return Tensor::Of(DType::kF32, {count, c.hidden_size},
+                        model.TableRows(Role::kHead, first, count).data);
+    };
+  };
   const int64_t rows = kWindows * context;
   const std::vector<float> norm = ToF32(source.final_norm).data;
-  const auto a = LogitsOf(backend, c, exact.x(), rows, norm, source.head);
+  const auto a = LogitsOf(backend, c, exact.x(), rows, norm, rows_of(as_it_is));
   const auto b = LogitsOf(backend, c, rotated.x(), rows,
-                          plan.norms_folded ? std::vector<float>() : norm, head);
+                          plan.norms_folded ? std::vector<float>() : norm, rows_of(rotator));
   if (!AllFinite(a) || !AllFinite(b)) {
     Fail("{}: logits are not finite, weights are too large{}", source.directory,
          AllFinite(a) ? " for norms or rotations folded into them; use --rotation none" : "");

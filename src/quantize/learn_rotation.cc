@@ -164,7 +164,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
   const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kWindows * context);
   const BackendRope rope(backend, BuildRope(config.rope, context));
   const Plan float_plan = FloatPlan(plan);
-  Stream stream(backend, config, float_plan, rope.view(), rotator.Embedding(),
+  Stream stream(backend, config, float_plan, rope.view(), rotator.embedding(),
                 ids.first(static_cast<size_t>(tokens)), context, false);
   std::vector<PeakedRows> sets;
   Matrix<float> all(tokens, config.hidden_size);

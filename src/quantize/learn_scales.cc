@@ -72,7 +72,7 @@ Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const i
   const ModelConfig& c = task.config;
   const BackendRope rope(backend, BuildRope(c.rope, length));
   const Plan plan = FloatPlan(task.plan);
-  Stream stream(backend, c, plan, rope.view(), task.embedding, ids, length, false);
+  Stream stream(backend, c, plan, rope.view(), RowsOf(task.embedding), ids, length, false);
   const auto tokens = static_cast<double>(ids.size());
   for (int64_t i = 0; i < c.layers; ++i) {
     progress(static_cast<double>(i) * tokens / static_cast<double>(c.layers), "targets");

@@ -66,8 +66,8 @@ class Loss {
   Loss(const Machine& machine, const RoundedModel& model)
       : model_(model),
         backprop_(*machine.backend, *machine.math, model.source.config, model.plan,
-                  model.rotator.Head(), kSequences, kLength),
-        embedding_(model.rotator.Embedding()),
+                  model.rotator.Table(Role::kHead), kSequences, kLength),
+        embedding_(model.rotator.Table(Role::kEmbedding)),
         table_(machine.backend->Share(FloatTable(embedding_), memory_)) {
     Rng rng(5);
     for (int64_t i = 0; i < kSequences * kLength * model.source.config.hidden_size; ++i) {
@@ -188,8 +188,8 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
   for (LayerWeights& layer : model.layers) ScaleRows(wrong, layer);
   const ScaleTask task = {model.source.config,
                           model.plan,
-                          model.rotator.Embedding(),
-                          model.rotator.Head(),
+                          model.rotator.Table(Role::kEmbedding),
+                          model.rotator.Table(Role::kHead),
                           [&](int64_t i) { return model.rotator.Layer(i); },
                           model.layers,
                           RandomIds(120 * 16)};

@@ -65,13 +65,12 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
   const RopeTable rope = BuildRope(c.rope, 64);
-  const Matrix<float> embedding = rotator.Embedding();
   Rng rng(1);
   std::vector<int32_t> ids;
   for (int i = 0; i < 3 * 64; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
   for (const bool quantized : {false, true}) {
-    Stream staged(*backend, c, plan, rope, embedding, ids, 64, quantized);
-    Stream whole(*backend, c, plan, rope, embedding, ids, 64, quantized);
+    Stream staged(*backend, c, plan, rope, rotator.embedding(), ids, 64, quantized);
+    Stream whole(*backend, c, plan, rope, rotator.embedding(), ids, 64, quantized);
     for (int64_t i = 0; i < 2; ++i) {
       const LayerWeights layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);

@@ -223,7 +223,7 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
 void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Backend& backend) {
   const ModelConfig& c = job.source.config;
   Progress progress("clips", "layers", static_cast<double>(c.layers));
-  ChooseClips(backend, c, rotator.Embedding(), layers, job.calibration, job.options.context,
+  ChooseClips(backend, c, rotator.embedding(), layers, job.calibration, job.options.context,
               job.plan, [&](double done) { UpdateOrStop(progress, done); });
 }
 
@@ -233,7 +233,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
   const ModelConfig& c = job.source.config;
   std::optional<Calibration> calibration;
   if (job.options.recipe.rounding == Rounding::kGptq) {
-    calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.Embedding(),
+    calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.embedding(),
                         job.calibration, job.options.context);
   }
   const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
@@ -247,7 +247,6 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
                       fmt::format("layer {}/{} {}", i + 1, c.layers, what));
     };
     FloatLayer layer = layers(i);
-    job.source.store->DropPages();
     std::map<Role, double> errors;
     if (auto saved = work.FindLayer(i, job.plan, c)) {
       at(0, "resumed");
@@ -289,8 +288,8 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
       progress.Update(tokens, what);
     };
     factors = LearnScales(backend, *LearningMath(backend),
-                          {c, job.plan, rotator.Embedding(), rotator.Head(), layers,
-                           std::move(rounded), job.calibration},
+                          {c, job.plan, rotator.Table(Role::kEmbedding), rotator.Table(Role::kHead),
+                           layers, std::move(rounded), job.calibration},
                           at);
     work.SaveScaleFactors(*factors);  // before the first layer is changed
   }

@@ -3,6 +3,7 @@
 
 #include <cblas.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/rng.h"
@@ -127,6 +128,7 @@ FloatLayer Rotator::Layer(int64_t index) const {
     layer.attention_norm = ToF32(weights.attention_norm).data;
     layer.mlp_norm = ToF32(weights.mlp_norm).data;
   }
+  if (source_.store) source_.store->DropPages();
   return layer;
 }
 
@@ -187,24 +189,51 @@ Matrix<float> Rounded(const Matrix<double>& w) {
 
 }  // namespace
 
-Matrix<float> Rotator::Embedding() const {
-  return TableRows(Role::kEmbedding, 0, source_.config.vocab_size);
-}
-
-Matrix<float> Rotator::Head() const {
-  return TableRows(Role::kHead, 0, source_.config.vocab_size);
+EmbeddingRows RowsOf(const Matrix<float>& table) {
+  return [&](std::span<const int32_t> ids) {
+    Matrix<float> rows(static_cast<int64_t>(ids.size()), table.cols);
+    for (size_t t = 0; t < ids.size(); ++t) {
+      std::ranges::copy(table.row(ids[t]), rows.row(static_cast<int64_t>(t)).begin());
+    }
+    return rows;
+  };
 }
 
 Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const {
   const bool head = role == Role::kHead;
   const Tensor rows = (head ? source_.head.weights : source_.embedding).values.Rows(first, count);
   if (head) RequireFinite(rows, source_.directory + ": head");
-  Matrix<double> w = ToF64(rows);
+  return RotatedRows(role, ToF64(rows));
+}
+
+Matrix<float> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
   if (rotate_) {
-    if (head) ScaleColumns(w, ToF64(source_.final_norm).data);
-    residual_->ApplyToRows(w);
+    if (role == Role::kHead) ScaleColumns(rows, ToF64(source_.final_norm).data);
+    residual_->ApplyToRows(rows);
   }
-  return Rounded(w);
+  if (source_.store) source_.store->DropPages();
+  return Rounded(rows);
+}
+
+Matrix<float> Rotator::Table(Role role) const {
+  constexpr int64_t kBlock = 4096;  // in fp64 all of it takes twice what is kept
+  const ModelConfig& c = source_.config;
+  Matrix<float> table(c.vocab_size, c.hidden_size);
+  for (int64_t first = 0; first < table.rows; first += kBlock) {
+    const int64_t count = std::min(kBlock, table.rows - first);
+    std::ranges::copy(TableRows(role, first, count).data, table.row(first).begin());
+  }
+  return table;
+}
+
+EmbeddingRows Rotator::embedding() const {
+  return [this](std::span<const int32_t> ids) {
+    Matrix<double> rows(static_cast<int64_t>(ids.size()), source_.config.hidden_size);
+    ForEachRow(rows, [&](size_t t, std::span<double> row) {
+      std::ranges::copy(ToF64(source_.embedding.values.Rows(ids[t], 1)).data, row.begin());
+    });
+    return RotatedRows(Role::kEmbedding, std::move(rows));
+  };
 }
 
 DType Rotator::half() const {

@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "models/network.h"
@@ -39,26 +40,30 @@ struct FloatLayer {
 // Layer `index` as it will be rounded.
 using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
+// Rows of an embedding, [ids.size(), hidden]: a table of floats may be larger than a layer.
+using EmbeddingRows = std::function<Matrix<float>(std::span<const int32_t> ids)>;
+EmbeddingRows RowsOf(const Matrix<float>& table);  // which has to stay
+
 // Everything random about a rotated model, drawn from one seed.
 class Rotator {
  public:
   Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed);
 
   // Layer `index`, folded and rotated (or as it is with Rotation::kNone). Throws naming the tensor
-  // when a weight is not finite.
+  // when a weight is not finite. The source's pages go back to its files.
   FloatLayer Layer(int64_t index) const;
   // From now on the residual stream is turned by `rotation` [hidden, hidden] as well, behind the
   // random one.
   void Follow(const Matrix<double>& rotation);
-  // The tables; the head's for a norm that is folded.
-  Matrix<float> Embedding() const;
-  Matrix<float> Head() const;
-  // Some rows of the embedding or the head.
+  // Some rows of the embedding or the head, which is that of a norm that is folded.
   Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;
+  Matrix<float> Table(Role role) const;  // all of them
+  EmbeddingRows embedding() const;       // valid as long as this object
   DType half() const;
 
  private:
   void RotateLayer(FloatLayer& layer, int64_t index) const;
+  Matrix<float> RotatedRows(Role role, Matrix<double> rows) const;
 
   const Network& source_;
   const Plan& plan_;

@@ -46,7 +46,7 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
   const Plan plan = MakePlan(net.config, recipe);
   const auto backend = MakeBackend(common.device, false);
   const Rotator rotator(net, recipe, plan, 0);
-  Calibration calibration(*backend, net.config, plan, recipe, rotator.Embedding(),
+  Calibration calibration(*backend, net.config, plan, recipe, rotator.embedding(),
                           RandomIds(net.config, a.windows * a.context), a.context);
   Progress progress("quantize", "layer tokens", static_cast<double>(a.windows * a.context));
   const auto start = std::chrono::steady_clock::now();
