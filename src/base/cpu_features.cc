@@ -34,7 +34,7 @@ Isa Detect() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
   if (!avx512) return Isa::kAvx2;
-  return __builtin_cpu_supports("avx512bf16") && HasAmx() ? Isa::kAmx : Isa::kAvx512;
+  return HasBf16() && HasAmx() ? Isa::kAmx : Isa::kAvx512;
 }
 
 Isa Active() {
@@ -52,6 +52,11 @@ Isa Active() {
 }
 
 }  // namespace
+
+bool HasBf16() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16");
+}
 
 std::string_view IsaName(Isa isa) {
   return kNames[static_cast<size_t>(isa)];

@@ -17,6 +17,9 @@ enum class Isa {
 
 std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx512", "amx"
 
+// AVX-512 BF16, which some machines of kAvx512 have and all of kAmx.
+bool HasBf16();
+
 // Best level of this machine (asks the kernel for AMX state once).
 Isa DetectedIsa();
 

@@ -32,8 +32,9 @@ class CpuServices final : public MathServices {
   explicit CpuServices(Isa isa) : isa_(isa) {}
   bool AddGram(const float* left, const float* right, int64_t tokens, int64_t width,
                double* sum) override {
-    if (isa_ < Isa::kAmx) return false;
-    cpu::AddGramBf16(left, right, tokens, width, sum);
+    if (isa_ < Isa::kAvx512 || !HasBf16()) return false;
+    const auto add = isa_ < Isa::kAmx ? cpu::AddGramPairs : cpu::AddGramBf16;
+    add(left, right, tokens, width, sum);
     return true;
   }
 

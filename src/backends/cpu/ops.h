@@ -93,4 +93,10 @@ void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& weights, const f
 // MathServices::AddGram on AMX: two bf16 terms of each factor, three products.
 void AddGramBf16(const float* left, const float* right, int64_t tokens, int64_t width, double* sum);
 
+// --- gram_pairs.cc ------------------------------------------------------------------------------
+
+// The same of inputs rounded to bf16, with AVX-512 BF16.
+void AddGramPairs(const float* left, const float* right, int64_t tokens, int64_t width,
+                  double* sum);
+
 }  // namespace nibble::cpu

@@ -50,8 +50,9 @@ class GptqMath {
   virtual ~GptqMath() = default;
 
   // H += x^T x and, where `exact` is given, C += (exact - x)^T x; fp32 [tokens, width] in the
-  // backend's memory. Products are exact to 2^-14 at least, sums fp32 within a call and fp64 over
-  // calls.
+  // backend's memory. Inputs may be rounded to bf16, as all inputs alike: what is summed is then
+  // the Hessian of inputs with an error of at most 2^-8 of each, which one of 8 bits has of the
+  // largest. Sums are fp32 within a call and fp64 over calls.
   virtual void Add(const float* x, const float* exact, int64_t tokens) = 0;
 
   // Of H, [width].

@@ -19,10 +19,9 @@ class MathServices {
   virtual std::unique_ptr<GptqMath> MakeGptq(int64_t) { return nullptr; }
   // The same for learning a rotation or scales.
   virtual std::unique_ptr<DenseMath> MakeDense() { return nullptr; }
-  // sum [width, width] += left^T right of fp32 [tokens, width], with products exact to 2^-14 at
-  // least and fp32 sums: the Hessians of calibration, on machines without MakeGptq. Where left ==
-  // right what is above the diagonal has no meaning. False, and nothing done, where BLAS is as
-  // fast.
+  // sum [width, width] += left^T right of fp32 [tokens, width], which may be rounded to bf16, in
+  // fp32 sums: the Hessians of calibration, on machines without MakeGptq. Where left == right what
+  // is above the diagonal has no meaning. False, and nothing done, where BLAS is as fast.
   virtual bool AddGram(const float*, const float*, int64_t, int64_t, double*) { return false; }
 };
 

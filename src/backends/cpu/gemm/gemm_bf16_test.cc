@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "backends/cpu/ops.h"
 #include "base/cpu_features.h"
@@ -101,34 +102,60 @@ TEST_F(GemmBf16Test, RowAloneEqualsRowInABatchForAnyThreadCount) {
   EXPECT_EQ(batch, alone);
 }
 
-// Two terms, rounded, keep 2^-16 of each factor and drop a product of 2^-16; 3 K roundings of sums.
-TEST_F(GemmBf16Test, GramKeepsWhatItsTermsPromise) {
-  for (const auto& [tokens, width] : {std::pair{1, 1}, {33, 31}, {70, 300}, {257, 129}}) {
-    SCOPED_TRACE(testing::Message() << tokens << " x " << width);
-    Rng rng(18, static_cast<uint64_t>(width));
-    const std::vector<float> x = RandomFloats(rng, tokens * width);
-    const std::vector<float> z = RandomFloats(rng, tokens * width);
-    for (const float* right : {x.data(), z.data()}) {
-      std::vector<double> out(static_cast<size_t>(width * width), 0.5), again = out;
-      SetThreads(2);
-      AddGramBf16(x.data(), right, tokens, width, out.data());
-      SetThreads(1);
-      AddGramBf16(x.data(), right, tokens, width, again.data());
-      ASSERT_EQ(out, again);
-      const double relative = 3 * 0x1p-16 + 0x1p-24 * (3 * tokens);
-      for (int64_t i = 0; i < width; ++i) {
-        for (int64_t j = 0; j < (right == x.data() ? i + 1 : width); ++j) {
-          double sum = 0.5, size = 0;
-          for (int64_t t = 0; t < tokens; ++t) {
-            const double product = double{x[t * width + i]} * right[t * width + j];
-            sum += product;
-            size += std::abs(product);
-          }
-          ASSERT_NEAR(out[i * width + j], sum, relative * size) << i << ", " << j;
+// Sums, of symmetric ones what is not above the diagonal, equal plain ones to `relative` of their
+// terms' sizes, and do not depend on threads.
+void CheckGram(void (*add)(const float*, const float*, int64_t, int64_t, double*),
+               std::span<const float> x, std::span<const float> z, int64_t tokens, int64_t width,
+               double relative) {
+  SCOPED_TRACE(testing::Message() << tokens << " x " << width);
+  for (const float* right : {x.data(), z.data()}) {
+    std::vector<double> out(static_cast<size_t>(width * width), 0.5), again = out;
+    SetThreads(2);
+    add(x.data(), right, tokens, width, out.data());
+    SetThreads(1);
+    add(x.data(), right, tokens, width, again.data());
+    ASSERT_EQ(out, again);
+    for (int64_t i = 0; i < width; ++i) {
+      for (int64_t j = 0; j < (right == x.data() ? i + 1 : width); ++j) {
+        double sum = 0.5, size = 0;
+        for (int64_t t = 0; t < tokens; ++t) {
+          const double product = double{x[t * width + i]} * right[t * width + j];
+          sum += product;
+          size += std::abs(product);
         }
+        ASSERT_NEAR(out[i * width + j], sum, relative * size) << i << ", " << j;
       }
     }
   }
+}
+constexpr std::pair<int64_t, int64_t> kGrams[] = {{1, 1}, {33, 31}, {70, 300}, {257, 129}, {2, 48}};
+
+// Two terms, rounded, keep 2^-16 of each factor and drop a product of 2^-16; 3 K roundings of sums.
+TEST_F(GemmBf16Test, GramKeepsWhatItsTermsPromise) {
+  for (const auto& [tokens, width] : kGrams) {
+    Rng rng(18, static_cast<uint64_t>(width));
+    const std::vector<float> x = RandomFloats(rng, tokens * width);
+    const std::vector<float> z = RandomFloats(rng, tokens * width);
+    CheckGram(AddGramBf16, x, z, tokens, width, 3 * 0x1p-16 + 0x1p-24 * (3 * tokens));
+  }
+}
+
+// Products of bf16 are exact in fp32; each step of two adds two roundings. What is no bf16 is
+// rounded to one: by 2^-8 at most, in both factors.
+TEST(GramPairs, AddsUpWhatIsRoundedToBf16) {
+  if (DetectedIsa() < Isa::kAvx512 || !HasBf16()) GTEST_SKIP() << "needs avx512_bf16";
+  for (const auto& [tokens, width] : kGrams) {
+    Rng rng(19, static_cast<uint64_t>(width));
+    std::vector<float> x = RandomFloats(rng, tokens * width);
+    std::vector<float> z = RandomFloats(rng, tokens * width);
+    const double sums = 0x1p-23 * static_cast<double>(tokens + 1);
+    CheckGram(AddGramPairs, x, z, tokens, width, 2 * 0x1p-8 + 0x1p-16 + sums);
+    for (auto* values : {&x, &z}) {
+      for (float& value : *values) value = F32FromBf16(Bf16FromF32(value));
+    }
+    CheckGram(AddGramPairs, x, z, tokens, width, sums);
+  }
+  SetThreads(0);
 }
 
 }  // namespace

@@ -76,6 +76,22 @@ void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
 
+// Up to 16 columns of x [tokens, columns] (zero beyond) rounded to bf16: a panel [pairs of
+// tokens][16 columns], the earlier token in the lower half. With AVX-512 BF16.
+void avx512_pack_pairs(const float* x, int64_t stride, int64_t tokens, int64_t columns,
+                       uint32_t* panel);
+
+// c [16, kColumns] = sum over tokens of left^T right, of one panel and of three that follow each
+// other; fp32 sums.
+struct GramTile {
+  static constexpr int64_t kColumns = 48;
+
+  const uint32_t *left, *right;
+  int64_t pairs;
+  float* c;
+};
+void avx512_gram_bf16(const GramTile& tile);
+
 // Wide products on AMX: c [rows, kTileOutputs] = sum of three products of bf16 terms. With one term
 // of b: a0 b0 + a1 b0 + a2 b0; with two: a0 b0 + a1 b0 + a0 b1.
 struct Bf16Tile {
