@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/cpu_features.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "tests/e2e_testing.h"
 
@@ -141,7 +142,37 @@ TEST_F(QuantizeVerb, DryRunWritesNothing) {
   EXPECT_EQ(r.json()["plan"]["linears"].size(), 3u * 7 + 2);
   EXPECT_GE(r.json()["disk_bytes"], r.json()["bytes"].get<double>());
   EXPECT_GT(r.json()["peak_memory_bytes"], 4096 * 256 * 2) << "the embedding";
+  EXPECT_GT(r.json()["seconds"], 0);
   EXPECT_FALSE(Exists("out") || Exists("out.partial"));
+}
+
+TEST_F(QuantizeVerb, MemoryIsWhatARunMayUse) {
+  const auto with = [&](const std::string& memory) {
+    return Nibble(Command("out") + Arguments{"--memory", memory});
+  };
+  const Result little = with("1MiB");
+  EXPECT_EQ(little.code, 1);
+  EXPECT_THAT(little.err, AllOf(HasSubstr("1.0 MB are given by --memory"), HasSubstr("use ")));
+  EXPECT_FALSE(Exists("out") || Exists("out.partial"));
+  EXPECT_EQ(with("much").code, 2);
+  // Windows in a file change nothing: 512 tokens of 256 + 384 floats.
+  const auto plan = [&](const Arguments& more) {
+    return Nibble(Command("out") + Arguments{"--dry-run", "--json"} + more).json();
+  };
+  const Json roomy = plan({});
+  const double windows = 512 * (256 + 384) * 4, all = roomy["peak_memory_bytes"];
+  const std::string less = std::to_string(static_cast<int64_t>(all - windows / 2));
+  const Json tight = plan({"--memory", less});
+  EXPECT_FALSE(roomy["spills"]);
+  EXPECT_TRUE(tight["spills"]);
+  EXPECT_EQ(tight["peak_memory_bytes"], all - windows);
+  EXPECT_EQ(tight["disk_bytes"], roomy["disk_bytes"].get<double>() + windows);
+  EXPECT_EQ(with(less).code, 0);
+  EXPECT_EQ(Nibble(Command("plenty")).code, 0);
+  const auto layer = [&](const std::string& out) {
+    return ReadFile(Path(out + "/layer-00002.safetensors"), 1 << 24);
+  };
+  EXPECT_EQ(layer("out"), layer("plenty"));
 }
 
 TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {

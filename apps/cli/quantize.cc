@@ -138,6 +138,7 @@ Json DryRunJson(const QuantizeReport& report) {
           {"bits_per_weight", e.bits_per_weight},
           {"peak_memory_bytes", e.peak_memory_bytes},
           {"disk_bytes", e.disk_bytes},
+          {"spills", e.spills},
           {"seconds", e.seconds}};
 }
 
@@ -218,6 +219,11 @@ std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
       ->capture_default_str();
   verb->add_option("--context", a->options.context,
                    "Tokens of a window; 0 = min(2048, the model's)");
+  verb->add_option("--memory", a->options.memory,
+                   "Bytes that the run may use (8GiB); windows of calibration that do not fit lie "
+                   "in a file (default: what is free)")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false));
   verb->add_option("--seed", a->options.seed, "Seed of rotation and windows")
       ->check(kNotNegative)
       ->capture_default_str();

@@ -32,8 +32,7 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   Loss loss;
   loss.context = std::min(kContext, report.config.context);
   const double needed = 5.0 * static_cast<double>(report.estimate.parameters);
-  if (needed > static_cast<double>(AvailableMemory()))
-    Fail("the float model takes {} of memory", BytesText(needed));
+  if (needed > MemoryLimit(options)) Fail("the float model takes {} of memory", BytesText(needed));
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
   const int64_t context =
       options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);

@@ -38,6 +38,7 @@ struct QuantizeRequest {
   int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's)
   uint64_t seed = 0;
   std::string device = "cpu";
+  double memory = 0;    // bytes that it may use; 0 = what is free
   bool resume = false;  // continue OUTPUT.partial
   bool force = false;   // replace OUTPUT
   ProgressCallback on_progress = {};

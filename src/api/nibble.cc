@@ -29,6 +29,7 @@ void QuantizeModel(const QuantizeRequest& request) {
             .context = request.context,
             .seed = request.seed,
             .device = request.device,
+            .memory = request.memory,
             .resume = request.resume,
             .force = request.force});
 }

@@ -46,7 +46,7 @@ Plan FloatPlan(Plan plan) {
 
 Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
                const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
-               bool quantized)
+               bool quantized, SpillFile* file)
     : backend_(backend),
       config_(config),
       plan_(plan),
@@ -54,11 +54,12 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
       context_(context),
       windows_(static_cast<int64_t>(ids.size()) / context),
       quantized_(quantized),
+      file_(file),
       kv_(CalibrationKv(config, plan, quantized)),
       cache_(kv_, 1, backend),
       scratch_(backend),
-      x_(backend.allocator()),
-      a_(backend.allocator()),
+      x_(file != nullptr ? file->allocator() : backend.allocator()),
+      a_(file != nullptr ? file->allocator() : backend.allocator()),
       routes_(static_cast<size_t>(windows_)) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
@@ -67,6 +68,14 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, co
     const auto count = static_cast<size_t>(context);
     const Matrix<float> rows = embedding(ids.subspan(static_cast<size_t>(w) * count, count));
     backend_.Write(rows.data.data(), rows.data.size() * sizeof(float), x(w));
+    Rest();
+  }
+}
+
+void Stream::Rest() const {
+  if (file_ == nullptr) return;
+  for (const Buffer<float>* buffer : {&x_, &a_}) {
+    SpillFile::Rest(std::as_bytes(std::span(buffer->data(), static_cast<size_t>(buffer->size()))));
   }
 }
 
@@ -170,6 +179,7 @@ void Stream::Finish() {
     } else {
       MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
     }
+    Rest();
   }
   ReleaseLayer(backend_, layer_);
 }
@@ -190,13 +200,14 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
     } else {
       ForwardMlp(decoder(), layer_, context_, x(w));
     }
+    Rest();
   }
   ReleaseLayer(backend_, layer_);
 }
 
 Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan& plan,
                          const Recipe& recipe, const EmbeddingRows& embedding,
-                         std::vector<int32_t> ids, int64_t context)
+                         std::vector<int32_t> ids, int64_t context, SpillFile* file)
     : backend_(backend),
       config_(config),
       plan_(plan),
@@ -204,10 +215,11 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
       rope_(backend, BuildRope(config.rope, context)),
       ids_(std::move(ids)),
       stream_(backend, config, plan, rope_.view(), embedding, ids_, context,
-              recipe.quantized_calibration),
+              recipe.quantized_calibration, file),
       float_plan_(FloatPlan(plan)) {
   if (recipe.gptaq > 0) {
-    fp32_.emplace(backend, config, float_plan_, rope_.view(), embedding, ids_, context, false);
+    fp32_.emplace(backend, config, float_plan_, rope_.view(), embedding, ids_, context, false,
+                  file);
     fp32_->Follow(stream_);
   }
 }
@@ -268,6 +280,8 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
     }
     Account(seconds_.inputs);
     gptq.Add(input, exact, tokens);
+    stream_.Rest();
+    if (fp32_) fp32_->Rest();
     Account(seconds_.sums);
     progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
              RoleName(RolesOf(set)[0]));

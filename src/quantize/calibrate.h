@@ -11,6 +11,7 @@
 
 #include "engine/kv_cache.h"
 #include "engine/mixture.h"
+#include "io/spill_file.h"
 #include "quantize/round.h"
 #include "quantize/stored_layer.h"
 
@@ -35,10 +36,11 @@ Plan FloatPlan(Plan plan);
 class Stream {
  public:
   // ids: windows of `context` tokens, one after the other. quantized: activations and cache as
-  // planned; otherwise both at 16 bits.
+  // planned; otherwise both at 16 bits. Where a file is given, of a backend in the program's
+  // memory, windows that are not worked on lie in it.
   Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
          const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
-         bool quantized);
+         bool quantized, SpillFile* file = nullptr);
 
   int64_t windows() const { return windows_; }
   int64_t context() const { return context_; }
@@ -63,6 +65,8 @@ class Stream {
   const float* Input(LinearSet set, int64_t window) {
     return Input(set, window, layer_.inputs[RolesOf(set)[0]].activation);
   }
+  // Another window is next.
+  void Rest() const;
   // All linears are uploaded: x moves behind the layer.
   void Finish();
   // Begin, Upload of everything, all stages, Finish.
@@ -91,6 +95,7 @@ class Stream {
   const RopeView rope_;
   int64_t context_, windows_;
   bool quantized_;
+  SpillFile* file_;
   KvSpec kv_;
   KvCache cache_;  // one layer, one window
   Scratch scratch_;
@@ -115,7 +120,8 @@ struct CalibrationSeconds {
 class Calibration {
  public:
   Calibration(Backend& backend, const ModelConfig& config, const Plan& plan, const Recipe& recipe,
-              const EmbeddingRows& embedding, std::vector<int32_t> ids, int64_t context);
+              const EmbeddingRows& embedding, std::vector<int32_t> ids, int64_t context,
+              SpillFile* file = nullptr);
 
   using Progress = std::function<void(double share, std::string_view what)>;
   // errors[role] receives the relative output error of each rounded linear. The memory of `layer`

@@ -106,8 +106,7 @@ double BestClip(const std::function<double(double)>& error) {
 void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRows& embedding,
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
                  Plan& plan, const std::function<void(double)>& progress) {
-  constexpr int64_t kWindows = 4;  // the valley is flat: more of them move clips by a hundredth
-  const size_t tokens = std::min(ids.size(), static_cast<size_t>(kWindows * context));
+  const size_t tokens = std::min(ids.size(), static_cast<size_t>(kClipWindows * context));
   const BackendRope rope(backend, BuildRope(config.rope, context));
   Stream stream(backend, config, plan, rope.view(), embedding, ids.first(tokens), context, true);
   for (int64_t i = 0; i < config.layers; ++i) {

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/estimate.h"
 
-#include <cblas.h>
-
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 
 #include "base/progress.h"
-#include "base/thread_pool.h"
 #include "quantize/channels.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
@@ -19,22 +15,6 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Floating-point operations per second of all threads, measured for some tens of milliseconds.
-double MeasuredFlops() {
-  constexpr int kSize = 512;
-  std::vector<float> a(kSize * kSize, 1.5f), b(a), c(a);
-  const auto product = [&] {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1, a.data(), kSize,
-                b.data(), kSize, 0, c.data(), kSize);
-  };
-  product();
-  const auto start = std::chrono::steady_clock::now();
-  constexpr int kRepeats = 10;
-  for (int i = 0; i < kRepeats; ++i) product();
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  return kRepeats * 2.0 * kSize * kSize * kSize / elapsed.count() * Threads();
-}
 
 double StoredBytes(const FormatSpec& format, int64_t rows, int64_t cols) {
   double bytes = 0;
@@ -51,34 +31,11 @@ double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
          bytes_per_column * static_cast<double>(cols);
 }
 
-}  // namespace
-
-uint64_t AvailableMemory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  uint64_t kilobytes = 0;
-  while (in >> key >> kilobytes >> unit) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return UINT64_MAX;  // unknown: do not refuse
-}
-
-QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
-                                      const QuantizeOptions& options) {
-  QuantizeEstimate e;
-  e.parameters = c.parameters();
-  double quantized_bytes = 0, quantized_weights = 0, layer_weights = 0, gram_flops = 0;
-  int64_t widest = 0;
-  // Of a mixture's experts, those that a token uses.
-  const double routed =
-      c.experts == 0 ? 1
-                     : static_cast<double>(c.experts_per_token) / static_cast<double>(c.experts);
-  double used_weights = 0;
+// What is written, and of how many bits a quantized weight is.
+void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e) {
+  double quantized_bytes = 0, quantized_weights = 0;
   for (Role role : c.layer_roles()) {
     const int64_t rows = c.outputs(role), cols = c.inputs(role);
-    layer_weights += static_cast<double>(rows * cols);
-    used_weights += static_cast<double>(rows * cols) * (ExpertOf(role) < 0 ? 1 : routed);
-    widest = std::max(widest, cols);
     for (int64_t layer = 0; layer < c.layers; ++layer) {
       const LinearPlan& p = plan.at(layer, role);
       const double bytes = StoredBytes(p, rows, cols);
@@ -88,57 +45,95 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
       quantized_weights += static_cast<double>(rows * cols);
     }
   }
-  for (LinearSet set : LinearSets(c)) {
-    const double k = static_cast<double>(c.inputs(RolesOf(set)[0]));
-    gram_flops += k * k * (set.expert < 0 ? 1 : routed);
-  }
-  const double table = static_cast<double>(c.vocab_size * c.hidden_size) * sizeof(float);
   for (Role role : kTableRoles) {
     if (role == Role::kHead && plan.tied_head) continue;
     e.output_bytes += StoredBytes(plan.at(0, role), c.vocab_size, c.hidden_size);
   }
   e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
+}
+
+// Of a layer.
+struct Sizes {
+  double weights = 0, linear = 0;  // all of them, those of the largest matrix
+  double width = 0;                // of the widest input that is calibrated
+  double row = 0;                  // outputs of all linears for a token
+};
+Sizes SizesOf(const ModelConfig& c) {
+  Sizes s;
+  for (Role role : c.layer_roles()) {
+    const auto weights = static_cast<double>(c.outputs(role) * c.inputs(role));
+    s.weights += weights;
+    s.linear = std::max(s.linear, weights);
+    s.width = std::max(s.width, static_cast<double>(c.inputs(role)));
+    if (ExpertOf(role) <= 0) s.row += static_cast<double>(c.outputs(role));
+  }
+  return s;
+}
+
+// Bytes in the program's memory but for the windows of calibration; most of a GPU's is its own.
+double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
+  constexpr double kProgram = 128e6;
+  const Sizes s = SizesOf(c);
+  // A layer in fp64 and in fp32, or beside one linear as codes and as what they mean.
+  double bytes = 12 * s.weights;
+  if (o.recipe.rounding == Rounding::kGptq && o.device == "cpu") {
+    const double sums = 8 * s.width * s.width * (o.recipe.gptaq > 0 ? 2 : 1);
+    const double inputs = 4 * static_cast<double>(o.context) * (s.row + 3 * s.width);
+    // Codes, and once more in the order of the kernels; those of GPTAQ's reference have 8 bits.
+    const double codes = s.weights * (o.recipe.gptaq > 0 ? 3 : 1);
+    bytes = std::max(bytes, 8 * s.weights + codes + 8 * s.linear) + sums + inputs;
+  }
+  const auto table = static_cast<double>(c.vocab_size * c.hidden_size);
+  if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) bytes += 8 * table;
+  return kProgram + std::max(bytes, 3 * table);
+}
+
+}  // namespace
+
+double MemoryLimit(const QuantizeOptions& options) {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  uint64_t kilobytes = 0;
+  while (in >> key >> kilobytes >> unit) {
+    if (key != "MemAvailable:") continue;
+    const double available = static_cast<double>(kilobytes) * 1024;
+    return options.memory > 0 ? std::min(options.memory, available) : available;
+  }
+  return options.memory > 0 ? options.memory : 1e18;  // unknown: do not refuse
+}
+
+QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
+                                      const QuantizeOptions& options) {
+  const Recipe& recipe = options.recipe;
+  QuantizeEstimate e;
+  e.parameters = c.parameters();
+  EstimateOutput(c, plan, e);
   // Temporary files live beside the output and become it.
   e.disk_bytes = e.output_bytes;
-  const bool gptq = options.recipe.rounding == Rounding::kGptq;
-  const bool calibrated = options.recipe.calibrates();
-  const int64_t tokens = calibrated ? options.calibration_windows * options.context : 0;
-  const double streams = gptq && options.recipe.gptaq > 0 ? 2 : 1;
-  const int64_t statistics = options.recipe.arranges_channels() ? kStatisticsWindows : 0;
-  const double passed =  // tokens through the network
-      (gptq ? streams : 0) * static_cast<double>(tokens) +
-      static_cast<double>(std::min(tokens, statistics * options.context));
-  const bool cpu = options.device == "cpu";
-  // One layer in fp64 and rounded; on a CPU also in fp32, a copy of the largest matrix or so, some
-  // Hessian-sized matrices, and the token streams, which otherwise are the device's.
-  e.peak_memory_bytes = 5 * table + layer_weights * 12;
-  if (cpu) {
-    e.peak_memory_bytes += layer_weights * 20 + 6 * 8 * static_cast<double>(widest * widest) +
-                           streams * static_cast<double>(Stream::Bytes(c, tokens));
+  e.peak_memory_bytes = WorkingBytes(c, options);
+  const int64_t tokens = recipe.calibrates() ? options.calibration_windows * options.context : 0;
+  if (recipe.learns_rotation()) e.peak_memory_bytes += LearningBytes(c, options.context);
+  if (options.device != "cpu") return e;
+  if (recipe.rounding == Rounding::kGptq) {
+    const double windows =
+        (recipe.gptaq > 0 ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens));
+    e.spills = e.peak_memory_bytes + windows > MemoryLimit(options);
+    (e.spills ? e.disk_bytes : e.peak_memory_bytes) += windows;
   }
-  const double attention = 2.0 * static_cast<double>(options.context * c.heads * c.head_dim);
-  const double calibration = passed * (2 * used_weights + attention) +
-                             (gptq ? static_cast<double>(tokens) * gram_flops : 0);
-  double flops = static_cast<double>(c.layers) * ((cpu ? calibration : 0) + 400 * layer_weights);
-  if (options.recipe.learns_rotation()) {
-    e.peak_memory_bytes += LearningBytes(c, options.context);
-    if (cpu) flops += LearningFlops(c);
-  }
-  if (cpu && LearnsScales(options.recipe, c, tokens)) {
+  if (LearnsScales(recipe, c, tokens)) {
     e.peak_memory_bytes = std::max(e.peak_memory_bytes, e.output_bytes + ScaleLearningBytes(c));
-    flops += 2 * static_cast<double>(e.parameters) * ScaleLearningTokens(c, tokens);
   }
-  e.seconds = flops / (0.7 * MeasuredFlops());
   return e;
 }
 
 void RequireResources(const QuantizeEstimate& e, const QuantizeOptions& options) {
-  const double memory = static_cast<double>(AvailableMemory());
+  const double memory = MemoryLimit(options);
   if (e.peak_memory_bytes > memory) {
-    Fail(
-        "this run needs about {} of memory, {} are available; use fewer --calib-windows, or "
-        "--fixed-scales with a recipe that learns them",
-        BytesText(e.peak_memory_bytes), BytesText(memory));
+    Fail("this run needs about {} of memory, {} are {}; use {}", BytesText(e.peak_memory_bytes),
+         BytesText(memory), memory == options.memory ? "given by --memory" : "available",
+         options.recipe.learned_scales || options.recipe.learned_rotation
+             ? "--fixed-scales, --no-learned-rotation or a recipe without them"
+             : "--rounding rtn or a machine with more");
   }
   const double missing =
       e.disk_bytes - (options.resume ? FilesBytes(PartialPath(options.output)) : 0);

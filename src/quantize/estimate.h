@@ -5,14 +5,14 @@
 
 namespace nibble {
 
-// What the run will take, from the shapes and a short measurement of this machine's matrix product.
+// What the run will take, from the shapes; its time is left open (time_estimate.h).
 QuantizeEstimate EstimateQuantization(const ModelConfig& config, const Plan& plan,
                                       const QuantizeOptions& options);
 
 // Throws when memory or disk for the estimate is not there.
 void RequireResources(const QuantizeEstimate& estimate, const QuantizeOptions& options);
 
-// Bytes that the machine can give without swapping.
-uint64_t AvailableMemory();
+// Bytes that the run may use: what it was given, or what the machine has without swapping.
+double MemoryLimit(const QuantizeOptions& options);
 
 }  // namespace nibble

@@ -60,11 +60,10 @@ LayerWeights LayerInFloats(LayerWeights layer) {
 double CheckInvariance(const Network& source, const Rotator& rotator, const FloatLayers& layers,
                        const Plan& plan, Backend& backend) {
   const ModelConfig& c = source.config;
-  const int64_t context = std::min<int64_t>(c.context, 96);
-  constexpr int64_t kWindows = 2;
+  const int64_t context = CheckedContext(c);
   Rng rng(0, 7);
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < kWindows * context; ++i) {
+  for (int64_t i = 0; i < kCheckedWindows * context; ++i) {
     ids.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(c.vocab_size))));
   }
   const Plan mapped = FloatPlan(plan);
@@ -87,7 +86,7 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
                         model.TableRows(Role::kHead, first, count).data);
     };
   };
-  const int64_t rows = kWindows * context;
+  const int64_t rows = kCheckedWindows * context;
   const std::vector<float> norm = ToF32(source.final_norm).data;
   const auto a = LogitsOf(backend, c, exact.x(), rows, norm, rows_of(as_it_is));
   const auto b = LogitsOf(backend, c, rotated.x(), rows,

@@ -10,9 +10,9 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kWindows = 8, kRows = 2048;  // rows of an input, from so many windows
-constexpr int64_t kBatch = 128;                // rows of an input in one step
-constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
+constexpr int64_t kRows = 2048;  // of an input
+constexpr int64_t kBatch = 128;  // rows of an input in one step
+constexpr int64_t kSums = 16;    // of gradients, at a time; fixed, so that threads do not matter
 
 // Of the objective, summed over some sets.
 class Gradient {
@@ -161,7 +161,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
                                           const Plan& plan, const Rotator& rotator,
                                           std::span<const int32_t> ids, int64_t context,
                                           const std::function<void(int64_t)>& progress) {
-  const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kWindows * context);
+  const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kRotationWindows * context);
   const BackendRope rope(backend, BuildRope(config.rope, context));
   const Plan float_plan = FloatPlan(plan);
   Stream stream(backend, config, float_plan, rope.view(), rotator.embedding(),
@@ -211,7 +211,7 @@ double LearningBytes(const ModelConfig& c, int64_t context) {
   const int64_t ffns = std::max<int64_t>(c.experts, 1);
   const int64_t read = (1 + ffns) * kRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
                        2 * ffns * c.intermediate_size;
-  const int64_t rows = c.layers * read + kWindows * context + (kSums + 10) * c.hidden_size;
+  const int64_t rows = c.layers * read + kRotationWindows * context + (kSums + 10) * c.hidden_size;
   return static_cast<double>(rows * c.hidden_size) * sizeof(float);
 }
 

@@ -26,6 +26,8 @@ struct PeakedRows {
   int64_t group = 0;   // elements that share a scale; 0 = the row
 };
 
+inline constexpr int64_t kRotationWindows = 8;
+
 // Of attention and MLP of every layer: some outputs of their norms, without the norms' weights,
 // from one pass of the first windows of `ids` (windows of `context` tokens) through the unrounded
 // network; and the rows of the weights that read them.

@@ -57,6 +57,13 @@ TEST(Windows, UnseenOnesTouchNoneThatWasDrawn) {
   EXPECT_TRUE(UnseenWindows(ids, 200, 100, 1, 4, 50).empty());
 }
 
+std::vector<int32_t> RandomIds(int count, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  return ids;
+}
+
 // Runs the stages set by set and compares with the whole forward pass.
 TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
   const Network source = OpenNetwork(kTiny);
@@ -65,9 +72,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
   const RopeTable rope = BuildRope(c.rope, 64);
-  Rng rng(1);
-  std::vector<int32_t> ids;
-  for (int i = 0; i < 3 * 64; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  const std::vector<int32_t> ids = RandomIds(3 * 64, 1);
   for (const bool quantized : {false, true}) {
     Stream staged(*backend, c, plan, rope, rotator.embedding(), ids, 64, quantized);
     Stream whole(*backend, c, plan, rope, rotator.embedding(), ids, 64, quantized);
@@ -83,6 +88,29 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
     }
     EXPECT_TRUE(std::equal(staged.x(), staged.x() + 3 * 64 * c.hidden_size, whole.x()))
         << (quantized ? "quantized" : "float");
+  }
+}
+
+// Of two streams, with windows in memory and in a file.
+TEST(Calibration, WindowsInAFileGiveTheSameCodes) {
+  const Network source = OpenNetwork(kTiny);
+  const Plan plan = MakePlan(source.config, kW4a8Recipe);
+  const Rotator rotator(source, kW4a8Recipe, plan, 0);
+  const auto backend = MakeBackend("cpu", false);
+  const std::vector<int32_t> ids = RandomIds(3 * 64, 4);
+  SpillFile file(testing::TempDir());
+  std::vector<LayerWeights> rounded;
+  for (SpillFile* const spill : {static_cast<SpillFile*>(nullptr), &file}) {
+    Calibration calibration(*backend, source.config, plan, kW4a8Recipe, rotator.embedding(), ids,
+                            64, spill);
+    std::map<Role, double> errors;
+    for (int64_t i = 0; i < 2; ++i) {
+      rounded.push_back(
+          calibration.Round(rotator.Layer(i), i, errors, [](double, std::string_view) {}));
+    }
+  }
+  for (Role role : kLayerRoles) {
+    ExpectSamePlanes(rounded[1][role].weights, rounded[3][role].weights);
   }
 }
 

@@ -22,6 +22,7 @@
 #include "quantize/learn_scales.h"
 #include "quantize/recipe_fields.h"
 #include "quantize/sample_text.h"
+#include "quantize/time_estimate.h"
 #include "quantize/windows.h"
 #include "quantize/work_directory.h"
 #include "source/model_source.h"
@@ -231,10 +232,12 @@ void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Ba
 void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                  const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
   const ModelConfig& c = job.source.config;
+  std::optional<SpillFile> file;
+  if (report.estimate.spills) file.emplace(work.path());
   std::optional<Calibration> calibration;
   if (job.options.recipe.rounding == Rounding::kGptq) {
     calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.embedding(),
-                        job.calibration, job.options.context);
+                        job.calibration, job.options.context, file ? &*file : nullptr);
   }
   const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
   Progress progress("quantize", calibration ? "layer tokens" : "layers",
@@ -319,7 +322,10 @@ std::string CalibrationText(const QuantizeOptions& options) {
 }
 
 QuantizeReport PlanQuantization(const QuantizeOptions& options) {
-  return StartReport(PrepareJob(options));
+  const Job job = PrepareJob(options);
+  QuantizeReport report = StartReport(job);
+  report.estimate.seconds = EstimateSeconds(job.source, job.plan, job.options);
+  return report;
 }
 
 QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatistics>* unrotated) {

@@ -21,14 +21,17 @@ struct QuantizeOptions {
   int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's context)
   uint64_t seed = 0;
   std::string device = "cpu";
+  double memory = 0;    // bytes that the run may use; 0 = what is free
   bool resume = false;  // continue OUT.partial if it exists
   bool force = false;   // replace OUT if it exists
 };
 
-// What a run will take, from shapes alone.
+// What a run will take.
 struct QuantizeEstimate {
   int64_t parameters = 0;
-  double output_bytes = 0, peak_memory_bytes = 0, disk_bytes = 0, seconds = 0;
+  double output_bytes = 0, peak_memory_bytes = 0, disk_bytes = 0;
+  bool spills = false;  // windows of calibration to a file beside the output, for want of memory
+  double seconds = 0;   // by PlanQuantization
   double bits_per_weight = 0;  // of the quantized linears, scales included
 };
 
@@ -53,7 +56,7 @@ struct QuantizeReport {
 // The text that `options` calibrate on.
 std::string CalibrationText(const QuantizeOptions& options);
 
-// Plan and estimate only (--dry-run); reads config and tensor headers, writes nothing.
+// Plan and estimate only (--dry-run); works on one layer of the model and writes nothing.
 QuantizeReport PlanQuantization(const QuantizeOptions& options);
 
 // The whole job. Throws kInterrupted (exit 75) after finishing the running layer on SIGINT/SIGTERM.

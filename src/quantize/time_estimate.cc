@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/time_estimate.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "io/sha256.h"
+#include "quantize/calibrate.h"
+#include "quantize/choose_clips.h"
+#include "quantize/invariance.h"
+#include "quantize/learn_rotation.h"
+#include "quantize/learn_scales.h"
+
+namespace nibble {
+namespace {
+
+double SecondsOf(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The shortest of some: what else the machine does for a moment is no property of the run.
+double BestSeconds(int tries, const std::function<void()>& work) {
+  double best = SecondsOf(work);
+  while (--tries > 0) best = std::min(best, SecondsOf(work));
+  return best;
+}
+
+// What a layer costs, in operations of one kind each.
+struct Work {
+  double linear = 0;     // of products, per token
+  double attention = 0;  // per token and key
+  double gram = 0;       // per token
+  double weights = 0;    // to round
+  double rounding = 0;   // of GPTQ's products
+};
+
+Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
+  const double streams = recipe.gptaq > 0 ? 2 : 1;
+  const double routed =
+      c.experts == 0 ? 1
+                     : static_cast<double>(c.experts_per_token) / static_cast<double>(c.experts);
+  // GPTQ's loop and the two sums of its loss; a sweep; the correction of GPTAQ.
+  const double passes = 3 + 2.0 * recipe.sweeps + (recipe.gptaq > 0 ? 4 : 0);
+  Work work = {.attention = streams * 4 * static_cast<double>(c.heads * c.head_dim)};
+  for (LinearSet set : LinearSets(c)) {
+    const double share = set.expert < 0 ? 1 : routed;
+    const auto k = static_cast<double>(c.inputs(RolesOf(set)[0]));
+    work.gram += share * k * k * (recipe.gptaq > 0 ? 3 : 1);
+    work.rounding += k * k * k;
+    for (Role role : RolesOf(set)) {
+      const auto weights = static_cast<double>(c.outputs(role)) * k;
+      work.linear += streams * 2 * share * weights;
+      work.weights += weights;
+      work.rounding += passes * weights * k;
+    }
+  }
+  return work;
+}
+
+// The same kind of layer, at most `width` wide, without biases.
+ModelConfig Narrow(ModelConfig c, int64_t width) {
+  c.biases.clear();
+  if (c.hidden_size <= width) return c;
+  const int64_t shared = c.heads / c.kv_heads;
+  c.kv_heads = std::clamp<int64_t>(width / (c.head_dim * shared), 1, c.kv_heads);
+  c.heads = c.kv_heads * shared;
+  c.intermediate_size =
+      std::max<int64_t>(1, c.intermediate_size * width / c.hidden_size / 128) * 128;
+  c.hidden_size = width;
+  return c;
+}
+
+Matrix<float> RandomRows(int64_t rows, int64_t cols) {
+  Rng rng(1);
+  Matrix<float> m(rows, cols);
+  for (float& value : m.data) value = static_cast<float>(rng.Uniform() - 0.5);
+  return m;
+}
+
+FloatLayer RandomLayer(const ModelConfig& c, const Plan& plan) {
+  FloatLayer layer;
+  Rng rng(2);
+  for (Role role : c.layer_roles()) {
+    Matrix<double>& w = layer[role] = Matrix<double>(c.outputs(role), c.inputs(role));
+    for (double& value : w.data) value = 0.1 * (rng.Uniform() - 0.5);
+    if (!plan.at(0, role).gather) continue;
+    layer.gathers[role] = Rng(0).Permutation<int32_t>(w.cols);
+  }
+  if (plan.norms_folded) return layer;
+  layer.attention_norm = layer.mlp_norm = std::vector<float>(static_cast<size_t>(c.hidden_size), 1);
+  return layer;
+}
+
+// One layer of random weights, calibrated on a window.
+struct Probe {
+  ModelConfig config;
+  double tokens;
+  Work work;
+  CalibrationSeconds seconds;
+
+  double products() const { return tokens * work.linear; }
+  double scores() const { return tokens * tokens / 2 * work.attention; }
+};
+
+Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions& options,
+               int64_t width, int64_t tokens) {
+  Probe probe = {.config = Narrow(full, width), .tokens = static_cast<double>(tokens)};
+  const ModelConfig& c = probe.config;
+  probe.work = WorkOf(c, options.recipe);
+  Plan plan = MakePlan(c, options.recipe);
+  for (auto& [name, linear] : plan.linears) {  // clips that would be searched
+    if (linear.activations.clip == 0) linear.activations.clip = 0.9;
+  }
+  const FloatLayer layer = RandomLayer(c, plan);
+  const auto rows = [&](std::span<const int32_t> ids) {
+    return RandomRows(static_cast<int64_t>(ids.size()), c.hidden_size);
+  };
+  double best = 0;
+  for (int i = 0; i < 3; ++i) {
+    Calibration calibration(backend, c, plan, options.recipe, rows,
+                            std::vector<int32_t>(static_cast<size_t>(tokens)), tokens);
+    std::map<Role, double> errors;
+    const double all =
+        SecondsOf([&] { calibration.Round(layer, 0, errors, [](double, std::string_view) {}); });
+    if (i == 0) continue;  // memory and kernels are new to it
+    if (best == 0 || all < best) probe.seconds = calibration.seconds(), best = all;
+  }
+  return probe;
+}
+
+// a, b >= 0 with small |x a + y b - t| in both rows, exactly where that is possible.
+struct Row {
+  double x, y, t;
+};
+std::pair<double, double> Solve(const Row& p, const Row& q) {
+  const double det = p.x * q.y - q.x * p.y;
+  const double a = (p.t * q.y - q.t * p.y) / det, b = (p.x * q.t - q.x * p.t) / det;
+  if (a > 0 && b > 0) return {a, b};  // false where det is 0
+  const double both = (p.t + q.t) / (p.x + p.y + q.x + q.y);
+  return a > b ? std::pair((p.t + q.t) / (p.x + q.x), 0.0)
+               : (b > a ? std::pair(0.0, (p.t + q.t) / (p.y + q.y)) : std::pair(both, both));
+}
+
+double CalibrationTime(Backend& backend, const ModelConfig& c, const QuantizeOptions& options) {
+  constexpr int64_t kWide = 768, kThin = 384;
+  const Work full = WorkOf(c, options.recipe);
+  const Probe thin =
+      RunProbe(backend, c, options, std::min(kThin, c.hidden_size / 2), options.context);
+  const Probe wide =
+      RunProbe(backend, c, options, kWide, std::max<int64_t>(1, options.context / 4));
+  const auto [linear, attention] = Solve({thin.products(), thin.scores(), thin.seconds.inputs},
+                                         {wide.products(), wide.scores(), wide.seconds.inputs});
+  const auto [weights, rounding] =
+      Solve({thin.work.weights, thin.work.rounding, thin.seconds.rounding},
+            {wide.work.weights, wide.work.rounding, wide.seconds.rounding});
+  const double gram = wide.seconds.sums / (wide.tokens * wide.work.gram);
+  const auto context = static_cast<double>(options.context);
+  const double tokens = static_cast<double>(options.calibration_windows) * context;
+  return tokens *
+             (linear * full.linear + attention * full.attention * context / 2 + gram * full.gram) +
+         weights * full.weights + rounding * full.rounding;
+}
+
+// Of the exactness check, without the rotation: two networks in floats.
+double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
+                 const FloatLayer& layer) {
+  const auto machine = MakeBackend("cpu", false);
+  const int64_t context = CheckedContext(c);
+  const RopeTable rope = BuildRope(c.rope, context);
+  const Plan floats = FloatPlan(plan);
+  Stream stream(*machine, c, floats, rope, rotator.embedding(),
+                std::vector<int32_t>(static_cast<size_t>(kCheckedWindows * context)), context,
+                false);
+  return 2 * BestSeconds(2, [&] { stream.Pass(StoreFloats(layer), 0); });
+}
+
+// To nearest; of some rows of each linear.
+double NearestTime(const FloatLayer& layer, const Plan& plan, double weights) {
+  constexpr int64_t kRows = 256;
+  FloatLayer part = layer;
+  double rounded = 0;
+  for (auto& [role, w] : part.weights) {
+    const int64_t rows = std::min(kRows, w.rows);
+    Matrix<double> some(rows, w.cols);
+    std::copy_n(w.data.begin(), some.data.size(), some.data.begin());
+    w = std::move(some);
+    part.biases[role] = {};
+    rounded += static_cast<double>(w.data.size());
+  }
+  std::map<Role, double> errors;
+  return BestSeconds(2, [&] { RoundLayerNearest(part, plan, 0, errors); }) * weights / rounded;
+}
+
+double TableTime(const Rotator& rotator, const Plan& plan, const ModelConfig& c) {
+  const int64_t rows = std::min<int64_t>(2048, c.vocab_size);
+  double seconds = 0;
+  for (Role role : kTableRoles) {
+    if (role == Role::kHead && plan.tied_head) continue;
+    const FormatSpec& format = plan.at(0, role).weights;
+    seconds += BestSeconds(2, [&] {
+      const Matrix<float> some = rotator.TableRows(role, 0, rows);
+      Store(ToF64(Borrow(some)), format, rotator.half());
+    });
+  }
+  return seconds * static_cast<double>(c.vocab_size) / static_cast<double>(rows);
+}
+
+// Floating-point operations per second of all threads.
+double MeasuredFlops() {
+  constexpr int kSize = 512;
+  std::vector<float> a(kSize * kSize, 1.5f), b(a), c(a);
+  const auto product = [&] {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSize, kSize, kSize, 1, a.data(), kSize,
+                b.data(), kSize, 0, c.data(), kSize);
+  };
+  return 2.0 * kSize * kSize * kSize / BestSeconds(10, product) * Threads();
+}
+
+// Operations on a CPU of what happens before and behind the layers.
+double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
+  const Recipe& recipe = options.recipe;
+  const int64_t tokens = options.calibration_windows * options.context;
+  const auto pass = [&](int64_t windows) {  // in fp32
+    const Work work = WorkOf(c, {});
+    const auto context = static_cast<double>(options.context);
+    return static_cast<double>(std::min(windows * options.context, tokens) * c.layers) *
+           (work.linear + work.attention * context / 2);
+  };
+  double flops = 0;
+  if (recipe.arranges_channels()) flops += pass(kStatisticsWindows);
+  if (recipe.searches_clips()) flops += 2 * pass(kClipWindows);
+  if (recipe.learns_rotation()) flops += pass(kRotationWindows) + LearningFlops(c);
+  if (LearnsScales(recipe, c, tokens)) {
+    flops += 2 * static_cast<double>(c.parameters()) * ScaleLearningTokens(c, tokens);
+  }
+  return flops;
+}
+
+}  // namespace
+
+double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOptions& options) {
+  const ModelConfig& c = source.config;
+  const Recipe& recipe = options.recipe;
+  const Rotator rotator(source, recipe, plan, options.seed);
+  FloatLayer layer;
+  double per_layer = BestSeconds(2, [&] { layer = rotator.Layer(0); });
+  if (plan.norms_folded || recipe.arranges_channels())
+    per_layer += per_layer + CheckTime(rotator, c, plan, layer);
+  const double weights = WorkOf(c, recipe).weights;
+  if (recipe.rounding == Rounding::kGptq) {
+    layer = {};
+    per_layer += CalibrationTime(*MakeBackend(options.device, false), c, options);
+  } else {
+    per_layer += NearestTime(layer, plan, weights);
+  }
+  double seconds = static_cast<double>(c.layers) * per_layer + TableTime(rotator, plan, c);
+  if (options.device == "cpu") seconds += LearningWork(c, options) / (0.7 * MeasuredFlops());
+  std::vector<std::byte> sample(size_t{8} << 20, std::byte{1});
+  double bytes = 0;
+  for (const std::string& path : source.store->paths()) {
+    bytes += static_cast<double>(std::filesystem::file_size(path));
+  }
+  const double read = BestSeconds(2, [&] { Sha256(sample); }) / static_cast<double>(sample.size());
+  return seconds + read * bytes;
+}
+
+}  // namespace nibble
