@@ -6,9 +6,10 @@
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
-// GPU there are two exceptions: attention of a few new tokens, of many, and of many with long
-// contexts (cuDNN's, where it is there) run on different kernels, which round differently; and
-// silu(gate) * up of many tokens is rounded to an intermediate value, that of a few is not.
+// GPU there are three exceptions: attention of a few new tokens, of many, and of many with long
+// contexts (cuDNN's, where it is there) run on different kernels, which round differently;
+// silu(gate) * up of many tokens is rounded to an intermediate value, that of a few is not; and
+// products of a few tokens and of many add up groups in another order.
 #pragma once
 
 #include <atomic>
@@ -64,9 +65,9 @@ struct Activations {
   int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
   const int8_t* codes = nullptr;      // [tokens, stride]
   const int8_t* tiles = nullptr;      // the same for a matrix unit, or null (backends/cpu/ops.h)
-  const float* scales = nullptr;      // [tokens, groups]
-  const float* zetas = nullptr;       // [tokens, groups] or null when symmetric
-  const int32_t* sums = nullptr;      // [tokens, groups]
+  const float* scales = nullptr;      // [tokens, groups]; on a GPU as in acts/prepare_acts.h
+  const float* zetas = nullptr;       // the same, or null when symmetric
+  const int32_t* sums = nullptr;      // the same
   const Activations* tail = nullptr;  // the columns behind `width`, in another format; or null
 };
 

@@ -10,7 +10,8 @@ constexpr int64_t kCols = 4096;
 constexpr FormatSpec kFour = {.bits = 4}, kEight = {.bits = 8},
                      kAsym = {.bits = 4, .symmetric = false};
 constexpr FormatSpec kEightAsym = {.bits = 8, .symmetric = false};
-constexpr FormatSpec kGroups = {.bits = 4, .group = 128}, kSmallGroups = {.bits = 4, .group = 32};
+constexpr FormatSpec kGroups = {.bits = 4, .group = 128}, kSmallGroups = {.bits = 4, .group = 32},
+                     kAsymGroups = {.bits = 4, .symmetric = false, .group = 128};
 
 constexpr ProductFormat kFormats[] = {
     // One scale a row on either side.
@@ -27,13 +28,18 @@ constexpr ProductFormat kFormats[] = {
     {{.bits = 4, .group = 128, .second_level = true}, kEight, kCols},
     {{.bits = 4, .symmetric = false, .group = 128, .second_level = true}, kEightAsym, kCols},
     {{.bits = 3, .symmetric = false, .group = 256, .second_level = true}, kFour, kCols},
+    {{.bits = 4, .symmetric = false, .group = 64, .second_level = true}, kEight, kCols},
     {{.bits = 4, .group = 32, .second_level = true}, kEight, kCols},
     // Groups.
     {kGroups, kGroups, kCols},
     {kGroups, kEight, kCols},
+    {kAsymGroups, kAsymGroups, kCols},
+    {kFour, kGroups, kCols},
     {kSmallGroups, kSmallGroups, kCols},
     {{.bits = 4, .symmetric = false, .group = 64}, kEightAsym, kCols},
     {{.bits = 4, .group = 128, .sparse = true}, kEight, kCols},
+    {{.bits = 8, .group = 64}, kEight, kCols},
+    {{.bits = 8, .symmetric = false, .group = 128}, kEight, kCols},
     {kEight, {.bits = 8, .symmetric = false, .group = 256}, kCols},
     // Weights alone, and nothing at all.
     {kFour, {.bits = 16}, kCols},

@@ -8,7 +8,8 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
+constexpr int64_t kCodeStride = 128;   // rows of codes are a multiple of this
+constexpr int64_t kTokensAhead = 128;  // whose scales kernels read, whether they exist or not
 
 Source SourceOf(const ActsSource& source) {
   switch (source.op) {
@@ -47,9 +48,10 @@ void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
   if (format.group % 32 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
   acts.stride = (a.width + kCodeStride - 1) / kCodeStride * kCodeStride;
   acts.codes = a.codes = part.codes.Grow(a.tokens * acts.stride);
-  acts.scales = a.scales = part.scales.Grow(a.tokens * groups);
-  acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(a.tokens * groups);
-  acts.sums = a.sums = part.sums.Grow(a.tokens * groups);
+  const int64_t scales = ScalePitch(a.tokens) * groups + kTokensAhead;
+  acts.scales = a.scales = part.scales.Grow(scales);
+  acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(scales);
+  acts.sums = a.sums = part.sums.Grow(scales);
   a.bits = format.bits, a.symmetric = format.symmetric, a.signed_scale = format.signed_scale;
   a.clip = static_cast<float>(format.clip);
   a.group = static_cast<int>(format.group), a.stride = acts.stride;

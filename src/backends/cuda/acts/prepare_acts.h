@@ -41,10 +41,16 @@ struct PrepareArguments {
 
   int8_t* codes = nullptr;  // [tokens, stride], zero from width on
   int64_t stride = 0;       // bytes: width rounded up to 128
-  float* scales = nullptr;  // [tokens, groups]
-  float* zetas = nullptr;   // [tokens, groups] or null when symmetric
-  int32_t* sums = nullptr;  // [tokens, groups] sums of codes
+  float* scales = nullptr;  // [groups, ScalePitch(tokens)]
+  float* zetas = nullptr;   // the same, or null when symmetric
+  int32_t* sums = nullptr;  // the same, sums of codes
 };
+
+// Between the scales of two groups, so that bulk copies take those of some tokens: any four tokens
+// begin at a multiple of 16 bytes.
+__host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
+  return (tokens + 3) / 4 * 4;
+}
 
 // Enqueues the op. A dependent launch. A row must fit into the shared memory of a multiprocessor as
 // fp32 (57000 elements on sm_90, 24000 on sm_86 and sm_89); nibble::Error is thrown if it does not,

@@ -245,7 +245,7 @@ struct Team {
   }
 };
 
-// Elements [begin, end) of the row times `factor`.
+// Elements [begin, end) of the row, group `group`, times `factor`.
 template <Grid kind, bool spread>
 __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& team, int64_t token,
                               int64_t group, int begin, int end, const float* values,
@@ -269,9 +269,10 @@ __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& tea
   }
   sum = team.Join(sum);
   if (!team.leader()) return;
-  a.scales[group] = grid.scale;
-  if (kind == Grid::kAsymmetric) a.zetas[group] = grid.zeta;
-  a.sums[group] = sum;
+  const int64_t at = group * ScalePitch(a.tokens) + token;
+  a.scales[at] = grid.scale;
+  if (kind == Grid::kAsymmetric) a.zetas[at] = grid.zeta;
+  a.sums[at] = sum;
 }
 
 template <Grid kind, bool spread>
@@ -285,13 +286,12 @@ __device__ void QuantizeRow(const PrepareArguments& a, const RowView<spread>& vi
   }
   const Team<spread> team = {view, scratch, a.group != 0};
   if (spread || a.group == 0) {
-    QuantizeGroup<kind>(a, team, token, token, 0, view.width, values, factor);
+    QuantizeGroup<kind>(a, team, token, 0, 0, view.width, values, factor);
     return;
   }
   const int groups = a.width / a.group;
   for (int g = thread / 32; g < groups; g += threads / 32) {
-    QuantizeGroup<kind>(a, team, token, token * groups + g, g * a.group, (g + 1) * a.group, values,
-                        factor);
+    QuantizeGroup<kind>(a, team, token, g, g * a.group, (g + 1) * a.group, values, factor);
   }
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/calibrate/calibration.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
@@ -14,7 +15,7 @@ __global__ void DecodeKernel(const DecodeArguments a) {
   AllowNextGrid();
   const int64_t token = blockIdx.x, group_length = a.width / a.groups;
   for (int64_t k = threadIdx.x; k < a.width; k += kThreads) {
-    const int64_t group = token * a.groups + k / group_length;
+    const int64_t group = k / group_length * ScalePitch(a.tokens) + token;
     const float zeta = a.zetas == nullptr ? 0.0f : a.zetas[group];
     const float code = static_cast<float>(a.codes[token * a.stride + k]);
     a.values[token * a.width + k] = __fmul_rn(a.scales[group], __fadd_rn(code, zeta));

@@ -10,7 +10,7 @@
 namespace nibble::cuda {
 
 // values [tokens, width] = scale * (code + zeta), of codes [tokens, stride] with `groups` scales
-// and zetas (or null: 0) a row.
+// and zetas (or null: 0) a row, [groups, ScalePitch(tokens)].
 struct DecodeArguments {
   const int8_t* codes;
   int64_t stride;

@@ -2,18 +2,18 @@
 // How the warps of a cluster add up their sums for decode linears (gemm_decode.cu).
 #pragma once
 
-#include "backends/cuda/gemm/decode_ring.cuh"
+#include "backends/cuda/gemm/decode_products.cuh"
 
 namespace nibble::cuda::decode {
 
-// Ints between outputs; the two extra keep most bank conflicts away.
+// Sums between outputs; the two extra keep most bank conflicts away.
 template <typename S>
 inline constexpr int kSumPitch = 8 * S::kTiles + 2;
 
 // The sums of kRows outputs: [owner][split][kRows / ranks][kSumPitch] where they are made,
 // [rank][split][..][..] at the owner.
 template <typename S>
-using SumBuffer = int32_t[S::kSplits * S::kRows * kSumPitch<S>];
+using SumBuffer = typename S::Sum[S::kSplits * S::kRows * kSumPitch<S>];
 
 // Shared memory of a block. In a cluster a SumBuffer to send follows, then the activations.
 template <typename S>
@@ -23,7 +23,7 @@ struct Shared {
   TokenParameters<S> tokens;
   uint64_t barrier[2];  // the second is padding
 
-  __device__ int32_t* sent() { return reinterpret_cast<int32_t*>(this + 1); }
+  __device__ typename S::Sum* sent() { return reinterpret_cast<typename S::Sum*>(this + 1); }
   __device__ uint32_t activations() {
     const int sent_bytes = gridDim.x > 1 ? static_cast<int>(sizeof(SumBuffer<S>)) : 0;
     return SharedAddress(this + 1) + sent_bytes;
@@ -53,7 +53,7 @@ class Exchange {
   __device__ void Run(const Sums<S>& sums, int row_warp, int split) {
     // Once everybody has read (and so received) what came before.
     ranks_ == 1 ? __syncthreads() : ClusterWait();
-    int32_t* const buffer = ranks_ == 1 ? shared_.received : shared_.sent();
+    typename S::Sum* const buffer = ranks_ == 1 ? shared_.received : shared_.sent();
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -62,8 +62,13 @@ class Exchange {
       const int slot = (part << owned_log2_) + (row & ((1 << owned_log2_) - 1));
 #pragma unroll
       for (int tile = 0; tile < S::kTiles; ++tile) {
+        // Tokens 2 q, 2 q + 1 of the tile for row g + 8 half.
+        struct alignas(8) Pair {
+          typename S::Sum first, second;
+        };
         const int at = slot * kSumPitch<S> + tile * 8 + lane % 4 * 2;
-        *reinterpret_cast<int2*>(buffer + at) = sums.Pair(tile, half);
+        *reinterpret_cast<Pair*>(buffer + at) = {sums.Total(tile, 2 * half),
+                                                 sums.Total(tile, 2 * half + 1)};
       }
     }
     if (ranks_ > 1) FenceForBulkCopies();
@@ -79,15 +84,19 @@ class Exchange {
     phase_ ^= 1;
   }
 
-  // D of the owned output `own`.
-  __device__ int32_t Total(int own, int token) const {
-    int32_t d = 0;
+  // D of the owned output `own`, or in groups what the law has of them. 4-bit codes that are bytes
+  // by shifts alone come as 16 times their values.
+  __device__ typename S::Sum Total(int own, int token, bool shifted) const {
+    typename S::Sum d = 0;
 #pragma unroll 4
     for (int i = 0; i < ranks_ * S::kSplits; ++i) {
       d += shared_.received[((i << owned_log2_) + own) * kSumPitch<S> + token];
     }
-    // A nibble was unpacked into the high half of its byte: 16 times its value.
-    return S::kKind == WeightKind::kNibbles ? d >> 4 : d;
+    if constexpr (S::kGroups) {
+      return shifted ? d * (1.0f / 16) : d;
+    } else {
+      return shifted ? d >> 4 : d;
+    }
   }
 
   __device__ void DoneReading() const {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operands of decode linears (gemm_decode.cu): weights that stream through shared memory, and
-// the activations of a block, which stay there.
+// The weights of decode linears (gemm_decode.cu), which stream through shared memory.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "backends/cuda/gemm/gemm_decode.h"
 #include "backends/cuda/gemm/level_steps.cuh"
@@ -33,26 +35,46 @@ struct Products {
   __host__ __device__ const GemmArguments& common() const { return parts[0]; }
 };
 
-// Of a warp's 16 outputs x 128 inputs.
-constexpr int StageBytes(WeightKind kind) {
-  return WeightBlockBytes(kind) / 4 + (kind == WeightKind::kLevels ? 96 : 0);
+// Of a warp's 16 outputs x 128 inputs: their codes, then, for each lane by itself, what BlockScales
+// has for its two outputs. fine: of 2 or 4 pieces of the block, not of one.
+__host__ __device__ constexpr int ScaleBytes(bool fine) {  // of a lane
+  return fine ? 16 : 4;
+}
+__host__ __device__ constexpr int ZeroBytes(bool fine) {
+  return fine ? 8 : 4;
+}
+constexpr int StageBytes(WeightKind kind, bool fine) {
+  const bool scales = kind == WeightKind::kLevels || HasGroups(kind);
+  const bool zeros = kind == WeightKind::kNibbleGroups;
+  return CodeBytes(kind) / 4 + (scales ? 32 * ScaleBytes(fine) : 0) +
+         (zeros ? 32 * ZeroBytes(fine) : 0);
 }
 
-template <WeightKind kind, int tiles, int row_warps, int min_blocks, int ring_bytes>
-struct Shape {
+// Of operands: kind and pieces of the weights, and whether tokens have groups.
+template <WeightKind kind, bool fine, bool x_groups>
+struct Format {
   static constexpr WeightKind kKind = kind;
-  static constexpr bool kLevels = kind == WeightKind::kLevels;
-  static constexpr int kBits = CodeBits(kind);
+  static constexpr bool kFine = fine, kTokenScales = x_groups;
+  static constexpr bool kLevels = kind == WeightKind::kLevels, kGroups = HasGroups(kind);
+};
+
+template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes>
+struct Shape : F {
+  static constexpr int kBits = CodeBits(F::kKind);
   static constexpr int kTiles = tiles;           // of 8 tokens
   static constexpr int kRowWarps = row_warps;    // of 16 outputs
   static constexpr int kMinBlocks = min_blocks;  // per multiprocessor
   static constexpr int kSplits = kWarps / row_warps;
   static constexpr int kRows = 16 * row_warps;
-  static constexpr int kBlockBytes = WeightBlockBytes(kind);
-  static constexpr int kWords = kBits / 2;  // of 16 bytes, per thread, in 16 x 128 weights
-  static constexpr int kStageBytes = StageBytes(kind);
+  static constexpr int kWords = kBits / 2;        // of 16 bytes, per thread, in 16 x 128 weights
+  static constexpr int kScalesAt = kWords * 512;  // in a stage
+  static constexpr int kZerosAt = kScalesAt + 32 * ScaleBytes(F::kFine);
+  static constexpr int kStageBytes = StageBytes(F::kKind, F::kFine);
   static constexpr int kStages = ring_bytes / kStageBytes;
   static constexpr int kBurst = tiles <= 2 ? 2 : 1;  // stages multiplied at once
+  // Of 32 inputs, whose sums are added up as integers: all, or those of the smallest piece.
+  static constexpr int kPieceSteps = F::kFine ? 1 : 4;
+  using Sum = std::conditional_t<F::kGroups, float, int32_t>;
 };
 
 __device__ inline int FloorLog2(int power) {
@@ -85,8 +107,7 @@ class WeightRing {
         end_(end),
         row_block_(blockIdx.y),
         slot_(SharedAddress(ring) + threadIdx.x % 32 * 16),
-        ring_(slot_),
-        steps_at_(S::kWords * 512 - threadIdx.x % 32 * 12) {
+        ring_(slot_) {
     FindPiece();
 #pragma unroll 1
     for (int i = 0; i < S::kStages; ++i) Request();
@@ -99,26 +120,34 @@ class WeightRing {
   }
   // Word j of the i-th oldest stage.
   __device__ uint4 Word(int i, int j) const {
-    uint32_t slot = slot_ + i * S::kStageBytes;
-    if (slot >= ring_ + S::kStages * S::kStageBytes) slot -= S::kStages * S::kStageBytes;
-    return LoadShared16(slot + j * 512);
+    return LoadShared16(Slot(i) + j * 512);
   }
 
-  // The steps of the i-th oldest stage.
-  __device__ LevelSteps Steps(int i) const {
-    uint32_t slot = slot_ + i * S::kStageBytes;
-    if (slot >= ring_ + S::kStages * S::kStageBytes) slot -= S::kStages * S::kStageBytes;
-    return LevelSteps(LoadShared4(slot + steps_at_));
+  // How the codes of inputs 32 step.. of the i-th oldest stage become bytes, where there are zeros
+  // or a second level of scales.
+  __device__ LevelSteps Steps(int i, int step) const {
+    if constexpr (S::kLevels) return LevelSteps(LoadShared4(Scale(i, step)));
+    const uint32_t zeros = Slot(i) + S::kZerosAt + Lane(ZeroBytes(S::kFine));
+    const int piece = Piece(step);
+    return LevelSteps::OfStarts(LoadShared4(zeros + piece / 2 * 4) >> 16 * (piece % 2) & 0xFFFF);
+  }
+  // The scales of its two outputs for these inputs, where weights have groups.
+  __device__ float2 Scales(int i, int step) const {
+    if (blocks().pieces == 0) return {1, 1};
+    const uint32_t pair = LoadShared4(Scale(i, step));
+    return __half22float2(reinterpret_cast<const __half2&>(pair));
+  }
+  __device__ const BlockScales& blocks() const {
+    return products_.common().w_block;
   }
 
   // Requests the next stage in place of the oldest one, which has been read.
   __device__ void Request() {
     if (next_ < end_) {
+      const uint8_t* const block = piece_ + next_ * block_bytes();
 #pragma unroll
-      for (int j = 0; j < S::kWords; ++j) {
-        CopyAsync16(slot_ + j * 512, piece_ + next_ * S::kBlockBytes + j * 2048);
-      }
-      if constexpr (S::kLevels) CopyAsync<4>(slot_ + steps_at_, steps_ + next_ * S::kBlockBytes);
+      for (int j = 0; j < S::kWords; ++j) CopyAsync16(slot_ + j * 512, block + j * 2048);
+      if constexpr (S::kLevels || S::kGroups) RequestScales(scales_ + next_ * block_bytes());
       next_ += S::kSplits;
       if (next_ >= end_) {
         row_block_ += gridDim.y;
@@ -131,16 +160,54 @@ class WeightRing {
   }
 
  private:
+  // Bytes of a block in memory; a constant where it can be.
+  __device__ int block_bytes() const {
+    if constexpr (S::kFine || S::kGroups) return products_.common().block_bytes();
+    return CodeBytes(S::kKind) + (S::kLevels ? 128 : 0);
+  }
+  __device__ uint32_t Slot(int i) const {
+    const uint32_t slot = slot_ + i * S::kStageBytes, end = ring_ + S::kStages * S::kStageBytes;
+    return slot >= end ? slot - S::kStages * S::kStageBytes : slot;
+  }
+  // From a slot's place of 16 bytes a lane to one of `bytes` a lane.
+  static __device__ int Lane(int bytes) {
+    return static_cast<int>(threadIdx.x % 32) * (bytes - 16);
+  }
+  __device__ int Piece(int step) const {
+    return S::kFine ? step * blocks().pieces / 4 : 0;
+  }
+  __device__ uint32_t Scale(int i, int step) const {
+    return Slot(i) + S::kScalesAt + Lane(ScaleBytes(S::kFine)) + Piece(step) * 4;
+  }
+
+  __device__ void RequestScales(const uint8_t* from) {
+    const int pieces = S::kLevels && !S::kFine ? 1 : blocks().pieces;
+    if (pieces == 0) return;
+    const uint32_t scales = slot_ + S::kScalesAt + Lane(ScaleBytes(S::kFine));
+    if constexpr (S::kFine) {
+      pieces == 4 ? CopyAsync<16>(scales, from) : CopyAsync<8>(scales, from);
+    } else {
+      CopyAsync<4>(scales, from);
+    }
+    if (!S::kGroups || !blocks().zeros) return;
+    const int pair = piece_of_ % 4 * 8 + threadIdx.x % 32 / 4;
+    const uint8_t* const zeros = from + 128 * pieces + pair * (max(4, 2 * pieces) - 4 * pieces);
+    const uint32_t to = slot_ + S::kZerosAt + Lane(ZeroBytes(S::kFine));
+    S::kFine&& pieces == 4 ? CopyAsync<8>(to, zeros) : CopyAsync<4>(to, zeros);
+  }
+
   // The warp's 16 outputs of the next block of outputs.
   __device__ void FindPiece() {
     const auto [g, row] = products_.Find(row_block_ * S::kRows);
     const int pieces = static_cast<int>(g.rows + 63) / 64 * 4;
-    const int64_t row_bytes = static_cast<int>(g.cols + 127) / 128 * S::kBlockBytes;
+    const int64_t row_bytes = static_cast<int>(g.cols + 127) / 128 * block_bytes();
     // Pieces past the end repeat the last one; nobody stores their outputs.
-    const int piece = min(row / 16 + row_warp_, pieces - 1);
-    piece_ = g.w + piece / 4 * row_bytes + piece % 4 * 512 + threadIdx.x % 32 * 16;
-    if constexpr (S::kLevels) {
-      steps_ = g.w + piece / 4 * row_bytes + 4096 + piece % 4 * 32 + threadIdx.x % 32 / 4 * 4;
+    piece_of_ = min(row / 16 + row_warp_, pieces - 1);
+    const uint8_t* const first = g.w + piece_of_ / 4 * row_bytes;
+    piece_ = first + piece_of_ % 4 * 512 + threadIdx.x % 32 * 16;
+    if constexpr (S::kLevels || S::kGroups) {
+      const int pair = piece_of_ % 4 * 8 + threadIdx.x % 32 / 4;
+      scales_ = first + CodeBytes(S::kKind) + pair * 4 * (S::kFine ? blocks().pieces : 1);
     }
     next_ = row_block_ * S::kRows < products_.rows ? first_ : end_;
   }
@@ -148,145 +215,28 @@ class WeightRing {
   const Products& products_;
   const int row_warp_, first_, end_;
   int row_block_, next_;
+  int piece_of_;  // which 16 outputs
   uint32_t slot_;
   const uint32_t ring_;
-  const uint32_t steps_at_;
-  const uint8_t *piece_, *steps_;
+  const uint8_t *piece_, *scales_;
 };
 
-// Operand A for inputs 32 step.. of a stage, from the word that holds it.
-template <WeightKind kind>
+// Operand A for inputs 32 step.. of a stage, from the word that holds it; widen: by steps.
+template <WeightKind kind, bool widen>
 __device__ inline void Fragment(const uint4& word, const LevelSteps& steps, int step,
                                 uint32_t (&a)[4]) {
-  if constexpr (kind == WeightKind::kBytes) {
+  const uint32_t first = step % 2 == 0 ? word.x : word.z;
+  const uint32_t second = step % 2 == 0 ? word.y : word.w;
+  if constexpr (CodeBits(kind) == 8) {
     a[0] = word.x, a[1] = word.y, a[2] = word.z, a[3] = word.w;
-  } else if constexpr (kind == WeightKind::kLevels) {
-    steps.Widen(step % 2 == 0 ? word.x : word.z, a[0], a[1]);
-    steps.Widen(step % 2 == 0 ? word.y : word.w, a[2], a[3]);
+  } else if constexpr (widen) {
+    steps.Widen(first, a[0], a[1]);
+    steps.Widen(second, a[2], a[3]);
   } else {
     constexpr uint32_t kHigh = 0xF0F0F0F0;
-    const uint32_t first = step % 2 == 0 ? word.x : word.z;
-    const uint32_t second = step % 2 == 0 ? word.y : word.w;
     a[0] = first << 4 & kHigh, a[1] = first & kHigh;
     a[2] = second << 4 & kHigh, a[3] = second & kHigh;
   }
-}
-
-// What describes the tokens, in shared memory.
-template <typename S>
-struct TokenParameters {
-  float scales[8 * S::kTiles], zetas[8 * S::kTiles];
-  int32_t sums[8 * S::kTiles];
-};
-
-// All tokens' codes of a block's inputs: [tokens][pitch].
-template <typename S>
-struct Activations {
-  uint32_t memory;
-  int pitch;  // an odd number of 16-byte units: ldmatrix has no bank conflicts
-
-  __host__ __device__ static int Pitch(int inputs) { return inputs + 16; }
-  // Tokens past the end have memory of their own (nobody stores their sums), except where that
-  // would be most of it: in a lone tile they repeat the last one.
-  __host__ __device__ static int Rows(int64_t tokens) {
-    return S::kTiles == 1 ? static_cast<int>(tokens) : 8 * S::kTiles;
-  }
-
-  // Fetches them through registers: waiting for an asynchronous copy would be waiting for all
-  // weights requested before it.
-  __device__ Activations(const GemmArguments& g, const Slice& slice, uint32_t shared,
-                         TokenParameters<S>& parameters)
-      : memory(shared), pitch(Pitch(slice.bytes())) {
-    const int t = static_cast<int>(threadIdx.x);
-    float scale = 0, zeta = 0;
-    int32_t sum = 0;
-    if (t < g.tokens) {
-      scale = g.x_scales[t];
-      if (g.x_zetas != nullptr) zeta = g.x_zetas[t];
-      if (g.w_zeros != nullptr) sum = g.x_sums[t];
-    }
-    constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
-    const int8_t* const x = g.x + slice.begin * 128;
-    const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.tokens);
-    for (unsigned base = threadIdx.x; base < count; base += kBatch * kThreads) {
-      uint4 v[kBatch];
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const unsigned i = base + j * kThreads, token = i / units, at = i % units * 16;
-        if (i < count) v[j] = *reinterpret_cast<const uint4*>(x + token * g.stride + at);
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const unsigned i = base + j * kThreads, token = i / units, at = i % units * 16;
-        if (i < count) StoreShared16(memory + token * pitch + at, v[j]);
-      }
-    }
-    if (t < g.tokens) {
-      parameters.scales[t] = scale;
-      parameters.zetas[t] = zeta;
-      parameters.sums[t] = sum;
-    }
-    __syncthreads();
-  }
-
-  // This lane's address for LoadMatrices at the first block. Lanes 0 to 15 address the halves of
-  // one operand B, the others those of the next: of the next tile, or step if the tile is alone.
-  __device__ uint32_t LaneAddress(int64_t tokens) const {
-    const int lane = threadIdx.x % 32, token = lane % 8, half = lane / 8 % 2, next = lane / 16;
-    if constexpr (S::kTiles == 1) {
-      return memory + min(token, static_cast<int>(tokens) - 1) * pitch + next * 32 + half * 16;
-    }
-    return memory + (token + 8 * next) * pitch + half * 16;
-  }
-};
-
-// Sums of one warp: operand D of mma.m16n8k32. With few tiles there are several, so that a product
-// need not wait for the one before.
-template <typename S>
-struct Sums {
-  static constexpr int kChains = S::kTiles == 1 ? 4 : S::kTiles == 2 ? 2 : 1;
-  int32_t d[kChains][S::kTiles][4];
-
-  // Tokens 2 q, 2 q + 1 of the tile for row g + 8 half.
-  __device__ int2 Pair(int tile, int half) const {
-    int2 v = {0, 0};
-#pragma unroll
-    for (int i = 0; i < kChains; ++i) v.x += d[i][tile][2 * half], v.y += d[i][tile][2 * half + 1];
-    return v;
-  }
-};
-
-// The ring's `stages` oldest stages; `lane_address` is that of the first one's activations.
-template <int stages, typename S>
-__device__ void Multiply(WeightRing<S>& ring, uint32_t lane_address, int pitch, Sums<S>& sums) {
-  ring.template Await<stages>();
-#pragma unroll
-  for (int stage = 0; stage < stages; ++stage) {
-    const uint32_t x = lane_address + stage * S::kSplits * 128;
-    uint4 word;
-    LevelSteps steps;
-    if constexpr (S::kLevels) steps = ring.Steps(stage);
-    uint32_t a[4], b[4];
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
-      Fragment<S::kKind>(word, steps, step, a);
-      auto& d = sums.d[(2 * stage + step % 2) % Sums<S>::kChains];
-      if constexpr (S::kTiles == 1) {
-        if (step % 2 == 0) LoadMatrices(x + step * 32, b);
-        MmaS8(d[0], a, b[step % 2 * 2], b[step % 2 * 2 + 1]);
-      } else {
-#pragma unroll
-        for (int tile = 0; tile < S::kTiles; tile += 2) {
-          LoadMatrices(x + tile * 8 * pitch + step * 32, b);
-          MmaS8(d[tile], a, b[0], b[1]);
-          MmaS8(d[tile + 1], a, b[2], b[3]);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int stage = 0; stage < stages; ++stage) ring.Request();
 }
 
 }  // namespace nibble::cuda::decode

@@ -2,6 +2,7 @@
 #include "backends/cuda/gemm/device_linear.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "backends/cuda/gemm/weight_order.h"
 #include "backends/cuda/launch.h"
@@ -25,15 +26,18 @@ std::vector<int8_t> PlainCodes(const PackedWeights& w, int64_t stride) {
   return bytes;
 }
 
-// Sums of codes, [rows].
-std::vector<float> CodeSums(std::span<const int8_t> codes, int64_t rows) {
-  std::vector<float> sums;
-  const auto stride = codes.size() / static_cast<size_t>(rows);
-  for (; !codes.empty(); codes = codes.subspan(stride)) {
-    int32_t sum = 0;
-    for (const int8_t code : codes.first(stride)) sum += code;
-    sums.push_back(static_cast<float>(sum));
-  }
+// Of each row: the sum of its codes, or, in groups, of its weights.
+std::vector<float> RowSums(const PackedWeights& w) {
+  std::vector<float> sums(static_cast<size_t>(w.rows));
+  const bool groups = w.format.scales(w.cols) != 1;
+  ParallelFor(sums.size(), [&](size_t n) {
+    std::vector<int16_t> codes(static_cast<size_t>(w.cols));
+    std::vector<float> values(groups ? codes.size() : 0);
+    groups ? DecodeRow(w, static_cast<int64_t>(n), values)
+           : UnpackRow(w, static_cast<int64_t>(n), codes);
+    sums[n] = static_cast<float>(groups ? std::accumulate(values.begin(), values.end(), 0.0)
+                                        : std::accumulate(codes.begin(), codes.end(), 0));
+  });
   return sums;
 }
 
@@ -60,6 +64,7 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
                            const Tensor& bias)
     : capability_(Device::Current().major),
       kind_(KindOf(capability_, {weights.format, activation, weights.cols})),
+      piece_(PieceOf({weights.format, activation, weights.cols})),
       weights_(weights.format),
       activation_(activation),
       rows_(weights.rows),
@@ -86,24 +91,24 @@ void DeviceLinear::UploadFloats(const PackedWeights& w) {
 }
 
 void DeviceLinear::UploadCodes(const PackedWeights& w) {
-  scales_ = FloatsToDevice(DecodeScales(w).data);
-  if (!weights_.symmetric && !weights_.second_level) {
+  const WeightOrder order(w, kind_, piece_);
+  block_ = order.scales;
+  if (block_.pieces == 0 || kind_ == WeightKind::kLevels) {
+    scales_ = FloatsToDevice(DecodeScales(w).data);
+  }
+  if (!weights_.symmetric && !weights_.second_level && !block_.zeros) {
     const Matrix<int32_t> zeros = DecodeZeros(w);
     zeros_ = FloatsToDevice({zeros.data.begin(), zeros.data.end()});
   }
-  if (kind_ == WeightKind::kGroups) {
+  if (kind_ == WeightKind::kPlain) {
     codes_ = BytesToDevice(std::span<const int8_t>(PlainCodes(w, stride_)));
     return;
   }
-  if (!activation_.symmetric) {
-    const auto codes =
-        w.format.second_level ? PlainCodes(Widen(w), stride_) : PlainCodes(w, stride_);
-    code_sums_ = FloatsToDevice(CodeSums(codes, rows_));
+  if (!activation_.symmetric && activation_.groups(cols_) == 1) {
+    code_sums_ = FloatsToDevice(RowSums(w.format.second_level ? Widen(w) : w));
   }
-  const WeightOrder order(w);
-  NIBBLE_CHECK(order.kind == kind_);
   std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()));
-  OrderWeights(w, ordered.data());
+  OrderWeights(w, order, ordered.data());
   codes_ = BytesToDevice(std::span<const uint8_t>(ordered));
 }
 
@@ -160,14 +165,17 @@ GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& out
           .x_scales = acts.scales,
           .x_zetas = acts.zetas,
           .x_sums = acts.sums,
+          .x_pitch = ScalePitch(acts.tokens),
           .tokens = acts.tokens,
           .x_bits = activation_.bits,
           .stride = acts.stride,
           .w = codes_.data(),
           .w_kind = kind_,
           .w_type = type_,
-          .x_group = activation_.group,
-          .w_group = weights_.group,
+          .x_group = activation_.groups(cols_) == 1 ? 0 : activation_.group,
+          .w_group = weights_.groups(cols_) == 1 ? 0 : weights_.group,
+          .piece = piece_,
+          .w_block = block_,
           .w_scales = scales_.data(),
           .w_zeros = zeros_.data(),
           .w_sums = code_sums_.data(),

@@ -2,6 +2,7 @@
 // A linear in device memory, in the form its kernels read.
 #pragma once
 
+#include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/gemm/kernel_table.h"
 #include "backends/interface/backend.h"
@@ -46,13 +47,15 @@ class DeviceLinear {
 
   int capability_;  // of the GPU
   WeightKind kind_;
+  int piece_;          // inputs
+  BlockScales block_;  // of codes_
   FormatSpec weights_, activation_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
   WeightType type_ = {};          // kFloats
   Buffer<uint8_t> codes_;         // or floats
-  Buffer<float> scales_;          // [rows, weight groups]
+  Buffer<float> scales_;          // [rows, weight groups], unless codes_ has them
   Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric
-  Buffer<float> code_sums_;       // [rows], whole numbers; for asymmetric inputs without groups
+  Buffer<float> code_sums_;       // GemmArguments::w_sums, for asymmetric inputs without groups
   Buffer<float> bias_;            // [rows] or no data
 };
 

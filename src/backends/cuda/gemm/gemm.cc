@@ -8,13 +8,15 @@ namespace nibble::cuda {
 void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(g.tokens > 0 && g.rows > 0 && g.cols > 0, "{} tokens, {} x {}", g.tokens, g.rows,
                g.cols);
-  const bool codes = g.w_kind != WeightKind::kFloats, groups = g.w_kind == WeightKind::kGroups;
+  const bool codes = g.w_kind != WeightKind::kFloats, plain = g.w_kind == WeightKind::kPlain;
   NIBBLE_CHECK(!codes || (g.stride % 128 == 0 && g.stride >= g.cols), "stride {}, {} columns",
                g.stride, g.cols);
   NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
   NIBBLE_CHECK(!codes || (g.x_bits >= 2 && g.x_bits <= 8), "{} bits", g.x_bits);
   NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
-  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr || groups);
+  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr || plain || g.x_group != 0);
+  NIBBLE_CHECK(!codes || g.w_scales != nullptr || (HasGroups(g.w_kind) && g.w_block.pieces > 0));
+  NIBBLE_CHECK(!HasGroups(g.w_kind) || (g.x_group % g.piece == 0 && g.w_zeros == nullptr));
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
   if (g.up_w == nullptr) return;
   NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);
@@ -24,8 +26,9 @@ void CheckArguments(const GemmArguments& g) {
 bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
   const auto alike = [](const auto* x, const auto* y) { return (x == nullptr) == (y == nullptr); };
   return a.x == b.x && a.tokens == b.tokens && a.cols == b.cols && a.w_kind == b.w_kind &&
-         a.y_type == b.y_type && a.accumulate == b.accumulate && alike(a.w_zeros, b.w_zeros) &&
-         alike(a.bias, b.bias);
+         a.piece == b.piece && a.w_block == b.w_block && a.y_type == b.y_type &&
+         a.accumulate == b.accumulate && alike(a.w_scales, b.w_scales) &&
+         alike(a.w_zeros, b.w_zeros) && alike(a.bias, b.bias);
 }
 
 void CheckJoined(std::span<const GemmArguments> products) {

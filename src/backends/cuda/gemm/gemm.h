@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product of a packed linear, as all kernels take it. Of integers: the arithmetic law of
-// docs/numerics.md, bit for bit, here for one group per row.
+// docs/numerics.md, bit for bit for one group per row:
 //
 //   y[t, n] (+)= (a_t s_n) [float(D - pi_n Q_t) + zeta_t float(P_n - cols pi_n)] + bias_n
 //
 // D = sum over k of x[t, k] w[n, k], exact in int32; every other operation rounds once, in this
 // order. cols is at most 65793, so that no integer overflows (a loader checks it). Of floats
 // (kFloats) each output is one chain of fp32 fused multiply-adds over ascending k.
+//
+// In groups, sums end every `piece` inputs: those of a piece are exact, times its scales they are
+// added in fp32, fused and in an order of the kernel. What has one scale a row comes last.
 #pragma once
 
 #include <cstdint>
@@ -24,40 +27,63 @@ enum class WeightKind {
   kNibbles,
   kBytes,
   kLevels,
-  kGroups,  // codes as bytes [rows, stride], zero from cols on
+  // The same blocks where a side has groups, which `piece` divides.
+  kNibbleGroups,
+  kByteGroups,
+  kPlain,   // codes as bytes [rows, stride], zero from cols on, and any groups
   kFloats,  // [rows, cols] of a WeightType
 };
 enum class WeightType { kFloat32, kBfloat16, kFloat16 };
 
-inline constexpr int kStepBytes = 128;  // of a block, behind its codes
-constexpr int CodeBits(WeightKind kind) {
-  return kind == WeightKind::kBytes ? 8 : 4;
+__host__ __device__ constexpr int CodeBits(WeightKind kind) {
+  return kind == WeightKind::kBytes || kind == WeightKind::kByteGroups ? 8 : 4;
 }
-constexpr int WeightBlockBytes(WeightKind kind) {
-  return 64 * 128 * CodeBits(kind) / 8 + (kind == WeightKind::kLevels ? kStepBytes : 0);
+__host__ __device__ constexpr int CodeBytes(WeightKind kind) {  // of a block
+  return 64 * 128 * CodeBits(kind) / 8;
+}
+__host__ __device__ constexpr bool HasGroups(WeightKind kind) {
+  return kind == WeightKind::kNibbleGroups || kind == WeightKind::kByteGroups;
 }
 // Nibbles are multiplied as 16 times their codes.
-constexpr int SumFactor(WeightKind kind) {
+__host__ __device__ constexpr int SumFactor(WeightKind kind) {
   return kind == WeightKind::kNibbles ? 16 : 1;
 }
+
+// What lies behind the codes of a block: of each of its 64 outputs as many steps (kLevels) or
+// scales as it has pieces, and their zeros; or nothing.
+struct BlockScales {
+  int pieces = 0;  // 1, 2 or 4
+  bool zeros = false;
+
+  __host__ __device__ constexpr int zero_bytes() const {
+    return zeros ? 64 * (pieces < 2 ? 2 : pieces) : 0;
+  }
+  __host__ __device__ constexpr int bytes() const { return 128 * pieces + zero_bytes(); }
+  bool operator==(const BlockScales&) const = default;
+};
 
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
   const int8_t* x = nullptr;        // [tokens, stride] codes, zero from cols on
   const float* values = nullptr;    // kFloats instead: [tokens, cols]
-  const float* x_scales = nullptr;  // [tokens, groups] a
-  const float* x_zetas = nullptr;   // [tokens, groups] zeta, or null: symmetric activations
-  const int32_t* x_sums = nullptr;  // [tokens, groups] Q, sums of codes; needed by w_zeros
+  const float* x_scales = nullptr;  // [groups, x_pitch] a
+  const float* x_zetas = nullptr;   // [groups, x_pitch] zeta, or null: symmetric activations
+  const int32_t* x_sums = nullptr;  // [groups, x_pitch] Q, sums of codes; needed by w_zeros
+  int64_t x_pitch = 0;              // of several groups: a multiple of 4, >= tokens
   int64_t tokens = 0;               // >= 1
   int x_bits = 8;                   // 2..8, of the codes
   int64_t stride = 0;               // bytes between rows of x: a multiple of 128, >= cols
   const uint8_t* w = nullptr;       // as w_kind says
   WeightKind w_kind = WeightKind::kNibbles;
   WeightType w_type = WeightType::kFloat32;  // kFloats
-  int64_t x_group = 0, w_group = 0;  // kGroups: inputs, 0 = cols; one is a multiple of the other
-  const float* w_scales = nullptr;   // [rows, groups] s
+  int64_t x_group = 0, w_group = 0;  // inputs, 0 = cols; kPlain: one is a multiple of the other
+  int piece = 128;                   // in groups: 32, 64 or 128 inputs
+  BlockScales w_block;               // of kLevels and in groups
+  const float* w_scales = nullptr;   // [rows, groups] s; null where they are in the blocks
   const float* w_zeros = nullptr;    // the same, pi, whole numbers; or null: symmetric weights
-  const float* w_sums = nullptr;     // [rows] P, sums of codes; needed by x_zetas, not of kGroups
+  // [rows] P, sums of codes; needed by x_zetas, not of kPlain. Where the weights have groups and x
+  // has none, sums of weights, scales and all.
+  const float* w_sums = nullptr;
   const float* bias = nullptr;       // [rows] or null
   const uint8_t* up_w = nullptr;     // or null; as w: y = silu(W x) * (up x) instead, each product
   const float* up_scales = nullptr;  // and the result rounded to bf16 (gemm_sm90 alone)
@@ -66,16 +92,11 @@ struct GemmArguments {
   int64_t y_stride = 0;     // elements, >= rows
   bool accumulate = false;  // y += ..., kFloat32 only
   RealType y_type = RealType::kFloat32;
-};
 
-// work.operator()<kind>() for a kind of blocks.
-template <typename Work>
-void WithBlocks(WeightKind kind, Work&& work) {
-  if (kind == WeightKind::kNibbles) return work.template operator()<WeightKind::kNibbles>();
-  if (kind == WeightKind::kBytes) return work.template operator()<WeightKind::kBytes>();
-  NIBBLE_CUDA_CHECK(kind == WeightKind::kLevels);
-  work.template operator()<WeightKind::kLevels>();
-}
+  __host__ __device__ constexpr int block_bytes() const {
+    return CodeBytes(w_kind) + w_block.bytes();
+  }
+};
 
 inline constexpr size_t kMaxJoined = 3;
 

@@ -18,4 +18,7 @@ inline constexpr int64_t kMaxDecodeTokens = 64;
 // one token.
 void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 
+// The same of kNibbleGroups and kByteGroups.
+void GemmDecodeGroups(std::span<const GemmArguments> products, cudaStream_t stream);
+
 }  // namespace nibble::cuda

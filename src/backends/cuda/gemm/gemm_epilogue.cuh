@@ -36,21 +36,21 @@ __device__ OutputParameters LoadOutput(const GemmArguments& g, const float* scal
   if (n >= g.rows) return p;
   const float zero = g.w_zeros != nullptr ? g.w_zeros[n] : 0.0f;
   const float sum = g.w_sums != nullptr ? g.w_sums[n] : 0.0f;
-  p.scale = scales[n] * (1.0f / kFactor);
+  p.scale = scales != nullptr ? scales[n] * (1.0f / kFactor) : 1.0f;
   p.offset = kFactor * (sum - static_cast<float>(g.cols) * zero);  // integers below 2^24
   p.zero = kFactor * static_cast<int32_t>(zero);
   p.bias = g.bias != nullptr ? g.bias[n] : 0.0f;
   return p;
 }
 
-// By one warp.
+// By one warp. Scales that the sums have already are 1 here.
 template <int kFactor>
 __device__ void LoadParameters(const GemmArguments& g, int token, int output, TileParameters& p) {
   const int lane = threadIdx.x % 32;
   for (int i = lane; i < kTileTokens; i += 32) {
     const int t = token + i;
-    const bool exists = t < g.tokens;
-    p.scales[i] = exists ? g.x_scales[t] : 0.0f;
+    const bool exists = t < g.tokens && g.x_group == 0;
+    p.scales[i] = exists ? g.x_scales[t] : 1.0f;
     p.zetas[i] = exists && g.x_zetas != nullptr ? g.x_zetas[t] : 0.0f;
     p.sums[i] = exists && g.x_sums != nullptr ? g.x_sums[t] : 0;
   }
@@ -70,10 +70,18 @@ __host__ __device__ inline bool HasVectors(const GemmArguments& g) {
   return alignment % 16 == 0;
 }
 
+__device__ __forceinline__ float Centered(int32_t sum, int32_t zero, int32_t q) {
+  return __int2float_rn(sum - zero * q);
+}
+__device__ __forceinline__ float Centered(float sum, int32_t, int32_t) {
+  return sum;
+}
+
 // The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. Plain:
 // no zeros, no offsets, no bias; adding them where they are 0 would change no bits, only take time.
-template <bool kPlain, int kCount>
-__device__ __forceinline__ void ApplyLaw(const int32_t* sums, const TileParameters& tile, int first,
+// In groups the sums are floats and have no zeros.
+template <bool kPlain, typename Sum, int kCount>
+__device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& tile, int first,
                                          const OutputParameters (&outputs)[2], float (&y)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {  // two tokens
@@ -82,13 +90,12 @@ __device__ __forceinline__ void ApplyLaw(const int32_t* sums, const TileParamete
     const float2 scales = reinterpret_cast<const float2&>(tile.scales[t]);
     const float scale[] = {__fmul_rn(scales.x, p.scale), __fmul_rn(scales.y, p.scale)};
     if constexpr (kPlain) {
-      y[i] = __fmul_rn(scale[0], __int2float_rn(sums[i]));
-      y[i + 1] = __fmul_rn(scale[1], __int2float_rn(sums[i + 1]));
+      y[i] = __fmul_rn(scale[0], Centered(sums[i], 0, 0));
+      y[i + 1] = __fmul_rn(scale[1], Centered(sums[i + 1], 0, 0));
     } else {
       const float2 zetas = reinterpret_cast<const float2&>(tile.zetas[t]);
       const int2 q = reinterpret_cast<const int2&>(tile.sums[t]);
-      const float centered[] = {__int2float_rn(sums[i] - p.zero * q.x),
-                                __int2float_rn(sums[i + 1] - p.zero * q.y)};
+      const float centered[] = {Centered(sums[i], p.zero, q.x), Centered(sums[i + 1], p.zero, q.y)};
       const float value[] = {__fadd_rn(centered[0], __fmul_rn(zetas.x, p.offset)),
                              __fadd_rn(centered[1], __fmul_rn(zetas.y, p.offset))};
       y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
@@ -159,8 +166,8 @@ __device__ __forceinline__ void StoreValues(const uint4& unit, Out* y, int count
 
 // A warpgroup's sums of half a tile, its tokens from `first_token` and outputs from `first_output`
 // on, to y. `barrier` is one of the warpgroup's threads.
-template <bool kPlain, typename Out>
-__device__ __forceinline__ void StoreHalf(const GemmArguments& g, const int32_t (&sums)[64],
+template <bool kPlain, typename Sum, typename Out>
+__device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&sums)[64],
                                           const TileParameters& tile, int first_token,
                                           int first_output, int barrier, Staging<Out>& staging) {
   using S = Staging<Out>;
@@ -201,7 +208,8 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const int32_t 
 
 // The same for silu(gate) * up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
 // stores half the tokens of both.
-__device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const int32_t (&sums)[64],
+template <typename Sum>
+__device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum (&sums)[64],
                                                const TileParameters& tile, int first_token,
                                                int warpgroup,
                                                Staging<__nv_bfloat16> (&staging)[2]) {

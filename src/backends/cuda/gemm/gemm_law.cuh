@@ -11,10 +11,10 @@ struct OutputTerms {
   float scale, bias, zero, sum;
 
   __device__ void Fetch(const GemmArguments& g, int n) {
-    scale = g.w_scales[n];
+    scale = g.w_scales == nullptr ? 1.0f : g.w_scales[n];
     if (g.bias != nullptr) bias = g.bias[n];
     if (g.w_zeros != nullptr) zero = g.w_zeros[n];
-    if (g.x_zetas != nullptr) sum = g.w_sums[n];
+    if (g.x_zetas != nullptr && g.x_group == 0) sum = g.w_sums[n];
   }
 };
 
@@ -32,6 +32,16 @@ __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTe
   }
   v = __fmul_rn(__fmul_rn(tokens.scales[t], output.scale), v);
   return g.bias == nullptr ? v : __fadd_rn(v, output.bias);
+}
+
+// The same for a sum over groups: the scales of groups are in it already, and the others are 1.
+template <typename Tokens>
+__device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTerms& output,
+                                          const Tokens& tokens, int t, float sum) {
+  float v = sum * output.scale;
+  if (g.x_zetas != nullptr && g.x_group == 0) v = fmaf(tokens.zetas[t], output.sum, v);
+  v *= tokens.scales[t];
+  return g.bias == nullptr ? v : v + output.bias;
 }
 
 template <typename Y>

@@ -13,7 +13,7 @@ namespace nibble::cuda {
 // launch. Throws nibble::Error if it is refused.
 void GemmFloat(const GemmArguments& arguments, cudaStream_t stream);
 
-// The same of kGroups: the smaller of the two groups is summed in integers, groups are added in
+// The same of kPlain: the smaller of the two groups is summed in integers, groups are added in
 // ascending order. Fastest with groups of whole 16 bytes.
 void GemmGrouped(const GemmArguments& arguments, cudaStream_t stream);
 

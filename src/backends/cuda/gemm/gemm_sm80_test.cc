@@ -66,8 +66,9 @@ std::vector<uint8_t> Ordered(const Matrix<int8_t>& codes, int bits) {
     PackCodes(codes.row(n).data(), codes.cols, bits, w.codes.data() + n * row_bytes);
   }
   const PackedWeights view = View(w);
-  std::vector<uint8_t> ordered(static_cast<size_t>(WeightOrder(view).bytes()));
-  OrderWeights(view, ordered.data());
+  const WeightOrder order(view, bits == 4 ? WeightKind::kNibbles : WeightKind::kBytes);
+  std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()));
+  OrderWeights(view, order, ordered.data());
   return ordered;
 }
 

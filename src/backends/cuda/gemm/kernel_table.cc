@@ -2,8 +2,10 @@
 #include "backends/cuda/gemm/kernel_table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "backends/cuda/gemm/gemm_decode.h"
+#include "backends/cuda/gemm/gemm_groups_sm90.h"
 #include "backends/cuda/gemm/gemm_plain.h"
 #include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/gemm/gemm_sm90.h"
@@ -18,21 +20,26 @@ void One(std::span<const GemmArguments> products, cudaStream_t stream) {
 }
 
 constexpr auto kNibbles = WeightKind::kNibbles, kBytes = WeightKind::kBytes;
-constexpr auto kLevels = WeightKind::kLevels;
+constexpr auto kLevels = WeightKind::kLevels, kNibbleGroups = WeightKind::kNibbleGroups;
+constexpr auto kByteGroups = WeightKind::kByteGroups;
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name                     capability  weights              x_bits  tokens            run               joins       gates
-    {"gemm_decode_s4s8",        8, 0,       kNibbles,            8,      kMaxDecodeTokens, GemmDecode,       kMaxJoined},
-    {"gemm_decode_s8s8",        8, 0,       kBytes,              8,      kMaxDecodeTokens, GemmDecode,       kMaxJoined},
-    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             8,      kMaxDecodeTokens, GemmDecode,       kMaxJoined},
-    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            8,      0,                One<GemmSm90>,    1,          true},
-    {"gemm_sm90_s8s8",          9, 9,       kBytes,              8,      0,                One<GemmSm90>,    1,          true},
-    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             8,      0,                One<GemmSm90>,    1,          true},
+    // name                     capability  weights              x_bits  tokens            run                   joins       gates
+    {"gemm_decode_s4s8",        8, 0,       kNibbles,            8,      kMaxDecodeTokens, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s8s8",        8, 0,       kBytes,              8,      kMaxDecodeTokens, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             8,      kMaxDecodeTokens, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       8,      kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
+    {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         8,      kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
+    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            8,      0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s8s8",          9, 9,       kBytes,              8,      0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             8,      0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       8,      0,                One<GemmGroupsSm90>,  1,          true},
+    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         8,      0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                One<GemmSm80>},
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            8,      0,                One<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              8,      0,                One<GemmSm80>},
-    {"gemm_grouped",            8, 0,       WeightKind::kGroups, 8,      0,                One<GemmGrouped>},
+    {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                One<GemmGrouped>},
     {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                One<GemmFloat>},
 };
 // clang-format on
@@ -42,7 +49,13 @@ constexpr int kMany = 1 << 30;  // tokens
 // Bits of what kernels read.
 int StoredBits(WeightKind kind) {
   if (kind == WeightKind::kFloats) return 32;
-  return kind == WeightKind::kGroups ? 8 : CodeBits(kind);
+  return kind == WeightKind::kPlain ? 8 : CodeBits(kind);
+}
+
+// Whether a GPU has a kernel for any number of tokens.
+bool Takes(int capability, WeightKind kind, int bits) {
+  return std::ranges::any_of(
+      kTable, [&](const Kernel& kernel) { return kernel.Runs(capability, kind, bits, kMany); });
 }
 
 }  // namespace
@@ -62,19 +75,30 @@ const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t to
 WeightKind KindOf(int capability, const ProductFormat& product) {
   const FormatSpec &w = product.weights, &a = product.activation;
   if (!w.quantized() || !a.quantized()) return WeightKind::kFloats;
-  if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) return WeightKind::kGroups;
-  const bool levels =
-      w.group % kBlockInputs == 0 && std::ranges::any_of(kTable, [&](const Kernel& kernel) {
-        return kernel.Runs(capability, kLevels, a.bits, kMany);
-      });
-  return w.second_level && !levels ? kBytes : BlockKind(w);
+  const bool nibbles = w.bits <= 4;
+  if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) {
+    const WeightKind groups = nibbles ? kNibbleGroups : kByteGroups;
+    // Zeros become part of 4-bit codes on their way, where those of a row's weights do not.
+    const bool zeros = !w.symmetric && (!nibbles || w.scales(product.cols) == 1);
+    return zeros || !Takes(capability, groups, a.bits) ? WeightKind::kPlain : groups;
+  }
+  if (w.second_level) return Takes(capability, kLevels, a.bits) ? kLevels : kBytes;
+  return nibbles ? kNibbles : kBytes;
+}
+
+int PieceOf(const ProductFormat& product) {
+  const auto length = [&](const FormatSpec& f) {
+    return f.groups(product.cols) == 1 && !f.second_level ? 0 : f.group;
+  };
+  return static_cast<int>(
+      std::gcd(kBlockInputs, std::gcd(length(product.weights), length(product.activation))));
 }
 
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens) {
   const WeightKind kind = KindOf(capability, product);
   KernelUse use = {.name = ChooseKernel(capability, kind, product.activation.bits, tokens).name,
                    .instead = InsteadText(product, StoredBits(kind), kind == kLevels)};
-  if (kind == WeightKind::kGroups || kind == WeightKind::kFloats) {
+  if (kind == WeightKind::kPlain || kind == WeightKind::kFloats) {
     use.instead += use.instead.empty() ? "no tensor cores" : ", no tensor cores";
   }
   return use;

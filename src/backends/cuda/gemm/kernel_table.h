@@ -34,6 +34,10 @@ const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t to
 // it, else its weights become codes of 8 bits.
 WeightKind KindOf(int capability, const ProductFormat& product);
 
+// The inputs of a block of weights that share scales on either side: 32, 64 or 128 that divide all
+// groups.
+int PieceOf(const ProductFormat& product);
+
 KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens);
 
 }  // namespace nibble::cuda

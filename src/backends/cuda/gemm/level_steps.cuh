@@ -7,8 +7,8 @@
 
 namespace nibble::cuda {
 
-// A thread's steps (LevelStep, formats/packed_linear.h) for a block of weight_order.h. No byte of
-// c * scale + start leaves 0..255, so one multiply-add serves four codes.
+// A thread's steps (LevelStep, formats/packed_linear.h) for a piece of a block of weight_order.h.
+// No byte of c * scale + start leaves 0..255, so one multiply-add serves four codes.
 struct LevelSteps {
   uint32_t scales[2], starts[2];  // of the outputs with h = 0 and 1
 
@@ -16,6 +16,14 @@ struct LevelSteps {
   __device__ explicit LevelSteps(uint32_t pair) {
     scales[0] = pair & 0xFF, starts[0] = (pair >> 8 & 0xFF) * 0x01010101u;
     scales[1] = pair >> 16 & 0xFF, starts[1] = (pair >> 24) * 0x01010101u;
+  }
+
+  // Of codes with zeros but no scale: the starts of weight_order.h alone.
+  static __device__ LevelSteps OfStarts(uint32_t pair) {
+    LevelSteps steps;
+    steps.scales[0] = steps.scales[1] = 1;
+    steps.starts[0] = (pair & 0xFF) * 0x01010101u, steps.starts[1] = (pair >> 8) * 0x01010101u;
+    return steps;
   }
 
   // A word of codes as two registers of signed bytes.

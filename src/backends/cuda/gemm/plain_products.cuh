@@ -127,7 +127,7 @@ struct GroupedProduct {
   // a s [D - pi Q + zeta (P - L pi)], each operation rounded once.
   __device__ float Term(int32_t d, int32_t q, int32_t p, int64_t t, int64_t n,
                         int64_t first_input) const {
-    const int64_t x_at = t * (g.cols / x_group()) + first_input / x_group();
+    const int64_t x_at = first_input / x_group() * g.x_pitch + t;
     const int64_t w_at = n * (g.cols / w_group()) + first_input / w_group();
     float term;
     if constexpr (kCorrected) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/gemm/weight_order.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -53,40 +54,64 @@ void OrderBlock(const uint8_t* rows, int64_t row_bytes, uint32_t flip, uint8_t* 
   }
 }
 
-// The steps of the 64 outputs from `first` on for the at-th block of inputs.
-void OrderSteps(const PackedWeights& w, int64_t first, int64_t at, uint8_t* steps) {
-  const uint8_t* scales = w.group_scales.as<uint8_t>().data();
-  const int8_t* zeros = w.format.symmetric ? nullptr : w.zeros.as<int8_t>().data();
-  for (int64_t i = 0; i < kBlockOutputs; ++i) {
-    const int64_t n = first + i / 16 * 16 + i % 16 / 2 + i % 2 * 8;
-    const int64_t g = n * w.groups() + at * kBlockInputs / w.format.group;
-    const uint16_t step =
-        n < w.rows ? LevelStep(scales[g], zeros == nullptr ? 0 : zeros[g]) : uint16_t{0};
-    std::memcpy(steps + i * 2, &step, sizeof(step));
+// The 16-bit number of group g of the weights, and where there are zeros its start.
+uint16_t ScaleOf(const PackedWeights& w, WeightKind kind, int64_t g) {
+  if (kind != WeightKind::kLevels) {
+    uint16_t scale;
+    NIBBLE_CHECK(w.scales.dtype == DType::kF16, "{}", DTypeName(w.scales.dtype));
+    std::memcpy(&scale, w.scales.data + g * int64_t{sizeof(scale)}, sizeof(scale));
+    return scale;
+  }
+  const int zero = w.format.symmetric ? 0 : w.zeros.as<int8_t>()[static_cast<size_t>(g)];
+  return LevelStep(w.group_scales.as<uint8_t>()[static_cast<size_t>(g)], zero);
+}
+uint8_t StartOf(const PackedWeights& w, int64_t g) {
+  constexpr int kMost = 120;  // so that code - zero fits into a byte
+  const int zero = w.zeros.as<int8_t>()[static_cast<size_t>(g)];
+  if (zero < -kMost || zero > kMost) Fail("a zero of {} for codes of 4 bits", zero);
+  return static_cast<uint8_t>(kMost - zero);
+}
+
+// What lies behind the codes of block k of the outputs from `first` on; 0 behind the last output,
+// and of the last group behind the last input.
+void OrderScales(const PackedWeights& w, const WeightOrder& order, int64_t first, int64_t k,
+                 uint8_t* scales) {
+  const int64_t pieces = order.scales.pieces;
+  uint8_t* const starts = scales + 128 * pieces;
+  std::memset(scales, 0, static_cast<size_t>(order.scales.bytes()));
+  for (int64_t i = 0; i < kBlockOutputs * pieces; ++i) {
+    const int64_t pair = i / 2 / pieces, h = i % 2, piece = i / 2 % pieces;
+    const int64_t n = first + pair / 8 * 16 + pair % 8 + h * 8;
+    if (n >= w.rows) continue;
+    const int64_t input = k * kBlockInputs + piece * kBlockInputs / pieces;
+    const int64_t g = n * w.groups() + std::min(input / w.format.group, w.groups() - 1);
+    const uint16_t scale = ScaleOf(w, order.kind, g);
+    std::memcpy(scales + 4 * (pair * pieces + piece) + 2 * h, &scale, sizeof(scale));
+    if (order.scales.zeros) {
+      starts[std::max<int64_t>(4, 2 * pieces) * pair + 2 * piece + h] = StartOf(w, g);
+    }
   }
 }
 
 }  // namespace
 
-WeightKind BlockKind(const FormatSpec& weights) {
-  if (weights.second_level) return WeightKind::kLevels;
-  return weights.bits <= 4 ? WeightKind::kNibbles : WeightKind::kBytes;
-}
-
-WeightOrder::WeightOrder(const PackedWeights& w)
+WeightOrder::WeightOrder(const PackedWeights& w, WeightKind block_kind, int piece)
     : output_blocks((w.rows + kBlockOutputs - 1) / kBlockOutputs),
       input_blocks((w.cols + kBlockInputs - 1) / kBlockInputs),
-      kind(BlockKind(w.format)) {
-  NIBBLE_CHECK(!w.format.second_level || w.format.group % kBlockInputs == 0, "groups of {}",
-               w.format.group);
+      kind(block_kind) {
+  if (kind == WeightKind::kLevels || (HasGroups(kind) && w.format.scales(w.cols) != 1)) {
+    NIBBLE_CHECK(w.format.group % piece == 0 && kBlockInputs % piece == 0, "{}", piece);
+    scales.pieces = static_cast<int>(kBlockInputs) / piece;
+    scales.zeros = HasGroups(kind) && !w.format.symmetric;
+  }
 }
 
-void OrderWeights(const PackedWeights& w, uint8_t* ordered) {
-  const WeightOrder order(w);
+void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ordered) {
   const uint8_t* codes = w.codes.as<uint8_t>().data();
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = PackedBytes(order.input_blocks * kBlockInputs, order.bits());
-  const uint32_t flip = w.format.second_level ? 0x88888888u : 0;  // + 8
+  const bool is_unsigned = order.kind == WeightKind::kLevels || order.scales.zeros;
+  const uint32_t flip = is_unsigned ? 0x88888888u : 0;  // + 8
   ParallelFor(static_cast<size_t>(order.output_blocks), [&](size_t task) {
     const auto first = static_cast<int64_t>(task) * kBlockOutputs;
     std::vector<uint8_t> padded(static_cast<size_t>(kBlockOutputs * row_bytes));
@@ -104,9 +129,7 @@ void OrderWeights(const PackedWeights& w, uint8_t* ordered) {
       const uint8_t* rows = padded.data() + PackedBytes(k * kBlockInputs, order.bits());
       order.bits() == 4 ? OrderBlock<4>(rows, row_bytes, flip, block)
                         : OrderBlock<8>(rows, row_bytes, flip, block);
-      if (order.kind == WeightKind::kLevels) {
-        OrderSteps(w, first, k, block + order.block_bytes() - kStepBytes);
-      }
+      if (order.scales.pieces > 0) OrderScales(w, order, first, k, block + CodeBytes(order.kind));
     }
   });
 }

@@ -14,9 +14,15 @@
 //   4 bits   4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
 //            2 r, the high nibbles register 2 r + 1
 //
-// Behind the codes of weights with a second level of scales, of groups of whole blocks and then as
-// unsigned code + 8, 128 bytes of steps (LevelStep): thread t's, of its outputs with h = 0 and 1,
-// as two 16-bit numbers at 4096 + t / 4 * 4.
+// Weights in groups have BlockScales behind the codes of a block, of its pieces of equal length:
+//
+//   kLevels         steps (LevelStep), codes are unsigned code + 8
+//   kNibbleGroups   scales in fp16, and zeros as starts, bytes 120 - zero: then unsigned codes, too
+//   kByteGroups     scales
+//
+// Of piece i those of thread t, of its outputs with h = 0 and 1, are two 16-bit numbers at byte
+// t / 4 * 4 pieces + 4 i; the starts lie behind all of these, two bytes at max(4, 2 pieces) (t / 4)
+// + 2 i.
 #pragma once
 
 #include "backends/cuda/gemm/gemm.h"
@@ -26,21 +32,20 @@ namespace nibble::cuda {
 
 inline constexpr int64_t kBlockOutputs = 64, kBlockInputs = 128;
 
-// The kind of such blocks that weights of a format become.
-WeightKind BlockKind(const FormatSpec& weights);
-
 struct WeightOrder {
-  explicit WeightOrder(const PackedWeights& weights);
+  // Blocks of `kind`, whose pieces, where they have scales, are of `piece` inputs.
+  WeightOrder(const PackedWeights& weights, WeightKind kind, int piece = kBlockInputs);
 
   int64_t output_blocks, input_blocks;
   WeightKind kind;
+  BlockScales scales;
 
   int bits() const { return CodeBits(kind); }
-  int64_t block_bytes() const { return WeightBlockBytes(kind); }
+  int64_t block_bytes() const { return CodeBytes(kind) + scales.bytes(); }
   int64_t bytes() const { return output_blocks * input_blocks * block_bytes(); }
 };
 
-// Reorders the codes into `ordered`, WeightOrder(weights).bytes() of them.
-void OrderWeights(const PackedWeights& weights, uint8_t* ordered);
+// Reorders the codes into `ordered`, order.bytes() of them. Throws where a zero is none of a code.
+void OrderWeights(const PackedWeights& weights, const WeightOrder& order, uint8_t* ordered);
 
 }  // namespace nibble::cuda

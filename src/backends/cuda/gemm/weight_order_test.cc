@@ -26,18 +26,39 @@ int CodeAt(const std::vector<uint8_t>& ordered, const WeightOrder& order, int64_
   return nibble < 8 ? nibble : nibble - 16;
 }
 
-// The step of output n for the block of input k.
-int StepAt(const std::vector<uint8_t>& ordered, const WeightOrder& order, int64_t n, int64_t k) {
+// The 16-bit number of output n for the piece of input k, and the byte of its start.
+struct Scale {
+  int number = 0, start = 0;
+};
+Scale ScaleAt(const std::vector<uint8_t>& ordered, const WeightOrder& order, int64_t n, int64_t k) {
   const int64_t block = n / kBlockOutputs * order.input_blocks + k / kBlockInputs;
-  const int64_t row = n % kBlockOutputs, thread = row / 16 * 32 + row % 8 * 4;
-  const auto at =
-      static_cast<size_t>(block * order.block_bytes() + 4096 + thread / 4 * 4 + row / 8 % 2 * 2);
-  return ordered[at] | ordered[at + 1] << 8;
+  const int64_t row = n % kBlockOutputs, thread = row / 16 * 32 + row % 8 * 4, h = row / 8 % 2;
+  const int64_t pieces = order.scales.pieces, piece = k % kBlockInputs * pieces / kBlockInputs;
+  const int64_t scales = block * order.block_bytes() + 64 * 128 * order.bits() / 8;
+  const auto at = static_cast<size_t>(scales + thread / 4 * 4 * pieces + 4 * piece + 2 * h);
+  Scale scale = {.number = ordered[at] | ordered[at + 1] << 8};
+  if (order.scales.zeros) {
+    const int64_t pitch = pieces == 4 ? 8 : 4;
+    scale.start =
+        ordered[static_cast<size_t>(scales + 128 * pieces + thread / 4 * pitch + 2 * piece + h)];
+  }
+  return scale;
 }
 
-void ExpectWeightOrder(Rng& rng, const FormatSpec& format, int64_t rows, int64_t cols) {
+// What that must be.
+Scale WantedScale(const PlaneVectors& w, const WeightOrder& order, int64_t n, int64_t k) {
+  if (n >= w.rows) return {};
+  const int64_t groups = w.format.groups(w.cols);
+  const auto g = static_cast<size_t>(n * groups + std::min(k / w.format.group, groups - 1));
+  const int zero = w.zeros.empty() ? 0 : w.zeros[g];
+  if (w.format.second_level) return {.number = LevelStep(w.group_scales[g], zero)};
+  return {.number = w.scales_f16[g], .start = order.scales.zeros ? 120 - zero : 0};
+}
+
+void ExpectWeightOrder(Rng& rng, const FormatSpec& format, int64_t rows, int64_t cols,
+                       int piece = 128) {
   const int bits = format.bits;
-  SCOPED_TRACE(fmt::format("{}, {} x {}", FormatText(format), rows, cols));
+  SCOPED_TRACE(fmt::format("{}, {} x {} by {}", FormatText(format), rows, cols, piece));
   const auto linear = RandomLinear(rng, format, rows, {.width = cols}, false);
   const PackedWeights& view = linear->packed.weights;
   Matrix<int16_t> codes(rows, cols);
@@ -45,21 +66,27 @@ void ExpectWeightOrder(Rng& rng, const FormatSpec& format, int64_t rows, int64_t
     UnpackCodes(view.codes.as<uint8_t>().data() + n * PackedBytes(cols, bits), cols, bits, true,
                 codes.row(n).data());
   }
-  const WeightOrder order(view);
+  const bool nibbles = bits <= 4;
+  const WeightKind kind = format.second_level ? WeightKind::kLevels
+                          : format.group != 0
+                              ? nibbles ? WeightKind::kNibbleGroups : WeightKind::kByteGroups
+                          : nibbles ? WeightKind::kNibbles
+                                    : WeightKind::kBytes;
+  const WeightOrder order(view, kind, piece);
+  ASSERT_EQ(order.bits(), nibbles ? 4 : 8);
   std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()), 0x5A);
-  OrderWeights(view, ordered.data());
+  OrderWeights(view, order, ordered.data());
+  const bool is_unsigned = format.second_level || order.scales.zeros;
   for (int64_t n = 0; n < order.output_blocks * kBlockOutputs; ++n) {
     for (int64_t k = 0; k < order.input_blocks * kBlockInputs; ++k) {
       int code = n < rows && k < cols ? codes.row(n)[static_cast<size_t>(k)] : 0;
-      if (format.second_level) {
-        code = code < 0 ? code + 8 : code - 8;  // code + 8, read as two's complement
-        const auto g = static_cast<size_t>(n * format.groups(cols) + k / format.group);
-        const PlaneVectors& w = linear->quantized;
-        const int step =
-            n >= rows ? 0 : LevelStep(w.group_scales[g], w.zeros.empty() ? 0 : w.zeros[g]);
-        ASSERT_EQ(StepAt(ordered, order, n, k), step) << n << ", " << k;
-      }
+      if (is_unsigned) code = code < 0 ? code + 8 : code - 8;  // code + 8, as two's complement
       ASSERT_EQ(CodeAt(ordered, order, n, k), code) << n << ", " << k;
+      if (order.scales.pieces == 0) continue;
+      const Scale scale = ScaleAt(ordered, order, n, k);
+      const Scale wanted = WantedScale(linear->quantized, order, n, k);
+      ASSERT_EQ(scale.number, wanted.number) << n << ", " << k;
+      ASSERT_EQ(scale.start, wanted.start) << n << ", " << k;
     }
   }
 }
@@ -72,15 +99,45 @@ TEST(WeightOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
         ExpectWeightOrder(rng, {.bits = bits}, rows, cols);
         if (HasFatalFailure()) return;
       }
-      for (const int64_t group : {128, 384}) {
-        if (bits > 4) continue;
-        ExpectWeightOrder(
-            rng, {.bits = bits, .symmetric = rows % 2 == 0, .group = group, .second_level = true},
-            rows, 768);
+    }
+  }
+}
+
+TEST(WeightOrderTest, EveryScaleIsWhereTheKernelsReadIt) {
+  Rng rng(2);
+  struct Case {
+    int64_t group, cols;
+    int piece;
+  };
+  constexpr Case kCases[] = {{128, 768, 128}, {384, 768, 128}, {64, 448, 64}, {32, 416, 32},
+                             {96, 192, 32},   {128, 384, 64},  {192, 384, 64}};
+  for (const Case& c : kCases) {
+    for (const int64_t rows : {1, 64, 200}) {
+      for (const bool symmetric : {true, false}) {
+        const FormatSpec groups = {.bits = 4, .symmetric = symmetric, .group = c.group};
+        FormatSpec levels = groups, narrow = groups;
+        levels.second_level = true, narrow.bits = 2;
+        ExpectWeightOrder(rng, groups, rows, c.cols, c.piece);
+        ExpectWeightOrder(rng, levels, rows, c.cols, c.piece);
+        ExpectWeightOrder(rng, narrow, rows, c.cols, c.piece);
+        ExpectWeightOrder(rng, {.bits = 8, .group = c.group}, rows, c.cols, c.piece);
         if (HasFatalFailure()) return;
       }
     }
   }
+}
+
+TEST(WeightOrderTest, ZerosFarFromAllCodesAreRefused) {
+  Rng rng(3);
+  const FormatSpec format = {.bits = 4, .symmetric = false, .group = 128};
+  PlaneVectors w = RandomPlanes(rng, format, 64, 256, 8);
+  w.zeros[5] = 121;
+  const PackedWeights view = View(w);
+  const WeightOrder order(view, WeightKind::kNibbleGroups);
+  std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()));
+  EXPECT_THROW(OrderWeights(view, order, ordered.data()), Error);
+  w.zeros[5] = -120;
+  OrderWeights(view, order, ordered.data());
 }
 
 // The map must be one to one, and the header's formulas are its definition: thread 5, register 3.
@@ -92,7 +149,7 @@ TEST(WeightOrderTest, WorkedExample) {
   w.codes[9 * 64 + 11] = 0x8F;
   const PackedWeights view = View(w);
   std::vector<uint8_t> ordered(4096), expected(4096);
-  OrderWeights(view, ordered.data());
+  OrderWeights(view, WeightOrder(view, WeightKind::kNibbles), ordered.data());
   // Word 1 of thread 5, high nibbles.
   const uint8_t word[] = {0x10, 0x20, 0xF0, 0x80};
   std::copy(word, word + 4, expected.begin() + 5 * 16 + 4);

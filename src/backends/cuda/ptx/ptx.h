@@ -40,6 +40,9 @@ __device__ __forceinline__ uint32_t LoadShared4(SharedAddress shared) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(uint32_t{shared}) : "memory");
   return v;
 }
+__device__ __forceinline__ void StoreShared4(SharedAddress shared, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(uint32_t{shared}), "f"(v) : "memory");
+}
 __device__ __forceinline__ void StoreShared16(SharedAddress shared, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(uint32_t{shared}), "r"(v.x),
                "r"(v.y), "r"(v.z), "r"(v.w)
@@ -159,6 +162,15 @@ NIBBLE_MMA(MmaU8S8, "m16n8k32.row.col.s32.u8.s8.s32", int32_t, "r")
 NIBBLE_MMA(MmaU8, "m16n8k32.row.col.s32.u8.u8.s32", int32_t, "r")
 NIBBLE_MMA(MmaS4, "m16n8k64.row.col.s32.s4.s4.s32", int32_t, "r")
 #undef NIBBLE_MMA
+// d = a b + c of bytes.
+__device__ __forceinline__ void MmaS8(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                      uint32_t b1, const int4& c) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%10, %11, %12, %13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c.x), "r"(c.y), "r"(c.z),
+        "r"(c.w));
+}
 
 // ---- Arithmetic ----
 

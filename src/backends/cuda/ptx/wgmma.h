@@ -35,6 +35,8 @@ __device__ __forceinline__ uint64_t SwizzledTile(const void* tile) {
                       "r"(a[6]), "r"(a[7]), "r"(a[8]), "r"(a[9]), "r"(a[10]), "r"(a[11]), \
                       "r"(a[12]), "r"(a[13]), "r"(a[14]), "r"(a[15])
 #define NIBBLE_WGMMA(d) "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" d "}, "
+#define NIBBLE_A4(a, i) "r"(a[i]), "r"(a[i + 1]), "r"(a[i + 2]), "r"(a[i + 3])
+#define NIBBLE_PIECE(a, b, p) NIBBLE_WGMMA(NIBBLE_D0) "{" a "}, " b ", " p ";\n"
 #define NIBBLE_D0 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -144,8 +146,47 @@ __device__ __forceinline__ void MultiplyEnd(int32_t (&d)[64], Fragments& a, Frag
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : NIBBLE_R64(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
 }
+
+// Half of the columns for kSteps times 32 inputs, of a's registers from kFirst on: D = A B with B at
+// `b`. They only start; MultiplyEnd says when they have ended.
+template <int kSteps, int kFirst>
+__device__ __forceinline__ void MultiplyPiece(int32_t (&d)[64], const Fragments& a, uint64_t b) {
+  static_assert(kSteps == 1 || kSteps == 2 || kSteps == 4);
+  constexpr int i = kFirst;
+  if constexpr (kSteps == 1) {
+    asm volatile(
+        "wgmma.fence.sync.aligned;\n"
+        NIBBLE_PIECE("%64, %65, %66, %67", "%68", "0")
+        "wgmma.commit_group.sync.aligned;\n"
+        : NIBBLE_R64(d)
+        : NIBBLE_A4(a, i), "l"(b)
+        : "memory");
+  } else if constexpr (kSteps == 2) {
+    asm volatile(
+        "wgmma.fence.sync.aligned;\n"
+        NIBBLE_PIECE("%64, %65, %66, %67", "%72", "0")
+        NIBBLE_PIECE("%68, %69, %70, %71", "%73", "1")
+        "wgmma.commit_group.sync.aligned;\n"
+        : NIBBLE_R64(d)
+        : NIBBLE_A4(a, i), NIBBLE_A4(a, i + 4), "l"(b), "l"(b + 2)
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.fence.sync.aligned;\n"
+        NIBBLE_PIECE("%64, %65, %66, %67", "%80", "0")
+        NIBBLE_PIECE("%68, %69, %70, %71", "%81", "1")
+        NIBBLE_PIECE("%72, %73, %74, %75", "%82", "1")
+        NIBBLE_PIECE("%76, %77, %78, %79", "%83", "1")
+        "wgmma.commit_group.sync.aligned;\n"
+        : NIBBLE_R64(d)
+        : NIBBLE_A16(a), "l"(b), "l"(b + 2), "l"(b + 4), "l"(b + 6)
+        : "memory");
+  }
+}
 // clang-format on
 
+#undef NIBBLE_A4
+#undef NIBBLE_PIECE
 #undef NIBBLE_R8
 #undef NIBBLE_R16
 #undef NIBBLE_R64

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel of decode linears and its launch (gemm_decode.cu, gemm_decode_groups.cu).
+//
+// A block of eight warps computes kRows outputs for all tokens over its share of the inputs, then
+// the next kRows:
+//
+//   warp = row_warp + kRowWarps * split       row_warp: which 16 outputs
+//                                             split: every kSplits-th block of 128 inputs
+//   rank in the cluster                       a contiguous share of the inputs
+//
+// Weights pass through rings in shared memory, up to 8 KiB per warp ahead of their use; the
+// activations of the block's share stay in shared memory. Each output belongs to one block of the
+// cluster: every warp hands its integer sums to the owner, which adds them up and applies the
+// scales. No atomics, and since the sums are exact, their order does not matter; in groups they are
+// floats, and it does.
+//
+// The first weights do not depend on the kernel before, so they are requested before waiting for
+// that one: a chain of decode linears keeps the memory busy across kernel boundaries.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "backends/cuda/gemm/decode_exchange.cuh"
+#include "backends/cuda/gemm/gemm_decode.h"
+#include "backends/cuda/gemm/gemm_law.cuh"
+#include "backends/cuda/launch.h"
+
+namespace nibble::cuda::decode {
+
+// An output, fetched while its products are under way.
+struct Output : OutputTerms {
+  int n;
+
+  __device__ Output(const Products& products, int output) : n(output) {
+    const auto [g, row] = products.Find(n);
+    if (row < g.rows) Fetch(g, row);
+  }
+
+  template <typename Y, typename S>
+  __device__ void Store(const Products& products, const TokenParameters<S>& tokens, int t,
+                        typename S::Sum d) const {
+    const auto [g, row] = products.Find(n);
+    if (row >= g.rows) return;
+    StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + row,
+               LawValue(products.common(), *this, tokens, t, d));
+  }
+};
+
+// grid [ranks, up to the number of blocks of kRows outputs], clusters of [ranks, 1]
+template <typename S, typename Y>
+__global__ void __launch_bounds__(kThreads, S::kMinBlocks)
+    GemmDecodeKernel(const __grid_constant__ Products products) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
+  AllowNextGrid();
+  const GemmArguments& g = products.common();
+  const bool shifted = S::kBits == 4 && !S::kLevels && !(S::kGroups && g.w_block.zeros);
+  const int rank = blockIdx.x, ranks_log2 = FloorLog2(static_cast<int>(gridDim.x));
+  const int warp = threadIdx.x / 32, row_warp = warp % S::kRowWarps, split = warp / S::kRowWarps;
+  const Slice slice = Slice::Of(g.cols, rank, ranks_log2);
+  WeightRing<S> ring(products, row_warp, slice.begin + split, slice.end, shared.rings[warp]);
+
+  const int owned_log2 = FloorLog2(S::kRows) - ranks_log2,
+            own = threadIdx.x & ((1 << owned_log2) - 1);
+  const int first_own = (rank << owned_log2) + own;
+  Output output(products, blockIdx.y * S::kRows + first_own);
+  Exchange<S> exchange(shared, rank, ranks_log2);
+  WaitForPreviousGrid();
+
+  const Activations<S> x(g, slice, shared.activations(), shared.tokens);
+  const uint32_t lane_address = x.LaneAddress(g.tokens);
+  for (int first = blockIdx.y * S::kRows; first < products.rows;) {
+    Sums<S> sums = {};
+    int block = split;
+    const int blocks = slice.end - slice.begin;
+#pragma unroll 1
+    for (; block + (S::kBurst - 1) * S::kSplits < blocks; block += S::kBurst * S::kSplits) {
+      Multiply<S::kBurst>(ring, g, x, lane_address, block, sums);
+    }
+    if (S::kBurst > 1 && block < blocks) {
+      Multiply<1>(ring, g, x, lane_address, block, sums);
+    }
+    exchange.Run(sums, row_warp, split);
+    for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += kThreads >> owned_log2) {
+      output.Store<Y>(products, shared.tokens, t, exchange.Total(own, t, shifted));
+    }
+    exchange.DoneReading();
+    first += gridDim.y * S::kRows;
+    output = Output(products, first + first_own);
+  }
+  exchange.Finish();
+}
+
+// How a shape would run: clusters, and how often each takes another block of outputs.
+struct Placement {
+  int ranks = 1, clusters = 0, rounds = 0, shared_bytes = 0;
+  bool fits = false;
+};
+
+template <typename S>
+Placement Place(const Products& products, int ranks, const Device& device) {
+  static_assert(S::kRows <= kMaxRows);
+  const GemmArguments& g = products.common();
+  const int blocks = static_cast<int>((g.cols + 127) / 128);
+  const size_t sums = ranks > 1 ? sizeof(SumBuffer<S>) : 0;
+  const int bytes = static_cast<int>(sizeof(Shared<S>) + sums) +
+                    Activations<S>::Bytes(g, (blocks + ranks - 1) / ranks);
+  if (bytes > device.shared_bytes) return {};
+  const int per_multiprocessor =
+      std::min(S::kMinBlocks, device.multiprocessor_shared_bytes / (bytes + 1024));
+  // Clusters do not fill every group of multiprocessors: of 8 blocks, an H200 holds 14 at a time.
+  const int places =
+      std::max(1, per_multiprocessor * device.multiprocessors / ranks * (ranks > 2 ? 7 : 8) / 8);
+  const int row_blocks = (products.rows + S::kRows - 1) / S::kRows;
+  const int rounds = (row_blocks + places - 1) / places;
+  return {.ranks = ranks,
+          .clusters = (row_blocks + rounds - 1) / rounds,
+          .rounds = rounds,
+          .shared_bytes = bytes,
+          .fits = true};
+}
+
+// False if it does not fit.
+template <typename S, typename Y>
+bool Launch(const Products& products, const Placement& placement, cudaStream_t stream) {
+  if (!placement.fits) return false;
+  const auto ranks = static_cast<unsigned>(placement.ranks);
+  LaunchDependent(GemmDecodeKernel<S, Y>,
+                  {.grid = dim3(ranks, static_cast<unsigned>(placement.clusters)),
+                   .block = kThreads,
+                   .shared_bytes = static_cast<size_t>(placement.shared_bytes),
+                   .cluster = ranks},
+                  stream, products);
+  return true;
+}
+
+// The smallest cluster for which `enough` holds, up to 8 blocks.
+template <typename Enough>
+int Ranks(const Products& products, const Device& device, const Enough& enough) {
+  const int64_t blocks = (products.common().cols + 127) / 128;
+  int ranks = 1;
+  while (device.major >= 9 && ranks < 8 && 2 * ranks <= blocks && !enough(ranks)) ranks *= 2;
+  return ranks;
+}
+
+// Up to 8 tokens. A block reads all inputs of its outputs, unless its activations grow too large.
+// With all outputs in place at once there is one exchange of sums; large matrices have the time
+// for several, and deep rings serve them best.
+template <typename F, typename Y>
+bool RunOneTile(const Products& products, const Device& device, cudaStream_t stream) {
+  const GemmArguments& g = products.common();
+  constexpr int kShallow = 4 * StageBytes(F::kKind, F::kFine);
+  using Deep = Shape<F, 1, 1, 3, 8192>;
+  using Flat16 = Shape<F, 1, 1, 4, kShallow>;
+  using Flat32 = Shape<F, 1, 2, 4, kShallow>;
+  using Flat64 = Shape<F, 1, 4, 4, kShallow>;
+  const int ranks =
+      Ranks(products, device, [&](int r) { return g.tokens * g.cols / r <= 64 << 10; });
+  const Placement flat64 = Place<Flat64>(products, ranks, device);
+  if (ranks > 1) return Launch<Flat64, Y>(products, flat64, stream);
+  const Placement deep = Place<Deep>(products, 1, device),
+                  flat16 = Place<Flat16>(products, 1, device);
+  const Placement flat32 = Place<Flat32>(products, 1, device);
+  const bool small = g.cols < 8192;
+  if (deep.fits && deep.rounds == 1) return Launch<Deep, Y>(products, deep, stream);
+  if (flat16.rounds == 1 || !deep.fits) return Launch<Flat16, Y>(products, flat16, stream);
+  if (small && flat32.rounds == 1) return Launch<Flat32, Y>(products, flat32, stream);
+  if (small && flat64.rounds == 1) return Launch<Flat64, Y>(products, flat64, stream);
+  return Launch<Deep, Y>(products, deep, stream);
+}
+
+// Up to 32 tokens. Many outputs share a block's activations; about 1024 inputs each, so that
+// several blocks find a place on a multiprocessor.
+template <typename S, typename Y>
+bool RunTiles(const Products& products, const Device& device, cudaStream_t stream) {
+  const int64_t row_blocks = (products.rows + S::kRows - 1) / S::kRows;
+  const int64_t wanted = device.multiprocessors * (S::kTiles == 2 ? 6 : 3) / 4;
+  const int ranks = Ranks(products, device, [&](int r) {
+    return products.common().cols / r <= 1024 && row_blocks * r >= wanted;
+  });
+  return Launch<S, Y>(products, Place<S>(products, ranks, device), stream);
+}
+
+template <typename F, typename Y>
+bool Run(const Products& products, const Device& device, cudaStream_t stream) {
+  // Four stages; with scales behind the codes three, since the fourth would cost a block its place.
+  constexpr int kBits = CodeBits(F::kKind);
+  constexpr int kRing = std::max(1024 * kBits, 3 * StageBytes(F::kKind, F::kFine));
+  const int64_t tokens = products.common().tokens;
+  if (tokens <= 8) return RunOneTile<F, Y>(products, device, stream);
+  if (tokens <= 16) {
+    return RunTiles<Shape<F, 2, 8, kBits == 4 ? 3 : 2, kRing>, Y>(products, device, stream);
+  }
+  return RunTiles<Shape<F, 4, 8, 2, kRing>, Y>(products, device, stream);
+}
+
+// The products for tokens `first` to `first + count`.
+template <typename Y>
+Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) {
+  Products products = {};
+  std::ranges::fill(products.starts, std::numeric_limits<int>::max());
+  for (size_t i = 0; i < all.size(); ++i) {
+    GemmArguments& g = products.parts[i] = all[i];
+    g.tokens = count;
+    g.x += first * g.stride;
+    g.x_scales += first;
+    if (g.x_zetas != nullptr) g.x_zetas += first;
+    if (g.x_sums != nullptr) g.x_sums += first;
+    g.y = static_cast<Y*>(g.y) + first * g.y_stride;
+    products.starts[i] = (products.rows + kMaxRows - 1) / kMaxRows * kMaxRows;
+    products.rows = products.starts[i] + static_cast<int>(g.rows);
+  }
+  return products;
+}
+
+// run<Y>(products, ..) knows their format.
+template <typename Y, typename RunKind>
+void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKind& run) {
+  const Device device = Device::Current();
+  const GemmArguments& g = all.front();
+  int64_t most = 32;  // tokens of one launch; fewer where activations outgrow shared memory
+  for (int64_t first = 0; first < g.tokens;) {
+    const int64_t count = std::min(most, g.tokens - first);
+    const Products products = Join<Y>(all, first, count);
+    if (run.template operator()<Y>(products, device, stream)) {
+      first += count;
+    } else if (count > 1) {
+      most = count / 2;
+    } else {
+      throw Error(ErrorCode::kFailed, "a row of " + std::to_string(g.cols) +
+                                          " activations does not fit into shared memory");
+    }
+  }
+}
+
+template <typename RunKind>
+void Decode(std::span<const GemmArguments> products, cudaStream_t stream, const RunKind& run) {
+  CheckJoined(products);
+  WithReal(products.front().y_type, [&]<typename Y>(Y) { RunAll<Y>(products, stream, run); });
+}
+
+}  // namespace nibble::cuda::decode

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The activations of decode linears (gemm_decode.cu), which stay in shared memory, and their
+// products with what a WeightRing brings.
+#pragma once
+
+#include "backends/cuda/gemm/decode_ring.cuh"
+#include "backends/cuda/gemm/sum_scale.cuh"
+
+namespace nibble::cuda::decode {
+
+// What describes the tokens, in shared memory.
+template <typename S>
+struct TokenParameters {
+  float scales[8 * S::kTiles], zetas[8 * S::kTiles];
+  int32_t sums[8 * S::kTiles];
+};
+
+// All tokens' codes of a block's inputs: [tokens][pitch]. Behind them, where tokens have groups,
+// the scales and zetas of their pieces: [pieces][2][columns].
+template <typename S>
+struct Activations {
+  static constexpr int kColumns = 8 * S::kTiles;
+
+  uint32_t memory;
+  int pitch;  // an odd number of 16-byte units: ldmatrix has no bank conflicts
+  uint32_t scales;
+
+  __host__ __device__ static int Pitch(int inputs) { return inputs + 16; }
+  // Of `blocks` times 128 inputs.
+  static int Bytes(const GemmArguments& g, int blocks) {
+    const int pieces = g.x_group == 0 ? 0 : blocks * 128 / g.piece;
+    return Rows(g.tokens) * Pitch(blocks * 128) + pieces * 2 * kColumns * int{sizeof(float)};
+  }
+  // Tokens past the end have memory of their own (nobody stores their sums), except where that
+  // would be most of it: in a lone tile they repeat the last one.
+  __host__ __device__ static int Rows(int64_t tokens) {
+    return S::kTiles == 1 ? static_cast<int>(tokens) : 8 * S::kTiles;
+  }
+
+  // Fetches them through registers: waiting for an asynchronous copy would be waiting for all
+  // weights requested before it.
+  __device__ Activations(const GemmArguments& g, const Slice& slice, uint32_t shared,
+                         TokenParameters<S>& parameters)
+      : memory(shared), pitch(Pitch(slice.bytes())), scales(shared + Rows(g.tokens) * pitch) {
+    const int t = static_cast<int>(threadIdx.x);
+    float scale = 1, zeta = 0;
+    int32_t sum = 0;
+    if (t < g.tokens && !S::kTokenScales) {
+      scale = g.x_scales[t];
+      if (g.x_zetas != nullptr) zeta = g.x_zetas[t];
+      if (g.w_zeros != nullptr) sum = g.x_sums[t];
+    }
+    constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
+    const int8_t* const x = g.x + slice.begin * 128;
+    const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.tokens);
+    for (unsigned base = threadIdx.x; base < count; base += kBatch * kThreads) {
+      uint4 v[kBatch];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const unsigned i = base + j * kThreads, token = i / units, at = i % units * 16;
+        if (i < count) v[j] = *reinterpret_cast<const uint4*>(x + token * g.stride + at);
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const unsigned i = base + j * kThreads, token = i / units, at = i % units * 16;
+        if (i < count) StoreShared16(memory + token * pitch + at, v[j]);
+      }
+    }
+    if constexpr (S::kTokenScales) FetchScales(g, slice);
+    if (t < g.tokens) {
+      parameters.scales[t] = scale;
+      parameters.zetas[t] = zeta;
+      parameters.sums[t] = sum;
+    }
+    __syncthreads();
+  }
+
+  // Behind the last token or input they are 0.
+  __device__ void FetchScales(const GemmArguments& g, const Slice& slice) const {
+    const int count = slice.bytes() / g.piece * kColumns;
+    for (int i = threadIdx.x; i < count; i += kThreads) {
+      const int t = i % kColumns, input = slice.begin * 128 + i / kColumns * g.piece;
+      const bool exists = t < g.tokens && input < g.cols;
+      const int64_t at = exists ? input / static_cast<int>(g.x_group) * g.x_pitch + t : 0;
+      const uint32_t to = scales + (i / kColumns * 2 * kColumns + t) * 4;
+      StoreShared4(to, exists ? g.x_scales[at] : 0);
+      StoreShared4(to + kColumns * 4, exists && g.x_zetas != nullptr ? g.x_zetas[at] : 0);
+    }
+  }
+
+  // This lane's address for LoadMatrices at the first block. Lanes 0 to 15 address the halves of
+  // one operand B, the others those of the next: of the next tile, or step if the tile is alone.
+  __device__ uint32_t LaneAddress(int64_t tokens) const {
+    const int lane = threadIdx.x % 32, token = lane % 8, half = lane / 8 % 2, next = lane / 16;
+    if constexpr (S::kTiles == 1) {
+      return memory + min(token, static_cast<int>(tokens) - 1) * pitch + next * 32 + half * 16;
+    }
+    return memory + (token + 8 * next) * pitch + half * 16;
+  }
+};
+
+// Sums of one warp: operand D of mma.m16n8k32. With few tiles there are several, so that a product
+// need not wait for the one before.
+template <typename S>
+struct IntegerSums {
+  static constexpr int kChains = S::kTiles == 1 ? 4 : S::kTiles == 2 ? 2 : 1;
+  int32_t d[kChains][S::kTiles][4] = {};
+
+  __device__ int32_t Total(int tile, int i) const {
+    int32_t total = 0;
+#pragma unroll
+    for (int chain = 0; chain < kChains; ++chain) total += d[chain][tile][i];
+    return total;
+  }
+};
+
+// In groups: the sums, and those of one piece in two chains.
+template <typename S>
+struct GroupSums {
+  static constexpr int kChains = S::kPieceSteps > 1 && S::kTiles == 1 ? 2 : 1;
+  float y[S::kTiles][4] = {};
+  int32_t d[kChains][S::kTiles][4];
+
+  __device__ float Total(int tile, int i) const { return y[tile][i]; }
+};
+
+template <typename S>
+using Sums = std::conditional_t<S::kGroups, GroupSums<S>, IntegerSums<S>>;
+
+// What the groups of tokens contribute to a piece: where the scales of its columns lie.
+struct TokenScales {
+  uint32_t at;
+  bool zetas;
+};
+
+// y += piece times its scales. `code_sums`: a lane's share of the sums of the codes of its two
+// outputs, where tokens have zetas; 0 from then on.
+template <typename S>
+__device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
+                                         const TokenScales& tokens, int (&code_sums)[2]) {
+  const SumScale weights[2] = {SumScale(scales.x), SumScale(scales.y)};
+  float centred[2];
+  if (S::kTokenScales && tokens.zetas) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      code_sums[h] += __shfl_xor_sync(0xFFFFFFFF, code_sums[h], 1);
+      code_sums[h] += __shfl_xor_sync(0xFFFFFFFF, code_sums[h], 2);
+      centred[h] = weights[h].Times(code_sums[h]);
+      code_sums[h] = 0;
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < S::kTiles; ++tile) {
+    const uint32_t at = tokens.at + tile * 32 + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      int32_t sum = sums.d[0][tile][i];
+      if constexpr (GroupSums<S>::kChains == 2) sum += sums.d[1][tile][i];
+      float term = weights[i / 2].Times(sum);
+      if constexpr (!S::kTokenScales) {
+        sums.y[tile][i] += term;
+      } else {
+        const uint32_t column = at + i % 2 * 4;
+        if (tokens.zetas) {
+          const float zeta = __uint_as_float(LoadShared4(column + 32 * S::kTiles));
+          term = fmaf(zeta, centred[i / 2], term);
+        }
+        sums.y[tile][i] = fmaf(term, __uint_as_float(LoadShared4(column)), sums.y[tile][i]);
+      }
+    }
+  }
+}
+
+// The ring's `stages` oldest stages, the first of them block `block` of the slice. kWiden: their
+// codes become bytes by steps.
+template <int stages, bool kWiden, typename S>
+__device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const GemmArguments& g,
+                                               const Activations<S>& acts, uint32_t lane_address,
+                                               int block, Sums<S>& sums) {
+  const bool zetas = S::kTokenScales && g.x_zetas != nullptr;
+  const int pieces = S::kTokenScales ? 128 / g.piece : 1;
+#pragma unroll
+  for (int stage = 0; stage < stages; ++stage) {
+    const int at = block + stage * S::kSplits;
+    const uint32_t x = lane_address + at * 128;
+    uint4 word;
+    LevelSteps steps;
+    if constexpr (kWiden && !S::kFine) steps = ring.Steps(stage, 0);
+    uint32_t a[4], b[4];
+    int code_sums[2] = {};
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
+      if constexpr (kWiden && S::kFine) steps = ring.Steps(stage, step);
+      Fragment<S::kKind, kWiden>(word, steps, step, a);
+      constexpr int kChains = Sums<S>::kChains;
+      const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // anew
+      auto& d = sums.d[(S::kGroups ? step : 2 * stage + step % 2) % kChains];
+      const auto multiply = [&](int tile, uint32_t b0, uint32_t b1) {
+        starts ? MmaS8(d[tile], a, b0, b1, {}) : MmaS8(d[tile], a, b0, b1);
+      };
+      if constexpr (S::kTiles == 1) {
+        if (step % 2 == 0) LoadMatrices(x + step * 32, b);
+        multiply(0, b[step % 2 * 2], b[step % 2 * 2 + 1]);
+      } else {
+#pragma unroll
+        for (int tile = 0; tile < S::kTiles; tile += 2) {
+          LoadMatrices(x + tile * 8 * acts.pitch + step * 32, b);
+          multiply(tile, b[0], b[1]);
+          multiply(tile + 1, b[2], b[3]);
+        }
+      }
+      if constexpr (S::kGroups) {
+        if (zetas) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            code_sums[i % 2] = __dp4a(static_cast<int>(a[i]), 0x01010101, code_sums[i % 2]);
+          }
+        }
+        if ((step + 1) % S::kPieceSteps != 0) continue;
+        const int piece = S::kTokenScales ? at * pieces + step * pieces / 4 : 0;
+        AddPiece(sums, ring.Scales(stage, step),
+                 {acts.scales + piece * 2 * Activations<S>::kColumns * 4, zetas}, code_sums);
+      }
+    }
+  }
+}
+
+template <int stages, typename S>
+__device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Activations<S>& acts,
+                         uint32_t lane_address, int block, Sums<S>& sums) {
+  ring.template Await<stages>();
+  if (S::kKind == WeightKind::kNibbleGroups && ring.blocks().zeros) {
+    MultiplyStages<stages, true>(ring, g, acts, lane_address, block, sums);
+  } else {
+    MultiplyStages<stages, S::kLevels>(ring, g, acts, lane_address, block, sums);
+  }
+#pragma unroll
+  for (int stage = 0; stage < stages; ++stage) ring.Request();
+}
+
+}  // namespace nibble::cuda::decode

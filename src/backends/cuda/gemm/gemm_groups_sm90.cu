@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompt products in groups (gemm_sm90_tile.cuh). The sums of a piece of 32, 64 or 128 inputs leave
+// the tensor cores as integers and are added in fp32, times the scales of the piece. A math
+// warpgroup has 64 outputs x 128 tokens: 64 registers of sums and 64 of results a thread, where
+// tiles of 256 tokens would need 256. While one adds, the tensor cores work for the other.
+//
+// Adding takes as many issue slots as the tensor cores take clocks, so two ways to convert a sum
+// share the work: half are converted by the unit that is slow but needs one slot, the others as
+// SumScale does, with two.
+#include <cuda_fp16.h>
+
+#include "backends/cuda/gemm/gemm_groups_sm90.h"
+#include "backends/cuda/gemm/gemm_sm90_tile.cuh"
+#include "backends/cuda/gemm/sum_scale.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+using sm90::Epilogue;
+
+// Of a thread's two outputs and a piece.
+struct PieceScales {
+  SumScale weights[2];
+  float centred[2] = {0, 0};      // sums of weights, where tokens have zetas
+  const float* tokens = nullptr;  // scales of the tile's tokens
+  const float* zetas = nullptr;   // or null
+};
+
+// y += sums * scales.
+template <typename S>
+__device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceScales& piece,
+                                         float (&y)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; i += 4) {
+    if constexpr (!S::kTokenScales) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const SumScale& weights = piece.weights[j / 2];
+        y[i + j] = j % 2 == 0 ? fmaf(__int2float_rn(sums[i + j]), weights.scale, y[i + j])
+                              : y[i + j] + weights.Times(sums[i + j]);
+      }
+    } else {
+      float terms[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) terms[j] = piece.weights[j / 2].Times(sums[i + j]);
+      const int token = 2 * i + 2 * (threadIdx.x % 4);
+      if (piece.zetas != nullptr) {
+        const float2 zeta = *reinterpret_cast<const float2*>(piece.zetas + token);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          terms[j] = fmaf(j % 2 == 0 ? zeta.x : zeta.y, piece.centred[j / 2], terms[j]);
+        }
+      }
+      const float2 a = *reinterpret_cast<const float2*>(piece.tokens + token);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) y[i + j] = fmaf(terms[j], j % 2 == 0 ? a.x : a.y, y[i + j]);
+    }
+  }
+}
+
+// Sums of a thread's weights over a piece, as the codes of two outputs are.
+template <int kSteps>
+__device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceScales& scales) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * kSteps; ++i) {
+      sum = __dp4a(static_cast<int>(a[4 * kSteps * piece + 2 * i + h]), 0x01010101, sum);
+    }
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
+    scales.centred[h] = scales.weights[h].Times(sum);
+  }
+}
+
+// A math warpgroup at work on a tile; a piece has kSteps times 32 inputs.
+template <typename S, int kSteps>
+struct GroupMath {
+  static constexpr int kPieces = 4 / kSteps;
+
+  const GemmArguments& g;
+  sm90::Shared<S>& s;
+  sm90::Stages<S> stages{g, s};
+  const float factor = CodeBits(S::kKind) == 8 || g.w_block.zeros ? 1.0f : 1.0f / 16;
+  float y[64];
+
+  __device__ __forceinline__ PieceScales ScalesOf(const Fragments& a, int stage, int k,
+                                                  int piece) const {
+    float2 pair = {1, 1};
+    if (g.w_block.pieces > 0) {
+      const uint32_t word =
+          sm90::ScaleWords(stages.Block(stage) + CodeBytes(S::kKind), kPieces)[piece];
+      pair = __half22float2(reinterpret_cast<const __half2&>(word));
+    }
+    PieceScales scales = {.weights = {SumScale(pair.x * factor), SumScale(pair.y * factor)}};
+    if constexpr (S::kTokenScales) {
+      scales.tokens = s.scales[stage] + piece * S::kTokens;
+      // Behind the last input weights repeat and zetas have no meaning.
+      if (g.x_zetas != nullptr && k * sm90::kInputs + piece * 32 * kSteps < g.cols) {
+        scales.zetas = scales.tokens + S::kPieces * S::kTokens;
+        SumWeights<kSteps>(a, piece, scales);
+      }
+    }
+    return scales;
+  }
+
+  // The k-th 128 inputs, of fragments `a` in `stage`, from piece kPiece on; while the products of
+  // the last piece run, `next` fetches what follows.
+  template <int kPiece = 0, typename Next>
+  __device__ __forceinline__ void Multiply(Fragments& a, int stage, int k, int32_t (&sums)[64],
+                                           const Next& next) {
+    MultiplyPiece<kSteps, kPiece * 4 * kSteps>(
+        sums, a, SwizzledTile(s.x[stage]) + kPiece * kSteps * 2);  // in units of 16 bytes
+    const PieceScales scales = ScalesOf(a, stage, k, kPiece);
+    if constexpr (kPiece + 1 == kPieces) next();
+    MultiplyEnd(sums, a, a);
+    AddPiece<S>(sums, scales, y);
+    if constexpr (kPiece + 1 < kPieces) {
+      Multiply<kPiece + 1>(a, stage, k, sums, next);
+    } else {
+      stages.Release(stage);
+    }
+  }
+};
+
+template <Epilogue kEpilogue, typename S, int kSteps>
+struct GroupProduct {
+  using Shape = S;
+
+  static __device__ void Multiply(const GemmArguments& g, const sm90::Tiles& tiles,
+                                  sm90::Shared<S>& s) {
+    GroupMath<S, kSteps> math = {g, s};
+    uint32_t parity = 0;  // of the parameters
+    for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
+#pragma unroll
+      for (float& v : math.y) v = 0;
+      Fragments even, odd;
+      int even_stage = math.stages.Next(even), odd_stage, k = 0;
+      do {
+        int32_t sums[64];
+        math.Multiply(even, even_stage, k, sums, [&] { odd_stage = math.stages.Next(odd); });
+        k += 2;
+        math.Multiply(odd, odd_stage, k - 1, sums, [&] {
+          if (k < tiles.steps()) even_stage = math.stages.Next(even);
+        });
+      } while (k < tiles.steps());
+      BarrierWait(&s.tail.parameters_full, parity);
+      sm90::Store<kEpilogue>(g, s, math.stages.warpgroup, math.y, 0);
+      if (threadIdx.x % 32 == 0) BarrierArrive(&s.tail.parameters_empty);
+    }
+  }
+};
+
+template <WeightKind kKind, int kSteps, bool kTokenScales, typename Out>
+void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
+  using S = sm90::Shape<kKind, kSteps != 4, sm90::kHalfTokens, kTokenScales, Out>;
+  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
+    if (g.up_w != nullptr) {
+      return sm90::Launch<GroupProduct<Epilogue::kGated, S, kSteps>>(g, stream);
+    }
+  }
+  sm90::Launch<GroupProduct<Epilogue::kLaw, S, kSteps>>(g, stream);
+}
+
+template <WeightKind kKind, int kSteps>
+void LaunchPieces(const GemmArguments& g, cudaStream_t stream) {
+  WithReal(g.y_type, [&]<typename Out>(Out) {
+    g.x_group != 0 ? LaunchFor<kKind, kSteps, true, Out>(g, stream)
+                   : LaunchFor<kKind, kSteps, false, Out>(g, stream);
+  });
+}
+
+template <WeightKind kKind>
+void LaunchKind(const GemmArguments& g, cudaStream_t stream) {
+  g.piece == 128  ? LaunchPieces<kKind, 4>(g, stream)
+  : g.piece == 64 ? LaunchPieces<kKind, 2>(g, stream)
+                  : LaunchPieces<kKind, 1>(g, stream);
+}
+
+}  // namespace
+
+void GemmGroupsSm90(const GemmArguments& g, cudaStream_t stream) {
+  sm90::CheckSm90(g);
+  NIBBLE_CUDA_CHECK(HasGroups(g.w_kind));
+  g.w_kind == WeightKind::kNibbleGroups ? LaunchKind<WeightKind::kNibbleGroups>(g, stream)
+                                        : LaunchKind<WeightKind::kByteGroups>(g, stream);
+}
+
+}  // namespace nibble::cuda

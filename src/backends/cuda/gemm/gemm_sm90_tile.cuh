@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the prompt products of compute capability 9.0 share (gemm_sm90.cu, gemm_groups_sm90.cu): the
+// tiles of a product, how its operands come to a block, the kernel around its mathematics.
+//
+// A pair of blocks (a cluster) computes 256 outputs x 256 or 128 tokens at a time, each block 128
+// of the outputs; the grid stays and walks over the tiles. The product is computed transposed:
+// weights are operand A, which may come from registers, so that 4-bit codes become bytes on their
+// way from shared memory to the tensor cores. Activations are operand B, in shared memory.
+//
+//   loading     one thread: weights of its block, half the activations of the pair for both blocks
+//               (else they would be read twice from L2, whose bandwidth is the next limit)
+//   preparing   one warp: scales and the like of the tile for the epilogue
+//   math        two warpgroups, each 64 outputs of all tokens; for silu(gate) * up one has outputs
+//               of gate and the other the same of up
+//
+// A nibble stays in the high half of its byte, 16 times its code: three instructions for eight
+// codes. With a second level of scales or with zeros they are seven (LevelSteps).
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "backends/cuda/gemm/gemm_epilogue.cuh"
+#include "backends/cuda/gemm/level_steps.cuh"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/ptx/ptx_sm90.h"
+#include "backends/cuda/ptx/wgmma.h"
+
+namespace nibble::cuda::sm90 {
+
+inline constexpr int kInputs = 128;   // of a step
+inline constexpr int kPair = 2;       // blocks of a cluster
+inline constexpr int kThreads = 384;  // three warpgroups, two of them math
+inline constexpr int kSharedBytes = 227 * 1024;
+inline constexpr int kBand = 8;  // token tiles that are walked through together, for L2's sake
+inline constexpr int kHalfTokens = kTileTokens / 2;
+
+enum class Epilogue { kPlain, kLaw, kGated };  // kPlain: see ApplyLaw; kGated: as that
+
+// tokens: of a stage. fine: blocks have scales of 2 or 4 pieces, not of one. x_groups: so have the
+// tokens.
+template <WeightKind kind, bool fine, int tokens, bool x_groups, typename Y>
+struct Shape {
+  using Out = Y;
+  static constexpr WeightKind kKind = kind;
+  static constexpr bool kGroups = HasGroups(kind), kLevels = kind == WeightKind::kLevels;
+  static constexpr int kTokens = tokens, kPieces = fine ? 4 : 1;  // at most
+  static constexpr bool kFine = fine, kTokenScales = x_groups;
+  static constexpr int kFactor = SumFactor(kind);
+  static constexpr int kWords = CodeBits(kind) / 2;  // of 16 bytes, a thread's in a block
+  static constexpr int kBlockBytes =                 // at most
+      CodeBytes(kind) +
+      BlockScales{kLevels || kGroups ? kPieces : 0, kind == WeightKind::kNibbleGroups}.bytes();
+  static constexpr int kScaleFloats = x_groups ? 2 * kPieces * tokens : 0;
+  static constexpr int kStageBytes = tokens * kInputs + 2 * kBlockBytes + 4 * kScaleFloats;
+
+  // Bytes of a block in memory; a constant where it can be.
+  static __device__ int BlockBytes(const GemmArguments& g) {
+    return kFine || kGroups ? g.block_bytes() : kBlockBytes;
+  }
+};
+
+template <typename S>
+struct Shared {
+  static constexpr int kMostStages = 8;
+  struct Tail {
+    Staging<typename S::Out> staging[2];
+    TileParameters parameters;
+    uint64_t full[kMostStages], empty[kMostStages];  // kStages of each
+    uint64_t parameters_full, parameters_empty;
+  };
+  static constexpr int kFit = (kSharedBytes - sizeof(Tail)) / S::kStageBytes;
+  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
+
+  int8_t x[kStages][S::kTokens * kInputs];
+  uint8_t w[kStages][2 * S::kBlockBytes];
+  float scales[kStages][S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zetas, [piece][token]
+  Tail tail;
+};
+
+// A place in the ring of stages.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void Advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// The tiles of a product, the first `whole` of them 256 tokens, the others half as many, and those
+// of them that this block computes.
+struct Tiles {
+  int token_tiles, output_pairs, block_outputs, k_blocks, whole, count;
+
+  __device__ int first() const { return blockIdx.x / kPair; }
+  __device__ int stride() const { return gridDim.x / kPair; }
+  // Of 128 inputs, in pairs; at least 4, since the last two are special. Past the end of K the
+  // activations are zeros.
+  __device__ int steps() const { return max(4, (k_blocks + 1) / 2 * 2); }
+  // First token and first output.
+  __device__ int2 Place(int number) const {
+    const int half = max(0, number - whole), tile = min(number, whole) + half / 2;
+    const int band = tile / (kBand * output_pairs) * kBand;
+    const int height = min(token_tiles - band, kBand);
+    const int in_band = tile - band * output_pairs;
+    return {(band + in_band % height) * kTileTokens + half % 2 * kHalfTokens,
+            (in_band / height * kPair + ClusterRank()) * block_outputs};
+  }
+};
+
+// Asks for the scales, and zetas, of a step's pieces and tokens from `token` on.
+template <typename S>
+__device__ void LoadTokenScales(const GemmArguments& g, int k, int token, float* scales,
+                                SharedAddress barrier) {
+  constexpr int kBytes = S::kTokens * sizeof(float);
+  const int last = static_cast<int>(g.cols) - 1;  // behind it any scales will do
+  for (int i = 0; i < kInputs / g.piece; ++i) {
+    const int input = min(k * kInputs + i * g.piece, last);
+    const int64_t at = input / static_cast<int>(g.x_group) * g.x_pitch + token;
+    BulkLoad(scales + i * S::kTokens, g.x_scales + at, kBytes, barrier);
+    if (g.x_zetas == nullptr) continue;
+    BulkLoad(scales + (S::kPieces + i) * S::kTokens, g.x_zetas + at, kBytes, barrier);
+  }
+}
+
+template <typename S>
+__device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
+                     Shared<S>& s) {
+  const int rank = ClusterRank(), last_block = static_cast<int>((g.rows - 1) / 64);
+  const int block_bytes = S::BlockBytes(g);
+  const int scale_bytes =
+      S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
+  Ring<Shared<S>::kStages> ring;
+  for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride()) {
+    const int2 place = tiles.Place(tile);
+    const uint8_t* w[2];
+    for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
+      const bool up = half == 1 && g.up_w != nullptr;
+      const int block = min(place.y / 64 + (up ? 0 : half), last_block);
+      w[half] = (up ? g.up_w : g.w) + int64_t{block} * tiles.k_blocks * block_bytes;
+    }
+    const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
+    for (int k = 0; k < tiles.steps(); ++k, ring.Advance()) {
+      uint64_t* full = &s.tail.full[ring.stage];
+      BarrierWait(&s.tail.empty[ring.stage], ring.parity ^ 1);
+      const int tokens = whole ? kTileTokens : kHalfTokens;
+      BarrierArriveExpect(full, 2 * block_bytes + tokens * kInputs + scale_bytes);
+      const int64_t at = int64_t{min(k, tiles.k_blocks - 1)} * block_bytes;
+      BulkLoad(s.w[ring.stage], w[0] + at, block_bytes, full);
+      BulkLoad(s.w[ring.stage] + S::kBlockBytes, w[1] + at, block_bytes, full);
+      const int part = whole ? rank : 0;  // a half is loaded by the two in turn
+      if (whole || k % kPair == rank) {
+        TensorLoad(s.x[ring.stage] + part * kHalfTokens * kInputs, x_map, k * kInputs,
+                   place.x + part * kHalfTokens, full, (1 << kPair) - 1);
+      }
+      if constexpr (S::kTokenScales) {
+        LoadTokenScales<S>(g, k, place.x, s.scales[ring.stage], full);
+      }
+    }
+  }
+}
+
+template <typename S>
+__device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
+  uint32_t parity = 1;
+  for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
+    const int2 place = tiles.Place(tile);
+    BarrierWait(&s.tail.parameters_empty, parity);
+    LoadParameters<S::kFactor>(g, place.x, place.y, s.tail.parameters);
+    BarrierArrive(&s.tail.parameters_full);
+  }
+}
+
+// Of a thread: where its scales lie behind the codes of a block, `pieces` words.
+__device__ __forceinline__ const uint32_t* ScaleWords(const uint8_t* scales, int pieces) {
+  return reinterpret_cast<const uint32_t*>(scales) + threadIdx.x % 128 / 4 * pieces;
+}
+
+// How the codes for inputs 32 step.. become bytes, where not by shifts alone.
+template <typename S>
+__device__ __forceinline__ LevelSteps StepsOf(const GemmArguments& g, const uint8_t* block,
+                                              int step) {
+  const uint8_t* const scales = block + CodeBytes(S::kKind);
+  const int pieces = S::kFine ? g.w_block.pieces : 1, piece = S::kFine ? step * pieces / 4 : 0;
+  if constexpr (S::kLevels) return LevelSteps(ScaleWords(scales, pieces)[piece]);
+  const uint8_t* const starts = scales + 128 * pieces + threadIdx.x % 128 / 4 * max(4, 2 * pieces);
+  return LevelSteps::OfStarts(reinterpret_cast<const uint16_t*>(starts)[piece]);
+}
+
+// A thread's fragments of 64 outputs x 128 inputs, from a block of weight_order.h. kWiden: by
+// steps.
+template <bool kWiden, typename S>
+__device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint8_t* block,
+                                              Fragments& a) {
+  const uint4* words = reinterpret_cast<const uint4*>(block) + threadIdx.x % 128;
+  LevelSteps step;
+  if constexpr (kWiden && !S::kFine) step = StepsOf<S>(g, block, 0);
+#pragma unroll
+  for (int i = 0; i < S::kWords; ++i) {
+    const uint4 word = words[i * 128];
+    const uint32_t w[] = {word.x, word.y, word.z, word.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (CodeBits(S::kKind) == 8) {
+        a[4 * i + j] = w[j];
+      } else if constexpr (kWiden) {
+        if (S::kFine && j % 2 == 0) step = StepsOf<S>(g, block, 2 * i + j / 2);
+        step.Widen(w[j], a[8 * i + 2 * j], a[8 * i + 2 * j + 1]);
+      } else {
+        a[8 * i + 2 * j] = (w[j] << 4) & 0xF0F0F0F0u;
+        a[8 * i + 2 * j + 1] = w[j] & 0xF0F0F0F0u;
+      }
+    }
+  }
+}
+
+// A math warpgroup's side of the ring.
+template <typename S>
+struct Stages {
+  const GemmArguments& g;
+  Shared<S>& s;
+  const int warpgroup = threadIdx.x / 128;
+  Ring<Shared<S>::kStages> ring = {};
+
+  __device__ const uint8_t* Block(int stage) const {
+    return s.w[stage] + warpgroup * S::kBlockBytes;
+  }
+  // The fragments of the next step; returns its stage.
+  __device__ int Next(Fragments& a) {
+    const int stage = ring.stage;
+    BarrierWait(&s.tail.full[stage], ring.parity);
+    if (S::kKind == WeightKind::kNibbleGroups && g.w_block.zeros) {
+      LoadFragments<true, S>(g, Block(stage), a);
+    } else {
+      LoadFragments<S::kLevels, S>(g, Block(stage), a);
+    }
+    ring.Advance();
+    return stage;
+  }
+  // Every warp tells both loading threads, since both write into this block.
+  __device__ void Release(int stage) const {
+    const int lane = threadIdx.x % 32;
+    if (lane < kPair) BarrierArriveAtPeer(PeerAddress(&s.tail.empty[stage], lane));
+  }
+};
+
+// A warpgroup's sums of 128 tokens to y.
+template <Epilogue kEpilogue, typename S, typename Sum>
+__device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int warpgroup,
+                                      const Sum (&sums)[64], int first_token) {
+  if constexpr (kEpilogue == Epilogue::kGated) {
+    StoreGatedHalf(g, sums, s.tail.parameters, first_token, warpgroup, s.tail.staging);
+  } else {
+    StoreHalf<kEpilogue == Epilogue::kPlain>(g, sums, s.tail.parameters, first_token,
+                                             64 * warpgroup, 1 + warpgroup,
+                                             s.tail.staging[warpgroup]);
+  }
+}
+
+// P: the Shape of its operands, and Multiply for the math warpgroups.
+template <typename P>
+__global__ __cluster_dims__(kPair, 1, 1)
+    __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__ CUtensorMap x_map,
+                                                  const __grid_constant__ GemmArguments g,
+                                                  const __grid_constant__ Tiles tiles) {
+  using S = Shared<typename P::Shape>;
+  extern __shared__ __align__(1024) std::byte memory[];
+  S& s = *reinterpret_cast<S*>(memory);
+  AllowNextGrid();
+  if (threadIdx.x == 0) {
+    PrefetchMap(x_map);
+    for (int i = 0; i < S::kStages; ++i) {
+      BarrierInit(&s.tail.full[i], 1);
+      BarrierInit(&s.tail.empty[i], kPair * 8);  // a warp of either block each
+    }
+    BarrierInit(&s.tail.parameters_full, 32);
+    BarrierInit(&s.tail.parameters_empty, 8);
+    BarrierInitFence();
+  }
+  ClusterSync();
+  WaitForPreviousGrid();
+  if (threadIdx.x >= 256) {
+    ReleaseRegisters<40>();
+    if (threadIdx.x == 256) Load(x_map, g, tiles, s);
+    if (threadIdx.x / 32 == 9) Prepare(g, tiles, s);
+  } else {
+    ClaimRegisters<232>();
+    P::Multiply(g, tiles, s);
+  }
+  ClusterSync();  // no block may end while the other writes into it
+}
+
+// The activations in boxes of 128 inputs x 128 tokens, their 16-byte units permuted as wgmma reads
+// them; zeros outside.
+inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    CheckCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                               cudaEnableDefault, &result),
+              "cuTensorMapEncodeTiled");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  CUtensorMap map;
+  const cuuint64_t size[] = {static_cast<cuuint64_t>(k_blocks) * kInputs,
+                             static_cast<cuuint64_t>(g.tokens)};
+  const cuuint64_t stride[] = {static_cast<cuuint64_t>(g.stride)};
+  const cuuint32_t box[] = {kInputs, kTileTokens / kPair};
+  const cuuint32_t step[] = {1, 1};
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<int8_t*>(g.x), size, stride, box,
+             step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw Error(ErrorCode::kFailed, "cuTensorMapEncodeTiled: " + std::to_string(result));
+  }
+  return map;
+}
+
+template <typename P>
+void Launch(const GemmArguments& g, cudaStream_t stream) {
+  const auto tiles_of = [](int64_t size, int64_t tile) {
+    return static_cast<int>((size + tile - 1) / tile);
+  };
+  const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
+  Tiles tiles = {.token_tiles = tiles_of(g.tokens, kTileTokens),
+                 .output_pairs = tiles_of(g.rows, kPair * outputs),
+                 .block_outputs = outputs,
+                 .k_blocks = tiles_of(g.cols, kInputs)};
+  const int most = Device::Current().multiprocessors / kPair;
+  const int all = tiles.token_tiles * tiles.output_pairs, left = all % most;
+  tiles.whole = P::Shape::kTokens < kTileTokens ? 0 : 2 * left <= most ? all - left : all;
+  tiles.count = all + (all - tiles.whole);
+  const int pairs = std::min(tiles.count, most);
+  LaunchDependent(gemm_sm90<P>,
+                  {.grid = static_cast<unsigned>(pairs * kPair),
+                   .block = kThreads,
+                   .shared_bytes = kSharedBytes},
+                  stream, ActivationMap(g, tiles.k_blocks), g, tiles);
+}
+
+// What a launch of either kernel needs.
+inline void CheckSm90(const GemmArguments& g) {
+  CheckArguments(g);
+  if (Device::Current().major != 9) {
+    throw Error(ErrorCode::kFailed, "gemm_sm90 needs a GPU of compute capability 9.0");
+  }
+}
+
+}  // namespace nibble::cuda::sm90
