@@ -31,7 +31,9 @@ class ProductParityTest : public ParityTest {
   // How far each of y [tokens, rows] may be off: not at all where both operands are codes, unless
   // their groups are added in any order. Else, where products are fp32, two chains of `cols`
   // products and sums, beside bias and old output; of groups two chains of at most cols / 32, each
-  // term of which has 6 roundings, with each code as far from 0 as it and its zeta are together.
+  // term of which has 6 roundings, with each code as far from 0 as it and its zeta are together. A
+  // GPU takes inputs of 16 bits, where weights are codes, as integers: each is off by half a step
+  // at most, 1 / 32639 of the row's largest, and by two roundings.
   class Bounds {
    public:
     Bounds(const ProductParityTest& test, const Activations& acts, const PackedWeights& w,
@@ -42,6 +44,14 @@ class ProductParityTest : public ParityTest {
       roundings_ = codes ? cols_ / 32 + 6 : cols_ + 4;
       const float* x = test.ref_->Decode(acts);
       x_.assign(x, x + acts.tokens * cols_);
+      const bool planes =
+          test.GetParam() == "cuda" && w.format.quantized() && acts.format.bits == 16;
+      for (int64_t t = 0; t < acts.tokens; ++t) {
+        double largest = 0;
+        for (int64_t k = 0; k < cols_; ++k)
+          largest = std::max<double>(largest, std::fabs(x[t * cols_ + k]));
+        steps_.push_back(planes ? largest * (0.5 / 32639 + 2 * kUlp) : 0);
+      }
       for (int64_t i = 0; codes && !acts.format.symmetric && i < acts.tokens * cols_; ++i) {
         const int64_t t = i / cols_, k = i % cols_, groups = acts.format.groups(cols_);
         const auto g = t * groups + k / (cols_ / groups);
@@ -54,16 +64,21 @@ class ProductParityTest : public ParityTest {
       if (x_.empty()) return 0;
       const auto at = static_cast<int64_t>(i);
       double size = std::fabs(y_[i]) + 5;
+      double weights = 0;
       for (int64_t k = 0; k < cols_; ++k) {
-        size += std::fabs(double{x_[at / rows_ * cols_ + k]} * weights_.row(at % rows_)[k]);
+        const double w = std::fabs(weights_.row(at % rows_)[k]);
+        size += std::fabs(double{x_[at / rows_ * cols_ + k]}) * w;
+        weights += w;
       }
-      return 2 * static_cast<double>(roundings_) * kUlp * size;
+      return 2 * static_cast<double>(roundings_) * kUlp * size +
+             steps_[static_cast<size_t>(at / rows_)] * weights;
     }
 
    private:
     const std::vector<float>& y_;
     int64_t rows_, cols_, roundings_ = 0;
     std::vector<float> x_;
+    std::vector<double> steps_;  // half of one, of each row of x
     Matrix<float> weights_;
   };
 };

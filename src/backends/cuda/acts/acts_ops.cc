@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/acts/acts_ops.h"
 
+#include <algorithm>
+
 #include "backends/cuda/acts/parts.h"
 #include "backends/cuda/calibrate/calibration.h"
 #include "backends/cuda/cuda_error.h"
@@ -43,15 +45,16 @@ void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
   if (a.width % 8 != 0) Fail("no CUDA kernel for rows of {} activations", a.width);
   if (!format.quantized()) {
     acts.values = a.values = part.values.Grow(a.tokens * a.width);
-    return;
+    if (format.bits != 16) return;
   }
   if (format.group % 32 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
   acts.stride = (a.width + kCodeStride - 1) / kCodeStride * kCodeStride;
-  acts.codes = a.codes = part.codes.Grow(a.tokens * acts.stride);
+  const int64_t rows = format.bits == 16 ? PlaneRows(a.tokens) : a.tokens;
+  acts.codes = a.codes = part.codes.Grow(rows * acts.stride);
   const int64_t scales = ScalePitch(a.tokens) * groups + kTokensAhead;
   acts.scales = a.scales = part.scales.Grow(scales);
   acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(scales);
-  acts.sums = a.sums = part.sums.Grow(scales);
+  acts.sums = a.sums = part.sums.Grow(std::max(scales, rows));
   a.bits = format.bits, a.symmetric = format.symmetric, a.signed_scale = format.signed_scale;
   a.clip = static_cast<float>(format.clip);
   a.group = static_cast<int>(format.group), a.stride = acts.stride;
@@ -84,7 +87,7 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                              cudaStream_t stream) {
   const bool parts = !spec.gather.empty() || spec.tail_width > 0;
   if (source.op == ActsSource::Op::kCopy && spec.transform.identity() && !parts &&
-      !spec.activation.quantized()) {
+      spec.activation.bits == 32) {
     return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
   const Intermediate* const values =

@@ -203,9 +203,10 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
       const int sum = ReduceBlock(__float_as_int(squares), FloatSumOf(), scratch.squares);
       factor *= 1.0f / sqrtf(__int_as_float(sum) / static_cast<float>(a.width) + a.eps);
     }
-    if (a.values != nullptr) {
-      StoreRow(a, view, token, values, factor);
-    } else {
+    if (a.values != nullptr) StoreRow(a, view, token, values, factor);
+    if (a.bits == 16 && a.codes != nullptr) {
+      QuantizeRow<Grid::kPlanes>(a, view, token, values, factor, scratch);
+    } else if (a.codes != nullptr) {
       !a.symmetric     ? QuantizeRow<Grid::kAsymmetric>(a, view, token, values, factor, scratch)
       : a.signed_scale ? QuantizeRow<Grid::kSigned>(a, view, token, values, factor, scratch)
                        : QuantizeRow<Grid::kSymmetric>(a, view, token, values, factor, scratch);

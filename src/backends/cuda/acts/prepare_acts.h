@@ -31,20 +31,30 @@ struct PrepareArguments {
   int width = 0;
   HadamardPlan hadamard;
 
-  float* values = nullptr;  // [tokens, width]: the row as it is, and no codes; or null
+  float* values = nullptr;  // [tokens, width]: the row as it is; or null
 
-  int bits = 4;               // 2..8
+  int bits = 4;               // 2..8, or 16: two planes of 8, symmetric, without groups
   bool symmetric = true;      // false: zetas are written
   bool signed_scale = false;  // symmetric only
   int group = 0;              // 0 = the whole row, or a multiple of 32 that divides width
   float clip = 1;
 
-  int8_t* codes = nullptr;  // [tokens, stride], zero from width on
+  int8_t* codes = nullptr;  // [tokens, stride], zero from width on; or null
   int64_t stride = 0;       // bytes: width rounded up to 128
   float* scales = nullptr;  // [groups, ScalePitch(tokens)]
   float* zetas = nullptr;   // the same, or null when symmetric
-  int32_t* sums = nullptr;  // the same, sums of codes
+  int32_t* sums = nullptr;  // the same, sums of codes; of 16 bits [PlaneRows(tokens)]
 };
+
+// A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of either
+// take turns, eight tokens at a time: sums of a token's two are then close to each other wherever a
+// tile of a product lies. The row of a token's upper bytes; that of the lower is 8 further.
+__host__ __device__ constexpr int64_t PlaneRow(int64_t token) {
+  return token / 8 * 16 + token % 8;
+}
+constexpr int64_t PlaneRows(int64_t tokens) {
+  return (tokens + 7) / 8 * 16;
+}
 
 // Between the scales of two groups, so that bulk copies take those of some tokens: any four tokens
 // begin at a multiple of 16 bytes.

@@ -201,7 +201,7 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 
 bool FitsSm90(const PrepareArguments& a) {
   return a.source != Source::kRmsNorm && a.type == RealType::kBfloat16 && a.values == nullptr &&
-         a.group == 0 && a.hadamard.tile.signs != nullptr;
+         a.group == 0 && a.bits <= 8 && a.hadamard.tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

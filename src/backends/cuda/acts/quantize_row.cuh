@@ -62,7 +62,7 @@ struct RowView {
 inline bool CanSpread(const PrepareArguments& a, int log2) {
   const int segment = a.hadamard.segment >> log2, width = a.width >> log2;
   return log2 <= kMaxRanksLog2 && a.hadamard.sylvester >> log2 > 0 &&
-         a.source != Source::kRmsNorm && a.group == 0 && segment % 8 == 0 &&
+         a.source != Source::kRmsNorm && a.group == 0 && a.bits <= 8 && segment % 8 == 0 &&
          (width >> log2) % 4 == 0 && width >= 512;
 }
 
@@ -129,15 +129,20 @@ struct Scratch {
 
 // ---- Codes ----
 
-enum class Grid { kSymmetric, kSigned, kAsymmetric };
+enum class Grid { kSymmetric, kSigned, kAsymmetric, kPlanes };  // kPlanes: symmetric, 16 bits
 
-// The range [-negative_lo, hi] of a group; kSymmetric: hi is the largest magnitude.
+__host__ __device__ constexpr bool OfMagnitudes(Grid kind) {
+  return kind == Grid::kSymmetric || kind == Grid::kPlanes;
+}
+
+// The range [-negative_lo, hi] of a group; of magnitudes: hi is the largest.
 template <Grid kind>
 struct Range {
-  float negative_lo = -INFINITY, hi = kind == Grid::kSymmetric ? 0 : -INFINITY;
+  static constexpr bool kMagnitudes = OfMagnitudes(kind);
+  float negative_lo = -INFINITY, hi = kMagnitudes ? 0 : -INFINITY;
 
   __device__ void Add(float v) {
-    if constexpr (kind == Grid::kSymmetric) {
+    if constexpr (kMagnitudes) {
       hi = fmaxf(hi, fabsf(v));
     } else {
       negative_lo = fmaxf(negative_lo, -v);
@@ -157,9 +162,10 @@ struct ActGrid {
   __device__ ActGrid(const PrepareArguments& a, Range<kind> range, float row_factor)
       : factor(row_factor) {
     constexpr float kMinScale = 1e-10f;
-    const float half = static_cast<float>(1 << (a.bits - 1));
+    // 127 * 256 + 127 is the largest code whose upper byte, rounded, is one.
+    const float half = kind == Grid::kPlanes ? 32640.0f : static_cast<float>(1 << (a.bits - 1));
     const float hi = __fmul_rn(range.hi, factor);
-    if constexpr (kind == Grid::kSymmetric) {
+    if constexpr (OfMagnitudes(kind)) {
       scale = fmaxf(__fmul_rn(hi, __fdiv_rn(a.clip, half - 1)), kMinScale);
     } else if constexpr (kind == Grid::kSigned) {
       const float negative_lo = __fmul_rn(range.negative_lo, factor);
@@ -177,7 +183,7 @@ struct ActGrid {
       inverse = __fdiv_rn(1.0f, scale);
       zeta = __fadd_rn(__fmul_rn(lo, inverse), half);
     }
-    // Adding 1.5 * 2^23 rounds half to even and leaves the code in the low byte.
+    // Adding 1.5 * 2^23 rounds half to even and leaves the code in the low bytes.
     round = 12582912.0f - (kSymmetric ? 0 : half);
   }
 
@@ -189,6 +195,11 @@ struct ActGrid {
   __device__ uint32_t Codes(float4 v) const {
     return __byte_perm(__byte_perm(Code(v.x), Code(v.y), 0x0040),
                        __byte_perm(Code(v.z), Code(v.w), 0x0040), 0x5410);
+  }
+  // The upper bytes of codes of 16 bits, which the signed lower ones are added to.
+  __device__ uint32_t UpperCodes(float4 v) const {
+    return __byte_perm(__byte_perm(Code(v.x) + 128, Code(v.y) + 128, 0x0051),
+                       __byte_perm(Code(v.z) + 128, Code(v.w) + 128, 0x0051), 0x5410);
   }
 };
 
@@ -209,10 +220,10 @@ struct Team {
   __device__ Range<kind> Join(Range<kind> r) const {
     int low = Ordered(r.negative_lo), high = Ordered(r.hi);
     if (warp_only) {
-      if constexpr (kind != Grid::kSymmetric) low = MaxOf()(low);
+      if constexpr (!OfMagnitudes(kind)) low = MaxOf()(low);
       return {FromOrdered(low), FromOrdered(MaxOf()(high))};
     }
-    if constexpr (kind != Grid::kSymmetric) low = ReduceBlock(low, MaxOf(), scratch.low);
+    if constexpr (!OfMagnitudes(kind)) low = ReduceBlock(low, MaxOf(), scratch.low);
     high = ReduceBlock(high, MaxOf(), scratch.high);
     if constexpr (spread) {
       if (const int peer = static_cast<int>(threadIdx.x); peer < view.ranks()) {
@@ -258,21 +269,34 @@ __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& tea
     range.Add(v.x), range.Add(v.y), range.Add(v.z), range.Add(v.w);
   }
   const ActGrid<kind> grid(a, team.Join(range), factor);
-  int8_t* const codes = a.codes + token * a.stride;
-  int sum = 0;
+  constexpr bool kPlanes = kind == Grid::kPlanes;
+  int8_t* const codes = a.codes + (kPlanes ? PlaneRow(token) + 8 : token) * a.stride;
+  int sum = 0, upper_sum = 0;
 #pragma unroll 4
   for (int i = first; i < end; i += step) {
     const typename RowView<spread>::Element element = team.view.Result(i);
-    const uint32_t four = grid.Codes(*reinterpret_cast<const float4*>(values + element.place));
+    const float4 v = *reinterpret_cast<const float4*>(values + element.place);
+    const uint32_t four = grid.Codes(v);
     sum = __dp4a(static_cast<int>(four), 0x01010101, sum);
     *reinterpret_cast<uint32_t*>(codes + element.index) = four;
+    if constexpr (kPlanes) {
+      const uint32_t upper = grid.UpperCodes(v);
+      upper_sum = __dp4a(static_cast<int>(upper), 0x01010101, upper_sum);
+      *reinterpret_cast<uint32_t*>(codes - 8 * a.stride + element.index) = upper;
+    }
   }
   sum = team.Join(sum);
+  if constexpr (kPlanes) upper_sum = ReduceBlock(upper_sum, SumOf(), team.scratch.low);
   if (!team.leader()) return;
   const int64_t at = group * ScalePitch(a.tokens) + token;
   a.scales[at] = grid.scale;
   if (kind == Grid::kAsymmetric) a.zetas[at] = grid.zeta;
-  a.sums[at] = sum;
+  if constexpr (kPlanes) {
+    a.sums[PlaneRow(token)] = upper_sum;
+    a.sums[PlaneRow(token) + 8] = sum;
+  } else {
+    a.sums[at] = sum;
+  }
 }
 
 template <Grid kind, bool spread>
@@ -281,7 +305,12 @@ __device__ void QuantizeRow(const PrepareArguments& a, const RowView<spread>& vi
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if (view.rank == 0) {
     for (int i = a.width / 4 + thread; i < a.stride / 4; i += threads) {
-      reinterpret_cast<uint32_t*>(a.codes + token * a.stride)[i] = 0;
+      if constexpr (kind == Grid::kPlanes) {
+        auto* const upper = reinterpret_cast<uint32_t*>(a.codes + PlaneRow(token) * a.stride);
+        upper[i] = upper[i + 2 * a.stride] = 0;
+      } else {
+        reinterpret_cast<uint32_t*>(a.codes + token * a.stride)[i] = 0;
+      }
     }
   }
   const Team<spread> team = {view, scratch, a.group != 0};

@@ -86,11 +86,11 @@ class Exchange {
 
   // D of the owned output `own`, or in groups what the law has of them. 4-bit codes that are bytes
   // by shifts alone come as 16 times their values.
-  __device__ typename S::Sum Total(int own, int token, bool shifted) const {
+  __device__ typename S::Sum Total(int own, int column, bool shifted) const {
     typename S::Sum d = 0;
 #pragma unroll 4
     for (int i = 0; i < ranks_ * S::kSplits; ++i) {
-      d += shared_.received[((i << owned_log2_) + own) * kSumPitch<S> + token];
+      d += shared_.received[((i << owned_log2_) + own) * kSumPitch<S> + column];
     }
     if constexpr (S::kGroups) {
       return shifted ? d * (1.0f / 16) : d;

@@ -37,13 +37,17 @@ struct Output : OutputTerms {
     if (row < g.rows) Fetch(g, row);
   }
 
-  template <typename Y, typename S>
+  // Of token t; total(column) are sums.
+  template <typename Y, typename S, typename Total>
   __device__ void Store(const Products& products, const TokenParameters<S>& tokens, int t,
-                        typename S::Sum d) const {
+                        const Total& total) const {
     const auto [g, row] = products.Find(n);
     if (row >= g.rows) return;
-    StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + row,
-               LawValue(products.common(), *this, tokens, t, d));
+    const GemmArguments& common = products.common();
+    const float v = common.planes() ? LawOfPlanes(common, *this, tokens, t, 2 * t, 2 * t + 1,
+                                                  total(2 * t), total(2 * t + 1))
+                                    : LawValue(common, *this, tokens, t, total(t));
+    StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + row, v);
   }
 };
 
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
   WaitForPreviousGrid();
 
   const Activations<S> x(g, slice, shared.activations(), shared.tokens);
-  const uint32_t lane_address = x.LaneAddress(g.tokens);
+  const uint32_t lane_address = x.LaneAddress(g.columns());
   for (int first = blockIdx.y * S::kRows; first < products.rows;) {
     Sums<S> sums = {};
     int block = split;
@@ -83,7 +87,8 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
     }
     exchange.Run(sums, row_warp, split);
     for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += kThreads >> owned_log2) {
-      output.Store<Y>(products, shared.tokens, t, exchange.Total(own, t, shifted));
+      output.Store<Y>(products, shared.tokens, t,
+                      [&](int column) { return exchange.Total(own, column, shifted); });
     }
     exchange.DoneReading();
     first += gridDim.y * S::kRows;
@@ -144,7 +149,7 @@ int Ranks(const Products& products, const Device& device, const Enough& enough) 
   return ranks;
 }
 
-// Up to 8 tokens. A block reads all inputs of its outputs, unless its activations grow too large.
+// Up to 8 columns. A block reads all inputs of its outputs, unless its activations grow too large.
 // With all outputs in place at once there is one exchange of sums; large matrices have the time
 // for several, and deep rings serve them best.
 template <typename F, typename Y>
@@ -156,7 +161,7 @@ bool RunOneTile(const Products& products, const Device& device, cudaStream_t str
   using Flat32 = Shape<F, 1, 2, 4, kShallow>;
   using Flat64 = Shape<F, 1, 4, 4, kShallow>;
   const int ranks =
-      Ranks(products, device, [&](int r) { return g.tokens * g.cols / r <= 64 << 10; });
+      Ranks(products, device, [&](int r) { return g.columns() * g.cols / r <= 64 << 10; });
   const Placement flat64 = Place<Flat64>(products, ranks, device);
   if (ranks > 1) return Launch<Flat64, Y>(products, flat64, stream);
   const Placement deep = Place<Deep>(products, 1, device),
@@ -170,7 +175,7 @@ bool RunOneTile(const Products& products, const Device& device, cudaStream_t str
   return Launch<Deep, Y>(products, deep, stream);
 }
 
-// Up to 32 tokens. Many outputs share a block's activations; about 1024 inputs each, so that
+// Up to 32 columns. Many outputs share a block's activations; about 1024 inputs each, so that
 // several blocks find a place on a multiprocessor.
 template <typename S, typename Y>
 bool RunTiles(const Products& products, const Device& device, cudaStream_t stream) {
@@ -187,9 +192,9 @@ bool Run(const Products& products, const Device& device, cudaStream_t stream) {
   // Four stages; with scales behind the codes three, since the fourth would cost a block its place.
   constexpr int kBits = CodeBits(F::kKind);
   constexpr int kRing = std::max(1024 * kBits, 3 * StageBytes(F::kKind, F::kFine));
-  const int64_t tokens = products.common().tokens;
-  if (tokens <= 8) return RunOneTile<F, Y>(products, device, stream);
-  if (tokens <= 16) {
+  const int columns = products.common().columns();
+  if (columns <= 8) return RunOneTile<F, Y>(products, device, stream);
+  if (columns <= 16) {
     return RunTiles<Shape<F, 2, 8, kBits == 4 ? 3 : 2, kRing>, Y>(products, device, stream);
   }
   return RunTiles<Shape<F, 4, 8, 2, kRing>, Y>(products, device, stream);
@@ -203,10 +208,11 @@ Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) 
   for (size_t i = 0; i < all.size(); ++i) {
     GemmArguments& g = products.parts[i] = all[i];
     g.tokens = count;
-    g.x += first * g.stride;
+    const int64_t row = g.planes() ? PlaneRow(first) : first;
+    g.x += row * g.stride;
     g.x_scales += first;
     if (g.x_zetas != nullptr) g.x_zetas += first;
-    if (g.x_sums != nullptr) g.x_sums += first;
+    if (g.x_sums != nullptr) g.x_sums += row;
     g.y = static_cast<Y*>(g.y) + first * g.y_stride;
     products.starts[i] = (products.rows + kMaxRows - 1) / kMaxRows * kMaxRows;
     products.rows = products.starts[i] + static_cast<int>(g.rows);
@@ -219,14 +225,17 @@ template <typename Y, typename RunKind>
 void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKind& run) {
   const Device device = Device::Current();
   const GemmArguments& g = all.front();
-  int64_t most = 32;  // tokens of one launch; fewer where activations outgrow shared memory
+  // Tokens of one launch; fewer where activations outgrow shared memory, but of planes whole
+  // eights.
+  const int64_t least = g.planes() ? 8 : 1;
+  int64_t most = g.planes() ? 16 : 32;
   for (int64_t first = 0; first < g.tokens;) {
     const int64_t count = std::min(most, g.tokens - first);
     const Products products = Join<Y>(all, first, count);
     if (run.template operator()<Y>(products, device, stream)) {
       first += count;
-    } else if (count > 1) {
-      most = count / 2;
+    } else if (count > least) {
+      most = std::max(least, count / 2);
     } else {
       throw Error(ErrorCode::kFailed, "a row of " + std::to_string(g.cols) +
                                           " activations does not fit into shared memory");

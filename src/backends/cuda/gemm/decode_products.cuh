@@ -8,14 +8,19 @@
 
 namespace nibble::cuda::decode {
 
-// What describes the tokens, in shared memory.
+// What describes the tokens, in shared memory; sums: of columns.
 template <typename S>
 struct TokenParameters {
   float scales[8 * S::kTiles], zetas[8 * S::kTiles];
   int32_t sums[8 * S::kTiles];
 };
 
-// All tokens' codes of a block's inputs: [tokens][pitch]. Behind them, where tokens have groups,
+// The row of x of a column: the planes of a token lie side by side.
+__device__ inline int64_t RowOf(const GemmArguments& g, int column) {
+  return g.planes() ? PlaneRow(column / 2) + column % 2 * 8 : column;
+}
+
+// All codes of a block's inputs: [columns][pitch]. Behind them, where tokens have groups,
 // the scales and zetas of their pieces: [pieces][2][columns].
 template <typename S>
 struct Activations {
@@ -29,45 +34,46 @@ struct Activations {
   // Of `blocks` times 128 inputs.
   static int Bytes(const GemmArguments& g, int blocks) {
     const int pieces = g.x_group == 0 ? 0 : blocks * 128 / g.piece;
-    return Rows(g.tokens) * Pitch(blocks * 128) + pieces * 2 * kColumns * int{sizeof(float)};
+    return Rows(g) * Pitch(blocks * 128) + pieces * 2 * kColumns * int{sizeof(float)};
   }
-  // Tokens past the end have memory of their own (nobody stores their sums), except where that
+  // Columns past the end have memory of their own (nobody stores their sums), except where that
   // would be most of it: in a lone tile they repeat the last one.
-  __host__ __device__ static int Rows(int64_t tokens) {
-    return S::kTiles == 1 ? static_cast<int>(tokens) : 8 * S::kTiles;
+  __host__ __device__ static int Rows(const GemmArguments& g) {
+    return S::kTiles == 1 ? g.columns() : kColumns;
   }
 
   // Fetches them through registers: waiting for an asynchronous copy would be waiting for all
   // weights requested before it.
   __device__ Activations(const GemmArguments& g, const Slice& slice, uint32_t shared,
                          TokenParameters<S>& parameters)
-      : memory(shared), pitch(Pitch(slice.bytes())), scales(shared + Rows(g.tokens) * pitch) {
+      : memory(shared), pitch(Pitch(slice.bytes())), scales(shared + Rows(g) * pitch) {
     const int t = static_cast<int>(threadIdx.x);
     float scale = 1, zeta = 0;
     int32_t sum = 0;
     if (t < g.tokens && !S::kTokenScales) {
       scale = g.x_scales[t];
       if (g.x_zetas != nullptr) zeta = g.x_zetas[t];
-      if (g.w_zeros != nullptr) sum = g.x_sums[t];
     }
+    if (t < g.columns() && g.w_zeros != nullptr) sum = g.x_sums[RowOf(g, t)];
     constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
     const int8_t* const x = g.x + slice.begin * 128;
-    const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.tokens);
+    const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.columns());
     for (unsigned base = threadIdx.x; base < count; base += kBatch * kThreads) {
       uint4 v[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const unsigned i = base + j * kThreads, token = i / units, at = i % units * 16;
-        if (i < count) v[j] = *reinterpret_cast<const uint4*>(x + token * g.stride + at);
+        const unsigned i = base + j * kThreads, column = i / units, at = i % units * 16;
+        if (i >= count) continue;
+        v[j] = *reinterpret_cast<const uint4*>(x + RowOf(g, column) * g.stride + at);
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const unsigned i = base + j * kThreads, token = i / units, at = i % units * 16;
-        if (i < count) StoreShared16(memory + token * pitch + at, v[j]);
+        const unsigned i = base + j * kThreads, column = i / units, at = i % units * 16;
+        if (i < count) StoreShared16(memory + column * pitch + at, v[j]);
       }
     }
     if constexpr (S::kTokenScales) FetchScales(g, slice);
-    if (t < g.tokens) {
+    if (t < g.columns()) {
       parameters.scales[t] = scale;
       parameters.zetas[t] = zeta;
       parameters.sums[t] = sum;
@@ -90,12 +96,12 @@ struct Activations {
 
   // This lane's address for LoadMatrices at the first block. Lanes 0 to 15 address the halves of
   // one operand B, the others those of the next: of the next tile, or step if the tile is alone.
-  __device__ uint32_t LaneAddress(int64_t tokens) const {
-    const int lane = threadIdx.x % 32, token = lane % 8, half = lane / 8 % 2, next = lane / 16;
+  __device__ uint32_t LaneAddress(int columns) const {
+    const int lane = threadIdx.x % 32, column = lane % 8, half = lane / 8 % 2, next = lane / 16;
     if constexpr (S::kTiles == 1) {
-      return memory + min(token, static_cast<int>(tokens) - 1) * pitch + next * 32 + half * 16;
+      return memory + min(column, columns - 1) * pitch + next * 32 + half * 16;
     }
-    return memory + (token + 8 * next) * pitch + half * 16;
+    return memory + (column + 8 * next) * pitch + half * 16;
   }
 };
 

@@ -12,7 +12,9 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(!codes || (g.stride % 128 == 0 && g.stride >= g.cols), "stride {}, {} columns",
                g.stride, g.cols);
   NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
-  NIBBLE_CHECK(!codes || (g.x_bits >= 2 && g.x_bits <= 8), "{} bits", g.x_bits);
+  NIBBLE_CHECK(!codes || (g.x_bits >= 2 && g.x_bits <= 8) || (g.planes() && !plain), "{} bits",
+               g.x_bits);
+  NIBBLE_CHECK(!g.planes() || !codes || (g.x_zetas == nullptr && g.x_group == 0));
   NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
   NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr || plain || g.x_group != 0);
   NIBBLE_CHECK(!codes || g.w_scales != nullptr || (HasGroups(g.w_kind) && g.w_block.pieces > 0));

@@ -8,6 +8,9 @@
 // order. cols is at most 65793, so that no integer overflows (a loader checks it). Of floats
 // (kFloats) each output is one chain of fp32 fused multiply-adds over ascending k.
 //
+// A token of 16 bits has two sums D for its planes, upper and lower, and of each
+// float(D - pi_n Q_t); 256 times that of the upper one is added to that of the lower.
+//
 // In groups, sums end every `piece` inputs: those of a piece are exact, times its scales they are
 // added in fp32, fused and in an order of the kernel. What has one scale a row comes last.
 #pragma once
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <span>
 
+#include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/real_type.h"
 
@@ -64,16 +68,17 @@ struct BlockScales {
 
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
-  const int8_t* x = nullptr;        // [tokens, stride] codes, zero from cols on
+  const int8_t* x = nullptr;        // [x_rows(), stride] codes, zero from cols on
   const float* values = nullptr;    // kFloats instead: [tokens, cols]
   const float* x_scales = nullptr;  // [groups, x_pitch] a
   const float* x_zetas = nullptr;   // [groups, x_pitch] zeta, or null: symmetric activations
-  const int32_t* x_sums = nullptr;  // [groups, x_pitch] Q, sums of codes; needed by w_zeros
-  int64_t x_pitch = 0;              // of several groups: a multiple of 4, >= tokens
-  int64_t tokens = 0;               // >= 1
-  int x_bits = 8;                   // 2..8, of the codes
-  int64_t stride = 0;               // bytes between rows of x: a multiple of 128, >= cols
-  const uint8_t* w = nullptr;       // as w_kind says
+  // [groups, x_pitch], of planes [x_rows()], Q, sums of codes; needed by w_zeros
+  const int32_t* x_sums = nullptr;
+  int64_t x_pitch = 0;         // of several groups: a multiple of 4, >= tokens
+  int64_t tokens = 0;          // >= 1
+  int x_bits = 8;              // 2..8, of the codes, or 16: two planes (prepare_acts.h)
+  int64_t stride = 0;          // bytes between rows of x: a multiple of 128, >= cols
+  const uint8_t* w = nullptr;  // as w_kind says
   WeightKind w_kind = WeightKind::kNibbles;
   WeightType w_type = WeightType::kFloat32;  // kFloats
   int64_t x_group = 0, w_group = 0;  // inputs, 0 = cols; kPlain: one is a multiple of the other
@@ -93,6 +98,12 @@ struct GemmArguments {
   bool accumulate = false;  // y += ..., kFloat32 only
   RealType y_type = RealType::kFloat32;
 
+  __host__ __device__ bool planes() const { return x_bits == 16; }
+  // Sums that a product has for an output: one for a token, or one for each of its planes.
+  __host__ __device__ int columns() const {
+    return static_cast<int>(planes() ? 2 * tokens : tokens);
+  }
+  int64_t x_rows() const { return planes() ? PlaneRows(tokens) : tokens; }
   __host__ __device__ constexpr int block_bytes() const {
     return CodeBytes(w_kind) + w_block.bytes();
   }

@@ -25,7 +25,7 @@ struct alignas(16) OutputParameters {
 // Everything about a tile but its sums; in shared memory.
 struct TileParameters {
   alignas(16) float scales[kTileTokens], zetas[kTileTokens];
-  int32_t sums[kTileTokens];
+  int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
   int token, output;  // the tile's first
 };
@@ -46,20 +46,21 @@ __device__ OutputParameters LoadOutput(const GemmArguments& g, const float* scal
 // By one warp. Scales that the sums have already are 1 here.
 template <int kFactor>
 __device__ void LoadParameters(const GemmArguments& g, int token, int output, TileParameters& p) {
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, first = g.planes() ? token / 2 : token;
   for (int i = lane; i < kTileTokens; i += 32) {
-    const int t = token + i;
+    const int t = first + i;
     const bool exists = t < g.tokens && g.x_group == 0;
     p.scales[i] = exists ? g.x_scales[t] : 1.0f;
     p.zetas[i] = exists && g.x_zetas != nullptr ? g.x_zetas[t] : 0.0f;
-    p.sums[i] = exists && g.x_sums != nullptr ? g.x_sums[t] : 0;
+    const int column = token + i, last = g.planes() ? PlaneRow(g.tokens - 1) + 8 : g.tokens - 1;
+    p.sums[i] = g.w_zeros != nullptr && column <= last ? g.x_sums[column] : 0;
   }
   for (int i = lane; i < kTileOutputs; i += 32) {
     const bool up = g.up_w != nullptr && i >= 64;
     p.outputs[i] =
         LoadOutput<kFactor>(g, up ? g.up_scales : g.w_scales, output + i - (up ? 64 : 0));
   }
-  if (lane == 0) p.token = token, p.output = output;
+  if (lane == 0) p.token = first, p.output = output;
 }
 
 // Whether y can be written 16 bytes at a time.
@@ -79,8 +80,8 @@ __device__ __forceinline__ float Centered(float sum, int32_t, int32_t) {
 
 // The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. Plain:
 // no zeros, no offsets, no bias; adding them where they are 0 would change no bits, only take time.
-// In groups the sums are floats and have no zeros.
-template <bool kPlain, typename Sum, int kCount>
+// In groups the sums are floats and have no zeros. Planes: twice as many sums (prepare_acts.h).
+template <bool kPlain, bool kPlanes, typename Sum, int kCount>
 __device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& tile, int first,
                                          const OutputParameters (&outputs)[2], float (&y)[kCount]) {
 #pragma unroll
@@ -89,18 +90,29 @@ __device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& 
     const OutputParameters& p = outputs[i / 2 % 2];
     const float2 scales = reinterpret_cast<const float2&>(tile.scales[t]);
     const float scale[] = {__fmul_rn(scales.x, p.scale), __fmul_rn(scales.y, p.scale)};
-    if constexpr (kPlain) {
+    if constexpr (kPlain && !kPlanes) {
       y[i] = __fmul_rn(scale[0], Centered(sums[i], 0, 0));
       y[i + 1] = __fmul_rn(scale[1], Centered(sums[i + 1], 0, 0));
+      continue;
+    }
+    float value[2];
+    if constexpr (kPlanes) {
+      const Sum* const upper = sums + i + i / 4 * 4;
+      const int column = t + first + i / 4 * 8;
+      const int2 q = reinterpret_cast<const int2&>(tile.sums[column]);
+      const int2 q_lower = reinterpret_cast<const int2&>(tile.sums[column + 8]);
+      value[0] =
+          fmaf(256.0f, Centered(upper[0], p.zero, q.x), Centered(upper[4], p.zero, q_lower.x));
+      value[1] =
+          fmaf(256.0f, Centered(upper[1], p.zero, q.y), Centered(upper[5], p.zero, q_lower.y));
     } else {
       const float2 zetas = reinterpret_cast<const float2&>(tile.zetas[t]);
       const int2 q = reinterpret_cast<const int2&>(tile.sums[t]);
-      const float centered[] = {Centered(sums[i], p.zero, q.x), Centered(sums[i + 1], p.zero, q.y)};
-      const float value[] = {__fadd_rn(centered[0], __fmul_rn(zetas.x, p.offset)),
-                             __fadd_rn(centered[1], __fmul_rn(zetas.y, p.offset))};
-      y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
-      y[i + 1] = __fadd_rn(__fmul_rn(scale[1], value[1]), p.bias);
+      value[0] = __fadd_rn(Centered(sums[i], p.zero, q.x), __fmul_rn(zetas.x, p.offset));
+      value[1] = __fadd_rn(Centered(sums[i + 1], p.zero, q.y), __fmul_rn(zetas.y, p.offset));
     }
+    y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
+    y[i + 1] = __fadd_rn(__fmul_rn(scale[1], value[1]), p.bias);
   }
 }
 
@@ -164,13 +176,15 @@ __device__ __forceinline__ void StoreValues(const uint4& unit, Out* y, int count
   }
 }
 
-// A warpgroup's sums of half a tile, its tokens from `first_token` and outputs from `first_output`
-// on, to y. `barrier` is one of the warpgroup's threads.
-template <bool kPlain, typename Sum, typename Out>
+// A warpgroup's sums of half a tile, its columns from `first_column` and outputs from
+// `first_output` on, to y. `barrier` is one of the warpgroup's threads.
+template <bool kPlain, bool kPlanes, typename Sum, typename Out>
 __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&sums)[64],
-                                          const TileParameters& tile, int first_token,
+                                          const TileParameters& tile, int first_column,
                                           int first_output, int barrier, Staging<Out>& staging) {
   using S = Staging<Out>;
+  constexpr int kColumns = kPlanes ? 2 : 1;  // of a token
+  const int first_token = first_column / kColumns;
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const OutputParameters* p = tile.outputs + first_output + 16 * warp + lane / 4;
   const OutputParameters outputs[] = {p[0], p[8]};
@@ -181,9 +195,10 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
   Out* y = static_cast<Out*>(g.y) + token * g.y_stride + n;
   const bool vectors = kPlain || HasVectors<Out>(g);
 #pragma unroll
-  for (int chunk = 0; chunk < 128; chunk += S::kTokens) {
+  for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
     float values[S::kTokens / 2];
-    ApplyLaw<kPlain>(sums + chunk / 2, tile, first_token + chunk, outputs, values);
+    ApplyLaw<kPlain, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk, outputs,
+                              values);
     NamedSync(barrier, 128);  // the chunk before has been read
     staging.Write(warp, lane, values);
     NamedSync(barrier, 128);
@@ -208,13 +223,14 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
 
 // The same for silu(gate) * up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
 // stores half the tokens of both.
-template <typename Sum>
+template <bool kPlanes, typename Sum>
 __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum (&sums)[64],
-                                               const TileParameters& tile, int first_token,
+                                               const TileParameters& tile, int first_column,
                                                int warpgroup,
                                                Staging<__nv_bfloat16> (&staging)[2]) {
   using S = Staging<__nv_bfloat16>;
-  constexpr int kStep = 256 / S::kUnits, kBarrier = 3;
+  constexpr int kStep = 256 / S::kUnits, kBarrier = 3, kColumns = kPlanes ? 2 : 1;
+  const int first_token = first_column / kColumns;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const OutputParameters* p = tile.outputs + 64 * warpgroup + 16 * warp + lane / 4;
   const OutputParameters outputs[] = {p[0], p[8]};
@@ -222,9 +238,10 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
   const int token = tile.token + first_token + row, n = tile.output + unit * S::kVector;
   auto* y = static_cast<__nv_bfloat16*>(g.y) + token * g.y_stride + n;
 #pragma unroll
-  for (int chunk = 0; chunk < 128; chunk += S::kTokens) {
+  for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
     float values[S::kTokens / 2];
-    ApplyLaw<true>(sums + chunk / 2, tile, first_token + chunk, outputs, values);
+    ApplyLaw<true, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk, outputs,
+                            values);
     NamedSync(kBarrier, 256);  // the chunk before has been read
     staging[warpgroup].Write(warp, lane, values);
     NamedSync(kBarrier, 256);

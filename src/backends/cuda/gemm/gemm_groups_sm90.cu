@@ -152,15 +152,25 @@ struct GroupProduct {
   }
 };
 
+template <Epilogue kEpilogue, Epilogue kGatedEpilogue, typename S, int kSteps>
+void LaunchAs(const GemmArguments& g, cudaStream_t stream) {
+  if constexpr (std::is_same_v<typename S::Out, __nv_bfloat16>) {
+    if (g.up_w != nullptr) {
+      return sm90::Launch<GroupProduct<kGatedEpilogue, S, kSteps>>(g, stream);
+    }
+  }
+  sm90::Launch<GroupProduct<kEpilogue, S, kSteps>>(g, stream);
+}
+
 template <WeightKind kKind, int kSteps, bool kTokenScales, typename Out>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   using S = sm90::Shape<kKind, kSteps != 4, sm90::kHalfTokens, kTokenScales, Out>;
-  if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
-    if (g.up_w != nullptr) {
-      return sm90::Launch<GroupProduct<Epilogue::kGated, S, kSteps>>(g, stream);
+  if constexpr (!kTokenScales) {
+    if (g.planes()) {
+      return LaunchAs<Epilogue::kPlanes, Epilogue::kGatedPlanes, S, kSteps>(g, stream);
     }
   }
-  sm90::Launch<GroupProduct<Epilogue::kLaw, S, kSteps>>(g, stream);
+  LaunchAs<Epilogue::kLaw, Epilogue::kGated, S, kSteps>(g, stream);
 }
 
 template <WeightKind kKind, int kSteps>

@@ -2,6 +2,8 @@
 // The fp32 half of the arithmetic law (gemm.h), output by output: from an exact sum to y.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/gemm/gemm.h"
 
 namespace nibble::cuda {
@@ -42,6 +44,22 @@ __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTe
   if (g.x_zetas != nullptr && g.x_group == 0) v = fmaf(tokens.zetas[t], output.sum, v);
   v *= tokens.scales[t];
   return g.bias == nullptr ? v : v + output.bias;
+}
+
+// The same of a token's two planes, `upper` and `lower`, whose sums of codes lie at q and q_lower.
+template <typename Tokens, typename Sum>
+__device__ __forceinline__ float LawOfPlanes(const GemmArguments& g, const OutputTerms& output,
+                                             const Tokens& tokens, int t, int q, int q_lower,
+                                             Sum upper, Sum lower) {
+  if constexpr (std::is_same_v<Sum, int32_t>) {
+    if (g.w_zeros != nullptr) {
+      const auto pi = static_cast<int32_t>(output.zero);
+      upper -= pi * tokens.sums[q], lower -= pi * tokens.sums[q_lower];
+    }
+  }
+  float v = fmaf(256.0f, static_cast<float>(upper), static_cast<float>(lower));
+  v = __fmul_rn(__fmul_rn(tokens.scales[t], output.scale), v);
+  return g.bias == nullptr ? v : __fadd_rn(v, output.bias);
 }
 
 template <typename Y>

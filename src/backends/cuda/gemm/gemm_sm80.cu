@@ -27,7 +27,7 @@ struct Tiles {
 
   template <typename S>
   static Tiles Of(const GemmArguments& g) {
-    return {static_cast<int>((g.tokens + S::kTokens - 1) / S::kTokens),
+    return {static_cast<int>((g.x_rows() + S::kTokens - 1) / S::kTokens),
             static_cast<int>((g.rows + S::kOutputs - 1) / S::kOutputs)};
   }
   __host__ __device__ int count() const { return token_tiles * output_tiles; }
@@ -42,16 +42,15 @@ struct Tiles {
   }
 };
 
-// Sums of `token`, the tile's `t`-th, and four outputs from n on.
-template <typename Y, typename Tokens>
-__device__ __forceinline__ void StoreFour(const GemmArguments& g, const OutputTerms (&outputs)[4],
-                                          const Tokens& tokens, int t, int token, int n,
-                                          const int32_t (&d)[4]) {
+// Four outputs of a token from n on: value(i) is what the law has of the i-th.
+template <typename Y, typename Value>
+__device__ __forceinline__ void StoreFour(const GemmArguments& g, int token, int n,
+                                          const Value& value) {
   Y* const y = static_cast<Y*>(g.y) + token * g.y_stride + n;
   if (n + 4 > g.rows || reinterpret_cast<uintptr_t>(y) % (4 * sizeof(Y)) != 0) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (n + i < g.rows) StoreValue(g, y + i, LawValue(g, outputs[i], tokens, t, d[i]));
+      if (n + i < g.rows) StoreValue(g, y + i, value(i));
     }
     return;
   }
@@ -60,11 +59,12 @@ __device__ __forceinline__ void StoreFour(const GemmArguments& g, const OutputTe
   } four;
   if (g.accumulate) four = *reinterpret_cast<const Four*>(y);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) StoreValue(g, four.y + i, LawValue(g, outputs[i], tokens, t, d[i]));
+  for (int i = 0; i < 4; ++i) StoreValue(g, four.y + i, value(i));
   *reinterpret_cast<Four*>(y) = four;
 }
 
-// A warp's sums to y, 16 tokens at a time through shared memory, where they become rows.
+// A warp's sums to y, 16 columns at a time through shared memory, where they become rows: of
+// tokens, or of the planes of eight.
 template <typename Y, typename S>
 __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place,
                                       const Sums<S>& sums, Shared<S>& shared) {
@@ -88,14 +88,26 @@ __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place
           sums[tile][chunk + half][element];
     }
     __syncwarp();
+    constexpr int kShift = S::kCodes == Codes::kS4S8 ? 4 : 0;  // of 16 times a nibble
+    const int first = place.token_warp * S::kWarpTokens + chunk * 8;
+    const int count = g.planes() ? sm80::kChunk / 2 : sm80::kChunk;
 #pragma unroll 1
-    for (int row = lane / kLanes; row < sm80::kChunk; row += 32 / kLanes) {
-      const int t = place.token_warp * S::kWarpTokens + chunk * 8 + row;
-      if (place.token + t >= g.tokens || n >= g.rows) break;
+    for (int row = lane / kLanes; row < count; row += 32 / kLanes) {
+      const int t = (g.planes() ? first / 2 : first) + row;  // of the block's
+      const int token = (g.planes() ? place.token / 2 : place.token) + t;
+      if (token >= g.tokens || n >= g.rows) break;
       const int4 v = *reinterpret_cast<const int4*>(rows + row * S::kPitch + column);
-      constexpr int kShift = S::kCodes == Codes::kS4S8 ? 4 : 0;  // of 16 times a nibble
       const int32_t d[] = {v.x >> kShift, v.y >> kShift, v.z >> kShift, v.w >> kShift};
-      StoreFour<Y>(g, outputs, shared.tokens, t, place.token + t, n, d);
+      if (!g.planes()) {
+        StoreFour<Y>(g, token, n,
+                     [&](int i) { return LawValue(g, outputs[i], shared.tokens, t, d[i]); });
+        continue;
+      }
+      const int32_t* const lower = rows + (row + sm80::kChunk / 2) * S::kPitch + column;
+      StoreFour<Y>(g, token, n, [&](int i) {
+        return LawOfPlanes(g, outputs[i], shared.tokens, t, first + row,
+                           first + row + sm80::kChunk / 2, d[i], lower[i] >> kShift);
+      });
     }
   }
 }
@@ -111,10 +123,14 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
   sm80::Loader<S> loader(g, place, shared.stages);
 #pragma unroll
   for (int i = 0; i < S::kStages - 1; ++i) loader.Request();
-  if (const int t = threadIdx.x, token = place.token + t; t < S::kTokens && token < g.tokens) {
-    shared.tokens.scales[t] = g.x_scales[token];
-    if (g.x_zetas != nullptr) shared.tokens.zetas[t] = g.x_zetas[token];
-    if (g.w_zeros != nullptr) shared.tokens.sums[t] = g.x_sums[token];
+  if (const int t = threadIdx.x; t < S::kTokens) {
+    const int token = (g.planes() ? place.token / 2 : place.token) + t;
+    if (token < g.tokens) {
+      shared.tokens.scales[t] = g.x_scales[token];
+      if (g.x_zetas != nullptr) shared.tokens.zetas[t] = g.x_zetas[token];
+    }
+    const int last = static_cast<int>(g.planes() ? PlaneRow(g.tokens - 1) + 8 : g.tokens - 1);
+    if (g.w_zeros != nullptr) shared.tokens.sums[t] = g.x_sums[min(place.token + t, last)];
   }
 
   Sums<S> sums = {};

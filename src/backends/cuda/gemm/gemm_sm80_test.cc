@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
@@ -28,6 +29,8 @@ struct Case {
   int64_t tokens, rows, cols, y_stride;
   bool lowest = false;  // all codes are the lowest there is
 
+  bool planes() const { return x_bits == 16; }
+  int64_t x_rows() const { return planes() ? PlaneRows(tokens) : tokens; }
   std::string Text() const {
     return fmt::format("s{} x s{}, zeros {}, zetas {}, bias {}, add {}, {}, {} x {} x {}, {}",
                        w_bits, x_bits, w_zeros, x_zetas, bias, accumulate,
@@ -39,7 +42,7 @@ struct Case {
 // A product's operands; all arrays are filled, whether the case uses them or not.
 struct Operands {
   int64_t stride;                // of x
-  Matrix<int8_t> w, x;           // [rows, cols], [tokens, stride]
+  Matrix<int8_t> w, x;           // [rows, cols], [x_rows, stride]
   std::vector<uint8_t> ordered;  // w
   std::vector<float> w_scales, w_zeros, w_sums, bias;
   std::vector<float> x_scales, x_zetas;
@@ -75,17 +78,17 @@ std::vector<uint8_t> Ordered(const Matrix<int8_t>& codes, int bits) {
 Operands RandomOperands(Rng& rng, const Case& c) {
   Operands o = {.stride = (c.cols + 127) / 128 * 128};
   o.w = Matrix<int8_t>(c.rows, c.cols);
-  o.x = Matrix<int8_t>(c.tokens, o.stride);
+  o.x = Matrix<int8_t>(c.x_rows(), o.stride);
   for (int64_t n = 0; n < c.rows; ++n) {
     int32_t sum = 0;
     for (int8_t& code : o.w.row(n)) sum += code = RandomCode(rng, c.w_bits, c.lowest);
     o.w_sums.push_back(static_cast<float>(sum));
     o.w_zeros.push_back(static_cast<float>(RandomCode(rng, c.w_bits)));
   }
-  for (int64_t t = 0; t < c.tokens; ++t) {
+  for (int64_t t = 0; t < c.x_rows(); ++t) {
     int32_t sum = 0;
     for (int8_t& code : o.x.row(t).first(static_cast<size_t>(c.cols))) {
-      sum += code = RandomCode(rng, c.x_bits, c.lowest);
+      sum += code = RandomCode(rng, std::min(c.x_bits, 8), c.lowest);
     }
     o.x_sums.push_back(sum);
   }
@@ -108,13 +111,19 @@ std::vector<uint32_t> Expected(const Case& c, const Operands& o) {
   std::vector<uint32_t> y(o.y.size());
   std::transform(o.y.begin(), o.y.end(), y.begin(), bits);
   ParallelFor(static_cast<size_t>(c.tokens), [&](size_t t) {
-    const int8_t* x = o.x.row(static_cast<int64_t>(t)).data();
+    const auto token = static_cast<int64_t>(t);
     for (size_t n = 0; n < static_cast<size_t>(c.rows); ++n) {
       const int8_t* w = o.w.row(static_cast<int64_t>(n)).data();
-      int64_t d = 0;
-      for (int64_t k = 0; k < c.cols; ++k) d += x[k] * w[k];
       const int64_t pi = c.w_zeros ? static_cast<int64_t>(o.w_zeros[n]) : 0;
-      float v = static_cast<float>(d - pi * o.x_sums[t]);
+      const auto centred = [&](int64_t row) {
+        const int8_t* x = o.x.row(row).data();
+        int64_t d = 0;
+        for (int64_t k = 0; k < c.cols; ++k) d += x[k] * w[k];
+        return static_cast<float>(d - pi * o.x_sums[static_cast<size_t>(row)]);
+      };
+      float v = c.planes()
+                    ? std::fma(256.0f, centred(PlaneRow(token)), centred(PlaneRow(token) + 8))
+                    : centred(token);
       if (c.x_zetas) {
         v += o.x_zetas[t] * static_cast<float>(static_cast<int64_t>(o.w_sums[n]) - c.cols * pi);
       }
@@ -199,7 +208,8 @@ class GemmSm80Test : public testing::Test {
 
   // Bits of the weights and activations are given, what else is unknown is random.
   Case RandomCase(int w_bits, int x_bits, int64_t tokens, int64_t rows, int64_t cols) {
-    Case c = {.w_bits = w_bits, .x_bits = x_bits, .w_zeros = Flip(), .x_zetas = Flip()};
+    Case c = {.w_bits = w_bits, .x_bits = x_bits, .w_zeros = Flip()};
+    c.x_zetas = !c.planes() && Flip();
     c.bias = Flip();
     c.y_type = Flip() ? RealType::kFloat32 : RealType::kBfloat16;
     c.accumulate = c.y_type == RealType::kFloat32 && Flip();
@@ -215,12 +225,13 @@ class GemmSm80Test : public testing::Test {
   Rng rng_{11};
 };
 
-constexpr int kBits[][2] = {{4, 4}, {4, 8}, {8, 8},
-                            {4, 3}, {8, 4}, {4, 6}};  // weights, activations
+constexpr int kBits[][2] = {{4, 4}, {4, 8}, {8, 8},  {4, 3},
+                            {8, 4}, {4, 6}, {4, 16}, {8, 16}};  // weights, activations
+constexpr int kKinds = std::size(kBits);
 
 TEST_F(GemmSm80Test, OddSizesAreBitEqual) {
   for (int i = 0; i < 180 && !HasFatalFailure(); ++i) {
-    const auto& [w_bits, x_bits] = kBits[i % 6];
+    const auto& [w_bits, x_bits] = kBits[i % kKinds];
     const int64_t tokens = UpTo(300), rows = i % 5 == 0 ? 64 * UpTo(4) : UpTo(300);
     ExpectLaw(rng_, RandomCase(w_bits, x_bits, tokens, rows, 8 * UpTo(137)));
   }
@@ -240,8 +251,8 @@ TEST_F(GemmSm80Test, LargeTilesAreBitEqual) {
   int multiprocessors = 0;
   ASSERT_EQ(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
             cudaSuccess);
-  for (int i = 0; i < 12 && !HasFatalFailure(); ++i) {
-    const auto& [w_bits, x_bits] = kBits[i % 6];
+  for (int i = 0; i < 2 * kKinds && !HasFatalFailure(); ++i) {
+    const auto& [w_bits, x_bits] = kBits[i % kKinds];
     const int64_t rows = 256 * ((2 * multiprocessors + 8) / 9) - UpTo(60);
     ExpectLaw(rng_, RandomCase(w_bits, x_bits, 1024 + UpTo(127), rows, 8 * UpTo(60)));
   }

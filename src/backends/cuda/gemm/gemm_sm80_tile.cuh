@@ -59,7 +59,7 @@ struct Shared {
 
 // A block's place in y, and a warp's in the block.
 struct Place {
-  int token, output;  // the block's first
+  int token, output;  // the block's first column, a token or one of its planes; and output
   int output_warp = threadIdx.x / 32 % kOutputWarps, token_warp = threadIdx.x / 32 / kOutputWarps;
 };
 
@@ -71,7 +71,8 @@ class Loader {
       : stages_(stages), k_blocks_(static_cast<int>((g.cols + kInputs - 1) / kInputs)) {
     const int row = threadIdx.x / 8, unit = threadIdx.x % 8;
     const int last_block = static_cast<int>((g.rows - 1) / 64);
-    // Behind the last output or token any codes will do; nobody stores those sums.
+    // Behind the last output or column any codes will do; nobody stores those sums.
+    const int last_row = static_cast<int>(g.planes() ? PlaneRow(g.tokens - 1) + 8 : g.tokens - 1);
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       const int64_t block = min(place.output / 64 + i, last_block);
@@ -79,8 +80,8 @@ class Loader {
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int token = min(place.token + row + 32 * i, static_cast<int>(g.tokens) - 1);
-      x_[i] = g.x + token * g.stride + unit * 16;
+      const int64_t column = min(place.token + row + 32 * i, last_row);
+      x_[i] = g.x + column * g.stride + unit * 16;
     }
     x_at_ = row * kInputs + (unit ^ row % 8) * 16;
   }

@@ -91,8 +91,12 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   const bool plain =
       HasVectors<Out>(g) && g.x_zetas == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
   if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
-    if (g.up_w != nullptr) return sm90::Launch<RowProduct<Epilogue::kGated, S>>(g, stream);
+    if (g.up_w != nullptr) {
+      return g.planes() ? sm90::Launch<RowProduct<Epilogue::kGatedPlanes, S>>(g, stream)
+                        : sm90::Launch<RowProduct<Epilogue::kGated, S>>(g, stream);
+    }
   }
+  if (g.planes()) return sm90::Launch<RowProduct<Epilogue::kPlanes, S>>(g, stream);
   plain ? sm90::Launch<RowProduct<Epilogue::kPlain, S>>(g, stream)
         : sm90::Launch<RowProduct<Epilogue::kLaw, S>>(g, stream);
 }

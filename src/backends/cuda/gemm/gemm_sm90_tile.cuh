@@ -37,7 +37,8 @@ inline constexpr int kSharedBytes = 227 * 1024;
 inline constexpr int kBand = 8;  // token tiles that are walked through together, for L2's sake
 inline constexpr int kHalfTokens = kTileTokens / 2;
 
-enum class Epilogue { kPlain, kLaw, kGated };  // kPlain: see ApplyLaw; kGated: as that
+// kPlain: see ApplyLaw; gated: as that. kPlanes, kGatedPlanes: of inputs of 16 bits.
+enum class Epilogue { kPlain, kLaw, kPlanes, kGated, kGatedPlanes };
 
 // tokens: of a stage. fine: blocks have scales of 2 or 4 pieces, not of one. x_groups: so have the
 // tokens.
@@ -247,16 +248,17 @@ struct Stages {
   }
 };
 
-// A warpgroup's sums of 128 tokens to y.
+// A warpgroup's sums of 128 columns to y.
 template <Epilogue kEpilogue, typename S, typename Sum>
 __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int warpgroup,
-                                      const Sum (&sums)[64], int first_token) {
-  if constexpr (kEpilogue == Epilogue::kGated) {
-    StoreGatedHalf(g, sums, s.tail.parameters, first_token, warpgroup, s.tail.staging);
+                                      const Sum (&sums)[64], int first_column) {
+  constexpr bool kPlanes = kEpilogue == Epilogue::kPlanes || kEpilogue == Epilogue::kGatedPlanes;
+  if constexpr (kEpilogue == Epilogue::kGated || kEpilogue == Epilogue::kGatedPlanes) {
+    StoreGatedHalf<kPlanes>(g, sums, s.tail.parameters, first_column, warpgroup, s.tail.staging);
   } else {
-    StoreHalf<kEpilogue == Epilogue::kPlain>(g, sums, s.tail.parameters, first_token,
-                                             64 * warpgroup, 1 + warpgroup,
-                                             s.tail.staging[warpgroup]);
+    StoreHalf<kEpilogue == Epilogue::kPlain, kPlanes>(g, sums, s.tail.parameters, first_column,
+                                                      64 * warpgroup, 1 + warpgroup,
+                                                      s.tail.staging[warpgroup]);
   }
 }
 
@@ -306,7 +308,7 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
   }();
   CUtensorMap map;
   const cuuint64_t size[] = {static_cast<cuuint64_t>(k_blocks) * kInputs,
-                             static_cast<cuuint64_t>(g.tokens)};
+                             static_cast<cuuint64_t>(g.x_rows())};
   const cuuint64_t stride[] = {static_cast<cuuint64_t>(g.stride)};
   const cuuint32_t box[] = {kInputs, kTileTokens / kPair};
   const cuuint32_t step[] = {1, 1};
@@ -326,7 +328,7 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
     return static_cast<int>((size + tile - 1) / tile);
   };
   const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
-  Tiles tiles = {.token_tiles = tiles_of(g.tokens, kTileTokens),
+  Tiles tiles = {.token_tiles = tiles_of(g.x_rows(), kTileTokens),
                  .output_pairs = tiles_of(g.rows, kPair * outputs),
                  .block_outputs = outputs,
                  .k_blocks = tiles_of(g.cols, kInputs)};

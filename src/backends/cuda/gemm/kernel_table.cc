@@ -26,19 +26,19 @@ constexpr auto kByteGroups = WeightKind::kByteGroups;
 // clang-format off
 constexpr Kernel kTable[] = {
     // name                     capability  weights              x_bits  tokens            run                   joins       gates
-    {"gemm_decode_s4s8",        8, 0,       kNibbles,            8,      kMaxDecodeTokens, GemmDecode,           kMaxJoined},
-    {"gemm_decode_s8s8",        8, 0,       kBytes,              8,      kMaxDecodeTokens, GemmDecode,           kMaxJoined},
-    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             8,      kMaxDecodeTokens, GemmDecode,           kMaxJoined},
-    {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       8,      kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
-    {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         8,      kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
-    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            8,      0,                One<GemmSm90>,        1,          true},
-    {"gemm_sm90_s8s8",          9, 9,       kBytes,              8,      0,                One<GemmSm90>,        1,          true},
-    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             8,      0,                One<GemmSm90>,        1,          true},
-    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       8,      0,                One<GemmGroupsSm90>,  1,          true},
-    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         8,      0,                One<GemmGroupsSm90>,  1,          true},
+    {"gemm_decode_s4s8",        8, 0,       kNibbles,            16,     kMaxDecodeTokens, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s8s8",        8, 0,       kBytes,              16,     kMaxDecodeTokens, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxDecodeTokens, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
+    {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
+    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                One<GemmGroupsSm90>,  1,          true},
+    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                One<GemmSm80>},
-    {"gemm_sm80_s4s8",          8, 0,       kNibbles,            8,      0,                One<GemmSm80>},
-    {"gemm_sm80_s8s8",          8, 0,       kBytes,              8,      0,                One<GemmSm80>},
+    {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                One<GemmSm80>},
+    {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                One<GemmSm80>},
     {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                One<GemmGrouped>},
     {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                One<GemmFloat>},
 };
@@ -74,13 +74,15 @@ const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t to
 
 WeightKind KindOf(int capability, const ProductFormat& product) {
   const FormatSpec &w = product.weights, &a = product.activation;
-  if (!w.quantized() || !a.quantized()) return WeightKind::kFloats;
+  const bool planes = a.bits == 16;
+  if (!w.quantized() || (!a.quantized() && !planes)) return WeightKind::kFloats;
   const bool nibbles = w.bits <= 4;
   if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) {
     const WeightKind groups = nibbles ? kNibbleGroups : kByteGroups;
     // Zeros become part of 4-bit codes on their way, where those of a row's weights do not.
     const bool zeros = !w.symmetric && (!nibbles || w.scales(product.cols) == 1);
-    return zeros || !Takes(capability, groups, a.bits) ? WeightKind::kPlain : groups;
+    if (!zeros && Takes(capability, groups, a.bits)) return groups;
+    return planes ? WeightKind::kFloats : WeightKind::kPlain;
   }
   if (w.second_level) return Takes(capability, kLevels, a.bits) ? kLevels : kBytes;
   return nibbles ? kNibbles : kBytes;
@@ -98,9 +100,13 @@ KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens
   const WeightKind kind = KindOf(capability, product);
   KernelUse use = {.name = ChooseKernel(capability, kind, product.activation.bits, tokens).name,
                    .instead = InsteadText(product, StoredBits(kind), kind == kLevels)};
-  if (kind == WeightKind::kPlain || kind == WeightKind::kFloats) {
-    use.instead += use.instead.empty() ? "no tensor cores" : ", no tensor cores";
-  }
+  const auto add = [&](std::string_view text) {
+    if (!use.instead.empty()) use.instead += ", ";
+    use.instead += text;
+  };
+  const bool plain = kind == WeightKind::kPlain || kind == WeightKind::kFloats;
+  if (plain) add("no tensor cores");
+  if (!plain && product.activation.bits == 16) add("inputs as two planes of 8 bits");
   return use;
 }
 
