@@ -128,7 +128,7 @@ class Calibration {
   // is given back linear by linear.
   LayerWeights Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
                      const Progress& progress);
-  // A layer finished by an earlier run; `layer` is needed for GPTAQ's fp32 stream.
+  // A layer finished by an earlier run; `layer` is needed for GPTAQ's reference.
   void Skip(const LayerWeights& stored, const FloatLayer& layer, int64_t index);
   // Of all calls of Round.
   const CalibrationSeconds& seconds() const { return seconds_; }
@@ -146,8 +146,8 @@ class Calibration {
   BackendRope rope_;
   std::vector<int32_t> ids_;
   Stream stream_;
-  Plan float_plan_;
-  std::optional<Stream> fp32_;  // GPTAQ: the same windows through the unrounded network
+  Plan reference_plan_;
+  std::optional<Stream> reference_;  // GPTAQ: the same windows through the network as it is
   CalibrationSeconds seconds_;
   std::chrono::steady_clock::time_point last_;  // call of Account
 };

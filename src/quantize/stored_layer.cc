@@ -90,6 +90,12 @@ LayerWeights StoreFloats(const FloatLayer& layer) {
       layer, [&](Role, const Matrix<double>& w) { return Store(w, {.bits = 32}, layer.half); });
 }
 
+LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index) {
+  return StoreSome(layer, [&](Role role, const Matrix<double>& w) {
+    return Store(w, plan.at(index, role).weights, layer.half);
+  });
+}
+
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index) {
   return StoreSome(layer, [&](Role role, const Matrix<double>& w) {
     const FormatSpec& format = plan.at(index, role).weights;

@@ -10,6 +10,8 @@ namespace nibble {
 
 // fp32 copies of a layer; no rounding.
 LayerWeights StoreFloats(const FloatLayer& layer);
+// The same in the plan's formats, to nearest and without tails.
+LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index);
 // What the plan does not round, as it is stored; the others have no weights yet.
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
