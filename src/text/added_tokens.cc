@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/bpe.h"
 #include "text/regex.h"
 #include "text/utf8.h"
+#include "text/vocabulary.h"
 
 namespace nibble {
 namespace {

@@ -2,9 +2,7 @@
 #include "text/bpe.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <random>
 #include <utility>
 
 #include "text/utf8.h"
@@ -12,13 +10,12 @@
 namespace nibble {
 namespace {
 
-uint64_t PairKey(int32_t left, int32_t right) {
-  return (static_cast<uint64_t>(left) << 32) | static_cast<uint32_t>(right);
-}
+// Up to here a search through all is faster than a heap.
+constexpr size_t kFewSymbols = 32;
 
 // "a b" or ["a", "b"].
 std::pair<std::string_view, std::string_view> SplitMerge(simdjson::dom::element merge,
-                                                         const std::string& where, size_t rank) {
+                                                         const JsonNode& list, size_t rank) {
   std::string_view text, left, right;
   simdjson::dom::array pair;
   if (merge.get(text) == simdjson::SUCCESS) {
@@ -31,102 +28,71 @@ std::pair<std::string_view, std::string_view> SplitMerge(simdjson::dom::element 
              pair.at(1).get(right) == simdjson::SUCCESS) {
     return {left, right};
   }
-  Fail("{}[{}] must be \"left right\" or [\"left\", \"right\"]", where, rank);
+  Fail("{}[{}] must be \"left right\" or [\"left\", \"right\"]", list.where(), rank);
 }
 
 }  // namespace
 
-uint64_t SecretHash::Random() {
-  std::random_device random;
-  return (uint64_t{random()} << 32 | random()) | 1;
-}
-
-size_t SecretHash::operator()(std::string_view text) const {
-  uint64_t hash = text.size();
-  for (; text.size() >= 8; text.remove_prefix(8)) {
-    uint64_t word = 0;
-    std::memcpy(&word, text.data(), 8);
-    hash = Mix(hash ^ word);
+std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model) {
+  std::array<int32_t, 256> ids{};
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string token = fmt::format("<0x{:02X}>", byte);
+    const auto id = vocabulary.Find(token);
+    if (!id) Fail("{}: byte_fallback needs the token {}, which is missing", model.where(), token);
+    ids[byte] = *id;
   }
-  uint64_t rest = 0;
-  for (const char c : text) rest = rest << 8 | static_cast<unsigned char>(c);
-  return Mix(hash ^ rest);
-}
-
-void CheckTokenSize(std::string_view token, const JsonNode& node) {
-  if (token.size() <= kMaxTokenBytes) return;
-  Fail("{}: a token has {} bytes, at most {} are accepted", node.where(), token.size(),
-       kMaxTokenBytes);
+  return ids;
 }
 
 Bpe Bpe::FromJson(const JsonNode& model) {
-  // roberta-style files carry no type; only BPE has merges.
-  const bool untyped_bpe = !model.Find("type") && model.Find("merges");
-  if (!untyped_bpe && model.Get<std::string_view>("type") != "BPE") {
-    model.Unsupported(fmt::format("type {} (only BPE is)", model.Get<std::string_view>("type")));
-  }
   model.AllowKeys({"type", "vocab", "merges", "dropout", "unk_token", "continuing_subword_prefix",
                    "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges"});
-  if (model.Find("dropout")) model.Unsupported("dropout");
-  for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model.GetOr<std::string_view>(key, "").empty()) model.Unsupported(key);
-  }
+  if (model.GetOr("dropout", 0.0) != 0) model.Unsupported("dropout");
   Bpe bpe;
-  bpe.LoadVocab(model.Get("vocab"));
+  bpe.prefix_ = model.GetOr<std::string_view>("continuing_subword_prefix", "");
+  bpe.suffix_ = model.GetOr<std::string_view>("end_of_word_suffix", "");
+  CheckTokenSize(bpe.prefix_, model);
+  CheckTokenSize(bpe.suffix_, model);
+  bpe.LoadVocabulary(model.Get("vocab"));
   bpe.LoadMerges(model.Get("merges"));
   bpe.fuse_unk_ = model.GetOr("fuse_unk", false);
   bpe.ignore_merges_ = model.GetOr("ignore_merges", false);
   if (const auto unk = model.Find("unk_token")) {
-    bpe.unk_id_ = bpe.Id(unk->As<std::string_view>());
+    bpe.unk_id_ = bpe.vocabulary_.Find(unk->As<std::string_view>());
     if (!bpe.unk_id_) Fail("{} is not in the vocabulary", unk->where());
   }
-  if (model.GetOr("byte_fallback", false)) {
-    std::array<int32_t, 256>& byte_ids = bpe.byte_ids_.emplace();
-    for (int byte = 0; byte < 256; ++byte) {
-      const std::string token = fmt::format("<0x{:02X}>", byte);
-      const auto id = bpe.Id(token);
-      if (!id) Fail("{}: byte_fallback needs the token {}, which is missing", model.where(), token);
-      byte_ids[byte] = *id;
-    }
-  }
+  if (model.GetOr("byte_fallback", false)) bpe.byte_ids_ = ByteTokens(bpe.vocabulary_, model);
   return bpe;
 }
 
-void Bpe::LoadVocab(const JsonNode& node) {
+void Bpe::LoadVocabulary(const JsonNode& node) {
   const auto object = node.As<simdjson::dom::object>();
-  vocab_.reserve(object.size());
-  std::vector<bool> used;
+  vocabulary_ = Vocabulary(object.size());
   for (const auto& field : object) {
-    int64_t id = 0;
-    CheckTokenSize(field.key, node);
-    if (field.value.get(id) != simdjson::SUCCESS || id < 0 || id >= kMaxTokenId) {
-      Fail("{}: the id of token \"{}\" must be an integer from 0 to {}", node.where(), field.key,
-           kMaxTokenId - 1);
-    }
-    if (used.size() <= static_cast<size_t>(id)) used.resize(id + 1);
-    if (used[id]) Fail("{}: id {} belongs to two tokens", node.where(), id);
-    used[id] = true;
-    if (!vocab_.emplace(field.key, static_cast<int32_t>(id)).second) {
-      Fail("{}: token \"{}\" stands twice", node.where(), field.key);
-    }
+    int64_t id = -1;  // what is not an integer is refused as this is
+    if (field.value.get(id) != simdjson::SUCCESS) id = -1;
+    vocabulary_.Add(field.key, id, node);
   }
+  characters_ = CharacterIds(vocabulary_);
+  wholes_ = WholeTokens(static_cast<size_t>(vocabulary_.end()));
 }
 
 void Bpe::LoadMerges(const JsonNode& node) {
   const auto list = node.As<simdjson::dom::array>();
-  merges_.reserve(list.size());
+  merges_.Reserve(list.size());
   uint32_t rank = 0;
   std::string joined;
   for (const simdjson::dom::element merge : list) {
-    const auto [left, right] = SplitMerge(merge, node.where(), rank);
-    joined.assign(left).append(right);
-    const auto left_id = Id(left), right_id = Id(right), id = Id(joined);
+    const auto [left, right] = SplitMerge(merge, node, rank);
+    joined.assign(left).append(right, right.starts_with(prefix_) ? prefix_.size() : 0);
+    const auto left_id = vocabulary_.Find(left), right_id = vocabulary_.Find(right),
+               id = vocabulary_.Find(joined);
     if (!left_id || !right_id || !id) {
       Fail("{}[{}]: token \"{}\" is not in the vocabulary", node.where(), rank,
            !left_id ? left : (!right_id ? right : std::string_view(joined)));
     }
     // Of a pair that stands twice the later one counts.
-    merges_.insert_or_assign(PairKey(*left_id, *right_id), Merge{.rank = rank, .id = *id});
+    merges_.At(*left_id, *right_id) = {.rank = rank, .id = *id};
     AddJoint(left, right);
     ++rank;
   }
@@ -137,100 +103,140 @@ void Bpe::AddJoint(std::string_view left, std::string_view right) {
   if (left.empty() || right.empty()) return;
   size_t last = left.size() - 1;
   while (IsUtf8Continuation(left[last])) --last;
-  const auto left_id = Id(left.substr(last));
-  const auto right_id = Id(right.substr(0, Utf8Length(right[0])));
-  if (left_id && right_id) joints_.insert(PairKey(*left_id, *right_id));
+  const int32_t left_id = characters_.Find(left.substr(last));
+  const int32_t right_id = characters_.Find(right.substr(0, Utf8Length(right[0])));
+  if (left_id >= 0 && right_id >= 0) merges_.At(left_id, right_id);
 }
 
-std::optional<int32_t> Bpe::Id(std::string_view token) const {
-  const auto it = vocab_.find(token);
-  if (it == vocab_.end()) return std::nullopt;
-  return it->second;
+PairTable::Merge Bpe::FindMerge(int32_t left, int32_t right) const {
+  const PairTable::Merge* merge = merges_.Find(left, right);
+  return merge == nullptr ? PairTable::Merge{} : *merge;
 }
 
-const Bpe::Merge* Bpe::FindMerge(int32_t left, int32_t right) const {
-  const auto it = merges_.find(PairKey(left, right));
-  return it == merges_.end() ? nullptr : &it->second;
+int32_t Bpe::CharacterId(std::string_view character, bool first, bool last, Scratch* scratch,
+                         std::string_view* written) const {
+  *written = character;
+  if ((first || prefix_.empty()) && (!last || suffix_.empty())) return characters_.Find(character);
+  scratch->affixed.assign(first ? "" : prefix_).append(character).append(last ? suffix_ : "");
+  *written = scratch->affixed;
+  return vocabulary_.Find(*written).value_or(-1);
 }
 
-std::vector<Bpe::Symbol> Bpe::Symbols(std::string_view piece) const {
-  std::vector<Symbol> symbols;
-  symbols.reserve(piece.size());
-  std::optional<int32_t> previous;  // id of the character before, if it was in the vocabulary
-  const auto push = [&](int32_t id, bool linked) {
-    const auto index = static_cast<int32_t>(symbols.size());
-    linked = linked && index > 0;
-    if (linked) symbols.back().next = index;
-    symbols.push_back({.id = id, .prev = linked ? index - 1 : -1, .next = -1});
-  };
-  bool after_unk = false;
-  for (size_t at = 0; at < piece.size();) {
-    const std::string_view character = piece.substr(at, Utf8Length(piece[at]));
-    at += character.size();
-    const auto id = Id(character);
-    if (id) {
-      push(*id, !previous || joints_.contains(PairKey(*previous, *id)));
-    } else if (byte_ids_) {
-      for (const char byte : character) push((*byte_ids_)[static_cast<unsigned char>(byte)], true);
-    } else if (unk_id_ && !(after_unk && fuse_unk_)) {
-      push(*unk_id_, true);
-    }
-    after_unk = !id && !byte_ids_;
-    // A character that leaves nothing behind does not part its neighbours.
-    if (id || byte_ids_ || unk_id_) previous = id;
-  }
-  return symbols;
-}
-
-void Bpe::Encode(std::string_view piece, std::vector<int32_t>* ids) const {
+void Bpe::Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
   if (piece.size() > std::numeric_limits<int32_t>::max()) {
     FailUsage("a text of {} bytes is too long for the tokenizer; split it", piece.size());
   }
-  if (ignore_merges_) {
-    if (const auto id = Id(piece)) return ids->push_back(*id);
-  }
-  std::vector<Symbol> symbols = Symbols(piece);
-  std::vector<Candidate> heap;
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    if (symbols[i].next >= 0) {
-      AddCandidate(symbols, static_cast<int32_t>(i), &heap);
-    } else if (!heap.empty()) {  // the end of a run
-      std::make_heap(heap.begin(), heap.end());
-      MergeRun(&symbols, &heap);
+  const auto id =
+      piece.size() <= vocabulary_.longest() ? vocabulary_.Find(piece) : std::optional<int32_t>();
+  if (id && (ignore_merges_ || wholes_.Find(*id) == true)) return ids->push_back(*id);
+  const size_t before = ids->size();
+  EncodeRuns(piece, scratch, ids);
+  if (id) wholes_.Set(*id, ids->size() == before + 1 && ids->back() == *id);
+}
+
+void Bpe::EncodeRuns(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
+  std::vector<Symbol>& run = scratch->run;
+  run.clear();
+  const bool cuts = prefix_.empty() && suffix_.empty();
+  size_t begin = 0;        // of the run
+  bool after_unk = false;  // the character before is not in the vocabulary
+  const auto push = [&](int32_t id) {
+    if (!run.empty()) run.back().merge = FindMerge(run.back().id, id);
+    run.push_back({.id = id, .merge = {}});
+  };
+  for (size_t at = 0, next = 0; at < piece.size(); at = next) {
+    next = at + Utf8Length(piece[at]);
+    std::string_view written;
+    const int32_t id =
+        CharacterId(piece.substr(at, next - at), at == 0, next == piece.size(), scratch, &written);
+    if (id >= 0) {
+      const bool neighbours = cuts && !run.empty() && !after_unk;
+      const PairTable::Merge* merge = neighbours ? merges_.Find(run.back().id, id) : nullptr;
+      if (neighbours && merge == nullptr) {
+        FinishRun(piece.substr(begin, at - begin), false, scratch, ids);
+        begin = at;
+      }
+      push(id);
+      after_unk = false;
+    } else if (byte_ids_) {
+      for (const char byte : written) push((*byte_ids_)[static_cast<unsigned char>(byte)]);
+      after_unk = true;
+    } else if (unk_id_) {  // without one, the character leaves nothing behind and parts nothing
+      if (!after_unk || !fuse_unk_) push(*unk_id_);
+      after_unk = true;
     }
   }
-  for (const Symbol& symbol : symbols) {
-    if (symbol.id >= 0) ids->push_back(symbol.id);
+  if (!run.empty()) FinishRun(piece.substr(begin), begin == 0, scratch, ids);
+}
+
+void Bpe::FinishRun(std::string_view text, bool is_piece, Scratch* scratch,
+                    std::vector<int32_t>* ids) const {
+  std::vector<Symbol>& run = scratch->run;
+  std::optional<int32_t> id;
+  if (!is_piece && run.size() > 1 && text.size() <= vocabulary_.longest()) {
+    id = vocabulary_.Find(text);
   }
+  if (id && wholes_.Find(*id) == true) {
+    ids->push_back(*id);
+  } else {
+    run.size() <= kFewSymbols ? MergeFew(&run) : MergeMany(scratch);
+    if (id) wholes_.Set(*id, run.size() == 1 && run[0].id == *id);
+    for (const Symbol& symbol : run) ids->push_back(symbol.id);
+  }
+  run.clear();
 }
 
-bool Bpe::AddCandidate(const std::vector<Symbol>& symbols, int32_t left,
-                       std::vector<Candidate>* heap) const {
-  if (left < 0 || symbols[left].next < 0) return false;
-  const int32_t left_id = symbols[left].id, right_id = symbols[symbols[left].next].id;
-  const Merge* merge = FindMerge(left_id, right_id);
-  if (merge == nullptr) return false;
-  heap->push_back({.rank = merge->rank, .left = left, .left_id = left_id, .right_id = right_id});
-  return true;
-}
-
-void Bpe::MergeRun(std::vector<Symbol>* run, std::vector<Candidate>* heap) const {
+void Bpe::MergeFew(std::vector<Symbol>* run) const {
   std::vector<Symbol>& symbols = *run;
-  while (!heap->empty()) {
-    std::pop_heap(heap->begin(), heap->end());
-    const Candidate top = heap->back();
-    heap->pop_back();
+  while (symbols.size() > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < symbols.size(); ++i) {
+      if (symbols[i].merge.rank < symbols[best].merge.rank) best = i;
+    }
+    const PairTable::Merge merge = symbols[best].merge;
+    if (merge.rank == PairTable::kNoMerge) return;
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    symbols[best].id = merge.id;
+    symbols[best].merge =
+        best + 1 < symbols.size() ? FindMerge(merge.id, symbols[best + 1].id) : PairTable::Merge{};
+    if (best > 0) symbols[best - 1].merge = FindMerge(symbols[best - 1].id, merge.id);
+  }
+}
+
+void Bpe::MergeMany(Scratch* scratch) const {
+  std::vector<Symbol>& symbols = scratch->run;
+  std::vector<Link>& links = scratch->links;
+  std::vector<Candidate>& heap = scratch->heap;
+  const auto count = static_cast<int32_t>(symbols.size());
+  const auto add = [&](int32_t left) {
+    if (left < 0 || links[left].next < 0 || symbols[left].merge.rank == PairTable::kNoMerge) return;
+    heap.push_back(
+        {symbols[left].merge.rank, left, symbols[left].id, symbols[links[left].next].id});
+  };
+  links.clear();
+  for (int32_t i = 0; i < count; ++i) links.push_back({i - 1, i + 1 < count ? i + 1 : -1});
+  for (int32_t i = 0; i < count; ++i) add(i);
+  std::make_heap(heap.begin(), heap.end());
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end());
+    const Candidate top = heap.back();
+    heap.pop_back();
     Symbol& left = symbols[top.left];
-    if (left.id != top.left_id || left.next < 0 || symbols[left.next].id != top.right_id) continue;
-    Symbol& right = symbols[left.next];
-    left.id = FindMerge(top.left_id, top.right_id)->id;
-    left.next = right.next;
-    if (right.next >= 0) symbols[right.next].prev = top.left;
-    right.id = -1;
-    for (const int32_t changed : {left.prev, top.left}) {
-      if (AddCandidate(symbols, changed, heap)) std::push_heap(heap->begin(), heap->end());
+    Link& link = links[top.left];
+    if (left.id != top.left_id || link.next < 0 || symbols[link.next].id != top.right_id) continue;
+    left.id = left.merge.id;
+    symbols[link.next].id = -1;  // joined to the left
+    link.next = links[link.next].next;
+    if (link.next >= 0) links[link.next].prev = top.left;
+    left.merge = link.next < 0 ? PairTable::Merge{} : FindMerge(left.id, symbols[link.next].id);
+    if (link.prev >= 0) symbols[link.prev].merge = FindMerge(symbols[link.prev].id, left.id);
+    for (const int32_t changed : {link.prev, top.left}) {
+      const size_t size = heap.size();
+      add(changed);
+      if (heap.size() > size) std::push_heap(heap.begin(), heap.end());
     }
   }
+  std::erase_if(symbols, [](const Symbol& symbol) { return symbol.id < 0; });
 }
 
 }  // namespace nibble

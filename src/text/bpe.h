@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding (Sennrich et al. 2016) as in the "model" of a tokenizer.json of type BPE. A
 // piece starts as its characters; the pair of neighbours with the lowest merge rank (leftmost among
-// equals) is joined until no pair has a rank. A heap over a linked list of symbols makes that
-// O(n log n), because SentencePiece-style models have no pre-tokenizer: a whole text is one piece.
-// Neighbouring characters that no merge joins cut the list first, which keeps the heaps small (a
-// text falls into words: several times faster).
-// A character outside the vocabulary becomes its bytes (<0xE2>) with byte_fallback, else unk_token,
-// else nothing, as the files' own library does. Immutable after loading.
+// equals) is joined until no pair has a rank. SentencePiece-style models have no pre-tokenizer: a
+// whole text is one piece. Neighbouring characters that no merge joins cut it into runs first,
+// about as long as words. Short runs are searched for the lowest rank, long ones have a heap over a
+// linked list, so that no input is worse than O(n log n). A character outside the vocabulary
+// becomes its bytes (<0xE2>) with byte_fallback, else unk_token, else nothing, as the files' own
+// library does. Immutable after loading.
 #pragma once
 
 #include <array>
@@ -14,58 +14,22 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+#include "text/pair_table.h"
 #include "text/tokenizer_json.h"
+#include "text/vocabulary.h"
 
 namespace nibble {
 
-// A hash with a secret of the process: a file cannot choose keys that collide.
-struct SecretHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const;
-  // Of a pair: those with one left id lie side by side, as near as the ids, and few can collide.
-  size_t operator()(uint64_t pair) const noexcept {
-    return Mix(pair >> 32) + static_cast<uint32_t>(pair);
-  }
-
- private:
-  // The halves of a product with a secret number, which no other bits of `x` can cancel.
-  static uint64_t Mix(uint64_t x) {
-    __extension__ using Wide = unsigned __int128;
-    const Wide product = static_cast<Wide>(x ^ kOffset) * kFactor;
-    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-  }
-  static uint64_t Random();
-  static inline const uint64_t kOffset = Random(), kFactor = Random();
-};
-
-// Ids at or above this are refused: tables of this many entries are made from a file's word.
-inline constexpr int64_t kMaxTokenId = 1 << 21;
-// Longer tokens are refused: a few ids would become a text without bounds. Real ones have 1,024.
-inline constexpr size_t kMaxTokenBytes = 8 << 10;
-void CheckTokenSize(std::string_view token, const JsonNode& node);
-
 class Bpe {
  public:
-  using Vocab = std::unordered_map<std::string, int32_t, SecretHash, std::equal_to<>>;
-
-  static Bpe FromJson(const JsonNode& model);
-
-  // Appends the ids of one pre-tokenized piece of valid UTF-8.
-  void Encode(std::string_view piece, std::vector<int32_t>* ids) const;
-  std::optional<int32_t> Id(std::string_view token) const;
-  const Vocab& vocab() const { return vocab_; }
-
- private:
-  struct Merge {
-    uint32_t rank = 0;
-    int32_t id = 0;  // of the joined token
-  };
+  // A symbol of a run, and the merge with its right neighbour, if there is one.
   struct Symbol {
-    int32_t id;          // -1: joined to the left
+    int32_t id;
+    PairTable::Merge merge;
+  };
+  struct Link {
     int32_t prev, next;  // -1: none
   };
   // Candidates are not removed when a neighbour changes; their ids then no longer fit.
@@ -77,24 +41,47 @@ class Bpe {
       return rank != other.rank ? rank > other.rank : left > other.left;
     }
   };
+  // Memory that calls share.
+  struct Scratch {
+    std::vector<Symbol> run;
+    std::vector<Link> links;
+    std::vector<Candidate> heap;
+    std::string affixed;
+  };
 
-  void LoadVocab(const JsonNode& node);
+  static Bpe FromJson(const JsonNode& model);
+
+  // Appends the ids of one pre-tokenized piece of valid UTF-8.
+  void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  void LoadVocabulary(const JsonNode& node);
   void LoadMerges(const JsonNode& node);
   void AddJoint(std::string_view left, std::string_view right);
-  std::vector<Symbol> Symbols(std::string_view piece) const;
-  // For `left` and what follows it, if they have a merge.
-  bool AddCandidate(const std::vector<Symbol>& symbols, int32_t left,
-                    std::vector<Candidate>* heap) const;
-  void MergeRun(std::vector<Symbol>* symbols, std::vector<Candidate>* heap) const;
-  const Merge* FindMerge(int32_t left, int32_t right) const;
+  // Of a character with prefix and suffix, -1: none. *written is what stands for it then.
+  int32_t CharacterId(std::string_view character, bool first, bool last, Scratch* scratch,
+                      std::string_view* written) const;
+  void EncodeRuns(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
+  void FinishRun(std::string_view text, bool is_piece, Scratch* scratch,
+                 std::vector<int32_t>* ids) const;
+  PairTable::Merge FindMerge(int32_t left, int32_t right) const;
+  void MergeFew(std::vector<Symbol>* run) const;
+  void MergeMany(Scratch* scratch) const;
 
-  Vocab vocab_;
-  std::unordered_map<uint64_t, Merge, SecretHash> merges_;  // (left id << 32) | right id
-  std::unordered_set<uint64_t, SecretHash> joints_;  // ids of characters that meet in some merge
+  Vocabulary vocabulary_;
+  CharacterIds characters_;
+  WholeTokens wholes_;
+  PairTable merges_;  // characters that meet in some merge have an entry, too
   std::optional<int32_t> unk_id_;
   std::optional<std::array<int32_t, 256>> byte_ids_;  // with byte_fallback
+  std::string prefix_, suffix_;                       // of characters inside and at the end
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
 };
+
+// Of all bytes, <0x00> to <0xFF>, in a vocabulary that falls back to them; missing ones are an
+// Error.
+std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model);
 
 }  // namespace nibble

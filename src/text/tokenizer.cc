@@ -2,15 +2,16 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "source/model_source.h"
 #include "text/added_tokens.h"
-#include "text/bpe.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/special_frame.h"
+#include "text/token_model.h"
 #include "text/utf8.h"
 
 namespace nibble {
@@ -38,7 +39,7 @@ simdjson::dom::element ParseJson(std::string* json, simdjson::dom::parser* parse
 
 struct Tokenizer::Impl {
   struct Token {
-    std::string_view text;  // a key of bpe.vocab() or added_ids
+    std::string_view text;  // in the model's vocabulary, or a key of added_ids
     bool special = false;
     bool present = false;
   };
@@ -57,11 +58,11 @@ struct Tokenizer::Impl {
 
   std::string where;
   std::vector<Token> tokens;  // by id
-  Bpe::Vocab added_ids;
+  std::unordered_map<std::string, int32_t, SecretHash, std::equal_to<>> added_ids;
   AddedTokenMatcher given, normalized;  // for the text as given and after the normalizer
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Bpe bpe;
+  TokenModel model;
   SpecialFrame frame;
   Decoder decoder;
 };
@@ -70,12 +71,15 @@ Tokenizer::Impl::Impl(std::string file, const JsonNode& root, uint64_t file_byte
     : where(std::move(file)) {
   root.AllowKeys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"});
-  bpe = Bpe::FromJson(root.Get("model"));
+  model = TokenModel::FromJson(root.Get("model"));
   normalizer = Normalizer::FromJson(root.Find("normalizer"));
   pre_tokenizer = PreTokenizer::FromJson(root.Find("pre_tokenizer"));
   decoder = Decoder::FromJson(root.Find("decoder"));
-  for (const auto& [text, id] : bpe.vocab()) {
-    *Slot(id) = {.text = text, .special = false, .present = true};
+  const Vocabulary& vocabulary = model.vocabulary();
+  for (int32_t id = 0; id < vocabulary.end(); ++id) {
+    if (vocabulary.Has(id)) {
+      *Slot(id) = {.text = vocabulary.Text(id), .special = false, .present = true};
+    }
   }
   Work work(where, file_bytes);
   if (const auto list = root.Find("added_tokens")) AddTokens(*list, &work);
@@ -88,7 +92,7 @@ void Tokenizer::Impl::AddTokens(const JsonNode& list, Work* work) {
   std::vector<AddedToken> as_given, as_normalized;
   for (AddedToken& token : AddedTokensFromJson(list)) {
     Token& slot = *Slot(token.id);
-    const auto vocab_id = bpe.Id(token.content);
+    const auto vocab_id = model.vocabulary().Find(token.content);
     if ((slot.present && slot.text != token.content) || (vocab_id && *vocab_id != token.id)) {
       Fail("{}: \"{}\" has id {}, which contradicts the vocabulary", list.where(), token.content,
            token.id);
@@ -114,6 +118,7 @@ void Tokenizer::Impl::EncodeText(std::string_view text, bool plain,
                                  std::vector<int32_t>* ids) const {
   if (!IsValidUtf8(text)) FailUsage("the text to tokenize is not valid UTF-8");
   Work work(where, text.size());
+  TokenModel::Scratch scratch;
   given.Split(text, plain, &work, [&](const AddedToken* token, size_t begin, size_t end) {
     if (token != nullptr) return ids->push_back(token->id);
     const std::string part = normalizer.Apply(std::string(text.substr(begin, end - begin)), &work);
@@ -121,7 +126,9 @@ void Tokenizer::Impl::EncodeText(std::string_view text, bool plain,
       if (inner != nullptr) return ids->push_back(inner->id);
       const Pieces pieces =
           pre_tokenizer.Split(part.substr(from, to - from), begin == 0 && from == 0, &work);
-      for (size_t i = 0; i < pieces.ranges.size(); ++i) bpe.Encode(pieces[i], ids);
+      for (size_t i = 0; i < pieces.ranges.size(); ++i) {
+        model.Encode(pieces[i], &scratch, ids);
+      }
     });
   });
 }
@@ -173,7 +180,7 @@ int64_t Tokenizer::vocab_size() const {
 
 std::optional<int32_t> Tokenizer::TokenId(std::string_view token) const {
   const auto it = impl_->added_ids.find(token);
-  return it != impl_->added_ids.end() ? it->second : impl_->bpe.Id(token);
+  return it != impl_->added_ids.end() ? it->second : impl_->model.vocabulary().Find(token);
 }
 
 std::string Tokenizer::TokenText(int32_t id) const {

@@ -105,6 +105,40 @@ TEST(TokenizerFormat, IgnoreMergesTakesWholePieces) {
   EXPECT_THAT(Make(json).Encode("abda", false), ElementsAre(8, 3, 0));
 }
 
+TEST(TokenizerFormat, CharactersInsideAndAtTheEndOfPieces) {
+  Json json = Base();
+  json["model"]["end_of_word_suffix"] = "</w>";
+  json["model"]["vocab"]["c</w>"] = 11;
+  json["model"]["vocab"]["abc</w>"] = 12;
+  json["model"]["merges"].push_back({"ab", "c</w>"});
+  // "abc" is a token, but its last character is written with the suffix; "b</w>" is none.
+  EXPECT_THAT(Make(json).Encode("abc", false), ElementsAre(12));
+  EXPECT_THAT(Make(json).Encode("cabcc", false), ElementsAre(2, 9, 11));
+  EXPECT_THAT(Make(json).Encode("ab", false), ElementsAre(0));
+  json = Base();
+  json["model"]["continuing_subword_prefix"] = "##";
+  json["model"]["dropout"] = 0.0;
+  json["model"]["vocab"]["##b"] = 11;
+  json["model"]["vocab"]["##c"] = 12;
+  json["model"]["vocab"]["##bc"] = 13;
+  json["model"]["merges"] = {"a ##b", "##b ##c"};
+  EXPECT_THAT(Make(json).Encode("abcbc", false), ElementsAre(8, 12, 13));
+  EXPECT_THAT(Make(json).Encode("babc", false), ElementsAre(1, 13));  // "##a" is none
+}
+
+TEST(TokenizerFormat, WordsThatAreTokensStayWhatMergesMakeOfThem) {
+  // "dc" is a token that no merge makes, "abc" one that merges make; asked twice, since the first
+  // answer is remembered.
+  Json json = Base();
+  json["model"]["vocab"]["dc"] = 11;
+  const Tokenizer t = Make(json);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(t.Encode("dc", false), ElementsAre(3, 2));
+    EXPECT_THAT(t.Encode("abc", false), ElementsAre(9));
+    EXPECT_THAT(t.Encode("abcdc", false), ElementsAre(9, 3, 2));
+  }
+}
+
 TEST(TokenizerFormat, SplitBehaviors) {
   // "ab" is joined by a merge unless a piece ends between them; the pattern is "b".
   const auto encode = [](const std::string& behavior, const std::string& invert) {
@@ -296,7 +330,6 @@ TEST(TokenizerRefusal, NamesFileAndComponent) {
   EXPECT_THAT(Refusal("/model/dropout", "0.1"), HasSubstr("dropout"));
   EXPECT_THAT(Refusal("/model/unk_token", R"("<unk>")"), HasSubstr("not in the vocabulary"));
   EXPECT_THAT(Refusal("/model/byte_fallback", "true"), HasSubstr("<0x00>"));
-  EXPECT_THAT(Refusal("/model/continuing_subword_prefix", R"("##")"), HasSubstr("prefix"));
   EXPECT_THAT(Refusal("/normalizer", R"({"type": "Lowercase"})"),
               HasSubstr("t.json: normalizer: normalizer Lowercase is not supported"));
   EXPECT_THAT(Refusal("/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [

@@ -30,8 +30,8 @@ class JsonNode {
   // "tokenizer.json: pre_tokenizer.pretokenizers[1]".
   std::string where() const { return path_.empty() ? file_ : file_ + ": " + path_; }
 
-  // T is std::string_view, bool, int64_t, simdjson::dom::array or simdjson::dom::object. Views live
-  // as long as the parser.
+  // T is std::string_view, bool, int64_t, double, simdjson::dom::array or simdjson::dom::object.
+  // Views live as long as the parser.
   template <typename T>
   T As() const {
     T result;
@@ -82,6 +82,7 @@ class JsonNode {
     if constexpr (std::is_same_v<T, std::string_view>) return "a string";
     if constexpr (std::is_same_v<T, bool>) return "true or false";
     if constexpr (std::is_same_v<T, int64_t>) return "an integer";
+    if constexpr (std::is_same_v<T, double>) return "a number";
     if constexpr (std::is_same_v<T, simdjson::dom::array>) return "an array";
     return "an object";
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,15 @@ inline size_t Utf8Length(char lead) {
 
 inline bool IsUtf8Continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
+
+// Of one character of valid UTF-8.
+inline uint32_t CodePoint(std::string_view character) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
+  if (character.size() == 1) return byte(0);
+  uint32_t code_point = byte(0) & (0xFFu >> (character.size() + 1));
+  for (size_t i = 1; i < character.size(); ++i) code_point = code_point << 6 | (byte(i) & 0x3Fu);
+  return code_point;
 }
 
 bool IsValidUtf8(std::string_view text);
