@@ -2,6 +2,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 
@@ -39,7 +40,8 @@ simdjson::dom::element ParseJson(std::string* json, simdjson::dom::parser* parse
 
 struct Tokenizer::Impl {
   struct Token {
-    std::string_view text;  // in the model's vocabulary, or a key of added_ids
+    std::string_view text;     // in the model's vocabulary, or a key of added_ids
+    std::string_view written;  // what decoders get: of an added token, what it looks for
     bool special = false;
     bool present = false;
   };
@@ -59,7 +61,8 @@ struct Tokenizer::Impl {
   std::string where;
   std::vector<Token> tokens;  // by id
   std::unordered_map<std::string, int32_t, SecretHash, std::equal_to<>> added_ids;
-  AddedTokenMatcher given, normalized;  // for the text as given and after the normalizer
+  std::deque<std::string> normalized_texts;  // of added tokens
+  AddedTokenMatcher given, normalized;       // for the text as given and after the normalizer
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   TokenModel model;
@@ -78,7 +81,8 @@ Tokenizer::Impl::Impl(std::string file, const JsonNode& root, uint64_t file_byte
   const Vocabulary& vocabulary = model.vocabulary();
   for (int32_t id = 0; id < vocabulary.end(); ++id) {
     if (vocabulary.Has(id)) {
-      *Slot(id) = {.text = vocabulary.Text(id), .special = false, .present = true};
+      const std::string_view text = vocabulary.Text(id);
+      *Slot(id) = {.text = text, .written = text, .special = false, .present = true};
     }
   }
   Work work(where, file_bytes);
@@ -99,7 +103,8 @@ void Tokenizer::Impl::AddTokens(const JsonNode& list, Work* work) {
     }
     const auto [added, is_new] = added_ids.emplace(token.content, token.id);
     if (!is_new) Fail("{}: \"{}\" stands twice", list.where(), token.content);
-    slot = {.text = added->first, .special = token.special, .present = true};
+    slot = {
+        .text = added->first, .written = added->first, .special = token.special, .present = true};
     if (!token.normalized) {
       as_given.push_back(std::move(token));
       continue;
@@ -108,6 +113,7 @@ void Tokenizer::Impl::AddTokens(const JsonNode& list, Work* work) {
     if (token.content.empty()) {
       Fail("{}: the normalizer leaves nothing of token {}", list.where(), token.id);
     }
+    slot.written = normalized_texts.emplace_back(token.content);
     as_normalized.push_back(std::move(token));
   }
   given = AddedTokenMatcher(std::move(as_given));
@@ -204,7 +210,7 @@ StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
 std::string StreamDecoder::Push(int32_t id) {
   const Tokenizer::Impl::Token* token = impl_->Find(id);
   if (token == nullptr || (skip_special_ && token->special)) return "";
-  return run_->Push(token->text);
+  return run_->Push(token->written);
 }
 
 std::string StreamDecoder::Flush() {

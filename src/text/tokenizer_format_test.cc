@@ -169,6 +169,24 @@ TEST(TokenizerFormat, NormalizersAndMetaspace) {
   EXPECT_EQ(With("/decoder", scheme).Decode(std::vector<int32_t>{7, 0, 7, 1}, false), "a b");
 }
 
+TEST(TokenizerFormat, TokensOfNormalizedTextDecodeAsTheyAreFound) {
+  // As in Llama 2's file: "<s>" is looked for as "▁<s>", which takes the space before it.
+  Json json = Base();
+  json["added_tokens"][0]["normalized"] = true;
+  json["normalizer"] = {
+      {"type", "Sequence"},
+      {"normalizers",
+       {{{"type", "Prepend"}, {"prepend", "▁"}},
+        {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}}}};
+  json["decoder"] = {{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}};
+  const Tokenizer t = Make(json);
+  const std::vector<int32_t> ids = t.Encode("a <s>b", false);
+  EXPECT_THAT(ids, ElementsAre(7, 0, 10, 1));
+  EXPECT_EQ(t.Decode(ids, false), " a <s>b");
+  EXPECT_EQ(t.Decode(ids, true), " ab");
+  EXPECT_EQ(t.TokenText(10), "<s>");
+}
+
 TEST(TokenizerFormat, AddedTokensTakeSpaceAndRespectWords) {
   Json json = Base();
   json["added_tokens"][0]["lstrip"] = true;
