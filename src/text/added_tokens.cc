@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/added_tokens.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "text/regex.h"
+#include "text/unicode_classes.h"
 #include "text/utf8.h"
 #include "text/vocabulary.h"
 
@@ -26,20 +24,12 @@ std::string_view CharacterAt(std::string_view text, size_t at) {
   return text.substr(at, at == text.size() ? 0 : Utf8Length(text[at]));
 }
 
+// False at the ends of the text.
 bool IsSpace(std::string_view character) {
-  if (character.empty()) return false;
-  utf8proc_int32_t c = 0;
-  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()),
-                   static_cast<utf8proc_ssize_t>(character.size()), &c);
-  const utf8proc_category_t category = utf8proc_category(c);
-  return (c >= '\t' && c <= '\r') || c == 0x85 || category == UTF8PROC_CATEGORY_ZS ||
-         category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+  return !character.empty() && nibble::IsSpace(CodePoint(character));
 }
-
 bool IsWord(std::string_view character) {
-  static const Regex word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])",
-                          Regex::Syntax::kPattern, "word character");
-  return word.Matches(character);
+  return !character.empty() && nibble::IsWord(CodePoint(character));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The "added_tokens" of a tokenizer.json: texts that become one id wherever they stand, cut out
-// before BPE, the leftmost and of those the longest first. Immutable after loading.
+// before the model, the leftmost and of those the longest first. Immutable after loading.
 #pragma once
 
 #include <array>

@@ -2,6 +2,7 @@
 #include "text/bpe.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -12,6 +13,8 @@ namespace {
 
 // Up to here a search through all is faster than a heap.
 constexpr size_t kFewSymbols = 32;
+// Of cutting every token in two everywhere: the bytes looked at. Llama 2's tokens take 2 million.
+constexpr uint64_t kMaxCutBytes = 1 << 30;
 
 // "a b" or ["a", "b"].
 std::pair<std::string_view, std::string_view> SplitMerge(simdjson::dom::element merge,
@@ -33,28 +36,24 @@ std::pair<std::string_view, std::string_view> SplitMerge(simdjson::dom::element 
 
 }  // namespace
 
-std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model) {
-  std::array<int32_t, 256> ids{};
-  for (int byte = 0; byte < 256; ++byte) {
-    const std::string token = fmt::format("<0x{:02X}>", byte);
-    const auto id = vocabulary.Find(token);
-    if (!id) Fail("{}: byte_fallback needs the token {}, which is missing", model.where(), token);
-    ids[byte] = *id;
-  }
-  return ids;
-}
-
 Bpe Bpe::FromJson(const JsonNode& model) {
   model.AllowKeys({"type", "vocab", "merges", "dropout", "unk_token", "continuing_subword_prefix",
-                   "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges"});
+                   "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
+                   "piece_types"});
   if (model.GetOr("dropout", 0.0) != 0) model.Unsupported("dropout");
   Bpe bpe;
   bpe.prefix_ = model.GetOr<std::string_view>("continuing_subword_prefix", "");
   bpe.suffix_ = model.GetOr<std::string_view>("end_of_word_suffix", "");
   CheckTokenSize(bpe.prefix_, model);
   CheckTokenSize(bpe.suffix_, model);
-  bpe.LoadVocabulary(model.Get("vocab"));
-  bpe.LoadMerges(model.Get("merges"));
+  if (model.Find("merges")) {
+    bpe.LoadVocabulary(model.Get("vocab"));
+    bpe.LoadMerges(model.Get("merges"));
+  } else {
+    ScoredVocabulary scored = ScoredVocabulary::FromJson(model);
+    bpe.SetVocabulary(std::move(scored.vocabulary));
+    bpe.MergesFromScores(scored, model);
+  }
   bpe.fuse_unk_ = model.GetOr("fuse_unk", false);
   bpe.ignore_merges_ = model.GetOr("ignore_merges", false);
   if (const auto unk = model.Find("unk_token")) {
@@ -67,12 +66,17 @@ Bpe Bpe::FromJson(const JsonNode& model) {
 
 void Bpe::LoadVocabulary(const JsonNode& node) {
   const auto object = node.As<simdjson::dom::object>();
-  vocabulary_ = Vocabulary(object.size());
+  Vocabulary vocabulary(object.size());
   for (const auto& field : object) {
     int64_t id = -1;  // what is not an integer is refused as this is
     if (field.value.get(id) != simdjson::SUCCESS) id = -1;
-    vocabulary_.Add(field.key, id, node);
+    vocabulary.Add(field.key, id, node);
   }
+  SetVocabulary(std::move(vocabulary));
+}
+
+void Bpe::SetVocabulary(Vocabulary vocabulary) {
+  vocabulary_ = std::move(vocabulary);
   characters_ = CharacterIds(vocabulary_);
   wholes_ = WholeTokens(static_cast<size_t>(vocabulary_.end()));
 }
@@ -95,6 +99,36 @@ void Bpe::LoadMerges(const JsonNode& node) {
     merges_.At(*left_id, *right_id) = {.rank = rank, .id = *id};
     AddJoint(left, right);
     ++rank;
+  }
+}
+
+void Bpe::MergesFromScores(const ScoredVocabulary& scored, const JsonNode& model) {
+  std::vector<int32_t> order;  // normal tokens, the best first
+  std::vector<TokenTrie::Token> user_defined;
+  uint64_t work = 0;
+  for (int32_t id = 0; id < vocabulary_.end(); ++id) {
+    const std::string_view token = vocabulary_.Text(id);
+    work += token.size() * token.size();
+    if (scored.type(id) == ScoredVocabulary::kNormal) order.push_back(id);
+    if (scored.type(id) == ScoredVocabulary::kUserDefined) user_defined.push_back({token, id});
+  }
+  if (work > kMaxCutBytes) Fail("{}: the tokens are too long", model.where());
+  user_defined_ = TokenTrie(std::move(user_defined), model.where());
+  const auto score = [&](int32_t id) { return scored.scores[static_cast<size_t>(id)]; };
+  std::ranges::stable_sort(order, std::greater<>(), score);
+  merges_.Reserve(2 * order.size());
+  uint32_t rank = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i > 0 && score(order[i]) != score(order[i - 1])) ++rank;
+    const std::string_view token = vocabulary_.Text(order[i]);
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      if (IsUtf8Continuation(token[cut])) continue;
+      const auto left = vocabulary_.Find(token.substr(0, cut));
+      const auto right = left ? vocabulary_.Find(token.substr(cut)) : std::nullopt;
+      if (!right) continue;
+      merges_.At(*left, *right) = {.rank = rank, .id = order[i]};
+      AddJoint(token.substr(0, cut), token.substr(cut));
+    }
   }
 }
 
@@ -122,7 +156,17 @@ int32_t Bpe::CharacterId(std::string_view character, bool first, bool last, Scra
   return vocabulary_.Find(*written).value_or(-1);
 }
 
-void Bpe::Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
+int32_t Bpe::UserDefinedAt(std::string_view text, Work* work, size_t* bytes) const {
+  int32_t found = -1;
+  user_defined_.ForEachPrefix(text, work, [&](size_t size, int32_t id) {
+    *bytes = size;
+    found = id;
+  });
+  return found;
+}
+
+void Bpe::Encode(std::string_view piece, Work* work, Scratch* scratch,
+                 std::vector<int32_t>* ids) const {
   if (piece.size() > std::numeric_limits<int32_t>::max()) {
     FailUsage("a text of {} bytes is too long for the tokenizer; split it", piece.size());
   }
@@ -130,11 +174,12 @@ void Bpe::Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>*
       piece.size() <= vocabulary_.longest() ? vocabulary_.Find(piece) : std::optional<int32_t>();
   if (id && (ignore_merges_ || wholes_.Find(*id) == true)) return ids->push_back(*id);
   const size_t before = ids->size();
-  EncodeRuns(piece, scratch, ids);
+  EncodeRuns(piece, work, scratch, ids);
   if (id) wholes_.Set(*id, ids->size() == before + 1 && ids->back() == *id);
 }
 
-void Bpe::EncodeRuns(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
+void Bpe::EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
+                     std::vector<int32_t>* ids) const {
   std::vector<Symbol>& run = scratch->run;
   run.clear();
   const bool cuts = prefix_.empty() && suffix_.empty();
@@ -145,6 +190,15 @@ void Bpe::EncodeRuns(std::string_view piece, Scratch* scratch, std::vector<int32
     run.push_back({.id = id, .merge = {}});
   };
   for (size_t at = 0, next = 0; at < piece.size(); at = next) {
+    size_t bytes = 0;
+    const int32_t whole = UserDefinedAt(piece.substr(at), work, &bytes);
+    if (whole >= 0) {
+      if (!run.empty()) FinishRun(piece.substr(begin, at - begin), false, scratch, ids);
+      ids->push_back(whole);
+      begin = next = at + bytes;
+      after_unk = false;
+      continue;
+    }
     next = at + Utf8Length(piece[at]);
     std::string_view written;
     const int32_t id =

@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "text/pair_table.h"
+#include "text/scored_vocabulary.h"
+#include "text/token_trie.h"
 #include "text/tokenizer_json.h"
 #include "text/vocabulary.h"
 
@@ -52,17 +54,23 @@ class Bpe {
   static Bpe FromJson(const JsonNode& model);
 
   // Appends the ids of one pre-tokenized piece of valid UTF-8.
-  void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
+  void Encode(std::string_view piece, Work* work, Scratch* scratch,
+              std::vector<int32_t>* ids) const;
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
   void LoadVocabulary(const JsonNode& node);
+  void SetVocabulary(Vocabulary vocabulary);
   void LoadMerges(const JsonNode& node);
+  void MergesFromScores(const ScoredVocabulary& scored, const JsonNode& model);
   void AddJoint(std::string_view left, std::string_view right);
   // Of a character with prefix and suffix, -1: none. *written is what stands for it then.
   int32_t CharacterId(std::string_view character, bool first, bool last, Scratch* scratch,
                       std::string_view* written) const;
-  void EncodeRuns(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
+  void EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
+                  std::vector<int32_t>* ids) const;
+  // Of the user-defined token that stands at the start of `text`; -1: none.
+  int32_t UserDefinedAt(std::string_view text, Work* work, size_t* bytes) const;
   void FinishRun(std::string_view text, bool is_piece, Scratch* scratch,
                  std::vector<int32_t>* ids) const;
   PairTable::Merge FindMerge(int32_t left, int32_t right) const;
@@ -72,16 +80,13 @@ class Bpe {
   Vocabulary vocabulary_;
   CharacterIds characters_;
   WholeTokens wholes_;
-  PairTable merges_;  // characters that meet in some merge have an entry, too
+  TokenTrie user_defined_;  // texts that are one symbol, which is joined with none
+  PairTable merges_;        // characters that meet in some merge have an entry, too
   std::optional<int32_t> unk_id_;
   std::optional<std::array<int32_t, 256>> byte_ids_;  // with byte_fallback
   std::string prefix_, suffix_;                       // of characters inside and at the end
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
 };
-
-// Of all bytes, <0x00> to <0xFF>, in a vocabulary that falls back to them; missing ones are an
-// Error.
-std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model);
 
 }  // namespace nibble

@@ -35,6 +35,21 @@ int64_t StripBack(std::string* text, std::string_view character, int64_t count) 
   return n;
 }
 
+// Spaces that stand between tokens and not in English.
+std::string CleanUp(std::string text, Work* work) {
+  constexpr std::pair<std::string_view, std::string_view> kReplaced[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kReplaced) {
+    work->ChargeWrite(text.size());
+    for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) {
+      text.replace(at, from.size(), to);
+    }
+  }
+  return text;
+}
+
 using Kind = DecoderStep::Kind;
 
 // `fused`: an earlier step made one text of all tokens.
@@ -70,6 +85,18 @@ DecoderStep StepFromJson(const JsonNode& node, std::string_view type, bool fused
     return {.kind = Kind::kMetaspace,
             .pattern = Regex(replacement, Regex::Syntax::kLiteral, node.where()),
             .drop_first = PrependSchemeFromJson(node) != PrependScheme::kNever};
+  }
+  if (type == "WordPiece") {
+    node.AllowKeys({"type", "prefix", "cleanup"});
+    return {.kind = Kind::kWordPiece,
+            .content = std::string(node.GetOr<std::string_view>("prefix", "##")),
+            .cleanup = node.GetOr("cleanup", true)};
+  }
+  if (type == "BPEDecoder") {
+    node.AllowKeys({"type", "suffix"});
+    const auto suffix = node.GetOr<std::string_view>("suffix", "</w>");
+    return {.kind = Kind::kWordEnds,
+            .pattern = Regex(suffix, Regex::Syntax::kLiteral, node.where())};
   }
   node.Unsupported(fmt::format("decoder {}", type));
 }
@@ -109,6 +136,10 @@ std::string DecoderRun::Flush() {
     if (kind == Kind::kByteFallback) FlushByteRun(i);
     if (kind == Kind::kByteLevel && !std::exchange(states_[i].held, {}).empty()) {
       Feed(i + 1, std::string(kReplacementCharacter));
+    }
+    if (kind == Kind::kWordEnds && states_[i].started) {
+      const auto& pattern = decoder_->steps()[i].pattern;
+      Feed(i + 1, pattern->ReplaceAll(std::exchange(states_[i].held, {}), "", &work_));
     }
     // What kStripText holds is what it strips.
   }
@@ -167,6 +198,21 @@ void DecoderRun::Feed(size_t step, std::string token) {
       case Kind::kByteLevel:
         state.held += BytesFromByteChars(token);
         token = TakeUtf8(&state.held);
+        break;
+      case Kind::kWordPiece:
+        if (!std::exchange(state.started, true)) {
+          // The first token stays as it is.
+        } else if (token.starts_with(s.content)) {
+          token.erase(0, s.content.size());
+        } else {
+          token.insert(0, 1, ' ');
+        }
+        if (s.cleanup) token = CleanUp(std::move(token), &work_);
+        break;
+      case Kind::kWordEnds:
+        std::swap(state.held, token);
+        if (!std::exchange(state.started, true)) return;
+        token = s.pattern->ReplaceAll(token, " ", &work_);
         break;
       case Kind::kJoin:
         if (std::exchange(state.started, true)) token = std::string(1, ' ') + token;

@@ -25,12 +25,15 @@ struct DecoderStep {
     kByteFallback,  // tokens <0xE2> are bytes; a run that is not UTF-8 is one U+FFFD per byte
     kByteLevel,     // tokens are written in the byte-level alphabet
     kJoin,          // a space between tokens: what no decoder at all means
+    kWordPiece,     // a space before tokens without the prefix `content`; `cleanup` as in English
+    kWordEnds,      // `content` ends a word: a space, but not at the end of the text
   };
   Kind kind;
   std::optional<Regex> pattern = std::nullopt;
   std::string content = "";
   int64_t start = 0, stop = 0;  // how many characters to strip, at most
   bool drop_first = false;
+  bool cleanup = false;
 };
 
 class Decoder {

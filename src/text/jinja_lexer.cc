@@ -8,6 +8,7 @@
 
 #include "text/jinja_text.h"
 #include "text/jinja_value.h"
+#include "text/utf8.h"
 
 namespace nibble::jinja {
 namespace {
@@ -248,7 +249,7 @@ class Lexer {
         !utf8proc_codepoint_valid(static_cast<utf8proc_int32_t>(code))) {
       Raise("line {}: bad escape in a string", line_);
     }
-    AppendUtf8(value, static_cast<int32_t>(code));
+    AppendUtf8(static_cast<uint32_t>(code), &value);
     return begin + static_cast<size_t>(parsed.ptr - first);
   }
 

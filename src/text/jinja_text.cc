@@ -8,6 +8,8 @@
 #include <cmath>
 #include <set>
 
+#include "text/utf8.h"
+
 namespace nibble::jinja {
 namespace {
 
@@ -35,12 +37,6 @@ int32_t CodePoint(std::string_view one_char) {
   utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(one_char.data()),
                    static_cast<utf8proc_ssize_t>(one_char.size()), &code);
   return code >= 0 ? code : static_cast<unsigned char>(one_char[0]);
-}
-
-void AppendUtf8(std::string& text, int32_t code) {
-  utf8proc_uint8_t bytes[4];
-  const auto size = utf8proc_encode_char(code, bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
 }
 
 bool IsPrintable(int32_t code) {
@@ -93,7 +89,8 @@ std::string ChangeCase(std::string_view text, Case style) {
   bool starts = style != Case::kLower;
   for (const std::string_view one : Chars(text)) {
     const int32_t code = CodePoint(one);
-    AppendUtf8(out, starts ? utf8proc_toupper(code) : utf8proc_tolower(code));
+    AppendUtf8(static_cast<uint32_t>(starts ? utf8proc_toupper(code) : utf8proc_tolower(code)),
+               &out);
     const auto category = utf8proc_category(code);
     if (style == Case::kCapitalize) starts = false;
     if (style == Case::kTitle) {

@@ -14,7 +14,6 @@ namespace nibble::jinja {
 std::string_view FirstChar(std::string_view text);  // text is not empty
 std::vector<std::string_view> Chars(std::string_view text);
 int32_t CodePoint(std::string_view one_char);  // of a stray byte: the byte
-void AppendUtf8(std::string& text, int32_t code);
 
 // str.isspace() and str.isprintable() of one character.
 bool IsSpace(std::string_view one_char);

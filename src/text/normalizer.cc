@@ -3,10 +3,11 @@
 
 #include <utf8proc.h>
 
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
+#include "base/base64.h"
+#include "text/normalizer_steps.h"
 #include "text/pattern_json.h"
 
 namespace nibble {
@@ -20,34 +21,100 @@ std::optional<int> UnicodeForm(std::string_view type) {
   return std::nullopt;
 }
 
-// utf8proc decomposes into 4 bytes a character, at most 18 for one, and sorts a run of combining
-// marks by insertion.
-void ChargeNormalization(std::string_view text, Work* work) {
-  work->ChargeWrite(3 * text.size());
-  uint64_t run = 0;
-  for (size_t at = 0; at < text.size();) {
-    const std::string_view character = text.substr(at, Utf8Length(text[at]));
-    at += character.size();
-    utf8proc_int32_t c = 0;
-    if (character.size() > 1) {
-      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()),
-                       static_cast<utf8proc_ssize_t>(character.size()), &c);
-    }
-    run = c != 0 && utf8proc_get_property(c)->combining_class != 0 ? run + 1 : 0;
-    work->Charge(run);
-  }
+std::shared_ptr<const Charsmap> CharsmapFromJson(const JsonNode& node) {
+  const auto bytes = DecodeBase64(node.As<std::string_view>());
+  if (!bytes) Fail("{} is not base64", node.where());
+  return std::make_shared<const Charsmap>(*bytes, node.where());
 }
 
-std::string Normalize(const std::string& text, int form, Work* work) {
-  ChargeNormalization(text, work);
-  utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &result,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
-  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(result, std::free);
-  if (size < 0) FailUsage("the text cannot be normalized: {}", utf8proc_errmsg(size));
-  return {reinterpret_cast<const char*>(result), static_cast<size_t>(size)};
+BertSteps BertFromJson(const JsonNode& node) {
+  node.AllowKeys({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+  const bool lowercase = node.GetOr("lowercase", true);
+  return {.clean_text = node.GetOr("clean_text", true),
+          .chinese_chars = node.GetOr("handle_chinese_chars", true),
+          .strip_accents = node.GetOr("strip_accents", lowercase),
+          .lowercase = lowercase};
+}
+
+// Of a document that was made from a SentencePiece model.
+std::shared_ptr<const SentencePieceSteps> SentencePieceFromJson(const JsonNode& node) {
+  node.AllowKeys({"type", "precompiled_charsmap", "user_defined", "add_dummy_prefix",
+                  "remove_extra_whitespaces", "escape_whitespaces"});
+  auto steps = std::make_shared<SentencePieceSteps>();
+  if (const auto map = node.Find("precompiled_charsmap")) steps->map = *CharsmapFromJson(*map);
+  std::vector<TokenTrie::Token> user_defined;
+  node.Get("user_defined").ForEach([&](const JsonNode& item) {
+    user_defined.push_back({item.As<std::string_view>(), 0});
+  });
+  steps->user_defined = TokenTrie(std::move(user_defined), node.where());
+  steps->add_dummy_prefix = node.Get<bool>("add_dummy_prefix");
+  steps->remove_extra_whitespaces = node.Get<bool>("remove_extra_whitespaces");
+  steps->escape_whitespaces = node.Get<bool>("escape_whitespaces");
+  return steps;
+}
+
+using Step = std::function<std::string(std::string, Work*)>;
+
+// The components that other families than byte-level BPE have.
+Step StepOfWords(const JsonNode& node, std::string_view type) {
+  if (type == "Lowercase") {
+    node.AllowKeys({"type"});
+    return [](std::string text, Work* work) { return Lowercase(text, work); };
+  }
+  if (type == "StripAccents") {
+    node.AllowKeys({"type"});
+    return [](std::string text, Work*) { return StripMarks(text); };
+  }
+  if (type == "Nmt") {
+    node.AllowKeys({"type"});
+    return [](std::string text, Work*) { return CleanForTranslation(text); };
+  }
+  if (type == "Strip") {
+    node.AllowKeys({"type", "strip_left", "strip_right"});
+    return [left = node.GetOr("strip_left", true), right = node.GetOr("strip_right", true)](
+               std::string text, Work*) { return StripSpace(text, left, right); };
+  }
+  if (type == "BertNormalizer") {
+    return [steps = BertFromJson(node)](std::string text, Work* work) {
+      return NormalizeForBert(std::move(text), steps, work);
+    };
+  }
+  if (type == "Precompiled") {
+    node.AllowKeys({"type", "precompiled_charsmap"});
+    return [map = CharsmapFromJson(node.Get("precompiled_charsmap"))](
+               std::string text, Work* work) { return ReplaceGraphemes(*map, text, work); };
+  }
+  if (type == "SentencePiece") {
+    return [steps = SentencePieceFromJson(node)](std::string text, Work* work) {
+      return NormalizeForSentencePiece(*steps, text, work);
+    };
+  }
+  node.Unsupported(fmt::format("normalizer {}", type));
+}
+
+Step StepFromJson(const JsonNode& node, std::string_view type) {
+  if (const auto form = UnicodeForm(type)) {
+    node.AllowKeys({"type"});
+    return [form = *form](std::string text, Work* work) {
+      return UnicodeNormalize(std::move(text), form, work);
+    };
+  }
+  if (type == "Prepend") {
+    node.AllowKeys({"type", "prepend"});
+    return [prefix = std::string(node.Get<std::string_view>("prepend"))](std::string text,
+                                                                         Work* work) {
+      if (text.empty()) return text;
+      work->ChargeWrite(prefix.size());
+      return prefix + text;
+    };
+  }
+  if (type == "Replace") {
+    node.AllowKeys({"type", "pattern", "content"});
+    return [pattern = PatternFromJson(node.Get("pattern")),
+            content = std::string(node.Get<std::string_view>("content"))](
+               std::string text, Work* work) { return pattern.ReplaceAll(text, content, work); };
+  }
+  return StepOfWords(node, type);
 }
 
 }  // namespace
@@ -56,27 +123,7 @@ Normalizer Normalizer::FromJson(const std::optional<JsonNode>& node) {
   Normalizer normalizer;
   if (!node) return normalizer;
   node->ForEachComponent("normalizers", [&](const JsonNode& step, std::string_view type) {
-    if (const auto form = UnicodeForm(type)) {
-      step.AllowKeys({"type"});
-      normalizer.steps_.push_back(
-          [form = *form](std::string t, Work* work) { return Normalize(t, form, work); });
-    } else if (type == "Prepend") {
-      step.AllowKeys({"type", "prepend"});
-      normalizer.steps_.push_back([prefix = std::string(step.Get<std::string_view>("prepend"))](
-                                      std::string text, Work* work) {
-        if (text.empty()) return text;
-        work->ChargeWrite(prefix.size());
-        return prefix + text;
-      });
-    } else if (type == "Replace") {
-      step.AllowKeys({"type", "pattern", "content"});
-      normalizer.steps_.push_back(
-          [pattern = PatternFromJson(step.Get("pattern")),
-           content = std::string(step.Get<std::string_view>("content"))](
-              std::string text, Work* work) { return pattern.ReplaceAll(text, content, work); });
-    } else {
-      step.Unsupported(fmt::format("normalizer {}", type));
-    }
+    normalizer.steps_.push_back(StepFromJson(step, type));
   });
   return normalizer;
 }

@@ -5,6 +5,8 @@
 
 #include "text/byte_level.h"
 #include "text/pattern_json.h"
+#include "text/unicode_classes.h"
+#include "text/utf8.h"
 
 namespace nibble {
 namespace {
@@ -12,8 +14,10 @@ namespace {
 // The pattern of GPT-2, which ByteLevel implies.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// ASCII symbols count as punctuation too.
-constexpr std::string_view kPunctuation = R"([\p{P}$+<=>^`|~])";
+// \w+|[^\w\s]+ with \w of UTS #18.
+constexpr std::string_view kWordsAndSymbols =
+    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+)"
+    R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}\s]+)";
 
 enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
@@ -47,9 +51,39 @@ bool CutBetween(Behavior behavior, const Stretch& left, const Stretch& right) {
   }
 }
 
+// Every character of a class is a match. Much faster than a pattern, which looks at each place
+// where a match could start.
+struct CharacterClass {
+  bool (*contains)(uint32_t);
+
+  template <typename Match>
+  void ForEachMatch(std::string_view text, Work*, const Match& match) const {
+    ForEachCharacter(text, [&](uint32_t c, size_t begin, size_t end) {
+      if (contains(c)) match(begin, end);
+    });
+  }
+};
+
+// Every `length` characters are a match, and what is left of them.
+struct CharacterCount {
+  size_t length;
+
+  template <typename Match>
+  void ForEachMatch(std::string_view text, Work*, const Match& match) const {
+    size_t first = 0, count = 0;
+    ForEachCharacter(text, [&](uint32_t, size_t, size_t end) {
+      if (++count < length && end < text.size()) return;
+      match(first, end);
+      first = end;
+      count = 0;
+    });
+  }
+};
+
+template <typename Pattern>
 class SplitStep {
  public:
-  SplitStep(Regex pattern, Behavior behavior, bool invert)
+  SplitStep(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
   void operator()(Pieces* pieces, Work* work) const {
@@ -84,7 +118,7 @@ class SplitStep {
     }
   }
 
-  Regex pattern_;
+  Pattern pattern_;
   Behavior behavior_;
   bool invert_;
 };
@@ -143,51 +177,90 @@ class MetaspaceStep {
   PrependScheme scheme_;
 };
 
+using Steps = std::vector<std::function<void(Pieces*, Work*)>>;
+
+void AddByteLevel(const JsonNode& node, Steps* steps) {
+  node.AllowKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  if (node.GetOr("add_prefix_space", true)) steps->push_back(PrefixSpace);
+  if (node.GetOr("use_regex", true)) {
+    steps->push_back(SplitStep(Regex(kGpt2Pattern, Regex::Syntax::kPattern, node.where()),
+                               Behavior::kIsolated, false));
+  }
+  steps->push_back(MapBytes);
+}
+
+void AddMetaspace(const JsonNode& node, Steps* steps) {
+  node.AllowKeys({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+  const std::string replacement = CharacterFromJson(node.Get("replacement"));
+  steps->push_back(MetaspaceStep(replacement, PrependSchemeFromJson(node)));
+  if (node.GetOr("split", true)) {
+    steps->push_back(SplitStep(Regex(replacement, Regex::Syntax::kLiteral, node.where()),
+                               Behavior::kMergedWithNext, false));
+  }
+}
+
+// Those that cut at classes of characters. False: `type` is none of them.
+bool AddClassSplit(const JsonNode& node, std::string_view type, Steps* steps) {
+  const auto cut = [&](bool (*contains)(uint32_t), Behavior behavior) {
+    steps->push_back(SplitStep(CharacterClass{contains}, behavior, false));
+  };
+  if (type == "Digits") {
+    node.AllowKeys({"type", "individual_digits"});
+    const bool individual = node.GetOr("individual_digits", false);
+    cut(IsNumber, individual ? Behavior::kIsolated : Behavior::kContiguous);
+  } else if (type == "Punctuation") {
+    node.AllowKeys({"type", "behavior"});
+    const auto behavior = node.Find("behavior");
+    cut(IsPunctuation, behavior ? BehaviorFromJson(*behavior) : Behavior::kIsolated);
+  } else if (type == "WhitespaceSplit") {
+    node.AllowKeys({"type"});
+    cut(IsSpace, Behavior::kRemoved);
+  } else if (type == "BertPreTokenizer") {
+    node.AllowKeys({"type"});
+    cut(IsSpace, Behavior::kRemoved);
+    cut(IsPunctuation, Behavior::kIsolated);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void AddStep(const JsonNode& node, std::string_view type, Steps* steps) {
+  if (type == "ByteLevel") return AddByteLevel(node, steps);
+  if (type == "Metaspace") return AddMetaspace(node, steps);
+  if (AddClassSplit(node, type, steps)) return;
+  if (type == "Split") {
+    node.AllowKeys({"type", "pattern", "behavior", "invert"});
+    steps->push_back(SplitStep(PatternFromJson(node.Get("pattern")),
+                               BehaviorFromJson(node.Get("behavior")),
+                               node.GetOr("invert", false)));
+  } else if (type == "Whitespace") {
+    node.AllowKeys({"type"});
+    steps->push_back(SplitStep(Regex(kWordsAndSymbols, Regex::Syntax::kPattern, node.where()),
+                               Behavior::kRemoved, true));
+  } else if (type == "CharDelimiterSplit") {
+    node.AllowKeys({"type", "delimiter"});
+    steps->push_back(SplitStep(
+        Regex(CharacterFromJson(node.Get("delimiter")), Regex::Syntax::kLiteral, node.where()),
+        Behavior::kRemoved, false));
+  } else if (type == "FixedLength") {
+    node.AllowKeys({"type", "length"});
+    const auto length = node.GetOr<int64_t>("length", 5);
+    if (length < 1) Fail("{}: length {} is not above 0", node.where(), length);
+    steps->push_back(
+        SplitStep(CharacterCount{static_cast<size_t>(length)}, Behavior::kIsolated, false));
+  } else {
+    node.Unsupported(fmt::format("pre_tokenizer {}", type));
+  }
+}
+
 }  // namespace
 
 PreTokenizer PreTokenizer::FromJson(const std::optional<JsonNode>& node) {
   PreTokenizer result;
-  std::vector<Step>& steps = result.steps_;
   if (!node) return result;
   node->ForEachComponent("pretokenizers", [&](const JsonNode& step, std::string_view type) {
-    const auto pattern = [&](std::string_view text) {
-      return Regex(text, Regex::Syntax::kPattern, step.where());
-    };
-    if (type == "ByteLevel") {
-      step.AllowKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      if (step.GetOr("add_prefix_space", true)) steps.push_back(PrefixSpace);
-      if (step.GetOr("use_regex", true)) {
-        steps.push_back(SplitStep(pattern(kGpt2Pattern), Behavior::kIsolated, false));
-      }
-      steps.push_back(MapBytes);
-    } else if (type == "Split") {
-      step.AllowKeys({"type", "pattern", "behavior", "invert"});
-      steps.push_back(SplitStep(PatternFromJson(step.Get("pattern")),
-                                BehaviorFromJson(step.Get("behavior")),
-                                step.GetOr("invert", false)));
-    } else if (type == "Metaspace") {
-      step.AllowKeys(
-          {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
-      const std::string replacement = CharacterFromJson(step.Get("replacement"));
-      steps.push_back(MetaspaceStep(replacement, PrependSchemeFromJson(step)));
-      if (step.GetOr("split", true)) {
-        steps.push_back(SplitStep(Regex(replacement, Regex::Syntax::kLiteral, step.where()),
-                                  Behavior::kMergedWithNext, false));
-      }
-    } else if (type == "Digits") {
-      step.AllowKeys({"type", "individual_digits"});
-      const bool individual = step.GetOr("individual_digits", false);
-      steps.push_back(SplitStep(pattern(R"(\p{N})"),
-                                individual ? Behavior::kIsolated : Behavior::kContiguous, false));
-    } else if (type == "Punctuation") {
-      step.AllowKeys({"type", "behavior"});
-      const auto behavior = step.Find("behavior");
-      steps.push_back(SplitStep(pattern(kPunctuation),
-                                behavior ? BehaviorFromJson(*behavior) : Behavior::kIsolated,
-                                false));
-    } else {
-      step.Unsupported(fmt::format("pre_tokenizer {}", type));
-    }
+    AddStep(step, type, &result.steps_);
   });
   return result;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The "pre_tokenizer" of a tokenizer.json: cuts a normalized text into the pieces that BPE works on
-// one by one. Steps either cut pieces further or rewrite their text. Immutable after loading.
+// The "pre_tokenizer" of a tokenizer.json: cuts a normalized text into the pieces that the model
+// works on one by one. Steps either cut pieces further or rewrite their text. Immutable after
+// loading.
 #pragma once
 
 #include <functional>

@@ -8,13 +8,23 @@ TokenModel TokenModel::FromJson(const JsonNode& node) {
   // roberta-style files carry no type; only BPE has merges.
   const bool untyped_bpe = !node.Find("type") && node.Find("merges");
   const auto type = untyped_bpe ? "BPE" : node.Get<std::string_view>("type");
-  if (type != "BPE") node.Unsupported(fmt::format("type {} (only BPE is)", type));
-  model.model_ = Bpe::FromJson(node);
+  if (type == "BPE") {
+    model.model_ = Bpe::FromJson(node);
+  } else if (type == "Unigram") {
+    model.model_ = Unigram::FromJson(node);
+  } else {
+    node.Unsupported(fmt::format("type {} (BPE and Unigram are)", type));
+  }
   return model;
 }
 
-void TokenModel::Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const {
-  std::get<Bpe>(model_).Encode(piece, &scratch->bpe, ids);
+void TokenModel::Encode(std::string_view piece, Work* work, Scratch* scratch,
+                        std::vector<int32_t>* ids) const {
+  if (const auto* bpe = std::get_if<Bpe>(&model_)) {
+    bpe->Encode(piece, work, &scratch->bpe, ids);
+  } else {
+    std::get<Unigram>(model_).Encode(piece, work, &scratch->unigram, ids);
+  }
 }
 
 const Vocabulary& TokenModel::vocabulary() const {

@@ -10,7 +10,9 @@
 
 #include "text/bpe.h"
 #include "text/tokenizer_json.h"
+#include "text/unigram.h"
 #include "text/vocabulary.h"
+#include "text/work.h"
 
 namespace nibble {
 
@@ -19,16 +21,18 @@ class TokenModel {
   // Memory that the pieces of one text share.
   struct Scratch {
     Bpe::Scratch bpe;
+    Unigram::Scratch unigram;
   };
 
   static TokenModel FromJson(const JsonNode& node);
 
   // Appends the ids of one piece of valid UTF-8.
-  void Encode(std::string_view piece, Scratch* scratch, std::vector<int32_t>* ids) const;
+  void Encode(std::string_view piece, Work* work, Scratch* scratch,
+              std::vector<int32_t>* ids) const;
   const Vocabulary& vocabulary() const;
 
  private:
-  std::variant<Bpe> model_;
+  std::variant<Bpe, Unigram> model_;
 };
 
 }  // namespace nibble

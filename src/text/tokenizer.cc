@@ -133,7 +133,7 @@ void Tokenizer::Impl::EncodeText(std::string_view text, bool plain,
       const Pieces pieces =
           pre_tokenizer.Split(part.substr(from, to - from), begin == 0 && from == 0, &work);
       for (size_t i = 0; i < pieces.ranges.size(); ++i) {
-        model.Encode(pieces[i], &scratch, ids);
+        model.Encode(pieces[i], &work, &scratch, ids);
       }
     });
   });

@@ -343,19 +343,19 @@ TEST(TokenizerRefusal, EveryFieldOfTheWrongType) {
 }
 
 TEST(TokenizerRefusal, NamesFileAndComponent) {
-  EXPECT_THAT(Refusal("/model/type", R"("Unigram")"), HasSubstr("type Unigram (only BPE is)"));
-  EXPECT_THAT(Refusal("/model/type", R"("WordPiece")"), HasSubstr("t.json: model"));
+  EXPECT_THAT(Refusal("/model/type", R"("WordPiece")"),
+              HasSubstr("t.json: model: type WordPiece (BPE and Unigram are)"));
   EXPECT_THAT(Refusal("/model/dropout", "0.1"), HasSubstr("dropout"));
   EXPECT_THAT(Refusal("/model/unk_token", R"("<unk>")"), HasSubstr("not in the vocabulary"));
   EXPECT_THAT(Refusal("/model/byte_fallback", "true"), HasSubstr("<0x00>"));
-  EXPECT_THAT(Refusal("/normalizer", R"({"type": "Lowercase"})"),
-              HasSubstr("t.json: normalizer: normalizer Lowercase is not supported"));
+  EXPECT_THAT(Refusal("/normalizer", R"({"type": "ByteLevel"})"),
+              HasSubstr("t.json: normalizer: normalizer ByteLevel is not supported"));
   EXPECT_THAT(Refusal("/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [
-                        {"type": "Digits"}, {"type": "Whitespace"}]})"),
-              HasSubstr("t.json: pre_tokenizer.pretokenizers[1]: pre_tokenizer Whitespace"));
+                        {"type": "Digits"}, {"type": "UnicodeScripts"}]})"),
+              HasSubstr("t.json: pre_tokenizer.pretokenizers[1]: pre_tokenizer UnicodeScripts"));
   EXPECT_THAT(Refusal("/pre_tokenizer", R"({"type": "Digits", "twice": true})"),
               HasSubstr("field \"twice\""));
-  EXPECT_THAT(Refusal("/decoder", R"({"type": "WordPiece"})"), HasSubstr("decoder WordPiece"));
+  EXPECT_THAT(Refusal("/decoder", R"({"type": "CTC"})"), HasSubstr("decoder CTC"));
   EXPECT_THAT(Refusal("/decoder", R"({"type": "Sequence", "decoders": [
                         {"type": "Fuse"}, {"type": "ByteFallback"}]})"),
               HasSubstr("after Fuse"));

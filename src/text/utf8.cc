@@ -3,6 +3,7 @@
 
 #include <simdjson.h>
 #include <string.h>
+#include <utf8proc.h>
 
 namespace nibble {
 namespace {
@@ -31,6 +32,12 @@ Sequence FirstSequence(std::string_view text) {
 }
 
 }  // namespace
+
+void AppendUtf8(uint32_t code_point, std::string* text) {
+  utf8proc_uint8_t bytes[4];
+  const auto size = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
+  text->append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(size));
+}
 
 bool IsValidUtf8(std::string_view text) {
   return simdjson::validate_utf8(text.data(), text.size());

@@ -30,6 +30,19 @@ inline uint32_t CodePoint(std::string_view character) {
   return code_point;
 }
 
+// `code_point` is no surrogate and below 0x110000.
+void AppendUtf8(uint32_t code_point, std::string* text);
+
+// Calls character(code_point, begin, end) for each of valid UTF-8.
+template <typename Character>
+void ForEachCharacter(std::string_view text, const Character& character) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = at + Utf8Length(text[at]);
+    character(CodePoint(text.substr(at, end - at)), at, end);
+    at = end;
+  }
+}
+
 bool IsValidUtf8(std::string_view text);
 
 // As std::string_view::find, in linear time.

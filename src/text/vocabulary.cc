@@ -45,6 +45,17 @@ std::optional<int32_t> Vocabulary::Find(std::string_view token) const {
   return std::nullopt;
 }
 
+std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model) {
+  std::array<int32_t, 256> ids{};
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string token = fmt::format("<0x{:02X}>", byte);
+    const auto id = vocabulary.Find(token);
+    if (!id) Fail("{}: byte_fallback needs the token {}, which is missing", model.where(), token);
+    ids[byte] = *id;
+  }
+  return ids;
+}
+
 CharacterIds::CharacterIds(const Vocabulary& vocabulary) : page_of_(0x110000 / 256), pages_(1) {
   pages_[0].fill(-1);
   for (int32_t id = 0; id < vocabulary.end(); ++id) {

@@ -58,6 +58,10 @@ class Vocabulary {
   size_t longest_ = 0;
 };
 
+// Of all bytes, <0x00> to <0xFF>, in a vocabulary that falls back to them; missing ones are an
+// Error.
+std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model);
+
 // Ids of single characters, by code point.
 class CharacterIds {
  public:

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace nibble {
+
+// The bytes of a text in base64 (RFC 4648, with padding); nullopt if it is none.
+std::optional<std::string> DecodeBase64(std::string_view text);
+// For what is written into a document.
+std::string EncodeBase64(std::string_view bytes);
+
+}  // namespace nibble

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The "precompiled charsmap" of SentencePiece: which sequences of characters a normalizer replaces
+// by which texts. Its bytes: u32 size of a trie, the trie as u32 units of a double array (Darts),
+// then the texts, each ended by a zero. All little endian. Immutable after loading; every step
+// through the trie is checked, so that bytes of any origin do no more than end in an Error.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+class Charsmap {
+ public:
+  // `where` names it in messages.
+  Charsmap(std::string_view bytes, std::string where);
+
+  struct Match {
+    size_t size = 0;  // bytes of the text that are replaced
+    std::string_view replacement;
+  };
+  // Of the sequences that `text` starts with, the shortest or the longest.
+  std::optional<Match> Shortest(std::string_view text) const { return Find(text, true); }
+  std::optional<Match> Longest(std::string_view text) const { return Find(text, false); }
+
+ private:
+  std::optional<Match> Find(std::string_view text, bool first) const;
+  std::string_view Replacement(size_t begin) const;
+  [[noreturn]] void FailDamaged() const;
+
+  std::vector<uint32_t> units_;
+  std::string texts_;
+  std::string where_;
+};
+
+}  // namespace nibble
