@@ -8,11 +8,14 @@
 #include "base/file.h"
 #include "source/gguf_source.h"
 #include "source/hub_cache.h"
+#include "source/tokenizer_files.h"
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kTokenizer = "tokenizer.json";
 
 // PyTorch's files may run code when they are read.
 bool IsPickle(const fs::path& path) {
@@ -74,21 +77,26 @@ void RequireModel(const std::string& model) {
 }
 
 std::string DocumentPath(const std::string& model, const std::string& name) {
-  return IsGguf(model) ? model + ": " + name : model + "/" + name;
+  if (IsGguf(model)) return model + ": " + name;
+  const std::string path = model + "/" + name;
+  if (name != kTokenizer || fs::exists(path)) return path;
+  return FindTokenizerFile(model).value_or(path);
 }
 
 std::optional<std::string> FindDocument(const std::string& model, const std::string& name,
                                         uint64_t max_bytes) {
   if (!IsGguf(model)) {
-    const std::string path = DocumentPath(model, name);
-    if (!fs::exists(path)) return std::nullopt;
-    return ReadFile(path, max_bytes);
+    const std::string path = model + "/" + name;
+    if (fs::exists(path)) return ReadFile(path, max_bytes);
+    const auto file = name == kTokenizer ? FindTokenizerFile(model) : std::nullopt;
+    if (!file) return std::nullopt;
+    return TokenizerFileDocument(model, *file);
   }
   const std::vector<GgufFile> files = OpenGgufFiles(model);
   if (name == "config.json") return GgufConfig(files).dump(2) + "\n";
   if (name == "generation_config.json") return GgufGenerationConfig(files[0]).dump(2) + "\n";
   if (name == "tokenizer_config.json") return GgufTokenizerConfig(files[0]).dump(2) + "\n";
-  if (name == "tokenizer.json") return GgufTokenizer(files[0]);
+  if (name == kTokenizer) return GgufTokenizer(files[0]);
   return std::nullopt;
 }
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <utility>
 
-#include "text/byte_level.h"
+#include "source/byte_level.h"
 #include "text/pattern_json.h"
 #include "text/utf8.h"
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "text/byte_level.h"
+#include "source/byte_level.h"
 #include "text/pattern_json.h"
 #include "text/unicode_classes.h"
 #include "text/utf8.h"

@@ -22,7 +22,8 @@ class DecoderRun;
 
 class Tokenizer {
  public:
-  // tokenizer.json of a model directory, or what a GGUF file has in its place.
+  // tokenizer.json of a model directory, or what stands in its place: a SentencePiece model or a
+  // file of ranks (source/tokenizer_files.h), a GGUF file's keys.
   static Tokenizer Load(const std::string& model);
   // From the content of a file; `where` names it in messages.
   static Tokenizer Parse(std::string_view json, const std::string& where);

@@ -60,8 +60,8 @@ void Unigram::FindBest(std::string_view piece, Work* work, std::vector<Place>* p
   const auto reach = [&](size_t begin, size_t end, int32_t id, double score) {
     Place& place = (*places)[end];
     score += (*places)[begin].score;
+    if (!types_.empty()) score = static_cast<float>(score);
     if (place.begin >= 0 && score <= place.score) return;
-    if (!types_.empty()) score = static_cast<float>(score);  // after the comparison, as there
     place = {.score = score, .begin = static_cast<int64_t>(begin), .id = id};
   };
   for (size_t at = 0; at < piece.size();) {

@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes small_tokenizers.json: what the packages that define the formats make of small tokenizers.
 
-Run with tokenizers 0.23 and sentencepiece 0.2 installed. Every case is a file (a tokenizer.json, or a
-tokenizer.model in base64) with texts, their ids and what these decode to. The files are trained here
+Run with tokenizers 0.23, sentencepiece 0.2 and tiktoken 0.14 installed. Every case is a file (a
+tokenizer.json, a tokenizer.model in base64, or a file of ranks) with texts, their ids and what these decode to. The files are trained here
 on a few lines, so that they stay small; a table of normalizations is trained into some.
 """
 import base64
 import io
 import json
 import pathlib
+import unicodedata
 
 import sentencepiece
+import tiktoken
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import trainers
 
@@ -145,6 +147,39 @@ def sentencepiece_models():
     yield "bpe_no_prefix", train(250, model_type="bpe", add_dummy_prefix=False, character_coverage=0.98)
 
 
+# As published with the models.
+PATTERNS = {
+    "llama": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+             r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+"}
+
+
+def rank_files():
+    """Ranks that a byte-level BPE trained here gives, and some that no merge makes."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.train_from_iterator(TRAINING, trainers.BpeTrainer(
+        vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    vocab = sorted(t.get_vocab().items(), key=lambda item: item[1])
+    alphabet = {pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(
+        chr(b))[0][0]: b for b in range(128)}
+    alphabet |= {c: b for b, c in zip(
+        [b for b in range(128, 256) if not (161 <= b <= 172 or 174 <= b <= 255)],
+        [chr(0x100 + 33 + 1 + i) for i in range(34)])}
+    for b in [*range(161, 173), *range(174, 256)]:
+        alphabet[chr(b)] = b
+    tokens = [bytes(alphabet[c] for c in token) for token, _ in vocab] + [b" lazyish", "日本".encode()]
+    for family, pattern in PATTERNS.items():
+        e = tiktoken.Encoding(family, pat_str=pattern, special_tokens={},
+                              mergeable_ranks={token: i for i, token in enumerate(tokens)})
+        lines = "".join(f"{base64.b64encode(token).decode()} {i}\n" for i, token in enumerate(tokens))
+        texts = [t for t in TEXTS if unicodedata.is_normalized("NFC", t)]  # Qwen normalizes before
+        ids = [e.encode(text) for text in texts]
+        yield {"name": family, "ranks": lines, "texts": texts, "ids": ids,
+               "decoded": [e.decode(i) for i in ids]}
+
+
 def main():
     cases = []
     for name, t in documents():
@@ -159,8 +194,8 @@ def main():
         ids = [p.encode(text) for text in texts]
         pieces.append({"name": name, "model": base64.b64encode(model).decode(), "texts": texts, "ids": ids,
                        "decoded": [p.decode(i) for i in ids]})
-    text = json.dumps({"texts": TEXTS, "documents": cases, "sentencepiece": pieces}, ensure_ascii=False,
-                      separators=(",", ":"))
+    text = json.dumps({"texts": TEXTS, "documents": cases, "sentencepiece": pieces,
+                       "ranks": list(rank_files())}, ensure_ascii=False, separators=(",", ":"))
     (HERE / "small_tokenizers.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokenizers of model directories without tokenizer.json: a SentencePiece model (tokenizer.model)
+// or a file of ranks as tiktoken has them (tokenizer.model, NAME.tiktoken). What surrounds a text
+// and which special tokens there are comes from tokenizer_config.json, where it says so.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "source/tokenizer_document.h"
+
+namespace nibble {
+
+// The file of a directory; nothing if there is none.
+std::optional<std::string> FindTokenizerFile(const std::string& directory);
+// The document that stands for it. `path` names a file of `directory`.
+std::string TokenizerFileDocument(const std::string& directory, const std::string& path);
+
+// tokenizer_config.json, as far as these files leave it open.
+struct TokenizerConfig {
+  static TokenizerConfig Read(const std::string& directory);
+
+  std::optional<bool> add_bos, add_eos;
+  std::optional<std::string> bos, eos;
+  Json added_tokens = Json::array();  // as in tokenizer.json
+};
+
+// From the bytes of files; `where` names them.
+std::string SentencePieceFileDocument(std::string_view bytes, const std::string& where,
+                                      const TokenizerConfig& config);
+// `family`: model_type of config.json.
+std::string RankFileDocument(std::string_view text, const std::string& where,
+                             const std::string& family, const TokenizerConfig& config);
+bool IsRankFile(std::string_view bytes);
+
+}  // namespace nibble
