@@ -147,11 +147,8 @@ PairTable::Merge Bpe::FindMerge(int32_t left, int32_t right) const {
   return merge == nullptr ? PairTable::Merge{} : *merge;
 }
 
-int32_t Bpe::CharacterId(std::string_view character, bool first, bool last, Scratch* scratch,
-                         std::string_view* written) const {
-  *written = character;
-  if ((first || prefix_.empty()) && (!last || suffix_.empty())) return characters_.Find(character);
-  scratch->affixed.assign(first ? "" : prefix_).append(character).append(last ? suffix_ : "");
+int32_t Bpe::AffixedId(bool first, bool last, Scratch* scratch, std::string_view* written) const {
+  scratch->affixed.assign(first ? "" : prefix_).append(*written).append(last ? suffix_ : "");
   *written = scratch->affixed;
   return vocabulary_.Find(*written).value_or(-1);
 }
@@ -185,13 +182,17 @@ void Bpe::EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
   const bool cuts = prefix_.empty() && suffix_.empty();
   size_t begin = 0;        // of the run
   bool after_unk = false;  // the character before is not in the vocabulary
-  const auto push = [&](int32_t id) {
-    if (!run.empty()) run.back().merge = FindMerge(run.back().id, id);
+  const auto push = [&](int32_t id, PairTable::Merge merge) {
+    if (!run.empty()) run.back().merge = merge;
     run.push_back({.id = id, .merge = {}});
+  };
+  const auto find = [&](int32_t id) {
+    return run.empty() ? PairTable::Merge{} : FindMerge(run.back().id, id);
   };
   for (size_t at = 0, next = 0; at < piece.size(); at = next) {
     size_t bytes = 0;
-    const int32_t whole = UserDefinedAt(piece.substr(at), work, &bytes);
+    const int32_t whole =
+        user_defined_.empty() ? -1 : UserDefinedAt(piece.substr(at), work, &bytes);
     if (whole >= 0) {
       if (!run.empty()) FinishRun(piece.substr(begin, at - begin), false, scratch, ids);
       ids->push_back(whole);
@@ -200,9 +201,9 @@ void Bpe::EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
       continue;
     }
     next = at + Utf8Length(piece[at]);
-    std::string_view written;
-    const int32_t id =
-        CharacterId(piece.substr(at, next - at), at == 0, next == piece.size(), scratch, &written);
+    std::string_view written = piece.substr(at, next - at);
+    const int32_t id = cuts ? characters_.Find(written)
+                            : AffixedId(at == 0, next == piece.size(), scratch, &written);
     if (id >= 0) {
       const bool neighbours = cuts && !run.empty() && !after_unk;
       const PairTable::Merge* merge = neighbours ? merges_.Find(run.back().id, id) : nullptr;
@@ -210,13 +211,16 @@ void Bpe::EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
         FinishRun(piece.substr(begin, at - begin), false, scratch, ids);
         begin = at;
       }
-      push(id);
+      push(id, merge != nullptr ? *merge : find(id));
       after_unk = false;
     } else if (byte_ids_) {
-      for (const char byte : written) push((*byte_ids_)[static_cast<unsigned char>(byte)]);
+      for (const char byte : written) {
+        const int32_t byte_id = (*byte_ids_)[static_cast<unsigned char>(byte)];
+        push(byte_id, find(byte_id));
+      }
       after_unk = true;
     } else if (unk_id_) {  // without one, the character leaves nothing behind and parts nothing
-      if (!after_unk || !fuse_unk_) push(*unk_id_);
+      if (!after_unk || !fuse_unk_) push(*unk_id_, find(*unk_id_));
       after_unk = true;
     }
   }

@@ -64,9 +64,9 @@ class Bpe {
   void LoadMerges(const JsonNode& node);
   void MergesFromScores(const ScoredVocabulary& scored, const JsonNode& model);
   void AddJoint(std::string_view left, std::string_view right);
-  // Of a character with prefix and suffix, -1: none. *written is what stands for it then.
-  int32_t CharacterId(std::string_view character, bool first, bool last, Scratch* scratch,
-                      std::string_view* written) const;
+  // Of the character *written with prefix and suffix, -1: none. *written is then what it is with
+  // them.
+  int32_t AffixedId(bool first, bool last, Scratch* scratch, std::string_view* written) const;
   void EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
                   std::vector<int32_t>* ids) const;
   // Of the user-defined token that stands at the start of `text`; -1: none.

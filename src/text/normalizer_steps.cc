@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::string_view kSpaceSymbol = "\u2581";
 
-bool IsAscii(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+bool IsAscii(char c) {
+  return static_cast<unsigned char>(c) < 0x80;
 }
 
 // utf8proc decomposes into 4 bytes a character, at most 18 for one, and sorts a run of combining
@@ -29,6 +29,18 @@ void ChargeNormalization(std::string_view text, Work* work) {
     run = c >= 0x80 && utf8proc_get_property(code_point)->combining_class != 0 ? run + 1 : 0;
     work->Charge(run);
   });
+}
+
+void NormalizePart(std::string_view part, int form, Work* work, std::string* out) {
+  ChargeNormalization(part, work);
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(part.data()),
+                   static_cast<utf8proc_ssize_t>(part.size()), &result,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(result, std::free);
+  if (size < 0) FailUsage("the text cannot be normalized: {}", utf8proc_errmsg(size));
+  out->append(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
 }
 
 // write(code_point, &result) for each character.
@@ -73,16 +85,22 @@ size_t GraphemeEnd(std::string_view text, size_t at) {
 }  // namespace
 
 std::string UnicodeNormalize(std::string text, int form, Work* work) {
-  if (IsAscii(text)) return text;  // the same in every form
-  ChargeNormalization(text, work);
-  utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &result,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
-  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(result, std::free);
-  if (size < 0) FailUsage("the text cannot be normalized: {}", utf8proc_errmsg(size));
-  return {reinterpret_cast<const char*>(result), static_cast<size_t>(size)};
+  // ASCII is the same in every form, and joins with what follows it at most.
+  std::string result;
+  size_t done = 0;
+  for (size_t at = 0; at < text.size();) {
+    if (IsAscii(text[at])) {
+      ++at;
+      continue;
+    }
+    const size_t begin = at > done ? at - 1 : at;
+    while (at < text.size() && !IsAscii(text[at])) ++at;
+    result.append(text, done, begin - done);
+    NormalizePart(std::string_view(text).substr(begin, at - begin), form, work, &result);
+    done = at;
+  }
+  if (done == 0) return text;
+  return result.append(text, done);
 }
 
 std::string Lowercase(std::string_view text, Work* work) {

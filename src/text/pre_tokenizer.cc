@@ -19,6 +19,9 @@ constexpr std::string_view kWordsAndSymbols =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+)"
     R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}\s]+)";
 
+// Of most languages' texts, about: how many pieces to expect.
+constexpr size_t kBytesOfAWord = 5;
+
 enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 Behavior BehaviorFromJson(const JsonNode& node) {
@@ -88,6 +91,7 @@ class SplitStep {
 
   void operator()(Pieces* pieces, Work* work) const {
     std::vector<Pieces::Range> ranges;
+    ranges.reserve(pieces->ranges.size() + pieces->text.size() / kBytesOfAWord);
     std::vector<Stretch> stretches;
     for (size_t i = 0; i < pieces->ranges.size(); ++i) {
       const Pieces::Range& piece = pieces->ranges[i];
@@ -100,6 +104,10 @@ class SplitStep {
         stretches.push_back({{begin, end}, !invert_});
         done = end;
       });
+      if (stretches.empty()) {  // no match, the most frequent case
+        if (behavior_ != Behavior::kRemoved || !invert_) ranges.push_back(piece);
+        continue;
+      }
       if (done != piece.end) stretches.push_back({{done, piece.end}, invert_});
       Join(stretches, &ranges);
     }

@@ -21,6 +21,7 @@ constexpr size_t kMaxPatternBytes = 1 << 12;
 constexpr size_t kNearBytes = 64;
 constexpr uint32_t kNearMatchLimit = 32;
 constexpr uint64_t kNearSteps = 16;
+constexpr uint64_t kTriedSteps = 1;  // of a place where no match starts
 constexpr size_t kScannedBytesPerStep = 4;
 constexpr uint32_t kHeapLimitKib = 128 << 10;
 
@@ -175,9 +176,16 @@ const MatchState& ThreadState() {
 int Match(const std::shared_ptr<const void>& code, std::string_view text, size_t from,
           uint32_t options) {
   const MatchState& state = ThreadState();
-  return pcre2_match(static_cast<const pcre2_code*>(code.get()),
-                     reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                     PCRE2_NO_UTF_CHECK | options, state.data, state.context);
+  const auto* pattern = static_cast<const pcre2_code*>(code.get());
+  const auto* bytes = reinterpret_cast<PCRE2_SPTR>(text.data());
+  // Spares what pcre2_match does before it comes to the same.
+  if ((options & PCRE2_NO_JIT) == 0) {
+    const int rc =
+        pcre2_jit_match(pattern, bytes, text.size(), from, options, state.data, state.context);
+    if (rc != PCRE2_ERROR_JIT_BADOPTION) return rc;  // there is no JIT
+  }
+  return pcre2_match(pattern, bytes, text.size(), from, PCRE2_NO_UTF_CHECK | options, state.data,
+                     state.context);
 }
 
 }  // namespace
@@ -194,8 +202,20 @@ Regex::Regex(std::string_view pattern, Syntax syntax, std::string where)
     return;
   }
   if (syntax == Syntax::kPattern) CheckDialect(pattern, where_);
-  near_code_ =
-      Compile(pattern, PCRE2_ANCHORED, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where_);
+  near_code_ = Compile(pattern, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where_);
+  const auto* code = static_cast<const pcre2_code*>(near_code_.get());
+  uint32_t first_type = 0, first = 0;
+  const uint8_t* starts = nullptr;  // of the bytes a match can start with, if it cannot be empty
+  pcre2_pattern_info(code, PCRE2_INFO_FIRSTBITMAP, &starts);
+  // Whether that one byte stands for both cases is not told, so it must not.
+  if (pattern.find("(?") == pattern.npos) {
+    pcre2_pattern_info(code, PCRE2_INFO_FIRSTCODETYPE, &first_type);
+  }
+  pcre2_pattern_info(code, PCRE2_INFO_FIRSTCODEUNIT, &first);
+  for (size_t byte = 0; byte < starts_.size(); ++byte) {
+    starts_[byte] = starts != nullptr ? (starts[byte / 8] >> byte % 8 & 1) != 0
+                                      : first_type != 1 || byte == first;
+  }
   all_code_ = Compile(pattern, PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where_);
   steps_per_item_ = StepsPerItem(pattern);
 }
@@ -212,46 +232,53 @@ int Regex::FindCounted(std::string_view text, size_t from, Work* work) const {
   return rc;
 }
 
+// Looks at a few bytes from `from` on. A match that would have to look at the text behind them is
+// none yet.
+Regex::Near Regex::FindNear(std::string_view text, size_t* from, Work* work) const {
+  const MatchState& state = ThreadState();
+  size_t near = std::min(text.size(), *from + kNearBytes);
+  while (near < text.size() && IsUtf8Continuation(text[near])) ++near;
+  const bool is_end = near == text.size();
+  pcre2_set_match_limit(state.context, kNearMatchLimit);
+  const int rc = Match(near_code_, text.substr(0, near), *from, is_end ? 0 : PCRE2_PARTIAL_HARD);
+  const size_t begin = pcre2_get_ovector_pointer(state.data)[0];
+  const size_t tried = rc >= 0 || rc == PCRE2_ERROR_PARTIAL ? begin - *from
+                       : rc == PCRE2_ERROR_NOMATCH          ? near - *from
+                                                            : 0;
+  if (!work->Take(tried * kTriedSteps + kNearSteps)) work->Exceeded(where_);
+  *from += tried;
+  if (rc >= 0) return Near::kFound;
+  if (rc != PCRE2_ERROR_NOMATCH) return Near::kUndecided;
+  return is_end ? Near::kNone : Near::kBehind;
+}
+
 bool Regex::Find(std::string_view text, size_t from, Work* work, size_t* begin, size_t* end) const {
-  if (!work->Take(kNearSteps)) work->Exceeded(where_);
   if (!literal_.empty()) {
+    if (!work->Take(kNearSteps)) work->Exceeded(where_);
     *begin = FindText(text, literal_, from);
     *end = *begin + literal_.size();
     return *begin != text.npos;
   }
-  const MatchState& state = ThreadState();
-  size_t near = std::min(text.size(), from + kNearBytes);
-  while (near < text.size() && IsUtf8Continuation(text[near])) ++near;
-  pcre2_set_match_limit(state.context, kNearMatchLimit);
-  // A match that would have to look at the text behind `near` is no match.
-  int rc =
-      Match(near_code_, text.substr(0, near), from, near < text.size() ? PCRE2_PARTIAL_HARD : 0);
-  if (rc < 0) rc = FindCounted(text, from, work);
+  Near near = Near::kBehind;
+  while (near == Near::kBehind) {
+    while (from < text.size() && !starts_[static_cast<unsigned char>(text[from])]) ++from;
+    near = FindNear(text, &from, work);
+  }
+  if (near == Near::kNone) return false;
+  const int rc = near == Near::kFound ? 1 : FindCounted(text, from, work);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   if (rc == PCRE2_ERROR_CALLOUT) work->Exceeded(where_);
   if (rc < 0) Fail("{}: matching a text of {} bytes: {}", where_, text.size(), ErrorText(rc));
-  const size_t* range = pcre2_get_ovector_pointer(state.data);
+  const size_t* range = pcre2_get_ovector_pointer(ThreadState().data);
   *begin = range[0];
   *end = range[1];
   return true;
 }
 
-void Regex::ForEachMatch(std::string_view text, Work* work,
-                         const std::function<void(size_t, size_t)>& match) const {
-  std::string replaced;
-  if (literal_.empty() && text.find("\u180E") != text.npos) {
-    replaced = WithoutMongolianSeparator(text);
-    text = replaced;
-  }
-  size_t from = 0, begin = 0, end = 0;
-  while (from <= text.size() && Find(text, from, work, &begin, &end)) {
-    match(begin, end);
-    from = end;
-    if (begin == end) {  // step over one character
-      do ++from;
-      while (from < text.size() && IsUtf8Continuation(text[from]));
-    }
-  }
+std::string_view Regex::Prepare(std::string_view text, std::string* replaced) const {
+  if (!literal_.empty() || text.find("\u180E") == text.npos) return text;
+  *replaced = WithoutMongolianSeparator(text);
+  return *replaced;
 }
 
 bool Regex::Matches(std::string_view text) const {

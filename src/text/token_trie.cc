@@ -23,8 +23,8 @@ TokenTrie::TokenTrie(std::vector<Token> tokens, const std::string& where) {
   std::erase_if(tokens, [](const Token& token) { return token.text.empty(); });
   if (tokens.empty()) return;
   std::ranges::sort(tokens, {}, &Token::text);
-  const auto same = std::ranges::unique(tokens, {}, &Token::text);
-  tokens.erase(same.begin(), same.end());
+  const auto same = [](const Token& a, const Token& b) { return a.text == b.text; };
+  tokens.erase(std::unique(tokens.begin(), tokens.end(), same), tokens.end());
   // Level by level. Of a node: its tokens, which share the bytes that lead to it.
   struct Range {
     size_t begin, end;

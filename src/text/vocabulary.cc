@@ -72,9 +72,4 @@ CharacterIds::CharacterIds(const Vocabulary& vocabulary) : page_of_(0x110000 / 2
   }
 }
 
-int32_t CharacterIds::Find(std::string_view character) const {
-  const uint32_t code_point = CodePoint(character);
-  return pages_[page_of_[code_point / 256]][code_point % 256];
-}
-
 }  // namespace nibble

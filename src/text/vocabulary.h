@@ -13,6 +13,7 @@
 
 #include "text/secret_hash.h"
 #include "text/tokenizer_json.h"
+#include "text/utf8.h"
 
 namespace nibble {
 
@@ -68,7 +69,10 @@ class CharacterIds {
   explicit CharacterIds(const Vocabulary& vocabulary);
   CharacterIds() = default;
   // -1: no token. `character` is one character of UTF-8.
-  int32_t Find(std::string_view character) const;
+  int32_t Find(std::string_view character) const {
+    const uint32_t code_point = CodePoint(character);
+    return pages_[page_of_[code_point / 256]][code_point % 256];
+  }
 
  private:
   std::vector<uint16_t> page_of_;                // of a code point's upper bits
