@@ -142,12 +142,14 @@ def model_cases():
         for name, messages in CONVERSATIONS.items():
             for prompt in (False, True):
                 yield file, source, f"{name} {prompt}", messages, prompt, tokens
-        for name in ("user", "system", "tool turns", "turns", "override"):
+        for name in ("user", "system", "tool turns", "turns", "override", "system turns", "unicode", "empty",
+                     "no messages", "thinking", "reasoning"):
             yield file, source, f"{name} tools", CONVERSATIONS[name], True, {**tokens, "tools": TOOLS}
         for thinking in (False, True):
             extra = {**tokens, "enable_thinking": thinking, "python_tools": ["def f(x): 'it''s'\n"],
                      "xml_tools": TOOLS}
-            yield file, source, f"thinking {thinking}", CONVERSATIONS["thinking"], True, extra
+            for name in ("thinking", "reasoning", "tool turns", "system turns", "empty"):
+                yield file, source, f"{name} thinking {thinking}", CONVERSATIONS[name], True, extra
 
 
 # ---- one template per feature ----
