@@ -241,10 +241,12 @@ Regex::Near Regex::FindNear(std::string_view text, size_t* from, Work* work) con
   const bool is_end = near == text.size();
   pcre2_set_match_limit(state.context, kNearMatchLimit);
   const int rc = Match(near_code_, text.substr(0, near), *from, is_end ? 0 : PCRE2_PARTIAL_HARD);
-  const size_t begin = pcre2_get_ovector_pointer(state.data)[0];
-  const size_t tried = rc >= 0 || rc == PCRE2_ERROR_PARTIAL ? begin - *from
-                       : rc == PCRE2_ERROR_NOMATCH          ? near - *from
-                                                            : 0;
+  size_t tried = 0;  // places where no match starts
+  if (rc >= 0 || rc == PCRE2_ERROR_PARTIAL) {
+    tried = pcre2_get_ovector_pointer(state.data)[0] - *from;
+  } else if (rc == PCRE2_ERROR_NOMATCH) {
+    tried = near - *from;
+  }
   if (!work->Take(tried * kTriedSteps + kNearSteps)) work->Exceeded(where_);
   *from += tried;
   if (rc >= 0) return Near::kFound;

@@ -37,6 +37,7 @@ Unigram Unigram::FromJson(const JsonNode& model) {
   if (!read.vocabulary.Has(unk_id)) Fail("{}: there is no token {}", unk->where(), unk_id);
   unigram.unk_id_ = static_cast<int32_t>(unk_id);
   unigram.unk_score_ = worst - kUnknownPenalty;
+  if (!read.types.empty()) unigram.unk_score_ = static_cast<float>(unigram.unk_score_);
   if (model.GetOr("byte_fallback", false)) {
     unigram.byte_ids_ = ByteTokens(read.vocabulary, model);
   }

@@ -308,6 +308,14 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   startup->add_option("--repeats", s->repeats, "Timed runs; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  const auto [tokenizer, z] =
+      verb("tokenizer", "A text to ids and back, on one thread",
+           "nibble bench tokenizer llama --text test.raw", RunTokenizerBench);
+  tokenizer->add_option("model", z->model, "Model whose tokenizer runs")->required();
+  tokenizer->add_option("--text", z->text, "Text file")->required();
+  tokenizer->add_option("--repeats", z->repeats, "Timed runs; the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   const auto [quantizing, q] =
       verb("quantize", "Quantizing one layer, by stage",
            "nibble bench quantize --shape llama2-7b --device cuda:0", RunQuantizing);

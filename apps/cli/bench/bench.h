@@ -21,6 +21,7 @@ struct BenchArguments {
   int64_t w_group = 0;
   bool two_level = false;
   std::string rotation = "hadamard";
+  std::string text;  // a file
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128;
 };
 
@@ -76,6 +77,7 @@ void RunAttention(const BenchArguments& arguments, const Common& common);
 void RunPaper(const BenchArguments& arguments, const Common& common);
 void RunQuantizing(const BenchArguments& arguments, const Common& common);
 void RunStartup(const BenchArguments& arguments, const Common& common);
+void RunTokenizerBench(const BenchArguments& arguments, const Common& common);
 void AddQuality(CLI::App& bench, Common& common, Run& run);
 
 }  // namespace nibble::cli
