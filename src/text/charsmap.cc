@@ -35,6 +35,19 @@ Charsmap::Charsmap(std::string_view bytes, std::string where) : where_(std::move
   std::memcpy(units_.data(), bytes.data() + sizeof size, size);
   texts_ = bytes.substr(sizeof size + size);
   if (!texts_.ends_with('\0') || !IsValidUtf8(texts_)) FailDamaged();
+  const auto child = [&](size_t node, uint32_t byte) {
+    return (node ^ byte) < units_.size() && Label(units_[node ^ byte]) == byte;
+  };
+  const size_t root = Offset(units_[0]);
+  for (uint32_t c = 1; c < 0x80; ++c) {
+    plain_[c] = true;
+    if (!child(root, c)) continue;
+    const uint32_t unit = units_[root ^ c];
+    plain_[c] = !HasValue(unit);
+    for (uint32_t next = 1; next < 0x80; ++next) {
+      plain_[c] = plain_[c] && !child(root ^ c ^ Offset(unit), next);
+    }
+  }
 }
 
 void Charsmap::FailDamaged() const {

@@ -5,6 +5,7 @@
 // through the trie is checked, so that bytes of any origin do no more than end in an Error.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,12 +27,16 @@ class Charsmap {
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, true); }
   std::optional<Match> Longest(std::string_view text) const { return Find(text, false); }
 
+  // Whether an ASCII character stays as it is where ASCII, or nothing, follows it: most do.
+  bool IsPlain(char c) const { return plain_[static_cast<unsigned char>(c)]; }
+
  private:
   std::optional<Match> Find(std::string_view text, bool first) const;
   std::string_view Replacement(size_t begin) const;
   [[noreturn]] void FailDamaged() const;
 
   std::vector<uint32_t> units_;
+  std::array<bool, 256> plain_{};
   std::string texts_;
   std::string where_;
 };

@@ -68,6 +68,15 @@ bool IsChinese(uint32_t c) {
   return std::ranges::any_of(kRanges, [c](auto r) { return c >= r.first && c <= r.second; });
 }
 
+// The end of the characters from `at` on that a map leaves alone, up to a space.
+size_t PlainEnd(const Charsmap& map, std::string_view text, size_t at) {
+  while (at < text.size() && text[at] != ' ' && map.IsPlain(text[at]) &&
+         (at + 1 == text.size() || IsAscii(text[at + 1]))) {
+    ++at;
+  }
+  return at;
+}
+
 size_t GraphemeEnd(std::string_view text, size_t at) {
   utf8proc_int32_t state = 0;
   size_t end = at + Utf8Length(text[at]);
@@ -168,6 +177,11 @@ std::string ReplaceGraphemes(const Charsmap& map, std::string_view text, Work* w
     result.append(bytes);
   };
   for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = PlainEnd(map, text, at);
+    if (end > at) {
+      write(text.substr(at, end - at));
+      continue;
+    }
     end = GraphemeEnd(text, at);
     const std::string_view grapheme = text.substr(at, end - at);
     if (grapheme.size() <= kMaxGraphemeBytes) {
@@ -198,6 +212,10 @@ std::string NormalizeForSentencePiece(const SentencePieceSteps& steps, std::stri
   for (size_t at = 0; at < text.size();) {
     const std::string_view rest = text.substr(at);
     Charsmap::Match match = {};
+    if (steps.user_defined.empty() && steps.map) {
+      match.size = PlainEnd(*steps.map, text, at) - at;
+      match.replacement = rest.substr(0, match.size);
+    }
     steps.user_defined.ForEachPrefix(rest, work, [&](size_t size, int32_t) {
       match = {.size = size, .replacement = rest.substr(0, size)};
     });
