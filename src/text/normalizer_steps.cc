@@ -15,6 +15,10 @@ namespace {
 
 constexpr std::string_view kSpaceSymbol = "\u2581";
 
+// One below the trailing jamo. utf8proc 2.8 takes it for one of them and drops it behind a
+// syllable, so it begins a part of its own, which it may: it joins with nothing before it.
+constexpr const char* kNoTrailingJamo = "\u11A7";
+
 bool IsAscii(char c) {
   return static_cast<unsigned char>(c) < 0x80;
 }
@@ -103,7 +107,8 @@ std::string UnicodeNormalize(std::string text, int form, Work* work) {
       continue;
     }
     const size_t begin = at > done ? at - 1 : at;
-    while (at < text.size() && !IsAscii(text[at])) ++at;
+    do ++at;
+    while (at < text.size() && !IsAscii(text[at]) && text.compare(at, 3, kNoTrailingJamo) != 0);
     result.append(text, done, begin - done);
     NormalizePart(std::string_view(text).substr(begin, at - begin), form, work, &result);
     done = at;

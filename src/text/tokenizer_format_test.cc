@@ -169,6 +169,20 @@ TEST(TokenizerFormat, NormalizersAndMetaspace) {
   EXPECT_EQ(With("/decoder", scheme).Decode(std::vector<int32_t>{7, 0, 7, 1}, false), "a b");
 }
 
+TEST(TokenizerFormat, UnicodeFormsOfPartsAreThoseOfTheWhole) {
+  // U+11A7 is no trailing consonant, U+11A8 is one; a mark joins with the letter before it.
+  Json json = Base();
+  json["normalizer"] = {{"type", "NFC"}};
+  int id = 11;
+  for (const char* token : {"\uAC00", "\uAC01", "\u11A7", "\u00E1", "\u0301"}) {
+    json["model"]["vocab"][token] = id++;
+  }
+  const Tokenizer t = Make(json);
+  EXPECT_THAT(t.Encode("\uAC00\u11A7b", false), ElementsAre(11, 13, 1));
+  EXPECT_THAT(t.Encode("\u1100\u1161\u11A7\u0301", false), ElementsAre(11, 13, 15));
+  EXPECT_THAT(t.Encode("\uAC00\u11A8ba\u0301a", false), ElementsAre(12, 1, 14, 0));
+}
+
 TEST(TokenizerFormat, TokensOfNormalizedTextDecodeAsTheyAreFound) {
   // As in Llama 2's file: "<s>" is looked for as "▁<s>", which takes the space before it.
   Json json = Base();
