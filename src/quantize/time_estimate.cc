@@ -112,7 +112,8 @@ struct Probe {
 };
 
 Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions& options,
-               int64_t width, int64_t tokens) {
+               int64_t width) {
+  const int64_t tokens = options.context;
   Probe probe = {.config = Narrow(full, width), .tokens = static_cast<double>(tokens)};
   const ModelConfig& c = probe.config;
   probe.work = WorkOf(c, options.recipe);
@@ -153,10 +154,8 @@ std::pair<double, double> Solve(const Row& p, const Row& q) {
 double CalibrationTime(Backend& backend, const ModelConfig& c, const QuantizeOptions& options) {
   constexpr int64_t kWide = 768, kThin = 384;
   const Work full = WorkOf(c, options.recipe);
-  const Probe thin =
-      RunProbe(backend, c, options, std::min(kThin, c.hidden_size / 2), options.context);
-  const Probe wide =
-      RunProbe(backend, c, options, kWide, std::max<int64_t>(1, options.context / 4));
+  const Probe thin = RunProbe(backend, c, options, std::min(kThin, c.hidden_size / 2));
+  const Probe wide = RunProbe(backend, c, options, kWide);
   const auto [linear, attention] = Solve({thin.products(), thin.scores(), thin.seconds.inputs},
                                          {wide.products(), wide.scores(), wide.seconds.inputs});
   const auto [weights, rounding] =
