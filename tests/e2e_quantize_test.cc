@@ -152,7 +152,15 @@ TEST_F(QuantizeVerb, MemoryIsWhatARunMayUse) {
   };
   const Result little = with("1MiB");
   EXPECT_EQ(little.code, 1);
-  EXPECT_THAT(little.err, AllOf(HasSubstr("1.0 MB are given by --memory"), HasSubstr("use ")));
+  EXPECT_THAT(little.err, AllOf(HasSubstr("1.0 MB are given by --memory"),
+                                HasSubstr("use --rounding rtn, or a machine with more")));
+  // The options that a message names are there.
+  const Arguments learning = {"quantize", small_, "-o", Path("out"), "--recipe", "nibble"};
+  const Result learned = Nibble(learning + Arguments{"--memory", "1MiB"});
+  EXPECT_THAT(learned.err,
+              HasSubstr("use --fixed-scales, --fixed-rotation, --rounding rtn, or a machine"));
+  const Arguments named = {"--fixed-scales", "--fixed-rotation", "--rounding", "rtn"};
+  EXPECT_EQ(Nibble(learning + named + Arguments{"--dry-run"}).code, 0);
   EXPECT_FALSE(Exists("out") || Exists("out.partial"));
   EXPECT_EQ(with("much").code, 2);
   // Windows in a file change nothing: 512 tokens of 256 + 384 floats.

@@ -6,7 +6,7 @@
 #include <bitset>
 #include <charconv>
 
-#include "base/base64.h"
+#include "io/base64.h"
 #include "source/byte_level.h"
 #include "source/byte_level_tokenizer.h"
 #include "source/tokenizer_files.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/base64.h"
+#include "io/base64.h"
 
 namespace nibble {
 namespace {

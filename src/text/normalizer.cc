@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/base64.h"
+#include "io/base64.h"
 #include "text/normalizer_steps.h"
 #include "text/pattern_json.h"
 

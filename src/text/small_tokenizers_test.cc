@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/base64.h"
 #include "base/json.h"
+#include "io/base64.h"
 #include "text/tokenizer.h"
 
 namespace nibble {

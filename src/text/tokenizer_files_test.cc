@@ -10,8 +10,8 @@
 #include <fstream>
 #include <limits>
 
-#include "base/base64.h"
 #include "base/error_testing.h"
+#include "io/base64.h"
 #include "source/tokenizer_document.h"
 #include "text/tokenizer.h"
 

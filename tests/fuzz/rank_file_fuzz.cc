@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The family in the first line, then a file of ranks. What is none goes behind the ranks of the 256
 // bytes, without which no file is read: an Error, or a tokenizer that encodes and decodes.
-#include "base/base64.h"
 #include "fuzz_input.h"
+#include "io/base64.h"
 #include "source/tokenizer_files.h"
 #include "use_tokenizer.h"
 

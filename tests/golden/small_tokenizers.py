@@ -3,13 +3,17 @@
 """Writes small_tokenizers.json: what the packages that define the formats make of small tokenizers.
 
 Run with tokenizers 0.23, sentencepiece 0.2 and tiktoken 0.14 installed. Every case is a file (a
-tokenizer.json, a tokenizer.model in base64, or a file of ranks) with texts, their ids and what these decode to. The files are trained here
-on a few lines, so that they stay small; a table of normalizations is trained into some.
+tokenizer.json, a tokenizer.model in base64, or a file of ranks) with texts, their ids and what
+these decode to. The files are trained here on a few lines, so that they stay small (BPE not
+repeatably, by the package: each file that comes out is as good as another); a table of
+normalizations is trained into some.
 """
 import base64
+import contextlib
 import io
 import json
 import pathlib
+import tempfile
 import unicodedata
 
 import sentencepiece
@@ -41,14 +45,15 @@ RULES = [("ﬁ", "fi"), ("½", "1/2"), ("A\u030a", "Å"), ("e\u0301", "é"), ("\
 def train(size, **options):
     """A SentencePiece model, with RULES unless another normalization is named."""
     file = io.BytesIO()
-    if "normalization_rule_name" not in options:
-        path = pathlib.Path("/tmp/nibble_rules.tsv")
-        path.write_text("".join(" ".join(f"{ord(c):X}" for c in a) + "\t"
-                                + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in RULES))
-        options["normalization_rule_tsv"] = str(path)
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TRAINING * 3), model_writer=file, vocab_size=size, minloglevel=2,
-        hard_vocab_limit=False, **options)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        if "normalization_rule_name" not in options:  # the model remembers the file's name
+            options["normalization_rule_tsv"] = "rules.tsv"
+            pathlib.Path("rules.tsv").write_text("".join(
+                "\t".join(" ".join(f"{ord(c):X}" for c in text) for text in rule) + "\n"
+                for rule in RULES))
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(TRAINING * 3), model_writer=file, vocab_size=size,
+            minloglevel=2, hard_vocab_limit=False, **options)
     return file.getvalue()
 
 
