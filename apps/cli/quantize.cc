@@ -71,9 +71,11 @@ void PrintPlan(const Arguments& a, const QuantizeReport& report) {
                why.empty() ? "one for head and embedding" : fmt::format("two: {}", why));
     fmt::print(
         "parameters   {:.1f} M\nsize         {} ({:.2f} bits per quantized weight)\n"
-        "peak memory  {}\ndisk         {}\ntime         about {}\n",
+        "peak memory  {}\ndisk         {}{}\ntime         about {}\n",
         static_cast<double>(e.parameters) / 1e6, BytesText(e.output_bytes), e.bits_per_weight,
-        BytesText(e.peak_memory_bytes), BytesText(e.disk_bytes), DurationText(e.seconds));
+        BytesText(e.peak_memory_bytes), BytesText(e.disk_bytes),
+        e.spills ? ", with the windows of calibration, which do not fit into memory" : "",
+        DurationText(e.seconds));
   }
 }
 

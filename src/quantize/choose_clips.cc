@@ -74,15 +74,16 @@ double SquaredDistance(const std::vector<Matrix<float>>& a, const std::vector<Ma
 
 // 8-bit weights, tails as planned, in place of the rounded ones: near enough, and every backend has
 // kernels for them.
-LayerWeights StandIns(const FloatLayer& layer, const Plan& plan, int64_t index) {
-  LayerWeights stored = StoreFloats(layer);
-  for (const auto& [role, weights] : layer.weights) {
-    const LinearPlan& linear = plan.at(index, role);
-    if (!linear.activations.quantized()) continue;
-    const FormatSpec format = {.bits = 8, .group = linear.activations.group};
-    SetRounded(RoundNearest(weights, format, linear.tail), stored[role]);
+Plan StandIns(Plan plan) {
+  for (auto& [name, linear] : plan.linears) {
+    if (linear.activations.quantized()) {
+      linear.weights = {.bits = 8, .group = linear.activations.group};
+    } else {
+      linear.weights = {.bits = 32};
+      linear.tail = {};
+    }
   }
-  return stored;
+  return plan;
 }
 
 }  // namespace
@@ -108,10 +109,11 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRow
                  Plan& plan, const std::function<void(double)>& progress) {
   const size_t tokens = std::min(ids.size(), static_cast<size_t>(kClipWindows * context));
   const BackendRope rope(backend, BuildRope(config.rope, context));
+  const Plan stand_ins = StandIns(plan);
   Stream stream(backend, config, plan, rope.view(), embedding, ids.first(tokens), context, true);
   for (int64_t i = 0; i < config.layers; ++i) {
     const FloatLayer layer = layers(i);
-    const LayerWeights stored = StandIns(layer, plan, i);
+    const LayerWeights stored = StoreNearest(layer, stand_ins, i);
     stream.Begin(stored, i);
     const std::vector<LinearSet> sets = LinearSets(config);
     for (size_t s = 0; s < sets.size(); ++s) {

@@ -70,6 +70,15 @@ Sizes SizesOf(const ModelConfig& c) {
   return s;
 }
 
+// Options that take less, ", "-joined in front of another way; may be empty.
+std::string WithLess(const Recipe& recipe) {
+  std::string options;
+  if (recipe.learned_scales) options += "--fixed-scales, ";
+  if (recipe.learns_rotation()) options += "--fixed-rotation, ";
+  if (recipe.rounding == Rounding::kGptq) options += "--rounding rtn, ";
+  return options.empty() ? "" : options + "or ";
+}
+
 // Bytes in the program's memory but for the windows of calibration; most of a GPU's is its own.
 double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   constexpr double kProgram = 128e6;
@@ -129,11 +138,9 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
 void RequireResources(const QuantizeEstimate& e, const QuantizeOptions& options) {
   const double memory = MemoryLimit(options);
   if (e.peak_memory_bytes > memory) {
-    Fail("this run needs about {} of memory, {} are {}; use {}", BytesText(e.peak_memory_bytes),
-         BytesText(memory), memory == options.memory ? "given by --memory" : "available",
-         options.recipe.learned_scales || options.recipe.learned_rotation
-             ? "--fixed-scales, --no-learned-rotation or a recipe without them"
-             : "--rounding rtn or a machine with more");
+    Fail("this run needs about {} of memory, {} are {}; use {}a machine with more",
+         BytesText(e.peak_memory_bytes), BytesText(memory),
+         memory == options.memory ? "given by --memory" : "available", WithLess(options.recipe));
   }
   const double missing =
       e.disk_bytes - (options.resume ? FilesBytes(PartialPath(options.output)) : 0);

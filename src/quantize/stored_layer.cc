@@ -90,12 +90,6 @@ LayerWeights StoreFloats(const FloatLayer& layer) {
       layer, [&](Role, const Matrix<double>& w) { return Store(w, {.bits = 32}, layer.half); });
 }
 
-LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index) {
-  return StoreSome(layer, [&](Role role, const Matrix<double>& w) {
-    return Store(w, plan.at(index, role).weights, layer.half);
-  });
-}
-
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index) {
   return StoreSome(layer, [&](Role role, const Matrix<double>& w) {
     const FormatSpec& format = plan.at(index, role).weights;
@@ -106,6 +100,16 @@ LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t
 void SetRounded(Rounded rounded, PackedLinear& linear) {
   linear.weights = std::move(rounded.weights);
   linear.tail = std::move(rounded.tail);
+}
+
+LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index) {
+  LayerWeights stored = StoreUnquantized(layer, plan, index);
+  for (const auto& [role, w] : layer.weights) {
+    const LinearPlan& linear = plan.at(index, role);
+    if (!linear.weights.quantized()) continue;
+    SetRounded(RoundNearest(w, linear.weights, linear.tail), stored[role]);
+  }
+  return stored;
 }
 
 LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index,

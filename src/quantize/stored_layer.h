@@ -10,12 +10,13 @@ namespace nibble {
 
 // fp32 copies of a layer; no rounding.
 LayerWeights StoreFloats(const FloatLayer& layer);
-// The same in the plan's formats, to nearest and without tails.
-LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index);
 // What the plan does not round, as it is stored; the others have no weights yet.
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
-// Rounded to nearest; `errors`: relative, of each linear.
+// All of it in the plan's formats, rounded to nearest.
+LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index);
+// The same for a checkpoint: codes that are kept stay, and the memory of `layer` is given back;
+// `errors`: relative, of each linear.
 LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index,
                                std::map<Role, double>& errors);
 
