@@ -122,17 +122,19 @@ TEST_F(Limits, AThreadThatCannotStartIsAnError) {
   EXPECT_EQ(Shell("", verb + Words("--threads 3"), "", two).code, 0);
 }
 
-// From too little for its libraries to enough: done, or one line that memory is short. OpenBLAS
-// tries for ever where it gets no memory; the program must never let it.
+// From too little for its libraries to enough: done, or one line that memory is short. (Below what
+// the program's own file takes, the system ends it before it begins.) OpenBLAS tries for ever where
+// it gets no memory; the program must never let it.
 TEST_F(Limits, EveryLimitOfMemoryEndsInALineOrSuccess) {
   ASSERT_EQ(Shell("", QuantizeTo("whole")).code, 0);
   const Arguments measure = {"--text",    Path("text"), "--windows", "1",
                              "--context", "64",         "--threads", "2"};
   const Arguments twin = {"eval", "kl", Path("whole"), "--reference", Path("whole"), "--decoded"};
+  const double program_kilobytes = 1024 + fs::file_size(NIBBLE_PROGRAM) / 1024.0;
   for (const Arguments& verb : {QuantizeTo("out"), Generate(),
                                 Arguments{"eval", "ppl", small_} + measure, twin + measure}) {
     int failed = 0, code = 1;
-    for (double kilobytes = 30'000; code != 0 && kilobytes < 4e6; kilobytes *= 1.04) {
+    for (double kilobytes = program_kilobytes; code != 0 && kilobytes < 4e6; kilobytes *= 1.04) {
       const std::string limit = "ulimit -v " + std::to_string(static_cast<int>(kilobytes)) + ";";
       const Result r = Shell(limit, verb);
       code = r.code;
