@@ -31,9 +31,9 @@ class ProductParityTest : public ParityTest {
   // How far each of y [tokens, rows] may be off: not at all where both operands are codes, unless
   // their groups are added in any order. Else, where products are fp32, two chains of `cols`
   // products and sums, beside bias and old output; of groups two chains of at most cols / 32, each
-  // term of which has 6 roundings, with each code as far from 0 as it and its zeta are together. A
-  // GPU takes inputs of 16 bits, where weights are codes, as integers: each is off by half a step
-  // at most, 1 / 32639 of the row's largest, and by two roundings.
+  // term of which has 6 roundings, with each code as far from 0 as it and its zeta are together.
+  // Inputs of 16 bits, where weights are codes, become integers: each is off by half a step at
+  // most, 1 / 32639 of the row's largest, and by two roundings.
   class Bounds {
    public:
     Bounds(const ProductParityTest& test, const Activations& acts, const PackedWeights& w,
@@ -44,8 +44,7 @@ class ProductParityTest : public ParityTest {
       roundings_ = codes ? cols_ / 32 + 6 : cols_ + 4;
       const float* x = test.ref_->Decode(acts);
       x_.assign(x, x + acts.tokens * cols_);
-      const bool planes =
-          test.GetParam() == "cuda" && w.format.quantized() && acts.format.bits == 16;
+      const bool planes = w.format.quantized() && acts.format.bits == 16;
       for (int64_t t = 0; t < acts.tokens; ++t) {
         double largest = 0;
         for (int64_t k = 0; k < cols_; ++k)

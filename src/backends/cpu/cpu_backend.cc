@@ -16,8 +16,8 @@
 namespace nibble {
 namespace {
 
-// Quantized weights and activations stay integers; everything else is multiplied in fp32, or on AMX
-// in bf16 terms that add up to it.
+// Quantized weights stay integers, and so do their inputs (those of 16 bits as two planes of 8);
+// everything else is multiplied in fp32, or on AMX in bf16 terms that add up to it.
 struct WideLinear {
   std::variant<cpu::PanelsF32, cpu::PanelsBf16> weights;
   std::vector<float> bias;  // [N] or empty
@@ -69,8 +69,7 @@ class CpuBackend final : public Backend {
 
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
-    const bool tiles = isa_ >= Isa::kAmx && tokens > cpu::kMaxGemvTokens;
-    return cpu::PrepareActs(isa_, source, tokens, spec, tiles, acts_);
+    return cpu::PrepareActs(isa_, source, tokens, spec, InTiles(tokens), acts_);
   }
 
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
@@ -113,11 +112,17 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // Whether rows of codes are wanted in the order of a matrix unit.
+  bool InTiles(int64_t rows) const { return isa_ >= Isa::kAmx && rows > cpu::kMaxGemvTokens; }
+
   void Multiply(const Activations& acts, const Weights& weights, float* y, int64_t y_stride,
                 bool accumulate) {
     if (const auto* panels = std::get_if<cpu::IntPanels>(&weights)) {
       const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
-      return cpu::GemmInt(isa_, acts, *panels, kernel, y, y_stride, accumulate);
+      const bool split = panels->planes();
+      return cpu::GemmInt(
+          isa_, split ? cpu::SplitPlanes(isa_, acts, InTiles(2 * acts.tokens), planes_) : acts,
+          *panels, kernel, y, y_stride, accumulate);
     }
     const WideLinear& linear = std::get<WideLinear>(weights);
     // Weights that are not quantized have no integer product.
@@ -157,7 +162,7 @@ class CpuBackend final : public Backend {
 
   Weights Pack(const PackedWeights& weights, const FormatSpec& activation,
                const Tensor& bias) const {
-    if (weights.format.quantized() && activation.quantized()) {
+    if (weights.format.quantized() && activation.bits <= 16) {
       return cpu::PackPanels(weights, activation, bias);
     }
     WideLinear packed;
@@ -195,6 +200,7 @@ class CpuBackend final : public Backend {
   CpuServices services_;
   std::vector<Linear> linears_;
   cpu::ActsWorkspace acts_;
+  cpu::ActsMemory planes_;
   Buffer<float> decoded_;
 };
 

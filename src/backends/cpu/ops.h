@@ -41,6 +41,12 @@ inline void StoreTileRow(const int8_t* codes, int64_t token, int64_t stride, int
 Activations PrepareActs(Isa isa, const ActsSource& source, int64_t tokens, const InputSpec& spec,
                         bool tiles, ActsWorkspace& work);
 
+// --- planes.cc ----------------------------------------------------------------------------------
+
+// The prepared `acts` of 16 bits as codes of two planes, rows [2 tokens, stride] and sums: those of
+// the upper bytes and of the lower ones take turns. A token has one scale.
+Activations SplitPlanes(Isa isa, const Activations& acts, bool tiles, ActsMemory& memory);
+
 // --- rope_append.cc -----------------------------------------------------------------------------
 
 void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionSpec& attention,

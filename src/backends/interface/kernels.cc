@@ -76,6 +76,7 @@ std::string InsteadText(const ProductFormat& product, int bits, bool second_leve
     parts.push_back(fmt::format("codes of {} bits", bits));
   }
   if (w.sparse) parts.push_back("zeros of 2:4 stored");
+  if (a.bits == 16) parts.push_back("inputs as two planes of 8 bits");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

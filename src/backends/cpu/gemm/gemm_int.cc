@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMM task: some pairs of panels x a block of tokens. Weights become bytes kChunk inputs at a time
+// GEMM task: some pairs of panels x a block of rows (tokens, or their planes). Weights become bytes kChunk inputs at a time
 // (16 KiB, L1), one chunk ahead of the products; the block's activations stay in L2; sums live in
 // registers for a chunk and in `acc` between chunks. GEMV task: some whole panels, each read once
 // from memory.
@@ -18,19 +18,20 @@ namespace nibble::cpu {
 namespace {
 
 constexpr int64_t kChunk = 512;           // inputs; 32 outputs of bytes are 16 KiB
-constexpr int64_t kMaxRows = 256;         // tokens of a GEMM task
+constexpr int64_t kMaxRows = 256;         // of a GEMM task
 constexpr int64_t kBlockBytes = 3 << 19;  // activations of a GEMM task, of an L2 of 2 MiB
 constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
 constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call
-constexpr int64_t kTileBlock = 32;        // tokens of a matrix unit's call
-constexpr int64_t kFewRows = 64;          // tokens up to which weights are prefetched
+constexpr int64_t kTileBlock = 32;        // rows of a matrix unit's call
+constexpr int64_t kFewRows = 64;          // up to which weights are prefetched
 
 struct Product {
   Isa isa;
   const Activations& acts;
   const IntPanels& weights;
   const Kernel& kernel;
-  const int32_t* code_sums;  // [tokens, groups]
+  int64_t all_rows;          // of codes
+  const int32_t* code_sums;  // [all_rows, groups]
   TileOutput out;
   int64_t rows;         // of a GEMM task
   int64_t panels;       // of a task, even
@@ -41,13 +42,14 @@ struct Product {
 const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
   if (w.per_act_group == 1) return acts.sums;
   thread_local Buffer<int32_t> memory;
-  int32_t* sums = memory.Grow(acts.tokens * w.groups);
-  for (int64_t t = 0; t < acts.tokens; ++t) {
+  const int64_t rows = w.sum_rows(acts.tokens);
+  int32_t* sums = memory.Grow(rows * w.groups);
+  for (int64_t r = 0; r < rows; ++r) {
     for (int64_t g = 0; g < w.groups; ++g) {
-      const int8_t* codes = acts.codes + t * acts.stride + g * w.group_cols;
+      const int8_t* codes = acts.codes + r * acts.stride + g * w.group_cols;
       int32_t sum = 0;
       for (int64_t k = 0; k < w.group_cols; ++k) sum += codes[k];
-      sums[t * w.groups + g] = sum;
+      sums[r * w.groups + g] = sum;
     }
   }
   return sums;
@@ -55,7 +57,7 @@ const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
 
 void GemvTask(const Product& p, int64_t task) {
   const IntPanels& w = p.weights;
-  const int64_t rows = p.acts.tokens;
+  const int64_t rows = p.all_rows;
   const int64_t last = std::min((task + 1) * p.panels, w.panels);
   alignas(64) int32_t acc[kGemvGroups * kMaxGemvTokens * kTileOutputs];
   for (int64_t panel = task * p.panels; panel < last; panel += 2) {
@@ -91,7 +93,7 @@ class GemmWalk {
   GemmWalk(const Product& p, int64_t task)
       : p_(p), w_(p.weights), tasks_((w_.panels + p.panels - 1) / p.panels) {
     row_ = task / tasks_ * p.rows;
-    rows_ = std::min(p.rows, p.acts.tokens - row_);
+    rows_ = std::min(p.rows, p.all_rows - row_);
     first_panel_ = task % tasks_ * p.panels;
     last_panel_ = std::min(first_panel_ + p.panels, w_.panels);
   }
@@ -139,8 +141,9 @@ class GemmWalk {
 
   // What the epilogue will add to: another core may have written it.
   void PrefetchOutputs(int64_t panel, int64_t row, int64_t rows) const {
-    for (int64_t r = row; r < row + rows; ++r) {
-      const float* y = p_.out.y + r * p_.out.stride + panel * kPanel;
+    const int64_t step = w_.sum_rows(1);
+    for (int64_t t = row / step; t < (row + rows) / step; ++t) {
+      const float* y = p_.out.y + t * p_.out.stride + panel * kPanel;
       __builtin_prefetch(y, 1, 2);
       __builtin_prefetch(y + kPanel, 1, 2);
     }
@@ -215,25 +218,25 @@ class GemmWalk {
   alignas(64) float partial_[kMaxRows * kTileOutputs];
 };
 
-// Codes [tokens, stride] as [tokens / 16][stride / 64][16][64], the last rows of the last tile as
-// they were.
-const int8_t* Tiles(const Activations& acts) {
+// Codes [rows, stride] as [rows / 16][stride / 64][16][64], the last rows of the last tile as they
+// were.
+const int8_t* Tiles(const Activations& acts, int64_t rows) {
   if (acts.tiles != nullptr) return acts.tiles;
   thread_local Buffer<int8_t> memory;
-  int8_t* tiles = memory.Grow((acts.tokens + 15) / 16 * 16 * acts.stride);
-  for (int64_t t = 0; t < acts.tokens; ++t) {
-    StoreTileRow(acts.codes + t * acts.stride, t, acts.stride, tiles);
+  int8_t* tiles = memory.Grow((rows + 15) / 16 * 16 * acts.stride);
+  for (int64_t r = 0; r < rows; ++r) {
+    StoreTileRow(acts.codes + r * acts.stride, r, acts.stride, tiles);
   }
   return tiles;
 }
 
-// Tokens of a GEMM task: as many as L2 holds, in blocks of equal height, and small enough that
+// Rows of a GEMM task: as many as L2 holds, in blocks of equal height, and small enough that
 // every thread gets several tasks. Multiples of 32 (an AMX tile pair), except the last block.
-int64_t TaskRows(int64_t tokens, const IntPanels& w) {
+int64_t TaskRows(int64_t rows, const IntPanels& w) {
   const int64_t most = std::clamp(kBlockBytes / w.padded_cols / 32 * 32, int64_t{32}, kMaxRows);
-  int64_t blocks = (tokens + most - 1) / most;
-  while (blocks * w.panels / 2 < 4 * Threads() && blocks * 32 < tokens) blocks *= 2;
-  return ((tokens + blocks - 1) / blocks + 31) / 32 * 32;
+  int64_t blocks = (rows + most - 1) / most;
+  while (blocks * w.panels / 2 < 4 * Threads() && blocks * 32 < rows) blocks *= 2;
+  return ((rows + blocks - 1) / blocks + 31) / 32 * 32;
 }
 
 // Results that no cache holds until they are read need not pass through it.
@@ -254,11 +257,12 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
             .acts = acts,
             .weights = weights,
             .kernel = kernel,
+            .all_rows = weights.sum_rows(acts.tokens),
             .code_sums = CodeSums(acts, weights),
             .out = {y, y_stride, accumulate},
             .rows = 0,
             .panels = 0,
-            .tiles = kernel.tiles ? Tiles(acts) : nullptr};
+            .tiles = kernel.tiles ? Tiles(acts, weights.sum_rows(acts.tokens)) : nullptr};
   // The tasks capture one pointer: std::function then allocates nothing.
   if (kernel.gemv != nullptr) {
     p.panels = std::max<int64_t>(1, weights.panels / (16 * Threads())) * 2;
@@ -267,8 +271,8 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
                 [&p](size_t i) { GemvTask(p, static_cast<int64_t>(i)); });
   } else {
     p.out.stream = Streams(p);
-    p.rows = TaskRows(acts.tokens, weights);
-    const int64_t blocks = (acts.tokens + p.rows - 1) / p.rows, pairs = weights.panels / 2;
+    p.rows = TaskRows(p.all_rows, weights);
+    const int64_t blocks = (p.all_rows + p.rows - 1) / p.rows, pairs = weights.panels / 2;
     // Few rows: a task is a stream of weights, which should not start anew too often.
     const int64_t most = p.rows <= kFewRows ? 4 * kMaxPairs : kMaxPairs;
     p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, most);

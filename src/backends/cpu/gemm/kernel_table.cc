@@ -27,7 +27,7 @@ constexpr Kernel kTable[] = {
 
 bool Kernel::Runs(const IntPanels& weights, int64_t tokens) const {
   return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) &&
-         (max_tokens == 0 || tokens <= max_tokens) && weights.group_cols % k_step == 0;
+         (max_tokens == 0 || weights.sum_rows(tokens) <= max_tokens) && weights.group_cols % k_step == 0;
 }
 
 std::span<const Kernel> Kernels() {
@@ -52,7 +52,7 @@ const Kernel& ValueKernel(Isa isa) {
 
 KernelUse KernelFor(Isa isa, const ProductFormat& product, int64_t tokens) {
   const FormatSpec &w = product.weights, &a = product.activation;
-  if (!w.quantized() || !a.quantized()) {
+  if (!w.quantized() || a.bits > 16) {
     return {ValueKernel(isa).name, InsteadText(product, kValues, false)};
   }
   const IntPanels panels = PanelLayout(w, 1, product.cols, a);

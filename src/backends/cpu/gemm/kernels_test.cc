@@ -225,7 +225,8 @@ IntPanels Packed(const PackedLinear& linear) {
 struct ProductCase {
   int64_t m, n, k;
   Matrix<int8_t> codes;
-  Matrix<int8_t> act_codes;  // zero from k to the stride
+  int64_t planes;            // rows of codes that a token has
+  Matrix<int8_t> act_codes;  // [m * planes, ..], zero from k to the stride
   PlaneVectors weights;
   std::vector<float> bias, act_scales, act_zetas;
   std::vector<int32_t> act_sums;
@@ -234,7 +235,12 @@ struct ProductCase {
 
   ProductCase(Rng& rng, int64_t tokens, int64_t outputs, int64_t inputs, const FormatSpec& w,
               const FormatSpec& a)
-      : m(tokens), n(outputs), k(inputs), codes(n, k), act_codes(m, (k + 63) / 64 * 64) {
+      : m(tokens),
+        n(outputs),
+        k(inputs),
+        codes(n, k),
+        planes(a.bits == 16 ? 2 : 1),
+        act_codes(m * planes, (k + 63) / 64 * 64) {
     weights.format = w;
     weights.rows = n;
     weights.cols = k;
@@ -273,14 +279,16 @@ struct ProductCase {
   void MakeActs(Rng& rng, const FormatSpec& a) {
     input.width = k;
     input.activation = a;
-    const int64_t half = int64_t{1} << (a.bits - 1), groups = a.groups(k), length = k / groups;
-    for (int64_t t = 0; t < m; ++t) {
+    const int64_t half = int64_t{1} << (a.bits / planes - 1);
+    const int64_t groups = a.groups(k), length = k / groups;
+    for (int64_t row = 0; row < m * planes; ++row) {
       for (int64_t i = 0; i < k; ++i) {
-        act_codes.row(t)[i] = static_cast<int8_t>(Code(rng, -half, half - 1));
+        act_codes.row(row)[i] = static_cast<int8_t>(Code(rng, -half, half - 1));
       }
       for (int64_t g = 0; g < groups; ++g) {
-        const int8_t* first = act_codes.row(t).data() + g * length;
+        const int8_t* first = act_codes.row(row).data() + g * length;
         act_sums.push_back(std::accumulate(first, first + length, 0));
+        if (row % planes != 0) continue;
         const double sign = rng.Below(2) == 0 ? 1 : -1;
         act_scales.push_back(static_cast<float>(sign * (0.01 + rng.Uniform())));
         if (!a.symmetric) act_zetas.push_back(static_cast<float>(20 * rng.Normal()));
@@ -295,10 +303,10 @@ struct ProductCase {
             .format = input.activation,
             .values = nullptr,
             .stride = act_codes.cols,
-            .codes = act_codes.row(first).data(),
+            .codes = act_codes.row(first * planes).data(),
             .scales = act_scales.data() + first * groups,
             .zetas = act_zetas.empty() ? nullptr : act_zetas.data() + first * groups,
-            .sums = act_sums.data() + first * groups};
+            .sums = act_sums.data() + first * planes * groups};
   }
 
   // The 8-bit code of a second level of scales.
@@ -318,13 +326,14 @@ struct ProductCase {
       const int64_t wg = row * weight_groups + g * weight_groups / groups;
       const int64_t ag = t * act_groups + g * act_groups / groups;
       const int64_t zero = levels || weights.zeros.empty() ? 0 : weights.zeros[wg];
-      int64_t product = 0, column_sum = 0;
+      int64_t products[2] = {}, column_sum = 0;
       for (int64_t i = g * length; i < (g + 1) * length; ++i) {
         const int64_t wide = levels ? LevelCode(row, i) : codes.row(row)[i] - zero;
-        product += wide * act_codes.row(t)[i];
+        for (int64_t p = 0; p < planes; ++p) products[p] += wide * act_codes.row(t * planes + p)[i];
         column_sum += wide;
       }
-      float value = static_cast<float>(static_cast<int32_t>(product));
+      float value = static_cast<float>(static_cast<int32_t>(products[0]));
+      if (planes == 2) value = 256 * value + static_cast<float>(static_cast<int32_t>(products[1]));
       if (!act_zetas.empty()) value = value + act_zetas[ag] * static_cast<float>(column_sum);
       value = (act_scales[ag] * weights.scales[wg]) * value;
       y = groups == 1 ? value : y + value;
@@ -340,6 +349,7 @@ std::string Describe(const ProductCase& c) {
 
 FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
   FormatSpec format{.bits = static_cast<int>(bits), .symmetric = rng.Below(2) == 0};
+  if (!format.quantized()) return {};
   const int64_t group = Pick(rng, {0, 0, 32, 64, 128});
   if (group != 0 && width % group == 0) format.group = group;
   format.second_level = format.group != 0 && bits <= 4 && rng.Below(2) == 0;
@@ -354,7 +364,7 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
                   n = Pick(rng, {1, 15, 16, 17, 48, 100});
     const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1376});
     const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 7), k);
-    FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8}), k);
+    FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8, 16}), k);
     a.second_level = false;
     if (w.second_level) a.group = 0;
     if (k / a.groups(k) % (k / w.scales(k)) != 0 && k / w.scales(k) % (k / a.groups(k)) != 0)
@@ -385,32 +395,36 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
 // Large enough for several tasks per thread and more than one block of tokens.
 TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
   Rng rng(23);
-  const int64_t tokens = kernel().max_tokens != 0 ? kernel().max_tokens : 300;
   const FormatSpec format = {
       .bits = kernel().bits == 8 ? 8 : 4, .group = 128, .second_level = kernel().second_level};
-  const ProductCase c(rng, tokens, 100, 1152, format, {.bits = 8, .symmetric = false});
-  const IntPanels panels = Packed(c.linear);
-  const auto run = [&](int64_t first, int64_t count, int threads) {
-    SetThreads(threads);
-    std::vector<float> y(static_cast<size_t>(count * c.n), NAN);
-    GemmInt(DetectedIsa(), c.Acts(first, count), panels, kernel(), y.data(), c.n, false);
-    SetThreads(0);
-    return y;
-  };
-  const std::vector<float> whole = run(0, tokens, 1);
-  EXPECT_EQ(whole, run(0, tokens, 2));
-  for (const int64_t t : {int64_t{0}, tokens / 2, tokens - 1}) {
-    const auto first = whole.begin() + t * c.n;
-    EXPECT_EQ(std::vector<float>(first, first + c.n), run(t, 1, 1)) << "token " << t;
+  for (const FormatSpec& inputs : {FormatSpec{.bits = 8, .symmetric = false}, FormatSpec{}}) {
+    const int64_t most = inputs.bits == 16 ? kernel().max_tokens / 2 : kernel().max_tokens;
+    const int64_t tokens = most != 0 ? most : 300;
+    const ProductCase c(rng, tokens, 100, 1152, format, inputs);
+    const IntPanels panels = Packed(c.linear);
+    const auto run = [&](int64_t first, int64_t count, int threads) {
+      SetThreads(threads);
+      std::vector<float> y(static_cast<size_t>(count * c.n), NAN);
+      GemmInt(DetectedIsa(), c.Acts(first, count), panels, kernel(), y.data(), c.n, false);
+      SetThreads(0);
+      return y;
+    };
+    const std::vector<float> whole = run(0, tokens, 1);
+    EXPECT_EQ(whole, run(0, tokens, 2));
+    for (const int64_t t : {int64_t{0}, tokens / 2, tokens - 1}) {
+      const auto first = whole.begin() + t * c.n;
+      EXPECT_EQ(std::vector<float>(first, first + c.n), run(t, 1, 1)) << "token " << t;
+    }
   }
 }
 
 // --- packing and choice -------------------------------------------------------------------------
 
-std::string ChosenKernel(Isa isa, int bits, int64_t group, int64_t tokens, bool levels = false) {
+std::string ChosenKernel(Isa isa, int bits, int64_t group, int64_t tokens, bool levels = false,
+                         int input_bits = 8) {
   Rng rng(1);
   const ProductCase c(rng, 1, 16, 128, {.bits = bits, .group = group, .second_level = levels},
-                      {.bits = 8});
+                      {.bits = input_bits});
   return std::string(ChooseKernel(isa, Packed(c.linear), tokens).name);
 }
 
@@ -426,6 +440,8 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAmx, 4, 32, 13, true), "amx_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, 4, 32, 1, true), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kRef, 4, 8, 1), "scalar_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, 4, 0, 6, false, 16), "avx512_gemv_u4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, 4, 0, 7, false, 16), "avx512_gemm_u8s8");
 }
 
 TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {

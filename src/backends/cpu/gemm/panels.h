@@ -7,7 +7,9 @@
 // activation codes are zero there), outputs to a multiple of 32 (with scale 0).
 // A second level of scales is no group: codes become bytes of the row on their way to the product.
 //   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + zeta[m, g] column_sum[n, g])
-// where acc sums the unsigned codes and Q the activation codes of the group.
+// where acc sums the unsigned codes and Q the activation codes of the group. Of inputs of 16 bits
+// both have two rows, for the upper bytes and for the lower ones:
+//   y[m, n] = sum_g a[m] s[n, g] (256 (acc_u - offset[n, g] Q_u) + acc_l - offset[n, g] Q_l)
 #pragma once
 
 #include <cstdint>
@@ -40,6 +42,9 @@ struct IntPanels {
   std::vector<float> bias{};  // [panels * 16] or empty
 
   bool second_level() const { return step_cols != 0; }
+  // Inputs of 16 bits come as two rows of codes a token (ops.h, SplitPlanes).
+  bool planes() const { return activation.bits == 16; }
+  int64_t sum_rows(int64_t tokens) const { return planes() ? 2 * tokens : tokens; }
   int64_t step_groups() const { return (padded_cols + step_cols - 1) / step_cols; }
   const uint16_t* panel_steps(int64_t p) const { return steps.data() + p * step_groups() * 16; }
   // Unsigned minus signed code, as multiplied.

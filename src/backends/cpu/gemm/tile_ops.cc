@@ -84,9 +84,13 @@ HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out)
   }
 }
 
-template <bool kAsymmetric>
+enum class Law { kSymmetric, kAsymmetric, kPlanes };
+
+template <Law kLaw>
 void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
                const int32_t* code_sums, float* partial, const TileOutput& out) {
+  constexpr bool kAsymmetric = kLaw == Law::kAsymmetric;
+  constexpr int64_t kPlanes = kLaw == Law::kPlanes ? 2 : 1;
   const DF df;
   const hn::RebindToSigned<DF> di;
   const hn::Rebind<int16_t, DF> d16;
@@ -105,12 +109,16 @@ void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
     const bool last = g == w.groups - 1, bias = last && !w.bias.empty();
     const auto bias_values = bias ? hn::LoadU(df, w.bias.data() + output) : hn::Zero(df);
     const int32_t* acc = s.acc + (g - s.group) * s.rows * kTileOutputs + n;
-    for (int64_t r = 0; r < s.rows; ++r) {
-      const int64_t token = s.row + r;
-      const int64_t act = token * act_groups + g / w.per_act_group;
-      const auto code_sum = hn::Set(di, code_sums[token * w.groups + g]);
-      auto t = hn::ConvertTo(
+    const auto centred = [&](int64_t r) HWY_ATTR {
+      const auto code_sum = hn::Set(di, code_sums[(s.row + r) * w.groups + g]);
+      return hn::ConvertTo(
           df, hn::Sub(hn::LoadU(di, acc + r * kTileOutputs), hn::Mul(offset, code_sum)));
+    };
+    for (int64_t r = 0; r < s.rows; r += kPlanes) {
+      const int64_t token = (s.row + r) / kPlanes;
+      const int64_t act = token * act_groups + g / w.per_act_group;
+      auto t = centred(r);
+      if constexpr (kPlanes == 2) t = hn::Add(hn::Mul(hn::Set(df, 256.0f), t), centred(r + 1));
       if constexpr (kAsymmetric) {
         t = hn::Add(t, hn::Mul(hn::Set(df, acts.zetas[act]), column_sum));
       }
@@ -135,10 +143,12 @@ void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
 
 void Scale(const TileSums& s, const IntPanels& w, const Activations& acts, const int32_t* code_sums,
            float* partial, const TileOutput& out) {
-  if (w.activation.symmetric) {
-    ScaleRows<false>(s, w, acts, code_sums, partial, out);
+  if (w.planes()) {
+    ScaleRows<Law::kPlanes>(s, w, acts, code_sums, partial, out);
+  } else if (w.activation.symmetric) {
+    ScaleRows<Law::kSymmetric>(s, w, acts, code_sums, partial, out);
   } else {
-    ScaleRows<true>(s, w, acts, code_sums, partial, out);
+    ScaleRows<Law::kAsymmetric>(s, w, acts, code_sums, partial, out);
   }
 }
 

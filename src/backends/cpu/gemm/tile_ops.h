@@ -18,7 +18,8 @@ void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* byt
 void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,
                   const uint16_t* steps, int64_t step_cols, uint8_t* bytes);
 
-// int32 sums of `rows` tokens from `row` on and of two panels, for groups [group, group + groups).
+// int32 sums of `rows` rows of codes from `row` on and of two panels, for groups [group, group +
+// groups). A token has one row, or two (IntPanels::planes).
 struct TileSums {
   int64_t panel, row, rows, group, groups;
   const int32_t* acc;  // [groups, rows, kTileOutputs]
@@ -30,9 +31,10 @@ struct TileOutput {
   bool accumulate;
   bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
 };
-// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum). The shares of
-// ascending groups add up in `partial` [rows, kTileOutputs]; with the last one y (+)= sum + bias.
-// code_sums is Q, [tokens, groups].
+// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum), or of planes
+// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). The shares of ascending groups
+// add up in `partial` [rows, kTileOutputs]; with the last one y (+)= sum + bias. code_sums is Q,
+// [rows of codes, groups].
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
                  const int32_t* code_sums, float* partial, const TileOutput& out);
 

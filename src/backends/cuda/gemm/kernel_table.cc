@@ -104,9 +104,7 @@ KernelUse KernelFor(int capability, const ProductFormat& product, int64_t tokens
     if (!use.instead.empty()) use.instead += ", ";
     use.instead += text;
   };
-  const bool plain = kind == WeightKind::kPlain || kind == WeightKind::kFloats;
-  if (plain) add("no tensor cores");
-  if (!plain && product.activation.bits == 16) add("inputs as two planes of 8 bits");
+  if (kind == WeightKind::kPlain || kind == WeightKind::kFloats) add("no tensor cores");
   return use;
 }
 
