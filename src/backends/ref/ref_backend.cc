@@ -70,6 +70,8 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
 //   y = sum_G a s [D - pi Q + zeta (P - L pi)]
+// where what several groups share of a token comes last:
+//   y = a [sum_G s (D - pi Q) + zeta sum_G s (P - L pi)]
 void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
   const int64_t groups = w.cols / w.group;
@@ -79,20 +81,29 @@ void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int6
   const int64_t act_row = t * w.activation.groups(w.cols);
   std::vector<int32_t> q_sums(static_cast<size_t>(groups));
   for (int64_t k = 0; k < w.cols; ++k) q_sums[k / w.group] += q[k];
+  const bool last_scale = groups > 1 && w.activation.groups(w.cols) == 1;
   for (int64_t n = first; n < last; ++n) {
-    float sum = 0;
+    float sum = 0, centre = 0;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t k = g * w.group;
       const int64_t act = act_row + k / act_length, weight = k / weight_length;
       const int32_t zero = w.zeros.row(n)[weight];
       const int32_t dot = Dot(q + k, w.codes.row(n).data() + k, w.group);
+      const float weight_sum =
+          static_cast<float>(static_cast<int32_t>(w.code_sums.row(n)[g] - w.group * zero));
       float term = static_cast<float>(dot - zero * q_sums[g]);
-      if (!w.activation.symmetric) {
-        const int64_t centred = w.code_sums.row(n)[g] - w.group * zero;
-        term = term + acts.zetas[act] * static_cast<float>(static_cast<int32_t>(centred));
+      float scale = w.scales.row(n)[weight];
+      if (last_scale) {
+        centre = std::fma(scale, weight_sum, centre);
+      } else {
+        if (!w.activation.symmetric) term = term + acts.zetas[act] * weight_sum;
+        scale = acts.scales[act] * scale;
       }
-      term = (acts.scales[act] * w.scales.row(n)[weight]) * term;
-      sum = groups == 1 ? term : sum + term;
+      sum = groups == 1 ? scale * term : std::fma(scale, term, sum);
+    }
+    if (last_scale) {
+      if (!w.activation.symmetric) sum = std::fma(acts.zetas[act_row], centre, sum);
+      sum = acts.scales[act_row] * sum;
     }
     y[n - first] = sum;
   }

@@ -12,6 +12,7 @@
 
 #include "backends/cpu/gemm/tile_ops.h"
 #include "backends/cpu/ops.h"
+#include "backends/cpu/parallel_rows.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cpu {
@@ -23,6 +24,7 @@ constexpr int64_t kBlockBytes = 3 << 19;  // activations of a GEMM task, of an L
 constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
 constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call
 constexpr int64_t kTileBlock = 32;        // rows of a matrix unit's call
+constexpr int64_t kBlock = 96;            // and of another: its sums stay in L1
 constexpr int64_t kFewRows = 64;          // up to which weights are prefetched
 
 struct Product {
@@ -31,28 +33,44 @@ struct Product {
   const IntPanels& weights;
   const Kernel& kernel;
   int64_t all_rows;          // of codes
-  const int32_t* code_sums;  // [all_rows, groups]
+  const int32_t* code_sums;  // [groups, all_rows]
   TileOutput out;
   int64_t rows;         // of a GEMM task
   int64_t panels;       // of a task, even
   const int8_t* tiles;  // activations for a matrix unit, or null
 };
 
-// Activation code sums per group; the prepared ones where the groups are the same.
+// Activation code sums [groups, rows]; the prepared ones where there is one group.
 const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
-  if (w.per_act_group == 1) return acts.sums;
+  if (w.groups == 1) return acts.sums;
   thread_local Buffer<int32_t> memory;
   const int64_t rows = w.sum_rows(acts.tokens);
-  int32_t* sums = memory.Grow(rows * w.groups);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t g = 0; g < w.groups; ++g) {
-      const int8_t* codes = acts.codes + r * acts.stride + g * w.group_cols;
-      int32_t sum = 0;
-      for (int64_t k = 0; k < w.group_cols; ++k) sum += codes[k];
-      sums[r * w.groups + g] = sum;
+  int32_t* const sums = memory.Grow(rows * w.groups);
+  ParallelRows(rows, w.cols, 1, [&acts, &w, rows, sums](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t g = 0; g < w.groups; ++g) {
+        const int8_t* codes = acts.codes + r * acts.stride + g * w.group_cols;
+        int32_t sum = 0;
+        for (int64_t k = 0; k < w.group_cols; ++k) sum += codes[k];
+        sums[g * rows + r] = sum;
+      }
+    }
+  });
+  return sums;
+}
+
+// Asks for the scales of groups [group, group + groups) of two panels, which the epilogue of the
+// next call reads: they arrive while it multiplies.
+void PrefetchScales(const IntPanels& w, int64_t panel, int64_t group, int64_t groups) {
+  const int64_t first = group / w.per_weight_group;
+  const int64_t last = (group + groups - 1) / w.per_weight_group;
+  for (int64_t p = panel; p < panel + 2; ++p) {
+    for (int64_t g = first; g <= last; ++g) {
+      const int64_t at = (p * w.weight_groups() + g) * kPanel;
+      if (!w.half_scales.empty()) __builtin_prefetch(w.half_scales.data() + at);
+      if (!w.offsets.empty()) __builtin_prefetch(w.offsets.data() + at);
     }
   }
-  return sums;
 }
 
 void GemvTask(const Product& p, int64_t task) {
@@ -64,6 +82,7 @@ void GemvTask(const Product& p, int64_t task) {
     alignas(64) float partial[kMaxGemvTokens * kTileOutputs];
     for (int64_t g = 0; g < w.groups; g += kGemvGroups) {
       const int64_t groups = std::min(kGemvGroups, w.groups - g);
+      PrefetchScales(w, panel, g, groups);
       p.kernel.gemv({.a = p.acts.codes + g * w.group_cols,
                      .a_stride = p.acts.stride,
                      .rows = rows,
@@ -75,9 +94,16 @@ void GemvTask(const Product& p, int64_t task) {
                      .steps = w.second_level() ? w.panel_steps(panel) : nullptr,
                      .steps_stride = w.second_level() ? w.step_groups() * kPanel : 0,
                      .step_cols = w.step_cols});
-      ApplyScales(
-          p.isa, {.panel = panel, .row = 0, .rows = rows, .group = g, .groups = groups, .acc = acc},
-          w, p.acts, p.code_sums, partial, p.out);
+      ApplyScales(p.isa,
+                  {.panel = panel,
+                   .row = 0,
+                   .rows = rows,
+                   .group = g,
+                   .groups = groups,
+                   .acc = acc,
+                   .code_sums = p.code_sums,
+                   .code_rows = rows},
+                  w, p.acts, partial, p.out);
     }
   }
 }
@@ -178,7 +204,7 @@ class GemmWalk {
 
   void Multiply(const Chunk& chunk, const Chunk& next, int turn) {
     const bool tiles = p_.kernel.tiles, bytes = w_.bits == 4;
-    const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : rows_;
+    const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : kBlock;
     const bool starts = chunk.first == group * w_.group_cols;
     const bool ends = chunk.first + chunk.inputs == (group + 1) * w_.group_cols;
     const int64_t stride = p_.acts.stride;
@@ -204,8 +230,10 @@ class GemmWalk {
                    .rows = count,
                    .group = group,
                    .groups = 1,
-                   .acc = acc},
-                  w_, p_.acts, p_.code_sums, partial_ + r * kTileOutputs, p_.out);
+                   .acc = acc,
+                   .code_sums = p_.code_sums,
+                   .code_rows = p_.all_rows},
+                  w_, p_.acts, partial_ + r * kTileOutputs, p_.out);
     }
   }
 

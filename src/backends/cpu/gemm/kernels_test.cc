@@ -316,12 +316,14 @@ struct ProductCase {
     return weights.group_scales[g] * (codes.row(row)[i] - zero);
   }
 
-  // The arithmetic law (docs/numerics.md), straight from the signed codes.
+  // The arithmetic law (docs/numerics.md), straight from the signed codes. fma: of the scale of a
+  // group, which comes last if all groups share a token's.
   float Expected(int64_t t, int64_t row) const {
     const bool levels = weights.format.second_level;
     const int64_t weight_groups = weights.format.scales(k), act_groups = input.activation.groups(k);
     const int64_t groups = std::max(weight_groups, act_groups), length = k / groups;
-    float y = 0;
+    const bool last = groups > 1 && act_groups == 1;
+    float y = 0, weight_sum = 0;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t wg = row * weight_groups + g * weight_groups / groups;
       const int64_t ag = t * act_groups + g * act_groups / groups;
@@ -334,9 +336,15 @@ struct ProductCase {
       }
       float value = static_cast<float>(static_cast<int32_t>(products[0]));
       if (planes == 2) value = 256 * value + static_cast<float>(static_cast<int32_t>(products[1]));
-      if (!act_zetas.empty()) value = value + act_zetas[ag] * static_cast<float>(column_sum);
-      value = (act_scales[ag] * weights.scales[wg]) * value;
-      y = groups == 1 ? value : y + value;
+      const float scale = last ? weights.scales[wg] : act_scales[ag] * weights.scales[wg];
+      weight_sum = std::fma(weights.scales[wg], static_cast<float>(column_sum), weight_sum);
+      if (!last && !act_zetas.empty()) {
+        value = value + act_zetas[ag] * static_cast<float>(column_sum);
+      }
+      y = groups == 1 ? scale * value : std::fma(scale, value, y);
+    }
+    if (last) {
+      y = act_scales[t] * (act_zetas.empty() ? y : std::fma(act_zetas[t], weight_sum, y));
     }
     return bias.empty() ? y : y + bias[row];
   }
@@ -471,7 +479,7 @@ TEST(PackPanelsTest, UsesTilesInPlace) {
     const IntPanels borrowed = Packed(c.linear);
     EXPECT_EQ(borrowed.codes, tiles.data());
     EXPECT_EQ(borrowed.memory, nullptr);
-    EXPECT_EQ(borrowed.scales, own.scales);
+    EXPECT_EQ(borrowed.half_scales, own.half_scales);
     EXPECT_EQ(borrowed.offsets, own.offsets);
     EXPECT_EQ(borrowed.column_sums, own.column_sums);
   }

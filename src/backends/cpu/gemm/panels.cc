@@ -2,10 +2,12 @@
 #include "backends/cpu/gemm/panels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "backends/cpu/gemm/int_kernels.h"
+#include "base/half.h"
 #include "base/thread_pool.h"
 #include "formats/tile_order.h"
 
@@ -31,16 +33,28 @@ void SetGroups(const FormatSpec& w, IntPanels& p) {
   p.per_act_group = act_cols / cols;
 }
 
-void WriteScales(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int64_t panel,
-                 IntPanels& p) {
+// What `convert` makes of [rows, weight groups], in the order of panels.
+template <typename From, typename To, typename Convert>
+void WriteConstants(const IntPanels& p, int64_t panel, const Matrix<From>& from,
+                    std::vector<To>& to, const Convert& convert) {
+  const int64_t groups = p.weight_groups();
   for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
-    for (int64_t g = 0; g < p.weight_groups(); ++g) {
-      const int64_t from = (panel * kPanel + j) * p.weight_groups() + g;
-      const int64_t to = (panel * p.weight_groups() + g) * kPanel + j;
-      p.scales[to] = scales.data[from];
-      p.offsets[to] = static_cast<int16_t>(p.offset() + zeros.data[from]);
+    for (int64_t g = 0; g < groups; ++g) {
+      const From value = from.data[static_cast<size_t>((panel * kPanel + j) * groups + g)];
+      to[static_cast<size_t>((panel * groups + g) * kPanel + j)] = static_cast<To>(convert(value));
     }
   }
+}
+
+void WriteScales(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int64_t panel,
+                 IntPanels& p) {
+  if (p.half_scales.empty()) {
+    WriteConstants(p, panel, scales, p.scales, [](float scale) { return scale; });
+  } else {
+    WriteConstants(p, panel, scales, p.half_scales, F16FromF32);  // exact: they were fp16
+  }
+  if (p.offsets.empty()) return;
+  WriteConstants(p, panel, zeros, p.offsets, [&p](int32_t zero) { return p.offset() + zero; });
 }
 
 void WriteSteps(const PackedWeights& w, const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
@@ -68,7 +82,8 @@ void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, in
     sums[j] = std::accumulate(lanes + 4 * j, lanes + 4 * j + 4, 0);
 }
 
-void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) {
+void WriteColumnSums(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int64_t panel,
+                     IntPanels& p) {
   const auto length = static_cast<int32_t>(p.cols / p.groups);
   for (int64_t g = 0; g < p.groups; ++g) {
     int32_t sums[kPanel];
@@ -78,7 +93,13 @@ void WriteColumnSums(const Matrix<int32_t>& zeros, int64_t panel, IntPanels& p) 
           zeros.data[(panel * kPanel + j) * p.weight_groups() + g / p.per_weight_group];
       // Padding counts as code 0.
       const int32_t sum = sums[j] - static_cast<int32_t>(p.offset() * p.group_cols) - length * zero;
-      p.column_sums[(panel * p.groups + g) * kPanel + j] = static_cast<float>(sum);
+      if (p.scale_last()) {
+        const float scale = scales.data[(panel * kPanel + j) * p.weight_groups() + g];
+        float& total = p.column_sums[panel * kPanel + j];
+        total = std::fma(scale, static_cast<float>(sum), total);
+      } else {
+        p.column_sums[(panel * p.groups + g) * kPanel + j] = static_cast<float>(sum);
+      }
     }
   }
 }
@@ -127,23 +148,28 @@ IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const
     PackTiles(w, codes);
     p.codes = codes;
   }
-  p.scales.resize(static_cast<size_t>(p.panels * p.weight_groups() * kPanel));
-  p.offsets.resize(p.scales.size());
+  const auto constants = static_cast<size_t>(p.panels * p.weight_groups() * kPanel);
+  if (w.scales.dtype == DType::kF16) {
+    p.half_scales.resize(constants);
+  } else {
+    p.scales.resize(constants);
+  }
+  if (!w.format.symmetric && !p.second_level()) p.offsets.resize(constants);
   if (!p.activation.symmetric) {
-    p.column_sums.resize(static_cast<size_t>(p.panels * p.groups * kPanel));
+    p.column_sums.resize(static_cast<size_t>(p.panels * (p.scale_last() ? 1 : p.groups) * kPanel));
   }
   const bool levels = p.second_level();
   if (levels) {
     p.steps.resize(static_cast<size_t>(p.panels * p.step_groups() * kPanel));
   }
   const Matrix<float> scales = DecodeScales(w);
-  const Matrix<int32_t> zeros = DecodeZeros(w), none(levels ? w.rows : 0, 1);
+  const Matrix<int32_t> zeros = DecodeZeros(w);
   ParallelFor(static_cast<size_t>(p.panels), [&](size_t i) {
     const auto panel = static_cast<int64_t>(i);
-    WriteScales(scales, levels ? none : zeros, panel, p);
+    WriteScales(scales, zeros, panel, p);
     if (levels) WriteSteps(w, zeros, panel, p);
     if (p.column_sums.empty()) return;
-    levels ? WriteColumnSums(panel, p) : WriteColumnSums(zeros, panel, p);
+    levels ? WriteColumnSums(panel, p) : WriteColumnSums(scales, zeros, panel, p);
   });
   if (bias.data != nullptr) {
     p.bias = ToF32(bias).data;

@@ -7,6 +7,8 @@
 // activation codes are zero there), outputs to a multiple of 32 (with scale 0).
 // A second level of scales is no group: codes become bytes of the row on their way to the product.
 //   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + zeta[m, g] column_sum[n, g])
+// or, if all groups share the token's scale,
+//   y[m, n] = a[m] (sum_g s[n, g] (acc - offset[n, g] Q[m, g]) + zeta[m] column_sum[n])
 // where acc sums the unsigned codes and Q the activation codes of the group. Of inputs of 16 bits
 // both have two rows, for the upper bytes and for the lower ones:
 //   y[m, n] = sum_g a[m] s[n, g] (256 (acc_u - offset[n, g] Q_u) + acc_l - offset[n, g] Q_l)
@@ -33,15 +35,20 @@ struct IntPanels {
 
   const uint8_t* codes = nullptr;  // 64-byte aligned; in `memory` or in the linear's tiles
   AlignedBytes memory{};
-  std::vector<float> scales{};     // [panels, groups / per_weight_group, 16]
-  std::vector<int16_t> offsets{};  // the same shape: 8 or 128, plus the zero point
+  // [panels, groups / per_weight_group, 16]: of rows in fp32, of groups in fp16, as they are stored.
+  std::vector<float> scales{};
+  std::vector<uint16_t> half_scales{};
+  std::vector<uint8_t> offsets{};  // the same shape: offset() plus zero point; empty: offset()
   std::vector<uint16_t> steps{};   // [panels, step_groups, 16] as in int_kernels.h, or empty
   int64_t step_cols = 0;           // inputs of a step
-  std::vector<float>
-      column_sums{};          // [panels, groups, 16], sum of (code - zero); asymmetric acts only
+  // Asymmetric acts only: sums of (code - zero), [panels, groups, 16]; with scale_last() those of
+  // the weights themselves, [panels, 16].
+  std::vector<float> column_sums{};
   std::vector<float> bias{};  // [panels * 16] or empty
 
   bool second_level() const { return step_cols != 0; }
+  // Groups of weights alone: the scale of a token is that of all of them.
+  bool scale_last() const { return groups > 1 && per_act_group == groups; }
   // Inputs of 16 bits come as two rows of codes a token (ops.h, SplitPlanes).
   bool planes() const { return activation.bits == 16; }
   int64_t sum_rows(int64_t tokens) const { return planes() ? 2 * tokens : tokens; }

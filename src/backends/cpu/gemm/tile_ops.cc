@@ -10,13 +10,12 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/gemm/tile_ops.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
-#include <hwy/highway.h>
+#include "backends/cpu/lanes.inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-namespace hn = hwy::HWY_NAMESPACE;
 
 void Unpack(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
   const hn::CappedTag<uint8_t, 64> d;
@@ -69,13 +68,15 @@ void UnpackSteps(const uint8_t* nibbles, int64_t first, int64_t inputs, const ui
   }
 }
 
-using DF = hn::CappedTag<float, kPanel>;
-using VF = hn::Vec<DF>;
+using DI = hn::RebindToSigned<DF>;
+using DB = hn::Rebind<uint8_t, DF>;
+using DHalf = hn::Rebind<hwy::float16_t, DF>;
+using VI = hn::Vec<DI>;
 
 // out[j] (+)= value[j] for j < count
 HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out) {
   const DF d;
-  if (count >= static_cast<int64_t>(hn::Lanes(d))) {
+  if (count >= kLanes) {
     hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, out), value) : value, d, out);
   } else if (count > 0) {
     const auto mask = hn::FirstN(d, static_cast<size_t>(count));
@@ -86,77 +87,160 @@ HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out)
 
 enum class Law { kSymmetric, kAsymmetric, kPlanes };
 
-template <Law kLaw>
-void ScaleRows(const TileSums& s, const IntPanels& w, const Activations& acts,
-               const int32_t* code_sums, float* partial, const TileOutput& out) {
-  constexpr bool kAsymmetric = kLaw == Law::kAsymmetric;
-  constexpr int64_t kPlanes = kLaw == Law::kPlanes ? 2 : 1;
-  const DF df;
-  const hn::RebindToSigned<DF> di;
-  const hn::Rebind<int16_t, DF> d16;
-  const int64_t lanes = hn::Lanes(df);
-  const int64_t act_groups = w.groups / w.per_act_group;
-  for (int64_t i = 0; i < s.groups * kTileOutputs; i += lanes) {
-    const int64_t g = s.group + i / kTileOutputs, n = i % kTileOutputs;
-    const int64_t panel = s.panel + n / kPanel, j = n % kPanel, output = panel * kPanel + j;
-    const int64_t constants = (panel * w.weight_groups() + g / w.per_weight_group) * kPanel + j;
-    const auto scale = hn::LoadU(df, w.scales.data() + constants);
-    const auto offset = hn::PromoteTo(di, hn::LoadU(d16, w.offsets.data() + constants));
-    auto column_sum = hn::Zero(df);
-    if constexpr (kAsymmetric) {
-      column_sum = hn::LoadU(df, w.column_sums.data() + (panel * w.groups + g) * kPanel + j);
-    }
-    const bool last = g == w.groups - 1, bias = last && !w.bias.empty();
-    const auto bias_values = bias ? hn::LoadU(df, w.bias.data() + output) : hn::Zero(df);
-    const int32_t* acc = s.acc + (g - s.group) * s.rows * kTileOutputs + n;
-    const auto centred = [&](int64_t r) HWY_ATTR {
-      const auto code_sum = hn::Set(di, code_sums[(s.row + r) * w.groups + g]);
-      return hn::ConvertTo(
-          df, hn::Sub(hn::LoadU(di, acc + r * kTileOutputs), hn::Mul(offset, code_sum)));
-    };
-    for (int64_t r = 0; r < s.rows; r += kPlanes) {
-      const int64_t token = (s.row + r) / kPlanes;
-      const int64_t act = token * act_groups + g / w.per_act_group;
-      auto t = centred(r);
-      if constexpr (kPlanes == 2) t = hn::Add(hn::Mul(hn::Set(df, 256.0f), t), centred(r + 1));
-      if constexpr (kAsymmetric) {
-        t = hn::Add(t, hn::Mul(hn::Set(df, acts.zetas[act]), column_sum));
-      }
-      t = hn::Mul(hn::Mul(hn::Set(df, acts.scales[act]), scale), t);
-      float* sum = partial + r * kTileOutputs + n;
-      if (g > 0) t = hn::Add(hn::LoadU(df, sum), t);
-      if (!last) {
-        hn::StoreU(t, df, sum);
+// Constants of a group of weights, and what a token's codes add to them.
+struct GroupTerms {
+  VF scale, column_sum;
+  VI offset;
+};
+
+template <Law kLaw, bool kScaleLast>
+class ScaleTile {
+ public:
+  ScaleTile(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
+            const TileOutput& out)
+      : s_(s),
+        w_(w),
+        acts_(acts),
+        groups_(w.groups),
+        weight_groups_(w.weight_groups()),
+        act_groups_(w.groups / w.per_act_group),
+        half_scales_(w.half_scales.empty() ? nullptr : w.half_scales.data()),
+        offsets_(w.offsets.empty() ? nullptr : w.offsets.data()),
+        partial_(partial),
+        out_(out) {}
+
+  HWY_INLINE void Run() const {
+    for (int64_t n = 0; n < kTileOutputs; n += kLanes) {
+      const GroupTerms first = Terms(s_.group, n);
+      if (s_.groups == 1) {
+        for (int64_t r = 0; r < s_.rows; r += kPlanes) Row<true>(r, n, first);
       } else {
-        if (bias) t = hn::Add(t, bias_values);
-        float* y = out.y + token * out.stride + output;
-        // Whole lines only.
-        if (lanes == 16 && out.stream && w.rows - output >= lanes) {
-          hn::Stream(t, df, y);
-        } else {
-          StoreLanes(t, w.rows - output, out.accumulate, y);
-        }
+        for (int64_t r = 0; r < s_.rows; r += kPlanes) Row<false>(r, n, first);
       }
     }
   }
+
+ private:
+  static constexpr int64_t kPlanes = kLaw == Law::kPlanes ? 2 : 1;
+  static constexpr bool kZetas = kLaw == Law::kAsymmetric;
+
+  // The index of what `count` groups share; most often each has its own, and divisions take long.
+  static HWY_INLINE int64_t Shared(int64_t g, int64_t count) { return count == 1 ? g : g / count; }
+
+  HWY_INLINE GroupTerms Terms(int64_t g, int64_t n) const {
+    const DF df;
+    const int64_t panel = s_.panel + n / kPanel, j = n % kPanel;
+    const int64_t at = (panel * weight_groups_ + Shared(g, w_.per_weight_group)) * kPanel + j;
+    const DI di;
+    const auto* halves = reinterpret_cast<const hwy::float16_t*>(half_scales_);
+    GroupTerms terms = {
+        .scale = halves == nullptr ? hn::LoadU(df, w_.scales.data() + at)
+                                   : hn::PromoteTo(df, hn::LoadU(DHalf(), halves + at)),
+        .column_sum = hn::Zero(df),
+        .offset = offsets_ == nullptr ? hn::Set(di, static_cast<int32_t>(w_.offset()))
+                                      : hn::PromoteTo(di, hn::LoadU(DB(), offsets_ + at))};
+    if constexpr (kZetas && !kScaleLast) {
+      const float* sums = w_.column_sums.data() + (panel * w_.groups + g) * kPanel + j;
+      terms.column_sum = hn::LoadU(df, sums);
+    }
+    return terms;
+  }
+
+  // float(acc - offset * Q)
+  HWY_INLINE VF Centred(int64_t r, int64_t g, int64_t n, VI offset) const {
+    const DI di;
+    const int32_t* acc = s_.acc + ((g - s_.group) * s_.rows + r) * kTileOutputs + n;
+    const VI code_sum = hn::Set(di, s_.code_sums[g * s_.code_rows + s_.row + r]);
+    return hn::ConvertTo(DF(), hn::Sub(hn::LoadU(di, acc), hn::Mul(offset, code_sum)));
+  }
+
+  // One vector of a token's outputs; `first` are the terms of the first group.
+  template <bool kOneGroup>
+  HWY_INLINE void Row(int64_t r, int64_t n, const GroupTerms& first) const {
+    const DF df;
+    const int64_t token = (s_.row + r) / kPlanes;
+    float* const partial = partial_ + r * kTileOutputs + n;
+    VF sum = s_.group == 0 ? hn::Zero(df) : hn::LoadU(df, partial);
+    const int64_t last = s_.group + (kOneGroup ? 1 : s_.groups);
+    for (int64_t g = s_.group; g < last; ++g) {
+      const GroupTerms terms = kOneGroup ? first : Terms(g, n);
+      VF t = Centred(r, g, n, terms.offset);
+      if constexpr (kPlanes == 2) {
+        t = hn::Add(hn::Mul(hn::Set(df, 256.0f), t), Centred(r + 1, g, n, terms.offset));
+      }
+      if constexpr (kScaleLast) {
+        sum = hn::MulAdd(terms.scale, t, sum);
+        continue;
+      }
+      const int64_t act = token * act_groups_ + Shared(g, w_.per_act_group);
+      if constexpr (kZetas) {
+        t = hn::Add(t, hn::Mul(hn::Set(df, acts_.zetas[act]), terms.column_sum));
+      }
+      const VF scale = hn::Mul(hn::Set(df, acts_.scales[act]), terms.scale);
+      sum = groups_ == 1 ? hn::Mul(scale, t) : hn::MulAdd(scale, t, sum);
+    }
+    if (last < groups_) {
+      hn::StoreU(sum, df, partial);
+    } else {
+      Finish(sum, token, n);
+    }
+  }
+
+  HWY_INLINE void Finish(VF sum, int64_t token, int64_t n) const {
+    const DF df;
+    const int64_t output = s_.panel * kPanel + n;
+    if constexpr (kScaleLast) {
+      if constexpr (kZetas) {
+        const VF column_sum = hn::LoadU(df, w_.column_sums.data() + output);
+        sum = hn::MulAdd(hn::Set(df, acts_.zetas[token]), column_sum, sum);
+      }
+      sum = hn::Mul(hn::Set(df, acts_.scales[token]), sum);
+    }
+    if (!w_.bias.empty()) sum = hn::Add(sum, hn::LoadU(df, w_.bias.data() + output));
+    float* y = out_.y + token * out_.stride + output;
+    // Whole lines only.
+    if (kLanes == 16 && out_.stream && w_.rows - output >= kLanes) {
+      hn::Stream(sum, df, y);
+    } else {
+      StoreLanes(sum, w_.rows - output, out_.accumulate, y);
+    }
+  }
+
+  const TileSums s_;  // a copy: stores cannot change it
+  const IntPanels& w_;
+  const Activations& acts_;
+  const int64_t groups_, weight_groups_, act_groups_;
+  const uint16_t* const half_scales_;  // or null
+  const uint8_t* const offsets_;       // or null
+  float* const partial_;
+  const TileOutput& out_;
+};
+
+template <Law kLaw>
+void ScaleAs(const TileSums& s, const IntPanels& w, const Activations& acts,
+             float* partial, const TileOutput& out) {
+  if (w.scale_last()) {
+    ScaleTile<kLaw, true>(s, w, acts, partial, out).Run();
+  } else {
+    ScaleTile<kLaw, false>(s, w, acts, partial, out).Run();
+  }
 }
 
-void Scale(const TileSums& s, const IntPanels& w, const Activations& acts, const int32_t* code_sums,
-           float* partial, const TileOutput& out) {
+void Scale(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
+           const TileOutput& out) {
   if (w.planes()) {
-    ScaleRows<Law::kPlanes>(s, w, acts, code_sums, partial, out);
+    ScaleAs<Law::kPlanes>(s, w, acts, partial, out);
   } else if (w.activation.symmetric) {
-    ScaleRows<Law::kSymmetric>(s, w, acts, code_sums, partial, out);
+    ScaleAs<Law::kSymmetric>(s, w, acts, partial, out);
   } else {
-    ScaleRows<Law::kAsymmetric>(s, w, acts, code_sums, partial, out);
+    ScaleAs<Law::kAsymmetric>(s, w, acts, partial, out);
   }
 }
 
 void Store(const float* y, int64_t rows, int64_t count, const float* bias, bool accumulate,
            float* out, int64_t out_stride) {
   const DF d;
-  const int64_t lanes = hn::Lanes(d);
-  for (int64_t j = 0; j < count; j += lanes) {
+  for (int64_t j = 0; j < count; j += kLanes) {
     const auto mask = hn::FirstN(d, static_cast<size_t>(count - j));
     const auto add = bias != nullptr ? hn::MaskedLoad(mask, d, bias + j) : hn::Zero(d);
     for (int64_t r = 0; r < rows; ++r) {
@@ -189,8 +273,8 @@ void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs
 }
 
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
-                 const int32_t* code_sums, float* partial, const TileOutput& out) {
-  NIBBLE_DISPATCH(isa, Scale)(sums, weights, acts, code_sums, partial, out);
+                 float* partial, const TileOutput& out) {
+  NIBBLE_DISPATCH(isa, Scale)(sums, weights, acts, partial, out);
 }
 
 void StoreTile(Isa isa, const float* y, int64_t rows, int64_t count, const float* bias,

@@ -22,7 +22,9 @@ void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs
 // groups). A token has one row, or two (IntPanels::planes).
 struct TileSums {
   int64_t panel, row, rows, group, groups;
-  const int32_t* acc;  // [groups, rows, kTileOutputs]
+  const int32_t* acc;        // [groups, rows, kTileOutputs]
+  const int32_t* code_sums;  // Q of all groups and rows [.., code_rows]
+  int64_t code_rows;
 };
 // y [tokens, N] with row stride `stride`.
 struct TileOutput {
@@ -32,11 +34,11 @@ struct TileOutput {
   bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
 };
 // A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum), or of planes
-// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). The shares of ascending groups
-// add up in `partial` [rows, kTileOutputs]; with the last one y (+)= sum + bias. code_sums is Q,
-// [rows of codes, groups].
+// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). Those of several add up in
+// `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; what they share of a token (a,
+// zeta * column_sum) comes last (IntPanels::scale_last). With the last group y (+)= sum + bias.
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
-                 const int32_t* code_sums, float* partial, const TileOutput& out);
+                 float* partial, const TileOutput& out);
 
 // out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride
 // out_stride; bias may be null.
