@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMM task: some pairs of panels x a block of rows (tokens, or their planes). Weights become bytes kChunk inputs at a time
-// (16 KiB, L1), one chunk ahead of the products; the block's activations stay in L2; sums live in
-// registers for a chunk and in `acc` between chunks. GEMV task: some whole panels, each read once
-// from memory.
+// GEMM task: some pairs of panels x a block of rows (tokens, or their planes). Weights become bytes
+// kChunk inputs at a time (16 KiB, L1), one chunk ahead of the products; the block's activations
+// stay in L2; sums live in registers for a chunk and in `acc` between chunks. GEMV task: some whole
+// panels, each read once from memory.
 #include "backends/cpu/gemm/gemm_int.h"
 
 #include <hwy/cache_control.h>

@@ -27,7 +27,8 @@ constexpr Kernel kTable[] = {
 
 bool Kernel::Runs(const IntPanels& weights, int64_t tokens) const {
   return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) &&
-         (max_tokens == 0 || weights.sum_rows(tokens) <= max_tokens) && weights.group_cols % k_step == 0;
+         (max_tokens == 0 || weights.sum_rows(tokens) <= max_tokens) &&
+         weights.group_cols % k_step == 0;
 }
 
 std::span<const Kernel> Kernels() {

@@ -35,7 +35,8 @@ struct IntPanels {
 
   const uint8_t* codes = nullptr;  // 64-byte aligned; in `memory` or in the linear's tiles
   AlignedBytes memory{};
-  // [panels, groups / per_weight_group, 16]: of rows in fp32, of groups in fp16, as they are stored.
+  // [panels, groups / per_weight_group, 16]: of rows in fp32, of groups in fp16, as they are
+  // stored.
   std::vector<float> scales{};
   std::vector<uint16_t> half_scales{};
   std::vector<uint8_t> offsets{};  // the same shape: offset() plus zero point; empty: offset()

@@ -217,8 +217,8 @@ class ScaleTile {
 };
 
 template <Law kLaw>
-void ScaleAs(const TileSums& s, const IntPanels& w, const Activations& acts,
-             float* partial, const TileOutput& out) {
+void ScaleAs(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
+             const TileOutput& out) {
   if (w.scale_last()) {
     ScaleTile<kLaw, true>(s, w, acts, partial, out).Run();
   } else {

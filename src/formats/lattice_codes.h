@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector codes of QuIP# (Tseng et al. 2024, sections 4.2 and 4.3): 8 weights at a time become a
+// point near them of a lattice, with 2, 3 or 4 bits a weight.
+//
+// E8P, 16 bits: C8 - 1/4 and C8 + 1/4, where C8 are the vectors of half-integers with an even sum
+// whose magnitudes are one of 256 patterns: the 227 with a squared norm of at most 10, and 29
+// of 12. Signs are free but for one, which makes the sum even; that bit chooses the quarter
+// instead.
+//   3 bits  E8P, and half of one of 256 short vectors of E8 (8 bits) for what is left
+//   4 bits  E8P, and a quarter of another E8P point for what is left
+// Every value is a multiple of a quarter or a sixteenth and fits into a byte, so products with
+// these weights are products of integers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace nibble {
+
+class LatticeCode {
+ public:
+  static constexpr int64_t kWeights = 8;
+  using Point = std::array<int8_t, kWeights>;  // in units
+
+  explicit LatticeCode(int bits);  // 2, 3 or 4
+
+  int bits() const { return bits_; }  // and bytes of a code
+  // The value of 1 in a Point.
+  float unit() const { return bits_ == 4 ? 0.0625f : 0.25f; }
+  // Of normally distributed weights: the standard deviation that loses least.
+  float deviation() const;
+
+  // The code of a point near x: with 2 bits the nearest one; else the nearest, and of what is left
+  // the nearest again. Entries that are not finite give any code.
+  uint32_t Encode(std::span<const float, kWeights> x) const;
+  Point Decode(uint32_t code) const;
+
+ private:
+  int bits_;
+};
+
+}  // namespace nibble

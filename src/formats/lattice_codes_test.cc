@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The codebooks against their definitions and brute force, and their error on normal numbers.
+#include "formats/lattice_codes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kWeights = LatticeCode::kWeights;
+using Point = LatticeCode::Point;
+
+std::array<float, kWeights> NormalVector(Rng& rng, double deviation) {
+  std::array<float, kWeights> x;
+  for (float& v : x) v = static_cast<float>(deviation * rng.Normal());
+  return x;
+}
+
+double SquaredDistance(std::span<const float> x, const Point& point, double unit) {
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) sum += std::pow(x[i] - unit * point[i], 2);
+  return sum;
+}
+
+// The 65536 points are those of the lattice D8^ + 1/4 and - 1/4 (half-integers with an even sum)
+// whose patterns have a norm of at most 10, and 29 of norm 12.
+TEST(LatticeCodeTest, TwoBitsAreTheirDefinition) {
+  const LatticeCode code(2);
+  std::set<Point> points;
+  std::set<std::vector<int>> patterns;
+  std::map<int, int> norms;
+  int odd = 0;
+  for (uint32_t c = 0; c < 65536; ++c) {
+    const Point point = code.Decode(c);
+    ASSERT_TRUE(points.insert(point).second) << c;
+    const int shift = (c & 128) != 0 ? 1 : -1;
+    std::vector<int> pattern;  // twice the magnitudes
+    int twice_sum = 0, norm = 0, magnitudes = 0;
+    for (const int quarters : point) {
+      ASSERT_TRUE(quarters % 2 != 0 && std::abs(quarters) <= 11) << quarters;
+      ASSERT_EQ((quarters - shift) % 4, (quarters - shift) > 0 ? 2 : -2);
+      const int twice = (quarters - shift) / 2;
+      pattern.push_back(std::abs(twice));
+      twice_sum += twice;
+      norm += twice * twice;
+      magnitudes += std::abs(twice);
+    }
+    ASSERT_EQ(twice_sum % 4, 0) << c;  // the sum is even
+    if (!patterns.insert(pattern).second) continue;
+    ++norms[norm / 4];
+    odd += magnitudes / 2 % 2;
+  }
+  EXPECT_EQ(norms, (std::map<int, int>{{2, 1}, {4, 8}, {6, 28}, {8, 64}, {10, 126}, {12, 29}}));
+  EXPECT_EQ(odd, 149);
+}
+
+TEST(LatticeCodeTest, TheNearestPointIsThatOfBruteForce) {
+  const LatticeCode code(2);
+  std::vector<Point> points;
+  for (uint32_t c = 0; c < 65536; ++c) points.push_back(code.Decode(c));
+  Rng rng(3);
+  for (int trial = 0; trial < 300; ++trial) {
+    const auto x = NormalVector(rng, trial % 3 == 0 ? 2.5 : 1);  // some far outside
+    double best = INFINITY;
+    for (const Point& point : points) {
+      double sum = 0;
+      for (size_t i = 0; i < x.size(); ++i)
+        sum += (x[i] - 0.25 * point[i]) * (x[i] - 0.25 * point[i]);
+      best = std::min(best, sum);
+    }
+    // fp32 sums of nine terms of up to 100.
+    ASSERT_NEAR(SquaredDistance(x, code.Decode(code.Encode(x)), 0.25), best, 200 * 9 * 0x1p-24);
+  }
+}
+
+// A point's code is its own, alone or with a second one behind it, wherever that is short enough.
+TEST(LatticeCodeTest, PointsKeepTheirCodes) {
+  const LatticeCode two(2), four(4);
+  for (uint32_t c = 0; c < 65536; ++c) {
+    const Point point = two.Decode(c);
+    std::array<float, kWeights> x;
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 0.25f * point[i];
+    ASSERT_EQ(two.Encode(x), c);
+    const Point twice = four.Decode(c << 16 | (c * 40503 & 65535));
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_LE(std::abs(twice[i] - 4 * point[i]), 11);
+  }
+}
+
+// Mean squared errors of the literature for these constructions, and no more.
+TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
+  const double most[] = {0.0915, 0.0300, 0.0086};
+  for (int bits = 2; bits <= 4; ++bits) {
+    const LatticeCode code(bits);
+    Rng rng(7);
+    double sum = 0, squares = 0;
+    constexpr int kVectors = 40000;
+    for (int i = 0; i < kVectors; ++i) {
+      const auto x = NormalVector(rng, code.deviation());
+      const double error = SquaredDistance(x, code.Decode(code.Encode(x)), code.unit()) /
+                           (kWeights * std::pow(code.deviation(), 2));
+      sum += error, squares += error * error;
+    }
+    const double mean = sum / kVectors, variance = squares / kVectors - mean * mean;
+    const double uncertain = 3 * std::sqrt(variance / kVectors);
+    EXPECT_LE(mean - uncertain, most[bits - 2]) << bits;
+    EXPECT_GE(mean + uncertain, 0.95 * most[bits - 2]) << bits;  // of numbers that are normal
+  }
+}
+
+// The second codebook of 3 bits: 256 points of E8, 241 of them all that have a norm of at most 2.
+TEST(LatticeCodeTest, ShortVectorsAreOfE8) {
+  const LatticeCode code(3);
+  const Point first = code.Decode(0);
+  std::set<Point> points;
+  std::map<int, int> norms;
+  for (uint32_t c = 0; c < 256; ++c) {
+    // Of one first point the codes differ by their second ones; 0 is found as the middle.
+    const Point point = code.Decode(c);
+    EXPECT_TRUE(points.insert(point).second) << c;
+  }
+  // Centred: the mean of all but the lone vector of norm 4.
+  Point zero;
+  for (size_t i = 0; i < zero.size(); ++i) {
+    int low = 127, high = -128;
+    for (const Point& p : points) {
+      low = std::min<int>(low, p[i]), high = std::max<int>(high, p[i]);
+    }
+    zero[i] = static_cast<int8_t>(i == 7 ? high - 4 : (low + high) / 2);
+  }
+  for (const Point& p : points) {
+    int norm = 0, sum = 0;
+    for (size_t i = 0; i < p.size(); ++i) {
+      norm += (p[i] - zero[i]) * (p[i] - zero[i]);
+      sum += p[i] - zero[i];
+      EXPECT_EQ((p[i] - zero[i]) & 1, (p[0] - zero[0]) & 1);  // all whole, or all halves
+    }
+    EXPECT_EQ(sum % 4, 0);
+    ++norms[norm / 4];
+  }
+  EXPECT_EQ(norms, (std::map<int, int>{{0, 1}, {2, 240}, {4, 15}}));
+  EXPECT_EQ(first, code.Decode(0));
+}
+
+}  // namespace
+}  // namespace nibble
