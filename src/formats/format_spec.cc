@@ -13,6 +13,7 @@ std::string FormatText(const FormatSpec& spec) {
   if (spec.group != 0) text += fmt::format(" g{}", spec.group);
   if (spec.second_level) text += " two-level";
   if (spec.sparse) text += " 2:4";
+  if (spec.lattice) text += " lattice";
   return text;
 }
 
@@ -25,15 +26,21 @@ Json ToJson(const FormatSpec& spec) {
   if (spec.signed_scale) json["signed_scale"] = true;
   if (spec.second_level) json["second_level"] = true;
   if (spec.sparse) json["sparse"] = "2:4";
+  if (spec.lattice) json["codebook"] = "e8p";
   return json;
 }
 
 FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   RefuseUnknownFields(
-      json, {"bits", "symmetric", "group", "clip", "signed_scale", "second_level", "sparse"},
+      json,
+      {"bits", "symmetric", "group", "clip", "signed_scale", "second_level", "sparse", "codebook"},
       where);
   const auto sparse = JsonFind<std::string>(json, "sparse", where);
   if (sparse && *sparse != "2:4") Fail("{}: sparse \"{}\"; only 2:4 is known", where, *sparse);
+  const auto codebook = JsonFind<std::string>(json, "codebook", where);
+  if (codebook && *codebook != "e8p") {
+    Fail("{}: codebook \"{}\"; only e8p is known", where, *codebook);
+  }
   const FormatSpec spec = {
       .bits = JsonGet<int>(json, "bits", where),
       .symmetric = JsonGet<bool>(json, "symmetric", where),
@@ -41,7 +48,8 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .clip = JsonGet<double>(json, "clip", where),
       .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
-      .sparse = sparse.has_value()};
+      .sparse = sparse.has_value(),
+      .lattice = codebook.has_value()};
   if (spec.bits != 16 && spec.bits != 32 && (spec.bits < 2 || spec.bits > 8)) {
     Fail("{}: bits {}; use 2 to 8, 16 or 32", where, spec.bits);
   }
@@ -51,6 +59,9 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   if (spec.signed_scale && !spec.symmetric) Fail("{}: an asymmetric scale has no sign", where);
   if (spec.second_level && (spec.group == 0 || spec.bits > 4)) {
     Fail("{}: two levels of scales need groups and at most 4 bits", where);
+  }
+  if (spec.lattice && (spec.bits > 4 || !spec.symmetric || spec.group != 0 || spec.sparse)) {
+    Fail("{}: a lattice has 2 to 4 bits, is symmetric and has one scale a row", where);
   }
   return spec;
 }

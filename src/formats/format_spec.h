@@ -28,8 +28,12 @@ struct FormatSpec {
   bool second_level = false;
   // Weights: of every 4 consecutive columns 2 are 0 and not stored (2:4).
   bool sparse = false;
+  // Weights of 2 to 4 bits by rows: 8 at a time are a point of QuIP#'s lattices (lattice_codes.h).
+  bool lattice = false;
 
   bool quantized() const { return bits < 16; }
+  // Of the integers that codes stand for.
+  int code_bits() const { return lattice ? 8 : bits; }
   // Number of groups in a row of `width` elements; group must divide width, and means nothing where
   // there are no codes.
   int64_t groups(int64_t width) const { return group == 0 || !quantized() ? 1 : width / group; }

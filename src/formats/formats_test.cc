@@ -10,9 +10,11 @@
 #include "base/rng.h"
 #include "formats/format_spec.h"
 #include "formats/kv_format.h"
+#include "formats/lattice_codes.h"
 #include "formats/packed_linear.h"
 #include "formats/packed_weights_testing.h"
 #include "formats/quantizer.h"
+#include "formats/tile_order.h"
 
 namespace nibble {
 namespace {
@@ -26,6 +28,7 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
+  EXPECT_EQ(FormatText({.bits = 2, .lattice = true}), "2 lattice");
   EXPECT_EQ(OnlineText(true, FullHadamard(64), true), "scales, Hadamard 64, gather");
   EXPECT_EQ(OnlineText(false, {}, true), "gather");
   EXPECT_EQ(OnlineText(false, {}, false), "-");
@@ -53,6 +56,44 @@ TEST(FormatSpecTest, JsonRoundTrip) {
                   fits);
       }
     }
+  }
+}
+
+TEST(FormatSpecTest, OnlyRowsOfFewBitsAreALattice) {
+  for (int bits = 2; bits <= 16; ++bits) {
+    if (bits > 8 && bits < 16) continue;
+    FormatSpec spec = {.bits = bits, .lattice = true};
+    const auto reads = [&] { return FormatFromJson(ToJson(spec), "f") == spec; };
+    EXPECT_EQ(ErrorOf([&] { EXPECT_TRUE(reads()); }).empty(), bits <= 4) << bits;
+    spec.symmetric = false;
+    EXPECT_FALSE(ErrorOf([&] { reads(); }).empty());
+    spec.symmetric = true, spec.group = 32;
+    EXPECT_FALSE(ErrorOf([&] { reads(); }).empty());
+  }
+}
+
+// Rows mean scale times the points of their codes, in every order of bytes they are kept in.
+TEST(PackedWeightsTest, CodesOfALatticeAreItsPoints) {
+  Rng rng(12);
+  for (int bits = 2; bits <= 4; ++bits) {
+    const PlaneVectors planes = RandomPlanes(rng, {.bits = bits, .lattice = true}, 40, 96);
+    const PackedWeights w = View(planes);
+    const LatticeCode lattice(bits);
+    const Matrix<float> decoded = Decode(w);
+    std::vector<uint8_t> wide(96);
+    for (int64_t n = 0; n < w.rows; ++n) {
+      RepackRow(w, n, 8, wide.data());
+      for (size_t k = 0; k < 96; ++k) {
+        const uint8_t* at =
+            planes.codes.data() + n * 12 * bits + static_cast<int64_t>(k / 8) * bits;
+        uint32_t code = 0;
+        for (int i = bits; i-- > 0;) code = code << 8 | at[i];
+        const int8_t value = lattice.Decode(code)[k % 8];
+        ASSERT_EQ(static_cast<int8_t>(wide[k]), value);
+        ASSERT_EQ(decoded.row(n)[k], planes.scales[static_cast<size_t>(n)] * value);
+      }
+    }
+    EXPECT_EQ(TileOrder(w).bits, 8);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/thread_pool.h"
+#include "formats/lattice_codes.h"
 
 namespace nibble {
 namespace {
@@ -47,6 +48,15 @@ void RequirePlaces(const PackedWeights& w, const std::string& where) {
     const int first = byte & 3, second = byte >> 2 & 3, third = byte >> 4 & 3, fourth = byte >> 6;
     if (first < second && third < fourth) continue;
     Fail("{}.places: {} {} {} {} do not rise", where, first, second, third, fourth);
+  }
+}
+
+void UnpackPoints(const uint8_t* packed, int bits, std::span<int16_t> codes) {
+  const LatticeCode lattice(bits);
+  for (size_t k = 0; k < codes.size(); k += LatticeCode::kWeights) {
+    uint32_t code = 0;
+    for (int i = 0; i < bits; ++i) code |= uint32_t{*packed++} << 8 * i;
+    std::ranges::copy(lattice.Decode(code), codes.begin() + static_cast<int64_t>(k));
   }
 }
 
@@ -131,6 +141,7 @@ Matrix<int32_t> DecodeZeros(const PackedWeights& w) {
 void UnpackRow(const PackedWeights& w, int64_t n, std::span<int16_t> codes) {
   const int64_t stored = w.format.stored(w.cols);
   const uint8_t* packed = w.codes.as<uint8_t>().data() + n * PackedBytes(stored, w.format.bits);
+  if (w.format.lattice) return UnpackPoints(packed, w.format.bits, codes);
   if (!w.format.sparse) return UnpackCodes(packed, stored, w.format.bits, true, codes.data());
   std::vector<int16_t> kept(static_cast<size_t>(stored)), places(kept.size());
   UnpackCodes(packed, stored, w.format.bits, true, kept.data());
@@ -193,8 +204,8 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
            cols);
     }
   }
-  if (w.format.sparse && cols % 8 != 0) {
-    Fail("{}: {} inputs of sparse weights, not a multiple of 8", where, cols);
+  if ((w.format.sparse || w.format.lattice) && cols % 8 != 0) {
+    Fail("{}: {} inputs of {} weights, not a multiple of 8", where, cols, FormatText(w.format));
   }
   for (const Plane& plane : PlanesOf(w.format, rows, cols)) {
     const Tensor& tensor = w.*plane.tensor;

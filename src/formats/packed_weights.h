@@ -16,7 +16,9 @@ struct PackedWeights {
   FormatSpec format;
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
   Tensor values;               // not quantized: any float type, fp32 of 32 bits [N, K]
-  Tensor codes;                // U8 [N, PackedBytes(stored(K), bits)], two's complement codes
+  // U8 [N, PackedBytes(stored(K), bits)], two's complement codes; of a lattice `bits` bytes for 8
+  // weights, lowest first (lattice_codes.h), whose points are what is called code above.
+  Tensor codes;
   // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
   // columns between have the weight 0.
   Tensor places;

@@ -51,7 +51,7 @@ void PackPanel(const Rows& rows, int64_t row_bytes, uint8_t* panel) {
 TileOrder::TileOrder(const PackedWeights& w)
     : panels((w.rows + 31) / 32 * 2),
       padded_cols((w.cols + 63) / 64 * 64),
-      bits(w.format.bits <= 4 ? 4 : 8) {}
+      bits(w.format.code_bits() <= 4 ? 4 : 8) {}
 
 void PackTiles(const PackedWeights& w, uint8_t* tiles) {
   const TileOrder order(w);
@@ -59,7 +59,7 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = order.panel_bytes() / kOutputs;
   // Rows that need neither other codes nor padding are read where they lie.
-  const bool as_stored = w.format.bits == order.bits && !w.format.sparse;
+  const bool as_stored = w.format.bits == order.bits && !w.format.sparse && !w.format.lattice;
   const bool in_place = as_stored && packed_bytes == row_bytes;
   ParallelFor(static_cast<size_t>(order.panels), [&](size_t task) {
     const auto panel = static_cast<int64_t>(task);

@@ -69,8 +69,10 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   }
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
   if (activations.sparse) Fail("{}: only weights are sparse", where);
-  if (weights.sparse && width % 8 != 0) {
-    Fail("{}: sparse weights need a multiple of 8 inputs, not {}", where, width);
+  if (activations.lattice) Fail("{}: only weights are points of a lattice", where);
+  if ((weights.sparse || weights.lattice) && width % 8 != 0) {
+    Fail("{}: weights of {} need a multiple of 8 inputs, not {}", where, FormatText(weights),
+         width);
   }
   if (activations.bits == 32) Fail("{}: activations that are not quantized have 16 bits", where);
   if (activations.second_level) Fail("{}: only weights have two levels of scales", where);

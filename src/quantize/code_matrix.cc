@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "formats/lattice_codes.h"
 
 namespace nibble {
 
@@ -28,6 +29,7 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(w.rows, cols),
+      points_(format.lattice ? w.rows : 0, PackedBytes(cols, format.bits)),
       grids_(static_cast<size_t>(w.rows * groups_)) {
   if (!format.second_level) return;
   row_scales_.resize(static_cast<size_t>(w.rows));
@@ -49,6 +51,18 @@ void CodeMatrix::FindGrids(const Matrix<double>& w) {
       FindGrid(n, k, w.row(n).subspan(static_cast<size_t>(k), static_cast<size_t>(group_)));
     }
   });
+}
+
+void CodeMatrix::SetPoint(int64_t n, int64_t k, std::span<const double> values) {
+  const LatticeCode lattice(format_.bits);
+  const double factor = lattice.unit() / static_cast<double>(Grid(n, k).scale);
+  std::array<float, LatticeCode::kWeights> x;
+  std::ranges::transform(values, x.begin(),
+                         [&](double v) { return static_cast<float>(v * factor); });
+  const uint32_t code = lattice.Encode(x);
+  std::ranges::copy(lattice.Decode(code), codes_.row(n).begin() + k);
+  uint8_t* const stored = points_.row(n).data() + PackedBytes(k, format_.bits);
+  for (int i = 0; i < format_.bits; ++i) stored[i] = static_cast<uint8_t>(code >> 8 * i);
 }
 
 void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {
@@ -77,6 +91,10 @@ PackedWeights CodeMatrix::Pack() const {
   std::vector<uint8_t> packed_places(static_cast<size_t>(w.rows * place_bytes));
   FillRows([&](int64_t n) {
     uint8_t* const row = packed.data() + n * row_bytes;
+    if (format_.lattice) {
+      std::ranges::copy(points_.row(n), row);
+      return;
+    }
     if (!sparse()) return PackCodes(codes_.row(n).data(), w.cols, format_.bits, row);
     std::vector<int8_t> codes, places;
     for (int64_t k = 0; k < w.cols; k += 4) KeepTwo(n, k, codes, places);

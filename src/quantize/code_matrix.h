@@ -36,7 +36,9 @@ class CodeMatrix {
   void Set(int64_t n, int64_t k, double value) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).Code(value));
   }
-  // The same for a weight that becomes 0; of a sparse matrix two in four at least.
+  // Of a lattice: the same for eight values from column k on.
+  void SetPoint(int64_t n, int64_t k, std::span<const double> values);
+  // The same as Set for a weight that becomes 0; of a sparse matrix two in four at least.
   void Prune(int64_t n, int64_t k) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
   }
@@ -54,6 +56,7 @@ class CodeMatrix {
   FormatSpec format_;
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]
+  Matrix<uint8_t> points_;         // of a lattice: as they are stored
   std::vector<WeightGrid> grids_;  // [N, groups]
   std::vector<float> row_scales_;  // [N], of a second level only
 };

@@ -55,8 +55,8 @@ Matrix<double> WithoutColumns(Matrix<double> w, std::span<const int64_t> columns
 
 }  // namespace
 
-Gptq::Gptq(Backend& backend, int64_t width, const GptqOptions& options)
-    : math_(backend.services().MakeGptq(width)), options_(options) {
+Gptq::Gptq(Backend& backend, int64_t width, const GptqOptions& options) : options_(options) {
+  if (!options.lattice) math_ = backend.services().MakeGptq(width);
   if (!math_) math_ = std::make_unique<HostGptq>(backend, width);
 }
 
@@ -100,9 +100,10 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
                            .bits = format.bits,
                            .group = codes.group(),
                            .sparse = format.sparse,
+                           .round_block = {},
                            .scales = grids.scales,
                            .zeros = grids.zeros,
-                           .sweeps = options_.sweeps,
+                           .sweeps = format.lattice ? 0 : options_.sweeps,
                            .codes = codes.codes()};
   if (!fixed_grids) {
     rounding.find_grids = [&](int64_t g, int64_t first, std::span<const double> columns) {
@@ -115,6 +116,11 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
         grids.scales[at] = grid.scale;
         grids.zeros[at] = grid.zero;
       });
+    };
+  }
+  if (format.lattice) {
+    rounding.round_block = [&](int64_t row, int64_t column, std::span<const double> values) {
+      codes.SetPoint(row, column, values);
     };
   }
   Rounded result = {.damp = damp_};

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "base/thread_pool.h"
+#include "formats/lattice_codes.h"
 #include "quantize/code_matrix.h"
 
 namespace nibble {
@@ -130,9 +131,13 @@ int64_t BlockColumns(const GptqRounding& r) {
 
 void HostGptq::Add(const float* x, const float* exact, int64_t tokens) {
   const int64_t width = hessian_.cols;
+  if (exact != nullptr) {
+    const float* read = backend_.Read(exact, tokens * width);
+    difference_.assign(read, read + tokens * width);
+  }
+  x = backend_.Read(x, tokens * width);
   AddGram(services_, x, x, tokens, &hessian_);
   if (exact == nullptr) return;
-  difference_.assign(exact, exact + tokens * width);
   for (size_t i = 0; i < difference_.size(); ++i) difference_[i] -= x[i];
   if (correction_.rows == 0) correction_ = Matrix<double>(width, width);
   AddGram(services_, difference_.data(), x, tokens, &correction_);
@@ -209,7 +214,13 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
     kept = LargestTwo(costs);
   }
   Weight weight(r, n, order_[at]);
-  (kept >> i % 4 & 1) != 0 ? weight.Set(value) : weight.Prune();
+  if (r.round_block) {
+    // What the first of them loses moves to the others, whose codes are chosen already: in the end
+    // the error of the block goes to the columns behind it (block LDLQ, Tseng et al. 2024).
+    if (i % LatticeCode::kWeights == 0) r.round_block(n, i, w.subspan(at, LatticeCode::kWeights));
+  } else {
+    (kept >> i % 4 & 1) != 0 ? weight.Set(value) : weight.Prune();
+  }
   const double error = (value - weight.value()) / u[at];
   AddScaled(-error, u.subspan(at, static_cast<size_t>(end - i)), &w[at]);
   return error;

@@ -9,13 +9,13 @@
 
 namespace nibble {
 
-// With BLAS and LAPACK, of a backend in the program's memory. Results do not depend on the number
+// With BLAS and LAPACK in the program's memory. Results do not depend on the number
 // of threads. Of a wide input the Hessian is larger than all weights, so there is one such matrix:
 // H below the diagonal, U on and above it.
 class HostGptq final : public GptqMath {
  public:
   HostGptq(Backend& backend, int64_t width)
-      : services_(backend.services()), hessian_(width, width) {}
+      : backend_(backend), services_(backend.services()), hessian_(width, width) {}
 
   void Add(const float* x, const float* exact, int64_t tokens) override;
   std::vector<double> Diagonal() override;
@@ -32,6 +32,7 @@ class HostGptq final : public GptqMath {
   void Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const;
   double Power(const Matrix<double>& m) const;
 
+  Backend& backend_;
   MathServices& services_;
   Matrix<double> hessian_;         // from Factor on with U
   std::vector<double> diagonal_;   // of H, from then on

@@ -9,9 +9,10 @@
 namespace nibble {
 namespace {
 
-constexpr const Recipe* kRecipes[] = {
-    &kW4a8Recipe,   &kQuarotRecipe, &kNibbleRecipe,      &kQuikRecipe, &kAtomRecipe,
-    &kQserveRecipe, &kGptqRecipe,   &kSmoothquantRecipe, &kRtnRecipe,  &kStoredRecipe};
+constexpr const Recipe* kRecipes[] = {&kW4a8Recipe,   &kQuarotRecipe, &kNibbleRecipe,
+                                      &kQuikRecipe,   &kAtomRecipe,   &kQuipsharpRecipe,
+                                      &kQserveRecipe, &kGptqRecipe,   &kSmoothquantRecipe,
+                                      &kRtnRecipe,    &kStoredRecipe};
 
 // Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
 // V and O.
@@ -24,7 +25,7 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
-  if (!linear.weights.quantized()) linear.weights.sparse = false;
+  if (!linear.weights.quantized()) linear.weights.sparse = linear.weights.lattice = false;
   if (recipe.transforms_online() && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
   }
@@ -156,8 +157,9 @@ void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
 // The loader's own checks, run before any work is done.
 void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
   for (auto& [name, linear] : plan.linears) {
-    if (linear.weights.sparse && recipe.act_order) {
-      FailUsage("{}: 2:4 sparsity needs the columns in their own order; use --no-act-order", name);
+    if ((linear.weights.sparse || linear.weights.lattice) && recipe.act_order) {
+      FailUsage("{}: {} weights need the columns in their own order; use --no-act-order", name,
+                FormatText(linear.weights));
     }
     FormatSpec& format = linear.activations;
     if (!format.quantized() || format.clip > 0) continue;

@@ -113,6 +113,7 @@ extern const Recipe kAtomRecipe;
 extern const Recipe kSmoothquantRecipe;
 extern const Recipe kNibbleRecipe;
 extern const Recipe kQserveRecipe;
+extern const Recipe kQuipsharpRecipe;
 extern const Recipe kW4a8Recipe;
 extern const Recipe kStoredRecipe;
 

@@ -55,6 +55,9 @@ Reason NeedsGptq(const Recipe& r) {
   if (!r.weights.quantized()) return NeedsWeights(r);
   return r.rounding == Rounding::kGptq ? "" : "weights are rounded to nearest; use --rounding gptq";
 }
+Reason NeedsSweeps(const Recipe& r) {
+  return r.weights.lattice ? "points of a lattice are not swept" : NeedsGptq(r);
+}
 Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
 }
@@ -80,6 +83,23 @@ void SetGroup(Recipe& r, double value) {
 void SetWeightBits(Recipe& r, double value) {
   r.weights.bits = static_cast<int>(value);
   r.weights.second_level &= r.weights.bits <= 4;
+  r.weights.lattice &= r.weights.bits <= 4;
+}
+
+void SetCodebook(Recipe& r, double value) {
+  r.weights.lattice = value != 0;
+  if (!r.weights.lattice) return;
+  r.weights.symmetric = true;
+  r.weights.group = 0;
+  r.weights.second_level = false;
+}
+
+Reason NeedsGrid(const Recipe& r) {
+  return r.weights.lattice ? "points of a lattice have no grid" : NeedsWeights(r);
+}
+
+Reason NeedsFewBits(const Recipe& r) {
+  return r.weights.bits <= 4 ? "" : "weights of more than 4 bits are numbers";
 }
 
 void SetWeightGroup(Recipe& r, double value) {
@@ -146,11 +166,14 @@ std::vector<RecipeField> LinearFields() {
        "Activation scales with the sign that uses the lowest code",
        SetFormats<&FormatSpec::signed_scale, kActs>, NeedsActs},
       {"w-clip", kShare, "Clip of weights; 0 = searched", SetFormats<&FormatSpec::clip, kWeights>,
-       NeedsWeights},
+       NeedsGrid},
       {"a-clip", kShare, "Clip of activations; 0 = searched for each linear on calibration data",
        SetFormats<&FormatSpec::clip, kActs>, NeedsActs},
       {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",
        SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
+      {"codebook", Names({"none", "e8p"}),
+       "Weights of 2 to 4 bits by eight: points of a lattice (e8p, QuIP#) or none", SetCodebook,
+       NeedsFewBits},
       {"tail", Whole(0, 4000),
        "Outlier channels: the last so many; where an eighth of hidden_size is less, of 4096 in "
        "proportion",
@@ -216,7 +239,7 @@ std::vector<RecipeField> MethodFields() {
        "GPTQ: calibrate with activation and cache quantization on",
        Set<&Recipe::quantized_calibration>, NeedsGptq, Get<&Recipe::quantized_calibration>},
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
-       IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
+       IfOn<&Recipe::sweeps, NeedsSweeps>, Get<&Recipe::sweeps>},
       {"learned-scales", Switch("fixed-scales"),
        "Tune scales of rounded weights towards the float model's predictions; takes 61440 tokens "
        "of calibration at least",

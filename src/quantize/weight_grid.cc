@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "formats/lattice_codes.h"
 #include "formats/packed_linear.h"
 #include "quantize/clip_error.h"
 
@@ -47,6 +48,16 @@ WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format, float r
   return grid;
 }
 
+// The scale of a unit for which the values' points lose least if they are normally distributed.
+WeightGrid LatticeGrid(std::span<const double> values, int bits) {
+  const LatticeCode lattice(bits);
+  double squares = 0;
+  for (const double value : values) squares += value * value;
+  const double deviation = std::sqrt(squares / static_cast<double>(values.size()));
+  const auto scale = static_cast<float>(deviation / lattice.deviation()) * lattice.unit();
+  return {.scale = std::max(scale, kSmallestScale), .zero = 0, .low = -128, .high = 127};
+}
+
 struct Range {
   float lo = 0, hi = 0;
 };
@@ -66,6 +77,7 @@ int WeightGrid::Code(double value) const {
 }
 
 WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format, float row_scale) {
+  if (format.lattice) return LatticeGrid(values, format.bits);
   std::vector<float> narrow(values.begin(), values.end());
   const auto [lo, hi] = RangeOf(narrow);
   if (format.clip > 0) return GridOf(lo, hi, static_cast<float>(format.clip), format, row_scale);

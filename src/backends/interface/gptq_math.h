@@ -25,6 +25,9 @@ struct GptqRounding {
   // Of every four codes the two whose pruning costs most stay, the others mean 0 (SparseGPT,
   // Frantar and Alistarh 2023); for the order 0, 1, 2.. only.
   bool sparse;
+  // Rounds eight columns at once, from `column` on, to codes (LatticeCode::kWeights; for the order
+  // 0, 1, 2.. only and without sweeps); empty: each by itself.
+  std::function<void(int64_t row, int64_t column, std::span<const double> values)> round_block;
   std::span<float> scales;   // [rows, columns / group]
   std::span<int32_t> zeros;  // the same, of the signed code
   int sweeps;                // passes over all codes at the end, with H + diag(added) of Factor

@@ -76,7 +76,7 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
   const FormatSpec &w = product.weights, &a = product.activation;
   const bool planes = a.bits == 16;
   if (!w.quantized() || (!a.quantized() && !planes)) return WeightKind::kFloats;
-  const bool nibbles = w.bits <= 4;
+  const bool nibbles = w.code_bits() <= 4;
   if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) {
     const WeightKind groups = nibbles ? kNibbleGroups : kByteGroups;
     // Zeros become part of 4-bit codes on their way, where those of a row's weights do not.

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// QuIP# (Tseng et al. 2024): weights of 2 bits (or 3, 4), eight at a time a point of the E8
+// lattice, behind Hadamard rotations and with the errors of each eight made up for by those behind
+// them (block LDLQ). Rotations are QuaRot's, which fold the output side of most linears; every row
+// has a scale. Not yet here: fine-tuning.
+#include "quantize/recipe.h"
+
+namespace nibble {
+
+const Recipe kQuipsharpRecipe = {.name = "quipsharp",
+                                 .summary = "2-bit weights, points of the E8 lattice (QuIP#)",
+                                 .rotation = Rotation::kHadamard,
+                                 .rounding = Rounding::kGptq,
+                                 .weights = {.bits = 2, .lattice = true}};
+
+}  // namespace nibble
