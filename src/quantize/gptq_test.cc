@@ -243,9 +243,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.bits = 4, .clip = 0, .sparse = true}, false},
         Case{{.bits = 4, .symmetric = false, .group = 32, .sparse = true}, false}));
 
-// Block LDLQ (Tseng et al. 2024, section 4.1) in its own form: with H = L D L^T, L of unit blocks
-// of eight, T_k = W_k + sum over later blocks j of (W_j - Q_j) L_jk is rounded, from the last block
-// to the first. GPTQ goes the other way, so columns are reversed by blocks here.
+// Block LDLQ (Tseng et al. 2024, section 4.1) from what it means: eight weights are rounded once
+// they and all behind them have made up for the errors in front as well as they can, which is a
+// least-squares problem for every block.
 TEST(Lattice, IsBlockLdlq) {
   constexpr int64_t kWidth = 64, kBlock = LatticeCode::kWeights, kBlocks = kWidth / kBlock;
   const Matrix<double> w = RandomMatrix(5, kWidth, 23);
@@ -257,14 +257,13 @@ TEST(Lattice, IsBlockLdlq) {
   double mean = 0;
   for (int64_t i = 0; i < kWidth; ++i) mean += At(h, i, i) / kWidth;
   for (int64_t i = 0; i < kWidth; ++i) At(h, i, i) += 0.01 * mean;
-  // What the blocks in front of b leave to it: -sum over j < b of E_j H_jr (H_rr)^-1, r being b and
-  // all behind it, columns of b; E the errors so far.
+  // The change is E_f H_fr (H_rr)^-1, E = W - Q of the columns f in front, r being all others.
   const LatticeCode lattice(2);
   for (int64_t n = 0; n < w.rows; ++n) {
     const double scale = ToF32(rounded.weights.scales).data[static_cast<size_t>(n)];
     for (int64_t b = 0; b < kBlocks; ++b) {
       const int64_t first = b * kBlock, rest = kWidth - first;
-      // Solve H_rr z = H_rj E_j^T by elimination.
+      // Solve H_rr z = H_rf E_f^T by elimination.
       Matrix<double> a(rest, rest + 1);
       for (int64_t i = 0; i < rest; ++i) {
         for (int64_t j = 0; j < rest; ++j) At(a, i, j) = At(h, first + i, first + j);

@@ -9,9 +9,9 @@
 
 namespace nibble {
 
-// With BLAS and LAPACK in the program's memory. Results do not depend on the number
-// of threads. Of a wide input the Hessian is larger than all weights, so there is one such matrix:
-// H below the diagonal, U on and above it.
+// With BLAS and LAPACK in the program's memory. Results do not depend on the number of threads. Of
+// a wide input the Hessian is larger than all weights, so there is one such matrix: H below the
+// diagonal, U on and above it.
 class HostGptq final : public GptqMath {
  public:
   HostGptq(Backend& backend, int64_t width)
