@@ -32,11 +32,12 @@ struct FormatSpec {
   bool lattice = false;
 
   bool quantized() const { return bits < 16; }
+  // Weights whose columns are rounded and stored together, 4 or 8 of them, in their own order.
+  bool in_blocks() const { return sparse || lattice; }
   // Of the integers that codes stand for.
   int code_bits() const { return lattice ? 8 : bits; }
-  // Number of groups in a row of `width` elements; group must divide width, and means nothing where
-  // there are no codes.
-  int64_t groups(int64_t width) const { return group == 0 || !quantized() ? 1 : width / group; }
+  // Number of groups in a row of `width` elements; group must divide width.
+  int64_t groups(int64_t width) const { return group == 0 ? 1 : width / group; }
   // Codes stored of a row of `width` weights.
   int64_t stored(int64_t width) const { return sparse ? width / 2 : width; }
   // Floating-point scales of a row of weights: one in fp32, or one in fp16 for each group.

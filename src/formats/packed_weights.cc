@@ -204,7 +204,7 @@ void ValidateWeights(const PackedWeights& w, int64_t rows, int64_t cols,
            cols);
     }
   }
-  if ((w.format.sparse || w.format.lattice) && cols % 8 != 0) {
+  if (w.format.in_blocks() && cols % 8 != 0) {
     Fail("{}: {} inputs of {} weights, not a multiple of 8", where, cols, FormatText(w.format));
   }
   for (const Plane& plane : PlanesOf(w.format, rows, cols)) {

@@ -59,7 +59,7 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = order.panel_bytes() / kOutputs;
   // Rows that need neither other codes nor padding are read where they lie.
-  const bool as_stored = w.format.bits == order.bits && !w.format.sparse && !w.format.lattice;
+  const bool as_stored = w.format.bits == order.bits && !w.format.in_blocks();
   const bool in_place = as_stored && packed_bytes == row_bytes;
   ParallelFor(static_cast<size_t>(order.panels), [&](size_t task) {
     const auto panel = static_cast<int64_t>(task);

@@ -70,7 +70,7 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
   if (activations.sparse) Fail("{}: only weights are sparse", where);
   if (activations.lattice) Fail("{}: only weights are points of a lattice", where);
-  if ((weights.sparse || weights.lattice) && width % 8 != 0) {
+  if (weights.in_blocks() && width % 8 != 0) {
     Fail("{}: weights of {} need a multiple of 8 inputs, not {}", where, FormatText(weights),
          width);
   }
@@ -148,13 +148,17 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
 }  // namespace
 
 InputSpec LinearPlan::Input(int64_t width) const {
+  // Without codes a clip, a symmetry or groups mean nothing, whatever a plan says of them.
+  const auto prepared = [](const FormatSpec& format) {
+    return format.quantized() ? format : FormatSpec{.bits = format.bits};
+  };
   return {.width = width,
           .scales = {},
           .transform = input_transform,
           .gather = {},
-          .activation = activations,
+          .activation = prepared(activations),
           .tail_width = tail.columns,
-          .tail_activation = tail.activations};
+          .tail_activation = prepared(tail.activations)};
 }
 
 const LinearPlan& Plan::at(int64_t layer, Role role) const {

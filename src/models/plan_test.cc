@@ -144,6 +144,17 @@ TEST(PlanJson, GroupsOfWeightsAndActivationsMustNest) {
   EXPECT_EQ(PlanFromJson(ToJson(plan), config, "c").at(0, Role::kDown).activations.group, 192);
 }
 
+// What a plan may say beside 16 bits must not reach a kernel, which would clip or shift.
+TEST(LinearPlan, InputsWithoutCodesHaveNothingButBits) {
+  const FormatSpec any = {.bits = 16, .symmetric = false, .group = 32, .clip = 0.9};
+  const LinearPlan plan = {
+      .activations = any,
+      .tail = {.columns = 32, .activations = {.bits = 8, .symmetric = false, .clip = 0.9}}};
+  const InputSpec input = plan.Input(64);
+  EXPECT_EQ(input.activation, FormatSpec{.bits = 16});
+  EXPECT_EQ(input.tail_activation, plan.tail.activations);
+}
+
 TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
   const ModelConfig config = TestConfig();
   const Plan plan = TestPlan(config);
@@ -168,6 +179,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
+    expect_new([&](Plan& p) { p.linears[name].weights.lattice ^= true; });
     expect_new([&](Plan& p) { p.linears[name].input_scales ^= true; });
     expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
     expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });

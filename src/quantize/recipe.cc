@@ -25,7 +25,7 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
 
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
-  if (!linear.weights.quantized()) linear.weights.sparse = linear.weights.lattice = false;
+  if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
     linear.input_transform = AcrossHeads(config);
   }
@@ -157,7 +157,7 @@ void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
 // The loader's own checks, run before any work is done.
 void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
   for (auto& [name, linear] : plan.linears) {
-    if ((linear.weights.sparse || linear.weights.lattice) && recipe.act_order) {
+    if (linear.weights.in_blocks() && recipe.act_order) {
       FailUsage("{}: {} weights need the columns in their own order; use --no-act-order", name,
                 FormatText(linear.weights));
     }

@@ -9,7 +9,7 @@ namespace {
 static_assert(kPageKeys == kPageTokens);
 
 KvPart PartOf(const KvSpec& spec, const FormatSpec& format, int64_t codes, int64_t params) {
-  const int64_t groups = format.groups(spec.head_dim);
+  const int64_t groups = format.quantized() ? format.groups(spec.head_dim) : 1;
   const auto clip = static_cast<float>(format.clip);
   const int top = format.quantized() ? (1 << (format.bits - 1)) - 1 : 1;
   return {.bits = format.bits,

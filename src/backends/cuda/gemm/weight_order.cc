@@ -118,7 +118,7 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
     for (int64_t i = 0; i < kBlockOutputs && first + i < w.rows; ++i) {
       const uint8_t* packed = codes + (first + i) * packed_bytes;
       uint8_t* row = padded.data() + i * row_bytes;
-      if (w.format.bits == order.bits() && !w.format.sparse && !w.format.lattice) {
+      if (w.format.bits == order.bits() && !w.format.in_blocks()) {
         std::memcpy(row, packed, static_cast<size_t>(packed_bytes));
       } else {
         RepackRow(w, first + i, order.bits(), row);
