@@ -62,6 +62,50 @@ Matrix<float> Transposed(const Matrix<float>& m) {
   return result;
 }
 
+// A row of codes, and their sums for each group.
+struct CodeRow {
+  std::vector<int8_t> codes;
+  std::vector<int32_t> sums;
+
+  CodeRow(std::vector<int8_t> row, int64_t group)
+      : codes(std::move(row)), sums(codes.size() / static_cast<size_t>(group)) {
+    for (size_t k = 0; k < codes.size(); ++k) sums[k / static_cast<size_t>(group)] += codes[k];
+  }
+};
+
+// What a product reads of a token: its codes, or of 16 bits the upper and the lower bytes of x / a,
+// a = max |x| / 32639.
+struct TokenCodes {
+  std::vector<CodeRow> planes;
+  std::vector<float> scales;  // one for each group of activations
+};
+
+TokenCodes CodesOf(const Activations& acts, int64_t t, int64_t group) {
+  const int64_t groups = acts.format.groups(acts.width);
+  TokenCodes token;
+  if (acts.format.quantized()) {
+    const int8_t* codes = acts.codes + t * acts.stride;
+    token.planes.emplace_back(std::vector<int8_t>(codes, codes + acts.width), group);
+    token.scales.assign(acts.scales + t * groups, acts.scales + (t + 1) * groups);
+    return token;
+  }
+  const std::span<const float> x = {acts.values + t * acts.width, static_cast<size_t>(acts.width)};
+  float largest = 0;
+  for (const float value : x) largest = std::max(largest, std::fabs(value));
+  const float scale = std::max(largest * (1.0f / 32639), kMinScale), inverse = 1.0f / scale;
+  std::vector<int8_t> upper, lower;
+  for (const float value : x) {
+    const auto code =
+        static_cast<int>(std::clamp(std::nearbyintf(value * inverse), -32639.0f, 32639.0f));
+    upper.push_back(static_cast<int8_t>(std::floor((code + 128) / 256.0)));
+    lower.push_back(static_cast<int8_t>(code - 256 * upper.back()));
+  }
+  token.planes.emplace_back(std::move(upper), group);
+  token.planes.emplace_back(std::move(lower), group);
+  token.scales = {scale};
+  return token;
+}
+
 int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
   int32_t sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
@@ -70,40 +114,43 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
 //   y = sum_G a s [D - pi Q + zeta (P - L pi)]
-// where what several groups share of a token comes last:
+// D - pi Q of 16 bits is 256 times that of the upper bytes plus that of the lower ones; where what
+// several groups share of a token comes last:
 //   y = a [sum_G s (D - pi Q) + zeta sum_G s (P - L pi)]
 void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
   const int64_t groups = w.cols / w.group;
   const int64_t act_length = GroupLength(w.activation, w.cols);
   const int64_t weight_length = GroupLength(w.weights, w.cols);
-  const int8_t* q = acts.codes + t * acts.stride;
   const int64_t act_row = t * w.activation.groups(w.cols);
-  std::vector<int32_t> q_sums(static_cast<size_t>(groups));
-  for (int64_t k = 0; k < w.cols; ++k) q_sums[k / w.group] += q[k];
+  const TokenCodes token = CodesOf(acts, t, w.group);
   const bool last_scale = groups > 1 && w.activation.groups(w.cols) == 1;
   for (int64_t n = first; n < last; ++n) {
     float sum = 0, centre = 0;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t k = g * w.group;
-      const int64_t act = act_row + k / act_length, weight = k / weight_length;
+      const int64_t act = k / act_length, weight = k / weight_length;
       const int32_t zero = w.zeros.row(n)[weight];
-      const int32_t dot = Dot(q + k, w.codes.row(n).data() + k, w.group);
+      const auto centred = [&](const CodeRow& plane) {
+        const int32_t dot = Dot(plane.codes.data() + k, w.codes.row(n).data() + k, w.group);
+        return static_cast<float>(dot - zero * plane.sums[static_cast<size_t>(g)]);
+      };
       const float weight_sum =
           static_cast<float>(static_cast<int32_t>(w.code_sums.row(n)[g] - w.group * zero));
-      float term = static_cast<float>(dot - zero * q_sums[g]);
+      float term = centred(token.planes[0]);
+      if (token.planes.size() == 2) term = 256 * term + centred(token.planes[1]);
       float scale = w.scales.row(n)[weight];
       if (last_scale) {
         centre = std::fma(scale, weight_sum, centre);
       } else {
-        if (!w.activation.symmetric) term = term + acts.zetas[act] * weight_sum;
-        scale = acts.scales[act] * scale;
+        if (!w.activation.symmetric) term = term + acts.zetas[act_row + act] * weight_sum;
+        scale = token.scales[static_cast<size_t>(act)] * scale;
       }
       sum = groups == 1 ? scale * term : std::fma(scale, term, sum);
     }
     if (last_scale) {
       if (!w.activation.symmetric) sum = std::fma(acts.zetas[act_row], centre, sum);
-      sum = acts.scales[act_row] * sum;
+      sum = token.scales[0] * sum;
     }
     y[n - first] = sum;
   }
@@ -239,7 +286,7 @@ Product RefBackend::Unpack(const PackedWeights& w, const FormatSpec& activation)
   product.activation = activation;
   product.rows = w.rows;
   product.cols = w.cols;
-  if (decoded_ || !w.format.quantized() || !activation.quantized()) {
+  if (decoded_ || !w.format.quantized() || activation.bits > 16) {
     product.transposed = Transposed(nibble::Decode(w));
   } else {
     const int64_t a = GroupLength(activation, w.cols), b = GroupLength(w.format, w.cols);
