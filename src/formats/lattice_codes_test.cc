@@ -117,36 +117,23 @@ TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
 
 // The second codebook of 3 bits: 256 points of E8, 241 of them all that have a norm of at most 2.
 TEST(LatticeCodeTest, ShortVectorsAreOfE8) {
-  const LatticeCode code(3);
-  const Point first = code.Decode(0);
+  const Point first = LatticeCode(2).Decode(4660);
   std::set<Point> points;
   std::map<int, int> norms;
   for (uint32_t c = 0; c < 256; ++c) {
-    // Of one first point the codes differ by their second ones; 0 is found as the middle.
-    const Point point = code.Decode(c);
-    EXPECT_TRUE(points.insert(point).second) << c;
-  }
-  // Centred: the mean of all but the lone vector of norm 4.
-  Point zero;
-  for (size_t i = 0; i < zero.size(); ++i) {
-    int low = 127, high = -128;
-    for (const Point& p : points) {
-      low = std::min<int>(low, p[i]), high = std::max<int>(high, p[i]);
-    }
-    zero[i] = static_cast<int8_t>(i == 7 ? high - 4 : (low + high) / 2);
-  }
-  for (const Point& p : points) {
+    Point twice = LatticeCode(3).Decode(4660 << 8 | c);  // the vector, after its first point
     int norm = 0, sum = 0;
-    for (size_t i = 0; i < p.size(); ++i) {
-      norm += (p[i] - zero[i]) * (p[i] - zero[i]);
-      sum += p[i] - zero[i];
-      EXPECT_EQ((p[i] - zero[i]) & 1, (p[0] - zero[0]) & 1);  // all whole, or all halves
+    for (size_t i = 0; i < twice.size(); ++i) {
+      twice[i] = static_cast<int8_t>(twice[i] - first[i]);
+      norm += twice[i] * twice[i];
+      sum += twice[i];
+      EXPECT_EQ(twice[i] & 1, twice[0] & 1);  // all whole, or all halves
     }
     EXPECT_EQ(sum % 4, 0);
+    EXPECT_TRUE(points.insert(twice).second) << c;
     ++norms[norm / 4];
   }
   EXPECT_EQ(norms, (std::map<int, int>{{0, 1}, {2, 240}, {4, 15}}));
-  EXPECT_EQ(first, code.Decode(0));
 }
 
 }  // namespace

@@ -100,7 +100,6 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
                            .bits = format.bits,
                            .group = codes.group(),
                            .sparse = format.sparse,
-                           .round_block = {},
                            .scales = grids.scales,
                            .zeros = grids.zeros,
                            .sweeps = format.lattice ? 0 : options_.sweeps,

@@ -14,13 +14,6 @@
 namespace nibble {
 namespace {
 
-Matrix<double> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed) {
-  Rng rng(seed);
-  Matrix<double> m(rows, cols);
-  for (double& value : m.data) value = rng.Normal();
-  return m;
-}
-
 // Correlated: neighbours share most of their signal, as in a real network.
 Matrix<float> CorrelatedInputs(int64_t width, int64_t tokens, uint64_t seed) {
   const Matrix<double> noise = RandomMatrix(tokens, width + 8, seed);
@@ -82,84 +75,6 @@ Power OutputError(const Matrix<double>& w, const PackedWeights& rounded, const M
   Matrix<double> error = w;
   for (size_t i = 0; i < error.data.size(); ++i) error.data[i] -= decoded.data[i];
   return PlainPower(error, h);
-}
-
-TEST(WeightGrid, SymmetricAndAsymmetricGridsCoverTheirRange) {
-  const std::vector<double> w = {-3.0, -1.0, 0.5, 2.0, 6.0};
-  const WeightGrid symmetric = FindGrid(w, {.bits = 4, .clip = 1});
-  EXPECT_FLOAT_EQ(symmetric.scale, 6.0f / 7);
-  EXPECT_EQ(symmetric.zero, 0);
-  EXPECT_EQ(symmetric.Code(6.0), 7);
-  EXPECT_EQ(symmetric.Code(-100.0), -8);
-  const WeightGrid asymmetric = FindGrid(w, {.bits = 4, .symmetric = false, .clip = 1});
-  EXPECT_FLOAT_EQ(asymmetric.scale, 9.0f / 15);
-  EXPECT_EQ(asymmetric.Code(-3.0), -8);
-  EXPECT_EQ(asymmetric.Code(6.0), 7);
-  EXPECT_EQ(asymmetric.Value(asymmetric.Code(0.0)), 0.0);
-}
-
-TEST(WeightGrid, SearchFindsTheBestOfAllClips) {
-  const Matrix<double> w = RandomMatrix(1, 256, 3);
-  for (const bool symmetric : {true, false}) {
-    const auto error = [&](const WeightGrid& grid) {
-      double sum = 0;
-      for (double v : w.data) sum += std::pow(std::fabs(grid.Value(grid.Code(v)) - v), 2.4);
-      return sum;
-    };
-    const double found = error(FindGrid(w.data, {.bits = 3, .symmetric = symmetric, .clip = 0}));
-    double best = INFINITY;
-    for (int i = 0; i < 80; ++i) {
-      best = std::min(
-          best,
-          error(FindGrid(w.data, {.bits = 3, .symmetric = symmetric, .clip = 1 - i / 100.0})));
-    }
-    // The search sums 256 terms in fp32.
-    EXPECT_NEAR(found, best, 256 * 6e-8 * best);
-  }
-}
-
-TEST(WeightGrid, GroupScalesAreFp16AndZeroGroupsStayFinite) {
-  const std::vector<double> w = {0.1234567, -0.7654321}, zeros(32);
-  const WeightGrid grid = FindGrid(w, {.bits = 4, .group = 32, .clip = 1});
-  EXPECT_EQ(grid.scale, F32FromF16(F16FromF32(grid.scale)));
-  for (const bool symmetric : {true, false}) {
-    const WeightGrid empty =
-        FindGrid(zeros, {.bits = 4, .symmetric = symmetric, .group = 32, .clip = 0});
-    EXPECT_GT(empty.scale, 0.0f);
-    EXPECT_EQ(empty.Value(empty.Code(0.0)), 0.0);
-  }
-}
-
-// The largest group of a row gets the scale it would have by itself, each other one the nearest
-// multiple; no code leaves 8 bits, whatever comes after the row scale was found.
-TEST(WeightGrid, ScalesOfASecondLevelAreMultiples) {
-  const Matrix<double> w = RandomMatrix(20, 256, 4);
-  for (const bool symmetric : {true, false}) {
-    const FormatSpec format = {
-        .bits = 4, .symmetric = symmetric, .group = 64, .clip = 1, .second_level = true};
-    FormatSpec plain = {.bits = 4, .symmetric = symmetric, .clip = 1};
-    for (int64_t n = 0; n < w.rows; ++n) {
-      const float row_scale = FindRowScale(w.row(n), format);
-      float nearest = 1;
-      for (size_t k = 0; k < 256; k += 64) {
-        const auto values = w.row(n).subspan(k, 64);
-        const WeightGrid grid = FindGrid(values, format, row_scale), own = FindGrid(values, plain);
-        EXPECT_EQ(grid.scale, row_scale * static_cast<float>(grid.group_scale));
-        EXPECT_LE(grid.group_scale, LargestGroupScale(grid.zero));
-        EXPECT_NEAR(grid.scale, own.scale, (symmetric ? 0.5001 : 1.001) * row_scale);
-        nearest = std::min(nearest, std::fabs(grid.scale / own.scale - 1));
-        std::vector<double> larger(values.begin(), values.end());
-        for (double& value : larger) value *= 3;
-        const WeightGrid late = FindGrid(larger, format, row_scale);
-        EXPECT_LE(late.group_scale, LargestGroupScale(late.zero));
-      }
-      EXPECT_LT(nearest, 0.04) << n;
-    }
-  }
-  const std::vector<double> zeros(64);
-  const FormatSpec format = {.bits = 4, .group = 32, .clip = 0, .second_level = true};
-  EXPECT_GT(FindRowScale(zeros, format), 0);
-  EXPECT_EQ(FindGrid(std::span(zeros).first(32), format, FindRowScale(zeros, format)).Code(0), 0);
 }
 
 // Upper U with (H + damp mean diag I)^-1 = U^T U: rows of the inverse, eliminated one by one.

@@ -29,11 +29,13 @@ PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
     const double* row = w.row(n).data();
-    constexpr int64_t kBlock = LatticeCode::kWeights;
-    for (int64_t k = 0; format.lattice && k < w.cols; k += kBlock) {
-      codes.SetPoint(n, k, {row + k, static_cast<size_t>(kBlock)});
+    if (format.lattice) {
+      constexpr size_t kBlock = LatticeCode::kWeights;
+      for (size_t k = 0; k < w.row(n).size(); k += kBlock) {
+        codes.SetPoint(n, static_cast<int64_t>(k), {row + k, kBlock});
+      }
+      return;
     }
-    if (format.lattice) return;
     uint32_t kept = ~0u;
     for (int64_t k = 0; k < w.cols; ++k) {
       if (format.sparse && k % 4 == 0) {

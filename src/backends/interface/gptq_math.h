@@ -25,9 +25,6 @@ struct GptqRounding {
   // Of every four codes the two whose pruning costs most stay, the others mean 0 (SparseGPT,
   // Frantar and Alistarh 2023); for the order 0, 1, 2.. only.
   bool sparse;
-  // Rounds eight columns at once, from `column` on, to codes (LatticeCode::kWeights; for the order
-  // 0, 1, 2.. only and without sweeps); empty: each by itself.
-  std::function<void(int64_t row, int64_t column, std::span<const double> values)> round_block;
   std::span<float> scales;   // [rows, columns / group]
   std::span<int32_t> zeros;  // the same, of the signed code
   int sweeps;                // passes over all codes at the end, with H + diag(added) of Factor
@@ -36,6 +33,9 @@ struct GptqRounding {
   // rounded, of some rows from `row` on: [.., group]. For the order 0, 1, 2.. only; several calls
   // may run at the same time. Empty: the grids are there.
   std::function<void(int64_t g, int64_t row, std::span<const double> columns)> find_grids;
+  // Writes the codes of eight columns at once, from `column` on (LatticeCode::kWeights), for the
+  // order 0, 1, 2.. only and without sweeps. Empty: each is rounded by itself.
+  std::function<void(int64_t row, int64_t column, std::span<const double> values)> round_block;
   // Rounds the other columns, last in any order, once they have taken up the errors of all codes:
   // [rows, width - columns]. Empty: there are none.
   std::function<void(std::span<double> tail)> round_tail;
