@@ -4,8 +4,8 @@
 
 set(NIBBLE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (if there is a toolkit), ON or OFF")
 set_property(CACHE NIBBLE_CUDA PROPERTY STRINGS AUTO ON OFF)
-# Machine code only: newer GPUs must not run code that was written without their instructions.
-set(NIBBLE_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real" CACHE STRING
+# "80" is machine code and PTX, which drivers compile for GPUs that are not in the list.
+set(NIBBLE_CUDA_ARCHITECTURES "80;86-real;89-real;90a-real" CACHE STRING
   "GPUs that kernels are compiled for; those that need sm_90a are compiled for it in any case")
 
 set(NIBBLE_HAS_CUDA OFF)

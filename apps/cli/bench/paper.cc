@@ -95,7 +95,8 @@ void Linears(const PaperBench& bench, const std::string& name, const Network& ne
   }
 }
 
-// Copies of a linear, one after the other.
+// Copies of a linear, one after the other: the tokens of a single sequence up to those that a server
+// has in one step.
 void DecodeLinears(const PaperBench& bench, const std::string& name, const Network& network) {
   Backend& backend = bench.backend;
   for (Role role : {Role::kQ, Role::kGate, Role::kDown}) {
@@ -104,7 +105,7 @@ void DecodeLinears(const PaperBench& bench, const std::string& name, const Netwo
     const auto copies = static_cast<int>(1 + kCachedBytes / (rows * cols / 2));
     std::vector<LinearId> ids;
     for (int i = 0; i < copies; ++i) ids.push_back(backend.Upload(linear));
-    for (const int64_t tokens : {1, 16}) {
+    for (const int64_t tokens : {1, 16, 17, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512}) {
       const Buffer<float> x = RandomFloats(backend, tokens * cols);
       const Buffer<float> y = RandomFloats(backend, tokens * rows);
       const Activations acts = backend.PrepareActs({.x = x.data()}, tokens, linear.input);
@@ -123,7 +124,9 @@ void DecodeLinears(const PaperBench& bench, const std::string& name, const Netwo
       TakeTurns({&nibble, &bf16}, bench.arguments.repeats);
       bench.table.Add(fmt::format("{} {}, decode", name, RoleName(role)),
                       fmt::format("{} x {} x {}", tokens, rows, cols),
-                      {.bytes = static_cast<double>(linear.weights.bytes())}, nibble, {&bf16});
+                      {.operations = 2.0 * static_cast<double>(tokens * rows * cols),
+                       .bytes = static_cast<double>(linear.weights.bytes())},
+                      nibble, {&bf16});
     }
     for (LinearId id : ids) backend.Release(id);
   }

@@ -6,8 +6,12 @@
 
 namespace nibble::cuda {
 
+// The compute capability that the kernels were compiled for, without its fraction: the GPU's, or an
+// older one where the driver compiles their PTX (cmake/cuda.cmake). Throws if this GPU has none.
+int KernelCapability();
+
 struct Device {
-  int multiprocessors, major;                     // compute capability
+  int multiprocessors, major;                     // KernelCapability()
   int shared_bytes, multiprocessor_shared_bytes;  // of a block at most; of all its blocks
 
   // The calling thread's. Throws nibble::Error if there is none.
@@ -20,7 +24,7 @@ struct Device {
       return value;
     };
     return {.multiprocessors = get(cudaDevAttrMultiProcessorCount),
-            .major = get(cudaDevAttrComputeCapabilityMajor),
+            .major = KernelCapability(),
             .shared_bytes = get(cudaDevAttrMaxSharedMemoryPerBlockOptin),
             .multiprocessor_shared_bytes = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
   }

@@ -45,7 +45,7 @@ class DeviceLinear {
   }
   GemmArguments Arguments(const Activations& acts, const Output& output) const;
 
-  int capability_;  // of the GPU
+  int capability_;  // of the kernels
   WeightKind kind_;
   int piece_;          // inputs
   BlockScales block_;  // of codes_
