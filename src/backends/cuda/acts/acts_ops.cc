@@ -50,7 +50,7 @@ void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
   if (format.group % 32 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
   acts.stride = (a.width + kCodeStride - 1) / kCodeStride * kCodeStride;
   const int64_t rows = format.bits == 16 ? PlaneRows(a.tokens) : a.tokens;
-  acts.codes = a.codes = part.codes.Grow(rows * acts.stride);
+  acts.codes = a.codes = part.codes.Grow(WholeTiles(rows) * acts.stride);
   const int64_t scales = ScalePitch(a.tokens) * groups + kTokensAhead;
   acts.scales = a.scales = part.scales.Grow(scales);
   acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(scales);

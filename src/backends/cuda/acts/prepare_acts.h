@@ -55,6 +55,12 @@ __host__ __device__ constexpr int64_t PlaneRow(int64_t token) {
 constexpr int64_t PlaneRows(int64_t tokens) {
   return (tokens + 7) / 8 * 16;
 }
+// Rows of codes have memory for whole tiles of a product, which reads them whether they exist or
+// not: bulk copies that end behind a tensor make a product up to 1.6 times as slow.
+inline constexpr int kTileRows = 256;
+constexpr int64_t WholeTiles(int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows;
+}
 
 // Between the scales of two groups, so that bulk copies take those of some tokens: any four tokens
 // begin at a multiple of 16 bytes.

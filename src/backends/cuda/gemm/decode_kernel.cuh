@@ -228,7 +228,7 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKi
   // Tokens of one launch; fewer where activations outgrow shared memory, but of planes whole
   // eights.
   const int64_t least = g.planes() ? 8 : 1;
-  int64_t most = g.planes() ? 16 : 32;
+  int64_t most = g.planes() ? kMaxLaunchRows / 2 : kMaxLaunchRows;
   for (int64_t first = 0; first < g.tokens;) {
     const int64_t count = std::min(most, g.tokens - first);
     const Products products = Join<Y>(all, first, count);

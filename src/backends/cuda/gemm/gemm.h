@@ -68,7 +68,7 @@ struct BlockScales {
 
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
-  const int8_t* x = nullptr;        // [x_rows(), stride] codes, zero from cols on
+  const int8_t* x = nullptr;        // [WholeTiles(x_rows()), stride] codes, zero from cols on
   const float* values = nullptr;    // kFloats instead: [tokens, cols]
   const float* x_scales = nullptr;  // [groups, x_pitch] a
   const float* x_zetas = nullptr;   // [groups, x_pitch] zeta, or null: symmetric activations

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear of decode steps: 1 to 64 tokens, limited by reading the weights once. sm_80 or newer.
+// The linear of decode steps: few tokens, limited by reading the weights once. sm_80 or newer.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int64_t kMaxDecodeTokens = 64;
+inline constexpr int kMaxLaunchRows = 32;  // of bytes; more read the weights again
 
 // Enqueues products that can be joined (gemm.h) as one kernel. More tokens are right, only slow. A
 // dependent launch: w, w_* and bias are read before the kernel in front has ended, so that one must

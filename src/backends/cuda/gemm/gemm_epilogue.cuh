@@ -13,7 +13,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int kTileTokens = 256, kTileOutputs = 128;  // of a block
+inline constexpr int kTileTokens = kTileRows, kTileOutputs = 128;  // of a block
 
 // What the law needs to know about an output. 4-bit weights are multiplied as 16 times their code;
 // dividing `scale` and multiplying the others by 16, which is exact, makes up for it.

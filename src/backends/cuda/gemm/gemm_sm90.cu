@@ -64,25 +64,26 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     store_half(sums[1], kTileTokens / 2);
     if (lane == 0) BarrierArrive(&s.tail.parameters_empty);
   }
-  if (tile >= tiles.count) return;  // a block has one half at most
-
-  int32_t sums[64];
-  Fragments even, odd = {};
-  int left = tiles.steps(), even_stage, odd_stage = 0;
-  do {
-    const bool first = left == tiles.steps();
-    even_stage = stages.Next(even);
-    MultiplyHalf(sums, even, odd, first_half(even_stage), !first);
-    if (!first) stages.Release(odd_stage);
-    odd_stage = stages.Next(odd);
-    MultiplyHalf(sums, odd, even, first_half(odd_stage), 1);
-    stages.Release(even_stage);
-    left -= 2;
-  } while (left > 0);
-  MultiplyEnd(sums, even, odd);
-  stages.Release(odd_stage);
-  BarrierWait(&s.tail.parameters_full, parity);
-  store_half(sums, 0);
+  for (; tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
+    int32_t sums[64];
+    Fragments even, odd = {};
+    int left = tiles.steps(), even_stage, odd_stage = 0;
+    do {
+      const bool first = left == tiles.steps();
+      even_stage = stages.Next(even);
+      MultiplyHalf(sums, even, odd, first_half(even_stage), !first);
+      if (!first) stages.Release(odd_stage);
+      odd_stage = stages.Next(odd);
+      MultiplyHalf(sums, odd, even, first_half(odd_stage), 1);
+      stages.Release(even_stage);
+      left -= 2;
+    } while (left > 0);
+    MultiplyEnd(sums, even, odd);
+    stages.Release(odd_stage);
+    BarrierWait(&s.tail.parameters_full, parity);
+    store_half(sums, 0);
+    if (lane == 0) BarrierArrive(&s.tail.parameters_empty);
+  }
 }
 
 template <WeightKind kKind, bool kFine, typename Out>

@@ -25,17 +25,19 @@ constexpr auto kByteGroups = WeightKind::kByteGroups;
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name                     capability  weights              x_bits  tokens            run                   joins       gates
-    {"gemm_decode_s4s8",        8, 0,       kNibbles,            16,     kMaxDecodeTokens, GemmDecode,           kMaxJoined},
-    {"gemm_decode_s8s8",        8, 0,       kBytes,              16,     kMaxDecodeTokens, GemmDecode,           kMaxJoined},
-    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxDecodeTokens, GemmDecode,           kMaxJoined},
-    {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
-    {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     kMaxDecodeTokens, GemmDecodeGroups,     kMaxJoined},
+    // name                     capability  weights              x_bits  rows              run                   joins       gates
+    {"gemm_decode_s4s8",        9, 9,       kNibbles,            16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined},
+    {"gemm_decode_s8s8",        9, 9,       kBytes,              16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined},
+    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined},
+    {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
+    {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                One<GemmSm90>,        1,          true},
     {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                One<GemmSm90>,        1,          true},
     {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                One<GemmSm90>,        1,          true},
     {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                One<GemmGroupsSm90>,  1,          true},
+    {"gemm_decode_s4s8",        8, 8,       kNibbles,            16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
+    {"gemm_decode_s8s8",        8, 8,       kBytes,              16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                One<GemmSm80>},
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                One<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                One<GemmSm80>},
@@ -62,7 +64,7 @@ bool Takes(int capability, WeightKind kind, int bits) {
 
 bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) const {
   return capability >= least && (most == 0 || capability <= most) && kind == weights &&
-         bits <= x_bits && (max_tokens == 0 || tokens <= max_tokens);
+         bits <= x_bits && (max_rows == 0 || (bits == 16 ? 2 : 1) * tokens <= max_rows);
 }
 
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens) {
