@@ -323,9 +323,9 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
   return map;
 }
 
-// Tiles of `rows` rows of activations in the fewest rounds of the grid, of which one of halves takes
-// a little more than half the time. A half without tokens is as slow as others: where few rows leave
-// many such, all tiles are halves.
+// Tiles of `rows` rows of activations in the fewest rounds of the grid, of which one of halves
+// takes a little more than half the time. A half without tokens is as slow as others: where few
+// rows leave many such, all tiles are halves.
 inline Tiles ChooseTiles(int64_t rows, int output_pairs, bool whole_tiles) {
   constexpr double kHalfRound = 0.57;
   const int most = Device::Current().multiprocessors / kPair;
@@ -355,8 +355,8 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
     return static_cast<int>((size + tile - 1) / tile);
   };
   const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
-  Tiles tiles = ChooseTiles(g.x_rows(), tiles_of(g.rows, kPair * outputs),
-                            P::Shape::kTokens == kTileTokens);
+  Tiles tiles =
+      ChooseTiles(g.x_rows(), tiles_of(g.rows, kPair * outputs), P::Shape::kTokens == kTileTokens);
   tiles.block_outputs = outputs;
   tiles.k_blocks = tiles_of(g.cols, kInputs);
   const int pairs = std::min(tiles.count, Device::Current().multiprocessors / kPair);

@@ -17,8 +17,8 @@ struct Kernel {
   std::string_view name;
   int least, most;  // compute capability; most = 0: and all that follow
   WeightKind weights;
-  int x_bits;          // inputs have at most these; 16: two planes of 8
-  int64_t max_rows;    // of bytes: a token's inputs are one, or two planes; 0 = any
+  int x_bits;        // inputs have at most these; 16: two planes of 8
+  int64_t max_rows;  // of bytes: a token's inputs are one, or two planes; 0 = any
   // Enqueues products of one input, as many as `joins`.
   void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);
   size_t joins = 1;
