@@ -95,8 +95,8 @@ void Linears(const PaperBench& bench, const std::string& name, const Network& ne
   }
 }
 
-// Copies of a linear, one after the other: the tokens of a single sequence up to those that a server
-// has in one step.
+// Copies of a linear, one after the other: the tokens of a single sequence up to those that a
+// server has in one step.
 void DecodeLinears(const PaperBench& bench, const std::string& name, const Network& network) {
   Backend& backend = bench.backend;
   for (Role role : {Role::kQ, Role::kGate, Role::kDown}) {
