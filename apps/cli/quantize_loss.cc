@@ -20,9 +20,9 @@ std::string_view Advice(const QuantizeReport& report) {
   const LinearPlan& down = report.plan.at(0, report.config.first(Role::kDown));
   if (down.activations.bits < 8) return "--a-bits 8";
   if (report.plan.k.bits < 8 || report.plan.v.bits < 8) return "--kv-bits 8";
-  if (down.weights.lattice && down.weights.bits < 4) return "--w-bits 4";
-  if (!down.weights.lattice && down.weights.group == 0 && down.weights.bits <= 4) {
-    return "--w-group 64 --two-level";
+  if (down.weights.bits <= 4 && down.weights.group == 0) {
+    if (!down.weights.lattice) return "--w-group 64 --two-level";
+    if (down.weights.bits < 4) return "--w-bits 4";
   }
   if (report.plan.provenance.value("rounding", "rtn") == "rtn") return "--rounding gptq";
   return "--calib FILE with text like what the model will read, or --w-bits 8";

@@ -80,6 +80,29 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
   }
 }
 
+// More tiles than the blocks of a grid can take at once: whole ones and halves, one after another.
+TEST_F(CudaTest, ProductsOfManyRoundsAreBitEqual) {
+  constexpr int64_t kRows = 17400, kCols = 328;
+  for (const FormatSpec& format :
+       {FormatSpec{.bits = 4}, FormatSpec{.bits = 8, .symmetric = false}}) {
+    const InputSpec input = {.width = kCols,
+                             .activation = {.bits = 8, .symmetric = format.symmetric}};
+    const auto linear = RandomLinear(rng_, format, kRows, input, true);
+    const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+    for (const int64_t tokens : {40, 100, 300, 512}) {
+      const auto x = RandomRows(rng_, tokens, kCols);
+      std::vector<float> y(static_cast<size_t>(tokens * kRows), kPoison);
+      const Buffer<float> device_x = Copy(x), device_y = Copy(y);
+      ours_->Gemm(ours_->PrepareActs({.x = device_x.data()}, tokens, input), id, device_y.data(),
+                  kRows, false);
+      ref_->Gemm(ref_->PrepareActs({.x = x.data()}, tokens, input), ref_id, y.data(), kRows, false);
+      ASSERT_TRUE(Host(device_y.data(), tokens * kRows) == y) << FormatText(format) << tokens;
+    }
+    ours_->Release(id);
+    ref_->Release(ref_id);
+  }
+}
+
 TEST_F(CudaTest, InputScalesAreRefusedByName) {
   InputSpec input = {.width = 64, .scales = std::vector<float>(64, -1)};
   const auto linear = RandomLinear(rng_, {.bits = 4}, 8, input, false);

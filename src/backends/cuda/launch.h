@@ -7,7 +7,8 @@
 namespace nibble::cuda {
 
 // The compute capability that the kernels were compiled for, without its fraction: the GPU's, or an
-// older one where the driver compiles their PTX (cmake/cuda.cmake). Throws if this GPU has none.
+// older one where the driver compiles their PTX (cmake/cuda.cmake). Of the first GPU that is asked
+// for: a program runs on GPUs of one kind. Throws if that one has no kernels.
 int KernelCapability();
 
 struct Device {

@@ -23,6 +23,7 @@
 #include <cstddef>
 
 #include "backends/cuda/gemm/gemm_epilogue.cuh"
+#include "backends/cuda/gemm/gemm_sm90_tiles.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx_sm90.h"
@@ -30,12 +31,8 @@
 
 namespace nibble::cuda::sm90 {
 
-inline constexpr int kInputs = 128;   // of a step
-inline constexpr int kPair = 2;       // blocks of a cluster
 inline constexpr int kThreads = 384;  // three warpgroups, two of them math
 inline constexpr int kSharedBytes = 227 * 1024;
-inline constexpr int kBand = 8;  // token tiles that are walked through together, for L2's sake
-inline constexpr int kHalfTokens = kTileTokens / 2;
 
 // kPlain: see ApplyLaw; gated: as that. kPlanes, kGatedPlanes: of inputs of 16 bits.
 enum class Epilogue { kPlain, kLaw, kPlanes, kGated, kGatedPlanes };
@@ -88,28 +85,6 @@ struct Ring {
   uint32_t parity = 0;
   __device__ void Advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-// The tiles of a product, the first `whole` of them 256 tokens, the others half as many, and those
-// of them that this block computes. halves: that the others come from a whole one; with 1 there are
-// none of 256 tokens.
-struct Tiles {
-  int token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count;
-
-  __device__ int first() const { return blockIdx.x / kPair; }
-  __device__ int stride() const { return gridDim.x / kPair; }
-  // Of 128 inputs, in pairs; at least 4, since the last two are special. Past the end of K the
-  // activations are zeros.
-  __device__ int steps() const { return max(4, (k_blocks + 1) / 2 * 2); }
-  // First token and first output.
-  __device__ int2 Place(int number) const {
-    const int half = max(0, number - whole), tile = min(number, whole) + half / halves;
-    const int band = tile / (kBand * output_pairs) * kBand;
-    const int height = min(token_tiles - band, kBand);
-    const int in_band = tile - band * output_pairs;
-    return {(band + in_band % height) * halves * kHalfTokens + half % halves * kHalfTokens,
-            (in_band / height * kPair + ClusterRank()) * block_outputs};
   }
 };
 
@@ -323,43 +298,11 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
   return map;
 }
 
-// Tiles of `rows` rows of activations in the fewest rounds of the grid, of which one of halves
-// takes a little more than half the time. A half without tokens is as slow as others: where few
-// rows leave many such, all tiles are halves.
-inline Tiles ChooseTiles(int64_t rows, int output_pairs, bool whole_tiles) {
-  constexpr double kHalfRound = 0.57;
-  const int most = Device::Current().multiprocessors / kPair;
-  const auto halves = static_cast<int>((rows + kHalfTokens - 1) / kHalfTokens);
-  const int token_tiles = (halves + 1) / 2, all = token_tiles * output_pairs, left = all % most;
-  const bool halve_last = 2 * left <= most;
-  const double last_round = left == 0 ? 0 : halve_last ? kHalfRound : 1;
-  const int half_rounds = (halves * output_pairs + most - 1) / most;
-  if (halves == 1 || (whole_tiles && kHalfRound * half_rounds < all / most + last_round)) {
-    return {.token_tiles = halves,
-            .output_pairs = output_pairs,
-            .halves = 1,
-            .whole = 0,
-            .count = halves * output_pairs};
-  }
-  const int whole = !whole_tiles ? 0 : halve_last ? all - left : all;
-  return {.token_tiles = token_tiles,
-          .output_pairs = output_pairs,
-          .halves = 2,
-          .whole = whole,
-          .count = all + (all - whole)};
-}
-
 template <typename P>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
-  const auto tiles_of = [](int64_t size, int64_t tile) {
-    return static_cast<int>((size + tile - 1) / tile);
-  };
-  const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
-  Tiles tiles =
-      ChooseTiles(g.x_rows(), tiles_of(g.rows, kPair * outputs), P::Shape::kTokens == kTileTokens);
-  tiles.block_outputs = outputs;
-  tiles.k_blocks = tiles_of(g.cols, kInputs);
-  const int pairs = std::min(tiles.count, Device::Current().multiprocessors / kPair);
+  const int most = Device::Current().multiprocessors / kPair;
+  const Tiles tiles = TilesOf(g, P::Shape::kTokens == kTileTokens, most);
+  const int pairs = std::min(tiles.count, most);
   LaunchDependent(gemm_sm90<P>,
                   {.grid = static_cast<unsigned>(pairs * kPair),
                    .block = kThreads,
