@@ -91,23 +91,17 @@ CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
       "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b, qwen2.5-7b or mixtral-8x7b");
   verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
       ->check(CLI::Range(0, 1000));
+  verb.add_option("--recipe", a.recipe,
+                  "--shape: whose formats and transforms (default: quarot with 8-bit activations)");
   const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
-  verb.add_option("--w-bits", a.w_bits, "--shape: bits of weights")
-      ->check(bits)
-      ->capture_default_str();
+  verb.add_option("--w-bits", a.w_bits, "--shape: bits of weights")->check(bits);
   verb.add_option("--w-group", a.w_group, "--shape: inputs that share a scale of weights; 0 = row")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 1 << 20));
   verb.add_flag("--two-level", a.two_level, "--shape: scales of groups are integers");
-  verb.add_option("--a-bits", a.a_bits, "--shape: bits of activations")
-      ->check(bits)
-      ->capture_default_str();
-  verb.add_option("--kv-bits", a.kv_bits, "--shape: bits of the KV cache")
-      ->check(bits)
-      ->capture_default_str();
+  verb.add_option("--a-bits", a.a_bits, "--shape: bits of activations")->check(bits);
+  verb.add_option("--kv-bits", a.kv_bits, "--shape: bits of the KV cache")->check(bits);
   verb.add_option("--rotation", a.rotation, "--shape: hadamard or none (no online transforms)")
-      ->check(CLI::IsMember({"hadamard", "none"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"hadamard", "none"}));
   return shape;
 }
 
@@ -142,13 +136,14 @@ ModelConfig BenchShape(const BenchArguments& a) {
 }
 
 Recipe BenchRecipe(const BenchArguments& a) {
-  Recipe recipe = kQuarotRecipe;
-  recipe.weights.bits = a.w_bits;
-  recipe.weights.group = a.w_group;
-  recipe.weights.second_level = a.two_level;
-  recipe.activations.bits = a.a_bits;
-  recipe.k.bits = recipe.v.bits = a.kv_bits;
-  if (a.rotation == "none") recipe.rotation = Rotation::kNone;
+  Recipe recipe = a.recipe.empty() ? kQuarotRecipe : FindRecipe(a.recipe);
+  if (a.recipe.empty()) recipe.activations.bits = 8;
+  if (a.w_bits) recipe.weights.bits = *a.w_bits;
+  if (a.w_group) recipe.weights.group = *a.w_group;
+  if (a.two_level) recipe.weights.second_level = true;
+  if (a.a_bits) recipe.activations.bits = *a.a_bits;
+  if (a.kv_bits) recipe.k.bits = recipe.v.bits = *a.kv_bits;
+  if (a.rotation) recipe.rotation = *a.rotation == "none" ? Rotation::kNone : Rotation::kHadamard;
   return recipe;
 }
 
@@ -159,8 +154,9 @@ Network BenchNetwork(const BenchArguments& a) {
 
 std::string BenchName(const BenchArguments& a, const Network& network) {
   if (!a.model.empty()) return a.model;
+  const Recipe recipe = BenchRecipe(a);
   return fmt::format("{}, {} layers, W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
-                     FormatText(BenchRecipe(a).weights), a.a_bits, a.kv_bits,
+                     FormatText(recipe.weights), recipe.activations.bits, recipe.k.bits,
                      network.head.weights.format.bits, network.head.input.activation.bits);
 }
 

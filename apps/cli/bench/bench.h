@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,11 @@ struct BenchArguments {
   std::string model;  // a directory, or
   std::string shape;  // a name of FindShape with random weights
   int64_t layers = 0;
-  int w_bits = 4, a_bits = 8, kv_bits = 4;
-  int64_t w_group = 0;
+  std::string recipe;  // of the shape; empty: W4A8KV4 with QuaRot's transforms
+  std::optional<int> w_bits, a_bits, kv_bits;
+  std::optional<int64_t> w_group;
   bool two_level = false;
-  std::string rotation = "hadamard";
+  std::optional<std::string> rotation;
   std::string text;  // a file
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128;
 };
@@ -56,7 +58,7 @@ struct BenchRow {
 };
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common);
 
-// What the options --shape, --layers, --w-bits .. --rotation ask for.
+// What the options --shape, --layers, --recipe .. --rotation ask for.
 ModelConfig BenchShape(const BenchArguments& arguments);
 Recipe BenchRecipe(const BenchArguments& arguments);
 // --shape with random weights, or the model directory.
