@@ -47,6 +47,25 @@ void AllowShared(void (*kernel)(Arguments...), size_t bytes) {
             "cudaFuncSetAttribute");
 }
 
+// How many clusters of the shape the GPU runs at a time. Needs sm_90.
+template <typename... Arguments>
+int MostClusters(void (*kernel)(Arguments...), const LaunchShape& shape) {
+  AllowShared(kernel, shape.shared_bytes);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
+            "cudaOccupancyMaxActiveClusters");
+  return clusters;
+}
+
 // Lets the kernel overlap the end of the one in front (sm_90; elsewhere it is a plain launch): it
 // must call WaitForPreviousGrid (ptx.h) before it touches what other kernels write. Throws
 // nibble::Error if the launch is refused.

@@ -28,6 +28,7 @@ struct TileParameters {
   int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
   int token, output;  // the tile's first
+  int split, splits;  // the block stores every splits-th chunk of tokens (gemm_sm90_split.cuh)
 };
 
 template <int kFactor>
@@ -155,6 +156,10 @@ struct Staging {
   }
 };
 
+// A chunk of the epilogue, in a thread's sums.
+template <bool kPlanes, typename Out>
+inline constexpr int kChunkSums = Staging<Out>::kTokens / 2 * (kPlanes ? 2 : 1);
+
 // A unit, or its first `count` values, to y.
 template <typename Out>
 __device__ __forceinline__ void StoreUnit(const uint4& unit, Out* y, bool accumulate) {
@@ -196,6 +201,10 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
   const bool vectors = kPlain || HasVectors<Out>(g);
 #pragma unroll
   for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
+    if (chunk / S::kTokens % tile.splits != tile.split) {
+      y += S::kTokens * g.y_stride;
+      continue;
+    }
     float values[S::kTokens / 2];
     ApplyLaw<kPlain, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk, outputs,
                               values);
@@ -239,6 +248,10 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
   auto* y = static_cast<__nv_bfloat16*>(g.y) + token * g.y_stride + n;
 #pragma unroll
   for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
+    if (chunk / S::kTokens % tile.splits != tile.split) {
+      y += S::kTokens * g.y_stride;
+      continue;
+    }
     float values[S::kTokens / 2];
     ApplyLaw<true, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk, outputs,
                             values);

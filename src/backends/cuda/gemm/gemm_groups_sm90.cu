@@ -10,7 +10,7 @@
 #include <cuda_fp16.h>
 
 #include "backends/cuda/gemm/gemm_groups_sm90.h"
-#include "backends/cuda/gemm/gemm_sm90_tile.cuh"
+#include "backends/cuda/gemm/gemm_sm90_split.cuh"
 #include "backends/cuda/gemm/sum_scale.cuh"
 
 namespace nibble::cuda {
@@ -136,15 +136,17 @@ struct GroupProduct {
 #pragma unroll
       for (float& v : math.y) v = 0;
       Fragments even, odd;
-      int even_stage = math.stages.Next(even), odd_stage, k = 0;
+      int even_stage = math.stages.Next(even), odd_stage, k = tiles.first_step();
+      const int end = k + tiles.steps;
       do {
         int32_t sums[64];
         math.Multiply(even, even_stage, k, sums, [&] { odd_stage = math.stages.Next(odd); });
         k += 2;
         math.Multiply(odd, odd_stage, k - 1, sums, [&] {
-          if (k < tiles.steps()) even_stage = math.stages.Next(even);
+          if (k < end) even_stage = math.stages.Next(even);
         });
-      } while (k < tiles.steps());
+      } while (k < end);
+      if (tiles.splits > 1) sm90::AddSplits<kEpilogue>(tiles, s, math.y);
       BarrierWait(&s.tail.parameters_full, parity);
       sm90::Store<kEpilogue>(g, s, math.stages.warpgroup, math.y, 0);
       if (threadIdx.x % 32 == 0) BarrierArrive(&s.tail.parameters_empty);

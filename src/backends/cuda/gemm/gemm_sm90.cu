@@ -7,7 +7,7 @@
 // and the round takes half the time. The last two steps of other tiles treat their halves one after
 // the other, so that the tensor cores work on the second while the first is stored.
 #include "backends/cuda/gemm/gemm_sm90.h"
-#include "backends/cuda/gemm/gemm_sm90_tile.cuh"
+#include "backends/cuda/gemm/gemm_sm90_split.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -38,9 +38,9 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
   for (; tile < tiles.whole; tile += tiles.stride(), parity ^= 1) {
     Sums sums;
     Fragments even, odd = {};
-    int left = tiles.steps() - 2, even_stage, odd_stage = 0;
+    int left = tiles.steps - 2, even_stage, odd_stage = 0;
     do {  // not `while`: ptxas copies the sums if it believes that no step may run
-      const bool first = left == tiles.steps() - 2;
+      const bool first = left == tiles.steps - 2;
       even_stage = stages.Next(even);
       MultiplyAsync(sums, even, odd, first_half(even_stage), second_half(even_stage), !first);
       if (!first) stages.Release(odd_stage);
@@ -67,9 +67,9 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
   for (; tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
     int32_t sums[64];
     Fragments even, odd = {};
-    int left = tiles.steps(), even_stage, odd_stage = 0;
+    int left = tiles.steps, even_stage, odd_stage = 0;
     do {
-      const bool first = left == tiles.steps();
+      const bool first = left == tiles.steps;
       even_stage = stages.Next(even);
       MultiplyHalf(sums, even, odd, first_half(even_stage), !first);
       if (!first) stages.Release(odd_stage);
@@ -80,6 +80,7 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     } while (left > 0);
     MultiplyEnd(sums, even, odd);
     stages.Release(odd_stage);
+    if (tiles.splits > 1) sm90::AddSplits<kEpilogue>(tiles, s, sums);
     BarrierWait(&s.tail.parameters_full, parity);
     store_half(sums, 0);
     if (lane == 0) BarrierArrive(&s.tail.parameters_empty);

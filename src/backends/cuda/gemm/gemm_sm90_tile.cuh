@@ -20,6 +20,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include "backends/cuda/gemm/gemm_epilogue.cuh"
@@ -36,6 +37,9 @@ inline constexpr int kSharedBytes = 227 * 1024;
 
 // kPlain: see ApplyLaw; gated: as that. kPlanes, kGatedPlanes: of inputs of 16 bits.
 enum class Epilogue { kPlain, kLaw, kPlanes, kGated, kGatedPlanes };
+template <Epilogue kEpilogue>
+inline constexpr bool kOfPlanes =
+    kEpilogue == Epilogue::kPlanes || kEpilogue == Epilogue::kGatedPlanes;
 
 // tokens: of a stage. fine: blocks have scales of 2 or 4 pieces, not of one. x_groups: so have the
 // tokens.
@@ -76,6 +80,9 @@ struct Shared {
   uint8_t w[kStages][2 * S::kBlockBytes];
   float scales[kStages][S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zetas, [piece][token]
   Tail tail;
+
+  // In the end what other splits send takes the place of the stages: a tile's sums from each.
+  static constexpr int kSumBytes = 4 * kTileOutputs * kHalfTokens;
 };
 
 // A place in the ring of stages.
@@ -106,7 +113,7 @@ __device__ void LoadTokenScales(const GemmArguments& g, int k, int token, float*
 template <typename S>
 __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {
-  const int rank = ClusterRank(), last_block = static_cast<int>((g.rows - 1) / 64);
+  const int rank = PairRank(), last_block = static_cast<int>((g.rows - 1) / 64);
   const int block_bytes = S::BlockBytes(g);
   const int scale_bytes =
       S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
@@ -120,7 +127,8 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
       w[half] = (up ? g.up_w : g.w) + int64_t{block} * tiles.k_blocks * block_bytes;
     }
     const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
-    for (int k = 0; k < tiles.steps(); ++k, ring.Advance()) {
+    for (int step = 0; step < tiles.steps; ++step, ring.Advance()) {
+      const int k = tiles.first_step() + step;
       uint64_t* full = &s.tail.full[ring.stage];
       BarrierWait(&s.tail.empty[ring.stage], ring.parity ^ 1);
       const int tokens = whole ? kTileTokens : kHalfTokens;
@@ -131,7 +139,8 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
       const int part = whole ? rank : 0;  // a half is loaded by the two in turn
       if (whole || k % kPair == rank) {
         TensorLoad(s.x[ring.stage] + part * kHalfTokens * kInputs, x_map, k * kInputs,
-                   place.x + part * kHalfTokens, full, (1 << kPair) - 1);
+                   place.x + part * kHalfTokens, full,
+                   ((1 << kPair) - 1) << (ClusterRank() - rank));
       }
       if constexpr (S::kTokenScales) {
         LoadTokenScales<S>(g, k, place.x, s.scales[ring.stage], full);
@@ -147,6 +156,9 @@ __device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<S>& s
     const int2 place = tiles.Place(tile);
     BarrierWait(&s.tail.parameters_empty, parity);
     LoadParameters<S::kFactor>(g, place.x, place.y, s.tail.parameters);
+    if (threadIdx.x % 32 == 0) {
+      s.tail.parameters.split = tiles.Split(), s.tail.parameters.splits = tiles.splits;
+    }
     BarrierArrive(&s.tail.parameters_full);
   }
 }
@@ -220,7 +232,8 @@ struct Stages {
   // Every warp tells both loading threads, since both write into this block.
   __device__ void Release(int stage) const {
     const int lane = threadIdx.x % 32;
-    if (lane < kPair) BarrierArriveAtPeer(PeerAddress(&s.tail.empty[stage], lane));
+    if (lane >= kPair) return;
+    BarrierArriveAtPeer(PeerAddress(&s.tail.empty[stage], ClusterRank() - PairRank() + lane));
   }
 };
 
@@ -228,7 +241,7 @@ struct Stages {
 template <Epilogue kEpilogue, typename S, typename Sum>
 __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int warpgroup,
                                       const Sum (&sums)[64], int first_column) {
-  constexpr bool kPlanes = kEpilogue == Epilogue::kPlanes || kEpilogue == Epilogue::kGatedPlanes;
+  constexpr bool kPlanes = kOfPlanes<kEpilogue>;
   if constexpr (kEpilogue == Epilogue::kGated || kEpilogue == Epilogue::kGatedPlanes) {
     StoreGatedHalf<kPlanes>(g, sums, s.tail.parameters, first_column, warpgroup, s.tail.staging);
   } else {
@@ -238,12 +251,18 @@ __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int 
   }
 }
 
+// What the other warps do while the math warpgroups add up their sums (gemm_sm90_split.cuh).
+__device__ __forceinline__ void WaitForSplits() {
+  __syncwarp();
+  ClusterSync();
+  ClusterSync();
+}
+
 // P: the Shape of its operands, and Multiply for the math warpgroups.
 template <typename P>
-__global__ __cluster_dims__(kPair, 1, 1)
-    __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__ CUtensorMap x_map,
-                                                  const __grid_constant__ GemmArguments g,
-                                                  const __grid_constant__ Tiles tiles) {
+__global__ __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__ CUtensorMap x_map,
+                                                         const __grid_constant__ GemmArguments g,
+                                                         const __grid_constant__ Tiles tiles) {
   using S = Shared<typename P::Shape>;
   extern __shared__ __align__(1024) std::byte memory[];
   S& s = *reinterpret_cast<S*>(memory);
@@ -264,11 +283,29 @@ __global__ __cluster_dims__(kPair, 1, 1)
     ReleaseRegisters<40>();
     if (threadIdx.x == 256) Load(x_map, g, tiles, s);
     if (threadIdx.x / 32 == 9) Prepare(g, tiles, s);
+    if (tiles.splits > 1) WaitForSplits();
   } else {
     ClaimRegisters<232>();
     P::Multiply(g, tiles, s);
   }
   ClusterSync();  // no block may end while the other writes into it
+}
+
+// How many pairs of blocks run at a time, in clusters of 1 to kMostSplits pairs.
+template <typename P>
+const std::array<int, kMostSplits>& MostPairs() {
+  static const auto most = [] {
+    std::array<int, kMostSplits> pairs = {};
+    for (unsigned splits = 1; splits <= kMostSplits; ++splits) {
+      const LaunchShape shape = {.grid = kPair * splits,
+                                 .block = kThreads,
+                                 .shared_bytes = kSharedBytes,
+                                 .cluster = kPair * splits};
+      pairs[splits - 1] = static_cast<int>(splits) * MostClusters(gemm_sm90<P>, shape);
+    }
+    return pairs;
+  }();
+  return most;
 }
 
 // The activations in boxes of 128 inputs x 128 tokens, their 16-byte units permuted as wgmma reads
@@ -300,13 +337,14 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
 
 template <typename P>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
-  const int most = Device::Current().multiprocessors / kPair;
+  const std::array<int, kMostSplits>& most = MostPairs<P>();
   const Tiles tiles = TilesOf(g, P::Shape::kTokens == kTileTokens, most);
-  const int pairs = std::min(tiles.count, most);
+  const auto cluster = static_cast<unsigned>(kPair * tiles.splits);
   LaunchDependent(gemm_sm90<P>,
-                  {.grid = static_cast<unsigned>(pairs * kPair),
+                  {.grid = std::min(tiles.count, most[0]) * cluster,
                    .block = kThreads,
-                   .shared_bytes = kSharedBytes},
+                   .shared_bytes = kSharedBytes,
+                   .cluster = cluster},
                   stream, ActivationMap(g, tiles.k_blocks), g, tiles);
 }
 

@@ -2,27 +2,37 @@
 // How the prompt products of compute capability 9.0 are cut into tiles (gemm_sm90_tile.cuh).
 #pragma once
 
+#include <algorithm>
+#include <array>
+
 #include "backends/cuda/gemm/gemm_epilogue.cuh"
 #include "backends/cuda/ptx/ptx_sm90.h"
 
 namespace nibble::cuda::sm90 {
 
-inline constexpr int kInputs = 128;  // of a step
-inline constexpr int kPair = 2;      // blocks of a cluster
-inline constexpr int kBand = 8;      // token tiles that are walked through together, for L2's sake
+inline constexpr int kInputs = 128;    // of a step
+inline constexpr int kPair = 2;        // blocks that share activations
+inline constexpr int kMostSplits = 2;  // pairs of a cluster; more are no faster
+inline constexpr int kBand = 8;  // token tiles that are walked through together, for L2's sake
 inline constexpr int kHalfTokens = kTileTokens / 2;
+
+__device__ __forceinline__ int PairRank() {
+  return ClusterRank() % kPair;
+}
 
 // The tiles of a product, the first `whole` of them 256 tokens, the others half as many, and those
 // of them that this block computes. halves: how many of the others follow from one place of 256
-// tokens; 1 where there is none of 256.
+// tokens; 1 where there is none of 256. splits: if more than 1, none is of 256 and a cluster has
+// one (gemm_sm90_split.cuh). steps: of 128 inputs, of a split, in pairs; at least 4 in tiles of
+// 256, whose last two are special. Past the end of K the activations are zeros.
 struct Tiles {
-  int token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count;
+  int columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count, splits,
+      steps;
 
-  __device__ int first() const { return blockIdx.x / kPair; }
-  __device__ int stride() const { return gridDim.x / kPair; }
-  // Of 128 inputs, in pairs; at least 4, since the last two are special. Past the end of K the
-  // activations are zeros.
-  __device__ int steps() const { return max(4, (k_blocks + 1) / 2 * 2); }
+  __device__ int first() const { return blockIdx.x / (kPair * splits); }
+  __device__ int stride() const { return gridDim.x / (kPair * splits); }
+  __device__ int Split() const { return ClusterRank() / kPair; }
+  __device__ int first_step() const { return Split() * steps; }
   // First token and first output.
   __device__ int2 Place(int number) const {
     const int half = max(0, number - whole), tile = min(number, whole) + half / halves;
@@ -30,24 +40,30 @@ struct Tiles {
     const int height = min(token_tiles - band, kBand);
     const int in_band = tile - band * output_pairs;
     return {(band + in_band % height) * halves * kHalfTokens + half % halves * kHalfTokens,
-            (in_band / height * kPair + ClusterRank()) * block_outputs};
+            (in_band / height * kPair + PairRank()) * block_outputs};
   }
 };
 
 // Those of g in the fewest rounds of a grid of `most` pairs of blocks, where one of halves takes a
 // little more than half the time. A half without tokens costs as much as any: where few rows leave
-// many such, all tiles are halves. whole_tiles: the kernel has tiles of 256 tokens.
-inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles, int most) {
+// many such, all tiles are halves. Where a grid of most[s - 1] pairs in clusters of s has room for
+// every tile s times, they are split. whole_tiles: the kernel has tiles of 256 tokens.
+inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
+                     const std::array<int, kMostSplits>& most_split) {
+  const int most = most_split[0];
   constexpr double kHalfRound = 0.57;
+  constexpr int kLeastSteps = 4;  // of a split
   const auto parts = [](int64_t size, int64_t part) {
     return static_cast<int>((size + part - 1) / part);
   };
   const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
-  Tiles tiles = {.token_tiles = parts(g.x_rows(), kTileTokens),
+  Tiles tiles = {.columns = static_cast<int>(g.x_rows()),
+                 .token_tiles = parts(g.x_rows(), kTileTokens),
                  .output_pairs = parts(g.rows, kPair * outputs),
                  .block_outputs = outputs,
                  .k_blocks = parts(g.cols, kInputs),
-                 .halves = kTileTokens / kHalfTokens};
+                 .halves = kTileTokens / kHalfTokens,
+                 .splits = 1};
   const int all = tiles.token_tiles * tiles.output_pairs, left = all % most;
   const bool halve_last = 2 * left <= most;
   const double last_round = left == 0 ? 0 : halve_last ? kHalfRound : 1;
@@ -60,6 +76,15 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles, int most) {
     tiles.whole = !whole_tiles ? 0 : halve_last ? all - left : all;
     tiles.count = all + (all - tiles.whole);
   }
+  const auto steps = [&](int splits) { return 2 * parts(tiles.k_blocks, 2 * splits); };
+  for (int splits = kMostSplits; splits > 1; --splits) {
+    const bool fits = tiles.count * splits <= most_split[splits - 1];
+    if (fits && tiles.whole == 0 && steps(splits) >= kLeastSteps) {
+      tiles.splits = splits;
+      break;
+    }
+  }
+  tiles.steps = std::max(tiles.whole > 0 ? 4 : 2, steps(tiles.splits));
   return tiles;
 }
 
