@@ -10,8 +10,8 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int64_t kCodeStride = 128;   // rows of codes are a multiple of this
-constexpr int64_t kTokensAhead = 128;  // whose scales kernels read, whether they exist or not
+constexpr int64_t kCodeStride = 128;         // rows of codes are a multiple of this
+constexpr int64_t kTokensAhead = kTileRows;  // whose scales kernels read, if they exist or not
 
 Source SourceOf(const ActsSource& source) {
   switch (source.op) {
@@ -38,49 +38,28 @@ const int32_t* ActsOps::OnDevice(const std::vector<int32_t>& gather) {
   return it->second.data();
 }
 
-void ActsOps::Place(const FormatSpec& format, PrepareArguments& a, Part& part) {
-  const int64_t groups = format.groups(a.width);
+PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part) {
+  const int64_t groups = format.groups(columns);
   Activations& acts = part.acts;
-  acts = {.tokens = a.tokens, .width = a.width, .format = format};
-  if (a.width % 8 != 0) Fail("no CUDA kernel for rows of {} activations", a.width);
+  acts = {.tokens = tokens, .width = columns, .format = format};
+  PreparePart p = {.columns = static_cast<int>(columns)};
+  if (columns % 8 != 0) Fail("no CUDA kernel for rows of {} activations", columns);
   if (!format.quantized()) {
-    acts.values = a.values = part.values.Grow(a.tokens * a.width);
-    if (format.bits != 16) return;
+    acts.values = p.values = part.values.Grow(tokens * columns);
+    if (format.bits != 16) return p;
   }
   if (format.group % 32 != 0) Fail("no CUDA kernel for groups of {} activations", format.group);
-  acts.stride = (a.width + kCodeStride - 1) / kCodeStride * kCodeStride;
-  const int64_t rows = format.bits == 16 ? PlaneRows(a.tokens) : a.tokens;
-  acts.codes = a.codes = part.codes.Grow(WholeTiles(rows) * acts.stride);
-  const int64_t scales = ScalePitch(a.tokens) * groups + kTokensAhead;
-  acts.scales = a.scales = part.scales.Grow(scales);
-  acts.zetas = a.zetas = format.symmetric ? nullptr : part.zetas.Grow(scales);
-  acts.sums = a.sums = part.sums.Grow(std::max(scales, rows));
-  a.bits = format.bits, a.symmetric = format.symmetric, a.signed_scale = format.signed_scale;
-  a.clip = static_cast<float>(format.clip);
-  a.group = static_cast<int>(format.group), a.stride = acts.stride;
-}
-
-// Whole rows first; then each part reads its columns of them.
-void ActsOps::PrepareInParts(PrepareArguments a, const InputSpec& spec, cudaStream_t stream) {
-  float* rows = a.values = rows_.Grow(a.tokens * a.width);
-  if (a.tokens > 0) cuda::PrepareActs(a, stream);
-  if (!spec.gather.empty()) {
-    rows = gathered_.Grow(a.tokens * a.width);
-    GatherColumns(a.values, OnDevice(spec.gather), a.tokens, a.width, rows, stream);
-  }
-  const auto prepare = [&](int64_t first, int64_t width, const FormatSpec& format, Part& part) {
-    PrepareArguments columns = {.x = rows + first,
-                                .tokens = a.tokens,
-                                .x_stride = spec.width,
-                                .width = static_cast<int>(width),
-                                .hadamard = PlanFor({})};
-    Place(format, columns, part);
-    if (a.tokens > 0) cuda::PrepareActs(columns, stream);
-  };
-  prepare(0, spec.main_width(), spec.activation, main_);
-  if (spec.tail_width == 0) return;
-  prepare(spec.main_width(), spec.tail_width, spec.tail_activation, tail_);
-  main_.acts.tail = &tail_.acts;
+  acts.stride = (columns + kCodeStride - 1) / kCodeStride * kCodeStride;
+  const int64_t rows = format.bits == 16 ? PlaneRows(tokens) : tokens;
+  acts.codes = p.codes = part.codes.Grow(WholeTiles(rows) * acts.stride);
+  const int64_t scales = ScalePitch(tokens) * groups + kTokensAhead;
+  acts.scales = p.scales = part.scales.Grow(scales);
+  acts.zetas = p.zetas = format.symmetric ? nullptr : part.zetas.Grow(scales);
+  acts.sums = p.sums = part.sums.Grow(std::max(scales, rows));
+  p.bits = format.bits, p.symmetric = format.symmetric, p.signed_scale = format.signed_scale;
+  p.clip = static_cast<float>(format.clip);
+  p.group = static_cast<int>(format.group), p.stride = acts.stride;
+  return p;
 }
 
 Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
@@ -102,11 +81,12 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                         .x_stride = spec.width,
                         .width = static_cast<int>(spec.width),
                         .hadamard = PlanFor(spec.transform)};
-  if (parts) {
-    PrepareInParts(a, spec, stream);
-    return main_.acts;
+  a.main = Place(spec.activation, tokens, spec.main_width(), main_);
+  if (!spec.gather.empty()) a.order = OnDevice(spec.gather);
+  if (spec.tail_width > 0) {
+    a.tail = Place(spec.tail_activation, tokens, spec.tail_width, tail_);
+    main_.acts.tail = &tail_.acts;
   }
-  Place(spec.activation, a, main_);
   if (tokens > 0) cuda::PrepareActs(a, stream);
   return main_.acts;
 }

@@ -27,15 +27,14 @@ class ActsOps {
     Activations acts;
   };
 
-  // Points `a` to the part's memory for `a.tokens` rows of `a.width`.
-  static void Place(const FormatSpec& format, PrepareArguments& a, Part& part);
+  // Memory of the part for `tokens` rows of `columns`.
+  static PreparePart Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part);
   static const float* DecodePart(const Activations& acts, Part& part, cudaStream_t stream);
-  void PrepareInParts(PrepareArguments a, const InputSpec& spec, cudaStream_t stream);
   const HadamardPlan& PlanFor(const TransformSpec& spec);
   const int32_t* OnDevice(const std::vector<int32_t>& gather);
 
   Part main_, tail_;
-  DeviceBuffer<float> rows_, gathered_, joined_;  // whole rows, [tokens, width]
+  DeviceBuffer<float> joined_;  // whole rows, [tokens, width]
   std::map<TransformSpec, DeviceHadamard> hadamards_;
   std::map<std::vector<int32_t>, Buffer<int32_t>> gathers_;
 };

@@ -10,16 +10,6 @@ namespace {
 
 constexpr int64_t kThreads = 256;
 
-// A block per row.
-__global__ void GatherKernel(const float* in, const int32_t* order, int64_t width, float* out) {
-  WaitForPreviousGrid();
-  AllowNextGrid();
-  const float* row = in + blockIdx.x * width;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    out[blockIdx.x * width + i] = row[order[i]];
-  }
-}
-
 __global__ void NarrowKernel(const float* in, int64_t count, __nv_bfloat16* out) {
   WaitForPreviousGrid();
   AllowNextGrid();
@@ -30,13 +20,6 @@ __global__ void NarrowKernel(const float* in, int64_t count, __nv_bfloat16* out)
 }
 
 }  // namespace
-
-void GatherColumns(const float* in, const int32_t* order, int64_t tokens, int64_t width, float* out,
-                   cudaStream_t stream) {
-  if (tokens == 0) return;
-  LaunchDependent(GatherKernel, {.grid = static_cast<unsigned>(tokens), .block = kThreads}, stream,
-                  in, order, width, out);
-}
 
 void Narrow(const float* in, int64_t count, __nv_bfloat16* out, cudaStream_t stream) {
   if (count == 0) return;

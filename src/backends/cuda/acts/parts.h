@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What inputs of two formats need beside the kernels of one: columns in another order, and sums of
-// two products as intermediate values. Device pointers; everything is enqueued.
+// What linears of two formats need beside the kernels of one: sums of two products as intermediate
+// values. Device pointers; everything is enqueued.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,10 +9,6 @@
 #include <cstdint>
 
 namespace nibble::cuda {
-
-// out[t, i] = in[t, order[i]], both [tokens, width].
-void GatherColumns(const float* in, const int32_t* order, int64_t tokens, int64_t width, float* out,
-                   cudaStream_t stream);
 
 // out[i] = in[i] rounded to bf16.
 void Narrow(const float* in, int64_t count, __nv_bfloat16* out, cudaStream_t stream);

@@ -126,11 +126,27 @@ __device__ void CrossRanks(const RowView<true>& view, const float* row, float* i
 // ---- The kernel ----
 
 template <bool spread>
-__device__ void StoreRow(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
-                         const float* values, float factor) {
-  for (int i = threadIdx.x; i < view.width; i += static_cast<int>(blockDim.x)) {
-    const typename RowView<spread>::Element element = view.Result(i);
-    a.values[token * a.width + element.index] = values[element.place] * factor;
+__device__ void StoreValues(const PreparePart& a, const Columns<spread>& columns, int64_t token,
+                            float factor) {
+  const int end = spread ? columns.view.width : a.columns;
+  for (int i = 4 * threadIdx.x; i < end; i += 4 * static_cast<int>(blockDim.x)) {
+    const float4 v = columns.Four(i);
+    *reinterpret_cast<float4*>(a.values + token * a.columns + columns.view.Result(i).index) = {
+        v.x * factor, v.y * factor, v.z * factor, v.w * factor};
+  }
+}
+
+template <bool spread>
+__device__ void StorePart(const PreparePart& a, const Columns<spread>& columns, int64_t token,
+                          int64_t pitch, float factor, Scratch& scratch) {
+  if (a.values != nullptr) StoreValues(a, columns, token, factor);
+  if (a.codes == nullptr) return;
+  if (a.bits == 16) {
+    QuantizeRow<Grid::kPlanes>(a, columns, token, pitch, factor, scratch);
+  } else {
+    !a.symmetric     ? QuantizeRow<Grid::kAsymmetric>(a, columns, token, pitch, factor, scratch)
+    : a.signed_scale ? QuantizeRow<Grid::kSigned>(a, columns, token, pitch, factor, scratch)
+                     : QuantizeRow<Grid::kSymmetric>(a, columns, token, pitch, factor, scratch);
   }
 }
 
@@ -203,15 +219,13 @@ __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::
       const int sum = ReduceBlock(__float_as_int(squares), FloatSumOf(), scratch.squares);
       factor *= 1.0f / sqrtf(__int_as_float(sum) / static_cast<float>(a.width) + a.eps);
     }
-    if (a.values != nullptr) StoreRow(a, view, token, values, factor);
-    if (a.bits == 16 && a.codes != nullptr) {
-      QuantizeRow<Grid::kPlanes>(a, view, token, values, factor, scratch);
-    } else if (a.codes != nullptr) {
-      !a.symmetric     ? QuantizeRow<Grid::kAsymmetric>(a, view, token, values, factor, scratch)
-      : a.signed_scale ? QuantizeRow<Grid::kSigned>(a, view, token, values, factor, scratch)
-                       : QuantizeRow<Grid::kSymmetric>(a, view, token, values, factor, scratch);
+    const int64_t pitch = ScalePitch(a.tokens);
+    for (int first = 0; first < a.width;) {
+      const PreparePart& part = first == 0 ? a.main : a.tail;
+      StorePart<spread>(part, {view, values, a.order, first}, token, pitch, factor, scratch);
+      first += part.columns;
+      __syncthreads();  // what comes next may overwrite the row and the scratch
     }
-    __syncthreads();  // the next row may overwrite this one
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The input of integer products in one pass over memory: source op, online Hadamard transform,
-// quantization to s8 codes exactly as formats/quantizer.h defines it, unless 16 bits are wanted.
+// quantization to s8 codes exactly as formats/quantizer.h defines it. Outliers that a linear reads
+// in another format are a part of their own, once columns are in their order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,6 +19,24 @@ enum class Source {
   kSiluMul,  // silu(x) * up
 };
 
+// Columns of the prepared rows in a format of their own.
+struct PreparePart {
+  int columns = 0;          // a multiple of 8
+  float* values = nullptr;  // [tokens, columns]: as they are; or null
+
+  int bits = 4;               // 2..8, or 16: two planes of 8, symmetric, without groups
+  bool symmetric = true;      // false: zetas are written
+  bool signed_scale = false;  // symmetric only
+  int group = 0;              // 0 = all columns, or a multiple of 32 that divides them
+  float clip = 1;
+
+  int8_t* codes = nullptr;  // [tokens, stride], zero from columns on; or null
+  int64_t stride = 0;       // bytes: columns rounded up to 128
+  float* scales = nullptr;  // [groups, ScalePitch(tokens)]
+  float* zetas = nullptr;   // the same, or null when symmetric
+  int32_t* sums = nullptr;  // the same, sums of codes; of 16 bits [PlaneRows(tokens)]
+};
+
 // All rows start at multiples of 16 bytes; width is a multiple of 8.
 struct PrepareArguments {
   Source source = Source::kPlain;
@@ -31,19 +50,10 @@ struct PrepareArguments {
   int width = 0;
   HadamardPlan hadamard;
 
-  float* values = nullptr;  // [tokens, width]: the row as it is; or null
+  const int32_t* order = nullptr;  // [width]: columns of the parts, of the transformed row; or null
+  PreparePart main, tail;          // main.columns + tail.columns == width; a tail may have none
 
-  int bits = 4;               // 2..8, or 16: two planes of 8, symmetric, without groups
-  bool symmetric = true;      // false: zetas are written
-  bool signed_scale = false;  // symmetric only
-  int group = 0;              // 0 = the whole row, or a multiple of 32 that divides width
-  float clip = 1;
-
-  int8_t* codes = nullptr;  // [tokens, stride], zero from width on; or null
-  int64_t stride = 0;       // bytes: width rounded up to 128
-  float* scales = nullptr;  // [groups, ScalePitch(tokens)]
-  float* zetas = nullptr;   // the same, or null when symmetric
-  int32_t* sums = nullptr;  // the same, sums of codes; of 16 bits [PlaneRows(tokens)]
+  bool in_parts() const { return order != nullptr || tail.columns > 0; }
 };
 
 // A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of either

@@ -96,10 +96,10 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
       range.Add(y[i / 2][j / 16][j % 16 / 2 * 4 + i % 2 * 2 + j % 2]);
     }
   }
-  const ActGrid<kGrid> grid(a, team.Join(range), factor);
+  const ActGrid<kGrid> grid(a.main, team.Join(range), factor);
   const UnitGrid unit(grid, kGrid != Grid::kAsymmetric);
   int8_t* const codes =
-      a.codes + token * a.stride + (first * S::kBlocks + block) * 64 + lane % 4 * 16;
+      a.main.codes + token * a.main.stride + (first * S::kBlocks + block) * 64 + lane % 4 * 16;
   int sum = 0;
 #pragma unroll
   for (int i = 0; i < S::kTiles * 2; ++i) {
@@ -119,9 +119,9 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
   }
   sum = team.Join(sum);
   if (!team.leader()) return;
-  a.scales[token] = grid.scale;
-  if (a.zetas != nullptr) a.zetas[token] = grid.zeta;
-  a.sums[token] = sum;
+  a.main.scales[token] = grid.scale;
+  if (a.main.zetas != nullptr) a.main.zetas[token] = grid.zeta;
+  a.main.sums[token] = sum;
 }
 
 template <typename S>
@@ -167,9 +167,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
       TransformTile<S>(signs, tile, x, sylvester, y[t]);
     }
     const float factor = a.hadamard.scale / scale;
-    if (!a.symmetric) {
+    if (!a.main.symmetric) {
       Quantize<Grid::kAsymmetric, S>(a, token, y, factor, shared.scratch);
-    } else if (a.signed_scale) {
+    } else if (a.main.signed_scale) {
       Quantize<Grid::kSigned, S>(a, token, y, factor, shared.scratch);
     } else {
       Quantize<Grid::kSymmetric, S>(a, token, y, factor, shared.scratch);
@@ -200,8 +200,9 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 }  // namespace
 
 bool FitsSm90(const PrepareArguments& a) {
-  return a.source != Source::kRmsNorm && a.type == RealType::kBfloat16 && a.values == nullptr &&
-         a.group == 0 && a.bits <= 8 && a.hadamard.tile.signs != nullptr;
+  return a.source != Source::kRmsNorm && a.type == RealType::kBfloat16 &&
+         a.main.values == nullptr && a.main.group == 0 && a.main.bits <= 8 && !a.in_parts() &&
+         a.hadamard.tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

@@ -62,8 +62,8 @@ struct RowView {
 inline bool CanSpread(const PrepareArguments& a, int log2) {
   const int segment = a.hadamard.segment >> log2, width = a.width >> log2;
   return log2 <= kMaxRanksLog2 && a.hadamard.sylvester >> log2 > 0 &&
-         a.source != Source::kRmsNorm && a.group == 0 && a.bits <= 8 && segment % 8 == 0 &&
-         (width >> log2) % 4 == 0 && width >= 512;
+         a.source != Source::kRmsNorm && a.main.group == 0 && a.main.bits <= 8 && !a.in_parts() &&
+         segment % 8 == 0 && (width >> log2) % 4 == 0 && width >= 512;
 }
 
 // ---- Reductions ----
@@ -159,7 +159,7 @@ struct ActGrid {
   float scale, zeta = 0;
   float factor, lo = 0, inverse, bottom, top, round;
 
-  __device__ ActGrid(const PrepareArguments& a, Range<kind> range, float row_factor)
+  __device__ ActGrid(const PreparePart& a, Range<kind> range, float row_factor)
       : factor(row_factor) {
     constexpr float kMinScale = 1e-10f;
     // 127 * 256 + 127 is the largest code whose upper byte, rounded, is one.
@@ -256,16 +256,37 @@ struct Team {
   }
 };
 
-// Elements [begin, end) of the row, group `group`, times `factor`.
+// The columns of a part, from `first` of the row on, or of what `order` makes of it.
+template <bool spread>
+struct Columns {
+  const RowView<spread>& view;
+  const float* values;
+  const int32_t* order;  // or null
+  int first;
+
+  // Columns i .. i + 3, i a multiple of 4.
+  __device__ float4 Four(int i) const {
+    if constexpr (!spread) {
+      if (order != nullptr) {
+        const int4 at = __ldg(reinterpret_cast<const int4*>(order + first + i));
+        return {values[view.layout.At(at.x)], values[view.layout.At(at.y)],
+                values[view.layout.At(at.z)], values[view.layout.At(at.w)]};
+      }
+    }
+    return *reinterpret_cast<const float4*>(values + view.Result(first + i).place);
+  }
+};
+
+// Columns [begin, end) of a part, group `group`, times `factor`.
 template <Grid kind, bool spread>
-__device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& team, int64_t token,
-                              int64_t group, int begin, int end, const float* values,
-                              float factor) {
+__device__ void QuantizeGroup(const PreparePart& a, const Team<spread>& team, int64_t token,
+                              int64_t pitch, int64_t group, int begin, int end,
+                              const Columns<spread>& columns, float factor) {
   const int first = begin + team.rank() * 4, step = team.size() * 4;
   Range<kind> range;
 #pragma unroll 4
   for (int i = first; i < end; i += step) {
-    const float4 v = *reinterpret_cast<const float4*>(values + team.view.Result(i).place);
+    const float4 v = columns.Four(i);
     range.Add(v.x), range.Add(v.y), range.Add(v.z), range.Add(v.w);
   }
   const ActGrid<kind> grid(a, team.Join(range), factor);
@@ -274,21 +295,21 @@ __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& tea
   int sum = 0, upper_sum = 0;
 #pragma unroll 4
   for (int i = first; i < end; i += step) {
-    const typename RowView<spread>::Element element = team.view.Result(i);
-    const float4 v = *reinterpret_cast<const float4*>(values + element.place);
+    const int index = team.view.Result(i).index;
+    const float4 v = columns.Four(i);
     const uint32_t four = grid.Codes(v);
     sum = __dp4a(static_cast<int>(four), 0x01010101, sum);
-    *reinterpret_cast<uint32_t*>(codes + element.index) = four;
+    *reinterpret_cast<uint32_t*>(codes + index) = four;
     if constexpr (kPlanes) {
       const uint32_t upper = grid.UpperCodes(v);
       upper_sum = __dp4a(static_cast<int>(upper), 0x01010101, upper_sum);
-      *reinterpret_cast<uint32_t*>(codes - 8 * a.stride + element.index) = upper;
+      *reinterpret_cast<uint32_t*>(codes - 8 * a.stride + index) = upper;
     }
   }
   sum = team.Join(sum);
   if constexpr (kPlanes) upper_sum = ReduceBlock(upper_sum, SumOf(), team.scratch.low);
   if (!team.leader()) return;
-  const int64_t at = group * ScalePitch(a.tokens) + token;
+  const int64_t at = group * pitch + token;
   a.scales[at] = grid.scale;
   if (kind == Grid::kAsymmetric) a.zetas[at] = grid.zeta;
   if constexpr (kPlanes) {
@@ -300,11 +321,12 @@ __device__ void QuantizeGroup(const PrepareArguments& a, const Team<spread>& tea
 }
 
 template <Grid kind, bool spread>
-__device__ void QuantizeRow(const PrepareArguments& a, const RowView<spread>& view, int64_t token,
-                            const float* values, float factor, Scratch& scratch) {
+__device__ void QuantizeRow(const PreparePart& a, const Columns<spread>& columns, int64_t token,
+                            int64_t pitch, float factor, Scratch& scratch) {
+  const RowView<spread>& view = columns.view;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if (view.rank == 0) {
-    for (int i = a.width / 4 + thread; i < a.stride / 4; i += threads) {
+    for (int i = a.columns / 4 + thread; i < a.stride / 4; i += threads) {
       if constexpr (kind == Grid::kPlanes) {
         auto* const upper = reinterpret_cast<uint32_t*>(a.codes + PlaneRow(token) * a.stride);
         upper[i] = upper[i + 2 * a.stride] = 0;
@@ -315,12 +337,13 @@ __device__ void QuantizeRow(const PrepareArguments& a, const RowView<spread>& vi
   }
   const Team<spread> team = {view, scratch, a.group != 0};
   if (spread || a.group == 0) {
-    QuantizeGroup<kind>(a, team, token, 0, 0, view.width, values, factor);
+    QuantizeGroup<kind>(a, team, token, pitch, 0, 0, spread ? view.width : a.columns, columns,
+                        factor);
     return;
   }
-  const int groups = a.width / a.group;
+  const int groups = a.columns / a.group;
   for (int g = thread / 32; g < groups; g += threads / 32) {
-    QuantizeGroup<kind>(a, team, token, g, g * a.group, (g + 1) * a.group, values, factor);
+    QuantizeGroup<kind>(a, team, token, pitch, g, g * a.group, (g + 1) * a.group, columns, factor);
   }
 }
 
