@@ -45,6 +45,36 @@ class CudaTest : public GpuParityTest {
       ASSERT_EQ(sum, 0);
     }
   }
+
+  // Products of 1 to 512 tokens are those of the reference; `error`: of the norm of a token.
+  void ExpectProducts(const FormatSpec& format, const FormatSpec& activation, int64_t rows,
+                      int64_t cols, double error = 0) {
+    const InputSpec input = {.width = cols, .activation = activation};
+    const auto linear = RandomLinear(rng_, format, rows, input, true);
+    const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+    for (const int64_t tokens : {1, 9, 40, 140, 300, 512}) {
+      const auto x = RandomRows(rng_, tokens, cols);
+      std::vector<float> y(static_cast<size_t>(tokens * rows), kPoison);
+      const Buffer<float> device_x = Copy(x), device_y = Copy(y);
+      ours_->Gemm(ours_->PrepareActs({.x = device_x.data()}, tokens, input), id, device_y.data(),
+                  rows, false);
+      ref_->Gemm(ref_->PrepareActs({.x = x.data()}, tokens, input), ref_id, y.data(), rows, false);
+      const auto host = Host(device_y.data(), tokens * rows);
+      if (error == 0) {
+        ASSERT_TRUE(host == y) << FormatText(format) << tokens;
+      }
+      for (int64_t t = 0; error > 0 && t < tokens; ++t) {
+        double squares = 0, errors = 0;
+        for (int64_t i = t * rows; i < (t + 1) * rows; ++i) {
+          squares += double{y[i]} * y[i];
+          errors += (double{host[i]} - y[i]) * (double{host[i]} - y[i]);
+        }
+        ASSERT_LE(std::sqrt(errors / squares), error) << FormatText(format) << tokens;
+      }
+    }
+    ours_->Release(id);
+    ref_->Release(ref_id);
+  }
 };
 
 // silu(gate) * up, or what a product has made of that, transformed in two products of fp16 where
@@ -82,25 +112,31 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
 
 // More tiles than the blocks of a grid can take at once: whole ones and halves, one after another.
 TEST_F(CudaTest, ProductsOfManyRoundsAreBitEqual) {
-  constexpr int64_t kRows = 17400, kCols = 328;
-  for (const FormatSpec& format :
-       {FormatSpec{.bits = 4}, FormatSpec{.bits = 8, .symmetric = false}}) {
-    const InputSpec input = {.width = kCols,
-                             .activation = {.bits = 8, .symmetric = format.symmetric}};
-    const auto linear = RandomLinear(rng_, format, kRows, input, true);
-    const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
-    for (const int64_t tokens : {40, 100, 300, 512}) {
-      const auto x = RandomRows(rng_, tokens, kCols);
-      std::vector<float> y(static_cast<size_t>(tokens * kRows), kPoison);
-      const Buffer<float> device_x = Copy(x), device_y = Copy(y);
-      ours_->Gemm(ours_->PrepareActs({.x = device_x.data()}, tokens, input), id, device_y.data(),
-                  kRows, false);
-      ref_->Gemm(ref_->PrepareActs({.x = x.data()}, tokens, input), ref_id, y.data(), kRows, false);
-      ASSERT_TRUE(Host(device_y.data(), tokens * kRows) == y) << FormatText(format) << tokens;
-    }
-    ours_->Release(id);
-    ref_->Release(ref_id);
+  ExpectProducts({.bits = 4}, {.bits = 8}, 17400, 328);
+  ExpectProducts({.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 17400, 328);
+}
+
+// Fewer tiles than the GPU has blocks: those of a cluster split the inputs and add up their sums,
+// where the last split may have none.
+TEST_F(CudaTest, ProductsOfFewOutputsAreBitEqual) {
+  for (const int64_t cols : {1160, 4104}) {
+    ExpectProducts({.bits = 4}, {.bits = 8}, 300, cols);
+    ExpectProducts({.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 300, cols);
+    ExpectProducts({.bits = 4}, {.bits = 16}, 300, cols);
   }
+}
+// In groups sums are floats; 32 terms and their order: at most 32 roundings of 2^-24 each side.
+TEST_F(CudaTest, ProductsOfFewOutputsInGroupsAgree) {
+  const double error = 64 * 0x1p-24;
+  ExpectProducts({.bits = 4, .group = 128}, {.bits = 8}, 300, 4096, error);
+  ExpectProducts({.bits = 4, .group = 128}, {.bits = 4, .group = 128}, 300, 4096, error);
+}
+
+// Two bf16 lack at most 2^-17 of an input, and of a weight that is not bf16; what both lack adds up
+// like noise. One bf16 would lack 2^-9.
+TEST_F(CudaTest, HalvesLackLittle) {
+  for (const int64_t cols : {256, 1160})
+    ExpectProducts({.bits = 16}, {.bits = 16}, 300, cols, 0x1p-16);
 }
 
 TEST_F(CudaTest, InputScalesAreRefusedByName) {

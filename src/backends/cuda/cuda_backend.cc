@@ -233,17 +233,24 @@ void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
                            const DeviceLinear::Output& output) {
   NIBBLE_CHECK((acts.tail != nullptr) == linear.tail.has_value(), "one has a tail");
   if (!linear.tail) return MultiplyPart(acts, linear.main, output);
-  DeviceLinear::Output sum = output;
-  if (output.type != cuda::RealType::kFloat32) {
-    const int64_t rows = linear.main.rows();
-    sum = {sums_.Grow(acts.tokens * rows), cuda::RealType::kFloat32, rows, false};
+  DeviceLinear::Output last = output;
+  if (output.type == cuda::RealType::kFloat32) {
+    MultiplyPart(acts, linear.main, output);
+    last.accumulate = true;
+    return MultiplyPart(*acts.tail, *linear.tail, last);
   }
+  const int64_t rows = linear.main.rows();
+  NIBBLE_CHECK(output.stride == rows && !output.accumulate);
+  DeviceLinear::Output sum = {sums_.Grow(acts.tokens * rows), cuda::RealType::kFloat32, rows,
+                              false};
   MultiplyPart(acts, linear.main, sum);
+  if (linear.tail->takes_addend()) {
+    last.addend = static_cast<const float*>(sum.y);
+    return MultiplyPart(*acts.tail, *linear.tail, last);
+  }
   sum.accumulate = true;
   MultiplyPart(*acts.tail, *linear.tail, sum);
-  if (sum.y == output.y) return;
-  NIBBLE_CHECK(output.stride == sum.stride);
-  cuda::Narrow(static_cast<const float*>(sum.y), acts.tokens * sum.stride,
+  cuda::Narrow(static_cast<const float*>(sum.y), acts.tokens * rows,
                static_cast<__nv_bfloat16*>(output.y), stream_.get());
 }
 

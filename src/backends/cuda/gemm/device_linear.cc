@@ -70,7 +70,7 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
       rows_(weights.rows),
       cols_(weights.cols),
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs) {
-  const bool codes = kind_ != WeightKind::kFloats;
+  const bool codes = !OfFloats(kind_);
   if (codes && weights.format.second_level && kind_ != WeightKind::kLevels) {
     *this = DeviceLinear(Widen(weights), activation, bias);
     return;
@@ -185,6 +185,7 @@ GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& out
           .y = output.y,
           .y_stride = output.stride,
           .accumulate = output.accumulate,
+          .addend = output.addend,
           .y_type = output.type};
 }
 

@@ -22,7 +22,8 @@ class DeviceLinear {
     void* y;  // [tokens, stride]
     RealType type;
     int64_t stride;
-    bool accumulate;  // kFloat32 only
+    bool accumulate;                // kFloat32 only
+    const float* addend = nullptr;  // [tokens, stride] or null: of y; where takes_addend
   };
   void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
   // Several linears of one input. In decode steps small ones share a launch, which saves its edges;
@@ -35,7 +36,8 @@ class DeviceLinear {
                             const DeviceLinear& up, Intermediate* y, cudaStream_t stream);
   int64_t rows() const { return rows_; }
   // Whether it multiplies Activations::values, whatever the activations are.
-  bool needs_values() const { return kind_ == WeightKind::kFloats; }
+  bool needs_values() const { return OfFloats(kind_); }
+  bool takes_addend() const { return kind_ == WeightKind::kHalves; }
 
  private:
   void UploadFloats(const PackedWeights& weights);
@@ -51,7 +53,7 @@ class DeviceLinear {
   BlockScales block_;  // of codes_
   FormatSpec weights_, activation_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
-  WeightType type_ = {};          // kFloats
+  WeightType type_ = {};          // of floats
   Buffer<uint8_t> codes_;         // or floats
   Buffer<float> scales_;          // [rows, weight groups], unless codes_ has them
   Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric

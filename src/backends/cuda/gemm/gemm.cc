@@ -8,7 +8,7 @@ namespace nibble::cuda {
 void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(g.tokens > 0 && g.rows > 0 && g.cols > 0, "{} tokens, {} x {}", g.tokens, g.rows,
                g.cols);
-  const bool codes = g.w_kind != WeightKind::kFloats, plain = g.w_kind == WeightKind::kPlain;
+  const bool codes = !OfFloats(g.w_kind), plain = g.w_kind == WeightKind::kPlain;
   NIBBLE_CHECK(!codes || (g.stride % 128 == 0 && g.stride >= g.cols), "stride {}, {} columns",
                g.stride, g.cols);
   NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
@@ -20,6 +20,7 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(!codes || g.w_scales != nullptr || (HasGroups(g.w_kind) && g.w_block.pieces > 0));
   NIBBLE_CHECK(!HasGroups(g.w_kind) || (g.x_group % g.piece == 0 && g.w_zeros == nullptr));
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
+  NIBBLE_CHECK(g.addend == nullptr || g.w_kind == WeightKind::kHalves);
   if (g.up_w == nullptr) return;
   NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);
   NIBBLE_CHECK(g.w_zeros == nullptr && g.x_zetas == nullptr && g.bias == nullptr);

@@ -6,7 +6,8 @@
 //
 // D = sum over k of x[t, k] w[n, k], exact in int32; every other operation rounds once, in this
 // order. cols is at most 65793, so that no integer overflows (a loader checks it). Of floats
-// (kFloats) each output is one chain of fp32 fused multiply-adds over ascending k.
+// (kFloats) each output is one chain of fp32 fused multiply-adds over ascending k; of kHalves see
+// gemm_halves.h.
 //
 // A token of 16 bits has two sums D for its planes, upper and lower, and of each
 // float(D - pi_n Q_t); 256 times that of the upper one is added to that of the lower.
@@ -36,9 +37,13 @@ enum class WeightKind {
   kByteGroups,
   kPlain,   // codes as bytes [rows, stride], zero from cols on, and any groups
   kFloats,  // [rows, cols] of a WeightType
+  kHalves,  // the same, for inputs of 16 bits
 };
 enum class WeightType { kFloat32, kBfloat16, kFloat16 };
 
+constexpr bool OfFloats(WeightKind kind) {
+  return kind == WeightKind::kFloats || kind == WeightKind::kHalves;
+}
 __host__ __device__ constexpr int CodeBits(WeightKind kind) {
   return kind == WeightKind::kBytes || kind == WeightKind::kByteGroups ? 8 : 4;
 }
@@ -69,7 +74,7 @@ struct BlockScales {
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
   const int8_t* x = nullptr;        // [WholeTiles(x_rows()), stride] codes, zero from cols on
-  const float* values = nullptr;    // kFloats instead: [tokens, cols]
+  const float* values = nullptr;    // of floats instead: [tokens, cols]
   const float* x_scales = nullptr;  // [groups, x_pitch] a
   const float* x_zetas = nullptr;   // [groups, x_pitch] zeta, or null: symmetric activations
   // [groups, x_pitch], of planes [x_rows()], Q, sums of codes; needed by w_zeros
@@ -80,7 +85,7 @@ struct GemmArguments {
   int64_t stride = 0;          // bytes between rows of x: a multiple of 128, >= cols
   const uint8_t* w = nullptr;  // as w_kind says
   WeightKind w_kind = WeightKind::kNibbles;
-  WeightType w_type = WeightType::kFloat32;  // kFloats
+  WeightType w_type = WeightType::kFloat32;  // of floats
   int64_t x_group = 0, w_group = 0;  // inputs, 0 = cols; kPlain: one is a multiple of the other
   int piece = 128;                   // in groups: 32, 64 or 128 inputs
   BlockScales w_block;               // of kLevels and in groups
@@ -93,9 +98,10 @@ struct GemmArguments {
   const uint8_t* up_w = nullptr;     // or null; as w: y = silu(W x) * (up x) instead, each product
   const float* up_scales = nullptr;  // and the result rounded to bf16 (gemm_sm90 alone)
   int64_t rows = 0, cols = 0;        // N and K of the weights, any
-  void* y = nullptr;        // [tokens, y_stride]; fastest when rows of it are aligned to 16
-  int64_t y_stride = 0;     // elements, >= rows
-  bool accumulate = false;  // y += ..., kFloat32 only
+  void* y = nullptr;              // [tokens, y_stride]; fastest when rows of it are aligned to 16
+  int64_t y_stride = 0;           // elements, >= rows
+  bool accumulate = false;        // y += ..., kFloat32 only
+  const float* addend = nullptr;  // [tokens, y_stride] or null: of y, kHalves only
   RealType y_type = RealType::kFloat32;
 
   __host__ __device__ bool planes() const { return x_bits == 16; }

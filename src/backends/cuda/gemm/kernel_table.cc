@@ -6,6 +6,7 @@
 
 #include "backends/cuda/gemm/gemm_decode.h"
 #include "backends/cuda/gemm/gemm_groups_sm90.h"
+#include "backends/cuda/gemm/gemm_halves.h"
 #include "backends/cuda/gemm/gemm_plain.h"
 #include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/gemm/gemm_sm90.h"
@@ -42,6 +43,7 @@ constexpr Kernel kTable[] = {
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                One<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                One<GemmSm80>},
     {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                One<GemmGrouped>},
+    {"gemm_halves",             8, 0,       WeightKind::kHalves, 16,     0,                One<GemmHalves>},
     {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                One<GemmFloat>},
 };
 // clang-format on
@@ -50,7 +52,7 @@ constexpr int kMany = 1 << 30;  // tokens
 
 // Bits of what kernels read.
 int StoredBits(WeightKind kind) {
-  if (kind == WeightKind::kFloats) return 32;
+  if (OfFloats(kind)) return 32;
   return kind == WeightKind::kPlain ? 8 : CodeBits(kind);
 }
 
@@ -77,6 +79,7 @@ const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t to
 WeightKind KindOf(int capability, const ProductFormat& product) {
   const FormatSpec &w = product.weights, &a = product.activation;
   const bool planes = a.bits == 16;
+  if (w.bits == 16 && planes) return WeightKind::kHalves;
   if (!w.quantized() || (!a.quantized() && !planes)) return WeightKind::kFloats;
   const bool nibbles = w.code_bits() <= 4;
   if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) {
