@@ -50,8 +50,13 @@ class CudaTest : public GpuParityTest {
   void ExpectProducts(const FormatSpec& format, const FormatSpec& activation, int64_t rows,
                       int64_t cols, double error = 0) {
     const InputSpec input = {.width = cols, .activation = activation};
-    const auto linear = RandomLinear(rng_, format, rows, input, true);
-    const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
+    ExpectProducts(RandomLinear(rng_, format, rows, input, true)->packed, error);
+  }
+  void ExpectProducts(const PackedLinear& linear, double error) {
+    const FormatSpec& format = linear.weights.format;
+    const InputSpec& input = linear.input;
+    const int64_t rows = linear.weights.rows, cols = linear.weights.cols;
+    const LinearId id = ours_->Upload(linear), ref_id = ref_->Upload(linear);
     for (const int64_t tokens : {1, 9, 40, 140, 300, 512}) {
       const auto x = RandomRows(rng_, tokens, cols);
       std::vector<float> y(static_cast<size_t>(tokens * rows), kPoison);
@@ -132,11 +137,23 @@ TEST_F(CudaTest, ProductsOfFewOutputsInGroupsAgree) {
   ExpectProducts({.bits = 4, .group = 128}, {.bits = 4, .group = 128}, 300, 4096, error);
 }
 
-// Two bf16 lack at most 2^-17 of an input, and of a weight that is not bf16; what both lack adds up
-// like noise. One bf16 would lack 2^-9.
+// Two bf16 lack at most 2^-18 of an input or a weight, and the product of the second ones is left
+// out: three times 2^-18 that add up like noise, and as much for up to 64 roundings of sums. One
+// bf16 lacks up to 2^-9.
 TEST_F(CudaTest, HalvesLackLittle) {
-  for (const int64_t cols : {256, 1160})
-    ExpectProducts({.bits = 16}, {.bits = 16}, 300, cols, 0x1p-16);
+  for (const int64_t cols : {256, 1160}) {
+    const InputSpec input = {.width = cols, .activation = {.bits = 16}};
+    const auto linear = RandomLinear(rng_, {.bits = 16}, 300, input, true);
+    ExpectProducts(linear->packed, 0x1p-16);
+    const std::vector<float> values = RandomVector(rng_, 300 * cols);
+    std::vector<uint16_t> halves;
+    for (const float v : values) halves.push_back(F16FromF32(v));
+    Tensor& weights = linear->packed.weights.values;
+    weights = Tensor::Of(DType::kF16, weights.shape, std::move(halves));
+    ExpectProducts(linear->packed, 0x1p-16);
+    weights = Tensor::Of(DType::kF32, weights.shape, values);
+    ExpectProducts(linear->packed, 0x1p-16);
+  }
 }
 
 TEST_F(CudaTest, InputScalesAreRefusedByName) {

@@ -155,9 +155,10 @@ Network BenchNetwork(const BenchArguments& a) {
 std::string BenchName(const BenchArguments& a, const Network& network) {
   if (!a.model.empty()) return a.model;
   const Recipe recipe = BenchRecipe(a);
-  return fmt::format("{}, {} layers, W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
-                     FormatText(recipe.weights), recipe.activations.bits, recipe.k.bits,
-                     network.head.weights.format.bits, network.head.input.activation.bits);
+  return fmt::format("{}, {} layers, {}W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
+                     a.recipe.empty() ? "" : a.recipe + " ", FormatText(recipe.weights),
+                     recipe.activations.bits, recipe.k.bits, network.head.weights.format.bits,
+                     network.head.input.activation.bits);
 }
 
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {

@@ -3,15 +3,15 @@
 
 #include <algorithm>
 
-#include "backends/cuda/acts/parts.h"
 #include "backends/cuda/calibrate/calibration.h"
 #include "backends/cuda/cuda_error.h"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr int64_t kCodeStride = 128;         // rows of codes are a multiple of this
-constexpr int64_t kTokensAhead = kTileRows;  // whose scales kernels read, if they exist or not
+constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
+// Whose scales kernels read, whether they exist or not.
+constexpr int64_t kTokensAhead = kTileRows;
 
 Source SourceOf(const ActsSource& source) {
   switch (source.op) {

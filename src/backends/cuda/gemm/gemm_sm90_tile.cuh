@@ -338,6 +338,7 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
 template <typename P>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
   const std::array<int, kMostSplits>& most = MostPairs<P>();
+  NIBBLE_CUDA_CHECK(most[0] > 0);
   const Tiles tiles = TilesOf(g, P::Shape::kTokens == kTileTokens, most);
   const auto cluster = static_cast<unsigned>(kPair * tiles.splits);
   LaunchDependent(gemm_sm90<P>,

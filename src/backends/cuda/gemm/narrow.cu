@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "backends/cuda/acts/parts.h"
+#include "backends/cuda/gemm/narrow.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
 

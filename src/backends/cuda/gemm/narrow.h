@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linears of two formats need beside the kernels of one: sums of two products as intermediate
-// values. Device pointers; everything is enqueued.
+// Where sums of two products are intermediate values and the last product does not round them.
+// Device pointers; enqueued.
 #pragma once
 
 #include <cuda_bf16.h>
