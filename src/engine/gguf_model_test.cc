@@ -43,13 +43,14 @@ class GgufSource : public TemporaryDirectoryTest {
     });
   }
 
-  const Network tiny_ = OpenNetwork(kTiny);
+  const Network tiny_ = OpenNetwork(kTinyModel);
 };
 
 TEST_F(GgufSource, IsTheModelItWasMadeOf) {
   Tiny().Write(Path("tiny.gguf"));
   ExpectTiny(OpenNetwork(Path("tiny.gguf")));
-  const Tokenizer tokenizer = Tokenizer::Load(Path("tiny.gguf")), original = Tokenizer::Load(kTiny);
+  const Tokenizer tokenizer = Tokenizer::Load(Path("tiny.gguf")),
+                  original = Tokenizer::Load(kTinyModel);
   const std::string text = ReadFile(NIBBLE_SOURCE_DIR "/samples/calibration.txt", 1 << 24);
   EXPECT_EQ(tokenizer.Encode(text), original.Encode(text));
   EXPECT_EQ(tokenizer.vocab_size(), original.vocab_size());

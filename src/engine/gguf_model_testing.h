@@ -5,14 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
 #include "io/gguf_testing.h"
 #include "models/network.h"
 #include "source/model_source.h"
 
 namespace nibble {
-
-inline constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
 
 inline constexpr uint32_t kF32 = 0, kBf16 = 30;
 
@@ -104,7 +103,7 @@ inline void AddLayers(GgufBuilder& b, const Network& tiny, int64_t first, int64_
 inline GgufBuilder TinyGguf(const Network& tiny, int64_t last = 6) {
   GgufBuilder b;
   AddKeys(b, tiny.config);
-  const Json json = ParseJson(GetDocument(kTiny, "tokenizer.json"), kTiny);
+  const Json json = ParseJson(GetDocument(kTinyModel, "tokenizer.json"), kTinyModel);
   AddTokenizer(b, json, "gpt2", "smaug-bpe");
   b.Bool("tokenizer.ggml.add_bos_token", true);
   b.Integer("tokenizer.ggml.bos_token_id", 0);

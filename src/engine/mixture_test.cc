@@ -9,14 +9,13 @@
 #include <list>
 
 #include "base/rng.h"
+#include "engine/engine_testing.h"
 #include "engine/model.h"
 #include "engine/session.h"
 #include "tests/shared_data.h"
 
 namespace nibble {
 namespace {
-
-constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
 
 TEST(Routes, TheLargestLogitsWinAndTheFirstOfEqualOnes) {
   const std::vector<float> logits = {1,         3,   2, 0,  //
@@ -126,7 +125,7 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
 
 // The sample model, each FFN three times over behind a random router.
 Network Upcycled(Matrices& matrices) {
-  Network net = OpenNetwork(kTiny);
+  Network net = OpenNetwork(kTinyModel);
   net.config.experts = 3;
   net.config.experts_per_token = 2;
   for (LayerWeights& layer : net.layers) {
@@ -156,7 +155,7 @@ std::vector<float> Logits(Model& model, std::span<const int32_t> ids, size_t chu
 
 TEST(Mixture, EqualExpertsAreOneFfnAndChunksDoNotMatter) {
   Matrices matrices;
-  const auto dense = LoadModel(kTiny, "cpu", false);
+  const auto dense = LoadModel(kTinyModel, "cpu", false);
   Model mixture(Upcycled(matrices), MakeBackend("cpu", false));
   Rng rng(9);
   std::vector<int32_t> ids;
@@ -183,7 +182,7 @@ TEST(Mixture, AGpuAgreesWithTheCpu) {
     GTEST_SKIP() << "needs a GPU";
   }
   Matrices matrices;
-  const auto cpu = LoadModel(kTiny, "cpu", false);
+  const auto cpu = LoadModel(kTinyModel, "cpu", false);
   Model gpu(Upcycled(matrices), std::move(backend));
   Rng rng(9);
   std::vector<int32_t> ids;

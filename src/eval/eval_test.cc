@@ -16,10 +16,8 @@
 namespace nibble {
 namespace {
 
-constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
-
 TEST(TextWindows, OneBosInFrontAndNoIncompleteWindow) {
-  const Tokenizer tokenizer = Tokenizer::Load(kTiny);
+  const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
   const std::string text = "the river and the town and the river and the town";
   const auto ids = tokenizer.Encode(text);
   const auto windows = TextWindows(tokenizer, text, {.context = 4}, "test");
@@ -35,7 +33,7 @@ TEST(TextWindows, OneBosInFrontAndNoIncompleteWindow) {
 }
 
 TEST(TextWindows, TheGptqProtocolJoinsRowsWithBlankLines) {
-  const Tokenizer tokenizer = Tokenizer::Load(kTiny);
+  const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
   // Rows: "", " = A = \n", "" -> "" + "\n\n" + " = A = \n" + "\n\n" + "".
   const auto windows =
       TextWindows(tokenizer, " \n = A = \n \n", {.context = 2, .gptq_rows = true}, "t");
@@ -88,7 +86,7 @@ class Evaluation : public testing::Test {
 };
 
 TEST_F(Evaluation, PerplexityIsTheMeanLossOfThePredictedTokens) {
-  const auto model = LoadModel(kTiny, "cpu", false);
+  const auto model = LoadModel(kTinyModel, "cpu", false);
   const PerplexityResult r = Perplexity(*model, windows_);
   double nll = 0;
   for (const auto& ids : windows_) {
@@ -112,11 +110,11 @@ TEST_F(Evaluation, PerplexityIsTheMeanLossOfThePredictedTokens) {
 }
 
 TEST_F(Evaluation, LogitsThatAreNotFiniteNameTheirWindow) {
-  const auto good = LoadModel(kTiny, "cpu", false);
+  const auto good = LoadModel(kTinyModel, "cpu", false);
   for (const float value : {NAN, INFINITY, 3e38f, 1e6f}) {  // of the last, exp(loss) is not
     const auto bad = TinyWithHeadValue(value);
     const auto names = [&](const char* window) {
-      return testing::AllOf(testing::HasSubstr(kTiny), testing::HasSubstr(window),
+      return testing::AllOf(testing::HasSubstr(kTinyModel), testing::HasSubstr(window),
                             testing::HasSubstr("logits are NaN, infinite or far too large"));
     };
     EXPECT_THAT(ErrorOf([&] { Perplexity(*bad, windows_); }), names("window 1 of 2"));
@@ -126,7 +124,7 @@ TEST_F(Evaluation, LogitsThatAreNotFiniteNameTheirWindow) {
 }
 
 TEST_F(Evaluation, TokensOutsideTheVocabularyAreRefused) {
-  const auto model = LoadModel(kTiny, "cpu", false);
+  const auto model = LoadModel(kTinyModel, "cpu", false);
   windows_[1][3] = 4095;
   EXPECT_NO_THROW(Perplexity(*model, windows_));
   windows_[1][3] = 4096;
@@ -134,7 +132,7 @@ TEST_F(Evaluation, TokensOutsideTheVocabularyAreRefused) {
 }
 
 TEST_F(Evaluation, DivergenceFromItselfIsZero) {
-  const auto a = LoadModel(kTiny, "cpu", false), b = LoadModel(kTiny, "cpu", false);
+  const auto a = LoadModel(kTinyModel, "cpu", false), b = LoadModel(kTinyModel, "cpu", false);
   const KlResult r = KlDivergence(*a, *b, windows_);
   EXPECT_NEAR(r.kl_mean, 0, 1e-12);
   EXPECT_EQ(r.top1_agreement, 1.0);
@@ -166,7 +164,7 @@ std::vector<std::vector<long double>> LogProbabilities(Model& model,
 
 // One token's logit differs, so both directions of the divergence do.
 TEST_F(Evaluation, DivergenceIsThatOfTheModelFromTheReference) {
-  const auto model = TinyWithHeadValue(40.0f), reference = LoadModel(kTiny, "cpu", false);
+  const auto model = TinyWithHeadValue(40.0f), reference = LoadModel(kTinyModel, "cpu", false);
   const KlResult r = KlDivergence(*model, *reference, windows_);
   std::vector<long double> kl;
   long double reversed = 0, loss = 0, reference_loss = 0, agree = 0;
@@ -205,7 +203,7 @@ TEST_F(Evaluation, DivergenceIsThatOfTheModelFromTheReference) {
 }
 
 TEST_F(Evaluation, TheReferenceArithmeticDivergesLittle) {
-  const auto a = LoadModel(kTiny, "cpu", false), b = LoadModel(kTiny, "cpu", true);
+  const auto a = LoadModel(kTinyModel, "cpu", false), b = LoadModel(kTinyModel, "cpu", true);
   const KlResult r = KlDivergence(*a, *b, windows_);
   // Same fp32 weights, sums in another order: logits differ by about 1e-5, KL by its square.
   EXPECT_LT(r.kl_mean, 1e-8);

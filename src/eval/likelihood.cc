@@ -13,7 +13,6 @@ namespace nibble {
 namespace {
 
 constexpr size_t kForwardTokens = 1024;  // of one sequence in a forward; of all in a batch
-constexpr size_t kLogitRows = 128;       // rows of logits held at once
 
 // Tokens that all requests begin with, but none that predicts a scored token: those run with the
 // request, so that its predictions come from one place.
@@ -164,7 +163,7 @@ void LikelihoodRunner::Score(const float* hidden, const std::vector<Row>& rows) 
   const auto vocab = static_cast<size_t>(model_.config().vocab_size);
   const auto width = static_cast<size_t>(model_.config().hidden_size);
   for (size_t first = 0; first < rows.size(); first += kLogitRows) {
-    const size_t count = std::min(kLogitRows, rows.size() - first);
+    const size_t count = std::min<size_t>(kLogitRows, rows.size() - first);
     const float* logits = model_.Logits(hidden + first * width, static_cast<int64_t>(count));
     std::vector<Likelihood> tokens(count);
     ParallelFor(count, [&](size_t i) {

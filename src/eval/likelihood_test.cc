@@ -17,10 +17,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
-
 Model& TinyModel() {
-  static const auto model = LoadModel(kTiny, "cpu", false);
+  static const auto model = LoadModel(kTinyModel, "cpu", false);
   return *model;
 }
 
@@ -170,7 +168,7 @@ TEST(EvaluateRequests, NamesTheRequestWhoseLogitsAreNotFinite) {
                       << "\n"
                       << R"({"context": [1], "continuation": [6]})"
                       << "\n";
-  const Tokenizer tokenizer = Tokenizer::Load(kTiny);
+  const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
   EXPECT_EQ(EvaluateRequests(TinyModel(), tokenizer, path.string(), true).size(), 2u);
   const auto bad = TinyWithHeadValue(NAN);
   EXPECT_THAT(ErrorOf([&] { EvaluateRequests(*bad, tokenizer, path.string(), true); }),
@@ -193,7 +191,7 @@ class Pairs : public testing::Test {
                  bool special = true) const {
     return EncodePair(tokenizer_, context, continuation, special, Limits(limit), "here");
   }
-  const Tokenizer tokenizer_ = Tokenizer::Load(kTiny);
+  const Tokenizer tokenizer_ = Tokenizer::Load(kTinyModel);
 };
 
 TEST_F(Pairs, TheContinuationIsWhatTheWholeTextHasBeyondTheContext) {

@@ -15,8 +15,6 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kLogitRows = 128;  // rows of logits held at once
-
 void StopIfInterrupted() {
   if (Interrupted()) throw Error(ErrorCode::kFailed, "interrupted");
 }

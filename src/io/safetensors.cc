@@ -20,7 +20,7 @@ namespace dom = simdjson::dom;
 
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxDepth = 16;
-constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxTensorNameBytes = 4096;
 constexpr size_t kMaxTokens = 16 * kMaxTensors;  // a tensor has 14 in a header, 2 in an index
 constexpr std::string_view kMetadata = "__metadata__";
 
@@ -44,8 +44,8 @@ dom::object ParseObject(dom::parser& parser, std::string_view text, bool padded,
 // Names end up in error messages, other files and terminals.
 std::string CheckedName(std::string_view name, const std::string& where) {
   const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
-  if (name.size() > kMaxNameBytes || std::any_of(name.begin(), name.end(), control)) {
-    Fail("{}: a name is above {} bytes or has control characters", where, kMaxNameBytes);
+  if (name.size() > kMaxTensorNameBytes || std::any_of(name.begin(), name.end(), control)) {
+    Fail("{}: a name is above {} bytes or has control characters", where, kMaxTensorNameBytes);
   }
   // simdjson checks the text; escapes of lone surrogates may still yield bytes that are not UTF-8.
   if (!simdjson::validate_utf8(name)) Fail("{}: a name is not valid Unicode", where);

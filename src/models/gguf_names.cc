@@ -13,7 +13,7 @@ std::string Part(int64_t layer, const char* name) {
   return fmt::format("blk.{}.{}", layer, name);
 }
 
-std::string Linear(int64_t layer, Role role) {
+std::string LinearOfBlock(int64_t layer, Role role) {
   constexpr const char* kNames[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
                                     "ffn_gate", "ffn_up", "ffn_down"};
   if (role == Role::kHead) return "output";
@@ -25,7 +25,7 @@ std::string Linear(int64_t layer, Role role) {
 
 const Family kGgufLlama = {
     .model_type = "llama",
-    .linear = Linear,
+    .linear = LinearOfBlock,
     .attention_norm = [](int64_t layer) { return Part(layer, "attn_norm.weight"); },
     .mlp_norm = [](int64_t layer) { return Part(layer, "ffn_norm.weight"); },
     .final_norm = "output_norm.weight",

@@ -14,7 +14,7 @@ ModelConfig Parse(const Json& config, const std::string& where) {
   return c;
 }
 
-std::string Linear(int64_t layer, Role role) {
+std::string LinearOfMixture(int64_t layer, Role role) {
   const std::string mixture = fmt::format("model.layers.{}.block_sparse_moe", layer);
   if (role == Role::kRouter) return mixture + ".gate";
   if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
@@ -26,7 +26,7 @@ std::string Linear(int64_t layer, Role role) {
 
 const Family kMixtral = {.model_type = "mixtral",
                          .parse = Parse,
-                         .linear = Linear,
+                         .linear = LinearOfMixture,
                          .attention_norm = LlamaAttentionNorm,
                          .mlp_norm = LlamaMlpNorm,
                          .final_norm = "model.norm.weight"};

@@ -8,14 +8,14 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
 #include "quantize/gptq_testing.h"
 #include "quantize/invariance.h"
+#include "tensor/random_testing.h"
 
 namespace nibble {
 namespace {
-
-constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
 
 // The sample model through CollectStatistics on random ids.
 class ChannelsTest : public testing::Test {
@@ -42,7 +42,7 @@ class ChannelsTest : public testing::Test {
     return arranged;
   }
 
-  const Network source_ = OpenNetwork(kTiny);
+  const Network source_ = OpenNetwork(kTinyModel);
   const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
 };
 
@@ -194,12 +194,6 @@ TEST(Recipes, GroupsFitTheWidths) {
 
 // --- rounding -----------------------------------------------------------------------------------
 
-Matrix<double> RandomMatrix(Rng& rng, int64_t rows, int64_t cols) {
-  Matrix<double> m(rows, cols);
-  for (double& value : m.data) value = rng.Normal();
-  return m;
-}
-
 // tr(E H E^T) by plain loops, H = X^T X.
 double OutputError(const Matrix<double>& w, const Rounded& rounded, const Matrix<double>& x) {
   const Matrix<float> decoded = DecodeBoth(rounded.weights, rounded.tail);
@@ -218,7 +212,7 @@ double OutputError(const Matrix<double>& w, const Rounded& rounded, const Matrix
 
 TEST(Tails, NearestRoundsBothPartsByThemselves) {
   Rng rng(5);
-  const Matrix<double> w = RandomMatrix(rng, 6, 96);
+  const Matrix<double> w = RandomMatrix(6, 96, rng);
   const TailPlan tail = {.columns = 32, .weights = {.bits = 8}};
   const Rounded rounded = RoundNearest(w, {.bits = 4}, tail);
   ExpectSamePlanes(rounded.weights, RoundNearest(Columns(w, 0, 64), {.bits = 4}).weights);
@@ -240,7 +234,7 @@ TEST(Tails, NearestRoundsBothPartsByThemselves) {
 TEST(Tails, GptqsTailTakesUpErrors) {
   Rng rng(6);
   const int64_t cols = 160, tail = 32;
-  Matrix<double> x = RandomMatrix(rng, 400, cols);
+  Matrix<double> x = RandomMatrix(400, cols, rng);
   for (int64_t t = 0; t < x.rows; ++t) {  // every column leans on the tail
     for (size_t k = 0; k < static_cast<size_t>(cols - tail); ++k) {
       x.row(t)[k] += 2 * x.row(t)[static_cast<size_t>(cols - tail) + k % tail];
@@ -248,7 +242,7 @@ TEST(Tails, GptqsTailTakesUpErrors) {
   }
   Matrix<float> inputs(x.rows, cols);
   std::ranges::copy(x.data, inputs.data.begin());
-  const Matrix<double> w = RandomMatrix(rng, 40, cols);
+  const Matrix<double> w = RandomMatrix(40, cols, rng);
   for (const int bits : {8, 16}) {
     for (const bool act_order : {false, true}) {
       for (const int64_t group : {0, 32}) {

@@ -106,12 +106,12 @@ Matrix<double> PlainInverseFactor(const Matrix<double>& h, double damp) {
   return u;
 }
 
-struct Case {
+struct RoundingCase {
   FormatSpec format;
   bool act_order;
 };
 
-class GptqFormats : public testing::TestWithParam<Case> {};
+class GptqFormats : public testing::TestWithParam<RoundingCase> {};
 
 TEST_P(GptqFormats, WithAnIdentityHessianItRoundsToNearest) {
   const Matrix<double> w = RandomMatrix(36, 256, 5);
@@ -144,19 +144,21 @@ TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
 INSTANTIATE_TEST_SUITE_P(
     All, GptqFormats,
     testing::Values(
-        Case{{.bits = 4, .clip = 0}, false}, Case{{.bits = 4, .clip = 0}, true},
-        Case{{.bits = 3, .symmetric = false, .clip = 1}, false},
-        Case{{.bits = 4, .group = 32, .clip = 0}, false},
-        Case{{.bits = 4, .group = 64, .clip = 0}, true},
-        Case{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
-        Case{{.bits = 4, .group = 64, .clip = 0.85}, false},
-        Case{{.bits = 8, .group = 256, .clip = 1}, false},
-        Case{{.bits = 4, .group = 64, .clip = 0, .second_level = true}, false},
-        Case{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true}, true},
-        Case{{.bits = 2, .lattice = true}, false}, Case{{.bits = 3, .lattice = true}, false},
-        Case{{.bits = 4, .lattice = true}, false},
-        Case{{.bits = 4, .clip = 0, .sparse = true}, false},
-        Case{{.bits = 4, .symmetric = false, .group = 32, .sparse = true}, false}));
+        RoundingCase{{.bits = 4, .clip = 0}, false}, RoundingCase{{.bits = 4, .clip = 0}, true},
+        RoundingCase{{.bits = 3, .symmetric = false, .clip = 1}, false},
+        RoundingCase{{.bits = 4, .group = 32, .clip = 0}, false},
+        RoundingCase{{.bits = 4, .group = 64, .clip = 0}, true},
+        RoundingCase{{.bits = 2, .symmetric = false, .group = 128, .clip = 0}, false},
+        RoundingCase{{.bits = 4, .group = 64, .clip = 0.85}, false},
+        RoundingCase{{.bits = 8, .group = 256, .clip = 1}, false},
+        RoundingCase{{.bits = 4, .group = 64, .clip = 0, .second_level = true}, false},
+        RoundingCase{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true},
+                     true},
+        RoundingCase{{.bits = 2, .lattice = true}, false},
+        RoundingCase{{.bits = 3, .lattice = true}, false},
+        RoundingCase{{.bits = 4, .lattice = true}, false},
+        RoundingCase{{.bits = 4, .clip = 0, .sparse = true}, false},
+        RoundingCase{{.bits = 4, .symmetric = false, .group = 32, .sparse = true}, false}));
 
 // Block LDLQ (Tseng et al. 2024, section 4.1) from what it means: eight weights are rounded once
 // they and all behind them have made up for the errors in front as well as they can, which is a

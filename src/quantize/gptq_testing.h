@@ -2,17 +2,15 @@
 // Random weights, and GPTQ of one matrix with BLAS.
 #pragma once
 
-#include "base/rng.h"
 #include "quantize/gptq.h"
 #include "quantize/host_gptq.h"
+#include "tensor/random_testing.h"
 
 namespace nibble {
 
 inline Matrix<double> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed) {
   Rng rng(seed);
-  Matrix<double> m(rows, cols);
-  for (double& value : m.data) value = rng.Normal();
-  return m;
+  return RandomMatrix(rows, cols, rng);
 }
 
 // w [N, K], inputs x [tokens, K] and, for options.gptaq > 0, as they would be without rounding.

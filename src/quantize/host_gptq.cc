@@ -18,8 +18,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kRows = 64;    // of one task
-constexpr int64_t kBlock = 128;  // columns between two products with all the others
+constexpr int64_t kRows = 64;          // of one task
+constexpr int64_t kLazyColumns = 128;  // columns between two products with all the others
 
 using Order = std::vector<int64_t>;
 
@@ -123,8 +123,8 @@ Matrix<double> Errors(const GptqRounding& r, std::span<const double> tail, int64
 
 // Columns rounded between two updates of the rest; group borders fall on block borders.
 int64_t BlockColumns(const GptqRounding& r) {
-  if (!r.find_grids) return kBlock;
-  return r.group * std::max<int64_t>(1, kBlock / r.group);
+  if (!r.find_grids) return kLazyColumns;
+  return r.group * std::max<int64_t>(1, kLazyColumns / r.group);
 }
 
 }  // namespace
@@ -270,15 +270,15 @@ Matrix<double> HostGptq::DampedBlock(int64_t begin, int64_t end) const {
 // kept up to date. `errors` are those of the rows from `first` on.
 void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const {
   const int64_t k = errors.cols, rows = errors.rows;
-  Matrix<double> slopes(rows, kBlock);
+  Matrix<double> slopes(rows, kLazyColumns);
   for (int64_t at = 0; at < r.sweeps * r.columns;) {
-    const int64_t begin = at % r.columns, end = std::min(begin + kBlock, r.columns);
+    const int64_t begin = at % r.columns, end = std::min(begin + kLazyColumns, r.columns);
     const int64_t count = end - begin;
     const Matrix<double> block = DampedBlock(begin, end);
     std::ranges::fill(slopes.data, 0.0);
     const auto add = [&](int64_t from, int64_t inner, const double* b, int64_t ld, bool turned) {
       AddProduct({errors.data.data() + from, b, k, ld, turned}, rows, count, inner, 1,
-                 slopes.data.data(), kBlock);
+                 slopes.data.data(), kLazyColumns);
     };
     // The columns of H above the block stand as rows in front of it.
     add(0, begin, hessian_.row(begin).data(), k, true);

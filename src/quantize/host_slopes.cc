@@ -21,7 +21,7 @@ void InParts(int64_t total, int64_t size, const Part& part) {
   });
 }
 
-constexpr int64_t kRows = 16, kValues = 1 << 14;  // of a part
+constexpr int64_t kPartRows = 16, kValues = 1 << 14;  // of a part
 
 // out = the pairs of `in` turned by `sign` times the angles of a position.
 void Turn(const HeadAngles& angles, int64_t position, float sign, int64_t width, const float* in,
@@ -72,7 +72,7 @@ void HostMath::ColumnDots(const float* a, const float* b, int64_t rows, int64_t 
 
 void HostMath::NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols,
                           float eps, float keep, float* out) const {
-  InParts(rows, kRows, [&](int64_t first, int64_t count) {
+  InParts(rows, kPartRows, [&](int64_t first, int64_t count) {
     for (int64_t at = first * cols; at < (first + count) * cols; at += cols) {
       const float *v = x + at, *s = slopes + at;
       const auto n = static_cast<float>(cols);
@@ -131,7 +131,7 @@ void HostMath::SoftmaxSlopes(const CausalBlock& block, const float* p, float* sl
 
 void HostMath::DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
                                 float* divergences) const {
-  InParts(rows, kRows, [&](int64_t first, int64_t count) {
+  InParts(rows, kPartRows, [&](int64_t first, int64_t count) {
     const auto width = static_cast<size_t>(cols);
     std::vector<float> q(width), difference(width);
     for (int64_t r = first; r < first + count; ++r) {

@@ -10,9 +10,9 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kRows = 2048;  // of an input
-constexpr int64_t kBatch = 128;  // rows of an input in one step
-constexpr int64_t kSums = 16;    // of gradients, at a time; fixed, so that threads do not matter
+constexpr int64_t kInputRows = 2048;  // of an input
+constexpr int64_t kStepRows = 128;    // rows of an input in one step
+constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
 
 // Of the objective, summed over some sets.
 class Gradient {
@@ -22,7 +22,7 @@ class Gradient {
 
   // The sum becomes, or grows by, the derivative of batch `step` of `set` by R [n, n].
   void Add(const PeakedRows& set, int64_t step, const float* r, bool first) {
-    const int64_t count = std::min(kBatch, set.rows.rows), batches = set.rows.rows / count;
+    const int64_t count = std::min(kStepRows, set.rows.rows), batches = set.rows.rows / count;
     const int64_t n = set.rows.cols, values = count * n, group = set.group == 0 ? n : set.group;
     const float* const x =
         math_.Load({set.rows.row(step % batches * count).data(), static_cast<size_t>(values)}, x_);
@@ -125,7 +125,7 @@ double Power(const std::vector<float>& values) {
 
 // Mean squared output of a row of x, from the first of them.
 double OutputPower(const Matrix<float>& x, const Matrix<float>& w) {
-  const int tokens = static_cast<int>(std::min(kBatch, x.rows));
+  const int tokens = static_cast<int>(std::min(kStepRows, x.rows));
   const int n = static_cast<int>(w.rows), k = static_cast<int>(w.cols);
   std::vector<float> y(static_cast<size_t>(tokens) * static_cast<size_t>(n));
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, tokens, n, k, 1, x.data.data(), k,
@@ -190,7 +190,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
       const FormatSpec &activation = linear.activations, &weight = linear.weights;
       if (seen == 0 || !(activation.quantized() || weight.quantized())) continue;
       std::vector<int64_t> picked = Rng(0).Permutation(seen);
-      picked.resize(static_cast<size_t>(std::min(seen, kRows)));
+      picked.resize(static_cast<size_t>(std::min(seen, kInputRows)));
       Matrix<float> rows(static_cast<int64_t>(picked.size()), all.cols);
       for (size_t t = 0; t < picked.size(); ++t) {
         std::ranges::copy(all.row(picked[t]), rows.row(static_cast<int64_t>(t)).begin());
@@ -209,7 +209,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
 
 double LearningBytes(const ModelConfig& c, int64_t context) {
   const int64_t ffns = std::max<int64_t>(c.experts, 1);
-  const int64_t read = (1 + ffns) * kRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
+  const int64_t read = (1 + ffns) * kInputRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
                        2 * ffns * c.intermediate_size;
   const int64_t rows = c.layers * read + kRotationWindows * context + (kSums + 10) * c.hidden_size;
   return static_cast<double>(rows * c.hidden_size) * sizeof(float);
@@ -218,7 +218,7 @@ double LearningBytes(const ModelConfig& c, int64_t context) {
 double LearningFlops(const ModelConfig& c) {
   const double n = static_cast<double>(c.hidden_size);
   const double sets = static_cast<double>(c.layers * (1 + std::max<int64_t>(c.experts, 1)));
-  return kRotationSteps * (sets * 8 * kBatch * n * n + 10 * n * n * n);
+  return kRotationSteps * (sets * 8 * kStepRows * n * n + 10 * n * n * n);
 }
 
 Matrix<double> LearnRotation(std::span<const PeakedRows> sets, const DenseMath& math,

@@ -94,7 +94,7 @@ TEST(LearnRotation, LearnsAsMuchOnAGpu) {
   EXPECT_NEAR(QuantizationError(learn(*backend->services().MakeDense()), fresh), host, 0.03 * host);
 }
 
-double Power(std::span<const float> values) {
+double SquaredNorm(std::span<const float> values) {
   return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
 }
 
@@ -153,7 +153,7 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
     const Matrix<float>&x = sets[i].rows, &w = sets[i + 1].rows;
     ASSERT_EQ(x.rows, 96);
     for (int64_t t = 0; t < x.rows; ++t) {  // 1, or less where norm_eps matters
-      const double power = Power(x.row(t)) / static_cast<double>(x.cols);
+      const double power = SquaredNorm(x.row(t)) / static_cast<double>(x.cols);
       EXPECT_LT(power, 1.0001);
       EXPECT_GT(power, 0.8);
     }
@@ -174,10 +174,10 @@ TEST(LearnRotation, ReadsWhatNormsOfferAndTheWeightsBehindThem) {
       }
     }
     EXPECT_EQ(w.rows, rows);
-    EXPECT_NEAR(Power(w.data), weights, 1e-5 * weights);  // rounded to fp32, each by 2^-24
+    EXPECT_NEAR(SquaredNorm(w.data), weights, 1e-5 * weights);  // rounded to fp32, each by 2^-24
     // Steps of 3 bits are twice, those of 5 bits half as long as those of 4.
     EXPECT_NEAR(sets[i].weight, 4 * weights / outputs, 1e-4 * sets[i].weight);
-    const double inputs = Power(x.data) / static_cast<double>(x.rows);
+    const double inputs = SquaredNorm(x.data) / static_cast<double>(x.rows);
     EXPECT_NEAR(sets[i + 1].weight, inputs * static_cast<double>(rows) / outputs / 4,
                 1e-4 * sets[i + 1].weight);
   }

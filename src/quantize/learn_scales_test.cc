@@ -8,6 +8,7 @@
 
 #include "backends/interface/math_services.h"
 #include "base/half.h"
+#include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
 #include "quantize/backprop.h"
 #include "quantize/host_math.h"
@@ -15,13 +16,12 @@
 namespace nibble {
 namespace {
 
-constexpr const char* kTiny = NIBBLE_SOURCE_DIR "/samples/tiny";
 constexpr int64_t kLayers = 2;
 
 // The first layers of the sample model, rotated and rounded to nearest.
 struct RoundedModel {
   explicit RoundedModel(const Recipe& recipe)
-      : source(OpenNetwork(kTiny)),
+      : source(OpenNetwork(kTinyModel)),
         plan(MakePlan(source.config, recipe)),
         rotator(source, recipe, plan, 0) {
     source.config.layers = kLayers;

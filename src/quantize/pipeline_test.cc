@@ -66,7 +66,7 @@ std::vector<int32_t> RandomIds(int count, uint64_t seed) {
 
 // Runs the stages set by set and compares with the whole forward pass.
 TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
-  const Network source = OpenNetwork(kTiny);
+  const Network source = OpenNetwork(kTinyModel);
   const ModelConfig& c = source.config;
   const Plan plan = MakePlan(c, kQuarotRecipe);
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
@@ -93,7 +93,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
 
 // Of two streams, with windows in memory and in a file.
 TEST(Calibration, WindowsInAFileGiveTheSameCodes) {
-  const Network source = OpenNetwork(kTiny);
+  const Network source = OpenNetwork(kTinyModel);
   const Plan plan = MakePlan(source.config, kW4a8Recipe);
   const Rotator rotator(source, kW4a8Recipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
@@ -115,7 +115,7 @@ TEST(Calibration, WindowsInAFileGiveTheSameCodes) {
 }
 
 TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
-  const Network source = OpenNetwork(kTiny);
+  const Network source = OpenNetwork(kTinyModel);
   Recipe recipe = kQuarotRecipe;
   recipe.weights = {.bits = 3, .symmetric = false, .clip = 0};
   const Plan plan = MakePlan(source.config, recipe);
@@ -161,7 +161,7 @@ TEST(WorkDirectory, WhatAppearedMeanwhileIsNotReplaced) {
 
 // Tails of codes and of fp16, and permutations: all that a resumed layer must bring back.
 TEST(WorkDirectory, TailsAndGathersComeBack) {
-  const Network source = OpenNetwork(kTiny);
+  const Network source = OpenNetwork(kTinyModel);
   Recipe recipe = kQuikRecipe;
   for (const int bits : {8, 16}) {
     recipe.tail_weights.bits = recipe.tail_activations.bits = bits;
@@ -200,10 +200,10 @@ class FromGguf : public TemporaryDirectoryTest {};
 
 // Of the same weights, whatever file they came in.
 TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
-  TinyGguf(OpenNetwork(kTiny)).Write(Path("tiny.gguf"));
+  TinyGguf(OpenNetwork(kTinyModel)).Write(Path("tiny.gguf"));
   Recipe recipe = kQuarotRecipe;
   recipe.rounding = Rounding::kNearest;
-  Quantize({.model = kTiny, .output = Path("a"), .recipe = recipe});
+  Quantize({.model = kTinyModel, .output = Path("a"), .recipe = recipe});
   Quantize({.model = Path("tiny.gguf"), .output = Path("b"), .recipe = recipe});
   for (const auto& entry : fs::directory_iterator(Path("a"))) {
     if (entry.path().extension() != ".safetensors") continue;
@@ -211,7 +211,7 @@ TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
     EXPECT_EQ(ReadFile(Path("a/" + name), 1 << 26), ReadFile(Path("b/" + name), 1 << 26)) << name;
   }
   const std::string text = ReadFile(NIBBLE_SOURCE_DIR "/samples/evaluation.txt", 1 << 20);
-  EXPECT_EQ(Tokenizer::Load(Path("b")).Encode(text), Tokenizer::Load(kTiny).Encode(text));
+  EXPECT_EQ(Tokenizer::Load(Path("b")).Encode(text), Tokenizer::Load(kTinyModel).Encode(text));
   for (const char* name : {"tokenizer_config.json", "generation_config.json"}) {
     EXPECT_TRUE(fs::exists(Path("b/") + name)) << name;
   }
@@ -222,9 +222,9 @@ class Rounded : public TemporaryDirectoryTest {};
 TEST_F(Rounded, InMemoryAsInACheckpoint) {
   for (const int bits : {4, 8, 16}) {
     const Recipe recipe = LoadingRecipe(bits, false);
-    Quantize({.model = kTiny, .output = Path("out"), .recipe = recipe, .force = true});
+    Quantize({.model = kTinyModel, .output = Path("out"), .recipe = recipe, .force = true});
     const Network written = OpenNetwork(Path("out")),
-                  net = RoundNetwork(OpenNetwork(kTiny), recipe);
+                  net = RoundNetwork(OpenNetwork(kTinyModel), recipe);
     EXPECT_EQ(net.kv.k, written.kv.k);
     ExpectSamePlanes(net.embedding, written.embedding);
     ExpectSamePlanes(net.head.weights, written.head.weights);
@@ -241,7 +241,7 @@ TEST_F(Rounded, InMemoryAsInACheckpoint) {
 }
 
 TEST(Estimate, MatchesWhatIsWritten) {
-  QuantizeOptions options = {.model = kTiny, .output = testing::TempDir() + "/estimate"};
+  QuantizeOptions options = {.model = kTinyModel, .output = testing::TempDir() + "/estimate"};
   options.recipe = kQuarotRecipe;
   options.recipe.rounding = Rounding::kNearest;
   options.force = true;

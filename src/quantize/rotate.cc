@@ -181,7 +181,7 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
 
 namespace {
 
-Matrix<float> Rounded(const Matrix<double>& w) {
+Matrix<float> Narrowed(const Matrix<double>& w) {
   Matrix<float> result(w.rows, w.cols);
   for (size_t i = 0; i < w.data.size(); ++i) result.data[i] = static_cast<float>(w.data[i]);
   return result;
@@ -212,7 +212,7 @@ Matrix<float> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
     residual_->ApplyToRows(rows);
   }
   if (source_.store) source_.store->DropPages();
-  return Rounded(rows);
+  return Narrowed(rows);
 }
 
 Matrix<float> Rotator::Table(Role role) const {

@@ -50,7 +50,7 @@ GptqLinear RandomGptq(Rng& rng, int64_t rows, int64_t cols, bool act_order) {
 class StoredModel : public TemporaryDirectoryTest {
  protected:
   void Write(bool act_order) {
-    const TensorStore floats(kTiny);
+    const TensorStore floats(kTinyModel);
     std::map<std::string, Tensor> tensors;
     Rng rng(3, 1);
     for (const std::string& name : floats.names()) {
@@ -69,7 +69,7 @@ class StoredModel : public TemporaryDirectoryTest {
           Tensor::Of(DType::kF16, {tensor.shape[0]},
                      std::vector<uint16_t>(static_cast<size_t>(tensor.shape[0])));
     }
-    fs::copy(kTiny, Path("m"));
+    fs::copy(kTinyModel, Path("m"));
     EditJson(Path("m/config.json"), [&](Json& config) {
       config["quantization_config"] = {{"quant_method", "gptq"}, {"desc_act", act_order}};
     });
@@ -120,7 +120,7 @@ TEST_F(StoredModel, IsASourceOfFloats) {
 
 TEST_F(StoredModel, WhatCannotBeKeptIsRefused) {
   Recipe recipe = kStoredRecipe;
-  EXPECT_THAT(ErrorOf([&] { MakePlan(OpenNetwork(kTiny), recipe); }),
+  EXPECT_THAT(ErrorOf([&] { MakePlan(OpenNetwork(kTinyModel), recipe); }),
               testing::HasSubstr("no codes that --rounding stored could keep"));
   Write(false);
   const Network source = OpenNetwork(Path("m"));

@@ -25,7 +25,7 @@ std::string_view CharacterAt(std::string_view text, size_t at) {
 }
 
 // False at the ends of the text.
-bool IsSpace(std::string_view character) {
+bool IsSpaceText(std::string_view character) {
   return !character.empty() && nibble::IsSpace(CodePoint(character));
 }
 bool IsWord(std::string_view character) {
@@ -105,10 +105,10 @@ void AddedTokenMatcher::Split(std::string_view text, bool plain, Work* work,
         (IsWord(CharacterBefore(text, begin)) || IsWord(CharacterAt(text, end)))) {
       continue;
     }
-    while (token->lstrip && begin > done && IsSpace(CharacterBefore(text, begin))) {
+    while (token->lstrip && begin > done && IsSpaceText(CharacterBefore(text, begin))) {
       begin -= CharacterBefore(text, begin).size();
     }
-    for (; token->rstrip && IsSpace(CharacterAt(text, end)); work->Charge(kStepsPerDepth)) {
+    for (; token->rstrip && IsSpaceText(CharacterAt(text, end)); work->Charge(kStepsPerDepth)) {
       end += CharacterAt(text, end).size();
     }
     if (begin > done) part(nullptr, done, begin);

@@ -222,10 +222,10 @@ bool AddClassSplit(const JsonNode& node, std::string_view type, Steps* steps) {
     cut(IsPunctuation, behavior ? BehaviorFromJson(*behavior) : Behavior::kIsolated);
   } else if (type == "WhitespaceSplit") {
     node.AllowKeys({"type"});
-    cut(IsSpace, Behavior::kRemoved);
+    cut(nibble::IsSpace, Behavior::kRemoved);
   } else if (type == "BertPreTokenizer") {
     node.AllowKeys({"type"});
-    cut(IsSpace, Behavior::kRemoved);
+    cut(nibble::IsSpace, Behavior::kRemoved);
     cut(IsPunctuation, Behavior::kIsolated);
   } else {
     return false;

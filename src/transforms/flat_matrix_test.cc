@@ -18,7 +18,7 @@ using enum FactorKind;
 
 constexpr FactorKind kFlatKinds[] = {kConference, kJacobsthal, kHartley};
 
-bool ShouldExist(const TransformFactor& factor) {
+bool FlatShouldExist(const TransformFactor& factor) {
   const int64_t n = factor.order;
   if (factor.kind == kConference) return (n - 1) % 4 == 1 && IsPrimePower(n - 1);
   if (factor.kind == kJacobsthal) return n % 2 != 0 && IsPrimePower(n);
@@ -62,7 +62,7 @@ TEST(FlatMatrix, EveryOrderUpTo400IsOrthogonalAndFlat) {
   int built = 0;
   for (int64_t order = -1; order <= 400; ++order) {
     for (const FactorKind kind : kFlatKinds) {
-      ASSERT_EQ(HasFactor({order, kind}), ShouldExist({order, kind})) << order;
+      ASSERT_EQ(HasFactor({order, kind}), FlatShouldExist({order, kind})) << order;
       if (!HasFactor({order, kind})) continue;
       ExpectFlat({order, kind}, order <= 110 ? 1 : 23);
       ++built;
@@ -183,12 +183,12 @@ TEST(FlatFactorsTest, OneFlatFactorWhereThereAreNone) {
     std::vector<TransformFactor> expected;
     for (const FactorKind kind : kFlatKinds) {
       for (int64_t order = 176; order >= 2; --order) {
-        if (n % order != 0 || !ShouldExist({order, kind}) || !expected.empty()) continue;
+        if (n % order != 0 || !FlatShouldExist({order, kind}) || !expected.empty()) continue;
         if (order != n && FactorHadamard(n / order).empty()) continue;
         int64_t least = order;
         for (int64_t f = 2; f < order; ++f) {
           const bool rest = n % f == 0 && !FactorHadamard(n / f).empty();
-          if (rest && ShouldExist({f, kind})) least = std::min(least, f);
+          if (rest && FlatShouldExist({f, kind})) least = std::min(least, f);
         }
         expected = FactorHadamard(n / least);
         expected.insert(expected.begin(), {least, kind});

@@ -96,7 +96,7 @@ std::vector<int8_t> Paley2(int64_t order) {
   return matrix;
 }
 
-std::vector<int8_t> Build(const TransformFactor& factor) {
+std::vector<int8_t> BuildSigns(const TransformFactor& factor) {
   switch (factor.kind) {
     case FactorKind::kSylvester:
       return Sylvester(factor.order);
@@ -148,7 +148,7 @@ std::span<const int8_t> HadamardMatrix(const TransformFactor& factor) {
     Fail("this version cannot construct a dense Hadamard matrix of order {} (kind {})",
          factor.order, static_cast<int>(factor.kind));
   }
-  return CachedMatrix(factor, &Build);
+  return CachedMatrix(factor, &BuildSigns);
 }
 
 }  // namespace nibble

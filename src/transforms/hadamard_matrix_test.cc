@@ -43,7 +43,7 @@ void ExpectHadamard(const TransformFactor& factor, int64_t row_step = 1) {
   }
 }
 
-bool ShouldExist(const TransformFactor& factor) {
+bool HadamardShouldExist(const TransformFactor& factor) {
   const int64_t n = factor.order;
   switch (factor.kind) {
     case FactorKind::kSylvester:
@@ -116,7 +116,7 @@ TEST(HadamardMatrix, EveryClaimedOrderUpTo1100) {
   for (int64_t order = -1; order <= 1100; ++order) {
     for (FactorKind kind : kKinds) {
       const TransformFactor factor = {order, kind};
-      ASSERT_EQ(HasHadamard(factor), ShouldExist(factor)) << order;
+      ASSERT_EQ(HasHadamard(factor), HadamardShouldExist(factor)) << order;
       if (!HasHadamard(factor)) continue;
       ExpectHadamard(factor);
       ++built;
@@ -184,8 +184,9 @@ TEST(FactorHadamardTest, CheapestUpTo2000) {
   for (int64_t m = 0; (1 << m) <= kLimit; ++m) cheapest[1 << m] = m;
   for (int64_t f = 4; f <= kLimit; ++f) {
     if (std::popcount(static_cast<uint64_t>(f)) == 1) continue;
-    if (!ShouldExist({f, FactorKind::kPaley1}) && !ShouldExist({f, FactorKind::kPaley2}) &&
-        !ShouldExist({f, FactorKind::kStored})) {
+    if (!HadamardShouldExist({f, FactorKind::kPaley1}) &&
+        !HadamardShouldExist({f, FactorKind::kPaley2}) &&
+        !HadamardShouldExist({f, FactorKind::kStored})) {
       continue;
     }
     for (int64_t n = f; n <= kLimit; n += f) {

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "nibble/error.h"
+#include "tensor/random_testing.h"
 
 namespace nibble {
 namespace {
@@ -53,12 +54,6 @@ std::vector<T> RandomValues(size_t n, Rng& rng) {
   std::vector<T> values(n);
   for (T& value : values) value = static_cast<T>(rng.Normal());
   return values;
-}
-
-Matrix<double> RandomMatrix(int64_t rows, int64_t cols, Rng& rng) {
-  Matrix<double> matrix(rows, cols);
-  matrix.data = RandomValues<double>(matrix.data.size(), rng);
-  return matrix;
 }
 
 // Every element is a sum of order() signed inputs times one scale. An input passes at most

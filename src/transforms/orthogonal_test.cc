@@ -5,14 +5,10 @@
 
 #include <cmath>
 
+#include "tensor/random_testing.h"
+
 namespace nibble {
 namespace {
-
-Matrix<double> RandomMatrix(int64_t rows, int64_t cols, Rng& rng) {
-  Matrix<double> matrix(rows, cols);
-  for (double& value : matrix.data) value = rng.Normal();
-  return matrix;
-}
 
 // Both kinds of rotation as a plain matrix: column j is R e_j.
 Matrix<double> AsMatrix(const ResidualRotation& rotation) {

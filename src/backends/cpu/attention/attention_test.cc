@@ -17,7 +17,7 @@
 namespace nibble::cpu {
 namespace {
 
-std::vector<float> RandomFloats(Rng& rng, int64_t count) {
+std::vector<float> ShiftedFloats(Rng& rng, int64_t count) {
   std::vector<float> values(static_cast<size_t>(count));
   for (float& v : values) v = static_cast<float>(rng.Normal() + 0.25);
   return values;
@@ -102,10 +102,10 @@ struct AttentionCase {
 struct TestSequence {
   TestSequence(const AttentionCase& c, uint64_t seed) : test(c), cache(c.kv(), c.tokens) {
     Rng rng(seed);
-    q = RandomFloats(rng, c.tokens * c.heads * c.head_dim);
+    q = ShiftedFloats(rng, c.tokens * c.heads * c.head_dim);
     RoundQueries(c.spec(), q);
-    k = RandomFloats(rng, c.tokens * c.kv_heads * c.head_dim);
-    v = RandomFloats(rng, c.tokens * c.kv_heads * c.head_dim);
+    k = ShiftedFloats(rng, c.tokens * c.kv_heads * c.head_dim);
+    v = ShiftedFloats(rng, c.tokens * c.kv_heads * c.head_dim);
   }
   void Append(int64_t tokens) {
     const int64_t width = test.kv_heads * test.head_dim;

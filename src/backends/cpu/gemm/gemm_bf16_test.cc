@@ -12,15 +12,10 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "tensor/random_testing.h"
 
 namespace nibble::cpu {
 namespace {
-
-std::vector<float> RandomFloats(Rng& rng, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& v : values) v = static_cast<float>(rng.Normal());
-  return values;
-}
 
 Matrix<float> RandomWeights(Rng& rng, int64_t rows, int64_t cols, bool bf16) {
   Matrix<float> weights(rows, cols);

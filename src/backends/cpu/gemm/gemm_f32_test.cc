@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "tensor/random_testing.h"
 
 namespace nibble::cpu {
 namespace {
@@ -17,12 +18,6 @@ struct GemmShape {
   int64_t tokens, outputs, inputs;
   bool bias, accumulate;
 };
-
-std::vector<float> RandomFloats(Rng& rng, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& v : values) v = static_cast<float>(rng.Normal());
-  return values;
-}
 
 class GemmF32Test : public testing::TestWithParam<bool> {
  protected:

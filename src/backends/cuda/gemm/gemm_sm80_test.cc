@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "formats/packed_weights_testing.h"
+#include "tensor/random_testing.h"
 
 namespace nibble::cuda {
 namespace {
@@ -53,12 +54,6 @@ struct Operands {
 int8_t RandomCode(Rng& rng, int bits, bool lowest = false) {
   const int code = lowest ? 0 : static_cast<int>(rng.Below(uint64_t{1} << bits));
   return static_cast<int8_t>(code - (1 << (bits - 1)));
-}
-
-std::vector<float> RandomFloats(Rng& rng, int64_t count) {
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& v : values) v = static_cast<float>(rng.Normal());
-  return values;
 }
 
 std::vector<uint8_t> Ordered(const Matrix<int8_t>& codes, int bits) {
