@@ -30,55 +30,75 @@ class Options : public EndToEnd {
 };
 
 TEST_F(Options, OfRecipesReachThePlan) {
+  // Options that do not meet share a run.
+  struct Row {
+    std::string recipe, options;
+    std::vector<std::tuple<std::string, Json, Json>> fields;  // before and after the options
+  };
   const std::string gate = "/linears/layers.1.gate";
-  const std::vector<std::tuple<std::string, std::string, std::string, Json, Json>> fields = {
-      {"quarot", "--a-clip 0.5", gate + "/activations/clip", 0.9, 0.5},
-      {"quarot", "--w-clip 0.5", gate + "/weights/clip", 0.0, 0.5},
-      {"quarot", "--w-asym", gate + "/weights/symmetric", true, false},
-      {"qserve", "--w-sym", gate + "/weights/symmetric", false, true},
-      {"quik", "--a-sym", gate + "/activations/symmetric", false, true},
-      {"quarot", "--a-signed", gate + "/activations/signed_scale", Json(), true},
-      {"nibble", "--a-unsigned", gate + "/activations/signed_scale", true, Json()},
-      {"quik", "--tail-bits 8", gate + "/tail/weights/bits", 16, 8},
-      {"quik", "--tail-bits 8", gate + "/tail/activations/bits", 16, 8},
-      {"quik", "--tail 1024", gate + "/tail/columns", 32, 64},
-      {"quarot --w-bits 3", "--codebook e8p", gate + "/weights/codebook", Json(), "e8p"},
-      {"quipsharp", "--codebook none", gate + "/weights/codebook", "e8p", Json()},
-      {"qserve", "--one-level", gate + "/weights/second_level", true, Json()},
-      {"quarot", "--kv-clip 0.5", "/cache/k/clip", 0.95, 0.5},
-      {"quarot", "--kv-clip 0.5", "/cache/v/clip", 0.95, 0.5},
-      {"quarot", "--kv-sym", "/cache/v/symmetric", false, true},
-      {"rtn --kv-bits 4", "--kv-asym", "/cache/k/symmetric", true, false},
-      {"quarot", "--kv-bits 8", "/cache/k/bits", 4, 8},
-      {"quarot", "--kv-bits 8", "/cache/v/bits", 4, 8},
-      {"quarot --kv-bits 8", "--k-bits 3", "/cache/k/bits", 8, 3},
-      {"quarot --kv-bits 8", "--v-bits 3", "/cache/v/bits", 8, 3},
-      {"quarot", "--kv-group 32", "/cache/k/group", 0, 32},
-      {"quarot", "--kv-group 32", "/cache/v/group", 0, 32},
-      {"quarot --group 32", "--w-group 64", gate + "/weights/group", 32, 64},
-      {"quarot --group 32", "--a-group 64", gate + "/activations/group", 32, 64},
-      {"quarot --down-bits 8", "--rule down_proj:w-bits=3", "/linears/layers.1.down/weights/bits",
-       8, 3},
-      {"quarot", "--head-bits 6", "/linears/head/weights/bits", 8, 6},
-      {"quarot", "--embed-bits 32", "/linears/embedding/weights/bits", 8, 32},
-      {"quarot", "--rule lm_head:w-bits=5", "/linears/head/weights/bits", 8, 5},
-      {"quik", "--order energy", "/provenance/order", "largest", "energy"},
-      {"smoothquant", "--alpha 0.25", "/provenance/alpha", 0.85, 0.25},
-      {"qserve", "--key-alpha 0.25", "/provenance/key-alpha", 0.5, 0.25},
-      {"quarot", "--learned-rotation", "/provenance/learned-rotation", false, true},
-      {"nibble", "--fixed-rotation", "/provenance/learned-rotation", true, false},
-      {"nibble --calib-windows 1000", "--fixed-scales", "/provenance/learned-scales", true, false},
+  const std::vector<Row> rows = {
+      {"quarot",
+       "--a-clip 0.5 --w-clip 0.5 --w-asym --a-signed --kv-clip 0.5 --kv-group 32 --head-bits 6 "
+       "--embed-bits 32 --learned-rotation",
+       {{gate + "/activations/clip", 0.9, 0.5},
+        {gate + "/activations/signed_scale", Json(), true},
+        {gate + "/weights/clip", 0.0, 0.5},
+        {gate + "/weights/symmetric", true, false},
+        {"/cache/k/clip", 0.95, 0.5},
+        {"/cache/v/clip", 0.95, 0.5},
+        {"/cache/k/group", 0, 32},
+        {"/cache/v/group", 0, 32},
+        {"/linears/head/weights/bits", 8, 6},
+        {"/linears/embedding/weights/bits", 8, 32},
+        {"/provenance/learned-rotation", false, true}}},
+      {"quarot",
+       "--kv-sym --kv-bits 8 --rule lm_head:w-bits=5",
+       {{"/cache/v/symmetric", false, true},
+        {"/cache/k/bits", 4, 8},
+        {"/cache/v/bits", 4, 8},
+        {"/linears/head/weights/bits", 8, 5}}},
+      {"quarot --kv-bits 8 --group 32 --down-bits 8",
+       "--k-bits 3 --w-group 64 --rule down_proj:w-bits=3",
+       {{"/cache/k/bits", 8, 3},
+        {gate + "/weights/group", 32, 64},
+        {"/linears/layers.1.down/weights/bits", 8, 3}}},
+      {"quarot --kv-bits 8 --group 32",
+       "--v-bits 3 --a-group 64",
+       {{"/cache/v/bits", 8, 3}, {gate + "/activations/group", 32, 64}}},
+      {"quarot --w-bits 3", "--codebook e8p", {{gate + "/weights/codebook", Json(), "e8p"}}},
+      {"quipsharp", "--codebook none", {{gate + "/weights/codebook", "e8p", Json()}}},
+      {"quik",
+       "--a-sym --tail-bits 8 --tail 1024 --order energy",
+       {{gate + "/activations/symmetric", false, true},
+        {gate + "/tail/weights/bits", 16, 8},
+        {gate + "/tail/activations/bits", 16, 8},
+        {gate + "/tail/columns", 32, 64},
+        {"/provenance/order", "largest", "energy"}}},
+      {"qserve",
+       "--w-sym --key-alpha 0.25",
+       {{gate + "/weights/symmetric", false, true}, {"/provenance/key-alpha", 0.5, 0.25}}},
+      {"qserve", "--one-level", {{gate + "/weights/second_level", true, Json()}}},
+      {"rtn --kv-bits 4", "--kv-asym", {{"/cache/k/symmetric", true, false}}},
+      {"smoothquant", "--alpha 0.25", {{"/provenance/alpha", 0.85, 0.25}}},
+      {"nibble",
+       "--a-unsigned --fixed-rotation",
+       {{gate + "/activations/signed_scale", true, Json()},
+        {"/provenance/learned-rotation", true, false}}},
+      {"nibble --calib-windows 1000",
+       "--fixed-scales",
+       {{"/provenance/learned-scales", true, false}}},
   };
   const auto at = [](const Json& plan, const std::string& pointer) {
     const Json::json_pointer p(pointer);
     return plan.contains(p) ? plan.at(p) : Json();
   };
-  std::map<std::string, Json> plans;
-  for (const auto& [recipe, option, pointer, before, after] : fields) {
-    const std::string base = "--recipe " + recipe;
-    if (!plans.contains(base)) plans[base] = DryRun(base);
-    EXPECT_EQ(at(plans[base], pointer), before) << recipe << " " << pointer;
-    EXPECT_EQ(at(DryRun(base + " " + option), pointer), after) << recipe << " " << option;
+  for (const Row& row : rows) {
+    const std::string base = "--recipe " + row.recipe;
+    const Json before = DryRun(base), after = DryRun(base + " " + row.options);
+    for (const auto& [pointer, value, changed] : row.fields) {
+      EXPECT_EQ(at(before, pointer), value) << base << " " << pointer;
+      EXPECT_EQ(at(after, pointer), changed) << base << " " << row.options << " " << pointer;
+    }
   }
   // Without its online parts a rotated model has no factors anywhere.
   EXPECT_FALSE(
