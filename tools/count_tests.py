@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sums up GoogleTest's XML results: count_tests.py [--failed NAME]... FOLDER... prints
-`skipped: N (reasons)` and then `N passed, N failed`. A program that died has no result file and
-counts as failed, and so do a test that was skipped for something that this machine has and what is
-named with --failed."""
+"""Sums up GoogleTest's XML results: count_tests.py FOLDER... prints `skipped: N (reasons)` and then
+`N passed, N failed`. A program that died has no result file and counts as failed, and so does a test
+that was skipped for something that this machine has."""
 import argparse
 import collections
 import ctypes
@@ -56,10 +55,9 @@ def programs(folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--failed", action="append", default=[])
     parser.add_argument("folders", nargs="+", type=pathlib.Path)
     arguments = parser.parse_args()
-    passed, failures, skips = 0, arguments.failed, collections.Counter()
+    passed, failures, skips = 0, [], collections.Counter()
     for folder in arguments.folders:
         names = programs(folder)
         for name in names:
