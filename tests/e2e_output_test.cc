@@ -170,6 +170,7 @@ TEST_F(Output, LargestWeightsAreRefusedOrKept) {
   }
 }
 
+#ifndef NIBBLE_SLOW_BUILD  // StoppedWhileScalesAreLearnedItGoesOn learns there
 // What was learned and the layers that were made with it belong together.
 TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
   Json config = Json::parse(Slurp(small_ + "/config.json"));
@@ -206,6 +207,7 @@ TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
   EXPECT_EQ(r.code, 0) << r.err;
   ExpectSameFiles("whole", "out");
 }
+#endif
 
 // Everything that the result depends on. A run begun with another value of it is not continued.
 TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {

@@ -228,6 +228,7 @@ TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
                                HasSubstr("that is much; try --a-bits 8")));
 }
 
+#ifndef NIBBLE_SLOW_BUILD  // every recipe's run is another test
 TEST_F(QuantizeVerb, RecipesAreComparedOnTheSameWindows) {
   const Arguments compare = {"quantize", small_,      "--compare", "--loss-windows",
                              "2",        "--context", "96"};
@@ -241,6 +242,7 @@ TEST_F(QuantizeVerb, RecipesAreComparedOnTheSameWindows) {
   EXPECT_EQ(Nibble(compare + Arguments{"-o", Path("out")}).code, 2);
   EXPECT_FALSE(Exists("out"));
 }
+#endif
 
 TEST_F(QuantizeVerb, SparseWeightsAreSmaller) {
   for (const auto& [sparse, expected] :
