@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMaxConversationBytes = 64 << 20;
 
-struct Arguments {
+struct ChatArguments {
   std::string model, system;
   bool no_template = false;
   int load_bits = 8;
@@ -87,7 +87,7 @@ bool RunCommand(const std::string& message, Conversation& conversation) {
   return true;
 }
 
-std::optional<ChatTemplate> Template(const Arguments& a) {
+std::optional<ChatTemplate> Template(const ChatArguments& a) {
   if (a.no_template) return std::nullopt;
   auto chat_template = ChatTemplate::Load(a.model);
   if (!chat_template) {
@@ -96,7 +96,7 @@ std::optional<ChatTemplate> Template(const Arguments& a) {
   return chat_template;
 }
 
-void RunChat(const Arguments& a, const Common& common) {
+void RunChat(const ChatArguments& a, const Common& common) {
   a.sampling.Options({});
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
@@ -136,7 +136,7 @@ void RunChat(const Arguments& a, const Common& common) {
 }  // namespace
 
 void AddChat(CLI::App& app, Common& common, Run& run) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<ChatArguments>();
   CLI::App* verb = AddVerb(app, common, "chat", "Talk to a model",
                            "nibble chat llama.gguf\n"
                            "  nibble chat llama-w4a4kv4 --system \"Answer briefly.\"");

@@ -8,14 +8,14 @@
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string model, reference;
   bool decoded = false;
   int load_bits = 32;
   EvaluationText text;
 };
 
-void RunPerplexity(Arguments& a, const Common& common) {
+void RunPerplexity(EvalArguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.decoded, a.load_bits);
   const PerplexityResult r = Perplexity(*model, LoadWindows(a.text, a.model, model->config()));
   const double rate = static_cast<double>(r.windows * r.context) / r.seconds;
@@ -36,7 +36,7 @@ void RunPerplexity(Arguments& a, const Common& common) {
       model->backend().Name());
 }
 
-void RunKl(Arguments& a, const Common& common) {
+void RunKl(EvalArguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.decoded, a.load_bits);
   const auto reference = Load(a.reference, common, false);
   const KlResult r =
@@ -61,7 +61,7 @@ void RunKl(Arguments& a, const Common& common) {
       r.loss_difference, r.loss_difference_stderr, r.tokens);
 }
 
-void AddShared(CLI::App& verb, Arguments& a) {
+void AddShared(CLI::App& verb, EvalArguments& a) {
   AddModel(verb, a.model)->required();
   verb.add_flag(
       "--decoded", a.decoded,
@@ -75,7 +75,7 @@ void AddShared(CLI::App& verb, Arguments& a) {
 void AddEval(CLI::App& app, Common& common, Run& run) {
   CLI::App* eval = app.add_subcommand("eval", "Measure quality: ppl, kl, tasks, loglikelihood");
   eval->require_subcommand(1);
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<EvalArguments>();
   CLI::App* ppl = AddVerb(*eval, common, "ppl", "Perplexity of a text",
                           "nibble eval ppl llama-w4a4kv4 --text wiki.test.raw");
   AddShared(*ppl, *a);

@@ -10,13 +10,13 @@
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
+struct TasksArguments {
   std::string model, requests;
   bool no_bos = false;
   TaskOptions tasks;
 };
 
-void RunTasks(Arguments& a, const Common& common) {
+void RunTasks(TasksArguments& a, const Common& common) {
   if (a.tasks.resume && a.tasks.results.empty()) FailUsage("--resume needs --results FILE");
   for (const std::string& task : a.tasks.tasks) FindTask(task);
   a.tasks.special = !a.no_bos;
@@ -43,7 +43,7 @@ void RunTasks(Arguments& a, const Common& common) {
   }
 }
 
-void RunLogLikelihood(const Arguments& a, const Common& common) {
+void RunLogLikelihood(const TasksArguments& a, const Common& common) {
   const auto model = Load(a.model, common, a.tasks.decoded);
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   Json rows = Json::array();
@@ -60,7 +60,7 @@ void RunLogLikelihood(const Arguments& a, const Common& common) {
   }
 }
 
-void AddShared(CLI::App& verb, Arguments& a) {
+void AddTaskOptions(CLI::App& verb, TasksArguments& a) {
   AddModel(verb, a.model)->required();
   verb.add_flag(
       "--no-bos", a.no_bos,
@@ -71,12 +71,12 @@ void AddShared(CLI::App& verb, Arguments& a) {
 }  // namespace
 
 void AddEvalTasks(CLI::App& eval, Common& common, Run& run) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<TasksArguments>();
   std::string names;
   for (const TaskSpec& task : TaskTable()) names += fmt::format(" {}", task.name);
   CLI::App* tasks = AddVerb(eval, common, "tasks", "Zero-shot tasks, as lm-evaluation-harness does",
                             "nibble eval tasks llama-w4a4kv4 --tasks piqa,winogrande --data tasks");
-  AddShared(*tasks, *a);
+  AddTaskOptions(*tasks, *a);
   tasks->add_option("--tasks", a->tasks.tasks, "Names, separated by commas:" + names)
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -93,7 +93,7 @@ void AddEvalTasks(CLI::App& eval, Common& common, Run& run) {
   CLI::App* requests =
       AddVerb(eval, common, "loglikelihood", "Log-likelihoods of given continuations",
               "nibble eval loglikelihood llama-w4a4kv4 --requests requests.jsonl --json");
-  AddShared(*requests, *a);
+  AddTaskOptions(*requests, *a);
   requests
       ->add_option("--requests", a->requests,
                    "JSON Lines {\"context\", \"continuation\"}: texts, or arrays of token ids")

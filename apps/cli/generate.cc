@@ -11,7 +11,7 @@
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   std::string model, prompt_file, batch_file;
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
@@ -19,7 +19,7 @@ struct Arguments {
   SamplingArguments sampling;
 };
 
-std::vector<std::vector<int32_t>> Prompts(const Arguments& a,
+std::vector<std::vector<int32_t>> Prompts(const GenerateArguments& a,
                                           const std::optional<Tokenizer>& tokenizer) {
   if (!tokenizer) return {a.prompt_ids};
   std::vector<std::string> texts;
@@ -38,7 +38,7 @@ std::vector<std::vector<int32_t>> Prompts(const Arguments& a,
   return prompts;
 }
 
-void RunGenerate(const Arguments& a, const Common& common) {
+void RunGenerate(const GenerateArguments& a, const Common& common) {
   const int given =
       a.prompt.has_value() + !a.prompt_ids.empty() + !a.prompt_file.empty() + !a.batch_file.empty();
   if (given != 1) {
@@ -76,7 +76,7 @@ void RunGenerate(const Arguments& a, const Common& common) {
 }  // namespace
 
 void AddGenerate(CLI::App& app, Common& common, Run& run) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<GenerateArguments>();
   CLI::App* verb = AddVerb(app, common, "generate", "Continue a prompt",
                            "nibble generate llama-w4a4kv4 --prompt \"The river\" --max-tokens 64\n"
                            "  nibble generate llama.gguf --batch prompts.jsonl > texts.jsonl\n"

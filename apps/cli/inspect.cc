@@ -10,7 +10,7 @@
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
+struct InspectArguments {
   std::string model;
   bool kernels = false, verify = false;
 };
@@ -22,7 +22,7 @@ struct Sizes {
   }
 };
 
-Sizes Measure(const Network& net) {
+Sizes MeasureSizes(const Network& net) {
   Sizes sizes;
   const auto add = [&](const PackedLinear& linear) {
     const PackedWeights& w = linear.weights;
@@ -92,7 +92,7 @@ std::string TilesText(const Network& net) {
 
 void PrintNetwork(const Network& net) {
   const ModelConfig& c = net.config;
-  const Sizes sizes = Measure(net);
+  const Sizes sizes = MeasureSizes(net);
   fmt::print(
       "{}: {} model, {:.1f} M parameters, {} layers, hidden {}, {} heads / {} kv heads of {}, "
       "ffn {}, vocabulary {}, context {}\n",
@@ -114,7 +114,7 @@ void PrintNetwork(const Network& net) {
 
 Json NetworkJson(const Network& net) {
   const ModelConfig& c = net.config;
-  const Sizes sizes = Measure(net);
+  const Sizes sizes = MeasureSizes(net);
   Json json = {{"family", c.family},
                {"parameters", c.parameters()},
                {"layers", c.layers},
@@ -137,7 +137,7 @@ Json NetworkJson(const Network& net) {
   return json;
 }
 
-void RunInspect(const Arguments& a, const Common& common) {
+void RunInspect(const InspectArguments& a, const Common& common) {
   if (a.model.empty()) {
     if (!a.kernels) FailUsage("name a model; without one there is only `nibble inspect --kernels`");
     return common.json ? PrintJson(EveryKernelJson()) : PrintEveryKernel();
@@ -160,7 +160,7 @@ void RunInspect(const Arguments& a, const Common& common) {
 }  // namespace
 
 void AddInspect(CLI::App& app, Common& common, Run& run) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<InspectArguments>();
   CLI::App* verb = AddVerb(app, common, "inspect", "Show what a model is made of",
                            "nibble inspect llama-w4a4kv4 --kernels --verify");
   AddModel(*verb, a->model);

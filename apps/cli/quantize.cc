@@ -16,7 +16,7 @@
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
+struct QuantizeArguments {
   QuantizeOptions options;
   std::string recipe = "w4a8", progress = "text";
   bool dry_run = false, compare = false;
@@ -58,7 +58,7 @@ std::string SettingsText(const Json& provenance) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-void PrintPlan(const Arguments& a, const QuantizeReport& report) {
+void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
   const QuantizeEstimate& e = report.estimate;
   if (!a.options.recipe.calibrates()) {
     Note("recipe {}, no calibration\n", a.recipe);
@@ -144,7 +144,7 @@ Json DryRunJson(const QuantizeReport& report) {
           {"seconds", e.seconds}};
 }
 
-void RunQuantize(Arguments& a, const Common& common) {
+void RunQuantize(QuantizeArguments& a, const Common& common) {
   a.options.recipe = ChangedRecipe(FindRecipe(a.recipe), a.fields, a.rules);
   a.options.device = common.device;
   const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
@@ -174,7 +174,7 @@ void RunQuantize(Arguments& a, const Common& common) {
 }
 
 // An option for each field of recipes.
-void AddFields(CLI::App& verb, Arguments& a) {
+void AddFields(CLI::App& verb, QuantizeArguments& a) {
   const char* group = "Changes of the recipe (16 bits = not quantized)";
   const auto add = [&a](std::string_view name) {
     return [&a, name](const std::string& value) { a.fields.push_back(ParseField(name, value)); };
@@ -204,8 +204,8 @@ void AddFields(CLI::App& verb, Arguments& a) {
       ->group(group);
 }
 
-std::shared_ptr<Arguments> AddArguments(CLI::App* verb) {
-  const auto a = std::make_shared<Arguments>();
+std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
+  const auto a = std::make_shared<QuantizeArguments>();
   std::string recipes;
   for (const Recipe* r : Recipes()) recipes += fmt::format("\n  {}: {}", r->name, r->summary);
   AddModel(*verb, a->options.model, "Hugging Face directory or GGUF file")->required();

@@ -8,14 +8,14 @@
 namespace nibble::cli {
 namespace {
 
-struct Arguments {
+struct TokenizeArguments {
   std::string model;
   std::optional<std::string> text, file, batch;
   std::vector<int32_t> ids;
   bool no_special = false;
 };
 
-void RunTokenize(const Arguments& a, const Common& common) {
+void RunTokenize(const TokenizeArguments& a, const Common& common) {
   if (a.text.has_value() + a.file.has_value() + a.batch.has_value() != 1)
     FailUsage("pass one of --text T, --file F and --batch F");
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
@@ -44,7 +44,7 @@ std::string TextOf(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, 
   return tokenizer.Decode(ids, no_special);
 }
 
-void RunDetokenize(const Arguments& a, const Common& common) {
+void RunDetokenize(const TokenizeArguments& a, const Common& common) {
   if (a.ids.empty() != a.batch.has_value()) FailUsage("pass one of --ids and --batch F");
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   if (a.batch) {
@@ -65,7 +65,7 @@ void RunDetokenize(const Arguments& a, const Common& common) {
 }  // namespace
 
 void AddTokenize(CLI::App& app, Common& common, Run& run) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<TokenizeArguments>();
   CLI::App* tokenize = AddVerb(app, common, "tokenize", "Text to token ids",
                                "nibble tokenize llama --text \"Hello\"");
   AddModel(*tokenize, a->model)->required();

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct QualityArguments {
   std::string model, suite = "paper", published, work, calibration, markdown, data;
   // Enough to order methods: all rows of a model of 39 M parameters take 40 minutes on two cores.
   EvaluationText text{.windows = {.windows = 12}};
@@ -60,7 +60,7 @@ std::string FormatsText(const Plan& plan, const ModelConfig& config, const Recip
 
 class QualityBench {
  public:
-  QualityBench(const Arguments& a, const Common& common)
+  QualityBench(const QualityArguments& a, const Common& common)
       : a_(a),
         common_(common),
         network_(OpenNetwork(a.model)),
@@ -261,7 +261,7 @@ class QualityBench {
             {"backend", backend_}};
   }
 
-  const Arguments& a_;
+  const QualityArguments& a_;
   const Common& common_;
   const Network network_;
   const QualityTasks tasks_;
@@ -288,7 +288,7 @@ void CheckSections(const std::vector<std::string>& only) {
 }  // namespace
 
 void AddQuality(CLI::App& bench, Common& common, Run& run) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<QualityArguments>();
   CLI::App* verb = AddVerb(bench, common, "quality", "The papers' quality tables, resumable",
                            "nibble bench quality llama --text wiki.test.raw --calib wiki.train.raw "
                            "--only methods,cache");

@@ -24,7 +24,7 @@ std::vector<std::string> Header(const QualityReport& report, const PaperSection&
   return header;
 }
 
-std::vector<std::string> Cells(const QualityReport& report, const QualityLine& line) {
+std::vector<std::string> LineCells(const QualityReport& report, const QualityLine& line) {
   const PaperRow& row = *line.row;
   std::vector<std::string> cells = {
       std::string(row.name), row.recipe.empty() ? "" : fmt::format("`{}`", RowArguments(row))};
@@ -84,7 +84,7 @@ std::string Markdown(const QualityReport& report) {
       text += fmt::format("\n## {}\n\n", section->title) + MarkdownRow(header) +
               MarkdownRow(std::vector<std::string>(header.size(), "---"));
     }
-    text += MarkdownRow(Cells(report, line));
+    text += MarkdownRow(LineCells(report, line));
   }
   return text;
 }
