@@ -134,7 +134,7 @@ def compiler_version(compiler):
 def install_llama(env, build, target, variant):
     for tool in ("clang", "clang++", "cmake", "ninja"):
         if not shutil.which(tool):
-            raise Failed(f"{tool} is not installed")
+            raise Failed(f"{tool} is not installed: `tools/setup clang` does it")
     source = llama_source(build)
     options, flags = llama_options(target, variant)
     # Included by CMake after project(ggml): the flags reach ggml only, and libllama, which is most
