@@ -28,7 +28,7 @@ class Options : public EndToEnd {
   }
 };
 
-#ifndef NIBBLE_SLOW_BUILD  // thirty estimates
+#ifndef NIBBLE_SLOW_BUILD  // a dry run measures how fast the machine is, and there are thirty
 TEST_F(Options, OfRecipesReachThePlan) {
   // Options that do not meet share a run.
   struct Row {

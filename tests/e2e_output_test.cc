@@ -170,7 +170,7 @@ TEST_F(Output, LargestWeightsAreRefusedOrKept) {
   }
 }
 
-#ifndef NIBBLE_SLOW_BUILD  // StoppedWhileScalesAreLearnedItGoesOn learns there
+#ifndef NIBBLE_SLOW_BUILD  // learns six times; StoppedWhileScalesAreLearnedItGoesOn once
 // What was learned and the layers that were made with it belong together.
 TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
   Json config = Json::parse(Slurp(small_ + "/config.json"));

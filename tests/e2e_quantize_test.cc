@@ -228,7 +228,7 @@ TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
                                HasSubstr("that is much; try --a-bits 8")));
 }
 
-#ifndef NIBBLE_SLOW_BUILD  // every recipe's run is another test
+#ifndef NIBBLE_SLOW_BUILD  // its recipes run one by one in other tests
 TEST_F(QuantizeVerb, RecipesAreComparedOnTheSameWindows) {
   const Arguments compare = {"quantize", small_,      "--compare", "--loss-windows",
                              "2",        "--context", "96"};

@@ -178,7 +178,7 @@ template <int max_steps, typename X, bool spread>
 __global__ void __launch_bounds__(Shape<max_steps>::kThreads, Shape<max_steps>::kMinBlocks)
     PrepareActsKernel(const PrepareArguments a, int ranks_log2) {
 #if __CUDA_ARCH__ < 900
-  if constexpr (spread) return;  // no clusters there, and no time to compile
+  if constexpr (spread) return;  // never launched there (Run), and long to compile
 #endif
   extern __shared__ __align__(16) float row[];
   __shared__ Scratch scratch;
