@@ -136,7 +136,8 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
     const TestCache cache(rng_, kv_, kPositions);
     const DeviceCache device(*ours_, cache, kv_, kPositions);
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / (part ? 4 : 2));
-    const BackendRope device_rope(*ours_, rope);
+    const auto cos = ToBackend(*ours_, rope.cos.data), sin = ToBackend(*ours_, rope.sin.data);
+    const RopeView device_rope(cos.data(), sin.data(), kPositions, rope.cos.cols);
     const auto q = CopyValues(q_), k = CopyValues(k_), v = CopyValues(v_);
     for (int64_t at = 0, step = 1; at < kPositions; at += step, step = step * 2 % 61) {
       step = std::min(step, kPositions - at);
@@ -145,8 +146,7 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
                                    .position = at,
                                    .pages = device.pages(),
                                    .offset = kv_.page_bytes()};
-      ours_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope.view(), kv_,
-                           {&slice, 1});
+      ours_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope, kv_, {&slice, 1});
     }
     const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});

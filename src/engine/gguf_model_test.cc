@@ -20,13 +20,14 @@ class GgufSource : public TemporaryDirectoryTest {
     const ModelConfig &c = net.config, &expected = tiny_.config;
     EXPECT_EQ(c.context, expected.context);
     EXPECT_EQ(c.norm_eps, expected.norm_eps);
-    EXPECT_EQ(c.rope.theta, expected.rope.theta);
+    EXPECT_EQ(c.ropes[0].theta, expected.ropes[0].theta);
     EXPECT_EQ(BytesOf(net.embedding.values), BytesOf(tiny_.embedding.values));
     EXPECT_EQ(BytesOf(net.head.weights.values), BytesOf(tiny_.head.weights.values));
     EXPECT_EQ(BytesOf(net.final_norm), BytesOf(tiny_.final_norm));
     ASSERT_EQ(net.layers.size(), tiny_.layers.size());
     for (size_t i = 0; i < net.layers.size(); ++i) {
-      EXPECT_EQ(BytesOf(net.layers[i].mlp_norm), BytesOf(tiny_.layers[i].mlp_norm));
+      EXPECT_EQ(BytesOf(net.layers[i].norms[Norm::kMlp]),
+                BytesOf(tiny_.layers[i].norms[Norm::kMlp]));
       for (const Role role : kLayerRoles) {
         EXPECT_EQ(BytesOf(net.layers[i][role].weights.values),
                   BytesOf(tiny_.layers[i][role].weights.values))
@@ -142,7 +143,7 @@ TEST_F(GgufSource, Llama3ScalesFrequenciesByItsLaw) {
   };
   good.Tensor("rope_freqs.weight", {32}, kF32, bytes());
   good.Write(Path("good.gguf"));
-  const RopeSpec rope = OpenNetwork(Path("good.gguf")).config.rope;
+  const RopeSpec rope = OpenNetwork(Path("good.gguf")).config.ropes[0];
   EXPECT_EQ(rope.type, "llama3");
   EXPECT_EQ(rope.factor, 8);
   EXPECT_EQ(rope.original_context, 8192);

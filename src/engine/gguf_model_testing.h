@@ -50,7 +50,7 @@ inline void AddKeys(GgufBuilder& b, const ModelConfig& c) {
     b.Integer(std::string("llama.") + name, static_cast<uint32_t>(value));
   }
   b.Real("llama.attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
-  b.Real("llama.rope.freq_base", static_cast<float>(c.rope.theta));
+  b.Real("llama.rope.freq_base", static_cast<float>(c.ropes[0].theta));
 }
 
 // The vocabulary of a tokenizer.json.
@@ -89,8 +89,8 @@ inline void AddLayers(GgufBuilder& b, const Network& tiny, int64_t first, int64_
   for (int64_t i = first; i < last; ++i) {
     const LayerWeights& layer = tiny.layers[static_cast<size_t>(i)];
     const std::string at = fmt::format("blk.{}.", i);
-    AddTensor(b, at + "attn_norm.weight", layer.attention_norm);
-    AddTensor(b, at + "ffn_norm.weight", layer.mlp_norm);
+    AddTensor(b, at + "attn_norm.weight", layer.norms[Norm::kAttention]);
+    AddTensor(b, at + "ffn_norm.weight", layer.norms[Norm::kMlp]);
     for (const Role role : kLayerRoles) {
       const int64_t heads = role == Role::kQ ? c.heads : role == Role::kK ? c.kv_heads : 0;
       AddTensor(b, at + names[static_cast<size_t>(role)] + ".weight", layer[role].weights.values,

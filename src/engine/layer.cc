@@ -21,14 +21,14 @@ Buffer<float> UploadNorm(Backend& backend, const Tensor& view) {
   return view.data == nullptr ? Buffer<float>() : ToBackend(backend, ToF32(view).data);
 }
 
-Layer UploadLayer(Backend& backend, const LayerWeights& weights) {
+Layer UploadLayer(Backend& backend, const LayerWeights& weights, const LayerSpec& spec) {
   Layer layer;
+  layer.spec = spec;
   for (const auto& [role, linear] : weights.linears) {
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
   }
-  layer.attention_norm = UploadNorm(backend, weights.attention_norm);
-  layer.mlp_norm = UploadNorm(backend, weights.mlp_norm);
+  for (const auto& [norm, weight] : weights.norms) layer.norms[norm] = UploadNorm(backend, weight);
   return layer;
 }
 
@@ -58,10 +58,10 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   outputs.Grow(tokens * c.hidden_size);
 }
 
-AttentionSpec Decoder::attention() const {
+AttentionSpec Decoder::attention(const Layer& layer) const {
   return {.heads = config.heads,
           .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
-          .sliding_window = config.sliding_window};
+          .sliding_window = layer.spec.sliding_window};
 }
 
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x) {
@@ -76,14 +76,16 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   const int64_t tokens = Tokens(batch);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = Normed(d.config, layer.attention_norm, x);
+  const ActsSource h = Normed(d.config, layer.norms[Norm::kAttention], x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kQ]);
   const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
                                          {layer.ids[Role::kK], s.k.data()},
                                          {layer.ids[Role::kV], s.v.data()}};
   d.backend.Project(acts, outputs);
-  d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, d.kv, batch);
-  d.backend.Attention(s.q.data(), d.attention(), d.kv, batch, s.a.data());
+  const AttentionSpec attention = d.attention(layer);
+  d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
+                          d.ropes.view(layer.spec.rope), d.kv, batch);
+  d.backend.Attention(s.q.data(), attention, d.kv, batch, s.a.data());
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 
@@ -98,7 +100,7 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   const Role gate = OfExpert(Role::kGate, expert), up = OfExpert(Role::kUp, expert);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = Normed(d.config, layer.mlp_norm, x);
+  const ActsSource h = Normed(d.config, layer.norms[Norm::kMlp], x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
   return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
                                 {layer.ids[up], s.up.data()});

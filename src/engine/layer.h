@@ -20,12 +20,13 @@ namespace nibble {
 
 struct Layer {
   ByRole<LinearId> ids;
-  ByRole<InputSpec> inputs;                // q, k and v share one, and gate and up
-  Buffer<float> attention_norm, mlp_norm;  // [hidden], empty when folded
+  ByRole<InputSpec> inputs;     // q, k and v share one, and gate and up
+  ByNorm<Buffer<float>> norms;  // empty when folded
+  LayerSpec spec;
 };
 
 // Uploads one layer; q/k/v (and gate/up) must agree on their input, which a loader has checked.
-Layer UploadLayer(Backend& backend, const LayerWeights& weights);
+Layer UploadLayer(Backend& backend, const LayerWeights& weights, const LayerSpec& spec);
 void ReleaseLayer(Backend& backend, const Layer& layer);
 // Norm weights as fp32, empty when folded.
 Buffer<float> UploadNorm(Backend& backend, const Tensor& view);
@@ -53,10 +54,10 @@ struct Decoder {
   Backend& backend;
   const ModelConfig& config;
   const KvSpec& kv;
-  RopeView rope;
+  const BackendRopes& ropes;
   Scratch& scratch;
 
-  AttentionSpec attention() const;
+  AttentionSpec attention(const Layer& layer) const;
 };
 
 // What the linears behind a norm read: the norm of x (weight empty: folded).

@@ -91,10 +91,11 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   const std::vector<float> before = x;
 
   const auto backend = MakeBackend("cpu", true);
-  const Layer layer = UploadLayer(*backend, weights);
+  const Layer layer = UploadLayer(*backend, weights, {});
   Scratch scratch(*backend);
   const KvSpec kv;
-  const Decoder decoder = {*backend, c, kv, RopeView{nullptr, nullptr, 0, 0}, scratch};
+  const BackendRopes ropes(*backend, {}, 0);
+  const Decoder decoder = {*backend, c, kv, ropes, scratch};
   ForwardMlp(decoder, layer, kTokens, x.data());
 
   for (int64_t t = 0; t < kTokens; ++t) {

@@ -14,8 +14,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
     : network_(std::move(network)),
       backend_(std::move(backend)),
       embedding_(backend_->Share(network_.embedding, embedding_memory_)),
-      rope_(*backend_,
-            BuildRope(network_.config.rope, std::min(network_.config.context, kFirstPositions))),
+      ropes_(*backend_, network_.config.ropes, std::min(network_.config.context, kFirstPositions)),
       head_(backend_->Upload(network_.head)),
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
       scratch_(*backend_),
@@ -23,7 +22,8 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       turned_(backend_->allocator()),
       logits_(backend_->allocator()) {
   for (LayerWeights& weights : network_.layers) {
-    layers_.push_back(UploadLayer(*backend_, weights));
+    const auto index = static_cast<int64_t>(layers_.size());
+    layers_.push_back(UploadLayer(*backend_, weights, config().spec(index)));
     // What the backend has reordered need not stay in memory twice.
     weights = {};
     if (network_.store) network_.store->DropPages();
@@ -33,7 +33,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
 void Model::ReserveRope(int64_t positions) {
   if (positions <= rope_positions()) return;
   positions = std::min(context(), std::max(positions, 2 * rope_positions()));
-  rope_ = BackendRope(*backend_, BuildRope(config().rope, positions));
+  ropes_ = BackendRopes(*backend_, config().ropes, positions);
 }
 
 float* Model::Forward(std::span<const Sequence> sequences) {
@@ -53,7 +53,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   }
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, x_.data());
-  const Decoder decoder = {*backend_, config(), network_.kv, rope_.view(), scratch_};
+  const Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
   const auto forward = [&] {
     for (const Layer& layer : layers_) {
       ForwardLayer(decoder, layer, slices_, x_.data());

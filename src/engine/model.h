@@ -44,7 +44,7 @@ class Model {
 
   // Positions whose angles are in memory. The table doubles as sequences grow: a context of a
   // million tokens takes gigabytes only where it is used.
-  int64_t rope_positions() const { return rope_.view().positions; }
+  int64_t rope_positions() const { return ropes_.positions(); }
 
  private:
   void ReserveRope(int64_t positions);
@@ -53,7 +53,7 @@ class Model {
   std::unique_ptr<Backend> backend_;
   AlignedBytes embedding_memory_;
   PackedWeights embedding_;
-  BackendRope rope_;
+  BackendRopes ropes_;
   std::vector<Layer> layers_;
   LinearId head_;
   Buffer<float> final_norm_;

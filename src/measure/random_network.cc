@@ -87,7 +87,7 @@ Json ConfigJson(const ModelConfig& c) {
                {"vocab_size", c.vocab_size},
                {"max_position_embeddings", c.context},
                {"rms_norm_eps", c.norm_eps},
-               {"rope_theta", c.rope.theta}};
+               {"rope_theta", c.ropes[0].theta}};
   if (c.experts > 0) {
     json["num_local_experts"] = c.experts;
     json["num_experts_per_tok"] = c.experts_per_token;

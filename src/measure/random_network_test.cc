@@ -26,7 +26,7 @@ ModelConfig SmallConfig(const char* family) {
           .vocab_size = 100,
           .context = 64,
           .norm_eps = 1e-5,
-          .rope = {.head_dim = 32}};
+          .ropes = {{.head_dim = 32}}};
 }
 
 std::vector<float> LogitsOf(Network network) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/config.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "models/families.h"
@@ -37,6 +38,16 @@ std::string RoleName(Role role) {
   return expert < 0 ? std::string(kind) : fmt::format("experts.{}.{}", expert, kind);
 }
 
+std::string_view NormName(Norm norm) {
+  constexpr std::string_view kNames[] = {"attention_norm", "mlp_norm", "q_norm", "k_norm"};
+  return kNames[static_cast<size_t>(norm)];
+}
+
+LayerSpec ModelConfig::spec(int64_t layer) const {
+  return specs.empty() ? LayerSpec{}
+                       : specs[std::min(static_cast<size_t>(layer), specs.size() - 1)];
+}
+
 std::vector<Role> ModelConfig::layer_roles() const {
   if (experts == 0) return {kLayerRoles.begin(), kLayerRoles.end()};
   std::vector<Role> roles = {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kRouter};
@@ -48,6 +59,14 @@ std::vector<Role> ModelConfig::layer_roles() const {
 
 bool ModelConfig::has_bias(Role role) const {
   return std::ranges::find(biases, KindOf(role)) != biases.end();
+}
+
+bool ModelConfig::has_norm(Norm norm) const {
+  return std::ranges::find(norms, norm) != norms.end();
+}
+
+int64_t ModelConfig::width(Norm norm) const {
+  return IsFoldable(norm) ? hidden_size : head_dim;
 }
 
 int64_t ModelConfig::outputs(Role role) const {
@@ -80,7 +99,8 @@ int64_t ModelConfig::inputs(Role role) const {
 }
 
 int64_t ModelConfig::parameters() const {
-  int64_t per_layer = 2 * hidden_size;
+  int64_t per_layer = 0;
+  for (Norm norm : norms) per_layer += width(norm);
   for (Role role : layer_roles()) per_layer += outputs(role) * inputs(role);
   return layers * per_layer + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
 }

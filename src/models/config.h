@@ -3,7 +3,7 @@
 //   x += O(attention(Q, K, V of norm(x)));  x += Down(silu(Gate(norm(x))) * Up(norm(x)))
 // or, in a mixture of experts (Shazeer et al. 2017), the sum of the latter over a few experts that
 // a router chooses for each token. Families differ in the numbers below and in the names of their
-// tensors.
+// tensors; LayerSpec has what may differ between the layers of one network.
 #pragma once
 
 #include <array>
@@ -31,23 +31,41 @@ int64_t ExpertOf(Role role);      // -1: not an expert's
 Role KindOf(Role role);           // kGate of any expert's gate, and so on
 std::string RoleName(Role role);  // "q" ... "down", "head", "embedding", "router", ...
 
-// A value for each of some linears of a layer.
-template <typename T>
-class ByRole {
+// RMS norms of a layer: of the residual stream in front of attention and of the FFN, and of each
+// query and key head in front of RoPE (Henry et al. 2020).
+enum class Norm { kAttention, kMlp, kQuery, kKey };
+std::string_view NormName(Norm norm);  // "attention_norm", "mlp_norm", "q_norm", "k_norm"
+// Weights of one in front of linears may be folded into them (Plan::norms_folded).
+inline constexpr bool IsFoldable(Norm norm) {
+  return norm == Norm::kAttention || norm == Norm::kMlp;
+}
+
+// A value for each of some parts of a layer.
+template <typename Part, typename T>
+class ByPart {
  public:
-  T& operator[](Role role) { return values_[role]; }
-  const T& operator[](Role role) const {  // T() where there is none
+  T& operator[](Part part) { return values_[part]; }
+  const T& operator[](Part part) const {  // T() where there is none
     static const T kNone{};
-    const auto it = values_.find(role);
+    const auto it = values_.find(part);
     return it == values_.end() ? kNone : it->second;
   }
-  auto begin() const { return values_.begin(); }  // of pairs, in the order of roles
+  auto begin() const { return values_.begin(); }  // of pairs, in the order of parts
   auto end() const { return values_.end(); }
   auto begin() { return values_.begin(); }
   auto end() { return values_.end(); }
 
  private:
-  std::map<Role, T> values_;
+  std::map<Part, T> values_;
+};
+template <typename T>
+using ByRole = ByPart<Role, T>;
+template <typename T>
+using ByNorm = ByPart<Norm, T>;
+
+struct LayerSpec {
+  int rope = 0;                // of ModelConfig::ropes; -1: q and k are not turned
+  int64_t sliding_window = 0;  // 0 = every earlier key is seen
 };
 
 struct ModelConfig {
@@ -55,18 +73,22 @@ struct ModelConfig {
   int64_t hidden_size = 0, intermediate_size = 0, layers = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, context = 0;  // context = max_position_embeddings
-  int64_t sliding_window = 0;           // 0 = every earlier key is seen
   int64_t experts = 0;                  // of a layer; 0 = one FFN and no router
   int64_t experts_per_token = 0;
   double norm_eps = 0;
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears of a layer that have one
-  RopeSpec rope;
+  std::vector<Norm> norms = {Norm::kAttention, Norm::kMlp};
+  std::vector<RopeSpec> ropes = {};
+  std::vector<LayerSpec> specs = {};  // of each layer; fewer: the last is that of all others
 
+  LayerSpec spec(int64_t layer) const;
   std::vector<Role> layer_roles() const;  // in the order in which a token meets them
   // kGate, kUp or kDown of the first expert, or of the only FFN.
   Role first(Role role) const { return OfExpert(role, experts > 0 ? 0 : -1); }
   bool has_bias(Role role) const;
+  bool has_norm(Norm norm) const;
+  int64_t width(Norm norm) const;
   int64_t outputs(Role role) const;  // N of a linear
   int64_t inputs(Role role) const;   // K of a linear
   int64_t parameters() const;        // of all weight matrices and norms
@@ -82,8 +104,7 @@ struct Family {
   std::string_view model_type;
   ModelConfig (*parse)(const Json& config, const std::string& where);
   std::string (*linear)(int64_t layer, Role role);  // without ".weight" / ".bias"
-  std::string (*attention_norm)(int64_t layer);
-  std::string (*mlp_norm)(int64_t layer);
+  std::string (*norm)(int64_t layer, Norm norm);    // the whole name
   std::string_view final_norm;
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
 };

@@ -21,15 +21,19 @@ std::string LinearOfBlock(int64_t layer, Role role) {
   return Part(layer, kNames[static_cast<size_t>(role)]);
 }
 
+std::string NormOfBlock(int64_t layer, Norm norm) {
+  constexpr const char* kNames[] = {"attn_norm.weight", "ffn_norm.weight", "attn_q_norm.weight",
+                                    "attn_k_norm.weight"};
+  return Part(layer, kNames[static_cast<size_t>(norm)]);
+}
+
 }  // namespace
 
-const Family kGgufLlama = {
-    .model_type = "llama",
-    .linear = LinearOfBlock,
-    .attention_norm = [](int64_t layer) { return Part(layer, "attn_norm.weight"); },
-    .mlp_norm = [](int64_t layer) { return Part(layer, "ffn_norm.weight"); },
-    .final_norm = "output_norm.weight",
-    .rope_pairs = true};
+const Family kGgufLlama = {.model_type = "llama",
+                           .linear = LinearOfBlock,
+                           .norm = NormOfBlock,
+                           .final_norm = "output_norm.weight",
+                           .rope_pairs = true};
 
 Tensor PairsApart(const Tensor& tensor, int64_t head_dim) {
   const int64_t rows = tensor.shape[0], half = head_dim / 2;

@@ -84,7 +84,7 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
   }
   c.norm_eps = JsonFindIn(config, "rms_norm_eps", kMinEps, kMaxEps, where).value_or(1e-6);
   c.tied_head = JsonFind<bool>(config, "tie_word_embeddings", where).value_or(false);
-  c.rope = ParseRope(config, c.head_dim, where);
+  c.ropes = {ParseRope(config, c.head_dim, where)};
   const auto activation = JsonFind<std::string>(config, "hidden_act", where).value_or("silu");
   if (activation != "silu") Fail("{}: hidden_act \"{}\", expected silu", where, activation);
   return c;
@@ -92,7 +92,8 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
 
 ModelConfig ParseMistral(const Json& config, const std::string& where) {
   ModelConfig c = ParseLlama(config, where);
-  c.sliding_window = JsonFindIn<int64_t>(config, "sliding_window", 0, kMaxVocab, where).value_or(0);
+  const auto window = JsonFindIn<int64_t>(config, "sliding_window", 0, kMaxVocab, where);
+  c.specs = {{.sliding_window = window.value_or(0)}};
   return c;
 }
 
@@ -105,26 +106,22 @@ std::string LlamaLinear(int64_t layer, Role role) {
   return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(role)]);
 }
 
-std::string LlamaAttentionNorm(int64_t layer) {
-  return fmt::format("model.layers.{}.input_layernorm.weight", layer);
-}
-
-std::string LlamaMlpNorm(int64_t layer) {
-  return fmt::format("model.layers.{}.post_attention_layernorm.weight", layer);
+std::string LlamaNorm(int64_t layer, Norm norm) {
+  constexpr const char* kNames[] = {"input_layernorm", "post_attention_layernorm",
+                                    "self_attn.q_norm", "self_attn.k_norm"};
+  return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
 }
 
 const Family kLlama = {.model_type = "llama",
                        .parse = ParseWithBiases,
                        .linear = LlamaLinear,
-                       .attention_norm = LlamaAttentionNorm,
-                       .mlp_norm = LlamaMlpNorm,
+                       .norm = LlamaNorm,
                        .final_norm = "model.norm.weight"};
 
 const Family kMistral = {.model_type = "mistral",
                          .parse = ParseMistral,
                          .linear = LlamaLinear,
-                         .attention_norm = LlamaAttentionNorm,
-                         .mlp_norm = LlamaMlpNorm,
+                         .norm = LlamaNorm,
                          .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

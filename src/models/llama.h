@@ -13,7 +13,6 @@ ModelConfig ParseLlama(const Json& config, const std::string& where);
 ModelConfig ParseMistral(const Json& config, const std::string& where);  // with a sliding window
 
 std::string LlamaLinear(int64_t layer, Role role);
-std::string LlamaAttentionNorm(int64_t layer);
-std::string LlamaMlpNorm(int64_t layer);
+std::string LlamaNorm(int64_t layer, Norm norm);
 
 }  // namespace nibble

@@ -27,8 +27,7 @@ std::string LinearOfMixture(int64_t layer, Role role) {
 const Family kMixtral = {.model_type = "mixtral",
                          .parse = Parse,
                          .linear = LinearOfMixture,
-                         .attention_norm = LlamaAttentionNorm,
-                         .mlp_norm = LlamaMlpNorm,
+                         .norm = LlamaNorm,
                          .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

@@ -19,13 +19,13 @@ Json ConfigOf(const std::string& folder, const std::string& file = "config.json"
 
 // Every field, for comparisons and readable differences.
 std::string Text(const ModelConfig& c) {
-  const RopeSpec& r = c.rope;
+  const RopeSpec& r = c.ropes[0];
   return fmt::format(
       "{} hidden {} ffn {} layers {} heads {}/{} of {} vocab {} context {} window {} eps {} tied "
       "{} rope {} {} {} {} {} {} {}",
       c.family, c.hidden_size, c.intermediate_size, c.layers, c.heads, c.kv_heads, c.head_dim,
-      c.vocab_size, c.context, c.sliding_window, c.norm_eps, c.tied_head, r.theta, r.head_dim,
-      r.type, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_context);
+      c.vocab_size, c.context, c.spec(0).sliding_window, c.norm_eps, c.tied_head, r.theta,
+      r.head_dim, r.type, r.factor, r.low_freq_factor, r.high_freq_factor, r.original_context);
 }
 
 TEST(Config, BothStylesGiveTheSameModel) {
@@ -68,7 +68,7 @@ TEST(Config, AMixtureHasARouterAndExperts) {
   const ModelConfig c = ParseConfig(MixtralConfig(), "c");
   EXPECT_EQ(c.experts, 4);
   EXPECT_EQ(c.experts_per_token, 2);
-  EXPECT_EQ(c.sliding_window, 8);
+  EXPECT_EQ(c.spec(0).sliding_window, 8);
   const std::vector<Role> roles = c.layer_roles();
   ASSERT_EQ(roles.size(), 5u + 3 * 4);
   EXPECT_EQ(roles[4], Role::kRouter);
@@ -106,33 +106,33 @@ TEST(Config, AbsentAndNullFieldsHaveTheirDefaults) {
     const ModelConfig c = ParseConfig(config, "c");
     EXPECT_EQ(c.kv_heads, 4);
     EXPECT_EQ(c.head_dim, 16);
-    EXPECT_EQ(c.rope.theta, 10000);
-    EXPECT_EQ(c.rope.type, "default");
+    EXPECT_EQ(c.ropes[0].theta, 10000);
+    EXPECT_EQ(c.ropes[0].type, "default");
     EXPECT_EQ(c.norm_eps, 1e-6);
     EXPECT_FALSE(c.tied_head);
   }
   Json mistral = ConfigOf("mistral_sliding");
   mistral["sliding_window"] = nullptr;
-  EXPECT_EQ(ParseConfig(mistral, "c").sliding_window, 0);
+  EXPECT_EQ(ParseConfig(mistral, "c").spec(0).sliding_window, 0);
   // Llama has no window, whatever the file says.
   Json llama = ConfigOf("llama2");
   llama["sliding_window"] = 8;
-  EXPECT_EQ(ParseConfig(llama, "c").sliding_window, 0);
+  EXPECT_EQ(ParseConfig(llama, "c").spec(0).sliding_window, 0);
 }
 
 TEST(Config, RopeTypeUnderItsOlderKey) {
   Json config = ConfigOf("llama2", "config.v4.json");
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
   const ModelConfig c = ParseConfig(config, "c");
-  EXPECT_EQ(c.rope.type, "linear");
-  EXPECT_EQ(c.rope.factor, 2);
+  EXPECT_EQ(c.ropes[0].type, "linear");
+  EXPECT_EQ(c.ropes[0].factor, 2);
   config["rope_scaling"] = Json::object();
-  EXPECT_EQ(ParseConfig(config, "c").rope.type, "default");
+  EXPECT_EQ(ParseConfig(config, "c").ropes[0].type, "default");
   // The newer field counts alone where both are there.
   config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
   config["rope_parameters"] = {{"rope_theta", 5000.0}};
-  EXPECT_EQ(ParseConfig(config, "c").rope.type, "default");
-  EXPECT_EQ(ParseConfig(config, "c").rope.theta, 5000);
+  EXPECT_EQ(ParseConfig(config, "c").ropes[0].type, "default");
+  EXPECT_EQ(ParseConfig(config, "c").ropes[0].theta, 5000);
 }
 
 void ExpectRefused(Json config, const std::string& pointer, const Json& value,

@@ -94,8 +94,9 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   net.final_norm = tensors.GetFinite(std::string(family.final_norm), {c.hidden_size});
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
-    weights.attention_norm = tensors.GetFinite(family.attention_norm(layer), {c.hidden_size});
-    weights.mlp_norm = tensors.GetFinite(family.mlp_norm(layer), {c.hidden_size});
+    for (Norm norm : c.norms) {
+      weights.norms[norm] = tensors.GetFinite(family.norm(layer, norm), {c.width(norm)});
+    }
     for (Role role : c.layer_roles()) {
       PackedLinear& linear = weights[role];
       linear = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role),

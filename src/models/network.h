@@ -16,7 +16,7 @@
 namespace nibble {
 
 struct LayerWeights {
-  Tensor attention_norm, mlp_norm;  // [hidden]; no data = folded into the linears
+  ByNorm<Tensor> norms;  // no data = folded into the linears
   ByRole<PackedLinear> linears;
 
   PackedLinear& operator[](Role role) { return linears[role]; }

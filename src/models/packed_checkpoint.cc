@@ -19,6 +19,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
+std::string NormOfLayer(int64_t layer, Norm norm) {
+  return fmt::format("layers.{}.{}", layer, NormName(norm));
+}
+
 // Reads the planes that a plan promises, each once.
 class PlaneReader {
  public:
@@ -69,10 +73,10 @@ class PlaneReader {
     LayerWeights layer;
     for (Role role : config_.layer_roles()) layer[role] = Linear(index, role);
     RequireSharedInputs(config_, index, layer, where_);
-    if (plan_.norms_folded) return layer;
-    const std::string prefix = fmt::format("layers.{}.", index);
-    layer.attention_norm = Floats(prefix + "attention_norm", {config_.hidden_size});
-    layer.mlp_norm = Floats(prefix + "mlp_norm", {config_.hidden_size});
+    for (Norm norm : config_.norms) {
+      if (plan_.norms_folded && IsFoldable(norm)) continue;
+      layer.norms[norm] = Floats(NormOfLayer(index, norm), {config_.width(norm)});
+    }
     return layer;
   }
 
@@ -219,10 +223,8 @@ std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer) 
       tensors.push_back(std::move(t));
     }
   }
-  if (layer.attention_norm.data != nullptr) {
-    const std::string prefix = fmt::format("layers.{}.", index);
-    tensors.push_back({prefix + "attention_norm", layer.attention_norm});
-    tensors.push_back({prefix + "mlp_norm", layer.mlp_norm});
+  for (const auto& [norm, weight] : layer.norms) {
+    if (weight.data != nullptr) tensors.push_back({NormOfLayer(index, norm), weight});
   }
   return tensors;
 }

@@ -55,7 +55,7 @@ ModelConfig FindShape(std::string_view name) {
             .experts_per_token = s.experts_per_token,
             .norm_eps = 1e-5,
             .biases = s.biases,
-            .rope = {.theta = s.rope_theta, .head_dim = head_dim}};
+            .ropes = {{.theta = s.rope_theta, .head_dim = head_dim}}};
   }
   FailUsage("no shape \"{}\"; choose one of {}", name, fmt::join(known, ", "));
 }

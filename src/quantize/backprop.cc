@@ -17,6 +17,8 @@ using enum DenseProduct::Transposed;
 
 // Of a layer, x in front of attention and of the MLP and what linears gave out, [tokens, width].
 struct Backprop::Saved {
+  LayerSpec spec;
+  AttentionSpec attention;
   Floats x, middle, q, k, v, gate, up;
 };
 
@@ -41,7 +43,7 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       sequences_(sequences),
       length_(length),
       kv_(PlannedKv(config, plan)),
-      rope_(backend, BuildRope(config.rope, length)),
+      ropes_(backend, config.ropes, length),
       scratch_(backend),
       head_(ToBackend(backend, head.data)) {
   for (Floats* floats :
@@ -114,8 +116,8 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   }
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
-  const Decoder d = {backend_, config_, kv_, rope_.view(), s};
-  const Layer layer = UploadLayer(backend_, Planned(stored, plan_, index));
+  const Decoder d = {backend_, config_, kv_, ropes_, s};
+  const Layer layer = UploadLayer(backend_, Planned(stored, plan_, index), config_.spec(index));
   const int64_t values = tokens() * config_.hidden_size;
   s.Reserve(config_, tokens());
   float* const x = x_.data();
@@ -129,8 +131,11 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.q.data(), config_.outputs(Role::kQ), saved.q);
   Keep(s.k.data(), config_.outputs(Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
-  backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), d.attention(), d.rope, kv_, batch_);
-  backend_.Attention(s.q.data(), d.attention(), kv_, batch_, s.a.data());
+  saved.spec = layer.spec;
+  const AttentionSpec& attention = saved.attention = d.attention(layer);
+  backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
+                         ropes_.view(layer.spec.rope), kv_, batch_);
+  backend_.Attention(s.q.data(), attention, kv_, batch_, s.a.data());
   AttentionOutput(d, layer, {.op = ActsSource::Op::kIntermediate, .values = s.a.data()}, tokens(),
                   x);
   backend_.Copy(x, values, saved.middle.Grow(values));
@@ -245,7 +250,7 @@ void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) cons
   const int64_t sequence = index / config_.kv_heads, kv_head = index % config_.kv_heads;
   const int64_t dim = config_.head_dim, group = config_.heads / config_.kv_heads;
   const int64_t q_width = config_.heads * dim, kv_width = config_.kv_heads * dim;
-  const RopeView rope = rope_.view();
+  const RopeView rope = ropes_.view(saved.spec.rope);
   const HeadAngles angles = {rope.cos, rope.sin, rope.angles};
   const int64_t kv_at = sequence * length_ * kv_width + kv_head * dim;
   math_.TakeHead(saved.k.data() + kv_at, length_, kv_width, dim, angles, m.k.data());
@@ -254,7 +259,7 @@ void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) cons
     const int64_t q_at = sequence * length_ * q_width + (kv_head * group + g) * dim;
     math_.TakeHead(saved.q.data() + q_at, length_, q_width, dim, angles, m.q.data());
     math_.TakeHead(a_slopes_.data() + q_at, length_, q_width, dim, {}, m.out_slopes.data());
-    QuerySlopes(g == 0, m);
+    QuerySlopes(saved.attention, g == 0, m);
     math_.PutHead(m.q_slopes.data(), length_, q_width, dim, angles, q_slopes_.data() + q_at);
   }
   math_.PutHead(m.k_slopes.data(), length_, kv_width, dim, angles, k_slopes_.data() + kv_at);
@@ -262,12 +267,13 @@ void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) cons
 }
 
 // The last block of queries comes first, since it sees all keys.
-void Backprop::QuerySlopes(bool first_head, HeadMemory& m) const {
+void Backprop::QuerySlopes(const AttentionSpec& attention, bool first_head, HeadMemory& m) const {
   const int64_t dim = config_.head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const float scale = attention.scale;
   bool add = !first_head;
   for (int64_t first = (length_ - 1) / kQueries * kQueries; first >= 0; first -= kQueries) {
-    const CausalBlock block = {first, std::min(kQueries, length_ - first), config_.sliding_window};
+    const CausalBlock block = {first, std::min(kQueries, length_ - first),
+                               attention.sliding_window};
     const int64_t rows = block.rows, keys = block.keys();
     const float *const q = m.q.data() + first * dim, *const out = m.out_slopes.data() + first * dim;
     float *const p = m.p.data(), *const slopes = m.slopes.data();

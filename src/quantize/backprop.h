@@ -58,7 +58,7 @@ class Backprop {
   void AttentionSlopes(const Saved& saved);
   void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
   // Of one query head; slopes of k and v are added to those of others, but for the first one.
-  void QuerySlopes(bool first_head, HeadMemory& memory) const;
+  void QuerySlopes(const AttentionSpec& attention, bool first_head, HeadMemory& memory) const;
 
   Backend& backend_;
   const DenseMath& math_;
@@ -66,7 +66,7 @@ class Backprop {
   const Plan& plan_;
   const int64_t sequences_, length_;
   const KvSpec kv_;
-  const BackendRope rope_;
+  const BackendRopes ropes_;
   Scratch scratch_;
   std::vector<KvCache> caches_;  // one layer, one sequence each
   std::vector<SequenceSlice> batch_;

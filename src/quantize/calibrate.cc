@@ -58,13 +58,13 @@ Plan FloatPlan(Plan plan) {
   return plan;
 }
 
-Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
-               const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
-               bool quantized, SpillFile* file)
+Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
+               const BackendRopes& ropes, const EmbeddingRows& embedding,
+               std::span<const int32_t> ids, int64_t context, bool quantized, SpillFile* file)
     : backend_(backend),
       config_(config),
       plan_(plan),
-      rope_(rope),
+      ropes_(ropes),
       context_(context),
       windows_(static_cast<int64_t>(ids.size()) / context),
       quantized_(quantized),
@@ -115,8 +115,8 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   index_ = index;
   layer_ = Layer{};
   for (Role role : config_.layer_roles()) layer_.inputs[role] = Planned(role, layer[role]);
-  layer_.attention_norm = UploadNorm(backend_, layer.attention_norm);
-  layer_.mlp_norm = UploadNorm(backend_, layer.mlp_norm);
+  layer_.spec = config_.spec(index);
+  for (const auto& [norm, weight] : layer.norms) layer_.norms[norm] = UploadNorm(backend_, weight);
   if (config_.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 
@@ -176,7 +176,7 @@ void Stream::Advance(LinearSet set, int64_t window) {
 ActsSource Stream::Source(LinearSet set, int64_t window) {
   const bool qkv = set.kind == LinearSet::kQkv;
   if (!qkv && set.kind != LinearSet::kMlp) return {.x = a(set, window)};
-  return Normed(config_, qkv ? layer_.attention_norm : layer_.mlp_norm, Rows(set, window));
+  return Normed(config_, layer_.norms[qkv ? Norm::kAttention : Norm::kMlp], Rows(set, window));
 }
 
 const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
@@ -226,14 +226,14 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
       config_(config),
       plan_(plan),
       recipe_(recipe),
-      rope_(backend, BuildRope(config.rope, context)),
+      ropes_(backend, config.ropes, context),
       ids_(std::move(ids)),
-      stream_(backend, config, plan, rope_.view(), embedding, ids_, context,
-              recipe.quantized_calibration, file),
+      stream_(backend, config, plan, ropes_, embedding, ids_, context, recipe.quantized_calibration,
+              file),
       reference_plan_(ReferencePlan(plan)) {
   if (recipe.gptaq > 0) {
-    reference_.emplace(backend, config, reference_plan_, rope_.view(), embedding, ids_, context,
-                       true, file);
+    reference_.emplace(backend, config, reference_plan_, ropes_, embedding, ids_, context, true,
+                       file);
     reference_->Follow(stream_);
   }
 }

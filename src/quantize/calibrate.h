@@ -38,7 +38,7 @@ class Stream {
   // ids: windows of `context` tokens, one after the other. quantized: activations and cache as
   // planned; otherwise both at 16 bits. Where a file is given, of a backend in the program's
   // memory, windows that are not worked on lie in it.
-  Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const RopeView& rope,
+  Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const BackendRopes& ropes,
          const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
          bool quantized, SpillFile* file = nullptr);
 
@@ -75,7 +75,7 @@ class Stream {
   const float* x() const { return x_.data(); }
 
  private:
-  Decoder decoder() { return {backend_, config_, kv_, rope_, scratch_}; }
+  Decoder decoder() { return {backend_, config_, kv_, ropes_, scratch_}; }
   InputSpec Planned(Role role, const PackedLinear& linear) const;
   void Route(int64_t window);
   // What the norm in front of the set reads, [tokens(set, window), hidden].
@@ -92,7 +92,7 @@ class Stream {
   Backend& backend_;
   const ModelConfig& config_;
   const Plan& plan_;
-  const RopeView rope_;
+  const BackendRopes& ropes_;
   int64_t context_, windows_;
   bool quantized_;
   SpillFile* file_;
@@ -143,7 +143,7 @@ class Calibration {
   const ModelConfig& config_;
   const Plan& plan_;
   const Recipe& recipe_;
-  BackendRope rope_;
+  BackendRopes ropes_;
   std::vector<int32_t> ids_;
   Stream stream_;
   Plan reference_plan_;

@@ -182,9 +182,9 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
                                                std::span<const int32_t> ids, int64_t context,
                                                bool with_keys,
                                                const Calibration::Progress& progress) {
-  const BackendRope rope(backend, BuildRope(config.rope, context));
+  const BackendRopes ropes(backend, config.ropes, context);
   const Plan float_plan = FloatPlan(plan);
-  Stream stream(backend, config, float_plan, rope.view(), rotator.embedding(), ids, context, false);
+  Stream stream(backend, config, float_plan, ropes, rotator.embedding(), ids, context, false);
   std::vector<LayerStatistics> statistics(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i) {
     const LayerWeights layer = StoreFloats(rotator.Layer(i));
@@ -220,8 +220,8 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
   auto inputs = statistics.inputs;
   if (recipe.smoothing > 0) {
     const std::tuple<LinearSet::Kind, Role, std::vector<float>*> norms[] = {
-        {LinearSet::kQkv, Role::kQ, &layer.attention_norm},
-        {LinearSet::kMlp, config.first(Role::kGate), &layer.mlp_norm}};
+        {LinearSet::kQkv, Role::kQ, &layer.norms[Norm::kAttention]},
+        {LinearSet::kMlp, config.first(Role::kGate), &layer.norms[Norm::kMlp]}};
     for (const auto& [set, first, norm] : norms) {
       const std::vector<Role> readers = NormReaders(config, set);
       const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);

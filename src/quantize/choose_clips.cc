@@ -108,9 +108,9 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRow
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
                  Plan& plan, const std::function<void(double)>& progress) {
   const size_t tokens = std::min(ids.size(), static_cast<size_t>(kClipWindows * context));
-  const BackendRope rope(backend, BuildRope(config.rope, context));
+  const BackendRopes ropes(backend, config.ropes, context);
   const Plan stand_ins = StandIns(plan);
-  Stream stream(backend, config, plan, rope.view(), embedding, ids.first(tokens), context, true);
+  Stream stream(backend, config, plan, ropes, embedding, ids.first(tokens), context, true);
   for (int64_t i = 0; i < config.layers; ++i) {
     const FloatLayer layer = layers(i);
     const LayerWeights stored = StoreNearest(layer, stand_ins, i);

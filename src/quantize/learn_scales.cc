@@ -70,9 +70,9 @@ class Adam {
 Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const int32_t> ids,
                       int64_t length, const ScaleProgress& progress) {
   const ModelConfig& c = task.config;
-  const BackendRope rope(backend, BuildRope(c.rope, length));
+  const BackendRopes ropes(backend, c.ropes, length);
   const Plan plan = FloatPlan(task.plan);
-  Stream stream(backend, c, plan, rope.view(), RowsOf(task.embedding), ids, length, false);
+  Stream stream(backend, c, plan, ropes, RowsOf(task.embedding), ids, length, false);
   const auto tokens = static_cast<double>(ids.size());
   for (int64_t i = 0; i < c.layers; ++i) {
     progress(static_cast<double>(i) * tokens / static_cast<double>(c.layers), "targets");

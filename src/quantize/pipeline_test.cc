@@ -71,11 +71,11 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
   const Plan plan = MakePlan(c, kQuarotRecipe);
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
-  const RopeTable rope = BuildRope(c.rope, 64);
+  const BackendRopes ropes(*backend, c.ropes, 64);
   const std::vector<int32_t> ids = RandomIds(3 * 64, 1);
   for (const bool quantized : {false, true}) {
-    Stream staged(*backend, c, plan, rope, rotator.embedding(), ids, 64, quantized);
-    Stream whole(*backend, c, plan, rope, rotator.embedding(), ids, 64, quantized);
+    Stream staged(*backend, c, plan, ropes, rotator.embedding(), ids, 64, quantized);
+    Stream whole(*backend, c, plan, ropes, rotator.embedding(), ids, 64, quantized);
     for (int64_t i = 0; i < 2; ++i) {
       const LayerWeights layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);
@@ -231,7 +231,8 @@ TEST_F(Rounded, InMemoryAsInACheckpoint) {
     EXPECT_EQ(BytesOf(net.final_norm), BytesOf(written.final_norm));
     ASSERT_EQ(net.layers.size(), written.layers.size());
     for (size_t i = 0; i < net.layers.size(); ++i) {
-      EXPECT_EQ(BytesOf(net.layers[i].mlp_norm), BytesOf(written.layers[i].mlp_norm));
+      EXPECT_EQ(BytesOf(net.layers[i].norms[Norm::kMlp]),
+                BytesOf(written.layers[i].norms[Norm::kMlp]));
       for (const Role role : kLayerRoles) {
         EXPECT_EQ(net.layers[i][role].input.activation, written.layers[i][role].input.activation);
         ExpectSamePlanes(net.layers[i][role].weights, written.layers[i][role].weights);

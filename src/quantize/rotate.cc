@@ -122,11 +122,9 @@ FloatLayer Rotator::Layer(int64_t index) const {
     layer.biases[role] = ToF64(weights[role].bias).data;
   }
   layer.half = half();
-  if (rotate_) {
-    RotateLayer(layer, index);
-  } else {
-    layer.attention_norm = ToF32(weights.attention_norm).data;
-    layer.mlp_norm = ToF32(weights.mlp_norm).data;
+  if (rotate_) RotateLayer(layer, index);
+  for (const auto& [norm, weight] : weights.norms) {
+    if (!rotate_ || !IsFoldable(norm)) layer.norms[norm] = ToF32(weight).data;
   }
   if (source_.store) source_.store->DropPages();
   return layer;
@@ -135,8 +133,8 @@ FloatLayer Rotator::Layer(int64_t index) const {
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
-  const auto attention_gamma = ToF64(weights.attention_norm).data;
-  const auto mlp_gamma = ToF64(weights.mlp_norm).data;
+  const auto attention_gamma = ToF64(weights.norms[Norm::kAttention]).data;
+  const auto mlp_gamma = ToF64(weights.norms[Norm::kMlp]).data;
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
   const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim);
   const Signs v_signs = rng.Signs(static_cast<size_t>(c.kv_heads * c.head_dim));

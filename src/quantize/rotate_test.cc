@@ -55,8 +55,7 @@ std::string RandomModel(const Shape& s) {
   add("model.norm.weight", {s.hidden});
   const Family& family = FamilyOf(config, "test");
   for (int64_t layer = 0; layer < 2; ++layer) {
-    add(family.attention_norm(layer), {s.hidden});
-    add(family.mlp_norm(layer), {s.hidden});
+    for (Norm norm : c.norms) add(family.norm(layer, norm), {c.width(norm)});
     for (Role role : c.layer_roles()) {
       add(family.linear(layer, role) + ".weight", {c.outputs(role), c.inputs(role)});
       if (s.bias) add(family.linear(layer, role) + ".bias", {c.outputs(role)});

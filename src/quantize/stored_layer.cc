@@ -45,8 +45,7 @@ LayerWeights StoreSome(
     linear.input = {.width = w.cols, .gather = layer.gathers[role]};
     linear.weights = store(role, w);
   }
-  stored.attention_norm = VectorOf(layer.attention_norm);
-  stored.mlp_norm = VectorOf(layer.mlp_norm);
+  for (const auto& [norm, weight] : layer.norms) stored.norms[norm] = VectorOf(weight);
   return stored;
 }
 

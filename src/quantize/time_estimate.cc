@@ -95,8 +95,10 @@ FloatLayer RandomLayer(const ModelConfig& c, const Plan& plan) {
     if (!plan.at(0, role).gather) continue;
     layer.gathers[role] = Rng(0).Permutation<int32_t>(w.cols);
   }
-  if (plan.norms_folded) return layer;
-  layer.attention_norm = layer.mlp_norm = std::vector<float>(static_cast<size_t>(c.hidden_size), 1);
+  for (Norm norm : c.norms) {
+    if (plan.norms_folded && IsFoldable(norm)) continue;
+    layer.norms[norm] = std::vector<float>(static_cast<size_t>(c.width(norm)), 1);
+  }
   return layer;
 }
 
@@ -174,9 +176,9 @@ double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
                  const FloatLayer& layer) {
   const auto machine = MakeBackend("cpu", false);
   const int64_t context = CheckedContext(c);
-  const RopeTable rope = BuildRope(c.rope, context);
+  const BackendRopes ropes(*machine, c.ropes, context);
   const Plan floats = FloatPlan(plan);
-  Stream stream(*machine, c, floats, rope, rotator.embedding(),
+  Stream stream(*machine, c, floats, ropes, rotator.embedding(),
                 std::vector<int32_t>(static_cast<size_t>(kCheckedWindows * context)), context,
                 false);
   return 2 * BestSeconds(2, [&] { stream.Pass(StoreFloats(layer), 0); });

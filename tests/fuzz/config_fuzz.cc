@@ -18,12 +18,17 @@ void CheckConfig(const ModelConfig& c) {
     NIBBLE_CHECK(count >= 1 && count <= 1 << 24, "{}", count);
   }
   NIBBLE_CHECK(c.layers >= 1 && c.layers <= 1 << 12 && c.head_dim >= 8 && c.head_dim <= 256);
-  NIBBLE_CHECK(c.heads % c.kv_heads == 0 && c.sliding_window >= 0);
+  NIBBLE_CHECK(c.heads % c.kv_heads == 0);
   NIBBLE_CHECK(c.experts >= 0 && c.experts <= 512 && c.experts_per_token <= c.experts);
   NIBBLE_CHECK(c.parameters() > 0, "{}", c.parameters());
-  const RopeTable rope = BuildRope(c.rope, std::min<int64_t>(c.context, 4));
-  for (const Matrix<float>* table : {&rope.cos, &rope.sin}) {
-    for (const float x : table->data) NIBBLE_CHECK(std::abs(x) <= 1, "{} in the rope table", x);
+  for (const LayerSpec& spec : c.specs) {
+    NIBBLE_CHECK(spec.sliding_window >= 0 && spec.rope < static_cast<int>(c.ropes.size()));
+  }
+  for (const RopeSpec& spec : c.ropes) {
+    const RopeTable rope = BuildRope(spec, std::min<int64_t>(c.context, 4));
+    for (const Matrix<float>* table : {&rope.cos, &rope.sin}) {
+      for (const float x : table->data) NIBBLE_CHECK(std::abs(x) <= 1, "{} in the rope table", x);
+    }
   }
 }
 

@@ -133,11 +133,11 @@ class OpBench {
     const auto v = RandomIntermediates(*backend_, k_size);
     KvCache cache(network_.kv, 1, *backend_);
     cache.Reserve(tokens);
-    const BackendRope rope(*backend_, BuildRope(config_.rope, tokens));
+    const BackendRopes ropes(*backend_, config_.ropes, tokens);
     const SequenceSlice slice = {.tokens = tokens, .pages = cache.pages()};
     const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
-      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope.view(), network_.kv,
+      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), network_.kv,
                               {&slice, 1});
     });
     Add({.name = "attention",
@@ -169,12 +169,12 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
   const auto out = RandomIntermediates(b, q_size);
   const auto q = RandomIntermediates(b, q_size);
   const auto k = RandomIntermediates(b, k_size), v = RandomIntermediates(b, k_size);
-  const BackendRope rope(b, BuildRope(config.rope, context));
+  const BackendRopes ropes(b, config.ropes, context);
   KvCache cache(kv, 1, b);
   cache.Reserve(context);
   const SequenceSlice all = {.tokens = context, .pages = cache.pages()};
   const AttentionSpec spec = {.heads = config.heads, .scale = 0.1f};
-  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, rope.view(), kv, {&all, 1});
+  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), kv, {&all, 1});
   const SequenceSlice slice = {
       .tokens = tokens, .position = context - tokens, .pages = cache.pages()};
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -

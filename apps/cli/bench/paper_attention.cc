@@ -16,7 +16,7 @@ class AttentionRun {
         copies_(copies),
         q_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)),
         out_(RandomIntermediates(backend, batch * spec_.heads * kv_.head_dim)) {
-    const BackendRope rope(backend, BuildRope(network.config.rope, keys));
+    const BackendRopes ropes(backend, network.config.ropes, keys);
     auto q = RandomIntermediates(backend, keys * spec_.heads * kv_.head_dim);
     auto k = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
     const auto v = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
@@ -24,7 +24,7 @@ class AttentionRun {
       caches_.emplace_back(kv_, copies, backend).Reserve(keys);
       SequenceSlice all = {.tokens = keys, .pages = caches_.back().pages()};
       for (int copy = 0; copy < copies; ++copy, all.offset += kv_.page_bytes()) {
-        backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, rope.view(), kv_, {&all, 1});
+        backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, ropes.view(0), kv_, {&all, 1});
       }
       slices_.push_back(
           {.first_row = i, .tokens = 1, .position = keys - 1, .pages = caches_.back().pages()});

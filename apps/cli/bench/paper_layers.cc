@@ -22,13 +22,15 @@ struct Steps {
 // Copies of a layer, one behind the other, with all they need.
 class LayerRun {
  public:
-  LayerRun(Backend& backend, const Network& network, const RopeView& rope, const Steps& steps,
+  LayerRun(Backend& backend, const Network& network, const BackendRopes& ropes, const Steps& steps,
            int copies)
       : backend_(backend),
         scratch_(backend),
-        decoder_{backend, network.config, network.kv, rope, scratch_},
+        decoder_{backend, network.config, network.kv, ropes, scratch_},
         x_(RandomFloats(backend, steps.batch * steps.tokens * network.config.hidden_size)) {
-    for (int i = 0; i < copies; ++i) layers_.push_back(UploadLayer(backend, network.layers[0]));
+    for (int i = 0; i < copies; ++i) {
+      layers_.push_back(UploadLayer(backend, network.layers[0], network.config.spec(0)));
+    }
     for (int64_t i = 0; i < steps.batch; ++i) {
       caches_.emplace_back(network.kv, 1, backend).Reserve(steps.context + steps.tokens);
       slices_.push_back({.first_row = i * steps.tokens,
@@ -94,9 +96,8 @@ std::unique_ptr<cuda::Bf16Layer> Bf16LayerOf(const ModelConfig& c, const Steps& 
 // `copies` of a whole decoder layer beside as many in bf16, and beside their products alone.
 void Layers(const PaperBench& bench, const std::string& what, const std::string& shape,
             const Network& network, const Steps& steps, int copies) {
-  const BackendRope rope(bench.backend,
-                         BuildRope(network.config.rope, steps.context + steps.tokens));
-  LayerRun run(bench.backend, network, rope.view(), steps, copies);
+  const BackendRopes ropes(bench.backend, network.config.ropes, steps.context + steps.tokens);
+  LayerRun run(bench.backend, network, ropes, steps, copies);
   const auto layer = Bf16LayerOf(network.config, steps, copies);
   const auto products = Products(network, steps.batch * steps.tokens, copies);
   const auto units = static_cast<double>(copies);
@@ -128,9 +129,9 @@ void Memory(const PaperBench& bench, const std::string& name, const Network& net
             int64_t context) {
   const ModelConfig& config = network.config;
   const auto backend = MakeBackend(bench.device, false);
-  const BackendRope rope(*backend, BuildRope(config.rope, context));  // of all layers
+  const BackendRopes ropes(*backend, config.ropes, context);  // of all layers
   const int64_t before = cuda::RequestedDeviceBytes();
-  LayerRun(*backend, network, rope.view(), {batch, 1, context - 1}, 1).Run();
+  LayerRun(*backend, network, ropes, {batch, 1, context - 1}, 1).Run();
   CublasProduct::Wait();
   const auto bytes = static_cast<double>(cuda::RequestedDeviceBytes() - before);
   int64_t bf16 = 4 * batch * context * config.kv_heads * config.head_dim;

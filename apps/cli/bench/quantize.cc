@@ -24,7 +24,9 @@ Network FloatNetwork(const BenchArguments& a, const std::vector<float>& ones) {
   Network net = RandomNetwork(BenchShape(wide), BenchRecipe(wide), 1);
   net.config_json = {{"model_type", net.config.family}};
   for (LayerWeights& layer : net.layers) {
-    layer.attention_norm = layer.mlp_norm = Tensor::Of(DType::kF32, {net.config.hidden_size}, ones);
+    for (Norm norm : net.config.norms) {
+      layer.norms[norm] = Tensor::Of(DType::kF32, {net.config.width(norm)}, ones);
+    }
   }
   return net;
 }

@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backends/interface/kernels.h"
 #include "base/aligned.h"
@@ -212,19 +213,32 @@ inline Buffer<float> ToBackend(Backend& backend, std::span<const float> values) 
   return buffer;
 }
 
-// A table of angles there.
-class BackendRope {
+// Tables of angles there, for positions 0 to positions - 1.
+class BackendRopes {
  public:
-  BackendRope(Backend& backend, const RopeTable& table)
-      : positions_(table.cos.rows),
-        angles_(table.cos.cols),
-        cos_(ToBackend(backend, table.cos.data)),
-        sin_(ToBackend(backend, table.sin.data)) {}
-  RopeView view() const { return {cos_.data(), sin_.data(), positions_, angles_}; }
+  BackendRopes(Backend& backend, std::span<const RopeSpec> specs, int64_t positions)
+      : positions_(positions) {
+    for (const RopeSpec& spec : specs) {
+      const RopeTable table = BuildRope(spec, positions);
+      tables_.push_back(
+          {table.cos.cols, ToBackend(backend, table.cos.data), ToBackend(backend, table.sin.data)});
+    }
+  }
+  int64_t positions() const { return positions_; }
+  // -1: no dimension turns.
+  RopeView view(int index) const {
+    if (index < 0) return {nullptr, nullptr, positions_, 0};
+    const Table& table = tables_.at(static_cast<size_t>(index));
+    return {table.cos.data(), table.sin.data(), positions_, table.angles};
+  }
 
  private:
-  int64_t positions_, angles_;
-  Buffer<float> cos_, sin_;
+  struct Table {
+    int64_t angles;
+    Buffer<float> cos, sin;  // [positions, angles]
+  };
+  int64_t positions_;
+  std::vector<Table> tables_;
 };
 
 // The backend for `device` ("cpu"); decoded = the reference arithmetic on codes decoded to fp32.
