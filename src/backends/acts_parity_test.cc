@@ -90,7 +90,7 @@ TEST_P(ActsParityTest, RowsAreGatheredAndAdded) {
         {.rows = kTokens,
          .cols = width,
          .values = {DType::kF32, {kTokens, width}, reinterpret_cast<std::byte*>(device_x.data())}},
-        rows, gathered.data());
+        rows, 1, gathered.data());
     const std::vector<float> y = Host(gathered.data(), 5 * width);
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto row = x.begin() + rows[i] * width;
@@ -114,9 +114,9 @@ TEST_P(ActsParityTest, RowsOfATableAreThoseOfTheReference) {
     Buffer<float> device(ours_->allocator());
     device.Grow(5 * 288);
     const PackedWeights table = ours_->Share(linear->packed.weights, memory);
-    ours_->Embed(table, ids, device.data());
+    ours_->Embed(table, ids, 0.75f, device.data());
     std::vector<float> expected(5 * 288, -1);
-    ref_->Embed(linear->packed.weights, ids, expected.data());
+    ref_->Embed(linear->packed.weights, ids, 0.75f, expected.data());
     EXPECT_EQ(Host(device.data(), 5 * 288), expected) << FormatText(format);
   }
 }

@@ -129,9 +129,19 @@ class CudaCacheTest : public GpuParityTest {
 };
 
 TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
+  int index = 0;
   for (const CacheCase& c : kCacheCases) {
     Make(c);
-    const bool part = c.group == 4;  // some models turn only a part of the head
+    const bool part = c.group == 4;       // some models turn only a part of the head
+    const bool norms = index++ % 2 == 1;  // and some have norms
+    const auto q_norm = RandomVector(rng_, c.head_dim), k_norm = RandomVector(rng_, c.head_dim);
+    const auto device_q_norm = ToBackend(*ours_, q_norm), device_k_norm = ToBackend(*ours_, k_norm);
+    AttentionSpec spec = spec_, device_spec = spec_;
+    if (norms) {
+      spec.norm_eps = device_spec.norm_eps = 1e-3f;
+      spec.q_norm = q_norm.data(), device_spec.q_norm = device_q_norm.data();
+      spec.k_norm = k_norm.data(), device_spec.k_norm = device_k_norm.data();
+    }
     kv_.rotation = FullHadamard(c.head_dim);
     const TestCache cache(rng_, kv_, kPositions);
     const DeviceCache device(*ours_, cache, kv_, kPositions);
@@ -146,10 +156,11 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
                                    .position = at,
                                    .pages = device.pages(),
                                    .offset = kv_.page_bytes()};
-      ours_->RopeAndAppend(q.data(), k.data(), v.data(), spec_, device_rope, kv_, {&slice, 1});
+      ours_->RopeAndAppend(q.data(), k.data(), v.data(), device_spec, device_rope, kv_,
+                           {&slice, 1});
     }
     const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
-    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec, rope, kv_, {&all, 1});
     for (float& x : q_) x = Kept(x);
     ASSERT_EQ(HostValues(q.data(), static_cast<int64_t>(q_.size())), q_);
     ASSERT_TRUE(std::ranges::equal(device.bytes(), cache.bytes()))

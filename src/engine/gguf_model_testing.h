@@ -39,18 +39,19 @@ inline void AddTensor(GgufBuilder& b, const std::string& name, const Tensor& t,
            paired_heads > 0 ? InPairs(t, paired_heads) : BytesOf(t));
 }
 
-inline void AddKeys(GgufBuilder& b, const ModelConfig& c) {
-  b.String("general.architecture", "llama");
+inline void AddKeys(GgufBuilder& b, const ModelConfig& c,
+                    const std::string& architecture = "llama") {
+  b.String("general.architecture", architecture);
   const std::pair<const char*, int64_t> numbers[] = {
       {"block_count", c.layers},           {"context_length", c.context},
       {"embedding_length", c.hidden_size}, {"feed_forward_length", c.intermediate_size},
       {"attention.head_count", c.heads},   {"attention.head_count_kv", c.kv_heads},
       {"attention.key_length", c.head_dim}};
   for (const auto& [name, value] : numbers) {
-    b.Integer(std::string("llama.") + name, static_cast<uint32_t>(value));
+    b.Integer(architecture + "." + name, static_cast<uint32_t>(value));
   }
-  b.Real("llama.attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
-  b.Real("llama.rope.freq_base", static_cast<float>(c.ropes[0].theta));
+  b.Real(architecture + ".attention.layer_norm_rms_epsilon", static_cast<float>(c.norm_eps));
+  b.Real(architecture + ".rope.freq_base", static_cast<float>(c.ropes[0].theta));
 }
 
 // The vocabulary of a tokenizer.json.

@@ -60,8 +60,13 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
 
 AttentionSpec Decoder::attention(const Layer& layer) const {
   return {.heads = config.heads,
-          .scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
-          .sliding_window = layer.spec.sliding_window};
+          .scale = config.attention_scale > 0
+                       ? static_cast<float>(config.attention_scale)
+                       : 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+          .sliding_window = layer.spec.sliding_window,
+          .q_norm = layer.norms[Norm::kQuery].data(),
+          .k_norm = layer.norms[Norm::kKey].data(),
+          .norm_eps = static_cast<float>(config.norm_eps)};
 }
 
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x) {

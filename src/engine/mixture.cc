@@ -8,8 +8,9 @@
 namespace nibble {
 namespace {
 
-// Softmax over the logits of the experts that a token was routed to.
-void Weigh(std::span<const float> logits, int64_t tokens, std::vector<Routes::Expert>& experts) {
+// Softmax over the logits of the experts that a token was routed to, or (not normalized) of all.
+void Weigh(std::span<const float> logits, int64_t tokens, bool normalized,
+           std::vector<Routes::Expert>& experts) {
   std::vector<float> largest(static_cast<size_t>(tokens), -INFINITY);
   std::vector<float> sums(static_cast<size_t>(tokens));
   const auto for_each = [&](auto&& visit) {
@@ -25,13 +26,19 @@ void Weigh(std::span<const float> logits, int64_t tokens, std::vector<Routes::Ex
   for_each([&](size_t t, float logit, float& weight) {
     sums[t] += weight = std::exp(logit - largest[t]);
   });
+  for (size_t t = 0; !normalized && t < sums.size(); ++t) {  // the largest is among the chosen
+    sums[t] = 0;
+    for (const float logit : logits.subspan(t * experts.size(), experts.size())) {
+      sums[t] += std::exp(logit - largest[t]);
+    }
+  }
   for_each([&](size_t t, float, float& weight) { weight /= sums[t]; });
 }
 
 }  // namespace
 
 Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t experts,
-                     int64_t experts_per_token) {
+                     int64_t experts_per_token, bool normalized) {
   Routes routes = {tokens, std::vector<Routes::Expert>(static_cast<size_t>(experts))};
   std::vector<size_t> order(static_cast<size_t>(experts));
   for (int64_t t = 0; t < tokens; ++t) {
@@ -44,13 +51,13 @@ Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t expe
       routes.experts[order[static_cast<size_t>(i)]].rows.push_back(static_cast<int32_t>(t));
     }
   }
-  Weigh(logits, tokens, routes.experts);
+  Weigh(logits, tokens, normalized, routes.experts);
   return routes;
 }
 
-Routes WeighExperts(std::span<const float> logits, const Routes& chosen) {
+Routes WeighExperts(std::span<const float> logits, const Routes& chosen, bool normalized) {
   Routes routes = chosen;
-  Weigh(logits, routes.tokens, routes.experts);
+  Weigh(logits, routes.tokens, normalized, routes.experts);
   return routes;
 }
 
@@ -63,8 +70,10 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
                                                  tokens, layer.inputs[Role::kRouter]);
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, experts, false);
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
-  return chosen != nullptr ? WeighExperts(read, *chosen)
-                           : ChooseExperts(read, tokens, experts, d.config.experts_per_token);
+  const bool normalized = d.config.normalized_experts;
+  return chosen != nullptr
+             ? WeighExperts(read, *chosen, normalized)
+             : ChooseExperts(read, tokens, experts, d.config.experts_per_token, normalized);
 }
 
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,
@@ -79,7 +88,7 @@ const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> expert
       .rows = tokens,
       .cols = hidden,
       .values = {DType::kF32, {tokens, hidden}, reinterpret_cast<const std::byte*>(x)}};
-  d.backend.Embed(table, order, d.scratch.rows.data());
+  d.backend.Embed(table, order, 1, d.scratch.rows.data());
   return d.scratch.rows.data();
 }
 

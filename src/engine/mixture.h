@@ -24,9 +24,9 @@ struct Routes {
 
 // The experts with the largest logits [tokens, experts]; of equal ones the first.
 Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t experts,
-                     int64_t experts_per_token);
+                     int64_t experts_per_token, bool normalized = true);
 // The experts that `chosen` has, weighed by other logits.
-Routes WeighExperts(std::span<const float> logits, const Routes& chosen);
+Routes WeighExperts(std::span<const float> logits, const Routes& chosen, bool normalized = true);
 
 // Asks the layer's router about x [tokens, hidden]; with `chosen` only for weights. Waits for the
 // backend, since what runs next depends on the answer.

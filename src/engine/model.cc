@@ -52,7 +52,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
     ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
   }
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
-  backend_->Embed(embedding_, ids_, x_.data());
+  backend_->Embed(embedding_, ids_, static_cast<float>(config().embedding_scale), x_.data());
   const Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
   const auto forward = [&] {
     for (const Layer& layer : layers_) {

@@ -76,6 +76,11 @@ struct ModelConfig {
   int64_t experts = 0;                  // of a layer; 0 = one FFN and no router
   int64_t experts_per_token = 0;
   double norm_eps = 0;
+  double embedding_scale = 1;  // of rows of the embedding, on their way into the residual stream
+  double attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  double logits_divisor = 1;   // the final norm, as OpenNetwork gives it, does that
+  // Whether the weights of a token's experts are divided by their sum.
+  bool normalized_experts = true;
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears of a layer that have one
   std::vector<Norm> norms = {Norm::kAttention, Norm::kMlp};
@@ -99,6 +104,12 @@ std::string LinearName(int64_t layer, Role role);
 // The same in the source, "model.layers.3.mlp.down_proj"; LinearName in a family nobody reads.
 std::string SourceName(const ModelConfig& config, int64_t layer, Role role);
 
+// A linear's rows begin at `first` of a tensor of `total` rows, or of `stacked` matrices that have
+// so many in all; total = 0: it is the whole tensor.
+struct RowBlock {
+  int64_t first = 0, total = 0, stacked = 1;
+};
+
 // One model family: how its config.json reads and what its tensors are called.
 struct Family {
   std::string_view model_type;
@@ -107,6 +118,10 @@ struct Family {
   std::string (*norm)(int64_t layer, Norm norm);    // the whole name
   std::string_view final_norm;
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
+  // Where several linears lie in one tensor: the rows of one. Null: each has its own.
+  RowBlock (*rows)(const ModelConfig& config, Role role) = nullptr;
+  // Stored norms lack the 1 that is added to their weights.
+  bool norms_lack_one = false;
 };
 
 // The row of a config.json's model_type; an unknown family is an error listing the known ones.

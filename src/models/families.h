@@ -6,14 +6,20 @@
 
 namespace nibble {
 
+extern const Family kGranite;
 extern const Family kLlama;
+extern const Family kMinistral;
 extern const Family kMistral;
 extern const Family kMixtral;
+extern const Family kPhi3;
+extern const Family kQwen2;
+extern const Family kQwen3;
+extern const Family kQwen3Moe;
+extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,
-    &kMistral,
-    &kMixtral,
+    &kLlama, &kMistral,  &kMinistral, &kMixtral, &kQwen2,
+    &kQwen3, &kQwen3Moe, &kSmollm3,   &kPhi3,    &kGranite,
 };
 
 }  // namespace nibble

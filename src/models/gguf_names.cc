@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "models/llama.h"
+
 namespace nibble {
 namespace {
 
@@ -18,7 +20,30 @@ std::string LinearOfBlock(int64_t layer, Role role) {
                                     "ffn_gate", "ffn_up", "ffn_down"};
   if (role == Role::kHead) return "output";
   if (role == Role::kEmbedding) return "token_embd";
-  return Part(layer, kNames[static_cast<size_t>(role)]);
+  if (role == Role::kRouter) return Part(layer, "ffn_gate_inp");
+  const std::string name = Part(layer, kNames[static_cast<size_t>(KindOf(role))]);
+  return ExpertOf(role) < 0 ? name : name + "_exps";
+}
+
+// Experts are stacked.
+RowBlock RowsOfExpert(const ModelConfig& c, Role role) {
+  if (ExpertOf(role) < 0) return {};
+  const int64_t rows = c.outputs(role);
+  return {ExpertOf(role) * rows, c.experts * rows, c.experts};
+}
+
+std::string FusedLinearOfBlock(int64_t layer, Role role) {
+  switch (role) {
+    case Role::kQ:
+    case Role::kK:
+    case Role::kV:
+      return Part(layer, "attn_qkv");
+    case Role::kGate:
+    case Role::kUp:
+      return Part(layer, "ffn_up");
+    default:
+      return LinearOfBlock(layer, role);
+  }
 }
 
 std::string NormOfBlock(int64_t layer, Norm norm) {
@@ -27,13 +52,36 @@ std::string NormOfBlock(int64_t layer, Norm norm) {
   return Part(layer, kNames[static_cast<size_t>(norm)]);
 }
 
+constexpr Family InBlocks(std::string_view model_type, bool rope_pairs) {
+  return {.model_type = model_type,
+          .linear = LinearOfBlock,
+          .norm = NormOfBlock,
+          .final_norm = "output_norm.weight",
+          .rope_pairs = rope_pairs,
+          .rows = RowsOfExpert};
+}
+
+constexpr Family kGgufFamilies[] = {
+    InBlocks("llama", true),
+    InBlocks("mixtral", true),
+    InBlocks("qwen2", false),
+    InBlocks("qwen3", false),
+    InBlocks("qwen3_moe", false),
+    {.model_type = "phi3",
+     .linear = FusedLinearOfBlock,
+     .norm = NormOfBlock,
+     .final_norm = "output_norm.weight",
+     .rows = FusedRows},
+};
+
 }  // namespace
 
-const Family kGgufLlama = {.model_type = "llama",
-                           .linear = LinearOfBlock,
-                           .norm = NormOfBlock,
-                           .final_norm = "output_norm.weight",
-                           .rope_pairs = true};
+const Family& GgufFamilyOf(const ModelConfig& config, const std::string& where) {
+  for (const Family& family : kGgufFamilies) {
+    if (family.model_type == config.family) return family;
+  }
+  Fail("{}: no names of tensors are known for {}", where, config.family);
+}
 
 Tensor PairsApart(const Tensor& tensor, int64_t head_dim) {
   const int64_t rows = tensor.shape[0], half = head_dim / 2;

@@ -6,10 +6,10 @@
 
 namespace nibble {
 
-// How a GGUF file names the tensors of a llama model; its config.json is read as any other.
-extern const Family kGgufLlama;
-// Follows from config.json.
-inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
+// How a GGUF file names the tensors of a model, whose config.json is read as any other.
+const Family& GgufFamilyOf(const ModelConfig& config, const std::string& where);
+// Follow from config.json: rope_freqs, rope_factors_long and _short.
+inline constexpr const char* kGgufRopePrefix = "rope_f";
 
 // Rows of q or k with the two that RoPE turns together side by side, as converters write them:
 // row i + j * head_dim / 2 of a head was row 2i + j.

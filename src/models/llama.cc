@@ -1,52 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 2 and 3 (grouped queries, llama3 rope scaling, tied heads) and Mistral (sliding window).
+// Llama 2 and 3 (grouped queries, scaled positions, tied heads) and what differs from it in numbers
+// alone: Mistral and Ministral (sliding windows), SmolLM3 (layers without positions), Granite 3
+// (multipliers).
 #include "models/llama.h"
+
+#include <algorithm>
+
+#include "models/rope_config.h"
 
 namespace nibble {
 namespace {
 
 // Sizes above these are no model but a damaged file; they also keep every product below 2^63.
 constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxVocab = 1 << 24;
-// Models have bases of 1e4 to 1e11, factors of 2 to 100 and epsilons of 1e-6 to 1e-5. Within these
-// bounds fp32 can work with them; an epsilon of 0 would divide rows of zeros by 0.
-constexpr double kMaxTheta = 1e15, kMaxFactor = 1e6, kMinEps = 1e-12, kMaxEps = 1;
+// Models have epsilons of 1e-6 to 1e-5; one of 0 would divide rows of zeros by 0.
+constexpr double kMinEps = 1e-12, kMaxEps = 1;
 
-// transformers 5 keeps everything in rope_parameters; transformers 4 has rope_theta at top level
-// and rope_scaling null, absent or an object (whose older key for rope_type is "type").
-RopeSpec ParseRope(const Json& config, int64_t head_dim, const std::string& where) {
-  RopeSpec rope;
-  rope.head_dim = head_dim;
-  const auto parameters = JsonFind<Json>(config, "rope_parameters", where);
-  const auto scaling = parameters ? parameters : JsonFind<Json>(config, "rope_scaling", where);
-  const std::string in = where + ": rope parameters";
-  const auto theta = parameters ? JsonFindIn<double>(*parameters, "rope_theta", 1, kMaxTheta, in)
-                                : JsonFindIn<double>(config, "rope_theta", 1, kMaxTheta, where);
-  rope.theta = theta.value_or(10000.0);
-  if (!scaling) return rope;
-  auto type = JsonFind<std::string>(*scaling, "rope_type", in);
-  if (!type) type = JsonFind<std::string>(*scaling, "type", in);
-  rope.type = type.value_or("default");
-  if (rope.type == "default") return rope;
-  if (rope.type != "linear" && rope.type != "llama3") {
-    Fail("{}: rope_type \"{}\" is not supported; this build knows default, linear, llama3", where,
-         rope.type);
-  }
-  rope.factor = JsonGetIn<double>(*scaling, "factor", 1, kMaxFactor, in);
-  if (rope.type == "llama3") {
-    rope.low_freq_factor = JsonGetIn(*scaling, "low_freq_factor", 1 / kMaxFactor, kMaxFactor, in);
-    rope.high_freq_factor = JsonGetIn(*scaling, "high_freq_factor", 1 / kMaxFactor, kMaxFactor, in);
-    rope.original_context =
-        JsonGetIn<int64_t>(*scaling, "original_max_position_embeddings", 1, kMaxVocab, in);
-    // Between them frequencies are blended by a quotient of their difference.
-    if (rope.high_freq_factor < 1.001 * rope.low_freq_factor) {
-      Fail("{}: high_freq_factor = {} is not above low_freq_factor = {}", in, rope.high_freq_factor,
-           rope.low_freq_factor);
-    }
-  }
-  return rope;
-}
+}  // namespace
 
-// Mistral has no biases, whatever its config.json says.
 ModelConfig ParseWithBiases(const Json& config, const std::string& where) {
   ModelConfig c = ParseLlama(config, where);
   const auto add = [&](const char* key, std::initializer_list<Role> roles) {
@@ -59,7 +30,29 @@ ModelConfig ParseWithBiases(const Json& config, const std::string& where) {
   return c;
 }
 
-}  // namespace
+int64_t ParseWindow(const Json& config, const std::string& where) {
+  return JsonFindIn<int64_t>(config, "sliding_window", 0, kMaxVocab, where).value_or(0);
+}
+
+std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64_t window,
+                                       const std::string& where) {
+  const auto types = JsonFind<std::vector<std::string>>(config, "layer_types", where);
+  if (!types) return {{.sliding_window = window}};
+  if (static_cast<int64_t>(types->size()) != layers) {
+    Fail("{}: layer_types has {} entries for {} layers", where, types->size(), layers);
+  }
+  std::vector<LayerSpec> specs;
+  for (const std::string& type : *types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      Fail(
+          "{}: layer type \"{}\" is not supported; this build knows full_attention, "
+          "sliding_attention",
+          where, type);
+    }
+    specs.push_back({.sliding_window = type == "sliding_attention" ? window : 0});
+  }
+  return specs;
+}
 
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where) {
   return JsonGetIn<int64_t>(config, key, 1, max, where);
@@ -84,7 +77,7 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
   }
   c.norm_eps = JsonFindIn(config, "rms_norm_eps", kMinEps, kMaxEps, where).value_or(1e-6);
   c.tied_head = JsonFind<bool>(config, "tie_word_embeddings", where).value_or(false);
-  c.ropes = {ParseRope(config, c.head_dim, where)};
+  c.ropes = {ParseRope(config, c.head_dim, c.context, where)};
   const auto activation = JsonFind<std::string>(config, "hidden_act", where).value_or("silu");
   if (activation != "silu") Fail("{}: hidden_act \"{}\", expected silu", where, activation);
   return c;
@@ -92,8 +85,7 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
 
 ModelConfig ParseMistral(const Json& config, const std::string& where) {
   ModelConfig c = ParseLlama(config, where);
-  const auto window = JsonFindIn<int64_t>(config, "sliding_window", 0, kMaxVocab, where);
-  c.specs = {{.sliding_window = window.value_or(0)}};
+  c.specs = {{.sliding_window = ParseWindow(config, where)}};
   return c;
 }
 
@@ -117,6 +109,68 @@ const Family kLlama = {.model_type = "llama",
                        .linear = LlamaLinear,
                        .norm = LlamaNorm,
                        .final_norm = "model.norm.weight"};
+
+// Granite's residual stream is divided by its multiplier of branches, which norms do not see but in
+// their epsilon: what enters it is larger instead, and branches add up as they are.
+ModelConfig ParseGranite(const Json& config, const std::string& where) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  const auto multiplier = [&](const char* key) {
+    return JsonFindIn<double>(config, key, kLeast, kMost, where).value_or(1);
+  };
+  ModelConfig c = ParseWithBiases(config, where);
+  const double residual = multiplier("residual_multiplier");
+  c.embedding_scale = multiplier("embedding_multiplier") / residual;
+  c.norm_eps /= residual * residual;
+  c.attention_scale = multiplier("attention_multiplier");
+  c.logits_divisor = multiplier("logits_scaling");
+  return c;
+}
+
+const Family kGranite = {.model_type = "granite",
+                         .parse = ParseGranite,
+                         .linear = LlamaLinear,
+                         .norm = LlamaNorm,
+                         .final_norm = "model.norm.weight"};
+
+// Layers with a window among others, by layer_types.
+ModelConfig ParseMinistral(const Json& config, const std::string& where) {
+  ModelConfig c = ParseLlama(config, where);
+  c.specs = ParseLayerTypes(config, c.layers, ParseWindow(config, where), where);
+  return c;
+}
+
+const Family kMinistral = {.model_type = "ministral",
+                           .parse = ParseMinistral,
+                           .linear = LlamaLinear,
+                           .norm = LlamaNorm,
+                           .final_norm = "model.norm.weight"};
+
+// Some layers turn neither queries nor keys: those with a 0 in no_rope_layers.
+ModelConfig ParseSmollm3(const Json& config, const std::string& where) {
+  ModelConfig c = ParseWithBiases(config, where);
+  const bool windows = JsonFind<bool>(config, "use_sliding_window", where).value_or(false);
+  const auto specs =
+      ParseLayerTypes(config, c.layers, windows ? ParseWindow(config, where) : 0, where);
+  const auto interval =
+      JsonFindIn<int64_t>(config, "no_rope_layer_interval", 1, kMaxLayers, where).value_or(4);
+  const auto turned = JsonFind<std::vector<int64_t>>(config, "no_rope_layers", where);
+  if (turned && static_cast<int64_t>(turned->size()) != c.layers) {
+    Fail("{}: no_rope_layers has {} entries for {} layers", where, turned->size(), c.layers);
+  }
+  for (int64_t i = 0; i < c.layers; ++i) {
+    LayerSpec spec = specs[std::min(static_cast<size_t>(i), specs.size() - 1)];
+    const bool turns = turned ? (*turned)[static_cast<size_t>(i)] != 0 : (i + 1) % interval != 0;
+    spec.rope = turns ? 0 : -1;
+    c.specs.push_back(spec);
+  }
+  return c;
+}
+
+const Family kSmollm3 = {.model_type = "smollm3",
+                         .parse = ParseSmollm3,
+                         .linear = LlamaLinear,
+                         .norm = LlamaNorm,
+                         .final_norm = "model.norm.weight"};
 
 const Family kMistral = {.model_type = "mistral",
                          .parse = ParseMistral,

@@ -9,10 +9,22 @@ namespace nibble {
 // A positive whole number up to `max`; above that a file is damaged, whatever it says.
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where);
 
+// Without biases, whatever config.json says.
 ModelConfig ParseLlama(const Json& config, const std::string& where);
+// With those that attention_bias and mlp_bias ask for.
+ModelConfig ParseWithBiases(const Json& config, const std::string& where);
 ModelConfig ParseMistral(const Json& config, const std::string& where);  // with a sliding window
+
+int64_t ParseWindow(const Json& config, const std::string& where);  // 0: none
+// One for each of layer_types, those of type sliding_attention with that window; without
+// layer_types one for all, with it.
+std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64_t window,
+                                       const std::string& where);
 
 std::string LlamaLinear(int64_t layer, Role role);
 std::string LlamaNorm(int64_t layer, Norm norm);
+
+// q, k and v in one tensor, gate and up in another.
+RowBlock FusedRows(const ModelConfig& config, Role role);
 
 }  // namespace nibble

@@ -40,6 +40,36 @@ class Tensors {
     return view;
   }
 
+  // A norm's weights as they multiply: with the 1 that some families leave out.
+  Tensor NormWeights(const std::string& name, int64_t width, bool lacks_one, double divisor = 1) {
+    const Tensor stored = GetFinite(name, {width});
+    if (!lacks_one && divisor == 1) return stored;
+    std::vector<float> values = ToF32(stored).data;
+    for (float& value : values) {
+      value = static_cast<float>((double{value} + (lacks_one ? 1 : 0)) / divisor);
+    }
+    return Tensor::Of(DType::kF32, {width}, std::move(values));
+  }
+
+  // Some rows of a tensor that other linears share.
+  PackedLinear Part(const std::string& name, const RowBlock& block, int64_t rows, int64_t cols,
+                    bool bias) {
+    if (codes_ && codes_->Has(*network_.store, name)) {
+      Fail("{}: {} holds codes of several linears, which are not read; use the float checkpoint",
+           network_.directory, name);
+    }
+    PackedLinear linear;
+    linear.weights = {.rows = rows, .cols = cols};
+    std::vector<int64_t> shape = {block.total, cols};
+    if (block.stacked > 1) shape = {block.stacked, block.total / block.stacked, cols};
+    Tensor all = Get(name + ".weight", shape);
+    all.shape = {block.total, cols};
+    linear.weights.values = all.Rows(block.first, rows);
+    linear.input.width = cols;
+    if (bias) linear.bias = GetFinite(name + ".bias", {block.total}).Rows(block.first, rows);
+    return linear;
+  }
+
   PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols, bool bias) {
     PackedLinear linear;
     if (codes_ && codes_->Has(*network_.store, name)) {
@@ -58,7 +88,7 @@ class Tensors {
   void RefuseUnused() const {
     for (const std::string& name : network_.store->names()) {
       // Some exports carry the rotary table, which follows from the config.
-      if (name == kGgufRopeFactors || name.ends_with("rotary_emb.inv_freq")) continue;
+      if (name.starts_with(kGgufRopePrefix) || name.ends_with("rotary_emb.inv_freq")) continue;
       if (used_.contains(name)) continue;
       Fail("{}: tensor {} is not part of a {} model with this config.json", network_.directory,
            name, network_.config.family);
@@ -91,16 +121,21 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   net.embedding = {.rows = c.vocab_size,
                    .cols = c.hidden_size,
                    .values = tensors.GetFinite(embedding, {c.vocab_size, c.hidden_size})};
-  net.final_norm = tensors.GetFinite(std::string(family.final_norm), {c.hidden_size});
+  net.final_norm = tensors.NormWeights(std::string(family.final_norm), c.hidden_size,
+                                       family.norms_lack_one, c.logits_divisor);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
     for (Norm norm : c.norms) {
-      weights.norms[norm] = tensors.GetFinite(family.norm(layer, norm), {c.width(norm)});
+      weights.norms[norm] =
+          tensors.NormWeights(family.norm(layer, norm), c.width(norm), family.norms_lack_one);
     }
     for (Role role : c.layer_roles()) {
       PackedLinear& linear = weights[role];
-      linear = tensors.Linear(family.linear(layer, role), c.outputs(role), c.inputs(role),
-                              c.has_bias(role));
+      const std::string name = family.linear(layer, role);
+      const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
+      const int64_t rows = c.outputs(role), cols = c.inputs(role);
+      linear = block.total > 0 ? tensors.Part(name, block, rows, cols, c.has_bias(role))
+                               : tensors.Linear(name, rows, cols, c.has_bias(role));
       if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
       linear.weights.values = PairsApart(linear.weights.values, c.head_dim);
       if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim);
@@ -145,7 +180,8 @@ Network OpenNetwork(const std::string& directory) {
     codes.emplace(*quantization, where);
     net.stored_codes = codes->name();
   }
-  LoadPlain(net, IsGguf(directory) ? kGgufLlama : FamilyOf(net.config_json, where), codes);
+  const bool gguf = IsGguf(directory);
+  LoadPlain(net, gguf ? GgufFamilyOf(net.config, where) : FamilyOf(net.config_json, where), codes);
   return net;
 }
 

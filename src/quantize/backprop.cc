@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 namespace nibble {
 namespace {
@@ -20,6 +21,12 @@ struct Backprop::Saved {
   LayerSpec spec;
   AttentionSpec attention;
   Floats x, middle, q, k, v, gate, up;
+  // With norms of heads: their weights, and q and k behind them.
+  ByNorm<std::vector<float>> norms;
+  Floats normed_q, normed_k;
+
+  const Floats& turned_q() const { return norms[Norm::kQuery].empty() ? q : normed_q; }
+  const Floats& turned_k() const { return norms[Norm::kKey].empty() ? k : normed_k; }
 };
 
 // One query head and its kv head in one sequence, [length, head_dim], and a block of it.
@@ -101,7 +108,8 @@ Backprop::Matrices Backprop::MatricesOf(const LayerWeights& layer, int64_t index
 
 void Backprop::Begin(const PackedWeights& embedding, std::span<const int32_t> ids) {
   NIBBLE_CHECK(static_cast<int64_t>(ids.size()) == tokens());
-  backend_.Embed(embedding, ids, x_.Grow(tokens() * config_.hidden_size));
+  backend_.Embed(embedding, ids, static_cast<float>(config_.embedding_scale),
+                 x_.Grow(tokens() * config_.hidden_size));
 }
 
 void Backprop::Keep(const Intermediate* values, int64_t width, Floats& kept) const {
@@ -112,7 +120,10 @@ void Backprop::Keep(const Intermediate* values, int64_t width, Floats& kept) con
 void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   if (static_cast<int64_t>(saved_.size()) <= index) {
     Saved& s = saved_.emplace_back();
-    for (Floats* f : {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up}) *f = NewFloats();
+    for (Floats* f :
+         {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up, &s.normed_q, &s.normed_k}) {
+      *f = NewFloats();
+    }
   }
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
@@ -132,6 +143,16 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.k.data(), config_.outputs(Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
   saved.spec = layer.spec;
+  const std::tuple<Norm, const Floats*, Floats*> norms[] = {
+      {Norm::kQuery, &saved.q, &saved.normed_q}, {Norm::kKey, &saved.k, &saved.normed_k}};
+  for (const auto& [norm, heads, normed] : norms) {
+    if (!config_.has_norm(norm)) continue;
+    const int64_t dim = config_.head_dim, count = heads->size();
+    saved.norms[norm] = ToF32(stored.norms[norm]).data;
+    const ActsSource source = Normed(config_, layer.norms[norm], heads->data());
+    const Activations acts = backend_.PrepareActs(source, count / dim, {.width = dim});
+    backend_.Copy(acts.values, count, normed->Grow(count));
+  }
   const AttentionSpec& attention = saved.attention = d.attention(layer);
   backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
                          ropes_.view(layer.spec.rope), kv_, batch_);
@@ -225,6 +246,8 @@ void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slop
   SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(), slopes);
   Multiply(Role::kO, x_slopes_.data(), matrices, false, a_slopes_);
   AttentionSlopes(saved);
+  HeadNormSlopes(saved.q, saved.norms[Norm::kQuery], q_slopes_);
+  HeadNormSlopes(saved.k, saved.norms[Norm::kKey], k_slopes_);
   SumRows(Role::kQ, saved.q.data(), q_slopes_.data(), slopes);
   SumRows(Role::kK, saved.k.data(), k_slopes_.data(), slopes);
   SumRows(Role::kV, saved.v.data(), v_slopes_.data(), slopes);
@@ -246,6 +269,20 @@ void Backprop::AttentionSlopes(const Saved& saved) {
   });
 }
 
+void Backprop::HeadNormSlopes(const Floats& x, const std::vector<float>& weight, Floats& slopes) {
+  if (weight.empty()) return;
+  const int64_t dim = config_.head_dim, heads = x.size() / dim;
+  Matrix<float> diagonal(dim, dim);
+  for (int64_t i = 0; i < dim; ++i) {
+    diagonal.row(i)[static_cast<size_t>(i)] = weight[static_cast<size_t>(i)];
+  }
+  const Floats factors = ToBackend(backend_, diagonal.data);
+  float* const scaled = input_slopes_.Grow(x.size());
+  math_.Multiply({slopes.data(), factors.data(), kNone, heads, dim, dim, 1, false, scaled});
+  math_.NormSlopes(x.data(), scaled, heads, dim, static_cast<float>(config_.norm_eps), 0,
+                   slopes.data());
+}
+
 void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) const {
   const int64_t sequence = index / config_.kv_heads, kv_head = index % config_.kv_heads;
   const int64_t dim = config_.head_dim, group = config_.heads / config_.kv_heads;
@@ -253,11 +290,11 @@ void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) cons
   const RopeView rope = ropes_.view(saved.spec.rope);
   const HeadAngles angles = {rope.cos, rope.sin, rope.angles};
   const int64_t kv_at = sequence * length_ * kv_width + kv_head * dim;
-  math_.TakeHead(saved.k.data() + kv_at, length_, kv_width, dim, angles, m.k.data());
+  math_.TakeHead(saved.turned_k().data() + kv_at, length_, kv_width, dim, angles, m.k.data());
   math_.TakeHead(saved.v.data() + kv_at, length_, kv_width, dim, {}, m.v.data());
   for (int64_t g = 0; g < group; ++g) {
     const int64_t q_at = sequence * length_ * q_width + (kv_head * group + g) * dim;
-    math_.TakeHead(saved.q.data() + q_at, length_, q_width, dim, angles, m.q.data());
+    math_.TakeHead(saved.turned_q().data() + q_at, length_, q_width, dim, angles, m.q.data());
     math_.TakeHead(a_slopes_.data() + q_at, length_, q_width, dim, {}, m.out_slopes.data());
     QuerySlopes(saved.attention, g == 0, m);
     math_.PutHead(m.q_slopes.data(), length_, q_width, dim, angles, q_slopes_.data() + q_at);

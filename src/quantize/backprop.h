@@ -56,6 +56,8 @@ class Backprop {
   void Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
                 Floats& out) const;
   void AttentionSlopes(const Saved& saved);
+  // Of q or k in front of its norm, from those behind it, in place.
+  void HeadNormSlopes(const Floats& x, const std::vector<float>& weight, Floats& slopes);
   void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
   // Of one query head; slopes of k and v are added to those of others, but for the first one.
   void QuerySlopes(const AttentionSpec& attention, bool first_head, HeadMemory& memory) const;

@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
+#include "models/random_model_testing.h"
 #include "quantize/backprop.h"
 #include "quantize/host_math.h"
 
@@ -18,10 +19,10 @@ namespace {
 
 constexpr int64_t kLayers = 2;
 
-// The first layers of the sample model, rotated and rounded to nearest.
+// The first layers of a model, rotated and rounded to nearest.
 struct RoundedModel {
-  explicit RoundedModel(const Recipe& recipe)
-      : source(OpenNetwork(kTinyModel)),
+  explicit RoundedModel(const Recipe& recipe, const std::string& directory = kTinyModel)
+      : source(OpenNetwork(directory)),
         plan(MakePlan(source.config, recipe)),
         rotator(source, recipe, plan, 0) {
     source.config.layers = kLayers;
@@ -40,10 +41,12 @@ struct RoundedModel {
   std::vector<LayerWeights> layers;
 };
 
+constexpr int64_t kVocab = 4096;  // of the sample model
+
 std::vector<int32_t> RandomIds(int64_t count) {
   Rng rng(3);
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  for (int64_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(kVocab)));
   return ids;
 }
 
@@ -114,16 +117,16 @@ class LearnScalesTest : public testing::TestWithParam<bool> {
 };
 
 // Nothing but the weights is rounded, so that straight-through slopes are true ones.
-TEST_P(LearnScalesTest, SlopesAreDerivatives) {
+void ExpectDerivatives(const std::string& directory, const Machine& machine, bool gpu) {
   Recipe recipe = kQuarotRecipe;
   recipe.activations = {};
   recipe.k = recipe.v = {.bits = 32};
-  const RoundedModel model(recipe);
-  Loss loss(machine_, model);
+  const RoundedModel model(recipe, directory);
+  Loss loss(machine, model);
   loss.At(ScaleFactors(kLayers));
   const std::vector<Backprop::RowSlopes> slopes = loss.Slopes();
   // A GPU's intermediate values are bf16: a longer step drowns their rounding.
-  const double step = GetParam() ? 0.03 : 0.003;
+  const double step = gpu ? 0.03 : 0.003;
   for (size_t i = 0; i < kLayers; ++i) {
     for (Role role : kLayerRoles) {
       // Along the signs of the slopes the loss rises by the sum of their magnitudes.
@@ -143,8 +146,28 @@ TEST_P(LearnScalesTest, SlopesAreDerivatives) {
       const double slope = (differences[0] - differences[1]) / (2 * step);
       EXPECT_GT(sum, 0.01);
       // The third derivative's share, and fp32 sums of the loss over twice the step.
-      EXPECT_NEAR(slope, sum, (GetParam() ? 0.1 : 0.01) * sum) << i << " " << RoleName(role);
+      EXPECT_NEAR(slope, sum, (gpu ? 0.1 : 0.01) * sum) << i << " " << RoleName(role);
     }
+  }
+}
+
+TEST_P(LearnScalesTest, SlopesAreDerivatives) {
+  ExpectDerivatives(kTinyModel, machine_, GetParam());
+}
+
+// Norms of heads, windows, and a scale of scores and embeddings that others do not have.
+TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
+  const Json qwen3 = {{"model_type", "qwen3"},
+                      {"vocab_size", kVocab},
+                      {"use_sliding_window", true},
+                      {"sliding_window", 5},
+                      {"layer_types", {"full_attention", "sliding_attention"}}};
+  const Json granite = {{"model_type", "granite"},     {"vocab_size", kVocab},
+                        {"embedding_multiplier", 5.0}, {"residual_multiplier", 0.3},
+                        {"logits_scaling", 3.0},       {"attention_multiplier", 0.1}};
+  for (const Json& changes : {qwen3, granite}) {
+    const std::string name = "slopes-" + changes["model_type"].get<std::string>();
+    ExpectDerivatives(RandomModel(name, SmallConfig(changes)), machine_, GetParam());
   }
 }
 

@@ -227,6 +227,16 @@ int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width) {
             recipe.activations.group, width);
 }
 
+namespace {
+
+// SmoothAttention scales pairs of key channels in the projection.
+bool TurnsWholeKeys(const ModelConfig& config) {
+  const auto whole = [&](const RopeSpec& rope) { return rope.head_dim == config.head_dim; };
+  return !config.has_norm(Norm::kKey) && std::ranges::all_of(config.ropes, whole);
+}
+
+}  // namespace
+
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan) {
   if (!config.tied_head) return "the model has two";
   if (recipe.learns_rotation()) return "a learned rotation is too large to be undone at run time";
@@ -245,6 +255,10 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   }
   if (recipe.output_smoothing > 0 && recipe.transforms_online()) {
     FailUsage("--output-alpha: online transforms mix what o and down read; use --no-online, or 0");
+  }
+  if (recipe.key_smoothing > 0 && !TurnsWholeKeys(config)) {
+    FailUsage(
+        "--key-alpha: keys of this model have norms of their own, or are turned in part; use 0");
   }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {

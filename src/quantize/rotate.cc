@@ -53,13 +53,16 @@ Signs RepeatForHeads(const Signs& signs, int64_t kv_heads, int64_t heads) {
   return result;
 }
 
-// Signs that commute with RoPE: equal on dimensions i and i + d/2 of a head.
-Signs RopeSigns(Rng& rng, int64_t kv_heads, int64_t head_dim) {
+// Signs that commute with RoPE: equal on dimensions i and i + turned / 2 of a head, whose others
+// are free.
+Signs RopeSigns(Rng& rng, int64_t kv_heads, int64_t head_dim, int64_t turned) {
   Signs signs;
   for (int64_t g = 0; g < kv_heads; ++g) {
-    const Signs half = rng.Signs(static_cast<size_t>(head_dim / 2));
+    const Signs half = rng.Signs(static_cast<size_t>(turned / 2));
     signs.insert(signs.end(), half.begin(), half.end());
     signs.insert(signs.end(), half.begin(), half.end());
+    const Signs others = rng.Signs(static_cast<size_t>(head_dim - turned));
+    signs.insert(signs.end(), others.begin(), others.end());
   }
   return signs;
 }
@@ -136,7 +139,9 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const auto attention_gamma = ToF64(weights.norms[Norm::kAttention]).data;
   const auto mlp_gamma = ToF64(weights.norms[Norm::kMlp]).data;
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
-  const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim);
+  const int rope = c.spec(index).rope;
+  const int64_t turned = rope < 0 ? 0 : c.ropes[static_cast<size_t>(rope)].head_dim;
+  const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim, turned);
   const Signs v_signs = rng.Signs(static_cast<size_t>(c.kv_heads * c.head_dim));
   const Signs q_signs = RepeatForHeads(k_signs, c.kv_heads, c.heads);
 
@@ -187,11 +192,12 @@ Matrix<float> Narrowed(const Matrix<double>& w) {
 
 }  // namespace
 
-EmbeddingRows RowsOf(const Matrix<float>& table) {
-  return [&](std::span<const int32_t> ids) {
+EmbeddingRows RowsOf(const Matrix<float>& table, double scale) {
+  return [&table, factor = static_cast<float>(scale)](std::span<const int32_t> ids) {
     Matrix<float> rows(static_cast<int64_t>(ids.size()), table.cols);
     for (size_t t = 0; t < ids.size(); ++t) {
-      std::ranges::copy(table.row(ids[t]), rows.row(static_cast<int64_t>(t)).begin());
+      std::ranges::transform(table.row(ids[t]), rows.row(static_cast<int64_t>(t)).begin(),
+                             [&](float value) { return factor * value; });
     }
     return rows;
   };
@@ -230,7 +236,10 @@ EmbeddingRows Rotator::embedding() const {
     ForEachRow(rows, [&](size_t t, std::span<double> row) {
       std::ranges::copy(ToF64(source_.embedding.values.Rows(ids[t], 1)).data, row.begin());
     });
-    return RotatedRows(Role::kEmbedding, std::move(rows));
+    Matrix<float> rotated = RotatedRows(Role::kEmbedding, std::move(rows));
+    const auto scale = static_cast<float>(source_.config.embedding_scale);
+    for (float& value : rotated.data) value *= scale;
+    return rotated;
   };
 }
 

@@ -42,7 +42,7 @@ using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
 // Rows of an embedding, [ids.size(), hidden]: a table of floats may be larger than a layer.
 using EmbeddingRows = std::function<Matrix<float>(std::span<const int32_t> ids)>;
-EmbeddingRows RowsOf(const Matrix<float>& table);  // which has to stay
+EmbeddingRows RowsOf(const Matrix<float>& table, double scale = 1);  // which has to stay
 
 // Everything random about a rotated model, drawn from one seed.
 class Rotator {

@@ -2,85 +2,44 @@
 // Folding and rotation must leave every logit as it was, whatever the head counts and widths.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "engine/model.h"
-#include "io/safetensors.h"
+#include "models/random_model_testing.h"
 #include "quantize/invariance.h"
 #include "quantize/quantize.h"
 
 namespace nibble {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct Shape {
   int64_t hidden, heads, kv_heads, head_dim, ffn;
   bool bias;
   int64_t experts = 0;
+  Json changes = Json::object();  // of config.json
 };
 
 // A random Llama of this shape, or a Mixtral, in a temporary folder.
-std::string RandomModel(const Shape& s) {
-  const fs::path dir =
-      fs::path(testing::TempDir()) / fmt::format("rotate-{}-{}-{}-{}-{}-{}", s.hidden, s.heads,
-                                                 s.kv_heads, s.head_dim, s.ffn, s.experts);
-  fs::create_directories(dir);
-  Json config = {{"model_type", "llama"},
-                 {"hidden_size", s.hidden},
-                 {"intermediate_size", s.ffn},
-                 {"num_hidden_layers", 2},
-                 {"num_attention_heads", s.heads},
-                 {"num_key_value_heads", s.kv_heads},
-                 {"head_dim", s.head_dim},
-                 {"vocab_size", 64},
-                 {"max_position_embeddings", 128},
-                 {"rms_norm_eps", 1e-5},
-                 {"tie_word_embeddings", true},
-                 {"attention_bias", s.bias},
-                 {"mlp_bias", s.bias}};
+std::string ModelOf(const Shape& s) {
+  Json config = SmallConfig({{"hidden_size", s.hidden},
+                             {"intermediate_size", s.ffn},
+                             {"num_attention_heads", s.heads},
+                             {"num_key_value_heads", s.kv_heads},
+                             {"head_dim", s.head_dim},
+                             {"attention_bias", s.bias},
+                             {"mlp_bias", s.bias}});
   if (s.experts > 0) {
     config["model_type"] = "mixtral";
     config["num_local_experts"] = s.experts;
     config["num_experts_per_tok"] = 2;
   }
-  std::ofstream(dir / "config.json") << config.dump();
-  const ModelConfig c = ParseConfig(config, "test");
-  std::vector<SafetensorsWriter::Entry> entries;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
-    entries.push_back({name, DType::kF32, std::move(shape)});
-  };
-  add("model.embed_tokens.weight", {64, s.hidden});
-  add("model.norm.weight", {s.hidden});
-  const Family& family = FamilyOf(config, "test");
-  for (int64_t layer = 0; layer < 2; ++layer) {
-    for (Norm norm : c.norms) add(family.norm(layer, norm), {c.width(norm)});
-    for (Role role : c.layer_roles()) {
-      add(family.linear(layer, role) + ".weight", {c.outputs(role), c.inputs(role)});
-      if (s.bias) add(family.linear(layer, role) + ".bias", {c.outputs(role)});
-    }
-  }
-  Rng rng(11);
-  SafetensorsWriter writer((dir / "model.safetensors").string(), entries);
-  for (const auto& entry : entries) {
-    size_t count = 1;
-    for (int64_t extent : entry.shape) count *= static_cast<size_t>(extent);
-    std::vector<float> values(count);
-    const double size =
-        entry.shape.size() == 1 ? 1 : 1.5 / std::sqrt(static_cast<double>(entry.shape[1]));
-    for (float& v : values) v = static_cast<float>(rng.Normal() * size);
-    writer.Append(std::as_bytes(std::span(values)));
-  }
-  writer.Finish();
-  return dir.string();
+  config.update(s.changes);
+  return RandomModel(fmt::format("rotate-{}", std::hash<std::string>()(config.dump())), config);
 }
 
 class Invariance : public testing::TestWithParam<std::tuple<Shape, Rotation>> {};
 
 TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
   const auto& [shape, rotation] = GetParam();
-  const Network source = OpenNetwork(RandomModel(shape));
+  const Network source = OpenNetwork(ModelOf(shape));
   Recipe recipe = kQuarotRecipe;
   recipe.rotation = rotation;
   const Plan plan = MakePlan(source.config, recipe);
@@ -96,14 +55,50 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Invariance,
-    testing::Combine(testing::Values(Shape{64, 4, 4, 16, 172, false},     // 172 is a stored order
-                                     Shape{64, 4, 2, 16, 224, true},      // grouped queries, biases
-                                     Shape{96, 6, 2, 16, 344, false},     // conference of 6 heads
-                                     Shape{80, 2, 1, 40, 88, true},       // odd factors everywhere
-                                     Shape{72, 9, 3, 8, 214, false},      // Jacobsthal of 9 and 107
-                                     Shape{56, 14, 2, 8, 56, false},      // conference of 14 heads
-                                     Shape{120, 15, 5, 8, 90, false},     // Hartley of 15 and 45
-                                     Shape{64, 4, 2, 16, 96, false, 5}),  // experts
+    testing::Combine(testing::Values(
+                         Shape{64, 4, 4, 16, 172, false},    // 172 is a stored order
+                         Shape{64, 4, 2, 16, 224, true},     // grouped queries, biases
+                         Shape{96, 6, 2, 16, 344, false},    // conference of 6 heads
+                         Shape{80, 2, 1, 40, 88, true},      // odd factors everywhere
+                         Shape{72, 9, 3, 8, 214, false},     // Jacobsthal of 9 and 107
+                         Shape{56, 14, 2, 8, 56, false},     // conference of 14 heads
+                         Shape{120, 15, 5, 8, 90, false},    // Hartley of 15 and 45
+                         Shape{64, 4, 2, 16, 96, false, 5},  // experts
+                         Shape{64,
+                               4,
+                               2,
+                               16,
+                               96,
+                               false,
+                               0,  // norms of heads
+                               {{"model_type", "qwen3"}}},
+                         Shape{64,
+                               4,
+                               2,
+                               16,
+                               96,
+                               false,
+                               0,  // some heads not turned
+                               {{"model_type", "smollm3"}, {"no_rope_layers", {0, 1}}}},
+                         Shape{64,
+                               4,
+                               2,
+                               16,
+                               96,
+                               false,
+                               0,  // turned in part
+                               {{"model_type", "phi3"}, {"partial_rotary_factor", 0.75}}},
+                         Shape{64,
+                               4,
+                               2,
+                               16,
+                               96,
+                               false,
+                               0,
+                               {{"model_type", "granite"},
+                                {"residual_multiplier", 0.3},
+                                {"embedding_multiplier", 5.0},
+                                {"logits_scaling", 3.0}}}),
                      testing::Values(Rotation::kHadamard, Rotation::kRandom)));
 
 // Nothing is rounded: what is left is fp32 in another basis. 96 = 12 * 8 and 80 = 20 * 4, whose
@@ -120,7 +115,7 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
       const float* values = model->Logits(x, static_cast<int64_t>(ids.size()));
       return std::vector<float>(values, values + ids.size() * 64);
     };
-    QuantizeOptions options = {.model = RandomModel(shape),
+    QuantizeOptions options = {.model = ModelOf(shape),
                                .output = testing::TempDir() + "/tied",
                                .recipe = kQuarotRecipe,
                                .force = true};
@@ -142,7 +137,7 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
 
 TEST(Plan, HeadsAndWidthsAreMixedInFull) {
   ModelConfig c =
-      ParseConfig(ReadJsonFile(RandomModel({96, 6, 2, 16, 344, false}) + "/config.json"), "test");
+      ParseConfig(ReadJsonFile(ModelOf({96, 6, 2, 16, 344, false}) + "/config.json"), "test");
   const Plan plan = MakePlan(c, kQuarotRecipe);
   EXPECT_EQ(plan.at(0, Role::kO).input_transform,
             (TransformSpec{.factors = {{6, FactorKind::kConference}}, .inner = 16}));

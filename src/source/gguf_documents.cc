@@ -23,7 +23,7 @@ double Llama3Divisor(double frequency, double factor) {
 }
 
 // A file says by which factor each frequency is divided; config.json wants the law.
-Json RopeScaling(const Tensor& divisors, double theta, const std::string& path) {
+Json Llama3Scaling(const Tensor& divisors, double theta, const std::string& path) {
   const std::vector<float> found = ToF32(divisors).data;
   const double factor = found.back(), half = static_cast<double>(found.size());
   for (size_t i = 0; i < found.size(); ++i) {
@@ -40,57 +40,118 @@ Json RopeScaling(const Tensor& divisors, double theta, const std::string& path) 
           {"original_max_position_embeddings", 8192}};
 }
 
-Json LinearScaling(const GgufFile& file) {
-  const auto type = file.FindString("llama.rope.scaling.type").value_or("none");
-  if (type == "none") return nullptr;
-  const auto factor = file.FindReal("llama.rope.scaling.factor");
-  if (type != "linear" || !factor) {
-    Fail("{}: llama.rope.scaling.type \"{}\"; linear with a factor is read", file.path(), type);
+// What general.architecture is in Hugging Face's terms.
+struct Architecture {
+  std::string_view name, model_type, model_class;
+};
+constexpr Architecture kArchitectures[] = {{"llama", "llama", "LlamaForCausalLM"},
+                                           {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+                                           {"qwen3", "qwen3", "Qwen3ForCausalLM"},
+                                           {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+                                           {"phi3", "phi3", "Phi3ForCausalLM"}};
+
+Architecture ArchitectureOf(const GgufFile& file) {
+  const auto name = file.FindString("general.architecture").value_or("");
+  std::vector<std::string_view> known;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.name == name) return architecture;
+    known.push_back(architecture.name);
   }
-  return {{"rope_type", "linear"}, {"factor", *factor}};
+  Fail("{}: general.architecture \"{}\" is not read; this build reads {}", file.path(), name,
+       fmt::join(known, ", "));
+}
+
+// Phi 3's lists of divisors.
+Json LongropeScaling(const std::vector<GgufFile>& files, const std::string& scaling) {
+  const GgufFile& file = files[0];
+  Json json = {{"rope_type", "longrope"}};
+  for (const char* length : {"long", "short"}) {
+    const Tensor* divisors = FindGgufTensor(files, fmt::format("rope_factors_{}.weight", length));
+    if (divisors == nullptr) Fail("{}: no tensor rope_factors_{}.weight", file.path(), length);
+    json[fmt::format("{}_factor", length)] = ToF64(*divisors).data;
+  }
+  json["original_max_position_embeddings"] = file.Integer(scaling + "original_context_length");
+  if (const auto size = file.FindReal(scaling + "attn_factor")) json["attention_factor"] = *size;
+  return json;
+}
+
+Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architecture, double theta) {
+  const GgufFile& file = files[0];
+  const std::string scaling = fmt::format("{}.rope.scaling.", architecture);
+  if (const Tensor* divisors = FindGgufTensor(files, "rope_freqs.weight")) {
+    return Llama3Scaling(*divisors, theta, file.path());
+  }
+  if (FindGgufTensor(files, "rope_factors_long.weight") != nullptr) {
+    return LongropeScaling(files, scaling);
+  }
+  const auto type = file.FindString(scaling + "type").value_or("none");
+  if (type == "none") return nullptr;
+  const auto factor = file.FindReal(scaling + "factor");
+  if ((type != "linear" && type != "yarn") || !factor) {
+    Fail("{}: {}type \"{}\"; linear and yarn with a factor are read", file.path(), scaling, type);
+  }
+  Json json = {{"rope_type", type}, {"factor", *factor}};
+  if (type == "yarn") {
+    json["original_max_position_embeddings"] = file.Integer(scaling + "original_context_length");
+  }
+  return json;
+}
+
+// Of a mixture, by what its architecture calls them.
+void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
+  config["num_experts_per_tok"] = file.Integer(prefix + "expert_used_count");
+  const int64_t experts = file.Integer(prefix + "expert_count");
+  if (config["model_type"] == "llama") {
+    config["model_type"] = "mixtral";
+    config["architectures"] = {"MixtralForCausalLM"};
+    config["num_local_experts"] = experts;
+    return;
+  }
+  config["num_experts"] = experts;
+  config["norm_topk_prob"] = true;
+  config["moe_intermediate_size"] = file.Integer(prefix + "expert_feed_forward_length");
 }
 
 }  // namespace
 
 Json GgufConfig(const std::vector<GgufFile>& files) {
   const GgufFile& file = files[0];
-  const auto architecture = file.FindString("general.architecture").value_or("");
-  if (architecture != "llama") {
-    Fail("{}: general.architecture \"{}\" is not read; this build reads llama", file.path(),
-         architecture);
-  }
-  if (file.FindInteger("llama.expert_count").value_or(0) > 0) {
-    Fail("{}: mixtures of experts are not read from GGUF files; use the Hugging Face checkpoint",
-         file.path());
-  }
+  const Architecture architecture = ArchitectureOf(file);
+  const std::string prefix = fmt::format("{}.", architecture.name);
   const Tensor* embedding = FindGgufTensor(files, "token_embd.weight");
   if (embedding == nullptr) Fail("{}: no tensor token_embd.weight", file.path());
-  const int64_t heads = file.Integer("llama.attention.head_count");
+  const int64_t heads = file.Integer(prefix + "attention.head_count");
+  const int64_t hidden_size = file.Integer(prefix + "embedding_length");
   Json config = {
-      {"architectures", {"LlamaForCausalLM"}},
-      {"model_type", "llama"},
-      {"hidden_size", file.Integer("llama.embedding_length")},
-      {"intermediate_size", file.Integer("llama.feed_forward_length")},
-      {"num_hidden_layers", file.Integer("llama.block_count")},
+      {"architectures", {architecture.model_class}},
+      {"model_type", architecture.model_type},
+      {"hidden_size", hidden_size},
+      {"intermediate_size", file.Integer(prefix + "feed_forward_length")},
+      {"num_hidden_layers", file.Integer(prefix + "block_count")},
       {"num_attention_heads", heads},
-      {"num_key_value_heads", file.FindInteger("llama.attention.head_count_kv").value_or(heads)},
+      {"num_key_value_heads", file.FindInteger(prefix + "attention.head_count_kv").value_or(heads)},
       {"vocab_size", embedding->shape[0]},
-      {"max_position_embeddings", file.Integer("llama.context_length")},
-      {"rope_theta", file.FindReal("llama.rope.freq_base").value_or(10000)},
+      {"max_position_embeddings", file.Integer(prefix + "context_length")},
+      {"rope_theta", file.FindReal(prefix + "rope.freq_base").value_or(10000)},
       {"hidden_act", "silu"},
       {"tie_word_embeddings", FindGgufTensor(files, "output.weight") == nullptr},
       {"attention_bias", FindGgufTensor(files, "blk.0.attn_q.bias") != nullptr},
       {"mlp_bias", FindGgufTensor(files, "blk.0.ffn_gate.bias") != nullptr}};
   // fp32 in the file: the decimal that was meant.
-  const auto eps = file.FindReal("llama.attention.layer_norm_rms_epsilon").value_or(1e-6);
+  const auto eps = file.FindReal(prefix + "attention.layer_norm_rms_epsilon").value_or(1e-6);
   config["rms_norm_eps"] = std::stod(fmt::format("{:.6g}", eps));
-  if (const auto head_dim = file.FindInteger("llama.attention.key_length")) {
+  if (const auto head_dim = file.FindInteger(prefix + "attention.key_length")) {
     config["head_dim"] = *head_dim;
   }
-  const Tensor* divisors = FindGgufTensor(files, "rope_freqs.weight");
-  config["rope_scaling"] = divisors != nullptr
-                               ? RopeScaling(*divisors, config["rope_theta"], file.path())
-                               : LinearScaling(file);
+  const int64_t head_dim = config.value("head_dim", heads > 0 ? hidden_size / heads : 0);
+  const auto turned = file.FindInteger(prefix + "rope.dimension_count").value_or(head_dim);
+  if (turned != head_dim && head_dim > 0) {
+    config["partial_rotary_factor"] = static_cast<double>(turned) / static_cast<double>(head_dim);
+  }
+  if (file.FindInteger(prefix + "expert_count").value_or(0) > 0) {
+    AddExperts(file, prefix, config);
+  }
+  config["rope_scaling"] = RopeScaling(files, architecture.name, config["rope_theta"]);
   return config;
 }
 

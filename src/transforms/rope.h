@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -14,14 +15,23 @@ namespace nibble {
 
 struct RopeSpec {
   double theta = 10000;
-  int64_t head_dim = 0;          // dimensions that are rotated
-  std::string type = "default";  // "linear": positions / factor; "llama3": long waves / factor
+  int64_t head_dim = 0;          // dimensions that are rotated, the first of a head
+  std::string type = "default";  // "linear": positions / factor; "llama3", "yarn", "longrope"
   double factor = 1;
   // "llama3" only: waves shorter than original_context / high_freq_factor tokens stay, waves longer
   // than original_context / low_freq_factor are stretched by factor, between them both are blended.
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  int64_t original_context = 8192;
+  int64_t original_context = 8192;  // yarn, too
+  // "yarn" only (Peng et al., 2023): dimensions that turn more than beta_fast times within
+  // original_context stay, those that turn less than beta_slow times are stretched by factor, with
+  // a ramp over the dimensions between them, whose ends are rounded outwards if `truncate`.
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;
+  // "longrope" only (Ding et al., 2024): what each frequency is divided by, head_dim / 2 of them.
+  std::vector<double> divisors = {};
+  double attention_factor = 1;  // of cosines and sines
 };
 
 struct RopeTable {

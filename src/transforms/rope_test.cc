@@ -22,6 +22,23 @@ long double ExactFrequency(const RopeSpec& spec, int64_t pair) {
                -2.0L * static_cast<long double>(pair) / static_cast<long double>(spec.head_dim));
   if (spec.type == "default") return frequency;
   if (spec.type == "linear") return frequency / spec.factor;
+  if (spec.type == "longrope") return frequency / spec.divisors[static_cast<size_t>(pair)];
+  if (spec.type == "yarn") {
+    // Where in the head a dimension turns so many times within the original context.
+    const auto place = [&](long double turns) {
+      return static_cast<long double>(spec.head_dim) / 2 *
+             std::log(static_cast<long double>(spec.original_context) /
+                      (2 * std::numbers::pi_v<long double> * turns)) /
+             std::log(static_cast<long double>(spec.theta));
+    };
+    long double low = place(spec.beta_fast), high = place(spec.beta_slow);
+    if (spec.truncate) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0L);
+    high = std::min(high, static_cast<long double>(spec.head_dim - 1));
+    const long double slow =
+        std::clamp((static_cast<long double>(pair) - low) / (high - low), 0.0L, 1.0L);
+    return slow * frequency / spec.factor + (1 - slow) * frequency;
+  }
   const long double waves = static_cast<long double>(spec.original_context) * frequency /
                             (2 * std::numbers::pi_v<long double>);
   // Share of the unscaled frequency: 0 below low_freq_factor waves in the context, 1 above
@@ -35,10 +52,11 @@ long double ExactFrequency(const RopeSpec& spec, int64_t pair) {
 // theta, which the power multiplies by ln(theta) and 1; 1 each for power, reciprocal and scaling.
 // In llama3's blend, the share carries an absolute error of about
 // (4 * waves + low_freq_factor) / (high - low) <= 6.5 units with the parameters below (it is not
-// multiplied by more than the frequency) and four more operations follow.
+// multiplied by more than the frequency) and four more operations follow. In yarn's, share and
+// complement carry some units of their own size, beside 4 operations.
 long double FrequencyTolerance(const RopeSpec& spec) {
   const long double plain = std::log(static_cast<long double>(spec.theta)) + 4;
-  return (plain + (spec.type == "llama3" ? plain * 2 + 12 : 0)) * kUnit;
+  return (plain + (spec.type == "llama3" ? plain * 2 + 12 : spec.type == "yarn" ? 12 : 2)) * kUnit;
 }
 
 void ExpectMatchesClosedForm(const RopeSpec& spec, int64_t positions) {
@@ -48,12 +66,13 @@ void ExpectMatchesClosedForm(const RopeSpec& spec, int64_t positions) {
   for (int64_t p = 0; p < positions; p += p < 64 ? 1 : 61) {
     for (int64_t i = 0; i < spec.head_dim / 2; ++i) {
       const long double angle = static_cast<long double>(p) * ExactFrequency(spec, i);
+      const long double size = spec.attention_factor;
       // The angle's own rounding and the result's come on top of the frequency's error.
       const auto tolerance =
-          static_cast<double>(angle * (FrequencyTolerance(spec) + kUnit) + kUnit);
-      ASSERT_NEAR(table.cos.row(p)[i], static_cast<double>(std::cos(angle)), tolerance)
+          static_cast<double>(size * (angle * (FrequencyTolerance(spec) + kUnit) + 3 * kUnit));
+      ASSERT_NEAR(table.cos.row(p)[i], static_cast<double>(size * std::cos(angle)), tolerance)
           << spec.type << " position " << p << " pair " << i;
-      ASSERT_NEAR(table.sin.row(p)[i], static_cast<double>(std::sin(angle)), tolerance);
+      ASSERT_NEAR(table.sin.row(p)[i], static_cast<double>(size * std::sin(angle)), tolerance);
     }
   }
 }
@@ -79,6 +98,19 @@ TEST(Rope, MatchesTheClosedForm) {
                            .high_freq_factor = 4,
                            .original_context = 8192},
                           4096);
+  for (const bool truncate : {false, true}) {  // gpt-oss's numbers
+    ExpectMatchesClosedForm({.theta = 150000,
+                             .head_dim = 64,
+                             .type = "yarn",
+                             .factor = 32,
+                             .original_context = 4096,
+                             .truncate = truncate,
+                             .attention_factor = 1.3466},
+                            4096);
+  }
+  ExpectMatchesClosedForm(
+      {.head_dim = 6, .type = "longrope", .divisors = {1, 1.5, 40}, .attention_factor = 1.19},
+      4096);
 }
 
 // The tolerance above grows with the position; the rounding steps themselves are pinned here: the
@@ -124,7 +156,14 @@ TEST(Rope, RefusesWhatItCannotBuild) {
            {.theta = -1, .head_dim = 8},
            {.theta = inf, .head_dim = 8},
            {.theta = std::nan(""), .head_dim = 8},
-           {.head_dim = 8, .type = "yarn"},
+           {.head_dim = 8, .type = "magic"},
+           {.theta = 1, .head_dim = 8, .type = "yarn"},
+           {.head_dim = 8, .type = "yarn", .beta_fast = 1, .beta_slow = 2},
+           {.head_dim = 8, .type = "yarn", .original_context = 0},
+           {.head_dim = 8, .type = "longrope", .divisors = {1, 2, 3}},
+           {.head_dim = 8, .type = "longrope", .divisors = {1, 2, 0, 4}},
+           {.head_dim = 8, .attention_factor = 0},
+           {.head_dim = 8, .type = "yarn", .factor = 0},
            {.head_dim = 8, .type = "linear", .factor = 0},
            {.head_dim = 8, .type = "llama3", .factor = inf},
            {.head_dim = 8, .type = "llama3", .low_freq_factor = 4, .high_freq_factor = 4},

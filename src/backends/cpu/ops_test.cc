@@ -398,6 +398,20 @@ void ScalarRopeAndAppend(Isa isa, const CacheCase& c, const RopeTable& rope, std
   }
 }
 
+// Heads as long as the weights, one behind the other. fp64 sums of fp32 squares of so few values
+// have the same fp32 quotient in any order.
+void ScalarHeadNorms(std::span<const float> weights, float eps, std::vector<float>& heads) {
+  for (size_t first = 0; first < heads.size(); first += weights.size()) {
+    double squares = 0;
+    for (size_t i = weights.size(); i-- > 0;) squares += std::pow(double{heads[first + i]}, 2);
+    const double mean = squares / static_cast<double>(weights.size());
+    const auto factor = static_cast<float>(1 / std::sqrt(mean + double{eps}));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      heads[first + i] = heads[first + i] * factor * weights[i];
+    }
+  }
+}
+
 TEST_P(VectorOps, RopeAndAppendWritesTheQuantizersPages) {
   Rng rng(7);
   int variant = 0;
@@ -423,8 +437,15 @@ TEST_P(VectorOps, RopeAndAppendWritesTheQuantizersPages) {
       std::vector<float> v = Normals(rng, c.kRows * 3 * d);
       for (int64_t i = 0; i < 3 * d; ++i) v[i] = std::fabs(v[i]);  // the range includes 0
       std::vector<float> expected_q = q, expected_k = k;
+      AttentionSpec spec = {.heads = 6};
+      const std::vector<float> q_norm = Normals(rng, d), k_norm = Normals(rng, d);
+      if (variant % 3 == 0) {
+        spec.q_norm = q_norm.data(), spec.k_norm = k_norm.data(), spec.norm_eps = 1e-3f;
+        ScalarHeadNorms(q_norm, spec.norm_eps, expected_q);
+        ScalarHeadNorms(k_norm, spec.norm_eps, expected_k);
+      }
       ScalarRopeAndAppend(isa(), c, rope, expected_q, expected_k, v);
-      RopeAndAppend(isa(), q.data(), k.data(), v.data(), {.heads = 6}, rope, kv, c.batch);
+      RopeAndAppend(isa(), q.data(), k.data(), v.data(), spec, rope, kv, c.batch);
       const std::string where =
           fmt::format("head_dim {} K {} V {}", d, FormatText(kv.k), FormatText(kv.v));
       ASSERT_TRUE(SameBits(q.data(), expected_q.data(), c.kRows * 6 * d)) << where;

@@ -86,7 +86,8 @@ class CudaBackend final : public Backend {
     return cuda::KernelFor(cuda::Device::Current().major, product, tokens);
   }
 
-  void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) override;
+  void Embed(const PackedWeights& table, std::span<const int32_t> ids, float scale,
+             float* x) override;
   void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
                int64_t width, float* x) override {
     cuda::AddRows(y, rows, weights, width, x, stream_.get());
@@ -215,16 +216,17 @@ PackedWeights CudaBackend::Share(const PackedWeights& table, AlignedBytes& owner
   return shared;
 }
 
-void CudaBackend::Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) {
+void CudaBackend::Embed(const PackedWeights& table, std::span<const int32_t> ids, float scale,
+                        float* x) {
   for (const int32_t id : ids) {
     NIBBLE_CHECK(id >= 0 && id < table.rows, "token {} of {}", id, table.rows);
   }
   if (table.format.quantized()) {
     return cuda::Embed(reinterpret_cast<const int8_t*>(table.codes.data),
-                       reinterpret_cast<const float*>(table.scales.data), ids, table.cols, x,
+                       reinterpret_cast<const float*>(table.scales.data), ids, table.cols, scale, x,
                        stream_.get());
   }
-  cuda::Embed(table.values.data, cuda::WeightTypeOf(table.values.dtype), ids, table.cols, x,
+  cuda::Embed(table.values.data, cuda::WeightTypeOf(table.values.dtype), ids, table.cols, scale, x,
               stream_.get());
 }
 

@@ -86,8 +86,11 @@ struct SequenceSlice {
 
 struct AttentionSpec {
   int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
-  float scale = 0;             // 1 / sqrt(head_dim)
+  float scale = 0;             // of scores; 1 / sqrt(head_dim) in most models
   int64_t sliding_window = 0;  // a query sees this many keys, itself included; 0 = all
+  // RMS norms of each head of q and k: weights [head_dim], or null where there is no norm.
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  float norm_eps = 0;
 };
 
 // Names what a caller of Backend::Run lets run. No two of a program are the same.
@@ -136,12 +139,15 @@ class Backend {
   // What runs a product for a batch of `tokens`. Throws where nothing does.
   virtual KernelUse KernelFor(const ProductFormat& product, int64_t tokens) const = 0;
 
-  // x[i] = table[ids[i]], decoded;  table [vocab, hidden], shared; x [ids.size(), hidden].
-  virtual void Embed(const PackedWeights& table, std::span<const int32_t> ids, float* x) {
+  // x[i] = scale * table[ids[i]], decoded;  table [vocab, hidden], shared; x [ids.size(), hidden].
+  virtual void Embed(const PackedWeights& table, std::span<const int32_t> ids, float scale,
+                     float* x) {
     for (size_t i = 0; i < ids.size(); ++i) {
       NIBBLE_CHECK(ids[i] >= 0 && ids[i] < table.rows, "token {} of {}", ids[i], table.rows);
       const auto at = static_cast<int64_t>(i) * table.cols;
       DecodeRow(table, ids[i], {x + at, static_cast<size_t>(table.cols)});
+      if (scale == 1) continue;
+      for (int64_t k = at; k < at + table.cols; ++k) x[k] *= scale;
     }
   }
 
@@ -184,8 +190,9 @@ class Backend {
   // What quantization asks for besides.
   virtual MathServices& services();
 
-  // Rotates q [tokens, heads*head_dim] in place (RoPE, then the head rotation), and k likewise
-  // (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache pages.
+  // Rotates q [tokens, heads*head_dim] in place (norm, RoPE, then the head rotation), and k
+  // likewise (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache
+  // pages.
   virtual void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                              const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;

@@ -66,6 +66,15 @@ void Rotate(const RopeView& rope, int64_t position, const TransformSpec& rotatio
   if (!rotation.identity()) ApplyTransform(rotation, x);
 }
 
+void NormHead(const float* weight, float eps, std::span<float> x) {
+  if (weight == nullptr) return;
+  double squares = 0;
+  for (const float value : x) squares += double{value} * value;
+  const double mean = squares / static_cast<double>(x.size());
+  const auto factor = static_cast<float>(1 / std::sqrt(mean + double{eps}));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] * factor * weight[i];
+}
+
 int64_t FirstKey(const AttentionSpec& attention, int64_t position) {
   const int64_t window = attention.sliding_window;
   return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
@@ -135,10 +144,13 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
       const int64_t token = static_cast<int64_t>(task);
       const int64_t row = slice.first_row + token, position = slice.position + token;
       for (int64_t h = 0; h < attention.heads; ++h) {
-        Rotate(rope, position, kv.rotation, {q + (row * attention.heads + h) * d, width});
+        const std::span<float> query = {q + (row * attention.heads + h) * d, width};
+        NormHead(attention.q_norm, attention.norm_eps, query);
+        Rotate(rope, position, kv.rotation, query);
       }
       for (int64_t h = 0; h < kv.kv_heads; ++h) {
         const std::span<float> key = {k + (row * kv.kv_heads + h) * d, width};
+        NormHead(attention.k_norm, attention.norm_eps, key);
         Rotate(rope, position, kv.rotation, key);
         store(key, key_part, RowOf(kv, key_part, slice, h, position));
         store({v + (row * kv.kv_heads + h) * d, width}, value_part,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "backends/cpu/acts/transform_plan.h"
 #include "backends/cpu/dispatch.h"
@@ -40,6 +41,18 @@ void RotatePairs(float* x, int64_t heads, int64_t head_dim, const float* cos, co
   }
 }
 
+// RMS norm of each head, in place. Sums are in fp64 and thus the same in any order.
+void NormHeads(float* x, int64_t heads, int64_t head_dim, const float* weight, float eps) {
+  if (weight == nullptr) return;
+  for (float* end = x + heads * head_dim; x < end; x += head_dim) {
+    double squares = 0;
+    for (int64_t i = 0; i < head_dim; ++i) squares += double{x[i]} * x[i];
+    const double mean = squares / static_cast<double>(head_dim);
+    const auto factor = static_cast<float>(1 / std::sqrt(mean + double{eps}));
+    for (int64_t i = 0; i < head_dim; ++i) x[i] = x[i] * factor * weight[i];
+  }
+}
+
 // One token of one head as QuantizeKv writes it.
 void StoreCacheRow(const float* x, int64_t head_dim, const FormatSpec& format, std::byte* row,
                    std::byte* params_row) {
@@ -62,12 +75,14 @@ void StoreCacheRow(const float* x, int64_t head_dim, const FormatSpec& format, s
   }
 }
 
-void RopeAndAppendToken(float* q, float* k, const float* v, int64_t heads, const RopeView& rope,
-                        const TransformPlan* rotation, const KvSpec& kv, std::byte* page,
-                        int64_t position) {
-  const int64_t d = kv.head_dim, slot = position % kPageTokens;
+void RopeAndAppendToken(float* q, float* k, const float* v, const AttentionSpec& attention,
+                        const RopeView& rope, const TransformPlan* rotation, const KvSpec& kv,
+                        std::byte* page, int64_t position) {
+  const int64_t d = kv.head_dim, heads = attention.heads, slot = position % kPageTokens;
   const float* cos = rope.cos + position * rope.angles;
   const float* sin = rope.sin + position * rope.angles;
+  NormHeads(q, heads, d, attention.q_norm, attention.norm_eps);
+  NormHeads(k, kv.kv_heads, d, attention.k_norm, attention.norm_eps);
   RotatePairs(q, heads, d, cos, sin, rope.angles);
   RotatePairs(k, kv.kv_heads, d, cos, sin, rope.angles);
   if (rotation != nullptr) {
@@ -113,8 +128,8 @@ void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionS
       for (int64_t t = std::max<int64_t>(begin, 0); t < std::min(end, slice.tokens); ++t) {
         const int64_t row = slice.first_row + t, position = slice.position + t;
         NIBBLE_DISPATCH(isa, RopeAndAppendToken)
-        (q + row * q_width, k + row * k_width, v + row * k_width, attention.heads, rope, rotation,
-         kv, slice.page(position), position);
+        (q + row * q_width, k + row * k_width, v + row * k_width, attention, rope, rotation, kv,
+         slice.page(position), position);
       }
       begin -= slice.tokens;  // now counted from the next sequence's first token
       end -= slice.tokens;

@@ -24,14 +24,15 @@ struct RowList {
 // A block per row.
 template <typename T>
 __global__ void EmbedKernel(const void* table, const float* scales,
-                            const __grid_constant__ RowList list, int64_t hidden, float* x) {
+                            const __grid_constant__ RowList list, int64_t hidden, float factor,
+                            float* x) {
   WaitForPreviousGrid();
   AllowNextGrid();
   const int64_t id = list.rows[blockIdx.x];
   const T* row = static_cast<const T*>(table) + id * hidden;
   const float scale = scales == nullptr ? 1 : scales[id];
   for (int64_t i = threadIdx.x; i < hidden; i += kThreads) {
-    x[blockIdx.x * hidden + i] = scale * static_cast<float>(row[i]);
+    x[blockIdx.x * hidden + i] = factor * (scale * static_cast<float>(row[i]));
   }
 }
 
@@ -62,21 +63,22 @@ void ForEachList(std::span<const int32_t> rows, std::span<const float> weights, 
 }  // namespace
 
 void Embed(const void* table, WeightType type, std::span<const int32_t> ids, int64_t hidden,
-           float* x, cudaStream_t stream) {
+           float scale, float* x, cudaStream_t stream) {
   const auto kernel = type == WeightType::kFloat32    ? EmbedKernel<float>
                       : type == WeightType::kBfloat16 ? EmbedKernel<__nv_bfloat16>
                                                       : EmbedKernel<__half>;
   const float* const no_scales = nullptr;
   ForEachList(ids, {}, [&](int64_t first, const RowList& list, const LaunchShape& shape) {
-    LaunchDependent(kernel, shape, stream, table, no_scales, list, hidden, x + first * hidden);
+    LaunchDependent(kernel, shape, stream, table, no_scales, list, hidden, scale,
+                    x + first * hidden);
   });
 }
 
 void Embed(const int8_t* codes, const float* scales, std::span<const int32_t> ids, int64_t hidden,
-           float* x, cudaStream_t stream) {
+           float scale, float* x, cudaStream_t stream) {
   const void* const table = codes;
   ForEachList(ids, {}, [&](int64_t first, const RowList& list, const LaunchShape& shape) {
-    LaunchDependent(EmbedKernel<int8_t>, shape, stream, table, scales, list, hidden,
+    LaunchDependent(EmbedKernel<int8_t>, shape, stream, table, scales, list, hidden, scale,
                     x + first * hidden);
   });
 }

@@ -10,14 +10,14 @@
 
 namespace nibble::cuda {
 
-// x[i] = table[ids[i]]; table [.., hidden] of `type`, x [ids.size(), hidden], both in device
-// memory. Enqueued: ids go along as arguments of kernels. Throws nibble::Error if a launch is
-// refused.
+// x[i] = scale * table[ids[i]]; table [.., hidden] of `type`, x [ids.size(), hidden], both in
+// device memory. Enqueued: ids go along as arguments of kernels. Throws nibble::Error if a launch
+// is refused.
 void Embed(const void* table, WeightType type, std::span<const int32_t> ids, int64_t hidden,
-           float* x, cudaStream_t stream);
+           float scale, float* x, cudaStream_t stream);
 // The same of 8-bit codes [.., hidden] with a scale a row.
 void Embed(const int8_t* codes, const float* scales, std::span<const int32_t> ids, int64_t hidden,
-           float* x, cudaStream_t stream);
+           float scale, float* x, cudaStream_t stream);
 
 // x[rows[i]] += weights[i] * y[i]; y [rows.size(), width], x [.., width]. Enqueued likewise.
 void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,

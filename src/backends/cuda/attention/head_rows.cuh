@@ -51,6 +51,30 @@ __device__ __forceinline__ void Store(const float (&x)[kElements], Real* to) {
   *reinterpret_cast<Neighbours<kElements, Real>*>(to) = words;
 }
 
+// What an RMS norm multiplies a head with, given each lane's own sum of squares. `lanes` share the
+// head. Sums are in fp64 and thus the same in any order.
+__device__ __forceinline__ float NormFactor(double squares, int lanes, int head_dim, float eps) {
+  for (int distance = 1; distance < lanes; distance *= 2) {
+    squares += __shfl_xor_sync(~0u, squares, distance);
+  }
+  return static_cast<float>(1 / sqrt(squares / head_dim + double{eps}));
+}
+
+template <int kElements>
+__device__ __forceinline__ double SumOfSquares(const float (&x)[kElements]) {
+  double squares = 0;
+#pragma unroll
+  for (const float value : x) squares += double{value} * value;
+  return squares;
+}
+
+// x[i] times factor times weight[i].
+template <int kElements>
+__device__ __forceinline__ void Scale(float factor, const float* weight, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], factor), weight[i]);
+}
+
 // Cosine and sine of a lane's elements. Element i turns with i + angles (i < angles).
 template <int kElements>
 struct Angles {

@@ -54,7 +54,15 @@ __global__ void __launch_bounds__(32 * kWarps)
     float x[kElements] = {};
     if (first < head_dim) Load(&memory.heads[place][first], x);
     if (is_q || is_k) {
-      Turn(memory.heads[place], a.angles, turn, x);
+      if (const float* norm = is_q ? a.q_norm : a.k_norm; norm != nullptr) {
+        const float factor = NormFactor(SumOfSquares(x), 32, head_dim, a.norm_eps);
+        if (first < head_dim) Scale(factor, norm + first, x);
+        Store(x, memory.append.row + first);
+        __syncwarp();
+        Turn(memory.append.row, a.angles, turn, x);
+      } else {
+        Turn(memory.heads[place], a.angles, turn, x);
+      }
       Rotate(a.rotation, head_dim, memory.append.row, x);
     }
     if (is_q) {

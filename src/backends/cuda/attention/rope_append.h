@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to q, k and v between their products and attention (Backend::RopeAndAppend): RoPE on
-// q and k, then the rotation of each head; q is written back, k and v go into the cache, quantized
-// as formats/quantizer.h says. Every step has the order of operations of backends/ref, so q and the
-// pages get the same bits as there (except the sign of an unquantized zero).
+// What happens to q, k and v between their products and attention (Backend::RopeAndAppend): norm
+// and RoPE of q and k, then the rotation of each head; q is written back, k and v go into the
+// cache, quantized as formats/quantizer.h says. Every step has the order of operations of
+// backends/ref, so q and the pages get the same bits as there (except the sign of an unquantized
+// zero).
 #pragma once
 
 #include "backends/cuda/attention/kv_layout.h"
@@ -46,6 +47,8 @@ struct RopeAppendArguments {
   const float* cos = nullptr;  // [positions, angles], RopeTable
   const float* sin = nullptr;
   int angles = 0;  // at most head_dim / 2; the dimensions behind 2 * angles stay
+  const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or null: no norm
+  float norm_eps = 0;
   const SequenceOnDevice* batch = nullptr;  // [sequences]
   int sequences = 0;
   int rows = 0;  // of all sequences; rows that belong to none are left alone

@@ -20,6 +20,14 @@ struct Head {
   static constexpr int kLanes = D / (2 * kHalf);
   float lower[kHalf], upper[kHalf];
 
+  // RMS norm; weights of the lane's lower half, those of its upper half lie D / 2 behind.
+  __device__ void Norm(const float* weight, float eps) {
+    const double squares = SumOfSquares(lower) + SumOfSquares(upper);
+    const float factor = NormFactor(squares, kLanes, D, eps);
+    Scale(factor, weight, lower);
+    Scale(factor, weight + D / 2, upper);
+  }
+
   __device__ void Turn(const float* cos, const float* sin) {
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
@@ -99,6 +107,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
     const bool is_q = h < a.heads, turns = h < a.heads + a.kv.kv_heads;
     if (__any_sync(~0u, turns)) {  // the others take part in the exchange
       H turned = head;
+      if (a.q_norm != nullptr) turned.Norm((is_q ? a.q_norm : a.k_norm) + element, a.norm_eps);
       turned.Turn(cos, sin);
       if (a.rotation.count != 0) turned.Rotate(a.rotation.scale);
       if (turns) head = turned;
@@ -142,6 +151,7 @@ bool RopeAppendNibbles(const RopeAppendArguments& a, cudaStream_t stream) {
   const HeadRotation::Factor& factor = a.rotation.factors[0];
   const bool rotates = a.rotation.count == 1 && factor.signs < 0 && factor.order == d;
   if (2 * a.angles != d || (a.rotation.count != 0 && !rotates)) return false;
+  if ((a.q_norm == nullptr) != (a.k_norm == nullptr)) return false;
   if (!a.kv.k.nibbles() || !a.kv.v.nibbles()) return false;
   if (d != 64 && d != 128 && d != 256) return false;
   d == 64    ? LaunchFor<64>(a, stream)

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every family: logits and greedy tokens of Hugging Face transformers, and random models of odd
+// shapes against their meaning in fp64.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "engine/engine_testing.h"
+#include "engine/hf_forward_testing.h"
+#include "engine/session.h"
+#include "models/random_model_testing.h"
+#include "tests/shared_data.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A copy of the folder whose config.json is `config`.
+std::string WithConfig(const fs::path& folder, const std::string& config) {
+  const fs::path copy = fs::path(testing::TempDir()) / (folder.filename().string() + "-" + config);
+  fs::remove_all(copy);
+  fs::create_directories(copy);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("config")) fs::copy_file(entry.path(), copy / name);
+  }
+  fs::copy_file(folder / config, copy / "config.json");
+  return copy.string();
+}
+
+struct Golden {
+  const char* folder;
+  double tolerance;  // largest logit difference, from the bound stated with the goldens
+  const char* config = "config.json";
+};
+
+class Architecture : public testing::TestWithParam<Golden> {
+ protected:
+  static void Expect(const std::string& directory, const Golden& golden) {
+    const auto model = LoadModel(directory, "cpu", false);
+    const SafetensorsFile file(directory + "/golden.safetensors");
+    const auto ids = file.tensors().at("input_ids").Copy<int32_t>();
+    const auto logits = file.tensors().at("logits").Copy<float>();
+    for (size_t row = 0; row < 2; ++row) {
+      const std::vector<float> ours = AllLogits(*model, std::span(ids).subspan(row * 40, 40));
+      EXPECT_LE(LargestDifference(ours, std::span(logits).subspan(row * 40 * 512, 40 * 512)),
+                golden.tolerance);
+    }
+    const auto greedy = file.tensors().at("greedy").Copy<int32_t>();
+    Session session(*model);
+    const Generation g = Generate(session, std::span(greedy).first(12), {.max_tokens = 16});
+    EXPECT_EQ(g.ids, std::vector<int32_t>(greedy.begin() + 12, greedy.end()));
+  }
+};
+
+TEST_P(Architecture, LogitsAndGreedyTokensMatchTransformers) {
+  const Golden& golden = GetParam();
+  const std::string folder = std::string("data/architectures/") + golden.folder;
+  NIBBLE_SKIP_WITHOUT_DATA(folder);
+  Expect(WithConfig(test::DataPath(folder), golden.config), golden);
+}
+
+// Logits of size 1.5 have the smaller bound, those of tied heads (9) the larger.
+INSTANTIATE_TEST_SUITE_P(
+    All, Architecture,
+    testing::Values(Golden{"llama2", 3e-5}, Golden{"llama2", 3e-5, "config.v4.json"},
+                    Golden{"llama3_gqa_ropescale_tied", 1e-4},
+                    Golden{"llama3_gqa_ropescale_tied", 1e-4, "config.v4.json"},
+                    Golden{"mistral_sliding", 3e-5},
+                    Golden{"mistral_sliding", 3e-5, "config.v4.json"},
+                    Golden{"ministral_pattern", 3e-5}, Golden{"qwen2_bias", 3e-5},
+                    Golden{"qwen2_bias", 3e-5, "config.v4.json"}, Golden{"qwen3_qknorm", 3e-5},
+                    Golden{"qwen3_qknorm", 3e-5, "config.v4.json"}, Golden{"qwen3_moe", 3e-5},
+                    Golden{"qwen3_moe", 3e-5, "config.v4.json"}, Golden{"smollm3_nope", 1e-4},
+                    Golden{"phi3_fused", 3e-5}, Golden{"phi3_fused", 3e-5, "config.v4.json"},
+                    Golden{"granite_multipliers", 3e-5}),
+    [](const auto& param) {
+      const bool older = std::string(param.param.config) == "config.v4.json";
+      return std::string(param.param.folder) + (older ? "_v4" : "");
+    });
+
+// The golden's 40 tokens lie within the original context, for which transformers takes the short
+// list; Nibble decides once by max_position_embeddings (models/rope_config.h).
+TEST_F(Architecture, LongropeOfShortContextsMatchesTransformers) {
+  NIBBLE_SKIP_WITHOUT_DATA("data/architectures/phi4_mini_partial_longrope");
+  const std::string folder =
+      WithConfig(test::DataPath("data/architectures/phi4_mini_partial_longrope"), "config.json");
+  Json config = ReadJsonFile(folder + "/config.json");
+  config["rope_parameters"]["factor"] = config["max_position_embeddings"].get<double>() /
+                                        config["original_max_position_embeddings"].get<double>();
+  config["max_position_embeddings"] = config["original_max_position_embeddings"];
+  std::ofstream(folder + "/config.json") << config.dump();
+  Expect(folder, {"", 1e-4});
+}
+
+class RandomFamily : public testing::TestWithParam<FamilyModel> {};
+
+TEST_P(RandomFamily, LogitsAreThoseOfFp64) {
+  const std::string directory =
+      RandomModel("family-" + std::string(GetParam().name), SmallConfig(GetParam().changes));
+  std::vector<int32_t> ids;
+  Rng rng(5);
+  for (int i = 0; i < 24; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
+  const auto expected = HfForward(directory).Logits(ids);
+  double largest = 0;
+  for (const auto& row : expected) {
+    for (const double v : row) largest = std::max(largest, std::fabs(v));
+  }
+  for (const bool decoded : {false, true}) {
+    const std::vector<float> found = AllLogits(*LoadModel(directory, "cpu", decoded), ids);
+    // fp32: a few hundred roundings of eps = 6e-8 each.
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_NEAR(found[i], expected[i / 64][i % 64], 2e-5 * largest) << i;
+    }
+  }
+}
+
+// bf16 intermediates lose up to 2^-9 of q, k, v, gate and up in each of two layers, products of
+// fp32 weights on tensor cores 2^-11 of either side.
+TEST_P(RandomFamily, AGpuAgreesWithFp64) {
+  std::unique_ptr<Backend> backend;
+  try {
+    backend = MakeBackend("cuda:0", false);
+  } catch (const Error&) {
+    GTEST_SKIP() << "needs a GPU";
+  }
+  const std::string directory =
+      RandomModel("gpu-family-" + std::string(GetParam().name), SmallConfig(GetParam().changes));
+  std::vector<int32_t> ids;
+  Rng rng(5);
+  for (int i = 0; i < 24; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
+  const auto expected = HfForward(directory).Logits(ids);
+  Model model(OpenNetwork(directory), std::move(backend));
+  for (const size_t chunk : {ids.size(), size_t{1}}) {
+    KvCache cache = model.MakeCache();
+    double squares = 0, errors = 0;
+    for (size_t first = 0; first < ids.size(); first += chunk) {
+      const Model::Sequence sequence = {std::span(ids).subspan(first, chunk), &cache};
+      const float* logits =
+          model.Logits(model.Forward({&sequence, 1}), static_cast<int64_t>(chunk));
+      for (size_t i = 0; i < chunk * 64; ++i) {
+        const double exact = expected[first + i / 64][i % 64];
+        squares += exact * exact;
+        errors += std::pow(exact - logits[i], 2);
+      }
+    }
+    EXPECT_LT(std::sqrt(errors / squares), std::sqrt(5 * 2) * 0x1p-9 + 0x1p-9) << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RandomFamily, testing::ValuesIn(FamilyModels()),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random models of every family that has a GGUF architecture, as converters write them: the same
+// logits, bit for bit.
+#include "engine/gguf_model_testing.h"
+#include "io/io_testing.h"
+#include "models/random_model_testing.h"
+
+namespace nibble {
+namespace {
+
+struct GgufFamily {
+  const char* architecture;
+  Json changes;  // of SmallConfig
+};
+
+const Json kPhiRope = {{"rope_type", "longrope"},
+                       {"rope_theta", 1e4},
+                       {"partial_rotary_factor", 0.75},
+                       {"original_max_position_embeddings", 64},
+                       {"short_factor", {1.0, 1.1, 1.2, 1.3, 1.4, 1.5}},
+                       {"long_factor", {1.0, 1.5, 2.0, 2.5, 3.0, 4.5}}};
+
+const GgufFamily kGgufModels[] = {
+    {"llama", {{"model_type", "mixtral"}, {"num_local_experts", 3}, {"num_experts_per_tok", 2}}},
+    {"qwen2", {{"model_type", "qwen2"}, {"tie_word_embeddings", false}}},
+    {"qwen3", {{"model_type", "qwen3"}, {"head_dim", 32}}},
+    {"qwen3moe",
+     {{"model_type", "qwen3_moe"},
+      {"num_experts", 4},
+      {"num_experts_per_tok", 2},
+      {"moe_intermediate_size", 40},
+      {"norm_topk_prob", true}}},
+    {"phi3", {{"model_type", "phi3"}, {"rope_parameters", kPhiRope}}},
+};
+
+// Linears of a layer under the names and in the shapes of its architecture.
+class Converter {
+ public:
+  Converter(const Network& net, const std::string& architecture)
+      : net_(net), architecture_(architecture) {
+    const ModelConfig& c = net.config;
+    AddKeys(builder_, c, architecture);
+    const auto integer = [&](const char* name, int64_t value) {
+      builder_.Integer(architecture + "." + name, static_cast<uint32_t>(value));
+    };
+    if (c.experts > 0) {
+      integer("expert_count", c.experts);
+      integer("expert_used_count", c.experts_per_token);
+      integer("expert_feed_forward_length", c.intermediate_size);
+    }
+    if (const RopeSpec& rope = c.ropes[0]; rope.type == "longrope") {
+      integer("rope.dimension_count", rope.head_dim);
+      integer("rope.scaling.original_context_length", rope.original_context);
+      for (const char* name : {"long", "short"}) {
+        const auto factors = kPhiRope[fmt::format("{}_factor", name)].get<std::vector<float>>();
+        AddTensor(builder_, fmt::format("rope_factors_{}.weight", name),
+                  Tensor::Of(DType::kF32, {static_cast<int64_t>(factors.size())}, factors));
+      }
+    }
+    AddTensor(builder_, "token_embd.weight", net.embedding.values);
+    if (!c.tied_head) AddTensor(builder_, "output.weight", net.head.weights.values);
+    AddTensor(builder_, "output_norm.weight", net.final_norm);
+    for (int64_t layer = 0; layer < c.layers; ++layer) AddLayer(layer);
+  }
+  void Write(const std::string& path) const { builder_.Write(path); }
+
+ private:
+  void AddLayer(int64_t index) {
+    constexpr const char* kNorms[] = {"attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"};
+    const ModelConfig& c = net_.config;
+    const LayerWeights& layer = net_.layers[static_cast<size_t>(index)];
+    const std::string at = fmt::format("blk.{}.", index);
+    for (const auto& [norm, weight] : layer.norms) {
+      AddTensor(builder_, at + kNorms[static_cast<size_t>(norm)] + ".weight", weight);
+    }
+    const bool fused = architecture_ == "phi3";
+    if (fused) {
+      Join(at + "attn_qkv", layer, {Role::kQ, Role::kK, Role::kV}, false);
+      Join(at + "ffn_up", layer, {Role::kGate, Role::kUp}, false);
+    }
+    const std::pair<Role, const char*> names[] = {
+        {Role::kQ, "attn_q"},      {Role::kK, "attn_k"},           {Role::kV, "attn_v"},
+        {Role::kO, "attn_output"}, {Role::kGate, "ffn_gate"},      {Role::kUp, "ffn_up"},
+        {Role::kDown, "ffn_down"}, {Role::kRouter, "ffn_gate_inp"}};
+    for (const auto& [role, name] : names) {
+      const bool experts = c.experts > 0 && role >= Role::kGate && role <= Role::kDown;
+      if (experts) {
+        std::vector<Role> roles;
+        for (int64_t e = 0; e < c.experts; ++e) roles.push_back(OfExpert(role, e));
+        Join(at + name + "_exps", layer, roles, true);
+      }
+      if (layer[role].weights.rows == 0 || (fused && role != Role::kO && role != Role::kDown)) {
+        continue;
+      }
+      const bool pairs = architecture_ == "llama" && (role == Role::kQ || role == Role::kK);
+      AddTensor(builder_, at + name + ".weight", layer[role].weights.values,
+                pairs ? c.outputs(role) / c.head_dim : 0);
+      if (c.has_bias(role)) AddTensor(builder_, at + name + ".bias", layer[role].bias);
+    }
+  }
+
+  void Join(const std::string& name, const LayerWeights& layer, const std::vector<Role>& roles,
+            bool stacked) {
+    std::string bytes;
+    int64_t rows = 0;
+    for (const Role role : roles) {
+      bytes += BytesOf(layer[role].weights.values);
+      rows += layer[role].weights.rows;
+    }
+    const auto count = roles.size(), cols = static_cast<size_t>(layer[roles[0]].weights.cols);
+    std::vector<uint64_t> shape = {static_cast<size_t>(rows), cols};
+    if (stacked) shape = {count, static_cast<size_t>(rows) / count, cols};
+    builder_.Tensor(name + ".weight", shape, kBf16, bytes);
+  }
+
+  const Network& net_;
+  const std::string architecture_;
+  GgufBuilder builder_;
+};
+
+class GgufFamilies : public TemporaryDirectoryTest,
+                     public testing::WithParamInterface<GgufFamily> {};
+
+TEST_P(GgufFamilies, GiveTheLogitsOfTheirCheckpoints) {
+  const std::string architecture = GetParam().architecture;
+  const std::string directory =
+      RandomModel("gguf-" + architecture, SmallConfig(GetParam().changes));
+  Converter(OpenNetwork(directory), architecture).Write(Path("model.gguf"));
+  std::vector<int32_t> ids;
+  Rng rng(5);
+  for (int i = 0; i < 24; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
+  EXPECT_EQ(AllLogits(*LoadModel(Path("model.gguf"), "cpu", false), ids),
+            AllLogits(*LoadModel(directory, "cpu", false), ids));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GgufFamilies, testing::ValuesIn(kGgufModels),
+                         [](const auto& param) { return std::string(param.param.architecture); });
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// What config.json and tensors mean in Hugging Face transformers, in fp64 and plain loops: an
+// oracle for tests that shares nothing with the engine but the readers of files.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "io/safetensors.h"
+#include "tensor/tensor.h"
+
+namespace nibble {
+
+class HfForward {
+ public:
+  using Vector = std::vector<double>;
+
+  explicit HfForward(const std::string& directory)
+      : config_(ReadJsonFile(directory + "/config.json")),
+        file_(directory + "/model.safetensors") {}
+
+  // [tokens, vocab]
+  std::vector<Vector> Logits(const std::vector<int32_t>& ids) {
+    const Matrix<double> table = Get("model.embed_tokens.weight");
+    std::vector<Vector> x;
+    for (const int32_t id : ids) {
+      const auto row = table.row(id);
+      x.emplace_back(row.begin(), row.end());
+      for (double& v : x.back()) v *= Number("embedding_multiplier", 1);
+    }
+    for (int64_t layer = 0; layer < config_["num_hidden_layers"]; ++layer) Layer(layer, x);
+    std::vector<Vector> logits;
+    const bool tied = config_.value("tie_word_embeddings", false);
+    for (Vector& row : x) {
+      logits.push_back(
+          Times(tied ? table : Get("lm_head.weight"), Normed("model.norm.weight", row)));
+      for (double& v : logits.back()) v /= Number("logits_scaling", 1);
+    }
+    return logits;
+  }
+
+ private:
+  double Number(const char* key, double otherwise) const {
+    return config_.contains(key) && !config_[key].is_null() ? config_[key].get<double>()
+                                                            : otherwise;
+  }
+  bool Has(const std::string& name) const { return file_.tensors().contains(name); }
+  Matrix<double> Get(const std::string& name) const { return ToF64(file_.tensors().at(name)); }
+
+  static Vector Times(const Matrix<double>& w, const Vector& x) {
+    Vector y;
+    for (int64_t n = 0; n < w.rows; ++n) {
+      y.push_back(0);
+      for (size_t k = 0; k < x.size(); ++k) y.back() += w.row(n)[k] * x[k];
+    }
+    return y;
+  }
+
+  // Of rows [first, first + count) of a linear, 0: of all.
+  Vector Linear(const std::string& name, const Vector& x, int64_t first = 0,
+                int64_t count = 0) const {
+    Vector y = Times(Get(name + ".weight"), x);
+    if (Has(name + ".bias")) {
+      const Matrix<double> bias = Get(name + ".bias");
+      for (size_t n = 0; n < y.size(); ++n) y[n] += bias.data[n];
+    }
+    if (count == 0) return y;
+    return {y.begin() + first, y.begin() + first + count};
+  }
+
+  Vector Normed(const std::string& name, const Vector& x) const {
+    double squares = 0;
+    for (const double v : x) squares += v * v;
+    const double size =
+        std::sqrt(squares / static_cast<double>(x.size()) + Number("rms_norm_eps", 1e-6));
+    const Matrix<double> weight = Get(name);
+    Vector y;
+    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] / size * weight.data[i]);
+    return y;
+  }
+
+  // The angle's frequency of pair i of r / 2, by the published formulas.
+  double Frequency(int64_t i, int64_t r) const {
+    const Json& rope = config_.contains("rope_parameters") ? config_["rope_parameters"] : config_;
+    const double base = std::pow(rope.value("rope_theta", 1e4),
+                                 -2.0 * static_cast<double>(i) / static_cast<double>(r));
+    const std::string type = rope.value("rope_type", "default");
+    if (type == "linear") return base / rope["factor"].get<double>();
+    if (type == "longrope") return base / LongFactors(rope)[static_cast<size_t>(i)].get<double>();
+    if (type != "yarn") return base;
+    const double original = rope["original_max_position_embeddings"].get<double>();
+    const auto place = [&](double turns) {
+      return static_cast<double>(r) * std::log(original / (turns * 2 * std::numbers::pi)) /
+             (2 * std::log(rope["rope_theta"].get<double>()));
+    };
+    double low = place(rope.value("beta_fast", 32.0)), high = place(rope.value("beta_slow", 1.0));
+    if (rope.value("truncate", true)) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0), high = std::min(high, static_cast<double>(r - 1));
+    const double share = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    return base * (1 - share) + base / rope["factor"].get<double>() * share;
+  }
+  const Json& LongFactors(const Json& rope) const {
+    const bool beyond = config_["max_position_embeddings"].get<double>() >
+                        rope["original_max_position_embeddings"].get<double>();
+    return rope[beyond ? "long_factor" : "short_factor"];
+  }
+  // Of cosines and sines.
+  double RopeSize() const {
+    if (!config_.contains("rope_parameters")) return 1;
+    const Json& rope = config_["rope_parameters"];
+    const std::string type = rope.value("rope_type", "default");
+    if (type == "yarn") return 0.1 * std::log(rope["factor"].get<double>()) + 1;
+    if (type != "longrope") return 1;
+    const double original = rope["original_max_position_embeddings"].get<double>();
+    const double factor = rope.value("factor", Number("max_position_embeddings", 1) / original);
+    return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original));
+  }
+
+  void Turn(int64_t position, double* head, int64_t head_dim) const {
+    const Json& rope = config_.contains("rope_parameters") ? config_["rope_parameters"] : config_;
+    const auto r = static_cast<int64_t>(static_cast<double>(head_dim) *
+                                        rope.value("partial_rotary_factor", 1.0));
+    for (int64_t i = 0; i < r / 2; ++i) {
+      const double angle = static_cast<double>(position) * Frequency(i, r);
+      const double c = std::cos(angle) * RopeSize(), s = std::sin(angle) * RopeSize();
+      const double a = head[i], b = head[i + r / 2];
+      head[i] = a * c - b * s;
+      head[i + r / 2] = b * c + a * s;
+    }
+  }
+
+  struct Heads {
+    Vector q, k, v;
+  };
+  Heads Project(int64_t layer, const Vector& x, int64_t position) const {
+    const std::string attention = Prefix(layer) + "self_attn.";
+    const int64_t heads = config_["num_attention_heads"], kv = config_["num_key_value_heads"];
+    const int64_t d = HeadDim();
+    Heads h;
+    if (Has(attention + "qkv_proj.weight")) {
+      const std::string fused = attention + "qkv_proj";
+      h = {Linear(fused, x, 0, heads * d), Linear(fused, x, heads * d, kv * d),
+           Linear(fused, x, (heads + kv) * d, kv * d)};
+    } else {
+      h = {Linear(attention + "q_proj", x), Linear(attention + "k_proj", x),
+           Linear(attention + "v_proj", x)};
+    }
+    const bool turns = !config_.contains("no_rope_layers") ||
+                       config_["no_rope_layers"][static_cast<size_t>(layer)] != 0;
+    for (const auto& [name, all] : {std::pair("q_norm.weight", &h.q), {"k_norm.weight", &h.k}}) {
+      for (size_t at = 0; at < all->size(); at += static_cast<size_t>(d)) {
+        const auto begin = all->begin() + static_cast<int64_t>(at);
+        if (Has(attention + name)) {
+          std::ranges::copy(Normed(attention + name, {begin, begin + d}), begin);
+        }
+        if (turns) Turn(position, &*begin, d);
+      }
+    }
+    return h;
+  }
+
+  int64_t HeadDim() const {
+    if (config_.contains("head_dim")) return config_["head_dim"];
+    return config_["hidden_size"].get<int64_t>() / config_["num_attention_heads"].get<int64_t>();
+  }
+  static std::string Prefix(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+
+  int64_t Window(int64_t layer) const {
+    const std::string type = config_["model_type"];
+    if (Number("sliding_window", 0) == 0 || type == "llama") return 1 << 30;
+    if (type.starts_with("qwen") && !config_.value("use_sliding_window", false)) return 1 << 30;
+    const bool typed = config_.contains("layer_types");
+    if (typed && config_["layer_types"][static_cast<size_t>(layer)] == "full_attention") {
+      return 1 << 30;
+    }
+    return config_["sliding_window"];
+  }
+
+  Vector Attend(const std::vector<Heads>& all, int64_t layer, int64_t query) const {
+    const int64_t heads = config_["num_attention_heads"], kv = config_["num_key_value_heads"];
+    const int64_t d = HeadDim();
+    const double scale = Number("attention_multiplier", 1 / std::sqrt(static_cast<double>(d)));
+    Vector out(static_cast<size_t>(heads * d));
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t at = h / (heads / kv) * d;
+      Vector weights;
+      const int64_t first = std::max<int64_t>(0, query - Window(layer) + 1);
+      double sum = 0;
+      for (int64_t key = first; key <= query; ++key) {
+        double score = 0;
+        for (int64_t i = 0; i < d; ++i)
+          score += Of(all[query].q, h * d + i) * Of(all[key].k, at + i);
+        weights.push_back(std::exp(score * scale));
+        sum += weights.back();
+      }
+      for (int64_t key = first; key <= query; ++key) {
+        for (int64_t i = 0; i < d; ++i) {
+          out[static_cast<size_t>(h * d + i)] +=
+              weights[static_cast<size_t>(key - first)] / sum * Of(all[key].v, at + i);
+        }
+      }
+    }
+    return out;
+  }
+  static double Of(const Vector& x, int64_t i) { return x[static_cast<size_t>(i)]; }
+
+  static Vector Gated(const Vector& gate, const Vector& up) {
+    Vector y;
+    for (size_t i = 0; i < gate.size(); ++i)
+      y.push_back(gate[i] / (1 + std::exp(-gate[i])) * up[i]);
+    return y;
+  }
+
+  Vector Mlp(int64_t layer, const Vector& x) const {
+    const std::string mlp = Prefix(layer) + "mlp.";
+    if (Has(mlp + "gate.weight")) return Mixture(mlp, x);
+    if (Has(mlp + "gate_up_proj.weight")) {
+      const Vector both = Linear(mlp + "gate_up_proj", x);
+      const auto middle = both.begin() + static_cast<int64_t>(both.size() / 2);
+      return Linear(mlp + "down_proj", Gated({both.begin(), middle}, {middle, both.end()}));
+    }
+    return Linear(mlp + "down_proj",
+                  Gated(Linear(mlp + "gate_proj", x), Linear(mlp + "up_proj", x)));
+  }
+
+  // Softmax over all experts, the largest few, their sum divided out if the config says so.
+  Vector Mixture(const std::string& mlp, const Vector& x) const {
+    Vector p = Linear(mlp + "gate", x), out(x.size());
+    double sum = 0, kept = 0;
+    for (double& v : p) sum += v = std::exp(v);
+    std::vector<size_t> order;
+    for (size_t e = 0; e < p.size(); ++e) p[e] /= sum, order.push_back(e);
+    std::ranges::sort(order, std::greater(), [&](size_t e) { return p[e]; });
+    order.resize(config_["num_experts_per_tok"].get<size_t>());
+    for (const size_t e : order) kept += p[e];
+    for (const size_t e : order) {
+      const std::string expert = mlp + "experts." + std::to_string(e) + ".";
+      const Vector y = Linear(expert + "down_proj", Gated(Linear(expert + "gate_proj", x),
+                                                          Linear(expert + "up_proj", x)));
+      const double weight = config_.value("norm_topk_prob", false) ? p[e] / kept : p[e];
+      for (size_t i = 0; i < y.size(); ++i) out[i] += weight * y[i];
+    }
+    return out;
+  }
+
+  void Layer(int64_t layer, std::vector<Vector>& x) const {
+    const double branch = Number("residual_multiplier", 1);
+    std::vector<Heads> all;
+    for (size_t t = 0; t < x.size(); ++t) {
+      const Vector h = Normed(Prefix(layer) + "input_layernorm.weight", x[t]);
+      all.push_back(Project(layer, h, static_cast<int64_t>(t)));
+    }
+    for (size_t t = 0; t < x.size(); ++t) {
+      const Vector a =
+          Linear(Prefix(layer) + "self_attn.o_proj", Attend(all, layer, static_cast<int64_t>(t)));
+      for (size_t i = 0; i < a.size(); ++i) x[t][i] += branch * a[i];
+      const Vector m = Mlp(layer, Normed(Prefix(layer) + "post_attention_layernorm.weight", x[t]));
+      for (size_t i = 0; i < m.size(); ++i) x[t][i] += branch * m[i];
+    }
+  }
+
+  const Json config_;
+  const SafetensorsFile file_;
+};
+
+}  // namespace nibble

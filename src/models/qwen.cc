@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen 2 and 2.5 (biases of q, k and v), Qwen 3 (norms of each query and key head) and its mixtures
+// of experts.
+#include "models/llama.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
+
+// Windows, where they are in use at all, begin at some layer.
+void ParseWindows(const Json& config, const std::string& where, ModelConfig& c) {
+  if (!JsonFind<bool>(config, "use_sliding_window", where).value_or(false)) return;
+  const int64_t window = ParseWindow(config, where);
+  if (config.contains("layer_types")) {
+    c.specs = ParseLayerTypes(config, c.layers, window, where);
+    return;
+  }
+  const auto first = JsonFind<int64_t>(config, "max_window_layers", where).value_or(0);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    c.specs.push_back({.sliding_window = i < first ? 0 : window});
+  }
+}
+
+ModelConfig ParseQwen2(const Json& config, const std::string& where) {
+  ModelConfig c = ParseLlama(config, where);
+  c.biases = {Role::kQ, Role::kK, Role::kV};
+  ParseWindows(config, where, c);
+  return c;
+}
+
+ModelConfig ParseQwen3(const Json& config, const std::string& where) {
+  ModelConfig c = ParseWithBiases(config, where);
+  c.norms = {Norm::kAttention, Norm::kMlp, Norm::kQuery, Norm::kKey};
+  ParseWindows(config, where, c);
+  return c;
+}
+
+// transformers 5 writes num_local_experts, earlier ones num_experts.
+ModelConfig ParseQwen3Moe(const Json& config, const std::string& where) {
+  ModelConfig c = ParseQwen3(config, where);
+  const char* experts = config.contains("num_experts") ? "num_experts" : "num_local_experts";
+  c.experts = ParseExtent(config, experts, kMaxExperts, where);
+  c.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.experts, where);
+  c.intermediate_size = ParseExtent(config, "moe_intermediate_size", c.intermediate_size, where);
+  c.normalized_experts = JsonFind<bool>(config, "norm_topk_prob", where).value_or(false);
+  const auto dense = JsonFind<Json>(config, "mlp_only_layers", where);
+  const auto step = JsonFind<int64_t>(config, "decoder_sparse_step", where).value_or(1);
+  if ((dense && !dense->empty()) || step != 1) {
+    Fail(
+        "{}: layers without experts among others (mlp_only_layers, decoder_sparse_step) are not "
+        "supported",
+        where);
+  }
+  return c;
+}
+
+std::string LinearOfMixture(int64_t layer, Role role) {
+  const std::string mlp = fmt::format("model.layers.{}.mlp", layer);
+  if (role == Role::kRouter) return mlp + ".gate";
+  if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
+  constexpr const char* kNames[] = {"gate_proj", "up_proj", "down_proj"};
+  const auto kind = static_cast<size_t>(KindOf(role)) - static_cast<size_t>(Role::kGate);
+  return fmt::format("{}.experts.{}.{}", mlp, ExpertOf(role), kNames[kind]);
+}
+
+}  // namespace
+
+const Family kQwen2 = {.model_type = "qwen2",
+                       .parse = ParseQwen2,
+                       .linear = LlamaLinear,
+                       .norm = LlamaNorm,
+                       .final_norm = "model.norm.weight"};
+
+const Family kQwen3 = {.model_type = "qwen3",
+                       .parse = ParseQwen3,
+                       .linear = LlamaLinear,
+                       .norm = LlamaNorm,
+                       .final_norm = "model.norm.weight"};
+
+const Family kQwen3Moe = {.model_type = "qwen3_moe",
+                          .parse = ParseQwen3Moe,
+                          .linear = LinearOfMixture,
+                          .norm = LlamaNorm,
+                          .final_norm = "model.norm.weight"};
+
+}  // namespace nibble

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models with random weights, as people have them on disk, for tests of any family.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "io/safetensors.h"
+#include "models/config.h"
+
+namespace nibble {
+
+// Two layers of a Llama; with other keys, or some of these changed, another family.
+inline Json SmallConfig(const Json& changes) {
+  Json config = {{"model_type", "llama"},    {"hidden_size", 64},
+                 {"intermediate_size", 96},  {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                 {"vocab_size", 64},         {"max_position_embeddings", 128},
+                 {"rms_norm_eps", 1e-5},     {"tie_word_embeddings", true}};
+  config.update(changes);
+  return config;
+}
+
+// What all families have, with numbers that tests of fewer would miss.
+struct FamilyModel {
+  const char* name;
+  Json changes;  // of SmallConfig
+};
+inline std::vector<FamilyModel> FamilyModels() {
+  const Json yarn = {{"rope_type", "yarn"},
+                     {"rope_theta", 1e5},
+                     {"factor", 16.0},
+                     {"beta_fast", 32.0},
+                     {"beta_slow", 1.0},
+                     {"truncate", false},
+                     {"original_max_position_embeddings", 64}};
+  const Json longrope = {{"rope_type", "longrope"},
+                         {"rope_theta", 1e4},
+                         {"partial_rotary_factor", 0.75},
+                         {"original_max_position_embeddings", 64},
+                         {"short_factor", {1.0, 1.1, 1.2, 1.3, 1.4, 1.5}},
+                         {"long_factor", {1.0, 1.5, 2.0, 2.5, 3.0, 4.5}}};
+  return {
+      {"llama_odd_heads",
+       {{"num_attention_heads", 14},
+        {"num_key_value_heads", 2},
+        {"head_dim", 8},
+        {"hidden_size", 72},
+        {"attention_bias", true}}},
+      {"llama_yarn", {{"rope_parameters", yarn}}},
+      {"mistral", {{"model_type", "mistral"}, {"sliding_window", 5}, {"head_dim", 24}}},
+      {"ministral",
+       {{"model_type", "ministral"},
+        {"sliding_window", 5},
+        {"layer_types", {"full_attention", "sliding_attention"}}}},
+      {"qwen2", {{"model_type", "qwen2"}, {"num_attention_heads", 6}, {"head_dim", 16}}},
+      {"qwen2_windows",
+       {{"model_type", "qwen2"},
+        {"use_sliding_window", true},
+        {"sliding_window", 4},
+        {"layer_types", {"full_attention", "sliding_attention"}}}},
+      {"qwen3",
+       {{"model_type", "qwen3"},
+        {"head_dim", 32},
+        {"num_attention_heads", 5},
+        {"num_key_value_heads", 1},
+        {"tie_word_embeddings", false}}},
+      {"qwen3_moe",
+       {{"model_type", "qwen3_moe"},
+        {"num_experts", 6},
+        {"num_experts_per_tok", 3},
+        {"moe_intermediate_size", 40},
+        {"norm_topk_prob", false}}},
+      {"smollm3",
+       {{"model_type", "smollm3"},
+        {"num_attention_heads", 1},
+        {"num_key_value_heads", 1},
+        {"head_dim", 40},
+        {"no_rope_layers", {0, 1}}}},
+      {"phi3",
+       {{"model_type", "phi3"}, {"sliding_window", nullptr}, {"rope_parameters", longrope}}},
+      {"granite",
+       {{"model_type", "granite"},
+        {"residual_multiplier", 0.3},
+        {"embedding_multiplier", 5.0},
+        {"attention_multiplier", 0.2},
+        {"logits_scaling", 3.0}}},
+  };
+}
+
+// Writes bf16 weights of the size that keeps activations near 1 into a temporary folder `name`.
+inline std::string RandomModel(const std::string& name, const Json& config) {
+  const auto dir = std::filesystem::path(testing::TempDir()) / name;
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "config.json") << config.dump();
+  const std::string where = "test";
+  const ModelConfig c = ParseConfig(config, where);
+  const Family& family = FamilyOf(config, where);
+  std::vector<SafetensorsWriter::Entry> entries;
+  std::set<std::string> known;
+  const auto add = [&](const std::string& tensor, std::vector<int64_t> shape) {
+    if (known.insert(tensor).second) entries.push_back({tensor, DType::kBf16, std::move(shape)});
+  };
+  const auto add_linear = [&](int64_t layer, Role role) {
+    const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
+    const int64_t rows = block.total > 0 ? block.total : c.outputs(role);
+    add(family.linear(layer, role) + ".weight", {rows, c.inputs(role)});
+    if (c.has_bias(role)) add(family.linear(layer, role) + ".bias", {rows});
+  };
+  add_linear(0, Role::kEmbedding);
+  if (!c.tied_head) add_linear(0, Role::kHead);
+  add(std::string(family.final_norm), {c.hidden_size});
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    for (Norm norm : c.norms) add(family.norm(layer, norm), {c.width(norm)});
+    for (Role role : c.layer_roles()) add_linear(layer, role);
+  }
+  Rng rng(11);
+  SafetensorsWriter writer((dir / "model.safetensors").string(), entries);
+  for (const auto& entry : entries) {
+    size_t count = 1;
+    for (int64_t extent : entry.shape) count *= static_cast<size_t>(extent);
+    std::vector<uint16_t> values(count);
+    const double size =
+        entry.shape.size() == 1 ? 1 : 1.5 / std::sqrt(static_cast<double>(entry.shape[1]));
+    for (uint16_t& v : values) v = Bf16FromF32(static_cast<float>(rng.Normal() * size));
+    writer.Append(std::as_bytes(std::span(values)));
+  }
+  writer.Finish();
+  return dir.string();
+}
+
+}  // namespace nibble
