@@ -75,26 +75,6 @@ Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
   return plan;
 }
 
-// What ParseConfig reads back as `c`.
-Json ConfigJson(const ModelConfig& c) {
-  Json json = {{"model_type", c.family},
-               {"hidden_size", c.hidden_size},
-               {"intermediate_size", c.intermediate_size},
-               {"num_hidden_layers", c.layers},
-               {"num_attention_heads", c.heads},
-               {"num_key_value_heads", c.kv_heads},
-               {"head_dim", c.head_dim},
-               {"vocab_size", c.vocab_size},
-               {"max_position_embeddings", c.context},
-               {"rms_norm_eps", c.norm_eps},
-               {"rope_theta", c.ropes[0].theta}};
-  if (c.experts > 0) {
-    json["num_local_experts"] = c.experts;
-    json["num_experts_per_tok"] = c.experts_per_token;
-  }
-  return json;
-}
-
 std::vector<int32_t> Reversed(int64_t count) {
   std::vector<int32_t> order(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) order[i] = static_cast<int32_t>(count - 1 - i);
@@ -122,6 +102,12 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   };
   LayerWeights layer;
   for (Role role : config.layer_roles()) layer[role] = linear(0, role);
+  for (Norm norm : config.norms) {
+    if (plan.norms_folded && IsFoldable(norm)) continue;
+    const int64_t width = config.width(norm);
+    layer.norms[norm] =
+        Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
+  }
   net.layers.assign(static_cast<size_t>(config.layers), layer);
   net.head = linear(0, Role::kHead);
   net.embedding = RandomWeights(rng, config.vocab_size, config.hidden_size,
@@ -129,12 +115,11 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   return net;
 }
 
-void WriteRandomCheckpoint(const ModelConfig& config, const Recipe& recipe, uint64_t seed,
+void WriteRandomCheckpoint(Json json, const Recipe& recipe, uint64_t seed,
                            const std::string& directory) {
   namespace fs = std::filesystem;
   if (fs::exists(directory)) Fail("{} exists", directory);
-  Json json = ConfigJson(config);
-  ParseConfig(json, directory);  // refuses what could not be read back, before anything is written
+  const ModelConfig config = ParseConfig(json, directory);
   const fs::path partial = directory + ".partial";
   RemoveKnownFiles(partial.string(), IsCheckpointFile);
   fs::create_directories(partial);

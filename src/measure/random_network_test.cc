@@ -15,18 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig SmallConfig(const char* family) {
-  return {.family = family,
-          .hidden_size = 128,
-          .intermediate_size = 352,
-          .layers = 2,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 32,
-          .vocab_size = 100,
-          .context = 64,
-          .norm_eps = 1e-5,
-          .ropes = {{.head_dim = 32}}};
+Json SmallJson(const char* family) {
+  return {{"model_type", family},     {"hidden_size", 128},
+          {"intermediate_size", 352}, {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+          {"vocab_size", 100},        {"max_position_embeddings", 64},
+          {"rms_norm_eps", 1e-5}};
 }
 
 std::vector<float> LogitsOf(Network network) {
@@ -42,9 +36,8 @@ std::vector<float> Logits(const ModelConfig& config, const Recipe& recipe, uint6
 }
 
 TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
-  for (const bool biases : {false, true}) {
-    ModelConfig config = SmallConfig("llama");
-    if (biases) config.biases = {Role::kQ, Role::kK, Role::kV};
+  for (const char* family : {"llama", "qwen2", "qwen3"}) {
+    const ModelConfig config = ParseConfig(SmallJson(family), family);
     Recipe wide = kQuarotRecipe;
     wide.weights.bits = wide.activations.bits = wide.k.bits = wide.v.bits = 16;
     for (const Recipe& recipe : {kQuarotRecipe, wide}) {
@@ -67,17 +60,22 @@ TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
 TEST(RandomNetworkTest, WrittenCheckpointIsTheSameNetwork) {
   const fs::path directory = fs::path(testing::TempDir()) / "random_checkpoint";
   fs::remove_all(directory);
-  const ModelConfig config = SmallConfig("llama");
-  WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string());
-  EXPECT_THROW(WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string()), Error);
-  EXPECT_GT(VerifyManifest(directory.string()), 0);
-  EXPECT_EQ(LogitsOf(OpenNetwork(directory.string())), Logits(config, kQuarotRecipe, 3));
+  for (const char* family : {"llama", "qwen3"}) {
+    fs::remove_all(directory);
+    const Json config = SmallJson(family);
+    WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string());
+    EXPECT_THROW(WriteRandomCheckpoint(config, kQuarotRecipe, 3, directory.string()), Error);
+    EXPECT_GT(VerifyManifest(directory.string()), 0);
+    EXPECT_EQ(LogitsOf(OpenNetwork(directory.string())),
+              Logits(ParseConfig(config, family), kQuarotRecipe, 3));
+  }
   fs::remove_all(directory);
 }
 
 TEST(RandomNetworkTest, KnowsItsShapes) {
   EXPECT_EQ(FindShape("llama2-7b").intermediate_size, 11008);
   EXPECT_EQ(FindShape("llama2-70b").kv_heads, 8);
+  EXPECT_EQ(FindShape("qwen3-30b-a3b").intermediate_size, 768);
   EXPECT_THROW(FindShape("llama9"), Error);
 }
 

@@ -7,11 +7,10 @@ namespace nibble {
 namespace {
 
 struct Shape {
-  std::string_view name, family;
+  std::string_view name, model_type;
   int64_t hidden_size, intermediate_size, layers, heads, kv_heads, vocab_size;
   double rope_theta;
-  int64_t experts = 0, experts_per_token = 0;
-  std::vector<Role> biases = {};
+  std::string_view others = "{}";  // fields that not all families have
 };
 
 const Shape kShapes[] = {
@@ -19,45 +18,42 @@ const Shape kShapes[] = {
     {"llama2-13b", "llama", 5120, 13824, 40, 40, 40, 32000, 1e4},
     {"llama2-70b", "llama", 8192, 28672, 80, 64, 8, 32000, 1e4},
     {"llama3-8b", "llama", 4096, 14336, 32, 32, 8, 128256, 5e5},
-    {"qwen2.5-7b",
-     "qwen2",
-     3584,
-     18944,
-     28,
-     28,
-     4,
-     152064,
-     1e6,
-     0,
-     0,
-     {Role::kQ, Role::kK, Role::kV}},
-    {"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000, 1e6, 8, 2},
+    {"smollm2-135m", "llama", 576, 1536, 30, 9, 3, 49152, 1e5},
+    {"qwen2.5-7b", "qwen2", 3584, 18944, 28, 28, 4, 152064, 1e6},
+    {"qwen3-8b", "qwen3", 4096, 12288, 36, 32, 8, 151936, 1e6, R"({"head_dim": 128})"},
+    {"qwen3-30b-a3b", "qwen3_moe", 2048, 6144, 48, 32, 4, 151936, 1e6,
+     R"({"head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+         "moe_intermediate_size": 768, "norm_topk_prob": true})"},
+    {"phi4-mini", "phi3", 3072, 8192, 32, 24, 8, 200064, 1e4, R"({"partial_rotary_factor": 0.75})"},
+    {"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000, 1e6,
+     R"({"num_local_experts": 8, "num_experts_per_tok": 2})"},
 };
 
 }  // namespace
 
-ModelConfig FindShape(std::string_view name) {
+Json ShapeConfig(std::string_view name) {
   std::vector<std::string_view> known;
   for (const Shape& s : kShapes) {
     known.push_back(s.name);
     if (s.name != name) continue;
-    const int64_t head_dim = s.hidden_size / s.heads;
-    return {.family = std::string(s.family),
-            .hidden_size = s.hidden_size,
-            .intermediate_size = s.intermediate_size,
-            .layers = s.layers,
-            .heads = s.heads,
-            .kv_heads = s.kv_heads,
-            .head_dim = head_dim,
-            .vocab_size = s.vocab_size,
-            .context = 8192,
-            .experts = s.experts,
-            .experts_per_token = s.experts_per_token,
-            .norm_eps = 1e-5,
-            .biases = s.biases,
-            .ropes = {{.theta = s.rope_theta, .head_dim = head_dim}}};
+    Json config = {{"model_type", s.model_type},
+                   {"hidden_size", s.hidden_size},
+                   {"intermediate_size", s.intermediate_size},
+                   {"num_hidden_layers", s.layers},
+                   {"num_attention_heads", s.heads},
+                   {"num_key_value_heads", s.kv_heads},
+                   {"vocab_size", s.vocab_size},
+                   {"max_position_embeddings", 8192},
+                   {"rms_norm_eps", 1e-5},
+                   {"rope_theta", s.rope_theta}};
+    config.update(ParseJson(s.others, std::string(name)));
+    return config;
   }
   FailUsage("no shape \"{}\"; choose one of {}", name, fmt::join(known, ", "));
+}
+
+ModelConfig FindShape(std::string_view name) {
+  return ParseConfig(ShapeConfig(name), std::string(name));
 }
 
 }  // namespace nibble

@@ -8,9 +8,9 @@
 
 namespace nibble {
 
-// The published sizes of "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b", "qwen2.5-7b" or
-// "mixtral-8x7b", with room for 8192 positions. An unknown name is a usage error that lists the
-// known ones.
+// The config.json of "llama2-7b", "qwen3-8b", .. with the published sizes, room for 8192 positions
+// and an untied head. An unknown name is a usage error that lists the known ones.
+Json ShapeConfig(std::string_view name);
 ModelConfig FindShape(std::string_view name);
 
 }  // namespace nibble

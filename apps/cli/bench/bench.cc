@@ -87,8 +87,7 @@ void RunDecode(const BenchArguments& a, const Common& common) {
 
 CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
   CLI::Option* shape = verb.add_option(
-      "--shape", a.shape,
-      "Random weights of llama2-7b, llama2-13b, llama2-70b, llama3-8b, qwen2.5-7b or mixtral-8x7b");
+      "--shape", a.shape, "Random weights of a known shape, as llama2-7b; another name lists them");
   verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
       ->check(CLI::Range(0, 1000));
   verb.add_option("--recipe", a.recipe,
@@ -127,12 +126,16 @@ void RunPaper(const BenchArguments&, const Common&) {
 }
 #endif
 
-ModelConfig BenchShape(const BenchArguments& a) {
+Json BenchConfig(const BenchArguments& a) {
   if (a.shape.empty()) FailUsage("name a model directory, or --shape llama2-7b");
-  ModelConfig config = FindShape(a.shape);
-  if (a.layers != 0) config.layers = a.layers;
-  if (a.layers == 0 && a.shape == "llama2-70b") config.layers = 1;  // 35 GB whole
+  Json config = ShapeConfig(a.shape);
+  if (a.layers != 0) config["num_hidden_layers"] = a.layers;
+  if (a.layers == 0 && a.shape == "llama2-70b") config["num_hidden_layers"] = 1;  // 35 GB whole
   return config;
+}
+
+ModelConfig BenchShape(const BenchArguments& a) {
+  return ParseConfig(BenchConfig(a), a.shape);
 }
 
 Recipe BenchRecipe(const BenchArguments& a) {

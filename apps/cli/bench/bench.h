@@ -59,6 +59,7 @@ struct BenchRow {
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common);
 
 // What the options --shape, --layers, --recipe .. --rotation ask for.
+Json BenchConfig(const BenchArguments& arguments);  // of --shape
 ModelConfig BenchShape(const BenchArguments& arguments);
 Recipe BenchRecipe(const BenchArguments& arguments);
 // --shape with random weights, or the model directory.

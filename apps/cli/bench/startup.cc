@@ -61,7 +61,7 @@ Run GenerateOneToken(const std::string& model, const Common& common) {
 
 void RunStartup(const BenchArguments& a, const Common& common) {
   if (!a.shape.empty() && !std::filesystem::exists(a.model)) {
-    WriteRandomCheckpoint(BenchShape(a), BenchRecipe(a), 1, a.model);
+    WriteRandomCheckpoint(BenchConfig(a), BenchRecipe(a), 1, a.model);
   }
   const Network net = OpenNetwork(a.model);
   const size_t embedding = net.one_table() ? 0 : net.embedding.bytes();
