@@ -21,7 +21,7 @@ TEST_P(ActsParityTest, PreparedValuesAgree) {
   using Op = ActsSource::Op;
   const int64_t many = GetParam() == "cuda" ? 300 : 20;  // a GPU has other kernels for many
   for (const int64_t width : {64, 96, 448, 576, 896, 960, 1024, 1376, 1712, 11008, 13696, 14336}) {
-    for (const Op op : {Op::kCopy, Op::kRmsNorm, Op::kSiluMul}) {
+    for (const Op op : {Op::kCopy, Op::kRmsNorm, Op::kGated}) {
       for (const int64_t tokens : {int64_t{1}, int64_t{3}, many}) {
         InputSpec spec = {.width = width, .transform = FullHadamard(width)};
         if (width == 96) spec.transform = {.factors = FullHadamard(4).factors, .inner = 24};
@@ -38,7 +38,8 @@ TEST_P(ActsParityTest, PreparedValuesAgree) {
                                                   .norm_weight = device_norm.data(),
                                                   .norm_eps = 1e-5f,
                                                   .gate = device_gate.data(),
-                                                  .up = device_up.data()},
+                                                  .up = device_up.data(),
+                                                  .gating = tokens == 3 ? kGelu : kSilu},
                                                  tokens, spec);
         const std::vector<float> values = Host(a.values, tokens * width);
         const Activations b = ref_->PrepareActs({.x = x.data(),
@@ -46,7 +47,8 @@ TEST_P(ActsParityTest, PreparedValuesAgree) {
                                                  .norm_weight = norm.data(),
                                                  .norm_eps = 1e-5f,
                                                  .gate = Raw(gate),
-                                                 .up = Raw(up)},
+                                                 .up = Raw(up),
+                                                 .gating = tokens == 3 ? kGelu : kSilu},
                                                 tokens, spec);
         float largest = 0;
         for (int64_t i = 0; i < tokens * width; ++i) {
@@ -101,6 +103,23 @@ TEST_P(ActsParityTest, RowsAreGatheredAndAdded) {
     const std::vector<float> result = Host(device_x.data(), kTokens * width);
     for (size_t i = 0; i < x.size(); ++i) {
       ASSERT_NEAR(result[i], x[i], 3 * std::fabs(x[i]) * 0x1p-23 + 0x1p-20) << i;
+    }
+  }
+}
+
+// Sums of squares in another order, a root and two products.
+TEST_P(ActsParityTest, NormsAreAdded) {
+  constexpr int64_t kTokens = 5;
+  for (const int64_t width : {8, 300, 4096}) {
+    const auto y = RandomVector(rng_, kTokens * width), weight = RandomVector(rng_, width);
+    auto x = RandomVector(rng_, kTokens * width);
+    const Buffer<float> device_x = Copy(x), device_y = Copy(y), device_weight = Copy(weight);
+    ours_->AddNormed(device_y.data(), kTokens, width, device_weight.data(), 1e-3f, device_x.data());
+    ref_->AddNormed(y.data(), kTokens, width, weight.data(), 1e-3f, x.data());
+    const std::vector<float> result = Host(device_x.data(), kTokens * width);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double added = std::fabs(y[i] * weight[i % static_cast<size_t>(width)]);
+      ASSERT_NEAR(result[i], x[i], (40 * added + 2 * std::fabs(x[i])) * kUlp) << width << ", " << i;
     }
   }
 }

@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"qwen3_qknorm", 3e-5, "config.v4.json"}, Golden{"qwen3_moe", 3e-5},
                     Golden{"qwen3_moe", 3e-5, "config.v4.json"}, Golden{"smollm3_nope", 1e-4},
                     Golden{"phi3_fused", 3e-5}, Golden{"phi3_fused", 3e-5, "config.v4.json"},
-                    Golden{"granite_multipliers", 3e-5}),
+                    Golden{"granite_multipliers", 3e-5}, Golden{"gemma3_text", 1e-4}),
     [](const auto& param) {
       const bool older = std::string(param.param.config) == "config.v4.json";
       return std::string(param.param.folder) + (older ? "_v4" : "");
@@ -146,6 +146,33 @@ TEST_P(RandomFamily, AGpuAgreesWithFp64) {
       }
     }
     EXPECT_LT(std::sqrt(errors / squares), std::sqrt(5 * 2) * 0x1p-9 + 0x1p-9) << chunk;
+  }
+}
+
+// The text model of one that sees.
+TEST(TextModel, IsReadOutOfALargerOne) {
+  const std::vector<FamilyModel> families = FamilyModels();
+  const auto gemma = std::ranges::find(families, std::string_view("gemma3"), &FamilyModel::name);
+  const Json config = SmallConfig(gemma->changes);
+  const std::string alone = RandomModel("text-alone", config);
+  std::vector<int32_t> ids = {3, 60, 0, 17, 17, 42};
+  const std::vector<float> expected = AllLogits(*LoadModel(alone, "cpu", false), ids);
+  const SafetensorsFile file(alone + "/model.safetensors");
+  for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+    const fs::path larger = fs::path(testing::TempDir()) / "text-in-larger";
+    fs::remove_all(larger);
+    fs::create_directories(larger);
+    const Json outer = {{"model_type", "gemma3"}, {"text_config", config}, {"vision_config", {}}};
+    std::ofstream(larger / "config.json") << outer.dump();
+    std::vector<SafetensorsWriter::Entry> entries = {{"vision_tower.x", DType::kBf16, {1, 2}}};
+    for (const auto& [name, tensor] : file.tensors()) {
+      entries.push_back({prefix + name.substr(6), tensor.dtype, tensor.shape});  // "model."
+    }
+    SafetensorsWriter writer((larger / "model.safetensors").string(), entries);
+    writer.Append(std::as_bytes(std::span("abc")));
+    for (const auto& [name, tensor] : file.tensors()) writer.Append({tensor.data, tensor.bytes()});
+    writer.Finish();
+    EXPECT_EQ(AllLogits(*LoadModel(larger.string(), "cpu", false), ids), expected) << prefix;
   }
 }
 

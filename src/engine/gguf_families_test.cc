@@ -31,6 +31,14 @@ const GgufFamily kGgufModels[] = {
       {"moe_intermediate_size", 40},
       {"norm_topk_prob", true}}},
     {"phi3", {{"model_type", "phi3"}, {"rope_parameters", kPhiRope}}},
+    {"gemma3",
+     {{"model_type", "gemma3_text"},
+      {"num_hidden_layers", 7},
+      {"head_dim", 24},
+      {"query_pre_attn_scalar", 24},
+      {"sliding_window", 5},
+      {"rope_theta", 1e6},
+      {"rope_local_base_freq", 1e4}}},
 };
 
 // Linears of a layer under the names and in the shapes of its architecture.
@@ -57,6 +65,9 @@ class Converter {
                   Tensor::Of(DType::kF32, {static_cast<int64_t>(factors.size())}, factors));
       }
     }
+    if (const int64_t window = c.spec(0).sliding_window; window > 0) {
+      integer("attention.sliding_window", window);
+    }
     AddTensor(builder_, "token_embd.weight", net.embedding.values);
     if (!c.tied_head) AddTensor(builder_, "output.weight", net.head.weights.values);
     AddTensor(builder_, "output_norm.weight", net.final_norm);
@@ -66,7 +77,9 @@ class Converter {
 
  private:
   void AddLayer(int64_t index) {
-    constexpr const char* kNorms[] = {"attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm"};
+    constexpr const char* kNorms[] = {"attn_norm",           "ffn_norm",
+                                      "attn_q_norm",         "attn_k_norm",
+                                      "post_attention_norm", "post_ffw_norm"};
     const ModelConfig& c = net_.config;
     const LayerWeights& layer = net_.layers[static_cast<size_t>(index)];
     const std::string at = fmt::format("blk.{}.", index);

@@ -31,7 +31,7 @@ class HfForward {
     for (const int32_t id : ids) {
       const auto row = table.row(id);
       x.emplace_back(row.begin(), row.end());
-      for (double& v : x.back()) v *= Number("embedding_multiplier", 1);
+      for (double& v : x.back()) v *= Number("embedding_multiplier", IsGemma() ? RootOfWidth() : 1);
     }
     for (int64_t layer = 0; layer < config_["num_hidden_layers"]; ++layer) Layer(layer, x);
     std::vector<Vector> logits;
@@ -49,6 +49,9 @@ class HfForward {
     return config_.contains(key) && !config_[key].is_null() ? config_[key].get<double>()
                                                             : otherwise;
   }
+  std::string Type() const { return config_["model_type"]; }
+  bool IsGemma() const { return Type().starts_with("gemma"); }
+  double RootOfWidth() const { return std::sqrt(config_["hidden_size"].get<double>()); }
   bool Has(const std::string& name) const { return file_.tensors().contains(name); }
   Matrix<double> Get(const std::string& name) const { return ToF64(file_.tensors().at(name)); }
 
@@ -80,13 +83,21 @@ class HfForward {
         std::sqrt(squares / static_cast<double>(x.size()) + Number("rms_norm_eps", 1e-6));
     const Matrix<double> weight = Get(name);
     Vector y;
-    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] / size * weight.data[i]);
+    for (size_t i = 0; i < x.size(); ++i) {
+      y.push_back(x[i] / size * (weight.data[i] + (IsGemma() ? 1 : 0)));
+    }
     return y;
   }
 
+  const Json& Rope(int64_t layer) const {
+    if (!config_.contains("rope_parameters")) return config_;
+    const Json& rope = config_["rope_parameters"];
+    if (!rope.contains("full_attention")) return rope;
+    return rope[config_["layer_types"][static_cast<size_t>(layer)].get<std::string>()];
+  }
+
   // The angle's frequency of pair i of r / 2, by the published formulas.
-  double Frequency(int64_t i, int64_t r) const {
-    const Json& rope = config_.contains("rope_parameters") ? config_["rope_parameters"] : config_;
+  double Frequency(const Json& rope, int64_t i, int64_t r) const {
     const double base = std::pow(rope.value("rope_theta", 1e4),
                                  -2.0 * static_cast<double>(i) / static_cast<double>(r));
     const std::string type = rope.value("rope_type", "default");
@@ -110,9 +121,7 @@ class HfForward {
     return rope[beyond ? "long_factor" : "short_factor"];
   }
   // Of cosines and sines.
-  double RopeSize() const {
-    if (!config_.contains("rope_parameters")) return 1;
-    const Json& rope = config_["rope_parameters"];
+  double RopeSize(const Json& rope) const {
     const std::string type = rope.value("rope_type", "default");
     if (type == "yarn") return 0.1 * std::log(rope["factor"].get<double>()) + 1;
     if (type != "longrope") return 1;
@@ -121,16 +130,17 @@ class HfForward {
     return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original));
   }
 
-  void Turn(int64_t position, double* head, int64_t head_dim) const {
-    const Json& rope = config_.contains("rope_parameters") ? config_["rope_parameters"] : config_;
+  void Turn(const Json& rope, int64_t position, double* head, int64_t head_dim) const {
     const auto r = static_cast<int64_t>(static_cast<double>(head_dim) *
                                         rope.value("partial_rotary_factor", 1.0));
     for (int64_t i = 0; i < r / 2; ++i) {
-      const double angle = static_cast<double>(position) * Frequency(i, r);
-      const double c = std::cos(angle) * RopeSize(), s = std::sin(angle) * RopeSize();
-      const double a = head[i], b = head[i + r / 2];
-      head[i] = a * c - b * s;
-      head[i + r / 2] = b * c + a * s;
+      const double angle = static_cast<double>(position) * Frequency(rope, i, r);
+      const double c = std::cos(angle) * RopeSize(rope), s = std::sin(angle) * RopeSize(rope);
+      const bool neighbours = Type() == "glm4";
+      const int64_t at = neighbours ? 2 * i : i, other = neighbours ? at + 1 : i + r / 2;
+      const double a = head[at], b = head[other];
+      head[at] = a * c - b * s;
+      head[other] = b * c + a * s;
     }
   }
 
@@ -158,7 +168,7 @@ class HfForward {
         if (Has(attention + name)) {
           std::ranges::copy(Normed(attention + name, {begin, begin + d}), begin);
         }
-        if (turns) Turn(position, &*begin, d);
+        if (turns) Turn(Rope(layer), position, &*begin, d);
       }
     }
     return h;
@@ -184,7 +194,9 @@ class HfForward {
   Vector Attend(const std::vector<Heads>& all, int64_t layer, int64_t query) const {
     const int64_t heads = config_["num_attention_heads"], kv = config_["num_key_value_heads"];
     const int64_t d = HeadDim();
-    const double scale = Number("attention_multiplier", 1 / std::sqrt(static_cast<double>(d)));
+    const double scale =
+        Number("attention_multiplier",
+               1 / std::sqrt(Number("query_pre_attn_scalar", static_cast<double>(d))));
     Vector out(static_cast<size_t>(heads * d));
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t at = h / (heads / kv) * d;
@@ -209,10 +221,13 @@ class HfForward {
   }
   static double Of(const Vector& x, int64_t i) { return x[static_cast<size_t>(i)]; }
 
-  static Vector Gated(const Vector& gate, const Vector& up) {
+  Vector Gated(const Vector& gate, const Vector& up) const {
     Vector y;
-    for (size_t i = 0; i < gate.size(); ++i)
-      y.push_back(gate[i] / (1 + std::exp(-gate[i])) * up[i]);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double g = gate[i];
+      const double gelu = std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g));
+      y.push_back((IsGemma() ? g / 2 * (1 + gelu) : g / (1 + std::exp(-g))) * up[i]);
+    }
     return y;
   }
 
@@ -248,19 +263,26 @@ class HfForward {
     return out;
   }
 
+  // x += the branch's output, or its norm where the family has one there.
+  void Add(const std::string& norm, const Vector& y, Vector& x) const {
+    const Vector added = Has(norm) ? Normed(norm, y) : y;
+    for (size_t i = 0; i < y.size(); ++i) x[i] += Number("residual_multiplier", 1) * added[i];
+  }
+
   void Layer(int64_t layer, std::vector<Vector>& x) const {
-    const double branch = Number("residual_multiplier", 1);
+    const std::string prefix = Prefix(layer);
+    const auto norm = [&](const char* name) { return prefix + name + "_layernorm.weight"; };
     std::vector<Heads> all;
     for (size_t t = 0; t < x.size(); ++t) {
-      const Vector h = Normed(Prefix(layer) + "input_layernorm.weight", x[t]);
+      const Vector h = Normed(prefix + "input_layernorm.weight", x[t]);
       all.push_back(Project(layer, h, static_cast<int64_t>(t)));
     }
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector a =
-          Linear(Prefix(layer) + "self_attn.o_proj", Attend(all, layer, static_cast<int64_t>(t)));
-      for (size_t i = 0; i < a.size(); ++i) x[t][i] += branch * a[i];
-      const Vector m = Mlp(layer, Normed(Prefix(layer) + "post_attention_layernorm.weight", x[t]));
-      for (size_t i = 0; i < m.size(); ++i) x[t][i] += branch * m[i];
+          Linear(prefix + "self_attn.o_proj", Attend(all, layer, static_cast<int64_t>(t)));
+      Add(norm(IsGemma() ? "post_attention" : "post_self_attn"), a, x[t]);
+      const Vector h = Normed(norm(IsGemma() ? "pre_feedforward" : "post_attention"), x[t]);
+      Add(norm(IsGemma() ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);
     }
   }
 

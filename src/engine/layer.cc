@@ -52,10 +52,10 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
   gate.Grow(tokens * c.intermediate_size * value_bytes_);
   up.Grow(tokens * c.intermediate_size * value_bytes_);
+  if (c.experts > 0 || c.has_norm(Norm::kPostAttention)) outputs.Grow(tokens * c.hidden_size);
   if (c.experts == 0) return;
   router_logits.Grow(tokens * c.experts);
   rows.Grow(tokens * c.experts_per_token * c.hidden_size);
-  outputs.Grow(tokens * c.hidden_size);
 }
 
 AttentionSpec Decoder::attention(const Layer& layer) const {
@@ -94,10 +94,25 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 
+namespace {
+
+// x += the linear's output, or its norm.
+void AddOutput(const Decoder& d, const Layer& layer, Role role, Norm norm, const ActsSource& a,
+               int64_t tokens, float* x) {
+  const int64_t hidden = d.config.hidden_size;
+  const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[role]);
+  const float* const weight = layer.norms[norm].data();
+  if (weight == nullptr) return d.backend.Gemm(acts, layer.ids[role], x, hidden, true);
+  float* const output = d.scratch.outputs.data();
+  d.backend.Gemm(acts, layer.ids[role], output, hidden, false);
+  d.backend.AddNormed(output, tokens, hidden, weight, static_cast<float>(d.config.norm_eps), x);
+}
+
+}  // namespace
+
 void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                      float* x) {
-  const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[Role::kO]);
-  d.backend.Gemm(acts, layer.ids[Role::kO], x, d.config.hidden_size, true);
+  AddOutput(d, layer, Role::kO, Norm::kPostAttention, a, tokens, x);
 }
 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
@@ -108,13 +123,12 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   const ActsSource h = Normed(d.config, layer.norms[Norm::kMlp], x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
   return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
-                                {layer.ids[up], s.up.data()});
+                                {layer.ids[up], s.up.data()}, d.config.gating);
 }
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                float* x) {
-  const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[Role::kDown]);
-  d.backend.Gemm(acts, layer.ids[Role::kDown], x, d.config.hidden_size, true);
+  AddOutput(d, layer, Role::kDown, Norm::kPostMlp, a, tokens, x);
 }
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,

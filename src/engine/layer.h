@@ -38,10 +38,10 @@ struct Scratch {
   Buffer<Intermediate> q, a;      // [tokens, heads * head_dim]
   Buffer<Intermediate> k, v;      // [tokens, kv_heads * head_dim]
   Buffer<Intermediate> gate, up;  // [tokens, intermediate]
-  // Of a mixture: what the router says, rows sorted by expert, and what one expert makes of them.
+  // Of a mixture: what the router says, and rows sorted by expert.
   Buffer<float> router_logits;  // [tokens, experts]
   Buffer<float> rows;           // [tokens * experts_per_token, hidden]
-  Buffer<float> outputs;        // [tokens, hidden]
+  Buffer<float> outputs;        // [tokens, hidden]: of an expert, or of o or down before their norm
 
   void Reserve(const ModelConfig& config, int64_t tokens);
 

@@ -39,7 +39,8 @@ std::string RoleName(Role role) {
 }
 
 std::string_view NormName(Norm norm) {
-  constexpr std::string_view kNames[] = {"attention_norm", "mlp_norm", "q_norm", "k_norm"};
+  constexpr std::string_view kNames[] = {"attention_norm",      "mlp_norm",     "q_norm", "k_norm",
+                                         "post_attention_norm", "post_mlp_norm"};
   return kNames[static_cast<size_t>(norm)];
 }
 
@@ -66,7 +67,7 @@ bool ModelConfig::has_norm(Norm norm) const {
 }
 
 int64_t ModelConfig::width(Norm norm) const {
-  return IsFoldable(norm) ? hidden_size : head_dim;
+  return norm == Norm::kQuery || norm == Norm::kKey ? head_dim : hidden_size;
 }
 
 int64_t ModelConfig::outputs(Role role) const {
@@ -117,8 +118,14 @@ std::string SourceName(const ModelConfig& config, int64_t layer, Role role) {
   return LinearName(layer, role);
 }
 
+const Json& TextConfig(const Json& config) {
+  if (!config.is_object()) return config;
+  const auto text = config.find("text_config");
+  return text != config.end() && text->is_object() ? *text : config;
+}
+
 const Family& FamilyOf(const Json& config, const std::string& where) {
-  const auto type = JsonGet<std::string>(config, "model_type", where);
+  const auto type = JsonGet<std::string>(TextConfig(config), "model_type", where);
   std::vector<std::string_view> known;
   for (const Family* family : kFamilies) {
     if (family->model_type == type) return *family;
@@ -129,7 +136,7 @@ const Family& FamilyOf(const Json& config, const std::string& where) {
 }
 
 ModelConfig ParseConfig(const Json& config, const std::string& where) {
-  return FamilyOf(config, where).parse(config, where);
+  return FamilyOf(config, where).parse(TextConfig(config), where);
 }
 
 }  // namespace nibble

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A network as data. A decoder layer is always
-//   x += O(attention(Q, K, V of norm(x)));  x += Down(silu(Gate(norm(x))) * Up(norm(x)))
+//   x += O(attention(Q, K, V of norm(x)));  x += Down(open(Gate(norm(x))) * Up(norm(x)))
 // or, in a mixture of experts (Shazeer et al. 2017), the sum of the latter over a few experts that
 // a router chooses for each token. Families differ in the numbers below and in the names of their
 // tensors; LayerSpec has what may differ between the layers of one network.
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "formats/gate_spec.h"
 #include "transforms/rope.h"
 
 namespace nibble {
@@ -31,10 +32,11 @@ int64_t ExpertOf(Role role);      // -1: not an expert's
 Role KindOf(Role role);           // kGate of any expert's gate, and so on
 std::string RoleName(Role role);  // "q" ... "down", "head", "embedding", "router", ...
 
-// RMS norms of a layer: of the residual stream in front of attention and of the FFN, and of each
-// query and key head in front of RoPE (Henry et al. 2020).
-enum class Norm { kAttention, kMlp, kQuery, kKey };
-std::string_view NormName(Norm norm);  // "attention_norm", "mlp_norm", "q_norm", "k_norm"
+// RMS norms of a layer: of the residual stream in front of attention and of the FFN, of each query
+// and key head in front of RoPE (Henry et al. 2020), and of what attention and FFN add to the
+// stream.
+enum class Norm { kAttention, kMlp, kQuery, kKey, kPostAttention, kPostMlp };
+std::string_view NormName(Norm norm);  // "attention_norm", "q_norm", "post_mlp_norm", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
 inline constexpr bool IsFoldable(Norm norm) {
   return norm == Norm::kAttention || norm == Norm::kMlp;
@@ -81,6 +83,7 @@ struct ModelConfig {
   double logits_divisor = 1;   // the final norm, as OpenNetwork gives it, does that
   // Whether the weights of a token's experts are divided by their sum.
   bool normalized_experts = true;
+  GateSpec gating;  // of FFNs
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears of a layer that have one
   std::vector<Norm> norms = {Norm::kAttention, Norm::kMlp};
@@ -93,6 +96,8 @@ struct ModelConfig {
   Role first(Role role) const { return OfExpert(role, experts > 0 ? 0 : -1); }
   bool has_bias(Role role) const;
   bool has_norm(Norm norm) const;
+  // Norms behind o and down have weights that no rotation of the residual stream passes.
+  bool turns_residual() const { return !has_norm(Norm::kPostAttention); }
   int64_t width(Norm norm) const;
   int64_t outputs(Role role) const;  // N of a linear
   int64_t inputs(Role role) const;   // K of a linear
@@ -124,7 +129,10 @@ struct Family {
   bool norms_lack_one = false;
 };
 
-// The row of a config.json's model_type; an unknown family is an error listing the known ones.
+// The part of a config.json that describes the text model: its text_config where it has one, as
+// models that see or hear have.
+const Json& TextConfig(const Json& config);
+// The row of its model_type; an unknown family is an error listing the known ones.
 const Family& FamilyOf(const Json& config, const std::string& where);
 ModelConfig ParseConfig(const Json& config, const std::string& where);
 

@@ -6,6 +6,8 @@
 
 namespace nibble {
 
+extern const Family kGemma3;
+extern const Family kGlm4;
 extern const Family kGranite;
 extern const Family kLlama;
 extern const Family kMinistral;
@@ -18,8 +20,8 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama, &kMistral,  &kMinistral, &kMixtral, &kQwen2,
-    &kQwen3, &kQwen3Moe, &kSmollm3,   &kPhi3,    &kGranite,
+    &kLlama,    &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3,
+    &kQwen3Moe, &kSmollm3, &kPhi3,      &kGranite, &kGemma3, &kGlm4,
 };
 
 }  // namespace nibble

@@ -47,9 +47,10 @@ std::string FusedLinearOfBlock(int64_t layer, Role role) {
 }
 
 std::string NormOfBlock(int64_t layer, Norm norm) {
-  constexpr const char* kNames[] = {"attn_norm.weight", "ffn_norm.weight", "attn_q_norm.weight",
-                                    "attn_k_norm.weight"};
-  return Part(layer, kNames[static_cast<size_t>(norm)]);
+  constexpr const char* kNames[] = {"attn_norm",           "ffn_norm",
+                                    "attn_q_norm",         "attn_k_norm",
+                                    "post_attention_norm", "post_ffw_norm"};
+  return Part(layer, kNames[static_cast<size_t>(norm)]) + ".weight";
 }
 
 constexpr Family InBlocks(std::string_view model_type, bool rope_pairs) {
@@ -67,6 +68,7 @@ constexpr Family kGgufFamilies[] = {
     InBlocks("qwen2", false),
     InBlocks("qwen3", false),
     InBlocks("qwen3_moe", false),
+    InBlocks("gemma3_text", false),
     {.model_type = "phi3",
      .linear = FusedLinearOfBlock,
      .norm = NormOfBlock,
@@ -83,16 +85,17 @@ const Family& GgufFamilyOf(const ModelConfig& config, const std::string& where) 
   Fail("{}: no names of tensors are known for {}", where, config.family);
 }
 
-Tensor PairsApart(const Tensor& tensor, int64_t head_dim) {
-  const int64_t rows = tensor.shape[0], half = head_dim / 2;
+Tensor PairsApart(const Tensor& tensor, int64_t head_dim, int64_t turned) {
+  const int64_t rows = tensor.shape[0], half = turned / 2;
   const size_t row_bytes = tensor.bytes() / static_cast<size_t>(rows);
-  std::vector<std::byte> turned(tensor.bytes());
+  std::vector<std::byte> rows_apart(tensor.bytes());
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t at = row % head_dim, from = row - at + at % half * 2 + at / half;
-    std::memcpy(turned.data() + static_cast<size_t>(row) * row_bytes,
+    const int64_t at = row % head_dim;
+    const int64_t from = at < turned ? row - at + at % half * 2 + at / half : row;
+    std::memcpy(rows_apart.data() + static_cast<size_t>(row) * row_bytes,
                 tensor.data + static_cast<size_t>(from) * row_bytes, row_bytes);
   }
-  const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(turned));
+  const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(rows_apart));
   return {tensor.dtype, tensor.shape, owner->data(), owner};
 }
 

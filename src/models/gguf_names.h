@@ -11,8 +11,8 @@ const Family& GgufFamilyOf(const ModelConfig& config, const std::string& where);
 // Follow from config.json: rope_freqs, rope_factors_long and _short.
 inline constexpr const char* kGgufRopePrefix = "rope_f";
 
-// Rows of q or k with the two that RoPE turns together side by side, as converters write them:
-// row i + j * head_dim / 2 of a head was row 2i + j.
-Tensor PairsApart(const Tensor& tensor, int64_t head_dim);
+// Rows of q or k with the two that RoPE turns together side by side, as converters write them: row
+// i + j * turned / 2 of a head was row 2i + j; those from `turned` on stay.
+Tensor PairsApart(const Tensor& tensor, int64_t head_dim, int64_t turned);
 
 }  // namespace nibble

@@ -101,6 +101,7 @@ std::string LlamaLinear(int64_t layer, Role role) {
 std::string LlamaNorm(int64_t layer, Norm norm) {
   constexpr const char* kNames[] = {"input_layernorm", "post_attention_layernorm",
                                     "self_attn.q_norm", "self_attn.k_norm"};
+  NIBBLE_CHECK(static_cast<size_t>(norm) < std::size(kNames), "Llama has no {}", NormName(norm));
   return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
 }
 

@@ -19,7 +19,8 @@ class Tensors {
   Tensors(const Network& network, const std::optional<StoredCodes>& codes)
       : network_(network), codes_(codes) {}
 
-  Tensor Get(const std::string& name, const std::vector<int64_t>& shape) {
+  Tensor Get(const std::string& plain, const std::vector<int64_t>& shape) {
+    const std::string name = StoredName(plain);
     const Tensor& view = network_.store->Get(name);
     if (view.shape != shape) {
       Fail("{}: tensor {} has shape {}, expected {} from config.json", network_.directory, name,
@@ -89,16 +90,30 @@ class Tensors {
     for (const std::string& name : network_.store->names()) {
       // Some exports carry the rotary table, which follows from the config.
       if (name.starts_with(kGgufRopePrefix) || name.ends_with("rotary_emb.inv_freq")) continue;
-      if (used_.contains(name)) continue;
+      if (used_.contains(name) || (InLargerModel() && !IsOfText(name))) continue;
       Fail("{}: tensor {} is not part of a {} model with this config.json", network_.directory,
            name, network_.config.family);
     }
   }
 
-  void Ignore(const std::string& name) { used_.insert(name); }
+  void Ignore(const std::string& name) { used_.insert(StoredName(name)); }
   bool found_codes() const { return found_codes_; }
 
  private:
+  // A text model may be a part of one that sees or hears, "language_model.model.norm.weight" or
+  // "model.language_model.norm.weight".
+  bool InLargerModel() const { return &TextConfig(network_.config_json) != &network_.config_json; }
+  static bool IsOfText(const std::string& name) {
+    return name.find("language_model.") != name.npos || name.starts_with("lm_head.");
+  }
+  std::string StoredName(const std::string& name) const {
+    if (!InLargerModel() || network_.store->Find(name) != nullptr) return name;
+    const std::string_view model = "model.";
+    std::string inner = name;
+    if (name.starts_with(model)) inner.insert(model.size(), "language_model.");
+    return network_.store->Find(inner) != nullptr ? inner : "language_model." + name;
+  }
+
   // AutoGPTQ stores a bias of zeros where the model has none.
   void IgnoreZeros(const std::string& name) {
     const Tensor* bias = network_.store->Find(name);
@@ -137,8 +152,8 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, c.has_bias(role))
                                : tensors.Linear(name, rows, cols, c.has_bias(role));
       if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
-      linear.weights.values = PairsApart(linear.weights.values, c.head_dim);
-      if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim);
+      linear.weights.values = PairsApart(linear.weights.values, c.head_dim, c.ropes[0].head_dim);
+      if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim, c.ropes[0].head_dim);
     }
     RequireSharedInputs(c, layer, weights, net.directory);
   }

@@ -93,6 +93,21 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"embedding_multiplier", 5.0},
         {"attention_multiplier", 0.2},
         {"logits_scaling", 3.0}}},
+      {"gemma3",
+       {{"model_type", "gemma3_text"},
+        {"num_hidden_layers", 3},
+        {"head_dim", 24},
+        {"sliding_window", 5},
+        {"query_pre_attn_scalar", 24},
+        {"layer_types", {"sliding_attention", "full_attention", "sliding_attention"}},
+        {"rope_parameters",
+         {{"full_attention", {{"rope_type", "linear"}, {"rope_theta", 1e6}, {"factor", 8.0}}},
+          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+      {"glm4",
+       {{"model_type", "glm4"},
+        {"attention_bias", true},
+        {"tie_word_embeddings", false},
+        {"rope_parameters", {{"partial_rotary_factor", 0.5}}}}},
   };
 }
 

@@ -21,12 +21,12 @@ struct Backprop::Saved {
   LayerSpec spec;
   AttentionSpec attention;
   Floats x, middle, q, k, v, gate, up;
-  // With norms of heads: their weights, and q and k behind them.
-  ByNorm<std::vector<float>> norms;
-  Floats normed_q, normed_k;
+  ByNorm<Floats> norms;          // weights
+  Floats normed_q, normed_k;     // behind their norms, where there are some
+  Floats o_output, down_output;  // in front of theirs, likewise
 
-  const Floats& turned_q() const { return norms[Norm::kQuery].empty() ? q : normed_q; }
-  const Floats& turned_k() const { return norms[Norm::kKey].empty() ? k : normed_k; }
+  const Floats& turned_q() const { return norms[Norm::kQuery].size() > 0 ? normed_q : q; }
+  const Floats& turned_k() const { return norms[Norm::kKey].size() > 0 ? normed_k : k; }
 };
 
 // One query head and its kv head in one sequence, [length, head_dim], and a block of it.
@@ -55,7 +55,7 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       head_(ToBackend(backend, head.data)) {
   for (Floats* floats :
        {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_, &v_slopes_,
-        &gate_slopes_, &up_slopes_, &logits_, &target_, &target_logits_, &sums_}) {
+        &gate_slopes_, &up_slopes_, &output_slopes_, &logits_, &target_, &target_logits_, &sums_}) {
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
@@ -120,15 +120,15 @@ void Backprop::Keep(const Intermediate* values, int64_t width, Floats& kept) con
 void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   if (static_cast<int64_t>(saved_.size()) <= index) {
     Saved& s = saved_.emplace_back();
-    for (Floats* f :
-         {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up, &s.normed_q, &s.normed_k}) {
+    for (Floats* f : {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up, &s.normed_q, &s.normed_k,
+                      &s.o_output, &s.down_output}) {
       *f = NewFloats();
     }
   }
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
   const Decoder d = {backend_, config_, kv_, ropes_, s};
-  const Layer layer = UploadLayer(backend_, Planned(stored, plan_, index), config_.spec(index));
+  Layer layer = UploadLayer(backend_, Planned(stored, plan_, index), config_.spec(index));
   const int64_t values = tokens() * config_.hidden_size;
   s.Reserve(config_, tokens());
   float* const x = x_.data();
@@ -148,7 +148,6 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   for (const auto& [norm, heads, normed] : norms) {
     if (!config_.has_norm(norm)) continue;
     const int64_t dim = config_.head_dim, count = heads->size();
-    saved.norms[norm] = ToF32(stored.norms[norm]).data;
     const ActsSource source = Normed(config_, layer.norms[norm], heads->data());
     const Activations acts = backend_.PrepareActs(source, count / dim, {.width = dim});
     backend_.Copy(acts.values, count, normed->Grow(count));
@@ -159,6 +158,9 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   backend_.Attention(s.q.data(), attention, kv_, batch_, s.a.data());
   AttentionOutput(d, layer, {.op = ActsSource::Op::kIntermediate, .values = s.a.data()}, tokens(),
                   x);
+  if (config_.has_norm(Norm::kPostAttention)) {
+    backend_.Copy(s.outputs.data(), values, saved.o_output.Grow(values));
+  }
   backend_.Copy(x, values, saved.middle.Grow(values));
   const Activations g =
       backend_.PrepareActs(Normed(config_, {}, x), tokens(), layer.inputs[Role::kGate]);
@@ -167,10 +169,16 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   backend_.Project(g, mlp);
   Keep(s.gate.data(), config_.intermediate_size, saved.gate);
   Keep(s.up.data(), config_.intermediate_size, saved.up);
-  const ActsSource gated = {
-      .op = ActsSource::Op::kSiluMul, .gate = s.gate.data(), .up = s.up.data()};
+  const ActsSource gated = {.op = ActsSource::Op::kGated,
+                            .gate = s.gate.data(),
+                            .up = s.up.data(),
+                            .gating = config_.gating};
   MlpOutput(d, layer, gated, tokens(), x);
+  if (config_.has_norm(Norm::kPostMlp)) {
+    backend_.Copy(s.outputs.data(), values, saved.down_output.Grow(values));
+  }
   ReleaseLayer(backend_, layer);
+  saved.norms = std::move(layer.norms);
 }
 
 double Backprop::Diverge(std::span<const float> targets) {
@@ -196,8 +204,8 @@ double Backprop::Diverge(std::span<const float> targets) {
     sum += std::accumulate(divergences.begin(), divergences.end(), 0.0);
     math_.Multiply({logits_.data(), head_.data(), kNone, length_, vocab, hidden, 1, false,
                     input_slopes_.Grow(tokens() * hidden)});
-    math_.NormSlopes(x, input_slopes_.data(), length_, hidden, static_cast<float>(config_.norm_eps),
-                     0, x_slopes_.data() + i * values);
+    math_.NormSlopes(x, nullptr, input_slopes_.data(), length_, hidden, eps(), 0,
+                     x_slopes_.data() + i * values);
   }
   return sum;
 }
@@ -209,12 +217,21 @@ void Backprop::SumRows(Role role, const float* y, const float* y_slopes, RowSlop
   math_.Store(sums_.data(), slopes[role]);
 }
 
-void Backprop::SumAddedRows(Role role, const float* before, const float* after, RowSlopes& slopes) {
-  const int64_t values = tokens() * config_.hidden_size;
+const float* Backprop::SumAddedRows(Role role, const float* before, const float* after,
+                                    const Floats& weight, const Floats& output, RowSlopes& slopes) {
+  const int64_t hidden = config_.hidden_size, values = tokens() * hidden;
+  if (weight.size() > 0) {
+    float* const output_slopes = output_slopes_.Grow(values);
+    math_.NormSlopes(output.data(), weight.data(), x_slopes_.data(), tokens(), hidden, eps(), 0,
+                     output_slopes);
+    SumRows(role, output.data(), output_slopes, slopes);
+    return output_slopes;
+  }
   float* const added = input_slopes_.Grow(values);
   math_.Combine(0, 1, after, values, added);
   math_.Combine(1, -1, before, values, added);
   SumRows(role, added, x_slopes_.data(), slopes);
+  return x_slopes_.data();
 }
 
 void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
@@ -230,24 +247,33 @@ void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slop
   const float* const after = index + 1 < config_.layers ? saved_[at + 1].x.data() : x_.data();
   const int64_t hidden = config_.hidden_size;
   const auto through_norm = [&](const Floats& x) {
-    math_.NormSlopes(x.data(), input_slopes_.data(), tokens(), hidden,
-                     static_cast<float>(config_.norm_eps), 1, x_slopes_.data());
+    math_.NormSlopes(x.data(), nullptr, input_slopes_.data(), tokens(), hidden, eps(), 1,
+                     x_slopes_.data());
   };
-  SumAddedRows(Role::kDown, saved.middle.data(), after, slopes);
-  Multiply(Role::kDown, x_slopes_.data(), matrices, false, up_slopes_);
+  const auto through_heads = [&](Norm norm, const Floats& x, Floats& of_heads) {
+    const Floats& weight = saved.norms[norm];
+    if (weight.size() == 0) return;
+    const int64_t dim = config_.head_dim;
+    math_.NormSlopes(x.data(), weight.data(), of_heads.data(), x.size() / dim, dim, eps(), 0,
+                     of_heads.data());
+  };
+  const float* const down = SumAddedRows(Role::kDown, saved.middle.data(), after,
+                                         saved.norms[Norm::kPostMlp], saved.down_output, slopes);
+  Multiply(Role::kDown, down, matrices, false, up_slopes_);
   const int64_t gated = tokens() * config_.intermediate_size;
-  math_.GateSlopes(saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
+  math_.GateSlopes(config_.gating, saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
                    gate_slopes_.Grow(gated));
   SumRows(Role::kGate, saved.gate.data(), gate_slopes_.data(), slopes);
   SumRows(Role::kUp, saved.up.data(), up_slopes_.data(), slopes);
   Multiply(Role::kGate, gate_slopes_.data(), matrices, false, input_slopes_);
   Multiply(Role::kUp, up_slopes_.data(), matrices, true, input_slopes_);
   through_norm(saved.middle);
-  SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(), slopes);
-  Multiply(Role::kO, x_slopes_.data(), matrices, false, a_slopes_);
+  const float* const o = SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(),
+                                      saved.norms[Norm::kPostAttention], saved.o_output, slopes);
+  Multiply(Role::kO, o, matrices, false, a_slopes_);
   AttentionSlopes(saved);
-  HeadNormSlopes(saved.q, saved.norms[Norm::kQuery], q_slopes_);
-  HeadNormSlopes(saved.k, saved.norms[Norm::kKey], k_slopes_);
+  through_heads(Norm::kQuery, saved.q, q_slopes_);
+  through_heads(Norm::kKey, saved.k, k_slopes_);
   SumRows(Role::kQ, saved.q.data(), q_slopes_.data(), slopes);
   SumRows(Role::kK, saved.k.data(), k_slopes_.data(), slopes);
   SumRows(Role::kV, saved.v.data(), v_slopes_.data(), slopes);
@@ -267,20 +293,6 @@ void Backprop::AttentionSlopes(const Saved& saved) {
       HeadSlopes(saved, static_cast<int64_t>(i), heads_[lane]);
     }
   });
-}
-
-void Backprop::HeadNormSlopes(const Floats& x, const std::vector<float>& weight, Floats& slopes) {
-  if (weight.empty()) return;
-  const int64_t dim = config_.head_dim, heads = x.size() / dim;
-  Matrix<float> diagonal(dim, dim);
-  for (int64_t i = 0; i < dim; ++i) {
-    diagonal.row(i)[static_cast<size_t>(i)] = weight[static_cast<size_t>(i)];
-  }
-  const Floats factors = ToBackend(backend_, diagonal.data);
-  float* const scaled = input_slopes_.Grow(x.size());
-  math_.Multiply({slopes.data(), factors.data(), kNone, heads, dim, dim, 1, false, scaled});
-  math_.NormSlopes(x.data(), scaled, heads, dim, static_cast<float>(config_.norm_eps), 0,
-                   slopes.data());
 }
 
 void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) const {

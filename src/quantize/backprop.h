@@ -47,17 +47,18 @@ class Backprop {
   using Floats = Buffer<float>;
 
   int64_t tokens() const { return sequences_ * length_; }
+  float eps() const { return static_cast<float>(config_.norm_eps); }
   Floats NewFloats(int64_t count = 0) const;
   void Keep(const Intermediate* values, int64_t width, Floats& kept) const;
   void SumRows(Role role, const float* y, const float* y_slopes, RowSlopes& slopes);
-  // The same for y = after - before, with the slopes of x.
-  void SumAddedRows(Role role, const float* before, const float* after, RowSlopes& slopes);
+  // The same for o or down, which add y = after - before to x, or the norm of `output` where there
+  // are weights of one. Returns the slopes of what they gave out.
+  const float* SumAddedRows(Role role, const float* before, const float* after,
+                            const Floats& weight, const Floats& output, RowSlopes& slopes);
   // out [tokens, K] = y_slopes [tokens, N] W.
   void Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
                 Floats& out) const;
   void AttentionSlopes(const Saved& saved);
-  // Of q or k in front of its norm, from those behind it, in place.
-  void HeadNormSlopes(const Floats& x, const std::vector<float>& weight, Floats& slopes);
   void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
   // Of one query head; slopes of k and v are added to those of others, but for the first one.
   void QuerySlopes(const AttentionSpec& attention, bool first_head, HeadMemory& memory) const;
@@ -76,7 +77,7 @@ class Backprop {
   std::vector<Saved> saved_;
   std::vector<HeadMemory> heads_;
   Floats head_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first
-  Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_;
+  Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_, output_slopes_;
   Floats logits_, target_, target_logits_, sums_;
 };
 

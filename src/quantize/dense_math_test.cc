@@ -200,16 +200,21 @@ TEST_P(DenseMathTest, NormSlopesAreDerivatives) {
   constexpr int64_t kRows = 3, kCols = 45;
   constexpr float kEps = 0.01f, kKeep = 0.5f;
   const std::vector<float> x = Random(kRows * kCols, 11), s = Random(kRows * kCols, 12),
-                           before = Random(kRows * kCols, 13);
-  for (const float keep : {0.0f, kKeep}) {
+                           before = Random(kRows * kCols, 13), weight = Random(kCols, 18);
+  for (const float keep : {0.0f, kKeep}) {  // and then with weights
     Buffer<float> out = There(before);
-    math_->NormSlopes(There(x).data(), There(s).data(), kRows, kCols, kEps, keep, out.data());
+    const Buffer<float> weights = There(weight);
+    math_->NormSlopes(There(x).data(), keep == 0 ? nullptr : weights.data(), There(s).data(), kRows,
+                      kCols, kEps, keep, out.data());
     const std::vector<float> ours = Back(out, x.size());
     for (size_t i = 0; i < x.size(); ++i) {
       const size_t first = i - i % kCols;
       const double slope = SlopeOf(Wide(x), i, [&](const std::vector<double>& v) {
         double squares = 0, sum = 0;
-        for (size_t c = first; c < first + kCols; ++c) squares += v[c] * v[c], sum += v[c] * s[c];
+        for (size_t c = first; c < first + kCols; ++c) {
+          squares += v[c] * v[c];
+          sum += v[c] * s[c] * (keep == 0 ? 1 : weight[c - first]);
+        }
         return sum / std::sqrt(squares / kCols + kEps);
       });
       // Sums of kCols products, and a few roundings of terms of size 4 at most.
@@ -222,20 +227,25 @@ TEST_P(DenseMathTest, GateSlopesAreDerivatives) {
   constexpr int64_t kCount = 300;
   const std::vector<float> gate = Random(kCount, 14), up = Random(kCount, 15),
                            s = Random(kCount, 16);
-  Buffer<float> slopes = There(s), gate_slopes = There(Random(kCount, 17));
-  math_->GateSlopes(There(gate).data(), There(up).data(), kCount, slopes.data(),
-                    gate_slopes.data());
-  const std::vector<float> by_up = Back(slopes, gate.size()),
-                           by_gate = Back(gate_slopes, gate.size());
-  for (size_t i = 0; i < gate.size(); ++i) {
-    const auto gated = [&](double g, double u) { return s[i] * g / (1 + std::exp(-g)) * u; };
-    const double dg =
-        SlopeOf({gate[i], up[i]}, 0, [&](const auto& v) { return gated(v[0], v[1]); });
-    const double du =
-        SlopeOf({gate[i], up[i]}, 1, [&](const auto& v) { return gated(v[0], v[1]); });
-    // Some ten roundings of values that are a few times as large as the result at most.
-    ASSERT_NEAR(by_up[i], du, 10 * kUlp * (1 + std::abs(du)) + kDifference) << i;
-    ASSERT_NEAR(by_gate[i], dg, 40 * kUlp * (1 + std::abs(s[i] * up[i])) + kDifference) << i;
+  for (const GateSpec& gating : {kSilu, kGelu}) {
+    Buffer<float> slopes = There(s), gate_slopes = There(Random(kCount, 17));
+    math_->GateSlopes(gating, There(gate).data(), There(up).data(), kCount, slopes.data(),
+                      gate_slopes.data());
+    const std::vector<float> by_up = Back(slopes, gate.size()),
+                             by_gate = Back(gate_slopes, gate.size());
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const auto gated = [&](double g, double u) {
+        const double opening = g * (gating.linear + gating.cubic * g * g);
+        return s[i] * g / (1 + std::exp(-opening)) * u;
+      };
+      const double dg =
+          SlopeOf({gate[i], up[i]}, 0, [&](const auto& v) { return gated(v[0], v[1]); });
+      const double du =
+          SlopeOf({gate[i], up[i]}, 1, [&](const auto& v) { return gated(v[0], v[1]); });
+      // Some ten roundings of values that are a few times as large as the result at most.
+      ASSERT_NEAR(by_up[i], du, 10 * kUlp * (1 + std::abs(du)) + kDifference) << i;
+      ASSERT_NEAR(by_gate[i], dg, 40 * kUlp * (1 + std::abs(s[i] * up[i])) + kDifference) << i;
+    }
   }
 }
 

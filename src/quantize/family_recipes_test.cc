@@ -40,6 +40,7 @@ TEST_P(FamilyRecipes, KernelsComputeWhatIsStored) {
                                .calibration_windows = 2,
                                .context = 64,
                                .force = true};
+    if (!ParseConfig(config, name).turns_residual()) options.recipe.learned_rotation = false;
     Quantize(options);
     const auto logits = [&](bool decoded) {
       return AllLogits(*LoadModel(options.output, "cpu", decoded), ids);

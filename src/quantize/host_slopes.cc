@@ -70,28 +70,36 @@ void HostMath::ColumnDots(const float* a, const float* b, int64_t rows, int64_t 
   });
 }
 
-void HostMath::NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols,
-                          float eps, float keep, float* out) const {
+void HostMath::NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
+                          int64_t cols, float eps, float keep, float* out) const {
+  const auto slope = [&](int64_t at, int64_t c) {
+    return weight == nullptr ? slopes[at + c] : slopes[at + c] * weight[c];
+  };
   InParts(rows, kPartRows, [&](int64_t first, int64_t count) {
     for (int64_t at = first * cols; at < (first + count) * cols; at += cols) {
-      const float *v = x + at, *s = slopes + at;
+      const float* v = x + at;
       const auto n = static_cast<float>(cols);
       const float scale = 1 / std::sqrt(std::inner_product(v, v + cols, v, 0.0f) / n + eps);
-      const float share = scale * scale * std::inner_product(v, v + cols, s, 0.0f) / n;
+      float products = 0;
+      for (int64_t c = 0; c < cols; ++c) products += v[c] * slope(at, c);
+      const float share = scale * scale * products / n;
       for (int64_t c = 0; c < cols; ++c) {
-        out[at + c] = (keep == 0 ? 0 : keep * out[at + c]) + scale * (s[c] - share * v[c]);
+        out[at + c] = (keep == 0 ? 0 : keep * out[at + c]) + scale * (slope(at, c) - share * v[c]);
       }
     }
   });
 }
 
-void HostMath::GateSlopes(const float* gate, const float* up, int64_t count, float* slopes,
-                          float* gate_slopes) const {
+void HostMath::GateSlopes(const GateSpec& gating, const float* gate, const float* up, int64_t count,
+                          float* slopes, float* gate_slopes) const {
   InParts(count, kValues, [&](int64_t first, int64_t size) {
     for (int64_t i = first; i < first + size; ++i) {
-      const float sigmoid = 1 / (1 + std::exp(-gate[i])), silu = gate[i] * sigmoid;
-      gate_slopes[i] = slopes[i] * up[i] * (sigmoid + silu * (1 - sigmoid));
-      slopes[i] *= silu;
+      const float square = gate[i] * gate[i];
+      const float opening = gate[i] * (gating.linear + gating.cubic * square);
+      const float slope = gating.linear + 3 * gating.cubic * square;  // of the opening
+      const float sigmoid = 1 / (1 + std::exp(-opening)), through = gate[i] * sigmoid;
+      gate_slopes[i] = slopes[i] * up[i] * (sigmoid + through * (1 - sigmoid) * slope);
+      slopes[i] *= through;
     }
   });
 }

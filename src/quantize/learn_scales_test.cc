@@ -165,7 +165,12 @@ TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
   const Json granite = {{"model_type", "granite"},     {"vocab_size", kVocab},
                         {"embedding_multiplier", 5.0}, {"residual_multiplier", 0.3},
                         {"logits_scaling", 3.0},       {"attention_multiplier", 0.1}};
-  for (const Json& changes : {qwen3, granite}) {
+  const Json gemma3 = {{"model_type", "gemma3_text"},
+                       {"vocab_size", kVocab},
+                       {"sliding_window", 5},
+                       {"head_dim", 16},
+                       {"query_pre_attn_scalar", 24}};
+  for (const Json& changes : {qwen3, granite, gemma3}) {
     const std::string name = "slopes-" + changes["model_type"].get<std::string>();
     ExpectDerivatives(RandomModel(name, SmallConfig(changes)), machine_, GetParam());
   }

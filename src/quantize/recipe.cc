@@ -2,6 +2,7 @@
 #include "quantize/recipe.h"
 
 #include <algorithm>
+#include <array>
 
 #include "quantize/recipe_fields.h"
 #include "text/regex.h"
@@ -23,6 +24,11 @@ TransformSpec AcrossHeads(const ModelConfig& config) {
   return spec;
 }
 
+bool ReadsNorm(Role role) {
+  constexpr std::array kReaders = {Role::kQ, Role::kK, Role::kV, Role::kGate, Role::kUp};
+  return std::ranges::find(kReaders, KindOf(role)) != kReaders.end();
+}
+
 LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
   if (!linear.weights.quantized()) linear.weights.sparse = false;
@@ -31,6 +37,9 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role rol
   }
   if (recipe.transforms_online() && KindOf(role) == Role::kDown) {
     linear.input_transform = FullHadamard(config.intermediate_size);
+  }
+  if (recipe.transforms_online() && !config.turns_residual() && ReadsNorm(role)) {
+    linear.input_transform = FullHadamard(config.hidden_size);
   }
   if (recipe.order == ChannelOrder::kNone) return linear;
   // Up and gate make down's input, in any order, unless a transform mixes it.
@@ -150,7 +159,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
 
 void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
   plan.tied_head = WhyTwoTables(config, recipe, plan).empty();
-  if (!plan.tied_head || !plan.norms_folded) return;
+  if (!plan.tied_head || !plan.norms_folded || !config.turns_residual()) return;
   plan.linears[LinearName(0, Role::kHead)].input_transform = FullHadamard(config.hidden_size);
 }
 
@@ -255,6 +264,10 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   }
   if (recipe.output_smoothing > 0 && recipe.transforms_online()) {
     FailUsage("--output-alpha: online transforms mix what o and down read; use --no-online, or 0");
+  }
+  if (recipe.learns_rotation() && !config.turns_residual()) {
+    FailUsage(
+        "norms behind o and down keep this model's residual stream as it is; use --fixed-rotation");
   }
   if (recipe.key_smoothing > 0 && !TurnsWholeKeys(config)) {
     FailUsage(

@@ -88,7 +88,7 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
       rotate_(recipe.rotation != Rotation::kNone),
       keep_codes_(recipe.rounding == Rounding::kStored),
       seed_(seed) {
-  if (!rotate_) return;
+  if (!rotate_ || !source.config.turns_residual()) return;
   Rng rng(seed, 0);
   const int64_t hidden = source.config.hidden_size;
   residual_.emplace();
@@ -154,13 +154,19 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   for (Role role : c.layer_roles()) {
     const Role kind = KindOf(role);
     if (kind == Role::kO || kind == Role::kDown) {
-      map_outputs(role, [&](Matrix<double>& w) { residual_->ApplyToColumns(w); });
+      if (residual_) {
+        map_outputs(role, [&](Matrix<double>& w) { residual_->ApplyToColumns(w); });
+      }
       continue;
     }
     if (kind == Role::kRouter || kind == Role::kGate || kind == Role::kUp) {
       ScaleColumns(layer[role], mlp_gamma);
     }
-    residual_->ApplyToRows(layer[role]);
+    if (residual_) {
+      residual_->ApplyToRows(layer[role]);
+    } else {
+      ApplyTransformToRows(plan_.at(index, role).input_transform, layer[role]);
+    }
   }
   map_outputs(Role::kQ, [&](Matrix<double>& w) { ScaleRows(w, q_signs); });
   map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
@@ -213,7 +219,7 @@ Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const 
 Matrix<float> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
   if (rotate_) {
     if (role == Role::kHead) ScaleColumns(rows, ToF64(source_.final_norm).data);
-    residual_->ApplyToRows(rows);
+    if (residual_) residual_->ApplyToRows(rows);
   }
   if (source_.store) source_.store->DropPages();
   return Narrowed(rows);

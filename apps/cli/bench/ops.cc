@@ -68,7 +68,7 @@ class OpBench {
     const int64_t tokens = arguments_.tokens;
     x_ = RandomFloats(*backend_, tokens * input.width);
     source.x = x_.data(), source.norm_eps = 1e-5f;
-    const int64_t values = source.op == ActsSource::Op::kSiluMul ? 2 : 1;
+    const int64_t values = source.op == ActsSource::Op::kGated ? 2 : 1;
     const int64_t bytes = source.op == ActsSource::Op::kRmsNorm ? int64_t{sizeof(float)}
                                                                 : backend_->IntermediateBytes();
     Activations acts;
@@ -117,7 +117,7 @@ class OpBench {
     const Backend::Projection up = {backend_->Upload(layer[Role::kUp]), up_.data()};
     ActsSource gated;
     AddProduct("gate, up", layer[Role::kGate], 2,
-               [&] { gated = backend_->ProjectGated(acts, gate, up); });
+               [&] { gated = backend_->ProjectGated(acts, gate, up, config_.gating); });
     backend_->Release(gate.id);
     backend_->Release(up.id);
     return gated;

@@ -28,7 +28,7 @@ ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const Lay
   const Activations acts = backend.PrepareActs({.x = x.data()}, tokens, linear.input);
   ActsSource gated;
   Contender nibble{"Nibble", [&] {
-                     gated = backend.ProjectGated(acts, {gate_id, gate}, {up_id, up});
+                     gated = backend.ProjectGated(acts, {gate_id, gate}, {up_id, up}, kSilu);
                    }};
   const CublasProduct product(Type::kBf16, tokens, rows, cols, 1);
   Contender bf16{"bf16", [&] { product.Run(); }};

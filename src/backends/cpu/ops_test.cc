@@ -73,7 +73,7 @@ void RmsNorm(Isa isa, const float* x, const float* weight, float eps, int64_t to
 
 void SiluMul(Isa isa, const float* gate, const float* up, int64_t count, float* y) {
   PrepareValues(isa,
-                {.op = ActsSource::Op::kSiluMul,
+                {.op = ActsSource::Op::kGated,
                  .gate = reinterpret_cast<const Intermediate*>(gate),
                  .up = reinterpret_cast<const Intermediate*>(up)},
                 1, {.width = count}, y);

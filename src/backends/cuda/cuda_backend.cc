@@ -92,6 +92,10 @@ class CudaBackend final : public Backend {
                int64_t width, float* x) override {
     cuda::AddRows(y, rows, weights, width, x, stream_.get());
   }
+  void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
+                 float* x) override {
+    cuda::AddNormed(y, tokens, width, weight, eps, x, stream_.get());
+  }
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
     return acts_.Prepare(source, tokens, spec, stream_.get());
@@ -117,12 +121,13 @@ class CudaBackend final : public Backend {
     DeviceLinear::MultiplyAll(acts, linears, results, stream_.get());
   }
   int64_t IntermediateBytes() const override { return 2; }
-  ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up) override {
+  ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up,
+                          const GateSpec& gating) override {
     const DeviceLinear &a = At(gate.id).main, &b = At(up.id).main;
     if (acts.tail != nullptr || !DeviceLinear::CanGate(a, b, acts.tokens)) {
-      return Backend::ProjectGated(acts, gate, up);
+      return Backend::ProjectGated(acts, gate, up, gating);
     }
-    DeviceLinear::MultiplyGated(acts, a, b, gate.y, stream_.get());
+    DeviceLinear::MultiplyGated(acts, a, b, gating, gate.y, stream_.get());
     return {.op = ActsSource::Op::kIntermediate, .values = gate.y};
   }
   MathServices& services() override { return services_; }

@@ -8,11 +8,12 @@
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
 // GPU there are three exceptions: attention of a few new tokens, of many, and of many with long
 // contexts (cuDNN's, where it is there) run on different kernels, which round differently;
-// silu(gate) * up of many tokens is rounded to an intermediate value, that of a few is not; and
+// gated values of many tokens are rounded to an intermediate value, those of a few are not; and
 // products of a few tokens and of many add up groups in another order.
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +25,7 @@
 
 #include "backends/interface/kernels.h"
 #include "base/aligned.h"
+#include "formats/gate_spec.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
 #include "transforms/rope.h"
@@ -39,17 +41,17 @@ using LinearId = int;
 // CPU, bf16 on a GPU.
 using Intermediate = std::byte;
 
-// What the input of products is made from: x, its RMSNorm, intermediate values or silu(gate) * up.
+// What the input of products is made from: x, its RMSNorm, intermediate values or gate and up.
 struct ActsSource {
-  enum class Op { kCopy, kRmsNorm, kIntermediate, kSiluMul };
+  enum class Op { kCopy, kRmsNorm, kIntermediate, kGated };
 
   const float* x = nullptr;  // kCopy, kRmsNorm: [tokens, width]
   Op op = Op::kCopy;
   const float* norm_weight = nullptr;    // kRmsNorm: [width], or null when folded
   float norm_eps = 0;                    // kRmsNorm: x / sqrt(mean(x^2) + eps) * weight
   const Intermediate* values = nullptr;  // kIntermediate: [tokens, width]
-  // kSiluMul: [tokens, width] each, gate / (1 + exp(-gate)) * up
-  const Intermediate *gate = nullptr, *up = nullptr;
+  const Intermediate *gate = nullptr, *up = nullptr;  // kGated: [tokens, width] each
+  GateSpec gating;                                    // kGated
 
   // On a CPU, rows that are taken as they are; null if the op changes them.
   const float* rows() const {
@@ -160,6 +162,18 @@ class Backend {
     }
   }
 
+  // x += RMS norm of y; y and x [tokens, width], weight [width].
+  virtual void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight,
+                         float eps, float* x) {
+    for (int64_t t = 0; t < tokens; ++t, y += width, x += width) {
+      double squares = 0;
+      for (int64_t k = 0; k < width; ++k) squares += double{y[k]} * y[k];
+      const double mean = squares / static_cast<double>(width);
+      const auto factor = static_cast<float>(1 / std::sqrt(mean + double{eps}));
+      for (int64_t k = 0; k < width; ++k) x[k] += y[k] * factor * weight[k];
+    }
+  }
+
   // Source op, scales, online transform, gather and quantization of `tokens` rows in one pass. The
   // result stays valid until the next call; its tensors must live as long.
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
@@ -180,11 +194,12 @@ class Backend {
   };
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
-  // silu(gate) * up as the source of the next input, made there or while multiplying.
-  virtual ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up) {
+  // What gate lets through of up as the source of the next input, made there or while multiplying.
+  virtual ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up,
+                                  const GateSpec& gating) {
     const Projection outputs[] = {gate, up};
     Project(acts, outputs);
-    return {.op = ActsSource::Op::kSiluMul, .gate = gate.y, .up = up.y};
+    return {.op = ActsSource::Op::kGated, .gate = gate.y, .up = up.y, .gating = gating};
   }
 
   // What quantization asks for besides.

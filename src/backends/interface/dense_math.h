@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/aligned.h"
+#include "formats/gate_spec.h"
 
 namespace nibble {
 
@@ -69,14 +70,15 @@ class DenseMath {
   // sums[c] = sum over rows r of a[r, c] b[r, c].
   virtual void ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
                           float* sums) const = 0;
-  // Of y = x / sqrt(mean(x^2) + eps), [rows, cols]: out = keep * out + the slopes of x, given those
-  // of y; with keep = 0 `out` may hold anything.
-  virtual void NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols,
-                          float eps, float keep, float* out) const = 0;
-  // Of gate / (1 + exp(-gate)) * up: its slopes become those of up; gate_slopes receives the
+  // Of y = x / sqrt(mean(x^2) + eps) * weight, [rows, cols], weight [cols] or null: out = keep *
+  // out
+  // + the slopes of x, given those of y; with keep = 0 `out` may hold anything, or be the latter.
+  virtual void NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
+                          int64_t cols, float eps, float keep, float* out) const = 0;
+  // Of what gate lets through of up: its slopes become those of up; gate_slopes receives the
   // others.
-  virtual void GateSlopes(const float* gate, const float* up, int64_t count, float* slopes,
-                          float* gate_slopes) const = 0;
+  virtual void GateSlopes(const GateSpec& gating, const float* gate, const float* up, int64_t count,
+                          float* slopes, float* gate_slopes) const = 0;
   // head [tokens, width] = that part of rows [tokens, stride], turned by the angles; PutHead turns
   // back and writes the part.
   virtual void TakeHead(const float* rows, int64_t tokens, int64_t stride, int64_t width,

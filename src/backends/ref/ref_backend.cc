@@ -168,7 +168,7 @@ void MultiplyFloats(const Product& w, const float* x, int64_t first, int64_t las
 // Row `token` of the source.
 void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   const int64_t first = token * static_cast<int64_t>(row.size());
-  const bool gated = source.op == ActsSource::Op::kSiluMul;
+  const bool gated = source.op == ActsSource::Op::kGated;
   const float* rows = source.op == ActsSource::Op::kRmsNorm ? source.x : source.rows();
   const float* x = (gated ? reinterpret_cast<const float*>(source.gate) : rows) + first;
   const float* up = reinterpret_cast<const float*>(source.up) + first;
@@ -185,9 +185,12 @@ void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
       case ActsSource::Op::kRmsNorm:
         row[i] = x[i] * factor * (source.norm_weight == nullptr ? 1.0f : source.norm_weight[i]);
         break;
-      case ActsSource::Op::kSiluMul:
-        row[i] = x[i] / (1.0f + std::exp(-x[i])) * up[i];
+      case ActsSource::Op::kGated: {
+        const double gate = x[i], cubic = gate * gate * double{source.gating.cubic};
+        const double opening = gate * (double{source.gating.linear} + cubic);
+        row[i] = static_cast<float>(gate / (1 + std::exp(-opening)) * up[i]);
         break;
+      }
     }
   }
 }

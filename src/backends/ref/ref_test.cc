@@ -158,7 +158,7 @@ TEST_F(RefTest, NormAndActivationFunctions) {
                              .norm_weight = weight.data(),
                              .norm_eps = 1e-5f};
   std::copy_n(integer_->PrepareActs(normed, tokens, plain).values, y.size(), y.begin());
-  const ActsSource gated = {.op = ActsSource::Op::kSiluMul, .gate = Raw(x), .up = Raw(y)};
+  const ActsSource gated = {.op = ActsSource::Op::kGated, .gate = Raw(x), .up = Raw(y)};
   std::copy_n(integer_->PrepareActs(gated, tokens, plain).values, z.size(), z.begin());
   for (int64_t t = 0; t < tokens; ++t) {
     long double squares = 0;

@@ -90,7 +90,7 @@ HWY_EXPORT(PrepareRows);
 
 void PrepareAll(Isa isa, const ActsCall& call, int64_t tokens) {
   const TransformPlan* plan = call.plan;
-  const int64_t op = call.source.op == ActsSource::Op::kSiluMul ? 8 : 4;
+  const int64_t op = call.source.op == ActsSource::Op::kGated ? 8 : 4;
   const int64_t cost = (op + 4) * call.spec.width + (plan == nullptr ? 0 : plan->row_cost);
   const int64_t unit = plan == nullptr ? 1 : plan->row_group;
   ParallelRows(tokens, cost, unit, [isa, &call](int64_t begin, int64_t end) {

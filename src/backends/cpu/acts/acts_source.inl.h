@@ -55,18 +55,22 @@ inline void RmsNormRow(const float* x, const float* weight, float eps, int64_t w
   for (; i < width; ++i) y[i] = x[i] * inverse * (weight == nullptr ? 1.0f : weight[i]);
 }
 
-HWY_INLINE VF SiluTimes(VF gate, VF up) {
+HWY_INLINE VF GateTimes(const GateSpec& gating, VF gate, VF up) {
   const DF d;
+  // Squares stay finite, so that none times 0 is NaN.
+  const VF square = hn::Min(hn::Mul(gate, gate), hn::Set(d, 1e30f));
+  const VF slope = hn::MulAdd(hn::Set(d, gating.cubic), square, hn::Set(d, gating.linear));
   // e^104 is infinite already and the largest argument Exp takes.
-  const VF e = hn::Exp(d, hn::Min(hn::Neg(gate), hn::Set(d, 104.0f)));
+  const VF e = hn::Exp(d, hn::Min(hn::Neg(hn::Mul(gate, slope)), hn::Set(d, 104.0f)));
   return hn::Mul(hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e)), up);
 }
 
-inline void SiluMulRow(const float* gate, const float* up, int64_t count, float* out) {
+inline void GatedRow(const GateSpec& gating, const float* gate, const float* up, int64_t count,
+                     float* out) {
   const DF d;
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(SiluTimes(hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, out + i);
+    hn::StoreU(GateTimes(gating, hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, out + i);
   }
   if (i == count) return;
   // The same instructions for the rest, so that an element does not depend on its place.
@@ -74,7 +78,7 @@ inline void SiluMulRow(const float* gate, const float* up, int64_t count, float*
   HWY_ALIGN float gates[kLanes] = {}, ups[kLanes] = {};
   std::memcpy(gates, gate + i, bytes);
   std::memcpy(ups, up + i, bytes);
-  hn::Store(SiluTimes(hn::Load(d, gates), hn::Load(d, ups)), d, gates);
+  hn::Store(GateTimes(gating, hn::Load(d, gates), hn::Load(d, ups)), d, gates);
   std::memcpy(out + i, gates, bytes);
 }
 
@@ -89,9 +93,9 @@ inline void LoadRow(const ActsSource& source, int64_t token, int64_t width, floa
     case ActsSource::Op::kRmsNorm:
       RmsNormRow(source.x + first, source.norm_weight, source.norm_eps, width, row);
       break;
-    case ActsSource::Op::kSiluMul:
-      SiluMulRow(reinterpret_cast<const float*>(source.gate) + first,
-                 reinterpret_cast<const float*>(source.up) + first, width, row);
+    case ActsSource::Op::kGated:
+      GatedRow(source.gating, reinterpret_cast<const float*>(source.gate) + first,
+               reinterpret_cast<const float*>(source.up) + first, width, row);
       break;
   }
 }

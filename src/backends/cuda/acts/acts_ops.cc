@@ -20,8 +20,8 @@ Source SourceOf(const ActsSource& source) {
       return Source::kPlain;
     case ActsSource::Op::kRmsNorm:
       return Source::kRmsNorm;
-    case ActsSource::Op::kSiluMul:
-      return Source::kSiluMul;
+    case ActsSource::Op::kGated:
+      return Source::kGated;
   }
   NIBBLE_CHECK(false);
 }
@@ -70,11 +70,12 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
     return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
   const Intermediate* const values =
-      source.op == ActsSource::Op::kSiluMul ? source.gate : source.values;
+      source.op == ActsSource::Op::kGated ? source.gate : source.values;
   PrepareArguments a = {.source = SourceOf(source),
                         .type = values != nullptr ? kIntermediate : RealType::kFloat32,
                         .x = values != nullptr ? static_cast<const void*>(values) : source.x,
                         .up = source.up,
+                        .gating = source.gating,
                         .norm = source.norm_weight,
                         .eps = source.norm_eps,
                         .tokens = tokens,

@@ -7,6 +7,7 @@
 #include "backends/cuda/acts/embed.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -46,6 +47,19 @@ __global__ void AddRowsKernel(const float* y, const __grid_constant__ RowList li
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
     to[i] += weight * y[blockIdx.x * width + i];
   }
+}
+
+// A block per row.
+__global__ void __launch_bounds__(kThreads)
+    AddNormedKernel(const float* y, const float* weight, int64_t width, float eps, float* x) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  y += blockIdx.x * width, x += blockIdx.x * width;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) squares = fmaf(y[i], y[i], squares);
+  const float mean = BlockSum<kThreads / 32>(squares) / static_cast<float>(width);
+  const float factor = rsqrtf(mean + eps);
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) x[i] += y[i] * factor * weight[i];
 }
 
 // visit(first, rows as an argument, launch shape) for all of them.
@@ -88,6 +102,13 @@ void AddRows(const float* y, std::span<const int32_t> rows, std::span<const floa
   ForEachList(rows, weights, [&](int64_t first, const RowList& list, const LaunchShape& shape) {
     LaunchDependent(AddRowsKernel, shape, stream, y + first * width, list, width, x);
   });
+}
+
+void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
+               float* x, cudaStream_t stream) {
+  if (tokens == 0) return;
+  const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kThreads};
+  LaunchDependent(AddNormedKernel, shape, stream, y, weight, width, eps, x);
 }
 
 }  // namespace nibble::cuda

@@ -8,11 +8,11 @@
 // an equal share of the positions from all the others, and keeps it.
 #include <algorithm>
 
+#include "backends/cuda/acts/gate.cuh"
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/acts/prepare_sm90.h"
 #include "backends/cuda/acts/quantize_row.cuh"
-#include "backends/cuda/acts/silu.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda {
@@ -61,7 +61,7 @@ __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view,
       const int at = view.Loaded(min(piece, pieces - 1) * 8);  // past the end: the last one again
       u[j] = {};
       e[j] = Load8(x + at);
-      if constexpr (source == Source::kSiluMul) u[j] = Load8(up + at);
+      if constexpr (source == Source::kGated) u[j] = Load8(up + at);
       if constexpr (source == Source::kRmsNorm) {
         if (a.norm != nullptr) u[j] = Load8(a.norm + at);
       }
@@ -71,7 +71,9 @@ __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view,
       const int piece = warp_piece + j * step + static_cast<int>(threadIdx.x % 32);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if constexpr (source == Source::kSiluMul) e[j].v[i] = SiluTimes(e[j].v[i], u[j].v[i]);
+        if constexpr (source == Source::kGated) {
+          e[j].v[i] = GateTimes(a.gating, e[j].v[i], u[j].v[i]);
+        }
         if constexpr (source == Source::kRmsNorm) {
           if (piece < pieces) squares = fmaf(e[j].v[i], e[j].v[i], squares);
           if (a.norm != nullptr) e[j].v[i] *= u[j].v[i];
@@ -156,8 +158,8 @@ __device__ float Load(const PrepareArguments& a, const RowView<spread>& view, in
   switch (a.source) {
     case Source::kRmsNorm:
       return LoadRow<Source::kRmsNorm, X>(a, view, token, lanes, row);
-    case Source::kSiluMul:
-      return LoadRow<Source::kSiluMul, X>(a, view, token, lanes, row);
+    case Source::kGated:
+      return LoadRow<Source::kGated, X>(a, view, token, lanes, row);
     default:
       return LoadRow<Source::kPlain, X>(a, view, token, lanes, row);
   }
@@ -169,7 +171,7 @@ __device__ void PrefetchRow(const PrepareArguments& a, int64_t token) {
   if (threadIdx.x != 0 || token >= a.tokens) return;
   const uint32_t bytes = static_cast<uint32_t>(a.width * sizeof(X));
   PrefetchL2(static_cast<const X*>(a.x) + token * a.x_stride, bytes);
-  if (a.source != Source::kSiluMul) return;
+  if (a.source != Source::kGated) return;
   PrefetchL2(static_cast<const X*>(a.up) + token * a.x_stride, bytes);
 }
 

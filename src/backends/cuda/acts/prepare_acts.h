@@ -10,13 +10,14 @@
 
 #include "backends/cuda/acts/hadamard_plan.h"
 #include "backends/cuda/real_type.h"
+#include "formats/gate_spec.h"
 
 namespace nibble::cuda {
 
 enum class Source {
   kPlain,    // x
   kRmsNorm,  // x * rsqrt(mean(x^2) + eps) * weight
-  kSiluMul,  // silu(x) * up
+  kGated,    // what x lets through of up
 };
 
 // Columns of the prepared rows in a format of their own.
@@ -42,7 +43,8 @@ struct PrepareArguments {
   Source source = Source::kPlain;
   RealType type = RealType::kFloat32;
   const void* x = nullptr;      // [tokens, x_stride]
-  const void* up = nullptr;     // [tokens, x_stride], kSiluMul
+  const void* up = nullptr;     // [tokens, x_stride], kGated
+  GateSpec gating;              // kGated
   const float* norm = nullptr;  // [width] weight of kRmsNorm or null
   float eps = 0;
   int64_t tokens = 0;

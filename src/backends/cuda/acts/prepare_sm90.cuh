@@ -7,10 +7,10 @@
 #include <bit>
 #include <cstdint>
 
+#include "backends/cuda/acts/gate.cuh"
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/acts/quantize_row.cuh"
-#include "backends/cuda/acts/silu.cuh"
 #include "backends/cuda/ptx/ptx_sm90.h"
 
 namespace nibble::cuda {
@@ -102,15 +102,16 @@ __device__ void Request(typename S::Shared& shared, const Pieces& row, int round
   CopyAsyncCommit();
 }
 
-// v = silu(gate) * up of 8 columns, or x without up; returns the largest magnitude, at least
-// `largest`.
-__device__ inline float Gated(const void* x, const void* ups, float (&v)[8], float largest) {
+// v = what gate lets through of up, 8 columns, or x without up; returns the largest magnitude, at
+// least `largest`.
+__device__ inline float Gated(const GateSpec& gating, const void* x, const void* ups, float (&v)[8],
+                              float largest) {
   UnpackBf16(LoadShared16(x), v);
   if (ups != nullptr) {
     float up[8];
     UnpackBf16(LoadShared16(ups), up);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = SiluTimes(v[i], up[i]);
+    for (int i = 0; i < 8; ++i) v[i] = GateTimes(gating, v[i], up[i]);
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));
@@ -128,8 +129,8 @@ __device__ inline float RangeScale(float largest) {
   return __uint_as_float((127 + 127 + 5 - exponent) << 23);
 }
 
-// This thread's pieces of x or silu(gate) * up, and H_blocks; requests the same of a later row.
-// Returns the largest magnitude before H_blocks.
+// This thread's pieces of x or of what gate lets through, and H_blocks; requests the same of a
+// later row. Returns the largest magnitude before H_blocks.
 template <typename S>
 __device__ float LoadPieces(const PrepareArguments& a, typename S::Shared& shared, int64_t next,
                             float (&v)[S::kRounds][8][S::kBlocks]) {
@@ -143,8 +144,8 @@ __device__ float LoadPieces(const PrepareArguments& a, typename S::Shared& share
       for (int b = 0; b < S::kBlocks; ++b) {
         float eight[8];
         const auto& ring = shared.ring[round][b];
-        largest = Gated(&ring[0][threadIdx.x], a.up == nullptr ? nullptr : &ring[1][threadIdx.x],
-                        eight, largest);
+        largest = Gated(a.gating, &ring[0][threadIdx.x],
+                        a.up == nullptr ? nullptr : &ring[1][threadIdx.x], eight, largest);
 #pragma unroll
         for (int i = 0; i < 8; ++i) v[round][i][b] = eight[i];
       }

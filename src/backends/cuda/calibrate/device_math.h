@@ -29,10 +29,10 @@ class DeviceMath final : public DenseMath {
   void Widen(const std::byte* values, int64_t count, float* out) const override;
   void ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
                   float* sums) const override;
-  void NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols, float eps,
-                  float keep, float* out) const override;
-  void GateSlopes(const float* gate, const float* up, int64_t count, float* slopes,
-                  float* gate_slopes) const override;
+  void NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
+                  int64_t cols, float eps, float keep, float* out) const override;
+  void GateSlopes(const GateSpec& gating, const float* gate, const float* up, int64_t count,
+                  float* slopes, float* gate_slopes) const override;
   void TakeHead(const float* rows, int64_t tokens, int64_t stride, int64_t width,
                 const HeadAngles& angles, float* head) const override;
   void PutHead(const float* head, int64_t tokens, int64_t stride, int64_t width,

@@ -45,31 +45,37 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block per row.
 __global__ void __launch_bounds__(kThreads)
-    NormSlopeKernel(const float* x, const float* slopes, int64_t cols, float eps, float keep,
-                    float* out) {
+    NormSlopeKernel(const float* x, const float* weight, const float* slopes, int64_t cols,
+                    float eps, float keep, float* out) {
   const int64_t at = blockIdx.x * cols;
+  const auto slope = [&](int64_t c) {
+    return weight == nullptr ? slopes[at + c] : slopes[at + c] * weight[c];
+  };
   float squares = 0, products = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
     squares += x[at + c] * x[at + c];
-    products += x[at + c] * slopes[at + c];
+    products += x[at + c] * slope(c);
   }
   const auto n = static_cast<float>(cols);
   const float scale = rsqrtf(BlockSum<kWarps>(squares) / n + eps);
   const float share = scale * scale * BlockSum<kWarps>(products) / n;
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
     const float kept = keep == 0 ? 0 : keep * out[at + c];
-    out[at + c] = kept + scale * (slopes[at + c] - share * x[at + c]);
+    out[at + c] = kept + scale * (slope(c) - share * x[at + c]);
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
-    GateSlopeKernel(const float* gate, const float* up, int64_t count, float* slopes,
-                    float* gate_slopes) {
+    GateSlopeKernel(const GateSpec gating, const float* gate, const float* up, int64_t count,
+                    float* slopes, float* gate_slopes) {
   const int64_t i = Thread();
   if (i >= count) return;
-  const float sigmoid = 1 / (1 + expf(-gate[i])), silu = gate[i] * sigmoid, slope = slopes[i];
-  gate_slopes[i] = slope * up[i] * (sigmoid + silu * (1 - sigmoid));
-  slopes[i] = slope * silu;
+  const float square = gate[i] * gate[i], slope = slopes[i];
+  const float opening = gate[i] * (gating.linear + gating.cubic * square);
+  const float opening_slope = gating.linear + 3 * gating.cubic * square;
+  const float sigmoid = 1 / (1 + expf(-opening)), through = gate[i] * sigmoid;
+  gate_slopes[i] = slope * up[i] * (sigmoid + through * (1 - sigmoid) * opening_slope);
+  slopes[i] = slope * through;
 }
 
 // Rows of `width` values from one place to another, turned by sign times the angles.
@@ -176,17 +182,17 @@ void DeviceMath::ColumnDots(const float* a, const float* b, int64_t rows, int64_
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::NormSlopes(const float* x, const float* slopes, int64_t rows, int64_t cols,
-                            float eps, float keep, float* out) const {
-  NormSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(x, slopes, cols, eps, keep,
-                                                                         out);
+void DeviceMath::NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
+                            int64_t cols, float eps, float keep, float* out) const {
+  NormSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(x, weight, slopes, cols,
+                                                                         eps, keep, out);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::GateSlopes(const float* gate, const float* up, int64_t count, float* slopes,
-                            float* gate_slopes) const {
-  GateSlopeKernel<<<Blocks(count, kThreads), kThreads, 0, stream_>>>(gate, up, count, slopes,
-                                                                     gate_slopes);
+void DeviceMath::GateSlopes(const GateSpec& gating, const float* gate, const float* up,
+                            int64_t count, float* slopes, float* gate_slopes) const {
+  GateSlopeKernel<<<Blocks(count, kThreads), kThreads, 0, stream_>>>(gating, gate, up, count,
+                                                                     slopes, gate_slopes);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 

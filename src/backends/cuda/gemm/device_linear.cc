@@ -153,9 +153,10 @@ bool DeviceLinear::CanGate(const DeviceLinear& gate, const DeviceLinear& up, int
 }
 
 void DeviceLinear::MultiplyGated(const Activations& acts, const DeviceLinear& gate,
-                                 const DeviceLinear& up, Intermediate* y, cudaStream_t stream) {
+                                 const DeviceLinear& up, const GateSpec& gating, Intermediate* y,
+                                 cudaStream_t stream) {
   GemmArguments a = gate.Arguments(acts, {y, kIntermediate, gate.rows_, false});
-  a.up_w = up.codes_.data(), a.up_scales = up.scales_.data();
+  a.up_w = up.codes_.data(), a.up_scales = up.scales_.data(), a.gating = gating;
   gate.KernelFor(acts.tokens).run({&a, 1}, stream);
 }
 

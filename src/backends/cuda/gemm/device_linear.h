@@ -30,10 +30,12 @@ class DeviceLinear {
   // to large ones, which stream, it costs bandwidth.
   static void MultiplyAll(const Activations& acts, std::span<const DeviceLinear* const> linears,
                           std::span<const Output> outputs, cudaStream_t stream);
-  // silu(gate) * up as intermediate values [tokens, rows], in one product; where CanGate.
+  // What gate lets through of up as intermediate values [tokens, rows], in one product; where
+  // CanGate.
   static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens);
   static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
-                            const DeviceLinear& up, Intermediate* y, cudaStream_t stream);
+                            const DeviceLinear& up, const GateSpec& gating, Intermediate* y,
+                            cudaStream_t stream);
   int64_t rows() const { return rows_; }
   // Whether it multiplies Activations::values, whatever the activations are.
   bool needs_values() const { return OfFloats(kind_); }

@@ -94,10 +94,12 @@ struct GemmArguments {
   // [rows] P, sums of codes; needed by x_zetas, not of kPlain. Where the weights have groups and x
   // has none, sums of weights, scales and all.
   const float* w_sums = nullptr;
-  const float* bias = nullptr;       // [rows] or null
-  const uint8_t* up_w = nullptr;     // or null; as w: y = silu(W x) * (up x) instead, each product
-  const float* up_scales = nullptr;  // and the result rounded to bf16 (gemm_sm90 alone)
-  int64_t rows = 0, cols = 0;        // N and K of the weights, any
+  const float* bias = nullptr;    // [rows] or null
+  const uint8_t* up_w = nullptr;  // or null; as w: y = what W x lets through of up x instead,
+  const float* up_scales =
+      nullptr;  // each product and the result rounded to bf16 (gemm_sm90 alone)
+  GateSpec gating;
+  int64_t rows = 0, cols = 0;     // N and K of the weights, any
   void* y = nullptr;              // [tokens, y_stride]; fastest when rows of it are aligned to 16
   int64_t y_stride = 0;           // elements, >= rows
   bool accumulate = false;        // y += ..., kFloat32 only

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "backends/cuda/acts/silu.cuh"
+#include "backends/cuda/acts/gate.cuh"
 #include "backends/cuda/gemm/gemm.h"
 #include "backends/cuda/ptx/ptx_sm90.h"
 
@@ -230,7 +230,7 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
   }
 }
 
-// The same for silu(gate) * up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
+// The same for gate and up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
 // stores half the tokens of both.
 template <bool kPlanes, typename Sum>
 __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum (&sums)[64],
@@ -261,7 +261,8 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
 #pragma unroll
     for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
       if (token + chunk + i >= g.tokens || n >= g.rows) continue;
-      StoreGlobal(y, SiluTimes(staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
+      StoreGlobal(
+          y, GateTimes(g.gating, staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
     }
   }
 }
