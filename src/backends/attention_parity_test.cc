@@ -158,8 +158,12 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
         {.first_row = 70, .tokens = 60, .position = 70, .pages = cache_a.pages()},
         {.first_row = 200, .tokens = 1, .position = 200, .pages = cache_a.pages()},
         {.first_row = 201, .tokens = 66, .position = 0, .pages = cache_b.pages()}};
+    const std::vector<float> sinks = RandomVector(rng_, a.spec.heads);
     for (const int64_t window : {0, 1, 17, 64, 100}) {
       a.spec.sliding_window = b.spec.sliding_window = window;
+      // Neither makes an error of scores or weights larger.
+      a.spec.softcap = b.spec.softcap = window == 17 ? 0.5f : 0;
+      a.spec.sinks = b.spec.sinks = window == 64 ? sinks.data() : nullptr;
       std::vector<float> cpu(q.size(), kPoison), ref(q.size(), kPoison);
       ours_->Attention(Raw(q), a.spec, a.kv, batch, Raw(cpu));
       ref_->Attention(Raw(q), a.spec, a.kv, batch, Raw(ref));

@@ -95,7 +95,7 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
       auto gate = RandomVector(rng_, tokens * width), up = RandomVector(rng_, tokens * width);
       for (float& v : up) v *= tokens == 5 ? 1e6f : 1;  // beyond fp16
       const auto device_gate = CopyValues(gate), device_up = CopyValues(up);
-      ActsSource source = {.op = ActsSource::Op::kSiluMul, .gate = Raw(gate), .up = Raw(up)};
+      ActsSource source = {.op = ActsSource::Op::kGated, .gate = Raw(gate), .up = Raw(up)};
       InputSpec spec = {.width = width, .transform = FullHadamard(width)};
       const float* exact = ref_->PrepareActs(source, tokens, spec).values;
       source.gate = device_gate.data(), source.up = device_up.data();

@@ -74,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"qwen3_qknorm", 3e-5, "config.v4.json"}, Golden{"qwen3_moe", 3e-5},
                     Golden{"qwen3_moe", 3e-5, "config.v4.json"}, Golden{"smollm3_nope", 1e-4},
                     Golden{"phi3_fused", 3e-5}, Golden{"phi3_fused", 3e-5, "config.v4.json"},
-                    Golden{"granite_multipliers", 3e-5}, Golden{"gemma3_text", 1e-4}),
+                    Golden{"granite_multipliers", 3e-5}, Golden{"gemma2_softcap", 1e-4},
+                    Golden{"gemma3_text", 1e-4}),
     [](const auto& param) {
       const bool older = std::string(param.param.config) == "config.v4.json";
       return std::string(param.param.folder) + (older ? "_v4" : "");

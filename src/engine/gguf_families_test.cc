@@ -31,6 +31,13 @@ const GgufFamily kGgufModels[] = {
       {"moe_intermediate_size", 40},
       {"norm_topk_prob", true}}},
     {"phi3", {{"model_type", "phi3"}, {"rope_parameters", kPhiRope}}},
+    {"gemma2",
+     {{"model_type", "gemma2"},
+      {"head_dim", 24},
+      {"query_pre_attn_scalar", 24},
+      {"sliding_window", 5},
+      {"attn_logit_softcapping", 2.0},
+      {"final_logit_softcapping", 5.0}}},
     {"gemma3",
      {{"model_type", "gemma3_text"},
       {"num_hidden_layers", 7},
@@ -64,6 +71,10 @@ class Converter {
         AddTensor(builder_, fmt::format("rope_factors_{}.weight", name),
                   Tensor::Of(DType::kF32, {static_cast<int64_t>(factors.size())}, factors));
       }
+    }
+    for (const auto& [name, cap] : {std::pair("attn_logit_softcapping", c.attention_softcap),
+                                    {"final_logit_softcapping", c.logits_softcap}}) {
+      if (cap > 0) builder_.Real(architecture + "." + name, static_cast<float>(cap));
     }
     if (const int64_t window = c.spec(0).sliding_window; window > 0) {
       integer("attention.sliding_window", window);

@@ -39,7 +39,9 @@ class HfForward {
     for (Vector& row : x) {
       logits.push_back(
           Times(tied ? table : Get("lm_head.weight"), Normed("model.norm.weight", row)));
-      for (double& v : logits.back()) v /= Number("logits_scaling", 1);
+      for (double& v : logits.back()) {
+        v = Capped(v / Number("logits_scaling", 1), "final_logit_softcapping");
+      }
     }
     return logits;
   }
@@ -48,6 +50,10 @@ class HfForward {
   double Number(const char* key, double otherwise) const {
     return config_.contains(key) && !config_[key].is_null() ? config_[key].get<double>()
                                                             : otherwise;
+  }
+  double Capped(double x, const char* key) const {
+    const double cap = Number(key, 0);
+    return cap > 0 && Type() != "gemma3_text" ? cap * std::tanh(x / cap) : x;
   }
   std::string Type() const { return config_["model_type"]; }
   bool IsGemma() const { return Type().starts_with("gemma"); }
@@ -207,7 +213,7 @@ class HfForward {
         double score = 0;
         for (int64_t i = 0; i < d; ++i)
           score += Of(all[query].q, h * d + i) * Of(all[key].k, at + i);
-        weights.push_back(std::exp(score * scale));
+        weights.push_back(std::exp(Capped(score * scale, "attn_logit_softcapping")));
         sum += weights.back();
       }
       for (int64_t key = first; key <= query; ++key) {

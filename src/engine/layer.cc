@@ -64,6 +64,7 @@ AttentionSpec Decoder::attention(const Layer& layer) const {
                        ? static_cast<float>(config.attention_scale)
                        : 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
           .sliding_window = layer.spec.sliding_window,
+          .softcap = static_cast<float>(config.attention_softcap),
           .q_norm = layer.norms[Norm::kQuery].data(),
           .k_norm = layer.norms[Norm::kKey].data(),
           .norm_eps = static_cast<float>(config.norm_eps)};

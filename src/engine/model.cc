@@ -2,6 +2,9 @@
 #include "engine/model.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "base/thread_pool.h"
 
 namespace nibble {
 namespace {
@@ -80,7 +83,17 @@ const float* Model::Logits(const float* x, int64_t rows) {
       backend_->PrepareActs(Normed(config(), final_norm_, x), rows, network_.head.input);
   const int64_t count = rows * config().vocab_size;
   backend_->Gemm(acts, head_, logits_.Grow(count), config().vocab_size, false);
-  return backend_->Read(logits_.data(), count);
+  const float* const logits = backend_->Read(logits_.data(), count);
+  const auto cap = static_cast<float>(config().logits_softcap);
+  if (cap == 0) return logits;
+  capped_.resize(static_cast<size_t>(count));
+  ParallelFor(static_cast<size_t>(rows), [&](size_t row) {
+    const size_t first = row * static_cast<size_t>(config().vocab_size);
+    for (size_t i = first; i < first + static_cast<size_t>(config().vocab_size); ++i) {
+      capped_[i] = cap * std::tanh(logits[i] / cap);
+    }
+  });
+  return capped_.data();
 }
 
 void Model::FailNotFinite(const std::string& where) const {

@@ -59,6 +59,7 @@ class Model {
   Buffer<float> final_norm_;
   Scratch scratch_;
   Buffer<float> x_, turned_, logits_;
+  std::vector<float> capped_;  // logits
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;
   const OpsId ops_;

@@ -81,6 +81,8 @@ struct ModelConfig {
   double embedding_scale = 1;  // of rows of the embedding, on their way into the residual stream
   double attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
   double logits_divisor = 1;   // the final norm, as OpenNetwork gives it, does that
+  // Scores and logits x become c * tanh(x / c); 0: they stay.
+  double attention_softcap = 0, logits_softcap = 0;
   // Whether the weights of a token's experts are divided by their sum.
   bool normalized_experts = true;
   GateSpec gating;  // of FFNs

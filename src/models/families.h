@@ -6,6 +6,7 @@
 
 namespace nibble {
 
+extern const Family kGemma2;
 extern const Family kGemma3;
 extern const Family kGlm4;
 extern const Family kGranite;
@@ -20,8 +21,8 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,    &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3,
-    &kQwen3Moe, &kSmollm3, &kPhi3,      &kGranite, &kGemma3, &kGlm4,
+    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3, &kQwen3Moe,
+    &kSmollm3, &kPhi3,    &kGranite,   &kGemma2,  &kGemma3, &kGlm4,
 };
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 3 (text): norms in front of and behind attention and FFN, norms of heads, GELU, windowed
-// layers with positions of their own, a scaled embedding.
+// Gemma 2 and 3 (text): norms in front of and behind attention and FFN, GELU, windowed layers, a
+// scaled embedding. Gemma 2 caps scores and logits; Gemma 3 has norms of heads, and positions of
+// their own in windowed layers.
 #include <cmath>
 
 #include "models/llama.h"
@@ -9,59 +10,73 @@
 namespace nibble {
 namespace {
 
-// What published files leave to the classes of transformers.
-Json WithDefaults(const Json& config) {
-  Json all = {{"vocab_size", 262208},
-              {"num_attention_heads", 8},
-              {"num_key_value_heads", 4},
-              {"head_dim", 256},
-              {"max_position_embeddings", 131072},
+constexpr double kMostScalar = 1 << 20;
+
+// What published files leave to the classes of transformers, and the activation's other key.
+Json WithDefaults(const Json& config, const Json& defaults) {
+  Json all = {{"head_dim", 256},
               {"rms_norm_eps", 1e-6},
-              {"rope_theta", 1e6},
               {"query_pre_attn_scalar", 256},
               {"sliding_window", 4096},
               {"tie_word_embeddings", true}};
+  all.update(defaults);
   all.update(config);
-  all.erase("hidden_act");  // the activation has another key
+  all.erase("hidden_act");
   return all;
 }
 
-// Layers have a window but for every sixth; transformers 4 names the period alone.
-std::vector<LayerSpec> ParseLayers(const Json& config, int64_t layers, const std::string& where) {
+// Layers have a window but for every `period`-th; transformers 4 names the period alone, if that.
+std::vector<LayerSpec> ParseLayers(const Json& config, int64_t layers, int64_t period,
+                                   const std::string& where) {
   const int64_t window = ParseWindow(config, where);
-  std::vector<LayerSpec> specs;
   if (JsonFind<Json>(config, "layer_types", where)) {
-    specs = ParseLayerTypes(config, layers, window, where);
-  } else {
-    const int64_t period =
-        JsonFindIn<int64_t>(config, "sliding_window_pattern", 1, 1 << 12, where).value_or(6);
-    for (int64_t i = 0; i < layers; ++i) {
-      specs.push_back({.sliding_window = (i + 1) % period == 0 ? 0 : window});
-    }
+    return ParseLayerTypes(config, layers, window, where);
   }
-  for (LayerSpec& spec : specs) spec.rope = spec.sliding_window > 0 ? 1 : 0;
+  std::vector<LayerSpec> specs;
+  for (int64_t i = 0; i < layers; ++i) {
+    specs.push_back({.sliding_window = (i + 1) % period == 0 ? 0 : window});
+  }
   return specs;
 }
 
-ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
-  constexpr double kMaxScalar = 1 << 20;
-  const Json config = WithDefaults(stored);
+// What both have.
+ModelConfig ParseGemma(const Json& config, const std::string& where) {
   const std::string activation =
       JsonFind<std::string>(config, "hidden_activation", where).value_or("gelu_pytorch_tanh");
   if (activation != "gelu_pytorch_tanh") {
     Fail("{}: hidden_activation \"{}\", expected gelu_pytorch_tanh", where, activation);
   }
-  if (JsonFind<double>(config, "final_logit_softcapping", where).value_or(0) != 0) {
-    Fail("{}: final_logit_softcapping is not supported", where);
-  }
   ModelConfig c = ParseWithBiases(config, where);
   c.gating = kGelu;
-  c.norms = {Norm::kAttention, Norm::kMlp,           Norm::kQuery,
-             Norm::kKey,       Norm::kPostAttention, Norm::kPostMlp};
+  c.norms = {Norm::kAttention, Norm::kMlp, Norm::kPostAttention, Norm::kPostMlp};
   c.attention_scale =
-      1 / std::sqrt(JsonGetIn<double>(config, "query_pre_attn_scalar", 1, kMaxScalar, where));
+      1 / std::sqrt(JsonGetIn<double>(config, "query_pre_attn_scalar", 1, kMostScalar, where));
   c.embedding_scale = std::sqrt(static_cast<double>(c.hidden_size));
-  c.specs = ParseLayers(config, c.layers, where);
+  const auto cap = JsonFindIn<double>(config, "final_logit_softcapping", 1e-3, kMostScalar, where);
+  c.logits_softcap = cap.value_or(0);
+  return c;
+}
+
+ModelConfig ParseGemma2(const Json& stored, const std::string& where) {
+  const Json config = WithDefaults(stored, Json::object());
+  ModelConfig c = ParseGemma(config, where);
+  c.specs = ParseLayers(config, c.layers, 2, where);
+  const auto cap = JsonFindIn<double>(config, "attn_logit_softcapping", 1e-3, kMostScalar, where);
+  c.attention_softcap = cap.value_or(0);
+  return c;
+}
+
+ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
+  const Json config = WithDefaults(stored, {{"vocab_size", 262208},
+                                            {"num_attention_heads", 8},
+                                            {"num_key_value_heads", 4},
+                                            {"max_position_embeddings", 131072},
+                                            {"rope_theta", 1e6}});
+  ModelConfig c = ParseGemma(config, where);
+  c.norms.insert(c.norms.end(), {Norm::kQuery, Norm::kKey});
+  const auto period = JsonFindIn<int64_t>(config, "sliding_window_pattern", 1, 1 << 12, where);
+  c.specs = ParseLayers(config, c.layers, period.value_or(6), where);
+  for (LayerSpec& spec : c.specs) spec.rope = spec.sliding_window > 0 ? 1 : 0;
   // Windowed layers: theta of rope_local_base_freq and no scaling.
   Json local = config;
   if (!config.contains("rope_parameters")) {
@@ -80,6 +95,13 @@ std::string GemmaNorm(int64_t layer, Norm norm) {
 }
 
 }  // namespace
+
+const Family kGemma2 = {.model_type = "gemma2",
+                        .parse = ParseGemma2,
+                        .linear = LlamaLinear,
+                        .norm = GemmaNorm,
+                        .final_norm = "model.norm.weight",
+                        .norms_lack_one = true};
 
 const Family kGemma3 = {.model_type = "gemma3_text",
                         .parse = ParseGemma3,

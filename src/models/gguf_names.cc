@@ -68,6 +68,7 @@ constexpr Family kGgufFamilies[] = {
     InBlocks("qwen2", false),
     InBlocks("qwen3", false),
     InBlocks("qwen3_moe", false),
+    InBlocks("gemma2", false),
     InBlocks("gemma3_text", false),
     {.model_type = "phi3",
      .linear = FusedLinearOfBlock,

@@ -169,7 +169,7 @@ std::string_view WhyScalesStay(const Recipe& recipe) {
 
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
   return recipe.learned_scales && WhyScalesStay(recipe).empty() && config.experts == 0 &&
-         Schedule(config.context, ids).enough();
+         config.attention_softcap == 0 && Schedule(config.context, ids).enough();
 }
 
 void ScaleRows(const ByRole<std::vector<float>>& factors, LayerWeights& layer) {

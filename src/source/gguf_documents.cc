@@ -45,9 +45,10 @@ struct Architecture {
   std::string_view name, model_type, model_class;
 };
 constexpr Architecture kArchitectures[] = {
-    {"llama", "llama", "LlamaForCausalLM"}, {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM"}, {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
-    {"phi3", "phi3", "Phi3ForCausalLM"},    {"gemma3", "gemma3_text", "Gemma3ForCausalLM"}};
+    {"llama", "llama", "LlamaForCausalLM"},        {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM"},        {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {"phi3", "phi3", "Phi3ForCausalLM"},           {"gemma2", "gemma2", "Gemma2ForCausalLM"},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM"}};
 
 Architecture ArchitectureOf(const GgufFile& file) {
   const auto name = file.FindString("general.architecture").value_or("");
@@ -114,13 +115,16 @@ void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
 // What Gemma's files leave to the program. Scores of the 27B model, which has 62 layers, are scaled
 // by its width and not by head_dim.
 void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
-  constexpr int64_t kLayersOf27B = 62;
   config.erase("hidden_act");
   config["tie_word_embeddings"] = true;
   config["sliding_window"] = file.Integer(prefix + "attention.sliding_window");
   config["rope_local_base_freq"] = file.FindReal(prefix + "rope.freq_base_swa").value_or(10000);
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (const auto value = file.FindReal(prefix + cap)) config[cap] = *value;
+  }
   const int64_t width = config["hidden_size"], heads = config["num_attention_heads"];
-  const bool wide = config["num_hidden_layers"] == kLayersOf27B && heads > 0;
+  const int64_t layers = config["num_hidden_layers"];
+  const bool wide = layers == (config["model_type"] == "gemma2" ? 46 : 62) && heads > 0;
   config["query_pre_attn_scalar"] =
       wide ? width / heads : config.value("head_dim", heads > 0 ? width / heads : 0);
 }
@@ -164,7 +168,7 @@ Json GgufConfig(const std::vector<GgufFile>& files) {
   if (file.FindInteger(prefix + "expert_count").value_or(0) > 0) {
     AddExperts(file, prefix, config);
   }
-  if (architecture.name == "gemma3") AddGemma(file, prefix, config);
+  if (architecture.name.starts_with("gemma")) AddGemma(file, prefix, config);
   config["rope_scaling"] = RopeScaling(files, architecture.name, config["rope_theta"]);
   return config;
 }

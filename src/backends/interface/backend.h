@@ -90,6 +90,11 @@ struct AttentionSpec {
   int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
   float scale = 0;             // of scores; 1 / sqrt(head_dim) in most models
   int64_t sliding_window = 0;  // a query sees this many keys, itself included; 0 = all
+  float softcap =
+      0;  // scores s become softcap * tanh(s / softcap) (Bello et al. 2016); 0: they stay
+  // Scores [heads] of one more key each, whose value is 0 (Xiao et al. 2023, "attention sinks"), or
+  // null.
+  const float* sinks = nullptr;
   // RMS norms of each head of q and k: weights [head_dim], or null where there is no norm.
   const float *q_norm = nullptr, *k_norm = nullptr;
   float norm_eps = 0;
@@ -219,8 +224,9 @@ class Backend {
     ops();
   }
 
-  // out[t, h] = softmax(scale * q k^T) v over the cached keys at positions <= the token's own (and
-  // inside the window). Reads the cache as stored. q and out [tokens, heads*head_dim].
+  // out[t, h] = softmax(scale * q k^T, capped, beside the sink) v over the cached keys at positions
+  // <= the token's own (and inside the window). Reads the cache as stored. q and out [tokens,
+  // heads*head_dim].
   virtual void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                          std::span<const SequenceSlice> batch, Intermediate* out) = 0;
 };

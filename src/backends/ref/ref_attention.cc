@@ -80,19 +80,30 @@ int64_t FirstKey(const AttentionSpec& attention, int64_t position) {
   return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
 }
 
-// One query over keys [first, end).
+double Capped(double score, const AttentionSpec& attention) {
+  const double cap = attention.softcap;
+  return cap > 0 ? cap * std::tanh(score / cap) : score;
+}
+
+// What a head's sink adds to the weights' sum, given the score that counts as 1.
+double SinkWeight(const AttentionSpec& attention, int64_t head, double max) {
+  return attention.sinks == nullptr ? 0 : std::exp(attention.sinks[head] - max);
+}
+
+// One query of a head over keys [first, end).
 void AttendRow(const float* q, const Matrix<float>& keys, const Matrix<float>& values,
-               int64_t first, int64_t end, float scale, float* out) {
+               int64_t first, int64_t end, const AttentionSpec& attention, int64_t head,
+               float* out) {
   const int64_t head_dim = keys.cols;
   std::vector<double> weights;
   double max = -INFINITY;
   for (int64_t j = first; j < end; ++j) {
     double dot = 0;
     for (int64_t d = 0; d < head_dim; ++d) dot += double{q[d]} * keys.row(j)[d];
-    weights.push_back(dot * scale);
+    weights.push_back(Capped(dot * attention.scale, attention));
     max = std::max(max, weights.back());
   }
-  double total = 0;
+  double total = SinkWeight(attention, head, max);
   for (double& weight : weights) total += weight = std::exp(weight - max);
   for (int64_t d = 0; d < head_dim; ++d) {
     double sum = 0;
@@ -103,8 +114,8 @@ void AttendRow(const float* q, const Matrix<float>& keys, const Matrix<float>& v
 
 // Queries at positions [position, position + rows), rows `stride` floats apart.
 void AttendBlock(const float* q, const Matrix<float>& keys, const Matrix<float>& values,
-                 const AttentionSpec& attention, int64_t position, int64_t rows, int64_t stride,
-                 float* out) {
+                 const AttentionSpec& attention, int64_t head, int64_t position, int64_t rows,
+                 int64_t stride, float* out) {
   const int64_t head_dim = keys.cols, first = FirstKey(attention, position);
   const int64_t count = position + rows - first;
   Matrix<float> weights(rows, count);
@@ -115,8 +126,11 @@ void AttendBlock(const float* q, const Matrix<float>& keys, const Matrix<float>&
     const std::span<float> row = weights.row(r);
     const auto begin = row.begin() + (FirstKey(attention, position + r) - first);
     const auto end = row.begin() + (position + r + 1 - first);
+    for (auto weight = begin; weight != end; ++weight) {
+      *weight = static_cast<float>(Capped(*weight, attention));
+    }
     const float max = *std::max_element(begin, end);
-    double total = 0;
+    double total = SinkWeight(attention, head, max);
     for (auto weight = begin; weight != end; ++weight) total += * weight = std::exp(*weight - max);
     std::fill(row.begin(), begin, 0.0f);
     std::fill(end, row.end(), 0.0f);
@@ -176,11 +190,11 @@ void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
       for (int64_t t = 0; t < slice.tokens; t += step) {
         const int64_t at = (slice.first_row + t) * stride + h * d, position = slice.position + t;
         if (blas) {
-          AttendBlock(q + at, keys, values, attention, position, std::min(kBlock, slice.tokens - t),
-                      stride, out + at);
+          AttendBlock(q + at, keys, values, attention, h, position,
+                      std::min(kBlock, slice.tokens - t), stride, out + at);
         } else {
-          AttendRow(q + at, keys, values, FirstKey(attention, position), position + 1,
-                    attention.scale, out + at);
+          AttendRow(q + at, keys, values, FirstKey(attention, position), position + 1, attention, h,
+                    out + at);
         }
       }
     }

@@ -119,10 +119,15 @@ void MergeRow(const float* part, int64_t head_dim, float* total) {
   total[kPartialMax] = max;
 }
 
-// out = O / l. Adding 0 turns -0 into 0: the sign of a zero alone may depend on skipped keys.
-void DivideRow(const float* total, int64_t head_dim, float* out) {
+// out = O / l. Adding 0 turns -0 into 0: the sign of a zero alone may depend on skipped keys. The
+// head's sink, if there is one, is a last key whose value is 0.
+void DivideRow(const float* total, int64_t head_dim, const float* sink, float* out) {
   const hn::FixedTag<float, 8> d;
-  const auto sum = hn::Set(d, total[kPartialSum]);
+  float weights = total[kPartialSum];
+  if (sink != nullptr) {
+    weights += std::exp2(*sink * std::numbers::log2e_v<float> - total[kPartialMax]);
+  }
+  const auto sum = hn::Set(d, weights);
   for (int64_t i = 0; i < head_dim; i += 8) {
     hn::StoreU(hn::Add(hn::Div(hn::LoadU(d, total + i), sum), hn::Zero(d)), d, out + i);
   }
@@ -136,7 +141,9 @@ void MergeRows(const AttentionItem& item, const float* parts, float* totals) {
 
 void StoreRows(const AttentionItem& item, const float* totals) {
   for (int64_t r = 0; r < item.rows; ++r) {
-    DivideRow(totals + r * kPartialStride, item.call->kv.head_dim, item.call->out + item.offset(r));
+    const float* const sinks = item.call->attention.sinks;
+    DivideRow(totals + r * kPartialStride, item.call->kv.head_dim,
+              sinks == nullptr ? nullptr : sinks + item.head(r), item.call->out + item.offset(r));
   }
 }
 
@@ -188,12 +195,12 @@ HWY_EXPORT(JoinSpans);
 
 namespace {
 
-// Matrix tiles take caches whose codes share a scale per head.
-bool FitsTiles(const KvSpec& kv) {
+// Matrix tiles take caches whose codes share a scale per head, and scores as they are.
+bool FitsTiles(const AttentionSpec& attention, const KvSpec& kv) {
   const auto fits = [&](const FormatSpec& f) {
     return f.quantized() && f.groups(kv.head_dim) == 1;
   };
-  return fits(kv.k) && fits(kv.v) && kv.head_dim % 32 == 0;
+  return fits(kv.k) && fits(kv.v) && kv.head_dim % 32 == 0 && attention.softcap == 0;
 }
 
 void MakeItems(const AttentionCall& call, std::span<const SequenceSlice> batch,
@@ -271,7 +278,7 @@ void Attention(Isa isa, const float* q, const AttentionSpec& attention, const Kv
   static thread_local std::vector<AttentionItem> thread_items;
   std::vector<AttentionItem>& items = thread_items;
   MakeItems(call, batch, items);
-  const bool tiles = isa >= Isa::kAmx && FitsTiles(kv);
+  const bool tiles = isa >= Isa::kAmx && FitsTiles(attention, kv);
   const bool few = items.size() < static_cast<size_t>(2 * Threads());
   const bool spans = std::any_of(items.begin(), items.end(), [](const AttentionItem& item) {
     return item.last_span - item.first_span > 1;

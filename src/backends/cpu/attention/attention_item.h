@@ -43,9 +43,9 @@ struct AttentionItem {
   // Of a row's vector in q and out.
   int64_t offset(int64_t row) const {
     const int64_t token = slice->first_row + (first + row) / call->group;
-    const int64_t head = kv_head * call->group + (first + row) % call->group;
-    return (token * call->attention.heads + head) * call->kv.head_dim;
+    return (token * call->attention.heads + head(row)) * call->kv.head_dim;
   }
+  int64_t head(int64_t row) const { return kv_head * call->group + (first + row) % call->group; }
   int64_t FirstKey(int64_t row) const {
     const int64_t window = call->attention.sliding_window;
     return window == 0 ? 0 : std::max<int64_t>(0, position(row) - window + 1);

@@ -63,6 +63,19 @@ void ScaleRow(VF factor, float* x, int64_t count) {
   }
 }
 
+// cap * tanh(s / cap), whose magnitude is (1 - e) / (1 + e) with e = e^(-2 |s / cap|). Scores of
+// keys that a row does not see may be anything.
+void CapRow(float cap, float* s) {
+  const DF d;
+  const VF factor = hn::Set(d, -2 * std::numbers::log2e_v<float> / cap), one = hn::Set(d, 1.0f);
+  for (int64_t i = 0; i < kPageTokens; i += kLanes) {
+    const VF score = hn::Load(d, s + i);
+    const VF e = Exp2(hn::Mul(hn::Abs(score), factor));
+    const VF tanh = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+    hn::Store(hn::CopySign(hn::Mul(tanh, hn::Set(d, cap)), score), d, s + i);
+  }
+}
+
 // One row's scores of one page to P; m, l and O follow a new maximum.
 void SoftmaxRow(KeyRange keys, int64_t width, int64_t row, VectorWorkspace& work) {
   const DF d;
@@ -122,7 +135,11 @@ void TileScores(const AttentionItem& item, int64_t begin, int64_t end, int64_t s
                                        .c_stride = kStrideS,
                                        .cols = keys.last - first,
                                        .resume = false});
-  for (int64_t r = begin; r < end; ++r) SoftmaxRow(item.Visible(r, r + 1, start), width, r, work);
+  const float cap = item.call->attention.softcap * std::numbers::log2e_v<float>;
+  for (int64_t r = begin; r < end; ++r) {
+    if (cap > 0) CapRow(cap, work.s + r * kStrideS);
+    SoftmaxRow(item.Visible(r, r + 1, start), width, r, work);
+  }
 }
 
 // O += P V of one tile of rows.

@@ -27,6 +27,8 @@ struct AttentionArguments {
   int heads = 0;                     // a multiple of kv.kv_heads
   float scale = 0;                   // 1 / sqrt(head_dim)
   int sliding_window = 0;
+  float softcap = 0;             // 0: none
+  const float* sinks = nullptr;  // [heads] or null
   KvLayout kv = {};
   const SequenceOnDevice* batch = nullptr;  // [sequences]
   int sequences = 0;

@@ -122,7 +122,8 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
 
 bool FitsDecode(const AttentionArguments& a) {
   const int d = a.kv.head_dim;
-  return (d == 64 || d == 96 || d == 128 || d == 256) && a.kv.k.nibbles() && a.kv.v.nibbles();
+  return (d == 64 || d == 96 || d == 128 || d == 256) && a.kv.k.nibbles() && a.kv.v.nibbles() &&
+         a.softcap == 0;
 }
 
 AttentionPlan DecodePlan(const AttentionArguments& a) {

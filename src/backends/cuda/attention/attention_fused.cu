@@ -143,7 +143,8 @@ bool IsLong(const AttentionArguments& a, const SequenceOnDevice& s) {
 }  // namespace
 
 bool FusedAttention::Takes(const AttentionArguments& a, std::span<const SequenceOnDevice> batch) {
-  return std::ranges::all_of(batch, [&](const auto& s) { return IsLong(a, s); }) &&
+  return a.softcap == 0 && a.sinks == nullptr &&
+         std::ranges::all_of(batch, [&](const auto& s) { return IsLong(a, s); }) &&
          Builds(a, batch);
 }
 

@@ -27,6 +27,7 @@ struct Tile {
   int kv_head, unit;  // unit: index of (sequence, tile, kv head) among all
   int first, rows;
   int group, window;
+  float cap;  // of scores times kLog2E; 0: none
   uint64_t group_inverse;
   int first_span, spans, span;  // spans the tile has; this block's, from 0
   KeyRange pages;               // of this block
@@ -72,6 +73,7 @@ __device__ __forceinline__ Tile TileOf(const AttentionCall& call) {
   tile.group = plan.group;
   tile.group_inverse = plan.group_inverse;
   tile.window = call.arguments.sliding_window;
+  tile.cap = call.arguments.softcap * kLog2E;
   tile.first = number * plan.tile_rows;
   const int rows = static_cast<int>(tile.sequence.tokens) * plan.group - tile.first;
   tile.rows = max(0, min(plan.tile_rows, rows));
@@ -103,9 +105,10 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Four elements of a row of the result; `end` is {max, sum} of its weights.
+// Four elements of a row of the result; `end` is {max, sum} of its weights. A sink is a last key.
 __device__ __forceinline__ void StoreOutput(const AttentionArguments& a, const Tile& tile, int row,
                                             int d, float4 v, float2 end) {
+  if (a.sinks != nullptr) end.y += Exp2(a.sinks[tile.head(row)] * kLog2E - end.x);
   const float f = __fdividef(1.0f, end.y);
   *reinterpret_cast<uint2*>(a.out + PlaceOf(a, tile, row, d)) = {PackBf16(v.x * f, v.y * f),
                                                                  PackBf16(v.z * f, v.w * f)};

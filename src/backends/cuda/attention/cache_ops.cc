@@ -78,6 +78,8 @@ void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, 
                           .heads = static_cast<int>(attention.heads),
                           .scale = attention.scale,
                           .sliding_window = static_cast<int>(attention.sliding_window),
+                          .softcap = attention.softcap,
+                          .sinks = attention.sinks,
                           .kv = LayoutOf(kv, batch[0].offset),
                           .batch = OnDevice(batch, stream),
                           .sequences = static_cast<int>(batch.size())};
