@@ -33,13 +33,15 @@ TEST_P(ActsParityTest, PreparedValuesAgree) {
         const auto x = RandomVector(rng_, tokens * width), norm = RandomVector(rng_, width);
         const Buffer<float> device_x = Copy(x), device_norm = Copy(norm);
         const auto device_gate = CopyValues(gate), device_up = CopyValues(up);
+        const GateSpec clamped = {1.702f, 0, 2, 1};
+        const GateSpec gating = tokens == 1 ? kSilu : tokens == 3 ? kGelu : clamped;
         const Activations a = ours_->PrepareActs({.x = device_x.data(),
                                                   .op = op,
                                                   .norm_weight = device_norm.data(),
                                                   .norm_eps = 1e-5f,
                                                   .gate = device_gate.data(),
                                                   .up = device_up.data(),
-                                                  .gating = tokens == 3 ? kGelu : kSilu},
+                                                  .gating = gating},
                                                  tokens, spec);
         const std::vector<float> values = Host(a.values, tokens * width);
         const Activations b = ref_->PrepareActs({.x = x.data(),
@@ -48,7 +50,7 @@ TEST_P(ActsParityTest, PreparedValuesAgree) {
                                                  .norm_eps = 1e-5f,
                                                  .gate = Raw(gate),
                                                  .up = Raw(up),
-                                                 .gating = tokens == 3 ? kGelu : kSilu},
+                                                 .gating = gating},
                                                 tokens, spec);
         float largest = 0;
         for (int64_t i = 0; i < tokens * width; ++i) {

@@ -180,7 +180,8 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
     const DeviceCache device(*ours_, cache, kv_, kPositions);
     const auto q = CopyValues(q_);
-    const auto sinks = RandomVector(rng_, spec_.heads), device_sinks = Copy(sinks);
+    const std::vector<float> sinks = RandomVector(rng_, spec_.heads);
+    const Buffer<float> device_sinks = Copy(sinks);
     for (const int64_t window : {0, 1, 17, 100}) {
       spec_.sliding_window = window;
       spec_.softcap = window == 17 ? 0.5f : 0;

@@ -31,6 +31,13 @@ const GgufFamily kGgufModels[] = {
       {"moe_intermediate_size", 40},
       {"norm_topk_prob", true}}},
     {"phi3", {{"model_type", "phi3"}, {"rope_parameters", kPhiRope}}},
+    {"gpt-oss",
+     {{"model_type", "gpt_oss"},
+      {"head_dim", 24},
+      {"num_local_experts", 3},
+      {"num_experts_per_tok", 2},
+      {"sliding_window", 5},
+      {"tie_word_embeddings", false}}},
     {"gemma2",
      {{"model_type", "gemma2"},
       {"head_dim", 24},
@@ -88,14 +95,16 @@ class Converter {
 
  private:
   void AddLayer(int64_t index) {
-    constexpr const char* kNorms[] = {"attn_norm",           "ffn_norm",
-                                      "attn_q_norm",         "attn_k_norm",
-                                      "post_attention_norm", "post_ffw_norm"};
+    constexpr const char* kVectors[] = {
+        "attn_norm",           "ffn_norm",      "attn_q_norm", "attn_k_norm",
+        "post_attention_norm", "post_ffw_norm", "attn_sinks"};
     const ModelConfig& c = net_.config;
     const LayerWeights& layer = net_.layers[static_cast<size_t>(index)];
     const std::string at = fmt::format("blk.{}.", index);
-    for (const auto& [norm, weight] : layer.norms) {
-      AddTensor(builder_, at + kNorms[static_cast<size_t>(norm)] + ".weight", weight);
+    for (const auto& [vector, values] : layer.vectors) {
+      std::string name = kVectors[static_cast<size_t>(vector)];
+      if (architecture_ == "gpt-oss" && name == "ffn_norm") name = "post_attention_norm";
+      AddTensor(builder_, at + name + ".weight", values);
     }
     const bool fused = architecture_ == "phi3";
     if (fused) {
@@ -135,6 +144,10 @@ class Converter {
     std::vector<uint64_t> shape = {static_cast<size_t>(rows), cols};
     if (stacked) shape = {count, static_cast<size_t>(rows) / count, cols};
     builder_.Tensor(name + ".weight", shape, kBf16, bytes);
+    if (layer[roles[0]].bias.data == nullptr) return;
+    bytes.clear();
+    for (const Role role : roles) bytes += BytesOf(layer[role].bias);
+    builder_.Tensor(name + ".bias", {count, static_cast<size_t>(rows) / count}, kBf16, bytes);
   }
 
   const Network& net_;
@@ -157,8 +170,11 @@ TEST_P(GgufFamilies, GiveTheLogitsOfTheirCheckpoints) {
             AllLogits(*LoadModel(directory, "cpu", false), ids));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GgufFamilies, testing::ValuesIn(kGgufModels),
-                         [](const auto& param) { return std::string(param.param.architecture); });
+INSTANTIATE_TEST_SUITE_P(All, GgufFamilies, testing::ValuesIn(kGgufModels), [](const auto& param) {
+  std::string name = param.param.architecture;
+  std::erase(name, '-');
+  return name;
+});
 
 }  // namespace
 }  // namespace nibble

@@ -26,8 +26,8 @@ class GgufSource : public TemporaryDirectoryTest {
     EXPECT_EQ(BytesOf(net.final_norm), BytesOf(tiny_.final_norm));
     ASSERT_EQ(net.layers.size(), tiny_.layers.size());
     for (size_t i = 0; i < net.layers.size(); ++i) {
-      EXPECT_EQ(BytesOf(net.layers[i].norms[Norm::kMlp]),
-                BytesOf(tiny_.layers[i].norms[Norm::kMlp]));
+      EXPECT_EQ(BytesOf(net.layers[i].vectors[LayerVector::kMlpNorm]),
+                BytesOf(tiny_.layers[i].vectors[LayerVector::kMlpNorm]));
       for (const Role role : kLayerRoles) {
         EXPECT_EQ(BytesOf(net.layers[i][role].weights.values),
                   BytesOf(tiny_.layers[i][role].weights.values))

@@ -90,8 +90,8 @@ inline void AddLayers(GgufBuilder& b, const Network& tiny, int64_t first, int64_
   for (int64_t i = first; i < last; ++i) {
     const LayerWeights& layer = tiny.layers[static_cast<size_t>(i)];
     const std::string at = fmt::format("blk.{}.", i);
-    AddTensor(b, at + "attn_norm.weight", layer.norms[Norm::kAttention]);
-    AddTensor(b, at + "ffn_norm.weight", layer.norms[Norm::kMlp]);
+    AddTensor(b, at + "attn_norm.weight", layer.vectors[LayerVector::kAttentionNorm]);
+    AddTensor(b, at + "ffn_norm.weight", layer.vectors[LayerVector::kMlpNorm]);
     for (const Role role : kLayerRoles) {
       const int64_t heads = role == Role::kQ ? c.heads : role == Role::kK ? c.kv_heads : 0;
       AddTensor(b, at + names[static_cast<size_t>(role)] + ".weight", layer[role].weights.values,

@@ -190,6 +190,7 @@ class HfForward {
     const std::string type = config_["model_type"];
     if (Number("sliding_window", 0) == 0 || type == "llama") return 1 << 30;
     if (type.starts_with("qwen") && !config_.value("use_sliding_window", false)) return 1 << 30;
+    if (type == "gpt_oss" && layer % 2 == 1) return 1 << 30;
     const bool typed = config_.contains("layer_types");
     if (typed && config_["layer_types"][static_cast<size_t>(layer)] == "full_attention") {
       return 1 << 30;
@@ -216,6 +217,8 @@ class HfForward {
         weights.push_back(std::exp(Capped(score * scale, "attn_logit_softcapping")));
         sum += weights.back();
       }
+      const std::string sinks = Prefix(layer) + "self_attn.sinks";
+      if (Has(sinks)) sum += std::exp(Get(sinks).data[static_cast<size_t>(h)]);
       for (int64_t key = first; key <= query; ++key) {
         for (int64_t i = 0; i < d; ++i) {
           out[static_cast<size_t>(h * d + i)] +=
@@ -239,6 +242,7 @@ class HfForward {
 
   Vector Mlp(int64_t layer, const Vector& x) const {
     const std::string mlp = Prefix(layer) + "mlp.";
+    if (Type() == "gpt_oss") return ClampedMixture(mlp, x);
     if (Has(mlp + "gate.weight")) return Mixture(mlp, x);
     if (Has(mlp + "gate_up_proj.weight")) {
       const Vector both = Linear(mlp + "gate_up_proj", x);
@@ -265,6 +269,47 @@ class HfForward {
                                                           Linear(expert + "up_proj", x)));
       const double weight = config_.value("norm_topk_prob", false) ? p[e] / kept : p[e];
       for (size_t i = 0; i < y.size(); ++i) out[i] += weight * y[i];
+    }
+    return out;
+  }
+
+  // Of experts that are stacked with inputs and outputs exchanged: outputs of one.
+  Vector OfStack(const std::string& name, size_t expert, const Vector& x) const {
+    const Tensor& w = file_.tensors().at(name);
+    const std::vector<double> all =
+        ToF64({w.dtype, {w.shape[0] * w.shape[1], w.shape[2]}, w.data}).data;
+    const auto inputs = static_cast<size_t>(w.shape[1]), outputs = static_cast<size_t>(w.shape[2]);
+    const Matrix<double> bias = Get(name + "_bias");
+    Vector y;
+    for (size_t n = 0; n < outputs; ++n) {
+      y.push_back(bias.row(static_cast<int64_t>(expert))[n]);
+      for (size_t k = 0; k < inputs; ++k) {
+        y.back() += all[(expert * inputs + k) * outputs + n] * x[k];
+      }
+    }
+    return y;
+  }
+
+  // gpt-oss: softmax over the chosen logits; even rows are gates, odd ones are let through.
+  Vector ClampedMixture(const std::string& mlp, const Vector& x) const {
+    const Vector logits = Linear(mlp + "router", x);
+    Vector out(x.size());
+    std::vector<size_t> order(logits.size());
+    for (size_t e = 0; e < order.size(); ++e) order[e] = e;
+    std::ranges::sort(order, std::greater(), [&](size_t e) { return logits[e]; });
+    order.resize(config_["num_experts_per_tok"].get<size_t>());
+    double sum = 0;
+    for (const size_t e : order) sum += std::exp(logits[e]);
+    const double alpha = Number("swiglu_alpha", 1.702), limit = Number("swiglu_limit", 7);
+    for (const size_t e : order) {
+      const Vector both = OfStack(mlp + "experts.gate_up_proj", e, x);
+      Vector gated;
+      for (size_t i = 0; i < both.size(); i += 2) {
+        const double gate = std::min(both[i], limit), up = std::clamp(both[i + 1], -limit, limit);
+        gated.push_back((up + 1) * gate / (1 + std::exp(-alpha * gate)));
+      }
+      const Vector y = OfStack(mlp + "experts.down_proj", e, gated);
+      for (size_t i = 0; i < y.size(); ++i) out[i] += std::exp(logits[e]) / sum * y[i];
     }
     return out;
   }

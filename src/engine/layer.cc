@@ -28,7 +28,8 @@ Layer UploadLayer(Backend& backend, const LayerWeights& weights, const LayerSpec
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
   }
-  for (const auto& [norm, weight] : weights.norms) layer.norms[norm] = UploadNorm(backend, weight);
+  for (const auto& [norm, weight] : weights.vectors)
+    layer.vectors[norm] = UploadNorm(backend, weight);
   return layer;
 }
 
@@ -52,7 +53,7 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
   gate.Grow(tokens * c.intermediate_size * value_bytes_);
   up.Grow(tokens * c.intermediate_size * value_bytes_);
-  if (c.experts > 0 || c.has_norm(Norm::kPostAttention)) outputs.Grow(tokens * c.hidden_size);
+  if (c.experts > 0 || c.has(LayerVector::kPostAttentionNorm)) outputs.Grow(tokens * c.hidden_size);
   if (c.experts == 0) return;
   router_logits.Grow(tokens * c.experts);
   rows.Grow(tokens * c.experts_per_token * c.hidden_size);
@@ -65,8 +66,9 @@ AttentionSpec Decoder::attention(const Layer& layer) const {
                        : 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
           .sliding_window = layer.spec.sliding_window,
           .softcap = static_cast<float>(config.attention_softcap),
-          .q_norm = layer.norms[Norm::kQuery].data(),
-          .k_norm = layer.norms[Norm::kKey].data(),
+          .sinks = layer.vectors[LayerVector::kSinks].data(),
+          .q_norm = layer.vectors[LayerVector::kQueryNorm].data(),
+          .k_norm = layer.vectors[LayerVector::kKeyNorm].data(),
           .norm_eps = static_cast<float>(config.norm_eps)};
 }
 
@@ -82,7 +84,7 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   const int64_t tokens = Tokens(batch);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = Normed(d.config, layer.norms[Norm::kAttention], x);
+  const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kAttentionNorm], x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kQ]);
   const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
                                          {layer.ids[Role::kK], s.k.data()},
@@ -98,11 +100,11 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
 namespace {
 
 // x += the linear's output, or its norm.
-void AddOutput(const Decoder& d, const Layer& layer, Role role, Norm norm, const ActsSource& a,
-               int64_t tokens, float* x) {
+void AddOutput(const Decoder& d, const Layer& layer, Role role, LayerVector norm,
+               const ActsSource& a, int64_t tokens, float* x) {
   const int64_t hidden = d.config.hidden_size;
   const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[role]);
-  const float* const weight = layer.norms[norm].data();
+  const float* const weight = layer.vectors[norm].data();
   if (weight == nullptr) return d.backend.Gemm(acts, layer.ids[role], x, hidden, true);
   float* const output = d.scratch.outputs.data();
   d.backend.Gemm(acts, layer.ids[role], output, hidden, false);
@@ -113,7 +115,7 @@ void AddOutput(const Decoder& d, const Layer& layer, Role role, Norm norm, const
 
 void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                      float* x) {
-  AddOutput(d, layer, Role::kO, Norm::kPostAttention, a, tokens, x);
+  AddOutput(d, layer, Role::kO, LayerVector::kPostAttentionNorm, a, tokens, x);
 }
 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
@@ -121,7 +123,7 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   const Role gate = OfExpert(Role::kGate, expert), up = OfExpert(Role::kUp, expert);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = Normed(d.config, layer.norms[Norm::kMlp], x);
+  const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
   return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
                                 {layer.ids[up], s.up.data()}, d.config.gating);
@@ -129,7 +131,7 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                float* x) {
-  AddOutput(d, layer, Role::kDown, Norm::kPostMlp, a, tokens, x);
+  AddOutput(d, layer, Role::kDown, LayerVector::kPostMlpNorm, a, tokens, x);
 }
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,

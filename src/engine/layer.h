@@ -20,8 +20,8 @@ namespace nibble {
 
 struct Layer {
   ByRole<LinearId> ids;
-  ByRole<InputSpec> inputs;     // q, k and v share one, and gate and up
-  ByNorm<Buffer<float>> norms;  // empty when folded
+  ByRole<InputSpec> inputs;         // q, k and v share one, and gate and up
+  ByVector<Buffer<float>> vectors;  // empty when folded
   LayerSpec spec;
 };
 

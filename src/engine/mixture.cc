@@ -66,8 +66,9 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
   d.scratch.Reserve(d.config, tokens);
   float* const logits = d.scratch.router_logits.data();
   const int64_t experts = d.config.experts, count = tokens * experts;
-  const Activations acts = d.backend.PrepareActs(Normed(d.config, layer.norms[Norm::kMlp], x),
-                                                 tokens, layer.inputs[Role::kRouter]);
+  const Activations acts =
+      d.backend.PrepareActs(Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x), tokens,
+                            layer.inputs[Role::kRouter]);
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, experts, false);
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
   const bool normalized = d.config.normalized_experts;

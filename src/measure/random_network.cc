@@ -102,10 +102,10 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   };
   LayerWeights layer;
   for (Role role : config.layer_roles()) layer[role] = linear(0, role);
-  for (Norm norm : config.norms) {
+  for (LayerVector norm : config.vectors) {
     if (plan.norms_folded && IsFoldable(norm)) continue;
     const int64_t width = config.width(norm);
-    layer.norms[norm] =
+    layer.vectors[norm] =
         Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
   }
   net.layers.assign(static_cast<size_t>(config.layers), layer);

@@ -38,10 +38,10 @@ std::string RoleName(Role role) {
   return expert < 0 ? std::string(kind) : fmt::format("experts.{}.{}", expert, kind);
 }
 
-std::string_view NormName(Norm norm) {
-  constexpr std::string_view kNames[] = {"attention_norm",      "mlp_norm",     "q_norm", "k_norm",
-                                         "post_attention_norm", "post_mlp_norm"};
-  return kNames[static_cast<size_t>(norm)];
+std::string_view VectorName(LayerVector vector) {
+  constexpr std::string_view kNames[] = {"attention_norm",      "mlp_norm",      "q_norm", "k_norm",
+                                         "post_attention_norm", "post_mlp_norm", "sinks"};
+  return kNames[static_cast<size_t>(vector)];
 }
 
 LayerSpec ModelConfig::spec(int64_t layer) const {
@@ -62,12 +62,20 @@ bool ModelConfig::has_bias(Role role) const {
   return std::ranges::find(biases, KindOf(role)) != biases.end();
 }
 
-bool ModelConfig::has_norm(Norm norm) const {
-  return std::ranges::find(norms, norm) != norms.end();
+bool ModelConfig::has(LayerVector vector) const {
+  return std::ranges::find(vectors, vector) != vectors.end();
 }
 
-int64_t ModelConfig::width(Norm norm) const {
-  return norm == Norm::kQuery || norm == Norm::kKey ? head_dim : hidden_size;
+int64_t ModelConfig::width(LayerVector vector) const {
+  switch (vector) {
+    case LayerVector::kQueryNorm:
+    case LayerVector::kKeyNorm:
+      return head_dim;
+    case LayerVector::kSinks:
+      return heads;
+    default:
+      return hidden_size;
+  }
 }
 
 int64_t ModelConfig::outputs(Role role) const {
@@ -101,7 +109,7 @@ int64_t ModelConfig::inputs(Role role) const {
 
 int64_t ModelConfig::parameters() const {
   int64_t per_layer = 0;
-  for (Norm norm : norms) per_layer += width(norm);
+  for (LayerVector vector : vectors) per_layer += width(vector);
   for (Role role : layer_roles()) per_layer += outputs(role) * inputs(role);
   return layers * per_layer + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
 }

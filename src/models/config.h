@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "formats/gate_spec.h"
+#include "models/row_block.h"
 #include "transforms/rope.h"
 
 namespace nibble {
@@ -32,14 +33,22 @@ int64_t ExpertOf(Role role);      // -1: not an expert's
 Role KindOf(Role role);           // kGate of any expert's gate, and so on
 std::string RoleName(Role role);  // "q" ... "down", "head", "embedding", "router", ...
 
-// RMS norms of a layer: of the residual stream in front of attention and of the FFN, of each query
-// and key head in front of RoPE (Henry et al. 2020), and of what attention and FFN add to the
-// stream.
-enum class Norm { kAttention, kMlp, kQuery, kKey, kPostAttention, kPostMlp };
-std::string_view NormName(Norm norm);  // "attention_norm", "q_norm", "post_mlp_norm", ..
+// Vectors of a layer: weights of RMS norms, of the residual stream in front of attention and of the
+// FFN, of each query and key head in front of RoPE (Henry et al. 2020), and of what attention and
+// FFN add to the stream; scores of the heads' sinks (Xiao et al. 2023).
+enum class LayerVector {
+  kAttentionNorm,
+  kMlpNorm,
+  kQueryNorm,
+  kKeyNorm,
+  kPostAttentionNorm,
+  kPostMlpNorm,
+  kSinks
+};
+std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
-inline constexpr bool IsFoldable(Norm norm) {
-  return norm == Norm::kAttention || norm == Norm::kMlp;
+inline constexpr bool IsFoldable(LayerVector vector) {
+  return vector == LayerVector::kAttentionNorm || vector == LayerVector::kMlpNorm;
 }
 
 // A value for each of some parts of a layer.
@@ -63,7 +72,7 @@ class ByPart {
 template <typename T>
 using ByRole = ByPart<Role, T>;
 template <typename T>
-using ByNorm = ByPart<Norm, T>;
+using ByVector = ByPart<LayerVector, T>;
 
 struct LayerSpec {
   int rope = 0;                // of ModelConfig::ropes; -1: q and k are not turned
@@ -88,7 +97,7 @@ struct ModelConfig {
   GateSpec gating;  // of FFNs
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears of a layer that have one
-  std::vector<Norm> norms = {Norm::kAttention, Norm::kMlp};
+  std::vector<LayerVector> vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm};
   std::vector<RopeSpec> ropes = {};
   std::vector<LayerSpec> specs = {};  // of each layer; fewer: the last is that of all others
 
@@ -97,10 +106,10 @@ struct ModelConfig {
   // kGate, kUp or kDown of the first expert, or of the only FFN.
   Role first(Role role) const { return OfExpert(role, experts > 0 ? 0 : -1); }
   bool has_bias(Role role) const;
-  bool has_norm(Norm norm) const;
+  bool has(LayerVector vector) const;
   // Norms behind o and down have weights that no rotation of the residual stream passes.
-  bool turns_residual() const { return !has_norm(Norm::kPostAttention); }
-  int64_t width(Norm norm) const;
+  bool turns_residual() const { return !has(LayerVector::kPostAttentionNorm); }
+  int64_t width(LayerVector vector) const;
   int64_t outputs(Role role) const;  // N of a linear
   int64_t inputs(Role role) const;   // K of a linear
   int64_t parameters() const;        // of all weight matrices and norms
@@ -111,18 +120,12 @@ std::string LinearName(int64_t layer, Role role);
 // The same in the source, "model.layers.3.mlp.down_proj"; LinearName in a family nobody reads.
 std::string SourceName(const ModelConfig& config, int64_t layer, Role role);
 
-// A linear's rows begin at `first` of a tensor of `total` rows, or of `stacked` matrices that have
-// so many in all; total = 0: it is the whole tensor.
-struct RowBlock {
-  int64_t first = 0, total = 0, stacked = 1;
-};
-
 // One model family: how its config.json reads and what its tensors are called.
 struct Family {
   std::string_view model_type;
   ModelConfig (*parse)(const Json& config, const std::string& where);
-  std::string (*linear)(int64_t layer, Role role);  // without ".weight" / ".bias"
-  std::string (*norm)(int64_t layer, Norm norm);    // the whole name
+  std::string (*linear)(int64_t layer, Role role);           // without ".weight" / ".bias"
+  std::string (*vector)(int64_t layer, LayerVector vector);  // the whole name
   std::string_view final_norm;
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
   // Where several linears lie in one tensor: the rows of one. Null: each has its own.

@@ -48,7 +48,8 @@ ModelConfig ParseGemma(const Json& config, const std::string& where) {
   }
   ModelConfig c = ParseWithBiases(config, where);
   c.gating = kGelu;
-  c.norms = {Norm::kAttention, Norm::kMlp, Norm::kPostAttention, Norm::kPostMlp};
+  c.vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm, LayerVector::kPostAttentionNorm,
+               LayerVector::kPostMlpNorm};
   c.attention_scale =
       1 / std::sqrt(JsonGetIn<double>(config, "query_pre_attn_scalar", 1, kMostScalar, where));
   c.embedding_scale = std::sqrt(static_cast<double>(c.hidden_size));
@@ -73,7 +74,7 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
                                             {"max_position_embeddings", 131072},
                                             {"rope_theta", 1e6}});
   ModelConfig c = ParseGemma(config, where);
-  c.norms.insert(c.norms.end(), {Norm::kQuery, Norm::kKey});
+  c.vectors.insert(c.vectors.end(), {LayerVector::kQueryNorm, LayerVector::kKeyNorm});
   const auto period = JsonFindIn<int64_t>(config, "sliding_window_pattern", 1, 1 << 12, where);
   c.specs = ParseLayers(config, c.layers, period.value_or(6), where);
   for (LayerSpec& spec : c.specs) spec.rope = spec.sliding_window > 0 ? 1 : 0;
@@ -87,7 +88,7 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
   return c;
 }
 
-std::string GemmaNorm(int64_t layer, Norm norm) {
+std::string GemmaVector(int64_t layer, LayerVector norm) {
   constexpr const char* kNames[] = {"input_layernorm",          "pre_feedforward_layernorm",
                                     "self_attn.q_norm",         "self_attn.k_norm",
                                     "post_attention_layernorm", "post_feedforward_layernorm"};
@@ -99,14 +100,14 @@ std::string GemmaNorm(int64_t layer, Norm norm) {
 const Family kGemma2 = {.model_type = "gemma2",
                         .parse = ParseGemma2,
                         .linear = LlamaLinear,
-                        .norm = GemmaNorm,
+                        .vector = GemmaVector,
                         .final_norm = "model.norm.weight",
                         .norms_lack_one = true};
 
 const Family kGemma3 = {.model_type = "gemma3_text",
                         .parse = ParseGemma3,
                         .linear = LlamaLinear,
-                        .norm = GemmaNorm,
+                        .vector = GemmaVector,
                         .final_norm = "model.norm.weight",
                         .norms_lack_one = true};
 

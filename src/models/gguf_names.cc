@@ -46,17 +46,23 @@ std::string FusedLinearOfBlock(int64_t layer, Role role) {
   }
 }
 
-std::string NormOfBlock(int64_t layer, Norm norm) {
-  constexpr const char* kNames[] = {"attn_norm",           "ffn_norm",
-                                    "attn_q_norm",         "attn_k_norm",
-                                    "post_attention_norm", "post_ffw_norm"};
-  return Part(layer, kNames[static_cast<size_t>(norm)]) + ".weight";
+std::string VectorOfBlock(int64_t layer, LayerVector vector) {
+  constexpr const char* kNames[] = {
+      "attn_norm",           "ffn_norm",      "attn_q_norm", "attn_k_norm",
+      "post_attention_norm", "post_ffw_norm", "attn_sinks"};
+  return Part(layer, kNames[static_cast<size_t>(vector)]) + ".weight";
+}
+
+// The norm in front of the FFN has the name that others have for one behind attention.
+std::string GptOssVectorOfBlock(int64_t layer, LayerVector vector) {
+  return VectorOfBlock(layer,
+                       vector == LayerVector::kMlpNorm ? LayerVector::kPostAttentionNorm : vector);
 }
 
 constexpr Family InBlocks(std::string_view model_type, bool rope_pairs) {
   return {.model_type = model_type,
           .linear = LinearOfBlock,
-          .norm = NormOfBlock,
+          .vector = VectorOfBlock,
           .final_norm = "output_norm.weight",
           .rope_pairs = rope_pairs,
           .rows = RowsOfExpert};
@@ -70,9 +76,14 @@ constexpr Family kGgufFamilies[] = {
     InBlocks("qwen3_moe", false),
     InBlocks("gemma2", false),
     InBlocks("gemma3_text", false),
+    {.model_type = "gpt_oss",
+     .linear = LinearOfBlock,
+     .vector = GptOssVectorOfBlock,
+     .final_norm = "output_norm.weight",
+     .rows = RowsOfExpert},
     {.model_type = "phi3",
      .linear = FusedLinearOfBlock,
-     .norm = NormOfBlock,
+     .vector = VectorOfBlock,
      .final_norm = "output_norm.weight",
      .rows = FusedRows},
 };

@@ -15,7 +15,8 @@ ModelConfig ParseGlm4(const Json& config, const std::string& where) {
   if (JsonFind<bool>(config, "attention_bias", where).value_or(false)) {
     c.biases = {Role::kQ, Role::kK, Role::kV};
   }
-  c.norms = {Norm::kAttention, Norm::kMlp, Norm::kPostAttention, Norm::kPostMlp};
+  c.vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm, LayerVector::kPostAttentionNorm,
+               LayerVector::kPostMlpNorm};
   return c;
 }
 
@@ -28,12 +29,12 @@ RowBlock GlmRows(const ModelConfig& config, Role role) {
   return role == Role::kGate || role == Role::kUp ? FusedRows(config, role) : RowBlock{};
 }
 
-std::string GlmNorm(int64_t layer, Norm norm) {
-  if (norm == Norm::kPostAttention || norm == Norm::kPostMlp) {
-    const char* name = norm == Norm::kPostMlp ? "post_mlp" : "post_self_attn";
+std::string GlmVector(int64_t layer, LayerVector norm) {
+  if (norm == LayerVector::kPostAttentionNorm || norm == LayerVector::kPostMlpNorm) {
+    const char* name = norm == LayerVector::kPostMlpNorm ? "post_mlp" : "post_self_attn";
     return fmt::format("model.layers.{}.{}_layernorm.weight", layer, name);
   }
-  return LlamaNorm(layer, norm);
+  return LlamaVector(layer, norm);
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ std::string GlmNorm(int64_t layer, Norm norm) {
 const Family kGlm4 = {.model_type = "glm4",
                       .parse = ParseGlm4,
                       .linear = GlmLinear,
-                      .norm = GlmNorm,
+                      .vector = GlmVector,
                       .final_norm = "model.norm.weight",
                       .rope_pairs = true,
                       .rows = GlmRows};

@@ -98,17 +98,17 @@ std::string LlamaLinear(int64_t layer, Role role) {
   return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(role)]);
 }
 
-std::string LlamaNorm(int64_t layer, Norm norm) {
+std::string LlamaVector(int64_t layer, LayerVector norm) {
   constexpr const char* kNames[] = {"input_layernorm", "post_attention_layernorm",
                                     "self_attn.q_norm", "self_attn.k_norm"};
-  NIBBLE_CHECK(static_cast<size_t>(norm) < std::size(kNames), "Llama has no {}", NormName(norm));
+  NIBBLE_CHECK(static_cast<size_t>(norm) < std::size(kNames), "Llama has no {}", VectorName(norm));
   return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
 }
 
 const Family kLlama = {.model_type = "llama",
                        .parse = ParseWithBiases,
                        .linear = LlamaLinear,
-                       .norm = LlamaNorm,
+                       .vector = LlamaVector,
                        .final_norm = "model.norm.weight"};
 
 // Granite's residual stream is divided by its multiplier of branches, which norms do not see but in
@@ -130,7 +130,7 @@ ModelConfig ParseGranite(const Json& config, const std::string& where) {
 const Family kGranite = {.model_type = "granite",
                          .parse = ParseGranite,
                          .linear = LlamaLinear,
-                         .norm = LlamaNorm,
+                         .vector = LlamaVector,
                          .final_norm = "model.norm.weight"};
 
 // Layers with a window among others, by layer_types.
@@ -143,7 +143,7 @@ ModelConfig ParseMinistral(const Json& config, const std::string& where) {
 const Family kMinistral = {.model_type = "ministral",
                            .parse = ParseMinistral,
                            .linear = LlamaLinear,
-                           .norm = LlamaNorm,
+                           .vector = LlamaVector,
                            .final_norm = "model.norm.weight"};
 
 // Some layers turn neither queries nor keys: those with a 0 in no_rope_layers.
@@ -170,13 +170,13 @@ ModelConfig ParseSmollm3(const Json& config, const std::string& where) {
 const Family kSmollm3 = {.model_type = "smollm3",
                          .parse = ParseSmollm3,
                          .linear = LlamaLinear,
-                         .norm = LlamaNorm,
+                         .vector = LlamaVector,
                          .final_norm = "model.norm.weight"};
 
 const Family kMistral = {.model_type = "mistral",
                          .parse = ParseMistral,
                          .linear = LlamaLinear,
-                         .norm = LlamaNorm,
+                         .vector = LlamaVector,
                          .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

@@ -22,7 +22,7 @@ std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64
                                        const std::string& where);
 
 std::string LlamaLinear(int64_t layer, Role role);
-std::string LlamaNorm(int64_t layer, Norm norm);
+std::string LlamaVector(int64_t layer, LayerVector norm);
 
 // q, k and v in one tensor, gate and up in another.
 RowBlock FusedRows(const ModelConfig& config, Role role);

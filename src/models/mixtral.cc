@@ -27,7 +27,7 @@ std::string LinearOfMixture(int64_t layer, Role role) {
 const Family kMixtral = {.model_type = "mixtral",
                          .parse = Parse,
                          .linear = LinearOfMixture,
-                         .norm = LlamaNorm,
+                         .vector = LlamaVector,
                          .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

@@ -52,22 +52,33 @@ class Tensors {
     return Tensor::Of(DType::kF32, {width}, std::move(values));
   }
 
-  // Some rows of a tensor that other linears share.
+  // Some rows of a tensor that other linears share: NAME.weight or NAME, or MXFP4's codes and
+  // exponents; of biases NAME.bias or NAME_bias.
   PackedLinear Part(const std::string& name, const RowBlock& block, int64_t rows, int64_t cols,
                     bool bias) {
     if (codes_ && codes_->Has(*network_.store, name)) {
       Fail("{}: {} holds codes of several linears, which are not read; use the float checkpoint",
            network_.directory, name);
     }
+    const TensorStore& store = *network_.store;
     PackedLinear linear;
     linear.weights = {.rows = rows, .cols = cols};
-    std::vector<int64_t> shape = {block.total, cols};
-    if (block.stacked > 1) shape = {block.stacked, block.total / block.stacked, cols};
-    Tensor all = Get(name + ".weight", shape);
-    all.shape = {block.total, cols};
-    linear.weights.values = all.Rows(block.first, rows);
     linear.input.width = cols;
-    if (bias) linear.bias = GetFinite(name + ".bias", {block.total}).Rows(block.first, rows);
+    if (store.Find(name + "_blocks") != nullptr) {
+      linear.weights.values = Mxfp4(name, block, rows, cols);
+    } else {
+      const bool suffix = store.Find(name) == nullptr;
+      linear.weights.values =
+          RowsOf(Get(suffix ? name + ".weight" : name, ShapeOf(block, cols)), block, rows, cols);
+    }
+    if (!bias) return linear;
+    RowBlock entries = block;
+    entries.transposed = false;
+    std::vector<int64_t> shape = ShapeOf(entries, 1);
+    shape.pop_back();
+    const bool suffix = store.Find(name + "_bias") == nullptr;
+    linear.bias = RowsOf(GetFinite(name + (suffix ? ".bias" : "_bias"), shape), entries, rows, 1);
+    linear.bias.shape = {rows};
     return linear;
   }
 
@@ -114,6 +125,22 @@ class Tensors {
     return network_.store->Find(inner) != nullptr ? inner : "language_model." + name;
   }
 
+  Tensor Mxfp4(const std::string& name, const RowBlock& block, int64_t rows, int64_t cols) {
+    const int64_t outputs = block.total / block.stacked;
+    const auto get = [&](const std::string& part, const std::vector<int64_t>& shape) {
+      const Tensor& tensor = network_.store->Get(part);
+      if (tensor.dtype != DType::kU8 || tensor.shape != shape) {
+        Fail("{}: tensor {} is {} {}, expected U8 {}", network_.directory, part,
+             DTypeName(tensor.dtype), ShapeText(tensor.shape), ShapeText(shape));
+      }
+      used_.insert(part);
+      return tensor;
+    };
+    return RowsOfMxfp4(get(name + "_blocks", {block.stacked, outputs, cols / 32, 16}),
+                       get(name + "_scales", {block.stacked, outputs, cols / 32}), block, rows,
+                       cols);
+  }
+
   // AutoGPTQ stores a bias of zeros where the model has none.
   void IgnoreZeros(const std::string& name) {
     const Tensor* bias = network_.store->Find(name);
@@ -140,9 +167,9 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
                                        family.norms_lack_one, c.logits_divisor);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
-    for (Norm norm : c.norms) {
-      weights.norms[norm] =
-          tensors.NormWeights(family.norm(layer, norm), c.width(norm), family.norms_lack_one);
+    for (LayerVector norm : c.vectors) {
+      weights.vectors[norm] =
+          tensors.NormWeights(family.vector(layer, norm), c.width(norm), family.norms_lack_one);
     }
     for (Role role : c.layer_roles()) {
       PackedLinear& linear = weights[role];
@@ -191,7 +218,10 @@ Network OpenNetwork(const std::string& directory) {
     return net;
   }
   std::optional<StoredCodes> codes;
-  if (quantization) {
+  // OpenAI's own 4 bits are read as floats (Tensors::Part).
+  const bool mxfp4 =
+      quantization && JsonFind<std::string>(*quantization, "quant_method", where) == "mxfp4";
+  if (quantization && !mxfp4) {
     codes.emplace(*quantization, where);
     net.stored_codes = codes->name();
   }

@@ -16,7 +16,7 @@
 namespace nibble {
 
 struct LayerWeights {
-  ByNorm<Tensor> norms;  // no data = folded into the linears
+  ByVector<Tensor> vectors;  // no data = folded into the linears
   ByRole<PackedLinear> linears;
 
   PackedLinear& operator[](Role role) { return linears[role]; }

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
-std::string NormOfLayer(int64_t layer, Norm norm) {
-  return fmt::format("layers.{}.{}", layer, NormName(norm));
+std::string VectorOfLayer(int64_t layer, LayerVector norm) {
+  return fmt::format("layers.{}.{}", layer, VectorName(norm));
 }
 
 // Reads the planes that a plan promises, each once.
@@ -73,9 +73,9 @@ class PlaneReader {
     LayerWeights layer;
     for (Role role : config_.layer_roles()) layer[role] = Linear(index, role);
     RequireSharedInputs(config_, index, layer, where_);
-    for (Norm norm : config_.norms) {
+    for (LayerVector norm : config_.vectors) {
       if (plan_.norms_folded && IsFoldable(norm)) continue;
-      layer.norms[norm] = Floats(NormOfLayer(index, norm), {config_.width(norm)});
+      layer.vectors[norm] = Floats(VectorOfLayer(index, norm), {config_.width(norm)});
     }
     return layer;
   }
@@ -223,8 +223,8 @@ std::vector<NamedTensor> LayerTensors(int64_t index, const LayerWeights& layer) 
       tensors.push_back(std::move(t));
     }
   }
-  for (const auto& [norm, weight] : layer.norms) {
-    if (weight.data != nullptr) tensors.push_back({NormOfLayer(index, norm), weight});
+  for (const auto& [norm, weight] : layer.vectors) {
+    if (weight.data != nullptr) tensors.push_back({VectorOfLayer(index, norm), weight});
   }
   return tensors;
 }

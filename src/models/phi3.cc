@@ -43,7 +43,7 @@ RowBlock FusedRows(const ModelConfig& c, Role role) {
 const Family kPhi3 = {.model_type = "phi3",
                       .parse = ParseMistral,
                       .linear = FusedLinear,
-                      .norm = LlamaNorm,
+                      .vector = LlamaVector,
                       .final_norm = "model.norm.weight",
                       .rows = FusedRows};
 

@@ -31,7 +31,8 @@ ModelConfig ParseQwen2(const Json& config, const std::string& where) {
 
 ModelConfig ParseQwen3(const Json& config, const std::string& where) {
   ModelConfig c = ParseWithBiases(config, where);
-  c.norms = {Norm::kAttention, Norm::kMlp, Norm::kQuery, Norm::kKey};
+  c.vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm, LayerVector::kQueryNorm,
+               LayerVector::kKeyNorm};
   ParseWindows(config, where, c);
   return c;
 }
@@ -69,19 +70,19 @@ std::string LinearOfMixture(int64_t layer, Role role) {
 const Family kQwen2 = {.model_type = "qwen2",
                        .parse = ParseQwen2,
                        .linear = LlamaLinear,
-                       .norm = LlamaNorm,
+                       .vector = LlamaVector,
                        .final_norm = "model.norm.weight"};
 
 const Family kQwen3 = {.model_type = "qwen3",
                        .parse = ParseQwen3,
                        .linear = LlamaLinear,
-                       .norm = LlamaNorm,
+                       .vector = LlamaVector,
                        .final_norm = "model.norm.weight"};
 
 const Family kQwen3Moe = {.model_type = "qwen3_moe",
                           .parse = ParseQwen3Moe,
                           .linear = LinearOfMixture,
-                          .norm = LlamaNorm,
+                          .vector = LlamaVector,
                           .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

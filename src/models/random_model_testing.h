@@ -111,6 +111,15 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"rope_parameters",
          {{"full_attention", {{"rope_type", "linear"}, {"rope_theta", 1e6}, {"factor", 8.0}}},
           {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+      {"gpt_oss",
+       {{"model_type", "gpt_oss"},
+        {"head_dim", 24},
+        {"num_local_experts", 5},
+        {"num_experts_per_tok", 2},
+        {"sliding_window", 5},
+        {"swiglu_limit", 0.8},
+        {"tie_word_embeddings", false},
+        {"rope_parameters", yarn}}},
       {"glm4",
        {{"model_type", "glm4"},
         {"attention_bias", true},
@@ -134,15 +143,21 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   };
   const auto add_linear = [&](int64_t layer, Role role) {
     const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
+    const std::string linear = family.linear(layer, role);
+    if (block.transposed) {
+      add(linear, ShapeOf(block, c.inputs(role)));
+      if (c.has_bias(role)) add(linear + "_bias", {block.stacked, block.total / block.stacked});
+      return;
+    }
     const int64_t rows = block.total > 0 ? block.total : c.outputs(role);
-    add(family.linear(layer, role) + ".weight", {rows, c.inputs(role)});
-    if (c.has_bias(role)) add(family.linear(layer, role) + ".bias", {rows});
+    add(linear + ".weight", {rows, c.inputs(role)});
+    if (c.has_bias(role)) add(linear + ".bias", {rows});
   };
   add_linear(0, Role::kEmbedding);
   if (!c.tied_head) add_linear(0, Role::kHead);
   add(std::string(family.final_norm), {c.hidden_size});
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    for (Norm norm : c.norms) add(family.norm(layer, norm), {c.width(norm)});
+    for (LayerVector norm : c.vectors) add(family.vector(layer, norm), {c.width(norm)});
     for (Role role : c.layer_roles()) add_linear(layer, role);
   }
   Rng rng(11);

@@ -21,12 +21,16 @@ struct Backprop::Saved {
   LayerSpec spec;
   AttentionSpec attention;
   Floats x, middle, q, k, v, gate, up;
-  ByNorm<Floats> norms;          // weights
+  ByVector<Floats> vectors;      // weights
   Floats normed_q, normed_k;     // behind their norms, where there are some
   Floats o_output, down_output;  // in front of theirs, likewise
 
-  const Floats& turned_q() const { return norms[Norm::kQuery].size() > 0 ? normed_q : q; }
-  const Floats& turned_k() const { return norms[Norm::kKey].size() > 0 ? normed_k : k; }
+  const Floats& turned_q() const {
+    return vectors[LayerVector::kQueryNorm].size() > 0 ? normed_q : q;
+  }
+  const Floats& turned_k() const {
+    return vectors[LayerVector::kKeyNorm].size() > 0 ? normed_k : k;
+  }
 };
 
 // One query head and its kv head in one sequence, [length, head_dim], and a block of it.
@@ -143,12 +147,13 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.k.data(), config_.outputs(Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
   saved.spec = layer.spec;
-  const std::tuple<Norm, const Floats*, Floats*> norms[] = {
-      {Norm::kQuery, &saved.q, &saved.normed_q}, {Norm::kKey, &saved.k, &saved.normed_k}};
+  const std::tuple<LayerVector, const Floats*, Floats*> norms[] = {
+      {LayerVector::kQueryNorm, &saved.q, &saved.normed_q},
+      {LayerVector::kKeyNorm, &saved.k, &saved.normed_k}};
   for (const auto& [norm, heads, normed] : norms) {
-    if (!config_.has_norm(norm)) continue;
+    if (!config_.has(norm)) continue;
     const int64_t dim = config_.head_dim, count = heads->size();
-    const ActsSource source = Normed(config_, layer.norms[norm], heads->data());
+    const ActsSource source = Normed(config_, layer.vectors[norm], heads->data());
     const Activations acts = backend_.PrepareActs(source, count / dim, {.width = dim});
     backend_.Copy(acts.values, count, normed->Grow(count));
   }
@@ -158,7 +163,7 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   backend_.Attention(s.q.data(), attention, kv_, batch_, s.a.data());
   AttentionOutput(d, layer, {.op = ActsSource::Op::kIntermediate, .values = s.a.data()}, tokens(),
                   x);
-  if (config_.has_norm(Norm::kPostAttention)) {
+  if (config_.has(LayerVector::kPostAttentionNorm)) {
     backend_.Copy(s.outputs.data(), values, saved.o_output.Grow(values));
   }
   backend_.Copy(x, values, saved.middle.Grow(values));
@@ -174,11 +179,11 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
                             .up = s.up.data(),
                             .gating = config_.gating};
   MlpOutput(d, layer, gated, tokens(), x);
-  if (config_.has_norm(Norm::kPostMlp)) {
+  if (config_.has(LayerVector::kPostMlpNorm)) {
     backend_.Copy(s.outputs.data(), values, saved.down_output.Grow(values));
   }
   ReleaseLayer(backend_, layer);
-  saved.norms = std::move(layer.norms);
+  saved.vectors = std::move(layer.vectors);
 }
 
 double Backprop::Diverge(std::span<const float> targets) {
@@ -250,15 +255,16 @@ void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slop
     math_.NormSlopes(x.data(), nullptr, input_slopes_.data(), tokens(), hidden, eps(), 1,
                      x_slopes_.data());
   };
-  const auto through_heads = [&](Norm norm, const Floats& x, Floats& of_heads) {
-    const Floats& weight = saved.norms[norm];
+  const auto through_heads = [&](LayerVector norm, const Floats& x, Floats& of_heads) {
+    const Floats& weight = saved.vectors[norm];
     if (weight.size() == 0) return;
     const int64_t dim = config_.head_dim;
     math_.NormSlopes(x.data(), weight.data(), of_heads.data(), x.size() / dim, dim, eps(), 0,
                      of_heads.data());
   };
-  const float* const down = SumAddedRows(Role::kDown, saved.middle.data(), after,
-                                         saved.norms[Norm::kPostMlp], saved.down_output, slopes);
+  const float* const down =
+      SumAddedRows(Role::kDown, saved.middle.data(), after,
+                   saved.vectors[LayerVector::kPostMlpNorm], saved.down_output, slopes);
   Multiply(Role::kDown, down, matrices, false, up_slopes_);
   const int64_t gated = tokens() * config_.intermediate_size;
   math_.GateSlopes(config_.gating, saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
@@ -268,12 +274,13 @@ void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slop
   Multiply(Role::kGate, gate_slopes_.data(), matrices, false, input_slopes_);
   Multiply(Role::kUp, up_slopes_.data(), matrices, true, input_slopes_);
   through_norm(saved.middle);
-  const float* const o = SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(),
-                                      saved.norms[Norm::kPostAttention], saved.o_output, slopes);
+  const float* const o =
+      SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(),
+                   saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, slopes);
   Multiply(Role::kO, o, matrices, false, a_slopes_);
   AttentionSlopes(saved);
-  through_heads(Norm::kQuery, saved.q, q_slopes_);
-  through_heads(Norm::kKey, saved.k, k_slopes_);
+  through_heads(LayerVector::kQueryNorm, saved.q, q_slopes_);
+  through_heads(LayerVector::kKeyNorm, saved.k, k_slopes_);
   SumRows(Role::kQ, saved.q.data(), q_slopes_.data(), slopes);
   SumRows(Role::kK, saved.k.data(), k_slopes_.data(), slopes);
   SumRows(Role::kV, saved.v.data(), v_slopes_.data(), slopes);

@@ -116,7 +116,8 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   layer_ = Layer{};
   for (Role role : config_.layer_roles()) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.spec = config_.spec(index);
-  for (const auto& [norm, weight] : layer.norms) layer_.norms[norm] = UploadNorm(backend_, weight);
+  for (const auto& [norm, weight] : layer.vectors)
+    layer_.vectors[norm] = UploadNorm(backend_, weight);
   if (config_.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 
@@ -176,7 +177,8 @@ void Stream::Advance(LinearSet set, int64_t window) {
 ActsSource Stream::Source(LinearSet set, int64_t window) {
   const bool qkv = set.kind == LinearSet::kQkv;
   if (!qkv && set.kind != LinearSet::kMlp) return {.x = a(set, window)};
-  return Normed(config_, layer_.norms[qkv ? Norm::kAttention : Norm::kMlp], Rows(set, window));
+  return Normed(config_, layer_.vectors[qkv ? LayerVector::kAttentionNorm : LayerVector::kMlpNorm],
+                Rows(set, window));
 }
 
 const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {

@@ -220,8 +220,8 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
   auto inputs = statistics.inputs;
   if (recipe.smoothing > 0) {
     const std::tuple<LinearSet::Kind, Role, std::vector<float>*> norms[] = {
-        {LinearSet::kQkv, Role::kQ, &layer.norms[Norm::kAttention]},
-        {LinearSet::kMlp, config.first(Role::kGate), &layer.norms[Norm::kMlp]}};
+        {LinearSet::kQkv, Role::kQ, &layer.vectors[LayerVector::kAttentionNorm]},
+        {LinearSet::kMlp, config.first(Role::kGate), &layer.vectors[LayerVector::kMlpNorm]}};
     for (const auto& [set, first, norm] : norms) {
       const std::vector<Role> readers = NormReaders(config, set);
       const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);

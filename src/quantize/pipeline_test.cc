@@ -231,8 +231,8 @@ TEST_F(Rounded, InMemoryAsInACheckpoint) {
     EXPECT_EQ(BytesOf(net.final_norm), BytesOf(written.final_norm));
     ASSERT_EQ(net.layers.size(), written.layers.size());
     for (size_t i = 0; i < net.layers.size(); ++i) {
-      EXPECT_EQ(BytesOf(net.layers[i].norms[Norm::kMlp]),
-                BytesOf(written.layers[i].norms[Norm::kMlp]));
+      EXPECT_EQ(BytesOf(net.layers[i].vectors[LayerVector::kMlpNorm]),
+                BytesOf(written.layers[i].vectors[LayerVector::kMlpNorm]));
       for (const Role role : kLayerRoles) {
         EXPECT_EQ(net.layers[i][role].input.activation, written.layers[i][role].input.activation);
         ExpectSamePlanes(net.layers[i][role].weights, written.layers[i][role].weights);

@@ -241,7 +241,7 @@ namespace {
 // SmoothAttention scales pairs of key channels in the projection.
 bool TurnsWholeKeys(const ModelConfig& config) {
   const auto whole = [&](const RopeSpec& rope) { return rope.head_dim == config.head_dim; };
-  return !config.has_norm(Norm::kKey) && std::ranges::all_of(config.ropes, whole);
+  return !config.has(LayerVector::kKeyNorm) && std::ranges::all_of(config.ropes, whole);
 }
 
 }  // namespace
@@ -268,6 +268,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.learns_rotation() && !config.turns_residual()) {
     FailUsage(
         "norms behind o and down keep this model's residual stream as it is; use --fixed-rotation");
+  }
+  if (recipe.output_smoothing > 0 && !config.gating.linear_in_up()) {
+    FailUsage("--output-alpha: gates of this model clamp what they let through; use 0");
   }
   if (recipe.key_smoothing > 0 && !TurnsWholeKeys(config)) {
     FailUsage(

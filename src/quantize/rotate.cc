@@ -126,8 +126,8 @@ FloatLayer Rotator::Layer(int64_t index) const {
   }
   layer.half = half();
   if (rotate_) RotateLayer(layer, index);
-  for (const auto& [norm, weight] : weights.norms) {
-    if (!rotate_ || !IsFoldable(norm)) layer.norms[norm] = ToF32(weight).data;
+  for (const auto& [norm, weight] : weights.vectors) {
+    if (!rotate_ || !IsFoldable(norm)) layer.vectors[norm] = ToF32(weight).data;
   }
   if (source_.store) source_.store->DropPages();
   return layer;
@@ -136,8 +136,8 @@ FloatLayer Rotator::Layer(int64_t index) const {
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
-  const auto attention_gamma = ToF64(weights.norms[Norm::kAttention]).data;
-  const auto mlp_gamma = ToF64(weights.norms[Norm::kMlp]).data;
+  const auto attention_gamma = ToF64(weights.vectors[LayerVector::kAttentionNorm]).data;
+  const auto mlp_gamma = ToF64(weights.vectors[LayerVector::kMlpNorm]).data;
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
   const int rope = c.spec(index).rope;
   const int64_t turned = rope < 0 ? 0 : c.ropes[static_cast<size_t>(rope)].head_dim;
@@ -180,7 +180,8 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
   for (Role down : c.layer_roles()) {
     if (KindOf(down) != Role::kDown) continue;
-    const Signs signs = rng.Signs(static_cast<size_t>(c.intermediate_size));
+    Signs signs = rng.Signs(static_cast<size_t>(c.intermediate_size));
+    if (!c.gating.linear_in_up()) std::ranges::fill(signs, int8_t{1});
     map_outputs(OfExpert(Role::kUp, ExpertOf(down)),
                 [&](Matrix<double>& w) { ScaleRows(w, signs); });
     ScaleColumns(layer[down], signs);

@@ -31,9 +31,9 @@ struct FloatLayer {
   ByRole<std::vector<double>> biases;  // [N] or empty
   // Online permutations of the inputs (channels.h), in whose order the columns are; or empty.
   ByRole<std::vector<int32_t>> gathers;
-  ByRole<PackedWeights> codes;       // of the source, where they are kept (Rounding::kStored)
-  ByNorm<std::vector<float>> norms;  // empty when folded
-  DType half = DType::kBf16;         // what 16 bits are, as in the source
+  ByRole<PackedWeights> codes;           // of the source, where they are kept (Rounding::kStored)
+  ByVector<std::vector<float>> vectors;  // empty when folded
+  DType half = DType::kBf16;             // what 16 bits are, as in the source
 
   Matrix<double>& operator[](Role role) { return weights[role]; }
   const Matrix<double>& operator[](Role role) const { return weights[role]; }

@@ -45,7 +45,7 @@ LayerWeights StoreSome(
     linear.input = {.width = w.cols, .gather = layer.gathers[role]};
     linear.weights = store(role, w);
   }
-  for (const auto& [norm, weight] : layer.norms) stored.norms[norm] = VectorOf(weight);
+  for (const auto& [norm, weight] : layer.vectors) stored.vectors[norm] = VectorOf(weight);
   return stored;
 }
 

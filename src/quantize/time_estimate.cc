@@ -95,9 +95,9 @@ FloatLayer RandomLayer(const ModelConfig& c, const Plan& plan) {
     if (!plan.at(0, role).gather) continue;
     layer.gathers[role] = Rng(0).Permutation<int32_t>(w.cols);
   }
-  for (Norm norm : c.norms) {
+  for (LayerVector norm : c.vectors) {
     if (plan.norms_folded && IsFoldable(norm)) continue;
-    layer.norms[norm] = std::vector<float>(static_cast<size_t>(c.width(norm)), 1);
+    layer.vectors[norm] = std::vector<float>(static_cast<size_t>(c.width(norm)), 1);
   }
   return layer;
 }

@@ -44,11 +44,14 @@ Json Llama3Scaling(const Tensor& divisors, double theta, const std::string& path
 struct Architecture {
   std::string_view name, model_type, model_class;
 };
-constexpr Architecture kArchitectures[] = {
-    {"llama", "llama", "LlamaForCausalLM"},        {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM"},        {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
-    {"phi3", "phi3", "Phi3ForCausalLM"},           {"gemma2", "gemma2", "Gemma2ForCausalLM"},
-    {"gemma3", "gemma3_text", "Gemma3ForCausalLM"}};
+constexpr Architecture kArchitectures[] = {{"llama", "llama", "LlamaForCausalLM"},
+                                           {"qwen2", "qwen2", "Qwen2ForCausalLM"},
+                                           {"qwen3", "qwen3", "Qwen3ForCausalLM"},
+                                           {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
+                                           {"phi3", "phi3", "Phi3ForCausalLM"},
+                                           {"gemma2", "gemma2", "Gemma2ForCausalLM"},
+                                           {"gemma3", "gemma3_text", "Gemma3ForCausalLM"},
+                                           {"gpt-oss", "gpt_oss", "GptOssForCausalLM"}};
 
 Architecture ArchitectureOf(const GgufFile& file) {
   const auto name = file.FindString("general.architecture").value_or("");
@@ -93,6 +96,7 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
   Json json = {{"rope_type", type}, {"factor", *factor}};
   if (type == "yarn") {
     json["original_max_position_embeddings"] = file.Integer(scaling + "original_context_length");
+    if (architecture == "gpt-oss") json["truncate"] = false;  // as its config.json has it
   }
   return json;
 }
@@ -105,6 +109,12 @@ void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
     config["model_type"] = "mixtral";
     config["architectures"] = {"MixtralForCausalLM"};
     config["num_local_experts"] = experts;
+    return;
+  }
+  if (config["model_type"] == "gpt_oss") {
+    config["num_local_experts"] = experts;
+    config["intermediate_size"] = file.Integer(prefix + "expert_feed_forward_length");
+    config["sliding_window"] = file.Integer(prefix + "attention.sliding_window");
     return;
   }
   config["num_experts"] = experts;
@@ -143,7 +153,7 @@ Json GgufConfig(const std::vector<GgufFile>& files) {
       {"architectures", {architecture.model_class}},
       {"model_type", architecture.model_type},
       {"hidden_size", hidden_size},
-      {"intermediate_size", file.Integer(prefix + "feed_forward_length")},
+      {"intermediate_size", file.FindInteger(prefix + "feed_forward_length").value_or(0)},
       {"num_hidden_layers", file.Integer(prefix + "block_count")},
       {"num_attention_heads", heads},
       {"num_key_value_heads", file.FindInteger(prefix + "attention.head_count_kv").value_or(heads)},

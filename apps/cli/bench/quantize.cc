@@ -24,8 +24,8 @@ Network FloatNetwork(const BenchArguments& a, const std::vector<float>& ones) {
   Network net = RandomNetwork(BenchShape(wide), BenchRecipe(wide), 1);
   net.config_json = {{"model_type", net.config.family}};
   for (LayerWeights& layer : net.layers) {
-    for (Norm norm : net.config.norms) {
-      layer.norms[norm] = Tensor::Of(DType::kF32, {net.config.width(norm)}, ones);
+    for (LayerVector norm : net.config.vectors) {
+      layer.vectors[norm] = Tensor::Of(DType::kF32, {net.config.width(norm)}, ones);
     }
   }
   return net;

@@ -186,9 +186,14 @@ void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
         row[i] = x[i] * factor * (source.norm_weight == nullptr ? 1.0f : source.norm_weight[i]);
         break;
       case ActsSource::Op::kGated: {
-        const double gate = x[i], cubic = gate * gate * double{source.gating.cubic};
-        const double opening = gate * (double{source.gating.linear} + cubic);
-        row[i] = static_cast<float>(gate / (1 + std::exp(-opening)) * up[i]);
+        const GateSpec& g = source.gating;
+        double gate = x[i], open = up[i];
+        if (g.limit > 0) {
+          const double limit = g.limit;
+          gate = std::min(gate, limit), open = std::clamp(open, -limit, limit);
+        }
+        const double opening = gate * (g.linear + gate * gate * g.cubic);
+        row[i] = static_cast<float>(gate / (1 + std::exp(-opening)) * (open + g.up_offset));
         break;
       }
     }

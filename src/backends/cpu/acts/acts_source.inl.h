@@ -57,6 +57,11 @@ inline void RmsNormRow(const float* x, const float* weight, float eps, int64_t w
 
 HWY_INLINE VF GateTimes(const GateSpec& gating, VF gate, VF up) {
   const DF d;
+  if (gating.limit > 0) {
+    const VF limit = hn::Set(d, gating.limit);
+    gate = hn::Min(gate, limit), up = hn::Clamp(up, hn::Neg(limit), limit);
+  }
+  if (gating.up_offset != 0) up = hn::Add(up, hn::Set(d, gating.up_offset));
   // Squares stay finite, so that none times 0 is NaN.
   const VF square = hn::Min(hn::Mul(gate, gate), hn::Set(d, 1e30f));
   const VF slope = hn::MulAdd(hn::Set(d, gating.cubic), square, hn::Set(d, gating.linear));

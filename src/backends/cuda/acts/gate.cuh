@@ -10,6 +10,11 @@ namespace nibble::cuda {
 
 __device__ inline float GateTimes(const GateSpec& gating, float gate, float up) {
   constexpr float kLog2E = 1.4426950408889634f;
+  if (gating.limit > 0) {
+    gate = fminf(gate, gating.limit);
+    up = fminf(fmaxf(up, -gating.limit), gating.limit);
+  }
+  up += gating.up_offset;
   // Squares stay finite, so that none times 0 is NaN.
   const float slope = fmaf(gating.cubic, fminf(gate * gate, 1e30f), gating.linear);
   return gate * up * Reciprocal(1.0f + Exp2(gate * slope * -kLog2E));

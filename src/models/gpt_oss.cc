@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpenAI's gpt-oss: experts with biases whose gates are clamped, sinks, windows for every other
+// layer. Experts are stacked, rows of gate and up take turns; in floats, inputs and outputs are
+// exchanged, in MXFP4 they are not.
+#include "models/llama.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
+
+ModelConfig ParseGptOss(const Json& config, const std::string& where) {
+  constexpr double kMost = 1e3;
+  ModelConfig c = ParseLlama(config, where);
+  if (JsonFind<bool>(config, "attention_bias", where).value_or(true)) {
+    c.biases = {Role::kQ, Role::kK, Role::kV, Role::kO};
+  }
+  c.biases.insert(c.biases.end(), {Role::kRouter, Role::kGate, Role::kUp, Role::kDown});
+  c.vectors.push_back(LayerVector::kSinks);
+  c.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
+  const char* chosen =
+      config.contains("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
+  c.experts_per_token = ParseExtent(config, chosen, c.experts, where);
+  const auto alpha = JsonFindIn<double>(config, "swiglu_alpha", 1e-3, kMost, where);
+  const auto limit = JsonFindIn<double>(config, "swiglu_limit", 1e-3, kMost, where);
+  c.gating = {.linear = static_cast<float>(alpha.value_or(1.702)),
+              .limit = static_cast<float>(limit.value_or(7)),
+              .up_offset = 1};
+  const int64_t window = ParseWindow(config, where);
+  c.specs = ParseLayerTypes(config, c.layers, window, where);
+  if (!JsonFind<Json>(config, "layer_types", where)) {
+    c.specs.clear();
+    for (int64_t i = 0; i < c.layers; ++i) {
+      c.specs.push_back({.sliding_window = i % 2 == 0 ? window : 0});
+    }
+  }
+  return c;
+}
+
+std::string GptOssLinear(int64_t layer, Role role) {
+  const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
+  if (role == Role::kRouter) return mlp + "router";
+  if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
+  return mlp + (KindOf(role) == Role::kDown ? "experts.down_proj" : "experts.gate_up_proj");
+}
+
+RowBlock GptOssRows(const ModelConfig& c, Role role) {
+  if (ExpertOf(role) < 0) return {};
+  const Role kind = KindOf(role);
+  const int64_t turns = kind == Role::kDown ? 1 : 2, rows = turns * c.outputs(role);
+  return {.first = ExpertOf(role) * rows + (kind == Role::kUp ? 1 : 0),
+          .total = c.experts * rows,
+          .stacked = c.experts,
+          .stride = turns,
+          .transposed = true};
+}
+
+std::string GptOssVector(int64_t layer, LayerVector vector) {
+  if (vector != LayerVector::kSinks) return LlamaVector(layer, vector);
+  return fmt::format("model.layers.{}.self_attn.sinks", layer);
+}
+
+}  // namespace
+
+const Family kGptOss = {.model_type = "gpt_oss",
+                        .parse = ParseGptOss,
+                        .linear = GptOssLinear,
+                        .vector = GptOssVector,
+                        .final_norm = "model.norm.weight",
+                        .rows = GptOssRows};
+
+}  // namespace nibble
