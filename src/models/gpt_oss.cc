@@ -7,8 +7,6 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
-
 ModelConfig ParseGptOss(const Json& config, const std::string& where) {
   constexpr double kMost = 1e3;
   ModelConfig c = ParseLlama(config, where);

@@ -6,6 +6,8 @@
 
 namespace nibble {
 
+inline constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
+
 // A positive whole number up to `max`; above that a file is damaged, whatever it says.
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where);
 

@@ -5,16 +5,14 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
-
-ModelConfig Parse(const Json& config, const std::string& where) {
+ModelConfig ParseMixtral(const Json& config, const std::string& where) {
   ModelConfig c = ParseMistral(config, where);
   c.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
   c.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.experts, where);
   return c;
 }
 
-std::string LinearOfMixture(int64_t layer, Role role) {
+std::string MixtralLinear(int64_t layer, Role role) {
   const std::string mixture = fmt::format("model.layers.{}.block_sparse_moe", layer);
   if (role == Role::kRouter) return mixture + ".gate";
   if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
@@ -25,8 +23,8 @@ std::string LinearOfMixture(int64_t layer, Role role) {
 }  // namespace
 
 const Family kMixtral = {.model_type = "mixtral",
-                         .parse = Parse,
-                         .linear = LinearOfMixture,
+                         .parse = ParseMixtral,
+                         .linear = MixtralLinear,
                          .vector = LlamaVector,
                          .final_norm = "model.norm.weight"};
 

@@ -6,8 +6,6 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
-
 // Windows, where they are in use at all, begin at some layer.
 void ParseWindows(const Json& config, const std::string& where, ModelConfig& c) {
   if (!JsonFind<bool>(config, "use_sliding_window", where).value_or(false)) return;
@@ -56,7 +54,7 @@ ModelConfig ParseQwen3Moe(const Json& config, const std::string& where) {
   return c;
 }
 
-std::string LinearOfMixture(int64_t layer, Role role) {
+std::string QwenMoeLinear(int64_t layer, Role role) {
   const std::string mlp = fmt::format("model.layers.{}.mlp", layer);
   if (role == Role::kRouter) return mlp + ".gate";
   if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
@@ -81,7 +79,7 @@ const Family kQwen3 = {.model_type = "qwen3",
 
 const Family kQwen3Moe = {.model_type = "qwen3_moe",
                           .parse = ParseQwen3Moe,
-                          .linear = LinearOfMixture,
+                          .linear = QwenMoeLinear,
                           .vector = LlamaVector,
                           .final_norm = "model.norm.weight"};
 

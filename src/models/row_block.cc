@@ -6,11 +6,11 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kBlock = 32;              // elements of MXFP4
-constexpr size_t kCodes = kBlock / 2;       // their bytes
-constexpr size_t kBlockBytes = 1 + kCodes;  // with the exponent in front, in GGUF's order
+constexpr int64_t kBlockElements = 32;              // elements of MXFP4
+constexpr size_t kBlockCodes = kBlockElements / 2;  // their bytes
+constexpr size_t kBlockBytes = 1 + kBlockCodes;     // with the exponent in front, in GGUF's order
 
-Tensor Owned(DType dtype, int64_t rows, int64_t cols, std::vector<std::byte> bytes) {
+Tensor OwnedRows(DType dtype, int64_t rows, int64_t cols, std::vector<std::byte> bytes) {
   const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   return {dtype, {rows, cols}, owner->data(), owner};
 }
@@ -34,8 +34,8 @@ void ReorderNibbles(const std::byte* from, std::byte* to) {
     const auto both = std::to_integer<unsigned>(from[e / 2]);
     return e % 2 == 0 ? both & 15 : both >> 4;
   };
-  for (size_t i = 0; i < kCodes; ++i) {
-    to[i] = static_cast<std::byte>(code(i) | code(i + kCodes) << 4);
+  for (size_t i = 0; i < kBlockCodes; ++i) {
+    to[i] = static_cast<std::byte>(code(i) | code(i + kBlockCodes) << 4);
   }
 }
 
@@ -63,22 +63,22 @@ Tensor RowsOf(const Tensor& all, const RowBlock& block, int64_t rows, int64_t co
       std::memcpy(target, all.data + static_cast<size_t>(row) * row_bytes, row_bytes);
     }
   }
-  return Owned(all.dtype, rows, cols, std::move(bytes));
+  return OwnedRows(all.dtype, rows, cols, std::move(bytes));
 }
 
 Tensor RowsOfMxfp4(const Tensor& blocks, const Tensor& exponents, const RowBlock& block,
                    int64_t rows, int64_t cols) {
-  const auto count = static_cast<size_t>(cols / kBlock);  // of a row
+  const auto count = static_cast<size_t>(cols / kBlockElements);  // of a row
   std::vector<std::byte> bytes(static_cast<size_t>(rows) * count * kBlockBytes);
   std::byte* target = bytes.data();
   for (int64_t n = 0; n < rows; ++n) {
     const auto first = static_cast<size_t>(block.first + n * block.stride) * count;
     for (size_t i = first; i < first + count; ++i, target += kBlockBytes) {
       target[0] = exponents.data[i];
-      ReorderNibbles(blocks.data + i * kCodes, target + 1);
+      ReorderNibbles(blocks.data + i * kBlockCodes, target + 1);
     }
   }
-  return Owned(DType::kMxfp4, rows, cols, std::move(bytes));
+  return OwnedRows(DType::kMxfp4, rows, cols, std::move(bytes));
 }
 
 }  // namespace nibble
