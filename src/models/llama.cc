@@ -12,7 +12,7 @@ namespace nibble {
 namespace {
 
 // Sizes above these are no model but a damaged file; they also keep every product below 2^63.
-constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxVocab = 1 << 24;
+constexpr int64_t kMaxLayers = 1 << 12, kMaxVocab = 1 << 24;
 // Models have epsilons of 1e-6 to 1e-5; one of 0 would divide rows of zeros by 0.
 constexpr double kMinEps = 1e-12, kMaxEps = 1;
 

@@ -6,7 +6,8 @@
 
 namespace nibble {
 
-inline constexpr int64_t kMaxExperts = 512;  // ModelConfig::parameters stays below 2^63
+// Larger ones are no model but a damaged file; ModelConfig::parameters stays below 2^63.
+inline constexpr int64_t kMaxWidth = 1 << 20, kMaxExperts = 512;
 
 // A positive whole number up to `max`; above that a file is damaged, whatever it says.
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where);

@@ -41,7 +41,7 @@ ModelConfig ParseQwen3Moe(const Json& config, const std::string& where) {
   const char* experts = config.contains("num_experts") ? "num_experts" : "num_local_experts";
   c.experts = ParseExtent(config, experts, kMaxExperts, where);
   c.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.experts, where);
-  c.intermediate_size = ParseExtent(config, "moe_intermediate_size", c.intermediate_size, where);
+  c.intermediate_size = ParseExtent(config, "moe_intermediate_size", kMaxWidth, where);
   c.normalized_experts = JsonFind<bool>(config, "norm_topk_prob", where).value_or(false);
   const auto dense = JsonFind<Json>(config, "mlp_only_layers", where);
   const auto step = JsonFind<int64_t>(config, "decoder_sparse_step", where).value_or(1);
