@@ -118,8 +118,8 @@ TEST_P(RandomFamily, LogitsAreThoseOfFp64) {
   }
 }
 
-// bf16 intermediates lose up to 2^-9 of q, k, v, gate and up in each of two layers, products of
-// fp32 weights on tensor cores 2^-11 of either side.
+// bf16 intermediates lose up to 2^-9 of q, k, v, gate and up in each of two layers; what q and k
+// lose moves scores of several units by as much of themselves, which counts as much again.
 TEST_P(RandomFamily, AGpuAgreesWithFp64) {
   std::unique_ptr<Backend> backend;
   try {

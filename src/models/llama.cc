@@ -105,11 +105,7 @@ std::string LlamaVector(int64_t layer, LayerVector norm) {
   return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
 }
 
-const Family kLlama = {.model_type = "llama",
-                       .parse = ParseWithBiases,
-                       .linear = LlamaLinear,
-                       .vector = LlamaVector,
-                       .final_norm = "model.norm.weight"};
+const Family kLlama = LikeLlama("llama", ParseWithBiases);
 
 // Granite's residual stream is divided by its multiplier of branches, which norms do not see but in
 // their epsilon: what enters it is larger instead, and branches add up as they are.
@@ -127,11 +123,7 @@ ModelConfig ParseGranite(const Json& config, const std::string& where) {
   return c;
 }
 
-const Family kGranite = {.model_type = "granite",
-                         .parse = ParseGranite,
-                         .linear = LlamaLinear,
-                         .vector = LlamaVector,
-                         .final_norm = "model.norm.weight"};
+const Family kGranite = LikeLlama("granite", ParseGranite);
 
 // Layers with a window among others, by layer_types.
 ModelConfig ParseMinistral(const Json& config, const std::string& where) {
@@ -140,11 +132,7 @@ ModelConfig ParseMinistral(const Json& config, const std::string& where) {
   return c;
 }
 
-const Family kMinistral = {.model_type = "ministral",
-                           .parse = ParseMinistral,
-                           .linear = LlamaLinear,
-                           .vector = LlamaVector,
-                           .final_norm = "model.norm.weight"};
+const Family kMinistral = LikeLlama("ministral", ParseMinistral);
 
 // Some layers turn neither queries nor keys: those with a 0 in no_rope_layers.
 ModelConfig ParseSmollm3(const Json& config, const std::string& where) {
@@ -167,16 +155,8 @@ ModelConfig ParseSmollm3(const Json& config, const std::string& where) {
   return c;
 }
 
-const Family kSmollm3 = {.model_type = "smollm3",
-                         .parse = ParseSmollm3,
-                         .linear = LlamaLinear,
-                         .vector = LlamaVector,
-                         .final_norm = "model.norm.weight"};
+const Family kSmollm3 = LikeLlama("smollm3", ParseSmollm3);
 
-const Family kMistral = {.model_type = "mistral",
-                         .parse = ParseMistral,
-                         .linear = LlamaLinear,
-                         .vector = LlamaVector,
-                         .final_norm = "model.norm.weight"};
+const Family kMistral = LikeLlama("mistral", ParseMistral);
 
 }  // namespace nibble

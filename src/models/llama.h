@@ -27,6 +27,15 @@ std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64
 std::string LlamaLinear(int64_t layer, Role role);
 std::string LlamaVector(int64_t layer, LayerVector norm);
 
+// A family with these names, each linear in a tensor of its own.
+constexpr Family LikeLlama(std::string_view model_type, decltype(Family::parse) parse) {
+  return {.model_type = model_type,
+          .parse = parse,
+          .linear = LlamaLinear,
+          .vector = LlamaVector,
+          .final_norm = "model.norm.weight"};
+}
+
 // q, k and v in one tensor, gate and up in another.
 RowBlock FusedRows(const ModelConfig& config, Role role);
 

@@ -77,7 +77,8 @@ class Tensors {
     std::vector<int64_t> shape = ShapeOf(entries, 1);
     shape.pop_back();
     const bool suffix = store.Find(name + "_bias") == nullptr;
-    linear.bias = RowsOf(GetFinite(name + (suffix ? ".bias" : "_bias"), shape), entries, rows, 1);
+    const Tensor all = GetFinite(name + (suffix ? ".bias" : "_bias"), shape);
+    linear.bias = RowsOf(Tensor::Of(DType::kF32, shape, ToF32(all).data), entries, rows, 1);
     linear.bias.shape = {rows};
     return linear;
   }
@@ -126,6 +127,9 @@ class Tensors {
   }
 
   Tensor Mxfp4(const std::string& name, const RowBlock& block, int64_t rows, int64_t cols) {
+    if (cols % 32 != 0) {
+      Fail("{}: {} has {} inputs, which are no blocks of MXFP4", network_.directory, name, cols);
+    }
     const int64_t outputs = block.total / block.stacked;
     const auto get = [&](const std::string& part, const std::vector<int64_t>& shape) {
       const Tensor& tensor = network_.store->Get(part);

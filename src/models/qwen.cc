@@ -65,17 +65,9 @@ std::string QwenMoeLinear(int64_t layer, Role role) {
 
 }  // namespace
 
-const Family kQwen2 = {.model_type = "qwen2",
-                       .parse = ParseQwen2,
-                       .linear = LlamaLinear,
-                       .vector = LlamaVector,
-                       .final_norm = "model.norm.weight"};
+const Family kQwen2 = LikeLlama("qwen2", ParseQwen2);
 
-const Family kQwen3 = {.model_type = "qwen3",
-                       .parse = ParseQwen3,
-                       .linear = LlamaLinear,
-                       .vector = LlamaVector,
-                       .final_norm = "model.norm.weight"};
+const Family kQwen3 = LikeLlama("qwen3", ParseQwen3);
 
 const Family kQwen3Moe = {.model_type = "qwen3_moe",
                           .parse = ParseQwen3Moe,

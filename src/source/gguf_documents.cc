@@ -122,8 +122,8 @@ void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
   config["moe_intermediate_size"] = file.Integer(prefix + "expert_feed_forward_length");
 }
 
-// What Gemma's files leave to the program. Scores of the 27B model, which has 62 layers, are scaled
-// by its width and not by head_dim.
+// What Gemma's files leave to the program. Scores of the 27B models, which have 46 and 62 layers,
+// are scaled by their width and not by head_dim.
 void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
   config.erase("hidden_act");
   config["tie_word_embeddings"] = true;
