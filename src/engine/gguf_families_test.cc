@@ -147,7 +147,7 @@ class Converter {
     if (layer[roles[0]].bias.data == nullptr) return;
     bytes.clear();
     for (const Role role : roles) bytes += BytesOf(layer[role].bias);
-    builder_.Tensor(name + ".bias", {count, static_cast<size_t>(rows) / count}, kBf16, bytes);
+    builder_.Tensor(name + ".bias", {count, static_cast<size_t>(rows) / count}, kF32, bytes);
   }
 
   const Network& net_;
