@@ -11,6 +11,7 @@
 #include "backends/cuda/acts/gate.cuh"
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
+#include "backends/cuda/acts/prepare_registers.h"
 #include "backends/cuda/acts/prepare_sm90.h"
 #include "backends/cuda/acts/quantize_row.cuh"
 #include "backends/cuda/launch.h"
@@ -296,6 +297,7 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 
 void PrepareActs(const PrepareArguments& args, cudaStream_t stream) {
   if (FitsSm90(args) && Device::Current().major == 9) return PrepareActsSm90(args, stream);
+  if (FitsRegisters(args)) return PrepareActsInRegisters(args, stream);
   int steps = 0;
   for (const DenseFactor& factor : args.hadamard.dense) {
     steps = std::max(steps, factor.k_steps);
