@@ -65,9 +65,9 @@ class Converter {
     const auto integer = [&](const char* name, int64_t value) {
       builder_.Integer(architecture + "." + name, static_cast<uint32_t>(value));
     };
-    if (c.experts > 0) {
-      integer("expert_count", c.experts);
-      integer("expert_used_count", c.experts_per_token);
+    if (c.router.experts > 0) {
+      integer("expert_count", c.router.experts);
+      integer("expert_used_count", c.router.experts_per_token);
       integer("expert_feed_forward_length", c.intermediate_size);
     }
     if (const RopeSpec& rope = c.ropes[0]; rope.type == "longrope") {
@@ -116,10 +116,10 @@ class Converter {
         {Role::kO, "attn_output"}, {Role::kGate, "ffn_gate"},      {Role::kUp, "ffn_up"},
         {Role::kDown, "ffn_down"}, {Role::kRouter, "ffn_gate_inp"}};
     for (const auto& [role, name] : names) {
-      const bool experts = c.experts > 0 && role >= Role::kGate && role <= Role::kDown;
+      const bool experts = c.router.experts > 0 && role >= Role::kGate && role <= Role::kDown;
       if (experts) {
         std::vector<Role> roles;
-        for (int64_t e = 0; e < c.experts; ++e) roles.push_back(OfExpert(role, e));
+        for (int64_t e = 0; e < c.router.experts; ++e) roles.push_back(OfExpert(role, e));
         Join(at + name + "_exps", layer, roles, true);
       }
       if (layer[role].weights.rows == 0 || (fused && role != Role::kO && role != Role::kDown)) {

@@ -15,25 +15,49 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
   return tokens;
 }
 
+// Those that read the same input; of others a backend is not asked.
+std::optional<ExpertsId> Join(Backend& backend, const ModelConfig& config, const Layer& layer) {
+  ExpertsSpec spec = {.router = config.router,
+                      .gating = config.gating,
+                      .router_linear = layer.ids[Role::kRouter],
+                      .gate = {},
+                      .up = {},
+                      .down = {},
+                      .router_input = layer.inputs[Role::kRouter],
+                      .input = layer.inputs[OfExpert(Role::kGate, 0)],
+                      .down_input = layer.inputs[OfExpert(Role::kDown, 0)]};
+  for (int64_t e = 0; e < config.router.experts; ++e) {
+    const Role gate = OfExpert(Role::kGate, e), down = OfExpert(Role::kDown, e);
+    if (layer.inputs[gate] != spec.input || layer.inputs[down] != spec.down_input) return {};
+    spec.gate.push_back(layer.ids[gate]);
+    spec.up.push_back(layer.ids[OfExpert(Role::kUp, e)]);
+    spec.down.push_back(layer.ids[down]);
+  }
+  return backend.JoinExperts(spec);
+}
+
 }  // namespace
 
 Buffer<float> UploadNorm(Backend& backend, const Tensor& view) {
   return view.data == nullptr ? Buffer<float>() : ToBackend(backend, ToF32(view).data);
 }
 
-Layer UploadLayer(Backend& backend, const LayerWeights& weights, const LayerSpec& spec) {
+Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
+                  const LayerWeights& weights) {
   Layer layer;
-  layer.spec = spec;
+  layer.spec = config.spec(index);
   for (const auto& [role, linear] : weights.linears) {
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
   }
   for (const auto& [norm, weight] : weights.vectors)
     layer.vectors[norm] = UploadNorm(backend, weight);
+  if (config.router.experts > 0) layer.experts = Join(backend, config, layer);
   return layer;
 }
 
 void ReleaseLayer(Backend& backend, const Layer& layer) {
+  if (layer.experts) backend.ReleaseExperts(*layer.experts);
   for (const auto& [role, id] : layer.ids) backend.Release(id);
 }
 
@@ -53,10 +77,11 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
   gate.Grow(tokens * c.intermediate_size * value_bytes_);
   up.Grow(tokens * c.intermediate_size * value_bytes_);
-  if (c.experts > 0 || c.has(LayerVector::kPostAttentionNorm)) outputs.Grow(tokens * c.hidden_size);
-  if (c.experts == 0) return;
-  router_logits.Grow(tokens * c.experts);
-  rows.Grow(tokens * c.experts_per_token * c.hidden_size);
+  if (c.router.experts > 0 || c.has(LayerVector::kPostAttentionNorm))
+    outputs.Grow(tokens * c.hidden_size);
+  if (c.router.experts == 0) return;
+  router_logits.Grow(tokens * c.router.experts);
+  rows.Grow(tokens * c.router.experts_per_token * c.hidden_size);
 }
 
 AttentionSpec Decoder::attention(const Layer& layer) const {
@@ -140,7 +165,11 @@ void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const Sequ
 }
 
 void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {
-  if (d.config.experts > 0) return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
+  if (layer.experts) {
+    const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x);
+    return d.backend.RunExperts(*layer.experts, h, tokens, x);
+  }
+  if (d.config.router.experts > 0) return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
   MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
 }
 

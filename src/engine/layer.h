@@ -10,6 +10,7 @@
 // (mixture.h).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "backends/interface/backend.h"
@@ -23,10 +24,13 @@ struct Layer {
   ByRole<InputSpec> inputs;         // q, k and v share one, and gate and up
   ByVector<Buffer<float>> vectors;  // empty when folded
   LayerSpec spec;
+  std::optional<ExpertsId> experts;  // that the backend has joined
 };
 
-// Uploads one layer; q/k/v (and gate/up) must agree on their input, which a loader has checked.
-Layer UploadLayer(Backend& backend, const LayerWeights& weights, const LayerSpec& spec);
+// Uploads the layer of this index; q/k/v (and gate/up) must agree on their input, which a loader
+// has checked.
+Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
+                  const LayerWeights& weights);
 void ReleaseLayer(Backend& backend, const Layer& layer);
 // Norm weights as fp32, empty when folded.
 Buffer<float> UploadNorm(Backend& backend, const Tensor& view);

@@ -37,8 +37,8 @@ void Weigh(std::span<const float> logits, int64_t tokens, bool normalized,
 
 }  // namespace
 
-Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t experts,
-                     int64_t experts_per_token, bool normalized) {
+Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router) {
+  const int64_t experts = router.experts;
   Routes routes = {tokens, std::vector<Routes::Expert>(static_cast<size_t>(experts))};
   std::vector<size_t> order(static_cast<size_t>(experts));
   for (int64_t t = 0; t < tokens; ++t) {
@@ -47,17 +47,17 @@ Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t expe
     // NaN counts as the smallest, so that there is an order.
     std::ranges::stable_sort(order, std::greater(),
                              [&](size_t e) { return std::isnan(row[e]) ? -INFINITY : row[e]; });
-    for (int64_t i = 0; i < experts_per_token; ++i) {
+    for (int64_t i = 0; i < router.experts_per_token; ++i) {
       routes.experts[order[static_cast<size_t>(i)]].rows.push_back(static_cast<int32_t>(t));
     }
   }
-  Weigh(logits, tokens, normalized, routes.experts);
+  Weigh(logits, tokens, router.normalized, routes.experts);
   return routes;
 }
 
-Routes WeighExperts(std::span<const float> logits, const Routes& chosen, bool normalized) {
+Routes WeighExperts(std::span<const float> logits, const Routes& chosen, const RouterSpec& router) {
   Routes routes = chosen;
-  Weigh(logits, routes.tokens, normalized, routes.experts);
+  Weigh(logits, routes.tokens, router.normalized, routes.experts);
   return routes;
 }
 
@@ -65,16 +65,15 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
                    const Routes* chosen) {
   d.scratch.Reserve(d.config, tokens);
   float* const logits = d.scratch.router_logits.data();
-  const int64_t experts = d.config.experts, count = tokens * experts;
+  const RouterSpec& router = d.config.router;
+  const int64_t count = tokens * router.experts;
   const Activations acts =
       d.backend.PrepareActs(Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x), tokens,
                             layer.inputs[Role::kRouter]);
-  d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, experts, false);
+  d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, router.experts, false);
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
-  const bool normalized = d.config.normalized_experts;
-  return chosen != nullptr
-             ? WeighExperts(read, *chosen, normalized)
-             : ChooseExperts(read, tokens, experts, d.config.experts_per_token, normalized);
+  return chosen != nullptr ? WeighExperts(read, *chosen, router)
+                           : ChooseExperts(read, tokens, router);
 }
 
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,

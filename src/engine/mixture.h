@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The FFN of a mixture of experts (Mixtral: Jiang et al. 2024, section 2.1): of the softmax over
-// the experts' logits the largest few count, scaled to a sum of 1, which is the softmax over these
-// logits alone. Experts run one after the other, each for all tokens that were routed to it; a
-// token's outputs are added in the order of experts, so that results do not depend on the batch.
+// The FFN of a mixture of experts (formats/router_spec.h): each expert runs for all tokens that
+// were routed to it. A token's outputs are added in the order of experts, so that results do not
+// depend on the batch.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +22,9 @@ struct Routes {
 };
 
 // The experts with the largest logits [tokens, experts]; of equal ones the first.
-Routes ChooseExperts(std::span<const float> logits, int64_t tokens, int64_t experts,
-                     int64_t experts_per_token, bool normalized = true);
+Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router);
 // The experts that `chosen` has, weighed by other logits.
-Routes WeighExperts(std::span<const float> logits, const Routes& chosen, bool normalized = true);
+Routes WeighExperts(std::span<const float> logits, const Routes& chosen, const RouterSpec& router);
 
 // Asks the layer's router about x [tokens, hidden]; with `chosen` only for weights. Waits for the
 // backend, since what runs next depends on the answer.
@@ -38,7 +36,8 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,
                         const float* x);
 
-// x += all experts' outputs, each times its weight.
+// x += all experts' outputs, each times its weight; one expert after the other, for backends that
+// have not joined them (Backend::JoinExperts).
 void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, float* x);
 
 }  // namespace nibble

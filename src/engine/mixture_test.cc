@@ -21,7 +21,7 @@ TEST(Routes, TheLargestLogitsWinAndTheFirstOfEqualOnes) {
   const std::vector<float> logits = {1,         3,   2, 0,  //
                                      5,         5,   5, 5,  //
                                      -INFINITY, NAN, 0, NAN};
-  const Routes routes = ChooseExperts(logits, 3, 4, 2);
+  const Routes routes = ChooseExperts(logits, 3, {.experts = 4, .experts_per_token = 2});
   const std::vector<std::vector<int32_t>> rows = {{1, 2}, {0, 1}, {0, 2}, {}};
   ASSERT_EQ(routes.experts.size(), 4u);
   for (size_t e = 0; e < 4; ++e) EXPECT_EQ(routes.experts[e].rows, rows[e]) << e;
@@ -34,7 +34,9 @@ TEST(Routes, TheLargestLogitsWinAndTheFirstOfEqualOnes) {
 
 TEST(Routes, FollowersKeepTheExpertsAndWeighThemAnew) {
   const std::vector<float> logits = {1, 3, 2}, others = {4, 0, 1};
-  const Routes chosen = ChooseExperts(logits, 1, 3, 2), routes = WeighExperts(others, chosen);
+  const RouterSpec router = {.experts = 3, .experts_per_token = 2};
+  const Routes chosen = ChooseExperts(logits, 1, router);
+  const Routes routes = WeighExperts(others, chosen, router);
   EXPECT_TRUE(routes.experts[0].rows.empty());
   EXPECT_NEAR(routes.experts[2].weights[0], 1 / (1 + std::exp(-1.0f)), 1e-7);
   EXPECT_NEAR(routes.experts[1].weights[0] + routes.experts[2].weights[0], 1, 1e-7);
@@ -77,7 +79,7 @@ std::vector<double> Times(const Matrix<float>& w, std::span<const double> x) {
 TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   ModelConfig c;
   c.hidden_size = 64, c.intermediate_size = 96, c.heads = c.kv_heads = 4, c.head_dim = 16;
-  c.experts = 5, c.experts_per_token = 2, c.norm_eps = 1e-5;
+  c.router = {.experts = 5, .experts_per_token = 2}, c.norm_eps = 1e-5;
   constexpr int64_t kTokens = 33;
   Matrices matrices;
   LayerWeights weights;
@@ -91,7 +93,7 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   const std::vector<float> before = x;
 
   const auto backend = MakeBackend("cpu", true);
-  const Layer layer = UploadLayer(*backend, weights, {});
+  const Layer layer = UploadLayer(*backend, c, 0, weights);
   Scratch scratch(*backend);
   const KvSpec kv;
   const BackendRopes ropes(*backend, {}, 0);
@@ -110,7 +112,7 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
     std::vector<double> sorted = p;
     std::ranges::sort(sorted, std::greater());
     chosen = sorted[0] + sorted[1];
-    for (int64_t e = 0; e < c.experts; ++e) {
+    for (int64_t e = 0; e < c.router.experts; ++e) {
       const double weight = p[static_cast<size_t>(e)] / chosen;
       if (p[static_cast<size_t>(e)] < sorted[1]) continue;
       std::vector<double> g = Times(dense[OfExpert(Role::kGate, e)], h);
@@ -127,8 +129,7 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
 // The sample model, each FFN three times over behind a random router.
 Network Upcycled(Matrices& matrices) {
   Network net = OpenNetwork(kTinyModel);
-  net.config.experts = 3;
-  net.config.experts_per_token = 2;
+  net.config.router = {.experts = 3, .experts_per_token = 2};
   for (LayerWeights& layer : net.layers) {
     const LayerWeights ffn = layer;
     layer.linears = {};

@@ -26,7 +26,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       logits_(backend_->allocator()) {
   for (LayerWeights& weights : network_.layers) {
     const auto index = static_cast<int64_t>(layers_.size());
-    layers_.push_back(UploadLayer(*backend_, weights, config().spec(index)));
+    layers_.push_back(UploadLayer(*backend_, config(), index, weights));
     // What the backend has reordered need not stay in memory twice.
     weights = {};
     if (network_.store) network_.store->DropPages();
@@ -63,7 +63,8 @@ float* Model::Forward(std::span<const Sequence> sequences) {
       for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
     }
   };
-  if (config().experts > 0) {
+  const bool mixture = config().router.experts > 0;
+  if (mixture && !std::ranges::all_of(layers_, [](const Layer& l) { return !!l.experts; })) {
     forward();  // which ops run depends on the routers
   } else {
     backend_->Run(ops_, slices_, forward);

@@ -26,6 +26,7 @@ struct InputSpec {
   FormatSpec tail_activation;
 
   int64_t main_width() const { return width - tail_width; }
+  bool operator==(const InputSpec&) const = default;
 };
 
 // For people: "4 asym", "4 g128 + 128 at 8" with a tail; "scales, Hadamard 8 across 64, gather",

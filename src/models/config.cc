@@ -50,9 +50,9 @@ LayerSpec ModelConfig::spec(int64_t layer) const {
 }
 
 std::vector<Role> ModelConfig::layer_roles() const {
-  if (experts == 0) return {kLayerRoles.begin(), kLayerRoles.end()};
+  if (router.experts == 0) return {kLayerRoles.begin(), kLayerRoles.end()};
   std::vector<Role> roles = {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kRouter};
-  for (int64_t e = 0; e < experts; ++e) {
+  for (int64_t e = 0; e < router.experts; ++e) {
     for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
   }
   return roles;
@@ -95,7 +95,7 @@ int64_t ModelConfig::outputs(Role role) const {
     case Role::kEmbedding:
       return vocab_size;
     case Role::kRouter:
-      return experts;
+      return router.experts;
     case Role::kExperts:
       break;
   }

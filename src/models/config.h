@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "formats/gate_spec.h"
+#include "formats/router_spec.h"
 #include "models/row_block.h"
 #include "transforms/rope.h"
 
@@ -84,16 +85,13 @@ struct ModelConfig {
   int64_t hidden_size = 0, intermediate_size = 0, layers = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, context = 0;  // context = max_position_embeddings
-  int64_t experts = 0;                  // of a layer; 0 = one FFN and no router
-  int64_t experts_per_token = 0;
+  RouterSpec router;                    // of a layer's experts
   double norm_eps = 0;
   double embedding_scale = 1;  // of rows of the embedding, on their way into the residual stream
   double attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
   double logits_divisor = 1;   // the final norm, as OpenNetwork gives it, does that
   // Scores and logits x become c * tanh(x / c); 0: they stay.
   double attention_softcap = 0, logits_softcap = 0;
-  // Whether the weights of a token's experts are divided by their sum.
-  bool normalized_experts = true;
   GateSpec gating;  // of FFNs
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears of a layer that have one
@@ -104,7 +102,7 @@ struct ModelConfig {
   LayerSpec spec(int64_t layer) const;
   std::vector<Role> layer_roles() const;  // in the order in which a token meets them
   // kGate, kUp or kDown of the first expert, or of the only FFN.
-  Role first(Role role) const { return OfExpert(role, experts > 0 ? 0 : -1); }
+  Role first(Role role) const { return OfExpert(role, router.experts > 0 ? 0 : -1); }
   bool has_bias(Role role) const;
   bool has(LayerVector vector) const;
   // Norms behind o and down have weights that no rotation of the residual stream passes.

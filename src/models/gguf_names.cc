@@ -29,7 +29,7 @@ std::string LinearOfBlock(int64_t layer, Role role) {
 RowBlock RowsOfExpert(const ModelConfig& c, Role role) {
   if (ExpertOf(role) < 0) return {};
   const int64_t rows = c.outputs(role);
-  return {ExpertOf(role) * rows, c.experts * rows, c.experts};
+  return {ExpertOf(role) * rows, c.router.experts * rows, c.router.experts};
 }
 
 std::string FusedLinearOfBlock(int64_t layer, Role role) {

@@ -15,10 +15,10 @@ ModelConfig ParseGptOss(const Json& config, const std::string& where) {
   }
   c.biases.insert(c.biases.end(), {Role::kRouter, Role::kGate, Role::kUp, Role::kDown});
   c.vectors.push_back(LayerVector::kSinks);
-  c.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
+  c.router.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
   const char* chosen =
       config.contains("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
-  c.experts_per_token = ParseExtent(config, chosen, c.experts, where);
+  c.router.experts_per_token = ParseExtent(config, chosen, c.router.experts, where);
   const auto alpha = JsonFindIn<double>(config, "swiglu_alpha", 1e-3, kMost, where);
   const auto limit = JsonFindIn<double>(config, "swiglu_limit", 1e-3, kMost, where);
   c.gating = {.linear = static_cast<float>(alpha.value_or(1.702)),
@@ -47,8 +47,8 @@ RowBlock GptOssRows(const ModelConfig& c, Role role) {
   const Role kind = KindOf(role);
   const int64_t turns = kind == Role::kDown ? 1 : 2, rows = turns * c.outputs(role);
   return {.first = ExpertOf(role) * rows + (kind == Role::kUp ? 1 : 0),
-          .total = c.experts * rows,
-          .stacked = c.experts,
+          .total = c.router.experts * rows,
+          .stacked = c.router.experts,
           .stride = turns,
           .transposed = true};
 }

@@ -7,8 +7,8 @@ namespace {
 
 ModelConfig ParseMixtral(const Json& config, const std::string& where) {
   ModelConfig c = ParseMistral(config, where);
-  c.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
-  c.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.experts, where);
+  c.router.experts = ParseExtent(config, "num_local_experts", kMaxExperts, where);
+  c.router.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.router.experts, where);
   return c;
 }
 

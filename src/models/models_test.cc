@@ -66,8 +66,8 @@ Json MixtralConfig() {
 
 TEST(Config, AMixtureHasARouterAndExperts) {
   const ModelConfig c = ParseConfig(MixtralConfig(), "c");
-  EXPECT_EQ(c.experts, 4);
-  EXPECT_EQ(c.experts_per_token, 2);
+  EXPECT_EQ(c.router.experts, 4);
+  EXPECT_EQ(c.router.experts_per_token, 2);
   EXPECT_EQ(c.spec(0).sliding_window, 8);
   const std::vector<Role> roles = c.layer_roles();
   ASSERT_EQ(roles.size(), 5u + 3 * 4);

@@ -224,7 +224,7 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles()) add(layer, role);
     CheckSharedInputs(plan, layer, config, where);
-    if (config.experts > 0 && plan.at(layer, Role::kRouter) != kRouterPlan) {
+    if (config.router.experts > 0 && plan.at(layer, Role::kRouter) != kRouterPlan) {
       Fail("{}: {} stays at 32 bits", where, LinearName(layer, Role::kRouter));
     }
   }

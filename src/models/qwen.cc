@@ -39,10 +39,10 @@ ModelConfig ParseQwen3(const Json& config, const std::string& where) {
 ModelConfig ParseQwen3Moe(const Json& config, const std::string& where) {
   ModelConfig c = ParseQwen3(config, where);
   const char* experts = config.contains("num_experts") ? "num_experts" : "num_local_experts";
-  c.experts = ParseExtent(config, experts, kMaxExperts, where);
-  c.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.experts, where);
+  c.router.experts = ParseExtent(config, experts, kMaxExperts, where);
+  c.router.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.router.experts, where);
   c.intermediate_size = ParseExtent(config, "moe_intermediate_size", kMaxWidth, where);
-  c.normalized_experts = JsonFind<bool>(config, "norm_topk_prob", where).value_or(false);
+  c.router.normalized = JsonFind<bool>(config, "norm_topk_prob", where).value_or(false);
   const auto dense = JsonFind<Json>(config, "mlp_only_layers", where);
   const auto step = JsonFind<int64_t>(config, "decoder_sparse_step", where).value_or(1);
   if ((dense && !dense->empty()) || step != 1) {

@@ -132,7 +132,7 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
   const Decoder d = {backend_, config_, kv_, ropes_, s};
-  Layer layer = UploadLayer(backend_, Planned(stored, plan_, index), config_.spec(index));
+  Layer layer = UploadLayer(backend_, config_, index, Planned(stored, plan_, index));
   const int64_t values = tokens() * config_.hidden_size;
   s.Reserve(config_, tokens());
   float* const x = x_.data();

@@ -118,7 +118,7 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   layer_.spec = config_.spec(index);
   for (const auto& [norm, weight] : layer.vectors)
     layer_.vectors[norm] = UploadNorm(backend_, weight);
-  if (config_.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
+  if (config_.router.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 
 void Stream::Upload(Role role, const PackedLinear& linear) {
@@ -190,7 +190,7 @@ const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& acti
 
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
-    if (config_.experts > 0) {
+    if (config_.router.experts > 0) {
       RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {
       MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
@@ -210,7 +210,7 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
     cache_.Reserve(context_);
     const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
     ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
-    if (config_.experts > 0) {
+    if (config_.router.experts > 0) {
       Route(w);
       RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {

@@ -154,14 +154,14 @@ void OrderRows(const std::vector<int32_t>& order, FloatLayer& layer, Role role) 
 // What gates of experts read becomes what all of them read.
 void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
   ChannelStatistics all = inputs[config.first(Role::kGate)];
-  for (int64_t e = 1; e < config.experts; ++e) {
+  for (int64_t e = 1; e < config.router.experts; ++e) {
     const ChannelStatistics& one = inputs[OfExpert(Role::kGate, e)];
     for (size_t k = 0; k < all.largest.size(); ++k) {
       all.largest[k] = std::max(all.largest[k], one.largest[k]);
       all.energy[k] += one.energy[k];
     }
   }
-  for (int64_t e = 0; e < config.experts; ++e) inputs[OfExpert(Role::kGate, e)] = all;
+  for (int64_t e = 0; e < config.router.experts; ++e) inputs[OfExpert(Role::kGate, e)] = all;
 }
 
 // Everything that reads the norm in front of attention, or of the FFN.

@@ -208,7 +208,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
 }
 
 double LearningBytes(const ModelConfig& c, int64_t context) {
-  const int64_t ffns = std::max<int64_t>(c.experts, 1);
+  const int64_t ffns = std::max<int64_t>(c.router.experts, 1);
   const int64_t read = (1 + ffns) * kInputRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
                        2 * ffns * c.intermediate_size;
   const int64_t rows = c.layers * read + kRotationWindows * context + (kSums + 10) * c.hidden_size;
@@ -217,7 +217,7 @@ double LearningBytes(const ModelConfig& c, int64_t context) {
 
 double LearningFlops(const ModelConfig& c) {
   const double n = static_cast<double>(c.hidden_size);
-  const double sets = static_cast<double>(c.layers * (1 + std::max<int64_t>(c.experts, 1)));
+  const double sets = static_cast<double>(c.layers * (1 + std::max<int64_t>(c.router.experts, 1)));
   return kRotationSteps * (sets * 8 * kStepRows * n * n + 10 * n * n * n);
 }
 

@@ -102,17 +102,17 @@ double SquaredNorm(std::span<const float> values) {
 TEST(LearnRotation, ReadsOfEveryExpertWhatItIsSent) {
   Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
   ModelConfig& c = source.config;
-  c.family = "mixtral", c.experts = 3, c.experts_per_token = 2;
+  c.family = "mixtral", c.router = {.experts = 3, .experts_per_token = 2};
   source.config_json["model_type"] = c.family;
   Rng rng(3);
-  Matrix<float> router(c.experts, c.hidden_size);
+  Matrix<float> router(c.router.experts, c.hidden_size);
   for (float& v : router.data) v = static_cast<float>(rng.Normal() * 0.1);
   for (LayerWeights& layer : source.layers) {
     const LayerWeights ffn = layer;
     layer.linears = {};
     for (Role role : c.layer_roles()) layer[role] = ffn[KindOf(role)];
     layer[Role::kRouter].weights = {
-        .rows = c.experts, .cols = c.hidden_size, .values = Borrow(router)};
+        .rows = c.router.experts, .cols = c.hidden_size, .values = Borrow(router)};
     layer[Role::kRouter].input.width = c.hidden_size;
   }
   const Plan plan = MakePlan(c, kQuarotRecipe);

@@ -45,9 +45,9 @@ struct Work {
 
 Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
   const double streams = recipe.gptaq > 0 ? 2 : 1;
-  const double routed =
-      c.experts == 0 ? 1
-                     : static_cast<double>(c.experts_per_token) / static_cast<double>(c.experts);
+  const double routed = c.router.experts == 0 ? 1
+                                              : static_cast<double>(c.router.experts_per_token) /
+                                                    static_cast<double>(c.router.experts);
   // GPTQ's loop and the two sums of its loss; a sweep; the correction of GPTAQ.
   const double passes = 3 + 2.0 * recipe.sweeps + (recipe.gptaq > 0 ? 4 : 0);
   Work work = {.attention = streams * 4 * static_cast<double>(c.heads * c.head_dim)};

@@ -19,7 +19,8 @@ void CheckConfig(const ModelConfig& c) {
   }
   NIBBLE_CHECK(c.layers >= 1 && c.layers <= 1 << 12 && c.head_dim >= 8 && c.head_dim <= 256);
   NIBBLE_CHECK(c.heads % c.kv_heads == 0);
-  NIBBLE_CHECK(c.experts >= 0 && c.experts <= 512 && c.experts_per_token <= c.experts);
+  NIBBLE_CHECK(c.router.experts >= 0 && c.router.experts <= 512 &&
+               c.router.experts_per_token <= c.router.experts);
   NIBBLE_CHECK(c.parameters() > 0, "{}", c.parameters());
   for (const LayerSpec& spec : c.specs) {
     NIBBLE_CHECK(spec.sliding_window >= 0 && spec.rope < static_cast<int>(c.ropes.size()));

@@ -52,9 +52,9 @@ void RunPrefill(const BenchArguments& a, const Common& common) {
 // Of a mixture's experts, the share that `tokens` tokens are expected to need if routers treat them
 // alike and independently; of one token exactly.
 double ExpertsRead(const ModelConfig& c, int64_t tokens) {
-  if (c.experts == 0) return 1;
+  if (c.router.experts == 0) return 1;
   const double missed =
-      1 - static_cast<double>(c.experts_per_token) / static_cast<double>(c.experts);
+      1 - static_cast<double>(c.router.experts_per_token) / static_cast<double>(c.router.experts);
   return 1 - std::pow(missed, static_cast<double>(tokens));
 }
 

@@ -39,7 +39,7 @@ class OpBench {
         int_peak_(on_cpu_ ? cpu::MeasureIntPeak(ActiveIsa()).median : 0) {}
 
   std::vector<BenchRow> Run() {
-    if (config_.experts > 0) {
+    if (config_.router.experts > 0) {
       FailUsage("the ops of a mixture of experts are not measured one by one; use bench prefill");
     }
     const int64_t tokens = arguments_.tokens;

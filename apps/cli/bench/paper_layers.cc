@@ -29,7 +29,7 @@ class LayerRun {
         decoder_{backend, network.config, network.kv, ropes, scratch_},
         x_(RandomFloats(backend, steps.batch * steps.tokens * network.config.hidden_size)) {
     for (int i = 0; i < copies; ++i) {
-      layers_.push_back(UploadLayer(backend, network.layers[0], network.config.spec(0)));
+      layers_.push_back(UploadLayer(backend, network.config, 0, network.layers[0]));
     }
     for (int64_t i = 0; i < steps.batch; ++i) {
       caches_.emplace_back(network.kv, 1, backend).Reserve(steps.context + steps.tokens);

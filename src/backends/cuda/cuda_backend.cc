@@ -2,6 +2,7 @@
 #include "backends/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "backends/cuda/calibrate/device_math.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
+#include "backends/cuda/experts/expert_ops.h"
 #include "backends/cuda/gemm/device_linear.h"
 #include "backends/cuda/gemm/narrow.h"
 #include "backends/cuda/graph.h"
@@ -130,6 +132,13 @@ class CudaBackend final : public Backend {
     DeviceLinear::MultiplyGated(acts, a, b, gating, gate.y, stream_.get());
     return {.op = ActsSource::Op::kIntermediate, .values = gate.y};
   }
+  std::optional<ExpertsId> JoinExperts(const ExpertsSpec& spec) override;
+  void ReleaseExperts(ExpertsId id) override { experts_.at(static_cast<size_t>(id)).reset(); }
+  void RunExperts(ExpertsId id, const ActsSource& source, int64_t tokens, float* x) override {
+    const auto& experts = experts_.at(static_cast<size_t>(id));
+    NIBBLE_CHECK(experts.has_value(), "experts {}", id);
+    expert_ops_.Run(*experts, source, tokens, x, acts_, stream_.get());
+  }
   MathServices& services() override { return services_; }
   const float* Decode(const Activations& acts) override {
     return acts_.Decode(acts, stream_.get());
@@ -162,7 +171,9 @@ class CudaBackend final : public Backend {
   }
 
   cuda::Stream stream_;
-  std::vector<std::optional<Linear>> linears_;
+  std::deque<std::optional<Linear>> linears_;  // in which they stay where they are
+  std::vector<std::optional<cuda::JoinedExperts>> experts_;
+  cuda::ExpertOps expert_ops_;
   cuda::ActsOps acts_;
 
   DeviceBuffer<float> sums_;  // of Multiply
@@ -199,6 +210,21 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
   slot->emplace(
       Linear{DeviceLinear(linear.weights, input.activation, linear.bias), std::move(tail)});
   return static_cast<LinearId>(slot - linears_.begin());
+}
+
+std::optional<ExpertsId> CudaBackend::JoinExperts(const ExpertsSpec& spec) {
+  const auto linears = [&](const std::vector<LinearId>& ids) {
+    std::vector<const DeviceLinear*> all;
+    for (const LinearId id : ids) all.push_back(&At(id).main);
+    return all;
+  };
+  auto joined = cuda::Join(spec, At(spec.router_linear).main, linears(spec.gate), linears(spec.up),
+                           linears(spec.down));
+  if (!joined) return {};
+  const auto free = std::ranges::find_if(experts_, [](const auto& e) { return !e.has_value(); });
+  const auto slot = free != experts_.end() ? free : experts_.emplace(experts_.end());
+  *slot = std::move(joined);
+  return static_cast<ExpertsId>(slot - experts_.begin());
 }
 
 // Codes of 8 bits with a scale a row stay as they are; other codes become fp32.

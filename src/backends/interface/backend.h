@@ -8,8 +8,9 @@
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
 // GPU there are three exceptions: attention of a few new tokens, of many, and of many with long
 // contexts (cuDNN's, where it is there) run on different kernels, which round differently;
-// gated values of many tokens are rounded to an intermediate value, those of a few are not; and
-// products of a few tokens and of many add up groups in another order.
+// gated values of many tokens and outputs of many tokens' experts are rounded to an intermediate
+// value, those of a few are not; and products of a few tokens and of many add up groups in another
+// order.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +30,7 @@
 #include "formats/gate_spec.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
+#include "formats/router_spec.h"
 #include "transforms/rope.h"
 
 namespace nibble {
@@ -40,6 +43,18 @@ using LinearId = int;
 // What one op writes and the next one reads (q, k, v, the result of attention; gate, up): fp32 on a
 // CPU, bf16 on a GPU.
 using Intermediate = std::byte;
+
+// The experts of a layer.
+struct ExpertsSpec {
+  RouterSpec router;
+  GateSpec gating;
+  LinearId router_linear = 0;
+  std::vector<LinearId> gate, up, down;  // [experts], of one shape each
+  InputSpec router_input;
+  InputSpec input, down_input;  // what all gates and ups, and all downs, read
+};
+// Such as a backend has joined.
+using ExpertsId = int;
 
 // What the input of products is made from: x, its RMSNorm, intermediate values or gate and up.
 struct ActsSource {
@@ -205,6 +220,17 @@ class Backend {
     const Projection outputs[] = {gate, up};
     Project(acts, outputs);
     return {.op = ActsSource::Op::kGated, .gate = gate.y, .up = up.y, .gating = gating};
+  }
+
+  // Whether, and as what, experts run together, each step's in a fixed sequence of ops. Their
+  // linears must stay.
+  virtual std::optional<ExpertsId> JoinExperts(const ExpertsSpec&) { return std::nullopt; }
+  virtual void ReleaseExperts(ExpertsId) {}
+  // x += the outputs of each token's experts, added in their order; x [tokens, hidden], `source`,
+  // what they and the router see, may be made from it.
+  virtual void RunExperts(ExpertsId, const ActsSource& /*source*/, int64_t /*tokens*/,
+                          float* /*x*/) {
+    NIBBLE_CHECK(false, "no experts are joined");
   }
 
   // What quantization asks for besides.

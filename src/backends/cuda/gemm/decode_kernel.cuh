@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of decode linears and its launch (gemm_decode.cu, gemm_decode_groups.cu).
+// The kernel of decode linears and its launch (gemm_decode.cu, gemm_decode_groups.cu,
+// gemm_decode_experts.cu).
 //
 // A block of eight warps computes kRows outputs for all tokens over its share of the inputs, then
 // the next kRows:
@@ -28,6 +29,21 @@
 
 namespace nibble::cuda::decode {
 
+// Makes the first of the product's rows row `first` of its x and y.
+template <typename Y>
+__host__ __device__ void SkipRows(GemmArguments& g, int64_t first) {
+  g.y = static_cast<Y*>(g.y) + first * g.y_stride;
+  if (g.experts.row_tokens != nullptr) {
+    g.experts.row_tokens += first;
+    return;
+  }
+  const int64_t row = g.planes() ? PlaneRow(first) : first;
+  g.x += row * g.stride;
+  g.x_scales += first;
+  if (g.x_zetas != nullptr) g.x_zetas += first;
+  if (g.x_sums != nullptr) g.x_sums += row;
+}
+
 // An output, fetched while its products are under way.
 struct Output : OutputTerms {
   int n;
@@ -51,14 +67,48 @@ struct Output : OutputTerms {
   }
 };
 
-// grid [ranks, up to the number of blocks of kRows outputs], clusters of [ranks, 1]
+// The products or, of a mixture, what they are for group blockIdx.z, which the kernels in front
+// have made; of no tokens where there is no such group.
+template <bool kExperts, typename Y>
+__device__ __forceinline__ const Products& OfGroup(const Products& all) {
+  if constexpr (!kExperts) {
+    return all;
+  } else {
+    constexpr int kWords = sizeof(Products) / sizeof(uint32_t);
+    __shared__ __align__(16) uint32_t memory[kWords];
+    Products& own = reinterpret_cast<Products&>(memory);
+    for (int i = threadIdx.x; i < kWords; i += kThreads) {
+      memory[i] = reinterpret_cast<const uint32_t*>(&all)[i];
+    }
+    WaitForPreviousGrid();
+    const ExpertGroups& experts = all.common().experts;
+    const ExpertGroup group = experts.groups[blockIdx.z];  // at once with the count
+    const bool exists = static_cast<int>(blockIdx.z) < *experts.count;
+    __syncthreads();
+    GemmArguments* const g = own.parts + threadIdx.x;
+    if (threadIdx.x < kMaxJoined && !exists) g->tokens = 0;
+    if (threadIdx.x < kMaxJoined && exists && g->experts.linears != nullptr) {
+      const LinearTerms linear = g->experts.linears[group.expert];
+      g->w = linear.w, g->w_scales = linear.scales, g->w_zeros = linear.zeros;
+      g->w_sums = linear.sums, g->bias = linear.bias;
+      g->tokens = group.rows;
+      SkipRows<Y>(*g, group.first);
+    }
+    __syncthreads();
+    return own;
+  }
+}
+
+// grid [ranks, up to the number of blocks of kRows outputs, groups], clusters of [ranks, 1]
 template <typename S, typename Y>
 __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
-    GemmDecodeKernel(const __grid_constant__ Products products) {
+    GemmDecodeKernel(const __grid_constant__ Products all) {
   extern __shared__ __align__(16) uint8_t memory[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
   AllowNextGrid();
+  const Products& products = OfGroup<S::kExperts, Y>(all);
   const GemmArguments& g = products.common();
+  if (S::kExperts && g.tokens == 0) return;
   const bool shifted = S::kBits == 4 && !S::kLevels && !(S::kGroups && g.w_block.zeros);
   const int rank = blockIdx.x, ranks_log2 = FloorLog2(static_cast<int>(gridDim.x));
   const int warp = threadIdx.x / 32, row_warp = warp % S::kRowWarps, split = warp / S::kRowWarps;
@@ -118,7 +168,8 @@ Placement Place(const Products& products, int ranks, const Device& device) {
   const int places =
       std::max(1, per_multiprocessor * device.multiprocessors / ranks * (ranks > 2 ? 7 : 8) / 8);
   const int row_blocks = (products.rows + S::kRows - 1) / S::kRows;
-  const int rounds = (row_blocks + places - 1) / places;
+  const int groups = std::max(g.experts.most, 1);  // of which many may have no rows
+  const int rounds = groups > 1 ? 1 : (row_blocks + places - 1) / places;
   return {.ranks = ranks,
           .clusters = (row_blocks + rounds - 1) / rounds,
           .rounds = rounds,
@@ -131,8 +182,9 @@ template <typename S, typename Y>
 bool Launch(const Products& products, const Placement& placement, cudaStream_t stream) {
   if (!placement.fits) return false;
   const auto ranks = static_cast<unsigned>(placement.ranks);
+  const auto groups = static_cast<unsigned>(std::max(products.common().experts.most, 1));
   LaunchDependent(GemmDecodeKernel<S, Y>,
-                  {.grid = dim3(ranks, static_cast<unsigned>(placement.clusters)),
+                  {.grid = dim3(ranks, static_cast<unsigned>(placement.clusters), groups),
                    .block = kThreads,
                    .shared_bytes = static_cast<size_t>(placement.shared_bytes),
                    .cluster = ranks},
@@ -149,7 +201,13 @@ int Ranks(const Products& products, const Device& device, const Enough& enough) 
   return ranks;
 }
 
-// Up to 8 columns. A block reads all inputs of its outputs, unless its activations grow too large.
+// For up to 8 columns: a block reads all inputs of its outputs, unless its activations grow too
+// large.
+inline int RanksOfOneTile(const Products& products, const Device& device) {
+  const GemmArguments& g = products.common();
+  return Ranks(products, device, [&](int r) { return g.columns() * g.cols / r <= 64 << 10; });
+}
+
 // With all outputs in place at once there is one exchange of sums; large matrices have the time
 // for several, and deep rings serve them best.
 template <typename F, typename Y>
@@ -160,8 +218,7 @@ bool RunOneTile(const Products& products, const Device& device, cudaStream_t str
   using Flat16 = Shape<F, 1, 1, 4, kShallow>;
   using Flat32 = Shape<F, 1, 2, 4, kShallow>;
   using Flat64 = Shape<F, 1, 4, 4, kShallow>;
-  const int ranks =
-      Ranks(products, device, [&](int r) { return g.columns() * g.cols / r <= 64 << 10; });
+  const int ranks = RanksOfOneTile(products, device);
   const Placement flat64 = Place<Flat64>(products, ranks, device);
   if (ranks > 1) return Launch<Flat64, Y>(products, flat64, stream);
   const Placement deep = Place<Deep>(products, 1, device),
@@ -179,7 +236,8 @@ bool RunOneTile(const Products& products, const Device& device, cudaStream_t str
 // several blocks find a place on a multiprocessor.
 template <typename S, typename Y>
 bool RunTiles(const Products& products, const Device& device, cudaStream_t stream) {
-  const int64_t row_blocks = (products.rows + S::kRows - 1) / S::kRows;
+  const int64_t groups = std::max(products.common().experts.most, 1);
+  const int64_t row_blocks = groups * ((products.rows + S::kRows - 1) / S::kRows);
   const int64_t wanted = device.multiprocessors * (S::kTiles == 2 ? 6 : 3) / 4;
   const int ranks = Ranks(products, device, [&](int r) {
     return products.common().cols / r <= 1024 && row_blocks * r >= wanted;
@@ -187,17 +245,20 @@ bool RunTiles(const Products& products, const Device& device, cudaStream_t strea
   return Launch<S, Y>(products, Place<S>(products, ranks, device), stream);
 }
 
+// Four stages; with scales behind the codes three, since the fourth would cost a block its place.
+template <typename F>
+inline constexpr int kTileRing = std::max(1024 * CodeBits(F::kKind),
+                                          3 * StageBytes(F::kKind, F::kFine));
+
 template <typename F, typename Y>
 bool Run(const Products& products, const Device& device, cudaStream_t stream) {
-  // Four stages; with scales behind the codes three, since the fourth would cost a block its place.
-  constexpr int kBits = CodeBits(F::kKind);
-  constexpr int kRing = std::max(1024 * kBits, 3 * StageBytes(F::kKind, F::kFine));
   const int columns = products.common().columns();
   if (columns <= 8) return RunOneTile<F, Y>(products, device, stream);
   if (columns <= 16) {
-    return RunTiles<Shape<F, 2, 8, kBits == 4 ? 3 : 2, kRing>, Y>(products, device, stream);
+    constexpr int kBlocks = CodeBits(F::kKind) == 4 ? 3 : 2;
+    return RunTiles<Shape<F, 2, 8, kBlocks, kTileRing<F>>, Y>(products, device, stream);
   }
-  return RunTiles<Shape<F, 4, 8, 2, kRing>, Y>(products, device, stream);
+  return RunTiles<Shape<F, 4, 8, 2, kTileRing<F>>, Y>(products, device, stream);
 }
 
 // The products for tokens `first` to `first + count`.
@@ -208,16 +269,16 @@ Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) 
   for (size_t i = 0; i < all.size(); ++i) {
     GemmArguments& g = products.parts[i] = all[i];
     g.tokens = count;
-    const int64_t row = g.planes() ? PlaneRow(first) : first;
-    g.x += row * g.stride;
-    g.x_scales += first;
-    if (g.x_zetas != nullptr) g.x_zetas += first;
-    if (g.x_sums != nullptr) g.x_sums += row;
-    g.y = static_cast<Y*>(g.y) + first * g.y_stride;
+    SkipRows<Y>(g, first);
     products.starts[i] = (products.rows + kMaxRows - 1) / kMaxRows * kMaxRows;
     products.rows = products.starts[i] + static_cast<int>(g.rows);
   }
   return products;
+}
+
+[[noreturn]] inline void FailToFit(const GemmArguments& g) {
+  throw Error(ErrorCode::kFailed, "a row of " + std::to_string(g.cols) +
+                                      " activations does not fit into shared memory");
 }
 
 // run<Y>(products, ..) knows their format.
@@ -227,6 +288,11 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKi
   const GemmArguments& g = all.front();
   // Tokens of one launch; fewer where activations outgrow shared memory, but of planes whole
   // eights.
+  if (g.experts.linears != nullptr) {  // of groups, which are small enough
+    const Products products = Join<Y>(all, 0, g.experts.most_rows);
+    if (run.template operator()<Y>(products, device, stream)) return;
+    FailToFit(g);
+  }
   const int64_t least = g.planes() ? 8 : 1;
   int64_t most = g.planes() ? kMaxLaunchRows / 2 : kMaxLaunchRows;
   for (int64_t first = 0; first < g.tokens;) {
@@ -237,8 +303,7 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKi
     } else if (count > least) {
       most = std::max(least, count / 2);
     } else {
-      throw Error(ErrorCode::kFailed, "a row of " + std::to_string(g.cols) +
-                                          " activations does not fit into shared memory");
+      FailToFit(g);
     }
   }
 }

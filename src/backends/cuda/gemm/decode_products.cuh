@@ -16,7 +16,11 @@ struct TokenParameters {
 };
 
 // The row of x of a column: the planes of a token lie side by side.
-__device__ inline int64_t RowOf(const GemmArguments& g, int column) {
+template <typename S>
+__device__ int64_t RowOf(const GemmArguments& g, int column) {
+  if constexpr (S::kExperts) {
+    return g.experts.row_tokens == nullptr ? column : g.experts.row_tokens[column];
+  }
   return g.planes() ? PlaneRow(column / 2) + column % 2 * 8 : column;
 }
 
@@ -51,10 +55,11 @@ struct Activations {
     float scale = 1, zeta = 0;
     int32_t sum = 0;
     if (t < g.tokens && !S::kTokenScales) {
-      scale = g.x_scales[t];
-      if (g.x_zetas != nullptr) zeta = g.x_zetas[t];
+      const int64_t row = S::kExperts ? RowOf<S>(g, t) : t;
+      scale = g.x_scales[row];
+      if (g.x_zetas != nullptr) zeta = g.x_zetas[row];
     }
-    if (t < g.columns() && g.w_zeros != nullptr) sum = g.x_sums[RowOf(g, t)];
+    if (t < g.columns() && g.w_zeros != nullptr) sum = g.x_sums[RowOf<S>(g, t)];
     constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
     const int8_t* const x = g.x + slice.begin * 128;
     const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.columns());
@@ -64,7 +69,7 @@ struct Activations {
       for (int j = 0; j < kBatch; ++j) {
         const unsigned i = base + j * kThreads, column = i / units, at = i % units * 16;
         if (i >= count) continue;
-        v[j] = *reinterpret_cast<const uint4*>(x + RowOf(g, column) * g.stride + at);
+        v[j] = *reinterpret_cast<const uint4*>(x + RowOf<S>(g, column) * g.stride + at);
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {

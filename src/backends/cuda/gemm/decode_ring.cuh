@@ -50,10 +50,12 @@ constexpr int StageBytes(WeightKind kind, bool fine) {
          (zeros ? 32 * ZeroBytes(fine) : 0);
 }
 
-// Of operands: kind and pieces of the weights, and whether tokens have groups.
-template <WeightKind kind, bool fine, bool x_groups>
+// Of operands: kind and pieces of the weights, and whether tokens have groups. experts: the product
+// is that of a mixture, of group blockIdx.z.
+template <WeightKind kind, bool fine, bool x_groups, bool experts = false>
 struct Format {
   static constexpr WeightKind kKind = kind;
+  static constexpr bool kExperts = experts;
   static constexpr bool kFine = fine, kTokenScales = x_groups;
   static constexpr bool kLevels = kind == WeightKind::kLevels, kGroups = HasGroups(kind);
 };

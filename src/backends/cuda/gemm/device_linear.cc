@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backends/cuda/gemm/gemm_router.h"
 #include "backends/cuda/gemm/weight_order.h"
 #include "backends/cuda/launch.h"
 #include "base/thread_pool.h"
@@ -158,6 +159,75 @@ void DeviceLinear::MultiplyGated(const Activations& acts, const DeviceLinear& ga
   GemmArguments a = gate.Arguments(acts, {y, kIntermediate, gate.rows_, false});
   a.up_w = up.codes_.data(), a.up_scales = up.scales_.data(), a.gating = gating;
   gate.KernelFor(acts.tokens).run({&a, 1}, stream);
+}
+
+bool DeviceLinear::MultiplyNormed(const ActsSource& source, int64_t tokens, float* y,
+                                  cudaStream_t stream) const {
+  if (kind_ != WeightKind::kFloats || cols_ % 4 != 0) return false;
+  RouterLogits({.x = source.x,
+                .norm = source.norm_weight,
+                .eps = source.norm_eps,
+                .tokens = tokens,
+                .experts = rows_,
+                .cols = cols_,
+                .w = codes_.data(),
+                .w_type = type_,
+                .bias = bias_.data(),
+                .logits = y},
+               stream);
+  return true;
+}
+
+bool DeviceLinear::AreExperts(std::span<const DeviceLinear* const> linears) {
+  const DeviceLinear& first = *linears.front();
+  const bool few = first.activation_.bits <= 8;  // planes of 16 take turns by the eight
+  return few && first.KernelFor(1).run_experts != nullptr &&
+         std::ranges::all_of(linears, [&](const DeviceLinear* linear) {
+           const auto alike = [&](auto DeviceLinear::*plane) {
+             return ((linear->*plane).data() == nullptr) == ((first.*plane).data() == nullptr);
+           };
+           return linear->kind_ == first.kind_ && linear->weights_ == first.weights_ &&
+                  linear->rows_ == first.rows_ && linear->cols_ == first.cols_ &&
+                  alike(&DeviceLinear::zeros_) && alike(&DeviceLinear::bias_);
+         });
+}
+
+Buffer<LinearTerms> DeviceLinear::ExpertTerms(std::span<const DeviceLinear* const> linears,
+                                              std::span<const DeviceLinear* const> ups) {
+  std::vector<LinearTerms> terms;
+  for (size_t e = 0; e < linears.size(); ++e) {
+    const DeviceLinear& l = *linears[e];
+    terms.push_back({.w = l.codes_.data(),
+                     .scales = l.scales_.data(),
+                     .zeros = l.zeros_.data(),
+                     .sums = l.code_sums_.data(),
+                     .bias = l.bias_.data(),
+                     .up_w = ups.empty() ? nullptr : ups[e]->codes_.data(),
+                     .up_scales = ups.empty() ? nullptr : ups[e]->scales_.data()});
+  }
+  return ToDevice(std::span<const LinearTerms>(terms));
+}
+
+void DeviceLinear::MultiplyExperts(const Activations& acts, std::span<const Experts> products,
+                                   const ExpertGroups& groups, cudaStream_t stream) {
+  const Kernel& kernel = products.front().first.KernelFor(groups.most_rows);
+  std::vector<GemmArguments> joined;
+  for (const Experts& product : products) {
+    if (joined.size() == kernel.joins) kernel.run_experts(joined, stream), joined.clear();
+    joined.push_back(product.first.Arguments(acts, product.output));
+    joined.back().experts = groups;
+    joined.back().experts.linears = product.terms;
+  }
+  kernel.run_experts(joined, stream);
+}
+
+void DeviceLinear::MultiplyGatedExperts(const Activations& acts, const Experts& gate,
+                                        const DeviceLinear& up, const GateSpec& gating,
+                                        const ExpertGroups& groups, cudaStream_t stream) {
+  GemmArguments a = gate.first.Arguments(acts, gate.output);
+  a.up_w = up.codes_.data(), a.up_scales = up.scales_.data(), a.gating = gating;
+  a.experts = groups, a.experts.linears = gate.terms;
+  gate.first.KernelFor(groups.most_rows).run_experts({&a, 1}, stream);
 }
 
 GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output) const {

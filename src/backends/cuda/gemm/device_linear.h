@@ -36,6 +36,27 @@ class DeviceLinear {
   static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
                             const DeviceLinear& up, const GateSpec& gating, Intermediate* y,
                             cudaStream_t stream);
+  // Whether these products can be those of a mixture's experts, and what MultiplyExperts reads.
+  static bool AreExperts(std::span<const DeviceLinear* const> linears);
+  static Buffer<LinearTerms> ExpertTerms(std::span<const DeviceLinear* const> linears,
+                                         std::span<const DeviceLinear* const> ups);
+  // Products of a mixture whose rows acts has: `first` is that of the first expert; those of
+  // several have the same groups. ups: null, or such that y is what gate lets through.
+  struct Experts {
+    const DeviceLinear& first;
+    const LinearTerms* terms;  // [experts], on the device
+    Output output;
+  };
+  static void MultiplyExperts(const Activations& acts, std::span<const Experts> products,
+                              const ExpertGroups& groups, cudaStream_t stream);
+  static void MultiplyGatedExperts(const Activations& acts, const Experts& gate,
+                                   const DeviceLinear& up, const GateSpec& gating,
+                                   const ExpertGroups& groups, cudaStream_t stream);
+
+  // y = W norm(x) + bias of few tokens, a router's; false where it is not made of floats.
+  bool MultiplyNormed(const ActsSource& source, int64_t tokens, float* y,
+                      cudaStream_t stream) const;
+
   int64_t rows() const { return rows_; }
   // Whether it multiplies Activations::values, whatever the activations are.
   bool needs_values() const { return OfFloats(kind_); }

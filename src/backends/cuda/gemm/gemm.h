@@ -71,6 +71,29 @@ struct BlockScales {
   bool operator==(const BlockScales&) const = default;
 };
 
+// What a product has of its linear, see GemmArguments.
+struct LinearTerms {
+  const uint8_t* w;
+  const float *scales, *zeros, *sums, *bias;
+  const uint8_t* up_w;
+  const float* up_scales;
+};
+
+// In a mixture of experts the rows of x and y lie one behind the other, expert by expert, and each
+// group of them is multiplied by its expert's weights (experts/routes.h makes the groups).
+struct ExpertGroup {
+  int32_t expert, first, rows;
+};
+struct ExpertGroups {
+  const LinearTerms* linears = nullptr;  // [experts], or null: a product of all rows
+  const ExpertGroup* groups = nullptr;   // [*count]
+  const int32_t* count = nullptr;
+  // Of which row of x a row is, or null: of its own (gemm_decode_experts alone).
+  const int32_t* row_tokens = nullptr;
+  int most = 0;       // *count is at most this
+  int most_rows = 0;  // of a group
+};
+
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
   const int8_t* x = nullptr;        // [WholeTiles(x_rows()), stride] codes, zero from cols on
@@ -105,7 +128,12 @@ struct GemmArguments {
   bool accumulate = false;        // y += ..., kFloat32 only
   const float* addend = nullptr;  // [tokens, y_stride] or null: of y, kHalves only
   RealType y_type = RealType::kFloat32;
+  ExpertGroups
+      experts;  // terms of w and up_w are then those of the first, which all others are like
 
+  __host__ __device__ LinearTerms terms() const {
+    return {w, w_scales, w_zeros, w_sums, bias, up_w, up_scales};
+  }
   __host__ __device__ bool planes() const { return x_bits == 16; }
   // Sums that a product has for an output: one for a token, or one for each of its planes.
   __host__ __device__ int columns() const {

@@ -18,6 +18,10 @@ inline constexpr int kMaxLaunchRows = 32;  // of bytes; more read the weights ag
 // one token.
 void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 
+// The same of the experts of a mixture, of up to kMaxLaunchRows rows each at a time; sm_90. Of w_*
+// and bias nothing is read before the kernel in front has ended, which may make the groups.
+void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream);
+
 // The same of kNibbleGroups and kByteGroups.
 void GemmDecodeGroups(std::span<const GemmArguments> products, cudaStream_t stream);
 

@@ -28,25 +28,28 @@ struct TileParameters {
   int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
   int token, output;  // the tile's first
+  int end;            // tokens from here on are not stored
   int split, splits;  // the block stores every splits-th chunk of tokens (gemm_sm90_split.cuh)
 };
 
 template <int kFactor>
-__device__ OutputParameters LoadOutput(const GemmArguments& g, const float* scales, int n) {
+__device__ OutputParameters LoadOutput(const GemmArguments& g, const LinearTerms& linear,
+                                       const float* scales, int n) {
   OutputParameters p = {};
   if (n >= g.rows) return p;
-  const float zero = g.w_zeros != nullptr ? g.w_zeros[n] : 0.0f;
-  const float sum = g.w_sums != nullptr ? g.w_sums[n] : 0.0f;
+  const float zero = linear.zeros != nullptr ? linear.zeros[n] : 0.0f;
+  const float sum = linear.sums != nullptr ? linear.sums[n] : 0.0f;
   p.scale = scales != nullptr ? scales[n] * (1.0f / kFactor) : 1.0f;
   p.offset = kFactor * (sum - static_cast<float>(g.cols) * zero);  // integers below 2^24
   p.zero = kFactor * static_cast<int32_t>(zero);
-  p.bias = g.bias != nullptr ? g.bias[n] : 0.0f;
+  p.bias = linear.bias != nullptr ? linear.bias[n] : 0.0f;
   return p;
 }
 
 // By one warp. Scales that the sums have already are 1 here.
 template <int kFactor>
-__device__ void LoadParameters(const GemmArguments& g, int token, int output, TileParameters& p) {
+__device__ void LoadParameters(const GemmArguments& g, const LinearTerms& linear, int token,
+                               int output, TileParameters& p) {
   const int lane = threadIdx.x % 32, first = g.planes() ? token / 2 : token;
   for (int i = lane; i < kTileTokens; i += 32) {
     const int t = first + i;
@@ -58,10 +61,10 @@ __device__ void LoadParameters(const GemmArguments& g, int token, int output, Ti
   }
   for (int i = lane; i < kTileOutputs; i += 32) {
     const bool up = g.up_w != nullptr && i >= 64;
-    p.outputs[i] =
-        LoadOutput<kFactor>(g, up ? g.up_scales : g.w_scales, output + i - (up ? 64 : 0));
+    p.outputs[i] = LoadOutput<kFactor>(g, linear, up ? linear.up_scales : linear.scales,
+                                       output + i - (up ? 64 : 0));
   }
-  if (lane == 0) p.token = first, p.output = output;
+  if (lane == 0) p.token = first, p.output = output, p.end = static_cast<int>(g.tokens);
 }
 
 // Whether y can be written 16 bytes at a time.
@@ -215,14 +218,14 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
     if (vectors) {
 #pragma unroll
       for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
-        if (token + chunk + i < g.tokens && count > 0) {
+        if (token + chunk + i < tile.end && count > 0) {
           StoreUnit(staging.Unit(i + row, unit), y, g.accumulate);
         }
       }
     } else {
 #pragma unroll 1
       for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
-        if (token + chunk + i < g.tokens) {
+        if (token + chunk + i < tile.end) {
           StoreValues(staging.Unit(i + row, unit), y, count, g.accumulate);
         }
       }
@@ -260,7 +263,7 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
     NamedSync(kBarrier, 256);
 #pragma unroll
     for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
-      if (token + chunk + i >= g.tokens || n >= g.rows) continue;
+      if (token + chunk + i >= tile.end || n >= g.rows) continue;
       StoreGlobal(
           y, GateTimes(g.gating, staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
     }

@@ -64,7 +64,7 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     store_half(sums[1], kTileTokens / 2);
     if (lane == 0) BarrierArrive(&s.tail.parameters_empty);
   }
-  for (; tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
+  for (; tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
     int32_t sums[64];
     Fragments even, odd = {};
     int left = tiles.steps, even_stage, odd_stage = 0;

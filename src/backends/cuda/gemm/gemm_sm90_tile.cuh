@@ -110,6 +110,12 @@ __device__ void LoadTokenScales(const GemmArguments& g, int k, int token, float*
   }
 }
 
+__device__ __forceinline__ LinearTerms TermsOf(const GemmArguments& g, const Tiles& tiles,
+                                               int tile) {
+  return tiles.experts.linears == nullptr ? g.terms()
+                                          : tiles.experts.linears[tiles.Group(tile).expert];
+}
+
 template <typename S>
 __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {
@@ -118,13 +124,14 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
   const int scale_bytes =
       S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
   Ring<Shared<S>::kStages> ring;
-  for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride()) {
+  for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride()) {
     const int2 place = tiles.Place(tile);
+    const LinearTerms linear = TermsOf(g, tiles, tile);
     const uint8_t* w[2];
     for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
       const bool up = half == 1 && g.up_w != nullptr;
       const int block = min(place.y / 64 + (up ? 0 : half), last_block);
-      w[half] = (up ? g.up_w : g.w) + int64_t{block} * tiles.k_blocks * block_bytes;
+      w[half] = (up ? linear.up_w : linear.w) + int64_t{block} * tiles.k_blocks * block_bytes;
     }
     const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
     for (int step = 0; step < tiles.steps; ++step, ring.Advance()) {
@@ -152,11 +159,14 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
 template <typename S>
 __device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
   uint32_t parity = 1;
-  for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
+  for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
     const int2 place = tiles.Place(tile);
     BarrierWait(&s.tail.parameters_empty, parity);
-    LoadParameters<S::kFactor>(g, place.x, place.y, s.tail.parameters);
+    LoadParameters<S::kFactor>(g, TermsOf(g, tiles, tile), place.x, place.y, s.tail.parameters);
     if (threadIdx.x % 32 == 0) {
+      if (tiles.experts.linears != nullptr) {
+        s.tail.parameters.end = place.x + tiles.Group(tile).rows;
+      }
       s.tail.parameters.split = tiles.Split(), s.tail.parameters.splits = tiles.splits;
     }
     BarrierArrive(&s.tail.parameters_full);

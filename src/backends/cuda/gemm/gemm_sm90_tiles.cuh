@@ -28,13 +28,23 @@ __device__ __forceinline__ int PairRank() {
 struct Tiles {
   int columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count, splits,
       steps;
+  ExpertGroups experts;  // of a mixture: a group's tiles are halves, and `count` is but a bound
 
+  __device__ int Count() const {
+    return experts.linears == nullptr ? count : *experts.count * output_pairs;
+  }
+  __device__ const ExpertGroup& Group(int number) const {
+    return experts.groups[number / output_pairs];
+  }
   __device__ int first() const { return blockIdx.x / (kPair * splits); }
   __device__ int stride() const { return gridDim.x / (kPair * splits); }
   __device__ int Split() const { return ClusterRank() / kPair; }
   __device__ int first_step() const { return Split() * steps; }
   // First token and first output.
   __device__ int2 Place(int number) const {
+    if (experts.linears != nullptr) {
+      return {Group(number).first, (number % output_pairs * kPair + PairRank()) * block_outputs};
+    }
     const int half = max(0, number - whole), tile = min(number, whole) + half / halves;
     const int band = tile / (kBand * output_pairs) * kBand;
     const int height = min(token_tiles - band, kBand);
@@ -64,6 +74,12 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
                  .k_blocks = parts(g.cols, kInputs),
                  .halves = kTileTokens / kHalfTokens,
                  .splits = 1};
+  if (g.experts.linears != nullptr) {
+    tiles.experts = g.experts, tiles.halves = 1;
+    tiles.count = g.experts.most * tiles.output_pairs;
+    tiles.steps = 2 * parts(tiles.k_blocks, 2);
+    return tiles;
+  }
   const int all = tiles.token_tiles * tiles.output_pairs, left = all % most;
   const bool halve_last = 2 * left <= most;
   const double last_round = left == 0 ? 0 : halve_last ? kHalfRound : 1;

@@ -26,15 +26,15 @@ constexpr auto kByteGroups = WeightKind::kByteGroups;
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name                     capability  weights              x_bits  rows              run                   joins       gates
-    {"gemm_decode_s4s8",        9, 9,       kNibbles,            16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined},
-    {"gemm_decode_s8s8",        9, 9,       kBytes,              16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined},
-    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined},
+    // name                     capability  weights              x_bits  rows              run                   joins       gates   run_experts
+    {"gemm_decode_s4s8",        9, 9,       kNibbles,            16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
+    {"gemm_decode_s8s8",        9, 9,       kBytes,              16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
+    {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
-    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                One<GemmSm90>,        1,          true},
-    {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                One<GemmSm90>,        1,          true},
-    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                One<GemmSm90>,        1,          true},
+    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
+    {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
+    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
     {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_decode_s4s8",        8, 8,       kNibbles,            16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},

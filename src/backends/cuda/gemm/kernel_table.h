@@ -23,6 +23,8 @@ struct Kernel {
   void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);
   size_t joins = 1;
   bool gates = false;  // takes up_w
+  // The same of the experts of a mixture, or null.
+  void (*run_experts)(std::span<const GemmArguments> products, cudaStream_t stream) = nullptr;
 
   bool Runs(int capability, WeightKind kind, int bits, int64_t tokens) const;
 };

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of a mixture on a GPU (Backend::RunExperts): what one layer's have, and the memory in
+// which every layer's run.
+#pragma once
+
+#include <optional>
+
+#include "backends/cuda/acts/acts_ops.h"
+#include "backends/cuda/experts/routes.h"
+#include "backends/cuda/gemm/device_linear.h"
+
+namespace nibble::cuda {
+
+// Linears that others own, of one layer.
+struct JoinedExperts {
+  struct Kind {
+    const DeviceLinear* first;
+    Buffer<LinearTerms> terms;  // [experts]; gate: with those of up
+  };
+
+  RouterSpec router;
+  GateSpec gating;
+  const DeviceLinear* router_linear;
+  InputSpec router_input, input, down_input;
+  Kind gate, up, down;
+};
+
+// Nothing where they have no kernels.
+std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& router,
+                                  std::span<const DeviceLinear* const> gates,
+                                  std::span<const DeviceLinear* const> ups,
+                                  std::span<const DeviceLinear* const> downs);
+
+class ExpertOps {
+ public:
+  void Run(const JoinedExperts& experts, const ActsSource& source, int64_t tokens, float* x,
+           ActsOps& acts, cudaStream_t stream);
+
+ private:
+  const float* Logits(const JoinedExperts& experts, const ActsSource& source, int64_t tokens,
+                      ActsOps& acts, cudaStream_t stream);
+  RouteArguments MakeRoutes(const RouterSpec& router, const float* logits, int64_t tokens,
+                            cudaStream_t stream);
+  // Rows of experts, one for each token that each has.
+  Activations Gather(const Activations& tokens, const RouteArguments& routes, cudaStream_t stream);
+  // What gate lets through, or gate and up.
+  ActsSource Gated(const JoinedExperts& experts, const Activations& rows,
+                   const ExpertGroups& groups, cudaStream_t stream);
+
+  DeviceBuffer<int32_t> experts_, places_, row_tokens_, group_count_;
+  DeviceBuffer<float> logits_, weights_;
+  DeviceBuffer<ExpertGroup> groups_;
+  DeviceBuffer<int8_t> codes_;
+  DeviceBuffer<float> scales_, zetas_, outputs_;
+  DeviceBuffer<int32_t> sums_;
+  DeviceBuffer<Intermediate> gate_, up_;
+};
+
+}  // namespace nibble::cuda

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "backends/cuda/experts/routes.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/warp_reduce.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr int kChooseWarps = 4;
+constexpr int kThreads = 256;
+constexpr int kFewThreads = kMostRoutedExperts, kMostFewRows = 256;
+constexpr unsigned kAll = 0xFFFFFFFF;
+
+__device__ unsigned LanesBelow() {
+  return (1u << threadIdx.x % 32) - 1;
+}
+
+// The experts of one token, by a warp: lane l has every 32nd from l on.
+template <int kOfLane>
+struct Choice {
+  float logits[kOfLane];
+  unsigned chosen = 0;  // bit i: the lane's i-th
+  float largest = 0;
+
+  __device__ Choice(const float* row, const RouterSpec& router) {
+    const int experts = static_cast<int>(router.experts), lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      logits[i] = 32 * i + lane < experts ? row[32 * i + lane] : -INFINITY;
+    }
+    for (int taken = 0; taken < router.experts_per_token; ++taken) {
+      const int expert = Largest();
+      if (expert % 32 == lane) chosen |= 1u << expert / 32;
+      if (taken > 0) continue;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) {
+        const float theirs = __shfl_sync(kAll, logits[i], expert % 32);
+        if (i == expert / 32) largest = theirs;
+      }
+    }
+  }
+
+  // Of those that are left; of equal ones the first. NaN counts as the smallest.
+  __device__ int Largest() const {
+    const int lane = threadIdx.x % 32;
+    float best = -INFINITY;
+    int expert = 32 * kOfLane;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const float logit = isnan(logits[i]) ? -INFINITY : logits[i];
+      const bool left = (chosen >> i & 1) == 0;
+      if (left && (logit > best || (logit == best && 32 * i + lane < expert))) {
+        best = logit, expert = 32 * i + lane;
+      }
+    }
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const float other = __shfl_xor_sync(kAll, best, distance);
+      const int others = __shfl_xor_sync(kAll, expert, distance);
+      if (other > best || (other == best && others < expert)) best = other, expert = others;
+    }
+    return expert;
+  }
+
+  __device__ void Store(const RouterSpec& router, int32_t* experts, float* weights) const {
+    float sum = 0, exponentials[kOfLane];
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      exponentials[i] = expf(logits[i] - largest);
+      const bool counts =
+          router.normalized ? (chosen >> i & 1) != 0 : 32 * i + lane < router.experts;
+      if (counts) sum += exponentials[i];
+    }
+    sum = WarpSum(sum);
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const unsigned lanes = __ballot_sync(kAll, chosen >> i & 1);
+      if (chosen >> i & 1) {
+        const int at = before + __popc(lanes & LanesBelow());
+        experts[at] = 32 * i + lane;
+        weights[at] = exponentials[i] / sum;
+      }
+      before += __popc(lanes);
+    }
+  }
+};
+
+// A warp per token.
+template <int kOfLane>
+__global__ void ChooseKernel(const __grid_constant__ RouteArguments a) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int64_t token = int64_t{blockIdx.x} * kChooseWarps + threadIdx.x / 32;
+  if (token >= a.tokens) return;
+  const int64_t at = token * a.router.experts_per_token;
+  const Choice<kOfLane> choice(a.logits + token * a.router.experts, a.router);
+  choice.Store(a.router, a.experts + at, a.weights + at);
+}
+
+__device__ int Groups(const RouteArguments& a, int rows) {
+  return (rows + a.group_rows - 1) / a.group_rows;
+}
+
+// A block per expert: counts the rows of all, then finds its own.
+__global__ void GroupKernel(const __grid_constant__ RouteArguments a) {
+  __shared__ int counts[kMostRoutedExperts], warp_rows[32], rows_before, groups_before;
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int experts = static_cast<int>(a.router.experts), expert = blockIdx.x;
+  const int all = static_cast<int>(a.rows()), thread = threadIdx.x, threads = blockDim.x;
+  for (int e = thread; e < experts; e += threads) counts[e] = 0;
+  if (thread == 0) rows_before = groups_before = 0;
+  __syncthreads();
+  for (int i = thread; i < all; i += threads) atomicAdd(&counts[a.experts[i]], 1);
+  __syncthreads();
+  for (int e = thread; e < expert; e += threads) {
+    atomicAdd(&rows_before, counts[e]);
+    atomicAdd(&groups_before, Groups(a, counts[e]));
+  }
+  __syncthreads();
+  const int count = counts[expert], groups = Groups(a, count);
+  for (int i = thread; i < groups; i += threads) {
+    const int row = i * a.group_rows;
+    a.groups[groups_before + i] = {expert, rows_before + row, min(a.group_rows, count - row)};
+  }
+  if (expert == experts - 1 && thread == 0) *a.group_count = groups_before + groups;
+
+  int found = 0;
+  for (int start = 0; found < count; start += threads) {
+    const int i = start + thread;
+    const bool mine = i < all && a.experts[i] == expert;
+    const unsigned lanes = __ballot_sync(kAll, mine);
+    if (thread % 32 == 0) warp_rows[thread / 32] = __popc(lanes);
+    __syncthreads();
+    const int lane = thread % 32, rows = lane < threads / 32 ? warp_rows[lane] : 0;
+    const int before = found + __reduce_add_sync(kAll, lane < thread / 32 ? rows : 0);
+    found += __reduce_add_sync(kAll, rows);
+    if (mine) {
+      const int row = rows_before + before + __popc(lanes & LanesBelow());
+      a.places[i] = row;
+      a.row_tokens[row] = i / static_cast<int>(a.router.experts_per_token);
+    }
+    __syncthreads();
+  }
+}
+
+// The same of few rows, in one block.
+template <int kOfLane>
+__global__ void __launch_bounds__(kFewThreads)
+    RouteFewKernel(const __grid_constant__ RouteArguments a) {
+  __shared__ int chosen[kMostFewRows], counts[kFewThreads], firsts[kFewThreads], totals[32];
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int of_token = static_cast<int>(a.router.experts_per_token);
+  const int all = static_cast<int>(a.rows()), thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32, warp = thread / 32;
+  counts[thread] = 0;
+  for (int token = warp; token < a.tokens; token += kFewThreads / 32) {
+    const Choice<kOfLane> choice(a.logits + token * a.router.experts, a.router);
+    choice.Store(a.router, chosen + token * of_token, a.weights + token * of_token);
+  }
+  __syncthreads();
+  if (thread < all) atomicAdd(&counts[chosen[thread]], 1);
+  __syncthreads();
+  // Of a thread's expert: rows, and from bit 16 on groups, those before it included.
+  const int count = counts[thread], groups = Groups(a, count), own = count | groups << 16;
+  int sum = own;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int below = __shfl_up_sync(kAll, sum, distance);
+    if (lane >= distance) sum += below;
+  }
+  if (lane == 31) totals[warp] = sum;
+  __syncthreads();
+  for (int i = 0; i < warp; ++i) sum += totals[i];
+  const int first = (sum - own) & 0xFFFF, first_group = (sum - own) >> 16;
+  firsts[thread] = first;
+  for (int i = 0; i < groups; ++i) {
+    const int row = i * a.group_rows;
+    a.groups[first_group + i] = {thread, first + row, min(a.group_rows, count - row)};
+  }
+  if (thread == kFewThreads - 1) *a.group_count = sum >> 16;
+  __syncthreads();
+  if (thread >= all) return;
+  int row = firsts[chosen[thread]];
+  for (int i = 0; i < thread; ++i) row += chosen[i] == chosen[thread] ? 1 : 0;
+  a.places[thread] = row;
+  a.row_tokens[row] = thread / of_token;
+}
+
+// A block per row.
+__global__ void GatherKernel(const __grid_constant__ PreparedRows from, const int32_t* row_tokens,
+                             int64_t stride, const __grid_constant__ PreparedRows to) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int64_t row = blockIdx.x, token = row_tokens[row];
+  const auto* const codes = reinterpret_cast<const uint4*>(from.codes + token * stride);
+  auto* const gathered = reinterpret_cast<uint4*>(to.codes + row * stride);
+  for (int64_t i = threadIdx.x; i < stride / 16; i += blockDim.x) gathered[i] = codes[i];
+  if (threadIdx.x > 0) return;
+  to.scales[row] = from.scales[token];
+  to.sums[row] = from.sums[token];
+  if (from.zetas != nullptr) to.zetas[row] = from.zetas[token];
+}
+
+__device__ float2 Load2(const float* y) {
+  return *reinterpret_cast<const float2*>(y);
+}
+__device__ float2 Load2(const __nv_bfloat16* y) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(y));
+}
+
+// A block per token and 2 kThreads columns.
+template <typename Y>
+__global__ void AddExpertsKernel(const __grid_constant__ RouteArguments a, const Y* y,
+                                 int64_t width, float* x) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int64_t column = 2 * (int64_t{blockIdx.x} * kThreads + threadIdx.x);
+  if (column >= width) return;
+  const int64_t first = blockIdx.y * a.router.experts_per_token;
+  float2* const to = reinterpret_cast<float2*>(x + blockIdx.y * width + column);
+  float2 sum = *to;
+#pragma unroll 4
+  for (int64_t i = first; i < first + a.router.experts_per_token; ++i) {
+    const float2 v = Load2(y + a.places[i] * width + column);
+    sum.x += a.weights[i] * v.x, sum.y += a.weights[i] * v.y;
+  }
+  *to = sum;
+}
+
+unsigned Blocks(int64_t size, int64_t block) {
+  return static_cast<unsigned>((size + block - 1) / block);
+}
+
+}  // namespace
+
+int64_t RouteArguments::most_groups() const {
+  return std::min(rows(), router.experts + rows() / group_rows);
+}
+
+void Route(const RouteArguments& a, cudaStream_t stream) {
+  NIBBLE_CUDA_CHECK(a.router.experts <= kMostRoutedExperts);
+  if (a.rows() <= kMostFewRows) {
+    return LaunchDependent(a.router.experts <= 128 ? RouteFewKernel<4> : RouteFewKernel<16>,
+                           {.grid = 1, .block = kFewThreads}, stream, a);
+  }
+  LaunchDependent(a.router.experts <= 128 ? ChooseKernel<4> : ChooseKernel<16>,
+                  {.grid = Blocks(a.tokens, kChooseWarps), .block = 32 * kChooseWarps}, stream, a);
+  const unsigned threads = 32 * std::min(32u, Blocks(a.rows(), 32));
+  LaunchDependent(GroupKernel, {.grid = static_cast<unsigned>(a.router.experts), .block = threads},
+                  stream, a);
+}
+
+void GatherRows(const PreparedRows& from, const int32_t* row_tokens, int64_t rows, int64_t stride,
+                const PreparedRows& to, cudaStream_t stream) {
+  LaunchDependent(GatherKernel, {.grid = static_cast<unsigned>(rows), .block = 128}, stream, from,
+                  row_tokens, stride, to);
+}
+
+void AddExperts(const RouteArguments& routes, const void* y, RealType type, int64_t width, float* x,
+                cudaStream_t stream) {
+  const dim3 grid(Blocks(width, 2 * kThreads), static_cast<unsigned>(routes.tokens));
+  WithReal(type, [&]<typename Y>(Y) {
+    LaunchDependent(AddExpertsKernel<Y>, {.grid = grid, .block = kThreads}, stream, routes,
+                    static_cast<const Y*>(y), width, x);
+  });
+}
+
+}  // namespace nibble::cuda

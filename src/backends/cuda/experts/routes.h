@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which experts of a mixture the tokens of a step have, and their rows expert by expert: all of it
+// in device memory, so that the program need not wait for it and steps can be recorded.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "backends/cuda/gemm/gemm.h"
+#include "formats/router_spec.h"
+
+namespace nibble::cuda {
+
+inline constexpr int64_t kMostRoutedExperts = 512;
+
+struct RouteArguments {
+  RouterSpec router;
+  int64_t tokens = 0;
+  int group_rows = 0;             // of an ExpertGroup, at most
+  const float* logits = nullptr;  // [tokens, experts]
+
+  // Made here, [tokens, experts_per_token]: of a token's experts, which rise, weights and rows.
+  int32_t* experts = nullptr;  // only in between
+  float* weights = nullptr;
+  int32_t* places = nullptr;
+  int32_t* row_tokens = nullptr;  // [rows()], of which token a row is
+  ExpertGroup* groups = nullptr;  // [most_groups()]
+  int32_t* group_count = nullptr;
+
+  __host__ __device__ int64_t rows() const { return tokens * router.experts_per_token; }
+  int64_t most_groups() const;
+};
+
+// Chooses as engine/mixture.h does, whose sums of exponentials are in another order. Rows of one
+// expert are in the order of tokens.
+void Route(const RouteArguments& arguments, cudaStream_t stream);
+
+// Prepared rows with one scale each (acts/prepare_acts.h) on their way to those of experts.
+struct PreparedRows {
+  int8_t* codes = nullptr;  // [.., stride]
+  float* scales = nullptr;
+  float* zetas = nullptr;  // or null
+  int32_t* sums = nullptr;
+};
+// to[row] = from[row_tokens[row]]
+void GatherRows(const PreparedRows& from, const int32_t* row_tokens, int64_t rows, int64_t stride,
+                const PreparedRows& to, cudaStream_t stream);
+
+// x[t] += weights[t, i] * y[places[t, i]] for one i after the other; x [tokens, width],
+// y [rows, width], width even.
+void AddExperts(const RouteArguments& routes, const void* y, RealType type, int64_t width, float* x,
+                cudaStream_t stream);
+
+}  // namespace nibble::cuda

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode linears of the experts of a mixture: grid.z is a group of rows.
+#include "backends/cuda/gemm/decode_kernel.cuh"
+#include "backends/cuda/gemm/gemm_decode.h"
+
+namespace nibble::cuda {
+namespace {
+
+using namespace decode;
+
+// An expert's few rows; there are enough experts to fill the GPU with small blocks.
+template <typename F, typename Y>
+bool RunExperts(const Products& products, const Device& device, cudaStream_t stream) {
+  if (products.common().columns() > 8) {
+    return RunTiles<Shape<F, 4, 8, 2, kTileRing<F>>, Y>(products, device, stream);
+  }
+  using Flat = Shape<F, 1, 4, 4, 4 * StageBytes(F::kKind, F::kFine)>;
+  const int ranks = RanksOfOneTile(products, device);
+  return Launch<Flat, Y>(products, Place<Flat>(products, ranks, device), stream);
+}
+
+struct RunKind {
+  template <typename Y>
+  bool operator()(const Products& products, const Device& device, cudaStream_t stream) const {
+    const GemmArguments& g = products.common();
+    const auto run = [&]<WeightKind kind, bool fine>() {
+      return RunExperts<Format<kind, fine, false, true>, Y>(products, device, stream);
+    };
+    switch (g.w_kind) {
+      case WeightKind::kNibbles:
+        return run.template operator()<WeightKind::kNibbles, false>();
+      case WeightKind::kBytes:
+        return run.template operator()<WeightKind::kBytes, false>();
+      default:
+        NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kLevels);
+        return g.w_block.pieces == 1 ? run.template operator()<WeightKind::kLevels, false>()
+                                     : run.template operator()<WeightKind::kLevels, true>();
+    }
+  }
+};
+
+}  // namespace
+
+void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream) {
+  decode::Decode(products, stream, RunKind());
+}
+
+}  // namespace nibble::cuda
