@@ -97,7 +97,7 @@ void PrintNetwork(const Network& net) {
       "{}: {} model, {:.1f} M parameters, {} layers, hidden {}, {} heads / {} kv heads of {}, "
       "ffn {}, vocabulary {}, context {}\n",
       net.directory, c.family, static_cast<double>(c.parameters()) / 1e6, c.layers, c.hidden_size,
-      c.heads, c.kv_heads, c.head_dim, c.intermediate_size, c.vocab_size, c.context);
+      c.heads, c.kv_heads, c.head_dim, c.ffn_size(), c.vocab_size, c.context);
   if (!net.stored_codes.empty())
     fmt::print("codes              {}'s, as stored\n", net.stored_codes);
   if (sizes.quantized_weights > 0) {
@@ -119,7 +119,7 @@ Json NetworkJson(const Network& net) {
                {"parameters", c.parameters()},
                {"layers", c.layers},
                {"hidden_size", c.hidden_size},
-               {"intermediate_size", c.intermediate_size},
+               {"intermediate_size", c.ffn_size()},
                {"heads", c.heads},
                {"kv_heads", c.kv_heads},
                {"head_dim", c.head_dim},

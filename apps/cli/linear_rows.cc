@@ -24,15 +24,10 @@ std::string Ranges(const std::vector<int64_t>& numbers) {
 using Cells = std::vector<std::string>;
 using Kinds = std::vector<std::pair<Cells, std::vector<int64_t>>>;  // answers and their layers
 
-Kinds KindsOf(int64_t layers, Role role, const std::function<Cells(int64_t, Role)>& cells) {
-  Kinds kinds;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    const Cells row = cells(layer, role);
-    auto kind = std::ranges::find(kinds, row, [](const auto& k) { return k.first; });
-    if (kind == kinds.end()) kind = kinds.insert(kind, {row, {}});
-    kind->second.push_back(layer);
-  }
-  return kinds;
+void AddKind(int64_t layer, const Cells& row, Kinds& kinds) {
+  auto kind = std::ranges::find(kinds, row, [](const auto& k) { return k.first; });
+  if (kind == kinds.end()) kind = kinds.insert(kind, {row, {}});
+  kind->second.push_back(layer);
 }
 
 }  // namespace
@@ -40,9 +35,10 @@ Kinds KindsOf(int64_t layers, Role role, const std::function<Cells(int64_t, Role
 void AddLinearRows(const ModelConfig& config, const std::function<Cells(int64_t, Role)>& cells,
                    std::vector<Cells>& rows) {
   std::map<Role, Kinds> of_roles;
-  for (Role role : config.layer_roles()) of_roles[role] = KindsOf(config.layers, role, cells);
-  for (Role role : config.layer_roles()) {
-    const Kinds& kinds = of_roles[role];
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (Role role : config.layer_roles(layer)) AddKind(layer, cells(layer, role), of_roles[role]);
+  }
+  for (const auto& [role, kinds] : of_roles) {
     std::string name = RoleName(role);
     if (ExpertOf(role) >= 0 && std::ranges::all_of(of_roles, [&](const auto& other) {
           return KindOf(other.first) != KindOf(role) || other.second == kinds;

@@ -17,7 +17,7 @@ constexpr double kMuch = 0.1;  // of perplexity, or nats: answers begin to diffe
 
 // The first change that usually gains most.
 std::string_view Advice(const QuantizeReport& report) {
-  const LinearPlan& down = report.plan.at(0, report.config.first(Role::kDown));
+  const LinearPlan& down = report.plan.at(0, report.config.first(0, Role::kDown));
   if (down.activations.bits < 8) return "--a-bits 8";
   if (report.plan.k.bits < 8 || report.plan.v.bits < 8) return "--kv-bits 8";
   if (down.weights.bits <= 4 && down.weights.group == 0) {

@@ -20,8 +20,9 @@ class CudaExpertsTest : public GpuParityTest {
 
   // Experts of random weights, and what they are called.
   ExpertsSpec Upload(const FormatSpec& weights, const FormatSpec& activation, int64_t width,
-                     bool bias) {
-    ExpertsSpec spec = {.router = {.experts = kExperts, .experts_per_token = 2},
+                     bool bias,
+                     const RouterSpec& router = {.experts = kExperts, .experts_per_token = 2}) {
+    ExpertsSpec spec = {.router = router,
                         .gating = kSilu,
                         .gate = {},
                         .up = {},
@@ -30,7 +31,7 @@ class CudaExpertsTest : public GpuParityTest {
                         .down_input = {.width = width, .activation = activation}};
     const InputSpec floats = {.width = kHidden, .activation = {.bits = 32}};
     spec.router_input = floats;
-    spec.router_linear = ours_->Upload(UploadRouter(floats));
+    spec.router_linear = ours_->Upload(RouterOf(router.experts, floats));
     for (int64_t e = 0; e < kExperts; ++e) {
       const auto upload = [&](int64_t rows, const InputSpec& input) {
         return ours_->Upload(RandomLinear(rng_, weights, rows, input, bias)->packed);
@@ -43,9 +44,9 @@ class CudaExpertsTest : public GpuParityTest {
   }
 
   // Experts 1 and 3 always have the same logits.
-  PackedLinear UploadRouter(const InputSpec& input) {
-    router_ = {kExperts, kHidden};
-    router_.data = RandomVector(rng_, kExperts * kHidden);
+  PackedLinear RouterOf(int64_t experts, const InputSpec& input) {
+    router_ = {experts, kHidden};
+    router_.data = RandomVector(rng_, experts * kHidden);
     for (float& w : router_.data) w /= 16;
     std::ranges::copy(router_.row(1), router_.row(3).begin());
     PackedLinear linear;
@@ -58,10 +59,10 @@ class CudaExpertsTest : public GpuParityTest {
     for (size_t first = 0; first < x.size(); first += kHidden) {
       double squares = 0;
       for (size_t k = 0; k < kHidden; ++k) squares += double{x[first + k]} * x[first + k];
-      for (size_t e = 0; e < kExperts; ++e) {
+      for (int64_t e = 0; e < router_.rows; ++e) {
         double sum = 0;
         for (size_t k = 0; k < kHidden; ++k) {
-          sum += double{x[first + k]} * router_.row(static_cast<int64_t>(e))[k];
+          sum += double{x[first + k]} * router_.row(e)[k];
         }
         logits.push_back(sum / std::sqrt(squares / kHidden + kEps));
       }
@@ -70,18 +71,28 @@ class CudaExpertsTest : public GpuParityTest {
   }
 
   // Of each token a weight for every expert, 0 for those that it does not have.
-  static std::vector<float> Weights(const RouterSpec& router, std::span<const double> logits) {
-    std::vector<float> weights(logits.size());
-    for (size_t first = 0; first < logits.size(); first += kExperts) {
-      std::vector<size_t> order(kExperts);
-      std::iota(order.begin(), order.end(), first);
-      std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return logits[i]; });
-      double sum = 0;
-      const auto count = router.normalized ? router.experts_per_token : kExperts;
-      for (int64_t i = 0; i < count; ++i) sum += std::exp(logits[order[i]]);
-      for (int64_t i = 0; i < router.experts_per_token; ++i) {
-        weights[order[i]] = static_cast<float>(std::exp(logits[order[i]]) / sum);
+  std::vector<float> Weights(const RouterSpec& router, std::span<const double> logits) const {
+    std::vector<float> weights;
+    const auto experts = static_cast<size_t>(router.experts);
+    const auto of_token = static_cast<size_t>(router.experts_per_token);
+    for (size_t first = 0; first < logits.size(); first += experts) {
+      const auto row = logits.subspan(first, experts);
+      std::vector<double> scores, own(static_cast<size_t>(router.all()));
+      std::vector<size_t> order(experts);
+      for (const double v : row) {
+        scores.push_back(router.sigmoid ? 1 / (1 + std::exp(-v)) : std::exp(v));
       }
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, std::greater(), [&](size_t e) {
+        return bias_.empty() ? scores[e] : scores[e] + bias_[e];
+      });
+      double sum = 0;
+      const size_t count = router.normalized ? of_token : experts;
+      for (size_t i = 0; i < count; ++i) sum += scores[order[i]];
+      if (router.sigmoid && !router.normalized) sum = 1;
+      for (size_t i = 0; i < of_token; ++i) own[order[i]] = scores[order[i]] / sum * router.scale;
+      for (size_t e = experts; e < own.size(); ++e) own[e] = 1;
+      weights.insert(weights.end(), own.begin(), own.end());
     }
     return weights;
   }
@@ -147,6 +158,7 @@ class CudaExpertsTest : public GpuParityTest {
   }
 
   Matrix<float> router_;
+  std::vector<float> bias_;  // of the choice
 };
 
 TEST_F(CudaExpertsTest, AreTheSameTogetherAndOneByOne) {
@@ -164,6 +176,23 @@ TEST_F(CudaExpertsTest, AreTheSameTogetherAndOneByOne) {
         for (const int64_t tokens : {1, 3, 20, 35, 700}) Expect(spec, tokens);
       }
     }
+  }
+}
+
+TEST_F(CudaExpertsTest, SigmoidsChooseWithABiasBesideSharedExperts) {
+  if (cuda::KernelCapability() != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  bias_ = {0.03f, -0.02f, 0, 0.01f};  // experts of many tokens each, as kernels round alike
+  const Buffer<float> device_bias = Copy(bias_);
+  for (const bool normalized : {true, false}) {
+    ExpertsSpec spec = Upload({.bits = 4}, {.bits = 8}, 200, false,
+                              {.experts = 4,
+                               .experts_per_token = 2,
+                               .shared = 1,
+                               .sigmoid = true,
+                               .normalized = normalized,
+                               .scale = 2.5f});
+    spec.router_bias = device_bias.data();
+    for (const int64_t tokens : {1, 20, 700}) Expect(spec, tokens);
   }
 }
 

@@ -68,7 +68,7 @@ class Converter {
     if (c.router.experts > 0) {
       integer("expert_count", c.router.experts);
       integer("expert_used_count", c.router.experts_per_token);
-      integer("expert_feed_forward_length", c.intermediate_size);
+      integer("expert_feed_forward_length", c.expert_size);
     }
     if (const RopeSpec& rope = c.ropes[0]; rope.type == "longrope") {
       integer("rope.dimension_count", rope.head_dim);

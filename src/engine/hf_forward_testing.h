@@ -253,23 +253,33 @@ class HfForward {
                   Gated(Linear(mlp + "gate_proj", x), Linear(mlp + "up_proj", x)));
   }
 
-  // Softmax over all experts, the largest few, their sum divided out if the config says so.
+  // Softmax over all experts, or each one's sigmoid and a bias of the choice; the largest few,
+  // their sum divided out if the config says so.
   Vector Mixture(const std::string& mlp, const Vector& x) const {
     Vector p = Linear(mlp + "gate", x), out(x.size());
+    const bool sigmoids = Has(mlp + "gate.e_score_correction_bias");
     double sum = 0, kept = 0;
-    for (double& v : p) sum += v = std::exp(v);
+    for (double& v : p) sum += v = sigmoids ? 1 / (1 + std::exp(-v)) : std::exp(v);
     std::vector<size_t> order;
-    for (size_t e = 0; e < p.size(); ++e) p[e] /= sum, order.push_back(e);
-    std::ranges::sort(order, std::greater(), [&](size_t e) { return p[e]; });
+    for (size_t e = 0; e < p.size(); ++e) p[e] /= sigmoids ? 1 : sum, order.push_back(e);
+    Vector keys = p;
+    for (size_t e = 0; sigmoids && e < p.size(); ++e) {
+      keys[e] += Get(mlp + "gate.e_score_correction_bias").data[e];
+    }
+    std::ranges::sort(order, std::greater(), [&](size_t e) { return keys[e]; });
     order.resize(config_["num_experts_per_tok"].get<size_t>());
     for (const size_t e : order) kept += p[e];
-    for (const size_t e : order) {
-      const std::string expert = mlp + "experts." + std::to_string(e) + ".";
+    const auto add = [&](const std::string& expert, double weight) {
       const Vector y = Linear(expert + "down_proj", Gated(Linear(expert + "gate_proj", x),
                                                           Linear(expert + "up_proj", x)));
-      const double weight = config_.value("norm_topk_prob", false) ? p[e] / kept : p[e];
       for (size_t i = 0; i < y.size(); ++i) out[i] += weight * y[i];
+    };
+    for (const size_t e : order) {
+      const double weight = config_.value("norm_topk_prob", false) ? p[e] / kept : p[e];
+      add(mlp + "experts." + std::to_string(e) + ".",
+          weight * config_.value("routed_scaling_factor", 1.0));
     }
+    if (sigmoids) add(mlp + "shared_experts.", 1);
     return out;
   }
 

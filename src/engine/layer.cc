@@ -19,6 +19,7 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
 std::optional<ExpertsId> Join(Backend& backend, const ModelConfig& config, const Layer& layer) {
   ExpertsSpec spec = {.router = config.router,
                       .gating = config.gating,
+                      .router_bias = layer.vectors[LayerVector::kRouterBias].data(),
                       .router_linear = layer.ids[Role::kRouter],
                       .gate = {},
                       .up = {},
@@ -26,7 +27,7 @@ std::optional<ExpertsId> Join(Backend& backend, const ModelConfig& config, const
                       .router_input = layer.inputs[Role::kRouter],
                       .input = layer.inputs[OfExpert(Role::kGate, 0)],
                       .down_input = layer.inputs[OfExpert(Role::kDown, 0)]};
-  for (int64_t e = 0; e < config.router.experts; ++e) {
+  for (int64_t e = 0; e < config.router.all(); ++e) {
     const Role gate = OfExpert(Role::kGate, e), down = OfExpert(Role::kDown, e);
     if (layer.inputs[gate] != spec.input || layer.inputs[down] != spec.down_input) return {};
     spec.gate.push_back(layer.ids[gate]);
@@ -42,6 +43,13 @@ Buffer<float> UploadNorm(Backend& backend, const Tensor& view) {
   return view.data == nullptr ? Buffer<float>() : ToBackend(backend, ToF32(view).data);
 }
 
+void UploadVectors(Backend& backend, const LayerWeights& weights, Layer& layer) {
+  for (const auto& [vector, values] : weights.vectors) {
+    layer.vectors[vector] = UploadNorm(backend, values);
+    if (vector == LayerVector::kRouterBias) layer.router_bias = ToF32(values).data;
+  }
+}
+
 Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
                   const LayerWeights& weights) {
   Layer layer;
@@ -50,9 +58,8 @@ Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
   }
-  for (const auto& [norm, weight] : weights.vectors)
-    layer.vectors[norm] = UploadNorm(backend, weight);
-  if (config.router.experts > 0) layer.experts = Join(backend, config, layer);
+  UploadVectors(backend, weights, layer);
+  if (config.has_experts(index)) layer.experts = Join(backend, config, layer);
   return layer;
 }
 
@@ -75,13 +82,13 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   k.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
   v.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
   a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
-  gate.Grow(tokens * c.intermediate_size * value_bytes_);
-  up.Grow(tokens * c.intermediate_size * value_bytes_);
+  gate.Grow(tokens * c.ffn_size() * value_bytes_);
+  up.Grow(tokens * c.ffn_size() * value_bytes_);
   if (c.router.experts > 0 || c.has(LayerVector::kPostAttentionNorm))
     outputs.Grow(tokens * c.hidden_size);
   if (c.router.experts == 0) return;
   router_logits.Grow(tokens * c.router.experts);
-  rows.Grow(tokens * c.router.experts_per_token * c.hidden_size);
+  rows.Grow(tokens * c.router.of_token() * c.hidden_size);
 }
 
 AttentionSpec Decoder::attention(const Layer& layer) const {
@@ -169,7 +176,8 @@ void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) 
     const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x);
     return d.backend.RunExperts(*layer.experts, h, tokens, x);
   }
-  if (d.config.router.experts > 0) return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
+  if (layer.ids.contains(Role::kRouter))
+    return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
   MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
 }
 

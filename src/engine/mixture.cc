@@ -8,56 +8,80 @@
 namespace nibble {
 namespace {
 
-// Softmax over the logits of the experts that a token was routed to, or (not normalized) of all.
-void Weigh(std::span<const float> logits, int64_t tokens, bool normalized,
+// What experts' weights are in proportion to: exponentials of logits, of which `largest` is the
+// token's largest, or sigmoids.
+float Score(const RouterSpec& router, float logit, float largest) {
+  return router.sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit - largest);
+}
+
+void Weigh(std::span<const float> logits, int64_t tokens, const RouterSpec& router,
            std::vector<Routes::Expert>& experts) {
+  const auto chosen = std::span(experts).first(static_cast<size_t>(router.experts));
   std::vector<float> largest(static_cast<size_t>(tokens), -INFINITY);
   std::vector<float> sums(static_cast<size_t>(tokens));
+  const auto row = [&](size_t t) { return logits.subspan(t * chosen.size(), chosen.size()); };
   const auto for_each = [&](auto&& visit) {
-    for (size_t e = 0; e < experts.size(); ++e) {
-      experts[e].weights.resize(experts[e].rows.size());
-      for (size_t i = 0; i < experts[e].rows.size(); ++i) {
-        const auto t = static_cast<size_t>(experts[e].rows[i]);
-        visit(t, logits[t * experts.size() + e], experts[e].weights[i]);
+    for (size_t e = 0; e < chosen.size(); ++e) {
+      chosen[e].weights.resize(chosen[e].rows.size());
+      for (size_t i = 0; i < chosen[e].rows.size(); ++i) {
+        const auto t = static_cast<size_t>(chosen[e].rows[i]);
+        visit(t, row(t)[e], chosen[e].weights[i]);
       }
     }
   };
   for_each([&](size_t t, float logit, float&) { largest[t] = std::max(largest[t], logit); });
   for_each([&](size_t t, float logit, float& weight) {
-    sums[t] += weight = std::exp(logit - largest[t]);
+    sums[t] += weight = Score(router, logit, largest[t]);
   });
-  for (size_t t = 0; !normalized && t < sums.size(); ++t) {  // the largest is among the chosen
-    sums[t] = 0;
-    for (const float logit : logits.subspan(t * experts.size(), experts.size())) {
-      sums[t] += std::exp(logit - largest[t]);
+  for (size_t t = 0; t < sums.size(); ++t) {  // the largest is among the chosen
+    if (router.normalized) {
+      sums[t] += router.sigmoid ? kLeastScoreSum : 0;
+      continue;
+    }
+    sums[t] = router.sigmoid ? 1 : 0;
+    for (size_t e = 0; !router.sigmoid && e < chosen.size(); ++e) {
+      sums[t] += Score(router, row(t)[e], largest[t]);
     }
   }
-  for_each([&](size_t t, float, float& weight) { weight /= sums[t]; });
+  for_each([&](size_t t, float, float& weight) { weight = weight / sums[t] * router.scale; });
+}
+
+// Experts of every token behind those that are chosen.
+void AddShared(int64_t tokens, const RouterSpec& router, Routes& routes) {
+  Routes::Expert all = {std::vector<int32_t>(static_cast<size_t>(tokens)),
+                        std::vector<float>(static_cast<size_t>(tokens), 1.0f)};
+  std::iota(all.rows.begin(), all.rows.end(), 0);
+  routes.experts.insert(routes.experts.end(), static_cast<size_t>(router.shared), all);
 }
 
 }  // namespace
 
-Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router) {
+Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router,
+                     std::span<const float> bias) {
   const int64_t experts = router.experts;
   Routes routes = {tokens, std::vector<Routes::Expert>(static_cast<size_t>(experts))};
   std::vector<size_t> order(static_cast<size_t>(experts));
+  const auto key = [&](float logit, size_t e) {
+    const float score = router.sigmoid ? Score(router, logit, 0) : logit;
+    const float sum = bias.empty() ? score : score + bias[e];
+    return std::isnan(sum) ? -INFINITY : sum;  // the smallest, so that there is an order
+  };
   for (int64_t t = 0; t < tokens; ++t) {
     const auto row = logits.subspan(static_cast<size_t>(t * experts), order.size());
     std::iota(order.begin(), order.end(), 0);
-    // NaN counts as the smallest, so that there is an order.
-    std::ranges::stable_sort(order, std::greater(),
-                             [&](size_t e) { return std::isnan(row[e]) ? -INFINITY : row[e]; });
+    std::ranges::stable_sort(order, std::greater(), [&](size_t e) { return key(row[e], e); });
     for (int64_t i = 0; i < router.experts_per_token; ++i) {
       routes.experts[order[static_cast<size_t>(i)]].rows.push_back(static_cast<int32_t>(t));
     }
   }
-  Weigh(logits, tokens, router.normalized, routes.experts);
+  Weigh(logits, tokens, router, routes.experts);
+  AddShared(tokens, router, routes);
   return routes;
 }
 
 Routes WeighExperts(std::span<const float> logits, const Routes& chosen, const RouterSpec& router) {
   Routes routes = chosen;
-  Weigh(logits, routes.tokens, router.normalized, routes.experts);
+  Weigh(logits, routes.tokens, router, routes.experts);
   return routes;
 }
 
@@ -73,7 +97,7 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, router.experts, false);
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
   return chosen != nullptr ? WeighExperts(read, *chosen, router)
-                           : ChooseExperts(read, tokens, router);
+                           : ChooseExperts(read, tokens, router, layer.router_bias);
 }
 
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,

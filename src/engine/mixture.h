@@ -21,8 +21,10 @@ struct Routes {
   std::vector<Expert> experts;
 };
 
-// The experts with the largest logits [tokens, experts]; of equal ones the first.
-Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router);
+// The experts with the largest scores, for logits [tokens, experts]; of equal ones the first. bias:
+// [experts], of the choice, or empty.
+Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router,
+                     std::span<const float> bias = {});
 // The experts that `chosen` has, weighed by other logits.
 Routes WeighExperts(std::span<const float> logits, const Routes& chosen, const RouterSpec& router);
 

@@ -42,6 +42,24 @@ TEST(Routes, FollowersKeepTheExpertsAndWeighThemAnew) {
   EXPECT_NEAR(routes.experts[1].weights[0] + routes.experts[2].weights[0], 1, 1e-7);
 }
 
+// DeepSeek V3's: a bias decides, weights are sigmoids without it, shared experts come last.
+TEST(Routes, BiasesOnlyChooseAndSharedExpertsSeeEveryToken) {
+  const RouterSpec router = {
+      .experts = 3, .experts_per_token = 2, .shared = 1, .sigmoid = true, .scale = 3};
+  const std::vector<float> logits = {2, 1, 0, 0, 0, 4}, bias = {-1, 0, 0.1f};
+  const Routes routes = ChooseExperts(logits, 2, router, bias);
+  ASSERT_EQ(routes.experts.size(), 4u);
+  const std::vector<std::vector<int32_t>> rows = {{}, {0, 1}, {0, 1}, {0, 1}};
+  for (size_t e = 0; e < 4; ++e) EXPECT_EQ(routes.experts[e].rows, rows[e]) << e;
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  EXPECT_NEAR(routes.experts[1].weights[0], 3 * sigmoid(1) / (sigmoid(1) + sigmoid(0)), 1e-6);
+  EXPECT_NEAR(routes.experts[2].weights[1], 3 * sigmoid(4) / (sigmoid(4) + sigmoid(0)), 1e-6);
+  EXPECT_EQ(routes.experts[3].weights, (std::vector<float>{1, 1}));
+  RouterSpec plain = router;
+  plain.normalized = false;
+  EXPECT_NEAR(ChooseExperts(logits, 2, plain, bias).experts[2].weights[0], 1.5, 1e-6);
+}
+
 // fp32 matrices in memory.
 class Matrices {
  public:
@@ -78,13 +96,13 @@ std::vector<double> Times(const Matrix<float>& w, std::span<const double> x) {
 // then their sum divided out.
 TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   ModelConfig c;
-  c.hidden_size = 64, c.intermediate_size = 96, c.heads = c.kv_heads = 4, c.head_dim = 16;
+  c.hidden_size = 64, c.expert_size = 96, c.heads = c.kv_heads = 4, c.head_dim = 16;
   c.router = {.experts = 5, .experts_per_token = 2}, c.norm_eps = 1e-5;
   constexpr int64_t kTokens = 33;
   Matrices matrices;
   LayerWeights weights;
   ByRole<Matrix<float>> dense;
-  for (Role role : c.layer_roles()) {
+  for (Role role : c.layer_roles(0)) {
     weights[role] = matrices.Random(c.outputs(role), c.inputs(role));
     dense[role] = matrices.last();
   }
@@ -130,10 +148,11 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
 Network Upcycled(Matrices& matrices) {
   Network net = OpenNetwork(kTinyModel);
   net.config.router = {.experts = 3, .experts_per_token = 2};
+  net.config.expert_size = net.config.intermediate_size;
   for (LayerWeights& layer : net.layers) {
     const LayerWeights ffn = layer;
     layer.linears = {};
-    for (Role role : net.config.layer_roles()) {
+    for (Role role : net.config.layer_roles(0)) {
       layer[role] =
           role == Role::kRouter ? matrices.Random(3, net.config.hidden_size) : ffn[KindOf(role)];
     }

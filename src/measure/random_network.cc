@@ -100,15 +100,21 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     if (config.has_bias(role)) out.bias = RandomBf16(rng, {rows}, 1);
     return out;
   };
-  LayerWeights layer;
-  for (Role role : config.layer_roles()) layer[role] = linear(0, role);
-  for (LayerVector norm : config.vectors) {
-    if (plan.norms_folded && IsFoldable(norm)) continue;
-    const int64_t width = config.width(norm);
-    layer.vectors[norm] =
-        Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
+  std::map<bool, LayerWeights> kinds;  // with experts or without
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const auto [kind, added] = kinds.try_emplace(config.has_experts(i));
+    LayerWeights& layer = kind->second;
+    for (Role role : config.layer_roles(i)) {
+      if (added) layer[role] = linear(i, role);
+    }
+    for (LayerVector norm : config.layer_vectors(i)) {
+      if (!added || (plan.norms_folded && IsFoldable(norm))) continue;
+      const int64_t width = config.width(norm);
+      layer.vectors[norm] =
+          Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
+    }
+    net.layers.push_back(layer);
   }
-  net.layers.assign(static_cast<size_t>(config.layers), layer);
   net.head = linear(0, Role::kHead);
   net.embedding = RandomWeights(rng, config.vocab_size, config.hidden_size,
                                 plan.at(0, Role::kEmbedding).weights);

@@ -75,7 +75,7 @@ TEST(RandomNetworkTest, WrittenCheckpointIsTheSameNetwork) {
 TEST(RandomNetworkTest, KnowsItsShapes) {
   EXPECT_EQ(FindShape("llama2-7b").intermediate_size, 11008);
   EXPECT_EQ(FindShape("llama2-70b").kv_heads, 8);
-  EXPECT_EQ(FindShape("qwen3-30b-a3b").intermediate_size, 768);
+  EXPECT_EQ(FindShape("qwen3-30b-a3b").expert_size, 768);
   EXPECT_THROW(FindShape("llama9"), Error);
 }
 

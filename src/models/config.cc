@@ -39,8 +39,9 @@ std::string RoleName(Role role) {
 }
 
 std::string_view VectorName(LayerVector vector) {
-  constexpr std::string_view kNames[] = {"attention_norm",      "mlp_norm",      "q_norm", "k_norm",
-                                         "post_attention_norm", "post_mlp_norm", "sinks"};
+  constexpr std::string_view kNames[] = {
+      "attention_norm",      "mlp_norm",      "q_norm", "k_norm",
+      "post_attention_norm", "post_mlp_norm", "sinks",  "router_bias"};
   return kNames[static_cast<size_t>(vector)];
 }
 
@@ -49,10 +50,25 @@ LayerSpec ModelConfig::spec(int64_t layer) const {
                        : specs[std::min(static_cast<size_t>(layer), specs.size() - 1)];
 }
 
-std::vector<Role> ModelConfig::layer_roles() const {
-  if (router.experts == 0) return {kLayerRoles.begin(), kLayerRoles.end()};
+int64_t ModelConfig::ffn_size() const {
+  int64_t size = 0;
+  for (int64_t layer = 0; layer < std::max<int64_t>(1, static_cast<int64_t>(specs.size()));
+       ++layer) {
+    size = std::max(size, has_experts(layer) ? expert_size : intermediate_size);
+  }
+  return size;
+}
+
+std::vector<LayerVector> ModelConfig::layer_vectors(int64_t layer) const {
+  std::vector<LayerVector> all = vectors;
+  if (!has_experts(layer)) std::erase(all, LayerVector::kRouterBias);
+  return all;
+}
+
+std::vector<Role> ModelConfig::layer_roles(int64_t layer) const {
+  if (!has_experts(layer)) return {kLayerRoles.begin(), kLayerRoles.end()};
   std::vector<Role> roles = {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kRouter};
-  for (int64_t e = 0; e < router.experts; ++e) {
+  for (int64_t e = 0; e < router.all(); ++e) {
     for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
   }
   return roles;
@@ -73,6 +89,8 @@ int64_t ModelConfig::width(LayerVector vector) const {
       return head_dim;
     case LayerVector::kSinks:
       return heads;
+    case LayerVector::kRouterBias:
+      return router.experts;
     default:
       return hidden_size;
   }
@@ -90,7 +108,7 @@ int64_t ModelConfig::outputs(Role role) const {
       return hidden_size;
     case Role::kGate:
     case Role::kUp:
-      return intermediate_size;
+      return ExpertOf(role) < 0 ? intermediate_size : expert_size;
     case Role::kHead:
     case Role::kEmbedding:
       return vocab_size;
@@ -104,14 +122,16 @@ int64_t ModelConfig::outputs(Role role) const {
 
 int64_t ModelConfig::inputs(Role role) const {
   if (role == Role::kO) return heads * head_dim;
-  return KindOf(role) == Role::kDown ? intermediate_size : hidden_size;
+  return KindOf(role) == Role::kDown ? outputs(OfExpert(Role::kUp, ExpertOf(role))) : hidden_size;
 }
 
 int64_t ModelConfig::parameters() const {
-  int64_t per_layer = 0;
-  for (LayerVector vector : vectors) per_layer += width(vector);
-  for (Role role : layer_roles()) per_layer += outputs(role) * inputs(role);
-  return layers * per_layer + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
+  int64_t all = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (LayerVector vector : layer_vectors(layer)) all += width(vector);
+    for (Role role : layer_roles(layer)) all += outputs(role) * inputs(role);
+  }
+  return all + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
 }
 
 std::string LinearName(int64_t layer, Role role) {
@@ -121,7 +141,7 @@ std::string LinearName(int64_t layer, Role role) {
 
 std::string SourceName(const ModelConfig& config, int64_t layer, Role role) {
   for (const Family* family : kFamilies) {
-    if (family->model_type == config.family) return family->linear(layer, role);
+    if (family->model_type == config.family) return family->linear(config, layer, role);
   }
   return LinearName(layer, role);
 }

@@ -44,7 +44,8 @@ enum class LayerVector {
   kKeyNorm,
   kPostAttentionNorm,
   kPostMlpNorm,
-  kSinks
+  kSinks,
+  kRouterBias  // of the choice among experts
 };
 std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
@@ -62,6 +63,7 @@ class ByPart {
     const auto it = values_.find(part);
     return it == values_.end() ? kNone : it->second;
   }
+  bool contains(Part part) const { return values_.contains(part); }
   auto begin() const { return values_.begin(); }  // of pairs, in the order of parts
   auto end() const { return values_.end(); }
   auto begin() { return values_.begin(); }
@@ -78,11 +80,13 @@ using ByVector = ByPart<LayerVector, T>;
 struct LayerSpec {
   int rope = 0;                // of ModelConfig::ropes; -1: q and k are not turned
   int64_t sliding_window = 0;  // 0 = every earlier key is seen
+  bool dense = false;          // has one FFN where other layers have experts
 };
 
 struct ModelConfig {
   std::string family;  // Hugging Face's model_type
-  int64_t hidden_size = 0, intermediate_size = 0, layers = 0;
+  int64_t hidden_size = 0, layers = 0;
+  int64_t intermediate_size = 0, expert_size = 0;  // of a layer's only FFN, and of an expert's
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, context = 0;  // context = max_position_embeddings
   RouterSpec router;                    // of a layer's experts
@@ -100,9 +104,12 @@ struct ModelConfig {
   std::vector<LayerSpec> specs = {};  // of each layer; fewer: the last is that of all others
 
   LayerSpec spec(int64_t layer) const;
-  std::vector<Role> layer_roles() const;  // in the order in which a token meets them
+  bool has_experts(int64_t layer) const { return router.experts > 0 && !spec(layer).dense; }
+  int64_t ffn_size() const;                            // of the widest FFN
+  std::vector<Role> layer_roles(int64_t layer) const;  // in the order in which a token meets them
+  std::vector<LayerVector> layer_vectors(int64_t layer) const;
   // kGate, kUp or kDown of the first expert, or of the only FFN.
-  Role first(Role role) const { return OfExpert(role, router.experts > 0 ? 0 : -1); }
+  Role first(int64_t layer, Role role) const { return OfExpert(role, has_experts(layer) ? 0 : -1); }
   bool has_bias(Role role) const;
   bool has(LayerVector vector) const;
   // Norms behind o and down have weights that no rotation of the residual stream passes.
@@ -122,7 +129,8 @@ std::string SourceName(const ModelConfig& config, int64_t layer, Role role);
 struct Family {
   std::string_view model_type;
   ModelConfig (*parse)(const Json& config, const std::string& where);
-  std::string (*linear)(int64_t layer, Role role);           // without ".weight" / ".bias"
+  // Without ".weight" / ".bias".
+  std::string (*linear)(const ModelConfig& config, int64_t layer, Role role);
   std::string (*vector)(int64_t layer, LayerVector vector);  // the whole name
   std::string_view final_norm;
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side

@@ -9,6 +9,7 @@ namespace nibble {
 extern const Family kGemma2;
 extern const Family kGemma3;
 extern const Family kGlm4;
+extern const Family kGlm4Moe;
 extern const Family kGptOss;
 extern const Family kGranite;
 extern const Family kLlama;
@@ -22,8 +23,8 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3, &kQwen3Moe,
-    &kSmollm3, &kPhi3,    &kGranite,   &kGemma2,  &kGemma3, &kGlm4,  &kGptOss,
+    &kLlama, &kMistral, &kMinistral, &kMixtral, &kQwen2, &kQwen3,   &kQwen3Moe, &kSmollm3,
+    &kPhi3,  &kGranite, &kGemma2,    &kGemma3,  &kGlm4,  &kGlm4Moe, &kGptOss,
 };
 
 }  // namespace nibble

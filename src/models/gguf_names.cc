@@ -15,7 +15,7 @@ std::string Part(int64_t layer, const char* name) {
   return fmt::format("blk.{}.{}", layer, name);
 }
 
-std::string LinearOfBlock(int64_t layer, Role role) {
+std::string LinearOfBlock(const ModelConfig&, int64_t layer, Role role) {
   constexpr const char* kNames[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
                                     "ffn_gate", "ffn_up", "ffn_down"};
   if (role == Role::kHead) return "output";
@@ -32,7 +32,7 @@ RowBlock RowsOfExpert(const ModelConfig& c, Role role) {
   return {ExpertOf(role) * rows, c.router.experts * rows, c.router.experts};
 }
 
-std::string FusedLinearOfBlock(int64_t layer, Role role) {
+std::string FusedLinearOfBlock(const ModelConfig& config, int64_t layer, Role role) {
   switch (role) {
     case Role::kQ:
     case Role::kK:
@@ -42,14 +42,14 @@ std::string FusedLinearOfBlock(int64_t layer, Role role) {
     case Role::kUp:
       return Part(layer, "ffn_up");
     default:
-      return LinearOfBlock(layer, role);
+      return LinearOfBlock(config, layer, role);
   }
 }
 
 std::string VectorOfBlock(int64_t layer, LayerVector vector) {
   constexpr const char* kNames[] = {
       "attn_norm",           "ffn_norm",      "attn_q_norm", "attn_k_norm",
-      "post_attention_norm", "post_ffw_norm", "attn_sinks"};
+      "post_attention_norm", "post_ffw_norm", "attn_sinks",  "exp_probs_b"};
   return Part(layer, kNames[static_cast<size_t>(vector)]) + ".weight";
 }
 

@@ -19,6 +19,7 @@ ModelConfig ParseGptOss(const Json& config, const std::string& where) {
   const char* chosen =
       config.contains("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
   c.router.experts_per_token = ParseExtent(config, chosen, c.router.experts, where);
+  c.expert_size = c.intermediate_size;
   const auto alpha = JsonFindIn<double>(config, "swiglu_alpha", 1e-3, kMost, where);
   const auto limit = JsonFindIn<double>(config, "swiglu_limit", 1e-3, kMost, where);
   c.gating = {.linear = static_cast<float>(alpha.value_or(1.702)),
@@ -35,10 +36,10 @@ ModelConfig ParseGptOss(const Json& config, const std::string& where) {
   return c;
 }
 
-std::string GptOssLinear(int64_t layer, Role role) {
+std::string GptOssLinear(const ModelConfig& config, int64_t layer, Role role) {
   const std::string mlp = fmt::format("model.layers.{}.mlp.", layer);
   if (role == Role::kRouter) return mlp + "router";
-  if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
+  if (ExpertOf(role) < 0) return LlamaLinear(config, layer, role);
   return mlp + (KindOf(role) == Role::kDown ? "experts.down_proj" : "experts.gate_up_proj");
 }
 

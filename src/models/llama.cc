@@ -89,7 +89,7 @@ ModelConfig ParseMistral(const Json& config, const std::string& where) {
   return c;
 }
 
-std::string LlamaLinear(int64_t layer, Role role) {
+std::string LlamaLinear(const ModelConfig&, int64_t layer, Role role) {
   constexpr const char* kNames[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                     "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                     "mlp.down_proj"};
@@ -98,7 +98,28 @@ std::string LlamaLinear(int64_t layer, Role role) {
   return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(role)]);
 }
 
+void MakeDense(ModelConfig& config, int64_t layer) {
+  while (static_cast<int64_t>(config.specs.size()) < config.layers) {
+    config.specs.push_back(config.spec(config.layers));
+  }
+  config.specs[static_cast<size_t>(layer)].dense = true;
+}
+
+std::string MixtureLinear(const ModelConfig& config, int64_t layer, Role role) {
+  const std::string mlp = fmt::format("model.layers.{}.mlp", layer);
+  if (role == Role::kRouter) return mlp + ".gate";
+  const int64_t expert = ExpertOf(role);
+  if (expert < 0) return LlamaLinear(config, layer, role);
+  constexpr const char* kNames[] = {"gate_proj", "up_proj", "down_proj"};
+  const auto kind = static_cast<size_t>(KindOf(role)) - static_cast<size_t>(Role::kGate);
+  return expert < config.router.experts ? fmt::format("{}.experts.{}.{}", mlp, expert, kNames[kind])
+                                        : fmt::format("{}.shared_experts.{}", mlp, kNames[kind]);
+}
+
 std::string LlamaVector(int64_t layer, LayerVector norm) {
+  if (norm == LayerVector::kRouterBias) {
+    return fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
+  }
   constexpr const char* kNames[] = {"input_layernorm", "post_attention_layernorm",
                                     "self_attn.q_norm", "self_attn.k_norm"};
   NIBBLE_CHECK(static_cast<size_t>(norm) < std::size(kNames), "Llama has no {}", VectorName(norm));

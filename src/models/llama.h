@@ -24,7 +24,13 @@ int64_t ParseWindow(const Json& config, const std::string& where);  // 0: none
 std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64_t window,
                                        const std::string& where);
 
-std::string LlamaLinear(int64_t layer, Role role);
+// Gives this layer one FFN in place of experts.
+void MakeDense(ModelConfig& config, int64_t layer);
+
+std::string LlamaLinear(const ModelConfig& config, int64_t layer, Role role);
+// The same with a router "mlp.gate", experts "mlp.experts.3" and shared ones behind them,
+// "mlp.shared_experts".
+std::string MixtureLinear(const ModelConfig& config, int64_t layer, Role role);
 std::string LlamaVector(int64_t layer, LayerVector norm);
 
 // A family with these names, each linear in a tensor of its own.

@@ -69,7 +69,7 @@ TEST(Config, AMixtureHasARouterAndExperts) {
   EXPECT_EQ(c.router.experts, 4);
   EXPECT_EQ(c.router.experts_per_token, 2);
   EXPECT_EQ(c.spec(0).sliding_window, 8);
-  const std::vector<Role> roles = c.layer_roles();
+  const std::vector<Role> roles = c.layer_roles(0);
   ASSERT_EQ(roles.size(), 5u + 3 * 4);
   EXPECT_EQ(roles[4], Role::kRouter);
   const Role down = OfExpert(Role::kDown, 3);

@@ -14,6 +14,8 @@ namespace nibble {
 namespace {
 
 // Hands out tensors by name with their expected shape and remembers which were used.
+constexpr int64_t kMostNextTokens = 8;
+
 class Tensors {
  public:
   Tensors(const Network& network, const std::optional<StoredCodes>& codes)
@@ -103,6 +105,7 @@ class Tensors {
       // Some exports carry the rotary table, which follows from the config.
       if (name.starts_with(kGgufRopePrefix) || name.ends_with("rotary_emb.inv_freq")) continue;
       if (used_.contains(name) || (InLargerModel() && !IsOfText(name))) continue;
+      if (IsOfNextTokens(name)) continue;
       Fail("{}: tensor {} is not part of a {} model with this config.json", network_.directory,
            name, network_.config.family);
     }
@@ -115,6 +118,16 @@ class Tensors {
   // A text model may be a part of one that sees or hears, "language_model.model.norm.weight" or
   // "model.language_model.norm.weight".
   bool InLargerModel() const { return &TextConfig(network_.config_json) != &network_.config_json; }
+  // Layers behind the last that guess further tokens (num_nextn_predict_layers).
+  bool IsOfNextTokens(const std::string& name) const {
+    const Json& text = TextConfig(network_.config_json);
+    const int64_t layers = network_.config.layers;
+    const auto more = JsonFind<int64_t>(text, "num_nextn_predict_layers", "").value_or(0);
+    for (int64_t i = layers; i < layers + std::min(more, kMostNextTokens); ++i) {
+      if (name.starts_with(fmt::format("model.layers.{}.", i))) return true;
+    }
+    return false;
+  }
   static bool IsOfText(const std::string& name) {
     return name.find("language_model.") != name.npos || name.starts_with("lm_head.");
   }
@@ -163,7 +176,7 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   const ModelConfig& c = net.config;
   Tensors tensors(net, codes);
   net.kv = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = {.bits = 32}, .v = {.bits = 32}};
-  const std::string embedding = family.linear(0, Role::kEmbedding) + ".weight";
+  const std::string embedding = family.linear(c, 0, Role::kEmbedding) + ".weight";
   net.embedding = {.rows = c.vocab_size,
                    .cols = c.hidden_size,
                    .values = tensors.GetFinite(embedding, {c.vocab_size, c.hidden_size})};
@@ -171,13 +184,13 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
                                        family.norms_lack_one, c.logits_divisor);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
-    for (LayerVector norm : c.vectors) {
+    for (LayerVector norm : c.layer_vectors(layer)) {
       weights.vectors[norm] =
           tensors.NormWeights(family.vector(layer, norm), c.width(norm), family.norms_lack_one);
     }
-    for (Role role : c.layer_roles()) {
+    for (Role role : c.layer_roles(layer)) {
       PackedLinear& linear = weights[role];
-      const std::string name = family.linear(layer, role);
+      const std::string name = family.linear(c, layer, role);
       const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
       const int64_t rows = c.outputs(role), cols = c.inputs(role);
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, c.has_bias(role))
@@ -188,7 +201,7 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     }
     RequireSharedInputs(c, layer, weights, net.directory);
   }
-  const std::string head = family.linear(0, Role::kHead);
+  const std::string head = family.linear(c, 0, Role::kHead);
   if (c.tied_head) {
     tensors.Ignore(head + ".weight");  // some exports store the tied head a second time
     net.head.weights = net.embedding;

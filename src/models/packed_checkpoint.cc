@@ -71,9 +71,9 @@ class PlaneReader {
 
   LayerWeights Layer(int64_t index) {
     LayerWeights layer;
-    for (Role role : config_.layer_roles()) layer[role] = Linear(index, role);
+    for (Role role : config_.layer_roles(index)) layer[role] = Linear(index, role);
     RequireSharedInputs(config_, index, layer, where_);
-    for (LayerVector norm : config_.vectors) {
+    for (LayerVector norm : config_.layer_vectors(index)) {
       if (plan_.norms_folded && IsFoldable(norm)) continue;
       layer.vectors[norm] = Floats(VectorOfLayer(index, norm), {config_.width(norm)});
     }
@@ -183,7 +183,7 @@ void RequireSharedInputs(const ModelConfig& config, int64_t index, const LayerWe
          plane);
   };
   for (Role role : {Role::kK, Role::kV}) require(Role::kQ, role);
-  for (Role role : config.layer_roles()) {
+  for (Role role : config.layer_roles(index)) {
     if (KindOf(role) == Role::kUp) require(OfExpert(Role::kGate, ExpertOf(role)), role);
   }
 }

@@ -5,7 +5,7 @@
 namespace nibble {
 namespace {
 
-std::string FusedLinear(int64_t layer, Role role) {
+std::string FusedLinear(const ModelConfig& config, int64_t layer, Role role) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   switch (role) {
     case Role::kQ:
@@ -16,7 +16,7 @@ std::string FusedLinear(int64_t layer, Role role) {
     case Role::kUp:
       return prefix + "mlp.gate_up_proj";
     default:
-      return LlamaLinear(layer, role);
+      return LlamaLinear(config, layer, role);
   }
 }
 

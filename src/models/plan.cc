@@ -113,7 +113,7 @@ void CheckTables(const Plan& plan, const ModelConfig& config, const std::string&
 void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& config,
                        const std::string& where) {
   std::vector<std::pair<Role, Role>> shared = {{Role::kQ, Role::kK}, {Role::kQ, Role::kV}};
-  for (Role role : config.layer_roles()) {
+  for (Role role : config.layer_roles(layer)) {
     const Role gate = OfExpert(Role::kGate, ExpertOf(role));
     if (KindOf(role) == Role::kUp) shared.emplace_back(gate, role);
   }
@@ -222,9 +222,9 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
     CheckLinear(plan.linears[name], config.inputs(role), in);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (Role role : config.layer_roles()) add(layer, role);
+    for (Role role : config.layer_roles(layer)) add(layer, role);
     CheckSharedInputs(plan, layer, config, where);
-    if (config.router.experts > 0 && plan.at(layer, Role::kRouter) != kRouterPlan) {
+    if (config.has_experts(layer) && plan.at(layer, Role::kRouter) != kRouterPlan) {
       Fail("{}: {} stays at 32 bits", where, LinearName(layer, Role::kRouter));
     }
   }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen 2 and 2.5 (biases of q, k and v), Qwen 3 (norms of each query and key head) and its mixtures
 // of experts.
+#include <algorithm>
+#include <vector>
+
 #include "models/llama.h"
 
 namespace nibble {
@@ -41,26 +44,16 @@ ModelConfig ParseQwen3Moe(const Json& config, const std::string& where) {
   const char* experts = config.contains("num_experts") ? "num_experts" : "num_local_experts";
   c.router.experts = ParseExtent(config, experts, kMaxExperts, where);
   c.router.experts_per_token = ParseExtent(config, "num_experts_per_tok", c.router.experts, where);
-  c.intermediate_size = ParseExtent(config, "moe_intermediate_size", kMaxWidth, where);
+  c.expert_size = ParseExtent(config, "moe_intermediate_size", kMaxWidth, where);
   c.router.normalized = JsonFind<bool>(config, "norm_topk_prob", where).value_or(false);
-  const auto dense = JsonFind<Json>(config, "mlp_only_layers", where);
+  const auto dense = JsonFind<std::vector<int64_t>>(config, "mlp_only_layers", where)
+                         .value_or(std::vector<int64_t>());
   const auto step = JsonFind<int64_t>(config, "decoder_sparse_step", where).value_or(1);
-  if ((dense && !dense->empty()) || step != 1) {
-    Fail(
-        "{}: layers without experts among others (mlp_only_layers, decoder_sparse_step) are not "
-        "supported",
-        where);
+  if (step < 1) Fail("{}: decoder_sparse_step is {}", where, step);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    if ((i + 1) % step != 0 || std::ranges::count(dense, i) > 0) MakeDense(c, i);
   }
   return c;
-}
-
-std::string QwenMoeLinear(int64_t layer, Role role) {
-  const std::string mlp = fmt::format("model.layers.{}.mlp", layer);
-  if (role == Role::kRouter) return mlp + ".gate";
-  if (ExpertOf(role) < 0) return LlamaLinear(layer, role);
-  constexpr const char* kNames[] = {"gate_proj", "up_proj", "down_proj"};
-  const auto kind = static_cast<size_t>(KindOf(role)) - static_cast<size_t>(Role::kGate);
-  return fmt::format("{}.experts.{}.{}", mlp, ExpertOf(role), kNames[kind]);
 }
 
 }  // namespace
@@ -71,7 +64,7 @@ const Family kQwen3 = LikeLlama("qwen3", ParseQwen3);
 
 const Family kQwen3Moe = {.model_type = "qwen3_moe",
                           .parse = ParseQwen3Moe,
-                          .linear = QwenMoeLinear,
+                          .linear = MixtureLinear,
                           .vector = LlamaVector,
                           .final_norm = "model.norm.weight"};
 

@@ -79,6 +79,29 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"num_experts_per_tok", 3},
         {"moe_intermediate_size", 40},
         {"norm_topk_prob", false}}},
+      {"qwen3_moe_dense",
+       {{"model_type", "qwen3_moe"},
+        {"num_hidden_layers", 3},
+        {"num_experts", 4},
+        {"num_experts_per_tok", 2},
+        {"moe_intermediate_size", 40},
+        {"mlp_only_layers", {0}},
+        {"decoder_sparse_step", 2},
+        {"norm_topk_prob", true}}},
+      {"glm4_moe",
+       {{"model_type", "glm4_moe"},
+        {"num_hidden_layers", 3},
+        {"first_k_dense_replace", 1},
+        {"attention_bias", true},
+        {"use_qk_norm", true},
+        {"n_routed_experts", 6},
+        {"n_shared_experts", 1},
+        {"num_experts_per_tok", 3},
+        {"moe_intermediate_size", 40},
+        {"norm_topk_prob", true},
+        {"routed_scaling_factor", 1.5},
+        {"tie_word_embeddings", false},
+        {"rope_parameters", {{"partial_rotary_factor", 0.5}}}}},
       {"smollm3",
        {{"model_type", "smollm3"},
         {"num_attention_heads", 1},
@@ -143,7 +166,7 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   };
   const auto add_linear = [&](int64_t layer, Role role) {
     const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
-    const std::string linear = family.linear(layer, role);
+    const std::string linear = family.linear(c, layer, role);
     if (block.transposed) {
       add(linear, ShapeOf(block, c.inputs(role)));
       if (c.has_bias(role)) add(linear + "_bias", {block.stacked, block.total / block.stacked});
@@ -157,8 +180,9 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   if (!c.tied_head) add_linear(0, Role::kHead);
   add(std::string(family.final_norm), {c.hidden_size});
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    for (LayerVector norm : c.vectors) add(family.vector(layer, norm), {c.width(norm)});
-    for (Role role : c.layer_roles()) add_linear(layer, role);
+    for (LayerVector norm : c.layer_vectors(layer))
+      add(family.vector(layer, norm), {c.width(norm)});
+    for (Role role : c.layer_roles(layer)) add_linear(layer, role);
   }
   Rng rng(11);
   SafetensorsWriter writer((dir / "model.safetensors").string(), entries);

@@ -35,8 +35,8 @@ void ForEachIntegerLinear(AnyNetwork& net, Visit&& visit) {
     }
   };
   for (size_t i = 0; i < net.layers.size(); ++i) {
-    for (Role role : net.config.layer_roles())
-      each(static_cast<int64_t>(i), role, net.layers[i][role]);
+    const auto layer = static_cast<int64_t>(i);
+    for (Role role : net.config.layer_roles(layer)) each(layer, role, net.layers[i][role]);
   }
   each(0, Role::kHead, net.head);
 }

@@ -30,9 +30,9 @@ Plan ReferencePlan(Plan plan) {
 
 }  // namespace
 
-std::vector<LinearSet> LinearSets(const ModelConfig& config) {
+std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer) {
   std::vector<LinearSet> sets = {LinearSet::kQkv, LinearSet::kO};
-  for (Role role : config.layer_roles()) {
+  for (Role role : config.layer_roles(layer)) {
     if (KindOf(role) == Role::kGate) sets.emplace_back(LinearSet::kMlp, ExpertOf(role));
     if (KindOf(role) == Role::kDown) sets.emplace_back(LinearSet::kDown, ExpertOf(role));
   }
@@ -77,7 +77,7 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
       routes_(static_cast<size_t>(windows_)) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
-  a_.Grow(tokens * std::max(config.heads * config.head_dim, config.intermediate_size));
+  a_.Grow(tokens * std::max(config.heads * config.head_dim, config.ffn_size()));
   for (int64_t w = 0; w < windows_; ++w) {
     const auto count = static_cast<size_t>(context);
     const Matrix<float> rows = embedding(ids.subspan(static_cast<size_t>(w) * count, count));
@@ -94,7 +94,7 @@ void Stream::Rest() const {
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
-  const int64_t a = std::max(c.heads * c.head_dim, c.intermediate_size);
+  const int64_t a = std::max(c.heads * c.head_dim, c.ffn_size());
   return static_cast<size_t>(tokens * (c.hidden_size + a)) * sizeof(float);
 }
 
@@ -114,11 +114,10 @@ int64_t Stream::tokens(LinearSet set, int64_t window) const {
 void Stream::Begin(const LayerWeights& layer, int64_t index) {
   index_ = index;
   layer_ = Layer{};
-  for (Role role : config_.layer_roles()) layer_.inputs[role] = Planned(role, layer[role]);
+  for (Role role : config_.layer_roles(index)) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.spec = config_.spec(index);
-  for (const auto& [norm, weight] : layer.vectors)
-    layer_.vectors[norm] = UploadNorm(backend_, weight);
-  if (config_.router.experts > 0) Upload(Role::kRouter, layer[Role::kRouter]);
+  UploadVectors(backend_, layer, layer_);
+  if (config_.has_experts(index)) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 
 void Stream::Upload(Role role, const PackedLinear& linear) {
@@ -190,7 +189,7 @@ const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& acti
 
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
-    if (config_.router.experts > 0) {
+    if (config_.has_experts(index_)) {
       RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {
       MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
@@ -202,7 +201,7 @@ void Stream::Finish() {
 
 void Stream::Pass(const LayerWeights& layer, int64_t index) {
   Begin(layer, index);
-  for (LinearSet set : LinearSets(config_)) {
+  for (LinearSet set : LinearSets(config_, index)) {
     for (Role role : RolesOf(set)) Upload(role, layer[role]);
   }
   for (int64_t w = 0; w < windows(); ++w) {
@@ -210,7 +209,7 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
     cache_.Reserve(context_);
     const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
     ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
-    if (config_.router.experts > 0) {
+    if (config_.has_experts(index_)) {
       Route(w);
       RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {
@@ -243,7 +242,7 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
 LayerWeights Calibration::Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
                                 const Progress& progress) {
   LayerWeights stored = StoreUnquantized(layer, plan_, index);
-  const std::vector<LinearSet> sets = LinearSets(config_);
+  const std::vector<LinearSet> sets = LinearSets(config_, index);
   last_ = std::chrono::steady_clock::now();
   stream_.Begin(stored, index);
   if (reference_) {

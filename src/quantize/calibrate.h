@@ -26,7 +26,8 @@ struct LinearSet {
   Kind kind;
   int64_t expert;  // of kMlp and kDown; -1: there are none
 };
-std::vector<LinearSet> LinearSets(const ModelConfig& config);  // of a layer, in the order they run
+// Of a layer, in the order they run.
+std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer);
 std::vector<Role> RolesOf(LinearSet set);
 
 // The plan of linears that are not rounded: no tail splits their columns.

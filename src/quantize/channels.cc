@@ -105,9 +105,9 @@ void SmoothKeys(const std::vector<double>& largest, double strength, const Model
 
 // Also of that section: SmoothQuant's scales for what o and down read, folded into the rows of v
 // and up. Query heads that share a value head share its scales, the largest of theirs.
-void SmoothOutputs(double alpha, const ModelConfig& config, ByRole<ChannelStatistics>& inputs,
-                   FloatLayer& layer) {
-  for (Role down : config.layer_roles()) {
+void SmoothOutputs(double alpha, const ModelConfig& config, int64_t index,
+                   ByRole<ChannelStatistics>& inputs, FloatLayer& layer) {
+  for (Role down : config.layer_roles(index)) {
     if (KindOf(down) != Role::kDown) continue;
     const auto scales = SmoothingScales(inputs[down], alpha, {&down, 1}, layer);
     Smooth(scales, {&down, 1}, inputs[down], layer);
@@ -153,22 +153,22 @@ void OrderRows(const std::vector<int32_t>& order, FloatLayer& layer, Role role) 
 
 // What gates of experts read becomes what all of them read.
 void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
-  ChannelStatistics all = inputs[config.first(Role::kGate)];
-  for (int64_t e = 1; e < config.router.experts; ++e) {
+  ChannelStatistics all = inputs[OfExpert(Role::kGate, 0)];
+  for (int64_t e = 1; e < config.router.all(); ++e) {
     const ChannelStatistics& one = inputs[OfExpert(Role::kGate, e)];
     for (size_t k = 0; k < all.largest.size(); ++k) {
       all.largest[k] = std::max(all.largest[k], one.largest[k]);
       all.energy[k] += one.energy[k];
     }
   }
-  for (int64_t e = 0; e < config.router.experts; ++e) inputs[OfExpert(Role::kGate, e)] = all;
+  for (int64_t e = 0; e < config.router.all(); ++e) inputs[OfExpert(Role::kGate, e)] = all;
 }
 
 // Everything that reads the norm in front of attention, or of the FFN.
-std::vector<Role> NormReaders(const ModelConfig& config, LinearSet::Kind set) {
+std::vector<Role> NormReaders(const ModelConfig& config, int64_t index, LinearSet::Kind set) {
   if (set == LinearSet::kQkv) return RolesOf(set);
   std::vector<Role> readers;
-  for (Role role : config.layer_roles()) {
+  for (Role role : config.layer_roles(index)) {
     const Role kind = KindOf(role);
     if (kind == Role::kRouter || kind == Role::kGate || kind == Role::kUp) readers.push_back(role);
   }
@@ -191,7 +191,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
     auto& [inputs, keys] = statistics[static_cast<size_t>(i)];
     stream.Begin(layer, i);
     if (with_keys) keys = LongestKeys(backend, config, layer[Role::kK], stream);
-    for (LinearSet set : LinearSets(config)) {
+    for (LinearSet set : LinearSets(config, i)) {
       const Role first = RolesOf(set)[0];
       const auto width = static_cast<size_t>(config.inputs(first));
       ChannelStatistics& sums = inputs[first];
@@ -206,7 +206,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
       for (Role role : RolesOf(set)) stream.Upload(role, layer[role]);
     }
     stream.Finish();
-    ShareNorm(config, inputs);
+    if (config.has_experts(i)) ShareNorm(config, inputs);
     progress(static_cast<double>(i + 1) / static_cast<double>(config.layers), "channels");
   }
   return statistics;
@@ -221,9 +221,9 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
   if (recipe.smoothing > 0) {
     const std::tuple<LinearSet::Kind, Role, std::vector<float>*> norms[] = {
         {LinearSet::kQkv, Role::kQ, &layer.vectors[LayerVector::kAttentionNorm]},
-        {LinearSet::kMlp, config.first(Role::kGate), &layer.vectors[LayerVector::kMlpNorm]}};
+        {LinearSet::kMlp, config.first(index, Role::kGate), &layer.vectors[LayerVector::kMlpNorm]}};
     for (const auto& [set, first, norm] : norms) {
-      const std::vector<Role> readers = NormReaders(config, set);
+      const std::vector<Role> readers = NormReaders(config, index, set);
       const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);
       Smooth(scales, readers, inputs[first], layer);
       for (size_t k = 0; k < scales.size(); ++k) {
@@ -232,12 +232,13 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
     }
   }
   if (recipe.output_smoothing > 0) {
-    SmoothOutputs(recipe.output_smoothing, config, inputs, layer);
+    SmoothOutputs(recipe.output_smoothing, config, index, inputs, layer);
   }
   if (recipe.order == ChannelOrder::kNone) return;
-  for (LinearSet set : LinearSets(config)) {
+  for (LinearSet set : LinearSets(config, index)) {
     // Experts' shares of smoothed inputs are those of the first.
-    const Role first = set.kind == LinearSet::kMlp ? config.first(Role::kGate) : RolesOf(set)[0];
+    const Role first =
+        set.kind == LinearSet::kMlp ? config.first(index, Role::kGate) : RolesOf(set)[0];
     const auto& size =
         recipe.order == ChannelOrder::kLargest ? inputs[first].largest : inputs[first].energy;
     std::vector<int32_t> order(size.size());

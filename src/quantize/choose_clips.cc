@@ -115,7 +115,7 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRow
     const FloatLayer layer = layers(i);
     const LayerWeights stored = StoreNearest(layer, stand_ins, i);
     stream.Begin(stored, i);
-    const std::vector<LinearSet> sets = LinearSets(config);
+    const std::vector<LinearSet> sets = LinearSets(config, i);
     for (size_t s = 0; s < sets.size(); ++s) {
       const LinearSet set = sets[s];
       progress(static_cast<double>(i) + static_cast<double>(s) / static_cast<double>(sets.size()));

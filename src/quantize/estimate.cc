@@ -34,9 +34,9 @@ double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
 // What is written, and of how many bits a quantized weight is.
 void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e) {
   double quantized_bytes = 0, quantized_weights = 0;
-  for (Role role : c.layer_roles()) {
-    const int64_t rows = c.outputs(role), cols = c.inputs(role);
-    for (int64_t layer = 0; layer < c.layers; ++layer) {
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    for (Role role : c.layer_roles(layer)) {
+      const int64_t rows = c.outputs(role), cols = c.inputs(role);
       const LinearPlan& p = plan.at(layer, role);
       const double bytes = StoredBytes(p, rows, cols);
       e.output_bytes += bytes;
@@ -60,12 +60,16 @@ struct Sizes {
 };
 Sizes SizesOf(const ModelConfig& c) {
   Sizes s;
-  for (Role role : c.layer_roles()) {
-    const auto weights = static_cast<double>(c.outputs(role) * c.inputs(role));
-    s.weights += weights;
-    s.linear = std::max(s.linear, weights);
-    s.width = std::max(s.width, static_cast<double>(c.inputs(role)));
-    if (ExpertOf(role) <= 0) s.row += static_cast<double>(c.outputs(role));
+  for (const int64_t layer : {int64_t{0}, c.layers - 1}) {  // of the first kind and of the last
+    double all = 0, row = 0;
+    for (Role role : c.layer_roles(layer)) {
+      const auto weights = static_cast<double>(c.outputs(role) * c.inputs(role));
+      all += weights;
+      s.linear = std::max(s.linear, weights);
+      s.width = std::max(s.width, static_cast<double>(c.inputs(role)));
+      if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(role));
+    }
+    s.weights = std::max(s.weights, all), s.row = std::max(s.row, row);
   }
   return s;
 }

@@ -173,7 +173,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
     const FloatLayer layer = rotator.Layer(i);
     const LayerWeights stored = StoreFloats(layer);
     stream.Begin(stored, i);
-    for (LinearSet set : LinearSets(config)) {
+    for (LinearSet set : LinearSets(config, i)) {
       const bool normed = set.kind == LinearSet::kQkv || set.kind == LinearSet::kMlp;
       int64_t seen = 0;
       for (int64_t w = 0; w < stream.windows(); ++w) {
@@ -208,16 +208,16 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
 }
 
 double LearningBytes(const ModelConfig& c, int64_t context) {
-  const int64_t ffns = std::max<int64_t>(c.router.experts, 1);
+  const int64_t ffns = std::max<int64_t>(c.router.all(), 1);
   const int64_t read = (1 + ffns) * kInputRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
-                       2 * ffns * c.intermediate_size;
+                       2 * ffns * c.ffn_size();
   const int64_t rows = c.layers * read + kRotationWindows * context + (kSums + 10) * c.hidden_size;
   return static_cast<double>(rows * c.hidden_size) * sizeof(float);
 }
 
 double LearningFlops(const ModelConfig& c) {
   const double n = static_cast<double>(c.hidden_size);
-  const double sets = static_cast<double>(c.layers * (1 + std::max<int64_t>(c.router.experts, 1)));
+  const double sets = static_cast<double>(c.layers * (1 + std::max<int64_t>(c.router.all(), 1)));
   return kRotationSteps * (sets * 8 * kStepRows * n * n + 10 * n * n * n);
 }
 

@@ -102,7 +102,8 @@ double SquaredNorm(std::span<const float> values) {
 TEST(LearnRotation, ReadsOfEveryExpertWhatItIsSent) {
   Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
   ModelConfig& c = source.config;
-  c.family = "mixtral", c.router = {.experts = 3, .experts_per_token = 2};
+  c.family = "mixtral", c.router = {.experts = 3, .experts_per_token = 2},
+  c.expert_size = c.intermediate_size;
   source.config_json["model_type"] = c.family;
   Rng rng(3);
   Matrix<float> router(c.router.experts, c.hidden_size);
@@ -110,7 +111,7 @@ TEST(LearnRotation, ReadsOfEveryExpertWhatItIsSent) {
   for (LayerWeights& layer : source.layers) {
     const LayerWeights ffn = layer;
     layer.linears = {};
-    for (Role role : c.layer_roles()) layer[role] = ffn[KindOf(role)];
+    for (Role role : c.layer_roles(0)) layer[role] = ffn[KindOf(role)];
     layer[Role::kRouter].weights = {
         .rows = c.router.experts, .cols = c.hidden_size, .values = Borrow(router)};
     layer[Role::kRouter].input.width = c.hidden_size;

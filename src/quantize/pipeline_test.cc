@@ -79,7 +79,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
     for (int64_t i = 0; i < 2; ++i) {
       const LayerWeights layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);
-      for (LinearSet set : LinearSets(c)) {
+      for (LinearSet set : LinearSets(c, 0)) {
         for (int64_t w = 0; w < 3; ++w) staged.Advance(set, w);
         for (Role role : RolesOf(set)) staged.Upload(role, layer[role]);
       }

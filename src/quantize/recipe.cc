@@ -36,7 +36,7 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role rol
     linear.input_transform = AcrossHeads(config);
   }
   if (recipe.transforms_online() && KindOf(role) == Role::kDown) {
-    linear.input_transform = FullHadamard(config.intermediate_size);
+    linear.input_transform = FullHadamard(config.inputs(role));
   }
   if (recipe.transforms_online() && !config.turns_residual() && ReadsNorm(role)) {
     linear.input_transform = FullHadamard(config.hidden_size);
@@ -139,7 +139,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
     if (role == Role::kEmbedding) linears[name].activations = {};
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (Role role : config.layer_roles()) {
+    for (Role role : config.layer_roles(layer)) {
       if (role != Role::kRouter) add(layer, role, recipe);
       if (role == Role::kRouter) linears[LinearName(layer, role)] = kRouterPlan;  // without rules
     }
@@ -149,7 +149,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
     if (!rule.used) {
       FailUsage("{}: no linear has such a name; names are {} to {}, {} and {}", rule.name,
                 SourceName(config, 0, Role::kQ),
-                SourceName(config, config.layers - 1, config.layer_roles().back()),
+                SourceName(config, config.layers - 1, config.layer_roles(config.layers - 1).back()),
                 SourceName(config, 0, Role::kEmbedding), SourceName(config, 0, Role::kHead));
     }
     rule.uses.Require(rule.values, rule.name + ": ");

@@ -114,8 +114,9 @@ FloatLayer Rotator::Layer(int64_t index) const {
   const Family& family = FamilyOf(source_.config_json, source_.directory);
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
   FloatLayer layer;
-  for (Role role : source_.config.layer_roles()) {
-    const std::string tensor = source_.directory + ": " + family.linear(index, role);
+  for (Role role : source_.config.layer_roles(index)) {
+    const std::string tensor =
+        source_.directory + ": " + family.linear(source_.config, index, role);
     layer[role] = LoadWeights(weights[role], tensor + ".weight");
     if (keep_codes_ && weights[role].weights.format.quantized()) {
       layer.codes[role] = weights[role].weights;
@@ -151,7 +152,7 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
     ApplyToBias(layer.biases[role], map);
   };
   for (Role role : {Role::kQ, Role::kK, Role::kV}) ScaleColumns(layer[role], attention_gamma);
-  for (Role role : c.layer_roles()) {
+  for (Role role : c.layer_roles(index)) {
     const Role kind = KindOf(role);
     if (kind == Role::kO || kind == Role::kDown) {
       if (residual_) {
@@ -178,9 +179,9 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, c.kv_heads, c.heads));
   ApplyTransformToRows(PerHead(c.heads, c.head_dim), layer[Role::kO]);
   ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
-  for (Role down : c.layer_roles()) {
+  for (Role down : c.layer_roles(index)) {
     if (KindOf(down) != Role::kDown) continue;
-    Signs signs = rng.Signs(static_cast<size_t>(c.intermediate_size));
+    Signs signs = rng.Signs(static_cast<size_t>(c.inputs(down)));
     if (!c.gating.linear_in_up()) std::ranges::fill(signs, int8_t{1});
     map_outputs(OfExpert(Role::kUp, ExpertOf(down)),
                 [&](Matrix<double>& w) { ScaleRows(w, signs); });

@@ -51,8 +51,8 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
   // GPTQ's loop and the two sums of its loss; a sweep; the correction of GPTAQ.
   const double passes = 3 + 2.0 * recipe.sweeps + (recipe.gptaq > 0 ? 4 : 0);
   Work work = {.attention = streams * 4 * static_cast<double>(c.heads * c.head_dim)};
-  for (LinearSet set : LinearSets(c)) {
-    const double share = set.expert < 0 ? 1 : routed;
+  for (LinearSet set : LinearSets(c, c.layers - 1)) {
+    const double share = set.expert < 0 || set.expert >= c.router.experts ? 1 : routed;
     const auto k = static_cast<double>(c.inputs(RolesOf(set)[0]));
     work.gram += share * k * k * (recipe.gptaq > 0 ? 3 : 1);
     work.rounding += k * k * k;
@@ -66,15 +66,17 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
   return work;
 }
 
-// The same kind of layer, at most `width` wide, without biases.
+// Layers like the last one, at most `width` wide, without biases.
 ModelConfig Narrow(ModelConfig c, int64_t width) {
   c.biases.clear();
+  c.specs = {c.spec(c.layers - 1)};
   if (c.hidden_size <= width) return c;
   const int64_t shared = c.heads / c.kv_heads;
   c.kv_heads = std::clamp<int64_t>(width / (c.head_dim * shared), 1, c.kv_heads);
   c.heads = c.kv_heads * shared;
-  c.intermediate_size =
-      std::max<int64_t>(1, c.intermediate_size * width / c.hidden_size / 128) * 128;
+  for (int64_t* size : {&c.intermediate_size, &c.expert_size}) {
+    *size = std::max<int64_t>(1, *size * width / c.hidden_size / 128) * 128;
+  }
   c.hidden_size = width;
   return c;
 }
@@ -89,13 +91,13 @@ Matrix<float> RandomRows(int64_t rows, int64_t cols) {
 FloatLayer RandomLayer(const ModelConfig& c, const Plan& plan) {
   FloatLayer layer;
   Rng rng(2);
-  for (Role role : c.layer_roles()) {
+  for (Role role : c.layer_roles(0)) {
     Matrix<double>& w = layer[role] = Matrix<double>(c.outputs(role), c.inputs(role));
     for (double& value : w.data) value = 0.1 * (rng.Uniform() - 0.5);
     if (!plan.at(0, role).gather) continue;
     layer.gathers[role] = Rng(0).Permutation<int32_t>(w.cols);
   }
-  for (LayerVector norm : c.vectors) {
+  for (LayerVector norm : c.layer_vectors(0)) {
     if (plan.norms_folded && IsFoldable(norm)) continue;
     layer.vectors[norm] = std::vector<float>(static_cast<size_t>(c.width(norm)), 1);
   }

@@ -11,7 +11,7 @@ namespace nibble {
 namespace {
 
 void CheckConfig(const ModelConfig& c) {
-  for (const int64_t width : {c.hidden_size, c.intermediate_size, c.heads, c.kv_heads}) {
+  for (const int64_t width : {c.hidden_size, c.ffn_size(), c.heads, c.kv_heads}) {
     NIBBLE_CHECK(width >= 1 && width <= 1 << 20, "{}", width);
   }
   for (const int64_t count : {c.vocab_size, c.context}) {
@@ -42,7 +42,7 @@ void Use(std::string_view input) {
   if (!quantization) return;
   const Plan plan = PlanFromJson(*quantization, config, "fuzz");
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const Role role : config.layer_roles()) plan.at(layer, role);
+    for (const Role role : config.layer_roles(layer)) plan.at(layer, role);
   }
 }
 

@@ -47,7 +47,7 @@ class PlaneList {
       AddLinear(LinearName(0, role), plan.at(0, role), config.vocab_size, config.hidden_size);
     }
     for (int64_t i = 0; i < config.layers; ++i) {
-      for (const Role role : config.layer_roles()) {
+      for (const Role role : config.layer_roles(i)) {
         AddLinear(LinearName(i, role), plan.at(i, role), config.outputs(role), config.inputs(role));
       }
       if (plan.norms_folded) continue;

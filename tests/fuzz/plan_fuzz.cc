@@ -30,7 +30,7 @@ void Use(std::string_view input) {
   const Plan again = PlanFromJson(ToJson(plan), config, "again");
   NIBBLE_CHECK(ToJson(again) == ToJson(plan) && PlanDigest(again) == PlanDigest(plan));
   CheckTransform(plan.kv_rotation, config.head_dim);
-  for (const Role role : config.layer_roles()) {
+  for (const Role role : config.layer_roles(0)) {
     CheckTransform(plan.at(0, role).input_transform, config.inputs(role));
   }
 }

@@ -53,7 +53,7 @@ std::string FormatsText(const Plan& plan, const ModelConfig& config, const Recip
                        tail.columns < recipe.tail ? fmt::format(" for {}", recipe.tail) : "",
                        tail.weights.bits, tail.activations.bits);
   };
-  const std::string most = linear(Role::kQ), down = linear(config.first(Role::kDown));
+  const std::string most = linear(Role::kQ), down = linear(config.first(0, Role::kDown));
   return fmt::format("{} K{}V{}{}", most, plan.k.bits, plan.v.bits,
                      down == most ? "" : ", down " + down);
 }

@@ -18,6 +18,15 @@ __device__ inline float WarpMax(float value) {
   return WarpReduce(value, [](float a, float b) { return fmaxf(a, b); });
 }
 
+// Floats as integers in the same order, for the integer reductions of a warp.
+__device__ inline int Ordered(float v) {
+  const int bits = __float_as_int(v);
+  return bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+__device__ inline float FromOrdered(int bits) {
+  return __int_as_float(bits ^ ((bits >> 31) & 0x7FFFFFFF));
+}
+
 // Of a block of 32 * kWarps threads, all of which must call.
 template <int kWarps, typename Operation>
 __device__ float BlockReduce(float value, const Operation& operation) {

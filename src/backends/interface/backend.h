@@ -48,6 +48,7 @@ using Intermediate = std::byte;
 struct ExpertsSpec {
   RouterSpec router;
   GateSpec gating;
+  const float* router_bias = nullptr;  // [experts] of the choice, there, or null
   LinearId router_linear = 0;
   std::vector<LinearId> gate, up, down;  // [experts], of one shape each
   InputSpec router_input;

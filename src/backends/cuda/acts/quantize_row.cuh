@@ -9,6 +9,7 @@
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/warp_reduce.cuh"
 
 namespace nibble::cuda {
 
@@ -67,15 +68,6 @@ inline bool CanSpread(const PrepareArguments& a, int log2) {
 }
 
 // ---- Reductions ----
-
-// Floats as integers in the same order, for the integer reductions of a warp.
-__device__ inline int Ordered(float v) {
-  const int bits = __float_as_int(v);
-  return bits ^ ((bits >> 31) & 0x7FFFFFFF);
-}
-__device__ inline float FromOrdered(int bits) {
-  return __int_as_float(bits ^ ((bits >> 31) & 0x7FFFFFFF));
-}
 
 struct SumOf {
   static constexpr int kIdentity = 0;

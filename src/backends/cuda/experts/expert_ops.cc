@@ -10,7 +10,7 @@ namespace {
 // The rows of a group: those that a kernel takes at once, and no more than experts have on average,
 // about, since a kernel's time is that of whole groups.
 int GroupRows(const RouterSpec& router, int64_t tokens) {
-  const int64_t mean = tokens * router.experts_per_token / router.experts;
+  const int64_t mean = tokens * router.of_token() / router.all();
   return mean <= 4 ? 8 : mean <= kMaxLaunchRows ? kMaxLaunchRows : kTileRows / 2;
 }
 
@@ -21,7 +21,7 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
                                   std::span<const DeviceLinear* const> ups,
                                   std::span<const DeviceLinear* const> downs) {
   const bool tails = spec.input.tail_width > 0 || spec.down_input.tail_width > 0;
-  if (tails || spec.router.experts > kMostRoutedExperts) return {};
+  if (tails || spec.router.all() > kMostRoutedExperts) return {};
   for (const auto linears : {gates, ups, downs}) {
     if (!DeviceLinear::AreExperts(linears)) return {};
   }
@@ -29,6 +29,7 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
   return JoinedExperts{
       .router = spec.router,
       .gating = spec.gating,
+      .router_bias = spec.router_bias,
       .router_linear = &router,
       .router_input = spec.router_input,
       .input = spec.input,
@@ -55,12 +56,13 @@ const float* ExpertOps::Logits(const JoinedExperts& experts, const ActsSource& s
   return logits;
 }
 
-RouteArguments ExpertOps::MakeRoutes(const RouterSpec& router, const float* logits, int64_t tokens,
-                                     cudaStream_t stream) {
-  RouteArguments r = {.router = router,
+RouteArguments ExpertOps::MakeRoutes(const JoinedExperts& experts, const float* logits,
+                                     int64_t tokens, cudaStream_t stream) {
+  RouteArguments r = {.router = experts.router,
                       .tokens = tokens,
-                      .group_rows = GroupRows(router, tokens),
-                      .logits = logits};
+                      .group_rows = GroupRows(experts.router, tokens),
+                      .logits = logits,
+                      .bias = experts.router_bias};
   r.experts = experts_.Grow(r.rows()), r.weights = weights_.Grow(r.rows());
   r.places = places_.Grow(r.rows()), r.row_tokens = row_tokens_.Grow(r.rows());
   r.groups = groups_.Grow(r.most_groups()), r.group_count = group_count_.Grow(1);
@@ -114,7 +116,7 @@ void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& source, int6
                     float* x, ActsOps& acts, cudaStream_t stream) {
   if (tokens == 0) return;
   const float* const logits = Logits(experts, source, tokens, acts, stream);
-  const RouteArguments routes = MakeRoutes(experts.router, logits, tokens, stream);
+  const RouteArguments routes = MakeRoutes(experts, logits, tokens, stream);
   ExpertGroups groups = {.groups = routes.groups,
                          .count = routes.group_count,
                          .most = static_cast<int>(routes.most_groups()),

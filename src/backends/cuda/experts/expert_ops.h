@@ -20,6 +20,7 @@ struct JoinedExperts {
 
   RouterSpec router;
   GateSpec gating;
+  const float* router_bias;  // on the device, or null
   const DeviceLinear* router_linear;
   InputSpec router_input, input, down_input;
   Kind gate, up, down;
@@ -39,7 +40,7 @@ class ExpertOps {
  private:
   const float* Logits(const JoinedExperts& experts, const ActsSource& source, int64_t tokens,
                       ActsOps& acts, cudaStream_t stream);
-  RouteArguments MakeRoutes(const RouterSpec& router, const float* logits, int64_t tokens,
+  RouteArguments MakeRoutes(const JoinedExperts& experts, const float* logits, int64_t tokens,
                             cudaStream_t stream);
   // Rows of experts, one for each token that each has.
   Activations Gather(const Activations& tokens, const RouteArguments& routes, cudaStream_t stream);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <climits>
 
 #include "backends/cuda/experts/routes.h"
 #include "backends/cuda/launch.h"
@@ -19,87 +20,96 @@ __device__ unsigned LanesBelow() {
 }
 
 // The experts of one token, by a warp: lane l has every 32nd from l on.
-template <int kOfLane>
-struct Choice {
-  float logits[kOfLane];
-  unsigned chosen = 0;  // bit i: the lane's i-th
-  float largest = 0;
-
-  __device__ Choice(const float* row, const RouterSpec& router) {
-    const int experts = static_cast<int>(router.experts), lane = threadIdx.x % 32;
+template <int kOfLane, bool kSigmoid>
+class Choice {
+ public:
+  __device__ Choice(const RouteArguments& a, int64_t token) : router_(a.router) {
+    const int experts = static_cast<int>(router_.experts);
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      logits[i] = 32 * i + lane < experts ? row[32 * i + lane] : -INFINITY;
+      const int e = 32 * i + Lane();
+      logits_[i] = e < experts ? a.logits[token * experts + e] : -INFINITY;
+      float key = kSigmoid ? Sigmoid(logits_[i]) : logits_[i];
+      if (a.bias != nullptr && e < experts) key += a.bias[e];
+      keys_[i] = e >= experts ? INT_MIN : Ordered(isnan(key) ? -INFINITY : key + 0.0f);
     }
-    for (int taken = 0; taken < router.experts_per_token; ++taken) {
+    for (int taken = 0; taken < router_.experts_per_token; ++taken) {
       const int expert = Largest();
-      if (expert % 32 == lane) chosen |= 1u << expert / 32;
+      if (expert % 32 == Lane()) chosen_ |= 1u << expert / 32;
       if (taken > 0) continue;
 #pragma unroll
       for (int i = 0; i < kOfLane; ++i) {
-        const float theirs = __shfl_sync(kAll, logits[i], expert % 32);
-        if (i == expert / 32) largest = theirs;
+        const float theirs = __shfl_sync(kAll, logits_[i], expert % 32);
+        if (i == expert / 32) largest_ = theirs;
       }
     }
   }
 
-  // Of those that are left; of equal ones the first. NaN counts as the smallest.
-  __device__ int Largest() const {
-    const int lane = threadIdx.x % 32;
-    float best = -INFINITY;
-    int expert = 32 * kOfLane;
+  __device__ void Store(int32_t* experts, float* weights) const {
+    float sum = 0, scores[kOfLane];
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      const float logit = isnan(logits[i]) ? -INFINITY : logits[i];
-      const bool left = (chosen >> i & 1) == 0;
-      if (left && (logit > best || (logit == best && 32 * i + lane < expert))) {
-        best = logit, expert = 32 * i + lane;
-      }
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const float other = __shfl_xor_sync(kAll, best, distance);
-      const int others = __shfl_xor_sync(kAll, expert, distance);
-      if (other > best || (other == best && others < expert)) best = other, expert = others;
-    }
-    return expert;
-  }
-
-  __device__ void Store(const RouterSpec& router, int32_t* experts, float* weights) const {
-    float sum = 0, exponentials[kOfLane];
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kOfLane; ++i) {
-      exponentials[i] = expf(logits[i] - largest);
-      const bool counts =
-          router.normalized ? (chosen >> i & 1) != 0 : 32 * i + lane < router.experts;
-      if (counts) sum += exponentials[i];
+      scores[i] = kSigmoid ? Sigmoid(logits_[i]) : expf(logits_[i] - largest_);
+      const bool exists = 32 * i + Lane() < router_.experts;
+      if (router_.normalized ? IsChosen(i) : exists) sum += scores[i];
     }
     sum = WarpSum(sum);
+    if (kSigmoid) sum = router_.normalized ? sum + kLeastScoreSum : 1;
     int before = 0;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
-      const unsigned lanes = __ballot_sync(kAll, chosen >> i & 1);
-      if (chosen >> i & 1) {
+      const unsigned lanes = __ballot_sync(kAll, IsChosen(i));
+      if (IsChosen(i)) {
         const int at = before + __popc(lanes & LanesBelow());
-        experts[at] = 32 * i + lane;
-        weights[at] = exponentials[i] / sum;
+        experts[at] = 32 * i + Lane();
+        weights[at] = scores[i] / sum * router_.scale;
       }
       before += __popc(lanes);
     }
+    for (int i = Lane(); i < router_.shared; i += 32) {
+      experts[router_.experts_per_token + i] = static_cast<int>(router_.experts) + i;
+      weights[router_.experts_per_token + i] = 1;
+    }
   }
+
+ private:
+  static __device__ int Lane() {
+    return static_cast<int>(threadIdx.x) % 32;
+  }
+  static __device__ float Sigmoid(float x) {
+    return 1 / (1 + expf(-x));
+  }
+  __device__ bool IsChosen(int i) const {
+    return (chosen_ >> i & 1) != 0;
+  }
+
+  // The largest key of those that are left; of equal ones the first.
+  __device__ int Largest() const {
+    int best = INT_MIN, expert = INT_MAX;
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      if (!IsChosen(i) && keys_[i] > best) best = keys_[i], expert = 32 * i + Lane();
+    }
+    const int largest = __reduce_max_sync(kAll, best);
+    return __reduce_min_sync(kAll, best == largest ? expert : INT_MAX);
+  }
+
+  const RouterSpec& router_;
+  float logits_[kOfLane];
+  int keys_[kOfLane];    // Ordered
+  unsigned chosen_ = 0;  // bit i: the lane's i-th
+  float largest_ = 0;    // the logit of the largest key, without sigmoids the largest of all
 };
 
 // A warp per token.
-template <int kOfLane>
+template <int kOfLane, bool kSigmoid>
 __global__ void ChooseKernel(const __grid_constant__ RouteArguments a) {
   WaitForPreviousGrid();
   AllowNextGrid();
   const int64_t token = int64_t{blockIdx.x} * kChooseWarps + threadIdx.x / 32;
   if (token >= a.tokens) return;
-  const int64_t at = token * a.router.experts_per_token;
-  const Choice<kOfLane> choice(a.logits + token * a.router.experts, a.router);
-  choice.Store(a.router, a.experts + at, a.weights + at);
+  const int64_t at = token * a.of_token();
+  Choice<kOfLane, kSigmoid>(a, token).Store(a.experts + at, a.weights + at);
 }
 
 __device__ int Groups(const RouteArguments& a, int rows) {
@@ -111,7 +121,7 @@ __global__ void GroupKernel(const __grid_constant__ RouteArguments a) {
   __shared__ int counts[kMostRoutedExperts], warp_rows[32], rows_before, groups_before;
   WaitForPreviousGrid();
   AllowNextGrid();
-  const int experts = static_cast<int>(a.router.experts), expert = blockIdx.x;
+  const int experts = static_cast<int>(a.all()), expert = blockIdx.x;
   const int all = static_cast<int>(a.rows()), thread = threadIdx.x, threads = blockDim.x;
   for (int e = thread; e < experts; e += threads) counts[e] = 0;
   if (thread == 0) rows_before = groups_before = 0;
@@ -143,26 +153,26 @@ __global__ void GroupKernel(const __grid_constant__ RouteArguments a) {
     if (mine) {
       const int row = rows_before + before + __popc(lanes & LanesBelow());
       a.places[i] = row;
-      a.row_tokens[row] = i / static_cast<int>(a.router.experts_per_token);
+      a.row_tokens[row] = i / static_cast<int>(a.of_token());
     }
     __syncthreads();
   }
 }
 
 // The same of few rows, in one block.
-template <int kOfLane>
+template <int kOfLane, bool kSigmoid>
 __global__ void __launch_bounds__(kFewThreads)
     RouteFewKernel(const __grid_constant__ RouteArguments a) {
   __shared__ int chosen[kMostFewRows], counts[kFewThreads], firsts[kFewThreads], totals[32];
   WaitForPreviousGrid();
   AllowNextGrid();
-  const int of_token = static_cast<int>(a.router.experts_per_token);
+  const int of_token = static_cast<int>(a.of_token());
   const int all = static_cast<int>(a.rows()), thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32, warp = thread / 32;
   counts[thread] = 0;
   for (int token = warp; token < a.tokens; token += kFewThreads / 32) {
-    const Choice<kOfLane> choice(a.logits + token * a.router.experts, a.router);
-    choice.Store(a.router, chosen + token * of_token, a.weights + token * of_token);
+    Choice<kOfLane, kSigmoid>(a, token).Store(chosen + token * of_token,
+                                              a.weights + token * of_token);
   }
   __syncthreads();
   if (thread < all) atomicAdd(&counts[chosen[thread]], 1);
@@ -223,11 +233,11 @@ __global__ void AddExpertsKernel(const __grid_constant__ RouteArguments a, const
   AllowNextGrid();
   const int64_t column = 2 * (int64_t{blockIdx.x} * kThreads + threadIdx.x);
   if (column >= width) return;
-  const int64_t first = blockIdx.y * a.router.experts_per_token;
+  const int64_t first = blockIdx.y * a.of_token();
   float2* const to = reinterpret_cast<float2*>(x + blockIdx.y * width + column);
   float2 sum = *to;
 #pragma unroll 4
-  for (int64_t i = first; i < first + a.router.experts_per_token; ++i) {
+  for (int64_t i = first; i < first + a.of_token(); ++i) {
     const float2 v = Load2(y + a.places[i] * width + column);
     sum.x += a.weights[i] * v.x, sum.y += a.weights[i] * v.y;
   }
@@ -241,20 +251,27 @@ unsigned Blocks(int64_t size, int64_t block) {
 }  // namespace
 
 int64_t RouteArguments::most_groups() const {
-  return std::min(rows(), router.experts + rows() / group_rows);
+  return std::min(rows(), all() + rows() / group_rows);
+}
+
+template <int kOfLane, bool kSigmoid>
+void RouteAs(const RouteArguments& a, cudaStream_t stream) {
+  if (a.rows() <= kMostFewRows) {
+    return LaunchDependent(RouteFewKernel<kOfLane, kSigmoid>, {.grid = 1, .block = kFewThreads},
+                           stream, a);
+  }
+  LaunchDependent(ChooseKernel<kOfLane, kSigmoid>,
+                  {.grid = Blocks(a.tokens, kChooseWarps), .block = 32 * kChooseWarps}, stream, a);
+  const unsigned threads = 32 * std::min(32u, Blocks(a.rows(), 32));
+  LaunchDependent(GroupKernel, {.grid = static_cast<unsigned>(a.all()), .block = threads}, stream,
+                  a);
 }
 
 void Route(const RouteArguments& a, cudaStream_t stream) {
-  NIBBLE_CUDA_CHECK(a.router.experts <= kMostRoutedExperts);
-  if (a.rows() <= kMostFewRows) {
-    return LaunchDependent(a.router.experts <= 128 ? RouteFewKernel<4> : RouteFewKernel<16>,
-                           {.grid = 1, .block = kFewThreads}, stream, a);
-  }
-  LaunchDependent(a.router.experts <= 128 ? ChooseKernel<4> : ChooseKernel<16>,
-                  {.grid = Blocks(a.tokens, kChooseWarps), .block = 32 * kChooseWarps}, stream, a);
-  const unsigned threads = 32 * std::min(32u, Blocks(a.rows(), 32));
-  LaunchDependent(GroupKernel, {.grid = static_cast<unsigned>(a.router.experts), .block = threads},
-                  stream, a);
+  NIBBLE_CUDA_CHECK(a.all() <= kMostRoutedExperts);
+  const bool few = a.router.experts <= 4 * 32;
+  a.router.sigmoid ? (few ? RouteAs<4, true>(a, stream) : RouteAs<16, true>(a, stream))
+                   : (few ? RouteAs<4, false>(a, stream) : RouteAs<16, false>(a, stream));
 }
 
 void GatherRows(const PreparedRows& from, const int32_t* row_tokens, int64_t rows, int64_t stride,

@@ -17,8 +17,9 @@ struct RouteArguments {
   int64_t tokens = 0;
   int group_rows = 0;             // of an ExpertGroup, at most
   const float* logits = nullptr;  // [tokens, experts]
+  const float* bias = nullptr;    // [experts] of the choice, or null
 
-  // Made here, [tokens, experts_per_token]: of a token's experts, which rise, weights and rows.
+  // Made here, [tokens, of_token()]: of a token's experts, which rise, weights and rows.
   int32_t* experts = nullptr;  // only in between
   float* weights = nullptr;
   int32_t* places = nullptr;
@@ -26,7 +27,10 @@ struct RouteArguments {
   ExpertGroup* groups = nullptr;  // [most_groups()]
   int32_t* group_count = nullptr;
 
-  __host__ __device__ int64_t rows() const { return tokens * router.experts_per_token; }
+  // Those of the router, for kernels.
+  __host__ __device__ int64_t of_token() const { return router.experts_per_token + router.shared; }
+  __host__ __device__ int64_t all() const { return router.experts + router.shared; }
+  __host__ __device__ int64_t rows() const { return tokens * of_token(); }
   int64_t most_groups() const;
 };
 
