@@ -129,6 +129,29 @@ TEST_P(ActsParityTest, NormsAreAdded) {
   }
 }
 
+// As above, and on a GPU rounded to the 8 bits of bf16.
+TEST_P(ActsParityTest, RowsBecomeTheirNorms) {
+  constexpr int64_t kTokens = 5;
+  const double error = ours_->IntermediateBytes() == 2 ? 0x1p-8 : 40 * kUlp;
+  for (const int64_t width : {8, 300, 4096}) {
+    auto x = RandomVector(rng_, kTokens * width);
+    const auto weight = RandomVector(rng_, width);
+    Buffer<Intermediate> device_x = CopyValues(x);
+    const Buffer<float> device_weight = Copy(weight);
+    ours_->NormRows(device_x.data(), kTokens, width, device_weight.data(), 1e-3f);
+    const std::vector<float> result = HostValues(device_x.data(), kTokens * width);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      double squares = 0;
+      for (int64_t k = 0; k < width; ++k) squares += std::pow(double{x[t * width + k]}, 2);
+      const double root = std::sqrt(squares / static_cast<double>(width) + double{1e-3f});
+      for (int64_t k = 0; k < width; ++k) {
+        const double expected = x[t * width + k] / root * weight[k];
+        ASSERT_NEAR(result[t * width + k], expected, error * std::fabs(expected)) << width;
+      }
+    }
+  }
+}
+
 TEST_P(ActsParityTest, RowsOfATableAreThoseOfTheReference) {
   const std::vector<int32_t> ids = {0, 39, 17, 17, 3};
   for (const FormatSpec& format : {FormatSpec{.bits = 8}, FormatSpec{.bits = 4, .group = 32},

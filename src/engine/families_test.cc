@@ -73,9 +73,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"ministral_pattern", 3e-5}, Golden{"qwen2_bias", 3e-5},
                     Golden{"qwen2_bias", 3e-5, "config.v4.json"}, Golden{"qwen3_qknorm", 3e-5},
                     Golden{"qwen3_qknorm", 3e-5, "config.v4.json"}, Golden{"qwen3_moe", 3e-5},
-                    Golden{"glm4_moe", 3e-5}, Golden{"qwen3_moe", 3e-5, "config.v4.json"},
-                    Golden{"smollm3_nope", 1e-4}, Golden{"phi3_fused", 3e-5},
-                    Golden{"phi3_fused", 3e-5, "config.v4.json"},
+                    Golden{"glm4_moe", 3e-5}, Golden{"olmo2_postnorm", 3e-5},
+                    Golden{"qwen3_moe", 3e-5, "config.v4.json"}, Golden{"smollm3_nope", 1e-4},
+                    Golden{"phi3_fused", 3e-5}, Golden{"phi3_fused", 3e-5, "config.v4.json"},
                     Golden{"granite_multipliers", 3e-5}, Golden{"gemma2_softcap", 1e-4},
                     Golden{"gemma3_text", 1e-4}, Golden{"gpt_oss", 3e-5}),
     [](const auto& param) {

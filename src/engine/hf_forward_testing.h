@@ -95,6 +95,10 @@ class HfForward {
     return y;
   }
 
+  Vector NormedIfAny(const std::string& name, const Vector& x) const {
+    return Has(name) ? Normed(name, x) : x;
+  }
+
   const Json& Rope(int64_t layer) const {
     if (!config_.contains("rope_parameters")) return config_;
     const Json& rope = config_["rope_parameters"];
@@ -169,9 +173,11 @@ class HfForward {
     const bool turns = !config_.contains("no_rope_layers") ||
                        config_["no_rope_layers"][static_cast<size_t>(layer)] != 0;
     for (const auto& [name, all] : {std::pair("q_norm.weight", &h.q), {"k_norm.weight", &h.k}}) {
+      const bool whole = Type() == "olmo2";
+      if (whole) *all = Normed(attention + name, *all);
       for (size_t at = 0; at < all->size(); at += static_cast<size_t>(d)) {
         const auto begin = all->begin() + static_cast<int64_t>(at);
-        if (Has(attention + name)) {
+        if (!whole && Has(attention + name)) {
           std::ranges::copy(Normed(attention + name, {begin, begin + d}), begin);
         }
         if (turns) Turn(Rope(layer), position, &*begin, d);
@@ -335,15 +341,16 @@ class HfForward {
     const auto norm = [&](const char* name) { return prefix + name + "_layernorm.weight"; };
     std::vector<Heads> all;
     for (size_t t = 0; t < x.size(); ++t) {
-      const Vector h = Normed(prefix + "input_layernorm.weight", x[t]);
+      const Vector h = NormedIfAny(prefix + "input_layernorm.weight", x[t]);
       all.push_back(Project(layer, h, static_cast<int64_t>(t)));
     }
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector a =
           Linear(prefix + "self_attn.o_proj", Attend(all, layer, static_cast<int64_t>(t)));
-      Add(norm(IsGemma() ? "post_attention" : "post_self_attn"), a, x[t]);
-      const Vector h = Normed(norm(IsGemma() ? "pre_feedforward" : "post_attention"), x[t]);
-      Add(norm(IsGemma() ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);
+      const bool behind = IsGemma() || Type() == "olmo2";
+      Add(norm(behind ? "post_attention" : "post_self_attn"), a, x[t]);
+      const Vector h = NormedIfAny(norm(behind ? "pre_feedforward" : "post_attention"), x[t]);
+      Add(norm(behind ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);
     }
   }
 

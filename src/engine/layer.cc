@@ -111,18 +111,31 @@ ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const 
           .norm_eps = static_cast<float>(config.norm_eps)};
 }
 
+ActsSource LayerInput(const ModelConfig& config, const Layer& layer, LayerVector norm,
+                      const float* x) {
+  return config.has(norm) ? Normed(config, layer.vectors[norm], x) : ActsSource{.x = x};
+}
+
 ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                          std::span<const SequenceSlice> batch) {
   const int64_t tokens = Tokens(batch);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kAttentionNorm], x);
+  const ActsSource h = LayerInput(d.config, layer, LayerVector::kAttentionNorm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kQ]);
   const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
                                          {layer.ids[Role::kK], s.k.data()},
                                          {layer.ids[Role::kV], s.v.data()}};
   d.backend.Project(acts, outputs);
-  const AttentionSpec attention = d.attention(layer);
+  AttentionSpec attention = d.attention(layer);
+  if (d.config.wide_query_norms) {
+    for (const auto& [values, norm] :
+         {std::pair(&s.q, LayerVector::kQueryNorm), {&s.k, LayerVector::kKeyNorm}}) {
+      d.backend.NormRows(values->data(), tokens, d.config.width(norm), layer.vectors[norm].data(),
+                         attention.norm_eps);
+    }
+    attention.q_norm = attention.k_norm = nullptr;
+  }
   d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
                           d.ropes.view(layer.spec.rope), d.kv, batch);
   d.backend.Attention(s.q.data(), attention, d.kv, batch, s.a.data());
@@ -155,7 +168,7 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   const Role gate = OfExpert(Role::kGate, expert), up = OfExpert(Role::kUp, expert);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x);
+  const ActsSource h = LayerInput(d.config, layer, LayerVector::kMlpNorm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
   return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
                                 {layer.ids[up], s.up.data()}, d.config.gating);
@@ -173,7 +186,7 @@ void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const Sequ
 
 void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {
   if (layer.experts) {
-    const ActsSource h = Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x);
+    const ActsSource h = LayerInput(d.config, layer, LayerVector::kMlpNorm, x);
     return d.backend.RunExperts(*layer.experts, h, tokens, x);
   }
   if (layer.ids.contains(Role::kRouter))

@@ -67,8 +67,11 @@ struct Decoder {
   AttentionSpec attention(const Layer& layer) const;
 };
 
-// What the linears behind a norm read: the norm of x (weight empty: folded).
+// The norm of x (weight empty: folded).
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x);
+// What the linears behind the layer's norm read: that of x, or x itself in a model without it.
+ActsSource LayerInput(const ModelConfig& config, const Layer& layer, LayerVector norm,
+                      const float* x);
 
 // x is fp32 [tokens, hidden]; `batch` holds this layer's page tables. The cores return the inputs
 // of o and down, in the scratch memory. expert -1: of a layer without experts.

@@ -91,9 +91,8 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
   float* const logits = d.scratch.router_logits.data();
   const RouterSpec& router = d.config.router;
   const int64_t count = tokens * router.experts;
-  const Activations acts =
-      d.backend.PrepareActs(Normed(d.config, layer.vectors[LayerVector::kMlpNorm], x), tokens,
-                            layer.inputs[Role::kRouter]);
+  const Activations acts = d.backend.PrepareActs(
+      LayerInput(d.config, layer, LayerVector::kMlpNorm, x), tokens, layer.inputs[Role::kRouter]);
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, router.experts, false);
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
   return chosen != nullptr ? WeighExperts(read, *chosen, router)

@@ -85,8 +85,9 @@ bool ModelConfig::has(LayerVector vector) const {
 int64_t ModelConfig::width(LayerVector vector) const {
   switch (vector) {
     case LayerVector::kQueryNorm:
+      return wide_query_norms ? heads * head_dim : head_dim;
     case LayerVector::kKeyNorm:
-      return head_dim;
+      return wide_query_norms ? kv_heads * head_dim : head_dim;
     case LayerVector::kSinks:
       return heads;
     case LayerVector::kRouterBias:

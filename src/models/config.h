@@ -96,6 +96,8 @@ struct ModelConfig {
   double logits_divisor = 1;   // the final norm, as OpenNetwork gives it, does that
   // Scores and logits x become c * tanh(x / c); 0: they stay.
   double attention_softcap = 0, logits_softcap = 0;
+  // Norms of q and k are of all their heads at once, not of each.
+  bool wide_query_norms = false;
   GateSpec gating;  // of FFNs
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears of a layer that have one

@@ -16,6 +16,7 @@ extern const Family kLlama;
 extern const Family kMinistral;
 extern const Family kMistral;
 extern const Family kMixtral;
+extern const Family kOlmo2;
 extern const Family kPhi3;
 extern const Family kQwen2;
 extern const Family kQwen3;
@@ -24,7 +25,7 @@ extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
     &kLlama, &kMistral, &kMinistral, &kMixtral, &kQwen2, &kQwen3,   &kQwen3Moe, &kSmollm3,
-    &kPhi3,  &kGranite, &kGemma2,    &kGemma3,  &kGlm4,  &kGlm4Moe, &kGptOss,
+    &kPhi3,  &kGranite, &kGemma2,    &kGemma3,  &kGlm4,  &kGlm4Moe, &kOlmo2,    &kGptOss,
 };
 
 }  // namespace nibble

@@ -176,8 +176,8 @@ void Stream::Advance(LinearSet set, int64_t window) {
 ActsSource Stream::Source(LinearSet set, int64_t window) {
   const bool qkv = set.kind == LinearSet::kQkv;
   if (!qkv && set.kind != LinearSet::kMlp) return {.x = a(set, window)};
-  return Normed(config_, layer_.vectors[qkv ? LayerVector::kAttentionNorm : LayerVector::kMlpNorm],
-                Rows(set, window));
+  return LayerInput(config_, layer_, qkv ? LayerVector::kAttentionNorm : LayerVector::kMlpNorm,
+                    Rows(set, window));
 }
 
 const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {

@@ -262,6 +262,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
   }
+  if (recipe.smoothing > 0 && !config.has(LayerVector::kMlpNorm)) {
+    FailUsage("--alpha: no norms stand in front of this model's linears to be scaled; use 0");
+  }
   if (recipe.output_smoothing > 0 && recipe.transforms_online()) {
     FailUsage("--output-alpha: online transforms mix what o and down read; use --no-online, or 0");
   }

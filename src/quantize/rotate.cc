@@ -137,8 +137,12 @@ FloatLayer Rotator::Layer(int64_t index) const {
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
-  const auto attention_gamma = ToF64(weights.vectors[LayerVector::kAttentionNorm]).data;
-  const auto mlp_gamma = ToF64(weights.vectors[LayerVector::kMlpNorm]).data;
+  const auto gamma = [&](LayerVector norm) {
+    return c.has(norm) ? ToF64(weights.vectors[norm]).data
+                       : std::vector<double>(static_cast<size_t>(c.hidden_size), 1);
+  };
+  const auto attention_gamma = gamma(LayerVector::kAttentionNorm);
+  const auto mlp_gamma = gamma(LayerVector::kMlpNorm);
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
   const int rope = c.spec(index).rope;
   const int64_t turned = rope < 0 ? 0 : c.ropes[static_cast<size_t>(rope)].head_dim;

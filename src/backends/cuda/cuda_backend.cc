@@ -98,6 +98,10 @@ class CudaBackend final : public Backend {
                  float* x) override {
     cuda::AddNormed(y, tokens, width, weight, eps, x, stream_.get());
   }
+  void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
+                float eps) override {
+    cuda::NormRows(reinterpret_cast<__nv_bfloat16*>(x), tokens, width, weight, eps, stream_.get());
+  }
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
     return acts_.Prepare(source, tokens, spec, stream_.get());

@@ -183,15 +183,29 @@ class Backend {
     }
   }
 
+  // 1 / sqrt(mean(x^2) + eps)
+  static float RmsFactor(const float* x, int64_t width, float eps) {
+    double squares = 0;
+    for (int64_t k = 0; k < width; ++k) squares += double{x[k]} * x[k];
+    return static_cast<float>(1 / std::sqrt(squares / static_cast<double>(width) + double{eps}));
+  }
+
   // x += RMS norm of y; y and x [tokens, width], weight [width].
   virtual void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight,
                          float eps, float* x) {
     for (int64_t t = 0; t < tokens; ++t, y += width, x += width) {
-      double squares = 0;
-      for (int64_t k = 0; k < width; ++k) squares += double{y[k]} * y[k];
-      const double mean = squares / static_cast<double>(width);
-      const auto factor = static_cast<float>(1 / std::sqrt(mean + double{eps}));
+      const float factor = RmsFactor(y, width, eps);
       for (int64_t k = 0; k < width; ++k) x[k] += y[k] * factor * weight[k];
+    }
+  }
+
+  // x = RMS norm of x; x intermediate values [tokens, width], weight [width].
+  virtual void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
+                        float eps) {
+    auto* row = reinterpret_cast<float*>(x);
+    for (int64_t t = 0; t < tokens; ++t, row += width) {
+      const float factor = RmsFactor(row, width, eps);
+      for (int64_t k = 0; k < width; ++k) row[k] *= factor * weight[k];
     }
   }
 

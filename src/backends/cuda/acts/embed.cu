@@ -62,6 +62,23 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < width; i += kThreads) x[i] += y[i] * factor * weight[i];
 }
 
+// The same in place.
+__global__ void __launch_bounds__(kThreads)
+    NormRowsKernel(const float* weight, int64_t width, float eps, __nv_bfloat16* x) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  x += blockIdx.x * width;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    squares = fmaf(static_cast<float>(x[i]), static_cast<float>(x[i]), squares);
+  }
+  const float mean = BlockSum<kThreads / 32>(squares) / static_cast<float>(width);
+  const float factor = rsqrtf(mean + eps);
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    x[i] = __float2bfloat16_rn(static_cast<float>(x[i]) * factor * weight[i]);
+  }
+}
+
 // visit(first, rows as an argument, launch shape) for all of them.
 void ForEachList(std::span<const int32_t> rows, std::span<const float> weights, auto&& visit) {
   for (size_t first = 0; first < rows.size(); first += RowList::kMost) {
@@ -109,6 +126,13 @@ void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weigh
   if (tokens == 0) return;
   const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kThreads};
   LaunchDependent(AddNormedKernel, shape, stream, y, weight, width, eps, x);
+}
+
+void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,
+              cudaStream_t stream) {
+  if (tokens == 0) return;
+  const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kThreads};
+  LaunchDependent(NormRowsKernel, shape, stream, weight, width, eps, x);
 }
 
 }  // namespace nibble::cuda

@@ -27,5 +27,8 @@ void AddRows(const float* y, std::span<const int32_t> rows, std::span<const floa
 // likewise.
 void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
                float* x, cudaStream_t stream);
+// x = RMS norm of x.
+void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,
+              cudaStream_t stream);
 
 }  // namespace nibble::cuda
