@@ -17,7 +17,10 @@ constexpr std::pair<std::string_view, WordPattern> kPreTokenizers[] = {
     {"llama-bpe", {.pattern = kLlama3Pattern, .ignore_merges = true, .bos = true}},
     {"dbrx", {.pattern = kLlama3Pattern}},
     {"smaug-bpe", {.pattern = kLlama3Pattern}},
+    {"glm4", {.pattern = kLlama3Pattern}},
     {"qwen2", {.pattern = kQwen2Pattern}},
+    {"gpt-4o", {.pattern = kO200kPattern}},
+    {"tekken", {.pattern = kTekkenPattern, .ignore_merges = true, .bos = true}},
 };
 
 const WordPattern& FindWordPattern(const GgufFile& file) {
