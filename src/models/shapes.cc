@@ -27,6 +27,8 @@ const Shape kShapes[] = {
     {"phi4-mini", "phi3", 3072, 8192, 32, 24, 8, 200064, 1e4, R"({"partial_rotary_factor": 0.75})"},
     {"gemma3-12b", "gemma3_text", 3840, 15360, 48, 16, 8, 262208, 1e6,
      R"({"head_dim": 256, "sliding_window": 1024, "tie_word_embeddings": false})"},
+    {"gpt-oss-20b", "gpt_oss", 2880, 2880, 24, 64, 8, 201088, 150000,
+     R"({"head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128})"},
     {"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000, 1e6,
      R"({"num_local_experts": 8, "num_experts_per_tok": 2})"},
 };
