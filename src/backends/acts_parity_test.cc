@@ -20,7 +20,8 @@ NIBBLE_EVERY_MACHINE(ActsParityTest);
 TEST_P(ActsParityTest, PreparedValuesAgree) {
   using Op = ActsSource::Op;
   const int64_t many = GetParam() == "cuda" ? 300 : 20;  // a GPU has other kernels for many
-  for (const int64_t width : {64, 96, 448, 576, 896, 960, 1024, 1376, 1712, 11008, 13696, 14336}) {
+  for (const int64_t width :
+       {64, 96, 144, 240, 448, 576, 896, 960, 1024, 1376, 1712, 2880, 11008, 13696, 14336}) {
     for (const Op op : {Op::kCopy, Op::kRmsNorm, Op::kGated}) {
       for (const int64_t tokens : {int64_t{1}, int64_t{3}, many}) {
         InputSpec spec = {.width = width, .transform = FullHadamard(width)};

@@ -37,10 +37,13 @@ Dense Merged(const Dense& a, const Dense& b) {
   return merged;
 }
 
-// The dense factors, neighbours merged where the kernels can take it.
+// The dense factors, neighbours merged where the kernels can take it and gain by it: tensor cores
+// want multiples of 8 columns side by side (hadamard.cuh).
 std::vector<Dense> DenseFactors(const TransformSpec& spec) {
   std::vector<Dense> factors;
+  int64_t after = spec.order() * spec.inner;
   for (const TransformFactor& factor : spec.factors) {
+    after /= factor.order;
     if (factor.kind == FactorKind::kSylvester) continue;
     if (factor.order > kMaxDenseOrder) Fail("no CUDA kernel for a {}", TransformText(spec));
     if (!factor.hadamard()) {
@@ -55,7 +58,7 @@ std::vector<Dense> DenseFactors(const TransformSpec& spec) {
     const std::span<const int8_t> h = HadamardMatrix(factor);
     Dense dense = {.order = static_cast<int>(factor.order), .h = {h.begin(), h.end()}};
     const bool behind_signs = !factors.empty() && factors.back().entries.empty();
-    if (behind_signs && factors.back().order * dense.order <= kMaxDenseOrder) {
+    if (behind_signs && after % 8 == 0 && factors.back().order * dense.order <= kMaxDenseOrder) {
       factors.back() = Merged(factors.back(), dense);
     } else {
       factors.push_back(std::move(dense));

@@ -230,11 +230,47 @@ __device__ inline void ApplyDense(float* row, RowLayout layout, int width, const
   }
 }
 
+// Whether entry [y, k] of a +-1 matrix is -1.
+__device__ inline bool IsNegative(const DenseFactor& f, int y, int k) {
+  const int words = (f.k_steps + 3) / 4;
+  const uint32_t word = __ldg(f.signs + (y / 16 * words + k / 64) * 32 + y % 8 * 4 + k % 8 / 2);
+  const int position = k / 16 % 4 * 4 + y % 16 / 8 + k % 16 / 8 * 2;
+  return (word >> (15 - position + k % 2 * 16) & 1) != 0;
+}
+
+// The same of a small order for any `after`: a thread per column, whose values it keeps.
+template <int order>
+__device__ inline void ApplyDenseByColumns(float* row, RowLayout layout, int width,
+                                           const DenseFactor& f) {
+  __shared__ uint32_t signs[order];  // of row y, bit k
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  if (thread < order) {
+    uint32_t bits = 0;
+    for (int k = 0; k < order; ++k) bits |= static_cast<uint32_t>(IsNegative(f, thread, k)) << k;
+    signs[thread] = bits;
+  }
+  __syncthreads();
+  for (int c = thread; c < width / order; c += threads) {
+    const int first = c / f.after * (order - 1) * f.after + c;
+    float x[order];
+#pragma unroll
+    for (int k = 0; k < order; ++k) x[k] = row[layout.At(first + k * f.after)];
+    for (int y = 0; y < order; ++y) {
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < order; ++k) {
+        sum += __uint_as_float(__float_as_uint(x[k]) ^ (signs[y] << (31 - k) & 0x80000000));
+      }
+      row[layout.At(first + y * f.after)] = sum;
+    }
+  }
+}
+
 // The same for any `after` and any entries, slowly: a warp per column, a lane for every 32nd row.
 __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
                                         const DenseFactor& f) {
   constexpr int kRows = (kMaxDenseOrder + 31) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32, words = (f.k_steps + 3) / 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   for (int c = static_cast<int>(threadIdx.x) / 32; c < width / f.order; c += warps) {
     const int first = c / f.after * (f.order - 1) * f.after + c;
@@ -249,10 +285,7 @@ __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
           sums[i] = fmaf(__ldg(f.entries + k * f.order + y), x, sums[i]);
           continue;
         }
-        const uint32_t word =
-            __ldg(f.signs + (y / 16 * words + k / 64) * 32 + y % 8 * 4 + k % 8 / 2);
-        const int position = k / 16 % 4 * 4 + y % 16 / 8 + k % 16 / 8 * 2;
-        sums[i] += word >> (15 - position + k % 2 * 16) & 1 ? -x : x;
+        sums[i] += IsNegative(f, y, k) ? -x : x;
       }
     }
     __syncwarp();
@@ -268,7 +301,13 @@ __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
 template <int max_steps>
 __device__ inline void ApplyDenseUpTo(float* row, RowLayout layout, int width,
                                       const DenseFactor& f) {
-  if (f.after % 8 != 0 || f.entries != nullptr) return ApplyDenseSlowly(row, layout, width, f);
+  if (f.after % 8 != 0 || f.entries != nullptr) {
+    if (f.entries == nullptr && f.order == 12)
+      return ApplyDenseByColumns<12>(row, layout, width, f);
+    if (f.entries == nullptr && f.order == 20)
+      return ApplyDenseByColumns<20>(row, layout, width, f);
+    return ApplyDenseSlowly(row, layout, width, f);
+  }
   if (f.k_steps == 1) return ApplyDense<1>(row, layout, width, f);
   if (f.k_steps == 2) return ApplyDense<2>(row, layout, width, f);
   if constexpr (max_steps >= 4) {
