@@ -84,8 +84,9 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
   gate.Grow(tokens * c.ffn_size() * value_bytes_);
   up.Grow(tokens * c.ffn_size() * value_bytes_);
-  if (c.router.experts > 0 || c.has(LayerVector::kPostAttentionNorm))
+  if (c.router.experts > 0 || c.has(LayerVector::kPostAttentionNorm)) {
     outputs.Grow(tokens * c.hidden_size);
+  }
   if (c.router.experts == 0) return;
   router_logits.Grow(tokens * c.router.experts);
   rows.Grow(tokens * c.router.of_token() * c.hidden_size);
@@ -189,8 +190,9 @@ void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) 
     const ActsSource h = LayerInput(d.config, layer, LayerVector::kMlpNorm, x);
     return d.backend.RunExperts(*layer.experts, h, tokens, x);
   }
-  if (layer.ids.contains(Role::kRouter))
+  if (layer.ids.contains(Role::kRouter)) {
     return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
+  }
   MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
 }
 

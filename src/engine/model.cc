@@ -63,8 +63,8 @@ float* Model::Forward(std::span<const Sequence> sequences) {
       for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
     }
   };
-  const bool mixture = config().router.experts > 0;
-  if (mixture && !std::ranges::all_of(layers_, [](const Layer& l) { return !!l.experts; })) {
+  const auto waits = [](const Layer& l) { return l.ids.contains(Role::kRouter) && !l.experts; };
+  if (std::ranges::any_of(layers_, waits)) {
     forward();  // which ops run depends on the routers
   } else {
     backend_->Run(ops_, slices_, forward);

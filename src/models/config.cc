@@ -127,10 +127,14 @@ int64_t ModelConfig::inputs(Role role) const {
 }
 
 int64_t ModelConfig::parameters() const {
-  int64_t all = 0;
+  int64_t all = 0, of_kind[2] = {};  // of a layer without experts, with them
   for (int64_t layer = 0; layer < layers; ++layer) {
-    for (LayerVector vector : layer_vectors(layer)) all += width(vector);
-    for (Role role : layer_roles(layer)) all += outputs(role) * inputs(role);
+    int64_t& size = of_kind[has_experts(layer) ? 1 : 0];
+    if (size == 0) {
+      for (LayerVector vector : layer_vectors(layer)) size += width(vector);
+      for (Role role : layer_roles(layer)) size += outputs(role) * inputs(role);
+    }
+    all += size;
   }
   return all + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
 }

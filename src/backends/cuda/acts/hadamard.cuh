@@ -302,10 +302,9 @@ template <int max_steps>
 __device__ inline void ApplyDenseUpTo(float* row, RowLayout layout, int width,
                                       const DenseFactor& f) {
   if (f.after % 8 != 0 || f.entries != nullptr) {
-    if (f.entries == nullptr && f.order == 12)
-      return ApplyDenseByColumns<12>(row, layout, width, f);
-    if (f.entries == nullptr && f.order == 20)
-      return ApplyDenseByColumns<20>(row, layout, width, f);
+    const int order = f.entries == nullptr ? f.order : 0;
+    if (order == 12) return ApplyDenseByColumns<12>(row, layout, width, f);
+    if (order == 20) return ApplyDenseByColumns<20>(row, layout, width, f);
     return ApplyDenseSlowly(row, layout, width, f);
   }
   if (f.k_steps == 1) return ApplyDense<1>(row, layout, width, f);

@@ -161,7 +161,8 @@ Placement Place(const Products& products, int ranks, const Device& device) {
   const size_t sums = ranks > 1 ? sizeof(SumBuffer<S>) : 0;
   const int bytes = static_cast<int>(sizeof(Shared<S>) + sums) +
                     Activations<S>::Bytes(g, (blocks + ranks - 1) / ranks);
-  if (bytes > device.shared_bytes) return {};
+  const int of_group = S::kExperts ? static_cast<int>(sizeof(Products)) : 0;
+  if (bytes + of_group > device.shared_bytes) return {};
   const int per_multiprocessor =
       std::min(S::kMinBlocks, device.multiprocessor_shared_bytes / (bytes + 1024));
   // Clusters do not fill every group of multiprocessors: of 8 blocks, an H200 holds 14 at a time.
