@@ -170,8 +170,9 @@ class HfForward {
       h = {Linear(attention + "q_proj", x), Linear(attention + "k_proj", x),
            Linear(attention + "v_proj", x)};
     }
-    const bool turns = !config_.contains("no_rope_layers") ||
-                       config_["no_rope_layers"][static_cast<size_t>(layer)] != 0;
+    bool turns = !config_.contains("no_rope_layers") ||
+                 config_["no_rope_layers"][static_cast<size_t>(layer)] != 0;
+    if (Type() == "exaone4") turns = layer % 2 == 0;  // of the pattern LG
     for (const auto& [name, all] : {std::pair("q_norm.weight", &h.q), {"k_norm.weight", &h.k}}) {
       const bool whole = Type() == "olmo2";
       if (whole) *all = Normed(attention + name, *all);
@@ -196,7 +197,7 @@ class HfForward {
     const std::string type = config_["model_type"];
     if (Number("sliding_window", 0) == 0 || type == "llama") return 1 << 30;
     if (type.starts_with("qwen") && !config_.value("use_sliding_window", false)) return 1 << 30;
-    if (type == "gpt_oss" && layer % 2 == 1) return 1 << 30;
+    if ((type == "gpt_oss" || type == "exaone4") && layer % 2 == 1) return 1 << 30;
     const bool typed = config_.contains("layer_types");
     if (typed && config_["layer_types"][static_cast<size_t>(layer)] == "full_attention") {
       return 1 << 30;
@@ -347,7 +348,7 @@ class HfForward {
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector a =
           Linear(prefix + "self_attn.o_proj", Attend(all, layer, static_cast<int64_t>(t)));
-      const bool behind = IsGemma() || Type() == "olmo2";
+      const bool behind = IsGemma() || Type() == "olmo2" || Type() == "exaone4";
       Add(norm(behind ? "post_attention" : "post_self_attn"), a, x[t]);
       const Vector h = NormedIfAny(norm(behind ? "pre_feedforward" : "post_attention"), x[t]);
       Add(norm(behind ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);

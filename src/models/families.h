@@ -6,6 +6,7 @@
 
 namespace nibble {
 
+extern const Family kExaone4;
 extern const Family kGemma2;
 extern const Family kGemma3;
 extern const Family kGlm4;
@@ -24,8 +25,8 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama, &kMistral, &kMinistral, &kMixtral, &kQwen2, &kQwen3,   &kQwen3Moe, &kSmollm3,
-    &kPhi3,  &kGranite, &kGemma2,    &kGemma3,  &kGlm4,  &kGlm4Moe, &kOlmo2,    &kGptOss,
+    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,   &kQwen3, &kQwen3Moe, &kSmollm3, &kPhi3,
+    &kGranite, &kGemma2,  &kGemma3,    &kGlm4,    &kGlm4Moe, &kOlmo2, &kExaone4,  &kGptOss,
 };
 
 }  // namespace nibble

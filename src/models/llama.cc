@@ -126,6 +126,13 @@ std::string LlamaVector(int64_t layer, LayerVector norm) {
   return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
 }
 
+std::string VectorBehind(int64_t layer, LayerVector norm) {
+  const bool attention = norm == LayerVector::kPostAttentionNorm;
+  if (!attention && norm != LayerVector::kPostMlpNorm) return LlamaVector(layer, norm);
+  return fmt::format("model.layers.{}.post_{}_layernorm.weight", layer,
+                     attention ? "attention" : "feedforward");
+}
+
 const Family kLlama = LikeLlama("llama", ParseWithBiases);
 
 // Granite's residual stream is divided by its multiplier of branches, which norms do not see but in

@@ -32,6 +32,8 @@ std::string LlamaLinear(const ModelConfig& config, int64_t layer, Role role);
 // "mlp.shared_experts".
 std::string MixtureLinear(const ModelConfig& config, int64_t layer, Role role);
 std::string LlamaVector(int64_t layer, LayerVector norm);
+// The same where norms stand behind attention and FFN alone.
+std::string VectorBehind(int64_t layer, LayerVector norm);
 
 // A family with these names, each linear in a tensor of its own.
 constexpr Family LikeLlama(std::string_view model_type, decltype(Family::parse) parse) {

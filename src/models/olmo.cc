@@ -14,19 +14,12 @@ ModelConfig ParseOlmo2(const Json& config, const std::string& where) {
   return c;
 }
 
-std::string OlmoVector(int64_t layer, LayerVector norm) {
-  const bool attention = norm == LayerVector::kPostAttentionNorm;
-  if (!attention && norm != LayerVector::kPostMlpNorm) return LlamaVector(layer, norm);
-  return fmt::format("model.layers.{}.post_{}_layernorm.weight", layer,
-                     attention ? "attention" : "feedforward");
-}
-
 }  // namespace
 
 const Family kOlmo2 = {.model_type = "olmo2",
                        .parse = ParseOlmo2,
                        .linear = LlamaLinear,
-                       .vector = OlmoVector,
+                       .vector = VectorBehind,
                        .final_norm = "model.norm.weight"};
 
 }  // namespace nibble
