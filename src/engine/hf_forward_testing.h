@@ -172,7 +172,7 @@ class HfForward {
     }
     bool turns = !config_.contains("no_rope_layers") ||
                  config_["no_rope_layers"][static_cast<size_t>(layer)] != 0;
-    if (Type() == "exaone4") turns = layer % 2 == 0;  // of the pattern LG
+    if (Type() == "exaone4") turns = Window(layer) < kNoWindow;
     for (const auto& [name, all] : {std::pair("q_norm.weight", &h.q), {"k_norm.weight", &h.k}}) {
       const bool whole = Type() == "olmo2";
       if (whole) *all = Normed(attention + name, *all);
@@ -193,14 +193,15 @@ class HfForward {
   }
   static std::string Prefix(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
 
+  static constexpr int64_t kNoWindow = 1 << 30;
   int64_t Window(int64_t layer) const {
     const std::string type = config_["model_type"];
-    if (Number("sliding_window", 0) == 0 || type == "llama") return 1 << 30;
-    if (type.starts_with("qwen") && !config_.value("use_sliding_window", false)) return 1 << 30;
-    if ((type == "gpt_oss" || type == "exaone4") && layer % 2 == 1) return 1 << 30;
+    if (Number("sliding_window", 0) == 0 || type == "llama") return kNoWindow;
+    if (type.starts_with("qwen") && !config_.value("use_sliding_window", false)) return kNoWindow;
+    if (type == "gpt_oss" && layer % 2 == 1) return kNoWindow;
     const bool typed = config_.contains("layer_types");
     if (typed && config_["layer_types"][static_cast<size_t>(layer)] == "full_attention") {
-      return 1 << 30;
+      return kNoWindow;
     }
     return config_["sliding_window"];
   }

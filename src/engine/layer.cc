@@ -43,13 +43,6 @@ Buffer<float> UploadNorm(Backend& backend, const Tensor& view) {
   return view.data == nullptr ? Buffer<float>() : ToBackend(backend, ToF32(view).data);
 }
 
-void UploadVectors(Backend& backend, const LayerWeights& weights, Layer& layer) {
-  for (const auto& [vector, values] : weights.vectors) {
-    layer.vectors[vector] = UploadNorm(backend, values);
-    if (vector == LayerVector::kRouterBias) layer.router_bias = ToF32(values).data;
-  }
-}
-
 Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
                   const LayerWeights& weights) {
   Layer layer;
@@ -58,7 +51,9 @@ Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
   }
-  UploadVectors(backend, weights, layer);
+  for (const auto& [norm, weight] : weights.vectors) {
+    layer.vectors[norm] = UploadNorm(backend, weight);
+  }
   if (config.has_experts(index)) layer.experts = Join(backend, config, layer);
   return layer;
 }

@@ -23,7 +23,6 @@ struct Layer {
   ByRole<LinearId> ids;
   ByRole<InputSpec> inputs;         // q, k and v share one, and gate and up
   ByVector<Buffer<float>> vectors;  // empty when folded
-  std::vector<float> router_bias;   // of the choice among experts, or empty
   LayerSpec spec;
   std::optional<ExpertsId> experts;  // that the backend has joined
 };
@@ -33,8 +32,6 @@ struct Layer {
 Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
                   const LayerWeights& weights);
 void ReleaseLayer(Backend& backend, const Layer& layer);
-// Norms and the like; a router's bias is needed here as well.
-void UploadVectors(Backend& backend, const LayerWeights& weights, Layer& layer);
 // Norm weights as fp32, empty when folded.
 Buffer<float> UploadNorm(Backend& backend, const Tensor& view);
 

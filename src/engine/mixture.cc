@@ -94,9 +94,14 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
   const Activations acts = d.backend.PrepareActs(
       LayerInput(d.config, layer, LayerVector::kMlpNorm, x), tokens, layer.inputs[Role::kRouter]);
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, router.experts, false);
+  std::vector<float> bias;
+  if (const float* of_choice = layer.vectors[LayerVector::kRouterBias].data()) {
+    const float* const values = d.backend.Read(of_choice, router.experts);
+    bias.assign(values, values + router.experts);
+  }
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
   return chosen != nullptr ? WeighExperts(read, *chosen, router)
-                           : ChooseExperts(read, tokens, router, layer.router_bias);
+                           : ChooseExperts(read, tokens, router, bias);
 }
 
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,

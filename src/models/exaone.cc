@@ -25,14 +25,7 @@ ModelConfig ParseExaone4(const Json& config, const std::string& where) {
                LayerVector::kPostMlpNorm};
   const int64_t window = ParseWindow(config, where);
   if (window == 0) return c;
-  c.specs = ParseLayerTypes(config, c.layers, window, where);
-  if (!config.contains("layer_types")) {
-    const int64_t length = PatternLength(config, where);
-    c.specs.clear();
-    for (int64_t i = 1; i <= c.layers; ++i) {
-      c.specs.push_back({.sliding_window = i % length == 0 ? 0 : window});
-    }
-  }
+  c.specs = ParseLayerTypes(config, c.layers, window, where, PatternLength(config, where));
   for (LayerSpec& spec : c.specs) spec.rope = spec.sliding_window > 0 ? 0 : -1;
   return c;
 }

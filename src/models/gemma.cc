@@ -25,20 +25,6 @@ Json WithDefaults(const Json& config, const Json& defaults) {
   return all;
 }
 
-// Layers have a window but for every `period`-th; transformers 4 names the period alone, if that.
-std::vector<LayerSpec> ParseLayers(const Json& config, int64_t layers, int64_t period,
-                                   const std::string& where) {
-  const int64_t window = ParseWindow(config, where);
-  if (JsonFind<Json>(config, "layer_types", where)) {
-    return ParseLayerTypes(config, layers, window, where);
-  }
-  std::vector<LayerSpec> specs;
-  for (int64_t i = 0; i < layers; ++i) {
-    specs.push_back({.sliding_window = (i + 1) % period == 0 ? 0 : window});
-  }
-  return specs;
-}
-
 // What both have.
 ModelConfig ParseGemma(const Json& config, const std::string& where) {
   const std::string activation =
@@ -61,7 +47,7 @@ ModelConfig ParseGemma(const Json& config, const std::string& where) {
 ModelConfig ParseGemma2(const Json& stored, const std::string& where) {
   const Json config = WithDefaults(stored, Json::object());
   ModelConfig c = ParseGemma(config, where);
-  c.specs = ParseLayers(config, c.layers, 2, where);
+  c.specs = ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, 2);
   const auto cap = JsonFindIn<double>(config, "attn_logit_softcapping", 1e-3, kMostScalar, where);
   c.attention_softcap = cap.value_or(0);
   return c;
@@ -76,7 +62,8 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
   ModelConfig c = ParseGemma(config, where);
   c.vectors.insert(c.vectors.end(), {LayerVector::kQueryNorm, LayerVector::kKeyNorm});
   const auto period = JsonFindIn<int64_t>(config, "sliding_window_pattern", 1, 1 << 12, where);
-  c.specs = ParseLayers(config, c.layers, period.value_or(6), where);
+  c.specs =
+      ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, period.value_or(6));
   for (LayerSpec& spec : c.specs) spec.rope = spec.sliding_window > 0 ? 1 : 0;
   // Windowed layers: theta of rope_local_base_freq and no scaling.
   Json local = config;

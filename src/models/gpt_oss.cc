@@ -25,14 +25,7 @@ ModelConfig ParseGptOss(const Json& config, const std::string& where) {
   c.gating = {.linear = static_cast<float>(alpha.value_or(1.702)),
               .limit = static_cast<float>(limit.value_or(7)),
               .up_offset = 1};
-  const int64_t window = ParseWindow(config, where);
-  c.specs = ParseLayerTypes(config, c.layers, window, where);
-  if (!JsonFind<Json>(config, "layer_types", where)) {
-    c.specs.clear();
-    for (int64_t i = 0; i < c.layers; ++i) {
-      c.specs.push_back({.sliding_window = i % 2 == 0 ? window : 0});
-    }
-  }
+  c.specs = ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, 2);
   return c;
 }
 

@@ -35,13 +35,19 @@ int64_t ParseWindow(const Json& config, const std::string& where) {
 }
 
 std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64_t window,
-                                       const std::string& where) {
+                                       const std::string& where, int64_t period) {
   const auto types = JsonFind<std::vector<std::string>>(config, "layer_types", where);
-  if (!types) return {{.sliding_window = window}};
+  std::vector<LayerSpec> specs;
+  if (!types) {
+    if (period == 0) return {{.sliding_window = window}};
+    for (int64_t i = 1; i <= layers; ++i) {
+      specs.push_back({.sliding_window = i % period == 0 ? 0 : window});
+    }
+    return specs;
+  }
   if (static_cast<int64_t>(types->size()) != layers) {
     Fail("{}: layer_types has {} entries for {} layers", where, types->size(), layers);
   }
-  std::vector<LayerSpec> specs;
   for (const std::string& type : *types) {
     if (type != "full_attention" && type != "sliding_attention") {
       Fail(

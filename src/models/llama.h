@@ -19,10 +19,10 @@ ModelConfig ParseWithBiases(const Json& config, const std::string& where);
 ModelConfig ParseMistral(const Json& config, const std::string& where);  // with a sliding window
 
 int64_t ParseWindow(const Json& config, const std::string& where);  // 0: none
-// One for each of layer_types, those of type sliding_attention with that window; without
-// layer_types one for all, with it.
+// One for each of layer_types, those of type sliding_attention with that window. Without
+// layer_types all have it, but for every `period`-th where that is above 0.
 std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64_t window,
-                                       const std::string& where);
+                                       const std::string& where, int64_t period = 0);
 
 // Gives this layer one FFN in place of experts.
 void MakeDense(ModelConfig& config, int64_t layer);

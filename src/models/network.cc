@@ -14,7 +14,7 @@ namespace nibble {
 namespace {
 
 // Hands out tensors by name with their expected shape and remembers which were used.
-constexpr int64_t kMostNextTokens = 8;
+constexpr int64_t kMostNextTokens = 8;  // published models have one such layer; a file may say more
 
 class Tensors {
  public:

@@ -116,7 +116,9 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   layer_ = Layer{};
   for (Role role : config_.layer_roles(index)) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.spec = config_.spec(index);
-  UploadVectors(backend_, layer, layer_);
+  for (const auto& [norm, weight] : layer.vectors) {
+    layer_.vectors[norm] = UploadNorm(backend_, weight);
+  }
   if (config_.has_experts(index)) Upload(Role::kRouter, layer[Role::kRouter]);
 }
 

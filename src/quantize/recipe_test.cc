@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "models/shapes.h"
+#include "quantize/learn_scales.h"
 
 namespace nibble {
 namespace {
@@ -190,6 +191,20 @@ TEST_F(Rules, ClipsAreSearchedOrGiven) {
   const Plan plan = MakePlan(config_, recipe_);
   EXPECT_EQ(plan.at(1, Role::kO).activations.clip, 0.75);
   EXPECT_EQ(plan.at(1, Role::kQ).activations.clip, 0);
+}
+
+// OLMo 2's and EXAONE 4's norms stand behind attention and FFN alone.
+TEST(ModelsWithoutNormsInFront, HaveNoneToScaleAndLearnNoScales) {
+  constexpr int64_t kIds = 1 << 22;
+  EXPECT_EQ(Refusal(FindShape("llama2-7b"), kSmoothquantRecipe), "");
+  EXPECT_TRUE(LearnsScales(kNibbleRecipe, FindShape("llama2-7b"), kIds));
+  for (const char* type : {"olmo2", "exaone4"}) {
+    Json json = ShapeConfig("llama2-7b");
+    json["model_type"] = type;
+    const ModelConfig config = ParseConfig(json, type);
+    EXPECT_THAT(Refusal(config, kSmoothquantRecipe), HasSubstr("--alpha")) << type;
+    EXPECT_FALSE(LearnsScales(kNibbleRecipe, config, kIds)) << type;
+  }
 }
 
 }  // namespace

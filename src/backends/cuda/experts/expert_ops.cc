@@ -27,13 +27,8 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
   }
   const bool gated = DeviceLinear::CanGate(*gates[0], *ups[0], kTileRows);
   return JoinedExperts{
-      .router = spec.router,
-      .gating = spec.gating,
-      .router_bias = spec.router_bias,
-      .router_linear = &router,
-      .router_input = spec.router_input,
-      .input = spec.input,
-      .down_input = spec.down_input,
+      .spec = spec,
+      .router = &router,
       .gate = {gates[0], DeviceLinear::ExpertTerms(gates, gated ? ups : decltype(ups)())},
       .up = {ups[0], DeviceLinear::ExpertTerms(ups, {})},
       .down = {downs[0], DeviceLinear::ExpertTerms(downs, {})}};
@@ -41,9 +36,9 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
 
 const float* ExpertOps::Logits(const JoinedExperts& experts, const ActsSource& source,
                                int64_t tokens, ActsOps& acts, cudaStream_t stream) {
-  const DeviceLinear& router = *experts.router_linear;
-  float* const logits = logits_.Grow(tokens * experts.router.experts);
-  const InputSpec& input = experts.router_input;
+  const DeviceLinear& router = *experts.router;
+  float* const logits = logits_.Grow(tokens * experts.spec.router.experts);
+  const InputSpec& input = experts.spec.router_input;
   const bool plain = input.transform.identity() && input.gather.empty() && input.tail_width == 0 &&
                      !input.activation.quantized();
   if (plain && source.op == ActsSource::Op::kRmsNorm &&
@@ -52,17 +47,17 @@ const float* ExpertOps::Logits(const JoinedExperts& experts, const ActsSource& s
   }
   Activations inputs = acts.Prepare(source, tokens, input, stream);
   if (router.needs_values()) inputs.values = acts.Decode(inputs, stream);
-  router.Multiply(inputs, {logits, RealType::kFloat32, experts.router.experts, false}, stream);
+  router.Multiply(inputs, {logits, RealType::kFloat32, experts.spec.router.experts, false}, stream);
   return logits;
 }
 
 RouteArguments ExpertOps::MakeRoutes(const JoinedExperts& experts, const float* logits,
                                      int64_t tokens, cudaStream_t stream) {
-  RouteArguments r = {.router = experts.router,
+  RouteArguments r = {.router = experts.spec.router,
                       .tokens = tokens,
-                      .group_rows = GroupRows(experts.router, tokens),
+                      .group_rows = GroupRows(experts.spec.router, tokens),
                       .logits = logits,
-                      .bias = experts.router_bias};
+                      .bias = experts.spec.router_bias};
   r.experts = experts_.Grow(r.rows()), r.weights = weights_.Grow(r.rows());
   r.places = places_.Grow(r.rows()), r.row_tokens = row_tokens_.Grow(r.rows());
   r.groups = groups_.Grow(r.most_groups()), r.group_count = group_count_.Grow(1);
@@ -99,7 +94,7 @@ ActsSource ExpertOps::Gated(const JoinedExperts& experts, const Activations& row
   const DeviceLinear::Experts gate = {*experts.gate.first, experts.gate.terms.data(),
                                       output(gate_)};
   if (DeviceLinear::CanGate(gate.first, *experts.up.first, groups.most_rows)) {
-    DeviceLinear::MultiplyGatedExperts(rows, gate, *experts.up.first, experts.gating, groups,
+    DeviceLinear::MultiplyGatedExperts(rows, gate, *experts.up.first, experts.spec.gating, groups,
                                        stream);
     return {.op = ActsSource::Op::kIntermediate, .values = gate_.data()};
   }
@@ -109,7 +104,7 @@ ActsSource ExpertOps::Gated(const JoinedExperts& experts, const Activations& row
   return {.op = ActsSource::Op::kGated,
           .gate = gate_.data(),
           .up = up_.data(),
-          .gating = experts.gating};
+          .gating = experts.spec.gating};
 }
 
 void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& source, int64_t tokens,
@@ -122,7 +117,7 @@ void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& source, int6
                          .most = static_cast<int>(routes.most_groups()),
                          .most_rows = routes.group_rows};
   // Small products find the tokens of their rows by themselves.
-  Activations rows = acts.Prepare(source, tokens, experts.input, stream);
+  Activations rows = acts.Prepare(source, tokens, experts.spec.input, stream);
   if (routes.group_rows <= kMaxLaunchRows) {
     groups.row_tokens = routes.row_tokens;
     rows.tokens = routes.rows();
@@ -131,7 +126,7 @@ void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& source, int6
   }
   const ActsSource gated = Gated(experts, rows, groups, stream);
   groups.row_tokens = nullptr;
-  const Activations inputs = acts.Prepare(gated, rows.tokens, experts.down_input, stream);
+  const Activations inputs = acts.Prepare(gated, rows.tokens, experts.spec.down_input, stream);
   // Of many rows memory is the limit.
   const RealType type =
       routes.group_rows <= kMaxLaunchRows ? RealType::kFloat32 : RealType::kBfloat16;

@@ -18,11 +18,8 @@ struct JoinedExperts {
     Buffer<LinearTerms> terms;  // [experts]; gate: with those of up
   };
 
-  RouterSpec router;
-  GateSpec gating;
-  const float* router_bias;  // on the device, or null
-  const DeviceLinear* router_linear;
-  InputSpec router_input, input, down_input;
+  ExpertsSpec spec;
+  const DeviceLinear* router;
   Kind gate, up, down;
 };
 

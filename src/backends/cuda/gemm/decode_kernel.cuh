@@ -262,6 +262,21 @@ bool Run(const Products& products, const Device& device, cudaStream_t stream) {
   return RunTiles<Shape<F, 4, 8, 2, kTileRing<F>>, Y>(products, device, stream);
 }
 
+// visit<kind, fine> for weights with scales of rows or of two levels.
+template <typename Visit>
+bool WithRowKind(const GemmArguments& g, const Visit& visit) {
+  switch (g.w_kind) {
+    case WeightKind::kNibbles:
+      return visit.template operator()<WeightKind::kNibbles, false>();
+    case WeightKind::kBytes:
+      return visit.template operator()<WeightKind::kBytes, false>();
+    default:
+      NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kLevels);
+      return g.w_block.pieces == 1 ? visit.template operator()<WeightKind::kLevels, false>()
+                                   : visit.template operator()<WeightKind::kLevels, true>();
+  }
+}
+
 // The products for tokens `first` to `first + count`.
 template <typename Y>
 Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) {

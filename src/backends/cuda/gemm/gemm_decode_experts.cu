@@ -22,20 +22,9 @@ bool RunExperts(const Products& products, const Device& device, cudaStream_t str
 struct RunKind {
   template <typename Y>
   bool operator()(const Products& products, const Device& device, cudaStream_t stream) const {
-    const GemmArguments& g = products.common();
-    const auto run = [&]<WeightKind kind, bool fine>() {
+    return WithRowKind(products.common(), [&]<WeightKind kind, bool fine>() {
       return RunExperts<Format<kind, fine, false, true>, Y>(products, device, stream);
-    };
-    switch (g.w_kind) {
-      case WeightKind::kNibbles:
-        return run.template operator()<WeightKind::kNibbles, false>();
-      case WeightKind::kBytes:
-        return run.template operator()<WeightKind::kBytes, false>();
-      default:
-        NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kLevels);
-        return g.w_block.pieces == 1 ? run.template operator()<WeightKind::kLevels, false>()
-                                     : run.template operator()<WeightKind::kLevels, true>();
-    }
+    });
   }
 };
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What layers of one network differ in, by config.json, and what of a family is refused.
+#include "models/models_testing.h"
+#include "models/network.h"
+#include "models/random_model_testing.h"
+
+namespace nibble {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ModelConfig Parse(const Json& changes) {
+  return ParseConfig(SmallConfig(changes), "c");
+}
+
+std::vector<int64_t> Windows(const ModelConfig& c) {
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < c.layers; ++i) windows.push_back(c.spec(i).sliding_window);
+  return windows;
+}
+
+TEST(LayerSpecs, WindowsFollowAPatternWhereNoTypesAreListed) {
+  Json exaone = {{"model_type", "exaone4"},
+                 {"num_hidden_layers", 5},
+                 {"sliding_window", 7},
+                 {"sliding_window_pattern", "LLG"}};
+  const ModelConfig c = Parse(exaone);
+  EXPECT_THAT(Windows(c), ElementsAre(7, 7, 0, 7, 7));
+  EXPECT_EQ(c.spec(1).rope, 0);
+  EXPECT_EQ(c.spec(2).rope, -1);  // those that see all keys have no positions
+  exaone["sliding_window_pattern"] = 2;
+  EXPECT_THAT(Windows(Parse(exaone)), ElementsAre(7, 0, 7, 0, 7));
+  exaone["layer_types"] = Json(5, "full_attention");
+  exaone["layer_types"][4] = "sliding_attention";
+  EXPECT_THAT(Windows(Parse(exaone)), ElementsAre(0, 0, 0, 0, 7));
+  exaone["sliding_window"] = nullptr;
+  EXPECT_THAT(Windows(Parse(exaone)), ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_EQ(Parse(exaone).spec(0).rope, 0);
+  EXPECT_THAT(Windows(Parse({{"model_type", "gemma2"}, {"sliding_window", 7}})), ElementsAre(7, 0));
+  for (const char* pattern : {"", "L", "GL", "LGLG", "LXG"}) {
+    exaone = {{"model_type", "exaone4"}, {"sliding_window", 7}};
+    exaone["sliding_window_pattern"] = pattern;
+    EXPECT_THAT(ErrorOf([&] { Parse(exaone); }), HasSubstr("sliding_window_pattern"));
+  }
+}
+
+TEST(LayerSpecs, SomeLayersOfAMixtureAreDense) {
+  const Json qwen = {
+      {"model_type", "qwen3_moe"},     {"num_hidden_layers", 4},      {"num_experts", 3},
+      {"num_experts_per_tok", 2},      {"moe_intermediate_size", 40}, {"decoder_sparse_step", 2},
+      {"mlp_only_layers", {1, 9, -1}}, {"tie_word_embeddings", true}};
+  const ModelConfig c = Parse(qwen);
+  // Every second has experts, but layer 1.
+  for (const int64_t layer : {0, 1, 2}) EXPECT_FALSE(c.has_experts(layer)) << layer;
+  EXPECT_TRUE(c.has_experts(3));
+  EXPECT_EQ(c.layer_roles(1).size(), 7u);
+  EXPECT_EQ(c.layer_roles(3).size(), 5u + 3 * 3);
+  EXPECT_EQ(c.outputs(Role::kGate), c.intermediate_size);
+  EXPECT_EQ(c.outputs(OfExpert(Role::kGate, 2)), 40);
+  EXPECT_EQ(c.ffn_size(), std::max<int64_t>(c.intermediate_size, 40));
+  const int64_t h = c.hidden_size, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  const int64_t attention = 2 * h * q + 2 * h * kv + 2 * h + 2 * c.head_dim;
+  EXPECT_EQ(c.parameters(), 4 * attention + 3 * 3 * h * c.intermediate_size +
+                                (3 * h + 3 * 3 * h * 40) + h + c.vocab_size * h);
+}
+
+TEST(LayerSpecs, ASharedExpertIsTheLastAndOnlyMixturesHaveARoutersBias) {
+  const Json glm = {{"model_type", "glm4_moe"},    {"num_hidden_layers", 2},
+                    {"first_k_dense_replace", 1},  {"n_routed_experts", 4},
+                    {"n_shared_experts", 1},       {"num_experts_per_tok", 2},
+                    {"moe_intermediate_size", 40}, {"n_group", 1}};
+  const ModelConfig c = Parse(glm);
+  EXPECT_EQ(SourceName(c, 1, OfExpert(Role::kUp, 3)), "model.layers.1.mlp.experts.3.up_proj");
+  EXPECT_EQ(SourceName(c, 1, OfExpert(Role::kUp, 4)), "model.layers.1.mlp.shared_experts.up_proj");
+  EXPECT_EQ(c.layer_roles(1).back(), OfExpert(Role::kDown, 4));
+  EXPECT_EQ(c.layer_vectors(1).size(), c.layer_vectors(0).size() + 1);
+  for (const auto& [key, value] : {std::pair("n_group", 2), {"n_shared_experts", 2}}) {
+    Json other = glm;
+    other[key] = value;
+    EXPECT_THAT(ErrorOf([&] { Parse(other); }), HasSubstr(key));
+  }
+}
+
+// Three layers, the last of which guesses further tokens.
+TEST(OpenNetwork, LayersBehindTheLastArePassedOverWhereTheConfigNamesThem) {
+  const std::string directory =
+      RandomModel("next_tokens", SmallConfig({{"model_type", "llama"}, {"num_hidden_layers", 3}}));
+  EditJson(directory + "/config.json", [](Json& json) { json["num_hidden_layers"] = 2; });
+  EXPECT_THAT(ErrorOf([&] { OpenNetwork(directory); }), HasSubstr("model.layers.2."));
+  EditJson(directory + "/config.json", [](Json& json) { json["num_nextn_predict_layers"] = 1; });
+  EXPECT_EQ(OpenNetwork(directory).layers.size(), 2u);
+}
+
+}  // namespace
+}  // namespace nibble
