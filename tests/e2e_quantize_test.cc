@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "tests/e2e_testing.h"
+#include "tests/shared_data.h"
 
 namespace nibble {
 namespace {
@@ -425,6 +426,18 @@ TEST_F(QuantizeVerb, WhatIsNotRoundedChangesNothing) {
   EXPECT_LT(divergence("16 --rotation none"), 1e-7);
   // Rotated values have 2^-9 of relative error where codes of 8 bits have 2^-8 of the largest.
   EXPECT_LT(divergence("16"), divergence("8 --rounding rtn"));
+}
+
+// A model whose first layer has one FFN, and the others experts that are all alike.
+TEST_F(QuantizeVerb, InspectNamesTheLayersThatARowIsOf) {
+  NIBBLE_SKIP_WITHOUT_DATA("data/architectures/glm4_moe");
+  const Result r = Nibble({"inspect", test::DataPath("data/architectures/glm4_moe")});
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* name : {"layers.*.q ", "layers.0.gate ", "layers.0.down ", "layers.1-2.router ",
+                           "layers.1-2.experts.*.gate ", "layers.1-2.experts.*.down "}) {
+    EXPECT_THAT(r.out, HasSubstr(std::string("\n") + name));
+  }
+  EXPECT_THAT(r.out, testing::Not(HasSubstr("experts.0")));
 }
 
 }  // namespace

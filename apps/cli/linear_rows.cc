@@ -41,13 +41,15 @@ void AddLinearRows(const ModelConfig& config, const std::function<Cells(int64_t,
   for (const auto& [role, kinds] : of_roles) {
     std::string name = RoleName(role);
     if (ExpertOf(role) >= 0 && std::ranges::all_of(of_roles, [&](const auto& other) {
-          return KindOf(other.first) != KindOf(role) || other.second == kinds;
+          const bool beside = ExpertOf(other.first) >= 0 && KindOf(other.first) == KindOf(role);
+          return !beside || other.second == kinds;
         })) {
       if (ExpertOf(role) > 0) continue;
       name = "experts.*." + RoleName(KindOf(role));
     }
     for (const auto& [row, of] : kinds) {
-      rows.push_back({fmt::format("layers.{}.{}", kinds.size() == 1 ? "*" : Ranges(of), name)});
+      const bool all = static_cast<int64_t>(of.size()) == config.layers;
+      rows.push_back({fmt::format("layers.{}.{}", all ? "*" : Ranges(of), name)});
       rows.back().insert(rows.back().end(), row.begin(), row.end());
     }
   }
