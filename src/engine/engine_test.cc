@@ -236,11 +236,23 @@ TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheLikeliest) {
   ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 1}, {0, 0, 5});
 }
 
+// Of weights 1, 2, 5 the entropy is 0.900 and the surprises are 2.08, 1.39 and 0.47: the third is
+// 0.43 away, the second 0.49.
+TEST(Sampler, TypicalKeepsWhatIsAboutAsSurprisingAsTheEntropy) {
+  ExpectShares({1, 2, 5}, {.temperature = 1, .typical = 0.6}, {0, 0, 5});
+  ExpectShares({1, 2, 5}, {.temperature = 1, .typical = 0.8}, {0, 2, 5});
+  // Five of weight 1 beside one of 3: entropy 1.667, surprises 2.079 and 0.981.
+  ExpectShares({1, 1, 1, 1, 1, 3}, {.temperature = 1, .typical = 0.6}, {1, 1, 1, 1, 1, 0});
+}
+
 TEST(Sampler, PenaltiesLookAtWhatOccurred) {
   const std::vector<int32_t> prompt = {0, 2, 2}, written = {1, 2, 1};
   const auto penalized = [&](const Sampling& sampling) {
     std::vector<float> logits = {2, -3, 4, 5};
-    Penalize(logits, prompt, written, sampling);
+    TokenCounts counts;
+    counts.AddPrompt(prompt);
+    for (const int32_t id : written) counts.AddWritten(id);
+    counts.Penalize(logits, sampling);
     return logits;
   };
   EXPECT_EQ(penalized({}), (std::vector<float>{2, -3, 4, 5}));
@@ -319,6 +331,7 @@ TEST(Sampler, NumbersThatMeanNothingAreRefused) {
   }
   for (const double bad : {-0.1, 1.1, double{NAN}}) {
     EXPECT_THAT(error({.min_p = bad}), testing::HasSubstr("min-p"));
+    EXPECT_THAT(error({.typical = bad}), testing::HasSubstr("typical-p"));
     EXPECT_THAT(error({.repetition = bad - 1.2}), testing::HasSubstr("repetition-penalty"));
     EXPECT_THAT(error({.presence = bad * 2000}), testing::HasSubstr("presence-penalty"));
     EXPECT_THAT(error({.frequency = bad * 2000}), testing::HasSubstr("frequency-penalty"));

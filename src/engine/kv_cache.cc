@@ -4,23 +4,57 @@
 namespace nibble {
 
 KvCache::KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
-    : spec_(spec), layers_(layers), backend_(&backend), table_(backend.allocator()) {}
+    : own_(std::make_unique<PagePool>(spec, layers, backend)),
+      pool_(own_.get()),
+      backend_(&backend),
+      table_(backend.allocator()) {}
 
-void KvCache::Reserve(int64_t count) {
-  const auto wanted = static_cast<size_t>((tokens_ + count + kPageTokens - 1) / kPageTokens);
-  if (wanted <= storage_.size()) return;
-  while (storage_.size() < wanted) {
-    storage_.push_back(backend_->Allocate(static_cast<size_t>(layers_ * spec_.page_bytes())));
-  }
-  std::vector<std::byte*> pages;
-  for (const AlignedBytes& page : storage_) pages.push_back(page.get());
-  const auto capacity = static_cast<int64_t>(wanted + wanted / 2);  // grows by shares, not steps
-  if (table_.size() < static_cast<int64_t>(wanted)) table_.Grow(capacity);
-  backend_->Write(pages.data(), pages.size() * sizeof(pages[0]), table_.data());
+KvCache::KvCache(PagePool& pool, Backend& backend, int64_t most_tokens)
+    : pool_(&pool), backend_(&backend), table_(backend.allocator()) {
+  table_.Grow(PagesOf(most_tokens));
 }
 
-size_t KvCache::bytes() const {
-  return storage_.size() * static_cast<size_t>(layers_ * spec_.page_bytes());
+bool KvCache::TryReserve(int64_t count) {
+  const auto wanted = static_cast<size_t>(PagesOf(tokens_ + count));
+  if (wanted <= held_.size()) return true;
+  while (held_.size() < wanted) {
+    PagePool::Page page = pool_->Take();
+    if (page == nullptr) break;
+    held_.push_back(std::move(page));
+  }
+  WriteTable();
+  return held_.size() == wanted;
+}
+
+void KvCache::Reserve(int64_t count) {
+  NIBBLE_CHECK(TryReserve(count), "no room for {} tokens behind {}", count, tokens_);
+}
+
+void KvCache::Truncate(int64_t tokens) {
+  NIBBLE_CHECK(tokens <= tokens_, "{} of {} tokens", tokens, tokens_);
+  tokens_ = tokens;
+  held_.resize(static_cast<size_t>(PagesOf(tokens)));
+}
+
+void KvCache::Begin(std::span<const PagePool::Page> pages, int64_t tokens) {
+  NIBBLE_CHECK(tokens_ == 0 && held_.empty());
+  NIBBLE_CHECK(static_cast<int64_t>(pages.size()) == PagesOf(tokens));
+  held_.assign(pages.begin(), pages.end());
+  tokens_ = tokens;
+  WriteTable();
+}
+
+void KvCache::WriteTable() {
+  const size_t count = held_.size();
+  if (count == 0) return;
+  std::vector<std::byte*> pages;
+  pages.reserve(count);
+  for (const PagePool::Page& page : held_) pages.push_back(page.get());
+  // Grows by shares, not steps.
+  if (table_.size() < static_cast<int64_t>(count)) {
+    table_.Grow(static_cast<int64_t>(count + count / 2));
+  }
+  backend_->Write(pages.data(), count * sizeof(pages[0]), table_.data());
 }
 
 }  // namespace nibble

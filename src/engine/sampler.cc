@@ -3,13 +3,65 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <numeric>
+#include <limits>
 #include <vector>
 
 #include "base/error.h"
 
 namespace nibble {
+namespace {
+
+struct Candidate {
+  float logit;
+  int32_t id;
+  double weight;  // unnormalized probability, the likeliest's is 1
+
+  bool before(const Candidate& other) const {
+    return logit != other.logit ? logit > other.logit : id < other.id;
+  }
+};
+constexpr auto kBefore = [](const Candidate& a, const Candidate& b) { return a.before(b); };
+constexpr auto kBehind = [](const Candidate& a, const Candidate& b) { return b.before(a); };
+
+double TotalWeight(const std::vector<Candidate>& candidates) {
+  double total = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  return total;
+}
+
+// The most typical ones, in no order.
+void KeepTypical(std::vector<Candidate>& candidates, double mass) {
+  const double total = TotalWeight(candidates);
+  const auto surprise = [&](const Candidate& c) { return std::log(total) - std::log(c.weight); };
+  double entropy = 0;
+  std::erase_if(candidates, [](const Candidate& c) { return c.weight == 0; });
+  for (const Candidate& c : candidates) entropy += c.weight / total * surprise(c);
+  std::ranges::sort(candidates, [&](const Candidate& a, const Candidate& b) {
+    const double x = std::fabs(surprise(a) - entropy), y = std::fabs(surprise(b) - entropy);
+    return x != y ? x < y : a.id < b.id;
+  });
+  double kept = 0;
+  size_t count = 0;
+  while (count < candidates.size() && kept < mass * total) kept += candidates[count++].weight;
+  candidates.resize(count);
+}
+
+// The likeliest ones, of this share of the mass and at least this weight.
+void KeepLikely(std::vector<Candidate>& candidates, double top_p, double min_p) {
+  const double mass = top_p * TotalWeight(candidates);
+  // A heap, since few of many are kept most times.
+  std::ranges::make_heap(candidates, kBehind);
+  const double least = min_p * candidates.front().weight;
+  double kept = 0;
+  auto end = candidates.end();
+  while (end != candidates.begin() && kept < mass && candidates.front().weight >= least) {
+    std::pop_heap(candidates.begin(), end--, kBehind);
+    kept += end->weight;
+  }
+  candidates.erase(candidates.begin(), end);
+}
+
+}  // namespace
 
 void CheckSampling(const Sampling& s) {
   const auto check = [](const char* name, auto value, auto least, auto most) {
@@ -20,17 +72,18 @@ void CheckSampling(const Sampling& s) {
   check("top-p", s.top_p, Sampling::kMinTopP, 1.0);
   check("top-k", s.top_k, int64_t{0}, Sampling::kMaxTopK);
   check("min-p", s.min_p, 0.0, 1.0);
+  check("typical-p", s.typical, Sampling::kMinTopP, 1.0);
   check("repetition-penalty", s.repetition, 1 / Sampling::kMaxRepetition, Sampling::kMaxRepetition);
   check("presence-penalty", s.presence, -Sampling::kMaxPenalty, Sampling::kMaxPenalty);
   check("frequency-penalty", s.frequency, -Sampling::kMaxPenalty, Sampling::kMaxPenalty);
 }
 
-void Penalize(std::span<float> logits, std::span<const int32_t> prompt,
-              std::span<const int32_t> written, const Sampling& sampling) {
-  std::map<int32_t, int64_t> times;  // of all that occurred, how often it was written
-  for (const int32_t id : prompt) times[id];
-  for (const int32_t id : written) ++times[id];
-  for (const auto& [id, count] : times) {
+void TokenCounts::AddPrompt(std::span<const int32_t> ids) {
+  for (const int32_t id : ids) written_.try_emplace(id);
+}
+
+void TokenCounts::Penalize(std::span<float> logits, const Sampling& sampling) const {
+  for (const auto& [id, count] : written_) {
     float& logit = logits[static_cast<size_t>(id)];
     double value = logit > 0 ? logit / sampling.repetition : logit * sampling.repetition;
     if (count > 0) value -= sampling.presence + sampling.frequency * static_cast<double>(count);
@@ -39,37 +92,36 @@ void Penalize(std::span<float> logits, std::span<const int32_t> prompt,
 }
 
 int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng) {
+  const float top = *std::ranges::max_element(logits);
   if (sampling.temperature == 0) {
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    return static_cast<int32_t>(std::ranges::find(logits, top) - logits.begin());
   }
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
-  if (sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < order.size()) {
-    order.resize(static_cast<size_t>(sampling.top_k));
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  const auto cold = static_cast<float>(
+      std::min(1 / sampling.temperature, double{std::numeric_limits<float>::max()}));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    candidates.push_back({logits[i], static_cast<int32_t>(i), std::exp((logits[i] - top) * cold)});
   }
-  const double top = logits[static_cast<size_t>(order[0])];
-  std::vector<double> weights;
-  double total = 0;
-  for (int32_t id : order) {
-    weights.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / sampling.temperature));
-    total += weights.back();
+  if (sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < candidates.size()) {
+    std::ranges::nth_element(candidates, candidates.begin() + sampling.top_k, kBefore);
+    candidates.resize(static_cast<size_t>(sampling.top_k));
   }
-  double kept = 0;  // probability mass (unnormalized) of the tokens before `count`
-  size_t count = 0;
-  while (count < weights.size() && kept < sampling.top_p * total &&
-         weights[count] >= sampling.min_p) {  // the likeliest token's is 1
-    kept += weights[count++];
+  if (sampling.typical < 1) KeepTypical(candidates, sampling.typical);
+  if (sampling.top_p < 1 || sampling.min_p > 0) {
+    KeepLikely(candidates, sampling.top_p, sampling.min_p);
   }
-  double draw = rng.Uniform() * kept;
-  for (size_t i = 0; i < count; ++i) {
-    draw -= weights[i];
-    if (draw < 0) return order[i];
+  // Where candidates lie depends on how they were selected, which must not decide.
+  std::ranges::sort(candidates, {}, &Candidate::id);
+  double draw = rng.Uniform() * TotalWeight(candidates);
+  const Candidate* last = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.weight == 0) continue;
+    last = &c;
+    draw -= c.weight;
+    if (draw < 0) break;
   }
-  return order[count - 1];
+  return last->id;
 }
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 
 #include "base/rng.h"
 
@@ -22,18 +23,29 @@ struct Sampling {
   double repetition = 1;
   // Taken from the logits of tokens written after the prompt: once, and for each time.
   double presence = 0, frequency = 0;
+  // Keep the smallest set of tokens of this much probability whose surprise is nearest to the
+  // entropy (Meister et al. 2023, "Locally Typical Sampling", equation 6).
+  double typical = 1;
 
   bool penalizes() const { return repetition != 1 || presence != 0 || frequency != 0; }
 };
 // Values that a caller chose and that mean nothing are a usage error.
 void CheckSampling(const Sampling& sampling);
 
-// Applies the penalties to logits [vocab] behind a prompt and what was written since.
-void Penalize(std::span<float> logits, std::span<const int32_t> prompt,
-              std::span<const int32_t> written, const Sampling& sampling);
+// What occurred in a text, for penalties.
+class TokenCounts {
+ public:
+  void AddPrompt(std::span<const int32_t> ids);
+  void AddWritten(int32_t id) { ++written_[id]; }
+  // Applies the penalties to logits [vocab].
+  void Penalize(std::span<float> logits, const Sampling& sampling) const;
 
-// Draws a token from softmax(logits / temperature) after top_k, top_p and min_p. Ties go to the
-// lower id. Logits are finite numbers.
+ private:
+  std::unordered_map<int32_t, int64_t> written_;  // how often; 0: in the prompt alone
+};
+
+// Draws a token from softmax(logits / temperature) after top_k, typical, top_p and min_p. Ties go
+// to the lower id. Logits may be minus infinity, not all of them, and are numbers otherwise.
 int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng);
 
 }  // namespace nibble

@@ -44,6 +44,8 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
   CheckSampling(options.sampling);
   Generation result;
   Rng rng(options.seed);
+  TokenCounts counts;
+  counts.AddPrompt(prompt);
   std::vector<float> penalized;
   auto start = Clock::now();
   std::span<const float> logits = session.Append(prompt);
@@ -56,7 +58,7 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
     }
     if (options.sampling.penalizes()) {
       penalized.assign(logits.begin(), logits.end());
-      Penalize(penalized, prompt, result.ids, options.sampling);
+      counts.Penalize(penalized, options.sampling);
       logits = penalized;
     }
     const int32_t id = Sample(logits, options.sampling, rng);
@@ -66,6 +68,7 @@ Generation Generate(Session& session, std::span<const int32_t> prompt,
       break;
     }
     result.ids.push_back(id);
+    counts.AddWritten(id);
     if (on_token && !on_token(id)) {
       result.finish = Finish::kStop;
       break;

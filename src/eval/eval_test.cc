@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "engine/engine_testing.h"
-#include "eval/log_sum_exp.h"
+#include "engine/log_sum_exp.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
 #include "io/io_testing.h"

@@ -6,7 +6,7 @@
 
 #include "base/interrupt.h"
 #include "base/thread_pool.h"
-#include "eval/log_sum_exp.h"
+#include "engine/log_sum_exp.h"
 #include "text/jinja_text.h"
 
 namespace nibble {

@@ -10,7 +10,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "eval/log_sum_exp.h"
+#include "engine/log_sum_exp.h"
 
 namespace nibble {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/log_sum_exp.h"
+#include "engine/log_sum_exp.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "tensor/finite.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "eval/log_sum_exp.cc"
+#define HWY_TARGET_INCLUDE "engine/log_sum_exp.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
 #include <hwy/contrib/math/math-inl.h>

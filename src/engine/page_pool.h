@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pages (formats/kv_format.h) that the caches of one model take theirs from. A page holds
+// kPageTokens tokens of all layers and lives as long as someone holds it: sequences with the same
+// beginning may hold the same pages.
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "backends/interface/backend.h"
+
+namespace nibble {
+
+inline int64_t PagesOf(int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+class PagePool {
+ public:
+  static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+  // In the backend's memory. Goes back to the pool, not to the backend.
+  using Page = std::shared_ptr<std::byte>;
+
+  // At most `capacity` pages exist. The backend must outlive the pool, and that all of its pages.
+  PagePool(const KvSpec& spec, int64_t layers, Backend& backend, int64_t capacity = kUnbounded);
+  PagePool(const PagePool&) = delete;
+  PagePool& operator=(const PagePool&) = delete;
+
+  // Its content means nothing yet; null where `capacity` pages are in use.
+  Page Take();
+  // Another one of the same content, or null.
+  Page CopyOf(const Page& page);
+
+  int64_t capacity() const { return capacity_; }
+  int64_t in_use() const { return static_cast<int64_t>(memory_.size() - free_.size()); }
+  size_t page_bytes() const { return page_bytes_; }
+  // Gives the memory of pages that nobody holds back to the backend.
+  void Trim();
+
+ private:
+  const size_t page_bytes_;
+  const int64_t capacity_;
+  Backend* const backend_;
+  std::vector<AlignedBytes> memory_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace nibble
