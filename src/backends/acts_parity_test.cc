@@ -130,6 +130,26 @@ TEST_P(ActsParityTest, NormsAreAdded) {
   }
 }
 
+TEST_P(ActsParityTest, TheLikeliestOfARowIsTheFirstOfTheLargest) {
+  for (const int64_t width : {1, 31, 4099}) {
+    constexpr int64_t kRows = 6;
+    auto logits = RandomVector(rng_, kRows * width);
+    const auto row = [&](int64_t r) { return logits.begin() + r * width; };
+    std::fill_n(row(1), width, -3.0f);
+    *(row(2) + width / 2) = *(row(2) + width - 1) = 100;
+    *(row(3) + width / 3) = NAN;
+    *(row(4) + width - 1) = -INFINITY;
+    for (auto it = row(5); it != row(5) + width; ++it) *it = -std::fabs(*it) - 1;
+    const Buffer<float> device = Copy(logits);
+    const std::vector<int32_t> ids = ours_->Likeliest(device.data(), kRows, width);
+    ASSERT_EQ(ids.size(), size_t{kRows});
+    for (int64_t r = 0; r < kRows; ++r) {
+      const auto best = std::max_element(row(r), row(r) + width) - row(r);
+      EXPECT_EQ(ids[static_cast<size_t>(r)], r == 3 || r == 4 ? -1 : best) << width << ", " << r;
+    }
+  }
+}
+
 // As above, and on a GPU rounded to the 8 bits of bf16.
 TEST_P(ActsParityTest, RowsBecomeTheirNorms) {
   constexpr int64_t kTokens = 5;

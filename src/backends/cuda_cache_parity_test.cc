@@ -207,6 +207,34 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
   }
 }
 
+// Rows of a prompt beside answers are those of either alone.
+TEST_F(CudaCacheTest, AnswersBesideAPromptKeepTheirBits) {
+  for (const CacheCase& c : kCacheCases) {
+    Make(c);
+    const TestCache cache(rng_, kv_, kPositions);
+    const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+    const DeviceCache device(*ours_, cache, kv_, kPositions);
+    const auto q = CopyValues(q_);
+    std::vector<SequenceSlice> batch;
+    for (const int64_t first : {3, 69, 70}) {
+      batch.push_back({.first_row = first,
+                       .tokens = first == 70 ? kPositions - first : 1,
+                       .position = first,
+                       .pages = device.pages(),
+                       .offset = kv_.page_bytes()});
+    }
+    std::vector<float> poison(q_.size(), kPoison);
+    Buffer<Intermediate> together = CopyValues(poison), apart = CopyValues(poison);
+    ours_->Attention(q.data(), spec_, kv_, batch, together.data());
+    ours_->Attention(q.data(), spec_, kv_, std::span(batch).first(2), apart.data());
+    ours_->Attention(q.data(), spec_, kv_, std::span(batch).last(1), apart.data());
+    const auto count = static_cast<int64_t>(q_.size());
+    ASSERT_EQ(HostValues(together.data(), count), HostValues(apart.data(), count));
+  }
+}
+
 // By cuDNN, all tokens as one batch: chunks of one sequence, more than run together, and rows
 // behind them that stay as they are. No values if cuDNN cannot.
 std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestCache& cache) {

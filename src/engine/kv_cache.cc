@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/kv_cache.h"
 
+#include <algorithm>
+
 namespace nibble {
 
 KvCache::KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
@@ -41,6 +43,13 @@ void KvCache::Begin(std::span<const PagePool::Page> pages, int64_t tokens) {
   NIBBLE_CHECK(static_cast<int64_t>(pages.size()) == PagesOf(tokens));
   held_.assign(pages.begin(), pages.end());
   tokens_ = tokens;
+  WriteTable();
+}
+
+void KvCache::Replace(std::span<const PagePool::Page> pages) {
+  NIBBLE_CHECK(pages.size() <= held_.size());
+  if (std::ranges::equal(pages, std::span(held_).first(pages.size()))) return;
+  std::ranges::copy(pages, held_.begin());
   WriteTable();
 }
 

@@ -32,6 +32,8 @@ class KvCache {
   // is not full.
   void Begin(std::span<const PagePool::Page> pages, int64_t tokens);
   std::span<const PagePool::Page> held() const { return held_; }
+  // Others of the same content take the place of its first pages.
+  void Replace(std::span<const PagePool::Page> pages);
 
   // The page table, in the backend's memory.
   std::byte* const* pages() const { return table_.data(); }

@@ -22,6 +22,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
       scratch_(*backend_),
       x_(backend_->allocator()),
+      picked_(backend_->allocator()),
       turned_(backend_->allocator()),
       logits_(backend_->allocator()) {
   for (LayerWeights& weights : network_.layers) {
@@ -73,7 +74,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   return x_.data();
 }
 
-const float* Model::Logits(const float* x, int64_t rows) {
+const float* Model::UncappedLogits(const float* x, int64_t rows) {
   const InputSpec& back = network_.turn_back;
   if (!back.transform.identity()) {
     const float* values = backend_->PrepareActs({.x = x}, rows, back).values;
@@ -82,9 +83,13 @@ const float* Model::Logits(const float* x, int64_t rows) {
   }
   const Activations acts =
       backend_->PrepareActs(Normed(config(), final_norm_, x), rows, network_.head.input);
+  backend_->Gemm(acts, head_, logits_.Grow(rows * config().vocab_size), config().vocab_size, false);
+  return logits_.data();
+}
+
+const float* Model::Logits(const float* x, int64_t rows) {
   const int64_t count = rows * config().vocab_size;
-  backend_->Gemm(acts, head_, logits_.Grow(count), config().vocab_size, false);
-  const float* const logits = backend_->Read(logits_.data(), count);
+  const float* const logits = backend_->Read(UncappedLogits(x, rows), count);
   const auto cap = static_cast<float>(config().logits_softcap);
   if (cap == 0) return logits;
   capped_.resize(static_cast<size_t>(count));
@@ -95,6 +100,28 @@ const float* Model::Logits(const float* x, int64_t rows) {
     }
   });
   return capped_.data();
+}
+
+const float* Model::Pick(const float* x, int64_t tokens, std::span<const int32_t> rows) {
+  const int64_t hidden = config().hidden_size;
+  const PackedWeights table = {
+      .rows = tokens,
+      .cols = hidden,
+      .values = {DType::kF32, {tokens, hidden}, reinterpret_cast<const std::byte*>(x)}};
+  float* picked = picked_.Grow(static_cast<int64_t>(rows.size()) * hidden);
+  backend_->Embed(table, rows, 1, picked);
+  return picked;
+}
+
+const float* Model::Logits(const float* x, int64_t tokens, std::span<const int32_t> rows) {
+  return Logits(Pick(x, tokens, rows), static_cast<int64_t>(rows.size()));
+}
+
+std::vector<int32_t> Model::Likeliest(const float* x, int64_t tokens,
+                                      std::span<const int32_t> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const float* logits = UncappedLogits(Pick(x, tokens, rows), count);
+  return backend_->Likeliest(logits, count, config().vocab_size);
 }
 
 void Model::FailNotFinite(const std::string& where) const {

@@ -39,6 +39,11 @@ class Model {
   // head(norm(x[row])) of `rows` rows, [rows, vocab] in the program's memory; valid until the next
   // call.
   const float* Logits(const float* x, int64_t rows);
+  // The same of some of the `tokens` rows of x, in their order.
+  const float* Logits(const float* x, int64_t tokens, std::span<const int32_t> rows);
+  // The likeliest tokens of those rows alone, -1 where a logit is not finite. Of models that cap
+  // logits, of those before.
+  std::vector<int32_t> Likeliest(const float* x, int64_t tokens, std::span<const int32_t> rows);
   // For callers that find logits unusable; `where` is the token, window or request.
   [[noreturn]] void FailNotFinite(const std::string& where) const;
 
@@ -48,6 +53,8 @@ class Model {
 
  private:
   void ReserveRope(int64_t positions);
+  const float* Pick(const float* x, int64_t tokens, std::span<const int32_t> rows);
+  const float* UncappedLogits(const float* x, int64_t rows);  // in the backend's memory
 
   Network network_;
   std::unique_ptr<Backend> backend_;
@@ -58,7 +65,7 @@ class Model {
   LinearId head_;
   Buffer<float> final_norm_;
   Scratch scratch_;
-  Buffer<float> x_, turned_, logits_;
+  Buffer<float> x_, picked_, turned_, logits_;
   std::vector<float> capped_;  // logits
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;

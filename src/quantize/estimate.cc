@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
+#include "base/memory.h"
 #include "base/progress.h"
 #include "quantize/channels.h"
 #include "quantize/learn_rotation.h"
@@ -104,15 +104,9 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
 }  // namespace
 
 double MemoryLimit(const QuantizeOptions& options) {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  uint64_t kilobytes = 0;
-  while (in >> key >> kilobytes >> unit) {
-    if (key != "MemAvailable:") continue;
-    const double available = static_cast<double>(kilobytes) * 1024;
-    return options.memory > 0 ? std::min(options.memory, available) : available;
-  }
-  return options.memory > 0 ? options.memory : 1e18;  // unknown: do not refuse
+  const std::optional<uint64_t> available = AvailableMemory();
+  const double most = available ? static_cast<double>(*available) : 1e18;  // do not refuse
+  return options.memory > 0 ? std::min(options.memory, most) : most;
 }
 
 QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,

@@ -52,6 +52,7 @@ ChatTemplate ChatTemplate::Parse(std::string source, const std::string& where) {
   } catch (const jinja::TemplateError& e) {
     Fail("{}: {}", where, e.what());
   }
+  result.source_ = std::move(source);
   return result;
 }
 

@@ -40,12 +40,16 @@ class ChatTemplate {
   std::string Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                      const Json& extra = Json::object()) const;
 
+  const std::string& source() const { return source_; }
+  // bos_token, ..., as far as the model's files name them.
+  const Json& special_tokens() const { return special_tokens_; }
+
   // What strftime_now formats; without it, the local time of each Render.
   void SetTime(const std::tm& time) { time_ = time; }
 
  private:
   ChatTemplate() = default;
-  std::string where_;
+  std::string where_, source_;
   std::shared_ptr<const jinja::Node> root_;
   Json special_tokens_ = Json::object();
   std::optional<std::tm> time_;

@@ -15,7 +15,10 @@ std::string StopStrings::Push(std::string_view piece) {
   held_ += piece;
   size_t end = held_.size(), shown = held_.size();
   for (const std::string& stop : stops_) {
-    end = std::min(end, held_.find(stop));
+    if (const size_t at = held_.find(stop); at < end) {
+      end = at;
+      which_ = stop;
+    }
     for (size_t at = held_.size() - std::min(held_.size(), stop.size() - 1); at < shown; ++at) {
       if (stop.starts_with(std::string_view(held_).substr(at))) shown = at;
     }

@@ -17,10 +17,11 @@ class StopStrings {
   std::string Push(std::string_view piece);
   std::string Flush();  // what was held back, at the text's end
   bool found() const { return found_; }
+  const std::string& which() const { return which_; }  // of those found
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, which_;
   bool found_ = false;
 };
 

@@ -2,10 +2,12 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <unordered_map>
 #include <utility>
 
+#include "source/byte_level.h"
 #include "source/model_source.h"
 #include "text/added_tokens.h"
 #include "text/decoder.h"
@@ -197,6 +199,28 @@ std::string Tokenizer::TokenText(int32_t id) const {
 bool Tokenizer::IsSpecial(int32_t id) const {
   const Impl::Token* token = impl_->Find(id);
   return token != nullptr && token->special;
+}
+
+std::string Tokenizer::TokenBytes(int32_t id) const {
+  const Impl::Token* token = impl_->Find(id);
+  if (token == nullptr || token->special) return "";
+  for (const DecoderStep& step : impl_->decoder.steps()) {
+    if (step.kind == DecoderStep::Kind::kByteLevel) return BytesFromByteChars(token->written);
+  }
+  constexpr std::string_view kBefore = "a";
+  DecoderRun run(impl_->decoder, impl_->where);
+  std::string text = run.Push(kBefore);
+  text += run.Push(token->written);
+  text += run.Flush();
+  text.erase(0, kBefore.size());
+  // The run took a lone byte of a longer character for broken text.
+  if (text == kReplacementCharacter && token->written.size() == 6) {
+    uint8_t byte = 0;
+    const char* digits = token->written.data() + 3;  // of <0xE2>
+    if (std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2)
+      text.assign(1, static_cast<char>(byte));
+  }
+  return text;
 }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)

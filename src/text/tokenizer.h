@@ -43,6 +43,9 @@ class Tokenizer {
   std::optional<int32_t> TokenId(std::string_view token) const;  // added tokens included
   std::string TokenText(int32_t id) const;  // as in the file, for display; "" without a token
   bool IsSpecial(int32_t id) const;
+  // What the token adds to a text that has begun, not always whole characters: "\xE2" of <0xE2>, a
+  // space of "▁". Special tokens and ids without a token add nothing.
+  std::string TokenBytes(int32_t id) const;
 
  private:
   friend class StreamDecoder;

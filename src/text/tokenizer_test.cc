@@ -95,6 +95,10 @@ TEST_P(TokenizerGoldens, IdsAndTextsAreExact) {
     EXPECT_EQ(tokenizer.Encode(text, false), plain_ids);
     EXPECT_EQ(tokenizer.Decode(plain_ids, false), decoded);
     EXPECT_EQ(Streamed(tokenizer, plain_ids, false), decoded);
+    std::string bytes;  // of each token alone; a text begins without its first word's space
+    for (const int32_t id : plain_ids) bytes += tokenizer.TokenBytes(id);
+    const std::string whole = tokenizer.Decode(plain_ids, true);
+    EXPECT_TRUE(bytes == whole || bytes == " " + whole) << bytes;
     // The goldens of llama2 keep "<s>" here, against the meaning of the field.
     if (name == "llama2") continue;
     const auto skipped = JsonGet<std::string>(item, "decoded_skip", path);
@@ -197,6 +201,25 @@ TEST_P(TokenizerRoundTrip, PlainTextHasNoSpecialIds) {
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerRoundTrip,
                          testing::Values("llama2", "llama3", "gpt2", "phi-3", "qwen2", "falcon"));
+
+TEST(TokenizerTokenBytes, AreBytesAndNotCharacters) {
+  const Tokenizer fallback = Tokenizer::Parse(R"({"model": {"type": "BPE",
+      "vocab": {"<0xE2>": 0, "<0x41>": 1, "\u2581the": 2, "\ufffd": 3, "s": 4, "</s>": 5},
+      "merges": []}, "added_tokens": [{"id": 5, "content": "</s>", "special": true, "lstrip": false,
+      "rstrip": false, "single_word": false, "normalized": false}],
+      "decoder": {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+        {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}})",
+                                              "t.json");
+  const char* expected[] = {"\xE2", "A", " the", "\uFFFD", "s", "", ""};
+  for (int32_t id = 0; id < 7; ++id) EXPECT_EQ(fallback.TokenBytes(id), expected[id]) << id;
+  EXPECT_EQ(fallback.TokenBytes(-1), "");
+  const Tokenizer& bytes = TestTokenizer("gpt2");
+  std::string smile;
+  for (const int32_t id : bytes.Encode(" \U0001F600", false)) smile += bytes.TokenBytes(id);
+  EXPECT_EQ(smile, " \U0001F600");
+}
 
 TEST(TokenizerStream, EmojiComesOutWholeAndOnce) {
   const Tokenizer& tokenizer = TinyTokenizer();

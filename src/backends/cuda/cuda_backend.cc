@@ -67,6 +67,7 @@ class CudaBackend final : public Backend {
   std::string Name() const override;
   int64_t ChunkTokens() const override { return 4096; }  // 1024 leave multiprocessors idle
 
+  std::optional<uint64_t> FreeMemory() const override { return cuda::FreeDeviceBytes(); }
   AlignedBytes Allocate(size_t bytes) override { return AllocateDevice(bytes); }
   void Write(const void* source, size_t bytes, void* target) override {
     cuda::CopyToDevice(source, bytes, target);
@@ -77,6 +78,7 @@ class CudaBackend final : public Backend {
               "copy on the GPU");
   }
   const float* Read(const float* values, int64_t count) override;
+  std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) override;
   PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override;
 
   LinearId Upload(const PackedLinear& linear) override;
@@ -182,6 +184,7 @@ class CudaBackend final : public Backend {
 
   DeviceBuffer<float> sums_;  // of Multiply
   Buffer<float> host_{cuda::AllocatePinned};
+  cuda::DeviceBuffer<int32_t> likeliest_;
   cuda::CacheOps cache_;
   CudaServices services_{stream_.get()};
   cuda::Recordings<cuda::Graph> recordings_;
@@ -202,6 +205,14 @@ const float* CudaBackend::Read(const float* values, int64_t count) {
             "copy from the GPU");
   CheckCuda(cudaStreamSynchronize(stream_.get()), "a kernel");
   return host;
+}
+
+std::vector<int32_t> CudaBackend::Likeliest(const float* logits, int64_t rows, int64_t width) {
+  NIBBLE_CHECK(width <= 1 << 24, "{} columns", width);
+  int32_t* ids = likeliest_.Grow(rows);
+  cuda::Likeliest(logits, rows, width, ids, stream_.get());
+  const auto* host = reinterpret_cast<const int32_t*>(Read(reinterpret_cast<float*>(ids), rows));
+  return {host, host + rows};
 }
 
 LinearId CudaBackend::Upload(const PackedLinear& linear) {

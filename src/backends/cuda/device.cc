@@ -58,6 +58,12 @@ int64_t RequestedDeviceBytes() {
   return requested;
 }
 
+uint64_t FreeDeviceBytes() {
+  size_t free = 0, total = 0;
+  CheckCuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
 uint64_t DeviceFrees() {
   return frees;
 }

@@ -20,6 +20,7 @@ void SelectDevice(const std::string& name);
 AlignedBytes AllocateDevice(size_t bytes);
 // How often the program has given such memory back.
 uint64_t DeviceFrees();
+uint64_t FreeDeviceBytes();
 // The program's memory, page-locked, so that copies need no intermediate buffer.
 AlignedBytes AllocatePinned(size_t bytes);
 

@@ -13,6 +13,7 @@
 // order.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -27,10 +28,13 @@
 
 #include "backends/interface/kernels.h"
 #include "base/aligned.h"
+#include "base/memory.h"
+#include "base/thread_pool.h"
 #include "formats/gate_spec.h"
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
 #include "formats/router_spec.h"
+#include "tensor/finite.h"
 #include "transforms/rope.h"
 
 namespace nibble {
@@ -138,6 +142,9 @@ class Backend {
   // Of a long prompt, how many tokens go through the network at once: bounds the activations held.
   virtual int64_t ChunkTokens() const { return 1024; }
 
+  // Bytes that can still be allocated, or nullopt.
+  virtual std::optional<uint64_t> FreeMemory() const { return AvailableMemory(); }
+
   // Memory for tensors, pages and their tables, all zero, at 64-byte boundaries; not outliving the
   // backend. A CPU's is the program's own, so that these three do next to nothing there.
   virtual AlignedBytes Allocate(size_t bytes) { return MakeAlignedBytes(bytes); }
@@ -152,6 +159,17 @@ class Backend {
   }
   // The same values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
+  // The likeliest token of each row of logits [rows, width] (of equals the first), or -1 where a
+  // logit is not finite.
+  virtual std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) {
+    std::vector<int32_t> ids(static_cast<size_t>(rows));
+    ParallelFor(ids.size(), [&](size_t i) {
+      const std::span row(logits + static_cast<int64_t>(i) * width, static_cast<size_t>(width));
+      const auto top = std::ranges::max_element(row) - row.begin();
+      ids[i] = AllFinite(row) ? static_cast<int32_t>(top) : -1;
+    });
+    return ids;
+  }
   // The same table in the backend's memory, for Embed; `owner` holds what that took.
   virtual PackedWeights Share(const PackedWeights& table, AlignedBytes&) { return table; }
 

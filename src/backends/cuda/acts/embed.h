@@ -31,4 +31,8 @@ void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weigh
 void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,
               cudaStream_t stream);
 
+// ids[row] = the column of the row's largest value (of equals the first), -1 where a value is not
+// finite; values [rows, width]. Enqueued likewise.
+void Likeliest(const float* values, int64_t rows, int64_t width, int32_t* ids, cudaStream_t stream);
+
 }  // namespace nibble::cuda

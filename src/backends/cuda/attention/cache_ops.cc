@@ -81,14 +81,26 @@ void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, 
                           .softcap = attention.softcap,
                           .sinks = attention.sinks,
                           .kv = LayoutOf(kv, batch[0].offset),
-                          .batch = OnDevice(batch, stream),
-                          .sequences = static_cast<int>(batch.size())};
-  for (const SequenceSlice& s : batch) {
+                          .batch = OnDevice(batch, stream)};
+  // One new token and many run on kernels of their own: a prompt beside answers must not make
+  // prompts of them.
+  const auto many = std::ranges::find_if(batch, [](const auto& s) { return s.tokens > 1; });
+  const auto answers = static_cast<size_t>(many - batch.begin());
+  if (answers > 0) AttendPart(a, batch.first(answers), 0, stream);
+  if (answers < batch.size()) AttendPart(a, batch.subspan(answers), answers, stream);
+}
+
+void CacheOps::AttendPart(AttentionArguments a, std::span<const SequenceSlice> part, size_t first,
+                          cudaStream_t stream) {
+  a.batch += first;
+  a.sequences = static_cast<int>(part.size());
+  for (const SequenceSlice& s : part) {
     a.max_tokens = std::max(a.max_tokens, static_cast<int>(s.tokens));
     a.max_context = std::max(a.max_context, s.position + s.tokens);
   }
-  if (fused_.Takes(a, batch_)) return fused_.Run(a, batch_, stream);
-  if (a.max_tokens == 1) a.max_context = RecordedContext(batch);
+  const auto sequences = std::span(batch_).subspan(first, part.size());
+  if (fused_.Takes(a, sequences)) return fused_.Run(a, sequences, stream);
+  if (a.max_tokens == 1) a.max_context = RecordedContext(part);
   const AttentionNeeds needs = NeedsOf(a);
   a.counters = counters_.Grow(needs.counters);
   a.partials = partials_.Grow(needs.partials);

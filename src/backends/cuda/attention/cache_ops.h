@@ -26,6 +26,10 @@ class CacheOps {
   const SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch, cudaStream_t stream);
 
  private:
+  // The sequences of the batch in `part`, which begins at `first`.
+  void AttendPart(AttentionArguments arguments, std::span<const SequenceSlice> part, size_t first,
+                  cudaStream_t stream);
+
   DeviceBuffer<float> partials_;
   DeviceBuffer<uint32_t> counters_;
   FusedAttention fused_;
