@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a model writes reasoning and tool calls, as its chat template tells.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nibble {
+
+enum class CallFormat {
+  kNone,
+  kHermes,       // <tool_call>{"name", "arguments"}</tool_call>, or a list of these
+  kXml,          // <tool_call><function=f><parameter=a>value</parameter></function></tool_call>
+  kLlamaJson,    // {"name", "parameters"}, after <|python_tag|> or not
+  kLlamaPython,  // [f(a=1, b="x")]
+  kMistral,      // [TOOL_CALLS][{"name", "arguments"}] or [TOOL_CALLS]f[ARGS]{...}
+  kHarmony,      // gpt-oss: messages in channels
+};
+
+struct AnswerFormat {
+  CallFormat calls = CallFormat::kNone;
+  std::string reasoning_begin, reasoning_end;  // "<think>", "</think>"; empty: none
+  bool begins_in_reasoning = false;            // the prompt has opened it
+  // Texts that the vocabulary has as one token: they count as markers only where they come as such
+  // (AnswerParser::Marker), and in a text they are text.
+  std::vector<std::string> markers;
+};
+
+// is_token: whether a text is one added token of the vocabulary.
+AnswerFormat DetectAnswerFormat(std::string_view template_source,
+                                const std::function<bool(std::string_view)>& is_token);
+
+// Whether a rendered prompt ends inside reasoning: what begins_in_reasoning must be for its answer.
+bool PromptOpensReasoning(const AnswerFormat& format, std::string_view prompt);
+
+}  // namespace nibble

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a chat model's answer means: reasoning, text and tool calls, told while it comes. However
+// the answer is cut into pieces, the events say the same. Each byte is looked at a bounded number
+// of times; at most 1 MiB is held back before it is text.
+//   * A call begins once its function's name is known to be one of those offered. What looks like a
+//     call and is none, or of another function, is text, with everything around it.
+//   * Arguments come as the model wrote them where the format has JSON, else as JSON that says the
+//     same. Of an answer that is cut, or goes wrong within a call, they are cut, too, and no JSON:
+//     the call ends there, and what follows is text.
+//   * Blanks around reasoning and calls are no text.
+// No answer is an error.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "chat/answer_events.h"
+#include "chat/answer_format.h"
+
+namespace nibble {
+
+class AnswerParser {
+ public:
+  // Without functions calls are text, and only reasoning (harmony: channels) is told apart. Without
+  // parallel_calls nothing after the first call counts. `tools`, as TemplateTools returns them, has
+  // the types of parameters for formats that write values without quotes (kXml).
+  AnswerParser(const AnswerFormat& format, const std::vector<std::string>& function_names,
+               bool parallel_calls = true, const Json& tools = Json());
+  AnswerParser(AnswerParser&&) noexcept;
+  AnswerParser& operator=(AnswerParser&&) noexcept;
+  ~AnswerParser();
+
+  std::vector<AnswerEvent> Push(std::string_view text);      // cut between characters
+  std::vector<AnswerEvent> Marker(std::string_view marker);  // a token, one of format.markers
+  std::vector<AnswerEvent> Finish();                         // the answer's end: what was held back
+  bool ended() const;  // nothing counts any more: the one allowed call is complete
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace nibble

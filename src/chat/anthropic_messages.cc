@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/error.h"
+#include "chat/message_fields.h"
+#include "chat/messages.h"
+
+namespace nibble {
+namespace {
+
+std::string AnthropicText(const Json& content, const std::string& path) {
+  return ContentText(content, {"text"}, path);
+}
+
+[[noreturn]] void RefuseBlock(const std::string& type, const std::string& at) {
+  FailUsage("{}.type: \"{}\" is not supported", at, Printable(type));
+}
+
+// A user's texts, and results of tools, which are messages of their own, in the order they stand
+// in.
+void AddUserBlocks(const Json& blocks, const std::string& path, Json* messages) {
+  std::string text;
+  const auto end_text = [&] {
+    if (!text.empty()) messages->push_back({{"role", "user"}, {"content", text}});
+    text.clear();
+  };
+  const size_t before = messages->size();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::string at = ItemPath(path, i);
+    CheckObject(blocks[i], at);
+    const std::string type = GetString(blocks[i], "type", at);
+    if (type == "text") {
+      JoinText(GetString(blocks[i], "text", at), &text);
+    } else if (type == "tool_result") {
+      end_text();
+      const Json* content = FindField(blocks[i], "content");
+      messages->push_back(
+          {{"role", "tool"},
+           {"tool_call_id", GetString(blocks[i], "tool_use_id", at)},
+           {"content", content == nullptr ? "" : AnthropicText(*content, at + ".content")}});
+    } else {
+      RefuseBlock(type, at);
+    }
+  }
+  end_text();
+  if (messages->size() == before) messages->push_back({{"role", "user"}, {"content", ""}});
+}
+
+void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messages) {
+  std::string text, reasoning;
+  Json calls = Json::array();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::string at = ItemPath(path, i);
+    CheckObject(blocks[i], at);
+    const std::string type = GetString(blocks[i], "type", at);
+    if (type == "text") {
+      JoinText(GetString(blocks[i], "text", at), &text);
+    } else if (type == "thinking") {
+      JoinText(GetString(blocks[i], "thinking", at), &reasoning);
+    } else if (type == "tool_use") {
+      const Json& input = GetField(blocks[i], "input", at);
+      CheckObject(input, at + ".input");
+      calls.push_back(
+          {{"id", GetString(blocks[i], "id", at)},
+           {"type", "function"},
+           {"function", {{"name", GetString(blocks[i], "name", at)}, {"arguments", input}}}});
+    } else if (type != "redacted_thinking") {
+      RefuseBlock(type, at);
+    }
+  }
+  Json message = {{"role", "assistant"}, {"content", text}};
+  if (!reasoning.empty()) message["reasoning_content"] = reasoning;
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  messages->push_back(std::move(message));
+}
+
+}  // namespace
+
+Json MessagesFromAnthropic(const Json& body) {
+  CheckObject(body, "body");
+  Json result = Json::array();
+  if (const Json* system = FindField(body, "system")) {
+    const std::string text = AnthropicText(*system, "system");
+    if (!text.empty()) result.push_back({{"role", "system"}, {"content", text}});
+  }
+  const Json* messages = FindField(body, "messages");
+  if (messages == nullptr) FailUsage("messages: is missing");
+  CheckList(*messages, kMaxMessages, "messages");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
+    const std::string at = ItemPath("messages", i);
+    CheckObject(message, at);
+    const std::string role = GetString(message, "role", at);
+    if (role != "user" && role != "assistant") {
+      FailUsage("{}.role: \"{}\" is neither user nor assistant", at, Printable(role));
+    }
+    const Json& content = GetField(message, "content", at);
+    if (!content.is_array()) {
+      const std::string text = AnthropicText(content, at + ".content");
+      result.push_back({{"role", role}, {"content", text}});
+    } else if (role == "user") {
+      AddUserBlocks(content, at + ".content", &result);
+    } else {
+      AddAssistantBlocks(content, at + ".content", &result);
+    }
+  }
+  return result;
+}
+
+Json ToolsFromAnthropic(const Json& tools) {
+  CheckList(tools, kMaxTools, "tools");
+  Json result = Json::array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string at = ItemPath("tools", i);
+    CheckObject(tools[i], at);
+    // Other types name tools that the service itself would run.
+    if (FindString(tools[i], "type", at).value_or("custom") != "custom") continue;
+    result.push_back(FunctionTool(tools[i], "input_schema", at));
+  }
+  return result;
+}
+
+}  // namespace nibble

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chat/message_fields.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "chat/answer_events.h"
+
+namespace nibble {
+namespace {
+
+constexpr size_t kMaxFunctionNameBytes = 64;
+
+}  // namespace
+
+std::string ItemPath(const std::string& list, size_t index) {
+  return fmt::format("{}[{}]", list, index);
+}
+
+void CheckObject(const Json& value, const std::string& path) {
+  if (!value.is_object()) FailUsage("{}: must be an object", path);
+}
+
+void CheckList(const Json& value, size_t most, const std::string& path) {
+  if (!value.is_array()) FailUsage("{}: must be a list", path);
+  if (value.size() > most) FailUsage("{}: has {} items, at most {}", path, value.size(), most);
+}
+
+const Json* FindField(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<std::string> FindString(const Json& object, const char* key,
+                                      const std::string& path) {
+  const Json* value = FindField(object, key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) FailUsage("{}.{}: must be a string", path, key);
+  return value->get<std::string>();
+}
+
+const Json& GetField(const Json& object, const char* key, const std::string& path) {
+  const Json* value = FindField(object, key);
+  if (value == nullptr) FailUsage("{}.{}: is missing", path, key);
+  return *value;
+}
+
+std::string GetString(const Json& object, const char* key, const std::string& path) {
+  GetField(object, key, path);
+  return *FindString(object, key, path);
+}
+
+void JoinText(std::string_view text, std::string* joined) {
+  if (!joined->empty() && !text.empty()) *joined += '\n';
+  *joined += text;
+}
+
+std::string ContentText(const Json& content, const std::vector<std::string_view>& text_types,
+                        const std::string& path) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) FailUsage("{}: must be a string or a list of parts", path);
+  std::string joined;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const std::string at = ItemPath(path, i);
+    CheckObject(content[i], at);
+    const std::string type = GetString(content[i], "type", at);
+    if (std::ranges::find(text_types, type) == text_types.end()) {
+      FailUsage("{}.type: \"{}\" is not supported, only text is", at, Printable(type));
+    }
+    JoinText(GetString(content[i], type == "refusal" ? "refusal" : "text", at), &joined);
+  }
+  return joined;
+}
+
+Json FunctionTool(const Json& object, const char* parameters, const std::string& path) {
+  const std::string name = GetString(object, "name", path);
+  if (name.empty() || name.size() > kMaxFunctionNameBytes ||
+      !std::ranges::all_of(name, IsNameCharacter)) {
+    FailUsage("{}.name: must be 1 to {} of letters, digits, '_', '-' and '.'", path,
+              kMaxFunctionNameBytes);
+  }
+  const Json* schema = FindField(object, parameters);
+  if (schema != nullptr && !schema->is_object()) {
+    FailUsage("{}.{}: must be an object", path, parameters);
+  }
+  // Templates write both without asking whether they are there.
+  const Json none = {{"type", "object"}, {"properties", Json::object()}};
+  return {{"type", "function"},
+          {"function",
+           {{"name", name},
+            {"description", FindString(object, "description", path).value_or("")},
+            {"parameters", schema == nullptr ? none : *schema}}}};
+}
+
+}  // namespace nibble

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of messages from outside. A path ("messages[2].content") names the object or list.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace nibble {
+
+std::string ItemPath(const std::string& list, size_t index);
+
+void CheckObject(const Json& value, const std::string& path);
+// An array of at most `most` items.
+void CheckList(const Json& value, size_t most, const std::string& path);
+
+// nullptr where it is absent or null.
+const Json* FindField(const Json& object, const char* key);
+std::optional<std::string> FindString(const Json& object, const char* key, const std::string& path);
+std::string GetString(const Json& object, const char* key, const std::string& path);
+const Json& GetField(const Json& object, const char* key, const std::string& path);
+
+// The text of a content: a string, or parts of the types in `text_types` (with a field "text"),
+// which are joined by newlines. Any other part is refused by the name of its type.
+std::string ContentText(const Json& content, const std::vector<std::string_view>& text_types,
+                        const std::string& path);
+
+// Adds `text` to *joined, on a line of its own.
+void JoinText(std::string_view text, std::string* joined);
+
+// {type: "function", function: {name, description, parameters}} of an object with fields of any
+// names. `parameters` is the name of the field with the schema.
+Json FunctionTool(const Json& object, const char* parameters, const std::string& path);
+
+}  // namespace nibble
