@@ -97,6 +97,7 @@ class Process {
 
   void Signal(int signal) const { kill(pid_, signal); }
   std::string Output() const { return Slurp(files_ / "out"); }  // until now
+  std::string Errors() const { return Slurp(files_ / "err"); }
 
   Result Wait() {
     int status = 0;

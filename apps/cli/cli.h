@@ -27,6 +27,7 @@ void AddEval(CLI::App& app, Common& common, Run& run);
 void AddEvalTasks(CLI::App& eval, Common& common, Run& run);  // verbs of eval
 void AddGenerate(CLI::App& app, Common& common, Run& run);
 void AddChat(CLI::App& app, Common& common, Run& run);
+void AddServe(CLI::App& app, Common& common, Run& run);
 void AddTokenize(CLI::App& app, Common& common, Run& run);
 void AddInspect(CLI::App& app, Common& common, Run& run);
 void AddRepack(CLI::App& app, Common& common, Run& run);

@@ -120,6 +120,7 @@ int Main(int argc, char** argv) {
   AddEval(app, common, run);
   AddGenerate(app, common, run);
   AddChat(app, common, run);
+  AddServe(app, common, run);
   AddTokenize(app, common, run);
   AddInspect(app, common, run);
   AddRepack(app, common, run);

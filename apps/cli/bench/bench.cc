@@ -299,6 +299,17 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   decode->add_option("--batch", d->batch, "Sequences written at once")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  const auto [serve, l] =
+      verb("serve", "A mixed load on the scheduler of `nibble serve`, beside its parts alone",
+           "nibble bench serve --shape llama2-7b --device cuda:0 --batch 256", RunServeBench);
+  AddModel(*serve, *l);
+  AddCounts(*serve, *l, "Tokens of prompts in a step, beside answers");
+  serve->add_option("--batch", l->batch, "Streams: requests that are under way")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  serve->add_option("--pages", l->pages, "Pages, in percent of what all streams could come to need")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   const auto [startup, s] =
       verb("startup", "From the program's start to the first token, and the memory it takes",
            "nibble bench startup /tmp/7b --shape llama2-7b", RunStartup);

@@ -24,7 +24,7 @@ struct BenchArguments {
   bool two_level = false;
   std::optional<std::string> rotation;
   std::string text;  // a file
-  int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128;
+  int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128, pages = 100;
 };
 
 struct Timing {
@@ -79,6 +79,7 @@ void RunKernels(const BenchArguments& arguments, const Common& common);
 void RunAttention(const BenchArguments& arguments, const Common& common);
 void RunPaper(const BenchArguments& arguments, const Common& common);
 void RunQuantizing(const BenchArguments& arguments, const Common& common);
+void RunServeBench(const BenchArguments& arguments, const Common& common);
 void RunStartup(const BenchArguments& arguments, const Common& common);
 void RunTokenizerBench(const BenchArguments& arguments, const Common& common);
 void AddQuality(CLI::App& bench, Common& common, Run& run);

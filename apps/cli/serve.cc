@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "apps/cli/cli.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "serve/service.h"
+
+namespace nibble::cli {
+namespace {
+
+struct ServeArguments {
+  std::string model;
+  int load_bits = 8;
+  http::Options http;
+  serve::ServiceOptions service;
+  SchedulerOptions scheduling;
+  std::string key_file;
+  double kv_memory = 0;
+  int drain_seconds = 30;
+  bool insecure = false, quiet = false;
+};
+
+bool IsLoopback(const http::Options& o) {
+  return !o.unix_socket.empty() || o.host == "127.0.0.1" || o.host == "::1" ||
+         o.host == "localhost";
+}
+
+// Keys from a file, a line each, or NIBBLE_API_KEY: command lines are seen by all users.
+void ReadKeys(ServeArguments& a) {
+  std::string text = a.key_file.empty() ? "" : ReadFile(a.key_file, 1 << 20);
+  if (const char* key = std::getenv("NIBBLE_API_KEY")) text += std::string("\n") + key;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string key = text.substr(at, end - at);
+    while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
+    if (!key.empty()) a.service.keys.push_back(std::move(key));
+    at = end + 1;
+  }
+  if (!a.key_file.empty() && a.service.keys.empty()) Fail("{} holds no key", a.key_file);
+  if (!IsLoopback(a.http) && a.service.keys.empty() && !a.insecure) {
+    FailUsage("{} is open to other machines: pass --api-key-file, or --insecure to serve everybody",
+              a.http.host);
+  }
+}
+
+std::string NameOf(const std::string& model) {
+  const std::filesystem::path path(model);
+  const std::string name = (path.has_filename() ? path : path.parent_path()).stem().string();
+  return name.empty() ? "model" : name;
+}
+
+// Pages for all answers at full length, as far as memory is there: of what is free, a tenth stays.
+int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
+  const auto page = static_cast<double>(model.kv().page_bytes() * model.config().layers);
+  const int64_t context = s.context > 0 ? std::min(s.context, model.context()) : model.context();
+  const auto wanted = static_cast<double>(s.max_batch * PagesOf(context));
+  double room = kv_memory / page;
+  if (kv_memory == 0) {
+    const auto free = model.backend().FreeMemory();
+    room = free ? static_cast<double>(*free) * 0.9 / page : wanted;
+  }
+  const auto pages = static_cast<int64_t>(std::min(room, wanted));
+  if (pages < 1) FailUsage("a page of the cache takes {}; give --kv-memory more", BytesText(page));
+  return pages;
+}
+
+// Ends both when a signal comes: first no new requests, then, when those that run are answered or
+// the time is over, the rest.
+class Drain {
+ public:
+  Drain(http::Server& server, std::chrono::seconds time)
+      : thread_([this, &server, time] {
+          while (!over_ && !Interrupted())
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          if (over_) return;
+          Note("nibble: stopping; answers that run have {} s\n", time.count());
+          server.Stop(time);
+        }) {}
+  ~Drain() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
+
+void RunServe(ServeArguments& a, const Common& common) {
+  std::signal(SIGHUP, SIG_IGN);
+  ReadKeys(a);
+  a.service.local = IsLoopback(a.http);
+  a.service.log = !a.quiet;
+  if (a.service.name.empty()) a.service.name = NameOf(a.model);
+  const auto model = Load(a.model, common, false, a.load_bits);
+  a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);
+  // Fewer do not keep a GPU busy.
+  if (common.device != "cpu") a.scheduling.prompt_tokens = 1024;
+  serve::Service service(*model, a.model, a.scheduling, a.service);
+  http::Server server(
+      a.http, [&](const auto& exchange) { service.Handle(exchange); }, serve::Service::ErrorBody);
+  const std::string where = a.http.unix_socket.empty()
+                                ? fmt::format("http://{}:{}", a.http.host, server.port())
+                                : a.http.unix_socket;
+  const auto page = static_cast<double>(model->kv().page_bytes() * model->config().layers);
+  Note("nibble: {} on {}, context {}, up to {} answers at once, {} of cache\n", a.service.name,
+       model->backend().Name(), service.scheduler().context(), a.scheduling.max_batch,
+       BytesText(page * static_cast<double>(a.scheduling.pages)));
+  Note("nibble: serving on {}\n", where);
+  std::thread connections([&] {
+    server.Run();
+    service.scheduler().Stop();
+  });
+  {
+    const Drain drain(server, std::chrono::seconds(a.drain_seconds));
+    service.scheduler().Run();  // here, where the model was loaded: a GPU belongs to a thread
+  }
+  connections.join();
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app, Common& common, Run& run) {
+  const auto a = std::make_shared<ServeArguments>();
+  CLI::App* verb = AddVerb(app, common, "serve",
+                           "Answer over HTTP, as OpenAI's and Anthropic's servers do, with a chat "
+                           "page at /",
+                           "nibble serve llama.gguf\n"
+                           "  nibble serve llama-w4a8kv4 --port 8000 --api-key-file keys.txt");
+  AddModel(*verb, a->model)->required();
+  verb->add_option("--host", a->http.host, "Address to listen on")->capture_default_str();
+  verb->add_option("--port", a->http.port, "Port; 0 = any free one")->capture_default_str();
+  verb->add_option("--unix-socket", a->http.unix_socket, "A path instead of host and port");
+  verb->add_option("--name", a->service.name, "The model's name for clients; its file's without");
+  verb->add_option(
+      "--api-key-file", a->key_file,
+      "Keys, one a line; each request must have one, as a Bearer token, x-api-key or a "
+      "browser's password. NIBBLE_API_KEY is one, too");
+  verb->add_flag("--insecure", a->insecure, "Serve other machines without keys");
+  verb->add_option("--max-batch", a->scheduling.max_batch, "Answers written at once")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->capture_default_str();
+  verb->add_option("--max-waiting", a->scheduling.max_waiting, "Answers that may wait; then 429")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  verb->add_option("--kv-memory", a->kv_memory,
+                   "Memory of the KV cache, as 2GB; without, what --max-batch texts of full length "
+                   "take, and at most nine tenths of what is free")
+      ->transform(CLI::AsSizeValue(true));
+  verb->add_option("--context", a->scheduling.context,
+                   "Longest text in tokens; without, the model's")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32));
+  verb->add_option("--drain", a->drain_seconds, "Seconds that answers have after SIGTERM or Ctrl-C")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+  verb->add_flag("--vllm-reasoning", a->service.vllm_reasoning,
+                 "Reasoning in `reasoning`, as vLLM has it, and not in `reasoning_content`");
+  verb->add_flag("--quiet", a->quiet, "No line for each request");
+  AddLoadBits(*verb, a->load_bits);
+  verb->callback([a, &common, &run] { run = [a, &common] { RunServe(*a, common); }; });
+}
+
+}  // namespace nibble::cli

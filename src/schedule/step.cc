@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "base/thread_pool.h"
+#include "engine/log_sum_exp.h"
+#include "schedule/scheduler.h"
+#include "tensor/finite.h"
+
+namespace nibble {
+namespace {
+
+constexpr int64_t kLeastPiece = 16;  // of a prompt in a step: fewer tokens cost as much
+
+}  // namespace
+
+bool Scheduler::Step() {
+  Take();
+  Admit();
+  const std::vector<Piece> pieces = Plan();
+  if (!pieces.empty()) {
+    RunPieces(pieces);
+    AfterStep(pieces);
+  }
+  Publish();
+  return !pieces.empty() || !preempted_.empty();  // all may have lost their pages
+}
+
+// One token of each answer, and pieces of prompts that share what a step may take besides: prompts
+// go on side by side, so that a short one does not wait for the end of a long one.
+std::vector<Scheduler::Piece> Scheduler::Plan() {
+  std::vector<Piece> pieces, prompts;
+  for (const auto& s : running_) {
+    (s->pending() == 1 ? pieces : prompts).push_back({s.get(), s->pending()});
+  }
+  int64_t budget = pieces.empty() ? model_.backend().ChunkTokens() : options_.prompt_tokens;
+  auto left = static_cast<int64_t>(prompts.size());
+  for (Piece& piece : prompts) {
+    const int64_t share = std::max(budget / left--, kLeastPiece);
+    piece.tokens = std::min({piece.tokens, share, budget});
+    budget -= piece.tokens;
+    if (piece.tokens > 0) pieces.push_back(piece);
+  }
+  std::vector<Sequence*> lost;
+  for (const Piece& piece : pieces) {
+    Sequence& s = *piece.sequence;
+    s.stepped = false;
+    // It may have lost its pages to one before it.
+    if (s.cache == nullptr || Reserve(s, piece.tokens) || s.cache == nullptr) continue;
+    lost.push_back(&s);
+  }
+  for (Sequence* s : lost) Fail(*s, "there is no memory left for its cache");
+  std::erase_if(pieces, [](const Piece& piece) { return piece.sequence->cache == nullptr; });
+  return pieces;
+}
+
+// What fails is tried once more, with all the memory that can be freed and one by one, so that one
+// request cannot end others.
+void Scheduler::RunPieces(std::span<const Piece> pieces, bool again) {
+  std::vector<Piece> todo;
+  for (const Piece& p : pieces) {
+    if (!p.sequence->stepped) todo.push_back(p);
+  }
+  if (todo.empty()) return;
+  std::vector<int64_t> before;
+  for (const Piece& p : todo) before.push_back(p.sequence->cache->tokens());
+  std::string problem;
+  try {
+    return TryPieces(todo);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  for (size_t i = 0; i < todo.size(); ++i) {
+    Sequence& s = *todo[i].sequence;
+    if (s.stepped) continue;
+    s.cache->Truncate(before[i]);
+  }
+  if (again) return Fail(*todo[0].sequence, problem);
+  tree_.Evict(pool_.capacity());
+  pool_.Trim();
+  for (const Piece& p : todo) {
+    Sequence& s = *p.sequence;
+    if (s.stepped || s.cache == nullptr) continue;
+    if (Reserve(s, p.tokens)) {  // truncating gave its new page back
+      RunPieces({&p, 1}, true);
+    } else if (s.cache != nullptr) {
+      Fail(s, problem);
+    }
+  }
+}
+
+void Scheduler::Fail(Sequence& s, const std::string& problem) {
+  if (s.stepped) return;
+  s.stepped = true;
+  s.delta.end = End::kError;
+  s.delta.problem = problem;
+}
+
+void Scheduler::TryPieces(std::span<const Piece> pieces) {
+  std::vector<Model::Sequence> batch;
+  int64_t tokens = 0;
+  for (const Piece& p : pieces) {
+    const auto done = static_cast<size_t>(p.sequence->cache->tokens());
+    batch.push_back({std::span(p.sequence->ids).subspan(done, static_cast<size_t>(p.tokens)),
+                     p.sequence->cache.get()});
+    tokens += p.tokens;
+  }
+  const float* x = model_.Forward(batch);
+  AddStates(pieces, x);
+  std::vector<Row> rows = RowsOf(pieces);
+  // Of those that take the likeliest token no logits need to leave a GPU.
+  const bool capped = model_.config().logits_softcap != 0;
+  const auto others = std::stable_partition(rows.begin(), rows.end(), [&](const Row& row) {
+    return row.tells == 0 && !capped &&
+           row.sequence->picker.TakesLikeliest(row.sequence->written());
+  });
+  // What a prompt's rows tell comes before its choice: a sequence that has chosen is not run again.
+  UseRows(std::span(others, rows.end()), x, tokens, false);
+  UseRows(std::span(rows.begin(), others), x, tokens, true);
+  for (const Piece& p : pieces) p.sequence->stepped = true;
+}
+
+void Scheduler::UseRows(std::span<Row> rows, const float* x, int64_t tokens, bool likeliest) {
+  const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+  for (; !rows.empty(); rows = rows.subspan(std::min(rows.size(), size_t{kLogitRows}))) {
+    const auto some = rows.first(std::min(rows.size(), size_t{kLogitRows}));
+    std::vector<int32_t> at;
+    for (const Row& row : some) at.push_back(row.at);
+    if (likeliest) {
+      const std::vector<int32_t> ids = model_.Likeliest(x, tokens, at);
+      ParallelFor(some.size(), [&](size_t i) { UseRow(some[i], ids[i], {}); });
+    } else {
+      const float* logits = model_.Logits(x, tokens, at);
+      ParallelFor(some.size(), [&](size_t i) {
+        const std::span row(logits + i * vocab, vocab);
+        UseRow(some[i], AllFinite(row) ? 0 : -1, row);
+      });
+    }
+    for (Row& row : some) {
+      Sequence& s = *row.sequence;
+      if (!row.problem.empty()) {
+        s.delta.end = End::kError;
+        s.delta.problem = std::move(row.problem);
+      } else if (row.tells > 0) {
+        s.delta.prompt_logprobs.push_back(std::move(row.logprob));
+        ++s.told;
+      }
+      s.stepped = s.stepped || row.tells == 0;
+    }
+  }
+}
+
+std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
+  std::vector<Row> rows;
+  int64_t at = 0;
+  for (const Piece& p : pieces) {
+    Sequence& s = *p.sequence;
+    const int64_t first = s.cache->tokens() - p.tokens;  // the forward pass has them
+    for (int64_t i = 0; i < p.tokens; ++i, ++at) {
+      const int64_t next = first + i + 1;  // the token that this row speaks of
+      if (s.tells_prompt() && next >= s.told && next < s.prompt_tokens()) {
+        rows.push_back({.sequence = &s, .at = static_cast<int32_t>(at), .tells = next});
+      }
+      if (next == static_cast<int64_t>(s.ids.size()) && s.request().max_tokens > 0) {
+        rows.push_back({.sequence = &s, .at = static_cast<int32_t>(at)});
+      }
+    }
+  }
+  return rows;
+}
+
+// The sum of the final norm's outputs, without its weights, over the prompt.
+void Scheduler::AddStates(std::span<const Piece> pieces, const float* x) {
+  const int64_t hidden = model_.config().hidden_size;
+  const bool any =
+      std::ranges::any_of(pieces, [](const Piece& p) { return p.sequence->request().embed; });
+  if (!any) return;
+  int64_t tokens = 0;
+  for (const Piece& p : pieces) tokens += p.tokens;
+  const float* row = model_.backend().Read(x, tokens * hidden);
+  for (const Piece& p : pieces) {
+    Sequence& s = *p.sequence;
+    s.embedding.resize(s.request().embed ? static_cast<size_t>(hidden) : 0);
+    for (int64_t t = 0; t < p.tokens; ++t, row += hidden) {
+      if (s.embedding.empty()) continue;
+      const float factor =
+          Backend::RmsFactor(row, hidden, static_cast<float>(model_.config().norm_eps));
+      for (int64_t k = 0; k < hidden; ++k) {
+        s.embedding[static_cast<size_t>(k)] += double{row[k]} * factor;
+      }
+    }
+    s.stepped = s.stepped || !s.embedding.empty();
+  }
+}
+
+// `likeliest`: -1 where the logits are unusable; `logits` are empty where it is the choice.
+void Scheduler::UseRow(Row& row, int32_t likeliest, std::span<const float> logits) const {
+  Sequence& s = *row.sequence;
+  try {
+    if (likeliest < 0) model_.FailNotFinite(fmt::format("after {} tokens", s.ids.size()));
+    if (row.tells > 0) {
+      row.logprob =
+          Logprob(logits, s.ids[static_cast<size_t>(row.tells)], *s.request().prompt_logprobs);
+    } else {
+      Write(s, logits.empty() ? TokenLogprob{.id = likeliest} : s.picker.Pick(logits, s.written()));
+    }
+  } catch (const std::exception& error) {
+    row.problem = error.what();
+  }
+}
+
+void Scheduler::Write(Sequence& s, TokenLogprob choice) const {
+  const GenerationRequest& r = s.request();
+  Delta& delta = s.delta;
+  const int32_t id = choice.id;
+  s.ids.push_back(id);
+  delta.ids.push_back(id);
+  if (r.logprobs) delta.logprobs.push_back(std::move(choice));
+  if (std::ranges::find(r.stop_ids, id) != r.stop_ids.end()) {
+    delta.end = End::kStop;
+    s.text.Finish(delta);
+  } else if (s.text.Push(id, delta)) {
+    delta.end = End::kStop;
+  } else if (s.written() == r.max_tokens) {
+    delta.end = End::kLength;
+    s.text.Finish(delta);
+    if (!delta.stop.empty()) delta.end = End::kStop;
+  }
+}
+
+void Scheduler::AfterStep(std::span<const Piece> pieces) {
+  const auto now = Sequence::Clock::now();
+  for (const Piece& p : pieces) {
+    Sequence& s = *p.sequence;
+    // Preempted while others were tried again, or failed.
+    if (s.cache == nullptr || s.delta.end == End::kError) continue;
+    const bool wrote = !s.delta.ids.empty();
+    const int64_t before = s.cache->tokens() - p.tokens;
+    const int64_t prompt = std::clamp<int64_t>(s.prompt_tokens() - before, 0, p.tokens);
+    stats_.prompt_tokens += static_cast<uint64_t>(prompt);
+    using Queue = FairQueue<Sequence>;
+    queue_.Charge(s.request().client, static_cast<double>(prompt) * Queue::kPromptWeight +
+                                          (wrote ? Queue::kWrittenWeight : 0));
+    if (wrote) CountToken(s, now);
+    if (s.cache->tokens() >= s.prompt_tokens()) AfterPrompt(s);
+    if (!s.delta.end && (wrote || !s.delta.prompt_logprobs.empty())) Tell(s);
+  }
+  std::erase_if(running_, [&](const auto& s) {
+    if (!s->delta.end) return false;
+    Conclude(*s, *s->delta.end, std::exchange(s->delta.problem, {}));
+    return true;
+  });
+}
+
+void Scheduler::CountToken(Sequence& s, Sequence::Clock::time_point now) {
+  const auto since = [&](auto then) { return std::chrono::duration<double>(now - then).count(); };
+  ++stats_.written_tokens;
+  if (s.written() == 1) {
+    s.first = now;
+    stats_.first_token.Add(since(s.arrived));
+    stats_.prefill.Add(since(s.began));
+  } else {
+    stats_.between_tokens.Add(since(s.last));
+  }
+  s.last = now;
+}
+
+// All of the prompt is in the cache.
+void Scheduler::AfterPrompt(Sequence& s) {
+  if (s.request().max_tokens == 0) {
+    s.delta.end = End::kLength;
+    double squares = 0;
+    for (const double v : s.embedding) squares += v * v;
+    for (const double v : s.embedding) {
+      s.delta.embedding.push_back(static_cast<float>(v / std::sqrt(squares)));
+    }
+  }
+  if (s.shared || s.delta.end) return;
+  s.shared = true;
+  ShareFullPages(s);
+  const std::string client = s.request().client;
+  for (auto& follower : s.followers) queue_.PushFront(client, std::move(follower));
+  s.followers.clear();
+}
+
+}  // namespace nibble

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/chat/completions: messages, tools, reasoning and streams.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/rng.h"
+#include "serve/serve_testing.h"
+
+namespace nibble::serve {
+namespace {
+
+constexpr const char* kChatPath = "/v1/chat/completions";
+
+Json UserSays(const std::string& text) {
+  return {{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}};
+}
+
+const Json& LampTool() {
+  static const Json tool = Json::parse(R"({"type": "function", "function": {"name": "set_lamp",
+      "description": "Sets it.", "parameters": {"type": "object", "properties":
+        {"mode": {"enum": ["on", "off"]}, "level": {"type": "integer", "minimum": 0, "maximum": 9}},
+      "required": ["mode", "level"], "additionalProperties": false}}})");
+  return tool;
+}
+const Json& DoorTool() {
+  static const Json tool = Json::parse(R"({"type": "function", "function": {"name": "open_door",
+      "parameters": {"type": "object", "properties": {"wide": {"type": "boolean"}},
+      "required": ["wide"], "additionalProperties": false}}})");
+  return tool;
+}
+
+constexpr const char* kLampCall =
+    "<tool_call>\n{\"name\": \"set_lamp\", \"arguments\": {\"mode\": \"on\", \"level\": 3}}\n"
+    "</tool_call>";
+
+class ChatTest : public ServeTest {
+ protected:
+  static Json Whole(const Json& body) { return service().Ok(kChatPath, body).json; }
+  static Json FirstChoice(const Json& body) { return Whole(body)["choices"][0]; }
+  static int64_t TokensOf(const std::string& text) {
+    return static_cast<int64_t>(service().tokenizer().Encode(text, false).size());
+  }
+};
+
+// What the chunks of a stream come to as the choices of a whole answer, and its usage.
+Json JoinedDeltas(const std::vector<Event>& events, size_t choices) {
+  Json whole = {{"choices", Json::array()}, {"usage", nullptr}};
+  for (size_t i = 0; i < choices; ++i) {
+    whole["choices"].push_back(
+        {{"index", i}, {"message", nullptr}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
+  }
+  EXPECT_EQ(events.back().data, "[DONE]");
+  for (size_t e = 0; e + 1 < events.size(); ++e) {
+    const Json& chunk = events[e].data;
+    EXPECT_EQ(chunk["object"], "chat.completion.chunk");
+    EXPECT_EQ(chunk["id"], events[0].data["id"]);
+    if (chunk["choices"].empty()) {
+      EXPECT_EQ(e + 2, events.size());
+      whole["usage"] = chunk["usage"];
+      continue;
+    }
+    const Json& part = chunk["choices"][0];
+    Json& choice = whole["choices"].at(part["index"].get<size_t>());
+    Json& message = choice["message"];
+    const Json& delta = part["delta"];
+    if (message.is_null()) {
+      EXPECT_EQ(delta, (Json{{"role", "assistant"}, {"content", ""}})) << "the role comes first";
+      message = {{"role", "assistant"}, {"content", nullptr}};
+      continue;
+    }
+    EXPECT_TRUE(choice["finish_reason"].is_null()) << "something follows an end";
+    for (const char* field : {"content", "reasoning_content"}) {
+      if (!delta.contains(field)) continue;
+      const std::string before = message.value(field, Json()).is_string() ? message[field] : "";
+      message[field] = before + delta[field].get<std::string>();
+    }
+    for (const Json& call : delta.value("tool_calls", Json::array())) {
+      Json& calls = message["tool_calls"];
+      const size_t index = call["index"];
+      if (call.contains("id")) {
+        EXPECT_EQ(index, calls.size());
+        EXPECT_EQ(call["function"]["arguments"], "");
+        calls.push_back(
+            {{"id", call["id"]}, {"type", call["type"]}, {"function", call["function"]}});
+      } else {
+        Json& arguments = calls.at(index)["function"]["arguments"];
+        arguments = arguments.get<std::string>() + call["function"]["arguments"].get<std::string>();
+      }
+    }
+    if (part.contains("logprobs") && !part["logprobs"].is_null()) {
+      for (const Json& item : part["logprobs"]["content"])
+        choice["logprobs"]["content"].push_back(item);
+    }
+    choice["finish_reason"] = part["finish_reason"];
+    if (!choice["finish_reason"].is_null()) {
+      EXPECT_TRUE(delta.empty());
+    }
+  }
+  return whole;
+}
+
+// Ids of calls are random; an absent content is null.
+void EraseIds(Json* choices) {
+  for (Json& choice : *choices) {
+    Json& message = choice["message"];
+    if (message["content"] == "") message["content"] = nullptr;
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) {
+      EXPECT_THAT(call["id"].get<std::string>(), testing::StartsWith("call_"));
+      call.erase("id");
+    }
+  }
+}
+
+TEST_F(ChatTest, StreamsAreTheWholeInPieces) {
+  Rng rng(2);
+  const auto one_in = [&](uint64_t n) { return rng.Below(n) == 0; };
+  const std::string scripts[] = {"Hello",
+                                 kLampCall,
+                                 std::string("Wait. ") + kLampCall,
+                                 std::string(kLampCall) + "\n" + kLampCall,
+                                 "<think>\nHm.\n</think>\nYes.",
+                                 "<tool_call>\n{\"name\": \"x\"",
+                                 "<think>\nHm.\n</think>\n" + std::string(kLampCall)};
+  for (int round = 0; round < 16; ++round) {
+    const size_t n = one_in(3) ? 2 : 1;
+    Json body = With(UserSays("Light!"), {{"seed", rng.Below(100)}, {"n", n}, {"max_tokens", 150}});
+    if (one_in(4)) {
+      body["max_tokens"] = 1 + rng.Below(30);
+    } else {
+      body.update(Saying(scripts[rng.Below(std::size(scripts))]));
+    }
+    if (one_in(2)) body["tools"] = Json::array({LampTool(), DoorTool()});
+    if (one_in(4)) body["max_tokens"] = 1 + rng.Below(40);
+    if (one_in(3)) body.update(Json{{"logprobs", true}, {"top_logprobs", rng.Below(3)}});
+    if (one_in(3)) body["stop"] = {"es", "lev"};
+    if (one_in(4)) body["parallel_tool_calls"] = false;
+    if (one_in(4)) body["reasoning_effort"] = "high";
+    Json whole = Whole(body);
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", true}};
+    Json joined = JoinedDeltas(service().Ok(kChatPath, body).events, n);
+    EraseIds(&whole["choices"]);
+    EraseIds(&joined["choices"]);
+    for (size_t i = 0; i < n; ++i) {
+      for (const char* field : {"finish_reason", "message"}) {
+        const auto same = [&](const Json& a, const Json& b) {
+          return a.is_object() ? Mismatch(a, b) : (a == b ? "" : a.dump() + " and " + b.dump());
+        };
+        EXPECT_EQ(same(joined["choices"][i][field], whole["choices"][i][field]), "") << body;
+      }
+      EXPECT_EQ(joined["choices"][i]["logprobs"], whole["choices"][i]["logprobs"]) << body;
+    }
+    EXPECT_EQ(joined["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+    // After the one call that is allowed, a step more or less may have run.
+    if (!body.contains("parallel_tool_calls")) {
+      EXPECT_EQ(joined["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]) << body;
+    }
+  }
+}
+
+TEST_F(ChatTest, CallsAreReadOutOfTheText) {
+  const Json tools = {{"tools", Json::array({LampTool(), DoorTool()})}};
+  const Json one = FirstChoice(With(With(UserSays("Light!"), tools), Saying(kLampCall)));
+  EXPECT_EQ(one["finish_reason"], "tool_calls");
+  EXPECT_EQ(
+      Mismatch(one["message"], Json::parse(R"({"role": "assistant", "content": null, "tool_calls": [
+                       {"id": "<string>", "type": "function", "function": {"name": "set_lamp",
+                        "arguments": "{\"mode\": \"on\", \"level\": 3}"}}]})")),
+      "");
+  // What names no tool is text.
+  const Json text = FirstChoice(With(UserSays("Light!"), Saying(kLampCall)));
+  EXPECT_EQ(text["finish_reason"], "stop");
+  EXPECT_EQ(text["message"]["content"], kLampCall);
+  const std::string twice = std::string(kLampCall) + "\n" + kLampCall;
+  const Json both = FirstChoice(With(With(UserSays("Light!"), tools), Saying(twice)));
+  EXPECT_EQ(both["message"]["tool_calls"].size(), 2u);
+  EXPECT_NE(both["message"]["tool_calls"][0]["id"], both["message"]["tool_calls"][1]["id"]);
+  Json single = With(With(UserSays("Light!"), tools), Saying(twice));
+  single["parallel_tool_calls"] = false;
+  EXPECT_EQ(FirstChoice(single)["message"]["tool_calls"].size(), 1u);
+  Json none = With(With(UserSays("Light!"), tools), Saying(kLampCall));
+  none["tool_choice"] = "none";
+  EXPECT_EQ(FirstChoice(none)["message"]["content"], kLampCall);
+}
+
+TEST_F(ChatTest, RequiredCallsFitTheirSchema) {
+  Json body = UserSays("Light!");
+  body["tools"] = Json::array({DoorTool(), LampTool()});
+  std::set<std::string> called;
+  for (int seed = 0; seed < 3; ++seed) {
+    for (const Json& choice :
+         {Json("required"),
+          Json::parse(R"({"type": "function", "function": {"name": "set_lamp"}})"),
+          Json::parse(R"({"type": "function", "name": "set_lamp"})")}) {
+      const Json more = {
+          {"tool_choice", choice}, {"seed", seed}, {"max_tokens", 200}, {"temperature", 1}};
+      const Json answer = FirstChoice(With(body, more));
+      ASSERT_EQ(answer["finish_reason"], "tool_calls") << answer;
+      ASSERT_EQ(answer["message"]["tool_calls"].size(), 1u);
+      const Json& function = answer["message"]["tool_calls"][0]["function"];
+      const std::string name = function["name"];
+      called.insert(name);
+      const Json arguments = Json::parse(function["arguments"].get<std::string>());
+      if (!choice.is_string()) {
+        EXPECT_EQ(name, "set_lamp");
+      }
+      if (name == "open_door") {
+        EXPECT_TRUE(arguments.size() == 1 && arguments["wide"].is_boolean());
+        continue;
+      }
+      EXPECT_EQ(arguments.size(), 2u);
+      EXPECT_TRUE(arguments["mode"] == "on" || arguments["mode"] == "off");
+      EXPECT_TRUE(arguments["level"].is_number_integer() && arguments["level"] >= 0 &&
+                  arguments["level"] <= 9);
+    }
+  }
+  EXPECT_TRUE(called.contains("set_lamp"));
+}
+
+TEST_F(ChatTest, ReasoningIsApart) {
+  const Json answer =
+      FirstChoice(With(UserSays("Why?"), Saying("<think>\nSo it is.\n</think>\n\nBecause.")));
+  EXPECT_THAT(answer["message"]["reasoning_content"].get<std::string>(),
+              testing::HasSubstr("So it is."));
+  EXPECT_EQ(answer["message"]["content"], "Because.");
+  // The template opens it where reasoning is wanted.
+  Json opened = With(UserSays("Why?"), Saying("So.</think>Because."));
+  opened["reasoning_effort"] = "low";
+  const Json whole = Whole(opened);
+  EXPECT_EQ(whole["choices"][0]["message"]["reasoning_content"], "So.");
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], "Because.");
+  const int64_t reasoned = whole["usage"]["completion_tokens_details"]["reasoning_tokens"];
+  EXPECT_GT(reasoned, 0);
+  EXPECT_LT(reasoned, whole["usage"]["completion_tokens"].get<int64_t>());
+  opened.erase("reasoning_effort");
+  opened["chat_template_kwargs"] = {{"enable_thinking", true}};
+  EXPECT_EQ(FirstChoice(opened)["message"]["reasoning_content"], "So.");
+}
+
+TEST_F(ChatTest, LogprobsAreOfEachToken) {
+  Json body =
+      With(UserSays("Hi"),
+           {{"max_tokens", 8}, {"temperature", 0}, {"logprobs", true}, {"top_logprobs", 2}});
+  const Json choice = FirstChoice(body);
+  const Json& list = choice["logprobs"]["content"];
+  ASSERT_EQ(list.size(), 8u);
+  std::string text;
+  for (const Json& item : list) {
+    EXPECT_EQ(Mismatch(item, Json::parse(R"({"token": "<string>", "logprob": "<number>",
+        "bytes": ["<integer>", "..."], "top_logprobs": [{"token": "<string>",
+        "logprob": "<number>", "bytes": ["<integer>", "..."]}, "..."]})")),
+              "");
+    ASSERT_EQ(item["top_logprobs"].size(), 2u);
+    EXPECT_EQ(item["top_logprobs"][0]["token"], item["token"]) << "the likeliest was chosen";
+    EXPECT_EQ(item["top_logprobs"][0]["logprob"], item["logprob"]);
+    EXPECT_GE(item["logprob"], item["top_logprobs"][1]["logprob"]);
+    for (const Json& byte : item["bytes"]) text += static_cast<char>(byte.get<int>());
+  }
+  EXPECT_EQ(choice["message"]["content"], text);
+  body.erase("top_logprobs");
+  EXPECT_TRUE(FirstChoice(body)["logprobs"]["content"][0]["top_logprobs"].empty());
+}
+
+TEST_F(ChatTest, PromptsAreWhatTheTemplateMakes) {
+  const auto prompt = [&](const Json& more) {
+    return Whole(With(With(UserSays("Hi"), {{"max_tokens", 1}}), more))["usage"]["prompt_tokens"];
+  };
+  const std::string begin = "<|begin_of_text|><|im_start|>user\nHi<|im_end|>\n";
+  EXPECT_EQ(prompt({}), TokensOf(begin + "<|im_start|>assistant\n"));
+  EXPECT_EQ(prompt({{"add_generation_prompt", false}}), TokensOf(begin));
+  const Json parts =
+      Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])");
+  EXPECT_EQ(prompt({{"messages", parts}}), prompt({}));
+  Json messages = UserSays("Hi")["messages"];
+  messages.push_back({{"role", "assistant"}, {"content", "Once upon"}});
+  const Json continued = {{"messages", messages}, {"continue_final_message", true}};
+  EXPECT_EQ(prompt(continued), TokensOf(begin + "<|im_start|>assistant\nOnce upon"));
+  messages.back() = Json::parse(R"({"role": "assistant", "content": null, "tool_calls":
+      [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]})");
+  const Reply none =
+      service().Post(kChatPath, {{"messages", messages}, {"continue_final_message", true}});
+  EXPECT_EQ(none.param(), "continue_final_message");
+  EXPECT_EQ(prompt({{"messages", messages}}),
+            TokensOf(begin + "<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+                             "{}}\n</tool_call><|im_end|>\n<|im_start|>assistant\n"));
+}
+
+TEST_F(ChatTest, StopsAndLengthsSayWhy) {
+  const Json cut =
+      FirstChoice(With(UserSays("Hi"), {{"max_completion_tokens", 2}, {"max_tokens", 9}}));
+  EXPECT_EQ(cut["finish_reason"], "length");
+  Json stopped = With(UserSays("Hi"), Saying("one two three"));
+  stopped["stop"] = Json::array({"two"});
+  const Json choice = FirstChoice(stopped);
+  EXPECT_EQ(choice["message"]["content"], "one ");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+}
+
+TEST(ChatService, ReasoningHasTheNameThatIsAskedFor) {
+  TestSetup setup;
+  setup.service.vllm_reasoning = true;
+  TestService service(setup);
+  const Json body = With(UserSays("Why?"), Saying("<think>\nSo.\n</think>\nBecause."));
+  const Json message = service.Ok(kChatPath, body).json["choices"][0]["message"];
+  EXPECT_TRUE(message.contains("reasoning"));
+  EXPECT_FALSE(message.contains("reasoning_content"));
+}
+
+// A template that fails or asks for much ends one request.
+TEST(ChatService, TemplatesThatFailAreTheRequestsFault) {
+  for (const char* source :
+       {"{{ raise_exception('roles must alternate') }}",
+        "{% for i in range(100000) %}{{ messages[0].content * 1000 }}{% endfor %}"}) {
+    TestService service({.chat_template = source});
+    const Reply reply = service.Post(kChatPath, UserSays(std::string(1000, 'a')));
+    EXPECT_EQ(reply.status(), 400) << reply.http.body;
+    EXPECT_EQ(service.Get("/health").status(), 200);
+  }
+}
+
+}  // namespace
+}  // namespace nibble::serve

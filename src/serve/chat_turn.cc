@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/chat_turn.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "grammar/grammar.h"
+
+namespace nibble::serve {
+namespace {
+
+constexpr size_t kMaxKwargs = 32, kMaxKwargBytes = 256;
+constexpr std::string_view kFunction = "function:";
+
+using grammar::Expr;
+
+// A text of the call format, as the model's tokens write it: markers are tokens.
+Expr MarkerOrText(const Service& service, const std::string& text) {
+  const auto& markers = service.answer_format().markers;
+  const bool marker = std::ranges::find(markers, text) != markers.end();
+  return marker ? grammar::SpecialToken(*service.tokenizer().TokenId(text))
+                : grammar::Literal(text);
+}
+
+// {"name": "f", "arguments": ..} with the arguments that the function's schema allows.
+Expr JsonCall(GrammarBuilder* builder, const Json& function, const std::string& arguments) {
+  const Json parameters = function.value("parameters", Json::object());
+  const Expr value =
+      parameters.empty() ? grammar::JsonObject(builder) : grammar::JsonSchema(builder, parameters);
+  return grammar::Sequence(
+      {grammar::Literal("{\"name\": " + Dump(function["name"]) + ", \"" + arguments + "\": "),
+       value, grammar::Literal("}")});
+}
+
+Expr CallOf(const Service& service, GrammarBuilder* builder, const Json& function) {
+  const auto marker = [&](const char* text) { return MarkerOrText(service, text); };
+  switch (service.answer_format().calls) {
+    case CallFormat::kHermes:
+      return grammar::Sequence({marker("<tool_call>"), grammar::Literal("\n"),
+                                JsonCall(builder, function, "arguments"), grammar::Literal("\n"),
+                                marker("</tool_call>")});
+    case CallFormat::kLlamaJson:
+      return JsonCall(builder, function, "parameters");
+    case CallFormat::kMistral:
+      return grammar::Sequence({marker("[TOOL_CALLS]"), grammar::Literal("["),
+                                JsonCall(builder, function, "arguments"), grammar::Literal("]")});
+    case CallFormat::kHarmony: {
+      const Json parameters = function.value("parameters", Json::object());
+      return grammar::Sequence(
+          {marker("<|channel|>"),
+           grammar::Literal("commentary to=functions." + function["name"].get<std::string>() + " "),
+           marker("<|constrain|>"), grammar::Literal("json"), marker("<|message|>"),
+           parameters.empty() ? grammar::JsonObject(builder)
+                              : grammar::JsonSchema(builder, parameters)});
+    }
+    default:
+      throw ApiError(400, "this model's way to call functions cannot be required; use auto",
+                     "tool_choice");
+  }
+}
+
+// A call of one of the functions, from the first token on.
+std::shared_ptr<const Grammar> RequiredCall(const Service& service, const Json& tools) {
+  GrammarBuilder builder("tools");
+  try {
+    std::vector<Expr> calls;
+    for (const Json& tool : tools) calls.push_back(CallOf(service, &builder, tool["function"]));
+    return builder.Compile(grammar::Choice(std::move(calls)));
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "tools");
+  }
+}
+
+Json Tools(const ChatInput& input) {
+  if (input.tool_choice == "none") return Json::array();
+  if (!input.tool_choice.starts_with(kFunction)) return input.tools;
+  const std::string name = input.tool_choice.substr(kFunction.size());
+  for (const Json& tool : input.tools) {
+    if (tool["function"]["name"] == name) return Json::array({tool});
+  }
+  BadField("tool_choice", "there is no tool {}", Printable(name));
+}
+
+}  // namespace
+
+std::string ToolChoice(const Json& value, const std::string& name) {
+  if (value.is_string()) {
+    const auto& choice = value.get_ref<const std::string&>();
+    if (choice == "none" || choice == "auto" || choice == "required") return choice;
+    BadField(name, "tool_choice = \"{}\"; there are none, auto, required and a function",
+             Printable(choice));
+  }
+  const auto holder = JsonFind<Json>(value, "function", name).value_or(value);
+  return std::string(kFunction) + JsonGet<std::string>(holder, "name", name);
+}
+
+Json TemplateKwargs(const Json& value, const std::string& name) {
+  if (!value.is_object()) BadField(name, "{} must be an object", name);
+  if (value.size() > kMaxKwargs) BadField(name, "more than {} variables", kMaxKwargs);
+  for (const auto& [key, item] : value.items()) {
+    for (const char* own :
+         {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"}) {
+      if (key == own) BadField(name, "{}.{} is the server's to set", name, own);
+    }
+    const bool plain =
+        item.is_boolean() || item.is_number() || item.is_null() ||
+        (item.is_string() && item.get_ref<const std::string&>().size() <= kMaxKwargBytes);
+    if (!plain) BadField(name, "{}.{} must be a plain value", name, Printable(key));
+  }
+  return value;
+}
+
+std::string RenderChat(const Service& service, const ChatInput& input) {
+  if (!service.chat_template()) {
+    throw ApiError(400, "this model has no chat template; use /v1/completions");
+  }
+  if (input.messages.empty()) BadField("messages", "messages is empty");
+  Json extra = input.template_kwargs;
+  if (const Json tools = Tools(input); !tools.empty()) extra["tools"] = tools;
+  if (!input.reasoning_effort.empty()) {
+    extra["reasoning_effort"] = input.reasoning_effort;
+    if (!extra.contains("enable_thinking")) {
+      extra["enable_thinking"] = input.reasoning_effort != "none";
+    }
+  }
+  try {
+    const bool opens = input.add_generation_prompt && !input.continue_final_message;
+    std::string prompt = service.chat_template()->Render(input.messages, opens, extra);
+    if (input.continue_final_message) {
+      const auto last = input.messages.back()["content"].get<std::string>();
+      const size_t at = prompt.rfind(last);
+      if (last.empty() || at == std::string::npos) {
+        BadField("continue_final_message", "the last message cannot be continued");
+      }
+      prompt.resize(at + last.size());
+    }
+    return prompt;
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "messages");
+  }
+}
+
+ChatTurn PrepareChat(const Service& service, const ChatInput& input, GenerationFields fields,
+                     std::optional<int64_t> max_tokens) {
+  ChatTurn turn = {.request = std::move(fields.request),
+                   .format = service.answer_format(),
+                   .functions = {},
+                   .tools = Tools(input),
+                   .parallel_calls = input.parallel_calls};
+  const std::string prompt = RenderChat(service, input);
+  turn.request.prompt = service.tokenizer().Encode(prompt, false);
+  turn.request.max_tokens = max_tokens.value_or(std::numeric_limits<int64_t>::max());
+  turn.format.begins_in_reasoning = PromptOpensReasoning(turn.format, prompt);
+  for (const Json& tool : turn.tools) turn.functions.push_back(tool["function"]["name"]);
+  for (const std::string& marker : turn.format.markers) {
+    turn.request.markers.push_back(*service.tokenizer().TokenId(marker));
+  }
+  const bool required = input.tool_choice == "required" || input.tool_choice.starts_with(kFunction);
+  if (required && turn.tools.empty()) BadField("tool_choice", "a tool is required; there is none");
+  turn.request.grammar = required ? RequiredCall(service, turn.tools) : MakeGrammar(fields.grammar);
+  if (turn.format.begins_in_reasoning && turn.request.grammar != nullptr) {
+    // What the grammar is about comes behind the reasoning.
+    turn.request.grammar_after = service.tokenizer().TokenId(turn.format.reasoning_end);
+  }
+  return turn;
+}
+
+}  // namespace nibble::serve

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/messages and /v1/responses: the same answers in their own words, whole and as events.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/serve_testing.h"
+
+namespace nibble::serve {
+namespace {
+
+constexpr const char* kThoughtCall =
+    "<think>\nHm.\n</think>\nLet me see.<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": "
+    "\"sky\"}}\n</tool_call>";
+
+Json AnthropicBody(const std::string& text) {
+  return {{"max_tokens", 200},
+          {"messages", Json::array({Json{{"role", "user"}, {"content", text}}})},
+          {"tools", Json::parse(R"([{"name": "look", "input_schema": {"type": "object",
+              "properties": {"at": {"enum": ["sky", "sea"]}}, "required": ["at"],
+              "additionalProperties": false}}])")}};
+}
+Json ResponsesBody(const std::string& text) {
+  return {{"input", text},
+          {"max_output_tokens", 200},
+          {"tools", Json::parse(R"([{"type": "function", "name": "look", "parameters": {
+              "type": "object", "properties": {"at": {"enum": ["sky", "sea"]}},
+              "required": ["at"], "additionalProperties": false}}])")}};
+}
+
+std::vector<std::string> NamesOf(const std::vector<Event>& events) {
+  std::vector<std::string> names;
+  for (const Event& event : events) {
+    EXPECT_EQ(event.name, event.data["type"]);
+    // Deltas come in any number.
+    if (names.empty() || names.back() != event.name || !event.name.ends_with("delta")) {
+      names.push_back(event.name);
+    }
+  }
+  return names;
+}
+
+class MessagesTest : public ServeTest {
+ protected:
+  static Json Message(const Json& body) { return service().Ok("/v1/messages", body).json; }
+
+  // A stream as a whole message. Blocks come one after another.
+  static Json Joined(const std::vector<Event>& events) {
+    Json message = events.at(0).data["message"];
+    int64_t open = -1;
+    std::string arguments;
+    for (const Event& event : events) {
+      const Json& e = event.data;
+      if (event.name == "content_block_start") {
+        EXPECT_EQ(open, -1);
+        open = e["index"];
+        EXPECT_EQ(open, static_cast<int64_t>(message["content"].size()));
+        message["content"].push_back(e["content_block"]);
+      } else if (event.name == "content_block_delta") {
+        EXPECT_EQ(e["index"], open);
+        Json& block = message["content"].back();
+        const Json& delta = e["delta"];
+        const std::string type = delta["type"];
+        if (type == "text_delta")
+          block["text"] = block["text"].get<std::string>() + delta["text"].get<std::string>();
+        if (type == "thinking_delta")
+          block["thinking"] =
+              block["thinking"].get<std::string>() + delta["thinking"].get<std::string>();
+        if (type == "input_json_delta") arguments += delta["partial_json"].get<std::string>();
+      } else if (event.name == "content_block_stop") {
+        EXPECT_EQ(e["index"], open);
+        open = -1;
+        Json& block = message["content"].back();
+        if (block["type"] == "tool_use")
+          block["input"] = Json::parse(std::exchange(arguments, ""), nullptr, false);
+      } else if (event.name == "message_delta") {
+        message.update(e["delta"]);
+        message["usage"] = e["usage"];
+      }
+    }
+    EXPECT_EQ(open, -1);
+    return message;
+  }
+  // Those that came out of the cache are counted apart.
+  static int64_t PromptTokens(const Json& usage) {
+    return usage["input_tokens"].get<int64_t>() + usage["cache_read_input_tokens"].get<int64_t>();
+  }
+  static void EraseRandom(Json* message) {
+    message->erase("id");
+    Json& usage = (*message)["usage"];
+    usage["input_tokens"] = PromptTokens(usage);
+    usage.erase("cache_read_input_tokens");
+    for (Json& block : (*message)["content"]) block.erase("id");
+  }
+};
+
+TEST_F(MessagesTest, EventsComeInOrder) {
+  Json body = With(AnthropicBody("What?"), Saying(kThoughtCall));
+  Json whole = Message(body);
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+  EXPECT_EQ(Mismatch(whole["content"], Json::parse(R"([
+      {"type": "thinking", "thinking": "<string>", "signature": ""},
+      {"type": "text", "text": "Let me see."},
+      {"type": "tool_use", "id": "<string>", "name": "look", "input": {"at": "sky"}}])")),
+            "");
+  body["stream"] = true;
+  const std::vector<Event> events = service().Ok("/v1/messages", body).events;
+  EXPECT_EQ(NamesOf(events), (std::vector<std::string>{
+                                 "message_start", "content_block_start", "content_block_delta",
+                                 "content_block_stop", "content_block_start", "content_block_delta",
+                                 "content_block_stop", "content_block_start", "content_block_delta",
+                                 "content_block_stop", "message_delta", "message_stop"}));
+  EXPECT_EQ(PromptTokens(events[0].data["message"]["usage"]), PromptTokens(whole["usage"]));
+  EXPECT_EQ(events[0].data["message"]["content"], Json::array());
+  Json joined = Joined(events);
+  EraseRandom(&whole);
+  EraseRandom(&joined);
+  EXPECT_EQ(Mismatch(joined, whole), "");
+}
+
+TEST_F(MessagesTest, StopReasons) {
+  const Json says = With(AnthropicBody("What?"), Saying("one two three"));
+  EXPECT_EQ(Message(says)["stop_reason"], "end_turn");
+  const Json cut = Message(With(says, {{"max_tokens", 1}}));
+  EXPECT_EQ(cut["stop_reason"], "max_tokens");
+  EXPECT_EQ(cut["usage"]["output_tokens"], 1);
+  for (const bool stream : {false, true}) {
+    const Json body = With(says, {{"stop_sequences", {"xyz", "two"}}, {"stream", stream}});
+    const Reply reply = service().Ok("/v1/messages", body);
+    const Json message = stream ? Joined(reply.events) : reply.json;
+    EXPECT_EQ(message["stop_reason"], "stop_sequence");
+    EXPECT_EQ(message["stop_sequence"], "two");
+    EXPECT_EQ(message["content"][0]["text"], "one ");
+  }
+}
+
+TEST_F(MessagesTest, CountsAreThoseOfTheUsage) {
+  Json body = AnthropicBody("What is there to see?");
+  body["system"] = Json::parse(R"([{"type": "text", "text": "Be kind."}])");
+  for (int i = 0; i < 3; ++i) {
+    body["max_tokens"] = 1;
+    EXPECT_EQ(service().Ok("/v1/messages/count_tokens", body).json["input_tokens"],
+              PromptTokens(Message(body)["usage"]));
+    if (i == 0) body["tool_choice"] = {{"type", "none"}};
+    if (i == 1) body["thinking"] = {{"type", "enabled"}, {"budget_tokens", 1024}};
+  }
+}
+
+TEST_F(MessagesTest, ToolChoices) {
+  Json body = AnthropicBody("Look!");
+  for (const char* choice : {R"({"type": "any"})", R"({"type": "tool", "name": "look"})"}) {
+    body["tool_choice"] = Json::parse(choice);
+    const Json message = Message(body);
+    EXPECT_EQ(message["stop_reason"], "tool_use");
+    const Json& block = message["content"].back();
+    EXPECT_EQ(block["name"], "look");
+    EXPECT_TRUE(block["input"]["at"] == "sky" || block["input"]["at"] == "sea");
+  }
+  for (const char* choice :
+       {R"({"type": "all"})", R"({"type": "tool", "name": "x"})", "5", "{}", R"("any")",
+        R"({"type": "tool"})", R"({"type": "auto", "disable_parallel_tool_use": 1})"}) {
+    body["tool_choice"] = Json::parse(choice);
+    EXPECT_EQ(service().Post("/v1/messages", body).status(), 400) << choice;
+  }
+}
+
+TEST_F(MessagesTest, HistoryWithToolsComesBack) {
+  Json body = AnthropicBody("Look!");
+  body["messages"].push_back(Json::parse(R"({"role": "assistant", "content": [
+      {"type": "thinking", "thinking": "Hm.", "signature": ""}, {"type": "text", "text": "Yes."},
+      {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "sea"}}]})"));
+  body["messages"].push_back(Json::parse(R"({"role": "user", "content": [
+      {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "Waves"}],
+       "is_error": false}, {"type": "text", "text": "Well?"}]})"));
+  EXPECT_EQ(Message(With(body, Saying("Waves.")))["content"][0]["text"], "Waves.");
+}
+
+TEST_F(MessagesTest, ErrorsAreInTheirShape) {
+  const auto error = [&](const Json& body, int status, const char* type) {
+    const Reply reply = service().Post("/v1/messages", body);
+    EXPECT_EQ(reply.status(), status) << body;
+    EXPECT_EQ(Mismatch(reply.json,
+                       {{"type", "error"}, {"error", {{"type", type}, {"message", "<string>"}}}}),
+              "");
+    return reply.json["error"]["message"].get<std::string>();
+  };
+  Json body = AnthropicBody("What?");
+  body.erase("max_tokens");
+  EXPECT_THAT(error(body, 400, "invalid_request_error"), testing::HasSubstr("max_tokens"));
+  error(With(AnthropicBody("x"), {{"model", "claude"}}), 404, "not_found_error");
+  error(With(AnthropicBody("x"), {{"messages", "x"}}), 400, "invalid_request_error");
+  error(With(AnthropicBody("x"), {{"system", 5}}), 400, "invalid_request_error");
+  error(With(AnthropicBody("x"), {{"thinking", 5}}), 400, "invalid_request_error");
+  error(With(AnthropicBody("x"), {{"tools", 5}}), 400, "invalid_request_error");
+}
+
+class ResponsesTest : public ServeTest {
+ protected:
+  static Json Response(const Json& body) { return service().Ok("/v1/responses", body).json; }
+};
+
+TEST_F(ResponsesTest, EventsComeInOrderAndNestTheWhole) {
+  Json body = With(ResponsesBody("What?"), Saying(kThoughtCall));
+  const Json whole = Response(body);
+  body["stream"] = true;
+  const std::vector<Event> events = service().Ok("/v1/responses", body).events;
+  const std::vector<std::string> expected = {"created",
+                                             "in_progress",
+                                             "output_item.added",
+                                             "content_part.added",
+                                             "reasoning_text.delta",
+                                             "reasoning_text.done",
+                                             "content_part.done",
+                                             "output_item.done",
+                                             "output_item.added",
+                                             "content_part.added",
+                                             "output_text.delta",
+                                             "output_text.done",
+                                             "content_part.done",
+                                             "output_item.done",
+                                             "output_item.added",
+                                             "function_call_arguments.delta",
+                                             "function_call_arguments.done",
+                                             "output_item.done",
+                                             "completed"};
+  std::vector<std::string> names = NamesOf(events);
+  for (std::string& name : names) {
+    EXPECT_TRUE(name.starts_with("response."));
+    name = name.substr(9);
+  }
+  EXPECT_EQ(names, expected);
+  std::map<int64_t, std::string> deltas;
+  std::map<int64_t, Json> done;
+  std::string item;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const Json& e = events[i].data;
+    EXPECT_EQ(e["sequence_number"], i);
+    if (e["type"] == "response.output_item.added") item = e["item"]["id"];
+    if (e.contains("item_id")) {
+      EXPECT_EQ(e["item_id"], item);
+    }
+    if (e.contains("delta")) deltas[e["output_index"]] += e["delta"].get<std::string>();
+    if (e["type"] == "response.output_item.done") {
+      EXPECT_EQ(e["output_index"], done.size());
+      done[e["output_index"]] = e["item"];
+    }
+  }
+  const Json& last = events.back().data["response"];
+  ASSERT_EQ(last["output"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto at = static_cast<int64_t>(i);
+    EXPECT_EQ(last["output"][i], done[at]);
+    Json streamed = last["output"][i], told = whole["output"][i];
+    EXPECT_EQ(deltas[at], i < 2 ? streamed["content"][0]["text"] : streamed["arguments"]);
+    for (const char* random : {"id", "call_id"}) {
+      streamed.erase(random);
+      told.erase(random);
+    }
+    EXPECT_EQ(Mismatch(streamed, told), "");
+  }
+  for (const char* field :
+       {"input_tokens", "output_tokens", "total_tokens", "output_tokens_details"}) {
+    EXPECT_EQ(last["usage"][field], whole["usage"][field]);
+  }
+}
+
+TEST_F(ResponsesTest, AnswersThatAreCutAreIncomplete) {
+  for (const bool stream : {false, true}) {
+    const Reply reply = service().Ok("/v1/responses", {{"input", "What?"},
+                                                       {"max_output_tokens", 3},
+                                                       {"stream", stream},
+                                                       {"logit_bias", {{"1", -100}}}});
+    const Json response = stream ? reply.events.back().data["response"] : reply.json;
+    if (stream) {
+      EXPECT_EQ(reply.events.back().name, "response.incomplete");
+    }
+    EXPECT_EQ(response["status"], "incomplete");
+    EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+    EXPECT_EQ(response["usage"]["output_tokens"], 3);
+  }
+}
+
+TEST_F(ResponsesTest, ConversationsComeWhole) {
+  Json body = ResponsesBody("");
+  body["instructions"] = "Be kind.";
+  body["input"] = Json::parse(R"([{"role": "user", "content": "Look!"},
+      {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+      {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{\"at\": \"sea\"}"},
+      {"type": "function_call_output", "call_id": "c1", "output": "Waves"},
+      {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Well?"}]}])");
+  EXPECT_EQ(Response(With(body, Saying("Waves.")))["output"][0]["content"][0]["text"], "Waves.");
+  body["tool_choice"] = Json::parse(R"({"type": "function", "name": "look"})");
+  const Json called = Response(body)["output"];
+  ASSERT_EQ(called.back()["type"], "function_call");
+  EXPECT_THAT(called.back()["arguments"].get<std::string>(), testing::ContainsRegex("sky|sea"));
+}
+
+TEST_F(ResponsesTest, TextHasTheFormat) {
+  const Json format = Json::parse(R"({"format": {"type": "json_schema", "name": "x", "schema": {
+      "type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+      "additionalProperties": false}}})");
+  const Json output = Response({{"input", "Is it?"}, {"text", format}})["output"];
+  EXPECT_TRUE(Json::parse(output[0]["content"][0]["text"].get<std::string>())["ok"].is_boolean());
+}
+
+TEST_F(ResponsesTest, WhatIsStoredNowhereIsRefused) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<const char*, Json>>{{"previous_response_id", "resp_1"},
+                                                 {"text", 5},
+                                                 {"text", {{"format", 5}}},
+                                                 {"reasoning", "high"},
+                                                 {"reasoning", {{"effort", 5}}},
+                                                 {"tools", {{"a", 1}}},
+                                                 {"tool_choice", 5},
+                                                 {"input", 5},
+                                                 {"input", Json::array({5})}}) {
+    Json body = {{"input", "Hi"}};
+    body[name] = value;
+    const Reply reply = service().Post("/v1/responses", body);
+    EXPECT_EQ(reply.status(), 400) << name << value;
+    if (reply.status() == 400) {
+      EXPECT_THAT(reply.param(), testing::StartsWith(name)) << reply.http.body;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::serve

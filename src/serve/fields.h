@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of request bodies as tables: a name and what it sets. Fields that no table has are
+// ignored, null is as if the field were not there, and a value of the wrong type or out of range is
+// a 400 that names the field.
+#pragma once
+
+#include <string>
+
+#include "serve/api_error.h"
+
+namespace nibble::serve {
+
+template <typename Target>
+struct Field {
+  const char* name;
+  void (*read)(const Json& value, const std::string& name, Target& target);
+};
+
+template <typename Target, size_t N>
+void ReadFields(const Json& body, const Field<Target> (&fields)[N], Target& target) {
+  for (const Field<Target>& field : fields) {
+    const auto found = body.find(field.name);
+    if (found == body.end() || found->is_null()) continue;
+    try {
+      field.read(*found, field.name, target);
+    } catch (const Error& error) {
+      throw ApiError(400, error.what(), field.name);
+    }
+  }
+}
+
+template <typename T>
+T ValueIn(const Json& value, const std::string& name, T least, T most) {
+  const T number = JsonAs<T>(value, name);
+  if (!(number >= least && number <= most)) {
+    BadField(name, "{} = {} is not in {}..{}", name, value.dump(), least, most);
+  }
+  return number;
+}
+
+}  // namespace nibble::serve

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/generation_fields.h"
+
+#include <charconv>
+#include <random>
+
+#include "grammar/grammar.h"
+
+namespace nibble::serve {
+namespace {
+
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBiases = 1024;
+constexpr double kMaxBias = 100;
+
+template <double Sampling::*Member>
+void ReadNumber(const Json& value, const std::string& name, GenerationFields& f) {
+  f.request.sampling.*Member = JsonAs<double>(value, name);
+  try {
+    CheckSampling(f.request.sampling);  // has the ranges
+  } catch (const Error& error) {
+    BadField(name, "{}: {}", name, error.what());
+  }
+}
+
+// 0 and -1 are both "all" in use.
+void ReadTopK(const Json& value, const std::string& name, GenerationFields& f) {
+  f.request.sampling.top_k =
+      std::max<int64_t>(0, ValueIn(value, name, int64_t{-1}, Sampling::kMaxTopK));
+}
+
+void ReadSeed(const Json& value, const std::string& name, GenerationFields& f) {
+  const bool positive = value.is_number_unsigned();
+  f.request.seed = positive ? JsonAs<uint64_t>(value, name)
+                            : static_cast<uint64_t>(JsonAs<int64_t>(value, name));
+}
+
+void ReadStopIds(const Json& value, const std::string& name, GenerationFields& f) {
+  f.more_stop_ids = JsonAs<std::vector<int32_t>>(value, name);
+  if (f.more_stop_ids.size() > kMaxBiases) BadField(name, "more than {} stop ids", kMaxBiases);
+}
+
+void ReadBias(const Json& value, const std::string& name, GenerationFields& f) {
+  if (!value.is_object()) BadField(name, "{} must be an object of token ids", name);
+  if (value.size() > kMaxBiases) BadField(name, "more than {} biases", kMaxBiases);
+  for (const auto& [key, bias] : value.items()) {
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0) {
+      BadField(name, "{}: \"{}\" is no token id", name, Printable(key));
+    }
+    const std::string what = name + "." + key;
+    f.request.logit_bias.emplace_back(id,
+                                      static_cast<float>(ValueIn(bias, what, -kMaxBias, kMaxBias)));
+  }
+}
+
+constexpr Field<GenerationFields> kFields[] = {
+    {"temperature", ReadNumber<&Sampling::temperature>},
+    {"top_p", ReadNumber<&Sampling::top_p>},
+    {"min_p", ReadNumber<&Sampling::min_p>},
+    {"typical_p", ReadNumber<&Sampling::typical>},
+    {"presence_penalty", ReadNumber<&Sampling::presence>},
+    {"frequency_penalty", ReadNumber<&Sampling::frequency>},
+    {"repetition_penalty", ReadNumber<&Sampling::repetition>},
+    {"top_k", ReadTopK},
+    {"seed", ReadSeed},
+    {"n", [](const Json& v, const std::string& name,
+             GenerationFields& f) { f.request.n = ValueIn(v, name, 1, kMaxAnswers); }},
+    {"best_of",
+     [](const Json& v, const std::string& name, GenerationFields& f) {
+       if (ValueIn(v, name, 1, kMaxAnswers) != f.request.n) {
+         BadField(name, "best_of other than n is not supported");
+       }
+     }},
+    {"min_tokens",
+     [](const Json& v, const std::string& name, GenerationFields& f) {
+       f.request.min_tokens = ValueIn(v, name, int64_t{0}, int64_t{1} << 32);
+     }},
+    {"stop", [](const Json& v, const std::string& name,
+                GenerationFields& f) { f.request.stops = StopTexts(v, name); }},
+    {"stop_token_ids", ReadStopIds},
+    {"include_stop_str_in_output",
+     [](const Json& v, const std::string& name, GenerationFields& f) {
+       f.request.include_stop = JsonAs<bool>(v, name);
+     }},
+    {"ignore_eos", [](const Json& v, const std::string& name,
+                      GenerationFields& f) { f.ignore_eos = JsonAs<bool>(v, name); }},
+    {"skip_special_tokens",
+     [](const Json& v, const std::string& name, GenerationFields& f) {
+       f.request.special_text = !JsonAs<bool>(v, name);
+     }},
+    {"logit_bias", ReadBias},
+    {"response_format", [](const Json& v, const std::string& name,
+                           GenerationFields& f) { f.grammar = FormatGrammar(v, name); }},
+    {"guided_regex",
+     [](const Json& v, const std::string& name, GenerationFields& f) {
+       f.grammar = {{"regex", JsonAs<std::string>(v, name)}};
+     }},
+    {"guided_grammar",
+     [](const Json& v, const std::string& name, GenerationFields& f) {
+       f.grammar = {{"grammar", JsonAs<std::string>(v, name)}};
+     }},
+    {"guided_json",
+     [](const Json& v, const std::string&, GenerationFields& f) {
+       f.grammar = {{"json_schema", v}};
+     }},
+};
+
+}  // namespace
+
+GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
+                                      int64_t vocab_size) {
+  GenerationFields f;
+  f.request.sampling = config.sampling;
+  if (config.sampling.temperature == 0) f.request.sampling.temperature = 1;
+  f.request.seed = std::random_device()();
+  ReadFields(body, kFields, f);
+  if (!f.ignore_eos) f.request.stop_ids = config.stop_ids;
+  auto& stop_ids = f.request.stop_ids;
+  stop_ids.insert(stop_ids.end(), f.more_stop_ids.begin(), f.more_stop_ids.end());
+  for (const int32_t id : stop_ids) {
+    if (id < 0 || id >= vocab_size) BadField("stop_token_ids", "there is no token {}", id);
+  }
+  for (const auto& [id, unused] : f.request.logit_bias) {
+    if (id >= vocab_size) BadField("logit_bias", "there is no token {}", id);
+  }
+  return f;
+}
+
+std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar) {
+  if (grammar.is_null()) return nullptr;
+  const std::string& kind = grammar.begin().key();
+  const Json& value = grammar.begin().value();
+  try {
+    if (kind == "json_object") return JsonObjectGrammar();
+    if (kind == "json_schema") return JsonSchemaGrammar(value, "schema");
+    if (kind == "regex") return RegexGrammar(value.get<std::string>(), "regex");
+    return TextGrammar(value.get<std::string>(), "grammar");
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "response_format");
+  }
+}
+
+std::vector<std::string> StopTexts(const Json& value, const std::string& name) {
+  std::vector<std::string> stops;
+  if (value.is_string()) {
+    stops.push_back(value.get<std::string>());
+  } else {
+    stops = JsonAs<std::vector<std::string>>(value, name);
+  }
+  if (stops.size() > kMaxStops) BadField(name, "more than {} stop texts", kMaxStops);
+  for (const std::string& stop : stops) {
+    if (stop.size() > kMaxStopBytes) BadField(name, "a stop text of over {} bytes", kMaxStopBytes);
+  }
+  return stops;
+}
+
+Json FormatGrammar(const Json& value, const std::string& name) {
+  const auto type = JsonGet<std::string>(value, "type", name);
+  if (type == "text") return {};
+  if (type == "json_object") return {{"json_object", true}};
+  if (type == "regex") return {{"regex", JsonGet<std::string>(value, "pattern", name)}};
+  if (type == "grammar") return {{"grammar", JsonGet<std::string>(value, "grammar", name)}};
+  if (type != "json_schema") {
+    BadField(name, "{}.type = \"{}\"; there are text, json_object, json_schema, regex and grammar",
+             name, Printable(type));
+  }
+  // The chat API nests the schema once more than /v1/responses.
+  const Json& holder = value.contains("json_schema") ? value["json_schema"] : value;
+  return {{"json_schema", JsonGet<Json>(holder, "schema", name + ".json_schema")}};
+}
+
+}  // namespace nibble::serve

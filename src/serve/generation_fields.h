@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// How requests of all APIs say what to sample, where to stop and what the text must be.
+#pragma once
+
+#include "engine/generation_config.h"
+#include "schedule/request.h"
+#include "serve/fields.h"
+
+namespace nibble::serve {
+
+inline constexpr int kMaxAnswers = 16, kMaxLogprobs = 20;
+
+// What one reads of a body into a request, beside what the request cannot say itself.
+struct GenerationFields {
+  GenerationRequest request;
+  bool ignore_eos = false;
+  std::vector<int32_t> more_stop_ids;
+  Json grammar;  // {"json_object": true}, {"json_schema": ..}, {"regex": ..} or {"grammar": ..}
+};
+
+// temperature, top_p, ..., stop, n, logit_bias, response_format. What a body does not say is as the
+// model's generation_config.json has it; where that samples nothing, temperature is 1.
+GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
+                                      int64_t vocab_size);
+// Compiles `grammar`; null if there is none.
+std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar);
+
+// A text, or a list of at most 16, each of 1 to 256 bytes.
+std::vector<std::string> StopTexts(const Json& value, const std::string& name);
+
+// response_format, or the `format` of /v1/responses, as `grammar` above; null for text.
+Json FormatGrammar(const Json& value, const std::string& name);
+
+}  // namespace nibble::serve

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET /health, /v1/models, /props: what there is. Fields beyond OpenAI's are vLLM's and
+// llama-server's.
+#include <cstring>
+
+#include "serve/call.h"
+
+namespace nibble::serve {
+
+void Health(Call& call) {
+  call.Reply(200, {{"status", "ok"}});
+}
+
+namespace {
+
+Json ModelJson(const Call& call) {
+  return {{"id", call.service.options().name},
+          {"object", "model"},
+          {"created", call.service.created()},
+          {"owned_by", "nibble"},
+          {"max_model_len", call.service.scheduler().context()}};
+}
+
+}  // namespace
+
+// GET /v1/models/NAME.
+void OneModel(Call& call) {
+  RequireModelName(call, call.exchange->request().path.substr(std::strlen("/v1/models/")));
+  call.Reply(200, ModelJson(call));
+}
+
+void Models(Call& call) {
+  const Json model = ModelJson(call);
+  // `models` is what newer Codex clients look for.
+  call.Reply(200, {{"object", "list"}, {"data", {model}}, {"models", {model}}});
+}
+
+void Props(Call& call) {
+  Service& service = call.service;
+  const Sampling& s = service.generation_config().sampling;
+  const Json parameters = {{"temperature", s.temperature == 0 ? 1 : s.temperature},
+                           {"top_p", s.top_p},
+                           {"top_k", s.top_k},
+                           {"min_p", s.min_p}};
+  const auto& chat_template = service.chat_template();
+  call.Reply(200, {{"default_generation_settings",
+                    {{"n_ctx", service.scheduler().context()}, {"params", parameters}}},
+                   {"total_slots", service.scheduler().options().max_batch},
+                   {"model_path", service.options().name},
+                   {"chat_template", chat_template ? Json(chat_template->source()) : Json("")},
+                   {"modalities", {{"vision", false}, {"audio", false}}},
+                   {"backend", service.model().backend().Name()}});
+}
+
+}  // namespace nibble::serve

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/responder.h"
+
+namespace nibble::serve {
+
+void Responder::Start(std::vector<GenerationRequest> requests, const char* field) {
+  counted_.resize(requests.size());
+  for (const GenerationRequest& r : requests) {
+    open_ += static_cast<size_t>(r.n);
+    usage_.prompt += static_cast<int64_t>(r.prompt.size());
+  }
+  const auto most = static_cast<size_t>(call_->service.scheduler().options().max_waiting);
+  if (open_ > most) BadField(field, "{} answers in one request; at most {} wait", open_, most);
+  const auto self = shared_from_this();
+  const auto exchange = call_->exchange;
+  std::vector<uint64_t> numbers;
+  try {
+    for (size_t i = 0; i < requests.size(); ++i) numbers.push_back(Submit(i, requests[i], field));
+  } catch (const ApiError& error) {
+    Cancel(numbers);
+    // Others of the list may have begun the stream.
+    return exchange->Post([self, error] { self->FailWith(error); });
+  } catch (const std::exception&) {
+    Cancel(numbers);
+    throw;
+  }
+  exchange->Post([self, numbers] {
+    self->numbers_ = numbers;
+    if (self->over_) self->Cancel(numbers);  // one has failed already
+    self->Begin();
+  });
+  exchange->OnGone([self, numbers] { self->Cancel(numbers); });
+}
+
+uint64_t Responder::Submit(size_t index, GenerationRequest& request, const char* field) {
+  request.client = call_->client;
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  const int64_t context = call_->service.scheduler().context();
+  if (length > context) {
+    // Clients look for these words, those of Anthropic and those of OpenAI, to shorten a chat.
+    throw ApiError(400,
+                   fmt::format("prompt is too long: {} tokens; this model's maximum context length "
+                               "is {} tokens",
+                               length, context),
+                   field, "context_length_exceeded");
+  }
+  const auto self = shared_from_this();
+  const auto sink = [self, index](Delta&& delta) {
+    const auto shared = std::make_shared<Delta>(std::move(delta));
+    self->call_->exchange->Post([self, index, shared] { self->On(index, *shared); });
+  };
+  std::optional<uint64_t> number;
+  try {
+    number = call_->service.scheduler().Submit(std::move(request), sink);
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), field);
+  }
+  if (!number) throw ApiError(429, "too many requests are waiting; try again in a moment");
+  return *number;
+}
+
+void Responder::Cancel(const std::vector<uint64_t>& numbers) const {
+  for (const uint64_t number : numbers) call_->service.scheduler().Cancel(number);
+}
+
+void Responder::Begin() {
+  if (!stream_ || begun_ || over_) return;
+  begun_ = true;
+  call_->exchange->BeginStream("text/event-stream", ": keep-alive\n\n",
+                               {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+  OnStart();
+}
+
+void Responder::On(size_t request, Delta& delta) {
+  if (over_) return;
+  Begin();
+  if (!counted_[request]) usage_.cached += delta.cached_tokens;
+  counted_[request] = true;
+  usage_.written += static_cast<int64_t>(delta.ids.size());
+  if (delta.end == End::kError) return FailWith(ApiError(500, delta.problem));
+  if (delta.end == End::kCancelled) delta.end = End::kStop;  // StopEarly; else nobody is there
+  OnDelta(request, delta);
+  if (!delta.end || --open_ > 0) return;
+  over_ = true;
+  OnEnd();
+  if (!stream_) return;
+  call_->exchange->End();
+  call_->Log(200, usage_);
+}
+
+void Responder::Reply(const Json& json) {
+  call_->Log(200, usage_);
+  call_->exchange->Reply(200, "application/json", Dump(json));
+}
+
+void Responder::FailWith(const ApiError& error) {
+  if (over_) return;
+  over_ = true;
+  Cancel(numbers_);
+  if (!begun_) return call_->ReplyError(error);
+  Write(ErrorEvent(error.status, error.what()));
+  call_->exchange->End();
+  call_->Log(error.status, usage_);
+}
+
+std::string Responder::ErrorEvent(int status, const std::string& message) const {
+  return "data: " + Dump(ErrorJson(call_->dialect, status, message)) + "\n\n";
+}
+
+}  // namespace nibble::serve

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What routes that generate have in common: they submit requests, see what steps bring on the
+// connection's thread, and answer as a whole or as a stream of events.
+#pragma once
+
+#include <vector>
+
+#include "serve/call.h"
+
+namespace nibble::serve {
+
+class Responder : public std::enable_shared_from_this<Responder> {
+ public:
+  Responder(Call& call, bool stream) : call_(call.shared_from_this()), stream_(stream) {}
+  virtual ~Responder() = default;
+
+  // Submits and returns. `field`: where the body has the prompts.
+  void Start(std::vector<GenerationRequest> requests, const char* field);
+
+ protected:
+  // On the connection's thread, one after another.
+  virtual void OnStart() {}
+  virtual void OnDelta(size_t request, Delta& delta) = 0;
+  // All answers have ended: what is left to say. A stream ends behind it.
+  virtual void OnEnd() = 0;
+  virtual std::string ErrorEvent(int status, const std::string& message) const;
+
+  void Write(std::string data) { call_->exchange->Write(std::move(data)); }
+  void WriteEvent(const Json& json) { Write("data: " + Dump(json) + "\n\n"); }
+  void Reply(const Json& json);
+  // What was asked for is there: the answers end where they are.
+  void StopEarly() { Cancel(numbers_); }
+
+  const std::shared_ptr<Call> call_;
+  const bool stream_;
+  Usage usage_;
+
+ private:
+  uint64_t Submit(size_t index, GenerationRequest& request, const char* field);
+  void Cancel(const std::vector<uint64_t>& numbers) const;
+  void Begin();  // the stream, if there is one
+  void On(size_t request, Delta& delta);
+  void FailWith(const ApiError& error);
+
+  std::vector<uint64_t> numbers_;
+  std::vector<bool> counted_;  // whose cached tokens are in the usage
+  size_t open_ = 0;            // answers
+  bool begun_ = false, over_ = false;
+};
+
+}  // namespace nibble::serve

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// POST /v1/responses: OpenAI's newer API, as far as clients such as Codex act on it. Nothing is
+// stored: a conversation comes whole each time.
+#include <ctime>
+
+#include "chat/messages.h"
+#include "serve/chat_responder.h"
+
+namespace nibble::serve {
+namespace {
+
+struct ResponseFields {
+  ChatInput input;
+  std::optional<int64_t> max_tokens;
+  bool stream = false;
+  Json format, tools = Json::array(), tool_choice = "auto";
+};
+
+constexpr Field<ResponseFields> kFields[] = {
+    {"tools",
+     [](const Json& v, const std::string&, ResponseFields& f) {
+       f.tools = v;
+       f.input.tools = TemplateTools(ToolsFromResponses(v));
+     }},
+    {"tool_choice",
+     [](const Json& v, const std::string& name, ResponseFields& f) {
+       f.tool_choice = v;
+       f.input.tool_choice = ToolChoice(v, name);
+     }},
+    {"parallel_tool_calls",
+     [](const Json& v, const std::string& name, ResponseFields& f) {
+       f.input.parallel_calls = JsonAs<bool>(v, name);
+     }},
+    {"max_output_tokens",
+     [](const Json& v, const std::string& name, ResponseFields& f) {
+       f.max_tokens = ValueIn(v, name, int64_t{1}, int64_t{1} << 32);
+     }},
+    {"stream", [](const Json& v, const std::string& name,
+                  ResponseFields& f) { f.stream = JsonAs<bool>(v, name); }},
+    {"reasoning",
+     [](const Json& v, const std::string& name, ResponseFields& f) {
+       f.input.reasoning_effort = JsonFind<std::string>(v, "effort", name).value_or("");
+     }},
+    {"text",
+     [](const Json& v, const std::string& name, ResponseFields& f) {
+       const auto format = JsonFind<Json>(v, "format", name);
+       if (format) f.format = FormatGrammar(*format, "text.format");
+     }},
+    {"previous_response_id",
+     [](const Json&, const std::string& name, ResponseFields&) {
+       BadField(name, "responses are not stored: send the whole conversation");
+     }},
+};
+
+class ResponsesResponder : public ChatResponder {
+ public:
+  ResponsesResponder(Call& call, const ChatTurn& turn, ResponseFields fields)
+      : ChatResponder(call, turn, fields.stream), fields_(std::move(fields)) {}
+
+ private:
+  enum class Open { kNone, kReasoning, kMessage, kCall };
+
+  void Event(const char* type, Json event) {
+    Json named = {{"type", std::string("response.") + type}, {"sequence_number", sequence_++}};
+    named.update(event);
+    Write("event: response." + std::string(type) + "\ndata: " + Dump(named) + "\n\n");
+  }
+  // An event of the item that is open.
+  void ItemEvent(const char* type, Json event) {
+    event["item_id"] = item_["id"];
+    event["output_index"] = output_.size();
+    if (open_ != Open::kCall) event["content_index"] = 0;
+    Event(type, std::move(event));
+  }
+
+  void OnStart() override {
+    Event("created", {{"response", ResponseJson("in_progress")}});
+    Event("in_progress", {{"response", ResponseJson("in_progress")}});
+  }
+
+  void Begin(Open open, Json item) {
+    Close();
+    open_ = open;
+    item_ = std::move(item);
+    Event("output_item.added", {{"output_index", output_.size()}, {"item", item_}});
+    if (open != Open::kCall) ItemEvent("content_part.added", {{"part", Part("")}});
+  }
+
+  Json Part(const std::string& text) const {
+    if (open_ == Open::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
+    return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}};
+  }
+
+  void Close() {
+    if (open_ == Open::kNone) return;
+    if (open_ == Open::kCall) {
+      item_["arguments"] = text_;
+      ItemEvent("function_call_arguments.done", {{"arguments", text_}});
+    } else {
+      if (open_ == Open::kReasoning) {
+        ItemEvent("reasoning_text.done", {{"text", text_}});
+      } else {
+        ItemEvent("output_text.done", {{"text", text_}, {"logprobs", Json::array()}});
+      }
+      ItemEvent("content_part.done", {{"part", Part(text_)}});
+      item_["content"] = Json::array({Part(text_)});
+    }
+    item_["status"] = "completed";
+    Event("output_item.done", {{"output_index", output_.size()}, {"item", item_}});
+    output_.push_back(std::move(item_));
+    text_.clear();
+    open_ = Open::kNone;
+  }
+
+  static Json ReasoningItem() {
+    return {{"type", "reasoning"},
+            {"id", NewId("rs_")},
+            {"summary", Json::array()},
+            {"content", Json::array()},
+            {"status", "in_progress"}};
+  }
+  static Json MessageItem() {
+    return {{"type", "message"},
+            {"id", NewId("msg_")},
+            {"role", "assistant"},
+            {"content", Json::array()},
+            {"status", "in_progress"}};
+  }
+  static Json CallItem(const ChatCall& call) {
+    return {{"type", "function_call"}, {"id", NewId("fc_")}, {"call_id", call.id},
+            {"name", call.name},       {"arguments", ""},    {"status", "in_progress"}};
+  }
+
+  void OnEvent(int, ChatAnswer& answer, const AnswerEvent& event) override {
+    switch (event.kind) {
+      case AnswerEvent::Kind::kReasoning:
+        if (open_ != Open::kReasoning) Begin(Open::kReasoning, ReasoningItem());
+        ItemEvent("reasoning_text.delta", {{"delta", event.text}});
+        break;
+      case AnswerEvent::Kind::kText:
+        if (open_ != Open::kMessage) Begin(Open::kMessage, MessageItem());
+        ItemEvent("output_text.delta", {{"delta", event.text}, {"logprobs", Json::array()}});
+        break;
+      case AnswerEvent::Kind::kCallBegin:
+        return Begin(Open::kCall, CallItem(answer.calls.back()));
+      case AnswerEvent::Kind::kCallArguments:
+        ItemEvent("function_call_arguments.delta", {{"delta", event.text}});
+        break;
+      case AnswerEvent::Kind::kCallEnd:
+        return Close();
+    }
+    text_ += event.text;
+  }
+
+  // What a stream tells item by item, at once.
+  void CollectOutput() {
+    const ChatAnswer& answer = answers_[0];
+    const auto add = [&](Open open, Json item, const std::string& text) {
+      open_ = open;
+      if (open == Open::kCall) {
+        item["arguments"] = text;
+      } else {
+        item["content"] = Json::array({Part(text)});
+      }
+      item["status"] = "completed";
+      output_.push_back(std::move(item));
+    };
+    if (!answer.reasoning.empty()) add(Open::kReasoning, ReasoningItem(), answer.reasoning);
+    if (!answer.text.empty()) add(Open::kMessage, MessageItem(), answer.text);
+    for (const ChatCall& call : answer.calls) add(Open::kCall, CallItem(call), call.arguments);
+  }
+
+  Json ResponseJson(const char* status) const {
+    Json response = {{"id", id_},
+                     {"object", "response"},
+                     {"created_at", created_},
+                     {"status", status},
+                     {"model", call_->service.options().name},
+                     {"output", output_},
+                     {"error", nullptr},
+                     {"incomplete_details", nullptr},
+                     {"tools", fields_.tools},
+                     {"tool_choice", fields_.tool_choice},
+                     {"parallel_tool_calls", fields_.input.parallel_calls}};
+    if (std::string_view(status) == "in_progress") return response;
+    if (std::string_view(status) == "incomplete") {
+      response["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    }
+    response["usage"] = {
+        {"input_tokens", usage_.prompt},
+        {"input_tokens_details", {{"cached_tokens", usage_.cached}, {"cache_write_tokens", 0}}},
+        {"output_tokens", usage_.written},
+        {"output_tokens_details", {{"reasoning_tokens", usage_.reasoning}}},
+        {"total_tokens", usage_.prompt + usage_.written}};
+    return response;
+  }
+
+  void OnEnd() override {
+    const char* status = answers_[0].end == End::kLength ? "incomplete" : "completed";
+    if (!stream_) {
+      CollectOutput();
+      return Reply(ResponseJson(status));
+    }
+    Close();
+    Event(status, {{"response", ResponseJson(status)}});
+  }
+
+  std::string ErrorEvent(int, const std::string& message) const override {
+    Json response = ResponseJson("failed");
+    response["error"] = {{"code", "server_error"}, {"message", message}};
+    const Json event = {{"type", "response.failed"},
+                        {"sequence_number", sequence_},
+                        {"response", std::move(response)}};
+    return "event: response.failed\ndata: " + Dump(event) + "\n\n";
+  }
+
+  const ResponseFields fields_;
+  const std::string id_ = NewId("resp_");
+  const int64_t created_ = std::time(nullptr);
+  int64_t sequence_ = 0;
+  Json output_ = Json::array();  // items that are complete
+  Open open_ = Open::kNone;
+  Json item_;         // the one that is not
+  std::string text_;  // its text or arguments
+};
+
+}  // namespace
+
+void Responses(Call& call) {
+  RequireModel(call);
+  const Service& service = call.service;
+  ResponseFields fields;
+  ReadFields(call.body, kFields, fields);
+  try {
+    fields.input.messages = TemplateMessages(MessagesFromResponses(call.body));
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "input");
+  }
+  GenerationFields generation = ReadGenerationFields(call.body, service.generation_config(),
+                                                     service.model().config().vocab_size);
+  generation.request.n = 1;
+  if (!fields.format.is_null()) generation.grammar = fields.format;
+  ChatTurn turn = PrepareChat(service, fields.input, std::move(generation), fields.max_tokens);
+  std::make_shared<ResponsesResponder>(call, turn, std::move(fields))
+      ->Start(std::move(turn.request));
+}
+
+}  // namespace nibble::serve
