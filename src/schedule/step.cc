@@ -8,11 +8,6 @@
 #include "tensor/finite.h"
 
 namespace nibble {
-namespace {
-
-constexpr int64_t kLeastPiece = 16;  // of a prompt in a step: fewer tokens cost as much
-
-}  // namespace
 
 bool Scheduler::Step() {
   Take();
@@ -26,19 +21,28 @@ bool Scheduler::Step() {
   return !pieces.empty() || !preempted_.empty();  // all may have lost their pages
 }
 
-// One token of each answer, and pieces of prompts that share what a step may take besides: prompts
-// go on side by side, so that a short one does not wait for the end of a long one.
+// One token of each answer, and pieces of prompts that share what a step may take besides.
 std::vector<Scheduler::Piece> Scheduler::Plan() {
   std::vector<Piece> pieces, prompts;
   for (const auto& s : running_) {
-    (s->pending() == 1 ? pieces : prompts).push_back({s.get(), s->pending()});
+    if (s->pending() == 1) {
+      pieces.push_back({s.get(), 1});
+    } else {
+      prompts.push_back({s.get(), 0});
+    }
   }
   int64_t budget = pieces.empty() ? model_.backend().ChunkTokens() : options_.prompt_tokens;
-  auto left = static_cast<int64_t>(prompts.size());
+  const auto grant = [&](Piece& piece, int64_t most) {
+    const int64_t tokens = std::min({piece.sequence->pending() - piece.tokens, most, budget});
+    piece.tokens += tokens;
+    budget -= tokens;
+  };
+  // Those that are soonest done come first, which makes the mean wait the shortest; the oldest one
+  // has its share all the same, so that it ends.
+  if (!prompts.empty()) grant(prompts.front(), budget / 4);
+  std::ranges::stable_sort(prompts, {}, [](const Piece& p) { return p.sequence->pending(); });
   for (Piece& piece : prompts) {
-    const int64_t share = std::max(budget / left--, kLeastPiece);
-    piece.tokens = std::min({piece.tokens, share, budget});
-    budget -= piece.tokens;
+    grant(piece, budget);
     if (piece.tokens > 0) pieces.push_back(piece);
   }
   std::vector<Sequence*> lost;

@@ -49,6 +49,10 @@ void Embeddings(Call& call) {
   if (format != "float" && format != "base64") {
     BadField("encoding_format", "encoding_format must be float or base64");
   }
+  const int64_t hidden = call.service.model().config().hidden_size;
+  if (JsonFind<int64_t>(call.body, "dimensions", "body").value_or(hidden) != hidden) {
+    BadField("dimensions", "this model's vectors have {} dimensions", hidden);
+  }
   if (!call.body.contains("input")) BadField("input", "input is missing");
   const Json& input = call.body["input"];
   std::vector<GenerationRequest> requests;

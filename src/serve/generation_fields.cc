@@ -150,6 +150,7 @@ std::vector<std::string> StopTexts(const Json& value, const std::string& name) {
   }
   if (stops.size() > kMaxStops) BadField(name, "more than {} stop texts", kMaxStops);
   for (const std::string& stop : stops) {
+    if (stop.empty()) BadField(name, "a stop text is empty");
     if (stop.size() > kMaxStopBytes) BadField(name, "a stop text of over {} bytes", kMaxStopBytes);
   }
   return stops;

@@ -285,6 +285,19 @@ TEST_F(LimitsTest, ListsEndAtTheirLimits) {
   EXPECT_EQ(status("/v1/chat/completions", With(chat, {{"chat_template_kwargs", kwargs}})), 400);
 }
 
+TEST_F(LimitsTest, WhatWouldBeIgnoredIsRefused) {
+  const auto param = [&](const char* path, const Json& body) {
+    const Reply reply = service_->Post(path, body);
+    EXPECT_EQ(reply.status(), 400) << body;
+    return reply.param();
+  };
+  for (const int id : {-1, 1 << 30}) {
+    EXPECT_EQ(param("/detokenize", {{"tokens", {id}}}), "tokens");
+  }
+  EXPECT_EQ(param("/v1/embeddings", {{"input", "a"}, {"dimensions", 5}}), "dimensions");
+  EXPECT_EQ(param("/v1/completions", {{"prompt", "a"}, {"stop", {""}}}), "stop");
+}
+
 TEST_F(LimitsTest, LongTextsAreRefusedWithBothNumbers) {
   const std::string text(100000, 'a');
   const Json messages = Json::array({{{"role", "user"}, {"content", text}}});

@@ -41,6 +41,11 @@ void Detokenize(Call& call) {
   for (const int32_t id : ids) {
     if (id < 0 || id >= vocabulary) BadField("tokens", "there is no token {}", id);
   }
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= call.service.model().config().vocab_size) {
+      BadField("tokens", "there is no token {}", id);
+    }
+  }
   const std::string text = call.service.tokenizer().Decode(ids, false);
   call.Reply(200, {{"prompt", text}, {"content", text}});
 }
