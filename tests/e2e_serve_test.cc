@@ -30,7 +30,7 @@ class ServeVerb : public TemporaryDirectoryTest {
   }
 };
 
-std::string Output(const std::string& command) {
+std::string Shell(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   char buffer[4096];
@@ -48,7 +48,7 @@ TEST_F(ServeVerb, TheLinesOfItsDocumentWork) {
     if (!line.starts_with("    curl ")) continue;
     const std::string local = "localhost:8080";
     line.replace(line.find(local), local.size(), where);
-    const std::string output = Output(line);
+    const std::string output = Shell(line);
     ++lines;
     if (line.find("/metrics") != std::string::npos) {
       EXPECT_THAT(output, testing::HasSubstr("vllm:num_requests_running{"));
@@ -67,7 +67,7 @@ TEST_F(ServeVerb, KeysOpenEveryRoute) {
   const auto server = Serve({"--quiet"}, {"NIBBLE_API_KEY=secret"});
   const std::string where = Where(*server);
   const auto status = [&](const std::string& path, const std::string& more) {
-    return Output("curl -s -o /dev/null -w '%{http_code}' " + more + " " + where + path);
+    return Shell("curl -s -o /dev/null -w '%{http_code}' " + more + " " + where + path);
   };
   for (const char* path : {"/", "/health", "/metrics", "/v1/models", "/none"}) {
     EXPECT_EQ(status(path, ""), "401") << path;
@@ -81,7 +81,7 @@ TEST_F(ServeVerb, KeysOpenEveryRoute) {
 TEST_F(ServeVerb, OtherNamesAndOpenHostsAreRefused) {
   const auto server = Serve({"--quiet"});
   const std::string where = Where(*server);
-  EXPECT_THAT(Output("curl -s -H 'Host: evil.example' " + where + "/v1/models"),
+  EXPECT_THAT(Shell("curl -s -H 'Host: evil.example' " + where + "/v1/models"),
               testing::HasSubstr("answers for localhost"));
   const Result open = Serve({"--host", "0.0.0.0"})->Wait();
   EXPECT_EQ(open.code, 2);
@@ -94,13 +94,13 @@ TEST_F(ServeVerb, SigtermLetsAnswersEnd) {
   EXPECT_EQ(Where(*server), socket);
   std::string answer;
   std::thread client([&] {
-    answer = Output(at +
-                    "http://localhost/v1/completions -H 'Content-Type: application/json' -d "
-                    "'{\"prompt\": \"The river\", \"max_tokens\": 300, \"ignore_eos\": true, "
-                    "\"stream\": true}'");
+    answer = Shell(at +
+                   "http://localhost/v1/completions -H 'Content-Type: application/json' -d "
+                   "'{\"prompt\": \"The river\", \"max_tokens\": 300, \"ignore_eos\": true, "
+                   "\"stream\": true}'");
   });
   EXPECT_TRUE(WaitUntil([&] {
-    return Output(at + "http://localhost/metrics").find("model_name=\"tiny\"} 1\n") !=
+    return Shell(at + "http://localhost/metrics").find("model_name=\"tiny\"} 1\n") !=
            std::string::npos;
   }));
   server->Signal(SIGTERM);
