@@ -17,14 +17,19 @@ KvCache::KvCache(PagePool& pool, Backend& backend, int64_t most_tokens)
 }
 
 bool KvCache::TryReserve(int64_t count) {
-  const auto wanted = static_cast<size_t>(PagesOf(tokens_ + count));
-  if (wanted <= held_.size()) return true;
-  while (held_.size() < wanted) {
-    PagePool::Page page = pool_->Take();
-    if (page == nullptr) break;
-    held_.push_back(std::move(page));
+  const size_t had = held_.size(), wanted = static_cast<size_t>(PagesOf(tokens_ + count));
+  if (wanted <= had) return true;
+  try {
+    while (held_.size() < wanted) {
+      PagePool::Page page = pool_->Take();
+      if (page == nullptr) break;
+      held_.push_back(std::move(page));
+    }
+    WriteTable();
+  } catch (...) {
+    held_.resize(had);  // what is not in the table is not there
+    throw;
   }
-  WriteTable();
   return held_.size() == wanted;
 }
 
