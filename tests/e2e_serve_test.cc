@@ -100,7 +100,8 @@ TEST_F(ServeVerb, SigtermLetsAnswersEnd) {
                    "\"stream\": true}'");
   });
   EXPECT_TRUE(WaitUntil([&] {
-    return Shell(at + "http://localhost/metrics").find("model_name=\"tiny\"} 1\n") !=
+    return Shell(at + "http://localhost/metrics")
+               .find("num_requests_running{engine=\"0\",model_name=\"tiny\"} 1\n") !=
            std::string::npos;
   }));
   server->Signal(SIGTERM);

@@ -24,6 +24,7 @@
 #include "base/progress.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {
@@ -451,6 +452,17 @@ TEST(ProgressTest, IsToldToWhoeverBeganTheWork) {
   EXPECT_EQ(told[0].total, 8);
   EXPECT_FALSE(told[0].ended);
   EXPECT_TRUE(told[1].ended);
+}
+
+TEST(Utf8, KnowsWhatIsValid) {
+  for (const char* valid : {"", "a", "\u00e9", "\uD7FF", "\uE000", "\U0010FFFF", "\u0800"}) {
+    EXPECT_TRUE(IsValidUtf8(valid)) << valid;
+  }
+  for (const char* invalid :
+       {"\x80", "\xC3", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "a\xE2\x82", "\xC3(", "\xFF"}) {
+    EXPECT_FALSE(IsValidUtf8(invalid)) << invalid;
+  }
 }
 
 }  // namespace

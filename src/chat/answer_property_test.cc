@@ -5,8 +5,8 @@
 #include <ctime>
 
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "chat/answer_testing.h"
-#include "text/utf8.h"
 
 namespace nibble::test {
 namespace {

@@ -23,23 +23,21 @@ void AddUserBlocks(const Json& blocks, const std::string& path, Json* messages) 
     text.clear();
   };
   const size_t before = messages->size();
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const std::string at = ItemPath(path, i);
-    CheckObject(blocks[i], at);
-    const std::string type = GetString(blocks[i], "type", at);
+  ForEachObject(blocks, kMaxParts, path, [&](const Json& block, const std::string& at) {
+    const std::string type = GetString(block, "type", at);
     if (type == "text") {
-      JoinText(GetString(blocks[i], "text", at), &text);
+      JoinText(GetString(block, "text", at), &text);
     } else if (type == "tool_result") {
       end_text();
-      const Json* content = FindField(blocks[i], "content");
+      const Json* content = FindField(block, "content");
       messages->push_back(
           {{"role", "tool"},
-           {"tool_call_id", GetString(blocks[i], "tool_use_id", at)},
+           {"tool_call_id", GetString(block, "tool_use_id", at)},
            {"content", content == nullptr ? "" : AnthropicText(*content, at + ".content")}});
     } else {
       RefuseBlock(type, at);
     }
-  }
+  });
   end_text();
   if (messages->size() == before) messages->push_back({{"role", "user"}, {"content", ""}});
 }
@@ -47,25 +45,23 @@ void AddUserBlocks(const Json& blocks, const std::string& path, Json* messages) 
 void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messages) {
   std::string text, reasoning;
   Json calls = Json::array();
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const std::string at = ItemPath(path, i);
-    CheckObject(blocks[i], at);
-    const std::string type = GetString(blocks[i], "type", at);
+  ForEachObject(blocks, kMaxParts, path, [&](const Json& block, const std::string& at) {
+    const std::string type = GetString(block, "type", at);
     if (type == "text") {
-      JoinText(GetString(blocks[i], "text", at), &text);
+      JoinText(GetString(block, "text", at), &text);
     } else if (type == "thinking") {
-      JoinText(GetString(blocks[i], "thinking", at), &reasoning);
+      JoinText(GetString(block, "thinking", at), &reasoning);
     } else if (type == "tool_use") {
-      const Json& input = GetField(blocks[i], "input", at);
+      const Json& input = GetField(block, "input", at);
       CheckObject(input, at + ".input");
       calls.push_back(
-          {{"id", GetString(blocks[i], "id", at)},
+          {{"id", GetString(block, "id", at)},
            {"type", "function"},
-           {"function", {{"name", GetString(blocks[i], "name", at)}, {"arguments", input}}}});
+           {"function", {{"name", GetString(block, "name", at)}, {"arguments", input}}}});
     } else if (type != "redacted_thinking") {
       RefuseBlock(type, at);
     }
-  }
+  });
   Json message = {{"role", "assistant"}, {"content", text}};
   if (!reasoning.empty()) message["reasoning_content"] = reasoning;
   if (!calls.empty()) message["tool_calls"] = std::move(calls);
@@ -83,11 +79,7 @@ Json MessagesFromAnthropic(const Json& body) {
   }
   const Json* messages = FindField(body, "messages");
   if (messages == nullptr) FailUsage("messages: is missing");
-  CheckList(*messages, kMaxMessages, "messages");
-  for (size_t i = 0; i < messages->size(); ++i) {
-    const Json& message = (*messages)[i];
-    const std::string at = ItemPath("messages", i);
-    CheckObject(message, at);
+  const auto add = [&](const Json& message, const std::string& at) {
     const std::string role = GetString(message, "role", at);
     if (role != "user" && role != "assistant") {
       FailUsage("{}.role: \"{}\" is neither user nor assistant", at, Printable(role));
@@ -101,20 +93,18 @@ Json MessagesFromAnthropic(const Json& body) {
     } else {
       AddAssistantBlocks(content, at + ".content", &result);
     }
-  }
+  };
+  ForEachObject(*messages, kMaxMessages, "messages", add);
   return result;
 }
 
 Json ToolsFromAnthropic(const Json& tools) {
-  CheckList(tools, kMaxTools, "tools");
   Json result = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string at = ItemPath("tools", i);
-    CheckObject(tools[i], at);
+  ForEachObject(tools, kMaxTools, "tools", [&](const Json& tool, const std::string& at) {
     // Other types name tools that the service itself would run.
-    if (FindString(tools[i], "type", at).value_or("custom") != "custom") continue;
-    result.push_back(FunctionTool(tools[i], "input_schema", at));
-  }
+    if (FindString(tool, "type", at).value_or("custom") != "custom") return;
+    result.push_back(FunctionTool(tool, "input_schema", at));
+  });
   return result;
 }
 

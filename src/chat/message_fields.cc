@@ -60,15 +60,13 @@ std::string ContentText(const Json& content, const std::vector<std::string_view>
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) FailUsage("{}: must be a string or a list of parts", path);
   std::string joined;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string at = ItemPath(path, i);
-    CheckObject(content[i], at);
-    const std::string type = GetString(content[i], "type", at);
+  ForEachObject(content, kMaxParts, path, [&](const Json& part, const std::string& at) {
+    const std::string type = GetString(part, "type", at);
     if (std::ranges::find(text_types, type) == text_types.end()) {
       FailUsage("{}.type: \"{}\" is not supported, only text is", at, Printable(type));
     }
-    JoinText(GetString(content[i], type == "refusal" ? "refusal" : "text", at), &joined);
-  }
+    JoinText(GetString(part, type == "refusal" ? "refusal" : "text", at), &joined);
+  });
   return joined;
 }
 

@@ -12,11 +12,24 @@
 
 namespace nibble {
 
+inline constexpr size_t kMaxParts = 4096;  // of one content
+
 std::string ItemPath(const std::string& list, size_t index);
 
 void CheckObject(const Json& value, const std::string& path);
 // An array of at most `most` items.
 void CheckList(const Json& value, size_t most, const std::string& path);
+
+// visit(item, its path) of a list of objects.
+template <typename Visit>
+void ForEachObject(const Json& list, size_t most, const std::string& path, const Visit& visit) {
+  CheckList(list, most, path);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string at = ItemPath(path, i);
+    CheckObject(list[i], at);
+    visit(list[i], at);
+  }
+}
 
 // nullptr where it is absent or null.
 const Json* FindField(const Json& object, const char* key);

@@ -34,27 +34,25 @@ Json ArgumentsObject(const Json& function, const std::string& path) {
 }
 
 Json TemplateCalls(const Json& calls, const std::string& path, FunctionNames* names) {
-  CheckList(calls, kMaxTools, path);
   Json result = Json::array();
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const std::string at = ItemPath(path, i), at_function = at + ".function";
-    CheckObject(calls[i], at);
-    const std::string type = FindString(calls[i], "type", at).value_or("function");
+  ForEachObject(calls, kMaxTools, path, [&](const Json& told, const std::string& at) {
+    const std::string at_function = at + ".function";
+    const std::string type = FindString(told, "type", at).value_or("function");
     if (type != "function") {
       FailUsage("{}.type: \"{}\" is not supported, only \"function\" is", at, Printable(type));
     }
-    const Json& function = GetField(calls[i], "function", at);
+    const Json& function = GetField(told, "function", at);
     CheckObject(function, at_function);
     Json call = Json::object();
     const std::string name = GetString(function, "name", at_function);
-    if (const auto id = FindString(calls[i], "id", at)) {
+    if (const auto id = FindString(told, "id", at)) {
       call["id"] = *id;
       (*names)[*id] = name;
     }
     call["type"] = type;
     call["function"] = {{"name", name}, {"arguments", ArgumentsObject(function, at_function)}};
     result.push_back(std::move(call));
-  }
+  });
   return result;
 }
 
@@ -101,31 +99,29 @@ Json TemplateMessage(const Json& message, const std::string& at, FunctionNames* 
 }  // namespace
 
 Json TemplateMessages(const Json& openai_messages) {
-  CheckList(openai_messages, kMaxMessages, "messages");
-  if (openai_messages.empty()) FailUsage("messages: there are none");
   FunctionNames names;
   Json result = Json::array();
-  for (size_t i = 0; i < openai_messages.size(); ++i) {
-    result.push_back(TemplateMessage(openai_messages[i], ItemPath("messages", i), &names));
-  }
+  ForEachObject(openai_messages, kMaxMessages, "messages",
+                [&](const Json& message, const std::string& at) {
+                  result.push_back(TemplateMessage(message, at, &names));
+                });
+  if (result.empty()) FailUsage("messages: there are none");
   return result;
 }
 
 Json TemplateTools(const Json& openai_tools) {
-  CheckList(openai_tools, kMaxTools, "tools");
   Json result = Json::array();
   std::set<std::string> names;
-  for (size_t i = 0; i < openai_tools.size(); ++i) {
-    const std::string at = ItemPath("tools", i), at_function = at + ".function";
-    CheckObject(openai_tools[i], at);
-    if (GetString(openai_tools[i], "type", at) != "function") continue;
-    const Json& function = GetField(openai_tools[i], "function", at);
+  ForEachObject(openai_tools, kMaxTools, "tools", [&](const Json& told, const std::string& at) {
+    if (GetString(told, "type", at) != "function") return;
+    const std::string at_function = at + ".function";
+    const Json& function = GetField(told, "function", at);
     CheckObject(function, at_function);
     Json tool = FunctionTool(function, "parameters", at_function);
     const auto name = tool["function"]["name"].get<std::string>();
     if (!names.insert(name).second) FailUsage("{}.name: \"{}\" is there twice", at_function, name);
     result.push_back(std::move(tool));
-  }
+  });
   return result;
 }
 

@@ -124,14 +124,12 @@ Json MessagesFromResponses(const Json& body) {
 }
 
 Json ToolsFromResponses(const Json& tools) {
-  CheckList(tools, kMaxTools, "tools");
   Json result = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string at = ItemPath("tools", i);
-    CheckObject(tools[i], at);
-    if (GetString(tools[i], "type", at) != "function") continue;
-    result.push_back(FunctionTool(tools[i], "parameters", at));
-  }
+  ForEachObject(tools, kMaxTools, "tools", [&](const Json& tool, const std::string& at) {
+    if (GetString(tool, "type", at) == "function") {
+      result.push_back(FunctionTool(tool, "parameters", at));
+    }
+  });
   return result;
 }
 

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "text/jinja_text.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/utf8.h"
 #include "grammar/grammar_testing.h"
-#include "text/utf8.h"
 
 namespace nibble::grammar {
 namespace {

@@ -9,9 +9,10 @@
 //   - "pattern" characters in their shortest writing; a date's February has 28 days.
 // Understood: type, enum, const, properties, required, additionalProperties, items, prefixItems,
 // minItems, maxItems, minLength, maxLength, pattern, format (date, time, date-time, uuid, email,
-// ipv4), minimum, maximum, exclusiveMinimum, exclusiveMaximum, anyOf, oneOf (as anyOf), allOf XX,
-// $ref within the schema, true and false. Annotations say nothing. Any other keyword is refused
-// with its name and place.
+// ipv4), minimum, maximum, exclusiveMinimum, exclusiveMaximum, anyOf, oneOf (as anyOf), allOf (as
+// the one schema that says what all say; refused where keywords cannot be joined), $ref within the
+// schema, true and false. Annotations say nothing. Any other keyword is refused with its name and
+// place.
 #pragma once
 
 #include <deque>

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/utf8.h"
 #include "grammar/grammar_testing.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/pattern_reader.h"
 
+#include "base/utf8.h"
 #include "grammar/expression.h"
 #include "grammar/limits.h"
-#include "text/utf8.h"
 
 namespace nibble::grammar {
 namespace {

@@ -6,9 +6,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "grammar/char_ranges.h"
+#include "grammar/expression.h"
 
 namespace nibble::grammar {
 
@@ -32,6 +33,16 @@ class PatternReader {
   std::pair<int64_t, int64_t> TakeCounts();
   // ? * + or {m,n}; false if none is next.
   bool TakeRepetition(int64_t* min, int64_t* max);
+
+  // What terms() reads, with bars between.
+  template <typename Terms>
+  Expr TakeAlternatives(const Terms& terms) {
+    std::vector<Expr> alternatives;
+    do {
+      alternatives.push_back(terms());
+    } while (Take("|"));
+    return Choice(std::move(alternatives));
+  }
 
   template <typename... Args>
   [[noreturn]] void Refuse(fmt::format_string<Args...> format, Args&&... args) const {

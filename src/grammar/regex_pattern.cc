@@ -35,11 +35,7 @@ class RegexParser {
   Expr Anything() const { return Repeat(character_(AllCharacters()), 0, kUnbounded); }
 
   Expr Alternatives(int depth) {
-    std::vector<Expr> alternatives;
-    do {
-      alternatives.push_back(Terms(depth));
-    } while (reader_.Take("|"));
-    return Choice(std::move(alternatives));
+    return reader_.TakeAlternatives([&] { return Terms(depth); });
   }
 
   Expr Terms(int depth) {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/utf8.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
-#include "text/utf8.h"
 
 namespace nibble::grammar {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <regex>
 
+#include "base/utf8.h"
 #include "grammar/grammar_testing.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace {

@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
+#include "base/utf8.h"
 #include "grammar/grammar.h"
 #include "grammar/pattern_reader.h"
-#include "text/utf8.h"
 
 namespace nibble {
 namespace grammar {
@@ -72,11 +72,7 @@ class TextGrammarParser {
   }
 
   Expr Alternatives(int depth) {
-    std::vector<Expr> alternatives;
-    do {
-      alternatives.push_back(Terms(depth));
-    } while (reader_.Take("|"));
-    return Choice(std::move(alternatives));
+    return reader_.TakeAlternatives([&] { return Terms(depth); });
   }
 
   Expr Terms(int depth) {

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace nibble::http {
 namespace {
@@ -120,27 +121,6 @@ std::string LowerCase(std::string_view text) {
 }
 
 // Table 3-7 of the Unicode standard: shortest forms, no surrogates, nothing above U+10FFFF.
-bool IsValidUtf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) {
-      return static_cast<uint8_t>(at < text.size() ? text[at] : 0);
-    };
-    const uint8_t first = byte(i);
-    const size_t bytes = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    if (bytes > 1) {
-      if (first < 0xC2 || first > 0xF4) return false;
-      const uint8_t least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-      const uint8_t most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-      if (byte(i + 1) < least || byte(i + 1) > most) return false;
-      for (size_t next = 2; next < bytes; ++next) {
-        if ((byte(i + next) & 0xC0) != 0x80) return false;
-      }
-    }
-    i += bytes;
-  }
-  return true;
-}
-
 std::optional<std::string> FindField(const Headers& fields, std::string_view lower_case_name) {
   for (const auto& [name, value] : fields) {
     if (name == lower_case_name) return value;

@@ -45,6 +45,5 @@ Head ParseHead(std::string_view bytes);
 Framing CheckHead(const Head& head, const Limits& limits);
 
 std::string LowerCase(std::string_view text);
-bool IsValidUtf8(std::string_view text);
 
 }  // namespace nibble::http

@@ -157,16 +157,5 @@ TEST(RequestReader, BoundsChunkExtensionsAndTrailers) {
   EXPECT_EQ(Outcome(end + repeated("A: " + std::string(1000, 'b') + "\r\n", 17)), "431");
 }
 
-TEST(Framing, KnowsUtf8) {
-  for (const char* valid : {"", "a", "\u00e9", "\uD7FF", "\uE000", "\U0010FFFF", "\u0800"}) {
-    EXPECT_TRUE(IsValidUtf8(valid)) << valid;
-  }
-  for (const char* invalid :
-       {"\x80", "\xC3", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
-        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "a\xE2\x82", "\xC3(", "\xFF"}) {
-    EXPECT_FALSE(IsValidUtf8(invalid)) << invalid;
-  }
-}
-
 }  // namespace
 }  // namespace nibble::http

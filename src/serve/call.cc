@@ -6,7 +6,7 @@
 #include <atomic>
 #include <random>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble::serve {
 

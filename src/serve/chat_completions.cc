@@ -8,58 +8,48 @@
 namespace nibble::serve {
 namespace {
 
-struct ChatFields {
-  ChatInput input;
+struct ChatFields : ChatInput {
   std::optional<int64_t> max_tokens;
   bool logprobs = false, stream = false, usage = false;
   int top_logprobs = 0;
 };
 
-void ReadMaxTokens(const Json& value, const std::string& name, ChatFields& f) {
-  f.max_tokens = ValueIn(value, name, int64_t{1}, int64_t{1} << 32);
+void ReadMessages(const Json& value, const std::string&, ChatFields& f) {
+  f.messages = TemplateMessages(value);
+}
+
+void ReadTools(const Json& value, const std::string&, ChatFields& f) {
+  f.tools = TemplateTools(value);
+}
+
+void ReadTemplateKwargs(const Json& value, const std::string& name, ChatFields& f) {
+  f.template_kwargs = TemplateKwargs(value, name);
+}
+
+void RefuseTemplate(const Json&, const std::string& name, ChatFields&) {
+  BadField(name, "templates come with the model, not with requests");
+}
+
+void ReadStreamOptions(const Json& value, const std::string& name, ChatFields& f) {
+  f.usage = JsonFind<bool>(value, "include_usage", name).value_or(false);
 }
 
 constexpr Field<ChatFields> kFields[] = {
-    {"messages", [](const Json& v, const std::string&,
-                    ChatFields& f) { f.input.messages = TemplateMessages(v); }},
-    {"tools",
-     [](const Json& v, const std::string&, ChatFields& f) { f.input.tools = TemplateTools(v); }},
-    {"tool_choice", [](const Json& v, const std::string& name,
-                       ChatFields& f) { f.input.tool_choice = ToolChoice(v, name); }},
-    {"parallel_tool_calls", [](const Json& v, const std::string& name,
-                               ChatFields& f) { f.input.parallel_calls = JsonAs<bool>(v, name); }},
-    {"reasoning_effort",
-     [](const Json& v, const std::string& name, ChatFields& f) {
-       f.input.reasoning_effort = JsonAs<std::string>(v, name);
-     }},
-    {"chat_template_kwargs",
-     [](const Json& v, const std::string& name, ChatFields& f) {
-       f.input.template_kwargs = TemplateKwargs(v, name);
-     }},
-    {"add_generation_prompt",
-     [](const Json& v, const std::string& name, ChatFields& f) {
-       f.input.add_generation_prompt = JsonAs<bool>(v, name);
-     }},
-    {"continue_final_message",
-     [](const Json& v, const std::string& name, ChatFields& f) {
-       f.input.continue_final_message = JsonAs<bool>(v, name);
-     }},
-    {"chat_template",
-     [](const Json&, const std::string& name, ChatFields&) {
-       BadField(name, "templates come with the model, not with requests");
-     }},
-    {"max_tokens", ReadMaxTokens},
-    {"max_completion_tokens", ReadMaxTokens},  // wins over max_tokens
-    {"logprobs", [](const Json& v, const std::string& name,
-                    ChatFields& f) { f.logprobs = JsonAs<bool>(v, name); }},
-    {"top_logprobs", [](const Json& v, const std::string& name,
-                        ChatFields& f) { f.top_logprobs = ValueIn(v, name, 0, kMaxLogprobs); }},
-    {"stream", [](const Json& v, const std::string& name,
-                  ChatFields& f) { f.stream = JsonAs<bool>(v, name); }},
-    {"stream_options",
-     [](const Json& v, const std::string& name, ChatFields& f) {
-       f.usage = JsonFind<bool>(v, "include_usage", name).value_or(false);
-     }},
+    {"messages", ReadMessages},
+    {"tools", ReadTools},
+    {"tool_choice", ReadToolChoice},
+    {"parallel_tool_calls", Set<&ChatFields::parallel_calls>},
+    {"reasoning_effort", Set<&ChatFields::reasoning_effort>},
+    {"chat_template_kwargs", ReadTemplateKwargs},
+    {"add_generation_prompt", Set<&ChatFields::add_generation_prompt>},
+    {"continue_final_message", Set<&ChatFields::continue_final_message>},
+    {"chat_template", RefuseTemplate},
+    {"max_tokens", SetIn<&ChatFields::max_tokens, 1, kMaxTokens>},
+    {"max_completion_tokens", SetIn<&ChatFields::max_tokens, 1, kMaxTokens>},  // wins
+    {"logprobs", Set<&ChatFields::logprobs>},
+    {"top_logprobs", SetIn<&ChatFields::top_logprobs, 0, kMaxLogprobs>},
+    {"stream", Set<&ChatFields::stream>},
+    {"stream_options", ReadStreamOptions},
 };
 
 class CompletionsResponder : public ChatResponder {
@@ -209,7 +199,7 @@ void ChatCompletions(Call& call) {
   GenerationFields generation = ReadGenerationFields(call.body, service.generation_config(),
                                                      service.model().config().vocab_size);
   if (fields.logprobs) generation.request.logprobs = fields.top_logprobs;
-  ChatTurn turn = PrepareChat(service, fields.input, std::move(generation), fields.max_tokens);
+  ChatTurn turn = PrepareChat(service, fields, std::move(generation), fields.max_tokens);
   std::make_shared<CompletionsResponder>(call, turn, fields)->Start(std::move(turn.request));
 }
 

@@ -4,72 +4,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "grammar/grammar.h"
+#include "chat/required_call.h"
 
 namespace nibble::serve {
 namespace {
 
 constexpr size_t kMaxKwargs = 32, kMaxKwargBytes = 256;
 constexpr std::string_view kFunction = "function:";
-
-using grammar::Expr;
-
-// A text of the call format, as the model's tokens write it: markers are tokens.
-Expr MarkerOrText(const Service& service, const std::string& text) {
-  const auto& markers = service.answer_format().markers;
-  const bool marker = std::ranges::find(markers, text) != markers.end();
-  return marker ? grammar::SpecialToken(*service.tokenizer().TokenId(text))
-                : grammar::Literal(text);
-}
-
-// {"name": "f", "arguments": ..} with the arguments that the function's schema allows.
-Expr JsonCall(GrammarBuilder* builder, const Json& function, const std::string& arguments) {
-  const Json parameters = function.value("parameters", Json::object());
-  const Expr value =
-      parameters.empty() ? grammar::JsonObject(builder) : grammar::JsonSchema(builder, parameters);
-  return grammar::Sequence(
-      {grammar::Literal("{\"name\": " + Dump(function["name"]) + ", \"" + arguments + "\": "),
-       value, grammar::Literal("}")});
-}
-
-Expr CallOf(const Service& service, GrammarBuilder* builder, const Json& function) {
-  const auto marker = [&](const char* text) { return MarkerOrText(service, text); };
-  switch (service.answer_format().calls) {
-    case CallFormat::kHermes:
-      return grammar::Sequence({marker("<tool_call>"), grammar::Literal("\n"),
-                                JsonCall(builder, function, "arguments"), grammar::Literal("\n"),
-                                marker("</tool_call>")});
-    case CallFormat::kLlamaJson:
-      return JsonCall(builder, function, "parameters");
-    case CallFormat::kMistral:
-      return grammar::Sequence({marker("[TOOL_CALLS]"), grammar::Literal("["),
-                                JsonCall(builder, function, "arguments"), grammar::Literal("]")});
-    case CallFormat::kHarmony: {
-      const Json parameters = function.value("parameters", Json::object());
-      return grammar::Sequence(
-          {marker("<|channel|>"),
-           grammar::Literal("commentary to=functions." + function["name"].get<std::string>() + " "),
-           marker("<|constrain|>"), grammar::Literal("json"), marker("<|message|>"),
-           parameters.empty() ? grammar::JsonObject(builder)
-                              : grammar::JsonSchema(builder, parameters)});
-    }
-    default:
-      throw ApiError(400, "this model's way to call functions cannot be required; use auto",
-                     "tool_choice");
-  }
-}
-
-// A call of one of the functions, from the first token on.
-std::shared_ptr<const Grammar> RequiredCall(const Service& service, const Json& tools) {
-  GrammarBuilder builder("tools");
-  try {
-    std::vector<Expr> calls;
-    for (const Json& tool : tools) calls.push_back(CallOf(service, &builder, tool["function"]));
-    return builder.Compile(grammar::Choice(std::move(calls)));
-  } catch (const Error& error) {
-    throw ApiError(400, error.what(), "tools");
-  }
-}
 
 Json Tools(const ChatInput& input) {
   if (input.tool_choice == "none") return Json::array();
@@ -79,6 +20,19 @@ Json Tools(const ChatInput& input) {
     if (tool["function"]["name"] == name) return Json::array({tool});
   }
   BadField("tool_choice", "there is no tool {}", Printable(name));
+}
+
+std::shared_ptr<const Grammar> GrammarOfCalls(const Service& service, const Json& tools) {
+  if (tools.empty()) BadField("tool_choice", "a tool is required; there is none");
+  try {
+    auto calls = RequiredCall(service.answer_format(), tools, [&](const std::string& marker) {
+      return *service.tokenizer().TokenId(marker);
+    });
+    if (calls != nullptr) return calls;
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "tools");
+  }
+  BadField("tool_choice", "this model's way to call functions cannot be required; use auto");
 }
 
 }  // namespace
@@ -155,9 +109,10 @@ ChatTurn PrepareChat(const Service& service, const ChatInput& input, GenerationF
   for (const std::string& marker : turn.format.markers) {
     turn.request.markers.push_back(*service.tokenizer().TokenId(marker));
   }
-  const bool required = input.tool_choice == "required" || input.tool_choice.starts_with(kFunction);
-  if (required && turn.tools.empty()) BadField("tool_choice", "a tool is required; there is none");
-  turn.request.grammar = required ? RequiredCall(service, turn.tools) : MakeGrammar(fields.grammar);
+  turn.request.grammar = MakeGrammar(fields.grammar, fields.grammar_field);
+  if (input.tool_choice == "required" || input.tool_choice.starts_with(kFunction)) {
+    turn.request.grammar = GrammarOfCalls(service, turn.tools);
+  }
   if (turn.format.begins_in_reasoning && turn.request.grammar != nullptr) {
     // What the grammar is about comes behind the reasoning.
     turn.request.grammar_after = service.tokenizer().TokenId(turn.format.reasoning_end);

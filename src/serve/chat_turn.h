@@ -21,6 +21,11 @@ struct ChatInput {
 std::string ToolChoice(const Json& value, const std::string& name);
 // Variables for the template: names that it does not need for itself, with plain values.
 Json TemplateKwargs(const Json& value, const std::string& name);
+// For tables of fields that are a ChatInput's, too.
+template <typename Target>
+void ReadToolChoice(const Json& value, const std::string& name, Target& target) {
+  target.tool_choice = ToolChoice(value, name);
+}
 
 std::string RenderChat(const Service& service, const ChatInput& input);
 

@@ -2,9 +2,9 @@
 // POST /v1/completions: texts behind prompts, with the logprobs that evaluations ask for.
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "serve/generation_fields.h"
 #include "serve/responder.h"
-#include "text/utf8.h"
 
 namespace nibble::serve {
 namespace {
@@ -21,40 +21,27 @@ struct CompletionFields {
   int64_t truncate = -1;
 };
 
-template <auto Member>
-void ReadFlag(const Json& value, const std::string& name, CompletionFields& f) {
-  f.*Member = JsonAs<bool>(value, name);
+void ReadStreamOptions(const Json& value, const std::string& name, CompletionFields& f) {
+  f.usage = JsonFind<bool>(value, "include_usage", name).value_or(false);
+  f.continuous = JsonFind<bool>(value, "continuous_usage_stats", name).value_or(false);
+}
+
+void ReadSuffix(const Json& value, const std::string& name, CompletionFields&) {
+  if (!JsonAs<std::string>(value, name).empty()) BadField(name, "suffix is not supported");
 }
 
 constexpr Field<CompletionFields> kFields[] = {
-    {"prompt", [](const Json& v, const std::string&, CompletionFields& f) { f.prompt = v; }},
-    {"max_tokens",
-     [](const Json& v, const std::string& name, CompletionFields& f) {
-       f.max_tokens = ValueIn(v, name, int64_t{0}, int64_t{1} << 32);
-     }},
-    {"echo", ReadFlag<&CompletionFields::echo>},
-    {"stream", ReadFlag<&CompletionFields::stream>},
-    {"add_special_tokens", ReadFlag<&CompletionFields::add_special>},
-    {"return_token_ids", ReadFlag<&CompletionFields::return_ids>},
-    {"logprobs", [](const Json& v, const std::string& name,
-                    CompletionFields& f) { f.logprobs = ValueIn(v, name, 0, kMaxLogprobs); }},
-    {"prompt_logprobs",
-     [](const Json& v, const std::string& name, CompletionFields& f) {
-       f.prompt_logprobs = ValueIn(v, name, 0, kMaxLogprobs);
-     }},
-    {"truncate_prompt_tokens",
-     [](const Json& v, const std::string& name, CompletionFields& f) {
-       f.truncate = ValueIn(v, name, int64_t{1}, int64_t{1} << 32);
-     }},
-    {"stream_options",
-     [](const Json& v, const std::string& name, CompletionFields& f) {
-       f.usage = JsonFind<bool>(v, "include_usage", name).value_or(false);
-       f.continuous = JsonFind<bool>(v, "continuous_usage_stats", name).value_or(false);
-     }},
-    {"suffix",
-     [](const Json& v, const std::string& name, CompletionFields&) {
-       if (!JsonAs<std::string>(v, name).empty()) BadField(name, "suffix is not supported");
-     }},
+    {"prompt", Set<&CompletionFields::prompt>},
+    {"max_tokens", SetIn<&CompletionFields::max_tokens, 0, kMaxTokens>},
+    {"echo", Set<&CompletionFields::echo>},
+    {"stream", Set<&CompletionFields::stream>},
+    {"add_special_tokens", Set<&CompletionFields::add_special>},
+    {"return_token_ids", Set<&CompletionFields::return_ids>},
+    {"logprobs", SetIn<&CompletionFields::logprobs, 0, kMaxLogprobs>},
+    {"prompt_logprobs", SetIn<&CompletionFields::prompt_logprobs, 0, kMaxLogprobs>},
+    {"truncate_prompt_tokens", SetIn<&CompletionFields::truncate, 1, kMaxTokens>},
+    {"stream_options", ReadStreamOptions},
+    {"suffix", ReadSuffix},
 };
 
 // A text, texts, token ids or lists of those.
@@ -260,7 +247,7 @@ void Completions(Call& call) {
   GenerationFields generation = ReadGenerationFields(call.body, service.generation_config(),
                                                      service.model().config().vocab_size);
   GenerationRequest& request = generation.request;
-  request.grammar = MakeGrammar(generation.grammar);
+  request.grammar = MakeGrammar(generation.grammar, generation.grammar_field);
   request.max_tokens = fields.max_tokens;
   request.logprobs = fields.logprobs;
   request.prompt_logprobs = fields.prompt_logprobs;

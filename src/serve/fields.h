@@ -4,7 +4,9 @@
 // a 400 that names the field.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <type_traits>
 
 #include "serve/api_error.h"
 
@@ -29,6 +31,16 @@ void ReadFields(const Json& body, const Field<Target> (&fields)[N], Target& targ
   }
 }
 
+// What a field holds that may not be there.
+template <typename T>
+struct HeldBy {
+  using Type = T;
+};
+template <typename T>
+struct HeldBy<std::optional<T>> {
+  using Type = T;
+};
+
 template <typename T>
 T ValueIn(const Json& value, const std::string& name, T least, T most) {
   const T number = JsonAs<T>(value, name);
@@ -36,6 +48,19 @@ T ValueIn(const Json& value, const std::string& name, T least, T most) {
     BadField(name, "{} = {} is not in {}..{}", name, value.dump(), least, most);
   }
   return number;
+}
+
+// For tables: the value becomes a member, of its type, or a number between two bounds.
+template <auto kMember, typename Target>
+void Set(const Json& value, const std::string& name, Target& target) {
+  auto& member = target.*kMember;
+  member = JsonAs<typename HeldBy<std::remove_cvref_t<decltype(member)>>::Type>(value, name);
+}
+template <auto kMember, auto kLeast, auto kMost, typename Target>
+void SetIn(const Json& value, const std::string& name, Target& target) {
+  auto& member = target.*kMember;
+  using T = typename HeldBy<std::remove_cvref_t<decltype(member)>>::Type;
+  member = ValueIn<T>(value, name, kLeast, kMost);
 }
 
 }  // namespace nibble::serve

@@ -9,7 +9,7 @@
 namespace nibble::serve {
 namespace {
 
-constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBiases = 1024;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxStopIds = 1024, kMaxBiases = 1024;
 constexpr double kMaxBias = 100;
 
 template <double Sampling::*Member>
@@ -36,7 +36,7 @@ void ReadSeed(const Json& value, const std::string& name, GenerationFields& f) {
 
 void ReadStopIds(const Json& value, const std::string& name, GenerationFields& f) {
   f.more_stop_ids = JsonAs<std::vector<int32_t>>(value, name);
-  if (f.more_stop_ids.size() > kMaxBiases) BadField(name, "more than {} stop ids", kMaxBiases);
+  if (f.more_stop_ids.size() > kMaxStopIds) BadField(name, "more than {} stop ids", kMaxStopIds);
 }
 
 void ReadBias(const Json& value, const std::string& name, GenerationFields& f) {
@@ -54,6 +54,41 @@ void ReadBias(const Json& value, const std::string& name, GenerationFields& f) {
   }
 }
 
+// A reader of the request's own fields.
+template <void (*kRead)(const Json&, const std::string&, GenerationRequest&)>
+void OfRequest(const Json& value, const std::string& name, GenerationFields& f) {
+  kRead(value, name, f.request);
+}
+
+void ReadBestOf(const Json& value, const std::string& name, GenerationFields& f) {
+  if (ValueIn(value, name, 1, kMaxAnswers) != f.request.n) {
+    BadField(name, "best_of other than n is not supported");
+  }
+}
+
+void ReadStops(const Json& value, const std::string& name, GenerationFields& f) {
+  f.request.stops = StopTexts(value, name);
+}
+
+void ReadSkipSpecial(const Json& value, const std::string& name, GenerationFields& f) {
+  f.request.special_text = !JsonAs<bool>(value, name);
+}
+
+void ReadFormat(const Json& value, const std::string& name, GenerationFields& f) {
+  f.grammar = FormatGrammar(value, name);
+  f.grammar_field = name;
+}
+
+constexpr char kJsonObject[] = "json_object", kJsonSchema[] = "json_schema", kRegex[] = "regex",
+               kGrammar[] = "grammar";
+
+template <const auto& kKind>
+void ReadGuide(const Json& value, const std::string& name, GenerationFields& f) {
+  if (std::string_view(kKind) != kJsonSchema) JsonAs<std::string>(value, name);
+  f.grammar = {{kKind, value}};
+  f.grammar_field = name;
+}
+
 constexpr Field<GenerationFields> kFields[] = {
     {"temperature", ReadNumber<&Sampling::temperature>},
     {"top_p", ReadNumber<&Sampling::top_p>},
@@ -64,46 +99,21 @@ constexpr Field<GenerationFields> kFields[] = {
     {"repetition_penalty", ReadNumber<&Sampling::repetition>},
     {"top_k", ReadTopK},
     {"seed", ReadSeed},
-    {"n", [](const Json& v, const std::string& name,
-             GenerationFields& f) { f.request.n = ValueIn(v, name, 1, kMaxAnswers); }},
-    {"best_of",
-     [](const Json& v, const std::string& name, GenerationFields& f) {
-       if (ValueIn(v, name, 1, kMaxAnswers) != f.request.n) {
-         BadField(name, "best_of other than n is not supported");
-       }
-     }},
+    {"n", OfRequest<SetIn<&GenerationRequest::n, 1, kMaxAnswers, GenerationRequest>>},
+    {"best_of", ReadBestOf},
     {"min_tokens",
-     [](const Json& v, const std::string& name, GenerationFields& f) {
-       f.request.min_tokens = ValueIn(v, name, int64_t{0}, int64_t{1} << 32);
-     }},
-    {"stop", [](const Json& v, const std::string& name,
-                GenerationFields& f) { f.request.stops = StopTexts(v, name); }},
+     OfRequest<SetIn<&GenerationRequest::min_tokens, 0, kMaxTokens, GenerationRequest>>},
+    {"stop", ReadStops},
     {"stop_token_ids", ReadStopIds},
     {"include_stop_str_in_output",
-     [](const Json& v, const std::string& name, GenerationFields& f) {
-       f.request.include_stop = JsonAs<bool>(v, name);
-     }},
-    {"ignore_eos", [](const Json& v, const std::string& name,
-                      GenerationFields& f) { f.ignore_eos = JsonAs<bool>(v, name); }},
-    {"skip_special_tokens",
-     [](const Json& v, const std::string& name, GenerationFields& f) {
-       f.request.special_text = !JsonAs<bool>(v, name);
-     }},
+     OfRequest<Set<&GenerationRequest::include_stop, GenerationRequest>>},
+    {"ignore_eos", Set<&GenerationFields::ignore_eos>},
+    {"skip_special_tokens", ReadSkipSpecial},
     {"logit_bias", ReadBias},
-    {"response_format", [](const Json& v, const std::string& name,
-                           GenerationFields& f) { f.grammar = FormatGrammar(v, name); }},
-    {"guided_regex",
-     [](const Json& v, const std::string& name, GenerationFields& f) {
-       f.grammar = {{"regex", JsonAs<std::string>(v, name)}};
-     }},
-    {"guided_grammar",
-     [](const Json& v, const std::string& name, GenerationFields& f) {
-       f.grammar = {{"grammar", JsonAs<std::string>(v, name)}};
-     }},
-    {"guided_json",
-     [](const Json& v, const std::string&, GenerationFields& f) {
-       f.grammar = {{"json_schema", v}};
-     }},
+    {"response_format", ReadFormat},
+    {"guided_regex", ReadGuide<kRegex>},
+    {"guided_grammar", ReadGuide<kGrammar>},
+    {"guided_json", ReadGuide<kJsonSchema>},
 };
 
 }  // namespace
@@ -127,17 +137,17 @@ GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& 
   return f;
 }
 
-std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar) {
+std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar, const std::string& field) {
   if (grammar.is_null()) return nullptr;
   const std::string& kind = grammar.begin().key();
   const Json& value = grammar.begin().value();
   try {
-    if (kind == "json_object") return JsonObjectGrammar();
-    if (kind == "json_schema") return JsonSchemaGrammar(value, "schema");
-    if (kind == "regex") return RegexGrammar(value.get<std::string>(), "regex");
+    if (kind == kJsonObject) return JsonObjectGrammar();
+    if (kind == kJsonSchema) return JsonSchemaGrammar(value, "schema");
+    if (kind == kRegex) return RegexGrammar(value.get<std::string>(), "regex");
     return TextGrammar(value.get<std::string>(), "grammar");
   } catch (const Error& error) {
-    throw ApiError(400, error.what(), "response_format");
+    throw ApiError(400, error.what(), field);
   }
 }
 
@@ -159,16 +169,16 @@ std::vector<std::string> StopTexts(const Json& value, const std::string& name) {
 Json FormatGrammar(const Json& value, const std::string& name) {
   const auto type = JsonGet<std::string>(value, "type", name);
   if (type == "text") return {};
-  if (type == "json_object") return {{"json_object", true}};
-  if (type == "regex") return {{"regex", JsonGet<std::string>(value, "pattern", name)}};
-  if (type == "grammar") return {{"grammar", JsonGet<std::string>(value, "grammar", name)}};
-  if (type != "json_schema") {
+  if (type == kJsonObject) return {{kJsonObject, true}};
+  if (type == kRegex) return {{kRegex, JsonGet<std::string>(value, "pattern", name)}};
+  if (type == kGrammar) return {{kGrammar, JsonGet<std::string>(value, "grammar", name)}};
+  if (type != kJsonSchema) {
     BadField(name, "{}.type = \"{}\"; there are text, json_object, json_schema, regex and grammar",
              name, Printable(type));
   }
   // The chat API nests the schema once more than /v1/responses.
   const Json& holder = value.contains("json_schema") ? value["json_schema"] : value;
-  return {{"json_schema", JsonGet<Json>(holder, "schema", name + ".json_schema")}};
+  return {{kJsonSchema, JsonGet<Json>(holder, "schema", name + ".json_schema")}};
 }
 
 }  // namespace nibble::serve

@@ -9,12 +9,15 @@
 namespace nibble::serve {
 
 inline constexpr int kMaxAnswers = 16, kMaxLogprobs = 20;
+inline constexpr int64_t kMaxTokens = int64_t{1}
+                                      << 32;  // a request can ask for; the context ends it
 
 // What one reads of a body into a request, beside what the request cannot say itself.
 struct GenerationFields {
   GenerationRequest request;
   bool ignore_eos = false;
   std::vector<int32_t> more_stop_ids;
+  std::string grammar_field;  // that `grammar` came from
   Json grammar;  // {"json_object": true}, {"json_schema": ..}, {"regex": ..} or {"grammar": ..}
 };
 
@@ -23,7 +26,7 @@ struct GenerationFields {
 GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
                                       int64_t vocab_size);
 // Compiles `grammar`; null if there is none.
-std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar);
+std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar, const std::string& field);
 
 // A text, or a list of at most 16, each of 1 to 256 bytes.
 std::vector<std::string> StopTexts(const Json& value, const std::string& name);

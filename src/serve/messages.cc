@@ -7,59 +7,58 @@
 namespace nibble::serve {
 namespace {
 
-struct MessageFields {
-  ChatInput input;
+struct MessageFields : ChatInput {
   std::optional<int64_t> max_tokens;
   std::vector<std::string> stops;
   bool stream = false;
   Json format;  // as GenerationFields::grammar
 };
 
-void ReadToolChoice(const Json& value, const std::string& name, MessageFields& f) {
+void ReadTools(const Json& value, const std::string&, MessageFields& f) {
+  f.tools = TemplateTools(ToolsFromAnthropic(value));
+}
+
+void ReadChoice(const Json& value, const std::string& name, MessageFields& f) {
   const auto type = JsonGet<std::string>(value, "type", name);
-  if (type == "any") {
-    f.input.tool_choice = "required";
-  } else if (type == "tool") {
-    f.input.tool_choice = ToolChoice(value, name);
-  } else if (type == "auto" || type == "none") {
-    f.input.tool_choice = type;
+  if (type == "tool") {
+    ReadToolChoice(value, name, f);
+  } else if (type == "any" || type == "auto" || type == "none") {
+    f.tool_choice = type == "any" ? "required" : type;
   } else {
     BadField(name, "tool_choice.type = \"{}\"; there are auto, any, tool and none",
              Printable(type));
   }
-  f.input.parallel_calls =
-      !JsonFind<bool>(value, "disable_parallel_tool_use", name).value_or(false);
+  f.parallel_calls = !JsonFind<bool>(value, "disable_parallel_tool_use", name).value_or(false);
+}
+
+void ReadStops(const Json& value, const std::string& name, MessageFields& f) {
+  f.stops = StopTexts(value, name);
+}
+
+void ReadOutput(const Json& value, const std::string& name, MessageFields& f) {
+  const auto format = JsonFind<Json>(value, "format", name);
+  if (format) f.format = FormatGrammar(*format, name + ".format");
+}
+
+void ReadThinking(const Json& value, const std::string& name, MessageFields& f) {
+  f.template_kwargs["enable_thinking"] = JsonGet<std::string>(value, "type", name) != "disabled";
 }
 
 constexpr Field<MessageFields> kFields[] = {
-    {"tools", [](const Json& v, const std::string&,
-                 MessageFields& f) { f.input.tools = TemplateTools(ToolsFromAnthropic(v)); }},
-    {"tool_choice", ReadToolChoice},
-    {"max_tokens",
-     [](const Json& v, const std::string& name, MessageFields& f) {
-       f.max_tokens = ValueIn(v, name, int64_t{1}, int64_t{1} << 32);
-     }},
-    {"stop_sequences", [](const Json& v, const std::string& name,
-                          MessageFields& f) { f.stops = StopTexts(v, name); }},
-    {"stream", [](const Json& v, const std::string& name,
-                  MessageFields& f) { f.stream = JsonAs<bool>(v, name); }},
-    {"output_config",
-     [](const Json& v, const std::string& name, MessageFields& f) {
-       const auto format = JsonFind<Json>(v, "format", name);
-       if (format) f.format = FormatGrammar(*format, name + ".format");
-     }},
-    {"thinking",
-     [](const Json& v, const std::string& name, MessageFields& f) {
-       const bool off = JsonGet<std::string>(v, "type", name) == "disabled";
-       f.input.template_kwargs["enable_thinking"] = !off;
-     }},
+    {"tools", ReadTools},
+    {"tool_choice", ReadChoice},
+    {"max_tokens", SetIn<&MessageFields::max_tokens, 1, kMaxTokens>},
+    {"stop_sequences", ReadStops},
+    {"stream", Set<&MessageFields::stream>},
+    {"output_config", ReadOutput},
+    {"thinking", ReadThinking},
 };
 
 MessageFields ReadMessageFields(const Json& body) {
   MessageFields fields;
   ReadFields(body, kFields, fields);
   try {
-    fields.input.messages = TemplateMessages(MessagesFromAnthropic(body));
+    fields.messages = TemplateMessages(MessagesFromAnthropic(body));
   } catch (const Error& error) {
     throw ApiError(400, error.what(), "messages");
   }
@@ -202,15 +201,18 @@ void Messages(Call& call) {
                                                      service.model().config().vocab_size);
   generation.request.n = 1;
   generation.request.stops = fields.stops;
-  if (!fields.format.is_null()) generation.grammar = fields.format;
-  ChatTurn turn = PrepareChat(service, fields.input, std::move(generation), fields.max_tokens);
+  if (!fields.format.is_null()) {
+    generation.grammar = fields.format;
+    generation.grammar_field = "output_config";
+  }
+  ChatTurn turn = PrepareChat(service, fields, std::move(generation), fields.max_tokens);
   std::make_shared<MessagesResponder>(call, turn, fields.stream)->Start(std::move(turn.request));
 }
 
 void CountTokens(Call& call) {
   RequireModel(call);
   const Service& service = call.service;
-  const std::string prompt = RenderChat(service, ReadMessageFields(call.body).input);
+  const std::string prompt = RenderChat(service, ReadMessageFields(call.body));
   call.Reply(200, {{"input_tokens", service.tokenizer().Encode(prompt, false).size()}});
 }
 

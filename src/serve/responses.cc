@@ -9,47 +9,45 @@
 namespace nibble::serve {
 namespace {
 
-struct ResponseFields {
-  ChatInput input;
+struct ResponseFields : ChatInput {
   std::optional<int64_t> max_tokens;
   bool stream = false;
-  Json format, tools = Json::array(), tool_choice = "auto";
+  Json format;                                            // as GenerationFields::grammar
+  Json told_tools = Json::array(), told_choice = "auto";  // as they came, to be told again
 };
 
+void ReadTools(const Json& value, const std::string&, ResponseFields& f) {
+  f.told_tools = value;
+  f.tools = TemplateTools(ToolsFromResponses(value));
+}
+
+void ReadChoice(const Json& value, const std::string& name, ResponseFields& f) {
+  f.told_choice = value;
+  ReadToolChoice(value, name, f);
+}
+
+void ReadReasoning(const Json& value, const std::string& name, ResponseFields& f) {
+  f.reasoning_effort = JsonFind<std::string>(value, "effort", name).value_or("");
+}
+
+void ReadText(const Json& value, const std::string& name, ResponseFields& f) {
+  const auto format = JsonFind<Json>(value, "format", name);
+  if (format) f.format = FormatGrammar(*format, "text.format");
+}
+
+void RefusePrevious(const Json&, const std::string& name, ResponseFields&) {
+  BadField(name, "responses are not stored: send the whole conversation");
+}
+
 constexpr Field<ResponseFields> kFields[] = {
-    {"tools",
-     [](const Json& v, const std::string&, ResponseFields& f) {
-       f.tools = v;
-       f.input.tools = TemplateTools(ToolsFromResponses(v));
-     }},
-    {"tool_choice",
-     [](const Json& v, const std::string& name, ResponseFields& f) {
-       f.tool_choice = v;
-       f.input.tool_choice = ToolChoice(v, name);
-     }},
-    {"parallel_tool_calls",
-     [](const Json& v, const std::string& name, ResponseFields& f) {
-       f.input.parallel_calls = JsonAs<bool>(v, name);
-     }},
-    {"max_output_tokens",
-     [](const Json& v, const std::string& name, ResponseFields& f) {
-       f.max_tokens = ValueIn(v, name, int64_t{1}, int64_t{1} << 32);
-     }},
-    {"stream", [](const Json& v, const std::string& name,
-                  ResponseFields& f) { f.stream = JsonAs<bool>(v, name); }},
-    {"reasoning",
-     [](const Json& v, const std::string& name, ResponseFields& f) {
-       f.input.reasoning_effort = JsonFind<std::string>(v, "effort", name).value_or("");
-     }},
-    {"text",
-     [](const Json& v, const std::string& name, ResponseFields& f) {
-       const auto format = JsonFind<Json>(v, "format", name);
-       if (format) f.format = FormatGrammar(*format, "text.format");
-     }},
-    {"previous_response_id",
-     [](const Json&, const std::string& name, ResponseFields&) {
-       BadField(name, "responses are not stored: send the whole conversation");
-     }},
+    {"tools", ReadTools},
+    {"tool_choice", ReadChoice},
+    {"parallel_tool_calls", Set<&ResponseFields::parallel_calls>},
+    {"max_output_tokens", SetIn<&ResponseFields::max_tokens, 1, kMaxTokens>},
+    {"stream", Set<&ResponseFields::stream>},
+    {"reasoning", ReadReasoning},
+    {"text", ReadText},
+    {"previous_response_id", RefusePrevious},
 };
 
 class ResponsesResponder : public ChatResponder {
@@ -179,9 +177,9 @@ class ResponsesResponder : public ChatResponder {
                      {"output", output_},
                      {"error", nullptr},
                      {"incomplete_details", nullptr},
-                     {"tools", fields_.tools},
-                     {"tool_choice", fields_.tool_choice},
-                     {"parallel_tool_calls", fields_.input.parallel_calls}};
+                     {"tools", fields_.told_tools},
+                     {"tool_choice", fields_.told_choice},
+                     {"parallel_tool_calls", fields_.parallel_calls}};
     if (std::string_view(status) == "in_progress") return response;
     if (std::string_view(status) == "incomplete") {
       response["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -232,15 +230,18 @@ void Responses(Call& call) {
   ResponseFields fields;
   ReadFields(call.body, kFields, fields);
   try {
-    fields.input.messages = TemplateMessages(MessagesFromResponses(call.body));
+    fields.messages = TemplateMessages(MessagesFromResponses(call.body));
   } catch (const Error& error) {
     throw ApiError(400, error.what(), "input");
   }
   GenerationFields generation = ReadGenerationFields(call.body, service.generation_config(),
                                                      service.model().config().vocab_size);
   generation.request.n = 1;
-  if (!fields.format.is_null()) generation.grammar = fields.format;
-  ChatTurn turn = PrepareChat(service, fields.input, std::move(generation), fields.max_tokens);
+  if (!fields.format.is_null()) {
+    generation.grammar = fields.format;
+    generation.grammar_field = "text";
+  }
+  ChatTurn turn = PrepareChat(service, fields, std::move(generation), fields.max_tokens);
   std::make_shared<ResponsesResponder>(call, turn, std::move(fields))
       ->Start(std::move(turn.request));
 }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/utf8.h"
 #include "io/base64.h"
 #include "serve/call.h"
-#include "text/utf8.h"
 
 namespace nibble::serve {
 namespace {

@@ -39,7 +39,7 @@ class Service {
 
   // Answers a request now or, from the scheduler's steps, later (http::Handler).
   void Handle(const std::shared_ptr<http::Exchange>& exchange);
-  // The body of an error, as the API of the path has it.
+  // The body of an error of the HTTP layer, which knows no API: as OpenAI has it.
   static std::string ErrorBody(int status, std::string_view message);
 
   Scheduler& scheduler() { return scheduler_; }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "text/unicode_classes.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/vocabulary.h"
 
 namespace nibble {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -4,7 +4,7 @@
 #include "source/model_source.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_parser.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "source/byte_level.h"
 #include "text/pattern_json.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "text/jinja_text.h"
 #include "text/jinja_value.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble::jinja {
 namespace {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <set>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble::jinja {
 namespace {

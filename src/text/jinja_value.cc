@@ -6,7 +6,7 @@
 
 #include "text/jinja_builtins.h"
 #include "text/jinja_text.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble::jinja {
 namespace {

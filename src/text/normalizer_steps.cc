@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "text/unicode_classes.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "text/regex.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 

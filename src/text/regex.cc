@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/work.h"
 
 namespace nibble {

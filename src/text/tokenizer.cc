@@ -15,7 +15,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/special_frame.h"
 #include "text/token_model.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -19,7 +19,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "tests/shared_data.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

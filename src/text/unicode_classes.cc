@@ -7,7 +7,7 @@
 #include <string>
 
 #include "text/regex.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 

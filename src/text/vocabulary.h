@@ -13,7 +13,7 @@
 
 #include "text/secret_hash.h"
 #include "text/tokenizer_json.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 // piece, calls begin and end in turn, and text is UTF-8 if the answer is.
 #include "chat/answer_parser.h"
 #include "fuzz_input.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -3,6 +3,7 @@
 // the same whole and in pieces, keep the limits, and cannot add a line to an answer.
 #include <vector>
 
+#include "base/utf8.h"
 #include "fuzz_input.h"
 #include "http/request_reader.h"
 #include "http/response.h"

@@ -5,7 +5,7 @@
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

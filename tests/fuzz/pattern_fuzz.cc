@@ -3,7 +3,7 @@
 // in. Matches rise, lie in the text and cut no character; replacing them removes them alone.
 #include "fuzz_input.h"
 #include "text/regex.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <simdjson.h>
 #include <string.h>

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "chat/answer_format.h"
+
+namespace nibble {
+
+class Grammar;
+
+// Of an answer that is a call of one of the functions from its first token on, written as the
+// model writes calls, with arguments that the function's schema allows. Null where a format's calls
+// cannot be required (kNone, kXml, kLlamaPython). `tools`: as TemplateTools makes them; token_id:
+// that of a marker. A schema that is not understood is kUsage.
+std::shared_ptr<const Grammar> RequiredCall(
+    const AnswerFormat& format, const Json& tools,
+    const std::function<int32_t(const std::string& marker)>& token_id);
+
+}  // namespace nibble
