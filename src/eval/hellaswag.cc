@@ -3,8 +3,8 @@
 
 #include <charconv>
 
-#include "text/jinja_text.h"
 #include "base/utf8.h"
+#include "text/jinja_text.h"
 
 namespace nibble {
 namespace {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/unicode_classes.h"
 #include "base/utf8.h"
+#include "text/unicode_classes.h"
 #include "text/vocabulary.h"
 
 namespace nibble {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/chat_template.h"
 
+#include "base/utf8.h"
 #include "source/model_source.h"
 #include "text/jinja_eval.h"
 #include "text/jinja_parser.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -4,9 +4,9 @@
 #include <charconv>
 #include <utility>
 
+#include "base/utf8.h"
 #include "source/byte_level.h"
 #include "text/pattern_json.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

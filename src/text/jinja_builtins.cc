@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/jinja_text.h"
 #include "base/utf8.h"
+#include "text/jinja_text.h"
 
 namespace nibble::jinja {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/utf8.h"
 #include "text/jinja_text.h"
 #include "text/jinja_value.h"
-#include "base/utf8.h"
 
 namespace nibble::jinja {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "text/jinja_builtins.h"
 #include "text/jinja_text.h"
-#include "base/utf8.h"
 
 namespace nibble::jinja {
 namespace {

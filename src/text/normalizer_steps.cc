@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <memory>
 
-#include "text/unicode_classes.h"
 #include "base/utf8.h"
+#include "text/unicode_classes.h"
 
 namespace nibble {
 namespace {

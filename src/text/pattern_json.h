@@ -4,9 +4,9 @@
 
 #include <string>
 
+#include "base/utf8.h"
 #include "text/regex.h"
 #include "text/tokenizer_json.h"
-#include "base/utf8.h"
 
 namespace nibble {
 

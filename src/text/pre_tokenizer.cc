@@ -3,10 +3,10 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "source/byte_level.h"
 #include "text/pattern_json.h"
 #include "text/unicode_classes.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/utf8.h"
 #include "source/byte_level.h"
 #include "source/model_source.h"
 #include "text/added_tokens.h"
@@ -15,7 +16,6 @@
 #include "text/pre_tokenizer.h"
 #include "text/special_frame.h"
 #include "text/token_model.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "text/tokenizer.h"
 #include "base/utf8.h"
+#include "text/tokenizer.h"
 
 namespace nibble {
 namespace {

@@ -18,8 +18,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
-#include "tests/shared_data.h"
 #include "base/utf8.h"
+#include "tests/shared_data.h"
 
 namespace nibble {
 namespace {

@@ -6,8 +6,8 @@
 #include <array>
 #include <string>
 
-#include "text/regex.h"
 #include "base/utf8.h"
+#include "text/regex.h"
 
 namespace nibble {
 namespace {

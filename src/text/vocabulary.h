@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/secret_hash.h"
 #include "text/tokenizer_json.h"
-#include "base/utf8.h"
 
 namespace nibble {
 

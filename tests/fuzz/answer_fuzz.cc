@@ -2,9 +2,9 @@
 // The first byte chooses a format, whether the prompt has opened reasoning, and whether markers are
 // tokens; a line of sizes cuts the answer that follows it. The meaning is that of the answer in one
 // piece, calls begin and end in turn, and text is UTF-8 if the answer is.
+#include "base/utf8.h"
 #include "chat/answer_parser.h"
 #include "fuzz_input.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

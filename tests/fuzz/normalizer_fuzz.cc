@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first line as {"normalizer", "pre_tokenizer", "decoder"} of a tokenizer.json, the rest as a
 // text that goes through all three. Valid UTF-8 stays so; pieces lie in the text one after another.
+#include "base/utf8.h"
 #include "fuzz_input.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first line as a regular expression of a tokenizer.json, the rest as the text it is matched
 // in. Matches rise, lie in the text and cut no character; replacing them removes them alone.
+#include "base/utf8.h"
 #include "fuzz_input.h"
 #include "text/regex.h"
-#include "base/utf8.h"
 
 namespace nibble {
 namespace {

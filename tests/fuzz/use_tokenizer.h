@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/error.h"
-#include "text/tokenizer.h"
 #include "base/utf8.h"
+#include "text/tokenizer.h"
 
 namespace nibble {
 
