@@ -20,8 +20,9 @@ target_compile_options(nibble_flags INTERFACE
 set(NIBBLE_avx2_FLAGS -mavx2 -mfma)
 set(NIBBLE_avx512_FLAGS ${NIBBLE_avx2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
 # GCC 12's own AVX-512 headers warn about uninitialized values (gcc.gnu.org/PR105593).
-set(NIBBLE_amx_FLAGS ${NIBBLE_avx512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16
+set(NIBBLE_avx512_vbmi_FLAGS ${NIBBLE_avx512_FLAGS} -mavx512vbmi -mavx512bitalg
   -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+set(NIBBLE_amx_FLAGS ${NIBBLE_avx512_vbmi_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 
 # Files of a folder as one, for builds that happen once: tools/test sets CMAKE_UNITY_BUILD under the
 # sanitizers, which halves the time of the compiler. Parts of files have names of their own for this.

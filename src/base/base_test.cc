@@ -378,6 +378,7 @@ TEST(CpuFeaturesTest, Names) {
   EXPECT_EQ(IsaName(Isa::kRef), "ref");
   EXPECT_EQ(IsaName(Isa::kAvx2), "avx2");
   EXPECT_EQ(IsaName(Isa::kAvx512), "avx512");
+  EXPECT_EQ(IsaName(Isa::kAvx512Vbmi), "avx512_vbmi");
   EXPECT_EQ(IsaName(Isa::kAmx), "amx");
 }
 
@@ -399,7 +400,7 @@ TEST(CpuFeaturesDeathTest, EnvironmentLowersTheIsa) {
   EXPECT_EXIT(TryIsa(""), testing::ExitedWithCode(0),
               fmt::format("active {}\\.", IsaName(DetectedIsa())));
   EXPECT_EXIT(TryIsa("sse9"), testing::ExitedWithCode(2), "NIBBLE_ISA=sse9: use ref");
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vbmi, Isa::kAmx}) {
     const std::string name(IsaName(isa));
     if (isa <= DetectedIsa()) {
       EXPECT_EXIT(TryIsa(name.c_str()), testing::ExitedWithCode(0), "active " + name + "\\.");

@@ -14,7 +14,7 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"ref", "avx2", "avx512", "amx"};
+constexpr std::array<std::string_view, 5> kNames = {"ref", "avx2", "avx512", "avx512_vbmi", "amx"};
 
 // GCC 12 and clang 14 know no "amx-int8" in __builtin_cpu_supports, so the bits are read here:
 // CPUID leaf 7, EDX bits 22 (AMX-BF16), 24 (AMX-TILE) and 25 (AMX-INT8).
@@ -34,7 +34,10 @@ Isa Detect() {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
   if (!avx512) return Isa::kAvx2;
-  return HasBf16() && HasAmx() ? Isa::kAmx : Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512bitalg")) {
+    return Isa::kAvx512;
+  }
+  return HasBf16() && HasAmx() ? Isa::kAmx : Isa::kAvx512Vbmi;
 }
 
 Isa Active() {
@@ -48,7 +51,7 @@ Isa Active() {
     }
     return isa;
   }
-  FailUsage("NIBBLE_ISA={}: use ref, avx2, avx512 or amx", wanted);
+  FailUsage("NIBBLE_ISA={}: use {}", wanted, fmt::join(kNames, ", "));
 }
 
 }  // namespace

@@ -9,13 +9,14 @@ namespace nibble {
 
 // Each level includes the ones before it.
 enum class Isa {
-  kRef,     // plain C++
-  kAvx2,    // AVX2 + FMA
-  kAvx512,  // AVX-512 F, BW, DQ, VL and VNNI
-  kAmx,     // AMX-INT8 and AMX-BF16, AVX-512 BF16, on top of kAvx512
+  kRef,         // plain C++
+  kAvx2,        // AVX2 + FMA
+  kAvx512,      // AVX-512 F, BW, DQ, VL and VNNI
+  kAvx512Vbmi,  // AVX-512 VBMI and BITALG: Ice Lake, Zen 4 and later
+  kAmx,         // AMX-INT8 and AMX-BF16, AVX-512 BF16
 };
 
-std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx512", "amx"
+std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx512", "avx512_vbmi", "amx"
 
 // AVX-512 BF16, which some machines of kAvx512 have and all of kAmx.
 bool HasBf16();
@@ -23,7 +24,8 @@ bool HasBf16();
 // Best level of this machine (asks the kernel for AMX state once).
 Isa DetectedIsa();
 
-// DetectedIsa(), lowered by NIBBLE_ISA=ref|avx2|avx512|amx. An unknown or unsupported value throws.
+// DetectedIsa(), lowered by NIBBLE_ISA (a name above). An unknown or unsupported value
+// throws.
 Isa ActiveIsa();
 
 }  // namespace nibble

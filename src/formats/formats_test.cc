@@ -93,7 +93,7 @@ TEST(PackedWeightsTest, CodesOfALatticeAreItsPoints) {
         ASSERT_EQ(decoded.row(n)[k], planes.scales[static_cast<size_t>(n)] * value);
       }
     }
-    EXPECT_EQ(TileOrder(w).bits, 8);
+    EXPECT_EQ(TileOrder(w).bits, bits);
   }
 }
 

@@ -206,7 +206,34 @@ std::array<float, kWeights> Left(std::span<const float, kWeights> x, uint32_t co
   return left;
 }
 
+LatticeWords MakeWords() {
+  LatticeWords words{};
+  const Patterns& p = AllPatterns();
+  constexpr uint32_t kFlip = 14;  // of n, which negates it but for the quarter
+  for (size_t code = 0; code < kEntries; ++code) {
+    const auto bits = static_cast<uint32_t>(code);
+    for (size_t i = 0; i < kWeights; ++i) {
+      const size_t shift = 8 * (i % 4) + i / 4 * 4;
+      const auto steps = static_cast<uint32_t>(p.magnitudes[i][code]);  // 1/2 is none
+      words.entries[code] |= (8 | steps << 1) << shift;
+      words.steps[i / 4][code] |= static_cast<uint8_t>(steps << i % 4 * 2);
+      words.signs[code] |= ((bits >> i & (i < 7) ? kFlip : 0) | bits >> 7) << shift;
+      words.shorts[code] |= static_cast<uint32_t>(ShortVectors()[code][i] + 4) << shift;
+    }
+    // The last sign makes their number even, or odd where the entry wants that.
+    constexpr size_t kLast = 28;
+    if (p.odd[code] != 0) words.entries[code] ^= kFlip << kLast;
+    if (std::popcount(bits & 127) % 2 == 1) words.signs[code] ^= kFlip << kLast;
+  }
+  return words;
+}
+
 }  // namespace
+
+const LatticeWords& LatticeCode::Words() {
+  static const LatticeWords words = MakeWords();
+  return words;
+}
 
 LatticeCode::LatticeCode(int bits) : bits_(bits) {
   NIBBLE_CHECK(bits >= 2 && bits <= 4, "{} bits", bits);

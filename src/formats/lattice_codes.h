@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <span>
 
+#include "formats/lattice_words.h"
+
 namespace nibble {
 
 class LatticeCode {
@@ -35,6 +37,10 @@ class LatticeCode {
   // the nearest again. Entries that are not finite give any code.
   uint32_t Encode(std::span<const float, kWeights> x) const;
   Point Decode(uint32_t code) const;
+
+  // A Point plus this has no negative entries (and none above 150).
+  int offset() const { return bits_ == 2 ? 15 : bits_ == 3 ? 15 + 4 : 4 * 15 + 15; }
+  static const LatticeWords& Words();
 
  private:
   int bits_;

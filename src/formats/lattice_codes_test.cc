@@ -95,6 +95,32 @@ TEST(LatticeCodeTest, PointsKeepTheirCodes) {
 }
 
 // Mean squared errors of the literature for these constructions, and no more.
+// The words that kernels look up: of all codes of 2 bits, and of all second codes.
+TEST(LatticeCodeTest, WordsAreThePoints) {
+  const LatticeWords& words = LatticeCode::Words();
+  const auto n = [](uint32_t word, size_t i) {
+    return static_cast<int>(word >> (8 * (i % 4) + i / 4 * 4) & 15);
+  };
+  const LatticeCode two(2), three(3);
+  for (uint32_t code = 0; code < 1u << 16; ++code) {
+    const uint32_t word = words.entries[code >> 8] ^ words.signs[code & 255];
+    const LatticeCode::Point point = two.Decode(code);
+    for (size_t i = 0; i < point.size(); ++i) {
+      ASSERT_EQ(2 * n(word, i) - two.offset(), point[i]) << code << " " << i;
+      const int steps = words.steps[i / 4][code >> 8] >> i % 4 * 2 & 3;
+      ASSERT_EQ(steps,
+                (std::abs(n(word, i) - (code & 128 ? 8 : 7)) - (n(word, i) >= 8 ? 0 : 1)) / 2)
+          << code << " " << i;
+    }
+  }
+  for (uint32_t code = 0; code < 256; ++code) {
+    const LatticeCode::Point point = three.Decode(code), first = two.Decode(0);
+    for (size_t i = 0; i < point.size(); ++i) {
+      EXPECT_EQ(n(words.shorts[code], i) - 4, point[i] - first[i]) << code << " " << i;
+    }
+  }
+}
+
 TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
   const double most[] = {0.0915, 0.0300, 0.0086};
   for (int bits = 2; bits <= 4; ++bits) {

@@ -46,12 +46,26 @@ void PackPanel(const Rows& rows, int64_t row_bytes, uint8_t* panel) {
   }
 }
 
+// Codes of `bits` bytes: byte b of four that follow each other is a word of output j, and behind
+// the words of all outputs come those of byte b + 1.
+void PackPoints(const Rows& rows, int64_t row_bytes, int64_t bits, uint8_t* panel) {
+  for (int64_t at = 0; at < row_bytes; at += 4 * bits) {
+    for (int64_t byte = 0; byte < bits; ++byte) {
+      for (const uint8_t* row : rows) {
+        for (int64_t code = 0; code < 4; ++code) *panel++ = row[at + code * bits + byte];
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TileOrder::TileOrder(const PackedWeights& w)
     : panels((w.rows + 31) / 32 * 2),
       padded_cols((w.cols + 63) / 64 * 64),
-      bits(w.format.code_bits() <= 4 ? 4 : 8) {}
+      bits(w.format.lattice     ? w.format.bits
+           : w.format.bits <= 4 ? 4
+                                : 8) {}
 
 void PackTiles(const PackedWeights& w, uint8_t* tiles) {
   const TileOrder order(w);
@@ -59,7 +73,7 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = order.panel_bytes() / kOutputs;
   // Rows that need neither other codes nor padding are read where they lie.
-  const bool as_stored = w.format.bits == order.bits && !w.format.in_blocks();
+  const bool as_stored = w.format.bits == order.bits && !w.format.sparse;
   const bool in_place = as_stored && packed_bytes == row_bytes;
   ParallelFor(static_cast<size_t>(order.panels), [&](size_t task) {
     const auto panel = static_cast<int64_t>(task);
@@ -78,6 +92,7 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
       }
     }
     uint8_t* out = tiles + panel * order.panel_bytes();
+    if (w.format.lattice) return PackPoints(rows, row_bytes, order.bits, out);
     order.bits == 4 ? PackPanel<4>(rows, row_bytes, out) : PackPanel<8>(rows, row_bytes, out);
   });
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantized weights in the order in which the integer kernels of a CPU read them
 // (backends/cpu/gemm/int_kernels.h): codes of any width up to 8 widened to 4 or 8 bits, unsigned
-// (code + 8 or code + 128), in panels of 16 outputs. The order depends only on shape and width, not
-// on groups, activations or the instruction set, so that a checkpoint can carry it
-// (docs/checkpoint_format.md, "The tile plane").
+// (code + 8 or code + 128), or codes of a lattice as they are, in panels of 16 outputs. The order
+// depends only on shape and width, not on groups, activations or the instruction set, so that a
+// checkpoint can carry it (docs/checkpoint_format.md, "The tile plane").
 //
 //   8 bits   [panel][k / 4][16 outputs][4 bytes], inputs k..k+3
 //   4 bits   [panel][k / 8][16 outputs][4 bytes], low nibbles = inputs k..k+3, high = k+4..k+7
+//   points   [panel][k / 32][byte of a code][16 outputs][4 codes], each for eight inputs
 //
 // Outputs are padded to a multiple of 32 and inputs to a multiple of 64, with code 0.
 #pragma once
@@ -20,11 +21,11 @@ struct TileOrder {
 
   int64_t panels;       // even
   int64_t padded_cols;  // a multiple of 64
-  int bits;             // 4 or 8
+  int bits;             // 4 or 8; of a lattice 2, 3 or 4
 
   int64_t panel_bytes() const { return padded_cols * 16 * bits / 8; }
   int64_t bytes() const { return panels * panel_bytes(); }
-  // [panel, k / 4 or k / 8, 64 bytes]
+  // [panel, lines, 64 bytes]
   std::vector<int64_t> shape() const { return {panels, panel_bytes() / 64, 64}; }
 };
 

@@ -59,6 +59,34 @@ TEST(TileOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
   }
 }
 
+TEST(TileOrderTest, CodesOfALatticeStayWhole) {
+  Rng rng(2);
+  for (const int bits : {2, 3, 4}) {
+    for (const int64_t cols : {8, 64, 104, 320}) {
+      const int64_t rows = 33, codes = cols / 8;
+      PlaneVectors w = {.format = {.bits = bits, .lattice = true}, .rows = rows, .cols = cols};
+      for (int64_t i = 0; i < rows * codes * bits; ++i) {
+        w.codes.push_back(static_cast<uint8_t>(rng.Below(256)));
+      }
+      const PackedWeights view = View(w);
+      const TileOrder order(view);
+      ASSERT_EQ(order.bits, bits);
+      std::vector<uint8_t> tiles(static_cast<size_t>(order.bytes()), 0x5A);
+      PackTiles(view, tiles.data());
+      // [panel][k / 32][byte][16 outputs][4 codes]
+      for (int64_t at = 0; at < order.bytes(); ++at) {
+        const int64_t block = at / (64 * bits), byte = at / 64 % bits;
+        const int64_t n = block / (order.padded_cols / 32) * 16 + at / 4 % 16;
+        const int64_t code = block % (order.padded_cols / 32) * 4 + at % 4;
+        const bool is_padding = n >= rows || code >= codes;
+        ASSERT_EQ(tiles[static_cast<size_t>(at)],
+                  is_padding ? 0 : w.codes[static_cast<size_t>((n * codes + code) * bits + byte)])
+            << at;
+      }
+    }
+  }
+}
+
 // The example of docs/checkpoint_format.md.
 TEST(TileOrderTest, WorkedExample) {
   PlaneVectors w = {.format = {.bits = 4}, .rows = 1, .cols = 8};

@@ -93,7 +93,8 @@ void GemvTask(const Product& p, int64_t task) {
                      .c = acc,
                      .steps = w.second_level() ? w.panel_steps(panel) : nullptr,
                      .steps_stride = w.second_level() ? w.step_groups() * kPanel : 0,
-                     .step_cols = w.step_cols});
+                     .step_cols = w.step_cols,
+                     .words = &LatticeCode::Words()});
       ApplyScales(p.isa,
                   {.panel = panel,
                    .row = 0,
@@ -126,12 +127,12 @@ class GemmWalk {
 
   void Run() {
     Chunk chunk{first_panel_, 0, std::min(kChunk, w_.group_cols)};
-    if (w_.bits == 4) Unpack(chunk, 0);
+    if (!w_.bytes()) Unpack(chunk, 0);
     if (p_.kernel.tiles) amx_begin();
     for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
       const Chunk next = Next(chunk);
-      if (rows_ <= kFewRows && !UnpacksAhead()) Prefetch(w_.bits == 4 ? Next(next) : next);
-      if (w_.bits == 4 && !UnpacksAhead() && next.inputs > 0) Unpack(next, 1 - turn);
+      if (rows_ <= kFewRows && !UnpacksAhead()) Prefetch(w_.bytes() ? next : Next(next));
+      if (!w_.bytes() && !UnpacksAhead() && next.inputs > 0) Unpack(next, 1 - turn);
       Multiply(chunk, next, turn);
       chunk = next;
     }
@@ -140,8 +141,8 @@ class GemmWalk {
   }
 
  private:
-  // A second level is unpacked by itself: a matrix unit's call knows no steps.
-  bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && !w_.second_level(); }
+  // What is not nibbles is unpacked by itself: a matrix unit's call knows neither steps nor points.
+  bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && w_.form() == Form::kCodes; }
 
   // No inputs: the end.
   Chunk Next(Chunk c) const {
@@ -178,15 +179,19 @@ class GemmWalk {
   void Unpack(const Chunk& c, int turn) {
     const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
     uint8_t* const bytes = bytes_[turn];
-    if (!w_.second_level()) {
+    uint8_t* const second_bytes = bytes + c.inputs * kPanel;
+    if (w_.form() == Form::kCodes) {
       UnpackNibbles(p_.isa, Stored(c), c.inputs, bytes);
-      UnpackNibbles(p_.isa, second, c.inputs, bytes + c.inputs * kPanel);
-      return;
+      UnpackNibbles(p_.isa, second, c.inputs, second_bytes);
+    } else if (w_.form() == Form::kPoints) {
+      UnpackPoints(p_.isa, Stored(c), c.inputs, w_.bits, bytes);
+      UnpackPoints(p_.isa, second, c.inputs, w_.bits, second_bytes);
+    } else {
+      UnpackLevels(p_.isa, Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols,
+                   bytes);
+      UnpackLevels(p_.isa, second, c.first, c.inputs, w_.panel_steps(c.panel + 1), w_.step_cols,
+                   second_bytes);
     }
-    UnpackLevels(p_.isa, Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols,
-                 bytes);
-    UnpackLevels(p_.isa, second, c.first, c.inputs, w_.panel_steps(c.panel + 1), w_.step_cols,
-                 bytes + c.inputs * kPanel);
   }
 
   // A matrix unit's share of unpacking `next` in the block of rows that starts at `row`.
@@ -203,7 +208,7 @@ class GemmWalk {
   }
 
   void Multiply(const Chunk& chunk, const Chunk& next, int turn) {
-    const bool tiles = p_.kernel.tiles, bytes = w_.bits == 4;
+    const bool tiles = p_.kernel.tiles, unpacked = !w_.bytes();
     const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : kBlock;
     const bool starts = chunk.first == group * w_.group_cols;
     const bool ends = chunk.first + chunk.inputs == (group + 1) * w_.group_cols;
@@ -217,8 +222,8 @@ class GemmWalk {
       p_.kernel.gemm({.a = a,
                       .a_stride = tiles ? kTileTokens * stride : stride,
                       .rows = count,
-                      .b = bytes ? bytes_[turn] : Stored(chunk),
-                      .b_stride = bytes ? chunk.inputs * kPanel : w_.Bytes(w_.padded_cols),
+                      .b = unpacked ? bytes_[turn] : Stored(chunk),
+                      .b_stride = unpacked ? chunk.inputs * kPanel : w_.Bytes(w_.padded_cols),
                       .k = chunk.inputs,
                       .c = acc,
                       .accumulate = !starts,

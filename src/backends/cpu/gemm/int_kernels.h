@@ -10,11 +10,16 @@
 // With a second level of scales a nibble stands for a byte, nibble * scale + start modulo 256, the
 // same for `step_cols` inputs of an output: steps [k / step_cols][16], scale | start << 8.
 //
+// Of a lattice the codes themselves, for inputs in blocks of 32 (formats/tile_order.h); `words`
+// says what they mean. Their bytes are LatticeCode::offset() plus the point.
+//
 // This header is all that the files built with extra instruction flags may include: inline
 // functions of the standard library compiled there could replace those of the whole program.
 #pragma once
 
 #include <cstdint>
+
+#include "formats/lattice_words.h"
 
 namespace nibble::cpu {
 
@@ -59,6 +64,7 @@ struct GemvTile {
   // Of a second level (one group): of the first panel, elements to the second, a multiple of 8.
   const uint16_t* steps;
   int64_t steps_stride, step_cols;
+  const LatticeWords* words;  // of a lattice
 };
 using GemvFn = void (*)(const GemvTile&);
 
@@ -75,6 +81,19 @@ void avx2_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
+
+// Words (formats/lattice_words.h) of a block of 64 codes, from one or two planes of their bytes, as
+// [4 codes][16 outputs]. One by one: vectors that gather them take longer on Zen 4.
+void e8p_words(const LatticeWords& table, const uint8_t* planes, uint32_t* words);
+void short_words(const LatticeWords& table, const uint8_t* plane, uint32_t* words);
+
+// Codes of a lattice, of 2, 3 and 4 bits.
+void avx2_gemv_p2s8(const GemvTile& tile);
+void avx2_gemv_p3s8(const GemvTile& tile);
+void avx2_gemv_p4s8(const GemvTile& tile);
+void avx512_gemv_p2s8(const GemvTile& tile);  // with VBMI and BITALG
+void avx512_gemv_p3s8(const GemvTile& tile);
+void avx512_gemv_p4s8(const GemvTile& tile);
 
 // Up to 16 columns of x [tokens, columns] (zero beyond) rounded to bf16: a panel [pairs of
 // tokens][16 columns], the earlier token in the lower half. With AVX-512 BF16.

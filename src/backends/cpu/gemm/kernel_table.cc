@@ -4,12 +4,20 @@
 namespace nibble::cpu {
 namespace {
 
+constexpr Isa kVbmi = Isa::kAvx512Vbmi;
+
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name                     isa           bits     tokens          k_step gemm              gemv                     tiles  second_level
+    // name                     isa           bits     tokens          k_step gemm              gemv                     tiles  form
     {"avx512_gemv_u4s8",        Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8,        false},
-    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8_levels, false, true},
+    {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8_levels, false, Form::kLevels},
     {"avx512_gemv_u8s8",        Isa::kAvx512, 8,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u8s8,        false},
+    {"avx512_gemv_p2s8",        kVbmi,        2,       kMaxGemvTokens, 32,    nullptr,          avx512_gemv_p2s8,        false, Form::kPoints},
+    {"avx512_gemv_p3s8",        kVbmi,        3,       kMaxGemvTokens, 32,    nullptr,          avx512_gemv_p3s8,        false, Form::kPoints},
+    {"avx512_gemv_p4s8",        kVbmi,        4,       kMaxGemvTokens, 32,    nullptr,          avx512_gemv_p4s8,        false, Form::kPoints},
+    {"avx2_gemv_p2s8",          Isa::kAvx2,   2,       4,              32,    nullptr,          avx2_gemv_p2s8,          false, Form::kPoints},
+    {"avx2_gemv_p3s8",          Isa::kAvx2,   3,       4,              32,    nullptr,          avx2_gemv_p3s8,          false, Form::kPoints},
+    {"avx2_gemv_p4s8",          Isa::kAvx2,   4,       4,              32,    nullptr,          avx2_gemv_p4s8,          false, Form::kPoints},
     {"amx_gemm_u8s8",           Isa::kAmx,    0,       0,              64,    amx_gemm_u8s8,    nullptr,                 true},
     {"avx512_gemm_u8s8",        Isa::kAvx512, 0,       0,              8,     avx512_gemm_u8s8, nullptr,                 false},
     {"avx2_gemv_u4s8",          Isa::kAvx2,   4,       4,              8,     nullptr,          avx2_gemv_u4s8,          false},
@@ -26,7 +34,7 @@ constexpr Kernel kTable[] = {
 }  // namespace
 
 bool Kernel::Runs(const IntPanels& weights, int64_t tokens) const {
-  return (bits == 0 || (bits == weights.bits && second_level == weights.second_level())) &&
+  return (bits == 0 || (bits == weights.bits && form == weights.form())) &&
          (max_tokens == 0 || weights.sum_rows(tokens) <= max_tokens) &&
          weights.group_cols % k_step == 0;
 }

@@ -16,13 +16,13 @@ namespace nibble::cpu {
 struct Kernel {
   std::string_view name;
   Isa isa;             // least instruction set
-  int bits;            // of the panels; 0 = any codes, kValues = decoded weights
+  int bits;            // of the panels; 0 = any of them as bytes, kValues = decoded weights
   int64_t max_tokens;  // 0 = any
   int64_t k_step;      // divides the inputs of a group
   GemmFn gemm;         // one of the two; of kValues none: gemm_f32.cc, gemm_bf16.cc
   GemvFn gemv;
   bool tiles;  // a matrix unit: activations in tiles, amx_begin and amx_end around its calls
-  bool second_level = false;  // of scales, in panels of 4 bits; rows of any bits take bytes
+  Form form = Form::kCodes;  // of the panels; rows of any bits take bytes
 
   bool Runs(const IntPanels& weights, int64_t tokens) const;
 };

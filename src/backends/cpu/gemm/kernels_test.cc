@@ -169,10 +169,35 @@ std::vector<uint16_t> RandomSteps(Rng& rng, SumCase& c) {
   return steps;
 }
 
+// Panels of random codes of a lattice, and the weights that they stand for.
+std::vector<uint8_t> RandomPoints(Rng& rng, int bits, SumCase& c) {
+  const LatticeCode lattice(bits);
+  std::vector<uint8_t> panels(static_cast<size_t>(kTileOutputs * c.k / 8 * bits));
+  for (uint8_t& byte : panels) byte = static_cast<uint8_t>(rng.Below(256));
+  for (int64_t n = 0; n < kTileOutputs; ++n) {
+    for (int64_t k = 0; k < c.k; k += 8) {
+      // [panel][k / 32][byte][16 outputs][4 codes]
+      const int64_t block = n / kPanel * c.k / 32 + k / 32, at = n % kPanel * 4 + k % 32 / 8;
+      uint32_t code = 0;
+      for (int byte = 0; byte < bits; ++byte) {
+        code |= uint32_t{panels[(block * bits + byte) * 64 + at]} << 8 * byte;
+      }
+      const LatticeCode::Point point = lattice.Decode(code);
+      for (int64_t i = 0; i < 8; ++i) {
+        c.weights[n * c.k + k + i] = static_cast<uint8_t>(point[i] + lattice.offset());
+      }
+    }
+  }
+  return panels;
+}
+
 void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
-  const std::vector<uint8_t> panels = kernel.bits == 4 ? c.NibblePanels() : c.BytePanels();
   Rng rng(31);
-  const auto steps = kernel.second_level ? RandomSteps(rng, c) : std::vector<uint16_t>();
+  const std::vector<uint8_t> panels = kernel.form == Form::kPoints
+                                          ? RandomPoints(rng, kernel.bits, c)
+                                      : kernel.bits == 4 ? c.NibblePanels()
+                                                         : c.BytePanels();
+  const auto steps = kernel.form == Form::kLevels ? RandomSteps(rng, c) : std::vector<uint16_t>();
   const int64_t k = c.k / groups, count = groups * c.rows * kTileOutputs;
   std::vector<int32_t> sums(static_cast<size_t>(count + kTileOutputs), kPoison);
   kernel.gemv({.a = c.acts.data(),
@@ -185,7 +210,8 @@ void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
                .c = sums.data(),
                .steps = steps.data(),
                .steps_stride = static_cast<int64_t>(steps.size()) / 2,
-               .step_cols = 32});
+               .step_cols = 32,
+               .words = &LatticeCode::Words()});
   for (int64_t i = 0; i < count; ++i) {
     const int64_t g = i / kTileOutputs / c.rows, m = i / kTileOutputs % c.rows;
     ASSERT_EQ(sums[i], c.Sum(m, i % kTileOutputs, g * k, (g + 1) * k))
@@ -207,7 +233,7 @@ TEST_P(KernelTest, SumsAreExact) {
           CheckGemm(kernel(), c);
         } else {
           CheckGemv(kernel(), c, 1);
-          if (k % 32 == 0 && !kernel().second_level) CheckGemv(kernel(), c, k / 32);
+          if (k % 32 == 0 && kernel().form != Form::kLevels) CheckGemv(kernel(), c, k / 32);
         }
         if (HasFatalFailure()) return;
       }
@@ -253,7 +279,21 @@ struct ProductCase {
     linear.bias = {DType::kF32, {n}, reinterpret_cast<const std::byte*>(bias.data())};
   }
 
+  void MakePoints(Rng& rng) {
+    const int64_t bits = weights.format.bits;
+    for (int64_t i = 0; i < n * k / 8 * bits; ++i) {
+      weights.codes.push_back(static_cast<uint8_t>(rng.Below(256)));
+    }
+    for (int64_t row = 0; row < n; ++row) {
+      std::vector<int16_t> points(static_cast<size_t>(k));
+      UnpackRow(View(weights), row, points);
+      std::ranges::copy(points, codes.row(row).begin());
+      weights.scales.push_back(static_cast<float>(0.001 + rng.Uniform()));
+    }
+  }
+
   void MakeWeights(Rng& rng) {
+    if (weights.format.lattice) return MakePoints(rng);
     const int bits = weights.format.bits;
     const int64_t half = int64_t{1} << (bits - 1);
     const FormatSpec& format = weights.format;
@@ -355,7 +395,9 @@ std::string Describe(const ProductCase& c) {
                      FormatText(c.weights.format), FormatText(c.input.activation));
 }
 
+// bits: 2 to 8, and 9 to 11 for a lattice of 2 to 4.
 FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
+  if (bits > 8 && bits < 16) return {.bits = static_cast<int>(bits) - 7, .lattice = true};
   FormatSpec format{.bits = static_cast<int>(bits), .symmetric = rng.Below(2) == 0};
   if (!format.quantized()) return {};
   const int64_t group = Pick(rng, {0, 0, 32, 64, 128});
@@ -366,12 +408,12 @@ FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
 
 TEST_P(KernelTest, ProductIsTheFixedExpression) {
   int checked = 0;
-  for (uint64_t trial = 0; trial < 600; ++trial) {
+  for (uint64_t trial = 0; trial < 900; ++trial) {
     Rng rng(5, trial);
     const int64_t m = Pick(rng, {1, 2, 3, 16, 17, 33, 100}),
                   n = Pick(rng, {1, 15, 16, 17, 48, 100});
     const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1376});
-    const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 7), k);
+    const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 10), k);
     FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8, 16}), k);
     a.second_level = false;
     if (w.second_level) a.group = 0;
@@ -403,8 +445,11 @@ TEST_P(KernelTest, ProductIsTheFixedExpression) {
 // Large enough for several tasks per thread and more than one block of tokens.
 TEST_P(KernelTest, BatchAndThreadsDoNotMatter) {
   Rng rng(23);
-  const FormatSpec format = {
-      .bits = kernel().bits == 8 ? 8 : 4, .group = 128, .second_level = kernel().second_level};
+  const bool points = kernel().form == Form::kPoints;
+  const FormatSpec format = {.bits = points || kernel().bits == 8 ? kernel().bits : 4,
+                             .group = points ? 0 : 128,
+                             .second_level = kernel().form == Form::kLevels,
+                             .lattice = points};
   for (const FormatSpec& inputs : {FormatSpec{.bits = 8, .symmetric = false}, FormatSpec{}}) {
     const int64_t most = inputs.bits == 16 ? kernel().max_tokens / 2 : kernel().max_tokens;
     const int64_t tokens = most != 0 ? most : 300;
@@ -450,6 +495,15 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kRef, 4, 8, 1), "scalar_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, 4, 0, 6, false, 16), "avx512_gemv_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, 4, 0, 7, false, 16), "avx512_gemm_u8s8");
+  const auto of_points = [](Isa isa, int bits, int64_t tokens) {
+    const FormatSpec format = {.bits = bits, .lattice = true};
+    return ChooseKernel(isa, PanelLayout(format, 16, 128, {.bits = 8}), tokens).name;
+  };
+  EXPECT_EQ(of_points(Isa::kAmx, 2, 12), "avx512_gemv_p2s8");
+  EXPECT_EQ(of_points(Isa::kAvx512Vbmi, 4, 1), "avx512_gemv_p4s8");
+  EXPECT_EQ(of_points(Isa::kAvx512, 3, 4), "avx2_gemv_p3s8");
+  EXPECT_EQ(of_points(Isa::kAvx512, 3, 5), "avx512_gemm_u8s8");
+  EXPECT_EQ(of_points(Isa::kAmx, 2, 13), "amx_gemm_u8s8");
 }
 
 TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {
@@ -468,9 +522,10 @@ TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {
 
 TEST(PackPanelsTest, UsesTilesInPlace) {
   Rng rng(4);
-  for (const int bits : {3, 4, 8}) {
-    ProductCase c(rng, 1, 40, 96, {.bits = bits, .symmetric = false, .group = 32},
-                  {.bits = 8, .symmetric = false});
+  for (const int bits : {3, 4, 8, 9}) {
+    const FormatSpec format = bits == 9 ? FormatSpec{.bits = 2, .lattice = true}
+                                        : FormatSpec{.bits = bits, .symmetric = false, .group = 32};
+    ProductCase c(rng, 1, 40, 96, format, {.bits = 8, .symmetric = false});
     const IntPanels own = Packed(c.linear);
     const TileOrder order(c.linear.weights);
     const std::vector<uint8_t> tiles(own.codes, own.codes + order.bytes());

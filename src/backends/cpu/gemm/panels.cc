@@ -18,11 +18,12 @@ void SetGroups(const FormatSpec& w, IntPanels& p) {
   const FormatSpec& a = p.activation;
   const int64_t weight_cols = p.cols / w.scales(p.cols), act_cols = p.cols / a.groups(p.cols);
   const int64_t cols = std::min(weight_cols, act_cols);
-  if (std::max(weight_cols, act_cols) % cols != 0 || (cols < p.cols && cols % 8 != 0)) {
+  const int64_t step = w.lattice ? 32 : 8;
+  if (std::max(weight_cols, act_cols) % cols != 0 || (cols < p.cols && cols % step != 0)) {
     Fail(
         "groups of {} weights and {} activations: one must divide the other, and both be multiples "
-        "of 8",
-        weight_cols, act_cols);
+        "of {}",
+        weight_cols, act_cols, step);
   }
   if (cols > std::numeric_limits<int32_t>::max() / (255 * 128)) {
     Fail("{} inputs overflow an int32 sum; use groups", cols);
@@ -82,17 +83,40 @@ void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, in
     sums[j] = std::accumulate(lanes + 4 * j, lanes + 4 * j + 4, 0);
 }
 
+// Of a lattice: the sums of the points of inputs [begin, last).
+void SumPoints(const IntPanels& p, int64_t panel, int64_t begin, int64_t last, int32_t* sums) {
+  const LatticeCode lattice(p.bits);
+  const uint8_t* block = p.panel(panel) + p.Bytes(begin);
+  for (int64_t k = begin; k < last; k += 32, block += p.Bytes(32)) {
+    for (int64_t at = 0; at < 4 * kPanel; ++at) {
+      if (k + at % 4 * 8 >= last) continue;
+      uint32_t code = 0;
+      for (int byte = 0; byte < p.bits; ++byte) {
+        code |= uint32_t{block[byte * 4 * kPanel + at]} << 8 * byte;
+      }
+      const LatticeCode::Point point = lattice.Decode(code);
+      sums[at / 4] = std::accumulate(point.begin(), point.end(), sums[at / 4]);
+    }
+  }
+}
+
 void WriteColumnSums(const Matrix<float>& scales, const Matrix<int32_t>& zeros, int64_t panel,
                      IntPanels& p) {
   const auto length = static_cast<int32_t>(p.cols / p.groups);
   for (int64_t g = 0; g < p.groups; ++g) {
-    int32_t sums[kPanel];
-    SumCodes(p, panel, g * p.group_cols, p.group_cols, sums);
+    int32_t sums[kPanel] = {};
+    const int64_t begin = g * p.group_cols;
+    if (p.lattice) {
+      SumPoints(p, panel, begin, std::min(begin + p.group_cols, p.cols), sums);
+    } else {
+      SumCodes(p, panel, begin, p.group_cols, sums);
+      // Padding counts as code 0.
+      for (int32_t& sum : sums) sum -= static_cast<int32_t>(p.offset() * p.group_cols);
+    }
     for (int64_t j = 0; j < kPanel && panel * kPanel + j < p.rows; ++j) {
       const int32_t zero =
           zeros.data[(panel * kPanel + j) * p.weight_groups() + g / p.per_weight_group];
-      // Padding counts as code 0.
-      const int32_t sum = sums[j] - static_cast<int32_t>(p.offset() * p.group_cols) - length * zero;
+      const int32_t sum = sums[j] - length * zero;
       if (p.scale_last()) {
         const float scale = scales.data[(panel * kPanel + j) * p.weight_groups() + g];
         float& total = p.column_sums[panel * kPanel + j];
@@ -131,6 +155,7 @@ IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
               .padded_cols = order.padded_cols,
               .panels = order.panels,
               .bits = order.bits,
+              .lattice = weights.lattice,
               .activation = activation,
               .step_cols = weights.second_level ? weights.group : 0};
   SetGroups(weights, p);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The row of the kernel table that runs everywhere.
+// The row of the kernel table that runs everywhere, and lookups that no vectors do faster.
+#include <cstring>
+
 #include "backends/cpu/gemm/int_kernels.h"
 
 namespace nibble::cpu {
@@ -14,6 +16,30 @@ void scalar_gemm_u8s8(const GemmTile& tile) {
         sum += b[k / 4 * 64 + k % 4] * tile.a[m * tile.a_stride + k];
       }
       c = sum;
+    }
+  }
+}
+
+void e8p_words(const LatticeWords& table, const uint8_t* planes, uint32_t* words) {
+  for (int64_t j = 0; j < kPanel; ++j) {
+    uint32_t signs, entries;
+    std::memcpy(&signs, planes + 4 * j, 4);
+    std::memcpy(&entries, planes + 4 * (kPanel + j), 4);
+#pragma GCC unroll 4
+    for (int code = 0; code < 4; ++code) {
+      words[code * kPanel + j] =
+          table.signs[signs >> 8 * code & 255] ^ table.entries[entries >> 8 * code & 255];
+    }
+  }
+}
+
+void short_words(const LatticeWords& table, const uint8_t* plane, uint32_t* words) {
+  for (int64_t j = 0; j < kPanel; ++j) {
+    uint32_t codes;
+    std::memcpy(&codes, plane + 4 * j, 4);
+#pragma GCC unroll 4
+    for (int code = 0; code < 4; ++code) {
+      words[code * kPanel + j] = table.shorts[codes >> 8 * code & 255];
     }
   }
 }

@@ -69,9 +69,50 @@ void UnpackSteps(const uint8_t* nibbles, int64_t first, int64_t inputs, const ui
 }
 
 using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+
+// The low or upper halves of words of points.
+HWY_INLINE VI Halves(VI words, bool upper) {
+  return hn::And(upper ? hn::ShiftRight<4>(words) : words, hn::Set(DI(), 0x0F0F0F0F));
+}
+
+// Blocks of 32 inputs.
+template <int kBits>
+void UnpackPointsOf(const uint8_t* codes, int64_t inputs, uint8_t* bytes) {
+  const DI d;
+  const LatticeWords& table = LatticeCode::Words();
+  alignas(64) uint32_t words[2][4 * kPanel];
+  for (int64_t k = 0; k < inputs; k += 32, codes += kBits * 4 * kPanel) {
+    e8p_words(table, codes + (kBits - 2) * 4 * kPanel, words[0]);
+    if (kBits == 3) short_words(table, codes, words[1]);
+    if (kBits == 4) e8p_words(table, codes, words[1]);
+    for (int64_t code = 0; code < 4; ++code) {
+      for (const bool upper : {false, true}) {
+        for (int64_t j = 0; j < kPanel; j += kLanes) {
+          const auto numbers = [&](const uint32_t* of) HWY_ATTR {
+            const auto* at = reinterpret_cast<const int32_t*>(of) + code * kPanel + j;
+            return Halves(hn::LoadU(d, at), upper);
+          };
+          VI values = hn::ShiftLeft < kBits == 4 ? 3 : 1 > (numbers(words[0]));
+          if constexpr (kBits == 3) values = hn::Add(values, numbers(words[1]));
+          if constexpr (kBits == 4) {
+            values = hn::Add(values, hn::ShiftLeft<1>(numbers(words[1])));
+          }
+          hn::StoreU(values, d, reinterpret_cast<int32_t*>(bytes) + j);
+        }
+        bytes += 4 * kPanel;
+      }
+    }
+  }
+}
+
+void UnpackAnyPoints(const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes) {
+  if (bits == 2) return UnpackPointsOf<2>(codes, inputs, bytes);
+  bits == 3 ? UnpackPointsOf<3>(codes, inputs, bytes) : UnpackPointsOf<4>(codes, inputs, bytes);
+}
+
 using DB = hn::Rebind<uint8_t, DF>;
 using DHalf = hn::Rebind<hwy::float16_t, DF>;
-using VI = hn::Vec<DI>;
 
 // out[j] (+)= value[j] for j < count
 HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out) {
@@ -260,6 +301,7 @@ HWY_AFTER_NAMESPACE();
 namespace nibble::cpu {
 HWY_EXPORT(Unpack);
 HWY_EXPORT(UnpackSteps);
+HWY_EXPORT(UnpackAnyPoints);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Store);
 
@@ -270,6 +312,10 @@ void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* byt
 void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,
                   const uint16_t* steps, int64_t step_cols, uint8_t* bytes) {
   NIBBLE_DISPATCH(isa, UnpackSteps)(nibbles, first, inputs, steps, step_cols, bytes);
+}
+
+void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes) {
+  NIBBLE_DISPATCH(isa, UnpackAnyPoints)(codes, inputs, bits, bytes);
 }
 
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,

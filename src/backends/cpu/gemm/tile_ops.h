@@ -18,6 +18,9 @@ void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* byt
 void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,
                   const uint16_t* steps, int64_t step_cols, uint8_t* bytes);
 
+// The same of a lattice, `inputs` a multiple of 32.
+void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes);
+
 // int32 sums of `rows` rows of codes from `row` on and of two panels, for groups [group, group +
 // groups). A token has one row, or two (IntPanels::planes).
 struct TileSums {
