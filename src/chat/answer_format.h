@@ -2,6 +2,7 @@
 // How a model writes reasoning and tool calls, as its chat template tells.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ struct AnswerFormat {
   // Texts that the vocabulary has as one token: they count as markers only where they come as such
   // (AnswerParser::Marker), and in a text they are text.
   std::vector<std::string> markers;
+
+  bool has_marker(std::string_view text) const { return std::ranges::count(markers, text) > 0; }
 };
 
 // is_token: whether a text is one added token of the vocabulary.

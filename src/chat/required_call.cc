@@ -25,26 +25,27 @@ Expr JsonObjectCall(GrammarBuilder* builder, const Json& function, const char* a
   return Sequence({Literal(begin), Arguments(builder, function), Literal("}")});
 }
 
-// marker(text): the token, where the vocabulary has one, or the text.
+// The rest of a call behind CallMarker. marker(text): the token, where the vocabulary has one, or
+// the text.
 template <typename Marker>
-Expr CallOf(CallFormat format, GrammarBuilder* builder, const Json& function,
-            const Marker& marker) {
-  switch (format) {
+Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json& function,
+                const Marker& marker) {
+  const auto name = function.at("name").get<std::string>();
+  switch (format.calls) {
     case CallFormat::kHermes:
-      return Sequence({marker("<tool_call>"), Literal("\n"),
-                       JsonObjectCall(builder, function, "arguments"), Literal("\n"),
+      return Sequence({Literal("\n"), JsonObjectCall(builder, function, "arguments"), Literal("\n"),
                        marker("</tool_call>")});
     case CallFormat::kLlamaJson:
       return JsonObjectCall(builder, function, "parameters");
     case CallFormat::kMistral:
-      return Sequence({marker("[TOOL_CALLS]"), Literal("["),
-                       JsonObjectCall(builder, function, "arguments"), Literal("]")});
-    case CallFormat::kHarmony: {
-      const auto name = function.at("name").get<std::string>();
+      if (format.has_marker("[ARGS]")) {
+        return Sequence({Literal(name), marker("[ARGS]"), Arguments(builder, function)});
+      }
+      return Sequence({Literal("["), JsonObjectCall(builder, function, "arguments"), Literal("]")});
+    case CallFormat::kHarmony:
       return Sequence({marker("<|channel|>"), Literal("commentary to=functions." + name + " "),
                        marker("<|constrain|>"), Literal("json"), marker("<|message|>"),
                        Arguments(builder, function)});
-    }
     case CallFormat::kNone:
     case CallFormat::kXml:
     case CallFormat::kLlamaPython:
@@ -53,22 +54,38 @@ Expr CallOf(CallFormat format, GrammarBuilder* builder, const Json& function,
   return nullptr;
 }
 
-}  // namespace
-
-std::shared_ptr<const Grammar> RequiredCall(
-    const AnswerFormat& format, const Json& tools,
-    const std::function<int32_t(const std::string& marker)>& token_id) {
+std::shared_ptr<const Grammar> GrammarOf(const AnswerFormat& format, const Json& tools,
+                                         const MarkerIds& token_id, bool begun) {
   const auto marker = [&](const std::string& text) {
-    const bool token = std::ranges::find(format.markers, text) != format.markers.end();
-    return token ? grammar::SpecialToken(token_id(text)) : Literal(text);
+    return format.has_marker(text) ? grammar::SpecialToken(token_id(text)) : Literal(text);
   };
   GrammarBuilder builder("tools");
   std::vector<Expr> calls;
   for (const Json& tool : tools) {
-    calls.push_back(CallOf(format.calls, &builder, tool.at("function"), marker));
+    calls.push_back(RestOfCall(format, &builder, tool.at("function"), marker));
     if (calls.back() == nullptr) return nullptr;
   }
-  return builder.Compile(grammar::Choice(std::move(calls)));
+  Expr call = grammar::Choice(std::move(calls));
+  const std::string begin(CallMarker(format.calls));
+  if (!begun && !begin.empty()) call = Sequence({marker(begin), std::move(call)});
+  return builder.Compile(call);
+}
+
+}  // namespace
+
+std::string_view CallMarker(CallFormat format) {
+  if (format == CallFormat::kHermes) return "<tool_call>";
+  return format == CallFormat::kMistral ? "[TOOL_CALLS]" : "";
+}
+
+std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Json& tools,
+                                            const MarkerIds& token_id) {
+  return GrammarOf(format, tools, token_id, false);
+}
+
+std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
+                                         const MarkerIds& token_id) {
+  return GrammarOf(format, tools, token_id, true);
 }
 
 }  // namespace nibble

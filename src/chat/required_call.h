@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "chat/answer_format.h"
@@ -13,12 +14,20 @@ namespace nibble {
 
 class Grammar;
 
+using MarkerIds = std::function<int32_t(const std::string& marker)>;
+
+// What begins a call and nothing else ("<tool_call>"); empty: a format has no such text.
+std::string_view CallMarker(CallFormat format);
+
 // Of an answer that is a call of one of the functions from its first token on, written as the
 // model writes calls, with arguments that the function's schema allows. Null where a format's calls
 // cannot be required (kNone, kXml, kLlamaPython). `tools`: as TemplateTools makes them; token_id:
 // that of a marker. A schema that is not understood is kUsage.
-std::shared_ptr<const Grammar> RequiredCall(
-    const AnswerFormat& format, const Json& tools,
-    const std::function<int32_t(const std::string& marker)>& token_id);
+std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Json& tools,
+                                            const MarkerIds& token_id);
+
+// The same of what follows CallMarker, for answers that may call or not.
+std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
+                                         const MarkerIds& token_id);
 
 }  // namespace nibble

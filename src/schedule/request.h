@@ -34,6 +34,8 @@ struct GenerationRequest {
   std::optional<int> prompt_logprobs;  // of the prompt's
   std::shared_ptr<const Grammar> grammar;  // what the text must be, or null
   std::optional<int32_t> grammar_after;    // only behind this token, as the end of reasoning
+  // Where the grammar has ended the text is free, until that token comes again.
+  bool grammar_repeats = false;
   bool embed = false;  // only the mean of the prompt's hidden states; max_tokens is 0
   std::string client;  // whose turn it is: requests of one client wait for each other
 };

@@ -66,6 +66,11 @@ std::optional<uint64_t> Scheduler::Submit(GenerationRequest request, DeltaSink s
   return submitted_;
 }
 
+bool Scheduler::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
 void Scheduler::Cancel(uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto found = submissions_.find(number);

@@ -46,6 +46,7 @@ class Scheduler {
   std::optional<uint64_t> Submit(GenerationRequest request, DeltaSink sink);
   // Thread-safe: no step runs for it from the next one on.
   void Cancel(uint64_t number);
+  bool stopping() const;
 
   // Steps until Stop, and waits where there is nothing to do.
   void Run();

@@ -17,16 +17,27 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 TokenPicker::TokenPicker(const GenerationRequest& request, int index,
                          const VocabularyTrie* vocabulary)
-    : request_(&request), rng_(request.seed, static_cast<uint64_t>(index)) {
+    : request_(&request),
+      rng_(request.seed, static_cast<uint64_t>(index)),
+      vocabulary_(vocabulary) {
   if (request.sampling.penalizes()) counts_.AddPrompt(request.prompt);
   if (request.grammar != nullptr) {
     matches_ = !request.grammar_after;
-    matcher_ = std::make_unique<Matcher>(request.grammar, *vocabulary, request.stop_ids);
+    matcher_ = NewMatcher();
   }
 }
 
 TokenPicker::TokenPicker(TokenPicker&&) noexcept = default;
 TokenPicker::~TokenPicker() = default;
+
+// A part that repeats ends by itself; no token is needed for that, and the one that begins it is
+// never text.
+std::unique_ptr<Matcher> TokenPicker::NewMatcher() const {
+  const GenerationRequest& r = *request_;
+  return std::make_unique<Matcher>(
+      r.grammar, *vocabulary_,
+      r.grammar_repeats ? std::vector<int32_t>{*r.grammar_after} : r.stop_ids);
+}
 
 bool TokenPicker::Changes(int64_t written) const {
   return request_->sampling.penalizes() || !request_->logit_bias.empty() || Young(written) ||
@@ -59,13 +70,24 @@ std::span<const float> TokenPicker::Change(std::span<const float> logits, int64_
   return changed_;
 }
 
+void TokenPicker::Advance(int32_t id) {
+  const GenerationRequest& r = *request_;
+  if (!Masks()) {
+    matches_ = matches_ || id == r.grammar_after;
+    return;
+  }
+  if (!matcher_->Accept(id)) {
+    Fail("the answer cannot go on: no token of the vocabulary continues what its grammar asks");
+  }
+  if (!r.grammar_repeats || !matcher_->may_end()) return;
+  matches_ = false;
+  matcher_ = NewMatcher();
+}
+
 TokenLogprob TokenPicker::Pick(std::span<const float> logits, int64_t written) {
   const int32_t id = Sample(Change(logits, written), request_->sampling, rng_);
   if (request_->sampling.penalizes()) counts_.AddWritten(id);
-  if (Masks() && !matcher_->Accept(id)) {
-    Fail("the answer cannot go on: no token of the vocabulary continues what its grammar asks");
-  }
-  matches_ = matches_ || id == request_->grammar_after;
+  Advance(id);
   if (!request_->logprobs) return {.id = id};
   return Logprob(logits, id, *request_->logprobs);
 }

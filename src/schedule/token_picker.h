@@ -28,6 +28,9 @@ class TokenPicker {
 
  private:
   bool Changes(int64_t written) const;
+  std::unique_ptr<Matcher> NewMatcher() const;
+  // Where a repeating grammar has ended, another part may begin.
+  void Advance(int32_t id);
   bool Masks() const { return matcher_ != nullptr && matches_; }
   // Too short for a stop id.
   bool Young(int64_t written) const {
@@ -39,6 +42,7 @@ class TokenPicker {
   const GenerationRequest* request_;
   Rng rng_;
   TokenCounts counts_;
+  const VocabularyTrie* vocabulary_;
   std::unique_ptr<Matcher> matcher_;
   bool matches_ = true;  // the grammar's part of the text has begun
   std::vector<float> changed_;

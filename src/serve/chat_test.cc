@@ -220,6 +220,34 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchema) {
   EXPECT_TRUE(called.contains("set_lamp"));
 }
 
+// The model is made to begin calls; what it says behind a call is free until it begins another.
+TEST_F(ChatTest, CallsThatAreBegunFitTheirSchema) {
+  TestService calling({.call_tokens = true});
+  const auto begin = std::to_string(*calling.tokenizer().TokenId("<tool_call>"));
+  Json body = UserSays("Light!");
+  body["tools"] = Json::array({DoorTool(), LampTool()});
+  for (int seed = 0; seed < 3; ++seed) {
+    const Json more = {{"seed", seed},
+                       {"max_tokens", 150},
+                       {"temperature", 1},
+                       {"ignore_eos", true},
+                       {"logit_bias", {{begin, 30}}}};
+    const Json answer = calling.Ok(kChatPath, With(body, more)).json["choices"][0];
+    const Json& calls = answer["message"]["tool_calls"];
+    ASSERT_GE(calls.size(), 2u) << answer;
+    for (size_t i = 0; i + 1 < calls.size(); ++i) {  // the last one may be cut off
+      const Json& function = calls[i]["function"];
+      const Json arguments = Json::parse(function["arguments"].get<std::string>());
+      if (function["name"] == "open_door") {
+        EXPECT_TRUE(arguments.size() == 1 && arguments["wide"].is_boolean()) << arguments;
+      } else {
+        EXPECT_EQ(function["name"], "set_lamp");
+        EXPECT_TRUE(arguments["level"].is_number_integer() && arguments["level"] <= 9) << arguments;
+      }
+    }
+  }
+}
+
 TEST_F(ChatTest, ReasoningIsApart) {
   const Json answer =
       FirstChoice(With(UserSays("Why?"), Saying("<think>\nSo it is.\n</think>\n\nBecause.")));

@@ -22,17 +22,51 @@ Json Tools(const ChatInput& input) {
   BadField("tool_choice", "there is no tool {}", Printable(name));
 }
 
-std::shared_ptr<const Grammar> GrammarOfCalls(const Service& service, const Json& tools) {
+// Of RequiredCall or BegunCall.
+template <typename Make>
+std::shared_ptr<const Grammar> GrammarOfCalls(const Service& service, const Json& tools,
+                                              const std::string& kind, const Make& make) {
+  const auto id = [&](const std::string& marker) { return *service.tokenizer().TokenId(marker); };
+  return service.grammars().Get(kind + tools.dump(),
+                                [&] { return make(service.answer_format(), tools, id); });
+}
+
+std::shared_ptr<const Grammar> RequiredCalls(const Service& service, const Json& tools) {
   if (tools.empty()) BadField("tool_choice", "a tool is required; there is none");
   try {
-    auto calls = RequiredCall(service.answer_format(), tools, [&](const std::string& marker) {
-      return *service.tokenizer().TokenId(marker);
-    });
+    auto calls = GrammarOfCalls(service, tools, "required", RequiredCall);
     if (calls != nullptr) return calls;
   } catch (const Error& error) {
     throw ApiError(400, error.what(), "tools");
   }
   BadField("tool_choice", "this model's way to call functions cannot be required; use auto");
+}
+
+// Calls that the model begins by itself, with a token of their own, have arguments as their schema
+// wants. Schemas that are not understood are left to the model.
+void ConstrainCalls(const Service& service, const Json& tools, GenerationRequest* request) {
+  const std::string marker(CallMarker(service.answer_format().calls));
+  if (!service.answer_format().has_marker(marker)) return;
+  try {
+    request->grammar = GrammarOfCalls(service, tools, "begun", BegunCall);
+  } catch (const Error&) {
+    return;
+  }
+  request->grammar_after = service.tokenizer().TokenId(marker);
+  request->grammar_repeats = true;
+}
+
+// gpt-oss's templates have a name of their own for reasoning, and refuse it beside a text and
+// calls.
+Json WithThinking(Json messages) {
+  for (Json& message : messages) {
+    if (!message.contains("reasoning_content")) continue;
+    const Json content = message.value("content", Json());
+    const bool text = content.is_string() && content != "";
+    if (!text || !message.contains("tool_calls"))
+      message["thinking"] = message["reasoning_content"];
+  }
+  return messages;
 }
 
 }  // namespace
@@ -77,9 +111,11 @@ std::string RenderChat(const Service& service, const ChatInput& input) {
       extra["enable_thinking"] = input.reasoning_effort != "none";
     }
   }
+  const bool harmony = service.answer_format().calls == CallFormat::kHarmony;
+  const Json messages = harmony ? WithThinking(input.messages) : input.messages;
   try {
     const bool opens = input.add_generation_prompt && !input.continue_final_message;
-    std::string prompt = service.chat_template()->Render(input.messages, opens, extra);
+    std::string prompt = service.chat_template()->Render(messages, opens, extra);
     if (input.continue_final_message) {
       const auto last = input.messages.back()["content"].get<std::string>();
       const size_t at = prompt.rfind(last);
@@ -109,11 +145,14 @@ ChatTurn PrepareChat(const Service& service, const ChatInput& input, GenerationF
   for (const std::string& marker : turn.format.markers) {
     turn.request.markers.push_back(*service.tokenizer().TokenId(marker));
   }
-  turn.request.grammar = MakeGrammar(fields.grammar, fields.grammar_field);
+  turn.request.grammar = MakeGrammar(service.grammars(), fields.grammar, fields.grammar_field);
   if (input.tool_choice == "required" || input.tool_choice.starts_with(kFunction)) {
-    turn.request.grammar = GrammarOfCalls(service, turn.tools);
+    turn.request.grammar = RequiredCalls(service, turn.tools);
+  } else if (turn.request.grammar == nullptr && !turn.tools.empty()) {
+    ConstrainCalls(service, turn.tools, &turn.request);
   }
-  if (turn.format.begins_in_reasoning && turn.request.grammar != nullptr) {
+  const bool whole = turn.request.grammar != nullptr && !turn.request.grammar_repeats;
+  if (turn.format.begins_in_reasoning && whole) {
     // What the grammar is about comes behind the reasoning.
     turn.request.grammar_after = service.tokenizer().TokenId(turn.format.reasoning_end);
   }

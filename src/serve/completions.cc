@@ -247,7 +247,7 @@ void Completions(Call& call) {
   GenerationFields generation = ReadGenerationFields(call.body, service.generation_config(),
                                                      service.model().config().vocab_size);
   GenerationRequest& request = generation.request;
-  request.grammar = MakeGrammar(generation.grammar, generation.grammar_field);
+  request.grammar = MakeGrammar(service.grammars(), generation.grammar, generation.grammar_field);
   request.max_tokens = fields.max_tokens;
   request.logprobs = fields.logprobs;
   request.prompt_logprobs = fields.prompt_logprobs;

@@ -137,15 +137,19 @@ GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& 
   return f;
 }
 
-std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar, const std::string& field) {
+std::shared_ptr<const Grammar> MakeGrammar(GrammarCache& known, const Json& grammar,
+                                           const std::string& field) {
   if (grammar.is_null()) return nullptr;
   const std::string& kind = grammar.begin().key();
   const Json& value = grammar.begin().value();
-  try {
+  const auto make = [&] {
     if (kind == kJsonObject) return JsonObjectGrammar();
     if (kind == kJsonSchema) return JsonSchemaGrammar(value, "schema");
     if (kind == kRegex) return RegexGrammar(value.get<std::string>(), "regex");
     return TextGrammar(value.get<std::string>(), "grammar");
+  };
+  try {
+    return known.Get(grammar.dump(), make);
   } catch (const Error& error) {
     throw ApiError(400, error.what(), field);
   }

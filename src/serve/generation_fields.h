@@ -5,6 +5,7 @@
 #include "engine/generation_config.h"
 #include "schedule/request.h"
 #include "serve/fields.h"
+#include "serve/grammar_cache.h"
 
 namespace nibble::serve {
 
@@ -25,8 +26,9 @@ struct GenerationFields {
 // model's generation_config.json has it; where that samples nothing, temperature is 1.
 GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
                                       int64_t vocab_size);
-// Compiles `grammar`; null if there is none.
-std::shared_ptr<const Grammar> MakeGrammar(const Json& grammar, const std::string& field);
+// Compiles `grammar`, unless it is known; null if there is none.
+std::shared_ptr<const Grammar> MakeGrammar(GrammarCache& known, const Json& grammar,
+                                           const std::string& field);
 
 // A text, or a list of at most 16, each of 1 to 256 bytes.
 std::vector<std::string> StopTexts(const Json& value, const std::string& name);

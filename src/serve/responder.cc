@@ -55,6 +55,8 @@ uint64_t Responder::Submit(size_t index, GenerationRequest& request, const char*
   } catch (const Error& error) {
     throw ApiError(400, error.what(), field);
   }
+  if (!number && call_->service.scheduler().stopping())
+    throw ApiError(503, "the server is stopping");
   if (!number) throw ApiError(429, "too many requests are waiting; try again in a moment");
   return *number;
 }

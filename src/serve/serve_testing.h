@@ -35,7 +35,8 @@ inline constexpr const char* kChatTemplate =
 // The sample model's documents with a chat template of one's own, or with none.
 class ModelDocuments {
  public:
-  explicit ModelDocuments(const std::string& chat_template) {
+  // call_tokens: <|user|> and <|assistant|> are written as the tags of a call.
+  explicit ModelDocuments(const std::string& chat_template, bool call_tokens = false) {
     path_ = (std::filesystem::temp_directory_path() / "nibble_serve_XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
     for (const char* name :
@@ -46,6 +47,21 @@ class ModelDocuments {
     std::ofstream(path_ + "/tokenizer_config.json")
         << R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>",
                "add_bos_token": true})";
+    if (call_tokens) {
+      const std::string file = path_ + "/tokenizer.json";
+      Json tokenizer = Json::parse(std::ifstream(file));
+      const std::map<std::string, std::string> tags = {{"<|user|>", "<tool_call>"},
+                                                       {"<|assistant|>", "</tool_call>"}};
+      for (Json& token : tokenizer["added_tokens"]) {
+        const auto tag = tags.find(token["content"]);
+        if (tag == tags.end()) continue;
+        Json& vocabulary = tokenizer["model"]["vocab"];
+        vocabulary[tag->second] = vocabulary[tag->first];
+        vocabulary.erase(tag->first);
+        token["content"] = tag->second;
+      }
+      std::ofstream(file) << tokenizer;
+    }
     if (!chat_template.empty()) std::ofstream(path_ + "/chat_template.jinja") << chat_template;
   }
   ModelDocuments(const ModelDocuments&) = delete;
@@ -103,13 +119,14 @@ struct TestSetup {
   ServiceOptions service = {.name = "tiny", .log = false};
   SchedulerOptions scheduling = {.max_batch = 8, .pages = 200};
   http::Options http = {};
-  bool runs = true;  // steps are taken; else requests wait
+  bool runs = true;          // steps are taken; else requests wait
+  bool call_tokens = false;  // of ModelDocuments
 };
 
 class TestService {
  public:
   explicit TestService(const TestSetup& setup = {})
-      : documents_(setup.chat_template),
+      : documents_(setup.chat_template, setup.call_tokens),
         model_(LoadModel(kTinyModel, "cpu", false)),
         service_(*model_, documents_.path(), setup.scheduling, setup.service),
         server_([this](const auto& exchange) { service_.Handle(exchange); }, setup.http,

@@ -14,6 +14,7 @@
 #include "http/server.h"
 #include "schedule/scheduler.h"
 #include "serve/api_error.h"
+#include "serve/grammar_cache.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -51,6 +52,7 @@ class Service {
   const ServiceOptions& options() const { return options_; }
   const std::string& directory() const { return directory_; }
   int64_t created() const { return created_; }
+  GrammarCache& grammars() const { return grammars_; }
 
  private:
   void Answer(Call& call);
@@ -65,6 +67,7 @@ class Service {
   const GenerationConfig generation_config_;
   const VocabularyTrie vocabulary_;
   const int64_t created_;
+  mutable GrammarCache grammars_;
   Scheduler scheduler_;
 };
 
