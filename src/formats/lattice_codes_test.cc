@@ -94,7 +94,6 @@ TEST(LatticeCodeTest, PointsKeepTheirCodes) {
   }
 }
 
-// Mean squared errors of the literature for these constructions, and no more.
 // The words that kernels look up: of all codes of 2 bits, and of all second codes.
 TEST(LatticeCodeTest, WordsAreThePoints) {
   const LatticeWords& words = LatticeCode::Words();
@@ -121,6 +120,7 @@ TEST(LatticeCodeTest, WordsAreThePoints) {
   }
 }
 
+// Mean squared errors of the literature for these constructions, and no more.
 TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
   const double most[] = {0.0915, 0.0300, 0.0086};
   for (int bits = 2; bits <= 4; ++bits) {

@@ -53,16 +53,20 @@ void CodeMatrix::FindGrids(const Matrix<double>& w) {
   });
 }
 
-void CodeMatrix::SetPoint(int64_t n, int64_t k, std::span<const double> values) {
+BlockCode CodeMatrix::NearPoint(int64_t n, int64_t k, std::span<const double> values) const {
   const LatticeCode lattice(format_.bits);
   const double factor = lattice.unit() / static_cast<double>(Grid(n, k).scale);
   std::array<float, LatticeCode::kWeights> x;
   std::ranges::transform(values, x.begin(),
                          [&](double v) { return static_cast<float>(v * factor); });
   const uint32_t code = lattice.Encode(x);
-  std::ranges::copy(lattice.Decode(code), codes_.row(n).begin() + k);
+  return {code, lattice.Decode(code)};
+}
+
+void CodeMatrix::SetPoint(int64_t n, int64_t k, const BlockCode& code) {
+  std::ranges::copy(code.codes, codes_.row(n).begin() + k);
   uint8_t* const stored = points_.row(n).data() + PackedBytes(k, format_.bits);
-  for (int i = 0; i < format_.bits; ++i) stored[i] = static_cast<uint8_t>(code >> 8 * i);
+  for (int i = 0; i < format_.bits; ++i) stored[i] = static_cast<uint8_t>(code.stored >> 8 * i);
 }
 
 void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {

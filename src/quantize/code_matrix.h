@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "backends/interface/gptq_math.h"
 #include "formats/packed_linear.h"
 #include "quantize/weight_grid.h"
 
@@ -36,8 +37,9 @@ class CodeMatrix {
   void Set(int64_t n, int64_t k, double value) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).Code(value));
   }
-  // Of a lattice: the same for eight values from column k on.
-  void SetPoint(int64_t n, int64_t k, std::span<const double> values);
+  // Of a lattice, for eight values from column k on: the point near them, and storing it.
+  BlockCode NearPoint(int64_t n, int64_t k, std::span<const double> values) const;
+  void SetPoint(int64_t n, int64_t k, const BlockCode& code);
   // The same as Set for a weight that becomes 0; of a sparse matrix two in four at least.
   void Prune(int64_t n, int64_t k) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);

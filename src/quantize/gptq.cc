@@ -102,7 +102,7 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
                            .sparse = format.sparse,
                            .scales = grids.scales,
                            .zeros = grids.zeros,
-                           .sweeps = format.lattice ? 0 : options_.sweeps,
+                           .sweeps = options_.sweeps,
                            .codes = codes.codes()};
   if (!fixed_grids) {
     rounding.find_grids = [&](int64_t g, int64_t first, std::span<const double> columns) {
@@ -118,8 +118,11 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
     };
   }
   if (format.lattice) {
-    rounding.round_block = [&](int64_t row, int64_t column, std::span<const double> values) {
-      codes.SetPoint(row, column, values);
+    rounding.find_block = [&](int64_t row, int64_t column, std::span<const double> values) {
+      return codes.NearPoint(row, column, values);
+    };
+    rounding.set_block = [&](int64_t row, int64_t column, const BlockCode& code) {
+      codes.SetPoint(row, column, code);
     };
   }
   Rounded result = {.damp = damp_};

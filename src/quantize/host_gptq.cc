@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kRows = 64;          // of one task
 constexpr int64_t kLazyColumns = 128;  // columns between two products with all the others
+constexpr int64_t kPoint = LatticeCode::kWeights;
 
 using Order = std::vector<int64_t>;
 
@@ -105,6 +106,74 @@ struct Weight {
   int zero, low;
   int8_t& code;
 };
+
+// A block of columns of one row, from `begin` on, while it is swept: `slopes` are those of tr(E H
+// E^T) / 2 by its weights.
+struct SweptRow {
+  const GptqRounding& rounding;
+  const int64_t n, begin;
+  const Matrix<double>& block;  // of H
+  double *slopes, *errors;
+
+  Weight weight(int64_t i) const { return Weight(rounding, n, begin + i); }
+  void Move(int64_t i, double moved) const {
+    errors[i] += moved;
+    AddScaled(moved, block.row(i), slopes);
+  }
+};
+
+void MoveWeight(const SweptRow& row, int64_t i) {
+  Weight weight = row.weight(i);
+  if (row.rounding.sparse && weight.pruned()) return;
+  const double value = weight.value();
+  weight.Set(value - row.slopes[i] / At(row.block, i, i));
+  if (const double moved = weight.value() - value; moved != 0) row.Move(i, moved);
+}
+
+// Weights i to i + 7 go to the point that is nearest to the best values, unless that is worse.
+void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
+  std::array<double, kPoint> best, moved;
+  for (int64_t j = 0; j < kPoint; ++j) {
+    double& value = best[static_cast<size_t>(j)] = row.weight(i + j).value();
+    for (int64_t k = 0; k < kPoint; ++k) value -= row.slopes[i + k] * At(inverse, k, j);
+  }
+  const BlockCode code = row.rounding.find_block(row.n, row.begin + i, best);
+  double change = 0;
+  for (int64_t j = 0; j < kPoint; ++j) {
+    const auto at = static_cast<size_t>(j);
+    const Weight weight = row.weight(i + j);
+    moved[at] = weight.scale * (code.codes[at] - weight.code);
+    double slope = row.slopes[i + j] + moved[at] * At(row.block, i + j, i + j) / 2;
+    for (int64_t k = 0; k < j; ++k) {
+      slope += moved[static_cast<size_t>(k)] * At(row.block, i + k, i + j);
+    }
+    change += slope * moved[at];
+  }
+  if (change >= 0) return;
+  row.rounding.set_block(row.n, row.begin + i, code);
+  for (int64_t j = 0; j < kPoint; ++j) row.Move(i + j, moved[static_cast<size_t>(j)]);
+}
+
+// The parts on the diagonal of a block of H that belong to points, inverted.
+std::vector<Matrix<double>> PointInverses(const Matrix<double>& block) {
+  constexpr auto kSize = static_cast<int>(kPoint);
+  std::vector<Matrix<double>> inverses;
+  for (int64_t first = 0; first < block.rows; first += kPoint) {
+    Matrix<double>& inverse = inverses.emplace_back(kPoint, kPoint);
+    for (int64_t i = 0; i < kPoint; ++i) {
+      std::copy_n(&block.row(first + i)[static_cast<size_t>(first)], kPoint,
+                  inverse.row(i).begin());
+    }
+    const bool positive =
+        LAPACKE_dpotrf(LAPACK_COL_MAJOR, 'L', kSize, inverse.data.data(), kSize) == 0 &&
+        LAPACKE_dpotri(LAPACK_COL_MAJOR, 'L', kSize, inverse.data.data(), kSize) == 0;
+    NIBBLE_CHECK(positive, "a part of a matrix that is positive definite");
+    for (int64_t i = 0; i < kPoint; ++i) {
+      for (int64_t j = 0; j < i; ++j) At(inverse, i, j) = At(inverse, j, i);
+    }
+  }
+  return inverses;
+}
 
 // What the codes of some rows mean in fp32, and the tail behind them, minus w.
 Matrix<double> Errors(const GptqRounding& r, std::span<const double> tail, int64_t first,
@@ -214,10 +283,10 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
     kept = LargestTwo(costs);
   }
   Weight weight(r, n, order_[at]);
-  if (r.round_block) {
+  if (r.find_block) {
     // What the first of them loses moves to the others, whose codes are chosen already: in the end
     // the error of the block goes to the columns behind it (block LDLQ, Tseng et al. 2024).
-    if (i % LatticeCode::kWeights == 0) r.round_block(n, i, w.subspan(at, LatticeCode::kWeights));
+    if (i % kPoint == 0) r.set_block(n, i, r.find_block(n, i, w.subspan(at, kPoint)));
   } else {
     (kept >> i % 4 & 1) != 0 ? weight.Set(value) : weight.Prune();
   }
@@ -266,8 +335,8 @@ Matrix<double> HostGptq::DampedBlock(int64_t begin, int64_t end) const {
   return block;
 }
 
-// Coordinate descent over codes (as QuantEase, Behdin et al. 2023), with the slopes E H of a block
-// kept up to date. `errors` are those of the rows from `first` on.
+// Coordinate descent over codes or points (as QuantEase, Behdin et al. 2023), with the slopes E H
+// of a block kept up to date. `errors` are those of the rows from `first` on.
 void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const {
   const int64_t k = errors.cols, rows = errors.rows;
   Matrix<double> slopes(rows, kLazyColumns);
@@ -284,17 +353,14 @@ void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& error
     add(0, begin, hessian_.row(begin).data(), k, true);
     add(begin, count, block.data.data(), count, false);
     if (end < k) add(end, k - end, hessian_.row(end).data() + begin, k, false);
+    const std::vector<Matrix<double>> inverses =
+        r.find_block ? PointInverses(block) : std::vector<Matrix<double>>();
     for (int64_t n = 0; n < rows; ++n) {
-      double* slope = slopes.row(n).data();
-      for (int64_t i = begin; i < end; ++i) {
-        Weight weight(r, first + n, i);
-        if (r.sparse && weight.pruned()) continue;
-        const double value = weight.value();
-        weight.Set(value - slope[i - begin] / At(block, i - begin, i - begin));
-        const double moved = weight.value() - value;
-        if (moved == 0) continue;
-        At(errors, n, i) += moved;
-        AddScaled(moved, block.row(i - begin), slope);
+      double *slope = slopes.row(n).data(), *error = &At(errors, n, begin);
+      for (int64_t i = 0; i < count; i += r.find_block ? kPoint : 1) {
+        const SweptRow row = {r, first + n, begin, block, slope, error};
+        r.find_block ? MovePoint(row, i, inverses[static_cast<size_t>(i / kPoint)])
+                     : MoveWeight(row, i);
       }
     }
     at += count;

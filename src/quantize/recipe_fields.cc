@@ -55,9 +55,6 @@ Reason NeedsGptq(const Recipe& r) {
   if (!r.weights.quantized()) return NeedsWeights(r);
   return r.rounding == Rounding::kGptq ? "" : "weights are rounded to nearest; use --rounding gptq";
 }
-Reason NeedsSweeps(const Recipe& r) {
-  return r.weights.lattice ? "points of a lattice are not swept" : NeedsGptq(r);
-}
 Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
 }
@@ -239,7 +236,7 @@ std::vector<RecipeField> MethodFields() {
        "GPTQ: calibrate with activation and cache quantization on",
        Set<&Recipe::quantized_calibration>, NeedsGptq, Get<&Recipe::quantized_calibration>},
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
-       IfOn<&Recipe::sweeps, NeedsSweeps>, Get<&Recipe::sweeps>},
+       IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
       {"learned-scales", Switch("fixed-scales"),
        "Tune scales of rounded weights towards the float model's predictions; takes 61440 tokens "
        "of calibration at least",

@@ -32,7 +32,8 @@ PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
     if (format.lattice) {
       constexpr size_t kBlock = LatticeCode::kWeights;
       for (size_t k = 0; k < w.row(n).size(); k += kBlock) {
-        codes.SetPoint(n, static_cast<int64_t>(k), {row + k, kBlock});
+        const auto at = static_cast<int64_t>(k);
+        codes.SetPoint(n, at, codes.NearPoint(n, at, {row + k, kBlock}));
       }
       return;
     }
