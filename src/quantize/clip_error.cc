@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/target_clones.h"
+
 namespace nibble {
 namespace {
 
@@ -27,8 +29,8 @@ float Power24(float x) {
 }  // namespace
 
 // The order of additions is that of 64 sums side by side, whatever the machine's vectors.
-__attribute__((target_clones("avx512f", "avx2", "default"))) float ClipError(
-    std::span<const float> values, const WeightGrid& grid, float limit) {
+NIBBLE_TARGET_CLONES float ClipError(std::span<const float> values, const WeightGrid& grid,
+                                     float limit) {
   constexpr size_t kLanes = 64;
   const float inverse = 1.0f / grid.scale, scale = grid.scale;
   const float low = static_cast<float>(grid.low - grid.zero);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/target_clones.h"
 #include "base/thread_pool.h"
 #include "formats/lattice_codes.h"
 #include "quantize/code_matrix.h"
@@ -68,9 +69,7 @@ Matrix<double> OrderedRows(const Matrix<double>& m, int64_t first, int64_t count
 }
 
 // y += factor * x, with the machine's vectors and the same bits on every machine.
-[[gnu::target_clones("avx512f", "avx2", "default")]] void AddScaled(double factor,
-                                                                    std::span<const double> x,
-                                                                    double* y) {
+NIBBLE_TARGET_CLONES void AddScaled(double factor, std::span<const double> x, double* y) {
   for (size_t i = 0; i < x.size(); ++i) y[i] += factor * x[i];
 }
 

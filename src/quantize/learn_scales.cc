@@ -15,7 +15,7 @@ constexpr int64_t kBatch = 8;        // sequences of a step
 constexpr int64_t kSteps = 60;       // through the text, which passes by
 constexpr int64_t kPasses = 4;       // so many times at most
 constexpr int64_t kTokens = 131072;  // of the text, at most
-constexpr double kRate = 2e-3;       // of a factor's logarithm, in one step
+constexpr double kRate = 2e-3;       // of a factor's logarithm, in one step, with 4 bits
 constexpr int64_t kWarmup = 8;       // steps until the rate is that
 
 struct Schedule {
@@ -28,10 +28,11 @@ struct Schedule {
   double Tokens(int64_t step) const {
     return static_cast<double>((sequences + 2 * step * kBatch) * length);
   }
-  double Rate(int64_t step) const {
+  // Of `rate`, in a step.
+  double Rate(double rate, int64_t step) const {
     const double done = static_cast<double>(step) / static_cast<double>(kSteps);
     const double warm = static_cast<double>(step + 1) / static_cast<double>(kWarmup);
-    return kRate * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
+    return rate * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
   }
 };
 
@@ -40,10 +41,18 @@ bool Learns(const PackedLinear& linear) {
   return format.quantized() && linear.bias.data == nullptr;
 }
 
+// The coarser weights are, the further from 1 are the factors that make up for it: on samples/tiny
+// with points of 2 bits, perplexity 41.4 becomes 35.6 at kRate, 34.2 at five times as much.
+double RateOf(const FormatSpec& format) {
+  return kRate * std::exp2(std::max(0, 4 - format.bits));
+}
+
 // The descent of one linear's factors, by their logarithms.
 class Adam {
  public:
-  explicit Adam(size_t rows = 0) : logs_(rows), means_(rows), squares_(rows) {}
+  explicit Adam(size_t rows = 0, double rate = 0)
+      : rate_(rate), logs_(rows), means_(rows), squares_(rows) {}
+  double rate() const { return rate_; }
 
   void Step(std::span<const float> slopes, int64_t step, double rate) {
     constexpr double kMean = 0.9, kSquare = 0.99;
@@ -63,6 +72,7 @@ class Adam {
   }
 
  private:
+  double rate_;
   std::vector<double> logs_, means_, squares_;
 };
 
@@ -102,7 +112,10 @@ class Learner {
       matrices_.push_back(backprop_.MatricesOf(layer, i));
       ByRole<Adam>& adams = adams_.emplace_back();
       for (const auto& [role, linear] : layer.linears) {
-        if (Learns(linear)) adams[role] = Adam(static_cast<size_t>(linear.weights.rows));
+        if (Learns(linear)) {
+          const auto rows = static_cast<size_t>(linear.weights.rows);
+          adams[role] = Adam(rows, RateOf(linear.weights.format));
+        }
       }
     }
   }
@@ -153,7 +166,8 @@ double Learner::Step(int64_t step, const Matrix<float>& targets,
     Backprop::RowSlopes slopes;
     backprop_.Backward(matrices_[i], static_cast<int64_t>(i), slopes);
     for (const auto& [role, values] : factors[i]) {
-      adams_[i][role].Step(slopes[role], step, schedule_.Rate(step));
+      Adam& adam = adams_[i][role];
+      adam.Step(slopes[role], step, schedule_.Rate(adam.rate(), step));
     }
   }
   return divergence / static_cast<double>(ids.size());

@@ -157,7 +157,7 @@ void Service::Answer(Call& call) {
   for (const Route& route : kRoutes) {
     if (!Takes(route, request.path)) continue;
     if (request.method != route.method) {
-      allowed = route.method;
+      allowed = std::string_view(route.method) == "GET" ? "GET, HEAD" : route.method;
       continue;
     }
     if (request.method == "POST") {

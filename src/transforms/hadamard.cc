@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/checked.h"
+#include "base/target_clones.h"
 #include "base/thread_pool.h"
 
 namespace nibble {
@@ -31,12 +32,12 @@ template <typename T>
     tile += kLanes;
   }
 }
-[[gnu::target_clones("avx512f", "avx2", "default")]] void SumProducts(
-    std::span<const double> entries, const double* tile, std::array<double, kLanes>& sums) {
+NIBBLE_TARGET_CLONES void SumProducts(std::span<const double> entries, const double* tile,
+                                      std::array<double, kLanes>& sums) {
   AddProducts(entries, tile, sums);
 }
-[[gnu::target_clones("avx512f", "avx2", "default")]] void SumProducts(
-    std::span<const double> entries, const float* tile, std::array<float, kLanes>& sums) {
+NIBBLE_TARGET_CLONES void SumProducts(std::span<const double> entries, const float* tile,
+                                      std::array<float, kLanes>& sums) {
   AddProducts(entries, tile, sums);
 }
 

@@ -2,7 +2,8 @@
 // QuIP# (Tseng et al. 2024): weights of 2 bits (or 3, 4), eight at a time a point of the E8
 // lattice, behind Hadamard rotations and with the errors of each eight made up for by those behind
 // them (block LDLQ). Rotations are QuaRot's, which fold the output side of most linears; every row
-// has a scale. Not yet here: fine-tuning.
+// has a scale. Fine-tuning is --learned-scales: of what QuIP# tunes, the vectors on the output
+// side.
 #include "quantize/recipe.h"
 
 namespace nibble {
