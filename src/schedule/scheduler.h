@@ -70,6 +70,7 @@ class Scheduler {
     Sequence* sequence;
     int32_t at;         // in the residual stream
     int64_t tells = 0;  // the prompt's token whose logprob it gives; 0: it chooses the next one
+    int32_t token = 0;  // that token
     TokenLogprob logprob;
     std::string problem;
   };

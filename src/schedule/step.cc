@@ -163,7 +163,9 @@ std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
     for (int64_t i = 0; i < p.tokens; ++i, ++at) {
       const int64_t next = first + i + 1;  // the token that this row speaks of
       if (s.tells_prompt() && next >= s.told && next < s.prompt_tokens()) {
-        rows.push_back({.sequence = &s, .at = static_cast<int32_t>(at), .tells = next});
+        const int32_t token = s.ids[static_cast<size_t>(next)];
+        rows.push_back(
+            {.sequence = &s, .at = static_cast<int32_t>(at), .tells = next, .token = token});
       }
       if (next == static_cast<int64_t>(s.ids.size()) && s.request().max_tokens > 0) {
         rows.push_back({.sequence = &s, .at = static_cast<int32_t>(at)});
@@ -197,14 +199,17 @@ void Scheduler::AddStates(std::span<const Piece> pieces, const float* x) {
   }
 }
 
-// `likeliest`: -1 where the logits are unusable; `logits` are empty where it is the choice.
+// `likeliest`: -1 where the logits are unusable; `logits` are empty where it is the choice. Rows of
+// one sequence run side by side: only the one that chooses may touch what a choice changes.
 void Scheduler::UseRow(Row& row, int32_t likeliest, std::span<const float> logits) const {
   Sequence& s = *row.sequence;
   try {
-    if (likeliest < 0) model_.FailNotFinite(fmt::format("after {} tokens", s.ids.size()));
+    if (likeliest < 0) {
+      const int64_t before = row.tells > 0 ? row.tells : static_cast<int64_t>(s.ids.size());
+      model_.FailNotFinite(fmt::format("after {} tokens", before));
+    }
     if (row.tells > 0) {
-      row.logprob =
-          Logprob(logits, s.ids[static_cast<size_t>(row.tells)], *s.request().prompt_logprobs);
+      row.logprob = Logprob(logits, row.token, *s.request().prompt_logprobs);
     } else {
       Write(s, logits.empty() ? TokenLogprob{.id = likeliest} : s.picker.Pick(logits, s.written()));
     }
