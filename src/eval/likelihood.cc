@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/interrupt.h"
 #include "base/thread_pool.h"
 #include "engine/log_sum_exp.h"
 #include "text/jinja_text.h"
@@ -108,7 +107,6 @@ struct LikelihoodRunner::Row {
 };
 
 std::vector<std::vector<Likelihood>> LikelihoodRunner::Run(std::span<const Question> questions) {
-  if (Interrupted()) throw Error(ErrorCode::kFailed, "interrupted");
   while (caches_.size() < questions.size()) caches_.push_back(model_.MakeCache());
   size_t most = 0;
   std::vector<std::vector<Likelihood>> results;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/request_file.h"
 
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "eval/json_lines.h"
@@ -53,6 +54,7 @@ std::vector<Likelihood> EvaluateRequests(Model& model, const Tokenizer& tokenize
   Progress progress("requests", "requests", static_cast<double>(lines.size()));
   std::vector<Likelihood> results;
   for (std::span<const Question> rest = questions; !rest.empty();) {
+    if (Interrupted()) Fail("interrupted");
     progress.Update(static_cast<double>(results.size()));
     const size_t count = BatchSize(rest);
     for (const auto& answers : runner.Run(rest.first(count))) {

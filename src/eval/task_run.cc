@@ -104,7 +104,8 @@ std::vector<TaskResult> EvaluateTasks(Model& model, const Tokenizer& tokenizer,
       const auto index = static_cast<int64_t>(first);
       const auto batch_answers = std::span(answers).subspan(first, count);
       if (kept && Recall(kept->answers(), name, rest.first(count), index, batch_answers)) continue;
-      if (kept && Interrupted()) {
+      if (Interrupted()) {  // looked at once: it may come at any time
+        if (!kept) Fail("interrupted");
         throw Error(ErrorCode::kInterrupted,
                     fmt::format("stopped after {} of {} questions; --resume continues {}", done,
                                 total, options.results));

@@ -243,6 +243,7 @@ TEST_F(Rounded, InMemoryAsInACheckpoint) {
 
 TEST(Estimate, MatchesWhatIsWritten) {
   QuantizeOptions options = {.model = kTinyModel, .output = testing::TempDir() + "/estimate"};
+  fs::remove_all(options.output + ".partial");  // of a run that was killed
   options.recipe = kQuarotRecipe;
   options.recipe.rounding = Rounding::kNearest;
   options.force = true;
