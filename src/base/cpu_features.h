@@ -24,8 +24,7 @@ bool HasBf16();
 // Best level of this machine (asks the kernel for AMX state once).
 Isa DetectedIsa();
 
-// DetectedIsa(), lowered by NIBBLE_ISA (a name above). An unknown or unsupported value
-// throws.
+// DetectedIsa(), lowered by NIBBLE_ISA, a name above. An unknown or unsupported value throws.
 Isa ActiveIsa();
 
 }  // namespace nibble
