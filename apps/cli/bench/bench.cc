@@ -10,6 +10,7 @@
 #include "base/thread_pool.h"
 #include "measure/random_network.h"
 #include "models/shapes.h"
+#include "quantize/recipe_fields.h"
 
 namespace nibble::cli {
 namespace {
@@ -85,11 +86,7 @@ void RunDecode(const BenchArguments& a, const Common& common) {
             common);
 }
 
-CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
-  CLI::Option* shape = verb.add_option(
-      "--shape", a.shape, "Random weights of a known shape, as llama2-7b; another name lists them");
-  verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
-      ->check(CLI::Range(0, 1000));
+void AddFormats(CLI::App& verb, BenchArguments& a) {
   verb.add_option("--recipe", a.recipe,
                   "--shape: whose formats and transforms (default: quarot with 8-bit activations)");
   const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
@@ -101,6 +98,14 @@ CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
   verb.add_option("--kv-bits", a.kv_bits, "--shape: bits of the KV cache")->check(bits);
   verb.add_option("--rotation", a.rotation, "--shape: hadamard or none (no online transforms)")
       ->check(CLI::IsMember({"hadamard", "none"}));
+}
+
+CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
+  CLI::Option* shape = verb.add_option(
+      "--shape", a.shape, "Random weights of a known shape, as llama2-7b; another name lists them");
+  verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
+      ->check(CLI::Range(0, 1000));
+  AddFormats(verb, a);
   return shape;
 }
 
@@ -141,7 +146,7 @@ ModelConfig BenchShape(const BenchArguments& a) {
 Recipe BenchRecipe(const BenchArguments& a) {
   Recipe recipe = a.recipe.empty() ? kQuarotRecipe : FindRecipe(a.recipe);
   if (a.recipe.empty()) recipe.activations.bits = 8;
-  if (a.w_bits) recipe.weights.bits = *a.w_bits;
+  if (a.w_bits) SetFields(ParseFields(fmt::format("w-bits={}", *a.w_bits)), recipe);
   if (a.w_group) recipe.weights.group = *a.w_group;
   if (a.two_level) recipe.weights.second_level = true;
   if (a.a_bits) recipe.activations.bits = *a.a_bits;
@@ -340,6 +345,9 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
       ->capture_default_str();
   const auto [paper, r] = verb("paper", "The QuaRot paper's speed tables on a GPU, beside cuBLASLt",
                                "nibble bench paper --device cuda:0", RunPaper);
+  paper->add_option("--shape", r->shape,
+                    "Products and layers of this shape alone; else of llama2-7b and llama2-70b");
+  AddFormats(*paper, *r);
   paper->add_option("--repeats", r->repeats, "Turns; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -105,7 +105,7 @@ void DecodeLinears(const PaperBench& bench, const std::string& name, const Netwo
     const auto copies = static_cast<int>(1 + kCachedBytes / (rows * cols / 2));
     std::vector<LinearId> ids;
     for (int i = 0; i < copies; ++i) ids.push_back(backend.Upload(linear));
-    for (const int64_t tokens : {1, 16, 17, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512}) {
+    for (const int64_t tokens : {1, 8, 16, 17, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512}) {
       const Buffer<float> x = RandomFloats(backend, tokens * cols);
       const Buffer<float> y = RandomFloats(backend, tokens * rows);
       const Activations acts = backend.PrepareActs({.x = x.data()}, tokens, linear.input);
@@ -156,12 +156,17 @@ void RunPaper(const BenchArguments& a, const Common& common) {
     Linears(bench, name, network, tokens);
     DecodeLinears(bench, name, network);
     BenchLayers(bench, name, network);
+    if (!a.shape.empty()) return;  // what follows is the same with any weights
     for (const int64_t batch : {1, 8, 32}) BenchDecodeAttention(bench, network, batch, 2048);
     if (long_context == 0) return;
     for (const int64_t batch : {1, 8}) BenchDecodeAttention(bench, network, batch, long_context);
   };
-  shape("llama2-7b", kPromptTokens, 0);
-  shape("llama2-70b", 8 * kPromptTokens, 32768);
+  if (a.shape.empty()) {
+    shape("llama2-7b", kPromptTokens, 0);
+    shape("llama2-70b", 8 * kPromptTokens, 32768);
+  } else {
+    shape(a.shape, kPromptTokens, 0);
+  }
   table.Print(common.json);
 }
 

@@ -177,6 +177,7 @@ class CudaBackend final : public Backend {
   }
 
   cuda::Stream stream_;
+  Buffer<LatticeWords> words_;
   std::deque<std::optional<Linear>> linears_;  // in which they stay where they are
   std::vector<std::optional<cuda::JoinedExperts>> experts_;
   cuda::ExpertOps expert_ops_;
@@ -221,9 +222,9 @@ LinearId CudaBackend::Upload(const PackedLinear& linear) {
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
   const InputSpec& input = linear.input;
   std::optional<DeviceLinear> tail;
-  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activation, Tensor());
+  if (input.tail_width > 0) tail.emplace(linear.tail, input.tail_activation, Tensor(), words_);
   slot->emplace(
-      Linear{DeviceLinear(linear.weights, input.activation, linear.bias), std::move(tail)});
+      Linear{DeviceLinear(linear.weights, input.activation, linear.bias, words_), std::move(tail)});
   return static_cast<LinearId>(slot - linears_.begin());
 }
 

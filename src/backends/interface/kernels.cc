@@ -25,6 +25,7 @@ constexpr ProductFormat kFormats[] = {
     {{.bits = 4, .sparse = true}, kFour, kCols},
     {{.bits = 8, .symmetric = false, .sparse = true}, kEightAsym, kCols},
     {{.bits = 2, .lattice = true}, kEight, kCols},
+    {{.bits = 3, .lattice = true}, kEightAsym, kCols},
     {{.bits = 4, .lattice = true}, {.bits = 16}, kCols},
     // Two levels of scales.
     {{.bits = 4, .group = 128, .second_level = true}, kEight, kCols},

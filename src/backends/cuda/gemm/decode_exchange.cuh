@@ -15,18 +15,22 @@ inline constexpr int kSumPitch = 8 * S::kTiles + 2;
 template <typename S>
 using SumBuffer = typename S::Sum[S::kSplits * S::kRows * kSumPitch<S>];
 
-// Shared memory of a block. In a cluster a SumBuffer to send follows, then the activations.
+// Shared memory of a block. The table of points follows, in a cluster a SumBuffer to send, then the
+// activations.
 template <typename S>
 struct Shared {
-  uint8_t rings[kWarps][S::kStages * S::kStageBytes];
+  uint8_t rings[S::kWarps][S::kStages * S::kStageBytes];
   SumBuffer<S> received;
   TokenParameters<S> tokens;
   uint64_t barrier[2];  // the second is padding
 
-  __device__ typename S::Sum* sent() { return reinterpret_cast<typename S::Sum*>(this + 1); }
+  __device__ uint8_t* table() { return reinterpret_cast<uint8_t*>(this + 1); }
+  __device__ typename S::Sum* sent() {
+    return reinterpret_cast<typename S::Sum*>(table() + PointsOf<S>::kTableBytes);
+  }
   __device__ uint32_t activations() {
     const int sent_bytes = gridDim.x > 1 ? static_cast<int>(sizeof(SumBuffer<S>)) : 0;
-    return SharedAddress(this + 1) + sent_bytes;
+    return SharedAddress(sent()) + sent_bytes;
   }
 };
 
@@ -84,18 +88,18 @@ class Exchange {
     phase_ ^= 1;
   }
 
-  // D of the owned output `own`, or in groups what the law has of them. 4-bit codes that are bytes
-  // by shifts alone come as 16 times their values.
-  __device__ typename S::Sum Total(int own, int column, bool shifted) const {
+  // D of the owned output `own`, or in groups what the law has of them. Sums come as 2^shift times
+  // their values.
+  __device__ typename S::Sum Total(int own, int column, int shift) const {
     typename S::Sum d = 0;
 #pragma unroll 4
     for (int i = 0; i < ranks_ * S::kSplits; ++i) {
       d += shared_.received[((i << owned_log2_) + own) * kSumPitch<S> + column];
     }
     if constexpr (S::kGroups) {
-      return shifted ? d * (1.0f / 16) : d;
+      return shift == 0 ? d : d * (1.0f / 16);
     } else {
-      return shifted ? d >> 4 : d;
+      return d >> shift;
     }
   }
 

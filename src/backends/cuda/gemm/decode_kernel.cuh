@@ -2,8 +2,8 @@
 // The kernel of decode linears and its launch (gemm_decode.cu, gemm_decode_groups.cu,
 // gemm_decode_experts.cu).
 //
-// A block of eight warps computes kRows outputs for all tokens over its share of the inputs, then
-// the next kRows:
+// A block of eight warps, or of sixteen, computes kRows outputs for all tokens over its share of
+// the inputs, then the next kRows:
 //
 //   warp = row_warp + kRowWarps * split       row_warp: which 16 outputs
 //                                             split: every kSplits-th block of 128 inputs
@@ -69,15 +69,15 @@ struct Output : OutputTerms {
 
 // The products or, of a mixture, what they are for group blockIdx.z, which the kernels in front
 // have made; of no tokens where there is no such group.
-template <bool kExperts, typename Y>
+template <typename S, typename Y>
 __device__ __forceinline__ const Products& OfGroup(const Products& all) {
-  if constexpr (!kExperts) {
+  if constexpr (!S::kExperts) {
     return all;
   } else {
     constexpr int kWords = sizeof(Products) / sizeof(uint32_t);
     __shared__ __align__(16) uint32_t memory[kWords];
     Products& own = reinterpret_cast<Products&>(memory);
-    for (int i = threadIdx.x; i < kWords; i += kThreads) {
+    for (int i = threadIdx.x; i < kWords; i += S::kThreads) {
       memory[i] = reinterpret_cast<const uint32_t*>(&all)[i];
     }
     WaitForPreviousGrid();
@@ -101,15 +101,16 @@ __device__ __forceinline__ const Products& OfGroup(const Products& all) {
 
 // grid [ranks, up to the number of blocks of kRows outputs, groups], clusters of [ranks, 1]
 template <typename S, typename Y>
-__global__ void __launch_bounds__(kThreads, S::kMinBlocks)
+__global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     GemmDecodeKernel(const __grid_constant__ Products all) {
   extern __shared__ __align__(16) uint8_t memory[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
   AllowNextGrid();
-  const Products& products = OfGroup<S::kExperts, Y>(all);
+  const Products& products = OfGroup<S, Y>(all);
   const GemmArguments& g = products.common();
   if (S::kExperts && g.tokens == 0) return;
-  const bool shifted = S::kBits == 4 && !S::kLevels && !(S::kGroups && g.w_block.zeros);
+  const bool nibbles = S::kKind == WeightKind::kNibbleGroups && !g.w_block.zeros;
+  const int shift = nibbles ? 4 : FloorLog2(SumFactor(S::kKind));
   const int rank = blockIdx.x, ranks_log2 = FloorLog2(static_cast<int>(gridDim.x));
   const int warp = threadIdx.x / 32, row_warp = warp % S::kRowWarps, split = warp / S::kRowWarps;
   const Slice slice = Slice::Of(g.cols, rank, ranks_log2);
@@ -120,6 +121,8 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
   const int first_own = (rank << owned_log2) + own;
   Output output(products, blockIdx.y * S::kRows + first_own);
   Exchange<S> exchange(shared, rank, ranks_log2);
+  const PointsOf<S> points(shared.table());
+  points.Fill(g.words);
   WaitForPreviousGrid();
 
   const Activations<S> x(g, slice, shared.activations(), shared.tokens);
@@ -130,15 +133,15 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
     const int blocks = slice.end - slice.begin;
 #pragma unroll 1
     for (; block + (S::kBurst - 1) * S::kSplits < blocks; block += S::kBurst * S::kSplits) {
-      Multiply<S::kBurst>(ring, g, x, lane_address, block, sums);
+      Multiply<S::kBurst>(ring, g, x, lane_address, block, points, sums);
     }
     if (S::kBurst > 1 && block < blocks) {
-      Multiply<1>(ring, g, x, lane_address, block, sums);
+      Multiply<1>(ring, g, x, lane_address, block, points, sums);
     }
     exchange.Run(sums, row_warp, split);
-    for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += kThreads >> owned_log2) {
+    for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += S::kThreads >> owned_log2) {
       output.Store<Y>(products, shared.tokens, t,
-                      [&](int column) { return exchange.Total(own, column, shifted); });
+                      [&](int column) { return exchange.Total(own, column, shift); });
     }
     exchange.DoneReading();
     first += gridDim.y * S::kRows;
@@ -159,7 +162,7 @@ Placement Place(const Products& products, int ranks, const Device& device) {
   const GemmArguments& g = products.common();
   const int blocks = static_cast<int>((g.cols + 127) / 128);
   const size_t sums = ranks > 1 ? sizeof(SumBuffer<S>) : 0;
-  const int bytes = static_cast<int>(sizeof(Shared<S>) + sums) +
+  const int bytes = static_cast<int>(sizeof(Shared<S>) + PointsOf<S>::kTableBytes + sums) +
                     Activations<S>::Bytes(g, (blocks + ranks - 1) / ranks);
   const int of_group = S::kExperts ? static_cast<int>(sizeof(Products)) : 0;
   if (bytes + of_group > device.shared_bytes) return {};
@@ -186,7 +189,7 @@ bool Launch(const Products& products, const Placement& placement, cudaStream_t s
   const auto groups = static_cast<unsigned>(std::max(products.common().experts.most, 1));
   LaunchDependent(GemmDecodeKernel<S, Y>,
                   {.grid = dim3(ranks, static_cast<unsigned>(placement.clusters), groups),
-                   .block = kThreads,
+                   .block = S::kThreads,
                    .shared_bytes = static_cast<size_t>(placement.shared_bytes),
                    .cluster = ranks},
                   stream, products);

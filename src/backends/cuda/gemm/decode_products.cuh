@@ -63,18 +63,18 @@ struct Activations {
     constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
     const int8_t* const x = g.x + slice.begin * 128;
     const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.columns());
-    for (unsigned base = threadIdx.x; base < count; base += kBatch * kThreads) {
+    for (unsigned base = threadIdx.x; base < count; base += kBatch * S::kThreads) {
       uint4 v[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const unsigned i = base + j * kThreads, column = i / units, at = i % units * 16;
+        const unsigned i = base + j * S::kThreads, column = i / units, at = i % units * 16;
         if (i >= count) continue;
         v[j] = *reinterpret_cast<const uint4*>(x + RowOf<S>(g, column) * g.stride + at);
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const unsigned i = base + j * kThreads, column = i / units, at = i % units * 16;
-        if (i < count) StoreShared16(memory + column * pitch + at, v[j]);
+        const unsigned i = base + j * S::kThreads, column = i / units, at = i % units * 16;
+        if (i < count) StoreUnit(memory + column * pitch, at, v[j]);
       }
     }
     if constexpr (S::kTokenScales) FetchScales(g, slice);
@@ -86,10 +86,22 @@ struct Activations {
     __syncthreads();
   }
 
+  // 16 bytes of a column. For points the first four of each eight inputs come first in a step of
+  // 32, so that operand B of a lane is what its code has weights for.
+  static __device__ void StoreUnit(uint32_t column, unsigned at, const uint4& v) {
+    if constexpr (S::kPointBits == 0) {
+      StoreShared16(column + at, v);
+    } else {
+      const uint32_t to = column + (at & ~31u) + at % 32 / 2;
+      StoreShared8(to, {v.x, v.z});
+      StoreShared8(to + 16, {v.y, v.w});
+    }
+  }
+
   // Behind the last token or input they are 0.
   __device__ void FetchScales(const GemmArguments& g, const Slice& slice) const {
     const int count = slice.bytes() / g.piece * kColumns;
-    for (int i = threadIdx.x; i < count; i += kThreads) {
+    for (int i = threadIdx.x; i < count; i += S::kThreads) {
       const int t = i % kColumns, input = slice.begin * 128 + i / kColumns * g.piece;
       const bool exists = t < g.tokens && input < g.cols;
       const int64_t at = exists ? input / static_cast<int>(g.x_group) * g.x_pitch + t : 0;
@@ -187,7 +199,8 @@ __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
 template <int stages, bool kWiden, typename S>
 __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const GemmArguments& g,
                                                const Activations<S>& acts, uint32_t lane_address,
-                                               int block, Sums<S>& sums) {
+                                               int block, const PointsOf<S>& points,
+                                               Sums<S>& sums) {
   const bool zetas = S::kTokenScales && g.x_zetas != nullptr;
   const int pieces = S::kTokenScales ? 128 / g.piece : 1;
 #pragma unroll
@@ -196,14 +209,25 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
     const uint32_t x = lane_address + at * 128;
     uint4 word;
     LevelSteps steps;
+    PointCodes<S::kPointBits> codes;
+    if constexpr (S::kPointBits != 0) codes = ring.Points(stage);
     if constexpr (kWiden && !S::kFine) steps = ring.Steps(stage, 0);
     uint32_t a[4], b[4];
     int code_sums[2] = {};
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
-      if constexpr (kWiden && S::kFine) steps = ring.Steps(stage, step);
-      Fragment<S::kKind, kWiden>(word, steps, step, a);
+      if constexpr (S::kPointBits != 0) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const auto [point, rest] = points.Find(codes, step, h);
+          a[h] = PointBytes<S::kPointBits, SumFactor(S::kKind)>(point, rest, 0);
+          a[2 + h] = PointBytes<S::kPointBits, SumFactor(S::kKind)>(point, rest, 4);
+        }
+      } else {
+        if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
+        if constexpr (kWiden && S::kFine) steps = ring.Steps(stage, step);
+        Fragment<S::kKind, kWiden>(word, steps, step, a);
+      }
       constexpr int kChains = Sums<S>::kChains;
       const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // anew
       auto& d = sums.d[(S::kGroups ? step : 2 * stage + step % 2) % kChains];
@@ -239,12 +263,13 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
 
 template <int stages, typename S>
 __device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Activations<S>& acts,
-                         uint32_t lane_address, int block, Sums<S>& sums) {
+                         uint32_t lane_address, int block, const PointsOf<S>& points,
+                         Sums<S>& sums) {
   ring.template Await<stages>();
   if (S::kKind == WeightKind::kNibbleGroups && ring.blocks().zeros) {
-    MultiplyStages<stages, true>(ring, g, acts, lane_address, block, sums);
+    MultiplyStages<stages, true>(ring, g, acts, lane_address, block, points, sums);
   } else {
-    MultiplyStages<stages, S::kLevels>(ring, g, acts, lane_address, block, sums);
+    MultiplyStages<stages, S::kLevels>(ring, g, acts, lane_address, block, points, sums);
   }
 #pragma unroll
   for (int stage = 0; stage < stages; ++stage) ring.Request();

@@ -8,12 +8,11 @@
 #include <type_traits>
 
 #include "backends/cuda/gemm/gemm_decode.h"
+#include "backends/cuda/gemm/lattice_points.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 
 namespace nibble::cuda::decode {
 
-inline constexpr int kWarps = 8;
-inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kMaxRows = 128;  // outputs of a block
 
 // Products of one input in one launch. Their outputs lie one behind the other, each product's from
@@ -58,18 +57,20 @@ struct Format {
   static constexpr bool kExperts = experts;
   static constexpr bool kFine = fine, kTokenScales = x_groups;
   static constexpr bool kLevels = kind == WeightKind::kLevels, kGroups = HasGroups(kind);
+  static constexpr int kPointBits = PointBits(kind);
 };
 
-template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes>
+template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes, int warps = 8>
 struct Shape : F {
   static constexpr int kBits = CodeBits(F::kKind);
   static constexpr int kTiles = tiles;           // of 8 tokens
   static constexpr int kRowWarps = row_warps;    // of 16 outputs
   static constexpr int kMinBlocks = min_blocks;  // per multiprocessor
+  static constexpr int kWarps = warps, kThreads = 32 * warps;
   static constexpr int kSplits = kWarps / row_warps;
   static constexpr int kRows = 16 * row_warps;
   static constexpr int kWords = kBits / 2;        // of 16 bytes, per thread, in 16 x 128 weights
-  static constexpr int kScalesAt = kWords * 512;  // in a stage
+  static constexpr int kScalesAt = kWords * 512;  // in a stage; of 3 bits what is left of the codes
   static constexpr int kZerosAt = kScalesAt + 32 * ScaleBytes(F::kFine);
   static constexpr int kStageBytes = StageBytes(F::kKind, F::kFine);
   static constexpr int kStages = ring_bytes / kStageBytes;
@@ -78,6 +79,10 @@ struct Shape : F {
   static constexpr int kPieceSteps = F::kFine ? 1 : 4;
   using Sum = std::conditional_t<F::kGroups, float, int32_t>;
 };
+
+// Of a table with a column for each lane.
+template <typename S>
+using PointsOf = Points<S::kPointBits, 32>;
 
 __device__ inline int FloorLog2(int power) {
   return 31 - __clz(power);
@@ -124,6 +129,13 @@ class WeightRing {
   __device__ uint4 Word(int i, int j) const {
     return LoadShared16(Slot(i) + j * 512);
   }
+  // Its codes of points.
+  __device__ PointCodes<S::kPointBits> Points(int i) const {
+    PointCodes<S::kPointBits> codes = {Word(i, 0)};
+    if constexpr (S::kPointBits == 4) codes.rest = Word(i, 1);
+    if constexpr (S::kPointBits == 3) codes.rest = LoadShared8(Slot(i) + S::kScalesAt + Lane(8));
+    return codes;
+  }
 
   // How the codes of inputs 32 step.. of the i-th oldest stage become bytes, where there are zeros
   // or a second level of scales.
@@ -150,6 +162,9 @@ class WeightRing {
 #pragma unroll
       for (int j = 0; j < S::kWords; ++j) CopyAsync16(slot_ + j * 512, block + j * 2048);
       if constexpr (S::kLevels || S::kGroups) RequestScales(scales_ + next_ * block_bytes());
+      if constexpr (S::kPointBits == 3) {
+        CopyAsync<8>(slot_ + S::kScalesAt + Lane(8), scales_ + next_ * block_bytes());
+      }
       next_ += S::kSplits;
       if (next_ >= end_) {
         row_block_ += gridDim.y;
@@ -211,6 +226,9 @@ class WeightRing {
       const int pair = piece_of_ % 4 * 8 + threadIdx.x % 32 / 4;
       scales_ = first + CodeBytes(S::kKind) + pair * 4 * (S::kFine ? blocks().pieces : 1);
     }
+    if constexpr (S::kPointBits == 3) {
+      scales_ = first + 2048 + piece_of_ % 4 * 256 + threadIdx.x % 32 * 8;
+    }
     next_ = row_block_ * S::kRows < products_.rows ? first_ : end_;
   }
 
@@ -220,7 +238,7 @@ class WeightRing {
   int piece_of_;  // which 16 outputs
   uint32_t slot_;
   const uint32_t ring_;
-  const uint8_t *piece_, *scales_;
+  const uint8_t *piece_, *scales_;  // scales_: what lies behind the words
 };
 
 // Operand A for inputs 32 step.. of a stage, from the word that holds it; widen: by steps.

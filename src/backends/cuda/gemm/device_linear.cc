@@ -8,6 +8,7 @@
 #include "backends/cuda/gemm/weight_order.h"
 #include "backends/cuda/launch.h"
 #include "base/thread_pool.h"
+#include "formats/lattice_codes.h"
 
 namespace nibble::cuda {
 namespace {
@@ -62,7 +63,7 @@ WeightType WeightTypeOf(DType dtype) {
 }
 
 DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activation,
-                           const Tensor& bias)
+                           const Tensor& bias, Buffer<LatticeWords>& words)
     : capability_(Device::Current().major),
       kind_(KindOf(capability_, {weights.format, activation, weights.cols})),
       piece_(PieceOf({weights.format, activation, weights.cols})),
@@ -73,10 +74,14 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
       stride_((cols_ + kBlockInputs - 1) / kBlockInputs * kBlockInputs) {
   const bool codes = !OfFloats(kind_);
   if (codes && weights.format.second_level && kind_ != WeightKind::kLevels) {
-    *this = DeviceLinear(Widen(weights), activation, bias);
+    *this = DeviceLinear(Widen(weights), activation, bias, words);
     return;
   }
   if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);
+  if (PointBits(kind_) != 0) {
+    if (words.data() == nullptr) words = ToDevice(std::span(&LatticeCode::Words(), 1));
+    words_ = words.data();
+  }
   codes ? UploadCodes(weights) : UploadFloats(weights);
 }
 
@@ -247,6 +252,7 @@ GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& out
           .w_group = weights_.groups(cols_) == 1 ? 0 : weights_.group,
           .piece = piece_,
           .w_block = block_,
+          .words = words_,
           .w_scales = scales_.data(),
           .w_zeros = zeros_.data(),
           .w_sums = code_sums_.data(),

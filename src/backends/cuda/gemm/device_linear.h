@@ -14,8 +14,9 @@ WeightType WeightTypeOf(DType dtype);
 
 class DeviceLinear {
  public:
-  // `bias` may have no data.
-  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias);
+  // `bias` may have no data. `words`: what all linears of points share, made by the first.
+  DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias,
+               Buffer<LatticeWords>& words);
 
   // y (+)= W a + bias on `stream`.
   struct Output {
@@ -82,6 +83,7 @@ class DeviceLinear {
   Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric
   Buffer<float> code_sums_;       // GemmArguments::w_sums, for asymmetric inputs without groups
   Buffer<float> bias_;            // [rows] or no data
+  const LatticeWords* words_ = nullptr;  // of points
 };
 
 }  // namespace nibble::cuda

@@ -22,6 +22,7 @@
 #include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/real_type.h"
+#include "formats/lattice_words.h"
 
 namespace nibble::cuda {
 
@@ -35,6 +36,10 @@ enum class WeightKind {
   // The same blocks where a side has groups, which `piece` divides.
   kNibbleGroups,
   kByteGroups,
+  // The same blocks of points of a lattice (lattice_codes.h), 2 to 4 bits a weight.
+  kPoints2,
+  kPoints3,
+  kPoints4,
   kPlain,   // codes as bytes [rows, stride], zero from cols on, and any groups
   kFloats,  // [rows, cols] of a WeightType
   kHalves,  // the same, for inputs of 16 bits
@@ -44,7 +49,15 @@ enum class WeightType { kFloat32, kBfloat16, kFloat16 };
 constexpr bool OfFloats(WeightKind kind) {
   return kind == WeightKind::kFloats || kind == WeightKind::kHalves;
 }
+// The bits of a point's code for each of its weights, or 0.
+__host__ __device__ constexpr int PointBits(WeightKind kind) {
+  return kind == WeightKind::kPoints2   ? 2
+         : kind == WeightKind::kPoints3 ? 3
+         : kind == WeightKind::kPoints4 ? 4
+                                        : 0;
+}
 __host__ __device__ constexpr int CodeBits(WeightKind kind) {
+  if (PointBits(kind) != 0) return PointBits(kind);
   return kind == WeightKind::kBytes || kind == WeightKind::kByteGroups ? 8 : 4;
 }
 __host__ __device__ constexpr int CodeBytes(WeightKind kind) {  // of a block
@@ -53,9 +66,9 @@ __host__ __device__ constexpr int CodeBytes(WeightKind kind) {  // of a block
 __host__ __device__ constexpr bool HasGroups(WeightKind kind) {
   return kind == WeightKind::kNibbleGroups || kind == WeightKind::kByteGroups;
 }
-// Nibbles are multiplied as 16 times their codes.
+// Nibbles are multiplied as 16 times their codes, points of 2 bits as 8 times theirs.
 __host__ __device__ constexpr int SumFactor(WeightKind kind) {
-  return kind == WeightKind::kNibbles ? 16 : 1;
+  return kind == WeightKind::kNibbles ? 16 : kind == WeightKind::kPoints2 ? 8 : 1;
 }
 
 // What lies behind the codes of a block: of each of its 64 outputs as many steps (kLevels) or
@@ -109,11 +122,12 @@ struct GemmArguments {
   const uint8_t* w = nullptr;  // as w_kind says
   WeightKind w_kind = WeightKind::kNibbles;
   WeightType w_type = WeightType::kFloat32;  // of floats
-  int64_t x_group = 0, w_group = 0;  // inputs, 0 = cols; kPlain: one is a multiple of the other
-  int piece = 128;                   // in groups: 32, 64 or 128 inputs
-  BlockScales w_block;               // of kLevels and in groups
-  const float* w_scales = nullptr;   // [rows, groups] s; null where they are in the blocks
-  const float* w_zeros = nullptr;    // the same, pi, whole numbers; or null: symmetric weights
+  int64_t x_group = 0, w_group = 0;     // inputs, 0 = cols; kPlain: one is a multiple of the other
+  int piece = 128;                      // in groups: 32, 64 or 128 inputs
+  BlockScales w_block;                  // of kLevels and in groups
+  const LatticeWords* words = nullptr;  // of points
+  const float* w_scales = nullptr;      // [rows, groups] s; null where they are in the blocks
+  const float* w_zeros = nullptr;       // the same, pi, whole numbers; or null: symmetric weights
   // [rows] P, sums of codes; needed by x_zetas, not of kPlain. Where the weights have groups and x
   // has none, sums of weights, scales and all.
   const float* w_sums = nullptr;

@@ -22,6 +22,9 @@ void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 // and bias nothing is read before the kernel in front has ended, which may make the groups.
 void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream);
 
+// The same of points of lattices; sm_90.
+void GemmDecodePoints(std::span<const GemmArguments> products, cudaStream_t stream);
+
 // The same of kNibbleGroups and kByteGroups.
 void GemmDecodeGroups(std::span<const GemmArguments> products, cudaStream_t stream);
 

@@ -13,4 +13,7 @@ namespace nibble::cuda {
 // where subnormals are 0. Throws nibble::Error if the launch is refused, as on every other chip.
 void GemmSm90(const GemmArguments& arguments, cudaStream_t stream);
 
+// The same of points of lattices.
+void GemmPointsSm90(const GemmArguments& arguments, cudaStream_t stream);
+
 }  // namespace nibble::cuda

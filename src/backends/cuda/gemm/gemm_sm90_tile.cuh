@@ -25,6 +25,7 @@
 
 #include "backends/cuda/gemm/gemm_epilogue.cuh"
 #include "backends/cuda/gemm/gemm_sm90_tiles.cuh"
+#include "backends/cuda/gemm/lattice_points.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx_sm90.h"
@@ -50,6 +51,7 @@ struct Shape {
   static constexpr bool kGroups = HasGroups(kind), kLevels = kind == WeightKind::kLevels;
   static constexpr int kTokens = tokens, kPieces = fine ? 4 : 1;  // at most
   static constexpr bool kFine = fine, kTokenScales = x_groups;
+  static constexpr int kPointBits = PointBits(kind);
   static constexpr int kFactor = SumFactor(kind);
   static constexpr int kWords = CodeBits(kind) / 2;  // of 16 bytes, a thread's in a block
   static constexpr int kBlockBytes =                 // at most
@@ -73,13 +75,17 @@ struct Shared {
     uint64_t full[kMostStages], empty[kMostStages];  // kStages of each
     uint64_t parameters_full, parameters_empty;
   };
-  static constexpr int kFit = (kSharedBytes - sizeof(Tail)) / S::kStageBytes;
+  // Two lanes have what a code stands for, so that half as many columns serve all.
+  using Points = cuda::Points<S::kPointBits, 16>;
+  static constexpr int kFit = (kSharedBytes - sizeof(Tail) - Points::kTableBytes) / S::kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
 
   int8_t x[kStages][S::kTokens * kInputs];
   uint8_t w[kStages][2 * S::kBlockBytes];
   float scales[kStages][S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zetas, [piece][token]
   Tail tail;
+
+  __device__ Points points() { return Points(this + 1); }
 
   // In the end what other splits send takes the place of the stages: a tile's sums from each.
   static constexpr int kSumBytes = 4 * kTileOutputs * kHalfTokens;
@@ -216,6 +222,28 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
   }
 }
 
+// The same of points. A code has eight inputs, of which operand A has four in a lane and the next
+// four in another: both look it up. The four inputs at 16 u + 4 (lane % 4) are a half of what lane
+// 2 u + lane % 4 / 2 of four has in memory.
+template <typename S>
+__device__ __forceinline__ void LoadPoints(const uint8_t* block,
+                                           const Points<S::kPointBits, 16>& points, Fragments& a) {
+  const int thread = threadIdx.x % 128, half = 4 * (thread % 2);
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const int from = thread / 4 * 4 + 2 * u + thread % 4 / 2;
+    PointCodes<S::kPointBits> codes = {reinterpret_cast<const uint4*>(block)[from]};
+    const uint8_t* const rest = block + 2048;
+    if constexpr (S::kPointBits == 4) codes.rest = reinterpret_cast<const uint4*>(rest)[from];
+    if constexpr (S::kPointBits == 3) codes.rest = reinterpret_cast<const uint2*>(rest)[from];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto [word, more] = points.Find(codes, i / 2, i % 2);
+      a[i / 2 * 4 + 2 * u + i % 2] = PointBytes<S::kPointBits, S::kFactor>(word, more, half);
+    }
+  }
+}
+
 // A math warpgroup's side of the ring.
 template <typename S>
 struct Stages {
@@ -231,7 +259,9 @@ struct Stages {
   __device__ int Next(Fragments& a) {
     const int stage = ring.stage;
     BarrierWait(&s.tail.full[stage], ring.parity);
-    if (S::kKind == WeightKind::kNibbleGroups && g.w_block.zeros) {
+    if constexpr (S::kPointBits != 0) {
+      LoadPoints<S>(Block(stage), s.points(), a);
+    } else if (S::kKind == WeightKind::kNibbleGroups && g.w_block.zeros) {
       LoadFragments<true, S>(g, Block(stage), a);
     } else {
       LoadFragments<S::kLevels, S>(g, Block(stage), a);
@@ -277,6 +307,7 @@ __global__ __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__
   extern __shared__ __align__(1024) std::byte memory[];
   S& s = *reinterpret_cast<S*>(memory);
   AllowNextGrid();
+  s.points().Fill(g.words);
   if (threadIdx.x == 0) {
     PrefetchMap(x_map);
     for (int i = 0; i < S::kStages; ++i) {
@@ -347,6 +378,8 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
 
 template <typename P>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
+  using S = Shared<typename P::Shape>;
+  static_assert(sizeof(S) + S::Points::kTableBytes <= kSharedBytes);
   const std::array<int, kMostSplits>& most = MostPairs<P>();
   NIBBLE_CUDA_CHECK(most[0] > 0);
   const Tiles tiles = TilesOf(g, P::Shape::kTokens == kTileTokens, most);

@@ -23,6 +23,8 @@ void One(std::span<const GemmArguments> products, cudaStream_t stream) {
 constexpr auto kNibbles = WeightKind::kNibbles, kBytes = WeightKind::kBytes;
 constexpr auto kLevels = WeightKind::kLevels, kNibbleGroups = WeightKind::kNibbleGroups;
 constexpr auto kByteGroups = WeightKind::kByteGroups;
+constexpr auto kPoints2 = WeightKind::kPoints2, kPoints3 = WeightKind::kPoints3,
+               kPoints4 = WeightKind::kPoints4;
 
 // clang-format off
 constexpr Kernel kTable[] = {
@@ -30,11 +32,17 @@ constexpr Kernel kTable[] = {
     {"gemm_decode_s4s8",        9, 9,       kNibbles,            16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s8s8",        9, 9,       kBytes,              16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
+    {"gemm_decode_p2s8",        9, 9,       kPoints2,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
+    {"gemm_decode_p3s8",        9, 9,       kPoints3,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
+    {"gemm_decode_p4s8",        9, 9,       kPoints4,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
     {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
     {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
     {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
+    {"gemm_sm90_p2s8",          9, 9,       kPoints2,            16,     0,                One<GemmPointsSm90>},
+    {"gemm_sm90_p3s8",          9, 9,       kPoints3,            16,     0,                One<GemmPointsSm90>},
+    {"gemm_sm90_p4s8",          9, 9,       kPoints4,            16,     0,                One<GemmPointsSm90>},
     {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                One<GemmGroupsSm90>,  1,          true},
     {"gemm_decode_s4s8",        8, 8,       kNibbles,            16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
@@ -90,6 +98,10 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
     return planes ? WeightKind::kFloats : WeightKind::kPlain;
   }
   if (w.second_level) return Takes(capability, kLevels, a.bits) ? kLevels : kBytes;
+  if (w.lattice) {
+    const WeightKind points = w.bits == 2 ? kPoints2 : w.bits == 3 ? kPoints3 : kPoints4;
+    if (Takes(capability, points, a.bits)) return points;
+  }
   return nibbles ? kNibbles : kBytes;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantized weights in the order in which the integer kernels of a GPU read them: as operand A of
 // the tensor cores, straight into registers. One copy serves prefill and decode. Codes of any width
-// up to 8 become signed codes of 4 or 8 bits.
+// up to 8 become signed codes of 4 or 8 bits; points of a lattice stay codes.
 //
-//   [N / 64][K / 128] blocks of 64 outputs x 128 inputs; outputs and inputs behind the last are 0
+//   [N / 64][K / 128] blocks of 64 outputs x 128 inputs; codes behind the last output or input are
+//   0
 //
 // Thread t of 128 in a block (warp = t / 32, lane = t % 32) owns 16 fragment registers of four
 // bytes. Register q, with s = q / 4, u = q / 2 % 2, h = q % 2, holds four consecutive inputs:
@@ -13,6 +14,11 @@
 //   8 bits   8192 bytes, register q at 2048 (q / 4) + 16 t + 4 (q % 4)
 //   4 bits   4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
 //            2 r, the high nibbles register 2 r + 1
+//
+//   points   2048 or, of 4 bits, twice 2048 bytes: at 16 t + 4 s the codes of inputs 32 s + 8 (lane
+//            % 4) .. + 7, of output 16 warp + lane / 4 and of the one 8 behind, the upper two bytes
+//            of each first; then the lower two. Of 3 bits their lowest bytes lie behind the 2048,
+//            at 8 t + 2 s.
 //
 // Weights in groups have BlockScales behind the codes of a block, of its pieces of equal length:
 //

@@ -103,6 +103,39 @@ TEST(WeightOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
   }
 }
 
+TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
+  Rng rng(4);
+  for (const int bits : {2, 3, 4}) {
+    const auto kind = static_cast<WeightKind>(static_cast<int>(WeightKind::kPoints2) + bits - 2);
+    ASSERT_EQ(PointBits(kind), bits);
+    const int64_t rows = 65, cols = 264, row_bytes = cols / 8 * bits;
+    const auto linear =
+        RandomLinear(rng, {.bits = bits, .lattice = true}, rows, {.width = cols}, false);
+    const PackedWeights& view = linear->packed.weights;
+    const WeightOrder order(view, kind);
+    ASSERT_EQ(order.bytes(), 2 * 3 * 64 * 128 * bits / 8);
+    std::vector<uint8_t> ordered(static_cast<size_t>(order.bytes()), 0x5A);
+    OrderWeights(view, order, ordered.data());
+    for (int64_t n = 0; n < 128; ++n) {
+      for (int64_t point = 0; point < 48; ++point) {
+        const int64_t block = (n / 64 * 3 + point / 16) * order.block_bytes();
+        const int64_t t = n % 64 / 16 * 32 + n % 8 * 4 + point % 4, h = n / 8 % 2;
+        const int64_t at = block + 16 * t + 4 * (point % 16 / 4) + 2 * h;
+        std::vector<int64_t> places = {at, at + 1};  // from the upper bytes down
+        if (bits == 4) places.insert(places.begin(), {at + 2048, at + 2049});
+        if (bits == 3) places.insert(places.begin(), block + 2048 + (at - block) / 2);
+        for (int64_t i = 0; i < bits; ++i) {
+          const bool exists = n < rows && point < cols / 8;
+          const uint8_t* packed = view.codes.as<uint8_t>().data() + n * row_bytes + point * bits;
+          ASSERT_EQ(ordered[static_cast<size_t>(places[static_cast<size_t>(i)])],
+                    exists ? packed[i] : 0)
+              << bits << " bits, " << n << ", " << point;
+        }
+      }
+    }
+  }
+}
+
 TEST(WeightOrderTest, EveryScaleIsWhereTheKernelsReadIt) {
   Rng rng(2);
   struct Case {

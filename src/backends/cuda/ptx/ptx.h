@@ -40,6 +40,24 @@ __device__ __forceinline__ uint32_t LoadShared4(SharedAddress shared) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(uint32_t{shared}) : "memory");
   return v;
 }
+// Of memory that no longer changes, so that loads may change places.
+__device__ __forceinline__ uint32_t LookUp(SharedAddress shared) {
+  uint32_t v;
+  asm("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(uint32_t{shared}));
+  return v;
+}
+__device__ __forceinline__ uint2 LoadShared8(SharedAddress shared) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "r"(uint32_t{shared})
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void StoreShared8(SharedAddress shared, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(uint32_t{shared}), "r"(v.x), "r"(v.y)
+               : "memory");
+}
 __device__ __forceinline__ void StoreShared4(SharedAddress shared, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(uint32_t{shared}), "f"(v) : "memory");
 }

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode linears whose weights are points of lattices. Their table in shared memory serves sixteen
+// warps: a multiprocessor has one block.
+#include "backends/cuda/gemm/decode_kernel.cuh"
+#include "backends/cuda/gemm/gemm_decode.h"
+
+namespace nibble::cuda {
+namespace {
+
+using namespace decode;
+
+template <typename F, int tiles, int row_warps, int ring_bytes>
+using Points16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16>;
+
+// For up to 8 columns, whose inputs a block has whole where they are 64 KiB or less.
+template <typename F, typename Y>
+bool RunOne(const Products& products, const Device& device, cudaStream_t stream) {
+  const int ranks = RanksOfOneTile(products, device);
+  double least = std::numeric_limits<double>::infinity();
+  bool (*launch)(const Products&, const Placement&, cudaStream_t) = nullptr;
+  Placement best;
+  // Of several blocks the one whose outputs and exchanges of sums take least.
+  const auto consider = [&]<typename S>() {
+    const Placement placement = Place<S>(products, ranks, device);
+    const double time = placement.rounds * (S::kRows + 8.0 * ranks);
+    if (!placement.fits || time >= least) return;
+    least = time, best = placement, launch = Launch<S, Y>;
+  };
+  consider.template operator()<Points16<F, 1, 1, 4096>>();
+  consider.template operator()<Points16<F, 1, 2, 4096>>();
+  consider.template operator()<Points16<F, 1, 4, 4096>>();
+  return launch != nullptr && launch(products, best, stream);
+}
+
+struct RunKind {
+  template <WeightKind kind, typename Y>
+  static bool Run(const Products& products, const Device& device, cudaStream_t stream) {
+    using F = Format<kind, false, false>;
+    constexpr int kStage = StageBytes(kind, false);
+    const int columns = products.common().columns();
+    if (columns <= 8) return RunOne<F, Y>(products, device, stream);
+    if (columns <= 16) return RunTiles<Points16<F, 2, 8, 4 * kStage>, Y>(products, device, stream);
+    return RunTiles<Points16<F, 4, 8, 3 * kStage>, Y>(products, device, stream);
+  }
+  template <typename Y>
+  bool operator()(const Products& products, const Device& device, cudaStream_t stream) const {
+    switch (products.common().w_kind) {
+      case WeightKind::kPoints2:
+        return Run<WeightKind::kPoints2, Y>(products, device, stream);
+      case WeightKind::kPoints3:
+        return Run<WeightKind::kPoints3, Y>(products, device, stream);
+      default:
+        NIBBLE_CUDA_CHECK(products.common().w_kind == WeightKind::kPoints4);
+        return Run<WeightKind::kPoints4, Y>(products, device, stream);
+    }
+  }
+};
+
+}  // namespace
+
+void GemmDecodePoints(std::span<const GemmArguments> products, cudaStream_t stream) {
+  decode::Decode(products, stream, RunKind());
+}
+
+}  // namespace nibble::cuda

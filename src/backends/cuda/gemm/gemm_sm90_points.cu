@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompt products with points of lattices: a math warpgroup looks the next codes up while the
+// tensor cores work on these (gemm_sm90_rows.cuh).
+#include "backends/cuda/gemm/gemm_sm90.h"
+#include "backends/cuda/gemm/gemm_sm90_rows.cuh"
+
+namespace nibble::cuda {
+namespace {
+
+template <WeightKind kKind>
+void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
+  using sm90::Epilogue;
+  WithReal(g.y_type, [&]<typename Out>(Out) {
+    using S = sm90::Shape<kKind, false, kTileTokens, false, Out>;
+    g.planes() ? sm90::Launch<sm90::RowProduct<Epilogue::kPlanes, S>>(g, stream)
+               : sm90::Launch<sm90::RowProduct<Epilogue::kLaw, S>>(g, stream);
+  });
+}
+
+}  // namespace
+
+void GemmPointsSm90(const GemmArguments& g, cudaStream_t stream) {
+  sm90::CheckSm90(g);
+  switch (g.w_kind) {
+    case WeightKind::kPoints2:
+      return LaunchFor<WeightKind::kPoints2>(g, stream);
+    case WeightKind::kPoints3:
+      return LaunchFor<WeightKind::kPoints3>(g, stream);
+    default:
+      NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kPoints4);
+      return LaunchFor<WeightKind::kPoints4>(g, stream);
+  }
+}
+
+}  // namespace nibble::cuda

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Points of a lattice as operand A of the tensor cores (weight_order.h, lattice_words.h): two
+// lookups in shared memory make eight half bytes, which a mask or a sum makes bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/ptx/ptx.h"
+#include "formats/lattice_words.h"
+
+namespace nibble::cuda {
+
+// A thread's codes of 16 outputs x 128 inputs: of inputs 32 s.. bytes signs, entry, signs, entry in
+// `first`, for its upper and its lower output; in `rest` what 4 bits have of the second point, or 3
+// bits of the short vector, one byte for each output.
+template <int bits>
+struct PointCodes {};
+template <>
+struct PointCodes<2> {
+  uint4 first;
+};
+template <>
+struct PointCodes<3> {
+  uint4 first;
+  uint2 rest;
+};
+template <>
+struct PointCodes<4> {
+  uint4 first, rest;
+};
+
+// `factor` times four weights of a word (lattice_words.h) and of what is added to them, in units of
+// the format, as signed bytes: the first four (half = 0) or the others (half = 4).
+template <int bits, int factor>
+__device__ __forceinline__ uint32_t PointBytes(uint32_t word, uint32_t rest, int half) {
+  constexpr uint32_t kEach = 0x01010101, kLow = 15 * kEach, kSign = 128 * kEach;
+  if constexpr (factor == 8) {  // 8 (2 n - 15) = 16 (n - 8) + 8, of words whose n are n - 8
+    static_assert(bits == 2);
+    return AndOr(word << (4 - half), 16 * kLow, 8 * kEach);
+  } else {
+    // 2 n - 15, 2 n - 15 + m - 4 or 4 (2 n - 15) + 2 m - 15, and 128 more, so that no byte has a
+    // sign.
+    constexpr uint32_t kFirst = bits == 4 ? 8 : 2, kRest = bits == 4 ? 2 : 1;
+    constexpr uint32_t kStart = (128 - (bits == 2 ? 15 : bits == 3 ? 15 + 4 : 4 * 15 + 15)) * kEach;
+    return (kFirst * (word >> half & kLow) + kRest * (rest >> half & kLow) + kStart) ^ kSign;
+  }
+}
+
+// The words in shared memory, [code][entry or signs][column]: lanes of a column read the same code
+// or wait for each other. Those of 2 bits have n - 8 for n; those of 3 have the short vectors
+// behind them.
+template <int bits, int columns>
+class Points {
+ public:
+  static constexpr int kTableBytes = (512 * columns + (bits == 3 ? 256 : 0)) * sizeof(uint32_t);
+
+  __device__ explicit Points(void* table)
+      : words_(SharedAddress(table)),
+        shorts_(words_ + 512 * columns * sizeof(uint32_t)),
+        column_(threadIdx.x % 32 * columns / 32 * 4 << kShift) {}
+
+  // By the whole block; a barrier before the first use is the caller's.
+  __device__ void Fill(const LatticeWords* words) const {
+    constexpr unsigned kUnits = columns / 4;  // of a code's 2 kUnits
+    constexpr uint32_t kFlip = bits == 2 ? 0x88888888 : 0;
+    for (unsigned unit = threadIdx.x; unit < 512 * kUnits; unit += blockDim.x) {
+      const unsigned code = unit / (2 * kUnits);
+      const bool entry = unit / kUnits % 2 == 0;
+      const uint32_t word = entry ? words->entries[code] ^ kFlip : words->signs[code];
+      StoreShared16(words_ + unit * 16, {word, word, word, word});
+    }
+    for (unsigned code = threadIdx.x; bits == 3 && code < 256; code += blockDim.x) {
+      StoreShared4(shorts_ + 4 * code, __uint_as_float(words->shorts[code]));
+    }
+  }
+
+  // The word of a thread's output h for inputs 32 step.., and what is added to it.
+  struct Pair {
+    uint32_t word, rest;
+  };
+  __device__ __forceinline__ Pair Find(const PointCodes<bits>& codes, int step, int h) const {
+    Pair pair = {Word(Part(codes.first, step), h), 0};
+    if constexpr (bits == 4) pair.rest = Word(Part(codes.rest, step), h);
+    if constexpr (bits == 3) {
+      const uint32_t both = step < 2 ? codes.rest.x : codes.rest.y;
+      pair.rest = LookUp(shorts_ + 4 * (both >> (16 * (step % 2) + 8 * h) & 255));
+    }
+    return pair;
+  }
+
+ private:
+  static constexpr int kShift = columns == 32 ? 0 : 1;  // a code has 256 bytes or half of that
+  static_assert(columns == 32 || columns == 16);
+
+  static __device__ __forceinline__ uint32_t Part(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  }
+  // Of half h of `codes`. A byte permutation makes 256 times a byte, and the lane's column.
+  __device__ __forceinline__ uint32_t Word(uint32_t codes, int h) const {
+    const uint32_t signs = __byte_perm(codes, column_, h == 0 ? 0x7604 : 0x7624) >> kShift;
+    const uint32_t entry = __byte_perm(codes, column_, h == 0 ? 0x7614 : 0x7634) >> kShift;
+    return LookUp(words_ + entry) ^ LookUp(words_ + 4 * columns + signs);
+  }
+
+  uint32_t words_, shorts_, column_;
+};
+// Of weights that are none.
+template <int columns>
+class Points<0, columns> {
+ public:
+  static constexpr int kTableBytes = 0;
+  __device__ explicit Points(void*) {}
+  __device__ void Fill(const LatticeWords*) const {}
+};
+
+}  // namespace nibble::cuda
