@@ -252,6 +252,13 @@ uint32_t LatticeCode::Encode(std::span<const float, kWeights> x) const {
   return first << 16 | EncodeE8p(Left(x, first, 4));
 }
 
+uint32_t LatticeCode::Encode(std::span<const double> weights, double scale) const {
+  const double factor = unit() / scale;
+  std::array<float, kWeights> x;
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(weights[i] * factor);
+  return Encode(x);
+}
+
 LatticeCode::Point LatticeCode::Decode(uint32_t code) const {
   if (bits_ == 2) return DecodeE8p(code);
   Point point = DecodeE8p(code >> (bits_ == 3 ? 8 : 16));

@@ -36,6 +36,8 @@ class LatticeCode {
   // The code of a point near x: with 2 bits the nearest one; else the nearest, and of what is left
   // the nearest again. Entries that are not finite give any code.
   uint32_t Encode(std::span<const float, kWeights> x) const;
+  // The same of weights that a Point means times `scale`.
+  uint32_t Encode(std::span<const double> weights, double scale) const;
   Point Decode(uint32_t code) const;
 
   // A Point plus this has no negative entries (and none above 150).

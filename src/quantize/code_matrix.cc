@@ -29,7 +29,7 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(w.rows, cols),
-      points_(format.lattice ? w.rows : 0, PackedBytes(cols, format.bits)),
+      points_(format.lattice ? w.rows : 0, cols / LatticeCode::kWeights),
       grids_(static_cast<size_t>(w.rows * groups_)) {
   if (!format.second_level) return;
   row_scales_.resize(static_cast<size_t>(w.rows));
@@ -51,22 +51,6 @@ void CodeMatrix::FindGrids(const Matrix<double>& w) {
       FindGrid(n, k, w.row(n).subspan(static_cast<size_t>(k), static_cast<size_t>(group_)));
     }
   });
-}
-
-BlockCode CodeMatrix::NearPoint(int64_t n, int64_t k, std::span<const double> values) const {
-  const LatticeCode lattice(format_.bits);
-  const double factor = lattice.unit() / static_cast<double>(Grid(n, k).scale);
-  std::array<float, LatticeCode::kWeights> x;
-  std::ranges::transform(values, x.begin(),
-                         [&](double v) { return static_cast<float>(v * factor); });
-  const uint32_t code = lattice.Encode(x);
-  return {code, lattice.Decode(code)};
-}
-
-void CodeMatrix::SetPoint(int64_t n, int64_t k, const BlockCode& code) {
-  std::ranges::copy(code.codes, codes_.row(n).begin() + k);
-  uint8_t* const stored = points_.row(n).data() + PackedBytes(k, format_.bits);
-  for (int i = 0; i < format_.bits; ++i) stored[i] = static_cast<uint8_t>(code.stored >> 8 * i);
 }
 
 void CodeMatrix::FillRows(const std::function<void(int64_t)>& fill) const {
@@ -96,7 +80,9 @@ PackedWeights CodeMatrix::Pack() const {
   FillRows([&](int64_t n) {
     uint8_t* const row = packed.data() + n * row_bytes;
     if (format_.lattice) {
-      std::ranges::copy(points_.row(n), row);
+      for (size_t i = 0; const uint32_t code : points_.row(n)) {
+        for (int j = 0; j < format_.bits; ++j) row[i++] = static_cast<uint8_t>(code >> 8 * j);
+      }
       return;
     }
     if (!sparse()) return PackCodes(codes_.row(n).data(), w.cols, format_.bits, row);

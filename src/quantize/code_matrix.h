@@ -37,15 +37,13 @@ class CodeMatrix {
   void Set(int64_t n, int64_t k, double value) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).Code(value));
   }
-  // Of a lattice, for eight values from column k on: the point near them, and storing it.
-  BlockCode NearPoint(int64_t n, int64_t k, std::span<const double> values) const;
-  void SetPoint(int64_t n, int64_t k, const BlockCode& code);
   // The same as Set for a weight that becomes 0; of a sparse matrix two in four at least.
   void Prune(int64_t n, int64_t k) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
   }
 
-  std::span<int8_t> codes() { return codes_.data; }  // [N, K]
+  std::span<int8_t> codes() { return codes_.data; }      // [N, K]
+  std::span<uint32_t> points() { return points_.data; }  // [N, K / 8] of a lattice, or empty
 
   // fill(n) for every row, in parallel.
   void FillRows(const std::function<void(int64_t)>& fill) const;
@@ -58,7 +56,7 @@ class CodeMatrix {
   FormatSpec format_;
   int64_t group_, groups_;
   Matrix<int8_t> codes_;           // [N, K]
-  Matrix<uint8_t> points_;         // of a lattice: as they are stored
+  Matrix<uint32_t> points_;        // [N, K / 8], of a lattice only
   std::vector<WeightGrid> grids_;  // [N, groups]
   std::vector<float> row_scales_;  // [N], of a second level only
 };

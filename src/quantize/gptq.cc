@@ -56,7 +56,7 @@ Matrix<double> WithoutColumns(Matrix<double> w, std::span<const int64_t> columns
 }  // namespace
 
 Gptq::Gptq(Backend& backend, int64_t width, const GptqOptions& options) : options_(options) {
-  if (!options.lattice) math_ = backend.services().MakeGptq(width);
+  if (!options.lattice || options.sweeps == 0) math_ = backend.services().MakeGptq(width);
   if (!math_) math_ = std::make_unique<HostGptq>(backend, width);
 }
 
@@ -103,7 +103,8 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
                            .scales = grids.scales,
                            .zeros = grids.zeros,
                            .sweeps = options_.sweeps,
-                           .codes = codes.codes()};
+                           .codes = codes.codes(),
+                           .points = codes.points()};
   if (!fixed_grids) {
     rounding.find_grids = [&](int64_t g, int64_t first, std::span<const double> columns) {
       const auto group = static_cast<size_t>(codes.group());
@@ -115,14 +116,6 @@ Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const For
         grids.scales[at] = grid.scale;
         grids.zeros[at] = grid.zero;
       });
-    };
-  }
-  if (format.lattice) {
-    rounding.find_block = [&](int64_t row, int64_t column, std::span<const double> values) {
-      return codes.NearPoint(row, column, values);
-    };
-    rounding.set_block = [&](int64_t row, int64_t column, const BlockCode& code) {
-      codes.SetPoint(row, column, code);
     };
   }
   Rounded result = {.damp = damp_};

@@ -19,7 +19,7 @@ struct GptqOptions {
   double gptaq = 0;        // GptqRounding::correction, less where tokens are few
   int sweeps = 0;
   int64_t tail = 0;  // the last columns, which take up errors and are rounded to nearest at the end
-  bool lattice = false;  // some weights become points, which needs BLAS and LAPACK
+  bool lattice = false;  // some weights become points, whose sweeps need BLAS and LAPACK
 };
 
 class Gptq {

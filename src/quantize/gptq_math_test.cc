@@ -6,6 +6,7 @@
 
 #include "backends/interface/math_services.h"
 #include "base/rng.h"
+#include "formats/lattice_codes.h"
 #include "formats/packed_weights_testing.h"
 #include "quantize/gptq.h"
 #include "quantize/host_gptq.h"
@@ -72,10 +73,16 @@ class PlainGptq final : public GptqMath {
         const size_t grid = Grid(r, row, Column(i));
         const double scale = r.scales[grid], zero = r.zeros[grid], value = At(w, row, i);
         const double top = std::ldexp(1.0, r.bits - 1) - 1;
-        const double code = pruned[Index(row * n() + i)]
-                                ? zero
-                                : std::clamp(std::nearbyint(value / scale) + zero, -top - 1, top);
-        r.codes[Index(row * r.columns + Column(i))] = static_cast<int8_t>(code);
+        int8_t& stored = r.codes[Index(row * r.columns + Column(i))];
+        if (!r.points.empty()) {
+          if (i % 8 == 0) FindPoint(r, w.row(row).subspan(Index(i), 8), row, i, scale);
+        } else if (pruned[Index(row * n() + i)]) {
+          stored = static_cast<int8_t>(zero);
+        } else {
+          stored =
+              static_cast<int8_t>(std::clamp(std::nearbyint(value / scale) + zero, -top - 1, top));
+        }
+        const double code = stored;
         const float meaning = r.scales[grid] * static_cast<float>(code - zero);
         At(error, row, Column(i)) = meaning - target.row(row)[Index(Column(i))];
         for (int64_t j = i + 1; j < n(); ++j) {
@@ -98,6 +105,13 @@ class PlainGptq final : public GptqMath {
  private:
   static size_t Grid(const GptqRounding& r, int64_t row, int64_t column) {
     return Index(row * (r.columns / r.group) + column / r.group);
+  }
+  static void FindPoint(const GptqRounding& r, std::span<const double> weights, int64_t row,
+                        int64_t i, double scale) {
+    const LatticeCode lattice(r.bits);
+    const uint32_t code = r.points[Index((row * r.columns + i) / 8)] =
+        lattice.Encode(weights, scale);
+    std::ranges::copy(lattice.Decode(code), r.codes.begin() + row * r.columns + i);
   }
   // The two of four columns from i on that cost least.
   void Prune(Matrix<double>& w, int64_t row, int64_t i, std::vector<bool>& pruned) {
@@ -324,6 +338,9 @@ const Case kNarrow[] = {
          0,
          2,
          {8, {.bits = 8}}},
+    Case{{.bits = 2, .lattice = true}, 256, 1024},
+    Case{{.bits = 3, .lattice = true}, 136, 1024},
+    Case{{.bits = 4, .lattice = true}, 200, 1024, false, 0.5},
     Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 1},
     Case{{.bits = 4, .clip = 0}, 136, 1024, true, 0.25, 2, {8, {.bits = 8}}},
     Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, true, 0, 3},

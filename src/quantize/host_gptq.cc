@@ -106,6 +106,12 @@ struct Weight {
   int8_t& code;
 };
 
+// What eight weights from column k on become.
+void SetPoint(const GptqRounding& r, int64_t n, int64_t k, uint32_t code) {
+  r.points[static_cast<size_t>((n * r.columns + k) / kPoint)] = code;
+  std::ranges::copy(LatticeCode(r.bits).Decode(code), r.codes.begin() + n * r.columns + k);
+}
+
 // A block of columns of one row, from `begin` on, while it is swept: `slopes` are those of tr(E H
 // E^T) / 2 by its weights.
 struct SweptRow {
@@ -136,12 +142,14 @@ void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
     double& value = best[static_cast<size_t>(j)] = row.weight(i + j).value();
     for (int64_t k = 0; k < kPoint; ++k) value -= row.slopes[i + k] * At(inverse, k, j);
   }
-  const BlockCode code = row.rounding.find_block(row.n, row.begin + i, best);
+  const LatticeCode lattice(row.rounding.bits);
+  const uint32_t code = lattice.Encode(best, row.weight(i).scale);
+  const LatticeCode::Point point = lattice.Decode(code);
   double change = 0;
   for (int64_t j = 0; j < kPoint; ++j) {
     const auto at = static_cast<size_t>(j);
     const Weight weight = row.weight(i + j);
-    moved[at] = weight.scale * (code.codes[at] - weight.code);
+    moved[at] = weight.scale * (point[at] - weight.code);
     double slope = row.slopes[i + j] + moved[at] * At(row.block, i + j, i + j) / 2;
     for (int64_t k = 0; k < j; ++k) {
       slope += moved[static_cast<size_t>(k)] * At(row.block, i + k, i + j);
@@ -149,7 +157,7 @@ void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
     change += slope * moved[at];
   }
   if (change >= 0) return;
-  row.rounding.set_block(row.n, row.begin + i, code);
+  SetPoint(row.rounding, row.n, row.begin + i, code);
   for (int64_t j = 0; j < kPoint; ++j) row.Move(i + j, moved[static_cast<size_t>(j)]);
 }
 
@@ -282,10 +290,12 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
     kept = LargestTwo(costs);
   }
   Weight weight(r, n, order_[at]);
-  if (r.find_block) {
+  if (!r.points.empty()) {
     // What the first of them loses moves to the others, whose codes are chosen already: in the end
     // the error of the block goes to the columns behind it (block LDLQ, Tseng et al. 2024).
-    if (i % kPoint == 0) r.set_block(n, i, r.find_block(n, i, w.subspan(at, kPoint)));
+    if (i % kPoint == 0) {
+      SetPoint(r, n, i, LatticeCode(r.bits).Encode(w.subspan(at, kPoint), weight.scale));
+    }
   } else {
     (kept >> i % 4 & 1) != 0 ? weight.Set(value) : weight.Prune();
   }
@@ -353,13 +363,13 @@ void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& error
     add(begin, count, block.data.data(), count, false);
     if (end < k) add(end, k - end, hessian_.row(end).data() + begin, k, false);
     const std::vector<Matrix<double>> inverses =
-        r.find_block ? PointInverses(block) : std::vector<Matrix<double>>();
+        r.points.empty() ? std::vector<Matrix<double>>() : PointInverses(block);
     for (int64_t n = 0; n < rows; ++n) {
       double *slope = slopes.row(n).data(), *error = &At(errors, n, begin);
-      for (int64_t i = 0; i < count; i += r.find_block ? kPoint : 1) {
+      for (int64_t i = 0; i < count; i += r.points.empty() ? 1 : kPoint) {
         const SweptRow row = {r, first + n, begin, block, slope, error};
-        r.find_block ? MovePoint(row, i, inverses[static_cast<size_t>(i / kPoint)])
-                     : MoveWeight(row, i);
+        r.points.empty() ? MoveWeight(row, i)
+                         : MovePoint(row, i, inverses[static_cast<size_t>(i / kPoint)]);
       }
     }
     at += count;

@@ -30,10 +30,11 @@ PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   codes.FillRows([&](int64_t n) {
     const double* row = w.row(n).data();
     if (format.lattice) {
-      constexpr size_t kBlock = LatticeCode::kWeights;
-      for (size_t k = 0; k < w.row(n).size(); k += kBlock) {
-        const auto at = static_cast<int64_t>(k);
-        codes.SetPoint(n, at, codes.NearPoint(n, at, {row + k, kBlock}));
+      constexpr int64_t kBlock = LatticeCode::kWeights;
+      const LatticeCode lattice(format.bits);
+      for (int64_t k = 0; k < w.cols; k += kBlock) {
+        codes.points()[static_cast<size_t>((n * w.cols + k) / kBlock)] =
+            lattice.Encode({row + k, static_cast<size_t>(kBlock)}, codes.Grid(n, k).scale);
       }
       return;
     }

@@ -3,7 +3,6 @@
 // factor of them, and the loop over columns. One object for the linears of one input.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -12,12 +11,6 @@
 #include "tensor/tensor.h"
 
 namespace nibble {
-
-// Of eight columns that are rounded together (LatticeCode::kWeights).
-struct BlockCode {
-  uint32_t stored;
-  std::array<int8_t, 8> codes;
-};
 
 // One matrix to round to scale * (code - zero); a grid belongs to `group` columns of a row.
 struct GptqRounding {
@@ -40,10 +33,9 @@ struct GptqRounding {
   // rounded, of some rows from `row` on: [.., group]. For the order 0, 1, 2.. only; several calls
   // may run at the same time. Empty: the grids are there.
   std::function<void(int64_t g, int64_t row, std::span<const double> columns)> find_grids;
-  // The codes of eight columns at once, from `column` on, for the order 0, 1, 2.. only: finds those
-  // near some values, and writes them. Empty: each column is rounded by itself.
-  std::function<BlockCode(int64_t row, int64_t column, std::span<const double> values)> find_block;
-  std::function<void(int64_t row, int64_t column, const BlockCode& code)> set_block;
+  // [rows, columns / 8], written: eight columns at a time become the point of LatticeCode(bits)
+  // near them; for the order 0, 1, 2.. only. Empty: each column is rounded by itself.
+  std::span<uint32_t> points;
   // Rounds the other columns, last in any order, once they have taken up the errors of all codes:
   // [rows, width - columns]. Empty: there are none.
   std::function<void(std::span<double> tail)> round_tail;

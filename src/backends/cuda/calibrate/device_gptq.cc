@@ -7,6 +7,7 @@
 #include "backends/cuda/calibrate/gptq_kernels.h"
 #include "backends/cuda/cuda_error.h"
 #include "backends/cuda/device.h"
+#include "formats/lattice_codes.h"
 
 namespace nibble::cuda {
 namespace {
@@ -33,6 +34,8 @@ class DeviceGptq final : public GptqMath {
     DeviceBuffer<float> scales;
     DeviceBuffer<int32_t> zeros;
     DeviceBuffer<int8_t> codes;
+    DeviceBuffer<uint32_t> points;
+    Buffer<LatticeWords> words;
 
     CodesOnDevice Codes(const GptqRounding& r) const {
       return {.codes = codes.data(),
@@ -41,7 +44,9 @@ class DeviceGptq final : public GptqMath {
               .columns = r.columns,
               .group = r.group,
               .bits = r.bits,
-              .sparse = r.sparse};
+              .sparse = r.sparse,
+              .points = points.data(),
+              .words = words.data()};
     }
   };
 
@@ -171,6 +176,11 @@ void DeviceGptq::Upload(const GptqRounding& r, Work& work) const {
   if (Corrects(r)) Correct(r, work);
   work.errors.Grow(rows * kGptqChunk);
   work.codes.Grow(rows * r.columns);
+  if (!r.points.empty()) {
+    NIBBLE_CHECK(r.sweeps == 0, "sweeps of points");
+    work.points.Grow(static_cast<int64_t>(r.points.size()));
+    work.words = cuda::ToDevice(std::span(&LatticeCode::Words(), 1));
+  }
   UploadGrids(r, work);
 }
 
@@ -295,6 +305,10 @@ GptqLoss DeviceGptq::Round(const GptqRounding& r) {
   if (r.sweeps > 0) Sweep(r, work);
   MakeErrors(r, work.original.data(), work);
   ToHost(work.codes.data(), r.columns, r.columns, rows, r.codes.data());
+  if (!r.points.empty()) {
+    const auto points = static_cast<int64_t>(r.points.size());
+    ToHost(work.points.data(), points, points, 1, r.points.data());
+  }
   GptqLoss loss = {.power = Power(work.original.data(), rows, work)};
   loss.error = Power(work.w.data(), rows, work);
   return loss;

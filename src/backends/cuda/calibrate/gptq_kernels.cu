@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/cuda/calibrate/gptq_kernels.h"
+#include "backends/cuda/calibrate/point_search.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda {
@@ -70,13 +71,17 @@ __device__ unsigned CostliestTwo(double cost, int first) {
   return kept;
 }
 
-// The operations and their order are those of quantize/host_gptq.cc, bit for bit.
+// The operations and their order are those of quantize/host_gptq.cc, bit for bit. kPointBits: of
+// points, or 0.
+template <int kPointBits>
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
   const CodesOnDevice& to = a.to;
   const WarpRow warp(a.begin, a.end, to);
   const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
   unsigned kept = 0xF;
+  const PointSearch<kPointBits> search(*to.words);
+  uint32_t point[2] = {};
   double w[kColumns];
   warp.Load(a.w + row * a.cols + a.begin, w);
 #pragma unroll
@@ -90,8 +95,23 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
         const double lost = w[s] / a.u[own * a.cols + own];
         kept = CostliestTwo(__dmul_rn(lost, lost), i % 32);
       }
-      const bool stays = (kept >> i % 4 & 1) != 0;
-      const double code = stays ? fmin(fmax(rint(value / scale) + zero, low), high) : zero;
+      double code = zero;
+      if constexpr (kPointBits != 0) {
+        if (i % 8 == 0) {
+          float x[8];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const double weight = __shfl_sync(kWholeWarp, w[s], i % 32 + j);
+            x[j] = static_cast<float>(__dmul_rn(weight, search.kUnit / scale));
+          }
+          const auto [stored, bytes] = search.Find(x);
+          point[0] = bytes[0], point[1] = bytes[1];
+          if (lane == 0) to.points[(row * to.columns + a.begin + i) / 8] = stored;
+        }
+        code = static_cast<int8_t>(point[i / 4 % 2] >> 8 * (i % 4));
+      } else if ((kept >> i % 4 & 1) != 0) {
+        code = fmin(fmax(rint(value / scale) + zero, low), high);
+      }
       const int64_t u_at = (a.begin + i) * a.cols + a.begin;
       const double error = (value - __dmul_rn(scale, code - zero)) / a.u[u_at + i];
 #pragma unroll
@@ -194,7 +214,12 @@ void Reverse(double* x, int64_t count, cudaStream_t stream) {
 }
 
 void RoundColumns(const RoundArguments& a, cudaStream_t stream) {
-  RoundKernel<<<WarpRows(a, a.to), kThreads, 0, stream>>>(a);
+  const auto kernel = a.to.points == nullptr ? RoundKernel<0>
+                      : a.to.bits == 2       ? RoundKernel<2>
+                      : a.to.bits == 3       ? RoundKernel<3>
+                                             : RoundKernel<4>;
+  NIBBLE_CUDA_CHECK(a.to.points == nullptr || (a.begin % 8 == 0 && a.end % 8 == 0));
+  kernel<<<WarpRows(a, a.to), kThreads, 0, stream>>>(a);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "formats/lattice_words.h"
+
 namespace nibble::cuda {
 
 // x - minus (or x, if that is null) as the sum of two bf16 terms; 2^-18 of it is lost.
@@ -46,7 +48,9 @@ struct CodesOnDevice {
   const int32_t* zeros;  // the same
   int64_t columns, group;
   int bits;
-  bool sparse;  // as in GptqRounding
+  bool sparse;                // as in GptqRounding
+  uint32_t* points;           // [rows, columns / 8], or null: each column is rounded by itself
+  const LatticeWords* words;  // of points
 };
 
 struct RoundArguments {
