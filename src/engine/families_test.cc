@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "engine/engine_testing.h"
 #include "engine/hf_forward_testing.h"
+#include "engine/layer_norm_forward_testing.h"
 #include "engine/session.h"
 #include "models/random_model_testing.h"
 #include "tests/shared_data.h"
@@ -77,7 +78,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"qwen3_moe", 3e-5, "config.v4.json"}, Golden{"smollm3_nope", 1e-4},
                     Golden{"phi3_fused", 3e-5}, Golden{"phi3_fused", 3e-5, "config.v4.json"},
                     Golden{"granite_multipliers", 3e-5}, Golden{"gemma2_softcap", 1e-4},
-                    Golden{"gemma3_text", 1e-4}, Golden{"gpt_oss", 3e-5}),
+                    Golden{"gemma3_text", 1e-4}, Golden{"gpt_oss", 3e-5},
+                    Golden{"gpt_neox_pythia", 3e-5},
+                    Golden{"gpt_neox_pythia", 3e-5, "config.v4.json"}, Golden{"falcon_new", 1e-4},
+                    Golden{"falcon_new", 1e-4, "config.v4.json"}, Golden{"opt", 1e-4},
+                    Golden{"opt", 1e-4, "config.v4.json"}),
     [](const auto& param) {
       const bool older = std::string(param.param.config) == "config.v4.json";
       return std::string(param.param.folder) + (older ? "_v4" : "");
@@ -97,6 +102,12 @@ TEST_F(Architecture, LongropeOfShortContextsMatchesTransformers) {
   Expect(folder, {"", 1e-4});
 }
 
+std::vector<std::vector<double>> ExactLogits(const std::string& directory,
+                                             const std::vector<int32_t>& ids) {
+  const bool centred = FamilyOf(ReadJsonFile(directory + "/config.json"), directory).layer_norms;
+  return centred ? LayerNormForward(directory).Logits(ids) : HfForward(directory).Logits(ids);
+}
+
 class RandomFamily : public testing::TestWithParam<FamilyModel> {};
 
 TEST_P(RandomFamily, LogitsAreThoseOfFp64) {
@@ -105,7 +116,7 @@ TEST_P(RandomFamily, LogitsAreThoseOfFp64) {
   std::vector<int32_t> ids;
   Rng rng(5);
   for (int i = 0; i < 24; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
-  const auto expected = HfForward(directory).Logits(ids);
+  const auto expected = ExactLogits(directory, ids);
   double largest = 0;
   for (const auto& row : expected) {
     for (const double v : row) largest = std::max(largest, std::fabs(v));
@@ -133,7 +144,7 @@ TEST_P(RandomFamily, AGpuAgreesWithFp64) {
   std::vector<int32_t> ids;
   Rng rng(5);
   for (int i = 0; i < 24; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
-  const auto expected = HfForward(directory).Logits(ids);
+  const auto expected = ExactLogits(directory, ids);
   Model model(OpenNetwork(directory), std::move(backend));
   for (const size_t chunk : {ids.size(), size_t{1}}) {
     KvCache cache = model.MakeCache();

@@ -166,6 +166,14 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   s.Reserve(d.config, tokens);
   const ActsSource h = LayerInput(d.config, layer, LayerVector::kMlpNorm, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
+  if (d.config.gating.alone) {
+    const Backend::Projection output = {layer.ids[gate], s.gate.data()};
+    d.backend.Project(acts, {&output, 1});
+    return {.op = ActsSource::Op::kGated,
+            .gate = s.gate.data(),
+            .up = s.gate.data(),
+            .gating = d.config.gating};
+  }
   return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
                                 {layer.ids[up], s.up.data()}, d.config.gating);
 }
@@ -193,8 +201,14 @@ void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) 
 
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                   float* x) {
+  const int64_t tokens = Tokens(batch);
+  if (d.config.parallel) {
+    const ActsSource a = AttentionCore(d, layer, x, batch), mlp = MlpCore(d, layer, x, tokens);
+    AttentionOutput(d, layer, a, tokens, x);
+    return MlpOutput(d, layer, mlp, tokens, x);
+  }
   ForwardAttention(d, layer, batch, x);
-  ForwardMlp(d, layer, Tokens(batch), x);
+  ForwardMlp(d, layer, tokens, x);
 }
 
 }  // namespace nibble

@@ -6,7 +6,8 @@
 //   x -> [q k v] AttentionCore -> a -> [o] AttentionOutput -> x
 //   x -> [gate up] MlpCore -> gate, up -> [down] MlpOutput -> x
 //
-// In a mixture of experts the last two are those of one expert and of the tokens routed to it
+// Where both read the same x (ModelConfig::parallel), MlpCore runs before AttentionOutput. In a
+// mixture of experts the last two are those of one expert and of the tokens routed to it
 // (mixture.h).
 #pragma once
 

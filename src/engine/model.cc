@@ -22,9 +22,15 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
       scratch_(*backend_),
       x_(backend_->allocator()),
+      places_(backend_->allocator()),
       picked_(backend_->allocator()),
       turned_(backend_->allocator()),
       logits_(backend_->allocator()) {
+  if (network_.positions.data != nullptr) {
+    const auto [rows, cols] = std::pair(config().context, config().hidden_size);
+    positions_ = backend_->Share({.rows = rows, .cols = cols, .values = network_.positions},
+                                 positions_memory_);
+  }
   for (LayerWeights& weights : network_.layers) {
     const auto index = static_cast<int64_t>(layers_.size());
     layers_.push_back(UploadLayer(*backend_, config(), index, weights));
@@ -38,6 +44,20 @@ void Model::ReserveRope(int64_t positions) {
   if (positions <= rope_positions()) return;
   positions = std::min(context(), std::max(positions, 2 * rope_positions()));
   ropes_ = BackendRopes(*backend_, config().ropes, positions);
+}
+
+void Model::AddPositions() {
+  std::vector<int32_t> places, rows;
+  for (const SequenceSlice& slice : slices_) {
+    for (int64_t i = 0; i < slice.tokens; ++i) {
+      places.push_back(static_cast<int32_t>(slice.position + i));
+      rows.push_back(static_cast<int32_t>(slice.first_row + i));
+    }
+  }
+  const int64_t hidden = config().hidden_size;
+  float* const added = places_.Grow(static_cast<int64_t>(rows.size()) * hidden);
+  backend_->Embed(positions_, places, 1, added);
+  backend_->AddRows(added, rows, std::vector<float>(rows.size(), 1), hidden, x_.data());
 }
 
 float* Model::Forward(std::span<const Sequence> sequences) {
@@ -57,6 +77,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   }
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, static_cast<float>(config().embedding_scale), x_.data());
+  if (positions_.rows > 0) AddPositions();
   const Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
   const auto forward = [&] {
     for (const Layer& layer : layers_) {

@@ -53,6 +53,7 @@ class Model {
 
  private:
   void ReserveRope(int64_t positions);
+  void AddPositions();  // to x_
   const float* Pick(const float* x, int64_t tokens, std::span<const int32_t> rows);
   const float* UncappedLogits(const float* x, int64_t rows);  // in the backend's memory
 
@@ -60,12 +61,14 @@ class Model {
   std::unique_ptr<Backend> backend_;
   AlignedBytes embedding_memory_;
   PackedWeights embedding_;
+  AlignedBytes positions_memory_;
+  PackedWeights positions_;  // without rows: there are none
   BackendRopes ropes_;
   std::vector<Layer> layers_;
   LinearId head_;
   Buffer<float> final_norm_;
   Scratch scratch_;
-  Buffer<float> x_, picked_, turned_, logits_;
+  Buffer<float> x_, places_, picked_, turned_, logits_;
   std::vector<float> capped_;  // logits
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;

@@ -66,7 +66,11 @@ std::vector<LayerVector> ModelConfig::layer_vectors(int64_t layer) const {
 }
 
 std::vector<Role> ModelConfig::layer_roles(int64_t layer) const {
-  if (!has_experts(layer)) return {kLayerRoles.begin(), kLayerRoles.end()};
+  if (!has_experts(layer)) {
+    std::vector<Role> all = {kLayerRoles.begin(), kLayerRoles.end()};
+    if (gating.alone) std::erase(all, Role::kUp);
+    return all;
+  }
   std::vector<Role> roles = {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kRouter};
   for (int64_t e = 0; e < router.all(); ++e) {
     for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A network as data. A decoder layer is always
 //   x += O(attention(Q, K, V of norm(x)));  x += Down(open(Gate(norm(x))) * Up(norm(x)))
-// or, in a mixture of experts (Shazeer et al. 2017), the sum of the latter over a few experts that
-// a router chooses for each token. Families differ in the numbers below and in the names of their
-// tensors; LayerSpec has what may differ between the layers of one network.
+// where there may be no Up (GateSpec::alone) and both may read the same x (`parallel`), or, in a
+// mixture of experts (Shazeer et al. 2017), the sum of the latter over a few experts that a router
+// chooses for each token. Families differ in the numbers below and in the names of their tensors;
+// LayerSpec has what may differ between the layers of one network.
 #pragma once
 
 #include <array>
@@ -96,11 +97,16 @@ struct ModelConfig {
   double logits_divisor = 1;   // the final norm, as OpenNetwork gives it, does that
   // Scores and logits x become c * tanh(x / c); 0: they stay.
   double attention_softcap = 0, logits_softcap = 0;
+  // Attention and FFN read the same x, and both are added to it.
+  bool parallel = false;
+  // A row for each place is added to that of the token.
+  bool learned_positions = false;
+  bool one_norm = false;  // the FFN's norm in front is that of attention, under one name
   // Norms of q and k are of all their heads at once, not of each.
   bool wide_query_norms = false;
   GateSpec gating;  // of FFNs
   bool tied_head = false;
-  std::vector<Role> biases;  // kinds of the linears of a layer that have one
+  std::vector<Role> biases;  // kinds of the linears that have one
   std::vector<LayerVector> vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm};
   std::vector<RopeSpec> ropes = {};
   std::vector<LayerSpec> specs = {};  // of each layer; fewer: the last is that of all others
@@ -133,13 +139,21 @@ struct Family {
   ModelConfig (*parse)(const Json& config, const std::string& where);
   // Without ".weight" / ".bias".
   std::string (*linear)(const ModelConfig& config, int64_t layer, Role role);
-  std::string (*vector)(int64_t layer, LayerVector vector);  // the whole name
+  // The whole name.
+  std::string (*vector)(const ModelConfig& config, int64_t layer, LayerVector vector);
   std::string_view final_norm;
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
   // Where several linears lie in one tensor: the rows of one. Null: each has its own.
   RowBlock (*rows)(const ModelConfig& config, Role role) = nullptr;
   // Stored norms lack the 1 that is added to their weights.
   bool norms_lack_one = false;
+  // Norms subtract the mean and add a bias (LayerNorm, Ba et al. 2016). OpenNetwork moves the first
+  // into what is added to the residual stream, whose mean is then 0, and the second into what reads
+  // the norms, so that RMS norms are left (SliceGPT, Ashkboos et al. 2024, section 3.1).
+  bool layer_norms = false;
+  // Of ModelConfig::learned_positions: rows in front of those of places 0, 1, ..
+  std::string_view positions = {};
+  int64_t unused_positions = 0;
 };
 
 // The part of a config.json that describes the text model: its text_config where it has one, as

@@ -7,10 +7,12 @@
 namespace nibble {
 
 extern const Family kExaone4;
+extern const Family kFalcon;
 extern const Family kGemma2;
 extern const Family kGemma3;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kGptNeox;
 extern const Family kGptOss;
 extern const Family kGranite;
 extern const Family kLlama;
@@ -18,6 +20,7 @@ extern const Family kMinistral;
 extern const Family kMistral;
 extern const Family kMixtral;
 extern const Family kOlmo2;
+extern const Family kOpt;
 extern const Family kPhi3;
 extern const Family kQwen2;
 extern const Family kQwen3;
@@ -25,8 +28,9 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,   &kQwen3, &kQwen3Moe, &kSmollm3, &kPhi3,
-    &kGranite, &kGemma2,  &kGemma3,    &kGlm4,    &kGlm4Moe, &kOlmo2, &kExaone4,  &kGptOss,
+    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3, &kQwen3Moe,
+    &kSmollm3, &kPhi3,    &kGranite,   &kGemma2,  &kGemma3, &kGlm4,  &kGlm4Moe,
+    &kOlmo2,   &kExaone4, &kGptOss,    &kGptNeox, &kFalcon, &kOpt,
 };
 
 }  // namespace nibble

@@ -75,7 +75,7 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
   return c;
 }
 
-std::string GemmaVector(int64_t layer, LayerVector norm) {
+std::string GemmaVector(const ModelConfig&, int64_t layer, LayerVector norm) {
   constexpr const char* kNames[] = {"input_layernorm",          "pre_feedforward_layernorm",
                                     "self_attn.q_norm",         "self_attn.k_norm",
                                     "post_attention_layernorm", "post_feedforward_layernorm"};

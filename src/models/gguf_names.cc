@@ -46,7 +46,7 @@ std::string FusedLinearOfBlock(const ModelConfig& config, int64_t layer, Role ro
   }
 }
 
-std::string VectorOfBlock(int64_t layer, LayerVector vector) {
+std::string VectorOfBlock(const ModelConfig&, int64_t layer, LayerVector vector) {
   constexpr const char* kNames[] = {
       "attn_norm",           "ffn_norm",      "attn_q_norm", "attn_k_norm",
       "post_attention_norm", "post_ffw_norm", "attn_sinks",  "exp_probs_b"};
@@ -54,8 +54,8 @@ std::string VectorOfBlock(int64_t layer, LayerVector vector) {
 }
 
 // The norm in front of the FFN has the name that others have for one behind attention.
-std::string GptOssVectorOfBlock(int64_t layer, LayerVector vector) {
-  return VectorOfBlock(layer,
+std::string GptOssVectorOfBlock(const ModelConfig& config, int64_t layer, LayerVector vector) {
+  return VectorOfBlock(config, layer,
                        vector == LayerVector::kMlpNorm ? LayerVector::kPostAttentionNorm : vector);
 }
 

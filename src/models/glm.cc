@@ -60,12 +60,12 @@ RowBlock GlmRows(const ModelConfig& config, Role role) {
   return role == Role::kGate || role == Role::kUp ? FusedRows(config, role) : RowBlock{};
 }
 
-std::string GlmVector(int64_t layer, LayerVector norm) {
+std::string GlmVector(const ModelConfig& config, int64_t layer, LayerVector norm) {
   if (norm == LayerVector::kPostAttentionNorm || norm == LayerVector::kPostMlpNorm) {
     const char* name = norm == LayerVector::kPostMlpNorm ? "post_mlp" : "post_self_attn";
     return fmt::format("model.layers.{}.{}_layernorm.weight", layer, name);
   }
-  return LlamaVector(layer, norm);
+  return LlamaVector(config, layer, norm);
 }
 
 }  // namespace

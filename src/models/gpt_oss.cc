@@ -43,12 +43,13 @@ RowBlock GptOssRows(const ModelConfig& c, Role role) {
   return {.first = ExpertOf(role) * rows + (kind == Role::kUp ? 1 : 0),
           .total = c.router.experts * rows,
           .stacked = c.router.experts,
-          .stride = turns,
+          .run = turns == 1 ? 0 : 1,
+          .period = turns,
           .transposed = true};
 }
 
-std::string GptOssVector(int64_t layer, LayerVector vector) {
-  if (vector != LayerVector::kSinks) return LlamaVector(layer, vector);
+std::string GptOssVector(const ModelConfig& config, int64_t layer, LayerVector vector) {
+  if (vector != LayerVector::kSinks) return LlamaVector(config, layer, vector);
   return fmt::format("model.layers.{}.self_attn.sinks", layer);
 }
 

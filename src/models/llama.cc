@@ -122,7 +122,7 @@ std::string MixtureLinear(const ModelConfig& config, int64_t layer, Role role) {
                                         : fmt::format("{}.shared_experts.{}", mlp, kNames[kind]);
 }
 
-std::string LlamaVector(int64_t layer, LayerVector norm) {
+std::string LlamaVector(const ModelConfig&, int64_t layer, LayerVector norm) {
   if (norm == LayerVector::kRouterBias) {
     return fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
   }
@@ -132,9 +132,9 @@ std::string LlamaVector(int64_t layer, LayerVector norm) {
   return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
 }
 
-std::string VectorBehind(int64_t layer, LayerVector norm) {
+std::string VectorBehind(const ModelConfig& config, int64_t layer, LayerVector norm) {
   const bool attention = norm == LayerVector::kPostAttentionNorm;
-  if (!attention && norm != LayerVector::kPostMlpNorm) return LlamaVector(layer, norm);
+  if (!attention && norm != LayerVector::kPostMlpNorm) return LlamaVector(config, layer, norm);
   return fmt::format("model.layers.{}.post_{}_layernorm.weight", layer,
                      attention ? "attention" : "feedforward");
 }

@@ -31,9 +31,9 @@ std::string LlamaLinear(const ModelConfig& config, int64_t layer, Role role);
 // The same with a router "mlp.gate", experts "mlp.experts.3" and shared ones behind them,
 // "mlp.shared_experts".
 std::string MixtureLinear(const ModelConfig& config, int64_t layer, Role role);
-std::string LlamaVector(int64_t layer, LayerVector norm);
+std::string LlamaVector(const ModelConfig& config, int64_t layer, LayerVector norm);
 // The same where norms stand behind attention and FFN alone.
-std::string VectorBehind(int64_t layer, LayerVector norm);
+std::string VectorBehind(const ModelConfig& config, int64_t layer, LayerVector norm);
 
 // A family with these names, each linear in a tensor of its own.
 constexpr Family LikeLlama(std::string_view model_type, decltype(Family::parse) parse) {

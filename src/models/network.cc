@@ -4,6 +4,7 @@
 #include <set>
 
 #include "models/gguf_names.h"
+#include "models/layer_norms.h"
 #include "models/packed_checkpoint.h"
 #include "models/stored_codes.h"
 #include "models/tile_plane.h"
@@ -105,12 +106,22 @@ class Tensors {
       // Some exports carry the rotary table, which follows from the config.
       if (name.starts_with(kGgufRopePrefix) || name.ends_with("rotary_emb.inv_freq")) continue;
       if (used_.contains(name) || (InLargerModel() && !IsOfText(name))) continue;
-      if (IsOfNextTokens(name)) continue;
+      if (IsOfNextTokens(name) || IsMask(name)) continue;
       Fail("{}: tensor {} is not part of a {} model with this config.json", network_.directory,
            name, network_.config.family);
     }
   }
 
+  // The bias of the norm of these weights, NAME.weight.
+  Tensor NormBias(const std::string& weights, int64_t width) {
+    const std::string_view suffix = "weight";
+    NIBBLE_CHECK(weights.ends_with(suffix), "{}", weights);
+    return GetFinite(weights.substr(0, weights.size() - suffix.size()) + "bias", {width});
+  }
+
+  bool Has(const std::string& plain) const {
+    return network_.store->Find(StoredName(plain)) != nullptr;
+  }
   void Ignore(const std::string& name) { used_.insert(StoredName(name)); }
   bool found_codes() const { return found_codes_; }
 
@@ -127,6 +138,10 @@ class Tensors {
       if (name.starts_with(fmt::format("model.layers.{}.", i))) return true;
     }
     return false;
+  }
+  // Which keys a query sees, in older checkpoints of GPT-NeoX.
+  static bool IsMask(const std::string& name) {
+    return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias");
   }
   static bool IsOfText(const std::string& name) {
     return name.find("language_model.") != name.npos || name.starts_with("lm_head.");
@@ -172,6 +187,23 @@ class Tensors {
   bool found_codes_ = false;
 };
 
+// Of a layer whose norms are as Family::layer_norms says.
+void MoveNormBiases(const ModelConfig& c, const Family& family, int64_t layer, Tensors& tensors,
+                    LayerWeights& weights) {
+  ByVector<Tensor> biases;
+  for (LayerVector norm : {LayerVector::kAttentionNorm, LayerVector::kMlpNorm}) {
+    biases[norm] = tensors.NormBias(family.vector(c, layer, norm), c.hidden_size);
+  }
+  for (auto& [role, linear] : weights.linears) {
+    if (role == Role::kO || role == Role::kDown) {
+      CentreOutputs(linear);
+    } else {
+      AddNormBias(biases[role == Role::kGate ? LayerVector::kMlpNorm : LayerVector::kAttentionNorm],
+                  linear);
+    }
+  }
+}
+
 void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
   const ModelConfig& c = net.config;
   Tensors tensors(net, codes);
@@ -186,23 +218,41 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     LayerWeights& weights = net.layers.emplace_back();
     for (LayerVector norm : c.layer_vectors(layer)) {
       weights.vectors[norm] =
-          tensors.NormWeights(family.vector(layer, norm), c.width(norm), family.norms_lack_one);
+          tensors.NormWeights(family.vector(c, layer, norm), c.width(norm), family.norms_lack_one);
     }
     for (Role role : c.layer_roles(layer)) {
       PackedLinear& linear = weights[role];
       const std::string name = family.linear(c, layer, role);
       const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
       const int64_t rows = c.outputs(role), cols = c.inputs(role);
-      linear = block.total > 0 ? tensors.Part(name, block, rows, cols, c.has_bias(role))
-                               : tensors.Linear(name, rows, cols, c.has_bias(role));
+      const bool bias = c.has_bias(role) && (!family.layer_norms || tensors.Has(name + ".bias"));
+      linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)
+                               : tensors.Linear(name, rows, cols, bias);
       if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
       linear.weights.values = PairsApart(linear.weights.values, c.head_dim, c.ropes[0].head_dim);
       if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim, c.ropes[0].head_dim);
     }
     RequireSharedInputs(c, layer, weights, net.directory);
+    if (family.layer_norms) MoveNormBiases(c, family, layer, tensors, weights);
   }
   const std::string head = family.linear(c, 0, Role::kHead);
-  if (c.tied_head) {
+  if (family.layer_norms) {
+    // One table has a mean and the other none, even where they are tied.
+    net.head.weights = net.embedding;
+    if (tensors.Has(head + ".weight")) {
+      net.head.weights.values = tensors.GetFinite(head + ".weight", net.embedding.values.shape);
+    }
+    net.head.input.width = c.hidden_size;
+    AddNormBias(tensors.NormBias(std::string(family.final_norm), c.hidden_size), net.head);
+    CentreRows(net.embedding.values);
+    if (c.learned_positions) {
+      const int64_t unused = family.unused_positions;
+      const std::string name = std::string(family.positions);
+      net.positions =
+          tensors.GetFinite(name, {unused + c.context, c.hidden_size}).Rows(unused, c.context);
+      CentreRows(net.positions);
+    }
+  } else if (c.tied_head) {
     tensors.Ignore(head + ".weight");  // some exports store the tied head a second time
     net.head.weights = net.embedding;
     net.head.input.width = c.hidden_size;

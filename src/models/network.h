@@ -27,6 +27,7 @@ struct Network {
   ModelConfig config;
   KvSpec kv;
   PackedWeights embedding;  // [vocab, hidden]
+  Tensor positions;         // [context, hidden] or no data
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [hidden] or no data
   PackedLinear head;

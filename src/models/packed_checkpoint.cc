@@ -165,6 +165,7 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
   if (!plan.norms_folded || plan.tied_head) {
     net.final_norm = planes.Floats("final_norm", {c.hidden_size});
   }
+  if (c.learned_positions) net.positions = planes.Floats("positions", {c.context, c.hidden_size});
   for (int64_t i = 0; i < c.layers; ++i) net.layers.push_back(planes.Layer(i));
   for (const std::string& name : net.store->names()) {
     if (!planes.used().contains(name)) {

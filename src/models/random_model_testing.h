@@ -162,6 +162,23 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"attention_bias", true},
         {"tie_word_embeddings", false},
         {"rope_parameters", {{"partial_rotary_factor", 0.5}}}}},
+      {"gpt_neox",
+       {{"model_type", "gpt_neox"}, {"num_attention_heads", 2}, {"num_key_value_heads", nullptr}}},
+      {"gpt_neox_sequential",
+       {{"model_type", "gpt_neox"},
+        {"num_attention_heads", 2},
+        {"num_key_value_heads", nullptr},
+        {"use_parallel_residual", false}}},
+      {"falcon_two_norms",
+       {{"model_type", "falcon"},
+        {"new_decoder_architecture", true},
+        {"num_kv_heads", 2},
+        {"ffn_hidden_size", 96}}},
+      {"falcon_one_norm",
+       {{"model_type", "falcon"}, {"new_decoder_architecture", false}, {"bias", true}}},
+      {"falcon_sequential",
+       {{"model_type", "falcon"}, {"new_decoder_architecture", false}, {"parallel_attn", false}}},
+      {"opt", {{"model_type", "opt"}, {"ffn_dim", 96}, {"num_key_value_heads", nullptr}}},
   };
 }
 
@@ -188,14 +205,24 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
     }
     const int64_t rows = block.total > 0 ? block.total : c.outputs(role);
     add(linear + ".weight", {rows, c.inputs(role)});
-    if (c.has_bias(role)) add(linear + ".bias", {rows});
+    // Norms' biases become everyone's, but the file's are those that it says.
+    const bool own = !family.layer_norms || (c.has_bias(Role::kO) && role != Role::kHead);
+    if (own && c.has_bias(role)) add(linear + ".bias", {rows});
+  };
+  const auto add_norm = [&](const std::string& tensor, int64_t width) {
+    add(tensor, {width});
+    if (!family.layer_norms) return;
+    add(tensor.substr(0, tensor.size() - std::string_view("weight").size()) + "bias", {width});
   };
   add_linear(0, Role::kEmbedding);
   if (!c.tied_head) add_linear(0, Role::kHead);
-  add(std::string(family.final_norm), {c.hidden_size});
+  add_norm(std::string(family.final_norm), c.hidden_size);
+  if (c.learned_positions) {
+    add(std::string(family.positions), {family.unused_positions + c.context, c.hidden_size});
+  }
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     for (LayerVector norm : c.layer_vectors(layer))
-      add(family.vector(layer, norm), {c.width(norm)});
+      add_norm(family.vector(c, layer, norm), c.width(norm));
     for (Role role : c.layer_roles(layer)) add_linear(layer, role);
   }
   Rng rng(11);

@@ -51,11 +51,11 @@ std::vector<int64_t> ShapeOf(const RowBlock& block, int64_t cols) {
 Tensor RowsOf(const Tensor& all, const RowBlock& block, int64_t rows, int64_t cols) {
   Tensor flat = all;
   flat.shape = {block.total, cols};
-  if (block.stride == 1 && !block.transposed) return flat.Rows(block.first, rows);
+  if (block.run == 0 && !block.transposed) return flat.Rows(block.first, rows);
   const size_t row_bytes = RowBytes(all.dtype, cols);
   std::vector<std::byte> bytes(static_cast<size_t>(rows) * row_bytes);
   for (int64_t n = 0; n < rows; ++n) {
-    const int64_t row = block.first + n * block.stride;
+    const int64_t row = block.Row(n);
     std::byte* const target = bytes.data() + static_cast<size_t>(n) * row_bytes;
     if (block.transposed) {
       CopyColumn(all, block, row, cols, target);
@@ -72,7 +72,7 @@ Tensor RowsOfMxfp4(const Tensor& blocks, const Tensor& exponents, const RowBlock
   std::vector<std::byte> bytes(static_cast<size_t>(rows) * count * kBlockBytes);
   std::byte* target = bytes.data();
   for (int64_t n = 0; n < rows; ++n) {
-    const auto first = static_cast<size_t>(block.first + n * block.stride) * count;
+    const auto first = static_cast<size_t>(block.Row(n)) * count;
     for (size_t i = first; i < first + count; ++i, target += kBlockBytes) {
       target[0] = exponents.data[i];
       ReorderNibbles(blocks.data + i * kBlockCodes, target + 1);

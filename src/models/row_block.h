@@ -8,12 +8,15 @@
 
 namespace nibble {
 
-// A linear's rows are first, first + stride, .. of a tensor of `total` rows, or of `stacked`
-// matrices that have so many in all and may be stored with inputs and outputs exchanged; total = 0:
-// the linear is the whole tensor.
+// A linear's rows are runs of `run` (0: one run), from row `first` on and `period` apart, of a
+// tensor of `total` rows, or of `stacked` matrices that have so many in all and may be stored with
+// inputs and outputs exchanged; total = 0: the linear is the whole tensor.
 struct RowBlock {
-  int64_t first = 0, total = 0, stacked = 1, stride = 1;
+  int64_t first = 0, total = 0, stacked = 1, run = 0, period = 0;
   bool transposed = false;
+
+  // Of the linear's row n.
+  int64_t Row(int64_t n) const { return run == 0 ? first + n : first + n / run * period + n % run; }
 };
 
 // The shape of the tensor that the block of a linear of `cols` inputs lies in.

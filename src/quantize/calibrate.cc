@@ -33,7 +33,9 @@ Plan ReferencePlan(Plan plan) {
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer) {
   std::vector<LinearSet> sets = {LinearSet::kQkv, LinearSet::kO};
   for (Role role : config.layer_roles(layer)) {
-    if (KindOf(role) == Role::kGate) sets.emplace_back(LinearSet::kMlp, ExpertOf(role));
+    if (KindOf(role) == Role::kGate) {
+      sets.emplace_back(LinearSet::kMlp, ExpertOf(role), config.gating.alone);
+    }
     if (KindOf(role) == Role::kDown) sets.emplace_back(LinearSet::kDown, ExpertOf(role));
   }
   return sets;
@@ -46,6 +48,7 @@ std::vector<Role> RolesOf(LinearSet set) {
     case LinearSet::kO:
       return {Role::kO};
     case LinearSet::kMlp:
+      if (set.alone) return {Role::kGate};
       return {OfExpert(Role::kGate, set.expert), OfExpert(Role::kUp, set.expert)};
     case LinearSet::kDown:
       return {OfExpert(Role::kDown, set.expert)};
@@ -162,7 +165,7 @@ void Stream::Advance(LinearSet set, int64_t window) {
     }
     case LinearSet::kMlp:
       // The attention's a is read here for the last time; kDown reuses its memory.
-      if (set.expert <= 0) {
+      if (set.expert <= 0 && !config_.parallel) {
         AttentionOutput(d, layer_, {.x = a(LinearSet::kO, window)}, context_, x);
       }
       if (set.expert == 0) Route(window);
@@ -170,7 +173,11 @@ void Stream::Advance(LinearSet set, int64_t window) {
     case LinearSet::kDown: {
       const int64_t count = tokens(set, window);
       if (count == 0) return;
-      return Keep(MlpCore(d, layer_, Rows(set, window), count, set.expert), set, window);
+      const ActsSource mlp = MlpCore(d, layer_, Rows(set, window), count, set.expert);
+      if (config_.parallel) {  // x was the FFN's until now
+        AttentionOutput(d, layer_, {.x = a(LinearSet::kO, window)}, context_, x);
+      }
+      return Keep(mlp, set, window);
     }
   }
 }
@@ -210,12 +217,12 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
     cache_.Clear();
     cache_.Reserve(context_);
     const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
-    ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
     if (config_.has_experts(index_)) {
+      ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
       Route(w);
       RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {
-      ForwardMlp(decoder(), layer_, context_, x(w));
+      ForwardLayer(decoder(), layer_, {&slice, 1}, x(w));
     }
     Rest();
   }

@@ -21,10 +21,11 @@ namespace nibble {
 // is in none of them.
 struct LinearSet {
   enum Kind { kQkv, kO, kMlp, kDown };
-  constexpr LinearSet(Kind k, int64_t e = -1) : kind(k), expert(e) {}
+  constexpr LinearSet(Kind k, int64_t e = -1, bool a = false) : kind(k), expert(e), alone(a) {}
 
   Kind kind;
   int64_t expert;  // of kMlp and kDown; -1: there are none
+  bool alone;      // kMlp: there is no up
 };
 // Of a layer, in the order they run.
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer);

@@ -246,7 +246,8 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
     std::ranges::stable_sort(order, {}, [&](int32_t k) { return size[static_cast<size_t>(k)]; });
     for (Role role : RolesOf(set)) OrderColumns(order, layer[role]);
     if (set.kind == LinearSet::kDown && !plan.at(index, RolesOf(set)[0]).gather) {
-      for (Role role : RolesOf({LinearSet::kMlp, set.expert})) OrderRows(order, layer, role);
+      for (Role role : RolesOf({LinearSet::kMlp, set.expert, config.gating.alone}))
+        OrderRows(order, layer, role);
       continue;
     }
     for (Role role : RolesOf(set)) layer.gathers[role] = order;

@@ -184,7 +184,7 @@ std::string_view WhyScalesStay(const Recipe& recipe) {
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
   return recipe.learned_scales && WhyScalesStay(recipe).empty() && config.router.experts == 0 &&
          config.attention_softcap == 0 && config.has(LayerVector::kMlpNorm) &&
-         Schedule(config.context, ids).enough();
+         !config.gating.alone && !config.parallel && Schedule(config.context, ids).enough();
 }
 
 void ScaleRows(const ByRole<std::vector<float>>& factors, LayerWeights& layer) {

@@ -51,7 +51,9 @@ void CheckLearnedScales(const Recipe& recipe, bool learned) {
     return v.field->name == "learned-scales" && v.value != 0;
   };
   if (learned || std::ranges::none_of(recipe.asked, asks)) return;
-  FailUsage("--learned-scales needs a network without experts and 61440 tokens of calibration");
+  FailUsage(
+      "--learned-scales needs a network of gated FFNs without experts and 61440 tokens of "
+      "calibration");
 }
 
 Job PrepareJob(const QuantizeOptions& options) {

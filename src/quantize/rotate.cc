@@ -185,11 +185,12 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
   for (Role down : c.layer_roles(index)) {
     if (KindOf(down) != Role::kDown) continue;
-    Signs signs = rng.Signs(static_cast<size_t>(c.inputs(down)));
-    if (!c.gating.linear_in_up()) std::ranges::fill(signs, int8_t{1});
-    map_outputs(OfExpert(Role::kUp, ExpertOf(down)),
-                [&](Matrix<double>& w) { ScaleRows(w, signs); });
-    ScaleColumns(layer[down], signs);
+    const Signs signs = rng.Signs(static_cast<size_t>(c.inputs(down)));
+    if (c.gating.linear_in_up()) {
+      map_outputs(OfExpert(Role::kUp, ExpertOf(down)),
+                  [&](Matrix<double>& w) { ScaleRows(w, signs); });
+      ScaleColumns(layer[down], signs);
+    }
     ApplyTransformToRows(plan_.at(index, down).input_transform, layer[down]);
   }
 }
@@ -247,6 +248,9 @@ EmbeddingRows Rotator::embedding() const {
     Matrix<double> rows(static_cast<int64_t>(ids.size()), source_.config.hidden_size);
     ForEachRow(rows, [&](size_t t, std::span<double> row) {
       std::ranges::copy(ToF64(source_.embedding.values.Rows(ids[t], 1)).data, row.begin());
+      if (source_.positions.data == nullptr) return;
+      const Matrix<float> place = ToF32(source_.positions.Rows(static_cast<int64_t>(t), 1));
+      for (size_t k = 0; k < row.size(); ++k) row[k] += place.data[k];
     });
     Matrix<float> rotated = RotatedRows(Role::kEmbedding, std::move(rows));
     const auto scale = static_cast<float>(source_.config.embedding_scale);
@@ -255,8 +259,15 @@ EmbeddingRows Rotator::embedding() const {
   };
 }
 
-DType Rotator::half() const {
-  return source_.embedding.values.dtype == DType::kF16 ? DType::kF16 : DType::kBf16;
+Matrix<float> Rotator::Positions() const {
+  if (source_.positions.data == nullptr) return {};
+  return RotatedRows(Role::kEmbedding, ToF64(source_.positions));
+}
+
+DType Rotator::half() const {  // an embedding may have become fp32 (Family::layer_norms)
+  const bool half = source_.embedding.values.dtype == DType::kF16 ||
+                    source_.head.weights.values.dtype == DType::kF16;
+  return half ? DType::kF16 : DType::kBf16;
 }
 
 }  // namespace nibble

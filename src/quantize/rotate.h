@@ -60,7 +60,9 @@ class Rotator {
   // Some rows of the embedding or the head, which is that of a norm that is folded.
   Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> Table(Role role) const;  // all of them
-  EmbeddingRows embedding() const;       // valid as long as this object
+  // Of tokens at places 0, 1, ..; valid as long as this object.
+  EmbeddingRows embedding() const;
+  Matrix<float> Positions() const;  // [context, hidden] or nothing
   DType half() const;
 
  private:

@@ -135,10 +135,16 @@ std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& sour
   for (Role role : kTableRoles) {
     if (role == Role::kHead && plan.tied_head) continue;
     const PackedLinear table = {
-        .weights = StoreTable(rotator, role, source.config.vocab_size, plan.at(0, role).weights)};
+        .weights = StoreTable(rotator, role, source.config.vocab_size, plan.at(0, role).weights),
+        .bias = role == Role::kHead ? source.head.bias : Tensor()};
     for (NamedTensor& t : LinearTensors(LinearName(0, role), table)) {
       tensors.push_back(std::move(t));
     }
+  }
+  if (source.config.learned_positions) {
+    Matrix<float> rows = rotator.Positions();
+    tensors.push_back(
+        {"positions", Tensor::Of(DType::kF32, {rows.rows, rows.cols}, std::move(rows.data))});
   }
   if (!plan.norms_folded || plan.tied_head) tensors.push_back({"final_norm", source.final_norm});
   return tensors;

@@ -165,6 +165,18 @@ void MultiplyFloats(const Product& w, const float* x, int64_t first, int64_t las
   }
 }
 
+double Opening(const GateSpec& g, double gate) {
+  switch (g.opening) {
+    case GateSpec::Opening::kSigmoid:
+      return 1 / (1 + std::exp(-gate * (g.linear + gate * gate * g.cubic)));
+    case GateSpec::Opening::kNormal:
+      return std::erfc(-gate / std::numbers::sqrt2) / 2;
+    case GateSpec::Opening::kStep:
+      return gate > 0 ? 1 : 0;
+  }
+  NIBBLE_CHECK(false);
+}
+
 // Row `token` of the source.
 void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   const int64_t first = token * static_cast<int64_t>(row.size());
@@ -192,8 +204,8 @@ void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
           const double limit = g.limit;
           gate = std::min(gate, limit), open = std::clamp(open, -limit, limit);
         }
-        const double opening = gate * (g.linear + gate * gate * g.cubic);
-        row[i] = static_cast<float>(gate / (1 + std::exp(-opening)) * (open + g.up_offset));
+        open = g.alone ? 1 : open + g.up_offset;
+        row[i] = static_cast<float>(gate * Opening(g, gate) * open);
         break;
       }
     }

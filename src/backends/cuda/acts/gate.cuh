@@ -9,12 +9,15 @@
 namespace nibble::cuda {
 
 __device__ inline float GateTimes(const GateSpec& gating, float gate, float up) {
+  using Opening = GateSpec::Opening;
   constexpr float kLog2E = 1.4426950408889634f;
   if (gating.limit > 0) {
     gate = fminf(gate, gating.limit);
     up = fminf(fmaxf(up, -gating.limit), gating.limit);
   }
-  up += gating.up_offset;
+  up = gating.alone ? 1.0f : up + gating.up_offset;
+  if (gating.opening == Opening::kNormal) return gate * normcdff(gate) * up;
+  if (gating.opening == Opening::kStep) return fmaxf(gate, 0.0f) * up;
   // Squares stay finite, so that none times 0 is NaN.
   const float slope = fmaf(gating.cubic, fminf(gate * gate, 1e30f), gating.linear);
   return gate * up * Reciprocal(1.0f + Exp2(gate * slope * -kLog2E));
