@@ -216,20 +216,24 @@ EmbeddingRows RowsOf(const Matrix<float>& table, double scale) {
   };
 }
 
-Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const {
+Matrix<double> Rotator::ExactRows(Role role, int64_t first, int64_t count) const {
   const bool head = role == Role::kHead;
   const Tensor rows = (head ? source_.head.weights : source_.embedding).values.Rows(first, count);
   if (head) RequireFinite(rows, source_.directory + ": head");
   return RotatedRows(role, ToF64(rows));
 }
 
-Matrix<float> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
+Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const {
+  return Narrowed(ExactRows(role, first, count));
+}
+
+Matrix<double> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
   if (rotate_) {
     if (role == Role::kHead) ScaleColumns(rows, ToF64(source_.final_norm).data);
     if (residual_) residual_->ApplyToRows(rows);
   }
   if (source_.store) source_.store->DropPages();
-  return Narrowed(rows);
+  return rows;
 }
 
 Matrix<float> Rotator::Table(Role role) const {
@@ -252,14 +256,14 @@ EmbeddingRows Rotator::embedding() const {
       const Matrix<float> place = ToF32(source_.positions.Rows(static_cast<int64_t>(t), 1));
       for (size_t k = 0; k < row.size(); ++k) row[k] += place.data[k];
     });
-    Matrix<float> rotated = RotatedRows(Role::kEmbedding, std::move(rows));
+    Matrix<float> rotated = Narrowed(RotatedRows(Role::kEmbedding, std::move(rows)));
     const auto scale = static_cast<float>(source_.config.embedding_scale);
     for (float& value : rotated.data) value *= scale;
     return rotated;
   };
 }
 
-Matrix<float> Rotator::Positions() const {
+Matrix<double> Rotator::Positions() const {
   if (source_.positions.data == nullptr) return {};
   return RotatedRows(Role::kEmbedding, ToF64(source_.positions));
 }

@@ -58,16 +58,17 @@ class Rotator {
   // random one.
   void Follow(const Matrix<double>& rotation);
   // Some rows of the embedding or the head, which is that of a norm that is folded.
+  Matrix<double> ExactRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> Table(Role role) const;  // all of them
   // Of tokens at places 0, 1, ..; valid as long as this object.
   EmbeddingRows embedding() const;
-  Matrix<float> Positions() const;  // [context, hidden] or nothing
+  Matrix<double> Positions() const;  // [context, hidden] or nothing
   DType half() const;
 
  private:
   void RotateLayer(FloatLayer& layer, int64_t index) const;
-  Matrix<float> RotatedRows(Role role, Matrix<double> rows) const;
+  Matrix<double> RotatedRows(Role role, Matrix<double> rows) const;
 
   const Network& source_;
   const Plan& plan_;

@@ -142,9 +142,10 @@ std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& sour
     }
   }
   if (source.config.learned_positions) {
-    Matrix<float> rows = rotator.Positions();
+    const Matrix<double> rows = rotator.Positions();
     tensors.push_back(
-        {"positions", Tensor::Of(DType::kF32, {rows.rows, rows.cols}, std::move(rows.data))});
+        {"positions", Tensor::Of(DType::kF32, {rows.rows, rows.cols},
+                                 std::vector<float>(rows.data.begin(), rows.data.end()))});
   }
   if (!plan.norms_folded || plan.tied_head) tensors.push_back({"final_norm", source.final_norm});
   return tensors;
