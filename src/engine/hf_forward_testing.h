@@ -133,7 +133,13 @@ class HfForward {
   // Of cosines and sines.
   double RopeSize(const Json& rope) const {
     const std::string type = rope.value("rope_type", "default");
-    if (type == "yarn") return 0.1 * std::log(rope["factor"].get<double>()) + 1;
+    if (type == "yarn") {
+      const auto size = [&](double scale) {
+        return 0.1 * scale * std::log(rope["factor"].get<double>()) + 1;
+      };
+      const double all = rope.value("mscale_all_dim", 0.0);
+      return all > 0 ? size(rope["mscale"]) / size(all) : size(1);
+    }
     if (type != "longrope") return 1;
     const double original = rope["original_max_position_embeddings"].get<double>();
     const double factor = rope.value("factor", Number("max_position_embeddings", 1) / original);

@@ -17,6 +17,7 @@ extern const Family kGptOss;
 extern const Family kGranite;
 extern const Family kLlama;
 extern const Family kMinistral;
+extern const Family kMinistral3;
 extern const Family kMistral;
 extern const Family kMixtral;
 extern const Family kOlmo2;
@@ -30,7 +31,7 @@ extern const Family kSmollm3;
 inline constexpr const Family* kFamilies[] = {
     &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3, &kQwen3Moe,
     &kSmollm3, &kPhi3,    &kGranite,   &kGemma2,  &kGemma3, &kGlm4,  &kGlm4Moe,
-    &kOlmo2,   &kExaone4, &kGptOss,    &kGptNeox, &kFalcon, &kOpt,
+    &kOlmo2,   &kExaone4, &kGptOss,    &kGptNeox, &kFalcon, &kOpt,   &kMinistral3,
 };
 
 }  // namespace nibble

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama 2 and 3 (grouped queries, scaled positions, tied heads) and what differs from it in numbers
-// alone: Mistral and Ministral (sliding windows), SmolLM3 (layers without positions), Granite 3
-// (multipliers).
+// alone: Mistral, Ministral and Ministral 3 (sliding windows), SmolLM3 (layers without positions),
+// Granite 3 (multipliers).
 #include "models/llama.h"
 
 #include <algorithm>
@@ -167,6 +167,18 @@ ModelConfig ParseMinistral(const Json& config, const std::string& where) {
 }
 
 const Family kMinistral = LikeLlama("ministral", ParseMinistral);
+
+// Behind the original context queries grow with their position, which no kernel does: Nibble's
+// context ends there.
+ModelConfig ParseMinistral3(const Json& config, const std::string& where) {
+  ModelConfig c = ParseMistral(config, where);
+  const auto rope = JsonFind<Json>(config, "rope_parameters", where);
+  if (!rope || JsonFind<double>(*rope, "llama_4_scaling_beta", where).value_or(0) == 0) return c;
+  c.context = std::min(c.context, c.ropes[0].original_context);
+  return c;
+}
+
+const Family kMinistral3 = LikeLlama("ministral3", ParseMinistral3);
 
 // Some layers turn neither queries nor keys: those with a 0 in no_rope_layers.
 ModelConfig ParseSmollm3(const Json& config, const std::string& where) {

@@ -42,6 +42,8 @@ inline std::vector<FamilyModel> FamilyModels() {
                      {"beta_slow", 1.0},
                      {"truncate", false},
                      {"original_max_position_embeddings", 64}};
+  Json ministral3 = yarn;
+  ministral3.update({{"mscale", 1.0}, {"mscale_all_dim", 1.0}, {"llama_4_scaling_beta", 0.1}});
   const Json longrope = {{"rope_type", "longrope"},
                          {"rope_theta", 1e4},
                          {"partial_rotary_factor", 0.75},
@@ -162,6 +164,11 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"attention_bias", true},
         {"tie_word_embeddings", false},
         {"rope_parameters", {{"partial_rotary_factor", 0.5}}}}},
+      {"ministral3",
+       {{"model_type", "ministral3"},
+        {"head_dim", 24},
+        {"tie_word_embeddings", false},
+        {"rope_parameters", ministral3}}},
       {"gpt_neox",
        {{"model_type", "gpt_neox"}, {"num_attention_heads", 2}, {"num_key_value_heads", nullptr}}},
       {"gpt_neox_sequential",
