@@ -12,6 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kVocabulary = "vocab.json";
+
 // A token is a text, or an object with its "content".
 std::optional<std::string> FindToken(const Json& json, const std::string& key,
                                      const std::string& where) {
@@ -58,6 +60,8 @@ TokenizerConfig TokenizerConfig::Read(const std::string& directory) {
   config.add_eos = JsonFind<bool>(json, "add_eos_token", where);
   config.bos = FindToken(json, "bos_token", where);
   config.eos = FindToken(json, "eos_token", where);
+  config.unk = FindToken(json, "unk_token", where);
+  config.pad = FindToken(json, "pad_token", where);
   config.added_tokens = AddedTokensOf(json, where);
   return config;
 }
@@ -71,18 +75,23 @@ std::optional<std::string> FindTokenizerFile(const std::string& directory) {
     if (entry.path().extension() != ".tiktoken") continue;
     if (!first || entry.path().string() < *first) first = entry.path();
   }
-  return first;
+  if (first) return first;
+  const fs::path vocabulary = fs::path(directory) / kVocabulary;
+  if (!fs::exists(vocabulary) || !fs::exists(fs::path(directory) / "merges.txt")) return first;
+  return vocabulary;
 }
 
 std::string TokenizerFileDocument(const std::string& directory, const std::string& path) {
   const std::string bytes = ReadFile(path, kMaxDocumentBytes);
   const TokenizerConfig config = TokenizerConfig::Read(directory);
-  if (!IsRankFile(bytes)) return SentencePieceFileDocument(bytes, path, config);
+  const bool merges = fs::path(path).filename() == kVocabulary;
+  if (!merges && !IsRankFile(bytes)) return SentencePieceFileDocument(bytes, path, config);
   const auto model = FindDocument(directory, "config.json", kMaxJsonBytes);
   const std::string where = DocumentPath(directory, "config.json");
   const auto family =
       model ? JsonFind<std::string>(ParseJson(*model, where), "model_type", where) : std::nullopt;
-  return RankFileDocument(bytes, path, family.value_or(""), config);
+  return merges ? MergesFileDocument(bytes, path, family.value_or(""), config)
+                : RankFileDocument(bytes, path, family.value_or(""), config);
 }
 
 }  // namespace nibble

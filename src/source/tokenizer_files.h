@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers of model directories without tokenizer.json: a SentencePiece model (tokenizer.model)
-// or a file of ranks as tiktoken has them (tokenizer.model, NAME.tiktoken). What surrounds a text
+// Tokenizers of model directories without tokenizer.json: a SentencePiece model (tokenizer.model),
+// a file of ranks as tiktoken has them (tokenizer.model, NAME.tiktoken), or GPT-2's vocab.json and
+// merges.txt. What surrounds a text
 // and which special tokens there are comes from tokenizer_config.json, where it says so.
 #pragma once
 
@@ -24,7 +25,7 @@ struct TokenizerConfig {
   static TokenizerConfig Read(const std::string& directory);
 
   std::optional<bool> add_bos, add_eos;
-  std::optional<std::string> bos, eos;
+  std::optional<std::string> bos, eos, unk, pad;
   Json added_tokens = Json::array();  // as in tokenizer.json
 };
 
@@ -35,5 +36,8 @@ std::string SentencePieceFileDocument(std::string_view bytes, const std::string&
 std::string RankFileDocument(std::string_view text, const std::string& where,
                              const std::string& family, const TokenizerConfig& config);
 bool IsRankFile(std::string_view bytes);
+// `where`: vocab.json, beside which merges.txt lies.
+std::string MergesFileDocument(const std::string& vocabulary, const std::string& where,
+                               const std::string& family, const TokenizerConfig& config);
 
 }  // namespace nibble
