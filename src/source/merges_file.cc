@@ -13,16 +13,16 @@
 namespace nibble {
 namespace {
 
-struct Family {
+struct MergesFamily {
   std::string_view model_type;
   WordPattern words;
   bool nfc = false;
 };
-constexpr Family kFamilies[] = {{"opt", {.bos = true}},
-                                {"qwen2", {.pattern = kQwen2Pattern}, true}};
+constexpr MergesFamily kMergesFamilies[] = {{"opt", {.bos = true}},
+                                            {"qwen2", {.pattern = kQwen2Pattern}, true}};
 
-const Family& FindFamily(const std::string& name, const std::string& where) {
-  for (const Family& family : kFamilies) {
+const MergesFamily& FindMergesFamily(const std::string& name, const std::string& where) {
+  for (const MergesFamily& family : kMergesFamilies) {
     if (family.model_type == name) return family;
   }
   Fail(
@@ -44,8 +44,8 @@ Json ReadMerges(const std::string& path) {
 }
 
 // Ids of the tokens of these names that there are.
-std::vector<NamedToken> Find(const std::string& vocabulary, const std::string& where,
-                             const std::vector<std::string>& names) {
+std::vector<NamedToken> FindTokens(const std::string& vocabulary, const std::string& where,
+                                   const std::vector<std::string>& names) {
   simdjson::dom::parser parser;
   simdjson::dom::object object;
   if (parser.parse(vocabulary).get(object) != simdjson::SUCCESS) {
@@ -62,8 +62,8 @@ std::vector<NamedToken> Find(const std::string& vocabulary, const std::string& w
   return found;
 }
 
-std::vector<NamedToken> Named(const std::vector<NamedToken>& tokens,
-                              const std::optional<std::string>& name) {
+std::vector<NamedToken> OfName(const std::vector<NamedToken>& tokens,
+                               const std::optional<std::string>& name) {
   for (const NamedToken& token : tokens) {
     if (token.content == name) return {token};
   }
@@ -74,12 +74,12 @@ std::vector<NamedToken> Named(const std::vector<NamedToken>& tokens,
 
 std::string MergesFileDocument(const std::string& vocabulary, const std::string& where,
                                const std::string& family_name, const TokenizerConfig& config) {
-  const Family& family = FindFamily(family_name, where);
+  const MergesFamily& family = FindMergesFamily(family_name, where);
   std::vector<std::string> names;
   for (const auto& name : {config.bos, config.eos, config.unk, config.pad}) {
     if (name && std::ranges::count(names, *name) == 0) names.push_back(*name);
   }
-  const std::vector<NamedToken> special = Find(vocabulary, where, names);
+  const std::vector<NamedToken> special = FindTokens(vocabulary, where, names);
   TokenizerSurroundings around = {.added_tokens = config.added_tokens};
   if (around.added_tokens.empty()) {
     for (const auto& [id, content] : special) {
@@ -87,8 +87,8 @@ std::string MergesFileDocument(const std::string& vocabulary, const std::string&
     }
   }
   const bool bos = config.add_bos.value_or(family.words.bos), eos = config.add_eos.value_or(false);
-  around.frame = TemplateFrame(bos ? Named(special, config.bos) : std::vector<NamedToken>(),
-                               eos ? Named(special, config.eos) : std::vector<NamedToken>());
+  around.frame = TemplateFrame(bos ? OfName(special, config.bos) : std::vector<NamedToken>(),
+                               eos ? OfName(special, config.eos) : std::vector<NamedToken>());
   const std::string merges = std::filesystem::path(where).replace_filename("merges.txt");
   const Json model = {{"type", "BPE"}, {"merges", ReadMerges(merges)}};
   return DocumentText(around, family.nfc ? Json{{"type", "NFC"}} : Json(),
