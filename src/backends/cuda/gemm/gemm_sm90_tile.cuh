@@ -75,7 +75,6 @@ struct Shared {
     uint64_t full[kMostStages], empty[kMostStages];  // kStages of each
     uint64_t parameters_full, parameters_empty;
   };
-  // Two lanes have what a code stands for, so that half as many columns serve all.
   using Points = cuda::Points<S::kPointBits, 16>;
   static constexpr int kFit = (kSharedBytes - sizeof(Tail) - Points::kTableBytes) / S::kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
@@ -222,25 +221,28 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
   }
 }
 
-// The same of points. A code has eight inputs, of which operand A has four in a lane and the next
-// four in another: both look it up. The four inputs at 16 u + 4 (lane % 4) are a half of what lane
-// 2 u + lane % 4 / 2 of four has in memory.
+// The same of points. A code has eight inputs, of which operand A has four in a lane, u = 0 or 1,
+// and the next four in its neighbour: an even lane looks up what both have with u = 0, an odd one
+// the other, and they give each other a half.
 template <typename S>
 __device__ __forceinline__ void LoadPoints(const uint8_t* block,
                                            const Points<S::kPointBits, 16>& points, Fragments& a) {
-  const int thread = threadIdx.x % 128, half = 4 * (thread % 2);
+  const int thread = threadIdx.x % 128;
+  const bool odd = thread % 2 != 0;
+  const int half = odd ? 4 : 0, from = thread / 4 * 4 + thread % 4 / 2 + (odd ? 2 : 0);
+  PointCodes<S::kPointBits> codes = {reinterpret_cast<const uint4*>(block)[from]};
+  const uint8_t* const rest = block + 2048;
+  if constexpr (S::kPointBits == 4) codes.rest = reinterpret_cast<const uint4*>(rest)[from];
+  if constexpr (S::kPointBits == 3) codes.rest = reinterpret_cast<const uint2*>(rest)[from];
 #pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const int from = thread / 4 * 4 + 2 * u + thread % 4 / 2;
-    PointCodes<S::kPointBits> codes = {reinterpret_cast<const uint4*>(block)[from]};
-    const uint8_t* const rest = block + 2048;
-    if constexpr (S::kPointBits == 4) codes.rest = reinterpret_cast<const uint4*>(rest)[from];
-    if constexpr (S::kPointBits == 3) codes.rest = reinterpret_cast<const uint2*>(rest)[from];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const auto [word, more] = points.Find(codes, i / 2, i % 2);
-      a[i / 2 * 4 + 2 * u + i % 2] = PointBytes<S::kPointBits, S::kFactor>(word, more, half);
-    }
+  for (int i = 0; i < 8; ++i) {
+    const int step = i / 2, h = i % 2;
+    const auto [word, more] = points.Find(codes, step, h);
+    const uint32_t own = PointBytes<S::kPointBits, S::kFactor>(word, more, half);
+    const uint32_t given = PointBytes<S::kPointBits, S::kFactor>(word, more, 4 - half);
+    const uint32_t got = __shfl_xor_sync(0xFFFFFFFF, given, 1);
+    a[4 * step + h] = odd ? got : own;
+    a[4 * step + 2 + h] = odd ? own : got;
   }
 }
 

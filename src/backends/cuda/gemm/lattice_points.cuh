@@ -46,9 +46,9 @@ __device__ __forceinline__ uint32_t PointBytes(uint32_t word, uint32_t rest, int
   }
 }
 
-// The words in shared memory, [code][entry or signs][column]: lanes of a column read the same code
-// or wait for each other. Those of 2 bits have n - 8 for n; those of 3 have the short vectors
-// behind them.
+// The words in shared memory, [code][entry or signs][column]; those of 2 bits have n - 8 for n,
+// those of 3 have the short vectors behind them. A lane has a column of 32, or two neighbours have
+// one of 16: while one of them looks an entry up, the other does signs, in other banks.
 template <int bits, int columns>
 class Points {
  public:
@@ -57,7 +57,11 @@ class Points {
   __device__ explicit Points(void* table)
       : words_(SharedAddress(table)),
         shorts_(words_ + 512 * columns * sizeof(uint32_t)),
-        column_(threadIdx.x % 32 * columns / 32 * 4 << kShift) {}
+        swap_(columns == 16 ? threadIdx.x % 2 * 0x10 : 0) {
+    const uint32_t column = threadIdx.x % 32 * columns / 32 * 4, signs = 4 * columns;
+    columns_[0] = (column + (swap_ != 0 ? signs : 0)) << kShift;
+    columns_[1] = (column + (swap_ != 0 ? 0 : signs)) << kShift;
+  }
 
   // By the whole block; a barrier before the first use is the caller's.
   __device__ void Fill(const LatticeWords* words) const {
@@ -95,14 +99,16 @@ class Points {
   static __device__ __forceinline__ uint32_t Part(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
   }
-  // Of half h of `codes`. A byte permutation makes 256 times a byte, and the lane's column.
+  // Of half h of `codes`. A byte permutation makes 256 times a byte, and the lane's place.
   __device__ __forceinline__ uint32_t Word(uint32_t codes, int h) const {
-    const uint32_t signs = __byte_perm(codes, column_, h == 0 ? 0x7604 : 0x7624) >> kShift;
-    const uint32_t entry = __byte_perm(codes, column_, h == 0 ? 0x7614 : 0x7634) >> kShift;
-    return LookUp(words_ + entry) ^ LookUp(words_ + 4 * columns + signs);
+    const uint32_t first = __byte_perm(codes, columns_[0], (0x7614 | h << 5) ^ swap_) >> kShift;
+    const uint32_t second = __byte_perm(codes, columns_[1], (0x7604 | h << 5) ^ swap_) >> kShift;
+    return LookUp(words_ + first) ^ LookUp(words_ + second);
   }
 
-  uint32_t words_, shorts_, column_;
+  uint32_t words_, shorts_;
+  uint32_t swap_;        // of the bytes of entry and signs, in a selector of __byte_perm
+  uint32_t columns_[2];  // of the first lookup and of the second
 };
 // Of weights that are none.
 template <int columns>
