@@ -12,9 +12,9 @@ using namespace decode;
 template <typename F, int tiles, int row_warps, int ring_bytes>
 using Points16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16>;
 
-// For up to 8 columns, whose inputs a block has whole where they are 64 KiB or less.
-template <typename F, typename Y>
-bool RunOne(const Products& products, const Device& device, cudaStream_t stream) {
+// For few columns, whose inputs a block has whole where they are 64 KiB or less.
+template <typename F, int tiles, int ring_bytes, typename Y>
+bool RunFew(const Products& products, const Device& device, cudaStream_t stream) {
   const int ranks = RanksOfOneTile(products, device);
   double least = std::numeric_limits<double>::infinity();
   bool (*launch)(const Products&, const Placement&, cudaStream_t) = nullptr;
@@ -26,9 +26,9 @@ bool RunOne(const Products& products, const Device& device, cudaStream_t stream)
     if (!placement.fits || time >= least) return;
     least = time, best = placement, launch = Launch<S, Y>;
   };
-  consider.template operator()<Points16<F, 1, 1, 4096>>();
-  consider.template operator()<Points16<F, 1, 2, 4096>>();
-  consider.template operator()<Points16<F, 1, 4, 4096>>();
+  consider.template operator()<Points16<F, tiles, 1, ring_bytes>>();
+  consider.template operator()<Points16<F, tiles, 2, ring_bytes>>();
+  consider.template operator()<Points16<F, tiles, 4, ring_bytes>>();
   return launch != nullptr && launch(products, best, stream);
 }
 
@@ -38,8 +38,14 @@ struct RunKind {
     using F = Format<kind, false, false>;
     constexpr int kStage = StageBytes(kind, false);
     const int columns = products.common().columns();
-    if (columns <= 8) return RunOne<F, Y>(products, device, stream);
-    if (columns <= 16) return RunTiles<Points16<F, 2, 8, 4 * kStage>, Y>(products, device, stream);
+    if (columns <= 8) return RunFew<F, 1, 4096, Y>(products, device, stream);
+    if (columns <= 16) {
+      // Larger clusters would exchange sums more often than blocks of 128 outputs.
+      constexpr int kMostRanks = 4;
+      return RanksOfOneTile(products, device) <= kMostRanks
+                 ? RunFew<F, 2, 3072, Y>(products, device, stream)
+                 : RunTiles<Points16<F, 2, 8, 4 * kStage>, Y>(products, device, stream);
+    }
     return RunTiles<Points16<F, 4, 8, 3 * kStage>, Y>(products, device, stream);
   }
   template <typename Y>
