@@ -92,5 +92,48 @@ TEST(OpenNetwork, LayersBehindTheLastArePassedOverWhereTheConfigNamesThem) {
   EXPECT_EQ(OpenNetwork(directory).layers.size(), 2u);
 }
 
+TEST(LayerNormFamilies, ReadOlderKeysAndRefuseWhatTheyLack) {
+  const Json falcon = {{"model_type", "falcon"}, {"hidden_size", 64},
+                       {"n_layer", 3},           {"n_head", 8},
+                       {"vocab_size", 64},       {"multi_query", true}};
+  const ModelConfig c = ParseConfig(falcon, "c");
+  EXPECT_EQ(c.layers, 3);
+  EXPECT_EQ(c.heads, 8);
+  EXPECT_EQ(c.kv_heads, 1);
+  EXPECT_EQ(c.intermediate_size, 4 * 64);
+  EXPECT_EQ(c.context, 2048);
+  EXPECT_TRUE(c.parallel && c.one_norm && c.gating.alone && !c.tied_head);
+  const Json opt = SmallConfig({{"model_type", "opt"}, {"ffn_dim", 96}});
+  const Json neox = SmallConfig({{"model_type", "gpt_neox"}});
+  const std::tuple<Json, const char*, Json> cases[] = {{falcon, "alibi", true},
+                                                       {falcon, "activation", "swish"},
+                                                       {falcon, "num_ln_in_parallel_attn", 3},
+                                                       {opt, "do_layer_norm_before", false},
+                                                       {opt, "enable_bias", false},
+                                                       {opt, "word_embed_proj_dim", 32},
+                                                       {opt, "ffn_dim", 0},
+                                                       {neox, "attention_bias", false},
+                                                       {neox, "rotary_pct", 0}};
+  for (const auto& [config, key, value] : cases) {
+    Json other = config;
+    other[key] = value;
+    const std::string error = ErrorOf([&] { ParseConfig(other, "c"); });
+    EXPECT_THAT(error, HasSubstr(key == std::string("rotary_pct") ? "rotary" : key));
+  }
+}
+
+TEST(LayerNormFamilies, CodesOfOthersAreRefused) {
+  const std::string directory =
+      RandomModel("opt-codes", SmallConfig({{"model_type", "opt"}, {"ffn_dim", 96}}));
+  EditJson(directory + "/config.json", [](Json& json) {
+    json["quantization_config"] = {{"quant_method", "gptq"},
+                                   {"bits", 4},
+                                   {"group_size", 32},
+                                   {"desc_act", false},
+                                   {"sym", true}};
+  });
+  EXPECT_THAT(ErrorOf([&] { OpenNetwork(directory); }), HasSubstr("LayerNorms"));
+}
+
 }  // namespace
 }  // namespace nibble

@@ -206,6 +206,12 @@ void MoveNormBiases(const ModelConfig& c, const Family& family, int64_t layer, T
 
 void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
   const ModelConfig& c = net.config;
+  if (codes && family.layer_norms) {
+    Fail(
+        "{}: a {} model's LayerNorms move into its weights, which {}'s codes do not allow; use the "
+        "float checkpoint",
+        net.directory, c.family, net.stored_codes);
+  }
   Tensors tensors(net, codes);
   net.kv = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = {.bits = 32}, .v = {.bits = 32}};
   const std::string embedding = family.linear(c, 0, Role::kEmbedding) + ".weight";
