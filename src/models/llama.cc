@@ -174,7 +174,8 @@ ModelConfig ParseMinistral3(const Json& config, const std::string& where) {
   ModelConfig c = ParseMistral(config, where);
   const auto rope = JsonFind<Json>(config, "rope_parameters", where);
   if (!rope || JsonFind<double>(*rope, "llama_4_scaling_beta", where).value_or(0) == 0) return c;
-  c.context = std::min(c.context, c.ropes[0].original_context);
+  c.context =
+      std::min(c.context, ParseExtent(*rope, "original_max_position_embeddings", kMaxVocab, where));
   return c;
 }
 

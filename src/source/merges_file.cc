@@ -2,7 +2,7 @@
 // GPT-2's two files: vocab.json, {token: id}, and merges.txt, "a b" a line, the first ones first.
 #include <simdjson.h>
 
-#include <array>
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"

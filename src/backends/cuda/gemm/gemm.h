@@ -49,12 +49,26 @@ enum class WeightType { kFloat32, kBfloat16, kFloat16 };
 constexpr bool OfFloats(WeightKind kind) {
   return kind == WeightKind::kFloats || kind == WeightKind::kHalves;
 }
-// The bits of a point's code for each of its weights, or 0.
+// The bits of a point's code for each of its weights, or 0; and back.
 __host__ __device__ constexpr int PointBits(WeightKind kind) {
-  return kind == WeightKind::kPoints2   ? 2
-         : kind == WeightKind::kPoints3 ? 3
-         : kind == WeightKind::kPoints4 ? 4
-                                        : 0;
+  const bool points = kind >= WeightKind::kPoints2 && kind <= WeightKind::kPoints4;
+  return points ? 2 + static_cast<int>(kind) - static_cast<int>(WeightKind::kPoints2) : 0;
+}
+constexpr WeightKind PointKind(int bits) {
+  return static_cast<WeightKind>(static_cast<int>(WeightKind::kPoints2) + bits - 2);
+}
+// visit<kind> of points.
+template <typename Visit>
+auto WithPointKind(WeightKind kind, const Visit& visit) {
+  switch (kind) {
+    case WeightKind::kPoints2:
+      return visit.template operator()<WeightKind::kPoints2>();
+    case WeightKind::kPoints3:
+      return visit.template operator()<WeightKind::kPoints3>();
+    default:
+      NIBBLE_CUDA_CHECK(kind == WeightKind::kPoints4);
+      return visit.template operator()<WeightKind::kPoints4>();
+  }
 }
 __host__ __device__ constexpr int CodeBits(WeightKind kind) {
   if (PointBits(kind) != 0) return PointBits(kind);

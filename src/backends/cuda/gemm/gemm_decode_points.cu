@@ -50,15 +50,8 @@ struct RunKind {
   }
   template <typename Y>
   bool operator()(const Products& products, const Device& device, cudaStream_t stream) const {
-    switch (products.common().w_kind) {
-      case WeightKind::kPoints2:
-        return Run<WeightKind::kPoints2, Y>(products, device, stream);
-      case WeightKind::kPoints3:
-        return Run<WeightKind::kPoints3, Y>(products, device, stream);
-      default:
-        NIBBLE_CUDA_CHECK(products.common().w_kind == WeightKind::kPoints4);
-        return Run<WeightKind::kPoints4, Y>(products, device, stream);
-    }
+    return WithPointKind(products.common().w_kind,
+                         [&]<WeightKind kind>() { return Run<kind, Y>(products, device, stream); });
   }
 };
 

@@ -21,15 +21,7 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
 
 void GemmPointsSm90(const GemmArguments& g, cudaStream_t stream) {
   sm90::CheckSm90(g);
-  switch (g.w_kind) {
-    case WeightKind::kPoints2:
-      return LaunchFor<WeightKind::kPoints2>(g, stream);
-    case WeightKind::kPoints3:
-      return LaunchFor<WeightKind::kPoints3>(g, stream);
-    default:
-      NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kPoints4);
-      return LaunchFor<WeightKind::kPoints4>(g, stream);
-  }
+  WithPointKind(g.w_kind, [&]<WeightKind kind>() { LaunchFor<kind>(g, stream); });
 }
 
 }  // namespace nibble::cuda

@@ -99,7 +99,7 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
   }
   if (w.second_level) return Takes(capability, kLevels, a.bits) ? kLevels : kBytes;
   if (w.lattice) {
-    const WeightKind points = w.bits == 2 ? kPoints2 : w.bits == 3 ? kPoints3 : kPoints4;
+    const WeightKind points = PointKind(w.bits);
     if (Takes(capability, points, a.bits)) return points;
   }
   return nibbles ? kNibbles : kBytes;

@@ -106,7 +106,7 @@ TEST(WeightOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
 TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
   Rng rng(4);
   for (const int bits : {2, 3, 4}) {
-    const auto kind = static_cast<WeightKind>(static_cast<int>(WeightKind::kPoints2) + bits - 2);
+    const WeightKind kind = PointKind(bits);
     ASSERT_EQ(PointBits(kind), bits);
     const int64_t rows = 65, cols = 264, row_bytes = cols / 8 * bits;
     const auto linear =
