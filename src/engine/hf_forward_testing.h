@@ -12,13 +12,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "tensor/plain_math_testing.h"
 #include "tensor/tensor.h"
 
 namespace nibble {
 
 class HfForward {
  public:
-  using Vector = std::vector<double>;
+  using Vector = plain::Vector;
 
   explicit HfForward(const std::string& directory)
       : config_(ReadJsonFile(directory + "/config.json")),
@@ -38,7 +39,7 @@ class HfForward {
     const bool tied = config_.value("tie_word_embeddings", false);
     for (Vector& row : x) {
       logits.push_back(
-          Times(tied ? table : Get("lm_head.weight"), Normed("model.norm.weight", row)));
+          plain::Times(tied ? table : Get("lm_head.weight"), Normed("model.norm.weight", row)));
       for (double& v : logits.back()) {
         v = Capped(v / Number("logits_scaling", 1), "final_logit_softcapping");
       }
@@ -61,19 +62,10 @@ class HfForward {
   bool Has(const std::string& name) const { return file_.tensors().contains(name); }
   Matrix<double> Get(const std::string& name) const { return ToF64(file_.tensors().at(name)); }
 
-  static Vector Times(const Matrix<double>& w, const Vector& x) {
-    Vector y;
-    for (int64_t n = 0; n < w.rows; ++n) {
-      y.push_back(0);
-      for (size_t k = 0; k < x.size(); ++k) y.back() += w.row(n)[k] * x[k];
-    }
-    return y;
-  }
-
   // Of rows [first, first + count) of a linear, 0: of all.
   Vector Linear(const std::string& name, const Vector& x, int64_t first = 0,
                 int64_t count = 0) const {
-    Vector y = Times(Get(name + ".weight"), x);
+    Vector y = plain::Times(Get(name + ".weight"), x);
     if (Has(name + ".bias")) {
       const Matrix<double> bias = Get(name + ".bias");
       for (size_t n = 0; n < y.size(); ++n) y[n] += bias.data[n];

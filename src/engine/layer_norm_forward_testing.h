@@ -12,13 +12,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "tensor/plain_math_testing.h"
 #include "tensor/tensor.h"
 
 namespace nibble {
 
 class LayerNormForward {
  public:
-  using Vector = std::vector<double>;
+  using Vector = plain::Vector;
 
   explicit LayerNormForward(const std::string& directory)
       : config_(ReadJsonFile(directory + "/config.json")),
@@ -36,7 +37,8 @@ class LayerNormForward {
     for (size_t t = 0; t < ids.size(); ++t) {
       x.push_back(Row(table, ids[t]));
       if (IsOpt()) {
-        Add(Row(Get(root + "embed_positions.weight"), static_cast<int64_t>(t) + 2), x.back());
+        plain::Add(Row(Get(root + "embed_positions.weight"), static_cast<int64_t>(t) + 2),
+                   x.back());
       }
     }
     for (int64_t layer = 0; layer < config_["num_hidden_layers"]; ++layer) {
@@ -51,7 +53,7 @@ class LayerNormForward {
     std::vector<Vector> logits;
     for (const Vector& row : x) {
       const Vector last = Normed(root + (IsNeox() || IsOpt() ? "final_layer_norm" : "ln_f"), row);
-      logits.push_back(Times(file_.tensors().contains(head) ? Get(head) : table, last));
+      logits.push_back(plain::Times(file_.tensors().contains(head) ? Get(head) : table, last));
     }
     return logits;
   }
@@ -63,20 +65,9 @@ class LayerNormForward {
   static Vector Row(const Matrix<double>& m, int64_t row) {
     return {m.row(row).begin(), m.row(row).end()};
   }
-  static void Add(const Vector& a, Vector& to) {
-    for (size_t i = 0; i < a.size(); ++i) to[i] += a[i];
-  }
-  static Vector Times(const Matrix<double>& w, const Vector& x) {
-    Vector y;
-    for (int64_t n = 0; n < w.rows; ++n) {
-      y.push_back(0);
-      for (size_t k = 0; k < x.size(); ++k) y.back() += w.row(n)[k] * x[k];
-    }
-    return y;
-  }
   Vector Linear(const std::string& name, const Vector& x) const {
-    Vector y = Times(Get(name + ".weight"), x);
-    if (file_.tensors().contains(name + ".bias")) Add(Get(name + ".bias").data, y);
+    Vector y = plain::Times(Get(name + ".weight"), x);
+    if (file_.tensors().contains(name + ".bias")) plain::Add(Get(name + ".bias").data, y);
     return y;
   }
   Vector Normed(const std::string& name, const Vector& x) const {
@@ -177,12 +168,12 @@ class LayerNormForward {
     }
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector attention = Linear(layer + o, Attend(heads, t)), before = x[t];
-      Add(attention, x[t]);
+      plain::Add(attention, x[t]);
       Vector inner = Linear(layer + up, Normed(layer + second, parallel ? before : x[t]));
       for (double& v : inner) {
         v = IsOpt() ? std::max(v, 0.0) : v * std::erfc(-v / std::numbers::sqrt2) / 2;
       }
-      Add(Linear(layer + down, inner), x[t]);
+      plain::Add(Linear(layer + down, inner), x[t]);
     }
   }
 

@@ -7,13 +7,14 @@
 
 #include "models/random_model_testing.h"
 #include "quantize/rotate.h"
+#include "tensor/plain_math_testing.h"
 #include "transforms/hadamard.h"
 #include "transforms/rope.h"
 
 namespace nibble {
 namespace {
 
-using Vector = std::vector<double>;
+using Vector = plain::Vector;
 using Rows = std::vector<Vector>;  // of tokens
 
 // A network as Rotator gives it, with its online transforms, in plain loops.
@@ -43,24 +44,13 @@ class Fp64Network {
     Rows logits;
     for (const Vector& row : x) {
       const Vector h = Normed(row, folded_ ? Vector() : final_norm_);
-      Vector& y = logits.emplace_back(Times(head, h));
-      if (head_bias_.data != nullptr) Add(ToF64(head_bias_).data, y);
+      Vector& y = logits.emplace_back(plain::Times(head, h));
+      if (head_bias_.data != nullptr) plain::Add(ToF64(head_bias_).data, y);
     }
     return logits;
   }
 
  private:
-  static Vector Times(const Matrix<double>& w, const Vector& x) {
-    Vector y;
-    for (int64_t n = 0; n < w.rows; ++n) {
-      y.push_back(0);
-      for (size_t k = 0; k < x.size(); ++k) y.back() += w.row(n)[k] * x[k];
-    }
-    return y;
-  }
-  static void Add(const Vector& a, Vector& to) {
-    for (size_t i = 0; i < a.size(); ++i) to[i] += a[i];
-  }
   Vector Normed(std::span<const double> x, const Vector& weight) const {
     double squares = 0;
     for (const double v : x) squares += v * v;
@@ -80,8 +70,8 @@ class Fp64Network {
     Matrix<double> row(1, static_cast<int64_t>(x.size()));
     row.data = x;
     ApplyTransformToRows(plan_.at(index, role).input_transform, row);
-    Vector y = Times(layer[role], row.data);
-    Add(layer.biases[role], y);
+    Vector y = plain::Times(layer[role], row.data);
+    plain::Add(layer.biases[role], y);
     return y;
   }
   // Each head by itself, or all of them at once; then their positions.
@@ -155,12 +145,12 @@ class Fp64Network {
           e < c_.router.experts ? std::exp(router[static_cast<size_t>(e)] / 8) : 1;
       Vector y = Ffn(layer, index, e, h);
       for (double& v : y) v *= weight;
-      Add(y, sum);
+      plain::Add(y, sum);
     }
     return sum;
   }
   void AddOutput(const FloatLayer& layer, LayerVector norm, const Vector& y, Vector& x) const {
-    Add(c_.has(norm) ? Normed(y, Doubles(layer, norm)) : y, x);
+    plain::Add(c_.has(norm) ? Normed(y, Doubles(layer, norm)) : y, x);
   }
   void Layer(int64_t index, Rows& x) const {
     const FloatLayer layer = rotator_.Layer(index);
