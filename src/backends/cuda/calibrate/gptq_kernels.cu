@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
   const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
   unsigned kept = 0xF;
-  const PointSearch<kPointBits> search(*to.words);
+  const PointSearch<kPointBits> search(to.words);
   uint32_t point[2] = {};
   double w[kColumns];
   warp.Load(a.w + row * a.cols + a.begin, w);

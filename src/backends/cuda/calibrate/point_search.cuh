@@ -15,14 +15,14 @@ class PointSearch {
   // Of a unit (LatticeCode::unit).
   static constexpr double kUnit = bits == 4 ? 0.0625 : 0.25;
 
-  __device__ explicit PointSearch(const LatticeWords& words) : words_(words) {
+  __device__ explicit PointSearch(const LatticeWords* words) : words_(*words) {
 #pragma unroll
     for (int k = 0; k < kEntries; ++k) {
-      steps_[k] = words.steps[0][Entry(k)] | words.steps[1][Entry(k)] << 8;
+      steps_[k] = words_.steps[0][Entry(k)] | words_.steps[1][Entry(k)] << 8;
       norms_[k] = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) norms_[k] += Magnitude(k, i) * Magnitude(k, i) / 2;
-      if constexpr (bits == 3) shorts_[k] = words.shorts[Entry(k)];
+      if constexpr (bits == 3) shorts_[k] = words_.shorts[Entry(k)];
     }
   }
 
@@ -161,7 +161,7 @@ class PointSearch {
 template <>
 class PointSearch<0> {
  public:
-  __device__ explicit PointSearch(const LatticeWords&) {}
+  __device__ explicit PointSearch(const LatticeWords*) {}
 };
 
 }  // namespace nibble::cuda
