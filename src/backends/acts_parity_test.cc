@@ -88,6 +88,35 @@ TEST_P(ActsParityTest, DecodedCodesAreBitEqual) {
   }
 }
 
+// Scaled rows are what rows scaled beforehand are: bit for bit, in front of a transform too, from
+// rows that stay as they are. Behind a norm without weights, scales are what weights are.
+TEST_P(ActsParityTest, InputScalesAreOneProductAnEntry) {
+  constexpr int64_t kTokens = 7, kWidth = 96;
+  const auto x = RandomRows(rng_, kTokens, kWidth), scales = RandomVector(rng_, kWidth);
+  std::vector<float> scaled = x;
+  for (size_t i = 0; i < x.size(); ++i) scaled[i] = x[i] * scales[i % kWidth];
+  const Buffer<float> device_x = Copy(x), device_scaled = Copy(scaled), weights = Copy(scales);
+  const TransformSpec transforms[] = {
+      {}, FullHadamard(kWidth), {.factors = FlatFactors(6), .inner = 16}};
+  for (const FormatSpec& format : {FormatSpec{}, {.bits = 4}, {.bits = 16}}) {
+    for (const TransformSpec& transform : transforms) {
+      const InputSpec plain = {.width = kWidth, .transform = transform, .activation = format};
+      InputSpec spec = plain;
+      spec.scales = scales;
+      const auto prepared = [&](ActsSource source, const InputSpec& input) {
+        source.norm_eps = 1e-5f;
+        return Host(ours_->Decode(ours_->PrepareActs(source, kTokens, input)), kTokens * kWidth);
+      };
+      ASSERT_EQ(prepared({.x = device_x.data()}, spec),
+                prepared({.x = device_scaled.data()}, plain));
+      ASSERT_EQ(Host(device_x.data(), kTokens * kWidth), x);
+      const auto norm = ActsSource::Op::kRmsNorm;
+      ASSERT_EQ(prepared({.x = device_x.data(), .op = norm}, spec),
+                prepared({.x = device_x.data(), .op = norm, .norm_weight = weights.data()}, plain));
+    }
+  }
+}
+
 // Rows to experts and back: a product and a sum, each rounded once or both together.
 TEST_P(ActsParityTest, RowsAreGatheredAndAdded) {
   constexpr int64_t kTokens = 40;

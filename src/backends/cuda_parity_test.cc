@@ -156,12 +156,6 @@ TEST_F(CudaTest, HalvesLackLittle) {
   }
 }
 
-TEST_F(CudaTest, InputScalesAreRefusedByName) {
-  InputSpec input = {.width = 64, .scales = std::vector<float>(64, -1)};
-  const auto linear = RandomLinear(rng_, {.bits = 4}, 8, input, false);
-  EXPECT_THROW(ours_->Upload(linear->packed), Error);
-}
-
 TEST_F(CudaTest, OnlyFreedMemoryEndsRecordings) {
   const uint64_t frees = cuda::DeviceFrees();
   AlignedBytes page = ours_->Allocate(1 << 20);

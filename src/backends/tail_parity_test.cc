@@ -105,31 +105,6 @@ TEST_P(TailParityTest, GatherAlone) {
   }
 }
 
-// Scaled rows are what rows scaled beforehand are: bit for bit, in front of a transform too, from
-// rows that stay as they are.
-TEST_P(TailParityTest, InputScalesAreOneProductAnEntry) {
-  const auto x = RandomRows(rng_, 7, 96), scales = RandomVector(rng_, 96);
-  std::vector<float> scaled = x;
-  for (size_t i = 0; i < x.size(); ++i) scaled[i] = x[i] * scales[i % 96];
-  const TransformSpec transforms[] = {
-      {}, FullHadamard(96), {.factors = FlatFactors(6), .inner = 16}};
-  for (const FormatSpec& format : {kFour, kDense}) {
-    for (const TransformSpec& transform : transforms) {
-      const InputSpec plain = {.width = 96, .transform = transform, .activation = format};
-      InputSpec input = plain;
-      input.scales = scales;
-      for (Backend* backend : {ours_.get(), ref_.get()}) {
-        const float* values = backend->Decode(backend->PrepareActs({.x = scaled.data()}, 7, plain));
-        const std::vector<float> expected(values, values + 7 * 96);
-        const std::vector<float> before = x;
-        values = backend->Decode(backend->PrepareActs({.x = x.data()}, 7, input));
-        ASSERT_TRUE(std::equal(expected.begin(), expected.end(), values)) << backend->Name();
-        ASSERT_EQ(x, before);
-      }
-    }
-  }
-}
-
 // The product against fp64 sums of decoded weights and decoded inputs, and between the backends:
 // bit for bit where both parts are integers. K + 8 roundings of fp32 at most otherwise.
 TEST_P(TailParityTest, ProductsAddTheTail) {

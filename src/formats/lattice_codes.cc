@@ -217,7 +217,7 @@ LatticeWords MakeWords() {
       const auto steps = static_cast<uint32_t>(p.magnitudes[i][code]);  // 1/2 is none
       words.entries[code] |= (8 | steps << 1) << shift;
       words.steps[i / 4][code] |= static_cast<uint8_t>(steps << i % 4 * 2);
-      words.signs[code] |= ((bits >> i & (i < 7) ? kFlip : 0) | bits >> 7) << shift;
+      words.signs[code] |= ((i < 7 && (bits >> i & 1) != 0 ? kFlip : 0) | bits >> 7) << shift;
       words.shorts[code] |= static_cast<uint32_t>(ShortVectors()[code][i] + 4) << shift;
     }
     // The last sign makes their number even, or odd where the entry wants that.

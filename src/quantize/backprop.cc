@@ -19,6 +19,7 @@ using enum DenseProduct::Transposed;
 // Of a layer, x in front of attention and of the MLP and what linears gave out, [tokens, width].
 struct Backprop::Saved {
   LayerSpec spec;
+  ByRole<InputSpec> inputs;
   AttentionSpec attention;
   Floats x, middle, q, k, v, gate, up;
   ByVector<Floats> vectors;      // weights
@@ -57,9 +58,9 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       ropes_(backend, config.ropes, length),
       scratch_(backend),
       head_(ToBackend(backend, head.data)) {
-  for (Floats* floats :
-       {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_, &v_slopes_,
-        &gate_slopes_, &up_slopes_, &output_slopes_, &logits_, &target_, &target_logits_, &sums_}) {
+  for (Floats* floats : {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_,
+                         &v_slopes_, &gate_slopes_, &up_slopes_, &output_slopes_, &logits_,
+                         &target_, &target_logits_, &sums_, &norm_weights_}) {
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
@@ -146,7 +147,7 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.q.data(), config_.outputs(Role::kQ), saved.q);
   Keep(s.k.data(), config_.outputs(Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
-  saved.spec = layer.spec;
+  saved.spec = layer.spec, saved.inputs = layer.inputs;
   const std::tuple<LayerVector, const Floats*, Floats*> norms[] = {
       {LayerVector::kQueryNorm, &saved.q, &saved.normed_q},
       {LayerVector::kKeyNorm, &saved.k, &saved.normed_k}};
@@ -215,28 +216,43 @@ double Backprop::Diverge(std::span<const float> targets) {
   return sum;
 }
 
-void Backprop::SumRows(Role role, const float* y, const float* y_slopes, RowSlopes& slopes) {
-  const int64_t rows = config_.outputs(role);
-  math_.ColumnDots(y, y_slopes, tokens(), rows, sums_.Grow(rows));
-  slopes[role].resize(static_cast<size_t>(rows));
-  math_.Store(sums_.data(), slopes[role]);
+std::vector<float> Backprop::FactorSlopes(const float* y, const float* y_slopes, int64_t width) {
+  math_.ColumnDots(y, y_slopes, tokens(), width, sums_.Grow(width));
+  std::vector<float> slopes(static_cast<size_t>(width));
+  math_.Store(sums_.data(), slopes);
+  return slopes;
 }
 
-const float* Backprop::SumAddedRows(Role role, const float* before, const float* after,
-                                    const Floats& weight, const Floats& output, RowSlopes& slopes) {
+const float* Backprop::AddedSlopes(Role role, const float* before, const float* after,
+                                   const Floats& weight, const Floats& output,
+                                   LayerScales& slopes) {
   const int64_t hidden = config_.hidden_size, values = tokens() * hidden;
   if (weight.size() > 0) {
     float* const output_slopes = output_slopes_.Grow(values);
     math_.NormSlopes(output.data(), weight.data(), x_slopes_.data(), tokens(), hidden, eps(), 0,
                      output_slopes);
-    SumRows(role, output.data(), output_slopes, slopes);
+    slopes.rows[role] = FactorSlopes(output.data(), output_slopes, hidden);
     return output_slopes;
   }
   float* const added = input_slopes_.Grow(values);
   math_.Combine(0, 1, after, values, added);
   math_.Combine(1, -1, before, values, added);
-  SumRows(role, added, x_slopes_.data(), slopes);
+  slopes.rows[role] = FactorSlopes(added, x_slopes_.data(), hidden);
   return x_slopes_.data();
+}
+
+void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& slopes) {
+  const int64_t hidden = config_.hidden_size;
+  const std::vector<float>& scales = saved.inputs[role].scales;
+  const float* weights = nullptr;
+  if (!scales.empty()) {
+    const InputSpec scaled = {.width = hidden, .scales = scales};
+    const Activations h = backend_.PrepareActs(Normed(config_, {}, x.data()), tokens(), scaled);
+    slopes.inputs[role] = FactorSlopes(backend_.Decode(h), input_slopes_.data(), hidden);
+    weights = math_.Load(scales, norm_weights_);
+  }
+  math_.NormSlopes(x.data(), weights, input_slopes_.data(), tokens(), hidden, eps(), 1,
+                   x_slopes_.data());
 }
 
 void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
@@ -246,14 +262,13 @@ void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matric
                   1, accumulate, out.Grow(tokens() * inputs)});
 }
 
-void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slopes) {
+LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
   const auto at = static_cast<size_t>(index);
   const Saved& saved = saved_[at];
   const float* const after = index + 1 < config_.layers ? saved_[at + 1].x.data() : x_.data();
-  const int64_t hidden = config_.hidden_size;
-  const auto through_norm = [&](const Floats& x) {
-    math_.NormSlopes(x.data(), nullptr, input_slopes_.data(), tokens(), hidden, eps(), 1,
-                     x_slopes_.data());
+  LayerScales slopes;
+  const auto of_rows = [&](Role role, const Floats& y, const Floats& y_slopes) {
+    slopes.rows[role] = FactorSlopes(y.data(), y_slopes.data(), config_.outputs(role));
   };
   const auto through_heads = [&](LayerVector norm, const Floats& x, Floats& of_heads) {
     const Floats& weight = saved.vectors[norm];
@@ -263,31 +278,32 @@ void Backprop::Backward(const Matrices& matrices, int64_t index, RowSlopes& slop
                      of_heads.data());
   };
   const float* const down =
-      SumAddedRows(Role::kDown, saved.middle.data(), after,
-                   saved.vectors[LayerVector::kPostMlpNorm], saved.down_output, slopes);
+      AddedSlopes(Role::kDown, saved.middle.data(), after, saved.vectors[LayerVector::kPostMlpNorm],
+                  saved.down_output, slopes);
   Multiply(Role::kDown, down, matrices, false, up_slopes_);
   const int64_t gated = tokens() * config_.intermediate_size;
   math_.GateSlopes(config_.gating, saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
                    gate_slopes_.Grow(gated));
-  SumRows(Role::kGate, saved.gate.data(), gate_slopes_.data(), slopes);
-  SumRows(Role::kUp, saved.up.data(), up_slopes_.data(), slopes);
+  of_rows(Role::kGate, saved.gate, gate_slopes_);
+  of_rows(Role::kUp, saved.up, up_slopes_);
   Multiply(Role::kGate, gate_slopes_.data(), matrices, false, input_slopes_);
   Multiply(Role::kUp, up_slopes_.data(), matrices, true, input_slopes_);
-  through_norm(saved.middle);
+  ThroughNorm(Role::kGate, saved, saved.middle, slopes);
   const float* const o =
-      SumAddedRows(Role::kO, saved.x.data(), saved.middle.data(),
-                   saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, slopes);
+      AddedSlopes(Role::kO, saved.x.data(), saved.middle.data(),
+                  saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, slopes);
   Multiply(Role::kO, o, matrices, false, a_slopes_);
   AttentionSlopes(saved);
   through_heads(LayerVector::kQueryNorm, saved.q, q_slopes_);
   through_heads(LayerVector::kKeyNorm, saved.k, k_slopes_);
-  SumRows(Role::kQ, saved.q.data(), q_slopes_.data(), slopes);
-  SumRows(Role::kK, saved.k.data(), k_slopes_.data(), slopes);
-  SumRows(Role::kV, saved.v.data(), v_slopes_.data(), slopes);
+  of_rows(Role::kQ, saved.q, q_slopes_);
+  of_rows(Role::kK, saved.k, k_slopes_);
+  of_rows(Role::kV, saved.v, v_slopes_);
   Multiply(Role::kQ, q_slopes_.data(), matrices, false, input_slopes_);
   Multiply(Role::kK, k_slopes_.data(), matrices, true, input_slopes_);
   Multiply(Role::kV, v_slopes_.data(), matrices, true, input_slopes_);
-  through_norm(saved.x);
+  ThroughNorm(Role::kQ, saved, saved.x, slopes);
+  return slopes;
 }
 
 void Backprop::AttentionSlopes(const Saved& saved) {

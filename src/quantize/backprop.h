@@ -16,6 +16,13 @@
 
 namespace nibble {
 
+// Of a layer's weight rows [N], and of the entries [K] that the first of linears reads for all that
+// share its input: factors of their scales, or slopes of the factors' logarithms. None for those
+// that keep their scales.
+struct LayerScales {
+  ByRole<std::vector<float>> rows, inputs;
+};
+
 class Backprop {
  public:
   // For networks without experts whose norms are folded and linears have neither tails nor gathers.
@@ -35,11 +42,9 @@ class Backprop {
   // The sum over tokens of KL(target || prediction), in nats; targets [tokens, hidden] is what the
   // head reads for the former.
   double Diverge(std::span<const float> targets);
-  // Sums over tokens of y times y's slopes, for every output of a linear without a bias: the slopes
-  // of the logarithms of factors of its rows.
-  using RowSlopes = ByRole<std::vector<float>>;
-  // Back through the last layer that has not been.
-  void Backward(const Matrices& matrices, int64_t index, RowSlopes& slopes);
+  // Back through the last layer that has not been: slopes of every linear's rows, which mean
+  // nothing where it has a bias, and of inputs that have scales.
+  LayerScales Backward(const Matrices& matrices, int64_t index);
 
  private:
   struct Saved;       // what the way back needs of a layer
@@ -50,11 +55,15 @@ class Backprop {
   float eps() const { return static_cast<float>(config_.norm_eps); }
   Floats NewFloats(int64_t count = 0) const;
   void Keep(const Intermediate* values, int64_t width, Floats& kept) const;
-  void SumRows(Role role, const float* y, const float* y_slopes, RowSlopes& slopes);
+  // Sums over tokens of y times y's slopes, [tokens, width]: the slopes of the logarithms of
+  // factors of its columns.
+  std::vector<float> FactorSlopes(const float* y, const float* y_slopes, int64_t width);
   // The same for o or down, which add y = after - before to x, or the norm of `output` where there
   // are weights of one. Returns the slopes of what they gave out.
-  const float* SumAddedRows(Role role, const float* before, const float* after,
-                            const Floats& weight, const Floats& output, RowSlopes& slopes);
+  const float* AddedSlopes(Role role, const float* before, const float* after, const Floats& weight,
+                           const Floats& output, LayerScales& slopes);
+  // From input_slopes_, of what `role` and others read behind a norm of x, to x_slopes_.
+  void ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& slopes);
   // out [tokens, K] = y_slopes [tokens, N] W.
   void Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
                 Floats& out) const;
@@ -78,7 +87,7 @@ class Backprop {
   std::vector<HeadMemory> heads_;
   Floats head_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first
   Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_, output_slopes_;
-  Floats logits_, target_, target_logits_, sums_;
+  Floats logits_, target_, target_logits_, sums_, norm_weights_;
 };
 
 }  // namespace nibble

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/half.h"
-#include "quantize/backprop.h"
 
 namespace nibble {
 namespace {
@@ -47,11 +46,19 @@ double RateOf(const FormatSpec& format) {
   return kRate * std::exp2(std::max(0, 4 - format.bits));
 }
 
+// The linear that reads an input for others, too.
+Role ReaderOf(Role role) {
+  return role == Role::kK || role == Role::kV ? Role::kQ : role == Role::kUp ? Role::kGate : role;
+}
+
 // The descent of one linear's factors, by their logarithms.
 class Adam {
  public:
-  explicit Adam(size_t rows = 0, double rate = 0)
-      : rate_(rate), logs_(rows), means_(rows), squares_(rows) {}
+  explicit Adam(int64_t count = 0, double rate = 0)
+      : rate_(rate),
+        logs_(static_cast<size_t>(count)),
+        means_(logs_.size()),
+        squares_(logs_.size()) {}
   double rate() const { return rate_; }
 
   void Step(std::span<const float> slopes, int64_t step, double rate) {
@@ -75,6 +82,19 @@ class Adam {
   double rate_;
   std::vector<double> logs_, means_, squares_;
 };
+
+void ScaleRows(std::span<const float> rows, Tensor& plane) {
+  std::vector<float> scales = ToF32(plane).data;
+  const size_t each = scales.size() / rows.size();
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] *= rows[i / each];
+  if (plane.dtype == DType::kF32) {
+    plane = Tensor::Of(DType::kF32, plane.shape, std::move(scales));
+    return;
+  }
+  std::vector<uint16_t> half;
+  for (const float scale : scales) half.push_back(F16FromF32(scale));
+  plane = Tensor::Of(DType::kF16, plane.shape, std::move(half));
+}
 
 // What the head reads in the float network, [tokens, hidden].
 Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const int32_t> ids,
@@ -110,11 +130,12 @@ class Learner {
     for (int64_t i = 0; i < task.config.layers; ++i) {
       const LayerWeights& layer = task.rounded[static_cast<size_t>(i)];
       matrices_.push_back(backprop_.MatricesOf(layer, i));
-      ByRole<Adam>& adams = adams_.emplace_back();
+      Descent& descent = descents_.emplace_back();
       for (const auto& [role, linear] : layer.linears) {
-        if (Learns(linear)) {
-          const auto rows = static_cast<size_t>(linear.weights.rows);
-          adams[role] = Adam(rows, RateOf(linear.weights.format));
+        const PackedWeights& w = linear.weights;
+        if (Learns(linear)) descent.rows[role] = Adam(w.rows, RateOf(w.format));
+        if (!linear.input.scales.empty() && ReaderOf(role) == role) {
+          descent.inputs[role] = Adam(w.cols, RateOf(w.format));
         }
       }
     }
@@ -125,19 +146,25 @@ class Learner {
   ScaleFactors Factors() const;
 
  private:
+  struct Descent {
+    ByRole<Adam> rows, inputs;
+  };
+
   const ScaleTask& task_;
   const Schedule schedule_;
   AlignedBytes embedding_memory_;
   const PackedWeights embedding_;
   Backprop backprop_;
   std::vector<Backprop::Matrices> matrices_;
-  std::vector<ByRole<Adam>> adams_;
+  std::vector<Descent> descents_;
 };
 
 ScaleFactors Learner::Factors() const {
-  ScaleFactors factors(adams_.size());
-  for (size_t i = 0; i < factors.size(); ++i) {
-    for (const auto& [role, adam] : adams_[i]) factors[i][role] = adam.Factors();
+  ScaleFactors factors;
+  for (const Descent& descent : descents_) {
+    LayerScales& layer = factors.emplace_back();
+    for (const auto& [role, adam] : descent.rows) layer.rows[role] = adam.Factors();
+    for (const auto& [role, adam] : descent.inputs) layer.inputs[role] = adam.Factors();
   }
   return factors;
 }
@@ -158,17 +185,19 @@ double Learner::Step(int64_t step, const Matrix<float>& targets,
   backprop_.Begin(embedding_, ids);
   for (size_t i = 0; i < factors.size(); ++i) {
     LayerWeights layer = task_.rounded[i];
-    ScaleRows(factors[i], layer);
+    ApplyScales(factors[i], layer);
     backprop_.Forward(layer, static_cast<int64_t>(i));
   }
   const double divergence = backprop_.Diverge(wanted);
-  for (size_t i = factors.size(); i-- > 0;) {
-    Backprop::RowSlopes slopes;
-    backprop_.Backward(matrices_[i], static_cast<int64_t>(i), slopes);
-    for (const auto& [role, values] : factors[i]) {
-      Adam& adam = adams_[i][role];
+  const auto descend = [&](ByRole<Adam>& adams, const ByRole<std::vector<float>>& slopes) {
+    for (auto& [role, adam] : adams) {
       adam.Step(slopes[role], step, schedule_.Rate(adam.rate(), step));
     }
+  };
+  for (size_t i = descents_.size(); i-- > 0;) {
+    const LayerScales slopes = backprop_.Backward(matrices_[i], static_cast<int64_t>(i));
+    descend(descents_[i].rows, slopes.rows);
+    descend(descents_[i].inputs, slopes.inputs);
   }
   return divergence / static_cast<double>(ids.size());
 }
@@ -187,19 +216,28 @@ bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) 
          !config.gating.alone && !config.parallel && Schedule(config.context, ids).enough();
 }
 
-void ScaleRows(const ByRole<std::vector<float>>& factors, LayerWeights& layer) {
-  for (const auto& [role, rows] : factors) {
-    Tensor& plane = layer[role].weights.scales;
-    std::vector<float> scales = ToF32(plane).data;
-    const size_t each = scales.size() / rows.size();
-    for (size_t i = 0; i < scales.size(); ++i) scales[i] *= rows[i / each];
-    if (plane.dtype == DType::kF32) {
-      plane = Tensor::Of(DType::kF32, plane.shape, std::move(scales));
-      continue;
+void PlanInputScales(const ModelConfig& config, Plan& plan) {
+  for (int64_t i = 0; i < config.layers; ++i) {
+    for (const auto& readers :
+         {std::vector{Role::kQ, Role::kK, Role::kV}, {Role::kGate, Role::kUp}}) {
+      const auto at = [&](Role role) -> LinearPlan& {
+        return plan.linears.at(LinearName(i, role));
+      };
+      if (!std::ranges::all_of(readers, [&](Role r) { return at(r).weights.quantized(); }))
+        continue;
+      for (const Role role : readers) at(role).input_scales = true;
     }
-    std::vector<uint16_t> half;
-    for (const float scale : scales) half.push_back(F16FromF32(scale));
-    plane = Tensor::Of(DType::kF16, plane.shape, std::move(half));
+  }
+}
+
+void ApplyScales(const LayerScales& factors, LayerWeights& layer) {
+  for (auto& [role, linear] : layer.linears) {
+    if (const auto& rows = factors.rows[role]; !rows.empty()) {
+      ScaleRows(rows, linear.weights.scales);
+    }
+    std::vector<float>& scales = linear.input.scales;
+    const std::vector<float>& inputs = factors.inputs[ReaderOf(role)];
+    for (size_t i = 0; i < inputs.size(); ++i) scales[i] *= inputs[i];
   }
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row scales of rounded weights, learned from calibration data. GPTQ makes each linear right by
-// itself; here the scales of all of them are tuned together, so that the network predicts what the
-// float one does. Each row's scale (its groups' scales) gets a factor; codes, formats and kernels
-// stay. The loss is KL(float || rounded) of predictions, with straight-through slopes (backprop.h),
-// the descent Adam's (Kingma and Ba 2015). EfficientQAT (Chen et al. 2024) trains scales end to end
-// for quantized weights alone, on the text; here activations and cache are quantized as well.
+// Scales learned from calibration data. GPTQ makes each linear right by itself; here the scales of
+// all of them are tuned together, so that the network predicts what the float one does. Each row's
+// scale (its groups' scales) gets a factor, and each entry of what linears read behind a norm;
+// codes and kernels stay. The loss is KL(float || rounded) of predictions, with straight-through
+// slopes (backprop.h), the descent Adam's (Kingma and Ba 2015). EfficientQAT (Chen et al. 2024)
+// trains scales end to end for quantized weights alone, on the text; here activations and cache are
+// quantized as well. QuIP# (Tseng et al. 2024, section 5) so tunes sign vectors and norms, which is
+// what factors of rows and of inputs make of them.
 #pragma once
 
 #include <functional>
@@ -12,13 +14,13 @@
 #include <vector>
 
 #include "backends/interface/dense_math.h"
+#include "quantize/backprop.h"
 #include "quantize/calibrate.h"
 
 namespace nibble {
 
-// By layer, of a linear's rows [N]; empty for linears that keep their scales: those at 16 bits
-// or with a bias.
-using ScaleFactors = std::vector<ByRole<std::vector<float>>>;
+// Factors by layer; linears at 16 bits and those with a bias keep their scales.
+using ScaleFactors = std::vector<LayerScales>;
 
 // Why the scales of such a recipe cannot be learned, whatever the network; empty: they can. It
 // takes a rotation (which folds norms), GPTQ, and channels that are neither ordered nor scaled.
@@ -26,6 +28,8 @@ std::string_view WhyScalesStay(const Recipe& recipe);
 // Whether a recipe's scales are learned from a text of `ids` tokens: for networks without experts,
 // and from 120 sequences of 512 tokens on; a shorter text would be learned by heart.
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
+// Gives what rounded linears read behind norms scales, which begin as 1.
+void PlanInputScales(const ModelConfig& config, Plan& plan);
 
 struct ScaleTask {
   const ModelConfig& config;
@@ -43,7 +47,7 @@ ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTas
                          const ScaleProgress& progress);
 
 // Multiplies scales; fp16 ones are rounded.
-void ScaleRows(const ByRole<std::vector<float>>& factors, LayerWeights& layer);
+void ApplyScales(const LayerScales& factors, LayerWeights& layer);
 
 // What it takes in the backend's memory. A text of `ids` tokens makes it work on `tokens`: one that
 // passes the float network counts as one, one there and back through the other as two, which is

@@ -26,6 +26,7 @@ struct RoundedModel {
         plan(MakePlan(source.config, recipe)),
         rotator(source, recipe, plan, 0) {
     source.config.layers = kLayers;
+    PlanInputScales(source.config, plan);
     for (int64_t i = 0; i < kLayers; ++i) {
       const FloatLayer floats = rotator.Layer(i);
       LayerWeights& layer = layers.emplace_back(StoreUnquantized(floats, plan, i));
@@ -81,16 +82,16 @@ class Loss {
     backprop_.Begin(table_, RandomIds(kSequences * kLength));
     for (int64_t i = 0; i < kLayers; ++i) {
       LayerWeights layer = model_.layers[static_cast<size_t>(i)];
-      ScaleRows(factors[static_cast<size_t>(i)], layer);
+      ApplyScales(factors[static_cast<size_t>(i)], layer);
       backprop_.Forward(layer, i);
     }
     return backprop_.Diverge(targets_);
   }
-  std::vector<Backprop::RowSlopes> Slopes() {
-    std::vector<Backprop::RowSlopes> slopes(kLayers);
+  std::vector<LayerScales> Slopes() {
+    std::vector<LayerScales> slopes(kLayers);
     for (int64_t i = kLayers; i-- > 0;) {
       const auto at = static_cast<size_t>(i);
-      backprop_.Backward(backprop_.MatricesOf(model_.layers[at], i), i, slopes[at]);
+      slopes[at] = backprop_.Backward(backprop_.MatricesOf(model_.layers[at], i), i);
     }
     return slopes;
   }
@@ -124,30 +125,31 @@ void ExpectDerivatives(const std::string& directory, const Machine& machine, boo
   const RoundedModel model(recipe, directory);
   Loss loss(machine, model);
   loss.At(ScaleFactors(kLayers));
-  const std::vector<Backprop::RowSlopes> slopes = loss.Slopes();
+  const std::vector<LayerScales> slopes = loss.Slopes();
   // A GPU's intermediate values are bf16: a longer step drowns their rounding.
   const double step = gpu ? 0.03 : 0.003;
-  for (size_t i = 0; i < kLayers; ++i) {
-    for (Role role : kLayerRoles) {
-      // Along the signs of the slopes the loss rises by the sum of their magnitudes.
-      const std::vector<float>& rows = slopes[i][role];
-      double sum = 0;
-      double differences[2];
-      for (const int side : {0, 1}) {
-        ScaleFactors factors(kLayers);
-        sum = 0;
-        for (const float slope : rows) {
-          const double sign = (slope > 0) == (side == 0) ? 1 : -1;
-          factors[i][role].push_back(static_cast<float>(std::exp(sign * step)));
-          sum += std::abs(slope);
-        }
-        differences[side] = loss.At(factors);
+  const auto expect = [&](size_t layer, Role role, ByRole<std::vector<float>> LayerScales::*kind) {
+    // Along the signs of the slopes the loss rises by the sum of their magnitudes.
+    double sum = 0;
+    double differences[2];
+    for (const int side : {0, 1}) {
+      ScaleFactors factors(kLayers);
+      sum = 0;
+      for (const float slope : (slopes[layer].*kind)[role]) {
+        const double sign = (slope > 0) == (side == 0) ? 1 : -1;
+        (factors[layer].*kind)[role].push_back(static_cast<float>(std::exp(sign * step)));
+        sum += std::abs(slope);
       }
-      const double slope = (differences[0] - differences[1]) / (2 * step);
-      EXPECT_GT(sum, 0.01);
-      // The third derivative's share, and fp32 sums of the loss over twice the step.
-      EXPECT_NEAR(slope, sum, (gpu ? 0.1 : 0.01) * sum) << i << " " << RoleName(role);
+      differences[side] = loss.At(factors);
     }
+    const double slope = (differences[0] - differences[1]) / (2 * step);
+    EXPECT_GT(sum, 0.01);
+    // The third derivative's share, and fp32 sums of the loss over twice the step.
+    EXPECT_NEAR(slope, sum, (gpu ? 0.1 : 0.01) * sum) << layer << " " << RoleName(role);
+  };
+  for (size_t i = 0; i < kLayers; ++i) {
+    for (Role role : kLayerRoles) expect(i, role, &LayerScales::rows);
+    for (Role role : {Role::kQ, Role::kGate}) expect(i, role, &LayerScales::inputs);
   }
 }
 
@@ -183,17 +185,26 @@ TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
     recipe.rules = {{std::string(kDownPattern), "w-group=0"}};
     const RoundedModel model(recipe);
     LayerWeights layer = model.layers[0];
-    ByRole<std::vector<float>> factors;
+    const ModelConfig& c = model.source.config;
+    LayerScales factors;
     Rng rng(7);
-    for (int64_t n = 0; n < model.source.config.outputs(Role::kUp); ++n) {
-      factors[Role::kUp].push_back(static_cast<float>(1 + 0.1 * rng.Normal()));
+    const auto draw = [&](int64_t count, std::vector<float>& values) {
+      while (static_cast<int64_t>(values.size()) < count) {
+        values.push_back(static_cast<float>(1 + 0.1 * rng.Normal()));
+      }
+    };
+    draw(c.outputs(Role::kUp), factors.rows[Role::kUp]);
+    draw(c.hidden_size, factors.inputs[Role::kQ]);
+    ApplyScales(factors, layer);
+    for (Role role : {Role::kQ, Role::kK, Role::kV}) {
+      EXPECT_EQ(layer[role].input.scales, factors.inputs[Role::kQ]);
     }
-    ScaleRows(factors, layer);
+    EXPECT_EQ(layer[Role::kUp].input.scales, model.layers[0][Role::kUp].input.scales);
     const Matrix<float> before = DecodeScales(model.layers[0][Role::kUp].weights),
                         after = DecodeScales(layer[Role::kUp].weights);
     for (int64_t n = 0; n < before.rows; ++n) {
       for (size_t g = 0; g < before.row(n).size(); ++g) {
-        const float exact = before.row(n)[g] * factors[Role::kUp][static_cast<size_t>(n)];
+        const float exact = before.row(n)[g] * factors.rows[Role::kUp][static_cast<size_t>(n)];
         EXPECT_EQ(after.row(n)[g], group == 0 ? exact : F32FromF16(F16FromF32(exact)));
       }
     }
@@ -209,11 +220,11 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
   recipe.activations.bits = recipe.k.bits = recipe.v.bits = 8;
   RoundedModel model(recipe);
   model.source.config.context = 16;  // of the sequences
-  ByRole<std::vector<float>> wrong;
+  LayerScales wrong;
   for (Role role : {Role::kO, Role::kDown}) {
-    wrong[role].assign(static_cast<size_t>(model.source.config.hidden_size), 1.2f);
+    wrong.rows[role].assign(static_cast<size_t>(model.source.config.hidden_size), 1.2f);
   }
-  for (LayerWeights& layer : model.layers) ScaleRows(wrong, layer);
+  for (LayerWeights& layer : model.layers) ApplyScales(wrong, layer);
   const ScaleTask task = {model.source.config,
                           model.plan,
                           model.rotator.Table(Role::kEmbedding),
@@ -234,12 +245,15 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
     return std::accumulate(divergences.begin() + first, divergences.begin() + first + 15, 0.0);
   };
   EXPECT_LT(pass(45), 0.95 * pass(0));
-  for (Role role : kLayerRoles) {
-    EXPECT_EQ(static_cast<int64_t>(factors[1][role].size()), model.source.config.outputs(role));
-    for (const float factor : factors[1][role]) {
+  const auto expect = [&](const std::vector<float>& learned, int64_t count) {
+    EXPECT_EQ(static_cast<int64_t>(learned.size()), count);
+    for (const float factor : learned) {
       EXPECT_TRUE(factor > 0.88 && factor < 1.13) << factor;  // 60 steps of 0.002 at most
     }
-  }
+  };
+  const ModelConfig& c = model.source.config;
+  for (Role role : kLayerRoles) expect(factors[1].rows[role], c.outputs(role));
+  for (Role role : {Role::kQ, Role::kGate}) expect(factors[1].inputs[role], c.hidden_size);
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, LearnScalesTest, testing::Bool(),

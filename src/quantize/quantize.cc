@@ -74,6 +74,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
   const bool learns_scales = LearnsScales(o.recipe, c, o.calibration_windows * o.context);
   CheckLearnedScales(o.recipe, learns_scales);
+  if (learns_scales) PlanInputScales(c, job.plan);
   Json& provenance = job.plan.provenance;
   provenance["recipe"] = o.recipe.name;
   provenance["seed"] = o.seed;
@@ -301,7 +302,7 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
   for (int64_t i = 0; i < c.layers; ++i) {
     WorkDirectory::SavedLayer saved = load(i);
     if (saved.scaled) continue;
-    ScaleRows((*factors)[static_cast<size_t>(i)], saved.layer);
+    ApplyScales((*factors)[static_cast<size_t>(i)], saved.layer);
     saved.scaled = true;
     work.SaveLayer(i, saved, job.plan);
   }

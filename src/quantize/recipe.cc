@@ -185,7 +185,7 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
 }  // namespace
 
 std::string_view RotationName(Rotation rotation) {
-  constexpr std::string_view kNames[] = {"none", "hadamard", "random"};
+  constexpr std::string_view kNames[] = {"none", "hadamard", "random", "hartley"};
   return kNames[static_cast<size_t>(rotation)];
 }
 
@@ -250,6 +250,7 @@ std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, c
   if (!config.tied_head) return "the model has two";
   if (recipe.learns_rotation()) return "a learned rotation is too large to be undone at run time";
   if (recipe.rotation == Rotation::kRandom) return "a random rotation has no fast inverse";
+  if (recipe.rotation == Rotation::kHartley) return "a Hartley matrix has no fast inverse here";
   const bool alike = plan.at(0, Role::kHead).weights == plan.at(0, Role::kEmbedding).weights;
   return alike ? "" : "their formats differ";
 }

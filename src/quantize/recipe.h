@@ -14,14 +14,16 @@
 
 namespace nibble {
 
-enum class Rotation { kNone, kHadamard, kRandom };  // of the residual stream; kNone drops all
+// Of the residual stream, and no transform at all without; kHartley is the real form of QuIP#'s
+// randomized Fourier transform.
+enum class Rotation { kNone, kHadamard, kRandom, kHartley };
 // kStored: the codes that the source has, its other linears to nearest (models/stored_codes.h).
 enum class Rounding { kNearest, kGptq, kStored };
 // Of input channels, rising by what calibration saw of them, so that the tail takes the outliers
 // and groups hold channels of one size: the largest value (QUIK) or the sum of squares (Atom).
 enum class ChannelOrder { kNone, kLargest, kEnergy };
 
-std::string_view RotationName(Rotation rotation);  // "none", "hadamard", "random"
+std::string_view RotationName(Rotation rotation);  // "none", "hadamard", ..
 std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq", "stored"
 std::string_view OrderName(ChannelOrder order);    // "none", "largest", "energy"
 

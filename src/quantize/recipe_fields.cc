@@ -202,7 +202,7 @@ std::vector<RecipeField> OtherFormatFields() {
 
 std::vector<RecipeField> MethodFields() {
   return {
-      {"rotation", Names({"none", "hadamard", "random"}),
+      {"rotation", Names({"none", "hadamard", "random", "hartley"}),
        "Of the residual stream; none drops all transforms", Set<&Recipe::rotation>, Always,
        Get<&Recipe::rotation>},
       {"online", Switch("no-online"),

@@ -74,6 +74,14 @@ TransformSpec PerHead(int64_t heads, int64_t head_dim) {
   return spec;
 }
 
+TransformSpec HartleyOf(int64_t width) {
+  if (width > kMaxFactorOrder) {
+    FailUsage("--rotation hartley is for {} channels at most, the model has {}", kMaxFactorOrder,
+              width);
+  }
+  return {.factors = {{width, FactorKind::kHartley}}};
+}
+
 Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor) {
   if (linear.weights.format.quantized()) return ToF64(InFloats(linear).weights.values);
   RequireFinite(linear.weights.values, tensor);
@@ -95,7 +103,8 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
   if (recipe.rotation == Rotation::kRandom) {
     residual_->dense = RandomOrthogonal(hidden, rng);
   } else {
-    residual_->hadamard = FullHadamard(hidden);
+    residual_->hadamard =
+        recipe.rotation == Rotation::kHartley ? HartleyOf(hidden) : FullHadamard(hidden);
     residual_->signs = rng.Signs(static_cast<size_t>(hidden));
   }
 }

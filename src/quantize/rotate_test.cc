@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 {"residual_multiplier", 0.3},
                                 {"embedding_multiplier", 5.0},
                                 {"logits_scaling", 3.0}}}),
-                     testing::Values(Rotation::kHadamard, Rotation::kRandom)));
+                     testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kHartley)));
 
 // Nothing is rounded: what is left is fp32 in another basis. 96 = 12 * 8 and 80 = 20 * 4, whose
 // matrices are not their own inverses; 64 and an odd width.
@@ -124,10 +124,12 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
     options.recipe.activations = {};
     options.recipe.k = options.recipe.v = {.bits = 32};
     const std::vector<float> expected = logits(options.model);
-    for (const Rotation rotation : {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom}) {
+    for (const Rotation rotation :
+         {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom, Rotation::kHartley}) {
       options.recipe.rotation = rotation;
       Quantize(options);
-      EXPECT_EQ(OpenNetwork(options.output).one_table(), rotation != Rotation::kRandom);
+      const bool tied = rotation == Rotation::kHadamard || rotation == Rotation::kNone;
+      EXPECT_EQ(OpenNetwork(options.output).one_table(), tied);
       const std::vector<float> found = logits(options.output);
       // As above, of logits of size 1.5.
       for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-3) << i;

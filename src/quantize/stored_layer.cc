@@ -90,10 +90,15 @@ LayerWeights StoreFloats(const FloatLayer& layer) {
 }
 
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index) {
-  return StoreSome(layer, [&](Role role, const Matrix<double>& w) {
+  LayerWeights stored = StoreSome(layer, [&](Role role, const Matrix<double>& w) {
     const FormatSpec& format = plan.at(index, role).weights;
     return format.quantized() ? PackedWeights() : Store(w, format, layer.half);
   });
+  for (auto& [role, linear] : stored.linears) {
+    if (!plan.at(index, role).input_scales) continue;
+    linear.input.scales.assign(static_cast<size_t>(linear.input.width), 1.0f);
+  }
+  return stored;
 }
 
 void SetRounded(Rounded rounded, PackedLinear& linear) {
@@ -153,9 +158,9 @@ std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& sour
 
 LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index) {
   for (auto& [role, linear] : layer.linears) {
-    std::vector<int32_t> gather = std::move(linear.input.gather);
-    linear.input = plan.at(index, role).Input(linear.input.width);
-    linear.input.gather = std::move(gather);
+    InputSpec own = std::move(linear.input);
+    linear.input = plan.at(index, role).Input(own.width);
+    linear.input.scales = std::move(own.scales), linear.input.gather = std::move(own.gather);
   }
   return layer;
 }

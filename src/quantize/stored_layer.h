@@ -10,7 +10,8 @@ namespace nibble {
 
 // fp32 copies of a layer; no rounding.
 LayerWeights StoreFloats(const FloatLayer& layer);
-// What the plan does not round, as it is stored; the others have no weights yet.
+// What the plan does not round, as it is stored; the others have no weights yet, and input scales
+// are 1.
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
 // All of it in the plan's formats, rounded to nearest.
@@ -27,7 +28,7 @@ PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType hal
 std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
                                      const Plan& plan);
 
-// Inputs as the plan prepares them; permutations are the layer's own.
+// Inputs as the plan prepares them; permutations and scales are the layer's own.
 LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index);
 
 }  // namespace nibble

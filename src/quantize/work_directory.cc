@@ -17,6 +17,9 @@ constexpr const char* kErrorsKey = "relative_errors";
 constexpr const char* kRotationName = "rotation";
 constexpr const char* kShardSuffix = ".safetensors";
 
+// Learned factors in their file.
+constexpr const char *kOfRows = ".rows", *kOfInputs = ".inputs";
+
 bool IsWorkFile(std::string_view name) {
   return name == kFactorsFile || name == kRotationFile || IsCheckpointFile(name);
 }
@@ -193,10 +196,14 @@ std::optional<Matrix<double>> WorkDirectory::FindRotation(int64_t hidden) const 
 void WorkDirectory::SaveScaleFactors(const ScaleFactors& factors) const {
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < factors.size(); ++i) {
-    for (const auto& [role, rows] : factors[i]) {
-      tensors.push_back({LinearName(static_cast<int64_t>(i), role),
-                         Tensor::Of(DType::kF32, {static_cast<int64_t>(rows.size())}, rows)});
-    }
+    const auto add = [&](const ByRole<std::vector<float>>& vectors, const char* suffix) {
+      for (const auto& [role, values] : vectors) {
+        tensors.push_back({LinearName(static_cast<int64_t>(i), role) + suffix,
+                           Tensor::Of(DType::kF32, {static_cast<int64_t>(values.size())}, values)});
+      }
+    };
+    add(factors[i].rows, kOfRows);
+    add(factors[i].inputs, kOfInputs);
   }
   WriteShard(File(kFactorsFile), tensors, {});
 }
@@ -206,10 +213,14 @@ std::optional<ScaleFactors> WorkDirectory::FindScaleFactors(int64_t layers) cons
   if (!file) return std::nullopt;
   ScaleFactors factors(static_cast<size_t>(layers));
   for (int64_t i = 0; i < layers; ++i) {
+    LayerScales& layer = factors[static_cast<size_t>(i)];
     for (const Role role : kLayerRoles) {
-      const auto it = file->tensors().find(LinearName(i, role));
-      if (it == file->tensors().end()) continue;
-      factors[static_cast<size_t>(i)][role] = ToF32(it->second).data;
+      const auto find = [&](const char* suffix, ByRole<std::vector<float>>& vectors) {
+        const auto it = file->tensors().find(LinearName(i, role) + suffix);
+        if (it != file->tensors().end()) vectors[role] = ToF32(it->second).data;
+      };
+      find(kOfRows, layer.rows);
+      find(kOfInputs, layer.inputs);
     }
   }
   return factors;

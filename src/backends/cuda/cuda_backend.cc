@@ -217,7 +217,6 @@ std::vector<int32_t> CudaBackend::Likeliest(const float* logits, int64_t rows, i
 }
 
 LinearId CudaBackend::Upload(const PackedLinear& linear) {
-  if (!linear.input.scales.empty()) Fail("no CUDA kernel for input scales");
   const auto free = std::ranges::find_if(linears_, [](const auto& l) { return !l.has_value(); });
   const auto slot = free != linears_.end() ? free : linears_.emplace(linears_.end());
   const InputSpec& input = linear.input;

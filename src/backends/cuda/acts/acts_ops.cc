@@ -32,12 +32,6 @@ const HadamardPlan& ActsOps::PlanFor(const TransformSpec& spec) {
   return hadamards_.try_emplace(spec, spec).first->second.plan();
 }
 
-const int32_t* ActsOps::OnDevice(const std::vector<int32_t>& gather) {
-  const auto [it, added] = gathers_.try_emplace(gather);
-  if (added) it->second = ToDevice(std::span<const int32_t>(gather));
-  return it->second.data();
-}
-
 PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part) {
   const int64_t groups = format.groups(columns);
   Activations& acts = part.acts;
@@ -64,8 +58,8 @@ PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t col
 
 Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
                              cudaStream_t stream) {
-  const bool parts = !spec.gather.empty() || spec.tail_width > 0;
-  if (source.op == ActsSource::Op::kCopy && spec.transform.identity() && !parts &&
+  const bool changed = !spec.gather.empty() || !spec.scales.empty() || spec.tail_width > 0;
+  if (source.op == ActsSource::Op::kCopy && spec.transform.identity() && !changed &&
       spec.activation.bits == 32) {
     return {.tokens = tokens, .width = spec.width, .format = spec.activation, .values = source.x};
   }
@@ -83,7 +77,10 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                         .width = static_cast<int>(spec.width),
                         .hadamard = PlanFor(spec.transform)};
   a.main = Place(spec.activation, tokens, spec.main_width(), main_);
-  if (!spec.gather.empty()) a.order = OnDevice(spec.gather);
+  // Those of a norm without weights are its weights, which every kernel knows.
+  const bool as_norm = source.op == ActsSource::Op::kRmsNorm && source.norm_weight == nullptr;
+  (as_norm ? a.norm : a.scales) = scales_(spec.scales);
+  a.order = gathers_(spec.gather);
   if (spec.tail_width > 0) {
     a.tail = Place(spec.tail_activation, tokens, spec.tail_width, tail_);
     main_.acts.tail = &tail_.acts;

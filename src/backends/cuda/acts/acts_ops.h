@@ -12,6 +12,22 @@
 
 namespace nibble::cuda {
 
+// Vectors of linears in device memory, one for all that are equal.
+template <typename T>
+class OnDevice {
+ public:
+  // Null where there is none.
+  const T* operator()(const std::vector<T>& vector) {
+    if (vector.empty()) return nullptr;
+    const auto [it, added] = known_.try_emplace(vector);
+    if (added) it->second = ToDevice(std::span<const T>(vector));
+    return it->second.data();
+  }
+
+ private:
+  std::map<std::vector<T>, Buffer<T>> known_;
+};
+
 class ActsOps {
  public:
   Activations Prepare(const ActsSource& source, int64_t tokens, const InputSpec& spec,
@@ -31,12 +47,12 @@ class ActsOps {
   static PreparePart Place(const FormatSpec& format, int64_t tokens, int64_t columns, Part& part);
   static const float* DecodePart(const Activations& acts, Part& part, cudaStream_t stream);
   const HadamardPlan& PlanFor(const TransformSpec& spec);
-  const int32_t* OnDevice(const std::vector<int32_t>& gather);
 
   Part main_, tail_;
   DeviceBuffer<float> joined_;  // whole rows, [tokens, width]
   std::map<TransformSpec, DeviceHadamard> hadamards_;
-  std::map<std::vector<int32_t>, Buffer<int32_t>> gathers_;
+  OnDevice<int32_t> gathers_;
+  OnDevice<float> scales_;
 };
 
 }  // namespace nibble::cuda

@@ -43,6 +43,12 @@ __device__ Eight Load8(const __nv_bfloat16* p) {
   return e;
 }
 
+__device__ void Scale(const float* scales, Eight& e) {
+  const Eight by = Load8(scales);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) e.v[i] *= by.v[i];
+}
+
 // Loads, applies the source op and the Sylvester strides 1, 2, 4 and between 8 and 4 * lanes (none
 // if lanes is 0). Returns this thread's sum of squares (kRmsNorm).
 template <Source source, typename X, bool spread>
@@ -80,6 +86,7 @@ __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view,
           if (a.norm != nullptr) e[j].v[i] *= u[j].v[i];
         }
       }
+      if (a.scales != nullptr) Scale(a.scales + view.Loaded(min(piece, pieces - 1) * 8), e[j]);
       if (lanes > 0) {
         Butterflies<3>(e[j].v);
         LaneButterflies(e[j].v, lanes);

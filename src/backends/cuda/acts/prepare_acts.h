@@ -47,6 +47,7 @@ struct PrepareArguments {
   GateSpec gating;              // kGated
   const float* norm = nullptr;  // [width] weight of kRmsNorm or null
   float eps = 0;
+  const float* scales = nullptr;  // [width] of what the source op makes, or null
   int64_t tokens = 0;
   int64_t x_stride = 0;  // elements
   int width = 0;

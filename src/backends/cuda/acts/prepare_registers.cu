@@ -210,7 +210,7 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 bool FitsRegisters(const PrepareArguments& a) {
   const HadamardPlan& h = a.hadamard;
   const bool codes = a.main.values == nullptr && a.main.group == 0 && a.main.bits <= 8;
-  if (!codes || a.in_parts() || h.dense_factors > 0) return false;
+  if (!codes || a.in_parts() || a.scales != nullptr || h.dense_factors > 0) return false;
   if (h.sylvester == 1) return a.width <= 8 * kMostThreads * kMostPieces;
   const bool across = h.segment == a.width && h.inner % 32 == 0 && h.inner <= kMostThreads;
   return across && h.sylvester >= 8 && h.sylvester <= kMostHeads && a.source == Source::kPlain;

@@ -202,7 +202,7 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 bool FitsSm90(const PrepareArguments& a) {
   return a.source != Source::kRmsNorm && a.type == RealType::kBfloat16 &&
          a.main.values == nullptr && a.main.group == 0 && a.main.bits <= 8 && !a.in_parts() &&
-         a.hadamard.tile.signs != nullptr;
+         a.scales == nullptr && a.hadamard.tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

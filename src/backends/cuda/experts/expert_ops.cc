@@ -39,8 +39,8 @@ const float* ExpertOps::Logits(const JoinedExperts& experts, const ActsSource& s
   const DeviceLinear& router = *experts.router;
   float* const logits = logits_.Grow(tokens * experts.spec.router.experts);
   const InputSpec& input = experts.spec.router_input;
-  const bool plain = input.transform.identity() && input.gather.empty() && input.tail_width == 0 &&
-                     !input.activation.quantized();
+  const bool plain = input.transform.identity() && input.scales.empty() && input.gather.empty() &&
+                     input.tail_width == 0 && !input.activation.quantized();
   if (plain && source.op == ActsSource::Op::kRmsNorm &&
       router.MultiplyNormed(source, tokens, logits, stream)) {
     return logits;
