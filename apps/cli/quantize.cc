@@ -67,6 +67,8 @@ void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
     const auto why = WhyTwoTables(report.config, a.options.recipe, report.plan);
     fmt::print("{}\n", Table(PlanRows(report.plan, report.config)));
     fmt::print("method       {}\n", SettingsText(report.plan.provenance));
+    if (!report.scales_stay.empty())
+      fmt::print("scales       not learned: {}\n", report.scales_stay);
     fmt::print("tables       {}\n",
                why.empty() ? "one for head and embedding" : fmt::format("two: {}", why));
     fmt::print(
@@ -86,13 +88,10 @@ Json ReportJson(const QuantizeReport& r) {
     for (const auto& [role, error] : layer.errors) errors[RoleName(role)] = error;
     layers.push_back({{"layer", layer.layer}, {"relative_errors", errors}});
   }
-  return {{"output", r.output},
-          {"seconds", r.seconds},
-          {"bytes", r.output_bytes},
-          {"bits_per_weight", r.quantized_bits_per_weight},
-          {"invariance", r.invariance},
-          {"resumed_layers", r.resumed_layers},
-          {"layers", layers}};
+  return {{"output", r.output},           {"seconds", r.seconds},
+          {"bytes", r.output_bytes},      {"bits_per_weight", r.quantized_bits_per_weight},
+          {"invariance", r.invariance},   {"resumed_layers", r.resumed_layers},
+          {"scales_stay", r.scales_stay}, {"layers", layers}};
 }
 
 // Of each kind of linear the mean and the worst of all layers and experts; --json has each.
@@ -127,6 +126,7 @@ void PrintReport(const QuantizeReport& r) {
     fmt::print("exactness check largest logit change {:.1e} of the logits' deviation\n",
                r.invariance);
   }
+  if (!r.scales_stay.empty()) fmt::print("scales          not learned: {}\n", r.scales_stay);
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
              BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
   fmt::print("next            nibble chat {0}; nibble eval ppl {0} --text FILE\n", r.output);
@@ -141,6 +141,7 @@ Json DryRunJson(const QuantizeReport& report) {
           {"peak_memory_bytes", e.peak_memory_bytes},
           {"disk_bytes", e.disk_bytes},
           {"spills", e.spills},
+          {"scales_stay", report.scales_stay},
           {"seconds", e.seconds}};
 }
 
@@ -248,7 +249,8 @@ std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
 
 void AddQuantize(CLI::App& app, Common& common, Run& run) {
   CLI::App* verb = AddVerb(
-      app, common, "quantize", "Quantize a Hugging Face model directory",
+      app, common, "quantize",
+      "Quantize a model directory or GGUF file, or org/name from Hugging Face's cache",
       "nibble quantize llama -o llama-w4a8 --calib text.txt\n"
       "  nibble quantize llama.gguf -o llama-w4a4kv4 --recipe quarot --calib text.txt\n"
       "  nibble quantize llama -o llama-w4a4 --recipe nibble --rule 'down_proj:w-bits=8,a-bits=8' "

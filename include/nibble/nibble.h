@@ -26,7 +26,7 @@ std::string_view Version();
 struct QuantizeRequest {
   std::string model;   // Hugging Face directory or GGUF file
   std::string output;  // checkpoint directory to write
-  // Or quarot, nibble, quik, atom, qserve, gptq, smoothquant, rtn, stored.
+  // Or quarot, nibble, quik, atom, qserve, quipsharp, gptq, smoothquant, rtn, stored.
   std::string recipe = "w4a8";
   // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
   std::string fields;

@@ -26,6 +26,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       picked_(backend_->allocator()),
       turned_(backend_->allocator()),
       logits_(backend_->allocator()) {
+  if (network_.head_turn.weights.rows > 0) head_turn_ = backend_->Upload(network_.head_turn);
   if (network_.positions.data != nullptr) {
     const auto [rows, cols] = std::pair(config().context, config().hidden_size);
     positions_ = backend_->Share({.rows = rows, .cols = cols, .values = network_.positions},
@@ -102,8 +103,15 @@ const float* Model::UncappedLogits(const float* x, int64_t rows) {
     backend_->Copy(values, rows * back.width, turned_.Grow(rows * back.width));
     x = turned_.data();
   }
-  const Activations acts =
-      backend_->PrepareActs(Normed(config(), final_norm_, x), rows, network_.head.input);
+  ActsSource source = Normed(config(), final_norm_, x);
+  if (head_turn_) {
+    const InputSpec& input = network_.head_turn.input;
+    float* const turned = turned_.Grow(rows * input.width);
+    backend_->Gemm(backend_->PrepareActs(source, rows, input), *head_turn_, turned, input.width,
+                   false);
+    source = {.x = turned};
+  }
+  const Activations acts = backend_->PrepareActs(source, rows, network_.head.input);
   backend_->Gemm(acts, head_, logits_.Grow(rows * config().vocab_size), config().vocab_size, false);
   return logits_.data();
 }

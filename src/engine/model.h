@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,6 +67,7 @@ class Model {
   BackendRopes ropes_;
   std::vector<Layer> layers_;
   LinearId head_;
+  std::optional<LinearId> head_turn_;
   Buffer<float> final_norm_;
   Scratch scratch_;
   Buffer<float> x_, places_, picked_, turned_, logits_;

@@ -231,7 +231,8 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       const std::string name = family.linear(c, layer, role);
       const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
       const int64_t rows = c.outputs(role), cols = c.inputs(role);
-      const bool bias = c.has_bias(role) && (!family.layer_norms || tensors.Has(name + ".bias"));
+      // Those of LayerNorms make biases where the files have none.
+      const bool bias = c.has_bias(role) && (!family.layer_norms || c.has_bias(Role::kO));
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)
                                : tensors.Linear(name, rows, cols, bias);
       if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
@@ -245,7 +246,9 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   if (family.layer_norms) {
     // One table has a mean and the other none, even where they are tied.
     net.head.weights = net.embedding;
-    if (tensors.Has(head + ".weight")) {
+    const bool tied =
+        JsonFind<bool>(net.config_json, "tie_word_embeddings", net.directory).value_or(true);
+    if (!tied || tensors.Has(head + ".weight")) {
       net.head.weights.values = tensors.GetFinite(head + ".weight", net.embedding.values.shape);
     }
     net.head.input.width = c.hidden_size;

@@ -34,6 +34,8 @@ struct Network {
   // A head that multiplies with the embedding's rotated table: what comes out of the last layer is
   // turned back first, so that the final norm finds its own channels; identity otherwise.
   InputSpec turn_back;
+  // Or [hidden, hidden], behind a norm without weights: back, the weights, and forth; or no rows.
+  PackedLinear head_turn;
 
   // Head and embedding are the same bytes.
   bool one_table() const {

@@ -101,11 +101,18 @@ void CheckTables(const Plan& plan, const ModelConfig& config, const std::string&
   if (embedding != LinearPlan{.weights = embedding.weights}) {
     Fail("{}: embedding: it has weights only", where);
   }
-  if (!plan.tied_head) return;
+  if (!plan.tied_head) {
+    if (plan.head_turn) Fail("{}: head_turn: the model has two tables", where);
+    return;
+  }
   if (!config.tied_head) Fail("{}: tied_head: the model has two tables", where);
   if (head.weights != embedding.weights || head.tail.columns > 0 || head.gather ||
       head.input_scales) {
     Fail("{}: tied_head: head and embedding have different formats", where);
+  }
+  if (plan.head_turn && (!plan.norms_folded || !head.input_transform.identity())) {
+    Fail("{}: head_turn: folded norms and no other transform of the head's input go with it",
+         where);
   }
 }
 
@@ -176,13 +183,15 @@ bool RoundsLayers(const Plan& plan) {
 Json ToJson(const Plan& plan) {
   Json linears = Json::object();
   for (const auto& [name, linear] : plan.linears) linears[name] = LinearToJson(linear);
-  return {{"quant_method", "nibble"},
-          {"format_version", Plan::kVersion},
-          {"provenance", plan.provenance},
-          {"norms_folded", plan.norms_folded},
-          {"tied_head", plan.tied_head},
-          {"cache", CacheToJson(plan)},
-          {"linears", linears}};
+  Json json = {{"quant_method", "nibble"},
+               {"format_version", Plan::kVersion},
+               {"provenance", plan.provenance},
+               {"norms_folded", plan.norms_folded},
+               {"tied_head", plan.tied_head},
+               {"cache", CacheToJson(plan)},
+               {"linears", linears}};
+  if (plan.head_turn) json["head_turn"] = true;
+  return json;
 }
 
 Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string& where) {
@@ -199,12 +208,13 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   }
   RefuseUnknownFields(json,
                       {"quant_method", "format_version", "provenance", "norms_folded", "tied_head",
-                       "cache", "linears"},
+                       "head_turn", "cache", "linears"},
                       where);
   Plan plan;
   plan.provenance = JsonGet<Json>(json, "provenance", where);
   plan.norms_folded = JsonGet<bool>(json, "norms_folded", where);
   plan.tied_head = JsonGet<bool>(json, "tied_head", where);
+  plan.head_turn = JsonFind<bool>(json, "head_turn", where).value_or(false);
   const Json cache = JsonGet<Json>(json, "cache", where);
   const std::string in_cache = where + ": cache";
   RefuseUnknownFields(cache, {"k", "v", "rotation", "page_tokens"}, in_cache);

@@ -41,8 +41,9 @@ struct Plan {
   TransformSpec kv_rotation;  // of one head, online on Q and K
   bool norms_folded = false;
   // The head multiplies with the embedding's table. Where norms are folded and the table is thus
-  // rotated, M diag(final norm) M^T stands in front of it, M being the head's online transform.
-  bool tied_head = false;
+  // rotated by M, the rotation of the residual stream, M diag(final norm) M^T stands in front of
+  // it: M is the head's online transform but for signs, or the product is a matrix of its own.
+  bool tied_head = false, head_turn = false;
   // How it came about; the engine does not read these.
   Json provenance = Json::object();
 

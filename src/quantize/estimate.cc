@@ -49,6 +49,7 @@ void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e)
     if (role == Role::kHead && plan.tied_head) continue;
     e.output_bytes += StoredBytes(plan.at(0, role), c.vocab_size, c.hidden_size);
   }
+  if (plan.head_turn) e.output_bytes += 4 * static_cast<double>(c.hidden_size * c.hidden_size);
   e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
 }
 
@@ -128,7 +129,8 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
     (e.spills ? e.disk_bytes : e.peak_memory_bytes) += windows;
   }
   if (LearnsScales(recipe, c, tokens)) {
-    e.peak_memory_bytes = std::max(e.peak_memory_bytes, e.output_bytes + ScaleLearningBytes(c));
+    e.peak_memory_bytes =
+        std::max(e.peak_memory_bytes, e.output_bytes + ScaleLearningBytes(recipe, c, tokens));
   }
   return e;
 }

@@ -11,27 +11,32 @@ namespace {
 
 constexpr int64_t kLength = 512;     // tokens of a sequence
 constexpr int64_t kBatch = 8;        // sequences of a step
-constexpr int64_t kSteps = 60;       // through the text, which passes by
-constexpr int64_t kPasses = 4;       // so many times at most
+constexpr int64_t kPasses = 4;       // through the text at most
 constexpr int64_t kTokens = 131072;  // of the text, at most
 constexpr double kRate = 2e-3;       // of a factor's logarithm, in one step, with 4 bits
 constexpr int64_t kWarmup = 8;       // steps until the rate is that
 
+// Where activations and weights lose little, a quarter of the steps, of twice the length, gains as
+// much (docs/quality.md).
 struct Schedule {
-  Schedule(int64_t context, int64_t ids)
-      : length(std::min(kLength, context)), sequences(std::min(ids, kTokens) / length) {}
-  bool enough() const { return kPasses * sequences >= kSteps * kBatch; }
+  Schedule(const Recipe& recipe, int64_t context, int64_t ids)
+      : steps(recipe.weights.bits < 4 || recipe.activations.bits < 8 ? 60 : 15),
+        length(std::min(kLength, context)),
+        sequences(std::min({ids, kTokens, steps * kBatch * length}) / length) {}
 
-  int64_t length, sequences;
+  int64_t steps, length, sequences;
+
+  int64_t least() const { return (steps * kBatch + kPasses - 1) / kPasses * length; }  // tokens
   // Worked on until `step` (ScaleLearningTokens).
   double Tokens(int64_t step) const {
     return static_cast<double>((sequences + 2 * step * kBatch) * length);
   }
   // Of `rate`, in a step.
   double Rate(double rate, int64_t step) const {
-    const double done = static_cast<double>(step) / static_cast<double>(kSteps);
+    const double done = static_cast<double>(step) / static_cast<double>(steps);
     const double warm = static_cast<double>(step + 1) / static_cast<double>(kWarmup);
-    return rate * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
+    return rate * std::sqrt(60.0 / static_cast<double>(steps)) * std::min(1.0, warm) * 0.5 *
+           (1 + std::cos(M_PI * done));
   }
 };
 
@@ -213,7 +218,11 @@ std::string_view WhyScalesStay(const Recipe& recipe) {
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
   return recipe.learned_scales && WhyScalesStay(recipe).empty() && config.router.experts == 0 &&
          config.attention_softcap == 0 && config.has(LayerVector::kMlpNorm) &&
-         !config.gating.alone && !config.parallel && Schedule(config.context, ids).enough();
+         !config.gating.alone && !config.parallel && ids >= ScaleLearningLeast(recipe, config);
+}
+
+int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config) {
+  return Schedule(recipe, config.context, 0).least();
 }
 
 void PlanInputScales(const ModelConfig& config, Plan& plan) {
@@ -243,40 +252,34 @@ void ApplyScales(const LayerScales& factors, LayerWeights& layer) {
 
 ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
                          const ScaleProgress& progress) {
-  const Schedule schedule(task.config.context, static_cast<int64_t>(task.ids.size()));
+  const Schedule schedule(task.recipe, task.config.context, static_cast<int64_t>(task.ids.size()));
   const auto count = static_cast<size_t>(schedule.sequences * schedule.length);
   const Matrix<float> targets =
       Targets(backend, task, std::span(task.ids).first(count), schedule.length, progress);
   Learner learner(backend, math, task, schedule);
   const std::vector<int64_t> order = Rng(0).Permutation(schedule.sequences);
-  for (int64_t step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < schedule.steps; ++step) {
     const double divergence = learner.Step(step, targets, order);
     progress(schedule.Tokens(step + 1),
-             fmt::format("step {}/{}, divergence {:.4f}", step + 1, kSteps, divergence));
+             fmt::format("step {}/{}, divergence {:.4f}", step + 1, schedule.steps, divergence));
   }
   return learner.Factors();
 }
 
-double ScaleLearningBytes(const ModelConfig& c) {
+double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& c, int64_t ids) {
+  const Schedule schedule(recipe, c.context, ids);
   const int64_t kept =
       2 * c.hidden_size + (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.intermediate_size;
-  const int64_t floats = c.parameters() + (c.layers + 2) * kBatch * kLength * kept +
-                         2 * kLength * c.vocab_size +
-                         kTokens * (c.hidden_size + c.intermediate_size);
+  const int64_t floats =
+      c.parameters() + (c.layers + 2) * kBatch * schedule.length * kept +
+      2 * schedule.length * c.vocab_size +
+      schedule.sequences * schedule.length * (c.hidden_size + c.intermediate_size);
   return static_cast<double>(floats) * sizeof(float);
 }
 
-double ScaleLearningTokens(const ModelConfig& c, int64_t ids) {
-  const Schedule schedule(c.context, ids);
-  return schedule.Tokens(kSteps);
-}
-
-void RequireScaleMemory(Backend& backend, const ModelConfig& config) {
-  try {
-    backend.Allocate(static_cast<size_t>(ScaleLearningBytes(config)));
-  } catch (const Error& e) {
-    FailUsage("scales cannot be learned there, --fixed-scales leaves that out: {}", e.what());
-  }
+double ScaleLearningTokens(const Recipe& recipe, const ModelConfig& c, int64_t ids) {
+  const Schedule schedule(recipe, c.context, ids);
+  return schedule.Tokens(schedule.steps);
 }
 
 }  // namespace nibble

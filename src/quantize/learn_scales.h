@@ -25,14 +25,17 @@ using ScaleFactors = std::vector<LayerScales>;
 // Why the scales of such a recipe cannot be learned, whatever the network; empty: they can. It
 // takes a rotation (which folds norms), GPTQ, and channels that are neither ordered nor scaled.
 std::string_view WhyScalesStay(const Recipe& recipe);
-// Whether a recipe's scales are learned from a text of `ids` tokens: for networks without experts,
-// and from 120 sequences of 512 tokens on; a shorter text would be learned by heart.
+// Whether a recipe's scales are learned from a text of `ids` tokens: for networks of gated FFNs
+// without experts, and from as many tokens on as that takes (ScaleLearningLeast); a shorter text
+// would be learned by heart.
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
+int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config);
 // Gives what rounded linears read behind norms scales, which begin as 1.
 void PlanInputScales(const ModelConfig& config, Plan& plan);
 
 struct ScaleTask {
   const ModelConfig& config;
+  const Recipe& recipe;
   const Plan& plan;
   Matrix<float> embedding, head;  // [vocab, hidden], of the rotated network
   FloatLayers layers;             // the same; each is asked for once
@@ -52,10 +55,7 @@ void ApplyScales(const LayerScales& factors, LayerWeights& layer);
 // What it takes in the backend's memory. A text of `ids` tokens makes it work on `tokens`: one that
 // passes the float network counts as one, one there and back through the other as two, which is
 // about as long as they take.
-double ScaleLearningBytes(const ModelConfig& config);
-double ScaleLearningTokens(const ModelConfig& config, int64_t ids);
-// A usage error where a GPU has too little memory: before anything is rounded rather than behind
-// it.
-void RequireScaleMemory(Backend& backend, const ModelConfig& config);
+double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& config, int64_t ids);
+double ScaleLearningTokens(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 
 }  // namespace nibble

@@ -41,19 +41,57 @@ struct Job {
   QuantizeOptions options;
   Network source;
   Plan plan;
+  std::string scales_stay;           // QuantizeReport
   std::vector<int32_t> calibration;  // windows, empty where nothing is calibrated
   std::string calibration_digest;
 };
 
-// Asked for, they must be learned; of a recipe that has them anyway, where it is possible.
-void CheckLearnedScales(const Recipe& recipe, bool learned) {
+bool ScalesFit(const Job& job) {
+  const QuantizeOptions& o = job.options;
+  const ModelConfig& c = job.source.config;
+  if (o.device == "cpu") {
+    return EstimateQuantization(c, job.plan, o).peak_memory_bytes <= MemoryLimit(o);
+  }
+  const auto backend = MakeBackend(o.device, false);
+  const double bytes = ScaleLearningBytes(o.recipe, c, o.calibration_windows * o.context);
+  try {
+    backend->Allocate(static_cast<size_t>(bytes));
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+// Why this job's scales are not learned; empty: they are.
+std::string WhyScalesStay(const Job& job) {
+  const Recipe& recipe = job.options.recipe;
+  const ModelConfig& c = job.source.config;
+  const int64_t tokens = job.options.calibration_windows * job.options.context;
+  if (const auto why = WhyScalesStay(recipe); !why.empty()) return std::string(why);
+  if (tokens < ScaleLearningLeast(recipe, c)) {
+    return fmt::format("{} tokens of calibration are too few, {} are enough", tokens,
+                       ScaleLearningLeast(recipe, c));
+  }
+  if (!LearnsScales(recipe, c, tokens)) {
+    return "only layers that run one gated FFN behind attention learn them";
+  }
+  return ScalesFit(job) ? "" : "they take more memory than there is";
+}
+
+// Asked for, scales must be learned; of a recipe that has them anyway, where it is possible.
+void DecideOnScales(Job& job) {
+  Recipe& recipe = job.options.recipe;
+  if (!recipe.calibrates() || !recipe.learned_scales) return;
+  job.scales_stay = WhyScalesStay(job);
+  recipe.learned_scales = job.scales_stay.empty();
   const auto asks = [](const FieldValue& v) {
     return v.field->name == "learned-scales" && v.value != 0;
   };
-  if (learned || std::ranges::none_of(recipe.asked, asks)) return;
-  FailUsage(
-      "--learned-scales needs a network of gated FFNs without experts and 61440 tokens of "
-      "calibration");
+  if (!recipe.learned_scales && std::ranges::any_of(recipe.asked, asks)) {
+    FailUsage("--learned-scales: {}", job.scales_stay);
+  }
+  job.plan.provenance["learned-scales"] = recipe.learned_scales;
+  if (recipe.learned_scales) PlanInputScales(job.source.config, job.plan);
 }
 
 Job PrepareJob(const QuantizeOptions& options) {
@@ -72,9 +110,6 @@ Job PrepareJob(const QuantizeOptions& options) {
   job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
   if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
-  const bool learns_scales = LearnsScales(o.recipe, c, o.calibration_windows * o.context);
-  CheckLearnedScales(o.recipe, learns_scales);
-  if (learns_scales) PlanInputScales(c, job.plan);
   Json& provenance = job.plan.provenance;
   provenance["recipe"] = o.recipe.name;
   provenance["seed"] = o.seed;
@@ -82,10 +117,10 @@ Job PrepareJob(const QuantizeOptions& options) {
     provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
   }
   if (!o.recipe.calibrates()) return job;
-  if (o.recipe.learned_scales) provenance["learned-scales"] = learns_scales;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   provenance["calibration_windows"] = o.calibration_windows;
   provenance["calibration_context"] = o.context;
+  DecideOnScales(job);
   return job;
 }
 
@@ -287,15 +322,16 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
       if (saved.scaled) FailDamaged(work, kFactorsFile);
       rounded.push_back(std::move(saved.layer));
     }
-    Progress progress("scales", "tokens",
-                      ScaleLearningTokens(c, static_cast<int64_t>(job.calibration.size())));
+    Progress progress(
+        "scales", "tokens",
+        ScaleLearningTokens(job.options.recipe, c, static_cast<int64_t>(job.calibration.size())));
     const auto at = [&](double tokens, const std::string& what) {
       StopIfInterrupted("while scales were learned");
       progress.Update(tokens, what);
     };
     factors = LearnScales(backend, *LearningMath(backend),
-                          {c, job.plan, rotator.Table(Role::kEmbedding), rotator.Table(Role::kHead),
-                           layers, std::move(rounded), job.calibration},
+                          {c, job.options.recipe, job.plan, rotator.Table(Role::kEmbedding),
+                           rotator.Table(Role::kHead), layers, std::move(rounded), job.calibration},
                           at);
     work.SaveScaleFactors(*factors);  // before the first layer is changed
   }
@@ -313,6 +349,7 @@ QuantizeReport StartReport(const Job& job) {
   report.output = job.options.output;
   report.config = job.source.config;
   report.plan = job.plan;
+  report.scales_stay = job.scales_stay;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;
 }
@@ -338,11 +375,6 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   RequireResources(report.estimate, job.options);
   TokenizeCalibration(job);
   const auto backend = MakeBackend(job.options.device, false);
-  const bool learns_scales = LearnsScales(job.options.recipe, job.source.config,
-                                          static_cast<int64_t>(job.calibration.size()));
-  if (learns_scales && job.options.device != "cpu") {
-    RequireScaleMemory(*backend, job.source.config);
-  }
   const std::string& output = job.options.output;
   WorkDirectory work(output, Identity(job, backend->Name()), options.resume, options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
@@ -358,7 +390,7 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);
   report.plan = job.plan;
   RoundLayers(job, rotator, layers, work, *backend, report);
-  if (learns_scales) TuneScales(job, rotator, layers, work, *backend);
+  if (job.options.recipe.learned_scales) TuneScales(job, rotator, layers, work, *backend);
   WriteRest(work, rotator, job);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);

@@ -48,6 +48,7 @@ struct QuantizeReport {
   bool mapped = false;    // by folding, rotation, scales or orders of channels
   double invariance = 0;  // largest logit change by that, over the logits' std
   std::vector<LayerReport> layers;
+  std::string scales_stay;  // why those that the recipe learns are not learned, or empty
   double seconds = 0;
   double output_bytes = 0, quantized_bits_per_weight = 0;
   int64_t resumed_layers = 0;

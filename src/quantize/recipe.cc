@@ -157,9 +157,17 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
   return linears;
 }
 
+// Whether the residual stream is turned by a matrix that nothing but a product undoes.
+bool TurnsDensely(const ModelConfig& config, const Recipe& recipe) {
+  return config.turns_residual() &&
+         (recipe.learns_rotation() || recipe.rotation > Rotation::kHadamard);
+}
+
 void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
   plan.tied_head = WhyTwoTables(config, recipe, plan).empty();
   if (!plan.tied_head || !plan.norms_folded || !config.turns_residual()) return;
+  plan.head_turn = TurnsDensely(config, recipe);
+  if (plan.head_turn) return;
   plan.linears[LinearName(0, Role::kHead)].input_transform = FullHadamard(config.hidden_size);
 }
 
@@ -248,11 +256,14 @@ bool TurnsWholeKeys(const ModelConfig& config) {
 
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan) {
   if (!config.tied_head) return "the model has two";
-  if (recipe.learns_rotation()) return "a learned rotation is too large to be undone at run time";
-  if (recipe.rotation == Rotation::kRandom) return "a random rotation has no fast inverse";
-  if (recipe.rotation == Rotation::kHartley) return "a Hartley matrix has no fast inverse here";
   const bool alike = plan.at(0, Role::kHead).weights == plan.at(0, Role::kEmbedding).weights;
-  return alike ? "" : "their formats differ";
+  if (!alike) return "their formats differ";
+  // In fp32, beside rows of the table.
+  const FormatSpec& format = plan.at(0, Role::kHead).weights;
+  if (TurnsDensely(config, recipe) && 32 * config.hidden_size >= format.bits * config.vocab_size) {
+    return "what undoes the rotation would be larger than a second one";
+  }
+  return "";
 }
 
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {

@@ -82,7 +82,7 @@ TEST_F(Rules, TablesHaveFormatsOfTheirOwn) {
   EXPECT_EQ(weights(Role::kHead), FormatSpec{});
 }
 
-TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsFast) {
+TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsSmall) {
   const auto tied = [&] { return MakePlan(config_, recipe_).tied_head; };
   EXPECT_FALSE(tied());
   ModelConfig config = config_;
@@ -91,7 +91,7 @@ TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsFast) {
     const Plan plan = MakePlan(config, recipe_);
     EXPECT_EQ(plan.tied_head, WhyTwoTables(config, recipe_, plan).empty());
     const TransformSpec& turn = plan.at(0, Role::kHead).input_transform;
-    EXPECT_EQ(turn.identity(), !(plan.tied_head && plan.norms_folded));
+    EXPECT_EQ(turn.identity() && !plan.head_turn, !(plan.tied_head && plan.norms_folded));
     return std::string(WhyTwoTables(config, recipe_, plan));
   };
   EXPECT_EQ(why(), "");
@@ -99,12 +99,15 @@ TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsFast) {
   EXPECT_THAT(why(), HasSubstr("formats differ"));
   recipe_.embedding = recipe_.head;
   EXPECT_EQ(why(), "");
-  recipe_.rotation = Rotation::kRandom;
-  EXPECT_THAT(why(), HasSubstr("random"));
   recipe_.rotation = Rotation::kNone;
   EXPECT_EQ(why(), "");
-  recipe_ = kNibbleRecipe;
-  EXPECT_THAT(why(), HasSubstr("learned"));
+  recipe_ = kNibbleRecipe;  // 8-bit tables
+  config.vocab_size = 4 * config.hidden_size;
+  EXPECT_THAT(why(), HasSubstr("larger"));
+  config.vocab_size += 1;
+  EXPECT_EQ(why(), "");
+  recipe_.rotation = Rotation::kRandom;
+  EXPECT_EQ(why(), "");
 }
 
 TEST_F(Rules, OneThatFindsNothingIsRefused) {

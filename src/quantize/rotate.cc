@@ -277,6 +277,15 @@ Matrix<double> Rotator::Positions() const {
   return RotatedRows(Role::kEmbedding, ToF64(source_.positions));
 }
 
+Matrix<double> Rotator::HeadTurn() const {
+  const int64_t hidden = source_.config.hidden_size;
+  Matrix<double> turn(hidden, hidden);
+  for (int64_t i = 0; i < hidden; ++i) turn.row(i)[static_cast<size_t>(i)] = 1;
+  turn = RotatedRows(Role::kHead, std::move(turn));
+  residual_->ApplyToColumns(turn);
+  return turn;
+}
+
 DType Rotator::half() const {  // an embedding may have become fp32 (Family::layer_norms)
   const bool half = source_.embedding.values.dtype == DType::kF16 ||
                     source_.head.weights.values.dtype == DType::kF16;

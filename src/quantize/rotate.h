@@ -64,6 +64,8 @@ class Rotator {
   // Of tokens at places 0, 1, ..; valid as long as this object.
   EmbeddingRows embedding() const;
   Matrix<double> Positions() const;  // [context, hidden] or nothing
+  // Of one table that is rotated by R: R diag(final norm) R^T, [hidden, hidden] (Plan::head_turn).
+  Matrix<double> HeadTurn() const;
   DType half() const;
 
  private:

@@ -128,7 +128,8 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
          {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom, Rotation::kHartley}) {
       options.recipe.rotation = rotation;
       Quantize(options);
-      const bool tied = rotation == Rotation::kHadamard || rotation == Rotation::kNone;
+      const bool tied = rotation == Rotation::kHadamard || rotation == Rotation::kNone ||
+                        shape.hidden == 33;  // the matrix that turns is smaller than 64 rows
       EXPECT_EQ(OpenNetwork(options.output).one_table(), tied);
       const std::vector<float> found = logits(options.output);
       // As above, of logits of size 1.5.

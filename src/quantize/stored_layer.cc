@@ -152,7 +152,11 @@ std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& sour
         {"positions", Tensor::Of(DType::kF32, {rows.rows, rows.cols},
                                  std::vector<float>(rows.data.begin(), rows.data.end()))});
   }
-  if (!plan.norms_folded || plan.tied_head) tensors.push_back({"final_norm", source.final_norm});
+  if (plan.head_turn) {
+    tensors.push_back({"head_turn", ToFloats(rotator.HeadTurn())});
+  } else if (!plan.norms_folded || plan.tied_head) {
+    tensors.push_back({"final_norm", source.final_norm});
+  }
   return tensors;
 }
 

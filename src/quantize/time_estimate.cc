@@ -243,7 +243,7 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
   if (recipe.searches_clips()) flops += 2 * pass(kClipWindows);
   if (recipe.learns_rotation()) flops += pass(kRotationWindows) + LearningFlops(c);
   if (LearnsScales(recipe, c, tokens)) {
-    flops += 2 * static_cast<double>(c.parameters()) * ScaleLearningTokens(c, tokens);
+    flops += 2 * static_cast<double>(c.parameters()) * ScaleLearningTokens(recipe, c, tokens);
   }
   return flops;
 }

@@ -71,6 +71,8 @@ TEST_F(HubCacheTest, RefusalsSayWhatToDo) {
   };
   EXPECT_THAT(refusal("org/name"),
               AllOf(HasSubstr(HubCache()), HasSubstr("`hf download org/name`")));
+  EXPECT_THAT(ErrorOf([] { GetDocument("org/name", "tokenizer.json"); }),
+              HasSubstr("`hf download org/name`"));
   EXPECT_THAT(refusal(Path("absent")), HasSubstr("no such model directory or GGUF file"));
   EXPECT_THAT(refusal(Path("absent.gguf")), HasSubstr("no such model directory or GGUF file"));
   const std::string directory = Make("p/pytorch_model.bin", "");

@@ -102,7 +102,10 @@ std::optional<std::string> FindDocument(const std::string& model, const std::str
 
 std::string GetDocument(const std::string& model, const std::string& name, uint64_t max_bytes) {
   auto text = FindDocument(model, name, max_bytes);
-  if (!text) Fail("{}: no such file", DocumentPath(model, name));
+  if (!text) {
+    RequireModel(model);  // which has more to say of what is not one
+    Fail("{}: no such file", DocumentPath(model, name));
+  }
   return std::move(*text);
 }
 

@@ -9,13 +9,17 @@ namespace nibble {
 
 const Recipe kW4a8Recipe = {
     .name = "w4a8",
-    .summary = "4-bit weights in groups of 64, 8-bit activations and cache, Hadamard rotations",
+    .summary =
+        "4-bit weights in groups of 64, 8-bit activations and cache, Hadamard rotations, learned "
+        "scales",
     .rotation = Rotation::kHadamard,
     .rounding = Rounding::kGptq,
     .weights = {.bits = 4, .symmetric = false, .group = 64, .clip = 0, .second_level = true},
     .activations = {.bits = 8},
     .k = {.bits = 8, .symmetric = false},
     .v = {.bits = 8, .symmetric = false},
+    .learned_scales = true,
+    .damp = 0.05,
     .quantized_calibration = true,
     .gptaq = 0.25,
     .sweeps = 3};

@@ -12,19 +12,23 @@
 
 namespace nibble::cuda {
 
-// Vectors of linears in device memory, one for all that are equal.
+// Vectors of linears in device memory, one for all that are equal. More than the layers of any
+// model come only where scales are learned, a new one in each step.
 template <typename T>
 class OnDevice {
  public:
   // Null where there is none.
   const T* operator()(const std::vector<T>& vector) {
     if (vector.empty()) return nullptr;
+    if (known_.size() >= kMost && !known_.contains(vector)) known_.clear();
     const auto [it, added] = known_.try_emplace(vector);
     if (added) it->second = ToDevice(std::span<const T>(vector));
     return it->second.data();
   }
 
  private:
+  static constexpr size_t kMost = 2048;
+
   std::map<std::vector<T>, Buffer<T>> known_;
 };
 
