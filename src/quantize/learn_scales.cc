@@ -11,22 +11,23 @@ namespace {
 
 constexpr int64_t kLength = 512;     // tokens of a sequence
 constexpr int64_t kBatch = 8;        // sequences of a step
-constexpr int64_t kPasses = 4;       // through the text at most
 constexpr int64_t kTokens = 131072;  // of the text, at most
 constexpr double kRate = 2e-3;       // of a factor's logarithm, in one step, with 4 bits
 constexpr int64_t kWarmup = 8;       // steps until the rate is that
 
-// Where activations and weights lose little, a quarter of the steps, of twice the length, gains as
-// much (docs/quality.md).
+// Where activations and weights lose little, few and long steps gain as much (docs/quality.md).
 struct Schedule {
   Schedule(const Recipe& recipe, int64_t context, int64_t ids)
-      : steps(recipe.weights.bits < 4 || recipe.activations.bits < 8 ? 60 : 15),
+      : rough(recipe.weights.bits < 4 || recipe.activations.bits < 8),
+        steps(rough ? 60 : 8),
         length(std::min(kLength, context)),
         sequences(std::min({ids, kTokens, steps * kBatch * length}) / length) {}
 
+  bool rough;
   int64_t steps, length, sequences;
 
-  int64_t least() const { return (steps * kBatch + kPasses - 1) / kPasses * length; }  // tokens
+  // Tokens, which rough networks see four times at most, others once.
+  int64_t least() const { return steps * kBatch / (rough ? 4 : 1) * length; }
   // Worked on until `step` (ScaleLearningTokens).
   double Tokens(int64_t step) const {
     return static_cast<double>((sequences + 2 * step * kBatch) * length);

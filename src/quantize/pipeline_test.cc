@@ -241,6 +241,31 @@ TEST_F(Rounded, InMemoryAsInACheckpoint) {
   }
 }
 
+// The default's, by the tokens that there are to learn them from: 64 sequences.
+TEST_F(Rounded, ScalesAreLearnedWhereTheyCanBe) {
+  fs::copy(kTinyModel, Path("model"));
+  Json config = ReadJsonFile(Path("model/config.json"));
+  config["max_position_embeddings"] = 32;
+  WriteFileAtomic(Path("model/config.json"), config.dump());
+  const auto quantize = [&](const Recipe& recipe, int64_t windows) {
+    const QuantizeReport report = Quantize({.model = Path("model"),
+                                            .output = Path("out"),
+                                            .recipe = recipe,
+                                            .calibration_windows = windows,
+                                            .force = true});
+    EXPECT_EQ(report.plan.at(0, Role::kQ).input_scales, report.scales_stay.empty());
+    const PackedLinear& q = OpenNetwork(report.output).layers[0][Role::kQ];
+    EXPECT_EQ(q.input.scales.empty(), !report.scales_stay.empty());
+    for (const float scale : q.input.scales) EXPECT_NE(scale, 1);
+    return report.scales_stay;
+  };
+  Recipe recipe = kW4a8Recipe;
+  EXPECT_EQ(quantize(recipe, 64), "");
+  EXPECT_THAT(quantize(recipe, 63), testing::HasSubstr("2048 are enough"));
+  recipe.rounding = Rounding::kNearest;
+  EXPECT_THAT(quantize(recipe, 64), testing::HasSubstr("nearest"));
+}
+
 TEST(Estimate, MatchesWhatIsWritten) {
   QuantizeOptions options = {.model = kTinyModel, .output = testing::TempDir() + "/estimate"};
   fs::remove_all(options.output + ".partial");  // of a run that was killed

@@ -81,7 +81,7 @@ std::string WhyScalesStay(const Job& job) {
 // Asked for, scales must be learned; of a recipe that has them anyway, where it is possible.
 void DecideOnScales(Job& job) {
   Recipe& recipe = job.options.recipe;
-  if (!recipe.calibrates() || !recipe.learned_scales) return;
+  if (!recipe.learned_scales) return;
   job.scales_stay = WhyScalesStay(job);
   recipe.learned_scales = job.scales_stay.empty();
   const auto asks = [](const FieldValue& v) {
@@ -116,11 +116,11 @@ Job PrepareJob(const QuantizeOptions& options) {
   for (const Rule& rule : o.recipe.rules) {
     provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
   }
+  DecideOnScales(job);
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
   provenance["calibration_windows"] = o.calibration_windows;
   provenance["calibration_context"] = o.context;
-  DecideOnScales(job);
   return job;
 }
 
