@@ -158,9 +158,8 @@ TEST_F(QuantizeVerb, MemoryIsWhatARunMayUse) {
   // The options that a message names are there.
   const Arguments learning = {"quantize", small_, "-o", Path("out"), "--recipe", "nibble"};
   const Result learned = Nibble(learning + Arguments{"--memory", "1MiB"});
-  EXPECT_THAT(learned.err,
-              HasSubstr("use --fixed-scales, --fixed-rotation, --rounding rtn, or a machine"));
-  const Arguments named = {"--fixed-scales", "--fixed-rotation", "--rounding", "rtn"};
+  EXPECT_THAT(learned.err, HasSubstr("use --fixed-rotation, --rounding rtn, or a machine"));
+  const Arguments named = {"--fixed-rotation", "--rounding", "rtn"};
   EXPECT_EQ(Nibble(learning + named + Arguments{"--dry-run"}).code, 0);
   EXPECT_FALSE(Exists("out") || Exists("out.partial"));
   EXPECT_EQ(with("much").code, 2);

@@ -12,6 +12,7 @@
 #include "io/publish.h"
 #include "models/manifest.h"
 #include "models/packed_checkpoint.h"
+#include "quantize/learn_scales.h"
 
 namespace nibble {
 namespace {
@@ -69,6 +70,8 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
 
 Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
   Plan plan = MakePlan(config, recipe);
+  constexpr int64_t kTokens = 1 << 20;  // enough to learn from
+  if (LearnsScales(recipe, config, kTokens)) PlanInputScales(config, plan);
   for (auto& [name, linear] : plan.linears) {
     if (linear.activations.clip == 0) linear.activations.clip = 1;  // nothing to search it on
   }
@@ -96,6 +99,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     if (p.tail.columns > 0) {
       out.tail = RandomWeights(rng, rows, p.tail.columns, p.tail.weights);
     }
+    if (p.input_scales) out.input.scales.assign(static_cast<size_t>(cols), 1);
     if (p.gather) out.input.gather = Reversed(cols);  // shared by all readers of an input
     if (config.has_bias(role)) out.bias = RandomBf16(rng, {rows}, 1);
     return out;

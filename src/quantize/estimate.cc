@@ -78,7 +78,6 @@ Sizes SizesOf(const ModelConfig& c) {
 // Options that take less, ", "-joined in front of another way; may be empty.
 std::string WithLess(const Recipe& recipe) {
   std::string options;
-  if (recipe.learned_scales) options += "--fixed-scales, ";
   if (recipe.learns_rotation()) options += "--fixed-rotation, ";
   if (recipe.rounding == Rounding::kGptq) options += "--rounding rtn, ";
   return options.empty() ? "" : options + "or ";

@@ -59,6 +59,21 @@ Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
 }
 
+Reason NeedsWeightGroups(const Recipe& r) {
+  if (!r.weights.quantized() || !r.weights.second_level) return NeedsWeights(r);
+  return r.weights.group == 0 ? "weights have no groups; use --w-group" : "";
+}
+Reason NeedsPlacesOfChannels(const Recipe& r) {
+  const bool places = r.tail > 0 || r.weights.group > 0 || r.activations.group > 0;
+  return r.order == ChannelOrder::kNone || places ? "" : "there is neither a tail nor a group";
+}
+Reason NeedsRoundedInputs(const Recipe& r) {
+  const Reason reason = NeedsGptq(r);
+  if (!reason.empty() || !r.quantized_calibration) return reason;
+  const bool rounded = r.activations.quantized() || r.k.quantized() || r.v.quantized();
+  return rounded ? "" : "neither activations nor the cache are quantized";
+}
+
 // Turned off, a field says what is.
 template <auto kMember, Reason (*kNeeds)(const Recipe&)>
 Reason IfOn(const Recipe& recipe) {
@@ -155,7 +170,7 @@ std::vector<RecipeField> LinearFields() {
       {"w-group", kGroup, "Group of weights", SetWeightGroup, NeedsWeights},
       {"two-level", Switch("one-level"),
        "Scales of weight groups are integers times the row's; groups of weights alone", SetTwoLevel,
-       NeedsWeights},
+       NeedsWeightGroups},
       {"a-group", kGroup, "Group of activations", SetFormats<&FormatSpec::group, kActs>, NeedsActs},
       {"w-asym", Switch("w-sym"), "Asymmetric weights", SetAsymmetric<kWeights>, NeedsWeights},
       {"a-asym", Switch("a-sym"), "Asymmetric activations", SetActsAsymmetric, NeedsActs},
@@ -215,7 +230,7 @@ std::vector<RecipeField> MethodFields() {
        Get<&Recipe::learned_rotation>},
       {"order", Names({"none", "largest", "energy"}),
        "Order of input channels, outliers last: by their largest value, by energy, none",
-       Set<&Recipe::order>, Always, Get<&Recipe::order>},
+       Set<&Recipe::order>, NeedsPlacesOfChannels, Get<&Recipe::order>},
       {"alpha", kShare, "SmoothQuant's strength, 0 = off; needs --rotation none",
        Set<&Recipe::smoothing>, Always, Get<&Recipe::smoothing>},
       {"key-alpha", kShare, "SmoothAttention's strength, 0 = off", Set<&Recipe::key_smoothing>,
@@ -234,7 +249,8 @@ std::vector<RecipeField> MethodFields() {
        Set<&Recipe::gptaq>, IfOn<&Recipe::gptaq, NeedsGptq>, Get<&Recipe::gptaq>},
       {"calib-quantized", Switch("calib-float"),
        "GPTQ: calibrate with activation and cache quantization on",
-       Set<&Recipe::quantized_calibration>, NeedsGptq, Get<&Recipe::quantized_calibration>},
+       Set<&Recipe::quantized_calibration>, NeedsRoundedInputs,
+       Get<&Recipe::quantized_calibration>},
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
        IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
       {"learned-scales", Switch("fixed-scales"),

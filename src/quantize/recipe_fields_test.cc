@@ -130,6 +130,9 @@ TEST_F(IdleFields, AreErrors) {
            {kQuarotRecipe, "w-bits=16,w-group=64", "--w-group 64", "no weights"},
            {kGptqRecipe, "a-asym", "--a-asym", "not quantized"},
            {kGptqRecipe, "a-clip=0.9", "--a-clip 0.9", "not quantized"},
+           {kGptqRecipe, "calib-quantized", "--calib-quantized", "neither"},
+           {kRtnRecipe, "two-level", "--two-level", "--w-group"},
+           {kRtnRecipe, "order=largest", "--order largest", "neither"},
            {kGptqRecipe, "kv-asym", "--kv-asym", "cache"}}) {
     EXPECT_THAT(Refusal(recipe, fields), AllOf(HasSubstr(option), HasSubstr(reason))) << fields;
   }
