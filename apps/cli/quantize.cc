@@ -10,6 +10,7 @@
 #include "apps/cli/progress_line.h"
 #include "apps/cli/quantize_compare.h"
 #include "apps/cli/quantize_loss.h"
+#include "apps/cli/recipe_options.h"
 #include "base/progress.h"
 #include "quantize/recipe_fields.h"
 
@@ -21,8 +22,7 @@ struct QuantizeArguments {
   std::string recipe = "w4a8", progress = "text";
   bool dry_run = false, compare = false;
   int64_t loss_windows = 4;
-  std::vector<FieldValue> fields;
-  std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
+  RecipeChanges changes;
 };
 
 std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConfig& config) {
@@ -146,7 +146,7 @@ Json DryRunJson(const QuantizeReport& report) {
 }
 
 void RunQuantize(QuantizeArguments& a, const Common& common) {
-  a.options.recipe = ChangedRecipe(FindRecipe(a.recipe), a.fields, a.rules);
+  a.options.recipe = a.changes.Of(FindRecipe(a.recipe));
   a.options.device = common.device;
   const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
   if (a.compare) return CompareRecipes(a.options, std::max<int64_t>(a.loss_windows, 1), common);
@@ -172,37 +172,6 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
         "should be good at gives a better one\n");
   }
   if (common.json) PrintJson(json);
-}
-
-// An option for each field of recipes.
-void AddFields(CLI::App& verb, QuantizeArguments& a) {
-  const char* group = "Changes of the recipe (16 bits = not quantized)";
-  const auto add = [&a](std::string_view name) {
-    return [&a, name](const std::string& value) { a.fields.push_back(ParseField(name, value)); };
-  };
-  for (const RecipeField& field : RecipeFields()) {
-    const std::string on = fmt::format("--{}", field.name), help(field.help);
-    if (field.domain.off.empty()) {
-      const std::string values = ValuesText(field.domain);
-      verb.add_option_function<std::string>(on, add(field.name), help)
-          ->type_name(values)
-          ->group(group);
-      continue;
-    }
-    const auto flag = [&](std::string_view name, const std::string& text) {
-      const auto set = [add = add(name)] { add(""); };
-      return verb.add_flag_callback(fmt::format("--{}", name), set, text)->group(group);
-    };
-    CLI::Option* yes = flag(field.name, help);
-    yes->excludes(flag(field.domain.off, "The opposite"));
-  }
-  verb.add_option(
-          "--rule", a.rules,
-          "PATTERN:FIELD=VALUE,...: options --w-bits to --tail-bits above, without dashes, of "
-          "the linears in whose name (model.layers.3.mlp.down_proj) the regular expression "
-          "is found; repeatable, later rules win")
-      ->allow_extra_args(false)
-      ->group(group);
 }
 
 std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
@@ -241,7 +210,7 @@ std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
       ->excludes("--output", "--recipe", "--resume", "--force", "--dry-run");
   verb->add_option("--progress", a->progress, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
-  AddFields(*verb, *a);
+  AddFields(*verb, a->changes, "Changes of the recipe (16 bits = not quantized)");
   return a;
 }
 

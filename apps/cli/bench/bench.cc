@@ -86,18 +86,10 @@ void RunDecode(const BenchArguments& a, const Common& common) {
             common);
 }
 
-void AddFormats(CLI::App& verb, BenchArguments& a) {
+void AddRecipe(CLI::App& verb, BenchArguments& a) {
   verb.add_option("--recipe", a.recipe,
                   "--shape: whose formats and transforms (default: quarot with 8-bit activations)");
-  const auto bits = CLI::IsMember({2, 3, 4, 5, 6, 7, 8, 16});
-  verb.add_option("--w-bits", a.w_bits, "--shape: bits of weights")->check(bits);
-  verb.add_option("--w-group", a.w_group, "--shape: inputs that share a scale of weights; 0 = row")
-      ->check(CLI::Range(0, 1 << 20));
-  verb.add_flag("--two-level", a.two_level, "--shape: scales of groups are integers");
-  verb.add_option("--a-bits", a.a_bits, "--shape: bits of activations")->check(bits);
-  verb.add_option("--kv-bits", a.kv_bits, "--shape: bits of the KV cache")->check(bits);
-  verb.add_option("--rotation", a.rotation, "--shape: hadamard or none (no online transforms)")
-      ->check(CLI::IsMember({"hadamard", "none"}));
+  AddFields(verb, a.changes, "--shape: changes of the recipe (16 bits = not quantized)");
 }
 
 CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
@@ -105,7 +97,7 @@ CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
       "--shape", a.shape, "Random weights of a known shape, as llama2-7b; another name lists them");
   verb.add_option("--layers", a.layers, "--shape: layers; 0 = all (llama2-70b: 1)")
       ->check(CLI::Range(0, 1000));
-  AddFormats(verb, a);
+  AddRecipe(verb, a);
   return shape;
 }
 
@@ -146,13 +138,7 @@ ModelConfig BenchShape(const BenchArguments& a) {
 Recipe BenchRecipe(const BenchArguments& a) {
   Recipe recipe = a.recipe.empty() ? kQuarotRecipe : FindRecipe(a.recipe);
   if (a.recipe.empty()) recipe.activations.bits = 8;
-  if (a.w_bits) SetFields(ParseFields(fmt::format("w-bits={}", *a.w_bits)), recipe);
-  if (a.w_group) recipe.weights.group = *a.w_group;
-  if (a.two_level) recipe.weights.second_level = true;
-  if (a.a_bits) recipe.activations.bits = *a.a_bits;
-  if (a.kv_bits) recipe.k.bits = recipe.v.bits = *a.kv_bits;
-  if (a.rotation) recipe.rotation = *a.rotation == "none" ? Rotation::kNone : Rotation::kHadamard;
-  return recipe;
+  return a.changes.Of(recipe);
 }
 
 Network BenchNetwork(const BenchArguments& a) {
@@ -335,7 +321,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   const auto [quantizing, q] =
       verb("quantize", "Quantizing one layer, by stage",
            "nibble bench quantize --shape llama2-7b --device cuda:0", RunQuantizing);
-  q->a_bits = 4, q->context = 2048;
+  q->recipe = "quarot", q->context = 2048;
   AddShape(*quantizing, *q)->required();
   quantizing->add_option("--calib-windows", q->windows, "Windows of calibration")
       ->check(CLI::Range(1, 1 << 20))
@@ -347,7 +333,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
                                "nibble bench paper --device cuda:0", RunPaper);
   paper->add_option("--shape", r->shape,
                     "Products and layers of this shape alone; else of llama2-7b and llama2-70b");
-  AddFormats(*paper, *r);
+  AddRecipe(*paper, *r);
   paper->add_option("--repeats", r->repeats, "Turns; the median counts")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/recipe_options.h"
 #include "engine/model.h"
 #include "quantize/recipe.h"
 
@@ -19,10 +19,7 @@ struct BenchArguments {
   std::string shape;  // a name of FindShape with random weights
   int64_t layers = 0;
   std::string recipe;  // of the shape; empty: W4A8KV4 with QuaRot's transforms
-  std::optional<int> w_bits, a_bits, kv_bits;
-  std::optional<int64_t> w_group;
-  bool two_level = false;
-  std::optional<std::string> rotation;
+  RecipeChanges changes;
   std::string text;  // a file
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128, pages = 100;
 };
@@ -58,7 +55,7 @@ struct BenchRow {
 };
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common);
 
-// What the options --shape, --layers, --recipe .. --rotation ask for.
+// What the options --shape, --layers, --recipe and its changes ask for.
 Json BenchConfig(const BenchArguments& arguments);  // of --shape
 ModelConfig BenchShape(const BenchArguments& arguments);
 Recipe BenchRecipe(const BenchArguments& arguments);

@@ -20,8 +20,11 @@ struct Stage {
 // A float network as `quantize` opens one: RandomNetwork folds its norms away.
 Network FloatNetwork(const BenchArguments& a, const std::vector<float>& ones) {
   BenchArguments wide = a;
-  wide.w_bits = 16, wide.layers = 1;
-  Network net = RandomNetwork(BenchShape(wide), BenchRecipe(wide), 1);
+  wide.layers = 1;
+  Recipe recipe = BenchRecipe(wide);
+  recipe.weights = {.bits = 16};
+  recipe.asked.clear();  // some change nothing here
+  Network net = RandomNetwork(BenchShape(wide), recipe, 1);
   net.config_json = {{"model_type", net.config.family}};
   for (LayerWeights& layer : net.layers) {
     for (LayerVector norm : net.config.layer_vectors(0)) {

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/recipe_options.h"
+
+namespace nibble::cli {
+
+Recipe RecipeChanges::Of(const Recipe& recipe) const {
+  return ChangedRecipe(recipe, fields, rules);
+}
+
+void AddFields(CLI::App& verb, RecipeChanges& a, const std::string& group) {
+  const auto add = [&a](std::string_view name) {
+    return [&a, name](const std::string& value) { a.fields.push_back(ParseField(name, value)); };
+  };
+  for (const RecipeField& field : RecipeFields()) {
+    const std::string on = fmt::format("--{}", field.name), help(field.help);
+    if (field.domain.off.empty()) {
+      const std::string values = ValuesText(field.domain);
+      verb.add_option_function<std::string>(on, add(field.name), help)
+          ->type_name(values)
+          ->group(group);
+      continue;
+    }
+    const auto flag = [&](std::string_view name, const std::string& text) {
+      const auto set = [add = add(name)] { add(""); };
+      return verb.add_flag_callback(fmt::format("--{}", name), set, text)->group(group);
+    };
+    CLI::Option* yes = flag(field.name, help);
+    yes->excludes(flag(field.domain.off, "The opposite"));
+  }
+  verb.add_option(
+          "--rule", a.rules,
+          "PATTERN:FIELD=VALUE,...: options --w-bits to --tail-bits above, without dashes, of "
+          "the linears in whose name (model.layers.3.mlp.down_proj) the regular expression "
+          "is found; repeatable, later rules win")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command-line options that change a recipe, one for each of its fields (quantize/recipe_fields.h).
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "quantize/recipe_fields.h"
+
+namespace nibble::cli {
+
+struct RecipeChanges {
+  std::vector<FieldValue> fields;
+  std::vector<std::string> rules;  // PATTERN:FIELD=VALUE,...
+
+  // Throws (usage) where a rule cannot be read; fields that change nothing are MakePlan's to find.
+  Recipe Of(const Recipe& recipe) const;
+};
+
+// Shown under the heading `group`.
+void AddFields(CLI::App& verb, RecipeChanges& changes, const std::string& group);
+
+}  // namespace nibble::cli
