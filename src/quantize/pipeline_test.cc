@@ -254,7 +254,8 @@ TEST_F(Rounded, ScalesAreLearnedWhereTheyCanBe) {
                                             .calibration_windows = windows,
                                             .force = true});
     EXPECT_EQ(report.plan.at(0, Role::kQ).input_scales, report.scales_stay.empty());
-    const PackedLinear& q = OpenNetwork(report.output).layers[0][Role::kQ];
+    const Network net = OpenNetwork(report.output);
+    const PackedLinear& q = net.layers[0][Role::kQ];
     EXPECT_EQ(q.input.scales.empty(), !report.scales_stay.empty());
     for (const float scale : q.input.scales) EXPECT_NE(scale, 1);
     return report.scales_stay;
