@@ -101,18 +101,15 @@ void CheckTables(const Plan& plan, const ModelConfig& config, const std::string&
   if (embedding != LinearPlan{.weights = embedding.weights}) {
     Fail("{}: embedding: it has weights only", where);
   }
-  if (!plan.tied_head) {
-    if (plan.head_turn) Fail("{}: head_turn: the model has two tables", where);
-    return;
+  if (plan.head_turn && !(plan.tied_head && plan.norms_folded && head.input_transform.identity())) {
+    Fail("{}: head_turn goes with tied_head, norms_folded and no transform of the head's input",
+         where);
   }
+  if (!plan.tied_head) return;
   if (!config.tied_head) Fail("{}: tied_head: the model has two tables", where);
   if (head.weights != embedding.weights || head.tail.columns > 0 || head.gather ||
       head.input_scales) {
     Fail("{}: tied_head: head and embedding have different formats", where);
-  }
-  if (plan.head_turn && (!plan.norms_folded || !head.input_transform.identity())) {
-    Fail("{}: head_turn: folded norms and no other transform of the head's input go with it",
-         where);
   }
 }
 

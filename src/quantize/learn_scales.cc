@@ -52,9 +52,16 @@ double RateOf(const FormatSpec& format) {
   return kRate * std::exp2(std::max(0, 4 - format.bits));
 }
 
+// Whose linears read one input behind a norm.
+constexpr LinearSet kBehindNorms[] = {LinearSet::kQkv, LinearSet::kMlp};
+
 // The linear that reads an input for others, too.
 Role ReaderOf(Role role) {
-  return role == Role::kK || role == Role::kV ? Role::kQ : role == Role::kUp ? Role::kGate : role;
+  for (const LinearSet set : kBehindNorms) {
+    const std::vector<Role> roles = RolesOf(set);
+    if (std::ranges::count(roles, role) > 0) return roles[0];
+  }
+  return role;
 }
 
 // The descent of one linear's factors, by their logarithms.
@@ -228,13 +235,13 @@ int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config) {
 
 void PlanInputScales(const ModelConfig& config, Plan& plan) {
   for (int64_t i = 0; i < config.layers; ++i) {
-    for (const auto& readers :
-         {std::vector{Role::kQ, Role::kK, Role::kV}, {Role::kGate, Role::kUp}}) {
+    for (const LinearSet set : kBehindNorms) {
       const auto at = [&](Role role) -> LinearPlan& {
         return plan.linears.at(LinearName(i, role));
       };
-      if (!std::ranges::all_of(readers, [&](Role r) { return at(r).weights.quantized(); }))
-        continue;
+      const std::vector<Role> readers = RolesOf(set);
+      const auto rounded = [&](Role role) { return at(role).weights.quantized(); };
+      if (!std::ranges::all_of(readers, rounded)) continue;
       for (const Role role : readers) at(role).input_scales = true;
     }
   }
