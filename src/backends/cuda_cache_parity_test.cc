@@ -24,6 +24,10 @@ const CacheCase kCacheCases[] = {
     {{.bits = 32}, {.bits = 16}, 2, 3, 96},
     {{.bits = 16}, {.bits = 32}, 1, 6, 128},
     {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 8, 256},
+    {{.bits = 16}, {.bits = 16}, 2, 1, 128},
+    {{.bits = 16}, {.bits = 16}, 1, 12, 64},
+    {{.bits = 16}, {.bits = 16}, 3, 5, 96},
+    {{.bits = 16}, {.bits = 16}, 1, 16, 256},
 };
 
 // A cache in the GPU's memory behind the page table of a second layer.
@@ -202,6 +206,42 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
         ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(expected));
         CheckRows(cache, first, result, expected, 0x1p-11);
         if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// One token whose keys are more than one span and, with 16 spans to a joint, more than one joint.
+TEST_F(CudaCacheTest, SpansOfALongContextAreJoined) {
+  constexpr int64_t kLong = 5000;
+  for (const int bits : {4, 16}) {
+    const FormatSpec format = {.bits = bits, .symmetric = false};
+    Make({format, format, 1, 4, 128}, kLong);
+    const TestCache cache(rng_, kv_, kLong);
+    const SequenceSlice all = {.tokens = kLong, .pages = cache.pages()};
+    const RopeTable rope = RandomRope(rng_, kLong, kv_.head_dim / 2);
+    ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
+    const DeviceCache device(*ours_, cache, kv_, kLong);
+    const auto q = CopyValues(q_);
+    for (const int64_t token : {int64_t{600}, int64_t{1023}, int64_t{1024}, kLong - 1}) {
+      SequenceSlice slice = {.first_row = token,
+                             .tokens = 1,
+                             .position = token,
+                             .pages = device.pages(),
+                             .offset = kv_.page_bytes()};
+      std::vector<float> expected(q_.size(), kPoison);
+      Buffer<Intermediate> out = CopyValues(expected);
+      ours_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
+      const auto result = HostValues(out.data(), static_cast<int64_t>(q_.size()));
+      slice.pages = cache.pages(), slice.offset = 0;
+      ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(expected));
+      for (int64_t head = 0; head < spec_.heads; ++head) {
+        const std::vector<double> bounds = Bounds(cache, token, head, 0x1p-11);
+        for (int64_t i = 0; i < kv_.head_dim; ++i) {
+          const int64_t at = (token * spec_.heads + head) * kv_.head_dim + i;
+          ASSERT_NEAR(result[at], expected[at], bounds[static_cast<size_t>(i)])
+              << bits << " bits, token " << token << " head " << head;
+        }
       }
     }
   }

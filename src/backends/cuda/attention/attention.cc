@@ -14,15 +14,18 @@ int DivideUp(int64_t a, int64_t b) {
   return static_cast<int>((a + b - 1) / b);
 }
 
-// Beyond this many rows a page decoded once is cheaper than a pass over its codes per 8 rows.
-constexpr int kDecodeRows = 32;
+struct Kernel {
+  bool (*fits)(const AttentionArguments&);
+  AttentionPlan (*plan)(const AttentionArguments&);
+  void (*launch)(const AttentionCall&, cudaStream_t);
+};
 
-bool RunsDecode(const AttentionArguments& a) {
-  return FitsDecode(a) && a.max_tokens * (a.heads / a.kv.kv_heads) <= kDecodeRows;
-}
+constexpr Kernel kKernels[] = {{FitsDecode, DecodePlan, LaunchDecode},
+                               {FitsDecodeBf16, DecodeBf16Plan, LaunchDecodeBf16},
+                               {[](const auto&) { return true; }, PrefillPlan, LaunchPrefill}};
 
-AttentionCall CallOf(const AttentionArguments& a) {
-  return {a, RunsDecode(a) ? DecodePlan(a) : PrefillPlan(a)};
+const Kernel& KernelOf(const AttentionArguments& a) {
+  return *std::ranges::find_if(kKernels, [&](const Kernel& kernel) { return kernel.fits(a); });
 }
 
 }  // namespace
@@ -30,7 +33,7 @@ AttentionCall CallOf(const AttentionArguments& a) {
 AttentionPlan PlanOf(const AttentionArguments& a, int tile_rows, int span_pages) {
   AttentionPlan plan = {.group = a.heads / a.kv.kv_heads, .tile_rows = tile_rows};
   plan.group_inverse = (uint64_t{1} << 32) / static_cast<uint64_t>(plan.group) + 1;
-  const int rows = a.max_tokens * plan.group;
+  const int rows = a.rows();
   plan.partial_rows = std::min(rows, tile_rows);
   plan.tiles = DivideUp(rows, tile_rows);
   plan.span_pages = span_pages == 0 ? kUnsplit : span_pages;
@@ -47,15 +50,15 @@ AttentionPlan PlanOf(const AttentionArguments& a, int tile_rows, int span_pages)
 }
 
 AttentionNeeds NeedsOf(const AttentionArguments& a) {
-  const AttentionPlan plan = CallOf(a).plan;
+  const AttentionPlan plan = KernelOf(a).plan(a);
   const int64_t units = int64_t{a.sequences} * plan.tiles * a.kv.kv_heads;
   const int64_t rows = units * plan.slots() * plan.partial_rows;
   return {.counters = units * (1 + plan.joints), .partials = rows * (a.kv.head_dim + 2)};
 }
 
 void Attention(const AttentionArguments& a, cudaStream_t stream) {
-  const AttentionCall call = CallOf(a);
-  RunsDecode(a) ? LaunchDecode(call, stream) : LaunchPrefill(call, stream);
+  const Kernel& kernel = KernelOf(a);
+  kernel.launch({a, kernel.plan(a)}, stream);
 }
 
 }  // namespace nibble::cuda

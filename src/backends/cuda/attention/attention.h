@@ -5,13 +5,16 @@
 //   attention_decode    4-bit caches with one scale per token and head, head_dim 64, 96, 128, 256,
 //                       up to 32 rows (new tokens times query heads per kv head): multiplies the
 //                       codes as they are with 16-bit integers, 2^-16 of q and of the weights
+//   attention_decode_bf16
+//                       caches of 16 bits, the same heads, up to 16 rows: bf16, and weights of
+//                       twice as many bits
 //   attention_prefill   everything else: decodes each page to fp16; q and the weights are fp16 too
 //
 // Long prompts run on cuDNN where it is there (attention_fused.h).
 //
 // Sums of products are int32 (exact) or fp32, the softmax is fp32. Keys are cut into spans at fixed
 // absolute positions and joined in ascending order, so a row's bits depend neither on the batch nor
-// on the grid; they do depend on which of the two kernels runs. fp16 means that values of q * scale
+// on the grid; they do depend on which of the kernels runs. fp16 means that values of q * scale
 // and of an unquantized cache beyond 65504 are lost.
 #pragma once
 
@@ -39,6 +42,9 @@ struct AttentionArguments {
   // and left zero by every call, so calls of any shape may share them.
   uint32_t* counters = nullptr;
   float* partials = nullptr;  // 16-byte aligned
+
+  // Of a sequence that share a kv head, at most.
+  __host__ __device__ int rows() const { return max_tokens * (heads / kv.kv_heads); }
 };
 
 struct AttentionNeeds {

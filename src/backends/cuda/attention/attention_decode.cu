@@ -3,7 +3,7 @@
 // span of keys of one kv head for up to eight rows, each of its warps one page: copied to shared
 // memory as it is, all at once, pages older than this step before the kernel in front has ended.
 // Then it works on it by itself (decode_rows.cuh).
-#include "backends/cuda/gemm/decode_rows.cuh"
+#include "backends/cuda/attention/decode_rows.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda {
@@ -121,28 +121,18 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
 }  // namespace
 
 bool FitsDecode(const AttentionArguments& a) {
-  const int d = a.kv.head_dim;
-  return (d == 64 || d == 96 || d == 128 || d == 256) && a.kv.k.nibbles() && a.kv.v.nibbles() &&
-         a.softcap == 0;
+  // Beyond so many rows a page decoded once is cheaper than a pass over its codes per 8 rows.
+  return a.kv.k.nibbles() && a.kv.v.nibbles() && a.softcap == 0 && a.rows() <= 32 &&
+         WithHeadDim(a.kv.head_dim, [](auto) {});
 }
 
 AttentionPlan DecodePlan(const AttentionArguments& a) {
-  const int rows = a.max_tokens * (a.heads / a.kv.kv_heads);
-  const int products = rows <= 4 ? 1 : 2;
+  const int products = a.rows() <= 4 ? 1 : 2;
   return PlanOf(a, 4 * products, SpanPages(a.kv.head_dim, products));
 }
 
 void LaunchDecode(const AttentionCall& call, cudaStream_t stream) {
-  switch (call.arguments.kv.head_dim) {
-    case 64:
-      return LaunchFor<64>(call, stream);
-    case 96:
-      return LaunchFor<96>(call, stream);
-    case 128:
-      return LaunchFor<128>(call, stream);
-    case 256:
-      return LaunchFor<256>(call, stream);
-  }
+  WithHeadDim(call.arguments.kv.head_dim, [&](auto d) { LaunchFor<d()>(call, stream); });
 }
 
 }  // namespace nibble::cuda

@@ -5,6 +5,8 @@
 // and the last one to finish joins the spans, kJoinSpans at a time.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/attention/attention.h"
 
 namespace nibble::cuda {
@@ -31,15 +33,37 @@ struct AttentionCall {
   AttentionPlan plan;
 };
 
+// visit(head_dim), a constant, of a kernel for few rows; false if there is none.
+template <typename Visit>
+bool WithHeadDim(int head_dim, const Visit& visit) {
+  switch (head_dim) {
+    case 64:
+      return visit(std::integral_constant<int, 64>()), true;
+    case 96:
+      return visit(std::integral_constant<int, 96>()), true;
+    case 128:
+      return visit(std::integral_constant<int, 128>()), true;
+    case 256:
+      return visit(std::integral_constant<int, 256>()), true;
+  }
+  return false;
+}
+
 // span_pages = 0: spans of any length.
 AttentionPlan PlanOf(const AttentionArguments& arguments, int tile_rows, int span_pages);
 
-// attention_decode.cu. Fits: 4-bit K and V, one group, head_dim 64, 96, 128 or 256.
+// The kernels, each with whether it takes a call and how. attention_decode.cu: 4-bit K and V with
+// one group, up to 32 rows.
 bool FitsDecode(const AttentionArguments& arguments);
 AttentionPlan DecodePlan(const AttentionArguments& arguments);
 void LaunchDecode(const AttentionCall& call, cudaStream_t stream);
 
-// attention_prefill.cu. Any format.
+// attention_decode_bf16.cu: K and V of 16 bits, up to 16 rows.
+bool FitsDecodeBf16(const AttentionArguments& arguments);
+AttentionPlan DecodeBf16Plan(const AttentionArguments& arguments);
+void LaunchDecodeBf16(const AttentionCall& call, cudaStream_t stream);
+
+// attention_prefill.cu: everything.
 AttentionPlan PrefillPlan(const AttentionArguments& arguments);
 void LaunchPrefill(const AttentionCall& call, cudaStream_t stream);
 

@@ -5,6 +5,8 @@
 // cores; the softmax goes along in fp32. Rows that share a kv head share the decoded page.
 //
 // With few rows the keys are cut into spans as in decoding (attention_plan.h).
+#include <algorithm>
+
 #include "backends/cuda/attention/prefill_rows.cuh"
 #include "backends/cuda/launch.h"
 
@@ -13,8 +15,10 @@ namespace {
 
 constexpr int kThreads = 32 * kPrefillWarps;
 constexpr int kSpanPages = 8;
-constexpr int kFewRows = 64;            // up to here keys are split
-constexpr int kMostStaged = 20 * 1024;  // bytes of a packed page in shared memory
+constexpr int kFewRows = 64;  // up to here keys are split
+constexpr int kBlocks = 2;    // that share a multiprocessor
+constexpr int kAlwaysStaged =
+    20 * 1024;  // bytes of a packed page, for which one may do without the other
 
 template <int D, int kTiles>
 __device__ __forceinline__ void StoreQuery(const AttentionArguments& a, const Tile& tile,
@@ -71,12 +75,12 @@ __device__ __forceinline__ void AttendPages(const AttentionCall& call, const Til
 }
 
 template <int D, int kTiles>
-__global__ void __launch_bounds__(kThreads, 2)
-    PrefillKernel(const __grid_constant__ AttentionCall call) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    PrefillKernel(const __grid_constant__ AttentionCall call, bool stages) {
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<PrefillShared<D, kTiles>*>(memory);
   const AttentionArguments& a = call.arguments;
-  std::byte* staged = a.kv.block_bytes <= kMostStaged ? memory + sizeof(shared) : nullptr;
+  std::byte* staged = stages ? memory + sizeof(shared) : nullptr;
   __shared__ Tile tile;  // not in registers, of which the products leave none
   if (threadIdx.x == 0) tile = TileOf(call);
   __syncthreads();
@@ -101,16 +105,18 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <int D, int kTiles>
 void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
   const AttentionArguments& a = call.arguments;
-  const int staged = a.kv.block_bytes <= kMostStaged ? a.kv.block_bytes : 0;
+  constexpr int kShared = sizeof(PrefillShared<D, kTiles>);
+  const int share = Device::Current().multiprocessor_shared_bytes / kBlocks - 1024;
+  const bool stages = a.kv.block_bytes <= std::max(kAlwaysStaged, share - kShared);
   LaunchDependent(PrefillKernel<D, kTiles>,
                   {.grid = dim3(a.kv.kv_heads, call.plan.spans, a.sequences * call.plan.tiles),
                    .block = kThreads,
-                   .shared_bytes = sizeof(PrefillShared<D, kTiles>) + staged},
-                  stream, call);
+                   .shared_bytes = static_cast<size_t>(kShared + (stages ? a.kv.block_bytes : 0))},
+                  stream, call, stages);
 }
 
 bool FewRows(const AttentionArguments& a) {
-  return a.max_tokens * (a.heads / a.kv.kv_heads) <= kFewRows;
+  return a.rows() <= kFewRows;
 }
 
 // Tiles of 32 rows a warp need too many registers with the longest heads.

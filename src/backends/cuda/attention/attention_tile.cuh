@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both attention kernels share on the device: where a block's rows and keys are, and how the
+// What the attention kernels share on the device: where a block's rows and keys are, and how the
 // results of several spans are joined.
 //
 // A partial result of a row is (max, sum, values): values[d] = sum_j w_j v_j[d] and sum = sum_j w_j
@@ -16,6 +16,13 @@ namespace nibble::cuda {
 
 inline constexpr float kNoKeys = -1e30f;
 inline constexpr float kLog2E = 1.4426950408889634f;  // weights are powers of two
+
+// cap * tanh(score / cap), where there is a cap.
+__device__ __forceinline__ float Capped(float score, float cap) {
+  if (cap == 0) return score;
+  const float e = Exp2(fminf(fmaxf(score * (2 * kLog2E / cap), -100.0f), 100.0f));
+  return cap * (e - 1) * Reciprocal(e + 1);
+}
 
 struct KeyRange {
   int first, last;  // [first, last)

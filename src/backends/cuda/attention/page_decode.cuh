@@ -61,6 +61,18 @@ __device__ __forceinline__ void DecodeNibbleRows(const KvPart& part, const std::
   }
 }
 
+// Rows of D elements of bf16, eight at a time.
+template <int D>
+__device__ __forceinline__ void DecodeBf16Rows(const std::byte* codes, int stored, __half* rows,
+                                               int stride) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < stored * (D / 8); i += blockDim.x) {
+    float x[8];
+    UnpackBf16(reinterpret_cast<const uint4*>(codes)[i], x);
+    *reinterpret_cast<uint4*>(rows + i / (D / 8) * stride + i % (D / 8) * 8) = PackEight(x);
+  }
+}
+
 // Elements [d, d + 8) of a row of any width: eight codes are `bits` whole bytes.
 __device__ __forceinline__ void DecodeEight(const KvPart& part, const std::byte* block, int row,
                                             int d, float (&x)[8]) {
@@ -112,6 +124,8 @@ __device__ __forceinline__ void DecodeRows(const KvPart& part, int head_dim, con
   }
   if (part.nibbles() && head_dim == D) {
     DecodeNibbleRows<D>(part, block, stored, rows, stride);
+  } else if (part.bits == 16 && head_dim == D) {
+    DecodeBf16Rows<D>(block + part.codes, stored, rows, stride);
   } else {
     DecodeAnyRows(part, head_dim, block, stored, rows, stride);
   }

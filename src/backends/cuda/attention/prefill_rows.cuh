@@ -66,20 +66,14 @@ __device__ __forceinline__ void Score(const PrefillShared<D, kTiles>& shared, Sc
   }
 }
 
-// cap * tanh(s / cap), where there is a cap.
 template <int kTiles>
 __device__ __forceinline__ void Cap(float cap, Scores<kTiles>& s) {
-  if (cap == 0) return;
-  const float doubled = 2 * kLog2E / cap;
 #pragma unroll
   for (auto& tile : s) {
 #pragma unroll
     for (auto& keys : tile) {
 #pragma unroll
-      for (float& score : keys) {
-        const float e = Exp2(fminf(fmaxf(score * doubled, -100.0f), 100.0f));
-        score = cap * (e - 1) * Reciprocal(e + 1);
-      }
+      for (float& score : keys) score = Capped(score, cap);
     }
   }
 }
@@ -171,7 +165,7 @@ __device__ __forceinline__ void AttendPage(const Tile& tile, int page,
   if (key >= high.last || key + kPageKeys <= low.first) return;
   Scores<kTiles> s;
   Score(shared, s);
-  Cap<kTiles>(tile.cap, s);
+  if (tile.cap != 0) Cap<kTiles>(tile.cap, s);
   if (key + kPageKeys > low.last || key < high.first) Mask<kTiles>(tile, key, s);
   Weigh(state, s);
   AddValues(shared, s, state);
