@@ -8,7 +8,8 @@ namespace nibble::cuda {
 
 // The compute capability that the kernels were compiled for, without its fraction: the GPU's, or an
 // older one where the driver compiles their PTX (cmake/cuda.cmake). Of the first GPU that is asked
-// for: a program runs on GPUs of one kind. Throws if that one has no kernels.
+// for: a program runs on GPUs of one kind. NIBBLE_CUDA_CAPABILITY=8 lowers it, so that newer GPUs
+// run what 8.x would. Throws if that one has no kernels.
 int KernelCapability();
 
 struct Device {

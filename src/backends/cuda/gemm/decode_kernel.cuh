@@ -25,6 +25,7 @@
 #include "backends/cuda/gemm/decode_exchange.cuh"
 #include "backends/cuda/gemm/gemm_decode.h"
 #include "backends/cuda/gemm/gemm_law.cuh"
+#include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda::decode {
@@ -321,6 +322,9 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKi
       first += count;
     } else if (count > least) {
       most = std::max(least, count / 2);
+    } else if (device.major < 9) {  // no clusters that could share a row
+      for (const GemmArguments& whole : all) GemmSm80(whole, stream);
+      return;
     } else {
       FailToFit(g);
     }

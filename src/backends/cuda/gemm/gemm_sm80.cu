@@ -5,9 +5,10 @@
 // 96 KiB of it, which every GPU of compute capability 8 has.
 //
 // The larger a warp's tile, the less it reads from shared memory per product; 64 x 64 is what the
-// registers hold, and with it shared memory keeps up with 4-bit tensor cores.
+// registers hold, and with it shared memory keeps up with 4-bit tensor cores. In groups half of
+// them hold sums of pieces (gemm_sm80_groups.cuh).
 #include "backends/cuda/gemm/gemm_sm80.h"
-#include "backends/cuda/gemm/gemm_sm80_tile.cuh"
+#include "backends/cuda/gemm/gemm_sm80_groups.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda {
@@ -76,7 +77,8 @@ __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place
   for (int i = 0; i < 4; ++i) {
     if (n + i < g.rows) outputs[i].Fetch(g, n + i);
   }
-  int32_t* const rows = shared.sums[threadIdx.x / 32];
+  using Sum = typename S::Sum;
+  Sum* const rows = shared.sums[threadIdx.x / 32];
 #pragma unroll
   for (int chunk = 0; chunk < S::kTokenTiles; chunk += 2) {
     __syncwarp();  // the chunk before has been read
@@ -88,7 +90,14 @@ __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place
           sums[tile][chunk + half][element];
     }
     __syncwarp();
-    constexpr int kShift = S::kCodes == Codes::kS4S8 ? 4 : 0;  // of 16 times a nibble
+    const auto load = [](const Sum* p, Sum(&d)[4]) {
+      constexpr int kShift = S::kCodes == Codes::kS4S8 ? 4 : 0;  // of 16 times a nibble
+      *reinterpret_cast<uint4*>(d) = *reinterpret_cast<const uint4*>(p);
+#pragma unroll
+      for (Sum& sum : d) {
+        if constexpr (!S::kGroups) sum >>= kShift;
+      }
+    };
     const int first = place.token_warp * S::kWarpTokens + chunk * 8;
     const int count = g.planes() ? sm80::kChunk / 2 : sm80::kChunk;
 #pragma unroll 1
@@ -96,17 +105,17 @@ __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place
       const int t = (g.planes() ? first / 2 : first) + row;  // of the block's
       const int token = (g.planes() ? place.token / 2 : place.token) + t;
       if (token >= g.tokens || n >= g.rows) break;
-      const int4 v = *reinterpret_cast<const int4*>(rows + row * S::kPitch + column);
-      const int32_t d[] = {v.x >> kShift, v.y >> kShift, v.z >> kShift, v.w >> kShift};
+      alignas(16) Sum d[4], lower[4];
+      load(rows + row * S::kPitch + column, d);
       if (!g.planes()) {
         StoreFour<Y>(g, token, n,
                      [&](int i) { return LawValue(g, outputs[i], shared.tokens, t, d[i]); });
         continue;
       }
-      const int32_t* const lower = rows + (row + sm80::kChunk / 2) * S::kPitch + column;
+      load(rows + (row + sm80::kChunk / 2) * S::kPitch + column, lower);
       StoreFour<Y>(g, token, n, [&](int i) {
         return LawOfPlanes(g, outputs[i], shared.tokens, t, first + row,
-                           first + row + sm80::kChunk / 2, d[i], lower[i] >> kShift);
+                           first + row + sm80::kChunk / 2, d[i], lower[i]);
       });
     }
   }
@@ -126,27 +135,34 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
   if (const int t = threadIdx.x; t < S::kTokens) {
     const int token = (g.planes() ? place.token / 2 : place.token) + t;
     if (token < g.tokens) {
-      shared.tokens.scales[t] = g.x_scales[token];
-      if (g.x_zetas != nullptr) shared.tokens.zetas[t] = g.x_zetas[token];
+      const bool row = g.x_group == 0;
+      shared.tokens.scales[t] = row ? g.x_scales[token] : 1.0f;
+      if (row && g.x_zetas != nullptr) shared.tokens.zetas[t] = g.x_zetas[token];
     }
     const int last = static_cast<int>(g.planes() ? PlaneRow(g.tokens - 1) + 8 : g.tokens - 1);
     if (g.w_zeros != nullptr) shared.tokens.sums[t] = g.x_sums[min(place.token + t, last)];
   }
 
   Sums<S> sums = {};
+  [[maybe_unused]] const sm80::GroupMath<S> math(g, place);
   int stage = 0;
 #pragma unroll 1
   for (int k = 0; k < loader.k_blocks(); ++k) {
     CopyAsyncWait<S::kStages - 2>();
     __syncthreads();  // everybody's copies are there, and the stage before has been read
-    const sm80::Operands<S> operands(shared.stages[stage], place);
+    if constexpr (S::kGroups) {
+      loader.Request();
+      math.AddStage(shared.stages[stage], k, sums);
+    } else {
+      const sm80::Operands<S> operands(shared.stages[stage], place);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half == S::kRequestAt) loader.Request();
-      if constexpr (S::kCodes == Codes::kS4S4) {
-        MultiplyNibbles(operands, half, sums);
-      } else {
-        MultiplyBytes(operands, half, sums);
+      for (int half = 0; half < 2; ++half) {
+        if (half == S::kRequestAt) loader.Request();
+        if constexpr (S::kCodes == Codes::kS4S4) {
+          MultiplyNibbles(operands, half, sums);
+        } else {
+          MultiplyBytes(operands, half, sums);
+        }
       }
     }
     if (++stage == S::kStages) stage = 0;
@@ -167,6 +183,9 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
 
 template <Codes codes, typename Y>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
+  if constexpr (codes != Codes::kS4S4) {  // in groups a warp has twice the sums
+    if (HasGroups(g.w_kind)) return Launch<Shape<codes, 128, 64, 2, true>, Y>(g, stream);
+  }
   using Large = Shape<codes, 256, 128, 1>;
   using Small = Shape<codes, 128, 64, 2>;
   const int places = Device::Current().multiprocessors, tiles = Tiles::Of<Large>(g).count();
@@ -179,10 +198,12 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
 
 void GemmSm80(const GemmArguments& g, cudaStream_t stream) {
   CheckArguments(g);
-  NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kNibbles || g.w_kind == WeightKind::kBytes);
+  const bool rows = g.w_kind == WeightKind::kNibbles || g.w_kind == WeightKind::kBytes;
+  NIBBLE_CUDA_CHECK(rows || HasGroups(g.w_kind));
   WithReal(g.y_type, [&]<typename Y>(Y) {
-    if (g.w_kind == WeightKind::kBytes) return LaunchFor<Codes::kS8S8, Y>(g, stream);
-    g.x_bits <= 4 ? LaunchFor<Codes::kS4S4, Y>(g, stream) : LaunchFor<Codes::kS4S8, Y>(g, stream);
+    if (CodeBits(g.w_kind) == 8) return LaunchFor<Codes::kS8S8, Y>(g, stream);
+    rows&& g.x_bits <= 4 ? LaunchFor<Codes::kS4S4, Y>(g, stream)
+                         : LaunchFor<Codes::kS4S8, Y>(g, stream);
   });
 }
 

@@ -10,6 +10,8 @@
 // low and high nibbles, two instructions for eight codes on either side.
 #pragma once
 
+#include <type_traits>
+
 #include "backends/cuda/gemm/gemm_law.cuh"
 #include "backends/cuda/ptx/ptx.h"
 
@@ -23,15 +25,20 @@ inline constexpr int kChunk = 16;  // tokens of a warp that are stored together
 
 enum class Codes { kS4S4, kS4S8, kS8S8 };  // weights, activations
 
-template <Codes codes, int outputs, int tokens, int min_blocks>
+template <Codes codes, int outputs, int tokens, int min_blocks, bool groups = false>
 struct Shape {
   static constexpr Codes kCodes = codes;
+  static constexpr bool kGroups = groups;
+  using Sum = std::conditional_t<groups, float, int32_t>;
   static constexpr int kOutputs = outputs, kTokens = tokens;  // of a block
   static constexpr int kMinBlocks = min_blocks;               // per multiprocessor
   static constexpr int kWarpOutputs = outputs / kOutputWarps, kWarpTokens = tokens / kTokenWarps;
   static constexpr int kOutputTiles = kWarpOutputs / 16, kTokenTiles = kWarpTokens / 8;
   static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8 : 4;
   static constexpr int kBlockBytes = 64 * kInputs * kWeightBits / 8;
+  // Of a block in a stage: codes, and in groups what lies behind them at most (BlockScales).
+  static constexpr int kStageBlock =
+      kBlockBytes + (groups ? BlockScales{4, kWeightBits == 4}.bytes() : 0);
   static constexpr int kStages = kWeightBits == 4 ? 3 : 2;
   // The half of a stage before which the next copies are requested. Early ones keep the first
   // operands of the stage waiting; with two stages that is better than late ones.
@@ -41,7 +48,7 @@ struct Shape {
 
 template <typename S>
 struct Stage {
-  uint8_t w[S::kOutputs / 64 * S::kBlockBytes];
+  alignas(16) uint8_t w[S::kOutputs / 64 * S::kStageBlock];
   int8_t x[S::kTokens * kInputs];
 };
 
@@ -49,7 +56,7 @@ template <typename S>
 struct Shared {
   union {
     Stage<S> stages[S::kStages];
-    int32_t sums[kWarps][kChunk * S::kPitch];  // on their way to y
+    typename S::Sum sums[kWarps][kChunk * S::kPitch];  // on their way to y
   };
   struct {
     float scales[S::kTokens], zetas[S::kTokens];
@@ -68,7 +75,9 @@ template <typename S>
 class Loader {
  public:
   __device__ Loader(const GemmArguments& g, const Place& place, Stage<S>* stages)
-      : stages_(stages), k_blocks_(static_cast<int>((g.cols + kInputs - 1) / kInputs)) {
+      : stages_(stages),
+        k_blocks_(static_cast<int>((g.cols + kInputs - 1) / kInputs)),
+        block_bytes_(S::kGroups ? g.block_bytes() : S::kBlockBytes) {
     const int row = threadIdx.x / 8, unit = threadIdx.x % 8;
     const int last_block = static_cast<int>((g.rows - 1) / 64);
     // Behind the last output or column any codes will do; nobody stores those sums.
@@ -76,7 +85,7 @@ class Loader {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) {
       const int64_t block = min(place.output / 64 + i, last_block);
-      w_[i] = g.w + block * k_blocks_ * S::kBlockBytes + threadIdx.x * 16;
+      w_[i] = g.w + block * k_blocks_ * block_bytes_ + threadIdx.x * 16;
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -97,10 +106,13 @@ class Loader {
       const SharedAddress w(stage.w + threadIdx.x * 16), x(stage.x + x_at_);
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i) {
-        const uint8_t* from = w_[i] + int64_t{next_} * S::kBlockBytes;
+        const uint8_t* from = w_[i] + int64_t{next_} * block_bytes_;
 #pragma unroll
         for (int at = 0; at < S::kBlockBytes; at += kThreads * 16) {
-          CopyAsync16(w + i * S::kBlockBytes + at, from + at);
+          CopyAsync16(w + i * S::kStageBlock + at, from + at);
+        }
+        if (S::kGroups && S::kBlockBytes + threadIdx.x * 16 < block_bytes_) {
+          CopyAsync16(w + i * S::kStageBlock + S::kBlockBytes, from + S::kBlockBytes);
         }
       }
 #pragma unroll
@@ -117,7 +129,7 @@ class Loader {
   static constexpr int kBlocks = S::kOutputs / 64, kRows = S::kTokens / 32;
 
   Stage<S>* const stages_;
-  const int k_blocks_;
+  const int k_blocks_, block_bytes_;
   int next_ = 0, stage_ = 0;
   const uint8_t* w_[kBlocks];
   const int8_t* x_[kRows];
@@ -132,9 +144,12 @@ __device__ __forceinline__ uint32_t HighNibbles(uint32_t low, uint32_t high) {
   return Select(0x0F0F0F0Fu, low >> 4, high);
 }
 
-// D of a warp: operands D of mma, outputs x tokens.
+// Of a warp: operands D of mma, outputs x tokens.
 template <typename S>
-using Sums = int32_t[S::kOutputTiles][S::kTokenTiles][4];
+using IntegerSums = int32_t[S::kOutputTiles][S::kTokenTiles][4];
+// The same, or in groups, where scales are in it already, what the law is applied to.
+template <typename S>
+using Sums = typename S::Sum[S::kOutputTiles][S::kTokenTiles][4];
 
 // A warp's view of a stage.
 template <typename S>
@@ -142,7 +157,7 @@ class Operands {
  public:
   __device__ Operands(const Stage<S>& stage, const Place& place) {
     const int lane = threadIdx.x % 32, tile = place.output_warp * S::kOutputTiles;
-    w_ = SharedAddress(stage.w) + tile / 4 * S::kBlockBytes + tile % 4 * 512 + lane * 16;
+    w_ = SharedAddress(stage.w) + tile / 4 * S::kStageBlock + tile % 4 * 512 + lane * 16;
     const bool s4 = S::kCodes == Codes::kS4S4;
     const int row = place.token_warp * S::kWarpTokens + lane % 8 + (s4 ? 0 : lane / 16 * 8);
     const int unit = s4 ? lane / 8 : lane / 8 % 2;
@@ -183,17 +198,35 @@ __device__ __forceinline__ void MultiplyNibbles(const Operands<S>& operands, int
   }
 }
 
-// The same where activations have more than 4 bits. 4-bit weights come in the high halves of bytes:
-// 16 times their codes.
+// Adds the products of the at-th 32 inputs.
+template <typename S>
+__device__ __forceinline__ void MultiplyStep(const Operands<S>& operands, int at,
+                                             const uint32_t (&a)[S::kOutputTiles][4],
+                                             IntegerSums<S>& sums) {
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; j += 2) {
+    uint32_t b[4];
+    operands.LoadActivations(at, j, b);
+#pragma unroll
+    for (int i = 0; i < S::kOutputTiles; ++i) {
+      MmaS8(sums[i][j], a[i], b[0], b[1]);
+      MmaS8(sums[i][j + 1], a[i], b[2], b[3]);
+    }
+  }
+}
+
+inline constexpr uint32_t kHighNibbles = 0xF0F0F0F0u;
+
+// The same as MultiplyNibbles where activations have more than 4 bits. 4-bit weights come in the
+// high halves of bytes: 16 times their codes.
 template <typename S>
 __device__ __forceinline__ void MultiplyBytes(const Operands<S>& operands, int half,
                                               Sums<S>& sums) {
-  constexpr uint32_t kHigh = 0xF0F0F0F0u;
   uint4 w[S::kOutputTiles];
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
     const int at = 2 * half + step;
-    uint32_t a[S::kOutputTiles][4], b[4];
+    uint32_t a[S::kOutputTiles][4];
 #pragma unroll
     for (int i = 0; i < S::kOutputTiles; ++i) {
       if constexpr (S::kWeightBits == 8) {
@@ -202,19 +235,11 @@ __device__ __forceinline__ void MultiplyBytes(const Operands<S>& operands, int h
       } else {
         if (step == 0) w[i] = operands.Weights(half, i);
         const uint32_t first = step == 0 ? w[i].x : w[i].z, second = step == 0 ? w[i].y : w[i].w;
-        a[i][0] = first << 4 & kHigh, a[i][1] = first & kHigh;
-        a[i][2] = second << 4 & kHigh, a[i][3] = second & kHigh;
+        a[i][0] = first << 4 & kHighNibbles, a[i][1] = first & kHighNibbles;
+        a[i][2] = second << 4 & kHighNibbles, a[i][3] = second & kHighNibbles;
       }
     }
-#pragma unroll
-    for (int j = 0; j < S::kTokenTiles; j += 2) {
-      operands.LoadActivations(at, j, b);
-#pragma unroll
-      for (int i = 0; i < S::kOutputTiles; ++i) {
-        MmaS8(sums[i][j], a[i], b[0], b[1]);
-        MmaS8(sums[i][j + 1], a[i], b[2], b[3]);
-      }
-    }
+    MultiplyStep(operands, at, a, sums);
   }
 }
 
