@@ -141,6 +141,9 @@ TEST_F(IdleFields, AreErrors) {
 TEST_F(IdleFields, ARuleMayGiveThemWork) {
   EXPECT_EQ(Refusal(kGptqRecipe, "a-clip=0.9", {"down_proj:a-bits=8"}), "");
   EXPECT_EQ(Refusal(kQuarotRecipe, "w-bits=16,damp=0.02", {"down_proj:w-bits=4"}), "");
+  EXPECT_THAT(Refusal(kQuarotRecipe, "", {"embed_tokens:a-bits=8"}),
+              HasSubstr("an embedding multiplies nothing"));
+  EXPECT_EQ(Refusal(kQuarotRecipe, "", {"lm_head|embed_tokens:a-bits=16"}), "");
   EXPECT_THAT(Refusal(kGptqRecipe, "", {"down_proj:a-clip=0.9"}),
               AllOf(HasSubstr("--rule down_proj:a-clip=0.9"), HasSubstr("not quantized")));
   EXPECT_EQ(Refusal(kGptqRecipe, "", {"down_proj:a-clip=0.9", "layers.1.*down:a-bits=8"}), "");
