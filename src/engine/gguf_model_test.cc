@@ -196,12 +196,12 @@ TEST_F(GgufSource, BadTokenizersAreRefusedByName) {
                 b.Strings("tokenizer.ggml.tokens", {"a"});
                 b.Numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 1});
               }),
-              HasSubstr("2 items for 1 tokens"));
+              HasSubstr("token_type has 2 items, expected 1"));
   EXPECT_THAT(refusal([](GgufBuilder& b) {
                 b.Strings("tokenizer.ggml.tokens", {"a"});
                 b.String("tokenizer.ggml.model", "llama");
               }),
-              HasSubstr("scores has 0 items"));
+              HasSubstr("scores is missing"));
   EXPECT_THAT(refusal([](GgufBuilder& b) {
                 b.Strings("tokenizer.ggml.tokens", {std::string(1 << 16, 'a')});
                 b.Integer("tokenizer.ggml.bos_token_id", 0);

@@ -265,10 +265,15 @@ std::optional<T> GgufFile::One(std::string_view key, At<T> at, std::string_view 
 }
 
 template <typename T>
-std::vector<T> GgufFile::Many(std::string_view key, At<T> at, std::string_view expected) const {
+std::vector<T> GgufFile::Many(std::string_view key, uint64_t count, At<T> at,
+                              std::string_view expected) const {
   const Value* value = Find(key, true);
+  if (value == nullptr) return {};
+  if (value->count != count) {
+    Fail("{}: {} has {} items, expected {}", path(), key, value->count, count);
+  }
   std::vector<T> items;
-  for (uint64_t i = 0; value != nullptr && i < value->count; ++i) {
+  for (uint64_t i = 0; i < count; ++i) {
     const std::optional<T> item = (this->*at)(*value, i);
     if (!item) Refuse(key, expected);
     items.push_back(*item);
@@ -288,12 +293,12 @@ std::optional<double> GgufFile::FindReal(std::string_view key) const {
   return One(key, &GgufFile::RealAt, "a number");
 }
 
-std::vector<int64_t> GgufFile::Integers(std::string_view key) const {
-  return Many(key, &GgufFile::IntegerAt, "integers");
+std::vector<int64_t> GgufFile::Integers(std::string_view key, uint64_t count) const {
+  return Many(key, count, &GgufFile::IntegerAt, "integers");
 }
 
-std::vector<double> GgufFile::Reals(std::string_view key) const {
-  return Many(key, &GgufFile::RealAt, "numbers");
+std::vector<double> GgufFile::Reals(std::string_view key, uint64_t count) const {
+  return Many(key, count, &GgufFile::RealAt, "numbers");
 }
 
 std::optional<std::string_view> GgufFile::FindString(std::string_view key) const {

@@ -37,9 +37,10 @@ class GgufFile {
   std::optional<double> FindReal(std::string_view key) const;
   std::optional<std::string_view> FindString(std::string_view key) const;
   int64_t Integer(std::string_view key) const;
-  // Arrays; empty if absent.
-  std::vector<int64_t> Integers(std::string_view key) const;
-  std::vector<double> Reals(std::string_view key) const;
+  // Arrays; empty if absent. Numbers take up to eight times the bytes that they have in the file:
+  // another count than `count` is an error before any is read.
+  std::vector<int64_t> Integers(std::string_view key, uint64_t count) const;
+  std::vector<double> Reals(std::string_view key, uint64_t count) const;
   std::vector<std::string_view> Strings(std::string_view key) const;
 
  private:
@@ -64,7 +65,8 @@ class GgufFile {
   template <typename T>
   std::optional<T> One(std::string_view key, At<T> at, std::string_view expected) const;
   template <typename T>
-  std::vector<T> Many(std::string_view key, At<T> at, std::string_view expected) const;
+  std::vector<T> Many(std::string_view key, uint64_t count, At<T> at,
+                      std::string_view expected) const;
 
   std::shared_ptr<const MappedFile> file_;
   std::map<std::string, Value, std::less<>> keys_;

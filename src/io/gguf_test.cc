@@ -43,7 +43,7 @@ TEST_F(Gguf, KeysAndTensorsAreRead) {
   EXPECT_EQ(file.FindBool("yes"), true);
   EXPECT_EQ(file.FindString("text"), "gr\xC3\xBC\xC3\x9F");
   EXPECT_EQ(file.Strings("texts"), (std::vector<std::string_view>{"a", "", "c d"}));
-  EXPECT_EQ(file.Integers("numbers"), (std::vector<int64_t>{1, -2}));
+  EXPECT_EQ(file.Integers("numbers", 2), (std::vector<int64_t>{1, -2}));
   EXPECT_FALSE(file.FindInteger("none"));
   EXPECT_TRUE(file.Strings("none").empty());
   const Tensor& blocks = file.tensors().at("blocks");
@@ -62,7 +62,9 @@ TEST_F(Gguf, AValueOfAnotherKindNamesItsKey) {
   EXPECT_THAT(ErrorOf([&] { file.FindBool("number"); }), HasSubstr("true or false"));
   EXPECT_THAT(ErrorOf([&] { file.FindString("texts"); }), HasSubstr("texts must be one value"));
   EXPECT_THAT(ErrorOf([&] { file.Strings("text"); }), HasSubstr("text must be an array"));
-  EXPECT_THAT(ErrorOf([&] { file.Integers("texts"); }), HasSubstr("texts must be integers"));
+  EXPECT_THAT(ErrorOf([&] { file.Integers("texts", 3); }), HasSubstr("texts must be integers"));
+  EXPECT_THAT(ErrorOf([&] { file.Integers("numbers", 3); }),
+              HasSubstr("numbers has 2 items, expected 3"));
 }
 
 TEST_F(Gguf, EveryCutIsRefused) {

@@ -40,14 +40,10 @@ struct Vocabulary {
 };
 
 Vocabulary ReadVocabulary(const GgufFile& file) {
-  Vocabulary v = {file.Strings("tokenizer.ggml.tokens"),
-                  file.Integers("tokenizer.ggml.token_type")};
+  Vocabulary v = {.tokens = file.Strings("tokenizer.ggml.tokens"), .types = {}};
   if (v.tokens.empty()) Fail("{}: tokenizer.ggml.tokens is missing", file.path());
+  v.types = file.Integers("tokenizer.ggml.token_type", v.tokens.size());
   if (v.types.empty()) v.types.assign(v.tokens.size(), kNormal);
-  if (v.types.size() != v.tokens.size()) {
-    Fail("{}: tokenizer.ggml.token_type has {} items for {} tokens", file.path(), v.types.size(),
-         v.tokens.size());
-  }
   return v;
 }
 
@@ -103,13 +99,10 @@ std::string ScoredDocument(const GgufFile& file, const Vocabulary& v) {
   SentencePieceModel model = {.where = file.path(),
                               .byte_fallback = std::ranges::count(v.types, int64_t{kByte}) > 0,
                               .pieces = v.tokens,
-                              .scores = file.Reals("tokenizer.ggml.scores"),
+                              .scores = file.Reals("tokenizer.ggml.scores", v.tokens.size()),
                               .types = v.types,
                               .remove_extra_whitespaces = false};
-  if (model.scores.size() != v.tokens.size()) {
-    Fail("{}: tokenizer.ggml.scores has {} items for {} tokens", file.path(), model.scores.size(),
-         v.tokens.size());
-  }
+  if (model.scores.empty()) Fail("{}: tokenizer.ggml.scores is missing", file.path());
   model.add_dummy_prefix = file.FindBool("tokenizer.ggml.add_space_prefix").value_or(true);
   return SentencePieceDocument(model,
                                {.added_tokens = AddedPieces(model), .frame = Frame(file, v, true)});
