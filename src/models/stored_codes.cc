@@ -269,6 +269,7 @@ StoredCodes::StoredCodes(const Json& config, const std::string& where) {
     if (variant != layout.variant) continue;
     RefuseMore(config, where);
     layout_ = &layout;
+    ordered_ = method == "gptq" && JsonFind<bool>(config, "desc_act", where).value_or(false);
     return;
   }
   if (variants.empty()) {
@@ -316,7 +317,8 @@ PackedLinear StoredCodes::Read(const TensorStore& store, const std::string& line
 
   PackedLinear result;
   result.input.width = cols;
-  if (const Tensor* index = find(layout_->groups))
+  const Tensor* index = ordered_ && groups > 1 ? &get(layout_->groups) : find(layout_->groups);
+  if (index != nullptr)
     result.input.gather = GroupOrder(*index, cols, groups, where + std::string(layout_->groups));
   PackedWeights& w = result.weights;
   w = {.format = {.bits = codes.bits(), .group = groups == 1 ? 0 : cols / groups},

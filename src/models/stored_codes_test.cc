@@ -117,7 +117,7 @@ TEST(StoredCodes, UnknownVariantsAreNamed) {
 class DamagedCodes : public testing::Test {
  protected:
   std::string ReadError(const std::string& name, const std::map<std::string, Tensor>& changes,
-                        int64_t rows = 32, int64_t cols = 64) {
+                        int64_t rows = 32, int64_t cols = 64, const Json& fields = Json::object()) {
     std::map<std::string, Tensor> tensors = file_.tensors();
     for (const auto& [suffix, tensor] : changes) {
       tensors.erase(name + suffix);
@@ -125,8 +125,9 @@ class DamagedCodes : public testing::Test {
     }
     const TensorStore store("golden", {}, std::move(tensors));
     std::set<std::string> used;
-    return ErrorOf(
-        [&] { StoredCodes(Config(name), "config.json").Read(store, name, rows, cols, used); });
+    Json config = Config(name);
+    config.update(fields);
+    return ErrorOf([&] { StoredCodes(config, "config.json").Read(store, name, rows, cols, used); });
   }
   Tensor Get(const std::string& name) const { return file_.tensors().at(name); }
   Tensor Reshaped(const std::string& name, std::vector<int64_t> shape) const {
@@ -179,6 +180,11 @@ TEST_F(DamagedCodes, GroupsAndScales) {
   EXPECT_THAT(ReadError("gptq4", {{".g_idx", groups(index)}}), HasSubstr("group -1 of 2"));
   EXPECT_THAT(ReadError("gptq4", {{".g_idx", groups({0, 1})}}), HasSubstr("g_idx is I32 [2]"));
   EXPECT_EQ(ReadError("gptq4", {{".g_idx", {}}}), "");  // columns stand as their groups do
+  const Json ordered = {{"desc_act", true}};
+  EXPECT_THAT(ReadError("gptq4_act_order", {{".g_idx", {}}}, 32, 64, ordered),
+              HasSubstr("gptq4_act_order.g_idx is missing"));
+  EXPECT_EQ(ReadError("gptq4_act_order", {}, 32, 64, ordered), "");
+  EXPECT_EQ(ReadError("gptq4_symmetric", {{".g_idx", {}}}, 32, 64, ordered), "");  // one group
   for (const float scale : {0.0f, -0.01f, INFINITY, NAN, 1e6f}) {
     const Tensor scales = Tensor::Of(DType::kF32, {2, 32}, std::vector<float>(64, scale));
     EXPECT_THAT(ReadError("gptq4", {{".scales", scales}}), HasSubstr("is not a scale")) << scale;
