@@ -10,8 +10,8 @@
 namespace nibble {
 namespace {
 
-// The largest known vocabularies have 262,144.
-constexpr size_t kMaxPieces = 1 << 19;
+// The largest known vocabularies have 262,144 pieces in 5 MB; a document takes several times that.
+constexpr size_t kMaxPieces = 1 << 19, kMaxModelBytes = 16 << 20;
 
 enum ModelField : uint32_t { kPieces = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5 };
 enum PieceField : uint32_t { kText = 1, kScore = 2, kType = 3 };
@@ -164,6 +164,10 @@ std::optional<NamedToken> FindToken(const SentencePieceModel& model, const Json&
 
 std::string SentencePieceFileDocument(std::string_view bytes, const std::string& where,
                                       const TokenizerConfig& config) {
+  if (bytes.size() > kMaxModelBytes) {
+    Fail("{}: {} bytes are no SentencePiece model, at most {} are read", where, bytes.size(),
+         kMaxModelBytes);
+  }
   SentencePieceModel model = {.where = where, .unigram = true};
   const Trainer trainer = ReadModel(bytes, &model);
   TokenizerSurroundings around = {.added_tokens =
