@@ -13,15 +13,21 @@ namespace nibble {
 class MalformedFormat : public TemporaryDirectoryTest {
  protected:
   static constexpr size_t kMinCases = 40;  // of each test, as promised of each format
-#ifdef NIBBLE_SLOW_BUILD                   // sanitizers take time and memory of their own
-  static constexpr double kMaxSeconds = 60, kMaxBytes = 2e9, kSecondsPerByte = 0;
+#ifdef NIBBLE_SLOW_BUILD
+  static constexpr double kMaxBytes = 2e9;  // sanitizers take memory of their own
+  static constexpr size_t kEvery = 3;       // and time: of so many cases one is run
 #else
-  static constexpr double kMaxSeconds = 0.05, kMaxBytes = 100e6, kSecondsPerByte = 20e-9;
+  static constexpr double kMaxBytes = 100e6;
+  static constexpr size_t kEvery = 1;
 #endif
+  // Ten times what is promised: a machine may be slow or busy, but what grows with a number in a
+  // file grows without end. What was taken is in the test's properties.
+  static constexpr double kMaxSeconds = 0.5;
 
   void TearDown() override {
     EXPECT_GE(inputs_.size(), kMinCases);
     RecordProperty("cases", static_cast<int>(inputs_.size()));
+    RecordProperty("most_ms", static_cast<int>(1000 * most_seconds_));
     TemporaryDirectoryTest::TearDown();
   }
 
@@ -36,11 +42,8 @@ class MalformedFormat : public TemporaryDirectoryTest {
                      const std::string& what) {
     SCOPED_TRACE(name);
     EXPECT_TRUE(inputs_.insert(std::hash<std::string>()(bytes)).second) << "as another case";
-    const auto size = static_cast<double>(bytes.size());
-    const double max_seconds = kMaxSeconds + kSecondsPerByte * size;
-    Result r = Nibble(arguments);
-    // Whatever else runs on the machine only adds to the time, and not three times in a row.
-    for (int i = 0; i < 2 && r.seconds >= max_seconds; ++i) r = Nibble(arguments);
+    if (inputs_.size() % kEvery != 0) return;
+    const Result r = Nibble(arguments);
     EXPECT_EQ(r.code, 1) << r.out;
     EXPECT_THAT(r.err, testing::AllOf(testing::StartsWith("nibble: " + root_.string()),
                                       testing::HasSubstr(what), testing::EndsWith("\n")));
@@ -48,12 +51,14 @@ class MalformedFormat : public TemporaryDirectoryTest {
     for (const char c : r.err) {
       EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20 || c == '\n') << r.err;
     }
-    EXPECT_LT(r.seconds, max_seconds);
-    EXPECT_LT(r.peak_bytes, kMaxBytes + size);
+    EXPECT_LT(r.seconds, kMaxSeconds);
+    EXPECT_LT(r.peak_bytes, kMaxBytes + static_cast<double>(bytes.size()));
+    most_seconds_ = std::max(most_seconds_, r.seconds);
   }
 
  private:
   std::set<size_t> inputs_;  // hashes
+  double most_seconds_ = 0;  // of the processor
 };
 
 }  // namespace nibble
