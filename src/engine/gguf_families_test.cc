@@ -22,6 +22,14 @@ const Json kPhiRope = {{"rope_type", "longrope"},
 
 const GgufFamily kGgufModels[] = {
     {"llama", {{"model_type", "mixtral"}, {"num_local_experts", 3}, {"num_experts_per_tok", 2}}},
+    {"smollm3", {{"model_type", "smollm3"}, {"num_hidden_layers", 5}}},
+    {"granite",
+     {{"model_type", "granite"},
+      {"embedding_multiplier", 12.0},
+      {"residual_multiplier", 0.25},
+      {"attention_multiplier", 0.125},
+      {"logits_scaling", 8.0}}},
+    {"olmo2", {{"model_type", "olmo2"}, {"tie_word_embeddings", false}}},
     {"qwen2", {{"model_type", "qwen2"}, {"tie_word_embeddings", false}}},
     {"qwen3", {{"model_type", "qwen3"}, {"head_dim", 32}}},
     {"qwen3moe",
@@ -58,10 +66,20 @@ const GgufFamily kGgufModels[] = {
 // Linears of a layer under the names and in the shapes of its architecture.
 class Converter {
  public:
-  Converter(const Network& net, const std::string& architecture)
+  Converter(const Network& net, const std::string& architecture, const Json& changes)
       : net_(net), architecture_(architecture) {
     const ModelConfig& c = net.config;
-    AddKeys(builder_, c, architecture);
+    ModelConfig keys = c;
+    keys.norm_eps = SmallConfig(changes)["rms_norm_eps"];  // which multipliers change in c
+    AddKeys(builder_, keys, architecture);
+    for (const auto& [multiplier, scale] : {std::pair("embedding_multiplier", "embedding_scale"),
+                                            {"residual_multiplier", "residual_scale"},
+                                            {"attention_multiplier", "attention.scale"},
+                                            {"logits_scaling", "logit_scale"}}) {
+      if (changes.contains(multiplier)) {
+        builder_.Real(architecture + "." + scale, changes[multiplier].get<float>());
+      }
+    }
     const auto integer = [&](const char* name, int64_t value) {
       builder_.Integer(architecture + "." + name, static_cast<uint32_t>(value));
     };
@@ -88,7 +106,11 @@ class Converter {
     }
     AddTensor(builder_, "token_embd.weight", net.embedding.values);
     if (!c.tied_head) AddTensor(builder_, "output.weight", net.head.weights.values);
-    AddTensor(builder_, "output_norm.weight", net.final_norm);
+    // Which an open network has divided already.
+    std::vector<float> final_norm = ToF32(net.final_norm).data;
+    for (float& x : final_norm) x *= static_cast<float>(c.logits_divisor);
+    AddTensor(builder_, "output_norm.weight",
+              Tensor::Of(DType::kF32, net.final_norm.shape, final_norm));
     for (int64_t layer = 0; layer < c.layers; ++layer) AddLayer(layer);
   }
   void Write(const std::string& path) const { builder_.Write(path); }
@@ -125,7 +147,9 @@ class Converter {
       if (layer[role].weights.rows == 0 || (fused && role != Role::kO && role != Role::kDown)) {
         continue;
       }
-      const bool pairs = architecture_ == "llama" && (role == Role::kQ || role == Role::kK);
+      const bool in_pairs =
+          architecture_ == "llama" || architecture_ == "smollm3" || architecture_ == "granite";
+      const bool pairs = in_pairs && (role == Role::kQ || role == Role::kK);
       AddTensor(builder_, at + name + ".weight", layer[role].weights.values,
                 pairs ? c.outputs(role) / c.head_dim : 0);
       if (c.has_bias(role)) AddTensor(builder_, at + name + ".bias", layer[role].bias);
@@ -162,7 +186,7 @@ TEST_P(GgufFamilies, GiveTheLogitsOfTheirCheckpoints) {
   const std::string architecture = GetParam().architecture;
   const std::string directory =
       RandomModel("gguf-" + architecture, SmallConfig(GetParam().changes));
-  Converter(OpenNetwork(directory), architecture).Write(Path("model.gguf"));
+  Converter(OpenNetwork(directory), architecture, GetParam().changes).Write(Path("model.gguf"));
   std::vector<int32_t> ids;
   Rng rng(5);
   for (int i = 0; i < 24; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));

@@ -71,6 +71,9 @@ constexpr Family InBlocks(std::string_view model_type, bool rope_pairs) {
 constexpr Family kGgufFamilies[] = {
     InBlocks("llama", true),
     InBlocks("mixtral", true),
+    InBlocks("smollm3", true),
+    InBlocks("granite", true),
+    InBlocks("olmo2", false),
     InBlocks("qwen2", false),
     InBlocks("qwen3", false),
     InBlocks("qwen3_moe", false),

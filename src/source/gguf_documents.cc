@@ -45,6 +45,9 @@ struct Architecture {
   std::string_view name, model_type, model_class;
 };
 constexpr Architecture kArchitectures[] = {{"llama", "llama", "LlamaForCausalLM"},
+                                           {"smollm3", "smollm3", "SmolLM3ForCausalLM"},
+                                           {"granite", "granite", "GraniteForCausalLM"},
+                                           {"olmo2", "olmo2", "Olmo2ForCausalLM"},
                                            {"qwen2", "qwen2", "Qwen2ForCausalLM"},
                                            {"qwen3", "qwen3", "Qwen3ForCausalLM"},
                                            {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"},
@@ -139,6 +142,23 @@ void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
       wide ? width / heads : config.value("head_dim", heads > 0 ? width / heads : 0);
 }
 
+// fp32 in the file: the decimal that was meant.
+double Decimal(double value) {
+  return std::stod(fmt::format("{:.6g}", value));
+}
+
+// Granite's multipliers, under the names of GGUF; one that is not there does nothing.
+void AddGranite(const GgufFile& file, const std::string& prefix, Json& config) {
+  constexpr std::pair<const char*, const char*> kScales[] = {
+      {"embedding_scale", "embedding_multiplier"},
+      {"residual_scale", "residual_multiplier"},
+      {"attention.scale", "attention_multiplier"},
+      {"logit_scale", "logits_scaling"}};
+  for (const auto& [name, multiplier] : kScales) {
+    if (const auto scale = file.FindReal(prefix + name)) config[multiplier] = Decimal(*scale);
+  }
+}
+
 }  // namespace
 
 Json GgufConfig(const std::vector<GgufFile>& files) {
@@ -164,9 +184,8 @@ Json GgufConfig(const std::vector<GgufFile>& files) {
       {"tie_word_embeddings", FindGgufTensor(files, "output.weight") == nullptr},
       {"attention_bias", FindGgufTensor(files, "blk.0.attn_q.bias") != nullptr},
       {"mlp_bias", FindGgufTensor(files, "blk.0.ffn_gate.bias") != nullptr}};
-  // fp32 in the file: the decimal that was meant.
-  const auto eps = file.FindReal(prefix + "attention.layer_norm_rms_epsilon").value_or(1e-6);
-  config["rms_norm_eps"] = std::stod(fmt::format("{:.6g}", eps));
+  config["rms_norm_eps"] =
+      Decimal(file.FindReal(prefix + "attention.layer_norm_rms_epsilon").value_or(1e-6));
   if (const auto head_dim = file.FindInteger(prefix + "attention.key_length")) {
     config["head_dim"] = *head_dim;
   }
@@ -179,6 +198,7 @@ Json GgufConfig(const std::vector<GgufFile>& files) {
     AddExperts(file, prefix, config);
   }
   if (architecture.name.starts_with("gemma")) AddGemma(file, prefix, config);
+  if (architecture.name == "granite") AddGranite(file, prefix, config);
   config["rope_scaling"] = RopeScaling(files, architecture.name, config["rope_theta"]);
   return config;
 }
