@@ -8,17 +8,22 @@
 namespace nibble {
 namespace {
 
+constexpr WordPattern kLlama3 = {.pattern = kLlama3Pattern, .ignore_merges = true, .bos = true};
 constexpr std::pair<std::string_view, WordPattern> kPreTokenizers[] = {
     {"gpt-2", {}},
     {"phi-2", {}},
     {"smollm", {.single_digits = true}},
     {"starcoder", {.single_digits = true}},
     {"command-r", {.single_digits = true}},
-    {"llama-bpe", {.pattern = kLlama3Pattern, .ignore_merges = true, .bos = true}},
+    {"llama-bpe", kLlama3},
+    {"llama3", kLlama3},
+    {"llama-v3", kLlama3},
+    {"falcon3", kLlama3},
     {"dbrx", {.pattern = kLlama3Pattern}},
     {"smaug-bpe", {.pattern = kLlama3Pattern}},
     {"glm4", {.pattern = kLlama3Pattern}},
     {"qwen2", {.pattern = kQwen2Pattern}},
+    {"deepseek-r1-qwen", {.pattern = kQwen2Pattern}},
     {"gpt-4o", {.pattern = kO200kPattern}},
     {"tekken", {.pattern = kTekkenPattern, .ignore_merges = true, .bos = true}},
 };
