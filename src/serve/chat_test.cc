@@ -311,6 +311,9 @@ TEST_F(ChatTest, PromptsAreWhatTheTemplateMakes) {
   const Reply none =
       service().Post(kChatPath, {{"messages", messages}, {"continue_final_message", true}});
   EXPECT_EQ(none.param(), "continue_final_message");
+  const Reply whole = service().Post(
+      kChatPath, {{"messages", messages}, {"stream_options", {{"include_usage", true}}}});
+  EXPECT_EQ(whole.param(), "stream_options");
   EXPECT_EQ(prompt({{"messages", messages}}),
             TokensOf(begin + "<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
                              "{}}\n</tool_call><|im_end|>\n<|im_start|>assistant\n"));

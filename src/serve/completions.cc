@@ -21,7 +21,9 @@ struct CompletionFields {
   int64_t truncate = -1;
 };
 
+// Stands behind "stream".
 void ReadStreamOptions(const Json& value, const std::string& name, CompletionFields& f) {
+  if (!f.stream) BadField(name, "stream_options needs stream");
   f.usage = JsonFind<bool>(value, "include_usage", name).value_or(false);
   f.continuous = JsonFind<bool>(value, "continuous_usage_stats", name).value_or(false);
 }
@@ -236,10 +238,6 @@ void Completions(Call& call) {
     ReadPrompts(service.tokenizer(), fields);
   } catch (const Error& error) {
     BadField("prompt", "{}", error.what());
-  }
-  if (!fields.stream && call.body.contains("stream_options") &&
-      !call.body["stream_options"].is_null()) {
-    BadField("stream_options", "stream_options needs stream");
   }
   if (fields.stream && fields.prompt_logprobs) {
     BadField("prompt_logprobs", "prompt_logprobs cannot be streamed");
