@@ -251,6 +251,16 @@ void RefuseMore(const Json& config, const std::string& where) {
   if (words && *words != "int32") Fail("{}: pack_dtype \"{}\", expected int32", where, *words);
 }
 
+// Whether columns stand in an order that only the index of their groups tells.
+bool HasOrder(const Json& config, std::string_view method, const std::string& where) {
+  if (method == "gptq") return JsonFind<bool>(config, "desc_act", where).value_or(false);
+  const auto groups = JsonFind<Json>(config, "config_groups", where).value_or(Json::object());
+  return std::ranges::any_of(groups, [&](const Json& group) {
+    const auto weights = JsonFind<Json>(group, "weights", where + ": config_groups");
+    return weights && weights->is_object() && weights->value("actorder", Json()) == "group";
+  });
+}
+
 }  // namespace
 
 StoredCodes::StoredCodes(const Json& config, const std::string& where) {
@@ -269,7 +279,7 @@ StoredCodes::StoredCodes(const Json& config, const std::string& where) {
     if (variant != layout.variant) continue;
     RefuseMore(config, where);
     layout_ = &layout;
-    ordered_ = method == "gptq" && JsonFind<bool>(config, "desc_act", where).value_or(false);
+    ordered_ = HasOrder(config, method, where);
     return;
   }
   if (variants.empty()) {

@@ -4,8 +4,8 @@
 //   AWQ (gemm): qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]
 //   compressed-tensors (pack-quantized): weight_packed [N, K * b / 32], weight_scale [N, G],
 //   weight_zero_point [N * b / 32, G], weight_g_idx [K]; (int-quantized): weight [N, K] of bytes
-// Widths, bits and groups follow from the shapes; the config only says which layout it is, and of
-// GPTQ that columns have an order (desc_act), without which a linear is not read. Layouts:
+// Widths, bits and groups follow from the shapes; the config only says which layout it is, and
+// that columns have an order (desc_act, actorder), without which a linear is not read. Layouts:
 // github.com/ModelCloud/GPTQModel, casper-hansen/AutoAWQ, vllm-project/compressed-tensors.
 #pragma once
 

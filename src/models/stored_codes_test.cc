@@ -185,6 +185,12 @@ TEST_F(DamagedCodes, GroupsAndScales) {
               HasSubstr("gptq4_act_order.g_idx is missing"));
   EXPECT_EQ(ReadError("gptq4_act_order", {}, 32, 64, ordered), "");
   EXPECT_EQ(ReadError("gptq4_symmetric", {{".g_idx", {}}}, 32, 64, ordered), "");  // one group
+  const auto acts_order = [](const char* order) {
+    return Json{{"config_groups", {{"group_0", {{"weights", {{"actorder", order}}}}}}}};
+  };
+  EXPECT_THAT(ReadError("packed4", {{".weight_g_idx", {}}}, 32, 64, acts_order("group")),
+              HasSubstr("packed4.weight_g_idx is missing"));
+  EXPECT_EQ(ReadError("packed4", {{".weight_g_idx", {}}}, 32, 64, acts_order("weight")), "");
   for (const float scale : {0.0f, -0.01f, INFINITY, NAN, 1e6f}) {
     const Tensor scales = Tensor::Of(DType::kF32, {2, 32}, std::vector<float>(64, scale));
     EXPECT_THAT(ReadError("gptq4", {{".scales", scales}}), HasSubstr("is not a scale")) << scale;
