@@ -69,6 +69,8 @@ class Stream {
   }
   // Another window is next.
   void Rest() const;
+  // Gives up working memory, which the next window takes again.
+  void Release() { scratch_ = Scratch(backend_); }
   // All linears are uploaded: x moves behind the layer.
   void Finish();
   // Begin, Upload of everything, all stages, Finish.

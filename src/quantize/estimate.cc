@@ -53,28 +53,6 @@ void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e)
   e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
 }
 
-// Of a layer.
-struct Sizes {
-  double weights = 0, linear = 0;  // all of them, those of the largest matrix
-  double width = 0;                // of the widest input that is calibrated
-  double row = 0;                  // outputs of all linears for a token
-};
-Sizes SizesOf(const ModelConfig& c) {
-  Sizes s;
-  for (const int64_t layer : {int64_t{0}, c.layers - 1}) {  // of the first kind and of the last
-    double all = 0, row = 0;
-    for (Role role : c.layer_roles(layer)) {
-      const auto weights = static_cast<double>(c.outputs(role) * c.inputs(role));
-      all += weights;
-      s.linear = std::max(s.linear, weights);
-      s.width = std::max(s.width, static_cast<double>(c.inputs(role)));
-      if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(role));
-    }
-    s.weights = std::max(s.weights, all), s.row = std::max(s.row, row);
-  }
-  return s;
-}
-
 // Options that take less, ", "-joined in front of another way; may be empty.
 std::string WithLess(const Recipe& recipe) {
   std::string options;
@@ -83,19 +61,35 @@ std::string WithLess(const Recipe& recipe) {
   return options.empty() ? "" : options + "or ";
 }
 
+// Bytes while a layer is quantized: in fp64 and in fp32, or, of what is not rounded yet, in fp64
+// beside the sums of an input, codes, and a linear as what its codes mean.
+double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o) {
+  double weights = 0, row = 0;  // row: outputs of all linears for a token
+  for (Role role : c.layer_roles(layer)) {
+    weights += static_cast<double>(c.outputs(role) * c.inputs(role));
+    if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(role));
+  }
+  double most = 12 * weights, left = weights;
+  if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return most;
+  const int networks = o.recipe.gptaq > 0 ? 2 : 1;
+  // Once more in the order of the kernels; those of GPTAQ's reference have 8 bits.
+  const double codes = weights * (2 * networks - 1);
+  for (Role role : c.layer_roles(layer)) {
+    const auto inputs = static_cast<double>(c.inputs(role));
+    const double linear = static_cast<double>(c.outputs(role)) * inputs;
+    const double sums = 8 * inputs * inputs * networks;
+    const double activations = 4 * static_cast<double>(o.context) * (row + 3 * inputs);
+    most = std::max(most, 8 * (left + linear) + codes + sums + activations);
+    left -= linear;
+  }
+  return most;
+}
+
 // Bytes in the program's memory but for the windows of calibration; most of a GPU's is its own.
 double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   constexpr double kProgram = 128e6;
-  const Sizes s = SizesOf(c);
-  // A layer in fp64 and in fp32, or beside one linear as codes and as what they mean.
-  double bytes = 12 * s.weights;
-  if (o.recipe.rounding == Rounding::kGptq && o.device == "cpu") {
-    const double sums = 8 * s.width * s.width * (o.recipe.gptaq > 0 ? 2 : 1);
-    const double inputs = 4 * static_cast<double>(o.context) * (s.row + 3 * s.width);
-    // Codes, and once more in the order of the kernels; those of GPTAQ's reference have 8 bits.
-    const double codes = s.weights * (o.recipe.gptaq > 0 ? 3 : 1);
-    bytes = std::max(bytes, 8 * s.weights + codes + 8 * s.linear) + sums + inputs;
-  }
+  // Of the first kind of layers and of the last.
+  double bytes = std::max(LayerBytes(c, 0, o), LayerBytes(c, c.layers - 1, o));
   const auto table = static_cast<double>(c.vocab_size * c.hidden_size);
   if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) bytes += 8 * table;
   return kProgram + std::max(bytes, 3 * table);
