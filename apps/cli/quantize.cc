@@ -12,6 +12,7 @@
 #include "apps/cli/quantize_loss.h"
 #include "apps/cli/recipe_options.h"
 #include "base/progress.h"
+#include "quantize/estimate.h"
 #include "quantize/recipe_fields.h"
 
 namespace nibble::cli {
@@ -151,7 +152,10 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
   if (a.compare) return CompareRecipes(a.options, std::max<int64_t>(a.loss_windows, 1), common);
   if (a.dry_run) {
-    const QuantizeReport report = PlanQuantization(a.options);
+    QuantizeReport report = PlanQuantization(a.options);
+    const double loss = a.loss_windows > 0 ? LossBytes(report.estimate) : 0;
+    double& peak = report.estimate.peak_memory_bytes;
+    if (loss <= MemoryLimit(a.options)) peak = std::max(peak, loss);  // else it is left out
     common.json ? PrintJson(DryRunJson(report)) : PrintPlan(a, report);
     return;
   }

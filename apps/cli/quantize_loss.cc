@@ -34,7 +34,7 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   const auto start = std::chrono::steady_clock::now();
   Loss loss;
   loss.context = std::min(kContext, report.config.context);
-  const double needed = 5.0 * static_cast<double>(report.estimate.parameters);
+  const double needed = LossBytes(report.estimate);
   if (needed > MemoryLimit(options)) Fail("the float model takes {} of memory", BytesText(needed));
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
   const int64_t context =
@@ -51,6 +51,11 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
 }
 
 }  // namespace
+
+double LossBytes(const QuantizeEstimate& estimate) {
+  constexpr double kProgram = 128e6;
+  return kProgram + 5.0 * static_cast<double>(estimate.parameters);
+}
 
 // The checkpoint is there whatever this says, memory that is short included.
 Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted,

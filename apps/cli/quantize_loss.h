@@ -16,6 +16,8 @@ struct Loss {
   double seconds = 0;
   std::string unmeasured;  // why it could not be measured; empty otherwise
 };
+// Bytes that measuring takes: the float model beside the quantized one.
+double LossBytes(const QuantizeEstimate& estimate);
 // On `windows` windows of the calibration text apart from the first `seen` that these options draw.
 Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows,
                  int64_t seen);

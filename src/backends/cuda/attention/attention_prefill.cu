@@ -17,8 +17,8 @@ constexpr int kThreads = 32 * kPrefillWarps;
 constexpr int kSpanPages = 8;
 constexpr int kFewRows = 64;  // up to here keys are split
 constexpr int kBlocks = 2;    // that share a multiprocessor
-constexpr int kAlwaysStaged =
-    20 * 1024;  // bytes of a packed page, for which one may do without the other
+// A packed page of so many bytes goes through shared memory even if only one block finds room then.
+constexpr int kAlwaysStaged = 20 * 1024;
 
 template <int D, int kTiles>
 __device__ __forceinline__ void StoreQuery(const AttentionArguments& a, const Tile& tile,

@@ -200,10 +200,10 @@ void GemmSm80(const GemmArguments& g, cudaStream_t stream) {
   CheckArguments(g);
   const bool rows = g.w_kind == WeightKind::kNibbles || g.w_kind == WeightKind::kBytes;
   NIBBLE_CUDA_CHECK(rows || HasGroups(g.w_kind));
+  const bool nibbles = rows && g.x_bits <= 4;  // on both sides
   WithReal(g.y_type, [&]<typename Y>(Y) {
     if (CodeBits(g.w_kind) == 8) return LaunchFor<Codes::kS8S8, Y>(g, stream);
-    rows&& g.x_bits <= 4 ? LaunchFor<Codes::kS4S4, Y>(g, stream)
-                         : LaunchFor<Codes::kS4S8, Y>(g, stream);
+    nibbles ? LaunchFor<Codes::kS4S4, Y>(g, stream) : LaunchFor<Codes::kS4S8, Y>(g, stream);
   });
 }
 
