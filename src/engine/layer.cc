@@ -147,7 +147,7 @@ void AddOutput(const Decoder& d, const Layer& layer, Role role, LayerVector norm
   const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[role]);
   const float* const weight = layer.vectors[norm].data();
   if (weight == nullptr) return d.backend.Gemm(acts, layer.ids[role], x, hidden, true);
-  float* const output = d.scratch.outputs.data();
+  float* const output = d.scratch.outputs.Grow(tokens * hidden);
   d.backend.Gemm(acts, layer.ids[role], output, hidden, false);
   d.backend.AddNormed(output, tokens, hidden, weight, static_cast<float>(d.config.norm_eps), x);
 }
