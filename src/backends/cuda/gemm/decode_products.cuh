@@ -226,7 +226,7 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
       } else {
         if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
         if constexpr (kWiden && S::kFine) steps = ring.Steps(stage, step);
-        Fragment<S::kKind, kWiden>(word, steps, step, a);
+        Fragment<S::kBits, kWiden>(word, steps, step, a);
       }
       constexpr int kChains = Sums<S>::kChains;
       const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // anew

@@ -241,22 +241,4 @@ class WeightRing {
   const uint8_t *piece_, *scales_;  // scales_: what lies behind the words
 };
 
-// Operand A for inputs 32 step.. of a stage, from the word that holds it; widen: by steps.
-template <WeightKind kind, bool widen>
-__device__ inline void Fragment(const uint4& word, const LevelSteps& steps, int step,
-                                uint32_t (&a)[4]) {
-  const uint32_t first = step % 2 == 0 ? word.x : word.z;
-  const uint32_t second = step % 2 == 0 ? word.y : word.w;
-  if constexpr (CodeBits(kind) == 8) {
-    a[0] = word.x, a[1] = word.y, a[2] = word.z, a[3] = word.w;
-  } else if constexpr (widen) {
-    steps.Widen(first, a[0], a[1]);
-    steps.Widen(second, a[2], a[3]);
-  } else {
-    constexpr uint32_t kHigh = 0xF0F0F0F0;
-    a[0] = first << 4 & kHigh, a[1] = first & kHigh;
-    a[2] = second << 4 & kHigh, a[3] = second & kHigh;
-  }
-}
-
 }  // namespace nibble::cuda::decode

@@ -14,8 +14,8 @@ inline constexpr int kMaxLaunchRows = 32;  // of bytes; more read the weights ag
 
 // Enqueues products that can be joined (gemm.h) as one kernel. More tokens are right, only slow. A
 // dependent launch: w, w_* and bias are read before the kernel in front has ended, so that one must
-// not write them. Throws nibble::Error if the launch is refused or if shared memory does not hold
-// one token.
+// not write them. Throws nibble::Error if the launch is refused or, where clusters share
+// a token, if shared memory does not hold one; where there are none GemmSm80 takes over.
 void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 
 // The same of the experts of a mixture, of up to kMaxLaunchRows rows each at a time; sm_90. Of w_*

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every product that the tensor-core kernels do not take, on ordinary cores: fp32 inputs, and codes
-// with groups. Right first; with a few tokens they are limited by reading the weights once.
+// Every product that the tensor-core kernels do not take, on ordinary cores: fp32 inputs, and
+// bytes in groups with zeros. Right first; with a few tokens they are limited by reading the
+// weights once.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -7,7 +7,6 @@
 #include <cuda_fp16.h>
 
 #include "backends/cuda/gemm/gemm_sm80_tile.cuh"
-#include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/gemm/sum_scale.cuh"
 
 namespace nibble::cuda::sm80 {
@@ -67,24 +66,14 @@ class GroupMath {
   // Operand A of 32 inputs.
   __device__ __forceinline__ void Load(const Stage<S>& stage, const Operands<S>& operands, int step,
                                        int piece, int i, uint32_t (&a)[4]) const {
-    if constexpr (S::kWeightBits == 8) {
-      const uint4 w = operands.Weights(step, i);
-      a[0] = w.x, a[1] = w.y, a[2] = w.z, a[3] = w.w;
-    } else {
-      const uint4 w = operands.Weights(step / 2, i);
-      const uint32_t first = step % 2 == 0 ? w.x : w.z, second = step % 2 == 0 ? w.y : w.w;
-      if (!g_.w_block.zeros) {
-        a[0] = first << 4 & kHighNibbles, a[1] = first & kHighNibbles;
-        a[2] = second << 4 & kHighNibbles, a[3] = second & kHighNibbles;
-        return;
-      }
-      const int pieces = g_.w_block.pieces;
-      const int at = 128 * pieces + Pair(i) * max(4, 2 * pieces) + 2 * piece;
-      const auto steps =
-          LevelSteps::OfStarts(*reinterpret_cast<const uint16_t*>(Behind(stage, at)));
-      steps.Widen(first, a[0], a[1]);
-      steps.Widen(second, a[2], a[3]);
+    const uint4 word = operands.WordOf(step, i);
+    if (S::kWeightBits == 8 || !g_.w_block.zeros) {
+      return Fragment<S::kWeightBits>(word, {}, step, a);
     }
+    const int pieces = g_.w_block.pieces;
+    const int at = 128 * pieces + Pair(i) * max(4, 2 * pieces) + 2 * piece;
+    const auto steps = LevelSteps::OfStarts(*reinterpret_cast<const uint16_t*>(Behind(stage, at)));
+    Fragment<S::kWeightBits, true>(word, steps, step, a);
   }
 
   // y += sums times the scales of a piece; sums and code_sums are 0 from then on.

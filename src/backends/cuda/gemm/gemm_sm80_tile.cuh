@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "backends/cuda/gemm/gemm_law.cuh"
+#include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/ptx/ptx.h"
 
 namespace nibble::cuda::sm80 {
@@ -168,6 +169,10 @@ class Operands {
   __device__ uint4 Weights(int at, int output_tile) const {
     return LoadShared16(w_ + at * 2048 + output_tile * 512);
   }
+  // What holds the at-th 32 inputs.
+  __device__ uint4 WordOf(int at, int output_tile) const {
+    return Weights(at * S::kWeightBits / 8, output_tile);
+  }
   // The at-th 64 inputs of the activations of 8 tokens, or 32 inputs of 16 tokens.
   __device__ void LoadActivations(int at, int token_tile, uint32_t (&b)[4]) const {
     constexpr int kBytes = S::kCodes == Codes::kS4S4 ? 64 : 32;
@@ -215,8 +220,6 @@ __device__ __forceinline__ void MultiplyStep(const Operands<S>& operands, int at
   }
 }
 
-inline constexpr uint32_t kHighNibbles = 0xF0F0F0F0u;
-
 // The same as MultiplyNibbles where activations have more than 4 bits. 4-bit weights come in the
 // high halves of bytes: 16 times their codes.
 template <typename S>
@@ -229,15 +232,8 @@ __device__ __forceinline__ void MultiplyBytes(const Operands<S>& operands, int h
     uint32_t a[S::kOutputTiles][4];
 #pragma unroll
     for (int i = 0; i < S::kOutputTiles; ++i) {
-      if constexpr (S::kWeightBits == 8) {
-        w[i] = operands.Weights(at, i);
-        a[i][0] = w[i].x, a[i][1] = w[i].y, a[i][2] = w[i].z, a[i][3] = w[i].w;
-      } else {
-        if (step == 0) w[i] = operands.Weights(half, i);
-        const uint32_t first = step == 0 ? w[i].x : w[i].z, second = step == 0 ? w[i].y : w[i].w;
-        a[i][0] = first << 4 & kHighNibbles, a[i][1] = first & kHighNibbles;
-        a[i][2] = second << 4 & kHighNibbles, a[i][3] = second & kHighNibbles;
-      }
+      if (S::kWeightBits == 8 || step == 0) w[i] = operands.WordOf(at, i);
+      Fragment<S::kWeightBits>(w[i], {}, at, a[i]);
     }
     MultiplyStep(operands, at, a, sums);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a second level of scales on their way to tensor cores: 4 bits become 8 in registers,
-// four at a time ("QServe", Lin et al. 2024, section 5.2.3, without its subtraction).
+// Codes on their way to tensor cores: 4 bits become 8 in registers, those of a second level of
+// scales four at a time ("QServe", Lin et al. 2024, section 5.2.3, without its subtraction).
 #pragma once
 
 #include "backends/cuda/ptx/ptx.h"
@@ -32,5 +32,26 @@ struct LevelSteps {
     second = ((word >> 4 & 0x0F0F0F0Fu) * scales[1] + starts[1]) ^ 0x80808080u;
   }
 };
+
+// Operand A for inputs 32 step.. of a block of weight_order.h, from the word that holds them:
+// bytes, or nibbles as 16 times their codes; kWiden: by steps.
+template <int kBits, bool kWiden = false>
+__device__ __forceinline__ void Fragment(const uint4& word, const LevelSteps& steps, int step,
+                                         uint32_t (&a)[4]) {
+  if constexpr (kBits == 8) {
+    a[0] = word.x, a[1] = word.y, a[2] = word.z, a[3] = word.w;
+    return;
+  }
+  const uint32_t first = step % 2 == 0 ? word.x : word.z;
+  const uint32_t second = step % 2 == 0 ? word.y : word.w;
+  if constexpr (kWiden) {
+    steps.Widen(first, a[0], a[1]);
+    steps.Widen(second, a[2], a[3]);
+  } else {
+    constexpr uint32_t kHigh = 0xF0F0F0F0;
+    a[0] = first << 4 & kHigh, a[1] = first & kHigh;
+    a[2] = second << 4 & kHigh, a[3] = second & kHigh;
+  }
+}
 
 }  // namespace nibble::cuda
