@@ -127,6 +127,28 @@ class CudaCacheTest : public GpuParityTest {
       }
     }
   }
+  // Attention of `tokens` tokens from `first` on over the same pages, poison elsewhere. `sinks`:
+  // those of spec_ on the GPU.
+  struct Results {
+    std::vector<float> ours, ref;
+  };
+  Results Attend(const TestCache& cache, const DeviceCache& device, const Buffer<Intermediate>& q,
+                 int64_t first, int64_t tokens, const float* sinks = nullptr) {
+    SequenceSlice slice = {.first_row = first,
+                           .tokens = tokens,
+                           .position = first,
+                           .pages = device.pages(),
+                           .offset = kv_.page_bytes()};
+    AttentionSpec on_device = spec_;
+    on_device.sinks = sinks;
+    Results results = {{}, std::vector<float>(q_.size(), kPoison)};
+    Buffer<Intermediate> out = CopyValues(results.ref);
+    ours_->Attention(q.data(), on_device, kv_, {&slice, 1}, out.data());
+    results.ours = HostValues(out.data(), static_cast<int64_t>(q_.size()));
+    slice.pages = cache.pages(), slice.offset = 0;
+    ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(results.ref));
+    return results;
+  }
   std::vector<float> Fused(cuda::FusedAttention& fused, const TestCache& cache);
 
   KvSpec kv_;
@@ -189,21 +211,12 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
     for (const int64_t window : {0, 1, 17, 100}) {
       spec_.sliding_window = window;
       spec_.softcap = window == 17 ? 0.5f : 0;
-      AttentionSpec on_device = spec_;
-      if (window == 100) spec_.sinks = sinks.data(), on_device.sinks = device_sinks.data();
+      spec_.sinks = window == 100 ? sinks.data() : nullptr;
       // A whole prompt, a chunk behind it, one decoded token.
       for (const int64_t first : {int64_t{0}, int64_t{70}, kPositions - 1}) {
-        SequenceSlice slice = {.first_row = first,
-                               .tokens = kPositions - first,
-                               .position = first,
-                               .pages = device.pages(),
-                               .offset = kv_.page_bytes()};
-        std::vector<float> expected(q_.size(), kPoison);
-        Buffer<Intermediate> out = CopyValues(expected);
-        ours_->Attention(q.data(), on_device, kv_, {&slice, 1}, out.data());
-        const auto result = HostValues(out.data(), static_cast<int64_t>(q_.size()));
-        slice.pages = cache.pages(), slice.offset = 0;
-        ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(expected));
+        const auto [result, expected] =
+            Attend(cache, device, q, first, kPositions - first,
+                   spec_.sinks == nullptr ? nullptr : device_sinks.data());
         CheckRows(cache, first, result, expected, 0x1p-11);
         if (HasFatalFailure()) return;
       }
@@ -224,17 +237,7 @@ TEST_F(CudaCacheTest, SpansOfALongContextAreJoined) {
     const DeviceCache device(*ours_, cache, kv_, kLong);
     const auto q = CopyValues(q_);
     for (const int64_t token : {int64_t{600}, int64_t{1023}, int64_t{1024}, kLong - 1}) {
-      SequenceSlice slice = {.first_row = token,
-                             .tokens = 1,
-                             .position = token,
-                             .pages = device.pages(),
-                             .offset = kv_.page_bytes()};
-      std::vector<float> expected(q_.size(), kPoison);
-      Buffer<Intermediate> out = CopyValues(expected);
-      ours_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
-      const auto result = HostValues(out.data(), static_cast<int64_t>(q_.size()));
-      slice.pages = cache.pages(), slice.offset = 0;
-      ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(expected));
+      const auto [result, expected] = Attend(cache, device, q, token, 1);
       for (int64_t head = 0; head < spec_.heads; ++head) {
         const std::vector<double> bounds = Bounds(cache, token, head, 0x1p-11);
         for (int64_t i = 0; i < kv_.head_dim; ++i) {

@@ -12,6 +12,7 @@
 
 #include "backends/backend_testing.h"
 #include "backends/cpu/cpu_backend.h"
+#include "backends/interface/gpu_testing.h"
 #include "backends/ref/ref_backend.h"
 
 namespace nibble {
@@ -25,17 +26,6 @@ inline std::vector<Isa> SupportedIsas() {
 }
 
 inline constexpr float kPoison = -12345.678f;
-
-// Null where the program knows no GPU or the machine has none.
-inline std::unique_ptr<Backend> GpuOrNull() {
-  try {
-    return MakeBackend("cuda", false);
-  } catch (const Error& error) {
-    const std::string what = error.what();
-    if (what.find("no NVIDIA GPU") == what.npos && what.find("without CUDA") == what.npos) throw;
-  }
-  return nullptr;
-}
 
 // Memory of a backend, and its intermediate values: fp32, or bf16 on a GPU.
 class MachineTest {

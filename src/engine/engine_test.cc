@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 
+#include "backends/interface/gpu_testing.h"
 #include "engine/engine_testing.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
@@ -94,12 +95,8 @@ TEST_F(TinyModel, ABatchGivesTheBitsOfSingleSequences) {
 // The model on a GPU: a whole prompt, and the same token by token, which replays recorded steps.
 // bf16 loses up to 2^-9 of q, k, v, gate and up in each of six layers; losses add up like noise.
 TEST_F(TinyModel, AGpuAgreesWithTheCpu) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda", false);
-  } catch (const Error& error) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   Model gpu(OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny"), std::move(backend));
   const std::vector<int32_t> ids = Ids(150, 1);
   Session cpu(model()), whole(gpu), steps(gpu);

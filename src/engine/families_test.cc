@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "backends/interface/gpu_testing.h"
 #include "base/half.h"
 #include "engine/engine_testing.h"
 #include "engine/hf_forward_testing.h"
@@ -133,12 +134,8 @@ TEST_P(RandomFamily, LogitsAreThoseOfFp64) {
 // bf16 intermediates lose up to 2^-9 of q, k, v, gate and up in each of two layers; what q and k
 // lose moves scores of several units by as much of themselves, which counts as much again.
 TEST_P(RandomFamily, AGpuAgreesWithFp64) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda:0", false);
-  } catch (const Error&) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   const std::string directory =
       RandomModel("gpu-family-" + std::string(GetParam().name), SmallConfig(GetParam().changes));
   std::vector<int32_t> ids;

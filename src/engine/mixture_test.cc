@@ -8,6 +8,7 @@
 #include <limits>
 #include <list>
 
+#include "backends/interface/gpu_testing.h"
 #include "base/rng.h"
 #include "engine/engine_testing.h"
 #include "engine/model.h"
@@ -196,12 +197,8 @@ TEST(Mixture, EqualExpertsAreOneFfnAndChunksDoNotMatter) {
 // bf16 loses up to 2^-9 of q, k, v, gate and up in each of six layers, as in the dense model.
 // Experts are alike, so that a tie that another rounding decides costs nothing.
 TEST(Mixture, AGpuAgreesWithTheCpu) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda", false);
-  } catch (const Error& error) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   Matrices matrices;
   const auto cpu = LoadModel(kTinyModel, "cpu", false);
   Model gpu(Upcycled(matrices), std::move(backend));

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "backends/interface/gpu_testing.h"
 #include "engine/session.h"
 #include "measure/random_network.h"
 #include "models/shapes.h"
@@ -72,12 +73,8 @@ class WideTransform : public testing::TestWithParam<int64_t> {};
 // each of which is as far from inputs that are not rounded. The difference of two such errors has
 // twice the variance of one, and KL divergences of small differences are half a variance.
 TEST_P(WideTransform, CostsNoMoreThanRoundingDoes) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda", false);
-  } catch (const Error&) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   Model cpu(WideNetwork(GetParam(), 8), MakeBackend("cpu", false));
   Model exact(WideNetwork(GetParam(), 16), MakeBackend("cpu", false));
   Model gpu(WideNetwork(GetParam(), 8), std::move(backend));

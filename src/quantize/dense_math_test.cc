@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "backends/interface/backend.h"
+#include "backends/interface/gpu_testing.h"
 #include "backends/interface/math_services.h"
 #include "base/rng.h"
 #include "quantize/host_math.h"
@@ -33,11 +34,7 @@ class DenseMathTest : public testing::TestWithParam<bool> {
       math_ = std::make_unique<HostMath>();
       return;
     }
-    try {
-      backend_ = MakeBackend("cuda:0", false);
-    } catch (const Error&) {
-      GTEST_SKIP() << "needs a GPU";
-    }
+    if (!(backend_ = GpuOrNull())) GTEST_SKIP() << "needs a GPU";
     math_ = backend_->services().MakeDense();
   }
 

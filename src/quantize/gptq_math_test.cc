@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "backends/interface/gpu_testing.h"
 #include "backends/interface/math_services.h"
 #include "base/rng.h"
 #include "formats/lattice_codes.h"
@@ -287,12 +288,8 @@ TEST_P(NarrowGptqTest, BlasGivesTheCodesOfPlainLoops) {
 }
 
 TEST_P(GptqMathTest, AGpuGivesTheCodesOfBlas) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda:0", false);
-  } catch (const Error&) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   ExpectSame(backend->services().MakeGptq(GetParam().width), *backend);
 }
 
@@ -301,12 +298,8 @@ TEST_P(GptqMathTest, AGpuGivesTheCodesOfBlas) {
 // the share of codes that may differ by themselves; each moves the values behind it by part of a
 // step, so more follow, but what they add up to is as good.
 TEST_P(GptqMathTest, AGpuLosesAsLittleOnRealInputs) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda:0", false);
-  } catch (const Error&) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   const Case& c = GetParam();
   std::vector<float> x = WholeInputs(c.tokens, c.width, 4), exact = x;
   Rng rng(5);

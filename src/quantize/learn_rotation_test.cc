@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends/interface/gpu_testing.h"
 #include "backends/interface/math_services.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"
@@ -78,12 +79,8 @@ TEST(LearnRotation, LowersTheErrorOfRowsItHasNotSeen) {
 }
 
 TEST(LearnRotation, LearnsAsMuchOnAGpu) {
-  std::unique_ptr<Backend> backend;
-  try {
-    backend = MakeBackend("cuda:0", false);
-  } catch (const Error&) {
-    GTEST_SKIP() << "needs a GPU";
-  }
+  std::unique_ptr<Backend> backend = GpuOrNull();
+  if (!backend) GTEST_SKIP() << "needs a GPU";
   const std::vector<PeakedRows> sets = {{SpikyRows(1024, 2), 1.0}, {SpikyRows(300, 3), 0.5, 16}};
   const auto learn = [&](const DenseMath& math) {
     return LearnRotation(sets, math, [](int64_t) {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes on their way to tensor cores: 4 bits become 8 in registers, those of a second level of
-// scales four at a time ("QServe", Lin et al. 2024, section 5.2.3, without its subtraction).
+// Codes on their way to tensor cores: 4 bits become 8 in registers, four at a time; those of a
+// second level of scales as in "QServe" (Lin et al. 2024, section 5.2.3), without its subtraction.
 #pragma once
 
 #include "backends/cuda/ptx/ptx.h"
