@@ -3,33 +3,19 @@
 // of sentencepiece_model.proto.
 #include <cmath>
 
+#include "source/protobuf_testing.h"
 #include "tests/e2e_malformed_testing.h"
 
 namespace nibble {
 namespace {
 
-std::string Varint(uint64_t value) {
-  std::string bytes;
-  for (; value > 127; value >>= 7) bytes += static_cast<char>(value | 128);
-  return bytes + static_cast<char>(value);
-}
-std::string Number(uint64_t field, uint64_t value) {
-  return Varint(field << 3) + Varint(value);
-}
-std::string Message(uint64_t field, const std::string& bytes) {
-  return Varint(field << 3 | 2) + Varint(bytes.size()) + bytes;
-}
-std::string Real(uint64_t field, float value) {
-  std::string bytes(sizeof value, '\0');
-  std::memcpy(bytes.data(), &value, sizeof value);
-  return Varint(field << 3 | 5) + bytes;
-}
+using proto::Message;
+using proto::Number;
+using proto::Piece;
+using proto::Real;
+using proto::Varint;
 
 enum Section : uint64_t { kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5 };
-
-std::string Piece(const std::string& text, float score, uint64_t type) {
-  return Message(kPiece, Message(1, text) + Real(2, score) + Number(3, type));
-}
 
 // BPE of five pieces.
 const std::vector<std::string>& Sections() {

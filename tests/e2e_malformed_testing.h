@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged files of formats that other programs write, given to the program: each ends in exactly
-// one line that says what is wrong, with exit code 1, soon and in little memory: 50 ms and 100 MB,
-// and more only as the file is large.
+// one line that says what is wrong, with exit code 1, soon and in little memory: 50 ms (of which a
+// test keeps a tenfold, see below) and 100 MB, and more only as the file is large.
 #pragma once
 
 #include <set>

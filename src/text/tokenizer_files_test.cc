@@ -12,6 +12,7 @@
 
 #include "base/error_testing.h"
 #include "io/base64.h"
+#include "source/protobuf_testing.h"
 #include "source/tokenizer_document.h"
 #include "text/tokenizer.h"
 
@@ -21,26 +22,13 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// ---- protobuf, written by hand ----
+using proto::Message;
+using proto::Number;
+using proto::Real;
+using proto::Varint;
 
-std::string Varint(uint64_t value) {
-  std::string bytes;
-  for (; value >= 128; value >>= 7) bytes += static_cast<char>(value | 128);
-  return bytes + static_cast<char>(value);
-}
-std::string Number(uint32_t field, uint64_t value) {
-  return Varint(field << 3) + Varint(value);
-}
-std::string Bytes(uint32_t field, const std::string& bytes) {
-  return Varint(field << 3 | 2) + Varint(bytes.size()) + bytes;
-}
-std::string Real(uint32_t field, float value) {
-  std::string bytes(4, '\0');
-  std::memcpy(bytes.data(), &value, 4);
-  return Varint(field << 3 | 5) + bytes;
-}
 std::string Piece(const std::string& text, float score, uint64_t type = kNormal) {
-  return Bytes(1, Bytes(1, text) + Real(2, score) + Number(3, type));
+  return proto::Piece(text, score, type);
 }
 std::string Little(uint32_t value) {
   std::string bytes(4, '\0');
@@ -55,10 +43,10 @@ std::string Pieces() {
          Piece(kSpace, -4) + Piece("a", -5) + Piece("b", -6) + Piece("ab", -1);
 }
 std::string Trainer(uint64_t type, const std::string& more = "") {
-  return Bytes(2, Number(3, type) + more);
+  return Message(2, Number(3, type) + more);
 }
 std::string Normalizer(const std::string& charsmap) {
-  return Bytes(3, Bytes(2, charsmap));
+  return Message(3, Message(2, charsmap));
 }
 std::string ByteTokens() {
   std::string pieces;
@@ -179,10 +167,10 @@ TEST_F(TokenizerFiles, MalformedModels) {
       {"fixed 64 cut", good + "\x21\x01"},
       {"fixed 32 cut", good + "\x25\x01"},
       {"piece is a number", good + Number(1, 3)},
-      {"text is a number", good + Bytes(1, Number(1, 3))},
-      {"score is a number", good + Bytes(1, Bytes(1, "c") + Number(2, 3))},
-      {"type is a text", good + Bytes(1, Bytes(1, "c") + Bytes(3, "x"))},
-      {"piece without text", good + Bytes(1, Real(2, 1))},
+      {"text is a number", good + Message(1, Number(1, 3))},
+      {"score is a number", good + Message(1, Message(1, "c") + Number(2, 3))},
+      {"type is a text", good + Message(1, Message(1, "c") + Message(3, "x"))},
+      {"piece without text", good + Message(1, Real(2, 1))},
       {"empty piece", good + Piece("", -1)},
       {"piece is not UTF-8", good + Piece("\xff", -1)},
       {"piece is half a character", good + Piece("\xe2\x96", -1)},
@@ -210,9 +198,9 @@ TEST_F(TokenizerFiles, MalformedModels) {
        Pieces() + ByteTokens().substr(Piece("<0x00>", 0, kByte).size()) + Trainer(2, Number(35, 1))},
       {"unigram without unknown", Piece("a", -1) + Trainer(1)},
       {"trainer is a number", Pieces() + Number(2, 1)},
-      {"trainer cut", Pieces() + Bytes(2, "\x18")},
+      {"trainer cut", Pieces() + Message(2, "\x18")},
       {"normalizer is a number", good + Number(3, 1)},
-      {"denormalizer", good + Bytes(5, Bytes(2, "abc"))},
+      {"denormalizer", good + Message(5, Message(2, "abc"))},
       {"charsmap of 3 bytes", good + Normalizer("abc")},
       {"charsmap without trie", good + Normalizer(Little(0) + text)},
       {"charsmap's trie of 5 bytes", good + Normalizer(Little(5) + unit + unit + text)},
