@@ -53,8 +53,7 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
 }  // namespace
 
 double LossBytes(const QuantizeEstimate& estimate) {
-  constexpr double kProgram = 128e6;
-  return kProgram + 5.0 * static_cast<double>(estimate.parameters);
+  return kProgramBytes + 5.0 * static_cast<double>(estimate.parameters);
 }
 
 // The checkpoint is there whatever this says, memory that is short included.

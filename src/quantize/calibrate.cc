@@ -312,7 +312,7 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
     progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
              RoleName(RolesOf(set)[0]));
   }
-  // Beside a Hessian they are what counts: of 28672 inputs and 2048 tokens half a gigabyte.
+  // Of 28672 inputs and 2048 tokens half a gigabyte, which a Hessian needs more.
   stream_.Release();
   if (reference_) reference_->Release();
   for (Role role : RolesOf(set)) {

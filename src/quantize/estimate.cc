@@ -87,12 +87,11 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
 
 // Bytes in the program's memory but for the windows of calibration; most of a GPU's is its own.
 double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
-  constexpr double kProgram = 128e6;
   // Of the first kind of layers and of the last.
   double bytes = std::max(LayerBytes(c, 0, o), LayerBytes(c, c.layers - 1, o));
   const auto table = static_cast<double>(c.vocab_size * c.hidden_size);
   if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) bytes += 8 * table;
-  return kProgram + std::max(bytes, 3 * table);
+  return kProgramBytes + std::max(bytes, 3 * table);
 }
 
 }  // namespace

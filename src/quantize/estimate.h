@@ -5,6 +5,8 @@
 
 namespace nibble {
 
+constexpr double kProgramBytes = 128e6;  // of memory, whatever it does
+
 // What the run will take, from the shapes; its time is left open (time_estimate.h).
 QuantizeEstimate EstimateQuantization(const ModelConfig& config, const Plan& plan,
                                       const QuantizeOptions& options);

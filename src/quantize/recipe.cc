@@ -68,11 +68,10 @@ std::string RuleName(const Rule& rule) {
 // Which fields change something, in any of the places that have them.
 class FieldUses {
  public:
-  void See(const Recipe& recipe, Role role) {
+  void See(const Recipe& recipe) {
     for (const RecipeField& field : RecipeFields()) {
       std::string_view& idle = reasons_.try_emplace(&field, "no linear has it").first->second;
-      const bool looked_up = role == Role::kEmbedding && field.name.starts_with("a-");
-      if (!idle.empty()) idle = looked_up ? "an embedding multiplies nothing" : field.idle(recipe);
+      if (!idle.empty()) idle = field.idle(recipe);
     }
   }
   void Require(std::span<const FieldValue> values, std::string_view where) const {
@@ -133,9 +132,10 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
       if (rule.pattern.Matches(name) || rule.pattern.Matches(source)) found.push_back(&rule);
     }
     for (const CompiledRule* rule : found) SetFields(rule->values, changed);
-    for (CompiledRule* rule : found) rule->uses.See(changed, role);
+    if (role == Role::kEmbedding) changed.activations = {.bits = 32};
+    for (CompiledRule* rule : found) rule->uses.See(changed);
     for (CompiledRule* rule : found) rule->used = true;
-    if (std::ranges::count(kTableRoles, role) == 0) uses.See(changed, role);
+    if (std::ranges::count(kTableRoles, role) == 0) uses.See(changed);
     linears[name] = PlanLinear(config, changed, role);
     if (role == Role::kEmbedding) linears[name].activations = {};
   };

@@ -52,7 +52,7 @@ struct Recipe {
   Rounding rounding = Rounding::kNearest;
   // Of all layer linears. Activations of clip 0: the clip of every
   // linear is searched (quantize/choose_clips.h).
-  FormatSpec weights, activations, k, v;
+  FormatSpec weights, activations, k, v;  // activations of 32 bits: none, as of an embedding
   // Weights of the tables; without: 8 bits where the weights above are quantized, else theirs. The
   // head's input has 8 bits where head and activations are quantized.
   std::optional<FormatSpec> head = {}, embedding = {};

@@ -35,6 +35,9 @@ Reason Always(const Recipe&) {
 Reason NeedsWeights(const Recipe& r) {
   return r.weights.quantized() ? "" : "no weights are rounded";
 }
+Reason NeedsInput(const Recipe& r) {
+  return r.activations.bits < 32 ? "" : "an embedding multiplies nothing";
+}
 Reason NeedsActs(const Recipe& r) {
   return r.activations.quantized() ? "" : "activations are not quantized";
 }
@@ -162,7 +165,7 @@ const FieldDomain kBits = Whole(2, 8, {16}), kStoredBits = Whole(2, 8, {16, 32})
 std::vector<RecipeField> LinearFields() {
   return {
       {"w-bits", kStoredBits, "Bits of weights; 16: bf16 or fp16, 32: fp32", SetWeightBits, Always},
-      {"a-bits", kBits, "Bits of activations", SetFormats<&FormatSpec::bits, kActs>, Always},
+      {"a-bits", kBits, "Bits of activations", SetFormats<&FormatSpec::bits, kActs>, NeedsInput},
       {"group", kGroup,
        "Inputs that share a scale, weights and activations; 0 = row. Where it does not divide the "
        "inputs: the largest multiple of 32 below that does, or the row",
