@@ -12,6 +12,7 @@ namespace {
 using cuda::CublasProduct;
 
 constexpr int64_t kSequence = 2048;
+constexpr int64_t kContext = 1024;  // of a decode step, its own token included
 constexpr int kDecodeLayers = 4;  // one behind the other, so that no cache holds their weights
 
 // `tokens` new tokens in each of `batch` sequences, behind `context` others.
@@ -111,9 +112,14 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   std::vector<Contender*> all = {&nibble, &bf16};
   if (layer != nullptr) all.insert(all.begin() + 1, &peer);
   TakeTurns(all, bench.arguments.repeats);
+  const bool decodes = steps.tokens == 1;
   PaperTable::Work work;
+  if (decodes) {
+    work.bytes = static_cast<double>(steps.batch * PagesOf(steps.context + 1) *
+                                     network.kv.page_bytes());
+  }
   for (const auto& [role, linear] : network.layers[0].linears) {
-    if (steps.tokens == 1) {
+    if (decodes) {
       work.bytes += static_cast<double>(linear.weights.bytes());
     } else {
       work.operations += 2.0 * static_cast<double>(steps.batch * steps.tokens *
@@ -149,9 +155,9 @@ void BenchLayers(const PaperBench& bench, const std::string& name, const Network
     Layers(bench, name + " layer", fmt::format("{} x {} tokens", batch, kSequence), network,
            {batch, kSequence, 0}, 1);
   }
-  for (const int64_t batch : {1, 16}) {
-    Layers(bench, name + " layer, decode", fmt::format("batch {}", batch), network, {batch, 1, 64},
-           kDecodeLayers);
+  for (const int64_t batch : {1, 16, 64, 128, 256}) {
+    Layers(bench, name + " layer, decode", fmt::format("batch {}", batch), network,
+           {batch, 1, kContext - 1}, kDecodeLayers);
   }
   for (const int64_t batch : {1, 16}) {
     for (const int64_t context : {256, 1024, 4096}) Memory(bench, name, network, batch, context);
