@@ -75,8 +75,8 @@ std::optional<Conversation::Answer> Conversation::Ask(const std::string& message
   // Text is tokenized anew: what is the same as in the cache is not computed again, but for the
   // last token, whose logits are needed.
   const auto same = std::mismatch(cached_.begin(), cached_.end(), ids.begin(), ids.end() - 1);
-  const auto kept = static_cast<size_t>(same.first - cached_.begin());
-  session_.Truncate(static_cast<int64_t>(kept));
+  session_.Truncate(same.first - cached_.begin());
+  const auto kept = static_cast<size_t>(session_.tokens());
   Answer answer;
   answer.prompt_tokens = static_cast<int64_t>(ids.size() - kept);
   answer.generation = Generate(session_, std::span(ids).subspan(kept), options,

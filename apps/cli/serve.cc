@@ -56,16 +56,21 @@ std::string NameOf(const std::string& model) {
 
 // Pages for all answers at full length, as far as memory is there: of what is free, a tenth stays.
 int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
-  const auto page = static_cast<double>(model.kv().page_bytes() * model.config().layers);
+  const auto page = static_cast<double>(model.page_bytes());
   const int64_t context = s.context > 0 ? std::min(s.context, model.context()) : model.context();
-  const auto wanted = static_cast<double>(s.max_batch * PagesOf(context));
+  const auto wanted = static_cast<double>(
+      s.max_batch * model.kv_groups().MostPages(PagesOf(context), s.MostStep(model)));
   double room = kv_memory / page;
   if (kv_memory == 0) {
     const auto free = model.backend().FreeMemory();
     room = free ? static_cast<double>(*free) * 0.9 / page : wanted;
   }
   const auto pages = static_cast<int64_t>(std::min(room, wanted));
-  if (pages < 1) FailUsage("a page of the cache takes {}; give --kv-memory more", BytesText(page));
+  const int64_t fewest = model.kv_groups().count();  // of a text
+  if (pages < fewest) {
+    FailUsage("the cache of a short text takes {}; give --kv-memory more",
+              BytesText(page * static_cast<double>(fewest)));
+  }
   return pages;
 }
 
@@ -98,16 +103,16 @@ void RunServe(ServeArguments& a, const Common& common) {
   a.service.log = !a.quiet;
   if (a.service.name.empty()) a.service.name = NameOf(a.model);
   const auto model = Load(a.model, common, false, a.load_bits);
-  a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);
   // Fewer do not keep a GPU busy.
   if (common.device != "cpu") a.scheduling.prompt_tokens = 1024;
+  a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);
   serve::Service service(*model, a.model, a.scheduling, a.service);
   http::Server server(
       a.http, [&](const auto& exchange) { service.Handle(exchange); }, serve::Service::ErrorBody);
   const std::string where = a.http.unix_socket.empty()
                                 ? fmt::format("http://{}:{}", a.http.host, server.port())
                                 : a.http.unix_socket;
-  const auto page = static_cast<double>(model->kv().page_bytes() * model->config().layers);
+  const auto page = static_cast<double>(model->page_bytes());
   Note("nibble: {} on {}, context {}, up to {} answers at once, {} of cache\n", a.service.name,
        model->backend().Name(), service.scheduler().context(), a.scheduling.max_batch,
        BytesText(page * static_cast<double>(a.scheduling.pages)));

@@ -28,12 +28,39 @@ inline std::unique_ptr<Model> TinyWithHeadValue(float value) {
   return std::make_unique<Model>(std::move(net), MakeBackend("cpu", false));
 }
 
+// Two of the six layers see the whole text, the others 100 tokens.
+inline std::unique_ptr<Model> TinyWithWindows(std::unique_ptr<Backend> backend) {
+  Network network = OpenNetwork(kTinyModel);
+  network.config.specs.clear();
+  for (const int64_t window : {100, 100, 0, 100, 100, 0}) {
+    network.config.specs.push_back({.sliding_window = window});
+  }
+  return std::make_unique<Model>(std::move(network), std::move(backend));
+}
+
 inline std::vector<float> AllLogits(Model& model, std::span<const int32_t> ids) {
   KvCache cache = model.MakeCache();
   const Model::Sequence sequence = {ids, &cache};
   const float* x = model.Forward({&sequence, 1});
   const float* logits = model.Logits(x, static_cast<int64_t>(ids.size()));
   return {logits, logits + ids.size() * static_cast<size_t>(model.config().vocab_size)};
+}
+
+// sqrt(sum (a - b)^2 / sum b^2)
+inline double RelativeError(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double errors = 0, squares = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    errors += std::pow(double{a[i]} - b[i], 2);
+    squares += std::pow(double{b[i]}, 2);
+  }
+  return std::sqrt(errors / squares);
+}
+
+// Of the sample model's logits on a GPU: bf16 loses up to 2^-9 of q, k, v, gate and up in each of
+// six layers; losses add up like noise.
+inline double GpuError() {
+  return std::sqrt(5 * 6) * 0x1p-9;
 }
 
 // Infinite where a sum of `a` is not finite.

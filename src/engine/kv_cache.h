@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paged cache of one sequence: pages of a pool and their table in the backend's memory.
+// The paged cache of one sequence: pages of a pool and their tables in the backend's memory. Pages
+// that no layer of their group reads any more go back to the pool while the sequence grows.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "engine/kv_groups.h"
 #include "engine/page_pool.h"
 
 namespace nibble {
@@ -13,9 +15,12 @@ namespace nibble {
 class KvCache {
  public:
   // With a pool of its own, as large as it comes to need.
-  KvCache(const KvSpec& spec, int64_t layers, Backend& backend);
-  // On pages of `pool`, which must outlive this, with a table that never moves below `most_tokens`.
-  KvCache(PagePool& pool, Backend& backend, int64_t most_tokens);
+  KvCache(const KvSpec& spec, const KvGroups& groups, Backend& backend);
+  // The same for layers that see the whole text.
+  KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
+      : KvCache(spec, KvGroups(layers), backend) {}
+  // On pages of `pool`, which must outlive this, with tables that never move below `most_tokens`.
+  KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t most_tokens);
 
   int64_t tokens() const { return tokens_; }
   // Makes room for `count` tokens beyond tokens(). False where the pool has no page left; what it
@@ -24,30 +29,44 @@ class KvCache {
   void Reserve(int64_t count);  // where there is room, as in a pool of its own
   // The last `count` tokens written are now part of the sequence.
   void Advance(int64_t count) { tokens_ += count; }
-  // Forgets all but the first `tokens` tokens: the sequence goes on from there.
+  // Forgets all but the first `tokens` tokens, or all of them where the window before that place is
+  // gone; tokens() says which.
   void Truncate(int64_t tokens);
   void Clear() { Truncate(0); }
 
-  // An empty cache begins with these pages, of `tokens` tokens. The last one must be its own if it
-  // is not full.
-  void Begin(std::span<const PagePool::Page> pages, int64_t tokens);
-  std::span<const PagePool::Page> held() const { return held_; }
-  // Others of the same content take the place of its first pages.
-  void Replace(std::span<const PagePool::Page> pages);
+  // An empty cache begins with these pages, of `tokens` tokens. The last ones must be its own if
+  // they are not full.
+  void Begin(std::span<const PageRow> rows, int64_t tokens);
+  std::span<const PageRow> held() const { return held_; }
+  // Others of the same content take the place of its first pages, where both are there.
+  void Replace(std::span<const PageRow> rows);
 
-  // The page table, in the backend's memory.
+  // The next `count` tokens, which begin in this row of a batch; for the layers of group 0.
+  SequenceSlice Slice(int64_t first_row, int64_t count) const {
+    return {.first_row = first_row,
+            .tokens = count,
+            .position = tokens_,
+            .pages = table_.data(),
+            .tables = groups_.count(),
+            .table_pages = table_pages_};
+  }
+  // The page table of group 0, in the backend's memory.
   std::byte* const* pages() const { return table_.data(); }
-  size_t bytes() const { return held_.size() * pool_->page_bytes(); }
+  size_t bytes() const;
 
  private:
-  void WriteTable();
+  bool TakeRow();
+  void GiveBack();
+  void WriteTables();
 
   std::unique_ptr<PagePool> own_;
   PagePool* pool_;
   Backend* backend_;
+  KvGroups groups_;
   int64_t tokens_ = 0;
-  std::vector<PagePool::Page> held_;
-  Buffer<std::byte*> table_;
+  std::vector<PageRow> held_;
+  int64_t table_pages_ = 0;
+  Buffer<std::byte*> table_;  // [groups][table_pages_]
 };
 
 }  // namespace nibble

@@ -15,6 +15,7 @@ constexpr int64_t kFirstPositions = 8192;  // of the table of angles: some megab
 
 Model::Model(Network network, std::unique_ptr<Backend> backend)
     : network_(std::move(network)),
+      kv_groups_(network_.config),
       backend_(std::move(backend)),
       embedding_(backend_->Share(network_.embedding, embedding_memory_)),
       ropes_(*backend_, network_.config.ropes, std::min(network_.config.context, kFirstPositions)),
@@ -70,10 +71,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
     NIBBLE_CHECK(position + count <= context(), "{} + {} tokens", position, count);
     ReserveRope(position + count);
     sequence.cache->Reserve(count);
-    slices_.push_back({.first_row = static_cast<int64_t>(ids_.size()),
-                       .tokens = count,
-                       .position = position,
-                       .pages = sequence.cache->pages()});
+    slices_.push_back(sequence.cache->Slice(static_cast<int64_t>(ids_.size()), count));
     ids_.insert(ids_.end(), sequence.ids.begin(), sequence.ids.end());
   }
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
@@ -81,9 +79,12 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   if (positions_.rows > 0) AddPositions();
   const Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
   const auto forward = [&] {
-    for (const Layer& layer : layers_) {
-      ForwardLayer(decoder, layer, slices_, x_.data());
-      for (SequenceSlice& slice : slices_) slice.offset += network_.kv.page_bytes();
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const auto [group, index] = kv_groups_.place(static_cast<int64_t>(i));
+      for (SequenceSlice& slice : slices_) {
+        slice.table = group, slice.offset = index * network_.kv.page_bytes();
+      }
+      ForwardLayer(decoder, layers_[i], slices_, x_.data());
     }
   };
   const auto waits = [](const Layer& l) { return l.ids.contains(Role::kRouter) && !l.experts; };

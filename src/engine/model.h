@@ -26,7 +26,10 @@ class Model {
   const std::vector<Layer>& layers() const { return layers_; }
   LinearId head() const { return head_; }
 
-  KvCache MakeCache() const { return {network_.kv, config().layers, *backend_}; }
+  // Of the cache: which layers share a page, and its bytes.
+  const KvGroups& kv_groups() const { return kv_groups_; }
+  int64_t page_bytes() const { return kv_groups_.layers() * kv().page_bytes(); }
+  KvCache MakeCache() const { return {network_.kv, kv_groups_, *backend_}; }
 
   // Runs new tokens of several sequences through all layers and appends them to their caches.
   // Returns the residual stream before the final norm, [all tokens, hidden], sequence after
@@ -59,6 +62,7 @@ class Model {
   const float* UncappedLogits(const float* x, int64_t rows);  // in the backend's memory
 
   Network network_;
+  KvGroups kv_groups_;
   std::unique_ptr<Backend> backend_;
   AlignedBytes embedding_memory_;
   PackedWeights embedding_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pages (formats/kv_format.h) that the caches of one model take theirs from. A page holds
-// kPageTokens tokens of all layers and lives as long as someone holds it: sequences with the same
-// beginning may hold the same pages.
+// kPageTokens tokens of the layers of a group (kv_groups.h) and lives as long as someone holds it:
+// sequences with the same beginning may hold the same pages.
 #pragma once
 
 #include <limits>
@@ -12,17 +12,14 @@
 
 namespace nibble {
 
-inline int64_t PagesOf(int64_t tokens) {
-  return (tokens + kPageTokens - 1) / kPageTokens;
-}
-
 class PagePool {
  public:
   static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
   // In the backend's memory. Goes back to the pool, not to the backend.
   using Page = std::shared_ptr<std::byte>;
 
-  // At most `capacity` pages exist. The backend must outlive the pool, and that all of its pages.
+  // Pages of so many layers, of which at most `capacity` exist. The backend must outlive the pool,
+  // and that all of its pages.
   PagePool(const KvSpec& spec, int64_t layers, Backend& backend, int64_t capacity = kUnbounded);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -45,5 +42,8 @@ class PagePool {
   std::vector<AlignedBytes> memory_;
   std::vector<std::byte*> free_;
 };
+
+// Those of the same tokens, one of each group; null where it was given back.
+using PageRow = std::vector<PagePool::Page>;
 
 }  // namespace nibble

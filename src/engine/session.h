@@ -22,7 +22,7 @@ class Session {
   // until the next call. Long prompts run in chunks, which changes memory but not a bit of the
   // result. Throws when the sequence would outgrow the context or the logits are not finite.
   std::span<const float> Append(std::span<const int32_t> ids);
-  // Forgets all but the first `tokens` tokens.
+  // Forgets all but the first `tokens` tokens, or all (KvCache::Truncate).
   void Truncate(int64_t tokens) { cache_.Truncate(tokens); }
 
  private:

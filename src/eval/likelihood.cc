@@ -133,14 +133,14 @@ void LikelihoodRunner::RunPrefixes(std::span<const Question> questions) {
 void LikelihoodRunner::RunSuffixes(std::span<const Question> questions, size_t request,
                                    std::vector<std::vector<Likelihood>>* results) {
   std::vector<Model::Sequence> sequences;
-  std::vector<size_t> owners;
+  std::vector<size_t> owners, starts;
   for (size_t q = 0; q < questions.size(); ++q) {
     if (request >= questions[q].size()) continue;
     const std::vector<int32_t>& ids = questions[q][request].ids;
     caches_[q].Truncate(static_cast<int64_t>(prefixes_[q]));
-    sequences.push_back(
-        {std::span(ids).subspan(prefixes_[q], ids.size() - 1 - prefixes_[q]), &caches_[q]});
-    owners.push_back(q);
+    const auto start = static_cast<size_t>(caches_[q].tokens());
+    sequences.push_back({std::span(ids).subspan(start, ids.size() - 1 - start), &caches_[q]});
+    owners.push_back(q), starts.push_back(start);
   }
   Append(model_, sequences,
          [&](const float* hidden, const auto& step, const auto& origin, size_t done) {
@@ -149,7 +149,7 @@ void LikelihoodRunner::RunSuffixes(std::span<const Question> questions, size_t r
              const size_t q = owners[origin[i]];
              const Request& r = questions[q][request];
              for (size_t j = 0; j < step[i].ids.size(); ++j) {
-               const size_t next = prefixes_[q] + done + j + 1;
+               const size_t next = starts[origin[i]] + done + j + 1;
                rows.push_back({r.ids[next], next < r.first ? nullptr : &(*results)[q][request]});
              }
            }

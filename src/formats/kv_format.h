@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout of the paged KV cache. A page holds kPageTokens tokens of one layer of one sequence; the
-// pages of all layers for the same tokens lie behind each other, so one table serves all layers:
+// Layout of the paged KV cache. A page holds kPageTokens tokens of one layer of one sequence; those
+// of a group of layers (engine/kv_groups.h) for the same tokens lie behind each other, so one table
+// serves them all:
 //
 //   page  = [kv_heads] blocks
 //   block = K codes [64][row bytes] | K params [64][groups] {fp16 s, fp16 z} | V codes | V params

@@ -16,9 +16,10 @@ namespace {
 TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
   const auto backend = MakeBackend("cpu", false);
   const KvSpec kv = {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}};
+  const KvGroups groups(1);
   PagePool pool(kv, 1, *backend, 300);
   Rng rng(1);
-  PrefixTree tree;
+  PrefixTree tree(groups);
   std::vector<std::vector<int32_t>> texts;
   // What a page holds, by its address.
   std::map<const std::byte*, std::vector<int32_t>> content;
@@ -39,27 +40,27 @@ TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
     {
       const PrefixTree::Match match = tree.Find(text);
       ASSERT_EQ(match.tokens, static_cast<int64_t>(expected));
-      ASSERT_EQ(static_cast<int64_t>(match.pages.size()), PagesOf(match.tokens));
+      ASSERT_EQ(static_cast<int64_t>(match.rows.size()), PagesOf(match.tokens));
       for (size_t i = 0; i < expected; ++i) {
-        ASSERT_EQ(content[match.pages[i / kPageTokens].get()][i % kPageTokens], text[i]);
+        ASSERT_EQ(content[match.rows[i / kPageTokens][0].get()][i % kPageTokens], text[i]);
       }
     }
-    std::vector<PagePool::Page> pages;
+    std::vector<PageRow> rows;
     for (size_t i = 0; i < text.size(); i += kPageTokens) {
       if (pool.in_use() == pool.capacity()) {
         // Texts lose their ends.
         ASSERT_EQ(tree.Evict(1), 1);
         for (auto& t : texts) t.resize(static_cast<size_t>(tree.Find(t).tokens));
       }
-      pages.push_back(pool.Take());
-      ASSERT_NE(pages.back(), nullptr);
-      content[pages.back().get()] = {
+      rows.push_back({pool.Take()});
+      ASSERT_NE(rows.back()[0], nullptr);
+      content[rows.back()[0].get()] = {
           text.begin() + static_cast<int64_t>(i),
           text.begin() + static_cast<int64_t>(std::min(text.size(), i + kPageTokens))};
     }
-    tree.Insert(text, pages);
+    tree.Insert(text, rows);
     texts.push_back(text);
-    pages.clear();
+    rows.clear();
     ASSERT_EQ(tree.evictable(), pool.in_use());
   }
   EXPECT_EQ(pool.in_use(), pool.capacity());
@@ -70,12 +71,13 @@ TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
 TEST(PrefixTree, PagesThatSomebodyHoldsStay) {
   const auto backend = MakeBackend("cpu", false);
   const KvSpec kv = {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}};
+  const KvGroups groups(1);
   PagePool pool(kv, 1, *backend, 10);
-  PrefixTree tree;
+  PrefixTree tree(groups);
   const std::vector<int32_t> text(3 * kPageTokens, 7);
-  std::vector<PagePool::Page> pages = {pool.Take(), pool.Take(), pool.Take()};
+  std::vector<PageRow> pages = {{pool.Take()}, {pool.Take()}, {pool.Take()}};
   tree.Insert(text, pages);
-  std::vector<PagePool::Page> twice = {pool.Take(), pool.Take(), pool.Take()};
+  std::vector<PageRow> twice = {{pool.Take()}, {pool.Take()}, {pool.Take()}};
   EXPECT_EQ(pool.in_use(), 6);
   tree.Insert(text, twice);
   EXPECT_EQ(twice, pages);
@@ -86,6 +88,76 @@ TEST(PrefixTree, PagesThatSomebodyHoldsStay) {
   EXPECT_EQ(tree.Evict(3), 1);
   pages.clear();
   EXPECT_EQ(tree.Evict(3), 2);
+}
+
+// Two layers, one of which sees 100 tokens. Its older pages were given back.
+class WindowedTree : public testing::Test {
+ protected:
+  static ModelConfig Config() {
+    ModelConfig c;
+    c.layers = 2;
+    c.context = 4096;
+    c.specs = {{}, {.sliding_window = 100}};
+    return c;
+  }
+  static std::vector<int32_t> Text(size_t tokens) { return std::vector<int32_t>(tokens, 7); }
+  std::vector<PageRow> Rows(int64_t tokens) {
+    std::vector<PageRow> rows;
+    for (int64_t i = 0; i < PagesOf(tokens); ++i) {
+      rows.push_back({pool_.Take(), pool_.Take()});
+      if (i < groups_.FirstPage(1, tokens)) rows.back()[1] = nullptr;
+    }
+    return rows;
+  }
+
+  const KvGroups groups_{Config()};
+  const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
+  PagePool pool_{{.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}},
+                 groups_.layers(),
+                 *backend_,
+                 20};
+  PrefixTree tree_{groups_};
+};
+
+TEST_F(WindowedTree, TextsGoOnWhereTheirWindowsAreWhole) {
+  std::vector<PageRow> rows = Rows(330);  // windows from page 3 on
+  tree_.Insert(Text(330), rows);
+  const PrefixTree::Match whole = tree_.Find(Text(1000));
+  EXPECT_EQ(whole.tokens, 330);
+  EXPECT_EQ(whole.rows, rows);
+  EXPECT_EQ(tree_.Find(Text(200)).tokens, 0) << "its window is gone";
+  // With a window before its own end, which the longer text has no use for.
+  std::vector<PageRow> shorter = Rows(256);  // windows from page 2 on
+  const PagePool::Page page = shorter[2][1];
+  tree_.Insert(Text(256), shorter);
+  const PrefixTree::Match part = tree_.Find(Text(256));
+  EXPECT_EQ(part.tokens, 256);
+  EXPECT_EQ(part.rows[2][1], page);
+  EXPECT_EQ(part.rows[3], rows[3]) << "what is there stays";
+  EXPECT_EQ(part.rows[1][1], nullptr);
+  EXPECT_EQ(tree_.Find(Text(1000)).rows, rows);
+}
+
+// Both would hold fewer tokens than the page of the tree does.
+TEST_F(WindowedTree, APartlyFilledPageDoesNotStandForAFullOne) {
+  std::vector<PageRow> rows = Rows(330);
+  tree_.Insert(Text(330), rows);
+  std::vector<PageRow> shorter = Rows(150);  // windows from page 0 on; 22 tokens of page 2
+  tree_.Insert(Text(150), shorter);
+  EXPECT_EQ(tree_.Find(Text(192)).tokens, 128);
+}
+
+TEST_F(WindowedTree, WindowsGoFromTextsThatGoOn) {
+  std::vector<PageRow> rows = Rows(330);
+  tree_.Insert(Text(330), rows);
+  EXPECT_EQ(tree_.evictable(), 0);
+  for (PageRow& row : rows) row[1] = nullptr;
+  EXPECT_EQ(tree_.evictable(), 3);
+  EXPECT_EQ(tree_.Evict(2), 2);
+  EXPECT_EQ(tree_.Find(Text(330)).tokens, 0);
+  rows.clear();
+  EXPECT_EQ(tree_.Evict(100), 7);
+  EXPECT_EQ(pool_.in_use(), 0);
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ class ScheduleFaultTest : public SchedulerTest {
  protected:
   static void SetUpTestSuite() {
     for (const GenerationRequest& r : Requests()) {
-      Scheduler scheduler = Make();
+      Scheduler scheduler(Sample(), tokenizer(), nullptr, {.max_batch = 8, .pages = 200});
       const Answers answers = Ask(scheduler, r);
       while (scheduler.Step()) {
       }
@@ -307,7 +307,7 @@ TEST_F(ScheduleFaultTest, LogitsThatAlwaysFailEndAllAndTheNextOnesAreServed) {
 }
 
 TEST_F(ScheduleFaultTest, LessMemoryThanWasThought) {
-  const auto page_bytes = static_cast<size_t>(model().kv().page_bytes() * model().config().layers);
+  const auto page_bytes = static_cast<size_t>(model().page_bytes());
   for (const int64_t most : {12, 6, 4, 3, 2, 1, 0}) {
     backend().Heal();
     int64_t pages = 0;

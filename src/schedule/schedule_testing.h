@@ -43,10 +43,11 @@ struct CollectedAnswer {
 // A model of small random prompts, and its scheduler.
 class SchedulerTest : public testing::Test {
  protected:
-  static Model& model() {
+  static Model& Sample() {
     static const auto model = LoadModel(kTinyModel, "cpu", false);
     return *model;
   }
+  virtual Model& model() const { return Sample(); }
   static const Tokenizer& tokenizer() {
     static const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
     return tokenizer;
@@ -57,7 +58,7 @@ class SchedulerTest : public testing::Test {
     for (size_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(2 + rng.Below(4000)));
     return ids;
   }
-  static Scheduler Make(SchedulerOptions options = {.max_batch = 8, .pages = 200}) {
+  Scheduler Make(SchedulerOptions options = {.max_batch = 8, .pages = 200}) const {
     return {model(), tokenizer(), nullptr, options};
   }
 
@@ -72,8 +73,8 @@ class SchedulerTest : public testing::Test {
     if (number != nullptr) *number = given.value_or(0);
     return answers;
   }
-  static CollectedAnswer AskAlone(GenerationRequest request,
-                                  SchedulerOptions options = {.max_batch = 8, .pages = 200}) {
+  CollectedAnswer AskAlone(GenerationRequest request,
+                           SchedulerOptions options = {.max_batch = 8, .pages = 200}) const {
     Scheduler scheduler = Make(options);
     const Answers answers = Ask(scheduler, std::move(request));
     while (scheduler.Step()) {

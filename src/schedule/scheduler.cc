@@ -19,12 +19,24 @@ Scheduler::Scheduler(Model& model, const Tokenizer& tokenizer, const VocabularyT
       tokenizer_(tokenizer),
       vocabulary_(vocabulary),
       options_(options),
-      context_(std::min({options.context > 0 ? options.context : model.context(), model.context(),
-                         options.pages * kPageTokens})),
-      pool_(model.kv(), model.config().layers, model.backend(), options.pages) {
-  NIBBLE_CHECK(options.max_batch > 0 && options.pages > 0 && options.prompt_tokens > 0);
+      context_(LongestText()),
+      pool_(model.kv(), model.kv_groups().layers(), model.backend(), options.pages),
+      tree_(model.kv_groups()) {
+  NIBBLE_CHECK(options.max_batch > 0 && context_ > 0 && options.prompt_tokens > 0);
   stats_.pages = options.pages;
   published_ = stats_;
+}
+
+// That a sequence may come to, and that fits into the pool.
+int64_t Scheduler::LongestText() const {
+  const int64_t wanted = options_.context > 0 ? std::min(options_.context, model_.context())
+                                              : model_.context();
+  const auto fits = [&](int64_t pages) {
+    return model_.kv_groups().MostPages(pages, options_.MostStep(model_)) <= options_.pages;
+  };
+  int64_t pages = PagesOf(wanted);
+  while (pages > 0 && !fits(pages)) --pages;
+  return std::min(wanted, pages * kPageTokens);
 }
 
 Scheduler::~Scheduler() {
@@ -174,11 +186,35 @@ bool Scheduler::TryBegin(Sequence& s, std::string& problem) {
   return false;
 }
 
-int64_t Scheduler::PagesToCome(const Sequence& s) const {
+// That it would come to take beside those it holds.
+int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held) const {
   const int64_t last = std::min(s.prompt_tokens() + s.request().max_tokens, context_);
   const int64_t sure = static_cast<int64_t>(s.ids.size()) + options_.sure_tokens;
-  const auto held = static_cast<int64_t>(s.cache ? s.cache->held().size() : 0);
-  return std::max<int64_t>(0, PagesOf(s.reserved ? last : std::min(last, sure)) - held);
+  const int64_t rows = PagesOf(s.reserved ? last : std::min(last, sure));
+  const KvGroups& groups = model_.kv_groups();
+  const int64_t unread = static_cast<int64_t>(s.ids.size()) - (s.cache ? s.cache->tokens() : 0);
+  const int64_t step = std::min(unread, options_.MostStep(model_));
+  int64_t pages = 0;
+  for (int64_t g = 0; g < groups.count(); ++g) {
+    const int64_t has = std::ranges::count_if(
+        held, [&](const PageRow& row) { return row[static_cast<size_t>(g)] != nullptr; });
+    const int64_t most = groups.MostPages(g, rows, step);
+    pages += std::max<int64_t>(
+        0, std::min(rows - static_cast<int64_t>(held.size()), most - has));
+  }
+  return pages;
+}
+
+// Makes them its own; false where there is no room.
+bool Scheduler::CopyPages(PageRow& row) {
+  PageRow own;
+  for (const PagePool::Page& page : row) {
+    if (page != nullptr && pool_.in_use() == pool_.capacity()) tree_.Evict(1);
+    own.push_back(page == nullptr ? nullptr : pool_.CopyOf(page));
+    if (page != nullptr && own.back() == nullptr) return false;
+  }
+  row = std::move(own);
+  return true;
 }
 
 // Gives it a cache that begins with what is known of its prompt, where all it is sure to need fits
@@ -192,32 +228,26 @@ bool Scheduler::Begin(Sequence& s) {
   for (const auto& other : running_) promised += PagesToCome(*other);
   const auto fits = [&] {
     const int64_t free = pool_.capacity() - pool_.in_use() + tree_.evictable();
-    const int64_t whole = match.tokens / kPageTokens;
-    return PagesToCome(s) - whole + promised <= free;
+    const auto whole = static_cast<size_t>(match.tokens / kPageTokens);
+    return PagesToCome(s, std::span(match.rows).first(whole)) + promised <= free;
   };
   const auto drop_part = [&] {
     if (match.tokens % kPageTokens == 0) return;
-    match.pages.pop_back();
+    match.rows.pop_back();
     match.tokens -= match.tokens % kPageTokens;
   };
   if (!fits()) {
     drop_part();  // a page that is held only to be copied
     if (!fits()) return false;
   }
-  if (match.tokens % kPageTokens != 0) {
-    if (pool_.in_use() == pool_.capacity()) tree_.Evict(1);
-    if (PagePool::Page own = pool_.CopyOf(match.pages.back())) {
-      match.pages.back() = std::move(own);
-    } else {
-      drop_part();
-    }
-  }
+  if (match.tokens % kPageTokens != 0 && !CopyPages(match.rows.back())) drop_part();
   if (caches_.empty()) {
-    caches_.push_back(std::make_unique<KvCache>(pool_, model_.backend(), context_));
+    caches_.push_back(
+        std::make_unique<KvCache>(pool_, model_.kv_groups(), model_.backend(), context_));
   }
   s.cache = std::move(caches_.back());
   caches_.pop_back();
-  s.cache->Begin(match.pages, match.tokens);
+  s.cache->Begin(match.rows, match.tokens);
   if (s.began == Sequence::Clock::time_point()) {
     s.began = Sequence::Clock::now();
     s.cached_tokens = match.tokens;
@@ -237,7 +267,8 @@ bool Scheduler::Reserve(Sequence& s, int64_t tokens) {
     } catch (const std::exception&) {  // the machine has less memory than was thought
     }
     const auto held = static_cast<int64_t>(s.cache->held().size());
-    if (tree_.Evict(PagesOf(s.cache->tokens() + tokens) - held) > 0) continue;
+    const int64_t missing = PagesOf(s.cache->tokens() + tokens) - held;
+    if (tree_.Evict(missing * model_.kv_groups().count()) > 0) continue;
     const auto victim = std::find_if(running_.rbegin(), running_.rend(), [](const auto& other) {
       return !other->reserved && !other->delta.end.has_value();
     });
@@ -262,9 +293,9 @@ void Scheduler::Preempt(Sequence& s) {
 void Scheduler::ShareFullPages(Sequence& s) {
   const int64_t full = s.cache->tokens() / kPageTokens;
   const auto held = s.cache->held().first(static_cast<size_t>(full));
-  std::vector<PagePool::Page> pages(held.begin(), held.end());
-  tree_.Insert(std::span(s.ids).first(static_cast<size_t>(full * kPageTokens)), pages);
-  s.cache->Replace(pages);
+  std::vector<PageRow> rows(held.begin(), held.end());
+  tree_.Insert(std::span(s.ids).first(static_cast<size_t>(full * kPageTokens)), rows);
+  s.cache->Replace(rows);
 }
 
 void Scheduler::GiveBack(Sequence& s) {
@@ -290,8 +321,8 @@ void Scheduler::Conclude(Sequence& s, End end, const std::string& problem) {
   const bool ran = s.cache != nullptr;
   if (ran && end != End::kError) {
     const auto known = static_cast<size_t>(s.cache->tokens());
-    std::vector<PagePool::Page> pages(s.cache->held().begin(), s.cache->held().end());
-    tree_.Insert(std::span(s.ids).first(known), pages);
+    std::vector<PageRow> rows(s.cache->held().begin(), s.cache->held().end());
+    tree_.Insert(std::span(s.ids).first(known), rows);
   }
   const std::string client = s.request().client;
   const bool begun = s.began != Sequence::Clock::time_point();

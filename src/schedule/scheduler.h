@@ -11,6 +11,7 @@
 // batches round differently (backends/interface/backend.h).
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -32,6 +33,11 @@ struct SchedulerOptions {
   // never come to need.
   int64_t sure_tokens = 64;
   int64_t context = 0;  // longest text; 0: the model's
+
+  // Tokens of a text in a step.
+  int64_t MostStep(Model& model) const {
+    return std::max(prompt_tokens, model.backend().ChunkTokens());
+  }
 };
 
 class Scheduler {
@@ -80,7 +86,13 @@ class Scheduler {
   void Admit();
   bool TryBegin(Sequence& sequence, std::string& problem);
   bool Begin(Sequence& sequence);
-  int64_t PagesToCome(const Sequence& sequence) const;
+  int64_t LongestText() const;
+  int64_t PagesToCome(const Sequence& sequence, std::span<const PageRow> held) const;
+  int64_t PagesToCome(const Sequence& sequence) const {
+    return PagesToCome(sequence,
+                       sequence.cache ? sequence.cache->held() : std::span<const PageRow>());
+  }
+  bool CopyPages(PageRow& row);
   bool Reserve(Sequence& sequence, int64_t tokens);
   void Preempt(Sequence& sequence);
   void ShareFullPages(Sequence& sequence);

@@ -129,11 +129,10 @@ void RunServeBench(const BenchArguments& a, const Common& common) {
   const std::vector<Errand> errands = DrawErrands(a, model.context());
   int64_t longest = 0;
   for (const Errand& errand : errands) longest = std::max(longest, errand.prompt + errand.answer);
-  const SchedulerOptions options = {
-      .max_batch = a.batch,
-      .max_waiting = 1 << 20,
-      .pages = std::max<int64_t>(PagesOf(longest), a.batch * PagesOf(longest) * a.pages / 100),
-      .prompt_tokens = a.tokens};
+  SchedulerOptions options = {
+      .max_batch = a.batch, .max_waiting = 1 << 20, .prompt_tokens = a.tokens};
+  const int64_t most = model.kv_groups().MostPages(PagesOf(longest), options.MostStep(model));
+  options.pages = std::max(most, a.batch * most * a.pages / 100);
   RunErrands(model, a, std::vector<Errand>(errands.begin(), errands.begin() + a.batch), options);
   const Outcome o = RunErrands(model, a, errands, options);
   const double prompts = PromptsAlone(model, errands), answers = AnswersAlone(model, a, errands);

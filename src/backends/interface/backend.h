@@ -99,11 +99,17 @@ struct SequenceSlice {
   int64_t first_row = 0;              // its first row in the batch's [tokens, ...] tensors
   int64_t tokens = 0;                 // new tokens
   int64_t position = 0;               // position of the first new token = tokens cached before
-  std::byte* const* pages = nullptr;  // table of the pages of layer 0; covers position + tokens
-  int64_t offset = 0;  // bytes from a page of layer 0 to this layer's; the same in a whole batch
+  // Tables of pages, one behind the other, which cover position + tokens; a page that no layer of
+  // its table reads may be null. The same numbers in a whole batch.
+  std::byte* const* pages = nullptr;
+  int64_t tables = 1, table_pages = 0;  // table_pages: from a table to the next, of this sequence
+  int64_t table = 0;                    // this layer's
+  int64_t offset = 0;                   // bytes from the beginning of a page to this layer's
 
   // On a backend whose memory is the program's own.
-  std::byte* page(int64_t at) const { return pages[at / kPageTokens] + offset; }
+  std::byte* page(int64_t at) const {
+    return pages[table * table_pages + at / kPageTokens] + offset;
+  }
 };
 
 struct AttentionSpec {

@@ -10,6 +10,15 @@
 
 namespace nibble::cuda {
 
+namespace {
+
+// Of CacheOps::OnDevice's table, where this layer's begins.
+size_t FirstOf(std::span<const SequenceSlice> batch) {
+  return static_cast<size_t>(batch[0].table) * batch.size();
+}
+
+}  // namespace
+
 int64_t RecordedContext(std::span<const SequenceSlice> batch) {
   constexpr int64_t kStep = 1024;
   int64_t context = 0;
@@ -19,22 +28,29 @@ int64_t RecordedContext(std::span<const SequenceSlice> batch) {
 
 const SequenceOnDevice* CacheOps::OnDevice(std::span<const SequenceSlice> batch,
                                            cudaStream_t stream) {
-  std::vector<SequenceOnDevice> sequences;
-  for (const SequenceSlice& s : batch) {
-    NIBBLE_CHECK(s.offset == batch[0].offset, "layers differ within a batch");
-    sequences.push_back(
-        {.first_row = s.first_row, .tokens = s.tokens, .position = s.position, .pages = s.pages});
+  std::vector<SequenceOnDevice> sequences;  // of all tables, so that layers differ in where to look
+  const size_t at = FirstOf(batch);
+  for (int64_t table = 0; table < batch[0].tables; ++table) {
+    for (const SequenceSlice& s : batch) {
+      NIBBLE_CHECK(s.offset == batch[0].offset && s.table == batch[0].table &&
+                       s.tables == batch[0].tables,
+                   "layers differ within a batch");
+      sequences.push_back({.first_row = s.first_row,
+                           .tokens = s.tokens,
+                           .position = s.position,
+                           .pages = s.pages + table * s.table_pages});
+    }
   }
   const size_t bytes = sequences.size() * sizeof(sequences[0]);
   if (sequences.size() == batch_.size() &&
       std::memcmp(sequences.data(), batch_.data(), bytes) == 0) {
-    return batch_on_device_.data();
+    return batch_on_device_.data() + at;
   }
   batch_ = std::move(sequences);
   CheckCuda(cudaMemcpyAsync(batch_on_device_.Grow(static_cast<int64_t>(batch_.size())),
                             batch_.data(), bytes, cudaMemcpyHostToDevice, stream),
             "copy to the GPU");
-  return batch_on_device_.data();
+  return batch_on_device_.data() + at;
 }
 
 void CacheOps::RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
@@ -86,13 +102,14 @@ void CacheOps::Attention(const Intermediate* q, const AttentionSpec& attention, 
   // prompts of them.
   const auto many = std::ranges::find_if(batch, [](const auto& s) { return s.tokens > 1; });
   const auto answers = static_cast<size_t>(many - batch.begin());
-  if (answers > 0) AttendPart(a, batch.first(answers), 0, stream);
-  if (answers < batch.size()) AttendPart(a, batch.subspan(answers), answers, stream);
+  const size_t first = FirstOf(batch);
+  if (answers > 0) AttendPart(a, batch.first(answers), first, stream);
+  if (answers < batch.size()) AttendPart(a, batch.subspan(answers), first + answers, stream);
 }
 
 void CacheOps::AttendPart(AttentionArguments a, std::span<const SequenceSlice> part, size_t first,
                           cudaStream_t stream) {
-  a.batch += first;
+  a.batch = batch_on_device_.data() + first;
   a.sequences = static_cast<int>(part.size());
   for (const SequenceSlice& s : part) {
     a.max_tokens = std::max(a.max_tokens, static_cast<int>(s.tokens));

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "backends/interface/gpu_testing.h"
+#include "base/rng.h"
+#include "engine/engine_testing.h"
+#include "engine/session.h"
+
+namespace nibble {
+namespace {
+
+ModelConfig WithWindows(const std::vector<int64_t>& windows, int64_t context = 1 << 17) {
+  ModelConfig c;
+  c.layers = static_cast<int64_t>(windows.size());
+  c.context = context;
+  for (const int64_t window : windows) c.specs.push_back({.sliding_window = window});
+  return c;
+}
+
+std::vector<int64_t> EverySixthSeesAll(size_t layers, int64_t window) {
+  std::vector<int64_t> windows;
+  for (size_t i = 0; i < layers; ++i) windows.push_back(i % 6 == 5 ? 0 : window);
+  return windows;
+}
+
+TEST(KvGroups, HaveAsManyLayersEach) {
+  for (const size_t layers : {12, 26, 34, 48, 62}) {
+    const KvGroups groups(WithWindows(EverySixthSeesAll(layers, 1024)));
+    ASSERT_LE(groups.count(), 8);
+    ASSERT_LE(groups.count() * groups.layers(), static_cast<int64_t>(layers) * 6 / 5);
+    std::vector<std::vector<int64_t>> found(static_cast<size_t>(groups.count()));
+    for (size_t i = 0; i < layers; ++i) {
+      const auto [group, index] = groups.place(static_cast<int64_t>(i));
+      auto& members = found[static_cast<size_t>(group)];
+      EXPECT_EQ(index, std::ssize(members)) << "each has a place of its own";
+      members.push_back(static_cast<int64_t>(i));
+      EXPECT_LT(index, groups.layers());
+      EXPECT_EQ(groups.FirstPage(group, 4096) == 0, i % 6 == 5);
+    }
+  }
+  EXPECT_EQ(KvGroups(WithWindows(EverySixthSeesAll(48, 1024))).layers(), 8);
+  EXPECT_EQ(KvGroups(WithWindows({128, 0, 128, 0})).layers(), 2);
+  EXPECT_EQ(KvGroups(WithWindows({0, 0, 0, 0})).count(), 1);
+  EXPECT_EQ(KvGroups(WithWindows({64, 64, 64, 64})).count(), 1);
+  EXPECT_EQ(KvGroups(WithWindows({64, 0, 64, 0}, 64)).count(), 1) << "windows of the whole context";
+}
+
+TEST(KvGroups, KeepTheWindowOfTheNextToken) {
+  const KvGroups groups(WithWindows({0, 128}));
+  for (int64_t tokens = 0; tokens < 1000; ++tokens) {
+    // The next token, at position `tokens`, sees 128 keys with itself.
+    const int64_t first = std::max<int64_t>(0, tokens - 127);
+    EXPECT_EQ(groups.FirstPage(1, tokens), first / kPageTokens);
+    for (const int64_t step : {1, 64, 100}) {
+      const int64_t end = PagesOf(tokens + step);
+      EXPECT_LE(end - first / kPageTokens, groups.MostPages(1, end, step));
+    }
+  }
+  EXPECT_EQ(groups.MostPages(10000, 1), 10000 + 3);
+}
+
+std::vector<int32_t> Text(size_t tokens) {
+  Rng rng(5);
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < tokens; ++i) ids.push_back(static_cast<int32_t>(2 + rng.Below(4000)));
+  return ids;
+}
+
+// Logits behind `ids`, which come in pieces.
+std::vector<float> InPieces(Model& model, std::span<const int32_t> ids, size_t piece,
+                            KvCache& cache) {
+  std::vector<float> result;
+  for (; !ids.empty(); ids = ids.subspan(std::min(piece, ids.size()))) {
+    const Model::Sequence sequence = {ids.first(std::min(piece, ids.size())), &cache};
+    const float* x = model.Forward({&sequence, 1});
+    if (ids.size() > piece) continue;
+    const int32_t last = static_cast<int32_t>(sequence.ids.size()) - 1;
+    const float* logits = model.Logits(x, last + 1, {&last, 1});
+    result.assign(logits, logits + model.config().vocab_size);
+  }
+  return result;
+}
+
+// In one piece nothing is given back before all is read.
+TEST(KvCache, PagesOutsideOfWindowsGoBackAndNothingChanges) {
+  const auto model = TinyWithWindows(MakeBackend("cpu", false));
+  const std::vector<int32_t> ids = Text(700);
+  KvCache whole = model->MakeCache();
+  const auto expected = InPieces(*model, ids, ids.size(), whole);
+  const auto page = static_cast<size_t>(model->page_bytes());
+  EXPECT_EQ(whole.bytes(), 3 * 11 * page);
+  for (const size_t piece : {1, 50, 64, 300}) {
+    KvCache cache = model->MakeCache();
+    EXPECT_EQ(InPieces(*model, ids, piece, cache), expected) << piece;
+    if (piece == 1) {
+      EXPECT_LE(cache.bytes(), (11 + 2 * 3) * page);
+    }
+  }
+}
+
+TEST(KvCache, ForgetsAllWhereTheWindowIsGone) {
+  const auto model = TinyWithWindows(MakeBackend("cpu", false));
+  const std::vector<int32_t> ids = Text(400);
+  KvCache fresh = model->MakeCache(), cache = model->MakeCache();
+  const auto expected = InPieces(*model, ids, ids.size(), fresh);
+  InPieces(*model, ids, 10, cache);
+  cache.Truncate(390);
+  ASSERT_EQ(cache.tokens(), 390);
+  EXPECT_EQ(InPieces(*model, std::span(ids).subspan(390), 10, cache), expected);
+  cache.Truncate(200);
+  ASSERT_EQ(cache.tokens(), 0);
+  EXPECT_EQ(cache.bytes(), 0u);
+  EXPECT_EQ(InPieces(*model, ids, 10, cache), expected);
+}
+
+// A page that was given back is not there: whoever reads it is stopped.
+TEST(KvCache, GpusReadNoPageOutsideOfWindows) {
+  std::unique_ptr<Backend> gpu = GpuOrNull();
+  if (!gpu) GTEST_SKIP() << "needs a GPU";
+  const auto model = TinyWithWindows(std::move(gpu)), other = TinyWithWindows(MakeBackend("cpu", false));
+  const std::vector<int32_t> ids = Text(700);
+  KvCache whole = other->MakeCache();
+  const auto expected = InPieces(*other, ids, ids.size(), whole);
+  for (const size_t piece : {1, 5, 64, 300}) {
+    KvCache cache = model->MakeCache();
+    EXPECT_LT(RelativeError(InPieces(*model, ids, piece, cache), expected), GpuError()) << piece;
+  }
+}
+
+}  // namespace
+}  // namespace nibble

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which layers' keys and values lie together in a page. A layer with a sliding window needs the
+// older pages of a text no longer, so a page holds layers of one window, and every page holds as
+// many, so that what one group gives back serves any other. Models whose layers all see as much
+// have one group.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "formats/kv_format.h"
+#include "models/config.h"
+
+namespace nibble {
+
+inline int64_t PagesOf(int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+class KvGroups {
+ public:
+  // Of `layers` that see the whole text.
+  explicit KvGroups(int64_t layers) : layers_(layers), windows_{0} {}
+  explicit KvGroups(const ModelConfig& config);
+
+  int64_t count() const { return static_cast<int64_t>(windows_.size()); }
+  int64_t layers() const { return layers_; }  // in a page
+
+  struct Place {
+    int64_t group, index;  // index: among the layers of the page
+  };
+  Place place(int64_t layer) const {
+    return places_.empty() ? Place{0, layer} : places_[static_cast<size_t>(layer)];
+  }
+
+  // The first page of a group that is read behind `tokens` tokens.
+  int64_t FirstPage(int64_t group, int64_t tokens) const;
+  // Pages that a group holds at most while a text of `pages` grows by `step` tokens at a time.
+  int64_t MostPages(int64_t group, int64_t pages, int64_t step) const;
+  // The same of all groups.
+  int64_t MostPages(int64_t pages, int64_t step) const;
+
+ private:
+  int64_t layers_;
+  std::vector<int64_t> windows_;  // of each group; 0: all tokens
+  std::vector<Place> places_;     // of each layer; empty: all in one
+};
+
+}  // namespace nibble
