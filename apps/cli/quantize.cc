@@ -74,9 +74,11 @@ void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
                why.empty() ? "one for head and embedding" : fmt::format("two: {}", why));
     fmt::print(
         "parameters   {:.1f} M\nsize         {} ({:.2f} bits per quantized weight)\n"
-        "peak memory  {}\ndisk         {}{}\ntime         about {}\n",
+        "peak memory  {}{}\ndisk         {}{}\ntime         about {}\n",
         static_cast<double>(e.parameters) / 1e6, BytesText(e.output_bytes), e.bits_per_weight,
-        BytesText(e.peak_memory_bytes), BytesText(e.disk_bytes),
+        BytesText(e.peak_memory_bytes),
+        e.device_bytes > 0 ? "\nGPU memory   " + BytesText(e.device_bytes) : "",
+        BytesText(e.disk_bytes),
         e.spills ? ", with the windows of calibration, which do not fit into memory" : "",
         DurationText(e.seconds));
   }
@@ -140,6 +142,7 @@ Json DryRunJson(const QuantizeReport& report) {
           {"bytes", e.output_bytes},
           {"bits_per_weight", e.bits_per_weight},
           {"peak_memory_bytes", e.peak_memory_bytes},
+          {"device_bytes", e.device_bytes},
           {"disk_bytes", e.disk_bytes},
           {"spills", e.spills},
           {"scales_stay", report.scales_stay},
@@ -156,6 +159,8 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
     const double loss = a.loss_windows > 0 ? LossBytes(report.estimate) : 0;
     double& peak = report.estimate.peak_memory_bytes;
     if (loss <= MemoryLimit(a.options)) peak = std::max(peak, loss);  // else it is left out
+    double& device = report.estimate.device_bytes;
+    if (device > 0) device = std::max(device, loss);
     common.json ? PrintJson(DryRunJson(report)) : PrintPlan(a, report);
     return;
   }

@@ -94,6 +94,29 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   return kProgramBytes + std::max(bytes, 3 * table);
 }
 
+// On a GPU: windows, the widest Hessian with what GPTQ makes of it, and the largest matrix; or all
+// weights and what learning leaves behind in the layers.
+double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t tokens) {
+  double widest = 0, largest = 0;
+  for (const int64_t layer : {int64_t{0}, c.layers - 1}) {
+    for (Role role : c.layer_roles(layer)) {
+      const auto inputs = static_cast<double>(c.inputs(role));
+      widest = std::max(widest, inputs * inputs);
+      largest = std::max(largest, static_cast<double>(c.outputs(role)) * inputs);
+    }
+  }
+  const bool twice = o.recipe.gptaq > 0;
+  double bytes = 0;
+  if (o.recipe.rounding == Rounding::kGptq) {
+    bytes = (twice ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens)) +
+            (twice ? 44 : 28) * widest + 25 * largest;
+  }
+  if (LearnsScales(o.recipe, c, tokens)) {
+    bytes = std::max(bytes, ScaleLearningBytes(o.recipe, c, tokens));
+  }
+  return kDeviceProgramBytes + bytes;
+}
+
 }  // namespace
 
 double MemoryLimit(const QuantizeOptions& options) {
@@ -113,7 +136,10 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   e.peak_memory_bytes = WorkingBytes(c, options);
   const int64_t tokens = recipe.calibrates() ? options.calibration_windows * options.context : 0;
   if (recipe.learns_rotation()) e.peak_memory_bytes += LearningBytes(c, options.context);
-  if (options.device != "cpu") return e;
+  if (options.device != "cpu") {
+    e.device_bytes = DeviceBytes(c, options, tokens);
+    return e;
+  }
   if (recipe.rounding == Rounding::kGptq) {
     const double windows =
         (recipe.gptaq > 0 ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens));

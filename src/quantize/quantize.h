@@ -30,6 +30,7 @@ struct QuantizeOptions {
 struct QuantizeEstimate {
   int64_t parameters = 0;
   double output_bytes = 0, peak_memory_bytes = 0, disk_bytes = 0;
+  double device_bytes = 0;  // of a GPU's memory
   bool spills = false;  // windows of calibration to a file beside the output, for want of memory
   double seconds = 0;   // by PlanQuantization
   double bits_per_weight = 0;  // of the quantized linears, scales included

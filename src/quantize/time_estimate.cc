@@ -11,6 +11,8 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "backends/interface/dense_math.h"
+#include "backends/interface/math_services.h"
 #include "io/sha256.h"
 #include "quantize/calibrate.h"
 #include "quantize/choose_clips.h"
@@ -20,6 +22,9 @@
 
 namespace nibble {
 namespace {
+
+// Until a GPU is ready, and the models are there on which the loss is measured.
+constexpr double kDeviceSeconds = 2;
 
 double SecondsOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -104,7 +109,7 @@ FloatLayer RandomLayer(const ModelConfig& c, const Plan& plan) {
   return layer;
 }
 
-// One layer of random weights, calibrated on a window.
+// One layer of random weights, calibrated on some windows.
 struct Probe {
   ModelConfig config;
   double tokens;
@@ -116,8 +121,8 @@ struct Probe {
 };
 
 Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions& options,
-               int64_t width) {
-  const int64_t tokens = options.context;
+               int64_t width, int64_t windows = 1) {
+  const int64_t tokens = windows * options.context;
   Probe probe = {.config = Narrow(full, width), .tokens = static_cast<double>(tokens)};
   const ModelConfig& c = probe.config;
   probe.work = WorkOf(c, options.recipe);
@@ -132,7 +137,7 @@ Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions&
   double best = 0;
   for (int i = 0; i < 3; ++i) {
     Calibration calibration(backend, c, plan, options.recipe, rows,
-                            std::vector<int32_t>(static_cast<size_t>(tokens)), tokens);
+                            std::vector<int32_t>(static_cast<size_t>(tokens)), options.context);
     std::map<Role, double> errors;
     const double all =
         SecondsOf([&] { calibration.Round(layer, 0, errors, [](double, std::string_view) {}); });
@@ -153,6 +158,19 @@ std::pair<double, double> Solve(const Row& p, const Row& q) {
   const double both = (p.t + q.t) / (p.x + p.y + q.x + q.y);
   return a > b ? std::pair((p.t + q.t) / (p.x + q.x), 0.0)
                : (b > a ? std::pair(0.0, (p.t + q.t) / (p.y + q.y)) : std::pair(both, both));
+}
+
+// On a GPU, whose rates depend on the widths: of a whole layer, by a few windows and by some more.
+double DeviceCalibrationTime(Backend& backend, const ModelConfig& c,
+                             const QuantizeOptions& options) {
+  const int64_t windows = options.calibration_windows;
+  const int64_t few = std::min<int64_t>(2, windows), more = std::min<int64_t>(8, windows);
+  const auto forward = [](const CalibrationSeconds& s) { return s.inputs + s.sums; };
+  const CalibrationSeconds a = RunProbe(backend, c, options, c.hidden_size, few).seconds;
+  const CalibrationSeconds b = RunProbe(backend, c, options, c.hidden_size, more).seconds;
+  if (few == more) return forward(b) + b.rounding;
+  const double slope = std::max(0.0, forward(b) - forward(a)) / static_cast<double>(more - few);
+  return forward(b) + slope * static_cast<double>(windows - more) + b.rounding;
 }
 
 double CalibrationTime(Backend& backend, const ModelConfig& c, const QuantizeOptions& options) {
@@ -228,7 +246,29 @@ double MeasuredFlops() {
   return 2.0 * kSize * kSize * kSize / BestSeconds(10, product) * Threads();
 }
 
-// Operations on a CPU of what happens before and behind the layers.
+// The same of a GPU's dense math, at products of this model's widths.
+double DeviceFlops(Backend& backend, const ModelConfig& c) {
+  const std::unique_ptr<DenseMath> math = backend.services().MakeDense();
+  if (math == nullptr) return MeasuredFlops();
+  constexpr int64_t kTokens = 4096;
+  const int64_t inner = c.hidden_size, cols = c.ffn_size();
+  Buffer<float> a(math->allocator()), b(math->allocator()), out(math->allocator());
+  const DenseProduct product = {.a = a.Grow(kTokens * inner),
+                                .b = b.Grow(cols * inner),
+                                .transposed = DenseProduct::Transposed::kB,
+                                .rows = kTokens,
+                                .inner = inner,
+                                .cols = cols,
+                                .out = out.Grow(kTokens * cols)};
+  float waited = 0;
+  const double seconds = BestSeconds(3, [&] {
+    for (int i = 0; i < 10; ++i) math->Multiply(product);
+    math->Store(product.out, {&waited, 1});
+  });
+  return 10 * 2.0 * static_cast<double>(kTokens * inner * cols) / seconds;
+}
+
+// Operations of what happens before and behind the layers.
 double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
   const Recipe& recipe = options.recipe;
   const int64_t tokens = options.calibration_windows * options.context;
@@ -261,12 +301,20 @@ double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOp
   const double weights = WorkOf(c, recipe).weights;
   if (recipe.rounding == Rounding::kGptq) {
     layer = {};
-    per_layer += CalibrationTime(*MakeBackend(options.device, false), c, options);
+    const auto backend = MakeBackend(options.device, false);
+    per_layer += options.device == "cpu" ? CalibrationTime(*backend, c, options)
+                                         : DeviceCalibrationTime(*backend, c, options);
   } else {
     per_layer += NearestTime(layer, plan, weights);
   }
   double seconds = static_cast<double>(c.layers) * per_layer + TableTime(rotator, plan, c);
-  if (options.device == "cpu") seconds += LearningWork(c, options) / (0.7 * MeasuredFlops());
+  const double work = LearningWork(c, options);
+  if (options.device == "cpu") {
+    seconds += work / (0.7 * MeasuredFlops());
+  } else {
+    seconds += kDeviceSeconds;
+    if (work > 0) seconds += work / (0.12 * DeviceFlops(*MakeBackend(options.device, false), c));
+  }
   std::vector<std::byte> sample(size_t{8} << 20, std::byte{1});
   double bytes = 0;
   for (const std::string& path : source.store->paths()) {
