@@ -106,9 +106,8 @@ void KvCache::WriteTables() {
   }
   std::vector<std::byte*> pages(held_.size());
   for (int64_t g = 0; g < groups_.count(); ++g) {
-    std::ranges::transform(held_, pages.begin(), [&](const PageRow& row) {
-      return row[static_cast<size_t>(g)].get();
-    });
+    std::ranges::transform(held_, pages.begin(),
+                           [&](const PageRow& row) { return row[static_cast<size_t>(g)].get(); });
     backend_->Write(pages.data(), pages.size() * sizeof(pages[0]),
                     table_.data() + g * table_pages_);
   }

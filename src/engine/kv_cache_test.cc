@@ -119,7 +119,8 @@ TEST(KvCache, ForgetsAllWhereTheWindowIsGone) {
 TEST(KvCache, GpusReadNoPageOutsideOfWindows) {
   std::unique_ptr<Backend> gpu = GpuOrNull();
   if (!gpu) GTEST_SKIP() << "needs a GPU";
-  const auto model = TinyWithWindows(std::move(gpu)), other = TinyWithWindows(MakeBackend("cpu", false));
+  const auto model = TinyWithWindows(std::move(gpu)),
+             other = TinyWithWindows(MakeBackend("cpu", false));
   const std::vector<int32_t> ids = Text(700);
   KvCache whole = other->MakeCache();
   const auto expected = InPieces(*other, ids, ids.size(), whole);

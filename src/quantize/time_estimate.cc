@@ -9,10 +9,10 @@
 #include <functional>
 #include <numeric>
 
-#include "base/rng.h"
-#include "base/thread_pool.h"
 #include "backends/interface/dense_math.h"
 #include "backends/interface/math_services.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
 #include "io/sha256.h"
 #include "quantize/calibrate.h"
 #include "quantize/choose_clips.h"

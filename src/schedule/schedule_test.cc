@@ -53,8 +53,8 @@ TEST_P(Windows, NeighboursChangeNothing) {
     bool cancelled = false;
   };
   std::vector<Asked> asked;
-  Scheduler scheduler = Make(
-      {.max_batch = 8, .pages = GetParam() ? 27 : 16, .prompt_tokens = 48, .sure_tokens = 8});
+  Scheduler scheduler =
+      Make({.max_batch = 8, .pages = GetParam() ? 27 : 16, .prompt_tokens = 48, .sure_tokens = 8});
   uint64_t steps = 0;
   while (asked.size() < 40 || scheduler.Step()) {
     if (asked.size() < 40 && rng.Below(3) == 0) {

@@ -29,8 +29,8 @@ Scheduler::Scheduler(Model& model, const Tokenizer& tokenizer, const VocabularyT
 
 // That a sequence may come to, and that fits into the pool.
 int64_t Scheduler::LongestText() const {
-  const int64_t wanted = options_.context > 0 ? std::min(options_.context, model_.context())
-                                              : model_.context();
+  const int64_t wanted =
+      options_.context > 0 ? std::min(options_.context, model_.context()) : model_.context();
   const auto fits = [&](int64_t pages) {
     return model_.kv_groups().MostPages(pages, options_.MostStep(model_)) <= options_.pages;
   };
@@ -199,8 +199,7 @@ int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held)
     const int64_t has = std::ranges::count_if(
         held, [&](const PageRow& row) { return row[static_cast<size_t>(g)] != nullptr; });
     const int64_t most = groups.MostPages(g, rows, step);
-    pages += std::max<int64_t>(
-        0, std::min(rows - static_cast<int64_t>(held.size()), most - has));
+    pages += std::max<int64_t>(0, std::min(rows - static_cast<int64_t>(held.size()), most - has));
   }
   return pages;
 }

@@ -13,7 +13,7 @@ using cuda::CublasProduct;
 
 constexpr int64_t kSequence = 2048;
 constexpr int64_t kContext = 1024;  // of a decode step, its own token included
-constexpr int kDecodeLayers = 4;  // one behind the other, so that no cache holds their weights
+constexpr int kDecodeLayers = 4;    // one behind the other, so that no cache holds their weights
 
 // `tokens` new tokens in each of `batch` sequences, behind `context` others.
 struct Steps {
@@ -115,8 +115,8 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   const bool decodes = steps.tokens == 1;
   PaperTable::Work work;
   if (decodes) {
-    work.bytes = static_cast<double>(steps.batch * PagesOf(steps.context + 1) *
-                                     network.kv.page_bytes());
+    work.bytes =
+        static_cast<double>(steps.batch * PagesOf(steps.context + 1) * network.kv.page_bytes());
   }
   for (const auto& [role, linear] : network.layers[0].linears) {
     if (decodes) {

@@ -96,9 +96,9 @@ struct Activations {
 
 // The tokens of one sequence inside a batch, for one layer.
 struct SequenceSlice {
-  int64_t first_row = 0;              // its first row in the batch's [tokens, ...] tensors
-  int64_t tokens = 0;                 // new tokens
-  int64_t position = 0;               // position of the first new token = tokens cached before
+  int64_t first_row = 0;  // its first row in the batch's [tokens, ...] tensors
+  int64_t tokens = 0;     // new tokens
+  int64_t position = 0;   // position of the first new token = tokens cached before
   // Tables of pages, one behind the other, which cover position + tokens; a page that no layer of
   // its table reads may be null. The same numbers in a whole batch.
   std::byte* const* pages = nullptr;

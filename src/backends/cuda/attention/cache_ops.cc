@@ -32,9 +32,9 @@ const SequenceOnDevice* CacheOps::OnDevice(std::span<const SequenceSlice> batch,
   const size_t at = FirstOf(batch);
   for (int64_t table = 0; table < batch[0].tables; ++table) {
     for (const SequenceSlice& s : batch) {
-      NIBBLE_CHECK(s.offset == batch[0].offset && s.table == batch[0].table &&
-                       s.tables == batch[0].tables,
-                   "layers differ within a batch");
+      NIBBLE_CHECK(
+          s.offset == batch[0].offset && s.table == batch[0].table && s.tables == batch[0].tables,
+          "layers differ within a batch");
       sequences.push_back({.first_row = s.first_row,
                            .tokens = s.tokens,
                            .position = s.position,

@@ -34,6 +34,13 @@ bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
          alike(a.w_zeros, b.w_zeros) && alike(a.bias, b.bias);
 }
 
+GemmArguments Join(std::span<const GemmArguments> products) {
+  CheckJoined(products);
+  GemmArguments g = products.front();
+  for (const GemmArguments& other : products.subspan(1)) g.joined[g.joins++] = other.product(0);
+  return g;
+}
+
 void CheckJoined(std::span<const GemmArguments> products) {
   NIBBLE_CHECK(!products.empty() && products.size() <= kMaxJoined, "{}", products.size());
   for (const GemmArguments& g : products) {

@@ -106,6 +106,15 @@ struct LinearTerms {
   const float* up_scales;
 };
 
+inline constexpr size_t kMaxJoined = 3;
+
+// What a product has of its own beside others of the same input, see GemmArguments.
+struct ProductTerms {
+  LinearTerms linear;
+  void* y;
+  int64_t y_stride, rows;
+};
+
 // In a mixture of experts the rows of x and y lie one behind the other, expert by expert, and each
 // group of them is multiplied by its expert's weights (experts/routes.h makes the groups).
 struct ExpertGroup {
@@ -159,8 +168,16 @@ struct GemmArguments {
   ExpertGroups
       experts;  // terms of w and up_w are then those of the first, which all others are like
 
+  int joins = 0;  // products that run in the same launch (gemm_sm90 alone)
+  ProductTerms joined[kMaxJoined - 1] = {};
+
   __host__ __device__ LinearTerms terms() const {
     return {w, w_scales, w_zeros, w_sums, bias, up_w, up_scales};
+  }
+  __host__ __device__ ProductTerms product(int i) const {
+    static_assert(kMaxJoined == 3);  // constant indices, so that no copy is made of the array
+    if (i == 1) return joined[0];
+    return i == 2 ? joined[1] : ProductTerms{terms(), y, y_stride, rows};
   }
   __host__ __device__ bool planes() const { return x_bits == 16; }
   // Sums that a product has for an output: one for a token, or one for each of its planes.
@@ -173,11 +190,12 @@ struct GemmArguments {
   }
 };
 
-inline constexpr size_t kMaxJoined = 3;
-
 // Whether one launch can do both products: they differ only in their weights and outputs, and have
 // the same terms of the law.
 bool CanJoin(const GemmArguments& a, const GemmArguments& b);
+
+// The first one with the others joined to it. They must be such as can join.
+GemmArguments Join(std::span<const GemmArguments> products);
 
 // These abort on arguments that break the rules above.
 void CheckArguments(const GemmArguments& arguments);

@@ -17,6 +17,14 @@ inline constexpr int kTileTokens = kTileRows, kTileOutputs = 128;  // of a block
 
 // What the law needs to know about an output. 4-bit weights are multiplied as 16 times their code;
 // dividing `scale` and multiplying the others by 16, which is exact, makes up for it.
+// Whether y can be written 16 bytes at a time.
+template <typename Out>
+__host__ __device__ inline bool HasVectors(const ProductTerms& p) {
+  const int64_t alignment =
+      reinterpret_cast<uintptr_t>(p.y) | p.y_stride * sizeof(Out) | p.rows * sizeof(Out);
+  return alignment % 16 == 0;
+}
+
 struct alignas(16) OutputParameters {
   float scale, offset, bias;
   int32_t zero;
@@ -28,15 +36,21 @@ struct TileParameters {
   int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
   int token, output;  // the tile's first
+  // Of its product: rows of y have so many outputs, `stride` from one to the next, and can be
+  // written 16 bytes at a time.
+  void* y;
+  int stride, rows;
+  bool vectors;
   int end;            // tokens from here on are not stored
   int split, splits;  // the block stores every splits-th chunk of tokens (gemm_sm90_split.cuh)
 };
 
 template <int kFactor>
-__device__ OutputParameters LoadOutput(const GemmArguments& g, const LinearTerms& linear,
+__device__ OutputParameters LoadOutput(const GemmArguments& g, const ProductTerms& product,
                                        const float* scales, int n) {
+  const LinearTerms& linear = product.linear;
   OutputParameters p = {};
-  if (n >= g.rows) return p;
+  if (n >= product.rows) return p;
   const float zero = linear.zeros != nullptr ? linear.zeros[n] : 0.0f;
   const float sum = linear.sums != nullptr ? linear.sums[n] : 0.0f;
   p.scale = scales != nullptr ? scales[n] * (1.0f / kFactor) : 1.0f;
@@ -47,9 +61,10 @@ __device__ OutputParameters LoadOutput(const GemmArguments& g, const LinearTerms
 }
 
 // By one warp. Scales that the sums have already are 1 here.
-template <int kFactor>
-__device__ void LoadParameters(const GemmArguments& g, const LinearTerms& linear, int token,
+template <typename Out, int kFactor>
+__device__ void LoadParameters(const GemmArguments& g, const ProductTerms& product, int token,
                                int output, TileParameters& p) {
+  const LinearTerms& linear = product.linear;
   const int lane = threadIdx.x % 32, first = g.planes() ? token / 2 : token;
   for (int i = lane; i < kTileTokens; i += 32) {
     const int t = first + i;
@@ -61,18 +76,14 @@ __device__ void LoadParameters(const GemmArguments& g, const LinearTerms& linear
   }
   for (int i = lane; i < kTileOutputs; i += 32) {
     const bool up = g.up_w != nullptr && i >= 64;
-    p.outputs[i] = LoadOutput<kFactor>(g, linear, up ? linear.up_scales : linear.scales,
+    p.outputs[i] = LoadOutput<kFactor>(g, product, up ? linear.up_scales : linear.scales,
                                        output + i - (up ? 64 : 0));
   }
-  if (lane == 0) p.token = first, p.output = output, p.end = static_cast<int>(g.tokens);
-}
-
-// Whether y can be written 16 bytes at a time.
-template <typename Out>
-__host__ __device__ inline bool HasVectors(const GemmArguments& g) {
-  const int64_t alignment =
-      reinterpret_cast<uintptr_t>(g.y) | g.y_stride * sizeof(Out) | g.rows * sizeof(Out);
-  return alignment % 16 == 0;
+  if (lane == 0) {
+    p.token = first, p.output = output, p.end = static_cast<int>(g.tokens);
+    p.y = product.y, p.stride = static_cast<int>(product.y_stride);
+    p.rows = static_cast<int>(product.rows), p.vectors = HasVectors<Out>(product);
+  }
 }
 
 __device__ __forceinline__ float Centered(int32_t sum, int32_t zero, int32_t q) {
@@ -199,13 +210,13 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
   const int row = thread / S::kUnits, unit = thread % S::kUnits;
   const int token = tile.token + first_token + row;
   const int n = tile.output + first_output + unit * S::kVector;
-  const int count = static_cast<int>(min(int64_t{S::kVector}, g.rows - n));
-  Out* y = static_cast<Out*>(g.y) + token * g.y_stride + n;
-  const bool vectors = kPlain || HasVectors<Out>(g);
+  const int count = min(int{S::kVector}, tile.rows - n), stride = tile.stride;
+  Out* y = static_cast<Out*>(tile.y) + int64_t{token} * stride + n;
+  const bool vectors = kPlain || tile.vectors;
 #pragma unroll
   for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
     if (chunk / S::kTokens % tile.splits != tile.split) {
-      y += S::kTokens * g.y_stride;
+      y += S::kTokens * stride;
       continue;
     }
     float values[S::kTokens / 2];
@@ -217,14 +228,14 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
     constexpr int kStep = 128 / S::kUnits;
     if (vectors) {
 #pragma unroll
-      for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
+      for (int i = 0; i < S::kTokens; i += kStep, y += kStep * stride) {
         if (token + chunk + i < tile.end && count > 0) {
           StoreUnit(staging.Unit(i + row, unit), y, g.accumulate);
         }
       }
     } else {
 #pragma unroll 1
-      for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
+      for (int i = 0; i < S::kTokens; i += kStep, y += kStep * stride) {
         if (token + chunk + i < tile.end) {
           StoreValues(staging.Unit(i + row, unit), y, count, g.accumulate);
         }
@@ -248,11 +259,12 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
   const OutputParameters outputs[] = {p[0], p[8]};
   const int row = threadIdx.x / S::kUnits, unit = threadIdx.x % S::kUnits;
   const int token = tile.token + first_token + row, n = tile.output + unit * S::kVector;
-  auto* y = static_cast<__nv_bfloat16*>(g.y) + token * g.y_stride + n;
+  const int stride = tile.stride;
+  auto* y = static_cast<__nv_bfloat16*>(tile.y) + int64_t{token} * stride + n;
 #pragma unroll
   for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
     if (chunk / S::kTokens % tile.splits != tile.split) {
-      y += S::kTokens * g.y_stride;
+      y += S::kTokens * stride;
       continue;
     }
     float values[S::kTokens / 2];
@@ -262,8 +274,8 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
     staging[warpgroup].Write(warp, lane, values);
     NamedSync(kBarrier, 256);
 #pragma unroll
-    for (int i = 0; i < S::kTokens; i += kStep, y += kStep * g.y_stride) {
-      if (token + chunk + i >= tile.end || n >= g.rows) continue;
+    for (int i = 0; i < S::kTokens; i += kStep, y += kStep * stride) {
+      if (token + chunk + i >= tile.end || n >= tile.rows) continue;
       StoreGlobal(
           y, GateTimes(g.gating, staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
     }

@@ -12,8 +12,8 @@ using sm90::RowProduct;
 template <WeightKind kKind, bool kFine, typename Out>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   using S = sm90::Shape<kKind, kFine, kTileTokens, false, Out>;
-  const bool plain =
-      HasVectors<Out>(g) && g.x_zetas == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
+  bool plain = g.x_zetas == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
+  for (int i = 0; i <= g.joins; ++i) plain = plain && HasVectors<Out>(g.product(i));
   if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
     if (g.up_w != nullptr) {
       return g.planes() ? sm90::Launch<RowProduct<Epilogue::kGatedPlanes, S>>(g, stream)

@@ -21,7 +21,7 @@ __device__ __forceinline__ void AddSplits(const Tiles& tiles, Shared<S>& s, Sum 
     const int place = (from - to - 1 + tiles.splits) % tiles.splits;
     return received + (place * 16 + i) * 256;
   };
-  const int split = tiles.Split(), columns = tiles.columns - tiles.Place(tiles.first()).x;
+  const int split = tiles.Split(), columns = tiles.columns - tiles.Place(tiles.first()).token;
   const auto owner = [&](int i) { return 4 * i / kChunk % tiles.splits; };
   ClusterSync();  // the stages of all are free
 #pragma unroll

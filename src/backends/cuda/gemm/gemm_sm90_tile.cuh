@@ -115,27 +115,31 @@ __device__ void LoadTokenScales(const GemmArguments& g, int k, int token, float*
   }
 }
 
-__device__ __forceinline__ LinearTerms TermsOf(const GemmArguments& g, const Tiles& tiles,
-                                               int tile) {
-  return tiles.experts.linears == nullptr ? g.terms()
-                                          : tiles.experts.linears[tiles.Group(tile).expert];
+__device__ __forceinline__ ProductTerms TermsOf(const GemmArguments& g, const Tiles& tiles,
+                                                int tile, int product) {
+  ProductTerms terms = g.product(product);
+  if (tiles.experts.linears != nullptr) {
+    terms.linear = tiles.experts.linears[tiles.Group(tile).expert];
+  }
+  return terms;
 }
 
 template <typename S>
 __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {
-  const int rank = PairRank(), last_block = static_cast<int>((g.rows - 1) / 64);
-  const int block_bytes = S::BlockBytes(g);
+  const int rank = PairRank(), block_bytes = S::BlockBytes(g);
   const int scale_bytes =
       S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
   Ring<Shared<S>::kStages> ring;
   for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride()) {
-    const int2 place = tiles.Place(tile);
-    const LinearTerms linear = TermsOf(g, tiles, tile);
+    const auto place = tiles.Place(tile);
+    const ProductTerms product = TermsOf(g, tiles, tile, place.product);
+    const LinearTerms& linear = product.linear;
+    const int last_block = static_cast<int>((product.rows - 1) / 64);
     const uint8_t* w[2];
     for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
       const bool up = half == 1 && g.up_w != nullptr;
-      const int block = min(place.y / 64 + (up ? 0 : half), last_block);
+      const int block = min(place.output / 64 + (up ? 0 : half), last_block);
       w[half] = (up ? linear.up_w : linear.w) + int64_t{block} * tiles.k_blocks * block_bytes;
     }
     const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
@@ -151,11 +155,11 @@ __device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Til
       const int part = whole ? rank : 0;  // a half is loaded by the two in turn
       if (whole || k % kPair == rank) {
         TensorLoad(s.x[ring.stage] + part * kHalfTokens * kInputs, x_map, k * kInputs,
-                   place.x + part * kHalfTokens, full,
+                   place.token + part * kHalfTokens, full,
                    ((1 << kPair) - 1) << (ClusterRank() - rank));
       }
       if constexpr (S::kTokenScales) {
-        LoadTokenScales<S>(g, k, place.x, s.scales[ring.stage], full);
+        LoadTokenScales<S>(g, k, place.token, s.scales[ring.stage], full);
       }
     }
   }
@@ -165,12 +169,13 @@ template <typename S>
 __device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
   uint32_t parity = 1;
   for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
-    const int2 place = tiles.Place(tile);
+    const auto place = tiles.Place(tile);
     BarrierWait(&s.tail.parameters_empty, parity);
-    LoadParameters<S::kFactor>(g, TermsOf(g, tiles, tile), place.x, place.y, s.tail.parameters);
+    LoadParameters<typename S::Out, S::kFactor>(g, TermsOf(g, tiles, tile, place.product),
+                                                place.token, place.output, s.tail.parameters);
     if (threadIdx.x % 32 == 0) {
       if (tiles.experts.linears != nullptr) {
-        s.tail.parameters.end = place.x + tiles.Group(tile).rows;
+        s.tail.parameters.end = place.token + tiles.Group(tile).rows;
       }
       s.tail.parameters.split = tiles.Split(), s.tail.parameters.splits = tiles.splits;
     }

@@ -28,6 +28,7 @@ __device__ __forceinline__ int PairRank() {
 struct Tiles {
   int columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count, splits,
       steps;
+  int joins, first_pairs[kMaxJoined - 1];  // of GemmArguments::joined among the pairs of outputs
   ExpertGroups experts;  // of a mixture: a group's tiles are halves, and `count` is but a bound
 
   __device__ int Count() const {
@@ -40,17 +41,23 @@ struct Tiles {
   __device__ int stride() const { return gridDim.x / (kPair * splits); }
   __device__ int Split() const { return ClusterRank() / kPair; }
   __device__ int first_step() const { return Split() * steps; }
-  // First token and first output.
-  __device__ int2 Place(int number) const {
+  struct TilePlace {
+    int token, output, product;  // the first two of the tile; output of GemmArguments::product
+  };
+  __device__ TilePlace Place(int number) const {
     if (experts.linears != nullptr) {
-      return {Group(number).first, (number % output_pairs * kPair + PairRank()) * block_outputs};
+      return {Group(number).first, (number % output_pairs * kPair + PairRank()) * block_outputs, 0};
     }
     const int half = max(0, number - whole), tile = min(number, whole) + half / halves;
     const int band = tile / (kBand * output_pairs) * kBand;
     const int height = min(token_tiles - band, kBand);
     const int in_band = tile - band * output_pairs;
+    int pair = in_band / height, product = 0;
+    while (product < joins && in_band / height >= first_pairs[product]) {
+      pair = in_band / height - first_pairs[product++];
+    }
     return {(band + in_band % height) * halves * kHalfTokens + half % halves * kHalfTokens,
-            (in_band / height * kPair + PairRank()) * block_outputs};
+            (pair * kPair + PairRank()) * block_outputs, product};
   }
 };
 
@@ -67,13 +74,19 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
     return static_cast<int>((size + part - 1) / part);
   };
   const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
+  const auto pairs = [&](int64_t rows) { return parts(rows, kPair * outputs); };
   Tiles tiles = {.columns = static_cast<int>(g.x_rows()),
                  .token_tiles = parts(g.x_rows(), kTileTokens),
-                 .output_pairs = parts(g.rows, kPair * outputs),
+                 .output_pairs = pairs(g.rows),
                  .block_outputs = outputs,
                  .k_blocks = parts(g.cols, kInputs),
                  .halves = kTileTokens / kHalfTokens,
-                 .splits = 1};
+                 .splits = 1,
+                 .joins = g.joins};
+  for (int i = 0; i < g.joins; ++i) {
+    tiles.first_pairs[i] = tiles.output_pairs;
+    tiles.output_pairs += pairs(g.joined[i].rows);
+  }
   if (g.experts.linears != nullptr) {
     tiles.experts = g.experts, tiles.halves = 1;
     tiles.count = g.experts.most * tiles.output_pairs;

@@ -16,8 +16,13 @@ namespace nibble::cuda {
 namespace {
 
 template <auto gemm>
-void One(std::span<const GemmArguments> products, cudaStream_t stream) {
-  gemm(products.front(), stream);
+void Joined(std::span<const GemmArguments> products, cudaStream_t stream) {
+  gemm(Join(products), stream);
+}
+
+template <auto gemm>
+void Each(std::span<const GemmArguments> products, cudaStream_t stream) {
+  for (const GemmArguments& g : products) gemm(g, stream);
 }
 
 constexpr auto kNibbles = WeightKind::kNibbles, kBytes = WeightKind::kBytes;
@@ -37,26 +42,26 @@ constexpr Kernel kTable[] = {
     {"gemm_decode_p4s8",        9, 9,       kPoints4,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
     {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
-    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
-    {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
-    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                One<GemmSm90>,        1,          true,   One<GemmSm90>},
-    {"gemm_sm90_p2s8",          9, 9,       kPoints2,            16,     0,                One<GemmPointsSm90>},
-    {"gemm_sm90_p3s8",          9, 9,       kPoints3,            16,     0,                One<GemmPointsSm90>},
-    {"gemm_sm90_p4s8",          9, 9,       kPoints4,            16,     0,                One<GemmPointsSm90>},
-    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                One<GemmGroupsSm90>,  1,          true},
-    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                One<GemmGroupsSm90>,  1,          true},
+    {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
+    {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
+    {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
+    {"gemm_sm90_p2s8",          9, 9,       kPoints2,            16,     0,                Joined<GemmPointsSm90>, kMaxJoined},
+    {"gemm_sm90_p3s8",          9, 9,       kPoints3,            16,     0,                Joined<GemmPointsSm90>, kMaxJoined},
+    {"gemm_sm90_p4s8",          9, 9,       kPoints4,            16,     0,                Joined<GemmPointsSm90>, kMaxJoined},
+    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                Joined<GemmGroupsSm90>, kMaxJoined, true},
+    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                Joined<GemmGroupsSm90>, kMaxJoined, true},
     {"gemm_decode_s4s8",        8, 8,       kNibbles,            16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_decode_s8s8",        8, 8,       kBytes,              16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_decode_s4s8_groups", 8, 8,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s8s8_groups", 8, 8,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
-    {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                One<GemmSm80>},
-    {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                One<GemmSm80>},
-    {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                One<GemmSm80>},
-    {"gemm_sm80_s4s8_groups",   8, 0,       kNibbleGroups,       16,     0,                One<GemmSm80>},
-    {"gemm_sm80_s8s8_groups",   8, 0,       kByteGroups,         16,     0,                One<GemmSm80>},
-    {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                One<GemmGrouped>},
-    {"gemm_halves",             8, 0,       WeightKind::kHalves, 16,     0,                One<GemmHalves>},
-    {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                One<GemmFloat>},
+    {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                Each<GemmSm80>},
+    {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                Each<GemmSm80>},
+    {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                Each<GemmSm80>},
+    {"gemm_sm80_s4s8_groups",   8, 0,       kNibbleGroups,       16,     0,                Each<GemmSm80>},
+    {"gemm_sm80_s8s8_groups",   8, 0,       kByteGroups,         16,     0,                Each<GemmSm80>},
+    {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                Each<GemmGrouped>},
+    {"gemm_halves",             8, 0,       WeightKind::kHalves, 16,     0,                Each<GemmHalves>},
+    {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                Each<GemmFloat>},
 };
 // clang-format on
 
