@@ -107,8 +107,12 @@ void RunChat(const ChatArguments& a, const Common& common) {
   MessageReader reader;
   int64_t unanswered = 0;
   if (reader.terminal()) Note("/help lists commands, Ctrl-D ends.\n");
+  const auto forget = [&] {  // Ctrl-C between an answer and the editor's first key, too
+    if (reader.terminal()) ForgetCtrlC();
+  };
   while (!Interrupted()) {
     const auto message = reader.Next();
+    forget();
     if (!message) break;
     if (message->empty()) continue;
     if (message->starts_with('/')) {
@@ -128,7 +132,7 @@ void RunChat(const ChatArguments& a, const Common& common) {
     } else {
       PrintSpeed(answer->prompt_tokens, answer->generation, options);
     }
-    if (reader.terminal()) ForgetCtrlC();
+    forget();
   }
   if (unanswered > 0 && !reader.terminal()) Fail("{} messages had no answer", unanswered);
 }

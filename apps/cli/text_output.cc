@@ -59,6 +59,7 @@ void PrintSpeed(int64_t prompt_tokens, const Generation& g, const GenerateOption
   }
   if (options.sampling.temperature > 0) Note("; seed {}", options.seed);
   if (g.finish == Finish::kContext) Note("; stopped: the context is full");
+  if (g.finish == Finish::kInterrupt) Note("; stopped: Ctrl-C");
   if (g.finish == Finish::kLength) Note("; stopped: --max-tokens {}", options.max_tokens);
   Note("\n");
 }
