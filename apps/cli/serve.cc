@@ -42,6 +42,9 @@ void ReadKeys(ServeArguments& a) {
     at = end + 1;
   }
   if (!a.key_file.empty() && a.service.keys.empty()) Fail("{} holds no key", a.key_file);
+  if (a.service.key_tokens > 0 && a.service.keys.empty()) {
+    FailUsage("--key-tokens is of keys: pass --api-key-file");
+  }
   if (!IsLoopback(a.http) && a.service.keys.empty() && !a.insecure) {
     FailUsage("{} is open to other machines: pass --api-key-file, or --insecure to serve everybody",
               a.http.host);
@@ -146,6 +149,10 @@ void AddServe(CLI::App& app, Common& common, Run& run) {
       "--api-key-file", a->key_file,
       "Keys, one a line; each request must have one, as a Bearer token, x-api-key or a "
       "browser's password. NIBBLE_API_KEY is one, too");
+  verb->add_option("--key-tokens", a->service.key_tokens,
+                   "Tokens, read and written, that a key may use in a minute; then 429. 0 = any "
+                   "number")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   verb->add_flag("--insecure", a->insecure, "Serve other machines without keys");
   verb->add_option("--max-batch", a->scheduling.max_batch, "Answers written at once")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))

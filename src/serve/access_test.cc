@@ -97,6 +97,49 @@ TEST(ServiceHost, OthersNamesAreNotOurs) {
             200);
 }
 
+TEST(TokenBudget, FillsSteadilyAndHoldsAMinute) {
+  const TokenBudget::Time start{std::chrono::hours(1)};
+  const auto after = [&](double seconds) {
+    return start + std::chrono::duration_cast<TokenBudget::Time::duration>(
+                       std::chrono::duration<double>(seconds));
+  };
+  TokenBudget budget(2, 600);  // ten a second
+  budget.Charge(0, 599, start);
+  EXPECT_EQ(budget.Wait(0, start), 0);
+  budget.Charge(0, 201, start);  // 200 are owed
+  EXPECT_EQ(budget.Wait(0, start), 21);
+  EXPECT_EQ(budget.Wait(0, after(19.5)), 1);
+  EXPECT_EQ(budget.Wait(0, after(21)), 0);
+  EXPECT_EQ(budget.Wait(1, start), 0) << "each key has its own";
+  budget.Charge(0, 600, after(1000));  // no more than a minute's were there
+  EXPECT_EQ(budget.Wait(0, after(1000)), 1);
+  TokenBudget any(1, 0);
+  any.Charge(0, int64_t{1} << 40, start);
+  EXPECT_EQ(any.Wait(0, start), 0);
+}
+
+TEST(ServiceKeys, HaveSoManyTokensAMinute) {
+  TestSetup setup;
+  setup.service.keys = {"one", "two"};
+  setup.service.key_tokens = 60;  // one a second
+  TestService service(setup);
+  const auto ask = [&](const std::string& key, int64_t max_tokens) {
+    const Json body = {{"prompt", "a"}, {"max_tokens", max_tokens}, {"ignore_eos", true}};
+    return service.Send(TestService::Request("POST", "/v1/completions", body.dump(),
+                                             "Authorization: Bearer " + key + "\r\n"));
+  };
+  EXPECT_EQ(ask("one", 50).status(), 200);
+  EXPECT_EQ(ask("one", 100).status(), 200) << "some were left, if fewer";
+  const Reply refused = ask("one", 1);
+  EXPECT_EQ(refused.status(), 429);
+  EXPECT_EQ(refused.json["error"]["code"], "rate_limit_exceeded");
+  const int64_t wait = std::stoll(refused.http.Field("retry-after"));
+  EXPECT_GE(wait, 1);
+  EXPECT_LE(wait, 100) << "some 95 tokens were owed";
+  EXPECT_EQ(ask("two", 1).status(), 200);
+  EXPECT_TRUE(service.Quiet());
+}
+
 TEST(ServiceQueue, WhatCannotWaitIsToldToComeAgain) {
   TestService service(
       {.scheduling = {.max_batch = 2, .max_waiting = 3, .pages = 20}, .runs = false});

@@ -23,6 +23,7 @@ struct ApiError : std::runtime_error {
 
   int status;
   std::string param, code;
+  int64_t retry_seconds = 1;  // of 429 and 503
 };
 
 template <typename... Args>

@@ -27,7 +27,9 @@ void Call::ReplyError(const ApiError& error) {
   http::Headers extra;
   int status = error.status;
   if (status == 401) extra.emplace_back("WWW-Authenticate", "Basic realm=\"nibble\"");
-  if (status == 429 || status == 503) extra.emplace_back("Retry-After", "1");
+  if (status == 429 || status == 503) {
+    extra.emplace_back("Retry-After", std::to_string(error.retry_seconds));
+  }
   if (status == 503 && dialect == Dialect::kAnthropic) status = 529;
   ReplyText(status, "application/json",
             Dump(ErrorJson(dialect, error.status, error.what(), error.param, error.code)),

@@ -26,7 +26,8 @@ struct Call : std::enable_shared_from_this<Call> {
   Service& service;
   const std::shared_ptr<http::Exchange> exchange;
   Dialect dialect = Dialect::kOpenAi;
-  std::string client;
+  std::string client;  // whose requests take turns with others'
+  size_t key = 0;      // of ServiceOptions::keys
   Json body;
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /health, /v1/models, /props: what there is. Fields beyond OpenAI's are vLLM's and
 // llama-server's.
+#include <fmt/chrono.h>
+
 #include <cstring>
 
 #include "serve/call.h"
@@ -13,12 +15,17 @@ void Health(Call& call) {
 
 namespace {
 
+// As OpenAI says it, and Anthropic, whose clients ask the same route.
 Json ModelJson(const Call& call) {
-  return {{"id", call.service.options().name},
+  const std::string& name = call.service.options().name;
+  return {{"id", name},
           {"object", "model"},
           {"created", call.service.created()},
           {"owned_by", "nibble"},
-          {"max_model_len", call.service.scheduler().context()}};
+          {"max_model_len", call.service.scheduler().context()},
+          {"type", "model"},
+          {"display_name", name},
+          {"created_at", fmt::format("{:%FT%TZ}", fmt::gmtime(call.service.created()))}};
 }
 
 }  // namespace
@@ -32,7 +39,12 @@ void OneModel(Call& call) {
 void Models(Call& call) {
   const Json model = ModelJson(call);
   // `models` is what newer Codex clients look for.
-  call.Reply(200, {{"object", "list"}, {"data", {model}}, {"models", {model}}});
+  call.Reply(200, {{"object", "list"},
+                   {"data", {model}},
+                   {"models", {model}},
+                   {"has_more", false},
+                   {"first_id", model["id"]},
+                   {"last_id", model["id"]}});
 }
 
 void Props(Call& call) {

@@ -44,6 +44,16 @@ uint64_t Responder::Submit(size_t index, GenerationRequest& request, const char*
                                length, context),
                    field, "context_length_exceeded");
   }
+  Service& service = call_->service;
+  const auto now = std::chrono::steady_clock::now();
+  if (const int64_t wait = service.budget().Wait(call_->key, now); wait > 0) {
+    ApiError error(429,
+                   fmt::format("this key has used its {} tokens a minute; try again in {} s",
+                               service.options().key_tokens, wait),
+                   "", "rate_limit_exceeded");
+    error.retry_seconds = wait;
+    throw error;
+  }
   const auto self = shared_from_this();
   const auto sink = [self, index](Delta&& delta) {
     const auto shared = std::make_shared<Delta>(std::move(delta));
@@ -51,13 +61,13 @@ uint64_t Responder::Submit(size_t index, GenerationRequest& request, const char*
   };
   std::optional<uint64_t> number;
   try {
-    number = call_->service.scheduler().Submit(std::move(request), sink);
+    number = service.scheduler().Submit(std::move(request), sink);
   } catch (const Error& error) {
     throw ApiError(400, error.what(), field);
   }
-  if (!number && call_->service.scheduler().stopping())
-    throw ApiError(503, "the server is stopping");
+  if (!number && service.scheduler().stopping()) throw ApiError(503, "the server is stopping");
   if (!number) throw ApiError(429, "too many requests are waiting; try again in a moment");
+  service.budget().Charge(call_->key, length, now);
   return *number;
 }
 
@@ -78,7 +88,9 @@ void Responder::On(size_t request, Delta& delta) {
   Begin();
   if (!counted_[request]) usage_.cached += delta.cached_tokens;
   counted_[request] = true;
-  usage_.written += static_cast<int64_t>(delta.ids.size());
+  const auto written = static_cast<int64_t>(delta.ids.size());
+  usage_.written += written;
+  call_->service.budget().Charge(call_->key, written, std::chrono::steady_clock::now());
   if (delta.end == End::kError) return FailWith(ApiError(500, delta.problem));
   if (delta.end == End::kCancelled) delta.end = End::kStop;  // StopEarly; else nobody is there
   OnDelta(request, delta);

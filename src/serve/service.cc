@@ -114,18 +114,21 @@ Service::Service(Model& model, const std::string& directory, const SchedulerOpti
       generation_config_(LoadGenerationConfig(directory, model.network().config_json)),
       vocabulary_(tokenizer_, model.config().vocab_size),
       created_(std::time(nullptr)),
+      budget_(std::max<size_t>(1, options_.keys.size()), options_.key_tokens),
       scheduler_(model, tokenizer_, &vocabulary_, scheduling) {}
 
 std::string Service::ErrorBody(int status, std::string_view message) {
   return Dump(ErrorJson(Dialect::kOpenAi, status, std::string(message)));
 }
 
-std::string Service::ClientOf(const http::Request& request) const {
+void Service::Identify(Call& call) const {
+  const http::Request& request = call.exchange->request();
+  call.client = request.peer;
   if (options_.keys.empty()) {
     if (options_.local && !IsLocalName(request.Header("host").value_or(""))) {
       throw ApiError(403, "this server answers for localhost; start it with --api-key for others");
     }
-    return request.peer;
+    return;
   }
   const std::string given = GivenKey(request);
   std::optional<size_t> found;
@@ -133,14 +136,15 @@ std::string Service::ClientOf(const http::Request& request) const {
     if (SameKey(given, options_.keys[i])) found = i;
   }
   if (!found) throw ApiError(401, "a valid API key is needed", "", "invalid_api_key");
-  return options_.keys.size() > 1 ? fmt::format("key {}", *found) : request.peer;
+  call.key = *found;
+  if (options_.keys.size() > 1) call.client = fmt::format("key {}", *found);
 }
 
 void Service::Handle(const std::shared_ptr<http::Exchange>& exchange) {
   const auto call = std::make_shared<Call>(*this, exchange);
   if (exchange->request().path.starts_with("/v1/messages")) call->dialect = Dialect::kAnthropic;
   try {
-    call->client = ClientOf(exchange->request());
+    Identify(*call);
     Answer(*call);
   } catch (const ApiError& error) {
     call->ReplyError(error);

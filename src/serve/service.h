@@ -15,6 +15,7 @@
 #include "schedule/scheduler.h"
 #include "serve/api_error.h"
 #include "serve/grammar_cache.h"
+#include "serve/token_budget.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -23,6 +24,7 @@ namespace nibble::serve {
 struct ServiceOptions {
   std::string name;               // of the model, as clients say it
   std::vector<std::string> keys;  // one of these opens every route; empty: no key is asked for
+  int64_t key_tokens = 0;         // that each may use in a minute (TokenBudget); 0: any number
   // Only names of this machine are taken for a Host, so that a page of another name in the user's
   // browser cannot read answers (DNS rebinding).
   bool local = true;
@@ -53,10 +55,11 @@ class Service {
   const std::string& directory() const { return directory_; }
   int64_t created() const { return created_; }
   GrammarCache& grammars() const { return grammars_; }
+  TokenBudget& budget() { return budget_; }
 
  private:
   void Answer(Call& call);
-  std::string ClientOf(const http::Request& request) const;  // throws where no key fits
+  void Identify(Call& call) const;  // throws where no key fits
 
   Model& model_;
   const std::string directory_;
@@ -68,6 +71,7 @@ class Service {
   const VocabularyTrie vocabulary_;
   const int64_t created_;
   mutable GrammarCache grammars_;
+  TokenBudget budget_;
   Scheduler scheduler_;
 };
 
