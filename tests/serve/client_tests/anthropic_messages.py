@@ -25,6 +25,12 @@ def prompt_tokens(usage):
     return usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
+def test_models(servers):
+    models = list(connect(servers["chat"]).models.list())
+    equal([(m.type, m.id, m.display_name) for m in models], [("model", "chat-model", "chat-model")])
+    equal(connect(servers["chat"]).models.retrieve("chat-model").created_at, models[0].created_at)
+
+
 def test_create(servers):
     message = strict(ask(servers["chat"]))
     equal((message.type, message.role, message.stop_reason), ("message", "assistant",
