@@ -43,8 +43,15 @@ Sizes MeasureSizes(const Network& net) {
   return sizes;
 }
 
-double CacheBytesPerToken(const Network& net) {
-  return static_cast<double>(net.kv.page_bytes() * net.config.layers) / kPageTokens;
+// While the text is shorter than any window, and behind the longest one.
+struct CacheBytes {
+  double first, later;
+};
+CacheBytes CacheBytesPerToken(const Network& net) {
+  int64_t see_all = 0;
+  for (int64_t i = 0; i < net.config.layers; ++i) see_all += net.config.spec(i).sliding_window == 0;
+  const double layer = static_cast<double>(net.kv.page_bytes()) / kPageTokens;
+  return {layer * static_cast<double>(net.config.layers), layer * static_cast<double>(see_all)};
 }
 
 std::vector<std::string> FormatCells(const PackedLinear& l) {
@@ -106,9 +113,10 @@ void PrintNetwork(const Network& net) {
   }
   fmt::print("other tensors      {}\n", BytesText(sizes.other_bytes));
   if (net.packed) fmt::print("tile plane         {}\n", TilesText(net));
-  fmt::print("KV cache           {} per token; K {}, V {}; rotation {}\n\n",
-             BytesText(CacheBytesPerToken(net)), FormatText(net.kv.k), FormatText(net.kv.v),
-             TransformText(net.kv.rotation));
+  const auto [first, later] = CacheBytesPerToken(net);
+  fmt::print("KV cache           {} per token{}; K {}, V {}; rotation {}\n\n", BytesText(first),
+             later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
+             FormatText(net.kv.k), FormatText(net.kv.v), TransformText(net.kv.rotation));
   fmt::print("{}", Table(FormatRows(net)));
 }
 
@@ -128,7 +136,8 @@ Json NetworkJson(const Network& net) {
                {"quantized_bytes", sizes.quantized_bytes},
                {"bits_per_weight", sizes.bits_per_weight()},
                {"other_bytes", sizes.other_bytes},
-               {"cache_bytes_per_token", CacheBytesPerToken(net)}};
+               {"cache_bytes_per_token", CacheBytesPerToken(net).first},
+               {"cache_bytes_per_token_behind_windows", CacheBytesPerToken(net).later}};
   if (!net.stored_codes.empty()) json["stored_codes"] = net.stored_codes;
   if (!net.packed) return json;
   json["tile_bytes"] = TileBytes(net);
