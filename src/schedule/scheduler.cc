@@ -196,8 +196,8 @@ int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held)
   const int64_t step = std::min(unread, options_.MostStep(model_));
   int64_t pages = 0;
   for (int64_t g = 0; g < groups.count(); ++g) {
-    const int64_t has = std::ranges::count_if(
-        held, [&](const PageRow& row) { return row[static_cast<size_t>(g)] != nullptr; });
+    const auto gone = [&](const PageRow& row) { return row[static_cast<size_t>(g)] == nullptr; };
+    const int64_t has = held.end() - std::ranges::partition_point(held, gone);  // those before are
     const int64_t most = groups.MostPages(g, rows, step);
     pages += std::max<int64_t>(0, std::min(rows - static_cast<int64_t>(held.size()), most - has));
   }
