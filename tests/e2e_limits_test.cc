@@ -138,7 +138,10 @@ TEST_F(Limits, EveryLimitOfMemoryEndsInALineOrSuccess) {
       const std::string limit = "ulimit -v " + std::to_string(static_cast<int>(kilobytes)) + ";";
       const Result r = Shell(limit, verb);
       code = r.code;
-      if (code == 0 || code == 127) continue;  // 127: the libraries cannot be loaded
+      // 127: the libraries cannot be loaded; with 90 KB more libgfortran is, and calls itself for
+      // ever where it then gets no memory to begin.
+      const bool never_began = code == 127 || (code == 128 + SIGSEGV && failed == 0);
+      if (code == 0 || never_began) continue;
       SCOPED_TRACE(limit + " " + verb[0]);
       ExpectFailed(r, "");
       EXPECT_THAT(r.err, testing::AnyOf(HasSubstr("out of memory"), HasSubstr("emory)"),

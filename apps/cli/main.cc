@@ -32,15 +32,22 @@ extern "C" int openblas_num_threads_env() {
 namespace nibble::cli {
 namespace {
 
+constexpr size_t kStackBytes = size_t{256} << 10, kPage = 4096;
+
+// Of a frame of its own: whatever a function with this array calls lies behind it.
+[[gnu::noinline]] void TouchStack() {
+  volatile char stack[kStackBytes];
+  for (size_t end = kStackBytes; end > 0; end -= kPage) stack[end - 1] = 0;
+  static_cast<void>(stack[0]);
+}
+
 // A stack that cannot grow because the address space is used up is a SIGSEGV; so it grows here.
 void GrowStack() {
-  constexpr size_t kBytes = size_t{256} << 10, kPage = 4096;
+  constexpr size_t kBytes = kStackBytes + 4 * kPage;  // with the frames around the array
   void* room = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) throw std::bad_alloc();
   munmap(room, kBytes);
-  volatile char stack[kBytes];
-  for (size_t end = kBytes; end > 0; end -= kPage) stack[end - 1] = 0;
-  static_cast<void>(stack[0]);
+  TouchStack();
 }
 
 // A standard stream that is closed must not become the number of a file opened later on. Opened the
