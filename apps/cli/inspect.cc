@@ -5,6 +5,7 @@
 #include "apps/cli/inspect_kernels.h"
 #include "apps/cli/linear_rows.h"
 #include "base/progress.h"
+#include "engine/kv_groups.h"
 #include "models/manifest.h"
 
 namespace nibble::cli {
@@ -48,10 +49,11 @@ struct CacheBytes {
   double first, later;
 };
 CacheBytes CacheBytesPerToken(const Network& net) {
+  const KvGroups groups(net.config);
   int64_t see_all = 0;
-  for (int64_t i = 0; i < net.config.layers; ++i) see_all += net.config.spec(i).sliding_window == 0;
-  const double layer = static_cast<double>(net.kv.page_bytes()) / kPageTokens;
-  return {layer * static_cast<double>(net.config.layers), layer * static_cast<double>(see_all)};
+  for (int64_t g = 0; g < groups.count(); ++g) see_all += groups.sees_all(g);
+  const double group = static_cast<double>(groups.layers() * net.kv.page_bytes()) / kPageTokens;
+  return {group * static_cast<double>(groups.count()), group * static_cast<double>(see_all)};
 }
 
 std::vector<std::string> FormatCells(const PackedLinear& l) {

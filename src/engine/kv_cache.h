@@ -50,8 +50,6 @@ class KvCache {
             .tables = groups_.count(),
             .table_pages = table_pages_};
   }
-  // The page table of group 0, in the backend's memory.
-  std::byte* const* pages() const { return table_.data(); }
   size_t bytes() const;
 
  private:

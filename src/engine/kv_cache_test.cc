@@ -40,7 +40,11 @@ TEST(KvGroups, HaveAsManyLayersEach) {
       EXPECT_EQ(groups.FirstPage(group, 4096) == 0, i % 6 == 5);
     }
   }
-  EXPECT_EQ(KvGroups(WithWindows(EverySixthSeesAll(48, 1024))).layers(), 8);
+  const KvGroups of48(WithWindows(EverySixthSeesAll(48, 1024)));
+  const KvGroups of62(WithWindows(EverySixthSeesAll(62, 1024)));
+  EXPECT_EQ(of48.layers(), 8);
+  EXPECT_EQ(of48.MostPages(256, 1), 256 + 5 * 17) << "16384 tokens: 4.5 times less than 6 * 256";
+  EXPECT_EQ(of62.count() * of62.layers(), 65);
   EXPECT_EQ(KvGroups(WithWindows({128, 0, 128, 0})).layers(), 2);
   EXPECT_EQ(KvGroups(WithWindows({0, 0, 0, 0})).count(), 1);
   EXPECT_EQ(KvGroups(WithWindows({64, 64, 64, 64})).count(), 1);

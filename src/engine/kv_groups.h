@@ -33,6 +33,7 @@ class KvGroups {
     return places_.empty() ? Place{0, layer} : places_[static_cast<size_t>(layer)];
   }
 
+  bool sees_all(int64_t group) const { return windows_[static_cast<size_t>(group)] == 0; }
   // The first page of a group that is read behind `tokens` tokens.
   int64_t FirstPage(int64_t group, int64_t tokens) const;
   // Pages that a group holds at most while a text of `pages` grows by `step` tokens at a time.

@@ -65,9 +65,8 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
   }
   for (int64_t i = 0; i < sequences; ++i) {
     caches_.emplace_back(kv_, 1, backend).Reserve(length);
-    batch_.push_back({.first_row = i * length, .tokens = length});
+    batch_.push_back(caches_.back().Slice(i * length, length));
   }
-  for (size_t i = 0; i < batch_.size(); ++i) batch_[i].pages = caches_[i].pages();
   const int64_t head_values = length * config.head_dim;
   for (size_t i = 0; i < kLanes; ++i) {
     HeadMemory& m = heads_.emplace_back();

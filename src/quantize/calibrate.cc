@@ -160,7 +160,7 @@ void Stream::Advance(LinearSet set, int64_t window) {
     case LinearSet::kO: {
       cache_.Clear();
       cache_.Reserve(context_);
-      const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
+      const SequenceSlice slice = cache_.Slice(0, context_);
       return Keep(AttentionCore(d, layer_, x, {&slice, 1}), set, window);
     }
     case LinearSet::kMlp:
@@ -216,7 +216,7 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
   for (int64_t w = 0; w < windows(); ++w) {
     cache_.Clear();
     cache_.Reserve(context_);
-    const SequenceSlice slice = {.tokens = context_, .pages = cache_.pages()};
+    const SequenceSlice slice = cache_.Slice(0, context_);
     if (config_.has_experts(index_)) {
       ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
       Route(w);

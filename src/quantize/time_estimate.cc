@@ -23,8 +23,9 @@
 namespace nibble {
 namespace {
 
-// Until a GPU is ready, and the models are there on which the loss is measured.
-constexpr double kDeviceSeconds = 2;
+// Until a GPU is ready, and the models are there on which the loss is measured; and what learning
+// reaches of the rate of its products. Of SmolLM2 on an H100 (bench/results/2026-11-27-h100.md).
+constexpr double kDeviceSeconds = 2, kDeviceLearning = 0.12;
 
 double SecondsOf(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -313,7 +314,8 @@ double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOp
     seconds += work / (0.7 * MeasuredFlops());
   } else {
     seconds += kDeviceSeconds;
-    if (work > 0) seconds += work / (0.12 * DeviceFlops(*MakeBackend(options.device, false), c));
+    if (work > 0)
+      seconds += work / (kDeviceLearning * DeviceFlops(*MakeBackend(options.device, false), c));
   }
   std::vector<std::byte> sample(size_t{8} << 20, std::byte{1});
   double bytes = 0;

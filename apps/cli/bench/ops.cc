@@ -134,7 +134,7 @@ class OpBench {
     KvCache cache(network_.kv, 1, *backend_);
     cache.Reserve(tokens);
     const BackendRopes ropes(*backend_, config_.ropes, tokens);
-    const SequenceSlice slice = {.tokens = tokens, .pages = cache.pages()};
+    const SequenceSlice slice = cache.Slice(0, tokens);
     const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
       backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), network_.kv,
@@ -172,11 +172,11 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
   const BackendRopes ropes(b, config.ropes, context);
   KvCache cache(kv, 1, b);
   cache.Reserve(context);
-  const SequenceSlice all = {.tokens = context, .pages = cache.pages()};
+  const SequenceSlice all = cache.Slice(0, context);
   const AttentionSpec spec = {.heads = config.heads, .scale = 0.1f};
   b.RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), kv, {&all, 1});
-  const SequenceSlice slice = {
-      .tokens = tokens, .position = context - tokens, .pages = cache.pages()};
+  cache.Advance(context - tokens);
+  const SequenceSlice slice = cache.Slice(0, tokens);
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
                       static_cast<double>(tokens * (tokens - 1)) / 2;
   return {.name = tokens == 1 ? "decode" : "prefill",

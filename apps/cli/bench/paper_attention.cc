@@ -21,13 +21,14 @@ class AttentionRun {
     auto k = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
     const auto v = RandomIntermediates(backend, keys * kv_.kv_heads * kv_.head_dim);
     for (int64_t i = 0; i < batch; ++i) {
-      caches_.emplace_back(kv_, copies, backend).Reserve(keys);
-      SequenceSlice all = {.tokens = keys, .pages = caches_.back().pages()};
+      KvCache& cache = caches_.emplace_back(kv_, copies, backend);
+      cache.Reserve(keys);
+      SequenceSlice all = cache.Slice(0, keys);
       for (int copy = 0; copy < copies; ++copy, all.offset += kv_.page_bytes()) {
         backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, ropes.view(0), kv_, {&all, 1});
       }
-      slices_.push_back(
-          {.first_row = i, .tokens = 1, .position = keys - 1, .pages = caches_.back().pages()});
+      cache.Advance(keys - 1);
+      slices_.push_back(cache.Slice(i, 1));
     }
   }
 

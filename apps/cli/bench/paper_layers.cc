@@ -33,11 +33,10 @@ class LayerRun {
       layers_.push_back(UploadLayer(backend, network.config, 0, network.layers[0]));
     }
     for (int64_t i = 0; i < steps.batch; ++i) {
-      caches_.emplace_back(network.kv, 1, backend).Reserve(steps.context + steps.tokens);
-      slices_.push_back({.first_row = i * steps.tokens,
-                         .tokens = steps.tokens,
-                         .position = steps.context,
-                         .pages = caches_.back().pages()});
+      KvCache& cache = caches_.emplace_back(network.kv, 1, backend);
+      cache.Reserve(steps.context + steps.tokens);
+      cache.Advance(steps.context);
+      slices_.push_back(cache.Slice(i * steps.tokens, steps.tokens));
     }
     scratch_.Reserve(network.config, steps.batch * steps.tokens);
   }
