@@ -64,6 +64,8 @@ Network BenchNetwork(const BenchArguments& arguments);
 // "llama2-7b, 32 layers, W4A8KV4, head W8A8"
 std::string BenchName(const BenchArguments& arguments, const Network& network);
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count);
+// One greedy token of each sequence, as `nibble serve` writes it: the logits stay where they are.
+void WriteTokens(Model& model, std::span<const Model::Sequence> sequences);
 // Uniform random values with variance 1 in the backend's memory: cheap, and no kernel's time
 // depends on their distribution.
 Buffer<float> RandomFloats(Backend& backend, int64_t count);
