@@ -49,10 +49,10 @@ struct CacheBytes {
   double first, later;
 };
 CacheBytes CacheBytesPerToken(const Network& net) {
-  const KvGroups groups(net.config);
+  const KvGroups groups(net.config, net.kv);
   int64_t see_all = 0;
   for (int64_t g = 0; g < groups.count(); ++g) see_all += groups.sees_all(g);
-  const double group = static_cast<double>(groups.layers() * net.kv.page_bytes()) / kPageTokens;
+  const double group = static_cast<double>(groups.page_bytes()) / kPageTokens;
   return {group * static_cast<double>(groups.count()), group * static_cast<double>(see_all)};
 }
 

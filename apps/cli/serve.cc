@@ -59,7 +59,7 @@ std::string NameOf(const std::string& model) {
 
 // Pages for all answers at full length, as far as memory is there: of what is free, a tenth stays.
 int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
-  const auto page = static_cast<double>(model.page_bytes());
+  const auto page = static_cast<double>(model.kv_groups().page_bytes());
   const int64_t context = s.context > 0 ? std::min(s.context, model.context()) : model.context();
   const auto wanted = static_cast<double>(
       s.max_batch * model.kv_groups().MostPages(PagesOf(context), s.MostStep(model)));
@@ -115,7 +115,7 @@ void RunServe(ServeArguments& a, const Common& common) {
   const std::string where = a.http.unix_socket.empty()
                                 ? fmt::format("http://{}:{}", a.http.host, server.port())
                                 : a.http.unix_socket;
-  const auto page = static_cast<double>(model->page_bytes());
+  const auto page = static_cast<double>(model->kv_groups().page_bytes());
   Note("nibble: {} on {}, context {}, up to {} answers at once, {} of cache\n", a.service.name,
        model->backend().Name(), service.scheduler().context(), a.scheduling.max_batch,
        BytesText(page * static_cast<double>(a.scheduling.pages)));

@@ -146,19 +146,23 @@ TEST_P(ActsParityTest, RowsAreGatheredAndAdded) {
   }
 }
 
-// Sums of squares in another order, a root and two products.
+// Sums of squares in another order, a root and three products.
 TEST_P(ActsParityTest, NormsAreAdded) {
   constexpr int64_t kTokens = 5;
-  for (const int64_t width : {8, 300, 4096}) {
+  const Buffer<float> device_scale = Copy(std::vector<float>{0.3f});
+  const float scale = 0.3f;
+  for (const auto& [width, scaled] : {std::pair(8, true), {300, false}, {4096, true}}) {
     const auto y = RandomVector(rng_, kTokens * width), weight = RandomVector(rng_, width);
     auto x = RandomVector(rng_, kTokens * width);
     const Buffer<float> device_x = Copy(x), device_y = Copy(y), device_weight = Copy(weight);
-    ours_->AddNormed(device_y.data(), kTokens, width, device_weight.data(), 1e-3f, device_x.data());
-    ref_->AddNormed(y.data(), kTokens, width, weight.data(), 1e-3f, x.data());
+    ours_->AddNormed(device_y.data(), kTokens, width, device_weight.data(), 1e-3f,
+                     scaled ? device_scale.data() : nullptr, device_x.data());
+    ref_->AddNormed(y.data(), kTokens, width, weight.data(), 1e-3f, scaled ? &scale : nullptr,
+                    x.data());
     const std::vector<float> result = Host(device_x.data(), kTokens * width);
     for (size_t i = 0; i < x.size(); ++i) {
       const double added = std::fabs(y[i] * weight[i % static_cast<size_t>(width)]);
-      ASSERT_NEAR(result[i], x[i], (40 * added + 2 * std::fabs(x[i])) * kUlp) << width << ", " << i;
+      ASSERT_NEAR(result[i], x[i], (40 * added + 3 * std::fabs(x[i])) * kUlp) << width << ", " << i;
     }
   }
 }
@@ -189,10 +193,13 @@ TEST_P(ActsParityTest, RowsBecomeTheirNorms) {
   const double error = ours_->IntermediateBytes() == 2 ? 0x1p-8 : 40 * kUlp;
   for (const int64_t width : {8, 300, 4096}) {
     auto x = RandomVector(rng_, kTokens * width);
-    const auto weight = RandomVector(rng_, width);
+    const bool weighted = width != 300;
+    const auto weight =
+        weighted ? RandomVector(rng_, width) : std::vector<float>(static_cast<size_t>(width), 1);
     Buffer<Intermediate> device_x = CopyValues(x);
     const Buffer<float> device_weight = Copy(weight);
-    ours_->NormRows(device_x.data(), kTokens, width, device_weight.data(), 1e-3f);
+    ours_->NormRows(device_x.data(), kTokens, width, weighted ? device_weight.data() : nullptr,
+                    1e-3f);
     const std::vector<float> result = HostValues(device_x.data(), kTokens * width);
     for (int64_t t = 0; t < kTokens; ++t) {
       double squares = 0;

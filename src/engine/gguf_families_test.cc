@@ -151,7 +151,7 @@ class Converter {
           architecture_ == "llama" || architecture_ == "smollm3" || architecture_ == "granite";
       const bool pairs = in_pairs && (role == Role::kQ || role == Role::kK);
       AddTensor(builder_, at + name + ".weight", layer[role].weights.values,
-                pairs ? c.outputs(role) / c.head_dim : 0);
+                pairs ? c.outputs(0, role) / c.head_dim : 0);
       if (c.has_bias(role)) AddTensor(builder_, at + name + ".bias", layer[role].bias);
     }
   }

@@ -58,6 +58,7 @@ class HfForward {
   }
   std::string Type() const { return config_["model_type"]; }
   bool IsGemma() const { return Type().starts_with("gemma"); }
+  bool IsGemma4() const { return Type() == "gemma4_text"; }
   double RootOfWidth() const { return std::sqrt(config_["hidden_size"].get<double>()); }
   bool Has(const std::string& name) const { return file_.tensors().contains(name); }
   Matrix<double> Get(const std::string& name) const { return ToF64(file_.tensors().at(name)); }
@@ -74,15 +75,17 @@ class HfForward {
     return {y.begin() + first, y.begin() + first + count};
   }
 
-  Vector Normed(const std::string& name, const Vector& x) const {
+  double Size(const Vector& x) const {
     double squares = 0;
     for (const double v : x) squares += v * v;
-    const double size =
-        std::sqrt(squares / static_cast<double>(x.size()) + Number("rms_norm_eps", 1e-6));
+    return std::sqrt(squares / static_cast<double>(x.size()) + Number("rms_norm_eps", 1e-6));
+  }
+  Vector Normed(const std::string& name, const Vector& x) const {
+    const double size = Size(x);
     const Matrix<double> weight = Get(name);
     Vector y;
     for (size_t i = 0; i < x.size(); ++i) {
-      y.push_back(x[i] / size * (weight.data[i] + (IsGemma() ? 1 : 0)));
+      y.push_back(x[i] / size * (weight.data[i] + (IsGemma() && !IsGemma4() ? 1 : 0)));
     }
     return y;
   }
@@ -103,6 +106,8 @@ class HfForward {
     const double base = std::pow(rope.value("rope_theta", 1e4),
                                  -2.0 * static_cast<double>(i) / static_cast<double>(r));
     const std::string type = rope.value("rope_type", "default");
+    const double part = rope.value("partial_rotary_factor", 1.0);
+    if (type == "proportional") return static_cast<double>(2 * i) < part * r ? base : 0;
     if (type == "linear") return base / rope["factor"].get<double>();
     if (type == "longrope") return base / LongFactors(rope)[static_cast<size_t>(i)].get<double>();
     if (type != "yarn") return base;
@@ -139,8 +144,9 @@ class HfForward {
   }
 
   void Turn(const Json& rope, int64_t position, double* head, int64_t head_dim) const {
-    const auto r = static_cast<int64_t>(static_cast<double>(head_dim) *
-                                        rope.value("partial_rotary_factor", 1.0));
+    const bool whole = rope.value("rope_type", "") == "proportional";
+    const double part = whole ? 1.0 : rope.value("partial_rotary_factor", 1.0);
+    const auto r = static_cast<int64_t>(static_cast<double>(head_dim) * part);
     for (int64_t i = 0; i < r / 2; ++i) {
       const double angle = static_cast<double>(position) * Frequency(rope, i, r);
       const double c = std::cos(angle) * RopeSize(rope), s = std::sin(angle) * RopeSize(rope);
@@ -157,8 +163,9 @@ class HfForward {
   };
   Heads Project(int64_t layer, const Vector& x, int64_t position) const {
     const std::string attention = Prefix(layer) + "self_attn.";
-    const int64_t heads = config_["num_attention_heads"], kv = config_["num_key_value_heads"];
-    const int64_t d = HeadDim();
+    const int64_t heads = config_["num_attention_heads"], kv = KvHeads(layer);
+    const int64_t d = HeadDim(layer);
+    const bool alike = config_.value("attention_k_eq_v", false) && Window(layer) == kNoWindow;
     Heads h;
     if (Has(attention + "qkv_proj.weight")) {
       const std::string fused = attention + "qkv_proj";
@@ -166,7 +173,7 @@ class HfForward {
            Linear(fused, x, (heads + kv) * d, kv * d)};
     } else {
       h = {Linear(attention + "q_proj", x), Linear(attention + "k_proj", x),
-           Linear(attention + "v_proj", x)};
+           Linear(attention + (alike ? "k_proj" : "v_proj"), x)};
     }
     bool turns = !config_.contains("no_rope_layers") ||
                  config_["no_rope_layers"][static_cast<size_t>(layer)] != 0;
@@ -182,10 +189,27 @@ class HfForward {
         if (turns) Turn(Rope(layer), position, &*begin, d);
       }
     }
+    for (size_t at = 0; IsGemma4() && at < h.v.size(); at += static_cast<size_t>(d)) {
+      const auto begin = h.v.begin() + static_cast<int64_t>(at);
+      const double size = Size({begin, begin + d});
+      std::for_each(begin, begin + d, [&](double& v) { v /= size; });
+    }
     return h;
   }
 
-  int64_t HeadDim() const {
+  int64_t KvHeads(int64_t layer) const {
+    const bool global = IsGemma4() && Window(layer) == kNoWindow;
+    const char* const key = global && config_.contains("num_global_key_value_heads")
+                                ? "num_global_key_value_heads"
+                                : "num_key_value_heads";
+    return config_[key];
+  }
+  int64_t HeadDim(int64_t layer) const {
+    const std::string at = std::to_string(layer);
+    if (config_.contains("per_layer_config") && config_["per_layer_config"].contains(at)) {
+      return config_["per_layer_config"][at]["head_dim"];
+    }
+    if (IsGemma4() && Window(layer) == kNoWindow) return config_["global_head_dim"];
     if (config_.contains("head_dim")) return config_["head_dim"];
     return config_["hidden_size"].get<int64_t>() / config_["num_attention_heads"].get<int64_t>();
   }
@@ -205,11 +229,12 @@ class HfForward {
   }
 
   Vector Attend(const std::vector<Heads>& all, int64_t layer, int64_t query) const {
-    const int64_t heads = config_["num_attention_heads"], kv = config_["num_key_value_heads"];
-    const int64_t d = HeadDim();
+    const int64_t heads = config_["num_attention_heads"], kv = KvHeads(layer);
+    const int64_t d = HeadDim(layer);
     const double scale =
-        Number("attention_multiplier",
-               1 / std::sqrt(Number("query_pre_attn_scalar", static_cast<double>(d))));
+        IsGemma4() ? 1
+                   : Number("attention_multiplier",
+                            1 / std::sqrt(Number("query_pre_attn_scalar", static_cast<double>(d))));
     Vector out(static_cast<size_t>(heads * d));
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t at = h / (heads / kv) * d;
@@ -351,6 +376,8 @@ class HfForward {
       Add(norm(behind ? "post_attention" : "post_self_attn"), a, x[t]);
       const Vector h = NormedIfAny(norm(behind ? "pre_feedforward" : "post_attention"), x[t]);
       Add(norm(behind ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);
+      if (!Has(prefix + "layer_scalar")) continue;
+      for (double& v : x[t]) v *= Get(prefix + "layer_scalar").data[0];
     }
   }
 

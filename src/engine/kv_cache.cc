@@ -5,8 +5,8 @@
 
 namespace nibble {
 
-KvCache::KvCache(const KvSpec& spec, const KvGroups& groups, Backend& backend)
-    : own_(std::make_unique<PagePool>(spec, groups.layers(), backend)),
+KvCache::KvCache(const KvGroups& groups, Backend& backend)
+    : own_(std::make_unique<PagePool>(groups.page_bytes(), backend)),
       pool_(own_.get()),
       backend_(&backend),
       groups_(groups),

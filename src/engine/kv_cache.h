@@ -15,10 +15,10 @@ namespace nibble {
 class KvCache {
  public:
   // With a pool of its own, as large as it comes to need.
-  KvCache(const KvSpec& spec, const KvGroups& groups, Backend& backend);
-  // The same for layers that see the whole text.
+  KvCache(const KvGroups& groups, Backend& backend);
+  // The same for layers alike that see the whole text.
   KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
-      : KvCache(spec, KvGroups(layers), backend) {}
+      : KvCache(KvGroups(spec, layers), backend) {}
   // On pages of `pool`, which must outlive this, with tables that never move below `most_tokens`.
   KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t most_tokens);
 

@@ -3,20 +3,36 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "backends/interface/gpu_testing.h"
 #include "base/rng.h"
 #include "engine/engine_testing.h"
 #include "engine/session.h"
+#include "models/plan.h"
 
 namespace nibble {
 namespace {
 
-ModelConfig WithWindows(const std::vector<int64_t>& windows, int64_t context = 1 << 17) {
+const KvSpec kFourBits = {.kv_heads = 2, .head_dim = 64, .k = {.bits = 4}, .v = {.bits = 4}};
+
+KvGroups GroupsOf(const std::vector<LayerSpec>& specs, int64_t context = 1 << 17) {
   ModelConfig c;
-  c.layers = static_cast<int64_t>(windows.size());
+  c.layers = static_cast<int64_t>(specs.size());
   c.context = context;
-  for (const int64_t window : windows) c.specs.push_back({.sliding_window = window});
-  return c;
+  c.heads = 4, c.kv_heads = kFourBits.kv_heads, c.head_dim = kFourBits.head_dim;
+  c.specs = specs;
+  return {c, kFourBits};
+}
+
+KvGroups WithWindows(const std::vector<int64_t>& windows, int64_t context = 1 << 17) {
+  std::vector<LayerSpec> specs;
+  for (const int64_t window : windows) specs.push_back({.sliding_window = window});
+  return GroupsOf(specs, context);
+}
+
+int64_t LayersOf(const KvGroups& groups) {  // in a page
+  return groups.page_bytes() / kFourBits.page_bytes();
 }
 
 std::vector<int64_t> EverySixthSeesAll(size_t layers, int64_t window) {
@@ -27,32 +43,57 @@ std::vector<int64_t> EverySixthSeesAll(size_t layers, int64_t window) {
 
 TEST(KvGroups, HaveAsManyLayersEach) {
   for (const size_t layers : {12, 26, 34, 48, 62}) {
-    const KvGroups groups(WithWindows(EverySixthSeesAll(layers, 1024)));
+    const KvGroups groups = WithWindows(EverySixthSeesAll(layers, 1024));
     ASSERT_LE(groups.count(), 8);
-    ASSERT_LE(groups.count() * groups.layers(), static_cast<int64_t>(layers) * 6 / 5);
+    ASSERT_LE(groups.count() * LayersOf(groups), static_cast<int64_t>(layers) * 6 / 5);
     std::vector<std::vector<int64_t>> found(static_cast<size_t>(groups.count()));
     for (size_t i = 0; i < layers; ++i) {
-      const auto [group, index] = groups.place(static_cast<int64_t>(i));
+      const auto [group, offset] = groups.place(static_cast<int64_t>(i));
       auto& members = found[static_cast<size_t>(group)];
-      EXPECT_EQ(index, std::ssize(members)) << "each has a place of its own";
+      EXPECT_EQ(offset, std::ssize(members) * kFourBits.page_bytes()) << "a place of its own";
       members.push_back(static_cast<int64_t>(i));
-      EXPECT_LT(index, groups.layers());
+      EXPECT_LT(offset, groups.page_bytes());
       EXPECT_EQ(groups.FirstPage(group, 4096) == 0, i % 6 == 5);
     }
   }
-  const KvGroups of48(WithWindows(EverySixthSeesAll(48, 1024)));
-  const KvGroups of62(WithWindows(EverySixthSeesAll(62, 1024)));
-  EXPECT_EQ(of48.layers(), 8);
+  const KvGroups of48 = WithWindows(EverySixthSeesAll(48, 1024));
+  const KvGroups of62 = WithWindows(EverySixthSeesAll(62, 1024));
+  EXPECT_EQ(LayersOf(of48), 8);
   EXPECT_EQ(of48.MostPages(256, 1), 256 + 5 * 17) << "16384 tokens: 4.5 times less than 6 * 256";
-  EXPECT_EQ(of62.count() * of62.layers(), 65);
-  EXPECT_EQ(KvGroups(WithWindows({128, 0, 128, 0})).layers(), 2);
-  EXPECT_EQ(KvGroups(WithWindows({0, 0, 0, 0})).count(), 1);
-  EXPECT_EQ(KvGroups(WithWindows({64, 64, 64, 64})).count(), 1);
-  EXPECT_EQ(KvGroups(WithWindows({64, 0, 64, 0}, 64)).count(), 1) << "windows of the whole context";
+  EXPECT_EQ(of62.count() * LayersOf(of62), 65);
+  EXPECT_EQ(LayersOf(WithWindows({128, 0, 128, 0})), 2);
+  EXPECT_EQ(WithWindows({0, 0, 0, 0}).count(), 1);
+  EXPECT_EQ(WithWindows({64, 64, 64, 64}).count(), 1);
+  EXPECT_EQ(WithWindows({64, 0, 64, 0}, 64).count(), 1) << "windows of the whole context";
+}
+
+// Gemma 4 of 60 layers: every sixth sees all, with longer heads and fewer of them.
+TEST(KvGroups, PutHeadsAlikeIntoPagesOfOneSize) {
+  std::vector<LayerSpec> specs;
+  for (int i = 1; i <= 60; ++i) {
+    specs.push_back(i % 6 == 0 ? LayerSpec{.kv_heads = 1, .head_dim = 256}
+                               : LayerSpec{.sliding_window = 1024});
+  }
+  const KvGroups groups = GroupsOf(specs);
+  const int64_t longer =
+      WithHeads(kFourBits, {.heads = 4, .kv_heads = 1, .head_dim = 256}).page_bytes();
+  ASSERT_GT(longer, kFourBits.page_bytes());
+  std::map<int64_t, int64_t> ends;  // of each group
+  for (int64_t i = 0; i < 60; ++i) {
+    const auto [group, offset] = groups.place(i);
+    const bool sees_all = (i + 1) % 6 == 0;
+    EXPECT_EQ(groups.sees_all(group), sees_all);
+    EXPECT_GE(offset, ends[group]) << "each has a place of its own";
+    ends[group] = offset + (sees_all ? longer : kFourBits.page_bytes());
+    EXPECT_LE(ends[group], groups.page_bytes());
+  }
+  EXPECT_EQ(std::ssize(ends), groups.count());
+  const int64_t used = 50 * kFourBits.page_bytes() + 10 * longer;
+  EXPECT_LE(groups.count() * groups.page_bytes(), used * 5 / 4);
 }
 
 TEST(KvGroups, KeepTheWindowOfTheNextToken) {
-  const KvGroups groups(WithWindows({0, 128}));
+  const KvGroups groups = WithWindows({0, 128});
   for (int64_t tokens = 0; tokens < 1000; ++tokens) {
     // The next token, at position `tokens`, sees 128 keys with itself.
     const int64_t first = std::max<int64_t>(0, tokens - 127);
@@ -93,7 +134,7 @@ TEST(KvCache, PagesOutsideOfWindowsGoBackAndNothingChanges) {
   const std::vector<int32_t> ids = Text(700);
   KvCache whole = model->MakeCache();
   const auto expected = InPieces(*model, ids, ids.size(), whole);
-  const auto page = static_cast<size_t>(model->page_bytes());
+  const auto page = static_cast<size_t>(model->kv_groups().page_bytes());
   EXPECT_EQ(whole.bytes(), 3 * 11 * page);
   for (const size_t piece : {1, 50, 64, 300}) {
     KvCache cache = model->MakeCache();

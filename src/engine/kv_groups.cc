@@ -3,44 +3,73 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
+
+#include "models/plan.h"
 
 namespace nibble {
 namespace {
 
 constexpr int64_t kMostGroups = 8;  // each has a table of its own in every sequence
 
-int64_t GroupsOf(int64_t layers, int64_t size) {
-  return (layers + size - 1) / size;
+// Layers of one window and of heads alike.
+struct Alike {
+  int64_t window, bytes;  // of one layer in a page
+  std::vector<int64_t> layers = {};
+
+  int64_t InPage(int64_t page_bytes) const { return page_bytes / bytes; }
+  int64_t Groups(int64_t page_bytes) const {
+    const int64_t size = InPage(page_bytes);
+    return (static_cast<int64_t>(layers.size()) + size - 1) / size;
+  }
+};
+
+std::vector<Alike> SortLayers(const ModelConfig& config, const KvSpec& kv) {
+  std::map<std::pair<int64_t, int64_t>, Alike> sorted;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const int64_t stated = config.spec(i).sliding_window;
+    const int64_t window = stated < config.context ? stated : 0;
+    const int64_t bytes = WithHeads(kv, config.head_shape(i)).page_bytes();
+    sorted.try_emplace({window, bytes}, Alike{window, bytes}).first->second.layers.push_back(i);
+  }
+  std::vector<Alike> all;
+  for (auto& [key, alike] : sorted) all.push_back(std::move(alike));
+  return all;
+}
+
+// The size that leaves the fewest bytes empty, and of those the largest.
+int64_t BestPageBytes(const std::vector<Alike>& all) {
+  int64_t fewest = 0, best = 0, unit = 0, most = 0;
+  for (const Alike& alike : all) {
+    unit = std::max(unit, alike.bytes);
+    most = std::max(most, alike.bytes * static_cast<int64_t>(alike.layers.size()));
+  }
+  for (int64_t bytes = unit; bytes < most + unit; bytes += unit) {
+    int64_t groups = 0;
+    for (const Alike& alike : all) groups += alike.Groups(bytes);
+    const bool crowded = groups > kMostGroups && bytes < most;
+    if (crowded || (best > 0 && groups * bytes > fewest)) continue;
+    fewest = groups * bytes, best = bytes;
+  }
+  return best;
 }
 
 }  // namespace
 
-KvGroups::KvGroups(const ModelConfig& config) : layers_(config.layers) {
-  std::map<int64_t, std::vector<int64_t>> layers;  // by window
-  for (int64_t i = 0; i < config.layers; ++i) {
-    const int64_t window = config.spec(i).sliding_window;
-    layers[window < config.context ? window : 0].push_back(i);
-  }
-  if (layers.size() > 1) {
-    // The size that leaves the fewest places empty, and of those the largest.
-    int64_t fewest = 0;
-    for (int64_t size = 1; size <= config.layers; ++size) {
-      int64_t groups = 0;
-      for (const auto& [window, members] : layers) {
-        groups += GroupsOf(static_cast<int64_t>(members.size()), size);
-      }
-      const bool first = fewest == 0;
-      if (groups > kMostGroups || (!first && groups * size > fewest)) continue;
-      fewest = groups * size;
-      layers_ = size;
-    }
-  }
-  places_.resize(static_cast<size_t>(config.layers));
-  for (const auto& [window, members] : layers) {
-    for (size_t i = 0; i < members.size(); ++i) {
-      const int64_t index = static_cast<int64_t>(i) % layers_;
-      if (index == 0) windows_.push_back(window);
-      places_[static_cast<size_t>(members[i])] = {count() - 1, index};
+KvGroups::KvGroups(const KvSpec& kv, int64_t layers)
+    : page_bytes_(layers * kv.page_bytes()), windows_{0} {
+  for (int64_t i = 0; i < layers; ++i) places_.push_back({0, i * kv.page_bytes()});
+}
+
+KvGroups::KvGroups(const ModelConfig& config, const KvSpec& kv)
+    : places_(static_cast<size_t>(config.layers)) {
+  const std::vector<Alike> all = SortLayers(config, kv);
+  page_bytes_ = BestPageBytes(all);
+  for (const Alike& alike : all) {
+    for (size_t i = 0; i < alike.layers.size(); ++i) {
+      const int64_t index = static_cast<int64_t>(i) % alike.InPage(page_bytes_);
+      if (index == 0) windows_.push_back(alike.window);
+      places_[static_cast<size_t>(alike.layers[i])] = {count() - 1, index * alike.bytes};
     }
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which layers' keys and values lie together in a page. A layer with a sliding window needs the
-// older pages of a text no longer, so a page holds layers of one window, and every page holds as
-// many, so that what one group gives back serves any other. Models whose layers all see as much
-// have one group.
+// older pages of a text no longer, so a page holds layers of one window and of heads alike, and all
+// pages are of one size, so that what one group gives back serves any other. Models whose layers
+// all see as much have one group.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,18 @@ inline int64_t PagesOf(int64_t tokens) {
 
 class KvGroups {
  public:
-  // Of `layers` that see the whole text.
-  explicit KvGroups(int64_t layers) : layers_(layers), windows_{0} {}
-  explicit KvGroups(const ModelConfig& config);
+  // Of `layers` alike that see the whole text.
+  KvGroups(const KvSpec& kv, int64_t layers);
+  // kv: of the model's heads.
+  KvGroups(const ModelConfig& config, const KvSpec& kv);
 
   int64_t count() const { return static_cast<int64_t>(windows_.size()); }
-  int64_t layers() const { return layers_; }  // in a page
+  int64_t page_bytes() const { return page_bytes_; }
 
   struct Place {
-    int64_t group, index;  // index: among the layers of the page
+    int64_t group, offset;  // bytes from the beginning of a page
   };
-  Place place(int64_t layer) const {
-    return places_.empty() ? Place{0, layer} : places_[static_cast<size_t>(layer)];
-  }
+  Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
 
   bool sees_all(int64_t group) const { return windows_[static_cast<size_t>(group)] == 0; }
   // The first page of a group that is read behind `tokens` tokens.
@@ -42,9 +41,9 @@ class KvGroups {
   int64_t MostPages(int64_t pages, int64_t step) const;
 
  private:
-  int64_t layers_;
+  int64_t page_bytes_ = 0;
   std::vector<int64_t> windows_;  // of each group; 0: all tokens
-  std::vector<Place> places_;     // of each layer; empty: all in one
+  std::vector<Place> places_;     // of each layer
 };
 
 }  // namespace nibble

@@ -47,6 +47,7 @@ Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
                   const LayerWeights& weights) {
   Layer layer;
   layer.spec = config.spec(index);
+  layer.heads = config.head_shape(index);
   for (const auto& [role, linear] : weights.linears) {
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
@@ -73,10 +74,9 @@ Scratch::Scratch(Backend& backend) : value_bytes_(backend.IntermediateBytes()) {
 }
 
 void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
-  q.Grow(tokens * c.heads * c.head_dim * value_bytes_);
-  k.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
-  v.Grow(tokens * c.kv_heads * c.head_dim * value_bytes_);
-  a.Grow(tokens * c.heads * c.head_dim * value_bytes_);
+  const int64_t wide = c.Widest(Role::kQ), narrow = c.Widest(Role::kK);
+  for (auto* buffer : {&q, &a}) buffer->Grow(tokens * wide * value_bytes_);
+  for (auto* buffer : {&k, &v}) buffer->Grow(tokens * narrow * value_bytes_);
   gate.Grow(tokens * c.ffn_size() * value_bytes_);
   up.Grow(tokens * c.ffn_size() * value_bytes_);
   if (c.router.experts > 0 || c.has(LayerVector::kPostAttentionNorm)) {
@@ -88,10 +88,10 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
 }
 
 AttentionSpec Decoder::attention(const Layer& layer) const {
-  return {.heads = config.heads,
+  return {.heads = layer.heads.heads,
           .scale = config.attention_scale > 0
                        ? static_cast<float>(config.attention_scale)
-                       : 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+                       : 1.0f / std::sqrt(static_cast<float>(layer.heads.head_dim)),
           .sliding_window = layer.spec.sliding_window,
           .softcap = static_cast<float>(config.attention_softcap),
           .sinks = layer.vectors[LayerVector::kSinks].data(),
@@ -125,38 +125,45 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   d.backend.Project(acts, outputs);
   AttentionSpec attention = d.attention(layer);
   if (d.config.wide_query_norms) {
-    for (const auto& [values, norm] :
-         {std::pair(&s.q, LayerVector::kQueryNorm), {&s.k, LayerVector::kKeyNorm}}) {
-      d.backend.NormRows(values->data(), tokens, d.config.width(norm), layer.vectors[norm].data(),
+    const auto norm = [&](const Buffer<Intermediate>& values, int64_t width, LayerVector weight) {
+      d.backend.NormRows(values.data(), tokens, width, layer.vectors[weight].data(),
                          attention.norm_eps);
-    }
+    };
+    norm(s.q, layer.heads.q_width(), LayerVector::kQueryNorm);
+    norm(s.k, layer.heads.kv_width(), LayerVector::kKeyNorm);
     attention.q_norm = attention.k_norm = nullptr;
   }
+  const auto& [heads, kv_heads, head_dim] = layer.heads;
+  if (d.config.value_norms) {
+    d.backend.NormRows(s.v.data(), tokens * kv_heads, head_dim, nullptr, attention.norm_eps);
+  }
+  const KvSpec kv = d.kv(layer);
   d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
-                          d.ropes.view(layer.spec.rope), d.kv, batch);
-  d.backend.Attention(s.q.data(), attention, d.kv, batch, s.a.data());
+                          d.ropes.view(layer.spec.rope), kv, batch);
+  d.backend.Attention(s.q.data(), attention, kv, batch, s.a.data());
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 
 namespace {
 
-// x += the linear's output, or its norm.
+// x += the linear's output, or its norm; x is then multiplied with the scale, if there is one.
 void AddOutput(const Decoder& d, const Layer& layer, Role role, LayerVector norm,
-               const ActsSource& a, int64_t tokens, float* x) {
+               const ActsSource& a, int64_t tokens, const float* scale, float* x) {
   const int64_t hidden = d.config.hidden_size;
   const Activations acts = d.backend.PrepareActs(a, tokens, layer.inputs[role]);
   const float* const weight = layer.vectors[norm].data();
   if (weight == nullptr) return d.backend.Gemm(acts, layer.ids[role], x, hidden, true);
   float* const output = d.scratch.outputs.Grow(tokens * hidden);
   d.backend.Gemm(acts, layer.ids[role], output, hidden, false);
-  d.backend.AddNormed(output, tokens, hidden, weight, static_cast<float>(d.config.norm_eps), x);
+  d.backend.AddNormed(output, tokens, hidden, weight, static_cast<float>(d.config.norm_eps), scale,
+                      x);
 }
 
 }  // namespace
 
 void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                      float* x) {
-  AddOutput(d, layer, Role::kO, LayerVector::kPostAttentionNorm, a, tokens, x);
+  AddOutput(d, layer, Role::kO, LayerVector::kPostAttentionNorm, a, tokens, nullptr, x);
 }
 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
@@ -180,7 +187,8 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                float* x) {
-  AddOutput(d, layer, Role::kDown, LayerVector::kPostMlpNorm, a, tokens, x);
+  const float* scale = layer.vectors[LayerVector::kLayerScale].data();
+  AddOutput(d, layer, Role::kDown, LayerVector::kPostMlpNorm, a, tokens, scale, x);
 }
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,

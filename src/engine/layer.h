@@ -17,6 +17,7 @@
 #include "backends/interface/backend.h"
 #include "base/aligned.h"
 #include "models/network.h"
+#include "models/plan.h"
 
 namespace nibble {
 
@@ -25,6 +26,7 @@ struct Layer {
   ByRole<InputSpec> inputs;         // q, k and v share one, and gate and up
   ByVector<Buffer<float>> vectors;  // empty when folded
   LayerSpec spec;
+  HeadShape heads;
   std::optional<ExpertsId> experts;  // that the backend has joined
 };
 
@@ -58,10 +60,11 @@ struct Scratch {
 struct Decoder {
   Backend& backend;
   const ModelConfig& config;
-  const KvSpec& kv;
+  const KvSpec& cache;  // of the model's heads
   const BackendRopes& ropes;
   Scratch& scratch;
 
+  KvSpec kv(const Layer& layer) const { return WithHeads(cache, layer.heads); }
   AttentionSpec attention(const Layer& layer) const;
 };
 

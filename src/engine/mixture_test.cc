@@ -97,14 +97,14 @@ std::vector<double> Times(const Matrix<float>& w, std::span<const double> x) {
 // then their sum divided out.
 TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   ModelConfig c;
-  c.hidden_size = 64, c.expert_size = 96, c.heads = c.kv_heads = 4, c.head_dim = 16;
+  c.layers = 1, c.hidden_size = 64, c.expert_size = 96, c.heads = c.kv_heads = 4, c.head_dim = 16;
   c.router = {.experts = 5, .experts_per_token = 2}, c.norm_eps = 1e-5;
   constexpr int64_t kTokens = 33;
   Matrices matrices;
   LayerWeights weights;
   ByRole<Matrix<float>> dense;
   for (Role role : c.layer_roles(0)) {
-    weights[role] = matrices.Random(c.outputs(role), c.inputs(role));
+    weights[role] = matrices.Random(c.outputs(0, role), c.inputs(0, role));
     dense[role] = matrices.last();
   }
   std::vector<float> x(kTokens * 64);

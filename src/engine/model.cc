@@ -15,7 +15,7 @@ constexpr int64_t kFirstPositions = 8192;  // of the table of angles: some megab
 
 Model::Model(Network network, std::unique_ptr<Backend> backend)
     : network_(std::move(network)),
-      kv_groups_(network_.config),
+      kv_groups_(network_.config, network_.kv),
       backend_(std::move(backend)),
       embedding_(backend_->Share(network_.embedding, embedding_memory_)),
       ropes_(*backend_, network_.config.ropes, std::min(network_.config.context, kFirstPositions)),
@@ -80,10 +80,8 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   const Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
   const auto forward = [&] {
     for (size_t i = 0; i < layers_.size(); ++i) {
-      const auto [group, index] = kv_groups_.place(static_cast<int64_t>(i));
-      for (SequenceSlice& slice : slices_) {
-        slice.table = group, slice.offset = index * network_.kv.page_bytes();
-      }
+      const auto [group, offset] = kv_groups_.place(static_cast<int64_t>(i));
+      for (SequenceSlice& slice : slices_) slice.table = group, slice.offset = offset;
       ForwardLayer(decoder, layers_[i], slices_, x_.data());
     }
   };

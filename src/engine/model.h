@@ -20,7 +20,7 @@ class Model {
 
   const ModelConfig& config() const { return network_.config; }
   const Network& network() const { return network_; }  // without its layers, which the backend has
-  const KvSpec& kv() const { return network_.kv; }
+  const KvSpec& kv() const { return network_.kv; }     // of layers with the model's heads
   int64_t context() const { return config().context; }
   Backend& backend() { return *backend_; }
   const std::vector<Layer>& layers() const { return layers_; }
@@ -28,8 +28,7 @@ class Model {
 
   // Of the cache: which layers share a page, and its bytes.
   const KvGroups& kv_groups() const { return kv_groups_; }
-  int64_t page_bytes() const { return kv_groups_.layers() * kv().page_bytes(); }
-  KvCache MakeCache() const { return {network_.kv, kv_groups_, *backend_}; }
+  KvCache MakeCache() const { return {kv_groups_, *backend_}; }
 
   // Runs new tokens of several sequences through all layers and appends them to their caches.
   // Returns the residual stream before the final norm, [all tokens, hidden], sequence after

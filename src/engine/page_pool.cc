@@ -5,10 +5,8 @@
 
 namespace nibble {
 
-PagePool::PagePool(const KvSpec& spec, int64_t layers, Backend& backend, int64_t capacity)
-    : page_bytes_(static_cast<size_t>(layers * spec.page_bytes())),
-      capacity_(capacity),
-      backend_(&backend) {}
+PagePool::PagePool(int64_t page_bytes, Backend& backend, int64_t capacity)
+    : page_bytes_(static_cast<size_t>(page_bytes)), capacity_(capacity), backend_(&backend) {}
 
 PagePool::Page PagePool::Take() {
   if (free_.empty()) {

@@ -18,9 +18,8 @@ class PagePool {
   // In the backend's memory. Goes back to the pool, not to the backend.
   using Page = std::shared_ptr<std::byte>;
 
-  // Pages of so many layers, of which at most `capacity` exist. The backend must outlive the pool,
-  // and that all of its pages.
-  PagePool(const KvSpec& spec, int64_t layers, Backend& backend, int64_t capacity = kUnbounded);
+  // At most `capacity` pages exist. The backend must outlive the pool, and that all of its pages.
+  PagePool(int64_t page_bytes, Backend& backend, int64_t capacity = kUnbounded);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 

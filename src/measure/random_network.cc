@@ -93,7 +93,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   net.kv = PlannedKv(config, plan);
   const auto linear = [&](int64_t layer, Role role) {
     const LinearPlan& p = plan.at(layer, role);
-    const int64_t rows = config.outputs(role), cols = config.inputs(role);
+    const int64_t rows = config.outputs(layer, role), cols = config.inputs(layer, role);
     PackedLinear out{.weights = RandomWeights(rng, rows, cols - p.tail.columns, p.weights),
                      .input = p.Input(cols)};
     if (p.tail.columns > 0) {
@@ -113,7 +113,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     }
     for (LayerVector norm : config.layer_vectors(i)) {
       if (!added || (plan.norms_folded && IsFoldable(norm))) continue;
-      const int64_t width = config.width(norm);
+      const int64_t width = config.width(i, norm);
       layer.vectors[norm] =
           Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
     }

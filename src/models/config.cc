@@ -40,8 +40,8 @@ std::string RoleName(Role role) {
 
 std::string_view VectorName(LayerVector vector) {
   constexpr std::string_view kNames[] = {
-      "attention_norm",      "mlp_norm",      "q_norm", "k_norm",
-      "post_attention_norm", "post_mlp_norm", "sinks",  "router_bias"};
+      "attention_norm", "mlp_norm", "q_norm",      "k_norm",     "post_attention_norm",
+      "post_mlp_norm",  "sinks",    "router_bias", "layer_scale"};
   return kNames[static_cast<size_t>(vector)];
 }
 
@@ -50,13 +50,19 @@ LayerSpec ModelConfig::spec(int64_t layer) const {
                        : specs[std::min(static_cast<size_t>(layer), specs.size() - 1)];
 }
 
+HeadShape ModelConfig::head_shape(int64_t layer) const {
+  const LayerSpec own = spec(layer);
+  return {heads, own.kv_heads > 0 ? own.kv_heads : kv_heads,
+          own.head_dim > 0 ? own.head_dim : head_dim};
+}
+
+int64_t ModelConfig::Widest(Role role) const {
+  return Largest([&](int64_t layer) { return outputs(layer, role); });
+}
+
 int64_t ModelConfig::ffn_size() const {
-  int64_t size = 0;
-  for (int64_t layer = 0; layer < std::max<int64_t>(1, static_cast<int64_t>(specs.size()));
-       ++layer) {
-    size = std::max(size, has_experts(layer) ? expert_size : intermediate_size);
-  }
-  return size;
+  return Largest(
+      [&](int64_t layer) { return has_experts(layer) ? expert_size : intermediate_size; });
 }
 
 std::vector<LayerVector> ModelConfig::layer_vectors(int64_t layer) const {
@@ -86,28 +92,31 @@ bool ModelConfig::has(LayerVector vector) const {
   return std::ranges::find(vectors, vector) != vectors.end();
 }
 
-int64_t ModelConfig::width(LayerVector vector) const {
+int64_t ModelConfig::width(int64_t layer, LayerVector vector) const {
+  const HeadShape shape = head_shape(layer);
   switch (vector) {
     case LayerVector::kQueryNorm:
-      return wide_query_norms ? heads * head_dim : head_dim;
+      return wide_query_norms ? shape.q_width() : shape.head_dim;
     case LayerVector::kKeyNorm:
-      return wide_query_norms ? kv_heads * head_dim : head_dim;
+      return wide_query_norms ? shape.kv_width() : shape.head_dim;
     case LayerVector::kSinks:
       return heads;
     case LayerVector::kRouterBias:
       return router.experts;
+    case LayerVector::kLayerScale:
+      return 1;
     default:
       return hidden_size;
   }
 }
 
-int64_t ModelConfig::outputs(Role role) const {
+int64_t ModelConfig::outputs(int64_t layer, Role role) const {
   switch (KindOf(role)) {
     case Role::kQ:
-      return heads * head_dim;
+      return head_shape(layer).q_width();
     case Role::kK:
     case Role::kV:
-      return kv_heads * head_dim;
+      return head_shape(layer).kv_width();
     case Role::kO:
     case Role::kDown:
       return hidden_size;
@@ -125,20 +134,17 @@ int64_t ModelConfig::outputs(Role role) const {
   NIBBLE_CHECK(false, "role {}", static_cast<int>(role));
 }
 
-int64_t ModelConfig::inputs(Role role) const {
-  if (role == Role::kO) return heads * head_dim;
-  return KindOf(role) == Role::kDown ? outputs(OfExpert(Role::kUp, ExpertOf(role))) : hidden_size;
+int64_t ModelConfig::inputs(int64_t layer, Role role) const {
+  if (role == Role::kO) return outputs(layer, Role::kQ);
+  return KindOf(role) == Role::kDown ? outputs(layer, OfExpert(Role::kUp, ExpertOf(role)))
+                                     : hidden_size;
 }
 
 int64_t ModelConfig::parameters() const {
-  int64_t all = 0, of_kind[2] = {};  // of a layer without experts, with them
+  int64_t all = 0;
   for (int64_t layer = 0; layer < layers; ++layer) {
-    int64_t& size = of_kind[has_experts(layer) ? 1 : 0];
-    if (size == 0) {
-      for (LayerVector vector : layer_vectors(layer)) size += width(vector);
-      for (Role role : layer_roles(layer)) size += outputs(role) * inputs(role);
-    }
-    all += size;
+    for (LayerVector vector : layer_vectors(layer)) all += width(layer, vector);
+    for (Role role : layer_roles(layer)) all += outputs(layer, role) * inputs(layer, role);
   }
   return all + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
 }

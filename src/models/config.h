@@ -7,6 +7,7 @@
 // LayerSpec has what may differ between the layers of one network.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -46,7 +47,8 @@ enum class LayerVector {
   kPostAttentionNorm,
   kPostMlpNorm,
   kSinks,
-  kRouterBias  // of the choice among experts
+  kRouterBias,  // of the choice among experts
+  kLayerScale   // one number, of the residual stream behind the layer
 };
 std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
@@ -82,6 +84,16 @@ struct LayerSpec {
   int rope = 0;                // of ModelConfig::ropes; -1: q and k are not turned
   int64_t sliding_window = 0;  // 0 = every earlier key is seen
   bool dense = false;          // has one FFN where other layers have experts
+  // Heads unlike those of other layers; 0: the model's.
+  int64_t kv_heads = 0, head_dim = 0;
+  bool values_are_keys = false;  // V is what the key's linear gives
+};
+
+// Of a layer's attention.
+struct HeadShape {
+  int64_t heads, kv_heads, head_dim;
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
 struct ModelConfig {
@@ -104,7 +116,8 @@ struct ModelConfig {
   bool one_norm = false;  // the FFN's norm in front is that of attention, under one name
   // Norms of q and k are of all their heads at once, not of each.
   bool wide_query_norms = false;
-  GateSpec gating;  // of FFNs
+  bool value_norms = false;  // heads of v have RMS norms, without weights
+  GateSpec gating;           // of FFNs
   bool tied_head = false;
   std::vector<Role> biases;  // kinds of the linears that have one
   std::vector<LayerVector> vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm};
@@ -112,7 +125,16 @@ struct ModelConfig {
   std::vector<LayerSpec> specs = {};  // of each layer; fewer: the last is that of all others
 
   LayerSpec spec(int64_t layer) const;
+  HeadShape head_shape(int64_t layer) const;
+  // The largest of a number that layers differ in.
+  template <typename Number>
+  int64_t Largest(const Number& number) const {
+    int64_t largest = 0;
+    for (int64_t i = 0; i < layers; ++i) largest = std::max(largest, number(i));
+    return largest;
+  }
   bool has_experts(int64_t layer) const { return router.experts > 0 && !spec(layer).dense; }
+  int64_t Widest(Role role) const;                     // outputs in the layer that has most
   int64_t ffn_size() const;                            // of the widest FFN
   std::vector<Role> layer_roles(int64_t layer) const;  // in the order in which a token meets them
   std::vector<LayerVector> layer_vectors(int64_t layer) const;
@@ -122,10 +144,10 @@ struct ModelConfig {
   bool has(LayerVector vector) const;
   // Norms behind o and down have weights that no rotation of the residual stream passes.
   bool turns_residual() const { return !has(LayerVector::kPostAttentionNorm); }
-  int64_t width(LayerVector vector) const;
-  int64_t outputs(Role role) const;  // N of a linear
-  int64_t inputs(Role role) const;   // K of a linear
-  int64_t parameters() const;        // of all weight matrices and norms
+  int64_t width(int64_t layer, LayerVector vector) const;
+  int64_t outputs(int64_t layer, Role role) const;  // N of a linear
+  int64_t inputs(int64_t layer, Role role) const;   // K of a linear
+  int64_t parameters() const;                       // of all weight matrices and norms
 };
 
 // Name of a linear inside Nibble: "layers.3.down"; "head", "embedding" (layer is ignored).

@@ -10,6 +10,7 @@ extern const Family kExaone4;
 extern const Family kFalcon;
 extern const Family kGemma2;
 extern const Family kGemma3;
+extern const Family kGemma4;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
 extern const Family kGptNeox;
@@ -29,9 +30,9 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 inline constexpr const Family* kFamilies[] = {
-    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3, &kQwen3Moe,
-    &kSmollm3, &kPhi3,    &kGranite,   &kGemma2,  &kGemma3, &kGlm4,  &kGlm4Moe,
-    &kOlmo2,   &kExaone4, &kGptOss,    &kGptNeox, &kFalcon, &kOpt,   &kMinistral3,
+    &kLlama,   &kMistral, &kMinistral, &kMixtral, &kQwen2,  &kQwen3,      &kQwen3Moe, &kSmollm3,
+    &kPhi3,    &kGranite, &kGemma2,    &kGemma3,  &kGemma4, &kGlm4,       &kGlm4Moe,  &kOlmo2,
+    &kExaone4, &kGptOss,  &kGptNeox,   &kFalcon,  &kOpt,    &kMinistral3,
 };
 
 }  // namespace nibble

@@ -56,8 +56,8 @@ TEST(LayerSpecs, SomeLayersOfAMixtureAreDense) {
   EXPECT_TRUE(c.has_experts(3));
   EXPECT_EQ(c.layer_roles(1).size(), 7u);
   EXPECT_EQ(c.layer_roles(3).size(), 5u + 3 * 3);
-  EXPECT_EQ(c.outputs(Role::kGate), c.intermediate_size);
-  EXPECT_EQ(c.outputs(OfExpert(Role::kGate, 2)), 40);
+  EXPECT_EQ(c.outputs(0, Role::kGate), c.intermediate_size);
+  EXPECT_EQ(c.outputs(0, OfExpert(Role::kGate, 2)), 40);
   EXPECT_EQ(c.ffn_size(), std::max<int64_t>(c.intermediate_size, 40));
   const int64_t h = c.hidden_size, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   const int64_t attention = 2 * h * q + 2 * h * kv + 2 * h + 2 * c.head_dim;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 2 and 3 (text): norms in front of and behind attention and FFN, GELU, windowed layers, a
+// Gemma 2, 3 and 4 (text): norms in front of and behind attention and FFN, GELU, windowed layers, a
 // scaled embedding. Gemma 2 caps scores and logits; Gemma 3 has norms of heads, and positions of
-// their own in windowed layers.
+// their own in windowed layers; Gemma 4 has longer heads in the others, which may have no V of
+// their own, and a scale of each layer.
 #include <cmath>
 
 #include "models/llama.h"
@@ -75,7 +76,91 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
   return c;
 }
 
+// What sets the smaller and the sparse models of Gemma 4 apart.
+void RefuseParts(const Json& config, const std::string& where) {
+  const auto refuse = [&](bool there, const char* what) {
+    if (there) Fail("{}: {}, which this build does not know", where, what);
+  };
+  const auto number = [&](const char* key, int64_t otherwise) {
+    return JsonFind<int64_t>(config, key, where).value_or(otherwise);
+  };
+  refuse(number("hidden_size_per_layer_input", 256) != 0,
+         "hidden_size_per_layer_input: each layer has an embedding of its own");
+  refuse(number("num_kv_shared_layers", 0) != 0,
+         "num_kv_shared_layers: layers read the cache of others");
+  refuse(JsonFind<bool>(config, "enable_moe_block", where).value_or(false),
+         "enable_moe_block: experts stand beside the FFN");
+  refuse(JsonFind<std::string>(config, "use_bidirectional_attention", where) == "all",
+         "use_bidirectional_attention: tokens see those behind them");
+}
+
+// Heads of a layer that sees all: the older config has one number for all of them, the newer one an
+// object for each.
+void ParseHeads(const Json& config, int64_t layer, const std::string& where, LayerSpec& spec) {
+  const auto each = JsonFind<Json>(config, "per_layer_config", where);
+  const bool sees_all = spec.sliding_window == 0;
+  spec.rope = sees_all ? 0 : 1;
+  spec.values_are_keys =
+      sees_all && JsonFind<bool>(config, "attention_k_eq_v", where).value_or(false);
+  if (each) {
+    const std::string key = std::to_string(layer), in = where + ": per_layer_config";
+    const Json own = JsonFind<Json>(*each, key.c_str(), in).value_or(Json::object());
+    spec.head_dim = JsonFind<int64_t>(own, "head_dim", in).value_or(0);
+    spec.kv_heads = JsonFind<int64_t>(own, "num_key_value_heads", in).value_or(0);
+  } else if (sees_all) {
+    spec.head_dim = JsonFind<int64_t>(config, "global_head_dim", where).value_or(512);
+    const auto kv_heads = JsonFind<int64_t>(config, "num_global_key_value_heads", where);
+    if (spec.values_are_keys) spec.kv_heads = kv_heads.value_or(0);
+  }
+}
+
+ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
+  const Json sliding = {{"rope_type", "default"}, {"rope_theta", 1e4}};
+  const Json full = {
+      {"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}};
+  const Json config = WithDefaults(
+      stored, {{"vocab_size", 262144},
+               {"num_attention_heads", 8},
+               {"num_key_value_heads", 4},
+               {"sliding_window", 512},
+               {"max_position_embeddings", 131072},
+               {"rope_parameters", {{"sliding_attention", sliding}, {"full_attention", full}}}});
+  RefuseParts(config, where);
+  ModelConfig c = ParseGemma(config, where);
+  c.attention_scale = 1;
+  c.value_norms = true;
+  c.vectors.insert(c.vectors.end(),
+                   {LayerVector::kQueryNorm, LayerVector::kKeyNorm, LayerVector::kLayerScale});
+  c.specs = ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, 6);
+  c.specs.back().sliding_window = 0;  // as transformers has it, whatever its type
+  int64_t lengths[2] = {0, 0};        // of heads, by the table that turns them
+  for (int64_t i = 0; i < c.layers; ++i) {
+    LayerSpec& spec = c.specs[static_cast<size_t>(i)];
+    ParseHeads(config, i, where, spec);
+    const HeadShape shape = c.head_shape(i);
+    CheckHeads(shape, where);
+    int64_t& length = lengths[spec.rope];
+    if (length != 0 && length != shape.head_dim) {
+      Fail("{}: layers of one type have heads of {} and of {}", where, length, shape.head_dim);
+    }
+    length = shape.head_dim;
+  }
+  constexpr const char* kTypes[] = {"full_attention", "sliding_attention"};
+  c.ropes.clear();
+  for (const size_t table : {0, 1}) {
+    const int64_t length = lengths[table] > 0 ? lengths[table] : c.head_dim;
+    c.ropes.push_back(ParseRope(config, length, c.context, where, kTypes[table]));
+  }
+  return c;
+}
+
+std::string Gemma4Linear(const ModelConfig& config, int64_t layer, Role role) {
+  const bool same = role == Role::kV && config.spec(layer).values_are_keys;
+  return LlamaLinear(config, layer, same ? Role::kK : role);
+}
+
 std::string GemmaVector(const ModelConfig&, int64_t layer, LayerVector norm) {
+  if (norm == LayerVector::kLayerScale) return fmt::format("model.layers.{}.layer_scalar", layer);
   constexpr const char* kNames[] = {"input_layernorm",          "pre_feedforward_layernorm",
                                     "self_attn.q_norm",         "self_attn.k_norm",
                                     "post_attention_layernorm", "post_feedforward_layernorm"};
@@ -97,5 +182,11 @@ const Family kGemma3 = {.model_type = "gemma3_text",
                         .vector = GemmaVector,
                         .final_norm = "model.norm.weight",
                         .norms_lack_one = true};
+
+const Family kGemma4 = {.model_type = "gemma4_text",
+                        .parse = ParseGemma4,
+                        .linear = Gemma4Linear,
+                        .vector = GemmaVector,
+                        .final_norm = "model.norm.weight"};
 
 }  // namespace nibble

@@ -28,7 +28,7 @@ std::string LinearOfBlock(const ModelConfig&, int64_t layer, Role role) {
 // Experts are stacked.
 RowBlock RowsOfExpert(const ModelConfig& c, Role role) {
   if (ExpertOf(role) < 0) return {};
-  const int64_t rows = c.outputs(role);
+  const int64_t rows = c.outputs(0, role);
   return {ExpertOf(role) * rows, c.router.experts * rows, c.router.experts};
 }
 

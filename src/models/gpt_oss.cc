@@ -39,7 +39,7 @@ std::string GptOssLinear(const ModelConfig& config, int64_t layer, Role role) {
 RowBlock GptOssRows(const ModelConfig& c, Role role) {
   if (ExpertOf(role) < 0) return {};
   const Role kind = KindOf(role);
-  const int64_t turns = kind == Role::kDown ? 1 : 2, rows = turns * c.outputs(role);
+  const int64_t turns = kind == Role::kDown ? 1 : 2, rows = turns * c.outputs(0, role);
   return {.first = ExpertOf(role) * rows + (kind == Role::kUp ? 1 : 0),
           .total = c.router.experts * rows,
           .stacked = c.router.experts,

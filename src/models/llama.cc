@@ -60,6 +60,16 @@ std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64
   return specs;
 }
 
+void CheckHeads(const HeadShape& shape, const std::string& where) {
+  const auto& [heads, kv_heads, head_dim] = shape;
+  if (kv_heads < 1 || heads % kv_heads != 0) {
+    Fail("{}: {} query heads cannot share {} key heads", where, heads, kv_heads);
+  }
+  if (head_dim < 8 || head_dim > 512 || head_dim % 8 != 0) {
+    Fail("{}: head_dim = {}; this build handles multiples of 8 up to 512", where, head_dim);
+  }
+}
+
 int64_t ParseExtent(const Json& config, const char* key, int64_t max, const std::string& where) {
   return JsonGetIn<int64_t>(config, key, 1, max, where);
 }
@@ -74,13 +84,8 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
   c.vocab_size = ParseExtent(config, "vocab_size", kMaxVocab, where);
   c.context = ParseExtent(config, "max_position_embeddings", kMaxVocab, where);
   c.kv_heads = JsonFind<int64_t>(config, "num_key_value_heads", where).value_or(c.heads);
-  if (c.kv_heads < 1 || c.heads % c.kv_heads != 0) {
-    Fail("{}: {} query heads cannot share {} key heads", where, c.heads, c.kv_heads);
-  }
   c.head_dim = JsonFind<int64_t>(config, "head_dim", where).value_or(c.hidden_size / c.heads);
-  if (c.head_dim < 8 || c.head_dim > 256 || c.head_dim % 8 != 0) {
-    Fail("{}: head_dim = {}; this build handles multiples of 8 up to 256", where, c.head_dim);
-  }
+  CheckHeads({c.heads, c.kv_heads, c.head_dim}, where);
   c.norm_eps = JsonFindIn(config, "rms_norm_eps", kMinEps, kMaxEps, where).value_or(1e-6);
   c.tied_head = JsonFind<bool>(config, "tie_word_embeddings", where).value_or(false);
   c.ropes = {ParseRope(config, c.head_dim, c.context, where)};

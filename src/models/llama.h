@@ -24,6 +24,9 @@ int64_t ParseWindow(const Json& config, const std::string& where);  // 0: none
 std::vector<LayerSpec> ParseLayerTypes(const Json& config, int64_t layers, int64_t window,
                                        const std::string& where, int64_t period = 0);
 
+// Query heads share key heads evenly, and are as long as kernels take them.
+void CheckHeads(const HeadShape& shape, const std::string& where);
+
 // Gives this layer one FFN in place of experts.
 void MakeDense(ModelConfig& config, int64_t layer);
 

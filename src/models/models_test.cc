@@ -46,10 +46,10 @@ TEST(Config, ValuesAreThoseOfTheFile) {
 
 TEST(Config, ShapesFollowFromTheRoles) {
   const ModelConfig c = ParseConfig(ConfigOf("llama3_gqa_ropescale_tied"), "c");
-  EXPECT_EQ(c.outputs(Role::kQ), 64);
-  EXPECT_EQ(c.outputs(Role::kK), 32);
-  EXPECT_EQ(c.inputs(Role::kDown), 224);
-  EXPECT_EQ(c.outputs(Role::kHead), 512);
+  EXPECT_EQ(c.outputs(0, Role::kQ), 64);
+  EXPECT_EQ(c.outputs(0, Role::kK), 32);
+  EXPECT_EQ(c.inputs(0, Role::kDown), 224);
+  EXPECT_EQ(c.outputs(0, Role::kHead), 512);
   // q, o: 64 x 64; k, v: 32 x 64; gate, up, down: 224 x 64; two norms. Tied: one table.
   EXPECT_EQ(c.parameters(), 2 * (2 * 4096 + 2 * 2048 + 3 * 14336 + 128) + 64 + 512 * 64);
   EXPECT_EQ(LinearName(3, Role::kDown), "layers.3.down");
@@ -87,9 +87,9 @@ TEST(Config, AMixtureHasARouterAndExperts) {
             "model.layers.1.block_sparse_moe.experts.0.w3");
   EXPECT_EQ(SourceName(c, 0, Role::kRouter), "model.layers.0.block_sparse_moe.gate");
   EXPECT_EQ(SourceName(c, 0, Role::kO), "model.layers.0.self_attn.o_proj");
-  EXPECT_EQ(c.outputs(Role::kRouter), 4);
-  EXPECT_EQ(c.inputs(Role::kRouter), 64);
-  EXPECT_EQ(c.inputs(down), 160);
+  EXPECT_EQ(c.outputs(0, Role::kRouter), 4);
+  EXPECT_EQ(c.inputs(0, Role::kRouter), 64);
+  EXPECT_EQ(c.inputs(0, down), 160);
   // q, o: 64 x 64; k, v: 32 x 64; a router; gate, up, down: 160 x 64 each; norms; two tables.
   EXPECT_EQ(c.parameters(),
             2 * (2 * 4096 + 2 * 2048 + 4 * 64 + 4 * 3 * 10240 + 128) + 64 + 2 * 512 * 64);
@@ -184,7 +184,7 @@ TEST(Config, OtherFieldsAreRefused) {
       {"/head_dim", 12, "head_dim = 12"},
       {"/head_dim", 0, "head_dim = 0"},
       {"/head_dim", -16, "head_dim = -16"},
-      {"/head_dim", 512, "head_dim = 512"},
+      {"/head_dim", 520, "head_dim = 520"},
       {"/head_dim", 16.5, "head_dim"},
       {"/rms_norm_eps", -1e-5, "rms_norm_eps = -1e-05 is not in 1e-12..1"},
       {"/rms_norm_eps", 0, "rms_norm_eps = 0 is not in"},
@@ -219,7 +219,7 @@ TEST(Config, OtherFieldsAreRefused) {
   };
   for (const Case& c : cases) ExpectRefused(llama3, c.pointer, c.value, c.named);
   ExpectRefused(llama2, "/rope_parameters/rope_theta", -1, "rope_theta");
-  ExpectRefused(llama2, "/rope_parameters/rope_type", "proportional", "rope_type \"proportional\"");
+  ExpectRefused(llama2, "/rope_parameters/rope_type", "axial", "rope_type \"axial\"");
   ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", -8, "sliding_window");
   ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", "8", "sliding_window");
   ExpectRefused(ConfigOf("mistral_sliding"), "/sliding_window", INT64_MAX, "sliding_window");
@@ -271,7 +271,7 @@ class OpenNetworkTest : public TemporaryDirectoryTest {
     Edit([&](Tensors& t) {
       for (int64_t layer = 0; layer < config.layers; ++layer) {
         for (Role role : roles) {
-          const int64_t rows = config.outputs(role);
+          const int64_t rows = config.outputs(layer, role);
           t[SourceName(config, layer, role) + ".bias"] = {
               DType::kBf16, {rows}, std::vector<std::byte>(static_cast<size_t>(2 * rows))};
         }
@@ -325,7 +325,7 @@ TEST_F(OpenNetworkTest, BiasesAreThoseOfTheConfig) {
     const Network net = OpenNetwork(Path("m"));
     for (const LayerWeights& layer : net.layers) {
       for (Role role : roles) {
-        EXPECT_EQ(layer[role].bias.shape, std::vector<int64_t>{net.config.outputs(role)});
+        EXPECT_EQ(layer[role].bias.shape, std::vector<int64_t>{net.config.outputs(0, role)});
       }
       for (Role role : others) EXPECT_EQ(layer[role].bias.data, nullptr);
     }

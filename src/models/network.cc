@@ -223,14 +223,14 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
     for (LayerVector norm : c.layer_vectors(layer)) {
-      weights.vectors[norm] =
-          tensors.NormWeights(family.vector(c, layer, norm), c.width(norm), family.norms_lack_one);
+      weights.vectors[norm] = tensors.NormWeights(family.vector(c, layer, norm),
+                                                  c.width(layer, norm), family.norms_lack_one);
     }
     for (Role role : c.layer_roles(layer)) {
       PackedLinear& linear = weights[role];
       const std::string name = family.linear(c, layer, role);
       const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
-      const int64_t rows = c.outputs(role), cols = c.inputs(role);
+      const int64_t rows = c.outputs(layer, role), cols = c.inputs(layer, role);
       // Those of LayerNorms make biases where the files have none.
       const bool bias = c.has_bias(role) && (!family.layer_norms || c.has_bias(Role::kO));
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)

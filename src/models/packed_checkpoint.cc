@@ -33,9 +33,9 @@ class PlaneReader {
   PackedLinear Linear(int64_t layer, Role role) {
     const std::string name = LinearName(layer, role);
     const LinearPlan& spec = plan_.at(layer, role);
-    const int64_t rows = config_.outputs(role);
+    const int64_t rows = config_.outputs(layer, role);
     PackedLinear linear;
-    linear.input = spec.Input(config_.inputs(role));
+    linear.input = spec.Input(config_.inputs(layer, role));
     linear.weights = Weights(name, spec.weights, rows, linear.input.main_width());
     if (spec.tail.columns > 0) {
       linear.tail = Weights(name + ".tail", spec.tail.weights, rows, spec.tail.columns);
@@ -52,7 +52,7 @@ class PlaneReader {
 
   PackedWeights Table(Role role) {
     const std::string name = LinearName(0, role);
-    const int64_t rows = config_.outputs(role), cols = config_.inputs(role);
+    const int64_t rows = config_.outputs(0, role), cols = config_.inputs(0, role);
     const PackedWeights w = Weights(name, plan_.at(0, role).weights, rows, cols);
     ValidateWeights(w, rows, cols, {}, where_ + ": " + name);
     if (w.values.data != nullptr) RequireFinite(w.values, where_ + ": " + name + ".weight");
@@ -75,7 +75,7 @@ class PlaneReader {
     RequireSharedInputs(config_, index, layer, where_);
     for (LayerVector norm : config_.layer_vectors(index)) {
       if (plan_.norms_folded && IsFoldable(norm)) continue;
-      layer.vectors[norm] = Floats(VectorOfLayer(index, norm), {config_.width(norm)});
+      layer.vectors[norm] = Floats(VectorOfLayer(index, norm), {config_.width(index, norm)});
     }
     return layer;
   }

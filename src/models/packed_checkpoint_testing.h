@@ -72,7 +72,7 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
       Tensors tensors;
       for (Role role : kLayerRoles) {
         const LinearPlan& plan = plan_.at(layer, role);
-        const int64_t rows = config_.outputs(role), cols = config_.inputs(role);
+        const int64_t rows = config_.outputs(layer, role), cols = config_.inputs(layer, role);
         const int64_t tail = plan.tail.columns;
         PackedLinear& linear = *linears_.emplace_back(std::make_unique<PackedLinear>());
         linear = {.weights = RandomWeights(plan.weights, rows, cols - tail)};

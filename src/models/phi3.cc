@@ -23,7 +23,8 @@ std::string FusedLinear(const ModelConfig& config, int64_t layer, Role role) {
 }  // namespace
 
 RowBlock FusedRows(const ModelConfig& c, Role role) {
-  const int64_t q = c.outputs(Role::kQ), kv = c.outputs(Role::kK), gate = c.outputs(Role::kGate);
+  const int64_t q = c.outputs(0, Role::kQ), kv = c.outputs(0, Role::kK),
+                gate = c.outputs(0, Role::kGate);
   switch (role) {
     case Role::kQ:
       return {0, q + 2 * kv};

@@ -135,8 +135,10 @@ void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& confi
 
 void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& where) {
   for (const FormatSpec* format : {&plan.k, &plan.v}) {
-    if (format->group != 0 && config.head_dim % format->group != 0) {
-      Fail("{}: cache group {} does not divide head_dim {}", where, format->group, config.head_dim);
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      const int64_t head_dim = config.head_shape(layer).head_dim;
+      if (format->group == 0 || head_dim % format->group == 0) continue;
+      Fail("{}: cache group {} does not divide head_dim {}", where, format->group, head_dim);
     }
     if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
     if (format->signed_scale || format->second_level || format->sparse) {
@@ -226,7 +228,7 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   const auto add = [&](int64_t layer, Role role) {
     const std::string name = LinearName(layer, role), in = where + ": " + name;
     plan.linears[name] = LinearFromJson(JsonGet<Json>(linears, name, where + ": linears"), in);
-    CheckLinear(plan.linears[name], config.inputs(role), in);
+    CheckLinear(plan.linears[name], config.inputs(layer, role), in);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles(layer)) add(layer, role);
@@ -251,6 +253,23 @@ KvSpec PlannedKv(const ModelConfig& config, const Plan& plan) {
   kv.v = plan.v;
   kv.rotation = plan.kv_rotation;
   return kv;
+}
+
+KvSpec WithHeads(KvSpec kv, const HeadShape& heads) {
+  if (heads.head_dim != kv.head_dim && !kv.rotation.identity()) {
+    kv.rotation = FullHadamard(heads.head_dim);
+  }
+  kv.kv_heads = heads.kv_heads, kv.head_dim = heads.head_dim;
+  return kv;
+}
+
+KvSpec LargestKv(const ModelConfig& config, const KvSpec& kv) {
+  KvSpec largest = kv;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const KvSpec own = WithHeads(kv, config.head_shape(layer));
+    if (own.page_bytes() > largest.page_bytes()) largest = own;
+  }
+  return largest;
 }
 
 std::string PlanDigest(const Plan& plan) {

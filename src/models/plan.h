@@ -38,7 +38,9 @@ struct Plan {
   static constexpr int kVersion = 2;
   std::map<std::string, LinearPlan> linears;  // by LinearName; the embedding has weights only
   FormatSpec k, v;
-  TransformSpec kv_rotation;  // of one head, online on Q and K
+  // Of one head, online on Q and K; layers with longer or shorter heads have the Hadamard transform
+  // of theirs.
+  TransformSpec kv_rotation;
   bool norms_folded = false;
   // The head multiplies with the embedding's table. Where norms are folded and the table is thus
   // rotated by M, the rotation of the residual stream, M diag(final norm) M^T stands in front of
@@ -58,8 +60,12 @@ Json ToJson(const Plan& plan);
 // Checks the plan against the model: every linear named once, widths and groups fitting.
 Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string& where);
 
-// Cache description of a planned model.
+// Cache description of a planned model, of layers with the model's heads.
 KvSpec PlannedKv(const ModelConfig& config, const Plan& plan);
+// The same of a layer with these heads.
+KvSpec WithHeads(KvSpec kv, const HeadShape& heads);
+// Of the layer whose pages are the largest.
+KvSpec LargestKv(const ModelConfig& config, const KvSpec& kv);
 
 // SHA-256 of the plan's JSON text, provenance left out. Every shard carries it, so that weights and
 // a plan that does not belong to them (an online transform removed, say) are refused.

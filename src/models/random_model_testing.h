@@ -150,6 +150,23 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"rope_parameters",
          {{"full_attention", {{"rope_type", "linear"}, {"rope_theta", 1e6}, {"factor", 8.0}}},
           {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+      {"gemma4",
+       {{"model_type", "gemma4_text"},
+        {"num_hidden_layers", 3},
+        {"num_attention_heads", 6},
+        {"num_key_value_heads", 3},
+        {"num_global_key_value_heads", 2},
+        {"head_dim", 16},
+        {"global_head_dim", 40},
+        {"attention_k_eq_v", true},
+        {"hidden_size_per_layer_input", 0},
+        {"sliding_window", 5},
+        {"final_logit_softcapping", 5.0},
+        {"layer_types", {"sliding_attention", "sliding_attention", "full_attention"}},
+        {"rope_parameters",
+         {{"full_attention",
+           {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
+          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
       {"gpt_oss",
        {{"model_type", "gpt_oss"},
         {"head_dim", 24},
@@ -206,12 +223,12 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
     const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
     const std::string linear = family.linear(c, layer, role);
     if (block.transposed) {
-      add(linear, ShapeOf(block, c.inputs(role)));
+      add(linear, ShapeOf(block, c.inputs(layer, role)));
       if (c.has_bias(role)) add(linear + "_bias", {block.stacked, block.total / block.stacked});
       return;
     }
-    const int64_t rows = block.total > 0 ? block.total : c.outputs(role);
-    add(linear + ".weight", {rows, c.inputs(role)});
+    const int64_t rows = block.total > 0 ? block.total : c.outputs(layer, role);
+    add(linear + ".weight", {rows, c.inputs(layer, role)});
     // Norms' biases become everyone's, but the file's are those that it says.
     const bool own = !family.layer_norms || (c.has_bias(Role::kO) && role != Role::kHead);
     if (own && c.has_bias(role)) add(linear + ".bias", {rows});
@@ -229,7 +246,7 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   }
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     for (LayerVector norm : c.layer_vectors(layer))
-      add_norm(family.vector(c, layer, norm), c.width(norm));
+      add_norm(family.vector(c, layer, norm), c.width(layer, norm));
     for (Role role : c.layer_roles(layer)) add_linear(layer, role);
   }
   Rng rng(11);

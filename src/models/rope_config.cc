@@ -140,10 +140,15 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, int64_t context, const 
     ParseLongrope(numbers, context, rope);
     return rope;
   }
+  if (rope.type == "proportional") {
+    rope.turned = rope.head_dim, rope.head_dim = head_dim;
+    rope.factor = numbers.Find("factor", 1, kMaxFactor).value_or(1);
+    return rope;
+  }
   if (rope.type != "linear" && rope.type != "llama3" && rope.type != "yarn") {
     Fail(
         "{}: rope_type \"{}\" is not supported; this build knows default, dynamic, linear, llama3, "
-        "longrope, yarn",
+        "longrope, proportional, yarn",
         where, rope.type);
   }
   rope.factor = numbers.Get("factor", 1, kMaxFactor);

@@ -19,13 +19,16 @@ using enum DenseProduct::Transposed;
 // Of a layer, x in front of attention and of the MLP and what linears gave out, [tokens, width].
 struct Backprop::Saved {
   LayerSpec spec;
+  HeadShape heads;
   ByRole<InputSpec> inputs;
   AttentionSpec attention;
+  float scale = 1;  // of x behind the layer
   Floats x, middle, q, k, v, gate, up;
-  ByVector<Floats> vectors;      // weights
-  Floats normed_q, normed_k;     // behind their norms, where there are some
-  Floats o_output, down_output;  // in front of theirs, likewise
+  ByVector<Floats> vectors;             // weights
+  Floats normed_q, normed_k, normed_v;  // behind their norms, where there are some
+  Floats o_output, down_output;         // in front of theirs, likewise
 
+  const Floats& read_v() const { return normed_v.size() > 0 ? normed_v : v; }
   const Floats& turned_q() const {
     return vectors[LayerVector::kQueryNorm].size() > 0 ? normed_q : q;
   }
@@ -64,10 +67,11 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
-    caches_.emplace_back(kv_, 1, backend).Reserve(length);
+    caches_.emplace_back(LargestKv(config, kv_), 1, backend).Reserve(length);
     batch_.push_back(caches_.back().Slice(i * length, length));
   }
-  const int64_t head_values = length * config.head_dim;
+  const int64_t head_values =
+      length * config.Largest([&](int64_t i) { return config.head_shape(i).head_dim; });
   for (size_t i = 0; i < kLanes; ++i) {
     HeadMemory& m = heads_.emplace_back();
     for (Floats* f : {&m.q, &m.k, &m.v, &m.out_slopes, &m.q_slopes, &m.k_slopes, &m.v_slopes}) {
@@ -125,10 +129,11 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   if (static_cast<int64_t>(saved_.size()) <= index) {
     Saved& s = saved_.emplace_back();
     for (Floats* f : {&s.x, &s.middle, &s.q, &s.k, &s.v, &s.gate, &s.up, &s.normed_q, &s.normed_k,
-                      &s.o_output, &s.down_output}) {
+                      &s.normed_v, &s.o_output, &s.down_output}) {
       *f = NewFloats();
     }
   }
+  layer_ = index;
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
   const Decoder d = {backend_, config_, kv_, ropes_, s};
@@ -143,24 +148,31 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
                                      {layer.ids[Role::kK], s.k.data()},
                                      {layer.ids[Role::kV], s.v.data()}};
   backend_.Project(h, qkv);
-  Keep(s.q.data(), config_.outputs(Role::kQ), saved.q);
-  Keep(s.k.data(), config_.outputs(Role::kK), saved.k);
-  Keep(s.v.data(), config_.outputs(Role::kV), saved.v);
-  saved.spec = layer.spec, saved.inputs = layer.inputs;
+  Keep(s.q.data(), config_.outputs(layer_, Role::kQ), saved.q);
+  Keep(s.k.data(), config_.outputs(layer_, Role::kK), saved.k);
+  Keep(s.v.data(), config_.outputs(layer_, Role::kV), saved.v);
+  saved.spec = layer.spec, saved.heads = layer.heads, saved.inputs = layer.inputs;
+  const auto& [heads, kv_heads, head_dim] = layer.heads;
+  const auto norm_heads = [&](const Floats& weight, const Floats& y, Floats& normed) {
+    const ActsSource source = Normed(config_, weight, y.data());
+    const Activations acts = backend_.PrepareActs(source, y.size() / head_dim, {.width = head_dim});
+    backend_.Copy(acts.values, y.size(), normed.Grow(y.size()));
+  };
   const std::tuple<LayerVector, const Floats*, Floats*> norms[] = {
       {LayerVector::kQueryNorm, &saved.q, &saved.normed_q},
       {LayerVector::kKeyNorm, &saved.k, &saved.normed_k}};
-  for (const auto& [norm, heads, normed] : norms) {
-    if (!config_.has(norm)) continue;
-    const int64_t dim = config_.head_dim, count = heads->size();
-    const ActsSource source = Normed(config_, layer.vectors[norm], heads->data());
-    const Activations acts = backend_.PrepareActs(source, count / dim, {.width = dim});
-    backend_.Copy(acts.values, count, normed->Grow(count));
+  for (const auto& [norm, y, normed] : norms) {
+    if (config_.has(norm)) norm_heads(layer.vectors[norm], *y, *normed);
   }
   const AttentionSpec& attention = saved.attention = d.attention(layer);
+  if (config_.value_norms) {
+    norm_heads({}, saved.v, saved.normed_v);
+    backend_.NormRows(s.v.data(), tokens() * kv_heads, head_dim, nullptr, eps());
+  }
+  const KvSpec kv = d.kv(layer);
   backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
-                         ropes_.view(layer.spec.rope), kv_, batch_);
-  backend_.Attention(s.q.data(), attention, kv_, batch_, s.a.data());
+                         ropes_.view(layer.spec.rope), kv, batch_);
+  backend_.Attention(s.q.data(), attention, kv, batch_, s.a.data());
   AttentionOutput(d, layer, {.op = ActsSource::Op::kIntermediate, .values = s.a.data()}, tokens(),
                   x);
   if (config_.has(LayerVector::kPostAttentionNorm)) {
@@ -183,6 +195,8 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
     backend_.Copy(s.outputs.data(), values, saved.down_output.Grow(values));
   }
   ReleaseLayer(backend_, layer);
+  const Floats& scale = layer.vectors[LayerVector::kLayerScale];
+  saved.scale = scale.size() > 0 ? *backend_.Read(scale.data(), 1) : 1;
   saved.vectors = std::move(layer.vectors);
 }
 
@@ -256,26 +270,29 @@ void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, Layer
 
 void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
                         Floats& out) const {
-  const int64_t inputs = config_.inputs(role);
-  math_.Multiply({y_slopes, matrices[role].data(), kNone, tokens(), config_.outputs(role), inputs,
-                  1, accumulate, out.Grow(tokens() * inputs)});
+  const int64_t inputs = config_.inputs(layer_, role);
+  math_.Multiply({y_slopes, matrices[role].data(), kNone, tokens(), config_.outputs(layer_, role),
+                  inputs, 1, accumulate, out.Grow(tokens() * inputs)});
 }
 
 LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
+  layer_ = index;
   const auto at = static_cast<size_t>(index);
   const Saved& saved = saved_[at];
   const float* const after = index + 1 < config_.layers ? saved_[at + 1].x.data() : x_.data();
   LayerScales slopes;
   const auto of_rows = [&](Role role, const Floats& y, const Floats& y_slopes) {
-    slopes.rows[role] = FactorSlopes(y.data(), y_slopes.data(), config_.outputs(role));
+    slopes.rows[role] = FactorSlopes(y.data(), y_slopes.data(), config_.outputs(layer_, role));
   };
-  const auto through_heads = [&](LayerVector norm, const Floats& x, Floats& of_heads) {
-    const Floats& weight = saved.vectors[norm];
-    if (weight.size() == 0) return;
-    const int64_t dim = config_.head_dim;
+  const auto through_heads = [&](const Floats& weight, const Floats& x, Floats& of_heads) {
+    const int64_t dim = saved.heads.head_dim;
     math_.NormSlopes(x.data(), weight.data(), of_heads.data(), x.size() / dim, dim, eps(), 0,
                      of_heads.data());
   };
+  if (saved.scale != 1) {
+    const int64_t values = tokens() * config_.hidden_size;
+    math_.Combine(saved.scale, 0, x_slopes_.data(), values, x_slopes_.data());
+  }
   const float* const down =
       AddedSlopes(Role::kDown, saved.middle.data(), after, saved.vectors[LayerVector::kPostMlpNorm],
                   saved.down_output, slopes);
@@ -293,8 +310,11 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
                   saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, slopes);
   Multiply(Role::kO, o, matrices, false, a_slopes_);
   AttentionSlopes(saved);
-  through_heads(LayerVector::kQueryNorm, saved.q, q_slopes_);
-  through_heads(LayerVector::kKeyNorm, saved.k, k_slopes_);
+  const Floats &q_norm = saved.vectors[LayerVector::kQueryNorm],
+               &k_norm = saved.vectors[LayerVector::kKeyNorm];
+  if (q_norm.size() > 0) through_heads(q_norm, saved.q, q_slopes_);
+  if (k_norm.size() > 0) through_heads(k_norm, saved.k, k_slopes_);
+  if (config_.value_norms) through_heads({}, saved.v, v_slopes_);
   of_rows(Role::kQ, saved.q, q_slopes_);
   of_rows(Role::kK, saved.k, k_slopes_);
   of_rows(Role::kV, saved.v, v_slopes_);
@@ -306,10 +326,10 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
 }
 
 void Backprop::AttentionSlopes(const Saved& saved) {
-  q_slopes_.Grow(tokens() * config_.outputs(Role::kQ));
-  k_slopes_.Grow(tokens() * config_.outputs(Role::kK));
-  v_slopes_.Grow(tokens() * config_.outputs(Role::kV));
-  const size_t heads = static_cast<size_t>(sequences_ * config_.kv_heads);
+  q_slopes_.Grow(tokens() * config_.outputs(layer_, Role::kQ));
+  k_slopes_.Grow(tokens() * config_.outputs(layer_, Role::kK));
+  v_slopes_.Grow(tokens() * config_.outputs(layer_, Role::kV));
+  const size_t heads = static_cast<size_t>(sequences_ * saved.heads.kv_heads);
   math_.ForEach(std::min(heads, kLanes), [&](size_t lane) {
     for (size_t i = lane; i < heads; i += kLanes) {
       HeadSlopes(saved, static_cast<int64_t>(i), heads_[lane]);
@@ -318,19 +338,19 @@ void Backprop::AttentionSlopes(const Saved& saved) {
 }
 
 void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) const {
-  const int64_t sequence = index / config_.kv_heads, kv_head = index % config_.kv_heads;
-  const int64_t dim = config_.head_dim, group = config_.heads / config_.kv_heads;
-  const int64_t q_width = config_.heads * dim, kv_width = config_.kv_heads * dim;
+  const auto& [heads, kv_heads, dim] = saved.heads;
+  const int64_t sequence = index / kv_heads, kv_head = index % kv_heads, group = heads / kv_heads;
+  const int64_t q_width = saved.heads.q_width(), kv_width = saved.heads.kv_width();
   const RopeView rope = ropes_.view(saved.spec.rope);
   const HeadAngles angles = {rope.cos, rope.sin, rope.angles};
   const int64_t kv_at = sequence * length_ * kv_width + kv_head * dim;
   math_.TakeHead(saved.turned_k().data() + kv_at, length_, kv_width, dim, angles, m.k.data());
-  math_.TakeHead(saved.v.data() + kv_at, length_, kv_width, dim, {}, m.v.data());
+  math_.TakeHead(saved.read_v().data() + kv_at, length_, kv_width, dim, {}, m.v.data());
   for (int64_t g = 0; g < group; ++g) {
     const int64_t q_at = sequence * length_ * q_width + (kv_head * group + g) * dim;
     math_.TakeHead(saved.turned_q().data() + q_at, length_, q_width, dim, angles, m.q.data());
     math_.TakeHead(a_slopes_.data() + q_at, length_, q_width, dim, {}, m.out_slopes.data());
-    QuerySlopes(saved.attention, g == 0, m);
+    QuerySlopes(saved, g == 0, m);
     math_.PutHead(m.q_slopes.data(), length_, q_width, dim, angles, q_slopes_.data() + q_at);
   }
   math_.PutHead(m.k_slopes.data(), length_, kv_width, dim, angles, k_slopes_.data() + kv_at);
@@ -338,8 +358,9 @@ void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) cons
 }
 
 // The last block of queries comes first, since it sees all keys.
-void Backprop::QuerySlopes(const AttentionSpec& attention, bool first_head, HeadMemory& m) const {
-  const int64_t dim = config_.head_dim;
+void Backprop::QuerySlopes(const Saved& saved, bool first_head, HeadMemory& m) const {
+  const AttentionSpec& attention = saved.attention;
+  const int64_t dim = saved.heads.head_dim;
   const float scale = attention.scale;
   bool add = !first_head;
   for (int64_t first = (length_ - 1) / kQueries * kQueries; first >= 0; first -= kQueries) {

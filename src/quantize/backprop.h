@@ -70,8 +70,9 @@ class Backprop {
   void AttentionSlopes(const Saved& saved);
   void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
   // Of one query head; slopes of k and v are added to those of others, but for the first one.
-  void QuerySlopes(const AttentionSpec& attention, bool first_head, HeadMemory& memory) const;
+  void QuerySlopes(const Saved& saved, bool first_head, HeadMemory& memory) const;
 
+  int64_t layer_ = 0;  // where it stands
   Backend& backend_;
   const DenseMath& math_;
   const ModelConfig& config_;

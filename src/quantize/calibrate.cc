@@ -73,14 +73,14 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
       quantized_(quantized),
       file_(file),
       kv_(CalibrationKv(config, plan, quantized)),
-      cache_(kv_, 1, backend),
+      cache_(LargestKv(config, kv_), 1, backend),
       scratch_(backend),
       x_(file != nullptr ? file->allocator() : backend.allocator()),
       a_(file != nullptr ? file->allocator() : backend.allocator()),
       routes_(static_cast<size_t>(windows_)) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
-  a_.Grow(tokens * std::max(config.heads * config.head_dim, config.ffn_size()));
+  a_.Grow(tokens * std::max(config.Widest(Role::kQ), config.ffn_size()));
   for (int64_t w = 0; w < windows_; ++w) {
     const auto count = static_cast<size_t>(context);
     const Matrix<float> rows = embedding(ids.subspan(static_cast<size_t>(w) * count, count));
@@ -97,12 +97,12 @@ void Stream::Rest() const {
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
-  const int64_t a = std::max(c.heads * c.head_dim, c.ffn_size());
+  const int64_t a = std::max(c.Widest(Role::kQ), c.ffn_size());
   return static_cast<size_t>(tokens * (c.hidden_size + a)) * sizeof(float);
 }
 
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
-  InputSpec input = plan_.at(index_, role).Input(config_.inputs(role));
+  InputSpec input = plan_.at(index_, role).Input(config_.inputs(index_, role));
   if (!quantized_) input.activation = input.tail_activation = {};
   input.gather = linear.input.gather;
   return input;
@@ -119,6 +119,7 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   layer_ = Layer{};
   for (Role role : config_.layer_roles(index)) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.spec = config_.spec(index);
+  layer_.heads = config_.head_shape(index);
   for (const auto& [norm, weight] : layer.vectors) {
     layer_.vectors[norm] = UploadNorm(backend_, weight);
   }
@@ -145,7 +146,7 @@ const float* Stream::Rows(LinearSet set, int64_t window) {
 }
 
 void Stream::Keep(const ActsSource& source, LinearSet set, int64_t window) {
-  const InputSpec plain = {.width = config_.inputs(RolesOf(set)[0])};
+  const InputSpec plain = {.width = config_.inputs(index_, RolesOf(set)[0])};
   const int64_t count = tokens(set, window);
   const float* values = backend_.PrepareActs(source, count, plain).values;
   backend_.Copy(values, count * plain.width, a(set, window));

@@ -90,7 +90,7 @@ class Stream {
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
   // What o or down read, before its transform.
   float* a(LinearSet set, int64_t window) {
-    return a_.data() + window * context_ * config_.inputs(RolesOf(set)[0]);
+    return a_.data() + window * context_ * config_.inputs(index_, RolesOf(set)[0]);
   }
 
   Backend& backend_;

@@ -24,7 +24,7 @@ void AddTokens(const float* x, int64_t tokens, ChannelStatistics& statistics) {
 // of q, k and v.
 std::vector<double> LongestKeys(Backend& backend, const ModelConfig& config, const PackedLinear& k,
                                 Stream& stream) {
-  const int64_t half = config.head_dim / 2, width = config.kv_heads * config.head_dim;
+  const int64_t half = config.head_dim / 2, width = k.weights.rows;
   const int64_t tokens = stream.context(), pairs = width / 2;
   const InputSpec input = {.width = config.hidden_size};
   const LinearId id = backend.Upload({.weights = k.weights, .bias = k.bias, .input = input});
@@ -118,8 +118,9 @@ void SmoothOutputs(double alpha, const ModelConfig& config, int64_t index,
   }
   constexpr Role kO[] = {Role::kO};
   auto scales = SmoothingScales(inputs[Role::kO], alpha, kO, layer);
-  const auto d = static_cast<size_t>(config.head_dim);
-  const size_t queries = static_cast<size_t>(config.heads / config.kv_heads);
+  const HeadShape shape = config.head_shape(index);
+  const auto d = static_cast<size_t>(shape.head_dim);
+  const size_t queries = static_cast<size_t>(shape.heads / shape.kv_heads);
   for (size_t n = 0; n < scales.size() / queries; ++n) {  // rows of v
     const auto reader = [&](size_t q) -> double& {
       return scales[(n / d * queries + q) * d + n % d];
@@ -193,7 +194,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
     if (with_keys) keys = LongestKeys(backend, config, layer[Role::kK], stream);
     for (LinearSet set : LinearSets(config, i)) {
       const Role first = RolesOf(set)[0];
-      const auto width = static_cast<size_t>(config.inputs(first));
+      const auto width = static_cast<size_t>(config.inputs(i, first));
       ChannelStatistics& sums = inputs[first];
       sums = {std::vector<double>(width), std::vector<double>(width)};
       for (int64_t w = 0; w < stream.windows(); ++w) {

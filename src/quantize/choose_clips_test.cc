@@ -93,7 +93,7 @@ TEST(ChooseClips, LeavesTheTailOut) {
     for (Role role : kLayerRoles) {
       if (!plan.at(i, role).gather) continue;
       auto& gather = layer.gathers[role];
-      gather.resize(static_cast<size_t>(c.inputs(role)));
+      gather.resize(static_cast<size_t>(c.inputs(i, role)));
       std::iota(gather.begin(), gather.end(), 0);
     }
     return layer;

@@ -36,7 +36,7 @@ void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e)
   double quantized_bytes = 0, quantized_weights = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     for (Role role : c.layer_roles(layer)) {
-      const int64_t rows = c.outputs(role), cols = c.inputs(role);
+      const int64_t rows = c.outputs(layer, role), cols = c.inputs(layer, role);
       const LinearPlan& p = plan.at(layer, role);
       const double bytes = StoredBytes(p, rows, cols);
       e.output_bytes += bytes;
@@ -66,8 +66,8 @@ std::string WithLess(const Recipe& recipe) {
 double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o) {
   double weights = 0, row = 0;  // row: outputs of all linears for a token
   for (Role role : c.layer_roles(layer)) {
-    weights += static_cast<double>(c.outputs(role) * c.inputs(role));
-    if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(role));
+    weights += static_cast<double>(c.outputs(layer, role) * c.inputs(layer, role));
+    if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(layer, role));
   }
   double most = 12 * weights, left = weights;
   if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return most;
@@ -75,8 +75,8 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
   // Once more in the order of the kernels; those of GPTAQ's reference have 8 bits.
   const double codes = weights * (2 * networks - 1);
   for (Role role : c.layer_roles(layer)) {
-    const auto inputs = static_cast<double>(c.inputs(role));
-    const double linear = static_cast<double>(c.outputs(role)) * inputs;
+    const auto inputs = static_cast<double>(c.inputs(layer, role));
+    const double linear = static_cast<double>(c.outputs(layer, role)) * inputs;
     const double sums = 8 * inputs * inputs * networks;
     const double activations = 4 * static_cast<double>(o.context) * (row + 3 * inputs);
     most = std::max(most, 8 * (left + linear) + codes + sums + activations);
@@ -100,9 +100,9 @@ double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t token
   double widest = 0, largest = 0;
   for (const int64_t layer : {int64_t{0}, c.layers - 1}) {
     for (Role role : c.layer_roles(layer)) {
-      const auto inputs = static_cast<double>(c.inputs(role));
+      const auto inputs = static_cast<double>(c.inputs(layer, role));
       widest = std::max(widest, inputs * inputs);
-      largest = std::max(largest, static_cast<double>(c.outputs(role)) * inputs);
+      largest = std::max(largest, static_cast<double>(c.outputs(layer, role)) * inputs);
     }
   }
   const bool twice = o.recipe.gptaq > 0;

@@ -209,8 +209,8 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
 
 double LearningBytes(const ModelConfig& c, int64_t context) {
   const int64_t ffns = std::max<int64_t>(c.router.all(), 1);
-  const int64_t read = (1 + ffns) * kInputRows + c.outputs(Role::kQ) + 2 * c.outputs(Role::kK) +
-                       2 * ffns * c.ffn_size();
+  const int64_t read = (1 + ffns) * kInputRows + c.outputs(0, Role::kQ) +
+                       2 * c.outputs(0, Role::kK) + 2 * ffns * c.ffn_size();
   const int64_t rows = c.layers * read + kRotationWindows * context + (kSums + 10) * c.hidden_size;
   return static_cast<double>(rows * c.hidden_size) * sizeof(float);
 }

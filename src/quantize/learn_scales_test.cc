@@ -156,7 +156,8 @@ TEST_P(LearnScalesTest, SlopesAreDerivatives) {
   ExpectDerivatives(kTinyModel, machine_, GetParam());
 }
 
-// Norms of heads, windows, and a scale of scores and embeddings that others do not have.
+// Norms of heads, windows, scales of scores, embeddings and layers, and heads of two lengths, which
+// others do not have.
 TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
   const Json qwen3 = {{"model_type", "qwen3"},
                       {"vocab_size", kVocab},
@@ -171,7 +172,15 @@ TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
                        {"sliding_window", 5},
                        {"head_dim", 16},
                        {"query_pre_attn_scalar", 24}};
-  for (const Json& changes : {qwen3, granite, gemma3}) {
+  const Json gemma4 = {{"model_type", "gemma4_text"},
+                       {"vocab_size", kVocab},
+                       {"sliding_window", 5},
+                       {"head_dim", 16},
+                       {"global_head_dim", 24},
+                       {"attention_k_eq_v", true},
+                       {"num_global_key_value_heads", 1},
+                       {"hidden_size_per_layer_input", 0}};
+  for (const Json& changes : {qwen3, granite, gemma3, gemma4}) {
     const std::string name = "slopes-" + changes["model_type"].get<std::string>();
     ExpectDerivatives(RandomModel(name, SmallConfig(changes)), machine_, GetParam());
   }
@@ -192,7 +201,7 @@ TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
         values.push_back(static_cast<float>(1 + 0.1 * rng.Normal()));
       }
     };
-    draw(c.outputs(Role::kUp), factors.rows[Role::kUp]);
+    draw(c.outputs(0, Role::kUp), factors.rows[Role::kUp]);
     draw(c.hidden_size, factors.inputs[Role::kQ]);
     ApplyScales(factors, layer);
     for (Role role : {Role::kQ, Role::kK, Role::kV}) {
@@ -249,7 +258,7 @@ TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
     }
   };
   const ModelConfig& c = model.source.config;
-  for (Role role : kLayerRoles) expect(factors[1].rows[role], c.outputs(role));
+  for (Role role : kLayerRoles) expect(factors[1].rows[role], c.outputs(1, role));
   for (Role role : {Role::kQ, Role::kGate}) expect(factors[1].inputs[role], c.hidden_size);
 }
 

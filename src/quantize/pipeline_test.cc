@@ -173,7 +173,7 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
     for (Role role : kLayerRoles) {
       const LinearPlan& linear = plan.at(1, role);
       SetRounded(RoundNearest(floats.weights[role], linear.weights, linear.tail), layer[role]);
-      for (int32_t k = 0; linear.gather && k < source.config.inputs(role); ++k) {
+      for (int32_t k = 0; linear.gather && k < source.config.inputs(1, role); ++k) {
         layer[role].input.gather.push_back(k ^ 1);
       }
     }

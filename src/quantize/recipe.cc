@@ -17,10 +17,10 @@ constexpr const Recipe* kRecipes[] = {&kW4a8Recipe,   &kQuarotRecipe, &kNibbleRe
 
 // Online part of the attention output's rotation: across heads, whose own Hadamards are folded into
 // V and O.
-TransformSpec AcrossHeads(const ModelConfig& config) {
+TransformSpec AcrossHeads(const HeadShape& shape) {
   TransformSpec spec;
-  spec.factors = FlatFactors(config.heads);
-  if (!spec.factors.empty()) spec.inner = config.head_dim;
+  spec.factors = FlatFactors(shape.heads);
+  if (!spec.factors.empty()) spec.inner = shape.head_dim;
   return spec;
 }
 
@@ -29,14 +29,15 @@ bool ReadsNorm(Role role) {
   return std::ranges::find(kReaders, KindOf(role)) != kReaders.end();
 }
 
-LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role role) {
+LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t layer, Role role) {
+  const int64_t inputs = config.inputs(layer, role);
   LinearPlan linear = {.weights = recipe.weights, .activations = recipe.activations};
   if (!linear.weights.quantized()) linear.weights.sparse = false;
   if (recipe.transforms_online() && role == Role::kO) {
-    linear.input_transform = AcrossHeads(config);
+    linear.input_transform = AcrossHeads(config.head_shape(layer));
   }
   if (recipe.transforms_online() && KindOf(role) == Role::kDown) {
-    linear.input_transform = FullHadamard(config.inputs(role));
+    linear.input_transform = FullHadamard(inputs);
   }
   if (recipe.transforms_online() && !config.turns_residual() && ReadsNorm(role)) {
     linear.input_transform = FullHadamard(config.hidden_size);
@@ -45,15 +46,15 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, Role rol
   // Up and gate make down's input, in any order, unless a transform mixes it.
   linear.gather = KindOf(role) != Role::kDown || !linear.input_transform.identity();
   if (recipe.tail == 0 || !linear.weights.quantized()) return linear;
-  linear.tail = {.columns = TailColumns(recipe, config.hidden_size, config.inputs(role)),
+  linear.tail = {.columns = TailColumns(recipe, config.hidden_size, inputs),
                  .weights = recipe.tail_weights,
                  .activations = recipe.tail_activations};
   return linear;
 }
 
-LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, Role role) {
-  LinearPlan linear = PlanFormats(config, recipe, role);
-  const int64_t width = config.inputs(role) - linear.tail.columns;
+LinearPlan PlanLinear(const ModelConfig& config, const Recipe& recipe, int64_t layer, Role role) {
+  LinearPlan linear = PlanFormats(config, recipe, layer, role);
+  const int64_t width = config.inputs(layer, role) - linear.tail.columns;
   for (FormatSpec* format : {&linear.weights, &linear.activations}) {
     format->group = FittingGroup(format->group, width);
     if (format->group == 0) format->second_level = false;
@@ -136,7 +137,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
     for (CompiledRule* rule : found) rule->uses.See(changed);
     for (CompiledRule* rule : found) rule->used = true;
     if (std::ranges::count(kTableRoles, role) == 0) uses.See(changed);
-    linears[name] = PlanLinear(config, changed, role);
+    linears[name] = PlanLinear(config, changed, layer, role);
     if (role == Role::kEmbedding) linears[name].activations = {};
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {

@@ -155,9 +155,10 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   Rng rng(seed_, static_cast<uint64_t>(index) + 1);
   const int rope = c.spec(index).rope;
   const int64_t turned = rope < 0 ? 0 : c.ropes[static_cast<size_t>(rope)].head_dim;
-  const Signs k_signs = RopeSigns(rng, c.kv_heads, c.head_dim, turned);
-  const Signs v_signs = rng.Signs(static_cast<size_t>(c.kv_heads * c.head_dim));
-  const Signs q_signs = RepeatForHeads(k_signs, c.kv_heads, c.heads);
+  const auto [heads, kv_heads, head_dim] = c.head_shape(index);
+  const Signs k_signs = RopeSigns(rng, kv_heads, head_dim, turned);
+  const Signs v_signs = rng.Signs(static_cast<size_t>(kv_heads * head_dim));
+  const Signs q_signs = RepeatForHeads(k_signs, kv_heads, heads);
 
   // Maps of a linear's outputs, applied to its weights and to its bias.
   const auto map_outputs = [&](Role role, auto&& map) {
@@ -186,15 +187,15 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
   map_outputs(Role::kV, [&](Matrix<double>& w) {
     ScaleRows(w, v_signs);
-    ApplyTransformToColumns(PerHead(c.kv_heads, c.head_dim), w);
+    ApplyTransformToColumns(PerHead(kv_heads, head_dim), w);
   });
   // Inverse of an orthogonal map on the input side: W M^-1 = W M^T, the same routine as x -> M x.
-  ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, c.kv_heads, c.heads));
-  ApplyTransformToRows(PerHead(c.heads, c.head_dim), layer[Role::kO]);
+  ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, kv_heads, heads));
+  ApplyTransformToRows(PerHead(heads, head_dim), layer[Role::kO]);
   ApplyTransformToRows(plan_.at(index, Role::kO).input_transform, layer[Role::kO]);
   for (Role down : c.layer_roles(index)) {
     if (KindOf(down) != Role::kDown) continue;
-    const Signs signs = rng.Signs(static_cast<size_t>(c.inputs(down)));
+    const Signs signs = rng.Signs(static_cast<size_t>(c.inputs(index, down)));
     if (c.gating.linear_in_up()) {
       map_outputs(OfExpert(Role::kUp, ExpertOf(down)),
                   [&](Matrix<double>& w) { ScaleRows(w, signs); });

@@ -75,14 +75,14 @@ class Fp64Network {
     return y;
   }
   // Each head by itself, or all of them at once; then their positions.
-  void Turn(const FloatLayer& layer, LayerVector norm, const RopeTable* rope, int64_t position,
-            Vector& heads) const {
+  void Turn(const FloatLayer& layer, LayerVector norm, int64_t head_dim, const RopeTable* rope,
+            int64_t position, Vector& heads) const {
     const Vector weight = Doubles(layer, norm);
     if (!weight.empty() && c_.wide_query_norms) heads = Normed(heads, weight);
-    for (int64_t at = 0; at < static_cast<int64_t>(heads.size()); at += c_.head_dim) {
+    for (int64_t at = 0; at < static_cast<int64_t>(heads.size()); at += head_dim) {
       double* const head = heads.data() + at;
       if (!weight.empty() && !c_.wide_query_norms) {
-        const Vector normed = Normed({head, static_cast<size_t>(c_.head_dim)}, weight);
+        const Vector normed = Normed({head, static_cast<size_t>(head_dim)}, weight);
         std::ranges::copy(normed, head);
       }
       for (int64_t i = 0; rope != nullptr && i < rope->cos.cols; ++i) {
@@ -93,15 +93,18 @@ class Fp64Network {
       }
     }
   }
-  Vector Attend(const LayerSpec& spec, const Vector& sinks, const Rows& q, const Rows& k,
-                const Rows& v, size_t query) const {
-    const double scale = c_.attention_scale > 0 ? c_.attention_scale
-                                                : 1 / std::sqrt(static_cast<double>(c_.head_dim));
-    const auto d = static_cast<size_t>(c_.head_dim);
+  Vector Attend(int64_t index, const Vector& sinks, const Rows& q, const Rows& k, const Rows& v,
+                size_t query) const {
+    const LayerSpec spec = c_.spec(index);
+    const HeadShape shape = c_.head_shape(index);
+    const double scale = c_.attention_scale > 0
+                             ? c_.attention_scale
+                             : 1 / std::sqrt(static_cast<double>(shape.head_dim));
+    const auto d = static_cast<size_t>(shape.head_dim);
     const auto window = static_cast<size_t>(spec.sliding_window);
     Vector out(q[query].size());
     for (size_t h = 0; h < out.size() / d; ++h) {
-      const size_t from = h / static_cast<size_t>(c_.heads / c_.kv_heads) * d;
+      const size_t from = h / static_cast<size_t>(shape.heads / shape.kv_heads) * d;
       double weights = sinks.empty() ? 0 : std::exp(sinks[h]);
       for (size_t key = window > 0 && query + 1 > window ? query + 1 - window : 0; key <= query;
            ++key) {
@@ -155,6 +158,7 @@ class Fp64Network {
   void Layer(int64_t index, Rows& x) const {
     const FloatLayer layer = rotator_.Layer(index);
     const LayerSpec spec = c_.spec(index);
+    const int64_t head_dim = c_.head_shape(index).head_dim;
     RopeTable table;
     if (spec.rope >= 0) table = BuildRope(c_.ropes[static_cast<size_t>(spec.rope)], 64);
     const RopeTable* const rope = spec.rope >= 0 ? &table : nullptr;
@@ -164,15 +168,21 @@ class Fp64Network {
       q.push_back(Linear(layer, index, Role::kQ, h));
       k.push_back(Linear(layer, index, Role::kK, h));
       v.push_back(Linear(layer, index, Role::kV, h));
-      Turn(layer, LayerVector::kQueryNorm, rope, static_cast<int64_t>(t), q[t]);
-      Turn(layer, LayerVector::kKeyNorm, rope, static_cast<int64_t>(t), k[t]);
+      Turn(layer, LayerVector::kQueryNorm, head_dim, rope, static_cast<int64_t>(t), q[t]);
+      Turn(layer, LayerVector::kKeyNorm, head_dim, rope, static_cast<int64_t>(t), k[t]);
+      for (auto at = v[t].begin(); c_.value_norms && at != v[t].end(); at += head_dim) {
+        std::ranges::copy(Normed({at, at + head_dim}, {}), at);
+      }
     }
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector before = x[t];
-      const Vector a = Attend(spec, Doubles(layer, LayerVector::kSinks), q, k, v, t);
+      const Vector a = Attend(index, Doubles(layer, LayerVector::kSinks), q, k, v, t);
       AddOutput(layer, LayerVector::kPostAttentionNorm, Linear(layer, index, Role::kO, a), x[t]);
       const Vector y = Mlp(layer, index, c_.parallel ? before : x[t]);
       AddOutput(layer, LayerVector::kPostMlpNorm, y, x[t]);
+      for (const double scale : Doubles(layer, LayerVector::kLayerScale)) {
+        for (double& value : x[t]) value *= scale;
+      }
     }
   }
 

@@ -56,14 +56,15 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
                                                     static_cast<double>(c.router.experts);
   // GPTQ's loop and the two sums of its loss; a sweep; the correction of GPTAQ.
   const double passes = 3 + 2.0 * recipe.sweeps + (recipe.gptaq > 0 ? 4 : 0);
-  Work work = {.attention = streams * 4 * static_cast<double>(c.heads * c.head_dim)};
-  for (LinearSet set : LinearSets(c, c.layers - 1)) {
+  const int64_t last = c.layers - 1;
+  Work work = {.attention = streams * 4 * static_cast<double>(c.outputs(last, Role::kQ))};
+  for (LinearSet set : LinearSets(c, last)) {
     const double share = set.expert < 0 || set.expert >= c.router.experts ? 1 : routed;
-    const auto k = static_cast<double>(c.inputs(RolesOf(set)[0]));
+    const auto k = static_cast<double>(c.inputs(last, RolesOf(set)[0]));
     work.gram += share * k * k * (recipe.gptaq > 0 ? 3 : 1);
     work.rounding += k * k * k;
     for (Role role : RolesOf(set)) {
-      const auto weights = static_cast<double>(c.outputs(role)) * k;
+      const auto weights = static_cast<double>(c.outputs(last, role)) * k;
       work.linear += streams * 2 * share * weights;
       work.weights += weights;
       work.rounding += passes * weights * k;
@@ -75,7 +76,10 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
 // Layers like the last one, at most `width` wide, without biases.
 ModelConfig Narrow(ModelConfig c, int64_t width) {
   c.biases.clear();
+  const HeadShape shape = c.head_shape(c.layers - 1);
+  c.kv_heads = shape.kv_heads, c.head_dim = shape.head_dim;
   c.specs = {c.spec(c.layers - 1)};
+  c.specs[0].kv_heads = c.specs[0].head_dim = 0;
   if (c.hidden_size <= width) return c;
   const int64_t shared = c.heads / c.kv_heads;
   c.kv_heads = std::clamp<int64_t>(width / (c.head_dim * shared), 1, c.kv_heads);
@@ -98,14 +102,14 @@ FloatLayer RandomLayer(const ModelConfig& c, const Plan& plan) {
   FloatLayer layer;
   Rng rng(2);
   for (Role role : c.layer_roles(0)) {
-    Matrix<double>& w = layer[role] = Matrix<double>(c.outputs(role), c.inputs(role));
+    Matrix<double>& w = layer[role] = Matrix<double>(c.outputs(0, role), c.inputs(0, role));
     for (double& value : w.data) value = 0.1 * (rng.Uniform() - 0.5);
     if (!plan.at(0, role).gather) continue;
     layer.gathers[role] = Rng(0).Permutation<int32_t>(w.cols);
   }
   for (LayerVector norm : c.layer_vectors(0)) {
     if (plan.norms_folded && IsFoldable(norm)) continue;
-    layer.vectors[norm] = std::vector<float>(static_cast<size_t>(c.width(norm)), 1);
+    layer.vectors[norm] = std::vector<float>(static_cast<size_t>(c.width(0, norm)), 1);
   }
   return layer;
 }

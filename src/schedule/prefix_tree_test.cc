@@ -16,8 +16,8 @@ namespace {
 TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
   const auto backend = MakeBackend("cpu", false);
   const KvSpec kv = {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}};
-  const KvGroups groups(1);
-  PagePool pool(kv, 1, *backend, 300);
+  const KvGroups groups(kv, 1);
+  PagePool pool(groups.page_bytes(), *backend, 300);
   Rng rng(1);
   PrefixTree tree(groups);
   std::vector<std::vector<int32_t>> texts;
@@ -71,8 +71,8 @@ TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
 TEST(PrefixTree, PagesThatSomebodyHoldsStay) {
   const auto backend = MakeBackend("cpu", false);
   const KvSpec kv = {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}};
-  const KvGroups groups(1);
-  PagePool pool(kv, 1, *backend, 10);
+  const KvGroups groups(kv, 1);
+  PagePool pool(groups.page_bytes(), *backend, 10);
   PrefixTree tree(groups);
   const std::vector<int32_t> text(3 * kPageTokens, 7);
   std::vector<PageRow> pages = {{pool.Take()}, {pool.Take()}, {pool.Take()}};
@@ -97,6 +97,7 @@ class WindowedTree : public testing::Test {
     ModelConfig c;
     c.layers = 2;
     c.context = 4096;
+    c.heads = c.kv_heads = 1, c.head_dim = 64;
     c.specs = {{}, {.sliding_window = 100}};
     return c;
   }
@@ -110,12 +111,10 @@ class WindowedTree : public testing::Test {
     return rows;
   }
 
-  const KvGroups groups_{Config()};
+  const KvGroups groups_{Config(),
+                         {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}}};
   const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
-  PagePool pool_{{.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}},
-                 groups_.layers(),
-                 *backend_,
-                 20};
+  PagePool pool_{groups_.page_bytes(), *backend_, 20};
   PrefixTree tree_{groups_};
 };
 

@@ -66,8 +66,8 @@ class FaultyBackend : public Backend {
     real_->AddRows(y, rows, weights, width, x);
   }
   void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
-                 float* x) override {
-    real_->AddNormed(y, tokens, width, weight, eps, x);
+                 const float* scale, float* x) override {
+    real_->AddNormed(y, tokens, width, weight, eps, scale, x);
   }
   void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
                 float eps) override {
@@ -307,7 +307,7 @@ TEST_F(ScheduleFaultTest, LogitsThatAlwaysFailEndAllAndTheNextOnesAreServed) {
 }
 
 TEST_F(ScheduleFaultTest, LessMemoryThanWasThought) {
-  const auto page_bytes = static_cast<size_t>(model().page_bytes());
+  const auto page_bytes = static_cast<size_t>(model().kv_groups().page_bytes());
   for (const int64_t most : {12, 6, 4, 3, 2, 1, 0}) {
     backend().Heal();
     int64_t pages = 0;

@@ -20,7 +20,7 @@ Scheduler::Scheduler(Model& model, const Tokenizer& tokenizer, const VocabularyT
       vocabulary_(vocabulary),
       options_(options),
       context_(LongestText()),
-      pool_(model.kv(), model.kv_groups().layers(), model.backend(), options.pages),
+      pool_(model.kv_groups().page_bytes(), model.backend(), options.pages),
       tree_(model.kv_groups()) {
   NIBBLE_CHECK(options.max_batch > 0 && context_ > 0 && options.prompt_tokens > 0);
   stats_.pages = options.pages;

@@ -12,7 +12,8 @@
 namespace nibble {
 namespace {
 
-constexpr std::string_view kRopeTypes[] = {"default", "linear", "llama3", "yarn", "longrope"};
+constexpr std::string_view kRopeTypes[] = {"default", "linear",   "llama3",
+                                           "yarn",    "longrope", "proportional"};
 
 void Validate(const RopeSpec& spec) {
   const bool llama3 = spec.type == "llama3";
@@ -101,7 +102,9 @@ std::vector<float> Frequencies(const RopeSpec& spec) {
     // fp64 inside, so that the fp32 power is correctly rounded on every machine.
     float frequency = 1 / static_cast<float>(std::pow(
                               static_cast<double>(static_cast<float>(spec.theta)), exponent));
-    if (spec.type == "linear") frequency /= static_cast<float>(spec.factor);
+    const bool proportional = spec.type == "proportional";
+    if (proportional && i >= spec.turned) frequency = 0;
+    if (spec.type == "linear" || proportional) frequency /= static_cast<float>(spec.factor);
     if (spec.type == "llama3") frequency = ScaleLlama3(spec, frequency);
     if (spec.type == "longrope") {
       const auto divisor = static_cast<float>(spec.divisors[static_cast<size_t>(i / 2)]);

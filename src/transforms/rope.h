@@ -15,8 +15,10 @@ namespace nibble {
 
 struct RopeSpec {
   double theta = 10000;
-  int64_t head_dim = 0;          // dimensions that are rotated, the first of a head
-  std::string type = "default";  // "linear": positions / factor; "llama3", "yarn", "longrope"
+  int64_t head_dim = 0;  // dimensions that are rotated, the first of a head
+  // "linear": positions / factor; "llama3", "yarn", "longrope"; "proportional": of a head's pairs
+  // only the first turn, as fast as if all did.
+  std::string type = "default";
   double factor = 1;
   // "llama3" only: waves shorter than original_context / high_freq_factor tokens stay, waves longer
   // than original_context / low_freq_factor are stretched by factor, between them both are blended.
@@ -32,6 +34,7 @@ struct RopeSpec {
   // "longrope" only (Ding et al., 2024): what each frequency is divided by, head_dim / 2 of them.
   std::vector<double> divisors = {};
   double attention_factor = 1;  // of cosines and sines
+  int64_t turned = 0;           // "proportional" only: dimensions whose pairs turn
 };
 
 struct RopeTable {

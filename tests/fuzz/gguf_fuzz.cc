@@ -20,10 +20,10 @@ void Use(std::string_view input) {
   const std::string path = scratch.Write("m.gguf", input);
   Try([&] {
     const Network net = OpenNetwork(path);
-    for (const LayerWeights& layer : net.layers) {
-      for (const auto& [role, linear] : layer.linears) {
+    for (int64_t i = 0; i < net.config.layers; ++i) {
+      for (const auto& [role, linear] : net.layers[static_cast<size_t>(i)].linears) {
         const Matrix<float> values = ToF32(linear.weights.values);
-        NIBBLE_CHECK(values.rows == net.config.outputs(role), "{}", values.rows);
+        NIBBLE_CHECK(values.rows == net.config.outputs(i, role), "{}", values.rows);
       }
     }
   });

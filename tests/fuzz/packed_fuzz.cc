@@ -75,9 +75,9 @@ void Use(std::string_view input) {
   NIBBLE_CHECK(net.packed && net.layers.size() == static_cast<size_t>(config.layers));
   UseLinear(net.head, config.vocab_size, config.hidden_size);
   UseWeights(net.embedding, {});
-  for (const LayerWeights& layer : net.layers) {
-    for (const auto& [role, linear] : layer.linears) {
-      UseLinear(linear, config.outputs(role), config.inputs(role));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    for (const auto& [role, linear] : net.layers[static_cast<size_t>(i)].linears) {
+      UseLinear(linear, config.outputs(i, role), config.inputs(i, role));
     }
   }
 }

@@ -48,7 +48,8 @@ class PlaneList {
     }
     for (int64_t i = 0; i < config.layers; ++i) {
       for (const Role role : config.layer_roles(i)) {
-        AddLinear(LinearName(i, role), plan.at(i, role), config.outputs(role), config.inputs(role));
+        AddLinear(LinearName(i, role), plan.at(i, role), config.outputs(i, role),
+                  config.inputs(i, role));
       }
       if (plan.norms_folded) continue;
       Add(fmt::format("layers.{}.attention_norm", i), DType::kF32, {config.hidden_size});

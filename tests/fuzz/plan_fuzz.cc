@@ -31,7 +31,7 @@ void Use(std::string_view input) {
   NIBBLE_CHECK(ToJson(again) == ToJson(plan) && PlanDigest(again) == PlanDigest(plan));
   CheckTransform(plan.kv_rotation, config.head_dim);
   for (const Role role : config.layer_roles(0)) {
-    CheckTransform(plan.at(0, role).input_transform, config.inputs(role));
+    CheckTransform(plan.at(0, role).input_transform, config.inputs(0, role));
   }
 }
 

@@ -28,7 +28,7 @@ Network FloatNetwork(const BenchArguments& a, const std::vector<float>& ones) {
   net.config_json = {{"model_type", net.config.family}};
   for (LayerWeights& layer : net.layers) {
     for (LayerVector norm : net.config.layer_vectors(0)) {
-      layer.vectors[norm] = Tensor::Of(DType::kF32, {net.config.width(norm)}, ones);
+      layer.vectors[norm] = Tensor::Of(DType::kF32, {net.config.width(0, norm)}, ones);
     }
   }
   return net;

@@ -97,8 +97,8 @@ class CudaBackend final : public Backend {
     cuda::AddRows(y, rows, weights, width, x, stream_.get());
   }
   void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
-                 float* x) override {
-    cuda::AddNormed(y, tokens, width, weight, eps, x, stream_.get());
+                 const float* scale, float* x) override {
+    cuda::AddNormed(y, tokens, width, weight, eps, scale, x, stream_.get());
   }
   void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
                 float eps) override {

@@ -214,22 +214,26 @@ class Backend {
     return static_cast<float>(1 / std::sqrt(squares / static_cast<double>(width) + double{eps}));
   }
 
-  // x += RMS norm of y; y and x [tokens, width], weight [width].
+  // x = (x + RMS norm of y) * scale; y and x [tokens, width], weight [width], scale one number
+  // there or null for 1.
   virtual void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight,
-                         float eps, float* x) {
+                         float eps, const float* scale, float* x) {
     for (int64_t t = 0; t < tokens; ++t, y += width, x += width) {
       const float factor = RmsFactor(y, width, eps);
-      for (int64_t k = 0; k < width; ++k) x[k] += y[k] * factor * weight[k];
+      for (int64_t k = 0; k < width; ++k) {
+        x[k] += y[k] * factor * weight[k];
+        if (scale != nullptr) x[k] *= *scale;
+      }
     }
   }
 
-  // x = RMS norm of x; x intermediate values [tokens, width], weight [width].
+  // x = RMS norm of x; x intermediate values [tokens, width], weight [width] or null for ones.
   virtual void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
                         float eps) {
     auto* row = reinterpret_cast<float*>(x);
     for (int64_t t = 0; t < tokens; ++t, row += width) {
       const float factor = RmsFactor(row, width, eps);
-      for (int64_t k = 0; k < width; ++k) row[k] *= factor * weight[k];
+      for (int64_t k = 0; k < width; ++k) row[k] *= weight == nullptr ? factor : factor * weight[k];
     }
   }
 

@@ -246,7 +246,7 @@ TEST_P(AttentionTest, MatchesSoftmaxInDoubleForHeadsAndFormats) {
 // the value's scale is bf16, and s (c - b) is at most 2.2 max|v|.
 TEST_P(AttentionTest, DecodesEveryFormat) {
   for (const int bits : {2, 3, 4, 5, 6, 7, 8, 16, 32}) {
-    for (const int64_t head_dim : {8, 16, 64, 80, 128, 256}) {
+    for (const int64_t head_dim : {8, 16, 64, 80, 128, 256, 512}) {
       for (const int64_t group : {0, 8, 16}) {
         if (bits == 16 && group != 0) continue;
         if (head_dim % std::max<int64_t>(group, 1) != 0) continue;

@@ -14,7 +14,7 @@
 namespace nibble::cpu {
 
 inline constexpr int64_t kTileAttentionRows = 192;
-inline constexpr int64_t kTileAttentionHeadDim = 256;  // at most, and a multiple of 32
+inline constexpr int64_t kTileAttentionHeadDim = 512;  // at most, and a multiple of 32
 inline constexpr int64_t kTileAttentionKeys = 64;      // of a page
 
 inline constexpr float kFirstMaximum = -1e29f;  // before any key; masked scores are -1e30

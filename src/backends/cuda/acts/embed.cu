@@ -51,7 +51,8 @@ __global__ void AddRowsKernel(const float* y, const __grid_constant__ RowList li
 
 // A block per row.
 __global__ void __launch_bounds__(kThreads)
-    AddNormedKernel(const float* y, const float* weight, int64_t width, float eps, float* x) {
+    AddNormedKernel(const float* y, const float* weight, const float* scale, int64_t width,
+                    float eps, float* x) {
   WaitForPreviousGrid();
   AllowNextGrid();
   y += blockIdx.x * width, x += blockIdx.x * width;
@@ -59,7 +60,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < width; i += kThreads) squares = fmaf(y[i], y[i], squares);
   const float mean = BlockSum<kThreads / 32>(squares) / static_cast<float>(width);
   const float factor = rsqrtf(mean + eps);
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) x[i] += y[i] * factor * weight[i];
+  const float of_sum = scale == nullptr ? 1 : *scale;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    x[i] = (x[i] + y[i] * factor * weight[i]) * of_sum;
+  }
 }
 
 // The same in place.
@@ -75,7 +79,8 @@ __global__ void __launch_bounds__(kThreads)
   const float mean = BlockSum<kThreads / 32>(squares) / static_cast<float>(width);
   const float factor = rsqrtf(mean + eps);
   for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    x[i] = __float2bfloat16_rn(static_cast<float>(x[i]) * factor * weight[i]);
+    const float normed = static_cast<float>(x[i]) * factor;
+    x[i] = __float2bfloat16_rn(weight == nullptr ? normed : normed * weight[i]);
   }
 }
 
@@ -150,10 +155,10 @@ void AddRows(const float* y, std::span<const int32_t> rows, std::span<const floa
 }
 
 void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
-               float* x, cudaStream_t stream) {
+               const float* scale, float* x, cudaStream_t stream) {
   if (tokens == 0) return;
   const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kThreads};
-  LaunchDependent(AddNormedKernel, shape, stream, y, weight, width, eps, x);
+  LaunchDependent(AddNormedKernel, shape, stream, y, weight, scale, width, eps, x);
 }
 
 void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,

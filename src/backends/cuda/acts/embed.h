@@ -23,11 +23,11 @@ void Embed(const int8_t* codes, const float* scales, std::span<const int32_t> id
 void AddRows(const float* y, std::span<const int32_t> rows, std::span<const float> weights,
              int64_t width, float* x, cudaStream_t stream);
 
-// x += y * rsqrt(mean(y^2) + eps) * weight; y and x [tokens, width], weight [width]. Enqueued
-// likewise.
+// x = (x + y * rsqrt(mean(y^2) + eps) * weight) * scale; y and x [tokens, width], weight [width],
+// scale one number or null for 1. Enqueued likewise.
 void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
-               float* x, cudaStream_t stream);
-// x = RMS norm of x.
+               const float* scale, float* x, cudaStream_t stream);
+// x = RMS norm of x; weight [width] or null for ones.
 void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,
               cudaStream_t stream);
 

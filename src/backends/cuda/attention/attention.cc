@@ -22,7 +22,8 @@ struct Kernel {
 
 constexpr Kernel kKernels[] = {{FitsDecode, DecodePlan, LaunchDecode},
                                {FitsDecodeBf16, DecodeBf16Plan, LaunchDecodeBf16},
-                               {[](const auto&) { return true; }, PrefillPlan, LaunchPrefill}};
+                               {FitsPrefill, PrefillPlan, LaunchPrefill},
+                               {[](const auto&) { return true; }, LongPlan, LaunchLong}};
 
 const Kernel& KernelOf(const AttentionArguments& a) {
   return *std::ranges::find_if(kKernels, [&](const Kernel& kernel) { return kernel.fits(a); });

@@ -8,7 +8,9 @@
 //   attention_decode_bf16
 //                       caches of 16 bits, the same heads, up to 16 rows: bf16, and weights of
 //                       twice as many bits
-//   attention_prefill   everything else: decodes each page to fp16; q and the weights are fp16 too
+//   attention_prefill   all other heads of up to 256: decodes each page to fp16; q and the weights
+//                       are fp16 too
+//   attention_long      longer heads: pages of fp16, all else in fp32 without tensor cores
 //
 // Long prompts run on cuDNN where it is there (attention_fused.h).
 //

@@ -63,8 +63,13 @@ bool FitsDecodeBf16(const AttentionArguments& arguments);
 AttentionPlan DecodeBf16Plan(const AttentionArguments& arguments);
 void LaunchDecodeBf16(const AttentionCall& call, cudaStream_t stream);
 
-// attention_prefill.cu: everything.
+// attention_prefill.cu: heads of up to 256.
+bool FitsPrefill(const AttentionArguments& arguments);
 AttentionPlan PrefillPlan(const AttentionArguments& arguments);
 void LaunchPrefill(const AttentionCall& call, cudaStream_t stream);
+
+// attention_long.cu: everything.
+AttentionPlan LongPlan(const AttentionArguments& arguments);
+void LaunchLong(const AttentionCall& call, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention for any format and any number of rows ("FlashAttention-2", Dao 2023): four warps hold
-// 16 or 32 rows each and walk over the pages of their keys. The packed page is copied to shared
-// memory while the page before it is worked on, decoded there to fp16, and multiplied on the tensor
-// cores; the softmax goes along in fp32. Rows that share a kv head share the decoded page.
+// Attention for any format, any number of rows and heads of up to 256 ("FlashAttention-2", Dao
+// 2023): four warps hold 16 or 32 rows each and walk over the pages of their keys. The packed page
+// is copied to shared memory while the page before it is worked on, decoded there to fp16, and
+// multiplied on the tensor cores; the softmax goes along in fp32. Rows that share a kv head share
+// the decoded page.
 //
 // With few rows the keys are cut into spans as in decoding (attention_plan.h).
 #include <algorithm>
@@ -133,6 +134,10 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
 }
 
 }  // namespace
+
+bool FitsPrefill(const AttentionArguments& a) {
+  return a.kv.head_dim <= 256;
+}
 
 AttentionPlan PrefillPlan(const AttentionArguments& a) {
   return PlanOf(a, 16 * kPrefillWarps * (WideTiles(a) ? 2 : 1), FewRows(a) ? kSpanPages : 0);

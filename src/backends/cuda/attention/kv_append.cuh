@@ -122,9 +122,9 @@ __device__ __forceinline__ void Append(const KvPart& part, int head_dim, std::by
     }
   }
   __syncwarp();
-  if (8 * Lane() < head_dim) {
-    PackEight(memory.codes + 8 * Lane(), part.bits,
-              reinterpret_cast<uint8_t*>(codes_out) + Lane() * part.bits);
+  for (int eight = Lane(); 8 * eight < head_dim; eight += 32) {
+    PackEight(memory.codes + 8 * eight, part.bits,
+              reinterpret_cast<uint8_t*>(codes_out) + eight * part.bits);
   }
 }
 

@@ -15,7 +15,7 @@ struct KvSpec;
 namespace nibble::cuda {
 
 inline constexpr int kPageKeys = 64;     // tokens of a page
-inline constexpr int kMaxHeadDim = 256;  // head_dim is a multiple of 8
+inline constexpr int kMaxHeadDim = 512;  // head_dim is a multiple of 8
 
 // K or V inside the block of one page and kv head.
 struct KvPart {

@@ -8,7 +8,9 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+// Of a block; those of the longest heads need the memory of two.
+template <int kElements>
+constexpr int kWarps = kElements > 8 ? 4 : 8;
 constexpr int kAhead = 4;            // heads of a warp in shared memory
 constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token among several blocks
 
@@ -19,9 +21,9 @@ struct WarpMemory {
 };
 
 template <int kElements, typename Real>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kWarps<kElements>)
     RopeAppendKernel(const __grid_constant__ RopeAppendArguments a) {
-  __shared__ WarpMemory<kElements, Real> memories[kWarps];
+  __shared__ WarpMemory<kElements, Real> memories[kWarps<kElements>];
   auto& memory = memories[threadIdx.x / 32];
   const int head_dim = a.kv.head_dim, kv_heads = a.kv.kv_heads, first = Lane() * kElements;
   const int64_t token = blockIdx.x;
@@ -34,8 +36,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   turn.Load(a, position);
   WaitForPreviousGrid();
   AllowNextGrid();
-  const int heads = a.heads + 2 * kv_heads, step = gridDim.y * kWarps;
-  int h = blockIdx.y * kWarps + threadIdx.x / 32, coming = h;
+  const int heads = a.heads + 2 * kv_heads, step = gridDim.y * kWarps<kElements>;
+  int h = blockIdx.y * kWarps<kElements> + threadIdx.x / 32, coming = h;
   const auto fetch = [&](int place) {
     if (coming < heads && first < head_dim) {
       CopyAsync<kElements * sizeof(Real)>(&memory.heads[place][first],
@@ -79,8 +81,9 @@ __global__ void __launch_bounds__(32 * kWarps)
 template <int kElements>
 void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
   const int heads = a.heads + 2 * a.kv.kv_heads;
-  const int shares = std::clamp(kTargetBlocks / a.rows, 1, (heads + kWarps - 1) / kWarps);
-  const LaunchShape shape = {.grid = dim3(a.rows, shares), .block = 32 * kWarps};
+  const int shares =
+      std::clamp(kTargetBlocks / a.rows, 1, (heads + kWarps<kElements> - 1) / kWarps<kElements>);
+  const LaunchShape shape = {.grid = dim3(a.rows, shares), .block = 32 * kWarps<kElements>};
   WithReal(a.type, [&]<typename Real>(Real) {
     LaunchDependent(RopeAppendKernel<kElements, Real>, shape, stream, a);
   });
@@ -92,7 +95,8 @@ void RopeAppend(const RopeAppendArguments& a, cudaStream_t stream) {
   if (a.rows == 0 || RopeAppendNibbles(a, stream)) return;
   if (a.kv.head_dim <= 64) return LaunchFor<2>(a, stream);
   if (a.kv.head_dim <= 128) return LaunchFor<4>(a, stream);
-  LaunchFor<8>(a, stream);
+  if (a.kv.head_dim <= 256) return LaunchFor<8>(a, stream);
+  LaunchFor<16>(a, stream);
 }
 
 }  // namespace nibble::cuda

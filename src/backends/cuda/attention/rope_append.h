@@ -30,7 +30,7 @@ struct HeadRotation {
 };
 
 // Aborts on dense factors of more than 64 rows in all and on a Sylvester stride that is no power of
-// two; no rotation of a head up to 256 needs either. Throws nibble::Error where a factor is no
+// two; no rotation of a head up to 512 needs either. Throws nibble::Error where a factor is no
 // Hadamard matrix.
 HeadRotation RotationOf(const TransformSpec& spec);
 
