@@ -45,6 +45,50 @@ TEST(LayerSpecs, WindowsFollowAPatternWhereNoTypesAreListed) {
   }
 }
 
+TEST(LayerSpecs, HeadsDifferByBothKindsOfConfig) {
+  Json gemma = {{"model_type", "gemma4_text"},
+                {"num_hidden_layers", 7},
+                {"num_attention_heads", 4},
+                {"num_key_value_heads", 2},
+                {"head_dim", 16},
+                {"global_head_dim", 24},
+                {"num_global_key_value_heads", 1},
+                {"hidden_size_per_layer_input", 0},
+                {"sliding_window", 7}};
+  ModelConfig c = Parse(gemma);
+  EXPECT_THAT(Windows(c), ElementsAre(7, 7, 7, 7, 7, 0, 0)) << "the last one sees all";
+  EXPECT_EQ(c.outputs(0, Role::kQ), 4 * 16);
+  EXPECT_EQ(c.outputs(5, Role::kQ), 4 * 24);
+  EXPECT_EQ(c.inputs(5, Role::kO), 4 * 24);
+  EXPECT_EQ(c.width(5, LayerVector::kKeyNorm), 24);
+  EXPECT_EQ(c.outputs(5, Role::kK), 2 * 24) << "fewer only where V is K";
+  EXPECT_EQ(c.ropes[0].head_dim, 24);
+  EXPECT_EQ(c.ropes[0].turned, 6);
+  EXPECT_EQ(c.ropes[1].head_dim, 16);
+  gemma["attention_k_eq_v"] = true;
+  c = Parse(gemma);
+  EXPECT_EQ(c.outputs(5, Role::kV), 24);
+  EXPECT_EQ(SourceName(c, 5, Role::kV), "model.layers.5.self_attn.k_proj");
+  EXPECT_EQ(SourceName(c, 4, Role::kV), "model.layers.4.self_attn.v_proj");
+  gemma["per_layer_config"] = {{"5", {{"head_dim", 32}}},
+                               {"6", {{"head_dim", 32}, {"num_key_value_heads", 4}}}};
+  c = Parse(gemma);
+  EXPECT_EQ(c.outputs(5, Role::kK), 2 * 32);
+  EXPECT_EQ(c.outputs(6, Role::kK), 4 * 32);
+  for (const Json& changes :
+       {Json{{"sliding_window", nullptr}}, Json{{"hidden_size_per_layer_input", 256}},
+        Json{{"num_kv_shared_layers", 2}}, Json{{"enable_moe_block", true}},
+        Json{{"use_bidirectional_attention", "all"}},
+        Json{{"per_layer_config", {{"5", {{"head_dim", -8}}}}}},
+        Json{{"per_layer_config", {{"5", {{"head_dim", 520}}}}}},
+        Json{{"per_layer_config", {{"5", {{"num_key_value_heads", 3}}}}}},
+        Json{{"per_layer_config", {{"0", {{"head_dim", 24}}}}}}}) {
+    Json changed = gemma;
+    changed.update(changes);
+    EXPECT_THAT(ErrorOf([&] { Parse(changed); }), testing::StartsWith("c: ")) << changes;
+  }
+}
+
 TEST(LayerSpecs, SomeLayersOfAMixtureAreDense) {
   const Json qwen = {
       {"model_type", "qwen3_moe"},     {"num_hidden_layers", 4},      {"num_experts", 3},

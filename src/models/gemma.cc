@@ -97,6 +97,9 @@ void RefuseParts(const Json& config, const std::string& where) {
 // Heads of a layer that sees all: the older config has one number for all of them, the newer one an
 // object for each.
 void ParseHeads(const Json& config, int64_t layer, const std::string& where, LayerSpec& spec) {
+  const auto find = [](const Json& in, const char* key, const std::string& place) {
+    return JsonFindIn<int64_t>(in, key, 1, kMaxWidth, place);
+  };
   const auto each = JsonFind<Json>(config, "per_layer_config", where);
   const bool sees_all = spec.sliding_window == 0;
   spec.rope = sees_all ? 0 : 1;
@@ -105,11 +108,11 @@ void ParseHeads(const Json& config, int64_t layer, const std::string& where, Lay
   if (each) {
     const std::string key = std::to_string(layer), in = where + ": per_layer_config";
     const Json own = JsonFind<Json>(*each, key.c_str(), in).value_or(Json::object());
-    spec.head_dim = JsonFind<int64_t>(own, "head_dim", in).value_or(0);
-    spec.kv_heads = JsonFind<int64_t>(own, "num_key_value_heads", in).value_or(0);
+    spec.head_dim = find(own, "head_dim", in).value_or(0);
+    spec.kv_heads = find(own, "num_key_value_heads", in).value_or(0);
   } else if (sees_all) {
-    spec.head_dim = JsonFind<int64_t>(config, "global_head_dim", where).value_or(512);
-    const auto kv_heads = JsonFind<int64_t>(config, "num_global_key_value_heads", where);
+    spec.head_dim = find(config, "global_head_dim", where).value_or(512);
+    const auto kv_heads = find(config, "num_global_key_value_heads", where);
     if (spec.values_are_keys) spec.kv_heads = kv_heads.value_or(0);
   }
 }
@@ -131,7 +134,9 @@ ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
   c.value_norms = true;
   c.vectors.insert(c.vectors.end(),
                    {LayerVector::kQueryNorm, LayerVector::kKeyNorm, LayerVector::kLayerScale});
-  c.specs = ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, 6);
+  const int64_t window = ParseWindow(config, where);
+  if (window == 0) Fail("{}: sliding_window is what tells the kinds of layers apart", where);
+  c.specs = ParseLayerTypes(config, c.layers, window, where, 6);
   c.specs.back().sliding_window = 0;  // as transformers has it, whatever its type
   int64_t lengths[2] = {0, 0};        // of heads, by the table that turns them
   for (int64_t i = 0; i < c.layers; ++i) {
