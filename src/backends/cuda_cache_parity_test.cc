@@ -323,7 +323,7 @@ TEST_F(CudaCacheTest, FusedAttentionAgreesOverTheSamePages) {
   for (float& x : v_) x *= std::numeric_limits<float>::infinity();
   if (Fused(fused, TestCache(rng_, kv_, kPositions)).empty()) GTEST_SKIP() << "needs cuDNN";
   for (const CacheCase& c : kCacheCases) {
-    if (c.head_dim > 256) continue;  // cuDNN has none
+    if (c.head_dim > cuda::kMaxTileHeadDim) continue;
     for (const int64_t window : {0, 17}) {
       Make(c);
       spec_.sliding_window = window;

@@ -112,6 +112,30 @@ ActsSource LayerInput(const ModelConfig& config, const Layer& layer, LayerVector
   return config.has(norm) ? Normed(config, layer.vectors[norm], x) : ActsSource{.x = x};
 }
 
+ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch) {
+  const int64_t tokens = Tokens(batch);
+  Scratch& s = d.scratch;
+  AttentionSpec attention = d.attention(layer);
+  if (d.config.wide_query_norms) {
+    const auto norm = [&](const Buffer<Intermediate>& values, int64_t width, LayerVector weight) {
+      d.backend.NormRows(values.data(), tokens, width, layer.vectors[weight].data(),
+                         attention.norm_eps);
+    };
+    norm(s.q, layer.heads.q_width(), LayerVector::kQueryNorm);
+    norm(s.k, layer.heads.kv_width(), LayerVector::kKeyNorm);
+    attention.q_norm = attention.k_norm = nullptr;
+  }
+  if (d.config.value_norms) {
+    d.backend.NormRows(s.v.data(), tokens * layer.heads.kv_heads, layer.heads.head_dim, nullptr,
+                       attention.norm_eps);
+  }
+  const KvSpec kv = d.kv(layer);
+  d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
+                          d.ropes.view(layer.spec.rope), kv, batch);
+  d.backend.Attention(s.q.data(), attention, kv, batch, s.a.data());
+  return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
+}
+
 ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                          std::span<const SequenceSlice> batch) {
   const int64_t tokens = Tokens(batch);
@@ -123,25 +147,7 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                                          {layer.ids[Role::kK], s.k.data()},
                                          {layer.ids[Role::kV], s.v.data()}};
   d.backend.Project(acts, outputs);
-  AttentionSpec attention = d.attention(layer);
-  if (d.config.wide_query_norms) {
-    const auto norm = [&](const Buffer<Intermediate>& values, int64_t width, LayerVector weight) {
-      d.backend.NormRows(values.data(), tokens, width, layer.vectors[weight].data(),
-                         attention.norm_eps);
-    };
-    norm(s.q, layer.heads.q_width(), LayerVector::kQueryNorm);
-    norm(s.k, layer.heads.kv_width(), LayerVector::kKeyNorm);
-    attention.q_norm = attention.k_norm = nullptr;
-  }
-  const auto& [heads, kv_heads, head_dim] = layer.heads;
-  if (d.config.value_norms) {
-    d.backend.NormRows(s.v.data(), tokens * kv_heads, head_dim, nullptr, attention.norm_eps);
-  }
-  const KvSpec kv = d.kv(layer);
-  d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
-                          d.ropes.view(layer.spec.rope), kv, batch);
-  d.backend.Attention(s.q.data(), attention, kv, batch, s.a.data());
-  return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
+  return AttendHeads(d, layer, batch);
 }
 
 namespace {

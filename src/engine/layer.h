@@ -74,6 +74,10 @@ ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const 
 ActsSource LayerInput(const ModelConfig& config, const Layer& layer, LayerVector norm,
                       const float* x);
 
+// Attention over what the scratch memory has of q, k and v, the second half of AttentionCore: norms
+// of heads, RoPE, the cache.
+ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch);
+
 // x is fp32 [tokens, hidden]; `batch` holds this layer's page tables. The cores return the inputs
 // of o and down, in the scratch memory. expert -1: of a layer without experts.
 ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,

@@ -16,6 +16,8 @@
 namespace nibble {
 
 inline constexpr int64_t kPageTokens = 64;
+// Every backend takes heads of a multiple of 8 up to this.
+inline constexpr int64_t kMaxHeadDim = 512;
 
 struct KvSpec {
   int64_t kv_heads = 0, head_dim = 0;

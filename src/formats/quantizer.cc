@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "formats/kv_format.h"
 
 namespace nibble {
 namespace {
@@ -118,7 +119,6 @@ void QuantizeKv(std::span<const float> x, const FormatSpec& format, uint8_t* pac
   const size_t length = x.size() / static_cast<size_t>(groups);
   const float top = static_cast<float>((1 << format.bits) - 1);
   const float clip = static_cast<float>(format.clip);
-  constexpr int64_t kMaxHeadDim = 512;
   int8_t codes[kMaxHeadDim];
   NIBBLE_CHECK(x.size() <= kMaxHeadDim, "head of {}", x.size());
   for (int64_t g = 0; g < groups; ++g) {

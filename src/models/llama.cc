@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "formats/kv_format.h"
 #include "models/rope_config.h"
 
 namespace nibble {
@@ -65,8 +66,9 @@ void CheckHeads(const HeadShape& shape, const std::string& where) {
   if (kv_heads < 1 || heads % kv_heads != 0) {
     Fail("{}: {} query heads cannot share {} key heads", where, heads, kv_heads);
   }
-  if (head_dim < 8 || head_dim > 512 || head_dim % 8 != 0) {
-    Fail("{}: head_dim = {}; this build handles multiples of 8 up to 512", where, head_dim);
+  if (head_dim < 8 || head_dim > kMaxHeadDim || head_dim % 8 != 0) {
+    Fail("{}: head_dim = {}; this build handles multiples of 8 up to {}", where, head_dim,
+         kMaxHeadDim);
   }
 }
 

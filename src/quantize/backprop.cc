@@ -152,7 +152,7 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   Keep(s.k.data(), config_.outputs(layer_, Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(layer_, Role::kV), saved.v);
   saved.spec = layer.spec, saved.heads = layer.heads, saved.inputs = layer.inputs;
-  const auto& [heads, kv_heads, head_dim] = layer.heads;
+  const int64_t head_dim = layer.heads.head_dim;
   const auto norm_heads = [&](const Floats& weight, const Floats& y, Floats& normed) {
     const ActsSource source = Normed(config_, weight, y.data());
     const Activations acts = backend_.PrepareActs(source, y.size() / head_dim, {.width = head_dim});
@@ -164,17 +164,9 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   for (const auto& [norm, y, normed] : norms) {
     if (config_.has(norm)) norm_heads(layer.vectors[norm], *y, *normed);
   }
-  const AttentionSpec& attention = saved.attention = d.attention(layer);
-  if (config_.value_norms) {
-    norm_heads({}, saved.v, saved.normed_v);
-    backend_.NormRows(s.v.data(), tokens() * kv_heads, head_dim, nullptr, eps());
-  }
-  const KvSpec kv = d.kv(layer);
-  backend_.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
-                         ropes_.view(layer.spec.rope), kv, batch_);
-  backend_.Attention(s.q.data(), attention, kv, batch_, s.a.data());
-  AttentionOutput(d, layer, {.op = ActsSource::Op::kIntermediate, .values = s.a.data()}, tokens(),
-                  x);
+  if (config_.value_norms) norm_heads({}, saved.v, saved.normed_v);
+  saved.attention = d.attention(layer);
+  AttentionOutput(d, layer, AttendHeads(d, layer, batch_), tokens(), x);
   if (config_.has(LayerVector::kPostAttentionNorm)) {
     backend_.Copy(s.outputs.data(), values, saved.o_output.Grow(values));
   }

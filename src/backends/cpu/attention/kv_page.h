@@ -10,7 +10,6 @@
 
 namespace nibble::cpu {
 
-inline constexpr int64_t kMaxHeadDim = 512;
 inline constexpr int64_t kMaxGroups = kMaxHeadDim / 8;  // that the vectorized decoders take
 
 struct KvPart {

@@ -149,7 +149,7 @@ bool FusedAttention::Takes(const AttentionArguments& a, std::span<const Sequence
 }
 
 bool FusedAttention::Builds(const AttentionArguments& a, std::span<const SequenceOnDevice> batch) {
-  bool all = a.kv.head_dim <= 256;  // cuDNN's own limit
+  bool all = a.kv.head_dim <= kMaxTileHeadDim;  // beyond that cuDNN was not tried
   for (const SequenceOnDevice& s : batch) {
     const int64_t end = (s.first_row + s.tokens) * a.heads * a.kv.head_dim;
     all = all && end <= std::numeric_limits<int32_t>::max();

@@ -4,6 +4,7 @@
 // fp16, K and then V in the same memory; scores, weights and sums are fp32.
 #include "backends/cuda/attention/page_decode.cuh"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {
@@ -45,17 +46,13 @@ struct Row {
   float max, sum;
 };
 
-__device__ __forceinline__ float WarpSum(float x) {
+// Calls use(first element, its place among the lane's own) for each eight that the head has.
+template <typename Use>
+__device__ __forceinline__ void ForEights(int head_dim, const Use& use) {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(~0u, x, distance);
-  return x;
-}
-__device__ __forceinline__ float WarpMax(float x) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(~0u, x, distance));
+  for (int eight = 0; eight < 2; ++eight) {
+    if (FirstOf(eight) < head_dim) use(FirstOf(eight), 8 * eight);
   }
-  return x;
 }
 
 // Weights of a page's keys for one row, whose sums are scaled to the new maximum.
@@ -67,14 +64,12 @@ __device__ __forceinline__ void Weigh(const Tile& tile, int page, int number, in
   for (int key = 0; key < kPageKeys; ++key) {
     if (first + key < visible.first || first + key >= visible.last) continue;
     float dot = 0;
-#pragma unroll
-    for (int eight = 0; eight < 2; ++eight) {
-      if (FirstOf(eight) >= head_dim) continue;
+    ForEights(head_dim, [&](int d, int at) {
       float k[8];
-      LoadEight(&shared.page[key][FirstOf(eight)], k);
+      LoadEight(&shared.page[key][d], k);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) dot = fmaf(row.q[8 * eight + i], k[i], dot);
-    }
+      for (int i = 0; i < 8; ++i) dot = fmaf(row.q[at + i], k[i], dot);
+    });
     const float score = Capped(WarpSum(dot), tile.cap);
     if (key % 32 == lane) scores[key / 32] = score;
   }
@@ -99,14 +94,12 @@ __device__ __forceinline__ void AddValues(const float* weights, int head_dim, Lo
   for (int key = 0; key < kPageKeys; ++key) {
     const float weight = weights[key];
     if (weight == 0) continue;
-#pragma unroll
-    for (int eight = 0; eight < 2; ++eight) {
-      if (FirstOf(eight) >= head_dim) continue;
+    ForEights(head_dim, [&](int d, int at) {
       float v[8];
-      LoadEight(&shared.page[key][FirstOf(eight)], v);
+      LoadEight(&shared.page[key][d], v);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) row.o[8 * eight + i] = fmaf(weight, v[i], row.o[8 * eight + i]);
-    }
+      for (int i = 0; i < 8; ++i) row.o[at + i] = fmaf(weight, v[i], row.o[at + i]);
+    });
   }
 }
 

@@ -63,7 +63,7 @@ bool FitsDecodeBf16(const AttentionArguments& arguments);
 AttentionPlan DecodeBf16Plan(const AttentionArguments& arguments);
 void LaunchDecodeBf16(const AttentionCall& call, cudaStream_t stream);
 
-// attention_prefill.cu: heads of up to 256.
+// attention_prefill.cu: heads of up to that.
 bool FitsPrefill(const AttentionArguments& arguments);
 AttentionPlan PrefillPlan(const AttentionArguments& arguments);
 void LaunchPrefill(const AttentionCall& call, cudaStream_t stream);

@@ -136,7 +136,7 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
 }  // namespace
 
 bool FitsPrefill(const AttentionArguments& a) {
-  return a.kv.head_dim <= 256;
+  return a.kv.head_dim <= kMaxTileHeadDim;
 }
 
 AttentionPlan PrefillPlan(const AttentionArguments& a) {

@@ -25,6 +25,8 @@ KvPart PartOf(const KvSpec& spec, const FormatSpec& format, int64_t codes, int64
 
 }  // namespace
 
+static_assert(cuda::kMaxHeadDim == nibble::kMaxHeadDim);
+
 KvLayout LayoutOf(const KvSpec& spec, int64_t offset) {
   NIBBLE_CHECK(spec.head_dim % 8 == 0 && spec.head_dim <= kMaxHeadDim, "head_dim {}",
                spec.head_dim);

@@ -16,6 +16,8 @@ namespace nibble::cuda {
 
 inline constexpr int kPageKeys = 64;     // tokens of a page
 inline constexpr int kMaxHeadDim = 512;  // head_dim is a multiple of 8
+// Longer heads do not fit into the registers of warps that multiply tiles.
+inline constexpr int kMaxTileHeadDim = 256;
 
 // K or V inside the block of one page and kv head.
 struct KvPart {
