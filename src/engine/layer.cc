@@ -49,6 +49,8 @@ Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
   layer.spec = config.spec(index);
   layer.heads = config.head_shape(index);
   for (const auto& [role, linear] : weights.linears) {
+    NIBBLE_CHECK(linear.weights.rows == config.outputs(index, role), "layer {}: {} has {} rows",
+                 index, RoleName(role), linear.weights.rows);
     layer.ids[role] = backend.Upload(linear);
     layer.inputs[role] = linear.input;
   }

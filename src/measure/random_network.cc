@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 #include <vector>
 
 #include "base/file.h"
@@ -104,9 +105,11 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     if (config.has_bias(role)) out.bias = RandomBf16(rng, {rows}, 1);
     return out;
   };
-  std::map<bool, LayerWeights> kinds;  // with experts or without
+  std::map<std::tuple<bool, int64_t, int64_t>, LayerWeights> kinds;  // what layers are shaped by
   for (int64_t i = 0; i < config.layers; ++i) {
-    const auto [kind, added] = kinds.try_emplace(config.has_experts(i));
+    const HeadShape heads = config.head_shape(i);
+    const auto [kind, added] =
+        kinds.try_emplace({config.has_experts(i), heads.kv_heads, heads.head_dim});
     LayerWeights& layer = kind->second;
     for (Role role : config.layer_roles(i)) {
       if (added) layer[role] = linear(i, role);

@@ -57,6 +57,25 @@ TEST(RandomNetworkTest, RunsAndDependsOnItsSeed) {
   }
 }
 
+TEST(RandomNetworkTest, LayersHaveHeadsOfTheirOwn) {
+  Json json = SmallJson("gemma4_text");
+  json.update({{"num_hidden_layers", 3},
+               {"head_dim", 32},
+               {"global_head_dim", 64},
+               {"num_global_key_value_heads", 1},
+               {"attention_k_eq_v", true},
+               {"hidden_size_per_layer_input", 0}});
+  const ModelConfig config = ParseConfig(json, "gemma4");
+  const Network net = RandomNetwork(config, kQuarotRecipe, 1);
+  ASSERT_NE(config.outputs(0, Role::kQ), config.outputs(2, Role::kQ));
+  for (int64_t i = 0; i < config.layers; ++i) {
+    for (const auto& [role, linear] : net.layers[static_cast<size_t>(i)].linears) {
+      EXPECT_EQ(linear.weights.rows, config.outputs(i, role)) << i << RoleName(role);
+      EXPECT_EQ(linear.weights.cols, config.inputs(i, role)) << i << RoleName(role);
+    }
+  }
+}
+
 TEST(RandomNetworkTest, WrittenCheckpointIsTheSameNetwork) {
   const fs::path directory = fs::path(testing::TempDir()) / "random_checkpoint";
   fs::remove_all(directory);

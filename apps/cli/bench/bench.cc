@@ -21,7 +21,7 @@ void Fill(Model& model, std::deque<KvCache>& caches, int64_t tokens) {
   const std::vector<int32_t> ids = RandomIds(model.config(), tokens);
   const auto chunk_tokens = static_cast<size_t>(model.backend().ChunkTokens());
   for (KvCache& cache : caches) {
-    for (std::span<const int32_t> rest = ids; !rest.empty();) {
+    for (auto rest = std::span(ids).subspan(static_cast<size_t>(cache.tokens())); !rest.empty();) {
       const auto chunk = rest.first(std::min(rest.size(), chunk_tokens));
       const Model::Sequence sequence = {chunk, &cache};
       model.Forward({&sequence, 1});
@@ -60,23 +60,27 @@ double ExpertsRead(const ModelConfig& c, int64_t tokens) {
   return 1 - std::pow(missed, static_cast<double>(tokens));
 }
 
-// Tokens written one by one behind `context` tokens, in `batch` sequences at once.
+// Tokens written one by one behind `context` tokens, in `batch` sequences at once; every run begins
+// there again.
 void RunDecode(const BenchArguments& a, const Common& common) {
   Model model(BenchNetwork(a), MakeBackend(common.device, false));
   const std::string name = BenchName(a, model.network());
   const int64_t context = std::max<int64_t>(a.context, 1);
-  if (context + a.tokens * (a.repeats + 1) > model.context()) {
-    FailUsage("{} tokens behind a context of {}, {} times: the model's context is {}", a.tokens,
-              context, a.repeats + 1, model.context());
+  if (context + a.tokens > model.context()) {
+    FailUsage("{} tokens behind a context of {}: the model's context is {}", a.tokens, context,
+              model.context());
   }
   std::deque<KvCache> caches;
   for (int64_t i = 0; i < a.batch; ++i) caches.push_back(model.MakeCache());
-  Fill(model, caches, context);
   const std::vector<int32_t> ids = RandomIds(model.config(), a.batch);
   std::vector<Model::Sequence> sequences;
   for (size_t i = 0; i < caches.size(); ++i) sequences.push_back({{&ids[i], 1}, &caches[i]});
-  const Timing t = Measure(a.repeats, [&] {
+  const auto write = [&] {
     for (int64_t i = 0; i < a.tokens; ++i) WriteTokens(model, sequences);
+  };
+  const Timing t = Measure(a.repeats, write, [&] {
+    for (KvCache& cache : caches) cache.Truncate(std::min(cache.tokens(), context));
+    Fill(model, caches, context);  // where a window's pages were given back
   });
   PrintRows({{.name = "decode",
               .shape = fmt::format("{}, {} x {} tokens after {}", name, a.batch, a.tokens, context),
@@ -292,7 +296,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   d->tokens = 32;
   AddModel(*decode, *d);
   AddCounts(*decode, *d, "Tokens to write in a run");
-  decode->add_option("--context", d->context, "Tokens in the cache before the first run")
+  decode->add_option("--context", d->context, "Tokens in the cache before each run")
       ->check(CLI::Range(0, 1 << 20));
   decode->add_option("--batch", d->batch, "Sequences written at once")
       ->check(CLI::Range(1, 1024))

@@ -32,17 +32,22 @@ inline double Seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The first run warms up and does not count.
-template <typename Work>
-Timing Measure(int64_t repeats, Work&& work) {
+// The first run warms up and does not count, and what `prepare` does before each does not either.
+template <typename Work, typename Prepare>
+Timing Measure(int64_t repeats, Work&& work, Prepare&& prepare) {
   std::vector<double> seconds;
   for (int64_t i = 0; i <= repeats; ++i) {
+    prepare();
     const auto start = std::chrono::steady_clock::now();
     work();
     if (i > 0) seconds.push_back(Seconds(start));
   }
   std::sort(seconds.begin(), seconds.end());
   return {seconds[seconds.size() / 2], seconds.front(), seconds.back()};
+}
+template <typename Work>
+Timing Measure(int64_t repeats, Work&& work) {
+  return Measure(repeats, work, [] {});
 }
 
 // One line of a bench; what is 0 is not printed.
