@@ -20,7 +20,7 @@ size_t FirstOf(std::span<const SequenceSlice> batch) {
 }  // namespace
 
 int64_t RecordedContext(std::span<const SequenceSlice> batch) {
-  constexpr int64_t kStep = 1024;
+  constexpr int64_t kStep = 256;
   int64_t context = 0;
   for (const SequenceSlice& s : batch) context = std::max(context, s.position + s.tokens);
   return (context + kStep - 1) / kStep * kStep;
