@@ -76,11 +76,9 @@ __device__ float LoadRow(const PrepareArguments& a, const RowView<spread>& view,
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int piece = warp_piece + j * step + static_cast<int>(threadIdx.x % 32);
+      if constexpr (source == Source::kGated) GateTimes(a.gating, e[j].v, u[j].v);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if constexpr (source == Source::kGated) {
-          e[j].v[i] = GateTimes(a.gating, e[j].v[i], u[j].v[i]);
-        }
         if constexpr (source == Source::kRmsNorm) {
           if (piece < pieces) squares = fmaf(e[j].v[i], e[j].v[i], squares);
           if (a.norm != nullptr) e[j].v[i] *= u[j].v[i];

@@ -55,10 +55,12 @@ struct Pieces {
       if (Column(p) >= a.width) continue;
       float eight[8], ups[8];
       Load8(x + Column(p), eight);
-      if (a.source == Source::kGated) Load8(up + Column(p), ups);
+      if (a.source == Source::kGated) {
+        Load8(up + Column(p), ups);
+        GateTimes(a.gating, eight, ups);
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if (a.source == Source::kGated) eight[i] = GateTimes(a.gating, eight[i], ups[i]);
         if (a.source == Source::kRmsNorm) squares = fmaf(eight[i], eight[i], squares);
         v[8 * p + i] = a.norm == nullptr ? eight[i] : eight[i] * weights[p][i];
       }
