@@ -42,8 +42,8 @@ CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kin
 void AddLoadBits(CLI::App& verb, int& bits) {
   verb.add_option("--load-bits", bits,
                   "Of a float model: round its weights to 4 or 8 bits while loading, with "
-                  "8-bit activations; 16: bf16; 32: as they are, in fp32. Codes of GPTQ, AWQ or "
-                  "compressed-tensors are kept at any of them")
+                  "8-bit activations; 16: bf16; 32: as they are, in fp32. Codes of GPTQ, AWQ, "
+                  "compressed-tensors and MXFP4 are kept at any of them")
       ->check(CLI::IsMember({4, 8, 16, 32}))
       ->capture_default_str();
 }

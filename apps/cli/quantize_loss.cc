@@ -21,7 +21,7 @@ std::string_view Advice(const QuantizeReport& report) {
   if (down.activations.bits < 8) return "--a-bits 8";
   if (report.plan.k.bits < 8 || report.plan.v.bits < 8) return "--kv-bits 8";
   if (down.weights.bits <= 4 && down.weights.group == 0) {
-    if (!down.weights.lattice) return "--w-group 64 --two-level";
+    if (!down.weights.lattice()) return "--w-group 64 --two-level";
     if (down.weights.bits < 4) return "--w-bits 4";
   }
   if (report.plan.provenance.value("rounding", "rtn") == "rtn") return "--rounding gptq";

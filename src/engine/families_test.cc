@@ -233,7 +233,14 @@ TEST(GptOss, ExpertsInMxfp4AreReadAsTheirValues) {
   const auto logits = [&](const std::string& directory) {
     return AllLogits(*LoadModel(directory, "cpu", true), ids);
   };
-  EXPECT_EQ(logits(write("gpt-oss-mxfp4", false)), logits(write("gpt-oss-floats", true)));
+  const std::string published = write("gpt-oss-mxfp4", false);
+  EXPECT_EQ(logits(published), logits(write("gpt-oss-floats", true)));
+  // In memory they stay as small.
+  const Network source = OpenNetwork(published);
+  EXPECT_EQ(source.stored_codes, "MXFP4");
+  const PackedWeights& up = source.layers[0][OfExpert(Role::kUp, 1)].weights;
+  EXPECT_EQ(FormatText(up.format), "4 g32 e2m1");
+  EXPECT_EQ(up.bytes(), static_cast<size_t>(up.rows * up.cols / 32 * 18));
 }
 
 // The text model of one that sees.

@@ -13,7 +13,8 @@ std::string FormatText(const FormatSpec& spec) {
   if (spec.group != 0) text += fmt::format(" g{}", spec.group);
   if (spec.second_level) text += " two-level";
   if (spec.sparse) text += " 2:4";
-  if (spec.lattice) text += " lattice";
+  if (spec.lattice()) text += " lattice";
+  if (spec.e2m1()) text += " e2m1";
   return text;
 }
 
@@ -26,7 +27,7 @@ Json ToJson(const FormatSpec& spec) {
   if (spec.signed_scale) json["signed_scale"] = true;
   if (spec.second_level) json["second_level"] = true;
   if (spec.sparse) json["sparse"] = "2:4";
-  if (spec.lattice) json["codebook"] = "e8p";
+  if (spec.codebook != Codebook::kNone) json["codebook"] = spec.lattice() ? "e8p" : "e2m1";
   return json;
 }
 
@@ -38,8 +39,8 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   const auto sparse = JsonFind<std::string>(json, "sparse", where);
   if (sparse && *sparse != "2:4") Fail("{}: sparse \"{}\"; only 2:4 is known", where, *sparse);
   const auto codebook = JsonFind<std::string>(json, "codebook", where);
-  if (codebook && *codebook != "e8p") {
-    Fail("{}: codebook \"{}\"; only e8p is known", where, *codebook);
+  if (codebook && *codebook != "e8p" && *codebook != "e2m1") {
+    Fail("{}: codebook \"{}\"; only e8p and e2m1 are known", where, *codebook);
   }
   const FormatSpec spec = {
       .bits = JsonGet<int>(json, "bits", where),
@@ -49,7 +50,9 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
       .sparse = sparse.has_value(),
-      .lattice = codebook.has_value()};
+      .codebook = !codebook            ? Codebook::kNone
+                  : *codebook == "e8p" ? Codebook::kE8p
+                                       : Codebook::kE2m1};
   if (spec.bits != 16 && spec.bits != 32 && (spec.bits < 2 || spec.bits > 8)) {
     Fail("{}: bits {}; use 2 to 8, 16 or 32", where, spec.bits);
   }
@@ -60,8 +63,11 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
   if (spec.second_level && (spec.group == 0 || spec.bits > 4)) {
     Fail("{}: two levels of scales need groups and at most 4 bits", where);
   }
-  if (spec.lattice && (spec.bits > 4 || !spec.symmetric || spec.group != 0 || spec.sparse)) {
+  if (spec.lattice() && (spec.bits > 4 || !spec.symmetric || spec.group != 0 || spec.sparse)) {
     Fail("{}: a lattice has 2 to 4 bits, is symmetric and has one scale a row", where);
+  }
+  if (spec.e2m1() && (spec.bits != 4 || !spec.symmetric || spec.second_level || spec.sparse)) {
+    Fail("{}: e2m1 has 4 bits, is symmetric, not sparse, and has one level of scales", where);
   }
   return spec;
 }

@@ -10,6 +10,14 @@
 
 namespace nibble {
 
+// What the bits of a weight stand for, where that is no integer.
+enum class Codebook {
+  kNone,
+  kE8p,   // 2 to 4 bits by rows: 8 weights at a time are a point of QuIP#'s lattices
+          // (lattice_codes.h)
+  kE2m1,  // 4 bits: a float (e2m1.h)
+};
+
 struct FormatSpec {
   // 2..8. Not quantized: 16 = bf16 (weights: fp16 where the source has it), 32 = fp32; a CPU's
   // products take fp32 for both.
@@ -28,14 +36,15 @@ struct FormatSpec {
   bool second_level = false;
   // Weights: of every 4 consecutive columns 2 are 0 and not stored (2:4).
   bool sparse = false;
-  // Weights of 2 to 4 bits by rows: 8 at a time are a point of QuIP#'s lattices (lattice_codes.h).
-  bool lattice = false;
+  Codebook codebook = Codebook::kNone;  // of weights
 
   bool quantized() const { return bits < 16; }
   // Weights whose columns are rounded and stored together, 4 or 8 of them, in their own order.
-  bool in_blocks() const { return sparse || lattice; }
+  bool in_blocks() const { return sparse || lattice(); }
+  bool lattice() const { return codebook == Codebook::kE8p; }
+  bool e2m1() const { return codebook == Codebook::kE2m1; }
   // Of the integers that codes stand for.
-  int code_bits() const { return lattice ? 8 : bits; }
+  int code_bits() const { return lattice() ? 8 : e2m1() ? 5 : bits; }
   // Number of groups in a row of `width` elements; group must divide width.
   int64_t groups(int64_t width) const { return group == 0 ? 1 : width / group; }
   // Codes stored of a row of `width` weights.
@@ -46,13 +55,13 @@ struct FormatSpec {
   bool operator==(const FormatSpec&) const = default;
 };
 
-// "4", "4 asym g128", "4 g128 two-level", "4 2:4", "16".
+// "4", "4 asym g128", "4 g128 two-level", "4 2:4", "4 g32 e2m1", "16".
 std::string FormatText(const FormatSpec& spec);
 
 Json ToJson(const FormatSpec& spec);
 // Refuses unknown fields, bits other than 2..8, 16 and 32, groups that are negative, clips outside
 // 0..1, a second level without groups or with more than 4 bits, sparse numbers that are not
-// quantized.
+// quantized, a codebook of other bits than it has.
 FormatSpec FormatFromJson(const Json& json, const std::string& where);
 
 // Bytes of one packed row of `count` codes: code i occupies bits [i*bits, (i+1)*bits) of a

@@ -8,6 +8,7 @@
 #include "base/error_testing.h"
 #include "base/half.h"
 #include "base/rng.h"
+#include "formats/e2m1.h"
 #include "formats/format_spec.h"
 #include "formats/kv_format.h"
 #include "formats/lattice_codes.h"
@@ -28,7 +29,7 @@ TEST(FormatSpecTest, TextAndSizes) {
   EXPECT_EQ(FormatText({.bits = 4, .symmetric = false, .group = 128}), "4 asym g128");
   EXPECT_EQ(FormatText({.bits = 4, .group = 64, .second_level = true}), "4 g64 two-level");
   EXPECT_EQ(FormatText({.bits = 4, .group = 32, .sparse = true}), "4 g32 2:4");
-  EXPECT_EQ(FormatText({.bits = 2, .lattice = true}), "2 lattice");
+  EXPECT_EQ(FormatText({.bits = 2, .codebook = Codebook::kE8p}), "2 lattice");
   EXPECT_EQ(OnlineText(true, FullHadamard(64), true), "scales, Hadamard 64, gather");
   EXPECT_EQ(OnlineText(false, {}, true), "gather");
   EXPECT_EQ(OnlineText(false, {}, false), "-");
@@ -62,7 +63,7 @@ TEST(FormatSpecTest, JsonRoundTrip) {
 TEST(FormatSpecTest, OnlyRowsOfFewBitsAreALattice) {
   for (int bits = 2; bits <= 16; ++bits) {
     if (bits > 8 && bits < 16) continue;
-    FormatSpec spec = {.bits = bits, .lattice = true};
+    FormatSpec spec = {.bits = bits, .codebook = Codebook::kE8p};
     const auto reads = [&] { return FormatFromJson(ToJson(spec), "f") == spec; };
     EXPECT_EQ(ErrorOf([&] { EXPECT_TRUE(reads()); }).empty(), bits <= 4) << bits;
     spec.symmetric = false;
@@ -72,11 +73,47 @@ TEST(FormatSpecTest, OnlyRowsOfFewBitsAreALattice) {
   }
 }
 
+TEST(FormatSpecTest, OnlyFourSymmetricBitsAreFloats) {
+  for (const int bits : {2, 3, 4, 5, 8, 16}) {
+    FormatSpec spec = {.bits = bits, .group = 32, .codebook = Codebook::kE2m1};
+    const auto error = [&] {
+      return ErrorOf([&] { EXPECT_EQ(FormatFromJson(ToJson(spec), "f"), spec); });
+    };
+    EXPECT_EQ(error().empty(), bits == 4) << bits;
+    spec.symmetric = false;
+    EXPECT_THAT(error(), HasSubstr("e2m1 has 4 bits"));
+  }
+}
+
+// The definition: sign, exponent e of two bits, mantissa m of one; (1 + m / 2) 2^(e - 1), or m / 2
+// where e = 0.
+TEST(E2m1Test, BitsMeanFloatsAndTheNearestIsFound) {
+  for (int bits = 0; bits < 16; ++bits) {
+    const int e = bits >> 1 & 3, m = bits & 1;
+    const double size = e == 0 ? m / 2.0 : std::ldexp(1 + m / 2.0, e - 1);
+    EXPECT_EQ(kE2m1Codes[static_cast<size_t>(bits)], 2 * (bits < 8 ? size : -size));
+    if (bits != 8) {
+      EXPECT_EQ(E2m1Bits(kE2m1Codes[static_cast<size_t>(bits)]), bits);
+    }
+  }
+  for (double x = -15; x <= 15; x += 0.01) {
+    double nearest = 100;
+    for (const int8_t code : kE2m1Codes) nearest = std::min(nearest, std::fabs(x - code));
+    EXPECT_NEAR(std::fabs(x - NearestE2m1(x)), nearest, 1e-12) << x;
+  }
+  for (const auto& [tie, even] :
+       {std::pair{0.5, 0}, {2.5, 2}, {3.5, 4}, {5.0, 4}, {7.0, 8}, {10.0, 8}}) {
+    EXPECT_EQ(NearestE2m1(tie), even);
+    EXPECT_EQ(NearestE2m1(-tie), -even);
+  }
+}
+
 // Rows mean scale times the points of their codes, in every order of bytes they are kept in.
 TEST(PackedWeightsTest, CodesOfALatticeAreItsPoints) {
   Rng rng(12);
   for (int bits = 2; bits <= 4; ++bits) {
-    const PlaneVectors planes = RandomPlanes(rng, {.bits = bits, .lattice = true}, 40, 96);
+    const PlaneVectors planes =
+        RandomPlanes(rng, {.bits = bits, .codebook = Codebook::kE8p}, 40, 96);
     const PackedWeights w = View(planes);
     const LatticeCode lattice(bits);
     const Matrix<float> decoded = Decode(w);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/thread_pool.h"
+#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
 
 namespace nibble {
@@ -141,8 +142,13 @@ Matrix<int32_t> DecodeZeros(const PackedWeights& w) {
 void UnpackRow(const PackedWeights& w, int64_t n, std::span<int16_t> codes) {
   const int64_t stored = w.format.stored(w.cols);
   const uint8_t* packed = w.codes.as<uint8_t>().data() + n * PackedBytes(stored, w.format.bits);
-  if (w.format.lattice) return UnpackPoints(packed, w.format.bits, codes);
-  if (!w.format.sparse) return UnpackCodes(packed, stored, w.format.bits, true, codes.data());
+  if (w.format.lattice()) return UnpackPoints(packed, w.format.bits, codes);
+  if (!w.format.sparse) {
+    UnpackCodes(packed, stored, w.format.bits, !w.format.e2m1(), codes.data());
+    if (!w.format.e2m1()) return;
+    for (int16_t& code : codes) code = kE2m1Codes[static_cast<size_t>(code)];
+    return;
+  }
   std::vector<int16_t> kept(static_cast<size_t>(stored)), places(kept.size());
   UnpackCodes(packed, stored, w.format.bits, true, kept.data());
   UnpackCodes(w.places.as<uint8_t>().data() + n * PackedBytes(stored, 2), stored, 2, false,

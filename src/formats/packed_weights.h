@@ -17,7 +17,8 @@ struct PackedWeights {
   int64_t rows = 0, cols = 0;  // N outputs, K inputs
   Tensor values;               // not quantized: any float type, fp32 of 32 bits [N, K]
   // U8 [N, PackedBytes(stored(K), bits)], two's complement codes; of a lattice `bits` bytes for 8
-  // weights, lowest first (lattice_codes.h), whose points are what is called code above.
+  // weights, lowest first (lattice_codes.h), whose points are what is called code above; of E2M1
+  // its bits (e2m1.h).
   Tensor codes;
   // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
   // columns between have the weight 0.
@@ -68,7 +69,7 @@ Matrix<float> DecodeScales(const PackedWeights& weights);
 Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
 // The K codes of row n, those that mean 0 where sparse weights have none.
 void UnpackRow(const PackedWeights& weights, int64_t n, std::span<int16_t> codes);
-// The same, packed with `bits` bits each.
+// The same, packed with `bits` bits each, which must hold format.code_bits().
 void RepackRow(const PackedWeights& weights, int64_t n, int bits, uint8_t* packed);
 // W as fp32 [N, K]: what every format means, whatever kernel runs it. And its row n alone.
 Matrix<float> Decode(const PackedWeights& weights);

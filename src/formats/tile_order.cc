@@ -63,7 +63,7 @@ void PackPoints(const Rows& rows, int64_t row_bytes, int64_t bits, uint8_t* pane
 TileOrder::TileOrder(const PackedWeights& w)
     : panels((w.rows + 31) / 32 * 2),
       padded_cols((w.cols + 63) / 64 * 64),
-      bits(w.format.lattice     ? w.format.bits
+      bits(w.format.lattice()   ? w.format.bits
            : w.format.bits <= 4 ? 4
                                 : 8) {}
 
@@ -92,7 +92,7 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
       }
     }
     uint8_t* out = tiles + panel * order.panel_bytes();
-    if (w.format.lattice) return PackPoints(rows, row_bytes, order.bits, out);
+    if (w.format.lattice()) return PackPoints(rows, row_bytes, order.bits, out);
     order.bits == 4 ? PackPanel<4>(rows, row_bytes, out) : PackPanel<8>(rows, row_bytes, out);
   });
 }

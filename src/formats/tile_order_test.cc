@@ -64,7 +64,8 @@ TEST(TileOrderTest, CodesOfALatticeStayWhole) {
   for (const int bits : {2, 3, 4}) {
     for (const int64_t cols : {8, 64, 104, 320}) {
       const int64_t rows = 33, codes = cols / 8;
-      PlaneVectors w = {.format = {.bits = bits, .lattice = true}, .rows = rows, .cols = cols};
+      PlaneVectors w = {
+          .format = {.bits = bits, .codebook = Codebook::kE8p}, .rows = rows, .cols = cols};
       for (int64_t i = 0; i < rows * codes * bits; ++i) {
         w.codes.push_back(static_cast<uint8_t>(rng.Below(256)));
       }

@@ -235,6 +235,11 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       const bool bias = c.has_bias(role) && (!family.layer_norms || c.has_bias(Role::kO));
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)
                                : tensors.Linear(name, rows, cols, bias);
+      if (linear.weights.values.dtype == DType::kMxfp4) {
+        linear.weights = CodesOfMxfp4(linear.weights.values, net.directory + ": " + name);
+        net.stored_codes = "MXFP4";
+        net.store->DropPages();
+      }
       if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
       linear.weights.values = PairsApart(linear.weights.values, c.head_dim, c.ropes[0].head_dim);
       if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim, c.ropes[0].head_dim);
@@ -294,7 +299,6 @@ Network OpenNetwork(const std::string& directory) {
     return net;
   }
   std::optional<StoredCodes> codes;
-  // OpenAI's own 4 bits are read as floats (Tensors::Part).
   const bool mxfp4 =
       quantization && JsonFind<std::string>(*quantization, "quant_method", where) == "mxfp4";
   if (quantization && !mxfp4) {

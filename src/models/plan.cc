@@ -69,7 +69,7 @@ void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int6
   }
   if (weights.signed_scale) Fail("{}: only activations have signed scales", where);
   if (activations.sparse) Fail("{}: only weights are sparse", where);
-  if (activations.lattice) Fail("{}: only weights are points of a lattice", where);
+  if (activations.codebook != Codebook::kNone) Fail("{}: only weights have a codebook", where);
   if (weights.in_blocks() && width % 8 != 0) {
     Fail("{}: weights of {} need a multiple of 8 inputs, not {}", where, FormatText(weights),
          width);

@@ -184,7 +184,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
     expect_new([&](Plan& p) { p.linears[name].input_transform = FullHadamard(32); });
     expect_new([&](Plan& p) { p.linears[name].input_transform.outer = 2; });
     expect_new([&](Plan& p) { p.linears[name].weights.sparse ^= true; });
-    expect_new([&](Plan& p) { p.linears[name].weights.lattice ^= true; });
+    expect_new([&](Plan& p) { p.linears[name].weights.codebook = Codebook::kE8p; });
     expect_new([&](Plan& p) { p.linears[name].input_scales ^= true; });
     expect_new([&](Plan& p) { p.linears[name].gather ^= true; });
     expect_new([&](Plan& p) { p.linears[name].tail.columns = 17; });

@@ -4,6 +4,7 @@
 //   AWQ (gemm): qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]
 //   compressed-tensors (pack-quantized): weight_packed [N, K * b / 32], weight_scale [N, G],
 //   weight_zero_point [N * b / 32, G], weight_g_idx [K]; (int-quantized): weight [N, K] of bytes
+//   MXFP4: any linear of that type, whatever the config says
 // Widths, bits and groups follow from the shapes; the config only says which layout it is, and
 // that columns have an order (desc_act, actorder), without which a linear is not read. Layouts:
 // github.com/ModelCloud/GPTQModel, casper-hansen/AutoAWQ, vllm-project/compressed-tensors.
@@ -39,5 +40,10 @@ class StoredCodes {
   const Layout* layout_;
   bool ordered_ = false;
 };
+
+// MXFP4 [rows, cols] in GGUF's order of bytes (OCP Microscaling formats, 2023) as weights of E2M1
+// in groups of 32. Their scales, powers of two, are exact in fp16 from 2^-24 on; groups of smaller
+// ones are rounded to that, larger ones than 2^15 throw naming `where`.
+PackedWeights CodesOfMxfp4(const Tensor& blocks, const std::string& where);
 
 }  // namespace nibble

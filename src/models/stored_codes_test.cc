@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error_testing.h"
 #include "base/half.h"
+#include "base/rng.h"
 #include "io/io_testing.h"
 
 namespace nibble {
@@ -198,6 +200,43 @@ TEST_F(DamagedCodes, GroupsAndScales) {
   // fp16 holds no less.
   const Tensor tiny = Tensor::Of(DType::kF32, {2, 32}, std::vector<float>(64, 1e-12f));
   EXPECT_EQ(ReadError("gptq4", {{".scales", tiny}}), "");
+}
+
+// 17 bytes for 32 weights: an exponent, then elements 0 to 15 in lower nibbles, 16 to 31 in upper.
+Tensor Mxfp4Of(Rng& rng, int64_t rows, int64_t cols, const std::vector<int>& exponents) {
+  std::vector<uint8_t> bytes;
+  for (int64_t i = 0; i < rows * cols / 32; ++i) {
+    bytes.push_back(static_cast<uint8_t>(exponents[static_cast<size_t>(i) % exponents.size()]));
+    for (int j = 0; j < 16; ++j) bytes.push_back(static_cast<uint8_t>(rng.Below(256)));
+  }
+  const auto count = static_cast<int64_t>(bytes.size());
+  const Tensor raw = Tensor::Of(DType::kU8, {count}, std::move(bytes));
+  return {DType::kMxfp4, {rows, cols}, raw.data, raw.owner};
+}
+
+TEST(Mxfp4Codes, MeanTheSameNumbers) {
+  Rng rng(3);
+  const Tensor blocks = Mxfp4Of(rng, 5, 96, {104, 121, 127, 143});
+  const PackedWeights w = CodesOfMxfp4(blocks, "w");
+  EXPECT_EQ(FormatText(w.format), "4 g32 e2m1");
+  EXPECT_EQ(Decode(w).data, ToF32(blocks).data);
+  EXPECT_EQ(ErrorOf([&] { ValidateWeights(w, 5, 96, {.bits = 8}, "w"); }), "");
+}
+
+TEST(Mxfp4Codes, ScalesBelowThoseOfFp16AreRoundedAndThoseBeyondRefused) {
+  Rng rng(4);
+  const Tensor small = Mxfp4Of(rng, 8, 64, {0, 90, 100, 101, 102, 103});
+  const PackedWeights w = CodesOfMxfp4(small, "w");
+  EXPECT_EQ(ErrorOf([&] { ValidateWeights(w, 8, 64, {.bits = 8}, "w"); }), "");
+  const std::vector<float> exact = ToF32(small).data, rounded = Decode(w).data;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    // Codes up to 4 are a step of 2^-24 apart, those of these groups are at most 6.
+    EXPECT_NEAR(rounded[i], exact[i], std::ldexp(1.0f, std::fabs(exact[i]) > 0x1p-22f ? -24 : -25));
+  }
+  EXPECT_THAT(ErrorOf([&] {
+                CodesOfMxfp4(Mxfp4Of(rng, 2, 32, {127, 144}), "blk.0");
+              }),
+              HasSubstr("blk.0: a block of MXFP4 has a scale of 2^17"));
 }
 
 }  // namespace

@@ -290,8 +290,9 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
              .gptaq = recipe_.gptaq,
              .sweeps = recipe_.sweeps,
              .tail = plan_.at(index, RolesOf(set)[0]).tail.columns,
-             .lattice = std::ranges::any_of(
-                 RolesOf(set), [&](Role role) { return plan_.at(index, role).weights.lattice; })});
+             .lattice = std::ranges::any_of(RolesOf(set), [&](Role role) {
+               return plan_.at(index, role).weights.lattice();
+             })});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     stream_.Advance(set, w);

@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
 
 namespace nibble {
@@ -29,7 +30,7 @@ CodeMatrix::CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& 
       group_(format.group == 0 ? cols : format.group),
       groups_(format.groups(cols)),
       codes_(w.rows, cols),
-      points_(format.lattice ? w.rows : 0, cols / LatticeCode::kWeights),
+      points_(format.lattice() ? w.rows : 0, cols / LatticeCode::kWeights),
       grids_(static_cast<size_t>(w.rows * groups_)) {
   if (!format.second_level) return;
   row_scales_.resize(static_cast<size_t>(w.rows));
@@ -79,11 +80,16 @@ PackedWeights CodeMatrix::Pack() const {
   std::vector<uint8_t> packed_places(static_cast<size_t>(w.rows * place_bytes));
   FillRows([&](int64_t n) {
     uint8_t* const row = packed.data() + n * row_bytes;
-    if (format_.lattice) {
+    if (format_.lattice()) {
       for (size_t i = 0; const uint32_t code : points_.row(n)) {
         for (int j = 0; j < format_.bits; ++j) row[i++] = static_cast<uint8_t>(code >> 8 * j);
       }
       return;
+    }
+    if (format_.e2m1()) {
+      std::vector<int8_t> bits(static_cast<size_t>(w.cols));
+      std::ranges::transform(codes_.row(n), bits.begin(), E2m1Bits);
+      return PackCodes(bits.data(), w.cols, format_.bits, row);
     }
     if (!sparse()) return PackCodes(codes_.row(n).data(), w.cols, format_.bits, row);
     std::vector<int8_t> codes, places;

@@ -18,7 +18,7 @@ TEST(Lattice, IsBlockLdlq) {
   constexpr int64_t kWidth = 64, kBlock = LatticeCode::kWeights, kBlocks = kWidth / kBlock;
   const Matrix<double> w = RandomMatrix(5, kWidth, 23);
   const Matrix<float> x = CorrelatedInputs(kWidth, 700, 24);
-  const FormatSpec format = {.bits = 2, .lattice = true};
+  const FormatSpec format = {.bits = 2, .codebook = Codebook::kE8p};
   const Rounded rounded = RoundGptq(w, x, format, {.damp = 0.01});
   const Matrix<float> decoded = Decode(rounded.weights);
   Matrix<double> h = HessianOf(x);
@@ -64,7 +64,7 @@ TEST(Lattice, SweepsEndWhereNoPointMoves) {
   Matrix<double> h = HessianOf(x);
   for (const int bits : {2, 3, 4}) {
     SCOPED_TRACE(bits);
-    const FormatSpec format = {.bits = bits, .lattice = true};
+    const FormatSpec format = {.bits = bits, .codebook = Codebook::kE8p};
     const auto round = [&](int sweeps) {
       return RoundGptq(w, x, format, {.damp = 1e-6, .sweeps = sweeps});
     };

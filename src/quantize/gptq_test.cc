@@ -96,7 +96,7 @@ TEST_P(GptqFormats, BeatsRoundingToNearestOnCorrelatedInputs) {
   const Rounded gptq = RoundGptq(w, x, GetParam().format, options);
   const Power error = OutputError(w, gptq.weights, h), output = PlainPower(w, h);
   // Eight weights of a point cannot make up for each other.
-  const double share = GetParam().format.lattice ? 0.7 : 0.5;
+  const double share = GetParam().format.lattice() ? 0.7 : 0.5;
   EXPECT_LT(error.sum, share * OutputError(w, RoundNearest(w, GetParam().format).weights, h).sum);
   // Two sums of `terms` fp64 terms in any order, each term itself of two products.
   const double terms = 36.0 * 256 * 256, relative = gptq.relative_error;
@@ -118,9 +118,9 @@ INSTANTIATE_TEST_SUITE_P(
         RoundingCase{{.bits = 4, .group = 64, .clip = 0, .second_level = true}, false},
         RoundingCase{{.bits = 3, .symmetric = false, .group = 32, .clip = 0, .second_level = true},
                      true},
-        RoundingCase{{.bits = 2, .lattice = true}, false},
-        RoundingCase{{.bits = 3, .lattice = true}, false},
-        RoundingCase{{.bits = 4, .lattice = true}, false},
+        RoundingCase{{.bits = 2, .codebook = Codebook::kE8p}, false},
+        RoundingCase{{.bits = 3, .codebook = Codebook::kE8p}, false},
+        RoundingCase{{.bits = 4, .codebook = Codebook::kE8p}, false},
         RoundingCase{{.bits = 4, .clip = 0, .sparse = true}, false},
         RoundingCase{{.bits = 4, .symmetric = false, .group = 32, .sparse = true}, false}));
 

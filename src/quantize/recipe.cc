@@ -180,6 +180,10 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
       FailUsage("{}: {} weights need the columns in their own order; use --no-act-order", name,
                 FormatText(linear.weights));
     }
+    if (linear.weights.e2m1() && recipe.rounding == Rounding::kGptq) {
+      FailUsage("{}: GPTQ rounds to codes in equal steps, which e2m1 is not; use --rounding rtn",
+                name);
+    }
     FormatSpec& format = linear.activations;
     if (!format.quantized() || format.clip > 0) continue;
     if (!recipe.searches_clips()) {

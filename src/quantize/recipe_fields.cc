@@ -98,19 +98,23 @@ void SetGroup(Recipe& r, double value) {
 void SetWeightBits(Recipe& r, double value) {
   r.weights.bits = static_cast<int>(value);
   r.weights.second_level &= r.weights.bits <= 4;
-  r.weights.lattice &= r.weights.bits <= 4;
+  const bool kept = r.weights.e2m1() ? r.weights.bits == 4 : r.weights.bits <= 4;
+  if (!kept) r.weights.codebook = Codebook::kNone;
 }
 
 void SetCodebook(Recipe& r, double value) {
-  r.weights.lattice = value != 0;
-  if (!r.weights.lattice) return;
+  constexpr Codebook kBooks[] = {Codebook::kNone, Codebook::kE8p, Codebook::kE2m1};
+  r.weights.codebook = kBooks[static_cast<size_t>(value)];
+  if (r.weights.codebook == Codebook::kNone) return;
   r.weights.symmetric = true;
-  r.weights.group = 0;
   r.weights.second_level = false;
+  if (r.weights.lattice()) r.weights.group = 0;
+  if (r.weights.e2m1()) r.weights.bits = 4, r.weights.clip = 1;
 }
 
 Reason NeedsGrid(const Recipe& r) {
-  return r.weights.lattice ? "points of a lattice have no grid" : NeedsWeights(r);
+  if (r.weights.e2m1()) return "floats of 4 bits have the range of their weights";
+  return r.weights.lattice() ? "points of a lattice have no grid" : NeedsWeights(r);
 }
 
 Reason NeedsFewBits(const Recipe& r) {
@@ -186,9 +190,11 @@ std::vector<RecipeField> LinearFields() {
        SetFormats<&FormatSpec::clip, kActs>, NeedsActs},
       {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",
        SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
-      {"codebook", Names({"none", "e8p"}),
-       "Weights of 2 to 4 bits by eight: points of a lattice (e8p, QuIP#) or none", SetCodebook,
-       NeedsFewBits},
+      {"codebook", Names({"none", "e8p", "e2m1"}),
+       "Weights that are no integers: of 2 to 4 bits by eight points of a lattice (e8p, QuIP#), of "
+       "4 "
+       "bits floats (e2m1, as in MXFP4; only to nearest)",
+       SetCodebook, NeedsFewBits},
       {"tail", Whole(0, 4000),
        "Outlier channels: the last so many; where an eighth of hidden_size is less, of 4096 in "
        "proportion",

@@ -29,7 +29,7 @@ PackedWeights RoundToCodes(const Matrix<double>& w, const FormatSpec& format) {
   codes.FindGrids(w);
   codes.FillRows([&](int64_t n) {
     const double* row = w.row(n).data();
-    if (format.lattice) {
+    if (format.lattice()) {
       constexpr int64_t kBlock = LatticeCode::kWeights;
       const LatticeCode lattice(format.bits);
       for (int64_t k = 0; k < w.cols; k += kBlock) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
 #include "formats/packed_linear.h"
 #include "quantize/clip_error.h"
@@ -37,8 +38,9 @@ void Snap(float lo, float row_scale, const FormatSpec& format, WeightGrid& grid)
 // Grid of the range [lo * p, hi * p]; lo <= 0 <= hi.
 WeightGrid GridOf(float lo, float hi, float p, const FormatSpec& format, float row_scale) {
   WeightGrid grid;
-  grid.low = -(1 << (format.bits - 1));
-  grid.high = -grid.low - 1;
+  grid.low = format.e2m1() ? -kE2m1Top : -(1 << (format.bits - 1));
+  grid.high = format.e2m1() ? kE2m1Top : -grid.low - 1;
+  grid.e2m1 = format.e2m1();
   const float range = format.symmetric ? std::max(-lo, hi) / static_cast<float>(grid.high)
                                        : (hi - lo) / static_cast<float>(grid.high - grid.low);
   grid.scale = std::max(range * p, kSmallestScale);
@@ -72,12 +74,13 @@ Range RangeOf(std::span<const float> values) {
 }  // namespace
 
 int WeightGrid::Code(double value) const {
+  if (e2m1) return NearestE2m1(value / static_cast<double>(scale));
   const double code = std::nearbyint(value / static_cast<double>(scale)) + zero;
   return static_cast<int>(std::clamp(code, static_cast<double>(low), static_cast<double>(high)));
 }
 
 WeightGrid FindGrid(std::span<const double> values, const FormatSpec& format, float row_scale) {
-  if (format.lattice) return LatticeGrid(values, format.bits);
+  if (format.lattice()) return LatticeGrid(values, format.bits);
   std::vector<float> narrow(values.begin(), values.end());
   const auto [lo, hi] = RangeOf(narrow);
   if (format.clip > 0) return GridOf(lo, hi, static_cast<float>(format.clip), format, row_scale);

@@ -98,7 +98,7 @@ TEST(WeightGrid, LatticesHaveTheScaleThatLosesLeast) {
   Matrix<double> w = RandomMatrix(1, 32768, 5);
   for (double& value : w.data) value *= 0.03;
   for (int bits = 2; bits <= 4; ++bits) {
-    const FormatSpec format = {.bits = bits, .lattice = true};
+    const FormatSpec format = {.bits = bits, .codebook = Codebook::kE8p};
     const LatticeCode lattice(bits);
     const auto error = [&](double scale) {
       double sum = 0;

@@ -12,6 +12,6 @@ const Recipe kQuipsharpRecipe = {.name = "quipsharp",
                                  .summary = "2-bit weights, points of the E8 lattice (QuIP#)",
                                  .rotation = Rotation::kHadamard,
                                  .rounding = Rounding::kGptq,
-                                 .weights = {.bits = 2, .lattice = true}};
+                                 .weights = {.bits = 2, .codebook = Codebook::kE8p}};
 
 }  // namespace nibble

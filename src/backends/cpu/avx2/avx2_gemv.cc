@@ -7,10 +7,10 @@
 namespace nibble::cpu {
 namespace {
 
-constexpr int64_t kFlush = kPartials / 2;  // steps; each adds two partial sums
-
+// kFlush: steps between two widenings; each adds two partial sums.
 struct NibblePanel {
   static constexpr int64_t kStep = 64;  // bytes per eight inputs
+  static constexpr int64_t kFlush = kPartials / 2;
   static constexpr int kSums = 1;
   static void Add(__m256i* sum, const uint8_t* b, __m256i x0, __m256i x1) {
     const __m256i w = Load(b);
@@ -20,8 +20,24 @@ struct NibblePanel {
   static void WidenAll(int32_t* c, const __m256i* sum) { Widen(c, sum[0], 1); }
 };
 
+// Bytes of at most 24: 2 * 24 * 128 = 6144 in a partial sum.
+struct FloatPanel {
+  static constexpr int64_t kStep = 64;
+  static constexpr int64_t kFlush = 2;
+  static constexpr int kSums = 1;
+  static void Add(__m256i* sum, const uint8_t* b, __m256i x0, __m256i x1) {
+    const __m256i w = Load(b);
+    const __m256i bytes =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kFloatBytes)));
+    Add16(sum[0], _mm256_shuffle_epi8(bytes, Low(w)), x0);
+    Add16(sum[0], _mm256_shuffle_epi8(bytes, High(w)), x1);
+  }
+  static void WidenAll(int32_t* c, const __m256i* sum) { Widen(c, sum[0], 1); }
+};
+
 struct BytePanel {
   static constexpr int64_t kStep = 128;
+  static constexpr int64_t kFlush = kPartials / 2;
   static constexpr int kSums = 2;  // low and high nibbles
   static void Add(__m256i* sum, const uint8_t* b, __m256i x0, __m256i x1) {
     const __m256i w0 = Load(b), w1 = Load(b + 64);
@@ -41,7 +57,7 @@ template <typename Panel, int R>
 void Group(const GemvTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
   int64_t steps = t.k / 8;
   while (steps > 0) {
-    int64_t count = steps < kFlush ? steps : kFlush;
+    int64_t count = steps < Panel::kFlush ? steps : Panel::kFlush;
     steps -= count;
     __m256i sum[R][2][Panel::kSums];
 #pragma GCC unroll 4
@@ -83,6 +99,9 @@ void Run(const GemvTile& t) {
 
 void avx2_gemv_u4s8(const GemvTile& tile) {
   Run<NibblePanel>(tile);
+}
+void avx2_gemv_f4s8(const GemvTile& tile) {
+  Run<FloatPanel>(tile);
 }
 void avx2_gemv_u8s8(const GemvTile& tile) {
   Run<BytePanel>(tile);

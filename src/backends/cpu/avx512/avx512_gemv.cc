@@ -20,6 +20,19 @@ struct NibblePanel {
   }
 };
 
+// The table's 16 bytes stand in every quarter.
+struct FloatPanel {
+  static constexpr int64_t kStep = 64;
+  static constexpr bool kLevels = false;
+  void Load(const uint8_t* b, __m512i& lo, __m512i& hi) const {
+    const __m512i bytes = _mm512_maskz_broadcast_i32x4(
+        0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(kFloatBytes)));
+    NibblePanel().Load(b, lo, hi);
+    lo = _mm512_shuffle_epi8(bytes, lo);
+    hi = _mm512_shuffle_epi8(bytes, hi);
+  }
+};
+
 struct BytePanel {
   static constexpr int64_t kStep = 128;
   static constexpr bool kLevels = false;
@@ -149,6 +162,9 @@ void avx512_gemv_u4s8(const GemvTile& tile) {
 }
 void avx512_gemv_u8s8(const GemvTile& tile) {
   Dispatch<BytePanel>(tile);
+}
+void avx512_gemv_f4s8(const GemvTile& tile) {
+  Dispatch<FloatPanel>(tile);
 }
 void avx512_gemv_u4s8_levels(const GemvTile& tile) {
   Dispatch<LevelPanel>(tile);

@@ -141,7 +141,8 @@ class GemmWalk {
   }
 
  private:
-  // What is not nibbles is unpacked by itself: a matrix unit's call knows neither steps nor points.
+  // What is not nibbles is unpacked by itself: a matrix unit's call knows no steps, points or
+  // floats.
   bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && w_.form() == Form::kCodes; }
 
   // No inputs: the end.
@@ -180,9 +181,10 @@ class GemmWalk {
     const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
     uint8_t* const bytes = bytes_[turn];
     uint8_t* const second_bytes = bytes + c.inputs * kPanel;
-    if (w_.form() == Form::kCodes) {
-      UnpackNibbles(p_.isa, Stored(c), c.inputs, bytes);
-      UnpackNibbles(p_.isa, second, c.inputs, second_bytes);
+    if (w_.form() == Form::kCodes || w_.form() == Form::kFloats) {
+      const bool floats = w_.form() == Form::kFloats;
+      UnpackNibbles(p_.isa, Stored(c), c.inputs, floats, bytes);
+      UnpackNibbles(p_.isa, second, c.inputs, floats, second_bytes);
     } else if (w_.form() == Form::kPoints) {
       UnpackPoints(p_.isa, Stored(c), c.inputs, w_.bits, bytes);
       UnpackPoints(p_.isa, second, c.inputs, w_.bits, second_bytes);

@@ -10,6 +10,8 @@
 // With a second level of scales a nibble stands for a byte, nibble * scale + start modulo 256, the
 // same for `step_cols` inputs of an output: steps [k / step_cols][16], scale | start << 8.
 //
+// Of floats (formats/e2m1.h) a nibble stands for the byte code + 12, kFloatBytes.
+//
 // Of a lattice the codes themselves, for inputs in blocks of 32 (formats/tile_order.h); `words`
 // says what they mean. Their bytes are LatticeCode::offset() plus the point.
 //
@@ -26,6 +28,10 @@ namespace nibble::cpu {
 inline constexpr int64_t kPanel = 16;        // outputs of a panel
 inline constexpr int64_t kTileOutputs = 32;  // outputs of a kernel call: two panels
 inline constexpr int64_t kMaxGemvTokens = 12;
+
+// By nibbles of panels, whose sign is flipped.
+inline constexpr uint8_t kFloatBytes[16] = {12, 11, 10, 9,  8,  6,  4,  0,
+                                            12, 13, 14, 15, 16, 18, 20, 24};
 
 // Work on the side for the vector units while the matrix unit multiplies: lines of 64 bytes of two
 // nibble panels become two lines of bytes each.
@@ -78,9 +84,11 @@ void amx_end();
 
 void avx2_gemv_u4s8(const GemvTile& tile);
 void avx2_gemv_u8s8(const GemvTile& tile);
+void avx2_gemv_f4s8(const GemvTile& tile);
 void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
+void avx512_gemv_f4s8(const GemvTile& tile);
 
 // Words (formats/lattice_words.h) of a block of 64 codes, from one or two planes of their bytes, as
 // [4 codes][16 outputs]. One by one: vectors that gather them take longer on Zen 4.

@@ -4,6 +4,7 @@
 
 #include "backends/cpu/gemm/kernels_testing.h"
 #include "backends/cpu/ops.h"
+#include "formats/e2m1.h"
 #include "formats/packed_weights_testing.h"
 
 namespace nibble::cpu {
@@ -152,6 +153,9 @@ void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
                                           ? RandomPoints(rng, kernel.bits, c)
                                       : kernel.bits == 4 ? c.NibblePanels()
                                                          : c.BytePanels();
+  if (kernel.form == Form::kFloats) {
+    for (uint8_t& nibble : c.weights) nibble = static_cast<uint8_t>(12 + kE2m1Codes[nibble ^ 8]);
+  }
   const auto steps = kernel.form == Form::kLevels ? RandomSteps(rng, c) : std::vector<uint16_t>();
   const int64_t k = c.k / groups, count = groups * c.rows * kTileOutputs;
   std::vector<int32_t> sums(static_cast<size_t>(count + kTileOutputs), kPoison);
@@ -203,7 +207,7 @@ std::string ChosenKernel(Isa isa, const FormatSpec& weights, int64_t tokens, int
 
 TEST(KernelTable, FirstMatchWins) {
   const FormatSpec levels = {.bits = 4, .group = 32, .second_level = true};
-  const auto points = [](int bits) { return FormatSpec{.bits = bits, .lattice = true}; };
+  const auto points = [](int bits) { return FormatSpec{.bits = bits, .codebook = Codebook::kE8p}; };
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 4}, 1), "avx512_gemv_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 3}, 13), "amx_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 4, .group = 32}, 100), "avx512_gemm_u8s8");  // K: 64
@@ -217,6 +221,11 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kRef, {.bits = 4, .group = 8}, 1), "scalar_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 4}, 6, 16), "avx512_gemv_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 4}, 7, 16), "avx512_gemm_u8s8");
+  const FormatSpec floats = {.bits = 4, .group = 32, .codebook = Codebook::kE2m1};
+  EXPECT_EQ(ChosenKernel(Isa::kAmx, floats, 12), "avx512_gemv_f4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx512, floats, 13), "avx512_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 4), "avx2_gemv_f4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 5), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, points(2), 12), "avx512_gemv_p2s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512Vbmi, points(4), 1), "avx512_gemv_p4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 4), "avx2_gemv_p3s8");

@@ -18,7 +18,7 @@ void SetGroups(const FormatSpec& w, IntPanels& p) {
   const FormatSpec& a = p.activation;
   const int64_t weight_cols = p.cols / w.scales(p.cols), act_cols = p.cols / a.groups(p.cols);
   const int64_t cols = std::min(weight_cols, act_cols);
-  const int64_t step = w.lattice ? 32 : 8;
+  const int64_t step = w.lattice() ? 32 : 8;
   if (std::max(weight_cols, act_cols) % cols != 0 || (cols < p.cols && cols % step != 0)) {
     Fail(
         "groups of {} weights and {} activations: one must divide the other, and both be multiples "
@@ -74,9 +74,12 @@ void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, in
   const uint8_t* first = p.panel(panel) + p.Bytes(begin);
   const uint8_t* last = first + p.Bytes(cols);
   int32_t lanes[4 * kPanel] = {};
+  const auto code = [&](int nibble) {
+    return p.form() == Form::kFloats ? kFloatBytes[nibble] : nibble;
+  };
   for (const uint8_t* line = first; line < last; line += 4 * kPanel) {
     for (int64_t i = 0; i < 4 * kPanel; ++i) {
-      lanes[i] += p.bits == 4 ? (line[i] & 15) + (line[i] >> 4) : line[i];
+      lanes[i] += p.bits == 4 ? code(line[i] & 15) + code(line[i] >> 4) : line[i];
     }
   }
   for (int64_t j = 0; j < kPanel; ++j)
@@ -106,7 +109,7 @@ void WriteColumnSums(const Matrix<float>& scales, const Matrix<int32_t>& zeros, 
   for (int64_t g = 0; g < p.groups; ++g) {
     int32_t sums[kPanel] = {};
     const int64_t begin = g * p.group_cols;
-    if (p.lattice) {
+    if (p.lattice()) {
       SumPoints(p, panel, begin, std::min(begin + p.group_cols, p.cols), sums);
     } else {
       SumCodes(p, panel, begin, p.group_cols, sums);
@@ -155,7 +158,7 @@ IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
               .padded_cols = order.padded_cols,
               .panels = order.panels,
               .bits = order.bits,
-              .lattice = weights.lattice,
+              .codebook = weights.codebook,
               .activation = activation,
               .step_cols = weights.second_level ? weights.group : 0};
   SetGroups(weights, p);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A quantized linear as the integer kernels read it: unsigned codes of 4 or 8 bits, or those of a
-// lattice, in panels of 16 outputs (formats/tile_order.h), with the constants of the epilogue.
+// A quantized linear as the integer kernels read it: unsigned codes of 4 or 8 bits, floats of 4, or
+// codes of a lattice, in panels of 16 outputs (formats/tile_order.h), with the constants of the
+// epilogue.
 //
 // Groups: the smaller of the weight and the activation group is the run of inputs summed in int32
 // ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
@@ -19,19 +20,20 @@
 
 #include "backends/interface/backend.h"
 #include "base/aligned.h"
+#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
 
 namespace nibble::cpu {
 
-// What panels hold: codes, codes with a second level of scales, or those of a lattice.
-enum class Form { kCodes, kLevels, kPoints };
+// What panels hold: codes, codes with a second level of scales, those of a lattice, or floats.
+enum class Form { kCodes, kLevels, kPoints, kFloats };
 
 struct IntPanels {
   int64_t rows = 0, cols = 0;  // N, K
   int64_t padded_cols = 0;
   int64_t panels = 0;  // even
   int bits = 8;        // 4 or 8, as stored; of a lattice 2, 3 or 4
-  bool lattice = false;
+  Codebook codebook = Codebook::kNone;
   FormatSpec activation{};
 
   int64_t group_cols = 0;  // inputs of a group, padding included if it is the whole row
@@ -52,9 +54,11 @@ struct IntPanels {
   std::vector<float> column_sums{};
   std::vector<float> bias{};  // [panels * 16] or empty
 
+  bool lattice() const { return codebook == Codebook::kE8p; }
   bool second_level() const { return step_cols != 0; }
   Form form() const {
-    return lattice ? Form::kPoints : second_level() ? Form::kLevels : Form::kCodes;
+    if (codebook != Codebook::kNone) return lattice() ? Form::kPoints : Form::kFloats;
+    return second_level() ? Form::kLevels : Form::kCodes;
   }
   bool bytes() const { return bits == 8; }
   // Groups of weights alone: the scale of a token is that of all of them.
@@ -66,7 +70,8 @@ struct IntPanels {
   const uint16_t* panel_steps(int64_t p) const { return steps.data() + p * step_groups() * 16; }
   // Unsigned minus signed code, as multiplied.
   int64_t offset() const {
-    return lattice ? LatticeCode(bits).offset() : bits == 4 && !second_level() ? 8 : 128;
+    if (codebook != Codebook::kNone) return lattice() ? LatticeCode(bits).offset() : kE2m1Top;
+    return bits == 4 && !second_level() ? 8 : 128;
   }
   int64_t weight_groups() const { return groups / per_weight_group; }
   int64_t Bytes(int64_t inputs) const { return inputs * 16 * bits / 8; }  // of one panel

@@ -13,6 +13,7 @@
 #include "backends/cpu/ops.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "formats/e2m1.h"
 #include "formats/packed_weights_testing.h"
 #include "formats/tile_order.h"
 
@@ -74,7 +75,7 @@ struct ProductCase {
   }
 
   void MakeWeights(Rng& rng) {
-    if (weights.format.lattice) return MakePoints(rng);
+    if (weights.format.lattice()) return MakePoints(rng);
     const int bits = weights.format.bits;
     const int64_t half = int64_t{1} << (bits - 1);
     const FormatSpec& format = weights.format;
@@ -82,6 +83,8 @@ struct ProductCase {
     for (int64_t row = 0; row < n; ++row) {
       for (int8_t& code : codes.row(row)) code = static_cast<int8_t>(Code(rng, -half, half - 1));
       PackCodes(codes.row(row).data(), k, bits, weights.codes.data() + row * PackedBytes(k, bits));
+      if (!format.e2m1()) continue;
+      for (int8_t& code : codes.row(row)) code = kE2m1Codes[static_cast<size_t>(code & 15)];
     }
     for (int64_t i = 0; i < n * format.scales(k); ++i) {
       const uint16_t scale = F16FromF32(static_cast<float>(0.001 + rng.Uniform()));
@@ -176,9 +179,13 @@ std::string Describe(const ProductCase& c) {
                      FormatText(c.weights.format), FormatText(c.input.activation));
 }
 
-// bits: 2 to 8, and 9 to 11 for a lattice of 2 to 4.
+// bits: 2 to 8, 9 to 11 for a lattice of 2 to 4, and 12 for floats of 4.
 FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
-  if (bits > 8 && bits < 16) return {.bits = static_cast<int>(bits) - 7, .lattice = true};
+  if (bits == 12) {
+    return {.bits = 4, .group = width % 32 == 0 ? 32 : 0, .codebook = Codebook::kE2m1};
+  }
+  if (bits > 8 && bits < 16)
+    return {.bits = static_cast<int>(bits) - 7, .codebook = Codebook::kE8p};
   FormatSpec format{.bits = static_cast<int>(bits), .symmetric = rng.Below(2) == 0};
   if (!format.quantized()) return {};
   const int64_t group = Pick(rng, {0, 0, 32, 64, 128});
@@ -194,7 +201,7 @@ TEST_P(ProductTest, ProductIsTheFixedExpression) {
     const int64_t m = Pick(rng, {1, 2, 3, 16, 17, 33, 100}),
                   n = Pick(rng, {1, 15, 16, 17, 48, 100});
     const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1376});
-    const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 10), k);
+    const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 11), k);
     FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8, 16}), k);
     a.second_level = false;
     if (w.second_level) a.group = 0;
@@ -226,11 +233,13 @@ TEST_P(ProductTest, ProductIsTheFixedExpression) {
 // Large enough for several tasks per thread and more than one block of tokens.
 TEST_P(ProductTest, BatchAndThreadsDoNotMatter) {
   Rng rng(23);
-  const bool points = kernel().form == Form::kPoints;
+  const bool points = kernel().form == Form::kPoints, floats = kernel().form == Form::kFloats;
   const FormatSpec format = {.bits = points || kernel().bits == 8 ? kernel().bits : 4,
                              .group = points ? 0 : 128,
                              .second_level = kernel().form == Form::kLevels,
-                             .lattice = points};
+                             .codebook = points   ? Codebook::kE8p
+                                         : floats ? Codebook::kE2m1
+                                                  : Codebook::kNone};
   for (const FormatSpec& inputs : {FormatSpec{.bits = 8, .symmetric = false}, FormatSpec{}}) {
     const int64_t most = inputs.bits == 16 ? kernel().max_tokens / 2 : kernel().max_tokens;
     const int64_t tokens = most != 0 ? most : 300;
@@ -269,7 +278,7 @@ TEST(PackPanelsTest, RefusesGroupsThatDoNotNest) {
 TEST(PackPanelsTest, UsesTilesInPlace) {
   Rng rng(4);
   for (const int bits : {3, 4, 8, 9}) {
-    const FormatSpec format = bits == 9 ? FormatSpec{.bits = 2, .lattice = true}
+    const FormatSpec format = bits == 9 ? FormatSpec{.bits = 2, .codebook = Codebook::kE8p}
                                         : FormatSpec{.bits = bits, .symmetric = false, .group = 32};
     ProductCase c(rng, 1, 40, 96, format, {.bits = 8, .symmetric = false});
     const IntPanels own = Packed(c.linear);

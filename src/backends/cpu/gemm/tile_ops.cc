@@ -17,17 +17,25 @@ namespace nibble::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-void Unpack(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
+template <bool kFloats>
+void UnpackOf(const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
   const hn::CappedTag<uint8_t, 64> d;
-  const auto mask = hn::Set(d, 15);
+  const auto mask = hn::Set(d, 15), table = hn::LoadDup128(d, kFloatBytes);
   const int64_t lanes = hn::Lanes(d);
+  const auto store = [&](hn::Vec<decltype(d)> codes, uint8_t* out) HWY_ATTR {
+    hn::StoreU(kFloats ? hn::TableLookupBytes(table, codes) : codes, d, out);
+  };
   for (int64_t i = 0; i < inputs / 8; ++i) {
     for (int64_t j = 0; j < 64; j += lanes) {
       const auto pair = hn::LoadU(d, nibbles + i * 64 + j);
-      hn::StoreU(hn::And(pair, mask), d, bytes + i * 128 + j);
-      hn::StoreU(hn::And(hn::ShiftRight<4>(pair), mask), d, bytes + i * 128 + 64 + j);
+      store(hn::And(pair, mask), bytes + i * 128 + j);
+      store(hn::And(hn::ShiftRight<4>(pair), mask), bytes + i * 128 + 64 + j);
     }
   }
+}
+
+void Unpack(const uint8_t* nibbles, int64_t inputs, bool floats, uint8_t* bytes) {
+  floats ? UnpackOf<true>(nibbles, inputs, bytes) : UnpackOf<false>(nibbles, inputs, bytes);
 }
 
 // Lines of eight inputs whose outputs keep their steps. Scale and start fill the two pairs of bytes
@@ -305,8 +313,8 @@ HWY_EXPORT(UnpackAnyPoints);
 HWY_EXPORT(Scale);
 HWY_EXPORT(Store);
 
-void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* bytes) {
-  NIBBLE_DISPATCH(isa, Unpack)(nibbles, inputs, bytes);
+void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, bool floats, uint8_t* bytes) {
+  NIBBLE_DISPATCH(isa, Unpack)(nibbles, inputs, floats, bytes);
 }
 
 void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,

@@ -10,8 +10,8 @@
 
 namespace nibble::cpu {
 
-// Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs.
-void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, uint8_t* bytes);
+// Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs; floats: kFloatBytes.
+void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, bool floats, uint8_t* bytes);
 
 // The same for a panel with a second level of scales, from input `first` on, where `nibbles`
 // points. The steps are those of the panel from its start.

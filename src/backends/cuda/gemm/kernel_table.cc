@@ -107,7 +107,7 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
     return planes ? WeightKind::kFloats : WeightKind::kPlain;
   }
   if (w.second_level) return Takes(capability, kLevels, a.bits) ? kLevels : kBytes;
-  if (w.lattice) {
+  if (w.lattice()) {
     const WeightKind points = PointKind(w.bits);
     if (Takes(capability, points, a.bits)) return points;
   }

@@ -110,7 +110,7 @@ TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
     ASSERT_EQ(PointBits(kind), bits);
     const int64_t rows = 65, cols = 264, row_bytes = cols / 8 * bits;
     const auto linear =
-        RandomLinear(rng, {.bits = bits, .lattice = true}, rows, {.width = cols}, false);
+        RandomLinear(rng, {.bits = bits, .codebook = Codebook::kE8p}, rows, {.width = cols}, false);
     const PackedWeights& view = linear->packed.weights;
     const WeightOrder order(view, kind);
     ASSERT_EQ(order.bytes(), 2 * 3 * 64 * 128 * bits / 8);
