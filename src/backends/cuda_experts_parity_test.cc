@@ -18,6 +18,17 @@ class CudaExpertsTest : public GpuParityTest {
     return {.x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_eps = kEps};
   }
 
+  // Scales of groups are powers of two near each other, so that their fp32 sums are exact in
+  // whatever order a kernel adds them up.
+  LinearId UploadRandom(const FormatSpec& weights, int64_t rows, const InputSpec& input,
+                        bool bias) {
+    const auto linear = RandomLinear(rng_, weights, rows, input, bias);
+    for (uint16_t& scale : linear->quantized.scales_f16) {
+      scale = F16FromF32(std::ldexp(1.0f, -9 + static_cast<int>(rng_.Below(3))));
+    }
+    return ours_->Upload(linear->packed);
+  }
+
   // Experts of random weights, and what they are called.
   ExpertsSpec Upload(const FormatSpec& weights, const FormatSpec& activation, int64_t width,
                      bool bias,
@@ -33,12 +44,9 @@ class CudaExpertsTest : public GpuParityTest {
     spec.router_input = floats;
     spec.router_linear = ours_->Upload(RouterOf(router.experts, floats));
     for (int64_t e = 0; e < kExperts; ++e) {
-      const auto upload = [&](int64_t rows, const InputSpec& input) {
-        return ours_->Upload(RandomLinear(rng_, weights, rows, input, bias)->packed);
-      };
-      spec.gate.push_back(upload(width, spec.input));
-      spec.up.push_back(upload(width, spec.input));
-      spec.down.push_back(upload(kHidden, spec.down_input));
+      spec.gate.push_back(UploadRandom(weights, width, spec.input, bias));
+      spec.up.push_back(UploadRandom(weights, width, spec.input, bias));
+      spec.down.push_back(UploadRandom(weights, kHidden, spec.down_input, bias));
     }
     return spec;
   }
@@ -164,13 +172,20 @@ class CudaExpertsTest : public GpuParityTest {
 TEST_F(CudaExpertsTest, AreTheSameTogetherAndOneByOne) {
   if (cuda::KernelCapability() != 9) GTEST_SKIP() << "needs compute capability 9.0";
   const FormatSpec levels = {.bits = 4, .group = 128, .second_level = true};
-  for (const FormatSpec& weights :
-       {FormatSpec{.bits = 4}, {.bits = 8}, {.bits = 4, .symmetric = false}, levels}) {
+  const FormatSpec floats = {.bits = 4, .group = 32, .codebook = Codebook::kE2m1};
+  for (const FormatSpec& weights : {FormatSpec{.bits = 4},
+                                    {.bits = 8},
+                                    {.bits = 4, .symmetric = false},
+                                    levels,
+                                    {.bits = 4, .group = 128},
+                                    {.bits = 4, .symmetric = false, .group = 64},
+                                    {.bits = 8, .group = 128},
+                                    floats}) {
     for (const FormatSpec& activation :
          {FormatSpec{.bits = 8}, {.bits = 4}, {.bits = 8, .symmetric = false}}) {
       for (const bool bias : {false, true}) {
         SCOPED_TRACE(FormatText(weights) + " x " + FormatText(activation));
-        ExpertsSpec spec = Upload(weights, activation, weights.second_level ? 256 : 200, bias);
+        ExpertsSpec spec = Upload(weights, activation, weights.group != 0 ? 256 : 200, bias);
         spec.router.normalized = bias;
         // Groups of 8, 32 and 128 rows; experts of either path have kernels of the same rounding.
         for (const int64_t tokens : {1, 3, 20, 35, 700}) Expect(spec, tokens);
@@ -200,7 +215,8 @@ TEST_F(CudaExpertsTest, OthersStayAlone) {
   for (const auto& [weights, activation] :
        {std::pair<FormatSpec, FormatSpec>{{.bits = 4}, {.bits = 16}},
         {{.bits = 16}, {.bits = 16}},
-        {{.bits = 4, .group = 128}, {.bits = 8}}}) {
+        {{.bits = 2, .codebook = Codebook::kE8p}, {.bits = 8}},
+        {{.bits = 4, .group = 128}, {.bits = 8, .group = 128}}}) {
     EXPECT_FALSE(ours_->JoinExperts(Upload(weights, activation, 256, false)).has_value());
   }
 }

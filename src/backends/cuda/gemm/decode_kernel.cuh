@@ -281,6 +281,20 @@ bool WithRowKind(const GemmArguments& g, const Visit& visit) {
   }
 }
 
+// The same for groups of weights or of inputs.
+template <typename Visit>
+bool WithGroupKind(const GemmArguments& g, const Visit& visit) {
+  constexpr auto kNibbles = WeightKind::kNibbleGroups, kBytes = WeightKind::kByteGroups;
+  const bool whole = g.piece == 128;
+  if (g.w_kind == kNibbles) {
+    return whole ? visit.template operator()<kNibbles, false>()
+                 : visit.template operator()<kNibbles, true>();
+  }
+  NIBBLE_CUDA_CHECK(g.w_kind == kBytes);
+  return whole ? visit.template operator()<kBytes, false>()
+               : visit.template operator()<kBytes, true>();
+}
+
 // The products for tokens `first` to `first + count`.
 template <typename Y>
 Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) {

@@ -185,8 +185,9 @@ bool DeviceLinear::MultiplyNormed(const ActsSource& source, int64_t tokens, floa
 
 bool DeviceLinear::AreExperts(std::span<const DeviceLinear* const> linears) {
   const DeviceLinear& first = *linears.front();
-  const bool few = first.activation_.bits <= 8;  // planes of 16 take turns by the eight
-  return few && first.KernelFor(1).run_experts != nullptr &&
+  // Planes of 16 bits take turns by the eight, and rows do not find scales of their groups.
+  const bool rows = first.activation_.bits <= 8 && first.activation_.groups(first.cols_) == 1;
+  return rows && first.KernelFor(1).run_experts != nullptr &&
          std::ranges::all_of(linears, [&](const DeviceLinear* linear) {
            const auto alike = [&](auto DeviceLinear::*plane) {
              return ((linear->*plane).data() == nullptr) == ((first.*plane).data() == nullptr);

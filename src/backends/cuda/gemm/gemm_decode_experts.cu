@@ -22,9 +22,11 @@ bool RunExperts(const Products& products, const Device& device, cudaStream_t str
 struct RunKind {
   template <typename Y>
   bool operator()(const Products& products, const Device& device, cudaStream_t stream) const {
-    return WithRowKind(products.common(), [&]<WeightKind kind, bool fine>() {
+    const GemmArguments& g = products.common();
+    const auto run = [&]<WeightKind kind, bool fine>() {
       return RunExperts<Format<kind, fine, false, true>, Y>(products, device, stream);
-    });
+    };
+    return HasGroups(g.w_kind) ? WithGroupKind(g, run) : WithRowKind(g, run);
   }
 };
 

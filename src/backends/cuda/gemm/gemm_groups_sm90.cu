@@ -132,7 +132,7 @@ struct GroupProduct {
                                   sm90::Shared<S>& s) {
     GroupMath<S, kSteps> math = {g, s};
     uint32_t parity = 0;  // of the parameters
-    for (int tile = tiles.first(); tile < tiles.count; tile += tiles.stride(), parity ^= 1) {
+    for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
 #pragma unroll
       for (float& v : math.y) v = 0;
       Fragments even, odd;
