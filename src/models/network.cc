@@ -204,6 +204,16 @@ void MoveNormBiases(const ModelConfig& c, const Family& family, int64_t layer, T
   }
 }
 
+// Rows, of whatever planes, that RoPE turns together.
+void PutPairsApart(const ModelConfig& c, PackedLinear& linear) {
+  const auto apart = [&](Tensor& plane) {
+    if (plane.data != nullptr) plane = PairsApart(plane, c.head_dim, c.ropes[0].head_dim);
+  };
+  PackedWeights& w = linear.weights;
+  for (const Plane& plane : PlanesOf(w.format, w.rows, w.cols)) apart(w.*plane.tensor);
+  apart(linear.bias);
+}
+
 void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
   const ModelConfig& c = net.config;
   if (codes && family.layer_norms) {
@@ -235,14 +245,11 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       const bool bias = c.has_bias(role) && (!family.layer_norms || c.has_bias(Role::kO));
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)
                                : tensors.Linear(name, rows, cols, bias);
-      if (linear.weights.values.dtype == DType::kMxfp4) {
-        linear.weights = CodesOfMxfp4(linear.weights.values, net.directory + ": " + name);
-        net.stored_codes = "MXFP4";
-        net.store->DropPages();
-      }
-      if (!family.rope_pairs || (role != Role::kQ && role != Role::kK)) continue;
-      linear.weights.values = PairsApart(linear.weights.values, c.head_dim, c.ropes[0].head_dim);
-      if (c.has_bias(role)) linear.bias = PairsApart(linear.bias, c.head_dim, c.ropes[0].head_dim);
+      if (family.rope_pairs && (role == Role::kQ || role == Role::kK)) PutPairsApart(c, linear);
+      if (linear.weights.values.dtype != DType::kMxfp4 || family.layer_norms) continue;
+      linear.weights = CodesOfMxfp4(linear.weights.values, net.directory + ": " + name);
+      net.stored_codes = "MXFP4";
+      net.store->DropPages();
     }
     RequireSharedInputs(c, layer, weights, net.directory);
     if (family.layer_norms) MoveNormBiases(c, family, layer, tensors, weights);
