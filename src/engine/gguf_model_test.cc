@@ -62,6 +62,34 @@ TEST_F(GgufSource, IsTheModelItWasMadeOf) {
   EXPECT_EQ(generation["eos_token_id"], Json({1}));
 }
 
+// Of a file whose linears have MXFP4, q and k with RoPE's pairs together among them.
+TEST_F(GgufSource, Mxfp4StaysWhatItIs) {
+  Network blocks = OpenNetwork(kTinyModel), floats = OpenNetwork(kTinyModel);
+  Rng rng(6);
+  for (const Role role : {Role::kQ, Role::kK, Role::kUp}) {
+    Tensor& stored = blocks.layers[0][role].weights.values;
+    std::vector<uint8_t> bytes;
+    for (int64_t i = 0; i < stored.elements() / 32; ++i) {
+      bytes.push_back(static_cast<uint8_t>(118 + rng.Below(4)));
+      for (int j = 0; j < 16; ++j) bytes.push_back(static_cast<uint8_t>(rng.Below(256)));
+    }
+    const auto count = static_cast<int64_t>(bytes.size());
+    const Tensor raw = Tensor::Of(DType::kU8, {count}, std::move(bytes));
+    stored = {DType::kMxfp4, stored.shape, raw.data, raw.owner};
+    floats.layers[0][role].weights.values =
+        Tensor::Of(DType::kF32, stored.shape, ToF32(stored).data);
+  }
+  TinyGguf(blocks).Write(Path("blocks.gguf"));
+  TinyGguf(floats).Write(Path("floats.gguf"));
+  const Network source = OpenNetwork(Path("blocks.gguf"));
+  EXPECT_EQ(source.stored_codes, "MXFP4");
+  EXPECT_EQ(FormatText(source.layers[0][Role::kQ].weights.format), "4 g32 e2m1");
+  const auto logits = [&](const char* file) {
+    return AllLogits(*LoadModel(Path(file), "cpu", true), std::vector<int32_t>{3, 60, 0, 17, 42});
+  };
+  EXPECT_EQ(logits("blocks.gguf"), logits("floats.gguf"));
+}
+
 TEST_F(GgufSource, SplitFilesAreOneModel) {
   GgufBuilder first = Tiny(2), second;
   first.Integer("split.count", 2), first.Integer("split.no", 0);

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/json.h"
 #include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
@@ -13,7 +15,7 @@
 
 namespace nibble {
 
-inline constexpr uint32_t kF32 = 0, kBf16 = 30;
+inline constexpr uint32_t kF32 = 0, kBf16 = 30, kMxfp4 = 39;
 
 // Rows of q and k in pairs: GGUF row 2i + j of a head is row i + j * head_dim / 2.
 inline std::string InPairs(const Tensor& t, int64_t heads) {
@@ -33,9 +35,10 @@ inline std::string InPairs(const Tensor& t, int64_t heads) {
 
 inline void AddTensor(GgufBuilder& b, const std::string& name, const Tensor& t,
                       int64_t paired_heads = 0) {
-  ASSERT_TRUE(t.dtype == DType::kF32 || t.dtype == DType::kBf16);
+  const std::map<DType, uint32_t> types = {
+      {DType::kF32, kF32}, {DType::kBf16, kBf16}, {DType::kMxfp4, kMxfp4}};
   const std::vector<uint64_t> shape(t.shape.begin(), t.shape.end());
-  b.Tensor(name, shape, t.dtype == DType::kF32 ? kF32 : kBf16,
+  b.Tensor(name, shape, types.at(t.dtype),
            paired_heads > 0 ? InPairs(t, paired_heads) : BytesOf(t));
 }
 
