@@ -9,7 +9,10 @@
 #include "engine/gguf_model_testing.h"
 #include "formats/packed_weights_testing.h"
 #include "io/io_testing.h"
+#include "models/gguf_names.h"
 #include "models/models_testing.h"
+#include "models/random_model_testing.h"
+#include "models/stored_codes.h"
 #include "quantize/quantize.h"
 #include "quantize/round_network.h"
 
@@ -46,16 +49,17 @@ GptqLinear RandomGptq(Rng& rng, int64_t rows, int64_t cols, bool act_order) {
           Tensor::Of(DType::kI32, {cols}, std::move(index))};
 }
 
-// The sample model with such linears instead of its own.
+// A model with such linears instead of those whose names end so.
 class StoredModel : public TemporaryDirectoryTest {
  protected:
-  void Write(bool act_order) {
-    const TensorStore floats(kTinyModel);
+  void Write(bool act_order, const std::string& model = kTinyModel,
+             const std::string& ending = "proj.weight") {
+    const TensorStore floats(model);
     std::map<std::string, Tensor> tensors;
     Rng rng(3, 1);
     for (const std::string& name : floats.names()) {
       const Tensor& tensor = floats.Get(name);
-      if (!name.ends_with("proj.weight")) {
+      if (!name.ends_with(ending)) {
         tensors[name] = tensor;
         continue;
       }
@@ -69,7 +73,7 @@ class StoredModel : public TemporaryDirectoryTest {
           Tensor::Of(DType::kF16, {tensor.shape[0]},
                      std::vector<uint16_t>(static_cast<size_t>(tensor.shape[0])));
     }
-    fs::copy(kTinyModel, Path("m"));
+    fs::copy(model, Path("m"));
     EditJson(Path("m/config.json"), [&](Json& config) {
       config["quantization_config"] = {{"quant_method", "gptq"}, {"desc_act", act_order}};
     });
@@ -105,6 +109,23 @@ TEST_F(StoredModel, CodesAreKeptInACheckpointAndWhileLoading) {
       }
     }
   }
+}
+
+// GLM 4's rows that RoPE turns together lie side by side.
+TEST_F(StoredModel, RowsOfCodesArePutInOrder) {
+  const std::vector<FamilyModel> families = FamilyModels();
+  const auto family = std::ranges::find(families, std::string_view("glm4"), &FamilyModel::name);
+  Write(false, RandomModel("stored-glm4", SmallConfig(family->changes)), "k_proj.weight");
+  const Network net = OpenNetwork(Path("m"));
+  const PackedWeights& read = net.layers[1][Role::kK].weights;
+  const TensorStore store(Path("m"));
+  std::set<std::string> used;
+  const StoredCodes codes({{"quant_method", "gptq"}}, "config");
+  const std::string name = "model.layers.1.self_attn.k_proj";
+  const Matrix<float> stored = Decode(codes.Read(store, name, read.rows, read.cols, used).weights);
+  const Tensor floats =
+      PairsApart(Borrow(stored), net.config.head_dim, net.config.ropes[0].head_dim);
+  EXPECT_EQ(Decode(read).data, ToF32(floats).data);
 }
 
 // To be rounded anew, codes are the weights that they mean; CheckInvariance compares the logits.
