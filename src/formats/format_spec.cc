@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/format_spec.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace nibble {
@@ -27,7 +29,9 @@ Json ToJson(const FormatSpec& spec) {
   if (spec.signed_scale) json["signed_scale"] = true;
   if (spec.second_level) json["second_level"] = true;
   if (spec.sparse) json["sparse"] = "2:4";
-  if (spec.codebook != Codebook::kNone) json["codebook"] = spec.lattice() ? "e8p" : "e2m1";
+  if (spec.codebook != Codebook::kNone) {
+    json["codebook"] = kCodebookNames[static_cast<size_t>(spec.codebook)];
+  }
   return json;
 }
 
@@ -38,9 +42,10 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       where);
   const auto sparse = JsonFind<std::string>(json, "sparse", where);
   if (sparse && *sparse != "2:4") Fail("{}: sparse \"{}\"; only 2:4 is known", where, *sparse);
-  const auto codebook = JsonFind<std::string>(json, "codebook", where);
-  if (codebook && *codebook != "e8p" && *codebook != "e2m1") {
-    Fail("{}: codebook \"{}\"; only e8p and e2m1 are known", where, *codebook);
+  const auto codebook = JsonFind<std::string>(json, "codebook", where).value_or("none");
+  const auto book = std::ranges::find(kCodebookNames, codebook);
+  if (book == std::end(kCodebookNames)) {
+    Fail("{}: codebook \"{}\"; use {}", where, codebook, fmt::join(kCodebookNames, ", "));
   }
   const FormatSpec spec = {
       .bits = JsonGet<int>(json, "bits", where),
@@ -50,9 +55,7 @@ FormatSpec FormatFromJson(const Json& json, const std::string& where) {
       .signed_scale = JsonFind<bool>(json, "signed_scale", where).value_or(false),
       .second_level = JsonFind<bool>(json, "second_level", where).value_or(false),
       .sparse = sparse.has_value(),
-      .codebook = !codebook            ? Codebook::kNone
-                  : *codebook == "e8p" ? Codebook::kE8p
-                                       : Codebook::kE2m1};
+      .codebook = static_cast<Codebook>(book - std::begin(kCodebookNames))};
   if (spec.bits != 16 && spec.bits != 32 && (spec.bits < 2 || spec.bits > 8)) {
     Fail("{}: bits {}; use 2 to 8, 16 or 32", where, spec.bits);
   }

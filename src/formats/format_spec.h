@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 
@@ -15,8 +16,9 @@ enum class Codebook {
   kNone,
   kE8p,   // 2 to 4 bits by rows: 8 weights at a time are a point of QuIP#'s lattices
           // (lattice_codes.h)
-  kE2m1,  // 4 bits: a float (e2m1.h)
+  kE2m1,  // 4 bits: a float (tensor/e2m1.h)
 };
+inline constexpr std::string_view kCodebookNames[] = {"none", "e8p", "e2m1"};  // in that order
 
 struct FormatSpec {
   // 2..8. Not quantized: 16 = bf16 (weights: fp16 where the source has it), 32 = fp32; a CPU's

@@ -8,7 +8,6 @@
 #include "base/error_testing.h"
 #include "base/half.h"
 #include "base/rng.h"
-#include "formats/e2m1.h"
 #include "formats/format_spec.h"
 #include "formats/kv_format.h"
 #include "formats/lattice_codes.h"
@@ -16,6 +15,7 @@
 #include "formats/packed_weights_testing.h"
 #include "formats/quantizer.h"
 #include "formats/tile_order.h"
+#include "tensor/e2m1.h"
 
 namespace nibble {
 namespace {

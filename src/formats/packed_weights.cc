@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/thread_pool.h"
-#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
+#include "tensor/e2m1.h"
 
 namespace nibble {
 namespace {

@@ -18,7 +18,7 @@ struct PackedWeights {
   Tensor values;               // not quantized: any float type, fp32 of 32 bits [N, K]
   // U8 [N, PackedBytes(stored(K), bits)], two's complement codes; of a lattice `bits` bytes for 8
   // weights, lowest first (lattice_codes.h), whose points are what is called code above; of E2M1
-  // its bits (e2m1.h).
+  // its bits (tensor/e2m1.h).
   Tensor codes;
   // Sparse: U8 [N, PackedBytes(K / 2, 2)], where in its 4 columns each code stands, rising. The
   // columns between have the weight 0.

@@ -246,6 +246,7 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)
                                : tensors.Linear(name, rows, cols, bias);
       if (family.rope_pairs && (role == Role::kQ || role == Role::kK)) PutPairsApart(c, linear);
+      // Where norms' means move into weights, codes could not stay.
       if (linear.weights.values.dtype != DType::kMxfp4 || family.layer_norms) continue;
       linear.weights = CodesOfMxfp4(linear.weights.values, net.directory + ": " + name);
       net.stored_codes = "MXFP4";

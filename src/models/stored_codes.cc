@@ -8,7 +8,7 @@
 
 #include "base/half.h"
 #include "base/thread_pool.h"
-#include "formats/e2m1.h"
+#include "tensor/e2m1.h"
 
 namespace nibble {
 

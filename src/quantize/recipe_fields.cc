@@ -103,8 +103,7 @@ void SetWeightBits(Recipe& r, double value) {
 }
 
 void SetCodebook(Recipe& r, double value) {
-  constexpr Codebook kBooks[] = {Codebook::kNone, Codebook::kE8p, Codebook::kE2m1};
-  r.weights.codebook = kBooks[static_cast<size_t>(value)];
+  r.weights.codebook = static_cast<Codebook>(value);
   if (r.weights.codebook == Codebook::kNone) return;
   r.weights.symmetric = true;
   r.weights.second_level = false;
@@ -190,10 +189,10 @@ std::vector<RecipeField> LinearFields() {
        SetFormats<&FormatSpec::clip, kActs>, NeedsActs},
       {"sparse", Names({"none", "2:4"}), "Weights that are 0: 2:4 (two of four inputs) or none",
        SetFormats<&FormatSpec::sparse, kWeights>, NeedsWeights},
-      {"codebook", Names({"none", "e8p", "e2m1"}),
-       "Weights that are no integers: of 2 to 4 bits by eight points of a lattice (e8p, QuIP#), of "
+      {"codebook", Names({std::begin(kCodebookNames), std::end(kCodebookNames)}),
+       "Weights that are no integers: of 2 to 4 bits, eight a point of a lattice (e8p, QuIP#); of "
        "4 "
-       "bits floats (e2m1, as in MXFP4; only to nearest)",
+       "bits, floats as in MXFP4 (e2m1, only to nearest)",
        SetCodebook, NeedsFewBits},
       {"tail", Whole(0, 4000),
        "Outlier channels: the last so many; where an eighth of hidden_size is less, of 4096 in "

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/half.h"
-#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
 #include "formats/packed_linear.h"
 #include "quantize/clip_error.h"
+#include "tensor/e2m1.h"
 
 namespace nibble {
 namespace {

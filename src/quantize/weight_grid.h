@@ -15,7 +15,7 @@ struct WeightGrid {
   int group_scale = 1;
   int zero;  // of the signed code; 0 when symmetric
   int low, high;
-  bool e2m1 = false;  // codes are those of floats (formats/e2m1.h)
+  bool e2m1 = false;  // codes are those of floats (tensor/e2m1.h)
 
   // Nearest code, half to even.
   int Code(double value) const;

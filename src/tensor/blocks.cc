@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "tensor/e2m1.h"
 
 namespace nibble {
 namespace {
@@ -110,11 +111,9 @@ void DecodeQ6K(const std::byte* block, float* values) {
 
 // A power of two (E8M0), nibbles that index E2M1 (OCP Microscaling Formats 1.0)
 void DecodeMxfp4(const std::byte* block, float* values) {
-  constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   const float scale = std::ldexp(1.0f, Byte(block) - 127);
   for (int e = 0; e < 32; ++e) {
-    const int code = Nibble(block + 1, e);
-    values[e] = scale * (code < 8 ? kValues[code] : -kValues[code - 8]);
+    values[e] = scale * (0.5f * kE2m1Codes[static_cast<size_t>(Nibble(block + 1, e))]);
   }
 }
 

@@ -21,10 +21,8 @@ struct NibblePanel {
 };
 
 // Bytes of at most 24: 2 * 24 * 128 = 6144 in a partial sum.
-struct FloatPanel {
-  static constexpr int64_t kStep = 64;
+struct FloatPanel : NibblePanel {
   static constexpr int64_t kFlush = 2;
-  static constexpr int kSums = 1;
   static void Add(__m256i* sum, const uint8_t* b, __m256i x0, __m256i x1) {
     const __m256i w = Load(b);
     const __m256i bytes =
@@ -32,7 +30,6 @@ struct FloatPanel {
     Add16(sum[0], _mm256_shuffle_epi8(bytes, Low(w)), x0);
     Add16(sum[0], _mm256_shuffle_epi8(bytes, High(w)), x1);
   }
-  static void WidenAll(int32_t* c, const __m256i* sum) { Widen(c, sum[0], 1); }
 };
 
 struct BytePanel {

@@ -21,13 +21,11 @@ struct NibblePanel {
 };
 
 // The table's 16 bytes stand in every quarter.
-struct FloatPanel {
-  static constexpr int64_t kStep = 64;
-  static constexpr bool kLevels = false;
+struct FloatPanel : NibblePanel {
   void Load(const uint8_t* b, __m512i& lo, __m512i& hi) const {
     const __m512i bytes = _mm512_maskz_broadcast_i32x4(
         0xFFFF, _mm_loadu_si128(reinterpret_cast<const __m128i*>(kFloatBytes)));
-    NibblePanel().Load(b, lo, hi);
+    NibblePanel::Load(b, lo, hi);
     lo = _mm512_shuffle_epi8(bytes, lo);
     hi = _mm512_shuffle_epi8(bytes, hi);
   }

@@ -10,7 +10,7 @@
 // With a second level of scales a nibble stands for a byte, nibble * scale + start modulo 256, the
 // same for `step_cols` inputs of an output: steps [k / step_cols][16], scale | start << 8.
 //
-// Of floats (formats/e2m1.h) a nibble stands for the byte code + 12, kFloatBytes.
+// Of floats (tensor/e2m1.h) a nibble stands for the byte code + 12, kFloatBytes.
 //
 // Of a lattice the codes themselves, for inputs in blocks of 32 (formats/tile_order.h); `words`
 // says what they mean. Their bytes are LatticeCode::offset() plus the point.

@@ -4,8 +4,8 @@
 
 #include "backends/cpu/gemm/kernels_testing.h"
 #include "backends/cpu/ops.h"
-#include "formats/e2m1.h"
 #include "formats/packed_weights_testing.h"
+#include "tensor/e2m1.h"
 
 namespace nibble::cpu {
 namespace {

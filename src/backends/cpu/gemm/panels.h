@@ -20,8 +20,8 @@
 
 #include "backends/interface/backend.h"
 #include "base/aligned.h"
-#include "formats/e2m1.h"
 #include "formats/lattice_codes.h"
+#include "tensor/e2m1.h"
 
 namespace nibble::cpu {
 

@@ -13,9 +13,9 @@
 #include "backends/cpu/ops.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
-#include "formats/e2m1.h"
 #include "formats/packed_weights_testing.h"
 #include "formats/tile_order.h"
+#include "tensor/e2m1.h"
 
 namespace nibble::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Floats of 4 bits: a sign, two bits of exponent and one of mantissa (E2M1 of the OCP Microscaling
 // formats, 2023). Twice such a number is an integer, and these integers are what is called code
-// (packed_weights.h); a scale is half of what it would be beside the numbers themselves.
+// (formats/packed_weights.h); a scale is half of what it would be beside the numbers themselves.
 #pragma once
 
 #include <algorithm>
