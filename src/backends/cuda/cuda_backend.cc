@@ -132,7 +132,7 @@ class CudaBackend final : public Backend {
   ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up,
                           const GateSpec& gating) override {
     const DeviceLinear &a = At(gate.id).main, &b = At(up.id).main;
-    if (acts.tail != nullptr || !DeviceLinear::CanGate(a, b, acts.tokens)) {
+    if (acts.tail != nullptr || !DeviceLinear::CanGate(a, b, gating, acts.tokens)) {
       return Backend::ProjectGated(acts, gate, up, gating);
     }
     DeviceLinear::MultiplyGated(acts, a, b, gating, gate.y, stream_.get());

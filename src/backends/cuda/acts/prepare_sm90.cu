@@ -200,9 +200,11 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
 }  // namespace
 
 bool FitsSm90(const PrepareArguments& a) {
-  return a.source != Source::kRmsNorm && a.type == RealType::kBfloat16 &&
-         a.main.values == nullptr && a.main.group == 0 && a.main.bits <= 8 && !a.in_parts() &&
-         a.scales == nullptr && a.hadamard.tile.signs != nullptr;
+  const bool sigmoid = a.gating.opening == GateSpec::Opening::kSigmoid;
+  return a.source != Source::kRmsNorm && (a.up == nullptr || sigmoid) &&
+         a.type == RealType::kBfloat16 && a.main.values == nullptr && a.main.group == 0 &&
+         a.main.bits <= 8 && !a.in_parts() && a.scales == nullptr &&
+         a.hadamard.tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

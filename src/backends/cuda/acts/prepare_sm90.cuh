@@ -110,7 +110,7 @@ __device__ inline float Gated(const GateSpec& gating, const void* x, const void*
   if (ups != nullptr) {
     float up[8];
     UnpackBf16(LoadShared16(ups), up);
-    GateTimes(gating, v, up);
+    SigmoidGateTimes(gating, v, up);
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(v[i]));

@@ -25,7 +25,7 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
   for (const auto linears : {gates, ups, downs}) {
     if (!DeviceLinear::AreExperts(linears)) return {};
   }
-  const bool gated = DeviceLinear::CanGate(*gates[0], *ups[0], kTileRows);
+  const bool gated = DeviceLinear::CanGate(*gates[0], *ups[0], spec.gating, kTileRows);
   return JoinedExperts{
       .spec = spec,
       .router = &router,
@@ -93,7 +93,7 @@ ActsSource ExpertOps::Gated(const JoinedExperts& experts, const Activations& row
   };
   const DeviceLinear::Experts gate = {*experts.gate.first, experts.gate.terms.data(),
                                       output(gate_)};
-  if (DeviceLinear::CanGate(gate.first, *experts.up.first, groups.most_rows)) {
+  if (DeviceLinear::CanGate(gate.first, *experts.up.first, experts.spec.gating, groups.most_rows)) {
     DeviceLinear::MultiplyGatedExperts(rows, gate, *experts.up.first, experts.spec.gating, groups,
                                        stream);
     return {.op = ActsSource::Op::kIntermediate, .values = gate_.data()};

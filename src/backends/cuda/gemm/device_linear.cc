@@ -150,12 +150,14 @@ void DeviceLinear::MultiplyAll(const Activations& acts,
   launch();
 }
 
-bool DeviceLinear::CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens) {
+bool DeviceLinear::CanGate(const DeviceLinear& gate, const DeviceLinear& up, const GateSpec& gating,
+                           int64_t tokens) {
   const auto plain = [](const DeviceLinear& l) {
     return l.zeros_.data() == nullptr && l.activation_.symmetric && l.bias_.data() == nullptr;
   };
-  return tokens > 0 && gate.KernelFor(tokens).gates && plain(gate) && plain(up) &&
-         gate.kind_ == up.kind_ && gate.rows_ == up.rows_ && gate.rows_ % 8 == 0;
+  return gating.opening == GateSpec::Opening::kSigmoid && tokens > 0 &&
+         gate.KernelFor(tokens).gates && plain(gate) && plain(up) && gate.kind_ == up.kind_ &&
+         gate.rows_ == up.rows_ && gate.rows_ % 8 == 0;
 }
 
 void DeviceLinear::MultiplyGated(const Activations& acts, const DeviceLinear& gate,

@@ -33,7 +33,8 @@ class DeviceLinear {
                           std::span<const Output> outputs, cudaStream_t stream);
   // What gate lets through of up as intermediate values [tokens, rows], in one product; where
   // CanGate.
-  static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, int64_t tokens);
+  static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, const GateSpec& gating,
+                      int64_t tokens);
   static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
                             const DeviceLinear& up, const GateSpec& gating, Intermediate* y,
                             cudaStream_t stream);

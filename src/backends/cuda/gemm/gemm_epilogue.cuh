@@ -276,8 +276,8 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
 #pragma unroll
     for (int i = 0; i < S::kTokens; i += kStep, y += kStep * stride) {
       if (token + chunk + i >= tile.end || n >= tile.rows) continue;
-      StoreGlobal(
-          y, GateTimes(g.gating, staging[0].Unit(i + row, unit), staging[1].Unit(i + row, unit)));
+      StoreGlobal(y, SigmoidGateTimes(g.gating, staging[0].Unit(i + row, unit),
+                                      staging[1].Unit(i + row, unit)));
     }
   }
 }
