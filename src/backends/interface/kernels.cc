@@ -30,6 +30,9 @@ constexpr ProductFormat kFormats[] = {
     {{.bits = 4, .group = 32, .codebook = Codebook::kE2m1}, kEight, kCols},
     {{.bits = 4, .codebook = Codebook::kE2m1}, kEightAsym, kCols},
     {{.bits = 4, .group = 32, .codebook = Codebook::kE2m1}, {.bits = 16}, kCols},
+    {{.bits = 4, .group = 64, .codebook = Codebook::kE2m1},
+     {.bits = 8, .symmetric = false, .group = 64},
+     kCols},
     // Two levels of scales.
     {{.bits = 4, .group = 128, .second_level = true}, kEight, kCols},
     {{.bits = 4, .symmetric = false, .group = 128, .second_level = true}, kEightAsym, kCols},

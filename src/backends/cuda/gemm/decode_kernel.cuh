@@ -110,8 +110,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
   const Products& products = OfGroup<S, Y>(all);
   const GemmArguments& g = products.common();
   if (S::kExperts && g.tokens == 0) return;
-  const bool nibbles = S::kKind == WeightKind::kNibbleGroups && !g.w_block.zeros;
-  const int shift = nibbles ? 4 : FloorLog2(SumFactor(S::kKind));
+  const int shift = FloorLog2(g.w_block.factor(S::kKind));
   const int rank = blockIdx.x, ranks_log2 = FloorLog2(static_cast<int>(gridDim.x));
   const int warp = threadIdx.x / 32, row_warp = warp % S::kRowWarps, split = warp / S::kRowWarps;
   const Slice slice = Slice::Of(g.cols, rank, ranks_log2);

@@ -194,9 +194,8 @@ __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
   }
 }
 
-// The ring's `stages` oldest stages, the first of them block `block` of the slice. kWiden: their
-// codes become bytes by steps.
-template <int stages, bool kWiden, typename S>
+// The ring's `stages` oldest stages, the first of them block `block` of the slice.
+template <int stages, Widening widening, typename S>
 __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const GemmArguments& g,
                                                const Activations<S>& acts, uint32_t lane_address,
                                                int block, const PointsOf<S>& points,
@@ -211,7 +210,8 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
     LevelSteps steps;
     PointCodes<S::kPointBits> codes;
     if constexpr (S::kPointBits != 0) codes = ring.Points(stage);
-    if constexpr (kWiden && !S::kFine) steps = ring.Steps(stage, 0);
+    constexpr bool kSteps = widening == Widening::kSteps;
+    if constexpr (kSteps && !S::kFine) steps = ring.Steps(stage, 0);
     uint32_t a[4], b[4];
     int code_sums[2] = {};
 #pragma unroll
@@ -225,8 +225,8 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
         }
       } else {
         if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
-        if constexpr (kWiden && S::kFine) steps = ring.Steps(stage, step);
-        Fragment<S::kBits, kWiden>(word, steps, step, a);
+        if constexpr (kSteps && S::kFine) steps = ring.Steps(stage, step);
+        Fragment<S::kBits, widening>(word, steps, step, a);
       }
       constexpr int kChains = Sums<S>::kChains;
       const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // anew
@@ -266,11 +266,9 @@ __device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Acti
                          uint32_t lane_address, int block, const PointsOf<S>& points,
                          Sums<S>& sums) {
   ring.template Await<stages>();
-  if (S::kKind == WeightKind::kNibbleGroups && ring.blocks().zeros) {
-    MultiplyStages<stages, true>(ring, g, acts, lane_address, block, points, sums);
-  } else {
-    MultiplyStages<stages, S::kLevels>(ring, g, acts, lane_address, block, points, sums);
-  }
+  WithWidening<S::kKind>(ring.blocks(), [&]<Widening widening>() {
+    MultiplyStages<stages, widening>(ring, g, acts, lane_address, block, points, sums);
+  });
 #pragma unroll
   for (int stage = 0; stage < stages; ++stage) ring.Request();
 }

@@ -33,7 +33,7 @@ enum class WeightKind {
   kNibbles,
   kBytes,
   kLevels,
-  // The same blocks where a side has groups, which `piece` divides.
+  // The same blocks where a side has groups, which `piece` divides; nibbles may be floats.
   kNibbleGroups,
   kByteGroups,
   // The same blocks of points of a lattice (lattice_codes.h), 2 to 4 bits a weight.
@@ -90,7 +90,13 @@ __host__ __device__ constexpr int SumFactor(WeightKind kind) {
 struct BlockScales {
   int pieces = 0;  // 1, 2 or 4
   bool zeros = false;
+  bool floats = false;  // nibbles are floats (tensor/e2m1.h)
 
+  // SumFactor; nibbles that need more than to be moved are multiplied as they are.
+  __host__ __device__ constexpr int factor(WeightKind kind) const {
+    if (kind == WeightKind::kNibbleGroups) return zeros || floats ? 1 : 16;
+    return SumFactor(kind);
+  }
   __host__ __device__ constexpr int zero_bytes() const {
     return zeros ? 64 * (pieces < 2 ? 2 : pieces) : 0;
   }

@@ -82,7 +82,7 @@ struct GroupMath {
   const GemmArguments& g;
   sm90::Shared<S>& s;
   sm90::Stages<S> stages{g, s};
-  const float factor = CodeBits(S::kKind) == 8 || g.w_block.zeros ? 1.0f : 1.0f / 16;
+  const float factor = 1.0f / static_cast<float>(g.w_block.factor(S::kKind));
   float y[64];
 
   __device__ __forceinline__ PieceScales ScalesOf(const Fragments& a, int stage, int k,

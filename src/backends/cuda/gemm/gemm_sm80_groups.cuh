@@ -18,7 +18,7 @@ class GroupMath {
       : g_(arguments),
         place_(place),
         tile_(place.output_warp * S::kOutputTiles),
-        factor_(S::kWeightBits == 8 || g_.w_block.zeros ? 1.0f : 1.0f / 16) {}
+        factor_(1.0f / static_cast<float>(g_.w_block.factor(kKind))) {}
 
   // y += the products of inputs 128 k and on, which are in `stage`.
   __device__ __forceinline__ void AddStage(const Stage<S>& stage, int k, Sums<S>& y) const {
@@ -46,6 +46,9 @@ class GroupMath {
   }
 
  private:
+  static constexpr WeightKind kKind =
+      S::kWeightBits == 4 ? WeightKind::kNibbleGroups : WeightKind::kByteGroups;
+
   // Behind the codes of the block with the warp's outputs. A pair of outputs is a lane's, of output
   // tile i.
   __device__ const uint8_t* Behind(const Stage<S>& stage, int at) const {
@@ -67,13 +70,15 @@ class GroupMath {
   __device__ __forceinline__ void Load(const Stage<S>& stage, const Operands<S>& operands, int step,
                                        int piece, int i, uint32_t (&a)[4]) const {
     const uint4 word = operands.WordOf(step, i);
-    if (S::kWeightBits == 8 || !g_.w_block.zeros) {
-      return Fragment<S::kWeightBits>(word, {}, step, a);
-    }
-    const int pieces = g_.w_block.pieces;
-    const int at = 128 * pieces + Pair(i) * max(4, 2 * pieces) + 2 * piece;
-    const auto steps = LevelSteps::OfStarts(*reinterpret_cast<const uint16_t*>(Behind(stage, at)));
-    Fragment<S::kWeightBits, true>(word, steps, step, a);
+    WithWidening<kKind>(g_.w_block, [&]<Widening widening>() {
+      LevelSteps steps;
+      if constexpr (widening == Widening::kSteps) {
+        const int pieces = g_.w_block.pieces;
+        const int at = 128 * pieces + Pair(i) * max(4, 2 * pieces) + 2 * piece;
+        steps = LevelSteps::OfStarts(*reinterpret_cast<const uint16_t*>(Behind(stage, at)));
+      }
+      Fragment<S::kWeightBits, widening>(word, steps, step, a);
+    });
   }
 
   // y += sums times the scales of a piece; sums and code_sums are 0 from then on.

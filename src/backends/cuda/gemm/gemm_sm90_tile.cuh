@@ -199,14 +199,14 @@ __device__ __forceinline__ LevelSteps StepsOf(const GemmArguments& g, const uint
   return LevelSteps::OfStarts(reinterpret_cast<const uint16_t*>(starts)[piece]);
 }
 
-// A thread's fragments of 64 outputs x 128 inputs, from a block of weight_order.h. kWiden: by
-// steps.
-template <bool kWiden, typename S>
+// A thread's fragments of 64 outputs x 128 inputs, from a block of weight_order.h.
+template <Widening widening, typename S>
 __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint8_t* block,
                                               Fragments& a) {
   const uint4* words = reinterpret_cast<const uint4*>(block) + threadIdx.x % 128;
+  constexpr bool kSteps = widening == Widening::kSteps;
   LevelSteps step;
-  if constexpr (kWiden && !S::kFine) step = StepsOf<S>(g, block, 0);
+  if constexpr (kSteps && !S::kFine) step = StepsOf<S>(g, block, 0);
 #pragma unroll
   for (int i = 0; i < S::kWords; ++i) {
     const uint4 word = words[i * 128];
@@ -215,12 +215,9 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
     for (int j = 0; j < 4; ++j) {
       if constexpr (CodeBits(S::kKind) == 8) {
         a[4 * i + j] = w[j];
-      } else if constexpr (kWiden) {
-        if (S::kFine && j % 2 == 0) step = StepsOf<S>(g, block, 2 * i + j / 2);
-        step.Widen(w[j], a[8 * i + 2 * j], a[8 * i + 2 * j + 1]);
       } else {
-        a[8 * i + 2 * j] = (w[j] << 4) & 0xF0F0F0F0u;
-        a[8 * i + 2 * j + 1] = w[j] & 0xF0F0F0F0u;
+        if (kSteps && S::kFine && j % 2 == 0) step = StepsOf<S>(g, block, 2 * i + j / 2);
+        Widen<widening>(w[j], step, a[8 * i + 2 * j], a[8 * i + 2 * j + 1]);
       }
     }
   }
@@ -268,10 +265,9 @@ struct Stages {
     BarrierWait(&s.tail.full[stage], ring.parity);
     if constexpr (S::kPointBits != 0) {
       LoadPoints<S>(Block(stage), s.points(), a);
-    } else if (S::kKind == WeightKind::kNibbleGroups && g.w_block.zeros) {
-      LoadFragments<true, S>(g, Block(stage), a);
     } else {
-      LoadFragments<S::kLevels, S>(g, Block(stage), a);
+      WithWidening<S::kKind>(
+          g.w_block, [&]<Widening widening>() { LoadFragments<widening, S>(g, Block(stage), a); });
     }
     ring.Advance();
     return stage;

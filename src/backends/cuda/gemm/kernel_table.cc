@@ -100,7 +100,8 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
   if (!w.quantized() || (!a.quantized() && !planes)) return WeightKind::kFloats;
   const bool nibbles = w.code_bits() <= 4;
   if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) {
-    const WeightKind groups = nibbles ? kNibbleGroups : kByteGroups;
+    const bool fours = nibbles || (w.e2m1() && w.scales(product.cols) != 1);
+    const WeightKind groups = fours ? kNibbleGroups : kByteGroups;
     // Zeros become part of 4-bit codes on their way, where those of a row's weights do not.
     const bool zeros = !w.symmetric && (!nibbles || w.scales(product.cols) == 1);
     if (!zeros && Takes(capability, groups, a.bits)) return groups;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes on their way to tensor cores: 4 bits become 8 in registers, four at a time; those of a
-// second level of scales as in "QServe" (Lin et al. 2024, section 5.2.3), without its subtraction.
+// second level of scales as in "QServe" (Lin et al. 2024, section 5.2.3), without its subtraction,
+// floats by a permutation of bytes, which is a table of eight.
 #pragma once
 
+#include "backends/cuda/gemm/gemm.h"
 #include "backends/cuda/ptx/ptx.h"
 
 namespace nibble::cuda {
@@ -33,9 +35,47 @@ struct LevelSteps {
   }
 };
 
-// Operand A for inputs 32 step.. of a block of weight_order.h, from the word that holds them:
-// bytes, or nibbles as 16 times their codes; kWiden: by steps.
-template <int kBits, bool kWiden = false>
+// The codes of four floats of 4 bits (tensor/e2m1.h), the lower half of `word`.
+__device__ __forceinline__ uint32_t E2m1Bytes(uint32_t word) {
+  constexpr uint32_t kSmall = 0x03020100, kLarge = 0x0C080604, kSigns = 0x80808080;
+  // The sizes of those above and of those below 0, elsewhere the sign of a size, 0.
+  const uint32_t above = PermuteBytes(kSmall, kLarge, word);
+  const uint32_t below = PermuteBytes(kSmall, kLarge, word ^ 0x8888);
+  return (above + kSigns - below) ^ kSigns;  // no byte borrows from the next
+}
+
+// How nibbles become bytes: as 16 times their codes, by steps, or from floats.
+enum class Widening { kShift, kSteps, kFloats };
+
+// A word of weight_order.h as two registers of signed bytes.
+template <Widening widening>
+__device__ __forceinline__ void Widen(uint32_t word, const LevelSteps& steps, uint32_t& first,
+                                      uint32_t& second) {
+  if constexpr (widening == Widening::kSteps) {
+    steps.Widen(word, first, second);
+  } else if constexpr (widening == Widening::kFloats) {
+    const uint32_t low = E2m1Bytes(word), high = E2m1Bytes(word >> 16);
+    first = PermuteBytes(low, high, 0x6420), second = PermuteBytes(low, high, 0x7531);
+  } else {
+    first = word << 4 & 0xF0F0F0F0u, second = word & 0xF0F0F0F0u;
+  }
+}
+
+// visit<widening> of such weights.
+template <WeightKind kind, typename Visit>
+__device__ __forceinline__ void WithWidening(const BlockScales& scales, const Visit& visit) {
+  constexpr bool kGroups = kind == WeightKind::kNibbleGroups;
+  if (kGroups && scales.floats) {
+    visit.template operator()<Widening::kFloats>();
+  } else if (kind == WeightKind::kLevels || (kGroups && scales.zeros)) {
+    visit.template operator()<Widening::kSteps>();
+  } else {
+    visit.template operator()<Widening::kShift>();
+  }
+}
+
+// Operand A for inputs 32 step.. of a block of weight_order.h, from the word that holds them.
+template <int kBits, Widening widening = Widening::kShift>
 __device__ __forceinline__ void Fragment(const uint4& word, const LevelSteps& steps, int step,
                                          uint32_t (&a)[4]) {
   if constexpr (kBits == 8) {
@@ -44,14 +84,8 @@ __device__ __forceinline__ void Fragment(const uint4& word, const LevelSteps& st
   }
   const uint32_t first = step % 2 == 0 ? word.x : word.z;
   const uint32_t second = step % 2 == 0 ? word.y : word.w;
-  if constexpr (kWiden) {
-    steps.Widen(first, a[0], a[1]);
-    steps.Widen(second, a[2], a[3]);
-  } else {
-    constexpr uint32_t kHigh = 0xF0F0F0F0;
-    a[0] = first << 4 & kHigh, a[1] = first & kHigh;
-    a[2] = second << 4 & kHigh, a[3] = second & kHigh;
-  }
+  Widen<widening>(first, steps, a[0], a[1]);
+  Widen<widening>(second, steps, a[2], a[3]);
 }
 
 }  // namespace nibble::cuda

@@ -116,6 +116,7 @@ WeightOrder::WeightOrder(const PackedWeights& w, WeightKind block_kind, int piec
     NIBBLE_CHECK(w.format.group % piece == 0 && kBlockInputs % piece == 0, "{}", piece);
     scales.pieces = static_cast<int>(kBlockInputs) / piece;
     scales.zeros = HasGroups(kind) && !w.format.symmetric;
+    scales.floats = kind == WeightKind::kNibbleGroups && w.format.e2m1();
   }
 }
 

@@ -25,6 +25,14 @@ class SharedAddress {
   uint32_t address_;
 };
 
+// Bytes of `low` and `high`, each chosen by the lower three bits of one of four nibbles; the sign
+// of the byte in all its bits where the fourth is set.
+__device__ __forceinline__ uint32_t PermuteBytes(uint32_t low, uint32_t high, uint32_t nibbles) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(nibbles));
+  return bytes;
+}
+
 // ---- Memory ----
 
 __device__ __forceinline__ uint4 LoadShared16(SharedAddress shared) {
