@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
 #include <string>
 #include <vector>
@@ -167,7 +168,9 @@ class HfForward {
     const int64_t d = HeadDim(layer);
     const bool alike = config_.value("attention_k_eq_v", false) && Window(layer) == kNoWindow;
     Heads h;
-    if (Has(attention + "qkv_proj.weight")) {
+    if (Lender(layer) != layer) {
+      h = {Linear(attention + "q_proj", x), {}, {}};
+    } else if (Has(attention + "qkv_proj.weight")) {
       const std::string fused = attention + "qkv_proj";
       h = {Linear(fused, x, 0, heads * d), Linear(fused, x, heads * d, kv * d),
            Linear(fused, x, (heads + kv) * d, kv * d)};
@@ -197,6 +200,18 @@ class HfForward {
     return h;
   }
 
+  // Whose keys and values a layer reads.
+  int64_t Lender(int64_t layer) const {
+    const auto own =
+        static_cast<int64_t>(Number("num_hidden_layers", 0) - Number("num_kv_shared_layers", 0));
+    if (layer < own) return layer;
+    int64_t lender = own - 1;
+    while (config_["layer_types"][static_cast<size_t>(lender)] !=
+           config_["layer_types"][static_cast<size_t>(layer)]) {
+      --lender;
+    }
+    return lender;
+  }
   int64_t KvHeads(int64_t layer) const {
     const bool global = IsGemma4() && Window(layer) == kNoWindow;
     const char* const key = global && config_.contains("num_global_key_value_heads")
@@ -361,14 +376,17 @@ class HfForward {
     for (size_t i = 0; i < y.size(); ++i) x[i] += Number("residual_multiplier", 1) * added[i];
   }
 
-  void Layer(int64_t layer, std::vector<Vector>& x) const {
+  void Layer(int64_t layer, std::vector<Vector>& x) {
     const std::string prefix = Prefix(layer);
     const auto norm = [&](const char* name) { return prefix + name + "_layernorm.weight"; };
     std::vector<Heads> all;
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector h = NormedIfAny(prefix + "input_layernorm.weight", x[t]);
       all.push_back(Project(layer, h, static_cast<int64_t>(t)));
+      if (Lender(layer) == layer) continue;
+      all[t].k = heads_[Lender(layer)][t].k, all[t].v = heads_[Lender(layer)][t].v;
     }
+    heads_[layer] = all;
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector a =
           Linear(prefix + "self_attn.o_proj", Attend(all, layer, static_cast<int64_t>(t)));
@@ -383,6 +401,7 @@ class HfForward {
 
   const Json config_;
   const SafetensorsFile file_;
+  std::map<int64_t, std::vector<Heads>> heads_;  // of each layer
 };
 
 }  // namespace nibble

@@ -27,6 +27,7 @@ struct Alike {
 std::vector<Alike> SortLayers(const ModelConfig& config, const KvSpec& kv) {
   std::map<std::pair<int64_t, int64_t>, Alike> sorted;
   for (int64_t i = 0; i < config.layers; ++i) {
+    if (!config.spec(i).owns_kv()) continue;
     const int64_t stated = config.spec(i).sliding_window;
     const int64_t window = stated < config.context ? stated : 0;
     const int64_t bytes = WithHeads(kv, config.head_shape(i)).page_bytes();
@@ -71,6 +72,10 @@ KvGroups::KvGroups(const ModelConfig& config, const KvSpec& kv)
       if (index == 0) windows_.push_back(alike.window);
       places_[static_cast<size_t>(alike.layers[i])] = {count() - 1, index * alike.bytes};
     }
+  }
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const LayerSpec spec = config.spec(i);
+    if (!spec.owns_kv()) places_[static_cast<size_t>(i)] = place(spec.kv_layer);
   }
 }
 

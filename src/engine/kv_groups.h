@@ -2,7 +2,8 @@
 // Which layers' keys and values lie together in a page. A layer with a sliding window needs the
 // older pages of a text no longer, so a page holds layers of one window and of heads alike, and all
 // pages are of one size, so that what one group gives back serves any other. Models whose layers
-// all see as much have one group.
+// all see as much have one group. A layer without keys of its own has the place of the one whose
+// keys it reads.
 #pragma once
 
 #include <cstdint>

@@ -127,13 +127,14 @@ ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const Seq
     norm(s.k, layer.heads.kv_width(), LayerVector::kKeyNorm);
     attention.q_norm = attention.k_norm = nullptr;
   }
-  if (d.config.value_norms) {
+  const bool owns = layer.spec.owns_kv();
+  if (d.config.value_norms && owns) {
     d.backend.NormRows(s.v.data(), tokens * layer.heads.kv_heads, layer.heads.head_dim, nullptr,
                        attention.norm_eps);
   }
   const KvSpec kv = d.kv(layer);
-  d.backend.RopeAndAppend(s.q.data(), s.k.data(), s.v.data(), attention,
-                          d.ropes.view(layer.spec.rope), kv, batch);
+  d.backend.RopeAndAppend(s.q.data(), owns ? s.k.data() : nullptr, owns ? s.v.data() : nullptr,
+                          attention, d.ropes.view(layer.spec.rope), kv, batch);
   d.backend.Attention(s.q.data(), attention, kv, batch, s.a.data());
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
@@ -148,7 +149,7 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
                                          {layer.ids[Role::kK], s.k.data()},
                                          {layer.ids[Role::kV], s.v.data()}};
-  d.backend.Project(acts, outputs);
+  d.backend.Project(acts, std::span(outputs).first(layer.spec.owns_kv() ? 3 : 1));
   return AttendHeads(d, layer, batch);
 }
 

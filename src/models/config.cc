@@ -61,23 +61,33 @@ int64_t ModelConfig::Widest(Role role) const {
 }
 
 int64_t ModelConfig::ffn_size() const {
-  return Largest(
-      [&](int64_t layer) { return has_experts(layer) ? expert_size : intermediate_size; });
+  return Largest([&](int64_t layer) { return outputs(layer, first(layer, Role::kGate)); });
+}
+
+bool ModelConfig::shares_kv() const {
+  return std::ranges::any_of(specs, [](const LayerSpec& spec) { return !spec.owns_kv(); });
+}
+
+bool ModelConfig::lends_kv(int64_t layer) const {
+  return std::ranges::count(specs, layer, &LayerSpec::kv_layer) > 0;
 }
 
 std::vector<LayerVector> ModelConfig::layer_vectors(int64_t layer) const {
   std::vector<LayerVector> all = vectors;
   if (!has_experts(layer)) std::erase(all, LayerVector::kRouterBias);
+  if (!spec(layer).owns_kv()) std::erase(all, LayerVector::kKeyNorm);
   return all;
 }
 
 std::vector<Role> ModelConfig::layer_roles(int64_t layer) const {
-  if (!has_experts(layer)) {
-    std::vector<Role> all = {kLayerRoles.begin(), kLayerRoles.end()};
-    if (gating.alone) std::erase(all, Role::kUp);
-    return all;
+  std::vector<Role> roles = {kLayerRoles.begin(), kLayerRoles.end()};
+  if (gating.alone) std::erase(roles, Role::kUp);
+  if (!spec(layer).owns_kv()) {
+    std::erase_if(roles, [](Role role) { return role == Role::kK || role == Role::kV; });
   }
-  std::vector<Role> roles = {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kRouter};
+  if (!has_experts(layer)) return roles;
+  std::erase_if(roles, [](Role role) { return role >= Role::kGate && role <= Role::kDown; });
+  roles.push_back(Role::kRouter);
   for (int64_t e = 0; e < router.all(); ++e) {
     for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
   }
@@ -122,7 +132,8 @@ int64_t ModelConfig::outputs(int64_t layer, Role role) const {
       return hidden_size;
     case Role::kGate:
     case Role::kUp:
-      return ExpertOf(role) < 0 ? intermediate_size : expert_size;
+      if (ExpertOf(role) >= 0) return expert_size;
+      return spec(layer).intermediate_size > 0 ? spec(layer).intermediate_size : intermediate_size;
     case Role::kHead:
     case Role::kEmbedding:
       return vocab_size;

@@ -87,6 +87,10 @@ struct LayerSpec {
   // Heads unlike those of other layers; 0: the model's.
   int64_t kv_heads = 0, head_dim = 0;
   bool values_are_keys = false;  // V is what the key's linear gives
+  int64_t kv_layer = -1;  // an earlier layer of such heads, whose keys and values it reads; -1: own
+  int64_t intermediate_size = 0;  // of its only FFN; 0: the model's
+
+  bool owns_kv() const { return kv_layer < 0; }
 };
 
 // Of a layer's attention.
@@ -133,6 +137,8 @@ struct ModelConfig {
     for (int64_t i = 0; i < layers; ++i) largest = std::max(largest, number(i));
     return largest;
   }
+  bool shares_kv() const;              // any layer
+  bool lends_kv(int64_t layer) const;  // others read its keys and values
   bool has_experts(int64_t layer) const { return router.experts > 0 && !spec(layer).dense; }
   int64_t Widest(Role role) const;                     // outputs in the layer that has most
   int64_t ffn_size() const;                            // of the widest FFN

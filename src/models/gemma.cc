@@ -86,8 +86,6 @@ void RefuseParts(const Json& config, const std::string& where) {
   };
   refuse(number("hidden_size_per_layer_input", 256) != 0,
          "hidden_size_per_layer_input: each layer has an embedding of its own");
-  refuse(number("num_kv_shared_layers", 0) != 0,
-         "num_kv_shared_layers: layers read the cache of others");
   refuse(JsonFind<bool>(config, "enable_moe_block", where).value_or(false),
          "enable_moe_block: experts stand beside the FFN");
   refuse(JsonFind<std::string>(config, "use_bidirectional_attention", where) == "all",
@@ -114,6 +112,29 @@ void ParseHeads(const Json& config, int64_t layer, const std::string& where, Lay
     spec.head_dim = find(config, "global_head_dim", where).value_or(512);
     const auto kv_heads = find(config, "num_global_key_value_heads", where);
     if (spec.values_are_keys) spec.kv_heads = kv_heads.value_or(0);
+  }
+}
+
+// The last layers read keys and values of the last one of their kind in front of them, and their
+// FFNs may be twice as wide.
+void ShareCaches(const Json& config, const std::string& where, ModelConfig& c) {
+  const auto shared =
+      JsonFindIn<int64_t>(config, "num_kv_shared_layers", 0, c.layers - 1, where).value_or(0);
+  const bool wide = JsonFind<bool>(config, "use_double_wide_mlp", where).value_or(false);
+  const int64_t own = c.layers - shared;
+  for (int64_t i = own; i < c.layers; ++i) {
+    LayerSpec& spec = c.specs[static_cast<size_t>(i)];
+    for (int64_t from = 0; from < own; ++from) {
+      if (c.spec(from).rope == spec.rope) spec.kv_layer = from;
+    }
+    if (spec.owns_kv()) {
+      Fail("{}: num_kv_shared_layers: no layer in front of {} is of its type", where, i);
+    }
+    const HeadShape lender = c.head_shape(spec.kv_layer), shape = c.head_shape(i);
+    if (lender.kv_heads != shape.kv_heads || lender.head_dim != shape.head_dim) {
+      Fail("{}: layer {} reads keys of layer {}, whose heads are others", where, i, spec.kv_layer);
+    }
+    if (wide) spec.intermediate_size = 2 * c.intermediate_size;
   }
 }
 
@@ -150,6 +171,7 @@ ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
     }
     length = shape.head_dim;
   }
+  ShareCaches(config, where, c);
   constexpr const char* kTypes[] = {"full_attention", "sliding_attention"};
   c.ropes.clear();
   for (const size_t table : {0, 1}) {

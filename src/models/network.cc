@@ -252,6 +252,12 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       net.stored_codes = "MXFP4";
       net.store->DropPages();
     }
+    if (!c.spec(layer).owns_kv()) {  // published files have them all the same
+      for (Role role : {Role::kK, Role::kV}) {
+        tensors.Ignore(family.linear(c, layer, role) + ".weight");
+      }
+      tensors.Ignore(family.vector(c, layer, LayerVector::kKeyNorm));
+    }
     RequireSharedInputs(c, layer, weights, net.directory);
     if (family.layer_norms) MoveNormBiases(c, family, layer, tensors, weights);
   }

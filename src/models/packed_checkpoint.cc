@@ -190,8 +190,8 @@ void RequireSharedInputs(const ModelConfig& config, int64_t index, const LayerWe
     Fail("{}: {}.{} and {}.{} differ", where, LinearName(index, a), plane, LinearName(index, b),
          plane);
   };
-  for (Role role : {Role::kK, Role::kV}) require(Role::kQ, role);
   for (Role role : config.layer_roles(index)) {
+    if (role == Role::kK || role == Role::kV) require(Role::kQ, role);
     if (KindOf(role) == Role::kUp) require(OfExpert(Role::kGate, ExpertOf(role)), role);
   }
 }

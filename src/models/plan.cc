@@ -116,8 +116,9 @@ void CheckTables(const Plan& plan, const ModelConfig& config, const std::string&
 // q/k/v and gate/up read one prepared input.
 void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& config,
                        const std::string& where) {
-  std::vector<std::pair<Role, Role>> shared = {{Role::kQ, Role::kK}, {Role::kQ, Role::kV}};
+  std::vector<std::pair<Role, Role>> shared;
   for (Role role : config.layer_roles(layer)) {
+    if (role == Role::kK || role == Role::kV) shared.emplace_back(Role::kQ, role);
     const Role gate = OfExpert(Role::kGate, ExpertOf(role));
     if (KindOf(role) == Role::kUp) shared.emplace_back(gate, role);
   }

@@ -31,7 +31,8 @@ Plan ReferencePlan(Plan plan) {
 }  // namespace
 
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer) {
-  std::vector<LinearSet> sets = {LinearSet::kQkv, LinearSet::kO};
+  std::vector<LinearSet> sets = {{LinearSet::kQkv, -1, !config.spec(layer).owns_kv()},
+                                 LinearSet::kO};
   for (Role role : config.layer_roles(layer)) {
     if (KindOf(role) == Role::kGate) {
       sets.emplace_back(LinearSet::kMlp, ExpertOf(role), config.gating.alone);
@@ -44,6 +45,7 @@ std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer) {
 std::vector<Role> RolesOf(LinearSet set) {
   switch (set.kind) {
     case LinearSet::kQkv:
+      if (set.alone) return {Role::kQ};
       return {Role::kQ, Role::kK, Role::kV};
     case LinearSet::kO:
       return {Role::kO};
@@ -98,7 +100,11 @@ void Stream::Rest() const {
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
   const int64_t a = std::max(c.Widest(Role::kQ), c.ffn_size());
-  return static_cast<size_t>(tokens * (c.hidden_size + a)) * sizeof(float);
+  int64_t lent = 0;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    if (c.lends_kv(i)) lent += 2 * c.head_shape(i).kv_width();
+  }
+  return static_cast<size_t>(tokens * (c.hidden_size + a + lent)) * sizeof(float);
 }
 
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
@@ -152,6 +158,20 @@ void Stream::Keep(const ActsSource& source, LinearSet set, int64_t window) {
   backend_.Copy(values, count * plain.width, a(set, window));
 }
 
+SequenceSlice Stream::CacheOf(int64_t window) {
+  const LayerSpec& spec = layer_.spec;
+  const int64_t owner = spec.owns_kv() ? index_ : spec.kv_layer;
+  KvCache* cache = &cache_;
+  if (config_.lends_kv(owner)) {
+    cache = &lent_.try_emplace({owner, window}, LargestKv(config_, kv_), 1, backend_).first->second;
+  }
+  if (spec.owns_kv()) {
+    cache->Clear();
+    cache->Reserve(context_);
+  }
+  return cache->Slice(0, context_);
+}
+
 void Stream::Advance(LinearSet set, int64_t window) {
   const Decoder d = decoder();
   float* x = this->x(window);
@@ -159,9 +179,7 @@ void Stream::Advance(LinearSet set, int64_t window) {
     case LinearSet::kQkv:
       return;
     case LinearSet::kO: {
-      cache_.Clear();
-      cache_.Reserve(context_);
-      const SequenceSlice slice = cache_.Slice(0, context_);
+      const SequenceSlice slice = CacheOf(window);
       return Keep(AttentionCore(d, layer_, x, {&slice, 1}), set, window);
     }
     case LinearSet::kMlp:
@@ -215,9 +233,7 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
     for (Role role : RolesOf(set)) Upload(role, layer[role]);
   }
   for (int64_t w = 0; w < windows(); ++w) {
-    cache_.Clear();
-    cache_.Reserve(context_);
-    const SequenceSlice slice = cache_.Slice(0, context_);
+    const SequenceSlice slice = CacheOf(w);
     if (config_.has_experts(index_)) {
       ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
       Route(w);

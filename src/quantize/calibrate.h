@@ -25,7 +25,7 @@ struct LinearSet {
 
   Kind kind;
   int64_t expert;  // of kMlp and kDown; -1: there are none
-  bool alone;      // kMlp: there is no up
+  bool alone;      // kMlp: there is no up; kQkv: the layer has neither k nor v
 };
 // Of a layer, in the order they run.
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer);
@@ -85,6 +85,8 @@ class Stream {
   // What the norm in front of the set reads, [tokens(set, window), hidden].
   const float* Rows(LinearSet set, int64_t window);
   ActsSource Source(LinearSet set, int64_t window);
+  // The window's place in the cache: empty, or of a layer whose keys this one reads.
+  SequenceSlice CacheOf(int64_t window);
   // Writes it to a(set, window).
   void Keep(const ActsSource& source, LinearSet set, int64_t window);
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
@@ -101,7 +103,8 @@ class Stream {
   bool quantized_;
   SpillFile* file_;
   KvSpec kv_;
-  KvCache cache_;  // one layer, one window
+  KvCache cache_;                                        // one layer, one window
+  std::map<std::pair<int64_t, int64_t>, KvCache> lent_;  // of layers and windows that others read
   Scratch scratch_;
   Buffer<float> x_;  // [windows * context, hidden]
   Buffer<float> a_;  // [windows * context, width of o or down]

@@ -167,7 +167,7 @@ void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
 
 // Everything that reads the norm in front of attention, or of the FFN.
 std::vector<Role> NormReaders(const ModelConfig& config, int64_t index, LinearSet::Kind set) {
-  if (set == LinearSet::kQkv) return RolesOf(set);
+  if (set == LinearSet::kQkv) return RolesOf(LinearSets(config, index)[0]);
   std::vector<Role> readers;
   for (Role role : config.layer_roles(index)) {
     const Role kind = KindOf(role);

@@ -226,7 +226,8 @@ std::string_view WhyScalesStay(const Recipe& recipe) {
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
   return recipe.learned_scales && WhyScalesStay(recipe).empty() && config.router.experts == 0 &&
          config.attention_softcap == 0 && config.has(LayerVector::kMlpNorm) &&
-         !config.gating.alone && !config.parallel && ids >= ScaleLearningLeast(recipe, config);
+         !config.gating.alone && !config.parallel && !config.shares_kv() &&
+         ids >= ScaleLearningLeast(recipe, config);
 }
 
 int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config) {

@@ -290,6 +290,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
     FailUsage(
         "norms behind o and down keep this model's residual stream as it is; use --fixed-rotation");
   }
+  if (recipe.output_smoothing > 0 && config.shares_kv()) {
+    FailUsage("--output-alpha: layers of this model read values of others; use 0");
+  }
   if (recipe.output_smoothing > 0 && !config.gating.linear_in_up()) {
     FailUsage("--output-alpha: gates of this model clamp what they let through; use 0");
   }

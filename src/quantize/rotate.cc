@@ -152,20 +152,21 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   };
   const auto attention_gamma = gamma(LayerVector::kAttentionNorm);
   const auto mlp_gamma = gamma(LayerVector::kMlpNorm);
-  Rng rng(seed_, static_cast<uint64_t>(index) + 1);
-  const int rope = c.spec(index).rope;
-  const int64_t turned = rope < 0 ? 0 : c.ropes[static_cast<size_t>(rope)].head_dim;
+  // What turns keys and values turns those who read them.
+  const LayerSpec spec = c.spec(index);
+  Rng rng(seed_, static_cast<uint64_t>(spec.owns_kv() ? index : spec.kv_layer) + 1);
+  const int64_t turned = spec.rope < 0 ? 0 : c.ropes[static_cast<size_t>(spec.rope)].head_dim;
   const auto [heads, kv_heads, head_dim] = c.head_shape(index);
   const Signs k_signs = RopeSigns(rng, kv_heads, head_dim, turned);
   const Signs v_signs = rng.Signs(static_cast<size_t>(kv_heads * head_dim));
   const Signs q_signs = RepeatForHeads(k_signs, kv_heads, heads);
+  if (!spec.owns_kv()) rng = Rng(seed_, static_cast<uint64_t>(index) + 1);
 
   // Maps of a linear's outputs, applied to its weights and to its bias.
   const auto map_outputs = [&](Role role, auto&& map) {
     map(layer[role]);
     ApplyToBias(layer.biases[role], map);
   };
-  for (Role role : {Role::kQ, Role::kK, Role::kV}) ScaleColumns(layer[role], attention_gamma);
   for (Role role : c.layer_roles(index)) {
     const Role kind = KindOf(role);
     if (kind == Role::kO || kind == Role::kDown) {
@@ -174,9 +175,8 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
       }
       continue;
     }
-    if (kind == Role::kRouter || kind == Role::kGate || kind == Role::kUp) {
-      ScaleColumns(layer[role], mlp_gamma);
-    }
+    const bool of_attention = role == Role::kQ || role == Role::kK || role == Role::kV;
+    ScaleColumns(layer[role], of_attention ? attention_gamma : mlp_gamma);
     if (residual_) {
       residual_->ApplyToRows(layer[role]);
     } else {
@@ -184,11 +184,13 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
     }
   }
   map_outputs(Role::kQ, [&](Matrix<double>& w) { ScaleRows(w, q_signs); });
-  map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
-  map_outputs(Role::kV, [&](Matrix<double>& w) {
-    ScaleRows(w, v_signs);
-    ApplyTransformToColumns(PerHead(kv_heads, head_dim), w);
-  });
+  if (spec.owns_kv()) {
+    map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
+    map_outputs(Role::kV, [&](Matrix<double>& w) {
+      ScaleRows(w, v_signs);
+      ApplyTransformToColumns(PerHead(kv_heads, head_dim), w);
+    });
+  }
   // Inverse of an orthogonal map on the input side: W M^-1 = W M^T, the same routine as x -> M x.
   ScaleColumns(layer[Role::kO], RepeatForHeads(v_signs, kv_heads, heads));
   ApplyTransformToRows(PerHead(heads, head_dim), layer[Role::kO]);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "models/random_model_testing.h"
 #include "quantize/rotate.h"
@@ -166,13 +167,19 @@ class Fp64Network {
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector h = Input(layer, LayerVector::kAttentionNorm, x[t]);
       q.push_back(Linear(layer, index, Role::kQ, h));
+      Turn(layer, LayerVector::kQueryNorm, head_dim, rope, static_cast<int64_t>(t), q[t]);
+      if (!spec.owns_kv()) continue;
       k.push_back(Linear(layer, index, Role::kK, h));
       v.push_back(Linear(layer, index, Role::kV, h));
-      Turn(layer, LayerVector::kQueryNorm, head_dim, rope, static_cast<int64_t>(t), q[t]);
       Turn(layer, LayerVector::kKeyNorm, head_dim, rope, static_cast<int64_t>(t), k[t]);
       for (auto at = v[t].begin(); c_.value_norms && at != v[t].end(); at += head_dim) {
         std::ranges::copy(Normed({at, at + head_dim}, {}), at);
       }
+    }
+    if (spec.owns_kv()) {
+      keys_[index] = k, values_[index] = v;
+    } else {
+      k = keys_.at(spec.kv_layer), v = values_.at(spec.kv_layer);
     }
     for (size_t t = 0; t < x.size(); ++t) {
       const Vector before = x[t];
@@ -192,6 +199,7 @@ class Fp64Network {
   bool folded_;
   Tensor head_bias_;
   Vector final_norm_;
+  mutable std::map<int64_t, Rows> keys_, values_;  // of layers, for those that read them
 };
 
 void ExpectUnchanged(const std::string& directory) {

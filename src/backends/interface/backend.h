@@ -281,7 +281,7 @@ class Backend {
 
   // Rotates q [tokens, heads*head_dim] in place (norm, RoPE, then the head rotation), and k
   // likewise (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache
-  // pages.
+  // pages. k and v null: of a layer that reads what another one has written there.
   virtual void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                              const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;

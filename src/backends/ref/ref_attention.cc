@@ -162,7 +162,7 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
         NormHead(attention.q_norm, attention.norm_eps, query);
         Rotate(rope, position, kv.rotation, query);
       }
-      for (int64_t h = 0; h < kv.kv_heads; ++h) {
+      for (int64_t h = 0; k != nullptr && h < kv.kv_heads; ++h) {
         const std::span<float> key = {k + (row * kv.kv_heads + h) * d, width};
         NormHead(attention.k_norm, attention.norm_eps, key);
         Rotate(rope, position, kv.rotation, key);

@@ -81,14 +81,14 @@ void RopeAndAppendToken(float* q, float* k, const float* v, const AttentionSpec&
   const int64_t d = kv.head_dim, heads = attention.heads, slot = position % kPageTokens;
   const float* cos = rope.cos + position * rope.angles;
   const float* sin = rope.sin + position * rope.angles;
-  NormHeads(q, heads, d, attention.q_norm, attention.norm_eps);
-  NormHeads(k, kv.kv_heads, d, attention.k_norm, attention.norm_eps);
-  RotatePairs(q, heads, d, cos, sin, rope.angles);
-  RotatePairs(k, kv.kv_heads, d, cos, sin, rope.angles);
-  if (rotation != nullptr) {
-    TransformGroup(*rotation, q, heads);
-    TransformGroup(*rotation, k, kv.kv_heads);
-  }
+  const auto turn = [&](float* x, int64_t count, const float* norm) {
+    NormHeads(x, count, d, norm, attention.norm_eps);
+    RotatePairs(x, count, d, cos, sin, rope.angles);
+    if (rotation != nullptr) TransformGroup(*rotation, x, count);
+  };
+  turn(q, heads, attention.q_norm);
+  if (k == nullptr) return;
+  turn(k, kv.kv_heads, attention.k_norm);
   for (int64_t h = 0; h < kv.kv_heads; ++h) {
     std::byte* block = page + h * kv.block_bytes();
     StoreCacheRow(k + h * d, d, kv.k, block + slot * kv.row_bytes(kv.k),
@@ -127,8 +127,9 @@ void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionS
     for (const SequenceSlice& slice : batch) {
       for (int64_t t = std::max<int64_t>(begin, 0); t < std::min(end, slice.tokens); ++t) {
         const int64_t row = slice.first_row + t, position = slice.position + t;
+        const int64_t k_row = k == nullptr ? 0 : row * k_width;
         NIBBLE_DISPATCH(isa, RopeAndAppendToken)
-        (q + row * q_width, k + row * k_width, v + row * k_width, attention, rope, rotation, kv,
+        (q + row * q_width, k + k_row, v + k_row, attention, rope, rotation, kv,
          slice.page(position), position);
       }
       begin -= slice.tokens;  // now counted from the next sequence's first token

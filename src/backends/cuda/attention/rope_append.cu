@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(32 * kWarps<kElements>)
   turn.Load(a, position);
   WaitForPreviousGrid();
   AllowNextGrid();
-  const int heads = a.heads + 2 * kv_heads, step = gridDim.y * kWarps<kElements>;
+  const int heads = a.all_heads(), step = gridDim.y * kWarps<kElements>;
   int h = blockIdx.y * kWarps<kElements> + threadIdx.x / 32, coming = h;
   const auto fetch = [&](int place) {
     if (coming < heads && first < head_dim) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(32 * kWarps<kElements>)
 
 template <int kElements>
 void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
-  const int heads = a.heads + 2 * a.kv.kv_heads;
+  const int heads = a.all_heads();
   const int shares =
       std::clamp(kTargetBlocks / a.rows, 1, (heads + kWarps<kElements> - 1) / kWarps<kElements>);
   const LaunchShape shape = {.grid = dim3(a.rows, shares), .block = 32 * kWarps<kElements>};

@@ -37,7 +37,7 @@ HeadRotation RotationOf(const TransformSpec& spec);
 // Pointers are device memory; rows of q, k and v are aligned to 16 bytes.
 struct RopeAppendArguments {
   void* q = nullptr;        // [rows, q_stride], heads * head_dim of them; rotated in place
-  const void* k = nullptr;  // [rows, k_stride], kv_heads * head_dim
+  const void* k = nullptr;  // [rows, k_stride], kv_heads * head_dim; or null, and v: q alone
   const void* v = nullptr;  // [rows, v_stride]
   RealType type = RealType::kFloat32;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0;  // elements
@@ -52,6 +52,9 @@ struct RopeAppendArguments {
   const SequenceOnDevice* batch = nullptr;  // [sequences]
   int sequences = 0;
   int rows = 0;  // of all sequences; rows that belong to none are left alone
+
+  // Of q, k and v.
+  __host__ __device__ int all_heads() const { return heads + (k == nullptr ? 0 : 2 * kv.kv_heads); }
 };
 
 // Enqueues the op. The batch and the tables are read before the kernel in front has ended: that

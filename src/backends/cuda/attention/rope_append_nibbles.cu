@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
   Load(a.sin + position * a.angles + element, sin);
   WaitForPreviousGrid();
   AllowNextGrid();
-  const int heads = a.heads + 2 * a.kv.kv_heads, step = gridDim.y * kWarps * kHeads;
+  const int heads = a.all_heads(), step = gridDim.y * kWarps * kHeads;
   const int first = (blockIdx.y * kWarps + threadIdx.x / 32) * kHeads + Lane() / H::kLanes;
   for (int h = first; __any_sync(~0u, h < heads); h += step) {
     H head = {};
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
 template <int D>
 void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
   constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token among several blocks
-  const int heads = a.heads + 2 * a.kv.kv_heads, warp_heads = 32 / Head<D>::kLanes;
+  const int heads = a.all_heads(), warp_heads = 32 / Head<D>::kLanes;
   const int most = (heads + kWarps * warp_heads - 1) / (kWarps * warp_heads);
   const LaunchShape shape = {.grid = dim3(a.rows, std::clamp(kTargetBlocks / a.rows, 1, most)),
                              .block = 32 * kWarps};
@@ -151,7 +151,7 @@ bool RopeAppendNibbles(const RopeAppendArguments& a, cudaStream_t stream) {
   const HeadRotation::Factor& factor = a.rotation.factors[0];
   const bool rotates = a.rotation.count == 1 && factor.signs < 0 && factor.order == d;
   if (2 * a.angles != d || (a.rotation.count != 0 && !rotates)) return false;
-  if ((a.q_norm == nullptr) != (a.k_norm == nullptr)) return false;
+  if (a.k != nullptr && (a.q_norm == nullptr) != (a.k_norm == nullptr)) return false;
   if (!a.kv.k.nibbles() || !a.kv.v.nibbles()) return false;
   if (d != 64 && d != 128 && d != 256) return false;
   d == 64    ? LaunchFor<64>(a, stream)
