@@ -49,19 +49,24 @@ __global__ void AddRowsKernel(const float* y, const __grid_constant__ RowList li
   }
 }
 
-// A block per row.
-__global__ void __launch_bounds__(kThreads)
+// A block per row; many threads, since a step of answers waits for each of their turns.
+constexpr unsigned kManyThreads = 1024;
+__global__ void __launch_bounds__(kManyThreads)
     AddNormedKernel(const float* y, const float* weight, const float* scale, int64_t width,
                     float eps, float* x) {
   WaitForPreviousGrid();
   AllowNextGrid();
   y += blockIdx.x * width, x += blockIdx.x * width;
   float squares = 0;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) squares = fmaf(y[i], y[i], squares);
-  const float mean = BlockSum<kThreads / 32>(squares) / static_cast<float>(width);
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < width; i += kManyThreads) {
+    squares = fmaf(y[i], y[i], squares);
+  }
+  const float mean = BlockSum<kManyThreads / 32>(squares) / static_cast<float>(width);
   const float factor = rsqrtf(mean + eps);
   const float of_sum = scale == nullptr ? 1 : *scale;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < width; i += kManyThreads) {
     x[i] = (x[i] + y[i] * factor * weight[i]) * of_sum;
   }
 }
@@ -157,7 +162,7 @@ void AddRows(const float* y, std::span<const int32_t> rows, std::span<const floa
 void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
                const float* scale, float* x, cudaStream_t stream) {
   if (tokens == 0) return;
-  const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kThreads};
+  const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kManyThreads};
   LaunchDependent(AddNormedKernel, shape, stream, y, weight, scale, width, eps, x);
 }
 

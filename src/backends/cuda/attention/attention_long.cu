@@ -10,12 +10,18 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRowsOfWarp = 2, kRows = kWarps * kRowsOfWarp;
-constexpr int kSpanPages = 8;
-constexpr int kFewRows = 64;  // up to here keys are split
+constexpr int kSpanPages = 1;  // a page keeps a warp with a row busy for longer than joining takes
+constexpr int kFewRows = 64;   // up to here keys are split
 constexpr int kElements = kMaxHeadDim / 32, kStride = kMaxHeadDim + 8;
 
+// Rows of a warp: one in steps of answers, where there are few.
+constexpr int RowsOfWarp(int rows) {
+  return rows <= kWarps ? 1 : 2;
+}
+
+template <int kRowsOfWarp>
 struct LongShared {
+  static constexpr int kRows = kWarps * kRowsOfWarp;
   __half page[kPageKeys][kStride];  // of K, then of V; at the end the result
   float weights[kRows][kPageKeys];
 
@@ -56,8 +62,9 @@ __device__ __forceinline__ void ForEights(int head_dim, const Use& use) {
 }
 
 // Weights of a page's keys for one row, whose sums are scaled to the new maximum.
+template <typename Shared>
 __device__ __forceinline__ void Weigh(const Tile& tile, int page, int number, int head_dim,
-                                      LongShared& shared, Row& row) {
+                                      Shared& shared, Row& row) {
   const KeyRange visible = tile.Visible(number);
   const int lane = threadIdx.x % 32, first = page * kPageKeys;
   float scores[2] = {kNoKeys, kNoKeys};  // of keys lane and lane + 32
@@ -79,8 +86,7 @@ __device__ __forceinline__ void Weigh(const Tile& tile, int page, int number, in
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float weight = scores[half] == kNoKeys ? 0 : Exp2(scores[half] - max);
-    shared.weights[threadIdx.x / 32 * kRowsOfWarp + number % kRowsOfWarp][lane + 32 * half] =
-        weight;
+    shared.weights[number][lane + 32 * half] = weight;
     sum += weight;
   }
   row.sum = row.sum * factor + WarpSum(sum);
@@ -89,7 +95,8 @@ __device__ __forceinline__ void Weigh(const Tile& tile, int page, int number, in
   for (float& o : row.o) o *= factor;
 }
 
-__device__ __forceinline__ void AddValues(const float* weights, int head_dim, LongShared& shared,
+template <typename Shared>
+__device__ __forceinline__ void AddValues(const float* weights, int head_dim, Shared& shared,
                                           Row& row) {
   for (int key = 0; key < kPageKeys; ++key) {
     const float weight = weights[key];
@@ -120,9 +127,10 @@ __device__ __forceinline__ void Begin(const AttentionArguments& a, const Tile& t
   }
 }
 
+template <int kRowsOfWarp>
 __global__ void __launch_bounds__(kThreads) LongKernel(const __grid_constant__ AttentionCall call) {
   extern __shared__ __align__(128) std::byte memory[];
-  auto& shared = *reinterpret_cast<LongShared*>(memory);
+  auto& shared = *reinterpret_cast<LongShared<kRowsOfWarp>*>(memory);
   const AttentionArguments& a = call.arguments;
   const int head_dim = a.kv.head_dim, first = threadIdx.x / 32 * kRowsOfWarp;
   const Tile tile = TileOf(call);
@@ -168,15 +176,16 @@ __global__ void __launch_bounds__(kThreads) LongKernel(const __grid_constant__ A
 }  // namespace
 
 AttentionPlan LongPlan(const AttentionArguments& a) {
-  return PlanOf(a, kRows, a.rows() <= kFewRows ? kSpanPages : 0);
+  return PlanOf(a, kWarps * RowsOfWarp(a.rows()), a.rows() <= kFewRows ? kSpanPages : 0);
 }
 
 void LaunchLong(const AttentionCall& call, cudaStream_t stream) {
   const AttentionArguments& a = call.arguments;
-  LaunchDependent(LongKernel,
+  const bool one = RowsOfWarp(a.rows()) == 1;
+  LaunchDependent(one ? LongKernel<1> : LongKernel<2>,
                   {.grid = dim3(a.kv.kv_heads, call.plan.spans, a.sequences * call.plan.tiles),
                    .block = kThreads,
-                   .shared_bytes = sizeof(LongShared)},
+                   .shared_bytes = one ? sizeof(LongShared<1>) : sizeof(LongShared<2>)},
                   stream, call);
 }
 

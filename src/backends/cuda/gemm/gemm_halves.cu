@@ -16,7 +16,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kWarps = 4, kInputs = 32;  // of a block; of a step
+constexpr int kFewWarps = 4, kManyWarps = 16, kInputs = 32;  // of a block; of a step
 
 // Eight values in four registers: rounded to bf16, and what that lacks.
 struct Eight {
@@ -75,7 +75,7 @@ __device__ void StoreSum(float sum, bool, __nv_bfloat16* y) {
 }
 
 // The sums of all warps, in those of the first.
-template <int kCount>
+template <int kWarps, int kCount>
 __device__ void AddWarps(float (&sums)[kCount][4]) {
   __shared__ float parts[kWarps - 1][kCount * 4][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -92,7 +92,7 @@ __device__ void AddWarps(float (&sums)[kCount][4]) {
 
 // A warp: 16 kRows outputs x 8 kColumns tokens. For few tokens the warps of a block have the same
 // and share the inputs, so that more of them are at work.
-template <typename W, int kRows, int kColumns, typename Out>
+template <typename W, int kRows, int kColumns, typename Out, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps)
     gemm_halves(const __grid_constant__ GemmArguments g) {
   AllowNextGrid();
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
   }
   if constexpr (kShare) {
-    AddWarps(sums[0]);
+    AddWarps<kWarps>(sums[0]);
     if (warp > 0) return;
   }
   auto* const y = static_cast<Out*>(g.y);
@@ -159,12 +159,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-template <typename W, int kRows, int kColumns, typename Out>
+template <typename W, int kRows, int kColumns, typename Out, int kWarps = kFewWarps>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
   const auto parts = [](int64_t size, int64_t part) {
     return static_cast<unsigned>((size + part - 1) / part);
   };
-  LaunchDependent(gemm_halves<W, kRows, kColumns, Out>,
+  LaunchDependent(gemm_halves<W, kRows, kColumns, Out, kWarps>,
                   {.grid = {parts(g.rows, 16 * kRows * (kRows == 1 ? 1 : kWarps)),
                             parts(g.tokens, 8 * kColumns)},
                    .block = 32 * kWarps},
@@ -174,9 +174,11 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
 template <typename W>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   WithReal(g.y_type, [&]<typename Out>(Out) {
-    g.tokens <= 8    ? Launch<W, 1, 1, Out>(g, stream)
-    : g.tokens <= 32 ? Launch<W, 1, 4, Out>(g, stream)
-                     : Launch<W, 2, 4, Out>(g, stream);
+    const bool deep = g.cols >= 2 * kManyWarps * kInputs;
+    g.tokens <= 8 && deep ? Launch<W, 1, 1, Out, kManyWarps>(g, stream)
+    : g.tokens <= 8       ? Launch<W, 1, 1, Out>(g, stream)
+    : g.tokens <= 32      ? Launch<W, 1, 4, Out>(g, stream)
+                          : Launch<W, 2, 4, Out>(g, stream);
   });
 }
 
