@@ -41,6 +41,8 @@ Sizes MeasureSizes(const Network& net) {
   }
   sizes.other_bytes += static_cast<double>(net.head.weights.bytes());
   if (!net.one_table()) sizes.other_bytes += static_cast<double>(net.embedding.bytes());
+  sizes.other_bytes +=
+      static_cast<double>(net.layer_table.bytes() + net.layer_projection.weights.bytes());
   return sizes;
 }
 
@@ -81,6 +83,10 @@ Rows FormatRows(const Network& net) {
   add(net.one_table() ? "head, embedding" : "head", net.head);
   if (!net.one_table()) {
     add("embedding", {.weights = net.embedding, .input = {.width = net.embedding.cols}});
+  }
+  if (net.config.layer_input_size > 0) {
+    add("layer_table", {.weights = net.layer_table, .input = {.width = net.layer_table.cols}});
+    add("layer_projection", net.layer_projection);
   }
   return rows;
 }

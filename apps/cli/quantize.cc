@@ -36,7 +36,7 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConf
             OnlineText(p.input_scales, p.input_transform, p.gather)};
   };
   AddLinearRows(config, cells, rows);
-  for (Role role : kTableRoles) {
+  for (Role role : config.model_roles()) {
     rows.push_back({RoleName(role)});
     for (std::string& cell : cells(0, role)) rows.back().push_back(std::move(cell));
   }

@@ -30,10 +30,12 @@ class HfForward {
   std::vector<Vector> Logits(const std::vector<int32_t>& ids) {
     const Matrix<double> table = Get("model.embed_tokens.weight");
     std::vector<Vector> x;
+    given_.clear();
     for (const int32_t id : ids) {
       const auto row = table.row(id);
       x.emplace_back(row.begin(), row.end());
       for (double& v : x.back()) v *= Number("embedding_multiplier", IsGemma() ? RootOfWidth() : 1);
+      given_.push_back(LayerInputs(id, x.back()));
     }
     for (int64_t layer = 0; layer < config_["num_hidden_layers"]; ++layer) Layer(layer, x);
     std::vector<Vector> logits;
@@ -200,6 +202,21 @@ class HfForward {
     return h;
   }
 
+  // Of all layers, one behind the other.
+  Vector LayerInputs(int32_t id, const Vector& x) const {
+    if (!Has("model.embed_tokens_per_layer.weight")) return {};
+    Vector all = Linear("model.per_layer_model_projection", x), y;
+    for (double& v : all) v /= RootOfWidth();
+    const Matrix<double> table = Get("model.embed_tokens_per_layer.weight");
+    const auto row = table.row(id);
+    const auto size = config_["hidden_size_per_layer_input"].get<int64_t>();
+    for (auto at = all.begin(); at != all.end(); at += size) {
+      for (const double v : Normed("model.per_layer_projection_norm.weight", {at, at + size})) {
+        y.push_back((v + row[y.size()] * std::sqrt(static_cast<double>(size))) / std::sqrt(2.0));
+      }
+    }
+    return y;
+  }
   // Whose keys and values a layer reads.
   int64_t Lender(int64_t layer) const {
     const auto own =
@@ -394,6 +411,14 @@ class HfForward {
       Add(norm(behind ? "post_attention" : "post_self_attn"), a, x[t]);
       const Vector h = NormedIfAny(norm(behind ? "pre_feedforward" : "post_attention"), x[t]);
       Add(norm(behind ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);
+      if (!given_[t].empty()) {
+        const auto size = given_[t].size() / config_["num_hidden_layers"].get<size_t>();
+        const auto own = given_[t].begin() + layer * static_cast<int64_t>(size);
+        const Vector y = Gated(Linear(prefix + "per_layer_input_gate", x[t]),
+                               {own, own + static_cast<int64_t>(size)});
+        Add(prefix + "post_per_layer_input_norm.weight", Linear(prefix + "per_layer_projection", y),
+            x[t]);
+      }
       if (!Has(prefix + "layer_scalar")) continue;
       for (double& v : x[t]) v *= Get(prefix + "layer_scalar").data[0];
     }
@@ -402,6 +427,7 @@ class HfForward {
   const Json config_;
   const SafetensorsFile file_;
   std::map<int64_t, std::vector<Heads>> heads_;  // of each layer
+  std::vector<Vector> given_;                    // to the layers, of each token
 };
 
 }  // namespace nibble

@@ -93,6 +93,21 @@ TEST(KvGroups, PutHeadsAlikeIntoPagesOfOneSize) {
   EXPECT_EQ(groups.count(), 4);
 }
 
+TEST(KvGroups, LayersThatReadKeysOfOthersHaveTheirPlace) {
+  std::vector<LayerSpec> specs(5);
+  specs[0].sliding_window = specs[1].sliding_window = specs[3].sliding_window = 64;
+  specs[3].kv_layer = 1, specs[4].kv_layer = 2;
+  const KvGroups groups = GroupsOf(specs);
+  specs.resize(3);
+  const KvGroups own = GroupsOf(specs);
+  EXPECT_EQ(groups.page_bytes(), own.page_bytes());
+  EXPECT_EQ(groups.count(), own.count());
+  for (const auto& [reader, lender] : {std::pair(3, 1), {4, 2}}) {
+    EXPECT_EQ(groups.place(reader).group, groups.place(lender).group);
+    EXPECT_EQ(groups.place(reader).offset, groups.place(lender).offset);
+  }
+}
+
 TEST(KvGroups, KeepTheWindowOfTheNextToken) {
   const KvGroups groups = WithWindows({0, 128});
   for (int64_t tokens = 0; tokens < 1000; ++tokens) {

@@ -196,8 +196,23 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
 
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                float* x) {
-  const float* scale = layer.vectors[LayerVector::kLayerScale].data();
+  const bool last = !layer.ids.contains(Role::kLayerOutput);
+  const float* scale = last ? layer.vectors[LayerVector::kLayerScale].data() : nullptr;
   AddOutput(d, layer, Role::kDown, LayerVector::kPostMlpNorm, a, tokens, scale, x);
+}
+
+void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {
+  if (!layer.ids.contains(Role::kLayerOutput)) return;
+  NIBBLE_CHECK(d.layer_input != nullptr);
+  d.scratch.Reserve(d.config, tokens);
+  Intermediate* const gate = d.scratch.gate.data();
+  const Activations acts = d.backend.PrepareActs({.x = x}, tokens, layer.inputs[Role::kLayerGate]);
+  const Backend::Projection output = {layer.ids[Role::kLayerGate], gate};
+  d.backend.Project(acts, {&output, 1});
+  const ActsSource gated = {
+      .op = ActsSource::Op::kGated, .gate = gate, .up = d.layer_input, .gating = d.config.gating};
+  AddOutput(d, layer, Role::kLayerOutput, LayerVector::kPostLayerInputNorm, gated, tokens,
+            layer.vectors[LayerVector::kLayerScale].data(), x);
 }
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
@@ -214,6 +229,7 @@ void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) 
     return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
   }
   MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
+  AddLayerInput(d, layer, tokens, x);
 }
 
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,

@@ -4,7 +4,7 @@
 // because the inputs of the linears lie exactly between them.
 //
 //   x -> [q k v] AttentionCore -> a -> [o] AttentionOutput -> x
-//   x -> [gate up] MlpCore -> gate, up -> [down] MlpOutput -> x
+//   x -> [gate up] MlpCore -> gate, up -> [down] MlpOutput -> AddLayerInput -> x
 //
 // Where both read the same x (ModelConfig::parallel), MlpCore runs before AttentionOutput. In a
 // mixture of experts the last two are those of one expert and of the tokens routed to it
@@ -63,6 +63,8 @@ struct Decoder {
   const KvSpec& cache;  // of the model's heads
   const BackendRopes& ropes;
   Scratch& scratch;
+  // What the layer is given of each token (layer_inputs.h), or null.
+  const Intermediate* layer_input = nullptr;
 
   KvSpec kv(const Layer& layer) const { return WithHeads(cache, layer.heads); }
   AttentionSpec attention(const Layer& layer) const;
@@ -87,6 +89,8 @@ void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
                    int64_t expert = -1);
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens, float* x);
+// x += what the layer makes of its own input, let through by what it makes of x; where it has one.
+void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* x);
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                       float* x);

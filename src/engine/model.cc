@@ -18,6 +18,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       kv_groups_(network_.config, network_.kv),
       backend_(std::move(backend)),
       embedding_(backend_->Share(network_.embedding, embedding_memory_)),
+      layer_inputs_(*backend_, network_),
       ropes_(*backend_, network_.config.ropes, std::min(network_.config.context, kFirstPositions)),
       head_(backend_->Upload(network_.head)),
       final_norm_(UploadNorm(*backend_, network_.final_norm)),
@@ -77,11 +78,14 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, static_cast<float>(config().embedding_scale), x_.data());
   if (positions_.rows > 0) AddPositions();
-  const Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
+  Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
+  const Intermediate* const inputs = layer_inputs_.Make(ids_, x_.data());
   const auto forward = [&] {
     for (size_t i = 0; i < layers_.size(); ++i) {
       const auto [group, offset] = kv_groups_.place(static_cast<int64_t>(i));
       for (SequenceSlice& slice : slices_) slice.table = group, slice.offset = offset;
+      decoder.layer_input =
+          layer_inputs_.Part(inputs, static_cast<int64_t>(i), static_cast<int64_t>(ids_.size()));
       ForwardLayer(decoder, layers_[i], slices_, x_.data());
     }
   };

@@ -11,6 +11,7 @@
 
 #include "engine/kv_cache.h"
 #include "engine/layer.h"
+#include "engine/layer_inputs.h"
 
 namespace nibble {
 
@@ -67,6 +68,7 @@ class Model {
   PackedWeights embedding_;
   AlignedBytes positions_memory_;
   PackedWeights positions_;  // without rows: there are none
+  LayerInputs layer_inputs_;
   BackendRopes ropes_;
   std::vector<Layer> layers_;
   LinearId head_;

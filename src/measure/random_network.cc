@@ -69,6 +69,10 @@ PackedWeights RandomWeights(Rng& rng, int64_t rows, int64_t cols, const FormatSp
   return w;
 }
 
+Tensor Ones(int64_t width) {
+  return Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
+}
+
 Plan RandomPlan(const ModelConfig& config, const Recipe& recipe) {
   Plan plan = MakePlan(config, recipe);
   constexpr int64_t kTokens = 1 << 20;  // enough to learn from
@@ -105,26 +109,30 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
     if (config.has_bias(role)) out.bias = RandomBf16(rng, {rows}, 1);
     return out;
   };
-  std::map<std::tuple<bool, int64_t, int64_t>, LayerWeights> kinds;  // what layers are shaped by
+  std::map<std::tuple<bool, bool, int64_t, int64_t, int64_t>, LayerWeights>
+      kinds;  // what layers are shaped by
   for (int64_t i = 0; i < config.layers; ++i) {
     const HeadShape heads = config.head_shape(i);
     const auto [kind, added] =
-        kinds.try_emplace({config.has_experts(i), heads.kv_heads, heads.head_dim});
+        kinds.try_emplace({config.has_experts(i), config.spec(i).owns_kv(), heads.kv_heads,
+                           heads.head_dim, config.inputs(i, config.first(i, Role::kDown))});
     LayerWeights& layer = kind->second;
     for (Role role : config.layer_roles(i)) {
       if (added) layer[role] = linear(i, role);
     }
     for (LayerVector norm : config.layer_vectors(i)) {
       if (!added || (plan.norms_folded && IsFoldable(norm))) continue;
-      const int64_t width = config.width(i, norm);
-      layer.vectors[norm] =
-          Tensor::Of(DType::kF32, {width}, std::vector<float>(static_cast<size_t>(width), 1));
+      layer.vectors[norm] = Ones(config.width(i, norm));
     }
     net.layers.push_back(layer);
   }
   net.head = linear(0, Role::kHead);
   net.embedding = RandomWeights(rng, config.vocab_size, config.hidden_size,
                                 plan.at(0, Role::kEmbedding).weights);
+  if (config.layer_input_size == 0) return net;
+  net.layer_table = linear(0, Role::kLayerTable).weights;
+  net.layer_projection = linear(0, Role::kLayerProjection);
+  net.layer_input_norm = Ones(config.layer_input_size);
   return net;
 }
 
@@ -145,9 +153,16 @@ void WriteRandomCheckpoint(Json json, const Recipe& recipe, uint64_t seed,
     WriteShard((partial / LayerShardName(i)).string(),
                LayerTensors(i, net.layers[static_cast<size_t>(i)]), metadata);
   }
-  std::vector<NamedTensor> rest = LinearTensors(LinearName(0, Role::kHead), net.head);
-  for (NamedTensor& t : LinearTensors(LinearName(0, Role::kEmbedding), {net.embedding})) {
-    rest.push_back(std::move(t));
+  std::vector<NamedTensor> rest;
+  const auto add = [&](Role role, const PackedLinear& linear) {
+    for (NamedTensor& t : LinearTensors(LinearName(0, role), linear)) rest.push_back(std::move(t));
+  };
+  add(Role::kHead, net.head);
+  add(Role::kEmbedding, {net.embedding});
+  if (config.layer_input_size > 0) {
+    add(Role::kLayerTable, {net.layer_table});
+    add(Role::kLayerProjection, net.layer_projection);
+    rest.push_back({"layer_input_norm", net.layer_input_norm});
   }
   WriteShard((partial / kRestShardName).string(), rest, metadata);
   json["quantization_config"] = ToJson(plan);

@@ -31,8 +31,10 @@ Role KindOf(Role role) {
 }
 
 std::string RoleName(Role role) {
-  constexpr std::string_view kNames[] = {"q",  "k",    "v",    "o",         "gate",
-                                         "up", "down", "head", "embedding", "router"};
+  constexpr std::string_view kNames[] = {
+      "q",          "k",           "v",         "o",      "gate",        "up",
+      "down",       "head",        "embedding", "router", "layer_table", "layer_projection",
+      "layer_gate", "layer_output"};
   const std::string_view kind = kNames[static_cast<size_t>(KindOf(role))];
   const int64_t expert = ExpertOf(role);
   return expert < 0 ? std::string(kind) : fmt::format("experts.{}.{}", expert, kind);
@@ -40,8 +42,8 @@ std::string RoleName(Role role) {
 
 std::string_view VectorName(LayerVector vector) {
   constexpr std::string_view kNames[] = {
-      "attention_norm", "mlp_norm", "q_norm",      "k_norm",     "post_attention_norm",
-      "post_mlp_norm",  "sinks",    "router_bias", "layer_scale"};
+      "attention_norm", "mlp_norm", "q_norm",      "k_norm",      "post_attention_norm",
+      "post_mlp_norm",  "sinks",    "router_bias", "layer_scale", "post_layer_input_norm"};
   return kNames[static_cast<size_t>(vector)];
 }
 
@@ -85,11 +87,22 @@ std::vector<Role> ModelConfig::layer_roles(int64_t layer) const {
   if (!spec(layer).owns_kv()) {
     std::erase_if(roles, [](Role role) { return role == Role::kK || role == Role::kV; });
   }
+  if (layer_input_size > 0) {
+    roles.insert(roles.end(), {Role::kLayerGate, Role::kLayerOutput});
+  }
   if (!has_experts(layer)) return roles;
   std::erase_if(roles, [](Role role) { return role >= Role::kGate && role <= Role::kDown; });
   roles.push_back(Role::kRouter);
   for (int64_t e = 0; e < router.all(); ++e) {
     for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
+  }
+  return roles;
+}
+
+std::vector<Role> ModelConfig::model_roles() const {
+  std::vector<Role> roles = {Role::kEmbedding, Role::kHead};
+  if (layer_input_size > 0) {
+    roles.insert(roles.end(), {Role::kLayerTable, Role::kLayerProjection});
   }
   return roles;
 }
@@ -129,6 +142,7 @@ int64_t ModelConfig::outputs(int64_t layer, Role role) const {
       return head_shape(layer).kv_width();
     case Role::kO:
     case Role::kDown:
+    case Role::kLayerOutput:
       return hidden_size;
     case Role::kGate:
     case Role::kUp:
@@ -139,6 +153,12 @@ int64_t ModelConfig::outputs(int64_t layer, Role role) const {
       return vocab_size;
     case Role::kRouter:
       return router.experts;
+    case Role::kLayerTable:  // of token after token, a row for each layer
+      return vocab_size * layers;
+    case Role::kLayerProjection:
+      return layers * layer_input_size;
+    case Role::kLayerGate:
+      return layer_input_size;
     case Role::kExperts:
       break;
   }
@@ -147,6 +167,7 @@ int64_t ModelConfig::outputs(int64_t layer, Role role) const {
 
 int64_t ModelConfig::inputs(int64_t layer, Role role) const {
   if (role == Role::kO) return outputs(layer, Role::kQ);
+  if (role == Role::kLayerOutput || role == Role::kLayerTable) return layer_input_size;
   return KindOf(role) == Role::kDown ? outputs(layer, OfExpert(Role::kUp, ExpertOf(role)))
                                      : hidden_size;
 }
@@ -157,11 +178,16 @@ int64_t ModelConfig::parameters() const {
     for (LayerVector vector : layer_vectors(layer)) all += width(layer, vector);
     for (Role role : layer_roles(layer)) all += outputs(layer, role) * inputs(layer, role);
   }
-  return all + hidden_size + (tied_head ? 1 : 2) * vocab_size * hidden_size;
+  for (Role role : model_roles()) {
+    if (role != Role::kHead || !tied_head) all += outputs(0, role) * inputs(0, role);
+  }
+  return all + hidden_size + layer_input_size;
 }
 
 std::string LinearName(int64_t layer, Role role) {
-  if (role == Role::kHead || role == Role::kEmbedding) return RoleName(role);
+  const bool of_model = role == Role::kHead || role == Role::kEmbedding ||
+                        role == Role::kLayerTable || role == Role::kLayerProjection;
+  if (of_model) return RoleName(role);
   return fmt::format("layers.{}.{}", layer, RoleName(role));
 }
 

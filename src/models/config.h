@@ -24,9 +24,25 @@
 namespace nibble {
 
 // The job of a linear layer. From kExperts on: gate, up and down of one expert after another.
-enum class Role { kQ, kK, kV, kO, kGate, kUp, kDown, kHead, kEmbedding, kRouter, kExperts };
-// A row for each token of the vocabulary; of the whole model.
-inline constexpr std::array kTableRoles = {Role::kEmbedding, Role::kHead};
+// kLayerTable and kLayerProjection: what the layers' own inputs are made of
+// (engine/layer_inputs.h); kLayerGate and kLayerOutput: what a layer makes of its own.
+enum class Role {
+  kQ,
+  kK,
+  kV,
+  kO,
+  kGate,
+  kUp,
+  kDown,
+  kHead,
+  kEmbedding,
+  kRouter,
+  kLayerTable,
+  kLayerProjection,
+  kLayerGate,
+  kLayerOutput,
+  kExperts
+};
 // Of a layer without experts.
 inline constexpr std::array kLayerRoles = {Role::kQ,    Role::kK,  Role::kV,   Role::kO,
                                            Role::kGate, Role::kUp, Role::kDown};
@@ -47,8 +63,9 @@ enum class LayerVector {
   kPostAttentionNorm,
   kPostMlpNorm,
   kSinks,
-  kRouterBias,  // of the choice among experts
-  kLayerScale   // one number, of the residual stream behind the layer
+  kRouterBias,         // of the choice among experts
+  kLayerScale,         // one number, of the residual stream behind the layer
+  kPostLayerInputNorm  // of what a layer makes of its own input
 };
 std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
@@ -103,6 +120,7 @@ struct HeadShape {
 struct ModelConfig {
   std::string family;  // Hugging Face's model_type
   int64_t hidden_size = 0, layers = 0;
+  int64_t layer_input_size = 0;  // of what each layer is given of a token; 0: nothing
   int64_t intermediate_size = 0, expert_size = 0;  // of a layer's only FFN, and of an expert's
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, context = 0;  // context = max_position_embeddings
@@ -143,6 +161,7 @@ struct ModelConfig {
   int64_t Widest(Role role) const;                     // outputs in the layer that has most
   int64_t ffn_size() const;                            // of the widest FFN
   std::vector<Role> layer_roles(int64_t layer) const;  // in the order in which a token meets them
+  std::vector<Role> model_roles() const;               // of linears and tables of no layer
   std::vector<LayerVector> layer_vectors(int64_t layer) const;
   // kGate, kUp or kDown of the first expert, or of the only FFN.
   Role first(int64_t layer, Role role) const { return OfExpert(role, has_experts(layer) ? 0 : -1); }
@@ -170,6 +189,7 @@ struct Family {
   // The whole name.
   std::string (*vector)(const ModelConfig& config, int64_t layer, LayerVector vector);
   std::string_view final_norm;
+  std::string_view layer_input_norm = {};  // of ModelConfig::layer_input_size
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
   // Where several linears lie in one tensor: the rows of one. Null: each has its own.
   RowBlock (*rows)(const ModelConfig& config, Role role) = nullptr;

@@ -89,6 +89,47 @@ TEST(LayerSpecs, HeadsDifferByBothKindsOfConfig) {
   }
 }
 
+TEST(LayerSpecs, TheLastLayersReadKeysOfOthersOfTheirType) {
+  const std::string sees_all = "full_attention", window = "sliding_attention";
+  Json gemma = {{"model_type", "gemma4_text"},
+                {"num_hidden_layers", 6},
+                {"num_key_value_heads", 1},
+                {"head_dim", 16},
+                {"global_head_dim", 24},
+                {"hidden_size_per_layer_input", 8},
+                {"vocab_size_per_layer_input", 64},
+                {"num_kv_shared_layers", 3},
+                {"use_double_wide_mlp", true},
+                {"layer_types", {window, sees_all, window, window, window, sees_all}}};
+  const ModelConfig c = Parse(gemma);
+  std::vector<int64_t> lenders;
+  for (int64_t i = 0; i < c.layers; ++i) lenders.push_back(c.spec(i).kv_layer);
+  EXPECT_THAT(lenders, ElementsAre(-1, -1, -1, 2, 2, 1));
+  EXPECT_TRUE(c.lends_kv(1) && c.lends_kv(2) && !c.lends_kv(0));
+  EXPECT_THAT(c.layer_roles(5), ElementsAre(Role::kQ, Role::kO, Role::kGate, Role::kUp, Role::kDown,
+                                            Role::kLayerGate, Role::kLayerOutput));
+  EXPECT_THAT(c.layer_vectors(5), testing::Not(testing::Contains(LayerVector::kKeyNorm)));
+  EXPECT_EQ(c.outputs(2, Role::kGate), 96);
+  EXPECT_EQ(c.inputs(3, Role::kDown), 2 * 96);
+  EXPECT_EQ(c.ffn_size(), 2 * 96);
+  EXPECT_EQ(c.outputs(0, Role::kLayerTable), 64 * 6);
+  const int64_t inputs = (64 * 6 + 64 * 6 + 2 * 64 * 6) * 8 + 6 * 64 + 8;
+  gemma["hidden_size_per_layer_input"] = 0;
+  EXPECT_EQ(c.parameters() - Parse(gemma).parameters(), inputs);
+  gemma["hidden_size_per_layer_input"] = 8;
+  for (const Json& changes :
+       {Json{{"num_kv_shared_layers", 6}}, Json{{"num_kv_shared_layers", -1}},
+        Json{{"num_kv_shared_layers", 5}}, Json{{"hidden_size_per_layer_input", 12}},
+        Json{{"vocab_size_per_layer_input", 65}},
+        Json{{"per_layer_config",
+              {{"1", {{"head_dim", 24}}},
+               {"5", {{"head_dim", 24}, {"num_key_value_heads", 2}}}}}}}) {
+    Json changed = gemma;
+    changed.update(changes);
+    EXPECT_THAT(ErrorOf([&] { Parse(changed); }), testing::StartsWith("c: ")) << changes;
+  }
+}
+
 TEST(LayerSpecs, SomeLayersOfAMixtureAreDense) {
   const Json qwen = {
       {"model_type", "qwen3_moe"},     {"num_hidden_layers", 4},      {"num_experts", 3},

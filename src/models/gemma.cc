@@ -81,11 +81,6 @@ void RefuseParts(const Json& config, const std::string& where) {
   const auto refuse = [&](bool there, const char* what) {
     if (there) Fail("{}: {}, which this build does not know", where, what);
   };
-  const auto number = [&](const char* key, int64_t otherwise) {
-    return JsonFind<int64_t>(config, key, where).value_or(otherwise);
-  };
-  refuse(number("hidden_size_per_layer_input", 256) != 0,
-         "hidden_size_per_layer_input: each layer has an embedding of its own");
   refuse(JsonFind<bool>(config, "enable_moe_block", where).value_or(false),
          "enable_moe_block: experts stand beside the FFN");
   refuse(JsonFind<std::string>(config, "use_bidirectional_attention", where) == "all",
@@ -138,6 +133,21 @@ void ShareCaches(const Json& config, const std::string& where, ModelConfig& c) {
   }
 }
 
+// A token has a row of a table for each layer.
+void GiveLayersInputs(const Json& config, const std::string& where, ModelConfig& c) {
+  constexpr int64_t kMostRows = int64_t{1} << 31;
+  c.layer_input_size =
+      JsonFindIn<int64_t>(config, "hidden_size_per_layer_input", 0, kMaxWidth, where).value_or(256);
+  if (c.layer_input_size == 0) return;
+  const auto tokens = JsonFindIn<int64_t>(config, "vocab_size_per_layer_input", 1, kMostRows, where)
+                          .value_or(262144);
+  if (tokens != c.vocab_size || c.layer_input_size % 8 != 0 || tokens * c.layers >= kMostRows) {
+    Fail("{}: inputs of layers of {} numbers for {} of {} tokens", where, c.layer_input_size,
+         tokens, c.vocab_size);
+  }
+  c.vectors.push_back(LayerVector::kPostLayerInputNorm);
+}
+
 ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
   const Json sliding = {{"rope_type", "default"}, {"rope_theta", 1e4}};
   const Json full = {
@@ -172,6 +182,7 @@ ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
     length = shape.head_dim;
   }
   ShareCaches(config, where, c);
+  GiveLayersInputs(config, where, c);
   constexpr const char* kTypes[] = {"full_attention", "sliding_attention"};
   c.ropes.clear();
   for (const size_t table : {0, 1}) {
@@ -182,12 +193,21 @@ ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
 }
 
 std::string Gemma4Linear(const ModelConfig& config, int64_t layer, Role role) {
+  if (role == Role::kLayerTable) return "model.embed_tokens_per_layer";
+  if (role == Role::kLayerProjection) return "model.per_layer_model_projection";
+  if (role == Role::kLayerGate || role == Role::kLayerOutput) {
+    return fmt::format("model.layers.{}.per_layer_{}", layer,
+                       role == Role::kLayerGate ? "input_gate" : "projection");
+  }
   const bool same = role == Role::kV && config.spec(layer).values_are_keys;
   return LlamaLinear(config, layer, same ? Role::kK : role);
 }
 
 std::string GemmaVector(const ModelConfig&, int64_t layer, LayerVector norm) {
   if (norm == LayerVector::kLayerScale) return fmt::format("model.layers.{}.layer_scalar", layer);
+  if (norm == LayerVector::kPostLayerInputNorm) {
+    return fmt::format("model.layers.{}.post_per_layer_input_norm.weight", layer);
+  }
   constexpr const char* kNames[] = {"input_layernorm",          "pre_feedforward_layernorm",
                                     "self_attn.q_norm",         "self_attn.k_norm",
                                     "post_attention_layernorm", "post_feedforward_layernorm"};
@@ -214,6 +234,7 @@ const Family kGemma4 = {.model_type = "gemma4_text",
                         .parse = ParseGemma4,
                         .linear = Gemma4Linear,
                         .vector = GemmaVector,
-                        .final_norm = "model.norm.weight"};
+                        .final_norm = "model.norm.weight",
+                        .layer_input_norm = "model.per_layer_projection_norm.weight"};
 
 }  // namespace nibble

@@ -288,6 +288,17 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     net.head = tensors.Linear(head, c.vocab_size, c.hidden_size, false);
     if (net.head.weights.format.quantized()) net.head = InFloats(net.head);  // as tables are
   }
+  if (c.layer_input_size > 0) {
+    const int64_t width = c.layer_input_size, all = c.layers * width;
+    const std::string table = family.linear(c, 0, Role::kLayerTable) + ".weight";
+    net.layer_table = {.rows = c.outputs(0, Role::kLayerTable), .cols = width};
+    net.layer_table.values = tensors.GetFinite(table, {c.vocab_size, all});
+    net.layer_table.values.shape = {net.layer_table.rows, width};
+    const std::string projection = family.linear(c, 0, Role::kLayerProjection);
+    net.layer_projection = tensors.Linear(projection, all, c.hidden_size, false);
+    net.layer_input_norm =
+        tensors.NormWeights(std::string(family.layer_input_norm), width, family.norms_lack_one);
+  }
   tensors.RefuseUnused();
   if (codes && !tensors.found_codes()) {
     Fail("{}: config.json says that {} quantized it, but no linear has codes", net.directory,

@@ -36,6 +36,10 @@ struct Network {
   InputSpec turn_back;
   // Or [hidden, hidden], behind a norm without weights: back, the weights, and forth; or no rows.
   PackedLinear head_turn;
+  // Of ModelConfig::layer_input_size (engine/layer_inputs.h).
+  PackedWeights layer_table;
+  PackedLinear layer_projection;
+  Tensor layer_input_norm;
 
   // Head and embedding are the same bytes.
   bool one_table() const {

@@ -172,6 +172,11 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
   if (!plan.norms_folded || (plan.tied_head && !plan.head_turn)) {
     net.final_norm = planes.Floats("final_norm", {c.hidden_size});
   }
+  if (c.layer_input_size > 0) {
+    net.layer_table = planes.Table(Role::kLayerTable);
+    net.layer_projection = planes.Linear(0, Role::kLayerProjection);
+    net.layer_input_norm = planes.Floats("layer_input_norm", {c.layer_input_size});
+  }
   if (c.learned_positions) net.positions = planes.Floats("positions", {c.context, c.hidden_size});
   for (int64_t i = 0; i < c.layers; ++i) net.layers.push_back(planes.Layer(i));
   for (const std::string& name : net.store->names()) {

@@ -98,8 +98,10 @@ void CheckLinear(const LinearPlan& plan, int64_t width, const std::string& where
 // same weights.
 void CheckTables(const Plan& plan, const ModelConfig& config, const std::string& where) {
   const LinearPlan &embedding = plan.at(0, Role::kEmbedding), &head = plan.at(0, Role::kHead);
-  if (embedding != LinearPlan{.weights = embedding.weights}) {
-    Fail("{}: embedding: it has weights only", where);
+  for (const Role role : config.model_roles()) {
+    const LinearPlan& table = plan.at(0, role);
+    if (role == Role::kHead || table == LinearPlan{.weights = table.weights}) continue;
+    Fail("{}: {}: it has weights only", where, LinearName(0, role));
   }
   if (plan.head_turn && !(plan.tied_head && plan.norms_folded && head.input_transform.identity())) {
     Fail("{}: head_turn goes with tied_head, norms_folded and no transform of the head's input",
@@ -229,16 +231,17 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   const auto add = [&](int64_t layer, Role role) {
     const std::string name = LinearName(layer, role), in = where + ": " + name;
     plan.linears[name] = LinearFromJson(JsonGet<Json>(linears, name, where + ": linears"), in);
+    const LinearPlan* const fixed = FixedPlan(role);
+    if (fixed != nullptr && plan.linears[name] != *fixed) {
+      Fail("{} stays at {} bits", in, fixed->weights.bits);
+    }
     CheckLinear(plan.linears[name], config.inputs(layer, role), in);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles(layer)) add(layer, role);
     CheckSharedInputs(plan, layer, config, where);
-    if (config.has_experts(layer) && plan.at(layer, Role::kRouter) != kRouterPlan) {
-      Fail("{}: {} stays at 32 bits", where, LinearName(layer, Role::kRouter));
-    }
   }
-  for (Role role : kTableRoles) add(0, role);
+  for (Role role : config.model_roles()) add(0, role);
   CheckTables(plan, config, where);
   if (linears.size() != plan.linears.size()) {
     Fail("{}: {} linears planned, the model has {}", where, linears.size(), plan.linears.size());

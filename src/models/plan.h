@@ -31,8 +31,14 @@ struct LinearPlan {
   // How this plan has the input of `width` prepared; scales and permutation are left out.
   InputSpec Input(int64_t width) const;
 };
-// A router decides, and is small.
-inline const LinearPlan kRouterPlan = {.weights = {.bits = 32}};
+// The plan of linears that no recipe changes, or null. A router decides, and is small; so is what
+// layers make of inputs of their own.
+inline const LinearPlan kRouterPlan = {.weights = {.bits = 32}}, kLayerInputPlan = {};
+inline const LinearPlan* FixedPlan(Role role) {
+  if (role == Role::kRouter) return &kRouterPlan;
+  const bool of_inputs = role == Role::kLayerGate || role == Role::kLayerOutput;
+  return of_inputs || role == Role::kLayerProjection ? &kLayerInputPlan : nullptr;
+}
 
 struct Plan {
   static constexpr int kVersion = 2;

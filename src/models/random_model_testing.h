@@ -169,18 +169,31 @@ inline std::vector<FamilyModel> FamilyModels() {
           {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
       {"gemma4_shared_keys",
        {{"model_type", "gemma4_text"},
-        {"num_hidden_layers", 6},
+        {"num_hidden_layers", 4},
         {"num_attention_heads", 4},
         {"num_key_value_heads", 1},
         {"head_dim", 16},
-        {"global_head_dim", 40},
+        {"global_head_dim", 24},
         {"hidden_size_per_layer_input", 0},
-        {"num_kv_shared_layers", 3},
+        {"num_kv_shared_layers", 2},
         {"use_double_wide_mlp", true},
         {"sliding_window", 5},
         {"layer_types",
-         {"sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
-          "sliding_attention", "full_attention"}},
+         {"full_attention", "sliding_attention", "sliding_attention", "full_attention"}},
+        {"rope_parameters",
+         {{"full_attention",
+           {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
+          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+      {"gemma4_layer_inputs",
+       {{"model_type", "gemma4_text"},
+        {"num_hidden_layers", 3},
+        {"head_dim", 16},
+        {"global_head_dim", 24},
+        {"hidden_size_per_layer_input", 24},
+        {"vocab_size_per_layer_input", 64},
+        {"num_kv_shared_layers", 1},
+        {"sliding_window", 5},
+        {"layer_types", {"sliding_attention", "full_attention", "full_attention"}},
         {"rope_parameters",
          {{"full_attention",
            {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
@@ -261,6 +274,12 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   add_norm(std::string(family.final_norm), c.hidden_size);
   if (c.learned_positions) {
     add(std::string(family.positions), {family.unused_positions + c.context, c.hidden_size});
+  }
+  if (c.layer_input_size > 0) {
+    add(family.linear(c, 0, Role::kLayerTable) + ".weight",
+        {c.vocab_size, c.layers * c.layer_input_size});
+    add_linear(0, Role::kLayerProjection);
+    add_norm(std::string(family.layer_input_norm), c.layer_input_size);
   }
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     for (LayerVector norm : c.layer_vectors(layer))

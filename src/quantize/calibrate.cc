@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/layer_inputs.h"
 #include "quantize/gptq.h"
 
 namespace nibble {
@@ -79,6 +80,7 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
       scratch_(backend),
       x_(file != nullptr ? file->allocator() : backend.allocator()),
       a_(file != nullptr ? file->allocator() : backend.allocator()),
+      layer_inputs_(file != nullptr ? file->allocator() : backend.allocator()),
       routes_(static_cast<size_t>(windows_)) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
@@ -89,13 +91,36 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
     backend_.Write(rows.data.data(), rows.data.size() * sizeof(float), x(w));
     Rest();
   }
+  if (embedding.layer_inputs != nullptr) MakeLayerInputs(*embedding.layer_inputs, ids);
+}
+
+// All of them: a layer's part would be made of the whole table each time.
+void Stream::MakeLayerInputs(const Network& network, std::span<const int32_t> ids) {
+  LayerInputs inputs(backend_, network);
+  const int64_t count = context_ * config_.layers * config_.layer_input_size;
+  const int64_t bytes = count * backend_.IntermediateBytes();
+  layer_inputs_.Grow(windows_ * bytes);
+  for (int64_t w = 0; w < windows_; ++w) {
+    const Intermediate* made = inputs.Make(
+        ids.subspan(static_cast<size_t>(w * context_), static_cast<size_t>(context_)), x(w));
+    backend_.Copy(reinterpret_cast<const float*>(made), bytes / int64_t{sizeof(float)},
+                  reinterpret_cast<float*>(layer_inputs_.data() + w * bytes));
+    Rest();
+  }
+}
+
+const Intermediate* Stream::GivenTo(int64_t window) const {
+  if (layer_inputs_.size() == 0) return nullptr;
+  const int64_t part = context_ * config_.layer_input_size * backend_.IntermediateBytes();
+  return layer_inputs_.data() + (window * config_.layers + index_) * part;
 }
 
 void Stream::Rest() const {
   if (file_ == nullptr) return;
-  for (const Buffer<float>* buffer : {&x_, &a_}) {
-    SpillFile::Rest(std::as_bytes(std::span(buffer->data(), static_cast<size_t>(buffer->size()))));
-  }
+  const auto rest = [](const auto& buffer) {
+    SpillFile::Rest(std::as_bytes(std::span(buffer.data(), static_cast<size_t>(buffer.size()))));
+  };
+  rest(x_), rest(a_), rest(layer_inputs_);
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
@@ -104,7 +129,8 @@ size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
   for (int64_t i = 0; i < c.layers; ++i) {
     if (c.lends_kv(i)) lent += 2 * c.head_shape(i).kv_width();
   }
-  return static_cast<size_t>(tokens * (c.hidden_size + a + lent)) * sizeof(float);
+  const int64_t inputs = c.layers * c.layer_input_size;
+  return static_cast<size_t>(tokens * (c.hidden_size + a + lent + inputs)) * sizeof(float);
 }
 
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
@@ -129,7 +155,9 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   for (const auto& [norm, weight] : layer.vectors) {
     layer_.vectors[norm] = UploadNorm(backend_, weight);
   }
-  if (config_.has_experts(index)) Upload(Role::kRouter, layer[Role::kRouter]);
+  for (Role role : config_.layer_roles(index)) {
+    if (FixedPlan(role) != nullptr) Upload(role, layer[role]);
+  }
 }
 
 void Stream::Upload(Role role, const PackedLinear& linear) {
@@ -141,14 +169,14 @@ void Stream::Upload(Role role, const PackedLinear& linear) {
 void Stream::Route(int64_t window) {
   const auto w = static_cast<size_t>(window);
   const Routes* chosen = leader_ == nullptr ? nullptr : &leader_->routes_[w];
-  routes_[w] = RouteTokens(decoder(), layer_, x(window), context_, chosen);
+  routes_[w] = RouteTokens(decoder(window), layer_, x(window), context_, chosen);
 }
 
 const float* Stream::Rows(LinearSet set, int64_t window) {
   if (set.expert < 0) return x(window);
   const Routes& routes = routes_[static_cast<size_t>(window)];
-  return GatherRows(decoder(), {&routes.experts[static_cast<size_t>(set.expert)], 1}, context_,
-                    x(window));
+  return GatherRows(decoder(window), {&routes.experts[static_cast<size_t>(set.expert)], 1},
+                    context_, x(window));
 }
 
 void Stream::Keep(const ActsSource& source, LinearSet set, int64_t window) {
@@ -173,7 +201,7 @@ SequenceSlice Stream::CacheOf(int64_t window) {
 }
 
 void Stream::Advance(LinearSet set, int64_t window) {
-  const Decoder d = decoder();
+  const Decoder d = decoder(window);
   float* x = this->x(window);
   switch (set.kind) {
     case LinearSet::kQkv:
@@ -218,9 +246,10 @@ const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& acti
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
     if (config_.has_experts(index_)) {
-      RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
+      RunMixture(decoder(w), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {
-      MlpOutput(decoder(), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
+      MlpOutput(decoder(w), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
+      AddLayerInput(decoder(w), layer_, context_, x(w));
     }
     Rest();
   }
@@ -235,11 +264,11 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
   for (int64_t w = 0; w < windows(); ++w) {
     const SequenceSlice slice = CacheOf(w);
     if (config_.has_experts(index_)) {
-      ForwardAttention(decoder(), layer_, {&slice, 1}, x(w));
+      ForwardAttention(decoder(w), layer_, {&slice, 1}, x(w));
       Route(w);
-      RunMixture(decoder(), layer_, routes_[static_cast<size_t>(w)], x(w));
+      RunMixture(decoder(w), layer_, routes_[static_cast<size_t>(w)], x(w));
     } else {
-      ForwardLayer(decoder(), layer_, {&slice, 1}, x(w));
+      ForwardLayer(decoder(w), layer_, {&slice, 1}, x(w));
     }
     Rest();
   }

@@ -79,12 +79,16 @@ class Stream {
   const float* x() const { return x_.data(); }
 
  private:
-  Decoder decoder() { return {backend_, config_, kv_, ropes_, scratch_}; }
+  Decoder decoder(int64_t window) {
+    return {backend_, config_, kv_, ropes_, scratch_, GivenTo(window)};
+  }
+  const Intermediate* GivenTo(int64_t window) const;  // Decoder::layer_input
   InputSpec Planned(Role role, const PackedLinear& linear) const;
   void Route(int64_t window);
   // What the norm in front of the set reads, [tokens(set, window), hidden].
   const float* Rows(LinearSet set, int64_t window);
   ActsSource Source(LinearSet set, int64_t window);
+  void MakeLayerInputs(const Network& network, std::span<const int32_t> ids);
   // The window's place in the cache: empty, or of a layer whose keys this one reads.
   SequenceSlice CacheOf(int64_t window);
   // Writes it to a(set, window).
@@ -106,8 +110,9 @@ class Stream {
   KvCache cache_;                                        // one layer, one window
   std::map<std::pair<int64_t, int64_t>, KvCache> lent_;  // of layers and windows that others read
   Scratch scratch_;
-  Buffer<float> x_;  // [windows * context, hidden]
-  Buffer<float> a_;  // [windows * context, width of o or down]
+  Buffer<float> x_;                    // [windows * context, hidden]
+  Buffer<float> a_;                    // [windows * context, width of o or down]
+  Buffer<Intermediate> layer_inputs_;  // [windows][layers][context][layer_input_size]
   Layer layer_;
   InputSpec input_;             // of the last Input
   std::vector<Routes> routes_;  // of every window, in a mixture

@@ -45,9 +45,9 @@ void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e)
       quantized_weights += static_cast<double>(rows * cols);
     }
   }
-  for (Role role : kTableRoles) {
+  for (Role role : c.model_roles()) {
     if (role == Role::kHead && plan.tied_head) continue;
-    e.output_bytes += StoredBytes(plan.at(0, role), c.vocab_size, c.hidden_size);
+    e.output_bytes += StoredBytes(plan.at(0, role), c.outputs(0, role), c.inputs(0, role));
   }
   if (plan.head_turn) e.output_bytes += 4 * static_cast<double>(c.hidden_size * c.hidden_size);
   e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;

@@ -21,7 +21,7 @@ class FamilyRecipes : public testing::TestWithParam<FamilyModel> {};
 TEST_P(FamilyRecipes, KernelsComputeWhatIsStored) {
   const std::string name = "recipes-" + std::string(GetParam().name);
   Json config = SmallConfig(GetParam().changes);
-  config["vocab_size"] = 4096;  // of the tokenizer
+  config["vocab_size"] = config["vocab_size_per_layer_input"] = 4096;  // of the tokenizer
   const std::string source = RandomModel(name, config);
   std::filesystem::copy_file(std::string(kTinyModel) + "/tokenizer.json",
                              source + "/tokenizer.json",

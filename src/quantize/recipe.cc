@@ -133,20 +133,22 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
       if (rule.pattern.Matches(name) || rule.pattern.Matches(source)) found.push_back(&rule);
     }
     for (const CompiledRule* rule : found) SetFields(rule->values, changed);
-    if (role == Role::kEmbedding) changed.activations = {.bits = 32};
+    const bool looked_up = role == Role::kEmbedding || role == Role::kLayerTable;
+    if (looked_up) changed.activations = {.bits = 32};
     for (CompiledRule* rule : found) rule->uses.See(changed);
     for (CompiledRule* rule : found) rule->used = true;
-    if (std::ranges::count(kTableRoles, role) == 0) uses.See(changed);
+    if (!looked_up && role != Role::kHead) uses.See(changed);
     linears[name] = PlanLinear(config, changed, layer, role);
-    if (role == Role::kEmbedding) linears[name].activations = {};
+    if (looked_up) linears[name].activations = {};
+  };
+  const auto add_unless_fixed = [&](int64_t layer, Role role, const Recipe& own) {
+    const LinearPlan* const fixed = FixedPlan(role);  // without rules
+    fixed != nullptr ? void(linears[LinearName(layer, role)] = *fixed) : add(layer, role, own);
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (Role role : config.layer_roles(layer)) {
-      if (role != Role::kRouter) add(layer, role, recipe);
-      if (role == Role::kRouter) linears[LinearName(layer, role)] = kRouterPlan;  // without rules
-    }
+    for (Role role : config.layer_roles(layer)) add_unless_fixed(layer, role, recipe);
   }
-  for (Role role : kTableRoles) add(0, role, TableRecipe(recipe, role));
+  for (Role role : config.model_roles()) add_unless_fixed(0, role, TableRecipe(recipe, role));
   for (const CompiledRule& rule : rules) {
     if (!rule.used) {
       FailUsage("{}: no linear has such a name; names are {} to {}, {} and {}", rule.name,

@@ -175,6 +175,7 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
       }
       continue;
     }
+    if (FixedPlan(role) == &kLayerInputPlan) continue;  // the residual stream stays as it is
     const bool of_attention = role == Role::kQ || role == Role::kK || role == Role::kV;
     ScaleColumns(layer[role], of_attention ? attention_gamma : mlp_gamma);
     if (residual_) {
@@ -218,20 +219,23 @@ Matrix<float> Narrowed(const Matrix<double>& w) {
 }  // namespace
 
 EmbeddingRows RowsOf(const Matrix<float>& table, double scale) {
-  return [&table, factor = static_cast<float>(scale)](std::span<const int32_t> ids) {
+  return {[&table, factor = static_cast<float>(scale)](std::span<const int32_t> ids) {
     Matrix<float> rows(static_cast<int64_t>(ids.size()), table.cols);
     for (size_t t = 0; t < ids.size(); ++t) {
       std::ranges::transform(table.row(ids[t]), rows.row(static_cast<int64_t>(t)).begin(),
                              [&](float value) { return factor * value; });
     }
     return rows;
-  };
+  }};
 }
 
 Matrix<double> Rotator::ExactRows(Role role, int64_t first, int64_t count) const {
-  const bool head = role == Role::kHead;
-  const Tensor rows = (head ? source_.head.weights : source_.embedding).values.Rows(first, count);
-  if (head) RequireFinite(rows, source_.directory + ": head");
+  if (role == Role::kLayerTable) return ToF64(source_.layer_table.values.Rows(first, count));
+  const PackedWeights& table = role == Role::kHead              ? source_.head.weights
+                               : role == Role::kLayerProjection ? source_.layer_projection.weights
+                                                                : source_.embedding;
+  const Tensor rows = table.values.Rows(first, count);
+  RequireFinite(rows, source_.directory + ": " + RoleName(role));
   return RotatedRows(role, ToF64(rows));
 }
 
@@ -260,7 +264,7 @@ Matrix<float> Rotator::Table(Role role) const {
 }
 
 EmbeddingRows Rotator::embedding() const {
-  return [this](std::span<const int32_t> ids) {
+  const auto rows_of = [this](std::span<const int32_t> ids) {
     Matrix<double> rows(static_cast<int64_t>(ids.size()), source_.config.hidden_size);
     ForEachRow(rows, [&](size_t t, std::span<double> row) {
       std::ranges::copy(ToF64(source_.embedding.values.Rows(ids[t], 1)).data, row.begin());
@@ -273,6 +277,7 @@ EmbeddingRows Rotator::embedding() const {
     for (float& value : rotated.data) value *= scale;
     return rotated;
   };
+  return {rows_of, source_.config.layer_input_size > 0 ? &source_ : nullptr};
 }
 
 Matrix<double> Rotator::Positions() const {

@@ -43,7 +43,12 @@ struct FloatLayer {
 using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
 // Rows of an embedding, [ids.size(), hidden]: a table of floats may be larger than a layer.
-using EmbeddingRows = std::function<Matrix<float>(std::span<const int32_t> ids)>;
+struct EmbeddingRows {
+  std::function<Matrix<float>(std::span<const int32_t> ids)> rows;
+  const Network* layer_inputs = nullptr;  // whose layers have inputs of their own
+
+  Matrix<float> operator()(std::span<const int32_t> ids) const { return rows(ids); }
+};
 EmbeddingRows RowsOf(const Matrix<float>& table, double scale = 1);  // which has to stay
 
 // Everything random about a rotated model, drawn from one seed.

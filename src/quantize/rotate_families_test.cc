@@ -34,10 +34,12 @@ class Fp64Network {
     const Matrix<double> head = rotator_.ExactRows(Role::kHead, 0, c_.vocab_size);
     const Matrix<double> places = rotator_.Positions();
     Rows x;
+    given_.clear();
     for (size_t t = 0; t < ids.size(); ++t) {
       const auto row = embedding.row(ids[t]);
       x.emplace_back(row.begin(), row.end());
       for (double& v : x[t]) v *= c_.embedding_scale;
+      given_.push_back(LayerInputs(ids[t], x[t]));
       if (places.rows == 0) continue;
       for (size_t k = 0; k < x[t].size(); ++k) x[t][k] += places.row(static_cast<int64_t>(t))[k];
     }
@@ -66,6 +68,14 @@ class Fp64Network {
   }
   Vector Input(const FloatLayer& layer, LayerVector norm, const Vector& x) const {
     return c_.has(norm) ? Normed(x, Doubles(layer, norm)) : x;
+  }
+  // Any inputs will do here, as long as they are made of the embedding.
+  Vector LayerInputs(int32_t id, const Vector& x) const {
+    if (c_.layer_input_size == 0) return {};
+    const int64_t all = c_.layers * c_.layer_input_size;
+    Vector y = plain::Times(rotator_.ExactRows(Role::kLayerProjection, 0, all), x);
+    plain::Add(rotator_.ExactRows(Role::kLayerTable, id * c_.layers, c_.layers).data, y);
+    return y;
   }
   Vector Linear(const FloatLayer& layer, int64_t index, Role role, const Vector& x) const {
     Matrix<double> row(1, static_cast<int64_t>(x.size()));
@@ -187,6 +197,14 @@ class Fp64Network {
       AddOutput(layer, LayerVector::kPostAttentionNorm, Linear(layer, index, Role::kO, a), x[t]);
       const Vector y = Mlp(layer, index, c_.parallel ? before : x[t]);
       AddOutput(layer, LayerVector::kPostMlpNorm, y, x[t]);
+      if (c_.layer_input_size > 0) {
+        const auto own = given_[t].begin() + index * c_.layer_input_size;
+        Vector gate = Linear(layer, index, Role::kLayerGate, x[t]);
+        for (size_t i = 0; i < gate.size(); ++i)
+          gate[i] = Opened(gate[i], own[static_cast<int64_t>(i)]);
+        AddOutput(layer, LayerVector::kPostLayerInputNorm,
+                  Linear(layer, index, Role::kLayerOutput, gate), x[t]);
+      }
       for (const double scale : Doubles(layer, LayerVector::kLayerScale)) {
         for (double& value : x[t]) value *= scale;
       }
@@ -199,6 +217,7 @@ class Fp64Network {
   bool folded_;
   Tensor head_bias_;
   Vector final_norm_;
+  mutable Rows given_;                             // to the layers, of each token
   mutable std::map<int64_t, Rows> keys_, values_;  // of layers, for those that read them
 };
 

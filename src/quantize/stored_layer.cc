@@ -137,11 +137,11 @@ LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index
 std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
                                      const Plan& plan) {
   std::vector<NamedTensor> tensors;
-  for (Role role : kTableRoles) {
+  for (Role role : source.config.model_roles()) {
     if (role == Role::kHead && plan.tied_head) continue;
-    const PackedLinear table = {
-        .weights = StoreTable(rotator, role, source.config.vocab_size, plan.at(0, role).weights),
-        .bias = role == Role::kHead ? source.head.bias : Tensor()};
+    const PackedLinear table = {.weights = StoreTable(rotator, role, source.config.outputs(0, role),
+                                                      plan.at(0, role).weights),
+                                .bias = role == Role::kHead ? source.head.bias : Tensor()};
     for (NamedTensor& t : LinearTensors(LinearName(0, role), table)) {
       tensors.push_back(std::move(t));
     }
@@ -151,6 +151,9 @@ std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& sour
     tensors.push_back(
         {"positions", Tensor::Of(DType::kF32, {rows.rows, rows.cols},
                                  std::vector<float>(rows.data.begin(), rows.data.end()))});
+  }
+  if (source.config.layer_input_size > 0) {
+    tensors.push_back({"layer_input_norm", source.layer_input_norm});
   }
   if (plan.head_turn) {
     tensors.push_back({"head_turn", ToFloats(rotator.HeadTurn())});

@@ -73,13 +73,18 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
   return work;
 }
 
-// Layers like the last one, at most `width` wide, without biases.
+// Layers like the last one, at most `width` wide, without biases and inputs of their own, and with
+// keys and values.
 ModelConfig Narrow(ModelConfig c, int64_t width) {
   c.biases.clear();
+  c.layer_input_size = 0;
+  std::erase(c.vectors, LayerVector::kPostLayerInputNorm);
   const HeadShape shape = c.head_shape(c.layers - 1);
   c.kv_heads = shape.kv_heads, c.head_dim = shape.head_dim;
-  c.specs = {c.spec(c.layers - 1)};
-  c.specs[0].kv_heads = c.specs[0].head_dim = 0;
+  c.intermediate_size = c.outputs(c.layers - 1, Role::kGate);
+  LayerSpec last = c.spec(c.layers - 1);
+  last.kv_heads = last.head_dim = last.intermediate_size = 0, last.kv_layer = -1;
+  c.specs = {last};
   if (c.hidden_size <= width) return c;
   const int64_t shared = c.heads / c.kv_heads;
   c.kv_heads = std::clamp<int64_t>(width / (c.head_dim * shared), 1, c.kv_heads);
@@ -141,7 +146,7 @@ Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions&
   };
   double best = 0;
   for (int i = 0; i < 3; ++i) {
-    Calibration calibration(backend, c, plan, options.recipe, rows,
+    Calibration calibration(backend, c, plan, options.recipe, {rows},
                             std::vector<int32_t>(static_cast<size_t>(tokens)), options.context);
     std::map<Role, double> errors;
     const double all =
@@ -227,17 +232,18 @@ double NearestTime(const FloatLayer& layer, const Plan& plan, double weights) {
 }
 
 double TableTime(const Rotator& rotator, const Plan& plan, const ModelConfig& c) {
-  const int64_t rows = std::min<int64_t>(2048, c.vocab_size);
   double seconds = 0;
-  for (Role role : kTableRoles) {
+  for (Role role : c.model_roles()) {
     if (role == Role::kHead && plan.tied_head) continue;
     const FormatSpec& format = plan.at(0, role).weights;
-    seconds += BestSeconds(2, [&] {
+    const int64_t all = c.outputs(0, role), rows = std::min<int64_t>(2048, all);
+    const double of_some = BestSeconds(2, [&] {
       const Matrix<float> some = rotator.TableRows(role, 0, rows);
       Store(ToF64(Borrow(some)), format, rotator.half());
     });
+    seconds += of_some * static_cast<double>(all) / static_cast<double>(rows);
   }
-  return seconds * static_cast<double>(c.vocab_size) / static_cast<double>(rows);
+  return seconds;
 }
 
 // Floating-point operations per second of all threads.

@@ -42,9 +42,10 @@ class PlaneList {
     if (!plan.norms_folded || plan.tied_head) {
       Add("final_norm", DType::kF32, {config.hidden_size});
     }
-    for (const Role role : kTableRoles) {
+    for (const Role role : config.model_roles()) {
       if (role == Role::kHead && plan.tied_head) continue;
-      AddLinear(LinearName(0, role), plan.at(0, role), config.vocab_size, config.hidden_size);
+      AddLinear(LinearName(0, role), plan.at(0, role), config.outputs(0, role),
+                config.inputs(0, role));
     }
     for (int64_t i = 0; i < config.layers; ++i) {
       for (const Role role : config.layer_roles(i)) {

@@ -100,6 +100,11 @@ class CudaBackend final : public Backend {
                  const float* scale, float* x) override {
     cuda::AddNormed(y, tokens, width, weight, eps, scale, x, stream_.get());
   }
+  void AddNormedParts(const float* x, const float* z, int64_t tokens, int64_t parts, int64_t width,
+                      const float* weight, float eps, Intermediate* y) override {
+    cuda::AddNormedParts(x, z, tokens, parts, width, weight, eps,
+                         reinterpret_cast<__nv_bfloat16*>(y), stream_.get());
+  }
   void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
                 float eps) override {
     cuda::NormRows(reinterpret_cast<__nv_bfloat16*>(x), tokens, width, weight, eps, stream_.get());

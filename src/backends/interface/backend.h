@@ -227,6 +227,17 @@ class Backend {
     }
   }
 
+  // Of each of the parts of a row: y = RMS norm of x + z; x and z [tokens, parts * width], weight
+  // [width], y intermediate values [parts, tokens, width].
+  virtual void AddNormedParts(const float* x, const float* z, int64_t tokens, int64_t parts,
+                              int64_t width, const float* weight, float eps, Intermediate* y) {
+    for (int64_t i = 0; i < tokens * parts; ++i, x += width, z += width) {
+      float* const to = reinterpret_cast<float*>(y) + (i % parts * tokens + i / parts) * width;
+      const float factor = RmsFactor(x, width, eps);
+      for (int64_t k = 0; k < width; ++k) to[k] = x[k] * factor * weight[k] + z[k];
+    }
+  }
+
   // x = RMS norm of x; x intermediate values [tokens, width], weight [width] or null for ones.
   virtual void NormRows(Intermediate* x, int64_t tokens, int64_t width, const float* weight,
                         float eps) {

@@ -71,7 +71,26 @@ __global__ void __launch_bounds__(kManyThreads)
   }
 }
 
-// The same in place.
+// A block per row and part.
+__global__ void __launch_bounds__(kThreads)
+    AddNormedPartsKernel(const float* x, const float* z, const float* weight, int64_t width,
+                         float eps, __nv_bfloat16* y) {
+  WaitForPreviousGrid();
+  AllowNextGrid();
+  const int64_t from = (int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * width;
+  const int64_t to = (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * width;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    squares = fmaf(x[from + i], x[from + i], squares);
+  }
+  const float mean = BlockSum<kThreads / 32>(squares) / static_cast<float>(width);
+  const float factor = rsqrtf(mean + eps);
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    y[to + i] = __float2bfloat16_rn(x[from + i] * factor * weight[i] + z[from + i]);
+  }
+}
+
+// The norm of a row in its place.
 __global__ void __launch_bounds__(kThreads)
     NormRowsKernel(const float* weight, int64_t width, float eps, __nv_bfloat16* x) {
   WaitForPreviousGrid();
@@ -164,6 +183,14 @@ void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weigh
   if (tokens == 0) return;
   const LaunchShape shape = {.grid = static_cast<unsigned>(tokens), .block = kManyThreads};
   LaunchDependent(AddNormedKernel, shape, stream, y, weight, scale, width, eps, x);
+}
+
+void AddNormedParts(const float* x, const float* z, int64_t tokens, int64_t parts, int64_t width,
+                    const float* weight, float eps, __nv_bfloat16* y, cudaStream_t stream) {
+  if (tokens == 0) return;
+  const LaunchShape shape = {
+      .grid = dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(parts)), .block = kThreads};
+  LaunchDependent(AddNormedPartsKernel, shape, stream, x, z, weight, width, eps, y);
 }
 
 void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weight, float eps,
