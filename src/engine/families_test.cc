@@ -36,12 +36,13 @@ struct Golden {
   const char* folder;
   double tolerance;  // largest logit difference, from the bound stated with the goldens
   const char* config = "config.json";
+  bool decoded = false;  // codes multiply inputs of 16 bits, as floats they multiply floats
 };
 
 class Architecture : public testing::TestWithParam<Golden> {
  protected:
   static void Expect(const std::string& directory, const Golden& golden) {
-    const auto model = LoadModel(directory, "cpu", false);
+    const auto model = LoadModel(directory, "cpu", golden.decoded);
     const SafetensorsFile file(directory + "/golden.safetensors");
     const auto ids = file.tensors().at("input_ids").Copy<int32_t>();
     const auto logits = file.tensors().at("logits").Copy<float>();
@@ -82,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"gemma3_text", 1e-4}, Golden{"gemma4_text", 1e-4},
                     Golden{"gemma4_shared", 1e-4}, Golden{"glm4_dense", 3e-5},
                     Golden{"exaone4_windows", 3e-5}, Golden{"ministral3_yarn", 3e-5},
-                    Golden{"gpt_oss", 3e-5}, Golden{"gpt_neox_pythia", 3e-5},
+                    Golden{"gpt_oss", 3e-5}, Golden{"gpt_oss_mxfp4", 3e-5, "config.json", true},
+                    Golden{"gpt_neox_pythia", 3e-5},
                     Golden{"gpt_neox_pythia", 3e-5, "config.v4.json"}, Golden{"falcon_new", 1e-4},
                     Golden{"falcon_new", 1e-4, "config.v4.json"}, Golden{"opt", 1e-4},
                     Golden{"opt", 1e-4, "config.v4.json"}),

@@ -12,7 +12,9 @@ import sys
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
-from transformers import Exaone4Config, Gemma4TextConfig, Glm4Config, Ministral3Config
+from transformers import (Exaone4Config, Gemma4TextConfig, Glm4Config, GptOssConfig,
+                          Ministral3Config)
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 SMALL = {"vocab_size": 512, "hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 4,
@@ -35,6 +37,11 @@ MODELS = {
     "exaone4_windows": Exaone4Config(
         **SMALL, num_hidden_layers=4, num_key_value_heads=2, sliding_window=8,
         layer_types=[SLIDING, SLIDING, SLIDING, FULL], tie_word_embeddings=False),
+    # Experts in MXFP4, as OpenAI publishes them.
+    "gpt_oss_mxfp4": GptOssConfig(
+        **SMALL | {"hidden_size": 64}, num_hidden_layers=2, num_key_value_heads=2, sliding_window=8,
+        num_local_experts=4, num_experts_per_tok=2, layer_types=[SLIDING, FULL],
+        tie_word_embeddings=False),
     # Yarn whose context has been extended.
     "ministral3_yarn": Ministral3Config(
         **SMALL, num_hidden_layers=3, num_key_value_heads=2, tie_word_embeddings=False,
@@ -49,7 +56,7 @@ def random_weights(model, generator):
     for name, weight in model.state_dict().items():
         if name.endswith("layer_scalar"):
             weight.fill_(0.9)
-        elif name.endswith("bias"):
+        elif name.endswith(("bias", "sinks")):
             weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
         elif weight.ndim == 1:
             weight.copy_(1 + 0.3 * torch.randn(weight.shape, generator=generator))
@@ -57,6 +64,21 @@ def random_weights(model, generator):
             size = 1.0 if "embed" in name else 1.2 / weight.shape[1] ** 0.5
             weight.copy_(size * torch.randn(weight.shape, generator=generator))
         weight.copy_(weight.bfloat16())
+
+
+def round_experts(model, generator):
+    """Gives experts' weights random values of MXFP4; returns codes and exponents by name."""
+    packed = {}
+    for name, weight in model.state_dict().items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        experts, inputs, outputs = weight.shape
+        shape = (experts, outputs, inputs // 32)
+        blocks = torch.randint(0, 256, shape + (16,), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(121, 125, shape, generator=generator, dtype=torch.uint8)
+        weight.copy_(convert_moe_packed_tensors(blocks, scales))
+        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    return packed
 
 
 def stored(model, config, generator):
@@ -77,10 +99,15 @@ def stored(model, config, generator):
 def make(config, out):
     out.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(7)
+    config._experts_implementation = "eager"  # others do not take fp64
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().double()
     with torch.no_grad():
         random_weights(model, generator)
-        save_file(stored(model, config, generator), out / "model.safetensors", {"format": "pt"})
+        packed = round_experts(model, generator) if config.model_type == "gpt_oss" else {}
+        tensors = stored(model, config, generator) | packed
+        for name in packed:
+            tensors.pop(name.rsplit("_", 1)[0], None)
+        save_file(tensors, out / "model.safetensors", {"format": "pt"})
         ids = torch.randint(2, 512, (2, 40), generator=generator)
         logits = model(input_ids=ids).logits
         greedy = ids[:1, :12]
@@ -91,6 +118,8 @@ def make(config, out):
     save_file({name: t.contiguous() for name, t in golden.items()}, out / "golden.safetensors")
     stated = config.to_diff_dict()
     stated["model_type"] = config.model_type
+    if packed:
+        stated["quantization_config"] = {"quant_method": "mxfp4"}
     (out / "config.json").write_text(json.dumps(stated, indent=1, default=str) + "\n")
 
 
