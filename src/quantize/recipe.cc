@@ -142,8 +142,11 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
     if (looked_up) linears[name].activations = {};
   };
   const auto add_unless_fixed = [&](int64_t layer, Role role, const Recipe& own) {
-    const LinearPlan* const fixed = FixedPlan(role);  // without rules
-    fixed != nullptr ? void(linears[LinearName(layer, role)] = *fixed) : add(layer, role, own);
+    if (const LinearPlan* const fixed = FixedPlan(role)) {
+      linears[LinearName(layer, role)] = *fixed;  // without rules
+    } else {
+      add(layer, role, own);
+    }
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (Role role : config.layer_roles(layer)) add_unless_fixed(layer, role, recipe);
