@@ -36,7 +36,7 @@ struct Golden {
   const char* folder;
   double tolerance;  // largest logit difference, from the bound stated with the goldens
   const char* config = "config.json";
-  bool decoded = false;  // codes multiply inputs of 16 bits, as floats they multiply floats
+  bool decoded = false;  // codes as floats: by themselves they multiply inputs of 16 bits
 };
 
 class Architecture : public testing::TestWithParam<Golden> {

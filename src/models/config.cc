@@ -100,11 +100,8 @@ std::vector<Role> ModelConfig::layer_roles(int64_t layer) const {
 }
 
 std::vector<Role> ModelConfig::model_roles() const {
-  std::vector<Role> roles = {Role::kEmbedding, Role::kHead};
-  if (layer_input_size > 0) {
-    roles.insert(roles.end(), {Role::kLayerTable, Role::kLayerProjection});
-  }
-  return roles;
+  const auto end = layer_input_size > 0 ? kModelRoles.end() : kModelRoles.begin() + 2;
+  return {kModelRoles.begin(), end};
 }
 
 bool ModelConfig::has_bias(Role role) const {
@@ -185,9 +182,7 @@ int64_t ModelConfig::parameters() const {
 }
 
 std::string LinearName(int64_t layer, Role role) {
-  const bool of_model = role == Role::kHead || role == Role::kEmbedding ||
-                        role == Role::kLayerTable || role == Role::kLayerProjection;
-  if (of_model) return RoleName(role);
+  if (std::ranges::count(kModelRoles, role) > 0) return RoleName(role);
   return fmt::format("layers.{}.{}", layer, RoleName(role));
 }
 

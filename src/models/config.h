@@ -43,6 +43,9 @@ enum class Role {
   kLayerOutput,
   kExperts
 };
+// Of no layer: rows for tokens, and what all layers' own inputs are made of.
+inline constexpr std::array kModelRoles = {Role::kEmbedding, Role::kHead, Role::kLayerTable,
+                                           Role::kLayerProjection};
 // Of a layer without experts.
 inline constexpr std::array kLayerRoles = {Role::kQ,    Role::kK,  Role::kV,   Role::kO,
                                            Role::kGate, Role::kUp, Role::kDown};
@@ -161,7 +164,7 @@ struct ModelConfig {
   int64_t Widest(Role role) const;                     // outputs in the layer that has most
   int64_t ffn_size() const;                            // of the widest FFN
   std::vector<Role> layer_roles(int64_t layer) const;  // in the order in which a token meets them
-  std::vector<Role> model_roles() const;               // of linears and tables of no layer
+  std::vector<Role> model_roles() const;               // of kModelRoles those that there are
   std::vector<LayerVector> layer_vectors(int64_t layer) const;
   // kGate, kUp or kDown of the first expert, or of the only FFN.
   Role first(int64_t layer, Role role) const { return OfExpert(role, has_experts(layer) ? 0 : -1); }

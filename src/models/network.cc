@@ -296,6 +296,9 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     net.layer_table.values.shape = {net.layer_table.rows, width};
     const std::string projection = family.linear(c, 0, Role::kLayerProjection);
     net.layer_projection = tensors.Linear(projection, all, c.hidden_size, false);
+    if (net.layer_projection.weights.format.quantized()) {
+      net.layer_projection = InFloats(net.layer_projection);
+    }
     net.layer_input_norm =
         tensors.NormWeights(std::string(family.layer_input_norm), width, family.norms_lack_one);
   }

@@ -44,6 +44,10 @@ inline std::vector<FamilyModel> FamilyModels() {
                      {"original_max_position_embeddings", 64}};
   Json ministral3 = yarn;
   ministral3.update({{"mscale", 1.0}, {"mscale_all_dim", 1.0}, {"llama_4_scaling_beta", 0.1}});
+  const Json gemma4 = {
+      {"full_attention",
+       {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
   const Json longrope = {{"rope_type", "longrope"},
                          {"rope_theta", 1e4},
                          {"partial_rotary_factor", 0.75},
@@ -163,10 +167,7 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"sliding_window", 5},
         {"final_logit_softcapping", 5.0},
         {"layer_types", {"sliding_attention", "sliding_attention", "full_attention"}},
-        {"rope_parameters",
-         {{"full_attention",
-           {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
-          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+        {"rope_parameters", gemma4}}},
       {"gemma4_shared_keys",
        {{"model_type", "gemma4_text"},
         {"num_hidden_layers", 4},
@@ -180,10 +181,7 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"sliding_window", 5},
         {"layer_types",
          {"full_attention", "sliding_attention", "sliding_attention", "full_attention"}},
-        {"rope_parameters",
-         {{"full_attention",
-           {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
-          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+        {"rope_parameters", gemma4}}},
       {"gemma4_layer_inputs",
        {{"model_type", "gemma4_text"},
         {"num_hidden_layers", 3},
@@ -194,10 +192,7 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"num_kv_shared_layers", 1},
         {"sliding_window", 5},
         {"layer_types", {"sliding_attention", "full_attention", "full_attention"}},
-        {"rope_parameters",
-         {{"full_attention",
-           {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}}},
-          {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}},
+        {"rope_parameters", gemma4}}},
       {"gpt_oss",
        {{"model_type", "gpt_oss"},
         {"head_dim", 24},

@@ -42,7 +42,7 @@ const Shape kShapes[] = {
 
 }  // namespace
 
-Json ShapeConfig(std::string_view name) {
+Json ShapeConfig(std::string_view name, int64_t layers) {
   std::vector<std::string_view> known;
   for (const Shape& s : kShapes) {
     known.push_back(s.name);
@@ -58,6 +58,10 @@ Json ShapeConfig(std::string_view name) {
                    {"rms_norm_eps", 1e-5},
                    {"rope_theta", s.rope_theta}};
     config.update(ParseJson(s.others, std::string(name)));
+    if (layers == 0) return config;
+    config["num_hidden_layers"] = layers;
+    const auto shared = config.find("num_kv_shared_layers");
+    if (shared != config.end()) *shared = shared->get<int64_t>() * layers / s.layers;
     return config;
   }
   FailUsage("no shape \"{}\"; choose one of {}", name, fmt::join(known, ", "));

@@ -331,6 +331,10 @@ Plan MakePlan(const Network& source, const Recipe& recipe) {
   for (int64_t i = 0; i < source.config.layers; ++i) {
     for (const auto& [role, linear] : source.layers[static_cast<size_t>(i)].linears) {
       if (!linear.weights.format.quantized()) continue;
+      if (FixedPlan(role) != nullptr) {
+        FailUsage("{}: {} has codes and stays in floats; --rounding stored cannot keep them",
+                  source.directory, LinearName(i, role));
+      }
       LinearPlan& planned = plan.linears.at(LinearName(i, role));
       planned.weights = linear.weights.format;
       planned.gather = !linear.input.gather.empty();

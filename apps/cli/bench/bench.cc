@@ -130,18 +130,8 @@ void RunPaper(const BenchArguments&, const Common&) {
 
 Json BenchConfig(const BenchArguments& a) {
   if (a.shape.empty()) FailUsage("name a model directory, or --shape llama2-7b");
-  Json config = ShapeConfig(a.shape);
-  if (a.layers != 0) {
-    // Of as many in a hundred keys of others are read.
-    const char* const shared = "num_kv_shared_layers";
-    if (config.contains(shared)) {
-      config[shared] =
-          config[shared].get<int64_t>() * a.layers / config["num_hidden_layers"].get<int64_t>();
-    }
-    config["num_hidden_layers"] = a.layers;
-  }
-  if (a.layers == 0 && a.shape == "llama2-70b") config["num_hidden_layers"] = 1;  // 35 GB whole
-  return config;
+  const bool whole = a.layers == 0 && a.shape == "llama2-70b";  // 35 GB
+  return ShapeConfig(a.shape, whole ? 1 : a.layers);
 }
 
 ModelConfig BenchShape(const BenchArguments& a) {

@@ -6,6 +6,7 @@
 
 #include "backends/cuda/gemm/gemm.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "tensor/e2m1.h"
 
 namespace nibble::cuda {
 
@@ -35,12 +36,20 @@ struct LevelSteps {
   }
 };
 
+// Four codes of floats above 0 as bytes, from `first` on.
+constexpr uint32_t FourOfE2m1(size_t first) {
+  uint32_t bytes = 0;
+  for (size_t i = 0; i < 4; ++i) bytes |= uint32_t(kE2m1Codes[first + i]) << 8 * i;
+  return bytes;
+}
+inline constexpr uint32_t kSmallE2m1 = FourOfE2m1(0), kLargeE2m1 = FourOfE2m1(4);
+
 // The codes of four floats of 4 bits (tensor/e2m1.h), the lower half of `word`.
 __device__ __forceinline__ uint32_t E2m1Bytes(uint32_t word) {
-  constexpr uint32_t kSmall = 0x03020100, kLarge = 0x0C080604, kSigns = 0x80808080;
+  constexpr uint32_t kSigns = 0x80808080;
   // The sizes of those above and of those below 0, elsewhere the sign of a size, 0.
-  const uint32_t above = PermuteBytes(kSmall, kLarge, word);
-  const uint32_t below = PermuteBytes(kSmall, kLarge, word ^ 0x8888);
+  const uint32_t above = PermuteBytes(kSmallE2m1, kLargeE2m1, word);
+  const uint32_t below = PermuteBytes(kSmallE2m1, kLargeE2m1, word ^ 0x8888);
   return (above + kSigns - below) ^ kSigns;  // no byte borrows from the next
 }
 
