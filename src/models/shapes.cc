@@ -61,7 +61,11 @@ Json ShapeConfig(std::string_view name, int64_t layers) {
     if (layers == 0) return config;
     config["num_hidden_layers"] = layers;
     const auto shared = config.find("num_kv_shared_layers");
-    if (shared != config.end()) *shared = shared->get<int64_t>() * layers / s.layers;
+    // In whole periods of layer types, so that each type has a layer in front of them.
+    constexpr int64_t kPeriod = 6;
+    if (shared != config.end()) {
+      *shared = shared->get<int64_t>() * layers / s.layers / kPeriod * kPeriod;
+    }
     return config;
   }
   FailUsage("no shape \"{}\"; choose one of {}", name, fmt::join(known, ", "));
