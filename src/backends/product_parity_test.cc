@@ -264,6 +264,12 @@ TEST_P(ProductParityTest, GatedProductsAgree) {
   }
 }
 
+Tensor InFp16(const Tensor& values) {
+  std::vector<uint16_t> halves;
+  for (const float v : ToF32(values).data) halves.push_back(F16FromF32(v));
+  return Tensor::Of(DType::kF16, values.shape, std::move(halves));
+}
+
 // Gathered rows in two parts: bit for bit where both are integers, in fp32 and as intermediate
 // values; with a product in fp32 within the roundings of its chain.
 TEST_P(ProductParityTest, TailsAgree) {
@@ -282,8 +288,10 @@ TEST_P(ProductParityTest, TailsAgree) {
       const InputSpec input = RandomTailedInput(rng_, c, width, tail);
       const auto linear =
           RandomTailedLinear(rng_, c.weights, c.tail_weights, rows, input, rows > 1);
+      PackedWeights& last = linear->packed.tail;
+      if (rows == 1 && !c.tail_weights.quantized()) last.values = InFp16(last.values);
       const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
-      for (const int64_t tokens : {1, 9, 70}) {
+      for (const int64_t tokens : {1, 9, 70, 300}) {
         const auto x = RandomVector(rng_, tokens * width);
         auto y = RandomVector(rng_, tokens * rows), start = y;
         const Buffer<float> device_x = Copy(x), device_y = Copy(y);
@@ -299,11 +307,13 @@ TEST_P(ProductParityTest, TailsAgree) {
         const double bound = exact ? 0 : static_cast<double>(2 * width + 8) * kUlp * 200 * width;
         const std::vector<float> result = Host(device_y.data(), tokens * rows);
         for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(result[i], y[i], bound) << i;
-        Buffer<Intermediate> halves = CopyValues(start);
-        const Backend::Projection to_halves = {id, halves.data()}, to_floats = {ref_id, Raw(y)};
-        ours_->Project(ours_->PrepareActs({.x = device_x.data()}, tokens, input), {&to_halves, 1});
+        Buffer<Intermediate> halves = CopyValues(start), again = CopyValues(start);
+        const Backend::Projection to_halves[] = {{id, halves.data()}, {id, again.data()}};
+        const Backend::Projection to_floats = {ref_id, Raw(y)};
+        ours_->Project(ours_->PrepareActs({.x = device_x.data()}, tokens, input), to_halves);
         ref_->Project(ref_->PrepareActs({.x = x.data()}, tokens, input), {&to_floats, 1});
         const std::vector<float> narrow = HostValues(halves.data(), tokens * rows);
+        ASSERT_EQ(narrow, HostValues(again.data(), tokens * rows));
         for (size_t i = 0; i < y.size(); ++i) {
           const float wanted = Kept(y[i]);
           ASSERT_NEAR(narrow[i], wanted, exact ? 0 : bound + std::fabs(wanted) * 0x1p-7) << i;

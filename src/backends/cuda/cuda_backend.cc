@@ -35,6 +35,12 @@ using cuda::kIntermediate;
 struct Linear {
   DeviceLinear main;
   std::optional<DeviceLinear> tail;
+
+  bool AddsTail(const Activations& acts) const { return tail && main.AddsTail(*tail, acts); }
+  // Both in one launch.
+  DeviceLinear::Product Whole(const DeviceLinear::Output& output) const {
+    return {&main, tail ? &*tail : nullptr, output};
+  }
 };
 
 class CudaServices final : public MathServices {
@@ -120,18 +126,17 @@ class CudaBackend final : public Backend {
   }
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
     if (acts.tokens == 0) return;
-    std::vector<const DeviceLinear*> linears;  // without a tail
-    std::vector<DeviceLinear::Output> results;
+    std::vector<DeviceLinear::Product> products;
     for (const Projection& output : outputs) {
       const Linear& linear = At(output.id);
       const DeviceLinear::Output result = {output.y, kIntermediate, linear.main.rows(), false};
-      if (acts.tail != nullptr || linear.main.needs_values()) {
+      if (linear.main.needs_values() || (acts.tail != nullptr && !linear.AddsTail(acts))) {
         Multiply(acts, linear, result);
       } else {
-        linears.push_back(&linear.main), results.push_back(result);
+        products.push_back(linear.Whole(result));
       }
     }
-    DeviceLinear::MultiplyAll(acts, linears, results, stream_.get());
+    DeviceLinear::MultiplyAll(acts, products, stream_.get());
   }
   int64_t IntermediateBytes() const override { return 2; }
   ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up,
@@ -286,6 +291,10 @@ void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
                            const DeviceLinear::Output& output) {
   NIBBLE_CHECK((acts.tail != nullptr) == linear.tail.has_value(), "one has a tail");
   if (!linear.tail) return MultiplyPart(acts, linear.main, output);
+  if (linear.AddsTail(acts)) {
+    const DeviceLinear::Product whole = linear.Whole(output);
+    return DeviceLinear::MultiplyAll(acts, {&whole, 1}, stream_.get());
+  }
   DeviceLinear::Output last = output;
   if (output.type == cuda::RealType::kFloat32) {
     MultiplyPart(acts, linear.main, output);

@@ -83,6 +83,10 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
   a.order = gathers_(spec.gather);
   if (spec.tail_width > 0) {
     a.tail = Place(spec.tail_activation, tokens, spec.tail_width, tail_);
+    if (a.tail.values != nullptr && tokens >= kLeastTailTokens) {
+      a.tail.pairs = tail_.pairs.Grow(WholeTiles(tokens) * PairStride(spec.tail_width));
+      tail_.acts.tiles = reinterpret_cast<const int8_t*>(a.tail.pairs);
+    }
     main_.acts.tail = &tail_.acts;
   }
   if (tokens > 0) cuda::PrepareActs(a, stream);

@@ -44,6 +44,7 @@ class ActsOps {
     DeviceBuffer<int8_t> codes;
     DeviceBuffer<float> values, scales, zetas, decoded;
     DeviceBuffer<int32_t> sums;
+    DeviceBuffer<uint16_t> pairs;
     Activations acts;
   };
 

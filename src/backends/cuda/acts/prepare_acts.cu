@@ -144,10 +144,34 @@ __device__ void StoreValues(const PreparePart& a, const Columns<spread>& columns
   }
 }
 
+// By rows that are not spread.
+__device__ void StorePairs(const PreparePart& a, const Columns<false>& columns, int64_t token,
+                           float factor) {
+  uint16_t* const row = a.pairs + token * PairStride(a.columns);
+  const int end = static_cast<int>(PairStride(a.columns) / 2);
+  for (int i = 4 * threadIdx.x; i < end; i += 4 * static_cast<int>(blockDim.x)) {
+    const float4 v = i < a.columns ? columns.Four(i) : float4{0, 0, 0, 0};
+    const float x[] = {v.x * factor, v.y * factor, v.z * factor, v.w * factor};
+    uint32_t first[2], second[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      first[j] = PackBf16(x[2 * j], x[2 * j + 1]);
+      const float2 is = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(first[j]));
+      second[j] = PackBf16(x[2 * j] - is.x, x[2 * j + 1] - is.y);
+    }
+    uint16_t* const to = row + i / 32 * 64 + i % 32;
+    *reinterpret_cast<uint2*>(to) = {first[0], first[1]};
+    *reinterpret_cast<uint2*>(to + 32) = {second[0], second[1]};
+  }
+}
+
 template <bool spread>
 __device__ void StorePart(const PreparePart& a, const Columns<spread>& columns, int64_t token,
                           int64_t pitch, float factor, Scratch& scratch) {
   if (a.values != nullptr) StoreValues(a, columns, token, factor);
+  if constexpr (!spread) {
+    if (a.pairs != nullptr) StorePairs(a, columns, token, factor);
+  }
   if (a.codes == nullptr) return;
   if (a.bits == 16) {
     QuantizeRow<Grid::kPlanes>(a, columns, token, pitch, factor, scratch);

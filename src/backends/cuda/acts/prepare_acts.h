@@ -24,6 +24,9 @@ enum class Source {
 struct PreparePart {
   int columns = 0;          // a multiple of 8
   float* values = nullptr;  // [tokens, columns]: as they are; or null
+  // The same as sums of two bf16, or null: [WholeTiles(tokens), PairStride(columns)], of each 32
+  // columns all first ones, then what these lack. Behind the last column zeros.
+  uint16_t* pairs = nullptr;
 
   int bits = 4;               // 2..8, or 16: two planes of 8, symmetric, without groups
   bool symmetric = true;      // false: zetas are written
@@ -59,6 +62,9 @@ struct PrepareArguments {
   bool in_parts() const { return order != nullptr || tail.columns > 0; }
 };
 
+// From so many tokens on, products add those of their tails in one launch (gemm_sm90_tails.h).
+inline constexpr int64_t kLeastTailTokens = 128;
+
 // A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of either
 // take turns, eight tokens at a time: sums of a token's two are then close to each other wherever a
 // tile of a product lies. The row of a token's upper bytes; that of the lower is 8 further.
@@ -73,6 +79,11 @@ constexpr int64_t PlaneRows(int64_t tokens) {
 inline constexpr int kTileRows = 256;
 constexpr int64_t WholeTiles(int64_t rows) {
   return (rows + kTileRows - 1) / kTileRows * kTileRows;
+}
+
+// Numbers in a row of pairs.
+__host__ __device__ constexpr int64_t PairStride(int64_t columns) {
+  return (columns + 63) / 64 * 128;
 }
 
 // Between the scales of two groups, so that bulk copies take those of some tokens: any four tokens

@@ -124,9 +124,18 @@ void DeviceLinear::Multiply(const Activations& acts, const Output& output,
   KernelFor(acts.tokens).run({&a, 1}, stream);
 }
 
-void DeviceLinear::MultiplyAll(const Activations& acts,
-                               std::span<const DeviceLinear* const> linears,
-                               std::span<const Output> outputs, cudaStream_t stream) {
+bool DeviceLinear::AddsTail(const DeviceLinear& tail, const Activations& acts) const {
+  if (capability_ != 9 || acts.tokens < kLeastTailTokens || activation_.bits > 8) return false;
+  if (kind_ == WeightKind::kNibbles || kind_ == WeightKind::kBytes) {
+    return tail.kind_ == WeightKind::kHalves && tail.type_ != WeightType::kFloat32;
+  }
+  const bool groups = kind_ == WeightKind::kNibbleGroups && piece_ == kBlockInputs;
+  return groups && activation_.groups(cols_) != 1 && tail.kind_ == WeightKind::kBytes &&
+         tail.activation_.bits <= 8 && tail.activation_.symmetric && tail.zeros_.data() == nullptr;
+}
+
+void DeviceLinear::MultiplyAll(const Activations& acts, std::span<const Product> products,
+                               cudaStream_t stream) {
   std::vector<GemmArguments> joined;
   const Kernel* kernel = nullptr;  // theirs
   int64_t bytes = 0;               // of their weights
@@ -135,17 +144,16 @@ void DeviceLinear::MultiplyAll(const Activations& acts,
     joined.clear();
     bytes = 0;
   };
-  for (size_t i = 0; i < linears.size(); ++i) {
-    const DeviceLinear& linear = *linears[i];
-    const Kernel& next = linear.KernelFor(acts.tokens);
-    const GemmArguments a = linear.Arguments(acts, outputs[i]);
+  for (const auto& [linear, tail, output] : products) {
+    const Kernel& next = tail != nullptr ? kTailKernel : linear->KernelFor(acts.tokens);
+    const GemmArguments a = linear->Arguments(acts, output, tail);
     const bool joins = kernel == &next && joined.size() < next.joins &&
-                       bytes + linear.codes_.size() <= kMostJoinedBytes && !joined.empty() &&
+                       bytes + linear->codes_.size() <= kMostJoinedBytes && !joined.empty() &&
                        CanJoin(joined.front(), a);
     if (!joins) launch();
     kernel = &next;
     joined.push_back(a);
-    bytes += linear.codes_.size();
+    bytes += linear->codes_.size();
   }
   launch();
 }
@@ -238,35 +246,46 @@ void DeviceLinear::MultiplyGatedExperts(const Activations& acts, const Experts& 
   gate.first.KernelFor(groups.most_rows).run_experts({&a, 1}, stream);
 }
 
-GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output) const {
-  return {.x = acts.codes,
-          .values = acts.values,
-          .x_scales = acts.scales,
-          .x_zetas = acts.zetas,
-          .x_sums = acts.sums,
-          .x_pitch = ScalePitch(acts.tokens),
-          .tokens = acts.tokens,
-          .x_bits = activation_.bits,
-          .stride = acts.stride,
-          .w = codes_.data(),
-          .w_kind = kind_,
-          .w_type = type_,
-          .x_group = activation_.groups(cols_) == 1 ? 0 : activation_.group,
-          .w_group = weights_.groups(cols_) == 1 ? 0 : weights_.group,
-          .piece = piece_,
-          .w_block = block_,
-          .words = words_,
-          .w_scales = scales_.data(),
-          .w_zeros = zeros_.data(),
-          .w_sums = code_sums_.data(),
-          .bias = bias_.data(),
-          .rows = rows_,
-          .cols = cols_,
-          .y = output.y,
-          .y_stride = output.stride,
-          .accumulate = output.accumulate,
-          .addend = output.addend,
-          .y_type = output.type};
+GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output,
+                                      const DeviceLinear* tail) const {
+  GemmArguments a = {.x = acts.codes,
+                     .values = acts.values,
+                     .x_scales = acts.scales,
+                     .x_zetas = acts.zetas,
+                     .x_sums = acts.sums,
+                     .x_pitch = ScalePitch(acts.tokens),
+                     .tokens = acts.tokens,
+                     .x_bits = activation_.bits,
+                     .stride = acts.stride,
+                     .w = codes_.data(),
+                     .w_kind = kind_,
+                     .w_type = type_,
+                     .x_group = activation_.groups(cols_) == 1 ? 0 : activation_.group,
+                     .w_group = weights_.groups(cols_) == 1 ? 0 : weights_.group,
+                     .piece = piece_,
+                     .w_block = block_,
+                     .words = words_,
+                     .w_scales = scales_.data(),
+                     .w_zeros = zeros_.data(),
+                     .w_sums = code_sums_.data(),
+                     .bias = bias_.data(),
+                     .rows = rows_,
+                     .cols = cols_,
+                     .y = output.y,
+                     .y_stride = output.stride,
+                     .accumulate = output.accumulate,
+                     .addend = output.addend,
+                     .y_type = output.type};
+  if (tail == nullptr) return a;
+  const bool pairs = tail->kind_ == WeightKind::kHalves;
+  const Activations& last = *acts.tail;
+  a.tail = {.x = pairs ? last.tiles : last.codes,
+            .stride = pairs ? PairStride(last.width) * int64_t{sizeof(uint16_t)} : last.stride,
+            .x_scales = pairs ? nullptr : last.scales,
+            .w_type = tail->type_,
+            .cols = tail->cols_};
+  a.tail_w = tail->codes_.data(), a.tail_scales = tail->scales_.data();
+  return a;
 }
 
 }  // namespace nibble::cuda

@@ -27,10 +27,18 @@ class DeviceLinear {
     const float* addend = nullptr;  // [tokens, stride] or null: of y; where takes_addend
   };
   void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
-  // Several linears of one input. In decode steps small ones share a launch, which saves its edges;
-  // to large ones, which stream, it costs bandwidth.
-  static void MultiplyAll(const Activations& acts, std::span<const DeviceLinear* const> linears,
-                          std::span<const Output> outputs, cudaStream_t stream);
+  // Whether one launch can add the product of the tail of `acts`.
+  bool AddsTail(const DeviceLinear& tail, const Activations& acts) const;
+  // Several linears of one input, with tails that they add or without any (null). In decode steps
+  // small ones share a launch, which saves its edges; to large ones, which stream, it costs
+  // bandwidth.
+  struct Product {
+    const DeviceLinear* linear;
+    const DeviceLinear* tail;
+    Output output;
+  };
+  static void MultiplyAll(const Activations& acts, std::span<const Product> products,
+                          cudaStream_t stream);
   // What gate lets through of up as intermediate values [tokens, rows], in one product; where
   // CanGate.
   static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, const GateSpec& gating,
@@ -70,7 +78,8 @@ class DeviceLinear {
   const Kernel& KernelFor(int64_t tokens) const {
     return ChooseKernel(capability_, kind_, activation_.bits, tokens);
   }
-  GemmArguments Arguments(const Activations& acts, const Output& output) const;
+  GemmArguments Arguments(const Activations& acts, const Output& output,
+                          const DeviceLinear* tail = nullptr) const;
 
   int capability_;  // of the kernels
   WeightKind kind_;

@@ -21,6 +21,7 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(!HasGroups(g.w_kind) || (g.x_group % g.piece == 0 && g.w_zeros == nullptr));
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
   NIBBLE_CHECK(g.addend == nullptr || g.w_kind == WeightKind::kHalves);
+  NIBBLE_CHECK((g.tail.x == nullptr) == (g.tail_w == nullptr));
   if (g.up_w == nullptr) return;
   NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);
   NIBBLE_CHECK(g.w_zeros == nullptr && g.x_zetas == nullptr && g.bias == nullptr);
@@ -30,7 +31,7 @@ bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
   const auto alike = [](const auto* x, const auto* y) { return (x == nullptr) == (y == nullptr); };
   return a.x == b.x && a.tokens == b.tokens && a.cols == b.cols && a.w_kind == b.w_kind &&
          a.piece == b.piece && a.w_block == b.w_block && a.y_type == b.y_type &&
-         a.accumulate == b.accumulate && alike(a.w_scales, b.w_scales) &&
+         a.accumulate == b.accumulate && a.tail == b.tail && alike(a.w_scales, b.w_scales) &&
          alike(a.w_zeros, b.w_zeros) && alike(a.bias, b.bias);
 }
 

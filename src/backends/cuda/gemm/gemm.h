@@ -110,9 +110,25 @@ struct LinearTerms {
   const float *scales, *zeros, *sums, *bias;
   const uint8_t* up_w;
   const float* up_scales;
+  const uint8_t* tail_w = nullptr;
+  const float* tail_scales = nullptr;
 };
 
 inline constexpr size_t kMaxJoined = 3;
+
+// The columns of an input behind those of a product, in another format, and how products that add
+// theirs in one launch read them (gemm_sm90_tails.cu).
+struct TailTerms {
+  // Rows of chunks of 128 bytes, [WholeTiles(tokens), stride]: codes of 8 bits, or of 16 bits pairs
+  // (prepare_acts.h); null: there is no tail.
+  const int8_t* x = nullptr;
+  int64_t stride = 0;
+  const float* x_scales = nullptr;            // [tokens], of codes
+  WeightType w_type = WeightType::kBfloat16;  // of 16 bits
+  int64_t cols = 0;
+
+  bool operator==(const TailTerms&) const = default;
+};
 
 // What a product has of its own beside others of the same input, see GemmArguments.
 struct ProductTerms {
@@ -171,6 +187,10 @@ struct GemmArguments {
   bool accumulate = false;        // y += ..., kFloat32 only
   const float* addend = nullptr;  // [tokens, y_stride] or null: of y, kHalves only
   RealType y_type = RealType::kFloat32;
+  TailTerms tail;
+  // Of it: codes as kBytes, or [rows, tail.cols] of its w_type; and of codes [rows].
+  const uint8_t* tail_w = nullptr;
+  const float* tail_scales = nullptr;
   ExpertGroups
       experts;  // terms of w and up_w are then those of the first, which all others are like
 
@@ -178,7 +198,7 @@ struct GemmArguments {
   ProductTerms joined[kMaxJoined - 1] = {};
 
   __host__ __device__ LinearTerms terms() const {
-    return {w, w_scales, w_zeros, w_sums, bias, up_w, up_scales};
+    return {w, w_scales, w_zeros, w_sums, bias, up_w, up_scales, tail_w, tail_scales};
   }
   __host__ __device__ ProductTerms product(int i) const {
     static_assert(kMaxJoined == 3);  // constant indices, so that no copy is made of the array

@@ -53,13 +53,13 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     odd_stage = stages.Next(odd);
     MultiplyLast(sums, even, odd, first_half(odd_stage), second_half(even_stage),
                  second_half(odd_stage));
-    BarrierWait(&s.tail.parameters_full, parity);
+    BarrierWait(&s.rest.parameters_full, parity);
     store_half(sums[0], 0);
     MultiplyEnd(sums[1], even, odd);
     stages.Release(even_stage);
     stages.Release(odd_stage);
     store_half(sums[1], kTileTokens / 2);
-    if (lane == 0) BarrierArrive(&s.tail.parameters_empty);
+    if (lane == 0) BarrierArrive(&s.rest.parameters_empty);
   }
   for (; tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
     int32_t sums[64];
@@ -78,9 +78,9 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     MultiplyEnd(sums, even, odd);
     stages.Release(odd_stage);
     if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, sums);
-    BarrierWait(&s.tail.parameters_full, parity);
+    BarrierWait(&s.rest.parameters_full, parity);
     store_half(sums, 0);
-    if (lane == 0) BarrierArrive(&s.tail.parameters_empty);
+    if (lane == 0) BarrierArrive(&s.rest.parameters_empty);
   }
 }
 

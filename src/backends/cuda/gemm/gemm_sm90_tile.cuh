@@ -17,171 +17,24 @@
 // codes. With a second level of scales or with zeros they are seven (LevelSteps).
 #pragma once
 
-#include <cuda.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
 
-#include "backends/cuda/gemm/gemm_epilogue.cuh"
-#include "backends/cuda/gemm/gemm_sm90_tiles.cuh"
-#include "backends/cuda/gemm/lattice_points.cuh"
+#include "backends/cuda/gemm/gemm_sm90_load.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/launch.h"
-#include "backends/cuda/ptx/ptx_sm90.h"
 #include "backends/cuda/ptx/wgmma.h"
 
 namespace nibble::cuda::sm90 {
 
 inline constexpr int kThreads = 384;  // three warpgroups, two of them math
-inline constexpr int kSharedBytes = 227 * 1024;
 
 // kPlain: see ApplyLaw; gated: as that. kPlanes, kGatedPlanes: of inputs of 16 bits.
 enum class Epilogue { kPlain, kLaw, kPlanes, kGated, kGatedPlanes };
 template <Epilogue kEpilogue>
 inline constexpr bool kOfPlanes =
     kEpilogue == Epilogue::kPlanes || kEpilogue == Epilogue::kGatedPlanes;
-
-// tokens: of a stage. fine: blocks have scales of 2 or 4 pieces, not of one. x_groups: so have the
-// tokens.
-template <WeightKind kind, bool fine, int tokens, bool x_groups, typename Y>
-struct Shape {
-  using Out = Y;
-  static constexpr WeightKind kKind = kind;
-  static constexpr bool kGroups = HasGroups(kind), kLevels = kind == WeightKind::kLevels;
-  static constexpr int kTokens = tokens, kPieces = fine ? 4 : 1;  // at most
-  static constexpr bool kFine = fine, kTokenScales = x_groups;
-  static constexpr int kPointBits = PointBits(kind);
-  static constexpr int kFactor = SumFactor(kind);
-  static constexpr int kWords = CodeBits(kind) / 2;  // of 16 bytes, a thread's in a block
-  static constexpr int kBlockBytes =                 // at most
-      CodeBytes(kind) +
-      BlockScales{kLevels || kGroups ? kPieces : 0, kind == WeightKind::kNibbleGroups}.bytes();
-  static constexpr int kScaleFloats = x_groups ? 2 * kPieces * tokens : 0;
-  static constexpr int kStageBytes = tokens * kInputs + 2 * kBlockBytes + 4 * kScaleFloats;
-
-  // Bytes of a block in memory; a constant where it can be.
-  static __device__ int BlockBytes(const GemmArguments& g) {
-    return kFine || kGroups ? g.block_bytes() : kBlockBytes;
-  }
-};
-
-template <typename S>
-struct Shared {
-  static constexpr int kMostStages = 8;
-  struct Tail {
-    Staging<typename S::Out> staging[2];
-    TileParameters parameters;
-    uint64_t full[kMostStages], empty[kMostStages];  // kStages of each
-    uint64_t parameters_full, parameters_empty;
-  };
-  using Points = cuda::Points<S::kPointBits, 16>;
-  static constexpr int kFit = (kSharedBytes - sizeof(Tail) - Points::kTableBytes) / S::kStageBytes;
-  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
-
-  int8_t x[kStages][S::kTokens * kInputs];
-  uint8_t w[kStages][2 * S::kBlockBytes];
-  float scales[kStages][S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zetas, [piece][token]
-  Tail tail;
-
-  __device__ Points points() { return Points(this + 1); }
-
-  // In the end what other splits send takes the place of the stages: a tile's sums from each.
-  static constexpr int kSumBytes = 4 * kTileOutputs * kHalfTokens;
-};
-
-// A place in the ring of stages.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void Advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-// Asks for the scales, and zetas, of a step's pieces and tokens from `token` on.
-template <typename S>
-__device__ void LoadTokenScales(const GemmArguments& g, int k, int token, float* scales,
-                                SharedAddress barrier) {
-  constexpr int kBytes = S::kTokens * sizeof(float);
-  const int last = static_cast<int>(g.cols) - 1;  // behind it any scales will do
-  for (int i = 0; i < kInputs / g.piece; ++i) {
-    const int input = min(k * kInputs + i * g.piece, last);
-    const int64_t at = input / static_cast<int>(g.x_group) * g.x_pitch + token;
-    BulkLoad(scales + i * S::kTokens, g.x_scales + at, kBytes, barrier);
-    if (g.x_zetas == nullptr) continue;
-    BulkLoad(scales + (S::kPieces + i) * S::kTokens, g.x_zetas + at, kBytes, barrier);
-  }
-}
-
-__device__ __forceinline__ ProductTerms TermsOf(const GemmArguments& g, const Tiles& tiles,
-                                                int tile, int product) {
-  ProductTerms terms = g.product(product);
-  if (tiles.experts.linears != nullptr) {
-    terms.linear = tiles.experts.linears[tiles.Group(tile).expert];
-  }
-  return terms;
-}
-
-template <typename S>
-__device__ void Load(const CUtensorMap& x_map, const GemmArguments& g, const Tiles& tiles,
-                     Shared<S>& s) {
-  const int rank = PairRank(), block_bytes = S::BlockBytes(g);
-  const int scale_bytes =
-      S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
-  Ring<Shared<S>::kStages> ring;
-  for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride()) {
-    const auto place = tiles.Place(tile);
-    const ProductTerms product = TermsOf(g, tiles, tile, place.product);
-    const LinearTerms& linear = product.linear;
-    const int last_block = static_cast<int>((product.rows - 1) / 64);
-    const uint8_t* w[2];
-    for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
-      const bool up = half == 1 && g.up_w != nullptr;
-      const int block = min(place.output / 64 + (up ? 0 : half), last_block);
-      w[half] = (up ? linear.up_w : linear.w) + int64_t{block} * tiles.k_blocks * block_bytes;
-    }
-    const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
-    for (int step = 0; step < tiles.steps; ++step, ring.Advance()) {
-      const int k = tiles.first_step() + step;
-      uint64_t* full = &s.tail.full[ring.stage];
-      BarrierWait(&s.tail.empty[ring.stage], ring.parity ^ 1);
-      const int tokens = whole ? kTileTokens : kHalfTokens;
-      BarrierArriveExpect(full, 2 * block_bytes + tokens * kInputs + scale_bytes);
-      const int64_t at = int64_t{min(k, tiles.k_blocks - 1)} * block_bytes;
-      BulkLoad(s.w[ring.stage], w[0] + at, block_bytes, full);
-      BulkLoad(s.w[ring.stage] + S::kBlockBytes, w[1] + at, block_bytes, full);
-      const int part = whole ? rank : 0;  // a half is loaded by the two in turn
-      if (whole || k % kPair == rank) {
-        TensorLoad(s.x[ring.stage] + part * kHalfTokens * kInputs, x_map, k * kInputs,
-                   place.token + part * kHalfTokens, full,
-                   ((1 << kPair) - 1) << (ClusterRank() - rank));
-      }
-      if constexpr (S::kTokenScales) {
-        LoadTokenScales<S>(g, k, place.token, s.scales[ring.stage], full);
-      }
-    }
-  }
-}
-
-template <typename S>
-__device__ void Prepare(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
-  uint32_t parity = 1;
-  for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
-    const auto place = tiles.Place(tile);
-    BarrierWait(&s.tail.parameters_empty, parity);
-    LoadParameters<typename S::Out, S::kFactor>(g, TermsOf(g, tiles, tile, place.product),
-                                                place.token, place.output, s.tail.parameters);
-    if (threadIdx.x % 32 == 0) {
-      if (tiles.experts.linears != nullptr) {
-        s.tail.parameters.end = place.token + tiles.Group(tile).rows;
-      }
-      s.tail.parameters.split = tiles.Split(), s.tail.parameters.splits = tiles.splits;
-    }
-    BarrierArrive(&s.tail.parameters_full);
-  }
-}
 
 // Of a thread: where its scales lie behind the codes of a block, `pieces` words.
 __device__ __forceinline__ const uint32_t* ScaleWords(const uint8_t* scales, int pieces) {
@@ -259,24 +112,29 @@ struct Stages {
   __device__ const uint8_t* Block(int stage) const {
     return s.w[stage] + warpgroup * S::kBlockBytes;
   }
-  // The fragments of the next step; returns its stage.
-  __device__ int Next(Fragments& a) {
+  // For the next step's operands; returns its stage.
+  __device__ int Wait() {
     const int stage = ring.stage;
-    BarrierWait(&s.tail.full[stage], ring.parity);
+    BarrierWait(&s.rest.full[stage], ring.parity);
+    ring.Advance();
+    return stage;
+  }
+  // And its fragments.
+  __device__ int Next(Fragments& a) {
+    const int stage = Wait();
     if constexpr (S::kPointBits != 0) {
       LoadPoints<S>(Block(stage), s.points(), a);
     } else {
       WithWidening<S::kKind>(
           g.w_block, [&]<Widening widening>() { LoadFragments<widening, S>(g, Block(stage), a); });
     }
-    ring.Advance();
     return stage;
   }
   // Every warp tells both loading threads, since both write into this block.
   __device__ void Release(int stage) const {
     const int lane = threadIdx.x % 32;
     if (lane >= kPair) return;
-    BarrierArriveAtPeer(PeerAddress(&s.tail.empty[stage], ClusterRank() - PairRank() + lane));
+    BarrierArriveAtPeer(PeerAddress(&s.rest.empty[stage], ClusterRank() - PairRank() + lane));
   }
 };
 
@@ -286,11 +144,11 @@ __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int 
                                       const Sum (&sums)[64], int first_column) {
   constexpr bool kPlanes = kOfPlanes<kEpilogue>;
   if constexpr (kEpilogue == Epilogue::kGated || kEpilogue == Epilogue::kGatedPlanes) {
-    StoreGatedHalf<kPlanes>(g, sums, s.tail.parameters, first_column, warpgroup, s.tail.staging);
+    StoreGatedHalf<kPlanes>(g, sums, s.rest.parameters, first_column, warpgroup, s.rest.staging);
   } else {
-    StoreHalf<kEpilogue == Epilogue::kPlain, kPlanes>(g, sums, s.tail.parameters, first_column,
+    StoreHalf<kEpilogue == Epilogue::kPlain, kPlanes>(g, sums, s.rest.parameters, first_column,
                                                       64 * warpgroup, 1 + warpgroup,
-                                                      s.tail.staging[warpgroup]);
+                                                      s.rest.staging[warpgroup]);
   }
 }
 
@@ -303,29 +161,30 @@ __device__ __forceinline__ void WaitForSplits() {
 
 // P: the Shape of its operands, and Multiply for the math warpgroups.
 template <typename P>
-__global__ __launch_bounds__(kThreads, 1) void gemm_sm90(const __grid_constant__ CUtensorMap x_map,
-                                                         const __grid_constant__ GemmArguments g,
-                                                         const __grid_constant__ Tiles tiles) {
+__global__ __launch_bounds__(kThreads,
+                             1) void gemm_sm90(const __grid_constant__ Maps<P::Shape::kTail> maps,
+                                               const __grid_constant__ GemmArguments g,
+                                               const __grid_constant__ Tiles tiles) {
   using S = Shared<typename P::Shape>;
   extern __shared__ __align__(1024) std::byte memory[];
   S& s = *reinterpret_cast<S*>(memory);
   AllowNextGrid();
   s.points().Fill(g.words);
   if (threadIdx.x == 0) {
-    PrefetchMap(x_map);
+    PrefetchMap(maps.x);
     for (int i = 0; i < S::kStages; ++i) {
-      BarrierInit(&s.tail.full[i], 1);
-      BarrierInit(&s.tail.empty[i], kPair * 8);  // a warp of either block each
+      BarrierInit(&s.rest.full[i], 1);
+      BarrierInit(&s.rest.empty[i], kPair * 8);  // a warp of either block each
     }
-    BarrierInit(&s.tail.parameters_full, 32);
-    BarrierInit(&s.tail.parameters_empty, 8);
+    BarrierInit(&s.rest.parameters_full, 32);
+    BarrierInit(&s.rest.parameters_empty, 8);
     BarrierInitFence();
   }
   ClusterSync();
   WaitForPreviousGrid();
   if (threadIdx.x >= 256) {
     ReleaseRegisters<40>();
-    if (threadIdx.x == 256) Load(x_map, g, tiles, s);
+    if (threadIdx.x == 256) Load(maps, g, tiles, s);
     if (threadIdx.x / 32 == 9) Prepare(g, tiles, s);
     if (tiles.splits > 1) WaitForSplits();
   } else {
@@ -352,9 +211,10 @@ const std::array<int, kMostSplits>& MostPairs() {
   return most;
 }
 
-// The activations in boxes of 128 inputs x 128 tokens, their 16-byte units permuted as wgmma reads
-// them; zeros outside.
-inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
+// Boxes of `box_bytes`, 64 or 128, of `box_rows` rows of bytes, [rows, width] and `stride` apart.
+// Their 16-byte units are permuted as wgmma reads those of 128; zeros outside.
+inline CUtensorMap BoxesOf(const void* bytes, int64_t rows, int64_t width, int64_t stride,
+                           int box_rows, int box_bytes) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result;
@@ -364,19 +224,41 @@ inline CUtensorMap ActivationMap(const GemmArguments& g, int k_blocks) {
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
   }();
   CUtensorMap map;
-  const cuuint64_t size[] = {static_cast<cuuint64_t>(k_blocks) * kInputs,
-                             static_cast<cuuint64_t>(WholeTiles(g.x_rows()))};
-  const cuuint64_t stride[] = {static_cast<cuuint64_t>(g.stride)};
-  const cuuint32_t box[] = {kInputs, kTileTokens / kPair};
+  const cuuint64_t size[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(stride)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_bytes), static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t step[] = {1, 1};
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<int8_t*>(g.x), size, stride, box,
-             step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(bytes), size, strides, box,
+             step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             box_bytes == kInputs ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw Error(ErrorCode::kFailed, "cuTensorMapEncodeTiled: " + std::to_string(result));
   }
   return map;
+}
+
+template <Tail kTail>
+Maps<kTail> MapsOf(const GemmArguments& g, int k_blocks) {
+  const int64_t rows = WholeTiles(g.x_rows());
+  const auto of_tokens = [&](const int8_t* x, int64_t width, int64_t stride) {
+    return BoxesOf(x, rows, width, stride, kTileTokens / kPair, kInputs);
+  };
+  Maps<kTail> maps;
+  maps.x = of_tokens(g.x, int64_t{k_blocks} * kInputs, g.stride);
+  if constexpr (kTail != Tail::kNone) {
+    maps.tail = of_tokens(g.tail.x, g.tail.stride, g.tail.stride);
+  }
+  if constexpr (kTail == Tail::kPairs) {
+    for (int i = 0; i <= g.joins; ++i) {
+      const ProductTerms product = g.product(i);
+      const int64_t width = 2 * g.tail.cols;
+      maps.weights[i] =
+          BoxesOf(product.linear.tail_w, product.rows, width, width, 64, 2 * kTailInputs);
+    }
+  }
+  return maps;
 }
 
 template <typename P>
@@ -392,7 +274,7 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
                    .block = kThreads,
                    .shared_bytes = kSharedBytes,
                    .cluster = cluster},
-                  stream, ActivationMap(g, tiles.k_blocks), g, tiles);
+                  stream, MapsOf<P::Shape::kTail>(g, tiles.k_blocks), g, tiles);
 }
 
 // What a launch of either kernel needs.

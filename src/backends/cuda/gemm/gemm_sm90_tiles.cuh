@@ -24,10 +24,11 @@ __device__ __forceinline__ int PairRank() {
 // of them that this block computes. halves: how many of the others follow from one place of 256
 // tokens; 1 where there is none of 256. splits: if more than 1, none is of 256 and a cluster has
 // one (gemm_sm90_split.cuh). steps: of 128 inputs, of a split, in pairs; at least 4 in tiles of
-// 256, whose last two are special. Past the end of K the activations are zeros.
+// 256, whose last two are special. Past the end of K the activations are zeros. tail_steps: further
+// ones, of its tail, which has so many chunks (gemm_sm90_load.cuh), in pairs.
 struct Tiles {
   int columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count, splits,
-      steps;
+      steps, tail_chunks, tail_steps;
   int joins, first_pairs[kMaxJoined - 1];  // of GemmArguments::joined among the pairs of outputs
   ExpertGroups experts;  // of a mixture: a group's tiles are halves, and `count` is but a bound
 
@@ -82,7 +83,10 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
                  .k_blocks = parts(g.cols, kInputs),
                  .halves = kTileTokens / kHalfTokens,
                  .splits = 1,
+                 .tail_chunks = static_cast<int>(g.tail.stride / kInputs),
                  .joins = g.joins};
+  const bool twice = g.tail.x_scales != nullptr || g.tail.w_type != WeightType::kBfloat16;
+  tiles.tail_steps = (twice ? 2 : 1) * tiles.tail_chunks;
   for (int i = 0; i < g.joins; ++i) {
     tiles.first_pairs[i] = tiles.output_pairs;
     tiles.output_pairs += pairs(g.joined[i].rows);
@@ -108,7 +112,7 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
   const auto steps = [&](int splits) { return 2 * parts(tiles.k_blocks, 2 * splits); };
   for (int splits = kMostSplits; splits > 1; --splits) {
     const bool fits = tiles.count * splits <= most_split[splits - 1];
-    if (fits && tiles.whole == 0 && steps(splits) >= kLeastSteps) {
+    if (fits && g.tail.x == nullptr && tiles.whole == 0 && steps(splits) >= kLeastSteps) {
       tiles.splits = splits;
       break;
     }

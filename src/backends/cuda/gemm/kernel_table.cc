@@ -10,6 +10,7 @@
 #include "backends/cuda/gemm/gemm_plain.h"
 #include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/gemm/gemm_sm90.h"
+#include "backends/cuda/gemm/gemm_sm90_tails.h"
 #include "backends/cuda/gemm/weight_order.h"
 
 namespace nibble::cuda {
@@ -80,6 +81,9 @@ bool Takes(int capability, WeightKind kind, int bits) {
 }
 
 }  // namespace
+
+const Kernel kTailKernel = {"gemm_sm90_tails",     9,         9, kNibbles, 8, 0,
+                            Joined<GemmTailsSm90>, kMaxJoined};
 
 bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) const {
   return capability >= least && (most == 0 || capability <= most) && kind == weights &&

@@ -32,6 +32,9 @@ struct Kernel {
 // bits: of the inputs.
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens);
 
+// The one of products with a tail (gemm_sm90_tails.h).
+extern const Kernel kTailKernel;
+
 // How the weights of a product lie on a GPU: a second level of scales stays one where kernels read
 // it, else its weights become codes of 8 bits.
 WeightKind KindOf(int capability, const ProductFormat& product);

@@ -35,6 +35,7 @@ __device__ __forceinline__ uint64_t SwizzledTile(const void* tile) {
                       "r"(a[6]), "r"(a[7]), "r"(a[8]), "r"(a[9]), "r"(a[10]), "r"(a[11]), \
                       "r"(a[12]), "r"(a[13]), "r"(a[14]), "r"(a[15])
 #define NIBBLE_WGMMA(d) "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" d "}, "
+#define NIBBLE_WGMMA_BF16(d) "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" d "}, "
 #define NIBBLE_A4(a, i) "r"(a[i]), "r"(a[i + 1]), "r"(a[i + 2]), "r"(a[i + 3])
 #define NIBBLE_PIECE(a, b, p) NIBBLE_WGMMA(NIBBLE_D0) "{" a "}, " b ", " p ";\n"
 #define NIBBLE_D0 \
@@ -147,6 +148,57 @@ __device__ __forceinline__ void MultiplyEnd(int32_t (&d)[64], Fragments& a, Frag
                : NIBBLE_R64(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
 }
 
+// The bf16 products wgmma.m64n128k16: D += A B + A C for 32 inputs, of which B has columns 0..31 and
+// C those behind; A is a's first eight registers, as of s8 with two values in each: a[4 s + 2 u + h]
+// holds inputs 16 s + 8 u + 2 (lane % 4) and the next. D, bits of floats in the registers of sums, and
+// `previous` as above.
+__device__ __forceinline__ void MultiplyPairs(Sums& d, const Fragments& a,
+                                              Fragments& previous, uint64_t b0, uint64_t b1) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 b1, b2, b3, c1, c2, c3;\n"
+      "add.s64 b1, %152, 2;\n"
+      "add.s64 b2, %152, 4;\n"
+      "add.s64 b3, %152, 6;\n"
+      "add.s64 c1, %153, 2;\n"
+      "add.s64 c2, %153, 4;\n"
+      "add.s64 c3, %153, 6;\n"
+      "wgmma.fence.sync.aligned;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%144, %145, %146, %147}, %152, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D1) "{%144, %145, %146, %147}, %153, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%148, %149, %150, %151}, b1, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D1) "{%148, %149, %150, %151}, c1, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%144, %145, %146, %147}, b2, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D1) "{%144, %145, %146, %147}, c2, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%148, %149, %150, %151}, b3, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D1) "{%148, %149, %150, %151}, c3, 1, 1, 1, 0;\n"
+      "wgmma.commit_group.sync.aligned;\n"
+      "wgmma.wait_group.sync.aligned 1;\n"
+      "}"
+      : NIBBLE_R64(d[0]), NIBBLE_R64(d[1]), NIBBLE_R16(previous)
+      : NIBBLE_A4(a, 0), NIBBLE_A4(a, 4), "l"(b0), "l"(b1)
+      : "memory");
+}
+__device__ __forceinline__ void MultiplyPairs(int32_t (&d)[64], const Fragments& a,
+                                              Fragments& previous, uint64_t b0) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 b1, b2, b3;\n"
+      "add.s64 b1, %88, 2;\n"
+      "add.s64 b2, %88, 4;\n"
+      "add.s64 b3, %88, 6;\n"
+      "wgmma.fence.sync.aligned;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%80, %81, %82, %83}, %88, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%84, %85, %86, %87}, b1, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%80, %81, %82, %83}, b2, 1, 1, 1, 0;\n"
+      NIBBLE_WGMMA_BF16(NIBBLE_D0) "{%84, %85, %86, %87}, b3, 1, 1, 1, 0;\n"
+      "wgmma.commit_group.sync.aligned;\n"
+      "wgmma.wait_group.sync.aligned 1;\n"
+      "}"
+      : NIBBLE_R64(d), NIBBLE_R16(previous)
+      : NIBBLE_A4(a, 0), NIBBLE_A4(a, 4), "l"(b0)
+      : "memory");
+}
 // Half of the columns for kSteps times 32 inputs, of a's registers from kFirst on: D = A B with B at
 // `b`. They only start; MultiplyEnd says when they have ended.
 template <int kSteps, int kFirst>
@@ -186,6 +238,7 @@ __device__ __forceinline__ void MultiplyPiece(int32_t (&d)[64], const Fragments&
 // clang-format on
 
 #undef NIBBLE_A4
+#undef NIBBLE_WGMMA_BF16
 #undef NIBBLE_PIECE
 #undef NIBBLE_R8
 #undef NIBBLE_R16

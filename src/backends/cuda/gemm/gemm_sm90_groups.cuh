@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prompt products in groups (gemm_sm90_tile.cuh). The sums of a piece of 32, 64 or 128 inputs leave
+// the tensor cores as integers and are added in fp32, times the scales of the piece. A math
+// warpgroup has 64 outputs x 128 tokens: 64 registers of sums and 64 of results a thread, where
+// tiles of 256 tokens would need 256. While one adds, the tensor cores work for the other.
+//
+// Adding takes as many issue slots as the tensor cores take clocks, so two ways to convert a sum
+// share the work: half are converted by the unit that is slow but needs one slot, the others as
+// SumScale does, with two.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "backends/cuda/gemm/gemm_sm90_split.cuh"
+#include "backends/cuda/gemm/gemm_sm90_tail.cuh"
+#include "backends/cuda/gemm/sum_scale.cuh"
+
+namespace nibble::cuda::sm90 {
+
+// Of a thread's two outputs and a piece.
+struct PieceScales {
+  SumScale weights[2];
+  float centred[2] = {0, 0};      // sums of weights, where tokens have zetas
+  const float* tokens = nullptr;  // scales of the tile's tokens
+  const float* zetas = nullptr;   // or null
+};
+
+// y += sums * scales of tokens without groups.
+__device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const SumScale (&weights)[2],
+                                         float (&y)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    const SumScale& w = weights[i / 2 % 2];
+    y[i] = i % 2 == 0 ? fmaf(__int2float_rn(sums[i]), w.scale, y[i]) : y[i] + w.Times(sums[i]);
+  }
+}
+
+// The same of tokens in groups. A constant says whether they have zetas: behind a branch the loads
+// of the next tokens' scales would wait for the sums of these.
+template <bool kZetas>
+__device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceScales& piece,
+                                         float (&y)[64]) {
+#pragma unroll
+  for (int i = 0; i < 64; i += 4) {
+    const int token = 2 * i + 2 * (threadIdx.x % 4);
+    float terms[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) terms[j] = piece.weights[j / 2].Times(sums[i + j]);
+    if constexpr (kZetas) {
+      const float2 zeta = *reinterpret_cast<const float2*>(piece.zetas + token);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        terms[j] = fmaf(j % 2 == 0 ? zeta.x : zeta.y, piece.centred[j / 2], terms[j]);
+      }
+    }
+    const float2 a = *reinterpret_cast<const float2*>(piece.tokens + token);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) y[i + j] = fmaf(terms[j], j % 2 == 0 ? a.x : a.y, y[i + j]);
+  }
+}
+
+template <bool kTokenScales>
+__device__ __forceinline__ void AddPieceOf(const int32_t (&sums)[64], const PieceScales& piece,
+                                           float (&y)[64]) {
+  if constexpr (!kTokenScales) {
+    AddPiece(sums, piece.weights, y);
+  } else {
+    piece.zetas != nullptr ? AddPiece<true>(sums, piece, y) : AddPiece<false>(sums, piece, y);
+  }
+}
+
+// Sums of a thread's weights over a piece, as the codes of two outputs are.
+template <int kSteps>
+__device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceScales& scales) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * kSteps; ++i) {
+      sum = __dp4a(static_cast<int>(a[4 * kSteps * piece + 2 * i + h]), 0x01010101, sum);
+    }
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
+    sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
+    scales.centred[h] = scales.weights[h].Times(sum);
+  }
+}
+
+// A math warpgroup at work on a tile; a piece has kSteps times 32 inputs.
+template <typename S, int kSteps>
+struct GroupMath {
+  static constexpr int kPieces = 4 / kSteps;
+
+  const GemmArguments& g;
+  Shared<S>& s;
+  Stages<S> stages{g, s};
+  const float factor = 1.0f / static_cast<float>(g.w_block.factor(S::kKind));
+  float y[64];
+
+  __device__ __forceinline__ PieceScales ScalesOf(const Fragments& a, int stage, int k,
+                                                  int piece) const {
+    float2 pair = {1, 1};
+    if (g.w_block.pieces > 0) {
+      const uint32_t word = ScaleWords(stages.Block(stage) + CodeBytes(S::kKind), kPieces)[piece];
+      pair = __half22float2(reinterpret_cast<const __half2&>(word));
+    }
+    PieceScales scales = {.weights = {SumScale(pair.x * factor), SumScale(pair.y * factor)}};
+    if constexpr (S::kTokenScales) {
+      scales.tokens = s.scales[stage] + piece * S::kTokens;
+      // Behind the last input weights repeat and zetas have no meaning.
+      if (g.x_zetas != nullptr && k * kInputs + piece * 32 * kSteps < g.cols) {
+        scales.zetas = scales.tokens + S::kPieces * S::kTokens;
+        SumWeights<kSteps>(a, piece, scales);
+      }
+    }
+    return scales;
+  }
+
+  // The k-th 128 inputs, of fragments `a` in `stage`, from piece kPiece on; while the products of
+  // the last piece run, `next` fetches what follows.
+  template <int kPiece = 0, typename Next>
+  __device__ __forceinline__ void Multiply(Fragments& a, int stage, int k, int32_t (&sums)[64],
+                                           const Next& next) {
+    MultiplyPiece<kSteps, kPiece * 4 * kSteps>(
+        sums, a, SwizzledTile(s.x[stage]) + kPiece * kSteps * 2);  // in units of 16 bytes
+    const PieceScales scales = ScalesOf(a, stage, k, kPiece);
+    if constexpr (kPiece + 1 == kPieces) next();
+    MultiplyEnd(sums, a, a);
+    AddPieceOf<S::kTokenScales>(sums, scales, y);
+    if constexpr (kPiece + 1 < kPieces) {
+      Multiply<kPiece + 1>(a, stage, k, sums, next);
+    } else {
+      stages.Release(stage);
+    }
+  }
+};
+
+template <Epilogue kEpilogue, typename S, int kSteps>
+struct GroupProduct {
+  using Shape = S;
+
+  static __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
+    GroupMath<S, kSteps> math = {g, s};
+    uint32_t parity = 0;  // of the parameters
+    for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
+#pragma unroll
+      for (float& v : math.y) v = 0;
+      Fragments even, odd;
+      int even_stage = math.stages.Next(even), odd_stage, k = tiles.first_step();
+      const int end = k + tiles.steps;
+      do {
+        int32_t sums[64];
+        math.Multiply(even, even_stage, k, sums, [&] { odd_stage = math.stages.Next(odd); });
+        k += 2;
+        math.Multiply(odd, odd_stage, k - 1, sums, [&] {
+          if (k < end) even_stage = math.stages.Next(even);
+        });
+      } while (k < end);
+      if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, math.y);
+      BarrierWait(&s.rest.parameters_full, parity);
+      if constexpr (S::kTail == Tail::kNone) {
+        Store<kEpilogue>(g, s, math.stages.warpgroup, math.y, 0);
+      } else {
+        ApplyTileLaw(s, math.y, 0, math.y);
+        AddCodes(tiles, s, math.stages, math.y);
+        StoreResults<kEpilogue>(g, s, math.stages.warpgroup, math.y, 0);
+      }
+      if (threadIdx.x % 32 == 0) BarrierArrive(&s.rest.parameters_empty);
+    }
+  }
+};
+
+}  // namespace nibble::cuda::sm90
