@@ -152,7 +152,7 @@ class CudaExpertsTest : public GpuParityTest {
     ASSERT_TRUE(id.has_value());
     const std::vector<float> x = RandomRows(rng_, tokens, kHidden);
     const Buffer<float> device_x = Copy(x);
-    ours_->RunExperts(*id, Normed(device_x), tokens, device_x.data());
+    ours_->RunExperts(*id, Normed(device_x), Normed(device_x), tokens, device_x.data());
     const std::vector<float> y = Host(device_x.data(), tokens * kHidden);
     const Sums expected = OneByOne(spec, Weights(spec.router, Logits(x)), x);
     // Products are the same. A logit of 256 products of size 1/16 is a chain of 2 and 7 sums: wrong

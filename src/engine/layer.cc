@@ -109,9 +109,9 @@ ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const 
           .norm_eps = static_cast<float>(config.norm_eps)};
 }
 
-ActsSource LayerInput(const ModelConfig& config, const Layer& layer, LayerVector norm,
-                      const float* x) {
-  return config.has(norm) ? Normed(config, layer.vectors[norm], x) : ActsSource{.x = x};
+ActsSource LayerInput(const ModelConfig& config, const Layer& layer, Role role, const float* x) {
+  const std::optional<LayerVector> norm = config.NormInFront(role);
+  return norm ? Normed(config, layer.vectors[*norm], x) : ActsSource{.x = x};
 }
 
 ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch) {
@@ -144,7 +144,7 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
   const int64_t tokens = Tokens(batch);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = LayerInput(d.config, layer, LayerVector::kAttentionNorm, x);
+  const ActsSource h = LayerInput(d.config, layer, Role::kQ, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kQ]);
   const Backend::Projection outputs[] = {{layer.ids[Role::kQ], s.q.data()},
                                          {layer.ids[Role::kK], s.k.data()},
@@ -180,7 +180,7 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
   const Role gate = OfExpert(Role::kGate, expert), up = OfExpert(Role::kUp, expert);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
-  const ActsSource h = LayerInput(d.config, layer, LayerVector::kMlpNorm, x);
+  const ActsSource h = LayerInput(d.config, layer, gate, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
   if (d.config.gating.alone) {
     const Backend::Projection output = {layer.ids[gate], s.gate.data()};
@@ -206,7 +206,8 @@ void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* 
   NIBBLE_CHECK(d.layer_input != nullptr);
   d.scratch.Reserve(d.config, tokens);
   Intermediate* const gate = d.scratch.gate.data();
-  const Activations acts = d.backend.PrepareActs({.x = x}, tokens, layer.inputs[Role::kLayerGate]);
+  const ActsSource h = LayerInput(d.config, layer, Role::kLayerGate, x);
+  const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[Role::kLayerGate]);
   const Backend::Projection output = {layer.ids[Role::kLayerGate], gate};
   d.backend.Project(acts, {&output, 1});
   const ActsSource gated = {
@@ -220,15 +221,27 @@ void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const Sequ
   AttentionOutput(d, layer, AttentionCore(d, layer, x, batch), Tokens(batch), x);
 }
 
-void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {
-  if (layer.experts) {
-    const ActsSource h = LayerInput(d.config, layer, LayerVector::kMlpNorm, x);
-    return d.backend.RunExperts(*layer.experts, h, tokens, x);
-  }
+namespace {
+
+// sum += the experts' outputs for x; sum may be x.
+void AddExperts(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
+                const Routes* routes, float* sum) {
+  if (routes != nullptr) return RunMixture(d, layer, *routes, x, sum);
+  if (!layer.experts) return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x, sum);
+  const auto input = [&](Role role) { return LayerInput(d.config, layer, role, x); };
+  d.backend.RunExperts(*layer.experts, input(Role::kRouter), input(OfExpert(Role::kGate, 0)),
+                       tokens, sum);
+}
+
+}  // namespace
+
+void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x,
+                const Routes* routes) {
   if (layer.ids.contains(Role::kRouter)) {
-    return RunMixture(d, layer, RouteTokens(d, layer, x, tokens), x);
+    AddExperts(d, layer, x, tokens, routes, x);
+  } else {
+    MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
   }
-  MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);
   AddLayerInput(d, layer, tokens, x);
 }
 

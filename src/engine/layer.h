@@ -21,6 +21,8 @@
 
 namespace nibble {
 
+struct Routes;
+
 struct Layer {
   ByRole<LinearId> ids;
   ByRole<InputSpec> inputs;         // q, k and v share one, and gate and up
@@ -72,9 +74,8 @@ struct Decoder {
 
 // The norm of x (weight empty: folded).
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x);
-// What the linears behind the layer's norm read: that of x, or x itself in a model without it.
-ActsSource LayerInput(const ModelConfig& config, const Layer& layer, LayerVector norm,
-                      const float* x);
+// What a linear reads: the norm of x in front of it, or x itself where there is none.
+ActsSource LayerInput(const ModelConfig& config, const Layer& layer, Role role, const float* x);
 
 // Attention over what the scratch memory has of q, k and v, the second half of AttentionCore: norms
 // of heads, RoPE, the cache.
@@ -94,7 +95,9 @@ void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* 
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                       float* x);
-void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x);
+// routes: of a mixture whose router has been asked (mixture.h).
+void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x,
+                const Routes* routes = nullptr);
 // Both.
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                   float* x);

@@ -91,8 +91,8 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
   float* const logits = d.scratch.router_logits.data();
   const RouterSpec& router = d.config.router;
   const int64_t count = tokens * router.experts;
-  const Activations acts = d.backend.PrepareActs(
-      LayerInput(d.config, layer, LayerVector::kMlpNorm, x), tokens, layer.inputs[Role::kRouter]);
+  const Activations acts = d.backend.PrepareActs(LayerInput(d.config, layer, Role::kRouter, x),
+                                                 tokens, layer.inputs[Role::kRouter]);
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, router.experts, false);
   std::vector<float> bias;
   if (const float* of_choice = layer.vectors[LayerVector::kRouterBias].data()) {
@@ -120,9 +120,10 @@ const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> expert
   return d.scratch.rows.data();
 }
 
-void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, float* x) {
+void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, const float* x,
+                float* sum) {
   const int64_t hidden = d.config.hidden_size;
-  const float* rows = GatherRows(d, routes.experts, routes.tokens, x);  // before x changes
+  const float* rows = GatherRows(d, routes.experts, routes.tokens, x);  // before sum changes
   float* const outputs = d.scratch.outputs.data();
   for (size_t e = 0; e < routes.experts.size(); ++e) {
     const Routes::Expert& expert = routes.experts[e];
@@ -132,7 +133,7 @@ void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, floa
     const ActsSource gated = MlpCore(d, layer, rows, count, static_cast<int64_t>(e));
     const Activations acts = d.backend.PrepareActs(gated, count, layer.inputs[down]);
     d.backend.Gemm(acts, layer.ids[down], outputs, hidden, false);
-    d.backend.AddRows(outputs, expert.rows, expert.weights, hidden, x);
+    d.backend.AddRows(outputs, expert.rows, expert.weights, hidden, sum);
     rows += count * hidden;
   }
 }

@@ -112,6 +112,24 @@ bool ModelConfig::has(LayerVector vector) const {
   return std::ranges::find(vectors, vector) != vectors.end();
 }
 
+std::optional<LayerVector> ModelConfig::NormInFront(Role role) const {
+  const auto if_any = [&](LayerVector norm) {
+    return has(norm) ? std::optional(norm) : std::nullopt;
+  };
+  switch (KindOf(role)) {
+    case Role::kQ:
+    case Role::kK:
+    case Role::kV:
+      return if_any(LayerVector::kAttentionNorm);
+    case Role::kGate:
+    case Role::kUp:
+    case Role::kRouter:
+      return if_any(LayerVector::kMlpNorm);
+    default:
+      return {};
+  }
+}
+
 int64_t ModelConfig::width(int64_t layer, LayerVector vector) const {
   const HeadShape shape = head_shape(layer);
   switch (vector) {

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -170,6 +171,8 @@ struct ModelConfig {
   Role first(int64_t layer, Role role) const { return OfExpert(role, has_experts(layer) ? 0 : -1); }
   bool has_bias(Role role) const;
   bool has(LayerVector vector) const;
+  // The norm whose output a linear reads, if there is one.
+  std::optional<LayerVector> NormInFront(Role role) const;
   // Norms behind o and down have weights that no rotation of the residual stream passes.
   bool turns_residual() const { return !has(LayerVector::kPostAttentionNorm); }
   int64_t width(int64_t layer, LayerVector vector) const;

@@ -198,8 +198,7 @@ void MoveNormBiases(const ModelConfig& c, const Family& family, int64_t layer, T
     if (role == Role::kO || role == Role::kDown) {
       CentreOutputs(linear);
     } else {
-      AddNormBias(biases[role == Role::kGate ? LayerVector::kMlpNorm : LayerVector::kAttentionNorm],
-                  linear);
+      AddNormBias(biases[*c.NormInFront(role)], linear);
     }
   }
 }

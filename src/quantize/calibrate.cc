@@ -230,10 +230,8 @@ void Stream::Advance(LinearSet set, int64_t window) {
 }
 
 ActsSource Stream::Source(LinearSet set, int64_t window) {
-  const bool qkv = set.kind == LinearSet::kQkv;
-  if (!qkv && set.kind != LinearSet::kMlp) return {.x = a(set, window)};
-  return LayerInput(config_, layer_, qkv ? LayerVector::kAttentionNorm : LayerVector::kMlpNorm,
-                    Rows(set, window));
+  if (set.kind == LinearSet::kO || set.kind == LinearSet::kDown) return {.x = a(set, window)};
+  return LayerInput(config_, layer_, RolesOf(set)[0], Rows(set, window));
 }
 
 const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
@@ -246,7 +244,7 @@ const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& acti
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
     if (config_.has_experts(index_)) {
-      RunMixture(decoder(w), layer_, routes_[static_cast<size_t>(w)], x(w));
+      ForwardMlp(decoder(w), layer_, context_, x(w), &routes_[static_cast<size_t>(w)]);
     } else {
       MlpOutput(decoder(w), layer_, {.x = a(LinearSet::kDown, w)}, context_, x(w));
       AddLayerInput(decoder(w), layer_, context_, x(w));
@@ -266,7 +264,7 @@ void Stream::Pass(const LayerWeights& layer, int64_t index) {
     if (config_.has_experts(index_)) {
       ForwardAttention(decoder(w), layer_, {&slice, 1}, x(w));
       Route(w);
-      RunMixture(decoder(w), layer_, routes_[static_cast<size_t>(w)], x(w));
+      ForwardMlp(decoder(w), layer_, context_, x(w), &routes_[static_cast<size_t>(w)]);
     } else {
       ForwardLayer(decoder(w), layer_, {&slice, 1}, x(w));
     }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <tuple>
 
 namespace nibble {
 namespace {
@@ -165,13 +164,10 @@ void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
   for (int64_t e = 0; e < config.router.all(); ++e) inputs[OfExpert(Role::kGate, e)] = all;
 }
 
-// Everything that reads the norm in front of attention, or of the FFN.
-std::vector<Role> NormReaders(const ModelConfig& config, int64_t index, LinearSet::Kind set) {
-  if (set == LinearSet::kQkv) return RolesOf(LinearSets(config, index)[0]);
+std::vector<Role> NormReaders(const ModelConfig& config, int64_t index, LayerVector norm) {
   std::vector<Role> readers;
   for (Role role : config.layer_roles(index)) {
-    const Role kind = KindOf(role);
-    if (kind == Role::kRouter || kind == Role::kGate || kind == Role::kUp) readers.push_back(role);
+    if (config.NormInFront(role) == norm) readers.push_back(role);
   }
   return readers;
 }
@@ -220,15 +216,14 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
   }
   auto inputs = statistics.inputs;
   if (recipe.smoothing > 0) {
-    const std::tuple<LinearSet::Kind, Role, std::vector<float>*> norms[] = {
-        {LinearSet::kQkv, Role::kQ, &layer.vectors[LayerVector::kAttentionNorm]},
-        {LinearSet::kMlp, config.first(index, Role::kGate), &layer.vectors[LayerVector::kMlpNorm]}};
-    for (const auto& [set, first, norm] : norms) {
-      const std::vector<Role> readers = NormReaders(config, index, set);
+    for (const Role first : {Role::kQ, config.first(index, Role::kGate)}) {
+      const LayerVector norm = *config.NormInFront(first);
+      const std::vector<Role> readers = NormReaders(config, index, norm);
       const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);
       Smooth(scales, readers, inputs[first], layer);
+      std::vector<float>& weight = layer.vectors[norm];
       for (size_t k = 0; k < scales.size(); ++k) {
-        (*norm)[k] = static_cast<float>((*norm)[k] / scales[k]);
+        weight[k] = static_cast<float>(weight[k] / scales[k]);
       }
     }
   }

@@ -146,12 +146,6 @@ FloatLayer Rotator::Layer(int64_t index) const {
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
-  const auto gamma = [&](LayerVector norm) {
-    return c.has(norm) ? ToF64(weights.vectors[norm]).data
-                       : std::vector<double>(static_cast<size_t>(c.hidden_size), 1);
-  };
-  const auto attention_gamma = gamma(LayerVector::kAttentionNorm);
-  const auto mlp_gamma = gamma(LayerVector::kMlpNorm);
   // What turns keys and values turns those who read them.
   const LayerSpec spec = c.spec(index);
   Rng rng(seed_, static_cast<uint64_t>(spec.owns_kv() ? index : spec.kv_layer) + 1);
@@ -176,8 +170,9 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
       continue;
     }
     if (FixedPlan(role) == &kLayerInputPlan) continue;  // the residual stream stays as it is
-    const bool of_attention = role == Role::kQ || role == Role::kK || role == Role::kV;
-    ScaleColumns(layer[role], of_attention ? attention_gamma : mlp_gamma);
+    if (const auto norm = c.NormInFront(role)) {
+      ScaleColumns(layer[role], ToF64(weights.vectors[*norm]).data);
+    }
     if (residual_) {
       residual_->ApplyToRows(layer[role]);
     } else {

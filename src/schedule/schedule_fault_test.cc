@@ -96,8 +96,9 @@ class FaultyBackend : public Backend {
     return real_->JoinExperts(spec);
   }
   void ReleaseExperts(ExpertsId id) override { real_->ReleaseExperts(id); }
-  void RunExperts(ExpertsId id, const ActsSource& source, int64_t tokens, float* x) override {
-    real_->RunExperts(id, source, tokens, x);
+  void RunExperts(ExpertsId id, const ActsSource& routed, const ActsSource& source, int64_t tokens,
+                  float* x) override {
+    real_->RunExperts(id, routed, source, tokens, x);
   }
   MathServices& services() override { return real_->services(); }
   void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,

@@ -150,10 +150,11 @@ class CudaBackend final : public Backend {
   }
   std::optional<ExpertsId> JoinExperts(const ExpertsSpec& spec) override;
   void ReleaseExperts(ExpertsId id) override { experts_.at(static_cast<size_t>(id)).reset(); }
-  void RunExperts(ExpertsId id, const ActsSource& source, int64_t tokens, float* x) override {
+  void RunExperts(ExpertsId id, const ActsSource& routed, const ActsSource& source, int64_t tokens,
+                  float* x) override {
     const auto& experts = experts_.at(static_cast<size_t>(id));
     NIBBLE_CHECK(experts.has_value(), "experts {}", id);
-    expert_ops_.Run(*experts, source, tokens, x, acts_, stream_.get());
+    expert_ops_.Run(*experts, routed, source, tokens, x, acts_, stream_.get());
   }
   MathServices& services() override { return services_; }
   const float* Decode(const Activations& acts) override {

@@ -280,10 +280,10 @@ class Backend {
   // linears must stay.
   virtual std::optional<ExpertsId> JoinExperts(const ExpertsSpec&) { return std::nullopt; }
   virtual void ReleaseExperts(ExpertsId) {}
-  // x += the outputs of each token's experts, added in their order; x [tokens, hidden], `source`,
-  // what they and the router see, may be made from it.
-  virtual void RunExperts(ExpertsId, const ActsSource& /*source*/, int64_t /*tokens*/,
-                          float* /*x*/) {
+  // x += the outputs of each token's experts, added in their order; x [tokens, hidden]. `routed`,
+  // what the router sees, and `source`, what they do, may be made from it.
+  virtual void RunExperts(ExpertsId, const ActsSource& /*routed*/, const ActsSource& /*source*/,
+                          int64_t /*tokens*/, float* /*x*/) {
     NIBBLE_CHECK(false, "no experts are joined");
   }
 

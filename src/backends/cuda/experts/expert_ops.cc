@@ -107,10 +107,11 @@ ActsSource ExpertOps::Gated(const JoinedExperts& experts, const Activations& row
           .gating = experts.spec.gating};
 }
 
-void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& source, int64_t tokens,
-                    float* x, ActsOps& acts, cudaStream_t stream) {
+void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& routed,
+                    const ActsSource& source, int64_t tokens, float* x, ActsOps& acts,
+                    cudaStream_t stream) {
   if (tokens == 0) return;
-  const float* const logits = Logits(experts, source, tokens, acts, stream);
+  const float* const logits = Logits(experts, routed, tokens, acts, stream);
   const RouteArguments routes = MakeRoutes(experts, logits, tokens, stream);
   ExpertGroups groups = {.groups = routes.groups,
                          .count = routes.group_count,

@@ -31,8 +31,8 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
 
 class ExpertOps {
  public:
-  void Run(const JoinedExperts& experts, const ActsSource& source, int64_t tokens, float* x,
-           ActsOps& acts, cudaStream_t stream);
+  void Run(const JoinedExperts& experts, const ActsSource& routed, const ActsSource& source,
+           int64_t tokens, float* x, ActsOps& acts, cudaStream_t stream);
 
  private:
   const float* Logits(const JoinedExperts& experts, const ActsSource& source, int64_t tokens,
