@@ -29,6 +29,12 @@ Plan ReferencePlan(Plan plan) {
   return plan;
 }
 
+// Of what o and down read, which a window has at once where attention and FFN stand side by side.
+int64_t KeptWidth(const ModelConfig& c) {
+  const int64_t o = c.Widest(Role::kQ), down = c.ffn_size();
+  return c.parallel ? o + down : std::max(o, down);
+}
+
 }  // namespace
 
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer) {
@@ -84,7 +90,7 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
       routes_(static_cast<size_t>(windows_)) {
   const auto tokens = static_cast<int64_t>(ids.size());
   x_.Grow(tokens * config.hidden_size);
-  a_.Grow(tokens * std::max(config.Widest(Role::kQ), config.ffn_size()));
+  a_.Grow(tokens * KeptWidth(config));
   for (int64_t w = 0; w < windows_; ++w) {
     const auto count = static_cast<size_t>(context);
     const Matrix<float> rows = embedding(ids.subspan(static_cast<size_t>(w) * count, count));
@@ -124,13 +130,13 @@ void Stream::Rest() const {
 }
 
 size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
-  const int64_t a = std::max(c.Widest(Role::kQ), c.ffn_size());
   int64_t lent = 0;
   for (int64_t i = 0; i < c.layers; ++i) {
     if (c.lends_kv(i)) lent += 2 * c.head_shape(i).kv_width();
   }
   const int64_t inputs = c.layers * c.layer_input_size;
-  return static_cast<size_t>(tokens * (c.hidden_size + a + lent + inputs)) * sizeof(float);
+  return static_cast<size_t>(tokens * (c.hidden_size + KeptWidth(c) + lent + inputs)) *
+         sizeof(float);
 }
 
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
@@ -227,6 +233,12 @@ void Stream::Advance(LinearSet set, int64_t window) {
       return Keep(mlp, set, window);
     }
   }
+}
+
+float* Stream::a(LinearSet set, int64_t window) {
+  const bool behind = config_.parallel && set.kind == LinearSet::kDown;  // those of attention
+  const int64_t first = behind ? windows_ * config_.inputs(index_, Role::kO) : 0;
+  return a_.data() + (first + window * config_.inputs(index_, RolesOf(set)[0])) * context_;
 }
 
 ActsSource Stream::Source(LinearSet set, int64_t window) {

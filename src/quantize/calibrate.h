@@ -95,9 +95,7 @@ class Stream {
   void Keep(const ActsSource& source, LinearSet set, int64_t window);
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
   // What o or down read, before its transform.
-  float* a(LinearSet set, int64_t window) {
-    return a_.data() + window * context_ * config_.inputs(index_, RolesOf(set)[0]);
-  }
+  float* a(LinearSet set, int64_t window);
 
   Backend& backend_;
   const ModelConfig& config_;
@@ -110,8 +108,9 @@ class Stream {
   KvCache cache_;                                        // one layer, one window
   std::map<std::pair<int64_t, int64_t>, KvCache> lent_;  // of layers and windows that others read
   Scratch scratch_;
-  Buffer<float> x_;                    // [windows * context, hidden]
-  Buffer<float> a_;                    // [windows * context, width of o or down]
+  Buffer<float> x_;  // [windows * context, hidden]
+  // [windows * context, width of o or down]; of a parallel layer all of o, then all of down.
+  Buffer<float> a_;
   Buffer<Intermediate> layer_inputs_;  // [windows][layers][context][layer_input_size]
   Layer layer_;
   InputSpec input_;             // of the last Input

@@ -11,6 +11,7 @@
 #include "engine/session.h"
 #include "formats/packed_weights_testing.h"
 #include "io/io_testing.h"
+#include "models/random_model_testing.h"
 #include "quantize/calibrate.h"
 #include "quantize/quantize.h"
 #include "quantize/round_network.h"
@@ -57,29 +58,28 @@ TEST(Windows, UnseenOnesTouchNoneThatWasDrawn) {
   EXPECT_TRUE(UnseenWindows(ids, 200, 100, 1, 4, 50).empty());
 }
 
-std::vector<int32_t> RandomIds(int count, uint64_t seed) {
+std::vector<int32_t> RandomIds(int count, uint64_t seed, uint64_t vocabulary = 4096) {
   Rng rng(seed);
   std::vector<int32_t> ids;
-  for (int i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
+  for (int i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(rng.Below(vocabulary)));
   return ids;
 }
 
 // Runs the stages set by set and compares with the whole forward pass.
-TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
-  const Network source = OpenNetwork(kTinyModel);
+void ExpectStagesToPass(const Network& source) {
   const ModelConfig& c = source.config;
   const Plan plan = MakePlan(c, kQuarotRecipe);
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
   const BackendRopes ropes(*backend, c.ropes, 64);
-  const std::vector<int32_t> ids = RandomIds(3 * 64, 1);
+  const std::vector<int32_t> ids = RandomIds(3 * 64, 1, static_cast<uint64_t>(c.vocab_size));
   for (const bool quantized : {false, true}) {
     Stream staged(*backend, c, plan, ropes, rotator.embedding(), ids, 64, quantized);
     Stream whole(*backend, c, plan, ropes, rotator.embedding(), ids, 64, quantized);
-    for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t i = 0; i < std::min<int64_t>(c.layers, 4); ++i) {
       const LayerWeights layer = StoreFloats(rotator.Layer(i));
       staged.Begin(layer, i);
-      for (LinearSet set : LinearSets(c, 0)) {
+      for (LinearSet set : LinearSets(c, i)) {
         for (int64_t w = 0; w < 3; ++w) staged.Advance(set, w);
         for (Role role : RolesOf(set)) staged.Upload(role, layer[role]);
       }
@@ -88,6 +88,15 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
     }
     EXPECT_TRUE(std::equal(staged.x(), staged.x() + 3 * 64 * c.hidden_size, whole.x()))
         << (quantized ? "quantized" : "float");
+  }
+}
+
+TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
+  ExpectStagesToPass(OpenNetwork(kTinyModel));
+  for (const FamilyModel& family : FamilyModels()) {
+    SCOPED_TRACE(family.name);
+    const std::string name = "stages-" + std::string(family.name);
+    ExpectStagesToPass(OpenNetwork(RandomModel(name, SmallConfig(family.changes))));
   }
 }
 
