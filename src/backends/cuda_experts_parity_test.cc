@@ -70,7 +70,8 @@ class CudaExpertsTest : public GpuParityTest {
       for (int64_t e = 0; e < router_.rows; ++e) {
         double sum = 0;
         for (size_t k = 0; k < kHidden; ++k) {
-          sum += double{x[first + k]} * router_.row(e)[k];
+          const double weight = router_norm_.empty() ? 1 : router_norm_[k];
+          sum += double{x[first + k]} * weight * router_.row(e)[k];
         }
         logits.push_back(sum / std::sqrt(squares / kHidden + kEps));
       }
@@ -98,22 +99,26 @@ class CudaExpertsTest : public GpuParityTest {
       const size_t count = router.normalized ? of_token : experts;
       for (size_t i = 0; i < count; ++i) sum += scores[order[i]];
       if (router.sigmoid && !router.normalized) sum = 1;
-      for (size_t i = 0; i < of_token; ++i) own[order[i]] = scores[order[i]] / sum * router.scale;
+      for (size_t i = 0; i < of_token; ++i) {
+        const double scale = scales_.empty() ? 1 : scales_[order[i]];
+        own[order[i]] = scores[order[i]] / sum * router.scale * scale;
+      }
       for (size_t e = experts; e < own.size(); ++e) own[e] = 1;
       weights.insert(weights.end(), own.begin(), own.end());
     }
     return weights;
   }
 
-  // x plus the outputs of its experts, by products of each expert's rows, and the sum of their
-  // sizes.
+  // `before` plus the outputs of the experts of x, by products of each expert's rows, and the sum
+  // of their sizes.
   struct Sums {
     std::vector<float> values;
     std::vector<double> sizes;
   };
-  Sums OneByOne(const ExpertsSpec& spec, std::span<const float> weights, std::span<const float> x) {
-    Sums sums = {{x.begin(), x.end()}, {}};
-    for (const float v : x) sums.sizes.push_back(std::fabs(v));
+  Sums OneByOne(const ExpertsSpec& spec, std::span<const float> weights, std::span<const float> x,
+                std::span<const float> before) {
+    Sums sums = {{before.begin(), before.end()}, {}};
+    for (const float v : before) sums.sizes.push_back(std::fabs(v));
     for (size_t e = 0; e < kExperts; ++e) {
       std::vector<float> rows;
       std::vector<size_t> tokens;
@@ -147,14 +152,23 @@ class CudaExpertsTest : public GpuParityTest {
     return sums;
   }
 
-  void Expect(ExpertsSpec spec, int64_t tokens) {
+  // beside: x stays, what experts give goes to memory that was cleared.
+  void Expect(ExpertsSpec spec, int64_t tokens, bool beside = false) {
     const auto id = ours_->JoinExperts(spec);
     ASSERT_TRUE(id.has_value());
     const std::vector<float> x = RandomRows(rng_, tokens, kHidden);
-    const Buffer<float> device_x = Copy(x);
-    ours_->RunExperts(*id, Normed(device_x), Normed(device_x), tokens, device_x.data());
-    const std::vector<float> y = Host(device_x.data(), tokens * kHidden);
-    const Sums expected = OneByOne(spec, Weights(spec.router, Logits(x)), x);
+    const Buffer<float> device_x = Copy(x), device_sum = Copy(x), norm = Copy(router_norm_);
+    float* const to = beside ? device_sum.data() : device_x.data();
+    if (beside) ours_->Clear(to, tokens * kHidden);
+    ActsSource routed = Normed(device_x);
+    if (!router_norm_.empty()) routed.norm_weight = norm.data();
+    ours_->RunExperts(*id, routed, Normed(device_x), tokens, to);
+    const std::vector<float> y = Host(to, tokens * kHidden);
+    const Sums expected = OneByOne(spec, Weights(spec.router, Logits(x)), x,
+                                   beside ? std::vector<float>(x.size()) : x);
+    if (beside) {
+      EXPECT_EQ(Host(device_x.data(), tokens * kHidden), x);
+    }
     // Products are the same. A logit of 256 products of size 1/16 is a chain of 2 and 7 sums: wrong
     // by as many times 2^-24 of the sum of sizes, 13, a weight by twice that. Outputs of many rows
     // are rounded to bf16.
@@ -166,7 +180,8 @@ class CudaExpertsTest : public GpuParityTest {
   }
 
   Matrix<float> router_;
-  std::vector<float> bias_;  // of the choice
+  std::vector<float> bias_;                  // of the choice
+  std::vector<float> router_norm_, scales_;  // in front of the router; of weights
 };
 
 TEST_F(CudaExpertsTest, AreTheSameTogetherAndOneByOne) {
@@ -209,6 +224,18 @@ TEST_F(CudaExpertsTest, SigmoidsChooseWithABiasBesideSharedExperts) {
     spec.router_bias = device_bias.data();
     for (const int64_t tokens : {1, 20, 700}) Expect(spec, tokens);
   }
+}
+
+// Gemma 4's: the router has a norm of its own, experts have scales, and x is another's.
+TEST_F(CudaExpertsTest, ExpertsStandBesideAnFfn) {
+  if (cuda::KernelCapability() != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  scales_ = {0.75f, 1.5f, 0.5f, 1.25f, 1};
+  for (int64_t k = 0; k < kHidden; ++k) router_norm_.push_back(k % 3 == 0 ? 0.5f : 1);
+  const Buffer<float> device_scales = Copy(scales_);
+  ExpertsSpec spec = Upload({.bits = 4}, {.bits = 8}, 200, false);
+  spec.gating = kGelu;
+  spec.expert_scales = device_scales.data();
+  for (const int64_t tokens : {1, 20, 35, 700}) Expect(spec, tokens, true);
 }
 
 TEST_F(CudaExpertsTest, OthersStayAlone) {

@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"gpt_neox_pythia", 3e-5},
                     Golden{"gpt_neox_pythia", 3e-5, "config.v4.json"}, Golden{"falcon_new", 1e-4},
                     Golden{"falcon_new", 1e-4, "config.v4.json"}, Golden{"opt", 1e-4},
-                    Golden{"opt", 1e-4, "config.v4.json"}),
+                    Golden{"opt", 1e-4, "config.v4.json"}, Golden{"gemma4_moe", 1e-4}),
     [](const auto& param) {
       const bool older = std::string(param.param.config) == "config.v4.json";
       return std::string(param.param.folder) + (older ? "_v4" : "");
@@ -249,9 +249,9 @@ TEST(GptOss, ExpertsInMxfp4AreReadAsTheirValues) {
 }
 
 // The text model of one that sees.
-TEST(TextModel, IsReadOutOfALargerOne) {
+void ExpectToBeReadOutOfALargerOne(std::string_view family) {
   const std::vector<FamilyModel> families = FamilyModels();
-  const auto gemma = std::ranges::find(families, std::string_view("gemma3"), &FamilyModel::name);
+  const auto gemma = std::ranges::find(families, family, &FamilyModel::name);
   const Json config = SmallConfig(gemma->changes);
   const std::string alone = RandomModel("text-alone", config);
   std::vector<int32_t> ids = {3, 60, 0, 17, 17, 42};
@@ -261,7 +261,7 @@ TEST(TextModel, IsReadOutOfALargerOne) {
     const fs::path larger = fs::path(testing::TempDir()) / "text-in-larger";
     fs::remove_all(larger);
     fs::create_directories(larger);
-    const Json outer = {{"model_type", "gemma3"}, {"text_config", config}, {"vision_config", {}}};
+    const Json outer = {{"model_type", "gemma"}, {"text_config", config}, {"vision_config", {}}};
     std::ofstream(larger / "config.json") << outer.dump();
     std::vector<SafetensorsWriter::Entry> entries = {{"vision_tower.x", DType::kBf16, {1, 2}}};
     for (const auto& [name, tensor] : file.tensors()) {
@@ -273,6 +273,10 @@ TEST(TextModel, IsReadOutOfALargerOne) {
     writer.Finish();
     EXPECT_EQ(AllLogits(*LoadModel(larger.string(), "cpu", false), ids), expected) << prefix;
   }
+}
+
+TEST(TextModel, IsReadOutOfALargerOne) {
+  for (const char* family : {"gemma3", "gemma4_experts"}) ExpectToBeReadOutOfALargerOne(family);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RandomFamily, testing::ValuesIn(FamilyModels()),

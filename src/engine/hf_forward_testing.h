@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -323,14 +324,12 @@ class HfForward {
     const bool sigmoids = Has(mlp + "gate.e_score_correction_bias");
     double sum = 0, kept = 0;
     for (double& v : p) sum += v = sigmoids ? 1 / (1 + std::exp(-v)) : std::exp(v);
-    std::vector<size_t> order;
-    for (size_t e = 0; e < p.size(); ++e) p[e] /= sigmoids ? 1 : sum, order.push_back(e);
+    for (double& v : p) v /= sigmoids ? 1 : sum;
     Vector keys = p;
     for (size_t e = 0; sigmoids && e < p.size(); ++e) {
       keys[e] += Get(mlp + "gate.e_score_correction_bias").data[e];
     }
-    std::ranges::sort(order, std::greater(), [&](size_t e) { return keys[e]; });
-    order.resize(config_["num_experts_per_tok"].get<size_t>());
+    const std::vector<size_t> order = Largest(keys, "num_experts_per_tok");
     for (const size_t e : order) kept += p[e];
     const auto add = [&](const std::string& expert, double weight) {
       const Vector y = Linear(expert + "down_proj", Gated(Linear(expert + "gate_proj", x),
@@ -346,31 +345,63 @@ class HfForward {
     return out;
   }
 
-  // Of experts that are stacked with inputs and outputs exchanged: outputs of one.
+  // The experts of the largest keys, as many as config.json says under this name.
+  std::vector<size_t> Largest(const Vector& keys, const char* count) const {
+    std::vector<size_t> order(keys.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, std::greater(), [&](size_t e) { return keys[e]; });
+    order.resize(config_[count].get<size_t>());
+    return order;
+  }
+
+  // Of experts that are stacked, in gpt-oss with inputs and outputs exchanged: outputs of one.
   Vector OfStack(const std::string& name, size_t expert, const Vector& x) const {
     const Tensor& w = file_.tensors().at(name);
     const std::vector<double> all =
         ToF64({w.dtype, {w.shape[0] * w.shape[1], w.shape[2]}, w.data}).data;
-    const auto inputs = static_cast<size_t>(w.shape[1]), outputs = static_cast<size_t>(w.shape[2]);
-    const Matrix<double> bias = Get(name + "_bias");
-    Vector y;
+    const bool exchanged = Type() == "gpt_oss";
+    const auto inputs = x.size(), outputs = static_cast<size_t>(w.shape[exchanged ? 2 : 1]);
+    Vector y(outputs);
     for (size_t n = 0; n < outputs; ++n) {
-      y.push_back(bias.row(static_cast<int64_t>(expert))[n]);
+      if (Has(name + "_bias")) y[n] = Get(name + "_bias").row(static_cast<int64_t>(expert))[n];
       for (size_t k = 0; k < inputs; ++k) {
-        y.back() += all[(expert * inputs + k) * outputs + n] * x[k];
+        const size_t at = exchanged ? k * outputs + n : n * inputs + k;
+        y[n] += all[expert * inputs * outputs + at] * x[k];
       }
     }
     return y;
+  }
+
+  // Gemma 4: what the FFN gives for x, and behind norms of both what experts do, which read norms
+  // of x of their own.
+  Vector BesideExperts(const std::string& prefix, const Vector& dense, const Vector& x) const {
+    Vector routed = x, sum(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      routed[i] *= Get(prefix + "router.scale").data[i] / Size(x) / RootOfWidth();
+    }
+    const Vector p = Linear(prefix + "router.proj", routed);
+    const Vector h = Normed(prefix + "pre_feedforward_layernorm_2.weight", x);
+    const std::vector<size_t> order = Largest(p, "top_k_experts");
+    double kept = 0;
+    for (const size_t e : order) kept += std::exp(p[e]);
+    for (const size_t e : order) {
+      const Vector both = OfStack(prefix + "experts.gate_up_proj", e, h);
+      const auto middle = both.begin() + static_cast<int64_t>(both.size() / 2);
+      const Vector y = OfStack(prefix + "experts.down_proj", e,
+                               Gated({both.begin(), middle}, {middle, both.end()}));
+      const double scale = Get(prefix + "router.per_expert_scale").data[e];
+      for (size_t i = 0; i < y.size(); ++i) sum[i] += scale * std::exp(p[e]) / kept * y[i];
+    }
+    Vector added = Normed(prefix + "post_feedforward_layernorm_1.weight", dense);
+    plain::Add(Normed(prefix + "post_feedforward_layernorm_2.weight", sum), added);
+    return added;
   }
 
   // gpt-oss: softmax over the chosen logits; even rows are gates, odd ones are let through.
   Vector ClampedMixture(const std::string& mlp, const Vector& x) const {
     const Vector logits = Linear(mlp + "router", x);
     Vector out(x.size());
-    std::vector<size_t> order(logits.size());
-    for (size_t e = 0; e < order.size(); ++e) order[e] = e;
-    std::ranges::sort(order, std::greater(), [&](size_t e) { return logits[e]; });
-    order.resize(config_["num_experts_per_tok"].get<size_t>());
+    const std::vector<size_t> order = Largest(logits, "num_experts_per_tok");
     double sum = 0;
     for (const size_t e : order) sum += std::exp(logits[e]);
     const double alpha = Number("swiglu_alpha", 1.702), limit = Number("swiglu_limit", 7);
@@ -410,14 +441,16 @@ class HfForward {
       const bool behind = IsGemma() || Type() == "olmo2" || Type() == "exaone4";
       Add(norm(behind ? "post_attention" : "post_self_attn"), a, x[t]);
       const Vector h = NormedIfAny(norm(behind ? "pre_feedforward" : "post_attention"), x[t]);
-      Add(norm(behind ? "post_feedforward" : "post_mlp"), Mlp(layer, h), x[t]);
+      Vector y = Mlp(layer, h);
+      if (Has(prefix + "router.scale")) y = BesideExperts(prefix, y, x[t]);
+      Add(norm(behind ? "post_feedforward" : "post_mlp"), y, x[t]);
       if (!given_[t].empty()) {
         const auto size = given_[t].size() / config_["num_hidden_layers"].get<size_t>();
         const auto own = given_[t].begin() + layer * static_cast<int64_t>(size);
-        const Vector y = Gated(Linear(prefix + "per_layer_input_gate", x[t]),
-                               {own, own + static_cast<int64_t>(size)});
-        Add(prefix + "post_per_layer_input_norm.weight", Linear(prefix + "per_layer_projection", y),
-            x[t]);
+        const Vector gated = Gated(Linear(prefix + "per_layer_input_gate", x[t]),
+                                   {own, own + static_cast<int64_t>(size)});
+        Add(prefix + "post_per_layer_input_norm.weight",
+            Linear(prefix + "per_layer_projection", gated), x[t]);
       }
       if (!Has(prefix + "layer_scalar")) continue;
       for (double& v : x[t]) v *= Get(prefix + "layer_scalar").data[0];

@@ -20,6 +20,7 @@ std::optional<ExpertsId> Join(Backend& backend, const ModelConfig& config, const
   ExpertsSpec spec = {.router = config.router,
                       .gating = config.gating,
                       .router_bias = layer.vectors[LayerVector::kRouterBias].data(),
+                      .expert_scales = layer.vectors[LayerVector::kExpertScales].data(),
                       .router_linear = layer.ids[Role::kRouter],
                       .gate = {},
                       .up = {},
@@ -70,7 +71,7 @@ Scratch::Scratch(Backend& backend) : value_bytes_(backend.IntermediateBytes()) {
   for (auto* buffer : {&q, &k, &v, &a, &gate, &up}) {
     *buffer = Buffer<Intermediate>(backend.allocator());
   }
-  for (auto* buffer : {&router_logits, &rows, &outputs}) {
+  for (auto* buffer : {&router_logits, &rows, &outputs, &branches}) {
     *buffer = Buffer<float>(backend.allocator());
   }
 }
@@ -87,6 +88,7 @@ void Scratch::Reserve(const ModelConfig& c, int64_t tokens) {
   if (c.router.experts == 0) return;
   router_logits.Grow(tokens * c.router.experts);
   rows.Grow(tokens * c.router.of_token() * c.hidden_size);
+  if (c.dense_beside_experts) branches.Grow(2 * tokens * c.hidden_size);
 }
 
 AttentionSpec Decoder::attention(const Layer& layer) const {
@@ -194,11 +196,19 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
                                 {layer.ids[up], s.up.data()}, d.config.gating);
 }
 
+namespace {
+
+// Of x behind the FFN, unless something is added there.
+const float* ScaleBehindMlp(const Layer& layer) {
+  const bool last = !layer.ids.contains(Role::kLayerOutput);
+  return last ? layer.vectors[LayerVector::kLayerScale].data() : nullptr;
+}
+
+}  // namespace
+
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                float* x) {
-  const bool last = !layer.ids.contains(Role::kLayerOutput);
-  const float* scale = last ? layer.vectors[LayerVector::kLayerScale].data() : nullptr;
-  AddOutput(d, layer, Role::kDown, LayerVector::kPostMlpNorm, a, tokens, scale, x);
+  AddOutput(d, layer, Role::kDown, LayerVector::kPostMlpNorm, a, tokens, ScaleBehindMlp(layer), x);
 }
 
 void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* x) {
@@ -233,11 +243,31 @@ void AddExperts(const Decoder& d, const Layer& layer, const float* x, int64_t to
                        tokens, sum);
 }
 
+// x += the norm of the sum of norms of what the FFN and what the experts make of it.
+void AddBoth(const Decoder& d, const Layer& layer, int64_t tokens, const Routes* routes, float* x) {
+  const int64_t hidden = d.config.hidden_size, count = tokens * hidden;
+  d.scratch.Reserve(d.config, tokens);
+  float *const sum = d.scratch.branches.data(), *const mixture = sum + count;
+  d.backend.Clear(sum, 2 * count);
+  AddOutput(d, layer, Role::kDown, LayerVector::kPostDenseNorm, MlpCore(d, layer, x, tokens),
+            tokens, nullptr, sum);
+  AddExperts(d, layer, x, tokens, routes, mixture);
+  const auto add = [&](const float* y, LayerVector norm, const float* scale, float* to) {
+    d.backend.AddNormed(y, tokens, hidden, layer.vectors[norm].data(),
+                        static_cast<float>(d.config.norm_eps), scale, to);
+  };
+  add(mixture, LayerVector::kPostExpertsNorm, nullptr, sum);
+  add(sum, LayerVector::kPostMlpNorm, ScaleBehindMlp(layer), x);
+}
+
 }  // namespace
 
 void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x,
                 const Routes* routes) {
-  if (layer.ids.contains(Role::kRouter)) {
+  const bool experts = layer.ids.contains(Role::kRouter);
+  if (experts && layer.ids.contains(Role::kGate)) {
+    AddBoth(d, layer, tokens, routes, x);
+  } else if (experts) {
     AddExperts(d, layer, x, tokens, routes, x);
   } else {
     MlpOutput(d, layer, MlpCore(d, layer, x, tokens), tokens, x);

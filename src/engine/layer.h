@@ -8,7 +8,7 @@
 //
 // Where both read the same x (ModelConfig::parallel), MlpCore runs before AttentionOutput. In a
 // mixture of experts the last two are those of one expert and of the tokens routed to it
-// (mixture.h).
+// (mixture.h), or of an FFN beside them.
 #pragma once
 
 #include <optional>
@@ -51,6 +51,8 @@ struct Scratch {
   Buffer<float> router_logits;  // [tokens, experts]
   Buffer<float> rows;           // [tokens * experts_per_token, hidden]
   Buffer<float> outputs;        // [tokens, hidden]: of an expert, or of o or down before their norm
+  // [2, tokens, hidden], of experts beside an FFN: the sum of both, and that of the experts.
+  Buffer<float> branches;
 
   void Reserve(const ModelConfig& config, int64_t tokens);
 

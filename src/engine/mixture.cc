@@ -46,6 +46,13 @@ void Weigh(std::span<const float> logits, int64_t tokens, const RouterSpec& rout
   for_each([&](size_t t, float, float& weight) { weight = weight / sums[t] * router.scale; });
 }
 
+// Of a layer, in the program's memory; empty where it has none.
+std::vector<float> Values(Backend& backend, const Buffer<float>& vector, int64_t count) {
+  if (vector.data() == nullptr) return {};
+  const float* const values = backend.Read(vector.data(), count);
+  return {values, values + count};
+}
+
 // Experts of every token behind those that are chosen.
 void AddShared(int64_t tokens, const RouterSpec& router, Routes& routes) {
   Routes::Expert all = {std::vector<int32_t>(static_cast<size_t>(tokens)),
@@ -94,14 +101,18 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
   const Activations acts = d.backend.PrepareActs(LayerInput(d.config, layer, Role::kRouter, x),
                                                  tokens, layer.inputs[Role::kRouter]);
   d.backend.Gemm(acts, layer.ids[Role::kRouter], logits, router.experts, false);
-  std::vector<float> bias;
-  if (const float* of_choice = layer.vectors[LayerVector::kRouterBias].data()) {
-    const float* const values = d.backend.Read(of_choice, router.experts);
-    bias.assign(values, values + router.experts);
-  }
+  const auto values = [&](LayerVector vector) {
+    return Values(d.backend, layer.vectors[vector], router.experts);
+  };
+  const std::vector<float> bias = values(LayerVector::kRouterBias);
+  const std::vector<float> scales = values(LayerVector::kExpertScales);
   const std::span<const float> read(d.backend.Read(logits, count), static_cast<size_t>(count));
-  return chosen != nullptr ? WeighExperts(read, *chosen, router)
-                           : ChooseExperts(read, tokens, router, bias);
+  Routes routes = chosen != nullptr ? WeighExperts(read, *chosen, router)
+                                    : ChooseExperts(read, tokens, router, bias);
+  for (size_t e = 0; e < scales.size(); ++e) {
+    for (float& weight : routes.experts[e].weights) weight *= scales[e];
+  }
+  return routes;
 }
 
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,

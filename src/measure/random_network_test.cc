@@ -76,6 +76,23 @@ TEST(RandomNetworkTest, LayersHaveHeadsOfTheirOwn) {
   }
 }
 
+TEST(RandomNetworkTest, ExpertsStandBesideAnFfn) {
+  Json json = SmallJson("gemma4_text");
+  json.update({{"head_dim", 32},
+               {"global_head_dim", 64},
+               {"hidden_size_per_layer_input", 0},
+               {"enable_moe_block", true},
+               {"num_experts", 4},
+               {"top_k_experts", 2},
+               {"moe_intermediate_size", 96}});
+  const ModelConfig config = ParseConfig(json, "gemma4");
+  Network net = RandomNetwork(config, kW4a8Recipe, 1);
+  for (const Role role : config.layer_roles(1)) {
+    EXPECT_EQ(net.layers[1][role].weights.rows, config.outputs(1, role)) << RoleName(role);
+  }
+  for (const float x : LogitsOf(std::move(net))) ASSERT_TRUE(std::isfinite(x));
+}
+
 TEST(RandomNetworkTest, WrittenCheckpointIsTheSameNetwork) {
   const fs::path directory = fs::path(testing::TempDir()) / "random_checkpoint";
   fs::remove_all(directory);

@@ -42,8 +42,9 @@ std::string RoleName(Role role) {
 
 std::string_view VectorName(LayerVector vector) {
   constexpr std::string_view kNames[] = {
-      "attention_norm", "mlp_norm", "q_norm",      "k_norm",      "post_attention_norm",
-      "post_mlp_norm",  "sinks",    "router_bias", "layer_scale", "post_layer_input_norm"};
+      "attention_norm", "mlp_norm",     "q_norm",        "k_norm",          "post_attention_norm",
+      "post_mlp_norm",  "sinks",        "router_bias",   "layer_scale",     "post_layer_input_norm",
+      "router_norm",    "experts_norm", "expert_scales", "post_dense_norm", "post_experts_norm"};
   return kNames[static_cast<size_t>(vector)];
 }
 
@@ -63,7 +64,10 @@ int64_t ModelConfig::Widest(Role role) const {
 }
 
 int64_t ModelConfig::ffn_size() const {
-  return Largest([&](int64_t layer) { return outputs(layer, first(layer, Role::kGate)); });
+  return Largest([&](int64_t layer) {
+    const int64_t dense = has_ffn(layer) ? outputs(layer, Role::kGate) : 0;
+    return std::max(dense, has_experts(layer) ? expert_size : 0);
+  });
 }
 
 bool ModelConfig::shares_kv() const {
@@ -76,7 +80,10 @@ bool ModelConfig::lends_kv(int64_t layer) const {
 
 std::vector<LayerVector> ModelConfig::layer_vectors(int64_t layer) const {
   std::vector<LayerVector> all = vectors;
-  if (!has_experts(layer)) std::erase(all, LayerVector::kRouterBias);
+  const auto of_experts = [](LayerVector vector) {
+    return vector == LayerVector::kRouterBias || vector >= LayerVector::kRouterNorm;
+  };
+  if (!has_experts(layer)) std::erase_if(all, of_experts);
   if (!spec(layer).owns_kv()) std::erase(all, LayerVector::kKeyNorm);
   return all;
 }
@@ -87,14 +94,15 @@ std::vector<Role> ModelConfig::layer_roles(int64_t layer) const {
   if (!spec(layer).owns_kv()) {
     std::erase_if(roles, [](Role role) { return role == Role::kK || role == Role::kV; });
   }
+  if (!has_ffn(layer)) {
+    std::erase_if(roles, [](Role role) { return role >= Role::kGate && role <= Role::kDown; });
+  }
+  if (has_experts(layer)) roles.push_back(Role::kRouter);
+  for (int64_t e = 0; has_experts(layer) && e < router.all(); ++e) {
+    for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
+  }
   if (layer_input_size > 0) {
     roles.insert(roles.end(), {Role::kLayerGate, Role::kLayerOutput});
-  }
-  if (!has_experts(layer)) return roles;
-  std::erase_if(roles, [](Role role) { return role >= Role::kGate && role <= Role::kDown; });
-  roles.push_back(Role::kRouter);
-  for (int64_t e = 0; e < router.all(); ++e) {
-    for (Role role : {Role::kGate, Role::kUp, Role::kDown}) roles.push_back(OfExpert(role, e));
   }
   return roles;
 }
@@ -121,10 +129,14 @@ std::optional<LayerVector> ModelConfig::NormInFront(Role role) const {
     case Role::kK:
     case Role::kV:
       return if_any(LayerVector::kAttentionNorm);
+    case Role::kRouter:
+      return if_any(has(LayerVector::kRouterNorm) ? LayerVector::kRouterNorm
+                                                  : LayerVector::kMlpNorm);
     case Role::kGate:
     case Role::kUp:
-    case Role::kRouter:
-      return if_any(LayerVector::kMlpNorm);
+      return if_any(ExpertOf(role) >= 0 && has(LayerVector::kExpertsNorm)
+                        ? LayerVector::kExpertsNorm
+                        : LayerVector::kMlpNorm);
     default:
       return {};
   }
@@ -140,6 +152,7 @@ int64_t ModelConfig::width(int64_t layer, LayerVector vector) const {
     case LayerVector::kSinks:
       return heads;
     case LayerVector::kRouterBias:
+    case LayerVector::kExpertScales:
       return router.experts;
     case LayerVector::kLayerScale:
       return 1;

@@ -67,14 +67,22 @@ enum class LayerVector {
   kPostAttentionNorm,
   kPostMlpNorm,
   kSinks,
-  kRouterBias,         // of the choice among experts
-  kLayerScale,         // one number, of the residual stream behind the layer
-  kPostLayerInputNorm  // of what a layer makes of its own input
+  kRouterBias,          // of the choice among experts
+  kLayerScale,          // one number, of the residual stream behind the layer
+  kPostLayerInputNorm,  // of what a layer makes of its own input
+  // Of experts beside an FFN (ModelConfig::dense_beside_experts): norms in front of the router and
+  // of the experts, factors of the experts' weights, norms of what the FFN and what they add up to.
+  kRouterNorm,
+  kExpertsNorm,
+  kExpertScales,
+  kPostDenseNorm,
+  kPostExpertsNorm
 };
 std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
 inline constexpr bool IsFoldable(LayerVector vector) {
-  return vector == LayerVector::kAttentionNorm || vector == LayerVector::kMlpNorm;
+  return vector == LayerVector::kAttentionNorm || vector == LayerVector::kMlpNorm ||
+         vector == LayerVector::kRouterNorm || vector == LayerVector::kExpertsNorm;
 }
 
 // A value for each of some parts of a layer.
@@ -109,7 +117,7 @@ struct LayerSpec {
   int64_t kv_heads = 0, head_dim = 0;
   bool values_are_keys = false;  // V is what the key's linear gives
   int64_t kv_layer = -1;  // an earlier layer of such heads, whose keys and values it reads; -1: own
-  int64_t intermediate_size = 0;  // of its only FFN; 0: the model's
+  int64_t intermediate_size = 0;  // of the FFN of all tokens; 0: the model's
 
   bool owns_kv() const { return kv_layer < 0; }
 };
@@ -125,7 +133,7 @@ struct ModelConfig {
   std::string family;  // Hugging Face's model_type
   int64_t hidden_size = 0, layers = 0;
   int64_t layer_input_size = 0;  // of what each layer is given of a token; 0: nothing
-  int64_t intermediate_size = 0, expert_size = 0;  // of a layer's only FFN, and of an expert's
+  int64_t intermediate_size = 0, expert_size = 0;  // of the FFN of all tokens, and of an expert's
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, context = 0;  // context = max_position_embeddings
   RouterSpec router;                    // of a layer's experts
@@ -139,6 +147,8 @@ struct ModelConfig {
   bool parallel = false;
   // A row for each place is added to that of the token.
   bool learned_positions = false;
+  // Layers with experts have an FFN of all tokens, too: x += norm(norm(FFN) + norm(experts)).
+  bool dense_beside_experts = false;
   bool one_norm = false;  // the FFN's norm in front is that of attention, under one name
   // Norms of q and k are of all their heads at once, not of each.
   bool wide_query_norms = false;
@@ -162,12 +172,13 @@ struct ModelConfig {
   bool shares_kv() const;              // any layer
   bool lends_kv(int64_t layer) const;  // others read its keys and values
   bool has_experts(int64_t layer) const { return router.experts > 0 && !spec(layer).dense; }
+  bool has_ffn(int64_t layer) const { return !has_experts(layer) || dense_beside_experts; }
   int64_t Widest(Role role) const;                     // outputs in the layer that has most
   int64_t ffn_size() const;                            // of the widest FFN
   std::vector<Role> layer_roles(int64_t layer) const;  // in the order in which a token meets them
   std::vector<Role> model_roles() const;               // of kModelRoles those that there are
   std::vector<LayerVector> layer_vectors(int64_t layer) const;
-  // kGate, kUp or kDown of the first expert, or of the only FFN.
+  // kGate, kUp or kDown of the first expert, or of the FFN where there is none.
   Role first(int64_t layer, Role role) const { return OfExpert(role, has_experts(layer) ? 0 : -1); }
   bool has_bias(Role role) const;
   bool has(LayerVector vector) const;

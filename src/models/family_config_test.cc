@@ -77,8 +77,7 @@ TEST(LayerSpecs, HeadsDifferByBothKindsOfConfig) {
   EXPECT_EQ(c.outputs(6, Role::kK), 4 * 32);
   for (const Json& changes :
        {Json{{"sliding_window", nullptr}}, Json{{"hidden_size_per_layer_input", 256}},
-        Json{{"num_kv_shared_layers", 2}}, Json{{"enable_moe_block", true}},
-        Json{{"use_bidirectional_attention", "all"}},
+        Json{{"num_kv_shared_layers", 2}}, Json{{"use_bidirectional_attention", "all"}},
         Json{{"per_layer_config", {{"5", {{"head_dim", -8}}}}}},
         Json{{"per_layer_config", {{"5", {{"head_dim", 520}}}}}},
         Json{{"per_layer_config", {{"5", {{"num_key_value_heads", 3}}}}}},
@@ -128,6 +127,47 @@ TEST(LayerSpecs, TheLastLayersReadKeysOfOthersOfTheirType) {
     changed.update(changes);
     EXPECT_THAT(ErrorOf([&] { Parse(changed); }), testing::StartsWith("c: ")) << changes;
   }
+}
+
+TEST(LayerSpecs, ExpertsMayStandBesideAnFfn) {
+  Json gemma = {{"model_type", "gemma4_text"},
+                {"head_dim", 16},
+                {"global_head_dim", 24},
+                {"sliding_window", 7},
+                {"hidden_size_per_layer_input", 0},
+                {"enable_moe_block", true},
+                {"num_experts", 3},
+                {"top_k_experts", 2},
+                {"moe_intermediate_size", 40}};
+  const ModelConfig c = Parse(gemma);
+  const std::vector<Role> roles = c.layer_roles(1);
+  ASSERT_EQ(roles.size(), 7u + 1 + 3 * 3);
+  EXPECT_EQ(roles[6], Role::kDown);
+  EXPECT_EQ(roles[7], Role::kRouter) << "behind the FFN, in front of experts";
+  EXPECT_EQ(roles.back(), OfExpert(Role::kDown, 2));
+  EXPECT_EQ(c.NormInFront(Role::kUp), LayerVector::kMlpNorm);
+  EXPECT_EQ(c.NormInFront(Role::kRouter), LayerVector::kRouterNorm);
+  EXPECT_EQ(c.NormInFront(OfExpert(Role::kGate, 1)), LayerVector::kExpertsNorm);
+  EXPECT_EQ(c.NormInFront(Role::kDown), std::nullopt);
+  EXPECT_EQ(c.width(0, LayerVector::kExpertScales), 3);
+  EXPECT_EQ(c.ffn_size(), 96);
+  EXPECT_EQ(SourceName(c, 1, OfExpert(Role::kUp, 2)), "model.layers.1.experts.gate_up_proj");
+  Json dense = gemma;
+  dense["enable_moe_block"] = false;
+  const int64_t norms = 4 * 64, experts = 3 * 3 * 64 * 40;
+  EXPECT_EQ(c.parameters() - Parse(dense).parameters(), 2 * (3 * 64 + 3 + norms + experts));
+  EXPECT_EQ(Parse(dense).NormInFront(Role::kGate), LayerVector::kMlpNorm);
+  for (const auto& [key, value] : {std::pair("num_experts", 0),
+                                   {"num_experts", 513},
+                                   {"top_k_experts", 4},
+                                   {"top_k_experts", 0},
+                                   {"moe_intermediate_size", 0}}) {
+    Json changed = gemma;
+    changed[key] = value;
+    EXPECT_THAT(ErrorOf([&] { Parse(changed); }), HasSubstr(key));
+  }
+  gemma["moe_intermediate_size"] = 200;
+  EXPECT_EQ(Parse(gemma).ffn_size(), 200);
 }
 
 TEST(LayerSpecs, SomeLayersOfAMixtureAreDense) {

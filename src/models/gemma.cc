@@ -2,7 +2,7 @@
 // Gemma 2, 3 and 4 (text): norms in front of and behind attention and FFN, GELU, windowed layers, a
 // scaled embedding. Gemma 2 caps scores and logits; Gemma 3 has norms of heads, and positions of
 // their own in windowed layers; Gemma 4 has longer heads in the others, which may have no V of
-// their own, and a scale of each layer.
+// their own, a scale of each layer, and in a mixture experts beside each FFN.
 #include <cmath>
 
 #include "models/llama.h"
@@ -76,17 +76,6 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
   return c;
 }
 
-// What sets the smaller and the sparse models of Gemma 4 apart.
-void RefuseParts(const Json& config, const std::string& where) {
-  const auto refuse = [&](bool there, const char* what) {
-    if (there) Fail("{}: {}, which this build does not know", where, what);
-  };
-  refuse(JsonFind<bool>(config, "enable_moe_block", where).value_or(false),
-         "enable_moe_block: experts stand beside the FFN");
-  refuse(JsonFind<std::string>(config, "use_bidirectional_attention", where) == "all",
-         "use_bidirectional_attention: tokens see those behind them");
-}
-
 // Heads of a layer that sees all: the older config has one number for all of them, the newer one an
 // object for each.
 void ParseHeads(const Json& config, int64_t layer, const std::string& where, LayerSpec& spec) {
@@ -148,6 +137,18 @@ void GiveLayersInputs(const Json& config, const std::string& where, ModelConfig&
   c.vectors.push_back(LayerVector::kPostLayerInputNorm);
 }
 
+// Beside the FFN of every layer.
+void GiveExperts(const Json& config, const std::string& where, ModelConfig& c) {
+  if (!JsonFind<bool>(config, "enable_moe_block", where).value_or(false)) return;
+  c.router.experts = ParseExtent(config, "num_experts", kMaxExperts, where);
+  c.router.experts_per_token = ParseExtent(config, "top_k_experts", c.router.experts, where);
+  c.expert_size = ParseExtent(config, "moe_intermediate_size", kMaxWidth, where);
+  c.dense_beside_experts = true;
+  c.vectors.insert(c.vectors.end(),
+                   {LayerVector::kRouterNorm, LayerVector::kExpertsNorm, LayerVector::kExpertScales,
+                    LayerVector::kPostDenseNorm, LayerVector::kPostExpertsNorm});
+}
+
 ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
   const Json sliding = {{"rope_type", "default"}, {"rope_theta", 1e4}};
   const Json full = {
@@ -159,7 +160,10 @@ ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
                {"sliding_window", 512},
                {"max_position_embeddings", 131072},
                {"rope_parameters", {{"sliding_attention", sliding}, {"full_attention", full}}}});
-  RefuseParts(config, where);
+  if (JsonFind<std::string>(config, "use_bidirectional_attention", where) == "all") {
+    Fail("{}: use_bidirectional_attention: tokens that see those behind them are not supported",
+         where);
+  }
   ModelConfig c = ParseGemma(config, where);
   c.attention_scale = 1;
   c.value_norms = true;
@@ -183,6 +187,7 @@ ModelConfig ParseGemma4(const Json& stored, const std::string& where) {
   }
   ShareCaches(config, where, c);
   GiveLayersInputs(config, where, c);
+  GiveExperts(config, where, c);
   constexpr const char* kTypes[] = {"full_attention", "sliding_attention"};
   c.ropes.clear();
   for (const size_t table : {0, 1}) {
@@ -199,19 +204,41 @@ std::string Gemma4Linear(const ModelConfig& config, int64_t layer, Role role) {
     return fmt::format("model.layers.{}.per_layer_{}", layer,
                        role == Role::kLayerGate ? "input_gate" : "projection");
   }
+  if (role == Role::kRouter) return fmt::format("model.layers.{}.router.proj", layer);
+  if (ExpertOf(role) >= 0) {
+    return fmt::format("model.layers.{}.experts.{}_proj", layer,
+                       KindOf(role) == Role::kDown ? "down" : "gate_up");
+  }
   const bool same = role == Role::kV && config.spec(layer).values_are_keys;
   return LlamaLinear(config, layer, same ? Role::kK : role);
 }
 
+// Experts are stacked, rows of an expert's gate in front of those of its up.
+RowBlock Gemma4Rows(const ModelConfig& c, Role role) {
+  if (ExpertOf(role) < 0) return {};
+  const int64_t rows = c.outputs(0, role), all = KindOf(role) == Role::kDown ? rows : 2 * rows;
+  return {.first = ExpertOf(role) * all + (KindOf(role) == Role::kUp ? rows : 0),
+          .total = c.router.experts * all,
+          .stacked = c.router.experts};
+}
+
 std::string GemmaVector(const ModelConfig&, int64_t layer, LayerVector norm) {
-  if (norm == LayerVector::kLayerScale) return fmt::format("model.layers.{}.layer_scalar", layer);
-  if (norm == LayerVector::kPostLayerInputNorm) {
-    return fmt::format("model.layers.{}.post_per_layer_input_norm.weight", layer);
-  }
-  constexpr const char* kNames[] = {"input_layernorm",          "pre_feedforward_layernorm",
-                                    "self_attn.q_norm",         "self_attn.k_norm",
-                                    "post_attention_layernorm", "post_feedforward_layernorm"};
-  return fmt::format("model.layers.{}.{}.weight", layer, kNames[static_cast<size_t>(norm)]);
+  constexpr const char* kNames[] = {"input_layernorm.weight",
+                                    "pre_feedforward_layernorm.weight",
+                                    "self_attn.q_norm.weight",
+                                    "self_attn.k_norm.weight",
+                                    "post_attention_layernorm.weight",
+                                    "post_feedforward_layernorm.weight",
+                                    "",
+                                    "",
+                                    "layer_scalar",
+                                    "post_per_layer_input_norm.weight",
+                                    "router.scale",
+                                    "pre_feedforward_layernorm_2.weight",
+                                    "router.per_expert_scale",
+                                    "post_feedforward_layernorm_1.weight",
+                                    "post_feedforward_layernorm_2.weight"};
+  return fmt::format("model.layers.{}.{}", layer, kNames[static_cast<size_t>(norm)]);
 }
 
 }  // namespace
@@ -235,6 +262,7 @@ const Family kGemma4 = {.model_type = "gemma4_text",
                         .linear = Gemma4Linear,
                         .vector = GemmaVector,
                         .final_norm = "model.norm.weight",
-                        .layer_input_norm = "model.per_layer_projection_norm.weight"};
+                        .layer_input_norm = "model.per_layer_projection_norm.weight",
+                        .rows = Gemma4Rows};
 
 }  // namespace nibble

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/network.h"
 
+#include <cmath>
 #include <set>
 
 #include "models/gguf_names.h"
@@ -63,24 +64,21 @@ class Tensors {
       Fail("{}: {} holds codes of several linears, which are not read; use the float checkpoint",
            network_.directory, name);
     }
-    const TensorStore& store = *network_.store;
     PackedLinear linear;
     linear.weights = {.rows = rows, .cols = cols};
     linear.input.width = cols;
-    if (store.Find(name + "_blocks") != nullptr) {
+    if (Has(name + "_blocks")) {
       linear.weights.values = Mxfp4(name, block, rows, cols);
     } else {
-      const bool suffix = store.Find(name) == nullptr;
       linear.weights.values =
-          RowsOf(Get(suffix ? name + ".weight" : name, ShapeOf(block, cols)), block, rows, cols);
+          RowsOf(Get(Has(name) ? name : name + ".weight", ShapeOf(block, cols)), block, rows, cols);
     }
     if (!bias) return linear;
     RowBlock entries = block;
     entries.transposed = false;
     std::vector<int64_t> shape = ShapeOf(entries, 1);
     shape.pop_back();
-    const bool suffix = store.Find(name + "_bias") == nullptr;
-    const Tensor all = GetFinite(name + (suffix ? ".bias" : "_bias"), shape);
+    const Tensor all = GetFinite(name + (Has(name + "_bias") ? "_bias" : ".bias"), shape);
     linear.bias = RowsOf(Tensor::Of(DType::kF32, shape, ToF32(all).data), entries, rows, 1);
     linear.bias.shape = {rows};
     return linear;
@@ -159,7 +157,8 @@ class Tensors {
       Fail("{}: {} has {} inputs, which are no blocks of MXFP4", network_.directory, name, cols);
     }
     const int64_t outputs = block.total / block.stacked;
-    const auto get = [&](const std::string& part, const std::vector<int64_t>& shape) {
+    const auto get = [&](const std::string& plain, const std::vector<int64_t>& shape) {
+      const std::string part = StoredName(plain);
       const Tensor& tensor = network_.store->Get(part);
       if (tensor.dtype != DType::kU8 || tensor.shape != shape) {
         Fail("{}: tensor {} is {} {}, expected U8 {}", network_.directory, part,
@@ -213,6 +212,11 @@ void PutPairsApart(const ModelConfig& c, PackedLinear& linear) {
   apart(linear.bias);
 }
 
+// What stored numbers of a vector are divided by.
+double DivisorOf(const ModelConfig& c, LayerVector vector) {
+  return vector == LayerVector::kRouterNorm ? std::sqrt(static_cast<double>(c.hidden_size)) : 1;
+}
+
 void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
   const ModelConfig& c = net.config;
   if (codes && family.layer_norms) {
@@ -232,8 +236,9 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     LayerWeights& weights = net.layers.emplace_back();
     for (LayerVector norm : c.layer_vectors(layer)) {
-      weights.vectors[norm] = tensors.NormWeights(family.vector(c, layer, norm),
-                                                  c.width(layer, norm), family.norms_lack_one);
+      weights.vectors[norm] =
+          tensors.NormWeights(family.vector(c, layer, norm), c.width(layer, norm),
+                              family.norms_lack_one, DivisorOf(c, norm));
     }
     for (Role role : c.layer_roles(layer)) {
       PackedLinear& linear = weights[role];

@@ -193,6 +193,25 @@ inline std::vector<FamilyModel> FamilyModels() {
         {"sliding_window", 5},
         {"layer_types", {"sliding_attention", "full_attention", "full_attention"}},
         {"rope_parameters", gemma4}}},
+      {"gemma4_experts",
+       {{"model_type", "gemma4_text"},
+        {"hidden_size", 72},
+        {"intermediate_size", 88},
+        {"num_hidden_layers", 3},
+        {"num_attention_heads", 6},
+        {"num_key_value_heads", 3},
+        {"num_global_key_value_heads", 2},
+        {"head_dim", 16},
+        {"global_head_dim", 40},
+        {"attention_k_eq_v", true},
+        {"hidden_size_per_layer_input", 0},
+        {"enable_moe_block", true},
+        {"num_experts", 6},
+        {"top_k_experts", 3},
+        {"moe_intermediate_size", 40},
+        {"sliding_window", 5},
+        {"layer_types", {"sliding_attention", "sliding_attention", "full_attention"}},
+        {"rope_parameters", gemma4}}},
       {"gpt_oss",
        {{"model_type", "gpt_oss"},
         {"head_dim", 24},
@@ -248,7 +267,7 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   const auto add_linear = [&](int64_t layer, Role role) {
     const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
     const std::string linear = family.linear(c, layer, role);
-    if (block.transposed) {
+    if (block.stacked > 1) {
       add(linear, ShapeOf(block, c.inputs(layer, role)));
       if (c.has_bias(role)) add(linear + "_bias", {block.stacked, block.total / block.stacked});
       return;
@@ -287,8 +306,10 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
     size_t count = 1;
     for (int64_t extent : entry.shape) count *= static_cast<size_t>(extent);
     std::vector<uint16_t> values(count);
-    const double size =
-        entry.shape.size() == 1 ? 1 : 1.5 / std::sqrt(static_cast<double>(entry.shape[1]));
+    const bool transposed = family.rows != nullptr && entry.shape.size() == 3 &&
+                            family.rows(c, OfExpert(Role::kGate, 0)).transposed;
+    const int64_t inputs = transposed ? entry.shape[1] : entry.shape.back();
+    const double size = entry.shape.size() == 1 ? 1 : 1.5 / std::sqrt(static_cast<double>(inputs));
     for (uint16_t& v : values) v = Bf16FromF32(static_cast<float>(rng.Normal() * size));
     writer.Append(std::as_bytes(std::span(values)));
   }

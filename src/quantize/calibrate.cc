@@ -218,7 +218,7 @@ void Stream::Advance(LinearSet set, int64_t window) {
     }
     case LinearSet::kMlp:
       // The attention's a is read here for the last time; kDown reuses its memory.
-      if (set.expert <= 0 && !config_.parallel) {
+      if (set.expert == (config_.has_ffn(index_) ? -1 : 0) && !config_.parallel) {
         AttentionOutput(d, layer_, {.x = a(LinearSet::kO, window)}, context_, x);
       }
       if (set.expert == 0) Route(window);

@@ -17,14 +17,14 @@
 
 namespace nibble {
 
-// Linears that share an input: of attention, of the FFN, or of one expert of a mixture. Its router
-// is in none of them.
+// Linears that share an input: of attention, of the FFN, or of one expert of a mixture, behind the
+// FFN where it has one beside them. Its router is in none of them.
 struct LinearSet {
   enum Kind { kQkv, kO, kMlp, kDown };
   constexpr LinearSet(Kind k, int64_t e = -1, bool a = false) : kind(k), expert(e), alone(a) {}
 
   Kind kind;
-  int64_t expert;  // of kMlp and kDown; -1: there are none
+  int64_t expert;  // of kMlp and kDown; -1: of the FFN
   bool alone;      // kMlp: there is no up; kQkv: the layer has neither k nor v
 };
 // Of a layer, in the order they run.

@@ -216,7 +216,8 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
   }
   auto inputs = statistics.inputs;
   if (recipe.smoothing > 0) {
-    for (const Role first : {Role::kQ, config.first(index, Role::kGate)}) {
+    for (const Role first : {Role::kQ, Role::kGate, OfExpert(Role::kGate, 0)}) {
+      if (!layer.weights.contains(first)) continue;
       const LayerVector norm = *config.NormInFront(first);
       const std::vector<Role> readers = NormReaders(config, index, norm);
       const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);
@@ -233,8 +234,8 @@ void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& confi
   if (recipe.order == ChannelOrder::kNone) return;
   for (LinearSet set : LinearSets(config, index)) {
     // Experts' shares of smoothed inputs are those of the first.
-    const Role first =
-        set.kind == LinearSet::kMlp ? config.first(index, Role::kGate) : RolesOf(set)[0];
+    const bool expert = set.kind == LinearSet::kMlp && set.expert >= 0;
+    const Role first = expert ? OfExpert(Role::kGate, 0) : RolesOf(set)[0];
     const auto& size =
         recipe.order == ChannelOrder::kLargest ? inputs[first].largest : inputs[first].energy;
     std::vector<int32_t> order(size.size());

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
+#include "models/random_model_testing.h"
 #include "quantize/gptq_testing.h"
 #include "quantize/invariance.h"
 #include "tensor/random_testing.h"
@@ -67,6 +68,37 @@ TEST_F(ChannelsTest, MapsKeepTheLogits) {
     // Not the CPU kernels: on AMX they take 16 of the 24 bits of fp32 weights.
     const auto exact = MakeBackend("cpu", true);
     EXPECT_LT(CheckInvariance(source_, rotator, layers, plan, *exact), 1e-4) << recipe.name;
+  }
+}
+
+// Scales of an FFN and of the experts beside it go to the norm of either, and none to the router.
+TEST(ChannelsOfExperts, MapsKeepTheLogits) {
+  const std::vector<FamilyModel> families = FamilyModels();
+  const auto family =
+      std::ranges::find(families, std::string_view("gemma4_experts"), &FamilyModel::name);
+  const Network source = OpenNetwork(RandomModel("channels-experts", SmallConfig(family->changes)));
+  const auto exact = MakeBackend("cpu", true);
+  std::vector<int32_t> ids;
+  Rng rng(1);
+  for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
+  Recipe ordered = kQuikRecipe;
+  ordered.smoothing = 0.5, ordered.tail = 16;
+  for (const Recipe& recipe : {kSmoothquantRecipe, ordered}) {
+    const Plan plan = MakePlan(source.config, recipe);
+    const Rotator rotator(source, recipe, plan, 3);
+    const auto statistics = CollectStatistics(*exact, source.config, plan, rotator, ids, 48, false,
+                                              [](double, std::string_view) {});
+    const FloatLayers layers = [&](int64_t i) {
+      FloatLayer layer = rotator.Layer(i);
+      ArrangeChannels(statistics[static_cast<size_t>(i)], source.config, recipe, plan, i, layer);
+      return layer;
+    };
+    const FloatLayer before = rotator.Layer(1), after = layers(1);
+    for (const LayerVector norm : {LayerVector::kMlpNorm, LayerVector::kExpertsNorm}) {
+      EXPECT_NE(before.vectors[norm], after.vectors[norm]) << VectorName(norm);
+    }
+    EXPECT_EQ(before.vectors[LayerVector::kRouterNorm], after.vectors[LayerVector::kRouterNorm]);
+    EXPECT_LT(CheckInvariance(source, rotator, layers, plan, *exact), 1e-4) << recipe.name;
   }
 }
 

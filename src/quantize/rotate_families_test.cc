@@ -66,8 +66,9 @@ class Fp64Network {
   static Vector Doubles(const FloatLayer& layer, LayerVector vector) {
     return {layer.vectors[vector].begin(), layer.vectors[vector].end()};
   }
-  Vector Input(const FloatLayer& layer, LayerVector norm, const Vector& x) const {
-    return c_.has(norm) ? Normed(x, Doubles(layer, norm)) : x;
+  Vector Input(const FloatLayer& layer, Role role, const Vector& x) const {
+    const auto norm = c_.NormInFront(role);
+    return norm ? Normed(x, Doubles(layer, *norm)) : x;
   }
   // Any inputs will do here, as long as they are made of the embedding.
   Vector LayerInputs(int32_t id, const Vector& x) const {
@@ -141,7 +142,8 @@ class Fp64Network {
     if (g.opening == GateSpec::Opening::kNormal) return gate * std::erfc(-gate / M_SQRT2) / 2 * up;
     return gate / (1 + std::exp(-gate * (g.linear + g.cubic * gate * gate))) * up;
   }
-  Vector Ffn(const FloatLayer& layer, int64_t index, int64_t expert, const Vector& h) const {
+  Vector Ffn(const FloatLayer& layer, int64_t index, int64_t expert, const Vector& x) const {
+    const Vector h = Input(layer, OfExpert(Role::kGate, expert), x);
     Vector gate = Linear(layer, index, OfExpert(Role::kGate, expert), h);
     const Vector up = c_.gating.alone ? gate : Linear(layer, index, OfExpert(Role::kUp, expert), h);
     for (size_t i = 0; i < gate.size(); ++i) gate[i] = Opened(gate[i], up[i]);
@@ -150,18 +152,22 @@ class Fp64Network {
   // Of a mixture all experts by the exponentials of what the router says: which of them a family
   // chooses does not matter here.
   Vector Mlp(const FloatLayer& layer, int64_t index, const Vector& x) const {
-    const Vector h = Input(layer, LayerVector::kMlpNorm, x);
-    if (!c_.has_experts(index)) return Ffn(layer, index, -1, h);
-    const Vector router = Linear(layer, index, Role::kRouter, h);
+    if (!c_.has_experts(index)) return Ffn(layer, index, -1, x);
+    const Vector router = Linear(layer, index, Role::kRouter, Input(layer, Role::kRouter, x));
+    const Vector scales = Doubles(layer, LayerVector::kExpertScales);
     Vector sum(x.size());
     for (int64_t e = 0; e < c_.router.all(); ++e) {
-      const double weight =
-          e < c_.router.experts ? std::exp(router[static_cast<size_t>(e)] / 8) : 1;
-      Vector y = Ffn(layer, index, e, h);
+      double weight = e < c_.router.experts ? std::exp(router[static_cast<size_t>(e)] / 8) : 1;
+      if (!scales.empty()) weight *= scales[static_cast<size_t>(e)];
+      Vector y = Ffn(layer, index, e, x);
       for (double& v : y) v *= weight;
       plain::Add(y, sum);
     }
-    return sum;
+    if (!c_.has_ffn(index)) return sum;
+    Vector both(x.size());
+    AddOutput(layer, LayerVector::kPostDenseNorm, Ffn(layer, index, -1, x), both);
+    AddOutput(layer, LayerVector::kPostExpertsNorm, sum, both);
+    return both;
   }
   void AddOutput(const FloatLayer& layer, LayerVector norm, const Vector& y, Vector& x) const {
     plain::Add(c_.has(norm) ? Normed(y, Doubles(layer, norm)) : y, x);
@@ -175,7 +181,7 @@ class Fp64Network {
     const RopeTable* const rope = spec.rope >= 0 ? &table : nullptr;
     Rows q, k, v;
     for (size_t t = 0; t < x.size(); ++t) {
-      const Vector h = Input(layer, LayerVector::kAttentionNorm, x[t]);
+      const Vector h = Input(layer, Role::kQ, x[t]);
       q.push_back(Linear(layer, index, Role::kQ, h));
       Turn(layer, LayerVector::kQueryNorm, head_dim, rope, static_cast<int64_t>(t), q[t]);
       if (!spec.owns_kv()) continue;

@@ -41,6 +41,7 @@ class FaultyBackend : public Backend {
   void Copy(const float* source, int64_t count, float* target) override {
     real_->Copy(source, count, target);
   }
+  void Clear(float* x, int64_t count) override { real_->Clear(x, count); }
   const float* Read(const float* values, int64_t count) override {
     return real_->Read(values, count);
   }

@@ -28,6 +28,13 @@ MODELS = {
         vocab_size_per_layer_input=512, hidden_size_per_layer_input=8, num_kv_shared_layers=2,
         use_double_wide_mlp=True, sliding_window=8, final_logit_softcapping=30.0,
         layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], tie_word_embeddings=True),
+    # Experts beside the FFN of each layer.
+    "gemma4_moe": Gemma4TextConfig(
+        **SMALL, num_hidden_layers=3, num_key_value_heads=2, global_head_dim=32,
+        num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0,
+        num_kv_shared_layers=0, enable_moe_block=True, num_experts=6, top_k_experts=2,
+        moe_intermediate_size=40, sliding_window=8, final_logit_softcapping=30.0,
+        layer_types=[SLIDING, SLIDING, FULL], tie_word_embeddings=True),
     # Biases, norms on either side, neighbouring pairs turned in half of a head.
     "glm4_dense": Glm4Config(
         **SMALL, num_hidden_layers=3, num_key_value_heads=2, attention_bias=True,
@@ -61,7 +68,7 @@ def random_weights(model, generator):
         elif weight.ndim == 1:
             weight.copy_(1 + 0.3 * torch.randn(weight.shape, generator=generator))
         else:
-            size = 1.0 if "embed" in name else 1.2 / weight.shape[1] ** 0.5
+            size = 1.0 if "embed" in name else 1.2 / weight.shape[-1] ** 0.5
             weight.copy_(size * torch.randn(weight.shape, generator=generator))
         weight.copy_(weight.bfloat16())
 

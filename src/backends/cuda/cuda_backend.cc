@@ -83,6 +83,10 @@ class CudaBackend final : public Backend {
                               cudaMemcpyDeviceToDevice, stream_.get()),
               "copy on the GPU");
   }
+  void Clear(float* x, int64_t count) override {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    CheckCuda(cudaMemsetAsync(x, 0, bytes, stream_.get()), "cudaMemsetAsync");
+  }
   const float* Read(const float* values, int64_t count) override;
   std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) override;
   PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override;

@@ -52,7 +52,8 @@ using Intermediate = std::byte;
 struct ExpertsSpec {
   RouterSpec router;
   GateSpec gating;
-  const float* router_bias = nullptr;  // [experts] of the choice, there, or null
+  const float* router_bias = nullptr;    // [experts] of the choice, there, or null
+  const float* expert_scales = nullptr;  // [experts] factors of the weights, there, or null
   LinearId router_linear = 0;
   std::vector<LinearId> gate, up, down;  // [experts], of one shape each
   InputSpec router_input;
@@ -163,6 +164,8 @@ class Backend {
   virtual void Copy(const float* source, int64_t count, float* target) {
     std::memcpy(target, source, static_cast<size_t>(count) * sizeof(float));
   }
+  // x[i] = 0
+  virtual void Clear(float* x, int64_t count) { std::fill_n(x, count, 0.0f); }
   // The same values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
   // The likeliest token of each row of logits [rows, width] (of equals the first), or -1 where a

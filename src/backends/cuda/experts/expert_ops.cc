@@ -57,7 +57,8 @@ RouteArguments ExpertOps::MakeRoutes(const JoinedExperts& experts, const float* 
                       .tokens = tokens,
                       .group_rows = GroupRows(experts.spec.router, tokens),
                       .logits = logits,
-                      .bias = experts.spec.router_bias};
+                      .bias = experts.spec.router_bias,
+                      .scales = experts.spec.expert_scales};
   r.experts = experts_.Grow(r.rows()), r.weights = weights_.Grow(r.rows());
   r.places = places_.Grow(r.rows()), r.row_tokens = row_tokens_.Grow(r.rows());
   r.groups = groups_.Grow(r.most_groups()), r.group_count = group_count_.Grow(1);

@@ -23,7 +23,7 @@ __device__ unsigned LanesBelow() {
 template <int kOfLane, bool kSigmoid>
 class Choice {
  public:
-  __device__ Choice(const RouteArguments& a, int64_t token) : router_(a.router) {
+  __device__ Choice(const RouteArguments& a, int64_t token) : router_(a.router), scales_(a.scales) {
     const int experts = static_cast<int>(router_.experts);
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
@@ -63,6 +63,7 @@ class Choice {
         const int at = before + __popc(lanes & LanesBelow());
         experts[at] = 32 * i + Lane();
         weights[at] = scores[i] / sum * router_.scale;
+        if (scales_ != nullptr) weights[at] *= scales_[32 * i + Lane()];
       }
       before += __popc(lanes);
     }
@@ -95,6 +96,7 @@ class Choice {
   }
 
   const RouterSpec& router_;
+  const float* scales_;
   float logits_[kOfLane];
   int keys_[kOfLane];    // Ordered
   unsigned chosen_ = 0;  // bit i: the lane's i-th

@@ -18,6 +18,7 @@ struct RouteArguments {
   int group_rows = 0;             // of an ExpertGroup, at most
   const float* logits = nullptr;  // [tokens, experts]
   const float* bias = nullptr;    // [experts] of the choice, or null
+  const float* scales = nullptr;  // [experts] of weights, or null
 
   // Made here, [tokens, of_token()]: of a token's experts, which rise, weights and rows.
   int32_t* experts = nullptr;  // only in between
