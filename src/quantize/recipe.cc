@@ -298,6 +298,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.output_smoothing > 0 && config.shares_kv()) {
     FailUsage("--output-alpha: layers of this model read values of others; use 0");
   }
+  if (recipe.output_smoothing > 0 && config.value_norms) {
+    FailUsage("--output-alpha: values of this model have norms, which undo it; use 0");
+  }
   if (recipe.output_smoothing > 0 && !config.gating.linear_in_up()) {
     FailUsage("--output-alpha: gates of this model clamp what they let through; use 0");
   }

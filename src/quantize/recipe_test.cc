@@ -210,5 +210,12 @@ TEST(ModelsWithoutNormsInFront, HaveNoneToScaleAndLearnNoScales) {
   }
 }
 
+TEST(ModelsWithNormsOfValues, HaveNoOutputsToScale) {
+  Recipe recipe = kRtnRecipe;
+  recipe.output_smoothing = 0.5;
+  EXPECT_EQ(Refusal(FindShape("gemma3-12b"), recipe), "");
+  EXPECT_THAT(Refusal(FindShape("gemma4-31b"), recipe), HasSubstr("--output-alpha"));
+}
+
 }  // namespace
 }  // namespace nibble
