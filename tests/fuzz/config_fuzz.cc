@@ -17,7 +17,8 @@ void CheckConfig(const ModelConfig& c) {
   for (const int64_t count : {c.vocab_size, c.context}) {
     NIBBLE_CHECK(count >= 1 && count <= 1 << 24, "{}", count);
   }
-  NIBBLE_CHECK(c.layers >= 1 && c.layers <= 1 << 12 && c.head_dim >= 8 && c.head_dim <= 256);
+  NIBBLE_CHECK(c.layers >= 1 && c.layers <= 1 << 12 && c.head_dim >= 8 &&
+               c.head_dim <= kMaxHeadDim);
   NIBBLE_CHECK(c.heads % c.kv_heads == 0);
   NIBBLE_CHECK(c.router.experts >= 0 && c.router.experts <= 512 &&
                c.router.experts_per_token <= c.router.experts);
