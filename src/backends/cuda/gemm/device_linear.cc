@@ -129,9 +129,11 @@ bool DeviceLinear::AddsTail(const DeviceLinear& tail, const Activations& acts) c
   if (kind_ == WeightKind::kNibbles || kind_ == WeightKind::kBytes) {
     return tail.kind_ == WeightKind::kHalves && tail.type_ != WeightType::kFloat32;
   }
-  const bool groups = kind_ == WeightKind::kNibbleGroups && piece_ == kBlockInputs;
-  return groups && activation_.groups(cols_) != 1 && tail.kind_ == WeightKind::kBytes &&
-         tail.activation_.bits <= 8 && tail.activation_.symmetric && tail.zeros_.data() == nullptr;
+  const bool groups = kind_ == WeightKind::kNibbleGroups && piece_ == kBlockInputs &&
+                      activation_.groups(cols_) != 1 && activation_.symmetric &&
+                      block_ == BlockScales{.pieces = 1};
+  return groups && tail.kind_ == WeightKind::kBytes && tail.activation_.bits <= 8 &&
+         tail.activation_.symmetric && tail.zeros_.data() == nullptr;
 }
 
 void DeviceLinear::MultiplyAll(const Activations& acts, std::span<const Product> products,

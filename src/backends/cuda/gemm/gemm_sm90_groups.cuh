@@ -59,16 +59,6 @@ __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceS
   }
 }
 
-template <bool kTokenScales>
-__device__ __forceinline__ void AddPieceOf(const int32_t (&sums)[64], const PieceScales& piece,
-                                           float (&y)[64]) {
-  if constexpr (!kTokenScales) {
-    AddPiece(sums, piece.weights, y);
-  } else {
-    piece.zetas != nullptr ? AddPiece<true>(sums, piece, y) : AddPiece<false>(sums, piece, y);
-  }
-}
-
 // Sums of a thread's weights over a piece, as the codes of two outputs are.
 template <int kSteps>
 __device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceScales& scales) {
@@ -85,51 +75,71 @@ __device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceS
   }
 }
 
-// A math warpgroup at work on a tile; a piece has kSteps times 32 inputs.
-template <typename S, int kSteps>
+// A math warpgroup at work on a tile; a piece has kSteps times 32 inputs. kPlain: weights have
+// scales and need only be moved, tokens have no zetas. The code of a step is then short and in one
+// place, without which a third of the time went into fetching it.
+template <typename S, int kSteps, bool kPlain>
 struct GroupMath {
   static constexpr int kPieces = 4 / kSteps;
+  struct Step {
+    Fragments a;
+    uint32_t scales[kPieces];  // two of fp16
+    int stage;
+  };
 
   const GemmArguments& g;
   Shared<S>& s;
   Stages<S> stages{g, s};
-  const float factor = 1.0f / static_cast<float>(g.w_block.factor(S::kKind));
   float y[64];
 
-  __device__ __forceinline__ PieceScales ScalesOf(const Fragments& a, int stage, int k,
-                                                  int piece) const {
-    float2 pair = {1, 1};
-    if (g.w_block.pieces > 0) {
-      const uint32_t word = ScaleWords(stages.Block(stage) + CodeBytes(S::kKind), kPieces)[piece];
-      pair = __half22float2(reinterpret_cast<const __half2&>(word));
+  // The next 128 inputs.
+  __device__ __forceinline__ void Next(Step& step) {
+    step.stage = kPlain ? stages.template NextAs<Widening::kShift>(step.a) : stages.Next(step.a);
+    const uint32_t* words = ScaleWords(stages.Block(step.stage) + CodeBytes(S::kKind), kPieces);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      constexpr uint32_t kOnes = 0x3C003C00;
+      step.scales[i] = kPlain || g.w_block.pieces > 0 ? words[i] : kOnes;
     }
+  }
+
+  __device__ __forceinline__ PieceScales ScalesOf(const Step& step, int k, int piece) const {
+    const int times = kPlain ? BlockScales{}.factor(S::kKind) : g.w_block.factor(S::kKind);
+    const float factor = 1.0f / static_cast<float>(times);
+    const float2 pair = __half22float2(reinterpret_cast<const __half2&>(step.scales[piece]));
     PieceScales scales = {.weights = {SumScale(pair.x * factor), SumScale(pair.y * factor)}};
     if constexpr (S::kTokenScales) {
-      scales.tokens = s.scales[stage] + piece * S::kTokens;
+      scales.tokens = s.scales[step.stage] + piece * S::kTokens;
       // Behind the last input weights repeat and zetas have no meaning.
-      if (g.x_zetas != nullptr && k * kInputs + piece * 32 * kSteps < g.cols) {
+      if (!kPlain && g.x_zetas != nullptr && k * kInputs + piece * 32 * kSteps < g.cols) {
         scales.zetas = scales.tokens + S::kPieces * S::kTokens;
-        SumWeights<kSteps>(a, piece, scales);
+        SumWeights<kSteps>(step.a, piece, scales);
       }
     }
     return scales;
   }
 
-  // The k-th 128 inputs, of fragments `a` in `stage`, from piece kPiece on; while the products of
-  // the last piece run, `next` fetches what follows.
-  template <int kPiece = 0, typename Next>
-  __device__ __forceinline__ void Multiply(Fragments& a, int stage, int k, int32_t (&sums)[64],
-                                           const Next& next) {
+  // The k-th 128 inputs from piece kPiece on; while the products of the last piece run, `next`
+  // fetches what follows.
+  template <int kPiece = 0, typename Following>
+  __device__ __forceinline__ void Multiply(Step& step, int k, int32_t (&sums)[64],
+                                           const Following& next) {
     MultiplyPiece<kSteps, kPiece * 4 * kSteps>(
-        sums, a, SwizzledTile(s.x[stage]) + kPiece * kSteps * 2);  // in units of 16 bytes
-    const PieceScales scales = ScalesOf(a, stage, k, kPiece);
+        sums, step.a, SwizzledTile(s.x[step.stage]) + kPiece * kSteps * 2);  // in 16 bytes
+    const PieceScales scales = ScalesOf(step, k, kPiece);
     if constexpr (kPiece + 1 == kPieces) next();
-    MultiplyEnd(sums, a, a);
-    AddPieceOf<S::kTokenScales>(sums, scales, y);
-    if constexpr (kPiece + 1 < kPieces) {
-      Multiply<kPiece + 1>(a, stage, k, sums, next);
+    MultiplyEnd(sums, step.a, step.a);
+    if constexpr (!S::kTokenScales) {
+      AddPiece(sums, scales.weights, y);
+    } else if (kPlain || scales.zetas == nullptr) {
+      AddPiece<false>(sums, scales, y);
     } else {
-      stages.Release(stage);
+      AddPiece<true>(sums, scales, y);
+    }
+    if constexpr (kPiece + 1 < kPieces) {
+      Multiply<kPiece + 1>(step, k, sums, next);
+    } else {
+      stages.Release(step.stage);
     }
   }
 };
@@ -139,20 +149,34 @@ struct GroupProduct {
   using Shape = S;
 
   static __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
-    GroupMath<S, kSteps> math = {g, s};
+    const bool plain = g.w_block.pieces > 0 && !g.w_block.zeros && !g.w_block.floats &&
+                       (!S::kTokenScales || g.x_zetas == nullptr);
+    if constexpr (S::kTail != Tail::kNone) {
+      MultiplyTiles<true>(g, tiles, s);
+    } else {
+      plain ? MultiplyTiles<true>(g, tiles, s) : MultiplyTiles<false>(g, tiles, s);
+    }
+  }
+
+ private:
+  template <bool kPlain>
+  static __device__ void MultiplyTiles(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
+    using Math = GroupMath<S, kSteps, kPlain>;
+    Math math = {g, s};
     uint32_t parity = 0;  // of the parameters
     for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
 #pragma unroll
       for (float& v : math.y) v = 0;
-      Fragments even, odd;
-      int even_stage = math.stages.Next(even), odd_stage, k = tiles.first_step();
+      typename Math::Step even, odd;
+      math.Next(even);
+      int k = tiles.first_step();
       const int end = k + tiles.steps;
       do {
         int32_t sums[64];
-        math.Multiply(even, even_stage, k, sums, [&] { odd_stage = math.stages.Next(odd); });
+        math.Multiply(even, k, sums, [&] { math.Next(odd); });
         k += 2;
-        math.Multiply(odd, odd_stage, k - 1, sums, [&] {
-          if (k < end) even_stage = math.stages.Next(even);
+        math.Multiply(odd, k - 1, sums, [&] {
+          if (k < end) math.Next(even);
         });
       } while (k < end);
       if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, math.y);

@@ -81,21 +81,6 @@ struct Ring {
   }
 };
 
-// Asks for the scales, and zetas, of a step's pieces and tokens from `token` on.
-template <typename S>
-__device__ void LoadTokenScales(const GemmArguments& g, int k, int token, float* scales,
-                                SharedAddress barrier) {
-  constexpr int kBytes = S::kTokens * sizeof(float);
-  const int last = static_cast<int>(g.cols) - 1;  // behind it any scales will do
-  for (int i = 0; i < kInputs / g.piece; ++i) {
-    const int input = min(k * kInputs + i * g.piece, last);
-    const int64_t at = input / static_cast<int>(g.x_group) * g.x_pitch + token;
-    BulkLoad(scales + i * S::kTokens, g.x_scales + at, kBytes, barrier);
-    if (g.x_zetas == nullptr) continue;
-    BulkLoad(scales + (S::kPieces + i) * S::kTokens, g.x_zetas + at, kBytes, barrier);
-  }
-}
-
 __device__ __forceinline__ ProductTerms TermsOf(const GemmArguments& g, const Tiles& tiles,
                                                 int tile, int product) {
   ProductTerms terms = g.product(product);
@@ -120,82 +105,138 @@ struct Maps<Tail::kPairs> {
   CUtensorMap x, tail, weights[kMaxJoined];
 };
 
+// A warp's lane loads each of these, since what one lane does for a step of all takes longer than
+// the products of the step.
+enum class Operand { kInputs, kWeights, kScales };
+
+// A lane's side of the ring: its part of the next stage, once that is free.
+template <typename S>
+struct Filling {
+  Shared<S>& s;
+  Ring<Shared<S>::kStages> ring = {};
+
+  // The barrier that counts the stage's bytes.
+  __device__ SharedAddress Wait() const {
+    BarrierWait(&s.rest.empty[ring.stage], ring.parity ^ 1);
+    return &s.rest.full[ring.stage];
+  }
+  __device__ uint8_t* weights(int half) const { return s.w[ring.stage] + half * S::kBlockBytes; }
+};
+
+// Inputs of `tokens` tokens, or of half a pair's, from chunk `column` of 128 bytes on.
+template <typename S>
+__device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& map, int chunk,
+                                           int token, bool whole, SharedAddress full) {
+  const int rank = PairRank(), part = whole ? rank : 0;  // a half is loaded by the two in turn
+  if (!whole && chunk % kPair != rank) return;
+  TensorLoad(to.s.x[to.ring.stage] + part * kHalfTokens * kInputs, map, chunk * kInputs,
+             token + part * kHalfTokens, full, ((1 << kPair) - 1) << (ClusterRank() - rank));
+}
+
+// The scales, and zetas, of a tile's steps, piece by piece. Behind the last group any will do.
+template <typename S>
+__device__ void LoadTokenScales(const GemmArguments& g, const Tiles& tiles, int token,
+                                Filling<S>& to) {
+  constexpr int kBytes = S::kTokens * sizeof(float);
+  const int length = static_cast<int>(g.x_group), pieces = kInputs / g.piece;
+  const int groups = (static_cast<int>(g.cols) + length - 1) / length;
+  int group = tiles.first_step() * kInputs / length;
+  int left = (group + 1) * length - tiles.first_step() * kInputs;
+  for (int step = 0; step < tiles.steps; ++step, to.ring.Advance()) {
+    const SharedAddress full = to.Wait();
+    float* const scales = to.s.scales[to.ring.stage];
+    for (int i = 0; i < pieces; ++i) {
+      const int64_t at = min(group, groups - 1) * g.x_pitch + token;
+      BulkLoad(scales + i * S::kTokens, g.x_scales + at, kBytes, full);
+      if (g.x_zetas != nullptr) {
+        BulkLoad(scales + (S::kPieces + i) * S::kTokens, g.x_zetas + at, kBytes, full);
+      }
+      left -= g.piece;
+      if (left == 0) ++group, left = length;
+    }
+  }
+}
+
 // The steps of a tile's tail: 4096 bytes of weights for each warpgroup, 64 codes or 32 numbers of
 // 16 bits an output. There are as many as chunks of activations or twice that: codes have a chunk
 // every other step, weights of fp16 come twice.
-template <typename S>
+template <Operand kOperand, typename S>
 __device__ void LoadTail(const Maps<S::kTail>& maps, const Tiles& tiles,
                          const Tiles::TilePlace& place, const ProductTerms& product, bool whole,
-                         Ring<Shared<S>::kStages>& ring, Shared<S>& s) {
+                         Filling<S>& to) {
   constexpr bool kCodes = S::kTail == Tail::kCodes;
-  const int rank = PairRank(), own = 1 << ClusterRank();
-  const int both = ((1 << kPair) - 1) << (ClusterRank() - rank);
   const int last_block = static_cast<int>((product.rows - 1) / 64), block = place.output / 64;
-  const int tokens = whole ? kTileTokens : kHalfTokens, part = whole ? rank : 0;
-  for (int step = 0; step < tiles.tail_steps; ++step, ring.Advance()) {
-    uint64_t* full = &s.rest.full[ring.stage];
-    const bool with_x = !kCodes || step % 2 == 0;
-    BarrierWait(&s.rest.empty[ring.stage], ring.parity ^ 1);
-    BarrierArriveExpect(full, 2 * kTailBytes + (with_x ? tokens * kInputs : 0));
+  const int tokens = whole ? kTileTokens : kHalfTokens;
+  for (int step = 0; step < tiles.tail_steps; ++step, to.ring.Advance()) {
+    const SharedAddress full = to.Wait();
     const int chunk = kCodes ? step / 2 : step % tiles.tail_chunks;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint8_t* const to = s.w[ring.stage] + half * S::kBlockBytes;
-      if constexpr (kCodes) {
-        const int64_t at = int64_t{min(block + half, last_block)} * tiles.tail_steps + step;
-        BulkLoad(to, product.linear.tail_w + at * kTailBytes, kTailBytes, full);
-      } else {
-        TensorLoad(to, maps.weights[place.product], chunk * 2 * kTailInputs, 64 * (block + half),
-                   full, own);
-      }
+    if constexpr (kOperand == Operand::kInputs) {
+      const bool with_x = !kCodes || step % 2 == 0;
+      BarrierArriveExpect(full, 2 * kTailBytes + (with_x ? tokens * kInputs : 0));
+      if (with_x) LoadInputs(to, maps.tail, chunk, place.token, whole, full);
     }
-    if (with_x && (whole || chunk % kPair == rank)) {
-      TensorLoad(s.x[ring.stage] + part * kHalfTokens * kInputs, maps.tail, chunk * kInputs,
-                 place.token + part * kHalfTokens, full, both);
+    if constexpr (kOperand == Operand::kWeights) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (kCodes) {
+          const int64_t at = int64_t{min(block + half, last_block)} * tiles.tail_steps + step;
+          BulkLoad(to.weights(half), product.linear.tail_w + at * kTailBytes, kTailBytes, full);
+        } else {
+          TensorLoad(to.weights(half), maps.weights[place.product], chunk * 2 * kTailInputs,
+                     64 * (block + half), full, 1 << ClusterRank());
+        }
+      }
     }
   }
 }
 
 template <typename S>
+__device__ void LoadWeights(const GemmArguments& g, const Tiles& tiles,
+                            const Tiles::TilePlace& place, const ProductTerms& product,
+                            Filling<S>& to) {
+  const int block_bytes = S::BlockBytes(g);
+  const int last_block = static_cast<int>((product.rows - 1) / 64);
+  const uint8_t* w[2];
+  for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
+    const bool up = half == 1 && g.up_w != nullptr;
+    const int block = min(place.output / 64 + (up ? 0 : half), last_block);
+    w[half] = (up ? product.linear.up_w : product.linear.w) +
+              (int64_t{block} * tiles.k_blocks + tiles.first_step()) * block_bytes;
+  }
+  int left = tiles.k_blocks - tiles.first_step();
+  for (int step = 0; step < tiles.steps; ++step, to.ring.Advance()) {
+    const SharedAddress full = to.Wait();
+    BulkLoad(to.weights(0), w[0], block_bytes, full);
+    BulkLoad(to.weights(1), w[1], block_bytes, full);
+    if (--left <= 0) continue;  // behind the last input the last ones again
+    w[0] += block_bytes, w[1] += block_bytes;
+  }
+}
+
+// By one lane.
+template <Operand kOperand, typename S>
 __device__ void Load(const Maps<S::kTail>& maps, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {
-  const int rank = PairRank(), block_bytes = S::BlockBytes(g);
   const int scale_bytes =
       S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
-  Ring<Shared<S>::kStages> ring;
+  const int step_bytes = 2 * S::BlockBytes(g) + scale_bytes;
+  Filling<S> to = {s};
   for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride()) {
     const auto place = tiles.Place(tile);
     const ProductTerms product = TermsOf(g, tiles, tile, place.product);
-    const LinearTerms& linear = product.linear;
-    const int last_block = static_cast<int>((product.rows - 1) / 64);
-    const uint8_t* w[2];
-    for (int half = 0; half < 2; ++half) {  // behind the last block any weights will do
-      const bool up = half == 1 && g.up_w != nullptr;
-      const int block = min(place.output / 64 + (up ? 0 : half), last_block);
-      w[half] = (up ? linear.up_w : linear.w) + int64_t{block} * tiles.k_blocks * block_bytes;
-    }
     const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
-    for (int step = 0; step < tiles.steps; ++step, ring.Advance()) {
-      const int k = tiles.first_step() + step;
-      uint64_t* full = &s.rest.full[ring.stage];
-      BarrierWait(&s.rest.empty[ring.stage], ring.parity ^ 1);
-      const int tokens = whole ? kTileTokens : kHalfTokens;
-      BarrierArriveExpect(full, 2 * block_bytes + tokens * kInputs + scale_bytes);
-      const int64_t at = int64_t{min(k, tiles.k_blocks - 1)} * block_bytes;
-      BulkLoad(s.w[ring.stage], w[0] + at, block_bytes, full);
-      BulkLoad(s.w[ring.stage] + S::kBlockBytes, w[1] + at, block_bytes, full);
-      const int part = whole ? rank : 0;  // a half is loaded by the two in turn
-      if (whole || k % kPair == rank) {
-        TensorLoad(s.x[ring.stage] + part * kHalfTokens * kInputs, maps.x, k * kInputs,
-                   place.token + part * kHalfTokens, full,
-                   ((1 << kPair) - 1) << (ClusterRank() - rank));
-      }
-      if constexpr (S::kTokenScales) {
-        LoadTokenScales<S>(g, k, place.token, s.scales[ring.stage], full);
+    if constexpr (kOperand == Operand::kInputs) {
+      const int bytes = step_bytes + (whole ? kTileTokens : kHalfTokens) * kInputs;
+      for (int step = 0; step < tiles.steps; ++step, to.ring.Advance()) {
+        const SharedAddress full = to.Wait();
+        BarrierArriveExpect(full, bytes);
+        LoadInputs(to, maps.x, tiles.first_step() + step, place.token, whole, full);
       }
     }
+    if constexpr (kOperand == Operand::kWeights) LoadWeights(g, tiles, place, product, to);
+    if constexpr (kOperand == Operand::kScales) LoadTokenScales(g, tiles, place.token, to);
     if constexpr (S::kTail != Tail::kNone) {
-      LoadTail<S>(maps, tiles, place, product, whole, ring, s);
+      LoadTail<kOperand>(maps, tiles, place, product, whole, to);
     }
   }
 }

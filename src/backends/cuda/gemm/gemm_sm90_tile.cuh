@@ -7,8 +7,9 @@
 // weights are operand A, which may come from registers, so that 4-bit codes become bytes on their
 // way from shared memory to the tensor cores. Activations are operand B, in shared memory.
 //
-//   loading     one thread: weights of its block, half the activations of the pair for both blocks
-//               (else they would be read twice from L2, whose bandwidth is the next limit)
+//   loading     a lane each: weights of its block, half the activations of the pair for both blocks
+//               (else they would be read twice from L2, whose bandwidth is the next limit), scales
+//               of groups of these
 //   preparing   one warp: scales and the like of the tile for the epilogue
 //   math        two warpgroups, each 64 outputs of all tokens; for silu(gate) * up one has outputs
 //               of gate and the other the same of up
@@ -130,6 +131,12 @@ struct Stages {
     }
     return stage;
   }
+  template <Widening widening>
+  __device__ int NextAs(Fragments& a) {
+    const int stage = Wait();
+    LoadFragments<widening, S>(g, Block(stage), a);
+    return stage;
+  }
   // Every warp tells both loading threads, since both write into this block.
   __device__ void Release(int stage) const {
     const int lane = threadIdx.x % 32;
@@ -184,8 +191,12 @@ __global__ __launch_bounds__(kThreads,
   WaitForPreviousGrid();
   if (threadIdx.x >= 256) {
     ReleaseRegisters<40>();
-    if (threadIdx.x == 256) Load(maps, g, tiles, s);
-    if (threadIdx.x / 32 == 9) Prepare(g, tiles, s);
+    if (threadIdx.x == 256) Load<Operand::kInputs>(maps, g, tiles, s);
+    if (threadIdx.x == 256 + 32) Load<Operand::kWeights>(maps, g, tiles, s);
+    if constexpr (P::Shape::kTokenScales) {
+      if (threadIdx.x == 256 + 64) Load<Operand::kScales>(maps, g, tiles, s);
+    }
+    if (threadIdx.x / 32 == 11) Prepare(g, tiles, s);
     if (tiles.splits > 1) WaitForSplits();
   } else {
     ClaimRegisters<232>();
