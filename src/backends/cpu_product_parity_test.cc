@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "backends/parity_testing.h"
 #include "base/thread_pool.h"
@@ -77,6 +78,49 @@ TEST_P(GemmParityTest, EveryPairOfFormatsIsBitEqual) {
           ExpectBitEqual(w, a, 1 + turn % 67, cols, tokens[turn % 7]);
           ++turn;
         }
+      }
+    }
+  }
+}
+
+// Some rows of an input, lying together or not, for one linear each: those of the whole product.
+TEST_P(GemmParityTest, ProductsOfSomeRowsAreThoseOfAll) {
+  constexpr int64_t kTokens = 70, kWidth = 384;
+  std::vector<int32_t> many(kTokens - 1);  // more than any gemv takes
+  std::iota(many.begin(), many.end(), 0);
+  many.back() = kTokens - 1;
+  const std::vector<int32_t> chosen[] = {{69}, {3, 4, 5}, {0, 2, 64}, many};
+  for (const FormatSpec& w : {FormatSpec{.bits = 4},
+                              {.bits = 8, .symmetric = false},
+                              {.bits = 4, .symmetric = false, .group = 128},
+                              {.bits = 4, .group = 128, .second_level = true},
+                              {.bits = 16}}) {
+    for (const FormatSpec& a : ActivationFormats()) {
+      if (a.group != 0 && w.second_level) continue;
+      const InputSpec input = {.width = kWidth, .activation = a};
+      std::vector<std::unique_ptr<TestLinear>> linears;
+      std::vector<std::vector<float>> y;
+      std::vector<Backend::RowsProduct> products;
+      for (const auto& rows : chosen) {
+        const int64_t outputs = 33 + 16 * static_cast<int64_t>(linears.size());
+        linears.push_back(RandomLinear(rng_, w, outputs, input, linears.size() % 2 == 0));
+        y.emplace_back(rows.size() * static_cast<size_t>(outputs), kPoison);
+        products.push_back({ours_->Upload(linears.back()->packed), rows, y.back().data()});
+      }
+      const auto x = RandomRows(rng_, kTokens, kWidth);
+      const Activations acts = ours_->PrepareActs({.x = x.data()}, kTokens, input);
+      ours_->MultiplyRows(acts, products);
+      for (size_t i = 0; i < products.size(); ++i) {
+        const int64_t outputs = linears[i]->packed.weights.rows;
+        std::vector<float> all(static_cast<size_t>(kTokens * outputs), kPoison);
+        ours_->Gemm(acts, products[i].id, all.data(), outputs, false);
+        for (size_t r = 0; r < chosen[i].size(); ++r) {
+          const auto row = all.begin() + chosen[i][r] * outputs;
+          ASSERT_TRUE(
+              std::equal(row, row + outputs, y[i].begin() + static_cast<int64_t>(r) * outputs))
+              << FormatText(w) << ", " << FormatText(a) << ", row " << chosen[i][r];
+        }
+        ours_->Release(products[i].id);
       }
     }
   }

@@ -15,8 +15,8 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
   return tokens;
 }
 
-// Those that read the same input; of others a backend is not asked.
-std::optional<ExpertsId> Join(Backend& backend, const ModelConfig& config, const Layer& layer) {
+// Of those that read the same input.
+std::optional<ExpertsSpec> SpecOfExperts(const ModelConfig& config, const Layer& layer) {
   ExpertsSpec spec = {.router = config.router,
                       .gating = config.gating,
                       .router_bias = layer.vectors[LayerVector::kRouterBias].data(),
@@ -35,7 +35,7 @@ std::optional<ExpertsId> Join(Backend& backend, const ModelConfig& config, const
     spec.up.push_back(layer.ids[OfExpert(Role::kUp, e)]);
     spec.down.push_back(layer.ids[down]);
   }
-  return backend.JoinExperts(spec);
+  return spec;
 }
 
 }  // namespace
@@ -58,7 +58,12 @@ Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
   for (const auto& [norm, weight] : weights.vectors) {
     layer.vectors[norm] = UploadNorm(backend, weight);
   }
-  if (config.has_experts(index)) layer.experts = Join(backend, config, layer);
+  if (config.has_experts(index)) {
+    if (const auto spec = SpecOfExperts(config, layer)) {
+      layer.experts_alike = true;
+      layer.experts = backend.JoinExperts(*spec);
+    }
+  }
   return layer;
 }
 

@@ -29,6 +29,7 @@ struct Layer {
   ByVector<Buffer<float>> vectors;  // empty when folded
   LayerSpec spec;
   HeadShape heads;
+  bool experts_alike = false;        // they read one input, and all downs another
   std::optional<ExpertsId> experts;  // that the backend has joined
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 namespace nibble {
@@ -131,8 +132,72 @@ const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> expert
   return d.scratch.rows.data();
 }
 
+namespace {
+
+// Products of all experts' linears of a kind with the rows that their tokens have, y [.., width].
+// rows: those of the prepared inputs, expert by expert; empty: the tokens.
+std::vector<Backend::RowsProduct> ProductsOf(const Layer& layer, const Routes& routes, Role kind,
+                                             std::span<const int32_t> rows, int64_t width,
+                                             float* y) {
+  std::vector<Backend::RowsProduct> products;
+  size_t first = 0;
+  for (size_t e = 0; e < routes.experts.size(); ++e) {
+    const std::span<const int32_t> tokens = routes.experts[e].rows;
+    if (tokens.empty()) continue;
+    products.push_back({layer.ids[OfExpert(kind, static_cast<int64_t>(e))],
+                        rows.empty() ? tokens : rows.subspan(first, tokens.size()), y});
+    first += tokens.size();
+    y += static_cast<int64_t>(tokens.size()) * width;
+  }
+  return products;
+}
+
+// As RunMixture, of few rows an expert: inputs are prepared for all of them, and the products of a
+// stage are one op.
+void RunTogether(const Decoder& d, const Layer& layer, const Routes& routes, const float* x,
+                 float* sum) {
+  d.scratch.Reserve(d.config, routes.tokens);
+  const int64_t hidden = d.config.hidden_size, width = d.config.expert_size;
+  const int64_t all = routes.tokens * d.config.router.of_token();
+  const int64_t bytes = all * width * int64_t{sizeof(float)};
+  Intermediate *const gate = d.scratch.gate.Grow(bytes), *const up = d.scratch.up.Grow(bytes);
+  const auto floats = [](Intermediate* values) { return reinterpret_cast<float*>(values); };
+  const Role first_gate = OfExpert(Role::kGate, 0), first_down = OfExpert(Role::kDown, 0);
+
+  auto products = ProductsOf(layer, routes, Role::kGate, {}, width, floats(gate));
+  std::ranges::copy(ProductsOf(layer, routes, Role::kUp, {}, width, floats(up)),
+                    std::back_inserter(products));
+  const ActsSource h = LayerInput(d.config, layer, first_gate, x);
+  d.backend.MultiplyRows(d.backend.PrepareActs(h, routes.tokens, layer.inputs[first_gate]),
+                         products);
+  const ActsSource gated = {
+      .op = ActsSource::Op::kGated, .gate = gate, .up = up, .gating = d.config.gating};
+  std::vector<int32_t> rows(static_cast<size_t>(all));
+  std::iota(rows.begin(), rows.end(), 0);
+  const float* outputs = d.scratch.rows.data();
+  d.backend.MultiplyRows(
+      d.backend.PrepareActs(gated, all, layer.inputs[first_down]),
+      ProductsOf(layer, routes, Role::kDown, rows, hidden, d.scratch.rows.data()));
+  for (const Routes::Expert& expert : routes.experts) {
+    d.backend.AddRows(outputs, expert.rows, expert.weights, hidden, sum);
+    outputs += static_cast<int64_t>(expert.rows.size()) * hidden;
+  }
+}
+
+bool RunsTogether(const Decoder& d, const Layer& layer, const Routes& routes) {
+  constexpr int64_t kMostRows = 4;  // of an expert, on average
+  const RouterSpec& router = d.config.router;
+  const auto whole = [&](Role role) { return layer.inputs[OfExpert(role, 0)].tail_width == 0; };
+  return d.backend.MultipliesRows() && layer.experts_alike && !d.config.gating.alone &&
+         whole(Role::kGate) && whole(Role::kDown) &&
+         routes.tokens * router.of_token() <= kMostRows * router.all();
+}
+
+}  // namespace
+
 void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, const float* x,
                 float* sum) {
+  if (RunsTogether(d, layer, routes)) return RunTogether(d, layer, routes, x, sum);
   const int64_t hidden = d.config.hidden_size;
   const float* rows = GatherRows(d, routes.experts, routes.tokens, x);  // before sum changes
   float* const outputs = d.scratch.outputs.data();

@@ -38,8 +38,9 @@ Routes RouteTokens(const Decoder& d, const Layer& layer, const float* x, int64_t
 const float* GatherRows(const Decoder& d, std::span<const Routes::Expert> experts, int64_t tokens,
                         const float* x);
 
-// sum += all experts' outputs for x, each times its weight; one expert after the other, for
-// backends that have not joined them (Backend::JoinExperts). sum may be x.
+// sum += all experts' outputs for x, each times its weight; for backends that have not joined them
+// (Backend::JoinExperts), one expert after the other, or of few tokens stage by stage
+// (Backend::MultiplyRows), which gives the same bits. sum may be x.
 void RunMixture(const Decoder& d, const Layer& layer, const Routes& routes, const float* x,
                 float* sum);
 

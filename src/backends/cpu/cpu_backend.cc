@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <variant>
 #include <vector>
 
@@ -25,6 +26,55 @@ struct WideLinear {
 using Weights = std::variant<std::monostate, cpu::IntPanels, WideLinear>;
 struct Linear {
   Weights main, tail;  // nothing: not in use; no tail
+};
+
+// Some rows of prepared inputs: where they lie together as they are, else copies.
+class ChosenRows {
+ public:
+  void Clear() { copies_.clear(); }
+
+  // Rows valid until Clear.
+  Activations Rows(const Activations& acts, std::span<const int32_t> rows) {
+    const auto count = static_cast<int64_t>(rows.size());
+    if (rows.back() - rows.front() + 1 == count) return From(acts, rows.front(), count);
+    Copy& copy = copies_.emplace_back();
+    Activations chosen = From(acts, 0, count);
+    const auto gather = [&](auto& memory, auto*& plane, int64_t width) {
+      if (plane == nullptr) return;
+      memory.resize(static_cast<size_t>(count * width));
+      for (int64_t i = 0; i < count; ++i) {
+        std::copy_n(plane + rows[static_cast<size_t>(i)] * width, width, memory.data() + i * width);
+      }
+      plane = memory.data();
+    };
+    const int64_t groups = acts.format.groups(acts.width);
+    gather(copy.values, chosen.values, acts.width);
+    gather(copy.codes, chosen.codes, acts.stride);
+    gather(copy.scales, chosen.scales, groups);
+    gather(copy.zetas, chosen.zetas, groups);
+    gather(copy.sums, chosen.sums, groups);
+    return chosen;
+  }
+
+ private:
+  struct Copy {
+    std::vector<float> values, scales, zetas;
+    std::vector<int8_t> codes;
+    std::vector<int32_t> sums;
+  };
+
+  static Activations From(Activations acts, int64_t first, int64_t count) {
+    const int64_t groups = acts.format.groups(acts.width);
+    const auto move = [&](auto*& plane, int64_t width) {
+      if (plane != nullptr) plane += first * width;
+    };
+    acts.tokens = count, acts.tiles = nullptr;
+    move(acts.values, acts.width), move(acts.codes, acts.stride);
+    move(acts.scales, groups), move(acts.zetas, groups), move(acts.sums, groups);
+    return acts;
+  }
+
+  std::deque<Copy> copies_;
 };
 
 class CpuServices final : public MathServices {
@@ -94,6 +144,25 @@ class CpuBackend final : public Backend {
     for (const Projection& output : outputs) {
       Gemm(acts, output.id, reinterpret_cast<float*>(output.y), Rows(output.id), false);
     }
+  }
+
+  bool MultipliesRows() const override { return true; }
+  void MultiplyRows(const Activations& acts, std::span<const RowsProduct> products) override {
+    NIBBLE_CHECK(acts.tail == nullptr);
+    std::vector<cpu::GemvProduct> few;
+    chosen_.Clear();
+    for (const RowsProduct& product : products) {
+      const Activations rows = chosen_.Rows(acts, product.rows);
+      const auto* panels = std::get_if<cpu::IntPanels>(&At(product.id).main);
+      const cpu::Kernel* kernel =
+          panels == nullptr ? nullptr : &cpu::ChooseKernel(isa_, *panels, rows.tokens);
+      if (kernel == nullptr || kernel->gemv == nullptr || panels->planes()) {
+        Gemm(rows, product.id, product.y, Rows(product.id), false);
+      } else {
+        few.push_back({rows, panels, kernel, product.y});
+      }
+    }
+    cpu::GemvAll(isa_, few);
   }
 
   MathServices& services() override { return services_; }
@@ -200,6 +269,7 @@ class CpuBackend final : public Backend {
   CpuServices services_;
   std::vector<Linear> linears_;
   cpu::ActsWorkspace acts_;
+  ChosenRows chosen_;
   cpu::ActsMemory planes_;
   Buffer<float> decoded_;
 };

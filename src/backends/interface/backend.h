@@ -279,6 +279,18 @@ class Backend {
     return {.op = ActsSource::Op::kGated, .gate = gate.y, .up = up.y, .gating = gating};
   }
 
+  // Products of some rows of the prepared inputs each, y [rows.size(), N]. Only of backends whose
+  // intermediate values are fp32, and that say so: many small products are then one op.
+  struct RowsProduct {
+    LinearId id;
+    std::span<const int32_t> rows;  // rising
+    float* y;
+  };
+  virtual bool MultipliesRows() const { return false; }
+  virtual void MultiplyRows(const Activations&, std::span<const RowsProduct>) {
+    NIBBLE_CHECK(false, "no products of some rows");
+  }
+
   // Whether, and as what, experts run together, each step's in a fixed sequence of ops. Their
   // linears must stay.
   virtual std::optional<ExpertsId> JoinExperts(const ExpertsSpec&) { return std::nullopt; }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "backends/cpu/gemm/tile_ops.h"
 #include "backends/cpu/ops.h"
@@ -40,10 +41,9 @@ struct Product {
   const int8_t* tiles;  // activations for a matrix unit, or null
 };
 
-// Activation code sums [groups, rows]; the prepared ones where there is one group.
-const int32_t* CodeSums(const Activations& acts, const IntPanels& w) {
+// Activation code sums [groups, rows], in `memory`; the prepared ones where there is one group.
+const int32_t* CodeSums(const Activations& acts, const IntPanels& w, Buffer<int32_t>& memory) {
   if (w.groups == 1) return acts.sums;
-  thread_local Buffer<int32_t> memory;
   const int64_t rows = w.sum_rows(acts.tokens);
   int32_t* const sums = memory.Grow(rows * w.groups);
   ParallelRows(rows, w.cols, 1, [&acts, &w, rows, sums](int64_t begin, int64_t end) {
@@ -281,26 +281,37 @@ bool Streams(const Product& p) {
          reinterpret_cast<uintptr_t>(p.out.y) % 64 == 0;
 }
 
+Product MakeProduct(Isa isa, const Activations& acts, const IntPanels& weights,
+                    const Kernel& kernel, const TileOutput& out, Buffer<int32_t>& sums) {
+  NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
+                   acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
+               "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
+  return {.isa = isa,
+          .acts = acts,
+          .weights = weights,
+          .kernel = kernel,
+          .all_rows = weights.sum_rows(acts.tokens),
+          .code_sums = CodeSums(acts, weights, sums),
+          .out = out,
+          .rows = 0,
+          .panels = 0,
+          .tiles = kernel.tiles ? Tiles(acts, weights.sum_rows(acts.tokens)) : nullptr};
+}
+
+// Of GEMV tasks over so many panels.
+int64_t TaskPanels(int64_t panels) {
+  return std::max<int64_t>(1, panels / (16 * Threads())) * 2;
+}
+
 }  // namespace
 
 void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
              float* y, int64_t y_stride, bool accumulate) {
-  NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
-                   acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
-               "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
-  Product p{.isa = isa,
-            .acts = acts,
-            .weights = weights,
-            .kernel = kernel,
-            .all_rows = weights.sum_rows(acts.tokens),
-            .code_sums = CodeSums(acts, weights),
-            .out = {y, y_stride, accumulate},
-            .rows = 0,
-            .panels = 0,
-            .tiles = kernel.tiles ? Tiles(acts, weights.sum_rows(acts.tokens)) : nullptr};
+  thread_local Buffer<int32_t> sums;
+  Product p = MakeProduct(isa, acts, weights, kernel, {y, y_stride, accumulate}, sums);
   // The tasks capture one pointer: std::function then allocates nothing.
   if (kernel.gemv != nullptr) {
-    p.panels = std::max<int64_t>(1, weights.panels / (16 * Threads())) * 2;
+    p.panels = TaskPanels(weights.panels);
     const int64_t tasks = (weights.panels + p.panels - 1) / p.panels;
     ParallelFor(static_cast<size_t>(tasks),
                 [&p](size_t i) { GemvTask(p, static_cast<int64_t>(i)); });
@@ -315,6 +326,29 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
     ParallelFor(static_cast<size_t>(tasks),
                 [&p](size_t i) { GemmWalk(p, static_cast<int64_t>(i)).Run(); });
   }
+}
+
+void GemvAll(Isa isa, std::span<const GemvProduct> all) {
+  std::vector<Buffer<int32_t>> sums(all.size());
+  std::vector<Product> products;
+  products.reserve(all.size());
+  std::vector<int64_t> ends;  // of each product's tasks
+  int64_t panels = 0, tasks = 0;
+  for (const GemvProduct& one : all) panels += one.weights->panels;
+  for (const GemvProduct& one : all) {
+    NIBBLE_CHECK(one.kernel->gemv != nullptr);
+    products.push_back(MakeProduct(isa, one.acts, *one.weights, *one.kernel,
+                                   {one.y, one.weights->rows, false}, sums[products.size()]));
+    products.back().panels = TaskPanels(panels);
+    tasks += (one.weights->panels + products.back().panels - 1) / products.back().panels;
+    ends.push_back(tasks);
+  }
+  ParallelFor(static_cast<size_t>(tasks), [&](size_t i) {
+    const auto task = static_cast<int64_t>(i);
+    const auto at = std::ranges::upper_bound(ends, task) - ends.begin();
+    GemvTask(products[static_cast<size_t>(at)],
+             at == 0 ? task : task - ends[static_cast<size_t>(at) - 1]);
+  });
 }
 
 }  // namespace nibble::cpu

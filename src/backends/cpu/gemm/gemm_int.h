@@ -2,6 +2,8 @@
 // y = W a on integers: cuts the product into tasks, feeds the kernel and applies the epilogue.
 #pragma once
 
+#include <span>
+
 #include "backends/cpu/gemm/kernel_table.h"
 
 namespace nibble::cpu {
@@ -10,5 +12,14 @@ namespace nibble::cpu {
 // depend neither on the kernel, nor on the number of threads, nor on the other tokens.
 void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
              float* y, int64_t y_stride, bool accumulate);
+
+// Several products of few rows at once, y [tokens, N] each. Their kernels are such as have a gemv.
+struct GemvProduct {
+  Activations acts;
+  const IntPanels* weights;
+  const Kernel* kernel;
+  float* y;
+};
+void GemvAll(Isa isa, std::span<const GemvProduct> products);
 
 }  // namespace nibble::cpu
