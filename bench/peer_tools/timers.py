@@ -58,12 +58,12 @@ class Peer:
 
 
 class Nibble:
-    """On a checkpoint, or on the shape of Llama-2-7B with random weights."""
+    """On a checkpoint, or on a shape with random weights."""
 
     def __init__(self, program, threads, a):
         self.program = str(program)
         self.common = ["--threads", threads, "--repeats", 1, "--json"]
-        self.bits = ["--shape", "llama2-7b", "--a-bits", a.a_bits, "--kv-bits", a.kv_bits]
+        self.bits = ["--shape", a.shape, "--a-bits", a.a_bits, "--kv-bits", a.kv_bits]
         self.model = [a.checkpoint] if a.checkpoint else [*self.bits, "--layers", a.layers]
 
     def bench(self, verb, options, isa):
