@@ -93,11 +93,6 @@ __device__ __forceinline__ float Centered(float sum, int32_t, int32_t) {
   return sum;
 }
 
-// A sum to which the law has been applied.
-struct Result {
-  float value;
-};
-
 // The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. Plain:
 // no zeros, no offsets, no bias; adding them where they are 0 would change no bits, only take time.
 // In groups the sums are floats and have no zeros. Planes: twice as many sums (prepare_acts.h).
@@ -106,39 +101,45 @@ __device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& 
                                          const OutputParameters (&outputs)[2], float (&y)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {  // two tokens
-    if constexpr (std::is_same_v<Sum, Result>) {
-      y[i] = sums[i].value, y[i + 1] = sums[i + 1].value;
+    const int t = first + i / 4 * 8 + 2 * (threadIdx.x % 4);
+    const OutputParameters& p = outputs[i / 2 % 2];
+    const float2 scales = reinterpret_cast<const float2&>(tile.scales[t]);
+    const float scale[] = {__fmul_rn(scales.x, p.scale), __fmul_rn(scales.y, p.scale)};
+    if constexpr (kPlain && !kPlanes) {
+      y[i] = __fmul_rn(scale[0], Centered(sums[i], 0, 0));
+      y[i + 1] = __fmul_rn(scale[1], Centered(sums[i + 1], 0, 0));
       continue;
-    } else {
-      const int t = first + i / 4 * 8 + 2 * (threadIdx.x % 4);
-      const OutputParameters& p = outputs[i / 2 % 2];
-      const float2 scales = reinterpret_cast<const float2&>(tile.scales[t]);
-      const float scale[] = {__fmul_rn(scales.x, p.scale), __fmul_rn(scales.y, p.scale)};
-      if constexpr (kPlain && !kPlanes) {
-        y[i] = __fmul_rn(scale[0], Centered(sums[i], 0, 0));
-        y[i + 1] = __fmul_rn(scale[1], Centered(sums[i + 1], 0, 0));
-        continue;
-      }
-      float value[2];
-      if constexpr (kPlanes) {
-        const Sum* const upper = sums + i + i / 4 * 4;
-        const int column = t + first + i / 4 * 8;
-        const int2 q = reinterpret_cast<const int2&>(tile.sums[column]);
-        const int2 q_lower = reinterpret_cast<const int2&>(tile.sums[column + 8]);
-        value[0] =
-            fmaf(256.0f, Centered(upper[0], p.zero, q.x), Centered(upper[4], p.zero, q_lower.x));
-        value[1] =
-            fmaf(256.0f, Centered(upper[1], p.zero, q.y), Centered(upper[5], p.zero, q_lower.y));
-      } else {
-        const float2 zetas = reinterpret_cast<const float2&>(tile.zetas[t]);
-        const int2 q = reinterpret_cast<const int2&>(tile.sums[t]);
-        value[0] = __fadd_rn(Centered(sums[i], p.zero, q.x), __fmul_rn(zetas.x, p.offset));
-        value[1] = __fadd_rn(Centered(sums[i + 1], p.zero, q.y), __fmul_rn(zetas.y, p.offset));
-      }
-      y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
-      y[i + 1] = __fadd_rn(__fmul_rn(scale[1], value[1]), p.bias);
     }
+    float value[2];
+    if constexpr (kPlanes) {
+      const Sum* const upper = sums + i + i / 4 * 4;
+      const int column = t + first + i / 4 * 8;
+      const int2 q = reinterpret_cast<const int2&>(tile.sums[column]);
+      const int2 q_lower = reinterpret_cast<const int2&>(tile.sums[column + 8]);
+      value[0] =
+          fmaf(256.0f, Centered(upper[0], p.zero, q.x), Centered(upper[4], p.zero, q_lower.x));
+      value[1] =
+          fmaf(256.0f, Centered(upper[1], p.zero, q.y), Centered(upper[5], p.zero, q_lower.y));
+    } else {
+      const float2 zetas = reinterpret_cast<const float2&>(tile.zetas[t]);
+      const int2 q = reinterpret_cast<const int2&>(tile.sums[t]);
+      value[0] = __fadd_rn(Centered(sums[i], p.zero, q.x), __fmul_rn(zetas.x, p.offset));
+      value[1] = __fadd_rn(Centered(sums[i + 1], p.zero, q.y), __fmul_rn(zetas.y, p.offset));
+    }
+    y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
+    y[i + 1] = __fadd_rn(__fmul_rn(scale[1], value[1]), p.bias);
   }
+}
+
+// Sums to which the law has been applied.
+struct Result {
+  float value;
+};
+template <bool kPlain, bool kPlanes, int kCount>
+__device__ __forceinline__ void ApplyLaw(const Result* sums, const TileParameters&, int,
+                                         const OutputParameters (&)[2], float (&y)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) y[i] = sums[i].value;
 }
 
 // Some tokens x 64 outputs on their way to global memory. Rows are skewed (float) or their 16-byte

@@ -123,11 +123,12 @@ struct Filling {
   __device__ uint8_t* weights(int half) const { return s.w[ring.stage] + half * S::kBlockBytes; }
 };
 
-// Inputs of `tokens` tokens, or of half a pair's, from chunk `column` of 128 bytes on.
+// A chunk of 128 bytes of a tile's inputs, for both blocks of a pair: by each half of the tokens,
+// or, of a tile of 128, by one of them in turn.
 template <typename S>
 __device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& map, int chunk,
                                            int token, bool whole, SharedAddress full) {
-  const int rank = PairRank(), part = whole ? rank : 0;  // a half is loaded by the two in turn
+  const int rank = PairRank(), part = whole ? rank : 0;
   if (!whole && chunk % kPair != rank) return;
   TensorLoad(to.s.x[to.ring.stage] + part * kHalfTokens * kInputs, map, chunk * kInputs,
              token + part * kHalfTokens, full, ((1 << kPair) - 1) << (ClusterRank() - rank));

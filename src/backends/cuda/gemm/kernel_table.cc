@@ -82,8 +82,14 @@ bool Takes(int capability, WeightKind kind, int bits) {
 
 }  // namespace
 
-const Kernel kTailKernel = {"gemm_sm90_tails",     9,         9, kNibbles, 8, 0,
-                            Joined<GemmTailsSm90>, kMaxJoined};
+const Kernel kTailKernel = {.name = "gemm_sm90_tails",
+                            .least = 9,
+                            .most = 9,
+                            .weights = kNibbles,  // or bytes, or groups of nibbles
+                            .x_bits = 8,
+                            .max_rows = 0,
+                            .run = Joined<GemmTailsSm90>,
+                            .joins = kMaxJoined};
 
 bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) const {
   return capability >= least && (most == 0 || capability <= most) && kind == weights &&
