@@ -6,6 +6,7 @@ vocabulary: good for timing, useless for text. All matrices are Q4_0, the embedd
 too: of the usual choices the head that costs the peer the least time. A router is F32.
 """
 import dataclasses
+import math
 import os
 import sys
 
@@ -14,6 +15,7 @@ import numpy
 
 CONTEXT = 4096
 SCALE = 0.004  # weights of about 0.02, so that no activation overflows
+BLOCK_SIZE, BLOCK_BYTES = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q4_0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,39 +39,53 @@ SHAPES = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    name: str
+    shape: tuple  # elements; rows last
+    quantized: bool = True  # Q4_0, else F32
+
+    def row(self):
+        """Bytes of a row, and what numpy calls their type."""
+        columns = self.shape[-1]
+        if not self.quantized:
+            return 4 * columns, numpy.dtype(numpy.float32)
+        return columns // BLOCK_SIZE * BLOCK_BYTES, numpy.dtype(numpy.uint8)
+
+
 def tensors(s, layers):
-    """(name, experts or 0, rows, columns) of every matrix, of 0 rows of every vector; a router's
-    rows are negative."""
     q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
-    yield "token_embd.weight", 0, s.vocabulary, s.hidden_size
+    suffix, experts = ("_exps", (s.experts,)) if s.experts else ("", ())
+    yield Tensor("token_embd.weight", (s.vocabulary, s.hidden_size))
     for i in range(layers):
         layer = f"blk.{i}."
-        for norm in ("attn_norm", "ffn_norm"):
-            yield layer + norm + ".weight", 0, 0, s.hidden_size
+        norms = {"attn_norm": s.hidden_size, "ffn_norm": s.hidden_size}
+        if s.head_norms:
+            norms |= {"attn_q_norm": s.head_dim, "attn_k_norm": s.head_dim}
+        for name, width in norms.items():
+            yield Tensor(f"{layer}{name}.weight", (width,), False)
         for name, rows, columns in (("q", q, s.hidden_size), ("k", kv, s.hidden_size),
                                     ("v", kv, s.hidden_size), ("output", s.hidden_size, q)):
-            yield f"{layer}attn_{name}.weight", 0, rows, columns
-        if s.head_norms:
-            for norm in ("attn_q_norm", "attn_k_norm"):
-                yield layer + norm + ".weight", 0, 0, s.head_dim
-        suffix = "_exps" if s.experts else ""
+            yield Tensor(f"{layer}attn_{name}.weight", (rows, columns))
         if s.experts:
-            yield layer + "ffn_gate_inp.weight", 0, -s.experts, s.hidden_size
+            yield Tensor(layer + "ffn_gate_inp.weight", (s.experts, s.hidden_size), False)
         for name, rows, columns in (("gate", s.intermediate_size, s.hidden_size),
                                     ("up", s.intermediate_size, s.hidden_size),
                                     ("down", s.hidden_size, s.intermediate_size)):
-            yield f"{layer}ffn_{name}{suffix}.weight", s.experts, rows, columns
-    yield "output_norm.weight", 0, 0, s.hidden_size
-    yield "output.weight", 0, s.vocabulary, s.hidden_size
+            yield Tensor(f"{layer}ffn_{name}{suffix}.weight", (*experts, rows, columns))
+    yield Tensor("output_norm.weight", (s.hidden_size,), False)
+    yield Tensor("output.weight", (s.vocabulary, s.hidden_size))
 
 
-def values(rows, columns, random):
-    if rows == 0:
-        return numpy.ones(columns, numpy.float32)
-    if rows < 0:
-        return random.standard_normal((-rows, columns), numpy.float32) * columns ** -0.5
-    block_size, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q4_0]
-    blocks = random.integers(0, 256, (rows, columns // block_size, block_bytes), numpy.uint8)
+def values(tensor, random):
+    """Ones in norms, small numbers elsewhere."""
+    if len(tensor.shape) == 1:
+        return numpy.ones(tensor.shape, numpy.float32)
+    if not tensor.quantized:
+        return random.standard_normal(tensor.shape, numpy.float32) * tensor.shape[-1] ** -0.5
+    rows = math.prod(tensor.shape[:-1])
+    blocks = random.integers(0, 256, (rows, tensor.shape[-1] // BLOCK_SIZE, BLOCK_BYTES),
+                             numpy.uint8)
     blocks[:, :, :2] = numpy.array([SCALE], numpy.float16).view(numpy.uint8)
     return blocks.reshape(rows, -1)
 
@@ -100,20 +116,18 @@ def write(s, path, layers):
     writer = gguf.GGUFWriter(path, s.architecture)
     describe(writer, s, layers)
     kinds = gguf.GGMLQuantizationType
-    for name, experts, rows, columns in tensors(s, layers):
-        data = values(max(-1, min(rows, 1)), columns, numpy.random.default_rng(1))  # a row
-        count = abs(rows) * max(experts, 1)
-        shape = data.shape if rows == 0 else (abs(rows), data.shape[1])
-        if experts:
-            shape = (experts, *shape)
-        writer.add_tensor_info(name, shape, data.dtype, max(count, 1) * data.nbytes,
-                               kinds.F32 if rows <= 0 else kinds.Q4_0)
+    for tensor in tensors(s, layers):
+        row_bytes, dtype = tensor.row()
+        writer.add_tensor_info(
+            tensor.name, (*tensor.shape[:-1], row_bytes // dtype.itemsize), dtype,
+            math.prod(tensor.shape[:-1]) * row_bytes,
+            kinds.Q4_0 if tensor.quantized else kinds.F32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     random = numpy.random.default_rng(1)
-    for _, experts, rows, columns in tensors(s, layers):
-        writer.write_tensor_data(values(rows * max(experts, 1), columns, random))
+    for tensor in tensors(s, layers):
+        writer.write_tensor_data(values(tensor, random))
     writer.close()
 
 
