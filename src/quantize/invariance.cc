@@ -57,6 +57,15 @@ LayerWeights LayerInFloats(LayerWeights layer) {
 
 }  // namespace
 
+double InvarianceLimit(const ModelConfig& c) {
+  int64_t inputs = 0;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    for (const Role role : c.layer_roles(layer)) inputs = std::max(inputs, c.inputs(layer, role));
+  }
+  const double ops = 8 * static_cast<double>(c.layers);
+  return 32 * std::sqrt(ops) * (std::sqrt(static_cast<double>(inputs)) * 0x1p-24 + 0x1p-17);
+}
+
 double CheckInvariance(const Network& source, const Rotator& rotator, const FloatLayers& layers,
                        const Plan& plan, Backend& backend) {
   const ModelConfig& c = source.config;
@@ -96,11 +105,12 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
          AllFinite(a) ? " for norms or rotations folded into them; use --rotation none" : "");
   }
   const double change = RelativeChange(a, b);
-  if (change >= 1e-3) {
+  if (change >= InvarianceLimit(c)) {
     Fail(
         "folding, rotation or the order of channels changed the logits by {:.1e} of their "
-        "deviation; this is a bug in the model's description, please report it",
-        change);
+        "deviation, rounding by {:.1e} at most; this is a bug in the model's description, please "
+        "report it",
+        change, InvarianceLimit(c));
   }
   return change;
 }

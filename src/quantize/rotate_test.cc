@@ -53,6 +53,25 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
   EXPECT_LT(CheckInvariance(source, rotator, layers, plan, *backend), 1e-4);
 }
 
+// Any linear, one of whose outputs has the wrong sign.
+TEST(InvarianceTest, AWrongMapIsRefused) {
+  const Network source = OpenNetwork(ModelOf({64, 4, 2, 16, 96, false}));
+  const Plan plan = MakePlan(source.config, kQuarotRecipe);
+  const auto backend = MakeBackend("cpu", false);
+  const Rotator rotator(source, kQuarotRecipe, plan, 3);
+  for (const Role wrong : source.config.layer_roles(1)) {
+    const FloatLayers layers = [&](int64_t i) {
+      FloatLayer layer = rotator.Layer(i);
+      if (i == 1) {
+        for (double& weight : layer[wrong].row(5)) weight = -weight;
+      }
+      return layer;
+    };
+    EXPECT_THROW(CheckInvariance(source, rotator, layers, plan, *backend), Error)
+        << RoleName(wrong);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Invariance,
     testing::Combine(testing::Values(
