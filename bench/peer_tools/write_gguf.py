@@ -13,30 +13,11 @@ import sys
 import gguf
 import numpy
 
+from shapes import SHAPES
+
 CONTEXT = 4096
 SCALE = 0.004  # weights of about 0.02, so that no activation overflows
 BLOCK_SIZE, BLOCK_BYTES = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q4_0]
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    architecture: str
-    hidden_size: int
-    intermediate_size: int  # of an expert where there are some
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    rope_theta: float = 1e4
-    experts: int = 0
-    experts_per_token: int = 0
-    head_norms: bool = False
-
-
-SHAPES = {
-    "llama2-7b": Shape("llama", 4096, 11008, 32, 32, 128, 32000),
-    "qwen3-30b-a3b": Shape("qwen3moe", 2048, 768, 32, 4, 128, 151936, 1e6, 128, 8, True),
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,8 +62,10 @@ double InvarianceLimit(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     for (const Role role : c.layer_roles(layer)) inputs = std::max(inputs, c.inputs(layer, role));
   }
+  constexpr double kDeviations = 6, kAmplified = 5;
   const double ops = 8 * static_cast<double>(c.layers);
-  return 32 * std::sqrt(ops) * (std::sqrt(static_cast<double>(inputs)) * 0x1p-24 + 0x1p-17);
+  return kDeviations * kAmplified * std::sqrt(ops) *
+         (std::sqrt(static_cast<double>(inputs)) * 0x1p-24 + 0x1p-17);
 }
 
 double CheckInvariance(const Network& source, const Rotator& rotator, const FloatLayers& layers,

@@ -12,9 +12,8 @@ namespace nibble {
 inline constexpr int64_t kCheckedWindows = 2;
 // What rounding alone may change. A product of K inputs loses sqrt(K) 2^-24 of its deviation in
 // fp32 and 2^-17 on AMX, which keeps 16 bits of each operand; of eight ops a layer errors add up as
-// independent ones do. The largest error of a million logits is 5 deviations, and attention and
-// norms make some 5 times as much of it (2.5 in random networks of every family): 32. A bug
-// changes logits by about as much as they are.
+// independent ones do. The largest error of ten million logits is 6 deviations, and attention
+// and norms may make 5 times as much of it: 30. A bug changes logits by about as much as they are.
 double InvarianceLimit(const ModelConfig& config);
 inline int64_t CheckedContext(const ModelConfig& config) {
   return std::min<int64_t>(config.context, 96);

@@ -77,7 +77,7 @@ __device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceS
 
 // A math warpgroup at work on a tile; a piece has kSteps times 32 inputs. kPlain: weights have
 // scales and need only be moved, tokens have no zetas. The code of a step is then short and in one
-// place, without which a third of the time went into fetching it.
+// place, without which a sixth of the waiting was for instructions.
 template <typename S, int kSteps, bool kPlain>
 struct GroupMath {
   static constexpr int kPieces = 4 / kSteps;

@@ -105,8 +105,7 @@ struct Maps<Tail::kPairs> {
   CUtensorMap x, tail, weights[kMaxJoined];
 };
 
-// A warp's lane loads each of these, since what one lane does for a step of all takes longer than
-// the products of the step.
+// A lane each loads these: one that did all of it held up products in groups and of few tokens.
 enum class Operand { kInputs, kWeights, kScales };
 
 // A lane's side of the ring: its part of the next stage, once that is free.

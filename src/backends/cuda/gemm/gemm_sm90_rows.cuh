@@ -12,6 +12,38 @@
 
 namespace nibble::cuda::sm90 {
 
+// The sums of a tile of kHalves times 128 tokens, one step after the other; two sets of fragments
+// take turns.
+template <int kHalves, typename S>
+__device__ __forceinline__ void SumTile(const Tiles& tiles, Shared<S>& s, Stages<S>& stages,
+                                        Fragments& even, Fragments& odd,
+                                        int32_t (&sums)[kHalves][64]) {
+  const auto half = [&](int stage, int i) {
+    return SwizzledTile(s.x[stage] + i * kHalfTokens * kInputs);
+  };
+  const auto multiply = [&](Fragments& a, Fragments& previous, int stage, int accumulate) {
+    if constexpr (kHalves == 2) {
+      MultiplyAsync(sums, a, previous, half(stage, 0), half(stage, 1), accumulate);
+    } else {
+      MultiplyHalf(sums[0], a, previous, half(stage, 0), accumulate);
+    }
+  };
+  int left = tiles.steps, even_stage, odd_stage = 0;
+  do {
+    const bool first = left == tiles.steps;
+    even_stage = stages.Next(even);
+    multiply(even, odd, even_stage, !first);
+    if (!first) stages.Release(odd_stage);
+    odd_stage = stages.Next(odd);
+    multiply(odd, even, odd_stage, 1);
+    stages.Release(even_stage);
+    left -= 2;
+  } while (left > 0);
+#pragma unroll
+  for (int i = 0; i < kHalves; ++i) MultiplyEnd(sums[i], even, odd);
+  stages.Release(odd_stage);
+}
+
 template <Epilogue kEpilogue, typename S>
 struct RowProduct {
   using Shape = S;
@@ -62,24 +94,12 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     if (lane == 0) BarrierArrive(&s.rest.parameters_empty);
   }
   for (; tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
-    int32_t sums[64];
     Fragments even, odd = {};
-    int left = tiles.steps, even_stage, odd_stage = 0;
-    do {
-      const bool first = left == tiles.steps;
-      even_stage = stages.Next(even);
-      MultiplyHalf(sums, even, odd, first_half(even_stage), !first);
-      if (!first) stages.Release(odd_stage);
-      odd_stage = stages.Next(odd);
-      MultiplyHalf(sums, odd, even, first_half(odd_stage), 1);
-      stages.Release(even_stage);
-      left -= 2;
-    } while (left > 0);
-    MultiplyEnd(sums, even, odd);
-    stages.Release(odd_stage);
-    if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, sums);
+    int32_t sums[1][64];
+    SumTile(tiles, s, stages, even, odd, sums);
+    if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, sums[0]);
     BarrierWait(&s.rest.parameters_full, parity);
-    store_half(sums, 0);
+    store_half(sums[0], 0);
     if (lane == 0) BarrierArrive(&s.rest.parameters_empty);
   }
 }

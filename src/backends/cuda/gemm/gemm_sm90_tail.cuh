@@ -6,7 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "backends/cuda/gemm/gemm_sm90_tile.cuh"
+#include "backends/cuda/gemm/gemm_sm90_rows.cuh"
 
 namespace nibble::cuda::sm90 {
 
@@ -122,30 +122,8 @@ struct TailedRowProduct {
                                                       uint32_t parity) {
     const auto half = [&](int stage, int i) { return SwizzledTile(s.x[stage] + i * kHalfBytes); };
     Fragments even, odd = {};
-    int even_stage, odd_stage = 0;
     int32_t sums[kHalves][64];
-    const auto multiply = [&](Fragments& a, Fragments& previous, int stage, int accumulate) {
-      if constexpr (kHalves == 2) {
-        MultiplyAsync(sums, a, previous, half(stage, 0), half(stage, 1), accumulate);
-      } else {
-        MultiplyHalf(sums[0], a, previous, half(stage, 0), accumulate);
-      }
-    };
-    int left = tiles.steps;
-    do {
-      const bool first = left == tiles.steps;
-      even_stage = stages.Next(even);
-      multiply(even, odd, even_stage, !first);
-      if (!first) stages.Release(odd_stage);
-      odd_stage = stages.Next(odd);
-      multiply(odd, even, odd_stage, 1);
-      stages.Release(even_stage);
-      left -= 2;
-    } while (left > 0);
-#pragma unroll
-    for (int i = 0; i < kHalves; ++i) MultiplyEnd(sums[i], even, odd);
-    stages.Release(odd_stage);
-
+    SumTile(tiles, s, stages, even, odd, sums);
     BarrierWait(&s.rest.parameters_full, parity);
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
@@ -158,7 +136,7 @@ struct TailedRowProduct {
         MultiplyPairs(sums[0], a, previous, half(stage, 0));
       }
     };
-    int step = 0;
+    int step = 0, even_stage, odd_stage = 0;
     do {
       even_stage = NextPairs(g, tiles, stages, step, even);
       add(even, odd, even_stage);

@@ -137,7 +137,7 @@ struct Stages {
     LoadFragments<widening, S>(g, Block(stage), a);
     return stage;
   }
-  // Every warp tells both loading threads, since both write into this block.
+  // Every warp tells the loading lanes of both blocks, since both write into this one.
   __device__ void Release(int stage) const {
     const int lane = threadIdx.x % 32;
     if (lane >= kPair) return;
