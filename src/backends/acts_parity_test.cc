@@ -79,12 +79,20 @@ TEST_P(ActsParityTest, DecodedCodesAreBitEqual) {
                                 {.bits = 4, .clip = 0.8, .signed_scale = true},
                                 {.bits = 8, .group = 128, .signed_scale = true}};
   for (const FormatSpec& format : formats) {
-    const InputSpec input = {.width = 384, .activation = format};
-    const auto x = RandomRows(rng_, 9, 384);
-    const Buffer<float> device_x = Copy(x);
-    const float* ours = ours_->Decode(ours_->PrepareActs({.x = device_x.data()}, 9, input));
-    const float* exact = ref_->Decode(ref_->PrepareActs({.x = x.data()}, 9, input));
-    ASSERT_EQ(Host(ours, 9 * 384), std::vector<float>(exact, exact + 9 * 384));
+    for (const int64_t width : {384, 11008}) {  // a GPU spreads long rows
+      for (const int64_t tail : {0, 128}) {
+        const InputSpec input = {.width = width,
+                                 .activation = format,
+                                 .tail_width = tail,
+                                 .tail_activation = {.bits = 8}};
+        const auto x = RandomRows(rng_, 9, width);
+        const Buffer<float> device_x = Copy(x);
+        const float* ours = ours_->Decode(ours_->PrepareActs({.x = device_x.data()}, 9, input));
+        const float* exact = ref_->Decode(ref_->PrepareActs({.x = x.data()}, 9, input));
+        ASSERT_EQ(Host(ours, 9 * width), std::vector<float>(exact, exact + 9 * width))
+            << FormatText(format) << ", " << width << ", " << tail;
+      }
+    }
   }
 }
 

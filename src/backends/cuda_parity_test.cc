@@ -46,6 +46,40 @@ class CudaTest : public GpuParityTest {
     }
   }
 
+  // A row that codes have become again, beside the exact one; see CodesOfTransformedPartsAgree.
+  // Rows without parts may pass tensor cores in fp16 (CodesOfGatedTransformsAgree).
+  static void CheckParts(const InputSpec& spec, std::span<const float> row, const float* decoded) {
+    const auto magnitude = [](float v, float w) { return std::fabs(v) < std::fabs(w); };
+    const double row_largest = std::fabs(*std::ranges::max_element(row, magnitude));
+    const double fine = 6 * 0x1p-18 + 16 * kUlp * row_largest;  // PreparedValuesAgree
+    const double error = spec.tail_width == 0 ? 0x1p-10 * row_largest : fine;
+    for (int64_t first = 0; first < spec.width;) {
+      const bool in_tail = first >= spec.main_width();
+      const FormatSpec& part = in_tail ? spec.tail_activation : spec.activation;
+      const int64_t count = in_tail          ? spec.tail_width
+                            : part.group > 0 ? part.group
+                                             : spec.main_width();
+      std::vector<float> exact;
+      for (int64_t i = first; i < first + count; ++i) {
+        exact.push_back(row[spec.gather.empty() ? i : spec.gather[static_cast<size_t>(i)]]);
+      }
+      const auto [lo, hi] = std::ranges::minmax(exact);
+      const double half = 1 << (part.bits - 1), largest = std::max(-lo, hi);
+      const double step = !part.quantized()   ? 0
+                          : !part.symmetric   ? (hi - lo) / (2 * half - 1)
+                          : part.signed_scale ? largest / half
+                                              : largest / (half - 1);
+      // The largest of one sign is a step less than that of the other.
+      const double end = part.signed_scale ? step : 0.5 * step;
+      for (int64_t i = 0; i < count; ++i) {
+        ASSERT_NEAR(decoded[first + i], exact[static_cast<size_t>(i)], end + 2 * error)
+            << spec.width << ", " << FormatText(part) << ", " << spec.tail_width << ", "
+            << first + i;
+      }
+      first += count;
+    }
+  }
+
   // Products of 1 to 512 tokens are those of the reference; `error`: of the norm of a token.
   void ExpectProducts(const FormatSpec& format, const FormatSpec& activation, int64_t rows,
                       int64_t cols, double error = 0) {
@@ -111,6 +145,74 @@ TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
       source = {.op = ActsSource::Op::kIntermediate, .values = plain.data()};
       CheckCodes(ours_->PrepareActs(source, tokens, spec), exact, 0x1p-10);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Rows behind a norm, whole and in parts: a factor of some ten roundings is all that differs.
+TEST_F(CudaTest, CodesBehindNormsAgree) {
+  const FormatSpec formats[] = {{.bits = 4, .clip = 0.8, .signed_scale = true},
+                                {.bits = 8, .clip = 0.9},
+                                {.bits = 4, .symmetric = false, .clip = 0.9}};
+  for (const int64_t width : {512, 4096, 8192, 11008}) {
+    for (const int64_t tokens : {1, 16, 40}) {
+      const auto x = RandomVector(rng_, tokens * width), norm = RandomVector(rng_, width);
+      const Buffer<float> device_x = Copy(x), device_norm = Copy(norm);
+      ActsSource source = {
+          .x = x.data(), .op = ActsSource::Op::kRmsNorm, .norm_weight = norm.data()};
+      InputSpec spec = {.width = width};
+      const float* values = ref_->PrepareActs(source, tokens, spec).values;
+      source.x = device_x.data(), source.norm_weight = device_norm.data();
+      for (const int64_t tail : {0, 256}) {
+        spec.tail_width = tail, spec.tail_activation = formats[1];
+        const auto part = [&](int64_t first, int64_t columns) {
+          std::vector<float> part;
+          for (int64_t t = 0; t < tokens; ++t) {
+            const float* const row = values + t * width + first;
+            part.insert(part.end(), row, row + columns);
+          }
+          return part;
+        };
+        for (const FormatSpec& format : formats) {
+          spec.activation = format;
+          const Activations a = ours_->PrepareActs(source, tokens, spec);
+          CheckCodes(a, part(0, width - tail).data(), 16 * kUlp);
+          if (tail > 0) CheckCodes(*a.tail, part(width - tail, tail).data(), 16 * kUlp);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Codes in groups, of 16 bits and in parts behind a transform of normal values: half a step of the
+// group from these, which have errors, and so has the largest that the step is made from.
+TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
+  const FormatSpec formats[] = {{.bits = 4, .group = 128},
+                                {.bits = 4, .symmetric = false, .group = 128},
+                                {.bits = 8, .group = 128, .signed_scale = true},
+                                {.bits = 8, .group = 32},
+                                {.bits = 16}};
+  for (const int64_t width : {4096, 8192, 11008, 14336}) {
+    for (const int64_t tokens : {1, 16, 70}) {
+      auto gate = RandomVector(rng_, tokens * width);
+      const auto device_gate = CopyValues(gate);
+      InputSpec spec = {.width = width, .transform = FullHadamard(width)};
+      const float* values = ref_->PrepareActs({.x = gate.data()}, tokens, spec).values;
+      const ActsSource source = {.op = ActsSource::Op::kIntermediate, .values = device_gate.data()};
+      for (const FormatSpec& format : formats) {
+        for (const int64_t tail : {0, 256}) {
+          spec.activation = format, spec.tail_width = tail, spec.tail_activation = {.bits = 8};
+          spec.gather = tail == 0 ? std::vector<int32_t>() : rng_.Permutation<int32_t>(width);
+          const float* ours = ours_->Decode(ours_->PrepareActs(source, tokens, spec));
+          const std::vector<float> decoded = Host(ours, tokens * width);
+          for (int64_t t = 0; t < tokens; ++t) {
+            CheckParts(spec, {values + t * width, static_cast<size_t>(width)},
+                       decoded.data() + t * width);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
     }
   }
 }

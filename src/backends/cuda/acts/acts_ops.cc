@@ -52,7 +52,7 @@ PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t col
   acts.sums = p.sums = part.sums.Grow(std::max(scales, rows));
   p.bits = format.bits, p.symmetric = format.symmetric, p.signed_scale = format.signed_scale;
   p.clip = static_cast<float>(format.clip);
-  p.group = static_cast<int>(format.group), p.stride = acts.stride;
+  p.group = groups == 1 ? 0 : static_cast<int>(format.group), p.stride = acts.stride;
   return p;
 }
 
@@ -88,6 +88,9 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
       tail_.acts.tiles = reinterpret_cast<const int8_t*>(a.tail.pairs);
     }
     main_.acts.tail = &tail_.acts;
+  }
+  if (tokens <= kFewTokens && !spec.transform.identity()) {
+    a.transformed = transformed_.Grow(tokens * spec.width);
   }
   if (tokens > 0) cuda::PrepareActs(a, stream);
   return main_.acts;

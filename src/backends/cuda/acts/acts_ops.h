@@ -54,7 +54,7 @@ class ActsOps {
   const HadamardPlan& PlanFor(const TransformSpec& spec);
 
   Part main_, tail_;
-  DeviceBuffer<float> joined_;  // whole rows, [tokens, width]
+  DeviceBuffer<float> joined_, transformed_;  // whole rows, [tokens, width]
   std::map<TransformSpec, DeviceHadamard> hadamards_;
   OnDevice<int32_t> gathers_;
   OnDevice<float> scales_;

@@ -11,7 +11,8 @@
 #include "backends/cuda/acts/gate.cuh"
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
-#include "backends/cuda/acts/prepare_registers.h"
+#include "backends/cuda/acts/prepare_heads.h"
+#include "backends/cuda/acts/prepare_rows.h"
 #include "backends/cuda/acts/prepare_sm90.h"
 #include "backends/cuda/acts/quantize_row.cuh"
 #include "backends/cuda/launch.h"
@@ -173,13 +174,8 @@ __device__ void StorePart(const PreparePart& a, const Columns<spread>& columns, 
     if (a.pairs != nullptr) StorePairs(a, columns, token, factor);
   }
   if (a.codes == nullptr) return;
-  if (a.bits == 16) {
-    QuantizeRow<Grid::kPlanes>(a, columns, token, pitch, factor, scratch);
-  } else {
-    !a.symmetric     ? QuantizeRow<Grid::kAsymmetric>(a, columns, token, pitch, factor, scratch)
-    : a.signed_scale ? QuantizeRow<Grid::kSigned>(a, columns, token, pitch, factor, scratch)
-                     : QuantizeRow<Grid::kSymmetric>(a, columns, token, pitch, factor, scratch);
-  }
+  if (a.bits == 16) return QuantizeRow<Grid::kPlanes>(a, columns, token, pitch, factor, scratch);
+  WithGrid(a, [&]<Grid kind>() { QuantizeRow<kind>(a, columns, token, pitch, factor, scratch); });
 }
 
 template <typename X, bool spread>
@@ -322,11 +318,37 @@ void Run(const PrepareArguments& a, cudaStream_t stream) {
                  : Launch<max_steps, X, false>(a, 0, device, stream);
 }
 
+// Few rows are transformed by many blocks, which do not know their groups or parts: these become
+// codes in another launch.
+bool PrepareInTwo(const PrepareArguments& args, cudaStream_t stream) {
+  PrepareArguments transform = args, rest = {.x = args.transformed,
+                                             .tokens = args.tokens,
+                                             .x_stride = args.width,
+                                             .width = args.width,
+                                             .order = args.order,
+                                             .main = args.main,
+                                             .tail = args.tail};
+  transform.transformed = nullptr, transform.order = nullptr;
+  transform.main = {.columns = args.width, .values = args.transformed}, transform.tail = {};
+  const Device device = Device::Current();
+  const bool spreads = device.major >= 9 && 2 * args.tokens <= device.multiprocessors &&
+                       CanSpread(transform, 1) && !CanSpread(args, 1);
+  constexpr int kWide = 4096;  // others are not worth two launches
+  const bool codes =
+      args.transformed != nullptr && args.main.codes != nullptr && args.width > kWide;
+  if (!codes || !spreads || !FitsRows(rest)) return false;
+  PrepareActs(transform, stream);
+  PrepareRows(rest, stream);
+  return true;
+}
+
 }  // namespace
 
 void PrepareActs(const PrepareArguments& args, cudaStream_t stream) {
   if (FitsSm90(args) && Device::Current().major == 9) return PrepareActsSm90(args, stream);
-  if (FitsRegisters(args)) return PrepareActsInRegisters(args, stream);
+  if (FitsRows(args)) return PrepareRows(args, stream);
+  if (FitsHeads(args)) return PrepareHeads(args, stream);
+  if (PrepareInTwo(args, stream)) return;
   int steps = 0;
   for (const DenseFactor& factor : args.hadamard.dense) {
     steps = std::max(steps, factor.k_steps);

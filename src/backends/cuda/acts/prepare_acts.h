@@ -58,12 +58,17 @@ struct PrepareArguments {
 
   const int32_t* order = nullptr;  // [width]: columns of the parts, of the transformed row; or null
   PreparePart main, tail;          // main.columns + tail.columns == width; a tail may have none
+  float* transformed = nullptr;    // [tokens, width] to work in, of few tokens; or null
 
   bool in_parts() const { return order != nullptr || tail.columns > 0; }
 };
 
+// A row may be spread over blocks if there are no more. Of more, parts and groups are prepared from
+// shared memory: registers would not hold enough blocks.
+inline constexpr int64_t kFewTokens = 64;
+
 // From so many tokens on, products add those of their tails in one launch (gemm_sm90_tails.h).
-inline constexpr int64_t kLeastTailTokens = 128;
+inline constexpr int64_t kLeastTailTokens = 33;
 
 // A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of either
 // take turns, eight tokens at a time: sums of a token's two are then close to each other wherever a
@@ -88,7 +93,7 @@ __host__ __device__ constexpr int64_t PairStride(int64_t columns) {
 
 // Between the scales of two groups, so that bulk copies take those of some tokens: any four tokens
 // begin at a multiple of 16 bytes.
-__host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
+__host__ __device__ __host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
   return (tokens + 3) / 4 * 4;
 }
 

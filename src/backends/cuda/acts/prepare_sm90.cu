@@ -77,6 +77,18 @@ struct UnitGrid {
   }
 };
 
+// Codes of 16 neighbouring columns, in the order of a thread's results; adds them to `sum`.
+__device__ void StoreCodes(const UnitGrid& unit, const float* y, int8_t* codes, int& sum) {
+  uint32_t words[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float* const v = y + 8 * j;
+    words[j] = unit.Codes(v[0], v[1], v[4], v[5]);
+    sum = __dp4a(static_cast<int>(words[j]), 0x01010101, sum);
+  }
+  StoreGlobal(codes, {words[0], words[1], words[2], words[3]});
+}
+
 // Codes of the row's values y * factor.
 template <Grid kGrid, typename S>
 __device__ void Quantize(const PrepareArguments& a, int64_t token,
@@ -107,14 +119,7 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
     if (row + first >= order) continue;
 #pragma unroll
     for (int own = 0; own < S::kOwn; ++own) {
-      uint32_t words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float* const v = &y[i / 2][own][8 * j + i % 2 * 2];
-        words[j] = unit.Codes(v[0], v[1], v[4], v[5]);
-        sum = __dp4a(static_cast<int>(words[j]), 0x01010101, sum);
-      }
-      StoreGlobal(codes + (row * S::kBlocks + own) * 64, {words[0], words[1], words[2], words[3]});
+      StoreCodes(unit, &y[i / 2][own][i % 2 * 2], codes + (row * S::kBlocks + own) * 64, sum);
     }
   }
   sum = team.Join(sum);
@@ -122,6 +127,47 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
   a.main.scales[token] = grid.scale;
   if (a.main.zetas != nullptr) a.main.zetas[token] = grid.zeta;
   a.main.sums[token] = sum;
+}
+
+// The same in groups of 128 columns: two neighbouring blocks of this warpgroup, or if there is one
+// block, two neighbouring rows of it.
+template <Grid kGrid, typename S>
+__device__ void QuantizeGroups(const PrepareArguments& a, int64_t token,
+                               const float (&y)[S::kTiles][S::kOwn][32], float factor) {
+  constexpr int kPair = S::kBlocks == 1 ? 1 : 2, kLanes = S::kBlocks == 1 ? 8 : 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int first = S::Rank() / S::kBlocks * 64 + warp % 4 * 16 + lane / 4;
+  const int64_t pitch = ScalePitch(a.tokens);
+  const auto larger = [](float v, float w) { return fmaxf(v, w); };
+#pragma unroll
+  for (int i = 0; i < S::kTiles * 2; ++i) {
+    const int row = i / 2 * 64 + i % 2 * 8 + first;
+    const bool exists = row < a.hadamard.tile.order;
+#pragma unroll
+    for (int own = 0; own < S::kOwn; own += kPair) {
+      const int block = row * S::kBlocks + warp / 4 * S::kOwn + own;
+      Range<kGrid> range;
+#pragma unroll
+      for (int j = 0; j < kPair * 16; ++j) {
+        range.Add(y[i / 2][own + j / 16][j % 16 / 2 * 4 + i % 2 * 2 + j % 2]);
+      }
+      range.hi = JoinLanes(range.hi, kLanes, larger);
+      if (!OfMagnitudes(kGrid)) range.negative_lo = JoinLanes(range.negative_lo, kLanes, larger);
+      const ActGrid<kGrid> grid(a.main, range, factor);
+      const UnitGrid unit(grid, kGrid != Grid::kAsymmetric);
+      int sum = 0;
+#pragma unroll
+      for (int j = 0; j < kPair && exists; ++j) {
+        StoreCodes(unit, &y[i / 2][own + j][i % 2 * 2],
+                   a.main.codes + token * a.main.stride + (block + j) * 64 + lane % 4 * 16, sum);
+      }
+      sum = JoinLanes(sum, kLanes, [](int v, int w) { return v + w; });
+      if (!exists || lane % kLanes != 0) continue;
+      const int64_t at = block / 2 * pitch + token;
+      a.main.scales[at] = grid.scale, a.main.sums[at] = sum;
+      if (kGrid == Grid::kAsymmetric) a.main.zetas[at] = grid.zeta;
+    }
+  }
 }
 
 template <typename S>
@@ -167,13 +213,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
       TransformTile<S>(signs, tile, x, sylvester, y[t]);
     }
     const float factor = a.hadamard.scale / scale;
-    if (!a.main.symmetric) {
-      Quantize<Grid::kAsymmetric, S>(a, token, y, factor, shared.scratch);
-    } else if (a.main.signed_scale) {
-      Quantize<Grid::kSigned, S>(a, token, y, factor, shared.scratch);
-    } else {
-      Quantize<Grid::kSymmetric, S>(a, token, y, factor, shared.scratch);
-    }
+    WithGrid(a.main,
+             [&]<Grid kGrid>() { Quantize<kGrid, S>(a, token, y, factor, shared.scratch); });
   }
 }
 
@@ -192,19 +233,22 @@ void Launch(const PrepareArguments& a, cudaStream_t stream) {
 // kRanks: of a cluster for few tokens.
 template <int kSteps, int kBlocks, int kGroups, int kRanks>
 void Run(const PrepareArguments& a, cudaStream_t stream) {
+  using Spread = Shape<kSteps, kBlocks, 1, kRanks>;
   const bool few = a.tokens * kRanks <= Device::Current().multiprocessors;
-  few ? Launch<kSteps, kBlocks, 1, kRanks>(a, stream)
-      : Launch<kSteps, kBlocks, kGroups, 1>(a, stream);
+  few && (Spread::kHasGroups || a.main.group == 0) ? Launch<kSteps, kBlocks, 1, kRanks>(a, stream)
+                                                   : Launch<kSteps, kBlocks, kGroups, 1>(a, stream);
 }
 
 }  // namespace
 
 bool FitsSm90(const PrepareArguments& a) {
+  const TileHadamard& tile = a.hadamard.tile;
   const bool sigmoid = a.gating.opening == GateSpec::Opening::kSigmoid;
+  const bool groups =
+      a.main.group == 0 || (a.main.group == 128 && (tile.k_steps == 4 || tile.blocks == 1));
   return a.source != Source::kRmsNorm && (a.up == nullptr || sigmoid) &&
-         a.type == RealType::kBfloat16 && a.main.values == nullptr && a.main.group == 0 &&
-         a.main.bits <= 8 && !a.in_parts() && a.scales == nullptr &&
-         a.hadamard.tile.signs != nullptr;
+         a.type == RealType::kBfloat16 && a.main.values == nullptr && groups && a.main.bits <= 8 &&
+         !a.in_parts() && a.scales == nullptr && tile.signs != nullptr;
 }
 
 void PrepareActsSm90(const PrepareArguments& a, cudaStream_t stream) {

@@ -33,6 +33,9 @@ struct Shape {
   // What a thread keeps: 32 sums of D, 32 * kTiles * kOwn of Y, operands and addresses.
   static constexpr int kMinBlocks = kTiles * kOwn > 2 ? (kGroups > 1 ? 1 : 3) : 4 / kGroups;
 
+  // Whether groups of 128 columns lie in a warp: its two blocks, or two rows of the only one.
+  static constexpr bool kHasGroups = kBlocks == 1 || kOwn % 2 == 0;
+
   static __device__ int Rank() { return kSpread ? static_cast<int>(blockIdx.x) % kRanks : 0; }
   // The row of X of which a thread loads 8 columns of each block.
   static __device__ int Row(int round) {

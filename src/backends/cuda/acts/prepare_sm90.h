@@ -10,7 +10,7 @@
 namespace nibble::cuda {
 
 // Whether PrepareActsSm90 serves these arguments: bf16 in, no norm, gates of sigmoids, one scale
-// per row, and a TileHadamard.
+// per row or, of most shapes, for each 128 columns, and a TileHadamard.
 bool FitsSm90(const PrepareArguments& args);
 
 // Enqueues the op. A dependent launch; throws nibble::Error if it is refused.

@@ -87,14 +87,31 @@ struct FloatSumOf {  // of floats in int clothing
   }
 };
 
+// Joins the values of as many neighbours as share a group, a power of 2; a warp's lanes all call.
+template <typename Value, typename Operation>
+__device__ Value JoinLanes(Value value, int lanes, const Operation& operation) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const Value other = __shfl_xor_sync(~0u, value, distance);
+    if (distance < lanes) value = operation(value, other);
+  }
+  return value;
+}
+
+// Of a block's warps, one word each.
+template <typename Reduce>
+__device__ int JoinWarps(const int* words, Reduce reduce) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return reduce(lane < static_cast<int>(blockDim.x) / 32 ? words[lane] : Reduce::kIdentity);
+}
+
 // Over a block; all threads get the result. `words` is one word per warp, for this reduction only.
 template <typename Reduce>
 __device__ int ReduceBlock(int v, Reduce reduce, int* words) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   v = reduce(v);
-  if (lane == 0) words[warp] = v;
+  if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = v;
   __syncthreads();
-  return reduce(lane < static_cast<int>(blockDim.x) / 32 ? words[lane] : Reduce::kIdentity);
+  return JoinWarps(words, reduce);
 }
 
 // What a block keeps in shared memory besides rows: a word per warp for each reduction, and what
@@ -125,6 +142,14 @@ enum class Grid { kSymmetric, kSigned, kAsymmetric, kPlanes };  // kPlanes: symm
 
 __host__ __device__ constexpr bool OfMagnitudes(Grid kind) {
   return kind == Grid::kSymmetric || kind == Grid::kPlanes;
+}
+
+// visit<grid> of codes of up to 8 bits.
+template <typename Visit>
+__device__ __forceinline__ auto WithGrid(const PreparePart& a, const Visit& visit) {
+  if (!a.symmetric) return visit.template operator()<Grid::kAsymmetric>();
+  return a.signed_scale ? visit.template operator()<Grid::kSigned>()
+                        : visit.template operator()<Grid::kSymmetric>();
 }
 
 // The range [-negative_lo, hi] of a group; of magnitudes: hi is the largest.

@@ -300,6 +300,15 @@ __device__ __forceinline__ void ClusterWait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
+// The same at once, ordering all that they have written.
+__device__ __forceinline__ void ClusterSync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "barrier.cluster.arrive.aligned;\n"
+      "barrier.cluster.wait.aligned;" ::
+          : "memory");
+#endif
+}
 
 // The address of block `rank`'s copy of a shared variable of this block.
 __device__ __forceinline__ uint32_t PeerAddress(SharedAddress shared, int rank) {
@@ -309,6 +318,14 @@ __device__ __forceinline__ uint32_t PeerAddress(SharedAddress shared, int rank) 
   return peer;
 #else
   return shared;
+#endif
+}
+// To a peer's shared memory; ClusterSync makes it visible there.
+__device__ __forceinline__ void StorePeer(uint32_t peer, const uint4& v) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(peer), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
 #endif
 }
 // Copies `bytes` (a multiple of 16) from this block's shared memory to a peer's; counts there.

@@ -68,24 +68,10 @@ __device__ __forceinline__ void SendPeer16(uint32_t peer, const uint4& v, uint32
       : "memory");
 }
 
-// To a peer's shared memory; ClusterSync makes it visible there.
-__device__ __forceinline__ void StorePeer(uint32_t peer, const uint4& v) {
-  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(peer), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
 __device__ __forceinline__ int ClusterRank() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
-}
-// A barrier of all threads of the cluster that orders all they have written.
-__device__ __forceinline__ void ClusterSync() {
-  asm volatile(
-      "barrier.cluster.arrive.aligned;\n"
-      "barrier.cluster.wait.aligned;" ::
-          : "memory");
 }
 // Barriers 1..15 of the block, among `threads` threads; 0 is __syncthreads.
 __device__ __forceinline__ void NamedSync(int barrier, int threads) {
