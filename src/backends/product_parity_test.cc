@@ -291,7 +291,7 @@ TEST_P(ProductParityTest, TailsAgree) {
       PackedWeights& last = linear->packed.tail;
       if (rows == 1 && !c.tail_weights.quantized()) last.values = InFp16(last.values);
       const LinearId id = ours_->Upload(linear->packed), ref_id = ref_->Upload(linear->packed);
-      for (const int64_t tokens : {1, 9, 70, 300}) {
+      for (const int64_t tokens : {1, 9, 40, 70, 300}) {
         const auto x = RandomVector(rng_, tokens * width);
         auto y = RandomVector(rng_, tokens * rows), start = y;
         const Buffer<float> device_x = Copy(x), device_y = Copy(y);

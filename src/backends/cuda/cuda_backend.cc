@@ -128,20 +128,7 @@ class CudaBackend final : public Backend {
     if (acts.tokens == 0) return;
     Multiply(acts, At(id), {y, cuda::RealType::kFloat32, y_stride, accumulate});
   }
-  void Project(const Activations& acts, std::span<const Projection> outputs) override {
-    if (acts.tokens == 0) return;
-    std::vector<DeviceLinear::Product> products;
-    for (const Projection& output : outputs) {
-      const Linear& linear = At(output.id);
-      const DeviceLinear::Output result = {output.y, kIntermediate, linear.main.rows(), false};
-      if (linear.main.needs_values() || (acts.tail != nullptr && !linear.AddsTail(acts))) {
-        Multiply(acts, linear, result);
-      } else {
-        products.push_back(linear.Whole(result));
-      }
-    }
-    DeviceLinear::MultiplyAll(acts, products, stream_.get());
-  }
+  void Project(const Activations& acts, std::span<const Projection> outputs) override;
   int64_t IntermediateBytes() const override { return 2; }
   ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up,
                           const GateSpec& gating) override {
@@ -311,7 +298,7 @@ void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
   DeviceLinear::Output sum = {sums_.Grow(acts.tokens * rows), cuda::RealType::kFloat32, rows,
                               false};
   MultiplyPart(acts, linear.main, sum);
-  if (linear.tail->takes_addend()) {
+  if (linear.tail->TakesAddend(acts.tokens)) {
     last.addend = static_cast<const float*>(sum.y);
     return MultiplyPart(*acts.tail, *linear.tail, last);
   }
@@ -319,6 +306,40 @@ void CudaBackend::Multiply(const Activations& acts, const Linear& linear,
   MultiplyPart(*acts.tail, *linear.tail, sum);
   cuda::Narrow(static_cast<const float*>(sum.y), acts.tokens * rows,
                static_cast<__nv_bfloat16*>(output.y), stream_.get());
+}
+
+// Linears of one input share launches. Those of few rows run behind the products of their tails,
+// which they add as they are rounded.
+void CudaBackend::Project(const Activations& acts, std::span<const Projection> outputs) {
+  if (acts.tokens == 0) return;
+  int64_t rows = 0;
+  for (const Projection& output : outputs) rows += At(output.id).main.rows();
+  float* sums = acts.tail == nullptr ? nullptr : sums_.Grow(acts.tokens * rows);
+  std::vector<DeviceLinear::Product> tails, products;
+  for (const Projection& output : outputs) {
+    const Linear& linear = At(output.id);
+    const DeviceLinear& main = linear.main;
+    DeviceLinear::Product product = linear.Whole({output.y, kIntermediate, main.rows(), false});
+    const bool apart = linear.tail && !linear.AddsTail(acts);
+    if (main.needs_values() || (apart && !main.TakesAddend(acts.tokens))) {
+      Multiply(acts, linear, product.output);
+      continue;
+    }
+    if (apart) {
+      product.tail = nullptr, product.output.addend = sums;
+      tails.push_back(
+          {&*linear.tail, nullptr, {sums, cuda::RealType::kFloat32, main.rows(), false}});
+      sums += acts.tokens * main.rows();
+    }
+    products.push_back(product);
+  }
+  if (!tails.empty()) {
+    Activations last = *acts.tail;
+    const auto floats = [](const auto& tail) { return tail.linear->needs_values(); };
+    if (std::ranges::any_of(tails, floats)) last.values = acts_.Decode(last, stream_.get());
+    DeviceLinear::MultiplyAll(last, tails, stream_.get());
+  }
+  DeviceLinear::MultiplyAll(acts, products, stream_.get());
 }
 
 void CudaBackend::Run(const OpsId& id, std::span<const SequenceSlice> batch,

@@ -34,6 +34,7 @@ namespace nibble::cuda::decode {
 template <typename Y>
 __host__ __device__ void SkipRows(GemmArguments& g, int64_t first) {
   g.y = static_cast<Y*>(g.y) + first * g.y_stride;
+  if (g.addend != nullptr) g.addend += first * g.y_stride;
   if (g.experts.row_tokens != nullptr) {
     g.experts.row_tokens += first;
     return;
@@ -61,9 +62,10 @@ struct Output : OutputTerms {
     const auto [g, row] = products.Find(n);
     if (row >= g.rows) return;
     const GemmArguments& common = products.common();
-    const float v = common.planes() ? LawOfPlanes(common, *this, tokens, t, 2 * t, 2 * t + 1,
-                                                  total(2 * t), total(2 * t + 1))
-                                    : LawValue(common, *this, tokens, t, total(t));
+    float v = common.planes() ? LawOfPlanes(common, *this, tokens, t, 2 * t, 2 * t + 1,
+                                            total(2 * t), total(2 * t + 1))
+                              : LawValue(common, *this, tokens, t, total(t));
+    if (g.addend != nullptr) v = __fadd_rn(v, g.addend[t * g.y_stride + row]);
     StoreValue(g, static_cast<Y*>(g.y) + t * g.y_stride + row, v);
   }
 };

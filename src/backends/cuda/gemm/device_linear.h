@@ -24,7 +24,7 @@ class DeviceLinear {
     RealType type;
     int64_t stride;
     bool accumulate;                // kFloat32 only
-    const float* addend = nullptr;  // [tokens, stride] or null: of y; where takes_addend
+    const float* addend = nullptr;  // [tokens, stride] or null: of y; where TakesAddend
   };
   void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
   // Whether one launch can add the product of the tail of `acts`.
@@ -70,7 +70,7 @@ class DeviceLinear {
   int64_t rows() const { return rows_; }
   // Whether it multiplies Activations::values, whatever the activations are.
   bool needs_values() const { return OfFloats(kind_); }
-  bool takes_addend() const { return kind_ == WeightKind::kHalves; }
+  bool TakesAddend(int64_t tokens) const { return KernelFor(tokens).takes_addend(); }
 
  private:
   void UploadFloats(const PackedWeights& weights);

@@ -20,7 +20,6 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(!codes || g.w_scales != nullptr || (HasGroups(g.w_kind) && g.w_block.pieces > 0));
   NIBBLE_CHECK(!HasGroups(g.w_kind) || (g.x_group % g.piece == 0 && g.w_zeros == nullptr));
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
-  NIBBLE_CHECK(g.addend == nullptr || g.w_kind == WeightKind::kHalves);
   NIBBLE_CHECK((g.tail.x == nullptr) == (g.tail_w == nullptr));
   if (g.up_w == nullptr) return;
   NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);

@@ -185,7 +185,7 @@ struct GemmArguments {
   void* y = nullptr;              // [tokens, y_stride]; fastest when rows of it are aligned to 16
   int64_t y_stride = 0;           // elements, >= rows
   bool accumulate = false;        // y += ..., kFloat32 only
-  const float* addend = nullptr;  // [tokens, y_stride] or null: of y, kHalves only
+  const float* addend = nullptr;  // [tokens, y_stride] or null: of y; Kernel::takes_addend
   RealType y_type = RealType::kFloat32;
   TailTerms tail;
   // Of it: codes as kBytes, or [rows, tail.cols] of its w_type; and of codes [rows].

@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -90,8 +91,8 @@ __device__ void AddWarps(float (&sums)[kCount][4]) {
   }
 }
 
-// A warp: 16 kRows outputs x 8 kColumns tokens. For few tokens the warps of a block have the same
-// and share the inputs, so that more of them are at work.
+// grid [outputs, tokens, products]. A warp: 16 kRows outputs x 8 kColumns tokens. For few tokens
+// the warps of a block have the same and share the inputs, so that more of them are at work.
 template <typename W, int kRows, int kColumns, typename Out, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps)
     gemm_halves(const __grid_constant__ GemmArguments g) {
@@ -99,11 +100,13 @@ __global__ void __launch_bounds__(32 * kWarps)
   WaitForPreviousGrid();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   constexpr bool kShare = kRows == 1;
+  const ProductTerms product = g.product(static_cast<int>(blockIdx.z));
+  const float* const bias = product.linear.bias;
   const int64_t tile = kShare ? blockIdx.x : int64_t{blockIdx.x} * kWarps + warp;
   const int64_t output = tile * 16 * kRows + lane / 4;
   const int64_t token = int64_t{blockIdx.y} * 8 * kColumns;
-  if (output - lane / 4 >= g.rows) return;
-  const auto* const w = static_cast<const W*>(static_cast<const void*>(g.w));
+  if (output - lane / 4 >= product.rows) return;
+  const auto* const w = static_cast<const W*>(static_cast<const void*>(product.linear.w));
   float sums[kRows][kColumns][4] = {};
 #pragma unroll 2
   for (int64_t step = kShare ? warp : 0; step * kInputs < g.cols; step += kShare ? kWarps : 1) {
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     };
     Eight a[kRows][2];
 #pragma unroll
-    for (int i = 0; i < 2 * kRows; ++i) a[i / 2][i % 2] = load(w, output + 8 * i, g.rows);
+    for (int i = 0; i < 2 * kRows; ++i) a[i / 2][i % 2] = load(w, output + 8 * i, product.rows);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
       const Eight x = load(g.values, token + 8 * j + lane / 4, g.tokens);
@@ -134,12 +137,12 @@ __global__ void __launch_bounds__(32 * kWarps)
     AddWarps<kWarps>(sums[0]);
     if (warp > 0) return;
   }
-  auto* const y = static_cast<Out*>(g.y);
+  auto* const y = static_cast<Out*>(product.y);
   // Of a thread's sum j for its outputs i: the place in y, or none.
   const auto place = [&](int i, int j) {
     const int64_t t = token + j / 4 * 8 + lane % 4 * 2 + j % 2;
     const int64_t n = output + 16 * i + j % 4 / 2 * 8;
-    return t < g.tokens && n < g.rows ? t * g.y_stride + n : -1;
+    return t < g.tokens && n < product.rows ? t * product.y_stride + n : -1;
   };
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -148,7 +151,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int j = 0; j < 4 * kColumns; ++j) {
       const int64_t at = place(i, j);
       if (g.addend != nullptr && at >= 0) addends[j] = g.addend[at];
-      if (g.bias != nullptr && at >= 0) addends[j] += g.bias[output + 16 * i + j % 4 / 2 * 8];
+      if (bias != nullptr && at >= 0) addends[j] += bias[output + 16 * i + j % 4 / 2 * 8];
     }
 #pragma unroll
     for (int j = 0; j < 4 * kColumns; ++j) {
@@ -164,9 +167,11 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
   const auto parts = [](int64_t size, int64_t part) {
     return static_cast<unsigned>((size + part - 1) / part);
   };
+  int64_t rows = 0;  // of the largest product
+  for (int i = 0; i <= g.joins; ++i) rows = std::max(rows, g.product(i).rows);
   LaunchDependent(gemm_halves<W, kRows, kColumns, Out, kWarps>,
-                  {.grid = {parts(g.rows, 16 * kRows * (kRows == 1 ? 1 : kWarps)),
-                            parts(g.tokens, 8 * kColumns)},
+                  {.grid = {parts(rows, 16 * kRows * (kRows == 1 ? 1 : kWarps)),
+                            parts(g.tokens, 8 * kColumns), static_cast<unsigned>(g.joins + 1)},
                    .block = 32 * kWarps},
                   stream, g);
 }

@@ -61,7 +61,7 @@ constexpr Kernel kTable[] = {
     {"gemm_sm80_s4s8_groups",   8, 0,       kNibbleGroups,       16,     0,                Each<GemmSm80>},
     {"gemm_sm80_s8s8_groups",   8, 0,       kByteGroups,         16,     0,                Each<GemmSm80>},
     {"gemm_grouped",            8, 0,       WeightKind::kPlain,  8,      0,                Each<GemmGrouped>},
-    {"gemm_halves",             8, 0,       WeightKind::kHalves, 16,     0,                Each<GemmHalves>},
+    {"gemm_halves",             8, 0,       WeightKind::kHalves, 16,     0,                Joined<GemmHalves>,   kMaxJoined},
     {"gemm_float",              8, 0,       WeightKind::kFloats, 32,     0,                Each<GemmFloat>},
 };
 // clang-format on

@@ -27,6 +27,8 @@ struct Kernel {
   void (*run_experts)(std::span<const GemmArguments> products, cudaStream_t stream) = nullptr;
 
   bool Runs(int capability, WeightKind kind, int bits, int64_t tokens) const;
+  // Whether it adds GemmArguments::addend: kernels of few rows and of halves do.
+  bool takes_addend() const { return max_rows > 0 || weights == WeightKind::kHalves; }
 };
 
 // bits: of the inputs.
