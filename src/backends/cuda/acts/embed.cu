@@ -110,20 +110,22 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block per row. A value and its column are one integer, in the order of both: of equal values
 // the first column is the largest. Infinite and NaN are above all.
-__global__ void __launch_bounds__(kThreads)
+constexpr int kLikeliestThreads = 1024;  // a row of logits is long, and rows are few
+__global__ void __launch_bounds__(kLikeliestThreads)
     LikeliestKernel(const float* values, int64_t width, int32_t* ids) {
   WaitForPreviousGrid();
   AllowNextGrid();
   values += blockIdx.x * width;
   int64_t best = 0;
   const auto better = [](int64_t a, int64_t b) { return a > b ? a : b; };
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < width; i += kLikeliestThreads) {
     const float value = values[i];
     const int64_t order =
         isfinite(value) ? int64_t{Ordered(value)} + (int64_t{1} << 31) : int64_t{1} << 33;
     best = better(best, order << 24 | (width - 1 - i));
   }
-  __shared__ int64_t parts[kThreads / 32];
+  __shared__ int64_t parts[kLikeliestThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2) {
     best = better(best, __shfl_xor_sync(~0u, best, distance));
   }
@@ -203,7 +205,7 @@ void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weig
 void Likeliest(const float* values, int64_t rows, int64_t width, int32_t* ids,
                cudaStream_t stream) {
   if (rows == 0) return;
-  const LaunchShape shape = {.grid = static_cast<unsigned>(rows), .block = kThreads};
+  const LaunchShape shape = {.grid = static_cast<unsigned>(rows), .block = kLikeliestThreads};
   LaunchDependent(LikeliestKernel, shape, stream, values, width, ids);
 }
 
