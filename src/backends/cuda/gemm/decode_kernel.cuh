@@ -106,6 +106,9 @@ __device__ __forceinline__ const Products& OfGroup(const Products& all) {
 template <typename S, typename Y>
 __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     GemmDecodeKernel(const __grid_constant__ Products all) {
+#if __CUDA_ARCH__ < 900
+  if constexpr (S::kPointBits != 0 && S::kTableColumns == 32) return;  // never launched there
+#endif
   extern __shared__ __align__(16) uint8_t memory[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
   AllowNextGrid();
@@ -338,7 +341,8 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKi
     } else if (count > least) {
       most = std::max(least, count / 2);
     } else if (device.major < 9) {  // no clusters that could share a row
-      for (const GemmArguments& whole : all) GemmSm80(whole, stream);
+      const auto gemm = PointBits(g.w_kind) != 0 ? GemmPointsSm80 : GemmSm80;
+      for (const GemmArguments& whole : all) gemm(whole, stream);
       return;
     } else {
       FailToFit(g);

@@ -60,7 +60,8 @@ struct Format {
   static constexpr int kPointBits = PointBits(kind);
 };
 
-template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes, int warps = 8>
+template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes, int warps = 8,
+          int table_columns = 32>
 struct Shape : F {
   static constexpr int kBits = CodeBits(F::kKind);
   static constexpr int kTiles = tiles;           // of 8 tokens
@@ -74,15 +75,15 @@ struct Shape : F {
   static constexpr int kZerosAt = kScalesAt + 32 * ScaleBytes(F::kFine);
   static constexpr int kStageBytes = StageBytes(F::kKind, F::kFine);
   static constexpr int kStages = ring_bytes / kStageBytes;
-  static constexpr int kBurst = tiles <= 2 ? 2 : 1;  // stages multiplied at once
+  static constexpr int kBurst = tiles <= 2 ? 2 : 1;    // stages multiplied at once
+  static constexpr int kTableColumns = table_columns;  // of points
   // Of 32 inputs, whose sums are added up as integers: all, or those of the smallest piece.
   static constexpr int kPieceSteps = F::kFine ? 1 : 4;
   using Sum = std::conditional_t<F::kGroups, float, int32_t>;
 };
 
-// Of a table with a column for each lane.
 template <typename S>
-using PointsOf = Points<S::kPointBits, 32>;
+using PointsOf = Points<S::kPointBits, S::kTableColumns>;
 
 __device__ inline int FloorLog2(int power) {
   return 31 - __clz(power);

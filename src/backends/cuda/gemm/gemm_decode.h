@@ -22,7 +22,7 @@ void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 // and bias nothing is read before the kernel in front has ended, which may make the groups.
 void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream);
 
-// The same of points of lattices; sm_90.
+// The same of points of lattices; before sm_90 of up to 8 rows.
 void GemmDecodePoints(std::span<const GemmArguments> products, cudaStream_t stream);
 
 // The same of kNibbleGroups and kByteGroups.

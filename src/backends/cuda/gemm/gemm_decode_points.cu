@@ -9,11 +9,11 @@ namespace {
 
 using namespace decode;
 
-template <typename F, int tiles, int row_warps, int ring_bytes>
-using Points16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16>;
+template <typename F, int tiles, int row_warps, int ring_bytes, int table_columns = 32>
+using Points16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16, table_columns>;
 
 // For few columns, whose inputs a block has whole where they are 64 KiB or less.
-template <typename F, int tiles, int ring_bytes, typename Y>
+template <typename F, int tiles, int ring_bytes, int table_columns, typename Y>
 bool RunFew(const Products& products, const Device& device, cudaStream_t stream) {
   const int ranks = RanksOfOneTile(products, device);
   double least = std::numeric_limits<double>::infinity();
@@ -26,9 +26,9 @@ bool RunFew(const Products& products, const Device& device, cudaStream_t stream)
     if (!placement.fits || time >= least) return;
     least = time, best = placement, launch = Launch<S, Y>;
   };
-  consider.template operator()<Points16<F, tiles, 1, ring_bytes>>();
-  consider.template operator()<Points16<F, tiles, 2, ring_bytes>>();
-  consider.template operator()<Points16<F, tiles, 4, ring_bytes>>();
+  consider.template operator()<Points16<F, tiles, 1, ring_bytes, table_columns>>();
+  consider.template operator()<Points16<F, tiles, 2, ring_bytes, table_columns>>();
+  consider.template operator()<Points16<F, tiles, 4, ring_bytes, table_columns>>();
   return launch != nullptr && launch(products, best, stream);
 }
 
@@ -38,12 +38,14 @@ struct RunKind {
     using F = Format<kind, false, false>;
     constexpr int kStage = StageBytes(kind, false);
     const int columns = products.common().columns();
-    if (columns <= 8) return RunFew<F, 1, 4096, Y>(products, device, stream);
+    // 99 KB, which all of compute capability 8 have, hold half as wide a table.
+    if (device.major < 9) return RunFew<F, 1, 2048, 16, Y>(products, device, stream);
+    if (columns <= 8) return RunFew<F, 1, 4096, 32, Y>(products, device, stream);
     if (columns <= 16) {
       // Larger clusters would exchange sums more often than blocks of 128 outputs.
       constexpr int kMostRanks = 4;
       return RanksOfOneTile(products, device) <= kMostRanks
-                 ? RunFew<F, 2, 3072, Y>(products, device, stream)
+                 ? RunFew<F, 2, 3072, 32, Y>(products, device, stream)
                  : RunTiles<Points16<F, 2, 8, 4 * kStage>, Y>(products, device, stream);
     }
     return RunTiles<Points16<F, 4, 8, 3 * kStage>, Y>(products, device, stream);

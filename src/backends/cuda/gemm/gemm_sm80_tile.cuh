@@ -24,7 +24,11 @@ inline constexpr int kWarps = kOutputWarps * kTokenWarps;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kChunk = 16;  // tokens of a warp that are stored together
 
-enum class Codes { kS4S4, kS4S8, kS8S8 };  // weights, activations
+// Weights, activations; kL4S8: of two levels of scales; of points 2 to 4 bits.
+enum class Codes { kS4S4, kS4S8, kS8S8, kL4S8, kP2S8, kP3S8, kP4S8 };
+constexpr Codes PointCodesOf(WeightKind kind) {
+  return static_cast<Codes>(static_cast<int>(Codes::kP2S8) + PointBits(kind) - 2);
+}
 
 template <Codes codes, int outputs, int tokens, int min_blocks, bool groups = false>
 struct Shape {
@@ -35,12 +39,17 @@ struct Shape {
   static constexpr int kMinBlocks = min_blocks;               // per multiprocessor
   static constexpr int kWarpOutputs = outputs / kOutputWarps, kWarpTokens = tokens / kTokenWarps;
   static constexpr int kOutputTiles = kWarpOutputs / 16, kTokenTiles = kWarpTokens / 8;
-  static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8 : 4;
+  static constexpr int kPointBits =
+      codes < Codes::kP2S8 ? 0 : 2 + static_cast<int>(codes) - static_cast<int>(Codes::kP2S8);
+  static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8 : kPointBits > 0 ? kPointBits : 4;
+  // Of sums, which are of 16 times a nibble, or of 8 times a point of 2 bits.
+  static constexpr int kShift = codes == Codes::kS4S8 ? 4 : codes == Codes::kP2S8 ? 3 : 0;
   static constexpr int kBlockBytes = 64 * kInputs * kWeightBits / 8;
-  // Of a block in a stage: codes, and in groups what lies behind them at most (BlockScales).
+  static constexpr bool kLevels = codes == Codes::kL4S8, kScales = groups || kLevels;
+  // Of a block in a stage: codes, and what lies behind them at most (BlockScales).
   static constexpr int kStageBlock =
-      kBlockBytes + (groups ? BlockScales{4, kWeightBits == 4}.bytes() : 0);
-  static constexpr int kStages = kWeightBits == 4 ? 3 : 2;
+      kBlockBytes + (kScales ? BlockScales{4, groups&& kWeightBits == 4}.bytes() : 0);
+  static constexpr int kStages = kWeightBits <= 4 ? 3 : 2;
   // The half of a stage before which the next copies are requested. Early ones keep the first
   // operands of the stage waiting; with two stages that is better than late ones.
   static constexpr int kRequestAt = kStages == 2 ? 0 : 1;
@@ -78,7 +87,7 @@ class Loader {
   __device__ Loader(const GemmArguments& g, const Place& place, Stage<S>* stages)
       : stages_(stages),
         k_blocks_(static_cast<int>((g.cols + kInputs - 1) / kInputs)),
-        block_bytes_(S::kGroups ? g.block_bytes() : S::kBlockBytes) {
+        block_bytes_(S::kScales ? g.block_bytes() : S::kBlockBytes) {
     const int row = threadIdx.x / 8, unit = threadIdx.x % 8;
     const int last_block = static_cast<int>((g.rows - 1) / 64);
     // Behind the last output or column any codes will do; nobody stores those sums.
@@ -110,9 +119,11 @@ class Loader {
         const uint8_t* from = w_[i] + int64_t{next_} * block_bytes_;
 #pragma unroll
         for (int at = 0; at < S::kBlockBytes; at += kThreads * 16) {
+          constexpr bool kWhole = S::kBlockBytes % (kThreads * 16) == 0;
+          if (!kWhole && at + threadIdx.x * 16 >= S::kBlockBytes) continue;
           CopyAsync16(w + i * S::kStageBlock + at, from + at);
         }
-        if (S::kGroups && S::kBlockBytes + threadIdx.x * 16 < block_bytes_) {
+        if (S::kScales && S::kBlockBytes + threadIdx.x * 16 < block_bytes_) {
           CopyAsync16(w + i * S::kStageBlock + S::kBlockBytes, from + S::kBlockBytes);
         }
       }
@@ -156,9 +167,12 @@ using Sums = typename S::Sum[S::kOutputTiles][S::kTokenTiles][4];
 template <typename S>
 class Operands {
  public:
-  __device__ Operands(const Stage<S>& stage, const Place& place) {
+  // pieces: of a block, of two levels.
+  __device__ Operands(const Stage<S>& stage, const Place& place, int pieces = 0) : pieces_(pieces) {
     const int lane = threadIdx.x % 32, tile = place.output_warp * S::kOutputTiles;
-    w_ = SharedAddress(stage.w) + tile / 4 * S::kStageBlock + tile % 4 * 512 + lane * 16;
+    const uint32_t block = SharedAddress(stage.w) + tile / 4 * S::kStageBlock;
+    w_ = block + tile % 4 * 512 + lane * 16;
+    steps_ = block + S::kBlockBytes + (tile % 4 * 8 + lane / 4) * 4 * pieces;
     const bool s4 = S::kCodes == Codes::kS4S4;
     const int row = place.token_warp * S::kWarpTokens + lane % 8 + (s4 ? 0 : lane / 16 * 8);
     const int unit = s4 ? lane / 8 : lane / 8 % 2;
@@ -173,6 +187,11 @@ class Operands {
   __device__ uint4 WordOf(int at, int output_tile) const {
     return Weights(at * S::kWeightBits / 8, output_tile);
   }
+  // What its nibbles need to become bytes.
+  __device__ LevelSteps StepsOf(int at, int output_tile) const {
+    if constexpr (!S::kLevels) return {};
+    return LevelSteps(LoadShared4(steps_ + (output_tile * 8 * pieces_ + at * pieces_ / 4) * 4));
+  }
   // The at-th 64 inputs of the activations of 8 tokens, or 32 inputs of 16 tokens.
   __device__ void LoadActivations(int at, int token_tile, uint32_t (&b)[4]) const {
     constexpr int kBytes = S::kCodes == Codes::kS4S4 ? 64 : 32;
@@ -180,7 +199,8 @@ class Operands {
   }
 
  private:
-  uint32_t w_, x_;
+  const int pieces_;
+  uint32_t w_, x_, steps_;
 };
 
 // Adds the products of 64 inputs, the first or second half of a stage.
@@ -233,7 +253,8 @@ __device__ __forceinline__ void MultiplyBytes(const Operands<S>& operands, int h
 #pragma unroll
     for (int i = 0; i < S::kOutputTiles; ++i) {
       if (S::kWeightBits == 8 || step == 0) w[i] = operands.WordOf(at, i);
-      Fragment<S::kWeightBits>(w[i], {}, at, a[i]);
+      constexpr auto kWidening = S::kLevels ? Widening::kSteps : Widening::kShift;
+      Fragment<S::kWeightBits, kWidening>(w[i], operands.StepsOf(at, i), at, a[i]);
     }
     MultiplyStep(operands, at, a, sums);
   }

@@ -55,6 +55,14 @@ constexpr Kernel kTable[] = {
     {"gemm_decode_s8s8",        8, 8,       kBytes,              16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_decode_s4s8_groups", 8, 8,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s8s8_groups", 8, 8,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
+    {"gemm_decode_s4s8_levels", 8, 8,       kLevels,             16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
+    {"gemm_sm80_s4s8_levels",   8, 0,       kLevels,             16,     0,                Each<GemmSm80>},
+    {"gemm_decode_p2s8",        8, 8,       kPoints2,            16,     8,                GemmDecodePoints,     kMaxJoined},
+    {"gemm_decode_p3s8",        8, 8,       kPoints3,            16,     8,                GemmDecodePoints,     kMaxJoined},
+    {"gemm_decode_p4s8",        8, 8,       kPoints4,            16,     8,                GemmDecodePoints,     kMaxJoined},
+    {"gemm_sm80_p2s8",          8, 0,       kPoints2,            16,     0,                Each<GemmPointsSm80>},
+    {"gemm_sm80_p3s8",          8, 0,       kPoints3,            16,     0,                Each<GemmPointsSm80>},
+    {"gemm_sm80_p4s8",          8, 0,       kPoints4,            16,     0,                Each<GemmPointsSm80>},
     {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                Each<GemmSm80>},
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                Each<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                Each<GemmSm80>},
@@ -117,11 +125,8 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
     if (!zeros && Takes(capability, groups, a.bits)) return groups;
     return planes ? WeightKind::kFloats : WeightKind::kPlain;
   }
-  if (w.second_level) return Takes(capability, kLevels, a.bits) ? kLevels : kBytes;
-  if (w.lattice()) {
-    const WeightKind points = PointKind(w.bits);
-    if (Takes(capability, points, a.bits)) return points;
-  }
+  if (w.second_level) return kLevels;
+  if (w.lattice()) return PointKind(w.bits);
   return nibbles ? kNibbles : kBytes;
 }
 

@@ -37,8 +37,7 @@ const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t to
 // The one of products with a tail (gemm_sm90_tails.h).
 extern const Kernel kTailKernel;
 
-// How the weights of a product lie on a GPU: a second level of scales stays one where kernels read
-// it, else its weights become codes of 8 bits.
+// How the weights of a product lie on a GPU.
 WeightKind KindOf(int capability, const ProductFormat& product);
 
 // The inputs of a block of weights that share scales on either side: 32, 64 or 128 that divide all
