@@ -151,7 +151,8 @@ struct GroupProduct {
   static __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
     const bool plain = g.w_block.pieces > 0 && !g.w_block.zeros && !g.w_block.floats &&
                        (!S::kTokenScales || g.x_zetas == nullptr);
-    if constexpr (S::kTail != Tail::kNone) {
+    constexpr bool kBytes = S::kKind == WeightKind::kByteGroups && !S::kTokenScales;
+    if constexpr (S::kTail != Tail::kNone || kBytes) {  // these are always plain
       MultiplyTiles<true>(g, tiles, s);
     } else {
       plain ? MultiplyTiles<true>(g, tiles, s) : MultiplyTiles<false>(g, tiles, s);
