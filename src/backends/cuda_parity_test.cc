@@ -166,12 +166,12 @@ TEST_F(CudaTest, CodesBehindNormsAgree) {
       for (const int64_t tail : {0, 256}) {
         spec.tail_width = tail, spec.tail_activation = formats[1];
         const auto part = [&](int64_t first, int64_t columns) {
-          std::vector<float> part;
+          std::vector<float> rows;
           for (int64_t t = 0; t < tokens; ++t) {
             const float* const row = values + t * width + first;
-            part.insert(part.end(), row, row + columns);
+            rows.insert(rows.end(), row, row + columns);
           }
-          return part;
+          return rows;
         };
         for (const FormatSpec& format : formats) {
           spec.activation = format;
