@@ -146,9 +146,7 @@ ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const Seq
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 
-ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
-                         std::span<const SequenceSlice> batch) {
-  const int64_t tokens = Tokens(batch);
+void ProjectHeads(const Decoder& d, const Layer& layer, const float* x, int64_t tokens) {
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = LayerInput(d.config, layer, Role::kQ, x);
@@ -157,6 +155,11 @@ ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                                          {layer.ids[Role::kK], s.k.data()},
                                          {layer.ids[Role::kV], s.v.data()}};
   d.backend.Project(acts, std::span(outputs).first(layer.spec.owns_kv() ? 3 : 1));
+}
+
+ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
+                         std::span<const SequenceSlice> batch) {
+  ProjectHeads(d, layer, x, Tokens(batch));
   return AttendHeads(d, layer, batch);
 }
 

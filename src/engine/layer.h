@@ -80,8 +80,9 @@ ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const 
 // What a linear reads: the norm of x in front of it, or x itself where there is none.
 ActsSource LayerInput(const ModelConfig& config, const Layer& layer, Role role, const float* x);
 
-// Attention over what the scratch memory has of q, k and v, the second half of AttentionCore: norms
-// of heads, RoPE, the cache.
+// AttentionCore in two: q, k and v of x to the scratch memory, and attention over what is there:
+// norms of heads, RoPE, the cache.
+void ProjectHeads(const Decoder& d, const Layer& layer, const float* x, int64_t tokens);
 ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch);
 
 // x is fp32 [tokens, hidden]; `batch` holds this layer's page tables. The cores return the inputs

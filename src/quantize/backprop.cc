@@ -139,15 +139,9 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   const Decoder d = {backend_, config_, kv_, ropes_, s};
   Layer layer = UploadLayer(backend_, config_, index, Planned(stored, plan_, index));
   const int64_t values = tokens() * config_.hidden_size;
-  s.Reserve(config_, tokens());
   float* const x = x_.data();
   backend_.Copy(x, values, saved.x.Grow(values));
-  const Activations h =
-      backend_.PrepareActs(Normed(config_, {}, x), tokens(), layer.inputs[Role::kQ]);
-  const Backend::Projection qkv[] = {{layer.ids[Role::kQ], s.q.data()},
-                                     {layer.ids[Role::kK], s.k.data()},
-                                     {layer.ids[Role::kV], s.v.data()}};
-  backend_.Project(h, qkv);
+  ProjectHeads(d, layer, x, tokens());
   Keep(s.q.data(), config_.outputs(layer_, Role::kQ), saved.q);
   Keep(s.k.data(), config_.outputs(layer_, Role::kK), saved.k);
   Keep(s.v.data(), config_.outputs(layer_, Role::kV), saved.v);
