@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "transforms/blas.h"
+
 namespace nibble {
 namespace {
 
@@ -106,15 +108,12 @@ class Descent {
 
 // The same steps until fp64 has no more to give.
 Matrix<double> Orthogonal(const Matrix<float>& almost) {
-  const int n = static_cast<int>(almost.cols);
-  Matrix<double> r(n, n), square(n, n);
+  Matrix<double> r(almost.rows, almost.cols), square = r;
   std::copy(almost.data.begin(), almost.data.end(), r.data.begin());
   for (int i = 0; i < 3; ++i) {
     const Matrix<double> last = r;
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1, last.data.data(), n,
-                last.data.data(), n, 0, square.data.data(), n);
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, -0.5, square.data.data(), n,
-                last.data.data(), n, 1.5, r.data.data(), n);
+    Multiply(last, last, true, square);
+    Multiply(square, last, false, r, -0.5, 1.5);
   }
   return r;
 }

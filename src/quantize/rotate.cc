@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/rotate.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "tensor/finite.h"
+#include "transforms/blas.h"
 
 namespace nibble {
 namespace {
@@ -110,12 +109,11 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
 }
 
 void Rotator::Follow(const Matrix<double>& rotation) {
-  const int n = static_cast<int>(rotation.rows);
+  const int64_t n = rotation.rows;
   Matrix<double> first(n, n), both(n, n);
-  for (int i = 0; i < n; ++i) first.row(i)[static_cast<size_t>(i)] = 1;
+  for (int64_t i = 0; i < n; ++i) first.row(i)[static_cast<size_t>(i)] = 1;
   residual_->ApplyToColumns(first);
-  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, rotation.data.data(), n,
-              first.data.data(), n, 0, both.data.data(), n);
+  Multiply(rotation, first, false, both);
   residual_->dense = std::move(both);
 }
 

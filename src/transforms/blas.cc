@@ -56,4 +56,21 @@ void PrepareBlas() {
   prepared = threads;
 }
 
+void Multiply(const Matrix<double>& a, const Matrix<double>& b, bool turned, Matrix<double>& out,
+              double factor, double keep) {
+  NIBBLE_CHECK(a.cols == (turned ? b.cols : b.rows) && out.rows == a.rows &&
+                   out.cols == (turned ? b.rows : b.cols),
+               "[{}, {}] by [{}, {}] is no [{}, {}]", a.rows, a.cols, b.rows, b.cols, out.rows,
+               out.cols);
+  constexpr int64_t kRows = 128;  // of a task; BLAS arranges b anew for each
+  ParallelFor(static_cast<size_t>((a.rows + kRows - 1) / kRows), [&](size_t task) {
+    const int64_t first = static_cast<int64_t>(task) * kRows;
+    cblas_dgemm(CblasRowMajor, CblasNoTrans, turned ? CblasTrans : CblasNoTrans,
+                static_cast<int>(std::min(kRows, a.rows - first)), static_cast<int>(out.cols),
+                static_cast<int>(a.cols), factor, a.row(first).data(), static_cast<int>(a.cols),
+                b.data.data(), static_cast<int>(b.cols), keep, out.row(first).data(),
+                static_cast<int>(out.cols));
+  });
+}
+
 }  // namespace nibble

@@ -2,11 +2,18 @@
 // OpenBLAS as Nibble uses it: every call on the thread that makes it, from all threads of the pool.
 #pragma once
 
+#include "tensor/tensor.h"
+
 namespace nibble {
 
 // Before BLAS is used by Threads() threads. OpenBLAS keeps a buffer for each call that runs at the
 // same time and tries for ever where it gets none; so they are all made here, or an error is
 // thrown.
 void PrepareBlas();
+
+// out = factor a b + keep out, with b^T in place of b if it is `turned`; by all threads, whose
+// number does not change the result.
+void Multiply(const Matrix<double>& a, const Matrix<double>& b, bool turned, Matrix<double>& out,
+              double factor = 1, double keep = 0);
 
 }  // namespace nibble

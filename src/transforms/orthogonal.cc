@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transforms/orthogonal.h"
 
-#include <cblas.h>
 #include <lapacke.h>
 
 #include <new>
@@ -9,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "transforms/blas.h"
 
 namespace nibble {
 namespace {
@@ -43,8 +43,7 @@ void ResidualRotation::ApplyToRows(Matrix<double>& w) const {
   NIBBLE_CHECK(w.cols == n, "{} vs {}", w.cols, n);
   if (!dense.data.empty()) {
     Matrix<double> product(w.rows, n);
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, w.rows, n, n, 1.0, w.data.data(), n,
-                dense.data.data(), n, 0.0, product.data.data(), n);
+    Multiply(w, dense, true, product);
     w = std::move(product);
     return;
   }
@@ -61,8 +60,7 @@ void ResidualRotation::ApplyToColumns(Matrix<double>& w) const {
   NIBBLE_CHECK(w.rows == n, "{} vs {}", w.rows, n);
   if (!dense.data.empty()) {
     Matrix<double> product(n, w.cols);
-    cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, w.cols, n, 1.0, dense.data.data(), n,
-                w.data.data(), w.cols, 0.0, product.data.data(), w.cols);
+    Multiply(dense, w, false, product);
     w = std::move(product);
     return;
   }
