@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/memory.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -9,11 +10,17 @@ namespace nibble {
 std::optional<uint64_t> AvailableMemory() {
   std::ifstream in("/proc/meminfo");
   std::string key, unit;
-  uint64_t kilobytes = 0;
-  while (in >> key >> kilobytes >> unit) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
+  uint64_t kilobytes = 0, limit = 0;
+  while (key != "MemAvailable:") {
+    if (!(in >> key >> kilobytes >> unit)) return std::nullopt;
   }
-  return std::nullopt;
+  uint64_t available = kilobytes * 1024;
+  // Of a container, by both versions of control groups; the newer one says "max" if there is none.
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    if (std::ifstream(path) >> limit) available = std::min(available, limit);
+  }
+  return available;
 }
 
 }  // namespace nibble
