@@ -125,6 +125,10 @@ double MemoryLimit(const QuantizeOptions& options) {
   return options.memory > 0 ? std::min(options.memory, most) : most;
 }
 
+double KeptBytes(const QuantizeEstimate& estimate, const QuantizeOptions& options) {
+  return std::max(0.0, MemoryLimit(options) - estimate.peak_memory_bytes) / 2;
+}
+
 QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
                                       const QuantizeOptions& options) {
   const Recipe& recipe = options.recipe;

@@ -18,4 +18,7 @@ void RequireResources(const QuantizeEstimate& estimate, const QuantizeOptions& o
 // Bytes that the run may use: what it was given, or what the machine has without swapping.
 double MemoryLimit(const QuantizeOptions& options);
 
+// Bytes in which layers stay from pass to pass (KeepLayers): half of what the run leaves free.
+double KeptBytes(const QuantizeEstimate& estimate, const QuantizeOptions& options);
+
 }  // namespace nibble

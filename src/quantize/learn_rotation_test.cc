@@ -64,8 +64,7 @@ TEST(LearnRotation, LowersTheErrorOfRowsItHasNotSeen) {
   const Matrix<double> r =
       LearnRotation(sets, HostMath(), [&](int64_t steps) { EXPECT_EQ(steps, ++last); });
   EXPECT_EQ(last, kRotationSteps);
-  Matrix<double> identity(kWidth, kWidth);
-  for (int64_t i = 0; i < kWidth; ++i) identity.row(i)[static_cast<size_t>(i)] = 1;
+  const Matrix<double> identity = IdentityMatrix(kWidth);
   for (int64_t i = 0; i < kWidth; ++i) {
     for (int64_t j = 0; j < kWidth; ++j) {
       double product = 0;

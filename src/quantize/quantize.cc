@@ -266,7 +266,7 @@ void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Ba
               job.plan, [&](double done) { UpdateOrStop(progress, done); });
 }
 
-// The layer loop. One layer is in memory at a time.
+// The layer loop, which needs one layer in memory.
 void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                  const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
   const ModelConfig& c = job.source.config;
@@ -379,9 +379,10 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   WorkDirectory work(output, Identity(job, backend->Name()), options.resume, options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
   if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
-  const FloatLayers layers =
-      MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated));
   report.mapped = job.plan.norms_folded || job.options.recipe.arranges_channels();
+  const FloatLayers layers = KeepLayers(
+      MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
+      LayerPasses(job.options.recipe, report.mapped), KeptBytes(report.estimate, job.options));
   if (report.mapped) {
     // In fp32 (on AMX 16 of its 24 bits), which a GPU does not promise.
     const auto exact = MakeBackend("cpu", false);

@@ -2,6 +2,8 @@
 #include "quantize/rotate.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "base/rng.h"
@@ -110,11 +112,34 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
 
 void Rotator::Follow(const Matrix<double>& rotation) {
   const int64_t n = rotation.rows;
-  Matrix<double> first(n, n), both(n, n);
-  for (int64_t i = 0; i < n; ++i) first.row(i)[static_cast<size_t>(i)] = 1;
+  Matrix<double> first = IdentityMatrix(n), both(n, n);
   residual_->ApplyToColumns(first);
   Multiply(rotation, first, false, both);
   residual_->dense = std::move(both);
+}
+
+int LayerPasses(const Recipe& recipe, bool mapped) {
+  return 1 + mapped + recipe.searches_clips() + recipe.learned_scales;
+}
+
+FloatLayers KeepLayers(FloatLayers make, int passes, double bytes) {
+  struct Kept {
+    FloatLayer layer;
+    int passes;  // to come
+  };
+  const auto kept = std::make_shared<std::map<int64_t, Kept>>();
+  return [=](int64_t index) mutable {
+    if (const auto it = kept->find(index); it != kept->end()) {
+      if (--it->second.passes > 0) return it->second.layer;
+      return std::move(kept->extract(it).mapped().layer);
+    }
+    FloatLayer layer = make(index);
+    for (const auto& [role, w] : layer.weights) {
+      bytes -= static_cast<double>(w.data.size() * sizeof(double));
+    }
+    if (passes > 1 && bytes >= 0) kept->emplace(index, Kept{layer, passes - 1});
+    return layer;
+  };
 }
 
 FloatLayer Rotator::Layer(int64_t index) const {
@@ -279,10 +304,7 @@ Matrix<double> Rotator::Positions() const {
 }
 
 Matrix<double> Rotator::HeadTurn() const {
-  const int64_t hidden = source_.config.hidden_size;
-  Matrix<double> turn(hidden, hidden);
-  for (int64_t i = 0; i < hidden; ++i) turn.row(i)[static_cast<size_t>(i)] = 1;
-  turn = RotatedRows(Role::kHead, std::move(turn));
+  Matrix<double> turn = RotatedRows(Role::kHead, IdentityMatrix(source_.config.hidden_size));
   residual_->ApplyToColumns(turn);
   return turn;
 }

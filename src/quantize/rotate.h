@@ -42,6 +42,13 @@ struct FloatLayer {
 // Layer `index` as it will be rounded.
 using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
+// The passes over layers whose residual stream is turned for good: rounding, and the check that
+// what was `mapped` is exact, the search for clips and the targets of learned scales.
+int LayerPasses(const Recipe& recipe, bool mapped);
+// The same layers for so many passes. The first ones, as many as fit into `bytes`, are made once
+// and stay in memory until the last pass.
+FloatLayers KeepLayers(FloatLayers make, int passes, double bytes);
+
 // Rows of an embedding, [ids.size(), hidden]: a table of floats may be larger than a layer.
 struct EmbeddingRows {
   std::function<Matrix<float>(std::span<const int32_t> ids)> rows;

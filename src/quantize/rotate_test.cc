@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folding and rotation must leave every logit as it was, whatever the head counts and widths.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/model.h"
@@ -70,6 +71,26 @@ TEST(InvarianceTest, AWrongMapIsRefused) {
     EXPECT_THROW(CheckInvariance(source, rotator, layers, plan, *backend), Error)
         << RoleName(wrong);
   }
+}
+
+// Of two layers with two weights each there is room for one.
+TEST(KeepLayersTest, WhatFitsIsMadeOnceAndGoesWithTheLastPass) {
+  std::vector<double> made(2);
+  const FloatLayers make = [&](int64_t i) {
+    FloatLayer layer;
+    layer[Role::kQ] = Matrix<double>(2, 1);
+    layer[Role::kQ].data = {static_cast<double>(i), ++made[static_cast<size_t>(i)]};
+    return layer;
+  };
+  const FloatLayers layers = KeepLayers(make, 3, 3 * sizeof(double));
+  for (const double pass : {1, 2, 3}) {
+    EXPECT_THAT(layers(0)[Role::kQ].data, testing::ElementsAre(0, 1));
+    EXPECT_THAT(layers(1)[Role::kQ].data, testing::ElementsAre(1, pass));
+  }
+  EXPECT_THAT(layers(0)[Role::kQ].data, testing::ElementsAre(0, 2)) << "nothing stays";
+  const FloatLayers once = KeepLayers(make, 1, 1e9);
+  once(1), once(1);
+  EXPECT_EQ(made[1], 5) << "kept for no one";
 }
 
 INSTANTIATE_TEST_SUITE_P(

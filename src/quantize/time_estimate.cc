@@ -16,6 +16,7 @@
 #include "io/sha256.h"
 #include "quantize/calibrate.h"
 #include "quantize/choose_clips.h"
+#include "quantize/estimate.h"
 #include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
@@ -214,6 +215,15 @@ double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
   return 2 * BestSeconds(2, [&] { stream.Pass(StoreFloats(layer), 0); });
 }
 
+// How often a layer is folded and rotated, on average: one that is kept, once.
+double TimesMade(const ModelConfig& c, const Plan& plan, const QuantizeOptions& options,
+                 int passes) {
+  const double layers = static_cast<double>(c.layers) * WorkOf(c, options.recipe).weights;
+  const double kept = KeptBytes(EstimateQuantization(c, plan, options), options);
+  const double share = std::min(1.0, kept / (layers * sizeof(double)));
+  return share + (1 - share) * passes;
+}
+
 // To nearest; of some rows of each linear.
 double NearestTime(const FloatLayer& layer, const Plan& plan, double weights) {
   constexpr int64_t kRows = 256;
@@ -304,11 +314,14 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
 double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOptions& options) {
   const ModelConfig& c = source.config;
   const Recipe& recipe = options.recipe;
-  const Rotator rotator(source, recipe, plan, options.seed);
+  const bool mapped = plan.norms_folded || recipe.arranges_channels();
+  Rotator rotator(source, recipe, plan, options.seed);
+  // In place of what is learned, which takes as long.
+  if (recipe.learns_rotation()) rotator.Follow(IdentityMatrix(c.hidden_size));
   FloatLayer layer;
-  double per_layer = BestSeconds(2, [&] { layer = rotator.Layer(0); });
-  if (plan.norms_folded || recipe.arranges_channels())
-    per_layer += per_layer + CheckTime(rotator, c, plan, layer);
+  double per_layer = BestSeconds(2, [&] { layer = rotator.Layer(0); }) *
+                     TimesMade(c, plan, options, LayerPasses(recipe, mapped));
+  if (mapped) per_layer += CheckTime(rotator, c, plan, layer);
   const double weights = WorkOf(c, recipe).weights;
   if (recipe.rounding == Rounding::kGptq) {
     layer = {};

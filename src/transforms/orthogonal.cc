@@ -38,6 +38,12 @@ Matrix<double> RandomOrthogonal(int64_t n, Rng& rng) {
   return q;
 }
 
+Matrix<double> IdentityMatrix(int64_t n) {
+  Matrix<double> identity(n, n);
+  for (int64_t i = 0; i < n; ++i) identity.row(i)[i] = 1;
+  return identity;
+}
+
 void ResidualRotation::ApplyToRows(Matrix<double>& w) const {
   const int64_t n = width();
   NIBBLE_CHECK(w.cols == n, "{} vs {}", w.cols, n);

@@ -18,6 +18,8 @@ namespace nibble {
 // matrices from the classical compact groups, 2007).
 Matrix<double> RandomOrthogonal(int64_t n, Rng& rng);
 
+Matrix<double> IdentityMatrix(int64_t n);
+
 // R = dense if that is not empty, else R = M diag(signs) with M of `hadamard`.
 struct ResidualRotation {
   TransformSpec hadamard = {};

@@ -12,8 +12,7 @@ namespace {
 
 // Both kinds of rotation as a plain matrix: column j is R e_j.
 Matrix<double> AsMatrix(const ResidualRotation& rotation) {
-  Matrix<double> identity(rotation.width(), rotation.width());
-  for (int64_t i = 0; i < identity.rows; ++i) identity.row(i)[i] = 1;
+  Matrix<double> identity = IdentityMatrix(rotation.width());
   rotation.ApplyToColumns(identity);
   return identity;
 }
