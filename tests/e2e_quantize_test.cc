@@ -336,15 +336,27 @@ TEST_F(QuantizeVerb, StopsBeforeItsFirstLayerToo) {
 
 TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {
   Json config = Json::parse(Slurp(small_ + "/config.json"));
-  config["max_position_embeddings"] = 16;  // 120 sequences of so many tokens are enough
+  config["max_position_embeddings"] = 16;  // 120 sequences of so many tokens, 8 are held out
   Spill(small_ + "/config.json", config.dump());
-  const Arguments learning = {"--recipe", "quarot", "--learned-scales", "--calib-windows", "120"};
+  const Arguments fixed =
+      Words("--recipe quarot --w-bits 3 --calib-windows 128 --head-bits 16 --embed-bits 16");
+  const Arguments learning = fixed + Arguments{"--learned-scales"};
   Quantize("whole", learning);
   const Json plan = Nibble({"inspect", Path("whole"), "--json"}).json()["plan"];
   EXPECT_EQ(plan["provenance"]["learned-scales"], true);
+  // A head of its own is learned with the scales, the embedding is not.
+  Quantize("fixed", fixed);
+  const auto table = [&](const std::string& out, const char* name) {
+    const RawTensors rest = RawTensors::Read(Path(out + "/model-rest.safetensors"));
+    const size_t begin = rest.header.at(name)["data_offsets"][0],
+                 end = rest.header.at(name)["data_offsets"][1];
+    return rest.data.substr(begin, end - begin);
+  };
+  EXPECT_NE(table("whole", "head.weight"), table("fixed", "head.weight"));
+  EXPECT_EQ(table("whole", "embedding.weight"), table("fixed", "embedding.weight"));
   Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("out")} + learning, "",
                   {});
-  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/layer-00002.safetensors"); }));
+  ASSERT_TRUE(WaitUntil([&] { return Exists("out.partial/learning.safetensors"); }));
   process.Signal(SIGINT);
   const Result stopped = process.Wait();
   EXPECT_EQ(stopped.code, 75);

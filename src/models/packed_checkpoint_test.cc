@@ -250,7 +250,7 @@ TEST_F(PackedCheckpointTest, KnowsItsFilesByName) {
   for (const char* name : {"", "thesis.txt", "model.safetensors", "config.json.bak", "Config.json",
                            "layer-00000.safetensors.bak", "layer-0.safetensors", "layer-00000",
                            "layer--0001.safetensors", "layer-000001.safetensors", "layer-x",
-                           "factors.safetensors", "rotation.safetensors"}) {
+                           "factors.safetensors", "learning.safetensors", "rotation.safetensors"}) {
     EXPECT_FALSE(IsCheckpointFile(name)) << name;
   }
 }

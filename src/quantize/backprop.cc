@@ -61,9 +61,10 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       ropes_(backend, config.ropes, length),
       scratch_(backend),
       head_(ToBackend(backend, head.data)) {
-  for (Floats* floats : {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_,
-                         &v_slopes_, &gate_slopes_, &up_slopes_, &output_slopes_, &logits_,
-                         &target_, &target_logits_, &sums_, &norm_weights_}) {
+  for (Floats* floats :
+       {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_, &v_slopes_,
+        &gate_slopes_, &up_slopes_, &output_slopes_, &loaded_head_, &head_slopes_, &logits_,
+        &target_, &target_logits_, &sums_, &norm_weights_}) {
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
@@ -186,10 +187,21 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   saved.vectors = std::move(layer.vectors);
 }
 
+void Backprop::UseHead(std::span<const float> head) {
+  own_head_ = math_.Load(head, loaded_head_);
+}
+
+std::vector<float> Backprop::HeadSlopes() const {
+  std::vector<float> slopes(static_cast<size_t>(head_slopes_.size()));
+  math_.Store(head_slopes_.data(), slopes);
+  return slopes;
+}
+
 double Backprop::Diverge(std::span<const float> targets) {
   const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
   const int64_t values = length_ * hidden, predictions = length_ * vocab;
   const InputSpec plain = {.width = hidden};
+  const float* const head = own_head_ != nullptr ? own_head_ : head_.data();
   x_slopes_.Grow(tokens() * hidden);
   std::vector<float> divergences(static_cast<size_t>(length_));
   double sum = 0;
@@ -197,17 +209,23 @@ double Backprop::Diverge(std::span<const float> targets) {
     const float* const x = x_.data() + i * values;
     const auto target =
         targets.subspan(static_cast<size_t>(i * values), static_cast<size_t>(values));
-    const auto predict = [&](const float* input, Floats& logits) {
+    const auto predict = [&](const float* input, const float* table, Floats& logits) {
       math_.Multiply(
-          {input, head_.data(), kB, length_, hidden, vocab, 1, false, logits.Grow(predictions)});
+          {input, table, kB, length_, hidden, vocab, 1, false, logits.Grow(predictions)});
     };
-    predict(backend_.Decode(backend_.PrepareActs(Normed(config_, {}, x), length_, plain)), logits_);
-    predict(math_.Load(target, target_), target_logits_);
+    const float* const read =
+        backend_.Decode(backend_.PrepareActs(Normed(config_, {}, x), length_, plain));
+    predict(read, head, logits_);
+    predict(math_.Load(target, target_), head_.data(), target_logits_);
     math_.DivergenceSlopes(target_logits_.data(), length_, vocab, logits_.data(),
                            sums_.Grow(length_));
     math_.Store(sums_.data(), divergences);
     sum += std::accumulate(divergences.begin(), divergences.end(), 0.0);
-    math_.Multiply({logits_.data(), head_.data(), kNone, length_, vocab, hidden, 1, false,
+    if (own_head_ != nullptr) {
+      math_.Multiply({logits_.data(), read, kA, vocab, length_, hidden, 1, i > 0,
+                      head_slopes_.Grow(vocab * hidden)});
+    }
+    math_.Multiply({logits_.data(), head, kNone, length_, vocab, hidden, 1, false,
                     input_slopes_.Grow(tokens() * hidden)});
     math_.NormSlopes(x, nullptr, input_slopes_.data(), length_, hidden, eps(), 0,
                      x_slopes_.data() + i * values);

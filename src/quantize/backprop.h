@@ -39,9 +39,14 @@ class Backprop {
   void Begin(const PackedWeights& embedding, std::span<const int32_t> ids);
   // The next layer.
   void Forward(const LayerWeights& layer, int64_t index);
+  // From now on predictions are those of another head than the targets', [vocab, hidden], which has
+  // to stay, and Diverge sums up its slopes.
+  void UseHead(std::span<const float> head);
   // The sum over tokens of KL(target || prediction), in nats; targets [tokens, hidden] is what the
   // head reads for the former.
   double Diverge(std::span<const float> targets);
+  // Of the last Diverge, [vocab, hidden].
+  std::vector<float> HeadSlopes() const;
   // Back through the last layer that has not been: slopes of every linear's rows, which mean
   // nothing where it has a bias, and of inputs that have scales.
   LayerScales Backward(const Matrices& matrices, int64_t index);
@@ -88,6 +93,8 @@ class Backprop {
   std::vector<HeadMemory> heads_;
   Floats head_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first
   Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_, output_slopes_;
+  const float* own_head_ = nullptr;  // UseHead
+  Floats loaded_head_, head_slopes_;
   Floats logits_, target_, target_logits_, sums_, norm_weights_;
 };
 

@@ -90,7 +90,9 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   // Of the first kind of layers and of the last.
   double bytes = std::max(LayerBytes(c, 0, o), LayerBytes(c, c.layers - 1, o));
   const auto table = static_cast<double>(c.vocab_size * c.hidden_size);
-  if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) bytes += 8 * table;
+  if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) {
+    bytes += 8 * table + HeadLearningBytes(o.recipe, c);
+  }
   return kProgramBytes + std::max(bytes, 3 * table);
 }
 
@@ -139,6 +141,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   e.disk_bytes = e.output_bytes;
   e.peak_memory_bytes = WorkingBytes(c, options);
   const int64_t tokens = recipe.calibrates() ? options.calibration_windows * options.context : 0;
+  if (LearnsScales(recipe, c, tokens)) e.disk_bytes += HeadLearningBytes(recipe, c);
   if (recipe.learns_rotation()) e.peak_memory_bytes += LearningBytes(c, options.context);
   if (options.device != "cpu") {
     e.device_bytes = DeviceBytes(c, options, tokens);
@@ -151,8 +154,9 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
     (e.spills ? e.disk_bytes : e.peak_memory_bytes) += windows;
   }
   if (LearnsScales(recipe, c, tokens)) {
-    e.peak_memory_bytes =
-        std::max(e.peak_memory_bytes, e.output_bytes + ScaleLearningBytes(recipe, c, tokens));
+    const double head = HeadLearningBytes(recipe, c);
+    e.peak_memory_bytes = std::max(e.peak_memory_bytes,
+                                   e.output_bytes + ScaleLearningBytes(recipe, c, tokens) + head);
   }
   return e;
 }

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-
-#include "base/half.h"
+#include <numeric>
+#include <optional>
 
 namespace nibble {
 namespace {
@@ -12,102 +12,59 @@ namespace {
 constexpr int64_t kLength = 512;     // tokens of a sequence
 constexpr int64_t kBatch = 8;        // sequences of a step
 constexpr int64_t kTokens = 131072;  // of the text, at most
-constexpr double kRate = 2e-3;       // of a factor's logarithm, in one step, with 4 bits
-constexpr int64_t kWarmup = 8;       // steps until the rate is that
+constexpr int64_t kWarmup = 8;       // steps until the rate is whole
+constexpr int64_t kPatience = 3;     // measurements that find nothing better
+constexpr double kHeadRate = 0.01;   // in a step, of the root mean square of what is in the head
+
+// Where activations and weights lose much.
+bool Rough(const Recipe& recipe) {
+  return recipe.weights.bits < 4 || recipe.activations.bits < 8;
+}
+
+// A head that is a table of its own, where weights lose much; with 4 bits it gained nothing.
+bool LearnsHead(const Recipe& recipe, const ModelConfig& config) {
+  return recipe.weights.bits < 4 && !config.tied_head && !config.has_bias(Role::kHead);
+}
+
+Adam HeadDescent(const Matrix<float>& head) {
+  double squares = 0;
+  for (const float value : head.data) squares += static_cast<double>(value) * value;
+  return Adam(head.data, kHeadRate * std::sqrt(squares / static_cast<double>(head.data.size())));
+}
 
 // Where activations and weights lose little, few and long steps gain as much (docs/quality.md).
 struct Schedule {
   Schedule(const Recipe& recipe, int64_t context, int64_t ids)
-      : rough(recipe.weights.bits < 4 || recipe.activations.bits < 8),
+      : rough(Rough(recipe)),
         steps(rough ? 60 : 8),
+        interval(rough ? 12 : 8),
         length(std::min(kLength, context)),
-        sequences(std::min({ids, kTokens, steps * kBatch * length}) / length) {}
+        sequences(std::min({ids, kTokens, (steps + 1) * kBatch * length}) / length),
+        held_out(std::clamp<int64_t>((sequences - needed()) / kBatch, 0,
+                                     std::max<int64_t>(1, sequences / (16 * kBatch))) *
+                 kBatch) {}
 
   bool rough;
-  int64_t steps, length, sequences;
+  int64_t steps, interval;  // interval: steps between measurements
+  int64_t length, sequences;
+  int64_t held_out;  // sequences, the last ones, which the steps do not need
 
-  // Tokens, which rough networks see four times at most, others once.
-  int64_t least() const { return steps * kBatch / (rough ? 4 : 1) * length; }
+  int64_t trained() const { return sequences - held_out; }
+  // Sequences, which rough networks see four times at most, others once.
+  int64_t needed() const { return steps * kBatch / (rough ? 4 : 1); }
   // Worked on until `step` (ScaleLearningTokens).
   double Tokens(int64_t step) const {
-    return static_cast<double>((sequences + 2 * step * kBatch) * length);
+    const int64_t measured = (1 + step / interval) * held_out;
+    return static_cast<double>((sequences + measured + 2 * step * kBatch) * length);
   }
-  // Of `rate`, in a step.
-  double Rate(double rate, int64_t step) const {
+  // What a step takes of a factor's rate.
+  double Share(int64_t step) const {
     const double done = static_cast<double>(step) / static_cast<double>(steps);
     const double warm = static_cast<double>(step + 1) / static_cast<double>(kWarmup);
-    return rate * std::sqrt(60.0 / static_cast<double>(steps)) * std::min(1.0, warm) * 0.5 *
+    return std::sqrt(60.0 / static_cast<double>(steps)) * std::min(1.0, warm) * 0.5 *
            (1 + std::cos(M_PI * done));
   }
 };
-
-bool Learns(const PackedLinear& linear) {
-  const FormatSpec& format = linear.weights.format;
-  return format.quantized() && linear.bias.data == nullptr;
-}
-
-// The coarser weights are, the further from 1 are the factors that make up for it: on samples/tiny
-// with points of 2 bits, perplexity 41.4 becomes 35.6 at kRate, 34.2 at five times as much.
-double RateOf(const FormatSpec& format) {
-  return kRate * std::exp2(std::max(0, 4 - format.bits));
-}
-
-// Whose linears read one input behind a norm.
-constexpr LinearSet kBehindNorms[] = {LinearSet::kQkv, LinearSet::kMlp};
-
-// The linear that reads an input for others, too.
-Role ReaderOf(Role role) {
-  for (const LinearSet set : kBehindNorms) {
-    const std::vector<Role> roles = RolesOf(set);
-    if (std::ranges::count(roles, role) > 0) return roles[0];
-  }
-  return role;
-}
-
-// The descent of one linear's factors, by their logarithms.
-class Adam {
- public:
-  explicit Adam(int64_t count = 0, double rate = 0)
-      : rate_(rate),
-        logs_(static_cast<size_t>(count)),
-        means_(logs_.size()),
-        squares_(logs_.size()) {}
-  double rate() const { return rate_; }
-
-  void Step(std::span<const float> slopes, int64_t step, double rate) {
-    constexpr double kMean = 0.9, kSquare = 0.99;
-    const double means = 1 - std::pow(kMean, static_cast<double>(step + 1));
-    const double squares = 1 - std::pow(kSquare, static_cast<double>(step + 1));
-    for (size_t n = 0; n < logs_.size(); ++n) {
-      const double slope = slopes[n];
-      means_[n] += (1 - kMean) * (slope - means_[n]);
-      squares_[n] += (1 - kSquare) * (slope * slope - squares_[n]);
-      logs_[n] -= rate * (means_[n] / means) / (std::sqrt(squares_[n] / squares) + 1e-12);
-    }
-  }
-  std::vector<float> Factors() const {
-    std::vector<float> factors;
-    for (const double log : logs_) factors.push_back(static_cast<float>(std::exp(log)));
-    return factors;
-  }
-
- private:
-  double rate_;
-  std::vector<double> logs_, means_, squares_;
-};
-
-void ScaleRows(std::span<const float> rows, Tensor& plane) {
-  std::vector<float> scales = ToF32(plane).data;
-  const size_t each = scales.size() / rows.size();
-  for (size_t i = 0; i < scales.size(); ++i) scales[i] *= rows[i / each];
-  if (plane.dtype == DType::kF32) {
-    plane = Tensor::Of(DType::kF32, plane.shape, std::move(scales));
-    return;
-  }
-  std::vector<uint16_t> half;
-  for (const float scale : scales) half.push_back(F16FromF32(scale));
-  plane = Tensor::Of(DType::kF16, plane.shape, std::move(half));
-}
 
 // What the head reads in the float network, [tokens, hidden].
 Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const int32_t> ids,
@@ -135,84 +92,147 @@ Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const i
 
 class Learner {
  public:
-  Learner(Backend& backend, const DenseMath& math, const ScaleTask& task, const Schedule& schedule)
-      : task_(task),
-        schedule_(schedule),
-        embedding_(backend.Share(FloatTable(task.embedding), embedding_memory_)),
-        backprop_(backend, math, task.config, task.plan, task.head, kBatch, schedule.length) {
-    for (int64_t i = 0; i < task.config.layers; ++i) {
-      const LayerWeights& layer = task.rounded[static_cast<size_t>(i)];
-      matrices_.push_back(backprop_.MatricesOf(layer, i));
-      Descent& descent = descents_.emplace_back();
-      for (const auto& [role, linear] : layer.linears) {
-        const PackedWeights& w = linear.weights;
-        if (Learns(linear)) descent.rows[role] = Adam(w.rows, RateOf(w.format));
-        if (!linear.input.scales.empty() && ReaderOf(role) == role) {
-          descent.inputs[role] = Adam(w.cols, RateOf(w.format));
-        }
-      }
-    }
-  }
+  // targets [tokens, hidden]: what the head reads in the float network.
+  Learner(Backend& backend, const DenseMath& math, const ScaleTask& task, const Schedule& schedule,
+          const Matrix<float>& targets);
 
-  // Returns the divergence in nats per token before the step.
-  double Step(int64_t step, const Matrix<float>& targets, const std::vector<int64_t>& order);
-  ScaleFactors Factors() const;
+  // Goes on from a state, or measures where learning begins.
+  void Begin(const LearningState& begun);
+  bool finished() const { return step_ == schedule_.steps || worse_ == kPatience; }
+  // Returns what there is to say of it.
+  std::string Step();
+  std::string held_out() const {
+    return schedule_.held_out > 0 ? fmt::format(", held out {:.4f}", best_) : "";
+  }
+  double tokens() const { return schedule_.Tokens(step_); }
+  LearningState state() const;
+  Learned best() const;
 
  private:
-  struct Descent {
-    ByRole<Adam> rows, inputs;
-  };
+  // Of a batch, in nats per token.
+  double Divergence(std::span<const int64_t> batch);
+  // Of what is held out, if there is something.
+  float Measure();
 
   const ScaleTask& task_;
   const Schedule schedule_;
+  const Matrix<float>& targets_;
+  const std::vector<int64_t> order_;  // of sequences
   AlignedBytes embedding_memory_;
   const PackedWeights embedding_;
   Backprop backprop_;
   std::vector<Backprop::Matrices> matrices_;
-  std::vector<Descent> descents_;
+  std::vector<ScaleDescent> descents_;
+  std::optional<Adam> head_;
+  int64_t step_ = 0, worse_ = 0;  // steps made; measurements since the best one
+  float best_ = 0;                // divergence of what is held out, in nats per token
 };
 
-ScaleFactors Learner::Factors() const {
-  ScaleFactors factors;
-  for (const Descent& descent : descents_) {
-    LayerScales& layer = factors.emplace_back();
-    for (const auto& [role, adam] : descent.rows) layer.rows[role] = adam.Factors();
-    for (const auto& [role, adam] : descent.inputs) layer.inputs[role] = adam.Factors();
+Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
+                 const Schedule& schedule, const Matrix<float>& targets)
+    : task_(task),
+      schedule_(schedule),
+      targets_(targets),
+      order_(Rng(0).Permutation(schedule.trained())),
+      embedding_(backend.Share(FloatTable(task.embedding), embedding_memory_)),
+      backprop_(backend, math, task.config, task.plan, task.head, kBatch, schedule.length) {
+  for (int64_t i = 0; i < task.config.layers; ++i) {
+    const LayerWeights& layer = task.rounded[static_cast<size_t>(i)];
+    matrices_.push_back(backprop_.MatricesOf(layer, i));
+    descents_.emplace_back(layer);
   }
-  return factors;
+  if (LearnsHead(task.recipe, task.config)) head_ = HeadDescent(task.head);
 }
 
-double Learner::Step(int64_t step, const Matrix<float>& targets,
-                     const std::vector<int64_t>& order) {
+// In a state: step_, worse_, best_; the head's.
+constexpr const char *kProgressName = "progress", *kHeadName = "head";
+
+void Learner::Begin(const LearningState& begun) {
+  if (begun.empty()) {
+    best_ = Measure();
+    return;
+  }
+  for (size_t i = 0; i < descents_.size(); ++i) {
+    descents_[i].Resume(static_cast<int64_t>(i), begun);
+  }
+  if (head_) head_->Resume(begun.at(kHeadName));
+  const std::vector<float>& progress = begun.at(kProgressName);
+  step_ = static_cast<int64_t>(progress[0]), worse_ = static_cast<int64_t>(progress[1]);
+  best_ = progress[2];
+}
+
+LearningState Learner::state() const {
+  LearningState state = {
+      {kProgressName, {static_cast<float>(step_), static_cast<float>(worse_), best_}}};
+  if (head_) state[kHeadName] = head_->state();
+  for (size_t i = 0; i < descents_.size(); ++i) {
+    descents_[i].Save(static_cast<int64_t>(i), state);
+  }
+  return state;
+}
+
+Learned Learner::best() const {
+  Learned learned;
+  for (const ScaleDescent& descent : descents_) learned.factors.push_back(descent.best());
+  if (head_) {
+    learned.head = task_.head;
+    std::ranges::copy(head_->best(), learned.head.data.begin());
+  }
+  return learned;
+}
+
+double Learner::Divergence(std::span<const int64_t> batch) {
   const int64_t length = schedule_.length, hidden = task_.config.hidden_size;
   std::vector<int32_t> ids;
   std::vector<float> wanted;
-  for (int64_t i = 0; i < kBatch; ++i) {
-    const auto at = static_cast<size_t>((step * kBatch + i) % schedule_.sequences);
-    const int64_t first = order[at] * length;
+  for (const int64_t sequence : batch) {
+    const int64_t first = sequence * length;
     ids.insert(ids.end(), task_.ids.begin() + first, task_.ids.begin() + first + length);
-    const float* const rows = targets.row(first).data();
+    const float* const rows = targets_.row(first).data();
     wanted.insert(wanted.end(), rows, rows + length * hidden);
   }
-  const ScaleFactors factors = Factors();
+  if (head_) backprop_.UseHead(head_->values());
   backprop_.Begin(embedding_, ids);
-  for (size_t i = 0; i < factors.size(); ++i) {
+  for (size_t i = 0; i < descents_.size(); ++i) {
     LayerWeights layer = task_.rounded[i];
-    ApplyScales(factors[i], layer);
+    ApplyScales(descents_[i].factors(), layer);
     backprop_.Forward(layer, static_cast<int64_t>(i));
   }
-  const double divergence = backprop_.Diverge(wanted);
-  const auto descend = [&](ByRole<Adam>& adams, const ByRole<std::vector<float>>& slopes) {
-    for (auto& [role, adam] : adams) {
-      adam.Step(slopes[role], step, schedule_.Rate(adam.rate(), step));
-    }
-  };
+  return backprop_.Diverge(wanted) / static_cast<double>(ids.size());
+}
+
+float Learner::Measure() {
+  double sum = 0;
+  for (int64_t first = schedule_.trained(); first < schedule_.sequences; first += kBatch) {
+    std::vector<int64_t> batch(kBatch);
+    std::iota(batch.begin(), batch.end(), first);
+    sum += Divergence(batch);
+  }
+  return static_cast<float>(sum * kBatch /
+                            static_cast<double>(std::max(schedule_.held_out, kBatch)));
+}
+
+std::string Learner::Step() {
+  std::vector<int64_t> batch;
+  for (int64_t i = step_ * kBatch; i < (step_ + 1) * kBatch; ++i) {
+    batch.push_back(order_[static_cast<size_t>(i % schedule_.trained())]);
+  }
+  const double divergence = Divergence(batch);
   for (size_t i = descents_.size(); i-- > 0;) {
     const LayerScales slopes = backprop_.Backward(matrices_[i], static_cast<int64_t>(i));
-    descend(descents_[i].rows, slopes.rows);
-    descend(descents_[i].inputs, slopes.inputs);
+    descents_[i].Step(slopes, step_, schedule_.Share(step_));
   }
-  return divergence / static_cast<double>(ids.size());
+  if (head_) head_->Step(backprop_.HeadSlopes(), step_, schedule_.Share(step_));
+  if (++step_ % schedule_.interval == 0) {
+    const float held_out = Measure();
+    worse_ = held_out < best_ || schedule_.held_out == 0 ? 0 : worse_ + 1;
+    if (worse_ == 0) {
+      best_ = held_out;
+      for (ScaleDescent& descent : descents_) descent.KeepBest();
+      if (head_) head_->KeepBest();
+    }
+  }
+  return fmt::format("step {}/{}, divergence {:.4f}", step_, schedule_.steps, divergence);
 }
 
 }  // namespace
@@ -231,48 +251,23 @@ bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) 
 }
 
 int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config) {
-  return Schedule(recipe, config.context, 0).least();
+  const Schedule schedule(recipe, config.context, 0);
+  return schedule.needed() * schedule.length;
 }
 
-void PlanInputScales(const ModelConfig& config, Plan& plan) {
-  for (int64_t i = 0; i < config.layers; ++i) {
-    for (const LinearSet set : kBehindNorms) {
-      const auto at = [&](Role role) -> LinearPlan& {
-        return plan.linears.at(LinearName(i, role));
-      };
-      const std::vector<Role> readers = RolesOf(set);
-      const auto rounded = [&](Role role) { return at(role).weights.quantized(); };
-      if (!std::ranges::all_of(readers, rounded)) continue;
-      for (const Role role : readers) at(role).input_scales = true;
-    }
-  }
-}
-
-void ApplyScales(const LayerScales& factors, LayerWeights& layer) {
-  for (auto& [role, linear] : layer.linears) {
-    if (const auto& rows = factors.rows[role]; !rows.empty()) {
-      ScaleRows(rows, linear.weights.scales);
-    }
-    std::vector<float>& scales = linear.input.scales;
-    const std::vector<float>& inputs = factors.inputs[ReaderOf(role)];
-    for (size_t i = 0; i < inputs.size(); ++i) scales[i] *= inputs[i];
-  }
-}
-
-ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
-                         const ScaleProgress& progress) {
+Learned LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
+                    const ScaleProgress& progress) {
   const Schedule schedule(task.recipe, task.config.context, static_cast<int64_t>(task.ids.size()));
   const auto count = static_cast<size_t>(schedule.sequences * schedule.length);
   const Matrix<float> targets =
       Targets(backend, task, std::span(task.ids).first(count), schedule.length, progress);
-  Learner learner(backend, math, task, schedule);
-  const std::vector<int64_t> order = Rng(0).Permutation(schedule.sequences);
-  for (int64_t step = 0; step < schedule.steps; ++step) {
-    const double divergence = learner.Step(step, targets, order);
-    progress(schedule.Tokens(step + 1),
-             fmt::format("step {}/{}, divergence {:.4f}", step + 1, schedule.steps, divergence));
+  Learner learner(backend, math, task, schedule, targets);
+  learner.Begin(task.begun);
+  for (std::string done = "measured";; done = learner.Step()) {
+    task.keep([&] { return learner.state(); });
+    progress(learner.tokens(), done + learner.held_out());
+    if (learner.finished()) return learner.best();
   }
-  return learner.Factors();
 }
 
 double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& c, int64_t ids) {
@@ -282,8 +277,13 @@ double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& c, int64_t id
   const int64_t floats =
       c.parameters() + (c.layers + 2) * kBatch * schedule.length * kept +
       2 * schedule.length * c.vocab_size +
+      (LearnsHead(recipe, c) ? 2 * c.vocab_size * c.hidden_size : 0) +
       schedule.sequences * schedule.length * (c.hidden_size + c.intermediate_size);
   return static_cast<double>(floats) * sizeof(float);
+}
+
+double HeadLearningBytes(const Recipe& recipe, const ModelConfig& c) {
+  return LearnsHead(recipe, c) ? 32 * static_cast<double>(c.vocab_size * c.hidden_size) : 0;
 }
 
 double ScaleLearningTokens(const Recipe& recipe, const ModelConfig& c, int64_t ids) {

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales learned from calibration data. GPTQ makes each linear right by itself; here the scales of
-// all of them are tuned together, so that the network predicts what the float one does. Each row's
-// scale (its groups' scales) gets a factor, and each entry of what linears read behind a norm;
-// codes and kernels stay. The loss is KL(float || rounded) of predictions, with straight-through
-// slopes (backprop.h), the descent Adam's (Kingma and Ba 2015). EfficientQAT (Chen et al. 2024)
-// trains scales end to end for quantized weights alone, on the text; here activations and cache are
-// quantized as well. QuIP# (Tseng et al. 2024, section 5) so tunes sign vectors and norms, which is
-// what factors of rows and of inputs make of them.
+// Scales learned from calibration data, and with them the head where weights are rough. GPTQ makes
+// each linear right by itself; here the scales of all of them are tuned together, so that the
+// network predicts what the float one does. Each row's scale (its groups' scales) gets a factor,
+// and each entry of what linears read behind a norm; codes and kernels stay. The loss is KL(float
+// || rounded) of predictions, with straight-through slopes (backprop.h), the descent Adam's
+// (adam.h). Some sequences of the text are held out: the factors that predict them best are those
+// that are learned. EfficientQAT (Chen et al. 2024) trains scales end to end for quantized weights
+// alone, on the text; here activations and cache are quantized as well. QuIP# (Tseng et al. 2024,
+// section 5) so tunes sign vectors and norms, which is what factors of rows and of inputs make of
+// them.
 #pragma once
 
 #include <functional>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "backends/interface/dense_math.h"
-#include "quantize/backprop.h"
 #include "quantize/calibrate.h"
+#include "quantize/scale_factors.h"
 
 namespace nibble {
-
-// Factors by layer; linears at 16 bits and those with a bias keep their scales.
-using ScaleFactors = std::vector<LayerScales>;
 
 // Why the scales of such a recipe cannot be learned, whatever the network; empty: they can. It
 // takes a rotation (which folds norms), GPTQ, and channels that are neither ordered nor scaled.
@@ -30,8 +29,6 @@ std::string_view WhyScalesStay(const Recipe& recipe);
 // would be learned by heart.
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config);
-// Gives what rounded linears read behind norms scales, which begin as 1.
-void PlanInputScales(const ModelConfig& config, Plan& plan);
 
 struct ScaleTask {
   const ModelConfig& config;
@@ -41,21 +38,26 @@ struct ScaleTask {
   FloatLayers layers;             // the same; each is asked for once
   std::vector<LayerWeights> rounded;
   std::vector<int32_t> ids;  // calibration text, which is cut into sequences anew
+  LearningState begun;       // what to go on from; empty: from the beginning
+  // Called with a way to ask for the state, before the first step and after each.
+  std::function<void(const std::function<LearningState()>&)> keep;
 };
 
 // Told how many tokens have been worked on, and on what.
 using ScaleProgress = std::function<void(double tokens, const std::string& what)>;
 
-ScaleFactors LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
-                         const ScaleProgress& progress);
-
-// Multiplies scales; fp16 ones are rounded.
-void ApplyScales(const LayerScales& factors, LayerWeights& layer);
+// What predicts the held-out sequences best, factors of 1 if nothing did better; of a text that has
+// none to spare, what the last step gave.
+Learned LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
+                    const ScaleProgress& progress);
 
 // What it takes in the backend's memory. A text of `ids` tokens makes it work on `tokens`: one that
-// passes the float network counts as one, one there and back through the other as two, which is
-// about as long as they take.
+// passes the float network or is measured counts as one, one there and back through the other as
+// two, which is about as long as they take.
 double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 double ScaleLearningTokens(const Recipe& recipe, const ModelConfig& config, int64_t ids);
+// In the program's memory and beside the output, of a head that is learned: two states, of which
+// one is being saved.
+double HeadLearningBytes(const Recipe& recipe, const ModelConfig& config);
 
 }  // namespace nibble

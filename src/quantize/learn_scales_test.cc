@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -81,6 +82,13 @@ class Loss {
       targets_.push_back(static_cast<float>(rng.Normal()));
     }
   }
+  // What predictions are made with in place of the targets' head.
+  std::vector<float> head() const { return model_.rotator.Table(Role::kHead).data; }
+  double At(const std::vector<float>& head) {
+    backprop_.UseHead(head);
+    return At(ScaleFactors(kLayers));
+  }
+  std::vector<float> HeadSlopes() const { return backprop_.HeadSlopes(); }
   double At(const ScaleFactors& factors) {
     backprop_.Begin(table_, RandomIds(kSequences * kLength));
     for (int64_t i = 0; i < kLayers; ++i) {
@@ -115,6 +123,61 @@ class LearnScalesTest : public testing::TestWithParam<bool> {
   }
   Machine machine_;
 };
+
+// What learning has to start from: layers with wrong scales behind a short text.
+struct LearningJob {
+  explicit LearningJob(const Recipe& r, float factor = 1.2f) : recipe(r), model(recipe) {
+    model.source.config.context = 16;  // of the sequences
+    LayerScales wrong;
+    for (Role role : {Role::kO, Role::kDown}) {
+      wrong.rows[role].assign(static_cast<size_t>(model.source.config.hidden_size), factor);
+    }
+    for (LayerWeights& layer : model.layers) ApplyScales(wrong, layer);
+  }
+  // `state` receives that of which keep_at others were told, reports what was said.
+  Learned Learn(const Machine& machine, const LearningState& begun = {}, size_t keep_at = 0) {
+    states = 0;
+    reports.clear();
+    const ScaleTask task = {model.source.config,
+                            recipe,
+                            model.plan,
+                            model.rotator.Table(Role::kEmbedding),
+                            model.rotator.Table(Role::kHead),
+                            [&](int64_t i) { return model.rotator.Layer(i); },
+                            model.layers,
+                            ids,
+                            begun,
+                            [&](const auto& now) {
+                              if (states++ == keep_at) state = now();
+                            }};
+    return LearnScales(*machine.backend, *machine.math, task,
+                       [&](double tokens, const std::string& what) {
+                         if (what != "targets") reports.emplace_back(tokens, what);
+                       });
+  }
+  // What reports say behind `name`, of those that do.
+  std::vector<double> Said(const std::string& name) const {
+    std::vector<double> values;
+    for (const auto& [tokens, what] : reports) {
+      const size_t at = what.find(name);
+      if (at != std::string::npos) values.push_back(std::stod(what.substr(at + name.size())));
+    }
+    return values;
+  }
+
+  Recipe recipe;
+  RoundedModel model;
+  std::vector<int32_t> ids = RandomIds(72 * 16);
+  size_t states = 0;
+  LearningState state;
+  std::vector<std::pair<double, std::string>> reports;
+};
+
+Recipe EightBits() {
+  Recipe recipe = kQuarotRecipe;
+  recipe.activations.bits = recipe.k.bits = recipe.v.bits = 8;
+  return recipe;
+}
 
 // Nothing but the weights is rounded, so that straight-through slopes are true ones.
 void ExpectDerivatives(const std::string& directory, const Machine& machine, bool gpu) {
@@ -186,6 +249,35 @@ TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
   }
 }
 
+TEST_P(LearnScalesTest, SlopesOfTheHeadAreDerivatives) {
+  Recipe recipe = kQuarotRecipe;
+  recipe.activations = {};
+  recipe.k = recipe.v = {.bits = 32};
+  const RoundedModel model(recipe);
+  Loss loss(machine_, model);
+  std::vector<float> head = loss.head();
+  Rng rng(9);
+  for (float& value : head) value += static_cast<float>(0.02 * rng.Normal());
+  loss.At(head);
+  const std::vector<float> slopes = loss.HeadSlopes();
+  ASSERT_EQ(slopes.size(), head.size());
+  // Along random directions, each entry by at most a hundredth of what is in the head.
+  constexpr double kStep = 1e-3;
+  for (int i = 0; i < 3; ++i) {
+    std::vector<float> more = head, less = head;
+    double sum = 0;
+    for (size_t k = 0; k < head.size(); ++k) {
+      const double along = std::copysign(rng.Uniform(), slopes[k]);
+      more[k] += static_cast<float>(kStep * along);
+      less[k] -= static_cast<float>(kStep * along);
+      sum += along * slopes[k];
+    }
+    const double slope = (loss.At(more) - loss.At(less)) / (2 * kStep);
+    EXPECT_GT(sum, 0.01);
+    EXPECT_NEAR(slope, sum, 0.01 * sum);  // the third derivative's share, and fp32 sums
+  }
+}
+
 TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
   for (const int64_t group : {0, 32}) {
     Recipe recipe = kQuarotRecipe;
@@ -224,42 +316,87 @@ TEST(LearnScales, MultipliesScalesAsTheyAreStored) {
 
 TEST_P(LearnScalesTest, BringsPredictionsCloserToTheFloatOnes) {
   machine_ = MakeMachine(GetParam(), false);
-  Recipe recipe = kQuarotRecipe;
-  recipe.activations.bits = recipe.k.bits = recipe.v.bits = 8;
-  RoundedModel model(recipe);
-  model.source.config.context = 16;  // of the sequences
-  LayerScales wrong;
-  for (Role role : {Role::kO, Role::kDown}) {
-    wrong.rows[role].assign(static_cast<size_t>(model.source.config.hidden_size), 1.2f);
-  }
-  for (LayerWeights& layer : model.layers) ApplyScales(wrong, layer);
-  const ScaleTask task = {model.source.config,
-                          recipe,
-                          model.plan,
-                          model.rotator.Table(Role::kEmbedding),
-                          model.rotator.Table(Role::kHead),
-                          [&](int64_t i) { return model.rotator.Layer(i); },
-                          model.layers,
-                          RandomIds(64 * 16)};
-  std::vector<double> divergences;
-  const ScaleFactors factors =
-      LearnScales(*machine_.backend, *machine_.math, task, [&](double, const std::string& what) {
-        const std::string name = "divergence ";
-        const size_t at = what.find(name);
-        if (at != std::string::npos)
-          divergences.push_back(std::stod(what.substr(at + name.size())));
-      });
+  LearningJob job(EightBits());
+  const auto [factors, head] = job.Learn(machine_);
+  EXPECT_TRUE(head.data.empty());
+  const std::vector<double> divergences = job.Said("divergence "), held_out = job.Said("held out ");
   ASSERT_EQ(divergences.size(), 8u);
   EXPECT_LT(divergences[6] + divergences[7], 0.97 * (divergences[0] + divergences[1]));
+  ASSERT_EQ(held_out.size(), 9u);
+  EXPECT_EQ(held_out[7], held_out[0]);
+  EXPECT_LT(held_out[8], 0.99 * held_out[0]);
+  EXPECT_EQ(job.reports.back().first, ScaleLearningTokens(job.recipe, job.model.source.config,
+                                                          static_cast<int64_t>(job.ids.size())));
   const auto expect = [&](const std::vector<float>& learned, int64_t count) {
     EXPECT_EQ(static_cast<int64_t>(learned.size()), count);
     for (const float factor : learned) {
       EXPECT_TRUE(factor > 0.95 && factor < 1.05) << factor;  // 8 steps of 0.0055 at most
     }
   };
-  const ModelConfig& c = model.source.config;
+  const ModelConfig& c = job.model.source.config;
   for (Role role : kLayerRoles) expect(factors[1].rows[role], c.outputs(1, role));
   for (Role role : {Role::kQ, Role::kGate}) expect(factors[1].inputs[role], c.hidden_size);
+}
+
+TEST_P(LearnScalesTest, HoldsNothingOutOfAShortText) {
+  machine_ = MakeMachine(GetParam(), false);
+  LearningJob job(EightBits());
+  job.ids.resize(64 * 16);
+  const Learned learned = job.Learn(machine_, {}, 8);
+  EXPECT_TRUE(job.Said("held out ").empty());
+  EXPECT_EQ(job.Said("divergence ").size(), 8u);
+  ScaleDescent last(job.model.layers[1]);
+  last.Resume(1, job.state);
+  EXPECT_EQ(learned.factors[1].rows[Role::kUp], last.factors().rows[Role::kUp]);
+  EXPECT_NE(learned.factors[1].rows[Role::kUp][0], 1);
+}
+
+TEST_P(LearnScalesTest, GoesOnFromAnyStateToTheSameBytes) {
+  machine_ = MakeMachine(GetParam(), false);
+  Recipe recipe = EightBits();
+  recipe.weights.bits = 3;  // so that the head is learned, too
+  constexpr size_t kStep = 13;
+  LearningJob job(recipe);
+  job.ids = RandomIds(128 * 16);
+  const Learned whole = job.Learn(machine_, {}, kStep);
+  ASSERT_EQ(job.states, 61u);
+  const LearningState begun = job.state;
+  const auto end = job.reports.back();
+  const Learned resumed = job.Learn(machine_, begun);
+  EXPECT_EQ(job.states, 61 - kStep);
+  EXPECT_EQ(job.state, begun);
+  EXPECT_EQ(job.reports.back(), end);
+  EXPECT_NE(whole.head.data, job.model.rotator.Table(Role::kHead).data);
+  EXPECT_EQ(resumed.head.data, whole.head.data);
+  for (size_t i = 0; i < kLayers; ++i) {
+    for (Role role : kLayerRoles) {
+      EXPECT_EQ(resumed.factors[i].rows[role], whole.factors[i].rows[role]);
+      EXPECT_EQ(resumed.factors[i].inputs[role], whole.factors[i].inputs[role]);
+    }
+  }
+}
+
+// A network that is rounded to 8 bits alone predicts what the float one does: each step is worse.
+TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
+  Recipe fine = kQuarotRecipe;
+  fine.weights.bits = 8;
+  fine.activations = {};
+  fine.k = fine.v = {.bits = 32};
+  LearningJob job(fine, 1);
+  job.recipe.weights.bits = 3;  // 60 steps, and the head is learned
+  job.ids = RandomIds(128 * 16);
+  const auto [factors, head] = job.Learn(MakeMachine(false, false));
+  const std::vector<double> held_out = job.Said("held out ");
+  EXPECT_EQ(job.Said("divergence ").size(), 36u);
+  EXPECT_EQ(held_out.back(), held_out.front());
+  for (const LayerScales& layer : factors) {
+    for (const auto* kind : {&layer.rows, &layer.inputs}) {
+      for (const auto& [role, values] : *kind) {
+        EXPECT_EQ(values, std::vector<float>(values.size(), 1)) << RoleName(role);
+      }
+    }
+  }
+  EXPECT_EQ(head.data, job.model.rotator.Table(Role::kHead).data);
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, LearnScalesTest, testing::Bool(),

@@ -160,8 +160,9 @@ Json Identity(const Job& job, const std::string& backend) {
           {"calibration_text", job.calibration_digest}};
 }
 
-void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job) {
-  WriteShard(work.File(kRestShardName), RestTensors(rotator, job.source, job.plan),
+void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job,
+               const Matrix<float>& head) {
+  WriteShard(work.File(kRestShardName), RestTensors(rotator, job.source, job.plan, head),
              {{kPlanDigestKey, PlanDigest(job.plan)}});
 }
 
@@ -296,7 +297,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       ++report.resumed_layers;
     } else {
       // What follows was rounded behind another layer i.
-      if (work.FindScaleFactors(c.layers)) FailDamaged(work, LayerShardName(i));
+      if (work.FindLearned(c.layers)) FailDamaged(work, LayerShardName(i));
       at(0, "rotated");
       LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
                                         : RoundLayerNearest(std::move(layer), job.plan, i, errors);
@@ -306,16 +307,17 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
   }
 }
 
-void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layers,
-                const WorkDirectory& work, Backend& backend) {
+// Returns the head that goes with them, or nothing.
+Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                         const WorkDirectory& work, Backend& backend) {
   const ModelConfig& c = job.source.config;
   const auto load = [&](int64_t i) {
     auto saved = work.FindLayer(i, job.plan, c);
     if (!saved) FailDamaged(work, LayerShardName(i));
     return std::move(*saved);
   };
-  std::optional<ScaleFactors> factors = work.FindScaleFactors(c.layers);
-  if (!factors) {
+  std::optional<Learned> learned = work.FindLearned(c.layers);
+  if (!learned) {
     std::vector<LayerWeights> rounded;
     for (int64_t i = 0; i < c.layers; ++i) {
       auto saved = load(i);
@@ -329,19 +331,28 @@ void TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layer
       StopIfInterrupted("while scales were learned");
       progress.Update(tokens, what);
     };
-    factors = LearnScales(backend, *LearningMath(backend),
+    std::chrono::steady_clock::time_point next;
+    const auto keep = [&](const std::function<LearningState()>& state) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now < next && !Interrupted()) return;
+      work.SaveLearning(state());
+      next = now + std::chrono::minutes(1);
+    };
+    learned = LearnScales(backend, *LearningMath(backend),
                           {c, job.options.recipe, job.plan, rotator.Table(Role::kEmbedding),
-                           rotator.Table(Role::kHead), layers, std::move(rounded), job.calibration},
+                           rotator.Table(Role::kHead), layers, std::move(rounded), job.calibration,
+                           work.FindLearning(), keep},
                           at);
-    work.SaveScaleFactors(*factors);  // before the first layer is changed
+    work.SaveLearned(*learned);  // before the first layer is changed
   }
   for (int64_t i = 0; i < c.layers; ++i) {
     WorkDirectory::SavedLayer saved = load(i);
     if (saved.scaled) continue;
-    ApplyScales((*factors)[static_cast<size_t>(i)], saved.layer);
+    ApplyScales(learned->factors[static_cast<size_t>(i)], saved.layer);
     saved.scaled = true;
     work.SaveLayer(i, saved, job.plan);
   }
+  return std::move(learned->head);
 }
 
 QuantizeReport StartReport(const Job& job) {
@@ -391,8 +402,9 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);
   report.plan = job.plan;
   RoundLayers(job, rotator, layers, work, *backend, report);
-  if (job.options.recipe.learned_scales) TuneScales(job, rotator, layers, work, *backend);
-  WriteRest(work, rotator, job);
+  Matrix<float> head;
+  if (job.options.recipe.learned_scales) head = TuneScales(job, rotator, layers, work, *backend);
+  WriteRest(work, rotator, job, head);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);
   OpenNetwork(work.path());  // what is published can be read

@@ -262,8 +262,9 @@ std::vector<RecipeField> MethodFields() {
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
        IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
       {"learned-scales", Switch("fixed-scales"),
-       "Tune scales of rounded weights towards the float model's predictions; takes 32768 tokens "
-       "of calibration at least, 61440 below 4-bit weights or 8-bit activations",
+       "Tune scales of rounded weights towards the float model's predictions, below 4-bit weights "
+       "also a head of its own; takes 32768 tokens of calibration at least, 61440 below 4-bit "
+       "weights or 8-bit activations",
        Set<&Recipe::learned_scales>, IfOn<&Recipe::learned_scales, WhyScalesStay>,
        Get<&Recipe::learned_scales>},
   };

@@ -50,18 +50,18 @@ LayerWeights StoreSome(
 }
 
 // Block after block of rows: as floats, a whole table takes more memory than the model in 4 bits.
-PackedWeights StoreTable(const Rotator& rotator, Role role, int64_t rows,
-                         const FormatSpec& format) {
+PackedWeights StoreTable(const std::function<Matrix<float>(int64_t first, int64_t count)>& part,
+                         int64_t rows, const FormatSpec& format, DType half) {
   constexpr int64_t kBlock = 4096;
   PackedWeights table;
   std::map<std::string_view, std::vector<std::byte>> planes;
   for (int64_t first = 0; first < rows; first += kBlock) {
     const int64_t count = std::min(kBlock, rows - first);
-    const Matrix<float> values = rotator.TableRows(role, first, count);
-    table = Store(ToF64(Borrow(values)), format, rotator.half());
+    const Matrix<float> values = part(first, count);
+    table = Store(ToF64(Borrow(values)), format, half);
     for (const Plane& plane : PlanesOf(format, count, values.cols)) {
-      const Tensor& part = table.*plane.tensor;
-      planes[plane.suffix].insert(planes[plane.suffix].end(), part.data, part.data + part.bytes());
+      const Tensor& some = table.*plane.tensor;
+      planes[plane.suffix].insert(planes[plane.suffix].end(), some.data, some.data + some.bytes());
     }
   }
   table.rows = rows;
@@ -135,12 +135,18 @@ LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index
 }
 
 std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
-                                     const Plan& plan) {
+                                     const Plan& plan, const Matrix<float>& head) {
   std::vector<NamedTensor> tensors;
   for (Role role : source.config.model_roles()) {
     if (role == Role::kHead && plan.tied_head) continue;
-    const PackedLinear table = {.weights = StoreTable(rotator, role, source.config.outputs(0, role),
-                                                      plan.at(0, role).weights),
+    const auto part = [&](int64_t first, int64_t count) {
+      if (role != Role::kHead || head.data.empty()) return rotator.TableRows(role, first, count);
+      Matrix<float> rows(count, head.cols);
+      std::copy_n(head.row(first).begin(), rows.data.size(), rows.data.begin());
+      return rows;
+    };
+    const PackedLinear table = {.weights = StoreTable(part, source.config.outputs(0, role),
+                                                      plan.at(0, role).weights, rotator.half()),
                                 .bias = role == Role::kHead ? source.head.bias : Tensor()};
     for (NamedTensor& t : LinearTensors(LinearName(0, role), table)) {
       tensors.push_back(std::move(t));

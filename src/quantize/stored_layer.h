@@ -24,9 +24,10 @@ LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index
 // Floats in a format, rounded to nearest where it has codes; `half` is what 16 bits are.
 PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType half);
 
-// What is in no layer: the tables as planned, and the final norm unless it is folded.
+// What is in no layer: the tables as planned, and the final norm unless it is folded. head [vocab,
+// hidden], where it is not empty, takes the place of the rotated one.
 std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
-                                     const Plan& plan);
+                                     const Plan& plan, const Matrix<float>& head = {});
 
 // Inputs as the plan prepares them; permutations and scales are the layer's own.
 LayerWeights Planned(LayerWeights layer, const Plan& plan, int64_t index);

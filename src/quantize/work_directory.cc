@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/work_directory.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -14,14 +15,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kScaledKey = "scales";
 constexpr const char* kErrorsKey = "relative_errors";
-constexpr const char* kRotationName = "rotation";
+constexpr const char *kRotationName = "rotation", *kLearnedHead = "head";
 constexpr const char* kShardSuffix = ".safetensors";
 
-// Learned factors in their file.
-constexpr const char *kOfRows = ".rows", *kOfInputs = ".inputs";
+// Of no use to a checkpoint.
+constexpr const char* kLearnedFiles[] = {kRotationFile, kLearningFile, kFactorsFile};
 
 bool IsWorkFile(std::string_view name) {
-  return name == kFactorsFile || name == kRotationFile || IsCheckpointFile(name);
+  return std::ranges::count(kLearnedFiles, name) > 0 || IsCheckpointFile(name);
 }
 
 // The directory itself or one above it.
@@ -193,27 +194,49 @@ std::optional<Matrix<double>> WorkDirectory::FindRotation(int64_t hidden) const 
   return rotation;
 }
 
-void WorkDirectory::SaveScaleFactors(const ScaleFactors& factors) const {
+void WorkDirectory::SaveLearning(LearningState state) const {
   std::vector<NamedTensor> tensors;
-  for (size_t i = 0; i < factors.size(); ++i) {
+  for (auto& [name, values] : state) {
+    const auto count = static_cast<int64_t>(values.size());
+    tensors.push_back({name, Tensor::Of(DType::kF32, {count}, std::move(values))});
+  }
+  WriteShard(File(kLearningFile), tensors, {});
+}
+
+LearningState WorkDirectory::FindLearning() const {
+  LearningState state;
+  if (const auto file = OpenWholeShard(File(kLearningFile))) {
+    for (const auto& [name, tensor] : file->tensors()) state[name] = tensor.Copy<float>();
+  }
+  return state;
+}
+
+void WorkDirectory::SaveLearned(const Learned& learned) const {
+  std::vector<NamedTensor> tensors;
+  for (size_t i = 0; i < learned.factors.size(); ++i) {
     const auto add = [&](const ByRole<std::vector<float>>& vectors, const char* suffix) {
       for (const auto& [role, values] : vectors) {
         tensors.push_back({LinearName(static_cast<int64_t>(i), role) + suffix,
                            Tensor::Of(DType::kF32, {static_cast<int64_t>(values.size())}, values)});
       }
     };
-    add(factors[i].rows, kOfRows);
-    add(factors[i].inputs, kOfInputs);
+    add(learned.factors[i].rows, kOfRows);
+    add(learned.factors[i].inputs, kOfInputs);
   }
+  const Matrix<float>& head = learned.head;
+  if (!head.data.empty()) tensors.push_back({kLearnedHead, Borrow(head)});
   WriteShard(File(kFactorsFile), tensors, {});
 }
 
-std::optional<ScaleFactors> WorkDirectory::FindScaleFactors(int64_t layers) const {
+std::optional<Learned> WorkDirectory::FindLearned(int64_t layers) const {
   const auto file = OpenWholeShard(File(kFactorsFile));
   if (!file) return std::nullopt;
-  ScaleFactors factors(static_cast<size_t>(layers));
+  Learned learned = {.factors = ScaleFactors(static_cast<size_t>(layers))};
+  if (const auto head = file->tensors().find(kLearnedHead); head != file->tensors().end()) {
+    learned.head = ToF32(head->second);
+  }
   for (int64_t i = 0; i < layers; ++i) {
-    LayerScales& layer = factors[static_cast<size_t>(i)];
+    LayerScales& layer = learned.factors[static_cast<size_t>(i)];
     for (const Role role : kLayerRoles) {
       const auto find = [&](const char* suffix, ByRole<std::vector<float>>& vectors) {
         const auto it = file->tensors().find(LinearName(i, role) + suffix);
@@ -223,11 +246,11 @@ std::optional<ScaleFactors> WorkDirectory::FindScaleFactors(int64_t layers) cons
       find(kOfInputs, layer.inputs);
     }
   }
-  return factors;
+  return learned;
 }
 
 void WorkDirectory::Publish(bool force) {
-  for (const char* name : {kFactorsFile, kRotationFile}) fs::remove(File(name));
+  for (const char* name : kLearnedFiles) fs::remove(File(name));
   WriteManifest(path_, DigestFiles(path_));
   PublishDirectory(path_, output_, force, IsCheckpointFile);
   lock_.reset();

@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "io/publish.h"
-#include "quantize/learn_scales.h"
+#include "quantize/scale_factors.h"
 #include "quantize/stored_layer.h"
 
 namespace nibble {
@@ -27,6 +27,7 @@ std::string PartialPath(const std::string& output);
 double FilesBytes(const std::string& directory);
 
 inline constexpr const char* kRotationFile = "rotation.safetensors";
+inline constexpr const char* kLearningFile = "learning.safetensors";
 inline constexpr const char* kFactorsFile = "factors.safetensors";
 
 class WorkDirectory {
@@ -57,9 +58,13 @@ class WorkDirectory {
   void SaveRotation(const Matrix<double>& rotation) const;
   std::optional<Matrix<double>> FindRotation(int64_t hidden) const;
 
-  // Factors that are to scale every layer; kept until Publish.
-  void SaveScaleFactors(const ScaleFactors& factors) const;
-  std::optional<ScaleFactors> FindScaleFactors(int64_t layers) const;
+  // Of scales that are being learned; kept until Publish.
+  void SaveLearning(LearningState state) const;
+  LearningState FindLearning() const;  // empty if there is none
+
+  // What is to scale every layer and to be the head; kept until Publish.
+  void SaveLearned(const Learned& learned) const;
+  std::optional<Learned> FindLearned(int64_t layers) const;
 
   // Renames OUT.partial to OUT, whole.
   void Publish(bool force);

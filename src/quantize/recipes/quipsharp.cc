@@ -3,7 +3,7 @@
 // lattice, behind Hadamard rotations and with the errors of each eight made up for by those behind
 // them (block LDLQ). Rotations are QuaRot's, which fold the output side of most linears; every row
 // has a scale. Fine-tuning is --learned-scales: of what QuIP# tunes, the vectors on the output
-// side.
+// side and the head.
 #include "quantize/recipe.h"
 
 namespace nibble {

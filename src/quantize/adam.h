@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adam (Kingma and Ba 2015) on the values of a vector.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace nibble {
+
+class Adam {
+ public:
+  // rate: of a value, in one step.
+  explicit Adam(std::span<const float> values = {}, double rate = 0)
+      : rate_(rate), count_(values.size()), state_(kParts * count_) {
+    for (Part p : {kValues, kBest}) std::ranges::copy(values, part(p));
+  }
+
+  // The step after `step` others, by `share` of the rate.
+  void Step(std::span<const float> slopes, int64_t step, double share) {
+    constexpr float kMean = 0.9f, kSquare = 0.99f;
+    const auto n = static_cast<double>(step + 1);
+    const auto rate = static_cast<float>(rate_ * share / (1 - std::pow(kMean, n)));
+    const auto whole = static_cast<float>(1 / (1 - std::pow(kSquare, n)));
+    float *const values = part(kValues), *const means = part(kMeans),
+                 *const squares = part(kSquares);
+    for (size_t i = 0; i < count_; ++i) {
+      means[i] += (1 - kMean) * (slopes[i] - means[i]);
+      squares[i] += (1 - kSquare) * (slopes[i] * slopes[i] - squares[i]);
+      values[i] -= rate * means[i] / (std::sqrt(whole * squares[i]) + 1e-12f);
+    }
+  }
+  // What the values are now is the best.
+  void KeepBest() { std::copy_n(part(kValues), count_, part(kBest)); }
+  std::span<const float> values() const { return {state_.data() + kValues * count_, count_}; }
+  std::span<const float> best() const { return {state_.data() + kBest * count_, count_}; }
+
+  // All that it has come to.
+  const std::vector<float>& state() const { return state_; }
+  void Resume(std::vector<float> state) { state_ = std::move(state); }
+
+ private:
+  enum Part : size_t { kValues, kMeans, kSquares, kBest, kParts };
+  float* part(Part p) { return state_.data() + p * count_; }
+
+  double rate_;
+  size_t count_;
+  std::vector<float> state_;  // [kParts, count]
+};
+
+}  // namespace nibble
