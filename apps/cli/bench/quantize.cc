@@ -8,6 +8,7 @@
 #include "models/shapes.h"
 #include "quantize/calibrate.h"
 #include "transforms/blas.h"
+#include "transforms/orthogonal.h"
 
 namespace nibble::cli {
 namespace {
@@ -50,7 +51,9 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
   const Recipe recipe = BenchRecipe(a);
   const Plan plan = MakePlan(net.config, recipe);
   const auto backend = MakeBackend(common.device, false);
-  const Rotator rotator(net, recipe, plan, 0);
+  Rotator rotator(net, recipe, plan, 0);
+  // In place of what is learned, which takes as long to apply.
+  if (recipe.learns_rotation()) rotator.Follow(IdentityMatrix(net.config.hidden_size));
   Calibration calibration(*backend, net.config, plan, recipe, rotator.embedding(),
                           RandomIds(net.config, a.windows * a.context), a.context);
   Progress progress("quantize", "layer tokens", static_cast<double>(a.windows * a.context));
