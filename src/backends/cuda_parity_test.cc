@@ -69,10 +69,14 @@ class CudaTest : public GpuParityTest {
                           : !part.symmetric   ? (hi - lo) / (2 * half - 1)
                           : part.signed_scale ? largest / half
                                               : largest / (half - 1);
-      // The largest of one sign is a step less than that of the other.
-      const double end = part.signed_scale ? step : 0.5 * step;
+      // Of a signed scale the side that has not the largest value ends a step earlier; of two that
+      // are as large either may be that side.
+      const bool below = -lo > hi, tie = part.signed_scale && std::fabs(lo + hi) <= 2 * error;
+      const double bottom = part.signed_scale && !below ? -(half - 1) * step : lo,
+                   top = part.signed_scale && below ? (half - 1) * step : hi;
       for (int64_t i = 0; i < count; ++i) {
-        ASSERT_NEAR(decoded[first + i], exact[static_cast<size_t>(i)], end + 2 * error)
+        const double wanted = std::clamp<double>(exact[static_cast<size_t>(i)], bottom, top);
+        ASSERT_NEAR(decoded[first + i], wanted, (tie ? 1 : 0.5) * step + 2 * error)
             << spec.width << ", " << FormatText(part) << ", " << spec.tail_width << ", "
             << first + i;
       }

@@ -250,6 +250,7 @@ void DeviceLinear::MultiplyGatedExperts(const Activations& acts, const Experts& 
 
 GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output,
                                       const DeviceLinear* tail) const {
+  NIBBLE_CHECK(output.addend == nullptr || TakesAddend(acts.tokens), "{} tokens", acts.tokens);
   GemmArguments a = {.x = acts.codes,
                      .values = acts.values,
                      .x_scales = acts.scales,

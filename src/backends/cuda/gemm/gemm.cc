@@ -37,6 +37,7 @@ bool CanJoin(const GemmArguments& a, const GemmArguments& b) {
 GemmArguments Join(std::span<const GemmArguments> products) {
   CheckJoined(products);
   GemmArguments g = products.front();
+  NIBBLE_CHECK(products.size() == 1 || g.addend == nullptr, "there is room for one");
   for (const GemmArguments& other : products.subspan(1)) g.joined[g.joins++] = other.product(0);
   return g;
 }
