@@ -95,7 +95,7 @@ class CudaTest : public GpuParityTest {
     const InputSpec& input = linear.input;
     const int64_t rows = linear.weights.rows, cols = linear.weights.cols;
     const LinearId id = ours_->Upload(linear), ref_id = ref_->Upload(linear);
-    for (const int64_t tokens : {1, 9, 40, 140, 300, 512}) {
+    for (const int64_t tokens : {1, 9, 40, 64, 140, 300, 512}) {
       const auto x = RandomRows(rng_, tokens, cols);
       std::vector<float> y(static_cast<size_t>(tokens * rows), kPoison);
       const Buffer<float> device_x = Copy(x), device_y = Copy(y);
@@ -197,23 +197,27 @@ TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
                                 {.bits = 8, .group = 128, .signed_scale = true},
                                 {.bits = 8, .group = 32},
                                 {.bits = 16}};
-  for (const int64_t width : {4096, 8192, 11008, 14336}) {
-    for (const int64_t tokens : {1, 16, 70}) {
-      auto gate = RandomVector(rng_, tokens * width);
-      const auto device_gate = CopyValues(gate);
-      InputSpec spec = {.width = width, .transform = FullHadamard(width)};
-      const float* values = ref_->PrepareActs({.x = gate.data()}, tokens, spec).values;
-      const ActsSource source = {.op = ActsSource::Op::kIntermediate, .values = device_gate.data()};
-      for (const FormatSpec& format : formats) {
-        for (const int64_t tail : {0, 256}) {
-          spec.activation = format, spec.tail_width = tail, spec.tail_activation = {.bits = 8};
-          spec.gather = tail == 0 ? std::vector<int32_t>() : rng_.Permutation<int32_t>(width);
-          const float* ours = ours_->Decode(ours_->PrepareActs(source, tokens, spec));
-          const std::vector<float> decoded = Host(ours, tokens * width);
-          for (int64_t t = 0; t < tokens; ++t) {
-            CheckParts(spec, {values + t * width, static_cast<size_t>(width)},
-                       decoded.data() + t * width);
-            if (HasFatalFailure()) return;
+  for (const int64_t width : {1024, 4096, 8192, 11008, 14336}) {
+    const TransformSpec across_heads = {.factors = FullHadamard(width / 128).factors, .inner = 128};
+    for (const TransformSpec& transform : {FullHadamard(width), across_heads}) {
+      for (const int64_t tokens : {1, 16, 70}) {
+        auto gate = RandomVector(rng_, tokens * width);
+        const auto device_gate = CopyValues(gate);
+        InputSpec spec = {.width = width, .transform = transform};
+        const float* values = ref_->PrepareActs({.x = gate.data()}, tokens, spec).values;
+        const ActsSource source = {.op = ActsSource::Op::kIntermediate,
+                                   .values = device_gate.data()};
+        for (const FormatSpec& format : formats) {
+          for (const int64_t tail : {0, 256}) {
+            spec.activation = format, spec.tail_width = tail, spec.tail_activation = {.bits = 8};
+            spec.gather = tail == 0 ? std::vector<int32_t>() : rng_.Permutation<int32_t>(width);
+            const float* ours = ours_->Decode(ours_->PrepareActs(source, tokens, spec));
+            const std::vector<float> decoded = Host(ours, tokens * width);
+            for (int64_t t = 0; t < tokens; ++t) {
+              CheckParts(spec, {values + t * width, static_cast<size_t>(width)},
+                         decoded.data() + t * width);
+              if (HasFatalFailure()) return;
+            }
           }
         }
       }
@@ -221,10 +225,13 @@ TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
   }
 }
 
-// More tiles than the blocks of a grid can take at once: whole ones and halves, one after another.
+// More tiles than the blocks of a grid can take at once: whole ones and halves, one after another;
+// of up to 64 tokens, quarters.
 TEST_F(CudaTest, ProductsOfManyRoundsAreBitEqual) {
   ExpectProducts({.bits = 4}, {.bits = 8}, 17400, 328);
   ExpectProducts({.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 17400, 328);
+  const FormatSpec levels = {.bits = 4, .symmetric = false, .group = 128, .second_level = true};
+  ExpectProducts(levels, {.bits = 8}, 17400, 384);
 }
 
 // Fewer tiles than the GPU has blocks: those of a cluster split the inputs and add up their sums,

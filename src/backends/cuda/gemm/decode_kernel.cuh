@@ -270,22 +270,7 @@ bool Run(const Products& products, const Device& device, cudaStream_t stream) {
   return RunTiles<Shape<F, 4, 8, 2, kTileRing<F>>, Y>(products, device, stream);
 }
 
-// visit<kind, fine> for weights with scales of rows or of two levels.
-template <typename Visit>
-bool WithRowKind(const GemmArguments& g, const Visit& visit) {
-  switch (g.w_kind) {
-    case WeightKind::kNibbles:
-      return visit.template operator()<WeightKind::kNibbles, false>();
-    case WeightKind::kBytes:
-      return visit.template operator()<WeightKind::kBytes, false>();
-    default:
-      NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kLevels);
-      return g.w_block.pieces == 1 ? visit.template operator()<WeightKind::kLevels, false>()
-                                   : visit.template operator()<WeightKind::kLevels, true>();
-  }
-}
-
-// The same for groups of weights or of inputs.
+// visit<kind, fine> for groups of weights or of inputs.
 template <typename Visit>
 bool WithGroupKind(const GemmArguments& g, const Visit& visit) {
   constexpr auto kNibbles = WeightKind::kNibbleGroups, kBytes = WeightKind::kByteGroups;

@@ -227,4 +227,19 @@ GemmArguments Join(std::span<const GemmArguments> products);
 void CheckArguments(const GemmArguments& arguments);
 void CheckJoined(std::span<const GemmArguments> products);  // 1 to kMaxJoined
 
+// visit<kind, fine> for weights with scales of rows or of two levels.
+template <typename Visit>
+auto WithRowKind(const GemmArguments& g, const Visit& visit) {
+  switch (g.w_kind) {
+    case WeightKind::kNibbles:
+      return visit.template operator()<WeightKind::kNibbles, false>();
+    case WeightKind::kBytes:
+      return visit.template operator()<WeightKind::kBytes, false>();
+    default:
+      NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kLevels);
+      return g.w_block.pieces == 1 ? visit.template operator()<WeightKind::kLevels, false>()
+                                   : visit.template operator()<WeightKind::kLevels, true>();
+  }
+}
+
 }  // namespace nibble::cuda

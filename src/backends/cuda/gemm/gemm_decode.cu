@@ -9,7 +9,7 @@ struct RunKind {
   template <typename Y>
   bool operator()(const decode::Products& products, const Device& device,
                   cudaStream_t stream) const {
-    return decode::WithRowKind(products.common(), [&]<WeightKind kind, bool fine>() {
+    return WithRowKind(products.common(), [&]<WeightKind kind, bool fine>() {
       return decode::Run<decode::Format<kind, fine, false>, Y>(products, device, stream);
     });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the integer sums of a warpgroup, 64 outputs x 128 tokens in registers as wgmma.h leaves
-// them, to y in global memory: the arithmetic law, then through shared memory to rows of 128
+// From the integer sums of a warpgroup, 64 outputs x 128 or 64 tokens in registers as wgmma.h
+// leaves them, to y in global memory: the arithmetic law, then through shared memory to rows of 128
 // (bfloat16) or 256 (float) contiguous bytes.
 #pragma once
 
@@ -208,8 +208,8 @@ __device__ __forceinline__ void StoreValues(const uint4& unit, Out* y, int count
 
 // A warpgroup's sums of half a tile, its columns from `first_column` and outputs from
 // `first_output` on, to y. `barrier` is one of the warpgroup's threads.
-template <bool kPlain, bool kPlanes, typename Sum, typename Out>
-__device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&sums)[64],
+template <bool kPlain, bool kPlanes, typename Sum, int kSums, typename Out>
+__device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&sums)[kSums],
                                           const TileParameters& tile, int first_column,
                                           int first_output, int barrier, Staging<Out>& staging) {
   using S = Staging<Out>;
@@ -225,7 +225,8 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
   Out* y = static_cast<Out*>(tile.y) + int64_t{token} * stride + n;
   const bool vectors = kPlain || tile.vectors;
 #pragma unroll
-  for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
+  for (int chunk = 0; chunk < 2 * kSums / kColumns; chunk += S::kTokens) {
+    if (tile.token + first_token + chunk >= tile.end) break;
     if (chunk / S::kTokens % tile.splits != tile.split) {
       y += S::kTokens * stride;
       continue;
@@ -257,8 +258,8 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
 
 // The same for gate and up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
 // stores half the tokens of both.
-template <bool kPlanes, typename Sum>
-__device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum (&sums)[64],
+template <bool kPlanes, typename Sum, int kSums>
+__device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum (&sums)[kSums],
                                                const TileParameters& tile, int first_column,
                                                int warpgroup,
                                                Staging<__nv_bfloat16> (&staging)[2]) {
@@ -273,7 +274,8 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
   const int stride = tile.stride;
   auto* y = static_cast<__nv_bfloat16*>(tile.y) + int64_t{token} * stride + n;
 #pragma unroll
-  for (int chunk = 0; chunk < 128 / kColumns; chunk += S::kTokens) {
+  for (int chunk = 0; chunk < 2 * kSums / kColumns; chunk += S::kTokens) {
+    if (tile.token + first_token + chunk >= tile.end) break;
     if (chunk / S::kTokens % tile.splits != tile.split) {
       y += S::kTokens * stride;
       continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompt products of operands with one scale a row, or with two levels (gemm_sm90_rows.cuh).
 #include "backends/cuda/gemm/gemm_sm90.h"
+#include "backends/cuda/gemm/gemm_sm90_few.h"
 #include "backends/cuda/gemm/gemm_sm90_rows.cuh"
 
 namespace nibble::cuda {
@@ -29,17 +30,9 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
 
 void GemmSm90(const GemmArguments& g, cudaStream_t stream) {
   sm90::CheckSm90(g);
+  if (FitsFew(g)) return GemmSm90Few(g, stream);
   WithReal(g.y_type, [&]<typename Out>(Out) {
-    switch (g.w_kind) {
-      case WeightKind::kNibbles:
-        return LaunchFor<WeightKind::kNibbles, false, Out>(g, stream);
-      case WeightKind::kBytes:
-        return LaunchFor<WeightKind::kBytes, false, Out>(g, stream);
-      default:
-        NIBBLE_CUDA_CHECK(g.w_kind == WeightKind::kLevels);
-        g.w_block.pieces == 1 ? LaunchFor<WeightKind::kLevels, false, Out>(g, stream)
-                              : LaunchFor<WeightKind::kLevels, true, Out>(g, stream);
-    }
+    WithRowKind(g, [&]<WeightKind kind, bool fine>() { LaunchFor<kind, fine, Out>(g, stream); });
   });
 }
 

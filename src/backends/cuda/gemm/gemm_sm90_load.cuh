@@ -28,7 +28,8 @@ struct Shape {
   static constexpr Tail kTail = tail;
   static constexpr WeightKind kKind = kind;
   static constexpr bool kGroups = HasGroups(kind), kLevels = kind == WeightKind::kLevels;
-  static constexpr int kTokens = tokens, kPieces = fine ? 4 : 1;  // at most
+  static constexpr int kTokens = tokens, kPart = std::min(tokens, kHalfTokens);  // Tiles::part
+  static constexpr int kPieces = fine ? 4 : 1;                                   // at most
   static constexpr bool kFine = fine, kTokenScales = x_groups;
   static constexpr int kPointBits = PointBits(kind);
   static constexpr int kFactor = SumFactor(kind);
@@ -68,7 +69,7 @@ struct Shared {
   __device__ Points points() { return Points(this + 1); }
 
   // In the end what other splits send takes the place of the stages: a tile's sums from each.
-  static constexpr int kSumBytes = 4 * kTileOutputs * kHalfTokens;
+  static constexpr int kSumBytes = 4 * kTileOutputs * S::kPart;
 };
 
 // A place in the ring of stages.
@@ -90,8 +91,8 @@ __device__ __forceinline__ ProductTerms TermsOf(const GemmArguments& g, const Ti
   return terms;
 }
 
-// What tensor copies read: activations in boxes of 128 bytes x 128 tokens; of a tail its own, and
-// of pairs the weights of each product in boxes of 64 bytes x 64 outputs.
+// What tensor copies read: activations in boxes of 128 bytes x Shape::kPart tokens; of a tail its
+// own, and of pairs the weights of each product in boxes of 64 bytes x 64 outputs.
 template <Tail kTail>
 struct Maps {
   CUtensorMap x;
@@ -123,14 +124,14 @@ struct Filling {
 };
 
 // A chunk of 128 bytes of a tile's inputs, for both blocks of a pair: by each half of the tokens,
-// or, of a tile of 128, by one of them in turn.
+// or, of a tile that is not whole, by one of them in turn.
 template <typename S>
 __device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& map, int chunk,
                                            int token, bool whole, SharedAddress full) {
   const int rank = PairRank(), part = whole ? rank : 0;
   if (!whole && chunk % kPair != rank) return;
-  TensorLoad(to.s.x[to.ring.stage] + part * kHalfTokens * kInputs, map, chunk * kInputs,
-             token + part * kHalfTokens, full, ((1 << kPair) - 1) << (ClusterRank() - rank));
+  TensorLoad(to.s.x[to.ring.stage] + part * S::kPart * kInputs, map, chunk * kInputs,
+             token + part * S::kPart, full, ((1 << kPair) - 1) << (ClusterRank() - rank));
 }
 
 // The scales, and zetas, of a tile's steps, piece by piece. Behind the last group any will do.
@@ -166,7 +167,7 @@ __device__ void LoadTail(const Maps<S::kTail>& maps, const Tiles& tiles,
                          Filling<S>& to) {
   constexpr bool kCodes = S::kTail == Tail::kCodes;
   const int last_block = static_cast<int>((product.rows - 1) / 64), block = place.output / 64;
-  const int tokens = whole ? kTileTokens : kHalfTokens;
+  const int tokens = whole ? kTileTokens : S::kPart;
   for (int step = 0; step < tiles.tail_steps; ++step, to.ring.Advance()) {
     const SharedAddress full = to.Wait();
     const int chunk = kCodes ? step / 2 : step % tiles.tail_chunks;
@@ -226,7 +227,7 @@ __device__ void Load(const Maps<S::kTail>& maps, const GemmArguments& g, const T
     const ProductTerms product = TermsOf(g, tiles, tile, place.product);
     const bool whole = S::kTokens == kTileTokens && tile < tiles.whole;
     if constexpr (kOperand == Operand::kInputs) {
-      const int bytes = step_bytes + (whole ? kTileTokens : kHalfTokens) * kInputs;
+      const int bytes = step_bytes + (whole ? kTileTokens : S::kPart) * kInputs;
       for (int step = 0; step < tiles.steps; ++step, to.ring.Advance()) {
         const SharedAddress full = to.Wait();
         BarrierArriveExpect(full, bytes);

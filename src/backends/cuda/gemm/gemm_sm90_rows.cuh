@@ -4,22 +4,23 @@
 // cores work on these.
 //
 // If less than half the grid has a tile left for its last round, these are halved, 128 tokens each,
-// and the round takes half the time. The last two steps of other tiles treat their halves one after
-// the other, so that the tensor cores work on the second while the first is stored.
+// and the round takes half the time. Where there are few tokens or few outputs, all tiles have 64.
+// The last two steps of other tiles treat their halves one after the other, so that the tensor
+// cores work on the second while the first is stored.
 #pragma once
 
 #include "backends/cuda/gemm/gemm_sm90_split.cuh"
 
 namespace nibble::cuda::sm90 {
 
-// The sums of a tile of kHalves times 128 tokens, one step after the other; two sets of fragments
-// take turns.
+// The sums of a tile of kHalves times S::kPart tokens, one step after the other; two sets of
+// fragments take turns.
 template <int kHalves, typename S>
 __device__ __forceinline__ void SumTile(const Tiles& tiles, Shared<S>& s, Stages<S>& stages,
                                         Fragments& even, Fragments& odd,
-                                        int32_t (&sums)[kHalves][64]) {
+                                        int32_t (&sums)[kHalves][S::kPart / 2]) {
   const auto half = [&](int stage, int i) {
-    return SwizzledTile(s.x[stage] + i * kHalfTokens * kInputs);
+    return SwizzledTile(s.x[stage] + i * S::kPart * kInputs);
   };
   const auto multiply = [&](Fragments& a, Fragments& previous, int stage, int accumulate) {
     if constexpr (kHalves == 2) {
@@ -47,24 +48,39 @@ __device__ __forceinline__ void SumTile(const Tiles& tiles, Shared<S>& s, Stages
 template <Epilogue kEpilogue, typename S>
 struct RowProduct {
   using Shape = S;
-  static __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<S>& s);
-};
 
-template <Epilogue kEpilogue, typename S>
-__device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const Tiles& tiles,
-                                                   Shared<S>& s) {
-  constexpr int kHalf = kHalfTokens * kInputs;  // bytes
-  const int lane = threadIdx.x % 32;
-  Stages<S> stages = {g, s};
-  const auto store_half = [&](const int32_t(&sums)[64], int first_token) {
-    Store<kEpilogue>(g, s, stages.warpgroup, sums, first_token);
-  };
-  const auto first_half = [&](int stage) { return SwizzledTile(s.x[stage]); };
-  const auto second_half = [&](int stage) { return SwizzledTile(s.x[stage] + kHalf); };
+  static __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
+    Stages<S> stages = {g, s};
+    uint32_t parity = 0;  // of the parameters
+    int tile = tiles.first();
+    const auto release = [&] {
+      if (threadIdx.x % 32 == 0) BarrierArrive(&s.rest.parameters_empty);
+    };
+    if constexpr (S::kTokens == kTileTokens) {
+      for (; tile < tiles.whole; tile += tiles.stride(), parity ^= 1) {
+        MultiplyWhole(g, tiles, s, stages, parity);
+        release();
+      }
+    }
+    for (; tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
+      Fragments even, odd = {};
+      int32_t sums[1][S::kPart / 2];
+      SumTile(tiles, s, stages, even, odd, sums);
+      if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, sums[0]);
+      BarrierWait(&s.rest.parameters_full, parity);
+      Store<kEpilogue>(g, s, stages.warpgroup, sums[0], 0);
+      release();
+    }
+  }
 
-  uint32_t parity = 0;  // of the parameters
-  int tile = tiles.first();
-  for (; tile < tiles.whole; tile += tiles.stride(), parity ^= 1) {
+ private:
+  // A tile of 256 tokens.
+  static __device__ __forceinline__ void MultiplyWhole(const GemmArguments& g, const Tiles& tiles,
+                                                       Shared<S>& s, Stages<S>& stages,
+                                                       uint32_t parity) {
+    constexpr int kHalf = kHalfTokens * kInputs;  // bytes
+    const auto first_half = [&](int stage) { return SwizzledTile(s.x[stage]); };
+    const auto second_half = [&](int stage) { return SwizzledTile(s.x[stage] + kHalf); };
     Sums sums;
     Fragments even, odd = {};
     int left = tiles.steps - 2, even_stage, odd_stage = 0;
@@ -86,22 +102,12 @@ __device__ void RowProduct<kEpilogue, S>::Multiply(const GemmArguments& g, const
     MultiplyLast(sums, even, odd, first_half(odd_stage), second_half(even_stage),
                  second_half(odd_stage));
     BarrierWait(&s.rest.parameters_full, parity);
-    store_half(sums[0], 0);
+    Store<kEpilogue>(g, s, stages.warpgroup, sums[0], 0);
     MultiplyEnd(sums[1], even, odd);
     stages.Release(even_stage);
     stages.Release(odd_stage);
-    store_half(sums[1], kTileTokens / 2);
-    if (lane == 0) BarrierArrive(&s.rest.parameters_empty);
+    Store<kEpilogue>(g, s, stages.warpgroup, sums[1], kHalfTokens);
   }
-  for (; tile < tiles.Count(); tile += tiles.stride(), parity ^= 1) {
-    Fragments even, odd = {};
-    int32_t sums[1][64];
-    SumTile(tiles, s, stages, even, odd, sums);
-    if (tiles.splits > 1) AddSplits<kEpilogue>(tiles, s, sums[0]);
-    BarrierWait(&s.rest.parameters_full, parity);
-    store_half(sums[0], 0);
-    if (lane == 0) BarrierArrive(&s.rest.parameters_empty);
-  }
-}
+};
 
 }  // namespace nibble::cuda::sm90

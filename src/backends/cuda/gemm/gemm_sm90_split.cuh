@@ -10,29 +10,29 @@ namespace nibble::cuda::sm90 {
 
 // By the math warpgroups, while the others of the cluster wait as WaitForSplits. Afterwards the
 // sums of those chunks are complete that this block stores.
-template <Epilogue kEpilogue, typename S, typename Sum>
-__device__ __forceinline__ void AddSplits(const Tiles& tiles, Shared<S>& s, Sum (&sums)[64]) {
+template <Epilogue kEpilogue, typename S, typename Sum, int kSums>
+__device__ __forceinline__ void AddSplits(const Tiles& tiles, Shared<S>& s, Sum (&sums)[kSums]) {
   constexpr int kChunk = kChunkSums<kOfPlanes<kEpilogue>, typename S::Out>;
-  static_assert(sizeof(Sum) * 64 * 256 == Shared<S>::kSumBytes);
+  static_assert(sizeof(Sum) * kSums * 256 == Shared<S>::kSumBytes);
   static_assert((kMostSplits - 1) * Shared<S>::kSumBytes <= Shared<S>::kStages * S::kStageBytes);
   uint4* const received = reinterpret_cast<uint4*>(&s) + threadIdx.x;
   // Where four sums of split `from` are for split `to`.
   const auto slot = [&](int from, int to, int i) {
     const int place = (from - to - 1 + tiles.splits) % tiles.splits;
-    return received + (place * 16 + i) * 256;
+    return received + (place * kSums / 4 + i) * 256;
   };
   const int split = tiles.Split(), columns = tiles.columns - tiles.Place(tiles.first()).token;
   const auto owner = [&](int i) { return 4 * i / kChunk % tiles.splits; };
   ClusterSync();  // the stages of all are free
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {  // eight columns
+  for (int i = 0; i < kSums / 4; ++i) {  // eight columns
     if (owner(i) == split || 8 * i >= columns) continue;
     StorePeer(PeerAddress(slot(split, owner(i), i), owner(i) * kPair + PairRank()),
               reinterpret_cast<const uint4&>(sums[4 * i]));
   }
   ClusterSync();
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < kSums / 4; ++i) {
     if (owner(i) != split || 8 * i >= columns) continue;
     for (int from = 0; from < tiles.splits; ++from) {
       if (from == split) continue;

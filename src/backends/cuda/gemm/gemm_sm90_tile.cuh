@@ -2,8 +2,8 @@
 // What the prompt products of compute capability 9.0 share (gemm_sm90.cu, gemm_groups_sm90.cu): the
 // tiles of a product, how its operands come to a block, the kernel around its mathematics.
 //
-// A pair of blocks (a cluster) computes 256 outputs x 256 or 128 tokens at a time, each block 128
-// of the outputs; the grid stays and walks over the tiles. The product is computed transposed:
+// A pair of blocks (a cluster) computes 256 outputs x 256, 128 or 64 tokens at a time, each block
+// 128 of the outputs; the grid stays and walks over the tiles. The product is computed transposed:
 // weights are operand A, which may come from registers, so that 4-bit codes become bytes on their
 // way from shared memory to the tensor cores. Activations are operand B, in shared memory.
 //
@@ -145,10 +145,10 @@ struct Stages {
   }
 };
 
-// A warpgroup's sums of 128 columns to y.
-template <Epilogue kEpilogue, typename S, typename Sum>
+// A warpgroup's sums of 128 or 64 columns to y.
+template <Epilogue kEpilogue, typename S, typename Sum, int kSums>
 __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int warpgroup,
-                                      const Sum (&sums)[64], int first_column) {
+                                      const Sum (&sums)[kSums], int first_column) {
   constexpr bool kPlanes = kOfPlanes<kEpilogue>;
   if constexpr (kEpilogue == Epilogue::kGated || kEpilogue == Epilogue::kGatedPlanes) {
     StoreGatedHalf<kPlanes>(g, sums, s.rest.parameters, first_column, warpgroup, s.rest.staging);
@@ -250,18 +250,18 @@ inline CUtensorMap BoxesOf(const void* bytes, int64_t rows, int64_t width, int64
   return map;
 }
 
-template <Tail kTail>
-Maps<kTail> MapsOf(const GemmArguments& g, int k_blocks) {
+template <typename S>
+Maps<S::kTail> MapsOf(const GemmArguments& g, int k_blocks) {
   const int64_t rows = WholeTiles(g.x_rows());
   const auto of_tokens = [&](const int8_t* x, int64_t width, int64_t stride) {
-    return BoxesOf(x, rows, width, stride, kTileTokens / kPair, kInputs);
+    return BoxesOf(x, rows, width, stride, S::kPart, kInputs);
   };
-  Maps<kTail> maps;
+  Maps<S::kTail> maps;
   maps.x = of_tokens(g.x, int64_t{k_blocks} * kInputs, g.stride);
-  if constexpr (kTail != Tail::kNone) {
+  if constexpr (S::kTail != Tail::kNone) {
     maps.tail = of_tokens(g.tail.x, g.tail.stride, g.tail.stride);
   }
-  if constexpr (kTail == Tail::kPairs) {
+  if constexpr (S::kTail == Tail::kPairs) {
     for (int i = 0; i <= g.joins; ++i) {
       const ProductTerms product = g.product(i);
       const int64_t width = 2 * g.tail.cols;
@@ -278,14 +278,14 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
   static_assert(sizeof(S) + S::Points::kTableBytes <= kSharedBytes);
   const std::array<int, kMostSplits>& most = MostPairs<P>();
   NIBBLE_CUDA_CHECK(most[0] > 0);
-  const Tiles tiles = TilesOf(g, P::Shape::kTokens == kTileTokens, most);
+  const Tiles tiles = TilesOf(g, P::Shape::kTokens, most);
   const auto cluster = static_cast<unsigned>(kPair * tiles.splits);
   LaunchDependent(gemm_sm90<P>,
                   {.grid = std::min(tiles.count, most[0]) * cluster,
                    .block = kThreads,
                    .shared_bytes = kSharedBytes,
                    .cluster = cluster},
-                  stream, MapsOf<P::Shape::kTail>(g, tiles.k_blocks), g, tiles);
+                  stream, MapsOf<typename P::Shape>(g, tiles.k_blocks), g, tiles);
 }
 
 // What a launch of either kernel needs.

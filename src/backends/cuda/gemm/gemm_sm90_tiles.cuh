@@ -14,21 +14,22 @@ inline constexpr int kInputs = 128;    // of a step
 inline constexpr int kPair = 2;        // blocks that share activations
 inline constexpr int kMostSplits = 2;  // pairs of a cluster; more are no faster
 inline constexpr int kBand = 8;  // token tiles that are walked through together, for L2's sake
-inline constexpr int kHalfTokens = kTileTokens / 2;
+inline constexpr int kHalfTokens = kTileTokens / 2, kQuarterTokens = kHalfTokens / 2;
 
 __device__ __forceinline__ int PairRank() {
   return ClusterRank() % kPair;
 }
 
-// The tiles of a product, the first `whole` of them 256 tokens, the others half as many, and those
-// of them that this block computes. halves: how many of the others follow from one place of 256
-// tokens; 1 where there is none of 256. splits: if more than 1, none is of 256 and a cluster has
-// one (gemm_sm90_split.cuh). steps: of 128 inputs, of a split, in pairs; at least 4 in tiles of
-// 256, whose last two are special. Past the end of K the activations are zeros. tail_steps: further
-// ones, of its tail, which has so many chunks (gemm_sm90_load.cuh), in pairs.
+// The tiles of a product, the first `whole` of them 256 tokens, the others `part`, which is half as
+// many or a quarter, and those of them that this block computes. halves: how many of the others
+// follow from one place of 256 tokens; 1 where there is none of 256. splits: if more than 1, none
+// is of 256 and a cluster has one (gemm_sm90_split.cuh). steps: of 128 inputs, of a split, in
+// pairs; at least 4 in tiles of 256, whose last two are special. Past the end of K the activations
+// are zeros. tail_steps: further ones, of its tail, which has so many chunks (gemm_sm90_load.cuh),
+// in pairs.
 struct Tiles {
-  int columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count, splits,
-      steps, tail_chunks, tail_steps;
+  int part, columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count,
+      splits, steps, tail_chunks, tail_steps;
   int joins, first_pairs[kMaxJoined - 1];  // of GemmArguments::joined among the pairs of outputs
   ExpertGroups experts;  // of a mixture: a group's tiles are halves, and `count` is but a bound
 
@@ -57,7 +58,7 @@ struct Tiles {
     while (product < joins && in_band / height >= first_pairs[product]) {
       pair = in_band / height - first_pairs[product++];
     }
-    return {(band + in_band % height) * halves * kHalfTokens + half % halves * kHalfTokens,
+    return {((band + in_band % height) * halves + half % halves) * part,
             (pair * kPair + PairRank()) * block_outputs, product};
   }
 };
@@ -65,10 +66,12 @@ struct Tiles {
 // Those of g in the fewest rounds of a grid of `most` pairs of blocks, where one of halves takes a
 // little more than half the time. A half without tokens costs as much as any: where few rows leave
 // many such, all tiles are halves. Where a grid of most[s - 1] pairs in clusters of s has room for
-// every tile s times, they are split. whole_tiles: the kernel has tiles of 256 tokens.
-inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
+// every tile s times, they are split. tokens: of the largest tiles of the kernel; kQuarterTokens
+// are not halved.
+inline Tiles TilesOf(const GemmArguments& g, int tokens,
                      const std::array<int, kMostSplits>& most_split) {
-  const int most = most_split[0];
+  const int most = most_split[0], part = std::min(tokens, kHalfTokens);
+  const bool whole_tiles = tokens == kTileTokens;
   constexpr double kHalfRound = 0.57;
   constexpr int kLeastSteps = 4;  // of a split
   const auto parts = [](int64_t size, int64_t part) {
@@ -76,7 +79,8 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
   };
   const int outputs = g.up_w != nullptr ? kTileOutputs / 2 : kTileOutputs;
   const auto pairs = [&](int64_t rows) { return parts(rows, kPair * outputs); };
-  Tiles tiles = {.columns = static_cast<int>(g.x_rows()),
+  Tiles tiles = {.part = part,
+                 .columns = static_cast<int>(g.x_rows()),
                  .token_tiles = parts(g.x_rows(), kTileTokens),
                  .output_pairs = pairs(g.rows),
                  .block_outputs = outputs,
@@ -100,9 +104,10 @@ inline Tiles TilesOf(const GemmArguments& g, bool whole_tiles,
   const int all = tiles.token_tiles * tiles.output_pairs, left = all % most;
   const bool halve_last = 2 * left <= most;
   const double last_round = left == 0 ? 0 : halve_last ? kHalfRound : 1;
-  const int token_halves = parts(g.x_rows(), kHalfTokens);
+  const int token_halves = parts(g.x_rows(), part);
   const double half_rounds = kHalfRound * parts(token_halves * tiles.output_pairs, most);
-  if (token_halves == 1 || (whole_tiles && half_rounds < all / most + last_round)) {
+  if (token_halves == 1 || part == kQuarterTokens ||
+      (whole_tiles && half_rounds < all / most + last_round)) {
     tiles.token_tiles = token_halves, tiles.halves = 1;
     tiles.count = token_halves * tiles.output_pairs;
   } else {

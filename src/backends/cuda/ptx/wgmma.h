@@ -29,18 +29,20 @@ __device__ __forceinline__ uint64_t SwizzledTile(const void* tile) {
 #define NIBBLE_R8(r, i) "+r"(r[i]), "+r"(r[i + 1]), "+r"(r[i + 2]), "+r"(r[i + 3]), \
                         "+r"(r[i + 4]), "+r"(r[i + 5]), "+r"(r[i + 6]), "+r"(r[i + 7])
 #define NIBBLE_R16(r) NIBBLE_R8(r, 0), NIBBLE_R8(r, 8)
-#define NIBBLE_R64(r) NIBBLE_R8(r, 0), NIBBLE_R8(r, 8), NIBBLE_R8(r, 16), NIBBLE_R8(r, 24), \
-                      NIBBLE_R8(r, 32), NIBBLE_R8(r, 40), NIBBLE_R8(r, 48), NIBBLE_R8(r, 56)
+#define NIBBLE_R32(r) NIBBLE_R8(r, 0), NIBBLE_R8(r, 8), NIBBLE_R8(r, 16), NIBBLE_R8(r, 24)
+#define NIBBLE_R64(r) NIBBLE_R32(r), NIBBLE_R8(r, 32), NIBBLE_R8(r, 40), NIBBLE_R8(r, 48), NIBBLE_R8(r, 56)
 #define NIBBLE_A16(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), \
                       "r"(a[6]), "r"(a[7]), "r"(a[8]), "r"(a[9]), "r"(a[10]), "r"(a[11]), \
                       "r"(a[12]), "r"(a[13]), "r"(a[14]), "r"(a[15])
 #define NIBBLE_WGMMA(d) "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" d "}, "
+#define NIBBLE_WGMMA_64(d) "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {" d "}, "
 #define NIBBLE_WGMMA_BF16(d) "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" d "}, "
 #define NIBBLE_A4(a, i) "r"(a[i]), "r"(a[i + 1]), "r"(a[i + 2]), "r"(a[i + 3])
 #define NIBBLE_PIECE(a, b, p) NIBBLE_WGMMA(NIBBLE_D0) "{" a "}, " b ", " p ";\n"
-#define NIBBLE_D0 \
+#define NIBBLE_D_HALF \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NIBBLE_D0 NIBBLE_D_HALF ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NIBBLE_D1 \
@@ -104,6 +106,30 @@ __device__ __forceinline__ void MultiplyHalf(int32_t (&d)[64], const Fragments& 
       : "memory");
 }
 
+// And of that, 64.
+__device__ __forceinline__ void MultiplyHalf(int32_t (&d)[32], const Fragments& a,
+                                             Fragments& previous, uint64_t b0, int accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      ".reg .b64 b1, b2, b3;\n"
+      "setp.ne.b32 p, %65, 0;\n"
+      "add.s64 b1, %64, 2;\n"
+      "add.s64 b2, %64, 4;\n"
+      "add.s64 b3, %64, 6;\n"
+      "wgmma.fence.sync.aligned;\n"
+      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%48, %49, %50, %51}, %64, p;\n"
+      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%52, %53, %54, %55}, b1, 1;\n"
+      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%56, %57, %58, %59}, b2, 1;\n"
+      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%60, %61, %62, %63}, b3, 1;\n"
+      "wgmma.commit_group.sync.aligned;\n"
+      "wgmma.wait_group.sync.aligned 1;\n"
+      "}"
+      : NIBBLE_R32(d), NIBBLE_R16(previous)
+      : NIBBLE_A16(a), "l"(b0), "r"(accumulate)
+      : "memory");
+}
+
 // The rest: d[0] += A2 B2, then, as the last group, d[1] += A B + A2 B2. Rows 0..127 of B2 are at
 // `b2_0`, the others at `b2_1`; those of B at `b1`.
 __device__ __forceinline__ void MultiplyLast(Sums& d, Fragments& a, const Fragments& a2,
@@ -146,6 +172,10 @@ __device__ __forceinline__ void MultiplyLast(Sums& d, Fragments& a, const Fragme
 __device__ __forceinline__ void MultiplyEnd(int32_t (&d)[64], Fragments& a, Fragments& a2) {
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : NIBBLE_R64(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
+}
+__device__ __forceinline__ void MultiplyEnd(int32_t (&d)[32], Fragments& a, Fragments& a2) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+               : NIBBLE_R32(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
 }
 
 // The bf16 products wgmma.m64n128k16: D += A B + A C for 32 inputs, of which B has columns 0..31 and
@@ -242,9 +272,12 @@ __device__ __forceinline__ void MultiplyPiece(int32_t (&d)[64], const Fragments&
 #undef NIBBLE_PIECE
 #undef NIBBLE_R8
 #undef NIBBLE_R16
+#undef NIBBLE_R32
 #undef NIBBLE_R64
 #undef NIBBLE_A16
 #undef NIBBLE_WGMMA
+#undef NIBBLE_WGMMA_64
+#undef NIBBLE_D_HALF
 #undef NIBBLE_D0
 #undef NIBBLE_D1
 
