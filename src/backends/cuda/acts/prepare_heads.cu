@@ -2,6 +2,7 @@
 // A block per row, whose values stay in registers from the first load to the codes: a thread has a
 // column of all heads and does its butterflies.
 #include <bit>
+#include <cstddef>
 
 #include "backends/cuda/acts/prepare_heads.h"
 #include "backends/cuda/acts/quantize_row.cuh"
@@ -47,6 +48,55 @@ __device__ void Quantize(const PreparePart& a, int64_t token, const float (&v)[k
   a.sums[token] = of_row;
 }
 
+// A word of each warp.
+struct HeadWords {
+  int low[kMostThreads / 32], high[kMostThreads / 32], sum[kMostThreads / 32];
+};
+
+// The same where every head is a group.
+template <Grid kGrid, int kHeads>
+__device__ void QuantizeGroups(const PreparePart& a, int64_t token, int64_t pitch,
+                               const float (&v)[kHeads], float factor) {
+  using HeadGrid = ActGrid<kGrid>;
+  __shared__ HeadWords words[kHeads];
+  __shared__ __align__(16) std::byte memory[kHeads * sizeof(HeadGrid)];
+  auto* const grids = reinterpret_cast<HeadGrid*>(memory);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    Range<kGrid> range;
+    range.Add(v[h]);
+    if (!OfMagnitudes(kGrid)) words[h].low[warp] = MaxOf()(Ordered(range.negative_lo));
+    words[h].high[warp] = MaxOf()(Ordered(range.hi));
+  }
+  __syncthreads();
+  for (int h = warp; h < kHeads; h += warps) {
+    Range<kGrid> range;
+    if (!OfMagnitudes(kGrid)) range.negative_lo = FromOrdered(JoinWarps(words[h].low, MaxOf()));
+    range.hi = FromOrdered(JoinWarps(words[h].high, MaxOf()));
+    if (lane == 0) grids[h] = HeadGrid(a, range, factor);
+  }
+  __syncthreads();
+  int8_t* const codes = a.codes + token * a.stride;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    const auto code = static_cast<int8_t>(grids[h].Code(v[h]));
+    codes[h * blockDim.x + threadIdx.x] = code;
+    words[h].sum[warp] = SumOf()(code);
+  }
+  for (int64_t i = a.columns + threadIdx.x; i < a.stride; i += blockDim.x) codes[i] = 0;
+  __syncthreads();
+  for (int h = warp; h < kHeads; h += warps) {
+    const int sum = JoinWarps(words[h].sum, SumOf());
+    if (lane > 0) continue;
+    const int64_t at = h * pitch + token;
+    a.scales[at] = grids[h].scale;
+    if (kGrid == Grid::kAsymmetric) a.zetas[at] = grids[h].zeta;
+    a.sums[at] = sum;
+  }
+}
+
 template <int kHeads, typename X>
 __global__ void __launch_bounds__(kMostThreads)
     prepare_heads(const __grid_constant__ PrepareArguments a) {
@@ -58,14 +108,19 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) v[h] = static_cast<float>(x[h * blockDim.x]);
   Butterflies<kLog2Of<kHeads>>(v);
-  WithGrid(a.main, [&]<Grid kGrid>() { Quantize<kGrid>(a.main, token, v, a.hadamard.scale); });
+  WithGrid(a.main, [&]<Grid kGrid>() {
+    const float factor = a.hadamard.scale;
+    a.main.group == 0 ? Quantize<kGrid>(a.main, token, v, factor)
+                      : QuantizeGroups<kGrid>(a.main, token, ScalePitch(a.tokens), v, factor);
+  });
 }
 
 }  // namespace
 
 bool FitsHeads(const PrepareArguments& a) {
   const HadamardPlan& h = a.hadamard;
-  const bool codes = a.main.values == nullptr && a.main.group == 0 && a.main.bits <= 8;
+  const bool codes = a.main.values == nullptr && a.main.bits <= 8 &&
+                     (a.main.group == 0 || a.main.group == h.inner);
   const bool across =
       h.segment == a.width && h.inner % 32 == 0 && h.inner <= kMostThreads && h.dense_factors == 0;
   return codes && across && h.sylvester >= 8 && h.sylvester <= kMostHeads && !a.in_parts() &&
