@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One panel against up to four tokens, straight from the stored codes, half a panel (8 outputs) at
-// a time; int16 sums are widened every four steps of eight inputs.
+// One panel against four tokens at a time, straight from the stored codes, half a panel (8 outputs)
+// after the other; int16 sums are widened every four steps of eight inputs.
 #include "backends/cpu/avx2/avx2_u4.inl.h"
 #include "backends/cpu/gemm/int_kernels.h"
 
@@ -49,10 +49,18 @@ struct BytePanel {
   }
 };
 
-// One panel and one group: c[R, kTileOutputs] += sums
+// The hardware's own prefetching stops at every page and where the other panel takes its turn.
+template <typename Panel>
+void Prefetch(const uint8_t* b) {
+  for (int64_t i = 0; i < Panel::kStep; i += 64) {
+    _mm_prefetch(b + i + 4096, _MM_HINT_T1);
+    _mm_prefetch(b + i + 1024, _MM_HINT_T0);
+  }
+}
+
+// One panel: c[R, kTileOutputs] += sums of so many steps.
 template <typename Panel, int R>
-void Group(const GemvTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
-  int64_t steps = t.k / 8;
+void Add(const int8_t* a, int64_t a_stride, const uint8_t* b, int64_t steps, int32_t* c) {
   while (steps > 0) {
     int64_t count = steps < Panel::kFlush ? steps : Panel::kFlush;
     steps -= count;
@@ -63,9 +71,10 @@ void Group(const GemvTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
       for (int s = 0; s < Panel::kSums; ++s) sum[r][0][s] = sum[r][1][s] = _mm256_setzero_si256();
     }
     for (; count > 0; --count, a += 8, b += Panel::kStep) {
+      Prefetch<Panel>(b);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
-        const int8_t* x = a + r * t.a_stride;
+        const int8_t* x = a + r * a_stride;
         const __m256i x0 = Broadcast(x), x1 = Broadcast(x + 4);
         Panel::Add(sum[r][0], b, x0, x1);
         Panel::Add(sum[r][1], b + 32, x0, x1);
@@ -79,17 +88,34 @@ void Group(const GemvTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
   }
 }
 
+// Codes of kChunk inputs stay in the first-level cache while four tokens after four take their
+// turn.
 template <typename Panel>
 void Run(const GemvTile& t) {
-  constexpr void (*kGroups[])(const GemvTile&, const int8_t*, const uint8_t*, int32_t*) = {
-      Group<Panel, 1>, Group<Panel, 2>, Group<Panel, 3>, Group<Panel, 4>};
+  constexpr int64_t kChunk = 512, kRows = 4;
+  constexpr void (*kAdd[])(const int8_t*, int64_t, const uint8_t*, int64_t, int32_t*) = {
+      Add<Panel, 1>, Add<Panel, 2>, Add<Panel, 3>, Add<Panel, 4>};
   Clear(t.c, t.groups * t.rows * kTileOutputs);
-  for (int64_t panel = 0; panel < 2; ++panel) {
-    for (int64_t g = 0; g < t.groups; ++g) {
-      kGroups[t.rows - 1](t, t.a + g * t.k, t.b + panel * t.b_stride + g * t.k / 8 * Panel::kStep,
-                          t.c + g * t.rows * kTileOutputs + panel * kPanel);
+  const int8_t* a = t.a;
+  const uint8_t* b = t.b;
+  for (int64_t g = 0; g < t.groups; ++g) {
+    for (int64_t left = t.k; left > 0;) {
+      const int64_t inputs = t.rows <= kRows || left < kChunk ? left : kChunk;
+      for (int64_t r = 0; r < t.rows; r += kRows) {
+        const auto add = kAdd[(t.rows - r < kRows ? t.rows - r : kRows) - 1];
+        int32_t* const c = t.c + (g * t.rows + r) * kTileOutputs;
+        add(a + r * t.a_stride, t.a_stride, b, inputs / 8, c);
+        add(a + r * t.a_stride, t.a_stride, b + t.b_stride, inputs / 8, c + kPanel);
+      }
+      a += inputs, b += inputs / 8 * Panel::kStep, left -= inputs;
     }
   }
+}
+
+int32_t SumOf(const int8_t* codes, int64_t count) {
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += codes[i];
+  return sum;
 }
 
 }  // namespace
@@ -97,6 +123,37 @@ void Run(const GemvTile& t) {
 void avx2_gemv_u4s8(const GemvTile& tile) {
   Run<NibblePanel>(tile);
 }
+
+// Sums of nibbles become those of bytes: a product with nibble * scale + start is scale times that
+// with the nibble, and start times the activation.
+void avx2_gemv_u4s8_levels(const GemvTile& tile) {
+  Clear(tile.c, tile.rows * kTileOutputs);
+  const uint16_t* steps = tile.steps;
+  for (int64_t k = 0; k < tile.k; k += tile.step_cols, steps += kPanel) {
+    int32_t sums[kMaxGemvTokens * kTileOutputs];
+    GemvTile part = tile;
+    part.a += k, part.b += k / 8 * NibblePanel::kStep;
+    part.k = tile.k - k < tile.step_cols ? tile.k - k : tile.step_cols;
+    part.c = sums;
+    Run<NibblePanel>(part);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const __m256i x = _mm256_set1_epi32(SumOf(part.a + r * tile.a_stride, part.k));
+      for (int64_t n = 0; n < kTileOutputs; n += 8) {
+        const uint16_t* const step = steps + n / kPanel * tile.steps_stride + n % kPanel;
+        const __m256i pairs =
+            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(step)));
+        const __m256i scale = _mm256_and_si256(pairs, _mm256_set1_epi32(255));
+        const __m256i start = _mm256_srli_epi32(pairs, 8);
+        const __m256i more =
+            _mm256_add_epi32(_mm256_mullo_epi32(scale, Load(sums + r * kTileOutputs + n)),
+                             _mm256_mullo_epi32(start, x));
+        int32_t* const c = tile.c + r * kTileOutputs + n;
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(c), _mm256_add_epi32(Load(c), more));
+      }
+    }
+  }
+}
+
 void avx2_gemv_f4s8(const GemvTile& tile) {
   Run<FloatPanel>(tile);
 }

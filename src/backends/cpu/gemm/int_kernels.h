@@ -84,10 +84,11 @@ void amx_end();
 
 void avx2_gemv_u4s8(const GemvTile& tile);
 void avx2_gemv_u8s8(const GemvTile& tile);
+void avx2_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
 void avx2_gemv_f4s8(const GemvTile& tile);
 void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
-void avx512_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
+void avx512_gemv_u4s8_levels(const GemvTile& tile);
 void avx512_gemv_f4s8(const GemvTile& tile);
 
 // Words (formats/lattice_words.h) of a block of 64 codes, from one or two planes of their bytes, as

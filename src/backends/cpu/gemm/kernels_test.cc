@@ -213,19 +213,20 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 4, .group = 32}, 100), "avx512_gemm_u8s8");  // K: 64
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 8}, 12), "avx512_gemv_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 5}, 512), "avx512_gemm_u8s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, {.bits = 2}, 5), "avx2_gemm_u4s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, {.bits = 6, .group = 64}, 5), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, {.bits = 2}, 13), "avx2_gemm_u4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, {.bits = 6, .group = 64}, 13), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, levels, 12), "avx512_gemv_u4s8_levels");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, levels, 13), "amx_gemm_u8s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, levels, 1), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, levels, 12), "avx2_gemv_u4s8_levels");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, levels, 13), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kRef, {.bits = 4, .group = 8}, 1), "scalar_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 4}, 6, 16), "avx512_gemv_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 4}, 7, 16), "avx512_gemm_u8s8");
   const FormatSpec floats = {.bits = 4, .group = 32, .codebook = Codebook::kE2m1};
   EXPECT_EQ(ChosenKernel(Isa::kAmx, floats, 12), "avx512_gemv_f4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, floats, 13), "avx512_gemm_u8s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 4), "avx2_gemv_f4s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 5), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 12), "avx2_gemv_f4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 13), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, points(2), 12), "avx512_gemv_p2s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512Vbmi, points(4), 1), "avx512_gemv_p4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 4), "avx2_gemv_p3s8");
