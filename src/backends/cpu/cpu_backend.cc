@@ -182,7 +182,7 @@ class CpuBackend final : public Backend {
 
  private:
   // Whether rows of codes are wanted in the order of a matrix unit.
-  bool InTiles(int64_t rows) const { return isa_ >= Isa::kAmx && rows > cpu::kMaxGemvTokens; }
+  bool InTiles(int64_t rows) const { return isa_ >= Isa::kAmx && rows > cpu::kGemvRows; }
 
   void Multiply(const Activations& acts, const Weights& weights, float* y, int64_t y_stride,
                 bool accumulate) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two panels against up to twelve tokens, straight from the stored codes: each byte is read once
-// from memory and never written back. Every step takes eight inputs, so nibble and byte panels
+// Two panels against twelve tokens at a time, straight from the stored codes: each byte is read
+// once from memory and never written back. Every step takes eight inputs, so nibble and byte panels
 // share the loop, and every broadcast activation serves both panels.
 #include <immintrin.h>
 
@@ -82,6 +82,7 @@ constexpr int Chains(int rows) {
   return rows == 1 ? 4 : rows <= 4 ? 2 : 1;
 }
 
+// R of the tile's rows.
 template <typename Panel, int R>
 void Run(const GemvTile& t) {
   constexpr int kChains = Chains(R);
@@ -139,7 +140,7 @@ void Run(const GemvTile& t) {
         __m512i sum = acc[r][p][0];
 #pragma GCC unroll 4
         for (int i = 1; i < kChains; ++i) sum = _mm512_add_epi32(sum, acc[r][p][i]);
-        _mm512_storeu_si512(t.c + (g * R + r) * kTileOutputs + p * kPanel, sum);
+        _mm512_storeu_si512(t.c + (g * t.rows + r) * kTileOutputs + p * kPanel, sum);
       }
     }
   }
@@ -150,7 +151,14 @@ void Dispatch(const GemvTile& t) {
   constexpr void (*kRuns[])(const GemvTile&) = {
       Run<Panel, 1>, Run<Panel, 2>, Run<Panel, 3>, Run<Panel, 4>,  Run<Panel, 5>,  Run<Panel, 6>,
       Run<Panel, 7>, Run<Panel, 8>, Run<Panel, 9>, Run<Panel, 10>, Run<Panel, 11>, Run<Panel, 12>};
-  kRuns[t.rows - 1](t);
+  if (t.rows <= kGemvRows) return kRuns[t.rows - 1](t);
+  const int64_t blocks = (t.rows + kGemvRows - 1) / kGemvRows;
+  GemvTile some = t;
+  for (int64_t i = 0, left = t.rows; i < blocks; ++i) {
+    const int64_t rows = left / (blocks - i);
+    kRuns[rows - 1](some);
+    some.a += rows * t.a_stride, some.c += rows * kTileOutputs, left -= rows;
+  }
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ constexpr int64_t kChunk = 512;           // inputs; 32 outputs of bytes are 16 
 constexpr int64_t kMaxRows = 256;         // of a GEMM task
 constexpr int64_t kBlockBytes = 3 << 19;  // activations of a GEMM task, of an L2 of 2 MiB
 constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
-constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call
+constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call, fewer of many rows
+constexpr int64_t kGemvSums = 192;        // groups times rows, of kTileOutputs each: half of L1
 constexpr int64_t kTileBlock = 32;        // rows of a matrix unit's call
 constexpr int64_t kBlock = 96;            // and of another: its sums stay in L1
 constexpr int64_t kFewRows = 64;          // up to which weights are prefetched
@@ -77,11 +78,12 @@ void GemvTask(const Product& p, int64_t task) {
   const IntPanels& w = p.weights;
   const int64_t rows = p.all_rows;
   const int64_t last = std::min((task + 1) * p.panels, w.panels);
-  alignas(64) int32_t acc[kGemvGroups * kMaxGemvTokens * kTileOutputs];
+  const int64_t most = std::clamp<int64_t>(kGemvSums / rows, 1, kGemvGroups);
+  alignas(64) int32_t acc[std::max(kGemvSums, kMaxGemvTokens) * kTileOutputs];
   for (int64_t panel = task * p.panels; panel < last; panel += 2) {
     alignas(64) float partial[kMaxGemvTokens * kTileOutputs];
-    for (int64_t g = 0; g < w.groups; g += kGemvGroups) {
-      const int64_t groups = std::min(kGemvGroups, w.groups - g);
+    for (int64_t g = 0; g < w.groups; g += most) {
+      const int64_t groups = std::min(most, w.groups - g);
       PrefetchScales(w, panel, g, groups);
       p.kernel.gemv({.a = p.acts.codes + g * w.group_cols,
                      .a_stride = p.acts.stride,

@@ -27,7 +27,8 @@ namespace nibble::cpu {
 
 inline constexpr int64_t kPanel = 16;        // outputs of a panel
 inline constexpr int64_t kTileOutputs = 32;  // outputs of a kernel call: two panels
-inline constexpr int64_t kMaxGemvTokens = 12;
+inline constexpr int64_t kGemvRows = 12;     // of tokens, with AVX-512, for one pass over the codes
+inline constexpr int64_t kMaxGemvTokens = 64;
 
 // By nibbles of panels, whose sign is flipped.
 inline constexpr uint8_t kFloatBytes[16] = {12, 11, 10, 9,  8,  6,  4,  0,

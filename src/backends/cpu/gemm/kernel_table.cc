@@ -9,17 +9,17 @@ constexpr Isa kVbmi = Isa::kAvx512Vbmi;
 // clang-format off
 constexpr Kernel kTable[] = {
     // name                     isa           bits     tokens          k_step gemm              gemv                     tiles  form
+    {"amx_gemm_u8s8",           Isa::kAmx,    0,       0,              64,    amx_gemm_u8s8,    nullptr,                 true},
     {"avx512_gemv_u4s8",        Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8,        false},
     {"avx512_gemv_u4s8_levels", Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u4s8_levels, false, Form::kLevels},
     {"avx512_gemv_u8s8",        Isa::kAvx512, 8,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_u8s8,        false},
     {"avx512_gemv_f4s8",        Isa::kAvx512, 4,       kMaxGemvTokens, 8,     nullptr,          avx512_gemv_f4s8,        false, Form::kFloats},
-    {"avx512_gemv_p2s8",        kVbmi,        2,       kMaxGemvTokens, 32,    nullptr,          avx512_gemv_p2s8,        false, Form::kPoints},
-    {"avx512_gemv_p3s8",        kVbmi,        3,       kMaxGemvTokens, 32,    nullptr,          avx512_gemv_p3s8,        false, Form::kPoints},
-    {"avx512_gemv_p4s8",        kVbmi,        4,       kMaxGemvTokens, 32,    nullptr,          avx512_gemv_p4s8,        false, Form::kPoints},
+    {"avx512_gemv_p2s8",        kVbmi,        2,       kGemvRows,      32,    nullptr,          avx512_gemv_p2s8,        false, Form::kPoints},
+    {"avx512_gemv_p3s8",        kVbmi,        3,       kGemvRows,      32,    nullptr,          avx512_gemv_p3s8,        false, Form::kPoints},
+    {"avx512_gemv_p4s8",        kVbmi,        4,       kGemvRows,      32,    nullptr,          avx512_gemv_p4s8,        false, Form::kPoints},
     {"avx2_gemv_p2s8",          Isa::kAvx2,   2,       4,              32,    nullptr,          avx2_gemv_p2s8,          false, Form::kPoints},
     {"avx2_gemv_p3s8",          Isa::kAvx2,   3,       4,              32,    nullptr,          avx2_gemv_p3s8,          false, Form::kPoints},
     {"avx2_gemv_p4s8",          Isa::kAvx2,   4,       4,              32,    nullptr,          avx2_gemv_p4s8,          false, Form::kPoints},
-    {"amx_gemm_u8s8",           Isa::kAmx,    0,       0,              64,    amx_gemm_u8s8,    nullptr,                 true},
     {"avx512_gemm_u8s8",        Isa::kAvx512, 0,       0,              8,     avx512_gemm_u8s8, nullptr,                 false},
     {"avx2_gemv_u4s8",          Isa::kAvx2,   4,       kMaxGemvTokens, 8,     nullptr,          avx2_gemv_u4s8,          false},
     {"avx2_gemv_u4s8_levels",   Isa::kAvx2,   4,       kMaxGemvTokens, 8,     nullptr,          avx2_gemv_u4s8_levels,   false, Form::kLevels},
@@ -47,7 +47,9 @@ std::span<const Kernel> Kernels() {
 }
 
 const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens) {
+  const bool few = weights.sum_rows(tokens) <= kGemvRows;
   for (const Kernel& kernel : kTable) {
+    if (few && kernel.tiles) continue;
     if (kernel.isa <= isa && kernel.Runs(weights, tokens)) return kernel;
   }
   NIBBLE_CHECK(false, "groups of {} inputs", weights.group_cols);
