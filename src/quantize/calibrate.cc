@@ -65,11 +65,6 @@ std::vector<Role> RolesOf(LinearSet set) {
   NIBBLE_CHECK(false);
 }
 
-Plan FloatPlan(Plan plan) {
-  for (auto& [name, linear] : plan.linears) linear.tail = {};
-  return plan;
-}
-
 Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
                const BackendRopes& ropes, const EmbeddingRows& embedding,
                std::span<const int32_t> ids, int64_t context, bool quantized, SpillFile* file)
@@ -142,6 +137,8 @@ size_t Stream::Bytes(const ModelConfig& c, int64_t tokens) {
 InputSpec Stream::Planned(Role role, const PackedLinear& linear) const {
   InputSpec input = plan_.at(index_, role).Input(config_.inputs(index_, role));
   if (!quantized_) input.activation = input.tail_activation = {};
+  // Weights that are known say whether a tail splits their columns: floats have none.
+  if (linear.weights.cols > 0) input.tail_width = input.width - linear.weights.cols;
   input.gather = linear.input.gather;
   return input;
 }

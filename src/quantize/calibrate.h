@@ -31,9 +31,6 @@ struct LinearSet {
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer);
 std::vector<Role> RolesOf(LinearSet set);
 
-// The plan of linears that are not rounded: no tail splits their columns.
-Plan FloatPlan(Plan plan);
-
 // All windows at one depth of the network.
 class Stream {
  public:

@@ -180,8 +180,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
                                                bool with_keys,
                                                const Calibration::Progress& progress) {
   const BackendRopes ropes(backend, config.ropes, context);
-  const Plan float_plan = FloatPlan(plan);
-  Stream stream(backend, config, float_plan, ropes, rotator.embedding(), ids, context, false);
+  Stream stream(backend, config, plan, ropes, rotator.embedding(), ids, context, false);
   std::vector<LayerStatistics> statistics(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i) {
     const LayerWeights layer = StoreFloats(rotator.Layer(i));

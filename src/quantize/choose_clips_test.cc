@@ -68,6 +68,20 @@ double Excess(const Matrix<float>& x, FloatLayer layer, FormatSpec format) {
   return chosen / least - 1;
 }
 
+// Layers whose gathers leave channels where they are.
+FloatLayers InOrder(const ModelConfig& config, const Plan& plan, const Rotator& rotator) {
+  return [&](int64_t i) {
+    FloatLayer layer = rotator.Layer(i);
+    for (Role role : kLayerRoles) {
+      if (!plan.at(i, role).gather) continue;
+      auto& gather = layer.gathers[role];
+      gather.resize(static_cast<size_t>(config.inputs(i, role)));
+      std::iota(gather.begin(), gather.end(), 0);
+    }
+    return layer;
+  };
+}
+
 // Outlier channels in another format, the last ones, take part in no clip.
 TEST(ChooseClips, LeavesTheTailOut) {
   const Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
@@ -88,22 +102,28 @@ TEST(ChooseClips, LeavesTheTailOut) {
   for (int64_t n = 0; n < embedding.rows; ++n) {
     for (float& v : embedding.row(n).last(static_cast<size_t>(tail))) v *= 20;
   }
-  const FloatLayers layers = [&](int64_t i) {
-    FloatLayer layer = rotator.Layer(i);
-    for (Role role : kLayerRoles) {
-      if (!plan.at(i, role).gather) continue;
-      auto& gather = layer.gathers[role];
-      gather.resize(static_cast<size_t>(c.inputs(i, role)));
-      std::iota(gather.begin(), gather.end(), 0);
-    }
-    return layer;
-  };
-  ChooseClips(*MakeBackend("cpu", false), c, RowsOf(embedding), layers, ids, 48, plan,
-              [](double) {});
+  ChooseClips(*MakeBackend("cpu", false), c, RowsOf(embedding), InOrder(c, plan, rotator), ids, 48,
+              plan, [](double) {});
   const Matrix<float> all = FirstInputs(embedding, ids, c.norm_eps);
   Matrix<float> x(all.rows, kept);
   for (int64_t t = 0; t < x.rows; ++t) std::copy_n(all.row(t).begin(), kept, x.row(t).begin());
   EXPECT_LT(Excess(x, rotator.Layer(0), plan.at(0, Role::kQ).activations), 0.03);
+}
+
+// A tail of weights alone: the floats that stand in for these have none.
+TEST(ChooseClips, RunsLinearsThatReadFloatsWithoutTheirTails) {
+  const Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
+  const ModelConfig& c = source.config;
+  Recipe recipe = kQuikRecipe;
+  recipe.activations.clip = 0;
+  recipe.rules = {{std::string(kDownPattern), "a-bits=16"}};
+  Plan plan = MakePlan(c, recipe);
+  ASSERT_GT(plan.at(0, Role::kDown).tail.columns, 0);
+  const Rotator rotator(source, recipe, plan, 0);
+  const std::vector<int32_t> ids(48, 7);
+  ChooseClips(*MakeBackend("cpu", false), c, rotator.embedding(), InOrder(c, plan, rotator), ids,
+              48, plan, [](double) {});
+  for (int64_t i = 0; i < c.layers; ++i) EXPECT_GT(plan.at(i, Role::kO).activations.clip, 0) << i;
 }
 
 TEST(ChooseClips, FindsTheClipOfLeastOutputErrorInTheFirstLayer) {

@@ -162,8 +162,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
                                           const std::function<void(int64_t)>& progress) {
   const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kRotationWindows * context);
   const BackendRopes ropes(backend, config.ropes, context);
-  const Plan float_plan = FloatPlan(plan);
-  Stream stream(backend, config, float_plan, ropes, rotator.embedding(),
+  Stream stream(backend, config, plan, ropes, rotator.embedding(),
                 ids.first(static_cast<size_t>(tokens)), context, false);
   std::vector<PeakedRows> sets;
   Matrix<float> all(tokens, config.hidden_size);

@@ -71,9 +71,8 @@ Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const i
                       int64_t length, const ScaleProgress& progress) {
   const ModelConfig& c = task.config;
   const BackendRopes ropes(backend, c.ropes, length);
-  const Plan plan = FloatPlan(task.plan);
-  Stream stream(backend, c, plan, ropes, RowsOf(task.embedding, c.embedding_scale), ids, length,
-                false);
+  Stream stream(backend, c, task.plan, ropes, RowsOf(task.embedding, c.embedding_scale), ids,
+                length, false);
   const auto tokens = static_cast<double>(ids.size());
   for (int64_t i = 0; i < c.layers; ++i) {
     progress(static_cast<double>(i) * tokens / static_cast<double>(c.layers), "targets");

@@ -210,8 +210,7 @@ double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
   const auto machine = MakeBackend("cpu", false);
   const int64_t context = CheckedContext(c);
   const BackendRopes ropes(*machine, c.ropes, context);
-  const Plan floats = FloatPlan(plan);
-  Stream stream(*machine, c, floats, ropes, rotator.embedding(),
+  Stream stream(*machine, c, plan, ropes, rotator.embedding(),
                 std::vector<int32_t>(static_cast<size_t>(kCheckedWindows * context)), context,
                 false);
   return 2 * BestSeconds(2, [&] { stream.Pass(StoreFloats(layer), 0); });
