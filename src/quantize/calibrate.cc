@@ -66,12 +66,12 @@ std::vector<Role> RolesOf(LinearSet set) {
 }
 
 Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
-               const BackendRopes& ropes, const EmbeddingRows& embedding,
-               std::span<const int32_t> ids, int64_t context, bool quantized, SpillFile* file)
+               const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
+               bool quantized, SpillFile* file)
     : backend_(backend),
       config_(config),
       plan_(plan),
-      ropes_(ropes),
+      ropes_(backend, config.ropes, context),
       context_(context),
       windows_(static_cast<int64_t>(ids.size()) / context),
       quantized_(quantized),
@@ -149,8 +149,10 @@ int64_t Stream::tokens(LinearSet set, int64_t window) const {
   return static_cast<int64_t>(routes.experts[static_cast<size_t>(set.expert)].rows.size());
 }
 
-void Stream::Begin(const LayerWeights& layer, int64_t index) {
+void Stream::Begin(const LayerWeights& layer, int64_t index, const Visit& visit) {
   index_ = index;
+  sets_ = LinearSets(config_, index);
+  places_.assign(static_cast<size_t>(windows_), 0);
   layer_ = Layer{};
   for (Role role : config_.layer_roles(index)) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.spec = config_.spec(index);
@@ -160,6 +162,10 @@ void Stream::Begin(const LayerWeights& layer, int64_t index) {
   }
   for (Role role : config_.layer_roles(index)) {
     if (FixedPlan(role) != nullptr) Upload(role, layer[role]);
+  }
+  for (LinearSet set : sets_) {
+    if (visit) visit(set);
+    for (Role role : RolesOf(set)) Upload(role, layer[role]);
   }
 }
 
@@ -232,6 +238,11 @@ void Stream::Advance(LinearSet set, int64_t window) {
   }
 }
 
+void Stream::RunTo(LinearSet set, int64_t window) {
+  size_t& place = places_[static_cast<size_t>(window)];
+  while (sets_.at(place) != set) Advance(sets_.at(++place), window);
+}
+
 float* Stream::a(LinearSet set, int64_t window) {
   const bool behind = config_.parallel && set.kind == LinearSet::kDown;  // those of attention
   const int64_t first = behind ? windows_ * config_.inputs(index_, Role::kO) : 0;
@@ -243,15 +254,20 @@ ActsSource Stream::Source(LinearSet set, int64_t window) {
   return LayerInput(config_, layer_, RolesOf(set)[0], Rows(set, window));
 }
 
-const float* Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
+Stream::SetInput Stream::Input(LinearSet set, int64_t window, const FormatSpec& activation) {
+  Rest();
+  RunTo(set, window);
+  const int64_t count = tokens(set, window);
+  if (count == 0) return {nullptr, 0};
   input_ = layer_.inputs[RolesOf(set)[0]];
   input_.activation = activation;
   if (!activation.quantized()) input_.tail_activation = {};
-  return backend_.Decode(backend_.PrepareActs(Source(set, window), tokens(set, window), input_));
+  return {backend_.Decode(backend_.PrepareActs(Source(set, window), count, input_)), count};
 }
 
 void Stream::Finish() {
   for (int64_t w = 0; w < windows(); ++w) {
+    RunTo(sets_.back(), w);
     if (config_.has_experts(index_)) {
       ForwardMlp(decoder(w), layer_, context_, x(w), &routes_[static_cast<size_t>(w)]);
     } else {
@@ -265,9 +281,6 @@ void Stream::Finish() {
 
 void Stream::Pass(const LayerWeights& layer, int64_t index) {
   Begin(layer, index);
-  for (LinearSet set : LinearSets(config_, index)) {
-    for (Role role : RolesOf(set)) Upload(role, layer[role]);
-  }
   for (int64_t w = 0; w < windows(); ++w) {
     const SequenceSlice slice = CacheOf(w);
     if (config_.has_experts(index_)) {
@@ -289,14 +302,11 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
       config_(config),
       plan_(plan),
       recipe_(recipe),
-      ropes_(backend, config.ropes, context),
       ids_(std::move(ids)),
-      stream_(backend, config, plan, ropes_, embedding, ids_, context, recipe.quantized_calibration,
-              file),
+      stream_(backend, config, plan, embedding, ids_, context, recipe.quantized_calibration, file),
       reference_plan_(ReferencePlan(plan)) {
   if (recipe.gptaq > 0) {
-    reference_.emplace(backend, config, reference_plan_, ropes_, embedding, ids_, context, true,
-                       file);
+    reference_.emplace(backend, config, reference_plan_, embedding, ids_, context, true, file);
     reference_->Follow(stream_);
   }
 }
@@ -304,23 +314,16 @@ Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan
 LayerWeights Calibration::Round(FloatLayer layer, int64_t index, std::map<Role, double>& errors,
                                 const Progress& progress) {
   LayerWeights stored = StoreUnquantized(layer, plan_, index);
-  const std::vector<LinearSet> sets = LinearSets(config_, index);
+  const auto sets = static_cast<double>(LinearSets(config_, index).size());
+  double rounded = 0;
   last_ = std::chrono::steady_clock::now();
-  stream_.Begin(stored, index);
-  if (reference_) {
-    const LayerWeights whole = StoreNearest(layer, reference_plan_, index);
-    reference_->Begin(whole, index);
-    for (const auto& set : sets) {
-      for (Role role : RolesOf(set)) reference_->Upload(role, whole[role]);
-    }
-  }
-  for (size_t i = 0; i < sets.size(); ++i) {
-    const auto at = [&](double share, std::string_view what) {
-      progress((static_cast<double>(i) + share) / static_cast<double>(sets.size()), what);
-    };
-    RoundSet(sets[i], layer, index, stored, errors, at);
-  }
-  stream_.Finish();
+  if (reference_) reference_->Begin(StoreNearest(layer, reference_plan_, index), index);
+  stream_.Walk(stored, index, [&](LinearSet set) {
+    RoundSet(set, layer, index, stored, errors, [&](double share, std::string_view what) {
+      progress((rounded + share) / sets, what);
+    });
+    ++rounded;
+  });
   if (reference_) reference_->Finish();
   Account(seconds_.inputs);
   return stored;
@@ -347,21 +350,17 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
              })});
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
-    stream_.Advance(set, w);
-    if (reference_) reference_->Advance(set, w);
-    const int64_t tokens = stream_.tokens(set, w);
+    auto [input, tokens] = stream_.Input(set, w);
     if (tokens == 0) continue;
-    const float *input = stream_.Input(set, w), *exact = nullptr;
+    const float* exact = nullptr;
     if (reference_) {  // whose inputs would take the place of these
       const int64_t count = tokens * width;
       backend_.Copy(input, count, copy.Grow(count));
       input = copy.data();
-      exact = reference_->Input(set, w);
+      exact = reference_->Input(set, w).values;
     }
     Account(seconds_.inputs);
     gptq.Add(input, exact, tokens);
-    stream_.Rest();
-    if (reference_) reference_->Rest();
     Account(seconds_.sums);
     progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
              RoleName(RolesOf(set)[0]));
@@ -378,7 +377,6 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
       Account(seconds_.rounding);
     }
     layer[role] = {};
-    stream_.Upload(role, stored[role]);
   }
 }
 

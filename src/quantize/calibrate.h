@@ -26,6 +26,8 @@ struct LinearSet {
   Kind kind;
   int64_t expert;  // of kMlp and kDown; -1: of the FFN
   bool alone;      // kMlp: there is no up; kQkv: the layer has neither k nor v
+
+  bool operator==(const LinearSet&) const = default;
 };
 // Of a layer, in the order they run.
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer);
@@ -37,41 +39,43 @@ class Stream {
   // ids: windows of `context` tokens, one after the other. quantized: activations and cache as
   // planned; otherwise both at 16 bits. Where a file is given, of a backend in the program's
   // memory, windows that are not worked on lie in it.
-  Stream(Backend& backend, const ModelConfig& config, const Plan& plan, const BackendRopes& ropes,
+  Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
          const EmbeddingRows& embedding, std::span<const int32_t> ids, int64_t context,
          bool quantized, SpillFile* file = nullptr);
 
   int64_t windows() const { return windows_; }
   int64_t context() const { return context_; }
-  // Of a window, those that the set's linears read: an expert reads what is routed to it.
-  int64_t tokens(LinearSet set, int64_t window) const;
   static size_t Bytes(const ModelConfig& config, int64_t tokens);
 
   // From now on tokens go to the experts that `other` has chosen for the same layer and window.
   void Follow(const Stream& other) { leader_ = &other; }
 
-  // Starts a layer; its linears are uploaded as they become known, a router at once.
-  void Begin(const LayerWeights& layer, int64_t index);
-  void Upload(Role role, const PackedLinear& linear);
-  // Runs one window from the set before up to this one, whose input is then known. The earlier sets
-  // are uploaded.
-  void Advance(LinearSet set, int64_t window);
-  // Input of the set's linears for one window that stands there: after the online transform and
-  // quantized to `activation` (at 16 bits so is a tail), as the codes mean it; fp32 [tokens(set,
-  // window), K] in the backend's memory, valid until the next call.
-  const float* Input(LinearSet set, int64_t window, const FormatSpec& activation);
+  // Moves x behind a layer, whose linears are known.
+  void Pass(const LayerWeights& layer, int64_t index);
+  // The same set by set: visit(set) may look at the set's inputs and decide on its linears, which
+  // are uploaded then; in `layer` they need not be known before.
+  using Visit = std::function<void(LinearSet set)>;
+  void Walk(const LayerWeights& layer, int64_t index, const Visit& visit) {
+    Begin(layer, index, visit), Finish();
+  }
+  // Walk in two, between which the inputs of all sets may be looked at.
+  void Begin(const LayerWeights& layer, int64_t index, const Visit& visit = {});
+  void Finish();
+
+  struct SetInput {
+    const float* values;  // fp32 [tokens, K] in the backend's memory, valid until the next call
+    int64_t tokens;       // an expert reads what is routed to it, which may be nothing
+  };
+  // What the set's linears read in a window, which runs up to there and must not be behind it:
+  // after the online transform and quantized to `activation` (at 16 bits so is a tail), as the
+  // codes mean it.
+  SetInput Input(LinearSet set, int64_t window, const FormatSpec& activation);
   // As planned (quantized), or at 16 bits.
-  const float* Input(LinearSet set, int64_t window) {
+  SetInput Input(LinearSet set, int64_t window) {
     return Input(set, window, layer_.inputs[RolesOf(set)[0]].activation);
   }
-  // Another window is next.
-  void Rest() const;
   // Gives up working memory, which the next window takes again.
-  void Release() { scratch_ = Scratch(backend_); }
-  // All linears are uploaded: x moves behind the layer.
-  void Finish();
-  // Begin, Upload of everything, all stages, Finish.
-  void Pass(const LayerWeights& layer, int64_t index);
+  void Release() { scratch_ = Scratch(backend_), Rest(); }
   // The residual stream [windows * context, hidden], in the backend's memory.
   const float* x() const { return x_.data(); }
 
@@ -81,6 +85,13 @@ class Stream {
   }
   const Intermediate* GivenTo(int64_t window) const;  // Decoder::layer_input
   InputSpec Planned(Role role, const PackedLinear& linear) const;
+  void Upload(Role role, const PackedLinear& linear);
+  // Runs a window up to the set from where it stands; the linears of earlier sets are uploaded.
+  void RunTo(LinearSet set, int64_t window);
+  void Advance(LinearSet set, int64_t window);  // from the set before
+  // Another window is next.
+  void Rest() const;
+  int64_t tokens(LinearSet set, int64_t window) const;
   void Route(int64_t window);
   // What the norm in front of the set reads, [tokens(set, window), hidden].
   const float* Rows(LinearSet set, int64_t window);
@@ -97,7 +108,7 @@ class Stream {
   Backend& backend_;
   const ModelConfig& config_;
   const Plan& plan_;
-  const BackendRopes& ropes_;
+  BackendRopes ropes_;
   int64_t context_, windows_;
   bool quantized_;
   SpillFile* file_;
@@ -110,8 +121,10 @@ class Stream {
   Buffer<float> a_;
   Buffer<Intermediate> layer_inputs_;  // [windows][layers][context][layer_input_size]
   Layer layer_;
-  InputSpec input_;             // of the last Input
-  std::vector<Routes> routes_;  // of every window, in a mixture
+  std::vector<LinearSet> sets_;  // of the layer
+  std::vector<size_t> places_;   // of windows: the set that each stands in front of
+  InputSpec input_;              // of the last Input
+  std::vector<Routes> routes_;   // of every window, in a mixture
   const Stream* leader_ = nullptr;
   int64_t index_ = 0;
 };
@@ -151,7 +164,6 @@ class Calibration {
   const ModelConfig& config_;
   const Plan& plan_;
   const Recipe& recipe_;
-  BackendRopes ropes_;
   std::vector<int32_t> ids_;
   Stream stream_;
   Plan reference_plan_;

@@ -32,7 +32,7 @@ std::vector<double> LongestKeys(Backend& backend, const ModelConfig& config, con
   std::vector<double> longest(static_cast<size_t>(pairs));
   for (int64_t w = 0; w < stream.windows(); ++w) {
     // What Input gives lies where PrepareActs writes.
-    backend.Copy(stream.Input(LinearSet::kQkv, w), tokens * input.width, x.data());
+    backend.Copy(stream.Input(LinearSet::kQkv, w).values, tokens * input.width, x.data());
     backend.Gemm(backend.PrepareActs({.x = x.data()}, tokens, input), id, keys.data(), width,
                  false);
     const float* values = backend.Read(keys.data(), tokens * width);
@@ -179,30 +179,25 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
                                                std::span<const int32_t> ids, int64_t context,
                                                bool with_keys,
                                                const Calibration::Progress& progress) {
-  const BackendRopes ropes(backend, config.ropes, context);
-  Stream stream(backend, config, plan, ropes, rotator.embedding(), ids, context, false);
+  Stream stream(backend, config, plan, rotator.embedding(), ids, context, false);
   std::vector<LayerStatistics> statistics(static_cast<size_t>(config.layers));
   for (int64_t i = 0; i < config.layers; ++i) {
     const LayerWeights layer = StoreFloats(rotator.Layer(i));
-    auto& [inputs, keys] = statistics[static_cast<size_t>(i)];
-    stream.Begin(layer, i);
-    if (with_keys) keys = LongestKeys(backend, config, layer[Role::kK], stream);
-    for (LinearSet set : LinearSets(config, i)) {
-      const Role first = RolesOf(set)[0];
-      const auto width = static_cast<size_t>(config.inputs(i, first));
-      ChannelStatistics& sums = inputs[first];
-      sums = {std::vector<double>(width), std::vector<double>(width)};
-      for (int64_t w = 0; w < stream.windows(); ++w) {
-        stream.Advance(set, w);
-        const int64_t tokens = stream.tokens(set, w);
-        if (tokens == 0) continue;
-        const int64_t count = tokens * static_cast<int64_t>(width);
-        AddTokens(backend.Read(stream.Input(set, w), count), tokens, sums);
+    LayerStatistics& seen = statistics[static_cast<size_t>(i)];
+    stream.Walk(layer, i, [&](LinearSet set) {
+      if (with_keys && set.kind == LinearSet::kQkv) {
+        seen.keys = LongestKeys(backend, config, layer[Role::kK], stream);
       }
-      for (Role role : RolesOf(set)) stream.Upload(role, layer[role]);
-    }
-    stream.Finish();
-    if (config.has_experts(i)) ShareNorm(config, inputs);
+      const Role first = RolesOf(set)[0];
+      const int64_t width = config.inputs(i, first);
+      ChannelStatistics& sums = seen.inputs[first];
+      sums.largest = sums.energy = std::vector<double>(static_cast<size_t>(width));
+      for (int64_t w = 0; w < stream.windows(); ++w) {
+        const auto [x, tokens] = stream.Input(set, w);
+        if (tokens > 0) AddTokens(backend.Read(x, tokens * width), tokens, sums);
+      }
+    });
+    if (config.has_experts(i)) ShareNorm(config, seen.inputs);
     progress(static_cast<double>(i + 1) / static_cast<double>(config.layers), "channels");
   }
   return statistics;

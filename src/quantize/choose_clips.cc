@@ -54,10 +54,8 @@ std::vector<Matrix<float>> SketchInputs(Backend& backend, Stream& stream, Linear
                                         const FormatSpec& activation, const Matrix<float>& p) {
   std::vector<Matrix<float>> sketches;
   for (int64_t w = 0; w < stream.windows(); ++w) {
-    const int64_t tokens = stream.tokens(set, w);
-    if (tokens == 0) continue;
-    const float* x = backend.Read(stream.Input(set, w, activation), tokens * p.rows);
-    sketches.push_back(Sketch(x, tokens, p));
+    const auto [x, tokens] = stream.Input(set, w, activation);
+    if (tokens > 0) sketches.push_back(Sketch(backend.Read(x, tokens * p.rows), tokens, p));
   }
   return sketches;
 }
@@ -108,33 +106,25 @@ void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRow
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
                  Plan& plan, const std::function<void(double)>& progress) {
   const size_t tokens = std::min(ids.size(), static_cast<size_t>(kClipWindows * context));
-  const BackendRopes ropes(backend, config.ropes, context);
   const Plan stand_ins = StandIns(plan);
-  Stream stream(backend, config, plan, ropes, embedding, ids.first(tokens), context, true);
+  Stream stream(backend, config, plan, embedding, ids.first(tokens), context, true);
   for (int64_t i = 0; i < config.layers; ++i) {
     const FloatLayer layer = layers(i);
     const LayerWeights stored = StoreNearest(layer, stand_ins, i);
-    stream.Begin(stored, i);
-    const std::vector<LinearSet> sets = LinearSets(config, i);
-    for (size_t s = 0; s < sets.size(); ++s) {
-      const LinearSet set = sets[s];
-      progress(static_cast<double>(i) + static_cast<double>(s) / static_cast<double>(sets.size()));
-      for (int64_t w = 0; w < stream.windows(); ++w) stream.Advance(set, w);
+    const auto sets = static_cast<double>(LinearSets(config, i).size());
+    double done = 0;
+    stream.Walk(stored, i, [&](LinearSet set) {
+      progress(static_cast<double>(i) + done++ / sets);
       FormatSpec activation = plan.at(i, RolesOf(set)[0]).activations;
-      if (activation.quantized() && activation.clip == 0) {
-        const Matrix<float> sketch = SketchWeights(layer, set);
-        const auto exact = SketchInputs(backend, stream, set, {}, sketch);
-        activation.clip = BestClip([&](double clip) {
-          activation.clip = clip;
-          return SquaredDistance(exact, SketchInputs(backend, stream, set, activation, sketch));
-        });
-      }
-      for (Role role : RolesOf(set)) {
-        plan.linears[LinearName(i, role)].activations = activation;
-        stream.Upload(role, stored[role]);
-      }
-    }
-    stream.Finish();
+      if (!activation.quantized() || activation.clip != 0) return;
+      const Matrix<float> sketch = SketchWeights(layer, set);
+      const auto exact = SketchInputs(backend, stream, set, {}, sketch);
+      activation.clip = BestClip([&](double clip) {
+        activation.clip = clip;
+        return SquaredDistance(exact, SketchInputs(backend, stream, set, activation, sketch));
+      });
+      for (Role role : RolesOf(set)) plan.linears[LinearName(i, role)].activations = activation;
+    });
     progress(static_cast<double>(i + 1));
   }
 }

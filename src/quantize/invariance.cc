@@ -80,10 +80,9 @@ double CheckInvariance(const Network& source, const Rotator& rotator, const Floa
   Plan plain = plan;  // the source: no online transforms
   for (auto& [name, linear] : plain.linears) linear.input_transform = {};
   plain.kv_rotation = {};
-  const BackendRopes ropes(backend, c.ropes, context);
   const Rotator as_it_is(source, Recipe{}, plain, 0);
-  Stream exact(backend, c, plain, ropes, as_it_is.embedding(), ids, context, false);
-  Stream rotated(backend, c, plan, ropes, rotator.embedding(), ids, context, false);
+  Stream exact(backend, c, plain, as_it_is.embedding(), ids, context, false);
+  Stream rotated(backend, c, plan, rotator.embedding(), ids, context, false);
   rotated.Follow(exact);  // a tie between experts, decided otherwise, would be no bug
   for (int64_t i = 0; i < c.layers; ++i) {
     exact.Pass(LayerInFloats(source.layers[static_cast<size_t>(i)]), i);

@@ -161,32 +161,27 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
                                           std::span<const int32_t> ids, int64_t context,
                                           const std::function<void(int64_t)>& progress) {
   const int64_t tokens = std::min(static_cast<int64_t>(ids.size()), kRotationWindows * context);
-  const BackendRopes ropes(backend, config.ropes, context);
-  Stream stream(backend, config, plan, ropes, rotator.embedding(),
-                ids.first(static_cast<size_t>(tokens)), context, false);
+  Stream stream(backend, config, plan, rotator.embedding(), ids.first(static_cast<size_t>(tokens)),
+                context, false);
   std::vector<PeakedRows> sets;
   Matrix<float> all(tokens, config.hidden_size);
   for (int64_t i = 0; i < config.layers; ++i) {
     progress(i);
     const FloatLayer layer = rotator.Layer(i);
     const LayerWeights stored = StoreFloats(layer);
-    stream.Begin(stored, i);
-    for (LinearSet set : LinearSets(config, i)) {
-      const bool normed = set.kind == LinearSet::kQkv || set.kind == LinearSet::kMlp;
-      int64_t seen = 0;
-      for (int64_t w = 0; w < stream.windows(); ++w) {
-        stream.Advance(set, w);
-        if (!normed) continue;
-        const int64_t count = stream.tokens(set, w);
-        if (count == 0) continue;
-        const float* x = backend.Read(stream.Input(set, w), count * all.cols);
-        std::copy_n(x, count * all.cols, all.row(seen).data());
-        seen += count;
-      }
-      for (Role role : RolesOf(set)) stream.Upload(role, stored[role]);
+    stream.Walk(stored, i, [&](LinearSet set) {
+      if (set.kind == LinearSet::kO || set.kind == LinearSet::kDown) return;  // behind no norm
       const LinearPlan& linear = plan.at(i, RolesOf(set)[0]);
       const FormatSpec &activation = linear.activations, &weight = linear.weights;
-      if (seen == 0 || !(activation.quantized() || weight.quantized())) continue;
+      if (!activation.quantized() && !weight.quantized()) return;
+      int64_t seen = 0;
+      for (int64_t w = 0; w < stream.windows(); ++w) {
+        const auto [x, count] = stream.Input(set, w);
+        if (count == 0) continue;
+        std::copy_n(backend.Read(x, count * all.cols), count * all.cols, all.row(seen).data());
+        seen += count;
+      }
+      if (seen == 0) return;
       std::vector<int64_t> picked = Rng(0).Permutation(seen);
       picked.resize(static_cast<size_t>(std::min(seen, kInputRows)));
       Matrix<float> rows(static_cast<int64_t>(picked.size()), all.cols);
@@ -199,8 +194,7 @@ std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& c
       const double by_weights = inputs * weights.rows / outputs * SquaredStep(weight);
       sets.push_back({std::move(rows), by_inputs, activation.group});
       sets.push_back({std::move(weights), by_weights, weight.group});
-    }
-    stream.Finish();
+    });
   }
   return sets;
 }

@@ -70,9 +70,8 @@ struct Schedule {
 Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const int32_t> ids,
                       int64_t length, const ScaleProgress& progress) {
   const ModelConfig& c = task.config;
-  const BackendRopes ropes(backend, c.ropes, length);
-  Stream stream(backend, c, task.plan, ropes, RowsOf(task.embedding, c.embedding_scale), ids,
-                length, false);
+  Stream stream(backend, c, task.plan, RowsOf(task.embedding, c.embedding_scale), ids, length,
+                false);
   const auto tokens = static_cast<double>(ids.size());
   for (int64_t i = 0; i < c.layers; ++i) {
     progress(static_cast<double>(i) * tokens / static_cast<double>(c.layers), "targets");

@@ -71,19 +71,17 @@ void ExpectStagesToPass(const Network& source) {
   const Plan plan = MakePlan(c, kQuarotRecipe);
   const Rotator rotator(source, kQuarotRecipe, plan, 0);
   const auto backend = MakeBackend("cpu", false);
-  const BackendRopes ropes(*backend, c.ropes, 64);
   const std::vector<int32_t> ids = RandomIds(3 * 64, 1, static_cast<uint64_t>(c.vocab_size));
   for (const bool quantized : {false, true}) {
-    Stream staged(*backend, c, plan, ropes, rotator.embedding(), ids, 64, quantized);
-    Stream whole(*backend, c, plan, ropes, rotator.embedding(), ids, 64, quantized);
+    Stream staged(*backend, c, plan, rotator.embedding(), ids, 64, quantized);
+    Stream whole(*backend, c, plan, rotator.embedding(), ids, 64, quantized);
     for (int64_t i = 0; i < std::min<int64_t>(c.layers, 4); ++i) {
       const LayerWeights layer = StoreFloats(rotator.Layer(i));
-      staged.Begin(layer, i);
-      for (LinearSet set : LinearSets(c, i)) {
-        for (int64_t w = 0; w < 3; ++w) staged.Advance(set, w);
-        for (Role role : RolesOf(set)) staged.Upload(role, layer[role]);
-      }
-      staged.Finish();
+      // Of windows that are looked at in every set, in one, and in none.
+      staged.Walk(layer, i, [&](LinearSet set) {
+        staged.Input(set, 0);
+        if (set.kind == LinearSet::kMlp) staged.Input(set, 1);
+      });
       whole.Pass(layer, i);
     }
     EXPECT_TRUE(std::equal(staged.x(), staged.x() + 3 * 64 * c.hidden_size, whole.x()))

@@ -209,8 +209,7 @@ double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
                  const FloatLayer& layer) {
   const auto machine = MakeBackend("cpu", false);
   const int64_t context = CheckedContext(c);
-  const BackendRopes ropes(*machine, c.ropes, context);
-  Stream stream(*machine, c, plan, ropes, rotator.embedding(),
+  Stream stream(*machine, c, plan, rotator.embedding(),
                 std::vector<int32_t>(static_cast<size_t>(kCheckedWindows * context)), context,
                 false);
   return 2 * BestSeconds(2, [&] { stream.Pass(StoreFloats(layer), 0); });
