@@ -186,22 +186,23 @@ void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, 
 }
 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
-                   int64_t expert) {
+                   int64_t expert, bool keep) {
   const Role gate = OfExpert(Role::kGate, expert), up = OfExpert(Role::kUp, expert);
   Scratch& s = d.scratch;
   s.Reserve(d.config, tokens);
   const ActsSource h = LayerInput(d.config, layer, gate, x);
   const Activations acts = d.backend.PrepareActs(h, tokens, layer.inputs[gate]);
-  if (d.config.gating.alone) {
-    const Backend::Projection output = {layer.ids[gate], s.gate.data()};
-    d.backend.Project(acts, {&output, 1});
-    return {.op = ActsSource::Op::kGated,
-            .gate = s.gate.data(),
-            .up = s.gate.data(),
-            .gating = d.config.gating};
+  const Backend::Projection outputs[] = {{layer.ids[gate], s.gate.data()},
+                                         {layer.ids[up], s.up.data()}};
+  const bool alone = d.config.gating.alone;
+  if (!keep && !alone) {
+    return d.backend.ProjectGated(acts, outputs[0], outputs[1], d.config.gating);
   }
-  return d.backend.ProjectGated(acts, {layer.ids[gate], s.gate.data()},
-                                {layer.ids[up], s.up.data()}, d.config.gating);
+  d.backend.Project(acts, std::span(outputs).first(alone ? 1 : 2));
+  return {.op = ActsSource::Op::kGated,
+          .gate = s.gate.data(),
+          .up = alone ? s.gate.data() : s.up.data(),
+          .gating = d.config.gating};
 }
 
 namespace {

@@ -86,13 +86,14 @@ void ProjectHeads(const Decoder& d, const Layer& layer, const float* x, int64_t 
 ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch);
 
 // x is fp32 [tokens, hidden]; `batch` holds this layer's page tables. The cores return the inputs
-// of o and down, in the scratch memory. expert -1: of a layer without experts.
+// of o and down, in the scratch memory. expert -1: of a layer without experts. keep: gate and up
+// are there as well.
 ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                          std::span<const SequenceSlice> batch);
 void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
                      float* x);
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
-                   int64_t expert = -1);
+                   int64_t expert = -1, bool keep = false);
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens, float* x);
 // x += what the layer makes of its own input, let through by what it makes of x; where it has one.
 void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* x);

@@ -166,17 +166,9 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
     backend_.Copy(s.outputs.data(), values, saved.o_output.Grow(values));
   }
   backend_.Copy(x, values, saved.middle.Grow(values));
-  const Activations g =
-      backend_.PrepareActs(Normed(config_, {}, x), tokens(), layer.inputs[Role::kGate]);
-  const Backend::Projection mlp[] = {{layer.ids[Role::kGate], s.gate.data()},
-                                     {layer.ids[Role::kUp], s.up.data()}};
-  backend_.Project(g, mlp);
+  const ActsSource gated = MlpCore(d, layer, x, tokens(), -1, /*keep=*/true);
   Keep(s.gate.data(), config_.intermediate_size, saved.gate);
   Keep(s.up.data(), config_.intermediate_size, saved.up);
-  const ActsSource gated = {.op = ActsSource::Op::kGated,
-                            .gate = s.gate.data(),
-                            .up = s.up.data(),
-                            .gating = config_.gating};
   MlpOutput(d, layer, gated, tokens(), x);
   if (config_.has(LayerVector::kPostMlpNorm)) {
     backend_.Copy(s.outputs.data(), values, saved.down_output.Grow(values));
