@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "base/thread_pool.h"
-#include "quantize/calibrate.h"
+#include "quantize/stream.h"
 
 namespace nibble {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "quantize/calibrate.h"
+#include "quantize/stream.h"
 #include "tensor/finite.h"
 
 namespace nibble {

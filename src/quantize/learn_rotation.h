@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "backends/interface/dense_math.h"
-#include "quantize/calibrate.h"
+#include "quantize/stream.h"
 
 namespace nibble {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "backends/interface/dense_math.h"
-#include "quantize/calibrate.h"
 #include "quantize/scale_factors.h"
+#include "quantize/stream.h"
 
 namespace nibble {
 

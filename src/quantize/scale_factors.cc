@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/half.h"
-#include "quantize/calibrate.h"
+#include "quantize/stream.h"
 
 namespace nibble {
 namespace {
