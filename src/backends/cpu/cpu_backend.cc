@@ -119,7 +119,7 @@ class CpuBackend final : public Backend {
 
   Activations PrepareActs(const ActsSource& source, int64_t tokens,
                           const InputSpec& spec) override {
-    return cpu::PrepareActs(isa_, source, tokens, spec, InTiles(tokens), acts_);
+    return cpu::PrepareActs(isa_, source, tokens, spec, cpu::TakesTiles(isa_, tokens), acts_);
   }
 
   void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
@@ -181,16 +181,15 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // Whether rows of codes are wanted in the order of a matrix unit.
-  bool InTiles(int64_t rows) const { return isa_ >= Isa::kAmx && rows > cpu::kGemvRows; }
-
   void Multiply(const Activations& acts, const Weights& weights, float* y, int64_t y_stride,
                 bool accumulate) {
     if (const auto* panels = std::get_if<cpu::IntPanels>(&weights)) {
       const cpu::Kernel& kernel = cpu::ChooseKernel(isa_, *panels, acts.tokens);
       const bool split = panels->planes();
       return cpu::GemmInt(
-          isa_, split ? cpu::SplitPlanes(isa_, acts, InTiles(2 * acts.tokens), planes_) : acts,
+          isa_,
+          split ? cpu::SplitPlanes(isa_, acts, cpu::TakesTiles(isa_, 2 * acts.tokens), planes_)
+                : acts,
           *panels, kernel, y, y_stride, accumulate);
     }
     const WideLinear& linear = std::get<WideLinear>(weights);

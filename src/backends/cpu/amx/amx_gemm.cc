@@ -7,6 +7,7 @@
 
 #include "backends/cpu/amx/tile_config.h"
 #include "backends/cpu/gemm/int_kernels.h"
+#include "backends/cpu/gemm/prefetch.inl.h"
 
 namespace nibble::cpu {
 namespace {
@@ -14,10 +15,8 @@ namespace {
 constexpr int64_t kTileBytes = 64, kTile = 16 * kTileBytes;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
-// Also asks for the nibbles some lines ahead, first by the second-level cache.
 void UnpackLine(const uint8_t* nibbles, uint8_t* bytes) {
-  _mm_prefetch(nibbles + 4096, _MM_HINT_T1);
-  _mm_prefetch(nibbles + 1024, _MM_HINT_T0);
+  PrefetchAhead<64>(nibbles);
   const __m512i mask = _mm512_set1_epi8(15), pair = _mm512_loadu_si512(nibbles);
   _mm512_store_si512(bytes, _mm512_and_si512(pair, mask));
   _mm512_store_si512(bytes + 64, _mm512_and_si512(_mm512_srli_epi16(pair, 4), mask));

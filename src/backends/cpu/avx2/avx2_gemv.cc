@@ -3,6 +3,7 @@
 // after the other; int16 sums are widened every four steps of eight inputs.
 #include "backends/cpu/avx2/avx2_u4.inl.h"
 #include "backends/cpu/gemm/int_kernels.h"
+#include "backends/cpu/gemm/prefetch.inl.h"
 
 namespace nibble::cpu {
 namespace {
@@ -49,15 +50,6 @@ struct BytePanel {
   }
 };
 
-// The hardware's own prefetching stops at every page and where the other panel takes its turn.
-template <typename Panel>
-void Prefetch(const uint8_t* b) {
-  for (int64_t i = 0; i < Panel::kStep; i += 64) {
-    _mm_prefetch(b + i + 4096, _MM_HINT_T1);
-    _mm_prefetch(b + i + 1024, _MM_HINT_T0);
-  }
-}
-
 // One panel: c[R, kTileOutputs] += sums of so many steps.
 template <typename Panel, int R>
 void Add(const int8_t* a, int64_t a_stride, const uint8_t* b, int64_t steps, int32_t* c) {
@@ -71,7 +63,7 @@ void Add(const int8_t* a, int64_t a_stride, const uint8_t* b, int64_t steps, int
       for (int s = 0; s < Panel::kSums; ++s) sum[r][0][s] = sum[r][1][s] = _mm256_setzero_si256();
     }
     for (; count > 0; --count, a += 8, b += Panel::kStep) {
-      Prefetch<Panel>(b);
+      PrefetchAhead<Panel::kStep>(b);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
         const int8_t* x = a + r * a_stride;

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "backends/cpu/gemm/int_kernels.h"
+#include "backends/cpu/gemm/prefetch.inl.h"
 
 namespace nibble::cpu {
 namespace {
@@ -63,16 +64,6 @@ struct LevelPanel {
   }
 };
 
-// The hardware's own prefetching stops at every page and keeps too few lines on their way: to the
-// second-level cache in time, to the first one shortly before use.
-template <typename Panel>
-void Prefetch(const uint8_t* b) {
-  for (int64_t i = 0; i < Panel::kStep; i += 64) {
-    _mm_prefetch(b + i + 4096, _MM_HINT_T1);
-    _mm_prefetch(b + i + 1024, _MM_HINT_T0);
-  }
-}
-
 __m512i Broadcast(const int8_t* a) {
   return _mm512_set1_epi32(*reinterpret_cast<const int32_t __attribute__((may_alias))*>(a));
 }
@@ -98,8 +89,8 @@ void Run(const GemvTile& t) {
     }
     const auto step = [&](int chain) __attribute__((always_inline)) {
       __m512i lo[2], hi[2];
-      Prefetch<Panel>(b);
-      Prefetch<Panel>(b + t.b_stride);
+      PrefetchAhead<Panel::kStep>(b);
+      PrefetchAhead<Panel::kStep>(b + t.b_stride);
       panels[0].Load(b, lo[0], hi[0]);
       panels[1].Load(b + t.b_stride, lo[1], hi[1]);
       const int next = (chain + 1) % kChains;

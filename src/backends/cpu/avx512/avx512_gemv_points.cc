@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "backends/cpu/gemm/int_kernels.h"
+#include "backends/cpu/gemm/prefetch.inl.h"
 
 namespace nibble::cpu {
 namespace {
@@ -166,11 +167,7 @@ void Panel(const GemvTile& t, const StepTable& table, const int8_t* a, const uin
     for (int i = 0; i < kChains; ++i) sums[r][i] = _mm512_setzero_si512();
   }
   for (int64_t k = 0; k < t.k; k += kBlock, a += kBlock, b += kBits * kPlane) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kBits; ++i) {
-      _mm_prefetch(b + i * kPlane + 4096, _MM_HINT_T1);
-      _mm_prefetch(b + i * kPlane + 1024, _MM_HINT_T0);
-    }
+    PrefetchAhead<kBits * kPlane>(b);
     const Block<kBits> block(table, *t.words, b);
 #pragma GCC unroll 4
     for (int code = 0; code < 4; ++code) {

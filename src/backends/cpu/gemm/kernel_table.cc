@@ -47,9 +47,9 @@ std::span<const Kernel> Kernels() {
 }
 
 const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens) {
-  const bool few = weights.sum_rows(tokens) <= kGemvRows;
+  const bool tiles = TakesTiles(isa, weights.sum_rows(tokens));
   for (const Kernel& kernel : kTable) {
-    if (few && kernel.tiles) continue;
+    if (kernel.tiles && !tiles) continue;
     if (kernel.isa <= isa && kernel.Runs(weights, tokens)) return kernel;
   }
   NIBBLE_CHECK(false, "groups of {} inputs", weights.group_cols);

@@ -29,6 +29,11 @@ struct Kernel {
 
 inline constexpr int kValues = 32;
 
+// A matrix unit takes more rows of codes than vectors multiply in one pass.
+inline bool TakesTiles(Isa isa, int64_t rows) {
+  return isa >= Isa::kAmx && rows > kGemvRows;
+}
+
 // The last row of integers runs all of them.
 std::span<const Kernel> Kernels();
 const Kernel& ChooseKernel(Isa isa, const IntPanels& weights, int64_t tokens);

@@ -82,53 +82,36 @@ __device__ __forceinline__ void MultiplyAsync(Sums& d, const Fragments& a, Fragm
       : "memory");
 }
 
-// Half of that: 128 columns.
-__device__ __forceinline__ void MultiplyHalf(int32_t (&d)[64], const Fragments& a,
-                                             Fragments& previous, uint64_t b0, int accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      ".reg .b64 b1, b2, b3;\n"
-      "setp.ne.b32 p, %97, 0;\n"
-      "add.s64 b1, %96, 2;\n"
-      "add.s64 b2, %96, 4;\n"
-      "add.s64 b3, %96, 6;\n"
-      "wgmma.fence.sync.aligned;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%80, %81, %82, %83}, %96, p;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%84, %85, %86, %87}, b1, 1;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%88, %89, %90, %91}, b2, 1;\n"
-      NIBBLE_WGMMA(NIBBLE_D0) "{%92, %93, %94, %95}, b3, 1;\n"
-      "wgmma.commit_group.sync.aligned;\n"
-      "wgmma.wait_group.sync.aligned 1;\n"
-      "}"
-      : NIBBLE_R64(d), NIBBLE_R16(previous)
-      : NIBBLE_A16(a), "l"(b0), "r"(accumulate)
-      : "memory");
-}
-
-// And of that, 64.
-__device__ __forceinline__ void MultiplyHalf(int32_t (&d)[32], const Fragments& a,
-                                             Fragments& previous, uint64_t b0, int accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      ".reg .b64 b1, b2, b3;\n"
-      "setp.ne.b32 p, %65, 0;\n"
-      "add.s64 b1, %64, 2;\n"
-      "add.s64 b2, %64, 4;\n"
-      "add.s64 b3, %64, 6;\n"
-      "wgmma.fence.sync.aligned;\n"
-      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%48, %49, %50, %51}, %64, p;\n"
-      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%52, %53, %54, %55}, b1, 1;\n"
-      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%56, %57, %58, %59}, b2, 1;\n"
-      NIBBLE_WGMMA_64(NIBBLE_D_HALF) "{%60, %61, %62, %63}, b3, 1;\n"
-      "wgmma.commit_group.sync.aligned;\n"
-      "wgmma.wait_group.sync.aligned 1;\n"
-      "}"
-      : NIBBLE_R32(d), NIBBLE_R16(previous)
-      : NIBBLE_A16(a), "l"(b0), "r"(accumulate)
-      : "memory");
-}
+// Half of that: 128 columns, or half of these, of which d has `count` registers. The operands follow
+// d and the 16 registers of `previous`.
+#define NIBBLE_MULTIPLY_HALF(count, registers, product, a0, a1, a2, a3, b, accumulates)        \
+  __device__ __forceinline__ void MultiplyHalf(int32_t (&d)[count], const Fragments& a,        \
+                                               Fragments& previous, uint64_t b0,               \
+                                               int accumulate) {                               \
+    asm volatile(                                                                              \
+        "{\n"                                                                                  \
+        ".reg .pred p;\n"                                                                      \
+        ".reg .b64 b1, b2, b3;\n"                                                              \
+        "setp.ne.b32 p, " accumulates ", 0;\n"                                                 \
+        "add.s64 b1, " b ", 2;\n"                                                              \
+        "add.s64 b2, " b ", 4;\n"                                                              \
+        "add.s64 b3, " b ", 6;\n"                                                              \
+        "wgmma.fence.sync.aligned;\n"                                                          \
+        product "{" a0 "}, " b ", p;\n"                                                        \
+        product "{" a1 "}, b1, 1;\n"                                                           \
+        product "{" a2 "}, b2, 1;\n"                                                           \
+        product "{" a3 "}, b3, 1;\n"                                                           \
+        "wgmma.commit_group.sync.aligned;\n"                                                   \
+        "wgmma.wait_group.sync.aligned 1;\n"                                                   \
+        "}"                                                                                    \
+        : registers(d), NIBBLE_R16(previous)                                                   \
+        : NIBBLE_A16(a), "l"(b0), "r"(accumulate)                                              \
+        : "memory");                                                                           \
+  }
+NIBBLE_MULTIPLY_HALF(64, NIBBLE_R64, NIBBLE_WGMMA(NIBBLE_D0), "%80, %81, %82, %83",
+                     "%84, %85, %86, %87", "%88, %89, %90, %91", "%92, %93, %94, %95", "%96", "%97")
+NIBBLE_MULTIPLY_HALF(32, NIBBLE_R32, NIBBLE_WGMMA_64(NIBBLE_D_HALF), "%48, %49, %50, %51",
+                     "%52, %53, %54, %55", "%56, %57, %58, %59", "%60, %61, %62, %63", "%64", "%65")
 
 // The rest: d[0] += A2 B2, then, as the last group, d[1] += A B + A2 B2. Rows 0..127 of B2 are at
 // `b2_0`, the others at `b2_1`; those of B at `b1`.
@@ -169,14 +152,13 @@ __device__ __forceinline__ void MultiplyLast(Sums& d, Fragments& a, const Fragme
 }
 
 // Waits for the last group, of fragments `a` and `a2`.
-__device__ __forceinline__ void MultiplyEnd(int32_t (&d)[64], Fragments& a, Fragments& a2) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : NIBBLE_R64(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
-}
-__device__ __forceinline__ void MultiplyEnd(int32_t (&d)[32], Fragments& a, Fragments& a2) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : NIBBLE_R32(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");
-}
+#define NIBBLE_MULTIPLY_END(count, registers)                                                      \
+  __device__ __forceinline__ void MultiplyEnd(int32_t (&d)[count], Fragments& a, Fragments& a2) {  \
+    asm volatile("wgmma.wait_group.sync.aligned 0;"                                                \
+                 : registers(d), NIBBLE_R16(a), NIBBLE_R16(a2)::"memory");                         \
+  }
+NIBBLE_MULTIPLY_END(64, NIBBLE_R64)
+NIBBLE_MULTIPLY_END(32, NIBBLE_R32)
 
 // The bf16 products wgmma.m64n128k16: D += A B + A C for 32 inputs, of which B has columns 0..31 and
 // C those behind; A is a's first eight registers, as of s8 with two values in each: a[4 s + 2 u + h]
@@ -267,6 +249,8 @@ __device__ __forceinline__ void MultiplyPiece(int32_t (&d)[64], const Fragments&
 }
 // clang-format on
 
+#undef NIBBLE_MULTIPLY_HALF
+#undef NIBBLE_MULTIPLY_END
 #undef NIBBLE_A4
 #undef NIBBLE_WGMMA_BF16
 #undef NIBBLE_PIECE
