@@ -27,6 +27,7 @@ constexpr int64_t kGemvGroups = 16;       // groups of one GEMV call, fewer of m
 constexpr int64_t kGemvSums = 192;        // groups times rows, of kTileOutputs each: half of L1
 constexpr int64_t kTileBlock = 32;        // rows of a matrix unit's call
 constexpr int64_t kBlock = 96;            // and of another: its sums stay in L1
+constexpr int64_t kChunkGroups = 2;       // of a chunk, at most
 constexpr int64_t kFewRows = 64;          // up to which weights are prefetched
 
 struct Product {
@@ -35,30 +36,35 @@ struct Product {
   const IntPanels& weights;
   const Kernel& kernel;
   int64_t all_rows;          // of codes
-  const int32_t* code_sums;  // [groups, all_rows]
+  const int32_t* code_sums;  // [groups, all_rows], or
+  const float* exact_sums;   // the same as floats; the other is null
   TileOutput out;
   int64_t rows;         // of a GEMM task
   int64_t panels;       // of a task, even
   const int8_t* tiles;  // activations for a matrix unit, or null
 };
 
-// Activation code sums [groups, rows], in `memory`; the prepared ones where there is one group.
-const int32_t* CodeSums(const Activations& acts, const IntPanels& w, Buffer<int32_t>& memory) {
-  if (w.groups == 1) return acts.sums;
+// Activation code sums [groups, rows]
+template <typename T>
+void SumGroups(const Activations& acts, const IntPanels& w, T* sums) {
   const int64_t rows = w.sum_rows(acts.tokens);
-  int32_t* const sums = memory.Grow(rows * w.groups);
   ParallelRows(rows, w.cols, 1, [&acts, &w, rows, sums](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t g = 0; g < w.groups; ++g) {
         const int8_t* codes = acts.codes + r * acts.stride + g * w.group_cols;
         int32_t sum = 0;
         for (int64_t k = 0; k < w.group_cols; ++k) sum += codes[k];
-        sums[g * rows + r] = sum;
+        sums[g * rows + r] = static_cast<T>(sum);
       }
     }
   });
-  return sums;
 }
+
+// Of Product's sums, where activations do not come with them.
+struct SumMemory {
+  Buffer<int32_t> ints;
+  Buffer<float> floats;
+};
 
 // Asks for the scales of groups [group, group + groups) of two panels, which the epilogue of the
 // next call reads: they arrive while it multiplies.
@@ -105,13 +111,14 @@ void GemvTask(const Product& p, int64_t task) {
                    .groups = groups,
                    .acc = acc,
                    .code_sums = p.code_sums,
+                   .exact_sums = p.exact_sums,
                    .code_rows = rows},
                   w, p.acts, partial, p.out);
     }
   }
 }
 
-// Inputs [first, first + inputs) of two panels, inside one group.
+// Inputs [first, first + inputs) of two panels, inside one group, or some groups.
 struct Chunk {
   int64_t panel, first, inputs;
 };
@@ -128,7 +135,7 @@ class GemmWalk {
   }
 
   void Run() {
-    Chunk chunk{first_panel_, 0, std::min(kChunk, w_.group_cols)};
+    Chunk chunk{first_panel_, 0, Inputs(0)};
     if (!w_.bytes()) Unpack(chunk, 0);
     if (p_.kernel.tiles) amx_begin();
     for (int turn = 0; chunk.inputs > 0; turn = 1 - turn) {
@@ -152,9 +159,15 @@ class GemmWalk {
     if (c.inputs == 0) return c;
     c.first += c.inputs;
     if (c.first == w_.groups * w_.group_cols) c = {c.panel + 2, 0, 0};
-    const int64_t group_end = (c.first / w_.group_cols + 1) * w_.group_cols;
-    c.inputs = c.panel < last_panel_ ? std::min(kChunk, group_end - c.first) : 0;
+    c.inputs = c.panel < last_panel_ ? Inputs(c.first) : 0;
     return c;
+  }
+
+  // Of the chunk that begins there.
+  int64_t Inputs(int64_t first) const {
+    const int64_t groups = std::clamp<int64_t>(kChunk / w_.group_cols, 1, kChunkGroups);
+    const int64_t group = first / w_.group_cols;
+    return std::min(kChunk, std::min(group + groups, w_.groups) * w_.group_cols - first);
   }
 
   const uint8_t* Stored(const Chunk& c) const { return w_.panel(c.panel) + w_.Bytes(c.first); }
@@ -198,12 +211,11 @@ class GemmWalk {
     }
   }
 
-  // A matrix unit's share of unpacking `next` in the block of rows that starts at `row`.
-  UnpackAhead Ahead(const Chunk& next, int turn, int64_t row, int64_t block) {
+  // A matrix unit's share of unpacking `next` in one of its calls for a chunk.
+  UnpackAhead Ahead(const Chunk& next, int turn, int64_t call, int64_t calls) {
     if (!UnpacksAhead() || next.inputs == 0) return {};
-    const int64_t lines = next.inputs / 8, blocks = (rows_ + block - 1) / block;
-    const int64_t first = lines * (row / block) / blocks;
-    const int64_t last = lines * (row / block + 1) / blocks;
+    const int64_t lines = next.inputs / 8;
+    const int64_t first = lines * call / calls, last = lines * (call + 1) / calls;
     return {.nibbles = Stored(next) + first * 64,
             .nibble_stride = w_.Bytes(w_.padded_cols),
             .bytes = bytes_[1 - turn] + first * 128,
@@ -212,38 +224,50 @@ class GemmWalk {
   }
 
   void Multiply(const Chunk& chunk, const Chunk& next, int turn) {
-    const bool tiles = p_.kernel.tiles, unpacked = !w_.bytes();
-    const int64_t group = chunk.first / w_.group_cols, block = tiles ? kTileBlock : kBlock;
+    const int64_t group = chunk.first / w_.group_cols;
+    const int64_t groups = std::max<int64_t>(chunk.inputs / w_.group_cols, 1);
     const bool starts = chunk.first == group * w_.group_cols;
-    const bool ends = chunk.first + chunk.inputs == (group + 1) * w_.group_cols;
-    const int64_t stride = p_.acts.stride;
-    for (int64_t r = 0; r < rows_; r += block) {
-      const int64_t count = std::min(block, rows_ - r);
-      int32_t* acc = acc_ + r * kTileOutputs;
+    const bool ends = chunk.first + chunk.inputs == (group + groups) * w_.group_cols;
+    const int64_t block = p_.kernel.tiles ? kTileBlock : kBlock;
+    const int64_t blocks = (rows_ + block - 1) / block;
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t r = i * block, count = std::min(block, rows_ - r);
+      // Sums that end here need not stay.
+      int32_t* const acc = acc_ + (starts && ends ? 0 : r * kTileOutputs);
       if (chunk.first == 0 && p_.out.accumulate) PrefetchOutputs(chunk.panel, row_ + r, count);
-      const int8_t* a = tiles ? p_.tiles + (row_ + r) * stride + chunk.first * kTileTokens
-                              : p_.acts.codes + (row_ + r) * stride + chunk.first;
-      p_.kernel.gemm({.a = a,
-                      .a_stride = tiles ? kTileTokens * stride : stride,
-                      .rows = count,
-                      .b = unpacked ? bytes_[turn] : Stored(chunk),
-                      .b_stride = unpacked ? chunk.inputs * kPanel : w_.Bytes(w_.padded_cols),
-                      .k = chunk.inputs,
-                      .c = acc,
-                      .accumulate = !starts,
-                      .ahead = Ahead(next, turn, r, block)});
+      for (int64_t g = 0; g < groups; ++g) {
+        GemmTile tile = Place(chunk, turn, r, g * w_.group_cols);
+        tile.rows = count;
+        tile.k = std::min(chunk.inputs, w_.group_cols);
+        tile.c = acc + g * count * kTileOutputs;
+        tile.accumulate = !starts;
+        tile.ahead = Ahead(next, turn, i * groups + g, blocks * groups);
+        p_.kernel.gemm(tile);
+      }
       if (!ends) continue;
       ApplyScales(p_.isa,
                   {.panel = chunk.panel,
                    .row = row_ + r,
                    .rows = count,
                    .group = group,
-                   .groups = 1,
+                   .groups = groups,
                    .acc = acc,
                    .code_sums = p_.code_sums,
+                   .exact_sums = p_.exact_sums,
                    .code_rows = p_.all_rows},
                   w_, p_.acts, partial_ + r * kTileOutputs, p_.out);
     }
+  }
+
+  // What rows from r on multiply behind `skip` inputs of the chunk.
+  GemmTile Place(const Chunk& chunk, int turn, int64_t r, int64_t skip) const {
+    const int64_t stride = p_.acts.stride, k = chunk.first + skip;
+    const bool tiles = p_.kernel.tiles, stored = w_.bytes();
+    return {.a = tiles ? p_.tiles + (row_ + r) * stride + k * kTileTokens
+                       : p_.acts.codes + (row_ + r) * stride + k,
+            .a_stride = tiles ? kTileTokens * stride : stride,
+            .b = (stored ? Stored(chunk) : bytes_[turn]) + skip * kPanel,
+            .b_stride = stored ? w_.Bytes(w_.padded_cols) : chunk.inputs * kPanel};
   }
 
   const Product& p_;
@@ -284,20 +308,31 @@ bool Streams(const Product& p) {
 }
 
 Product MakeProduct(Isa isa, const Activations& acts, const IntPanels& weights,
-                    const Kernel& kernel, const TileOutput& out, Buffer<int32_t>& sums) {
+                    const Kernel& kernel, const TileOutput& out, SumMemory& memory) {
   NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
                    acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
                "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
+  const int64_t rows = weights.sum_rows(acts.tokens);
+  const int32_t* sums = weights.groups == 1 ? acts.sums : nullptr;
+  const float* exact_sums = nullptr;
+  if (weights.exact()) {
+    SumGroups(acts, weights, memory.floats.Grow(rows * weights.groups));
+    exact_sums = memory.floats.data();
+  } else if (weights.groups > 1) {
+    SumGroups(acts, weights, memory.ints.Grow(rows * weights.groups));
+    sums = memory.ints.data();
+  }
   return {.isa = isa,
           .acts = acts,
           .weights = weights,
           .kernel = kernel,
-          .all_rows = weights.sum_rows(acts.tokens),
-          .code_sums = CodeSums(acts, weights, sums),
+          .all_rows = rows,
+          .code_sums = sums,
+          .exact_sums = exact_sums,
           .out = out,
           .rows = 0,
           .panels = 0,
-          .tiles = kernel.tiles ? Tiles(acts, weights.sum_rows(acts.tokens)) : nullptr};
+          .tiles = kernel.tiles ? Tiles(acts, rows) : nullptr};
 }
 
 // Of GEMV tasks over so many panels.
@@ -309,7 +344,7 @@ int64_t TaskPanels(int64_t panels) {
 
 void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
              float* y, int64_t y_stride, bool accumulate) {
-  thread_local Buffer<int32_t> sums;
+  thread_local SumMemory sums;
   Product p = MakeProduct(isa, acts, weights, kernel, {y, y_stride, accumulate}, sums);
   // The tasks capture one pointer: std::function then allocates nothing.
   if (kernel.gemv != nullptr) {
@@ -331,7 +366,7 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
 }
 
 void GemvAll(Isa isa, std::span<const GemvProduct> all) {
-  std::vector<Buffer<int32_t>> sums(all.size());
+  std::vector<SumMemory> sums(all.size());
   std::vector<Product> products;
   products.reserve(all.size());
   std::vector<int64_t> ends;  // of each product's tasks

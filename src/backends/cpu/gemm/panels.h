@@ -73,6 +73,11 @@ struct IntPanels {
     if (codebook != Codebook::kNone) return lattice() ? LatticeCode(bits).offset() : kE2m1Top;
     return bits == 4 && !second_level() ? 8 : 128;
   }
+  // Sums of a group, whatever its codes and their offset, are integers that floats hold exactly.
+  bool exact() const {
+    const int64_t largest = form() == Form::kCodes && bits == 4 ? 15 : 255;
+    return groups > 1 && group_cols * largest * 128 <= int64_t{1} << 24;
+  }
   int64_t weight_groups() const { return groups / per_weight_group; }
   int64_t Bytes(int64_t inputs) const { return inputs * 16 * bits / 8; }  // of one panel
   const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }

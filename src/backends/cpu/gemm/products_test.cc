@@ -188,7 +188,7 @@ FormatSpec RandomFormat(Rng& rng, int64_t bits, int64_t width) {
     return {.bits = static_cast<int>(bits) - 7, .codebook = Codebook::kE8p};
   FormatSpec format{.bits = static_cast<int>(bits), .symmetric = rng.Below(2) == 0};
   if (!format.quantized()) return {};
-  const int64_t group = Pick(rng, {0, 0, 32, 64, 128});
+  const int64_t group = Pick(rng, {0, 0, 32, 64, 128, 544});
   if (group != 0 && width % group == 0) format.group = group;
   format.second_level = format.group != 0 && bits <= 4 && rng.Below(2) == 0;
   return format;
@@ -200,7 +200,7 @@ TEST_P(ProductTest, ProductIsTheFixedExpression) {
     Rng rng(5, trial);
     const int64_t m = Pick(rng, {1, 2, 3, 16, 17, 33, 100}),
                   n = Pick(rng, {1, 15, 16, 17, 48, 100});
-    const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1376});
+    const int64_t k = Pick(rng, {32, 64, 88, 96, 160, 512, 1088, 1376});
     const FormatSpec w = RandomFormat(rng, 2 + static_cast<int64_t>(trial % 11), k);
     FormatSpec a = RandomFormat(rng, Pick(rng, {4, 6, 8, 16}), k);
     a.second_level = false;
@@ -293,6 +293,19 @@ TEST(PackPanelsTest, UsesTilesInPlace) {
     EXPECT_EQ(borrowed.offsets, own.offsets);
     EXPECT_EQ(borrowed.column_sums, own.column_sums);
   }
+}
+
+// Sums of bytes times signed bytes; 2^24 is the first integer after which floats skip some.
+TEST(PackPanelsTest, FloatsHoldSumsOfShortGroups) {
+  Rng rng(6);
+  const auto exact = [&rng](int bits, int64_t group, int64_t cols) {
+    return Packed(ProductCase(rng, 1, 1, cols, {.bits = bits, .group = group}, {.bits = 8}).linear)
+        .exact();
+  };
+  EXPECT_TRUE(exact(8, 512, 1024));
+  EXPECT_FALSE(exact(8, 544, 1088));
+  EXPECT_TRUE(exact(4, 544, 1088));
+  EXPECT_FALSE(exact(4, 0, 1024)) << "rows have no such sums";
 }
 
 TEST(PackPanelsTest, RefusesSumsBeyondInt32) {

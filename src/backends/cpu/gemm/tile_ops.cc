@@ -2,6 +2,7 @@
 #include "backends/cpu/gemm/tile_ops.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backends/cpu/dispatch.h"
 #include "backends/cpu/gemm/int_kernels.h"
@@ -137,12 +138,15 @@ HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out)
 enum class Law { kSymmetric, kAsymmetric, kPlanes };
 
 // Constants of a group of weights, and what a token's codes add to them.
+template <bool kExact>
 struct GroupTerms {
   VF scale, column_sum;
-  VI offset;
+  std::conditional_t<kExact, VF, VI> offset;
+  int64_t act;  // of a token's groups
 };
 
-template <Law kLaw, bool kScaleLast>
+// kExact: all integers of a group are below 2^24, so floats do the same to them (exact_sums).
+template <Law kLaw, bool kScaleLast, bool kExact>
 class ScaleTile {
  public:
   ScaleTile(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
@@ -159,35 +163,63 @@ class ScaleTile {
         out_(out) {}
 
   HWY_INLINE void Run() const {
+    const int64_t last = s_.group + s_.groups;
     for (int64_t n = 0; n < kTileOutputs; n += kLanes) {
-      const GroupTerms first = Terms(s_.group, n);
-      if (s_.groups == 1) {
-        for (int64_t r = 0; r < s_.rows; r += kPlanes) Row<true>(r, n, first);
-      } else {
-        for (int64_t r = 0; r < s_.rows; r += kPlanes) Row<false>(r, n, first);
-      }
+      int64_t g = s_.group;
+      for (; g + 4 <= last; g += 4) Groups<4>(g, n);
+      for (; g + 2 <= last; g += 2) Groups<2>(g, n);
+      if (g < last) Groups<1>(g, n);
     }
   }
 
  private:
+  using T = GroupTerms<kExact>;
   static constexpr int64_t kPlanes = kLaw == Law::kPlanes ? 2 : 1;
   static constexpr bool kZetas = kLaw == Law::kAsymmetric;
 
-  // The index of what `count` groups share; most often each has its own, and divisions take long.
-  static HWY_INLINE int64_t Shared(int64_t g, int64_t count) { return count == 1 ? g : g / count; }
+  // One vector of outputs of all tokens; the terms of kCount groups stay in registers.
+  template <int kCount>
+  HWY_INLINE void Groups(int64_t g, int64_t n) const {
+    const DF df;
+    T terms[kCount];
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) terms[i] = Terms(g + i, n);
+    for (int64_t r = 0; r < s_.rows; r += kPlanes) {
+      float* const partial = partial_ + r * kTileOutputs + n;
+      const int64_t token = (s_.row + r) / kPlanes;
+      VF sum = g == 0 ? hn::Zero(df) : hn::LoadU(df, partial);
+#pragma GCC unroll 4
+      for (int i = 0; i < kCount; ++i) sum = Add(sum, r, token, g + i, n, terms[i]);
+      if (g + kCount < groups_) {
+        hn::StoreU(sum, df, partial);
+      } else {
+        Finish(sum, token, n);
+      }
+    }
+  }
 
-  HWY_INLINE GroupTerms Terms(int64_t g, int64_t n) const {
+  // The index of what `count` groups share; most often each has its own, and divisions take long.
+  static HWY_INLINE int64_t Shared(int64_t g, int64_t count) {
+    return count == 1 ? g : g / count;
+  }
+
+  HWY_INLINE T Terms(int64_t g, int64_t n) const {
     const DF df;
     const int64_t panel = s_.panel + n / kPanel, j = n % kPanel;
     const int64_t at = (panel * weight_groups_ + Shared(g, w_.per_weight_group)) * kPanel + j;
     const DI di;
     const auto* halves = reinterpret_cast<const hwy::float16_t*>(half_scales_);
-    GroupTerms terms = {
-        .scale = halves == nullptr ? hn::LoadU(df, w_.scales.data() + at)
-                                   : hn::PromoteTo(df, hn::LoadU(DHalf(), halves + at)),
-        .column_sum = hn::Zero(df),
-        .offset = offsets_ == nullptr ? hn::Set(di, static_cast<int32_t>(w_.offset()))
-                                      : hn::PromoteTo(di, hn::LoadU(DB(), offsets_ + at))};
+    const VI offset = offsets_ == nullptr ? hn::Set(di, static_cast<int32_t>(w_.offset()))
+                                          : hn::PromoteTo(di, hn::LoadU(DB(), offsets_ + at));
+    T terms;
+    terms.act = Shared(g, w_.per_act_group);
+    terms.scale = halves == nullptr ? hn::LoadU(df, w_.scales.data() + at)
+                                    : hn::PromoteTo(df, hn::LoadU(DHalf(), halves + at));
+    if constexpr (kExact) {
+      terms.offset = hn::ConvertTo(df, offset);
+    } else {
+      terms.offset = offset;
+    }
     if constexpr (kZetas && !kScaleLast) {
       const float* sums = w_.column_sums.data() + (panel * w_.groups + g) * kPanel + j;
       terms.column_sum = hn::LoadU(df, sums);
@@ -196,43 +228,32 @@ class ScaleTile {
   }
 
   // float(acc - offset * Q)
-  HWY_INLINE VF Centred(int64_t r, int64_t g, int64_t n, VI offset) const {
+  HWY_INLINE VF Centred(int64_t r, int64_t g, int64_t n, const T& terms) const {
+    const DF df;
     const DI di;
-    const int32_t* acc = s_.acc + ((g - s_.group) * s_.rows + r) * kTileOutputs + n;
-    const VI code_sum = hn::Set(di, s_.code_sums[g * s_.code_rows + s_.row + r]);
-    return hn::ConvertTo(DF(), hn::Sub(hn::LoadU(di, acc), hn::Mul(offset, code_sum)));
+    const VI acc = hn::LoadU(di, s_.acc + ((g - s_.group) * s_.rows + r) * kTileOutputs + n);
+    const int64_t at = g * s_.code_rows + s_.row + r;
+    if constexpr (kExact) {
+      return hn::NegMulAdd(terms.offset, hn::Set(df, s_.exact_sums[at]), hn::ConvertTo(df, acc));
+    } else {
+      return hn::ConvertTo(df, hn::Sub(acc, hn::Mul(terms.offset, hn::Set(di, s_.code_sums[at]))));
+    }
   }
 
-  // One vector of a token's outputs; `first` are the terms of the first group.
-  template <bool kOneGroup>
-  HWY_INLINE void Row(int64_t r, int64_t n, const GroupTerms& first) const {
+  // A group's share of one vector of a token's outputs.
+  HWY_INLINE VF Add(VF sum, int64_t r, int64_t token, int64_t g, int64_t n, const T& terms) const {
     const DF df;
-    const int64_t token = (s_.row + r) / kPlanes;
-    float* const partial = partial_ + r * kTileOutputs + n;
-    VF sum = s_.group == 0 ? hn::Zero(df) : hn::LoadU(df, partial);
-    const int64_t last = s_.group + (kOneGroup ? 1 : s_.groups);
-    for (int64_t g = s_.group; g < last; ++g) {
-      const GroupTerms terms = kOneGroup ? first : Terms(g, n);
-      VF t = Centred(r, g, n, terms.offset);
-      if constexpr (kPlanes == 2) {
-        t = hn::Add(hn::Mul(hn::Set(df, 256.0f), t), Centred(r + 1, g, n, terms.offset));
-      }
-      if constexpr (kScaleLast) {
-        sum = hn::MulAdd(terms.scale, t, sum);
-        continue;
-      }
-      const int64_t act = token * act_groups_ + Shared(g, w_.per_act_group);
-      if constexpr (kZetas) {
-        t = hn::Add(t, hn::Mul(hn::Set(df, acts_.zetas[act]), terms.column_sum));
-      }
-      const VF scale = hn::Mul(hn::Set(df, acts_.scales[act]), terms.scale);
-      sum = groups_ == 1 ? hn::Mul(scale, t) : hn::MulAdd(scale, t, sum);
+    VF t = Centred(r, g, n, terms);
+    if constexpr (kPlanes == 2) {
+      t = hn::Add(hn::Mul(hn::Set(df, 256.0f), t), Centred(r + 1, g, n, terms));
     }
-    if (last < groups_) {
-      hn::StoreU(sum, df, partial);
-    } else {
-      Finish(sum, token, n);
+    if constexpr (kScaleLast) return hn::MulAdd(terms.scale, t, sum);
+    const int64_t act = token * act_groups_ + terms.act;
+    if constexpr (kZetas) {
+      t = hn::Add(t, hn::Mul(hn::Set(df, acts_.zetas[act]), terms.column_sum));
     }
+    const VF scale = hn::Mul(hn::Set(df, acts_.scales[act]), terms.scale);
+    return groups_ == 1 ? hn::Mul(scale, t) : hn::MulAdd(scale, t, sum);
   }
 
   HWY_INLINE void Finish(VF sum, int64_t token, int64_t n) const {
@@ -268,10 +289,14 @@ class ScaleTile {
 template <Law kLaw>
 void ScaleAs(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
              const TileOutput& out) {
-  if (w.scale_last()) {
-    ScaleTile<kLaw, true>(s, w, acts, partial, out).Run();
+  if (w.scale_last() && s.exact_sums != nullptr) {
+    ScaleTile<kLaw, true, true>(s, w, acts, partial, out).Run();
+  } else if (w.scale_last()) {
+    ScaleTile<kLaw, true, false>(s, w, acts, partial, out).Run();
+  } else if (s.exact_sums != nullptr) {
+    ScaleTile<kLaw, false, true>(s, w, acts, partial, out).Run();
   } else {
-    ScaleTile<kLaw, false>(s, w, acts, partial, out).Run();
+    ScaleTile<kLaw, false, false>(s, w, acts, partial, out).Run();
   }
 }
 

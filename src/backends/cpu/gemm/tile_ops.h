@@ -26,7 +26,8 @@ void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8
 struct TileSums {
   int64_t panel, row, rows, group, groups;
   const int32_t* acc;        // [groups, rows, kTileOutputs]
-  const int32_t* code_sums;  // Q of all groups and rows [.., code_rows]
+  const int32_t* code_sums;  // Q of all groups and rows [.., code_rows], or null with
+  const float* exact_sums;   // the same as floats: IntPanels::exact()
   int64_t code_rows;
 };
 // y [tokens, N] with row stride `stride`.
