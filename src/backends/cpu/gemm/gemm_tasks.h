@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks of an integer product, which gemm_int.cc cuts it into. GEMM task: some pairs of panels x a
+// block of rows (tokens, or their planes). Weights become bytes some inputs at a time (16 KiB, L1),
+// one chunk ahead of the products; the block's activations stay in L2; sums live in registers for a
+// chunk and on the stack between chunks. GEMV task: some whole panels, each read once from memory.
+#pragma once
+
+#include "backends/cpu/gemm/kernel_table.h"
+#include "backends/cpu/gemm/tile_ops.h"
+
+namespace nibble::cpu {
+
+inline constexpr int64_t kMaxTaskRows = 256;  // of a GEMM task
+inline constexpr int64_t kFewRows = 64;       // up to which weights are prefetched
+
+// y (+)= W a
+struct Product {
+  Isa isa;
+  const Activations& acts;
+  const IntPanels& weights;
+  const Kernel& kernel;
+  int64_t all_rows;          // of codes
+  const int32_t* code_sums;  // [groups, all_rows], or
+  const float* exact_sums;   // the same as floats; the other is null
+  TileOutput out;
+  int64_t rows;         // of a GEMM task
+  int64_t panels;       // of a task, even
+  const int8_t* tiles;  // activations for a matrix unit, or null
+};
+
+// Number `task` of a product of a kernel with gemv, and of one without.
+void GemvTask(const Product& product, int64_t task);
+void GemmTask(const Product& product, int64_t task);
+
+}  // namespace nibble::cpu
