@@ -31,10 +31,20 @@ void SumGroups(const Activations& acts, const IntPanels& w, T* sums) {
   });
 }
 
-// Of Product's sums, where activations do not come with them.
-struct SumMemory {
-  Buffer<int32_t> ints;
-  Buffer<float> floats;
+// [tokens, groups] to [groups, tokens]; x may be null.
+const float* ByGroup(const float* x, int64_t tokens, int64_t groups, Buffer<float>& memory) {
+  if (x == nullptr || tokens == 1 || groups == 1) return x;
+  float* const y = memory.Grow(tokens * groups);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t g = 0; g < groups; ++g) y[g * tokens + t] = x[t * groups + g];
+  }
+  return y;
+}
+
+// Of what a product reads of its activations' groups.
+struct GroupMemory {
+  Buffer<int32_t> sums;
+  Buffer<float> exact_sums, scales, zetas;
 };
 
 // Codes [rows, stride] as [rows / 16][stride / 64][16][64], the last rows of the last tile as they
@@ -66,22 +76,25 @@ bool Streams(const Product& p) {
 }
 
 Product MakeProduct(Isa isa, const Activations& acts, const IntPanels& weights,
-                    const Kernel& kernel, const TileOutput& out, SumMemory& memory) {
+                    const Kernel& kernel, const TileOutput& out, GroupMemory& memory) {
   NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
                    acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
                "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
   const int64_t rows = weights.sum_rows(acts.tokens);
+  const int64_t groups = acts.format.groups(acts.width);
   const int32_t* sums = weights.groups == 1 ? acts.sums : nullptr;
   const float* exact_sums = nullptr;
   if (weights.exact()) {
-    SumGroups(acts, weights, memory.floats.Grow(rows * weights.groups));
-    exact_sums = memory.floats.data();
+    SumGroups(acts, weights, memory.exact_sums.Grow(rows * weights.groups));
+    exact_sums = memory.exact_sums.data();
   } else if (weights.groups > 1) {
-    SumGroups(acts, weights, memory.ints.Grow(rows * weights.groups));
-    sums = memory.ints.data();
+    SumGroups(acts, weights, memory.sums.Grow(rows * weights.groups));
+    sums = memory.sums.data();
   }
   return {.isa = isa,
           .acts = acts,
+          .scales = {ByGroup(acts.scales, acts.tokens, groups, memory.scales),
+                     ByGroup(acts.zetas, acts.tokens, groups, memory.zetas), acts.tokens},
           .weights = weights,
           .kernel = kernel,
           .all_rows = rows,
@@ -102,7 +115,7 @@ int64_t TaskPanels(int64_t panels) {
 
 void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
              float* y, int64_t y_stride, bool accumulate) {
-  thread_local SumMemory sums;
+  thread_local GroupMemory sums;
   Product p = MakeProduct(isa, acts, weights, kernel, {y, y_stride, accumulate}, sums);
   // The tasks capture one pointer: std::function then allocates nothing.
   if (kernel.gemv != nullptr) {
@@ -124,7 +137,7 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
 }
 
 void GemvAll(Isa isa, std::span<const GemvProduct> all) {
-  std::vector<SumMemory> sums(all.size());
+  std::vector<GroupMemory> sums(all.size());
   std::vector<Product> products;
   products.reserve(all.size());
   std::vector<int64_t> ends;  // of each product's tasks

@@ -66,7 +66,7 @@ void GemvTask(const Product& p, int64_t task) {
                    .code_sums = p.code_sums,
                    .exact_sums = p.exact_sums,
                    .code_rows = rows},
-                  w, p.acts, partial, p.out);
+                  w, p.scales, partial, p.out);
     }
   }
 }
@@ -210,7 +210,7 @@ class GemmWalk {
                    .code_sums = p_.code_sums,
                    .exact_sums = p_.exact_sums,
                    .code_rows = p_.all_rows},
-                  w_, p_.acts, partial_ + r * kTileOutputs, p_.out);
+                  w_, p_.scales, partial_ + r * kTileOutputs, p_.out);
     }
   }
 

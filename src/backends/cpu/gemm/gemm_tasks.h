@@ -17,6 +17,7 @@ inline constexpr int64_t kFewRows = 64;       // up to which weights are prefetc
 struct Product {
   Isa isa;
   const Activations& acts;
+  TokenScales scales;
   const IntPanels& weights;
   const Kernel& kernel;
   int64_t all_rows;          // of codes

@@ -30,6 +30,11 @@ struct TileSums {
   const float* exact_sums;   // the same as floats: IntPanels::exact()
   int64_t code_rows;
 };
+// Of activations, [groups, tokens]: a tile reads those of many tokens and few groups.
+struct TokenScales {
+  const float *scales, *zetas;  // zetas may be null
+  int64_t tokens;
+};
 // y [tokens, N] with row stride `stride`.
 struct TileOutput {
   float* y;
@@ -41,7 +46,7 @@ struct TileOutput {
 // 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). Those of several add up in
 // `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; what they share of a token (a,
 // zeta * column_sum) comes last (IntPanels::scale_last). With the last group y (+)= sum + bias.
-void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
+void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenScales& acts,
                  float* partial, const TileOutput& out);
 
 // out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride

@@ -41,21 +41,20 @@ template <bool kExact>
 struct GroupTerms {
   VF scale, column_sum;
   std::conditional_t<kExact, VF, VI> offset;
-  int64_t act;  // of a token's groups
+  int64_t act;  // where scales of activations begin
 };
 
 // kExact: all integers of a group are below 2^24, so floats do the same to them (exact_sums).
 template <Law kLaw, bool kScaleLast, bool kExact>
 class ScaleTile {
  public:
-  ScaleTile(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
+  ScaleTile(const TileSums& s, const IntPanels& w, const TokenScales& acts, float* partial,
             const TileOutput& out)
       : s_(s),
         w_(w),
         acts_(acts),
         groups_(w.groups),
         weight_groups_(w.weight_groups()),
-        act_groups_(w.groups / w.per_act_group),
         half_scales_(w.half_scales.empty() ? nullptr : w.half_scales.data()),
         offsets_(w.offsets.empty() ? nullptr : w.offsets.data()),
         partial_(partial),
@@ -111,7 +110,7 @@ class ScaleTile {
     const VI offset = offsets_ == nullptr ? hn::Set(di, static_cast<int32_t>(w_.offset()))
                                           : hn::PromoteTo(di, hn::LoadU(DB(), offsets_ + at));
     T terms;
-    terms.act = Shared(g, w_.per_act_group);
+    terms.act = Shared(g, w_.per_act_group) * acts_.tokens;
     terms.scale = halves == nullptr ? hn::LoadU(df, w_.scales.data() + at)
                                     : hn::PromoteTo(df, hn::LoadU(DHalf(), halves + at));
     if constexpr (kExact) {
@@ -147,7 +146,7 @@ class ScaleTile {
       t = hn::Add(hn::Mul(hn::Set(df, 256.0f), t), Centred(r + 1, g, n, terms));
     }
     if constexpr (kScaleLast) return hn::MulAdd(terms.scale, t, sum);
-    const int64_t act = token * act_groups_ + terms.act;
+    const int64_t act = terms.act + token;
     if constexpr (kZetas) {
       t = hn::Add(t, hn::Mul(hn::Set(df, acts_.zetas[act]), terms.column_sum));
     }
@@ -177,8 +176,8 @@ class ScaleTile {
 
   const TileSums s_;  // a copy: stores cannot change it
   const IntPanels& w_;
-  const Activations& acts_;
-  const int64_t groups_, weight_groups_, act_groups_;
+  const TokenScales acts_;
+  const int64_t groups_, weight_groups_;
   const uint16_t* const half_scales_;  // or null
   const uint8_t* const offsets_;       // or null
   float* const partial_;
@@ -186,7 +185,7 @@ class ScaleTile {
 };
 
 template <Law kLaw>
-void ScaleAs(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
+void ScaleAs(const TileSums& s, const IntPanels& w, const TokenScales& acts, float* partial,
              const TileOutput& out) {
   if (w.scale_last() && s.exact_sums != nullptr) {
     ScaleTile<kLaw, true, true>(s, w, acts, partial, out).Run();
@@ -199,7 +198,7 @@ void ScaleAs(const TileSums& s, const IntPanels& w, const Activations& acts, flo
   }
 }
 
-void Scale(const TileSums& s, const IntPanels& w, const Activations& acts, float* partial,
+void Scale(const TileSums& s, const IntPanels& w, const TokenScales& acts, float* partial,
            const TileOutput& out) {
   if (w.planes()) {
     ScaleAs<Law::kPlanes>(s, w, acts, partial, out);
@@ -234,7 +233,7 @@ namespace nibble::cpu {
 HWY_EXPORT(Scale);
 HWY_EXPORT(Store);
 
-void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const Activations& acts,
+void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenScales& acts,
                  float* partial, const TileOutput& out) {
   NIBBLE_DISPATCH(isa, Scale)(sums, weights, acts, partial, out);
 }
