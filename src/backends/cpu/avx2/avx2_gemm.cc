@@ -10,7 +10,8 @@ namespace {
 constexpr int kRows = 4;
 
 struct NibbleBytes {
-  static constexpr int64_t kOutputs = 16;  // of one strip
+  static constexpr int64_t kOutputs = 16;       // of one strip
+  static constexpr int64_t kQuads = kPartials;  // between two widenings
   static void LoadPair(const uint8_t* b, __m256i& w0, __m256i& w1) {
     w0 = Load(b);
     w1 = Load(b + 32);
@@ -21,8 +22,14 @@ struct NibbleBytes {
   }
 };
 
+// Bytes of at most 24: 2 * 24 * 128 = 6144 in a partial sum.
+struct FloatBytes : NibbleBytes {
+  static constexpr int64_t kQuads = 4;
+};
+
 struct FullBytes {
   static constexpr int64_t kOutputs = 8;
+  static constexpr int64_t kQuads = kPartials;
   static void LoadPair(const uint8_t* b, __m256i& w0, __m256i& w1) {
     const __m256i w = Load(b);
     w0 = Low(w);
@@ -34,7 +41,7 @@ struct FullBytes {
   }
 };
 
-// c += sums of `quads` (1..kPartials) times four inputs
+// c += sums of `quads` (1..kQuads) times four inputs
 template <typename Weights, int R>
 inline __attribute__((always_inline)) void Segment(const int8_t* a, int64_t stride,
                                                    const uint8_t* b, int64_t quads, int32_t* c) {
@@ -60,8 +67,8 @@ template <typename Weights, int R>
 void Strip(const GemmTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
   int64_t k = 0;
   // A constant count lets GCC 12 keep all eight sums in registers.
-  for (; k + 4 * kPartials <= t.k; k += 4 * kPartials) {
-    Segment<Weights, R>(a + k, t.a_stride, b + k * kPanel, kPartials, c);
+  for (; k + 4 * Weights::kQuads <= t.k; k += 4 * Weights::kQuads) {
+    Segment<Weights, R>(a + k, t.a_stride, b + k * kPanel, Weights::kQuads, c);
   }
   if (k < t.k) Segment<Weights, R>(a + k, t.a_stride, b + k * kPanel, (t.k - k) / 4, c);
 }
@@ -86,6 +93,24 @@ void Run(const GemmTile& t) {
 
 void avx2_gemm_u4s8(const GemmTile& tile) {
   Run<NibbleBytes>(tile);
+}
+void avx2_gemm_u4s8_levels(const GemmTile& tile) {
+  if (!tile.accumulate) Clear(tile.c, tile.rows * kTileOutputs);
+  for (int64_t row = 0; row < tile.rows; row += kRows) {
+    GemmTile part = tile;
+    part.rows = tile.rows - row < kRows ? tile.rows - row : kRows;
+    part.accumulate = false;
+    const int8_t* const a = tile.a + row * tile.a_stride;
+    AddLevels<kRows>(a, tile.a_stride, part.rows, tile.k, tile.steps, tile.c + row * kTileOutputs,
+                     [&](int64_t k, int64_t inputs, int32_t* sums) {
+                       part.a = a + k, part.b = tile.b + k * kPanel;
+                       part.k = inputs, part.c = sums;
+                       Run<NibbleBytes>(part);
+                     });
+  }
+}
+void avx2_gemm_f4s8(const GemmTile& tile) {
+  Run<FloatBytes>(tile);
 }
 void avx2_gemm_u8s8(const GemmTile& tile) {
   Run<FullBytes>(tile);

@@ -104,46 +104,21 @@ void Run(const GemvTile& t) {
   }
 }
 
-int32_t SumOf(const int8_t* codes, int64_t count) {
-  int32_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += codes[i];
-  return sum;
-}
-
 }  // namespace
 
 void avx2_gemv_u4s8(const GemvTile& tile) {
   Run<NibblePanel>(tile);
 }
 
-// Sums of nibbles become those of bytes: a product with nibble * scale + start is scale times that
-// with the nibble, and start times the activation.
 void avx2_gemv_u4s8_levels(const GemvTile& tile) {
   Clear(tile.c, tile.rows * kTileOutputs);
-  const uint16_t* steps = tile.steps;
-  for (int64_t k = 0; k < tile.k; k += tile.step_cols, steps += kPanel) {
-    int32_t sums[kMaxGemvTokens * kTileOutputs];
-    GemvTile part = tile;
-    part.a += k, part.b += k / 8 * NibblePanel::kStep;
-    part.k = tile.k - k < tile.step_cols ? tile.k - k : tile.step_cols;
-    part.c = sums;
-    Run<NibblePanel>(part);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      const __m256i x = _mm256_set1_epi32(SumOf(part.a + r * tile.a_stride, part.k));
-      for (int64_t n = 0; n < kTileOutputs; n += 8) {
-        const uint16_t* const step = steps + n / kPanel * tile.steps_stride + n % kPanel;
-        const __m256i pairs =
-            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(step)));
-        const __m256i scale = _mm256_and_si256(pairs, _mm256_set1_epi32(255));
-        const __m256i start = _mm256_srli_epi32(pairs, 8);
-        const __m256i more =
-            _mm256_add_epi32(_mm256_mullo_epi32(scale, Load(sums + r * kTileOutputs + n)),
-                             _mm256_mullo_epi32(start, x));
-        int32_t* const c = tile.c + r * kTileOutputs + n;
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(c), _mm256_add_epi32(Load(c), more));
-      }
-    }
-  }
+  AddLevels<kMaxGemvTokens>(tile.a, tile.a_stride, tile.rows, tile.k, tile.steps, tile.c,
+                            [&tile](int64_t k, int64_t inputs, int32_t* sums) {
+                              GemvTile part = tile;
+                              part.a += k, part.b += k / 8 * NibblePanel::kStep;
+                              part.k = inputs, part.c = sums;
+                              Run<NibblePanel>(part);
+                            });
 }
 
 void avx2_gemv_f4s8(const GemvTile& tile) {

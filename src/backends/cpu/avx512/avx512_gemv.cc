@@ -115,11 +115,11 @@ void Run(const GemvTile& t) {
       for (; steps > 0; --steps) step(0);
     };
     if constexpr (Panel::kLevels) {
-      const uint16_t* steps = t.steps;
-      for (int64_t left = t.k; left > 0; left -= t.step_cols, steps += kPanel) {
+      const uint16_t* steps = t.steps.steps;
+      for (int64_t left = t.k; left > 0; left -= t.steps.cols, steps += kPanel) {
         panels[0].Start(steps);
-        panels[1].Start(steps + t.steps_stride);
-        run((left < t.step_cols ? left : t.step_cols) / 8);
+        panels[1].Start(steps + t.steps.stride);
+        run((left < t.steps.cols ? left : t.steps.cols) / 8);
       }
     } else {
       run(t.k / 8);

@@ -31,6 +31,11 @@ void PrefetchScales(const IntPanels& w, int64_t panel, int64_t group, int64_t gr
   }
 }
 
+LevelSteps Steps(const IntPanels& w, int64_t panel, int64_t first) {
+  if (!w.second_level()) return {};
+  return {w.panel_steps(panel), w.step_groups() * kPanel, w.step_cols, first};
+}
+
 }  // namespace
 
 void GemvTask(const Product& p, int64_t task) {
@@ -52,9 +57,7 @@ void GemvTask(const Product& p, int64_t task) {
                      .groups = groups,
                      .k = w.group_cols,
                      .c = acc,
-                     .steps = w.second_level() ? w.panel_steps(panel) : nullptr,
-                     .steps_stride = w.second_level() ? w.step_groups() * kPanel : 0,
-                     .step_cols = w.step_cols,
+                     .steps = Steps(w, panel, 0),
                      .words = &LatticeCode::Words()});
       ApplyScales(p.isa,
                   {.panel = panel,
@@ -151,7 +154,8 @@ class GemmWalk {
     const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
     uint8_t* const bytes = bytes_[turn];
     uint8_t* const second_bytes = bytes + c.inputs * kPanel;
-    if (w_.form() == Form::kCodes || w_.form() == Form::kFloats) {
+    const bool levels = w_.form() == Form::kLevels && p_.kernel.form != Form::kLevels;
+    if (w_.form() != Form::kPoints && !levels) {
       const bool floats = w_.form() == Form::kFloats;
       UnpackNibbles(p_.isa, Stored(c), c.inputs, floats, bytes);
       UnpackNibbles(p_.isa, second, c.inputs, floats, second_bytes);
@@ -222,7 +226,8 @@ class GemmWalk {
                        : p_.acts.codes + (row_ + r) * stride + k,
             .a_stride = tiles ? kTileTokens * stride : stride,
             .b = (stored ? Stored(chunk) : bytes_[turn]) + skip * kPanel,
-            .b_stride = stored ? w_.Bytes(w_.padded_cols) : chunk.inputs * kPanel};
+            .b_stride = stored ? w_.Bytes(w_.padded_cols) : chunk.inputs * kPanel,
+            .steps = Steps(w_, chunk.panel, k)};
   }
 
   const Product& p_;

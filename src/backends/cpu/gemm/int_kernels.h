@@ -8,7 +8,7 @@
 //   nibble panel  [k/8][16 outputs][4 k]: low nibble = inputs 8i..8i+3, high = 8i+4..8i+7.
 //
 // With a second level of scales a nibble stands for a byte, nibble * scale + start modulo 256, the
-// same for `step_cols` inputs of an output: steps [k / step_cols][16], scale | start << 8.
+// same for `cols` inputs of an output: steps [k / cols][16], scale | start << 8.
 //
 // Of floats (tensor/e2m1.h) a nibble stands for the byte code + 12, kFloatBytes.
 //
@@ -44,6 +44,14 @@ struct UnpackAhead {
   int64_t lines;  // of each panel, may be 0
 };
 
+// The second level of scales of two panels from input `first` on.
+struct LevelSteps {
+  const uint16_t* steps;  // of the first panel's first input
+  int64_t stride;         // elements to the second panel, a multiple of 8
+  int64_t cols;           // inputs of a step
+  int64_t first;
+};
+
 // Sums of one or more tokens and two byte panels over k inputs.
 struct GemmTile {
   const int8_t* a;    // [rows, a_stride]; matrix tiles: [rows / 16][k / 64][16 rows][64]
@@ -55,6 +63,7 @@ struct GemmTile {
   int32_t* c;         // [rows, kTileOutputs]; matrix tiles write rows up to a multiple of 16
   bool accumulate;    // c += instead of c =
   UnpackAhead ahead;  // matrix tiles only
+  LevelSteps steps;   // of kernels with levels, whose bytes are nibbles
 };
 using GemmFn = void (*)(const GemmTile&);
 
@@ -66,11 +75,9 @@ struct GemvTile {
   const uint8_t* b;  // first panel at the first group
   int64_t b_stride;  // bytes to the second panel
   int64_t groups;
-  int64_t k;   // inputs of a group, a multiple of the row's k_step
-  int32_t* c;  // [groups, rows, kTileOutputs]
-  // Of a second level (one group): of the first panel, elements to the second, a multiple of 8.
-  const uint16_t* steps;
-  int64_t steps_stride, step_cols;
+  int64_t k;                  // inputs of a group, a multiple of the row's k_step
+  int32_t* c;                 // [groups, rows, kTileOutputs]
+  LevelSteps steps;           // of a second level (one group), first = 0
   const LatticeWords* words;  // of a lattice
 };
 using GemvFn = void (*)(const GemvTile&);
@@ -78,6 +85,8 @@ using GemvFn = void (*)(const GemvTile&);
 void scalar_gemm_u8s8(const GemmTile& tile);
 void avx2_gemm_u4s8(const GemmTile& tile);  // bytes are at most 15
 void avx2_gemm_u8s8(const GemmTile& tile);
+void avx2_gemm_u4s8_levels(const GemmTile& tile);
+void avx2_gemm_f4s8(const GemmTile& tile);  // bytes are at most 24
 void avx512_gemm_u8s8(const GemmTile& tile);
 void amx_gemm_u8s8(const GemmTile& tile);  // between amx_begin and amx_end
 void amx_begin();

@@ -26,6 +26,8 @@ constexpr Kernel kTable[] = {
     {"avx2_gemv_u8s8",          Isa::kAvx2,   8,       kMaxGemvTokens, 8,     nullptr,          avx2_gemv_u8s8,          false},
     {"avx2_gemv_f4s8",          Isa::kAvx2,   4,       kMaxGemvTokens, 8,     nullptr,          avx2_gemv_f4s8,          false, Form::kFloats},
     {"avx2_gemm_u4s8",          Isa::kAvx2,   4,       0,              8,     avx2_gemm_u4s8,   nullptr,                 false},
+    {"avx2_gemm_u4s8_levels",   Isa::kAvx2,   4,       0,              8,     avx2_gemm_u4s8_levels, nullptr,            false, Form::kLevels},
+    {"avx2_gemm_f4s8",          Isa::kAvx2,   4,       0,              8,     avx2_gemm_f4s8,   nullptr,                 false, Form::kFloats},
     {"avx2_gemm_u8s8",          Isa::kAvx2,   0,       0,              8,     avx2_gemm_u8s8,   nullptr,                 false},
     {"scalar_gemm_u8s8",        Isa::kRef,    0,       0,              8,     scalar_gemm_u8s8, nullptr,                 false},
     {"amx_gemm_bf16",           Isa::kAmx,    kValues, 0,              0,     nullptr,          nullptr,                 true},

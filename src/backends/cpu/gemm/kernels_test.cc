@@ -58,52 +58,9 @@ struct SumCase {
   }
 };
 
-void CheckGemm(const Kernel& kernel, const SumCase& c) {
-  if (kernel.tiles && c.rows > 32) return;  // more than a call's block
-  const std::vector<uint8_t> panels = c.BytePanels();
-  std::vector<int8_t> tiles(static_cast<size_t>((c.rows + 15) / 16 * 16 * c.stride));
-  for (int64_t t = 0; kernel.tiles && t < c.rows; ++t) {
-    StoreTileRow(c.acts.data() + t * c.stride, t, c.stride, tiles.data());
-  }
-  // In two calls, as the blocking over K does, and a guard row behind the result.
-  const int64_t half = c.k / 2 / kernel.k_step * kernel.k_step;
-  const int64_t written = kernel.tiles ? (c.rows + 15) / 16 * 16 : c.rows;
-  std::vector<int32_t> sums(static_cast<size_t>((written + 1) * kTileOutputs), kPoison);
-  // Lines of nibbles to unpack meanwhile; the two calls do half each.
-  const std::vector<uint8_t> nibbles(panels.begin(), panels.begin() + 2 * c.k / 8 * 64);
-  alignas(64) uint8_t bytes[2 * 16 * 1408];
-  GemmTile tile{.a = kernel.tiles ? tiles.data() : c.acts.data(),
-                .a_stride = kernel.tiles ? 16 * c.stride : c.stride,
-                .rows = c.rows,
-                .b = panels.data(),
-                .b_stride = c.k * kPanel,
-                .k = half > 0 ? half : c.k,
-                .c = sums.data(),
-                .accumulate = false,
-                .ahead = {.nibbles = nibbles.data(),
-                          .nibble_stride = c.k / 8 * 64,
-                          .bytes = bytes,
-                          .byte_stride = 16 * c.k,
-                          .lines = c.k / 8}};
-  if (kernel.tiles) amx_begin();
-  kernel.gemm(tile);
-  if (half > 0) {
-    tile.a += kernel.tiles ? half * 16 : half;
-    tile.b += half * kPanel;
-    tile.k = c.k - half;
-    tile.accumulate = true;
-    kernel.gemm(tile);
-  }
-  if (kernel.tiles) amx_end();
-  for (int64_t i = 0; kernel.tiles && i < 2 * 16 * c.k; ++i) {
-    const uint8_t pair = nibbles[i / 128 * 64 + i % 64];
-    ASSERT_EQ(bytes[i], i % 128 < 64 ? pair & 15 : pair >> 4) << i;
-  }
-  for (int64_t i = 0; i < c.rows * kTileOutputs; ++i) {
-    ASSERT_EQ(sums[i], c.Sum(i / kTileOutputs, i % kTileOutputs, 0, c.k))
-        << "m " << i / kTileOutputs << " n " << i % kTileOutputs;
-  }
-  for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[written * kTileOutputs + n], kPoison);
+// Nibbles of floats become their bytes.
+void MakeFloats(SumCase& c) {
+  for (uint8_t& nibble : c.weights) nibble = static_cast<uint8_t>(12 + kE2m1Codes[nibble ^ 8]);
 }
 
 // Steps of 32 inputs, one of which may be cut short, and the weights that they stand for.
@@ -123,6 +80,59 @@ std::vector<uint16_t> RandomSteps(Rng& rng, SumCase& c) {
     }
   }
   return steps;
+}
+
+void CheckGemm(const Kernel& kernel, SumCase c) {
+  if (kernel.tiles && c.rows > 32) return;  // more than a call's block
+  if (kernel.form == Form::kFloats) MakeFloats(c);
+  const std::vector<uint8_t> panels = c.BytePanels();
+  std::vector<int8_t> tiles(static_cast<size_t>((c.rows + 15) / 16 * 16 * c.stride));
+  for (int64_t t = 0; kernel.tiles && t < c.rows; ++t) {
+    StoreTileRow(c.acts.data() + t * c.stride, t, c.stride, tiles.data());
+  }
+  Rng rng(32);
+  const auto steps = kernel.form == Form::kLevels ? RandomSteps(rng, c) : std::vector<uint16_t>();
+  // In two calls, as the blocking over K does, and a guard row behind the result.
+  const int64_t half = c.k / 2 / kernel.k_step * kernel.k_step;
+  const int64_t written = kernel.tiles ? (c.rows + 15) / 16 * 16 : c.rows;
+  std::vector<int32_t> sums(static_cast<size_t>((written + 1) * kTileOutputs), kPoison);
+  // Lines of nibbles to unpack meanwhile; the two calls do half each.
+  const std::vector<uint8_t> nibbles(panels.begin(), panels.begin() + 2 * c.k / 8 * 64);
+  alignas(64) uint8_t bytes[2 * 16 * 1408];
+  GemmTile tile{.a = kernel.tiles ? tiles.data() : c.acts.data(),
+                .a_stride = kernel.tiles ? 16 * c.stride : c.stride,
+                .rows = c.rows,
+                .b = panels.data(),
+                .b_stride = c.k * kPanel,
+                .k = half > 0 ? half : c.k,
+                .c = sums.data(),
+                .accumulate = false,
+                .ahead = {.nibbles = nibbles.data(),
+                          .nibble_stride = c.k / 8 * 64,
+                          .bytes = bytes,
+                          .byte_stride = 16 * c.k,
+                          .lines = c.k / 8},
+                .steps = {steps.data(), static_cast<int64_t>(steps.size()) / 2, 32, 0}};
+  if (kernel.tiles) amx_begin();
+  kernel.gemm(tile);
+  if (half > 0) {
+    tile.a += kernel.tiles ? half * 16 : half;
+    tile.b += half * kPanel;
+    tile.k = c.k - half;
+    tile.accumulate = true;
+    tile.steps.first = half;
+    kernel.gemm(tile);
+  }
+  if (kernel.tiles) amx_end();
+  for (int64_t i = 0; kernel.tiles && i < 2 * 16 * c.k; ++i) {
+    const uint8_t pair = nibbles[i / 128 * 64 + i % 64];
+    ASSERT_EQ(bytes[i], i % 128 < 64 ? pair & 15 : pair >> 4) << i;
+  }
+  for (int64_t i = 0; i < c.rows * kTileOutputs; ++i) {
+    ASSERT_EQ(sums[i], c.Sum(i / kTileOutputs, i % kTileOutputs, 0, c.k))
+        << "m " << i / kTileOutputs << " n " << i % kTileOutputs;
+  }
+  for (int64_t n = 0; n < kTileOutputs; ++n) ASSERT_EQ(sums[written * kTileOutputs + n], kPoison);
 }
 
 // Panels of random codes of a lattice, and the weights that they stand for.
@@ -153,9 +163,7 @@ void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
                                           ? RandomPoints(rng, kernel.bits, c)
                                       : kernel.bits == 4 ? c.NibblePanels()
                                                          : c.BytePanels();
-  if (kernel.form == Form::kFloats) {
-    for (uint8_t& nibble : c.weights) nibble = static_cast<uint8_t>(12 + kE2m1Codes[nibble ^ 8]);
-  }
+  if (kernel.form == Form::kFloats) MakeFloats(c);
   const auto steps = kernel.form == Form::kLevels ? RandomSteps(rng, c) : std::vector<uint16_t>();
   const int64_t k = c.k / groups, count = groups * c.rows * kTileOutputs;
   std::vector<int32_t> sums(static_cast<size_t>(count + kTileOutputs), kPoison);
@@ -167,9 +175,7 @@ void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
                .groups = groups,
                .k = k,
                .c = sums.data(),
-               .steps = steps.data(),
-               .steps_stride = static_cast<int64_t>(steps.size()) / 2,
-               .step_cols = 32,
+               .steps = {steps.data(), static_cast<int64_t>(steps.size()) / 2, 32, 0},
                .words = &LatticeCode::Words()});
   for (int64_t i = 0; i < count; ++i) {
     const int64_t g = i / kTileOutputs / c.rows, m = i / kTileOutputs % c.rows;
@@ -218,7 +224,7 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAmx, levels, 12), "avx512_gemv_u4s8_levels");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, levels, 13), "amx_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, levels, 64), "avx2_gemv_u4s8_levels");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, levels, 65), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, levels, 65), "avx2_gemm_u4s8_levels");
   EXPECT_EQ(ChosenKernel(Isa::kRef, {.bits = 4, .group = 8}, 1), "scalar_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 4}, 32, 16), "avx512_gemv_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 4}, 33, 16), "avx512_gemm_u8s8");
@@ -226,7 +232,7 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAmx, floats, 12), "avx512_gemv_f4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, floats, 65), "avx512_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 64), "avx2_gemv_f4s8");
-  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 65), "avx2_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvx2, floats, 65), "avx2_gemm_f4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, points(2), 12), "avx512_gemv_p2s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512Vbmi, points(4), 1), "avx512_gemv_p4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 4), "avx2_gemv_p3s8");
