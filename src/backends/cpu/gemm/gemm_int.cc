@@ -115,8 +115,8 @@ int64_t TaskPanels(int64_t panels) {
 
 void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
              float* y, int64_t y_stride, bool accumulate) {
-  thread_local GroupMemory sums;
-  Product p = MakeProduct(isa, acts, weights, kernel, {y, y_stride, accumulate}, sums);
+  thread_local GroupMemory memory;
+  Product p = MakeProduct(isa, acts, weights, kernel, {y, y_stride, accumulate}, memory);
   // The tasks capture one pointer: std::function then allocates nothing.
   if (kernel.gemv != nullptr) {
     p.panels = TaskPanels(weights.panels);
@@ -137,7 +137,7 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
 }
 
 void GemvAll(Isa isa, std::span<const GemvProduct> all) {
-  std::vector<GroupMemory> sums(all.size());
+  std::vector<GroupMemory> memory(all.size());
   std::vector<Product> products;
   products.reserve(all.size());
   std::vector<int64_t> ends;  // of each product's tasks
@@ -146,7 +146,7 @@ void GemvAll(Isa isa, std::span<const GemvProduct> all) {
   for (const GemvProduct& one : all) {
     NIBBLE_CHECK(one.kernel->gemv != nullptr);
     products.push_back(MakeProduct(isa, one.acts, *one.weights, *one.kernel,
-                                   {one.y, one.weights->rows, false}, sums[products.size()]));
+                                   {one.y, one.weights->rows, false}, memory[products.size()]));
     products.back().panels = TaskPanels(panels);
     tasks += (one.weights->panels + products.back().panels - 1) / products.back().panels;
     ends.push_back(tasks);

@@ -154,6 +154,7 @@ class GemmWalk {
     const uint8_t* const second = Stored(c) + w_.Bytes(w_.padded_cols);
     uint8_t* const bytes = bytes_[turn];
     uint8_t* const second_bytes = bytes + c.inputs * kPanel;
+    // A kernel with levels multiplies the nibbles themselves.
     const bool levels = w_.form() == Form::kLevels && p_.kernel.form != Form::kLevels;
     if (w_.form() != Form::kPoints && !levels) {
       const bool floats = w_.form() == Form::kFloats;
