@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names for the fp32 vectors of one instruction set.
+// Names for the fp32 vectors of one instruction set, and for integers that go with them.
 #include <cstdint>
 
 #if defined(NIBBLE_CPU_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
@@ -18,6 +18,9 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+using DB = hn::Rebind<uint8_t, DF>;
 constexpr int64_t kLanes = HWY_MAX_BYTES / sizeof(float);
 static_assert(kLanes == 8 || kLanes == 16, "written for AVX2 and AVX-512");
 

@@ -24,10 +24,7 @@ namespace nibble::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-using DI = hn::RebindToSigned<DF>;
 using DU = hn::RebindToUnsigned<DF>;
-using DB = hn::Rebind<uint8_t, DF>;
-using VI = hn::Vec<DI>;
 constexpr float kRounder = 0x1.8p23f;
 constexpr int32_t kRounderBits = 0x4B400000;
 

@@ -17,8 +17,9 @@ constexpr int64_t kMaxPairs = 8;          // pairs of panels of a GEMM task
 
 // Activation code sums [groups, rows]
 template <typename T>
-void SumGroups(const Activations& acts, const IntPanels& w, T* sums) {
+const T* SumGroups(const Activations& acts, const IntPanels& w, Buffer<T>& memory) {
   const int64_t rows = w.sum_rows(acts.tokens);
+  T* const sums = memory.Grow(rows * w.groups);
   ParallelRows(rows, w.cols, 1, [&acts, &w, rows, sums](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t g = 0; g < w.groups; ++g) {
@@ -29,6 +30,7 @@ void SumGroups(const Activations& acts, const IntPanels& w, T* sums) {
       }
     }
   });
+  return sums;
 }
 
 // [tokens, groups] to [groups, tokens]; x may be null.
@@ -46,6 +48,20 @@ struct GroupMemory {
   Buffer<int32_t> sums;
   Buffer<float> exact_sums, scales, zetas;
 };
+
+TokenTerms Terms(const Activations& acts, const IntPanels& w, GroupMemory& memory) {
+  const int64_t groups = acts.format.groups(acts.width);
+  TokenTerms terms = {.tokens = acts.tokens,
+                      .rows = w.sum_rows(acts.tokens),
+                      .scales = ByGroup(acts.scales, acts.tokens, groups, memory.scales),
+                      .zetas = ByGroup(acts.zetas, acts.tokens, groups, memory.zetas)};
+  if (w.exact()) {
+    terms.exact_sums = SumGroups(acts, w, memory.exact_sums);
+  } else {
+    terms.code_sums = w.groups == 1 ? acts.sums : SumGroups(acts, w, memory.sums);
+  }
+  return terms;
+}
 
 // Codes [rows, stride] as [rows / 16][stride / 64][16][64], the last rows of the last tile as they
 // were.
@@ -80,30 +96,16 @@ Product MakeProduct(Isa isa, const Activations& acts, const IntPanels& weights,
   NIBBLE_CHECK(acts.width == weights.cols && acts.format == weights.activation &&
                    acts.stride >= weights.padded_cols && kernel.Runs(weights, acts.tokens),
                "width {} and {}, kernel {}", acts.width, weights.cols, kernel.name);
-  const int64_t rows = weights.sum_rows(acts.tokens);
-  const int64_t groups = acts.format.groups(acts.width);
-  const int32_t* sums = weights.groups == 1 ? acts.sums : nullptr;
-  const float* exact_sums = nullptr;
-  if (weights.exact()) {
-    SumGroups(acts, weights, memory.exact_sums.Grow(rows * weights.groups));
-    exact_sums = memory.exact_sums.data();
-  } else if (weights.groups > 1) {
-    SumGroups(acts, weights, memory.sums.Grow(rows * weights.groups));
-    sums = memory.sums.data();
-  }
+  const TokenTerms terms = Terms(acts, weights, memory);
   return {.isa = isa,
           .acts = acts,
-          .scales = {ByGroup(acts.scales, acts.tokens, groups, memory.scales),
-                     ByGroup(acts.zetas, acts.tokens, groups, memory.zetas), acts.tokens},
+          .terms = terms,
           .weights = weights,
           .kernel = kernel,
-          .all_rows = rows,
-          .code_sums = sums,
-          .exact_sums = exact_sums,
           .out = out,
           .rows = 0,
           .panels = 0,
-          .tiles = kernel.tiles ? Tiles(acts, rows) : nullptr};
+          .tiles = kernel.tiles ? Tiles(acts, terms.rows) : nullptr};
 }
 
 // Of GEMV tasks over so many panels.
@@ -125,8 +127,8 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
                 [&p](size_t i) { GemvTask(p, static_cast<int64_t>(i)); });
   } else {
     p.out.stream = Streams(p);
-    p.rows = TaskRows(p.all_rows, weights);
-    const int64_t blocks = (p.all_rows + p.rows - 1) / p.rows, pairs = weights.panels / 2;
+    p.rows = TaskRows(p.terms.rows, weights);
+    const int64_t blocks = (p.terms.rows + p.rows - 1) / p.rows, pairs = weights.panels / 2;
     // Few rows: a task is a stream of weights, which should not start anew too often.
     const int64_t most = p.rows <= kFewRows ? 4 * kMaxPairs : kMaxPairs;
     p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, most);

@@ -40,7 +40,7 @@ LevelSteps Steps(const IntPanels& w, int64_t panel, int64_t first) {
 
 void GemvTask(const Product& p, int64_t task) {
   const IntPanels& w = p.weights;
-  const int64_t rows = p.all_rows;
+  const int64_t rows = p.terms.rows;
   const int64_t last = std::min((task + 1) * p.panels, w.panels);
   const int64_t most = std::clamp<int64_t>(kGemvSums / rows, 1, kGemvGroups);
   alignas(64) int32_t acc[std::max(kGemvSums, kMaxGemvTokens) * kTileOutputs];
@@ -59,17 +59,7 @@ void GemvTask(const Product& p, int64_t task) {
                      .c = acc,
                      .steps = Steps(w, panel, 0),
                      .words = &LatticeCode::Words()});
-      ApplyScales(p.isa,
-                  {.panel = panel,
-                   .row = 0,
-                   .rows = rows,
-                   .group = g,
-                   .groups = groups,
-                   .acc = acc,
-                   .code_sums = p.code_sums,
-                   .exact_sums = p.exact_sums,
-                   .code_rows = rows},
-                  w, p.scales, partial, p.out);
+      ApplyScales(p.isa, {panel, 0, rows, g, groups, acc}, w, p.terms, partial, p.out);
     }
   }
 }
@@ -87,7 +77,7 @@ class GemmWalk {
   GemmWalk(const Product& p, int64_t task)
       : p_(p), w_(p.weights), tasks_((w_.panels + p.panels - 1) / p.panels) {
     row_ = task / tasks_ * p.rows;
-    rows_ = std::min(p.rows, p.all_rows - row_);
+    rows_ = std::min(p.rows, p.terms.rows - row_);
     first_panel_ = task % tasks_ * p.panels;
     last_panel_ = std::min(first_panel_ + p.panels, w_.panels);
   }
@@ -205,17 +195,8 @@ class GemmWalk {
         p_.kernel.gemm(tile);
       }
       if (!ends) continue;
-      ApplyScales(p_.isa,
-                  {.panel = chunk.panel,
-                   .row = row_ + r,
-                   .rows = count,
-                   .group = group,
-                   .groups = groups,
-                   .acc = acc,
-                   .code_sums = p_.code_sums,
-                   .exact_sums = p_.exact_sums,
-                   .code_rows = p_.all_rows},
-                  w_, p_.scales, partial_ + r * kTileOutputs, p_.out);
+      ApplyScales(p_.isa, {chunk.panel, row_ + r, count, group, groups, acc}, w_, p_.terms,
+                  partial_ + r * kTileOutputs, p_.out);
     }
   }
 

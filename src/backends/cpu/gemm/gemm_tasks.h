@@ -17,12 +17,9 @@ inline constexpr int64_t kFewRows = 64;       // up to which weights are prefetc
 struct Product {
   Isa isa;
   const Activations& acts;
-  TokenScales scales;
+  TokenTerms terms;
   const IntPanels& weights;
   const Kernel& kernel;
-  int64_t all_rows;          // of codes
-  const int32_t* code_sums;  // [groups, all_rows], or
-  const float* exact_sums;   // the same as floats; the other is null
   TileOutput out;
   int64_t rows;         // of a GEMM task
   int64_t panels;       // of a task, even

@@ -25,15 +25,14 @@ void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8
 // groups). A token has one row, or two (IntPanels::planes).
 struct TileSums {
   int64_t panel, row, rows, group, groups;
-  const int32_t* acc;        // [groups, rows, kTileOutputs]
-  const int32_t* code_sums;  // Q of all groups and rows [.., code_rows], or null with
-  const float* exact_sums;   // the same as floats: IntPanels::exact()
-  int64_t code_rows;
+  const int32_t* acc;  // [groups, rows, kTileOutputs]
 };
-// Of activations, [groups, tokens]: a tile reads those of many tokens and few groups.
-struct TokenScales {
-  const float *scales, *zetas;  // zetas may be null
-  int64_t tokens;
+// Of activations, group by group: a tile reads those of many tokens and few groups.
+struct TokenTerms {
+  int64_t tokens, rows;
+  const float *scales, *zetas;  // [groups of activations, tokens]; zetas may be null
+  const int32_t* code_sums;     // Q [groups, rows], or null with
+  const float* exact_sums;      // the same as floats: IntPanels::exact()
 };
 // y [tokens, N] with row stride `stride`.
 struct TileOutput {
@@ -46,7 +45,7 @@ struct TileOutput {
 // 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). Those of several add up in
 // `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; what they share of a token (a,
 // zeta * column_sum) comes last (IntPanels::scale_last). With the last group y (+)= sum + bias.
-void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenScales& acts,
+void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenTerms& acts,
                  float* partial, const TileOutput& out);
 
 // out[r, j] (+)= y[r, j] + bias[j] for j < count; y [rows, kTileOutputs], out with row stride

@@ -17,9 +17,6 @@ namespace nibble::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-using DI = hn::RebindToSigned<DF>;
-using VI = hn::Vec<DI>;
-using DB = hn::Rebind<uint8_t, DF>;
 using DHalf = hn::Rebind<hwy::float16_t, DF>;
 
 // out[j] (+)= value[j] for j < count
@@ -48,7 +45,7 @@ struct GroupTerms {
 template <Law kLaw, bool kScaleLast, bool kExact>
 class ScaleTile {
  public:
-  ScaleTile(const TileSums& s, const IntPanels& w, const TokenScales& acts, float* partial,
+  ScaleTile(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float* partial,
             const TileOutput& out)
       : s_(s),
         w_(w),
@@ -130,11 +127,12 @@ class ScaleTile {
     const DF df;
     const DI di;
     const VI acc = hn::LoadU(di, s_.acc + ((g - s_.group) * s_.rows + r) * kTileOutputs + n);
-    const int64_t at = g * s_.code_rows + s_.row + r;
+    const int64_t at = g * acts_.rows + s_.row + r;
     if constexpr (kExact) {
-      return hn::NegMulAdd(terms.offset, hn::Set(df, s_.exact_sums[at]), hn::ConvertTo(df, acc));
+      return hn::NegMulAdd(terms.offset, hn::Set(df, acts_.exact_sums[at]), hn::ConvertTo(df, acc));
     } else {
-      return hn::ConvertTo(df, hn::Sub(acc, hn::Mul(terms.offset, hn::Set(di, s_.code_sums[at]))));
+      return hn::ConvertTo(df,
+                           hn::Sub(acc, hn::Mul(terms.offset, hn::Set(di, acts_.code_sums[at]))));
     }
   }
 
@@ -176,7 +174,7 @@ class ScaleTile {
 
   const TileSums s_;  // a copy: stores cannot change it
   const IntPanels& w_;
-  const TokenScales acts_;
+  const TokenTerms acts_;
   const int64_t groups_, weight_groups_;
   const uint16_t* const half_scales_;  // or null
   const uint8_t* const offsets_;       // or null
@@ -185,20 +183,20 @@ class ScaleTile {
 };
 
 template <Law kLaw>
-void ScaleAs(const TileSums& s, const IntPanels& w, const TokenScales& acts, float* partial,
+void ScaleAs(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float* partial,
              const TileOutput& out) {
-  if (w.scale_last() && s.exact_sums != nullptr) {
+  if (w.scale_last() && acts.exact_sums != nullptr) {
     ScaleTile<kLaw, true, true>(s, w, acts, partial, out).Run();
   } else if (w.scale_last()) {
     ScaleTile<kLaw, true, false>(s, w, acts, partial, out).Run();
-  } else if (s.exact_sums != nullptr) {
+  } else if (acts.exact_sums != nullptr) {
     ScaleTile<kLaw, false, true>(s, w, acts, partial, out).Run();
   } else {
     ScaleTile<kLaw, false, false>(s, w, acts, partial, out).Run();
   }
 }
 
-void Scale(const TileSums& s, const IntPanels& w, const TokenScales& acts, float* partial,
+void Scale(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float* partial,
            const TileOutput& out) {
   if (w.planes()) {
     ScaleAs<Law::kPlanes>(s, w, acts, partial, out);
@@ -233,7 +231,7 @@ namespace nibble::cpu {
 HWY_EXPORT(Scale);
 HWY_EXPORT(Store);
 
-void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenScales& acts,
+void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenTerms& acts,
                  float* partial, const TileOutput& out) {
   NIBBLE_DISPATCH(isa, Scale)(sums, weights, acts, partial, out);
 }
