@@ -91,10 +91,14 @@ Json ReportJson(const QuantizeReport& r) {
     for (const auto& [role, error] : layer.errors) errors[RoleName(role)] = error;
     layers.push_back({{"layer", layer.layer}, {"relative_errors", errors}});
   }
-  return {{"output", r.output},           {"seconds", r.seconds},
-          {"bytes", r.output_bytes},      {"bits_per_weight", r.quantized_bits_per_weight},
-          {"invariance", r.invariance},   {"resumed_layers", r.resumed_layers},
-          {"scales_stay", r.scales_stay}, {"layers", layers}};
+  return {{"output", r.output},
+          {"seconds", r.seconds},
+          {"bytes", r.output_bytes},
+          {"bits_per_weight", r.quantized_bits_per_weight},
+          {"invariance", r.invariance.change},
+          {"resumed_layers", r.resumed_layers},
+          {"scales_stay", r.scales_stay},
+          {"layers", layers}};
 }
 
 // Of each kind of linear the mean and the worst of all layers and experts; --json has each.
@@ -126,8 +130,9 @@ void PrintErrors(const QuantizeReport& r) {
 void PrintReport(const QuantizeReport& r) {
   PrintErrors(r);
   if (r.mapped) {
-    fmt::print("exactness check largest logit change {:.1e} of the logits' deviation\n",
-               r.invariance);
+    fmt::print(
+        "exactness check largest logit change {:.1e} of the logits' deviation (limit {:.1e})\n",
+        r.invariance.change, r.invariance.limit());
   }
   if (!r.scales_stay.empty()) fmt::print("scales          not learned: {}\n", r.scales_stay);
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <tuple>
 
@@ -50,7 +51,8 @@ Backprop::Floats Backprop::NewFloats(int64_t count) const {
 }
 
 Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& config,
-                   const Plan& plan, const Matrix<float>& head, int64_t sequences, int64_t length)
+                   const Plan& plan, const Matrix<float>& head,
+                   const std::vector<float>& final_norm, int64_t sequences, int64_t length)
     : backend_(backend),
       math_(math),
       config_(config),
@@ -60,7 +62,8 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       kv_(PlannedKv(config, plan)),
       ropes_(backend, config.ropes, length),
       scratch_(backend),
-      head_(ToBackend(backend, head.data)) {
+      head_(ToBackend(backend, head.data)),
+      final_norm_(ToBackend(backend, final_norm)) {
   for (Floats* floats :
        {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_, &v_slopes_,
         &gate_slopes_, &up_slopes_, &output_slopes_, &loaded_head_, &head_slopes_, &logits_,
@@ -206,7 +209,7 @@ double Backprop::Diverge(std::span<const float> targets) {
           {input, table, kB, length_, hidden, vocab, 1, false, logits.Grow(predictions)});
     };
     const float* const read =
-        backend_.Decode(backend_.PrepareActs(Normed(config_, {}, x), length_, plain));
+        backend_.Decode(backend_.PrepareActs(Normed(config_, final_norm_, x), length_, plain));
     predict(read, head, logits_);
     predict(math_.Load(target, target_), head_.data(), target_logits_);
     math_.DivergenceSlopes(target_logits_.data(), length_, vocab, logits_.data(),
@@ -219,7 +222,7 @@ double Backprop::Diverge(std::span<const float> targets) {
     }
     math_.Multiply({logits_.data(), head, kNone, length_, vocab, hidden, 1, false,
                     input_slopes_.Grow(tokens() * hidden)});
-    math_.NormSlopes(x, nullptr, input_slopes_.data(), length_, hidden, eps(), 0,
+    math_.NormSlopes(x, final_norm_.data(), input_slopes_.data(), length_, hidden, eps(), 0,
                      x_slopes_.data() + i * values);
   }
   return sum;
@@ -253,12 +256,19 @@ const float* Backprop::AddedSlopes(Role role, const float* before, const float* 
 void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& slopes) {
   const int64_t hidden = config_.hidden_size;
   const std::vector<float>& scales = saved.inputs[role].scales;
-  const float* weights = nullptr;
+  const Floats& norm = saved.vectors[*config_.NormInFront(role)];
+  const float* weights = norm.data();
+  std::vector<float> both;  // stays until the slopes are there
   if (!scales.empty()) {
     const InputSpec scaled = {.width = hidden, .scales = scales};
-    const Activations h = backend_.PrepareActs(Normed(config_, {}, x.data()), tokens(), scaled);
+    const Activations h = backend_.PrepareActs(Normed(config_, norm, x.data()), tokens(), scaled);
     slopes.inputs[role] = FactorSlopes(backend_.Decode(h), input_slopes_.data(), hidden);
-    weights = math_.Load(scales, norm_weights_);
+    both = scales;
+    if (weights != nullptr) {
+      std::ranges::transform(both, std::span(backend_.Read(weights, hidden), both.size()),
+                             both.begin(), std::multiplies<>());
+    }
+    weights = math_.Load(both, norm_weights_);
   }
   math_.NormSlopes(x.data(), weights, input_slopes_.data(), tokens(), hidden, eps(), 1,
                    x_slopes_.data());

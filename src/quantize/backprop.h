@@ -28,7 +28,8 @@ class Backprop {
   // For networks without experts whose norms are folded and linears have neither tails nor gathers.
   // head [vocab, hidden].
   Backprop(Backend& backend, const DenseMath& math, const ModelConfig& config, const Plan& plan,
-           const Matrix<float>& head, int64_t sequences, int64_t length);
+           const Matrix<float>& head, const std::vector<float>& final_norm, int64_t sequences,
+           int64_t length);
   ~Backprop();
 
   // What a layer's linears multiply their inputs with before the online transform, [N, K].
@@ -91,7 +92,7 @@ class Backprop {
   std::vector<std::pair<TransformSpec, Floats>> transforms_;  // M^T
   std::vector<Saved> saved_;
   std::vector<HeadMemory> heads_;
-  Floats head_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first
+  Floats head_, final_norm_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first two
   Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_, output_slopes_;
   const float* own_head_ = nullptr;  // UseHead
   Floats loaded_head_, head_slopes_;

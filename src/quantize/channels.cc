@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "quantize/channel_scales.h"
+
 namespace nibble {
 namespace {
 
@@ -17,51 +19,6 @@ void AddTokens(const float* x, int64_t tokens, ChannelStatistics& statistics) {
       statistics.energy[k] += value * value;
     }
   }
-}
-
-// The longest pairs of key channels, before RoPE, over all windows of a stream that stands in front
-// of q, k and v.
-std::vector<double> LongestKeys(Backend& backend, const ModelConfig& config, const PackedLinear& k,
-                                Stream& stream) {
-  const int64_t half = config.head_dim / 2, width = k.weights.rows;
-  const int64_t tokens = stream.context(), pairs = width / 2;
-  const InputSpec input = {.width = config.hidden_size};
-  const LinearId id = backend.Upload({.weights = k.weights, .bias = k.bias, .input = input});
-  Buffer<float> x(backend.allocator()), keys(backend.allocator());
-  x.Grow(tokens * input.width), keys.Grow(tokens * width);
-  std::vector<double> longest(static_cast<size_t>(pairs));
-  for (int64_t w = 0; w < stream.windows(); ++w) {
-    // What Input gives lies where PrepareActs writes.
-    backend.Copy(stream.Input(LinearSet::kQkv, w).values, tokens * input.width, x.data());
-    backend.Gemm(backend.PrepareActs({.x = x.data()}, tokens, input), id, keys.data(), width,
-                 false);
-    const float* values = backend.Read(keys.data(), tokens * width);
-    for (int64_t i = 0; i < tokens * pairs; ++i) {
-      const int64_t pair = i % pairs;
-      const float* key = values + i / pairs * width + pair / half * config.head_dim + pair % half;
-      double& most = longest[static_cast<size_t>(pair)];
-      most = std::max(most, std::hypot(double{key[0]}, double{key[half]}));
-    }
-  }
-  backend.Release(id);
-  return longest;
-}
-
-// s = max|x|^alpha / max|w|^(1 - alpha), the latter over all readers (equation 4 of SmoothQuant). A
-// channel that is zero on either side keeps its scale.
-std::vector<double> SmoothingScales(const ChannelStatistics& input, double alpha,
-                                    std::span<const Role> readers, const FloatLayer& layer) {
-  std::vector<double> scales(input.largest.size());
-  for (size_t k = 0; k < scales.size(); ++k) {
-    double weight = 0;
-    for (Role role : readers) {
-      const Matrix<double>& w = layer[role];
-      for (int64_t n = 0; n < w.rows; ++n) weight = std::max(weight, std::fabs(w.row(n)[k]));
-    }
-    const double scale = std::pow(input.largest[k], alpha) / std::pow(weight, 1 - alpha);
-    scales[k] = input.largest[k] > 0 && weight > 0 ? std::max(scale, 1e-5) : 1;
-  }
-  return scales;
 }
 
 // Multiplies the columns that read an input by the scales; whoever makes it has to divide by them.
@@ -83,26 +40,7 @@ void ScaleRow(int64_t n, double factor, FloatLayer& layer, Role role) {
   if (!bias.empty()) bias[static_cast<size_t>(n)] *= factor;
 }
 
-// Section 4.2 of QServe. RoPE turns channels i and i + head_dim / 2 of a head into each other, so
-// they share a factor; query heads take that of their key head.
-void SmoothKeys(const std::vector<double>& largest, double strength, const ModelConfig& config,
-                FloatLayer& layer) {
-  const int64_t half = config.head_dim / 2, queries = config.heads / config.kv_heads;
-  for (int64_t pair = 0; pair < config.kv_heads * half; ++pair) {
-    const double most = largest[static_cast<size_t>(pair)];
-    if (most == 0) continue;
-    const double factor = std::pow(most, strength);
-    for (const int64_t i : {pair % half, pair % half + half}) {
-      const int64_t head = pair / half;
-      ScaleRow(head * config.head_dim + i, 1 / factor, layer, Role::kK);
-      for (int64_t q = head * queries; q < (head + 1) * queries; ++q) {
-        ScaleRow(q * config.head_dim + i, factor, layer, Role::kQ);
-      }
-    }
-  }
-}
-
-// Also of that section: SmoothQuant's scales for what o and down read, folded into the rows of v
+// Section 4.2 of QServe: SmoothQuant's scales for what o and down read, folded into the rows of v
 // and up. Query heads that share a value head share its scales, the largest of theirs.
 void SmoothOutputs(double alpha, const ModelConfig& config, int64_t index,
                    ByRole<ChannelStatistics>& inputs, FloatLayer& layer) {
@@ -164,14 +102,6 @@ void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
   for (int64_t e = 0; e < config.router.all(); ++e) inputs[OfExpert(Role::kGate, e)] = all;
 }
 
-std::vector<Role> NormReaders(const ModelConfig& config, int64_t index, LayerVector norm) {
-  std::vector<Role> readers;
-  for (Role role : config.layer_roles(index)) {
-    if (config.NormInFront(role) == norm) readers.push_back(role);
-  }
-  return readers;
-}
-
 }  // namespace
 
 std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConfig& config,
@@ -186,7 +116,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
     LayerStatistics& seen = statistics[static_cast<size_t>(i)];
     stream.Walk(layer, i, [&](LinearSet set) {
       if (with_keys && set.kind == LinearSet::kQkv) {
-        seen.keys = LongestKeys(backend, config, layer[Role::kK], stream);
+        seen.keys = CollectKeys(backend, config, i, layer, stream);
       }
       const Role first = RolesOf(set)[0];
       const int64_t width = config.inputs(i, first);
@@ -205,23 +135,7 @@ std::vector<LayerStatistics> CollectStatistics(Backend& backend, const ModelConf
 
 void ArrangeChannels(const LayerStatistics& statistics, const ModelConfig& config,
                      const Recipe& recipe, const Plan& plan, int64_t index, FloatLayer& layer) {
-  if (recipe.key_smoothing > 0) {
-    SmoothKeys(statistics.keys, recipe.key_smoothing, config, layer);
-  }
   auto inputs = statistics.inputs;
-  if (recipe.smoothing > 0) {
-    for (const Role first : {Role::kQ, Role::kGate, OfExpert(Role::kGate, 0)}) {
-      if (!layer.weights.contains(first)) continue;
-      const LayerVector norm = *config.NormInFront(first);
-      const std::vector<Role> readers = NormReaders(config, index, norm);
-      const auto scales = SmoothingScales(inputs[first], recipe.smoothing, readers, layer);
-      Smooth(scales, readers, inputs[first], layer);
-      std::vector<float>& weight = layer.vectors[norm];
-      for (size_t k = 0; k < scales.size(); ++k) {
-        weight[k] = static_cast<float>(weight[k] / scales[k]);
-      }
-    }
-  }
   if (recipe.output_smoothing > 0) {
     SmoothOutputs(recipe.output_smoothing, config, index, inputs, layer);
   }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact maps of single channels that depend on what the network's inputs look like: SmoothQuant's
-// scales, folded into the norms, QServe's of keys, folded into q and k, and of what o and down
-// read, folded into v and up, and the orders of QUIK and Atom that put outliers last. Orders of
-// down's input are folded into the rows of gate and up; the others are gathers at run time.
+// scales, which norms take (Rotator::ScaleInputs), QServe's of keys, folded into q and k, and of
+// what o and down read, folded into v and up, and the orders of QUIK and Atom that put outliers
+// last. Orders of down's input are folded into the rows of gate and up; the others are gathers at
+// run time.
 #pragma once
 
 #include <vector>
 
 #include "quantize/calibrate.h"
+#include "quantize/key_statistics.h"
 
 namespace nibble {
 
@@ -19,9 +21,7 @@ struct LayerStatistics {
   // By the first linear that reads it. Experts read one norm's output, so that each has here what
   // all of them see.
   ByRole<ChannelStatistics> inputs;
-  // [kv_heads, head_dim / 2]: the largest length of a pair of key channels that RoPE turns, which
-  // is the largest value either may take at some position.
-  std::vector<double> keys;
+  KeyStatistics keys;
 };
 
 // Windows enough for CollectStatistics: outliers stay in their channels (docs/quality.md).

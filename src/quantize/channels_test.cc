@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scales and orders of channels on the sample model, and tails in both roundings.
-#include "quantize/channels.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
 #include "models/random_model_testing.h"
+#include "quantize/channel_scales.h"
 #include "quantize/gptq_testing.h"
 #include "quantize/invariance.h"
 #include "tensor/random_testing.h"
@@ -18,15 +17,47 @@
 namespace nibble {
 namespace {
 
+std::vector<LayerStatistics> StatisticsOf(Backend& backend, const Network& source, const Plan& plan,
+                                          const Rotator& rotator, uint64_t vocabulary) {
+  Rng rng(1);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(vocabulary)));
+  return CollectStatistics(backend, source.config, plan, rotator, ids, 48, true,
+                           [](double, std::string_view) {});
+}
+
+// As the recipe wants them.
+std::vector<ChannelScales> ScalesOfSource(Backend& backend, const Network& source,
+                                          const Recipe& recipe, const Plan& plan,
+                                          uint64_t vocabulary) {
+  const Plan plain = SourcePlan(plan);
+  const Rotator as_it_is(source, Recipe{}, plain, 0);
+  return ScalesOf(StatisticsOf(backend, source, plain, as_it_is, vocabulary), as_it_is,
+                  source.config, recipe);
+}
+
+// Every map that the recipe has leaves the logits alone.
+void ExpectExact(const Network& source, const Recipe& wanted, uint64_t vocabulary) {
+  const Recipe recipe = FittedTo(source.config, wanted);
+  // Not the CPU kernels: on AMX they take 16 of the 24 bits of fp32 weights.
+  const auto backend = MakeBackend("cpu", true);
+  const Plan plan = MakePlan(source.config, recipe);
+  Rotator rotator(source, recipe, plan, 3);
+  rotator.Scale(ScalesOfSource(*backend, source, recipe, plan, vocabulary));
+  const auto statistics = StatisticsOf(*backend, source, plan, rotator, vocabulary);
+  const FloatLayers layers = [&](int64_t i) {
+    FloatLayer layer = rotator.Layer(i);
+    ArrangeChannels(statistics[static_cast<size_t>(i)], source.config, recipe, plan, i, layer);
+    return layer;
+  };
+  EXPECT_LT(CheckInvariance(source, rotator, layers, plan, *backend).change, 1e-4) << recipe.name;
+}
+
 // The sample model through CollectStatistics on random ids.
 class ChannelsTest : public testing::Test {
  protected:
   std::vector<LayerStatistics> Statistics(const Plan& plan, const Rotator& rotator) {
-    Rng rng(1);
-    std::vector<int32_t> ids;
-    for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(4096)));
-    return CollectStatistics(*backend_, source_.config, plan, rotator, ids, 48, true,
-                             [](double, std::string_view) {});
+    return StatisticsOf(*backend_, source_, plan, rotator, 4096);
   }
 
   struct Arranged {
@@ -57,19 +88,26 @@ TEST_F(ChannelsTest, MapsKeepTheLogits) {
   Recipe qserve = kQserveRecipe;
   qserve.weights = {.bits = 4};  // no group divides down's width here
   for (const Recipe& recipe : {quik, smooth, both, rotated, qserve}) {
-    const Plan plan = MakePlan(source_.config, recipe);
-    const Rotator rotator(source_, recipe, plan, 3);
-    const auto statistics = Statistics(plan, rotator);
-    const FloatLayers layers = [&](int64_t i) {
-      FloatLayer layer = rotator.Layer(i);
-      ArrangeChannels(statistics[static_cast<size_t>(i)], source_.config, recipe, plan, i, layer);
-      return layer;
-    };
-    // Not the CPU kernels: on AMX they take 16 of the 24 bits of fp32 weights.
-    const auto exact = MakeBackend("cpu", true);
-    EXPECT_LT(CheckInvariance(source_, rotator, layers, plan, *exact), 1e-4) << recipe.name;
+    ExpectExact(source_, recipe, 4096);
   }
 }
+
+// Scales of what norms give out and of keys, with a transform of every input and without.
+class ScaledFamily : public testing::TestWithParam<FamilyModel> {};
+
+TEST_P(ScaledFamily, ScalesKeepTheLogits) {
+  const Network source = OpenNetwork(
+      RandomModel("scaled-" + std::string(GetParam().name), SmallConfig(GetParam().changes)));
+  Recipe inputs = kQuarotRecipe, plain = kRtnRecipe;
+  inputs.rotation = Rotation::kInputs;
+  if (source.config.has(LayerVector::kMlpNorm)) plain.smoothing = 0.5;
+  plain.key_smoothing = 0.7;
+  ExpectExact(source, inputs, 64);
+  ExpectExact(source, plain, 64);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ScaledFamily, testing::ValuesIn(FamilyModels()),
+                         [](const auto& param) { return std::string(param.param.name); });
 
 // Scales of an FFN and of the experts beside it go to the norm of either, and none to the router.
 TEST(ChannelsOfExperts, MapsKeepTheLogits) {
@@ -77,28 +115,56 @@ TEST(ChannelsOfExperts, MapsKeepTheLogits) {
   const auto family =
       std::ranges::find(families, std::string_view("gemma4_experts"), &FamilyModel::name);
   const Network source = OpenNetwork(RandomModel("channels-experts", SmallConfig(family->changes)));
-  const auto exact = MakeBackend("cpu", true);
-  std::vector<int32_t> ids;
-  Rng rng(1);
-  for (int i = 0; i < 2 * 48; ++i) ids.push_back(static_cast<int32_t>(rng.Below(64)));
+  const auto backend = MakeBackend("cpu", true);
   Recipe ordered = kQuikRecipe;
   ordered.smoothing = 0.5, ordered.tail = 16;
   for (const Recipe& recipe : {kSmoothquantRecipe, ordered}) {
     const Plan plan = MakePlan(source.config, recipe);
-    const Rotator rotator(source, recipe, plan, 3);
-    const auto statistics = CollectStatistics(*exact, source.config, plan, rotator, ids, 48, false,
-                                              [](double, std::string_view) {});
-    const FloatLayers layers = [&](int64_t i) {
-      FloatLayer layer = rotator.Layer(i);
-      ArrangeChannels(statistics[static_cast<size_t>(i)], source.config, recipe, plan, i, layer);
-      return layer;
-    };
-    const FloatLayer before = rotator.Layer(1), after = layers(1);
+    Rotator rotator(source, recipe, plan, 3);
+    const FloatLayer before = rotator.Layer(1);
+    rotator.Scale(ScalesOfSource(*backend, source, recipe, plan, 64));
+    const FloatLayer after = rotator.Layer(1);
     for (const LayerVector norm : {LayerVector::kMlpNorm, LayerVector::kExpertsNorm}) {
       EXPECT_NE(before.vectors[norm], after.vectors[norm]) << VectorName(norm);
     }
     EXPECT_EQ(before.vectors[LayerVector::kRouterNorm], after.vectors[LayerVector::kRouterNorm]);
-    EXPECT_LT(CheckInvariance(source, rotator, layers, plan, *exact), 1e-4) << recipe.name;
+    ExpectExact(source, recipe, 64);
+  }
+}
+
+// Both channels that RoPE turns into each other have one factor, and so have the queries of a key:
+// without a transform its largest value, in front of one what balances keys and queries.
+TEST_F(ChannelsTest, KeysAreScaledInPairs) {
+  Recipe recipe = kRtnRecipe, rotated = kQuarotRecipe;
+  recipe.key_smoothing = 1;
+  rotated.balance = 0;
+  const Plan plan = MakePlan(source_.config, recipe);
+  const Rotator as_it_is(source_, Recipe{}, plan, 0);
+  const auto statistics = Statistics(plan, as_it_is);
+  Rotator rotator(source_, recipe, plan, 0);
+  rotator.Scale(ScalesOf(statistics, as_it_is, source_.config, recipe));
+  const FloatLayer before = as_it_is.Layer(1), after = rotator.Layer(1);
+  const auto balanced = ScalesOf(statistics, as_it_is, source_.config, rotated)[1].keys;
+  const KeyStatistics& keys = statistics[1].keys;
+  const int64_t d = source_.config.head_dim, half = d / 2;
+  const int64_t queries = source_.config.heads / source_.config.kv_heads;
+  ASSERT_EQ(keys.largest.size(), static_cast<size_t>(source_.config.kv_heads * d));
+  double first = 0;
+  for (int64_t n = 0; n < source_.config.kv_heads * d; ++n) {
+    const auto at = static_cast<size_t>(n);
+    const double most = keys.largest[at];
+    ASSERT_GT(most, 0);
+    EXPECT_EQ(
+        most,
+        keys.largest[at - static_cast<size_t>(n % d) + static_cast<size_t>((n % d + half) % d)]);
+    EXPECT_GE(keys.energy[at], most * most) << "of both channels";
+    const int64_t query = (n / d * queries + queries - 1) * d + n % d;
+    EXPECT_NEAR(after[Role::kK].row(n)[3] * most, before[Role::kK].row(n)[3], 1e-12);
+    EXPECT_NEAR(after[Role::kQ].row(query)[3], before[Role::kQ].row(query)[3] * most, 1e-12);
+    // All up to one factor, since s^2 = sqrt(k^2 / q^2).
+    const double ratio = std::pow(balanced[at], 4) * keys.query_energy[at] / keys.energy[at];
+    if (n == 0) first = ratio;
+    EXPECT_NEAR(ratio / first, 1, 1e-9);
   }
 }
 
@@ -113,23 +179,6 @@ TEST_F(ChannelsTest, OrdersRiseAndDownsIsFolded) {
   }
   EXPECT_TRUE(after.gathers[Role::kDown].empty());
   EXPECT_EQ(after.gathers[Role::kQ], after.gathers[Role::kV]);
-}
-
-// Both channels that RoPE turns into each other have one factor, and so have the queries of a key.
-TEST_F(ChannelsTest, KeysAreSmoothedInPairs) {
-  Recipe recipe = kRtnRecipe;
-  recipe.key_smoothing = 1;
-  auto [statistics, before, after] = Arrange(recipe, 1);
-  const int64_t d = source_.config.head_dim, half = d / 2;
-  const int64_t queries = source_.config.heads / source_.config.kv_heads;
-  ASSERT_EQ(statistics[1].keys.size(), static_cast<size_t>(source_.config.kv_heads * half));
-  for (int64_t n = 0; n < source_.config.kv_heads * d; ++n) {
-    const double most = statistics[1].keys[static_cast<size_t>(n / d * half + n % half)];
-    ASSERT_GT(most, 0);
-    const int64_t query = (n / d * queries + queries - 1) * d + n % d;
-    EXPECT_NEAR(after[Role::kK].row(n)[3] * most, before[Role::kK].row(n)[3], 1e-12);
-    EXPECT_NEAR(after[Role::kQ].row(query)[3], before[Role::kQ].row(query)[3] * most, 1e-12);
-  }
 }
 
 // Rows of up and v are divided by what the columns of down and o are multiplied with: SmoothQuant's

@@ -77,11 +77,12 @@ Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const i
     progress(static_cast<double>(i) * tokens / static_cast<double>(c.layers), "targets");
     stream.Pass(StoreFloats(task.layers(i)), i);
   }
+  const Buffer<float> norm = ToBackend(backend, task.final_norm);
   Matrix<float> targets(stream.windows() * length, c.hidden_size);
   for (int64_t w = 0; w < stream.windows(); ++w) {
     const float* const x = stream.x() + w * length * c.hidden_size;
     const float* const normed =
-        backend.Decode(backend.PrepareActs(Normed(c, {}, x), length, {.width = c.hidden_size}));
+        backend.Decode(backend.PrepareActs(Normed(c, norm, x), length, {.width = c.hidden_size}));
     const int64_t count = length * c.hidden_size;
     std::copy_n(backend.Read(normed, count), count, targets.row(w * length).data());
   }
@@ -133,7 +134,8 @@ Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
       targets_(targets),
       order_(Rng(0).Permutation(schedule.trained())),
       embedding_(backend.Share(FloatTable(task.embedding), embedding_memory_)),
-      backprop_(backend, math, task.config, task.plan, task.head, kBatch, schedule.length) {
+      backprop_(backend, math, task.config, task.plan, task.head, task.final_norm, kBatch,
+                schedule.length) {
   for (int64_t i = 0; i < task.config.layers; ++i) {
     const LayerWeights& layer = task.rounded[static_cast<size_t>(i)];
     matrices_.push_back(backprop_.MatricesOf(layer, i));

@@ -35,6 +35,7 @@ struct ScaleTask {
   const Recipe& recipe;
   const Plan& plan;
   Matrix<float> embedding, head;  // [vocab, hidden], of the rotated network
+  std::vector<float> final_norm;  // [hidden]; empty where it is folded into the head
   FloatLayers layers;             // the same; each is asked for once
   std::vector<LayerWeights> rounded;
   std::vector<int32_t> ids;  // calibration text, which is cut into sequences anew

@@ -74,7 +74,7 @@ class Loss {
   Loss(const Machine& machine, const RoundedModel& model)
       : model_(model),
         backprop_(*machine.backend, *machine.math, model.source.config, model.plan,
-                  model.rotator.Table(Role::kHead), kSequences, kLength),
+                  model.rotator.Table(Role::kHead), model.rotator.FinalNorm(), kSequences, kLength),
         embedding_(model.rotator.Table(Role::kEmbedding)),
         table_(machine.backend->Share(FloatTable(embedding_), memory_)) {
     Rng rng(5);
@@ -143,6 +143,7 @@ struct LearningJob {
                             model.plan,
                             model.rotator.Table(Role::kEmbedding),
                             model.rotator.Table(Role::kHead),
+                            model.rotator.FinalNorm(),
                             [&](int64_t i) { return model.rotator.Layer(i); },
                             model.layers,
                             ids,

@@ -13,11 +13,10 @@
 #include "base/progress.h"
 #include "io/sha256.h"
 #include "quantize/calibrate.h"
-#include "quantize/channels.h"
+#include "quantize/channel_scales.h"
 #include "quantize/choose_clips.h"
 #include "quantize/estimate.h"
 #include "quantize/host_math.h"
-#include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
 #include "quantize/recipe_fields.h"
@@ -107,6 +106,7 @@ Job PrepareJob(const QuantizeOptions& options) {
     FailUsage("--context {}: the model's context is {}", o.context, c.context);
   }
   if (o.calibration_windows < 1) FailUsage("--calib-windows must be at least 1");
+  o.recipe = FittedTo(c, o.recipe);
   job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
   if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
@@ -189,33 +189,47 @@ void UpdateOrStop(Progress& progress, double done, const std::string& detail = "
   progress.Update(done, detail);
 }
 
-std::vector<LayerStatistics> CollectStatistics(const Job& job, const Rotator& rotator,
-                                               Backend& backend) {
+std::vector<LayerStatistics> CollectStatistics(const Job& job, const Plan& plan,
+                                               const Rotator& rotator, Backend& backend,
+                                               bool with_keys) {
   const int64_t context = job.options.context;
   const size_t count =
       std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context));
   const std::span<const int32_t> ids = std::span(job.calibration).first(count);
   const auto tokens = static_cast<double>(count);
   Progress progress("statistics", "tokens", tokens);
-  return CollectStatistics(backend, job.source.config, job.plan, rotator, ids, context,
-                           job.options.recipe.key_smoothing > 0,
+  return CollectStatistics(backend, job.source.config, plan, rotator, ids, context, with_keys,
                            [&](double share, std::string_view what) {
                              UpdateOrStop(progress, share * tokens, std::string(what));
                            });
 }
 
-// What the recipe wants to know of channels before it rounds. Without a rotation, and but for keys,
-// that does not depend on the recipe.
+// What the recipe wants to know of channels before it orders them. Without rotation and scales that
+// does not depend on the recipe.
 std::vector<LayerStatistics> Statistics(const Job& job, const Rotator& rotator, Backend& backend,
                                         std::vector<LayerStatistics>* unrotated) {
   const Recipe& recipe = job.options.recipe;
   if (!recipe.arranges_channels()) return {};
   std::vector<LayerStatistics> own;
   const bool shared =
-      unrotated != nullptr && recipe.rotation == Rotation::kNone && recipe.key_smoothing == 0;
+      unrotated != nullptr && recipe.rotation == Rotation::kNone && !recipe.scales_channels();
   auto& statistics = shared ? *unrotated : own;
-  if (statistics.empty()) statistics = CollectStatistics(job, rotator, backend);
+  if (statistics.empty()) statistics = CollectStatistics(job, job.plan, rotator, backend, false);
   return statistics;
+}
+
+// Of all layers, by statistics of the source.
+std::vector<ChannelScales> ScalesOfChannels(const Job& job, Backend& backend,
+                                            std::vector<LayerStatistics>* unrotated) {
+  const Recipe& recipe = job.options.recipe;
+  const Plan plan = SourcePlan(job.plan);
+  const Rotator source(job.source, Recipe{}, plan, 0);
+  std::vector<LayerStatistics> own;
+  auto& statistics = unrotated != nullptr && !recipe.scales_keys() ? *unrotated : own;
+  if (statistics.empty()) {
+    statistics = CollectStatistics(job, plan, source, backend, recipe.scales_keys());
+  }
+  return ScalesOf(statistics, source, job.source.config, recipe);
 }
 
 // Layers as they are rounded: folded, rotated, their channels scaled and in order.
@@ -340,8 +354,8 @@ Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLaye
     };
     learned = LearnScales(backend, *LearningMath(backend),
                           {c, job.options.recipe, job.plan, rotator.Table(Role::kEmbedding),
-                           rotator.Table(Role::kHead), layers, std::move(rounded), job.calibration,
-                           work.FindLearning(), keep},
+                           rotator.Table(Role::kHead), rotator.FinalNorm(), layers,
+                           std::move(rounded), job.calibration, work.FindLearning(), keep},
                           at);
     work.SaveLearned(*learned);  // before the first layer is changed
   }
@@ -390,10 +404,13 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   WorkDirectory work(output, Identity(job, backend->Name()), options.resume, options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
   if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
-  report.mapped = job.plan.norms_folded || job.options.recipe.arranges_channels();
-  const FloatLayers layers = KeepLayers(
-      MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
-      LayerPasses(job.options.recipe, report.mapped), KeptBytes(report.estimate, job.options));
+  if (job.options.recipe.scales_channels()) {
+    rotator.Scale(ScalesOfChannels(job, *backend, unrotated));
+  }
+  report.mapped = job.options.recipe.maps();
+  const FloatLayers layers =
+      KeepLayers(MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
+                 LayerPasses(job.options.recipe), KeptBytes(report.estimate, job.options));
   if (report.mapped) {
     // In fp32 (on AMX 16 of its 24 bits), which a GPU does not promise.
     const auto exact = MakeBackend("cpu", false);

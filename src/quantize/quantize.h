@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quantize/channels.h"
+#include "quantize/invariance.h"
 #include "quantize/recipe.h"
 
 namespace nibble {
@@ -47,7 +48,7 @@ struct QuantizeReport {
   Plan plan;
   QuantizeEstimate estimate;
   bool mapped = false;    // by folding, rotation, scales or orders of channels
-  double invariance = 0;  // largest logit change by that, over the logits' std
+  Invariance invariance;  // of the logits to that
   std::vector<LayerReport> layers;
   std::string scales_stay;  // why those that the recipe learns are not learned, or empty
   double seconds = 0;

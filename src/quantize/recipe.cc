@@ -39,7 +39,7 @@ LinearPlan PlanFormats(const ModelConfig& config, const Recipe& recipe, int64_t 
   if (recipe.transforms_online() && KindOf(role) == Role::kDown) {
     linear.input_transform = FullHadamard(inputs);
   }
-  if (recipe.transforms_online() && !config.turns_residual() && ReadsNorm(role)) {
+  if (recipe.transforms_online() && !TurnsResidual(config, recipe) && ReadsNorm(role)) {
     linear.input_transform = FullHadamard(config.hidden_size);
   }
   if (recipe.order == ChannelOrder::kNone) return linear;
@@ -166,13 +166,13 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
 
 // Whether the residual stream is turned by a matrix that nothing but a product undoes.
 bool TurnsDensely(const ModelConfig& config, const Recipe& recipe) {
-  return config.turns_residual() &&
+  return TurnsResidual(config, recipe) &&
          (recipe.learns_rotation() || recipe.rotation > Rotation::kHadamard);
 }
 
 void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
   plan.tied_head = WhyTwoTables(config, recipe, plan).empty();
-  if (!plan.tied_head || !plan.norms_folded || !config.turns_residual()) return;
+  if (!plan.tied_head || !plan.norms_folded) return;
   plan.head_turn = TurnsDensely(config, recipe);
   if (plan.head_turn) return;
   plan.linears[LinearName(0, Role::kHead)].input_transform = FullHadamard(config.hidden_size);
@@ -204,7 +204,7 @@ void CheckPlan(Plan plan, const ModelConfig& config, const Recipe& recipe) {
 }  // namespace
 
 std::string_view RotationName(Rotation rotation) {
-  constexpr std::string_view kNames[] = {"none", "hadamard", "random", "hartley"};
+  constexpr std::string_view kNames[] = {"none", "inputs", "hadamard", "random", "hartley"};
   return kNames[static_cast<size_t>(rotation)];
 }
 
@@ -255,15 +255,29 @@ int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width) {
             recipe.activations.group, width);
 }
 
+bool TurnsResidual(const ModelConfig& config, const Recipe& recipe) {
+  return recipe.rotation > Rotation::kInputs && config.turns_residual();
+}
+
 namespace {
 
-// SmoothAttention scales pairs of key channels in the projection.
-bool TurnsWholeKeys(const ModelConfig& config) {
-  const auto whole = [&](const RopeSpec& rope) { return rope.head_dim == config.head_dim; };
-  return !config.has(LayerVector::kKeyNorm) && std::ranges::all_of(config.ropes, whole);
+bool Asks(const Recipe& recipe, std::string_view field) {
+  return std::ranges::any_of(recipe.asked, [&](const FieldValue& value) {
+    return value.field->name == field && value.value != 0;
+  });
 }
 
 }  // namespace
+
+Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
+  const bool turns = TurnsResidual(config, recipe);
+  if (!turns && !Asks(recipe, "learned-rotation")) recipe.learned_rotation = false;
+  const bool mixed = recipe.transforms_online();
+  const bool norms = !turns && config.has(LayerVector::kMlpNorm);
+  if (!(mixed && norms) && !Asks(recipe, "balance")) recipe.balance = 0;
+  if (!(mixed && recipe.k.bits < 8) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
+  return recipe;
+}
 
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan) {
   if (!config.tied_head) return "the model has two";
@@ -277,13 +291,20 @@ std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, c
   return "";
 }
 
-Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
+Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
+  const Recipe recipe = FittedTo(config, wanted);
   Plan plan;
   plan.k = recipe.k;
   plan.v = recipe.v;
-  plan.norms_folded = recipe.rotation != Rotation::kNone;
+  plan.norms_folded = TurnsResidual(config, recipe);
   if (recipe.smoothing > 0 && plan.norms_folded) {
-    FailUsage("smoothing needs the norms that a rotation folds away; use --rotation none");
+    FailUsage("--alpha: this rotation folds the norms away; use --rotation none or inputs, or 0");
+  }
+  if (recipe.balance > 0 && plan.norms_folded) {
+    FailUsage("--balance: this rotation folds the norms away; use --rotation inputs, or 0");
+  }
+  if (recipe.balance > 0 && !config.has(LayerVector::kMlpNorm)) {
+    FailUsage("--balance: no norms stand in front of this model's linears to be scaled; use 0");
   }
   if (recipe.smoothing > 0 && !config.has(LayerVector::kMlpNorm)) {
     FailUsage("--alpha: no norms stand in front of this model's linears to be scaled; use 0");
@@ -291,7 +312,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   if (recipe.output_smoothing > 0 && recipe.transforms_online()) {
     FailUsage("--output-alpha: online transforms mix what o and down read; use --no-online, or 0");
   }
-  if (recipe.learns_rotation() && !config.turns_residual()) {
+  if (recipe.learns_rotation() && !plan.norms_folded) {
     FailUsage(
         "norms behind o and down keep this model's residual stream as it is; use --fixed-rotation");
   }
@@ -303,10 +324,6 @@ Plan MakePlan(const ModelConfig& config, const Recipe& recipe) {
   }
   if (recipe.output_smoothing > 0 && !config.gating.linear_in_up()) {
     FailUsage("--output-alpha: gates of this model clamp what they let through; use 0");
-  }
-  if (recipe.key_smoothing > 0 && !TurnsWholeKeys(config)) {
-    FailUsage(
-        "--key-alpha: keys of this model have norms of their own, or are turned in part; use 0");
   }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
@@ -329,7 +346,7 @@ Plan MakePlan(const Network& source, const Recipe& recipe) {
     FailUsage("{} has floats and no codes that --rounding stored could keep; try --rounding gptq",
               source.directory);
   }
-  if (recipe.rotation != Rotation::kNone || recipe.arranges_channels())
+  if (recipe.maps())
     FailUsage("--rounding stored keeps codes, which cannot be rotated, smoothed or ordered");
   for (int64_t i = 0; i < source.config.layers; ++i) {
     for (const auto& [role, linear] : source.layers[static_cast<size_t>(i)].linears) {

@@ -15,15 +15,17 @@
 namespace nibble {
 
 // Of the residual stream, and no transform at all without; kHartley is the real form of QuIP#'s
-// randomized Fourier transform.
-enum class Rotation { kNone, kHadamard, kRandom, kHartley };
+// randomized Fourier transform. kInputs: the stream stays as it is, and what stands behind its
+// norms has a Hadamard transform online; so have all others in networks whose stream nothing may
+// turn.
+enum class Rotation { kNone, kInputs, kHadamard, kRandom, kHartley };
 // kStored: the codes that the source has, its other linears to nearest (models/stored_codes.h).
 enum class Rounding { kNearest, kGptq, kStored };
 // Of input channels, rising by what calibration saw of them, so that the tail takes the outliers
 // and groups hold channels of one size: the largest value (QUIK) or the sum of squares (Atom).
 enum class ChannelOrder { kNone, kLargest, kEnergy };
 
-std::string_view RotationName(Rotation rotation);  // "none", "hadamard", ..
+std::string_view RotationName(Rotation rotation);  // "none", "inputs", ..
 std::string_view RoundingName(Rounding rounding);  // "rtn", "gptq", "stored"
 std::string_view OrderName(ChannelOrder order);    // "none", "largest", "energy"
 
@@ -71,11 +73,16 @@ struct Recipe {
   std::vector<Rule> rules;             // later ones win
   std::vector<FieldValue> asked = {};  // changes of the recipe; an error if they change nothing
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
-  // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not with a rotation, which folds norms.
+  // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not where norms are folded.
   double smoothing = 0;
+  // The same with root mean squares in place of largest values, in front of an online transform,
+  // which spreads outliers (channel_scales.h).
+  double balance = 0;
   // QServe's SmoothAttention (Lin et al. 2024): channels of k are divided, those of q multiplied by
   // max|k|^this, the same for both channels that RoPE turns into each other; 0 = not at all.
   double key_smoothing = 0;
+  // The same by k^this / q^(1 - this), with root mean squares, in front of a transform of heads.
+  double key_balance = 0;
   // QServe's smoothing of what o and down read, with SmoothQuant's formula and this alpha; 0 = not
   // at all. Not with online transforms, which mix those channels.
   double output_smoothing = 0;
@@ -91,10 +98,14 @@ struct Recipe {
   // Passes over the codes at the end, each chosen anew with all others given.
   int sweeps = 0;
 
-  // Whether it scales or orders channels by what calibration sees (channels.h).
-  bool arranges_channels() const {
-    return smoothing > 0 || key_smoothing > 0 || output_smoothing > 0 ||
-           order != ChannelOrder::kNone;
+  // By what calibration sees of channels: scales in front of a rotation (channel_scales.h), and
+  // scales and orders behind it (channels.h).
+  bool scales_channels() const { return smoothing > 0 || balance > 0 || scales_keys(); }
+  bool scales_keys() const { return key_smoothing > 0 || key_balance > 0; }
+  bool arranges_channels() const { return output_smoothing > 0 || order != ChannelOrder::kNone; }
+  // Whether weights are multiplied or turned before they are rounded.
+  bool maps() const {
+    return rotation != Rotation::kNone || scales_channels() || arranges_channels();
   }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
   bool learns_rotation() const { return learned_rotation && rotation != Rotation::kNone; }
@@ -102,7 +113,7 @@ struct Recipe {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());
   }
   bool calibrates() const {
-    return arranges_channels() || learns_rotation() || searches_clips() ||
+    return scales_channels() || arranges_channels() || learns_rotation() || searches_clips() ||
            rounding == Rounding::kGptq;
   }
 };
@@ -131,6 +142,13 @@ int64_t FittingGroup(int64_t group, int64_t width);
 // hidden_size (no paper has more) its share of 4096; as a multiple of 32, and then widened until
 // the recipe's groups divide the rest. Throws (usage) if they never do.
 int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width);
+
+// Whether the residual stream is rotated, and norms are folded into what reads them.
+bool TurnsResidual(const ModelConfig& config, const Recipe& recipe);
+// The recipe without what this model cannot have and nobody asked for: a learned rotation where the
+// residual stream stays as it is, balance behind norms that are folded or missing, balance of keys
+// in a cache of 8 bits, and any balance without online transforms.
+Recipe FittedTo(const ModelConfig& config, Recipe recipe);
 
 // Why a planned model has a table for its head beside the embedding's; empty: it has one for both.
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan);

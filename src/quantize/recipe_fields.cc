@@ -62,6 +62,10 @@ Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
 }
 
+Reason NeedsOnline(const Recipe& r) {
+  return r.transforms_online() ? "" : "nothing is transformed online; use --rotation and --online";
+}
+
 Reason NeedsWeightGroups(const Recipe& r) {
   if (!r.weights.quantized() || !r.weights.second_level) return NeedsWeights(r);
   return r.weights.group == 0 ? "weights have no groups; use --w-group" : "";
@@ -225,9 +229,9 @@ std::vector<RecipeField> OtherFormatFields() {
 
 std::vector<RecipeField> MethodFields() {
   return {
-      {"rotation", Names({"none", "hadamard", "random", "hartley"}),
-       "Of the residual stream; none drops all transforms", Set<&Recipe::rotation>, Always,
-       Get<&Recipe::rotation>},
+      {"rotation", Names({"none", "inputs", "hadamard", "random", "hartley"}),
+       "Of the residual stream, or of each input behind a norm, online; none drops all transforms",
+       Set<&Recipe::rotation>, Always, Get<&Recipe::rotation>},
       {"online", Switch("no-online"),
        "With a rotation: the transforms at run time too, of heads and of down's input",
        Set<&Recipe::online_transforms>, IfOn<&Recipe::online_transforms, NeedsRotation>,
@@ -239,10 +243,19 @@ std::vector<RecipeField> MethodFields() {
       {"order", Names({"none", "largest", "energy"}),
        "Order of input channels, outliers last: by their largest value, by energy, none",
        Set<&Recipe::order>, NeedsPlacesOfChannels, Get<&Recipe::order>},
-      {"alpha", kShare, "SmoothQuant's strength, 0 = off; needs --rotation none",
+      {"alpha", kShare,
+       "SmoothQuant's strength, 0 = off; needs norms that are not folded (--rotation none)",
        Set<&Recipe::smoothing>, Always, Get<&Recipe::smoothing>},
+      {"balance", kShare,
+       "In front of online transforms behind norms: channels divided by x^this / w^(1 - this), "
+       "root mean squares of inputs and weights; 0 = off",
+       Set<&Recipe::balance>, IfOn<&Recipe::balance, NeedsOnline>, Get<&Recipe::balance>},
       {"key-alpha", kShare, "SmoothAttention's strength, 0 = off", Set<&Recipe::key_smoothing>,
        Always, Get<&Recipe::key_smoothing>},
+      {"key-balance", kShare,
+       "In front of the transform of heads: keys divided by k^this / q^(1 - this); 0 = off",
+       Set<&Recipe::key_balance>, IfOn<&Recipe::key_balance, NeedsOnline>,
+       Get<&Recipe::key_balance>},
       {"output-alpha", kShare,
        "Strength of QServe's smoothing of what o and down read, 0 = off; needs --no-online",
        Set<&Recipe::output_smoothing>, Always, Get<&Recipe::output_smoothing>},

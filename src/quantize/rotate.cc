@@ -21,9 +21,10 @@ void ForEachRow(Matrix<double>& w, auto&& work) {
               [&](size_t n) { work(n, w.row(static_cast<int64_t>(n))); });
 }
 
-void ScaleRows(Matrix<double>& w, const Signs& signs) {
+template <typename Factor>
+void ScaleRows(Matrix<double>& w, const std::vector<Factor>& factors) {
   ForEachRow(w, [&](size_t n, std::span<double> row) {
-    for (double& value : row) value *= signs[n];
+    for (double& value : row) value *= factors[n];
   });
 }
 
@@ -91,13 +92,20 @@ Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor
 
 }  // namespace
 
+Plan SourcePlan(Plan plan) {
+  for (auto& [name, linear] : plan.linears) linear.input_transform = {};
+  plan.kv_rotation = {};
+  plan.norms_folded = false;
+  return plan;
+}
+
 Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed)
     : source_(source),
       plan_(plan),
       rotate_(recipe.rotation != Rotation::kNone),
       keep_codes_(recipe.rounding == Rounding::kStored),
       seed_(seed) {
-  if (!rotate_ || !source.config.turns_residual()) return;
+  if (!plan.norms_folded) return;
   Rng rng(seed, 0);
   const int64_t hidden = source.config.hidden_size;
   residual_.emplace();
@@ -118,8 +126,8 @@ void Rotator::Follow(const Matrix<double>& rotation) {
   residual_->dense = std::move(both);
 }
 
-int LayerPasses(const Recipe& recipe, bool mapped) {
-  return 1 + mapped + recipe.searches_clips() + recipe.learned_scales;
+int LayerPasses(const Recipe& recipe) {
+  return 1 + recipe.maps() + recipe.searches_clips() + recipe.learned_scales;
 }
 
 FloatLayers KeepLayers(FloatLayers make, int passes, double bytes) {
@@ -158,12 +166,49 @@ FloatLayer Rotator::Layer(int64_t index) const {
     layer.biases[role] = ToF64(weights[role].bias).data;
   }
   layer.half = half();
-  if (rotate_) RotateLayer(layer, index);
   for (const auto& [norm, weight] : weights.vectors) {
-    if (!rotate_ || !IsFoldable(norm)) layer.vectors[norm] = ToF32(weight).data;
+    if (!plan_.norms_folded || !IsFoldable(norm)) layer.vectors[norm] = ToF32(weight).data;
   }
+  if (!scales_.empty()) ScaleNorms(layer, index), ScaleKeys(layer, index);
+  if (rotate_) RotateLayer(layer, index);
   if (source_.store) source_.store->DropPages();
   return layer;
+}
+
+void Rotator::ScaleNorms(FloatLayer& layer, int64_t index) const {
+  for (const auto& [norm, scales] : scales_[static_cast<size_t>(index)].norms) {
+    for (Role role : source_.config.layer_roles(index)) {
+      if (source_.config.NormInFront(role) == norm) ScaleColumns(layer[role], scales);
+    }
+    std::vector<float>& weight = layer.vectors[norm];
+    for (size_t k = 0; k < scales.size(); ++k) {
+      weight[k] = static_cast<float>(weight[k] / scales[k]);
+    }
+  }
+}
+
+void Rotator::ScaleKeys(FloatLayer& layer, int64_t index) const {
+  const std::vector<double>& scales = scales_[static_cast<size_t>(index)].keys;
+  if (scales.empty()) return;
+  const HeadShape shape = source_.config.head_shape(index);
+  const auto d = static_cast<size_t>(shape.head_dim);
+  const size_t queries = static_cast<size_t>(shape.heads / shape.kv_heads);
+  const auto of_query = [&](size_t n) { return scales[n / d / queries * d + n % d]; };
+  if (source_.config.has(LayerVector::kKeyNorm)) {  // whose weights are behind it, of heads or all
+    std::vector<float>& k = layer.vectors[LayerVector::kKeyNorm];
+    std::vector<float>& q = layer.vectors[LayerVector::kQueryNorm];
+    for (size_t n = 0; n < k.size(); ++n) k[n] = static_cast<float>(k[n] / scales[n]);
+    for (size_t n = 0; n < q.size(); ++n) q[n] = static_cast<float>(q[n] * of_query(n));
+    return;
+  }
+  std::vector<double> divided, multiplied;
+  for (const double scale : scales) divided.push_back(1 / scale);
+  for (size_t n = 0; n < scales.size() * queries; ++n) multiplied.push_back(of_query(n));
+  const auto scale_rows = [&](Role role, const std::vector<double>& factors) {
+    ScaleRows(layer[role], factors);
+    ApplyToBias(layer.biases[role], [&](Matrix<double>& bias) { ScaleRows(bias, factors); });
+  };
+  scale_rows(Role::kK, divided), scale_rows(Role::kQ, multiplied);
 }
 
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
@@ -193,10 +238,10 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
       continue;
     }
     if (FixedPlan(role) == &kLayerInputPlan) continue;  // the residual stream stays as it is
-    if (const auto norm = c.NormInFront(role)) {
-      ScaleColumns(layer[role], ToF64(weights.vectors[*norm]).data);
-    }
     if (residual_) {
+      if (const auto norm = c.NormInFront(role)) {
+        ScaleColumns(layer[role], ToF64(weights.vectors[*norm]).data);
+      }
       residual_->ApplyToRows(layer[role]);
     } else {
       ApplyTransformToRows(plan_.at(index, role).input_transform, layer[role]);
@@ -262,9 +307,9 @@ Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const 
 }
 
 Matrix<double> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
-  if (rotate_) {
+  if (residual_) {
     if (role == Role::kHead) ScaleColumns(rows, ToF64(source_.final_norm).data);
-    if (residual_) residual_->ApplyToRows(rows);
+    residual_->ApplyToRows(rows);
   }
   if (source_.store) source_.store->DropPages();
   return rows;
@@ -279,6 +324,10 @@ Matrix<float> Rotator::Table(Role role) const {
     std::ranges::copy(TableRows(role, first, count).data, table.row(first).begin());
   }
   return table;
+}
+
+std::vector<float> Rotator::FinalNorm() const {
+  return plan_.norms_folded ? std::vector<float>() : ToF32(source_.final_norm).data;
 }
 
 EmbeddingRows Rotator::embedding() const {

@@ -43,8 +43,8 @@ struct FloatLayer {
 using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
 // The passes over layers whose residual stream is turned for good: rounding, and the check that
-// what was `mapped` is exact, the search for clips and the targets of learned scales.
-int LayerPasses(const Recipe& recipe, bool mapped);
+// maps are exact, the search for clips and the targets of learned scales.
+int LayerPasses(const Recipe& recipe);
 // The same layers for so many passes. The first ones, as many as fit into `bytes`, are made once
 // and stay in memory until the last pass.
 FloatLayers KeepLayers(FloatLayers make, int passes, double bytes);
@@ -58,6 +58,17 @@ struct EmbeddingRows {
 };
 EmbeddingRows RowsOf(const Matrix<float>& table, double scale = 1);  // which has to stay
 
+// By what channels of a layer are divided, and multiplied where they are read.
+struct ChannelScales {
+  ByVector<std::vector<double>> norms;  // [hidden]: what norms in front of linears give out
+  // [kv_heads, head_dim] or nothing: keys, those that RoPE turns into each other by one factor, and
+  // in all heads alike where these share the weights of a norm.
+  std::vector<double> keys;
+};
+
+// The plan of the source itself: no online transforms, and nothing folded.
+Plan SourcePlan(Plan plan);
+
 // Everything random about a rotated model, drawn from one seed.
 class Rotator {
  public:
@@ -69,10 +80,13 @@ class Rotator {
   // From now on the residual stream is turned by `rotation` [hidden, hidden] as well, behind the
   // random one.
   void Follow(const Matrix<double>& rotation);
+  // From now on the channels of layers are scaled.
+  void Scale(std::vector<ChannelScales> scales) { scales_ = std::move(scales); }
   // Some rows of the embedding or the head, which is that of a norm that is folded.
   Matrix<double> ExactRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> Table(Role role) const;  // all of them
+  std::vector<float> FinalNorm() const;  // [hidden]; empty where it is folded into the head
   // Of tokens at places 0, 1, ..; valid as long as this object.
   EmbeddingRows embedding() const;
   Matrix<double> Positions() const;  // [context, hidden] or nothing
@@ -81,6 +95,8 @@ class Rotator {
   DType half() const;
 
  private:
+  void ScaleNorms(FloatLayer& layer, int64_t index) const;
+  void ScaleKeys(FloatLayer& layer, int64_t index) const;
   void RotateLayer(FloatLayer& layer, int64_t index) const;
   Matrix<double> RotatedRows(Role role, Matrix<double> rows) const;
 
@@ -89,6 +105,7 @@ class Rotator {
   bool rotate_, keep_codes_;
   uint64_t seed_;
   std::optional<ResidualRotation> residual_;
+  std::vector<ChannelScales> scales_;  // of all layers, or empty
 };
 
 }  // namespace nibble

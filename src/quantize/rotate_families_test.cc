@@ -25,7 +25,7 @@ class Fp64Network {
       : c_(source.config),
         plan_(MakePlan(source, recipe)),
         rotator_(source, recipe, plan_, 3),
-        folded_(recipe.rotation != Rotation::kNone),
+        folded_(plan_.norms_folded),
         head_bias_(source.head.bias),
         final_norm_(ToF64(source.final_norm).data) {}
 
@@ -230,10 +230,11 @@ class Fp64Network {
 void ExpectUnchanged(const std::string& directory) {
   const Network source = OpenNetwork(directory);
   const std::vector<int32_t> ids = {3, 41, 7, 7, 60, 12, 33, 1, 0, 25};
-  Recipe plain = kQuarotRecipe, random = kQuarotRecipe;
+  Recipe plain = kQuarotRecipe, random = kQuarotRecipe, inputs = kQuarotRecipe;
   plain.rotation = Rotation::kNone, random.rotation = Rotation::kRandom;
+  inputs.rotation = Rotation::kInputs;
   const Rows exact = Fp64Network(source, plain).Logits(ids);
-  for (const Recipe& recipe : {kQuarotRecipe, random}) {
+  for (const Recipe& recipe : {kQuarotRecipe, random, inputs}) {
     const Rows rotated = Fp64Network(source, recipe).Logits(ids);
     for (size_t t = 0; t < ids.size(); ++t) {
       double largest = 0;

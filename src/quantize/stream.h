@@ -77,6 +77,8 @@ class Stream {
   void Release() { scratch_ = Scratch(backend_), Rest(); }
   // The residual stream [windows * context, hidden], in the backend's memory.
   const float* x() const { return x_.data(); }
+  // The same to be changed, of a backend in the program's memory.
+  std::span<float> host_x() { return {x_.data(), static_cast<size_t>(x_.size())}; }
 
  private:
   Decoder decoder(int64_t window) {

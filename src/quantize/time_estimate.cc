@@ -300,6 +300,7 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
            (work.linear + work.attention * context / 2);
   };
   double flops = 0;
+  if (recipe.scales_channels()) flops += pass(kStatisticsWindows);
   if (recipe.arranges_channels()) flops += pass(kStatisticsWindows);
   if (recipe.searches_clips()) flops += 2 * pass(kClipWindows);
   if (recipe.learns_rotation()) flops += pass(kRotationWindows) + LearningFlops(c);
@@ -314,14 +315,13 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
 double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOptions& options) {
   const ModelConfig& c = source.config;
   const Recipe& recipe = options.recipe;
-  const bool mapped = plan.norms_folded || recipe.arranges_channels();
   Rotator rotator(source, recipe, plan, options.seed);
   // In place of what is learned, which takes as long.
   if (recipe.learns_rotation()) rotator.Follow(IdentityMatrix(c.hidden_size));
   FloatLayer layer;
   double per_layer = BestSeconds(2, [&] { layer = rotator.Layer(0); }) *
-                     TimesMade(c, plan, options, LayerPasses(recipe, mapped));
-  if (mapped) per_layer += CheckTime(rotator, c, plan, layer);
+                     TimesMade(c, plan, options, LayerPasses(recipe));
+  if (recipe.maps()) per_layer += CheckTime(rotator, c, plan, layer);
   const double weights = WorkOf(c, recipe).weights;
   if (recipe.rounding == Rounding::kGptq) {
     layer = {};

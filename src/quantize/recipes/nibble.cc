@@ -18,6 +18,8 @@ const Recipe kNibbleRecipe = {
     .v = {.bits = 4, .symmetric = false, .clip = 0.9},
     .learned_rotation = true,
     .learned_scales = true,
+    .balance = 0.25,
+    .key_balance = 0.5,
     .quantized_calibration = true,
     .gptaq = 0.5,
     .sweeps = 3};

@@ -19,6 +19,7 @@ const Recipe kW4a8Recipe = {
     .k = {.bits = 8, .symmetric = false},
     .v = {.bits = 8, .symmetric = false},
     .learned_scales = true,
+    .key_balance = 0.5,
     .damp = 0.05,
     .quantized_calibration = true,
     .gptaq = 0.25,

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "quantize/stream.h"
+
+namespace nibble {
+
+// Of a layer's keys and of the queries that meet them, [kv_heads, head_dim] each. Channels that
+// RoPE turns into each other have one value, and so have those of all heads where heads share the
+// weights of a norm.
+struct KeyStatistics {
+  std::vector<double> largest;               // the longest pair, or |k| of a channel alone
+  std::vector<double> energy, query_energy;  // sums of squares
+};
+
+// Over all windows of a stream that stands in front of q, k and v, of the source in floats. Nothing
+// of a layer whose keys other layers read, or that reads those of another.
+KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t index,
+                          const LayerWeights& layer, Stream& stream);
+
+}  // namespace nibble
