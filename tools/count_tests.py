@@ -38,6 +38,11 @@ def may_lack(need, names):
     """Whether a build with the test programs `names` may lack `need` on this machine."""
     if need.startswith("shared/"):
         return not (SHARED / need.removeprefix("shared/")).exists()
+    if need.endswith(".gguf"):  # as src/models/real_model_testing.h looks for it
+        home = pathlib.Path(os.environ.get("HOME", "/"))
+        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", home / ".cache"))
+        folders = [pathlib.Path(os.environ.get("NIBBLE_MODELS", "/nowhere")), cache / "nibble"]
+        return not any((folder / need).exists() for folder in folders)
     if need.startswith("/"):
         return not pathlib.Path(need).exists()
     if need == "a GPU" and "gpu" not in names:

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trained models of people, for tests of what random weights do not show. They are in no package of
+// the project: `tools/demo` fetches the first one.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace nibble {
+
+inline constexpr const char* kRealModels[] = {"SmolLM2-135M-Instruct.Q4_1.gguf",
+                                              "gemma3-270m-q4-k-m.gguf"};
+
+// Where such a file lies: in the folder that NIBBLE_MODELS names, or where `tools/demo` keeps its
+// own; empty: nowhere.
+inline std::string RealModel(const std::string& name) {
+  const auto variable = [](const char* key) -> std::filesystem::path {
+    const char* const value = std::getenv(key);
+    return value == nullptr ? "" : value;
+  };
+  std::filesystem::path cache = variable("XDG_CACHE_HOME");
+  if (cache.empty()) cache = variable("HOME") / ".cache";
+  for (const auto& folder : {variable("NIBBLE_MODELS"), cache / "nibble"}) {
+    if (!folder.empty() && std::filesystem::exists(folder / name)) return folder / name;
+  }
+  return "";
+}
+
+}  // namespace nibble
