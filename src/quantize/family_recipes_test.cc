@@ -40,7 +40,6 @@ TEST_P(FamilyRecipes, KernelsComputeWhatIsStored) {
                                .calibration_windows = 2,
                                .context = 64,
                                .force = true};
-    if (!ParseConfig(config, name).turns_residual()) options.recipe.learned_rotation = false;
     std::filesystem::remove_all(options.output + ".partial");  // of a test that crashed
     Quantize(options);
     const auto logits = [&](bool decoded) {
