@@ -28,6 +28,7 @@ HERE = {
     "avx2": {"avx2", "fma"} <= CPU_FLAGS,
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= CPU_FLAGS,
     "avx512_bf16": {"avx512_vnni", "avx512_bf16"} <= CPU_FLAGS,
+    "avx512_vbmi": {"avx512_vnni", "avx512_vbmi"} <= CPU_FLAGS,
     "amx": {"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"} <= CPU_FLAGS,
     "a GPU": pathlib.Path("/dev/nvidiactl").exists(),
     "cuDNN": loads("libcudnn.so.9"),
