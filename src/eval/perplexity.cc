@@ -130,61 +130,105 @@ PerplexityResult Perplexity(Model& model, const Windows& windows) {
   return result;
 }
 
-KlResult KlDivergence(Model& model, Model& reference, const Windows& windows) {
-  if (model.config().vocab_size != reference.config().vocab_size) {
-    FailUsage("the models have vocabularies of {} and {} tokens", model.config().vocab_size,
-              reference.config().vocab_size);
+namespace {
+
+// What one model's predictions sum to beside the reference's.
+class Divergence {
+ public:
+  Divergence(Model& model, const Windows& windows)
+      : model_(model),
+        runner_(model),
+        windows_(windows),
+        per_window_(windows.at(0).size() - 1),
+        kl_(windows.size() * per_window_),
+        loss_(kl_),
+        reference_loss_(kl_),
+        agree_(kl_) {}
+
+  void Begin(size_t window) { window_ = window, hidden_ = runner_.Hidden(windows_[window]); }
+  // reference: logits [rows, vocab] of the window's tokens from `first` on.
+  void Compare(int64_t first, int64_t rows, const float* reference) {
+    const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+    const float* const logits = runner_.Logits(hidden_, first, rows);
+    ForPredictions(windows_[window_], first, rows, [&](int64_t row, int32_t target) {
+      const size_t offset = static_cast<size_t>(row) * vocab;
+      const std::span<const float> q(logits + offset, vocab), p(reference + offset, vocab);
+      const size_t i = window_ * per_window_ + static_cast<size_t>(first + row);
+      const size_t t = static_cast<size_t>(target);
+      kl_[i] = RowKl(p, q);
+      loss_[i] = LogSumExp(q) - static_cast<double>(q[t]);
+      reference_loss_[i] = LogSumExp(p) - static_cast<double>(p[t]);
+      agree_[i] = Top(p) == Top(q) ? 1 : 0;
+    });
   }
+  void End(const Model& reference) {
+    const auto mean = [&](const std::vector<double>& losses) {
+      return Mean(std::span(losses).subspan(window_ * per_window_, per_window_));
+    };
+    RequireUsable(model_, mean(loss_), window_, windows_);
+    RequireUsable(reference, mean(reference_loss_), window_, windows_);
+    differences_.push_back(mean(loss_) - mean(reference_loss_));
+  }
+  KlResult Result() {
+    KlResult result = {.kl_mean = Mean(kl_),
+                       .top1_agreement = Mean(agree_),
+                       .perplexity = std::exp(Mean(loss_)),
+                       .reference_perplexity = std::exp(Mean(reference_loss_)),
+                       .loss_difference = Mean(differences_),
+                       .loss_difference_stderr = StandardError(differences_),
+                       .tokens = static_cast<int64_t>(kl_.size())};
+    const auto p99 = kl_.begin() + static_cast<int64_t>(kl_.size() * 99 / 100);
+    std::nth_element(kl_.begin(), p99, kl_.end());
+    result.kl_p99 = *p99;
+    return result;
+  }
+
+ private:
+  Model& model_;
+  WindowRunner runner_;
+  const Windows& windows_;
+  size_t per_window_, window_ = 0;
+  const float* hidden_ = nullptr;
+  std::vector<double> kl_, loss_, reference_loss_, agree_;  // of predictions
+  std::vector<double> differences_;                         // of windows
+};
+
+}  // namespace
+
+std::vector<KlResult> KlDivergences(std::span<Model* const> models, Model& reference,
+                                    const Windows& windows) {
   const int64_t context = static_cast<int64_t>(windows.at(0).size());
-  const size_t vocab = static_cast<size_t>(model.config().vocab_size);
-  const size_t per_window = static_cast<size_t>(context - 1);
-  WindowRunner runner(model), reference_runner(reference);
+  std::vector<Divergence> divergences;
+  for (Model* model : models) {
+    if (model->config().vocab_size != reference.config().vocab_size) {
+      FailUsage("the models have vocabularies of {} and {} tokens", model->config().vocab_size,
+                reference.config().vocab_size);
+    }
+    divergences.emplace_back(*model, windows);
+  }
+  WindowRunner runner(reference);
   Progress progress("divergence", "tokens",
                     static_cast<double>(windows.size()) * static_cast<double>(context));
-  std::vector<double> kl(windows.size() * per_window), loss(kl), reference_loss(kl);
-  std::vector<double> agree(kl), window_differences;
   for (size_t w = 0; w < windows.size(); ++w) {
     StopIfInterrupted();
-    const float* hidden = runner.Hidden(windows[w]);
-    const float* reference_hidden = reference_runner.Hidden(windows[w]);
+    const float* const hidden = runner.Hidden(windows[w]);
+    for (Divergence& divergence : divergences) divergence.Begin(w);
     for (int64_t first = 0; first < context; first += kLogitRows) {
       const int64_t rows = std::min(kLogitRows, context - first);
-      const float* logits = runner.Logits(hidden, first, rows);
-      const float* reference_logits = reference_runner.Logits(reference_hidden, first, rows);
-      ForPredictions(windows[w], first, rows, [&](int64_t row, int32_t target) {
-        const size_t offset = static_cast<size_t>(row) * vocab;
-        const std::span<const float> q(logits + offset, vocab), p(reference_logits + offset, vocab);
-        const size_t i = w * per_window + static_cast<size_t>(first + row);
-        const size_t t = static_cast<size_t>(target);
-        kl[i] = RowKl(p, q);
-        loss[i] = LogSumExp(q) - static_cast<double>(q[t]);
-        reference_loss[i] = LogSumExp(p) - static_cast<double>(p[t]);
-        agree[i] = Top(p) == Top(q) ? 1 : 0;
-      });
+      const float* const logits = runner.Logits(hidden, first, rows);
+      for (Divergence& divergence : divergences) divergence.Compare(first, rows, logits);
     }
-    const auto mean = [&](const std::vector<double>& losses) {
-      return Mean(std::span(losses).subspan(w * per_window, per_window));
-    };
-    RequireUsable(model, mean(loss), w, windows);
-    RequireUsable(reference, mean(reference_loss), w, windows);
-    double difference = 0;
-    for (size_t i = w * per_window; i < (w + 1) * per_window; ++i) {
-      difference += (loss[i] - reference_loss[i]) / static_cast<double>(per_window);
-    }
-    window_differences.push_back(difference);
+    for (Divergence& divergence : divergences) divergence.End(reference);
     progress.Update(static_cast<double>(w + 1) * static_cast<double>(context));
   }
-  KlResult result = {.kl_mean = Mean(kl),
-                     .top1_agreement = Mean(agree),
-                     .perplexity = std::exp(Mean(loss)),
-                     .reference_perplexity = std::exp(Mean(reference_loss)),
-                     .loss_difference = Mean(window_differences),
-                     .loss_difference_stderr = StandardError(window_differences),
-                     .tokens = static_cast<int64_t>(kl.size())};
-  const auto p99 = kl.begin() + static_cast<int64_t>(kl.size() * 99 / 100);
-  std::nth_element(kl.begin(), p99, kl.end());
-  result.kl_p99 = *p99;
-  return result;
+  std::vector<KlResult> results;
+  for (Divergence& divergence : divergences) results.push_back(divergence.Result());
+  return results;
+}
+
+KlResult KlDivergence(Model& model, Model& reference, const Windows& windows) {
+  Model* const one = &model;
+  return KlDivergences({&one, 1}, reference, windows)[0];
 }
 
 }  // namespace nibble
