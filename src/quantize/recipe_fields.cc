@@ -25,6 +25,14 @@ void SetFormats(Recipe& recipe, double value) {
   (((recipe.*kFormats).*kMember = static_cast<T>(value)), ...);
 }
 
+// Of activations and caches. A clip is for a few bits: at 8 it cuts off more than finer steps win.
+template <FormatSpec Recipe::*... kFormats>
+void SetBits(Recipe& recipe, double value) {
+  SetFormats<&FormatSpec::bits, kFormats...>(recipe, value);
+  if (value < 8) return;
+  ((void)((recipe.*kFormats).clip = (recipe.*kFormats).clip == 0 ? 0 : 1), ...);
+}
+
 constexpr auto kWeights = &Recipe::weights, kActs = &Recipe::activations;
 constexpr auto kK = &Recipe::k, kV = &Recipe::v;
 constexpr auto kTailWeights = &Recipe::tail_weights, kTailActs = &Recipe::tail_activations;
@@ -172,7 +180,7 @@ const FieldDomain kBits = Whole(2, 8, {16}), kStoredBits = Whole(2, 8, {16, 32})
 std::vector<RecipeField> LinearFields() {
   return {
       {"w-bits", kStoredBits, "Bits of weights; 16: bf16 or fp16, 32: fp32", SetWeightBits, Always},
-      {"a-bits", kBits, "Bits of activations", SetFormats<&FormatSpec::bits, kActs>, NeedsInput},
+      {"a-bits", kBits, "Bits of activations", SetBits<kActs>, NeedsInput},
       {"group", kGroup,
        "Inputs that share a scale, weights and activations; 0 = row. Where it does not divide the "
        "inputs: the largest multiple of 32 below that does, or the row",
@@ -210,10 +218,9 @@ std::vector<RecipeField> LinearFields() {
 // Formats of cache, head and embedding.
 std::vector<RecipeField> OtherFormatFields() {
   return {
-      {"kv-bits", kStoredBits, "Bits of the KV cache; 16: bf16, 32: fp32",
-       SetFormats<&FormatSpec::bits, kK, kV>, Always},
-      {"k-bits", kStoredBits, "Bits of cached keys", SetFormats<&FormatSpec::bits, kK>, Always},
-      {"v-bits", kStoredBits, "Bits of cached values", SetFormats<&FormatSpec::bits, kV>, Always},
+      {"kv-bits", kStoredBits, "Bits of the KV cache; 16: bf16, 32: fp32", SetBits<kK, kV>, Always},
+      {"k-bits", kStoredBits, "Bits of cached keys", SetBits<kK>, Always},
+      {"v-bits", kStoredBits, "Bits of cached values", SetBits<kV>, Always},
       {"kv-group", kGroup, "Group of the cache; 0 = head", SetFormats<&FormatSpec::group, kK, kV>,
        NeedsCache},
       {"kv-asym", Switch("kv-sym"), "Asymmetric cache", SetAsymmetric<kK, kV>, NeedsCache},
