@@ -61,11 +61,11 @@ std::string SettingsText(const Json& provenance) {
 
 void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
   const QuantizeEstimate& e = report.estimate;
-  if (!a.options.recipe.calibrates()) {
+  if (!report.recipe.calibrates()) {
     Note("recipe {}, no calibration\n", a.recipe);
   }
   if (a.dry_run) {
-    const auto why = WhyTwoTables(report.config, a.options.recipe, report.plan);
+    const auto why = WhyTwoTables(report.config, report.recipe, report.plan);
     fmt::print("{}\n", Table(PlanRows(report.plan, report.config)));
     fmt::print("method       {}\n", SettingsText(report.plan.provenance));
     if (!report.scales_stay.empty())
@@ -127,9 +127,22 @@ void PrintErrors(const QuantizeReport& r) {
              Table(rows));
 }
 
+// "o in 7 of 18 layers": of the inputs whose online transforms did harm.
+std::string LeftOutText(const QuantizeReport& r) {
+  std::vector<std::string> texts;
+  const Json none = Json::object();
+  for (const auto& [input, layers] : r.plan.provenance.value("transforms_left_out", none).items()) {
+    texts.push_back(fmt::format("{} in {} of {} layers", input, layers.size(), r.config.layers));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 void PrintReport(const QuantizeReport& r) {
   PrintErrors(r);
-  if (r.mapped) {
+  if (const std::string inputs = LeftOutText(r); !inputs.empty()) {
+    fmt::print("left out        online transforms that did harm: {}\n", inputs);
+  }
+  if (r.recipe.maps()) {
     fmt::print(
         "exactness check largest logit change {:.1e} of the logits' deviation (limit {:.1e})\n",
         r.invariance.change, r.invariance.limit());
@@ -174,13 +187,12 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);
   if (a.loss_windows > 0) {
-    const Loss loss =
-        MeasureLoss(a.options, report, a.loss_windows,
-                    a.options.recipe.calibrates() ? a.options.calibration_windows : 0);
+    const Loss loss = MeasureLoss(a.options, report, a.loss_windows,
+                                  report.recipe.calibrates() ? a.options.calibration_windows : 0);
     json["loss"] = LossJson(loss);
     if (!common.json) fmt::print("lost            {}\n", LossText(loss, report));
   }
-  if (a.options.calibration_text.empty() && a.options.recipe.calibrates()) {
+  if (a.options.calibration_text.empty() && report.recipe.calibrates()) {
     Note(
         "nibble: calibrated on the embedded sample text; --calib FILE with text that the model "
         "should be good at gives a better one\n");

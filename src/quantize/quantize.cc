@@ -15,6 +15,7 @@
 #include "quantize/calibrate.h"
 #include "quantize/channel_scales.h"
 #include "quantize/choose_clips.h"
+#include "quantize/choose_transforms.h"
 #include "quantize/estimate.h"
 #include "quantize/host_math.h"
 #include "quantize/learn_rotation.h"
@@ -274,6 +275,13 @@ void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, B
   rotator.Follow(*rotation);
 }
 
+void LeaveOutTransforms(Job& job, Rotator& rotator, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  Progress progress("transforms", "layers", static_cast<double>(c.layers));
+  ChooseTransforms(backend, c, job.options.recipe, rotator, job.calibration, job.options.context,
+                   job.plan, [&](double done) { UpdateOrStop(progress, done); });
+}
+
 void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Backend& backend) {
   const ModelConfig& c = job.source.config;
   Progress progress("clips", "layers", static_cast<double>(c.layers));
@@ -374,6 +382,7 @@ QuantizeReport StartReport(const Job& job) {
   report.output = job.options.output;
   report.config = job.source.config;
   report.plan = job.plan;
+  report.recipe = job.options.recipe;
   report.scales_stay = job.scales_stay;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;
@@ -407,11 +416,11 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   if (job.options.recipe.scales_channels()) {
     rotator.Scale(ScalesOfChannels(job, *backend, unrotated));
   }
-  report.mapped = job.options.recipe.maps();
+  if (job.options.recipe.falls_back()) LeaveOutTransforms(job, rotator, *backend);
   const FloatLayers layers =
       KeepLayers(MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
                  LayerPasses(job.options.recipe), KeptBytes(report.estimate, job.options));
-  if (report.mapped) {
+  if (report.recipe.maps()) {
     // In fp32 (on AMX 16 of its 24 bits), which a GPU does not promise.
     const auto exact = MakeBackend("cpu", false);
     report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);

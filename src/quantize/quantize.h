@@ -47,8 +47,8 @@ struct QuantizeReport {
   ModelConfig config;
   Plan plan;
   QuantizeEstimate estimate;
-  bool mapped = false;    // by folding, rotation, scales or orders of channels
-  Invariance invariance;  // of the logits to that
+  Recipe recipe;          // the options', as it fits the model
+  Invariance invariance;  // of the logits to what the recipe maps
   std::vector<LayerReport> layers;
   std::string scales_stay;  // why those that the recipe learns are not learned, or empty
   double seconds = 0;

@@ -64,6 +64,9 @@ struct Recipe {
   int64_t tail = 0;
   bool tail_grows = false;
   FormatSpec tail_weights, tail_activations;
+  // Whether online transforms are left out where calibration finds products closer without them
+  // (quantize/choose_transforms.h).
+  bool fallback = true;
   // Whether the random rotation of the residual stream is followed by a learned one
   // (quantize/learn_rotation.h).
   bool learned_rotation = false;
@@ -108,6 +111,9 @@ struct Recipe {
     return rotation != Rotation::kNone || scales_channels() || arranges_channels();
   }
   bool transforms_online() const { return rotation != Rotation::kNone && online_transforms; }
+  bool falls_back() const {
+    return fallback && transforms_online() && calibrates() && !arranges_channels();
+  }
   bool learns_rotation() const { return learned_rotation && rotation != Rotation::kNone; }
   bool searches_clips() const {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());

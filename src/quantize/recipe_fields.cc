@@ -74,6 +74,12 @@ Reason NeedsOnline(const Recipe& r) {
   return r.transforms_online() ? "" : "nothing is transformed online; use --rotation and --online";
 }
 
+Reason NeedsComparison(const Recipe& r) {
+  if (const Reason reason = NeedsOnline(r); !reason.empty()) return reason;
+  if (r.arranges_channels()) return "channels are arranged for what they are transformed to";
+  return r.falls_back() ? "" : "nothing is calibrated";
+}
+
 Reason NeedsWeightGroups(const Recipe& r) {
   if (!r.weights.quantized() || !r.weights.second_level) return NeedsWeights(r);
   return r.weights.group == 0 ? "weights have no groups; use --w-group" : "";
@@ -243,6 +249,10 @@ std::vector<RecipeField> MethodFields() {
        "With a rotation: the transforms at run time too, of heads and of down's input",
        Set<&Recipe::online_transforms>, IfOn<&Recipe::online_transforms, NeedsRotation>,
        Get<&Recipe::online_transforms>},
+      {"fallback", Switch("no-fallback"),
+       "Leave out online transforms in front of linears whose products calibration finds closer "
+       "without",
+       Set<&Recipe::fallback>, IfOn<&Recipe::fallback, NeedsComparison>, Get<&Recipe::fallback>},
       {"learned-rotation", Switch("fixed-rotation"),
        "Learn the rotation of the residual stream from calibration data",
        Set<&Recipe::learned_rotation>, IfOn<&Recipe::learned_rotation, NeedsRotatedNumbers>,

@@ -118,6 +118,15 @@ Rotator::Rotator(const Network& source, const Recipe& recipe, const Plan& plan, 
   }
 }
 
+Rotator::Rotator(const Rotator& like, const Plan& plan)
+    : source_(like.source_),
+      plan_(plan),
+      rotate_(like.rotate_),
+      keep_codes_(like.keep_codes_),
+      seed_(like.seed_),
+      residual_(like.residual_),
+      scales_(like.scales_) {}
+
 void Rotator::Follow(const Matrix<double>& rotation) {
   const int64_t n = rotation.rows;
   Matrix<double> first = IdentityMatrix(n), both(n, n);
@@ -177,6 +186,7 @@ FloatLayer Rotator::Layer(int64_t index) const {
 
 void Rotator::ScaleNorms(FloatLayer& layer, int64_t index) const {
   for (const auto& [norm, scales] : scales_[static_cast<size_t>(index)].norms) {
+    if (scales.empty()) continue;
     for (Role role : source_.config.layer_roles(index)) {
       if (source_.config.NormInFront(role) == norm) ScaleColumns(layer[role], scales);
     }

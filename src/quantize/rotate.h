@@ -60,7 +60,7 @@ EmbeddingRows RowsOf(const Matrix<float>& table, double scale = 1);  // which ha
 
 // By what channels of a layer are divided, and multiplied where they are read.
 struct ChannelScales {
-  ByVector<std::vector<double>> norms;  // [hidden]: what norms in front of linears give out
+  ByVector<std::vector<double>> norms;  // [hidden] or nothing: what norms give out to linears
   // [kv_heads, head_dim] or nothing: keys, those that RoPE turns into each other by one factor, and
   // in all heads alike where these share the weights of a norm.
   std::vector<double> keys;
@@ -74,6 +74,9 @@ class Rotator {
  public:
   Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed);
 
+  // The same maps of the same source, with the online transforms of another plan.
+  Rotator(const Rotator& like, const Plan& plan);
+
   // Layer `index`, folded and rotated (or as it is with Rotation::kNone). Throws naming the tensor
   // when a weight is not finite. The source's pages go back to its files.
   FloatLayer Layer(int64_t index) const;
@@ -82,6 +85,7 @@ class Rotator {
   void Follow(const Matrix<double>& rotation);
   // From now on the channels of layers are scaled.
   void Scale(std::vector<ChannelScales> scales) { scales_ = std::move(scales); }
+  const std::vector<ChannelScales>& scales() const { return scales_; }  // of all layers, or empty
   // Some rows of the embedding or the head, which is that of a norm that is folded.
   Matrix<double> ExactRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;

@@ -135,7 +135,7 @@ TEST_F(StoredModel, IsASourceOfFloats) {
   recipe.rounding = Rounding::kNearest;
   const QuantizeReport report =
       Quantize({.model = Path("m"), .output = Path("out"), .recipe = recipe});
-  EXPECT_TRUE(report.mapped);
+  EXPECT_TRUE(report.recipe.maps());
   EXPECT_LT(report.invariance.change, report.invariance.limit());
 }
 

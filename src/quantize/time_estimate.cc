@@ -16,6 +16,7 @@
 #include "io/sha256.h"
 #include "quantize/calibrate.h"
 #include "quantize/choose_clips.h"
+#include "quantize/choose_transforms.h"
 #include "quantize/estimate.h"
 #include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
@@ -302,6 +303,7 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
   double flops = 0;
   if (recipe.scales_channels()) flops += pass(kStatisticsWindows);
   if (recipe.arranges_channels()) flops += pass(kStatisticsWindows);
+  if (recipe.falls_back()) flops += 2 * pass(kTransformWindows);
   if (recipe.searches_clips()) flops += 2 * pass(kClipWindows);
   if (recipe.learns_rotation()) flops += pass(kRotationWindows) + LearningFlops(c);
   if (LearnsScales(recipe, c, tokens)) {
