@@ -6,6 +6,7 @@
 
 #include "base/progress.h"
 #include "quantize/estimate.h"
+#include "quantize/round_network.h"
 #include "quantize/windows.h"
 #include "source/model_source.h"
 
@@ -28,6 +29,21 @@ std::string_view Advice(const QuantizeReport& report) {
   return "--calib FILE with text like what the model will read, or --w-bits 8";
 }
 
+// The source in the recipe's formats, to nearest; null where the recipe does just that, keeps
+// codes, or has rules for what is then not there.
+std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Recipe& recipe) {
+  if (recipe.rounding == Rounding::kStored) return nullptr;
+  if (!recipe.maps() && recipe.rounding == Rounding::kNearest) return nullptr;
+  Network source = OpenNetwork(options.model);
+  const Recipe plain = PlainRecipe(recipe);
+  try {
+    MakePlan(source, plain);
+  } catch (const Error&) {
+    return nullptr;
+  }
+  return std::make_unique<Model>(RoundNetwork(source, plain), MakeBackend(options.device, false));
+}
+
 // Throws what keeps it from being measured.
 Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted,
                   int64_t seen) {
@@ -45,7 +61,11 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
   const auto quantized = LoadModel(report.output, options.device, false);
   const auto reference = LoadModel(options.model, options.device, false);
-  loss.result = KlDivergence(*quantized, *reference, windows);
+  const auto plain = PlainModel(options, report.recipe);
+  Model* const models[] = {quantized.get(), plain.get()};
+  const auto results = KlDivergences(std::span(models).first(plain ? 2 : 1), *reference, windows);
+  loss.result = results[0];
+  if (plain) loss.plain = results[1];
   loss.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loss;
 }
@@ -53,7 +73,7 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
 }  // namespace
 
 double LossBytes(const QuantizeEstimate& estimate) {
-  return kProgramBytes + 5.0 * static_cast<double>(estimate.parameters);
+  return kProgramBytes + 6.0 * static_cast<double>(estimate.parameters);
 }
 
 // The checkpoint is there whatever this says, memory that is short included.
@@ -70,14 +90,27 @@ Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, i
   return none;
 }
 
+namespace {
+
+// By more than such few windows leave to chance.
+bool DoesHarm(const Loss& loss) {
+  return loss.plain && loss.plain->kl_mean < 0.9 * loss.result.kl_mean;
+}
+
+}  // namespace
+
 Json LossJson(const Loss& loss) {
   if (!loss.unmeasured.empty()) return {{"unmeasured", loss.unmeasured}};
-  return {{"perplexity", loss.result.perplexity},
-          {"reference_perplexity", loss.result.reference_perplexity},
-          {"kl_mean", loss.result.kl_mean},
-          {"windows", loss.windows},
-          {"context", loss.context},
-          {"seconds", loss.seconds}};
+  Json json = {{"perplexity", loss.result.perplexity},
+               {"reference_perplexity", loss.result.reference_perplexity},
+               {"kl_mean", loss.result.kl_mean},
+               {"windows", loss.windows},
+               {"context", loss.context},
+               {"seconds", loss.seconds}};
+  if (loss.plain) {
+    json["plain"] = {{"perplexity", loss.plain->perplexity}, {"kl_mean", loss.plain->kl_mean}};
+  }
+  return json;
 }
 
 std::string LossText(const Loss& loss, const QuantizeReport& report) {
@@ -93,6 +126,16 @@ std::string LossText(const Loss& loss, const QuantizeReport& report) {
       loss.seconds);
   if (share > kMuch || r.kl_mean > kMuch)
     text += fmt::format("\n                that is much; try {}", Advice(report));
+  if (loss.plain) {
+    text +=
+        fmt::format("\nbeside          {:.3f}, KL {:.4f}, rounded to nearest in the same formats",
+                    loss.plain->perplexity, loss.plain->kl_mean);
+  }
+  if (DoesHarm(loss)) {
+    text +=
+        "\n                so this recipe does harm here; try --rotation none --rounding rtn, and "
+        "please report it";
+  }
   return text;
 }
 

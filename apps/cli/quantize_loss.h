@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/json.h"
@@ -11,12 +12,13 @@ namespace nibble::cli {
 
 // What quantizing cost, on text that was not calibrated on.
 struct Loss {
-  KlResult result;  // of the checkpoint against its source in fp32
+  KlResult result;                // of the checkpoint against its source in fp32
+  std::optional<KlResult> plain;  // of PlainRecipe, where the recipe is another
   int64_t windows = 0, context = 0;
   double seconds = 0;
   std::string unmeasured;  // why it could not be measured; empty otherwise
 };
-// Bytes that measuring takes: the float model beside the quantized one.
+// Bytes that measuring takes: the float model beside two quantized ones.
 double LossBytes(const QuantizeEstimate& estimate);
 // On `windows` windows of the calibration text apart from the first `seen` that these options draw.
 Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows,

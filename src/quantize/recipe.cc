@@ -279,6 +279,18 @@ Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   return recipe;
 }
 
+Recipe PlainRecipe(Recipe recipe) {
+  const Recipe none;
+  recipe.rotation = none.rotation, recipe.learned_rotation = recipe.learned_scales = false;
+  recipe.smoothing = recipe.balance = recipe.output_smoothing = 0;
+  recipe.key_smoothing = recipe.key_balance = 0;
+  recipe.order = none.order, recipe.tail = 0;
+  recipe.rounding = Rounding::kNearest;
+  if (recipe.activations.clip == 0) recipe.activations.clip = 1;
+  recipe.asked.clear();
+  return recipe;
+}
+
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan) {
   if (!config.tied_head) return "the model has two";
   const bool alike = plan.at(0, Role::kHead).weights == plan.at(0, Role::kEmbedding).weights;

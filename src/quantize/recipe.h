@@ -156,6 +156,9 @@ bool TurnsResidual(const ModelConfig& config, const Recipe& recipe);
 // in a cache of 8 bits, and any balance without online transforms.
 Recipe FittedTo(const ModelConfig& config, Recipe recipe);
 
+// The recipe's formats rounded to nearest as the model is, without rotation, scales and orders.
+Recipe PlainRecipe(Recipe recipe);
+
 // Why a planned model has a table for its head beside the embedding's; empty: it has one for both.
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan);
 
