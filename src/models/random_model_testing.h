@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -251,8 +254,13 @@ inline std::vector<FamilyModel> FamilyModels() {
   };
 }
 
+// What a test makes of a tensor's values.
+using TensorChange = std::function<void(const std::string& tensor, std::span<const int64_t> shape,
+                                        std::span<float> values)>;
+
 // Writes bf16 weights of the size that keeps activations near 1 into a temporary folder `name`.
-inline std::string RandomModel(const std::string& name, const Json& config) {
+inline std::string RandomModel(const std::string& name, const Json& config,
+                               const TensorChange& change = {}) {
   const auto dir = std::filesystem::path(testing::TempDir()) / name;
   std::filesystem::create_directories(dir);
   std::ofstream(dir / "config.json") << config.dump();
@@ -305,13 +313,16 @@ inline std::string RandomModel(const std::string& name, const Json& config) {
   for (const auto& entry : entries) {
     size_t count = 1;
     for (int64_t extent : entry.shape) count *= static_cast<size_t>(extent);
-    std::vector<uint16_t> values(count);
+    std::vector<float> values(count);
     const bool transposed = family.rows != nullptr && entry.shape.size() == 3 &&
                             family.rows(c, OfExpert(Role::kGate, 0)).transposed;
     const int64_t inputs = transposed ? entry.shape[1] : entry.shape.back();
     const double size = entry.shape.size() == 1 ? 1 : 1.5 / std::sqrt(static_cast<double>(inputs));
-    for (uint16_t& v : values) v = Bf16FromF32(static_cast<float>(rng.Normal() * size));
-    writer.Append(std::as_bytes(std::span(values)));
+    for (float& v : values) v = static_cast<float>(rng.Normal() * size);
+    if (change) change(entry.name, entry.shape, values);
+    std::vector<uint16_t> halves(count);
+    std::ranges::transform(values, halves.begin(), Bf16FromF32);
+    writer.Append(std::as_bytes(std::span(halves)));
   }
   writer.Finish();
   return dir.string();
