@@ -130,8 +130,8 @@ void PrintErrors(const QuantizeReport& r) {
 // "o in 7 of 18 layers": of the inputs whose online transforms did harm.
 std::string LeftOutText(const QuantizeReport& r) {
   std::vector<std::string> texts;
-  const Json none = Json::object();
-  for (const auto& [input, layers] : r.plan.provenance.value("transforms_left_out", none).items()) {
+  const Json left_out = r.plan.provenance.value("transforms_left_out", Json::object());
+  for (const auto& [input, layers] : left_out.items()) {
     texts.push_back(fmt::format("{} in {} of {} layers", input, layers.size(), r.config.layers));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
