@@ -3,6 +3,7 @@
 // the project: `tools/demo` fetches the first one.
 #pragma once
 
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -25,6 +26,12 @@ inline std::string RealModel(const std::string& name) {
     if (!folder.empty() && std::filesystem::exists(folder / name)) return folder / name;
   }
   return "";
+}
+
+// As a test may be called.
+inline std::string RealModelTestName(std::string name) {
+  std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
+  return name;
 }
 
 }  // namespace nibble

@@ -224,9 +224,9 @@ TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
   }
 }
 
-class Rounded : public TemporaryDirectoryTest {};
+class RoundedWhileLoading : public TemporaryDirectoryTest {};
 
-TEST_F(Rounded, InMemoryAsInACheckpoint) {
+TEST_F(RoundedWhileLoading, InMemoryAsInACheckpoint) {
   for (const int bits : {4, 8, 16}) {
     const Recipe recipe = LoadingRecipe(bits, false);
     Quantize({.model = kTinyModel, .output = Path("out"), .recipe = recipe, .force = true});
@@ -249,7 +249,7 @@ TEST_F(Rounded, InMemoryAsInACheckpoint) {
 }
 
 // The default's, by the tokens that there are to learn them from: 64 sequences.
-TEST_F(Rounded, ScalesAreLearnedWhereTheyCanBe) {
+TEST_F(RoundedWhileLoading, ScalesAreLearnedWhereTheyCanBe) {
   fs::copy(kTinyModel, Path("model"));
   Json config = ReadJsonFile(Path("model/config.json"));
   config["max_position_embeddings"] = 32;
