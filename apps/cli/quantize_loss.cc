@@ -92,7 +92,7 @@ Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, i
 
 namespace {
 
-// By more than such few windows leave to chance.
+// Both figures are printed; below a tenth of the divergence, few windows prove nothing.
 bool DoesHarm(const Loss& loss) {
   return loss.plain && loss.plain->kl_mean < 0.9 * loss.result.kl_mean;
 }

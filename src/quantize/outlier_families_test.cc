@@ -69,10 +69,9 @@ class OutlierFamilies : public testing::TestWithParam<FamilyModel> {
   std::vector<float> exact_;
 };
 
-// At 8 bits a recipe loses little more than rows of weights of 8 bits alone do: at most 2.5 times
-// (caches and activations included), most less. At its own bits it loses less than the same formats
-// rounded to nearest: 1.5 times at most, of what hardly anything is left of (two-bit points), and
-// else 1.2 times, by GPTQ, which was calibrated on other tokens.
+// KL divergences over that of weights alone in rows of 8 bits, and over that of the recipe's own
+// formats rounded to nearest. The largest that were measured are 2.2 and 1.5 (the latter of points
+// of two bits, which leave next to nothing either way); the ratios are properties in the XML file.
 TEST_P(OutlierFamilies, NoRecipeDoesHarm) {
   Recipe bytes = kRtnRecipe;
   bytes.weights = {.bits = 8, .group = 64};
@@ -82,8 +81,12 @@ TEST_P(OutlierFamilies, NoRecipeDoesHarm) {
     if (own->activations.bits < 8) fields += ",a-bits=8";
     if (own->k.bits < 8) fields += ",kv-bits=8";
     const Recipe eight = ChangedRecipe(*own, ParseFields(fields), {});
-    EXPECT_LT(Quantized(eight), 3 * least) << own->name;
-    EXPECT_LT(Quantized(*own), 2 * Rounded(PlainRecipe(*own))) << own->name;
+    const double eight_bits = Quantized(eight) / least;
+    const double own_bits = Quantized(*own) / Rounded(PlainRecipe(*own));
+    RecordProperty(std::string(own->name) + "_8_bits", fmt::format("{:.2f}", eight_bits));
+    RecordProperty(std::string(own->name) + "_own_bits", fmt::format("{:.2f}", own_bits));
+    EXPECT_LT(eight_bits, 3) << own->name;
+    EXPECT_LT(own_bits, 2) << own->name;
   }
 }
 

@@ -25,7 +25,8 @@ void SetFormats(Recipe& recipe, double value) {
   (((recipe.*kFormats).*kMember = static_cast<T>(value)), ...);
 }
 
-// Of activations and caches. A clip is for a few bits: at 8 it cuts off more than finer steps win.
+// Of activations and caches. A recipe's clip is for its few bits: at 8, of narrow inputs, it cuts
+// off more than finer steps win, and of wider ones it hardly matters.
 template <FormatSpec Recipe::*... kFormats>
 void SetBits(Recipe& recipe, double value) {
   SetFormats<&FormatSpec::bits, kFormats...>(recipe, value);
