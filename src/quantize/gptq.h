@@ -24,31 +24,41 @@ struct GptqOptions {
 
 class Gptq {
  public:
-  // In the backend's memory, or with BLAS and LAPACK.
-  Gptq(Backend& backend, int64_t width, const GptqOptions& options);
-  Gptq(std::unique_ptr<GptqMath> math, const GptqOptions& options)
-      : math_(std::move(math)), options_(options) {}
+  // In the backend's memory, or with BLAS and LAPACK. groups: of rows, with sums of their own,
+  // where tokens have another weight for each.
+  Gptq(Backend& backend, int64_t width, const GptqOptions& options, int64_t groups = 1);
+  Gptq(std::unique_ptr<GptqMath> math, const GptqOptions& options) : options_(options) {
+    groups_.push_back({std::move(math)});
+  }
 
   // x, the inputs as the quantized network sees them, and (with options.gptaq > 0) as they would be
   // without rounding; fp32 [tokens, width] in the backend's memory.
   void Add(const float* x, const float* exact, int64_t tokens) {
-    math_->Add(x, exact, tokens);
+    for (Group& group : groups_) group.math->Add(x, exact, tokens, {});
     tokens_ += tokens;
   }
+  // The same with a weight of each token for each group: columns `first` and on of weights
+  // [groups, ..].
+  void Add(const float* x, const float* exact, int64_t tokens, const Matrix<float>& weights,
+           int64_t first);
 
-  // After all calls of Add. w [rows, width]; tail: the format of the last columns.
+  // After all calls of Add. w [rows, width]; tail: the format of the last columns. Group g has the
+  // rows from g rows / groups on.
   Rounded Round(const Matrix<double>& w, const FormatSpec& format, const FormatSpec& tail = {});
 
  private:
+  struct Group {
+    std::unique_ptr<GptqMath> math;
+    bool factored = false;
+    std::vector<int64_t> unseen = {};  // columns whose input was 0 in all of calibration
+    double damp = 0;
+  };
   // What Add has summed, with as much damping as that takes.
-  void Factor();
+  void Factor(Group& group) const;
 
-  std::unique_ptr<GptqMath> math_;
+  std::vector<Group> groups_;
   GptqOptions options_;
   int64_t tokens_ = 0;
-  bool factored_ = false;
-  std::vector<int64_t> unseen_;  // columns whose input was 0 in all of calibration
-  double damp_ = 0;
 };
 
 }  // namespace nibble

@@ -20,13 +20,15 @@ class PlainGptq final : public GptqMath {
  public:
   explicit PlainGptq(int64_t width) : h_(width, width), c_(width, width), u_(width, width) {}
 
-  void Add(const float* x, const float* exact, int64_t tokens) override {
+  void Add(const float* x, const float* exact, int64_t tokens,
+           std::span<const float> weights) override {
     for (int64_t t = 0; t < tokens; ++t, x += n()) {
+      const double weight = weights.empty() ? 1 : weights[Index(t)];
       for (int64_t i = 0; i < n(); ++i) {
         for (int64_t j = 0; j < n(); ++j) {
-          At(h_, i, j) += static_cast<double>(x[i]) * x[j];
+          At(h_, i, j) += weight * x[i] * x[j];
           if (exact != nullptr) {
-            At(c_, i, j) += static_cast<double>(exact[t * n() + i] - x[i]) * x[j];
+            At(c_, i, j) += weight * (exact[t * n() + i] - x[i]) * x[j];
           }
         }
       }
@@ -234,6 +236,15 @@ std::vector<float> WholeInputs(int64_t tokens, int64_t width, uint64_t seed) {
   return x;
 }
 
+// Weights 0, 1, 4, 0, .. of tokens from 3 on, whose roots keep Hessians exact.
+Matrix<float> Squares(int64_t tokens) {
+  Matrix<float> weights(1, tokens + 3);
+  for (size_t i = 0; i < weights.data.size(); ++i) {
+    weights.data[i] = static_cast<float>(i % 3 * (i % 3));
+  }
+  return weights;
+}
+
 struct Case {
   FormatSpec format;
   int64_t width, tokens;
@@ -241,6 +252,7 @@ struct Case {
   double gptaq = 0;
   int sweeps = 0;
   TailPlan tail = {};
+  bool weighted = false;
 };
 
 // Of the same sums.
@@ -258,11 +270,16 @@ class GptqMathTest : public testing::TestWithParam<Case> {
              const std::vector<float>& exact, const Matrix<double>& w) const {
     const Case& c = GetParam();
     const auto cpu = MakeBackend("cpu", true);
+    const auto add = [&](Gptq& gptq, const float* values, const float* of_exact) {
+      if (c.gptaq == 0) of_exact = nullptr;
+      c.weighted ? gptq.Add(values, of_exact, c.tokens, Squares(c.tokens), 3)
+                 : gptq.Add(values, of_exact, c.tokens);
+    };
     Gptq host(std::make_unique<HostGptq>(*cpu, c.width), options());
-    host.Add(x.data(), c.gptaq > 0 ? exact.data() : nullptr, c.tokens);
+    add(host, x.data(), exact.data());
     Gptq ours(std::move(math), options());
     const Buffer<float> device_x = ToBackend(backend, x), device_exact = ToBackend(backend, exact);
-    ours.Add(device_x.data(), c.gptaq > 0 ? device_exact.data() : nullptr, c.tokens);
+    add(ours, device_x.data(), device_exact.data());
     const FormatSpec& tail = c.tail.weights;
     return {ours.Round(w, c.format, tail), host.Round(w, c.format, tail)};
   }
@@ -337,7 +354,9 @@ const Case kNarrow[] = {
     Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 1},
     Case{{.bits = 4, .clip = 0}, 136, 1024, true, 0.25, 2, {8, {.bits = 8}}},
     Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, true, 0, 3},
-    Case{{.bits = 3, .symmetric = false, .clip = 1}, 256, 60, false, 0, 2}};
+    Case{{.bits = 3, .symmetric = false, .clip = 1}, 256, 60, false, 0, 2},
+    Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 0, {}, true},
+    Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, false, 0.5, 2, {}, true}};
 // Too wide for plain loops.
 const Case kWide[] = {
     Case{{.bits = 4, .clip = 0}, 2200, 4000, false, 0, 2},

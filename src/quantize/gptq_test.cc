@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/half.h"
@@ -345,6 +346,37 @@ TEST(Gram, EqualsPlainSumsForOddSizes) {
         EXPECT_NEAR(At(square, i, j), 0.5 + xx, bound);
       }
       EXPECT_NEAR(At(cross, i, j), xy, bound);
+    }
+  }
+}
+
+TEST(Gptq, GroupsOfRowsHaveSumsOfTheirOwn) {
+  constexpr int64_t kRows = 7, kWidth = 96, kTokens = 200, kBefore = 5;
+  const Matrix<double> w = RandomMatrix(kRows, kWidth, 1);
+  const Matrix<float> x = CorrelatedInputs(kWidth, kTokens, 2);
+  Matrix<float> weights(2, kBefore + kTokens);
+  Rng rng(3);
+  for (float& value : weights.data) value = static_cast<float>(std::pow(4, rng.Normal()));
+  const FormatSpec format = {.bits = 4, .group = 32, .clip = 0};
+  const FormatSpec tail_format = {.bits = 8};
+  const GptqOptions options = {.sweeps = 1, .tail = 32};
+  const auto backend = MakeBackend("cpu", true);
+  Gptq grouped(*backend, kWidth, options, 2);
+  grouped.Add(x.data.data(), nullptr, kTokens, weights, kBefore);
+  const Rounded ours = grouped.Round(w, format, tail_format);
+  for (const auto [group, first, count] : {std::array<int64_t, 3>{0, 0, 3}, {1, 3, 4}}) {
+    Matrix<double> part(count, kWidth);
+    std::copy_n(w.row(first).data(), part.data.size(), part.data.begin());
+    Matrix<float> scaled = x;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const float factor = std::sqrt(weights.row(group)[static_cast<size_t>(kBefore + t)]);
+      for (float& value : scaled.row(t)) value *= factor;
+    }
+    const Rounded alone = RoundGptq(part, scaled, format, options, tail_format);
+    const Matrix<float> a = DecodeBoth(ours.weights, ours.tail),
+                        b = DecodeBoth(alone.weights, alone.tail);
+    for (int64_t n = 0; n < count; ++n) {
+      EXPECT_TRUE(std::ranges::equal(a.row(first + n), b.row(n))) << group << ", " << n;
     }
   }
 }

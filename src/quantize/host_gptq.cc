@@ -203,18 +203,36 @@ int64_t BlockColumns(const GptqRounding& r) {
   return r.group * std::max<int64_t>(1, kLazyColumns / r.group);
 }
 
+// Each row by the root of its weight.
+void MultiplyRows(std::span<const float> weights, std::vector<float>& values) {
+  const size_t width = values.size() / weights.size();
+  ParallelFor(weights.size(), [&](size_t row) {
+    const float factor = std::sqrt(weights[row]);
+    for (size_t i = row * width; i < (row + 1) * width; ++i) values[i] *= factor;
+  });
+}
+
 }  // namespace
 
-void HostGptq::Add(const float* x, const float* exact, int64_t tokens) {
+void HostGptq::Add(const float* x, const float* exact, int64_t tokens,
+                   std::span<const float> weights) {
   const int64_t width = hessian_.cols;
   if (exact != nullptr) {
     const float* read = backend_.Read(exact, tokens * width);
     difference_.assign(read, read + tokens * width);
   }
   x = backend_.Read(x, tokens * width);
+  if (exact != nullptr) {
+    for (size_t i = 0; i < difference_.size(); ++i) difference_[i] -= x[i];
+  }
+  if (!weights.empty()) {
+    weighted_.assign(x, x + tokens * width);
+    MultiplyRows(weights, weighted_);
+    if (exact != nullptr) MultiplyRows(weights, difference_);
+    x = weighted_.data();
+  }
   AddGram(services_, x, x, tokens, &hessian_);
   if (exact == nullptr) return;
-  for (size_t i = 0; i < difference_.size(); ++i) difference_[i] -= x[i];
   if (correction_.rows == 0) correction_ = Matrix<double>(width, width);
   AddGram(services_, difference_.data(), x, tokens, &correction_);
 }

@@ -17,7 +17,8 @@ class HostGptq final : public GptqMath {
   HostGptq(Backend& backend, int64_t width)
       : backend_(backend), services_(backend.services()), hessian_(width, width) {}
 
-  void Add(const float* x, const float* exact, int64_t tokens) override;
+  void Add(const float* x, const float* exact, int64_t tokens,
+           std::span<const float> weights) override;
   std::vector<double> Diagonal() override;
   bool Factor(std::span<const int64_t> order, std::span<const double> added) override;
   GptqLoss Round(const GptqRounding& rounding) override;
@@ -34,11 +35,11 @@ class HostGptq final : public GptqMath {
 
   Backend& backend_;
   MathServices& services_;
-  Matrix<double> hessian_;         // from Factor on with U
-  std::vector<double> diagonal_;   // of H, from then on
-  Matrix<double> correction_;      // [width, width] or empty
-  std::vector<float> difference_;  // [tokens, width]
-  std::vector<int64_t> order_;     // of Factor
+  Matrix<double> hessian_;                    // from Factor on with U
+  std::vector<double> diagonal_;              // of H, from then on
+  Matrix<double> correction_;                 // [width, width] or empty
+  std::vector<float> difference_, weighted_;  // [tokens, width]
+  std::vector<int64_t> order_;                // of Factor
   std::vector<double> added_;
 };
 

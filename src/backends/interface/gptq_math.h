@@ -52,11 +52,13 @@ class GptqMath {
  public:
   virtual ~GptqMath() = default;
 
-  // H += x^T x and, where `exact` is given, C += (exact - x)^T x; fp32 [tokens, width] in the
-  // backend's memory. Inputs may be rounded to bf16, as all inputs alike: what is summed is then
-  // the Hessian of inputs with an error of at most 2^-8 of each, which one of 8 bits has of the
-  // largest. Sums are fp32 within a call and fp64 over calls.
-  virtual void Add(const float* x, const float* exact, int64_t tokens) = 0;
+  // H += x^T w x and, where `exact` is given, C += (exact - x)^T w x; fp32 [tokens, width] in the
+  // backend's memory. w = diag(weights), [tokens] in the program's; none: 1. Inputs may be rounded
+  // to bf16, as all inputs alike: what is summed is then the Hessian of inputs with an error of at
+  // most 2^-8 of each, which one of 8 bits has of the largest. Sums are fp32 within a call and fp64
+  // over calls.
+  virtual void Add(const float* x, const float* exact, int64_t tokens,
+                   std::span<const float> weights) = 0;
 
   // Of H, [width].
   virtual std::vector<double> Diagonal() = 0;

@@ -19,7 +19,8 @@ class DeviceGptq final : public GptqMath {
     hessian_.Grow(width * width);
   }
 
-  void Add(const float* x, const float* exact, int64_t tokens) override;
+  void Add(const float* x, const float* exact, int64_t tokens,
+           std::span<const float> weights) override;
   std::vector<double> Diagonal() override;
   bool Factor(std::span<const int64_t> order, std::span<const double> added) override;
   GptqLoss Round(const GptqRounding& rounding) override;
@@ -50,9 +51,11 @@ class DeviceGptq final : public GptqMath {
     }
   };
 
-  void Split(const float* x, const float* minus, int64_t tokens, Terms& terms) const {
+  void Split(const float* x, const float* minus, const float* weights, int64_t tokens,
+             Terms& terms) const {
     const int64_t count = tokens * width_;
-    SplitTerms(x, minus, count, terms.high.Grow(count), terms.low.Grow(count), stream_);
+    SplitTerms({x, minus, weights, tokens, width_, terms.high.Grow(count), terms.low.Grow(count)},
+               stream_);
   }
   bool Corrects(const GptqRounding& r) const {
     return r.correction != 0 && correction_.data() != nullptr;
@@ -90,22 +93,26 @@ class DeviceGptq final : public GptqMath {
   DeviceBuffer<double> lower_, u_;             // [width, width]
   DeviceBuffer<float> product_;                // [width, width], of one call of Add
   Terms x_, difference_;
+  DeviceBuffer<float> weights_;           // [tokens], of a call of Add
   DeviceBuffer<int32_t> order_, places_;  // [width]: of Factor, and its inverse
   DeviceBuffer<double> added_;            // [width]
 };
 
 // x = high + low: high^T high + high^T low + low^T high is the symmetric part of
 // high^T (high + 2 low), and that part is all that Factor and Power use.
-void DeviceGptq::Add(const float* x, const float* exact, int64_t tokens) {
+void DeviceGptq::Add(const float* x, const float* exact, int64_t tokens,
+                     std::span<const float> weights) {
+  if (!weights.empty()) ToDevice(weights, weights_.Grow(tokens));
+  const float* const of_tokens = weights.empty() ? nullptr : weights_.data();
   const int64_t count = width_ * width_;
   float* const product = product_.Grow(count);
-  Split(x, nullptr, tokens, x_);
+  Split(x, nullptr, of_tokens, tokens, x_);
   const __nv_bfloat16 *high = x_.high.data(), *low = x_.low.data();
   algebra_.MultiplyTerms(high, high, tokens, width_, 1, false, product);
   algebra_.MultiplyTerms(high, low, tokens, width_, 2, true, product);
   AddProduct(product, count, hessian_.data(), stream_);
   if (exact == nullptr) return;
-  Split(exact, x, tokens, difference_);
+  Split(exact, x, of_tokens, tokens, difference_);
   algebra_.MultiplyTerms(difference_.high.data(), high, tokens, width_, 1, false, product);
   algebra_.MultiplyTerms(difference_.high.data(), low, tokens, width_, 1, true, product);
   algebra_.MultiplyTerms(difference_.low.data(), high, tokens, width_, 1, true, product);

@@ -173,12 +173,12 @@ unsigned WarpRows(const Arguments& a, const CodesOnDevice& codes) {
 
 }  // namespace
 
-void SplitTerms(const float* x, const float* minus, int64_t count, __nv_bfloat16* high,
-                __nv_bfloat16* low, cudaStream_t stream) {
-  Launch(count, stream, [=] __device__(int64_t i) {
-    const float value = minus == nullptr ? x[i] : __fsub_rn(x[i], minus[i]);
-    high[i] = __float2bfloat16_rn(value);
-    low[i] = __float2bfloat16_rn(__fsub_rn(value, __bfloat162float(high[i])));
+void SplitTerms(const SplitArguments& a, cudaStream_t stream) {
+  Launch(a.rows * a.width, stream, [a] __device__(int64_t i) {
+    float value = a.minus == nullptr ? a.x[i] : __fsub_rn(a.x[i], a.minus[i]);
+    if (a.weights != nullptr) value *= sqrtf(a.weights[i / a.width]);
+    a.high[i] = __float2bfloat16_rn(value);
+    a.low[i] = __float2bfloat16_rn(__fsub_rn(value, __bfloat162float(a.high[i])));
   });
 }
 

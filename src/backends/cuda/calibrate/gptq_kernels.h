@@ -12,9 +12,14 @@
 
 namespace nibble::cuda {
 
-// x - minus (or x, if that is null) as the sum of two bf16 terms; 2^-18 of it is lost.
-void SplitTerms(const float* x, const float* minus, int64_t count, __nv_bfloat16* high,
-                __nv_bfloat16* low, cudaStream_t stream);
+// x - minus (or x, if that is null), each row times the root of its weight (or 1), as the sum of
+// two bf16 terms; 2^-18 of it is lost.
+struct SplitArguments {
+  const float *x, *minus, *weights;  // [rows, width] but the last, [rows]
+  int64_t rows, width;
+  __nv_bfloat16 *high, *low;
+};
+void SplitTerms(const SplitArguments& arguments, cudaStream_t stream);
 
 // sum += product, element by element.
 void AddProduct(const float* product, int64_t count, double* sum, cudaStream_t stream);
