@@ -44,6 +44,19 @@ struct Backprop::HeadMemory {
   Floats p, slopes;  // [kQueries, length]
 };
 
+bool Differentiable(const ModelConfig& c) {
+  return c.router.experts == 0 && c.attention_softcap == 0 && c.has(LayerVector::kMlpNorm) &&
+         !c.gating.alone && !c.parallel && !c.shares_kv() && c.layer_input_size == 0;
+}
+
+double BackpropBytes(const ModelConfig& c, int64_t sequences, int64_t length) {
+  const int64_t kept =
+      2 * c.hidden_size + (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.intermediate_size;
+  const int64_t floats =
+      c.parameters() + (c.layers + 2) * sequences * length * kept + 2 * length * c.vocab_size;
+  return static_cast<double>(floats) * sizeof(float);
+}
+
 Backprop::Floats Backprop::NewFloats(int64_t count) const {
   Floats floats(math_.allocator());
   if (count > 0) floats.Grow(count);
@@ -192,40 +205,62 @@ std::vector<float> Backprop::HeadSlopes() const {
   return slopes;
 }
 
+const float* Backprop::Predict(int64_t sequence, const float* head, Floats& logits) {
+  const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
+  const float* const x = x_.data() + sequence * length_ * hidden;
+  const float* const read = backend_.Decode(
+      backend_.PrepareActs(Normed(config_, final_norm_, x), length_, {.width = hidden}));
+  math_.Multiply({read, head, kB, length_, hidden, vocab, 1, false, logits.Grow(length_ * vocab)});
+  return read;
+}
+
+double Backprop::Sum(int64_t count) {
+  std::vector<float> terms(static_cast<size_t>(count));
+  math_.Store(sums_.data(), terms);
+  return std::accumulate(terms.begin(), terms.end(), 0.0);
+}
+
+void Backprop::ThroughHead(int64_t sequence, const float* head) {
+  const int64_t hidden = config_.hidden_size, at = sequence * length_ * hidden;
+  math_.Multiply({logits_.data(), head, kNone, length_, config_.vocab_size, hidden, 1, false,
+                  input_slopes_.Grow(tokens() * hidden)});
+  math_.NormSlopes(x_.data() + at, final_norm_.data(), input_slopes_.data(), length_, hidden, eps(),
+                   0, x_slopes_.data() + at);
+}
+
 double Backprop::Diverge(std::span<const float> targets) {
   const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
-  const int64_t values = length_ * hidden, predictions = length_ * vocab;
-  const InputSpec plain = {.width = hidden};
+  const int64_t values = length_ * hidden;
   const float* const head = own_head_ != nullptr ? own_head_ : head_.data();
   x_slopes_.Grow(tokens() * hidden);
-  std::vector<float> divergences(static_cast<size_t>(length_));
   double sum = 0;
   for (int64_t i = 0; i < sequences_; ++i) {
-    const float* const x = x_.data() + i * values;
     const auto target =
         targets.subspan(static_cast<size_t>(i * values), static_cast<size_t>(values));
-    const auto predict = [&](const float* input, const float* table, Floats& logits) {
-      math_.Multiply(
-          {input, table, kB, length_, hidden, vocab, 1, false, logits.Grow(predictions)});
-    };
-    const float* const read =
-        backend_.Decode(backend_.PrepareActs(Normed(config_, final_norm_, x), length_, plain));
-    predict(read, head, logits_);
-    predict(math_.Load(target, target_), head_.data(), target_logits_);
+    const float* const read = Predict(i, head, logits_);
+    math_.Multiply({math_.Load(target, target_), head_.data(), kB, length_, hidden, vocab, 1, false,
+                    target_logits_.Grow(length_ * vocab)});
     math_.DivergenceSlopes(target_logits_.data(), length_, vocab, logits_.data(),
                            sums_.Grow(length_));
-    math_.Store(sums_.data(), divergences);
-    sum += std::accumulate(divergences.begin(), divergences.end(), 0.0);
+    sum += Sum(length_);
     if (own_head_ != nullptr) {
       math_.Multiply({logits_.data(), read, kA, vocab, length_, hidden, 1, i > 0,
                       head_slopes_.Grow(vocab * hidden)});
     }
-    math_.Multiply({logits_.data(), head, kNone, length_, vocab, hidden, 1, false,
-                    input_slopes_.Grow(tokens() * hidden)});
-    math_.NormSlopes(x, final_norm_.data(), input_slopes_.data(), length_, hidden, eps(), 0,
-                     x_slopes_.data() + i * values);
+    ThroughHead(i, head);
   }
   return sum;
+}
+
+void Backprop::Draw(Rng& rng) {
+  x_slopes_.Grow(tokens() * config_.hidden_size);
+  std::vector<float> draws(static_cast<size_t>(length_));
+  for (int64_t i = 0; i < sequences_; ++i) {
+    for (float& draw : draws) draw = static_cast<float>(rng.Uniform());
+    Predict(i, head_.data(), logits_);
+    math_.DrawnSlopes(draws, config_.vocab_size, logits_.data());
+    ThroughHead(i, head_.data());
+  }
 }
 
 std::vector<float> Backprop::FactorSlopes(const float* y, const float* y_slopes, int64_t width) {
@@ -281,7 +316,7 @@ void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matric
                   inputs, 1, accumulate, out.Grow(tokens() * inputs)});
 }
 
-LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
+LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Visit& visit) {
   layer_ = index;
   const auto at = static_cast<size_t>(index);
   const Saved& saved = saved_[at];
@@ -289,6 +324,7 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
   LayerScales slopes;
   const auto of_rows = [&](Role role, const Floats& y, const Floats& y_slopes) {
     slopes.rows[role] = FactorSlopes(y.data(), y_slopes.data(), config_.outputs(layer_, role));
+    if (visit) visit(role, y_slopes.data());
   };
   const auto through_heads = [&](const Floats& weight, const Floats& x, Floats& of_heads) {
     const int64_t dim = saved.heads.head_dim;
@@ -302,6 +338,7 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
   const float* const down =
       AddedSlopes(Role::kDown, saved.middle.data(), after, saved.vectors[LayerVector::kPostMlpNorm],
                   saved.down_output, slopes);
+  if (visit) visit(Role::kDown, down);
   Multiply(Role::kDown, down, matrices, false, up_slopes_);
   const int64_t gated = tokens() * config_.intermediate_size;
   math_.GateSlopes(config_.gating, saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
@@ -314,6 +351,7 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index) {
   const float* const o =
       AddedSlopes(Role::kO, saved.x.data(), saved.middle.data(),
                   saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, slopes);
+  if (visit) visit(Role::kO, o);
   Multiply(Role::kO, o, matrices, false, a_slopes_);
   AttentionSlopes(saved);
   const Floats &q_norm = saved.vectors[LayerVector::kQueryNorm],

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/interface/dense_math.h"
+#include "base/rng.h"
 #include "engine/kv_cache.h"
 #include "engine/layer.h"
 #include "quantize/stored_layer.h"
@@ -23,9 +24,15 @@ struct LayerScales {
   ByRole<std::vector<float>> rows, inputs;
 };
 
+// Whether the slopes of such a network can be had: gated FFNs without experts, each layer with keys
+// of its own and without an input beside x.
+bool Differentiable(const ModelConfig& config);
+// Of a Backprop and the matrices of all layers, in the backend's memory.
+double BackpropBytes(const ModelConfig& config, int64_t sequences, int64_t length);
+
 class Backprop {
  public:
-  // For networks without experts whose norms are folded and linears have neither tails nor gathers.
+  // For differentiable networks whose linears have neither tails nor gathers.
   // head [vocab, hidden].
   Backprop(Backend& backend, const DenseMath& math, const ModelConfig& config, const Plan& plan,
            const Matrix<float>& head, const std::vector<float>& final_norm, int64_t sequences,
@@ -48,9 +55,14 @@ class Backprop {
   double Diverge(std::span<const float> targets);
   // Of the last Diverge, [vocab, hidden].
   std::vector<float> HeadSlopes() const;
+  // In place of Diverge: slopes of -log p of tokens that are drawn from the predictions themselves,
+  // one for each. Their squares are on average what the divergence bends by.
+  void Draw(Rng& rng);
+  // Is shown the slopes of what a linear gives out, [tokens, N].
+  using Visit = std::function<void(Role role, const float* slopes)>;
   // Back through the last layer that has not been: slopes of every linear's rows, which mean
   // nothing where it has a bias, and of inputs that have scales.
-  LayerScales Backward(const Matrices& matrices, int64_t index);
+  LayerScales Backward(const Matrices& matrices, int64_t index, const Visit& visit = {});
 
  private:
   struct Saved;       // what the way back needs of a layer
@@ -61,6 +73,12 @@ class Backprop {
   float eps() const { return static_cast<float>(config_.norm_eps); }
   Floats NewFloats(int64_t count = 0) const;
   void Keep(const Intermediate* values, int64_t width, Floats& kept) const;
+  // Logits of a sequence, [length, vocab]; returns what the head reads, [length, hidden].
+  const float* Predict(int64_t sequence, const float* head, Floats& logits);
+  // Of the first values of sums_.
+  double Sum(int64_t count);
+  // From the slopes of a sequence's logits to x_slopes_.
+  void ThroughHead(int64_t sequence, const float* head);
   // Sums over tokens of y times y's slopes, [tokens, width]: the slopes of the logarithms of
   // factors of its columns.
   std::vector<float> FactorSlopes(const float* y, const float* y_slopes, int64_t width);

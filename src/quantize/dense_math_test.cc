@@ -193,6 +193,23 @@ TEST_P(DenseMathTest, WidensIntermediatesAndSumsColumns) {
   }
 }
 
+TEST_P(DenseMathTest, RowPowersAreMeansOfSquares) {
+  constexpr size_t kRows = 5, kCols = 700, kGroups = 3;
+  const std::vector<float> a = Random(kRows * kCols, 31);
+  Buffer<float> powers = There(Random(kGroups * kRows, 32));
+  math_->RowPowers(There(a).data(), kRows, kCols, kGroups, powers.data());
+  const std::vector<float> ours = Back(powers, kGroups * kRows);
+  for (size_t g = 0; g < kGroups; ++g) {
+    const size_t begin = g * kCols / kGroups, end = (g + 1) * kCols / kGroups;
+    for (size_t r = 0; r < kRows; ++r) {
+      double sum = 0;
+      for (size_t c = begin; c < end; ++c) sum += double{a[r * kCols + c]} * a[r * kCols + c];
+      const double mean = sum / static_cast<double>(end - begin);
+      ASSERT_NEAR(ours[g * kRows + r], mean, kCols * kUlp * mean) << g << ", " << r;
+    }
+  }
+}
+
 TEST_P(DenseMathTest, NormSlopesAreDerivatives) {
   constexpr int64_t kRows = 3, kCols = 45;
   constexpr float kEps = 0.01f, kKeep = 0.5f;
@@ -336,6 +353,39 @@ TEST_P(DenseMathTest, DivergenceAndItsSlopes) {
     for (size_t i = row * kCols; i < row * kCols + 20; ++i) {
       ASSERT_NEAR(ours[i], SlopeOf(Wide(logits), i, divergence), 1000 * kUlp + kDifference) << i;
     }
+  }
+}
+
+// Rows alike with draws that are spread evenly: whatever the order of columns, each is drawn in
+// proportion to its share, to within one row at either end and what shares are rounded by.
+TEST_P(DenseMathTest, DrawnSlopesAreOfLabelsInProportion) {
+  constexpr size_t kRows = 2000, kCols = 700;
+  std::vector<float> row = Random(kCols, 33);
+  for (float& v : row) v = 3 * v + 50;
+  std::vector<float> logits, draws;
+  for (size_t r = 0; r < kRows; ++r) {
+    logits.insert(logits.end(), row.begin(), row.end());
+    draws.push_back((static_cast<float>(r) + 0.5f) / kRows);
+  }
+  draws.front() = 0, draws.back() = std::nextafter(1.0f, 0.0f);
+  Buffer<float> slopes = There(logits);
+  math_->DrawnSlopes(draws, kCols, slopes.data());
+  const std::vector<float> ours = Back(slopes, logits.size());
+  double sum = 0;
+  for (const float v : row) sum += std::exp(double{v});
+  std::vector<double> drawn(kCols);
+  for (size_t r = 0; r < kRows; ++r) {
+    size_t labels = 0;
+    for (size_t c = 0; c < kCols; ++c) {
+      const double p = std::exp(double{row[c]}) / sum, slope = ours[r * kCols + c];
+      const bool label = slope < p - 0.5;
+      ASSERT_NEAR(slope, p - (label ? 1 : 0), 100 * kUlp) << r << ", " << c;
+      if (label) ++labels, ++drawn[c];
+    }
+    ASSERT_EQ(labels, 1u) << r;
+  }
+  for (size_t c = 0; c < kCols; ++c) {
+    EXPECT_NEAR(drawn[c], kRows * std::exp(double{row[c]}) / sum, 2) << c;
   }
 }
 

@@ -23,6 +23,8 @@ class HostMath final : public DenseMath {
   void Widen(const std::byte* values, int64_t count, float* out) const override;
   void ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
                   float* sums) const override;
+  void RowPowers(const float* a, int64_t rows, int64_t cols, int64_t groups,
+                 float* powers) const override;
   void NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
                   int64_t cols, float eps, float keep, float* out) const override;
   void GateSlopes(const GateSpec& gating, const float* gate, const float* up, int64_t count,
@@ -35,6 +37,7 @@ class HostMath final : public DenseMath {
   void SoftmaxSlopes(const CausalBlock& block, const float* p, float* slopes) const override;
   void DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
                         float* divergences) const override;
+  void DrawnSlopes(std::span<const float> draws, int64_t cols, float* logits) const override;
 };
 
 }  // namespace nibble

@@ -70,6 +70,20 @@ void HostMath::ColumnDots(const float* a, const float* b, int64_t rows, int64_t 
   });
 }
 
+void HostMath::RowPowers(const float* a, int64_t rows, int64_t cols, int64_t groups,
+                         float* powers) const {
+  InParts(rows, kPartRows, [&](int64_t first, int64_t count) {
+    for (int64_t r = first; r < first + count; ++r) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t begin = g * cols / groups, end = (g + 1) * cols / groups;
+        const float* const run = a + r * cols + begin;
+        const float sum = std::inner_product(run, run + (end - begin), run, 0.0f);
+        powers[g * rows + r] = sum / static_cast<float>(end - begin);
+      }
+    }
+  });
+}
+
 void HostMath::NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
                           int64_t cols, float eps, float keep, float* out) const {
   const auto slope = [&](int64_t at, int64_t c) {
@@ -158,6 +172,20 @@ void HostMath::DivergenceSlopes(const float* target, int64_t rows, int64_t cols,
         p[c] = p[c] / sum_p - share;
       }
       divergences[r] = static_cast<float>(divergence);
+    }
+  });
+}
+
+void HostMath::DrawnSlopes(std::span<const float> draws, int64_t cols, float* logits) const {
+  InParts(static_cast<int64_t>(draws.size()), kPartRows, [&](int64_t first, int64_t count) {
+    for (int64_t r = first; r < first + count; ++r) {
+      const std::span<float> p(logits + r * cols, static_cast<size_t>(cols));
+      const float sum = Exponentials(p);
+      float left = draws[static_cast<size_t>(r)] * sum;
+      size_t label = 0;
+      while (label + 1 < p.size() && left >= p[label]) left -= p[label++];
+      for (float& value : p) value /= sum;
+      p[label] -= 1;
     }
   });
 }

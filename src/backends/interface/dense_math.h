@@ -70,6 +70,10 @@ class DenseMath {
   // sums[c] = sum over rows r of a[r, c] b[r, c].
   virtual void ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
                           float* sums) const = 0;
+  // powers[g, r] = the mean of a[r, c]^2 in the g-th of `groups` runs of columns: those from
+  // g cols / groups on. a [rows, cols], powers [groups, rows].
+  virtual void RowPowers(const float* a, int64_t rows, int64_t cols, int64_t groups,
+                         float* powers) const = 0;
   // Of y = x / sqrt(mean(x^2) + eps) * weight, [rows, cols], weight [cols] or null: out = keep *
   // out
   // + the slopes of x, given those of y; with keep = 0 `out` may hold anything, or be the latter.
@@ -93,6 +97,10 @@ class DenseMath {
   // and logits become its slopes p - q. [rows, cols]
   virtual void DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
                                 float* divergences) const = 0;
+  // Row by row, of -log p[label] with p = softmax(logits) and a label drawn from p: logits become
+  // the slopes. draws: of each row a number in [0, 1) that decides which, in the program's memory;
+  // logits [draws, cols].
+  virtual void DrawnSlopes(std::span<const float> draws, int64_t cols, float* logits) const = 0;
 };
 
 }  // namespace nibble

@@ -168,6 +168,52 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) divergences[blockIdx.x] = divergence;
 }
 
+// A block per row and group of columns.
+__global__ void __launch_bounds__(kThreads)
+    RowPowerKernel(const float* a, int64_t cols, float* powers) {
+  const int64_t begin = blockIdx.y * cols / gridDim.y, end = (blockIdx.y + 1) * cols / gridDim.y;
+  float sum = 0;
+  for (int64_t c = begin + threadIdx.x; c < end; c += kThreads) {
+    const float value = a[blockIdx.x * cols + c];
+    sum += value * value;
+  }
+  sum = BlockSum<kWarps>(sum);
+  if (threadIdx.x != 0) return;
+  powers[blockIdx.y * gridDim.x + blockIdx.x] = sum / static_cast<float>(end - begin);
+}
+
+// A block per row, whose threads have columns of their own: the label is one of the thread in which
+// the sum of what those before it have reaches the draw.
+__global__ void __launch_bounds__(kThreads)
+    DrawnSlopeKernel(const float* draws, int64_t cols, float* logits) {
+  __shared__ float sums[kThreads];
+  __shared__ float left;
+  __shared__ int drawn;
+  float* const p = logits + blockIdx.x * cols;
+  float most = -INFINITY, own = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) most = fmaxf(most, p[c]);
+  most = BlockMax<kWarps>(most);
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) own += expf(p[c] - most);
+  sums[threadIdx.x] = own;
+  const float sum = BlockSum<kWarps>(own);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const int last = static_cast<int>(min(static_cast<int64_t>(kThreads), cols)) - 1;
+    left = draws[blockIdx.x] * sum;
+    for (drawn = 0; drawn < last && left >= sums[drawn]; ++drawn) left -= sums[drawn];
+  }
+  __syncthreads();
+  float rest = left;
+  bool found = threadIdx.x != drawn;
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+    const float value = expf(p[c] - most);
+    const bool label = !found && (rest < value || c + kThreads >= cols);
+    found |= label;
+    rest -= value;
+    p[c] = value / sum - (label ? 1.0f : 0.0f);
+  }
+}
+
 }  // namespace
 
 void DeviceMath::Widen(const std::byte* values, int64_t count, float* out) const {
@@ -179,6 +225,13 @@ void DeviceMath::Widen(const std::byte* values, int64_t count, float* out) const
 void DeviceMath::ColumnDots(const float* a, const float* b, int64_t rows, int64_t cols,
                             float* sums) const {
   ColumnDotKernel<<<Blocks(cols, 32), kThreads, 0, stream_>>>(a, b, rows, cols, sums);
+  CheckCuda(cudaGetLastError(), "kernel launch");
+}
+
+void DeviceMath::RowPowers(const float* a, int64_t rows, int64_t cols, int64_t groups,
+                           float* powers) const {
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(groups));
+  RowPowerKernel<<<grid, kThreads, 0, stream_>>>(a, cols, powers);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
@@ -236,6 +289,17 @@ void DeviceMath::DivergenceSlopes(const float* target, int64_t rows, int64_t col
                                   float* divergences) const {
   DivergenceSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(target, cols, logits,
                                                                                divergences);
+  CheckCuda(cudaGetLastError(), "kernel launch");
+}
+
+void DeviceMath::DrawnSlopes(std::span<const float> draws, int64_t cols, float* logits) const {
+  const auto rows = static_cast<int64_t>(draws.size());
+  DeviceBuffer<float> there;
+  CheckCuda(cudaMemcpyAsync(there.Grow(rows), draws.data(), draws.size_bytes(),
+                            cudaMemcpyHostToDevice, stream_),
+            "copy to the GPU");
+  DrawnSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(there.data(), cols,
+                                                                          logits);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
