@@ -32,7 +32,8 @@ Adam HeadDescent(const Matrix<float>& head) {
   return Adam(head.data, kHeadRate * std::sqrt(squares / static_cast<double>(head.data.size())));
 }
 
-// Where activations and weights lose little, few and long steps gain as much (docs/quality.md).
+// Where activations and weights lose little, few and long steps gain as much (docs/quality.md); if
+// they gain nothing, the descent begins again with shorter ones.
 struct Schedule {
   Schedule(const Recipe& recipe, int64_t context, int64_t ids)
       : rough(Rough(recipe)),
@@ -45,7 +46,7 @@ struct Schedule {
                  kBatch) {}
 
   bool rough;
-  int64_t steps, interval;  // interval: steps between measurements
+  int64_t steps, interval;  // of an attempt; interval: steps between measurements
   int64_t length, sequences;
   int64_t held_out;  // sequences, the last ones, which the steps do not need
 
@@ -57,12 +58,14 @@ struct Schedule {
     const int64_t measured = (1 + step / interval) * held_out;
     return static_cast<double>((sequences + measured + 2 * step * kBatch) * length);
   }
+  int64_t attempts() const { return rough ? 1 : 2; }
   // What a step takes of a factor's rate.
-  double Share(int64_t step) const {
+  double Share(int64_t step, int64_t attempt) const {
+    constexpr double kShorter = 0.3;
     const double done = static_cast<double>(step) / static_cast<double>(steps);
     const double warm = static_cast<double>(step + 1) / static_cast<double>(kWarmup);
-    return std::sqrt(60.0 / static_cast<double>(steps)) * std::min(1.0, warm) * 0.5 *
-           (1 + std::cos(M_PI * done));
+    return std::sqrt(60.0 / static_cast<double>(steps)) * (attempt > 0 ? kShorter : 1) *
+           std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
   }
 };
 
@@ -97,13 +100,14 @@ class Learner {
 
   // Goes on from a state, or measures where learning begins.
   void Begin(const LearningState& begun);
-  bool finished() const { return step_ == schedule_.steps || worse_ == kPatience; }
+  bool finished() const { return ended() && (found_ || attempt_ + 1 == schedule_.attempts()); }
   // Returns what there is to say of it.
   std::string Step();
   std::string held_out() const {
     return schedule_.held_out > 0 ? fmt::format(", held out {:.4f}", best_) : "";
   }
-  double tokens() const { return schedule_.Tokens(step_); }
+  // Of one attempt: more of them are not foreseen.
+  double tokens() const { return schedule_.Tokens(attempt_ == 0 ? step_ : schedule_.steps); }
   LearningState state() const;
   Learned best() const;
 
@@ -112,6 +116,9 @@ class Learner {
   double Divergence(std::span<const int64_t> batch);
   // Of what is held out, if there is something.
   float Measure();
+  bool ended() const { return step_ == schedule_.steps || worse_ == kPatience; }  // the attempt
+  // To where learning begins.
+  void Restart();
 
   const ScaleTask& task_;
   const Schedule schedule_;
@@ -123,8 +130,9 @@ class Learner {
   std::vector<Backprop::Matrices> matrices_;
   std::vector<ScaleDescent> descents_;
   std::optional<Adam> head_;
-  int64_t step_ = 0, worse_ = 0;  // steps made; measurements since the best one
-  float best_ = 0;                // divergence of what is held out, in nats per token
+  int64_t attempt_ = 0, step_ = 0, worse_ = 0;  // steps made; measurements since the best one
+  bool found_ = false;                          // something better than at the beginning
+  float best_ = 0;                              // divergence of what is held out, in nats per token
 };
 
 Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
@@ -144,7 +152,7 @@ Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
   if (LearnsHead(task.recipe, task.config)) head_ = HeadDescent(task.head);
 }
 
-// In a state: step_, worse_, best_; the head's.
+// In a state: attempt_, step_, worse_, found_, best_; the head's.
 constexpr const char *kProgressName = "progress", *kHeadName = "head";
 
 void Learner::Begin(const LearningState& begun) {
@@ -157,13 +165,14 @@ void Learner::Begin(const LearningState& begun) {
   }
   if (head_) head_->Resume(begun.at(kHeadName));
   const std::vector<float>& progress = begun.at(kProgressName);
-  step_ = static_cast<int64_t>(progress[0]), worse_ = static_cast<int64_t>(progress[1]);
-  best_ = progress[2];
+  attempt_ = static_cast<int64_t>(progress[0]), step_ = static_cast<int64_t>(progress[1]);
+  worse_ = static_cast<int64_t>(progress[2]), found_ = progress[3] != 0, best_ = progress[4];
 }
 
 LearningState Learner::state() const {
-  LearningState state = {
-      {kProgressName, {static_cast<float>(step_), static_cast<float>(worse_), best_}}};
+  LearningState state = {{kProgressName,
+                          {static_cast<float>(attempt_), static_cast<float>(step_),
+                           static_cast<float>(worse_), found_ ? 1.0f : 0.0f, best_}}};
   if (head_) state[kHeadName] = head_->state();
   for (size_t i = 0; i < descents_.size(); ++i) {
     descents_[i].Save(static_cast<int64_t>(i), state);
@@ -212,7 +221,13 @@ float Learner::Measure() {
                             static_cast<double>(std::max(schedule_.held_out, kBatch)));
 }
 
+void Learner::Restart() {
+  step_ = worse_ = 0;
+  for (size_t i = 0; i < descents_.size(); ++i) descents_[i] = ScaleDescent(task_.rounded[i]);
+}
+
 std::string Learner::Step() {
+  if (ended()) ++attempt_, Restart();
   std::vector<int64_t> batch;
   for (int64_t i = step_ * kBatch; i < (step_ + 1) * kBatch; ++i) {
     batch.push_back(order_[static_cast<size_t>(i % schedule_.trained())]);
@@ -220,19 +235,21 @@ std::string Learner::Step() {
   const double divergence = Divergence(batch);
   for (size_t i = descents_.size(); i-- > 0;) {
     const LayerScales slopes = backprop_.Backward(matrices_[i], static_cast<int64_t>(i));
-    descents_[i].Step(slopes, step_, schedule_.Share(step_));
+    descents_[i].Step(slopes, step_, schedule_.Share(step_, attempt_));
   }
-  if (head_) head_->Step(backprop_.HeadSlopes(), step_, schedule_.Share(step_));
+  if (head_) head_->Step(backprop_.HeadSlopes(), step_, schedule_.Share(step_, attempt_));
   if (++step_ % schedule_.interval == 0) {
     const float held_out = Measure();
     worse_ = held_out < best_ || schedule_.held_out == 0 ? 0 : worse_ + 1;
     if (worse_ == 0) {
+      found_ = true;
       best_ = held_out;
       for (ScaleDescent& descent : descents_) descent.KeepBest();
       if (head_) head_->KeepBest();
     }
   }
-  return fmt::format("step {}/{}, divergence {:.4f}", step_, schedule_.steps, divergence);
+  return fmt::format("{}step {}/{}, divergence {:.4f}", attempt_ > 0 ? "shorter " : "", step_,
+                     schedule_.steps, divergence);
 }
 
 }  // namespace
@@ -244,9 +261,7 @@ std::string_view WhyScalesStay(const Recipe& recipe) {
 }
 
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
-  return recipe.learned_scales && WhyScalesStay(recipe).empty() && config.router.experts == 0 &&
-         config.attention_softcap == 0 && config.has(LayerVector::kMlpNorm) &&
-         !config.gating.alone && !config.parallel && !config.shares_kv() &&
+  return recipe.learned_scales && WhyScalesStay(recipe).empty() && Differentiable(config) &&
          ids >= ScaleLearningLeast(recipe, config);
 }
 
@@ -272,14 +287,10 @@ Learned LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& ta
 
 double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& c, int64_t ids) {
   const Schedule schedule(recipe, c.context, ids);
-  const int64_t kept =
-      2 * c.hidden_size + (c.heads + 2 * c.kv_heads) * c.head_dim + 2 * c.intermediate_size;
   const int64_t floats =
-      c.parameters() + (c.layers + 2) * kBatch * schedule.length * kept +
-      2 * schedule.length * c.vocab_size +
       (LearnsHead(recipe, c) ? 2 * c.vocab_size * c.hidden_size : 0) +
       schedule.sequences * schedule.length * (c.hidden_size + c.intermediate_size);
-  return static_cast<double>(floats) * sizeof(float);
+  return BackpropBytes(c, kBatch, schedule.length) + static_cast<double>(floats) * sizeof(float);
 }
 
 double HeadLearningBytes(const Recipe& recipe, const ModelConfig& c) {

@@ -400,6 +400,30 @@ TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
   EXPECT_EQ(head.data, job.model.rotator.Table(Role::kHead).data);
 }
 
+// Such a network again, with the few steps that 4-bit weights have.
+TEST(LearnScales, BeginsAgainWithShorterStepsWhereLongOnesGainNothing) {
+  Recipe fine = kQuarotRecipe;
+  fine.weights.bits = 8;
+  fine.activations = {};
+  fine.k = fine.v = {.bits = 32};
+  LearningJob job(fine, 1);
+  job.recipe = EightBits();
+  const Machine machine = MakeMachine(false, false);
+  const Learned whole = job.Learn(machine, {}, 11);
+  const std::vector<double> divergences = job.Said("divergence ");
+  ASSERT_EQ(divergences.size(), 16u);
+  EXPECT_EQ(divergences[8], divergences[0]);
+  EXPECT_LT(divergences[14] + divergences[15], divergences[6] + divergences[7]);
+  const LearningState begun = job.state;
+  const Learned resumed = job.Learn(machine, begun);
+  EXPECT_EQ(job.Said("divergence ").size(), 16u - 11);
+  for (size_t i = 0; i < kLayers; ++i) {
+    for (Role role : kLayerRoles) {
+      EXPECT_EQ(resumed.factors[i].rows[role], whole.factors[i].rows[role]);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Machines, LearnScalesTest, testing::Bool(),
                          [](const auto& machine) { return machine.param ? "Gpu" : "Host"; });
 
