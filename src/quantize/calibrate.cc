@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "quantize/gptq.h"
-
 namespace nibble {
 namespace {
 
@@ -26,14 +24,16 @@ Plan ReferencePlan(Plan plan) {
 
 Calibration::Calibration(Backend& backend, const ModelConfig& config, const Plan& plan,
                          const Recipe& recipe, const EmbeddingRows& embedding,
-                         std::vector<int32_t> ids, int64_t context, SpillFile* file)
+                         std::vector<int32_t> ids, int64_t context, SpillFile* file,
+                         LossWeights weights)
     : backend_(backend),
       config_(config),
       plan_(plan),
       recipe_(recipe),
       ids_(std::move(ids)),
       stream_(backend, config, plan, embedding, ids_, context, recipe.quantized_calibration, file),
-      reference_plan_(ReferencePlan(plan)) {
+      reference_plan_(ReferencePlan(plan)),
+      weights_(std::move(weights)) {
   if (recipe.gptaq > 0) {
     reference_.emplace(backend, config, reference_plan_, embedding, ids_, context, true, file);
     reference_->Follow(stream_);
@@ -65,18 +65,33 @@ void Calibration::Account(double& stage) {
   last_ = now;
 }
 
+std::vector<Gptq> Calibration::Begin(LinearSet set, int64_t index) {
+  const std::vector<Role> roles = RolesOf(set);
+  const GptqOptions options = {.act_order = recipe_.act_order,
+                               .damp = recipe_.damp,
+                               .gptaq = recipe_.gptaq,
+                               .sweeps = recipe_.sweeps,
+                               .tail = plan_.at(index, roles[0]).tail.columns,
+                               .lattice = std::ranges::any_of(roles, [&](Role role) {
+                                 return plan_.at(index, role).weights.lattice();
+                               })};
+  const int64_t width = config_.inputs(index, roles[0]);
+  std::vector<Gptq> sums;
+  if (weights_.empty()) {
+    sums.emplace_back(backend_, width, options);
+  } else {
+    for (Role role : roles) {
+      sums.emplace_back(backend_, width, options, weights_[static_cast<size_t>(index)][role].rows);
+    }
+  }
+  return sums;
+}
+
 void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, LayerWeights& stored,
                            std::map<Role, double>& errors, const Progress& progress) {
-  const int64_t width = layer[RolesOf(set)[0]].cols;
-  Gptq gptq(backend_, width,
-            {.act_order = recipe_.act_order,
-             .damp = recipe_.damp,
-             .gptaq = recipe_.gptaq,
-             .sweeps = recipe_.sweeps,
-             .tail = plan_.at(index, RolesOf(set)[0]).tail.columns,
-             .lattice = std::ranges::any_of(RolesOf(set), [&](Role role) {
-               return plan_.at(index, role).weights.lattice();
-             })});
+  const std::vector<Role> roles = RolesOf(set);
+  const int64_t width = layer[roles[0]].cols;
+  std::vector<Gptq> sums = Begin(set, index);
   Buffer<float> copy(backend_.allocator());
   for (int64_t w = 0; w < stream_.windows(); ++w) {
     auto [input, tokens] = stream_.Input(set, w);
@@ -89,18 +104,24 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
       exact = reference_->Input(set, w).values;
     }
     Account(seconds_.inputs);
-    gptq.Add(input, exact, tokens);
+    if (weights_.empty()) sums[0].Add(input, exact, tokens);
+    for (size_t i = 0; i < roles.size() && !weights_.empty(); ++i) {
+      sums[i].Add(input, exact, tokens, weights_[static_cast<size_t>(index)][roles[i]],
+                  w * stream_.context());
+    }
     Account(seconds_.sums);
     progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
-             RoleName(RolesOf(set)[0]));
+             RoleName(roles[0]));
   }
   // Of 28672 inputs and 2048 tokens half a gigabyte, which a Hessian needs more.
   stream_.Release();
   if (reference_) reference_->Release();
-  for (Role role : RolesOf(set)) {
+  for (size_t i = 0; i < roles.size(); ++i) {
+    const Role role = roles[i];
     const LinearPlan& plan = plan_.at(index, role);
     if (plan.weights.quantized()) {
-      Rounded rounded = gptq.Round(layer[role], plan.weights, plan.tail.weights);
+      Rounded rounded =
+          sums[weights_.empty() ? 0 : i].Round(layer[role], plan.weights, plan.tail.weights);
       errors[role] = rounded.relative_error;
       SetRounded(std::move(rounded), stored[role]);
       Account(seconds_.rounding);

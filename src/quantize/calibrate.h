@@ -9,7 +9,8 @@
 #include <optional>
 #include <span>
 
-#include "quantize/round.h"
+#include "quantize/gptq.h"
+#include "quantize/loss_weights.h"
 #include "quantize/stream.h"
 
 namespace nibble {
@@ -21,13 +22,13 @@ struct CalibrationSeconds {
   double rounding = 0;  // GPTQ
 };
 
-// Rounds one float layer as planned; by GPTQ when `calibration` is given. progress(share of the
-// layer that is done, what).
+// Rounds float layers as planned, by GPTQ; weights: of the tokens of `ids`, or none. progress(share
+// of the layer that is done, what).
 class Calibration {
  public:
   Calibration(Backend& backend, const ModelConfig& config, const Plan& plan, const Recipe& recipe,
               const EmbeddingRows& embedding, std::vector<int32_t> ids, int64_t context,
-              SpillFile* file = nullptr);
+              SpillFile* file = nullptr, LossWeights weights = {});
 
   using Progress = std::function<void(double share, std::string_view what)>;
   // errors[role] receives the relative output error of each rounded linear. The memory of `layer`
@@ -42,6 +43,8 @@ class Calibration {
  private:
   void RoundSet(LinearSet set, FloatLayer& layer, int64_t index, LayerWeights& stored,
                 std::map<Role, double>& errors, const Progress& progress);
+  // For the linears of the set: one for all, or one for each.
+  std::vector<Gptq> Begin(LinearSet set, int64_t index);
   // Adds the time since the last call to `stage`, once the backend has done what it was asked for.
   void Account(double& stage);
 
@@ -53,6 +56,7 @@ class Calibration {
   Stream stream_;
   Plan reference_plan_;
   std::optional<Stream> reference_;  // GPTAQ: the same windows through the network as it is
+  LossWeights weights_;
   CalibrationSeconds seconds_;
   std::chrono::steady_clock::time_point last_;  // call of Account
 };

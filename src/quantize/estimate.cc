@@ -6,9 +6,11 @@
 
 #include "base/memory.h"
 #include "base/progress.h"
+#include "quantize/backprop.h"
 #include "quantize/channels.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
+#include "quantize/loss_weights.h"
 #include "quantize/work_directory.h"
 
 namespace nibble {
@@ -74,13 +76,16 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
   const int networks = o.recipe.gptaq > 0 ? 2 : 1;
   // Once more in the order of the kernels; those of GPTAQ's reference have 8 bits.
   const double codes = weights * (2 * networks - 1);
-  for (Role role : c.layer_roles(layer)) {
-    const auto inputs = static_cast<double>(c.inputs(layer, role));
-    const double linear = static_cast<double>(c.outputs(layer, role)) * inputs;
-    const double sums = 8 * inputs * inputs * networks;
+  for (LinearSet set : LinearSets(c, layer)) {
+    const auto inputs = static_cast<double>(c.inputs(layer, RolesOf(set)[0]));
+    const double sums =
+        8 * inputs * inputs * networks * static_cast<double>(HessiansOf(o.recipe, set));
     const double activations = 4 * static_cast<double>(o.context) * (row + 3 * inputs);
-    most = std::max(most, 8 * (left + linear) + codes + sums + activations);
-    left -= linear;
+    for (Role role : RolesOf(set)) {
+      const double linear = static_cast<double>(c.outputs(layer, role)) * inputs;
+      most = std::max(most, 8 * (left + linear) + codes + sums + activations);
+      left -= linear;
+    }
   }
   return most;
 }
@@ -96,15 +101,17 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   return kProgramBytes + std::max(bytes, 3 * table);
 }
 
-// On a GPU: windows, the widest Hessian with what GPTQ makes of it, and the largest matrix; or all
-// weights and what learning leaves behind in the layers.
+// On a GPU: windows, the widest Hessians with what GPTQ makes of them, and the largest matrix; or
+// all weights and what slopes or learning leave behind in the layers.
 double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t tokens) {
   double widest = 0, largest = 0;
   for (const int64_t layer : {int64_t{0}, c.layers - 1}) {
-    for (Role role : c.layer_roles(layer)) {
-      const auto inputs = static_cast<double>(c.inputs(layer, role));
-      widest = std::max(widest, inputs * inputs);
-      largest = std::max(largest, static_cast<double>(c.outputs(layer, role)) * inputs);
+    for (LinearSet set : LinearSets(c, layer)) {
+      const auto inputs = static_cast<double>(c.inputs(layer, RolesOf(set)[0]));
+      widest = std::max(widest, static_cast<double>(HessiansOf(o.recipe, set)) * inputs * inputs);
+      for (Role role : RolesOf(set)) {
+        largest = std::max(largest, static_cast<double>(c.outputs(layer, role)) * inputs);
+      }
     }
   }
   const bool twice = o.recipe.gptaq > 0;
@@ -113,6 +120,7 @@ double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t token
     bytes = (twice ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens)) +
             (twice ? 44 : 28) * widest + 25 * largest;
   }
+  if (o.recipe.loss_groups > 0) bytes = std::max(bytes, BackpropBytes(c, 1, kLossPiece));
   if (LearnsScales(o.recipe, c, tokens)) {
     bytes = std::max(bytes, ScaleLearningBytes(o.recipe, c, tokens));
   }
@@ -143,6 +151,12 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   const int64_t tokens = recipe.calibrates() ? options.calibration_windows * options.context : 0;
   if (LearnsScales(recipe, c, tokens)) e.disk_bytes += HeadLearningBytes(recipe, c);
   if (recipe.learns_rotation()) e.peak_memory_bytes += LearningBytes(c, options.context);
+  if (recipe.loss_groups > 0) {
+    const double slopes = options.device == "cpu" ? BackpropBytes(c, 1, kLossPiece) : 0;
+    e.peak_memory_bytes =
+        std::max(e.peak_memory_bytes, kProgramBytes + LossLayerBytes(c) + slopes) +
+        LossWeightBytes(c, recipe, tokens);
+  }
   if (options.device != "cpu") {
     e.device_bytes = DeviceBytes(c, options, tokens);
     return e;

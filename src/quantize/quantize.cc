@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "io/sha256.h"
+#include "quantize/backprop.h"
 #include "quantize/calibrate.h"
 #include "quantize/channel_scales.h"
 #include "quantize/choose_clips.h"
@@ -41,10 +42,19 @@ struct Job {
   QuantizeOptions options;
   Network source;
   Plan plan;
-  std::string scales_stay;           // QuantizeReport
-  std::vector<int32_t> calibration;  // windows, empty where nothing is calibrated
+  std::string scales_stay, tokens_weigh_alike;  // QuantizeReport
+  std::vector<int32_t> calibration;             // windows, empty where nothing is calibrated
   std::string calibration_digest;
 };
+
+bool DeviceHas(const std::string& device, double bytes) {
+  try {
+    MakeBackend(device, false)->Allocate(static_cast<size_t>(bytes));
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
 
 bool ScalesFit(const Job& job) {
   const QuantizeOptions& o = job.options;
@@ -52,14 +62,7 @@ bool ScalesFit(const Job& job) {
   if (o.device == "cpu") {
     return EstimateQuantization(c, job.plan, o).peak_memory_bytes <= MemoryLimit(o);
   }
-  const auto backend = MakeBackend(o.device, false);
-  const double bytes = ScaleLearningBytes(o.recipe, c, o.calibration_windows * o.context);
-  try {
-    backend->Allocate(static_cast<size_t>(bytes));
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
+  return DeviceHas(o.device, ScaleLearningBytes(o.recipe, c, o.calibration_windows * o.context));
 }
 
 // Why this job's scales are not learned; empty: they are.
@@ -78,16 +81,31 @@ std::string WhyScalesStay(const Job& job) {
   return ScalesFit(job) ? "" : "they take more memory than there is";
 }
 
+// Asked for, tokens must have weights; of a recipe that has them anyway, where there is memory.
+void DecideOnLossWeights(Job& job) {
+  QuantizeOptions& o = job.options;
+  const ModelConfig& c = job.source.config;
+  if (o.recipe.loss_groups == 0) return;
+  QuantizeOptions alone = o;
+  alone.recipe.learned_scales = false;
+  const bool fits =
+      o.device == "cpu"
+          ? EstimateQuantization(c, job.plan, alone).peak_memory_bytes <= MemoryLimit(o)
+          : DeviceHas(o.device, BackpropBytes(c, 1, kLossPiece));
+  if (fits) return;
+  job.tokens_weigh_alike = "their weights take more memory than there is";
+  if (Asks(o.recipe, "loss-groups")) FailUsage("--loss-groups: {}", job.tokens_weigh_alike);
+  o.recipe.loss_groups = 0;
+  job.plan.provenance["loss-groups"] = 0;
+}
+
 // Asked for, scales must be learned; of a recipe that has them anyway, where it is possible.
 void DecideOnScales(Job& job) {
   Recipe& recipe = job.options.recipe;
   if (!recipe.learned_scales) return;
   job.scales_stay = WhyScalesStay(job);
   recipe.learned_scales = job.scales_stay.empty();
-  const auto asks = [](const FieldValue& v) {
-    return v.field->name == "learned-scales" && v.value != 0;
-  };
-  if (!recipe.learned_scales && std::ranges::any_of(recipe.asked, asks)) {
+  if (!recipe.learned_scales && Asks(recipe, "learned-scales")) {
     FailUsage("--learned-scales: {}", job.scales_stay);
   }
   job.plan.provenance["learned-scales"] = recipe.learned_scales;
@@ -110,13 +128,17 @@ Job PrepareJob(const QuantizeOptions& options) {
   o.recipe = FittedTo(c, o.recipe);
   job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
-  if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
+  if (!RoundsLayers(job.plan)) {
+    o.recipe.rounding = Rounding::kNearest;
+    o.recipe.loss_groups = 0;
+  }
   Json& provenance = job.plan.provenance;
   provenance["recipe"] = o.recipe.name;
   provenance["seed"] = o.seed;
   for (const Rule& rule : o.recipe.rules) {
     provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
   }
+  DecideOnLossWeights(job);
   DecideOnScales(job);
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
@@ -289,6 +311,19 @@ void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Ba
               job.plan, [&](double done) { UpdateOrStop(progress, done); });
 }
 
+// None where an earlier run has finished all layers.
+LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                          const WorkDirectory& work, Backend& backend) {
+  const Recipe& recipe = job.options.recipe;
+  const ModelConfig& c = job.source.config;
+  if (recipe.loss_groups == 0 || work.FindLayer(c.layers - 1, job.plan, c)) return {};
+  Progress progress("slopes", "tokens", static_cast<double>(job.calibration.size()));
+  return FindLossWeights(backend, *LearningMath(backend),
+                         {c, job.plan, rotator.Table(Role::kEmbedding), rotator.Table(Role::kHead),
+                          rotator.FinalNorm(), layers, job.calibration, recipe.loss_groups},
+                         [&](double tokens) { UpdateOrStop(progress, tokens); });
+}
+
 // The layer loop, which needs one layer in memory.
 void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                  const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
@@ -298,7 +333,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
   std::optional<Calibration> calibration;
   if (job.options.recipe.rounding == Rounding::kGptq) {
     calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.embedding(),
-                        job.calibration, job.options.context, file ? &*file : nullptr);
+                        job.calibration, job.options.context, file ? &*file : nullptr,
+                        WeightsOfLoss(job, rotator, layers, work, backend));
   }
   const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
   Progress progress("quantize", calibration ? "layer tokens" : "layers",
@@ -384,6 +420,7 @@ QuantizeReport StartReport(const Job& job) {
   report.plan = job.plan;
   report.recipe = job.options.recipe;
   report.scales_stay = job.scales_stay;
+  report.tokens_weigh_alike = job.tokens_weigh_alike;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "quantize/backprop.h"
+#include "quantize/loss_weights.h"
 #include "quantize/recipe_fields.h"
 #include "text/regex.h"
 
@@ -259,15 +261,11 @@ bool TurnsResidual(const ModelConfig& config, const Recipe& recipe) {
   return recipe.rotation > Rotation::kInputs && config.turns_residual();
 }
 
-namespace {
-
 bool Asks(const Recipe& recipe, std::string_view field) {
   return std::ranges::any_of(recipe.asked, [&](const FieldValue& value) {
     return value.field->name == field && value.value != 0;
   });
 }
-
-}  // namespace
 
 Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   const bool turns = TurnsResidual(config, recipe);
@@ -275,6 +273,10 @@ Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   const bool mixed = recipe.transforms_online();
   const bool norms = !turns && config.has(LayerVector::kMlpNorm);
   if (!(mixed && norms) && !Asks(recipe, "balance")) recipe.balance = 0;
+  const bool weighs = WhyTokensWeighAlike(recipe).empty() && Differentiable(config);
+  if (!(weighs && recipe.activations.bits >= 8) && !Asks(recipe, "loss-groups")) {
+    recipe.loss_groups = 0;
+  }
   if (!(mixed && recipe.k.bits < 8) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
   return recipe;
 }
@@ -336,6 +338,10 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   }
   if (recipe.output_smoothing > 0 && !config.gating.linear_in_up()) {
     FailUsage("--output-alpha: gates of this model clamp what they let through; use 0");
+  }
+  if (recipe.loss_groups > 0 && !Differentiable(config)) {
+    FailUsage(
+        "--loss-groups: only layers that run one gated FFN behind attention have them; use 0");
   }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {

@@ -2,6 +2,7 @@
 #include "quantize/recipe_fields.h"
 
 #include "quantize/learn_scales.h"
+#include "quantize/loss_weights.h"
 
 namespace nibble {
 namespace {
@@ -290,6 +291,11 @@ std::vector<RecipeField> MethodFields() {
        "GPTQ: calibrate with activation and cache quantization on",
        Set<&Recipe::quantized_calibration>, NeedsRoundedInputs,
        Get<&Recipe::quantized_calibration>},
+      {"loss-groups", Whole(0, 16),
+       "GPTQ: weigh calibration tokens by what errors cost the predictions, apart for so many "
+       "groups of a linear's outputs (GuidedQuant); 0: all alike",
+       Set<&Recipe::loss_groups>, IfOn<&Recipe::loss_groups, WhyTokensWeighAlike>,
+       Get<&Recipe::loss_groups>},
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
        IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
       {"learned-scales", Switch("fixed-scales"),

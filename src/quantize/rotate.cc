@@ -136,7 +136,8 @@ void Rotator::Follow(const Matrix<double>& rotation) {
 }
 
 int LayerPasses(const Recipe& recipe) {
-  return 1 + recipe.maps() + recipe.searches_clips() + recipe.learned_scales;
+  return 1 + recipe.maps() + recipe.searches_clips() + (recipe.loss_groups > 0) +
+         recipe.learned_scales;
 }
 
 FloatLayers KeepLayers(FloatLayers make, int passes, double bytes) {

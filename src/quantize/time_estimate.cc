@@ -21,6 +21,7 @@
 #include "quantize/invariance.h"
 #include "quantize/learn_rotation.h"
 #include "quantize/learn_scales.h"
+#include "quantize/loss_weights.h"
 
 namespace nibble {
 namespace {
@@ -65,8 +66,9 @@ Work WorkOf(const ModelConfig& c, const Recipe& recipe) {
   for (LinearSet set : LinearSets(c, last)) {
     const double share = set.expert < 0 || set.expert >= c.router.experts ? 1 : routed;
     const auto k = static_cast<double>(c.inputs(last, RolesOf(set)[0]));
-    work.gram += share * k * k * (recipe.gptaq > 0 ? 3 : 1);
-    work.rounding += k * k * k;
+    const auto sums = static_cast<double>(HessiansOf(recipe, set));
+    work.gram += sums * share * k * k * (recipe.gptaq > 0 ? 3 : 1);
+    work.rounding += sums * k * k * k;
     for (Role role : RolesOf(set)) {
       const auto weights = static_cast<double>(c.outputs(last, role)) * k;
       work.linear += streams * 2 * share * weights;
@@ -134,6 +136,16 @@ struct Probe {
   double scores() const { return tokens * tokens / 2 * work.attention; }
 };
 
+LossWeights EqualWeights(const ModelConfig& c, const Recipe& recipe, int64_t tokens) {
+  if (recipe.loss_groups == 0) return {};
+  LossWeights weights(1);
+  for (Role role : c.layer_roles(0)) {
+    weights[0][role] = Matrix<float>(recipe.loss_groups, tokens);
+    std::ranges::fill(weights[0][role].data, 1.0f);
+  }
+  return weights;
+}
+
 Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions& options,
                int64_t width, int64_t windows = 1) {
   const int64_t tokens = windows * options.context;
@@ -151,7 +163,8 @@ Probe RunProbe(Backend& backend, const ModelConfig& full, const QuantizeOptions&
   double best = 0;
   for (int i = 0; i < 3; ++i) {
     Calibration calibration(backend, c, plan, options.recipe, {rows},
-                            std::vector<int32_t>(static_cast<size_t>(tokens)), options.context);
+                            std::vector<int32_t>(static_cast<size_t>(tokens)), options.context,
+                            nullptr, EqualWeights(c, options.recipe, tokens));
     std::map<Role, double> errors;
     const double all =
         SecondsOf([&] { calibration.Round(layer, 0, errors, [](double, std::string_view) {}); });
@@ -306,6 +319,9 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
   if (recipe.falls_back()) flops += 2 * pass(kTransformWindows);
   if (recipe.searches_clips()) flops += 2 * pass(kClipWindows);
   if (recipe.learns_rotation()) flops += pass(kRotationWindows) + LearningFlops(c);
+  if (recipe.loss_groups > 0) {  // there and back
+    flops += 4 * static_cast<double>(c.parameters()) * static_cast<double>(tokens);
+  }
   if (LearnsScales(recipe, c, tokens)) {
     flops += 2 * static_cast<double>(c.parameters()) * ScaleLearningTokens(recipe, c, tokens);
   }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What errors of a linear's outputs cost, token by token. KL(float || rounded) grows by about half
+// the sum over tokens t and outputs n of F[t, n] error[t, n]^2, where F is the mean of the squared
+// slopes of -log p[y] over what the float network predicts, y ~ p. GPTQ's Hessian of output n is
+// then X^T diag(F[., n]) X, and neighbouring outputs share the mean of theirs (GuidedQuant, Kim et
+// al. 2025, who take the text's next token for y; docs/quality.md). One y is drawn for each token.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "backends/interface/dense_math.h"
+#include "quantize/recipe.h"
+#include "quantize/stream.h"
+
+namespace nibble {
+
+// Of each layer's linears, [groups, tokens]: 1 on average, and at most kHeaviestToken, so that not
+// a few tokens decide.
+using LossWeights = std::vector<ByRole<Matrix<float>>>;
+
+inline constexpr double kHeaviestToken = 4;
+// Slopes are those of the text in pieces of so many tokens, or of all of a shorter one.
+inline constexpr int64_t kLossPiece = 512;
+
+// Why such a recipe cannot weigh tokens, whatever the network; empty: it can.
+std::string_view WhyTokensWeighAlike(const Recipe& recipe);
+
+struct LossWeightTask {
+  const ModelConfig& config;
+  const Plan& plan;
+  Matrix<float> embedding, head;  // [vocab, hidden], of the rotated network
+  std::vector<float> final_norm;  // [hidden]; empty where it is folded into the head
+  FloatLayers layers;             // the same; each is asked for once
+  std::span<const int32_t> ids;
+  int64_t groups;
+};
+
+// For the networks of Differentiable (backprop.h). progress(tokens that are done).
+LossWeights FindLossWeights(Backend& backend, const DenseMath& math, const LossWeightTask& task,
+                            const std::function<void(double)>& progress);
+
+// How many Hessians the linears of a set have: one, or one for each group of each one's outputs.
+int64_t HessiansOf(const Recipe& recipe, LinearSet set);
+
+// Of the weights themselves, and of the fp32 layers that finding them takes beside
+// BackpropBytes(config, 1, kLossPiece); both in the program's memory.
+double LossWeightBytes(const ModelConfig& config, const Recipe& recipe, int64_t tokens);
+double LossLayerBytes(const ModelConfig& config);
+
+}  // namespace nibble
