@@ -120,7 +120,7 @@ double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t token
     bytes = (twice ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens)) +
             (twice ? 44 : 28) * widest + 25 * largest;
   }
-  if (o.recipe.loss_groups > 0) bytes = std::max(bytes, BackpropBytes(c, 1, kLossPiece));
+  if (o.recipe.loss_groups > 0) bytes = std::max(bytes, BackpropBytes(c, kLossPieces, kLossPiece));
   if (LearnsScales(o.recipe, c, tokens)) {
     bytes = std::max(bytes, ScaleLearningBytes(o.recipe, c, tokens));
   }
@@ -152,7 +152,7 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   if (LearnsScales(recipe, c, tokens)) e.disk_bytes += HeadLearningBytes(recipe, c);
   if (recipe.learns_rotation()) e.peak_memory_bytes += LearningBytes(c, options.context);
   if (recipe.loss_groups > 0) {
-    const double slopes = options.device == "cpu" ? BackpropBytes(c, 1, kLossPiece) : 0;
+    const double slopes = options.device == "cpu" ? BackpropBytes(c, kLossPieces, kLossPiece) : 0;
     e.peak_memory_bytes =
         std::max(e.peak_memory_bytes, kProgramBytes + LossLayerBytes(c) + slopes) +
         LossWeightBytes(c, recipe, tokens);

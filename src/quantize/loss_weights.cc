@@ -2,6 +2,7 @@
 #include "quantize/loss_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "quantize/backprop.h"
@@ -26,7 +27,7 @@ void Scale(std::span<float> weights) {
            static_cast<double>(weights.size());
   };
   const double most = kHeaviestToken * mean();
-  if (most == 0) {  // no output of these matters
+  if (!(most > 0 && std::isfinite(most))) {  // nothing matters, or is known
     std::ranges::fill(weights, 1.0f);
     return;
   }
@@ -42,7 +43,8 @@ class Finder {
         task_(task),
         plan_(InFloats(task.plan)),
         length_(std::min({kLossPiece, task.config.context, static_cast<int64_t>(task.ids.size())})),
-        backprop_(backend, math, task.config, plan_, task.head, task.final_norm, 1, length_),
+        pieces_(std::min(kLossPieces, static_cast<int64_t>(task.ids.size()) / length_)),
+        backprop_(backend, math, task.config, plan_, task.head, task.final_norm, pieces_, length_),
         embedding_(backend.Share(FloatTable(task.embedding), embedding_memory_)),
         powers_(math.allocator()),
         weights_(static_cast<size_t>(task.config.layers)) {
@@ -52,8 +54,8 @@ class Finder {
     }
   }
 
-  int64_t length() const { return length_; }  // of a piece
-  // The piece from token `first` on.
+  int64_t tokens() const { return pieces_ * length_; }  // of a run
+  // The pieces from token `first` on.
   void Run(int64_t first);
   LossWeights Take();
 
@@ -63,19 +65,19 @@ class Finder {
   const DenseMath& math_;
   const LossWeightTask& task_;
   const Plan plan_;
-  const int64_t length_;
+  const int64_t length_, pieces_;
   Backprop backprop_;
   AlignedBytes embedding_memory_;
   const PackedWeights embedding_;
   std::vector<LayerWeights> layers_;
   std::vector<Backprop::Matrices> matrices_;
-  Buffer<float> powers_;  // [groups, length]
+  Buffer<float> powers_;  // [groups, tokens()]
   Rng rng_{0};
   LossWeights weights_;
 };
 
 void Finder::Run(int64_t first) {
-  const auto ids = task_.ids.subspan(static_cast<size_t>(first), static_cast<size_t>(length_));
+  const auto ids = task_.ids.subspan(static_cast<size_t>(first), static_cast<size_t>(tokens()));
   backprop_.Begin(embedding_, ids);
   const int64_t layers = task_.config.layers;
   for (int64_t i = 0; i < layers; ++i) backprop_.Forward(layers_[static_cast<size_t>(i)], i);
@@ -87,14 +89,14 @@ void Finder::Run(int64_t first) {
 }
 
 void Finder::Keep(Role role, int64_t layer, int64_t first, const float* slopes) {
-  const int64_t tokens = length_, groups = task_.groups;
-  float* const powers = powers_.Grow(groups * tokens);
-  math_.RowPowers(slopes, tokens, task_.config.outputs(layer, role), groups, powers);
+  const int64_t groups = task_.groups;
+  float* const powers = powers_.Grow(groups * tokens());
+  math_.RowPowers(slopes, tokens(), task_.config.outputs(layer, role), groups, powers);
   Matrix<float>& kept = weights_[static_cast<size_t>(layer)][role];
   if (kept.rows == 0) kept = Matrix<float>(groups, static_cast<int64_t>(task_.ids.size()));
   for (int64_t g = 0; g < groups; ++g) {
-    math_.Store(powers + g * tokens,
-                kept.row(g).subspan(static_cast<size_t>(first), static_cast<size_t>(tokens)));
+    math_.Store(powers + g * tokens(),
+                kept.row(g).subspan(static_cast<size_t>(first), static_cast<size_t>(tokens())));
   }
 }
 
@@ -110,7 +112,8 @@ LossWeights Finder::Take() {
 }  // namespace
 
 std::string_view WhyTokensWeighAlike(const Recipe& recipe) {
-  if (recipe.rounding != Rounding::kGptq) return "weights are rounded to nearest";
+  if (recipe.rounding != Rounding::kGptq)
+    return "weights are rounded to nearest; use --rounding gptq";
   return recipe.arranges_channels() ? "channels are ordered or scaled" : "";
 }
 
@@ -118,9 +121,9 @@ LossWeights FindLossWeights(Backend& backend, const DenseMath& math, const LossW
                             const std::function<void(double)>& progress) {
   Finder finder(backend, math, task);
   const auto tokens = static_cast<int64_t>(task.ids.size());
-  for (int64_t first = 0; first < tokens; first += finder.length()) {
+  for (int64_t first = 0; first < tokens; first += finder.tokens()) {
     progress(static_cast<double>(first));
-    finder.Run(std::min(first, tokens - finder.length()));
+    finder.Run(std::min(first, tokens - finder.tokens()));
   }
   return finder.Take();
 }

@@ -17,13 +17,14 @@
 
 namespace nibble {
 
-// Of each layer's linears, [groups, tokens]: 1 on average, and at most kHeaviestToken, so that not
-// a few tokens decide.
+// Of each layer's linears, [groups, tokens]: 1 on average, once what was more than kHeaviestToken
+// times the mean has been cut, so that not a few tokens decide.
 using LossWeights = std::vector<ByRole<Matrix<float>>>;
 
 inline constexpr double kHeaviestToken = 4;
-// Slopes are those of the text in pieces of so many tokens, or of all of a shorter one.
-inline constexpr int64_t kLossPiece = 512;
+// Slopes are those of the text in pieces of so many tokens, or of all of a shorter one, so many of
+// them at a time.
+inline constexpr int64_t kLossPiece = 512, kLossPieces = 8;
 
 // Why such a recipe cannot weigh tokens, whatever the network; empty: it can.
 std::string_view WhyTokensWeighAlike(const Recipe& recipe);
@@ -46,7 +47,7 @@ LossWeights FindLossWeights(Backend& backend, const DenseMath& math, const LossW
 int64_t HessiansOf(const Recipe& recipe, LinearSet set);
 
 // Of the weights themselves, and of the fp32 layers that finding them takes beside
-// BackpropBytes(config, 1, kLossPiece); both in the program's memory.
+// BackpropBytes(config, kLossPieces, kLossPiece); both in the program's memory.
 double LossWeightBytes(const ModelConfig& config, const Recipe& recipe, int64_t tokens);
 double LossLayerBytes(const ModelConfig& config);
 

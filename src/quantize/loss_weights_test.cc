@@ -114,7 +114,7 @@ TEST(LossWeights, OfTheLastLinearAreSquaredSlopesOfThePrediction) {
 }
 
 TEST(LossWeights, EveryLinearHasThemWithAMeanOfOne) {
-  constexpr int64_t kTokens = kLossPiece + 50;  // two pieces that overlap
+  constexpr int64_t kTokens = 2 * kLossPiece + 50;  // two runs that overlap
   const Turned turned(kTokens);
   const ModelConfig& c = turned.source.config;
   const LossWeights weights = turned.Find();

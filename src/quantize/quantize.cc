@@ -91,7 +91,7 @@ void DecideOnLossWeights(Job& job) {
   const bool fits =
       o.device == "cpu"
           ? EstimateQuantization(c, job.plan, alone).peak_memory_bytes <= MemoryLimit(o)
-          : DeviceHas(o.device, BackpropBytes(c, 1, kLossPiece));
+          : DeviceHas(o.device, BackpropBytes(c, kLossPieces, kLossPiece));
   if (fits) return;
   job.tokens_weigh_alike = "their weights take more memory than there is";
   if (Asks(o.recipe, "loss-groups")) FailUsage("--loss-groups: {}", job.tokens_weigh_alike);
