@@ -70,8 +70,6 @@ void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
     fmt::print("method       {}\n", SettingsText(report.plan.provenance));
     if (!report.scales_stay.empty())
       fmt::print("scales       not learned: {}\n", report.scales_stay);
-    if (!report.tokens_weigh_alike.empty())
-      fmt::print("tokens       weigh alike: {}\n", report.tokens_weigh_alike);
     fmt::print("tables       {}\n",
                why.empty() ? "one for head and embedding" : fmt::format("two: {}", why));
     fmt::print(
@@ -100,7 +98,6 @@ Json ReportJson(const QuantizeReport& r) {
           {"invariance", r.invariance.change},
           {"resumed_layers", r.resumed_layers},
           {"scales_stay", r.scales_stay},
-          {"tokens_weigh_alike", r.tokens_weigh_alike},
           {"layers", layers}};
 }
 
@@ -151,8 +148,6 @@ void PrintReport(const QuantizeReport& r) {
         r.invariance.change, r.invariance.limit());
   }
   if (!r.scales_stay.empty()) fmt::print("scales          not learned: {}\n", r.scales_stay);
-  if (!r.tokens_weigh_alike.empty())
-    fmt::print("tokens          weigh alike: {}\n", r.tokens_weigh_alike);
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
              BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
   fmt::print("next            nibble chat {0}; nibble eval ppl {0} --text FILE\n", r.output);
@@ -169,7 +164,6 @@ Json DryRunJson(const QuantizeReport& report) {
           {"disk_bytes", e.disk_bytes},
           {"spills", e.spills},
           {"scales_stay", report.scales_stay},
-          {"tokens_weigh_alike", report.tokens_weigh_alike},
           {"seconds", e.seconds}};
 }
 

@@ -59,6 +59,7 @@ void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e)
 std::string WithLess(const Recipe& recipe) {
   std::string options;
   if (recipe.learns_rotation()) options += "--fixed-rotation, ";
+  if (recipe.loss_groups > 0) options += "--loss-groups 0, ";
   if (recipe.rounding == Rounding::kGptq) options += "--rounding rtn, ";
   return options.empty() ? "" : options + "or ";
 }

@@ -12,7 +12,6 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "io/sha256.h"
-#include "quantize/backprop.h"
 #include "quantize/calibrate.h"
 #include "quantize/channel_scales.h"
 #include "quantize/choose_clips.h"
@@ -42,19 +41,10 @@ struct Job {
   QuantizeOptions options;
   Network source;
   Plan plan;
-  std::string scales_stay, tokens_weigh_alike;  // QuantizeReport
-  std::vector<int32_t> calibration;             // windows, empty where nothing is calibrated
+  std::string scales_stay;           // QuantizeReport
+  std::vector<int32_t> calibration;  // windows, empty where nothing is calibrated
   std::string calibration_digest;
 };
-
-bool DeviceHas(const std::string& device, double bytes) {
-  try {
-    MakeBackend(device, false)->Allocate(static_cast<size_t>(bytes));
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
-}
 
 bool ScalesFit(const Job& job) {
   const QuantizeOptions& o = job.options;
@@ -62,7 +52,14 @@ bool ScalesFit(const Job& job) {
   if (o.device == "cpu") {
     return EstimateQuantization(c, job.plan, o).peak_memory_bytes <= MemoryLimit(o);
   }
-  return DeviceHas(o.device, ScaleLearningBytes(o.recipe, c, o.calibration_windows * o.context));
+  const auto backend = MakeBackend(o.device, false);
+  const double bytes = ScaleLearningBytes(o.recipe, c, o.calibration_windows * o.context);
+  try {
+    backend->Allocate(static_cast<size_t>(bytes));
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
 }
 
 // Why this job's scales are not learned; empty: they are.
@@ -79,24 +76,6 @@ std::string WhyScalesStay(const Job& job) {
     return "only layers that run one gated FFN behind attention learn them";
   }
   return ScalesFit(job) ? "" : "they take more memory than there is";
-}
-
-// Asked for, tokens must have weights; of a recipe that has them anyway, where there is memory.
-void DecideOnLossWeights(Job& job) {
-  QuantizeOptions& o = job.options;
-  const ModelConfig& c = job.source.config;
-  if (o.recipe.loss_groups == 0) return;
-  QuantizeOptions alone = o;
-  alone.recipe.learned_scales = false;
-  const bool fits =
-      o.device == "cpu"
-          ? EstimateQuantization(c, job.plan, alone).peak_memory_bytes <= MemoryLimit(o)
-          : DeviceHas(o.device, BackpropBytes(c, kLossPieces, kLossPiece));
-  if (fits) return;
-  job.tokens_weigh_alike = "their weights take more memory than there is";
-  if (Asks(o.recipe, "loss-groups")) FailUsage("--loss-groups: {}", job.tokens_weigh_alike);
-  o.recipe.loss_groups = 0;
-  job.plan.provenance["loss-groups"] = 0;
 }
 
 // Asked for, scales must be learned; of a recipe that has them anyway, where it is possible.
@@ -138,7 +117,6 @@ Job PrepareJob(const QuantizeOptions& options) {
   for (const Rule& rule : o.recipe.rules) {
     provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
   }
-  DecideOnLossWeights(job);
   DecideOnScales(job);
   if (!o.recipe.calibrates()) return job;
   if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
@@ -420,7 +398,6 @@ QuantizeReport StartReport(const Job& job) {
   report.plan = job.plan;
   report.recipe = job.options.recipe;
   report.scales_stay = job.scales_stay;
-  report.tokens_weigh_alike = job.tokens_weigh_alike;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;
 }

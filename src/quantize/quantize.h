@@ -50,8 +50,7 @@ struct QuantizeReport {
   Recipe recipe;          // the options', as it fits the model
   Invariance invariance;  // of the logits to what the recipe maps
   std::vector<LayerReport> layers;
-  std::string scales_stay;         // why those that the recipe learns are not learned, or empty
-  std::string tokens_weigh_alike;  // why tokens have no weights (loss_weights.h), or empty
+  std::string scales_stay;  // why those that the recipe learns are not learned, or empty
   double seconds = 0;
   double output_bytes = 0, quantized_bits_per_weight = 0;
   int64_t resumed_layers = 0;

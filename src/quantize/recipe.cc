@@ -5,7 +5,6 @@
 #include <array>
 
 #include "quantize/backprop.h"
-#include "quantize/loss_weights.h"
 #include "quantize/recipe_fields.h"
 #include "text/regex.h"
 
@@ -273,10 +272,6 @@ Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   const bool mixed = recipe.transforms_online();
   const bool norms = !turns && config.has(LayerVector::kMlpNorm);
   if (!(mixed && norms) && !Asks(recipe, "balance")) recipe.balance = 0;
-  const bool weighs = WhyTokensWeighAlike(recipe).empty() && Differentiable(config);
-  if (!(weighs && recipe.activations.bits >= 8) && !Asks(recipe, "loss-groups")) {
-    recipe.loss_groups = 0;
-  }
   if (!(mixed && recipe.k.bits < 8) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
   return recipe;
 }

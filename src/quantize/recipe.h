@@ -99,8 +99,7 @@ struct Recipe {
   // (GptqRounding::correction; the objective of GPTAQ, Li et al. 2025); 0 = plain GPTQ.
   double gptaq = 0;
   // Groups of a linear's outputs for which tokens weigh what errors cost the predictions
-  // (loss_weights.h; GuidedQuant, Kim et al. 2025); 0: all tokens alike. Not below 8 bits of
-  // activations, whose errors the weights know nothing of, unless asked for.
+  // (loss_weights.h; GuidedQuant, Kim et al. 2025); 0: all tokens alike.
   int loss_groups = 0;
   // Passes over the codes at the end, each chosen anew with all others given.
   int sweeps = 0;
@@ -158,9 +157,8 @@ bool TurnsResidual(const ModelConfig& config, const Recipe& recipe);
 // Whether a user turned this field on.
 bool Asks(const Recipe& recipe, std::string_view field);
 // The recipe without what this model cannot have and nobody asked for: a learned rotation where the
-// residual stream stays as it is, weights of tokens where slopes are not known, balance behind
-// norms that are folded or missing, balance of keys in a cache of 8 bits, and any balance without
-// online transforms.
+// residual stream stays as it is, balance behind norms that are folded or missing, balance of keys
+// in a cache of 8 bits, and any balance without online transforms.
 Recipe FittedTo(const ModelConfig& config, Recipe recipe);
 
 // The recipe's formats rounded to nearest as the model is, without rotation, scales and orders.

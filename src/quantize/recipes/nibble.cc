@@ -22,7 +22,6 @@ const Recipe kNibbleRecipe = {
     .key_balance = 0.5,
     .quantized_calibration = true,
     .gptaq = 0.5,
-    .loss_groups = 1,
     .sweeps = 3};
 
 }  // namespace nibble

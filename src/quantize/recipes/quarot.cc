@@ -18,7 +18,6 @@ const Recipe kQuarotRecipe = {
     .key_balance = 0.5,
     // 14.914 against 14.929 perplexity on train_part.txt (40 windows of `ref`, seed 0), and faster,
     // because the calibration then runs on the integer kernels.
-    .quantized_calibration = true,
-    .loss_groups = 1};
+    .quantized_calibration = true};
 
 }  // namespace nibble

@@ -23,7 +23,6 @@ const Recipe kW4a8Recipe = {
     .damp = 0.05,
     .quantized_calibration = true,
     .gptaq = 0.25,
-    .loss_groups = 1,
     .sweeps = 3};
 
 }  // namespace nibble
