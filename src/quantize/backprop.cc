@@ -205,19 +205,13 @@ std::vector<float> Backprop::HeadSlopes() const {
   return slopes;
 }
 
-const float* Backprop::Predict(int64_t sequence, const float* head, Floats& logits) {
+const float* Backprop::Predict(int64_t sequence, const float* head) {
   const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
   const float* const x = x_.data() + sequence * length_ * hidden;
   const float* const read = backend_.Decode(
       backend_.PrepareActs(Normed(config_, final_norm_, x), length_, {.width = hidden}));
-  math_.Multiply({read, head, kB, length_, hidden, vocab, 1, false, logits.Grow(length_ * vocab)});
+  math_.Multiply({read, head, kB, length_, hidden, vocab, 1, false, logits_.Grow(length_ * vocab)});
   return read;
-}
-
-double Backprop::Sum(int64_t count) {
-  std::vector<float> terms(static_cast<size_t>(count));
-  math_.Store(sums_.data(), terms);
-  return std::accumulate(terms.begin(), terms.end(), 0.0);
 }
 
 void Backprop::ThroughHead(int64_t sequence, const float* head) {
@@ -233,16 +227,18 @@ double Backprop::Diverge(std::span<const float> targets) {
   const int64_t values = length_ * hidden;
   const float* const head = own_head_ != nullptr ? own_head_ : head_.data();
   x_slopes_.Grow(tokens() * hidden);
+  std::vector<float> divergences(static_cast<size_t>(length_));
   double sum = 0;
   for (int64_t i = 0; i < sequences_; ++i) {
     const auto target =
         targets.subspan(static_cast<size_t>(i * values), static_cast<size_t>(values));
-    const float* const read = Predict(i, head, logits_);
+    const float* const read = Predict(i, head);
     math_.Multiply({math_.Load(target, target_), head_.data(), kB, length_, hidden, vocab, 1, false,
                     target_logits_.Grow(length_ * vocab)});
     math_.DivergenceSlopes(target_logits_.data(), length_, vocab, logits_.data(),
                            sums_.Grow(length_));
-    sum += Sum(length_);
+    math_.Store(sums_.data(), divergences);
+    sum += std::accumulate(divergences.begin(), divergences.end(), 0.0);
     if (own_head_ != nullptr) {
       math_.Multiply({logits_.data(), read, kA, vocab, length_, hidden, 1, i > 0,
                       head_slopes_.Grow(vocab * hidden)});
@@ -257,7 +253,7 @@ void Backprop::Draw(Rng& rng) {
   std::vector<float> draws(static_cast<size_t>(length_));
   for (int64_t i = 0; i < sequences_; ++i) {
     for (float& draw : draws) draw = static_cast<float>(rng.Uniform());
-    Predict(i, head_.data(), logits_);
+    Predict(i, head_.data());
     math_.DrawnSlopes(draws, config_.vocab_size, logits_.data());
     ThroughHead(i, head_.data());
   }

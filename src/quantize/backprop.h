@@ -56,7 +56,7 @@ class Backprop {
   // Of the last Diverge, [vocab, hidden].
   std::vector<float> HeadSlopes() const;
   // In place of Diverge: slopes of -log p of tokens that are drawn from the predictions themselves,
-  // one for each. Their squares are on average what the divergence bends by.
+  // one for each. The mean of their products over all draws is the Hessian of the divergence.
   void Draw(Rng& rng);
   // Is shown the slopes of what a linear gives out, [tokens, N].
   using Visit = std::function<void(Role role, const float* slopes)>;
@@ -73,11 +73,10 @@ class Backprop {
   float eps() const { return static_cast<float>(config_.norm_eps); }
   Floats NewFloats(int64_t count = 0) const;
   void Keep(const Intermediate* values, int64_t width, Floats& kept) const;
-  // Logits of a sequence, [length, vocab]; returns what the head reads, [length, hidden].
-  const float* Predict(int64_t sequence, const float* head, Floats& logits);
-  // Of the first values of sums_.
-  double Sum(int64_t count);
-  // From the slopes of a sequence's logits to x_slopes_.
+  // Makes logits_ those of a sequence, [length, vocab]; returns what the head reads, [length,
+  // hidden].
+  const float* Predict(int64_t sequence, const float* head);
+  // From the slopes of a sequence's logits, in their place, to x_slopes_.
   void ThroughHead(int64_t sequence, const float* head);
   // Sums over tokens of y times y's slopes, [tokens, width]: the slopes of the logarithms of
   // factors of its columns.

@@ -46,7 +46,7 @@ struct Schedule {
                  kBatch) {}
 
   bool rough;
-  int64_t steps, interval;  // of an attempt; interval: steps between measurements
+  int64_t steps, interval;  // of a descent; interval: steps between measurements
   int64_t length, sequences;
   int64_t held_out;  // sequences, the last ones, which the steps do not need
 
@@ -58,14 +58,14 @@ struct Schedule {
     const int64_t measured = (1 + step / interval) * held_out;
     return static_cast<double>((sequences + measured + 2 * step * kBatch) * length);
   }
-  int64_t attempts() const { return rough ? 1 : 2; }
+  // Of all descents.
+  int64_t most_steps() const { return rough ? steps : 2 * steps; }
   // What a step takes of a factor's rate.
-  double Share(int64_t step, int64_t attempt) const {
-    constexpr double kShorter = 0.3;
-    const double done = static_cast<double>(step) / static_cast<double>(steps);
-    const double warm = static_cast<double>(step + 1) / static_cast<double>(kWarmup);
-    return std::sqrt(60.0 / static_cast<double>(steps)) * (attempt > 0 ? kShorter : 1) *
-           std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
+  double Share(int64_t step) const {
+    const double length = std::sqrt(60.0 / static_cast<double>(steps)) * (step < steps ? 1 : 0.3);
+    const double done = static_cast<double>(step % steps) / static_cast<double>(steps);
+    const double warm = static_cast<double>(step % steps + 1) / static_cast<double>(kWarmup);
+    return length * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
   }
 };
 
@@ -100,14 +100,17 @@ class Learner {
 
   // Goes on from a state, or measures where learning begins.
   void Begin(const LearningState& begun);
-  bool finished() const { return ended() && (found_ || attempt_ + 1 == schedule_.attempts()); }
+  bool finished() const {
+    return step_ == schedule_.most_steps() || worse_ == kPatience ||
+           (step_ == schedule_.steps && worse_ == 0);
+  }
   // Returns what there is to say of it.
   std::string Step();
   std::string held_out() const {
     return schedule_.held_out > 0 ? fmt::format(", held out {:.4f}", best_) : "";
   }
-  // Of one attempt: more of them are not foreseen.
-  double tokens() const { return schedule_.Tokens(attempt_ == 0 ? step_ : schedule_.steps); }
+  // Of the first descent, which is all that is foreseen.
+  double tokens() const { return schedule_.Tokens(std::min(step_, schedule_.steps)); }
   LearningState state() const;
   Learned best() const;
 
@@ -116,9 +119,6 @@ class Learner {
   double Divergence(std::span<const int64_t> batch);
   // Of what is held out, if there is something.
   float Measure();
-  bool ended() const { return step_ == schedule_.steps || worse_ == kPatience; }  // the attempt
-  // To where learning begins.
-  void Restart();
 
   const ScaleTask& task_;
   const Schedule schedule_;
@@ -130,9 +130,8 @@ class Learner {
   std::vector<Backprop::Matrices> matrices_;
   std::vector<ScaleDescent> descents_;
   std::optional<Adam> head_;
-  int64_t attempt_ = 0, step_ = 0, worse_ = 0;  // steps made; measurements since the best one
-  bool found_ = false;                          // something better than at the beginning
-  float best_ = 0;                              // divergence of what is held out, in nats per token
+  int64_t step_ = 0, worse_ = 0;  // steps made; measurements since the best one
+  float best_ = 0;                // divergence of what is held out, in nats per token
 };
 
 Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
@@ -152,7 +151,7 @@ Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
   if (LearnsHead(task.recipe, task.config)) head_ = HeadDescent(task.head);
 }
 
-// In a state: attempt_, step_, worse_, found_, best_; the head's.
+// In a state: step_, worse_, best_; the head's.
 constexpr const char *kProgressName = "progress", *kHeadName = "head";
 
 void Learner::Begin(const LearningState& begun) {
@@ -165,14 +164,13 @@ void Learner::Begin(const LearningState& begun) {
   }
   if (head_) head_->Resume(begun.at(kHeadName));
   const std::vector<float>& progress = begun.at(kProgressName);
-  attempt_ = static_cast<int64_t>(progress[0]), step_ = static_cast<int64_t>(progress[1]);
-  worse_ = static_cast<int64_t>(progress[2]), found_ = progress[3] != 0, best_ = progress[4];
+  step_ = static_cast<int64_t>(progress[0]), worse_ = static_cast<int64_t>(progress[1]);
+  best_ = progress[2];
 }
 
 LearningState Learner::state() const {
-  LearningState state = {{kProgressName,
-                          {static_cast<float>(attempt_), static_cast<float>(step_),
-                           static_cast<float>(worse_), found_ ? 1.0f : 0.0f, best_}}};
+  LearningState state = {
+      {kProgressName, {static_cast<float>(step_), static_cast<float>(worse_), best_}}};
   if (head_) state[kHeadName] = head_->state();
   for (size_t i = 0; i < descents_.size(); ++i) {
     descents_[i].Save(static_cast<int64_t>(i), state);
@@ -221,35 +219,32 @@ float Learner::Measure() {
                             static_cast<double>(std::max(schedule_.held_out, kBatch)));
 }
 
-void Learner::Restart() {
-  step_ = worse_ = 0;
-  for (size_t i = 0; i < descents_.size(); ++i) descents_[i] = ScaleDescent(task_.rounded[i]);
-}
-
 std::string Learner::Step() {
-  if (ended()) ++attempt_, Restart();
+  const int64_t step = step_ % schedule_.steps;  // of this descent
+  if (step_ == schedule_.steps) {                // which begins where the first one did
+    for (size_t i = 0; i < descents_.size(); ++i) descents_[i] = ScaleDescent(task_.rounded[i]);
+  }
   std::vector<int64_t> batch;
-  for (int64_t i = step_ * kBatch; i < (step_ + 1) * kBatch; ++i) {
+  for (int64_t i = step * kBatch; i < (step + 1) * kBatch; ++i) {
     batch.push_back(order_[static_cast<size_t>(i % schedule_.trained())]);
   }
   const double divergence = Divergence(batch);
   for (size_t i = descents_.size(); i-- > 0;) {
     const LayerScales slopes = backprop_.Backward(matrices_[i], static_cast<int64_t>(i));
-    descents_[i].Step(slopes, step_, schedule_.Share(step_, attempt_));
+    descents_[i].Step(slopes, step, schedule_.Share(step_));
   }
-  if (head_) head_->Step(backprop_.HeadSlopes(), step_, schedule_.Share(step_, attempt_));
+  if (head_) head_->Step(backprop_.HeadSlopes(), step, schedule_.Share(step_));
   if (++step_ % schedule_.interval == 0) {
     const float held_out = Measure();
     worse_ = held_out < best_ || schedule_.held_out == 0 ? 0 : worse_ + 1;
     if (worse_ == 0) {
-      found_ = true;
       best_ = held_out;
       for (ScaleDescent& descent : descents_) descent.KeepBest();
       if (head_) head_->KeepBest();
     }
   }
-  return fmt::format("{}step {}/{}, divergence {:.4f}", attempt_ > 0 ? "shorter " : "", step_,
-                     schedule_.steps, divergence);
+  return fmt::format("{}step {}/{}, divergence {:.4f}", step_ > schedule_.steps ? "shorter " : "",
+                     step + 1, schedule_.steps, divergence);
 }
 
 }  // namespace

@@ -377,13 +377,18 @@ TEST_P(LearnScalesTest, GoesOnFromAnyStateToTheSameBytes) {
   }
 }
 
-// A network that is rounded to 8 bits alone predicts what the float one does: each step is worse.
-TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
+// Weights of 8 bits and nothing else: the network predicts what the float one does.
+Recipe Fine() {
   Recipe fine = kQuarotRecipe;
   fine.weights.bits = 8;
   fine.activations = {};
   fine.k = fine.v = {.bits = 32};
-  LearningJob job(fine, 1);
+  return fine;
+}
+
+// Each step is worse.
+TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
+  LearningJob job(Fine(), 1);
   job.recipe.weights.bits = 3;  // 60 steps, and the head is learned
   job.ids = RandomIds(128 * 16);
   const auto [factors, head] = job.Learn(MakeMachine(false, false));
@@ -400,13 +405,9 @@ TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
   EXPECT_EQ(head.data, job.model.rotator.Table(Role::kHead).data);
 }
 
-// Such a network again, with the few steps that 4-bit weights have.
+// With the few steps that 4-bit weights have.
 TEST(LearnScales, BeginsAgainWithShorterStepsWhereLongOnesGainNothing) {
-  Recipe fine = kQuarotRecipe;
-  fine.weights.bits = 8;
-  fine.activations = {};
-  fine.k = fine.v = {.bits = 32};
-  LearningJob job(fine, 1);
+  LearningJob job(Fine(), 1);
   job.recipe = EightBits();
   const Machine machine = MakeMachine(false, false);
   const Learned whole = job.Learn(machine, {}, 11);

@@ -111,12 +111,6 @@ LossWeights Finder::Take() {
 
 }  // namespace
 
-std::string_view WhyTokensWeighAlike(const Recipe& recipe) {
-  if (recipe.rounding != Rounding::kGptq)
-    return "weights are rounded to nearest; use --rounding gptq";
-  return recipe.arranges_channels() ? "channels are ordered or scaled" : "";
-}
-
 LossWeights FindLossWeights(Backend& backend, const DenseMath& math, const LossWeightTask& task,
                             const std::function<void(double)>& progress) {
   Finder finder(backend, math, task);

@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "backends/interface/dense_math.h"
@@ -25,9 +24,6 @@ inline constexpr double kHeaviestToken = 4;
 // Slopes are those of the text in pieces of so many tokens, or of all of a shorter one, so many of
 // them at a time.
 inline constexpr int64_t kLossPiece = 512, kLossPieces = 8;
-
-// Why such a recipe cannot weigh tokens, whatever the network; empty: it can.
-std::string_view WhyTokensWeighAlike(const Recipe& recipe);
 
 struct LossWeightTask {
   const ModelConfig& config;

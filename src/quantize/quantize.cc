@@ -107,10 +107,7 @@ Job PrepareJob(const QuantizeOptions& options) {
   o.recipe = FittedTo(c, o.recipe);
   job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
-  if (!RoundsLayers(job.plan)) {
-    o.recipe.rounding = Rounding::kNearest;
-    o.recipe.loss_groups = 0;
-  }
+  if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
   Json& provenance = job.plan.provenance;
   provenance["recipe"] = o.recipe.name;
   provenance["seed"] = o.seed;

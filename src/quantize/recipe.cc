@@ -336,7 +336,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   }
   if (recipe.loss_groups > 0 && !Differentiable(config)) {
     FailUsage(
-        "--loss-groups: only layers that run one gated FFN behind attention have them; use 0");
+        "--loss-groups: slopes are known of layers with one gated FFN behind attention; use 0");
   }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {

@@ -2,7 +2,6 @@
 #include "quantize/recipe_fields.h"
 
 #include "quantize/learn_scales.h"
-#include "quantize/loss_weights.h"
 
 namespace nibble {
 namespace {
@@ -67,6 +66,10 @@ Reason NeedsTail(const Recipe& r) {
 Reason NeedsGptq(const Recipe& r) {
   if (!r.weights.quantized()) return NeedsWeights(r);
   return r.rounding == Rounding::kGptq ? "" : "weights are rounded to nearest; use --rounding gptq";
+}
+Reason NeedsSlopes(const Recipe& r) {
+  const Reason reason = NeedsGptq(r);
+  return reason.empty() && r.arranges_channels() ? "channels are ordered or scaled" : reason;
 }
 Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
@@ -294,7 +297,7 @@ std::vector<RecipeField> MethodFields() {
       {"loss-groups", Whole(0, 16),
        "GPTQ: weigh calibration tokens by what errors cost the predictions, apart for so many "
        "groups of a linear's outputs (GuidedQuant); 0: all alike",
-       Set<&Recipe::loss_groups>, IfOn<&Recipe::loss_groups, WhyTokensWeighAlike>,
+       Set<&Recipe::loss_groups>, IfOn<&Recipe::loss_groups, NeedsSlopes>,
        Get<&Recipe::loss_groups>},
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
        IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
