@@ -62,10 +62,10 @@ struct Schedule {
   int64_t most_steps() const { return rough ? steps : 2 * steps; }
   // What a step takes of a factor's rate.
   double Share(int64_t step) const {
-    const double length = std::sqrt(60.0 / static_cast<double>(steps)) * (step < steps ? 1 : 0.3);
+    const double most = std::sqrt(60.0 / static_cast<double>(steps)) * (step < steps ? 1 : 0.3);
     const double done = static_cast<double>(step % steps) / static_cast<double>(steps);
     const double warm = static_cast<double>(step % steps + 1) / static_cast<double>(kWarmup);
-    return length * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
+    return most * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
   }
 };
 
