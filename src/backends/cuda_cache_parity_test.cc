@@ -167,7 +167,12 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
     const bool norms = index++ % 2 == 1;  // and some have norms
     const auto q_norm = RandomVector(rng_, c.head_dim), k_norm = RandomVector(rng_, c.head_dim);
     const auto device_q_norm = ToBackend(*ours_, q_norm), device_k_norm = ToBackend(*ours_, k_norm);
+    const auto center = RandomVector(rng_, c.kv_heads * c.head_dim);
+    const auto device_center = ToBackend(*ours_, center);
     AttentionSpec spec = spec_, device_spec = spec_;
+    if (index % 3 != 0) {
+      spec.key_center = center.data(), device_spec.key_center = device_center.data();
+    }
     if (norms) {
       spec.norm_eps = device_spec.norm_eps = 1e-3f;
       spec.q_norm = q_norm.data(), device_spec.q_norm = device_q_norm.data();

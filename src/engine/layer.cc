@@ -106,7 +106,8 @@ AttentionSpec Decoder::attention(const Layer& layer) const {
           .sinks = layer.vectors[LayerVector::kSinks].data(),
           .q_norm = layer.vectors[LayerVector::kQueryNorm].data(),
           .k_norm = layer.vectors[LayerVector::kKeyNorm].data(),
-          .norm_eps = static_cast<float>(config.norm_eps)};
+          .norm_eps = static_cast<float>(config.norm_eps),
+          .key_center = layer.vectors[LayerVector::kKeyCenter].data()};
 }
 
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x) {

@@ -124,6 +124,9 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
       if (!added || (plan.norms_folded && IsFoldable(norm))) continue;
       layer.vectors[norm] = Ones(config.width(i, norm));
     }
+    if (added && plan.center_keys && config.spec(i).owns_kv()) {
+      layer.vectors[LayerVector::kKeyCenter] = Ones(config.width(i, LayerVector::kKeyCenter));
+    }
     net.layers.push_back(layer);
   }
   net.head = linear(0, Role::kHead);

@@ -44,7 +44,8 @@ std::string_view VectorName(LayerVector vector) {
   constexpr std::string_view kNames[] = {
       "attention_norm", "mlp_norm",     "q_norm",        "k_norm",          "post_attention_norm",
       "post_mlp_norm",  "sinks",        "router_bias",   "layer_scale",     "post_layer_input_norm",
-      "router_norm",    "experts_norm", "expert_scales", "post_dense_norm", "post_experts_norm"};
+      "router_norm",    "experts_norm", "expert_scales", "post_dense_norm", "post_experts_norm",
+      "key_center"};
   return kNames[static_cast<size_t>(vector)];
 }
 
@@ -151,6 +152,8 @@ int64_t ModelConfig::width(int64_t layer, LayerVector vector) const {
       return wide_query_norms ? shape.kv_width() : shape.head_dim;
     case LayerVector::kSinks:
       return heads;
+    case LayerVector::kKeyCenter:
+      return shape.kv_width();
     case LayerVector::kRouterBias:
     case LayerVector::kExpertScales:
       return router.experts;

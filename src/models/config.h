@@ -76,7 +76,8 @@ enum class LayerVector {
   kExpertsNorm,
   kExpertScales,
   kPostDenseNorm,
-  kPostExpertsNorm
+  kPostExpertsNorm,
+  kKeyCenter  // what cached keys are stored without (Plan::center_keys); no source has it
 };
 std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
 // Weights of one in front of linears may be folded into them (Plan::norms_folded).
@@ -171,6 +172,8 @@ struct ModelConfig {
   }
   bool shares_kv() const;              // any layer
   bool lends_kv(int64_t layer) const;  // others read its keys and values
+  // Whether keys may be stored without a vector (Plan::center_keys).
+  bool centers_keys() const { return attention_softcap == 0 && !has(LayerVector::kSinks); }
   bool has_experts(int64_t layer) const { return router.experts > 0 && !spec(layer).dense; }
   bool has_ffn(int64_t layer) const { return !has_experts(layer) || dense_beside_experts; }
   int64_t Widest(Role role) const;                     // outputs in the layer that has most

@@ -75,7 +75,10 @@ class PlaneReader {
     RequireSharedInputs(config_, index, layer, where_);
     for (LayerVector norm : config_.layer_vectors(index)) {
       if (plan_.norms_folded && IsFoldable(norm)) continue;
-      layer.vectors[norm] = Floats(VectorOfLayer(index, norm), {config_.width(index, norm)});
+      layer.vectors[norm] = Vector(index, norm);
+    }
+    if (plan_.center_keys && config_.spec(index).owns_kv()) {
+      layer.vectors[LayerVector::kKeyCenter] = Vector(index, LayerVector::kKeyCenter);
     }
     return layer;
   }
@@ -83,6 +86,10 @@ class PlaneReader {
   const std::set<std::string>& used() const { return used_; }
 
  private:
+  Tensor Vector(int64_t layer, LayerVector vector) {
+    return Floats(VectorOfLayer(layer, vector), {config_.width(layer, vector)});
+  }
+
   PackedWeights Weights(const std::string& name, const FormatSpec& format, int64_t rows,
                         int64_t cols) {
     PackedWeights w = {.format = format, .rows = rows, .cols = cols};

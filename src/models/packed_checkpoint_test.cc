@@ -97,6 +97,11 @@ TEST_F(PackedCheckpointTest, PlanesThatDoNotFitAreRefused) {
   expect("layers.1.o.bias is missing", [](Tensors& t) {
     std::erase_if(t, [](const NamedTensor& tensor) { return tensor.name == "layers.1.o.bias"; });
   });
+  expect("layers.1.key_center is missing", [](Tensors& t) {
+    std::erase_if(t,
+                  [](const NamedTensor& tensor) { return tensor.name == "layers.1.key_center"; });
+  });
+  expect("layers.1.key_center", [](Tensors& t) { Find(t, "layers.1.key_center").shape = {16}; });
   expect("layers.1.up.bias is not part", [&](Tensors& t) {
     t.push_back({"layers.1.up.bias", Floats({160})});
   });

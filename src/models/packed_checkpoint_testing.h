@@ -51,6 +51,7 @@ inline Plan TestPlan(const ModelConfig& config) {
   plan.k = {.bits = 4, .symmetric = false, .clip = 0.9375};
   plan.v = {.bits = 3, .symmetric = true, .group = 8, .clip = 1};
   plan.kv_rotation = FullHadamard(config.head_dim);
+  plan.center_keys = true;
   plan.norms_folded = true;
   plan.provenance = {{"recipe", "test"}, {"seed", 7}};
   return plan;
@@ -82,6 +83,8 @@ class PackedCheckpointTest : public TemporaryDirectoryTest {
         if (config_.has_bias(role)) linear.bias = Floats({rows});
         for (auto& t : LinearTensors(LinearName(layer, role), linear)) tensors.push_back(t);
       }
+      tensors.push_back({fmt::format("layers.{}.key_center", layer),
+                         Floats({config_.width(layer, LayerVector::kKeyCenter)})});
       if (layer == 1) edit(tensors);
       WriteShard(Path("m/" + LayerShardName(layer)), tensors, Digest());
     }

@@ -46,10 +46,12 @@ LinearPlan LinearFromJson(const Json& json, const std::string& where) {
 }
 
 Json CacheToJson(const Plan& plan) {
-  return {{"k", ToJson(plan.k)},
-          {"v", ToJson(plan.v)},
-          {"rotation", ToJson(plan.kv_rotation)},
-          {"page_tokens", kPageTokens}};
+  Json json = {{"k", ToJson(plan.k)},
+               {"v", ToJson(plan.v)},
+               {"rotation", ToJson(plan.kv_rotation)},
+               {"page_tokens", kPageTokens}};
+  if (plan.center_keys) json["centered"] = true;
+  return json;
 }
 
 void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int64_t width,
@@ -148,6 +150,9 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
       Fail("{}: signed or two-level scales and sparsity are not for a cache", where);
     }
   }
+  if (plan.center_keys && !config.centers_keys()) {
+    Fail("{}: centered keys, but sinks or capped scores see what keys are stored without", where);
+  }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {
     Fail("{}: cache rotation of width {}, heads of {}", where, plan.kv_rotation.width(),
          config.head_dim);
@@ -219,13 +224,14 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   plan.head_turn = JsonFind<bool>(json, "head_turn", where).value_or(false);
   const Json cache = JsonGet<Json>(json, "cache", where);
   const std::string in_cache = where + ": cache";
-  RefuseUnknownFields(cache, {"k", "v", "rotation", "page_tokens"}, in_cache);
+  RefuseUnknownFields(cache, {"k", "v", "rotation", "centered", "page_tokens"}, in_cache);
   if (JsonGet<int64_t>(cache, "page_tokens", in_cache) != kPageTokens) {
     Fail("{}: this build has pages of {} tokens", in_cache, kPageTokens);
   }
   plan.k = FormatFromJson(JsonGet<Json>(cache, "k", in_cache), in_cache);
   plan.v = FormatFromJson(JsonGet<Json>(cache, "v", in_cache), in_cache);
   plan.kv_rotation = TransformFromJson(JsonGet<Json>(cache, "rotation", in_cache), in_cache);
+  plan.center_keys = JsonFind<bool>(cache, "centered", in_cache).value_or(false);
   CheckCache(plan, config, in_cache);
   const Json linears = JsonGet<Json>(json, "linears", where);
   const auto add = [&](int64_t layer, Role role) {

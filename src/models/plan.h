@@ -47,6 +47,9 @@ struct Plan {
   // Of one head, online on Q and K; layers with longer or shorter heads have the Hadamard transform
   // of theirs.
   TransformSpec kv_rotation;
+  // Each layer's keys are stored without a vector of its own, LayerVector::kKeyCenter, which takes
+  // the same off all scores of a query: softmax does not see it. Not with sinks or capped scores.
+  bool center_keys = false;
   bool norms_folded = false;
   // The head multiplies with the embedding's table. Where norms are folded and the table is thus
   // rotated by M, the rotation of the residual stream, M diag(final norm) M^T stands in front of

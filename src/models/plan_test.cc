@@ -32,8 +32,19 @@ TEST(PlanJson, RoundTripLosesNothing) {
   EXPECT_EQ(kv.k, plan.k);
   EXPECT_EQ(kv.v, plan.v);
   EXPECT_EQ(kv.rotation, plan.kv_rotation);
+  EXPECT_EQ(back.center_keys, plan.center_keys);
   EXPECT_EQ(kv.kv_heads, 2);
   EXPECT_EQ(kv.head_dim, 16);
+}
+
+TEST(PlanJson, CenteredKeysAreRefusedWhereScoresSeeThem) {
+  ModelConfig capped = TestConfig(), sinks = TestConfig();
+  capped.attention_softcap = 30;
+  sinks.vectors.push_back(LayerVector::kSinks);
+  for (const ModelConfig& config : {capped, sinks}) {
+    EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(TestPlan(config)), config, "p"); }),
+                AllOf(HasSubstr("p: cache"), HasSubstr("centered keys")));
+  }
 }
 
 TEST(PlanJson, ForeignValuesAreRefused) {
@@ -51,6 +62,7 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/norms_folded", 1, "norms_folded"},
       {"/provenance", Json(), "provenance"},
       {"/cache/surprise", 1, "surprise"},
+      {"/cache/centered", 1, "centered"},
       {"/cache/page_tokens", 32, "pages of 64 tokens"},
       {"/cache/k/bits", 9, "bits 9"},
       {"/cache/k/clip", 0, "clip"},
@@ -196,6 +208,7 @@ TEST(PlanDigestTest, ChangesWithEveryFieldButProvenance) {
   expect_format([](Plan& p) -> FormatSpec& { return p.v; });
   expect_new([](Plan& p) { p.linears["layers.0.q"].activations.signed_scale = true; });
   expect_new([](Plan& p) { p.kv_rotation = {}; });
+  expect_new([](Plan& p) { p.center_keys = false; });
   expect_new([](Plan& p) { p.norms_folded = false; });
   Plan elsewhere = plan;
   elsewhere.provenance = {{"recipe", "other"}, {"seed", 8}};

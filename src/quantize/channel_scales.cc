@@ -50,7 +50,8 @@ std::vector<Role> NormReaders(const ModelConfig& config, int64_t index, LayerVec
 // Section 4.2 of QServe: the largest key to a power.
 std::vector<double> KeyScales(const KeyStatistics& keys, const Recipe& recipe) {
   if (recipe.key_balance > 0) {
-    return BalancingScales(keys.energy, keys.query_energy, recipe.key_balance);
+    return BalancingScales(recipe.centers_keys() ? keys.spread : keys.energy, keys.query_energy,
+                           recipe.key_balance);
   }
   std::vector<double> scales;
   for (const double largest : keys.largest) {
@@ -82,6 +83,7 @@ ChannelScales ScalesOfLayer(const LayerStatistics& statistics, const ModelConfig
                             const Recipe& recipe, int64_t index, const FloatLayer& layer) {
   ChannelScales scales;
   if (recipe.scales_keys()) scales.keys = KeyScales(statistics.keys, recipe);
+  if (recipe.centers_keys()) scales.key_mean = statistics.keys.mean;
   for (const Role first : {Role::kQ, Role::kGate, OfExpert(Role::kGate, 0)}) {
     const auto norm = config.NormInFront(first);
     const bool scaled = recipe.smoothing > 0 || recipe.balance > 0;

@@ -12,8 +12,8 @@ namespace nibble {
 std::vector<double> SmoothingScales(const ChannelStatistics& input, double alpha,
                                     std::span<const Role> readers, const FloatLayer& layer);
 
-// Recipe::smoothing, balance, key_smoothing and key_balance of all layers, from statistics of the
-// source as it is.
+// Recipe::smoothing, balance, key_smoothing, key_balance and center_keys of all layers, from
+// statistics of the source as it is.
 std::vector<ChannelScales> ScalesOf(const std::vector<LayerStatistics>& statistics,
                                     const Rotator& source, const ModelConfig& config,
                                     const Recipe& recipe);

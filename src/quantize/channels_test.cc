@@ -100,6 +100,8 @@ TEST_P(ScaledFamily, ScalesKeepTheLogits) {
       RandomModel("scaled-" + std::string(GetParam().name), SmallConfig(GetParam().changes)));
   Recipe inputs = kQuarotRecipe, plain = kRtnRecipe;
   inputs.rotation = Rotation::kInputs;
+  inputs.center_keys = plain.center_keys = source.config.centers_keys();
+  plain.k = {.bits = 8};
   if (source.config.has(LayerVector::kMlpNorm)) plain.smoothing = 0.5;
   plain.key_smoothing = 0.7;
   ExpectExact(source, inputs, 64);

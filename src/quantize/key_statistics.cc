@@ -53,12 +53,29 @@ void Share(size_t head_dim, size_t turned, bool alike, const Join& join, std::ve
   }
 }
 
+// Adds keys [tokens, sums.size()] of positions 0, 1, .. as RoPE turns them.
+void AddTurned(const std::vector<float>& k, size_t head_dim, const Matrix<float>& cos,
+               const Matrix<float>& sin, std::vector<double>& sums) {
+  const auto angles = static_cast<size_t>(cos.cols);
+  for (size_t at = 0; at < k.size(); at += head_dim) {
+    const auto position = static_cast<int64_t>(at / sums.size());
+    double* const sum = &sums[at % sums.size()];
+    for (size_t i = 0; i < angles; ++i) {
+      const double a = k[at + i], b = k[at + i + angles];
+      const double c = cos.row(position)[i], s = sin.row(position)[i];
+      sum[i] += a * c - b * s;
+      sum[i + angles] += b * c + a * s;
+    }
+    for (size_t i = 2 * angles; i < head_dim; ++i) sum[i] += k[at + i];
+  }
+}
+
 }  // namespace
 
 KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t index,
                           const LayerWeights& layer, Stream& stream) {
   const LayerSpec spec = config.spec(index);
-  if (!spec.owns_kv() || config.lends_kv(index)) return {};
+  if (!spec.owns_kv()) return {};
   const auto [heads, kv_heads, head_dim] = config.head_shape(index);
   const auto d = static_cast<size_t>(head_dim), k_width = static_cast<size_t>(kv_heads) * d,
              q_width = static_cast<size_t>(heads) * d, group = q_width / k_width;
@@ -70,7 +87,10 @@ KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t i
   const std::vector<float> q_norm = weights(LayerVector::kQueryNorm),
                            k_norm = weights(LayerVector::kKeyNorm);
   KeyStatistics seen;
-  seen.largest = seen.energy = seen.query_energy = std::vector<double>(k_width);
+  seen.largest = seen.energy = seen.query_energy = seen.mean = std::vector<double>(k_width);
+  const RopeTable rope =
+      spec.rope < 0 ? RopeTable{}
+                    : BuildRope(config.ropes[static_cast<size_t>(spec.rope)], stream.context());
   Buffer<float> x(backend.allocator());
   const int64_t tokens = stream.context(), count = tokens * config.hidden_size;
   for (int64_t w = 0; w < stream.windows(); ++w) {
@@ -79,6 +99,7 @@ KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t i
     std::vector<float> k = Project(backend, layer[Role::kK], x.data(), tokens),
                        q = Project(backend, layer[Role::kQ], x.data(), tokens);
     Norm(k_norm, config.norm_eps, k), Norm(q_norm, config.norm_eps, q);
+    AddTurned(k, d, rope.cos, rope.sin, seen.mean);
     for (size_t at = 0; at < k.size(); ++at) {
       const size_t n = at % k_width, i = n % d;
       const double key = k[at], other = k[at - i + Partner(i, turned)];
@@ -91,10 +112,20 @@ KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t i
       seen.query_energy[n / (d * group) * d + n % d] += double{q[at]} * q[at];
     }
   }
+  const auto rows = static_cast<double>(stream.windows() * tokens);
+  for (double& mean : seen.mean) mean /= rows;
+  if (config.lends_kv(index)) return {.mean = std::move(seen.mean)};
+  const double stretched = turned == 0 ? 1 : double{rope.cos.row(0)[0]};  // by RoPE
+  seen.spread = seen.energy;  // right for the two that RoPE turns into each other together
+  for (size_t n = 0; n < k_width; ++n) {
+    const double mean = seen.mean[n] / (n % d < turned ? stretched : 1);
+    seen.spread[n] -= rows * mean * mean;
+  }
   const bool alike = k_norm.size() == d;
   const auto most = [](double a, double b) { return std::max(a, b); };
   Share(d, turned, alike, most, seen.largest);
   Share(d, turned, alike, std::plus<>(), seen.energy);
+  Share(d, turned, alike, std::plus<>(), seen.spread);
   Share(d, turned, alike, std::plus<>(), seen.query_energy);
   return seen;
 }

@@ -13,10 +13,12 @@ namespace nibble {
 struct KeyStatistics {
   std::vector<double> largest;               // the longest pair, or |k| of a channel alone
   std::vector<double> energy, query_energy;  // sums of squares
+  std::vector<double> spread;                // of keys less their mean, likewise
+  std::vector<double> mean;                  // behind RoPE, of each channel by itself
 };
 
 // Over all windows of a stream that stands in front of q, k and v, of the source in floats. Nothing
-// of a layer whose keys other layers read, or that reads those of another.
+// of a layer that reads the keys of another, and of one whose keys others read the mean alone.
 KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t index,
                           const LayerWeights& layer, Stream& stream);
 

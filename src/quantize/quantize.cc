@@ -223,9 +223,9 @@ std::vector<ChannelScales> ScalesOfChannels(const Job& job, Backend& backend,
   const Plan plan = SourcePlan(job.plan);
   const Rotator source(job.source, Recipe{}, plan, 0);
   std::vector<LayerStatistics> own;
-  auto& statistics = unrotated != nullptr && !recipe.scales_keys() ? *unrotated : own;
+  auto& statistics = unrotated != nullptr && !recipe.reads_keys() ? *unrotated : own;
   if (statistics.empty()) {
-    statistics = CollectStatistics(job, plan, source, backend, recipe.scales_keys());
+    statistics = CollectStatistics(job, plan, source, backend, recipe.reads_keys());
   }
   return ScalesOf(statistics, source, job.source.config, recipe);
 }
@@ -424,7 +424,7 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   WorkDirectory work(output, Identity(job, backend->Name()), options.resume, options.force);
   Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
   if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
-  if (job.options.recipe.scales_channels()) {
+  if (job.options.recipe.reads_source()) {
     rotator.Scale(ScalesOfChannels(job, *backend, unrotated));
   }
   if (job.options.recipe.falls_back()) LeaveOutTransforms(job, rotator, *backend);

@@ -273,6 +273,8 @@ Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   const bool norms = !turns && config.has(LayerVector::kMlpNorm);
   if (!(mixed && norms) && !Asks(recipe, "balance")) recipe.balance = 0;
   if (!(mixed && recipe.k.bits < 8) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
+  const bool coarse = recipe.k.bits < 8 && config.centers_keys();
+  if (!coarse && !Asks(recipe, "center-keys")) recipe.center_keys = false;
   return recipe;
 }
 
@@ -281,6 +283,7 @@ Recipe PlainRecipe(Recipe recipe) {
   recipe.rotation = none.rotation, recipe.learned_rotation = recipe.learned_scales = false;
   recipe.smoothing = recipe.balance = recipe.output_smoothing = 0;
   recipe.key_smoothing = recipe.key_balance = 0;
+  recipe.center_keys = false;
   recipe.order = none.order, recipe.tail = 0;
   recipe.rounding = Rounding::kNearest;
   if (recipe.activations.clip == 0) recipe.activations.clip = 1;
@@ -305,6 +308,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   Plan plan;
   plan.k = recipe.k;
   plan.v = recipe.v;
+  plan.center_keys = recipe.centers_keys();
   plan.norms_folded = TurnsResidual(config, recipe);
   if (recipe.smoothing > 0 && plan.norms_folded) {
     FailUsage("--alpha: this rotation folds the norms away; use --rotation none or inputs, or 0");

@@ -86,6 +86,8 @@ struct Recipe {
   double key_smoothing = 0;
   // The same by k^this / q^(1 - this), with root mean squares, in front of a transform of heads.
   double key_balance = 0;
+  // Keys are stored without their mean behind RoPE (Plan::center_keys).
+  bool center_keys = false;
   // QServe's smoothing of what o and down read, with SmoothQuant's formula and this alpha; 0 = not
   // at all. Not with online transforms, which mix those channels.
   double output_smoothing = 0;
@@ -108,6 +110,9 @@ struct Recipe {
   // scales and orders behind it (channels.h).
   bool scales_channels() const { return smoothing > 0 || balance > 0 || scales_keys(); }
   bool scales_keys() const { return key_smoothing > 0 || key_balance > 0; }
+  bool centers_keys() const { return center_keys && k.quantized(); }
+  bool reads_keys() const { return scales_keys() || centers_keys(); }
+  bool reads_source() const { return scales_channels() || centers_keys(); }
   bool arranges_channels() const { return output_smoothing > 0 || order != ChannelOrder::kNone; }
   // Whether weights are multiplied or turned before they are rounded.
   bool maps() const {
@@ -122,7 +127,7 @@ struct Recipe {
     return activations.clip == 0 && (activations.quantized() || !rules.empty());
   }
   bool calibrates() const {
-    return scales_channels() || arranges_channels() || learns_rotation() || searches_clips() ||
+    return reads_source() || arranges_channels() || learns_rotation() || searches_clips() ||
            rounding == Rounding::kGptq;
   }
 };

@@ -58,6 +58,9 @@ Reason NeedsEither(const Recipe& r) {
 Reason NeedsCache(const Recipe& r) {
   return r.k.quantized() || r.v.quantized() ? "" : "the cache is not quantized";
 }
+Reason NeedsKeys(const Recipe& r) {
+  return r.k.quantized() ? "" : "cached keys are not quantized";
+}
 Reason NeedsTail(const Recipe& r) {
   if (r.tail == 0) return "there are no outlier channels; use --tail";
   if (!r.weights.quantized()) return NeedsWeights(r);
@@ -278,6 +281,9 @@ std::vector<RecipeField> MethodFields() {
        "In front of the transform of heads: keys divided by k^this / q^(1 - this); 0 = off",
        Set<&Recipe::key_balance>, IfOn<&Recipe::key_balance, NeedsOnline>,
        Get<&Recipe::key_balance>},
+      {"center-keys", Switch("raw-keys"),
+       "Cache keys without their mean over calibration data, which softmax does not see",
+       Set<&Recipe::center_keys>, IfOn<&Recipe::center_keys, NeedsKeys>, Get<&Recipe::center_keys>},
       {"output-alpha", kShare,
        "Strength of QServe's smoothing of what o and down read, 0 = off; needs --no-online",
        Set<&Recipe::output_smoothing>, Always, Get<&Recipe::output_smoothing>},

@@ -55,6 +55,15 @@ Signs RepeatForHeads(const Signs& signs, int64_t kv_heads, int64_t heads) {
   return result;
 }
 
+// What keys are stored without, [kv_heads, head_dim], as these signs and the cache turn them.
+void TurnCenter(const KvSpec& kv, const Signs& signs, std::vector<float>& center) {
+  const auto d = static_cast<size_t>(kv.head_dim);
+  for (size_t n = 0; n < center.size(); ++n) center[n] *= signs[n];
+  for (size_t n = 0; n < center.size() && !kv.rotation.identity(); n += d) {
+    ApplyTransform(kv.rotation, std::span(center).subspan(n, d));
+  }
+}
+
 // Signs that commute with RoPE: equal on dimensions i and i + turned / 2 of a head, whose others
 // are free.
 Signs RopeSigns(Rng& rng, int64_t kv_heads, int64_t head_dim, int64_t turned) {
@@ -95,6 +104,7 @@ Matrix<double> LoadWeights(const PackedLinear& linear, const std::string& tensor
 Plan SourcePlan(Plan plan) {
   for (auto& [name, linear] : plan.linears) linear.input_transform = {};
   plan.kv_rotation = {};
+  plan.center_keys = false;
   plan.norms_folded = false;
   return plan;
 }
@@ -179,7 +189,9 @@ FloatLayer Rotator::Layer(int64_t index) const {
   for (const auto& [norm, weight] : weights.vectors) {
     if (!plan_.norms_folded || !IsFoldable(norm)) layer.vectors[norm] = ToF32(weight).data;
   }
-  if (!scales_.empty()) ScaleNorms(layer, index), ScaleKeys(layer, index);
+  if (!scales_.empty()) {
+    ScaleNorms(layer, index), ScaleKeys(layer, index), CenterKeys(layer, index);
+  }
   if (rotate_) RotateLayer(layer, index);
   if (source_.store) source_.store->DropPages();
   return layer;
@@ -222,6 +234,15 @@ void Rotator::ScaleKeys(FloatLayer& layer, int64_t index) const {
   scale_rows(Role::kK, divided), scale_rows(Role::kQ, multiplied);
 }
 
+void Rotator::CenterKeys(FloatLayer& layer, int64_t index) const {
+  const auto& [norms, scales, mean] = scales_[static_cast<size_t>(index)];
+  if (mean.empty()) return;
+  std::vector<float>& center = layer.vectors[LayerVector::kKeyCenter];
+  for (size_t n = 0; n < mean.size(); ++n) {
+    center.push_back(static_cast<float>(scales.empty() ? mean[n] : mean[n] / scales[n]));
+  }
+}
+
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
@@ -261,6 +282,10 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   map_outputs(Role::kQ, [&](Matrix<double>& w) { ScaleRows(w, q_signs); });
   if (spec.owns_kv()) {
     map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
+    if (layer.vectors.contains(LayerVector::kKeyCenter)) {
+      TurnCenter(WithHeads(PlannedKv(c, plan_), c.head_shape(index)), k_signs,
+                 layer.vectors[LayerVector::kKeyCenter]);
+    }
     map_outputs(Role::kV, [&](Matrix<double>& w) {
       ScaleRows(w, v_signs);
       ApplyTransformToColumns(PerHead(kv_heads, head_dim), w);

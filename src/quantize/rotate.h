@@ -64,6 +64,8 @@ struct ChannelScales {
   // [kv_heads, head_dim] or nothing: keys, those that RoPE turns into each other by one factor, and
   // in all heads alike where these share the weights of a norm.
   std::vector<double> keys;
+  // [kv_heads, head_dim] or nothing: the mean of keys behind RoPE, before they are divided.
+  std::vector<double> key_mean;
 };
 
 // The plan of the source itself: no online transforms, and nothing folded.
@@ -100,6 +102,7 @@ class Rotator {
 
  private:
   void ScaleNorms(FloatLayer& layer, int64_t index) const;
+  void CenterKeys(FloatLayer& layer, int64_t index) const;
   void ScaleKeys(FloatLayer& layer, int64_t index) const;
   void RotateLayer(FloatLayer& layer, int64_t index) const;
   Matrix<double> RotatedRows(Role role, Matrix<double> rows) const;

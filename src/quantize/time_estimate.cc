@@ -314,7 +314,7 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
            (work.linear + work.attention * context / 2);
   };
   double flops = 0;
-  if (recipe.scales_channels()) flops += pass(kStatisticsWindows);
+  if (recipe.reads_source()) flops += pass(kStatisticsWindows);
   if (recipe.arranges_channels()) flops += pass(kStatisticsWindows);
   if (recipe.falls_back()) flops += 2 * pass(kTransformWindows);
   if (recipe.searches_clips()) flops += 2 * pass(kClipWindows);

@@ -125,6 +125,8 @@ struct AttentionSpec {
   // RMS norms of each head of q and k: weights [head_dim], or null where there is no norm.
   const float *q_norm = nullptr, *k_norm = nullptr;
   float norm_eps = 0;
+  // What RopeAndAppend takes off each key behind its rotation, [kv_heads, head_dim], or null.
+  const float* key_center = nullptr;
 };
 
 // Names what a caller of Backend::Run lets run. No two of a program are the same.
@@ -306,8 +308,8 @@ class Backend {
   virtual MathServices& services();
 
   // Rotates q [tokens, heads*head_dim] in place (norm, RoPE, then the head rotation), and k
-  // likewise (in place or not), then writes k and v [tokens, kv_heads*head_dim] into the cache
-  // pages. k and v null: of a layer that reads what another one has written there.
+  // likewise (in place or not), less its center, then writes k and v [tokens, kv_heads*head_dim]
+  // into the cache pages. k and v null: of a layer that reads what another one has written there.
   virtual void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                              const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;

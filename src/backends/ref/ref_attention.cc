@@ -166,6 +166,9 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
         const std::span<float> key = {k + (row * kv.kv_heads + h) * d, width};
         NormHead(attention.k_norm, attention.norm_eps, key);
         Rotate(rope, position, kv.rotation, key);
+        for (size_t i = 0; i < width && attention.key_center != nullptr; ++i) {
+          key[i] -= attention.key_center[static_cast<size_t>(h) * width + i];
+        }
         store(key, key_part, RowOf(kv, key_part, slice, h, position));
         store({v + (row * kv.kv_heads + h) * d, width}, value_part,
               RowOf(kv, value_part, slice, h, position));

@@ -20,6 +20,7 @@ const Recipe kNibbleRecipe = {
     .learned_scales = true,
     .balance = 0.25,
     .key_balance = 0.5,
+    .center_keys = true,
     .quantized_calibration = true,
     .gptaq = 0.5,
     .sweeps = 3};

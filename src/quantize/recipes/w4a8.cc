@@ -20,6 +20,7 @@ const Recipe kW4a8Recipe = {
     .v = {.bits = 8, .symmetric = false},
     .learned_scales = true,
     .key_balance = 0.5,
+    .center_keys = true,
     .damp = 0.05,
     .quantized_calibration = true,
     .gptaq = 0.25,

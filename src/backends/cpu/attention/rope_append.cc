@@ -89,6 +89,9 @@ void RopeAndAppendToken(float* q, float* k, const float* v, const AttentionSpec&
   turn(q, heads, attention.q_norm);
   if (k == nullptr) return;
   turn(k, kv.kv_heads, attention.k_norm);
+  if (const float* center = attention.key_center; center != nullptr) {
+    for (int64_t i = 0; i < kv.kv_heads * d; ++i) k[i] -= center[i];
+  }
   for (int64_t h = 0; h < kv.kv_heads; ++h) {
     std::byte* block = page + h * kv.block_bytes();
     StoreCacheRow(k + h * d, d, kv.k, block + slot * kv.row_bytes(kv.k),

@@ -79,6 +79,7 @@ void CacheOps::RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediat
               .q_norm = attention.q_norm,
               .k_norm = attention.k_norm,
               .norm_eps = attention.norm_eps,
+              .key_center = attention.key_center,
               .batch = OnDevice(batch, stream),
               .sequences = static_cast<int>(batch.size()),
               .rows = static_cast<int>(rows)},

@@ -75,6 +75,12 @@ __device__ __forceinline__ void Scale(float factor, const float* weight, float (
   for (int i = 0; i < kElements; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], factor), weight[i]);
 }
 
+template <int kElements>
+__device__ __forceinline__ void Subtract(const float* center, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) x[i] = __fsub_rn(x[i], center[i]);
+}
+
 // Cosine and sine of a lane's elements. Element i turns with i + angles (i < angles).
 template <int kElements>
 struct Angles {

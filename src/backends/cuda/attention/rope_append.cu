@@ -66,6 +66,9 @@ __global__ void __launch_bounds__(32 * kWarps<kElements>)
         Turn(memory.heads[place], a.angles, turn, x);
       }
       Rotate(a.rotation, head_dim, memory.append.row, x);
+      if (is_k && a.key_center != nullptr && first < head_dim) {
+        Subtract(a.key_center + (h - a.heads) * head_dim + first, x);
+      }
     }
     if (is_q) {
       if (first < head_dim) Store(x, HeadOf<Real>(a, token, h) + first);

@@ -49,6 +49,7 @@ struct RopeAppendArguments {
   int angles = 0;  // at most head_dim / 2; the dimensions behind 2 * angles stay
   const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or null: no norm
   float norm_eps = 0;
+  const float* key_center = nullptr;  // [kv_heads, head_dim], taken off k behind all else, or null
   const SequenceOnDevice* batch = nullptr;  // [sequences]
   int sequences = 0;
   int rows = 0;  // of all sequences; rows that belong to none are left alone

@@ -110,6 +110,11 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
       if (a.q_norm != nullptr) turned.Norm((is_q ? a.q_norm : a.k_norm) + element, a.norm_eps);
       turned.Turn(cos, sin);
       if (a.rotation.count != 0) turned.Rotate(a.rotation.scale);
+      if (turns && !is_q && a.key_center != nullptr) {
+        const float* center = a.key_center + (h - a.heads) * D + element;
+        Subtract(center, turned.lower);
+        Subtract(center + D / 2, turned.upper);
+      }
       if (turns) head = turned;
     }
     float2 range = {};
