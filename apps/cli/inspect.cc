@@ -58,6 +58,11 @@ CacheBytes CacheBytesPerToken(const Network& net) {
   return {group * static_cast<double>(groups.count()), group * static_cast<double>(see_all)};
 }
 
+std::string KeysText(const Network& net) {
+  const bool centered = net.layers[0].vectors.contains(LayerVector::kKeyCenter);
+  return FormatText(net.kv.k) + (centered ? " less their mean" : "");
+}
+
 std::vector<std::string> FormatCells(const PackedLinear& l) {
   const InputSpec& in = l.input;
   return {fmt::format("{} x {}", l.weights.rows, in.width),
@@ -124,7 +129,7 @@ void PrintNetwork(const Network& net) {
   const auto [first, later] = CacheBytesPerToken(net);
   fmt::print("KV cache           {} per token{}; K {}, V {}; rotation {}\n\n", BytesText(first),
              later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
-             FormatText(net.kv.k), FormatText(net.kv.v), TransformText(net.kv.rotation));
+             KeysText(net), FormatText(net.kv.v), TransformText(net.kv.rotation));
   fmt::print("{}", Table(FormatRows(net)));
 }
 

@@ -40,7 +40,8 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConf
     rows.push_back({RoleName(role)});
     for (std::string& cell : cells(0, role)) rows.back().push_back(std::move(cell));
   }
-  rows.push_back({"cache K", FormatText(plan.k), "", TransformText(plan.kv_rotation)});
+  const std::string keys = FormatText(plan.k) + (plan.center_keys ? " less their mean" : "");
+  rows.push_back({"cache K", keys, "", TransformText(plan.kv_rotation)});
   rows.push_back({"cache V", FormatText(plan.v), "", ""});
   return rows;
 }
