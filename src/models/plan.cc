@@ -151,7 +151,7 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
     }
   }
   if (plan.center_keys && !config.centers_keys()) {
-    Fail("{}: centered keys, but sinks or capped scores see what keys are stored without", where);
+    Fail("{}: keys cannot be centered where scores are capped or have sinks", where);
   }
   if (!plan.kv_rotation.identity() && plan.kv_rotation.width() != config.head_dim) {
     Fail("{}: cache rotation of width {}, heads of {}", where, plan.kv_rotation.width(),

@@ -43,7 +43,7 @@ TEST(PlanJson, CenteredKeysAreRefusedWhereScoresSeeThem) {
   sinks.vectors.push_back(LayerVector::kSinks);
   for (const ModelConfig& config : {capped, sinks}) {
     EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(TestPlan(config)), config, "p"); }),
-                AllOf(HasSubstr("p: cache"), HasSubstr("centered keys")));
+                AllOf(HasSubstr("p: cache"), HasSubstr("cannot be centered")));
   }
 }
 

@@ -32,6 +32,8 @@ double Divergence(std::span<const float> p, std::span<const float> q, size_t voc
 
 class OutlierFamilies : public testing::TestWithParam<FamilyModel> {
  protected:
+  // prefix: of files, those of a suite, since suites run side by side.
+  explicit OutlierFamilies(std::string prefix = "outliers-") : prefix_(std::move(prefix)) {}
   void SetUp() override {
     Json config = SmallConfig(GetParam().changes);
     config["vocab_size"] = config["vocab_size_per_layer_input"] = kVocab;  // of the tokenizer
@@ -46,7 +48,7 @@ class OutlierFamilies : public testing::TestWithParam<FamilyModel> {
     for (size_t i = 1; i < ids_.size(); ++i) ids_[i] = static_cast<int32_t>(rng.Below(kVocab));
     exact_ = AllLogits(*LoadModel(source_, "cpu", false), ids_);
   }
-  static std::string Name() { return "outliers-" + std::string(GetParam().name); }
+  std::string Name() const { return prefix_ + std::string(GetParam().name); }
 
   double Lost(Model& model) { return Divergence(exact_, AllLogits(model, ids_), kVocab); }
   double Quantized(const Recipe& recipe) {
@@ -67,6 +69,7 @@ class OutlierFamilies : public testing::TestWithParam<FamilyModel> {
   }
 
   static constexpr size_t kVocab = 4096;
+  const std::string prefix_;
   std::string source_;
   std::vector<int32_t> ids_ = std::vector<int32_t>(64);
   std::vector<float> exact_;
@@ -107,7 +110,10 @@ std::vector<FamilyModel> FamiliesWithKeyBiases() {
 
 // Keys of 4 bits, and nothing else that is rounded, on five texts. Families without biases have no
 // mean to speak of, and ratios on both sides of 1.
-using BiasedKeys = OutlierFamilies;
+class BiasedKeys : public OutlierFamilies {
+ protected:
+  BiasedKeys() : OutlierFamilies("biased-keys-") {}
+};
 TEST_P(BiasedKeys, AreCloserWithoutTheirMean) {
   const Recipe raw = ChangedRecipe(kRtnRecipe, ParseFields("w-bits=16,k-bits=4,kv-asym"), {});
   Recipe centered = raw;

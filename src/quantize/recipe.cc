@@ -329,6 +329,9 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
     FailUsage(
         "norms behind o and down keep this model's residual stream as it is; use --fixed-rotation");
   }
+  if (recipe.centers_keys() && !config.centers_keys()) {
+    FailUsage("--center-keys: scores of this model are capped or have sinks; use --raw-keys");
+  }
   if (recipe.output_smoothing > 0 && config.shares_kv()) {
     FailUsage("--output-alpha: layers of this model read values of others; use 0");
   }

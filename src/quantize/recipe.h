@@ -110,6 +110,7 @@ struct Recipe {
   // scales and orders behind it (channels.h).
   bool scales_channels() const { return smoothing > 0 || balance > 0 || scales_keys(); }
   bool scales_keys() const { return key_smoothing > 0 || key_balance > 0; }
+  // The mean that cached keys lack, which needs the same pass over the source.
   bool centers_keys() const { return center_keys && k.quantized(); }
   bool reads_keys() const { return scales_keys() || centers_keys(); }
   bool reads_source() const { return scales_channels() || centers_keys(); }

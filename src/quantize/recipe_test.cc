@@ -217,5 +217,14 @@ TEST(ModelsWithNormsOfValues, HaveNoOutputsToScale) {
   EXPECT_THAT(Refusal(FindShape("gemma4-31b"), recipe), HasSubstr("--output-alpha"));
 }
 
+TEST(ModelsWithSinks, KeepTheirKeysAsTheyAre) {
+  Recipe centered = ChangedRecipe(kQuarotRecipe, ParseFields("center-keys"), {});
+  EXPECT_THAT(Refusal(FindShape("gpt-oss-20b"), centered), HasSubstr("use --raw-keys"));
+  // Where nobody asks, a recipe does what it can.
+  EXPECT_FALSE(MakePlan(FindShape("gpt-oss-20b"), kNibbleRecipe).center_keys);
+  EXPECT_TRUE(MakePlan(FindShape("llama2-7b"), kNibbleRecipe).center_keys);
+  EXPECT_FALSE(MakePlan(FindShape("llama2-7b"), kW4a8Recipe).center_keys);
+}
+
 }  // namespace
 }  // namespace nibble
