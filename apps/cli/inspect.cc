@@ -51,7 +51,7 @@ struct CacheBytes {
   double first, later;
 };
 CacheBytes CacheBytesPerToken(const Network& net) {
-  const KvGroups groups(net.config, net.kv);
+  const KvGroups groups(net.config, net.caches);
   int64_t see_all = 0;
   for (int64_t g = 0; g < groups.count(); ++g) see_all += groups.sees_all(g);
   const double group = static_cast<double>(groups.page_bytes()) / kPageTokens;
@@ -60,7 +60,7 @@ CacheBytes CacheBytesPerToken(const Network& net) {
 
 std::string KeysText(const Network& net) {
   const bool centered = net.layers[0].vectors.contains(LayerVector::kKeyCenter);
-  return FormatText(net.kv.k) + (centered ? " less their mean" : "");
+  return FormatText(net.caches[0].k) + (centered ? " less their mean" : "");
 }
 
 std::vector<std::string> FormatCells(const PackedLinear& l) {
@@ -129,7 +129,7 @@ void PrintNetwork(const Network& net) {
   const auto [first, later] = CacheBytesPerToken(net);
   fmt::print("KV cache           {} per token{}; K {}, V {}; rotation {}\n\n", BytesText(first),
              later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
-             KeysText(net), FormatText(net.kv.v), TransformText(net.kv.rotation));
+             KeysText(net), FormatText(net.caches[0].v), TransformText(net.caches[0].rotation));
   fmt::print("{}", Table(FormatRows(net)));
 }
 

@@ -22,7 +22,7 @@ KvGroups GroupsOf(const std::vector<LayerSpec>& specs, int64_t context = 1 << 17
   c.context = context;
   c.heads = 4, c.kv_heads = kFourBits.kv_heads, c.head_dim = kFourBits.head_dim;
   c.specs = specs;
-  return {c, kFourBits};
+  return {c, LayerCaches(c, {.k = kFourBits.k, .v = kFourBits.v})};
 }
 
 KvGroups WithWindows(const std::vector<int64_t>& windows, int64_t context = 1 << 17) {
@@ -75,8 +75,9 @@ TEST(KvGroups, PutHeadsAlikeIntoPagesOfOneSize) {
                                : LayerSpec{.sliding_window = 1024});
   }
   const KvGroups groups = GroupsOf(specs);
-  const int64_t longer =
-      WithHeads(kFourBits, {.heads = 4, .kv_heads = 1, .head_dim = 256}).page_bytes();
+  KvSpec of_longer = kFourBits;
+  of_longer.kv_heads = 1, of_longer.head_dim = 256;
+  const int64_t longer = of_longer.page_bytes();
   ASSERT_GT(longer, kFourBits.page_bytes());
   std::map<int64_t, int64_t> ends;  // of each group
   for (int64_t i = 0; i < 60; ++i) {

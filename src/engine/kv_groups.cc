@@ -5,8 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "models/plan.h"
-
 namespace nibble {
 namespace {
 
@@ -24,13 +22,13 @@ struct Alike {
   }
 };
 
-std::vector<Alike> SortLayers(const ModelConfig& config, const KvSpec& kv) {
+std::vector<Alike> SortLayers(const ModelConfig& config, std::span<const KvSpec> caches) {
   std::map<std::pair<int64_t, int64_t>, Alike> sorted;
   for (int64_t i = 0; i < config.layers; ++i) {
     if (!config.spec(i).owns_kv()) continue;
     const int64_t stated = config.spec(i).sliding_window;
     const int64_t window = stated < config.context ? stated : 0;
-    const int64_t bytes = WithHeads(kv, config.head_shape(i)).page_bytes();
+    const int64_t bytes = caches[static_cast<size_t>(i)].page_bytes();
     sorted.try_emplace({window, bytes}, Alike{window, bytes}).first->second.layers.push_back(i);
   }
   std::vector<Alike> all;
@@ -62,9 +60,9 @@ KvGroups::KvGroups(const KvSpec& kv, int64_t layers)
   for (int64_t i = 0; i < layers; ++i) places_.push_back({0, i * kv.page_bytes()});
 }
 
-KvGroups::KvGroups(const ModelConfig& config, const KvSpec& kv)
+KvGroups::KvGroups(const ModelConfig& config, std::span<const KvSpec> caches)
     : places_(static_cast<size_t>(config.layers)) {
-  const std::vector<Alike> all = SortLayers(config, kv);
+  const std::vector<Alike> all = SortLayers(config, caches);
   page_bytes_ = BestPageBytes(all);
   for (const Alike& alike : all) {
     for (size_t i = 0; i < alike.layers.size(); ++i) {

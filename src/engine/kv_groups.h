@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "formats/kv_format.h"
@@ -22,8 +23,8 @@ class KvGroups {
  public:
   // Of `layers` alike that see the whole text.
   KvGroups(const KvSpec& kv, int64_t layers);
-  // kv: of the model's heads.
-  KvGroups(const ModelConfig& config, const KvSpec& kv);
+  // caches: of each layer.
+  KvGroups(const ModelConfig& config, std::span<const KvSpec> caches);
 
   int64_t count() const { return static_cast<int64_t>(windows_.size()); }
   int64_t page_bytes() const { return page_bytes_; }

@@ -45,10 +45,11 @@ Buffer<float> UploadNorm(Backend& backend, const Tensor& view) {
 }
 
 Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
-                  const LayerWeights& weights) {
+                  const LayerWeights& weights, const KvSpec& cache) {
   Layer layer;
   layer.spec = config.spec(index);
   layer.heads = config.head_shape(index);
+  layer.cache = cache;
   for (const auto& [role, linear] : weights.linears) {
     NIBBLE_CHECK(linear.weights.rows == config.outputs(index, role), "layer {}: {} has {} rows",
                  index, RoleName(role), linear.weights.rows);
@@ -140,10 +141,9 @@ ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const Seq
     d.backend.NormRows(s.v.data(), tokens * layer.heads.kv_heads, layer.heads.head_dim, nullptr,
                        attention.norm_eps);
   }
-  const KvSpec kv = d.kv(layer);
   d.backend.RopeAndAppend(s.q.data(), owns ? s.k.data() : nullptr, owns ? s.v.data() : nullptr,
-                          attention, d.ropes.view(layer.spec.rope), kv, batch);
-  d.backend.Attention(s.q.data(), attention, kv, batch, s.a.data());
+                          attention, d.ropes.view(layer.spec.rope), layer.cache, batch);
+  d.backend.Attention(s.q.data(), attention, layer.cache, batch, s.a.data());
   return {.op = ActsSource::Op::kIntermediate, .values = s.a.data()};
 }
 

@@ -29,6 +29,7 @@ struct Layer {
   ByVector<Buffer<float>> vectors;  // empty when folded
   LayerSpec spec;
   HeadShape heads;
+  KvSpec cache;
   bool experts_alike = false;        // they read one input, and all downs another
   std::optional<ExpertsId> experts;  // that the backend has joined
 };
@@ -36,7 +37,7 @@ struct Layer {
 // Uploads the layer of this index; q/k/v (and gate/up) must agree on their input, which a loader
 // has checked.
 Layer UploadLayer(Backend& backend, const ModelConfig& config, int64_t index,
-                  const LayerWeights& weights);
+                  const LayerWeights& weights, const KvSpec& cache);
 void ReleaseLayer(Backend& backend, const Layer& layer);
 // Norm weights as fp32, empty when folded.
 Buffer<float> UploadNorm(Backend& backend, const Tensor& view);
@@ -65,13 +66,11 @@ struct Scratch {
 struct Decoder {
   Backend& backend;
   const ModelConfig& config;
-  const KvSpec& cache;  // of the model's heads
   const BackendRopes& ropes;
   Scratch& scratch;
   // What the layer is given of each token (layer_inputs.h), or null.
   const Intermediate* layer_input = nullptr;
 
-  KvSpec kv(const Layer& layer) const { return WithHeads(cache, layer.heads); }
   AttentionSpec attention(const Layer& layer) const;
 };
 

@@ -112,11 +112,10 @@ TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   const std::vector<float> before = x;
 
   const auto backend = MakeBackend("cpu", true);
-  const Layer layer = UploadLayer(*backend, c, 0, weights);
+  const Layer layer = UploadLayer(*backend, c, 0, weights, {});
   Scratch scratch(*backend);
-  const KvSpec kv;
   const BackendRopes ropes(*backend, {}, 0);
-  const Decoder decoder = {*backend, c, kv, ropes, scratch};
+  const Decoder decoder = {*backend, c, ropes, scratch};
   ForwardMlp(decoder, layer, kTokens, x.data());
 
   for (int64_t t = 0; t < kTokens; ++t) {

@@ -15,7 +15,7 @@ constexpr int64_t kFirstPositions = 8192;  // of the table of angles: some megab
 
 Model::Model(Network network, std::unique_ptr<Backend> backend)
     : network_(std::move(network)),
-      kv_groups_(network_.config, network_.kv),
+      kv_groups_(network_.config, network_.caches),
       backend_(std::move(backend)),
       embedding_(backend_->Share(network_.embedding, embedding_memory_)),
       layer_inputs_(*backend_, network_),
@@ -36,7 +36,8 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
   }
   for (LayerWeights& weights : network_.layers) {
     const auto index = static_cast<int64_t>(layers_.size());
-    layers_.push_back(UploadLayer(*backend_, config(), index, weights));
+    const KvSpec& cache = network_.caches[layers_.size()];
+    layers_.push_back(UploadLayer(*backend_, config(), index, weights, cache));
     // What the backend has reordered need not stay in memory twice.
     weights = {};
     if (network_.store) network_.store->DropPages();
@@ -78,7 +79,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   x_.Grow(static_cast<int64_t>(ids_.size()) * config().hidden_size);
   backend_->Embed(embedding_, ids_, static_cast<float>(config().embedding_scale), x_.data());
   if (positions_.rows > 0) AddPositions();
-  Decoder decoder = {*backend_, config(), network_.kv, ropes_, scratch_};
+  Decoder decoder = {*backend_, config(), ropes_, scratch_};
   const Intermediate* const inputs = layer_inputs_.Make(ids_, x_.data());
   const auto forward = [&] {
     for (size_t i = 0; i < layers_.size(); ++i) {

@@ -21,7 +21,6 @@ class Model {
 
   const ModelConfig& config() const { return network_.config; }
   const Network& network() const { return network_; }  // without its layers, which the backend has
-  const KvSpec& kv() const { return network_.kv; }     // of layers with the model's heads
   int64_t context() const { return config().context; }
   Backend& backend() { return *backend_; }
   const std::vector<Layer>& layers() const { return layers_; }

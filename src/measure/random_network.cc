@@ -95,7 +95,7 @@ Network RandomNetwork(const ModelConfig& config, const Recipe& recipe, uint64_t 
   Rng rng(seed);
   Network net{.config = config, .packed = true};
   const Plan plan = RandomPlan(config, recipe);
-  net.kv = PlannedKv(config, plan);
+  net.caches = LayerCaches(config, plan);
   const auto linear = [&](int64_t layer, Role role) {
     const LinearPlan& p = plan.at(layer, role);
     const int64_t rows = config.outputs(layer, role), cols = config.inputs(layer, role);

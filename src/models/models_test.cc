@@ -297,8 +297,8 @@ TEST_F(OpenNetworkTest, ShardsAndSingleFiles) {
   const Network tied = OpenNetwork(Path("m"));
   EXPECT_EQ(tied.head.weights.values.data, tied.embedding.values.data);
   EXPECT_EQ(tied.layers[0][Role::kK].weights.values.shape, (std::vector<int64_t>{32, 64}));
-  EXPECT_EQ(tied.kv.kv_heads, 2);
-  EXPECT_FALSE(tied.kv.k.quantized());
+  EXPECT_EQ(tied.caches[0].kv_heads, 2);
+  EXPECT_FALSE(tied.caches[0].k.quantized());
 }
 
 TEST_F(OpenNetworkTest, TensorsThatMayBeThere) {

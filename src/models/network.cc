@@ -226,7 +226,7 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
         net.directory, c.family, net.stored_codes);
   }
   Tensors tensors(net, codes);
-  net.kv = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = {.bits = 32}, .v = {.bits = 32}};
+  net.caches = LayerCaches(c, {.k = {.bits = 32}, .v = {.bits = 32}});
   const std::string embedding = family.linear(c, 0, Role::kEmbedding) + ".weight";
   net.embedding = {.rows = c.vocab_size,
                    .cols = c.hidden_size,

@@ -25,9 +25,9 @@ struct LayerWeights {
 
 struct Network {
   ModelConfig config;
-  KvSpec kv;
-  PackedWeights embedding;  // [vocab, hidden]
-  Tensor positions;         // [context, hidden] or no data
+  std::vector<KvSpec> caches;  // of each layer
+  PackedWeights embedding;     // [vocab, hidden]
+  Tensor positions;            // [context, hidden] or no data
   std::vector<LayerWeights> layers;
   Tensor final_norm;  // [hidden] or no data
   PackedLinear head;

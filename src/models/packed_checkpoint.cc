@@ -155,7 +155,7 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
   const ModelConfig& c = net.config;
   const Plan plan = PlanFromJson(quantization_config, c, where);
   CheckDigest(net, plan);
-  net.kv = PlannedKv(c, plan);
+  net.caches = LayerCaches(c, plan);
   const FindTensor find = [&](const std::string& name) { return net.store->Find(name); };
   PlaneReader planes(find, plan, c, net.directory);
   net.embedding = planes.Table(Role::kEmbedding);

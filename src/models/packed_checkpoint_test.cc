@@ -39,7 +39,7 @@ TEST_F(PackedCheckpointTest, OpensAsWritten) {
   }
   EXPECT_EQ(ToF32(net.embedding.values).data, *floats_[0]);
   EXPECT_EQ(ToF32(net.head.weights.values).data, *floats_[1]);
-  EXPECT_EQ(net.kv.v, plan_.v);
+  EXPECT_EQ(net.caches[0].v, plan_.v);
 }
 
 TEST_F(PackedCheckpointTest, AnEditedPlanIsRefused) {

@@ -255,31 +255,27 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   return plan;
 }
 
-KvSpec PlannedKv(const ModelConfig& config, const Plan& plan) {
-  KvSpec kv;
-  kv.kv_heads = config.kv_heads;
-  kv.head_dim = config.head_dim;
-  kv.k = plan.k;
-  kv.v = plan.v;
-  kv.rotation = plan.kv_rotation;
-  return kv;
+KvSpec LayerCache(const ModelConfig& config, const Plan& plan, int64_t layer) {
+  const HeadShape heads = config.head_shape(layer);
+  KvSpec cache = {.kv_heads = heads.kv_heads,
+                  .head_dim = heads.head_dim,
+                  .k = plan.k,
+                  .v = plan.v,
+                  .rotation = plan.kv_rotation};
+  if (heads.head_dim != config.head_dim && !cache.rotation.identity()) {
+    cache.rotation = FullHadamard(heads.head_dim);
+  }
+  return cache;
 }
 
-KvSpec WithHeads(KvSpec kv, const HeadShape& heads) {
-  if (heads.head_dim != kv.head_dim && !kv.rotation.identity()) {
-    kv.rotation = FullHadamard(heads.head_dim);
-  }
-  kv.kv_heads = heads.kv_heads, kv.head_dim = heads.head_dim;
-  return kv;
+std::vector<KvSpec> LayerCaches(const ModelConfig& config, const Plan& plan) {
+  std::vector<KvSpec> caches;
+  for (int64_t i = 0; i < config.layers; ++i) caches.push_back(LayerCache(config, plan, i));
+  return caches;
 }
 
-KvSpec LargestKv(const ModelConfig& config, const KvSpec& kv) {
-  KvSpec largest = kv;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const KvSpec own = WithHeads(kv, config.head_shape(layer));
-    if (own.page_bytes() > largest.page_bytes()) largest = own;
-  }
-  return largest;
+const KvSpec& LargestCache(std::span<const KvSpec> caches) {
+  return *std::ranges::max_element(caches, {}, &KvSpec::page_bytes);
 }
 
 std::string PlanDigest(const Plan& plan) {

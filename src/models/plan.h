@@ -5,7 +5,9 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "formats/kv_format.h"
 #include "formats/packed_linear.h"
@@ -69,12 +71,11 @@ Json ToJson(const Plan& plan);
 // Checks the plan against the model: every linear named once, widths and groups fitting.
 Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string& where);
 
-// Cache description of a planned model, of layers with the model's heads.
-KvSpec PlannedKv(const ModelConfig& config, const Plan& plan);
-// The same of a layer with these heads.
-KvSpec WithHeads(KvSpec kv, const HeadShape& heads);
-// Of the layer whose pages are the largest.
-KvSpec LargestKv(const ModelConfig& config, const KvSpec& kv);
+// The cache of a planned model's layer, and of each.
+KvSpec LayerCache(const ModelConfig& config, const Plan& plan, int64_t layer);
+std::vector<KvSpec> LayerCaches(const ModelConfig& config, const Plan& plan);
+// The one with the largest pages.
+const KvSpec& LargestCache(std::span<const KvSpec> caches);
 
 // SHA-256 of the plan's JSON text, provenance left out. Every shard carries it, so that weights and
 // a plan that does not belong to them (an online transform removed, say) are refused.

@@ -28,7 +28,7 @@ TEST(PlanJson, RoundTripLosesNothing) {
     EXPECT_EQ(a.gather, b.gather);
     EXPECT_EQ(a.tail, b.tail);
   }
-  const KvSpec kv = PlannedKv(config, back);
+  const KvSpec kv = LayerCache(config, back, 0);
   EXPECT_EQ(kv.k, plan.k);
   EXPECT_EQ(kv.v, plan.v);
   EXPECT_EQ(kv.rotation, plan.kv_rotation);

@@ -72,7 +72,7 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       plan_(plan),
       sequences_(sequences),
       length_(length),
-      kv_(PlannedKv(config, plan)),
+      kv_(LayerCaches(config, plan)),
       ropes_(backend, config.ropes, length),
       scratch_(backend),
       head_(ToBackend(backend, head.data)),
@@ -84,7 +84,7 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
-    caches_.emplace_back(LargestKv(config, kv_), 1, backend).Reserve(length);
+    caches_.emplace_back(LargestCache(kv_), 1, backend).Reserve(length);
     batch_.push_back(caches_.back().Slice(i * length, length));
   }
   const int64_t head_values =
@@ -153,8 +153,9 @@ void Backprop::Forward(const LayerWeights& stored, int64_t index) {
   layer_ = index;
   Saved& saved = saved_[static_cast<size_t>(index)];
   Scratch& s = scratch_;
-  const Decoder d = {backend_, config_, kv_, ropes_, s};
-  Layer layer = UploadLayer(backend_, config_, index, Planned(stored, plan_, index));
+  const Decoder d = {backend_, config_, ropes_, s};
+  Layer layer = UploadLayer(backend_, config_, index, Planned(stored, plan_, index),
+                            kv_[static_cast<size_t>(index)]);
   const int64_t values = tokens() * config_.hidden_size;
   float* const x = x_.data();
   backend_.Copy(x, values, saved.x.Grow(values));

@@ -101,7 +101,7 @@ class Backprop {
   const ModelConfig& config_;
   const Plan& plan_;
   const int64_t sequences_, length_;
-  const KvSpec kv_;
+  const std::vector<KvSpec> kv_;  // of each layer
   const BackendRopes ropes_;
   Scratch scratch_;
   std::vector<KvCache> caches_;  // one layer, one sequence each

@@ -283,8 +283,7 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   if (spec.owns_kv()) {
     map_outputs(Role::kK, [&](Matrix<double>& w) { ScaleRows(w, k_signs); });
     if (layer.vectors.contains(LayerVector::kKeyCenter)) {
-      TurnCenter(WithHeads(PlannedKv(c, plan_), c.head_shape(index)), k_signs,
-                 layer.vectors[LayerVector::kKeyCenter]);
+      TurnCenter(LayerCache(c, plan_, index), k_signs, layer.vectors[LayerVector::kKeyCenter]);
     }
     map_outputs(Role::kV, [&](Matrix<double>& w) {
       ScaleRows(w, v_signs);

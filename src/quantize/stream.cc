@@ -8,10 +8,11 @@
 namespace nibble {
 namespace {
 
-KvSpec CalibrationKv(const ModelConfig& config, const Plan& plan, bool quantized) {
-  KvSpec kv = PlannedKv(config, plan);
-  if (!quantized) kv.k = kv.v = {.bits = 32};
-  return kv;
+std::vector<KvSpec> CalibrationCaches(const ModelConfig& config, const Plan& plan, bool quantized) {
+  std::vector<KvSpec> caches = LayerCaches(config, plan);
+  if (quantized) return caches;
+  for (KvSpec& cache : caches) cache.k = cache.v = {.bits = 32};
+  return caches;
 }
 
 // Of what o and down read, which a window has at once where attention and FFN stand side by side.
@@ -61,8 +62,8 @@ Stream::Stream(Backend& backend, const ModelConfig& config, const Plan& plan,
       windows_(static_cast<int64_t>(ids.size()) / context),
       quantized_(quantized),
       file_(file),
-      kv_(CalibrationKv(config, plan, quantized)),
-      cache_(LargestKv(config, kv_), 1, backend),
+      kv_(CalibrationCaches(config, plan, quantized)),
+      cache_(LargestCache(kv_), 1, backend),
       scratch_(backend),
       x_(file != nullptr ? file->allocator() : backend.allocator()),
       a_(file != nullptr ? file->allocator() : backend.allocator()),
@@ -142,6 +143,7 @@ void Stream::Begin(const LayerWeights& layer, int64_t index, const Visit& visit)
   for (Role role : config_.layer_roles(index)) layer_.inputs[role] = Planned(role, layer[role]);
   layer_.spec = config_.spec(index);
   layer_.heads = config_.head_shape(index);
+  layer_.cache = kv_[static_cast<size_t>(index)];
   for (const auto& [norm, weight] : layer.vectors) {
     layer_.vectors[norm] = UploadNorm(backend_, weight);
   }
@@ -185,7 +187,7 @@ SequenceSlice Stream::CacheOf(int64_t window) {
   const int64_t owner = spec.owns_kv() ? index_ : spec.kv_layer;
   KvCache* cache = &cache_;
   if (config_.lends_kv(owner)) {
-    cache = &lent_.try_emplace({owner, window}, LargestKv(config_, kv_), 1, backend_).first->second;
+    cache = &lent_.try_emplace({owner, window}, LargestCache(kv_), 1, backend_).first->second;
   }
   if (spec.owns_kv()) {
     cache->Clear();

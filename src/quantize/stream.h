@@ -81,9 +81,7 @@ class Stream {
   std::span<float> host_x() { return {x_.data(), static_cast<size_t>(x_.size())}; }
 
  private:
-  Decoder decoder(int64_t window) {
-    return {backend_, config_, kv_, ropes_, scratch_, GivenTo(window)};
-  }
+  Decoder decoder(int64_t window) { return {backend_, config_, ropes_, scratch_, GivenTo(window)}; }
   const Intermediate* GivenTo(int64_t window) const;  // Decoder::layer_input
   InputSpec Planned(Role role, const PackedLinear& linear) const;
   void Upload(Role role, const PackedLinear& linear);
@@ -113,7 +111,7 @@ class Stream {
   int64_t context_, windows_;
   bool quantized_;
   SpillFile* file_;
-  KvSpec kv_;
+  std::vector<KvSpec> kv_;                               // of each layer
   KvCache cache_;                                        // one layer, one window
   std::map<std::pair<int64_t, int64_t>, KvCache> lent_;  // of layers and windows that others read
   Scratch scratch_;

@@ -8,6 +8,7 @@
 
 #include "backends/interface/backend.h"
 #include "base/rng.h"
+#include "models/plan.h"
 
 namespace nibble {
 namespace {
@@ -111,8 +112,7 @@ class WindowedTree : public testing::Test {
     return rows;
   }
 
-  const KvGroups groups_{Config(),
-                         {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}}};
+  const KvGroups groups_{Config(), LayerCaches(Config(), {.k = {.bits = 32}, .v = {.bits = 32}})};
   const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
   PagePool pool_{groups_.page_bytes(), *backend_, 20};
   PrefixTree tree_{groups_};

@@ -131,13 +131,13 @@ class OpBench {
     const auto q = RandomIntermediates(*backend_, q_size);
     const auto k = RandomIntermediates(*backend_, k_size);
     const auto v = RandomIntermediates(*backend_, k_size);
-    KvCache cache(network_.kv, 1, *backend_);
+    KvCache cache(network_.caches[0], 1, *backend_);
     cache.Reserve(tokens);
     const BackendRopes ropes(*backend_, config_.ropes, tokens);
     const SequenceSlice slice = cache.Slice(0, tokens);
     const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
-      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), network_.kv,
+      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), network_.caches[0],
                               {&slice, 1});
     });
     Add({.name = "attention",
@@ -145,7 +145,7 @@ class OpBench {
          .operations =
              2.0 * static_cast<double>(tokens * (tokens + 1) * config_.heads * config_.head_dim)},
         [&] {
-          backend_->Attention(q.data(), spec, network_.kv, {&slice, 1}, a_.data());
+          backend_->Attention(q.data(), spec, network_.caches[0], {&slice, 1}, a_.data());
         });
     return {.op = ActsSource::Op::kIntermediate, .values = a_.data()};
   }
@@ -225,12 +225,12 @@ void RunAttention(const BenchArguments& a, const Common& common) {
   one.layers = 1;
   const Network network = BenchNetwork(one);
   const auto backend = MakeBackend(common.device, false);
-  KvSpec wide = network.kv;
+  KvSpec wide = network.caches[0];
   wide.k = wide.v = {.bits = 16};
   std::vector<BenchRow> rows;
   for (const int64_t context : {512, 2048, 4096}) {
     for (const int64_t tokens : {std::min(a.tokens, context), int64_t{1}}) {
-      for (const KvSpec& kv : {network.kv, wide}) {
+      for (const KvSpec& kv : {network.caches[0], wide}) {
         rows.push_back(
             AttentionRow(a, network.config, kv, *backend, common.device == "cpu", context, tokens));
       }

@@ -10,7 +10,7 @@ class AttentionRun {
  public:
   AttentionRun(Backend& backend, const Network& network, int64_t batch, int64_t keys, int copies)
       : backend_(backend),
-        kv_(network.kv),
+        kv_(network.caches[0]),
         spec_{.heads = network.config.heads,
               .scale = 1 / std::sqrt(static_cast<float>(kv_.head_dim))},
         copies_(copies),
@@ -60,7 +60,7 @@ void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64
                           int64_t keys) {
   const ModelConfig& config = network.config;
   const auto copies = [](int64_t bytes) { return static_cast<int>(1 + kCachedBytes / bytes); };
-  const int64_t bytes = batch * keys * network.kv.page_bytes() / kPageTokens;
+  const int64_t bytes = batch * keys * network.caches[0].page_bytes() / kPageTokens;
   const int64_t bf16_bytes = 4 * batch * keys * config.kv_heads * config.head_dim;
   AttentionRun run(bench.backend, network, batch, keys, copies(bytes));
   Contender nibble{"Nibble", [&] { run.Run(); }, static_cast<double>(copies(bytes))};

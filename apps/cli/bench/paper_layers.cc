@@ -27,13 +27,14 @@ class LayerRun {
            int copies)
       : backend_(backend),
         scratch_(backend),
-        decoder_{backend, network.config, network.kv, ropes, scratch_},
+        decoder_{backend, network.config, ropes, scratch_},
         x_(RandomFloats(backend, steps.batch * steps.tokens * network.config.hidden_size)) {
     for (int i = 0; i < copies; ++i) {
-      layers_.push_back(UploadLayer(backend, network.config, 0, network.layers[0]));
+      layers_.push_back(
+          UploadLayer(backend, network.config, 0, network.layers[0], network.caches[0]));
     }
     for (int64_t i = 0; i < steps.batch; ++i) {
-      KvCache& cache = caches_.emplace_back(network.kv, 1, backend);
+      KvCache& cache = caches_.emplace_back(network.caches[0], 1, backend);
       cache.Reserve(steps.context + steps.tokens);
       cache.Advance(steps.context);
       slices_.push_back(cache.Slice(i * steps.tokens, steps.tokens));
@@ -114,8 +115,8 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   const bool decodes = steps.tokens == 1;
   PaperTable::Work work;
   if (decodes) {
-    work.bytes =
-        static_cast<double>(steps.batch * PagesOf(steps.context + 1) * network.kv.page_bytes());
+    work.bytes = static_cast<double>(steps.batch * PagesOf(steps.context + 1) *
+                                     network.caches[0].page_bytes());
   }
   for (const auto& [role, linear] : network.layers[0].linears) {
     if (decodes) {
