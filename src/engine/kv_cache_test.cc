@@ -60,7 +60,8 @@ TEST(KvGroups, HaveAsManyLayersEach) {
   const KvGroups of62 = WithWindows(EverySixthSeesAll(62, 1024));
   EXPECT_EQ(LayersOf(of48), 8);
   EXPECT_EQ(of48.MostPages(256, 1), 256 + 5 * 17) << "16384 tokens: 4.5 times less than 6 * 256";
-  EXPECT_EQ(of62.count() * LayersOf(of62), 65);
+  EXPECT_EQ(LayersOf(of62), 11) << "ten see all, and none beside them has an empty page of its own";
+  EXPECT_EQ(of62.count() * LayersOf(of62), 66);
   EXPECT_EQ(LayersOf(WithWindows({128, 0, 128, 0})), 2);
   EXPECT_EQ(WithWindows({0, 0, 0, 0}).count(), 1);
   EXPECT_EQ(WithWindows({64, 64, 64, 64}).count(), 1);
@@ -106,6 +107,46 @@ TEST(KvGroups, LayersThatReadKeysOfOthersHaveTheirPlace) {
   for (const auto& [reader, lender] : {std::pair(3, 1), {4, 2}}) {
     EXPECT_EQ(groups.place(reader).group, groups.place(lender).group);
     EXPECT_EQ(groups.place(reader).offset, groups.place(lender).offset);
+  }
+}
+
+// Formats that differ from layer to layer make places of different sizes, which leave little empty,
+// and nowhere more than fewer bits have won.
+TEST(KvGroups, GiveEachFormatItsRoom) {
+  Rng rng(7);
+  for (const size_t layers : {1, 18, 26, 48}) {
+    ModelConfig c;
+    c.layers = static_cast<int64_t>(layers), c.context = 1 << 17;
+    c.heads = 4, c.kv_heads = kFourBits.kv_heads, c.head_dim = kFourBits.head_dim;
+    for (const int64_t window : EverySixthSeesAll(layers, 512)) {
+      c.specs.push_back({.sliding_window = window});
+    }
+    for (int draw = 0; draw < 20; ++draw) {
+      std::vector<KvSpec> caches(layers, kFourBits);
+      KvSpec wide = kFourBits;
+      wide.k.bits = wide.v.bits = 8;
+      for (KvSpec& cache : caches) {
+        for (FormatSpec* part : {&cache.k, &cache.v}) part->bits = rng.Below(2) == 0 ? 4 : 8;
+      }
+      const KvGroups groups(c, caches);
+      std::map<std::pair<int64_t, int64_t>, int64_t> ends;  // of what lies at each place
+      int64_t needed = 0, seeing_all = 0, pages_seeing_all = 0;
+      for (size_t i = 0; i < layers; ++i) {
+        const auto [group, offset] = groups.place(static_cast<int64_t>(i));
+        EXPECT_EQ(groups.sees_all(group), c.specs[i].sliding_window == 0);
+        EXPECT_TRUE(ends.emplace(std::pair(group, offset), offset + caches[i].page_bytes()).second);
+        needed += caches[i].page_bytes(), seeing_all += groups.sees_all(group);
+      }
+      std::pair<int64_t, int64_t> last = {-1, 0};
+      for (const auto& [place, end] : ends) {
+        EXPECT_TRUE(place.first != last.first || place.second >= last.second) << "they overlap";
+        EXPECT_LE(end, groups.page_bytes());
+        last = {place.first, end};
+      }
+      for (int64_t g = 0; g < groups.count(); ++g) pages_seeing_all += groups.sees_all(g);
+      EXPECT_LE(groups.count() * groups.page_bytes(), needed * 4 / 3);
+      EXPECT_LE(pages_seeing_all * groups.page_bytes(), seeing_all * wide.page_bytes());
+    }
   }
 }
 

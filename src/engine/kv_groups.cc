@@ -2,53 +2,89 @@
 #include "engine/kv_groups.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
-#include <utility>
+#include <set>
 
 namespace nibble {
 namespace {
 
 constexpr int64_t kMostGroups = 8;  // each has a table of its own in every sequence
+constexpr int64_t kPagePart = 64;   // bytes that every part of a page is a multiple of
 
-// Layers of one window and of heads alike.
-struct Alike {
-  int64_t window, bytes;  // of one layer in a page
-  std::vector<int64_t> layers = {};
-
-  int64_t InPage(int64_t page_bytes) const { return page_bytes / bytes; }
-  int64_t Groups(int64_t page_bytes) const {
-    const int64_t size = InPage(page_bytes);
-    return (static_cast<int64_t>(layers.size()) + size - 1) / size;
-  }
+struct Sized {
+  int64_t layer, bytes;  // in a page
 };
 
-std::vector<Alike> SortLayers(const ModelConfig& config, std::span<const KvSpec> caches) {
-  std::map<std::pair<int64_t, int64_t>, Alike> sorted;
+// Of each window the layers, the largest first.
+std::map<int64_t, std::vector<Sized>> SortLayers(const ModelConfig& config,
+                                                 std::span<const KvSpec> caches) {
+  std::map<int64_t, std::vector<Sized>> sorted;
   for (int64_t i = 0; i < config.layers; ++i) {
     if (!config.spec(i).owns_kv()) continue;
     const int64_t stated = config.spec(i).sliding_window;
     const int64_t window = stated < config.context ? stated : 0;
-    const int64_t bytes = caches[static_cast<size_t>(i)].page_bytes();
-    sorted.try_emplace({window, bytes}, Alike{window, bytes}).first->second.layers.push_back(i);
+    sorted[window].push_back({i, caches[static_cast<size_t>(i)].page_bytes()});
   }
-  std::vector<Alike> all;
-  for (auto& [key, alike] : sorted) all.push_back(std::move(alike));
-  return all;
+  for (auto& [window, layers] : sorted) {
+    std::ranges::stable_sort(layers, std::greater(), &Sized::bytes);
+  }
+  return sorted;
 }
 
-// The size that leaves the fewest bytes empty, and of those the largest.
-int64_t BestPageBytes(const std::vector<Alike>& all) {
-  int64_t fewest = 0, best = 0, unit = 0, most = 0;
-  for (const Alike& alike : all) {
-    unit = std::max(unit, alike.bytes);
-    most = std::max(most, alike.bytes * static_cast<int64_t>(alike.layers.size()));
+// Where each of them lies: in the first group that has room for it.
+std::vector<KvGroups::Place> Pack(std::span<const Sized> layers, int64_t page_bytes) {
+  std::vector<KvGroups::Place> places;
+  std::vector<int64_t> ends;  // of what lies in each group
+  for (const Sized& layer : layers) {
+    auto end = std::ranges::find_if(
+        ends, [&](int64_t taken) { return taken + layer.bytes <= page_bytes; });
+    if (end == ends.end()) end = ends.insert(end, 0);
+    places.push_back({end - ends.begin(), *end});
+    *end += layer.bytes;
   }
-  for (int64_t bytes = unit; bytes < most + unit; bytes += unit) {
-    int64_t groups = 0;
-    for (const Alike& alike : all) groups += alike.Groups(bytes);
-    const bool crowded = groups > kMostGroups && bytes < most;
-    if (crowded || (best > 0 && groups * bytes > fewest)) continue;
-    fewest = groups * bytes, best = bytes;
+  return places;
+}
+
+int64_t Sum(std::span<const Sized> layers) {
+  int64_t sum = 0;
+  for (const Sized& layer : layers) sum += layer.bytes;
+  return sum;
+}
+
+int64_t GroupsOf(std::span<const KvGroups::Place> places) {
+  return 1 + std::ranges::max(places, {}, &KvGroups::Place::group).group;
+}
+
+// The size for which a text of some length takes the fewest bytes, where one more group, which
+// costs a table, counts as a fiftieth of all; of those the largest. A page holds a whole share of
+// the layers of some window, or a number of the largest ones.
+int64_t BestPageBytes(const std::map<int64_t, std::vector<Sized>>& sorted) {
+  int64_t unit = 0, most = 0;
+  std::set<int64_t> sizes;
+  for (const auto& [window, layers] : sorted) {
+    const int64_t sum = Sum(layers);
+    unit = std::max(unit, layers[0].bytes), most = std::max(most, sum);
+    for (int64_t share = 1; share <= std::ssize(layers); ++share) {
+      sizes.insert((sum / share + kPagePart - 1) / kPagePart * kPagePart);
+    }
+  }
+  for (int64_t bytes = unit; bytes < most + unit; bytes += unit) sizes.insert(bytes);
+  double least = 0;
+  int64_t best = 0;
+  for (auto bytes = sizes.lower_bound(unit); bytes != sizes.end(); ++bytes) {
+    int64_t groups = 0, tokens = 0;
+    for (const auto& [window, layers] : sorted) {
+      // There are no fewer than this, and not many more where they are few.
+      const int64_t fewest = Sum(layers) / *bytes;
+      const int64_t own = fewest > kMostGroups ? fewest : GroupsOf(Pack(layers, *bytes));
+      groups += own;
+      tokens += own * UsualTokens(window);
+    }
+    if (groups > kMostGroups && *bytes < most) continue;
+    const double cost = static_cast<double>(*bytes) * static_cast<double>(tokens * (50 + groups));
+    if (best > 0 && cost > least) continue;
+    least = cost, best = *bytes;
   }
   return best;
 }
@@ -62,14 +98,14 @@ KvGroups::KvGroups(const KvSpec& kv, int64_t layers)
 
 KvGroups::KvGroups(const ModelConfig& config, std::span<const KvSpec> caches)
     : places_(static_cast<size_t>(config.layers)) {
-  const std::vector<Alike> all = SortLayers(config, caches);
-  page_bytes_ = BestPageBytes(all);
-  for (const Alike& alike : all) {
-    for (size_t i = 0; i < alike.layers.size(); ++i) {
-      const int64_t index = static_cast<int64_t>(i) % alike.InPage(page_bytes_);
-      if (index == 0) windows_.push_back(alike.window);
-      places_[static_cast<size_t>(alike.layers[i])] = {count() - 1, index * alike.bytes};
+  const auto sorted = SortLayers(config, caches);
+  page_bytes_ = BestPageBytes(sorted);
+  for (const auto& [window, layers] : sorted) {
+    const std::vector<Place> packed = Pack(layers, page_bytes_);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      places_[static_cast<size_t>(layers[i].layer)] = {count() + packed[i].group, packed[i].offset};
     }
+    windows_.resize(windows_.size() + static_cast<size_t>(GroupsOf(packed)), window);
   }
   for (int64_t i = 0; i < config.layers; ++i) {
     const LayerSpec spec = config.spec(i);

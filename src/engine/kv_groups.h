@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which layers' keys and values lie together in a page. A layer with a sliding window needs the
-// older pages of a text no longer, so a page holds layers of one window and of heads alike, and all
-// pages are of one size, so that what one group gives back serves any other. Models whose layers
-// all see as much have one group. A layer without keys of its own has the place of the one whose
-// keys it reads.
+// older pages of a text no longer, so a page holds layers of one window, and all pages are of one
+// size, so that what one group gives back serves any other. Models whose layers all see as much
+// have one group. A layer without keys of its own has the place of the one whose keys it reads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +17,13 @@ namespace nibble {
 
 inline int64_t PagesOf(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
+}
+
+// Of a text of usual length, for choices that depend on it, those that a layer with this window (0:
+// none) keeps.
+inline int64_t UsualTokens(int64_t window) {
+  constexpr int64_t kTokens = 4096;
+  return window == 0 ? kTokens : std::min(window, kTokens);
 }
 
 class KvGroups {
