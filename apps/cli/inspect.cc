@@ -60,7 +60,7 @@ CacheBytes CacheBytesPerToken(const Network& net) {
 
 std::string KeysText(const Network& net) {
   const bool centered = net.layers[0].vectors.contains(LayerVector::kKeyCenter);
-  return FormatText(net.caches[0].k) + (centered ? " less their mean" : "");
+  return CacheText(net.caches, &KvSpec::k) + (centered ? " less their mean" : "");
 }
 
 std::vector<std::string> FormatCells(const PackedLinear& l) {
@@ -129,7 +129,8 @@ void PrintNetwork(const Network& net) {
   const auto [first, later] = CacheBytesPerToken(net);
   fmt::print("KV cache           {} per token{}; K {}, V {}; rotation {}\n\n", BytesText(first),
              later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
-             KeysText(net), FormatText(net.caches[0].v), TransformText(net.caches[0].rotation));
+             KeysText(net), CacheText(net.caches, &KvSpec::v),
+             TransformText(net.caches[0].rotation));
   fmt::print("{}", Table(FormatRows(net)));
 }
 

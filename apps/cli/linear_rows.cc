@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 
 namespace nibble::cli {
 namespace {
@@ -53,6 +54,19 @@ void AddLinearRows(const ModelConfig& config, const std::function<Cells(int64_t,
       rows.back().insert(rows.back().end(), row.begin(), row.end());
     }
   }
+}
+
+std::string CacheText(const std::vector<KvSpec>& caches, FormatSpec KvSpec::*part) {
+  Kinds kinds;
+  for (size_t i = 0; i < caches.size(); ++i) {
+    AddKind(static_cast<int64_t>(i), {FormatText(caches[i].*part)}, kinds);
+  }
+  std::ranges::stable_sort(kinds, {}, [](const auto& kind) { return kind.second.size(); });
+  std::string text;
+  for (const auto& [format, layers] : std::span(kinds).first(kinds.size() - 1)) {
+    text += fmt::format("{} in layers {}, else ", format[0], Ranges(layers));
+  }
+  return text + kinds.back().first[0];
 }
 
 }  // namespace nibble::cli

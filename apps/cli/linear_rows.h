@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "formats/kv_format.h"
 #include "models/config.h"
 
 namespace nibble::cli {
@@ -16,5 +17,7 @@ namespace nibble::cli {
 void AddLinearRows(const ModelConfig& config,
                    const std::function<std::vector<std::string>(int64_t, Role)>& cells,
                    std::vector<std::vector<std::string>>& rows);
+// Of the keys or values of each layer: "8 asym", or "4 asym in layers 0-3,7, else 8 asym".
+std::string CacheText(const std::vector<KvSpec>& caches, FormatSpec KvSpec::*part);
 
 }  // namespace nibble::cli

@@ -19,6 +19,12 @@ inline constexpr int64_t kPageTokens = 64;
 // Every backend takes heads of a multiple of 8 up to this.
 inline constexpr int64_t kMaxHeadDim = 512;
 
+// Of cached keys and values.
+struct CacheFormats {
+  FormatSpec k, v;
+  bool operator==(const CacheFormats&) const = default;
+};
+
 struct KvSpec {
   int64_t kv_heads = 0, head_dim = 0;
   FormatSpec k, v;

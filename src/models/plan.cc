@@ -51,7 +51,32 @@ Json CacheToJson(const Plan& plan) {
                {"rotation", ToJson(plan.kv_rotation)},
                {"page_tokens", kPageTokens}};
   if (plan.center_keys) json["centered"] = true;
+  for (const auto& [layer, formats] : plan.layer_caches) {
+    json["layers"][std::to_string(layer)] = {{"k", ToJson(formats.k)}, {"v", ToJson(formats.v)}};
+  }
   return json;
+}
+
+CacheFormats CacheFormatsFromJson(const Json& json, const std::string& where) {
+  return {.k = FormatFromJson(JsonGet<Json>(json, "k", where), where),
+          .v = FormatFromJson(JsonGet<Json>(json, "v", where), where)};
+}
+
+std::map<int64_t, CacheFormats> LayerCachesFromJson(const Json& json, const ModelConfig& config,
+                                                    const std::string& where) {
+  std::map<int64_t, CacheFormats> caches;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::string name = std::to_string(layer), in = where + "." + name;
+    const auto formats = JsonFind<Json>(json, name, where);
+    if (!formats) continue;
+    if (!config.spec(layer).owns_kv()) Fail("{}: this layer has no cache of its own", in);
+    RefuseUnknownFields(*formats, {"k", "v"}, in);
+    caches[layer] = CacheFormatsFromJson(*formats, in);
+  }
+  if (caches.size() != json.size()) {
+    Fail("{}: {} layers, and the model has {} of them", where, json.size(), caches.size());
+  }
+  return caches;
 }
 
 void CheckFormats(const FormatSpec& weights, const FormatSpec& activations, int64_t width,
@@ -138,16 +163,20 @@ void CheckSharedInputs(const Plan& plan, int64_t layer, const ModelConfig& confi
   }
 }
 
+void CheckCacheFormat(const FormatSpec& format, int64_t head_dim, const std::string& where) {
+  if (format.group != 0 && head_dim % format.group != 0) {
+    Fail("{}: cache group {} does not divide head_dim {}", where, format.group, head_dim);
+  }
+  if (format.quantized() && format.clip <= 0) Fail("{}: the cache needs a clip above 0", where);
+  if (format.signed_scale || format.second_level || format.sparse) {
+    Fail("{}: signed or two-level scales and sparsity are not for a cache", where);
+  }
+}
+
 void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& where) {
-  for (const FormatSpec* format : {&plan.k, &plan.v}) {
-    for (int64_t layer = 0; layer < config.layers; ++layer) {
-      const int64_t head_dim = config.head_shape(layer).head_dim;
-      if (format->group == 0 || head_dim % format->group == 0) continue;
-      Fail("{}: cache group {} does not divide head_dim {}", where, format->group, head_dim);
-    }
-    if (format->quantized() && format->clip <= 0) Fail("{}: the cache needs a clip above 0", where);
-    if (format->signed_scale || format->second_level || format->sparse) {
-      Fail("{}: signed or two-level scales and sparsity are not for a cache", where);
+  for (const KvSpec& cache : LayerCaches(config, plan)) {
+    for (const FormatSpec& format : {plan.k, plan.v, cache.k, cache.v}) {
+      CheckCacheFormat(format, cache.head_dim, where);
     }
   }
   if (plan.center_keys && !config.centers_keys()) {
@@ -224,12 +253,15 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   plan.head_turn = JsonFind<bool>(json, "head_turn", where).value_or(false);
   const Json cache = JsonGet<Json>(json, "cache", where);
   const std::string in_cache = where + ": cache";
-  RefuseUnknownFields(cache, {"k", "v", "rotation", "centered", "page_tokens"}, in_cache);
+  RefuseUnknownFields(cache, {"k", "v", "layers", "rotation", "centered", "page_tokens"}, in_cache);
   if (JsonGet<int64_t>(cache, "page_tokens", in_cache) != kPageTokens) {
     Fail("{}: this build has pages of {} tokens", in_cache, kPageTokens);
   }
-  plan.k = FormatFromJson(JsonGet<Json>(cache, "k", in_cache), in_cache);
-  plan.v = FormatFromJson(JsonGet<Json>(cache, "v", in_cache), in_cache);
+  const CacheFormats formats = CacheFormatsFromJson(cache, in_cache);
+  plan.k = formats.k, plan.v = formats.v;
+  if (const auto layers = JsonFind<Json>(cache, "layers", in_cache)) {
+    plan.layer_caches = LayerCachesFromJson(*layers, config, in_cache + ".layers");
+  }
   plan.kv_rotation = TransformFromJson(JsonGet<Json>(cache, "rotation", in_cache), in_cache);
   plan.center_keys = JsonFind<bool>(cache, "centered", in_cache).value_or(false);
   CheckCache(plan, config, in_cache);
@@ -257,10 +289,14 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
 
 KvSpec LayerCache(const ModelConfig& config, const Plan& plan, int64_t layer) {
   const HeadShape heads = config.head_shape(layer);
+  const LayerSpec spec = config.spec(layer);
+  const auto own = plan.layer_caches.find(spec.owns_kv() ? layer : spec.kv_layer);
+  const CacheFormats formats =
+      own == plan.layer_caches.end() ? CacheFormats{plan.k, plan.v} : own->second;
   KvSpec cache = {.kv_heads = heads.kv_heads,
                   .head_dim = heads.head_dim,
-                  .k = plan.k,
-                  .v = plan.v,
+                  .k = formats.k,
+                  .v = formats.v,
                   .rotation = plan.kv_rotation};
   if (heads.head_dim != config.head_dim && !cache.rotation.identity()) {
     cache.rotation = FullHadamard(heads.head_dim);
@@ -281,6 +317,7 @@ const KvSpec& LargestCache(std::span<const KvSpec> caches) {
 std::string PlanDigest(const Plan& plan) {
   Json json = ToJson(plan);
   json.erase("provenance");
+  json["cache"].erase("layers");
   const std::string text = json.dump();
   return Sha256(std::as_bytes(std::span(text)));
 }

@@ -46,6 +46,8 @@ struct Plan {
   static constexpr int kVersion = 2;
   std::map<std::string, LinearPlan> linears;  // by LinearName; the embedding has weights only
   FormatSpec k, v;
+  // Of layers whose cache differs from that. A layer that reads another's keys has its formats.
+  std::map<int64_t, CacheFormats> layer_caches;
   // Of one head, online on Q and K; layers with longer or shorter heads have the Hadamard transform
   // of theirs.
   TransformSpec kv_rotation;
@@ -77,8 +79,9 @@ std::vector<KvSpec> LayerCaches(const ModelConfig& config, const Plan& plan);
 // The one with the largest pages.
 const KvSpec& LargestCache(std::span<const KvSpec> caches);
 
-// SHA-256 of the plan's JSON text, provenance left out. Every shard carries it, so that weights and
-// a plan that does not belong to them (an online transform removed, say) are refused.
+// SHA-256 of the plan's JSON text, less provenance and layer_caches, which are chosen once weights
+// are there. Every shard carries it, so that weights and a plan that does not belong to them (an
+// online transform removed, say) are refused.
 std::string PlanDigest(const Plan& plan);
 
 }  // namespace nibble

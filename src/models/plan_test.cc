@@ -37,6 +37,38 @@ TEST(PlanJson, RoundTripLosesNothing) {
   EXPECT_EQ(kv.head_dim, 16);
 }
 
+TEST(PlanJson, LayersMayCacheOtherwise) {
+  const ModelConfig config = TestConfig();
+  Plan plan = TestPlan(config);
+  const std::string digest = PlanDigest(plan);
+  plan.layer_caches[1] = {.k = {.bits = 2, .symmetric = false}, .v = plan.v};
+  const Plan back = PlanFromJson(ToJson(plan), config, "p");
+  EXPECT_EQ(back.layer_caches, plan.layer_caches);
+  EXPECT_EQ(LayerCache(config, back, 0).k, plan.k);
+  EXPECT_EQ(LayerCache(config, back, 1).k.bits, 2);
+  EXPECT_EQ(LayerCache(config, back, 1).v, plan.v);
+  EXPECT_EQ(LargestCache(LayerCaches(config, back)).k, plan.k);
+  EXPECT_EQ(PlanDigest(back), digest) << "no tensor depends on it";
+}
+
+TEST(PlanJson, CachesOfLayersThatHaveNoneAreRefused) {
+  ModelConfig config = TestConfig();
+  config.specs.resize(static_cast<size_t>(config.layers));
+  config.specs[1].kv_layer = 0;
+  Plan plan = TestPlan(config);
+  plan.layer_caches[0] = {.k = {.bits = 2, .symmetric = false}, .v = plan.v};
+  EXPECT_EQ(LayerCache(config, plan, 1).k.bits, 2) << "those of the layer whose keys it reads";
+  plan.layer_caches[1] = plan.layer_caches[0];
+  EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(plan), config, "p"); }),
+              HasSubstr("cache.layers.1: this layer has no cache of its own"));
+  for (const char* name : {"2", "-1", "01", "x"}) {
+    Json json = ToJson(TestPlan(config));
+    json["cache"]["layers"][name] = {{"k", ToJson(plan.k)}, {"v", ToJson(plan.v)}};
+    EXPECT_THAT(ErrorOf([&] { PlanFromJson(json, config, "p"); }), HasSubstr("cache.layers"))
+        << name;
+  }
+}
+
 TEST(PlanJson, CenteredKeysAreRefusedWhereScoresSeeThem) {
   ModelConfig capped = TestConfig(), sinks = TestConfig();
   capped.attention_softcap = 30;
@@ -65,6 +97,8 @@ TEST(PlanJson, ForeignValuesAreRefused) {
       {"/cache/centered", 1, "centered"},
       {"/cache/page_tokens", 32, "pages of 64 tokens"},
       {"/cache/k/bits", 9, "bits 9"},
+      {"/cache/layers", 1, "cache.layers"},
+      {"/cache/layers", {{"0", Json::object()}}, "\"k\" is missing"},
       {"/cache/k/clip", 0, "clip"},
       {"/cache/k/group", 32, "group 32 does not divide head_dim 16"},
       {"/cache/v/group", -8, "group -8"},
