@@ -82,6 +82,7 @@ TEST_F(Options, OfRecipesReachThePlan) {
       {"w4a8 --kv-bits 4",
        "--raw-keys",
        {{"/cache/centered", true, Json()}, {"/provenance/center-keys", true, false}}},
+      {"w4a8", "--cache-loss 0.02", {{"/provenance/cache-loss", 0.0, 0.02}}},
       {"smoothquant", "--alpha 0.25", {{"/provenance/alpha", 0.85, 0.25}}},
       {"nibble",
        "--a-unsigned --fixed-rotation",

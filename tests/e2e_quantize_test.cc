@@ -228,6 +228,25 @@ TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
                                HasSubstr("that is much; try --a-bits 8")));
 }
 
+TEST_F(QuantizeVerb, LayersThatBearItCacheFourBits) {
+  const Arguments calibration = Words("--recipe rtn --kv-bits 8 --context 128");
+  const Arguments leave = calibration + Words("--cache-loss 10 --calib-windows 2");
+  const Json all = Quantize("all", leave)["cache"];
+  EXPECT_EQ(all["narrow"], all["parts"]);
+  const double most = all["kl_mean"].get<double>() / 2;
+  ASSERT_GT(most, 0);
+  const Result text = Nibble(Arguments{"quantize", small_, "-o", Path("some")} + calibration +
+                             Words(fmt::format("--cache-loss {} --calib-windows 2", most)));
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("cache           4 bits in "));
+  const Json plan = Nibble({"inspect", Path("some"), "--json"}).json()["plan"];
+  EXPECT_LE(plan["provenance"]["cache_kl"], most);
+  EXPECT_GT(plan["cache"]["layers"].size(), 0u);
+  // The engine reads it.
+  const double exact = Eval("ppl", Path("some"), {"--decoded"})["perplexity"];
+  EXPECT_NEAR(Eval("ppl", Path("some"))["perplexity"].get<double>() / exact, 1, 0.02);
+}
+
 #ifndef NIBBLE_SLOW_BUILD  // its recipes run one by one in other tests
 TEST_F(QuantizeVerb, RecipesAreComparedOnTheSameWindows) {
   const Arguments compare = {"quantize", small_,      "--compare", "--loss-windows",
@@ -365,6 +384,7 @@ TEST_F(QuantizeVerb, StoppedWhileScalesAreLearnedItGoesOn) {
   ExpectSameFiles("whole", "out");
 }
 
+#ifndef NIBBLE_SLOW_BUILD  // family_recipes_test.cc has mixtures under sanitizers
 TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   small_ = Path("mixture");
   MakeSmallMixture(small_);
@@ -398,6 +418,7 @@ TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   EXPECT_GE(Quantize("stopped", kGptq + Arguments{"--resume"})["resumed_layers"], 1);
   ExpectSameFiles("whole", "stopped");
 }
+#endif
 
 TEST_F(QuantizeVerb, TheSecondOfTwoWritersIsRefused) {
   Process first = Start("out");

@@ -26,7 +26,9 @@ struct QuantizeArguments {
   RecipeChanges changes;
 };
 
-std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConfig& config) {
+std::vector<std::vector<std::string>> PlanRows(const QuantizeReport& report) {
+  const Plan& plan = report.plan;
+  const ModelConfig& config = report.config;
   std::vector<std::vector<std::string>> rows = {
       {"linear", "weights", "activations", "online transform"}};
   const auto cells = [&](int64_t layer, Role role) -> std::vector<std::string> {
@@ -40,9 +42,12 @@ std::vector<std::vector<std::string>> PlanRows(const Plan& plan, const ModelConf
     rows.push_back({RoleName(role)});
     for (std::string& cell : cells(0, role)) rows.back().push_back(std::move(cell));
   }
-  const std::string keys = FormatText(plan.k) + (plan.center_keys ? " less their mean" : "");
+  const auto cached = [&](const FormatSpec& format) {
+    return FormatText(format) + (report.recipe.narrows(format) ? ", or 4 bits" : "");
+  };
+  const std::string keys = cached(plan.k) + (plan.center_keys ? " less their mean" : "");
   rows.push_back({"cache K", keys, "", TransformText(plan.kv_rotation)});
-  rows.push_back({"cache V", FormatText(plan.v), "", ""});
+  rows.push_back({"cache V", cached(plan.v), "", ""});
   return rows;
 }
 
@@ -67,7 +72,7 @@ void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
   }
   if (a.dry_run) {
     const auto why = WhyTwoTables(report.config, report.recipe, report.plan);
-    fmt::print("{}\n", Table(PlanRows(report.plan, report.config)));
+    fmt::print("{}\n", Table(PlanRows(report)));
     fmt::print("method       {}\n", SettingsText(report.plan.provenance));
     if (!report.scales_stay.empty())
       fmt::print("scales       not learned: {}\n", report.scales_stay);
@@ -92,14 +97,20 @@ Json ReportJson(const QuantizeReport& r) {
     for (const auto& [role, error] : layer.errors) errors[RoleName(role)] = error;
     layers.push_back({{"layer", layer.layer}, {"relative_errors", errors}});
   }
-  return {{"output", r.output},
-          {"seconds", r.seconds},
-          {"bytes", r.output_bytes},
-          {"bits_per_weight", r.quantized_bits_per_weight},
-          {"invariance", r.invariance.change},
-          {"resumed_layers", r.resumed_layers},
-          {"scales_stay", r.scales_stay},
-          {"layers", layers}};
+  Json json = {{"output", r.output},
+               {"seconds", r.seconds},
+               {"bytes", r.output_bytes},
+               {"bits_per_weight", r.quantized_bits_per_weight},
+               {"invariance", r.invariance.change},
+               {"resumed_layers", r.resumed_layers},
+               {"scales_stay", r.scales_stay},
+               {"layers", layers}};
+  if (r.cache) {
+    json["cache"] = {
+        {"parts", r.cache->parts}, {"narrow", r.cache->narrow}, {"kl_mean", r.cache->loss}};
+    if (!r.cache->unchosen.empty()) json["cache"]["unchosen"] = r.cache->unchosen;
+  }
+  return json;
 }
 
 // Of each kind of linear the mean and the worst of all layers and experts; --json has each.
@@ -147,6 +158,13 @@ void PrintReport(const QuantizeReport& r) {
     fmt::print(
         "exactness check largest logit change {:.1e} of the logits' deviation (limit {:.1e})\n",
         r.invariance.change, r.invariance.limit());
+  }
+  if (r.cache && !r.cache->unchosen.empty()) {
+    fmt::print("cache           as planned in all layers: {}\n", Printable(r.cache->unchosen));
+  } else if (r.cache) {
+    fmt::print(
+        "cache           4 bits in {} of {} parts (keys or values of a layer): KL {:.4f} nats\n",
+        r.cache->narrow, r.cache->parts, r.cache->loss);
   }
   if (!r.scales_stay.empty()) fmt::print("scales          not learned: {}\n", r.scales_stay);
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",

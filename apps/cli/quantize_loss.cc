@@ -18,6 +18,7 @@ constexpr double kMuch = 0.1;  // of perplexity, or nats: answers begin to diffe
 
 // The first change that usually gains most.
 std::string_view Advice(const QuantizeReport& report) {
+  if (report.cache && report.cache->loss > kMuch / 2) return "a smaller --cache-loss";
   const LinearPlan& down = report.plan.at(0, report.config.first(0, Role::kDown));
   if (down.activations.bits < 8) return "--a-bits 8";
   if (report.plan.k.bits < 8 || report.plan.v.bits < 8) return "--kv-bits 8";
@@ -31,7 +32,8 @@ std::string_view Advice(const QuantizeReport& report) {
 
 // The source in the recipe's formats, to nearest; null where the recipe does just that, keeps
 // codes, or has rules for what is then not there.
-std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Recipe& recipe) {
+std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const QuantizeReport& report) {
+  const Recipe& recipe = report.recipe;
   if (recipe.rounding == Rounding::kStored) return nullptr;
   if (!recipe.maps() && recipe.rounding == Rounding::kNearest) return nullptr;
   Network source = OpenNetwork(options.model);
@@ -41,7 +43,12 @@ std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Recipe& 
   } catch (const Error&) {
     return nullptr;
   }
-  return std::make_unique<Model>(RoundNetwork(source, plain), MakeBackend(options.device, false));
+  Network network = RoundNetwork(source, plain);
+  const std::vector<KvSpec> planned = LayerCaches(report.config, report.plan);
+  for (size_t i = 0; i < planned.size(); ++i) {
+    network.caches[i].k = planned[i].k, network.caches[i].v = planned[i].v;
+  }
+  return std::make_unique<Model>(std::move(network), MakeBackend(options.device, false));
 }
 
 // Throws what keeps it from being measured.
@@ -61,7 +68,7 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
   const auto quantized = LoadModel(report.output, options.device, false);
   const auto reference = LoadModel(options.model, options.device, false);
-  const auto plain = PlainModel(options, report.recipe);
+  const auto plain = PlainModel(options, report);
   Model* const models[] = {quantized.get(), plain.get()};
   const auto results = KlDivergences(std::span(models).first(plain ? 2 : 1), *reference, windows);
   loss.result = results[0];

@@ -55,5 +55,21 @@ double LogSumExp(std::span<const float> row) {
   return std::log(sum) + static_cast<double>(top);
 }
 
+double Divergence(std::span<const float> p, std::span<const float> q) {
+  const auto log_sum = [](std::span<const float> row) {
+    const auto top = static_cast<double>(*std::max_element(row.begin(), row.end()));
+    double sum = 0;
+    for (const float value : row) sum += std::exp(static_cast<double>(value) - top);
+    return std::log(sum) + top;
+  };
+  const double log_p = log_sum(p), log_q = log_sum(q);
+  double kl = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_prob = static_cast<double>(p[i]) - log_p;
+    kl += std::exp(log_prob) * (log_prob - (static_cast<double>(q[i]) - log_q));
+  }
+  return std::max(kl, 0.0);
+}
+
 }  // namespace nibble
 #endif  // HWY_ONCE

@@ -27,7 +27,8 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       places_(backend_->allocator()),
       picked_(backend_->allocator()),
       turned_(backend_->allocator()),
-      logits_(backend_->allocator()) {
+      logits_(backend_->allocator()),
+      ops_(std::in_place) {
   if (network_.head_turn.weights.rows > 0) head_turn_ = backend_->Upload(network_.head_turn);
   if (network_.positions.data != nullptr) {
     const auto [rows, cols] = std::pair(config().context, config().hidden_size);
@@ -42,6 +43,13 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
     weights = {};
     if (network_.store) network_.store->DropPages();
   }
+}
+
+void Model::UseCaches(const std::vector<KvSpec>& caches) {
+  network_.caches = caches;
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].cache = caches[i];
+  kv_groups_ = KvGroups(config(), caches);
+  ops_.emplace();
 }
 
 void Model::ReserveRope(int64_t positions) {
@@ -94,7 +102,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   if (std::ranges::any_of(layers_, waits)) {
     forward();  // which ops run depends on the routers
   } else {
-    backend_->Run(ops_, slices_, forward);
+    backend_->Run(*ops_, slices_, forward);
   }
   for (const Sequence& s : sequences) s.cache->Advance(static_cast<int64_t>(s.ids.size()));
   return x_.data();

@@ -29,6 +29,9 @@ class Model {
   // Of the cache: which layers share a page, and its bytes.
   const KvGroups& kv_groups() const { return kv_groups_; }
   KvCache MakeCache() const { return {kv_groups_, *backend_}; }
+  // Has layers store their keys and values in other formats; earlier caches are of no use then.
+  // caches: of each layer, with the heads that it has.
+  void UseCaches(const std::vector<KvSpec>& caches);
 
   // Runs new tokens of several sequences through all layers and appends them to their caches.
   // Returns the residual stream before the final norm, [all tokens, hidden], sequence after
@@ -78,7 +81,7 @@ class Model {
   std::vector<float> capped_;  // logits
   std::vector<int32_t> ids_;
   std::vector<SequenceSlice> slices_;
-  const OpsId ops_;
+  std::optional<OpsId> ops_;
 };
 
 // Opens a model directory on a device ("cpu"); decoded: see MakeBackend.

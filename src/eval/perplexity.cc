@@ -54,23 +54,6 @@ size_t Top(std::span<const float> row) {
   return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// KL(p || q) of softmaxes, all in double: near 0 it is the difference of almost equal logarithms.
-double RowKl(std::span<const float> p, std::span<const float> q) {
-  const auto log_sum = [](std::span<const float> row) {
-    const double top = static_cast<double>(row[Top(row)]);
-    double sum = 0;
-    for (const float value : row) sum += std::exp(static_cast<double>(value) - top);
-    return std::log(sum) + top;
-  };
-  const double log_p = log_sum(p), log_q = log_sum(q);
-  double kl = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    const double log_prob = static_cast<double>(p[i]) - log_p;
-    kl += std::exp(log_prob) * (log_prob - (static_cast<double>(q[i]) - log_q));
-  }
-  return std::max(kl, 0.0);
-}
-
 // Calls visit(row, target) for the predictions of tokens 1..T-1 inside a block, in parallel.
 void ForPredictions(const std::vector<int32_t>& ids, int64_t first, int64_t rows,
                     const std::function<void(int64_t row, int32_t target)>& visit) {
@@ -133,9 +116,9 @@ PerplexityResult Perplexity(Model& model, const Windows& windows) {
 namespace {
 
 // What one model's predictions sum to beside the reference's.
-class Divergence {
+class ModelDivergence {
  public:
-  Divergence(Model& model, const Windows& windows)
+  ModelDivergence(Model& model, const Windows& windows)
       : model_(model),
         runner_(model),
         windows_(windows),
@@ -155,7 +138,7 @@ class Divergence {
       const std::span<const float> q(logits + offset, vocab), p(reference + offset, vocab);
       const size_t i = window_ * per_window_ + static_cast<size_t>(first + row);
       const size_t t = static_cast<size_t>(target);
-      kl_[i] = RowKl(p, q);
+      kl_[i] = Divergence(p, q);
       loss_[i] = LogSumExp(q) - static_cast<double>(q[t]);
       reference_loss_[i] = LogSumExp(p) - static_cast<double>(p[t]);
       agree_[i] = Top(p) == Top(q) ? 1 : 0;
@@ -198,7 +181,7 @@ class Divergence {
 std::vector<KlResult> KlDivergences(std::span<Model* const> models, Model& reference,
                                     const Windows& windows) {
   const int64_t context = static_cast<int64_t>(windows.at(0).size());
-  std::vector<Divergence> divergences;
+  std::vector<ModelDivergence> divergences;
   for (Model* model : models) {
     if (model->config().vocab_size != reference.config().vocab_size) {
       FailUsage("the models have vocabularies of {} and {} tokens", model->config().vocab_size,
@@ -212,17 +195,17 @@ std::vector<KlResult> KlDivergences(std::span<Model* const> models, Model& refer
   for (size_t w = 0; w < windows.size(); ++w) {
     StopIfInterrupted();
     const float* const hidden = runner.Hidden(windows[w]);
-    for (Divergence& divergence : divergences) divergence.Begin(w);
+    for (ModelDivergence& divergence : divergences) divergence.Begin(w);
     for (int64_t first = 0; first < context; first += kLogitRows) {
       const int64_t rows = std::min(kLogitRows, context - first);
       const float* const logits = runner.Logits(hidden, first, rows);
-      for (Divergence& divergence : divergences) divergence.Compare(first, rows, logits);
+      for (ModelDivergence& divergence : divergences) divergence.Compare(first, rows, logits);
     }
-    for (Divergence& divergence : divergences) divergence.End(reference);
+    for (ModelDivergence& divergence : divergences) divergence.End(reference);
     progress.Update(static_cast<double>(w + 1) * static_cast<double>(context));
   }
   std::vector<KlResult> results;
-  for (Divergence& divergence : divergences) results.push_back(divergence.Result());
+  for (ModelDivergence& divergence : divergences) results.push_back(divergence.Result());
   return results;
 }
 

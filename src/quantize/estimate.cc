@@ -60,6 +60,7 @@ std::string WithLess(const Recipe& recipe) {
   std::string options;
   if (recipe.learns_rotation()) options += "--fixed-rotation, ";
   if (recipe.loss_groups > 0) options += "--loss-groups 0, ";
+  if (recipe.chooses_cache()) options += "--cache-loss 0, ";
   if (recipe.rounding == Rounding::kGptq) options += "--rounding rtn, ";
   return options.empty() ? "" : options + "or ";
 }
@@ -158,10 +159,12 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
         std::max(e.peak_memory_bytes, kProgramBytes + LossLayerBytes(c) + slopes) +
         LossWeightBytes(c, recipe, tokens);
   }
+  const double choice = recipe.chooses_cache() ? e.output_bytes + CacheChoiceBytes(c) : 0;
   if (options.device != "cpu") {
-    e.device_bytes = DeviceBytes(c, options, tokens);
+    e.device_bytes = std::max(DeviceBytes(c, options, tokens), kDeviceProgramBytes + choice);
     return e;
   }
+  e.peak_memory_bytes = std::max(e.peak_memory_bytes, kProgramBytes + choice);
   if (recipe.rounding == Rounding::kGptq) {
     const double windows =
         (recipe.gptaq > 0 ? 2 : 1) * static_cast<double>(Stream::Bytes(c, tokens));

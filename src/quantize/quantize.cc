@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <new>
 
 #include "backends/interface/math_services.h"
 #include "base/file.h"
@@ -388,6 +389,29 @@ Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLaye
   return std::move(learned->head);
 }
 
+// Of the rounded model in `work`, whose plan is written again. Bits of the cache change no tensor,
+// and a run of hours does not end because there is no memory for the choice.
+CacheChoice NarrowCaches(Job& job, const WorkDirectory& work) {
+  const auto layers = static_cast<double>(job.source.config.layers);
+  Progress progress("cache", "layers", layers);
+  CacheChoice choice;
+  try {
+    choice = ChooseCaches(work.path(), job.options.device, job.options.recipe.cache_loss,
+                          job.calibration, job.options.context, job.plan, [&](double share) {
+                            StopIfInterrupted("while the cache was chosen");
+                            progress.Update(share * layers);
+                          });
+  } catch (const std::bad_alloc&) {
+    choice.unchosen = "out of memory";
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    choice.unchosen = error.what();
+  }
+  job.plan.provenance["cache_kl"] = choice.loss;
+  WriteDocuments(work, job);
+  return choice;
+}
+
 QuantizeReport StartReport(const Job& job) {
   QuantizeReport report;
   report.output = job.options.output;
@@ -437,13 +461,14 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
     report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);
   }
   if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);
-  report.plan = job.plan;
   RoundLayers(job, rotator, layers, work, *backend, report);
   Matrix<float> head;
   if (job.options.recipe.learned_scales) head = TuneScales(job, rotator, layers, work, *backend);
   WriteRest(work, rotator, job, head);
   WriteDocuments(work, job);
   WriteIndex(work.path(), job.source.config.layers);
+  if (job.options.recipe.chooses_cache()) report.cache = NarrowCaches(job, work);
+  report.plan = job.plan;
   OpenNetwork(work.path());  // what is published can be read
   work.Publish(options.force);
   report.quantized_bits_per_weight = report.estimate.bits_per_weight;

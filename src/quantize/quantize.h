@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quantize/channels.h"
+#include "quantize/choose_cache.h"
 #include "quantize/invariance.h"
 #include "quantize/recipe.h"
 
@@ -50,7 +51,8 @@ struct QuantizeReport {
   Recipe recipe;          // the options', as it fits the model
   Invariance invariance;  // of the logits to what the recipe maps
   std::vector<LayerReport> layers;
-  std::string scales_stay;  // why those that the recipe learns are not learned, or empty
+  std::optional<CacheChoice> cache;  // of recipes that leave bits of the cache to calibration
+  std::string scales_stay;           // why those that the recipe learns are not learned, or empty
   double seconds = 0;
   double output_bytes = 0, quantized_bits_per_weight = 0;
   int64_t resumed_layers = 0;

@@ -272,9 +272,9 @@ Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   const bool mixed = recipe.transforms_online();
   const bool norms = !turns && config.has(LayerVector::kMlpNorm);
   if (!(mixed && norms) && !Asks(recipe, "balance")) recipe.balance = 0;
-  if (!(mixed && recipe.k.bits < 8) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
-  const bool coarse = recipe.k.bits < 8 && config.centers_keys();
-  if (!coarse && !Asks(recipe, "center-keys")) recipe.center_keys = false;
+  if (!(mixed && recipe.coarse_keys()) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
+  const bool centers = recipe.coarse_keys() && config.centers_keys();
+  if (!centers && !Asks(recipe, "center-keys")) recipe.center_keys = false;
   return recipe;
 }
 
@@ -283,7 +283,7 @@ Recipe PlainRecipe(Recipe recipe) {
   recipe.rotation = none.rotation, recipe.learned_rotation = recipe.learned_scales = false;
   recipe.smoothing = recipe.balance = recipe.output_smoothing = 0;
   recipe.key_smoothing = recipe.key_balance = 0;
-  recipe.center_keys = false;
+  recipe.center_keys = false, recipe.cache_loss = 0;
   recipe.order = none.order, recipe.tail = 0;
   recipe.rounding = Rounding::kNearest;
   if (recipe.activations.clip == 0) recipe.activations.clip = 1;

@@ -11,6 +11,7 @@
 
 #include "models/network.h"
 #include "models/plan.h"
+#include "quantize/choose_cache.h"
 
 namespace nibble {
 
@@ -97,6 +98,9 @@ struct Recipe {
   // Calibrate on the inputs as the quantized network sees them (activation and cache quantization
   // on) instead of in fp32.
   bool quantized_calibration = false;
+  // What four bits instead of more may cost the cache, in nats per token: keys and values of
+  // layers where they cost least have them (choose_cache.h); 0 = none.
+  double cache_loss = 0;
   // Share of the correction for the difference between the fp32 and the quantized input
   // (GptqRounding::correction; the objective of GPTAQ, Li et al. 2025); 0 = plain GPTQ.
   double gptaq = 0;
@@ -110,6 +114,10 @@ struct Recipe {
   // scales and orders behind it (channels.h).
   bool scales_channels() const { return smoothing > 0 || balance > 0 || scales_keys(); }
   bool scales_keys() const { return key_smoothing > 0 || key_balance > 0; }
+  // Whether some layers may have four bits in place of these.
+  bool narrows(const FormatSpec& cached) const { return cache_loss > 0 && IsWideCache(cached); }
+  bool chooses_cache() const { return narrows(k) || narrows(v); }
+  bool coarse_keys() const { return k.bits < 8 || narrows(k); }
   // The mean that cached keys lack, which needs the same pass over the source.
   bool centers_keys() const { return center_keys && k.quantized(); }
   bool reads_keys() const { return scales_keys() || centers_keys(); }
@@ -129,7 +137,7 @@ struct Recipe {
   }
   bool calibrates() const {
     return reads_source() || arranges_channels() || learns_rotation() || searches_clips() ||
-           rounding == Rounding::kGptq;
+           chooses_cache() || rounding == Rounding::kGptq;
   }
 };
 
@@ -163,8 +171,8 @@ bool TurnsResidual(const ModelConfig& config, const Recipe& recipe);
 // Whether a user turned this field on.
 bool Asks(const Recipe& recipe, std::string_view field);
 // The recipe without what this model cannot have and nobody asked for: a learned rotation where the
-// residual stream stays as it is, balance behind norms that are folded or missing, balance of keys
-// in a cache of 8 bits, and any balance without online transforms.
+// residual stream stays as it is, balance behind norms that are folded or missing, balance and
+// means of keys that have 8 bits in every layer, and any balance without online transforms.
 Recipe FittedTo(const ModelConfig& config, Recipe recipe);
 
 // The recipe's formats rounded to nearest as the model is, without rotation, scales and orders.

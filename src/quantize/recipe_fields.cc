@@ -61,6 +61,9 @@ Reason NeedsCache(const Recipe& r) {
 Reason NeedsKeys(const Recipe& r) {
   return r.k.quantized() ? "" : "cached keys are not quantized";
 }
+Reason NeedsWideCache(const Recipe& r) {
+  return r.chooses_cache() ? "" : "neither keys nor values have 5 to 8 bits";
+}
 Reason NeedsTail(const Recipe& r) {
   if (r.tail == 0) return "there are no outlier channels; use --tail";
   if (!r.weights.quantized()) return NeedsWeights(r);
@@ -284,6 +287,12 @@ std::vector<RecipeField> MethodFields() {
       {"center-keys", Switch("raw-keys"),
        "Cache keys without their mean over calibration data, which softmax does not see",
        Set<&Recipe::center_keys>, IfOn<&Recipe::center_keys, NeedsKeys>, Get<&Recipe::center_keys>},
+      {"cache-loss", Real(0, 10),
+       "Cached keys and values of the layers that bear it best have 4 bits instead of 5 to 8, as "
+       "many as cost this together, in nats per token of calibration data; 0 = none. Keys are then "
+       "centered and balanced as for 4 bits",
+       Set<&Recipe::cache_loss>, IfOn<&Recipe::cache_loss, NeedsWideCache>,
+       Get<&Recipe::cache_loss>},
       {"output-alpha", kShare,
        "Strength of QServe's smoothing of what o and down read, 0 = off; needs --no-online",
        Set<&Recipe::output_smoothing>, Always, Get<&Recipe::output_smoothing>},

@@ -304,7 +304,7 @@ double DeviceFlops(Backend& backend, const ModelConfig& c) {
 }
 
 // Operations of what happens before and behind the layers.
-double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
+double LearningWork(const ModelConfig& c, const Plan& plan, const QuantizeOptions& options) {
   const Recipe& recipe = options.recipe;
   const int64_t tokens = options.calibration_windows * options.context;
   const auto pass = [&](int64_t windows) {  // in fp32
@@ -321,6 +321,9 @@ double LearningWork(const ModelConfig& c, const QuantizeOptions& options) {
   if (recipe.learns_rotation()) flops += pass(kRotationWindows) + LearningFlops(c);
   if (recipe.loss_groups > 0) {  // there and back
     flops += 4 * static_cast<double>(c.parameters()) * static_cast<double>(tokens);
+  }
+  if (recipe.chooses_cache()) {
+    flops += 2 * static_cast<double>(c.parameters() * CacheChoiceTokens(c, plan));
   }
   if (LearnsScales(recipe, c, tokens)) {
     flops += 2 * static_cast<double>(c.parameters()) * ScaleLearningTokens(recipe, c, tokens);
@@ -350,7 +353,7 @@ double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOp
     per_layer += NearestTime(layer, plan, weights);
   }
   double seconds = static_cast<double>(c.layers) * per_layer + TableTime(rotator, plan, c);
-  const double work = LearningWork(c, options);
+  const double work = LearningWork(c, plan, options);
   if (options.device == "cpu") {
     seconds += work / (0.7 * MeasuredFlops());
   } else {
