@@ -22,7 +22,9 @@ KvGroups GroupsOf(const std::vector<LayerSpec>& specs, int64_t context = 1 << 17
   c.context = context;
   c.heads = 4, c.kv_heads = kFourBits.kv_heads, c.head_dim = kFourBits.head_dim;
   c.specs = specs;
-  return {c, LayerCaches(c, {.k = kFourBits.k, .v = kFourBits.v})};
+  Plan plan;
+  plan.k = kFourBits.k, plan.v = kFourBits.v;
+  return {c, LayerCaches(c, plan)};
 }
 
 KvGroups WithWindows(const std::vector<int64_t>& windows, int64_t context = 1 << 17) {

@@ -226,7 +226,9 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
         net.directory, c.family, net.stored_codes);
   }
   Tensors tensors(net, codes);
-  net.caches = LayerCaches(c, {.k = {.bits = 32}, .v = {.bits = 32}});
+  Plan floats;
+  floats.k = floats.v = {.bits = 32};
+  net.caches = LayerCaches(c, floats);
   const std::string embedding = family.linear(c, 0, Role::kEmbedding) + ".weight";
   net.embedding = {.rows = c.vocab_size,
                    .cols = c.hidden_size,

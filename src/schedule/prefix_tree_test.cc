@@ -112,7 +112,13 @@ class WindowedTree : public testing::Test {
     return rows;
   }
 
-  const KvGroups groups_{Config(), LayerCaches(Config(), {.k = {.bits = 32}, .v = {.bits = 32}})};
+  static std::vector<KvSpec> Caches() {
+    Plan floats;
+    floats.k = floats.v = {.bits = 32};
+    return LayerCaches(Config(), floats);
+  }
+
+  const KvGroups groups_{Config(), Caches()};
   const std::unique_ptr<Backend> backend_ = MakeBackend("cpu", false);
   PagePool pool_{groups_.page_bytes(), *backend_, 20};
   PrefixTree tree_{groups_};
