@@ -213,8 +213,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
       TransformTile<S>(signs, tile, x, sylvester, y[t]);
     }
     const float factor = a.hadamard.scale / scale;
-    WithGrid(a.main,
-             [&]<Grid kGrid>() { Quantize<kGrid, S>(a, token, y, factor, shared.scratch); });
+    WithGrid(a.main, [&]<Grid kGrid>() {
+      if constexpr (S::kHasGroups) {
+        if (a.main.group != 0) return QuantizeGroups<kGrid, S>(a, token, y, factor);
+      }
+      Quantize<kGrid, S>(a, token, y, factor, shared.scratch);
+    });
   }
 }
 
