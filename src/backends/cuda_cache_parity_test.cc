@@ -31,6 +31,18 @@ const CacheCase kCacheCases[] = {
     {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 4, 512},
     {{.bits = 8, .group = 128}, {.bits = 16}, 1, 3, 320},
     {{.bits = 32}, {.bits = 32}, 1, 2, 512},
+    {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false, .clip = 0.95}, 2, 1, 128},
+    {{.bits = 8, .symmetric = false}, {.bits = 8}, 1, 6, 128},
+    {{.bits = 8}, {.bits = 8, .symmetric = false}, 2, 3, 64},
+    {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 3, 4, 80},
+    {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 1, 7, 96},
+    {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 2, 8, 112},
+    {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 1, 4, 256},
+    {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 2, 8, 512},
+    {{.bits = 8, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 5, 128},
+    {{.bits = 4, .symmetric = false}, {.bits = 8, .symmetric = false}, 2, 4, 64},
+    {{.bits = 16}, {.bits = 16}, 2, 2, 80},
+    {{.bits = 16}, {.bits = 16}, 1, 4, 112},
 };
 
 // A cache in the GPU's memory behind the page table of a second layer.
@@ -77,6 +89,7 @@ class CudaCacheTest : public GpuParityTest {
   // weight's own loss, the value's and the sum's come: 3 `unit`. Integer weights lose 2^-16 of the
   // largest, too. A weight moves the result by what its value is off the mean; losses of keys are
   // independent and at most their bound, so that 4 times the root of their squares is 7 deviations.
+  // The smallest values, in fp16, lose up to 2^-25.
   std::vector<double> Bounds(const TestCache& cache, int64_t token, int64_t head,
                              double unit) const {
     const int64_t d = kv_.head_dim, kv_head = head / (spec_.heads / kv_.kv_heads);
@@ -111,7 +124,7 @@ class CudaCacheTest : public GpuParityTest {
       result[i] += std::pow(loss * (std::fabs(v) + std::fabs(means[i])), 2);
     });
     for (size_t i = 0; i < result.size(); ++i) {
-      result[i] = 4 * std::sqrt(result[i]) + 0x1p-8 * std::fabs(means[i]);
+      result[i] = 4 * std::sqrt(result[i]) + 0x1p-8 * std::fabs(means[i]) + 0x1p-25;
     }
     return result;
   }
@@ -235,7 +248,7 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
 // One token whose keys are more than one span and, with 16 spans to a joint, more than one joint.
 TEST_F(CudaCacheTest, SpansOfALongContextAreJoined) {
   constexpr int64_t kLong = 5000;
-  for (const int bits : {4, 16}) {
+  for (const int bits : {4, 8, 16}) {
     const FormatSpec format = {.bits = bits, .symmetric = false};
     Make({format, format, 1, 4, 128}, kLong);
     const TestCache cache(rng_, kv_, kLong);

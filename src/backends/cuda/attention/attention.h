@@ -2,11 +2,12 @@
 // Attention over the packed paged cache on a GPU: out = softmax(scale q K^T) V for every new token
 // and query head, over the cached keys at positions up to the token's own (and inside the window).
 //
-//   attention_decode    4-bit caches with one scale per token and head, head_dim 64, 96, 128, 256,
-//                       up to 32 rows (new tokens times query heads per kv head): multiplies the
-//                       codes as they are with 16-bit integers, 2^-16 of q and of the weights
+//   attention_decode    caches of 4 and 8 bits with one scale per token and head, head_dim 64, 96,
+//                       128, 256, 512 and, of 8 bits, 80 and 112, up to 32 rows (new tokens times
+//                       query heads per kv head): multiplies the codes as they are with 16-bit
+//                       integers, 2^-16 of q and of the weights
 //   attention_decode_bf16
-//                       caches of 16 bits, the same heads, up to 16 rows: bf16, and weights of
+//                       caches of 16 bits, head_dim 64 to 256, up to 16 rows: bf16, and weights of
 //                       twice as many bits
 //   attention_prefill   all other heads of up to 256: decodes each page to fp16; q and the weights
 //                       are fp16 too

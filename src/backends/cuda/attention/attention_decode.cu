@@ -1,55 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-// Split-KV decode attention ("Flash-Decoding", Dao et al. 2023) on 4-bit codes. A block takes a
-// span of keys of one kv head for up to eight rows, each of its warps one page: copied to shared
-// memory as it is, all at once, pages older than this step before the kernel in front has ended.
-// Then it works on it by itself (decode_rows.cuh).
+// Split-KV decode attention ("Flash-Decoding", Dao et al. 2023) on codes of 4 and 8 bits. A block
+// takes a span of keys of one kv head for up to eight rows, each of its warps a page or half of
+// one: copied to shared memory as it is, all at once, pages older than this step before the kernel
+// in front has ended. Then it works on it by itself (decode_rows.cuh).
+#include <algorithm>
+
 #include "backends/cuda/attention/decode_rows.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda {
 namespace {
 
-// Pages of a span. Few rows leave a block less to do with a page, so that more and shorter blocks
-// keep the memory busier.
-constexpr int SpanPages(int head_dim, int products) {
-  return head_dim <= 128 && products == 2 ? 8 : 4;
+constexpr int kSmBytes = 224 << 10, kSmWarps = 24;
+
+// Warps of a block, each with a page or half of one. Few rows leave a block less to do with a page,
+// so that more and shorter blocks keep the memory busier; long pages would leave room for one
+// block.
+template <typename Page>
+constexpr int Warps(int products) {
+  if (Page::kBytes > 18 << 10) return Page::kBytes > 36 << 10 ? 1 : 2;
+  return Page::kBytes <= 9 << 10 && products == 2 ? 8 : 4;
 }
 
-template <int D, int kProducts>
+template <typename Page, int kProducts>
 struct Shared {
-  static constexpr int kWarps = SpanPages(D, kProducts);
-  static constexpr int kBlocksPerSm = D <= 128 ? 24 / kWarps : 3;  // as many as fit
+  static constexpr int kWarps = Warps<Page>(kProducts);
+  static constexpr int kRowFloats = Page::D + (Page::kHalf ? 4 : 8);  // of a result
 
-  std::byte pages[kWarps][PackedPage<D>::kBytes];  // later K's place holds the warp's result
-  Query<D, kProducts> query;
+  std::byte pages[kWarps][Page::kBytes];  // later K's place holds the warp's result
+  Query<Page::D, kProducts> query;
   float2 ends[kWarps][4 * kProducts];
   Tile tile;
 
   __device__ Parts Results() {
-    return {reinterpret_cast<float*>(pages), ends[0], D + 8, PackedPage<D>::kBytes / sizeof(float),
+    return {reinterpret_cast<float*>(pages), ends[0], kRowFloats, Page::kBytes / sizeof(float),
             4 * kProducts};
   }
 };
 
-template <int D, int kProducts>
-__device__ __forceinline__ void AttendPage(int page, Shared<D, kProducts>& shared) {
-  static_assert(4 * kProducts * (D + 8) * sizeof(float) <= PackedPage<D>::kPart);
-  const int warp = threadIdx.x / 32, t = threadIdx.x % 4, key = page * kPageKeys;
+// As many as fit.
+template <typename Page, int kProducts>
+constexpr int kBlocksPerSm = std::min<int>(kSmWarps / Shared<Page, kProducts>::kWarps,
+                                           kSmBytes / sizeof(Shared<Page, kProducts>));
+
+// Keys from `first` on.
+template <typename Page, int kProducts>
+__device__ __forceinline__ void AttendKeys(int first, Shared<Page, kProducts>& shared) {
+  constexpr int kKeys = Page::kKeys, kRowFloats = Shared<Page, kProducts>::kRowFloats;
+  static_assert(4 * kProducts * kRowFloats * sizeof(float) <= Page::K::kBytes);
+  const int warp = threadIdx.x / 32, t = threadIdx.x % 4;
   const Tile& tile = shared.tile;
   std::byte* keys = shared.pages[warp];
-  const std::byte* values = keys + PackedPage<D>::kPart;
-  if (tile.Stored(page) < kPageKeys) PackedPage<D>::ClearParams(keys, tile.Stored(page));
-  PageScores<kProducts> scores;
-  Score(keys, shared.query, scores);
-  if (key < tile.common.first || key + kPageKeys > tile.common.last) {
-    Mask<kProducts>(tile, page, scores);
+  const std::byte* values = keys + Page::K::kBytes;
+  if (const int stored = tile.End() - first; stored < kKeys) {
+    Page::ClearParams(keys, max(stored, 0));
   }
-  PageWeights<kProducts> weights;
-  weights.template Set<D>(values, shared.query.step, scores);
+  KeyScores<kKeys, kProducts> scores;
+  Score<typename Page::K>(keys, shared.query, scores);
+  if (first < tile.common.first || first + kKeys > tile.common.last) {
+    Mask<kKeys, kProducts>(tile, first, scores);
+  }
+  KeyWeights<kKeys, kProducts> weights;
+  weights.template Set<typename Page::V>(values, shared.query.step, scores);
   __syncwarp();  // every lane has read its keys
-  float* rows = reinterpret_cast<float*>(keys) + kProducts * t * (D + 8);
-  AddValues<D>(values, weights, [&](int c, int d, float4 v) {
-    *reinterpret_cast<float4*>(rows + c * (D + 8) + d) = v;
+  float* rows = reinterpret_cast<float*>(keys) + kProducts * t * kRowFloats;
+  AddValues<typename Page::V>(values, weights, [&]<typename Some>(int c, int d, Some some) {
+    *reinterpret_cast<Some*>(rows + c * kRowFloats + d) = some;
   });
 #pragma unroll
   for (int c = 0; c < kProducts; ++c) {
@@ -70,11 +86,11 @@ __device__ __forceinline__ void BeginApart(int multiprocessors) {
   }
 }
 
-template <int D, int kProducts>
-__global__ void __launch_bounds__(32 * Shared<D, kProducts>::kWarps,
-                                  Shared<D, kProducts>::kBlocksPerSm)
+template <typename Page, int kProducts>
+__global__ void __launch_bounds__(32 * Shared<Page, kProducts>::kWarps,
+                                  kBlocksPerSm<Page, kProducts>)
     DecodeKernel(const __grid_constant__ AttentionCall call, int multiprocessors) {  // 0: one wave
-  using S = Shared<D, kProducts>;
+  using S = Shared<Page, kProducts>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<S*>(memory);
   const AttentionArguments& a = call.arguments;
@@ -83,56 +99,100 @@ __global__ void __launch_bounds__(32 * Shared<D, kProducts>::kWarps,
   if (threadIdx.x == 0) shared.tile = TileOf(call);
   __syncthreads();
   if (tile.rows == 0 || tile.span >= tile.spans) return;
-  if (multiprocessors > 0) BeginApart<S::kBlocksPerSm>(multiprocessors);
-  const int page = tile.pages.first + warp;
+  if (multiprocessors > 0) BeginApart<kBlocksPerSm<Page, kProducts>>(multiprocessors);
+  const int page = tile.pages.first + warp / Page::kOfPage, piece = warp % Page::kOfPage;
   const bool has_page = page < tile.pages.last, settled = tile.Settled(page);
-  if (has_page && settled) PackedPage<D>::Copy(tile.Block(page, a.kv), shared.pages[warp]);
+  const auto copy = [&] { Page::Copy(tile.Block(page, a.kv), piece, shared.pages[warp]); };
+  if (has_page && settled) copy();
   WaitForPreviousGrid();
   AllowNextGrid();
-  if (has_page && !settled) PackedPage<D>::Copy(tile.Block(page, a.kv), shared.pages[warp]);
+  if (has_page && !settled) copy();
   CopyAsyncCommit();
   for (int row = warp; row < 4 * kProducts; row += S::kWarps) shared.query.Store(a, tile, row);
   __syncthreads();
   if (has_page) {
     CopyAsyncWait<0>();
     __syncwarp();
-    AttendPage(page, shared);
+    AttendKeys(page * kPageKeys + piece * Page::kKeys, shared);
   }
-  FinishBlock(call, tile, shared.Results(), tile.pages.last - tile.pages.first, D);
+  const int parts = (tile.pages.last - tile.pages.first) * Page::kOfPage;
+  FinishBlock(call, tile, shared.Results(), parts, Page::D);
 }
 
-template <int D, int kProducts>
+template <typename Page, int kProducts>
+struct Kernel {};
+
+// visit(Kernel) of the one for this call; false if there is none.
+template <typename Page, typename Visit>
+bool WithProducts(const AttentionArguments& a, const Visit& visit) {
+  a.rows() <= 4 ? visit(Kernel<Page, 1>()) : visit(Kernel<Page, 2>());
+  return true;
+}
+template <int D, typename Visit>
+bool WithBits(const AttentionArguments& a, const Visit& visit) {
+  const bool wide_k = a.kv.k.bits == 8, wide_v = a.kv.v.bits == 8;
+  if (wide_k && wide_v) return WithProducts<PackedPage<D, 8, 8>>(a, visit);
+  if constexpr (D % 32 == 0) {  // a row of nibbles is whole chunks
+    if (wide_k) return WithProducts<PackedPage<D, 8, 4>>(a, visit);
+    if (wide_v) return WithProducts<PackedPage<D, 4, 8>>(a, visit);
+    return WithProducts<PackedPage<D, 4, 4>>(a, visit);
+  }
+  return false;
+}
+template <typename Visit>
+bool WithKernel(const AttentionArguments& a, const Visit& visit) {
+  if (!a.kv.k.packs() || !a.kv.v.packs()) return false;
+  switch (a.kv.head_dim) {
+    case 64:
+      return WithBits<64>(a, visit);
+    case 80:
+      return WithBits<80>(a, visit);
+    case 96:
+      return WithBits<96>(a, visit);
+    case 112:
+      return WithBits<112>(a, visit);
+    case 128:
+      return WithBits<128>(a, visit);
+    case 256:
+      return WithBits<256>(a, visit);
+    case 512:
+      return WithBits<512>(a, visit);
+  }
+  return false;
+}
+
+template <typename Page, int kProducts>
 void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
-  using S = Shared<D, kProducts>;
+  using S = Shared<Page, kProducts>;
   const AttentionArguments& a = call.arguments;
   const dim3 grid(a.kv.kv_heads, call.plan.spans, a.sequences * call.plan.tiles);
   const int multiprocessors = Device::Current().multiprocessors;
-  const bool waves = int64_t{grid.x} * grid.y * grid.z > S::kBlocksPerSm * multiprocessors;
-  LaunchDependent(DecodeKernel<D, kProducts>,
+  const bool waves =
+      int64_t{grid.x} * grid.y * grid.z > kBlocksPerSm<Page, kProducts> * multiprocessors;
+  LaunchDependent(DecodeKernel<Page, kProducts>,
                   {.grid = grid, .block = 32 * S::kWarps, .shared_bytes = sizeof(S)}, stream, call,
                   waves ? multiprocessors : 0);
-}
-
-template <int D>
-void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
-  call.plan.tile_rows == 4 ? LaunchFor<D, 1>(call, stream) : LaunchFor<D, 2>(call, stream);
 }
 
 }  // namespace
 
 bool FitsDecode(const AttentionArguments& a) {
   // Beyond so many rows a page decoded once is cheaper than a pass over its codes per 8 rows.
-  return a.kv.k.nibbles() && a.kv.v.nibbles() && a.softcap == 0 && a.rows() <= 32 &&
-         WithHeadDim(a.kv.head_dim, [](auto) {});
+  return a.softcap == 0 && a.rows() <= 32 && WithKernel(a, [](auto) {});
 }
 
 AttentionPlan DecodePlan(const AttentionArguments& a) {
-  const int products = a.rows() <= 4 ? 1 : 2;
-  return PlanOf(a, 4 * products, SpanPages(a.kv.head_dim, products));
+  AttentionPlan plan;
+  WithKernel(a, [&]<typename Page, int products>(Kernel<Page, products>) {
+    plan = PlanOf(a, 4 * products, Warps<Page>(products) / Page::kOfPage);
+  });
+  return plan;
 }
 
 void LaunchDecode(const AttentionCall& call, cudaStream_t stream) {
-  WithHeadDim(call.arguments.kv.head_dim, [&](auto d) { LaunchFor<d()>(call, stream); });
+  WithKernel(call.arguments, [&]<typename Page, int products>(Kernel<Page, products>) {
+    LaunchFor<Page, products>(call, stream);
+  });
 }
 
 }  // namespace nibble::cuda

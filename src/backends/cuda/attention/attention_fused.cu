@@ -36,15 +36,19 @@ __host__ __device__ int64_t KeysOf(const SequenceOnDevice& s, int window) {
   return s.position + s.tokens - FirstPage(s, window) * kPageKeys;
 }
 
-// Rows of 4-bit codes with one scale each, `eights` times eight of them. All loads of a thread
-// first: the compiler must not move them in front of stores.
-__device__ __forceinline__ void DecodeNibbles(const KvPart& part, const std::byte* block,
-                                              int stored, int eights, uint4* rows) {
-  constexpr int kAtOnce = 8;
-  const auto* codes = reinterpret_cast<const uint32_t*>(block + part.codes);
+// Rows of codes with one scale each, `eights` times eight of them. All loads of a thread first: the
+// compiler must not move them in front of stores.
+template <int kBits>
+__device__ __forceinline__ void DecodeCodes(const KvPart& part, const std::byte* block, int stored,
+                                            int eights, uint4* rows) {
+  constexpr int kAtOnce = 8, kEach = 32 / kBits;  // codes of a word
+  struct alignas(kBits) Words {
+    uint32_t w[kBits / 4];
+  };
+  const auto* codes = reinterpret_cast<const Words*>(block + part.codes);
   const auto* params = reinterpret_cast<const __half2*>(block + part.params);
   for (int first = threadIdx.x; first < stored * eights; first += kAtOnce * kThreads) {
-    uint32_t words[kAtOnce];
+    Words words[kAtOnce];
     float2 p[kAtOnce];  // scale, zero
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
@@ -56,7 +60,8 @@ __device__ __forceinline__ void DecodeNibbles(const KvPart& part, const std::byt
       float x[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        x[e] = p[j].x * (static_cast<float>(words[j] >> 4 * e & 15) - p[j].y);
+        const uint32_t code = words[j].w[e / kEach] >> e % kEach * kBits & ((1 << kBits) - 1);
+        x[e] = p[j].x * (static_cast<float>(code) - p[j].y);
       }
       const int i = first + j * kThreads;
       if (i < stored * eights) rows[i] = PackBf16(x);
@@ -70,7 +75,10 @@ __device__ __forceinline__ void DecodePart(const KvPart& part, int head_dim, con
   const int eights = head_dim / 8;
   auto* const rows = reinterpret_cast<uint4*>(values);
   for (int i = stored * eights + threadIdx.x; i < kPageKeys * eights; i += kThreads) rows[i] = {};
-  if (part.nibbles()) return DecodeNibbles(part, block, stored, eights, rows);
+  if (part.packs()) {
+    return part.bits == 4 ? DecodeCodes<4>(part, block, stored, eights, rows)
+                          : DecodeCodes<8>(part, block, stored, eights, rows);
+  }
   for (int i = threadIdx.x; i < stored * eights; i += kThreads) {
     float x[8];
     DecodeEight(part, block, i / eights, i % eights * 8, x);

@@ -33,14 +33,18 @@ struct AttentionCall {
   AttentionPlan plan;
 };
 
-// visit(head_dim), a constant, of a kernel for few rows; false if there is none.
+// visit(head_dim), a constant, of attention_decode_bf16.cu; false if there is none.
 template <typename Visit>
 bool WithHeadDim(int head_dim, const Visit& visit) {
   switch (head_dim) {
     case 64:
       return visit(std::integral_constant<int, 64>()), true;
+    case 80:
+      return visit(std::integral_constant<int, 80>()), true;
     case 96:
       return visit(std::integral_constant<int, 96>()), true;
+    case 112:
+      return visit(std::integral_constant<int, 112>()), true;
     case 128:
       return visit(std::integral_constant<int, 128>()), true;
     case 256:
@@ -52,8 +56,8 @@ bool WithHeadDim(int head_dim, const Visit& visit) {
 // span_pages = 0: spans of any length.
 AttentionPlan PlanOf(const AttentionArguments& arguments, int tile_rows, int span_pages);
 
-// The kernels, each with whether it takes a call and how. attention_decode.cu: 4-bit K and V with
-// one group, up to 32 rows.
+// The kernels, each with whether it takes a call and how. attention_decode.cu: K and V of 4 or 8
+// bits with one group, up to 32 rows.
 bool FitsDecode(const AttentionArguments& arguments);
 AttentionPlan DecodePlan(const AttentionArguments& arguments);
 void LaunchDecode(const AttentionCall& call, cudaStream_t stream);

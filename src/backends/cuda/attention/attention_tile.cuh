@@ -60,11 +60,10 @@ struct Tile {
   }
   // Whether every key of a page was cached before the new tokens.
   __device__ bool Settled(int page) const { return (page + 1) * kPageKeys <= sequence.position; }
+  // Behind the last key that exists.
+  __device__ int End() const { return static_cast<int>(sequence.position + sequence.tokens); }
   // Keys of a page that exist at all.
-  __device__ int Stored(int page) const {
-    const int64_t end = sequence.position + sequence.tokens;
-    return min(kPageKeys, static_cast<int>(end) - page * kPageKeys);
-  }
+  __device__ int Stored(int page) const { return min(kPageKeys, End() - page * kPageKeys); }
 };
 
 // The grid is (kv heads, spans, sequences * tiles), the last tiles first: with a causal mask they

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few rows over one packed page, by one warp, on integers:
+// Attention of a few rows over a packed page or half of one, by one warp, on integers:
 //   score[key, row] = s_key step_row (n_key . q_row - z_key sum(q_row))    q rounded to 16 bits
 //   out[row, d]     = sum over keys of p[key, row] (n_key[d] - z_key)      p = weight * s_key, 16
 //   bits
 // Both sums are exact products u8 x 8 bits -> int32 of the tensor cores. Operand A are the codes: a
-// mask makes four bytes out of eight nibbles, times 1 or times 16. Operand B is q or p, its upper
-// and lower bytes apart. Which codes lie side by side does not matter as long as q (for K) and the
-// outputs (for V) are permuted alike; V goes through ldmatrix.trans, which pairs keys.
+// mask makes four bytes out of eight nibbles, times 1 or times 16; codes of 8 bits are bytes.
+// Operand B is q or p, its upper and lower bytes apart. Which codes lie side by side does not
+// matter as long as q (for K) and the outputs (for V) are permuted alike; V goes through
+// ldmatrix.trans, which pairs keys.
 //
 // Operand B has 8 columns. kProducts = 1: up to four rows, columns 2 r and 2 r + 1 are the upper
 // and lower bytes of row r. kProducts = 2: up to eight rows, a column each, and a product for
@@ -54,142 +55,140 @@ __device__ __forceinline__ void MaskBytes(const uint32_t (&codes)[4], uint32_t m
 // The rows of q in shared memory, rounded to 16 bits.
 template <int D, int kProducts>
 struct Query {
-  static constexpr int kRows = 4 * kProducts, kWords = D / 32;
-  static constexpr int kPairs = (kWords + 1) / 2;  // of words; one word may stand alone
+  static constexpr int kRows = 4 * kProducts;
+  // Sums of q times codes of 8 bits are int32; the upper byte, rounded, is at most 127.
+  static constexpr float kLargest = D > 256 ? 64 * 256 : 127 * 256;
 
-  // Elements t * D / 4 + 8 word .. + 7 of a column, two words to a pair: even elements of both
-  // words, then odd ones. Columns of the second product lie behind those of the first.
-  uint32_t pairs[kPairs][8 * kProducts][4][2][2];
-  float step[kRows];  // of q, times scale * log2(e), divided by 16
-  float sums[kRows];  // of q, times 16
+  // Bytes of the elements of a column; columns of the second product lie behind those of the first.
+  // Sixteen bytes more keep columns in different banks.
+  alignas(16) uint32_t columns[8 * kProducts][D / 4 + 4];
+  float step[kRows];  // of q, times scale * log2(e)
+  float sums[kRows];  // of q
 
   // By a whole warp. A row that does not exist becomes zeros.
   __device__ __forceinline__ void Store(const AttentionArguments& a, const Tile& tile, int row) {
-    constexpr float kLargest = 127 * 256;  // so that the upper byte, rounded, is at most 127
+    constexpr int kPieces = (D + 255) / 256;
     const int lane = threadIdx.x % 32;
-    float x[8] = {};
-    if (8 * lane < D && row < tile.rows) LoadQuery(a, tile, row, 8 * lane, x);
-    float most = 1e-30f;
+    float x[kPieces][8] = {}, most = 1e-30f;
 #pragma unroll
-    for (const float v : x) most = fmaxf(most, fabsf(v));
+    for (int p = 0; p < kPieces; ++p) {
+      const int d = 256 * p + 8 * lane;
+      if (d < D && row < tile.rows) LoadQuery(a, tile, row, d, x[p]);
+#pragma unroll
+      for (const float v : x[p]) most = fmaxf(most, fabsf(v));
+    }
     most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
     const float inverse = __fdividef(kLargest, most);
+    uint32_t* const upper = columns[kProducts == 1 ? 2 * row : row];
+    uint32_t* const lower = columns[kProducts == 1 ? 2 * row + 1 : 8 + row];
     int sum = 0;
-    uint32_t upper[2] = {}, lower[2] = {};  // even and odd elements
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int q = __float2int_rn(x[i] * inverse), shift = i / 2 * 8;
-      sum += q;
-      upper[i % 2] |= ((q + 128) >> 8 & 0xFF) << shift;
-      lower[i % 2] |= (q & 0xFF) << shift;
+    for (int p = 0; p < kPieces; ++p) {
+      uint32_t words[2][2] = {};  // of the upper bytes, of the lower ones
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int q = __float2int_rn(x[p][i] * inverse), shift = i % 4 * 8;
+        sum += q;
+        words[0][i / 4] |= ((q + 128) >> 8 & 0xFF) << shift;
+        words[1][i / 4] |= (q & 0xFF) << shift;
+      }
+      const int word = 64 * p + 2 * lane;
+      if (4 * word >= D) continue;
+      *reinterpret_cast<uint2*>(upper + word) = {words[0][0], words[0][1]};
+      *reinterpret_cast<uint2*>(lower + word) = {words[1][0], words[1][1]};
     }
     sum = __reduce_add_sync(~0u, sum);
-    const int word = lane % kWords, t = lane / kWords;
-    if (t < 4) {
-      for (int parity = 0; parity < 2; ++parity) {
-        auto& columns = pairs[word / 2];
-        columns[kProducts == 1 ? 2 * row : row][t][parity][word % 2] = upper[parity];
-        columns[kProducts == 1 ? 2 * row + 1 : 8 + row][t][parity][word % 2] = lower[parity];
-      }
-    }
-    if (lane == 0) {
-      step[row] = most * (a.scale * kLog2E / (16 * kLargest));
-      sums[row] = 16.0f * static_cast<float>(sum);
-    }
+    if (lane != 0) return;
+    step[row] = most * (a.scale * kLog2E / kLargest);
+    sums[row] = static_cast<float>(sum);
   }
 
-  // Operand B of a pair of words: even elements, odd elements.
-  __device__ __forceinline__ void Load(int pair, uint32_t (&even)[kProducts][2],
-                                       uint32_t (&odd)[kProducts][2]) const {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  // Operands B of step i of a part's products.
+  template <typename Part>
+  __device__ void Load(int i, uint32_t (&b)[kProducts][2]) const {
+    const int g = threadIdx.x % 32 / 4;
 #pragma unroll
-    for (int p = 0; p < kProducts; ++p) {
-      const auto v = *reinterpret_cast<const uint4*>(pairs[pair][8 * p + g][t]);
-      even[p][0] = v.x, even[p][1] = v.y, odd[p][0] = v.z, odd[p][1] = v.w;
-    }
+    for (int p = 0; p < kProducts; ++p) Part::LoadQuery(columns[8 * p + g], i, b[p]);
   }
 };
 
-// Scores of a page, divided by the row's step: key 16 j + 8 h + g at [2 j + h].
-template <int kProducts>
-using PageScores = float[kPageKeys / 8][kProducts];
+// Scores of these keys, divided by the row's step: key 16 j + 8 h + g at [2 j + h].
+template <int kKeys, int kProducts>
+using KeyScores = float[kKeys / 8][kProducts];
 
-template <int D, int kProducts>
+template <typename Part, int D, int kProducts>
 __device__ __forceinline__ void Score(const std::byte* keys, const Query<D, kProducts>& query,
-                                      PageScores<kProducts>& scores) {
-  using Page = PackedPage<D>;
-  constexpr int kPairs = Query<D, kProducts>::kPairs;
+                                      KeyScores<Part::kKeys, kProducts>& scores) {
+  constexpr int kSteps = Part::kSteps;
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  uint32_t even[kPairs][kProducts][2], odd[kPairs][kProducts][2];
+  uint32_t q[kSteps][kProducts][2];
   float q_sums[kProducts];
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) query.Load(i, even[i], odd[i]);
+  for (int i = 0; i < kSteps; ++i) query.template Load<Part>(i, q[i]);
 #pragma unroll
   for (int c = 0; c < kProducts; ++c) q_sums[c] = query.sums[kProducts * t + c];
 #pragma unroll
-  for (int j = 0; j < kPageKeys / 16; ++j) {
-    uint32_t low[2 * kPairs] = {}, high[2 * kPairs] = {};
-    Page::LoadKey(keys, 16 * j + g, low);
-    Page::LoadKey(keys, 16 * j + 8 + g, high);
-    ByteSums<kProducts> even_sums, odd_sums;
+  for (int j = 0; j < Part::kKeys / 16; ++j) {
+    uint32_t a[kSteps][4];
+    Part::LoadKeys(keys, 16 * j, a);
+    ByteSums<kProducts> sums[2];  // of 4 bits the second ones are 16 times as large
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const uint32_t codes[4] = {low[2 * i], high[2 * i], low[2 * i + 1], high[2 * i + 1]};
-      uint32_t a[4];
-      MaskBytes(codes, kEvenNibbles, a);
-      even_sums.template Add<true>(a, even[i]);
-      MaskBytes(codes, kOddNibbles, a);
-      odd_sums.template Add<true>(a, odd[i]);
+    for (int i = 0; i < kSteps; ++i) {
+      sums[Part::kBits == 8 ? 0 : i % 2].template Add<true>(a[i], q[i]);
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float2 params = Page::Params(keys, 16 * j + 8 * h + g);
+      const float2 params = Part::Params(keys, 16 * j + 8 * h + g);
 #pragma unroll
       for (int c = 0; c < kProducts; ++c) {
-        const auto sum = static_cast<float>(16 * even_sums.Get(h, c) + odd_sums.Get(h, c));
+        const float sum =
+            Part::kBits == 8
+                ? static_cast<float>(sums[0].Get(h, c))
+                : static_cast<float>(16 * sums[0].Get(h, c) + sums[1].Get(h, c)) * 0.0625f;
         scores[2 * j + h][c] = params.x * (sum - params.y * q_sums[c]);
       }
     }
   }
 }
 
-// Keys of a page that a row must not see get no weight.
-template <int kProducts>
-__device__ __forceinline__ void Mask(const Tile& tile, int page, PageScores<kProducts>& scores) {
+// Keys from `first` on that a row must not see get no weight.
+template <int kKeys, int kProducts>
+__device__ __forceinline__ void Mask(const Tile& tile, int first,
+                                     KeyScores<kKeys, kProducts>& scores) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
   for (int c = 0; c < kProducts; ++c) {
     const KeyRange visible = tile.Visible(kProducts * t + c);
 #pragma unroll
-    for (int i = 0; i < kPageKeys / 8; ++i) {
-      const int key = page * kPageKeys + 8 * i + g;
+    for (int i = 0; i < kKeys / 8; ++i) {
+      const int key = first + 8 * i + g;
       if (key < visible.first || key >= visible.last) scores[i][c] = -INFINITY;
     }
   }
 }
 
-// The weights of a page times V's scale as operand B of two products over 32 keys each.
-template <int kProducts>
-struct PageWeights {
-  uint32_t b[2][kProducts][2];
+// The weights of keys times V's scale as operand B of products over 32 keys each.
+template <int kKeys, int kProducts>
+struct KeyWeights {
+  uint32_t b[kKeys / 32][kProducts][2];
   // Per row: weights are 2^(score - max) * kLargest, so that the largest product with a scale, not
   // the largest weight, makes full use of 16 bits whatever the scales are.
   float max[kProducts], sum[kProducts];
 
-  template <int D>
+  template <typename Part>
   __device__ __forceinline__ void Set(const std::byte* values, const float* steps,
-                                      const PageScores<kProducts>& scores) {
+                                      const KeyScores<kKeys, kProducts>& scores) {
     constexpr float kLog2Largest = 15.994353f;  // 255 * 256
     constexpr float kRounder = 0x1p23f;         // leaves the integer in the low bits
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    float scales[kPageKeys / 8], step[kProducts];
+    float scales[kKeys / 8], step[kProducts];
 #pragma unroll
     for (int c = 0; c < kProducts; ++c) {
       step[c] = steps[kProducts * t + c], max[c] = kNoKeys, sum[c] = 0;
     }
 #pragma unroll
-    for (int i = 0; i < kPageKeys / 8; ++i) {
-      scales[i] = PackedPage<D>::Params(values, 8 * i + g).x;
+    for (int i = 0; i < kKeys / 8; ++i) {
+      scales[i] = Part::Params(values, 8 * i + g).x;
       const float log = Log2(scales[i]);
 #pragma unroll
       for (int c = 0; c < kProducts; ++c) max[c] = fmaxf(max[c], scores[i][c] * step[c] + log);
@@ -201,9 +200,9 @@ struct PageWeights {
       }
       max[c] -= kLog2Largest;
     }
-    uint32_t keys[kPageKeys / 8];  // 2 t and 2 t + 1 of eight, column g
+    uint32_t keys[kKeys / 8];  // 2 t and 2 t + 1 of eight, column g
 #pragma unroll
-    for (int i = 0; i < kPageKeys / 8; ++i) {
+    for (int i = 0; i < kKeys / 8; ++i) {
       uint32_t p[kProducts];
 #pragma unroll
       for (int c = 0; c < kProducts; ++c) {
@@ -215,7 +214,7 @@ struct PageWeights {
     }
     const int first = kProducts == 2 || g % 2 == 0 ? kUpperBytes : kLowerBytes;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kKeys / 16; ++i) {
       b[i / 2][0][i % 2] = __byte_perm(keys[2 * i], keys[2 * i + 1], first);
       if constexpr (kProducts == 2) {
         b[i / 2][1][i % 2] = __byte_perm(keys[2 * i], keys[2 * i + 1], kLowerBytes);
@@ -230,48 +229,58 @@ struct PageWeights {
   }
 };
 
-// out[row, d], handed to store(c, d, four elements).
-template <int D, int kProducts, typename StoreFour>
+// out[row, d], handed to store(c, d, neighbours from d on: four of 4 bits, two of 8).
+template <typename Part, int kProducts, typename StoreSome>
 __device__ __forceinline__ void AddValues(const std::byte* values,
-                                          const PageWeights<kProducts>& weights,
-                                          const StoreFour& store) {
-  using Page = PackedPage<D>;
+                                          const KeyWeights<Part::kKeys, kProducts>& weights,
+                                          const StoreSome& store) {
+  using Sums = ByteSums<kProducts>;
+  constexpr bool kBytes = Part::kBits == 8;
+  constexpr int kRuns = Part::kKeys / 32;
   const int g = threadIdx.x % 32 / 4;
-  ByteSums<kProducts> zeros;  // the same in all rows of operand A
+  Sums zeros;  // the same in all rows of operand A
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const uint32_t low = Page::LoadZeros(values, 32 * j),
-                   high = Page::LoadZeros(values, 32 * j + 16);
+  for (int j = 0; j < kRuns; ++j) {
+    const uint32_t low = Part::LoadZeros(values, 32 * j),
+                   high = Part::LoadZeros(values, 32 * j + 16);
     zeros.template Add<false>({low, low, high, high}, weights.b[j]);
   }
-  const ByteSums<kProducts> even_start = zeros.Times(-1), odd_start = zeros.Times(-16);
+  const Sums start = zeros.Times(-1), odd_start = kBytes ? start : zeros.Times(-16);
 #pragma unroll
-  for (int chunk = 0; chunk < Page::kChunks; chunk += 2) {
-    const bool single = chunk + 1 == Page::kChunks;
-    ByteSums<kProducts> sums[4] = {even_start, odd_start, even_start, odd_start};
+  for (int chunk = 0; chunk < Part::kChunks; chunk += 2) {
+    const bool single = chunk + 1 == Part::kChunks;
+    Sums sums[2][2] = {{start, odd_start}, {start, odd_start}};  // of both bytes, both nibbles
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      uint32_t codes[2][4], a[4];  // elements 0 and 1, elements 2 and 3 of four
-      Page::LoadValues(values, 32 * j, chunk, codes[0], codes[1]);
+    for (int j = 0; j < kRuns; ++j) {
+      uint32_t codes[2][4], a[4];
+      Part::LoadValues(values, 32 * j, chunk, codes[0], codes[1]);
 #pragma unroll
       for (int i = 0; i < (single ? 1 : 2); ++i) {
-        MaskBytes(codes[i], kEvenNibbles, a);
-        sums[2 * i].template Add<false>(a, weights.b[j]);
-        MaskBytes(codes[i], kOddNibbles, a);
-        sums[2 * i + 1].template Add<false>(a, weights.b[j]);
+        if constexpr (kBytes) {
+          sums[i][0].template Add<false>(codes[i], weights.b[j]);
+        } else {
+          MaskBytes(codes[i], kEvenNibbles, a);
+          sums[i][0].template Add<false>(a, weights.b[j]);
+          MaskBytes(codes[i], kOddNibbles, a);
+          sums[i][1].template Add<false>(a, weights.b[j]);
+        }
       }
     }
-    const auto element = [&](int i, int h, int c) {
-      return static_cast<float>(sums[i].Get(h, c)) * (i % 2 == 0 ? 1.0f : 0.0625f);
+    const auto element = [&](int i, int nibble, int h, int c) {
+      return static_cast<float>(sums[i][nibble].Get(h, c)) * (nibble == 0 ? 1.0f : 0.0625f);
     };
 #pragma unroll
     for (int c = 0; c < kProducts; ++c) {
 #pragma unroll
       for (int h = 0; h < (single ? 1 : 2); ++h) {
-        const int third = single ? 0 : 2, half = single ? 1 : h;
-        store(c, 32 * (chunk + h) + 4 * g,
-              float4{element(0, h, c), element(1, h, c), element(third, half, c),
-                     element(third + 1, half, c)});
+        const int i = single ? 0 : 1, half = single ? 1 : h;  // of the upper bytes
+        if constexpr (kBytes) {
+          store(c, 16 * (chunk + h) + 2 * g, float2{element(0, 0, h, c), element(i, 0, half, c)});
+        } else {
+          store(c, 32 * (chunk + h) + 4 * g,
+                float4{element(0, 0, h, c), element(0, 1, h, c), element(i, 0, half, c),
+                       element(i, 1, half, c)});
+        }
       }
     }
   }

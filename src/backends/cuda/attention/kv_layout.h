@@ -29,7 +29,7 @@ struct KvPart {
   float clip, clip_per_step;  // clip_per_step = clip / (2^(bits-1) - 1)
 
   // One {scale, zero} per row: the fast kernels' case.
-  __host__ __device__ bool nibbles() const { return bits == 4 && groups == 1; }
+  __host__ __device__ bool packs() const { return (bits == 4 || bits == 8) && groups == 1; }
 };
 
 struct KvLayout {

@@ -43,21 +43,44 @@ struct NibbleDecoder {
   }
 };
 
-// Rows of D nibbles, 16 bytes at a time.
-template <int D>
-__device__ __forceinline__ void DecodeNibbleRows(const KvPart& part, const std::byte* block,
-                                                 int stored, __half* rows, int stride) {
-  constexpr int kChunks = D / 32;
+// The same of 8-bit codes.
+struct ByteDecoder {
+  __half2 scale, zero;
+
+  __device__ explicit ByteDecoder(__half2 params)
+      : scale(__low2half2(params)),
+        zero(__hadd2(__high2half2(params), __float2half2_rn(1024.0f))) {}
+
+  // Codes i and i + 4.
+  __device__ __forceinline__ uint32_t Two(uint32_t low, uint32_t high, int i) const {
+    const uint32_t codes = __byte_perm(low, high, 0x0400u + 0x0101u * i);
+    const __half2 halves = NibbleDecoder::Halves((codes & 0x00FF00FFu) | 0x64006400u);
+    return NibbleDecoder::Bits(__hmul2(__hsub2(halves, zero), scale));
+  }
+  __device__ __forceinline__ uint4 Decode(uint32_t low, uint32_t high) const {
+    return {Two(low, high, 0), Two(low, high, 1), Two(low, high, 2), Two(low, high, 3)};
+  }
+};
+
+// Rows of D codes, 16 bytes at a time.
+template <int D, int kBits>
+__device__ __forceinline__ void DecodeCodeRows(const KvPart& part, const std::byte* block,
+                                               int stored, __half* rows, int stride) {
+  constexpr int kChunks = D * kBits / 128;
 #pragma unroll 2
   for (int i = threadIdx.x; i < stored * kChunks; i += blockDim.x) {
     const int row = i / kChunks, chunk = i % kChunks;
     const auto words = *reinterpret_cast<const uint4*>(block + part.codes + 16 * i);
-    const NibbleDecoder decoder(reinterpret_cast<const __half2*>(block + part.params)[row]);
-    auto* to = reinterpret_cast<uint4*>(rows + row * stride + 32 * chunk);
-    to[0] = decoder.Decode(words.x);
-    to[1] = decoder.Decode(words.y);
-    to[2] = decoder.Decode(words.z);
-    to[3] = decoder.Decode(words.w);
+    const __half2 params = reinterpret_cast<const __half2*>(block + part.params)[row];
+    auto* to = reinterpret_cast<uint4*>(rows + row * stride + 128 / kBits * chunk);
+    if constexpr (kBits == 4) {
+      const NibbleDecoder decoder(params);
+      to[0] = decoder.Decode(words.x), to[1] = decoder.Decode(words.y);
+      to[2] = decoder.Decode(words.z), to[3] = decoder.Decode(words.w);
+    } else {
+      const ByteDecoder decoder(params);
+      to[0] = decoder.Decode(words.x, words.y), to[1] = decoder.Decode(words.z, words.w);
+    }
   }
 }
 
@@ -122,8 +145,9 @@ __device__ __forceinline__ void DecodeRows(const KvPart& part, int head_dim, con
   for (int i = stored * eights + threadIdx.x; i < kPageKeys * eights; i += blockDim.x) {
     *reinterpret_cast<uint4*>(rows + i / eights * stride + i % eights * 8) = {};
   }
-  if (part.nibbles() && head_dim == D) {
-    DecodeNibbleRows<D>(part, block, stored, rows, stride);
+  if (part.packs() && head_dim == D) {
+    part.bits == 4 ? DecodeCodeRows<D, 4>(part, block, stored, rows, stride)
+                   : DecodeCodeRows<D, 8>(part, block, stored, rows, stride);
   } else if (part.bits == 16 && head_dim == D) {
     DecodeBf16Rows<D>(block + part.codes, stored, rows, stride);
   } else {

@@ -95,7 +95,7 @@ void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
 }  // namespace
 
 void RopeAppend(const RopeAppendArguments& a, cudaStream_t stream) {
-  if (a.rows == 0 || RopeAppendNibbles(a, stream)) return;
+  if (a.rows == 0 || RopeAppendPacked(a, stream)) return;
   if (a.kv.head_dim <= 64) return LaunchFor<2>(a, stream);
   if (a.kv.head_dim <= 128) return LaunchFor<4>(a, stream);
   if (a.kv.head_dim <= 256) return LaunchFor<8>(a, stream);

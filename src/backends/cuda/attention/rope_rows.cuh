@@ -35,7 +35,7 @@ __device__ __forceinline__ Real* HeadOf(const RopeAppendArguments& a, int64_t to
   return at(a.v, token * a.v_stride + (h - a.kv.kv_heads) * a.kv.head_dim);
 }
 
-// rope_append_nibbles.cu. False, and nothing done, for other cases than its own.
-bool RopeAppendNibbles(const RopeAppendArguments& arguments, cudaStream_t stream);
+// rope_append_packed.cu. False, and nothing done, for other cases than its own.
+bool RopeAppendPacked(const RopeAppendArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The usual case of RopeAppend: head_dim 64, 128 or 256, all of it turned, rotated by a Sylvester
-// matrix or not at all, K and V of 4 bits with one scale a row. A few lanes share a head, each with
-// eight neighbours of its lower half and the eight they turn with: RoPE, most butterflies and the
-// packing need no exchange.
+// matrix or not at all, K and V of 4 or 8 bits with one scale a row. A few lanes share a head, each
+// with eight neighbours of its lower half and the eight they turn with: RoPE, most butterflies and
+// the packing need no exchange.
 #include "backends/cuda/attention/kv_append.cuh"
 #include "backends/cuda/attention/rope_rows.cuh"
 #include "backends/cuda/launch.h"
@@ -65,22 +65,34 @@ struct Head {
   }
 };
 
-// Eight codes as nibbles, as CacheGrid::Code gives them.
-__device__ __forceinline__ uint32_t Nibbles(const CacheGrid& grid, const float (&x)[kHalf]) {
-  // The bits of kRound + n are those of kRound, plus n: taken out of all eight at once.
+// Codes of `kBits` that fill a word, as CacheGrid::Code gives them.
+template <int kBits>
+__device__ __forceinline__ uint32_t Word(const CacheGrid& grid, const float* x) {
+  // The bits of kRound + n are those of kRound, plus n: taken out of all codes at once.
+  constexpr uint32_t kOnes = ~0u / ((1u << kBits) - 1);
   const float lowest = __fsub_rn(kRound, grid.zero), highest = __fadd_rn(lowest, grid.top);
   uint32_t word = 0;
 #pragma unroll
-  for (int i = kHalf - 1; i >= 0; --i) {
+  for (int i = 32 / kBits - 1; i >= 0; --i) {
     const float steps = __fadd_rn(__fmul_rn(x[i], grid.inverse), kRound);
-    word = word * 16 + __float_as_uint(fminf(fmaxf(steps, lowest), highest));
+    word = (word << kBits) + __float_as_uint(fminf(fmaxf(steps, lowest), highest));
   }
-  return word - __float_as_uint(lowest) * 0x11111111u;
+  return word - __float_as_uint(lowest) * kOnes;
+}
+
+// A lane's eight neighbours, the `eight`-th of the row.
+__device__ __forceinline__ void StoreCodes(const CacheGrid& grid, int bits, const float (&x)[kHalf],
+                                           std::byte* row, int eight) {
+  if (bits == 4) {
+    reinterpret_cast<uint32_t*>(row)[eight] = Word<4>(grid, x);
+  } else {
+    reinterpret_cast<uint2*>(row)[eight] = {Word<8>(grid, x), Word<8>(grid, x + 4)};
+  }
 }
 
 template <int D, typename Real>
 __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
-    RopeAppendNibblesKernel(const __grid_constant__ RopeAppendArguments a) {
+    RopeAppendPackedKernel(const __grid_constant__ RopeAppendArguments a) {
   using H = Head<D>;
   constexpr int kHeads = 32 / H::kLanes;  // of a warp at a time
   const int64_t token = blockIdx.x;
@@ -130,9 +142,9 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
     const int kv_head = h - a.heads - (turns ? 0 : a.kv.kv_heads);
     std::byte* block = page + int64_t{kv_head} * a.kv.block_bytes;
     const CacheGrid grid(part, range.x, range.y);
-    auto* codes = reinterpret_cast<uint32_t*>(block + part.codes + slot * part.row_bytes);
-    codes[lane] = Nibbles(grid, head.lower);
-    codes[H::kLanes + lane] = Nibbles(grid, head.upper);
+    std::byte* const row = block + part.codes + slot * part.row_bytes;
+    StoreCodes(grid, part.bits, head.lower, row, lane);
+    StoreCodes(grid, part.bits, head.upper, row, H::kLanes + lane);
     if (lane == 0) reinterpret_cast<__half2*>(block + part.params)[slot] = grid.Params();
   }
 }
@@ -145,19 +157,19 @@ void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
   const LaunchShape shape = {.grid = dim3(a.rows, std::clamp(kTargetBlocks / a.rows, 1, most)),
                              .block = 32 * kWarps};
   WithReal(a.type, [&]<typename Real>(Real) {
-    LaunchDependent(RopeAppendNibblesKernel<D, Real>, shape, stream, a);
+    LaunchDependent(RopeAppendPackedKernel<D, Real>, shape, stream, a);
   });
 }
 
 }  // namespace
 
-bool RopeAppendNibbles(const RopeAppendArguments& a, cudaStream_t stream) {
+bool RopeAppendPacked(const RopeAppendArguments& a, cudaStream_t stream) {
   const int d = a.kv.head_dim;
   const HeadRotation::Factor& factor = a.rotation.factors[0];
   const bool rotates = a.rotation.count == 1 && factor.signs < 0 && factor.order == d;
   if (2 * a.angles != d || (a.rotation.count != 0 && !rotates)) return false;
   if (a.k != nullptr && (a.q_norm == nullptr) != (a.k_norm == nullptr)) return false;
-  if (!a.kv.k.nibbles() || !a.kv.v.nibbles()) return false;
+  if (!a.kv.k.packs() || !a.kv.v.packs()) return false;
   if (d != 64 && d != 128 && d != 256) return false;
   d == 64    ? LaunchFor<64>(a, stream)
   : d == 128 ? LaunchFor<128>(a, stream)
