@@ -63,7 +63,7 @@ class Nibble:
     def __init__(self, program, threads, a):
         self.program = str(program)
         self.common = ["--threads", threads, "--repeats", 1, "--json"]
-        self.bits = ["--shape", a.shape, "--a-bits", a.a_bits, "--kv-bits", a.kv_bits]
+        self.bits = ["--shape", a.shape, "--recipe", "quarot", "--a-bits", a.a_bits, "--kv-bits", a.kv_bits]
         self.model = [a.checkpoint] if a.checkpoint else [*self.bits, "--layers", a.layers]
 
     def bench(self, verb, options, isa):

@@ -33,6 +33,9 @@ void Fill(Model& model, std::deque<KvCache>& caches, int64_t tokens) {
 void RunPrefill(const BenchArguments& a, const Common& common) {
   Model model(BenchNetwork(a), MakeBackend(common.device, false));
   const std::string name = BenchName(a, model.network());
+  if (a.tokens > model.context()) {
+    FailUsage("{} tokens: the model's context is {}", a.tokens, model.context());
+  }
   std::deque<KvCache> caches;
   caches.push_back(model.MakeCache());
   const Timing t = Measure(a.repeats, [&] {
@@ -92,8 +95,9 @@ void RunDecode(const BenchArguments& a, const Common& common) {
 }
 
 void AddRecipe(CLI::App& verb, BenchArguments& a) {
-  verb.add_option("--recipe", a.recipe,
-                  "--shape: whose formats and transforms (default: quarot with 8-bit activations)");
+  verb.add_option(
+      "--recipe", a.recipe,
+      "--shape: whose formats and transforms (default: " + std::string(a.usual.name) + ")");
   AddFields(verb, a.changes, "--shape: changes of the recipe (16 bits = not quantized)");
 }
 
@@ -120,6 +124,10 @@ void AddCounts(CLI::App& verb, BenchArguments& a, const std::string& tokens) {
       ->capture_default_str();
 }
 
+void AddBatch(CLI::App& verb, BenchArguments& a, const std::string& sequences) {
+  verb.add_option("--batch", a.batch, sequences)->check(CLI::Range(1, 1024))->capture_default_str();
+}
+
 }  // namespace
 
 #ifndef NIBBLE_HAS_CUDA
@@ -139,9 +147,7 @@ ModelConfig BenchShape(const BenchArguments& a) {
 }
 
 Recipe BenchRecipe(const BenchArguments& a) {
-  Recipe recipe = a.recipe.empty() ? kQuarotRecipe : FindRecipe(a.recipe);
-  if (a.recipe.empty()) recipe.activations.bits = 8;
-  return a.changes.Of(recipe);
+  return a.changes.Of(a.recipe.empty() ? a.usual : FindRecipe(a.recipe));
 }
 
 Network BenchNetwork(const BenchArguments& a) {
@@ -152,9 +158,9 @@ Network BenchNetwork(const BenchArguments& a) {
 std::string BenchName(const BenchArguments& a, const Network& network) {
   if (!a.model.empty()) return a.model;
   const Recipe recipe = BenchRecipe(a);
-  return fmt::format("{}, {} layers, {}W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
-                     a.recipe.empty() ? "" : a.recipe + " ", FormatText(recipe.weights),
-                     recipe.activations.bits, recipe.k.bits, network.head.weights.format.bits,
+  return fmt::format("{}, {} layers, {} W{}A{}KV{}, head W{}A{}", a.shape, network.config.layers,
+                     recipe.name, FormatText(recipe.weights), recipe.activations.bits,
+                     recipe.k.bits, network.head.weights.format.bits,
                      network.head.input.activation.bits);
 }
 
@@ -271,7 +277,7 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
     added->callback([a, &common, &run, work] { run = [a, &common, work] { work(*a, common); }; });
     return std::pair(added, a);
   };
-  verb("peak", "What this CPU multiplies and reads at most", "nibble bench peak", RunPeak);
+  verb("peak", "What this CPU or GPU multiplies and reads at most", "nibble bench peak", RunPeak);
   const auto [kernels, k] =
       verb("kernels", "Every op of one layer, and its share of the layer's time",
            "nibble bench kernels --shape llama2-7b --tokens 512", RunKernels);
@@ -284,6 +290,9 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   t->shape = "llama2-7b";
   AddModel(*attention, *t);
   AddCounts(*attention, *t, "Tokens of a prompt's last chunk");
+  attention->add_option("--context", t->context, "Tokens of a sequence (default: 512, 2048, 4096)")
+      ->check(CLI::Range(1, 1 << 20));
+  AddBatch(*attention, *t, "Sequences that attend at once");
   const auto [prefill, p] =
       verb("prefill", "A prompt", "nibble bench prefill llama-w4a4kv4 --tokens 512", RunPrefill);
   AddModel(*prefill, *p);
@@ -296,17 +305,13 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
   AddCounts(*decode, *d, "Tokens to write in a run");
   decode->add_option("--context", d->context, "Tokens in the cache before each run")
       ->check(CLI::Range(0, 1 << 20));
-  decode->add_option("--batch", d->batch, "Sequences written at once")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  AddBatch(*decode, *d, "Sequences written at once");
   const auto [serve, l] =
       verb("serve", "A mixed load on the scheduler of `nibble serve`, beside its parts alone",
            "nibble bench serve --shape llama2-7b --device cuda:0 --batch 256", RunServeBench);
   AddModel(*serve, *l);
   AddCounts(*serve, *l, "Tokens of prompts in a step, beside answers");
-  serve->add_option("--batch", l->batch, "Streams: requests that are under way")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  AddBatch(*serve, *l, "Streams: requests that are under way");
   serve->add_option("--pages", l->pages, "Pages, in percent of what all streams could come to need")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
@@ -342,6 +347,8 @@ void AddBench(CLI::App& app, Common& common, Run& run) {
                                "nibble bench paper --device cuda:0", RunPaper);
   paper->add_option("--shape", r->shape,
                     "Products and layers of this shape alone; else of llama2-7b and llama2-70b");
+  r->usual = kQuarotRecipe;
+  r->usual.activations.bits = 8;
   AddRecipe(*paper, *r);
   paper->add_option("--repeats", r->repeats, "Turns; the median counts")
       ->check(CLI::Range(1, 1000))

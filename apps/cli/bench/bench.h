@@ -18,7 +18,8 @@ struct BenchArguments {
   std::string model;  // a directory, or
   std::string shape;  // a name of FindShape with random weights
   int64_t layers = 0;
-  std::string recipe;  // of the shape; empty: W4A8KV4 with QuaRot's transforms
+  std::string recipe;  // of the shape; empty: `usual`
+  Recipe usual = kW4a8Recipe;
   RecipeChanges changes;
   std::string text;  // a file
   int64_t tokens = 512, context = 0, batch = 1, repeats = 5, windows = 128, pages = 100;
@@ -66,7 +67,7 @@ ModelConfig BenchShape(const BenchArguments& arguments);
 Recipe BenchRecipe(const BenchArguments& arguments);
 // --shape with random weights, or the model directory.
 Network BenchNetwork(const BenchArguments& arguments);
-// "llama2-7b, 32 layers, W4A8KV4, head W8A8"
+// "llama2-7b, 32 layers, quarot W4A8KV4, head W8A8"
 std::string BenchName(const BenchArguments& arguments, const Network& network);
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count);
 // One greedy token of each sequence, as `nibble serve` writes it: the logits stay where they are.

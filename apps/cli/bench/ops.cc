@@ -1,14 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Single ops, through the same Backend the engine uses.
+#include <deque>
 #include <memory>
 
 #include "apps/cli/bench/bench.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "measure/peak.h"
+#ifdef NIBBLE_HAS_CUDA
+#include "apps/cli/bench/paper.h"
+#endif
 
 namespace nibble::cli {
 namespace {
+
+std::vector<cpu::Peak> PeaksOfGpu([[maybe_unused]] const std::string& device) {
+#ifdef NIBBLE_HAS_CUDA
+  MakeBackend(device, false);  // says what is wrong with it
+  return MeasureGpuPeaks(9);
+#else
+  FailUsage("peaks of a GPU need a program that was built with CUDA");
+#endif
+}
 
 // A GPU works behind the program's back: there an op is called many times before it is waited for.
 template <typename Work>
@@ -125,8 +138,8 @@ class OpBench {
 
   // The source of o's input.
   ActsSource RopeAndAttention(int64_t tokens) {
-    const int64_t q_size = tokens * config_.heads * config_.head_dim;
-    const int64_t k_size = tokens * config_.kv_heads * config_.head_dim;
+    const HeadShape shape = config_.head_shape(0);
+    const int64_t q_size = tokens * shape.q_width(), k_size = tokens * shape.kv_width();
     a_ = RandomIntermediates(*backend_, q_size);
     const auto q = RandomIntermediates(*backend_, q_size);
     const auto k = RandomIntermediates(*backend_, k_size);
@@ -135,15 +148,15 @@ class OpBench {
     cache.Reserve(tokens);
     const BackendRopes ropes(*backend_, config_.ropes, tokens);
     const SequenceSlice slice = cache.Slice(0, tokens);
-    const AttentionSpec spec = {.heads = config_.heads, .scale = 0.1f};
+    const AttentionSpec spec = {.heads = shape.heads, .scale = 0.1f};
+    const RopeView rope = ropes.view(config_.spec(0).rope);
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
-      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), network_.caches[0],
+      backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope, network_.caches[0],
                               {&slice, 1});
     });
     Add({.name = "attention",
          .shape = fmt::format("{} tokens", tokens),
-         .operations =
-             2.0 * static_cast<double>(tokens * (tokens + 1) * config_.heads * config_.head_dim)},
+         .operations = 2.0 * static_cast<double>(tokens * (tokens + 1) * shape.q_width())},
         [&] {
           backend_->Attention(q.data(), spec, network_.caches[0], {&slice, 1}, a_.data());
         });
@@ -161,43 +174,50 @@ class OpBench {
   Buffer<Intermediate> a_, gate_, up_;
 };
 
-// The last `tokens` tokens of `context` attend; before that the whole context enters the cache.
+// The last `tokens` tokens of `context` attend in each of `batch` sequences; before that the whole
+// context enters their caches.
 BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec kv, Backend& b,
                       bool on_cpu, int64_t context, int64_t tokens) {
-  const int64_t q_size = context * config.heads * config.head_dim;
-  const int64_t k_size = context * config.kv_heads * config.head_dim;
+  const HeadShape shape = config.head_shape(0);
+  const int64_t q_size = std::max(context, a.batch * tokens) * shape.q_width();
+  const int64_t k_size = context * shape.kv_width();
   const auto out = RandomIntermediates(b, q_size);
   const auto q = RandomIntermediates(b, q_size);
   const auto k = RandomIntermediates(b, k_size), v = RandomIntermediates(b, k_size);
   const BackendRopes ropes(b, config.ropes, context);
-  KvCache cache(kv, 1, b);
-  cache.Reserve(context);
-  const SequenceSlice all = cache.Slice(0, context);
-  const AttentionSpec spec = {.heads = config.heads, .scale = 0.1f};
-  b.RopeAndAppend(q.data(), k.data(), v.data(), spec, ropes.view(0), kv, {&all, 1});
-  cache.Advance(context - tokens);
-  const SequenceSlice slice = cache.Slice(0, tokens);
+  const RopeView rope = ropes.view(config.spec(0).rope);
+  const AttentionSpec spec = {.heads = shape.heads, .scale = 0.1f};
+  std::deque<KvCache> caches;
+  std::vector<SequenceSlice> slices;
+  for (int64_t i = 0; i < a.batch; ++i) {
+    KvCache& cache = caches.emplace_back(kv, 1, b);
+    cache.Reserve(context);
+    const SequenceSlice all = cache.Slice(0, context);
+    b.RopeAndAppend(q.data(), k.data(), v.data(), spec, rope, kv, {&all, 1});
+    cache.Advance(context - tokens);
+    slices.push_back(cache.Slice(i * tokens, tokens));
+  }
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
                       static_cast<double>(tokens * (tokens - 1)) / 2;
-  return {.name = tokens == 1 ? "decode" : "prefill",
-          .shape = fmt::format("{}, KV{}, {} tokens of {}", a.model.empty() ? a.shape : a.model,
-                               kv.k.bits, tokens, context),
-          .time = MeasureOp(b, on_cpu, a.repeats,
-                            [&] {
-                              b.Attention(q.data(), spec, kv, {&slice, 1}, out.data());
-                            }),
-          .operations = 4 * keys * static_cast<double>(config.heads * config.head_dim),
-          .bytes = static_cast<double>(context / kPageTokens * kv.page_bytes())};
+  const int64_t pages = (context + kPageTokens - 1) / kPageTokens;
+  return {
+      .name = tokens == 1 ? "decode" : "prefill",
+      .shape = fmt::format("{}, KV{}, {} x {} tokens of {}", a.model.empty() ? a.shape : a.model,
+                           kv.k.bits, a.batch, tokens, context),
+      .time = MeasureOp(b, on_cpu, a.repeats,
+                        [&] { b.Attention(q.data(), spec, kv, slices, out.data()); }),
+      .operations = 4 * keys * static_cast<double>(a.batch * shape.q_width()),
+      .bytes = static_cast<double>(a.batch * pages * kv.page_bytes())};
 }
 
 }  // namespace
 
 void RunPeak(const BenchArguments&, const Common& common) {
-  if (common.device != "cpu") {
-    FailUsage("bench peak measures the CPU; `nibble bench paper --device {}` prints a GPU's peaks",
-              common.device);
-  }
-  const std::vector<cpu::Peak> peaks = cpu::MeasurePeaks(ActiveIsa());
+  const bool on_cpu = common.device == "cpu";
+  const std::vector<cpu::Peak> peaks =
+      on_cpu ? cpu::MeasurePeaks(ActiveIsa()) : PeaksOfGpu(common.device);
+  const std::string where =
+      on_cpu ? fmt::format("{} threads, {}", Threads(), IsaName(ActiveIsa())) : common.device;
   std::vector<std::vector<std::string>> table = {{"peak", "median", "min", "max", "unit"}};
   Json json = Json::array();
   for (const cpu::Peak& p : peaks) {
@@ -207,13 +227,13 @@ void RunPeak(const BenchArguments&, const Common& common) {
                      fmt::format("{:.2f}", p.min / unit), fmt::format("{:.2f}", p.max / unit),
                      bytes ? "GB/s" : "TOPS"});
     json.push_back({{"name", p.name},
-                    {"shape", fmt::format("{} threads", Threads())},
+                    {"shape", where},
                     {bytes ? "gbps" : "tops", p.median / unit},
                     {"min", p.min / unit},
                     {"max", p.max / unit}});
   }
   if (common.json) return PrintJson(json);
-  fmt::print("{}{} threads, {}\n", Table(table), Threads(), IsaName(ActiveIsa()));
+  fmt::print("{}{}\n", Table(table), where);
 }
 
 void RunKernels(const BenchArguments& a, const Common& common) {
@@ -228,7 +248,9 @@ void RunAttention(const BenchArguments& a, const Common& common) {
   KvSpec wide = network.caches[0];
   wide.k = wide.v = {.bits = 16};
   std::vector<BenchRow> rows;
-  for (const int64_t context : {512, 2048, 4096}) {
+  std::vector<int64_t> contexts = {512, 2048, 4096};
+  if (a.context > 0) contexts = {a.context};
+  for (const int64_t context : contexts) {
     for (const int64_t tokens : {std::min(a.tokens, context), int64_t{1}}) {
       for (const KvSpec& kv : {network.caches[0], wide}) {
         rows.push_back(

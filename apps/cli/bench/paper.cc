@@ -132,22 +132,27 @@ void DecodeLinears(const PaperBench& bench, const std::string& name, const Netwo
   }
 }
 
-PaperTable::Ceilings MeasureCeilings(int64_t repeats) {
+}  // namespace
+
+std::vector<cpu::Peak> MeasureGpuPeaks(int64_t repeats) {
   constexpr int64_t kSide = 8192;
   const CublasProduct product(Type::kInt8, kSide, kSide, kSide, 1);
   const cuda::MemoryRead read;
   Contender operations{"s8", [&] { product.Run(); }}, bytes{"read", [&] { read.Run(); }};
   TakeTurns({&operations, &bytes}, repeats);
-  return {2.0 * kSide * kSide * kSide / operations.median(),
-          static_cast<double>(cuda::MemoryRead::kBytes) / bytes.median()};
+  const auto peak = [](std::string_view name, double work, const Contender& c) {
+    const auto [least, most] = std::ranges::minmax(c.seconds);
+    return cpu::Peak{name, work / c.median(), work / most, work / least};
+  };
+  return {peak("int8 (cuBLASLt)", 2.0 * kSide * kSide * kSide, operations),
+          peak("memory read", cuda::MemoryRead::kBytes, bytes)};
 }
-
-}  // namespace
 
 void RunPaper(const BenchArguments& a, const Common& common) {
   if (common.device == "cpu") FailUsage("bench paper measures a GPU: --device cuda:0");
   const auto backend = MakeBackend(common.device, false);
-  PaperTable table(MeasureCeilings(a.repeats));
+  const std::vector<cpu::Peak> peaks = MeasureGpuPeaks(a.repeats);
+  PaperTable table({peaks[0].median, peaks[1].median});
   const PaperBench bench = {a, common.device, *backend, table};
   const auto shape = [&](const std::string& name, int64_t tokens, int64_t long_context) {
     BenchArguments one = a;

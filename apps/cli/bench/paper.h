@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "apps/cli/bench/bench.h"
+#include "measure/peak.h"
 
 namespace nibble::cli {
 
@@ -55,6 +56,9 @@ struct PaperBench {
   Backend& backend;
   PaperTable& table;
 };
+
+// 8-bit products and the memory's read stream, in this order.
+std::vector<cpu::Peak> MeasureGpuPeaks(int64_t repeats);
 
 inline constexpr int64_t kCachedBytes = 200 << 20;  // weights in turn, so that no cache holds them
 
