@@ -97,7 +97,7 @@ std::optional<ChatTemplate> Template(const ChatArguments& a) {
 }
 
 void RunChat(const ChatArguments& a, const Common& common) {
-  a.sampling.Options({});
+  a.sampling.Check();
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
   const auto model = cli::Load(a.model, common, false, a.load_bits);
@@ -119,7 +119,7 @@ void RunChat(const ChatArguments& a, const Common& common) {
       if (!RunCommand(*message, conversation)) break;
       continue;
     }
-    const GenerateOptions options = a.sampling.Options(config);
+    const GenerateOptions options = a.sampling.Options(config, true);
     TextOutput output(&tokenizer, !common.json, a.sampling.stops);
     const auto answer = conversation.Ask(*message, options, output);
     if (!answer) {

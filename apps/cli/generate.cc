@@ -16,6 +16,7 @@ struct GenerateArguments {
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
   int load_bits = 8;
+  bool sample = false;
   SamplingArguments sampling;
 };
 
@@ -44,7 +45,7 @@ void RunGenerate(const GenerateArguments& a, const Common& common) {
   if (given != 1) {
     FailUsage("pass one of --prompt TEXT, --prompt-ids 0,17,5, --prompt-file and --batch");
   }
-  a.sampling.Options({});
+  a.sampling.Check();
   std::optional<Tokenizer> tokenizer;
   if (a.prompt_ids.empty()) tokenizer = Tokenizer::Load(a.model);
   const auto prompts = Prompts(a, tokenizer);
@@ -56,7 +57,7 @@ void RunGenerate(const GenerateArguments& a, const Common& common) {
   const auto model = Load(std::move(network), common, false, a.load_bits);
   const bool json = common.json || !a.batch_file.empty();
   for (const std::vector<int32_t>& prompt : prompts) {
-    const GenerateOptions options = a.sampling.Options(config);
+    const GenerateOptions options = a.sampling.Options(config, a.sample);
     const auto count = static_cast<int64_t>(prompt.size());
     Session session(*model);
     TextOutput output(tokenizer ? &*tokenizer : nullptr, !json, a.sampling.stops);
@@ -90,6 +91,7 @@ void AddGenerate(CLI::App& app, Common& common, Run& run) {
   verb->add_option("--prompt-ids", a->prompt_ids, "Token ids instead, no tokenizer needed")
       ->delimiter(',');
   AddLoadBits(*verb, a->load_bits);
+  verb->add_flag("--sample", a->sample, "Sample as chat does; without, the most likely tokens");
   AddSampling(*verb, a->sampling);
   verb->callback([a, &common, &run] { run = [a, &common] { RunGenerate(*a, common); }; });
 }

@@ -5,9 +5,10 @@
 
 namespace nibble::cli {
 
-GenerateOptions SamplingArguments::Options(const GenerationConfig& config) const {
-  GenerateOptions options = {
-      .max_tokens = max_tokens, .sampling = config.sampling, .stop_ids = config.stop_ids};
+GenerateOptions SamplingArguments::Options(const GenerationConfig& config, bool answers) const {
+  GenerateOptions options = {.max_tokens = max_tokens,
+                             .sampling = answers ? config.ForAnswers() : config.sampling,
+                             .stop_ids = config.stop_ids};
   Sampling& s = options.sampling;
   s.temperature = temperature.value_or(s.temperature);
   s.top_p = top_p.value_or(s.top_p);
@@ -28,7 +29,8 @@ void AddSampling(CLI::App& verb, SamplingArguments& a) {
       ->capture_default_str();
   verb.add_option("--temperature", a.temperature,
                   "0 = the most likely token. This and what follows: without, as the model's "
-                  "generation_config.json says");
+                  "generation_config.json says; where it says nothing, answers of chat and of "
+                  "generate --sample have temperature 0.7, top-p 0.95, min-p 0.05");
   verb.add_option("--top-p", a.top_p, "Probability mass to sample from");
   verb.add_option("--top-k", a.top_k, "Tokens to sample from; 0 = all");
   verb.add_option("--min-p", a.min_p, "Least probability, as a share of the likeliest token's");

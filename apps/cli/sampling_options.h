@@ -12,7 +12,7 @@
 
 namespace nibble::cli {
 
-// Options that are not given are as generation_config.json says.
+// Options that are not given are as GenerationConfig says.
 struct SamplingArguments {
   int64_t max_tokens = 256;
   std::optional<double> temperature, top_p, min_p, repetition, presence, frequency;
@@ -20,9 +20,11 @@ struct SamplingArguments {
   std::optional<uint64_t> seed;
   std::vector<std::string> stops;
 
-  // Throws (usage) for values that mean nothing. A seed that is not given is drawn anew where one
-  // is used.
-  GenerateOptions Options(const GenerationConfig& config) const;
+  // Throws (usage) for values that mean nothing.
+  void Check() const { Options({}, false); }
+  // answers: not given means GenerationConfig::ForAnswers. A seed that is not given is drawn anew
+  // where one is used. Throws as Check.
+  GenerateOptions Options(const GenerationConfig& config, bool answers) const;
 };
 
 // --max-tokens, --temperature, ..., --seed, --stop.

@@ -356,6 +356,18 @@ class GenerationConfigFields : public TemporaryDirectoryTest {
   }
 };
 
+TEST_F(GenerationConfigFields, AnswersAreSampledWhereTheFileSamplesNothing) {
+  const Sampling own = Load(R"("do_sample": true, "temperature": 0.3)").ForAnswers();
+  EXPECT_EQ(own.temperature, 0.3);
+  EXPECT_EQ(own.top_p, 1);
+  EXPECT_EQ(own.min_p, 0);
+  const Sampling ours = Load(R"("temperature": 0.3, "repetition_penalty": 1.5)").ForAnswers();
+  EXPECT_EQ(ours.temperature, 0.7);
+  EXPECT_EQ(ours.top_p, 0.95);
+  EXPECT_EQ(ours.min_p, 0.05);
+  EXPECT_EQ(ours.repetition, 1.5);
+}
+
 TEST_F(GenerationConfigFields, DefaultsAreThoseOfTransformers) {
   const GenerationConfig sampling = Load(R"("do_sample": true)");
   EXPECT_EQ(sampling.sampling.temperature, 1);

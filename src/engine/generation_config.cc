@@ -17,6 +17,12 @@ std::vector<int32_t> StopIds(const Json& json, const std::string& where) {
 
 }  // namespace
 
+Sampling GenerationConfig::ForAnswers() const {
+  Sampling answers = sampling;
+  if (!samples) answers.temperature = 0.7, answers.top_p = 0.95, answers.min_p = 0.05;
+  return answers;
+}
+
 GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json) {
   GenerationConfig config;
   constexpr const char* kName = "generation_config.json";
@@ -30,7 +36,8 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory, const 
         .top_p = JsonFindIn(json, "top_p", Sampling::kMinTopP, 1.0, file).value_or(1.0),
         .top_k = JsonFindIn(json, "top_k", int64_t{0}, Sampling::kMaxTopK, file).value_or(0),
         .min_p = JsonFindIn(json, "min_p", 0.0, 1.0, file).value_or(0.0)};
-    if (JsonFind<bool>(json, "do_sample", file).value_or(false)) config.sampling = sampling;
+    config.samples = JsonFind<bool>(json, "do_sample", file).value_or(false);
+    if (config.samples) config.sampling = sampling;
     config.sampling.repetition =
         JsonFindIn(json, "repetition_penalty", 1 / Sampling::kMaxRepetition,
                    Sampling::kMaxRepetition, file)

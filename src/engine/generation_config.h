@@ -14,6 +14,12 @@ namespace nibble {
 struct GenerationConfig {
   std::vector<int32_t> stop_ids;  // every end-of-sequence id
   Sampling sampling;              // greedy unless do_sample; repetition_penalty in any case
+  bool samples = false;           // do_sample
+
+  // Of answers, as chat, serve and generate --sample write them: the model's own, or where it has
+  // none, temperature 0.7 among the tokens that hold 95 % of the probability and are a twentieth as
+  // likely as the likeliest one or more.
+  Sampling ForAnswers() const;
 };
 GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json);
 

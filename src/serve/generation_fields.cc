@@ -121,8 +121,7 @@ constexpr Field<GenerationFields> kFields[] = {
 GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
                                       int64_t vocab_size) {
   GenerationFields f;
-  f.request.sampling = config.sampling;
-  if (config.sampling.temperature == 0) f.request.sampling.temperature = 1;
+  f.request.sampling = config.ForAnswers();
   f.request.seed = std::random_device()();
   ReadFields(body, kFields, f);
   if (!f.ignore_eos) f.request.stop_ids = config.stop_ids;

@@ -22,8 +22,8 @@ struct GenerationFields {
   Json grammar;  // {"json_object": true}, {"json_schema": ..}, {"regex": ..} or {"grammar": ..}
 };
 
-// temperature, top_p, ..., stop, n, logit_bias, response_format. What a body does not say is as the
-// model's generation_config.json has it; where that samples nothing, temperature is 1.
+// temperature, top_p, ..., stop, n, logit_bias, response_format. What a body does not say is as
+// GenerationConfig::ForAnswers has it.
 GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
                                       int64_t vocab_size);
 // Compiles `grammar`, unless it is known; null if there is none.

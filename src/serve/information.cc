@@ -49,11 +49,9 @@ void Models(Call& call) {
 
 void Props(Call& call) {
   Service& service = call.service;
-  const Sampling& s = service.generation_config().sampling;
-  const Json parameters = {{"temperature", s.temperature == 0 ? 1 : s.temperature},
-                           {"top_p", s.top_p},
-                           {"top_k", s.top_k},
-                           {"min_p", s.min_p}};
+  const Sampling s = service.generation_config().ForAnswers();
+  const Json parameters = {
+      {"temperature", s.temperature}, {"top_p", s.top_p}, {"top_k", s.top_k}, {"min_p", s.min_p}};
   const auto& chat_template = service.chat_template();
   call.Reply(200, {{"default_generation_settings",
                     {{"n_ctx", service.scheduler().context()}, {"params", parameters}}},

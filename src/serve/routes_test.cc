@@ -22,7 +22,7 @@ constexpr RouteCase kRouteCases[] = {
     {"GET", "/health", nullptr, R"({"status": "ok"})"},
     {"GET", "/props", nullptr,
      R"({"default_generation_settings": {"n_ctx": 1024, "params":
-           {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}},
+           {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.05}},
          "total_slots": 8, "model_path": "tiny", "chat_template": "<string>",
          "modalities": {"vision": false, "audio": false}, "backend": "<string>"})"},
     {"GET", "/v1/models", nullptr,

@@ -322,6 +322,7 @@ class PageTest(unittest.TestCase):
 
     @mock_only
     def test_settings_are_sent_and_kept(self):
+        self.browser.wait("document.querySelector('[data-setting=top_p]').placeholder === '0.95'")
         self.browser.click("#settings")
         for name, value in (("system", "Be brief."), ("temperature", "0.5"), ("top_p", "0.9"),
                             ("max_tokens", "77")):

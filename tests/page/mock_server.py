@@ -85,6 +85,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.refuse(401, "A key is needed.")
         elif self.path == "/v1/models":
             self.reply(200, json.dumps({"object": "list", "data": [{"id": "smollm2-1.7b-w4a8"}]}))
+        elif self.path == "/props":
+            parameters = {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.05}
+            self.reply(200, json.dumps({"default_generation_settings": {"params": parameters}}))
         elif self.path == "/metrics":
             self.mock.metrics_times.append(time.monotonic())
             self.reply(200, '# TYPE vllm:kv_cache_usage_perc gauge\n'
