@@ -102,6 +102,7 @@ TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsSmall) {
   recipe_.rotation = Rotation::kNone;
   EXPECT_EQ(why(), "");
   recipe_ = kNibbleRecipe;  // 8-bit tables
+  recipe_.rotation = Rotation::kHadamard;
   config.vocab_size = 4 * config.hidden_size;
   EXPECT_THAT(why(), HasSubstr("larger"));
   config.vocab_size += 1;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuaRot (Ashkboos et al. 2024) with less error in the same formats: a rotation learned from
-// calibration data, clips chosen by output error, activation scales whose sign makes use of the
-// code -8, weights that make up for what rounding did to their inputs, codes improved behind GPTQ,
-// and their scales learned end to end. docs/quality.md measures each.
+// QuaRot (Ashkboos et al. 2024) with less error in the same formats: rotations behind the norms,
+// which keep their weights, clips chosen by output error, activation scales whose sign makes use of
+// the code -8, weights that make up for what rounding did to their inputs, codes improved behind
+// GPTQ, and their scales learned end to end; with --rotation hadamard a rotation of the residual
+// stream learned from calibration data. docs/quality.md measures each.
 #include "quantize/recipe.h"
 
 namespace nibble {
 
 const Recipe kNibbleRecipe = {
     .name = "nibble",
-    .summary = "quarot with learned rotation and scales, searched clips, signed scales",
-    .rotation = Rotation::kHadamard,
+    .summary = "quarot behind the norms with learned scales, searched clips, signed scales",
+    .rotation = Rotation::kInputs,
     .rounding = Rounding::kGptq,
     .weights = {.bits = 4, .clip = 0},
     .activations = {.bits = 4, .clip = 0, .signed_scale = true},
