@@ -84,7 +84,7 @@ TEST_F(Options, OfRecipesReachThePlan) {
        {{"/cache/centered", true, Json()}, {"/provenance/center-keys", true, false}}},
       {"w4a8", "--cache-loss 0.02", {{"/provenance/cache-loss", 0.0, 0.02}}},
       {"smoothquant", "--alpha 0.25", {{"/provenance/alpha", 0.85, 0.25}}},
-      {"nibble",
+      {"nibble --rotation hadamard",
        "--a-unsigned --fixed-rotation",
        {{gate + "/activations/signed_scale", true, Json()},
         {"/provenance/learned-rotation", true, false}}},
@@ -211,7 +211,8 @@ TEST_F(Options, PromptsComeFromFilesAndStandardInput) {
 }
 
 TEST_F(Options, CommandsOfAConversation) {
-  const Arguments chat = {"chat", small_, "--no-template", "--max-tokens", "4", "--json"};
+  const Arguments chat = {"chat",         small_, "--temperature", "0", "--no-template",
+                          "--max-tokens", "4",    "--json"};
   const std::string saved = Path("talk.json");
   const Result r =
       Nibble(chat, "/system Be brief.\nhello\n/save " + saved + "\n/stats\n/reset\nhello\n/load " +
@@ -230,9 +231,27 @@ TEST_F(Options, CommandsOfAConversation) {
                            HasSubstr("nibble: absent: no such file"), HasSubstr("/save FILE")));
 }
 
+TEST_F(Options, AnswersAreSampled) {
+  const auto chat = [&](const Arguments& more) {
+    const Arguments base = {"chat", small_, "--no-template", "--max-tokens", "12"};
+    return Nibble(base + more, "The river\n").out;
+  };
+  const auto text = [&](const Arguments& more) {
+    const Arguments base = {"generate", small_, "--prompt", "The river\n", "--max-tokens", "12"};
+    return Nibble(base + more).out;
+  };
+  const std::string greedy = text({}), sampled = chat({"--seed", "1"});
+  EXPECT_EQ(chat({"--temperature", "0"}), greedy);
+  EXPECT_NE(sampled, greedy);
+  EXPECT_EQ(sampled, text({"--sample", "--seed", "1"}));
+  Spill(small_ + "/generation_config.json", R"({"do_sample": true, "temperature": 0})");
+  EXPECT_EQ(chat({"--seed", "1"}), greedy) << "the model's own";
+}
+
 TEST_F(Options, MessagesOfSeveralLines) {
   const auto chat = [&](const std::string& input) {
-    const Result r = Nibble({"chat", small_, "--no-template", "--max-tokens", "4"}, input);
+    const Result r =
+        Nibble({"chat", small_, "--temperature", "0", "--no-template", "--max-tokens", "4"}, input);
     EXPECT_EQ(r.code, 0) << r.err;
     return r.out;
   };
@@ -246,7 +265,7 @@ TEST_F(Options, MessagesOfSeveralLines) {
 TEST_F(Options, AMessageThatTheTemplateRefusesEndsNothing) {
   Spill(small_ + "/chat_template.jinja",
         "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}x");
-  const Result r = Nibble({"chat", small_, "--max-tokens", "4", "--json"},
+  const Result r = Nibble({"chat", small_, "--temperature", "0", "--max-tokens", "4", "--json"},
                           "one\ntwo\n\xff\n/reset\nthree\n\"\"\"\nfour\n");
   EXPECT_EQ(r.code, 1) << r.err;
   EXPECT_EQ(std::ranges::count(r.out, '\n'), 2);
@@ -259,7 +278,8 @@ TEST_F(Options, TheOldestTurnsAreForgotten) {
   Json config = ReadJsonFile(small_ + "/config.json");
   config["max_position_embeddings"] = 64;
   Spill(small_ + "/config.json", config.dump());
-  const Arguments chat = {"chat", small_, "--no-template", "--max-tokens", "4", "--json"};
+  const Arguments chat = {"chat",         small_, "--temperature", "0", "--no-template",
+                          "--max-tokens", "4",    "--json"};
   std::string input, much;
   for (int i = 0; i < 12; ++i) input += "one two three four five six\n";
   for (int i = 0; i < 100; ++i) much += "seven ";
@@ -274,7 +294,7 @@ TEST_F(Options, TokensOfTheFileEndATurn) {
   const auto free = Tokens({});
   ASSERT_EQ(free.size(), 12u);
   const auto stop = static_cast<size_t>(std::ranges::find(free, free[4]) - free.begin());
-  const Arguments chat = {"chat", small_, "--max-tokens", "12", "--json"};
+  const Arguments chat = {"chat", small_, "--temperature", "0", "--max-tokens", "12", "--json"};
   const Json talk = Nibble(chat, "hello\n").json()["token_ids"];
   ASSERT_EQ(talk.size(), 12u);
   Spill(small_ + "/generation_config.json", Json{{"eos_token_id", free[4]}}.dump());
@@ -287,8 +307,8 @@ TEST_F(Options, TokensOfTheFileEndATurn) {
 TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
   Spill(small_ + "/chat_template.jinja", "{{ messages[-1].content }}");
   const std::string longer = "The river runs through the valley of the old town and into the sea.";
-  const Result chat =
-      Nibble({"chat", small_, "--max-tokens", "4", "--json"}, "hello\n\n" + longer + "\n");
+  const Result chat = Nibble({"chat", small_, "--temperature", "0", "--max-tokens", "4", "--json"},
+                             "hello\n\n" + longer + "\n");
   ASSERT_EQ(chat.code, 0) << chat.err;
   ASSERT_EQ(std::ranges::count(chat.out, '\n'), 2) << "an empty line does nothing";
   const Json second = ParseJson(chat.out.substr(chat.out.find('\n') + 1), "turn 2");
@@ -303,7 +323,8 @@ TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
 // One token is written and never fed back: the next prompt is what is cached already.
 TEST_F(Options, ChatAnswersTheSamePromptAgain) {
   Spill(small_ + "/chat_template.jinja", "The river");
-  const Result chat = Nibble({"chat", small_, "--max-tokens", "1", "--json"}, "hello\nmore\n");
+  const Result chat = Nibble({"chat", small_, "--temperature", "0", "--max-tokens", "1", "--json"},
+                             "hello\nmore\n");
   ASSERT_EQ(chat.code, 0) << chat.err;
   const size_t end = chat.out.find('\n');
   EXPECT_EQ(ParseJson(chat.out.substr(0, end), "turn 1")["token_ids"],
@@ -330,8 +351,9 @@ TEST_F(Options, TextEndsWithWhatCameOfACharacter) {
 
 TEST_F(Options, ChatMessagesReachThePrompt) {
   const auto prompt_tokens = [&](const Arguments& arguments) {
-    const Result r =
-        Nibble(Arguments{"chat", small_, "--max-tokens", "1", "--json"} + arguments, "hello\n");
+    const Result r = Nibble(
+        Arguments{"chat", small_, "--temperature", "0", "--max-tokens", "1", "--json"} + arguments,
+        "hello\n");
     EXPECT_EQ(r.code, 0) << r.err;
     return r.code == 0 ? r.json()["prompt_tokens"].get<size_t>() : 0;
   };
@@ -400,7 +422,8 @@ TEST_F(Options, LayersOfARandomShape) {
   const Result r = Nibble(
       {"bench", "decode", "--shape", "llama2-7b", "--layers", "1", "--context", "16", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_THAT(r.json()[0]["shape"].get<std::string>(), HasSubstr("1 layers"));
+  EXPECT_THAT(r.json()[0]["shape"].get<std::string>(),
+              AllOf(HasSubstr("1 layers"), HasSubstr("w4a8")));
 }
 
 }  // namespace

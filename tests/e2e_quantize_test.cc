@@ -84,7 +84,8 @@ TEST_F(QuantizeVerb, TheWholeWayOnTheSampleModel) {
   const Result text = Nibble({"generate", out, "--prompt", "The", "--max-tokens", "8", "--json"});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.json()["completion_tokens"], 8);
-  const Result chat = Nibble({"chat", out, "--max-tokens", "8"}, "hello\nmore\n");
+  const Result chat =
+      Nibble({"chat", out, "--temperature", "0", "--max-tokens", "8"}, "hello\nmore\n");
   EXPECT_EQ(chat.code, 0) << chat.err;
   EXPECT_EQ(Nibble({"quantize", out, "-o", Path("twice")}).code, 2) << "quantized already";
 
@@ -156,7 +157,8 @@ TEST_F(QuantizeVerb, MemoryIsWhatARunMayUse) {
   EXPECT_THAT(little.err, AllOf(HasSubstr("1.0 MB are given by --memory"),
                                 HasSubstr("use --rounding rtn, or a machine with more")));
   // The options that a message names are there.
-  const Arguments learning = {"quantize", small_, "-o", Path("out"), "--recipe", "nibble"};
+  const Arguments learning = {"quantize", small_,   "-o",         Path("out"),
+                              "--recipe", "nibble", "--rotation", "hadamard"};
   const Result learned = Nibble(learning + Arguments{"--memory", "1MiB"});
   EXPECT_THAT(learned.err, HasSubstr("use --fixed-rotation, --rounding rtn, or a machine"));
   const Arguments named = {"--fixed-rotation", "--rounding", "rtn"};
@@ -397,7 +399,7 @@ TEST_F(QuantizeVerb, MixturesOfExpertsTakeEveryRecipe) {
   // Experts see half of the tokens: with 128 of them GPTQ learned noise, and an instruction set
   // more or less decided.
   for (const char* options :
-       {"--recipe quarot --gptaq 0.25", "--recipe nibble --fixed-rotation", "--recipe atom",
+       {"--recipe quarot --gptaq 0.25", "--recipe nibble", "--recipe atom",
         "--recipe quik --tail 512", "--recipe smoothquant", "--recipe qserve --output-alpha 0.2"}) {
     const Json report =
         Quantize("out", Words("--calib-windows 16 --context 64 --force") + Words(options) + tables);

@@ -161,7 +161,8 @@ TEST(GenerateVerb, InterruptedItIsAFailure) {
 }
 
 TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
-  const Result chat = Nibble({"chat", kTiny, "--max-tokens", "8", "--json"}, "hello\nmore\n");
+  const Result chat =
+      Nibble({"chat", kTiny, "--temperature", "0", "--max-tokens", "8", "--json"}, "hello\nmore\n");
   ASSERT_EQ(chat.code, 0) << chat.err;
   std::istringstream lines(chat.out);
   std::string first, second, rest;
@@ -182,7 +183,7 @@ TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
   const size_t cached = a["prompt_tokens"].get<size_t>() + a["token_ids"].size() - 1;
   EXPECT_EQ(b["prompt_tokens"], all - cached);
   // Without --json the same texts.
-  EXPECT_EQ(Nibble({"chat", kTiny, "--max-tokens", "8"}, "hello\nmore\n").out,
+  EXPECT_EQ(Nibble({"chat", kTiny, "--temperature", "0", "--max-tokens", "8"}, "hello\nmore\n").out,
             a["text"].get<std::string>() + "\n" + b["text"].get<std::string>() + "\n");
 }
 
@@ -256,11 +257,14 @@ TEST(BenchVerb, RowsHaveTheirFields) {
     }
   }
   EXPECT_THAT(rows(Arguments{"attention"} + few)[1]["shape"], HasSubstr("KV16"));
+  const Json batch = rows(Arguments{"attention", "--batch", "3", "--context", "70"} + few);
+  ASSERT_EQ(batch.size(), 4u);
+  EXPECT_THAT(batch[2]["shape"], HasSubstr("3 x 1 tokens of 70"));
   EXPECT_EQ(rows({"peak", "--json"}).back()["name"], "memory read");
-  const Result gpu = Nibble({"bench", "peak", "--device", "cuda:0"});
-  EXPECT_EQ(gpu.code, 2);
-  EXPECT_THAT(gpu.err, HasSubstr("measures the CPU"));
   EXPECT_EQ(Nibble({"bench", "prefill"}).code, 2);
+  const Result beyond = Nibble({"bench", "prefill", kTiny, "--tokens", "1025"});
+  EXPECT_EQ(beyond.code, 2);
+  EXPECT_THAT(beyond.err, HasSubstr("the model's context is 1024"));
   EXPECT_EQ(Nibble({"bench", "prefill", "--shape", "llama9"}).code, 2);
 }
 
