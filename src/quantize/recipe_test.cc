@@ -7,6 +7,7 @@
 
 #include "models/shapes.h"
 #include "quantize/learn_scales.h"
+#include "quantize/recipe_fields.h"
 
 namespace nibble {
 namespace {
