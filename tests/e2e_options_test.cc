@@ -396,7 +396,9 @@ TEST_F(Options, OfTextsAndTasks) {
   EXPECT_EQ(perplexity("rows", {"--protocol", "gptq"}), perplexity("joined", {}));
   EXPECT_NE(perplexity("rows", {}), perplexity("joined", {}));
   // The text has one BOS in front, so that the first window has it anyway.
-  const Arguments bos = {"--window-bos"}, first = {"--windows", "1"};
+  const Arguments bos = {"--window-bos", "always"}, none = {"--window-bos", "none"};
+  const Arguments first = {"--windows", "1"};
+  EXPECT_EQ(perplexity("rows", none), perplexity("rows", {})) << "Llama knows texts without";
   EXPECT_EQ(perplexity("rows", first + bos), perplexity("rows", first));
   EXPECT_NE(perplexity("rows", bos), perplexity("rows", {}));
 

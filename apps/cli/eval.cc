@@ -25,14 +25,17 @@ void RunPerplexity(EvalArguments& a, const Common& common) {
                {"tokens", r.tokens},
                {"windows", r.windows},
                {"context", r.context},
+               {"window_bos", a.text.windows.window_bos},
                {"seconds", r.seconds},
                {"tokens_per_second", rate}});
     return;
   }
   fmt::print(
-      "perplexity  {:.4f}\nloss        {:.5f} nats per token\ntokens      {} in {} windows of {}\n"
+      "perplexity  {:.4f}\nloss        {:.5f} nats per token\ntokens      {} in {} windows of "
+      "{}{}\n"
       "time        {:.1f} s, {:.0f} tokens/s ({})\n",
-      r.perplexity, r.nll, r.tokens, r.windows, r.context, r.seconds, rate,
+      r.perplexity, r.nll, r.tokens, r.windows, r.context,
+      a.text.windows.window_bos ? ", each behind BOS" : "", r.seconds, rate,
       model->backend().Name());
 }
 

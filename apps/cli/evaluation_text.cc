@@ -19,10 +19,13 @@ void AddEvaluationText(CLI::App& verb, EvaluationText& text) {
                   "plain: the file as it is; gptq: lines joined with blank lines")
       ->check(CLI::IsMember({"plain", "gptq"}))
       ->capture_default_str();
-  verb.add_flag("--window-bos", text.windows.window_bos, "Begin every window with BOS");
+  verb.add_option("--window-bos", text.window_bos,
+                  "Begin every window with BOS; auto: where the model was trained so, as Gemma")
+      ->check(CLI::IsMember({"auto", "always", "none"}))
+      ->capture_default_str();
 }
 
-Windows LoadWindows(EvaluationText text, const std::string& model, const ModelConfig& config) {
+Windows LoadWindows(EvaluationText& text, const std::string& model, const ModelConfig& config) {
   WindowOptions& windows = text.windows;
   if (windows.context == 0) windows.context = std::min<int64_t>(2048, config.context);
   if (windows.context < 2 || windows.context > config.context) {
@@ -30,6 +33,8 @@ Windows LoadWindows(EvaluationText text, const std::string& model, const ModelCo
   }
   windows.gptq_rows = text.protocol == "gptq";
   const Tokenizer tokenizer = Tokenizer::Load(model);
+  windows.window_bos = text.window_bos == "always" ||
+                       (text.window_bos == "auto" && BeginsWithBos(config) && BosOf(tokenizer));
   return TextWindows(tokenizer, ReadFile(text.file, uint64_t{1} << 30), windows, text.file);
 }
 

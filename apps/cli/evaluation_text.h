@@ -11,15 +11,15 @@
 namespace nibble::cli {
 
 struct EvaluationText {
-  std::string file, protocol = "plain";
+  std::string file, protocol = "plain", window_bos = "auto";
   WindowOptions windows;  // context 0 = min(2048, the model's)
 };
 
 // --text, --context, --windows, --protocol, --window-bos.
 void AddEvaluationText(CLI::App& verb, EvaluationText& text);
 
-// Windows of the same length, cut by the model's tokenizer. Throws if the context does not fit the
-// model (usage) or the file does not fill a window.
-Windows LoadWindows(EvaluationText text, const std::string& model, const ModelConfig& config);
+// Windows of the same length, cut by the model's tokenizer; text.windows then says how. Throws if
+// the context does not fit the model (usage) or the file does not fill a window.
+Windows LoadWindows(EvaluationText& text, const std::string& model, const ModelConfig& config);
 
 }  // namespace nibble::cli

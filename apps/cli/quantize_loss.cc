@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/progress.h"
+#include "eval/text_windows.h"
 #include "quantize/estimate.h"
 #include "quantize/round_network.h"
 #include "quantize/windows.h"
@@ -62,10 +63,14 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
   const int64_t context =
       options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
-  const Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)), seen,
-                                        context, options.seed, wanted, loss.context);
+  Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)), seen,
+                                  context, options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
+  const std::vector<int32_t> bos = TokenizeText(options.model, "");
+  if (BeginsWithBos(report.config) && !bos.empty()) {
+    for (std::vector<int32_t>& window : windows) window[0] = bos[0];
+  }
   const auto quantized = LoadModel(report.output, options.device, false);
   const auto reference = LoadModel(options.model, options.device, false);
   const auto plain = PlainModel(options, report);

@@ -71,8 +71,9 @@ double LoadedModel::Perplexity(std::string_view text, int64_t context) {
   if (context < 2 || context > state_->model->context()) {
     FailUsage("a context of {} tokens, the model has {}", context, state_->model->context());
   }
-  const auto windows =
-      TextWindows(state_->tokenizer, std::string(text), {.context = context}, "the text");
+  const bool bos = BeginsWithBos(state_->model->config()) && BosOf(state_->tokenizer);
+  const WindowOptions options = {.context = context, .window_bos = bos};
+  const auto windows = TextWindows(state_->tokenizer, std::string(text), options, "the text");
   return nibble::Perplexity(*state_->model, windows).perplexity;
 }
 

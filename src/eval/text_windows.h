@@ -3,12 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "models/config.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
+
+// Whether a model was trained on texts that all begin with BOS, and predicts others badly: Gemma.
+bool BeginsWithBos(const ModelConfig& config);
+
+// What the tokenizer puts in front of a text, if anything.
+std::optional<int32_t> BosOf(const Tokenizer& tokenizer);
 
 struct WindowOptions {
   int64_t context = 0;      // tokens of a window

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 struct QualityArguments {
   std::string model, suite = "paper", published, work, calibration, markdown, data;
   // Enough to order methods: all rows of a model of 39 M parameters take 40 minutes on two cores.
-  EvaluationText text{.windows = {.windows = 12}};
+  EvaluationText text{.window_bos = "none", .windows = {.windows = 12}};
   int64_t calibration_windows = 8, task_limit = 200;
   uint64_t seed = 0;
   bool dry_run = false;
@@ -65,7 +65,8 @@ class QualityBench {
         common_(common),
         network_(OpenNetwork(a.model)),
         tasks_(a.data, a.task_limit),
-        windows_(LoadWindows(a.text, a.model, network_.config)),
+        text_(a.text),
+        windows_(LoadWindows(text_, a.model, network_.config)),
         work_(a.work.empty() ? ModelName(a.model) + ".quality" : a.work),
         backend_(MakeBackend(common.device, false)->Name()),
         results_(
@@ -253,6 +254,7 @@ class QualityBench {
             {"windows", count},
             {"context", windows_[0].size()},
             {"protocol", a_.text.protocol},
+            {"BOS in each window", text_.windows.window_bos},
             {"calibration",
              a_.calibration.empty() ? "sample text" : fs::path(a_.calibration).filename().string()},
             {"calibration windows", a_.calibration_windows},
@@ -265,6 +267,7 @@ class QualityBench {
   const Common& common_;
   const Network network_;
   const QualityTasks tasks_;
+  EvaluationText text_;
   const Windows windows_;
   const std::string work_, backend_;
   QualityResults results_;
