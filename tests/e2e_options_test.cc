@@ -422,7 +422,7 @@ TEST_F(Options, OfTextsAndTasks) {
 
 TEST_F(Options, LayersOfARandomShape) {
   const Result r = Nibble(
-      {"bench", "decode", "--shape", "llama2-7b", "--layers", "1", "--context", "16", "--json"});
+      {"bench", "decode", "--shape", "smollm2-135m", "--layers", "1", "--context", "16", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_THAT(r.json()[0]["shape"].get<std::string>(),
               AllOf(HasSubstr("1 layers"), HasSubstr("w4a8")));

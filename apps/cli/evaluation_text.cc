@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "models/families.h"
 
 namespace nibble::cli {
 

@@ -5,7 +5,6 @@
 #include <new>
 
 #include "base/progress.h"
-#include "eval/text_windows.h"
 #include "quantize/estimate.h"
 #include "quantize/round_network.h"
 #include "quantize/windows.h"
@@ -67,9 +66,8 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
                                   context, options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
-  const std::vector<int32_t> bos = TokenizeText(options.model, "");
-  if (BeginsWithBos(report.config) && !bos.empty()) {
-    for (std::vector<int32_t>& window : windows) window[0] = bos[0];
+  if (const std::optional<int32_t> bos = WindowBos(options.model, report.config)) {
+    for (std::vector<int32_t>& window : windows) window[0] = *bos;
   }
   const auto quantized = LoadModel(report.output, options.device, false);
   const auto reference = LoadModel(options.model, options.device, false);

@@ -8,6 +8,7 @@
 #include "engine/session.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
+#include "models/families.h"
 #include "quantize/quantize.h"
 #include "quantize/recipe_fields.h"
 #include "source/hub_cache.h"

@@ -32,17 +32,6 @@ TEST(TextWindows, OneBosInFrontAndNoIncompleteWindow) {
   EXPECT_THROW(TextWindows(tokenizer, "short", {.context = 100}, "test"), Error);
 }
 
-TEST(TextWindows, GemmaBeginsThemWithBos) {
-  ModelConfig config;
-  for (const char* family : {"gemma2", "gemma3_text", "gemma4_text"}) {
-    config.family = family;
-    EXPECT_TRUE(BeginsWithBos(config)) << family;
-  }
-  config.family = "llama";
-  EXPECT_FALSE(BeginsWithBos(config));
-  EXPECT_EQ(BosOf(Tokenizer::Load(kTinyModel)), 0);
-}
-
 TEST(TextWindows, TheGptqProtocolJoinsRowsWithBlankLines) {
   const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
   // Rows: "", " = A = \n", "" -> "" + "\n\n" + " = A = \n" + "\n\n" + "".

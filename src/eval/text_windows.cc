@@ -22,10 +22,6 @@ std::string JoinRows(const std::string& text) {
 
 }  // namespace
 
-bool BeginsWithBos(const ModelConfig& config) {
-  return config.family.starts_with("gemma");
-}
-
 std::optional<int32_t> BosOf(const Tokenizer& tokenizer) {
   const std::vector<int32_t> empty = tokenizer.Encode("");
   return empty.empty() ? std::nullopt : std::optional(empty[0]);

@@ -7,13 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
 #include "text/tokenizer.h"
 
 namespace nibble {
-
-// Whether a model was trained on texts that all begin with BOS, and predicts others badly: Gemma.
-bool BeginsWithBos(const ModelConfig& config);
 
 // What the tokenizer puts in front of a text, if anything.
 std::optional<int32_t> BosOf(const Tokenizer& tokenizer);

@@ -131,6 +131,11 @@ void TokenizeCalibration(Job& job) {
   const std::string name = o.calibration_text.empty() ? "the sample text" : o.calibration_text;
   job.calibration =
       RandomWindows(TokenizeText(o.model, text), o.calibration_windows, o.context, o.seed, name);
+  if (const std::optional<int32_t> bos = WindowBos(o.model, job.source.config)) {
+    const auto context = static_cast<size_t>(o.context);
+    for (size_t i = 0; i < job.calibration.size(); i += context) job.calibration[i] = *bos;
+    job.plan.provenance["calibration_bos"] = true;
+  }
   for (int32_t id : job.calibration) {
     if (id >= job.source.config.vocab_size) {
       Fail("{}: tokenizer.json gives id {}, the model knows {} tokens", o.model, id,
