@@ -87,6 +87,7 @@ TEST(ChooseClips, LeavesTheTailOut) {
   const Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
   const ModelConfig& c = source.config;
   Recipe recipe = kNibbleRecipe;
+  recipe.rotation = Rotation::kHadamard;  // linears read norms without weights: FirstInputs
   recipe.order = ChannelOrder::kEnergy;
   recipe.tail = 1024;
   recipe.tail_weights = recipe.tail_activations = {.bits = 8};
@@ -131,6 +132,7 @@ TEST(ChooseClips, FindsTheClipOfLeastOutputErrorInTheFirstLayer) {
   const ModelConfig& c = source.config;
   for (const bool signed_scale : {false, true}) {
     Recipe recipe = kNibbleRecipe;
+    recipe.rotation = Rotation::kHadamard;
     recipe.activations.signed_scale = signed_scale;
     Plan plan = MakePlan(c, recipe);
     EXPECT_EQ(plan.at(0, Role::kQ).activations.clip, 0);
