@@ -261,6 +261,11 @@ TEST(BenchVerb, RowsHaveTheirFields) {
   ASSERT_EQ(batch.size(), 4u);
   EXPECT_THAT(batch[2]["shape"], HasSubstr("3 x 1 tokens of 70"));
   EXPECT_EQ(rows({"peak", "--json"}).back()["name"], "memory read");
+  if (!std::filesystem::exists("/dev/nvidiactl")) {
+    const Result gpu = Nibble({"bench", "peak", "--device", "cuda:0"});
+    EXPECT_NE(gpu.code, 0);
+    EXPECT_THAT(gpu.err, StartsWith("nibble: "));
+  }
   EXPECT_EQ(Nibble({"bench", "prefill"}).code, 2);
   const Result beyond = Nibble({"bench", "prefill", kTiny, "--tokens", "1025"});
   EXPECT_EQ(beyond.code, 2);

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/file.h"
-#include "models/families.h"
+#include "engine/window_bos.h"
 
 namespace nibble::cli {
 
@@ -34,8 +34,8 @@ Windows LoadWindows(EvaluationText& text, const std::string& model, const ModelC
   }
   windows.gptq_rows = text.protocol == "gptq";
   const Tokenizer tokenizer = Tokenizer::Load(model);
-  windows.window_bos = text.window_bos == "always" ||
-                       (text.window_bos == "auto" && BeginsWithBos(config) && BosOf(tokenizer));
+  windows.window_bos =
+      text.window_bos == "always" || (text.window_bos == "auto" && WindowBos(tokenizer, config));
   return TextWindows(tokenizer, ReadFile(text.file, uint64_t{1} << 30), windows, text.file);
 }
 

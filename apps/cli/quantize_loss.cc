@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/progress.h"
+#include "engine/window_bos.h"
 #include "quantize/estimate.h"
 #include "quantize/round_network.h"
 #include "quantize/windows.h"
@@ -62,11 +63,12 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
   const int64_t context =
       options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
-  Windows windows = UnseenWindows(TokenizeText(options.model, CalibrationText(options)), seen,
-                                  context, options.seed, wanted, loss.context);
+  const Tokenizer tokenizer = Tokenizer::Load(options.model);
+  Windows windows = UnseenWindows(tokenizer.Encode(CalibrationText(options)), seen, context,
+                                  options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
-  if (const std::optional<int32_t> bos = WindowBos(options.model, report.config)) {
+  if (const std::optional<int32_t> bos = WindowBos(tokenizer, report.config)) {
     for (std::vector<int32_t>& window : windows) window[0] = *bos;
   }
   const auto quantized = LoadModel(report.output, options.device, false);

@@ -6,9 +6,9 @@
 #include "base/progress.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
+#include "engine/window_bos.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
-#include "models/families.h"
 #include "quantize/quantize.h"
 #include "quantize/recipe_fields.h"
 #include "source/hub_cache.h"
@@ -72,7 +72,7 @@ double LoadedModel::Perplexity(std::string_view text, int64_t context) {
   if (context < 2 || context > state_->model->context()) {
     FailUsage("a context of {} tokens, the model has {}", context, state_->model->context());
   }
-  const bool bos = BeginsWithBos(state_->model->config()) && BosOf(state_->tokenizer);
+  const bool bos = WindowBos(state_->tokenizer, state_->model->config()).has_value();
   const WindowOptions options = {.context = context, .window_bos = bos};
   const auto windows = TextWindows(state_->tokenizer, std::string(text), options, "the text");
   return nibble::Perplexity(*state_->model, windows).perplexity;

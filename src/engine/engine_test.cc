@@ -13,6 +13,7 @@
 #include "engine/engine_testing.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
+#include "engine/window_bos.h"
 #include "io/io_testing.h"
 #include "io/safetensors.h"
 #include "models/random_model_testing.h"
@@ -330,6 +331,17 @@ TEST(Sampler, NumbersThatMeanNothingAreRefused) {
   EXPECT_THAT(
       ErrorOf([&] { Generate(session, std::vector<int32_t>{0}, {.sampling = {.top_p = NAN}}); }),
       testing::HasSubstr("top-p = nan is not in"));
+}
+
+TEST(WindowBos, OfGemmaAlone) {
+  const Tokenizer tokenizer = Tokenizer::Load(kTinyModel);
+  ModelConfig config;
+  for (const char* family : {"gemma2", "gemma3_text", "gemma4_text"}) {
+    config.family = family;
+    EXPECT_EQ(WindowBos(tokenizer, config), 0) << family;
+  }
+  config.family = "llama";
+  EXPECT_EQ(WindowBos(tokenizer, config), std::nullopt);
 }
 
 TEST(GenerationConfig, ReadsOneOrSeveralStopIdsAndFallsBackToTheConfig) {

@@ -22,17 +22,14 @@ std::string JoinRows(const std::string& text) {
 
 }  // namespace
 
-std::optional<int32_t> BosOf(const Tokenizer& tokenizer) {
-  const std::vector<int32_t> empty = tokenizer.Encode("");
-  return empty.empty() ? std::nullopt : std::optional(empty[0]);
-}
-
 std::vector<std::vector<int32_t>> TextWindows(const Tokenizer& tokenizer, const std::string& text,
                                               const WindowOptions& options,
                                               const std::string& where) {
   const std::vector<int32_t> ids = tokenizer.Encode(options.gptq_rows ? JoinRows(text) : text);
-  const std::optional<int32_t> bos = BosOf(tokenizer);
-  if (options.window_bos && !bos) FailUsage("--window-bos: this tokenizer adds no BOS token");
+  const std::vector<int32_t> empty = tokenizer.Encode("");
+  if (options.window_bos && empty.empty()) {
+    FailUsage("--window-bos: this tokenizer adds no BOS token");
+  }
   const size_t context = static_cast<size_t>(options.context);
   size_t count = ids.size() / context;
   if (count == 0) {
@@ -43,7 +40,7 @@ std::vector<std::vector<int32_t>> TextWindows(const Tokenizer& tokenizer, const 
   for (size_t w = 0; w < count; ++w) {
     const auto begin = ids.begin() + static_cast<int64_t>(w * context);
     windows.emplace_back(begin, begin + options.context);
-    if (options.window_bos) windows.back()[0] = *bos;
+    if (options.window_bos) windows.back()[0] = empty[0];
   }
   return windows;
 }

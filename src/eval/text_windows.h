@@ -3,16 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "text/tokenizer.h"
 
 namespace nibble {
-
-// What the tokenizer puts in front of a text, if anything.
-std::optional<int32_t> BosOf(const Tokenizer& tokenizer);
 
 struct WindowOptions {
   int64_t context = 0;      // tokens of a window

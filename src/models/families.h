@@ -35,9 +35,4 @@ inline constexpr const Family* kFamilies[] = {
     &kExaone4, &kGptOss,  &kGptNeox,   &kFalcon,  &kOpt,    &kMinistral3,
 };
 
-// Whether a model was trained on texts that all begin with BOS, and predicts others badly: Gemma.
-inline bool BeginsWithBos(const ModelConfig& config) {
-  return config.family.starts_with("gemma");
-}
-
 }  // namespace nibble

@@ -11,6 +11,7 @@
 #include "quantize/recipe_fields.h"
 #include "quantize/sample_text.h"
 #include "quantize/windows.h"
+#include "text/tokenizer.h"
 
 namespace nibble {
 namespace {
@@ -61,7 +62,7 @@ class ChoosesCache : public TemporaryDirectoryTest {
   const Network source_ = OpenNetwork(kTinyModel);
   const Plan plan_ = MakePlan(source_.config, recipe_);
   const std::vector<int32_t> ids_ =
-      RandomWindows(TokenizeText(kTinyModel, std::string(SampleCalibrationText())), 3, kContext, 1,
+      RandomWindows(Tokenizer::Load(kTinyModel).Encode(SampleCalibrationText()), 3, kContext, 1,
                     "the sample text");
 };
 

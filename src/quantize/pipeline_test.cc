@@ -39,16 +39,6 @@ TEST(Windows, AreRandomRepeatableAndInsideTheText) {
   EXPECT_THROW(RandomWindows(ids, 1, 1001, 1, "test"), Error);
 }
 
-TEST(Windows, OfGemmaBeginWithBos) {
-  ModelConfig config;
-  for (const char* family : {"gemma2", "gemma3_text", "gemma4_text"}) {
-    config.family = family;
-    EXPECT_EQ(WindowBos(kTinyModel, config), 0) << family;
-  }
-  config.family = "llama";
-  EXPECT_EQ(WindowBos(kTinyModel, config), std::nullopt);
-}
-
 TEST(Windows, UnseenOnesTouchNoneThatWasDrawn) {
   std::vector<int32_t> ids(1000);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);

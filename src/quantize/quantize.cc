@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "engine/window_bos.h"
 #include "io/sha256.h"
 #include "quantize/calibrate.h"
 #include "quantize/channel_scales.h"
@@ -129,9 +130,10 @@ void TokenizeCalibration(Job& job) {
   const std::string text = CalibrationText(o);
   job.calibration_digest = Digest(text);
   const std::string name = o.calibration_text.empty() ? "the sample text" : o.calibration_text;
+  const Tokenizer tokenizer = Tokenizer::Load(o.model);
   job.calibration =
-      RandomWindows(TokenizeText(o.model, text), o.calibration_windows, o.context, o.seed, name);
-  if (const std::optional<int32_t> bos = WindowBos(o.model, job.source.config)) {
+      RandomWindows(tokenizer.Encode(text), o.calibration_windows, o.context, o.seed, name);
+  if (const std::optional<int32_t> bos = WindowBos(tokenizer, job.source.config)) {
     const auto context = static_cast<size_t>(o.context);
     for (size_t i = 0; i < job.calibration.size(); i += context) job.calibration[i] = *bos;
     job.plan.provenance["calibration_bos"] = true;

@@ -6,15 +6,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "models/families.h"
-#include "text/tokenizer.h"
 
 namespace nibble {
-
-std::vector<int32_t> TokenizeText(const std::string& model_directory, const std::string& text) {
-  return Tokenizer::Load(model_directory).Encode(text);
-}
-
 namespace {
 
 std::vector<int64_t> RandomStarts(int64_t tokens, int64_t count, int64_t context, uint64_t seed) {
@@ -28,12 +21,6 @@ std::vector<int64_t> RandomStarts(int64_t tokens, int64_t count, int64_t context
 }
 
 }  // namespace
-
-std::optional<int32_t> WindowBos(const std::string& model_directory, const ModelConfig& config) {
-  if (!BeginsWithBos(config)) return std::nullopt;
-  const std::vector<int32_t> bos = TokenizeText(model_directory, "");
-  return bos.empty() ? std::nullopt : std::optional(bos[0]);
-}
 
 std::vector<int32_t> RandomWindows(const std::vector<int32_t>& ids, int64_t count, int64_t context,
                                    uint64_t seed, const std::string& where) {

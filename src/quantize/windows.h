@@ -2,20 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "models/config.h"
-
 namespace nibble {
-
-// Token ids of `text`, the tokenizer's special tokens (BOS) included as it adds them.
-std::vector<int32_t> TokenizeText(const std::string& model_directory, const std::string& text);
-
-// What every window of text has to begin with: BOS, where the model was trained so (BeginsWithBos)
-// and its tokenizer adds one.
-std::optional<int32_t> WindowBos(const std::string& model_directory, const ModelConfig& config);
 
 // `count` windows of `context` tokens at random starts (overlap allowed), one after the other. A
 // text shorter than one window is an error naming `where`.

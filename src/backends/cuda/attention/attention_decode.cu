@@ -18,8 +18,8 @@ constexpr int kSmBytes = 224 << 10, kSmWarps = 24;
 // block.
 template <typename Page>
 constexpr int Warps(int products) {
-  if (Page::kBytes > 18 << 10) return Page::kBytes > 36 << 10 ? 1 : 2;
-  return Page::kBytes <= 9 << 10 && products == 2 ? 8 : 4;
+  if (Page::kBytes > Page::kMostBytes) return Page::kBytes > 2 * Page::kMostBytes ? 1 : 2;
+  return 2 * Page::kBytes <= Page::kMostBytes && products == 2 ? 8 : 4;
 }
 
 template <typename Page, int kProducts>
@@ -142,23 +142,9 @@ bool WithBits(const AttentionArguments& a, const Visit& visit) {
 template <typename Visit>
 bool WithKernel(const AttentionArguments& a, const Visit& visit) {
   if (!a.kv.k.packs() || !a.kv.v.packs()) return false;
-  switch (a.kv.head_dim) {
-    case 64:
-      return WithBits<64>(a, visit);
-    case 80:
-      return WithBits<80>(a, visit);
-    case 96:
-      return WithBits<96>(a, visit);
-    case 112:
-      return WithBits<112>(a, visit);
-    case 128:
-      return WithBits<128>(a, visit);
-    case 256:
-      return WithBits<256>(a, visit);
-    case 512:
-      return WithBits<512>(a, visit);
-  }
-  return false;
+  bool found = false;
+  WithHeadDim(a.kv.head_dim, [&](auto d) { found = WithBits<d()>(a, visit); });
+  return found;
 }
 
 template <typename Page, int kProducts>

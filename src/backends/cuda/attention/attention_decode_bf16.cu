@@ -238,7 +238,7 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
 
 bool FitsDecodeBf16(const AttentionArguments& a) {
   return a.kv.k.bits == 16 && a.kv.v.bits == 16 && a.rows() <= kRows &&
-         WithHeadDim(a.kv.head_dim, [](auto) {});
+         a.kv.head_dim <= kMaxTileHeadDim && WithHeadDim(a.kv.head_dim, [](auto) {});
 }
 
 AttentionPlan DecodeBf16Plan(const AttentionArguments& a) {
@@ -246,7 +246,9 @@ AttentionPlan DecodeBf16Plan(const AttentionArguments& a) {
 }
 
 void LaunchDecodeBf16(const AttentionCall& call, cudaStream_t stream) {
-  WithHeadDim(call.arguments.kv.head_dim, [&](auto d) { LaunchFor<d()>(call, stream); });
+  WithHeadDim(call.arguments.kv.head_dim, [&](auto d) {
+    if constexpr (d() <= kMaxTileHeadDim) LaunchFor<d()>(call, stream);
+  });
 }
 
 }  // namespace nibble::cuda

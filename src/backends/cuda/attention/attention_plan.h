@@ -33,7 +33,7 @@ struct AttentionCall {
   AttentionPlan plan;
 };
 
-// visit(head_dim), a constant, of attention_decode_bf16.cu; false if there is none.
+// visit(head_dim), a constant, of a kernel for few rows; false if there is none.
 template <typename Visit>
 bool WithHeadDim(int head_dim, const Visit& visit) {
   switch (head_dim) {
@@ -49,6 +49,8 @@ bool WithHeadDim(int head_dim, const Visit& visit) {
       return visit(std::integral_constant<int, 128>()), true;
     case 256:
       return visit(std::integral_constant<int, 256>()), true;
+    case 512:
+      return visit(std::integral_constant<int, 512>()), true;
   }
   return false;
 }

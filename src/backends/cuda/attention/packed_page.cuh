@@ -177,7 +177,7 @@ struct PackedPage {
   // the place of K, for which half a page of 4 bits has no room.
   static constexpr int kMostBytes = 18 << 10;
   static constexpr bool kHalf =
-      kPageKeys * (D * (kKeyBits + kValueBits) / 8 + 8) > kMostBytes&& kKeyBits == 8;
+      kKeyBits == 8 && kPageKeys * (D * (kKeyBits + kValueBits) / 8 + 8) > kMostBytes;
   static constexpr int kKeys = kHalf ? kPageKeys / 2 : kPageKeys;
   static constexpr int kOfPage = kPageKeys / kKeys;
   using K = PackedPart<D, kKeyBits, kKeys>;
