@@ -156,8 +156,8 @@ void PrintReport(const QuantizeReport& r) {
   }
   if (r.recipe.maps()) {
     fmt::print(
-        "exactness check largest logit change {:.1e} of the logits' deviation (limit {:.1e})\n",
-        r.invariance.change, r.invariance.limit());
+        "exactness check largest change {:.1e} of the outputs of {} (limit {:.1e})\n",
+        r.invariance.change, r.invariance.part, r.invariance.limit());
   }
   if (r.cache && !r.cache->unchosen.empty()) {
     fmt::print("cache           as planned in all layers: {}\n", Printable(r.cache->unchosen));

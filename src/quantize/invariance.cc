@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "base/rng.h"
@@ -12,44 +11,6 @@
 
 namespace nibble {
 namespace {
-
-// Rows of a head.
-using HeadRows = std::function<Tensor(int64_t first, int64_t count)>;
-
-// A block of the head at a time: all of it in floats may be larger than a layer.
-std::vector<float> LogitsOf(Backend& backend, const ModelConfig& config, const float* x,
-                            int64_t rows, const std::vector<float>& norm, const HeadRows& head) {
-  constexpr int64_t kBlock = 4096;
-  Buffer<float> logits(backend.allocator());
-  const int64_t vocab = config.vocab_size, count = rows * vocab;
-  logits.Grow(count);
-  const Buffer<float> weight = ToBackend(backend, norm);
-  for (int64_t first = 0; first < vocab; first += kBlock) {
-    PackedLinear block = {.input = {.width = config.hidden_size}};
-    block.weights = {.format = {.bits = 32},
-                     .rows = std::min(kBlock, vocab - first),
-                     .cols = config.hidden_size};
-    block.weights.values = head(first, block.weights.rows);
-    const LinearId id = backend.Upload(block);
-    const Activations acts = backend.PrepareActs(Normed(config, weight, x), rows, block.input);
-    backend.Gemm(acts, id, logits.data() + first, vocab, false);
-    backend.Release(id);
-  }
-  const float* values = backend.Read(logits.data(), count);
-  return {values, values + count};
-}
-
-// Largest difference over the standard deviation of `a`, of the first rows if `b` has fewer.
-double RelativeChange(const std::vector<float>& a, const std::vector<float>& b) {
-  double largest = 0, sum = 0, squares = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    largest = std::max(largest, std::fabs(static_cast<double>(a[i]) - b[i]));
-    sum += a[i];
-    squares += static_cast<double>(a[i]) * a[i];
-  }
-  const double n = static_cast<double>(b.size()), mean = sum / n;
-  return largest / std::sqrt(std::max(squares / n - mean * mean, 1e-30));
-}
 
 // The source's layer in fp32, whatever kernels its own type has.
 LayerWeights LayerInFloats(LayerWeights layer) {
@@ -82,93 +43,199 @@ double ProductError(Backend& backend, const PackedLinear& linear, const float* x
   return std::sqrt(errors / std::max(squares, 1e-300));
 }
 
-// The same network twice: all windows, and the first one with x perturbed behind each layer.
+// What a network gives out, [tokens, N], with x as it is and perturbed.
+struct Outputs {
+  std::span<const float> clean, perturbed;
+};
+
+Matrix<double> ToRows(std::span<const float> values, int64_t tokens) {
+  Matrix<double> rows(tokens, static_cast<int64_t>(values.size()) / tokens);
+  std::ranges::copy(values, rows.data.begin());
+  return rows;
+}
+
+// One network at one depth.
 class Twins {
  public:
   Twins(Backend& backend, const ModelConfig& config, const Plan& plan,
-        const EmbeddingRows& embedding, std::span<const int32_t> ids, Rng& rng)
+        const EmbeddingRows& embedding, std::span<const int32_t> ids)
       : clean_(backend, config, plan, embedding, ids, CheckedContext(config), false),
-        perturbed_(backend, config, plan, embedding,
-                   ids.first(static_cast<size_t>(CheckedContext(config))), CheckedContext(config),
-                   false),
-        rng_(rng) {}
+        perturbed_(backend, config, plan, embedding, ids, CheckedContext(config), false) {}
 
   // A tie between experts, decided otherwise, would be no bug.
-  void Follow(const Stream& leader) {
-    if (&leader != &clean_) clean_.Follow(leader);
-    perturbed_.Follow(leader);
+  void Follow(Twins& leader) {
+    if (&leader != this) clean_.Follow(leader.clean_);
+    perturbed_.Follow(leader.clean_);
   }
-  void Pass(const LayerWeights& layer, int64_t index, double error) {
+  void Set(const Matrix<double>& x) {
+    std::ranges::transform(x.data, clean_.host_x().begin(),
+                           [](double value) { return static_cast<float>(value); });
+  }
+  void Perturb(double error, Rng& rng) {
+    std::ranges::transform(clean_.host_x(), perturbed_.host_x().begin(), [&](float value) {
+      return static_cast<float>(value * (1 + error * rng.Normal()));
+    });
+  }
+  void Pass(const LayerWeights& layer, int64_t index) {
     clean_.Pass(layer, index);
     perturbed_.Pass(layer, index);
-    for (float& x : perturbed_.host_x()) x *= static_cast<float>(1 + error * rng_.Normal());
   }
-  const Stream& clean() const { return clean_; }
-  const Stream& perturbed() const { return perturbed_; }
+  Outputs x() { return {clean_.host_x(), perturbed_.host_x()}; }
 
  private:
   Stream clean_, perturbed_;
-  Rng& rng_;
+};
+
+// How one part of the mapped network differs from the source's, by tokens.
+class Comparison {
+ public:
+  Comparison(std::string part, int64_t tokens)
+      : part_(std::move(part)), tokens_(static_cast<size_t>(tokens)) {}
+
+  // Some or all of the outputs; turned: those of the source in the basis of the mapped network.
+  void Add(const Matrix<double>& turned, const Outputs& source, const Outputs& mapped) {
+    if (!AllFinite(source.clean)) Fail("{} gives out infinity, weights are too large", part_);
+    if (!AllFinite(mapped.clean)) {
+      Fail(
+          "{} gives out infinity, weights are too large for norms or rotations folded into them; "
+          "use --rotation none",
+          part_);
+    }
+    const auto cols = static_cast<size_t>(turned.cols);
+    for (size_t t = 0; t < tokens_.size(); ++t) {
+      Squares& sums = tokens_[t];
+      for (size_t i = t * cols; i < (t + 1) * cols; ++i) {
+        sums.output += Square(turned.data[i]);
+        sums.change += Square(turned.data[i] - mapped.clean[i]);
+        sums.rounding += Square(source.clean[i] - source.perturbed[i]) +
+                         Square(mapped.clean[i] - mapped.perturbed[i]);
+      }
+    }
+  }
+  // Throws where the part does not compute the same; otherwise `worst` stays that of two parts.
+  void Finish(Invariance& worst) const {
+    Invariance part;
+    for (const Squares& sums : tokens_) {
+      const double size = std::sqrt(sums.output) + 1e-300;
+      const Invariance token = {.part = part_,
+                                .change = std::sqrt(sums.change) / size,
+                                .rounding = std::sqrt(sums.rounding) / size};
+      if (token.change * part.rounding >= part.change * token.rounding) part = token;
+    }
+    if (!(part.change <= part.limit())) {
+      Fail(
+          "folding, rotation or the order of channels changed what {} computes by {:.1e} of its "
+          "size, rounding by {:.1e} at most; this is a bug in the model's description, please "
+          "report it",
+          part_, part.change, part.limit());
+    }
+    if (part.change * worst.rounding >= worst.change * part.rounding) worst = part;
+  }
+
+ private:
+  struct Squares {
+    double output = 0, change = 0, rounding = 0;
+  };
+  static double Square(double x) { return x * x; }
+
+  std::string part_;
+  std::vector<Squares> tokens_;
+};
+
+// A block of the head at a time: all of it in floats may be larger than a layer.
+class Heads {
+ public:
+  Heads(Backend& backend, const ModelConfig& config, int64_t tokens)
+      : backend_(backend), config_(config), tokens_(tokens) {}
+
+  void Compare(const Rotator& source, const Rotator& mapped, Outputs x, Outputs mapped_x,
+               Comparison& comparison) {
+    constexpr int64_t kBlock = 4096;
+    for (int64_t first = 0; first < config_.vocab_size; first += kBlock) {
+      const int64_t rows = std::min(kBlock, config_.vocab_size - first);
+      const Logits a = Block(source, first, rows, x), b = Block(mapped, first, rows, mapped_x);
+      comparison.Add(ToRows(a.clean, tokens_), {a.clean, a.perturbed}, {b.clean, b.perturbed});
+    }
+  }
+
+ private:
+  struct Logits {
+    std::vector<float> clean, perturbed;  // [tokens, rows]
+  };
+  Logits Block(const Rotator& model, int64_t first, int64_t rows, const Outputs& x) {
+    PackedLinear block = {.input = {.width = config_.hidden_size}};
+    block.weights = {.format = {.bits = 32}, .rows = rows, .cols = config_.hidden_size};
+    block.weights.values = Tensor::Of(DType::kF32, {rows, config_.hidden_size},
+                                      model.TableRows(Role::kHead, first, rows).data);
+    const LinearId id = backend_.Upload(block);
+    const Buffer<float> norm = ToBackend(backend_, model.FinalNorm());
+    const auto logits = [&](std::span<const float> values) {
+      Buffer<float> y(backend_.allocator());
+      y.Grow(tokens_ * rows);
+      const ActsSource normed = Normed(config_, norm, values.data());
+      const Activations acts = backend_.PrepareActs(normed, tokens_, block.input);
+      backend_.Gemm(acts, id, y.data(), rows, false);
+      return std::vector(y.data(), y.data() + y.size());
+    };
+    Logits result = {logits(x.clean), logits(x.perturbed)};
+    backend_.Release(id);
+    return result;
+  }
+
+  Backend& backend_;
+  const ModelConfig& config_;
+  int64_t tokens_;
 };
 
 constexpr double kOpsOfLayer = 8;  // whose errors add up as independent ones do
 
 }  // namespace
 
-// Of ten million logits; docs/numerics.md has what the ratio was.
+// docs/numerics.md has what the ratio was of right maps and of planted mistakes.
 double Invariance::limit() const {
-  return 10 * rounding;
+  return 50 * rounding;
 }
 
 Invariance CheckInvariance(const Network& source, const Rotator& rotator, const FloatLayers& layers,
                            const Plan& plan, Backend& backend, uint64_t seed) {
   const ModelConfig& c = source.config;
-  const int64_t context = CheckedContext(c);
+  const int64_t tokens = kCheckedWindows * CheckedContext(c);
   Rng rng(seed, 7);
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < kCheckedWindows * context; ++i) {
+  for (int64_t i = 0; i < tokens; ++i) {
     ids.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(c.vocab_size))));
   }
   const Plan plain = SourcePlan(plan);
   const Rotator as_it_is(source, Recipe{}, plain, 0);
-  Twins exact(backend, c, plain, as_it_is.embedding(), ids, rng);
-  Twins mapped(backend, c, plan, rotator.embedding(), ids, rng);
-  exact.Follow(exact.clean()), mapped.Follow(exact.clean());
-  double error = 0;
+  Twins exact(backend, c, plain, as_it_is.embedding(), ids);
+  Twins mapped(backend, c, plan, rotator.embedding(), ids);
+  exact.Follow(exact), mapped.Follow(exact);
+  double error = 0x1p-24;
+  Invariance worst;
+  const auto perturb = [&] { exact.Perturb(error, rng), mapped.Perturb(error, rng); };
+  const auto compare = [&](const std::string& part) {
+    Comparison comparison(part, tokens);
+    const Matrix<double> x = rotator.Turn(ToRows(exact.x().clean, tokens));
+    comparison.Add(x, exact.x(), mapped.x());
+    comparison.Finish(worst);
+    mapped.Set(x);
+  };
+  perturb(), compare("the embedding");
   for (int64_t i = 0; i < c.layers; ++i) {
     const LayerWeights own = LayerInFloats(source.layers[static_cast<size_t>(i)]);
     if (i == 0) {
-      error = std::max(ProductError(backend, own[Role::kQ], exact.clean().x()), 0x1p-24) *
+      error = std::max(ProductError(backend, own[Role::kQ], exact.x().clean.data()), 0x1p-24) *
               std::sqrt(kOpsOfLayer);
     }
-    exact.Pass(own, i, error);
-    const LayerWeights layer = StoreFloats(layers(i));  // which is all that stays of it
-    mapped.Pass(layer, i, error);
+    perturb();
+    exact.Pass(own, i), mapped.Pass(StoreFloats(layers(i)), i);  // all that stays of the layer
+    compare(fmt::format("layer {}", i));
   }
-  const auto logits = [&](const Stream& stream, const Rotator& model) {
-    const HeadRows rows = [&](int64_t first, int64_t count) {
-      return Tensor::Of(DType::kF32, {count, c.hidden_size},
-                        model.TableRows(Role::kHead, first, count).data);
-    };
-    return LogitsOf(backend, c, stream.x(), stream.windows() * context, model.FinalNorm(), rows);
-  };
-  const auto a = logits(exact.clean(), as_it_is), b = logits(mapped.clean(), rotator);
-  if (!AllFinite(a) || !AllFinite(b)) {
-    Fail("{}: logits are not finite, weights are too large{}", source.directory,
-         AllFinite(a) ? " for norms or rotations folded into them; use --rotation none" : "");
-  }
-  const Invariance result = {
-      .change = RelativeChange(a, b),
-      .rounding = std::hypot(RelativeChange(a, logits(exact.perturbed(), as_it_is)),
-                             RelativeChange(b, logits(mapped.perturbed(), rotator)))};
-  if (result.change >= result.limit()) {
-    Fail(
-        "folding, rotation or the order of channels changed the logits by {:.1e} of their "
-        "deviation, rounding by {:.1e} at most; this is a bug in the model's description, please "
-        "report it",
-        result.change, result.limit());
-  }
-  return result;
+  perturb();
+  Comparison logits("the head", tokens);
+  Heads(backend, c, tokens).Compare(as_it_is, rotator, exact.x(), mapped.x(), logits);
+  logits.Finish(worst);
+  return worst;
 }
 
 }  // namespace nibble

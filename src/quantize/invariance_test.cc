@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine_testing.h"
+#include "models/outlier_model_testing.h"
 #include "models/real_model_testing.h"
 #include "quantize/channels.h"
 
@@ -130,6 +131,36 @@ TEST(PlantedMistakes, AreFoundInTheSampleModel) {
   }
 }
 
+class FamilyMistakes : public testing::TestWithParam<FamilyModel> {};
+
+// Layers of all families, whose random networks have the outliers of trained ones.
+TEST_P(FamilyMistakes, AreFound) {
+  const Json config = SmallConfig(GetParam().changes);
+  const Network source = OpenNetwork(
+      RandomModel("mistakes-" + std::string(GetParam().name), config, OutlierValues(config)));
+  ExpectMistakesFound(source, kQuarotRecipe, 2, kMistakes);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilyMistakes, testing::ValuesIn(FamilyModels()),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+// The embedding and the head are compared as well: here those of another draw of signs.
+TEST(PlantedMistakes, AreFoundInTables) {
+  const Network source = OpenNetwork(kTinyModel);
+  const auto backend = MakeBackend("cpu", false);
+  const Plan plan = MakePlan(source.config, kQuarotRecipe);
+  const Rotator rotator(source, kQuarotRecipe, plan, 3), other(source, kQuarotRecipe, plan, 4);
+  const FloatLayers layers = [&](int64_t i) { return rotator.Layer(i); };
+  EXPECT_THROW(CheckInvariance(source, other, layers, plan, *backend), Error);
+  Network heads = OpenNetwork(kTinyModel);
+  Tensor& norm = heads.final_norm;
+  Matrix<float> changed = ToF32(norm);
+  changed.data[7] *= 0.9f;
+  norm = Tensor::Of(DType::kF32, norm.shape, changed.data);
+  const Rotator wrong_head(heads, kQuarotRecipe, plan, 3);
+  EXPECT_THROW(CheckInvariance(source, wrong_head, layers, plan, *backend), Error);
+}
+
 class RealModels : public testing::TestWithParam<const char*> {};
 
 // In the first layers, where massive activations begin.
@@ -141,7 +172,7 @@ TEST_P(RealModels, PlantedMistakesAreFound) {
   ExpectMistakesFound(source, kQuarotRecipe, 2, kMistakes);
 }
 
-// Takes a quarter of an hour: --gtest_also_run_disabled_tests.
+// Takes three minutes: --gtest_also_run_disabled_tests.
 TEST_P(RealModels, DISABLED_FortyPlantedMistakesAreFoundInAllLayers) {
   const std::string path = RealModel(GetParam());
   if (path.empty()) GTEST_SKIP() << "needs " << GetParam();

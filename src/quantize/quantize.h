@@ -49,7 +49,7 @@ struct QuantizeReport {
   Plan plan;
   QuantizeEstimate estimate;
   Recipe recipe;          // the options', as it fits the model
-  Invariance invariance;  // of the logits to what the recipe maps
+  Invariance invariance;  // of what the recipe maps
   std::vector<LayerReport> layers;
   std::optional<CacheChoice> cache;  // of recipes that leave bits of the cache to calibration
   std::string scales_stay;           // why those that the recipe learns are not learned, or empty

@@ -341,11 +341,14 @@ Matrix<float> Rotator::TableRows(Role role, int64_t first, int64_t count) const 
   return Narrowed(ExactRows(role, first, count));
 }
 
+Matrix<double> Rotator::Turn(Matrix<double> x) const {
+  if (residual_) residual_->ApplyToRows(x);
+  return x;
+}
+
 Matrix<double> Rotator::RotatedRows(Role role, Matrix<double> rows) const {
-  if (residual_) {
-    if (role == Role::kHead) ScaleColumns(rows, ToF64(source_.final_norm).data);
-    residual_->ApplyToRows(rows);
-  }
+  if (residual_ && role == Role::kHead) ScaleColumns(rows, ToF64(source_.final_norm).data);
+  rows = Turn(std::move(rows));
   if (source_.store) source_.store->DropPages();
   return rows;
 }

@@ -85,6 +85,8 @@ class Rotator {
   // From now on the residual stream is turned by `rotation` [hidden, hidden] as well, behind the
   // random one.
   void Follow(const Matrix<double>& rotation);
+  // The residual stream [tokens, hidden] of the source as that of the rotated model.
+  Matrix<double> Turn(Matrix<double> x) const;
   // From now on the channels of layers are scaled.
   void Scale(std::vector<ChannelScales> scales) { scales_ = std::move(scales); }
   const std::vector<ChannelScales>& scales() const { return scales_; }  // of all layers, or empty

@@ -128,7 +128,7 @@ TEST_F(StoredModel, RowsOfCodesArePutInOrder) {
   EXPECT_EQ(Decode(read).data, ToF32(floats).data);
 }
 
-// To be rounded anew, codes are the weights that they mean; CheckInvariance compares the logits.
+// To be rounded anew, codes are the weights that they mean; CheckInvariance compares the layers.
 TEST_F(StoredModel, IsASourceOfFloats) {
   Write(true);
   Recipe recipe = kQuarotRecipe;
