@@ -18,6 +18,7 @@ target_compile_options(nibble_flags INTERFACE
 
 # Of the files that are built with instructions a machine may lack.
 set(NIBBLE_avx2_FLAGS -mavx2 -mfma)
+set(NIBBLE_avx_vnni_FLAGS ${NIBBLE_avx2_FLAGS} -mavxvnni)
 set(NIBBLE_avx512_FLAGS ${NIBBLE_avx2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni)
 # GCC 12's own AVX-512 headers warn about uninitialized values (gcc.gnu.org/PR105593).
 set(NIBBLE_avx512_vbmi_FLAGS ${NIBBLE_avx512_FLAGS} -mavx512vbmi -mavx512bitalg

@@ -439,7 +439,7 @@ TEST_F(QuantizeVerb, InstructionSetsAgree) {
   // 8 bits: a code moved by another order of fp32 sums weighs little, unlike one of 4 bits.
   Quantize("out", {"--rounding", "rtn", "--a-bits", "8", "--kv-bits", "8"});
   double reference = 0;
-  for (const char* isa : {"ref", "avx2", "avx512", "amx"}) {
+  for (const char* isa : {"ref", "avx2", "avx_vnni", "avx512", "amx"}) {
     const std::string setting = "NIBBLE_ISA=" + std::string(isa);
     const Result supported = Nibble({"inspect", small_}, "", {setting});
     if (supported.code == 2) continue;

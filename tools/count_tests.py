@@ -26,6 +26,7 @@ def loads(library):
 # What a skipped test says it "needs": whether it is here. A path says so itself.
 HERE = {
     "avx2": {"avx2", "fma"} <= CPU_FLAGS,
+    "avx_vnni": {"avx2", "avx_vnni"} <= CPU_FLAGS,
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= CPU_FLAGS,
     "avx512_bf16": {"avx512_vnni", "avx512_bf16"} <= CPU_FLAGS,
     "avx512_vbmi": {"avx512_vnni", "avx512_vbmi"} <= CPU_FLAGS,

@@ -155,9 +155,8 @@ void PrintReport(const QuantizeReport& r) {
     fmt::print("left out        online transforms that did harm: {}\n", inputs);
   }
   if (r.recipe.maps()) {
-    fmt::print(
-        "exactness check largest change {:.1e} of the outputs of {} (limit {:.1e})\n",
-        r.invariance.change, r.invariance.part, r.invariance.limit());
+    fmt::print("exactness check largest change {:.1e} of the outputs of {} (limit {:.1e})\n",
+               r.invariance.change, r.invariance.part, r.invariance.limit());
   }
   if (r.cache && !r.cache->unchosen.empty()) {
     fmt::print("cache           as planned in all layers: {}\n", Printable(r.cache->unchosen));

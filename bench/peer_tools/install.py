@@ -3,7 +3,7 @@
 
 The folder has, and another machine needs, only:
 
-    run/amx, run/avx512, run/avx2   llama_timer with the libraries of one build, and info.json
+    run/amx .. run/avx2             llama_timer with the libraries of one build, and info.json
     run/onednn                      onednn_gemm with its libraries, and info.json
     python                          the gguf package
 
@@ -23,9 +23,10 @@ import tarfile
 
 BENCH = pathlib.Path(__file__).resolve().parent.parent
 # Best first. The flag is what /proc/cpuinfo must list to run it.
-VARIANTS = {"amx": "amx_int8", "avx512": "avx512bw", "avx2": "avx2"}
+VARIANTS = {"amx": "amx_int8", "avx512": "avx512bw", "avx_vnni": "avx_vnni", "avx2": "avx2"}
 TARGETS = ("native", "sapphirerapids")
 BASE_OPTIONS = ("SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C")
+WIDE = ("amx", "avx512")
 AVX512_OPTIONS = ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")
 AMX_OPTIONS = ("AMX_TILE", "AMX_INT8", "AMX_BF16")
 # clang before 15 defines __AMXINT8__ where GCC and later clang define __AMX_INT8__, the name that
@@ -73,17 +74,19 @@ def llama_options(target, variant):
     (AVX512-FP16 for an f16 cache, tuning).
     """
     on = set(BASE_OPTIONS)
-    if variant != "avx2":
+    if variant in WIDE:
         on.update(AVX512_OPTIONS)
+    if variant == "avx_vnni":
+        on.add("AVX_VNNI")
     if variant == "amx":
         on.update(AMX_OPTIONS)
-    native = target == "native" and variant != "avx2"
+    native = target == "native" and variant in WIDE
     options = {f"GGML_{name}": name in on
-               for name in BASE_OPTIONS + AVX512_OPTIONS + AMX_OPTIONS}
+               for name in BASE_OPTIONS + ("AVX_VNNI",) + AVX512_OPTIONS + AMX_OPTIONS}
     options["GGML_NATIVE"] = native
     options["LLAVA_BUILD"] = False
     flags = []
-    if variant != "avx2":
+    if variant in WIDE:
         flags += [] if native else [f"-march={target}"]
         flags += AMX_FLAGS if variant == "amx" else NO_AMX_FLAGS
     return [f"-D{name}={'ON' if value else 'OFF'}" for name, value in options.items()], flags

@@ -34,7 +34,7 @@ std::unique_ptr<Backend> MakeBackend(const std::string& device, bool decoded) {
 
 std::vector<MachineKernels> EveryMachine() {
   std::vector<MachineKernels> machines;
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vbmi, Isa::kAmx}) {
+  for (const Isa isa : kVectorIsas) {
     machines.push_back({fmt::format("cpu, {}", IsaName(isa)),
                         [=](const auto& p, int64_t n) { return cpu::KernelFor(isa, p, n); }});
   }

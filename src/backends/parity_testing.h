@@ -19,8 +19,8 @@ namespace nibble {
 
 inline std::vector<Isa> SupportedIsas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vbmi, Isa::kAmx}) {
-    if (isa <= DetectedIsa()) isas.push_back(isa);
+  for (const Isa isa : kVectorIsas) {
+    if (MachineHas(isa)) isas.push_back(isa);
   }
   return isas;
 }

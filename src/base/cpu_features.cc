@@ -14,7 +14,8 @@
 namespace nibble {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames = {"ref", "avx2", "avx512", "avx512_vbmi", "amx"};
+constexpr std::array<std::string_view, 6> kNames = {"ref",    "avx2",        "avx_vnni",
+                                                    "avx512", "avx512_vbmi", "amx"};
 
 // GCC 12 and clang 14 know no "amx-int8" in __builtin_cpu_supports, so the bits are read here:
 // CPUID leaf 7, EDX bits 22 (AMX-BF16), 24 (AMX-TILE) and 25 (AMX-INT8).
@@ -27,13 +28,19 @@ bool HasAmx() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) == 0;
 }
 
+// Likewise: CPUID leaf 7, subleaf 1, EAX bit 4.
+bool HasAvxVnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1) != 0;
+}
+
 Isa Detect() {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kRef;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
-  if (!avx512) return Isa::kAvx2;
+  if (!avx512) return HasAvxVnni() ? Isa::kAvxVnni : Isa::kAvx2;
   if (!__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512bitalg")) {
     return Isa::kAvx512;
   }
@@ -46,8 +53,9 @@ Isa Active() {
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] != wanted) continue;
     const Isa isa = static_cast<Isa>(i);
-    if (isa > DetectedIsa()) {
-      FailUsage("NIBBLE_ISA={}: this machine supports up to {}", wanted, IsaName(DetectedIsa()));
+    if (!MachineHas(isa)) {
+      FailUsage("NIBBLE_ISA={}: this machine lacks it, and supports {}", wanted,
+                IsaName(DetectedIsa()));
     }
     return isa;
   }
@@ -68,6 +76,10 @@ std::string_view IsaName(Isa isa) {
 Isa DetectedIsa() {
   static const Isa isa = Detect();
   return isa;
+}
+
+bool MachineHas(Isa isa) {
+  return isa <= DetectedIsa() && (isa != Isa::kAvxVnni || HasAvxVnni());
 }
 
 Isa ActiveIsa() {

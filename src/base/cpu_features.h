@@ -3,26 +3,35 @@
 // names, which virtual machines mask), and which one the program may use.
 #pragma once
 
+#include <array>
 #include <string_view>
 
 namespace nibble {
 
-// Each level includes the ones before it.
+// Each level includes the ones before it, but that processors with AVX-512 may lack AVX-VNNI.
 enum class Isa {
   kRef,         // plain C++
   kAvx2,        // AVX2 + FMA
+  kAvxVnni,     // AVX-VNNI (256-bit vpdpbusd): Core from the 12th generation on, Zen 5
   kAvx512,      // AVX-512 F, BW, DQ, VL and VNNI
   kAvx512Vbmi,  // AVX-512 VBMI and BITALG: Ice Lake, Zen 4 and later
   kAmx,         // AMX-INT8 and AMX-BF16, AVX-512 BF16
 };
 
-std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx512", "avx512_vbmi", "amx"
+// Those that the CPU backend has kernels for.
+inline constexpr std::array kVectorIsas = {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512,
+                                           Isa::kAvx512Vbmi, Isa::kAmx};
+
+std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx_vnni", "avx512", "avx512_vbmi", "amx"
 
 // AVX-512 BF16, which some machines of kAvx512 have and all of kAmx.
 bool HasBf16();
 
 // Best level of this machine (asks the kernel for AMX state once).
 Isa DetectedIsa();
+
+// Whether this machine runs the instructions of a level.
+bool MachineHas(Isa isa);
 
 // DetectedIsa(), lowered by NIBBLE_ISA, a name above. An unknown or unsupported value throws.
 Isa ActiveIsa();

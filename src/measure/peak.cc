@@ -57,6 +57,7 @@ Peak ReadStream(int (*read)(const uint8_t*, int64_t)) {
 Peak MeasureIntPeak(Isa isa) {
   NIBBLE_CHECK(isa >= Isa::kAvx2, "{}", IsaName(isa));
   if (isa == Isa::kAvx2) return Multiply("avx2 int8", avx2_peak_u8s8, kAvx2StepInt);
+  if (isa == Isa::kAvxVnni) return Multiply("avx_vnni int8", avx_vnni_peak_u8s8, kAvxVnniStepInt);
   if (isa < Isa::kAmx) return Multiply("avx512 int8", avx512_peak_u8s8, kAvx512StepInt);
   return Multiply("amx int8", amx_peak_u8s8, kAmxStepInt);
 }

@@ -87,6 +87,7 @@ void avx2_gemm_u4s8(const GemmTile& tile);  // bytes are at most 15
 void avx2_gemm_u8s8(const GemmTile& tile);
 void avx2_gemm_u4s8_levels(const GemmTile& tile);
 void avx2_gemm_f4s8(const GemmTile& tile);  // bytes are at most 24
+void avx_vnni_gemm_u8s8(const GemmTile& tile);
 void avx512_gemm_u8s8(const GemmTile& tile);
 void amx_gemm_u8s8(const GemmTile& tile);  // between amx_begin and amx_end
 void amx_begin();
@@ -96,6 +97,10 @@ void avx2_gemv_u4s8(const GemvTile& tile);
 void avx2_gemv_u8s8(const GemvTile& tile);
 void avx2_gemv_u4s8_levels(const GemvTile& tile);  // with a second level of scales
 void avx2_gemv_f4s8(const GemvTile& tile);
+void avx_vnni_gemv_u4s8(const GemvTile& tile);
+void avx_vnni_gemv_u8s8(const GemvTile& tile);
+void avx_vnni_gemv_u4s8_levels(const GemvTile& tile);
+void avx_vnni_gemv_f4s8(const GemvTile& tile);
 void avx512_gemv_u4s8(const GemvTile& tile);
 void avx512_gemv_u8s8(const GemvTile& tile);
 void avx512_gemv_u4s8_levels(const GemvTile& tile);

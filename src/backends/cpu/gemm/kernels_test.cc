@@ -219,6 +219,10 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAmx, {.bits = 4, .group = 32}, 100), "avx512_gemm_u8s8");  // K: 64
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 8}, 64), "avx512_gemv_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, {.bits = 5}, 512), "avx512_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, {.bits = 4}, 64), "avx_vnni_gemv_u4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, {.bits = 4}, 65), "avx_vnni_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, levels, 64), "avx_vnni_gemv_u4s8_levels");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, levels, 65), "avx_vnni_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, {.bits = 2}, 65), "avx2_gemm_u4s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx2, {.bits = 6, .group = 64}, 65), "avx2_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, levels, 12), "avx512_gemv_u4s8_levels");

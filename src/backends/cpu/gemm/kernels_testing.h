@@ -28,7 +28,7 @@ inline int64_t Code(Rng& rng, int64_t lo, int64_t hi) {
 class KernelTest : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
-    if (kernel().isa > DetectedIsa()) GTEST_SKIP() << "needs " << IsaName(kernel().isa);
+    if (!MachineHas(kernel().isa)) GTEST_SKIP() << "needs " << IsaName(kernel().isa);
   }
   static const Kernel& kernel() { return Kernels()[GetParam()]; }
 };
