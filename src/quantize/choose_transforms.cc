@@ -145,16 +145,22 @@ class Variant {
   int64_t index_ = 0;
 };
 
-// Inputs of one layer that are transformed alike: those behind one norm, o's, or down's, where
-// experts go together.
+// Inputs of one layer that are transformed alike: those behind one norm, or where there is none
+// those of q, k and v, of o, of gate and up, or of down, where experts go together.
 struct Input {
   Role first;  // reader
   double planned = 0, plain = 0;
 };
+// The first of the linears that share an input with this one.
+Role FirstReader(Role role) {
+  const Role kind = KindOf(role);
+  if (kind == Role::kK || kind == Role::kV) return Role::kQ;
+  return kind == Role::kUp ? Role::kGate : kind;
+}
 bool Alike(const ModelConfig& c, Role a, Role b) {
   const auto norm = c.NormInFront(a);
   if (norm != c.NormInFront(b)) return false;
-  return norm || (KindOf(a) == KindOf(b) && (ExpertOf(a) < 0) == (ExpertOf(b) < 0));
+  return norm || (FirstReader(a) == FirstReader(b) && (ExpertOf(a) < 0) == (ExpertOf(b) < 0));
 }
 
 // The plan without online transforms of layers' inputs.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine_testing.h"
+#include "models/random_model_testing.h"
 #include "quantize/invariance.h"
 #include "quantize/round.h"
 
@@ -39,6 +40,14 @@ class ChooseTransformsTest : public testing::Test {
     return layers;
   }
 
+  // Weights that can be rounded without any error as they are.
+  static void MakeExact(PackedLinear& linear) {
+    const FormatSpec format = {.bits = 4, .clip = 0};
+    Tensor& values = linear.weights.values;
+    const Matrix<float> codes = Decode(RoundNearest(ToF64(values), format).weights);
+    values = Tensor::Of(DType::kF32, {codes.rows, codes.cols}, codes.data);
+  }
+
   static constexpr int64_t kContext = 48;
   Network source_ = OpenNetwork(kTinyModel);
   const ModelConfig& c_ = source_.config;
@@ -55,10 +64,7 @@ TEST_F(ChooseTransformsTest, HarmIsFoundAndHelpIsKept) {
   recipe.balance = 0;
   recipe.rounding = Rounding::kNearest;
   recipe.rules.push_back({std::string(kDownPattern), "a-bits=16"});
-  PackedLinear& down = source_.layers[1][Role::kDown];
-  const FormatSpec format = {.bits = 4, .clip = 0};
-  const Matrix<float> codes = Decode(RoundNearest(ToF64(down.weights.values), format).weights);
-  down.weights.values = Tensor::Of(DType::kF32, {codes.rows, codes.cols}, codes.data);
+  MakeExact(source_.layers[1][Role::kDown]);
   for (LayerWeights& layer : source_.layers) {
     Matrix<float> norm = ToF32(layer.vectors[LayerVector::kMlpNorm]);
     norm.data[5] *= 40;
@@ -80,6 +86,27 @@ TEST_F(ChooseTransformsTest, HarmIsFoundAndHelpIsKept) {
   }
   // Linears that share an input have it prepared alike.
   EXPECT_EQ(LayersWithout(Role::kQ), LayersWithout(Role::kV));
+}
+
+// Of families without a norm in front of q, k and v, these still share what is left out.
+TEST_F(ChooseTransformsTest, ReadersOfOneInputGoTogetherWithoutANorm) {
+  const std::vector<FamilyModel> families = FamilyModels();
+  const auto olmo2 = std::ranges::find(families, std::string_view("olmo2"), &FamilyModel::name);
+  ASSERT_NE(olmo2, families.end());
+  source_ = OpenNetwork(RandomModel("transforms-olmo2", SmallConfig(olmo2->changes)));
+  for (int32_t& id : ids_) id %= static_cast<int32_t>(c_.vocab_size);
+  for (Role role : {Role::kQ, Role::kK, Role::kV, Role::kGate, Role::kUp}) {
+    MakeExact(source_.layers[0][role]);
+  }
+  Recipe recipe = kQuarotRecipe;
+  recipe.rounding = Rounding::kNearest;
+  recipe.activations = {.bits = 16};
+  Choose(recipe);
+  EXPECT_THAT(LayersWithout(Role::kQ), testing::Contains(Json(0)));
+  EXPECT_THAT(LayersWithout(Role::kGate), testing::Contains(Json(0)));
+  EXPECT_EQ(LayersWithout(Role::kQ), LayersWithout(Role::kK));
+  EXPECT_EQ(LayersWithout(Role::kQ), LayersWithout(Role::kV));
+  EXPECT_EQ(LayersWithout(Role::kGate), LayersWithout(Role::kUp));
 }
 
 // A residual stream that is turned keeps its readers as they are; scales go with the transform.
