@@ -88,7 +88,11 @@ TEST_F(Options, OfRecipesReachThePlan) {
        "--a-unsigned --fixed-rotation",
        {{gate + "/activations/signed_scale", true, Json()},
         {"/provenance/learned-rotation", true, false}}},
-      {"nibble --calib-windows 1000",
+      {"w4a8", "--quality fast", {{"/provenance/sweeps", 3, 0}}},
+      {"w4a8 --calib-windows 1000",
+       "--quality best",
+       {{"/provenance/learned-scales", false, true}}},
+      {"nibble --quality best --calib-windows 1000",
        "--fixed-scales",
        {{"/provenance/learned-scales", true, false}}},
   };

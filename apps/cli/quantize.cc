@@ -12,6 +12,7 @@
 #include "apps/cli/quantize_loss.h"
 #include "apps/cli/recipe_options.h"
 #include "base/progress.h"
+#include "quantize/effort.h"
 #include "quantize/estimate.h"
 #include "quantize/recipe_fields.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 struct QuantizeArguments {
   QuantizeOptions options;
-  std::string recipe = "w4a8", progress = "text";
+  std::string recipe = "w4a8", quality = "balanced", progress = "text";
   bool dry_run = false, compare = false;
   int64_t loss_windows = 4;
   RecipeChanges changes;
@@ -186,7 +187,8 @@ Json DryRunJson(const QuantizeReport& report) {
 }
 
 void RunQuantize(QuantizeArguments& a, const Common& common) {
-  a.options.recipe = a.changes.Of(FindRecipe(a.recipe));
+  a.options.effort = FindEffort(a.quality);
+  a.options.recipe = a.changes.Of(WithEffort(FindRecipe(a.recipe), a.options.effort));
   a.options.device = common.device;
   const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
   if (a.compare) return CompareRecipes(a.options, std::max<int64_t>(a.loss_windows, 1), common);
@@ -205,8 +207,7 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);
   if (a.loss_windows > 0) {
-    const Loss loss = MeasureLoss(a.options, report, a.loss_windows,
-                                  report.recipe.calibrates() ? a.options.calibration_windows : 0);
+    const Loss loss = MeasureLoss(a.options, report, a.loss_windows);
     json["loss"] = LossJson(loss);
     if (!common.json) fmt::print("lost            {}\n", LossText(loss, report));
   }
@@ -220,21 +221,24 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
 
 std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
   const auto a = std::make_shared<QuantizeArguments>();
-  std::string recipes;
+  std::string recipes, efforts;
   for (const Recipe* r : Recipes()) recipes += fmt::format("\n  {}: {}", r->name, r->summary);
+  for (const Effort& e : Efforts()) efforts += fmt::format("\n  {}: {}", e.name, e.summary);
   AddModel(*verb, a->options.model, "Hugging Face directory or GGUF file")->required();
   verb->add_option("-o,--output", a->options.output, "Checkpoint directory to write");
   verb->add_option("--recipe", a->recipe, "Method:" + recipes)->capture_default_str();
-  verb->add_option("--calib", a->options.calibration_text, "Calibration text (default: a sample)");
-  verb->add_option("--calib-windows", a->options.calibration_windows, "Windows drawn from it")
-      ->check(CLI::Range(1, 1 << 20))
+  verb->add_option("--quality", a->quality, "Time for a better result:" + efforts)
       ->capture_default_str();
+  verb->add_option("--calib", a->options.calibration_text, "Calibration text (default: a sample)");
+  verb->add_option("--calib-windows", a->options.calibration_windows,
+                   "Windows drawn from it (default: as --quality has it)")
+      ->check(CLI::Range(1, 1 << 20));
   verb->add_option("--loss-windows", a->loss_windows,
                    "Other windows of it, to measure what was lost at the end; 0 = do not")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   verb->add_option("--context", a->options.context,
-                   "Tokens of a window; 0 = min(2048, the model's)");
+                   "Tokens of a window (default: as --quality has it, at most the model's)");
   verb->add_option("--memory", a->options.memory,
                    "Bytes that the run may use (8GiB); windows of calibration that do not fit lie "
                    "in a file (default: what is free)")
@@ -248,9 +252,7 @@ std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
   verb->add_flag("--dry-run", a->dry_run, "Print plan, size, memory and time; write nothing");
   verb->add_flag(
           "--compare", a->compare,
-          fmt::format("Quantize with a few recipes, on up to {} windows, print what each one "
-                      "costs on other windows, keep none",
-                      kCompareWindows))
+          "Quantize with a few recipes, print what each one costs on other windows, keep none")
       ->excludes("--output", "--recipe", "--resume", "--force", "--dry-run");
   verb->add_option("--progress", a->progress, "text or json")
       ->check(CLI::IsMember({"text", "json"}));

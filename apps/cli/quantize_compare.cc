@@ -3,7 +3,10 @@
 
 #include <stdlib.h>
 
+#include <array>
+#include <cstdio>
 #include <filesystem>
+#include <string>
 
 #include "apps/cli/quantize_loss.h"
 #include "base/progress.h"
@@ -22,11 +25,13 @@ struct Contender {
 constexpr Contender kContenders[] = {
     {"rtn", "w-bits=8,a-bits=8,kv-bits=8,kv-asym,rotation=hadamard"},
     {"w4a8", ""},
+    {"w4a8", "rotation=none"},
     {"w4a8", "rounding=rtn"},
     {"w4a8", "kv-bits=4"},
     {"w4a8", "w-bits=3"},
     {"quarot", ""}};
 constexpr Contender kStored = {"stored", ""};
+constexpr int kOptionsWidth = 80;  // of the longest of them
 
 // As one would type it.
 std::string OptionsText(const Contender& c) {
@@ -57,13 +62,11 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-QuantizeReport QuantizeOnce(const QuantizeOptions& options) {
-  try {
-    return Quantize(options);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInterrupted) Fail("interrupted");  // nothing to resume
-    throw;
-  }
+// A line as soon as it is known: options to the left, figures to the right.
+void PrintRow(const std::array<std::string, 5>& cells) {
+  fmt::print("{:{}}  {:>8}  {:>10}  {:>6}  {:>12}\n", cells[0], kOptionsWidth, cells[1], cells[2],
+             cells[3], cells[4]);
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -72,35 +75,44 @@ void CompareRecipes(QuantizeOptions options, int64_t loss_windows, const Common&
   const TemporaryDirectory directory;
   options.output = directory.path() + "/out";
   options.force = true;
-  options.calibration_windows = std::min(options.calibration_windows, kCompareWindows);
   std::vector<Contender> contenders(std::begin(kContenders), std::end(kContenders));
   if (!OpenNetwork(options.model).stored_codes.empty())
     contenders.insert(contenders.begin(), kStored);
 
   Json json = Json::array();
-  std::vector<std::vector<std::string>> rows = {
-      {"options", "size", "perplexity", "KL", "quantized in"}};
+  if (!common.json) PrintRow({"options", "size", "perplexity", "KL", "quantized in"});
   double reference = 0;
-  for (const Contender& c : contenders) {
-    const std::string text = OptionsText(c);
-    options.recipe = ChangedRecipe(FindRecipe(c.recipe), ParseFields(c.fields), {});
-    Note("nibble: {}\n", text);
-    const QuantizeReport report = QuantizeOnce(options);
-    const Loss loss = MeasureLoss(options, report, loss_windows, options.calibration_windows);
-    if (!loss.unmeasured.empty()) Fail("nothing to compare: {}", loss.unmeasured);
-    reference = loss.result.reference_perplexity;
-    rows.push_back({text, BytesText(report.output_bytes),
-                    fmt::format("{:.3f}", loss.result.perplexity),
-                    fmt::format("{:.4f}", loss.result.kl_mean), DurationText(report.seconds)});
-    json.push_back({{"options", text},
-                    {"bytes", report.output_bytes},
-                    {"seconds", report.seconds},
-                    {"loss", LossJson(loss)}});
+  int64_t windows = 0;
+  try {
+    for (const Contender& c : contenders) {
+      const std::string text = OptionsText(c);
+      options.recipe = ChangedRecipe(WithEffort(FindRecipe(c.recipe), options.effort),
+                                     ParseFields(c.fields), {});
+      QuantizeReport report = Quantize(options);
+      // The same windows for all, also for those that calibrate on none.
+      report.calibration_windows = windows =
+          options.calibration_windows > 0
+              ? options.calibration_windows
+              : options.effort.WindowsFor(report.config, report.context);
+      const Loss loss = MeasureLoss(options, report, loss_windows);
+      if (!loss.unmeasured.empty()) Fail("nothing to compare: {}", loss.unmeasured);
+      reference = loss.result.reference_perplexity;
+      json.push_back({{"options", text},
+                      {"bytes", report.output_bytes},
+                      {"seconds", report.seconds},
+                      {"loss", LossJson(loss)}});
+      if (common.json) continue;
+      PrintRow({text, BytesText(report.output_bytes), fmt::format("{:.3f}", loss.result.perplexity),
+                fmt::format("{:.4f}", loss.result.kl_mean), DurationText(report.seconds)});
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInterrupted) throw;
+    if (common.json) PrintJson(json);
+    Fail("interrupted; the rows above are what was compared");  // nothing to resume
   }
   if (common.json) return PrintJson(json);
-  fmt::print(
-      "{}\nperplexity of the source {:.3f}; {} windows of calibration, {} others to measure\n",
-      Table(rows), reference, options.calibration_windows, loss_windows);
+  fmt::print("perplexity of the source {:.3f}; {} windows of calibration, {} others to measure\n",
+             reference, windows, loss_windows);
 }
 
 }  // namespace nibble::cli

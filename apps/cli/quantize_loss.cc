@@ -53,19 +53,17 @@ std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Quantize
 }
 
 // Throws what keeps it from being measured.
-Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted,
-                  int64_t seen) {
+Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   const auto start = std::chrono::steady_clock::now();
   Loss loss;
   loss.context = std::min(kContext, report.config.context);
   const double needed = LossBytes(report.estimate);
   if (needed > MemoryLimit(options)) Fail("the float model takes {} of memory", BytesText(needed));
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");
-  const int64_t context =
-      options.context > 0 ? options.context : std::min<int64_t>(2048, report.config.context);
   const Tokenizer tokenizer = Tokenizer::Load(options.model);
-  Windows windows = UnseenWindows(tokenizer.Encode(CalibrationText(options)), seen, context,
-                                  options.seed, wanted, loss.context);
+  Windows windows =
+      UnseenWindows(tokenizer.Encode(CalibrationText(options)), report.calibration_windows,
+                    report.context, options.seed, wanted, loss.context);
   loss.windows = static_cast<int64_t>(windows.size());
   if (windows.empty()) Fail("the windows of calibration leave nothing of the text");
   if (const std::optional<int32_t> bos = WindowBos(tokenizer, report.config)) {
@@ -89,11 +87,10 @@ double LossBytes(const QuantizeEstimate& estimate) {
 }
 
 // The checkpoint is there whatever this says, memory that is short included.
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted,
-                 int64_t seen) {
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   Loss none;
   try {
-    return MeasuredLoss(options, report, wanted, seen);
+    return MeasuredLoss(options, report, wanted);
   } catch (const std::bad_alloc&) {
     none.unmeasured = "out of memory";
   } catch (const std::exception& error) {

@@ -20,9 +20,8 @@ struct Loss {
 };
 // Bytes that measuring takes: the float model beside two quantized ones.
 double LossBytes(const QuantizeEstimate& estimate);
-// On `windows` windows of the calibration text apart from the first `seen` that these options draw.
-Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows,
-                 int64_t seen);
+// On `windows` windows of the calibration text apart from those that the report's run has drawn.
+Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows);
 
 Json LossJson(const Loss& loss);
 // "perplexity 21.8 to 23.1 (+6 %), ..."; where it is much, with what would help.

@@ -33,9 +33,10 @@ struct QuantizeRequest {
   // Changes for linears in whose name a regular expression is found; later ones win:
   // "down_proj:w-bits=8,a-bits=8".
   std::vector<std::string> rules;
-  std::string calibration_text;  // file; empty = the embedded sample text
-  int64_t calibration_windows = 32;
-  int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's)
+  std::string calibration_text;      // file; empty = the embedded sample text
+  std::string quality = "balanced";  // or fast, best
+  int64_t calibration_windows = 0;   // 0 = as many as the quality takes
+  int64_t context = 0;               // tokens of a window; 0 = as the quality has it
   uint64_t seed = 0;
   std::string device = "cpu";
   double memory = 0;    // bytes that it may use; 0 = what is free

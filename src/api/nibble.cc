@@ -9,6 +9,7 @@
 #include "engine/window_bos.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
+#include "quantize/effort.h"
 #include "quantize/quantize.h"
 #include "quantize/recipe_fields.h"
 #include "source/hub_cache.h"
@@ -21,11 +22,13 @@ std::string_view Version() {
 
 void QuantizeModel(const QuantizeRequest& request) {
   const ProgressReceiver receiver(request.on_progress);
+  const Effort& effort = FindEffort(request.quality);
   Quantize({.model = ResolveModel(request.model),
             .output = request.output,
-            .recipe = ChangedRecipe(FindRecipe(request.recipe), ParseFields(request.fields),
-                                    request.rules),
+            .recipe = ChangedRecipe(WithEffort(FindRecipe(request.recipe), effort),
+                                    ParseFields(request.fields), request.rules),
             .calibration_text = request.calibration_text,
+            .effort = effort,
             .calibration_windows = request.calibration_windows,
             .context = request.context,
             .seed = request.seed,

@@ -101,11 +101,12 @@ Job PrepareJob(const QuantizeOptions& options) {
   job.source = OpenNetwork(o.model);
   const ModelConfig& c = job.source.config;
   if (job.source.packed) FailUsage("{} is quantized already", options.model);
-  if (o.context == 0) o.context = std::min<int64_t>(2048, c.context);
+  if (o.context == 0) o.context = std::min(o.effort.context, c.context);
   if (o.context < 1 || o.context > c.context) {
     FailUsage("--context {}: the model's context is {}", o.context, c.context);
   }
-  if (o.calibration_windows < 1) FailUsage("--calib-windows must be at least 1");
+  if (o.calibration_windows < 0) FailUsage("--calib-windows must be at least 1");
+  if (o.calibration_windows == 0) o.calibration_windows = o.effort.WindowsFor(c, o.context);
   o.recipe = FittedTo(c, o.recipe);
   job.plan = MakePlan(job.source, o.recipe);
   // Weights that stay at 16 bits leave nothing to calibrate.
@@ -425,6 +426,8 @@ QuantizeReport StartReport(const Job& job) {
   report.config = job.source.config;
   report.plan = job.plan;
   report.recipe = job.options.recipe;
+  if (report.recipe.calibrates()) report.calibration_windows = job.options.calibration_windows;
+  report.context = job.options.context;
   report.scales_stay = job.scales_stay;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;

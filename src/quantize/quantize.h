@@ -10,6 +10,7 @@
 
 #include "quantize/channels.h"
 #include "quantize/choose_cache.h"
+#include "quantize/effort.h"
 #include "quantize/invariance.h"
 #include "quantize/recipe.h"
 
@@ -19,8 +20,9 @@ struct QuantizeOptions {
   std::string model, output;
   Recipe recipe;
   std::string calibration_text;  // file; empty: the embedded sample text
-  int64_t calibration_windows = 32;
-  int64_t context = 0;  // tokens of a window; 0 = min(2048, the model's context)
+  Effort effort = kBalanced;     // of which the next two are, where they are 0
+  int64_t calibration_windows = 0;
+  int64_t context = 0;  // tokens of a window, at most the model's
   uint64_t seed = 0;
   std::string device = "cpu";
   double memory = 0;    // bytes that the run may use; 0 = what is free
@@ -48,8 +50,9 @@ struct QuantizeReport {
   ModelConfig config;
   Plan plan;
   QuantizeEstimate estimate;
-  Recipe recipe;          // the options', as it fits the model
-  Invariance invariance;  // of what the recipe maps
+  Recipe recipe;                                 // the options', as it fits the model
+  int64_t calibration_windows = 0, context = 0;  // that it calibrates on
+  Invariance invariance;                         // of what the recipe maps
   std::vector<LayerReport> layers;
   std::optional<CacheChoice> cache;  // of recipes that leave bits of the cache to calibration
   std::string scales_stay;           // why those that the recipe learns are not learned, or empty

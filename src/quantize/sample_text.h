@@ -5,8 +5,8 @@
 
 namespace nibble {
 
-// samples/calibration.txt, compiled in: written by the sample model itself, so it suits that model
-// and is a stopgap for any other.
+// samples/calibration.txt, compiled in: prose, dialogues, science, code and pages in four other
+// languages, written for this.
 std::string_view SampleCalibrationText();
 
 }  // namespace nibble

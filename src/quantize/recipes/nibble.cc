@@ -10,7 +10,9 @@ namespace nibble {
 
 const Recipe kNibbleRecipe = {
     .name = "nibble",
-    .summary = "quarot behind the norms with learned scales, searched clips, signed scales",
+    .summary =
+        "quarot behind the norms with searched clips and signed scales; scales learned with "
+        "--quality best",
     .rotation = Rotation::kInputs,
     .rounding = Rounding::kGptq,
     .weights = {.bits = 4, .clip = 0},

@@ -10,8 +10,8 @@ namespace nibble {
 const Recipe kW4a8Recipe = {
     .name = "w4a8",
     .summary =
-        "4-bit weights in groups of 64, 8-bit activations and cache, Hadamard rotations, learned "
-        "scales",
+        "4-bit weights in groups of 64, 8-bit activations and cache, Hadamard rotations; scales "
+        "learned with --quality best",
     .rotation = Rotation::kHadamard,
     .rounding = Rounding::kGptq,
     .weights = {.bits = 4, .symmetric = false, .group = 64, .clip = 0, .second_level = true},
