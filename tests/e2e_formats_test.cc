@@ -17,7 +17,9 @@ struct Formats {
 std::vector<Isa> KernelSets() {
   std::vector<Isa> sets = {std::min(ActiveIsa(), Isa::kAvx512)};
 #ifndef NIBBLE_SLOW_BUILD
-  if (sets[0] > Isa::kAvx2) sets.push_back(Isa::kAvx2);
+  for (const Isa isa : {Isa::kAvxVnni, Isa::kAvx2}) {
+    if (sets[0] > isa && MachineHas(isa)) sets.push_back(isa);
+  }
 #endif
   return sets;
 }

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on source files over 500 lines (800 for tests) and on links in documents that lead nowhere."""
+"""Fails on source files over 500 lines (800 for tests), on links in documents that lead nowhere and
+on paragraphs of documents over 120 words."""
 import pathlib
 import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MAX_LINES, MAX_TEST_LINES = 500, 800
+MAX_LINES, MAX_TEST_LINES, MAX_WORDS = 500, 800, 120
 
 
 def tracked(*patterns):
@@ -47,8 +48,33 @@ def check_links():
     return errors
 
 
+def paragraphs(text):
+    """Line numbers and texts of paragraphs and list items, without code, tables and headings."""
+    start, block, fenced = 0, [], False
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        apart = fence or fenced or not line.strip() or re.match(r"    |\||#", line)
+        if block and (apart or re.match(r" *([-*]|\d+\.) ", line)):
+            yield start, " ".join(block)
+            block = []
+        if not apart:
+            start = start if block else number
+            block.append(line)
+
+
+def check_paragraphs():
+    errors = []
+    for path in tracked("*.md"):
+        for line, text in paragraphs(path.read_text()):
+            if (words := len(text.split())) > MAX_WORDS:
+                errors.append(f"{path.relative_to(ROOT)}:{line}: a paragraph of {words} words, "
+                              f"at most {MAX_WORDS}")
+    return errors
+
+
 def main():
-    errors = check_sizes() + check_links()
+    errors = check_sizes() + check_links() + check_paragraphs()
     print("\n".join(errors), end="\n" if errors else "")
     sys.exit(1 if errors else 0)
 

@@ -103,6 +103,7 @@ Json ReportJson(const QuantizeReport& r) {
                {"bytes", r.output_bytes},
                {"bits_per_weight", r.quantized_bits_per_weight},
                {"invariance", r.invariance.change},
+               {"invariance_limit", r.invariance.limit()},
                {"resumed_layers", r.resumed_layers},
                {"scales_stay", r.scales_stay},
                {"layers", layers}};
@@ -156,8 +157,8 @@ void PrintReport(const QuantizeReport& r) {
     fmt::print("left out        online transforms that did harm: {}\n", inputs);
   }
   if (r.recipe.maps()) {
-    fmt::print("exactness check largest change {:.1e} of the outputs of {} (limit {:.1e})\n",
-               r.invariance.change, r.invariance.part, r.invariance.limit());
+    fmt::print("exactness check {} changes by {:.1e} of its outputs (limit {:.1e})\n",
+               r.invariance.part, r.invariance.change, r.invariance.limit());
   }
   if (r.cache && !r.cache->unchosen.empty()) {
     fmt::print("cache           as planned in all layers: {}\n", Printable(r.cache->unchosen));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "apps/cli/quantize_loss.h"
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "models/network.h"
 #include "quantize/recipe_fields.h"
@@ -95,6 +96,7 @@ void CompareRecipes(QuantizeOptions options, int64_t loss_windows, const Common&
               ? options.calibration_windows
               : options.effort.WindowsFor(report.config, report.context);
       const Loss loss = MeasureLoss(options, report, loss_windows);
+      if (Interrupted()) throw Error(ErrorCode::kInterrupted, "");
       if (!loss.unmeasured.empty()) Fail("nothing to compare: {}", loss.unmeasured);
       reference = loss.result.reference_perplexity;
       json.push_back({{"options", text},

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/interface/backend.h"
 
+#include <algorithm>
+
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/gemm/kernel_table.h"
+#include "backends/interface/exact_backend.h"
 #include "backends/ref/ref_backend.h"
 #include "base/cpu_features.h"
 
@@ -23,13 +26,20 @@ std::unique_ptr<Backend> MakeGpuBackend(const std::string& device, bool decoded)
 #endif
 }
 
+std::unique_ptr<Backend> MakeCpu(Isa isa) {
+  return isa == Isa::kRef ? MakeRefBackend(RefMode::kInteger) : MakeCpuBackend(isa);
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> MakeBackend(const std::string& device, bool decoded) {
   if (device != "cpu") return MakeGpuBackend(device, decoded);
   if (decoded) return MakeRefBackend(RefMode::kDecoded);
-  if (ActiveIsa() == Isa::kRef) return MakeRefBackend(RefMode::kInteger);
-  return MakeCpuBackend(ActiveIsa());
+  return MakeCpu(ActiveIsa());
+}
+
+std::unique_ptr<Backend> MakeExactBackend() {
+  return MakeCpu(std::min(ActiveIsa(), Isa::kAvx512Vbmi));
 }
 
 std::vector<MachineKernels> EveryMachine() {

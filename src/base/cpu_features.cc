@@ -28,9 +28,10 @@ bool HasAmx() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) == 0;
 }
 
-// Likewise: CPUID leaf 7, subleaf 1, EAX bit 4.
+// Likewise: CPUID leaf 7, subleaf 1 (where there is one), EAX bit 4.
 bool HasAvxVnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return false;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1) != 0;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends/interface/exact_backend.h"
 #include "base/rng.h"
 #include "engine/engine_testing.h"
 #include "formats/packed_weights_testing.h"
@@ -39,8 +40,7 @@ std::vector<ChannelScales> ScalesOfSource(Backend& backend, const Network& sourc
 // Every map that the recipe has leaves the logits alone.
 void ExpectExact(const Network& source, const Recipe& wanted, uint64_t vocabulary) {
   const Recipe recipe = FittedTo(source.config, wanted);
-  // Not the CPU kernels: on AMX they take 16 of the 24 bits of fp32 weights.
-  const auto backend = MakeBackend("cpu", true);
+  const auto backend = MakeExactBackend();
   const Plan plan = MakePlan(source.config, recipe);
   Rotator rotator(source, recipe, plan, 3);
   rotator.Scale(ScalesOfSource(*backend, source, recipe, plan, vocabulary));

@@ -6,6 +6,10 @@
 
 namespace nibble {
 
+namespace {
+constexpr int64_t kMostTokens = kBest.windows * kBest.context;  // that an expert's share asks for
+}
+
 std::span<const Effort> Efforts() {
   static constexpr std::array kAll = {kFast, kBalanced, kBest};
   return kAll;
@@ -21,11 +25,18 @@ const Effort& FindEffort(std::string_view name) {
 }
 
 int64_t Effort::WindowsFor(const ModelConfig& config, int64_t tokens) const {
-  int64_t widest = 0;
+  int64_t needed = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
-    for (Role role : config.layer_roles(i)) widest = std::max(widest, config.inputs(i, role));
+    for (Role role : config.layer_roles(i)) {
+      const int64_t of_text = tokens_per_channel * config.inputs(i, role);
+      const bool routed = ExpertOf(role) >= 0 && ExpertOf(role) < config.router.experts;
+      needed = std::max(needed, routed ? std::min(of_text * config.router.experts /
+                                                      config.router.experts_per_token,
+                                                  kMostTokens)
+                                       : of_text);
+    }
   }
-  return std::max(windows, (tokens_per_channel * widest + tokens - 1) / tokens);
+  return std::max(windows, (needed + tokens - 1) / tokens);
 }
 
 Recipe WithEffort(Recipe recipe, const Effort& effort) {

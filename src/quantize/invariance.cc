@@ -20,18 +20,18 @@ LayerWeights LayerInFloats(LayerWeights layer) {
 
 // The error of a product, relative to its size: that of some rows of x [tokens, K] with a linear's
 // weights, beside fp64.
-double ProductError(Backend& backend, const PackedLinear& linear, const float* x) {
-  constexpr int64_t kTokens = 8;
+double ProductError(Backend& backend, const PackedLinear& linear, std::span<const float> x) {
   const Matrix<float> w = Decode(linear.weights);
+  const int64_t tokens = std::min<int64_t>(8, static_cast<int64_t>(x.size()) / w.cols);
   Buffer<float> y(backend.allocator());
-  y.Grow(kTokens * w.rows);
+  y.Grow(tokens * w.rows);
   const InputSpec plain = {.width = w.cols};
   const LinearId id = backend.Upload({.weights = linear.weights, .bias = {}, .input = plain});
-  backend.Gemm(backend.PrepareActs({.x = x}, kTokens, plain), id, y.data(), w.rows, false);
+  backend.Gemm(backend.PrepareActs({.x = x.data()}, tokens, plain), id, y.data(), w.rows, false);
   backend.Release(id);
   double errors = 0, squares = 0;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    const std::span row(x + t * w.cols, static_cast<size_t>(w.cols));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const std::span row(x.data() + t * w.cols, static_cast<size_t>(w.cols));
     for (int64_t n = 0; n < w.rows; ++n) {
       const double exact =
           std::inner_product(row.begin(), row.end(), w.row(n).begin(), 0.0, std::plus<>(),
@@ -94,8 +94,9 @@ class Comparison {
 
   // Some or all of the outputs; turned: those of the source in the basis of the mapped network.
   void Add(const Matrix<double>& turned, const Outputs& source, const Outputs& mapped) {
-    if (!AllFinite(source.clean)) Fail("{} gives out infinity, weights are too large", part_);
-    if (!AllFinite(mapped.clean)) {
+    if (!AllFinite(source.clean) || !AllFinite(source.perturbed))
+      Fail("{} gives out infinity, weights are too large", part_);
+    if (!AllFinite(mapped.clean) || !AllFinite(mapped.perturbed)) {
       Fail(
           "{} gives out infinity, weights are too large for norms or rotations folded into them; "
           "use --rotation none",
@@ -114,13 +115,16 @@ class Comparison {
   }
   // Throws where the part does not compute the same; otherwise `worst` stays that of two parts.
   void Finish(Invariance& worst) const {
-    Invariance part;
+    Invariance part = {.part = part_};
     for (const Squares& sums : tokens_) {
+      if (sums.change == 0) continue;  // as where all is 0
       const double size = std::sqrt(sums.output) + 1e-300;
       const Invariance token = {.part = part_,
                                 .change = std::sqrt(sums.change) / size,
                                 .rounding = std::sqrt(sums.rounding) / size};
-      if (token.change * part.rounding >= part.change * token.rounding) part = token;
+      if (part.change == 0 || token.change * part.rounding > part.change * token.rounding) {
+        part = token;
+      }
     }
     if (!(part.change <= part.limit())) {
       Fail(
@@ -129,7 +133,8 @@ class Comparison {
           "report it",
           part_, part.change, part.limit());
     }
-    if (part.change * worst.rounding >= worst.change * part.rounding) worst = part;
+    if (worst.part.empty() || part.change * worst.rounding > worst.change * part.rounding)
+      worst = part;
   }
 
  private:
@@ -222,13 +227,16 @@ Invariance CheckInvariance(const Network& source, const Rotator& rotator, const 
   };
   perturb(), compare("the embedding");
   for (int64_t i = 0; i < c.layers; ++i) {
-    const LayerWeights own = LayerInFloats(source.layers[static_cast<size_t>(i)]);
+    LayerWeights layer = LayerInFloats(source.layers[static_cast<size_t>(i)]);
     if (i == 0) {
-      error = std::max(ProductError(backend, own[Role::kQ], exact.x().clean.data()), 0x1p-24) *
-              std::sqrt(kOpsOfLayer);
+      const double of_product = ProductError(backend, layer[Role::kQ], exact.x().clean);
+      error = std::max(of_product, 0x1p-24) * std::sqrt(kOpsOfLayer);
     }
     perturb();
-    exact.Pass(own, i), mapped.Pass(StoreFloats(layers(i)), i);  // all that stays of the layer
+    exact.Pass(layer, i);
+    layer = {};
+    layer = StoreFloats(layers(i));  // all that stays of it in fp64
+    mapped.Pass(layer, i);
     compare(fmt::format("layer {}", i));
   }
   perturb();

@@ -17,7 +17,7 @@ inline int64_t CheckedContext(const ModelConfig& config) {
 
 // Of the token and the part of the network where change / rounding is largest.
 struct Invariance {
-  std::string part;     // "embedding", "layer 3" or "head"
+  std::string part;     // "the embedding", "layer 3" or "the head"
   double change = 0;    // |outputs of the mapped part - outputs of the source's| / |the latter|
   double rounding = 0;  // the same of what rounding to fp32 does, as measured
   double limit() const;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/interface/exact_backend.h"
 #include "engine/engine_testing.h"
 #include "models/outlier_model_testing.h"
 #include "models/real_model_testing.h"
@@ -92,7 +93,7 @@ std::vector<LayerStatistics> StatisticsOf(Backend& backend, const Network& sourc
 
 // Checks a source under a recipe, as it is for `seeds` seeds and with `mistakes` planted ones.
 void ExpectMistakesFound(const Network& source, const Recipe& recipe, int seeds, int mistakes) {
-  const auto backend = MakeBackend("cpu", false);
+  const auto backend = MakeExactBackend();
   const Plan plan = MakePlan(source.config, recipe);
   const Rotator rotator(source, recipe, plan, 3);
   std::vector<LayerStatistics> statistics;
@@ -147,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyMistakes, testing::ValuesIn(FamilyModels()),
 // The embedding and the head are compared as well: here those of another draw of signs.
 TEST(PlantedMistakes, AreFoundInTables) {
   const Network source = OpenNetwork(kTinyModel);
-  const auto backend = MakeBackend("cpu", false);
+  const auto backend = MakeExactBackend();
   const Plan plan = MakePlan(source.config, kQuarotRecipe);
   const Rotator rotator(source, kQuarotRecipe, plan, 3), other(source, kQuarotRecipe, plan, 4);
   const FloatLayers layers = [&](int64_t i) { return rotator.Layer(i); };

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <new>
 
+#include "backends/interface/exact_backend.h"
 #include "backends/interface/math_services.h"
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -71,8 +72,8 @@ std::string WhyScalesStay(const Job& job) {
   const int64_t tokens = job.options.calibration_windows * job.options.context;
   if (const auto why = WhyScalesStay(recipe); !why.empty()) return std::string(why);
   if (tokens < ScaleLearningLeast(recipe, c)) {
-    return fmt::format("{} tokens of calibration are too few, {} are enough", tokens,
-                       ScaleLearningLeast(recipe, c));
+    return fmt::format("{} tokens of calibration are too few, {} are enough (--quality best)",
+                       tokens, ScaleLearningLeast(recipe, c));
   }
   if (!LearnsScales(recipe, c, tokens)) {
     return "only layers that run one gated FFN behind attention learn them";
@@ -466,8 +467,7 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
       KeepLayers(MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
                  LayerPasses(job.options.recipe), KeptBytes(report.estimate, job.options));
   if (report.recipe.maps()) {
-    // In fp32 (on AMX 16 of its 24 bits), which a GPU does not promise.
-    const auto exact = MakeBackend("cpu", false);
+    const auto exact = MakeExactBackend();
     report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);
   }
   if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);

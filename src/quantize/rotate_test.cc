@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backends/interface/exact_backend.h"
 #include "engine/model.h"
 #include "models/random_model_testing.h"
 #include "quantize/invariance.h"
@@ -44,8 +45,7 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
   Recipe recipe = kQuarotRecipe;
   recipe.rotation = rotation;
   const Plan plan = MakePlan(source.config, recipe);
-  // Not the CPU kernels: on AMX they take 16 of the 24 bits of fp32 weights.
-  const auto backend = MakeBackend("cpu", true);
+  const auto backend = MakeExactBackend();
   Rotator rotator(source, recipe, plan, 3);
   Rng rng(5);
   rotator.Follow(RandomOrthogonal(shape.hidden, rng));
@@ -58,7 +58,7 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
 TEST(InvarianceTest, AWrongMapIsRefused) {
   const Network source = OpenNetwork(ModelOf({64, 4, 2, 16, 96, false}));
   const Plan plan = MakePlan(source.config, kQuarotRecipe);
-  const auto backend = MakeBackend("cpu", false);
+  const auto backend = MakeExactBackend();
   const Rotator rotator(source, kQuarotRecipe, plan, 3);
   for (const Role wrong : source.config.layer_roles(1)) {
     const FloatLayers layers = [&](int64_t i) {

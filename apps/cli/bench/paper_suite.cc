@@ -199,7 +199,7 @@ Recipe RowRecipe(const PaperRow& row) {
 
 std::string RowArguments(const PaperRow& row) {
   if (row.recipe.empty()) return "";
-  std::string text = fmt::format("--recipe {}", row.recipe);
+  std::string text = fmt::format("--recipe {} --quality best", row.recipe);
   for (const FieldValue& value : RowFields(row)) text += " " + OptionText(value);
   for (const std::string& rule : RowRules(row)) text += " --rule " + rule;
   return text;

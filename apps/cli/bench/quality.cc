@@ -15,6 +15,7 @@
 #include "io/sha256.h"
 #include "models/packed_checkpoint.h"
 #include "quantize/quantize.h"
+#include "quantize/sample_text.h"
 
 namespace nibble::cli {
 namespace {
@@ -108,8 +109,10 @@ class QualityBench {
             {"windows", windows_.size()},
             {"text_tokens", Digest(ids)},
             {"calibration_text",
-             a_.calibration.empty() ? "" : Digest(ReadFile(a_.calibration, uint64_t{1} << 30))},
+             Digest(a_.calibration.empty() ? std::string(SampleCalibrationText())
+                                           : ReadFile(a_.calibration, uint64_t{1} << 30))},
             {"calibration_windows", a_.calibration_windows},
+            {"calibration_context", kBest.context},
             {"seed", a_.seed}};
   }
 
@@ -122,6 +125,7 @@ class QualityBench {
             .output = Checkpoint(RowArguments(row)),
             .recipe = RowRecipe(row),
             .calibration_text = a_.calibration,
+            .effort = kBest,
             .calibration_windows = a_.calibration_windows,
             .seed = a_.seed,
             .device = common_.device,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: integer products on AVX2, AVX-512-VNNI or AMX (kernel_table.h), everything else
+// The CPU backend: integer products on AVX2, VNNI or AMX (kernel_table.h), everything else
 // in Highway (ops.h).
 #pragma once
 

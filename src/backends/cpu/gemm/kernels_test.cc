@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which row of the kernel table runs, and its int32 sums against plain loops, bit for bit.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "backends/cpu/gemm/kernels_testing.h"
@@ -242,6 +243,21 @@ TEST(KernelTable, FirstMatchWins) {
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 4), "avx2_gemv_p3s8");
   EXPECT_EQ(ChosenKernel(Isa::kAvx512, points(3), 5), "avx512_gemm_u8s8");
   EXPECT_EQ(ChosenKernel(Isa::kAmx, points(2), 13), "amx_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, {.bits = 8}, 64), "avx_vnni_gemv_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, floats, 64), "avx_vnni_gemv_f4s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, floats, 65), "avx_vnni_gemm_u8s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, points(3), 4), "avx2_gemv_p3s8");
+  EXPECT_EQ(ChosenKernel(Isa::kAvxVnni, points(3), 5), "avx_vnni_gemm_u8s8");
+  // Processors with AVX-512 may lack AVX-VNNI.
+  for (const Isa isa : {Isa::kAvx512, Isa::kAvx512Vbmi, Isa::kAmx}) {
+    for (const FormatSpec& format : {FormatSpec{.bits = 4}, FormatSpec{.bits = 8}, levels, floats,
+                                     points(2), points(3), points(4)}) {
+      for (const int64_t tokens : {1, 12, 13, 64, 65}) {
+        EXPECT_THAT(ChosenKernel(isa, format, tokens),
+                    testing::Not(testing::StartsWith("avx_vnni")));
+      }
+    }
+  }
 }
 
 }  // namespace
