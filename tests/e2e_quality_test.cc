@@ -119,7 +119,7 @@ TEST_F(QualityVerb, ZeroShotAccuracyIsThatOfEvalTasks) {
   const Arguments only = {"--only", "tasks", "--data", Path("tasks"), "--limit", "2"};
   const Json rows = Rows("work", only);
   const std::string nearest_arguments =
-      "--recipe quarot --rounding rtn --head-bits 16 --embed-bits 16";
+      "--recipe quarot --quality best --rounding rtn --head-bits 16 --embed-bits 16";
   Quantize("out", Words(nearest_arguments));
   const auto accuracy = [&](const std::string& model) {
     return Nibble({"eval", "tasks", model, "--tasks", "piqa", "--data", Path("tasks"), "--limit",
