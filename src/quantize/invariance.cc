@@ -133,8 +133,9 @@ class Comparison {
           "report it",
           part_, part.change, part.limit());
     }
-    if (worst.part.empty() || part.change * worst.rounding > worst.change * part.rounding)
+    if (worst.change == 0 || part.change * worst.rounding > worst.change * part.rounding) {
       worst = part;
+    }
   }
 
  private:
