@@ -13,8 +13,9 @@ namespace nibble {
 // learns. docs/quantize_your_model.md has what each level costs and gives.
 struct Effort {
   std::string_view name, summary;
-  // Of calibration: windows of so many tokens at most; more of them where a linear's input is so
-  // wide that they would say little about its Hessian.
+  // Calibration reads so many windows of at most `context` tokens, and more of them where a linear
+  // would have fewer than `tokens_per_channel` tokens for each of its inputs; of a routed expert
+  // that is its share of the tokens.
   int64_t windows, context, tokens_per_channel;
   bool learns_scales;  // of recipes that do
   int sweeps;          // at most

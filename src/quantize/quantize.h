@@ -20,7 +20,7 @@ struct QuantizeOptions {
   std::string model, output;
   Recipe recipe;
   std::string calibration_text;  // file; empty: the embedded sample text
-  Effort effort = kBalanced;     // of which the next two are, where they are 0
+  Effort effort = kBalanced;     // decides on the next two where they are 0
   int64_t calibration_windows = 0;
   int64_t context = 0;  // tokens of a window, at most the model's
   uint64_t seed = 0;

@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/random_model_testing.h"
 #include "models/shapes.h"
+#include "quantize/effort.h"
 #include "quantize/learn_scales.h"
 #include "quantize/recipe_fields.h"
 
@@ -226,6 +228,23 @@ TEST(ModelsWithSinks, KeepTheirKeysAsTheyAre) {
   EXPECT_FALSE(MakePlan(FindShape("gpt-oss-20b"), kNibbleRecipe).center_keys);
   EXPECT_TRUE(MakePlan(FindShape("llama2-7b"), kNibbleRecipe).center_keys);
   EXPECT_FALSE(MakePlan(FindShape("llama2-7b"), kW4a8Recipe).center_keys);
+}
+
+// Two tokens for each input of the widest linear; a routed expert sees its share of the text.
+TEST(Efforts, ReadMoreTextForWideLinearsAndExperts) {
+  const auto windows = [](Json changes, const Effort& effort) {
+    return effort.WindowsFor(ParseConfig(SmallConfig(changes), "small"), 512);
+  };
+  EXPECT_EQ(windows(Json::object(), kBalanced), 16);
+  EXPECT_EQ(windows({{"intermediate_size", 11008}}, kBalanced), 2 * 11008 / 512);
+  EXPECT_EQ(windows({{"intermediate_size", 11008}}, kFast), (11008 + 511) / 512);
+  Json experts = {{"model_type", "mixtral"},
+                  {"num_local_experts", 8},
+                  {"num_experts_per_tok", 2},
+                  {"intermediate_size", 4096}};
+  EXPECT_EQ(windows(experts, kBalanced), 2 * 4096 * 8 / 2 / 512);
+  experts["intermediate_size"] = 1 << 16;
+  EXPECT_EQ(windows(experts, kBalanced), 65536 / 512) << "no more than best reads";
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 namespace nibble {
 
-// The CPU's, whose products of floats keep all 24 bits: without AMX, which takes 16 of them.
+// A CPU backend whose products of floats keep all 24 bits: it leaves out AMX, which takes 16.
 std::unique_ptr<Backend> MakeExactBackend();
 
 }  // namespace nibble

@@ -13,7 +13,8 @@
 namespace nibble::cpu {
 namespace {
 
-// Two vectors of outputs: c0 and c1 are those of the tile's row `row`, b0 and b1 of their panels.
+// Two vectors of outputs: their weights of the first four inputs, and their sums of the tile's
+// first row.
 struct VnniPair {
   const uint8_t *b0, *b1;
   int32_t *c0, *c1;

@@ -13,7 +13,7 @@
 namespace nibble::cpu {
 namespace {
 
-// b: what an output vector's codes of eight inputs begin with, in a line of 64 bytes.
+// b points into a line of 64 bytes, where the codes of the vector's first output begin.
 template <typename Vector>
 struct NibbleCodes {
   using V = typename Vector::V;
@@ -73,9 +73,9 @@ struct LevelCodes {
   }
 };
 
-// What begins at the first of two vectors of outputs, and at the second.
+// Where codes, steps and sums of two vectors of outputs begin.
 struct VnniCodes {
-  const int8_t* a;  // of `rows` rows of the tile, as c
+  const int8_t* a;  // inputs of the first of the rows that share a pass; c: their sums
   const uint8_t* b[2];
   const uint16_t* steps[2];
   int32_t* c[2];
