@@ -70,6 +70,7 @@ std::vector<Gptq> Calibration::Begin(LinearSet set, int64_t index) {
   const GptqOptions options = {.act_order = recipe_.act_order,
                                .damp = recipe_.damp,
                                .gptaq = recipe_.gptaq,
+                               .foem = recipe_.foem,
                                .sweeps = recipe_.sweeps,
                                .tail = plan_.at(index, roles[0]).tail.columns,
                                .lattice = std::ranges::any_of(roles, [&](Role role) {

@@ -52,6 +52,7 @@ class MatrixRounding {
         tail_format_(tail),
         fixed_grids_(format.group == 0 || options.act_order),
         correction_(correction),
+        pull_(options.foem),
         sweeps_(options.sweeps),
         codes_(w, w.cols - options.tail, format),
         tail_(w.rows, options.tail) {
@@ -82,7 +83,7 @@ class MatrixRounding {
   const Matrix<double>& w_;
   const FormatSpec &format_, &tail_format_;
   bool fixed_grids_;
-  double correction_;
+  double correction_, pull_;
   int sweeps_;
   CodeMatrix codes_;
   // As a machine reads them, [rows, groups].
@@ -117,6 +118,7 @@ void MatrixRounding::Round(GptqMath& math, std::span<const int64_t> unseen, int6
   const Matrix<double> some = all ? Matrix<double>() : RowsWithout(w_, first, count, unseen);
   GptqRounding rounding = {.weights = all ? w_ : some,
                            .correction = correction_,
+                           .pull = pull_,
                            .columns = codes_.cols(),
                            .bits = format_.bits,
                            .group = codes_.group(),

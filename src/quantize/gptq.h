@@ -17,6 +17,7 @@ struct GptqOptions {
   bool act_order = false;  // columns by falling diagonal of H
   double damp = 0.01;      // times the mean diagonal; ten times more until H can be factored
   double gptaq = 0;        // GptqRounding::correction, less where tokens are few
+  double foem = 0;         // GptqRounding::pull
   int sweeps = 0;
   int64_t tail = 0;  // the last columns, which take up errors and are rounded to nearest at the end
   bool lattice = false;  // some weights become points, whose sweeps need BLAS and LAPACK

@@ -74,7 +74,9 @@ class PlainGptq final : public GptqMath {
       for (int64_t row = 0; row < w.rows; ++row) {
         if (r.sparse && i % 4 == 0) Prune(w, row, i, pruned);
         const size_t grid = Grid(r, row, Column(i));
-        const double scale = r.scales[grid], zero = r.zeros[grid], value = At(w, row, i);
+        const double scale = r.scales[grid], zero = r.zeros[grid];
+        const double moved = At(w, row, i) - r.weights.row(row)[Index(Column(i))];
+        const double value = At(w, row, i) - (r.points.empty() ? r.pull * moved : 0);
         const double top = std::ldexp(1.0, r.bits - 1) - 1;
         int8_t& stored = r.codes[Index(row * r.columns + Column(i))];
         if (!r.points.empty()) {
@@ -253,6 +255,7 @@ struct Case {
   int sweeps = 0;
   TailPlan tail = {};
   bool weighted = false;
+  double foem = 0;
 };
 
 // Of the same sums.
@@ -264,7 +267,11 @@ class GptqMathTest : public testing::TestWithParam<Case> {
  protected:
   GptqOptions options() const {
     const Case& c = GetParam();
-    return {.act_order = c.act_order, .gptaq = c.gptaq, .sweeps = c.sweeps, .tail = c.tail.columns};
+    return {.act_order = c.act_order,
+            .gptaq = c.gptaq,
+            .foem = c.foem,
+            .sweeps = c.sweeps,
+            .tail = c.tail.columns};
   }
   Pair Round(std::unique_ptr<GptqMath> math, Backend& backend, const std::vector<float>& x,
              const std::vector<float>& exact, const Matrix<double>& w) const {
@@ -356,7 +363,10 @@ const Case kNarrow[] = {
     Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, true, 0, 3},
     Case{{.bits = 3, .symmetric = false, .clip = 1}, 256, 60, false, 0, 2},
     Case{{.bits = 4, .clip = 0}, 136, 1024, false, 0, 0, {}, true},
-    Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, false, 0.5, 2, {}, true}};
+    Case{{.bits = 4, .group = 64, .clip = 0}, 192, 1024, false, 0.5, 2, {}, true},
+    Case{{.bits = 4, .clip = 0}, 136, 1024, true, 0, 0, {8, {.bits = 8}}, false, 0.1},
+    Case{{.bits = 3, .group = 64, .clip = 0}, 192, 1024, false, 0.5, 2, {}, false, 0.25},
+    Case{{.bits = 2, .codebook = Codebook::kE8p}, 256, 1024, false, 0, 0, {}, false, 0.1}};
 // Too wide for plain loops.
 const Case kWide[] = {
     Case{{.bits = 4, .clip = 0}, 2200, 4000, false, 0, 2},

@@ -297,7 +297,8 @@ Matrix<double> HostGptq::Corrected(const GptqRounding& r, int64_t first, int64_t
 double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_t end,
                              std::span<double> w, uint32_t& kept) const {
   const auto at = static_cast<size_t>(i);
-  const double value = w[at];
+  const double pull = r.points.empty() ? r.pull : 0;
+  const double value = w[at] - pull * (w[at] - r.weights.row(n)[static_cast<size_t>(order_[at])]);
   const auto u = hessian_.row(i);
   if (r.sparse && i % 4 == 0) {  // what pruning a column costs once the others make up for it
     std::array<double, 4> costs;

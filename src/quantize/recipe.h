@@ -104,6 +104,9 @@ struct Recipe {
   // Share of the correction for the difference between the fp32 and the quantized input
   // (GptqRounding::correction; the objective of GPTAQ, Li et al. 2025); 0 = plain GPTQ.
   double gptaq = 0;
+  // Share of what other columns' errors moved a weight by, taken back before it is rounded
+  // (GptqRounding::pull; FOEM, Zheng et al. 2025); not for codes of a lattice.
+  double foem = 0;
   // Groups of a linear's outputs for which tokens weigh what errors cost the predictions
   // (loss_weights.h; GuidedQuant, Kim et al. 2025); 0: all tokens alike.
   int loss_groups = 0;

@@ -77,6 +77,10 @@ Reason NeedsSlopes(const Recipe& r) {
   const Reason reason = NeedsGptq(r);
   return reason.empty() && r.arranges_channels() ? "channels are ordered or scaled" : reason;
 }
+Reason NeedsOwnCodes(const Recipe& r) {
+  const Reason reason = NeedsGptq(r);
+  return reason.empty() && r.weights.lattice() ? "weights are codes of a lattice" : reason;
+}
 Reason NeedsRotation(const Recipe& r) {
   return r.rotation == Rotation::kNone ? "nothing is rotated; use --rotation" : "";
 }
@@ -305,6 +309,10 @@ std::vector<RecipeField> MethodFields() {
        Set<&Recipe::act_order>, IfOn<&Recipe::act_order, NeedsGptq>, Get<&Recipe::act_order>},
       {"gptaq", kShare, "GPTQ: share of GPTAQ's input-error correction, 0 = off",
        Set<&Recipe::gptaq>, IfOn<&Recipe::gptaq, NeedsGptq>, Get<&Recipe::gptaq>},
+      {"foem", kShare,
+       "GPTQ: share of what the errors of other columns moved a weight by that is taken back "
+       "before it is rounded (FOEM), 0 = off",
+       Set<&Recipe::foem>, IfOn<&Recipe::foem, NeedsOwnCodes>, Get<&Recipe::foem>},
       {"calib-quantized", Switch("calib-float"),
        "GPTQ: calibrate with activation and cache quantization on",
        Set<&Recipe::quantized_calibration>, NeedsRoundedInputs,

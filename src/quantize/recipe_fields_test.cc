@@ -133,6 +133,7 @@ TEST_F(IdleFields, AreErrors) {
            {kGptqRecipe, "calib-quantized", "--calib-quantized", "neither"},
            {kRtnRecipe, "two-level", "--two-level", "--w-group"},
            {kRtnRecipe, "order=largest", "--order largest", "neither"},
+           {kQuipsharpRecipe, "foem=0.1", "--foem 0.1", "lattice"},
            {kGptqRecipe, "kv-asym", "--kv-asym", "cache"}}) {
     EXPECT_THAT(Refusal(recipe, fields), AllOf(HasSubstr(option), HasSubstr(reason))) << fields;
   }

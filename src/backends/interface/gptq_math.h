@@ -19,6 +19,9 @@ struct GptqRounding {
   // for the inputs `x` of Add come closest to W's for `exact` (the objective of GPTAQ, Li et al.
   // 2025).
   double correction;
+  // Before a column is rounded, w -= pull (w - W): a share of what the errors of other columns made
+  // of it is taken back (the first-order term of FOEM, Zheng et al. 2025). Not of points.
+  double pull;
   int64_t columns;  // the first of them, to be rounded to codes
   int bits;
   int64_t group;  // divides columns

@@ -26,6 +26,7 @@ const Recipe kNibbleRecipe = {
     .center_keys = true,
     .quantized_calibration = true,
     .gptaq = 0.5,
+    .foem = 0.1,
     .sweeps = 3};
 
 }  // namespace nibble

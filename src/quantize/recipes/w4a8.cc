@@ -24,6 +24,7 @@ const Recipe kW4a8Recipe = {
     .damp = 0.05,
     .quantized_calibration = true,
     .gptaq = 0.25,
+    .foem = 0.1,
     .sweeps = 3};
 
 }  // namespace nibble

@@ -213,6 +213,8 @@ void DeviceGptq::RoundChunk(const GptqRounding& r, int64_t begin, int64_t end, W
                 .end = end,
                 .u = u_.data(),
                 .order = order_.data(),
+                .original = work.original.data(),
+                .pull = r.points.empty() ? r.pull : 0,
                 .to = work.Codes(r),
                 .errors = work.errors.data()},
                stream_);

@@ -87,8 +87,10 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
 #pragma unroll
   for (int s = 0; s < kColumns; ++s) {
     for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
-      const double value = __shfl_sync(kWholeWarp, w[s], i % 32);
       const int64_t column = a.order[a.begin + i], at = row * groups + column / to.group;
+      const double moved = __shfl_sync(kWholeWarp, w[s], i % 32);
+      const double change = __dsub_rn(moved, a.original[row * a.cols + column]);
+      const double value = __dsub_rn(moved, __dmul_rn(a.pull, change));
       const double scale = to.scales[at], zero = to.zeros[at];
       if (to.sparse && i % 4 == 0) {
         const int64_t own = min(a.begin + s * 32 + lane, a.cols - 1);

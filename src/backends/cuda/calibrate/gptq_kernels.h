@@ -63,6 +63,8 @@ struct RoundArguments {
   int64_t rows, cols, begin, end;  // rounds columns [begin, end) and changes no other
   const double* u;                 // [cols, cols]
   const int32_t* order;            // [cols]
+  const double* original;          // [rows, cols], columns in their own order
+  double pull;                     // GptqRounding::pull
   CodesOnDevice to;
   double* errors;  // [rows, kGptqChunk]: (value - meaning) / u[i, i]
 };
