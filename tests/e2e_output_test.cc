@@ -143,6 +143,23 @@ TEST_F(Output, ReplacesWhatALinkLeadsToAndFinishesAnotherRunsExchange) {
 
 // The largest number of bf16, times a norm, a rotation or 8 steps of a grid, overflows. It may be
 // refused by name; what is published can be opened.
+TEST_F(Output, ASecondStartTakesWhatTheFirstOneKept) {
+  const Arguments cache = {"XDG_CACHE_HOME=" + Path("cache")};
+  const auto generate = [&](const std::string& options) {
+    const Arguments verb = {"generate", small_, "--prompt", "The", "--max-tokens", "4"};
+    const Result r = Nibble(verb + Words(options), "", cache);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r;
+  };
+  const Result once = generate("--no-keep");
+  EXPECT_FALSE(fs::exists(Path("cache")));
+  const Result first = generate(""), second = generate(""), never = generate("--no-keep");
+  EXPECT_THAT(first.err, HasSubstr(", kept for the next start in " + Path("cache")));
+  EXPECT_THAT(second.err, HasSubstr("as an earlier start rounded them to 8 bits"));
+  EXPECT_THAT(never.err, Not(HasSubstr(Path("cache"))));
+  for (const Result& r : {first, second, never}) EXPECT_EQ(r.out, once.out);
+}
+
 TEST_F(Output, LargestWeightsAreRefusedOrKept) {
   const std::string file = small_ + "/model.safetensors";
   const RawTensors whole = RawTensors::Read(file);

@@ -27,6 +27,8 @@ class Terminal {
     if (pid_ < 0) throw std::runtime_error("forkpty");
     if (pid_ == 0) {
       setenv("TERM", "xterm", 1);
+      setenv("XDG_CACHE_HOME", "none", 1);  // no absolute path: nothing is kept
+      unsetenv("HOME");
       // libedit never frees the name of a function that was added to its keys.
       setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
       execv(argv[0], argv.data());

@@ -78,6 +78,8 @@ class Process {
     std::vector<char*> argv, env;
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     for (const std::string& e : environment) env.push_back(const_cast<char*>(e.c_str()));
+    std::string cache = "XDG_CACHE_HOME=" + (files_ / "cache").string();  // not the user's
+    env.push_back(cache.data());
     for (char** e = environ; *e != nullptr; ++e) env.push_back(*e);  // the first one of a name wins
     argv.push_back(nullptr);
     env.push_back(nullptr);

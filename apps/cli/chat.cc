@@ -19,7 +19,7 @@ constexpr uint64_t kMaxConversationBytes = 64 << 20;
 struct ChatArguments {
   std::string model, system;
   bool no_template = false;
-  int load_bits = 8;
+  Loading loading;
   SamplingArguments sampling = {.max_tokens = 1024};
 };
 
@@ -100,7 +100,7 @@ void RunChat(const ChatArguments& a, const Common& common) {
   a.sampling.Check();
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
-  const auto model = cli::Load(a.model, common, false, a.load_bits);
+  const auto model = cli::Load(a.model, common, false, a.loading);
   const auto config = LoadGenerationConfig(a.model, model->network().config_json);
   Conversation conversation(*model, tokenizer, std::move(chat_template));
   conversation.SetSystem(a.system);
@@ -148,7 +148,7 @@ void AddChat(CLI::App& app, Common& common, Run& run) {
   verb->add_option("--system", a->system, "System message");
   verb->add_flag("--no-template", a->no_template,
                  "Plain text instead of the model's chat template");
-  AddLoadBits(*verb, a->load_bits);
+  AddLoading(*verb, a->loading);
   AddSampling(*verb, a->sampling);
   verb->callback([a, &common, &run] { run = [a, &common] { RunChat(*a, common); }; });
 }

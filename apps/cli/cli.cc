@@ -39,29 +39,54 @@ CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kin
       ->transform(ModelName());
 }
 
-void AddLoadBits(CLI::App& verb, int& bits) {
-  verb.add_option("--load-bits", bits,
+void AddLoading(CLI::App& verb, Loading& loading) {
+  verb.add_option("--load-bits", loading.bits,
                   "Of a float model: round its weights to 4 or 8 bits while loading, with "
                   "8-bit activations; 16: bf16; 32: as they are, in fp32. Codes of GPTQ, AWQ, "
                   "compressed-tensors and MXFP4 are kept at any of them")
       ->check(CLI::IsMember({4, 8, 16, 32}))
       ->capture_default_str();
+  verb.add_flag("!--no-keep", loading.keep,
+                "Neither keep weights of 4 or 8 bits for the next start, in nibble/rounded of the "
+                "user's cache, nor take kept ones");
 }
 
-std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded, int load_bits) {
+namespace {
+
+Network Rounded(const Network& source, const Loading& loading) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string& stored = source.stored_codes;
+  const Recipe recipe = LoadingRecipe(loading.bits, !stored.empty());
+  // In bf16 a start takes as long as reading the source does.
+  KeptNetwork result = loading.keep && loading.bits < 16
+                           ? RoundOrFind(source, recipe)
+                           : KeptNetwork{.network = RoundNetwork(source, recipe)};
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (result.found) {
+    Note("nibble: weights as an earlier start rounded them to {} bits (--load-bits; {})\n",
+         loading.bits, result.path);
+    return std::move(result.network);
+  }
+  std::string kept;
+  if (!result.not_kept.empty()) kept = fmt::format(", not kept: {}", result.not_kept);
+  if (result.not_kept.empty() && !result.path.empty()) {
+    kept = fmt::format(", kept for the next start in {}", result.path);
+  }
+  Note("nibble: {} rounded to {} bits in {:.1f} s (--load-bits){}\n",
+       stored.empty() ? "weights" : fmt::format("{}'s codes kept, the rest", stored), loading.bits,
+       seconds.count(), kept);
+  return std::move(result.network);
+}
+
+}  // namespace
+
+std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded,
+                            const Loading& loading) {
   if (!network.tiles_refused.empty()) {
     Note("nibble: {}; it is not used, `nibble repack {}` makes a new one\n", network.tiles_refused,
          network.directory);
   }
-  if (!network.packed && load_bits < 32) {
-    const auto start = std::chrono::steady_clock::now();
-    const std::string stored = network.stored_codes;
-    network = RoundNetwork(network, LoadingRecipe(load_bits, !stored.empty()));
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    Note("nibble: {} rounded to {} bits in {:.1f} s (--load-bits)\n",
-         stored.empty() ? "weights" : fmt::format("{}'s codes kept, the rest", stored), load_bits,
-         seconds.count());
-  }
+  if (!network.packed && loading.bits < 32) network = Rounded(network, loading);
   return std::make_unique<Model>(std::move(network), MakeBackend(common.device, decoded));
 }
 

@@ -41,16 +41,21 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
 CLI::Validator ModelName();
 CLI::Option* AddModel(CLI::App& verb, std::string& model,
                       const std::string& kind = "Model directory, GGUF file or checkpoint");
-// `--load-bits`: what the weights of a float model are rounded to while it is loaded.
-void AddLoadBits(CLI::App& verb, int& bits);
+// What becomes of the weights of a float model while it is loaded.
+struct Loading {
+  int bits = 8;
+  bool keep = true;  // for the next start (quantize/rounded_cache.h)
+};
+// `--load-bits` and `--no-keep`.
+void AddLoading(CLI::App& verb, Loading& loading);
 
 // The network on the backend of `common`, with a line on standard error if a tile plane is there
-// that cannot be used, or if weights that were not quantized are rounded to `load_bits` now.
+// that cannot be used, or if weights that were not quantized are rounded.
 std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded,
-                            int load_bits = 32);
+                            const Loading& loading);
 inline std::unique_ptr<Model> Load(const std::string& model, const Common& common, bool decoded,
-                                   int load_bits = 32) {
-  return Load(OpenNetwork(model), common, decoded, load_bits);
+                                   const Loading& loading = {.bits = 32}) {
+  return Load(OpenNetwork(model), common, decoded, loading);
 }
 
 // As CLI::Range, which lets NaN pass.

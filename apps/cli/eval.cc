@@ -11,12 +11,12 @@ namespace {
 struct EvalArguments {
   std::string model, reference;
   bool decoded = false;
-  int load_bits = 32;
+  Loading loading = {.bits = 32};
   EvaluationText text;
 };
 
 void RunPerplexity(EvalArguments& a, const Common& common) {
-  const auto model = Load(a.model, common, a.decoded, a.load_bits);
+  const auto model = Load(a.model, common, a.decoded, a.loading);
   const PerplexityResult r = Perplexity(*model, LoadWindows(a.text, a.model, model->config()));
   const double rate = static_cast<double>(r.windows * r.context) / r.seconds;
   if (common.json) {
@@ -40,7 +40,7 @@ void RunPerplexity(EvalArguments& a, const Common& common) {
 }
 
 void RunKl(EvalArguments& a, const Common& common) {
-  const auto model = Load(a.model, common, a.decoded, a.load_bits);
+  const auto model = Load(a.model, common, a.decoded, a.loading);
   const auto reference = Load(a.reference, common, false);
   const KlResult r =
       KlDivergence(*model, *reference, LoadWindows(a.text, a.model, model->config()));
@@ -69,7 +69,7 @@ void AddShared(CLI::App& verb, EvalArguments& a) {
   verb.add_flag(
       "--decoded", a.decoded,
       "Decode codes and cache to fp32 and use BLAS: the check that the integers are right");
-  AddLoadBits(verb, a.load_bits);
+  AddLoading(verb, a.loading);
   AddEvaluationText(verb, a.text);
 }
 

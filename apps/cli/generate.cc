@@ -15,7 +15,7 @@ struct GenerateArguments {
   std::string model, prompt_file, batch_file;
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_ids;
-  int load_bits = 8;
+  Loading loading;
   bool sample = false;
   SamplingArguments sampling;
 };
@@ -54,7 +54,7 @@ void RunGenerate(const GenerateArguments& a, const Common& common) {
     RequireFits(network.config, static_cast<int64_t>(prompt.size()));
   }
   const GenerationConfig config = LoadGenerationConfig(a.model, network.config_json);
-  const auto model = Load(std::move(network), common, false, a.load_bits);
+  const auto model = Load(std::move(network), common, false, a.loading);
   const bool json = common.json || !a.batch_file.empty();
   for (const std::vector<int32_t>& prompt : prompts) {
     const GenerateOptions options = a.sampling.Options(config, a.sample);
@@ -90,7 +90,7 @@ void AddGenerate(CLI::App& app, Common& common, Run& run) {
                    "lines as of --json");
   verb->add_option("--prompt-ids", a->prompt_ids, "Token ids instead, no tokenizer needed")
       ->delimiter(',');
-  AddLoadBits(*verb, a->load_bits);
+  AddLoading(*verb, a->loading);
   verb->add_flag("--sample", a->sample, "Sample as chat does; without, the most likely tokens");
   AddSampling(*verb, a->sampling);
   verb->callback([a, &common, &run] { run = [a, &common] { RunGenerate(*a, common); }; });

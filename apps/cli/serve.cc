@@ -15,7 +15,7 @@ namespace {
 
 struct ServeArguments {
   std::string model;
-  int load_bits = 8;
+  Loading loading;
   http::Options http;
   serve::ServiceOptions service;
   SchedulerOptions scheduling;
@@ -105,7 +105,7 @@ void RunServe(ServeArguments& a, const Common& common) {
   a.service.local = IsLoopback(a.http);
   a.service.log = !a.quiet;
   if (a.service.name.empty()) a.service.name = NameOf(a.model);
-  const auto model = Load(a.model, common, false, a.load_bits);
+  const auto model = Load(a.model, common, false, a.loading);
   // Fewer do not keep a GPU busy.
   if (common.device != "cpu") a.scheduling.prompt_tokens = 1024;
   a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);
@@ -173,7 +173,7 @@ void AddServe(CLI::App& app, Common& common, Run& run) {
   verb->add_flag("--vllm-reasoning", a->service.vllm_reasoning,
                  "Reasoning in `reasoning`, as vLLM has it, and not in `reasoning_content`");
   verb->add_flag("--quiet", a->quiet, "No line for each request");
-  AddLoadBits(*verb, a->load_bits);
+  AddLoading(*verb, a->loading);
   verb->callback([a, &common, &run] { run = [a, &common] { RunServe(*a, common); }; });
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/round_network.h"
 
+#include "base/progress.h"
+#include "quantize/rounded_cache.h"
 #include "quantize/stored_layer.h"
 
 namespace nibble {
@@ -29,31 +31,79 @@ Tensor Copy(const Tensor& borrowed) {
   return {borrowed.dtype, borrowed.shape, bytes->data(), bytes};
 }
 
-}  // namespace
+using StoreShard = std::function<void(const std::string& shard, std::vector<NamedTensor> tensors)>;
 
-Network RoundNetwork(const Network& source, const Recipe& recipe) {
-  NIBBLE_CHECK(!recipe.calibrates(), "recipe {}", recipe.name);
-  const Plan plan = MakePlan(source, recipe);
+void RoundShards(const Network& source, const Recipe& recipe, const Plan& plan,
+                 const StoreShard& store) {
+  const int64_t layers = source.config.layers;
+  Progress progress("rounding", "layers", static_cast<double>(layers));
   const Rotator rotator(source, recipe, plan, 0);
-  std::map<std::string, Tensor> tensors;
-  const auto add = [&](std::vector<NamedTensor> some) {
-    for (const NamedTensor& t : some) tensors.emplace(t.name, t.view.owner ? t.view : Copy(t.view));
+  const auto add = [&](const std::string& shard, std::vector<NamedTensor> tensors) {
+    for (NamedTensor& t : tensors) {
+      if (!t.view.owner) t.view = Copy(t.view);
+    }
+    store(shard, std::move(tensors));
     source.store->DropPages();
   };
-  for (int64_t i = 0; i < source.config.layers; ++i) {
+  for (int64_t i = 0; i < layers; ++i) {
     std::map<Role, double> errors;
-    add(LayerTensors(i, RoundLayerNearest(rotator.Layer(i), plan, i, errors)));
+    add(LayerShardName(i), LayerTensors(i, RoundLayerNearest(rotator.Layer(i), plan, i, errors)));
+    progress.Update(static_cast<double>(i + 1));
   }
-  add(RestTensors(rotator, source, plan));
+  add(kRestShardName, RestTensors(rotator, source, plan));
+}
+
+Network Assemble(const Network& source, const Plan& plan, std::unique_ptr<TensorStore> store) {
   Network net;
   net.config = source.config;
   net.directory = source.directory;
   net.config_json = source.config_json;
-  net.store = std::make_unique<TensorStore>(
-      source.directory, std::vector<std::shared_ptr<const MappedFile>>(), std::move(tensors));
+  net.store = std::move(store);
   LoadPacked(net, ToJson(plan), source.directory);
+  return net;
+}
+
+Network RoundInMemory(const Network& source, const Recipe& recipe, const Plan& plan,
+                      const StoreShard& also) {
+  NIBBLE_CHECK(!recipe.calibrates(), "recipe {}", recipe.name);
+  std::map<std::string, Tensor> tensors;
+  RoundShards(source, recipe, plan, [&](const std::string& shard, std::vector<NamedTensor> some) {
+    for (const NamedTensor& t : some) tensors.emplace(t.name, t.view);
+    if (also) also(shard, std::move(some));
+  });
+  Network net = Assemble(
+      source, plan,
+      std::make_unique<TensorStore>(
+          source.directory, std::vector<std::shared_ptr<const MappedFile>>(), std::move(tensors)));
   net.store = nullptr;  // what a backend has taken over need not stay
   return net;
+}
+
+}  // namespace
+
+Network RoundNetwork(const Network& source, const Recipe& recipe) {
+  return RoundInMemory(source, recipe, MakePlan(source, recipe), {});
+}
+
+KeptNetwork RoundOrFind(const Network& source, const Recipe& recipe) {
+  const Plan plan = MakePlan(source, recipe);
+  RoundedCache cache(source, plan);
+  KeptNetwork result = {.path = cache.path()};
+  try {
+    if (std::unique_ptr<TensorStore> store = cache.Find()) {
+      result.network = Assemble(source, plan, std::move(store));
+      result.found = true;
+      return result;
+    }
+  } catch (const Error&) {  // damaged; it is made anew
+  }
+  cache.Begin();
+  result.network = RoundInMemory(source, recipe, plan,
+                                 [&](const std::string& shard, std::vector<NamedTensor> tensors) {
+                                   cache.Save(shard, std::move(tensors));
+                                 });
+  result.not_kept = cache.Publish();
+  return result;
 }
 
 }  // namespace nibble

@@ -15,4 +15,13 @@ Recipe LoadingRecipe(int bits, bool has_codes);
 // opened, in memory. Throws (usage) where the plan fits no such network.
 Network RoundNetwork(const Network& source, const Recipe& recipe);
 
+// The same through what an earlier start kept (rounded_cache.h), or else kept for the next one.
+struct KeptNetwork {
+  Network network;
+  bool found = false;
+  std::string path;      // of the entry
+  std::string not_kept;  // why there is none; empty: there is
+};
+KeptNetwork RoundOrFind(const Network& source, const Recipe& recipe);
+
 }  // namespace nibble
