@@ -227,7 +227,21 @@ TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
   EXPECT_EQ(plan["linears"]["layers.1.gate"]["activations"]["bits"], 8);
   const Result again = Nibble(quantize + Words("--force --rounding rtn --a-bits 2"));
   EXPECT_THAT(again.out, AllOf(HasSubstr("on 4 windows of 512 tokens that were not calibrated on"),
-                               HasSubstr("that is much; try --a-bits 8")));
+                               HasSubstr("that is much    rounded inputs cost "),
+                               HasSubstr("; try --a-bits 8")));
+  const auto parts = [&](const std::string& options) {
+    const Json loss =
+        Nibble(quantize + Words("--force --json --rounding rtn " + options)).json()["loss"];
+    const double all = loss["kl_mean"], inputs = loss["parts"]["kl_mean_float_inputs"],
+                 cache = loss["parts"]["kl_mean_float_cache"];
+    return std::pair((all - inputs) / all, (all - cache) / all);
+  };
+  const auto [coarse_inputs, fine_cache] = parts("--a-bits 2");
+  EXPECT_GT(coarse_inputs, 0.5);
+  EXPECT_LT(fine_cache, 0.1);
+  const auto [fine_inputs, coarse_cache] = parts("--w-bits 8 --kv-bits 2");
+  EXPECT_LT(fine_inputs, 0.1);
+  EXPECT_GT(coarse_cache, 0.5);
 }
 
 TEST_F(QuantizeVerb, LayersThatBearItCacheFourBits) {

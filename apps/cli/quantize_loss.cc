@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/quantize_loss.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -17,18 +18,73 @@ namespace {
 constexpr int64_t kContext = 512;
 constexpr double kMuch = 0.1;  // of perplexity, or nats: answers begin to differ
 
-// The first change that usually gains most.
-std::string_view Advice(const QuantizeReport& report) {
-  if (report.cache && report.cache->loss > kMuch / 2) return "a smaller --cache-loss";
-  const LinearPlan& down = report.plan.at(0, report.config.first(0, Role::kDown));
-  if (down.activations.bits < 8) return "--a-bits 8";
-  if (report.plan.k.bits < 8 || report.plan.v.bits < 8) return "--kv-bits 8";
-  if (down.weights.bits <= 4 && down.weights.group == 0) {
-    if (!down.weights.lattice()) return "--w-group 64 --two-level";
-    if (down.weights.bits < 4) return "--w-bits 4";
+bool IsMuch(const KlResult& r) {
+  return r.perplexity / r.reference_perplexity - 1 > kMuch || r.kl_mean > kMuch;
+}
+
+// The finer formats of weights that a recipe has not got yet.
+std::string_view WeightAdvice(const QuantizeReport& report) {
+  const FormatSpec& weights = report.plan.at(0, report.config.first(0, Role::kDown)).weights;
+  if (weights.bits <= 4 && weights.group == 0) {
+    if (!weights.lattice()) return "--w-group 64 --two-level";
+    if (weights.bits < 4) return "--w-bits 4";
   }
   if (report.plan.provenance.value("rounding", "rtn") == "rtn") return "--rounding gptq";
   return "--calib FILE with text like what the model will read, or --w-bits 8";
+}
+
+// "rounded inputs cost 0.1200 of it, the cache 0.0100, weights 0.0200; try --a-bits 8": by what is
+// left without each part; noise may make the cost of one negative.
+std::string PartsText(const KlResult& result, const LossParts& parts,
+                      const QuantizeReport& report) {
+  const double inputs = std::max(0.0, result.kl_mean - parts.float_inputs);
+  const double cache = std::max(0.0, result.kl_mean - parts.float_cache);
+  const double weights = std::max(0.0, result.kl_mean - inputs - cache);
+  const int input_bits = report.plan.at(0, report.config.first(0, Role::kDown)).activations.bits;
+  std::string_view advice = WeightAdvice(report);
+  if (inputs > std::max(weights, cache)) advice = input_bits < 8 ? "--a-bits 8" : "--a-bits 16";
+  if (cache > std::max(weights, inputs)) {
+    const bool few = std::min(report.plan.k.bits, report.plan.v.bits) < 8;
+    advice = report.cache ? "a smaller --cache-loss" : few ? "--kv-bits 8" : "--kv-bits 16";
+  }
+  return fmt::format("rounded inputs cost {:.4f} of it, the cache {:.4f}, weights {:.4f}; try {}",
+                     inputs, cache, weights, advice);
+}
+
+// The checkpoint with one part as it was.
+std::unique_ptr<Model> WithFloatInputs(const QuantizeOptions& options,
+                                       const QuantizeReport& report) {
+  Network network = OpenNetwork(report.output);
+  const auto release = [](PackedLinear& linear) {
+    linear.input.activation = linear.input.tail_activation = {.bits = 16};
+  };
+  for (LayerWeights& layer : network.layers) {
+    for (auto& [role, linear] : layer.linears) release(linear);
+  }
+  release(network.head);
+  return std::make_unique<Model>(std::move(network), MakeBackend(options.device, false));
+}
+std::unique_ptr<Model> WithFloatCache(const QuantizeOptions& options,
+                                      const QuantizeReport& report) {
+  std::unique_ptr<Model> model = LoadModel(report.output, options.device, false);
+  std::vector<KvSpec> caches = model->network().caches;
+  for (KvSpec& cache : caches) cache.k = cache.v = {.bits = 16};
+  model->UseCaches(caches);
+  return model;
+}
+
+// Nothing where a model like that does not run here.
+std::optional<LossParts> MeasureParts(const QuantizeOptions& options, const QuantizeReport& report,
+                                      Model& reference, const Windows& windows) {
+  try {
+    const auto inputs = WithFloatInputs(options, report), cache = WithFloatCache(options, report);
+    Model* const models[] = {inputs.get(), cache.get()};
+    const auto results = KlDivergences(models, reference, windows);
+    return LossParts{results[0].kl_mean, results[1].kl_mean};
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    return std::nullopt;
+  }
 }
 
 // The source in the recipe's formats, to nearest; null where the recipe does just that, keeps
@@ -69,13 +125,15 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   if (const std::optional<int32_t> bos = WindowBos(tokenizer, report.config)) {
     for (std::vector<int32_t>& window : windows) window[0] = *bos;
   }
-  const auto quantized = LoadModel(report.output, options.device, false);
+  auto quantized = LoadModel(report.output, options.device, false);
   const auto reference = LoadModel(options.model, options.device, false);
-  const auto plain = PlainModel(options, report);
+  auto plain = PlainModel(options, report);
   Model* const models[] = {quantized.get(), plain.get()};
   const auto results = KlDivergences(std::span(models).first(plain ? 2 : 1), *reference, windows);
   loss.result = results[0];
   if (plain) loss.plain = results[1];
+  quantized.reset(), plain.reset();  // two others take their memory
+  if (IsMuch(loss.result)) loss.parts = MeasureParts(options, report, *reference, windows);
   loss.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loss;
 }
@@ -119,6 +177,10 @@ Json LossJson(const Loss& loss) {
   if (loss.plain) {
     json["plain"] = {{"perplexity", loss.plain->perplexity}, {"kl_mean", loss.plain->kl_mean}};
   }
+  if (loss.parts) {
+    json["parts"] = {{"kl_mean_float_inputs", loss.parts->float_inputs},
+                     {"kl_mean_float_cache", loss.parts->float_cache}};
+  }
   return json;
 }
 
@@ -133,8 +195,7 @@ std::string LossText(const Loss& loss, const QuantizeReport& report) {
       "were not calibrated on ({:.0f} s)",
       r.reference_perplexity, r.perplexity, 100 * share, r.kl_mean, loss.windows, loss.context,
       loss.seconds);
-  if (share > kMuch || r.kl_mean > kMuch)
-    text += fmt::format("\n                that is much; try {}", Advice(report));
+  if (loss.parts) text += "\nthat is much    " + PartsText(r, *loss.parts, report);
   if (loss.plain) {
     text +=
         fmt::format("\nbeside          {:.3f}, KL {:.4f}, rounded to nearest in the same formats",
