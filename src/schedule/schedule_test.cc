@@ -10,6 +10,8 @@
 #include "base/error_testing.h"
 #include "engine/log_sum_exp.h"
 #include "engine/session.h"
+#include "grammar/grammar.h"
+#include "grammar/token_bytes.h"
 #include "schedule/schedule_testing.h"
 
 namespace nibble {
@@ -26,6 +28,40 @@ TEST_F(SchedulerTest, AnswersAreThoseOfASession) {
     EXPECT_EQ(answer.ids, expected.ids);
     EXPECT_EQ(answer.text, tokenizer().Decode(expected.ids, true));
     EXPECT_EQ(answer.end, End::kLength);
+  }
+}
+
+// A grammar that waits for a token sees the one that begins it, also where the model's argmax is
+// taken without looking at other logits.
+TEST_F(SchedulerTest, AGrammarBeginsBehindItsTokenHoweverTokensAreChosen) {
+  const VocabularyTrie trie(tokenizer(), model().config().vocab_size);
+  const GenerationRequest free = {
+      .prompt = Ids(20, 4), .max_tokens = 12, .seed = 1, .stop_ids = {1}};
+  const auto ask = [&](const GenerationRequest& request) {
+    Scheduler scheduler(model(), tokenizer(), &trie, {.max_batch = 8, .pages = 200});
+    const Answers answers = Ask(scheduler, request);
+    while (scheduler.Step()) {
+    }
+    return (*answers)[0].ids;
+  };
+  GenerationRequest greedy = free;
+  greedy.sampling.temperature = 0;
+  const std::vector<int32_t> unbound = ask(greedy);
+  ASSERT_EQ(std::ranges::find(unbound, unbound[2]), unbound.begin() + 2);
+  for (const bool repeats : {false, true}) {
+    GenerationRequest bound = greedy;
+    bound.grammar = RegexGrammar("[0-9]{4}", "test");
+    bound.grammar_after = unbound[2], bound.grammar_repeats = repeats;
+    const std::vector<int32_t> ids = ask(bound);
+    ASSERT_GT(ids.size(), 3u);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + 3, unbound.begin()));
+    const std::string behind = tokenizer().Decode(std::span(ids).subspan(3), true);
+    EXPECT_THAT(behind, testing::MatchesRegex("[0-9][0-9][0-9][0-9].*"));
+    bound.logprobs = 0;
+    EXPECT_EQ(ask(bound), ids) << "with logprobs";
+    bound.logprobs.reset();
+    bound.sampling.temperature = 1e-6;
+    EXPECT_EQ(ask(bound), ids) << "sampled";
   }
 }
 

@@ -211,6 +211,7 @@ void Scheduler::UseRow(Row& row, int32_t likeliest, std::span<const float> logit
     if (row.tells > 0) {
       row.logprob = Logprob(logits, row.token, *s.request().prompt_logprobs);
     } else {
+      if (logits.empty()) s.picker.Take(likeliest);
       Write(s, logits.empty() ? TokenLogprob{.id = likeliest} : s.picker.Pick(logits, s.written()));
     }
   } catch (const std::exception& error) {

@@ -70,8 +70,10 @@ std::span<const float> TokenPicker::Change(std::span<const float> logits, int64_
   return changed_;
 }
 
-void TokenPicker::Advance(int32_t id) {
+// Where a repeating grammar has ended, another part may begin.
+void TokenPicker::Take(int32_t id) {
   const GenerationRequest& r = *request_;
+  if (r.sampling.penalizes()) counts_.AddWritten(id);
   if (!Masks()) {
     matches_ = matches_ || id == r.grammar_after;
     return;
@@ -86,8 +88,7 @@ void TokenPicker::Advance(int32_t id) {
 
 TokenLogprob TokenPicker::Pick(std::span<const float> logits, int64_t written) {
   const int32_t id = Sample(Change(logits, written), request_->sampling, rng_);
-  if (request_->sampling.penalizes()) counts_.AddWritten(id);
-  Advance(id);
+  Take(id);
   if (!request_->logprobs) return {.id = id};
   return Logprob(logits, id, *request_->logprobs);
 }

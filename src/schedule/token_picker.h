@@ -25,12 +25,12 @@ class TokenPicker {
   bool TakesLikeliest(int64_t written) const;
   // The next token behind `written` ones, and its logprob if asked for. Logits [vocab] are finite.
   TokenLogprob Pick(std::span<const float> logits, int64_t written);
+  // Every chosen token passes here, whoever chose it: penalties and the grammar count it.
+  void Take(int32_t id);
 
  private:
   bool Changes(int64_t written) const;
   std::unique_ptr<Matcher> NewMatcher() const;
-  // Where a repeating grammar has ended, another part may begin.
-  void Advance(int32_t id);
   bool Masks() const { return matcher_ != nullptr && matches_; }
   // Too short for a stop id.
   bool Young(int64_t written) const {
