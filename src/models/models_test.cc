@@ -308,6 +308,21 @@ TEST_F(OpenNetworkTest, TensorsThatMayBeThere) {
     t["model.layers.0.self_attn.rotary_emb.inv_freq"] = {DType::kF32, {1}, {4, std::byte{1}}};
   });
   EXPECT_EQ(OpenError(), "");
+  EXPECT_TRUE(OpenNetwork(Path("m")).config.tied_head);
+}
+
+// A fine-tune of head and embedding apart; config.json was not told.
+TEST_F(OpenNetworkTest, AHeadThatDiffersFromTheEmbeddingIsUsed) {
+  Copy("llama3_gqa_ropescale_tied");
+  Edit([](Tensors& t) {
+    auto& head = t["lm_head.weight"] = t["model.embed_tokens.weight"];
+    head.bytes.back() ^= std::byte{0x80};  // the sign of the last weight
+  });
+  const Network net = OpenNetwork(Path("m"));
+  EXPECT_FALSE(net.config.tied_head);
+  const PackedWeights &head = net.head.weights, &embedding = net.embedding;
+  const auto bytes = static_cast<size_t>(head.values.bytes());
+  EXPECT_EQ(head.values.data[bytes - 1] ^ embedding.values.data[bytes - 1], std::byte{0x80});
 }
 
 // Of a Llama attention_bias means q, k, v and o, mlp_bias gate, up and down. A Mistral has none,

@@ -2,6 +2,7 @@
 #include "models/network.h"
 
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "models/gguf_names.h"
@@ -14,6 +15,10 @@
 
 namespace nibble {
 namespace {
+
+bool SameBytes(const Tensor& a, const Tensor& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes()) == 0;
+}
 
 // Hands out tensors by name with their expected shape and remembers which were used.
 constexpr int64_t kMostNextTokens = 8;  // published models have one such layer; a file may say more
@@ -268,6 +273,12 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     if (family.layer_norms) MoveNormBiases(c, family, layer, tensors, weights);
   }
   const std::string head = family.linear(c, 0, Role::kHead);
+  if (c.tied_head && !family.layer_norms && tensors.Has(head + ".weight")) {
+    // Some exports store the table twice. Fine-tunes that train both apart keep both, and
+    // config.json still says that they are one.
+    const Tensor own = tensors.GetFinite(head + ".weight", net.embedding.values.shape);
+    net.config.tied_head = SameBytes(own, net.embedding.values);
+  }
   if (family.layer_norms) {
     // One table has a mean and the other none, even where they are tied.
     net.head.weights = net.embedding;
@@ -287,7 +298,6 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       CentreRows(net.positions);
     }
   } else if (c.tied_head) {
-    tensors.Ignore(head + ".weight");  // some exports store the tied head a second time
     net.head.weights = net.embedding;
     net.head.input.width = c.hidden_size;
   } else {
