@@ -85,18 +85,17 @@ constexpr Layout kLayouts[] = {kGptq,
 // Integers of `bits` bits [rows, cols] in words or bytes, as they are stored.
 class Codes {
  public:
-  // Throws unless the tensor holds such a matrix for one of the widths that are known. less_one:
-  // 1 was taken from each, of words as a whole where the words hold whole codes.
+  // Throws unless the tensor holds such a matrix for one of `widths`: a few columns may fill as
+  // many words with codes of one width as of another. less_one: 1 was taken from each, of words as
+  // a whole where the words hold whole codes.
   Codes(const Tensor& words, int64_t rows, int64_t cols, bool along_rows, bool less_one,
-        const Layout& layout, const std::string& where)
+        std::span<const int> widths, const Layout& layout, const std::string& where)
       : data_(words.data), cols_(cols), along_rows_(along_rows), layout_(layout) {
     if (layout.bytes && words.dtype == DType::kI8 && words.shape == std::vector{rows, cols}) {
       bits_ = 8;
     } else if (!layout.bytes && words.dtype == DType::kI32 && words.shape.size() == 2) {
       const int64_t length = along_rows ? cols : rows;
-      for (const int bits : {2, 3, 4, 5, 6, 7, 8}) {
-        if (layout.awq_order && bits != 4) continue;
-        if (layout.method == "gptq" && bits > 4 && bits < 8) continue;  // in planes of bits
+      for (const int bits : widths) {
         const int64_t filled = (length * bits + 31) / 32;
         const std::vector<int64_t> shape = {along_rows ? rows : filled, along_rows ? filled : cols};
         if (words.shape == shape) bits_ = bits;
@@ -253,6 +252,28 @@ void RefuseMore(const Json& config, const std::string& where) {
   if (words && *words != "int32") Fail("{}: pack_dtype \"{}\", expected int32", where, *words);
 }
 
+// The widths that a layout can have; a config of compressed-tensors names one or a few of them.
+// (Older versions of it filled a word with 32 / bits codes, rounded down. Where that is no stream,
+// it fits another width's shape at most.)
+std::vector<int> WidthsOf(const Layout& layout, const Json& config, const std::string& where) {
+  if (layout.awq_order) return {4};
+  if (layout.method == "gptq") return {2, 3, 4, 8};  // 5 to 7 in planes of bits
+  std::vector<int> widths;
+  const auto groups = JsonFind<Json>(config, "config_groups", where).value_or(Json::object());
+  for (const Json& group : groups) {
+    const auto weights = JsonFind<Json>(group, "weights", where + ": config_groups");
+    if (!weights || !weights->is_object()) continue;
+    const auto bits = JsonFind<int64_t>(*weights, "num_bits", where + ": weights");
+    if (!bits) continue;
+    if (*bits < 2 || *bits > 8) {
+      Fail("{}: num_bits {} cannot be read, only 2 to 8; start from the unquantized model", where,
+           *bits);
+    }
+    widths.push_back(static_cast<int>(*bits));
+  }
+  return widths.empty() ? std::vector{2, 3, 4, 5, 6, 7, 8} : widths;
+}
+
 // Whether columns stand in an order that only the index of their groups tells.
 bool HasOrder(const Json& config, std::string_view method, const std::string& where) {
   if (method == "gptq") return JsonFind<bool>(config, "desc_act", where).value_or(false);
@@ -282,6 +303,7 @@ StoredCodes::StoredCodes(const Json& config, const std::string& where) {
     RefuseMore(config, where);
     layout_ = &layout;
     ordered_ = HasOrder(config, method, where);
+    widths_ = WidthsOf(layout, config, where);
     return;
   }
   if (variants.empty()) {
@@ -352,12 +374,15 @@ PackedLinear StoredCodes::Read(const TensorStore& store, const std::string& line
   };
   const bool flip = layout_->inputs_first;
   const auto matrix = [&](const Tensor& words, std::string_view suffix, int64_t outer,
-                          int64_t inner, bool along_rows, bool less_one) {
+                          int64_t inner, bool along_rows, bool less_one,
+                          std::span<const int> widths) {
     if (flip) std::swap(outer, inner);
-    return Codes(words, outer, inner, along_rows, less_one, *layout_, where + std::string(suffix));
+    return Codes(words, outer, inner, along_rows, less_one, widths, *layout_,
+                 where + std::string(suffix));
   };
-  const Codes codes =
-      matrix(get(layout_->codes), layout_->codes, rows, cols, layout_->codes_along_rows, false);
+  const Codes codes = matrix(get(layout_->codes), layout_->codes, rows, cols,
+                             layout_->codes_along_rows, false, widths_);
+  const int bits[] = {codes.bits()};
   Matrix<float> scales =
       Scales(get(layout_->scales), rows, *layout_, where + std::string(layout_->scales));
   const int64_t groups = scales.cols;
@@ -375,7 +400,7 @@ PackedLinear StoredCodes::Read(const TensorStore& store, const std::string& line
   const Tensor* zeros = layout_->may_lack_zeros ? find(layout_->zeros) : &get(layout_->zeros);
   if (zeros != nullptr) {
     w.zeros = ZeroPlane(matrix(*zeros, layout_->zeros, rows, groups, layout_->zeros_along_rows,
-                               layout_->zeros_less_one),
+                               layout_->zeros_less_one, bits),
                         rows, groups, flip);
     w.format.symmetric = w.zeros.data == nullptr;
   }

@@ -5,14 +5,16 @@
 //   compressed-tensors (pack-quantized): weight_packed [N, K * b / 32], weight_scale [N, G],
 //   weight_zero_point [N * b / 32, G], weight_g_idx [K]; (int-quantized): weight [N, K] of bytes
 //   MXFP4: any linear of that type, whatever the config says
-// Widths, bits and groups follow from the shapes; the config only says which layout it is, and
-// that columns have an order (desc_act, actorder), without which a linear is not read. Layouts:
+// Bits and groups follow from the shapes, bits of compressed-tensors among those that the config
+// names, zeros have the codes' bits. The config says besides which layout it is, and that columns
+// have an order (desc_act, actorder), without which a linear is not read. Layouts:
 // github.com/ModelCloud/GPTQModel, casper-hansen/AutoAWQ, vllm-project/compressed-tensors.
 #pragma once
 
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "formats/packed_linear.h"
@@ -39,6 +41,7 @@ class StoredCodes {
  private:
   const Layout* layout_;
   bool ordered_ = false;
+  std::vector<int> widths_;  // of codes, in bits
 };
 
 // MXFP4 [rows, cols] in GGUF's order of bytes (OCP Microscaling formats, 2023) as weights of E2M1

@@ -89,6 +89,41 @@ std::string ConfigError(const Json& config) {
   return ErrorOf([&] { StoredCodes(config, "config.json"); });
 }
 
+// Words of zeros or codes that other widths would fill as well (of few outputs, or of seven bits in
+// the packing of old versions) have the width that the config names.
+TEST(StoredCodes, WidthsAreThoseOfTheConfig) {
+  const auto config = [](int bits) -> Json {
+    const Json weights = {{"num_bits", bits}};
+    return {{"quant_method", "compressed-tensors"},
+            {"format", "pack-quantized"},
+            {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  };
+  // Code or zero i is i % 16 - 8, [12, 16] with a zero point a row: two words of 4 or 5 bits.
+  const auto stream = [](int64_t rows, int64_t words) {
+    return Tensor::Of(DType::kI32, {rows, words},
+                      std::vector<uint32_t>(static_cast<size_t>(rows * words), 0x76543210));
+  };
+  std::map<std::string, Tensor> tensors;
+  tensors["x.weight_packed"] = stream(12, 2);
+  tensors["x.weight_zero_point"] = stream(2, 1);
+  tensors["x.weight_scale"] = Tensor::Of(DType::kF32, {12, 1}, std::vector<float>(12, 1.0f));
+  tensors["y.weight_packed"] = stream(12, 16);
+  const TensorStore store("m", {}, tensors);
+  std::set<std::string> used;
+  const PackedLinear linear = StoredCodes(config(4), "c").Read(store, "x", 12, 16, used);
+  EXPECT_EQ(linear.weights.format, (FormatSpec{.bits = 4, .symmetric = false}));
+  const std::vector<float> values = ToF32(InFloats(linear).weights.values).data;
+  for (size_t row = 0; row < 12; ++row) {
+    for (size_t col = 0; col < 16; ++col) {
+      EXPECT_EQ(values[row * 16 + col], static_cast<float>(col % 8) - static_cast<float>(row % 8));
+    }
+  }
+  EXPECT_THAT(ErrorOf([&] { StoredCodes(config(7), "c").Read(store, "y", 12, 64, used); }),
+              HasSubstr("y.weight_packed is I32 [12, 16]"))
+      << "8 bits fit";
+  EXPECT_THAT(ErrorOf([&] { StoredCodes(config(9), "c"); }), HasSubstr("num_bits 9"));
+}
+
 TEST(StoredCodes, UnknownVariantsAreNamed) {
   EXPECT_THAT(ConfigError({{"quant_method", "bitsandbytes"}}),
               HasSubstr("\"bitsandbytes\" cannot be read, only nibble, gptq, awq, "
