@@ -44,6 +44,7 @@ AnswerFormat DetectAnswerFormat(std::string_view template_source,
         "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"}) {
     if (is_token(text)) format.markers.emplace_back(text);
   }
+  if (format.calls == CallFormat::kHarmony) format.ends = {"<|call|>", "<|return|>"};
   return format;
 }
 

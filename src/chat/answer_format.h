@@ -27,6 +27,8 @@ struct AnswerFormat {
   // Texts that the vocabulary has as one token: they count as markers only where they come as such
   // (AnswerParser::Marker), and in a text they are text.
   std::vector<std::string> markers;
+  // Tokens that end an answer, whatever generation_config.json names: a call waits for its result.
+  std::vector<std::string> ends;
 
   bool has_marker(std::string_view text) const { return std::ranges::count(markers, text) > 0; }
 };

@@ -297,6 +297,11 @@ std::vector<int64_t> GgufFile::Integers(std::string_view key, uint64_t count) co
   return Many(key, count, &GgufFile::IntegerAt, "integers");
 }
 
+uint64_t GgufFile::Count(std::string_view key) const {
+  const Value* value = Find(key, true);
+  return value == nullptr ? 0 : value->count;
+}
+
 std::vector<double> GgufFile::Reals(std::string_view key, uint64_t count) const {
   return Many(key, count, &GgufFile::RealAt, "numbers");
 }

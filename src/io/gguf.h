@@ -40,6 +40,7 @@ class GgufFile {
   // Arrays; empty if absent. Numbers take up to eight times the bytes that they have in the file:
   // another count than `count` is an error before any is read.
   std::vector<int64_t> Integers(std::string_view key, uint64_t count) const;
+  uint64_t Count(std::string_view key) const;  // of an array
   std::vector<double> Reals(std::string_view key, uint64_t count) const;
   std::vector<std::string_view> Strings(std::string_view key) const;
 

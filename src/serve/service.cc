@@ -60,6 +60,16 @@ AnswerFormat FormatOf(const std::optional<ChatTemplate>& chat_template,
   });
 }
 
+GenerationConfig GenerationOf(const std::string& directory, const Model& model,
+                              const AnswerFormat& format, const Tokenizer& tokenizer) {
+  GenerationConfig config = LoadGenerationConfig(directory, model.network().config_json);
+  for (const std::string& end : format.ends) {
+    const std::optional<int32_t> id = tokenizer.TokenId(end);
+    if (id && std::ranges::count(config.stop_ids, *id) == 0) config.stop_ids.push_back(*id);
+  }
+  return config;
+}
+
 // In a time that does not depend on where they differ.
 bool SameKey(std::string_view given, std::string_view key) {
   return given.size() == key.size() && CRYPTO_memcmp(given.data(), key.data(), key.size()) == 0;
@@ -111,7 +121,7 @@ Service::Service(Model& model, const std::string& directory, const SchedulerOpti
       tokenizer_(Tokenizer::Load(directory)),
       template_(LoadTemplate(directory)),
       answer_format_(FormatOf(template_, tokenizer_)),
-      generation_config_(LoadGenerationConfig(directory, model.network().config_json)),
+      generation_config_(GenerationOf(directory, model, answer_format_, tokenizer_)),
       vocabulary_(tokenizer_, model.config().vocab_size),
       created_(std::time(nullptr)),
       budget_(std::max<size_t>(1, options_.keys.size()), options_.key_tokens),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <numbers>
+#include <set>
 
 #include "source/gguf_source.h"
 
@@ -81,6 +82,22 @@ Json LongropeScaling(const std::vector<GgufFile>& files, const std::string& scal
   return json;
 }
 
+// What a yarn file may say besides; factors of the attention come on top of the law's.
+void AddYarn(const GgufFile& file, const std::string& scaling, double factor, Json& json) {
+  for (const char* beta : {"beta_fast", "beta_slow"}) {
+    if (const auto value = file.FindReal(scaling + "yarn_" + beta)) json[beta] = *value;
+  }
+  for (const char* name : {"attn_factor", "yarn_attn_factor"}) {
+    const double attention = file.FindReal(scaling + name).value_or(1);
+    if (attention != 1) json["attention_factor"] = attention * (0.1 * std::log(factor) + 1);
+  }
+  for (const auto& [name, known] :
+       {std::pair("yarn_ext_factor", 1.0), {"yarn_log_multiplier", 0.0}}) {
+    const double value = file.FindReal(scaling + name).value_or(known);
+    if (value != known) Fail("{}: {}{} = {} is not understood", file.path(), scaling, name, value);
+  }
+}
+
 Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architecture, double theta) {
   const GgufFile& file = files[0];
   const std::string scaling = fmt::format("{}.rope.scaling.", architecture);
@@ -91,7 +108,11 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
     return LongropeScaling(files, scaling);
   }
   const auto type = file.FindString(scaling + "type").value_or("none");
-  if (type == "none") return nullptr;
+  if (type == "none") {
+    // The key of files of 2023.
+    const auto old = file.FindReal(fmt::format("{}.rope.scale_linear", architecture)).value_or(0);
+    return old == 0 ? Json() : Json{{"rope_type", "linear"}, {"factor", old}};
+  }
   const auto factor = file.FindReal(scaling + "factor");
   if ((type != "linear" && type != "yarn") || !factor) {
     Fail("{}: {}type \"{}\"; linear and yarn with a factor are read", file.path(), scaling, type);
@@ -100,6 +121,7 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
   if (type == "yarn") {
     json["original_max_position_embeddings"] = file.Integer(scaling + "original_context_length");
     if (architecture == "gpt-oss") json["truncate"] = false;  // as its config.json has it
+    AddYarn(file, scaling, *factor, json);
   }
   return json;
 }
@@ -198,33 +220,75 @@ Json GgufConfig(const std::vector<GgufFile>& files) {
     AddExperts(file, prefix, config);
   }
   if (architecture.name.starts_with("gemma")) AddGemma(file, prefix, config);
+  if (architecture.name == "phi3") {
+    const auto window = file.FindInteger(prefix + "attention.sliding_window").value_or(0);
+    if (window > 0) config["sliding_window"] = window;
+  }
   if (architecture.name == "granite") AddGranite(file, prefix, config);
   config["rope_scaling"] = RopeScaling(files, architecture.name, config["rope_theta"]);
   return config;
 }
 
-Json GgufGenerationConfig(const GgufFile& file) {
-  Json json = Json::object(), stops = Json::array();
-  if (const auto bos = file.FindInteger("tokenizer.ggml.bos_token_id")) json["bos_token_id"] = *bos;
-  for (const char* name : {"eos", "eot"}) {
-    const auto id = file.FindInteger(fmt::format("tokenizer.ggml.{}_token_id", name));
-    if (id && std::ranges::find(stops, Json(*id)) == stops.end()) stops.push_back(*id);
+namespace {
+
+using Tokens = std::vector<std::string_view>;
+
+int64_t RequireToken(const GgufFile& file, std::string_view key, int64_t id, const Tokens& tokens) {
+  if (id >= 0 && id < static_cast<int64_t>(tokens.size())) return id;
+  Fail("{}: {} {} is none of {} tokens", file.path(), key, id, tokens.size());
+}
+
+// tokenizer.ggml.NAME_token_id.
+std::optional<int64_t> FindToken(const GgufFile& file, std::string_view name,
+                                 const Tokens& tokens) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+  const auto id = file.FindInteger(key);
+  return id ? std::optional(RequireToken(file, key, *id, tokens)) : std::nullopt;
+}
+
+// Many files name the end of a text alone, and their templates end turns with another token: Phi 3
+// and Phi-4-mini with <|end|>, gpt-oss calls with <|call|>. Of gpt-oss <|end|> ends a message, of
+// which an answer has several.
+std::set<int64_t> TurnEnds(const Tokens& tokens, bool harmony) {
+  std::set<std::string_view> texts = {"<|im_end|>", "<|end|>",         "<|eot_id|>",
+                                      "<|eom_id|>", "<end_of_turn>",   "<|endoftext|>",
+                                      "<|call|>",   "<|end_of_text|>", "<|return|>"};
+  if (harmony) texts.erase("<|end|>");
+  std::set<int64_t> ids;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (texts.contains(tokens[i])) ids.insert(static_cast<int64_t>(i));
   }
+  return ids;
+}
+
+}  // namespace
+
+Json GgufGenerationConfig(const GgufFile& file) {
+  Json json = Json::object();
+  const Tokens tokens = file.Strings("tokenizer.ggml.tokens");
+  if (const auto bos = FindToken(file, "bos", tokens)) json["bos_token_id"] = *bos;
+  std::vector<int64_t> stops;
+  const auto add = [&](int64_t id) {
+    if (std::ranges::find(stops, id) == stops.end()) stops.push_back(id);
+  };
+  for (const char* name : {"eos", "eot", "eom"}) {
+    if (const auto id = FindToken(file, name, tokens)) add(*id);
+  }
+  constexpr std::string_view kAll = "tokenizer.ggml.eos_token_ids";  // of ollama's files
+  for (const int64_t id : file.Integers(kAll, file.Count(kAll))) {
+    add(RequireToken(file, kAll, id, tokens));
+  }
+  const bool harmony = file.FindString("general.architecture") == "gpt-oss";
+  for (const int64_t id : TurnEnds(tokens, harmony)) add(id);
   if (!stops.empty()) json["eos_token_id"] = stops;
   return json;
 }
 
 Json GgufTokenizerConfig(const GgufFile& file) {
   Json json = Json::object();
-  const std::vector<std::string_view> tokens = file.Strings("tokenizer.ggml.tokens");
+  const Tokens tokens = file.Strings("tokenizer.ggml.tokens");
   for (const auto& [name, key] : kSpecialTokens) {
-    const auto id = file.FindInteger(fmt::format("tokenizer.ggml.{}_token_id", name));
-    if (!id) continue;
-    if (*id < 0 || *id >= static_cast<int64_t>(tokens.size())) {
-      Fail("{}: tokenizer.ggml.{}_token_id {} is none of {} tokens", file.path(), name, *id,
-           tokens.size());
-    }
-    json[key] = tokens[static_cast<size_t>(*id)];
+    if (const auto id = FindToken(file, name, tokens)) json[key] = tokens[static_cast<size_t>(*id)];
   }
   if (const auto text = file.FindString("tokenizer.chat_template")) json["chat_template"] = *text;
   return json;

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GGUF files say in keys that config.json and generation_config.json have as well.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "io/gguf_testing.h"
+#include "io/io_testing.h"
+#include "source/gguf_source.h"
+
+namespace nibble {
+namespace {
+
+using testing::HasSubstr;
+
+class GgufDocuments : public TemporaryDirectoryTest {
+ protected:
+  using Keys = std::function<void(GgufBuilder&)>;
+  GgufFile Open(const Keys& keys) const {
+    GgufBuilder b;
+    keys(b);
+    b.Write(Path("m.gguf"));
+    return GgufFile(Path("m.gguf"));
+  }
+  // Ids that end a text, of a file with these tokens.
+  Json Ends(const std::string& architecture, const std::vector<std::string>& tokens,
+            const Keys& keys) const {
+    const GgufFile file = Open([&](GgufBuilder& b) {
+      b.String("general.architecture", architecture);
+      b.Strings("tokenizer.ggml.tokens", tokens);
+      keys(b);
+    });
+    return GgufGenerationConfig(file).value("eos_token_id", Json());
+  }
+  Json Config(const std::string& architecture, const Keys& keys) const {
+    std::vector<GgufFile> files;
+    files.push_back(Open([&](GgufBuilder& b) {
+      b.String("general.architecture", architecture);
+      const std::string prefix = architecture + ".";
+      for (const auto& [name, value] : {std::pair("attention.head_count", 4),
+                                        {"embedding_length", 64},
+                                        {"block_count", 1},
+                                        {"context_length", 4096}}) {
+        b.Integer(prefix + name, static_cast<uint32_t>(value));
+      }
+      keys(b);
+      b.Tensor("token_embd.weight", {8, 64}, 0, std::string(8 * 64 * 4, '\0'));
+    }));
+    return GgufConfig(files);
+  }
+};
+
+TEST_F(GgufDocuments, AllTokensThatEndATurnEndAnAnswer) {
+  const std::vector<std::string> tokens = {"a", "</s>", "<|end|>", "<|im_end|>", "b"};
+  const auto eos = [](GgufBuilder& b) { b.Integer("tokenizer.ggml.eos_token_id", 1); };
+  EXPECT_EQ(Ends("llama", {"a", "</s>"}, eos), Json({1}));
+  EXPECT_EQ(Ends("phi3", tokens, eos), Json({1, 2, 3})) << "by their texts";
+  EXPECT_EQ(Ends("gpt-oss", {"a", "<|return|>", "<|end|>", "<|call|>"}, eos), Json({1, 3}))
+      << "<|end|> ends a message of several";
+  EXPECT_EQ(Ends("llama", {"a", "b", "c", "d"},
+                 [](GgufBuilder& b) {
+                   b.Integer("tokenizer.ggml.eos_token_id", 1);
+                   b.Integer("tokenizer.ggml.eot_token_id", 1);
+                   b.Integer("tokenizer.ggml.eom_token_id", 3);
+                   b.Numbers<uint32_t>("tokenizer.ggml.eos_token_ids", 4, {2, 3});
+                 }),
+            Json({1, 3, 2}));
+}
+
+TEST_F(GgufDocuments, EndsThatAreNoTokensAreRefused) {
+  for (const char* name : {"bos", "eos", "eot", "eom"}) {
+    const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+    const auto error = ErrorOf([&] {
+      Ends("llama", {"a", "b"}, [&](GgufBuilder& b) { b.Integer(key, UINT32_MAX); });
+    });
+    EXPECT_THAT(error, HasSubstr(key + " 4294967295 is none of 2 tokens"));
+    EXPECT_THAT(ErrorOf([&] {
+                  Ends("llama", {"a"}, [&](GgufBuilder& b) { b.Numbers<uint32_t>(key, 4, {0}); });
+                }),
+                HasSubstr(key + " must be one value"));
+  }
+  EXPECT_THAT(ErrorOf([&] {
+                Ends("llama", {"a"}, [](GgufBuilder& b) {
+                  b.Numbers<uint32_t>("tokenizer.ggml.eos_token_ids", 4, {0, 7});
+                });
+              }),
+              HasSubstr("eos_token_ids 7 is none of 1 tokens"));
+}
+
+TEST_F(GgufDocuments, ScalesOfPositions) {
+  EXPECT_EQ(
+      Config("llama", [](GgufBuilder& b) { b.Real("llama.rope.scale_linear", 4); })["rope_scaling"],
+      Json({{"rope_type", "linear"}, {"factor", 4.0}}))
+      << "the key of 2023";
+  const auto yarn = [&](const Keys& more) {
+    return Config("llama", [&](GgufBuilder& b) {
+      b.String("llama.rope.scaling.type", "yarn");
+      b.Real("llama.rope.scaling.factor", 4);
+      b.Integer("llama.rope.scaling.original_context_length", 1024);
+      more(b);
+    })["rope_scaling"];
+  };
+  const Json plain = yarn([](GgufBuilder&) {});
+  EXPECT_FALSE(plain.contains("beta_fast") || plain.contains("attention_factor"));
+  const Json full = yarn([](GgufBuilder& b) {
+    b.Real("llama.rope.scaling.yarn_beta_fast", 16);
+    b.Real("llama.rope.scaling.yarn_beta_slow", 2);
+    b.Real("llama.rope.scaling.yarn_attn_factor", 0.5);
+    b.Real("llama.rope.scaling.yarn_ext_factor", 1);
+  });
+  EXPECT_EQ(full["beta_fast"], 16.0);
+  EXPECT_EQ(full["beta_slow"], 2.0);
+  EXPECT_DOUBLE_EQ(full["attention_factor"], 0.5 * (0.1 * std::log(4.0) + 1));
+  EXPECT_THAT(ErrorOf([&] {
+                yarn([](GgufBuilder& b) { b.Real("llama.rope.scaling.yarn_ext_factor", 0.5); });
+              }),
+              HasSubstr("yarn_ext_factor = 0.5 is not understood"));
+}
+
+TEST_F(GgufDocuments, TheWindowOfPhi3) {
+  const auto window = [&](uint32_t tokens) {
+    return Config("phi3",
+                  [&](GgufBuilder& b) { b.Integer("phi3.attention.sliding_window", tokens); })
+        .value("sliding_window", 0);
+  };
+  EXPECT_EQ(window(2047), 2047);
+  EXPECT_EQ(window(0), 0) << "none";
+}
+
+}  // namespace
+}  // namespace nibble
