@@ -22,17 +22,22 @@ void AnswerText::Add(const std::string& text, Delta& delta) {
 bool AnswerText::Push(int32_t id, Delta& delta) {
   std::string text = decoder_.Push(id);
   const bool marker = std::ranges::find(request_->markers, id) != request_->markers.end();
+  const std::string own = tokenizer_->TokenText(id);
   if (marker || (tokenizer_->IsSpecial(id) && !request_->special_text)) {
     // A special token ends what waited for the rest of a character.
-    const std::string own = tokenizer_->TokenText(id);
     if (text.ends_with(own)) text.resize(text.size() - own.size());
   }
   Add(text, delta);
-  if (stops_.found()) return true;
-  if (marker) {
-    delta.text += stops_.Flush();  // no stop string reaches across a marker
-    delta.marker = id;
+  if (stops_.found() || !marker) return stops_.found();
+  // Clients may see the marker's text, so a stop string may end with it, whole; none goes on behind.
+  StopStrings with_marker = stops_;
+  with_marker.Push(own);
+  if (with_marker.found() && with_marker.which().ends_with(own)) {
+    Add(own, delta);
+    return true;
   }
+  delta.text += stops_.Flush();
+  delta.marker = id;
   return false;
 }
 

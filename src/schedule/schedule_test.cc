@@ -275,6 +275,29 @@ TEST_F(SchedulerTest, MarkersAreToldApartFromText) {
   EXPECT_EQ(answer.text, "");
 }
 
+TEST_F(SchedulerTest, AStopStringMayEndWithAMarker) {
+  const std::string marker = tokenizer().TokenText(1);
+  // Token 77 until its penalty outweighs the bias, then the marker.
+  GenerationRequest request = {.prompt = tokenizer().Encode("The river"),
+                               .max_tokens = 4,
+                               .logit_bias = {{77, 2050}, {1, 2000}},
+                               .markers = {1}};
+  request.sampling = {.temperature = 0, .frequency = 100};
+  EXPECT_EQ(AskAlone(request).ids, (std::vector<int32_t>{77, 1, 77, 1}));
+  const auto ends = [&](const std::string& stop, bool include) {
+    request.stops = {stop}, request.include_stop = include;
+    const CollectedAnswer answer = AskAlone(request);
+    EXPECT_EQ(answer.end, answer.stop.empty() ? End::kLength : End::kStop) << stop;
+    return std::pair(answer.text, answer.markers.size());
+  };
+  const std::string text = tokenizer().Decode(std::vector<int32_t>{77}, true);
+  EXPECT_EQ(ends(marker, false), std::pair(text, size_t{0}));
+  EXPECT_EQ(ends(marker, true), std::pair(text + marker, size_t{0}));
+  EXPECT_EQ(ends(text + marker, false), std::pair(std::string(), size_t{0}));
+  EXPECT_EQ(ends(marker + text, false), std::pair(text + text, size_t{2})) << "goes on behind it";
+  EXPECT_EQ(ends(marker.substr(1), false), std::pair(text + text, size_t{2})) << "a part of it";
+}
+
 TEST_F(SchedulerTest, RequestsThatCannotRunAreRefusedAndTooManyWait) {
   Scheduler scheduler = Make({.max_batch = 1, .max_waiting = 3, .pages = 5});
   EXPECT_EQ(scheduler.context(), 320);
