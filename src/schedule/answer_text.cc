@@ -29,7 +29,7 @@ bool AnswerText::Push(int32_t id, Delta& delta) {
   }
   Add(text, delta);
   if (stops_.found() || !marker) return stops_.found();
-  // Clients may see the marker's text, so a stop string may end with it, whole; none goes on behind.
+  // Clients may see the marker's text: a stop string may end with all of it, and none goes on.
   StopStrings with_marker = stops_;
   with_marker.Push(own);
   if (with_marker.found() && with_marker.which().ends_with(own)) {

@@ -55,9 +55,9 @@ std::optional<ChatTemplate> LoadTemplate(const std::string& directory) {
 AnswerFormat FormatOf(const std::optional<ChatTemplate>& chat_template,
                       const Tokenizer& tokenizer) {
   if (!chat_template) return {};
-  return DetectAnswerFormat(chat_template->source(), [&](std::string_view text) {
-    return tokenizer.TokenId(text).has_value();
-  });
+  return DetectAnswerFormat(
+      chat_template->source() + chat_template->tool_source(),
+      [&](std::string_view text) { return tokenizer.TokenId(text).has_value(); });
 }
 
 GenerationConfig GenerationOf(const std::string& directory, const Model& model,

@@ -291,6 +291,11 @@ Json GgufTokenizerConfig(const GgufFile& file) {
     if (const auto id = FindToken(file, name, tokens)) json[key] = tokens[static_cast<size_t>(*id)];
   }
   if (const auto text = file.FindString("tokenizer.chat_template")) json["chat_template"] = *text;
+  if (const auto text = file.FindString("tokenizer.chat_template.tool_use")) {
+    const Json plain = json.value("chat_template", Json(*text));
+    json["chat_template"] = {{{"name", "default"}, {"template", plain}},
+                             {{"name", "tool_use"}, {"template", *text}}};
+  }
   return json;
 }
 

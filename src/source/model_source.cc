@@ -16,6 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTokenizer = "tokenizer.json";
+// transformers keeps templates with a name in a folder; checkpoints of Nibble are flat.
+constexpr std::string_view kToolTemplate = "tool_use.jinja",
+                           kToolFolder = "additional_chat_templates/";
 
 // PyTorch's files may run code when they are read.
 bool IsPickle(const fs::path& path) {
@@ -79,18 +82,20 @@ void RequireModel(const std::string& model) {
 std::string DocumentPath(const std::string& model, const std::string& name) {
   if (IsGguf(model)) return model + ": " + name;
   const std::string path = model + "/" + name;
-  if (name != kTokenizer || fs::exists(path)) return path;
-  return FindTokenizerFile(model).value_or(path);
+  if (fs::exists(path)) return path;
+  if (name == kToolTemplate) return fmt::format("{}/{}{}", model, kToolFolder, name);
+  return name == kTokenizer ? FindTokenizerFile(model).value_or(path) : path;
 }
 
 std::optional<std::string> FindDocument(const std::string& model, const std::string& name,
                                         uint64_t max_bytes) {
   if (!IsGguf(model)) {
-    const std::string path = model + "/" + name;
-    if (fs::exists(path)) return ReadFile(path, max_bytes);
-    const auto file = name == kTokenizer ? FindTokenizerFile(model) : std::nullopt;
-    if (!file) return std::nullopt;
-    return TokenizerFileDocument(model, *file);
+    const bool stands_for =
+        name == kTokenizer && !fs::exists(fs::path(model) / std::string(kTokenizer));
+    const auto file = stands_for ? FindTokenizerFile(model) : std::nullopt;
+    if (file) return TokenizerFileDocument(model, *file);
+    const std::string path = DocumentPath(model, name);
+    return fs::exists(path) ? std::optional(ReadFile(path, max_bytes)) : std::nullopt;
   }
   const std::vector<GgufFile> files = OpenGgufFiles(model);
   if (name == "config.json") return GgufConfig(files).dump(2) + "\n";

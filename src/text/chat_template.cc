@@ -9,16 +9,33 @@
 namespace nibble {
 namespace {
 
-std::optional<std::string> TemplateOfConfig(const Json& config, const std::string& where) {
+// chat_template of a document: a string, or a list of {name, template}.
+std::optional<std::string> TemplateOfConfig(const Json& config, std::string_view name,
+                                            const std::string& where) {
+  constexpr std::string_view kDefault = "default";
   const auto it = config.find("chat_template");
   if (it == config.end() || it->is_null()) return std::nullopt;
-  if (!it->is_array()) return JsonGet<std::string>(config, "chat_template", where);
+  if (!it->is_array()) {
+    const auto text = JsonGet<std::string>(config, "chat_template", where);
+    return name == kDefault ? std::optional(text) : std::nullopt;
+  }
   for (const Json& entry : *it) {
-    if (JsonGet<std::string>(entry, "name", where) == "default") {
+    if (JsonGet<std::string>(entry, "name", where) == name) {
       return JsonGet<std::string>(entry, "template", where);
     }
   }
-  Fail("{}: chat_template has no entry named \"default\"", where);
+  if (name == kDefault) Fail("{}: chat_template has no entry named \"default\"", where);
+  return std::nullopt;
+}
+
+// A document of the model that is a JSON object; an empty one where there is none.
+Json ObjectOf(const std::string& model_dir, const char* name) {
+  const auto text = FindDocument(model_dir, name, kMaxJsonBytes);
+  if (!text) return Json::object();
+  const std::string path = DocumentPath(model_dir, name);
+  const Json json = ParseJson(*text, path);
+  if (!json.is_object()) Fail("{}: must be a JSON object", path);
+  return json;
 }
 
 // Each is a string, or an object that holds it as "content".
@@ -57,18 +74,36 @@ ChatTemplate ChatTemplate::Parse(std::string source, const std::string& where) {
 }
 
 std::optional<ChatTemplate> ChatTemplate::Load(const std::string& model_dir) {
-  constexpr const char *kConfig = "tokenizer_config.json", *kTemplate = "chat_template.jinja";
-  const std::string config_path = DocumentPath(model_dir, kConfig);
-  const auto text = FindDocument(model_dir, kConfig, kMaxJsonBytes);
-  const Json config = text ? ParseJson(*text, config_path) : Json::object();
-  if (!config.is_object()) Fail("{}: must be a JSON object", config_path);
-  std::optional<std::string> source = FindDocument(model_dir, kTemplate, jinja::kMaxSourceBytes);
-  const bool own_file = source.has_value();
-  if (!own_file) source = TemplateOfConfig(config, config_path);
-  if (!source) return std::nullopt;
-  ChatTemplate result =
-      Parse(std::move(*source), own_file ? DocumentPath(model_dir, kTemplate) : config_path);
-  result.special_tokens_ = SpecialTokens(config, config_path);
+  constexpr const char *kConfig = "tokenizer_config.json", *kMap = "special_tokens_map.json",
+                       *kOld = "chat_template.json";
+  const Json config = ObjectOf(model_dir, kConfig);
+  // From a file of its own, or else from tokenizer_config.json under its name there.
+  const auto find = [&](const char* file, const char* name) -> std::optional<ChatTemplate> {
+    if (auto text = FindDocument(model_dir, file, jinja::kMaxSourceBytes)) {
+      return Parse(std::move(*text), DocumentPath(model_dir, file));
+    }
+    const std::string path = DocumentPath(model_dir, kConfig);
+    auto text = TemplateOfConfig(config, name, path);
+    return text ? std::optional(Parse(std::move(*text), path)) : std::nullopt;
+  };
+  std::optional<ChatTemplate> result = find("chat_template.jinja", "default");
+  if (!result) {
+    const std::string path = DocumentPath(model_dir, kOld);
+    auto text = TemplateOfConfig(ObjectOf(model_dir, kOld), "default", path);
+    if (!text) return std::nullopt;
+    result = Parse(std::move(*text), path);
+  }
+  if (const auto tools = find("tool_use.jinja", "tool_use")) {
+    result->tool_root_ = tools->root_;
+    result->tool_source_ = tools->source_;
+  }
+  result->special_tokens_ = SpecialTokens(config, DocumentPath(model_dir, kConfig));
+  if (!config.contains("added_tokens_decoder")) {
+    const Json more = SpecialTokens(ObjectOf(model_dir, kMap), DocumentPath(model_dir, kMap));
+    for (const auto& [key, token] : more.items()) {
+      if (!result->special_tokens_.contains(key)) result->special_tokens_[key] = token;
+    }
+  }
   return result;
 }
 
@@ -85,7 +120,10 @@ std::string ChatTemplate::Render(const Json& messages, bool add_generation_promp
     }
     variables["messages"] = jinja::FromJson(messages);
     variables["add_generation_prompt"] = add_generation_prompt;
-    return jinja::Evaluate(*root_, std::move(variables), time_ ? *time_ : LocalTime());
+    const auto tools = extra.find("tools");
+    const bool given = tools != extra.end() && tools->is_array() && !tools->empty();
+    const jinja::Node& root = given && tool_root_ ? *tool_root_ : *root_;
+    return jinja::Evaluate(root, std::move(variables), time_ ? *time_ : LocalTime());
   } catch (const jinja::TemplateError& e) {
     Fail("{}: {}", where_, e.what());
   }

@@ -30,8 +30,10 @@ class ChatTemplate {
  public:
   static ChatTemplate Parse(std::string source, const std::string& where);
   // The template of a model directory: chat_template.jinja, else tokenizer_config.json's
-  // chat_template (a string, or a list of {name, template}, of which "default"). nullopt if none.
-  // bos_token, eos_token, ... of tokenizer_config.json become variables.
+  // chat_template (a string, or a list of {name, template}, of which "default"), else that of
+  // chat_template.json. nullopt if none. With tools the one named "tool_use" is rendered, from that
+  // list or additional_chat_templates. bos_token, eos_token, ... of tokenizer_config.json, or else
+  // of special_tokens_map.json, become variables.
   static std::optional<ChatTemplate> Load(const std::string& model_dir);
 
   // `extra` adds variables: tools, documents (none if absent), enable_thinking, bos_token, ...
@@ -41,6 +43,7 @@ class ChatTemplate {
                      const Json& extra = Json::object()) const;
 
   const std::string& source() const { return source_; }
+  const std::string& tool_source() const { return tool_source_; }  // empty: it is source()
   // bos_token, ..., as far as the model's files name them.
   const Json& special_tokens() const { return special_tokens_; }
 
@@ -49,8 +52,8 @@ class ChatTemplate {
 
  private:
   ChatTemplate() = default;
-  std::string where_, source_;
-  std::shared_ptr<const jinja::Node> root_;
+  std::string where_, source_, tool_source_;
+  std::shared_ptr<const jinja::Node> root_, tool_root_;
   Json special_tokens_ = Json::object();
   std::optional<std::tm> time_;
 };

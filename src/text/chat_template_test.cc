@@ -432,6 +432,41 @@ TEST_F(ChatTemplateLoad, PrefersTheFileAndReadsSpecialTokens) {
   EXPECT_EQ(Loaded(), "f");
 }
 
+TEST_F(ChatTemplateLoad, WithToolsTheTemplateOfThatName) {
+  const auto with_tools = [&](const Json& tools) {
+    return ChatTemplate::Load(dir_.string())->Render(Json::array(), false, {{"tools", tools}});
+  };
+  const Json tools = {{{"type", "function"}}};
+  Write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "d"},
+        {"name": "tool_use", "template": "t{{ tools | length }}"}]})");
+  EXPECT_EQ(Loaded(), "d");
+  EXPECT_EQ(with_tools(Json::array()), "d");
+  EXPECT_EQ(with_tools(nullptr), "d");
+  EXPECT_EQ(with_tools(tools), "t1");
+  Write("chat_template.jinja", "file");
+  std::filesystem::create_directory(dir_ / "additional_chat_templates");
+  Write("additional_chat_templates/tool_use.jinja", "f{{ tools | length }}");
+  EXPECT_EQ(Loaded(), "file");
+  EXPECT_EQ(with_tools(tools), "f1");
+  EXPECT_EQ(ChatTemplate::Load(dir_.string())->tool_source(), "f{{ tools | length }}");
+  std::filesystem::rename(dir_ / "additional_chat_templates/tool_use.jinja",
+                          dir_ / "tool_use.jinja");  // as a checkpoint has it
+  EXPECT_EQ(with_tools(tools), "f1");
+}
+
+TEST_F(ChatTemplateLoad, FilesOfOlderModels) {
+  Write("chat_template.json", R"({"chat_template": "{{ bos_token }}old"})");
+  EXPECT_EQ(Loaded(), "old");
+  Write("special_tokens_map.json", R"({"bos_token": {"content": "<s>"}})");
+  EXPECT_EQ(Loaded(), "<s>old");
+  Write("tokenizer_config.json", R"({"bos_token": "<b>"})");
+  EXPECT_EQ(Loaded(), "<b>old") << "tokenizer_config.json comes first";
+  Write("tokenizer_config.json", R"({"added_tokens_decoder": {}})");
+  EXPECT_EQ(Loaded(), "old") << "as transformers reads it";
+  Write("tokenizer_config.json", R"({"chat_template": "new"})");
+  EXPECT_EQ(Loaded(), "new");
+}
+
 TEST_F(ChatTemplateLoad, TakesTheDefaultOfAList) {
   Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "t"},
         {"name": "default", "template": "d"}]})");
