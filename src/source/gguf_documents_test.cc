@@ -118,6 +118,33 @@ TEST_F(GgufDocuments, ScalesOfPositions) {
               HasSubstr("yarn_ext_factor = 0.5 is not understood"));
 }
 
+TEST_F(GgufDocuments, APatternOfWordsThatIsNotNamedIsTheArchitectures) {
+  const auto tokenizer = [&](const std::string& architecture, const char* pre) {
+    return GgufTokenizer(Open([&](GgufBuilder& b) {
+      b.String("general.architecture", architecture);
+      b.String("tokenizer.ggml.model", "gpt2");
+      b.Strings("tokenizer.ggml.tokens", {"a", "b"});
+      b.Integer("tokenizer.ggml.bos_token_id", 0);
+      if (pre != nullptr) b.String("tokenizer.ggml.pre", pre);
+    }));
+  };
+  for (const auto& [architecture, pre] : {std::pair("llama", "llama-bpe"),
+                                          {"qwen2", "qwen2"},
+                                          {"qwen3moe", "qwen2"},
+                                          {"granite", "refact"},
+                                          {"gpt-oss", "gpt-4o"}}) {
+    for (const char* none : {static_cast<const char*>(nullptr), "default"}) {
+      testing::internal::CaptureStderr();
+      EXPECT_EQ(tokenizer(architecture, none), tokenizer(architecture, pre)) << architecture;
+      EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                  HasSubstr(fmt::format("\"{}\" is assumed", pre)));
+    }
+  }
+  EXPECT_EQ(tokenizer("granite", "refact"), tokenizer("granite", "starcoder"));
+  EXPECT_THAT(ErrorOf([&] { tokenizer("olmo2", "default"); }), HasSubstr("\"default\""));
+  EXPECT_THAT(ErrorOf([&] { tokenizer("llama", "no-such"); }), HasSubstr("\"no-such\""));
+}
+
 TEST_F(GgufDocuments, TheWindowOfPhi3) {
   const auto window = [&](uint32_t tokens) {
     return Config("phi3",

@@ -14,6 +14,7 @@ constexpr std::pair<std::string_view, WordPattern> kPreTokenizers[] = {
     {"phi-2", {}},
     {"smollm", {.single_digits = true}},
     {"starcoder", {.single_digits = true}},
+    {"refact", {.single_digits = true}},  // Granite 3's
     {"command-r", {.single_digits = true}},
     {"llama-bpe", kLlama3},
     {"llama3", kLlama3},
@@ -28,8 +29,27 @@ constexpr std::pair<std::string_view, WordPattern> kPreTokenizers[] = {
     {"tekken", {.pattern = kTekkenPattern, .ignore_merges = true, .bos = true}},
 };
 
+// Files from before May 2024, and many since, do not say it: what models of an architecture have.
+constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
+    {"llama", "llama-bpe"}, {"qwen2", "qwen2"},    {"qwen3", "qwen2"},
+    {"qwen3moe", "qwen2"},  {"granite", "refact"}, {"gpt-oss", "gpt-4o"}};
+
+std::string_view UsualPattern(const GgufFile& file, std::string_view name) {
+  const auto architecture = file.FindString("general.architecture").value_or("");
+  for (const auto& [key, usual] : kUsual) {
+    if (key != architecture) continue;
+    Note(
+        "nibble: {}: no tokenizer.ggml.pre says how text is cut into words; \"{}\" is assumed, and "
+        "if that is wrong answers are worse\n",
+        file.path(), usual);
+    return usual;
+  }
+  return name;
+}
+
 const WordPattern& FindWordPattern(const GgufFile& file) {
-  const auto name = file.FindString("tokenizer.ggml.pre").value_or("default");
+  auto name = file.FindString("tokenizer.ggml.pre").value_or("default");
+  if (name == "default") name = UsualPattern(file, name);
   std::vector<std::string_view> known;
   for (const auto& [key, pre] : kPreTokenizers) {
     if (key == name) return pre;
