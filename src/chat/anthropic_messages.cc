@@ -81,11 +81,11 @@ Json MessagesFromAnthropic(const Json& body) {
   if (messages == nullptr) FailUsage("messages: is missing");
   const auto add = [&](const Json& message, const std::string& at) {
     const std::string role = GetString(message, "role", at);
-    if (role != "user" && role != "assistant") {
-      FailUsage("{}.role: \"{}\" is neither user nor assistant", at, Printable(role));
+    if (role != "user" && role != "assistant" && role != "system") {
+      FailUsage("{}.role: \"{}\" is neither user, assistant nor system", at, Printable(role));
     }
     const Json& content = GetField(message, "content", at);
-    if (!content.is_array()) {
+    if (!content.is_array() || role == "system") {
       const std::string text = AnthropicText(content, at + ".content");
       result.push_back({{"role", role}, {"content", text}});
     } else if (role == "user") {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "chat/required_call.h"
+#include "chat/system_messages.h"
 
 namespace nibble::serve {
 namespace {
@@ -115,7 +116,7 @@ std::string RenderChat(const Service& service, const ChatInput& input) {
   const Json messages = harmony ? WithThinking(input.messages) : input.messages;
   try {
     const bool opens = input.add_generation_prompt && !input.continue_final_message;
-    std::string prompt = service.chat_template()->Render(messages, opens, extra);
+    std::string prompt = RenderMessages(*service.chat_template(), messages, opens, extra);
     if (input.continue_final_message) {
       const auto last = input.messages.back()["content"].get<std::string>();
       const size_t at = prompt.rfind(last);
