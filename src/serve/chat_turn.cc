@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "chat/render_messages.h"
 #include "chat/required_call.h"
-#include "chat/system_messages.h"
 
 namespace nibble::serve {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "chat/system_messages.h"
+#include "chat/render_messages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,6 +65,54 @@ TEST(SystemMessages, AreFoldedWhereATemplateRefusesThem) {
               testing::HasSubstr("never"));
   EXPECT_THAT(ErrorOf([&] { Rendered("{{ raise_exception('never') }}", {"u:x"}); }),
               testing::HasSubstr("never"));
+}
+
+// As the template of DeepSeek's R1 distills has it: calls only where the content is none, and their
+// arguments joined to a text.
+constexpr const char* kJoins =
+    "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+    "{{ '<CALL>' + c.function.name + ' ' + c.function.arguments }}{% endfor %}"
+    "{% else %}{{ '<' + m.role + '>' + m.content }}{% endif %}{% endfor %}";
+// As Qwen 3 Coder's: whatever the content is, and argument by argument.
+constexpr const char* kWalks =
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<CALL>"
+    "{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v }}{% endfor %}"
+    "{% endfor %}{% endfor %}";
+
+Json History(const char* arguments) {
+  const Json call = {{"id", "c"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+  return TemplateMessages({{{"role", "user"}, {"content", "hi"}},
+                           {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}},
+                           {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "ok"}}});
+}
+
+TEST(CallsInHistories, AreWrittenAsTheTemplateTakesThem) {
+  const auto render = [](const char* source, const char* arguments) {
+    return RenderMessages(ChatTemplate::Parse(source, "test"), History(arguments), false,
+                          Json::object());
+  };
+  EXPECT_EQ(render(kJoins, R"({"a":1,"b":[2]})"), R"(<user>hi<CALL>f {"a": 1, "b": [2]}<tool>ok)");
+  EXPECT_EQ(render(kJoins, R"({"a": )"), R"(<user>hi<CALL>f {"a": <tool>ok)") << "cut";
+  EXPECT_EQ(render(kWalks, R"({"a": 1})"), "<user>hi<assistant><CALL>f a=1<tool>ok");
+  EXPECT_EQ(render(kWalks, "null"), "<user>hi<assistant><CALL>f<tool>ok");
+  EXPECT_EQ(render(kWalks, R"({"a": )"), R"(<user>hi<assistant><CALL>f arguments={"a": <tool>ok)");
+  EXPECT_EQ(render("{% for m in messages %}<{{ m.role }}>{% endfor %}", "{}"),
+            "<user><assistant><tool>")
+      << "a template without calls";
+}
+
+TEST(CallsInHistories, FormsAreFoundByTrying) {
+  const auto form = [](const std::string& source) {
+    return FindCallForm(ChatTemplate::Parse(source, "test"), Json::object());
+  };
+  EXPECT_EQ(form(kWalks), CallForm());
+  EXPECT_EQ(form(kJoins), (CallForm{true, true}));
+  EXPECT_EQ(form("{% for m in messages %}{% if m.content is none %}{{ m.tool_calls | tojson }}"
+                 "{% endif %}{% endfor %}"),
+            (CallForm{true, false}));
+  EXPECT_EQ(form("{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + "
+                 "c.function.arguments }}{% endfor %}{% endfor %}"),
+            (CallForm{false, true}));
 }
 
 TEST(SystemMessages, MayStandInAnthropicsMessages) {

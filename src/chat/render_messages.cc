@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chat/render_messages.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "base/error.h"
+#include "text/jinja_value.h"
+
+namespace nibble {
+namespace {
+
+bool IsText(const Json& message, std::string_view role) {
+  return message.value("role", "") == role && message.contains("content") &&
+         message["content"].is_string();
+}
+
+void Append(const Json& message, Json& to) {
+  to["content"] = to["content"].get<std::string>() + "\n\n" + message["content"].get<std::string>();
+}
+
+}  // namespace
+
+Json FoldSystemMessages(const Json& messages, bool keep_front) {
+  Json result = Json::array();
+  bool front = keep_front;  // nothing but system messages so far
+  bool folded = false;      // the last message was, and the user's next one joins it
+  for (const Json& message : messages) {
+    const bool system = IsText(message, "system");
+    Json* const last = result.empty() ? nullptr : &result.back();
+    if (system && front) {
+      last != nullptr ? Append(message, *last) : result.push_back(message);
+      continue;
+    }
+    front = false;
+    const bool user = IsText(message, "user");
+    if (last != nullptr && IsText(*last, "user") && (system || (user && folded))) {
+      Append(message, *last);
+    } else {
+      result.push_back(message);
+      if (system) result.back()["role"] = "user";
+    }
+    folded = system || (folded && user);
+  }
+  return result;
+}
+
+namespace {
+
+// As Python writes it, which models were trained on.
+std::string JsonText(const Json& value) {
+  jinja::Budget budget;
+  return jinja::ToJson(budget, jinja::FromJson(value), {});
+}
+
+// use(message, call) for every call.
+Json WithCalls(Json messages, const std::function<void(Json& message, Json& arguments)>& use) {
+  for (Json& message : messages) {
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) use(message, call["function"]["arguments"]);
+  }
+  return messages;
+}
+
+Json InForm(const Json& messages, const CallForm& form) {
+  return WithCalls(messages, [&](Json& message, Json& arguments) {
+    if (form.null_content && message["content"] == "") message["content"] = nullptr;
+    if (form.text_arguments && !arguments.is_string()) arguments = JsonText(arguments);
+  });
+}
+
+// Templates walk the arguments; a model may have written null, or a call that was cut.
+Json WithObjects(const Json& messages) {
+  return WithCalls(messages, [](Json&, Json& arguments) {
+    if (!arguments.is_string()) return;
+    arguments = arguments == "null" ? Json::object() : Json{{"arguments", arguments}};
+  });
+}
+
+std::string TryRender(const ChatTemplate& chat_template, const Json& messages, bool prompt,
+                      const Json& extra, std::optional<Error>& problem) {
+  try {
+    return chat_template.Render(messages, prompt, extra);
+  } catch (const Error& error) {
+    if (!problem) problem = error;
+    return "";
+  }
+}
+
+}  // namespace
+
+CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra) {
+  constexpr const char *kName = "probe_function", *kArgument = "probe_argument";
+  const Json call = {{"id", "probe1234"},
+                     {"type", "function"},
+                     {"function", {{"name", kName}, {"arguments", {{kArgument, 1}}}}}};
+  const Json messages = {{{"role", "user"}, {"content", "x"}},
+                         {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}};
+  for (const CallForm form :
+       {CallForm{}, CallForm{false, true}, CallForm{true, false}, CallForm{true, true}}) {
+    std::optional<Error> problem;
+    const std::string text =
+        TryRender(chat_template, InForm(messages, form), false, extra, problem);
+    if (text.find(kName) != text.npos && text.find(kArgument) != text.npos) return form;
+  }
+  return {};
+}
+
+std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
+                           bool add_generation_prompt, const Json& extra) {
+  const bool calls = std::ranges::any_of(
+      messages, [](const Json& message) { return message.contains("tool_calls"); });
+  const Json formed = calls ? InForm(messages, FindCallForm(chat_template, extra)) : messages;
+  const Json objects = WithObjects(formed);
+  std::optional<Error> first;
+  for (const Json& form : {formed, objects, FoldSystemMessages(formed, true),
+                           FoldSystemMessages(objects, true), FoldSystemMessages(objects, false)}) {
+    if (first && form == formed) continue;
+    std::optional<Error> problem;
+    std::string text = TryRender(chat_template, form, add_generation_prompt, extra, problem);
+    if (!problem) return text;
+    if (!first) first = problem;
+  }
+  throw *first;
+}
+
+}  // namespace nibble

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "text/chat_template.h"
+
+namespace nibble {
+
+// Messages whose system messages stand where fewer templates refuse them: those at the front are
+// one, later ones are part of what the user says there. Without `keep_front` those at the front
+// are, too. Texts are joined by an empty line; messages whose content is no text stay.
+Json FoldSystemMessages(const Json& messages, bool keep_front);
+
+// How a template takes an assistant's calls.
+struct CallForm {
+  bool null_content = false;    // beside calls without a text, or they are not written
+  bool text_arguments = false;  // as JSON text, or joining them to a text fails
+  bool operator==(const CallForm&) const = default;
+};
+// By trying it on a conversation with a call.
+CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra);
+
+// What the template makes of messages as TemplateMessages has them, in the form that it takes calls
+// in. Where it refuses them, arguments that are no object are put into one, and system messages,
+// which agents send anywhere, are folded as above. Throws what it says of the messages as they are.
+std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
+                           bool add_generation_prompt, const Json& extra);
+
+}  // namespace nibble
