@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
 #include "base/error.h"
 #include "chat/message_fields.h"
 #include "chat/messages.h"
@@ -14,6 +16,51 @@ std::string AnthropicText(const Json& content, const std::string& path) {
   FailUsage("{}.type: \"{}\" is not supported", at, Printable(type));
 }
 
+// The text of a block that has one: a text, a document in plain text, what a search found, the name
+// of a tool. Nothing for other types.
+std::optional<std::string> BlockText(const Json& block, const std::string& at) {
+  const std::string type = GetString(block, "type", at);
+  if (type == "text") return GetString(block, "text", at);
+  if (type == "tool_reference") return GetString(block, "tool_name", at);
+  std::string text;
+  for (const char* head : {"title", "source", "context"}) {
+    const Json* value = FindField(block, head);
+    if (value != nullptr && value->is_string()) JoinText(value->get<std::string>(), &text);
+  }
+  if (type == "search_result") {
+    JoinText(AnthropicText(GetField(block, "content", at), at + ".content"), &text);
+    return text;
+  }
+  if (type != "document") return std::nullopt;
+  const Json& source = GetField(block, "source", at);
+  CheckObject(source, at + ".source");
+  const std::string kind = GetString(source, "type", at + ".source");
+  if (kind == "text") {
+    JoinText(GetString(source, "data", at + ".source"), &text);
+  } else if (kind == "content") {
+    JoinText(AnthropicText(GetField(source, "content", at + ".source"), at + ".source.content"),
+             &text);
+  } else {
+    FailUsage("{}.source.type: \"{}\" is not supported, only text and content are", at,
+              Printable(kind));
+  }
+  return text;
+}
+
+// Of a tool. One picture must not end the conversation, so what is no text is named in its place.
+std::string ResultText(const Json& content, const std::string& path) {
+  if (!content.is_array()) return AnthropicText(content, path);
+  std::string text;
+  ForEachObject(content, kMaxParts, path, [&](const Json& block, const std::string& at) {
+    const std::string type = GetString(block, "type", at);
+    const bool picture = type == "image";
+    const auto own = picture ? std::optional<std::string>("[image]") : BlockText(block, at);
+    if (!own) RefuseBlock(type, at);
+    JoinText(*own, &text);
+  });
+  return text;
+}
+
 // A user's texts, and results of tools, which are messages of their own, in the order they stand
 // in.
 void AddUserBlocks(const Json& blocks, const std::string& path, Json* messages) {
@@ -25,15 +72,15 @@ void AddUserBlocks(const Json& blocks, const std::string& path, Json* messages) 
   const size_t before = messages->size();
   ForEachObject(blocks, kMaxParts, path, [&](const Json& block, const std::string& at) {
     const std::string type = GetString(block, "type", at);
-    if (type == "text") {
-      JoinText(GetString(block, "text", at), &text);
+    if (const auto own = BlockText(block, at)) {
+      JoinText(*own, &text);
     } else if (type == "tool_result") {
       end_text();
       const Json* content = FindField(block, "content");
       messages->push_back(
           {{"role", "tool"},
            {"tool_call_id", GetString(block, "tool_use_id", at)},
-           {"content", content == nullptr ? "" : AnthropicText(*content, at + ".content")}});
+           {"content", content == nullptr ? "" : ResultText(*content, at + ".content")}});
     } else {
       RefuseBlock(type, at);
     }
@@ -52,13 +99,15 @@ void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messa
     } else if (type == "thinking") {
       JoinText(GetString(block, "thinking", at), &reasoning);
     } else if (type == "tool_use") {
-      const Json& input = GetField(block, "input", at);
+      const Json* const given = FindField(block, "input");  // null: no arguments
+      const Json input = given == nullptr ? Json::object() : *given;
       CheckObject(input, at + ".input");
       calls.push_back(
           {{"id", GetString(block, "id", at)},
            {"type", "function"},
            {"function", {{"name", GetString(block, "name", at)}, {"arguments", input}}}});
-    } else if (type != "redacted_thinking") {
+    } else if (type != "redacted_thinking" && type != "server_tool_use" &&
+               !type.ends_with("_tool_result")) {  // the service's own tools, long ago
       RefuseBlock(type, at);
     }
   });

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t kMaxFunctionNameBytes = 64;
+constexpr size_t kMaxFunctionNameBytes = 128;  // Anthropic takes so many
 
 }  // namespace
 

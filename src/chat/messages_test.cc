@@ -146,7 +146,7 @@ TEST(TemplateTools, AreCheckedAndOthersLeftOut) {
        {"tools[0].function.name", R"([{"type": "function", "function": {"name": ""}}])"},
        {"tools[0].function.name", R"([{"type": "function", "function": {"name": "a b"}}])"},
        {"tools[0].function.name",
-        R"([{"type": "function", "function": {"name": ")" + std::string(65, 'a') + "\"}}]"},
+        R"([{"type": "function", "function": {"name": ")" + std::string(129, 'a') + "\"}}]"},
        {"tools[1].function.name", R"([{"type": "function", "function": {"name": "f"}},
                                       {"type": "function", "function": {"name": "f"}}])"},
        {"tools[0].function.description",
@@ -201,7 +201,7 @@ TEST(Anthropic, ErrorsNameTheField) {
         R"({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]})"},
        {"messages[0].content[0].content[0].type",
         R"({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a",
-            "content": [{"type": "image"}]}]}]})"},
+            "content": [{"type": "audio"}]}]}]})"},
        {"messages[0].content[0].input",
         R"({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a",
             "name": "f", "input": "{}"}]}]})"},
@@ -300,6 +300,43 @@ TEST(Responses, ToolsAreFlatAndOthersLeftOut) {
                                     {"tools[0].name", R"([{"type": "function"}])"},
                                     {"tools[0].parameters",
                                      R"([{"type": "function", "name": "f", "parameters": 1}])"}});
+}
+
+TEST(AnthropicMessages, BlocksWithTextAreText) {
+  const auto user = [](const std::string& blocks) {
+    return MessagesFromAnthropic(
+        Parse(R"({"messages": [{"role": "user", "content": [)" + blocks + "]}]}"));
+  };
+  ExpectJson(user(R"({"type": "document", "title": "T", "source": {"type": "text",
+                      "media_type": "text/plain", "data": "doc"}}, {"type": "text", "text": "x"})"),
+             R"([{"role": "user", "content": "T\ndoc\nx"}])");
+  ExpectJson(user(R"({"type": "document", "source": {"type": "content",
+                      "content": [{"type": "text", "text": "doc"}]}})"),
+             R"([{"role": "user", "content": "doc"}])");
+  ExpectJson(user(R"({"type": "search_result", "source": "u", "title": "t",
+                      "content": [{"type": "text", "text": "x"}]})"),
+             R"([{"role": "user", "content": "t\nu\nx"}])");
+  ExpectJson(user(R"({"type": "tool_result", "tool_use_id": "a", "content": [
+                      {"type": "text", "text": "1"}, {"type": "image", "source": {}},
+                      {"type": "tool_reference", "tool_name": "f"}]})"),
+             R"([{"role": "tool", "tool_call_id": "a", "content": "1\n[image]\nf"}])");
+  for (const char* block :
+       {R"({"type": "image", "source": {}})", R"({"type": "container_upload", "file_id": "f"})",
+        R"({"type": "document", "source": {"type": "base64", "data": "AA"}})",
+        R"({"type": "document", "source": "x"})", R"({"type": "search_result"})",
+        R"({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "audio"}]})"}) {
+    EXPECT_THAT(ErrorOf([&] { user(block); }), StartsWith("messages[0].content[0]")) << block;
+  }
+}
+
+TEST(AnthropicMessages, ToolsOfTheServiceAndCallsWithoutArguments) {
+  ExpectJson(MessagesFromAnthropic(Parse(R"({"messages": [{"role": "assistant", "content": [
+                 {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                 {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                 {"type": "text", "text": "x"},
+                 {"type": "tool_use", "id": "a", "name": "f", "input": null}]}]})")),
+             R"([{"role": "assistant", "content": "x", "tool_calls": [
+                  {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}]}])");
 }
 
 }  // namespace

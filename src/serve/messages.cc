@@ -59,6 +59,9 @@ MessageFields ReadMessageFields(const Json& body) {
   ReadFields(body, kFields, fields);
   try {
     fields.messages = TemplateMessages(MessagesFromAnthropic(body));
+    const Json& last = fields.messages.back();
+    fields.continue_final_message =
+        last["role"] == "assistant" && last["content"] != "" && !last.contains("tool_calls");
   } catch (const Error& error) {
     throw ApiError(400, error.what(), "messages");
   }
