@@ -50,8 +50,12 @@ namespace {
 
 // As Python writes it, which models were trained on.
 std::string JsonText(const Json& value) {
-  jinja::Budget budget;
-  return jinja::ToJson(budget, jinja::FromJson(value), {});
+  try {
+    jinja::Budget budget;
+    return jinja::ToJson(budget, jinja::FromJson(value), {});
+  } catch (const jinja::TemplateError& error) {
+    FailUsage("the arguments of a call: {}", error.what());
+  }
 }
 
 // use(message, call) for every call.
@@ -78,13 +82,15 @@ Json WithObjects(const Json& messages) {
   });
 }
 
-std::string TryRender(const ChatTemplate& chat_template, const Json& messages, bool prompt,
-                      const Json& extra, std::optional<Error>& problem) {
+// Nothing where the template refuses them; `problem` is what it says of the first ones.
+std::optional<std::string> TryRender(const ChatTemplate& chat_template, const Json& messages,
+                                     bool prompt, const Json& extra,
+                                     std::optional<Error>& problem) {
   try {
     return chat_template.Render(messages, prompt, extra);
   } catch (const Error& error) {
     if (!problem) problem = error;
-    return "";
+    return std::nullopt;
   }
 }
 
@@ -100,9 +106,10 @@ CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra) {
   for (const CallForm form :
        {CallForm{}, CallForm{false, true}, CallForm{true, false}, CallForm{true, true}}) {
     std::optional<Error> problem;
-    const std::string text =
-        TryRender(chat_template, InForm(messages, form), false, extra, problem);
-    if (text.find(kName) != text.npos && text.find(kArgument) != text.npos) return form;
+    const auto text = TryRender(chat_template, InForm(messages, form), false, extra, problem);
+    if (text && text->find(kName) != text->npos && text->find(kArgument) != text->npos) {
+      return form;
+    }
   }
   return {};
 }
@@ -111,16 +118,18 @@ std::string RenderMessages(const ChatTemplate& chat_template, const Json& messag
                            bool add_generation_prompt, const Json& extra) {
   const bool calls = std::ranges::any_of(
       messages, [](const Json& message) { return message.contains("tool_calls"); });
-  const Json formed = calls ? InForm(messages, FindCallForm(chat_template, extra)) : messages;
-  const Json objects = WithObjects(formed);
   std::optional<Error> first;
-  for (const Json& form : {formed, objects, FoldSystemMessages(formed, true),
+  const auto render = [&](const Json& form) {
+    return TryRender(chat_template, form, add_generation_prompt, extra, first);
+  };
+  const Json formed = calls ? InForm(messages, FindCallForm(chat_template, extra)) : Json();
+  const Json& plain = calls ? formed : messages;
+  if (auto text = render(plain)) return *text;
+  const Json objects = WithObjects(plain);
+  for (const Json& form : {objects, FoldSystemMessages(plain, true),
                            FoldSystemMessages(objects, true), FoldSystemMessages(objects, false)}) {
-    if (first && form == formed) continue;
-    std::optional<Error> problem;
-    std::string text = TryRender(chat_template, form, add_generation_prompt, extra, problem);
-    if (!problem) return text;
-    if (!first) first = problem;
+    if (form == plain) continue;
+    if (auto text = render(form)) return *text;
   }
   throw *first;
 }

@@ -101,6 +101,20 @@ TEST(CallsInHistories, AreWrittenAsTheTemplateTakesThem) {
       << "a template without calls";
 }
 
+TEST(CallsInHistories, ErrorsAreThoseOfTheMessagesAsTheyAre) {
+  const auto error = [](const char* source, const char* arguments) {
+    return ErrorOf([&] {
+      RenderMessages(ChatTemplate::Parse(source, "test"), History(arguments), false,
+                     Json::object());
+    });
+  };
+  EXPECT_THAT(error("{% for m in messages %}{% for c in m.tool_calls or [] %}{{ raise_exception("
+                    "'no calls, ' + c.function.arguments|string) }}{% endfor %}{% endfor %}",
+                    "null"),
+              testing::HasSubstr("no calls, null"));
+  EXPECT_THAT(error(kJoins, R"({"a": 18446744073709551615})"), testing::HasSubstr("out of range"));
+}
+
 TEST(CallsInHistories, FormsAreFoundByTrying) {
   const auto form = [](const std::string& source) {
     return FindCallForm(ChatTemplate::Parse(source, "test"), Json::object());

@@ -95,7 +95,7 @@ KeptNetwork RoundOrFind(const Network& source, const Recipe& recipe) {
       result.found = true;
       return result;
     }
-  } catch (const Error&) {  // damaged; it is made anew
+  } catch (const std::exception&) {  // damaged, or not ours to read: rounded anew
   }
   cache.Begin();
   result.network = RoundInMemory(source, recipe, plan,
