@@ -146,7 +146,6 @@ std::vector<BadGgufKey> BadModelKeys() {
 std::vector<BadGgufKey> BadTokenizerKeys() {
   return {
       {{"tokenizer.ggml.model", kString, B::Text("")}, "tokenizer.ggml.model \"\""},
-      {{"tokenizer.ggml.model", kString, B::Text("gpt2")}, "tokenizer.ggml.pre \"default\""},
       {{"tokenizer.ggml.model", kBool, B::Raw('\1')}, "tokenizer.ggml.model must be a string"},
       {{"tokenizer.ggml.tokens", kArray, Array(kString, 0, "")}, "tokens is missing"},
       {{"tokenizer.ggml.tokens", kArray, Array(kU32, 1, B::Raw(1u))}, "must be strings"},

@@ -486,6 +486,7 @@ TEST_F(Malformed, CommandLines) {
            {"quantize", s, "-o", Path("o"), "--calib", Path("absent")},
            {"quantize", s, "-o", Path("o"), "--calib-windows", "0"},
            {"quantize", s, "-o", Path("o"), "--context", "100000"},
+           {"serve", s, "--context", "100000"},
            {"inspect", "/etc/passwd"},
            {"repack", s},
            {"bench", "prefill", "--shape", "magic"}}) {

@@ -60,7 +60,10 @@ std::string NameOf(const std::string& model) {
 // Pages for all answers at full length, as far as memory is there: of what is free, a tenth stays.
 int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
   const auto page = static_cast<double>(model.kv_groups().page_bytes());
-  const int64_t context = s.context > 0 ? std::min(s.context, model.context()) : model.context();
+  if (s.context > model.context()) {
+    FailUsage("--context {}: the model's context is {}", s.context, model.context());
+  }
+  const int64_t context = s.context > 0 ? s.context : model.context();
   const auto wanted = static_cast<double>(
       s.max_batch * model.kv_groups().MostPages(PagesOf(context), s.MostStep(model)));
   double room = kv_memory / page;

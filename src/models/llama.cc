@@ -91,6 +91,11 @@ ModelConfig ParseLlama(const Json& config, const std::string& where) {
   c.norm_eps = JsonFindIn(config, "rms_norm_eps", kMinEps, kMaxEps, where).value_or(1e-6);
   c.tied_head = JsonFind<bool>(config, "tie_word_embeddings", where).value_or(false);
   c.ropes = {ParseRope(config, c.head_dim, c.context, where)};
+  // Qwen's model cards add yarn and leave max_position_embeddings at what was trained.
+  if (const RopeSpec& rope = c.ropes[0]; rope.type == "yarn") {
+    const auto scaled = static_cast<double>(rope.original_context) * rope.factor;
+    c.context = std::max(c.context, static_cast<int64_t>(std::min<double>(scaled, kMaxVocab)));
+  }
   const auto activation = JsonFind<std::string>(config, "hidden_act", where).value_or("silu");
   if (activation != "silu") Fail("{}: hidden_act \"{}\", expected silu", where, activation);
   return c;

@@ -227,6 +227,24 @@ TEST(Config, OtherFieldsAreRefused) {
               HasSubstr("dir/config.json"));
 }
 
+// As Qwen's model cards have it, and as files that name the longer context have it.
+TEST(Config, YarnReachesAsFarAsItsFactor) {
+  const auto context = [](int64_t positions, const Json& scaling) {
+    Json config = ConfigOf("llama2", "config.v4.json");
+    config["max_position_embeddings"] = positions;
+    config["rope_scaling"] = scaling;
+    return ParseConfig(config, "c").context;
+  };
+  const auto yarn = [](double factor) -> Json {
+    return {{"rope_type", "yarn"}, {"factor", factor}, {"original_max_position_embeddings", 1024}};
+  };
+  EXPECT_EQ(context(1024, yarn(4)), 4096);
+  EXPECT_EQ(context(4096, yarn(4)), 4096);
+  EXPECT_EQ(context(8192, yarn(4)), 8192);
+  EXPECT_EQ(context(1024, yarn(1e5)), 1 << 24) << "the largest that is read";
+  EXPECT_EQ(context(8192, {{"rope_type", "linear"}, {"factor", 4.0}}), 8192);
+}
+
 // A copy of a model whose files may be damaged.
 class OpenNetworkTest : public TemporaryDirectoryTest {
  protected:
