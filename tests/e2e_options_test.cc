@@ -292,6 +292,19 @@ TEST_F(Options, TheOldestTurnsAreForgotten) {
   EXPECT_EQ(std::ranges::count(r.out, '\n'), 13);
   EXPECT_THAT(r.err, AllOf(HasSubstr("oldest 1 turns no longer fit"), HasSubstr("shorten it"),
                            HasSubstr("1 messages had no answer")));
+
+  // A saved history of any length: as many of its last turns as leave room for 4 tokens.
+  Json history = Json::array();
+  for (int i = 0; i < 2000; ++i) {
+    history.push_back({{"role", "user"}, {"content", "one two three four five six"}});
+    history.push_back({{"role", "assistant"}, {"content", "seven"}});
+  }
+  Spill(Path("history.json"), history.dump());
+  const Result loaded = Nibble(chat, "/load " + Path("history.json") + "\nlast\n");
+  ASSERT_EQ(loaded.code, 0) << loaded.err;
+  const int64_t prompt = loaded.json()["prompt_tokens"], turn = 20;  // of a turn, at most
+  EXPECT_LE(prompt, 64 - 4);
+  EXPECT_GT(prompt, 64 - 4 - turn);
 }
 
 TEST_F(Options, TokensOfTheFileEndATurn) {

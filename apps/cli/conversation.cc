@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "chat/render_messages.h"
+
 namespace nibble::cli {
 
 Conversation::Conversation(Model& model, const Tokenizer& tokenizer,
@@ -21,40 +23,75 @@ void Conversation::Reset() {
   }
 }
 
-std::vector<int32_t> Conversation::PromptIds() const {
-  if (template_) return tokenizer_.Encode(template_->Render(messages_, true), false);
+std::vector<int32_t> Conversation::PromptIds(const Json& messages) const {
+  if (template_) {
+    const std::string text = RenderMessages(*template_, messages, true, Json::object());
+    return tokenizer_.Encode(text, false);
+  }
   std::string text;
-  for (const Json& message : messages_) text += message["content"].get<std::string>() + "\n";
+  for (const Json& message : messages) text += message["content"].get<std::string>() + "\n";
   return tokenizer_.Encode(text);
 }
 
-// A user's message and what follows up to the next one; the last one stays.
-bool Conversation::ForgetOldestTurn() {
-  const auto user = [](const Json& message) { return message["role"] == "user"; };
-  const auto first = std::find_if(messages_.begin(), messages_.end(), user);
-  if (first == messages_.end()) return false;
-  const auto next = std::find_if(first + 1, messages_.end(), user);
-  if (next == messages_.end()) return false;
-  messages_.erase(first, next);
-  return true;
+namespace {
+
+bool IsUsers(const Json& message) {
+  return message["role"] == "user";
 }
 
-std::vector<int32_t> Conversation::FittingPrompt(int64_t room) {
-  const int64_t context = session_.context();
-  std::vector<int32_t> ids = PromptIds();
-  const auto tokens = [&] { return static_cast<int64_t>(ids.size()); };
-  int64_t forgotten = 0;
-  while (tokens() + room > context && ForgetOldestTurn()) {
-    ++forgotten;
-    ids = PromptIds();
+// Of messages with a user's: what stands in front of the first, and the last `turns` of the turns,
+// each a user's message and what follows up to the next one.
+Json LastTurns(const Json& messages, int64_t turns) {
+  auto from = messages.end();
+  while (from != messages.begin() && turns > 0) turns -= IsUsers(*--from) ? 1 : 0;
+  Json result = Json::array();
+  for (auto it = messages.begin(); it != messages.end() && !IsUsers(*it); ++it) {
+    result.push_back(*it);
   }
-  if (tokens() >= context) {
-    Fail("the message comes to {} tokens, the model's context is {}; shorten it", tokens(),
+  for (auto it = from; it != messages.end(); ++it) result.push_back(*it);
+  return result;
+}
+
+// The last turns that have so many bytes together, one at least.
+int64_t TurnsOfBytes(const Json& messages, size_t bytes) {
+  int64_t turns = 0;
+  size_t sum = 0;
+  for (auto it = messages.end(); it != messages.begin();) {
+    sum += (*--it)["content"].get_ref<const std::string&>().size();
+    if (sum > bytes) break;
+    turns += IsUsers(*it) ? 1 : 0;
+  }
+  return std::max<int64_t>(turns, 1);
+}
+
+}  // namespace
+
+// Some prompts of about the context's length are made, however long the history is: a token has a
+// few bytes, and with more turns a prompt only grows.
+std::vector<int32_t> Conversation::FittingPrompt(int64_t room) {
+  constexpr size_t kBytesPerToken = 16;
+  const int64_t context = session_.context(), all = std::ranges::count_if(messages_, IsUsers);
+  int64_t kept = TurnsOfBytes(messages_, kBytesPerToken * static_cast<size_t>(context));
+  std::vector<int32_t> ids = PromptIds(LastTurns(messages_, kept));
+  const auto fits = [&] { return static_cast<int64_t>(ids.size()) + room <= context; };
+  if (kept > 1 && !fits()) {
+    int64_t low = 1, high = kept;  // low turns are kept if no more fit
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      ids = PromptIds(LastTurns(messages_, middle));
+      (fits() ? low : high) = middle;
+    }
+    kept = low;
+    ids = PromptIds(LastTurns(messages_, kept));
+  }
+  if (static_cast<int64_t>(ids.size()) >= context) {
+    Fail("the message comes to {} tokens, the model's context is {}; shorten it", ids.size(),
          context);
   }
   if (ids.empty()) Fail("the template makes nothing of this message");
-  if (forgotten > 0) {
-    Note("nibble: the oldest {} turns no longer fit and are forgotten\n", forgotten);
+  if (kept < all) {
+    messages_ = LastTurns(messages_, kept);
+    Note("nibble: the oldest {} turns no longer fit and are forgotten\n", all - kept);
   }
   return ids;
 }

@@ -38,10 +38,9 @@ class Conversation {
   const KvCache& cache() const { return session_.cache(); }
 
  private:
-  std::vector<int32_t> PromptIds() const;
+  std::vector<int32_t> PromptIds(const Json& messages) const;
   // The same, behind as few forgotten turns as leave `room` tokens; throws if nothing helps.
   std::vector<int32_t> FittingPrompt(int64_t room);
-  bool ForgetOldestTurn();
 
   const Tokenizer& tokenizer_;
   std::optional<ChatTemplate> template_;
