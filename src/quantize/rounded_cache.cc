@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quantize/rounded_cache.h"
 
-#include <cstdlib>
 #include <filesystem>
 
-#include "base/file.h"
 #include "io/atomic_file.h"
 #include "io/sha256.h"
+#include "source/hub_cache.h"
 
 namespace nibble {
 namespace {
@@ -19,15 +18,8 @@ std::string Digest(const std::string& text) {
 
 // Empty: there is none.
 fs::path Folder() {
-  const auto variable = [](const char* name) -> fs::path {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) {
-    return cache / "nibble/rounded";
-  }
-  const fs::path home = variable("HOME");
-  return home.is_absolute() ? home / ".cache/nibble/rounded" : "";
+  const std::string cache = UserCache();
+  return cache.empty() ? fs::path() : fs::path(cache) / "nibble/rounded";
 }
 
 // A file as it is now: a changed one has another size or time.

@@ -41,12 +41,16 @@ std::optional<fs::path> Snapshot(const fs::path& repository) {
 
 }  // namespace
 
+std::string UserCache() {
+  if (const fs::path cache = Variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache.string();
+  const fs::path home = Variable("HOME");
+  return home.is_absolute() ? (home / ".cache").string() : "";
+}
+
 std::string HubCache() {
   if (const fs::path cache = Variable("HF_HUB_CACHE"); !cache.empty()) return cache.string();
   if (const fs::path home = Variable("HF_HOME"); !home.empty()) return (home / "hub").string();
-  fs::path cache = Variable("XDG_CACHE_HOME");
-  if (cache.empty()) cache = Variable("HOME") / ".cache";
-  return (cache / "huggingface/hub").string();
+  return (fs::path(UserCache()) / "huggingface/hub").string();
 }
 
 bool IsHubName(const std::string& model) {

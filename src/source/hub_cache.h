@@ -5,8 +5,11 @@
 
 namespace nibble {
 
+// Where a user's programs keep what can be made again: XDG_CACHE_HOME, or ~/.cache; "" where
+// neither is an absolute path.
+std::string UserCache();
 // Where Hugging Face's tools keep what they download: HF_HUB_CACHE, or hub in HF_HOME, or
-// ~/.cache/huggingface/hub.
+// huggingface/hub in the user's cache.
 std::string HubCache();
 // Whether a name reads "org/name", as models are called on the Hub.
 bool IsHubName(const std::string& model);
