@@ -5,6 +5,7 @@
 #include <chrono>
 #include <new>
 
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "engine/window_bos.h"
 #include "quantize/estimate.h"
@@ -81,8 +82,8 @@ std::optional<LossParts> MeasureParts(const QuantizeOptions& options, const Quan
     Model* const models[] = {inputs.get(), cache.get()};
     const auto results = KlDivergences(models, reference, windows);
     return LossParts{results[0].kl_mean, results[1].kl_mean};
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInterrupted) throw;
+  } catch (const std::exception&) {  // memory that is short, too: the loss itself is measured
+    if (Interrupted()) throw;
     return std::nullopt;
   }
 }
@@ -195,7 +196,11 @@ std::string LossText(const Loss& loss, const QuantizeReport& report) {
       "were not calibrated on ({:.0f} s)",
       r.reference_perplexity, r.perplexity, 100 * share, r.kl_mean, loss.windows, loss.context,
       loss.seconds);
-  if (loss.parts) text += "\nthat is much    " + PartsText(r, *loss.parts, report);
+  if (IsMuch(r)) {
+    text += "\nthat is much    ";
+    text += loss.parts ? PartsText(r, *loss.parts, report)
+                       : fmt::format("try {}, or quantize --compare", WeightAdvice(report));
+  }
   if (loss.plain) {
     text +=
         fmt::format("\nbeside          {:.3f}, KL {:.4f}, rounded to nearest in the same formats",

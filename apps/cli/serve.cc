@@ -60,9 +60,6 @@ std::string NameOf(const std::string& model) {
 // Pages for all answers at full length, as far as memory is there: of what is free, a tenth stays.
 int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
   const auto page = static_cast<double>(model.kv_groups().page_bytes());
-  if (s.context > model.context()) {
-    FailUsage("--context {}: the model's context is {}", s.context, model.context());
-  }
   const int64_t context = s.context > 0 ? s.context : model.context();
   const auto wanted = static_cast<double>(
       s.max_batch * model.kv_groups().MostPages(PagesOf(context), s.MostStep(model)));
@@ -108,7 +105,12 @@ void RunServe(ServeArguments& a, const Common& common) {
   a.service.local = IsLoopback(a.http);
   a.service.log = !a.quiet;
   if (a.service.name.empty()) a.service.name = NameOf(a.model);
-  const auto model = Load(a.model, common, false, a.loading);
+  Network network = OpenNetwork(a.model);
+  if (a.scheduling.context > network.config.context) {
+    FailUsage("--context {}: the model's context is {}", a.scheduling.context,
+              network.config.context);
+  }
+  const auto model = Load(std::move(network), common, false, a.loading);
   // Fewer do not keep a GPU busy.
   if (common.device != "cpu") a.scheduling.prompt_tokens = 1024;
   a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);

@@ -25,7 +25,7 @@ std::string ModelDigest(const Network& network) {
       network.packed ? ReadManifest(network.directory) : DigestFiles(network.directory);
   std::string text;
   for (const auto& [name, file] : files) text += fmt::format("{} {}\n", name, file.sha256);
-  return Sha256(std::as_bytes(std::span(text)));
+  return Sha256Text(text);
 }
 
 // Everything that decides the answers, byte for byte.

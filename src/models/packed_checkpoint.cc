@@ -145,8 +145,7 @@ std::string ContentDigest(const std::map<std::string, Tensor>& tensors,
     content["tensors"][name] = {DTypeName(view.dtype), view.shape,
                                 Sha256({view.data, view.bytes()})};
   }
-  const std::string text = content.dump();
-  return Sha256(std::as_bytes(std::span(text)));
+  return Sha256Text(content.dump());
 }
 
 }  // namespace

@@ -318,8 +318,7 @@ std::string PlanDigest(const Plan& plan) {
   Json json = ToJson(plan);
   json.erase("provenance");
   json["cache"].erase("layers");
-  const std::string text = json.dump();
-  return Sha256(std::as_bytes(std::span(text)));
+  return Sha256Text(json.dump());
 }
 
 }  // namespace nibble

@@ -57,7 +57,7 @@ std::string SourceDigest(const Network& net, const Manifest& manifest) {
     if (shard == manifest.end()) Fail("{}/manifest.json: no entry for {}", net.directory, name);
     text += fmt::format("{}  {}\n", shard->second.sha256, name);
   }
-  return Sha256(std::as_bytes(std::span(text)));
+  return Sha256Text(text);
 }
 
 void RequireMetadata(const SafetensorsFile& file, const char* key, const std::string& expected,

@@ -36,10 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Digest(std::string_view text) {
-  return Sha256(std::as_bytes(std::span(text)));
-}
-
 struct Job {
   QuantizeOptions options;
   Network source;
@@ -130,7 +126,7 @@ void TokenizeCalibration(Job& job) {
   const QuantizeOptions& o = job.options;
   if (!o.recipe.calibrates()) return;
   const std::string text = CalibrationText(o);
-  job.calibration_digest = Digest(text);
+  job.calibration_digest = Sha256Text(text);
   const std::string name = o.calibration_text.empty() ? "the sample text" : o.calibration_text;
   const Tokenizer tokenizer = Tokenizer::Load(o.model);
   job.calibration =
@@ -156,12 +152,12 @@ Json Identity(const Job& job, const std::string& backend) {
     files[fs::path(path).filename().string()] = Sha256FileOnce(path);
   }
   for (const char* name : kCompanions) {
-    if (const auto text = FindDocument(job.options.model, name)) files[name] = Digest(*text);
+    if (const auto text = FindDocument(job.options.model, name)) files[name] = Sha256Text(*text);
   }
   return {{"nibble_version", NIBBLE_VERSION},
           {"backend", backend},
           {"host_blas", openblas_get_config()},
-          {"source_config", Digest(job.source.config_json.dump())},
+          {"source_config", Sha256Text(job.source.config_json.dump())},
           {"source_files", files},
           {"plan", PlanDigest(job.plan)},
           {"settings", job.plan.provenance},

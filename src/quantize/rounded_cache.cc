@@ -12,10 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Digest(const std::string& text) {
-  return Sha256(std::as_bytes(std::span(text)));
-}
-
 // Empty: there is none.
 fs::path Folder() {
   const std::string cache = UserCache();
@@ -62,10 +58,10 @@ RoundedCache::RoundedCache(const Network& source, const Plan& plan)
     key += files.back().at("path").get<std::string>() + '\n';
   }
   identity_ = {{"nibble_version", NIBBLE_VERSION},
-               {"config", Digest(source.config_json.dump())},
+               {"config", Sha256Text(source.config_json.dump())},
                {"files", files}};
   const fs::path model = fs::canonical(source.directory).filename();
-  path_ = (folder / (model.string() + "-" + Digest(key).substr(0, 16))).string();
+  path_ = (folder / (model.string() + "-" + Sha256Text(key).substr(0, 16))).string();
 }
 
 std::unique_ptr<TensorStore> RoundedCache::Find() const {
