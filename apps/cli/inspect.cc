@@ -46,16 +46,23 @@ Sizes MeasureSizes(const Network& net) {
   return sizes;
 }
 
-// While the text is shorter than any window, and behind the longest one.
+// Of a token while the text is shorter than any window, and behind the longest one; and of the
+// recent form of a text.
 struct CacheBytes {
-  double first, later;
+  double first, later, recent;
 };
-CacheBytes CacheBytesPerToken(const Network& net) {
+CacheBytes MeasureCache(const Network& net) {
   const KvGroups groups(net.config, net.caches);
-  int64_t see_all = 0;
-  for (int64_t g = 0; g < groups.count(); ++g) see_all += groups.sees_all(g);
-  const double group = static_cast<double>(groups.page_bytes()) / kPageTokens;
-  return {group * static_cast<double>(groups.count()), group * static_cast<double>(see_all)};
+  int64_t see_all = 0, recent = 0;
+  for (int64_t g = 0; g < groups.count(); ++g) {
+    see_all += groups.sees_all(g), recent += groups.recent(g);
+  }
+  const auto page = static_cast<double>(groups.page_bytes());
+  const auto of_token = [&](int64_t count) {
+    return page / kPageTokens * static_cast<double>(count);
+  };
+  return {of_token(groups.count() - recent), of_token(see_all),
+          page * static_cast<double>(recent * (2 + kRecentPages))};
 }
 
 std::string KeysText(const Network& net) {
@@ -126,17 +133,18 @@ void PrintNetwork(const Network& net) {
   }
   fmt::print("other tensors      {}\n", BytesText(sizes.other_bytes));
   if (net.packed) fmt::print("tile plane         {}\n", TilesText(net));
-  const auto [first, later] = CacheBytesPerToken(net);
-  fmt::print("KV cache           {} per token{}; K {}, V {}; rotation {}\n\n", BytesText(first),
+  const auto [first, later, recent] = MeasureCache(net);
+  fmt::print("KV cache           {} per token{}{}; K {}, V {}; rotation {}\n\n", BytesText(first),
              later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
-             KeysText(net), CacheText(net.caches, &KvSpec::v),
-             TransformText(net.caches[0].rotation));
+             recent > 0 ? fmt::format(", and {} of a text", BytesText(recent)) : "", KeysText(net),
+             CacheText(net.caches, &KvSpec::v), TransformText(net.caches[0].rotation));
   fmt::print("{}", Table(FormatRows(net)));
 }
 
 Json NetworkJson(const Network& net) {
   const ModelConfig& c = net.config;
   const Sizes sizes = MeasureSizes(net);
+  const CacheBytes cache = MeasureCache(net);
   Json json = {{"family", c.family},
                {"parameters", c.parameters()},
                {"layers", c.layers},
@@ -150,8 +158,9 @@ Json NetworkJson(const Network& net) {
                {"quantized_bytes", sizes.quantized_bytes},
                {"bits_per_weight", sizes.bits_per_weight()},
                {"other_bytes", sizes.other_bytes},
-               {"cache_bytes_per_token", CacheBytesPerToken(net).first},
-               {"cache_bytes_per_token_behind_windows", CacheBytesPerToken(net).later}};
+               {"cache_bytes_per_token", cache.first},
+               {"cache_bytes_per_token_behind_windows", cache.later},
+               {"recent_cache_bytes", cache.recent}};
   if (!net.stored_codes.empty()) json["stored_codes"] = net.stored_codes;
   if (!net.packed) return json;
   json["tile_bytes"] = TileBytes(net);

@@ -56,10 +56,17 @@ void AddLinearRows(const ModelConfig& config, const std::function<Cells(int64_t,
   }
 }
 
+std::string RecentText(const FormatSpec& format, int recent_bits) {
+  return format.bits < recent_bits ? fmt::format(", {} bits of first and last tokens", recent_bits)
+                                   : "";
+}
+
 std::string CacheText(const std::vector<KvSpec>& caches, FormatSpec KvSpec::*part) {
   Kinds kinds;
   for (size_t i = 0; i < caches.size(); ++i) {
-    AddKind(static_cast<int64_t>(i), {FormatText(caches[i].*part)}, kinds);
+    const FormatSpec& format = caches[i].*part;
+    const std::string recent = RecentText(format, caches[i].recent_bits);
+    AddKind(static_cast<int64_t>(i), {FormatText(format) + recent}, kinds);
   }
   std::ranges::stable_sort(kinds, {}, [](const auto& kind) { return kind.second.size(); });
   std::string text;

@@ -44,7 +44,8 @@ std::vector<std::vector<std::string>> PlanRows(const QuantizeReport& report) {
     for (std::string& cell : cells(0, role)) rows.back().push_back(std::move(cell));
   }
   const auto cached = [&](const FormatSpec& format) {
-    return FormatText(format) + (report.recipe.narrows(format) ? ", or 4 bits" : "");
+    return FormatText(format) + (report.recipe.narrows(format) ? ", or 4 bits" : "") +
+           RecentText(format, plan.recent_bits);
   };
   const std::string keys = cached(plan.k) + (plan.center_keys ? " less their mean" : "");
   rows.push_back({"cache K", keys, "", TransformText(plan.kv_rotation)});

@@ -46,7 +46,12 @@ std::string PartsText(const KlResult& result, const LossParts& parts,
   if (inputs > std::max(weights, cache)) advice = input_bits < 8 ? "--a-bits 8" : "--a-bits 16";
   if (cache > std::max(weights, inputs)) {
     const bool few = std::min(report.plan.k.bits, report.plan.v.bits) < 8;
-    advice = report.cache ? "a smaller --cache-loss" : few ? "--kv-bits 8" : "--kv-bits 16";
+    const bool recent = report.plan.recent_bits > 0;
+    if (report.cache) {
+      advice = "a smaller --cache-loss";
+    } else {
+      advice = !few ? "--kv-bits 16" : recent ? "--kv-bits 8" : "--recent";
+    }
   }
   return fmt::format("rounded inputs cost {:.4f} of it, the cache {:.4f}, weights {:.4f}; try {}",
                      inputs, cache, weights, advice);
@@ -69,7 +74,7 @@ std::unique_ptr<Model> WithFloatCache(const QuantizeOptions& options,
                                       const QuantizeReport& report) {
   std::unique_ptr<Model> model = LoadModel(report.output, options.device, false);
   std::vector<KvSpec> caches = model->network().caches;
-  for (KvSpec& cache : caches) cache.k = cache.v = {.bits = 16};
+  for (KvSpec& cache : caches) cache.k = cache.v = {.bits = 16}, cache.recent_bits = 0;
   model->UseCaches(caches);
   return model;
 }
@@ -105,6 +110,7 @@ std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Quantize
   const std::vector<KvSpec> planned = LayerCaches(report.config, report.plan);
   for (size_t i = 0; i < planned.size(); ++i) {
     network.caches[i].k = planned[i].k, network.caches[i].v = planned[i].v;
+    network.caches[i].recent_bits = planned[i].recent_bits;
   }
   return std::make_unique<Model>(std::move(network), MakeBackend(options.device, false));
 }

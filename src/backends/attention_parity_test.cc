@@ -18,6 +18,7 @@ NIBBLE_EVERY_ISA(AttentionParityTest);
 struct CacheCase {
   FormatSpec k, v;
   int64_t kv_heads, group, head_dim;
+  int recent_bits = 0;
 };
 
 std::vector<CacheCase> CacheCases() {
@@ -34,7 +35,8 @@ std::vector<CacheCase> CacheCases() {
                               .clip = symmetric ? 1.0 : 0.95};
         // K and V differ now and then.
         const FormatSpec v = turn % 3 == 0 ? FormatSpec{.bits = 4, .symmetric = false} : f;
-        cases.push_back({f, v, kv_heads[turn % 3], groups[turn % 4], d});
+        const int recent_bits = turn % 2 == 0 && bits < 8 ? 8 : 0;
+        cases.push_back({f, v, kv_heads[turn % 3], groups[turn % 4], d, recent_bits});
         ++turn;
       }
     }
@@ -47,7 +49,11 @@ std::vector<CacheCase> CacheCases() {
 struct Sequence {
   Sequence(Rng& rng, const CacheCase& c, int64_t count)
       : positions(count),
-        kv{.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = c.k, .v = c.v},
+        kv{.kv_heads = c.kv_heads,
+           .head_dim = c.head_dim,
+           .k = c.k,
+           .v = c.v,
+           .recent_bits = c.recent_bits},
         spec{.heads = c.kv_heads * c.group, .scale = 1 / std::sqrt(static_cast<float>(c.head_dim))},
         q(RandomVector(rng, count * c.kv_heads * c.group * c.head_dim)),
         k(RandomVector(rng, count * c.kv_heads * c.head_dim)),
@@ -56,8 +62,7 @@ struct Sequence {
 
   void Append(Backend& backend, const RopeTable& rope, const TestCache& cache, int64_t position,
               int64_t tokens) {
-    const SequenceSlice slice = {
-        .first_row = position, .tokens = tokens, .position = position, .pages = cache.pages()};
+    const SequenceSlice slice = cache.Slice(position, tokens, position);
     backend.RopeAndAppend(Raw(q), Raw(k), Raw(v), spec, rope, kv, {&slice, 1});
   }
 
@@ -126,7 +131,7 @@ double AttentionBound(const Sequence& s, const TestCache& cache, int64_t token, 
   const float* q = s.q.data() + (token * s.spec.heads + head) * d;
   double size = 0, largest = 0;
   for (int64_t j = first; j <= token; ++j) {
-    const auto k = cache.Row(true, kv_head, j), v = cache.Row(false, kv_head, j);
+    const auto k = cache.Row(true, kv_head, j, token), v = cache.Row(false, kv_head, j, token);
     double score = 0, q_size = 0, k_largest = 0;
     for (int64_t i = 0; i < d; ++i) {
       score += std::fabs(double{q[i]} * k[i]);
@@ -144,22 +149,21 @@ double AttentionBound(const Sequence& s, const TestCache& cache, int64_t token, 
 
 TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
   for (const CacheCase& c : CacheCases()) {
-    Sequence a(rng_, c, 201), b(rng_, c, 66);
-    const TestCache cache_a(rng_, a.kv, 201), cache_b(rng_, b.kv, 66);
-    const RopeTable rope = RandomRope(rng_, 201, c.head_dim / 2);
-    a.Append(*ref_, rope, cache_a, 0, 201);
+    Sequence a(rng_, c, 301), b(rng_, c, 66);
+    const TestCache cache_a(rng_, a.kv, 301), cache_b(rng_, b.kv, 66);
+    const RopeTable rope = RandomRope(rng_, 301, c.head_dim / 2);
+    a.Append(*ref_, rope, cache_a, 0, 301);
     b.Append(*ref_, rope, cache_b, 0, 66);
     RoundQueries(a.spec, a.q);
     RoundQueries(b.spec, b.q);
     const int64_t width = a.spec.heads * c.head_dim;
-    // One batch: a chunk in the middle, one decoded token, a whole prompt. Each lies in q where its
-    // positions are; the second sequence follows the first.
+    // One batch: a chunk in the middle, one decoded token, which reads narrow pages of a cache that
+    // has recent ones, a whole prompt. Each lies in q where its positions are; the second sequence
+    // follows the first.
     std::vector<float> q = a.q;
     q.insert(q.end(), b.q.begin(), b.q.end());
-    const SequenceSlice batch[] = {
-        {.first_row = 70, .tokens = 60, .position = 70, .pages = cache_a.pages()},
-        {.first_row = 200, .tokens = 1, .position = 200, .pages = cache_a.pages()},
-        {.first_row = 201, .tokens = 66, .position = 0, .pages = cache_b.pages()}};
+    const SequenceSlice batch[] = {cache_a.Slice(190, 60, 190), cache_a.Slice(300, 1, 300),
+                                   cache_b.Slice(301, 66, 0)};
     const std::vector<float> sinks = RandomVector(rng_, a.spec.heads);
     for (const int64_t window : {0, 1, 17, 64, 100}) {
       a.spec.sliding_window = b.spec.sliding_window = window;
@@ -170,7 +174,7 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
       ours_->Attention(Raw(q), a.spec, a.kv, batch, Raw(cpu));
       ref_->Attention(Raw(q), a.spec, a.kv, batch, Raw(ref));
       for (const SequenceSlice& slice : batch) {
-        const bool second = slice.first_row > 200;
+        const bool second = slice.first_row > 300;
         for (int64_t t = 0; t < slice.tokens; t += 1 + t / 3) {
           const int64_t position = slice.position + t;
           const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
@@ -195,21 +199,18 @@ TEST_P(AttentionParityTest, AttentionAgreesOverTheSamePages) {
 TEST_P(AttentionParityTest, AttentionDoesNotDependOnTheBatch) {
   for (const int bits : {4, 6, 8, 16}) {
     const FormatSpec f = {.bits = bits, .symmetric = false};
-    for (const int64_t window : {0, 40}) {
-      Sequence s(rng_, {f, f, 2, 3, 64}, 150);
+    for (const int64_t window : {0, 40, 200}) {
+      Sequence s(rng_, {f, f, 2, 3, 64, bits < 8 ? 8 : 0}, 350);
       s.spec.sliding_window = window;
-      const TestCache cache(rng_, s.kv, 150);
-      s.Append(*ours_, RandomRope(rng_, 150, 32), cache, 0, 150);
+      const TestCache cache(rng_, s.kv, 350);
+      s.Append(*ours_, RandomRope(rng_, 350, 32), cache, 0, 350);
       std::vector<float> whole(s.q.size(), kPoison), parts(s.q.size(), kPoison);
-      const SequenceSlice all = {.tokens = 150, .pages = cache.pages()};
+      const SequenceSlice all = cache.Slice(0, 350, 0);
       SetThreads(3);
       ours_->Attention(Raw(s.q), s.spec, s.kv, {&all, 1}, Raw(whole));
       SetThreads(1);
-      for (int64_t at = 0, step = 1; at < 150; at += step, step = (step * 3 + 1) % 50 + 1) {
-        const SequenceSlice part = {.first_row = at,
-                                    .tokens = std::min(step, 150 - at),
-                                    .position = at,
-                                    .pages = cache.pages()};
+      for (int64_t at = 0, step = 1; at < 350; at += step, step = (step * 3 + 1) % 50 + 1) {
+        const SequenceSlice part = cache.Slice(at, std::min(step, 350 - at), at);
         ours_->Attention(Raw(s.q), s.spec, s.kv, {&part, 1}, Raw(parts));
       }
       SetThreads(0);

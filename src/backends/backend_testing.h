@@ -120,22 +120,36 @@ inline std::unique_ptr<TestLinear> RandomTailedLinear(Rng& rng, const FormatSpec
   return linear;
 }
 
-// Pages of one sequence, in a random order in memory and full of random bytes.
+// Pages of one sequence, in a random order in memory and full of random bytes; those of the recent
+// form, if the cache has one, in a second table.
 class TestCache {
  public:
-  TestCache(Rng& rng, const KvSpec& kv, int64_t positions) : kv_(kv) {
-    const int64_t count = (positions + kPageTokens - 1) / kPageTokens;
-    lines_.resize(static_cast<size_t>(count * kv.page_bytes() / 64));
+  TestCache(Rng& rng, const KvSpec& kv, int64_t positions)
+      : kv_(kv), count_((positions + kPageTokens - 1) / kPageTokens) {
+    const int64_t bytes = std::max(kv.page_bytes(), kv.Recent().page_bytes());
+    const int64_t pages = count_ * tables();
+    lines_.resize(static_cast<size_t>(pages * bytes / 64));
     for (Line& line : lines_) {
       for (std::byte& b : line.bytes) b = static_cast<std::byte>(rng.Next());
     }
-    for (int64_t i = 0; i < count; ++i)
-      pages_.push_back(lines_.data()->bytes + i * kv.page_bytes());
+    for (int64_t i = 0; i < pages; ++i) pages_.push_back(lines_.data()->bytes + i * bytes);
     rng.Shuffle(pages_);
   }
   TestCache(const TestCache&) = delete;
 
-  std::byte* const* pages() const { return pages_.data(); }
+  // [tables][pages]
+  std::span<std::byte* const> pages() const { return pages_; }
+  int64_t tables() const { return kv_.recent_bits > 0 ? 2 : 1; }
+  // `tokens` from `position` on, whose rows begin at `first_row`.
+  SequenceSlice Slice(int64_t first_row, int64_t tokens, int64_t position) const {
+    return {.first_row = first_row,
+            .tokens = tokens,
+            .position = position,
+            .pages = pages_.data(),
+            .tables = tables(),
+            .table_pages = count_,
+            .recent_table = tables() - 1};
+  }
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span<const Line>(lines_)); }
   // A second cache with the same content and page order.
   void CopyFrom(const TestCache& other) {
@@ -145,17 +159,21 @@ class TestCache {
     }
   }
 
-  // The decoded K or V row of one head at `position`.
-  std::vector<float> Row(bool key, int64_t head, int64_t position) const {
-    const FormatSpec& f = key ? kv_.k : kv_.v;
-    const std::byte* block = pages_[position / kPageTokens] + head * kv_.block_bytes();
+  // The decoded K or V row of one head at `position`, as a query at `query` reads it.
+  std::vector<float> Row(bool key, int64_t head, int64_t position, int64_t query) const {
+    const int64_t page = position / kPageTokens, own = query / kPageTokens;
+    const bool recent = kv_.recent_bits > 0 && (page == 0 || page == own || page == own - 1);
+    const KvSpec kv = recent ? kv_.Recent() : kv_;
+    const FormatSpec& f = key ? kv.k : kv.v;
+    const std::byte* block =
+        pages_[static_cast<size_t>(page + (recent ? count_ : 0))] + head * kv.block_bytes();
     const int64_t token = position % kPageTokens;
-    const auto* codes = reinterpret_cast<const uint8_t*>(block + (key ? 0 : kv_.v_codes())) +
-                        token * kv_.row_bytes(f);
+    const auto* codes = reinterpret_cast<const uint8_t*>(block + (key ? 0 : kv.v_codes())) +
+                        token * kv.row_bytes(f);
     const auto* params =
-        reinterpret_cast<const uint16_t*>(block + (key ? kv_.k_params() : kv_.v_params())) +
-        token * kv_.params_per_row(f);
-    std::vector<float> row(static_cast<size_t>(kv_.head_dim));
+        reinterpret_cast<const uint16_t*>(block + (key ? kv.k_params() : kv.v_params())) +
+        token * kv.params_per_row(f);
+    std::vector<float> row(static_cast<size_t>(kv.head_dim));
     DequantizeKv(codes, params, f, row);
     return row;
   }
@@ -165,6 +183,7 @@ class TestCache {
     std::byte bytes[64];
   };
   const KvSpec kv_;
+  const int64_t count_;
   std::vector<Line> lines_;
   std::vector<std::byte*> pages_;
 };

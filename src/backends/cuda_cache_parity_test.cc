@@ -12,6 +12,7 @@ namespace {
 struct CacheCase {
   FormatSpec k, v;
   int64_t kv_heads, group, head_dim;
+  int recent_bits = 0;
 };
 
 const CacheCase kCacheCases[] = {
@@ -43,23 +44,39 @@ const CacheCase kCacheCases[] = {
     {{.bits = 4, .symmetric = false}, {.bits = 8, .symmetric = false}, 2, 4, 64},
     {{.bits = 16}, {.bits = 16}, 2, 2, 80},
     {{.bits = 16}, {.bits = 16}, 1, 4, 112},
+    // With a recent form.
+    {{.bits = 4, .symmetric = false, .clip = 0.9}, {.bits = 4, .symmetric = false}, 2, 4, 128, 8},
+    {{.bits = 4, .symmetric = false}, {.bits = 4}, 3, 3, 64, 8},
+    {{.bits = 4, .symmetric = false}, {.bits = 8}, 1, 7, 96, 8},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 4, 256, 8},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 8, 512, 8},
+    {{.bits = 4, .symmetric = false}, {.bits = 16}, 2, 1, 80, 8},
+    {{.bits = 3, .symmetric = false, .group = 32}, {.bits = 2}, 2, 2, 64, 8},
 };
 
 // A cache in the GPU's memory behind the page table of a second layer.
 class DeviceCache {
  public:
-  DeviceCache(Backend& backend, const TestCache& cache, const KvSpec& kv, int64_t positions)
-      : backend_(backend), bytes_(cache.bytes().size()) {
+  DeviceCache(Backend& backend, const TestCache& cache)
+      : backend_(backend), cache_(cache), bytes_(cache.bytes().size()) {
     memory_ = backend.Allocate(bytes_);
     backend.Write(cache.bytes().data(), bytes_, memory_.get());
     std::vector<std::byte*> pages;
-    for (int64_t p = 0; p * kPageTokens < positions; ++p) {
-      pages.push_back(memory_.get() + (cache.pages()[p] - cache.bytes().data()) - kv.page_bytes());
+    for (std::byte* page : cache.pages()) {
+      pages.push_back(memory_.get() + (page - cache.bytes().data()) - kOffset);
     }
     table_ = backend.Allocate(pages.size() * sizeof(pages[0]));
     backend.Write(pages.data(), pages.size() * sizeof(pages[0]), table_.get());
   }
+  static constexpr int64_t kOffset = 4096;  // of that layer in a page
   std::byte* const* pages() const { return reinterpret_cast<std::byte* const*>(table_.get()); }
+  // As TestCache's.
+  SequenceSlice Slice(int64_t first_row, int64_t tokens, int64_t position) const {
+    SequenceSlice slice = cache_.Slice(first_row, tokens, position);
+    slice.pages = pages();
+    slice.offset = slice.recent_offset = kOffset;
+    return slice;
+  }
   std::span<const std::byte> bytes() const {
     const float* host = backend_.Read(reinterpret_cast<const float*>(memory_.get()),
                                       static_cast<int64_t>(bytes_ / sizeof(float)));
@@ -68,16 +85,21 @@ class DeviceCache {
 
  private:
   Backend& backend_;
+  const TestCache& cache_;
   size_t bytes_;
   AlignedBytes memory_, table_;
 };
 
 class CudaCacheTest : public GpuParityTest {
  protected:
-  static constexpr int64_t kPositions = 201;
+  static constexpr int64_t kPositions = 301;
   static constexpr size_t kBehind = 40000;  // values
   void Make(const CacheCase& c, int64_t positions = kPositions) {
-    kv_ = {.kv_heads = c.kv_heads, .head_dim = c.head_dim, .k = c.k, .v = c.v};
+    kv_ = {.kv_heads = c.kv_heads,
+           .head_dim = c.head_dim,
+           .k = c.k,
+           .v = c.v,
+           .recent_bits = c.recent_bits};
     spec_ = {.heads = c.kv_heads * c.group, .scale = 1 / std::sqrt(static_cast<float>(c.head_dim))};
     q_ = RandomVector(rng_, positions * spec_.heads * c.head_dim);
     k_ = RandomVector(rng_, positions * c.kv_heads * c.head_dim);
@@ -98,7 +120,7 @@ class CudaCacheTest : public GpuParityTest {
     std::vector<double> scores, losses, result(static_cast<size_t>(d));
     const int64_t begin = window == 0 ? 0 : std::max<int64_t>(0, token + 1 - window);
     for (int64_t j = begin; j <= token; ++j) {
-      const auto k = cache.Row(true, kv_head, j);
+      const auto k = cache.Row(true, kv_head, j, token);
       double score = 0, squares = 0;
       for (int64_t i = 0; i < d; ++i) {
         const double product = double{q[i]} * k[i] * spec_.scale;
@@ -114,7 +136,7 @@ class CudaCacheTest : public GpuParityTest {
     std::vector<double> means = result;
     const auto for_values = [&](const auto& function) {
       for (size_t j = 0; j < scores.size(); ++j) {
-        const auto v = cache.Row(false, kv_head, begin + static_cast<int64_t>(j));
+        const auto v = cache.Row(false, kv_head, begin + static_cast<int64_t>(j), token);
         for (size_t i = 0; i < result.size(); ++i) function(i, j, double{v[i]});
       }
     };
@@ -150,18 +172,14 @@ class CudaCacheTest : public GpuParityTest {
   };
   Results Attend(const TestCache& cache, const DeviceCache& device, const Buffer<Intermediate>& q,
                  int64_t first, int64_t tokens, const float* sinks = nullptr) {
-    SequenceSlice slice = {.first_row = first,
-                           .tokens = tokens,
-                           .position = first,
-                           .pages = device.pages(),
-                           .offset = kv_.page_bytes()};
+    const SequenceSlice on_gpu = device.Slice(first, tokens, first);
+    const SequenceSlice slice = cache.Slice(first, tokens, first);
     AttentionSpec on_device = spec_;
     on_device.sinks = sinks;
     Results results = {{}, std::vector<float>(q_.size(), kPoison)};
     Buffer<Intermediate> out = CopyValues(results.ref);
-    ours_->Attention(q.data(), on_device, kv_, {&slice, 1}, out.data());
+    ours_->Attention(q.data(), on_device, kv_, {&on_gpu, 1}, out.data());
     results.ours = HostValues(out.data(), static_cast<int64_t>(q_.size()));
-    slice.pages = cache.pages(), slice.offset = 0;
     ref_->Attention(Raw(q_), spec_, kv_, {&slice, 1}, Raw(results.ref));
     return results;
   }
@@ -193,22 +211,18 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
     }
     kv_.rotation = FullHadamard(c.head_dim);
     const TestCache cache(rng_, kv_, kPositions);
-    const DeviceCache device(*ours_, cache, kv_, kPositions);
+    const DeviceCache device(*ours_, cache);
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / (part ? 4 : 2));
     const auto cos = ToBackend(*ours_, rope.cos.data), sin = ToBackend(*ours_, rope.sin.data);
     const RopeView device_rope(cos.data(), sin.data(), kPositions, rope.cos.cols);
     const auto q = CopyValues(q_), k = CopyValues(k_), v = CopyValues(v_);
     for (int64_t at = 0, step = 1; at < kPositions; at += step, step = step * 2 % 61) {
       step = std::min(step, kPositions - at);
-      const SequenceSlice slice = {.first_row = at,
-                                   .tokens = step,
-                                   .position = at,
-                                   .pages = device.pages(),
-                                   .offset = kv_.page_bytes()};
+      const SequenceSlice slice = device.Slice(at, step, at);
       ours_->RopeAndAppend(q.data(), k.data(), v.data(), device_spec, device_rope, kv_,
                            {&slice, 1});
     }
-    const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    const SequenceSlice all = cache.Slice(0, kPositions, 0);
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec, rope, kv_, {&all, 1});
     for (float& x : q_) x = Kept(x);
     ASSERT_EQ(HostValues(q.data(), static_cast<int64_t>(q_.size())), q_);
@@ -222,10 +236,10 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
   for (const CacheCase& c : kCacheCases) {
     Make(c);
     const TestCache cache(rng_, kv_, kPositions);
-    SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    const SequenceSlice all = cache.Slice(0, kPositions, 0);
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-    const DeviceCache device(*ours_, cache, kv_, kPositions);
+    const DeviceCache device(*ours_, cache);
     const auto q = CopyValues(q_);
     const std::vector<float> sinks = RandomVector(rng_, spec_.heads);
     const Buffer<float> device_sinks = Copy(sinks);
@@ -233,8 +247,8 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
       spec_.sliding_window = window;
       spec_.softcap = window == 17 ? 0.5f : 0;
       spec_.sinks = window == 100 ? sinks.data() : nullptr;
-      // A whole prompt, a chunk behind it, one decoded token.
-      for (const int64_t first : {int64_t{0}, int64_t{70}, kPositions - 1}) {
+      // A whole prompt, a chunk behind it, a few tokens, one decoded token.
+      for (const int64_t first : {int64_t{0}, int64_t{70}, kPositions - 5, kPositions - 1}) {
         const auto [result, expected] =
             Attend(cache, device, q, first, kPositions - first,
                    spec_.sinks == nullptr ? nullptr : device_sinks.data());
@@ -248,14 +262,14 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
 // One token whose keys are more than one span and, with 16 spans to a joint, more than one joint.
 TEST_F(CudaCacheTest, SpansOfALongContextAreJoined) {
   constexpr int64_t kLong = 5000;
-  for (const int bits : {4, 8, 16}) {
+  for (const auto& [bits, recent_bits] : {std::pair(4, 0), {8, 0}, {16, 0}, {4, 8}}) {
     const FormatSpec format = {.bits = bits, .symmetric = false};
-    Make({format, format, 1, 4, 128}, kLong);
+    Make({format, format, 1, 4, 128, recent_bits}, kLong);
     const TestCache cache(rng_, kv_, kLong);
-    const SequenceSlice all = {.tokens = kLong, .pages = cache.pages()};
+    const SequenceSlice all = cache.Slice(0, kLong, 0);
     const RopeTable rope = RandomRope(rng_, kLong, kv_.head_dim / 2);
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-    const DeviceCache device(*ours_, cache, kv_, kLong);
+    const DeviceCache device(*ours_, cache);
     const auto q = CopyValues(q_);
     for (const int64_t token : {int64_t{600}, int64_t{1023}, int64_t{1024}, kLong - 1}) {
       const auto [result, expected] = Attend(cache, device, q, token, 1);
@@ -276,18 +290,14 @@ TEST_F(CudaCacheTest, AnswersBesideAPromptKeepTheirBits) {
   for (const CacheCase& c : kCacheCases) {
     Make(c);
     const TestCache cache(rng_, kv_, kPositions);
-    const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+    const SequenceSlice all = cache.Slice(0, kPositions, 0);
     const RopeTable rope = RandomRope(rng_, kPositions, c.head_dim / 2);
     ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-    const DeviceCache device(*ours_, cache, kv_, kPositions);
+    const DeviceCache device(*ours_, cache);
     const auto q = CopyValues(q_);
     std::vector<SequenceSlice> batch;
-    for (const int64_t first : {3, 69, 70}) {
-      batch.push_back({.first_row = first,
-                       .tokens = first == 70 ? kPositions - first : 1,
-                       .position = first,
-                       .pages = device.pages(),
-                       .offset = kv_.page_bytes()});
+    for (const int64_t first : {3, 269, 70}) {
+      batch.push_back(device.Slice(first, first == 70 ? 199 : 1, first));
     }
     std::vector<float> poison(q_.size(), kPoison);
     Buffer<Intermediate> together = CopyValues(poison), apart = CopyValues(poison);
@@ -302,10 +312,10 @@ TEST_F(CudaCacheTest, AnswersBesideAPromptKeepTheirBits) {
 // By cuDNN, all tokens as one batch: chunks of one sequence, more than run together, and rows
 // behind them that stay as they are. No values if cuDNN cannot.
 std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestCache& cache) {
-  const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+  const SequenceSlice all = cache.Slice(0, kPositions, 0);
   const RopeTable rope = RandomRope(rng_, kPositions, kv_.head_dim / 2);
   ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-  const DeviceCache device(*ours_, cache, kv_, kPositions);
+  const DeviceCache device(*ours_, cache);
   const auto q = CopyValues(q_);
   std::vector<float> rows(q_.size() + kBehind, kPoison);
   Buffer<Intermediate> out = CopyValues(rows);
@@ -321,7 +331,7 @@ std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestC
       .heads = static_cast<int>(spec_.heads),
       .scale = spec_.scale,
       .sliding_window = static_cast<int>(spec_.sliding_window),
-      .kv = cuda::LayoutOf(kv_, kv_.page_bytes()),
+      .kv = cuda::LayoutOf(kv_, DeviceCache::kOffset),
       .batch = on_device.data(),
       .sequences = static_cast<int>(batch.size())};
   if (!fused.Builds(arguments, batch)) return {};
@@ -341,14 +351,14 @@ TEST_F(CudaCacheTest, FusedAttentionAgreesOverTheSamePages) {
   for (float& x : v_) x *= std::numeric_limits<float>::infinity();
   if (Fused(fused, TestCache(rng_, kv_, kPositions)).empty()) GTEST_SKIP() << "needs cuDNN";
   for (const CacheCase& c : kCacheCases) {
-    if (c.head_dim > cuda::kMaxTileHeadDim) continue;
+    if (c.head_dim > cuda::kMaxTileHeadDim || c.recent_bits > 0) continue;
     for (const int64_t window : {0, 17}) {
       Make(c);
       spec_.sliding_window = window;
       const TestCache cache(rng_, kv_, kPositions);
       const std::vector<float> result = Fused(fused, cache);
       ASSERT_EQ(result.size(), q_.size()) << "head_dim " << c.head_dim;
-      const SequenceSlice all = {.tokens = kPositions, .pages = cache.pages()};
+      const SequenceSlice all = cache.Slice(0, kPositions, 0);
       std::vector<float> expected(q_.size(), kPoison);
       ref_->Attention(Raw(q_), spec_, kv_, {&all, 1}, Raw(expected));
       CheckRows(cache, 0, result, expected, 0x1p-8);
@@ -363,20 +373,16 @@ TEST_F(CudaCacheTest, LongPromptsAgreeWithTheirChunks) {
   constexpr int64_t kLong = 2100, kChunk = 700;
   Make({{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 16, 128}, kLong);
   const TestCache cache(rng_, kv_, kLong);
-  const SequenceSlice all = {.tokens = kLong, .pages = cache.pages()};
+  const SequenceSlice all = cache.Slice(0, kLong, 0);
   const RopeTable rope = RandomRope(rng_, kLong, kv_.head_dim / 2);
   ref_->RopeAndAppend(Raw(q_), Raw(k_), Raw(v_), spec_, rope, kv_, {&all, 1});
-  const DeviceCache device(*ours_, cache, kv_, kLong);
+  const DeviceCache device(*ours_, cache);
   const auto q = CopyValues(q_);
   const auto attend = [&](int64_t chunk) {
     std::vector<float> poison(q_.size(), kPoison);
     Buffer<Intermediate> out = CopyValues(poison);
     for (int64_t first = 0; first < kLong; first += chunk) {
-      const SequenceSlice slice = {.first_row = first,
-                                   .tokens = chunk,
-                                   .position = first,
-                                   .pages = device.pages(),
-                                   .offset = kv_.page_bytes()};
+      const SequenceSlice slice = device.Slice(first, chunk, first);
       ours_->Attention(q.data(), spec_, kv_, {&slice, 1}, out.data());
     }
     return HostValues(out.data(), static_cast<int64_t>(q_.size()));

@@ -38,6 +38,20 @@ inline std::unique_ptr<Model> TinyWithWindows(std::unique_ptr<Backend> backend) 
   return std::make_unique<Model>(std::move(network), std::move(backend));
 }
 
+// The same with a cache of three bits and a recent form of eight, or without that.
+inline std::unique_ptr<Model> TinyWithRecent(std::unique_ptr<Backend> backend, int recent_bits) {
+  auto model = TinyWithWindows(std::move(backend));
+  std::vector<KvSpec> caches;
+  for (int64_t i = 0; i < model->config().layers; ++i) {
+    KvSpec cache = model->kv_groups().cache(i);
+    cache.k = cache.v = {.bits = 3, .symmetric = false};
+    cache.recent_bits = recent_bits;
+    caches.push_back(cache);
+  }
+  model->UseCaches(caches);
+  return model;
+}
+
 inline std::vector<float> AllLogits(Model& model, std::span<const int32_t> ids) {
   KvCache cache = model.MakeCache();
   const Model::Sequence sequence = {ids, &cache};

@@ -2,8 +2,42 @@
 #include "engine/kv_cache.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace nibble {
+namespace {
+
+// Codes of one part in more bits; the same params say what they mean.
+void WidenPart(int64_t head_dim, const FormatSpec& from_format, const std::byte* from,
+               const FormatSpec& to_format, std::byte* to) {
+  if (from_format.bits == to_format.bits) {
+    std::memcpy(to, from, static_cast<size_t>(kPageTokens * PackedBytes(head_dim, to_format.bits)));
+    return;
+  }
+  const int64_t count = kPageTokens * head_dim;  // rows are whole bytes: one behind the other
+  std::vector<int16_t> wide(static_cast<size_t>(count));
+  UnpackCodes(reinterpret_cast<const uint8_t*>(from), count, from_format.bits, false, wide.data());
+  const std::vector<int8_t> codes(wide.begin(), wide.end());
+  PackCodes(codes.data(), count, to_format.bits, reinterpret_cast<uint8_t*>(to));
+}
+
+// A layer's part of a page.
+void WidenPage(const KvSpec& spec, const std::byte* from, std::byte* to) {
+  const KvSpec recent = spec.Recent();
+  const auto copy_params = [&](const FormatSpec& format, int64_t source, int64_t target) {
+    std::memcpy(to + target, from + source,
+                static_cast<size_t>(kPageTokens * spec.params_per_row(format) * 2));
+  };
+  for (int64_t h = 0; h < spec.kv_heads; ++h) {
+    WidenPart(spec.head_dim, spec.k, from, recent.k, to);
+    copy_params(spec.k, spec.k_params(), recent.k_params());
+    WidenPart(spec.head_dim, spec.v, from + spec.v_codes(), recent.v, to + recent.v_codes());
+    copy_params(spec.v, spec.v_params(), recent.v_params());
+    from += spec.block_bytes(), to += recent.block_bytes();
+  }
+}
+
+}  // namespace
 
 KvCache::KvCache(const KvGroups& groups, Backend& backend)
     : own_(std::make_unique<PagePool>(groups.page_bytes(), backend)),
@@ -53,28 +87,71 @@ void KvCache::Reserve(int64_t count) {
 void KvCache::GiveBack() {
   for (int64_t g = 0; g < groups_.count(); ++g) {
     const auto group = static_cast<size_t>(g);
+    const auto kept = static_cast<size_t>(groups_.kept_pages(g));
     auto row = static_cast<size_t>(groups_.FirstPage(g, tokens_));
-    // Before one that is gone, all are.
-    while (row > 0 && held_[row - 1][group] != nullptr) held_[--row][group] = nullptr;
+    // Before one that is gone, all are but those that stay.
+    while (row > kept && held_[row - 1][group] != nullptr) held_[--row][group] = nullptr;
   }
+}
+
+// Makes the pages of the recent form that the next tokens read. False where the pool has none left.
+bool KvCache::RestoreRecent() {
+  bool changed = false;
+  for (int64_t g = 0; g < groups_.count(); ++g) {
+    if (!groups_.recent(g)) continue;
+    for (int64_t row = 0; row < std::ssize(held_); ++row) {
+      PagePool::Page& page = held_[static_cast<size_t>(row)][static_cast<size_t>(g)];
+      if (page != nullptr || !ReadsRecent(tokens_, row)) continue;
+      page = pool_->Take();
+      if (page == nullptr) return false;
+      Widen(g, row);
+      changed = true;
+    }
+  }
+  if (changed) WriteTables();
+  return true;
+}
+
+// A page of the recent form with the codes of the narrow one, which have the same meaning there.
+void KvCache::Widen(int64_t group, int64_t row) {
+  const auto& pages = held_[static_cast<size_t>(row)];
+  const size_t bytes = pool_->page_bytes();
+  std::vector<std::byte> recent(bytes), narrow(bytes);
+  for (int64_t layer = 0; layer < groups_.layers(); ++layer) {
+    const KvSpec& spec = groups_.cache(layer);
+    if (spec.recent_bits == 0 || groups_.recent_place(layer).group != group) continue;
+    const auto [from, offset] = groups_.place(layer);
+    const std::byte* const page = pages[static_cast<size_t>(from)].get();
+    if (page == nullptr) continue;  // outside of the layer's window
+    const float* values = backend_->Read(reinterpret_cast<const float*>(page),
+                                         static_cast<int64_t>(bytes / sizeof(float)));
+    std::memcpy(narrow.data(), values, bytes);
+    WidenPage(spec, narrow.data() + offset, recent.data() + groups_.recent_place(layer).offset);
+  }
+  backend_->Write(recent.data(), bytes, pages[static_cast<size_t>(group)].get());
 }
 
 void KvCache::Truncate(int64_t tokens) {
   NIBBLE_CHECK(tokens <= tokens_, "{} of {} tokens", tokens, tokens_);
   for (int64_t g = 0; g < groups_.count() && tokens > 0; ++g) {
+    if (groups_.recent(g)) continue;
     const auto first = static_cast<size_t>(groups_.FirstPage(g, tokens));
     if (first < held_.size() && held_[first][static_cast<size_t>(g)] == nullptr) tokens = 0;
   }
   tokens_ = tokens;
   held_.resize(static_cast<size_t>(PagesOf(tokens)));
+  if (!RestoreRecent()) tokens_ = 0, held_.clear();
 }
 
-void KvCache::Begin(std::span<const PageRow> rows, int64_t tokens) {
+bool KvCache::TryBegin(std::span<const PageRow> rows, int64_t tokens) {
   NIBBLE_CHECK(tokens_ == 0 && held_.empty());
   NIBBLE_CHECK(static_cast<int64_t>(rows.size()) == PagesOf(tokens));
   held_.assign(rows.begin(), rows.end());
   tokens_ = tokens;
   WriteTables();
+  if (RestoreRecent()) return true;
+  Clear();
+  return false;
 }
 
 void KvCache::Replace(std::span<const PageRow> rows) {

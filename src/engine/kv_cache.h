@@ -30,13 +30,15 @@ class KvCache {
   // The last `count` tokens written are now part of the sequence.
   void Advance(int64_t count) { tokens_ += count; }
   // Forgets all but the first `tokens` tokens, or all of them where the window before that place is
-  // gone; tokens() says which.
+  // gone; tokens() says which. Pages of the recent form that are gone are made from the narrow one,
+  // so what follows may differ from a text that never was longer.
   void Truncate(int64_t tokens);
   void Clear() { Truncate(0); }
 
   // An empty cache begins with these pages, of `tokens` tokens. The last ones must be its own if
-  // they are not full.
-  void Begin(std::span<const PageRow> rows, int64_t tokens);
+  // they are not full. Of the recent form some may be missing; false, and nothing is there, where
+  // the pool has no page for them.
+  bool TryBegin(std::span<const PageRow> rows, int64_t tokens);
   std::span<const PageRow> held() const { return held_; }
   // Others of the same content take the place of its first pages, where both are there.
   void Replace(std::span<const PageRow> rows);
@@ -48,13 +50,16 @@ class KvCache {
             .position = tokens_,
             .pages = table_.data(),
             .tables = groups_.count(),
-            .table_pages = table_pages_};
+            .table_pages = table_pages_,
+            .recent_table = groups_.count() - 1};
   }
   size_t bytes() const;
 
  private:
   bool TakeRow();
   void GiveBack();
+  bool RestoreRecent();
+  void Widen(int64_t group, int64_t row);
   void WriteTables();
 
   std::unique_ptr<PagePool> own_;

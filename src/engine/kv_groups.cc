@@ -12,24 +12,32 @@ namespace {
 constexpr int64_t kMostGroups = 8;  // each has a table of its own in every sequence
 constexpr int64_t kPagePart = 64;   // bytes that every part of a page is a multiple of
 
+using Reach = KvGroups::Reach;
+
 struct Sized {
   int64_t layer, bytes;  // in a page
 };
+using SortedLayers = std::map<Reach, std::vector<Sized>>;
 
-// Of each window the layers, the largest first.
-std::map<int64_t, std::vector<Sized>> SortLayers(const ModelConfig& config,
-                                                 std::span<const KvSpec> caches) {
-  std::map<int64_t, std::vector<Sized>> sorted;
+// Of each reach the layers, the largest first.
+SortedLayers SortLayers(const ModelConfig& config, std::span<const KvSpec> caches) {
+  SortedLayers sorted;
   for (int64_t i = 0; i < config.layers; ++i) {
     if (!config.spec(i).owns_kv()) continue;
     const int64_t stated = config.spec(i).sliding_window;
     const int64_t window = stated < config.context ? stated : 0;
-    sorted[window].push_back({i, caches[static_cast<size_t>(i)].page_bytes()});
+    const KvSpec& cache = caches[static_cast<size_t>(i)];
+    sorted[{false, window}].push_back({i, cache.page_bytes()});
+    if (cache.recent_bits > 0) sorted[{true, 0}].push_back({i, cache.Recent().page_bytes()});
   }
-  for (auto& [window, layers] : sorted) {
+  for (auto& [reach, layers] : sorted) {
     std::ranges::stable_sort(layers, std::greater(), &Sized::bytes);
   }
   return sorted;
+}
+
+int64_t UsualTokens(const Reach& reach) {
+  return reach.recent ? (2 + kRecentPages) * kPageTokens : nibble::UsualTokens(reach.window);
 }
 
 // Where each of them lies: in the first group that has room for it.
@@ -59,10 +67,10 @@ int64_t GroupsOf(std::span<const KvGroups::Place> places) {
 // The size for which a text of some length takes the fewest bytes, where one more group, which
 // costs a table, counts as a fiftieth of all; of those the largest. A page holds a whole share of
 // the layers of some window, or a number of the largest ones.
-int64_t BestPageBytes(const std::map<int64_t, std::vector<Sized>>& sorted) {
+int64_t BestPageBytes(const SortedLayers& sorted) {
   int64_t unit = 0, most = 0;
   std::set<int64_t> sizes;
-  for (const auto& [window, layers] : sorted) {
+  for (const auto& [reach, layers] : sorted) {
     const int64_t sum = Sum(layers);
     unit = std::max(unit, layers[0].bytes), most = std::max(most, sum);
     for (int64_t share = 1; share <= std::ssize(layers); ++share) {
@@ -74,12 +82,12 @@ int64_t BestPageBytes(const std::map<int64_t, std::vector<Sized>>& sorted) {
   int64_t best = 0;
   for (auto bytes = sizes.lower_bound(unit); bytes != sizes.end(); ++bytes) {
     int64_t groups = 0, tokens = 0;
-    for (const auto& [window, layers] : sorted) {
+    for (const auto& [reach, layers] : sorted) {
       // There are no fewer than this, and not many more where they are few.
       const int64_t fewest = Sum(layers) / *bytes;
       const int64_t own = fewest > kMostGroups ? fewest : GroupsOf(Pack(layers, *bytes));
       groups += own;
-      tokens += own * UsualTokens(window);
+      tokens += own * UsualTokens(reach);
     }
     if (groups > kMostGroups && *bytes < most) continue;
     const double cost = static_cast<double>(*bytes) * static_cast<double>(tokens * (50 + groups));
@@ -92,35 +100,49 @@ int64_t BestPageBytes(const std::map<int64_t, std::vector<Sized>>& sorted) {
 }  // namespace
 
 KvGroups::KvGroups(const KvSpec& kv, int64_t layers)
-    : page_bytes_(layers * kv.page_bytes()), windows_{0} {
+    : page_bytes_(layers * kv.page_bytes()),
+      reaches_{{}},
+      caches_(static_cast<size_t>(layers), kv) {
   for (int64_t i = 0; i < layers; ++i) places_.push_back({0, i * kv.page_bytes()});
+  if (kv.recent_bits == 0) return;
+  const int64_t bytes = kv.Recent().page_bytes();
+  page_bytes_ = layers * bytes;
+  reaches_.push_back({true, 0});
+  for (int64_t i = 0; i < layers; ++i) recent_places_.push_back({1, i * bytes});
 }
 
 KvGroups::KvGroups(const ModelConfig& config, std::span<const KvSpec> caches)
-    : places_(static_cast<size_t>(config.layers)) {
+    : places_(static_cast<size_t>(config.layers)),
+      recent_places_(places_),
+      caches_(caches.begin(), caches.end()) {
   const auto sorted = SortLayers(config, caches);
   page_bytes_ = BestPageBytes(sorted);
-  for (const auto& [window, layers] : sorted) {
+  for (const auto& [reach, layers] : sorted) {
+    std::vector<Place>& places = reach.recent ? recent_places_ : places_;
     const std::vector<Place> packed = Pack(layers, page_bytes_);
     for (size_t i = 0; i < layers.size(); ++i) {
-      places_[static_cast<size_t>(layers[i].layer)] = {count() + packed[i].group, packed[i].offset};
+      places[static_cast<size_t>(layers[i].layer)] = {count() + packed[i].group, packed[i].offset};
     }
-    windows_.resize(windows_.size() + static_cast<size_t>(GroupsOf(packed)), window);
+    reaches_.resize(reaches_.size() + static_cast<size_t>(GroupsOf(packed)), reach);
   }
   for (int64_t i = 0; i < config.layers; ++i) {
     const LayerSpec spec = config.spec(i);
-    if (!spec.owns_kv()) places_[static_cast<size_t>(i)] = place(spec.kv_layer);
+    if (spec.owns_kv()) continue;
+    places_[static_cast<size_t>(i)] = place(spec.kv_layer);
+    recent_places_[static_cast<size_t>(i)] = recent_place(spec.kv_layer);
   }
 }
 
 int64_t KvGroups::FirstPage(int64_t group, int64_t tokens) const {
-  const int64_t window = windows_[static_cast<size_t>(group)];
+  const auto [recent, window] = reach(group);
+  if (recent) return std::max<int64_t>(0, tokens / kPageTokens - kRecentPages);
   return window == 0 ? 0 : std::max<int64_t>(0, tokens - window + 1) / kPageTokens;
 }
 
 int64_t KvGroups::MostPages(int64_t group, int64_t pages, int64_t step) const {
-  const int64_t window = windows_[static_cast<size_t>(group)];
+  const auto [recent, window] = reach(group);
   // They may begin and end inside a page.
+  if (recent) return std::min(pages, PagesOf(step) + kRecentPages + 1 + kept_pages(group));
   return window == 0 ? pages : std::min(pages, PagesOf(window - 1 + step) + 1);
 }
 

@@ -2,7 +2,9 @@
 // Which layers' keys and values lie together in a page. A layer with a sliding window needs the
 // older pages of a text no longer, so a page holds layers of one window, and all pages are of one
 // size, so that what one group gives back serves any other. Models whose layers all see as much
-// have one group. A layer without keys of its own has the place of the one whose keys it reads.
+// have one group. A layer without keys of its own has the place of the one whose keys it reads. The
+// recent form of caches (KvSpec::recent_bits) lies in groups of its own, which keep a text's first
+// page and its last ones.
 #pragma once
 
 #include <algorithm>
@@ -33,26 +35,44 @@ class KvGroups {
   // caches: of each layer.
   KvGroups(const ModelConfig& config, std::span<const KvSpec> caches);
 
-  int64_t count() const { return static_cast<int64_t>(windows_.size()); }
+  int64_t count() const { return std::ssize(reaches_); }
   int64_t page_bytes() const { return page_bytes_; }
 
   struct Place {
     int64_t group, offset;  // bytes from the beginning of a page
   };
   Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
+  // Where the recent form lies, of a layer that has one.
+  Place recent_place(int64_t layer) const { return recent_places_[static_cast<size_t>(layer)]; }
+  const KvSpec& cache(int64_t layer) const { return caches_[static_cast<size_t>(layer)]; }
+  int64_t layers() const { return std::ssize(places_); }
 
-  bool sees_all(int64_t group) const { return windows_[static_cast<size_t>(group)] == 0; }
-  // The first page of a group that is read behind `tokens` tokens.
+  bool sees_all(int64_t group) const { return reach(group) == Reach{}; }
+  // Whether a group holds the recent form, which can be made from the other one.
+  bool recent(int64_t group) const { return reach(group).recent; }
+  // Pages at the beginning of a text that a group keeps.
+  int64_t kept_pages(int64_t group) const { return recent(group) ? 1 : 0; }
+  // The first page of a group, beside those, that is read behind `tokens` tokens.
   int64_t FirstPage(int64_t group, int64_t tokens) const;
   // Pages that a group holds at most while a text of `pages` grows by `step` tokens at a time.
   int64_t MostPages(int64_t group, int64_t pages, int64_t step) const;
   // The same of all groups.
   int64_t MostPages(int64_t pages, int64_t step) const;
 
+  // How far back layers look.
+  struct Reach {
+    bool recent = false;
+    int64_t window = 0;  // 0: all tokens
+    auto operator<=>(const Reach&) const = default;
+  };
+
  private:
+  const Reach& reach(int64_t group) const { return reaches_[static_cast<size_t>(group)]; }
+
   int64_t page_bytes_ = 0;
-  std::vector<int64_t> windows_;  // of each group; 0: all tokens
-  std::vector<Place> places_;     // of each layer
+  std::vector<Reach> reaches_;                 // of each group
+  std::vector<Place> places_, recent_places_;  // of each layer
+  std::vector<KvSpec> caches_;                 // of each layer
 };
 
 }  // namespace nibble

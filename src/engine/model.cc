@@ -92,7 +92,11 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   const auto forward = [&] {
     for (size_t i = 0; i < layers_.size(); ++i) {
       const auto [group, offset] = kv_groups_.place(static_cast<int64_t>(i));
-      for (SequenceSlice& slice : slices_) slice.table = group, slice.offset = offset;
+      const auto [recent_group, recent_offset] = kv_groups_.recent_place(static_cast<int64_t>(i));
+      for (SequenceSlice& slice : slices_) {
+        slice.table = group, slice.offset = offset;
+        slice.recent_table = recent_group, slice.recent_offset = recent_offset;
+      }
       decoder.layer_input =
           layer_inputs_.Part(inputs, static_cast<int64_t>(i), static_cast<int64_t>(ids_.size()));
       ForwardLayer(decoder, layers_[i], slices_, x_.data());

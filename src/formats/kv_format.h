@@ -8,7 +8,15 @@
 //
 // Every part starts at a multiple of 64 bytes. K is stored after RoPE and after the head rotation.
 // A part that is not quantized is bf16 (16 bits) or fp32 (32) [64][head_dim] and has no params.
+//
+// A cache of few bits may have a second form with more of them, its recent one, for the tokens that
+// attention looks at most: those a text begins with (Xiao et al. 2023, "attention sinks") and the
+// last ones (Liu et al. 2024, KIVI). A query on page p of its text reads page 0, page p - 1 and
+// page p in that form, and all others in the narrow one, so what it reads follows from its position
+// alone. Pages of the recent form exist only while some query may read them.
 #pragma once
+
+#include <algorithm>
 
 #include "formats/format_spec.h"
 #include "transforms/hadamard.h"
@@ -25,10 +33,27 @@ struct CacheFormats {
   bool operator==(const CacheFormats&) const = default;
 };
 
+// Pages before a query's own that it reads in the recent form, beside the first one.
+inline constexpr int64_t kRecentPages = 1;
+inline bool ReadsRecent(int64_t position, int64_t page) {
+  return page == 0 || page + kRecentPages >= position / kPageTokens;
+}
+
 struct KvSpec {
   int64_t kv_heads = 0, head_dim = 0;
   FormatSpec k, v;
   TransformSpec rotation;  // of one head, applied to Q and K after RoPE; identity if none
+  int recent_bits = 0;     // of K and V in the recent form; 0: there is none
+
+  // The cache of the recent form.
+  KvSpec Recent() const {
+    KvSpec recent = *this;
+    recent.recent_bits = 0;
+    for (FormatSpec* format : {&recent.k, &recent.v}) {
+      if (format->bits < recent_bits) format->bits = recent_bits, format->clip = 1;
+    }
+    return recent;
+  }
 
   int64_t row_bytes(const FormatSpec& f) const { return PackedBytes(head_dim, f.bits); }
   int64_t params_per_row(const FormatSpec& f) const {  // uint16 values
@@ -44,5 +69,13 @@ struct KvSpec {
  private:
   static int64_t Round(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 };
+
+// Bytes of a layer's cache that a query behind `tokens` tokens reads.
+inline int64_t BytesRead(const KvSpec& kv, int64_t tokens) {
+  const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
+  if (kv.recent_bits == 0) return pages * kv.page_bytes();
+  const int64_t recent = std::min(pages, 2 + kRecentPages);
+  return recent * kv.Recent().page_bytes() + (pages - recent) * kv.page_bytes();
+}
 
 }  // namespace nibble

@@ -51,6 +51,7 @@ Json CacheToJson(const Plan& plan) {
                {"rotation", ToJson(plan.kv_rotation)},
                {"page_tokens", kPageTokens}};
   if (plan.center_keys) json["centered"] = true;
+  if (plan.recent_bits > 0) json["recent_bits"] = plan.recent_bits;
   for (const auto& [layer, formats] : plan.layer_caches) {
     json["layers"][std::to_string(layer)] = {{"k", ToJson(formats.k)}, {"v", ToJson(formats.v)}};
   }
@@ -179,6 +180,9 @@ void CheckCache(const Plan& plan, const ModelConfig& config, const std::string& 
       CheckCacheFormat(format, cache.head_dim, where);
     }
   }
+  if (plan.recent_bits < 0 || plan.recent_bits > 8) {
+    Fail("{}: the recent form has 1 to 8 bits, not {}", where, plan.recent_bits);
+  }
   if (plan.center_keys && !config.centers_keys()) {
     Fail("{}: keys cannot be centered where scores are capped or have sinks", where);
   }
@@ -253,7 +257,8 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   plan.head_turn = JsonFind<bool>(json, "head_turn", where).value_or(false);
   const Json cache = JsonGet<Json>(json, "cache", where);
   const std::string in_cache = where + ": cache";
-  RefuseUnknownFields(cache, {"k", "v", "layers", "rotation", "centered", "page_tokens"}, in_cache);
+  RefuseUnknownFields(
+      cache, {"k", "v", "layers", "rotation", "centered", "recent_bits", "page_tokens"}, in_cache);
   if (JsonGet<int64_t>(cache, "page_tokens", in_cache) != kPageTokens) {
     Fail("{}: this build has pages of {} tokens", in_cache, kPageTokens);
   }
@@ -264,6 +269,7 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   }
   plan.kv_rotation = TransformFromJson(JsonGet<Json>(cache, "rotation", in_cache), in_cache);
   plan.center_keys = JsonFind<bool>(cache, "centered", in_cache).value_or(false);
+  plan.recent_bits = JsonFind<int>(cache, "recent_bits", in_cache).value_or(0);
   CheckCache(plan, config, in_cache);
   const Json linears = JsonGet<Json>(json, "linears", where);
   const auto add = [&](int64_t layer, Role role) {
@@ -298,6 +304,7 @@ KvSpec LayerCache(const ModelConfig& config, const Plan& plan, int64_t layer) {
                   .k = formats.k,
                   .v = formats.v,
                   .rotation = plan.kv_rotation};
+  if (std::min(cache.k.bits, cache.v.bits) < plan.recent_bits) cache.recent_bits = plan.recent_bits;
   if (heads.head_dim != config.head_dim && !cache.rotation.identity()) {
     cache.rotation = FullHadamard(heads.head_dim);
   }
@@ -310,6 +317,12 @@ std::vector<KvSpec> LayerCaches(const ModelConfig& config, const Plan& plan) {
   return caches;
 }
 
+std::vector<KvSpec> FinestLayerCaches(const ModelConfig& config, const Plan& plan) {
+  std::vector<KvSpec> caches = LayerCaches(config, plan);
+  for (KvSpec& cache : caches) cache = cache.Recent();
+  return caches;
+}
+
 const KvSpec& LargestCache(std::span<const KvSpec> caches) {
   return *std::ranges::max_element(caches, {}, &KvSpec::page_bytes);
 }
@@ -318,6 +331,7 @@ std::string PlanDigest(const Plan& plan) {
   Json json = ToJson(plan);
   json.erase("provenance");
   json["cache"].erase("layers");
+  json["cache"].erase("recent_bits");
   return Sha256Text(json.dump());
 }
 

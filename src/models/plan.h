@@ -46,6 +46,9 @@ struct Plan {
   static constexpr int kVersion = 2;
   std::map<std::string, LinearPlan> linears;  // by LinearName; the embedding has weights only
   FormatSpec k, v;
+  // Bits of the recent form (formats/kv_format.h) where keys or values have fewer; 0: there is
+  // none.
+  int recent_bits = 0;
   // Of layers whose cache differs from that. A layer that reads another's keys has its formats.
   std::map<int64_t, CacheFormats> layer_caches;
   // Of one head, online on Q and K; layers with longer or shorter heads have the Hadamard transform
@@ -76,12 +79,15 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
 // The cache of a planned model's layer, and of each.
 KvSpec LayerCache(const ModelConfig& config, const Plan& plan, int64_t layer);
 std::vector<KvSpec> LayerCaches(const ModelConfig& config, const Plan& plan);
+// The same for passes that hold one form alone: the recent one where there is one, which attention
+// looks at most.
+std::vector<KvSpec> FinestLayerCaches(const ModelConfig& config, const Plan& plan);
 // The one with the largest pages.
 const KvSpec& LargestCache(std::span<const KvSpec> caches);
 
-// SHA-256 of the plan's JSON text, less provenance and layer_caches, which are chosen once weights
-// are there. Every shard carries it, so that weights and a plan that does not belong to them (an
-// online transform removed, say) are refused.
+// SHA-256 of the plan's JSON text, less provenance, layer_caches, which are chosen once weights are
+// there, and recent_bits: no tensor depends on these. Every shard carries it, so that weights and a
+// plan that does not belong to them (an online transform removed, say) are refused.
 std::string PlanDigest(const Plan& plan);
 
 }  // namespace nibble

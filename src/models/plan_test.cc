@@ -51,6 +51,30 @@ TEST(PlanJson, LayersMayCacheOtherwise) {
   EXPECT_EQ(PlanDigest(back), digest) << "no tensor depends on it";
 }
 
+TEST(PlanJson, ACacheMayHaveARecentForm) {
+  const ModelConfig config = TestConfig();
+  Plan plan = TestPlan(config);
+  plan.k = {.bits = 4, .symmetric = false, .clip = 0.9};
+  plan.v = {.bits = 16};
+  const std::string digest = PlanDigest(plan);
+  plan.recent_bits = 8;
+  plan.layer_caches[1] = {.k = {.bits = 8}, .v = {.bits = 8}};
+  Json json = ToJson(plan);
+  const Plan back = PlanFromJson(json, config, "p");
+  EXPECT_EQ(PlanDigest(back), digest) << "no tensor depends on it";
+  const KvSpec cache = LayerCache(config, back, 0);
+  EXPECT_EQ(cache.recent_bits, 8);
+  EXPECT_EQ(cache.Recent().k, (FormatSpec{.bits = 8, .symmetric = false, .clip = 1}));
+  EXPECT_EQ(cache.Recent().v, plan.v) << "it has more bits as it is";
+  EXPECT_EQ(LayerCache(config, back, 1).recent_bits, 0) << "nothing there has fewer";
+  EXPECT_EQ(FinestLayerCaches(config, back)[0].recent_bits, 0);
+  EXPECT_EQ(FinestLayerCaches(config, back)[0].k, cache.Recent().k);
+  for (const int bits : {-1, 9, 16}) {
+    json["cache"]["recent_bits"] = bits;
+    EXPECT_THROW(PlanFromJson(json, config, "p"), Error) << bits;
+  }
+}
+
 TEST(PlanJson, CachesOfLayersThatHaveNoneAreRefused) {
   ModelConfig config = TestConfig();
   config.specs.resize(static_cast<size_t>(config.layers));

@@ -72,7 +72,7 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       plan_(plan),
       sequences_(sequences),
       length_(length),
-      kv_(LayerCaches(config, plan)),
+      kv_(FinestLayerCaches(config, plan)),
       ropes_(backend, config.ropes, length),
       scratch_(backend),
       head_(ToBackend(backend, head.data)),

@@ -275,6 +275,7 @@ Recipe FittedTo(const ModelConfig& config, Recipe recipe) {
   if (!(mixed && recipe.coarse_keys()) && !Asks(recipe, "key-balance")) recipe.key_balance = 0;
   const bool centers = recipe.coarse_keys() && config.centers_keys();
   if (!centers && !Asks(recipe, "center-keys")) recipe.center_keys = false;
+  if (recipe.recent_bits() == 0 && !Asks(recipe, "recent")) recipe.recent = false;
   return recipe;
 }
 
@@ -308,6 +309,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   Plan plan;
   plan.k = recipe.k;
   plan.v = recipe.v;
+  plan.recent_bits = recipe.recent_bits();
   plan.center_keys = recipe.centers_keys();
   plan.norms_folded = TurnsResidual(config, recipe);
   if (recipe.smoothing > 0 && plan.norms_folded) {

@@ -98,6 +98,8 @@ struct Recipe {
   // Calibrate on the inputs as the quantized network sees them (activation and cache quantization
   // on) instead of in fp32.
   bool quantized_calibration = false;
+  // Whether a cache of fewer than 8 bits has a recent form of 8 (formats/kv_format.h).
+  bool recent = false;
   // What four bits instead of more may cost the cache, in nats per token: keys and values of
   // layers where they cost least have them (choose_cache.h); 0 = none.
   double cache_loss = 0;
@@ -121,6 +123,10 @@ struct Recipe {
   bool narrows(const FormatSpec& cached) const { return cache_loss > 0 && IsWideCache(cached); }
   bool chooses_cache() const { return narrows(k) || narrows(v); }
   bool coarse_keys() const { return k.bits < 8 || narrows(k); }
+  // Of the recent form; 0: there is none.
+  int recent_bits() const {
+    return recent && (std::min(k.bits, v.bits) < 8 || chooses_cache()) ? 8 : 0;
+  }
   // The mean that cached keys lack, which needs the same pass over the source.
   bool centers_keys() const { return center_keys && k.quantized(); }
   bool reads_keys() const { return scales_keys() || centers_keys(); }

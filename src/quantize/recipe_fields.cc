@@ -64,6 +64,10 @@ Reason NeedsKeys(const Recipe& r) {
 Reason NeedsWideCache(const Recipe& r) {
   return r.chooses_cache() ? "" : "neither keys nor values have 5 to 8 bits";
 }
+Reason NeedsNarrowCache(const Recipe& r) {
+  const bool narrow = std::min(r.k.bits, r.v.bits) < 8 || r.chooses_cache();
+  return narrow ? "" : "neither keys nor values have fewer than 8 bits";
+}
 Reason NeedsTail(const Recipe& r) {
   if (r.tail == 0) return "there are no outlier channels; use --tail";
   if (!r.weights.quantized()) return NeedsWeights(r);
@@ -291,6 +295,10 @@ std::vector<RecipeField> MethodFields() {
       {"center-keys", Switch("raw-keys"),
        "Cache keys without their mean over calibration data, which softmax does not see",
        Set<&Recipe::center_keys>, IfOn<&Recipe::center_keys, NeedsKeys>, Get<&Recipe::center_keys>},
+      {"recent", Switch("no-recent"),
+       "Cache the first 64 and the last 64 to 127 tokens of a text with 8 bits besides, which a "
+       "query reads in place of fewer",
+       Set<&Recipe::recent>, IfOn<&Recipe::recent, NeedsNarrowCache>, Get<&Recipe::recent>},
       {"cache-loss", Real(0, 10),
        "Cached keys and values of the layers that bear it best have 4 bits instead of 5 to 8, as "
        "many as cost this together, in nats per token of calibration data; 0 = none. Keys are then "

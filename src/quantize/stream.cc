@@ -9,7 +9,7 @@ namespace nibble {
 namespace {
 
 std::vector<KvSpec> CalibrationCaches(const ModelConfig& config, const Plan& plan, bool quantized) {
-  std::vector<KvSpec> caches = LayerCaches(config, plan);
+  std::vector<KvSpec> caches = FinestLayerCaches(config, plan);
   if (quantized) return caches;
   for (KvSpec& cache : caches) cache.k = cache.v = {.bits = 32};
   return caches;

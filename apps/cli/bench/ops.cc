@@ -199,7 +199,6 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
   }
   const double keys = static_cast<double>(tokens) * static_cast<double>(context) -
                       static_cast<double>(tokens * (tokens - 1)) / 2;
-  const int64_t pages = (context + kPageTokens - 1) / kPageTokens;
   return {
       .name = tokens == 1 ? "decode" : "prefill",
       .shape = fmt::format("{}, KV{}, {} x {} tokens of {}", a.model.empty() ? a.shape : a.model,
@@ -207,7 +206,7 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
       .time = MeasureOp(b, on_cpu, a.repeats,
                         [&] { b.Attention(q.data(), spec, kv, slices, out.data()); }),
       .operations = 4 * keys * static_cast<double>(a.batch * shape.q_width()),
-      .bytes = static_cast<double>(a.batch * pages * kv.page_bytes())};
+      .bytes = static_cast<double>(a.batch * BytesRead(kv, context))};
 }
 
 }  // namespace

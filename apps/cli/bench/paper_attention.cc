@@ -24,7 +24,7 @@ class AttentionRun {
       KvCache& cache = caches_.emplace_back(kv_, copies, backend);
       cache.Reserve(keys);
       SequenceSlice all = cache.Slice(0, keys);
-      for (int copy = 0; copy < copies; ++copy, all.offset += kv_.page_bytes()) {
+      for (int copy = 0; copy < copies; ++copy, Next(all)) {
         backend.RopeAndAppend(q.data(), k.data(), v.data(), spec_, ropes.view(0), kv_, {&all, 1});
       }
       cache.Advance(keys - 1);
@@ -37,12 +37,18 @@ class AttentionRun {
       std::vector<SequenceSlice> layer = slices_;
       for (int copy = 0; copy < copies_; ++copy) {
         backend_.Attention(q_.data(), spec_, kv_, layer, out_.data());
-        for (SequenceSlice& s : layer) s.offset += kv_.page_bytes();
+        for (SequenceSlice& s : layer) Next(s);
       }
     });
   }
 
  private:
+  // To the layer behind this one.
+  void Next(SequenceSlice& slice) const {
+    slice.offset += kv_.page_bytes();
+    slice.recent_offset += kv_.Recent().page_bytes();
+  }
+
   Backend& backend_;
   const KvSpec kv_;
   const AttentionSpec spec_;
@@ -60,7 +66,7 @@ void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64
                           int64_t keys) {
   const ModelConfig& config = network.config;
   const auto copies = [](int64_t bytes) { return static_cast<int>(1 + kCachedBytes / bytes); };
-  const int64_t bytes = batch * keys * network.caches[0].page_bytes() / kPageTokens;
+  const int64_t bytes = batch * BytesRead(network.caches[0], keys);
   const int64_t bf16_bytes = 4 * batch * keys * config.kv_heads * config.head_dim;
   AttentionRun run(bench.backend, network, batch, keys, copies(bytes));
   Contender nibble{"Nibble", [&] { run.Run(); }, static_cast<double>(copies(bytes))};

@@ -115,8 +115,7 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   const bool decodes = steps.tokens == 1;
   PaperTable::Work work;
   if (decodes) {
-    work.bytes = static_cast<double>(steps.batch * PagesOf(steps.context + 1) *
-                                     network.caches[0].page_bytes());
+    work.bytes = static_cast<double>(steps.batch * BytesRead(network.caches[0], steps.context + 1));
   }
   for (const auto& [role, linear] : network.layers[0].linears) {
     if (decodes) {

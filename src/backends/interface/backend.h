@@ -106,10 +106,16 @@ struct SequenceSlice {
   int64_t tables = 1, table_pages = 0;  // table_pages: from a table to the next, of this sequence
   int64_t table = 0;                    // this layer's
   int64_t offset = 0;                   // bytes from the beginning of a page to this layer's
+  // The same of the recent form (KvSpec::recent_bits), whose pages are there where a new token
+  // reads them.
+  int64_t recent_table = 0, recent_offset = 0;
 
   // On a backend whose memory is the program's own.
   std::byte* page(int64_t at) const {
     return pages[table * table_pages + at / kPageTokens] + offset;
+  }
+  std::byte* recent_page(int64_t at) const {
+    return pages[recent_table * table_pages + at / kPageTokens] + recent_offset;
   }
 };
 

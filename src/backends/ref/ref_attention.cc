@@ -33,23 +33,54 @@ struct CacheRow {
   uint16_t* params;
 };
 
-CacheRow RowOf(const KvSpec& kv, const Part& part, const SequenceSlice& slice, int64_t head,
+// page: that of `position`.
+CacheRow RowOf(const KvSpec& kv, const Part& part, std::byte* page, int64_t head,
                int64_t position) {
-  std::byte* block = slice.page(position) + head * kv.block_bytes();
+  std::byte* block = page + head * kv.block_bytes();
   const int64_t token = position % kPageTokens;
   return {reinterpret_cast<uint8_t*>(block + part.codes + token * part.row_bytes),
           reinterpret_cast<uint16_t*>(block + part.params) + token * part.row_params};
 }
 
-// The cached rows of `head` at positions [0, end), fp32 [end, head_dim].
-Matrix<float> Load(const KvSpec& kv, const Part& part, const SequenceSlice& slice, int64_t head,
-                   int64_t end) {
-  Matrix<float> rows(end, kv.head_dim);
-  for (int64_t position = 0; position < end; ++position) {
-    const CacheRow row = RowOf(kv, part, slice, head, position);
-    DequantizeKv(row.codes, row.params, part.format, rows.row(position));
+int64_t FirstKey(const AttentionSpec& attention, int64_t position) {
+  const int64_t window = attention.sliding_window;
+  return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+}
+
+// The cached rows of one head, fp32 [keys, head_dim].
+struct CachedHead {
+  Matrix<float> keys, values;
+};
+
+// Those of one page, in its recent form or in the other one.
+void LoadPage(const KvSpec& kv, const SequenceSlice& slice, int64_t head, int64_t page, bool recent,
+              CachedHead& cached) {
+  const KvSpec spec = recent ? kv.Recent() : kv;
+  const int64_t first = page * kPageTokens;
+  const int64_t end = std::min(first + kPageTokens, cached.keys.rows);
+  std::byte* const bytes = recent ? slice.recent_page(first) : slice.page(first);
+  const auto load = [&](const Part& part, Matrix<float>& rows) {
+    for (int64_t position = first; position < end; ++position) {
+      const CacheRow row = RowOf(spec, part, bytes, head, position);
+      DequantizeKv(row.codes, row.params, part.format, rows.row(position));
+    }
+  };
+  load(KeyPart(spec), cached.keys);
+  load(ValuePart(spec), cached.values);
+}
+
+// All keys of a slice as its query at `position` reads them. `before`: the position they were
+// loaded for, not behind this one, or -1.
+void LoadFor(const KvSpec& kv, const AttentionSpec& attention, const SequenceSlice& slice,
+             int64_t head, int64_t before, int64_t position, CachedHead& cached) {
+  const auto recent = [&](int64_t at, int64_t page) {
+    return kv.recent_bits > 0 && ReadsRecent(at, page);
+  };
+  const int64_t first = before < 0 ? FirstKey(attention, position) / kPageTokens : 0;
+  for (int64_t page = first; page * kPageTokens < cached.keys.rows; ++page) {
+    if (before >= 0 && recent(before, page) == recent(position, page)) continue;
+    LoadPage(kv, slice, head, page, recent(position, page), cached);
   }
-  return rows;
 }
 
 // Dimension i turns with i + half by the angle of `position`; the rest of the head stays.
@@ -73,11 +104,6 @@ void NormHead(const float* weight, float eps, std::span<float> x) {
   const double mean = squares / static_cast<double>(x.size());
   const auto factor = static_cast<float>(1 / std::sqrt(mean + double{eps}));
   for (size_t i = 0; i < x.size(); ++i) x[i] = x[i] * factor * weight[i];
-}
-
-int64_t FirstKey(const AttentionSpec& attention, int64_t position) {
-  const int64_t window = attention.sliding_window;
-  return window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
 }
 
 double Capped(double score, const AttentionSpec& attention) {
@@ -149,7 +175,6 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
                    const RopeView& rope, const KvSpec& kv, std::span<const SequenceSlice> batch) {
   const int64_t d = kv.head_dim;
   const size_t width = static_cast<size_t>(d);
-  const Part key_part = KeyPart(kv), value_part = ValuePart(kv);
   const auto store = [](std::span<const float> x, const Part& part, const CacheRow& row) {
     QuantizeKv(x, part.format, row.codes, row.params);
   };
@@ -169,9 +194,14 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
         for (size_t i = 0; i < width && attention.key_center != nullptr; ++i) {
           key[i] -= attention.key_center[static_cast<size_t>(h) * width + i];
         }
-        store(key, key_part, RowOf(kv, key_part, slice, h, position));
-        store({v + (row * kv.kv_heads + h) * d, width}, value_part,
-              RowOf(kv, value_part, slice, h, position));
+        const std::span<const float> value = {v + (row * kv.kv_heads + h) * d, width};
+        const auto append = [&](const KvSpec& form, std::byte* page) {
+          const Part keys = KeyPart(form), values = ValuePart(form);
+          store(key, keys, RowOf(form, keys, page, h, position));
+          store(value, values, RowOf(form, values, page, h, position));
+        };
+        append(kv, slice.page(position));
+        if (kv.recent_bits > 0) append(kv.Recent(), slice.recent_page(position));
       }
     });
   }
@@ -179,22 +209,25 @@ void RopeAndAppend(float* q, float* k, const float* v, const AttentionSpec& atte
 
 void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
                std::span<const SequenceSlice> batch, bool blas, float* out) {
-  constexpr int64_t kBlock = 64;  // queries
   const int64_t d = kv.head_dim, group = attention.heads / kv.kv_heads;
   const int64_t stride = attention.heads * d;
   ParallelFor(batch.size() * static_cast<size_t>(kv.kv_heads), [&](size_t task) {
     const int64_t kv_head = static_cast<int64_t>(task) % kv.kv_heads;
     const SequenceSlice& slice = batch[task / static_cast<size_t>(kv.kv_heads)];
     const int64_t end = slice.position + slice.tokens;
-    const Matrix<float> keys = Load(kv, KeyPart(kv), slice, kv_head, end);
-    const Matrix<float> values = Load(kv, ValuePart(kv), slice, kv_head, end);
-    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      const int64_t step = blas ? kBlock : 1;
-      for (int64_t t = 0; t < slice.tokens; t += step) {
-        const int64_t at = (slice.first_row + t) * stride + h * d, position = slice.position + t;
+    CachedHead cached = {Matrix<float>(end, d), Matrix<float>(end, d)};
+    const auto& [keys, values] = cached;
+    int64_t before = -1, rows = 0;
+    for (int64_t t = 0; t < slice.tokens; t += rows) {
+      const int64_t position = slice.position + t;
+      LoadFor(kv, attention, slice, kv_head, before, position, cached);
+      before = position;
+      // Queries of one page read the same.
+      rows = blas ? std::min(kPageTokens - position % kPageTokens, slice.tokens - t) : 1;
+      for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+        const int64_t at = (slice.first_row + t) * stride + h * d;
         if (blas) {
-          AttendBlock(q + at, keys, values, attention, h, position,
-                      std::min(kBlock, slice.tokens - t), stride, out + at);
+          AttendBlock(q + at, keys, values, attention, h, position, rows, stride, out + at);
         } else {
           AttendRow(q + at, keys, values, FirstKey(attention, position), position + 1, attention, h,
                     out + at);

@@ -180,7 +180,8 @@ std::vector<double> ExactAttention(const float* q, const TestCache& cache, int64
   double total = 0;
   for (int64_t j = 0; j <= position; ++j) {
     if (spec.sliding_window != 0 && j <= position - spec.sliding_window) continue;
-    const auto k = cache.Row(true, kv_head, j), v = cache.Row(false, kv_head, j);
+    const auto k = cache.Row(true, kv_head, j, position),
+               v = cache.Row(false, kv_head, j, position);
     double score = 0;
     for (int64_t d = 0; d < head_dim; ++d) score += double{q[d]} * k[d];
     const double weight = std::exp(score * spec.scale);  // small scores: no maximum needed
@@ -192,21 +193,22 @@ std::vector<double> ExactAttention(const float* q, const TestCache& cache, int64
 }
 
 TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
-  const int64_t d = 32, heads = 6, positions = 150;
+  const int64_t d = 32, heads = 6, positions = 250;
   for (const int bits : {3, 4, 8, 16, 32}) {
     for (const int64_t window : {0, 5, 70}) {
       const KvSpec kv = {.kv_heads = 2,
                          .head_dim = d,
                          .k = {.bits = bits, .symmetric = bits == 3},
                          .v = {.bits = bits, .symmetric = false, .group = 16},
-                         .rotation = FullHadamard(d)};
+                         .rotation = FullHadamard(d),
+                         .recent_bits = bits == 3 ? 8 : 0};
       const AttentionSpec spec = {.heads = heads, .scale = 0.18f, .sliding_window = window};
       TestCache cache(rng_, kv, positions);
       auto q = RandomVector(rng_, positions * heads * d), k = RandomVector(rng_, positions * 2 * d);
       const auto v = RandomVector(rng_, positions * 2 * d);
       const auto original_q = q;
       const RopeTable rope = RandomRope(rng_, positions, d / 2);
-      const SequenceSlice all = {.tokens = positions, .pages = cache.pages()};
+      const SequenceSlice all = cache.Slice(0, positions, 0);
       integer_->RopeAndAppend(Raw(q), Raw(k), Raw(v), spec, rope, kv, {&all, 1});
       for (int64_t i = 0; i < positions * heads; ++i) {  // rotations keep lengths
         double before = 0, after = 0;
@@ -215,9 +217,8 @@ TEST_F(RefTest, AttentionIsSoftmaxOverTheCache) {
         }
         ASSERT_NEAR(before, after, 40 * kUlp * before);
       }
-      // The last 90 tokens as a second chunk, behind a gap of unused rows.
-      const SequenceSlice tail = {
-          .first_row = 60, .tokens = 90, .position = 60, .pages = cache.pages()};
+      // The last tokens as a second chunk, behind a gap of unused rows.
+      const SequenceSlice tail = cache.Slice(60, positions - 60, 60);
       for (Backend* backend : {integer_.get(), decoded_.get()}) {
         std::vector<float> out(q.size(), NAN), chunk(q.size(), NAN);
         backend->Attention(Raw(q), spec, kv, {&all, 1}, Raw(out));

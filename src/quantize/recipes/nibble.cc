@@ -25,6 +25,7 @@ const Recipe kNibbleRecipe = {
     .key_balance = 0.5,
     .center_keys = true,
     .quantized_calibration = true,
+    .recent = true,
     .gptaq = 0.5,
     .foem = 0.1,
     .sweeps = 3};

@@ -23,6 +23,7 @@ const Recipe kW4a8Recipe = {
     .center_keys = true,
     .damp = 0.05,
     .quantized_calibration = true,
+    .recent = true,
     .gptaq = 0.25,
     .foem = 0.1,
     .sweeps = 3};

@@ -51,16 +51,17 @@ struct TileWorkspace {
   int32_t first[kBlockRows], last[kBlockRows];
 };
 
-void TilePage(const AttentionItem& item, int64_t page, TileWorkspace& work) {
-  const KvSpec& kv = item.call->kv;
-  const int64_t start = page * kPageTokens;
-  const int64_t tokens = std::min(kPageTokens, item.end() - start);
-  const std::byte* block = item.Block(page);
+void TilePage(const AttentionItem& item, PageForm form, TileWorkspace& work) {
+  const KvSpec& kv = item.Cache(form);
+  const int64_t tokens = std::min(kPageTokens, item.end() - form.start());
+  const std::byte* block = item.Block(form);
   const KvPart k = KeysOf(kv, block), v = ValuesOf(kv, block);
   const int64_t window = item.call->attention.sliding_window;
+  const bool forms = item.call->kv.recent_bits > 0;
   for (int64_t r = 0; r < item.rows; ++r) {  // as item.Visible, without its divisions
-    const int64_t last = work.position[r] + 1 - start;
-    work.last[r] = static_cast<int32_t>(std::clamp<int64_t>(last, 0, kPageTokens));
+    const int64_t position = work.position[r], last = position + 1 - form.start();
+    const bool reads = !forms || nibble::ReadsRecent(position, form.page) == form.recent;
+    work.last[r] = reads ? static_cast<int32_t>(std::clamp<int64_t>(last, 0, kPageTokens)) : 0;
     work.first[r] =
         static_cast<int32_t>(window == 0 ? 0 : std::clamp<int64_t>(last - window, 0, kPageTokens));
   }
@@ -94,10 +95,7 @@ void TileSpan(const AttentionItem& item, int64_t span, TileWorkspace& work, floa
     work.position[r] = item.position(r);
     amx_attention_load(call.q + item.offset(r), factor, r, work.tiles);
   }
-  for (int64_t page = item.FirstPage(span); page < item.LastPage(span); ++page) {
-    item.Prefetch(page + 1, span);
-    TilePage(item, page, work);
-  }
+  item.ForPages(span, [&](PageForm form) { TilePage(item, form, work); });
   for (int64_t r = 0; r < item.rows; ++r) {
     amx_attention_finish(work.tiles, r, results + r * kPartialStride);
   }
@@ -273,8 +271,13 @@ void Attention(Isa isa, const float* q, const AttentionSpec& attention, const Kv
                std::span<const SequenceSlice> batch, float* out) {
   NIBBLE_CHECK(kv.head_dim % 8 == 0 && kv.head_dim <= kMaxHeadDim, "head_dim {}", kv.head_dim);
   NIBBLE_CHECK(attention.heads % kv.kv_heads == 0, "{} / {} heads", attention.heads, kv.kv_heads);
-  const AttentionCall call{
-      .q = q, .attention = attention, .kv = kv, .out = out, .group = attention.heads / kv.kv_heads};
+  const KvSpec recent = kv.Recent();
+  const AttentionCall call{.q = q,
+                           .attention = attention,
+                           .kv = kv,
+                           .recent = recent,
+                           .out = out,
+                           .group = attention.heads / kv.kv_heads};
   static thread_local std::vector<AttentionItem> thread_items;
   std::vector<AttentionItem>& items = thread_items;
   MakeItems(call, batch, items);

@@ -20,9 +20,16 @@ static_assert(kTileAttentionKeys == kPageTokens && kTileAttentionHeadDim == kMax
 struct AttentionCall {
   const float* q;
   const AttentionSpec& attention;
-  const KvSpec& kv;
+  const KvSpec &kv, &recent;  // of the narrow form and of the recent one
   float* out;
   int64_t group;  // query heads per kv head
+};
+
+// A page in one of its forms.
+struct PageForm {
+  int64_t page;
+  bool recent;
+  int64_t start() const { return page * kPageTokens; }
 };
 
 // Keys [first, last) of a page, 0..64.
@@ -50,10 +57,19 @@ struct AttentionItem {
     const int64_t window = call->attention.sliding_window;
     return window == 0 ? 0 : std::max<int64_t>(0, position(row) - window + 1);
   }
-  // What rows [begin, end) together see of the page that starts at key `start`.
-  KeyRange Visible(int64_t begin, int64_t end, int64_t start) const {
-    return {std::clamp<int64_t>(FirstKey(begin) - start, 0, kPageTokens),
-            std::clamp<int64_t>(position(end - 1) + 1 - start, 0, kPageTokens)};
+  bool ReadsRecent(int64_t row, int64_t page) const {
+    return call->kv.recent_bits > 0 && nibble::ReadsRecent(position(row), page);
+  }
+  // Whether any of the rows [begin, end) reads a page in this form. A page is recent for the first
+  // rows, if for any.
+  bool Reads(int64_t begin, int64_t end, PageForm form) const {
+    return ReadsRecent(form.recent ? begin : end - 1, form.page) == form.recent;
+  }
+  // What rows [begin, end) together see of a page in this form.
+  KeyRange Visible(int64_t begin, int64_t end, PageForm form) const {
+    if (!Reads(begin, end, form)) return {0, 0};
+    return {std::clamp<int64_t>(FirstKey(begin) - form.start(), 0, kPageTokens),
+            std::clamp<int64_t>(position(end - 1) + 1 - form.start(), 0, kPageTokens)};
   }
   // The pages of a span that any row sees.
   int64_t FirstPage(int64_t span) const {
@@ -62,14 +78,28 @@ struct AttentionItem {
   int64_t LastPage(int64_t span) const {
     return std::min((span + 1) * kSpanPages, (end() + kPageTokens - 1) / kPageTokens);
   }
-  const std::byte* Block(int64_t page) const {
-    return slice->page(page * kPageTokens) + kv_head * call->kv.block_bytes();
+  // Calls visit(PageForm) for all that a row reads of a span, in the order of pages.
+  template <typename Visit>
+  void ForPages(int64_t span, const Visit& visit) const {
+    for (int64_t page = FirstPage(span); page < LastPage(span); ++page) {
+      Prefetch(page + 1, span);
+      for (const bool recent : {false, true}) {
+        if (Reads(0, rows, {page, recent})) visit(PageForm{page, recent});
+      }
+    }
+  }
+  const KvSpec& Cache(PageForm form) const { return form.recent ? call->recent : call->kv; }
+  const std::byte* Block(PageForm form) const {
+    const std::byte* const page =
+        form.recent ? slice->recent_page(form.start()) : slice->page(form.start());
+    return page + kv_head * Cache(form).block_bytes();
   }
   // Page `page` will be read soon, if the span has it. Large blocks the hardware finds by itself.
   void Prefetch(int64_t page, int64_t span) const {
-    const int64_t bytes = call->kv.block_bytes();
+    const PageForm form = {page, ReadsRecent(0, page)};
+    const int64_t bytes = Cache(form).block_bytes();
     if (page >= LastPage(span) || bytes > (1 << 14)) return;
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(Block(page) + i, 0, 2);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(Block(form) + i, 0, 2);
   }
   void PrefetchStart() const {
     Prefetch(FirstPage(first_span), first_span);

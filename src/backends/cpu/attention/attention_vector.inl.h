@@ -122,9 +122,9 @@ void LoadRow(const float* q, float factor, int64_t head_dim, float* out) {
 }
 
 // S = Q K^T of one tile of rows, then P, m, l.
-void TileScores(const AttentionItem& item, int64_t begin, int64_t end, int64_t start, int64_t width,
+void TileScores(const AttentionItem& item, int64_t begin, int64_t end, PageForm form, int64_t width,
                 VectorWorkspace& work) {
-  const KeyRange keys = item.Visible(begin, end, start);
+  const KeyRange keys = item.Visible(begin, end, form);
   if (keys.first >= keys.last) return;
   const int64_t first = keys.first / kTileCols * kTileCols;
   MultiplyTile<kStrideQ>(end - begin, {.a = work.q + begin * kStrideQ,
@@ -138,14 +138,14 @@ void TileScores(const AttentionItem& item, int64_t begin, int64_t end, int64_t s
   const float cap = item.call->attention.softcap * std::numbers::log2e_v<float>;
   for (int64_t r = begin; r < end; ++r) {
     if (cap > 0) CapRow(cap, work.s + r * kStrideS);
-    SoftmaxRow(item.Visible(r, r + 1, start), width, r, work);
+    SoftmaxRow(item.Visible(r, r + 1, form), width, r, work);
   }
 }
 
 // O += P V of one tile of rows.
-void TileValues(const AttentionItem& item, int64_t begin, int64_t end, int64_t start, int64_t width,
+void TileValues(const AttentionItem& item, int64_t begin, int64_t end, PageForm form, int64_t width,
                 VectorWorkspace& work) {
-  const KeyRange keys = item.Visible(begin, end, start);
+  const KeyRange keys = item.Visible(begin, end, form);
   if (keys.first >= keys.last) return;
   MultiplyTile<kStrideS>(end - begin, {.a = work.s + begin * kStrideS + keys.first,
                                        .b = work.v + keys.first * width,
@@ -171,21 +171,20 @@ void VectorSpan(const AttentionItem& item, int64_t span, VectorWorkspace& work, 
 
   const int64_t tiles = (item.rows + kTileRows - 1) / kTileRows;
   const auto tile_begin = [&](int64_t tile) { return item.rows * tile / tiles; };
-  for (int64_t page = item.FirstPage(span); page < item.LastPage(span); ++page) {
-    const int64_t start = page * kPageTokens;
-    const int64_t tokens = std::min(kPageTokens, item.end() - start);
-    const std::byte* block = item.Block(page);
-    item.Prefetch(page + 1, span);
+  item.ForPages(span, [&](PageForm form) {
+    const int64_t tokens = std::min(kPageTokens, item.end() - form.start());
+    const KvSpec& kv = item.Cache(form);
+    const std::byte* block = item.Block(form);
     // Scores of all tiles first: K and V together would not stay in the first-level cache.
-    DecodeTransposed(KeysOf(call.kv, block), tokens, work.scratch, work.k);
+    DecodeTransposed(KeysOf(kv, block), tokens, work.scratch, work.k);
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      TileScores(item, tile_begin(tile), tile_begin(tile + 1), start, width, work);
+      TileScores(item, tile_begin(tile), tile_begin(tile + 1), form, width, work);
     }
-    DecodeRows(ValuesOf(call.kv, block), tokens, width, work.scratch, work.v);
+    DecodeRows(ValuesOf(kv, block), tokens, width, work.scratch, work.v);
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      TileValues(item, tile_begin(tile), tile_begin(tile + 1), start, width, work);
+      TileValues(item, tile_begin(tile), tile_begin(tile + 1), form, width, work);
     }
-  }
+  });
   const DF d;
   for (int64_t r = 0; r < item.rows; ++r, results += kPartialStride) {
     std::copy_n(work.o + r * width, head_dim, results);

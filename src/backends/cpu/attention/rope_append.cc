@@ -75,10 +75,22 @@ void StoreCacheRow(const float* x, int64_t head_dim, const FormatSpec& format, s
   }
 }
 
+// All heads of one token into their page.
+void StoreToken(const float* k, const float* v, const KvSpec& kv, std::byte* page, int64_t slot) {
+  const int64_t d = kv.head_dim;
+  for (int64_t h = 0; h < kv.kv_heads; ++h) {
+    std::byte* block = page + h * kv.block_bytes();
+    StoreCacheRow(k + h * d, d, kv.k, block + slot * kv.row_bytes(kv.k),
+                  block + kv.k_params() + slot * kv.params_per_row(kv.k) * 2);
+    StoreCacheRow(v + h * d, d, kv.v, block + kv.v_codes() + slot * kv.row_bytes(kv.v),
+                  block + kv.v_params() + slot * kv.params_per_row(kv.v) * 2);
+  }
+}
+
 void RopeAndAppendToken(float* q, float* k, const float* v, const AttentionSpec& attention,
                         const RopeView& rope, const TransformPlan* rotation, const KvSpec& kv,
-                        std::byte* page, int64_t position) {
-  const int64_t d = kv.head_dim, heads = attention.heads, slot = position % kPageTokens;
+                        const KvSpec& recent, const SequenceSlice& slice, int64_t position) {
+  const int64_t d = kv.head_dim, heads = attention.heads;
   const float* cos = rope.cos + position * rope.angles;
   const float* sin = rope.sin + position * rope.angles;
   const auto turn = [&](float* x, int64_t count, const float* norm) {
@@ -92,13 +104,9 @@ void RopeAndAppendToken(float* q, float* k, const float* v, const AttentionSpec&
   if (const float* center = attention.key_center; center != nullptr) {
     for (int64_t i = 0; i < kv.kv_heads * d; ++i) k[i] -= center[i];
   }
-  for (int64_t h = 0; h < kv.kv_heads; ++h) {
-    std::byte* block = page + h * kv.block_bytes();
-    StoreCacheRow(k + h * d, d, kv.k, block + slot * kv.row_bytes(kv.k),
-                  block + kv.k_params() + slot * kv.params_per_row(kv.k) * 2);
-    StoreCacheRow(v + h * d, d, kv.v, block + kv.v_codes() + slot * kv.row_bytes(kv.v),
-                  block + kv.v_params() + slot * kv.params_per_row(kv.v) * 2);
-  }
+  StoreToken(k, v, kv, slice.page(position), position % kPageTokens);
+  if (kv.recent_bits == 0) return;
+  StoreToken(k, v, recent, slice.recent_page(position), position % kPageTokens);
 }
 
 }  // namespace
@@ -121,6 +129,7 @@ void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionS
   const int64_t q_width = attention.heads * kv.head_dim, k_width = kv.kv_heads * kv.head_dim;
   const int64_t rotation_cost = rotation == nullptr ? 0 : rotation->row_cost;
   const int64_t cost = (attention.heads + kv.kv_heads) * rotation_cost + 2 * q_width + 10 * k_width;
+  const KvSpec recent = kv.Recent();
   int64_t tokens = 0;
   for (const SequenceSlice& slice : batch) {
     NIBBLE_CHECK(slice.position + slice.tokens <= rope.positions, "{} positions", rope.positions);
@@ -132,8 +141,8 @@ void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionS
         const int64_t row = slice.first_row + t, position = slice.position + t;
         const int64_t k_row = k == nullptr ? 0 : row * k_width;
         NIBBLE_DISPATCH(isa, RopeAndAppendToken)
-        (q + row * q_width, k + k_row, v + k_row, attention, rope, rotation, kv,
-         slice.page(position), position);
+        (q + row * q_width, k + k_row, v + k_row, attention, rope, rotation, kv, recent, slice,
+         position);
       }
       begin -= slice.tokens;  // now counted from the next sequence's first token
       end -= slice.tokens;

@@ -41,6 +41,9 @@ AttentionPlan PlanOf(const AttentionArguments& a, int tile_rows, int span_pages)
   if (span_pages == 0) return plan;
   // A window may begin and end inside a page, and pages inside a span.
   int pages = DivideUp(a.max_context, kPageKeys);
+  if (a.form == CacheForm::kRecent) {
+    pages = std::min(pages, 1 + kPagesBefore + DivideUp(a.max_tokens, kPageKeys) + 1);
+  }
   const int64_t window = a.sliding_window;
   if (window != 0) {
     pages = std::min(pages, DivideUp(window + a.max_tokens, kPageKeys) + span_pages);

@@ -17,7 +17,8 @@
 //
 // Sums of products are int32 (exact) or fp32, the softmax is fp32. Keys are cut into spans at fixed
 // absolute positions and joined in ascending order, so a row's bits depend neither on the batch nor
-// on the grid; they do depend on which of the kernels runs. fp16 means that values of q * scale
+// on the grid; they do depend on which of the kernels runs. A cache with a recent form takes two
+// calls, over the narrow pages and over the recent ones. fp16 means that values of q * scale
 // and of an unquantized cache beyond 65504 are lost.
 #pragma once
 
@@ -26,6 +27,16 @@
 
 namespace nibble::cuda {
 
+// Which pages of a cache with a recent form (formats/kv_format.h) a call reads.
+enum class CacheForm { kOnly, kNarrow, kRecent };
+
+// What the narrow pages of such a cache leave for the recent ones: of each row values, not yet
+// divided, and {max, sum} (attention_tile.cuh).
+struct Remainder {
+  float* values = nullptr;  // [rows, heads, head_dim], 16-byte aligned
+  float2* ends = nullptr;   // [rows, heads]
+};
+
 // Pointers are device memory.
 struct AttentionArguments {
   const __nv_bfloat16* q = nullptr;  // [rows, heads * head_dim], after RopeAppend; aligned to 16
@@ -33,11 +44,14 @@ struct AttentionArguments {
   int heads = 0;                     // a multiple of kv.kv_heads
   float scale = 0;                   // 1 / sqrt(head_dim)
   int sliding_window = 0;
-  float softcap = 0;             // 0: none
-  const float* sinks = nullptr;  // [heads] or null
-  KvLayout kv = {};
-  const SequenceOnDevice* batch = nullptr;  // [sequences]
+  float softcap = 0;                        // 0: none
+  const float* sinks = nullptr;             // [heads] or null
+  KvLayout kv = {};                         // of that form
+  const SequenceOnDevice* batch = nullptr;  // [sequences], with the pages of that form
   int sequences = 0;
+  // kNarrow writes `remainder` in place of `out`; kRecent goes on from it, where there is one.
+  CacheForm form = CacheForm::kOnly;
+  Remainder remainder = {};
   // Bounds over the batch; larger ones are right, only slower (a captured graph needs some slack).
   int max_tokens = 1;       // new tokens of a sequence
   int64_t max_context = 0;  // position + tokens

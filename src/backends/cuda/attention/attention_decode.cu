@@ -100,8 +100,9 @@ __global__ void __launch_bounds__(32 * Shared<Page, kProducts>::kWarps,
   __syncthreads();
   if (tile.rows == 0 || tile.span >= tile.spans) return;
   if (multiprocessors > 0) BeginApart<kBlocksPerSm<Page, kProducts>>(multiprocessors);
-  const int page = tile.pages.first + warp / Page::kOfPage, piece = warp % Page::kOfPage;
-  const bool has_page = page < tile.pages.last, settled = tile.Settled(page);
+  const int number = tile.pages.first + warp / Page::kOfPage, piece = warp % Page::kOfPage;
+  const int page = tile.PageAt(number);
+  const bool has_page = number < tile.pages.last, settled = tile.Settled(page);
   const auto copy = [&] { Page::Copy(tile.Block(page, a.kv), piece, shared.pages[warp]); };
   if (has_page && settled) copy();
   WaitForPreviousGrid();
@@ -163,7 +164,9 @@ void LaunchFor(const AttentionCall& call, cudaStream_t stream) {
 }  // namespace
 
 bool FitsDecode(const AttentionArguments& a) {
-  // Beyond so many rows a page decoded once is cheaper than a pass over its codes per 8 rows.
+  // Beyond so many rows a page decoded once is cheaper than a pass over its codes per 8 rows. All
+  // rows read a page in the same form.
+  if (a.form != CacheForm::kOnly && a.max_tokens > 1) return false;
   return a.softcap == 0 && a.rows() <= 32 && WithKernel(a, [](auto) {});
 }
 

@@ -151,7 +151,7 @@ bool IsLong(const AttentionArguments& a, const SequenceOnDevice& s) {
 }  // namespace
 
 bool FusedAttention::Takes(const AttentionArguments& a, std::span<const SequenceOnDevice> batch) {
-  return a.softcap == 0 && a.sinks == nullptr &&
+  return a.form == CacheForm::kOnly && a.softcap == 0 && a.sinks == nullptr &&
          std::ranges::all_of(batch, [&](const auto& s) { return IsLong(a, s); }) &&
          Builds(a, batch);
 }

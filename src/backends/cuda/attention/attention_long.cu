@@ -65,7 +65,7 @@ __device__ __forceinline__ void ForEights(int head_dim, const Use& use) {
 template <typename Shared>
 __device__ __forceinline__ void Weigh(const Tile& tile, int page, int number, int head_dim,
                                       Shared& shared, Row& row) {
-  const KeyRange visible = tile.Visible(number);
+  const KeyRange visible = tile.Visible(number, page);
   const int lane = threadIdx.x % 32, first = page * kPageKeys;
   float scores[2] = {kNoKeys, kNoKeys};  // of keys lane and lane + 32
   for (int key = 0; key < kPageKeys; ++key) {
@@ -140,7 +140,8 @@ __global__ void __launch_bounds__(kThreads) LongKernel(const __grid_constant__ A
   Row rows[kRowsOfWarp];
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) Begin(a, tile, first + r, rows[r]);
-  for (int page = tile.pages.first; page < tile.pages.last; ++page) {
+  for (int i = tile.pages.first; i < tile.pages.last; ++i) {
+    const int page = tile.PageAt(i);
     const std::byte* block = tile.Block(page, a.kv);
     __syncthreads();  // nobody reads the page before any more
     DecodeRows<kMaxHeadDim>(a.kv.k, head_dim, block, tile.Stored(page), shared.page[0], kStride);

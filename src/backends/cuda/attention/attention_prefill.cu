@@ -60,7 +60,8 @@ __device__ __forceinline__ void AttendPages(const AttentionCall& call, const Til
                                             WarpState<D, kTiles>& state) {
   const KvLayout& kv = call.arguments.kv;
 #pragma unroll 1
-  for (int page = tile.pages.first; page < tile.pages.last; ++page) {
+  for (int number = tile.pages.first; number < tile.pages.last; ++number) {
+    const int page = tile.PageAt(number);
     const int stored = tile.Stored(page);
     const std::byte* block = staged != nullptr ? staged : tile.Block(page, kv);
     CopyAsyncWait<0>();
@@ -68,8 +69,8 @@ __device__ __forceinline__ void AttendPages(const AttentionCall& call, const Til
     DecodeRows<D>(kv.k, kv.head_dim, block, stored, shared.k[0], PrefillShared<D, kTiles>::kStride);
     DecodeRows<D>(kv.v, kv.head_dim, block, stored, shared.v[0], PrefillShared<D, kTiles>::kStride);
     __syncthreads();
-    if (staged != nullptr && page + 1 < tile.pages.last) {
-      CopyBlock(tile.Block(page + 1, kv), kv.block_bytes, staged);
+    if (staged != nullptr && number + 1 < tile.pages.last) {
+      CopyBlock(tile.Block(tile.PageAt(number + 1), kv), kv.block_bytes, staged);
     }
     AttendPage(tile, page, shared, state);
   }
@@ -86,9 +87,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   if (threadIdx.x == 0) tile = TileOf(call);
   __syncthreads();
   if (tile.rows == 0 || tile.span >= tile.spans) return;
+  const int first_page = tile.PageAt(tile.pages.first);
   const auto copy_first = [&](bool settled) {
-    if (staged == nullptr || tile.Settled(tile.pages.first) != settled) return;
-    CopyBlock(tile.Block(tile.pages.first, a.kv), a.kv.block_bytes, staged);
+    if (staged == nullptr || tile.pages.first >= tile.pages.last) return;
+    if (tile.Settled(first_page) != settled) return;
+    CopyBlock(tile.Block(first_page, a.kv), a.kv.block_bytes, staged);
   };
   copy_first(true);
   WaitForPreviousGrid();

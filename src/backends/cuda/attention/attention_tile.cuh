@@ -37,8 +37,10 @@ struct Tile {
   float cap;  // of scores times kLog2E; 0: none
   uint64_t group_inverse;
   int first_span, spans, span;  // spans the tile has; this block's, from 0
-  KeyRange pages;               // of this block
+  KeyRange pages;               // numbers of this block's (PageAt)
   KeyRange common;              // keys that all rows see
+  CacheForm form;
+  int sinks, skipped;  // pages at the beginning that are read; behind them so many are not
 
   __device__ int token_of(int row) const {  // division by group
     return static_cast<int>((static_cast<uint64_t>(first + row) * group_inverse) >> 32);
@@ -51,6 +53,18 @@ struct Tile {
     const int last = position(row) + 1;
     return {window == 0 ? 0 : max(0, last - window), last};
   }
+  // Whether a row reads a page in this form.
+  __device__ bool Reads(int row, int page) const {
+    if (form == CacheForm::kOnly) return true;
+    const bool recent = page == 0 || page + kPagesBefore >= position(row) / kPageKeys;
+    return recent == (form == CacheForm::kRecent);
+  }
+  // Keys of a page, in this form, that a row sees.
+  __device__ KeyRange Visible(int row, int page) const {
+    return Reads(row, page) ? Visible(row) : KeyRange{0, 0};
+  }
+  // The page that has a number of `pages`.
+  __device__ int PageAt(int number) const { return number < sinks ? number : number + skipped; }
   __device__ int64_t token(int row) const { return sequence.first_row + token_of(row); }
   __device__ int head(int row) const {
     return kv_head * group + first + row - token_of(row) * group;
@@ -83,10 +97,21 @@ __device__ __forceinline__ Tile TileOf(const AttentionCall& call) {
   tile.first = number * plan.tile_rows;
   const int rows = static_cast<int>(tile.sequence.tokens) * plan.group - tile.first;
   tile.rows = max(0, min(plan.tile_rows, rows));
-  const int first_page = tile.Visible(0).first / kPageKeys;
-  const int last_page = (tile.position(tile.rows - 1) + kPageKeys) / kPageKeys;
+  tile.form = call.arguments.form;
+  tile.sinks = tile.skipped = 0;
+  int first_page = tile.Visible(0).first / kPageKeys;
+  int last_page = tile.position(tile.rows - 1) / kPageKeys + 1;
+  if (tile.form == CacheForm::kNarrow) {
+    first_page = max(first_page, 1);
+    last_page = max(first_page, last_page - 1 - kPagesBefore);
+  } else if (tile.form == CacheForm::kRecent) {
+    tile.sinks = first_page == 0 ? 1 : 0;
+    const int begin = max(first_page, max(1, tile.position(0) / kPageKeys - kPagesBefore));
+    tile.skipped = begin - tile.sinks;
+    last_page -= tile.skipped, first_page = 0;
+  }
   tile.first_span = first_page / plan.span_pages;
-  tile.spans = (last_page - 1) / plan.span_pages + 1 - tile.first_span;
+  tile.spans = max((last_page - 1) / plan.span_pages + 1 - tile.first_span, 1);
   tile.span = blockIdx.y;
   const int begin = (tile.first_span + tile.span) * plan.span_pages;
   tile.pages = {max(first_page, begin), min(last_page, begin + plan.span_pages)};
@@ -111,9 +136,29 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// Adds what the narrow pages have left of four elements to those of the recent ones.
+__device__ __forceinline__ void AddRemainder(const Remainder& from, int64_t place, int64_t row,
+                                             float4& v, float2& end) {
+  const float4 values = *reinterpret_cast<const float4*>(from.values + place);
+  const float2 rest = from.ends[row];
+  const float max = fmaxf(rest.x, end.x), theirs = Exp2(rest.x - max), ours = Exp2(end.x - max);
+  v = {theirs * values.x + ours * v.x, theirs * values.y + ours * v.y,
+       theirs * values.z + ours * v.z, theirs * values.w + ours * v.w};
+  end = {max, theirs * rest.y + ours * end.y};
+}
+
 // Four elements of a row of the result; `end` is {max, sum} of its weights. A sink is a last key.
 __device__ __forceinline__ void StoreOutput(const AttentionArguments& a, const Tile& tile, int row,
                                             int d, float4 v, float2 end) {
+  if (a.form != CacheForm::kOnly && a.remainder.values != nullptr) {
+    const int64_t place = PlaceOf(a, tile, row, d), at = place / a.kv.head_dim;
+    if (a.form == CacheForm::kNarrow) {
+      *reinterpret_cast<float4*>(a.remainder.values + place) = v;
+      if (d == 0) a.remainder.ends[at] = end;
+      return;
+    }
+    AddRemainder(a.remainder, place, at, v, end);
+  }
   if (a.sinks != nullptr) end.y += Exp2(a.sinks[tile.head(row)] * kLog2E - end.x);
   const float f = __fdividef(1.0f, end.y);
   *reinterpret_cast<uint2*>(a.out + PlaceOf(a, tile, row, d)) = {PackBf16(v.x * f, v.y * f),

@@ -22,15 +22,20 @@ class CacheOps {
   void Attention(const Intermediate* q, const AttentionSpec& attention, const KvSpec& kv,
                  std::span<const SequenceSlice> batch, Intermediate* out, cudaStream_t stream);
 
-  // The batch in device memory; copied only when it is new, so once for all layers.
+  // The batch in device memory, [tables][sequences]; copied only when it is new, so once for all
+  // layers.
   const SequenceOnDevice* OnDevice(std::span<const SequenceSlice> batch, cudaStream_t stream);
 
  private:
-  // The sequences of the batch in `part`, which begins at `first`.
-  void AttendPart(AttentionArguments arguments, std::span<const SequenceSlice> part, size_t first,
+  // `part`: the sequences that `arguments` mean, whose bounds are not yet known.
+  void AttendPart(AttentionArguments arguments, std::span<const SequenceSlice> part,
                   cudaStream_t stream);
+  void AttendForms(AttentionArguments narrow, AttentionArguments recent,
+                   std::span<const SequenceSlice> part, cudaStream_t stream);
+  static AttentionArguments Bounded(AttentionArguments arguments,
+                                    std::span<const SequenceSlice> part);
 
-  DeviceBuffer<float> partials_;
+  DeviceBuffer<float> partials_, remainders_, remainder_ends_;
   DeviceBuffer<uint32_t> counters_;
   FusedAttention fused_;
   std::vector<SequenceOnDevice> batch_;  // as batch_on_device_ holds it

@@ -6,7 +6,7 @@
 namespace nibble::cuda {
 namespace {
 
-static_assert(kPageKeys == kPageTokens);
+static_assert(kPageKeys == kPageTokens && kPagesBefore == kRecentPages);
 
 KvPart PartOf(const KvSpec& spec, const FormatSpec& format, int64_t codes, int64_t params) {
   const int64_t groups = format.quantized() ? format.groups(spec.head_dim) : 1;

@@ -15,6 +15,7 @@ struct KvSpec;
 namespace nibble::cuda {
 
 inline constexpr int kPageKeys = 64;     // tokens of a page
+inline constexpr int kPagesBefore = 1;   // kRecentPages
 inline constexpr int kMaxHeadDim = 512;  // head_dim is a multiple of 8
 // Longer heads do not fit into the registers of warps that multiply tiles.
 inline constexpr int kMaxTileHeadDim = 256;

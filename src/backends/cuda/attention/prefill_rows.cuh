@@ -80,16 +80,16 @@ __device__ __forceinline__ void Cap(float cap, Scores<kTiles>& s) {
 
 // Keys of a page that a row must not see get no weight.
 template <int kTiles>
-__device__ __forceinline__ void Mask(const Tile& tile, int first_key, Scores<kTiles>& s) {
+__device__ __forceinline__ void Mask(const Tile& tile, int page, Scores<kTiles>& s) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const KeyRange range = tile.Visible((threadIdx.x / 32 * kTiles + m) * 16 + 8 * h + g);
+      const KeyRange range = tile.Visible((threadIdx.x / 32 * kTiles + m) * 16 + 8 * h + g, page);
 #pragma unroll
       for (int i = 0; i < kPageKeys / 8 * 2; ++i) {
-        const int key = first_key + i / 2 * 8 + 2 * t + i % 2;
+        const int key = page * kPageKeys + i / 2 * 8 + 2 * t + i % 2;
         if (key < range.first || key >= range.last) s[m][i / 2][2 * h + i % 2] = -INFINITY;
       }
     }
@@ -160,13 +160,15 @@ __device__ __forceinline__ void AttendPage(const Tile& tile, int page,
                                            WarpState<D, kTiles>& state) {
   const int first = threadIdx.x / 32 * 16 * kTiles, key = page * kPageKeys;
   if (first >= tile.rows) return;
-  const KeyRange low = tile.Visible(first);
-  const KeyRange high = tile.Visible(min(first + 16 * kTiles, tile.rows) - 1);
-  if (key >= high.last || key + kPageKeys <= low.first) return;
+  const int last = min(first + 16 * kTiles, tile.rows) - 1;
+  const KeyRange low = tile.Visible(first), high = tile.Visible(last);
+  const bool first_reads = tile.Reads(first, page), last_reads = tile.Reads(last, page);
+  if (key >= high.last || key + kPageKeys <= low.first || !(first_reads || last_reads)) return;
   Scores<kTiles> s;
   Score(shared, s);
   if (tile.cap != 0) Cap<kTiles>(tile.cap, s);
-  if (key + kPageKeys > low.last || key < high.first) Mask<kTiles>(tile, key, s);
+  const bool all_read = first_reads && last_reads;
+  if (key + kPageKeys > low.last || key < high.first || !all_read) Mask<kTiles>(tile, page, s);
   Weigh(state, s);
   AddValues(shared, s, state);
 }

@@ -27,13 +27,11 @@ __global__ void __launch_bounds__(32 * kWarps<kElements>)
   auto& memory = memories[threadIdx.x / 32];
   const int head_dim = a.kv.head_dim, kv_heads = a.kv.kv_heads, first = Lane() * kElements;
   const int64_t token = blockIdx.x;
-  SequenceOnDevice sequence;
-  if (!FindSequence(a, blockIdx.x, sequence)) return;
-  const int position = static_cast<int>(sequence.position + token - sequence.first_row);
-  const int slot = position % kPageKeys;
-  std::byte* page = sequence.pages[position / kPageKeys] + a.kv.offset;
+  const int sequence = FindSequence(a, blockIdx.x);
+  if (sequence < 0) return;
+  const TokenPages pages(a, sequence, blockIdx.x);
   Angles<kElements> turn;
-  turn.Load(a, position);
+  turn.Load(a, pages.position);
   WaitForPreviousGrid();
   AllowNextGrid();
   const int heads = a.all_heads(), step = gridDim.y * kWarps<kElements>;
@@ -74,8 +72,13 @@ __global__ void __launch_bounds__(32 * kWarps<kElements>)
       if (first < head_dim) Store(x, HeadOf<Real>(a, token, h) + first);
     } else {
       const int kv_head = h - a.heads - (is_k ? 0 : kv_heads);
-      Append(is_k ? a.kv.k : a.kv.v, head_dim, page + int64_t{kv_head} * a.kv.block_bytes, slot,
-             memory.append, x);
+      const auto append = [&](const KvLayout& kv, std::byte* page) {
+        Append(is_k ? kv.k : kv.v, head_dim, page + int64_t{kv_head} * kv.block_bytes, pages.slot,
+               memory.append, x);
+      };
+      append(a.kv, pages.page);
+      __syncwarp();
+      if (pages.recent != nullptr) append(a.recent, pages.recent);
     }
     __syncwarp();
   }

@@ -52,6 +52,9 @@ struct RopeAppendArguments {
   const float* key_center = nullptr;  // [kv_heads, head_dim], taken off k behind all else, or null
   const SequenceOnDevice* batch = nullptr;  // [sequences]
   int sequences = 0;
+  // The recent form of the cache and the same batch with its pages, or null where there is none.
+  KvLayout recent = {};
+  const SequenceOnDevice* recent_batch = nullptr;
   int rows = 0;  // of all sequences; rows that belong to none are left alone
 
   // Of q, k and v.

@@ -96,15 +96,14 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
   using H = Head<D>;
   constexpr int kHeads = 32 / H::kLanes;  // of a warp at a time
   const int64_t token = blockIdx.x;
-  SequenceOnDevice sequence;
-  if (!FindSequence(a, blockIdx.x, sequence)) return;
-  const int64_t position = sequence.position + token - sequence.first_row;
-  const int slot = static_cast<int>(position % kPageKeys), lane = Lane() % H::kLanes;
-  std::byte* page = sequence.pages[position / kPageKeys] + a.kv.offset;
-  const int element = lane * kHalf;
+  const int sequence = FindSequence(a, blockIdx.x);
+  if (sequence < 0) return;
+  const TokenPages pages(a, sequence, blockIdx.x);
+  const int lane = Lane() % H::kLanes, element = lane * kHalf;
+  const int64_t angles = int64_t{pages.position} * a.angles + element;
   float cos[kHalf], sin[kHalf];
-  Load(a.cos + position * a.angles + element, cos);
-  Load(a.sin + position * a.angles + element, sin);
+  Load(a.cos + angles, cos);
+  Load(a.sin + angles, sin);
   WaitForPreviousGrid();
   AllowNextGrid();
   const int heads = a.all_heads(), step = gridDim.y * kWarps * kHeads;
@@ -138,14 +137,18 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerSm)
       Store(head.upper, out + D / 2);
       continue;
     }
-    const KvPart& part = turns ? a.kv.k : a.kv.v;
     const int kv_head = h - a.heads - (turns ? 0 : a.kv.kv_heads);
-    std::byte* block = page + int64_t{kv_head} * a.kv.block_bytes;
-    const CacheGrid grid(part, range.x, range.y);
-    std::byte* const row = block + part.codes + slot * part.row_bytes;
-    StoreCodes(grid, part.bits, head.lower, row, lane);
-    StoreCodes(grid, part.bits, head.upper, row, H::kLanes + lane);
-    if (lane == 0) reinterpret_cast<__half2*>(block + part.params)[slot] = grid.Params();
+    const auto append = [&](const KvLayout& kv, std::byte* page) {
+      const KvPart& part = turns ? kv.k : kv.v;
+      std::byte* block = page + int64_t{kv_head} * kv.block_bytes;
+      const CacheGrid grid(part, range.x, range.y);
+      std::byte* const row = block + part.codes + pages.slot * part.row_bytes;
+      StoreCodes(grid, part.bits, head.lower, row, lane);
+      StoreCodes(grid, part.bits, head.upper, row, H::kLanes + lane);
+      if (lane == 0) reinterpret_cast<__half2*>(block + part.params)[pages.slot] = grid.Params();
+    };
+    append(a.kv, pages.page);
+    if (pages.recent != nullptr) append(a.recent, pages.recent);
   }
 }
 

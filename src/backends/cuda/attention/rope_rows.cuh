@@ -6,9 +6,8 @@
 
 namespace nibble::cuda {
 
-// The sequence that owns a row of the batch, found by a whole warp; false if none does.
-__device__ __forceinline__ bool FindSequence(const RopeAppendArguments& a, int row,
-                                             SequenceOnDevice& sequence) {
+// The number of the sequence that owns a row of the batch, found by a whole warp; -1 if none does.
+__device__ __forceinline__ int FindSequence(const RopeAppendArguments& a, int row) {
   for (int first = 0; first < a.sequences; first += 32) {
     bool mine = false;
     if (first + Lane() < a.sequences) {
@@ -16,12 +15,26 @@ __device__ __forceinline__ bool FindSequence(const RopeAppendArguments& a, int r
       mine = row >= s.first_row && row < s.first_row + s.tokens;
     }
     const uint32_t found = __ballot_sync(~0u, mine);
-    if (found == 0) continue;
-    sequence = a.batch[first + __ffs(found) - 1];
-    return true;
+    if (found != 0) return first + __ffs(found) - 1;
   }
-  return false;
+  return -1;
 }
+
+// The pages that a token is written to, of this layer.
+struct TokenPages {
+  int position, slot;        // slot: in the page
+  std::byte *page, *recent;  // recent: null where there is no such form
+
+  __device__ TokenPages(const RopeAppendArguments& a, int number, int row) {
+    const SequenceOnDevice sequence = a.batch[number];
+    position = static_cast<int>(sequence.position + row - sequence.first_row);
+    slot = position % kPageKeys;
+    page = sequence.pages[position / kPageKeys] + a.kv.offset;
+    recent = nullptr;
+    if (a.recent_batch == nullptr) return;
+    recent = a.recent_batch[number].pages[position / kPageKeys] + a.recent.offset;
+  }
+};
 
 // Head `h` of all heads of a token: those of q, then k, then v.
 template <typename Real>
