@@ -25,8 +25,13 @@ Expr JsonObjectCall(GrammarBuilder* builder, const Json& function, const char* a
   return Sequence({Literal(begin), Arguments(builder, function), Literal("}")});
 }
 
-// The rest of a call behind CallMarker. marker(text): the token, where the vocabulary has one, or
-// the text.
+// Whether calls are the items of one list, behind one CallMarker.
+bool IsList(const AnswerFormat& format) {
+  return format.calls == CallFormat::kMistral && !format.has_marker("[ARGS]");
+}
+
+// The rest of a call behind CallMarker, or an item of the list. marker(text): the token, where the
+// vocabulary has one, or the text.
 template <typename Marker>
 Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json& function,
                 const Marker& marker) {
@@ -41,7 +46,7 @@ Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json&
       if (format.has_marker("[ARGS]")) {
         return Sequence({Literal(name), marker("[ARGS]"), Arguments(builder, function)});
       }
-      return Sequence({Literal("["), JsonObjectCall(builder, function, "arguments"), Literal("]")});
+      return JsonObjectCall(builder, function, "arguments");
     case CallFormat::kHarmony:
       return Sequence({marker("<|channel|>"), Literal("commentary to=functions." + name + " "),
                        marker("<|constrain|>"), Literal("json"), marker("<|message|>"),
@@ -66,6 +71,12 @@ std::shared_ptr<const Grammar> GrammarOf(const AnswerFormat& format, const Json&
     if (calls.back() == nullptr) return nullptr;
   }
   Expr call = grammar::Choice(std::move(calls));
+  if (IsList(format)) {
+    const Expr item = grammar::Reference(builder.AddRule("call", std::move(call)));
+    const Expr more =
+        grammar::Repeat(Sequence({Literal(", "), item}), 0, begun ? grammar::kUnbounded : 0);
+    call = Sequence({Literal("["), item, more, Literal("]")});
+  }
   const std::string begin(CallMarker(format.calls));
   if (!begun && !begin.empty()) call = Sequence({marker(begin), std::move(call)});
   return builder.Compile(call);

@@ -21,12 +21,13 @@ std::string_view CallMarker(CallFormat format);
 
 // Of an answer that is a call of one of the functions from its first token on, written as the
 // model writes calls, with arguments that the function's schema allows. Null where a format's calls
-// cannot be required (kNone, kXml, kLlamaPython). `tools`: as TemplateTools makes them; token_id:
-// that of a marker. A schema that is not understood is kUsage.
+// cannot be required (kNone, kXml, kLlamaPython). `tools`: as TemplateTools makes
+// them; token_id: that of a marker. A schema that is not understood is kUsage.
 std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Json& tools,
                                             const MarkerIds& token_id);
 
-// The same of what follows CallMarker, for answers that may call or not.
+// The same of what follows CallMarker, for answers that may call or not, and so often as they like
+// where calls are a list.
 std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
                                          const MarkerIds& token_id);
 

@@ -67,6 +67,20 @@ TEST(RequiredCallTest, ACallIsItsBeginningAndItsRest) {
   }
 }
 
+// A list is written once, so that a model may say more calls in it.
+TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
+  const std::string call = R"({"name": "lamp", "arguments": {"level": 3}})";
+  const std::string two = "[" + call + ", " + call + "]";
+  for (const CallFormat calls : {CallFormat::kMistral}) {
+    const AnswerFormat format = {.calls = calls};
+    EXPECT_TRUE(IsCall(BegunCall(format, LampTools(), {}), two));
+    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}), "[" + call + ", 1]"));
+    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}), "[]"));
+    EXPECT_FALSE(
+        IsCall(RequiredCall(format, LampTools(), {}), std::string(CallMarker(calls)) + two));
+  }
+}
+
 TEST(RequiredCallTest, FormatsWithoutAGrammarHaveNone) {
   for (const CallFormat format : {CallFormat::kNone, CallFormat::kXml, CallFormat::kLlamaPython}) {
     EXPECT_EQ(RequiredCall({.calls = format}, LampTools(), {}), nullptr);
