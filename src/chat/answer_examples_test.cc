@@ -57,6 +57,53 @@ const std::vector<AnswerExample>& AnswerExamples() {
       {kXml, "<tool_call><function=g><parameter=s>1</parameter></function></tool_call>",
        "T(<tool_call><function=g><parameter=s>1</parameter></function></tool_call>)"},
       {kXml, "<tool_call>\n<function=f>\n<parameter=s>\ncut <", "C(f|{\"s\": \"cut )"},
+      {kGlm,
+       "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a <b>\n\"c\"\n</arg_value>\n<arg_key>n"
+       "</arg_key>\n<arg_value>12</arg_value>\n<arg_key>o</arg_key>\n<arg_value>{\"k\": [1, null]}"
+       "</arg_value>\n<arg_key>b</arg_key>\n<arg_value>true</arg_value>\n</tool_call>",
+       R"(C(f|{"s": "a <b>\n\"c\"\n", "n": 12, "o": {"k": [1, null]}, "b": true}))"},
+      {kGlm, "<tool_call>get_weather\n</tool_call>", "C(get_weather|{})"},
+      {kGlm,
+       "<think>Hm</think>See:\n<tool_call>get_weather</tool_call>\n<tool_call>f<arg_key>s</arg_key>"
+       "<arg_value></arg_value><arg_key>zz</arg_key><arg_value>7</arg_value></tool_call>\n",
+       "R(Hm) T(See:\n) C(get_weather|{}) C(f|{\"s\": \"\", \"zz\": \"7\"})"},
+      {kGlm, "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>cut", R"(C(f|{"s": "cut))"},
+      {kGlm, "<tool_call>f\n<arg_key>cut", "C(f|{)"},
+      {kGlm, "<tool_call>f is cut", "T(<tool_call>f is cut)"},
+      {kGlm, "<tool_call>g\n<arg_key>s</arg_key>\n<arg_value>1</arg_value>\n</tool_call> z",
+       "T(<tool_call>g\n<arg_key>s</arg_key>\n<arg_value>1</arg_value>\n</tool_call> z)"},
+      {kGlm, R"(<tool_call>{"name": "f"}</tool_call>)",
+       R"(T(<tool_call>{"name": "f"}</tool_call>))"},
+      {kGranite, R"(<|tool_call|>[{"name": "f", "arguments": {"a": 1, "s": "]", "l": [true]}}])",
+       R"(C(f|{"a": 1, "s": "]", "l": [true]}))"},
+      {kGranite, R"(<|tool_call|>[{"arguments": {}, "name": "get_weather"}]<|/tool_call|>)",
+       "C(get_weather|{})"},
+      {kGranite,
+       "I ask.\n<|tool_call|> [{\"name\": \"f\"},\n{\"name\": \"get_weather\", \"arguments\": "
+       "{\"a\": "
+       "null}}]<|/tool_call|>",
+       "T(I ask.\n) C(f|{}) C(get_weather|{\"a\": null})"},
+      {kGranite, R"(functools[{"name": "f", "arguments": {"a": 1}}])", R"(C(f|{"a": 1}))"},
+      {kGranite, "import functools\n\n[x]", "T(import functools\n\n[x])"},
+      {kGranite, R"(<tool_call>[{"name": "f", "arguments": {}}])", "C(f|{})"},
+      {kGranite, R"(<|tool_call|>[{"name": "f", "arguments": {"a": "cut)", R"(C(f|{"a": "cut))"},
+      {kGranite, R"(<|tool_call|>[{"name": "g"}]<|/tool_call|>)",
+       R"(T(<|tool_call|>[{"name": "g"}]<|/tool_call|>))"},
+      {kGemma,
+       "<|tool_call>call:f{s:<|\"|>a \"{<b>}\"\\\n<|'<|\"|>,n:-1.5e3,b:true,o:{k x:[1,null,<|\"|>é"
+       "<|\"|>],q:{}},l:[]}<tool_call|>",
+       "C(f|{\"s\": \"a \\\"{<b>}\\\"\\\\\\n<|'\", \"n\": -1.5e3, \"b\": true, \"o\": {\"k x\": "
+       "[1, "
+       "null, \"é\"], \"q\": {}}, \"l\": []})"},
+      {kGemma, "<|tool_call>call:get_weather{}<tool_call|>", "C(get_weather|{})"},
+      {kGemma,
+       "So: <|tool_call>call:f{ s: <|\"|><<|\"|>, <|\"|>t:<|\"|>:None}<tool_call|><|tool_call>"
+       "call:f{\"u\": \"\\\"v\", b: False}<tool_call|>",
+       R"(T(So: ) C(f|{"s": "<", "t:": null}) C(f|{"u": "\"v", "b": false}))"},
+      {kGemma, "<|tool_call>call:f{s:<|\"|>cut", R"(C(f|{"s": "cut))"},
+      {kGemma, "<|tool_call>call:f{cut", R"(C(f|{"cut))"},
+      {kGemma, "<|tool_call>call:g{a:1}<tool_call|> z", "T(<|tool_call>call:g{a:1}<tool_call|> z)"},
+      {kGemma, "<|tool_call>f{a:1}<tool_call|>", "T(<|tool_call>f{a:1}<tool_call|>)"},
       {kLlamaJson, R"({"name": "f", "parameters": {"a": "x"}})", R"(C(f|{"a": "x"}))"},
       {kLlamaJson,
        R"(<|python_tag|>{"type": "function", "name": "f", "parameters": {}}; {"name": "f"})",
@@ -122,6 +169,9 @@ TEST(AnswerParser, QuotedMarkersAreText) {
   const std::vector<std::pair<CallFormat, std::string>> answers = {
       {kHermes, R"(<think>a</think><tool_call>{"name": "f", "arguments": {}}</tool_call>)"},
       {kXml, "<tool_call></tool_call>"},
+      {kGlm, "<tool_call>f</tool_call>"},
+      {kGranite, R"(<|tool_call|>[{"name": "f"}]<|/tool_call|>)"},
+      {kGemma, "<|tool_call>call:f{}<tool_call|>"},
       {kLlamaJson, R"(<|python_tag|>{"name": "f"})"},
       {kMistral, R"([TOOL_CALLS][{"name": "f"}])"}};
   for (const auto& [calls, answer] : answers) {
@@ -146,6 +196,36 @@ TEST(AnswerParser, MarkersWithinStringsBelongToThem) {
   meaning.Marker("</tool_call>");  // here it ends a call that is not complete
   meaning.Push("\n");
   EXPECT_EQ(meaning.Finish(), R"(C(f|{"s": "a</tool_call>b", "t": ))");
+}
+
+// The same of the tags and quotes within calls: a text may say them.
+TEST(AnswerParser, QuotedTagsWithinValuesBelongToThem) {
+  Meaning glm = MeaningOf(CallFormat::kGlm, true);
+  for (const AnswerPiece& piece : std::vector<AnswerPiece>{{true, "<tool_call>"},
+                                                           {false, "f"},
+                                                           {true, "<arg_key>"},
+                                                           {false, "s"},
+                                                           {true, "</arg_key>"},
+                                                           {true, "<arg_value>"},
+                                                           {false, "</arg_value> "},
+                                                           {true, "</tool_call>"},
+                                                           {true, "</arg_value>"},
+                                                           {true, "</tool_call>"}}) {
+    glm.Give(piece);
+  }
+  EXPECT_EQ(glm.Finish(), R"(C(f|{"s": "</arg_value> </tool_call>"}))");
+  Meaning gemma = MeaningOf(CallFormat::kGemma, true);
+  for (const AnswerPiece& piece : std::vector<AnswerPiece>{{true, "<|tool_call>"},
+                                                           {false, "call:f{s:"},
+                                                           {true, "<|\"|>"},
+                                                           {false, "<|\"|>"},
+                                                           {true, "<tool_call|>"},
+                                                           {true, "<|\"|>"},
+                                                           {false, "}"},
+                                                           {true, "<tool_call|>"}}) {
+    gemma.Give(piece);
+  }
+  EXPECT_EQ(gemma.Finish(), R"(C(f|{"s": "<|\"|><tool_call|>"}))");
 }
 
 TEST(AnswerParser, NamesComeBeforeArgumentsAndArgumentsAsTheyCome) {
@@ -190,6 +270,12 @@ TEST(AnswerFormat, IsDetectedByTemplateAndVocabulary) {
   EXPECT_EQ(calls("{{ messages }}"), CallFormat::kNone);
   EXPECT_EQ(calls("'<tool_call>'"), CallFormat::kHermes);
   EXPECT_EQ(calls("'<tool_call><function=x>'"), CallFormat::kXml);
+  EXPECT_EQ(calls("'<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>'"),
+            CallFormat::kGlm);
+  EXPECT_EQ(calls("' respond with <|tool_call|> followed by a JSON list'"), CallFormat::kGranite);
+  EXPECT_EQ(calls("'<|tool|>' + message['tools'] + '<|/tool|>'"), CallFormat::kGranite);
+  EXPECT_EQ(calls("'formatted as functools[{...}]'"), CallFormat::kGranite);
+  EXPECT_EQ(calls("'<|tool_call>call:' + name + '{' + '}<tool_call|>'"), CallFormat::kGemma);
   EXPECT_EQ(calls("'[TOOL_CALLS]'"), CallFormat::kMistral);
   EXPECT_EQ(calls("'<|channel|>final<|message|>'"), CallFormat::kHarmony);
   EXPECT_EQ(calls("'{\"name\": function name, \"parameters\": ...}'"), CallFormat::kLlamaJson);
@@ -201,6 +287,9 @@ TEST(AnswerFormat, IsDetectedByTemplateAndVocabulary) {
       "'<tool_call>'", [](std::string_view text) { return text.find("think") != text.npos; });
   EXPECT_EQ(tokens.reasoning_end, "</think>");
   EXPECT_EQ(tokens.markers, (std::vector<std::string>{"<think>", "</think>"}));
+  // A call waits for its result.
+  EXPECT_EQ(DetectAnswerFormat("<arg_key>", none).ends.front(), "<|observation|>");
+  EXPECT_EQ(DetectAnswerFormat("<|tool_call>", none).ends.front(), "<|tool_response>");
   EXPECT_TRUE(PromptOpensReasoning(tokens, "<|im_start|>assistant\n<think>\n"));
   EXPECT_FALSE(PromptOpensReasoning(tokens, "<think>\n\n</think>\n\n"));
   EXPECT_FALSE(PromptOpensReasoning(AnswerFormat(), "<think>"));

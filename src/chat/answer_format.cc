@@ -14,6 +14,10 @@ CallFormat DetectCalls(std::string_view source) {
   };
   if (has("<|channel|>") && has("<|message|>")) return CallFormat::kHarmony;
   if (has("[TOOL_CALLS]")) return CallFormat::kMistral;
+  if (has("<arg_key>")) return CallFormat::kGlm;
+  if (has("<|tool_call>")) return CallFormat::kGemma;
+  // Phi-4-mini's template names the tags around tools alone, and a later one "functools".
+  if (has("<|tool_call|>") || has("<|/tool|>") || has("functools[")) return CallFormat::kGranite;
   if (has("<tool_call>")) return has("<function=") ? CallFormat::kXml : CallFormat::kHermes;
   if (has("[func_name1(")) return CallFormat::kLlamaPython;
   // The instruction of Llama 3.1 and 3.2, which stands in a string of the template.
@@ -39,12 +43,17 @@ AnswerFormat DetectAnswerFormat(std::string_view template_source,
     }
   }
   for (const std::string_view text :
-       {"<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>", "[TOOL_CALLS]",
-        "[ARGS]", "[CALL_ID]", "<|python_tag|>", "<|python_start|>", "<|python_end|>", "<|start|>",
-        "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"}) {
+       {"<think>",        "</think>",       "[THINK]",      "[/THINK]",       "<tool_call>",
+        "</tool_call>",   "<arg_key>",      "</arg_key>",   "<arg_value>",    "</arg_value>",
+        "<|tool_call|>",  "<|/tool_call|>", "<|tool_call>", "<tool_call|>",   "<|\"|>",
+        "[TOOL_CALLS]",   "[ARGS]",         "[CALL_ID]",    "<|python_tag|>", "<|python_start|>",
+        "<|python_end|>", "<|start|>",      "<|channel|>",  "<|message|>",    "<|constrain|>",
+        "<|end|>",        "<|call|>",       "<|return|>"}) {
     if (is_token(text)) format.markers.emplace_back(text);
   }
   if (format.calls == CallFormat::kHarmony) format.ends = {"<|call|>", "<|return|>"};
+  if (format.calls == CallFormat::kGlm) format.ends = {"<|observation|>"};
+  if (format.calls == CallFormat::kGemma) format.ends = {"<|tool_response>"};
   return format;
 }
 

@@ -14,11 +14,15 @@ enum class CallFormat {
   kNone,
   kHermes,       // <tool_call>{"name", "arguments"}</tool_call>, or a list of these
   kXml,          // <tool_call><function=f><parameter=a>value</parameter></function></tool_call>
+  kGlm,          // <tool_call>f<arg_key>a</arg_key><arg_value>value</arg_value></tool_call>
+  kGranite,      // <|tool_call|>[{"name", "arguments"}], with <|/tool_call|> behind it: Phi-4-mini
+  kGemma,        // <|tool_call>call:f{a:1,b:<|"|>x<|"|>}<tool_call|>
   kLlamaJson,    // {"name", "parameters"}, after <|python_tag|> or not
   kLlamaPython,  // [f(a=1, b="x")]
   kMistral,      // [TOOL_CALLS][{"name", "arguments"}] or [TOOL_CALLS]f[ARGS]{...}
   kHarmony,      // gpt-oss: messages in channels
 };
+inline constexpr int kCallFormats = static_cast<int>(CallFormat::kHarmony) + 1;
 
 struct AnswerFormat {
   CallFormat calls = CallFormat::kNone;

@@ -26,7 +26,7 @@ class AnswerParser {
  public:
   // Without functions calls are text, and only reasoning (harmony: channels) is told apart. Without
   // parallel_calls nothing after the first call counts. `tools`, as TemplateTools returns them, has
-  // the types of parameters for formats that write values without quotes (kXml).
+  // the types of parameters for formats that write values without quotes (kXml, kGlm).
   AnswerParser(const AnswerFormat& format, const std::vector<std::string>& function_names,
                bool parallel_calls = true, const Json& tools = Json());
   AnswerParser(AnswerParser&&) noexcept;

@@ -158,6 +158,16 @@ TEST(AnswerProperty, RandomAnswersKeepThePromises) {
                                           "</parameter>",
                                           "[",
                                           "</function>",
+                                          "<arg_key>s</arg_key>",
+                                          "<arg_value>",
+                                          "</arg_value>",
+                                          "<|tool_call|>",
+                                          "<|/tool_call|>",
+                                          "<|tool_call>",
+                                          "call:f{",
+                                          "<tool_call|>",
+                                          "<|\"|>",
+                                          "s:",
                                           "{\"name\": \"f\"",
                                           ", \"arguments\": ",
                                           "{\"a\": 1}",
@@ -188,10 +198,10 @@ TEST(AnswerProperty, RandomAnswersKeepThePromises) {
                                           ",",
                                           "1"};
   Rng rng(7);
-  for (int run = 0; run < 4000; ++run) {
+  for (int run = 0; run < 8000; ++run) {
     std::string answer;
     for (size_t i = 1 + rng.Below(14); i > 0; --i) answer += words[rng.Below(words.size())];
-    CheckPromises(static_cast<CallFormat>(rng.Below(7)), false, answer);
+    CheckPromises(static_cast<CallFormat>(rng.Below(kCallFormats)), false, answer);
   }
 }
 
@@ -213,6 +223,10 @@ TEST(AnswerProperty, TimeIsLinear) {
       {CallFormat::kHermes, R"(<tool_call>{"name": "f", "arguments": {"a": ")"},
       {CallFormat::kXml, "<tool_call><function=f><parameter=s>"},
       {CallFormat::kXml, "<tool_call><function=f><parameter=o>"},
+      {CallFormat::kGlm, "<tool_call>f<arg_key>s</arg_key><arg_value>"},
+      {CallFormat::kGranite, ""},
+      {CallFormat::kGemma, "<|tool_call>call:f{s:<|\"|>"},
+      {CallFormat::kGemma, "<|tool_call>call:f{o:"},
       {CallFormat::kLlamaJson, ""},
       {CallFormat::kLlamaPython, "[f(a="},
       {CallFormat::kLlamaPython, "[f(a='"},

@@ -39,11 +39,13 @@ inline AnswerFormat ExampleFormat(CallFormat calls, bool tokens) {
     format.reasoning_end = calls == CallFormat::kMistral ? "[/THINK]" : "</think>";
   }
   if (!tokens) return format;
-  format.markers = {"<think>",     "</think>",       "[THINK]",         "[/THINK]",
-                    "<tool_call>", "</tool_call>",   "[TOOL_CALLS]",    "[ARGS]",
-                    "[CALL_ID]",   "<|python_tag|>", "<|start|>",       "<|channel|>",
-                    "<|message|>", "<|constrain|>",  "<|end|>",         "<|call|>",
-                    "<|return|>",  "<|python_end|>", "<|python_start|>"};
+  format.markers = {"<think>",       "</think>",       "[THINK]",        "[/THINK]",
+                    "<tool_call>",   "</tool_call>",   "[TOOL_CALLS]",   "[ARGS]",
+                    "[CALL_ID]",     "<|python_tag|>", "<|start|>",      "<|channel|>",
+                    "<arg_key>",     "</arg_key>",     "<arg_value>",    "</arg_value>",
+                    "<|tool_call|>", "<|/tool_call|>", "<|tool_call>",   "<tool_call|>",
+                    "<|\"|>",        "<|message|>",    "<|constrain|>",  "<|end|>",
+                    "<|call|>",      "<|return|>",     "<|python_end|>", "<|python_start|>"};
   return format;
 }
 

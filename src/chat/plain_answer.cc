@@ -8,22 +8,27 @@ namespace {
 
 constexpr size_t kMaxHeldBytes = 1 << 20;
 
+AnswerFormat OfferedFormat(AnswerFormat format, bool has_functions) {
+  if (!has_functions) format.calls = CallFormat::kNone;
+  return format;
+}
+
 }  // namespace
 
 PlainAnswer::PlainAnswer(const AnswerFormat& format, bool has_functions,
                          std::shared_ptr<const ParameterTypes> types)
-    : calls_(has_functions ? format.calls : CallFormat::kNone),
+    : format_(OfferedFormat(format, has_functions)),
       types_(std::move(types)),
-      signs_(SignsOf(format, has_functions)),
+      signs_(SignsOf(format_)),
       matcher_(MatcherOf(signs_, format.markers)),
       call_(JsonCall(false)) {
-  if (calls_ == CallFormat::kLlamaJson) bare_begin_ = '{';
-  if (calls_ == CallFormat::kLlamaPython) bare_begin_ = '[';
+  if (format_.calls == CallFormat::kLlamaJson) bare_begin_ = '{';
+  if (format_.calls == CallFormat::kLlamaPython) bare_begin_ = '[';
   if (!signs_.empty()) behind_ = Behind::kStart;
   if (format.begins_in_reasoning && !format.reasoning_end.empty()) mode_ = Mode::kReasoning;
 }
 
-PlainAnswer::Signs PlainAnswer::SignsOf(const AnswerFormat& format, bool has_functions) {
+PlainAnswer::Signs PlainAnswer::SignsOf(const AnswerFormat& format) {
   Signs signs;
   if (!format.reasoning_end.empty()) {
     if (!format.reasoning_begin.empty()) {
@@ -31,15 +36,27 @@ PlainAnswer::Signs PlainAnswer::SignsOf(const AnswerFormat& format, bool has_fun
     }
     signs.emplace_back(format.reasoning_end, Sign::kReasoningEnd);
   }
-  if (!has_functions) return signs;
   switch (format.calls) {
     case CallFormat::kXml:
       // The tag around it is left out at times.
       signs.emplace_back("<function=", Sign::kFunctionTag);
       [[fallthrough]];
     case CallFormat::kHermes:
+    case CallFormat::kGlm:
       signs.emplace_back("<tool_call>", Sign::kCallBegin);
       signs.emplace_back("</tool_call>", Sign::kCallEnd);
+      break;
+    case CallFormat::kGranite:
+      // The two others are what Phi-4-mini and Granite 3.1 write at times.
+      for (const char* begin : {"<|tool_call|>", "functools", "<tool_call>"}) {
+        signs.emplace_back(begin, Sign::kCallBegin);
+      }
+      signs.emplace_back("<|/tool_call|>", Sign::kCallEnd);
+      signs.emplace_back("</tool_call>", Sign::kCallEnd);
+      break;
+    case CallFormat::kGemma:
+      signs.emplace_back("<|tool_call>", Sign::kCallBegin);
+      signs.emplace_back("<tool_call|>", Sign::kCallEnd);
       break;
     case CallFormat::kLlamaJson:
     case CallFormat::kLlamaPython:
@@ -176,9 +193,15 @@ void PlainAnswer::Reasoning(char c, AnswerEvents& events) {
 void PlainAnswer::OpenCall(std::string opening, bool after_function_tag) {
   mode_ = Mode::kCall;
   held_ = std::move(opening);
-  switch (calls_) {
+  switch (format_.calls) {
     case CallFormat::kXml:
       call_ = XmlCall(types_, after_function_tag);
+      break;
+    case CallFormat::kGlm:
+      call_ = GlmCall(types_, format_);
+      break;
+    case CallFormat::kGemma:
+      call_ = GemmaCall(format_);
       break;
     case CallFormat::kLlamaPython:
       call_ = PythonCall();
@@ -187,7 +210,7 @@ void PlainAnswer::OpenCall(std::string opening, bool after_function_tag) {
       call_ = MistralCall();
       break;
     default:
-      call_ = JsonCall(/*only_call_keys=*/calls_ == CallFormat::kLlamaJson);
+      call_ = JsonCall(/*only_call_keys=*/format_.calls == CallFormat::kLlamaJson);
   }
 }
 

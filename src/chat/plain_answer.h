@@ -10,10 +10,13 @@
 
 #include "chat/answer_events.h"
 #include "chat/answer_format.h"
+#include "chat/gemma_call.h"
+#include "chat/glm_call.h"
 #include "chat/json_call.h"
 #include "chat/literal_matcher.h"
 #include "chat/mistral_call.h"
 #include "chat/python_call.h"
+#include "chat/text_arguments.h"
 #include "chat/xml_call.h"
 
 namespace nibble {
@@ -36,7 +39,7 @@ class PlainAnswer {
   enum class Sign { kReasoningBegin, kReasoningEnd, kCallBegin, kFunctionTag, kCallEnd };
   using Signs = std::vector<std::pair<std::string, Sign>>;
 
-  static Signs SignsOf(const AnswerFormat& format, bool has_functions);
+  static Signs SignsOf(const AnswerFormat& format);
   static LiteralMatcher MatcherOf(const Signs& signs, const std::vector<std::string>& markers);
   void MatchedByte(char c, AnswerEvents& events);
   void Release(AnswerEvents& events);
@@ -49,7 +52,7 @@ class PlainAnswer {
   template <typename Step>
   bool StepCall(std::string_view bytes, AnswerEvents& events, const Step& step);
 
-  CallFormat calls_;
+  AnswerFormat format_;  // kNone where no functions are offered
   char bare_begin_ = 0;  // calls that no sign opens begin with this; 0: there are none
   std::shared_ptr<const ParameterTypes> types_;
   Signs signs_;
@@ -59,7 +62,7 @@ class PlainAnswer {
   bool reasoned_ = false;
   std::string blanks_;
   std::string held_;  // bytes since the opening of calls, or the last call, that no event tells
-  std::variant<JsonCall, XmlCall, PythonCall, MistralCall> call_;
+  std::variant<JsonCall, XmlCall, GlmCall, GemmaCall, PythonCall, MistralCall> call_;
 };
 
 }  // namespace nibble

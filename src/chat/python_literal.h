@@ -14,6 +14,7 @@ class PythonLiteral {
  public:
   // Appends what can be told now. The first byte is no blank.
   ValueStep Byte(char c, std::string* json);
+  bool wants_key() const { return at_ == At::kKeyOrEnd; }
   bool in_string() const { return at_ == At::kString || at_ == At::kEscape || at_ == At::kDigits; }
 
  private:

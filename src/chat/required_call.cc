@@ -27,7 +27,8 @@ Expr JsonObjectCall(GrammarBuilder* builder, const Json& function, const char* a
 
 // Whether calls are the items of one list, behind one CallMarker.
 bool IsList(const AnswerFormat& format) {
-  return format.calls == CallFormat::kMistral && !format.has_marker("[ARGS]");
+  return format.calls == CallFormat::kGranite ||
+         (format.calls == CallFormat::kMistral && !format.has_marker("[ARGS]"));
 }
 
 // The rest of a call behind CallMarker, or an item of the list. marker(text): the token, where the
@@ -46,6 +47,8 @@ Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json&
       if (format.has_marker("[ARGS]")) {
         return Sequence({Literal(name), marker("[ARGS]"), Arguments(builder, function)});
       }
+      [[fallthrough]];
+    case CallFormat::kGranite:
       return JsonObjectCall(builder, function, "arguments");
     case CallFormat::kHarmony:
       return Sequence({marker("<|channel|>"), Literal("commentary to=functions." + name + " "),
@@ -53,6 +56,8 @@ Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json&
                        Arguments(builder, function)});
     case CallFormat::kNone:
     case CallFormat::kXml:
+    case CallFormat::kGlm:
+    case CallFormat::kGemma:
     case CallFormat::kLlamaPython:
       break;
   }
@@ -76,6 +81,8 @@ std::shared_ptr<const Grammar> GrammarOf(const AnswerFormat& format, const Json&
     const Expr more =
         grammar::Repeat(Sequence({Literal(", "), item}), 0, begun ? grammar::kUnbounded : 0);
     call = Sequence({Literal("["), item, more, Literal("]")});
+    const std::string end = "<|/tool_call|>";
+    if (format.has_marker(end)) call = Sequence({std::move(call), marker(end)});
   }
   const std::string begin(CallMarker(format.calls));
   if (!begun && !begin.empty()) call = Sequence({marker(begin), std::move(call)});
@@ -86,6 +93,7 @@ std::shared_ptr<const Grammar> GrammarOf(const AnswerFormat& format, const Json&
 
 std::string_view CallMarker(CallFormat format) {
   if (format == CallFormat::kHermes) return "<tool_call>";
+  if (format == CallFormat::kGranite) return "<|tool_call|>";
   return format == CallFormat::kMistral ? "[TOOL_CALLS]" : "";
 }
 

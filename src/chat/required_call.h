@@ -21,7 +21,7 @@ std::string_view CallMarker(CallFormat format);
 
 // Of an answer that is a call of one of the functions from its first token on, written as the
 // model writes calls, with arguments that the function's schema allows. Null where a format's calls
-// cannot be required (kNone, kXml, kLlamaPython). `tools`: as TemplateTools makes
+// cannot be required (kNone, kXml, kGlm, kGemma, kLlamaPython). `tools`: as TemplateTools makes
 // them; token_id: that of a marker. A schema that is not understood is kUsage.
 std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Json& tools,
                                             const MarkerIds& token_id);

@@ -45,7 +45,9 @@ TEST(RequiredCallTest, ACallIsItsBeginningAndItsRest) {
         CallCase{CallFormat::kMistral, "[TOOL_CALLS]",
                  "[{\"name\": \"lamp\", \"arguments\": {\"level\": 3}}]"},
         CallCase{CallFormat::kLlamaJson, "",
-                 "{\"name\": \"lamp\", \"parameters\": {\"level\": 3}}"}}) {
+                 "{\"name\": \"lamp\", \"parameters\": {\"level\": 3}}"},
+        CallCase{CallFormat::kGranite, "<|tool_call|>",
+                 "[{\"name\": \"lamp\", \"arguments\": {\"level\": 3}}]"}}) {
     SCOPED_TRACE(c.rest);
     const AnswerFormat format = {.calls = c.format};
     EXPECT_EQ(CallMarker(c.format), c.begin);
@@ -71,7 +73,7 @@ TEST(RequiredCallTest, ACallIsItsBeginningAndItsRest) {
 TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
   const std::string call = R"({"name": "lamp", "arguments": {"level": 3}})";
   const std::string two = "[" + call + ", " + call + "]";
-  for (const CallFormat calls : {CallFormat::kMistral}) {
+  for (const CallFormat calls : {CallFormat::kMistral, CallFormat::kGranite}) {
     const AnswerFormat format = {.calls = calls};
     EXPECT_TRUE(IsCall(BegunCall(format, LampTools(), {}), two));
     EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}), "[" + call + ", 1]"));
@@ -82,7 +84,8 @@ TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
 }
 
 TEST(RequiredCallTest, FormatsWithoutAGrammarHaveNone) {
-  for (const CallFormat format : {CallFormat::kNone, CallFormat::kXml, CallFormat::kLlamaPython}) {
+  for (const CallFormat format : {CallFormat::kNone, CallFormat::kXml, CallFormat::kGlm,
+                                  CallFormat::kGemma, CallFormat::kLlamaPython}) {
     EXPECT_EQ(RequiredCall({.calls = format}, LampTools(), {}), nullptr);
     EXPECT_EQ(CallMarker(format), "");
   }
