@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "chat/answer_format.h"
+#include "chat/required_call.h"
 #include "text/jinja_value.h"
 
 namespace nibble {
@@ -54,7 +56,7 @@ std::string JsonText(const Json& value) {
     jinja::Budget budget;
     return jinja::ToJson(budget, jinja::FromJson(value), {});
   } catch (const jinja::TemplateError& error) {
-    FailUsage("the arguments of a call: {}", error.what());
+    FailUsage("calls and tools: {}", error.what());
   }
 }
 
@@ -67,7 +69,24 @@ Json WithCalls(Json messages, const std::function<void(Json& message, Json& argu
   return messages;
 }
 
+Json WithTextCalls(Json messages, const CallForm& form) {
+  for (Json& message : messages) {
+    if (!message.contains("tool_calls")) continue;
+    Json list = Json::array();
+    for (const Json& call : message["tool_calls"]) {
+      const Json& function = call["function"];
+      list.push_back({{"name", function["name"]}, {"arguments", function["arguments"]}});
+    }
+    const Json content = message.value("content", Json());
+    message["content"] = (content.is_string() ? content.get<std::string>() : "") + form.text_begin +
+                         JsonText(list) + form.text_end;
+    message.erase("tool_calls");
+  }
+  return messages;
+}
+
 Json InForm(const Json& messages, const CallForm& form) {
+  if (!form.text_begin.empty()) return WithTextCalls(messages, form);
   return WithCalls(messages, [&](Json& message, Json& arguments) {
     if (form.null_content && message["content"] == "") message["content"] = nullptr;
     if (form.text_arguments && !arguments.is_string()) arguments = JsonText(arguments);
@@ -103,7 +122,7 @@ CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra) {
                      {"function", {{"name", kName}, {"arguments", {{kArgument, 1}}}}}};
   const Json messages = {{{"role", "user"}, {"content", "x"}},
                          {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}};
-  for (const CallForm form :
+  for (const CallForm& form :
        {CallForm{}, CallForm{false, true}, CallForm{true, false}, CallForm{true, true}}) {
     std::optional<Error> problem;
     const auto text = TryRender(chat_template, InForm(messages, form), false, extra, problem);
@@ -111,8 +130,37 @@ CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra) {
       return form;
     }
   }
-  return {};
+  const std::string source = chat_template.source() + chat_template.tool_source();
+  const AnswerFormat format = DetectAnswerFormat(source, [](std::string_view) { return false; });
+  if (format.calls != CallFormat::kGranite) return {};
+  const bool closed = source.find("<|/tool|>") != source.npos;
+  return {.text_begin = std::string(CallMarker(format.calls)),
+          .text_end = closed ? "<|/tool_call|>" : ""};
 }
+
+namespace {
+
+// Whether a template writes the tools that a system message has.
+bool TakesSystemTools(const ChatTemplate& chat_template) {
+  constexpr const char* kTools = "probe_tools";
+  const Json messages = {{{"role", "system"}, {"content", "x"}, {"tools", kTools}},
+                         {{"role", "user"}, {"content", "x"}}};
+  std::optional<Error> problem;
+  const auto text = TryRender(chat_template, messages, false, Json::object(), problem);
+  return text && text->find(kTools) != text->npos;
+}
+
+Json WithSystemTools(Json messages, const Json& tools) {
+  if (messages.empty() || messages[0].value("role", "") != "system") {
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", ""}});
+  }
+  Json functions = Json::array();
+  for (const Json& tool : tools) functions.push_back(tool["function"]);
+  messages[0]["tools"] = JsonText(functions);
+  return messages;
+}
+
+}  // namespace
 
 std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
                            bool add_generation_prompt, const Json& extra) {
@@ -122,8 +170,12 @@ std::string RenderMessages(const ChatTemplate& chat_template, const Json& messag
   const auto render = [&](const Json& form) {
     return TryRender(chat_template, form, add_generation_prompt, extra, first);
   };
-  const Json formed = calls ? InForm(messages, FindCallForm(chat_template, extra)) : Json();
-  const Json& plain = calls ? formed : messages;
+  const bool system_tools = extra.contains("tools") && TakesSystemTools(chat_template);
+  Json formed = calls ? InForm(messages, FindCallForm(chat_template, extra)) : Json();
+  if (system_tools) {
+    formed = WithSystemTools(calls ? std::move(formed) : messages, extra["tools"]);
+  }
+  const Json& plain = calls || system_tools ? formed : messages;
   if (auto text = render(plain)) return *text;
   const Json objects = WithObjects(plain);
   for (const Json& form : {objects, FoldSystemMessages(plain, true),

@@ -101,6 +101,33 @@ TEST(CallsInHistories, AreWrittenAsTheTemplateTakesThem) {
       << "a template without calls";
 }
 
+// As Granite 3's and Phi-4-mini's.
+TEST(CallsInHistories, AreTextWhereATemplateWritesNone) {
+  const auto render = [](const std::string& source, const Json& extra) {
+    return RenderMessages(ChatTemplate::Parse(source, "test"), History(R"({"a": 1})"), false,
+                          extra);
+  };
+  const std::string granite =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+      "{% if tools %} respond with <|tool_call|> followed by a list{% endif %}";
+  EXPECT_EQ(render(granite, Json::object()),
+            R"(<user>hi<assistant><|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<tool>ok)");
+  const std::string phi =
+      "{% for m in messages %}{% if m.role == 'system' and 'tools' in m and m.tools is not none %}"
+      "{{ '<|system|>' + m.content + '<|tool|>' + m.tools + '<|/tool|>' }}{% else %}"
+      "<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}";
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"description", "d"}}}}};
+  EXPECT_EQ(render(phi, {{"tools", tools}}),
+            R"(<|system|><|tool|>[{"name": "f", "description": "d"}]<|/tool|><|user|>hi)"
+            R"(<|assistant|><|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>)"
+            "<|tool|>ok");
+  EXPECT_EQ(RenderMessages(ChatTemplate::Parse(phi, "test"), List({"s:A", "u:x"}), false,
+                           {{"tools", tools}}),
+            R"(<|system|>A<|tool|>[{"name": "f", "description": "d"}]<|/tool|><|user|>x)");
+  EXPECT_EQ(RenderMessages(ChatTemplate::Parse(phi, "test"), List({"s:A"}), false, Json::object()),
+            "<|system|>A");
+}
+
 TEST(CallsInHistories, ErrorsAreThoseOfTheMessagesAsTheyAre) {
   const auto error = [](const char* source, const char* arguments) {
     return ErrorOf([&] {
