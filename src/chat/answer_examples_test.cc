@@ -277,6 +277,8 @@ TEST(AnswerFormat, IsDetectedByTemplateAndVocabulary) {
   EXPECT_EQ(calls("'formatted as functools[{...}]'"), CallFormat::kGranite);
   EXPECT_EQ(calls("'<|tool_call>call:' + name + '{' + '}<tool_call|>'"), CallFormat::kGemma);
   EXPECT_EQ(calls("'[TOOL_CALLS]'"), CallFormat::kMistral);
+  EXPECT_EQ(CallFormatName(CallFormat::kGemma), "gemma");
+  EXPECT_EQ(CallFormatName(CallFormat::kHarmony), "harmony");
   EXPECT_EQ(calls("'<|channel|>final<|message|>'"), CallFormat::kHarmony);
   EXPECT_EQ(calls("'{\"name\": function name, \"parameters\": ...}'"), CallFormat::kLlamaJson);
   EXPECT_EQ(calls("'[func_name1(params_name1=params_value1)]'"), CallFormat::kLlamaPython);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat/answer_format.h"
 
+#include <array>
 #include <utility>
 
 #include "chat/answer_events.h"
@@ -26,6 +27,13 @@ CallFormat DetectCalls(std::string_view source) {
 }
 
 }  // namespace
+
+std::string_view CallFormatName(CallFormat format) {
+  static constexpr std::array<std::string_view, kCallFormats> kNames = {
+      "none",  "hermes",     "xml",          "glm",     "granite",
+      "gemma", "llama json", "llama python", "mistral", "harmony"};
+  return kNames[static_cast<size_t>(format)];
+}
 
 AnswerFormat DetectAnswerFormat(std::string_view template_source,
                                 const std::function<bool(std::string_view)>& is_token) {

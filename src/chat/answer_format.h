@@ -23,6 +23,7 @@ enum class CallFormat {
   kHarmony,      // gpt-oss: messages in channels
 };
 inline constexpr int kCallFormats = static_cast<int>(CallFormat::kHarmony) + 1;
+std::string_view CallFormatName(CallFormat format);  // for people: "hermes"
 
 struct AnswerFormat {
   CallFormat calls = CallFormat::kNone;

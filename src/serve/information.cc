@@ -58,6 +58,7 @@ void Props(Call& call) {
                    {"total_slots", service.scheduler().options().max_batch},
                    {"model_path", service.options().name},
                    {"chat_template", chat_template ? Json(chat_template->source()) : Json("")},
+                   {"tool_calls", CallFormatName(service.answer_format().calls)},
                    {"modalities", {{"vision", false}, {"audio", false}}},
                    {"backend", service.model().backend().Name()}});
 }

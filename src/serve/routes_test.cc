@@ -24,7 +24,8 @@ constexpr RouteCase kRouteCases[] = {
      R"({"default_generation_settings": {"n_ctx": 1024, "params":
            {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.05}},
          "total_slots": 8, "model_path": "tiny", "chat_template": "<string>",
-         "modalities": {"vision": false, "audio": false}, "backend": "<string>"})"},
+         "tool_calls": "hermes", "modalities": {"vision": false, "audio": false},
+         "backend": "<string>"})"},
     {"GET", "/v1/models", nullptr,
      R"({"object": "list",
          "data": [{"id": "tiny", "object": "model", "created": "<integer>", "owned_by": "nibble",
