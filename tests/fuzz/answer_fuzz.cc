@@ -21,15 +21,17 @@ const Json& Tools() {
 
 AnswerFormat Format(uint8_t choice) {
   AnswerFormat format;
-  format.calls = static_cast<CallFormat>(choice % 7);
+  format.calls = static_cast<CallFormat>(choice % kCallFormats);
   format.reasoning_begin = "<think>";
   format.reasoning_end = "</think>";
   format.begins_in_reasoning = (choice & 0x40) != 0;
   if ((choice & 0x80) != 0) {
-    format.markers = {"<think>",      "</think>",    "<tool_call>",    "</tool_call>",
-                      "[TOOL_CALLS]", "[ARGS]",      "<|python_tag|>", "<|start|>",
-                      "<|channel|>",  "<|message|>", "<|constrain|>",  "<|end|>",
-                      "<|call|>",     "<|return|>"};
+    format.markers = {"<think>",       "</think>",       "<tool_call>",  "</tool_call>",
+                      "<arg_key>",     "</arg_key>",     "<arg_value>",  "</arg_value>",
+                      "<|tool_call|>", "<|/tool_call|>", "<|tool_call>", "<tool_call|>",
+                      "<|\"|>",        "[TOOL_CALLS]",   "[ARGS]",       "<|python_tag|>",
+                      "<|start|>",     "<|channel|>",    "<|message|>",  "<|constrain|>",
+                      "<|end|>",       "<|call|>",       "<|return|>"};
   }
   return format;
 }
