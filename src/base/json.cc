@@ -18,7 +18,10 @@ constexpr size_t kMaxKeys = 10'000;  // of an object; ordered_json looks keys up
 // with a callback looks through all elements of an array whenever one of them ends.
 class Builder final : public Json::json_sax_t {
  public:
-  Builder(const std::string& where) : where_(where) { open_.emplace_back(); }
+  Builder(const std::string& where, BigIntegers big_integers)
+      : where_(where), big_integers_(big_integers) {
+    open_.emplace_back();
+  }
 
   Json Result() { return std::move(open_.back().values.at(0)); }
 
@@ -26,7 +29,11 @@ class Builder final : public Json::json_sax_t {
   bool boolean(bool value) override { return Add(value); }
   bool number_integer(int64_t value) override { return Add(value); }
   bool number_unsigned(uint64_t value) override { return Add(value); }
-  bool number_float(double value, const std::string&) override { return Add(value); }
+  bool number_float(double value, const std::string& text) override {
+    const bool keeps = big_integers_ == BigIntegers::kKeep &&
+                       text.find_first_not_of("-0123456789") == std::string::npos;
+    return Add(keeps ? Json::binary({text.begin(), text.end()}) : Json(value));
+  }
   bool string(std::string& value) override { return Add(std::move(value)); }
   bool binary(Json::binary_t&) override { return false; }  // JSON text has none
   bool start_object(size_t) override { return Open(); }
@@ -89,19 +96,25 @@ class Builder final : public Json::json_sax_t {
   }
 
   const std::string& where_;
+  const BigIntegers big_integers_;
   std::vector<Container> open_;  // the whole text, then what is open in it
   size_t values_ = 0;
 };
 
 }  // namespace
 
-Json ParseJson(std::string_view text, const std::string& where) {
+Json ParseJson(std::string_view text, const std::string& where, BigIntegers big_integers) {
   if (text.size() > kMaxJsonBytes) {
     Fail("{}: {} bytes of JSON, at most {} are accepted", where, text.size(), kMaxJsonBytes);
   }
-  Builder builder(where);
+  Builder builder(where, big_integers);
   Json::sax_parse(text, &builder);
   return builder.Result();
+}
+
+std::optional<std::string> BigIntegerOf(const Json& value) {
+  if (!value.is_binary()) return std::nullopt;
+  return std::string(value.get_binary().begin(), value.get_binary().end());
 }
 
 void RefuseUnknownFields(const Json& json, const std::set<std::string>& known,
