@@ -71,7 +71,8 @@ void CheckGolden(const Json& golden, const std::string& source, const Json& mess
 
 class ChatTemplateGolden : public ::testing::Test {
  protected:
-  const Json goldens_ = ReadJsonFile(NIBBLE_SOURCE_DIR "/tests/golden/chat_templates.json");
+  const std::string path_ = NIBBLE_SOURCE_DIR "/tests/golden/chat_templates.json";
+  const Json goldens_ = ParseJson(ReadFile(path_, kMaxJsonBytes), path_, BigIntegers::kKeep);
 };
 
 TEST_F(ChatTemplateGolden, FeaturesRenderAsJinja2) {
@@ -83,7 +84,7 @@ TEST_F(ChatTemplateGolden, FeaturesRenderAsJinja2) {
     CheckGolden(golden, golden.at("source").get<std::string>(), messages, goldens_.at("data"));
     ++checked;
   }
-  EXPECT_GE(checked, 100);
+  EXPECT_GE(checked, 400);
 }
 
 TEST_F(ChatTemplateGolden, ModelTemplatesRenderAsJinja2) {
@@ -214,8 +215,8 @@ TEST(ChatTemplateAttack, EveryByteIsCharged) {
            text + "{% set x = [" + Repeat("{s:1},", 1'000) + "] %}",
            text + "{% set x = [" + Repeat("s[s],", 1'000) + "] %}",
            text + loop("{% set x = ''[s] is defined %}"),
-           text + "{% if t.startswith([s]*100000) %}{% endif %}",
-           text + "{% if t.endswith([t ~ 'a']*100000) %}{% endif %}" + loop("{{ t.endswith(s) }}"),
+           text + "{% if t.startswith((s,)*100000) %}{% endif %}",
+           text + "{% if t.endswith((t ~ 'a',)*100000) %}{% endif %}" + loop("{{ t.endswith(s) }}"),
            text + "{% set x = ([s]*100000)|map('int')|list %}",
            text + "{% set x = ([s]*100000)|map('length')|list %}",
            text + "{% set x = ([s]*100000)|map('trim')|list %}",
@@ -290,23 +291,145 @@ TEST(ChatTemplateAttack, NumbersAreBounded) {
               HasSubstr("range()"));
   EXPECT_EQ(Rendered("{{ range(100000)|length }}"), "100000");
   EXPECT_EQ(Rendered("{{ range(9223372036854775806, 9223372036854775807, 5)|length }}"), "1");
-  for (const char* source :
-       {"{{ 10**99 }}", "{{ 9223372036854775807 + 1 }}", "{{ -9223372036854775807 - 2 }}",
-        "{{ 9223372036854775807 * 2 }}", "{{ (-9223372036854775807 - 1) // -1 }}",
-        "{{ -(-9223372036854775807 - 1) }}"}) {
+  const std::string most = "170141183460469231731687303715884105727";  // of 128 bits
+  for (const std::string& source :
+       {std::string("{{ 10**99 }}"), "{{ " + most + " + 1 }}", "{{ -" + most + " - 2 }}",
+        "{{ " + most + " * 2 }}", "{{ (-" + most + " - 1) // -1 }}", "{{ -(-" + most + " - 1) }}",
+        "{{ 1" + most + " + 1 }}"}) {
     EXPECT_THAT(ErrorOf(source), HasSubstr("overflow")) << source;
   }
-  EXPECT_EQ(Rendered("{{ (-9223372036854775807 - 1) % -1 }}{{ 1**9223372036854775807 }}"), "01");
+  EXPECT_EQ(Rendered("{{ (-" + most + " - 1) % -1 }}{{ 1**9223372036854775807 }}"), "01");
   EXPECT_EQ(Rendered("{{ [1,2][9223372036854775807:] }}{{ [1,2][:-9223372036854775807] }}"
                      "{{ [1,2][::9223372036854775807] }}{{ [1,2][::-9223372036854775807] }}"
-                     "{{ [1,2][-9223372036854775807 - 1] }}"),
-            "[][][1][2]");
-  EXPECT_THAT(ErrorOf("{{ 99999999999999999999 }}"), HasSubstr("out of range"));
+                     "{{ [1,2][-9223372036854775807 - 1] }}{{ [1,2][" +
+                     most + ":] }}"),
+            "[][][1][2][]");
+  EXPECT_THAT(ErrorOf("{{ range(5)[::9223372036854775807][::9223372036854775807] }}"),
+              HasSubstr("overflow"));
+  EXPECT_EQ(Rendered("{{ 1" + Repeat("0", 4'299) + " }}"), "1" + Repeat("0", 4'299));
+  EXPECT_THAT(ErrorOf("{{ 1" + Repeat("0", 4'300) + " }}"), HasSubstr("out of range"));
+  EXPECT_THAT(ErrorOf("{{ ('1' * 5000) | int }}"), HasSubstr("more than 4300 digits"));
+  EXPECT_THAT(ErrorOf("{{ 0xfffffffffffffffff }}"), HasSubstr("out of range"));
   EXPECT_THAT(ErrorOf("{{ 1e999 }}"), HasSubstr("out of range"));
-  EXPECT_THAT(ErrorOf("{{ x }}", {{"x", UINT64_MAX}}), HasSubstr("out of range"));
+  EXPECT_EQ(Rendered("{{ x }}", {{"x", UINT64_MAX}}), "18446744073709551615");
   EXPECT_EQ(Rendered("{{ 1e308 * 10 }} {{ 3 | tojson(indent=10**15) }} {{ '9' * 30 | int }}"),
             "inf 3 " + Repeat("9", 30));
-  EXPECT_EQ(Rendered("{{ ('9' * 30) | int }}{{ 1e300 | int }}"), "00");
+  EXPECT_EQ(Rendered("{{ (1e308 * 10) | int }} {{ (1e308 * 10 - 1e308 * 10) | int(7) }}"), "0 7");
+  // Not ordered: neither crashes nor leaves anything out.
+  EXPECT_EQ(
+      Rendered("{% set n = 1e308 * 10 - 1e308 * 10 %}{{ ([n, 1, n, 0] * 99) | sort | length }}"
+               "{{ [n, n] | groupby('real') | length }}{{ [n, 1] | max is number }}"),
+      "3962True");
+}
+
+// Sizes that an argument asks for.
+TEST(ChatTemplateAttack, ArgumentsAreBounded) {
+  for (const char* source : {"{{ '%99999999d' % 1 }}",
+                             "{{ '%*d' % (10**17, 1) }}",
+                             "{{ '%.99999d' % 1 }}",
+                             "{{ '%.*f' % (10**17, 1.5) }}",
+                             "{{ '{:99999999}'.format(1) }}",
+                             "{{ '{:.9999f}'.format(1.5) }}",
+                             "{{ '{:{}}'.format('a', 10**17) }}",
+                             "{{ '{:99999999999999999999}'.format(1) }}",
+                             "{{ '%99999999999999999999d' % 1 }}",
+                             "{{ '{:{:{}}}'.format(1, 2, 3) }}",
+                             "{{ 'a' | center(10**17) }}",
+                             "{{ 'a'.ljust(10**9) }}",
+                             "{{ '1'.zfill(10**9) }}",
+                             "{{ '\\t'.expandtabs(10**17) }}",
+                             "{{ ('a\\n' * 9) | indent(10**17) }}",
+                             "{{ ('a\\n' * 999) | indent('x' * 9999) }}",
+                             "{{ [1] | batch(10**17, 0) | list }}",
+                             "{{ [1] | slice(10**17) | list }}",
+                             "{{ [1] | batch(0) | list }}",
+                             "{{ 1 | round(-10**19) }}",
+                             "{{ '%c' % 1114112 }}",
+                             "{{ '{:c}'.format(55296) }}",
+                             "{{ '{:c}'.format(-1) }}",
+                             "{{ 'a'.find('a', 10**20) }}",
+                             "{{ loop.cycle(1) }}",
+                             "{{ joiner('a' * 4000000)() ~ x.y }}"}) {
+    EXPECT_THAT(ErrorOf(source), HasSubstr("test: line 1: ")) << source;
+  }
+  EXPECT_EQ(Rendered("{{ 1.5 | round(10**17) }}{{ 1.5 | round(-10**17) }}{{ 15 | round(-10**17) }}"
+                     "{{ 'abc'.find('', 10**17) }}{{ 'abc'.find('c', -10**17) }}"
+                     "{{ 'a' | truncate(9223372036854775807, leeway=9223372036854775807) }}"),
+            "1.50.00-12a");
+}
+
+TEST(ChatTemplateAttack, WorkOfFiltersAndMethodsIsBounded) {
+  const auto loop = [](const std::string& body) {
+    return "{% set s = 'ab ' * 1000000 %}{% set l = range(99999) | list %}"
+           "{% for i in range(100000) %}" +
+           body + "{% endfor %}";
+  };
+  for (const char* body : {"{% set x = l | sort %}",
+                           "{% set x = l | sum %}",
+                           "{% set x = l | max %}",
+                           "{% set x = l | unique | list %}",
+                           "{% set x = l | batch(1) | list %}",
+                           "{% set x = s.count('ab') %}",
+                           "{% set x = s.rfind('ab') %}",
+                           "{% set x = s.find('c') %}",
+                           "{% set x = s.rsplit('ab', 1) %}",
+                           "{% set x = s.rsplit(none, 1) %}",
+                           "{% set x = s.partition('c') %}",
+                           "{% set x = s.isalpha() %}",
+                           "{% set x = s.istitle() %}",
+                           "{% set x = s.islower() %}",
+                           "{% set x = s.casefold() %}",
+                           "{% set x = s | title %}",
+                           "{% set x = s | wordcount %}",
+                           "{% set x = s | truncate %}",
+                           "{% set x = s | escape %}",
+                           "{% set x = s | urlencode %}",
+                           "{% set x = s | indent %}",
+                           "{% set x = s | float %}",
+                           "{% set x = '%.1s' % s %}",
+                           "{% set x = '{:.1}'.format(s) %}",
+                           "{% set x = s % () %}",
+                           "{% set x = s.format() %}",
+                           "{% set x = s is lower %}",
+                           "{% set x = l.index(99998) %}",
+                           "{% set x = l.count(0) %}",
+                           "{% set x = dict(l | slice(50000)) %}",
+                           "{% set x = s.removeprefix(s) %}",
+                           "{% set x = s.startswith('b', 1) %}",
+                           "{% set x = s.expandtabs() %}",
+                           "{% set x = s.center(1) %}",
+                           "{{ loop.changed(l) }}",
+                           "{{ '{}'.format(*l) }}",
+                           "{% set x = s.zfill(1) %}"}) {
+    EXPECT_THAT(ErrorOf(loop(body)), HasSubstr("steps")) << body;
+  }
+  EXPECT_THAT(ErrorOf("{% for i in [[1]] recursive %}{{ loop([i]) }}{% endfor %}"),
+              HasSubstr("macro calls"));
+  EXPECT_THAT(
+      ErrorOf("{% for i in [1] recursive %}{{ loop([1, 1]) if loop.depth < 60 }}{% endfor %}"),
+      HasSubstr("steps"));
+  EXPECT_THAT(
+      ErrorOf("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}"),
+      HasSubstr("macro"));
+}
+
+// Macros and loops hold the scope they are made in, so they must not leave it.
+TEST(ChatTemplateAttack, ScopesAreNotLeft) {
+  const std::string start = "{% set ns = namespace() %}{% for x in ['long enough for the heap'] %}",
+                    macro = "{% macro m() %}{{ x }}{% endmacro %}",
+                    end = "{% endfor %}{{ ns.m() }}";
+  for (const char* leave :
+       {"{% set ns.m = m %}", "{% set ns.m = [m] %}", "{% set ns.m = {'a': m} %}",
+        "{% set ns.m = (m, 1) | first %}", "{% set ns.m = loop %}", "{% set ns.m = loop.cycle %}",
+        "{% set ns.m = namespace(m=m) %}", "{% set ns.m = cycler(m) %}",
+        "{% set ns.m = dict(m=m) %}", "{% if loop.changed(m) %}{% endif %}",
+        "{% if loop.changed(loop) %}{% endif %}"}) {
+    EXPECT_THAT(ErrorOf(start + macro + leave + end), HasSubstr("namespace")) << leave;
+  }
+  EXPECT_EQ(Rendered(start + macro + "{% set m2 = m %}{{ m2() }}{% endfor %}{{ m2 is defined }}"),
+            "long enough for the heapFalse");
+  EXPECT_THAT(ErrorOf("{% set c = cycler(1) %}{% set c.position = 9 %}{{ c.next() }}"),
+              HasSubstr("not a namespace"));
 }
 
 TEST(ChatTemplateAttack, NothingIsReachable) {
@@ -323,8 +446,9 @@ TEST(ChatTemplateAttack, NothingIsReachable) {
                              "{{ environ['HOME'] }}",
                              "{{ messages.append(1) }}",
                              "{{ messages.__len__() }}",
-                             "{{ ''|attr('__class__') }}",
-                             "{{ '%s'.format(1) }}",
+                             "{{ (''|attr('__class__')).x }}",
+                             "{{ '{0.__class__.x}'.format(1) }}",
+                             "{{ '{0.__class__.__init__}'.format(range) ~ x.y }}",
                              "{{ namespace.__init__() }}",
                              "{{ raise_exception.__globals__.x }}",
                              "{% set messages.x = 1 %}",

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a template can call: filters, tests, methods of strings and dictionaries, and the global
-// functions. This list is the whole sandbox: nothing here reaches a file, the environment, the
-// program or an attribute of an object, and every function charges its work to the budget.
-// Where this is less than Python: integers have 64 bits, dictionary keys are strings, a generator
-// may be walked twice, surplus arguments are ignored, upper() and lower() map single code points.
+// What a template can call: filters, tests, methods of texts, lists and dictionaries, and the
+// global functions. This list is the whole sandbox: nothing here reaches a file, the environment,
+// the program or an attribute of an object, and every function charges its work to the budget.
+// Where this is less than Python: a generator may be walked twice, surplus arguments are ignored,
+// upper() and lower() map single code points, escape() makes a plain text. Not here: random,
+// lipsum, urlize and methods that give bytes.
 #pragma once
 
 #include <ctime>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,10 +18,6 @@
 #include "text/jinja_value.h"
 
 namespace nibble::jinja {
-
-inline constexpr int64_t kMaxRange = 100'000;
-
-struct Node;
 
 struct Args {
   std::vector<Value> positional;
@@ -39,21 +37,32 @@ struct Context {
 
 using Function = Value (*)(Context& context, const Value& self, const Args& args);
 
+using Table = std::map<std::string_view, Function>;
+
 struct Callable {
-  Function function;  // of `self`: a method or global function
+  Function function = nullptr;  // of `self`: a method or global function
   Value self;
-  const Node* macro;  // instead of a function
+  const Node* macro = nullptr;  // instead of a function
+  const void* scope = nullptr;  // of a macro not made at the top level: where; it stays in there
 };
 
 Value ApplyFilter(Context& context, const std::string& name, const Value& input, const Args& args);
 bool ApplyTest(Context& context, const std::string& name, const Value& input, const Args& args);
+bool HasFilter(std::string_view name);
+bool HasTest(std::string_view name);
 // object.name prefers a method, object[key] an item, as in jinja2. Absent gives undefined; any
 // access to an undefined object raises.
 Value GetAttr(Context& context, const Value& object, std::string_view name);
 Value GetItem(Context& context, const Value& object, const Value& key);
-Function FindStringMethod(std::string_view name);  // nullptr if there is none
+Value Bind(Function function, const Value& self);
 void SetVar(Budget& budget, Namespace& target, const std::string& name, const Value& value);
 Value FindGlobal(const std::string& name);  // undefined if there is none
+const Table& StringMethods();
+// The rows of those tables that have a file of their own.
+void AddSearchMethods(Table& methods);
+void AddSequenceFilters(Table& filters);
+void AddTextFilters(Table& filters);
+void AddNumberFilters(Table& filters);
 // The items a for loop visits: list items, characters, keys.
 std::shared_ptr<const List> Iterate(Context& context, const Value& value);
 

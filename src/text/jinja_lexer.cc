@@ -190,6 +190,7 @@ class Lexer {
   }
 
   void LexNumber() {
+    if (text_[pos_] == '0' && LexBasedNumber()) return;
     const auto digits = [&](size_t at) {
       while (at < text_.size() &&
              (IsDigit(text_[at]) || (text_[at] == '_' && IsDigit(text_[at - 1]))))
@@ -213,6 +214,22 @@ class Lexer {
     Advance(end);
   }
 
+  // 0x1F, 0o17 or 0b11.
+  bool LexBasedNumber() {
+    const char mark = pos_ + 1 < text_.size() ? text_[pos_ + 1] : '\0';
+    const std::string_view digits = mark == 'x' || mark == 'X'   ? "0123456789abcdefABCDEF_"
+                                    : mark == 'o' || mark == 'O' ? "01234567_"
+                                    : mark == 'b' || mark == 'B' ? "01_"
+                                                                 : "";
+    const size_t end = std::min(text_.find_first_not_of(digits, pos_ + 2), text_.size());
+    if (digits.empty() || end == pos_ + 2) return false;
+    std::string number(View(pos_, end));
+    std::erase(number, '_');
+    Add(TokenKind::kInteger, std::move(number));
+    Advance(end);
+    return true;
+  }
+
   void LexString(char quote) {
     const int line = line_;
     std::string value;
@@ -234,6 +251,7 @@ class Lexer {
     static constexpr std::string_view kSimple = "n\nt\tr\ra\ab\bf\fv\v\\\\''\"\"";
     const char c = text_[at];
     if (c == '\n') return at + 1;
+    if (c == 'N') Raise("line {}: characters by name, \\N{{...}}, are not supported", line_);
     for (size_t i = 0; i < kSimple.size(); i += 2) {
       if (kSimple[i] == c) return value += kSimple[i + 1], at + 1;
     }

@@ -3,8 +3,8 @@
 // expressions; the layout of `kids` stands beside each kind (null where marked "?").
 // Chains of one precedence (a + b - c, a and b and c) are one wide node, so that depth is a bound
 // on recursion: the parser recurses at most 100 levels and the tree is at most 400 deep.
-// Not supported, and refused with a message: include, import, extends, block, call, recursive
-// loops, * and ** arguments.
+// Not supported, and refused with a message: include, import, extends, autoescape, and the tags of
+// extensions but loop controls.
 #pragma once
 
 #include <memory>
@@ -32,6 +32,7 @@ enum class Kind {
   kItem,     // object, key
   kSlice,    // object, start?, stop?, step?
   kCall,     // callee, arguments
+  kSpread,   // value; text = "*" or "**": the arguments that it holds
   kNamed,    // value?; text = name: a keyword argument, or a macro's parameter and its default
   kFilter,   // input, arguments; text = name
   kTest,     // input, arguments; text = name
@@ -46,16 +47,22 @@ enum class Kind {
   kChoose,   // condition, then, else?
   kCapture,  // body: the text it prints
   // statements
-  kBody,    // statements
-  kData,    // value = text
-  kOutput,  // expression
-  kIf,      // condition?, body, condition?, body, ...
-  kFor,     // target, sequence, condition?, body, else?
-  kSet,     // target, value
-  kMacro,   // body, parameters (kNamed); text = name
+  kBody,       // statements
+  kData,       // value = text
+  kOutput,     // expression
+  kIf,         // condition?, body, condition?, body, ...
+  kFor,        // target, sequence, condition?, body, else?; text = "recursive" or ""
+  kSet,        // target, value
+  kMacro,      // body, parameters (kNamed); text = name, "" of a call block's body
+  kCallBlock,  // call, macro
+  kWith,       // body, target, value, target, value, ...
+  kBlock,      // body; text = "scoped" or ""
   kBreak,
   kContinue,
 };
+
+// The names that a macro gets without a parameter for them, if its body speaks of them; as bits.
+enum class MacroUse { kCaller = 1, kKwargs = 2, kVarargs = 4 };
 
 struct Node {
   Kind kind;
@@ -64,6 +71,7 @@ struct Node {
   std::string text;
   Value value;
   std::vector<std::unique_ptr<Node>> kids;
+  int uses = 0;  // of a macro: bits of MacroUse
 };
 
 // TemplateError names the line.

@@ -9,6 +9,7 @@
 // or namespace (so there are no cycles).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,8 @@ inline constexpr size_t kBytesPerStep = 64;
 inline constexpr size_t kCharsPerStep = 8;        // where each is looked up in the Unicode tables
 inline constexpr size_t kMaxTextBytes = 4 << 20;  // of the output and of every string
 inline constexpr int kMaxValueDepth = 100;
+inline constexpr int64_t kMaxRange = 100'000;
+inline constexpr size_t kMaxDigits = 4300;  // of an integer, as in Python
 
 // Caught where the template's name and line are known, and rethrown as nibble::Error.
 struct TemplateError : std::runtime_error {
@@ -74,6 +77,11 @@ class Text {
   std::string text_;
 };
 
+// Python's int has no bounds. One that 64 bits do not hold keeps its decimal digits, without
+// leading zeros, and prints exactly; jinja_math.h says how far one can compute with it.
+struct BigInt {
+  std::string digits;  // "-" may stand before them
+};
 struct List;
 struct Dict;
 struct Namespace;
@@ -113,6 +121,7 @@ class Value {
   const bool* AsBool() const { return std::get_if<bool>(&data_); }
   const double* AsDouble() const { return std::get_if<double>(&data_); }
   const Undefined* AsUndefined() const { return std::get_if<Undefined>(&data_); }
+  const BigInt* AsBigInt() const { return Pointee<const BigInt>(); }
   const std::string* AsString() const { return Pointee<const std::string>(); }
   const List* AsList() const { return Pointee<const List>(); }
   const Dict* AsDict() const { return Pointee<const Dict>(); }
@@ -120,8 +129,9 @@ class Value {
   const Loop* AsLoop() const { return Pointee<const Loop>(); }
   const Callable* AsCallable() const { return Pointee<const Callable>(); }
   std::shared_ptr<const List> ListPointer() const;
-  std::optional<int64_t> AsInt() const;    // int or bool
+  std::optional<int64_t> AsInt() const;    // int of 64 bits, or bool
   std::optional<double> AsNumber() const;  // int, bool or float
+  bool IsInteger() const { return AsBigInt() != nullptr || AsInt().has_value(); }
 
   bool Truth() const;
   const char* TypeName() const;  // Python's
@@ -135,28 +145,45 @@ class Value {
   }
   std::variant<Undefined, std::nullptr_t, bool, int64_t, double, std::shared_ptr<const std::string>,
                std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
-               std::shared_ptr<const Loop>, std::shared_ptr<const Callable>>
+               std::shared_ptr<const Loop>, std::shared_ptr<const Callable>,
+               std::shared_ptr<const BigInt>>
       data_;
 };
 
 // A generator is what filters such as `map` return: it is true even when empty and has no length.
-enum class ListKind { kList, kTuple, kGenerator };
+// Keys, values and items are the views of a dictionary; a group is what groupby yields, a tuple.
+enum class ListKind { kList, kTuple, kGroup, kRange, kGenerator, kKeys, kValues, kItems };
 struct List {
   std::vector<Value> items;
   ListKind kind;
   int depth;
+  int64_t start = 0, stop = 0, step = 1;  // of a range
+
+  bool IsTuple() const { return kind == ListKind::kTuple || kind == ListKind::kGroup; }
+  bool HasIndex() const { return kind <= ListKind::kRange; }
+  bool HasLength() const { return kind != ListKind::kGenerator; }
 };
-using DictItems = std::vector<std::pair<std::string, Value>>;
+using DictItems = std::vector<std::pair<Value, Value>>;
 struct Dict {
   DictItems items;
   int depth;
 };
+// The objects whose state a template may change.
+enum class StateKind { kNamespace, kCycler, kJoiner };
 struct Namespace {
   std::map<std::string, Value, std::less<>> vars;
+  StateKind kind = StateKind::kNamespace;
 };
+struct Node;
+// A loop cannot leave the scope it is made in, as no container or namespace holds it: `scope`
+// outlives it.
 struct Loop {
   std::shared_ptr<const List> items;
   size_t index;
+  int depth;
+  const Node* node;                // of a recursive loop, else nullptr
+  const void* scope;               // of a recursive loop: where it stands
+  std::shared_ptr<Value> changed;  // what loop.changed() saw last
 };
 
 // What a function may read of a text costs as much as writing it.
@@ -164,25 +191,38 @@ void ChargeText(Budget& budget, const Value& value);
 Value MakeString(Budget& budget, std::string text);
 Value MakeList(Budget& budget, std::vector<Value> items, ListKind kind = ListKind::kList);
 Value MakeDict(Budget& budget, DictItems items);
+Value MakeRange(Budget& budget, int64_t start, int64_t stop, int64_t step);
+Value MakeInteger(std::string_view digits);  // a sign may stand before them; raises on other text
 Value FromJson(const Json& json);
 
-// The value of a key, nullptr if there is none; constant if the items are.
-template <typename Items>
-auto* FindKey(Budget& budget, Items& items, std::string_view key) {
-  budget.Charge(items.size() / 8);
-  for (auto& [name, value] : items) {
-    if (name.size() != key.size()) continue;
-    budget.Charge(key.size() / kBytesPerStep);
-    if (name == key) return &value;
-  }
-  return static_cast<decltype(&items.front().second)>(nullptr);
-}
+// The value of a key, nullptr if there is none.
+const Value* FindKey(Budget& budget, const DictItems& items, const Value& key);
+const Value* FindKey(Budget& budget, const DictItems& items, std::string_view key);
+// Sets or appends; raises for a key without a hash: a list or dictionary.
+void SetKey(Budget& budget, DictItems& items, const Value& key, Value value);
 
 // Python's == and <, `needle in haystack`, str() and json.dumps().
 bool Equal(Budget& budget, const Value& a, const Value& b);
 bool Less(Budget& budget, const Value& a, const Value& b);
+// For any `less`, which a template's values need not order strictly (NaN): std::merge stays within
+// its ranges, std::sort does not.
+template <typename T, typename F>
+void StableSort(std::vector<T>& items, F&& less) {
+  std::vector<T> merged(items.size());
+  const auto at = [&](auto& list, size_t i) {
+    return list.begin() + static_cast<ptrdiff_t>(std::min(i, items.size()));
+  };
+  for (size_t width = 1; width < items.size(); width *= 2) {
+    for (size_t i = 0; i < items.size(); i += 2 * width) {
+      std::merge(at(items, i), at(items, i + width), at(items, i + width), at(items, i + 2 * width),
+                 at(merged, i), less);
+    }
+    items.swap(merged);
+  }
+}
 bool Contains(Budget& budget, const Value& haystack, const Value& needle);
 std::string Str(Budget& budget, const Value& value);
+std::string Repr(Budget& budget, const Value& value);
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
   std::optional<std::string> indent;

@@ -16,6 +16,8 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
 
+import chat_template_builtins
+
 HERE = pathlib.Path(__file__).resolve().parent
 SHARED = pathlib.Path(os.environ.get("NIBBLE_SHARED", HERE.parents[2] / "shared"))
 NOW = datetime.datetime(2025, 3, 4, 5, 6, 7)
@@ -160,6 +162,7 @@ DATA = {
     "rows": [{"k": "a", "v": 1, "in": {"x": 5}}, {"k": "b", "v": 0, "in": {"x": 6}}, {"k": "c"}],
     "nest": [[1, [2, "q'\"\n\t\\é\u200b\x7f"]], {"k": None, "f": 1e16}], "ws": " \t\n x y \u3000 ",
     "floats": [0.1, 1e-5, 1e15, 1e16, 123456789.125, -0.0, 3.0, 1.5e300], "big": 9007199254740993,
+    "huge": 18446744073709551615, "huge_list": [123456789012345678901234, -9223372036854775809],
 }
 DEFAULTS_MACRO = ("{% macro m(a, b=2, c='z') %}[{{ a }},{{ b }},{{ c }}]{% endmacro %}"
                   "{{ m(1) }}{{ m(1, 3) }}{{ m(1, c=4) }}{{ m(b=5, a=6) }}{{ m() }}")
@@ -281,7 +284,7 @@ def main():
         cases.append({"file": file, "name": name, "messages": messages,
                       "add_generation_prompt": prompt, "extra": extra,
                       **render(source, messages, prompt, extra)})
-    for i, source in enumerate(FEATURES):
+    for i, source in enumerate(FEATURES + chat_template_builtins.FEATURES):
         messages = [message("system", "x")]
         cases.append({"source": source, "name": f"feature {i}",
                       **render(source, messages, False, DATA)})
