@@ -26,7 +26,7 @@ Json ArgumentsObject(const Json& function, const std::string& path) {
   const auto text = arguments->get<std::string>();
   if (text.empty()) return Json::object();
   try {
-    Json parsed = ParseJson(text, path);
+    Json parsed = ParseJson(text, path, BigIntegers::kKeep);
     if (parsed.is_object()) return parsed;
   } catch (const Error&) {
   }
