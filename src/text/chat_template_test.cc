@@ -17,6 +17,7 @@
 namespace nibble {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 std::string Repeat(const std::string& text, size_t count) {
@@ -154,6 +155,24 @@ TEST(ChatTemplateAttack, RecursionIsBounded) {
                            Repeat("]", 60) + " }}" + Repeat("{% endif %}", 90);
   EXPECT_THAT(ErrorOf("{% macro f() %}" + body + "{% endmacro %}{{ f() }}"),
               HasSubstr("nested deeper"));
+}
+
+TEST(ChatTemplateAttack, RecursionThroughEveryBlockIsBounded) {
+  const std::pair<std::string, std::string> blocks[] = {
+      {"{% with a=1 %}", "{% endwith %}"},      {"{% for a in [1] %}", "{% endfor %}"},
+      {"{% filter trim %}", "{% endfilter %}"}, {"{% set a %}", "{% endset %}{{ a }}"},
+      {"{% call g() %}", "{% endcall %}"},      {"{% for a in [1] if f() %}", "{% endfor %}"}};
+  for (const auto& [open, close] : blocks) {
+    const std::string body = Repeat(open, 30) + "{{ f() }}" + Repeat(close, 30);
+    EXPECT_THAT(ErrorOf("{% macro g() %}{{ caller() }}{% endmacro %}{% macro f() %}" + body +
+                        "{% endmacro %}{{ f() }}"),
+                AnyOf(HasSubstr("nested deeper"), HasSubstr("macro calls")))
+        << open;
+  }
+  EXPECT_THAT(
+      ErrorOf("{% for i in [1] recursive %}" + Repeat("{% if 1 %}", 90) + "{{ " + Repeat("[", 60) +
+              "loop([1])" + Repeat("]", 60) + " }}" + Repeat("{% endif %}", 90) + "{% endfor %}"),
+      HasSubstr("nested deeper"));
 }
 
 TEST(ChatTemplateAttack, WorkIsBounded) {

@@ -39,26 +39,33 @@ Flow Evaluator::Execute(const Node& node) {
     case Kind::kMacro:
       scope_->variables[node.text] = MakeMacro(node);
       return Flow::kNext;
-    case Kind::kCallBlock: {
-      const Value callee = Eval(*node.kids[0]->kids[0]);
-      Args args = EvalArgs(*node.kids[0]);
-      args.named.emplace_back("caller", MakeMacro(*node.kids[1]));
-      out_->Add(Str(context_.budget, Call(callee, args)));
+    case Kind::kCallBlock:
+      PrintCallBlock(node);
       return Flow::kNext;
-    }
     case Kind::kWith:
       return ExecuteWith(node);
-    case Kind::kBlock: {
-      const bool scoped = node.text == "scoped";
-      out_->Add(*Capture(*node.kids[0], Scope{scoped ? scope_ : &root_, {}}).AsString());
+    case Kind::kBlock:
+      PrintBlock(node);
       return Flow::kNext;
-    }
     case Kind::kBreak:
       return Flow::kBreak;
     default:
       NIBBLE_CHECK(node.kind == Kind::kContinue);
       return Flow::kContinue;
   }
+}
+
+void Evaluator::PrintCallBlock(const Node& node) {
+  const Node& call = *node.kids[0];
+  const Value callee = Eval(*call.kids[0]);
+  Args args = EvalArgs(call);
+  args.named.emplace_back("caller", MakeMacro(*node.kids[1]));
+  out_->Add(Str(context_.budget, Call(callee, args)));
+}
+
+void Evaluator::PrintBlock(const Node& node) {
+  Scope* const parent = node.text == "scoped" ? scope_ : &root_;
+  out_->Add(*Capture(*node.kids[0], Scope{parent, {}}).AsString());
 }
 
 Flow Evaluator::ExecuteIf(const Node& node) {

@@ -49,6 +49,8 @@ class Evaluator {
   Flow Execute(const Node& node);
   Flow ExecuteIf(const Node& node);
   void Print(const Node& node);
+  void PrintCallBlock(const Node& node);
+  void PrintBlock(const Node& node);
   Flow ExecuteFor(const Node& node);
   Flow RunLoop(const Node& node, const Value& sequence, int depth);
   std::shared_ptr<const List> Kept(const Node& node, std::shared_ptr<const List> items);
