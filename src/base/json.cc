@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/json_integers.h"
 
 template class nlohmann::basic_json<nlohmann::ordered_map>;
 template class nlohmann::detail::serializer<nlohmann::ordered_json>;
@@ -18,8 +19,8 @@ constexpr size_t kMaxKeys = 10'000;  // of an object; ordered_json looks keys up
 // with a callback looks through all elements of an array whenever one of them ends.
 class Builder final : public Json::json_sax_t {
  public:
-  Builder(const std::string& where, BigIntegers big_integers)
-      : where_(where), big_integers_(big_integers) {
+  Builder(const std::string& where, bool keeps_integers)
+      : where_(where), keeps_integers_(keeps_integers) {
     open_.emplace_back();
   }
 
@@ -30,8 +31,8 @@ class Builder final : public Json::json_sax_t {
   bool number_integer(int64_t value) override { return Add(value); }
   bool number_unsigned(uint64_t value) override { return Add(value); }
   bool number_float(double value, const std::string& text) override {
-    const bool keeps = big_integers_ == BigIntegers::kKeep &&
-                       text.find_first_not_of("-0123456789") == std::string::npos;
+    const bool keeps =
+        keeps_integers_ && text.find_first_not_of("-0123456789") == std::string::npos;
     return Add(keeps ? Json::binary({text.begin(), text.end()}) : Json(value));
   }
   bool string(std::string& value) override { return Add(std::move(value)); }
@@ -96,20 +97,28 @@ class Builder final : public Json::json_sax_t {
   }
 
   const std::string& where_;
-  const BigIntegers big_integers_;
+  const bool keeps_integers_;
   std::vector<Container> open_;  // the whole text, then what is open in it
   size_t values_ = 0;
 };
 
-}  // namespace
-
-Json ParseJson(std::string_view text, const std::string& where, BigIntegers big_integers) {
+Json Parse(std::string_view text, const std::string& where, bool keeps_integers) {
   if (text.size() > kMaxJsonBytes) {
     Fail("{}: {} bytes of JSON, at most {} are accepted", where, text.size(), kMaxJsonBytes);
   }
-  Builder builder(where, big_integers);
+  Builder builder(where, keeps_integers);
   Json::sax_parse(text, &builder);
   return builder.Result();
+}
+
+}  // namespace
+
+Json ParseJson(std::string_view text, const std::string& where) {
+  return Parse(text, where, false);
+}
+
+Json ParseJsonKeepingIntegers(std::string_view text, const std::string& where) {
+  return Parse(text, where, true);
 }
 
 std::optional<std::string> BigIntegerOf(const Json& value) {

@@ -35,12 +35,7 @@ namespace nibble {
 // A plan of 10,000 linears, the largest file read here, has 11 MiB and 400,000 values.
 inline constexpr size_t kMaxJsonBytes = 16 << 20, kMaxJsonValues = 1'000'000;
 
-// JSON's integers have no bounds, nlohmann's 64 bits: one beyond becomes the nearest double, or is
-// kept as its digits (in nlohmann's binary type, which JSON text has no use for).
-enum class BigIntegers { kDoubles, kKeep };
-Json ParseJson(std::string_view text, const std::string& where,
-               BigIntegers big_integers = BigIntegers::kDoubles);
-std::optional<std::string> BigIntegerOf(const Json& value);  // its digits, of one that was kept
+Json ParseJson(std::string_view text, const std::string& where);
 
 // Reads a whole file of at most max_bytes and parses it.
 Json ReadJsonFile(const std::string& path, uint64_t max_bytes = kMaxJsonBytes);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json_integers.h"
 #include "chat/message_fields.h"
 
 namespace nibble {
@@ -26,7 +27,7 @@ Json ArgumentsObject(const Json& function, const std::string& path) {
   const auto text = arguments->get<std::string>();
   if (text.empty()) return Json::object();
   try {
-    Json parsed = ParseJson(text, path, BigIntegers::kKeep);
+    Json parsed = ParseJsonKeepingIntegers(text, path);
     if (parsed.is_object()) return parsed;
   } catch (const Error&) {
   }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "base/json_integers.h"
 #include "nibble/error.h"
 #include "tests/shared_data.h"
 
@@ -73,7 +74,7 @@ void CheckGolden(const Json& golden, const std::string& source, const Json& mess
 class ChatTemplateGolden : public ::testing::Test {
  protected:
   const std::string path_ = NIBBLE_SOURCE_DIR "/tests/golden/chat_templates.json";
-  const Json goldens_ = ParseJson(ReadFile(path_, kMaxJsonBytes), path_, BigIntegers::kKeep);
+  const Json goldens_ = ParseJsonKeepingIntegers(ReadFile(path_, kMaxJsonBytes), path_);
 };
 
 TEST_F(ChatTemplateGolden, FeaturesRenderAsJinja2) {

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "base/json_integers.h"
 #include "text/jinja_builtins.h"
 
 namespace nibble::jinja {
