@@ -101,7 +101,7 @@ bool KvCache::RestoreRecent() {
     if (!groups_.recent(g)) continue;
     for (int64_t row = 0; row < std::ssize(held_); ++row) {
       PagePool::Page& page = held_[static_cast<size_t>(row)][static_cast<size_t>(g)];
-      if (page != nullptr || !ReadsRecent(tokens_, row)) continue;
+      if (page != nullptr || !groups_.Reads(g, row, tokens_)) continue;
       page = pool_->Take();
       if (page == nullptr) return false;
       Widen(g, row);
@@ -143,15 +143,12 @@ void KvCache::Truncate(int64_t tokens) {
   if (!RestoreRecent()) tokens_ = 0, held_.clear();
 }
 
-bool KvCache::TryBegin(std::span<const PageRow> rows, int64_t tokens) {
+void KvCache::Begin(std::span<const PageRow> rows, int64_t tokens) {
   NIBBLE_CHECK(tokens_ == 0 && held_.empty());
   NIBBLE_CHECK(static_cast<int64_t>(rows.size()) == PagesOf(tokens));
   held_.assign(rows.begin(), rows.end());
   tokens_ = tokens;
   WriteTables();
-  if (RestoreRecent()) return true;
-  Clear();
-  return false;
 }
 
 void KvCache::Replace(std::span<const PageRow> rows) {

@@ -36,9 +36,8 @@ class KvCache {
   void Clear() { Truncate(0); }
 
   // An empty cache begins with these pages, of `tokens` tokens. The last ones must be its own if
-  // they are not full. Of the recent form some may be missing; false, and nothing is there, where
-  // the pool has no page for them.
-  bool TryBegin(std::span<const PageRow> rows, int64_t tokens);
+  // they are not full.
+  void Begin(std::span<const PageRow> rows, int64_t tokens);
   std::span<const PageRow> held() const { return held_; }
   // Others of the same content take the place of its first pages, where both are there.
   void Replace(std::span<const PageRow> rows);

@@ -54,6 +54,10 @@ class KvGroups {
   int64_t kept_pages(int64_t group) const { return recent(group) ? 1 : 0; }
   // The first page of a group, beside those, that is read behind `tokens` tokens.
   int64_t FirstPage(int64_t group, int64_t tokens) const;
+  // Whether a page of a group is read behind `tokens` tokens.
+  bool Reads(int64_t group, int64_t page, int64_t tokens) const {
+    return page < kept_pages(group) || page >= FirstPage(group, tokens);
+  }
   // Pages that a group holds at most while a text of `pages` grows by `step` tokens at a time.
   int64_t MostPages(int64_t group, int64_t pages, int64_t step) const;
   // The same of all groups.

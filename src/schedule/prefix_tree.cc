@@ -39,9 +39,8 @@ void PrefixTree::Shorten(Match& match) const {
   const auto missing = [&]() -> int64_t {  // a page that is read and not there, or -1
     for (int64_t row = PagesOf(match.tokens) - 1; row >= 0; --row) {
       for (int64_t g = 0; g < groups_.count(); ++g) {
-        if (groups_.recent(g)) continue;
         const auto& page = match.rows[static_cast<size_t>(row)][static_cast<size_t>(g)];
-        if (page == nullptr && row >= groups_.FirstPage(g, match.tokens)) return row;
+        if (page == nullptr && groups_.Reads(g, row, match.tokens)) return row;
       }
     }
     return -1;
@@ -49,10 +48,9 @@ void PrefixTree::Shorten(Match& match) const {
   for (int64_t row = missing(); row >= 0; row = missing()) match.tokens = row * kPageTokens;
   match.rows.resize(static_cast<size_t>(PagesOf(match.tokens)));
   for (int64_t g = 0; g < groups_.count(); ++g) {
-    const auto first = static_cast<size_t>(groups_.FirstPage(g, match.tokens));
-    const auto kept = static_cast<size_t>(groups_.kept_pages(g));
-    for (size_t row = kept; row < std::min(first, match.rows.size()); ++row) {
-      match.rows[row][static_cast<size_t>(g)] = nullptr;
+    for (int64_t row = 0; row < std::ssize(match.rows); ++row) {
+      if (groups_.Reads(g, row, match.tokens)) continue;
+      match.rows[static_cast<size_t>(row)][static_cast<size_t>(g)] = nullptr;
     }
   }
 }

@@ -65,17 +65,27 @@ TEST_F(SchedulerTest, AGrammarBeginsBehindItsTokenHoweverTokensAreChosen) {
   }
 }
 
-// The sample model, and the same with windows in four of six layers: three pages for the same
-// tokens, two of which go back.
-class Windows : public SchedulerTest, public testing::WithParamInterface<bool> {
+enum class Kept { kAll, kWindows, kRecent };
+
+// The sample model; the same with windows in four of six layers: three pages for the same tokens,
+// two of which go back; and with a recent form of the cache besides.
+class Windows : public SchedulerTest, public testing::WithParamInterface<Kept> {
  protected:
   Model& model() const override {
-    static const auto windowed = TinyWithWindows(MakeBackend("cpu", false));
-    return GetParam() ? *windowed : Sample();
+    static const auto windowed = TinyWithWindows(MakeBackend("cpu", false)),
+                      recent = TinyWithRecent(MakeBackend("cpu", false), 8);
+    if (GetParam() == Kept::kRecent) return *recent;
+    return GetParam() == Kept::kWindows ? *windowed : Sample();
+  }
+  // For as many tokens.
+  int64_t Pages(int64_t all, int64_t windows, int64_t recent) const {
+    if (GetParam() == Kept::kRecent) return recent;
+    return GetParam() == Kept::kWindows ? windows : all;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Scheduler, Windows, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Scheduler, Windows,
+                         testing::Values(Kept::kAll, Kept::kWindows, Kept::kRecent));
 
 // Requests of all kinds arrive, share beginnings, are cancelled, and the pool is too small for all
 // that run: each ends once, with the tokens that it has when it is alone, and no page stays in use.
@@ -90,7 +100,7 @@ TEST_P(Windows, NeighboursChangeNothing) {
   };
   std::vector<Asked> asked;
   Scheduler scheduler =
-      Make({.max_batch = 8, .pages = GetParam() ? 27 : 16, .prompt_tokens = 48, .sure_tokens = 8});
+      Make({.max_batch = 8, .pages = Pages(16, 27, 80), .prompt_tokens = 48, .sure_tokens = 8});
   uint64_t steps = 0;
   while (asked.size() < 40 || scheduler.Step()) {
     if (asked.size() < 40 && rng.Below(3) == 0) {
@@ -148,7 +158,7 @@ TEST_P(Windows, NeighboursChangeNothing) {
 
 TEST_P(Windows, PagesRunOutAndNobodyIsPreemptedTwice) {
   // Eight answers of 60 + 700 tokens come to need 96 pages, and 8 * 2 * 3 for windows.
-  const int64_t pages = GetParam() ? 40 : 30;
+  const int64_t pages = Pages(30, 40, 110);
   Scheduler scheduler = Make({.max_batch = 8, .pages = pages});
   std::vector<Answers> answers;
   for (uint64_t i = 0; i < 8; ++i) {

@@ -199,9 +199,7 @@ int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held)
     const int64_t has = std::ranges::count_if(
         held, [&](const PageRow& row) { return row[static_cast<size_t>(g)] != nullptr; });
     const int64_t most = groups.MostPages(g, rows, step);
-    // Of the recent form what is missing may be made.
-    const int64_t others = rows - (groups.recent(g) ? has : static_cast<int64_t>(held.size()));
-    pages += std::max<int64_t>(0, std::min(others, most - has));
+    pages += std::max<int64_t>(0, std::min(rows - static_cast<int64_t>(held.size()), most - has));
   }
   return pages;
 }
@@ -248,7 +246,7 @@ bool Scheduler::Begin(Sequence& s) {
   }
   s.cache = std::move(caches_.back());
   caches_.pop_back();
-  if (!s.cache->TryBegin(match.rows, match.tokens)) match = {};
+  s.cache->Begin(match.rows, match.tokens);
   if (s.began == Sequence::Clock::time_point()) {
     s.began = Sequence::Clock::now();
     s.cached_tokens = match.tokens;
@@ -291,25 +289,10 @@ void Scheduler::Preempt(Sequence& s) {
   running_.erase(at);
 }
 
-namespace {
-
-// Pages of the recent form that no text which goes on behind `tokens` reads: the tree keeps them
-// for no other.
-void DropRecent(const KvGroups& groups, int64_t tokens, std::span<PageRow> rows) {
-  for (int64_t g = 0; g < groups.count(); ++g) {
-    for (int64_t row = 0; row < std::ssize(rows) && groups.recent(g); ++row) {
-      if (!ReadsRecent(tokens, row)) rows[static_cast<size_t>(row)][static_cast<size_t>(g)].reset();
-    }
-  }
-}
-
-}  // namespace
-
 void Scheduler::ShareFullPages(Sequence& s) {
   const int64_t full = s.cache->tokens() / kPageTokens;
   const auto held = s.cache->held().first(static_cast<size_t>(full));
   std::vector<PageRow> rows(held.begin(), held.end());
-  DropRecent(model_.kv_groups(), s.cache->tokens(), rows);
   tree_.Insert(std::span(s.ids).first(static_cast<size_t>(full * kPageTokens)), rows);
   s.cache->Replace(rows);
 }
@@ -338,7 +321,6 @@ void Scheduler::Conclude(Sequence& s, End end, const std::string& problem) {
   if (ran && end != End::kError) {
     const auto known = static_cast<size_t>(s.cache->tokens());
     std::vector<PageRow> rows(s.cache->held().begin(), s.cache->held().end());
-    DropRecent(model_.kv_groups(), s.cache->tokens(), rows);
     tree_.Insert(std::span(s.ids).first(known), rows);
   }
   const std::string client = s.request().client;
