@@ -193,7 +193,8 @@ class Operands {
 std::optional<int64_t> TakeSize(std::string_view& rest, Operands& operands, int64_t most) {
   if (TakeOne(rest, "*") == '\0') return TakeNumber(rest, most);
   const auto size = operands.Next().AsInt();
-  if (!size || *size > most || *size < -most) Raise("'*' in a format needs an integer up to {}", most);
+  if (!size || *size > most || *size < -most)
+    Raise("'*' in a format needs an integer up to {}", most);
   return *size;
 }
 
