@@ -239,7 +239,7 @@ TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
   const auto [coarse_inputs, fine_cache] = parts("--a-bits 2");
   EXPECT_GT(coarse_inputs, 0.5);
   EXPECT_LT(fine_cache, 0.1);
-  const auto [fine_inputs, coarse_cache] = parts("--w-bits 8 --kv-bits 2");
+  const auto [fine_inputs, coarse_cache] = parts("--w-bits 8 --kv-bits 2 --no-recent");
   EXPECT_LT(fine_inputs, 0.1);
   EXPECT_GT(coarse_cache, 0.5);
 }
