@@ -166,7 +166,9 @@ void PlainAnswer::Found(const std::string& literal, Sign sign, AnswerEvents& eve
   } else if (sign == Sign::kReasoningBegin && behind_ == Behind::kStart) {
     mode_ = Mode::kReasoning;
     blanks_.clear();
-  } else if (sign != Sign::kCallEnd || behind_ != Behind::kCall) {
+  } else if (sign == Sign::kCallEnd && behind_ == Behind::kCall) {
+    blanks_.clear();
+  } else {
     Text(literal, events);
   }
 }

@@ -139,7 +139,7 @@ TEST(CallsInHistories, ErrorsAreThoseOfTheMessagesAsTheyAre) {
                     "'no calls, ' + c.function.arguments|string) }}{% endfor %}{% endfor %}",
                     "null"),
               testing::HasSubstr("no calls, null"));
-  EXPECT_THAT(error(kJoins, R"({"a": 18446744073709551615})"), testing::HasSubstr("out of range"));
+  EXPECT_EQ(error(kJoins, R"({"a": 18446744073709551615})"), "") << "integers have no bounds";
 }
 
 TEST(CallsInHistories, FormsAreFoundByTrying) {

@@ -103,8 +103,19 @@ std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Js
 }
 
 std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
-                                         const MarkerIds& token_id) {
-  return GrammarOf(format, tools, token_id, true);
+                                         const MarkerIds& token_id, const FreedTool& freed) {
+  Json understood = tools;
+  for (Json& tool : understood) {
+    Json& function = tool.at("function");
+    try {
+      GrammarBuilder alone("tools");
+      alone.Compile(Arguments(&alone, function));
+    } catch (const Error& error) {
+      freed(function.at("name").get<std::string>(), error.what());
+      function["parameters"] = Json::object();
+    }
+  }
+  return GrammarOf(format, understood, token_id, true);
 }
 
 }  // namespace nibble

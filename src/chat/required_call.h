@@ -27,8 +27,10 @@ std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Js
                                             const MarkerIds& token_id);
 
 // The same of what follows CallMarker, for answers that may call or not, and so often as they like
-// where calls are a list.
+// where calls are a list. A tool whose schema is not understood takes any object; `freed` is told
+// of it.
+using FreedTool = std::function<void(const std::string& name, const std::string& why)>;
 std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
-                                         const MarkerIds& token_id);
+                                         const MarkerIds& token_id, const FreedTool& freed);
 
 }  // namespace nibble

@@ -29,6 +29,10 @@ bool IsCall(const std::shared_ptr<const Grammar>& grammar, std::string_view text
   return automaton.MayEnd(state);
 }
 
+FreedTool NoneFreed() {
+  return [](const std::string& name, const std::string& why) { FAIL() << name << ": " << why; };
+}
+
 struct CallCase {
   CallFormat format;
   std::string begin, rest;
@@ -52,7 +56,7 @@ TEST(RequiredCallTest, ACallIsItsBeginningAndItsRest) {
     const AnswerFormat format = {.calls = c.format};
     EXPECT_EQ(CallMarker(c.format), c.begin);
     const auto whole = RequiredCall(format, LampTools(), no_tokens),
-               begun = BegunCall(format, LampTools(), no_tokens);
+               begun = BegunCall(format, LampTools(), no_tokens, NoneFreed());
     EXPECT_TRUE(IsCall(whole, c.begin + c.rest));
     EXPECT_TRUE(IsCall(begun, c.rest));
     EXPECT_FALSE(IsCall(begun, c.rest.substr(0, c.rest.size() - 1)));
@@ -75,12 +79,31 @@ TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
   const std::string two = "[" + call + ", " + call + "]";
   for (const CallFormat calls : {CallFormat::kMistral, CallFormat::kGranite}) {
     const AnswerFormat format = {.calls = calls};
-    EXPECT_TRUE(IsCall(BegunCall(format, LampTools(), {}), two));
-    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}), "[" + call + ", 1]"));
-    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}), "[]"));
+    EXPECT_TRUE(IsCall(BegunCall(format, LampTools(), {}, NoneFreed()), two));
+    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}, NoneFreed()), "[" + call + ", 1]"));
+    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}, NoneFreed()), "[]"));
     EXPECT_FALSE(
         IsCall(RequiredCall(format, LampTools(), {}), std::string(CallMarker(calls)) + two));
   }
+}
+
+TEST(RequiredCallTest, AToolThatIsNotUnderstoodFreesItselfAlone) {
+  Json tools = LampTools(), door = tools[0];
+  door["function"]["name"] = "door";
+  door["function"]["parameters"] = {{"type", "object"}, {"minProperties", 2}};
+  tools.push_back(door);
+  std::vector<std::string> freed;
+  const auto grammar = BegunCall({.calls = CallFormat::kLlamaJson}, tools, {},
+                                 [&](const std::string& name, const std::string& why) {
+                                   freed.push_back(name);
+                                   EXPECT_NE(why, "");
+                                 });
+  EXPECT_EQ(freed, std::vector<std::string>{"door"});
+  EXPECT_TRUE(IsCall(grammar, R"({"name": "lamp", "parameters": {"level": 3}})"));
+  EXPECT_FALSE(IsCall(grammar, R"({"name": "lamp", "parameters": {"level": "3"}})"));
+  EXPECT_TRUE(IsCall(grammar, R"({"name": "door", "parameters": {"any": [1]}})"));
+  EXPECT_FALSE(IsCall(grammar, R"({"name": "door", "parameters": 1})"));
+  EXPECT_THROW(RequiredCall({.calls = CallFormat::kLlamaJson}, tools, {}), Error);
 }
 
 TEST(RequiredCallTest, FormatsWithoutAGrammarHaveNone) {

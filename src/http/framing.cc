@@ -48,6 +48,20 @@ std::string PercentDecoded(std::string_view text) {
   return decoded;
 }
 
+// Of a target in absolute form ("http://host/path?query", RFC 9112, 3.2.2) path and query.
+std::string WithoutAuthority(const std::string& target, std::string_view host) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (LowerCase(target.substr(0, scheme.size())) != scheme) continue;
+    const size_t end = std::min(target.find_first_of("/?", scheme.size()), target.size());
+    if (LowerCase(target.substr(scheme.size(), end - scheme.size())) != LowerCase(host)) {
+      throw Refused{400, "target and Host name different hosts"};
+    }
+    const std::string rest = target.substr(end);
+    return rest.starts_with('/') ? rest : "/" + rest;
+  }
+  return target;
+}
+
 void CheckTarget(std::string_view target, Framing* framing) {
   const auto is_printable = [](char c) { return c > ' ' && c < 0x7F && c != '#'; };
   if (!target.starts_with('/') || !std::ranges::all_of(target, is_printable)) {
@@ -136,8 +150,9 @@ Framing CheckHead(const Head& head, const Limits& limits) {
   }
   Framing framing;
   framing.head_only = head.method == "HEAD";
-  CheckTarget(head.target, &framing);
   CheckHost(head);
+  const std::string host = FindField(head.fields, "host").value_or("");
+  CheckTarget(WithoutAuthority(head.target, host), &framing);
   CheckBody(head, limits, &framing);
   const auto connection = ListOf(head.fields, "connection");
   const auto has = [&](std::string_view option) {

@@ -56,6 +56,28 @@ TEST(HttpServer, HandsOverTheRequest) {
   EXPECT_EQ(seen.Header("cookie"), std::nullopt);
 }
 
+TEST(HttpServer, TakesTargetsInAbsoluteForm) {
+  TestServer server([](const ExchangePtr& exchange) {
+    exchange->Reply(200, "text/plain", exchange->request().path + "|" + exchange->request().query);
+  });
+  Client client(server);
+  for (const auto& [target, seen] : {std::pair("http://x:1/a?b=c", "/a|b=c"),
+                                     {"HTTPS://X:1/a", "/a|"},
+                                     {"http://x:1", "/|"},
+                                     {"http://x:1?b", "/|b"}}) {
+    client.Send(fmt::format("GET {} HTTP/1.1\r\nHost: x:1\r\n\r\n", target));
+    const auto answer = client.Answer();
+    ASSERT_TRUE(answer) << target;
+    EXPECT_EQ(answer->status, 200) << target;
+    EXPECT_EQ(answer->body, seen) << target;
+  }
+  // Whom a server answers for goes by Host.
+  client.Send("GET http://y/a HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto answer = client.Answer();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 400);
+}
+
 TEST(HttpServer, MakesAnIdWhereTheGivenOneMayNotStand) {
   TestServer server(Echo);
   std::set<std::string> ids;

@@ -124,7 +124,7 @@ class CompletionsResponder : public ChatResponder {
 
   static const char* FinishReason(const ChatAnswer& answer) {
     if (answer.end == End::kLength) return "length";
-    return answer.calls.empty() ? "stop" : "tool_calls";
+    return answer.calls.empty() || answer.cut_call ? "stop" : "tool_calls";
   }
 
   Json Logprobs(const ChatAnswer& answer) const {

@@ -23,7 +23,10 @@ void ChatResponder::OnDelta(size_t, Delta& d) {
   if (d.marker) {
     Use(d.index, answer.parser.Marker(call_->service.tokenizer().TokenText(*d.marker)));
   }
-  if (d.end) Use(d.index, answer.parser.Finish());
+  if (d.end) {
+    answer.cut_call = answer.in_call;
+    Use(d.index, answer.parser.Finish());
+  }
   if (answer.reasoning.size() > reasoned && answer.text.size() == said) {
     usage_.reasoning += static_cast<int64_t>(d.ids.size());
   }
@@ -49,12 +52,14 @@ void ChatResponder::Use(int index, const std::vector<AnswerEvent>& events) {
       case AnswerEvent::Kind::kCallBegin: {
         const std::string id = NewId(short_ids_ ? "" : "call_");
         answer.calls.push_back({short_ids_ ? id.substr(0, 9) : id, event.text, ""});
+        answer.in_call = true;
         break;
       }
       case AnswerEvent::Kind::kCallArguments:
         answer.calls.back().arguments += event.text;
         break;
       case AnswerEvent::Kind::kCallEnd:
+        answer.in_call = false;
         break;
     }
     if (stream_) OnEvent(index, answer, event);

@@ -22,6 +22,9 @@ struct ChatAnswer {
   std::vector<TokenLogprob> logprobs;
   std::optional<End> end;
   std::string stop;  // the stop text that ended it
+  bool in_call = false;
+  // The last call has no end: whoever runs calls must not run it.
+  bool cut_call = false;
 };
 
 class ChatResponder : public Responder {

@@ -174,6 +174,14 @@ TEST_F(ChatTest, CallsAreReadOutOfTheText) {
   const Json text = FirstChoice(With(UserSays("Light!"), Saying(kLampCall)));
   EXPECT_EQ(text["finish_reason"], "stop");
   EXPECT_EQ(text["message"]["content"], kLampCall);
+  // A call that is cut is none to run.
+  const Json stopped = FirstChoice(
+      With(With(With(UserSays("Light!"), tools), Saying(kLampCall)), {{"stop", "\"on"}}));
+  EXPECT_EQ(stopped["finish_reason"], "stop") << stopped;
+  const Json behind =
+      FirstChoice(With(With(UserSays("Light!"), tools), Saying(kLampCall + std::string("after"))));
+  EXPECT_EQ(behind["finish_reason"], "tool_calls");
+  EXPECT_EQ(behind["message"]["content"], "after") << "blanks in front of a call's end are its own";
   const std::string twice = std::string(kLampCall) + "\n" + kLampCall;
   const Json both = FirstChoice(With(With(UserSays("Light!"), tools), Saying(twice)));
   EXPECT_EQ(both["message"]["tool_calls"].size(), 2u);

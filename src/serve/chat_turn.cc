@@ -44,12 +44,17 @@ std::shared_ptr<const Grammar> RequiredCalls(const Service& service, const Json&
 }
 
 // Calls that the model begins by itself, with a token of their own, have arguments as their schema
-// wants. Schemas that are not understood are left to the model.
+// wants. What a tool's schema says that is not understood is left to the model.
 void ConstrainCalls(const Service& service, const Json& tools, GenerationRequest* request) {
   const std::string marker(CallMarker(service.answer_format().calls));
   if (!service.answer_format().has_marker(marker)) return;
   try {
-    request->grammar = GrammarOfCalls(service, tools, "begun", BegunCall);
+    const auto freed = [](const std::string& name, const std::string& why) {
+      Note("nibble: arguments of the tool {} are not held to its schema: {}\n", Printable(name),
+           why);
+    };
+    const auto make = [&](const auto&... given) { return BegunCall(given..., freed); };
+    request->grammar = GrammarOfCalls(service, tools, "begun", make);
   } catch (const Error&) {
     return;
   }

@@ -268,6 +268,9 @@ TEST_F(CompletionsTest, BiasesAndEnds) {
   EXPECT_EQ(ended["token_ids"], Json::array({1}));
   EXPECT_EQ(ended["text"], "");
   EXPECT_EQ(ended["finish_reason"], "stop");
+  // Numbers as other clients write them.
+  EXPECT_EQ(ask({{"max_tokens", 3.0}, {"top_p", 0}, {"temperature", 1}, {"top_k", 5.0}})["text"],
+            ask({{"max_tokens", 3}, {"temperature", 0}})["text"]);
   const Json ignored = ask({{"logit_bias", {{"1", 100}}}, {"ignore_eos", true}});
   EXPECT_EQ(ignored["token_ids"].size(), 5u);
   EXPECT_EQ(ignored["finish_reason"], "length");

@@ -4,6 +4,7 @@
 // a 400 that names the field.
 #pragma once
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -18,13 +19,22 @@ struct Field {
   void (*read)(const Json& value, const std::string& name, Target& target);
 };
 
+// 3.0 as 3, which it is to JSON, and exact below 2^53; null for all else.
+inline Json WholeNumber(const Json& value) {
+  if (!value.is_number_float()) return nullptr;
+  const auto number = value.get<double>();
+  const bool whole = std::fabs(number) < 0x1p53 && number == std::floor(number);
+  return whole ? Json(static_cast<int64_t>(number)) : Json();
+}
+
 template <typename Target, size_t N>
 void ReadFields(const Json& body, const Field<Target> (&fields)[N], Target& target) {
   for (const Field<Target>& field : fields) {
     const auto found = body.find(field.name);
     if (found == body.end() || found->is_null()) continue;
     try {
-      field.read(*found, field.name, target);
+      const Json whole = WholeNumber(*found);
+      field.read(whole.is_null() ? *found : whole, field.name, target);
     } catch (const Error& error) {
       throw ApiError(400, error.what(), field.name);
     }

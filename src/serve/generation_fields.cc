@@ -23,6 +23,13 @@ void ReadNumber(const Json& value, const std::string& name, GenerationFields& f)
 }
 
 // 0 and -1 are both "all" in use.
+// OpenAI's range begins with 0: the likeliest token alone.
+void ReadTopP(const Json& value, const std::string& name, GenerationFields& f) {
+  const double number = JsonAs<double>(value, name);
+  const bool least = number >= 0 && number < Sampling::kMinTopP;
+  ReadNumber<&Sampling::top_p>(least ? Json(Sampling::kMinTopP) : value, name, f);
+}
+
 void ReadTopK(const Json& value, const std::string& name, GenerationFields& f) {
   f.request.sampling.top_k =
       std::max<int64_t>(0, ValueIn(value, name, int64_t{-1}, Sampling::kMaxTopK));
@@ -91,7 +98,7 @@ void ReadGuide(const Json& value, const std::string& name, GenerationFields& f) 
 
 constexpr Field<GenerationFields> kFields[] = {
     {"temperature", ReadNumber<&Sampling::temperature>},
-    {"top_p", ReadNumber<&Sampling::top_p>},
+    {"top_p", ReadTopP},
     {"min_p", ReadNumber<&Sampling::min_p>},
     {"typical_p", ReadNumber<&Sampling::typical>},
     {"presence_penalty", ReadNumber<&Sampling::presence>},
@@ -124,6 +131,10 @@ GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& 
   f.request.sampling = config.ForAnswers();
   f.request.seed = std::random_device()();
   ReadFields(body, kFields, f);
+  if (f.ignore_eos && !f.grammar.is_null()) {
+    BadField("ignore_eos", "ignore_eos: beside {} an answer ends where its text may",
+             f.grammar_field);
+  }
   if (!f.ignore_eos) f.request.stop_ids = config.stop_ids;
   auto& stop_ids = f.request.stop_ids;
   stop_ids.insert(stop_ids.end(), f.more_stop_ids.begin(), f.more_stop_ids.end());

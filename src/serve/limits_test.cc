@@ -20,7 +20,7 @@ struct NumberField {
 };
 constexpr double kTwo32 = 4294967296, kTwo63 = 9223372036854775808.0;
 constexpr NumberField kSamplingFields[] = {
-    {"temperature", 0, 100, false}, {"top_p", 1e-6, 1, false}, {"top_k", -1, kTwo32}};
+    {"temperature", 0, 100, false}, {"top_p", 0, 1, false}, {"top_k", -1, kTwo32}};
 constexpr NumberField kMoreSamplingFields[] = {
     {"min_p", 0, 1, false},
     {"typical_p", 1e-6, 1, false},
@@ -183,6 +183,7 @@ TEST_F(LimitsTest, OtherFieldsOfTheWrongTypeAreNamed) {
       {"suffix", "\"x\""},
       {"suffix", "5"},
       {"ignore_eos", "1"},
+      {"max_tokens", "3.5"},
       {"include_stop_str_in_output", "1"},
       {"skip_special_tokens", "\"\""},
       {"stop_token_ids", "5"},

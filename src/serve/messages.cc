@@ -127,8 +127,9 @@ class MessagesResponder : public ChatResponder {
 
   Json StopJson() const {
     const ChatAnswer& answer = answers_[0];
+    const bool calls = !answer.calls.empty() && !answer.cut_call;
     const char* reason = answer.end == End::kLength ? "max_tokens"
-                         : !answer.calls.empty()    ? "tool_use"
+                         : calls                    ? "tool_use"
                          : !answer.stop.empty()     ? "stop_sequence"
                                                     : "end_turn";
     return {{"stop_reason", reason},

@@ -89,6 +89,13 @@ class ResponsesResponder : public ChatResponder {
     return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}};
   }
 
+  // Of the item that is open.
+  const char* ItemStatus() const {
+    const ChatAnswer& answer = answers_[0];
+    const bool cut = open_ == Open::kCall ? answer.cut_call : answer.end == End::kLength;
+    return cut ? "incomplete" : "completed";
+  }
+
   void Close() {
     if (open_ == Open::kNone) return;
     if (open_ == Open::kCall) {
@@ -103,7 +110,7 @@ class ResponsesResponder : public ChatResponder {
       ItemEvent("content_part.done", {{"part", Part(text_)}});
       item_["content"] = Json::array({Part(text_)});
     }
-    item_["status"] = "completed";
+    item_["status"] = ItemStatus();
     Event("output_item.done", {{"output_index", output_.size()}, {"item", item_}});
     output_.push_back(std::move(item_));
     text_.clear();
@@ -166,6 +173,7 @@ class ResponsesResponder : public ChatResponder {
     if (!answer.reasoning.empty()) add(Open::kReasoning, ReasoningItem(), answer.reasoning);
     if (!answer.text.empty()) add(Open::kMessage, MessageItem(), answer.text);
     for (const ChatCall& call : answer.calls) add(Open::kCall, CallItem(call), call.arguments);
+    if (!output_.empty()) output_.back()["status"] = ItemStatus();
   }
 
   Json ResponseJson(const char* status) const {

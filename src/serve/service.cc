@@ -136,7 +136,8 @@ void Service::Identify(Call& call) const {
   call.client = request.peer;
   if (options_.keys.empty()) {
     if (options_.local && !IsLocalName(request.Header("host").value_or(""))) {
-      throw ApiError(403, "this server answers for localhost; start it with --api-key for others");
+      throw ApiError(403,
+                     "this server answers for localhost; start it with --api-key-file for others");
     }
     return;
   }
