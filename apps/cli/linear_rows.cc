@@ -57,8 +57,9 @@ void AddLinearRows(const ModelConfig& config, const std::function<Cells(int64_t,
 }
 
 std::string RecentText(const FormatSpec& format, int recent_bits) {
-  return format.bits < recent_bits ? fmt::format(", {} bits of first and last tokens", recent_bits)
-                                   : "";
+  return format.bits < recent_bits
+             ? fmt::format(" ({} bits for first and last tokens)", recent_bits)
+             : "";
 }
 
 std::string CacheText(const std::vector<KvSpec>& caches, FormatSpec KvSpec::*part) {

@@ -17,7 +17,7 @@ namespace nibble::cli {
 void AddLinearRows(const ModelConfig& config,
                    const std::function<std::vector<std::string>(int64_t, Role)>& cells,
                    std::vector<std::vector<std::string>>& rows);
-// What a cache of this format has besides: ", 8 bits of first and last tokens", or nothing.
+// What a cache of this format has besides: " (8 bits for first and last tokens)", or nothing.
 std::string RecentText(const FormatSpec& format, int recent_bits);
 // Of the keys or values of each layer: "8 asym", or "4 asym in layers 0-3,7, else 8 asym".
 std::string CacheText(const std::vector<KvSpec>& caches, FormatSpec KvSpec::*part);
