@@ -62,7 +62,7 @@ CacheBytes MeasureCache(const Network& net) {
     return page / kPageTokens * static_cast<double>(count);
   };
   return {of_token(groups.count() - recent), of_token(see_all),
-          page * static_cast<double>(recent * (2 + kRecentPages))};
+          page * static_cast<double>(recent * kMostRecentPages)};
 }
 
 std::string KeysText(const Network& net) {

@@ -116,17 +116,19 @@ bool KvCache::RestoreRecent() {
 void KvCache::Widen(int64_t group, int64_t row) {
   const auto& pages = held_[static_cast<size_t>(row)];
   const size_t bytes = pool_->page_bytes();
-  std::vector<std::byte> recent(bytes), narrow(bytes);
-  for (int64_t layer = 0; layer < groups_.layers(); ++layer) {
-    const KvSpec& spec = groups_.cache(layer);
-    if (spec.recent_bits == 0 || groups_.recent_place(layer).group != group) continue;
-    const auto [from, offset] = groups_.place(layer);
+  std::vector<std::byte> recent(bytes);
+  for (int64_t from = 0; from < groups_.count(); ++from) {
     const std::byte* const page = pages[static_cast<size_t>(from)].get();
-    if (page == nullptr) continue;  // outside of the layer's window
-    const float* values = backend_->Read(reinterpret_cast<const float*>(page),
-                                         static_cast<int64_t>(bytes / sizeof(float)));
-    std::memcpy(narrow.data(), values, bytes);
-    WidenPage(spec, narrow.data() + offset, recent.data() + groups_.recent_place(layer).offset);
+    if (groups_.recent(from) || page == nullptr) continue;  // outside of its layers' window
+    const auto* narrow = reinterpret_cast<const std::byte*>(backend_->Read(
+        reinterpret_cast<const float*>(page), static_cast<int64_t>(bytes / sizeof(float))));
+    for (int64_t layer = 0; layer < groups_.layers(); ++layer) {
+      const KvSpec& spec = groups_.cache(layer);
+      if (spec.recent_bits == 0 || groups_.recent_place(layer).group != group) continue;
+      const auto [of, offset] = groups_.place(layer);
+      if (of != from) continue;
+      WidenPage(spec, narrow + offset, recent.data() + groups_.recent_place(layer).offset);
+    }
   }
   backend_->Write(recent.data(), bytes, pages[static_cast<size_t>(group)].get());
 }

@@ -37,7 +37,7 @@ SortedLayers SortLayers(const ModelConfig& config, std::span<const KvSpec> cache
 }
 
 int64_t UsualTokens(const Reach& reach) {
-  return reach.recent ? (2 + kRecentPages) * kPageTokens : nibble::UsualTokens(reach.window);
+  return reach.recent ? kMostRecentPages * kPageTokens : nibble::UsualTokens(reach.window);
 }
 
 // Where each of them lies: in the first group that has room for it.

@@ -35,6 +35,7 @@ struct CacheFormats {
 
 // Pages before a query's own that it reads in the recent form, beside the first one.
 inline constexpr int64_t kRecentPages = 1;
+inline constexpr int64_t kMostRecentPages = 1 + kRecentPages + 1;  // that a query reads
 inline bool ReadsRecent(int64_t position, int64_t page) {
   return page == 0 || page + kRecentPages >= position / kPageTokens;
 }
@@ -74,7 +75,7 @@ struct KvSpec {
 inline int64_t BytesRead(const KvSpec& kv, int64_t tokens) {
   const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
   if (kv.recent_bits == 0) return pages * kv.page_bytes();
-  const int64_t recent = std::min(pages, 2 + kRecentPages);
+  const int64_t recent = std::min(pages, kMostRecentPages);
   return recent * kv.Recent().page_bytes() + (pages - recent) * kv.page_bytes();
 }
 
