@@ -53,6 +53,16 @@ Automaton::TextState Automaton::start() {
   return Finish();
 }
 
+bool Automaton::Accepts(std::string_view text) {
+  TextState state = start();
+  for (const char byte : text) {
+    Begin(&state);
+    state = Step(state, static_cast<uint8_t>(byte));
+    if (state == kDead) return false;
+  }
+  return MayEnd(state);
+}
+
 void Automaton::Charge(size_t steps) {
   charged_ += steps;
   if (charged_ > GrammarLimits::kStepsPerCall) {

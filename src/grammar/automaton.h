@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -48,6 +49,8 @@ class Automaton {
   // returns true if they were; *current then has its new number.
   bool Begin(TextState* current);
   TextState Step(TextState from, uint8_t byte);
+  // Whether the grammar has this whole text.
+  bool Accepts(std::string_view text);
   TextState StepToken(TextState from, int32_t token);
   TextState Union(TextState a, TextState b);
   bool MayEnd(TextState state) const { return texts_[static_cast<size_t>(state)].may_end; }

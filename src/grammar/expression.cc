@@ -55,6 +55,15 @@ Expr SpecialToken(int32_t id) {
   return Made({.kind = Kind::kToken, .id = id});
 }
 
+Expr MapCharacters(const Expr& expression,
+                   const std::function<Expr(const CharRanges&)>& character) {
+  if (expression->kind == Kind::kCharacters) return character(expression->characters);
+  if (expression->parts.empty()) return expression;
+  Expression mapped = *expression;
+  for (Expr& part : mapped.parts) part = MapCharacters(part, character);
+  return Made(std::move(mapped));
+}
+
 Expr Digit(char first, char last) {
   return CharClass({{static_cast<uint32_t>(first), static_cast<uint32_t>(last)}});
 }

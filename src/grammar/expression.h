@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,9 @@ Expr Optional(Expr part);
 Expr Reference(int32_t rule);  // of the GrammarBuilder that compiles it
 // The token itself and not its text: a marker such as <tool_call>.
 Expr SpecialToken(int32_t id);
+
+// The expression with each class of characters written as `character` says.
+Expr MapCharacters(const Expr& expression, const std::function<Expr(const CharRanges&)>& character);
 
 // One of ASCII's digits, from `first` to `last`.
 Expr Digit(char first = '0', char last = '9');

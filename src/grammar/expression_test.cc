@@ -221,7 +221,7 @@ TEST(Expressions, AnyTextIsUtf8) {
                             0xE0, 0xED, 0xEF, 0xF0, 0xF4, 0xF5};
     std::string text;
     for (uint64_t n = rng.Below(5); n-- > 0;) text += static_cast<char>(some[rng.Below(13)]);
-    ASSERT_EQ(Accepts(&automaton, text), IsValidUtf8(text));
+    ASSERT_EQ(automaton.Accepts(text), IsValidUtf8(text));
     valid += IsValidUtf8(text) ? 1 : 0;
   }
   EXPECT_GT(valid, 500);
@@ -304,10 +304,10 @@ TEST(Expressions, LargeOnesEndInTime) {
   const Expr counted = Repeat(Choice({Literal("a"), Literal("aa")}), 0, 100'000);
   Automaton automaton(Compiled(Sequence({counted, counted, Literal("b")})));
   EXPECT_NE(ErrorOf([&] {
-              Accepts(&automaton, std::string(5000, 'a'));
+              automaton.Accepts(std::string(5000, 'a'));
             }).find("the grammar is too ambiguous"),
             std::string::npos);
-  EXPECT_TRUE(Accepts(&automaton, "aaab"));
+  EXPECT_TRUE(automaton.Accepts("aaab"));
   // The last a but 200: a table would have 2^200 states.
   Automaton counting(
       Compiled(Sequence({Repeat(Choice({Literal("a"), Literal("b")}), 0, kUnbounded), Literal("a"),
@@ -315,7 +315,7 @@ TEST(Expressions, LargeOnesEndInTime) {
   Rng rng(5);
   std::string text;
   for (int i = 0; i < 2000; ++i) text += rng.Below(2) == 0 ? 'a' : 'b';
-  EXPECT_EQ(Accepts(&counting, text), text[text.size() - 201] == 'a');
+  EXPECT_EQ(counting.Accepts(text), text[text.size() - 201] == 'a');
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
 }
 

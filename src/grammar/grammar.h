@@ -51,21 +51,29 @@ class GrammarBuilder {
   std::map<std::string, int32_t, std::less<>> ids_;
 };
 
+// Places of a schema and what of them is not held to.
+using SchemaNotes = std::vector<std::string>;
+
 namespace grammar {
 
 // Any JSON value or object, as the texts below write them.
 Expr JsonValue(GrammarBuilder* builder);
 Expr JsonObject(GrammarBuilder* builder);
 // Values for which `schema` holds (json_schema.h says which schemas). Error messages begin with the
-// builder's `where`.
-Expr JsonSchema(GrammarBuilder* builder, const Json& schema);
+// builder's `where`. With `notes`, what of a schema cannot be held is left out and noted there.
+Expr JsonSchema(GrammarBuilder* builder, const Json& schema, SchemaNotes* notes = nullptr);
+// As JsonSchema and JsonObject, behind a space or none.
+Expr SpacedJson(GrammarBuilder* builder, Expr value);
+// Texts that a grammar of TextGrammar's notation has; it adds its rules to the builder's.
+Expr TextRules(GrammarBuilder* builder, std::string_view source);
 // Texts that a regular expression matches from end to end (regex_pattern.h says which).
-Expr Regex(std::string_view pattern, const std::string& where);
+Expr Regex(GrammarBuilder* builder, std::string_view pattern, const std::string& where);
 
 }  // namespace grammar
 
 std::shared_ptr<const Grammar> JsonObjectGrammar();
-std::shared_ptr<const Grammar> JsonSchemaGrammar(const Json& schema, const std::string& where);
+std::shared_ptr<const Grammar> JsonSchemaGrammar(const Json& schema, const std::string& where,
+                                                 SchemaNotes* notes = nullptr);
 std::shared_ptr<const Grammar> RegexGrammar(std::string_view pattern, const std::string& where);
 // rule ::= "literal" [class] . ( ) | ? * + {m,n} # comment; `root` is the start (text_grammar.cc).
 std::shared_ptr<const Grammar> TextGrammar(std::string_view source, const std::string& where);

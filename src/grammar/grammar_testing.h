@@ -20,20 +20,9 @@
 
 namespace nibble::test {
 
-// Byte for byte, without tokens and masks.
-inline bool Accepts(grammar::Automaton* automaton, std::string_view text) {
-  grammar::Automaton::TextState state = automaton->start();
-  automaton->Begin(&state);
-  for (const char byte : text) {
-    state = automaton->Step(state, static_cast<uint8_t>(byte));
-    if (state == grammar::Automaton::kDead) return false;
-    automaton->Begin(&state);
-  }
-  return automaton->MayEnd(state);
-}
 inline bool Accepts(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
   grammar::Automaton automaton(grammar);
-  return Accepts(&automaton, text);
+  return automaton.Accepts(text);
 }
 
 // The message of the Error that use() ends with; "" without one.
@@ -49,6 +38,22 @@ inline std::string ErrorOf(const std::function<void()>& use) {
 
 inline std::string SchemaError(const std::string& schema) {
   return ErrorOf([&] { JsonSchemaGrammar(ParseJson(schema, "test"), "schema"); });
+}
+
+// A schema, and texts that its grammar has and has not.
+struct SchemaCase {
+  const char* schema;
+  std::vector<const char*> good, bad;
+};
+inline void CheckSchemas(const std::vector<SchemaCase>& cases) {
+  for (const SchemaCase& c : cases) {
+    std::shared_ptr<const Grammar> grammar;
+    const std::string error =
+        ErrorOf([&] { grammar = JsonSchemaGrammar(ParseJson(c.schema, "test"), "schema"); });
+    ASSERT_EQ(error, "") << c.schema;
+    for (const char* text : c.good) EXPECT_TRUE(Accepts(grammar, text)) << c.schema << ": " << text;
+    for (const char* text : c.bad) EXPECT_FALSE(Accepts(grammar, text)) << c.schema << ": " << text;
+  }
 }
 
 // The 256 bytes, then `more`, then one token without bytes that ends a text.

@@ -1,94 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON Schema (2020-12, and what of draft 7 means the same) as expressions. Every text of the
+// JSON Schema (2020-12, and what of older drafts means the same) as expressions. Every text of the
 // grammar is a value for which the schema holds; of the values for which it holds, the grammar has
 // those that are written as json_text.h says and
-//   - properties in the order of "properties", then others (where additionalProperties allows them;
-//     their names differ from those declared, but one may come twice);
+//   - properties in the order of "properties", then others (where the schema allows them; their
+//     names differ from those declared, but one may come twice);
 //   - without "type", of the types that the schema's other keywords are about, if there are any;
-//   - numbers with bounds without exponents, and their bounds are integers;
-//   - "pattern" characters in their shortest writing; a date's February has 28 days.
-// Understood: type, enum, const, properties, required, additionalProperties, items, prefixItems,
-// minItems, maxItems, minLength, maxLength, pattern, format (date, time, date-time, uuid, email,
-// ipv4), minimum, maximum, exclusiveMinimum, exclusiveMaximum, anyOf, oneOf (as anyOf), allOf (as
-// the one schema that says what all say; refused where keywords cannot be joined), $ref within the
-// schema, true and false. Annotations say nothing. Any other keyword is refused with its name and
-// place.
+//   - numbers with limits without exponents;
+//   - characters of patterns, formats and names that a schema describes in their shortest writing;
+//   - where "uniqueItems" is of a list of values, in the order of that list.
+// Unknown keywords and formats say nothing, as the standard has it. What the standard knows and
+// expressions cannot hold (uniqueItems of any strings, a pattern with back-references, ...) is
+// refused with its name and place, or left out and noted.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "grammar/grammar.h"
+#include "grammar/schema_constraints.h"
 
 namespace nibble::grammar {
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(GrammarBuilder* builder, const Json& root);
+  // Without `notes`, what cannot be held is refused.
+  SchemaCompiler(GrammarBuilder* builder, const Json& root, SchemaNotes* notes);
   Expr Run();
 
  private:
   using Where = const std::string&;  // a place in the schema: "properties.a"
   struct PendingRule {
     int32_t rule;
-    const Json* schema;
+    Json schema;
     std::string at;
   };
 
   [[noreturn]] void Refuse(Where at, const std::string& what) const;
+  void LeaveOut(Where at, const std::string& what);
+  // Whether use() ended without an Error, which is left out.
+  bool Held(Where at, const std::function<void()>& use);
   void Charge(size_t work, Where at);
   Expr Shared(Expr expression);  // as a rule, to be used more than once
+  // The rule of this name, made when it is first asked for.
+  Expr Known(const std::string& name, const std::function<Expr()>& make);
 
+  void CompilePending();
   Expr Value(const Json& schema, Where at);
-  Expr ValueInside(const Json& schema, Where at);
-  Expr OfRef(const std::string& pointer, Where at);
-  const Json& Resolve(const std::string& pointer, Where at) const;
-  Expr OfAll(const Json& schema, Where at);
-  Expr OfAny(const Json& schema, const char* keyword, Where at);
-  Expr OfEnum(const Json& schema, Where at);
-  std::set<std::string> Types(const Json& schema, Where at) const;
-  Expr OfType(const std::string& type, const Json& schema, Where at);
-  void CheckKeywords(const Json& schema, Where at) const;
+  Expr ValueOf(const Constraints& c, Where at);
+  Expr OfChoice(const Constraints& c, Where at);
+  Expr OfValues(const Constraints& c, Where at);
+  Expr LaterRule(const std::string& key, const Json& schema, Where at);
+  std::vector<Json> Admitted(const Constraints& c, Where at);
 
-  // schema_merge.cc. A schema for values for which both hold.
-  Json Merged(const Json& a, const Json& b, Where at);
-  Json Flattened(const Json& schema, Where at);
+  // schema_reader.cc
+  Constraints Read(const Json& schema, Where at);
+  void ReadTypes(const Json& schema, Where at, Constraints* c) const;
+  void ReadNumbers(const Json& schema, Where at, Constraints* c) const;
+  void ReadStrings(const Json& schema, Where at, Constraints* c);
+  void ReadArrays(const Json& schema, Where at, Constraints* c);
+  void ReadObjects(const Json& schema, Where at, Constraints* c);
+  void ReadCombinations(const Json& schema, Where at, Constraints* c);
+  void ReadDependents(const Json& schema, Where at, Constraints* c);
+  std::vector<Json> OneOf(const std::vector<Json>& members, Where at);
+  Constraints ReadShallow(const Json& schema, Where at);
+  bool AreApart(const Constraints& x, const Constraints& y, Where at, int depth);
+  void CloseUnevaluated(Where at, Constraints* c);
+  void JoinParts(const Json& schema, Where at, Constraints* c);
+  int64_t Count(const Json& schema, const char* key, int64_t otherwise, Where at);
+  const Json& Resolve(const Json& reference, Where at) const;
+
+  // schema_negation.cc. Schemas of which one holds where `schema` does not.
+  std::vector<Json> Negated(const Json& schema, Where at);
+  void ReadNot(const Json& schema, Where at, Constraints* c);
 
   // schema_objects.cc
-  Expr Object(const Json& schema, Where at);
+  Expr Object(const Constraints& c, Where at);
   struct Member {
     Expr text;  // name, colon and value
     bool required;
   };
+  // `least` to `most` of the members in their order, and further ones behind.
+  Expr Members(const std::vector<Member>& members, const Expr& further, int64_t least, int64_t most,
+               Where at);
   Expr Members(const std::vector<Member>& members, const Expr& further);
+  Expr CountedMembers(const std::vector<Member>& members, const Expr& further, int64_t least,
+                      int64_t most, int64_t counted);
+  Expr FurtherMember(const Constraints::Objects& o, const std::vector<std::string>& declared,
+                     Where at);
   Expr FurtherName(const std::vector<std::string>& declared, Where at);
-  Expr Array(const Json& schema, Where at);
+  std::optional<TextSet> NameSet(const Json& schema, Where at);
+
+  // schema_arrays.cc
+  Expr Array(const Constraints& c, Where at);
+  Expr UniqueArray(const Constraints::Arrays& a, Where at);
+  Expr ContainingArray(const Constraints::Arrays& a, Where at);
+  std::optional<std::vector<Json>> FiniteValues(const Json& schema, Where at);
 
   // schema_scalars.cc
-  Expr String(const Json& schema, Where at);
-  struct Bound {
-    int64_t value;
-    bool within;
-  };
-  // The least or the largest number.
-  std::optional<Bound> End(const Json& schema, bool least, bool integer, Where at) const;
-  Expr Number(const Json& schema, bool integer, Where at);
-  static Expr Decimals(Bound from, Bound to);
-  int64_t Count(const Json& schema, const char* key, int64_t otherwise, Where at) const;
+  Expr String(const Constraints& c, Where at);
+  std::optional<Expr> SimpleString(const Constraints& c);
+  TextSet StringSet(const Constraints& c, Where at);
+  Expr Number(const Constraints& c, Where at);
 
   GrammarBuilder* builder_;
-  const Json& root_;
+  const Json root_;  // with references as pointers
+  SchemaNotes* notes_;
   std::deque<PendingRule> pending_;
   size_t number_;  // among the schemas of a builder
   size_t work_ = 0, parts_ = 0;
-  int depth_ = 0;    // of values within each other
-  int merging_ = 0;  // references and allOf within each other
+  int depth_ = 0;                            // of values within each other
+  int merging_ = 0;                          // references and allOf within each other
+  bool shallow_ = false, negating_ = false;  // how Read() reads
 };
 
-// Whether the schema says nothing.
-bool IsAnnotation(const std::string& keyword);
+inline constexpr const char* kUnevaluated =
+    "unevaluated properties or items of one of several schemas are not supported";
+
+// Whether the key of a schema says something about values, as annotations do not.
+bool IsKeyword(const std::string& key);
+// A place below another.
+std::string Below(const std::string& at, const std::string& step);
 
 }  // namespace nibble::grammar

@@ -11,27 +11,12 @@ namespace nibble {
 namespace {
 
 using test::Accepts;
+using test::CheckSchemas;
 using test::ErrorOf;
 using test::SchemaError;
 
-struct Case {
-  const char* schema;
-  std::vector<const char*> good, bad;
-};
-
-void Check(const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
-    std::shared_ptr<const Grammar> grammar;
-    const std::string error =
-        ErrorOf([&] { grammar = JsonSchemaGrammar(ParseJson(c.schema, "test"), "schema"); });
-    ASSERT_EQ(error, "") << c.schema;
-    for (const char* text : c.good) EXPECT_TRUE(Accepts(grammar, text)) << c.schema << ": " << text;
-    for (const char* text : c.bad) EXPECT_FALSE(Accepts(grammar, text)) << c.schema << ": " << text;
-  }
-}
-
 TEST(JsonSchema, Values) {
-  Check({
+  CheckSchemas({
       {"true",
        {"1", "{\"a\": [null, true]}", "\"\\uD83D\\uDE00\"", "-1.5e-7", " []"},
        {"", "01", "1.", "\"\\uD83D\"", "\"\n\"", "{\"a\":1,}", "[1 2]", "1e999", "nul"}},
@@ -53,7 +38,7 @@ TEST(JsonSchema, Values) {
 }
 
 TEST(JsonSchema, Numbers) {
-  Check({
+  CheckSchemas({
       {R"({"type": "integer", "minimum": -12, "maximum": 105})",
        {"-12", "-9", "0", "7", "99", "105"},
        {"-13", "106", "1000", "-100"}},
@@ -81,17 +66,17 @@ TEST(JsonSchema, Numbers) {
     grammar::Automaton automaton(JsonSchemaGrammar(
         Json{{"type", "integer"}, {"minimum", least}, {"maximum", most}}, "test"));
     for (int64_t n = -1300; n <= 1300; n += run % 7 + 1) {
-      ASSERT_EQ(test::Accepts(&automaton, std::to_string(n)), n >= least && n <= most)
+      ASSERT_EQ(automaton.Accepts(std::to_string(n)), n >= least && n <= most)
           << least << " " << most << " " << n;
     }
     for (const int64_t n : {least - 1, least, most, most + 1}) {
-      ASSERT_EQ(test::Accepts(&automaton, std::to_string(n)), n >= least && n <= most) << n;
+      ASSERT_EQ(automaton.Accepts(std::to_string(n)), n >= least && n <= most) << n;
     }
   }
 }
 
 TEST(JsonSchema, Strings) {
-  Check({
+  CheckSchemas({
       {R"({"type": "string", "minLength": 2, "maxLength": 4})",
        {R"("ab")", R"("éé\n")", "\"\xF0\x9F\x98\x80\\uD83D\\uDE00ab\"", R"("\"\\\/\b")"},
        {R"("a")", R"("abcde")", R"("é")"}},
@@ -127,7 +112,7 @@ TEST(JsonSchema, Strings) {
 TEST(JsonSchema, Objects) {
   const char* strict = R"({"type": "object", "properties": {"a": {"type": "integer"},
       "b": {"type": "string"}, "c": true}, "required": ["b"], "additionalProperties": false})";
-  Check({
+  CheckSchemas({
       {strict,
        {R"({"b":"x"})", R"({"a":1,"b":"x"})", R"({ "a": 1, "b": "x", "c": null })",
         "{\n  \"b\": \"x\",\n  \"c\": [1]\n}"},
@@ -158,7 +143,7 @@ TEST(JsonSchema, Objects) {
 }
 
 TEST(JsonSchema, Arrays) {
-  Check({
+  CheckSchemas({
       {R"({"type": "array", "items": {"type": "integer"}})",
        {"[]", "[1]", "[1,2, 3]", "[\n  1,\n  2\n]"},
        {"[,]", "[1,]", "[\"a\"]", "[1 2]"}},
@@ -185,7 +170,7 @@ TEST(JsonSchema, Arrays) {
 }
 
 TEST(JsonSchema, Combinations) {
-  Check({
+  CheckSchemas({
       {R"({"anyOf": [{"type": "integer"}, {"type": "null"}], "title": "t", "default": null})",
        {"1", "null"},
        {"\"a\""}},
@@ -268,37 +253,32 @@ TEST(JsonSchema, RecursionStaysCompletable) {
 
 TEST(JsonSchema, WhatIsNotSupportedIsRefusedWithItsPlace) {
   const std::pair<const char*, const char*> refused[] = {
-      {R"({"properties": {"a": {"not": {}}}})",
-       R"(schema: properties.a: keyword "not" is not supported)"},
-      {R"({"type": "array", "items": {"type": "object", "patternProperties": {}}})",
-       R"(schema: items: keyword "patternProperties" is not supported)"},
-      {R"({"if": {}})", R"(schema: keyword "if" is not supported)"},
-      {R"({"type": "array", "uniqueItems": true})",
-       R"(schema: keyword "uniqueItems" is not supported)"},
-      {R"({"type": "number", "multipleOf": 0.5})",
-       R"(schema: keyword "multipleOf" is not supported)"},
-      {R"({"type": "string", "format": "iri"})", R"(schema: format "iri" is not supported)"},
+      {R"({"properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}})",
+       R"(schema: properties.a: "uniqueItems" of items that are not listed is not supported)"},
+      {R"({"type": "object", "minProperties": 2})",
+       "schema: minProperties of names that are not declared is not supported"},
+      {R"({"not": {"uniqueItems": true}})",
+       R"(schema: "not" of {"uniqueItems":true} is not supported)"},
+      {R"({"type": "integer", "multipleOf": 1234567})",
+       "schema: multipleOf 1234567 is not supported: too many remainders"},
+      {R"({"contains": {"type": "null"}, "prefixItems": [true]})",
+       R"(schema: "contains" beside prefixItems, another one or large counts is not supported)"},
       {R"({"type": "text"})", R"(schema: type "text" is unknown)"},
       {R"({"type": []})", "schema: type names none"},
-      {R"({"type": "number", "minimum": 0.5})",
-       "schema: minimum 0.5 is not supported: no integer of at most 18 digits"},
-      {R"({"type": "string", "minLength": -1})",
-       "schema: minLength must be an integer from 0 to 1000000"},
-      {R"({"type": "array", "items": [{}]})",
-       "schema: items as an array is not supported; write prefixItems"},
+      {R"({"type": "string", "minLength": -1})", "schema: minLength must be an integer from 0"},
+      {R"({"type": "string", "minLength": 2000000})", "schema: minLength is over 1000000"},
+      {R"({"multipleOf": 0})", "schema: multipleOf must be more than 0"},
       {R"({"$ref": "#/$defs/none"})", R"(schema: $ref "#/$defs/none" leads nowhere in the schema)"},
       {R"({"$ref": "http://x/y"})", R"(schema: $ref "http://x/y" leads nowhere in the schema)"},
       {R"({"anyOf": []})", "schema: anyOf must be an array of schemas"},
       {R"({"properties": {"a": 3}})",
        "schema: properties.a: a schema must be an object, true or false"},
-      {R"~({"type": "string", "pattern": "(?=a)"})~",
-       "schema: pattern: at byte 1: look-around is not supported"},
-      {R"({"type": "string", "pattern": "a", "minLength": 2})",
-       "schema: pattern, format and minLength or maxLength of one string are not supported"},
-      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})",
-       R"(schema: two values of "pattern" cannot be joined)"},
-      {R"({"enum": [1], "minimum": 0})",
-       R"(schema: "minimum" beside enum or const is not supported)"},
+      {R"~({"type": "string", "pattern": "a(?=a)"})~",
+       "schema: pattern: at byte 2: look-ahead is supported behind ^ at the beginning only"},
+      {R"~({"type": "string", "pattern": "(a)\\1"})~",
+       "schema: pattern: at byte 5: back-references (\\1) are not supported"},
+      {R"({"pattern": 3})", "schema: pattern must be a string"},
+      {R"({"minimum": "3"})", "schema: minimum must be a number"},
       {R"({"enum": 3})", "schema: enum must be an array"},
       {R"({"required": "a"})", "schema: required must be an array of names"},
       {"3", "schema: a schema must be an object, true or false"}};
@@ -325,12 +305,14 @@ TEST(JsonSchema, BombsEndInTime) {
   EXPECT_TRUE(Accepts(JsonSchemaGrammar(doubling, "s"), R"({"a":{"b":{}},"b":{}})"));
   EXPECT_NE(ErrorOf([&] { JsonSchemaGrammar(joining, "s"); }), "");
   EXPECT_NE(SchemaError(R"({"allOf": [{"$ref": "#"}, {"$ref": "#"}]})"), "");
-  // allOf of two schemas that recur; anyOf beside properties, over and over.
-  EXPECT_NE(SchemaError(R"({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {
-      "a": {"properties": {"x": {"$ref": "#/$defs/a"}}},
-      "b": {"properties": {"x": {"$ref": "#/$defs/b"}}}}})")
-                .find("allOf of recursion"),
-            std::string::npos);
+  // allOf of two schemas that recur ends; anyOf beside properties, over and over.
+  EXPECT_TRUE(Accepts(
+      JsonSchemaGrammar(ParseJson(R"({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}],
+          "$defs": {"a": {"properties": {"x": {"$ref": "#/$defs/a"}}},
+                    "b": {"properties": {"x": {"$ref": "#/$defs/b"}}}}})",
+                                  "t"),
+                        "s"),
+      R"({"x":{"x":{}}})"));
   Json copied = true;
   for (int i = 0; i < 30; ++i) {
     copied = {{"properties", {{"p", copied}}},

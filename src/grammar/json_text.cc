@@ -64,6 +64,10 @@ Expr JsonSpace(GrammarBuilder* builder) {
   });
 }
 
+Expr SpacedJson(GrammarBuilder* builder, Expr value) {
+  return Sequence({JsonSpace(builder), std::move(value)});
+}
+
 Expr JsonColon() {
   return Sequence({Literal(":"), Optional(Literal(" "))});
 }
@@ -161,7 +165,7 @@ Expr JsonObject(GrammarBuilder* builder) {
 std::shared_ptr<const Grammar> JsonObjectGrammar() {
   GrammarBuilder builder("response_format");
   const grammar::Expr object = grammar::JsonObject(&builder);
-  return builder.Compile(grammar::Sequence({grammar::JsonSpace(&builder), object}));
+  return builder.Compile(grammar::SpacedJson(&builder, object));
 }
 
 }  // namespace nibble

@@ -11,8 +11,10 @@ namespace nibble {
 
 struct GrammarLimits {
   static constexpr size_t kSourceBytes = 256 << 10;  // of a pattern, a grammar or a schema
-  static constexpr size_t kRules = 10'000;
+  static constexpr size_t kRules = 50'000;
   static constexpr size_t kStates = 200'000;         // of a compiled grammar, 20 bytes each
+  static constexpr size_t kSetStates = 50'000;       // of a TextSet
+  static constexpr size_t kSetSteps = 4'000'000;     // while one is made, and of its arcs
   static constexpr size_t kBuildSteps = 20'000'000;  // expressions visited while compiling
   static constexpr int kExpressionDepth = 512;       // of a tree of expressions, on the C++ stack
   static constexpr int kGroupDepth = 64;             // of ( ) in patterns and grammars

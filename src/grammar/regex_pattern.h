@@ -5,17 +5,33 @@
 // its alternatives. Everything else is refused by name. Nothing backtracks.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "grammar/expression.h"
+#include "grammar/text_set.h"
 
 namespace nibble::grammar {
 
-// `character` writes one of a set of characters: as UTF-8, or as in a JSON string.
+struct RegexPattern {
+  struct Look {
+    bool holds;  // (?= ), or (?! )
+    Expr text;   // of a whole text
+  };
+  struct Alternative {
+    std::vector<Look> looks;
+    Expr text;
+  };
+  std::vector<Alternative> alternatives;
+
+  bool looks_ahead() const;
+  Expr Texts() const;  // without what looks ahead
+};
+
 // `search`: the pattern may match anywhere in the text where ^ and $ do not say otherwise.
-Expr ParseRegex(std::string_view pattern, const std::string& where, bool search,
-                const std::function<Expr(const CharRanges&)>& character);
+RegexPattern ParseRegex(std::string_view pattern, const std::string& where, bool search);
+// The texts that a pattern matches, with what looks ahead.
+TextSet PatternSet(std::string_view pattern, const std::string& where, bool search);
 
 }  // namespace nibble::grammar

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects and arrays of schemas.
+// Objects of schemas.
 #include <algorithm>
 #include <map>
 
 #include "base/utf8.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
+#include "grammar/regex_pattern.h"
 
 namespace nibble::grammar {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 // Names that agree with a declared one in so many characters are not offered as further ones.
 constexpr size_t kMaxSharedName = 100;
 constexpr size_t kNameWork = 1024;  // bytes of the expressions for a character of them
+constexpr size_t kMaxNamePatterns = 6;
+constexpr size_t kMaxCounted = 20'000;  // members times how many may be there
 
 using NamesByChar = std::map<uint32_t, std::vector<std::string_view>>;
 
@@ -77,40 +80,114 @@ Expr SchemaCompiler::FurtherName(const std::vector<std::string>& declared, Where
   return Sequence({Literal("\""), OtherNames(builder_).Rest(rests, 0)});
 }
 
-Expr SchemaCompiler::Object(const Json& schema, Where at) {
-  const Json properties = schema.value("properties", Json::object());
-  const Json required = schema.value("required", Json::array());
-  if (!properties.is_object()) Refuse(at, "properties must be an object");
-  if (!required.is_array()) Refuse(at, "required must be an array of names");
-  std::set<std::string> needed;
-  for (const Json& name : required) {
-    if (!name.is_string()) Refuse(at, "required must be an array of names");
-    needed.insert(name.get<std::string>());
+// The texts for which a schema of names holds.
+std::optional<TextSet> SchemaCompiler::NameSet(const Json& schema, Where at) {
+  const Constraints c = Read(schema, at);
+  if (c == Constraints()) return std::nullopt;
+  if (!c.choices.empty()) {
+    LeaveOut(at, "a choice of schemas for propertyNames is not supported");
+    return std::nullopt;
   }
-  const Json others = schema.value("additionalProperties", Json(true));
-  std::vector<std::string> names;
-  std::vector<Member> members;
-  const auto add = [&](const std::string& name, const Json& value, const std::string& place) {
-    Expr text = Sequence({Literal(JsonDump(name)), JsonColon(), Value(value, place)});
-    members.push_back({std::move(text), needed.contains(name)});
-    names.push_back(name);
+  std::vector<Expr> names;
+  if (c.values) {
+    for (const Json& value : Admitted(c, at)) {
+      if (value.is_string()) names.push_back(Literal(value.get<std::string>()));
+    }
+  }
+  if (c.values || (c.types & kString) == 0) return TextSet::Of(Choice(std::move(names)));
+  return StringSet(c, at);
+}
+
+// Of names that are not declared: each with the schemas of all patterns that it has, or else that
+// of additionalProperties. nullptr if there are none.
+Expr SchemaCompiler::FurtherMember(const Constraints::Objects& o,
+                                   const std::vector<std::string>& declared, Where at) {
+  const Json others = o.others.value_or(true);
+  const std::string place = Below(at, "additionalProperties");
+  if (o.patterns.empty() && !o.names) {
+    if (others == false) return nullptr;
+    Expr value = Value(others, place);
+    return Shared(Sequence({FurtherName(declared, at), JsonColon(), std::move(value)}));
+  }
+  struct Names {
+    TextSet set;
+    Json schema;
+    bool matched;
   };
-  const std::string prefix = at + (at.empty() ? "" : ".");
-  if (properties.size() + needed.size() > GrammarLimits::kProperties) {
+  std::vector<Expr> literals;
+  for (const std::string& name : declared) literals.push_back(Literal(name));
+  TextSet free = TextSet::All().Without(TextSet::Of(Choice(std::move(literals))));
+  if (o.names) {
+    if (const auto names = NameSet(*o.names, Below(at, "propertyNames"))) free = free.And(*names);
+  }
+  std::vector<Names> all = {{std::move(free), true, false}};
+  for (const auto& item : o.patterns.items()) {
+    Held(Below(at, "patternProperties"), [&] {
+      const TextSet pattern = PatternSet(item.key(), "pattern", true);
+      std::vector<Names> cut;
+      for (const Names& names : all) {
+        cut.push_back({names.set.And(pattern), Both(names.schema, item.value()), true});
+        cut.push_back({names.set.Without(pattern), names.schema, names.matched});
+      }
+      std::erase_if(cut, [](const Names& names) { return names.set.empty(); });
+      all = std::move(cut);
+    });
+  }
+  const auto character = [](const CharRanges& set) { return JsonCharacter(set); };
+  std::vector<Expr> members;
+  for (const Names& names : all) {
+    const Json& schema = names.matched ? names.schema : others;
+    if (schema == false) continue;
+    const Expr quote = Literal("\"");
+    members.push_back(
+        Sequence({quote, names.set.Write(builder_, character), quote, JsonColon(),
+                  Value(schema, names.matched ? Below(at, "patternProperties") : place)}));
+  }
+  return members.empty() ? nullptr : Shared(Choice(std::move(members)));
+}
+
+Expr SchemaCompiler::Object(const Constraints& c, Where at) {
+  const Constraints::Objects& o = c.objects;
+  if (o.properties.size() + o.required.size() > GrammarLimits::kProperties) {
     Refuse(at, fmt::format("over {} properties", GrammarLimits::kProperties));
   }
-  for (const auto& item : properties.items()) {
-    add(item.key(), item.value(), prefix + "properties." + item.key());
+  if (o.patterns.size() > kMaxNamePatterns) {
+    Refuse(at, fmt::format("over {} patterns in patternProperties", kMaxNamePatterns));
   }
+  const std::set<std::string> needed(o.required.begin(), o.required.end());
+  std::optional<TextSet> allowed;
+  if (o.names) allowed = NameSet(*o.names, Below(at, "propertyNames"));
+  std::vector<std::string> names;
+  std::vector<Member> members;
+  bool possible = true;
+  const auto add = [&](const std::string& name) {
+    const bool declared = o.properties.contains(name);
+    Json schema = declared ? o.properties.at(name) : Json(true);
+    bool matched = declared;
+    for (const auto& item : o.patterns.items()) {
+      Held(Below(at, "patternProperties"), [&] {
+        if (!PatternSet(item.key(), "pattern", true).Contains(name)) return;
+        schema = Both(schema, item.value());
+        matched = true;
+      });
+    }
+    if (!matched) schema = o.others.value_or(true);
+    names.push_back(name);
+    if (schema == false || (allowed && !allowed->Contains(name))) {
+      possible = possible && !needed.contains(name);
+      return;
+    }
+    const std::string place = Below(at, declared ? "properties." + name : "additionalProperties");
+    members.push_back({Sequence({Literal(JsonDump(name)), JsonColon(), Value(schema, place)}),
+                       needed.contains(name)});
+  };
+  for (const auto& item : o.properties.items()) add(item.key());
   for (const std::string& name : needed) {
-    if (!properties.contains(name)) add(name, others, prefix + "additionalProperties");
+    if (!o.properties.contains(name)) add(name);
   }
-  Expr further;
-  if (others != false) {
-    Expr value = Value(others, prefix + "additionalProperties");
-    further = Shared(Sequence({FurtherName(names, at), JsonColon(), std::move(value)}));
-  }
-  return JsonBrackets(builder_, '{', '}', Members(std::move(members), further));
+  if (!possible) return Choice({});
+  const Expr further = FurtherMember(o, names, at);
+  return JsonBrackets(builder_, '{', '}', Members(members, further, o.min, o.max, at));
 }
 
 // Members in their order, with commas between those that are there. pick is what may stand where
@@ -135,35 +212,57 @@ Expr SchemaCompiler::Members(const std::vector<Member>& members, const Expr& fur
   return needed ? pick : Optional(std::move(pick));
 }
 
-Expr SchemaCompiler::Array(const Json& schema, Where at) {
-  const std::string prefix = at + (at.empty() ? "" : ".");
-  const Json firsts = schema.value("prefixItems", Json::array());
-  const Json items = schema.value("items", Json(true));
-  if (!firsts.is_array()) Refuse(at, "prefixItems must be an array of schemas");
-  if (items.is_array()) Refuse(at, "items as an array is not supported; write prefixItems");
-  const int64_t min = Count(schema, "minItems", 0, at);
-  int64_t max = Count(schema, "maxItems", kUnbounded, at);
-  const auto fixed = static_cast<int64_t>(firsts.size());
-  if (items == false) max = max == kUnbounded ? fixed : std::min(max, fixed);
-  if (max != kUnbounded && max < min) return Choice({});
-  Expr inside = Literal("");
-  if (max == kUnbounded || max > fixed) {
-    const Expr item = Shared(Value(items, prefix + "items"));
-    const int64_t more = max == kUnbounded ? kUnbounded : max - fixed;
-    if (fixed == 0) {
-      inside = JsonList(builder_, item, min, max);
+Expr SchemaCompiler::Members(const std::vector<Member>& members, const Expr& further, int64_t least,
+                             int64_t most, Where at) {
+  const auto count = static_cast<int64_t>(members.size());
+  // A further name may come twice: one of them counts.
+  if (further != nullptr && least > count + 1) {
+    LeaveOut(at, "minProperties of names that are not declared is not supported");
+    least = count + 1;
+  }
+  const auto required = std::ranges::count_if(members, &Member::required);
+  if (most != kUnbounded && further == nullptr && most >= count) most = kUnbounded;
+  if (least <= required && most == kUnbounded) return Members(members, further);
+  const int64_t counted = std::max<int64_t>(most == kUnbounded ? least : most, 1);
+  if (static_cast<size_t>(counted) > kMaxCounted / (members.size() + 1)) {
+    LeaveOut(at, "minProperties or maxProperties of so many properties is not supported");
+    return Members(members, further);
+  }
+  return CountedMembers(members, further, least, most, counted);
+}
+
+// tails[n]: what may stand behind n members, or `counted` and more where that is all that matters.
+Expr SchemaCompiler::CountedMembers(const std::vector<Member>& members, const Expr& further,
+                                    int64_t least, int64_t most, int64_t counted) {
+  const auto with_comma = [&](int64_t n, const Expr& text) {
+    return n == 0 ? text : Sequence({JsonComma(builder_), text});
+  };
+  std::vector<Expr> tails;
+  for (int64_t n = 0; n <= counted; ++n) {
+    const int64_t room = most == kUnbounded ? kUnbounded : most - n;
+    const int64_t missing = std::max<int64_t>(least - n, 0);
+    if (further == nullptr || room == 0 || missing > 1) {
+      tails.push_back(missing == 0 ? Literal("") : Choice({}));
     } else {
-      inside =
-          Repeat(Sequence({JsonComma(builder_), item}), std::max<int64_t>(min - fixed, 0), more);
+      Expr list = with_comma(n, JsonList(builder_, further, 1, room));
+      tails.push_back(missing == 0 ? Optional(std::move(list)) : std::move(list));
     }
   }
-  for (int64_t i = max == kUnbounded ? fixed : std::min(fixed, max); i-- > 0;) {
-    Expr value = Value(firsts[static_cast<size_t>(i)], fmt::format("{}prefixItems.{}", prefix, i));
-    if (i > 0) value = Sequence({JsonComma(builder_), std::move(value)});
-    inside = Sequence({std::move(value), std::move(inside)});
-    if (i >= min) inside = Optional(std::move(inside));
+  for (size_t i = members.size(); i-- > 0;) {
+    for (Expr& tail : tails) tail = Shared(std::move(tail));
+    std::vector<Expr> before;
+    for (int64_t n = 0; n <= counted; ++n) {
+      std::vector<Expr> all;
+      if (!members[i].required) all.push_back(tails[static_cast<size_t>(n)]);
+      if (most == kUnbounded || n < most) {
+        const auto next = static_cast<size_t>(std::min(n + 1, counted));
+        all.push_back(with_comma(n, Sequence({members[i].text, tails[next]})));
+      }
+      before.push_back(Choice(std::move(all)));
+    }
+    tails = std::move(before);
   }
-  return JsonBrackets(builder_, '[', ']', std::move(inside));
+  return tails[0];
 }
 
 }  // namespace nibble::grammar

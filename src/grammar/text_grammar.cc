@@ -127,11 +127,16 @@ class TextGrammarParser {
 };
 
 }  // namespace
+
+Expr TextRules(GrammarBuilder* builder, std::string_view source) {
+  return TextGrammarParser(source, builder).Parse();
+}
+
 }  // namespace grammar
 
 std::shared_ptr<const Grammar> TextGrammar(std::string_view source, const std::string& where) {
   GrammarBuilder builder(where);
-  const grammar::Expr root = grammar::TextGrammarParser(source, &builder).Parse();
+  const grammar::Expr root = grammar::TextRules(&builder, source);
   return builder.Compile(root);
 }
 

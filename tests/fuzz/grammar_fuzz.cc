@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON schema (s), a regular expression (r) or a grammar (g), as the first byte says, to a zero
-// byte; then a byte for each token of a text. What the mask allows is what can be accepted, and the
-// mask is never empty.
+// A JSON schema (s; S: what of it cannot be held is left out), a regular expression (r) or a
+// grammar (g), as the first byte says, to a zero byte; then a byte for each token of a text. What
+// the mask allows is what can be accepted, and the mask is never empty.
 #include "fuzz_input.h"
 #include "grammar/matcher.h"
 
@@ -21,6 +21,10 @@ const VocabularyTrie& Vocabulary() {
 
 std::shared_ptr<const Grammar> Compiled(char kind, std::string_view source) {
   if (kind == 's') return JsonSchemaGrammar(ParseJson(source, "fuzz"), "fuzz");
+  if (kind == 'S') {
+    SchemaNotes notes;
+    return JsonSchemaGrammar(ParseJson(source, "fuzz"), "fuzz", &notes);
+  }
   return kind == 'r' ? RegexGrammar(source, "fuzz") : TextGrammar(source, "fuzz");
 }
 
