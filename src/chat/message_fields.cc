@@ -83,11 +83,14 @@ Json FunctionTool(const Json& object, const char* parameters, const std::string&
   }
   // Templates write both without asking whether they are there.
   const Json none = {{"type", "object"}, {"properties", Json::object()}};
-  return {{"type", "function"},
-          {"function",
-           {{"name", name},
-            {"description", FindString(object, "description", path).value_or("")},
-            {"parameters", schema == nullptr ? none : *schema}}}};
+  Json tool = {{"type", "function"},
+               {"function",
+                {{"name", name},
+                 {"description", FindString(object, "description", path).value_or("")},
+                 {"parameters", schema == nullptr ? none : *schema}}}};
+  const Json* strict = FindField(object, "strict");
+  if (strict != nullptr && *strict == true) tool["function"]["strict"] = true;
+  return tool;
 }
 
 }  // namespace nibble

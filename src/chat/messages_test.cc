@@ -132,7 +132,7 @@ TEST(TemplateTools, AreCheckedAndOthersLeftOut) {
         {"type": "web_search"}, {"type": "function", "function": {"name": "g"}}])")),
              R"([
         {"type": "function", "function": {"name": "a.b-c_1", "description": "d",
-         "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}}},
+         "parameters": {"type": "object", "properties": {"x": {"type": "string"}}}, "strict": true}},
         {"type": "function", "function": {"name": "g", "description": "",
          "parameters": {"type": "object", "properties": {}}}}])");
   ExpectErrors(

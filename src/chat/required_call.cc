@@ -13,16 +13,20 @@ using grammar::Expr;
 using grammar::Literal;
 using grammar::Sequence;
 
-Expr Arguments(GrammarBuilder* builder, const Json& function) {
+Expr Arguments(GrammarBuilder* builder, const Json& function, const ToolNote& note) {
   const Json& schema = function.at("parameters");
-  return schema.empty() ? grammar::JsonObject(builder) : grammar::JsonSchema(builder, schema);
+  if (schema.empty()) return grammar::JsonObject(builder);
+  if (function.contains("strict")) return grammar::JsonSchema(builder, schema);
+  SchemaNotes notes;
+  Expr arguments = grammar::JsonSchema(builder, schema, &notes);
+  for (const std::string& what : notes) note(function.at("name").get<std::string>(), what);
+  return arguments;
 }
 
 // {"name": "f", "arguments": ..}
-Expr JsonObjectCall(GrammarBuilder* builder, const Json& function, const char* arguments) {
-  const std::string begin =
-      fmt::format(R"({{"name": {}, "{}": )", function.at("name").dump(), arguments);
-  return Sequence({Literal(begin), Arguments(builder, function), Literal("}")});
+Expr JsonObjectCall(const Json& function, const char* key, const Expr& arguments) {
+  const std::string begin = fmt::format(R"({{"name": {}, "{}": )", function.at("name").dump(), key);
+  return Sequence({Literal(begin), arguments, Literal("}")});
 }
 
 // Whether calls are the items of one list, behind one CallMarker.
@@ -31,29 +35,27 @@ bool IsList(const AnswerFormat& format) {
          (format.calls == CallFormat::kMistral && !format.has_marker("[ARGS]"));
 }
 
-// The rest of a call behind CallMarker, or an item of the list. marker(text): the token, where the
-// vocabulary has one, or the text.
+// The rest of a call behind CallMarker, or an item of the list.
 template <typename Marker>
-Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json& function,
+Expr RestOfCall(const AnswerFormat& format, const Json& function, const Expr& arguments,
                 const Marker& marker) {
   const auto name = function.at("name").get<std::string>();
   switch (format.calls) {
     case CallFormat::kHermes:
-      return Sequence({Literal("\n"), JsonObjectCall(builder, function, "arguments"), Literal("\n"),
-                       marker("</tool_call>")});
+      return Sequence({Literal("\n"), JsonObjectCall(function, "arguments", arguments),
+                       Literal("\n"), marker("</tool_call>")});
     case CallFormat::kLlamaJson:
-      return JsonObjectCall(builder, function, "parameters");
+      return JsonObjectCall(function, "parameters", arguments);
     case CallFormat::kMistral:
       if (format.has_marker("[ARGS]")) {
-        return Sequence({Literal(name), marker("[ARGS]"), Arguments(builder, function)});
+        return Sequence({Literal(name), marker("[ARGS]"), arguments});
       }
       [[fallthrough]];
     case CallFormat::kGranite:
-      return JsonObjectCall(builder, function, "arguments");
+      return JsonObjectCall(function, "arguments", arguments);
     case CallFormat::kHarmony:
       return Sequence({marker("<|channel|>"), Literal("commentary to=functions." + name + " "),
-                       marker("<|constrain|>"), Literal("json"), marker("<|message|>"),
-                       Arguments(builder, function)});
+                       marker("<|constrain|>"), Literal("json"), marker("<|message|>"), arguments});
     case CallFormat::kNone:
     case CallFormat::kXml:
     case CallFormat::kGlm:
@@ -64,29 +66,67 @@ Expr RestOfCall(const AnswerFormat& format, GrammarBuilder* builder, const Json&
   return nullptr;
 }
 
-std::shared_ptr<const Grammar> GrammarOf(const AnswerFormat& format, const Json& tools,
-                                         const MarkerIds& token_id, bool begun) {
-  const auto marker = [&](const std::string& text) {
-    return format.has_marker(text) ? grammar::SpecialToken(token_id(text)) : Literal(text);
-  };
-  GrammarBuilder builder("tools");
-  std::vector<Expr> calls;
-  for (const Json& tool : tools) {
-    calls.push_back(RestOfCall(format, &builder, tool.at("function"), marker));
-    if (calls.back() == nullptr) return nullptr;
+// Grammars of the calls of one request.
+class Calls {
+ public:
+  Calls(const AnswerFormat& format, const MarkerIds& token_id, const ToolNote& note)
+      : format_(format), token_id_(token_id), note_(note) {}
+
+  GrammarBuilder* builder() { return &builder_; }
+
+  // The token of a marker, where the vocabulary has one, or its text.
+  Expr Marker(const std::string& text) const {
+    return format_.has_marker(text) ? grammar::SpecialToken(token_id_(text)) : Literal(text);
   }
-  Expr call = grammar::Choice(std::move(calls));
-  if (IsList(format)) {
-    const Expr item = grammar::Reference(builder.AddRule("call", std::move(call)));
+
+  // One call of any of the tools behind CallMarker, or a list of several; nullptr where the format
+  // has no grammar.
+  Expr Rest(const Json& tools, bool several) {
+    const auto marker = [this](const std::string& text) { return Marker(text); };
+    std::vector<Expr> calls;
+    for (const Json& tool : tools) {
+      const Json& function = tool.at("function");
+      calls.push_back(RestOfCall(format_, function, Arguments(&builder_, function, note_), marker));
+      if (calls.back() == nullptr) return nullptr;
+    }
+    Expr call = grammar::Choice(std::move(calls));
+    if (!IsList(format_)) return call;
+    const Expr item = grammar::Reference(builder_.AddRule("a call", std::move(call)));
     const Expr more =
-        grammar::Repeat(Sequence({Literal(", "), item}), 0, begun ? grammar::kUnbounded : 0);
+        grammar::Repeat(Sequence({Literal(", "), item}), 0, several ? grammar::kUnbounded : 0);
     call = Sequence({Literal("["), item, more, Literal("]")});
     const std::string end = "<|/tool_call|>";
-    if (format.has_marker(end)) call = Sequence({std::move(call), marker(end)});
+    return format_.has_marker(end) ? Sequence({std::move(call), marker(end)}) : call;
   }
-  const std::string begin(CallMarker(format.calls));
-  if (!begun && !begin.empty()) call = Sequence({marker(begin), std::move(call)});
-  return builder.Compile(call);
+
+  Expr Begun(Expr rest) const {
+    const std::string begin(CallMarker(format_.calls));
+    return begin.empty() ? rest : Sequence({Marker(begin), std::move(rest)});
+  }
+
+ private:
+  const AnswerFormat& format_;
+  const MarkerIds& token_id_;
+  const ToolNote& note_;
+  GrammarBuilder builder_{"tools"};
+};
+
+// Tools whose schema is none take any object, strict ones excepted.
+Json Understood(const Json& tools, const ToolNote& note) {
+  Json understood = tools;
+  for (Json& tool : understood) {
+    Json& function = tool.at("function");
+    try {
+      GrammarBuilder alone("tools");
+      const auto silent = [](const std::string&, const std::string&) {};
+      alone.Compile(Arguments(&alone, function, silent));
+    } catch (const Error& error) {
+      if (function.contains("strict")) throw;
+      note(function.at("name").get<std::string>(), error.what());
+      function["parameters"] = Json::object();
+    }
+  }
+  return understood;
 }
 
 }  // namespace
@@ -98,24 +138,41 @@ std::string_view CallMarker(CallFormat format) {
 }
 
 std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Json& tools,
-                                            const MarkerIds& token_id) {
-  return GrammarOf(format, tools, token_id, false);
+                                            const MarkerIds& token_id, const ToolNote& note) {
+  Calls calls(format, token_id, note);
+  const Expr rest = calls.Rest(tools, false);
+  return rest == nullptr ? nullptr : calls.builder()->Compile(calls.Begun(rest));
 }
 
 std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
-                                         const MarkerIds& token_id, const FreedTool& freed) {
-  Json understood = tools;
-  for (Json& tool : understood) {
-    Json& function = tool.at("function");
-    try {
-      GrammarBuilder alone("tools");
-      alone.Compile(Arguments(&alone, function));
-    } catch (const Error& error) {
-      freed(function.at("name").get<std::string>(), error.what());
-      function["parameters"] = Json::object();
-    }
+                                         const MarkerIds& token_id, const ToolNote& note) {
+  Calls calls(format, token_id, note);
+  const Expr rest = calls.Rest(Understood(tools, note), true);
+  return rest == nullptr ? nullptr : calls.builder()->Compile(rest);
+}
+
+std::shared_ptr<const Grammar> CallsOrText(const AnswerFormat& format, const Json& tools,
+                                           const MarkerIds& token_id, const ToolNote& note,
+                                           const TextOf& text) {
+  Calls calls(format, token_id, note);
+  const Expr rest = calls.Rest(Understood(tools, note), true);
+  if (rest == nullptr) return nullptr;
+  Expr call = calls.Begun(rest), answer = text(calls.builder());
+  const auto marker = [&](const char* sign) { return calls.Marker(sign); };
+  if (format.calls == CallFormat::kHarmony) {
+    const Expr reasoning = Sequence({marker("<|channel|>"), Literal("analysis"),
+                                     marker("<|message|>"), grammar::AnyText(), marker("<|end|>"),
+                                     marker("<|start|>"), Literal("assistant")});
+    answer = Sequence({marker("<|channel|>"), Literal("final"), marker("<|message|>"), answer});
+    const Expr either = tools.empty() ? answer : grammar::Choice({std::move(call), answer});
+    return calls.builder()->Compile(Sequence({grammar::Optional(reasoning), either}));
   }
-  return GrammarOf(format, understood, token_id, true);
+  if (format.calls == CallFormat::kHermes) {
+    const Expr one = grammar::Reference(calls.builder()->AddRule("a call", std::move(call)));
+    const Expr more = Sequence({grammar::Optional(Literal("\n")), one});
+    call = Sequence({one, grammar::Repeat(more, 0, grammar::kUnbounded)});
+  }
+  return calls.builder()->Compile(grammar::Choice({std::move(call), std::move(answer)}));
 }
 
 }  // namespace nibble

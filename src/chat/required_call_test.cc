@@ -18,19 +18,11 @@ const Json& LampTools() {
 }
 
 bool IsCall(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
-  grammar::Automaton automaton(grammar);
-  grammar::Automaton::TextState state = automaton.start();
-  automaton.Begin(&state);
-  for (const char byte : text) {
-    state = automaton.Step(state, static_cast<uint8_t>(byte));
-    if (state == grammar::Automaton::kDead) return false;
-    automaton.Begin(&state);
-  }
-  return automaton.MayEnd(state);
+  return grammar::Automaton(grammar).Accepts(text);
 }
 
-FreedTool NoneFreed() {
-  return [](const std::string& name, const std::string& why) { FAIL() << name << ": " << why; };
+ToolNote NoNotes() {
+  return [](const std::string& name, const std::string& what) { FAIL() << name << ": " << what; };
 }
 
 struct CallCase {
@@ -55,8 +47,8 @@ TEST(RequiredCallTest, ACallIsItsBeginningAndItsRest) {
     SCOPED_TRACE(c.rest);
     const AnswerFormat format = {.calls = c.format};
     EXPECT_EQ(CallMarker(c.format), c.begin);
-    const auto whole = RequiredCall(format, LampTools(), no_tokens),
-               begun = BegunCall(format, LampTools(), no_tokens, NoneFreed());
+    const auto whole = RequiredCall(format, LampTools(), no_tokens, NoNotes()),
+               begun = BegunCall(format, LampTools(), no_tokens, NoNotes());
     EXPECT_TRUE(IsCall(whole, c.begin + c.rest));
     EXPECT_TRUE(IsCall(begun, c.rest));
     EXPECT_FALSE(IsCall(begun, c.rest.substr(0, c.rest.size() - 1)));
@@ -79,37 +71,92 @@ TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
   const std::string two = "[" + call + ", " + call + "]";
   for (const CallFormat calls : {CallFormat::kMistral, CallFormat::kGranite}) {
     const AnswerFormat format = {.calls = calls};
-    EXPECT_TRUE(IsCall(BegunCall(format, LampTools(), {}, NoneFreed()), two));
-    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}, NoneFreed()), "[" + call + ", 1]"));
-    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}, NoneFreed()), "[]"));
-    EXPECT_FALSE(
-        IsCall(RequiredCall(format, LampTools(), {}), std::string(CallMarker(calls)) + two));
+    EXPECT_TRUE(IsCall(BegunCall(format, LampTools(), {}, NoNotes()), two));
+    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}, NoNotes()), "[" + call + ", 1]"));
+    EXPECT_FALSE(IsCall(BegunCall(format, LampTools(), {}, NoNotes()), "[]"));
+    EXPECT_FALSE(IsCall(RequiredCall(format, LampTools(), {}, NoNotes()),
+                        std::string(CallMarker(calls)) + two));
   }
 }
 
+// What cannot be held of a tool's schema is left out with a note; of a strict tool it is an error.
 TEST(RequiredCallTest, AToolThatIsNotUnderstoodFreesItselfAlone) {
   Json tools = LampTools(), door = tools[0];
   door["function"]["name"] = "door";
-  door["function"]["parameters"] = {{"type", "object"}, {"minProperties", 2}};
+  door["function"]["parameters"] = ParseJson(R"({"type": "object", "properties": {
+      "names": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}},
+      "required": ["names"]})",
+                                             "test");
   tools.push_back(door);
-  std::vector<std::string> freed;
-  const auto grammar = BegunCall({.calls = CallFormat::kLlamaJson}, tools, {},
-                                 [&](const std::string& name, const std::string& why) {
-                                   freed.push_back(name);
-                                   EXPECT_NE(why, "");
-                                 });
-  EXPECT_EQ(freed, std::vector<std::string>{"door"});
-  EXPECT_TRUE(IsCall(grammar, R"({"name": "lamp", "parameters": {"level": 3}})"));
-  EXPECT_FALSE(IsCall(grammar, R"({"name": "lamp", "parameters": {"level": "3"}})"));
+  const AnswerFormat format = {.calls = CallFormat::kLlamaJson};
+  std::vector<std::string> noted;
+  const auto note = [&](const std::string& name, const std::string& what) {
+    noted.push_back(name);
+    EXPECT_NE(what, "");
+  };
+  for (const auto& make : {BegunCall, RequiredCall}) {
+    const auto grammar = make(format, tools, {}, note);
+    EXPECT_EQ(noted, std::vector<std::string>{"door"});
+    noted.clear();
+    EXPECT_TRUE(IsCall(grammar, R"({"name": "lamp", "parameters": {"level": 3}})"));
+    EXPECT_FALSE(IsCall(grammar, R"({"name": "lamp", "parameters": {"level": "3"}})"));
+    EXPECT_TRUE(IsCall(grammar, R"({"name": "door", "parameters": {"names": ["a", "a"]}})"));
+    EXPECT_FALSE(IsCall(grammar, R"({"name": "door", "parameters": {"names": [1]}})"));
+  }
+  Json strict = tools;
+  strict[1]["function"]["strict"] = true;
+  EXPECT_THROW(BegunCall(format, strict, {}, note), Error);
+  EXPECT_THROW(RequiredCall(format, strict, {}, note), Error);
+  tools[1]["function"]["parameters"] = {{"$ref", "#/nowhere"}};
+  const auto grammar = BegunCall(format, tools, {}, note);
+  EXPECT_EQ(noted, std::vector<std::string>{"door"});
   EXPECT_TRUE(IsCall(grammar, R"({"name": "door", "parameters": {"any": [1]}})"));
   EXPECT_FALSE(IsCall(grammar, R"({"name": "door", "parameters": 1})"));
-  EXPECT_THROW(RequiredCall({.calls = CallFormat::kLlamaJson}, tools, {}), Error);
+  EXPECT_THROW(RequiredCall(format, tools, {}, note), Error);
+}
+
+TEST(RequiredCallTest, CallsStayPossibleBesideAFormat) {
+  const auto text = [](GrammarBuilder*) { return grammar::Literal("[7]"); };
+  const std::string call = R"({"name": "lamp", "arguments": {"level": 3}})";
+  const auto grammar_of = [&](CallFormat calls) {
+    return CallsOrText({.calls = calls}, LampTools(), {}, NoNotes(), text);
+  };
+  const std::string hermes = "<tool_call>\n" + call + "\n</tool_call>";
+  const std::string mistral = "[TOOL_CALLS][" + call + "]";
+  const std::string harmony =
+      "<|channel|>commentary to=functions.lamp <|constrain|>json<|message|>{\"level\": 3}";
+  const std::string reasoning = "<|channel|>analysis<|message|>So.<|end|><|start|>assistant";
+  const std::string final = "<|channel|>final<|message|>[7]";
+  struct Case {
+    CallFormat format;
+    std::vector<std::string> good, bad;
+  };
+  for (const Case& c : {Case{CallFormat::kHermes,
+                             {"[7]", hermes, hermes + "\n" + hermes},
+                             {"", "[8]", hermes + "[7]"}},
+                        Case{CallFormat::kMistral, {"[7]", mistral}, {"[7][7]", call}},
+                        Case{CallFormat::kLlamaJson,
+                             {"[7]", R"({"name": "lamp", "parameters": {"level": 3}})"},
+                             {R"({"name": "lamp", "parameters": {}})"}},
+                        Case{CallFormat::kHarmony,
+                             {final, harmony, reasoning + final, reasoning + harmony},
+                             {"[7]", reasoning, final + harmony}}}) {
+    const auto grammar = grammar_of(c.format);
+    for (const std::string& good : c.good) EXPECT_TRUE(IsCall(grammar, good)) << good;
+    for (const std::string& bad : c.bad) EXPECT_FALSE(IsCall(grammar, bad)) << bad;
+  }
+  EXPECT_EQ(grammar_of(CallFormat::kXml), nullptr);
+  // A text alone has its channel, too.
+  const auto alone =
+      CallsOrText({.calls = CallFormat::kHarmony}, Json::array(), {}, NoNotes(), text);
+  EXPECT_TRUE(IsCall(alone, final));
+  EXPECT_FALSE(IsCall(alone, harmony));
 }
 
 TEST(RequiredCallTest, FormatsWithoutAGrammarHaveNone) {
   for (const CallFormat format : {CallFormat::kNone, CallFormat::kXml, CallFormat::kGlm,
                                   CallFormat::kGemma, CallFormat::kLlamaPython}) {
-    EXPECT_EQ(RequiredCall({.calls = format}, LampTools(), {}), nullptr);
+    EXPECT_EQ(RequiredCall({.calls = format}, LampTools(), {}, NoNotes()), nullptr);
     EXPECT_EQ(CallMarker(format), "");
   }
 }

@@ -228,6 +228,40 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchema) {
   EXPECT_TRUE(called.contains("set_lamp"));
 }
 
+// A model that wants to call calls; one that does not writes what the format says.
+TEST_F(ChatTest, CallsStayPossibleBesideAFormat) {
+  TestService calling({.call_tokens = true});
+  const auto begin = std::to_string(*calling.tokenizer().TokenId("<tool_call>"));
+  Json body = UserSays("Light!");
+  body["tools"] = Json::array({DoorTool()});
+  body["response_format"] = Json::parse(R"({"type": "json_schema", "json_schema": {"name": "n",
+      "strict": true, "schema": {"type": "object", "properties": {"n": {"type": "integer"}},
+      "required": ["n"], "additionalProperties": false}}})");
+  const auto answer = [&](int bias, const Json& more) {
+    const Json options = {{"max_tokens", 150}, {"temperature", 1}, {"logit_bias", {{begin, bias}}}};
+    return calling.Ok(kChatPath, With(With(body, options), more)).json["choices"][0];
+  };
+  for (int seed = 0; seed < 3; ++seed) {
+    const Json call = answer(40, {{"seed", seed}});
+    ASSERT_EQ(call["message"]["tool_calls"][0]["function"]["name"], "open_door") << call;
+    const Json text = answer(-100, {{"seed", seed}});
+    EXPECT_TRUE(Json::parse(text["message"]["content"].get<std::string>())["n"].is_number())
+        << text;
+  }
+  const Json none = answer(40, {{"tool_choice", "none"}});
+  EXPECT_TRUE(Json::parse(none["message"]["content"].get<std::string>())["n"].is_number());
+  // What is not held of a schema is refused where strict asks.
+  body["response_format"]["json_schema"]["schema"]["properties"]["n"] =
+      Json::parse(R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": true})");
+  const Reply refused = calling.Post(kChatPath, body);
+  EXPECT_EQ(refused.status(), 400);
+  EXPECT_EQ(refused.param(), "response_format");
+  EXPECT_THAT(refused.json["error"]["message"].get<std::string>(),
+              testing::HasSubstr("properties.n: \"uniqueItems\""));
+  body["response_format"]["json_schema"]["strict"] = false;
+  EXPECT_TRUE(answer(-100, {})["message"]["content"].is_string());
+}
+
 // The model is made to begin calls; what it says behind a call is free until it begins another.
 TEST_F(ChatTest, CallsThatAreBegunFitTheirSchema) {
   TestService calling({.call_tokens = true});

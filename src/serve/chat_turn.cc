@@ -23,43 +23,61 @@ Json Tools(const ChatInput& input) {
   BadField("tool_choice", "there is no tool {}", Printable(name));
 }
 
-// Of RequiredCall or BegunCall.
+void NoteTool(const std::string& name, const std::string& what) {
+  Note("nibble: arguments of the tool {} are not wholly held to its schema: {}\n", Printable(name),
+       Printable(what));
+}
+
+// Of RequiredCall, BegunCall or CallsOrText.
 template <typename Make>
 std::shared_ptr<const Grammar> GrammarOfCalls(const Service& service, const Json& tools,
                                               const std::string& kind, const Make& make) {
   const auto id = [&](const std::string& marker) { return *service.tokenizer().TokenId(marker); };
-  return service.grammars().Get(kind + tools.dump(),
-                                [&] { return make(service.answer_format(), tools, id); });
+  try {
+    return service.grammars().Get(
+        kind + tools.dump(), [&] { return make(service.answer_format(), tools, id, NoteTool); });
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "tools");
+  }
 }
 
 std::shared_ptr<const Grammar> RequiredCalls(const Service& service, const Json& tools) {
   if (tools.empty()) BadField("tool_choice", "a tool is required; there is none");
-  try {
-    auto calls = GrammarOfCalls(service, tools, "required", RequiredCall);
-    if (calls != nullptr) return calls;
-  } catch (const Error& error) {
-    throw ApiError(400, error.what(), "tools");
-  }
+  auto calls = GrammarOfCalls(service, tools, "required", RequiredCall);
+  if (calls != nullptr) return calls;
   BadField("tool_choice", "this model's way to call functions cannot be required; use auto");
 }
 
 // Calls that the model begins by itself, with a token of their own, have arguments as their schema
-// wants. What a tool's schema says that is not understood is left to the model.
+// wants.
 void ConstrainCalls(const Service& service, const Json& tools, GenerationRequest* request) {
   const std::string marker(CallMarker(service.answer_format().calls));
   if (!service.answer_format().has_marker(marker)) return;
-  try {
-    const auto freed = [](const std::string& name, const std::string& why) {
-      Note("nibble: arguments of the tool {} are not held to its schema: {}\n", Printable(name),
-           why);
-    };
-    const auto make = [&](const auto&... given) { return BegunCall(given..., freed); };
-    request->grammar = GrammarOfCalls(service, tools, "begun", make);
-  } catch (const Error&) {
-    return;
-  }
+  request->grammar = GrammarOfCalls(service, tools, "begun", BegunCall);
   request->grammar_after = service.tokenizer().TokenId(marker);
   request->grammar_repeats = true;
+}
+
+// A text as response_format wants it, beside which calls stay possible. gpt-oss has a channel for
+// it.
+std::shared_ptr<const Grammar> FormattedAnswer(const Service& service, const Json& tools,
+                                               const GenerationFields& fields) {
+  auto alone = MakeGrammar(service.grammars(), fields.grammar, fields.grammar_field);
+  const CallFormat calls = service.answer_format().calls;
+  const bool may_call = !tools.empty() && calls != CallFormat::kNone;
+  const bool may_wrap = may_call || calls == CallFormat::kHarmony;
+  if (alone == nullptr || fields.grammar_of_calls || !may_wrap) return alone;
+  const auto text = [&](GrammarBuilder* builder) {
+    SchemaNotes known;
+    return GrammarTexts(builder, fields.grammar, &known);
+  };
+  const auto make = [&](const auto&... given) { return CallsOrText(given..., text); };
+  auto grammar = GrammarOfCalls(service, tools, "or " + fields.grammar.dump(), make);
+  if (grammar != nullptr) return grammar;
+  BadField(fields.grammar_field,
+           "{} beside tools: this model's calls have no grammar; set tool_choice to none or leave "
+           "one out",
+           fields.grammar_field);
 }
 
 // gpt-oss's templates have a name of their own for reasoning, and refuse it beside a text and
@@ -110,7 +128,10 @@ std::string RenderChat(const Service& service, const ChatInput& input) {
   }
   if (input.messages.empty()) BadField("messages", "messages is empty");
   Json extra = input.template_kwargs;
-  if (const Json tools = Tools(input); !tools.empty()) extra["tools"] = tools;
+  if (Json tools = Tools(input); !tools.empty()) {
+    for (Json& tool : tools) tool["function"].erase("strict");
+    extra["tools"] = std::move(tools);
+  }
   if (!input.reasoning_effort.empty()) {
     extra["reasoning_effort"] = input.reasoning_effort;
     if (!extra.contains("enable_thinking")) {
@@ -151,10 +172,12 @@ ChatTurn PrepareChat(const Service& service, const ChatInput& input, GenerationF
   for (const std::string& marker : turn.format.markers) {
     turn.request.markers.push_back(*service.tokenizer().TokenId(marker));
   }
-  turn.request.grammar = MakeGrammar(service.grammars(), fields.grammar, fields.grammar_field);
   if (input.tool_choice == "required" || input.tool_choice.starts_with(kFunction)) {
     turn.request.grammar = RequiredCalls(service, turn.tools);
-  } else if (turn.request.grammar == nullptr && !turn.tools.empty()) {
+  } else {
+    turn.request.grammar = FormattedAnswer(service, turn.tools, fields);
+  }
+  if (turn.request.grammar == nullptr && !turn.tools.empty()) {
     ConstrainCalls(service, turn.tools, &turn.request);
   }
   const bool whole = turn.request.grammar != nullptr && !turn.request.grammar_repeats;

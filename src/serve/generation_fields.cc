@@ -86,14 +86,16 @@ void ReadFormat(const Json& value, const std::string& name, GenerationFields& f)
   f.grammar_field = name;
 }
 
-constexpr char kJsonObject[] = "json_object", kJsonSchema[] = "json_schema", kRegex[] = "regex",
-               kGrammar[] = "grammar";
+// kStrictSchema: what of a schema cannot be held is refused.
+constexpr char kJsonObject[] = "json_object", kJsonSchema[] = "json_schema",
+               kStrictSchema[] = "strict_schema", kRegex[] = "regex", kGrammar[] = "grammar";
 
 template <const auto& kKind>
 void ReadGuide(const Json& value, const std::string& name, GenerationFields& f) {
-  if (std::string_view(kKind) != kJsonSchema) JsonAs<std::string>(value, name);
+  if (std::string_view(kKind) != kStrictSchema) JsonAs<std::string>(value, name);
   f.grammar = {{kKind, value}};
   f.grammar_field = name;
+  f.grammar_of_calls = true;
 }
 
 constexpr Field<GenerationFields> kFields[] = {
@@ -120,7 +122,7 @@ constexpr Field<GenerationFields> kFields[] = {
     {"response_format", ReadFormat},
     {"guided_regex", ReadGuide<kRegex>},
     {"guided_grammar", ReadGuide<kGrammar>},
-    {"guided_json", ReadGuide<kJsonSchema>},
+    {"guided_json", ReadGuide<kStrictSchema>},
 };
 
 }  // namespace
@@ -147,16 +149,29 @@ GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& 
   return f;
 }
 
+grammar::Expr GrammarTexts(GrammarBuilder* builder, const Json& grammar, SchemaNotes* notes) {
+  const std::string& kind = grammar.begin().key();
+  const Json& value = grammar.begin().value();
+  if (kind == kRegex) return grammar::Regex(builder, value.get<std::string>(), kRegex);
+  if (kind == kGrammar) return grammar::TextRules(builder, value.get<std::string>());
+  if (kind == kJsonObject) return grammar::SpacedJson(builder, grammar::JsonObject(builder));
+  return grammar::SpacedJson(
+      builder, grammar::JsonSchema(builder, value, kind == kStrictSchema ? nullptr : notes));
+}
+
 std::shared_ptr<const Grammar> MakeGrammar(GrammarCache& known, const Json& grammar,
                                            const std::string& field) {
   if (grammar.is_null()) return nullptr;
   const std::string& kind = grammar.begin().key();
-  const Json& value = grammar.begin().value();
+  const bool is_schema = kind == kJsonSchema || kind == kStrictSchema;
   const auto make = [&] {
-    if (kind == kJsonObject) return JsonObjectGrammar();
-    if (kind == kJsonSchema) return JsonSchemaGrammar(value, "schema");
-    if (kind == kRegex) return RegexGrammar(value.get<std::string>(), "regex");
-    return TextGrammar(value.get<std::string>(), "grammar");
+    GrammarBuilder builder(is_schema ? "schema" : kind);
+    SchemaNotes notes;
+    const grammar::Expr texts = GrammarTexts(&builder, grammar, &notes);
+    for (const std::string& note : notes) {
+      Note("nibble: an answer is not held to this part of its schema: {}\n", Printable(note));
+    }
+    return builder.Compile(texts);
   };
   try {
     return known.Get(grammar.dump(), make);
@@ -192,7 +207,9 @@ Json FormatGrammar(const Json& value, const std::string& name) {
   }
   // The chat API nests the schema once more than /v1/responses.
   const Json& holder = value.contains("json_schema") ? value["json_schema"] : value;
-  return {{kJsonSchema, JsonGet<Json>(holder, "schema", name + ".json_schema")}};
+  const std::string at = name + ".json_schema";
+  const bool strict = JsonFind<bool>(holder, "strict", at).value_or(false);
+  return {{strict ? kStrictSchema : kJsonSchema, JsonGet<Json>(holder, "schema", at)}};
 }
 
 }  // namespace nibble::serve

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/generation_config.h"
+#include "grammar/grammar.h"
 #include "schedule/request.h"
 #include "serve/fields.h"
 #include "serve/grammar_cache.h"
@@ -18,15 +19,20 @@ struct GenerationFields {
   GenerationRequest request;
   bool ignore_eos = false;
   std::vector<int32_t> more_stop_ids;
-  std::string grammar_field;  // that `grammar` came from
-  Json grammar;  // {"json_object": true}, {"json_schema": ..}, {"regex": ..} or {"grammar": ..}
+  std::string grammar_field;      // that `grammar` came from
+  bool grammar_of_calls = false;  // whether it is about calls, too (guided_json)
+  // {"json_object": true}, {"json_schema": ..}, {"strict_schema": ..}, {"regex": ..} or
+  // {"grammar": ..}
+  Json grammar;
 };
 
 // temperature, top_p, ..., stop, n, logit_bias, response_format. What a body does not say is as
 // GenerationConfig::ForAnswers has it.
 GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
                                       int64_t vocab_size);
-// Compiles `grammar`, unless it is known; null if there is none.
+// The texts of `grammar`. What of a schema that is not strict cannot be held is left out and noted.
+grammar::Expr GrammarTexts(GrammarBuilder* builder, const Json& grammar, SchemaNotes* notes);
+// Compiles `grammar`, its notes in the log, unless it is known; null if there is none.
 std::shared_ptr<const Grammar> MakeGrammar(GrammarCache& known, const Json& grammar,
                                            const std::string& field);
 
