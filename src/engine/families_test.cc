@@ -167,6 +167,49 @@ TEST_P(RandomFamily, AGpuAgreesWithFp64) {
   }
 }
 
+// A copy of the folder with this config.json and without the head, whose tensors' names lack a
+// prefix.
+std::string WithoutHead(const std::string& directory, const Json& config,
+                        const std::string& prefix) {
+  const ModelConfig c = ParseConfig(config, "test");
+  const std::string head = SourceName(c, 0, Role::kHead) + ".weight";
+  const fs::path copy = directory + (prefix.empty() ? "-headless" : "-base");
+  fs::create_directories(copy);
+  std::ofstream(copy / "config.json") << config.dump();
+  const SafetensorsFile file(directory + "/model.safetensors");
+  std::vector<SafetensorsWriter::Entry> entries;
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (name == head) continue;
+    EXPECT_TRUE(name.starts_with(prefix)) << name;
+    entries.push_back({name.substr(prefix.size()), tensor.dtype, tensor.shape});
+    tensors.push_back(tensor);
+  }
+  SafetensorsWriter writer((copy / "model.safetensors").string(), entries);
+  for (const Tensor& tensor : tensors) writer.Append({tensor.data, tensor.bytes()});
+  writer.Finish();
+  return copy.string();
+}
+
+// As embedding models are saved. What the config says of a head that is not there does not matter.
+TEST_P(RandomFamily, WhatTheBaseClassSavesIsTheModelWithATiedHead) {
+  Json config = SmallConfig(GetParam().changes);
+  config["tie_word_embeddings"] = true;
+  const std::string whole = RandomModel("whole-" + std::string(GetParam().name), config);
+  const std::string embedding = SourceName(ParseConfig(config, "test"), 0, Role::kEmbedding);
+  const std::string prefix = embedding.substr(0, embedding.find('.') + 1);
+  const std::vector<int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6};
+  const auto logits = [&](const std::string& directory) {
+    return AllLogits(*LoadModel(directory, "cpu", false), ids);
+  };
+  const std::vector<float> expected = logits(WithoutHead(whole, config, ""));
+  for (const bool tied : {true, false}) {
+    config["tie_word_embeddings"] = tied;
+    EXPECT_EQ(logits(WithoutHead(whole, config, prefix)), expected);
+  }
+  EXPECT_THROW(OpenNetwork(WithoutHead(whole, config, "")), Error) << "of the whole, it is damage";
+}
+
 // What MXFP4 gives: bytes of codes of experts and exponents a tensor, as in OpenAI's checkpoints.
 struct Mxfp4Tensor {
   std::vector<uint8_t> blocks, exponents;
@@ -259,7 +302,8 @@ void ExpectToBeReadOutOfALargerOne(std::string_view family) {
   std::vector<int32_t> ids = {3, 60, 0, 17, 17, 42};
   const std::vector<float> expected = AllLogits(*LoadModel(alone, "cpu", false), ids);
   const SafetensorsFile file(alone + "/model.safetensors");
-  for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+  for (const std::string prefix :
+       {"language_model.model.", "model.language_model.", "language_model."}) {
     const fs::path larger = fs::path(testing::TempDir()) / "text-in-larger";
     fs::remove_all(larger);
     fs::create_directories(larger);

@@ -25,8 +25,11 @@ constexpr int64_t kMostNextTokens = 8;  // published models have one such layer;
 
 class Tensors {
  public:
-  Tensors(const Network& network, const std::optional<StoredCodes>& codes)
-      : network_(network), codes_(codes) {}
+  Tensors(const Network& network, const std::optional<StoredCodes>& codes,
+          const std::string& embedding)
+      : network_(network), codes_(codes), base_(embedding.substr(0, embedding.find('.') + 1)) {
+    of_base_class_ = !Has(embedding) && HasAnywhere(WithoutBase(embedding));
+  }
 
   Tensor Get(const std::string& plain, const std::vector<int64_t>& shape) {
     const std::string name = StoredName(plain);
@@ -63,8 +66,9 @@ class Tensors {
 
   // Some rows of a tensor that other linears share: NAME.weight or NAME, or MXFP4's codes and
   // exponents; of biases NAME.bias or NAME_bias.
-  PackedLinear Part(const std::string& name, const RowBlock& block, int64_t rows, int64_t cols,
+  PackedLinear Part(const std::string& plain, const RowBlock& block, int64_t rows, int64_t cols,
                     bool bias) {
+    const std::string name = Bare(plain);
     if (codes_ && codes_->Has(*network_.store, name)) {
       Fail("{}: {} holds codes of several linears, which are not read; use the float checkpoint",
            network_.directory, name);
@@ -89,7 +93,8 @@ class Tensors {
     return linear;
   }
 
-  PackedLinear Linear(const std::string& name, int64_t rows, int64_t cols, bool bias) {
+  PackedLinear Linear(const std::string& plain, int64_t rows, int64_t cols, bool bias) {
+    const std::string name = Bare(plain);  // as codes are called, too
     PackedLinear linear;
     if (codes_ && codes_->Has(*network_.store, name)) {
       linear = codes_->Read(*network_.store, name, rows, cols, used_);
@@ -127,6 +132,9 @@ class Tensors {
   }
   void Ignore(const std::string& name) { used_.insert(StoredName(name)); }
   bool found_codes() const { return found_codes_; }
+  // The checkpoint was saved from the model without its head, as those of embedding models are:
+  // names lack the prefix that they have in the whole, "norm.weight" for "model.norm.weight".
+  bool of_base_class() const { return of_base_class_; }
 
  private:
   // A text model may be a part of one that sees or hears, "language_model.model.norm.weight" or
@@ -138,7 +146,7 @@ class Tensors {
     const int64_t layers = network_.config.layers;
     const auto more = JsonFind<int64_t>(text, "num_nextn_predict_layers", "").value_or(0);
     for (int64_t i = layers; i < layers + std::min(more, kMostNextTokens); ++i) {
-      if (name.starts_with(fmt::format("model.layers.{}.", i))) return true;
+      if (name.starts_with(Bare(fmt::format("model.layers.{}.", i)))) return true;
     }
     return false;
   }
@@ -149,7 +157,19 @@ class Tensors {
   static bool IsOfText(const std::string& name) {
     return name.find("language_model.") != name.npos || name.starts_with("lm_head.");
   }
-  std::string StoredName(const std::string& name) const {
+  std::string WithoutBase(const std::string& name) const {
+    return name.starts_with(base_) ? name.substr(base_.size()) : name;
+  }
+  std::string Bare(const std::string& name) const {
+    return of_base_class_ ? WithoutBase(name) : name;
+  }
+  // Alone or in a larger model.
+  bool HasAnywhere(const std::string& name) const {
+    return network_.store->Find(name) != nullptr ||
+           (InLargerModel() && network_.store->Find("language_model." + name) != nullptr);
+  }
+  std::string StoredName(const std::string& plain) const {
+    const std::string name = Bare(plain);
     if (!InLargerModel() || network_.store->Find(name) != nullptr) return name;
     const std::string_view model = "model.";
     std::string inner = name;
@@ -187,6 +207,8 @@ class Tensors {
 
   const Network& network_;
   const std::optional<StoredCodes>& codes_;
+  const std::string base_;  // "model." of most families
+  bool of_base_class_ = false;
   std::set<std::string> used_;
   bool found_codes_ = false;
 };
@@ -222,6 +244,15 @@ double DivisorOf(const ModelConfig& c, LayerVector vector) {
   return vector == LayerVector::kRouterNorm ? std::sqrt(static_cast<double>(c.hidden_size)) : 1;
 }
 
+// A head that is not there is the embedding, whatever config.json says; one made from it has to say
+// so, as a plan that ties the head goes with no other.
+void TieHead(Network& net) {
+  Json& config = net.config_json;
+  Json& text = &TextConfig(config) == &config ? config : config["text_config"];
+  text["tie_word_embeddings"] = true;
+  net.config.tied_head = ParseConfig(config, net.directory).tied_head;
+}
+
 void LoadPlain(Network& net, const Family& family, const std::optional<StoredCodes>& codes) {
   const ModelConfig& c = net.config;
   if (codes && family.layer_norms) {
@@ -230,11 +261,11 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
         "float checkpoint",
         net.directory, c.family, net.stored_codes);
   }
-  Tensors tensors(net, codes);
+  const std::string embedding = family.linear(c, 0, Role::kEmbedding) + ".weight";
+  Tensors tensors(net, codes, embedding);
   Plan floats;
   floats.k = floats.v = {.bits = 32};
   net.caches = LayerCaches(c, floats);
-  const std::string embedding = family.linear(c, 0, Role::kEmbedding) + ".weight";
   net.embedding = {.rows = c.vocab_size,
                    .cols = c.hidden_size,
                    .values = tensors.GetFinite(embedding, {c.vocab_size, c.hidden_size})};
@@ -273,6 +304,7 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     if (family.layer_norms) MoveNormBiases(c, family, layer, tensors, weights);
   }
   const std::string head = family.linear(c, 0, Role::kHead);
+  if (tensors.of_base_class() && !tensors.Has(head + ".weight")) TieHead(net);
   if (c.tied_head && !family.layer_norms && tensors.Has(head + ".weight")) {
     // Some exports store the table twice. Fine-tunes that train both apart keep both, and
     // config.json still says that they are one.

@@ -48,7 +48,7 @@ struct Network {
   }
 
   std::string directory;
-  Json config_json;     // config.json as it is
+  Json config_json;     // config.json as it is, or with tied embeddings where there is no head
   bool packed = false;  // a Nibble checkpoint
   // Whose codes the linears have, in a checkpoint that is not Nibble's ("GPTQ"); empty: floats.
   std::string stored_codes;
