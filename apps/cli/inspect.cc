@@ -6,7 +6,10 @@
 #include "apps/cli/linear_rows.h"
 #include "base/progress.h"
 #include "engine/kv_groups.h"
+#include "engine/pooling.h"
 #include "models/manifest.h"
+#include "source/model_source.h"
+#include "source/pooling_document.h"
 
 namespace nibble::cli {
 namespace {
@@ -120,6 +123,7 @@ std::string TilesText(const Network& net) {
 void PrintNetwork(const Network& net) {
   const ModelConfig& c = net.config;
   const Sizes sizes = MeasureSizes(net);
+  const std::string pooling = PoolingText(net.directory);
   fmt::print(
       "{}: {} model, {:.1f} M parameters, {} layers, hidden {}, {} heads / {} kv heads of {}, "
       "ffn {}, vocabulary {}, context {}\n",
@@ -133,6 +137,7 @@ void PrintNetwork(const Network& net) {
   }
   fmt::print("other tensors      {}\n", BytesText(sizes.other_bytes));
   if (net.packed) fmt::print("tile plane         {}\n", TilesText(net));
+  if (!pooling.empty()) fmt::print("embeddings         {}\n", pooling);
   const auto [first, later, recent] = MeasureCache(net);
   fmt::print("KV cache           {} per token{}{}; K {}, V {}; rotation {}\n\n", BytesText(first),
              later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
@@ -162,6 +167,9 @@ Json NetworkJson(const Network& net) {
                {"cache_bytes_per_token_behind_windows", cache.later},
                {"recent_cache_bytes", cache.recent}};
   if (!net.stored_codes.empty()) json["stored_codes"] = net.stored_codes;
+  if (const auto pooling = FindDocument(net.directory, kPoolingName)) {
+    json["pooling"] = ParseJson(*pooling, DocumentPath(net.directory, kPoolingName));
+  }
   if (!net.packed) return json;
   json["tile_bytes"] = TileBytes(net);
   if (!net.tiles_refused.empty()) json["tiles_refused"] = net.tiles_refused;

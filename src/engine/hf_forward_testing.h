@@ -27,8 +27,8 @@ class HfForward {
       : config_(ReadJsonFile(directory + "/config.json")),
         file_(directory + "/model.safetensors") {}
 
-  // [tokens, vocab]
-  std::vector<Vector> Logits(const std::vector<int32_t>& ids) {
+  // Behind the final norm, [tokens, hidden].
+  std::vector<Vector> States(const std::vector<int32_t>& ids) {
     const Matrix<double> table = Get("model.embed_tokens.weight");
     std::vector<Vector> x;
     given_.clear();
@@ -39,11 +39,17 @@ class HfForward {
       given_.push_back(LayerInputs(id, x.back()));
     }
     for (int64_t layer = 0; layer < config_["num_hidden_layers"]; ++layer) Layer(layer, x);
+    for (Vector& row : x) row = Normed("model.norm.weight", row);
+    return x;
+  }
+
+  // [tokens, vocab]
+  std::vector<Vector> Logits(const std::vector<int32_t>& ids) {
     std::vector<Vector> logits;
     const bool tied = config_.value("tie_word_embeddings", false);
-    for (Vector& row : x) {
-      logits.push_back(
-          plain::Times(tied ? table : Get("lm_head.weight"), Normed("model.norm.weight", row)));
+    const Matrix<double> head = Get(tied ? "model.embed_tokens.weight" : "lm_head.weight");
+    for (const Vector& state : States(ids)) {
+      logits.push_back(plain::Times(head, state));
       for (double& v : logits.back()) {
         v = Capped(v / Number("logits_scaling", 1), "final_logit_softcapping");
       }

@@ -14,6 +14,7 @@
 
 #include "models/network.h"
 #include "models/plan.h"
+#include "source/pooling_document.h"
 
 namespace nibble {
 
@@ -56,10 +57,10 @@ inline constexpr const char* kRestShardName = "model-rest.safetensors";
 inline constexpr const char* kProvenanceName = "provenance.json";
 
 // Files of the source that travel with the weights.
-inline constexpr std::array<const char*, 8> kCompanions = {
-    "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json",
-    "chat_template.jinja", "chat_template.json",    "tool_use.jinja",
-    "tokenizer.model",     "generation_config.json"};
+inline constexpr std::array kCompanions = {
+    "tokenizer.json",      "tokenizer_config.json",  "special_tokens_map.json",
+    "chat_template.jinja", "chat_template.json",     "tool_use.jinja",
+    "tokenizer.model",     "generation_config.json", kPoolingName};
 
 // Whether a checkpoint may hold a file of this name: what `quantize --force` may remove.
 bool IsCheckpointFile(std::string_view name);

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "engine/gguf_model_testing.h"
+#include "engine/pooling.h"
 #include "engine/session.h"
 #include "formats/packed_weights_testing.h"
 #include "io/io_testing.h"
@@ -222,6 +223,21 @@ TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
   for (const char* name : {"tokenizer_config.json", "generation_config.json"}) {
     EXPECT_TRUE(fs::exists(Path("b/") + name)) << name;
   }
+}
+
+using Pooled = TemporaryDirectoryTest;
+
+TEST_F(Pooled, EmbeddingsStayWhatTheSourceSays) {
+  fs::copy(kTinyModel, Path("model"));
+  fs::create_directory(Path("model/1_Pooling"));
+  WriteFileAtomic(Path("model/1_Pooling/config.json"), R"({"pooling_mode_lasttoken": true})");
+  Recipe recipe = kQuarotRecipe;
+  recipe.rounding = Rounding::kNearest;
+  Quantize({.model = Path("model"), .output = Path("out"), .recipe = recipe});
+  EXPECT_EQ(LoadPooling(Path("out")).tokens, Pooling::Tokens::kLast);
+  EXPECT_EQ(PoolingText(Path("out")), PoolingText(Path("model")));
+  Quantize({.model = kTinyModel, .output = Path("plain"), .recipe = recipe});
+  EXPECT_FALSE(fs::exists(Path("plain/pooling.json")));
 }
 
 class RoundedWhileLoading : public TemporaryDirectoryTest {};

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/pooling.h"
 #include "engine/sampler.h"
 
 namespace nibble {
@@ -36,8 +37,8 @@ struct GenerationRequest {
   std::optional<int32_t> grammar_after;    // only behind this token, as the end of reasoning
   // Where the grammar has ended the text is free, until that token comes again.
   bool grammar_repeats = false;
-  bool embed = false;  // only the mean of the prompt's hidden states; max_tokens is 0
-  std::string client;  // whose turn it is: requests of one client wait for each other
+  std::optional<Pooling> pooling;  // only the prompt's embedding; max_tokens is 0
+  std::string client;              // whose turn it is: requests of one client wait for each other
 };
 
 struct TokenLogprob {
@@ -57,7 +58,7 @@ struct Delta {
   std::vector<int32_t> ids;            // tokens that became known, the end's stop id included
   std::vector<TokenLogprob> logprobs;  // theirs, where asked for
   std::vector<TokenLogprob> prompt_logprobs;  // of prompt tokens from the second one on, as run
-  std::vector<float> embedding;               // [hidden_size], of length 1
+  std::vector<float> embedding;               // [hidden_size]
 
   std::optional<End> end;  // nothing follows
   std::string stop;        // the stop string found, if it was one

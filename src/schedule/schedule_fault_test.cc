@@ -167,7 +167,7 @@ class ScheduleFaultTest : public SchedulerTest {
             {.prompt = common, .max_tokens = 10, .n = 2, .sampling = {.temperature = 1}},
             {.prompt = {5, 6, 7}, .max_tokens = 14, .sampling = {.presence = 1}},
             {.prompt = longer, .max_tokens = 3, .prompt_logprobs = 0},
-            {.prompt = common, .max_tokens = 0, .embed = true}};
+            {.prompt = common, .max_tokens = 0, .pooling = Pooling{}}};
   }
 
   struct Crowd {

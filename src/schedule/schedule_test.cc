@@ -239,7 +239,8 @@ TEST_F(SchedulerTest, APromptAloneIsScoredOrEmbedded) {
   EXPECT_EQ(scored.ids.size(), 0u);
   EXPECT_EQ(scored.prompt_logprobs.size(), 99u);
   EXPECT_EQ(scored.end, End::kLength);
-  const CollectedAnswer embedded = AskAlone({.prompt = prompt, .max_tokens = 0, .embed = true});
+  const CollectedAnswer embedded =
+      AskAlone({.prompt = prompt, .max_tokens = 0, .pooling = Pooling{}});
   ASSERT_EQ(embedded.embedding.size(), 256u);
   double squares = 0;
   for (const float v : embedded.embedding) squares += double{v} * v;

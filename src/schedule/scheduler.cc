@@ -222,7 +222,7 @@ bool Scheduler::Begin(Sequence& s) {
   const std::span<const int32_t> ids(s.ids);
   PrefixTree::Match match;
   // The last token's logits are needed, and those of all where they are told.
-  if (!s.tells_prompt() && !s.request().embed) match = tree_.Find(ids.first(ids.size() - 1));
+  if (!s.tells_prompt() && !s.request().pooling) match = tree_.Find(ids.first(ids.size() - 1));
   int64_t promised = 0;
   for (const auto& other : running_) promised += PagesToCome(*other);
   const auto fits = [&] {

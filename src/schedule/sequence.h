@@ -60,7 +60,7 @@ struct Sequence {
   bool stepped = false;           // the step that runs has had its effect on this
   int64_t cached_tokens = 0;      // of the prompt
   int64_t told = 1;               // prompt tokens whose logprobs were given; the first has none
-  std::vector<double> embedding;  // sum of states
+  std::vector<double> embedding;  // sum of the states that its pooling takes
   Delta delta;                    // of this step
   Clock::time_point arrived = Clock::now(), began, first, last;
 };

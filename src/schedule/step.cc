@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 
 #include "base/thread_pool.h"
 #include "engine/log_sum_exp.h"
@@ -175,27 +174,29 @@ std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
   return rows;
 }
 
-// The sum of the final norm's outputs, without its weights, over the prompt.
+// The sum of the final norm's outputs, without its weights, over what a prompt's pooling takes.
 void Scheduler::AddStates(std::span<const Piece> pieces, const float* x) {
   const int64_t hidden = model_.config().hidden_size;
-  const bool any =
-      std::ranges::any_of(pieces, [](const Piece& p) { return p.sequence->request().embed; });
+  const bool any = std::ranges::any_of(
+      pieces, [](const Piece& p) { return p.sequence->request().pooling.has_value(); });
   if (!any) return;
   int64_t tokens = 0;
   for (const Piece& p : pieces) tokens += p.tokens;
   const float* row = model_.backend().Read(x, tokens * hidden);
   for (const Piece& p : pieces) {
     Sequence& s = *p.sequence;
-    s.embedding.resize(s.request().embed ? static_cast<size_t>(hidden) : 0);
+    const std::optional<Pooling>& pooling = s.request().pooling;
+    s.embedding.resize(pooling ? static_cast<size_t>(hidden) : 0);
+    const int64_t first = s.cache->tokens() - p.tokens;  // the forward pass has them
     for (int64_t t = 0; t < p.tokens; ++t, row += hidden) {
-      if (s.embedding.empty()) continue;
+      if (!pooling || !pooling->Takes(first + t, s.prompt_tokens())) continue;
       const float factor =
           Backend::RmsFactor(row, hidden, static_cast<float>(model_.config().norm_eps));
       for (int64_t k = 0; k < hidden; ++k) {
         s.embedding[static_cast<size_t>(k)] += double{row[k]} * factor;
       }
     }
-    s.stepped = s.stepped || !s.embedding.empty();
+    s.stepped = s.stepped || pooling;
   }
 }
 
@@ -279,10 +280,8 @@ void Scheduler::CountToken(Sequence& s, Sequence::Clock::time_point now) {
 void Scheduler::AfterPrompt(Sequence& s) {
   if (s.request().max_tokens == 0) {
     s.delta.end = End::kLength;
-    double squares = 0;
-    for (const double v : s.embedding) squares += v * v;
-    for (const double v : s.embedding) {
-      s.delta.embedding.push_back(static_cast<float>(v / std::sqrt(squares)));
+    if (const auto& pooling = s.request().pooling) {
+      s.delta.embedding = pooling->Vector(s.embedding, s.prompt_tokens());
     }
   }
   if (s.shared || s.delta.end) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/embeddings: the mean of the last hidden states of a text, of length 1. Networks that
+// POST /v1/embeddings: the last hidden states of a text, pooled as the model says. Networks that
 // were rotated give rotated vectors, with the same products among each other.
 #include <cstring>
 
@@ -44,6 +44,8 @@ class EmbeddingResponder : public Responder {
 
 void Embeddings(Call& call) {
   RequireModel(call);
+  const Pooling& pooling = call.service.pooling();
+  if (!pooling.problem.empty()) throw ApiError(400, pooling.problem);
   const Tokenizer& tokenizer = call.service.tokenizer();
   const auto format = JsonFind<std::string>(call.body, "encoding_format", "body").value_or("float");
   if (format != "float" && format != "base64") {
@@ -60,7 +62,7 @@ void Embeddings(Call& call) {
     const std::vector<int32_t> ids = item.is_string() ? tokenizer.Encode(item.get<std::string>())
                                                       : JsonAs<std::vector<int32_t>>(item, "input");
     if (ids.empty()) BadField("input", "an input has no token");
-    requests.push_back({.prompt = ids, .max_tokens = 0, .embed = true});
+    requests.push_back({.prompt = ids, .max_tokens = 0, .pooling = pooling});
   };
   const bool list = input.is_array() && !input.empty() && !input[0].is_number();
   if (list && input.size() > kMaxInputs) BadField("input", "more than {} inputs", kMaxInputs);

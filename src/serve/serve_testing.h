@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,8 +36,10 @@ inline constexpr const char* kChatTemplate =
 // The sample model's documents with a chat template of one's own, or with none.
 class ModelDocuments {
  public:
-  // call_tokens: <|user|> and <|assistant|> are written as the tags of a call.
-  explicit ModelDocuments(const std::string& chat_template, bool call_tokens = false) {
+  // call_tokens: <|user|> and <|assistant|> are written as the tags of a call. files: more texts by
+  // their paths, or others.
+  explicit ModelDocuments(const std::string& chat_template, bool call_tokens = false,
+                          const std::map<std::string, std::string>& files = {}) {
     path_ = (std::filesystem::temp_directory_path() / "nibble_serve_XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
     for (const char* name :
@@ -63,6 +66,11 @@ class ModelDocuments {
       std::ofstream(file) << tokenizer;
     }
     if (!chat_template.empty()) std::ofstream(path_ + "/chat_template.jinja") << chat_template;
+    for (const auto& [name, text] : files) {
+      const std::filesystem::path file = std::filesystem::path(path_) / name;
+      std::filesystem::create_directories(file.parent_path());
+      std::ofstream(file) << text;
+    }
   }
   ModelDocuments(const ModelDocuments&) = delete;
   ModelDocuments& operator=(const ModelDocuments&) = delete;
@@ -119,14 +127,16 @@ struct TestSetup {
   ServiceOptions service = {.name = "tiny", .log = false};
   SchedulerOptions scheduling = {.max_batch = 8, .pages = 200};
   http::Options http = {};
-  bool runs = true;          // steps are taken; else requests wait
-  bool call_tokens = false;  // of ModelDocuments
+  bool runs = true;  // steps are taken; else requests wait
+  // Of ModelDocuments.
+  bool call_tokens = false;
+  std::map<std::string, std::string> files = {};
 };
 
 class TestService {
  public:
   explicit TestService(const TestSetup& setup = {})
-      : documents_(setup.chat_template, setup.call_tokens),
+      : documents_(setup.chat_template, setup.call_tokens, setup.files),
         model_(LoadModel(kTinyModel, "cpu", false)),
         service_(*model_, documents_.path(), setup.scheduling, setup.service),
         server_([this](const auto& exchange) { service_.Handle(exchange); }, setup.http,

@@ -122,6 +122,7 @@ Service::Service(Model& model, const std::string& directory, const SchedulerOpti
       template_(LoadTemplate(directory)),
       answer_format_(FormatOf(template_, tokenizer_)),
       generation_config_(GenerationOf(directory, model, answer_format_, tokenizer_)),
+      pooling_(LoadPooling(directory)),
       vocabulary_(tokenizer_, model.config().vocab_size),
       created_(std::time(nullptr)),
       budget_(std::max<size_t>(1, options_.keys.size()), options_.key_tokens),

@@ -10,6 +10,7 @@
 
 #include "chat/answer_format.h"
 #include "engine/generation_config.h"
+#include "engine/pooling.h"
 #include "grammar/token_bytes.h"
 #include "http/server.h"
 #include "schedule/scheduler.h"
@@ -51,6 +52,7 @@ class Service {
   const std::optional<ChatTemplate>& chat_template() const { return template_; }
   const AnswerFormat& answer_format() const { return answer_format_; }
   const GenerationConfig& generation_config() const { return generation_config_; }
+  const Pooling& pooling() const { return pooling_; }
   const ServiceOptions& options() const { return options_; }
   const std::string& directory() const { return directory_; }
   int64_t created() const { return created_; }
@@ -68,6 +70,7 @@ class Service {
   const std::optional<ChatTemplate> template_;
   const AnswerFormat answer_format_;
   const GenerationConfig generation_config_;
+  const Pooling pooling_;
   const VocabularyTrie vocabulary_;
   const int64_t created_;
   mutable GrammarCache grammars_;

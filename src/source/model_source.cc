@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "source/gguf_source.h"
 #include "source/hub_cache.h"
+#include "source/pooling_document.h"
 #include "source/tokenizer_files.h"
 
 namespace nibble {
@@ -31,6 +32,10 @@ bool IsPickle(const fs::path& path) {
       "{}: a PyTorch pickle, which is not read; in Python, transformers' "
       "AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(\"OUT\") writes safetensors",
       file.string(), model);
+}
+
+std::optional<std::string> TextOf(const std::optional<Json>& json) {
+  return json ? std::optional(json->dump(2) + "\n") : std::nullopt;
 }
 
 void RequireWeights(const std::string& model) {
@@ -95,13 +100,15 @@ std::optional<std::string> FindDocument(const std::string& model, const std::str
     const auto file = stands_for ? FindTokenizerFile(model) : std::nullopt;
     if (file) return TokenizerFileDocument(model, *file);
     const std::string path = DocumentPath(model, name);
-    return fs::exists(path) ? std::optional(ReadFile(path, max_bytes)) : std::nullopt;
+    if (fs::exists(path)) return ReadFile(path, max_bytes);
+    return name == kPoolingName ? TextOf(FindPooling(model)) : std::nullopt;
   }
   const std::vector<GgufFile> files = OpenGgufFiles(model);
   if (name == "config.json") return GgufConfig(files).dump(2) + "\n";
   if (name == "generation_config.json") return GgufGenerationConfig(files[0]).dump(2) + "\n";
   if (name == "tokenizer_config.json") return GgufTokenizerConfig(files[0]).dump(2) + "\n";
   if (name == kTokenizer) return GgufTokenizer(files[0]);
+  if (name == kPoolingName) return TextOf(FindGgufPooling(files[0]));
   return std::nullopt;
 }
 

@@ -24,8 +24,8 @@ bool IsGguf(const std::string& model);
 // The GGUF files of a directory by name; of a split model, the first.
 std::vector<std::string> GgufModelsIn(const std::string& directory);
 
-// The text of a document, nullopt if the model has none of this name. Of a tokenizer.json that is
-// not there, what stands for it (tokenizer_files.h).
+// The text of a document, nullopt if the model has none of this name. Of a tokenizer.json or a
+// pooling.json that is not there, what stands for it (tokenizer_files.h, pooling_document.h).
 std::optional<std::string> FindDocument(const std::string& model, const std::string& name,
                                         uint64_t max_bytes = kMaxDocumentBytes);
 std::string GetDocument(const std::string& model, const std::string& name,
