@@ -112,7 +112,7 @@ float* Model::Forward(std::span<const Sequence> sequences) {
   return x_.data();
 }
 
-const float* Model::UncappedLogits(const float* x, int64_t rows) {
+ActsSource Model::HeadSource(const float* x, int64_t rows) {
   const InputSpec& back = network_.turn_back;
   if (!back.transform.identity()) {
     const float* values = backend_->PrepareActs({.x = x}, rows, back).values;
@@ -127,7 +127,11 @@ const float* Model::UncappedLogits(const float* x, int64_t rows) {
                    false);
     source = {.x = turned};
   }
-  const Activations acts = backend_->PrepareActs(source, rows, network_.head.input);
+  return source;
+}
+
+const float* Model::UncappedLogits(const float* x, int64_t rows) {
+  const Activations acts = backend_->PrepareActs(HeadSource(x, rows), rows, network_.head.input);
   backend_->Gemm(acts, head_, logits_.Grow(rows * config().vocab_size), config().vocab_size, false);
   return logits_.data();
 }
@@ -160,6 +164,14 @@ const float* Model::Pick(const float* x, int64_t tokens, std::span<const int32_t
 
 const float* Model::Logits(const float* x, int64_t tokens, std::span<const int32_t> rows) {
   return Logits(Pick(x, tokens, rows), static_cast<int64_t>(rows.size()));
+}
+
+const float* Model::States(const float* x, int64_t tokens, std::span<const int32_t> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  const InputSpec as_it_is = {.width = config().hidden_size};
+  const ActsSource source = HeadSource(Pick(x, tokens, rows), count);
+  const float* states = backend_->Decode(backend_->PrepareActs(source, count, as_it_is));
+  return backend_->Read(states, count * as_it_is.width);
 }
 
 std::vector<int32_t> Model::Likeliest(const float* x, int64_t tokens,

@@ -50,6 +50,9 @@ class Model {
   // The likeliest tokens of those rows alone, -1 where a logit is not finite. Of models that cap
   // logits, of those before.
   std::vector<int32_t> Likeliest(const float* x, int64_t tokens, std::span<const int32_t> rows);
+  // The final norm of those rows, [rows, hidden] in the program's memory; valid until the next
+  // call. It has its weights but where they are folded into a head that has a table of its own.
+  const float* States(const float* x, int64_t tokens, std::span<const int32_t> rows);
   // For callers that find logits unusable; `where` is the token, window or request.
   [[noreturn]] void FailNotFinite(const std::string& where) const;
 
@@ -61,6 +64,7 @@ class Model {
   void ReserveRope(int64_t positions);
   void AddPositions();  // to x_
   const float* Pick(const float* x, int64_t tokens, std::span<const int32_t> rows);
+  ActsSource HeadSource(const float* x, int64_t rows);        // valid until the next call
   const float* UncappedLogits(const float* x, int64_t rows);  // in the backend's memory
 
   Network network_;

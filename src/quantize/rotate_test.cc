@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "backends/interface/exact_backend.h"
 #include "engine/model.h"
 #include "models/random_model_testing.h"
@@ -141,6 +143,27 @@ INSTANTIATE_TEST_SUITE_P(
                                 {"logits_scaling", 3.0}}}),
                      testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kHartley)));
 
+// Of what the final norm gives for each token with each other one.
+std::vector<double> ProductsOfStates(const std::string& directory,
+                                     const std::vector<int32_t>& ids) {
+  const auto model = LoadModel(directory, "cpu", true);
+  const auto hidden = static_cast<size_t>(model->config().hidden_size);
+  KvCache cache = model->MakeCache();
+  const Model::Sequence sequence = {ids, &cache};
+  std::vector<int32_t> rows(ids.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  const float* states =
+      model->States(model->Forward({&sequence, 1}), static_cast<int64_t>(ids.size()), rows);
+  std::vector<double> products;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t j = 0; j <= i; ++j) {
+      products.push_back(std::inner_product(states + i * hidden, states + (i + 1) * hidden,
+                                            states + j * hidden, 0.0));
+    }
+  }
+  return products;
+}
+
 // Nothing is rounded: what is left is fp32 in another basis. 96 = 12 * 8 and 80 = 20 * 4, whose
 // matrices are not their own inverses; 64 and an odd width.
 TEST(TiedHead, OneTableServesHeadAndEmbedding) {
@@ -164,6 +187,7 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
     options.recipe.activations = {};
     options.recipe.k = options.recipe.v = {.bits = 32};
     const std::vector<float> expected = logits(options.model);
+    const std::vector<double> products = ProductsOfStates(options.model, ids);
     for (const Rotation rotation :
          {Rotation::kHadamard, Rotation::kNone, Rotation::kRandom, Rotation::kHartley}) {
       options.recipe.rotation = rotation;
@@ -174,6 +198,12 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
       const std::vector<float> found = logits(options.output);
       // As above, of logits of size 1.5.
       for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-3) << i;
+      if (!tied) continue;  // the weights of the final norm went into the head
+      const std::vector<double> turned = ProductsOfStates(options.output, ids);
+      // Of squares of the size of the width, with weights.
+      for (size_t i = 0; i < turned.size(); ++i) {
+        ASSERT_NEAR(turned[i], products[i], 1e-3 * products[0]) << i;
+      }
     }
   }
 }

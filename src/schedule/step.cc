@@ -174,29 +174,30 @@ std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
   return rows;
 }
 
-// The sum of the final norm's outputs, without its weights, over what a prompt's pooling takes.
+// The sum of the final norm's outputs over what each prompt's pooling takes.
 void Scheduler::AddStates(std::span<const Piece> pieces, const float* x) {
-  const int64_t hidden = model_.config().hidden_size;
-  const bool any = std::ranges::any_of(
-      pieces, [](const Piece& p) { return p.sequence->request().pooling.has_value(); });
-  if (!any) return;
+  const auto hidden = static_cast<size_t>(model_.config().hidden_size);
+  std::vector<int32_t> rows;
+  std::vector<Sequence*> owners;  // of the rows
   int64_t tokens = 0;
-  for (const Piece& p : pieces) tokens += p.tokens;
-  const float* row = model_.backend().Read(x, tokens * hidden);
   for (const Piece& p : pieces) {
     Sequence& s = *p.sequence;
-    const std::optional<Pooling>& pooling = s.request().pooling;
-    s.embedding.resize(pooling ? static_cast<size_t>(hidden) : 0);
+    const auto& pooling = s.request().pooling;
     const int64_t first = s.cache->tokens() - p.tokens;  // the forward pass has them
-    for (int64_t t = 0; t < p.tokens; ++t, row += hidden) {
-      if (!pooling || !pooling->Takes(first + t, s.prompt_tokens())) continue;
-      const float factor =
-          Backend::RmsFactor(row, hidden, static_cast<float>(model_.config().norm_eps));
-      for (int64_t k = 0; k < hidden; ++k) {
-        s.embedding[static_cast<size_t>(k)] += double{row[k]} * factor;
-      }
+    for (int64_t t = 0; pooling && t < p.tokens; ++t) {
+      if (!pooling->Takes(first + t, s.prompt_tokens())) continue;
+      rows.push_back(static_cast<int32_t>(tokens + t));
+      owners.push_back(&s);
     }
-    s.stepped = s.stepped || pooling;
+    if (pooling) s.embedding.resize(hidden);
+    tokens += p.tokens;
+  }
+  const float* state = rows.empty() ? nullptr : model_.States(x, tokens, rows);
+  for (Sequence* s : owners) {
+    for (size_t k = 0; k < hidden; ++k) s->embedding[k] += double{*state++};
+  }
+  for (const Piece& p : pieces) {
+    p.sequence->stepped = p.sequence->stepped || p.sequence->request().pooling;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/embeddings: the last hidden states of a text, pooled as the model says. Networks that
-// were rotated give rotated vectors, with the same products among each other.
+// were rotated may give rotated vectors, with the same products among each other (Model::States).
 #include <cstring>
 
 #include "io/base64.h"
