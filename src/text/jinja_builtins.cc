@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments, attributes and items, and the methods of lists, dictionaries, numbers and loops.
+// Arguments and attributes, and the methods of lists, dictionaries, numbers and loops.
 #include "text/jinja_builtins.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "text/jinja_math.h"
 #include "text/jinja_parser.h"
 #include "text/jinja_text.h"
 
@@ -233,55 +232,8 @@ Value GetAttr(Context& c, const Value& object, std::string_view name) {
     if (name == "grouper") return list->items[0];
     if (name == "list") return list->items[1];
   }
-  if (name == "real" && object.AsNumber()) return object;
+  if (name == "real" && object.AsNumber()) return object.AsBool() ? *object.AsInt() : object;
   return Value::Missing(fmt::format("'{} object' has no attribute '{}'", object.TypeName(), name));
-}
-
-Value GetItem(Context& c, const Value& object, const Value& key) {
-  if (const std::string* name = key.AsString()) {
-    const Dict* dict = object.AsDict();
-    const Value* value = dict == nullptr ? nullptr : FindKey(c.budget, dict->items, key);
-    return value != nullptr ? *value : GetAttr(c, object, *name);
-  }
-  if (const Undefined* missing = object.AsUndefined()) Raise("{}", missing->Message());
-  if (const Dict* dict = object.AsDict()) {
-    const Value* value = FindKey(c.budget, dict->items, key);
-    return value != nullptr ? *value : Value::Missing("a dictionary has no such key");
-  }
-  const auto number = IndexOf(key);
-  if (const List* list = object.AsList(); number && list && list->HasIndex()) {
-    const int64_t size = static_cast<int64_t>(list->items.size());
-    const int64_t index = *number < 0 ? std::max(*number, -size - 1) + size : *number;
-    if (index >= 0 && index < size) return list->items[static_cast<size_t>(index)];
-  } else if (const std::string* text = object.AsString(); number && text) {
-    c.budget.Charge(text->size() / kCharsPerStep);
-    const auto chars = Chars(*text);
-    const int64_t size = static_cast<int64_t>(chars.size());
-    const int64_t index = *number < 0 ? std::max(*number, -size - 1) + size : *number;
-    if (index >= 0 && index < size) return std::string(chars[static_cast<size_t>(index)]);
-  }
-  return Value::Missing(fmt::format("{} has no such element", object.TypeName()));
-}
-
-std::shared_ptr<const List> Iterate(Context& c, const Value& value) {
-  if (auto list = value.ListPointer()) {
-    c.budget.Charge(list->items.size());
-    return list;
-  }
-  std::vector<Value> items;
-  if (const std::string* text = value.AsString()) {
-    const auto chars = Chars(*text);
-    c.budget.Charge(chars.size());  // before the items are made
-    for (const std::string_view one : chars) items.emplace_back(std::string(one));
-  } else if (const Dict* dict = value.AsDict()) {
-    for (const auto& [key, unused] : dict->items) {
-      ChargeText(c.budget, key);
-      items.push_back(key);
-    }
-  } else if (!value.IsUndefined()) {
-    Raise("'{}' object is not iterable", value.TypeName());
-  }
-  return MakeList(c.budget, std::move(items)).ListPointer();
 }
 
 }  // namespace nibble::jinja

@@ -2,9 +2,9 @@
 // What a template can call: filters, tests, methods of texts, lists and dictionaries, and the
 // global functions. This list is the whole sandbox: nothing here reaches a file, the environment,
 // the program or an attribute of an object, and every function charges its work to the budget.
-// Where this is less than Python: a generator may be walked twice, surplus arguments are ignored,
-// upper() and lower() map single code points, escape() makes a plain text. Not here: random,
-// lipsum, urlize and methods that give bytes.
+// Where this is less than Python: surplus arguments are ignored, upper() and lower() map single
+// code points, and a generator takes its items when it is made. Not here: random, lipsum, urlize
+// and methods that give bytes.
 #pragma once
 
 #include <ctime>
@@ -63,7 +63,9 @@ void AddSearchMethods(Table& methods);
 void AddSequenceFilters(Table& filters);
 void AddTextFilters(Table& filters);
 void AddNumberFilters(Table& filters);
-// The items a for loop visits: list items, characters, keys.
-std::shared_ptr<const List> Iterate(Context& context, const Value& value);
+// The items a for loop visits: list items, characters, keys, and what is left of a generator. What
+// failed behind them is raised, or told.
+std::shared_ptr<const List> Iterate(Context& context, const Value& value,
+                                    std::string* failure = nullptr);
 
 }  // namespace nibble::jinja

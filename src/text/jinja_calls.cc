@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls: arguments, macros, recursive loops.
 #include "text/jinja_evaluator.h"
+#include "text/jinja_markup.h"
 
 namespace nibble::jinja {
 
@@ -50,6 +51,7 @@ Value Evaluator::Call(const Value& callee, const Args& args) {
   if (callable == nullptr) Raise("'{}' object is not callable", callee.TypeName());
   if (callable->macro != nullptr) return CallMacro(*callable, args);
   ChargeText(context_.budget, callable->self);
+  if (callable->self.IsMarkup()) return CallMarkupMethod(context_, *callable, args);
   return callable->function(context_, callable->self, args);
 }
 

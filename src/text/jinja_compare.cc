@@ -80,8 +80,13 @@ bool Contains(Budget& budget, const Value& haystack, const Value& needle) {
   }
   if (const Dict* dict = haystack.AsDict()) return FindKey(budget, dict->items, needle) != nullptr;
   if (const List* list = haystack.AsList()) {
-    return std::any_of(list->items.begin(), list->items.end(),
-                       [&](const Value& item) { return Equal(budget, item, needle); });
+    const bool once = list->kind == ListKind::kGenerator;
+    for (size_t i = once ? list->walked : 0; i < list->items.size(); ++i) {
+      if (once) list->walked = i + 1;
+      if (Equal(budget, list->items[i], needle)) return true;
+    }
+    if (!list->failure.empty()) Raise("{}", list->failure);
+    return false;
   }
   if (haystack.IsUndefined()) return false;
   Raise("argument of type '{}' is not iterable", haystack.TypeName());

@@ -108,7 +108,8 @@ Flow Evaluator::RunLoop(const Node& node, const Value& sequence, int depth) {
   const bool recursive = node.text == "recursive";
   const auto changed = std::make_shared<Value>();
   Flow flow = Flow::kNext;
-  for (size_t i = 0; i < items->items.size() && flow != Flow::kBreak; ++i) {
+  size_t i = 0;
+  for (; i < items->items.size() && flow != Flow::kBreak; ++i) {
     Scope scope{outer, {}};
     scope_ = &scope;
     scope.variables["loop"] = std::make_shared<const Loop>(
@@ -117,6 +118,10 @@ Flow Evaluator::RunLoop(const Node& node, const Value& sequence, int depth) {
     flow = Execute(*node.kids[3]);
   }
   scope_ = outer;
+  const List* generator = sequence.AsList();
+  if (flow == Flow::kBreak && generator != nullptr && node.kids[2] == nullptr) {
+    generator->walked -= std::min(generator->walked, items->items.size() - i);
+  }
   return items->items.empty() && node.kids[4] != nullptr ? Execute(*node.kids[4]) : Flow::kNext;
 }
 

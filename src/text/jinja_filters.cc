@@ -55,18 +55,14 @@ Value Attribute(Context& c, const Value& input, const Args& args) {
 }
 
 Value ToString(Context& c, const Value& input, const Args&) {
-  return Str(c.budget, input);
-}
-
-Value Itself(Context&, const Value& input, const Args&) {
-  return input;
+  return input.AsString() != nullptr ? input : Value(Str(c.budget, input));
 }
 
 const Table& Filters() {
   static const Table table = [] {
     Table filters = {{"tojson", ToJsonFilter}, {"length", Length}, {"count", Length},
                      {"default", Default},     {"d", Default},     {"attr", Attribute},
-                     {"string", ToString},     {"safe", Itself}};
+                     {"string", ToString}};
     AddSequenceFilters(filters);
     AddTextFilters(filters);
     AddNumberFilters(filters);

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "text/jinja_markup.h"
 #include "text/jinja_text.h"
 
 namespace nibble::jinja {
@@ -198,11 +199,11 @@ std::optional<int64_t> TakeSize(std::string_view& rest, Operands& operands, int6
   return *size;
 }
 
-void PutPercent(Text& out, Spec spec, const Value& value) {
+void PutPercent(Text& out, Spec spec, const Value& value, bool escapes) {
   const auto among = [&](std::string_view set) { return set.find(spec.type) != set.npos; };
   if (among("sr")) {
-    const std::string text =
-        spec.type == 's' ? Str(out.budget(), value) : Repr(out.budget(), value);
+    const Value shown = spec.type == 's' ? value : Value(Repr(out.budget(), value));
+    const std::string text = escapes ? EscapeHtml(out.budget(), shown) : Str(out.budget(), shown);
     spec.fill = " ";
     return PutText(out, spec, text);
   }
@@ -220,7 +221,7 @@ void PutPercent(Text& out, Spec spec, const Value& value) {
 }
 
 // What follows a "%": [(name)][flags][width][.precision][length]type
-void TakePercent(Text& out, std::string_view& rest, Operands& operands) {
+void TakePercent(Text& out, std::string_view& rest, Operands& operands, bool escapes) {
   const Value* named = nullptr;
   if (TakeOne(rest, "(") != '\0') {
     const size_t end = rest.find(')');
@@ -251,7 +252,7 @@ void TakePercent(Text& out, std::string_view& rest, Operands& operands) {
       zero && !left && std::string_view("rsc").find(spec.type) == std::string_view::npos;
   if (left) spec.align = '<';
   if (pads_zeros) spec.align = '=', spec.fill = "0";
-  PutPercent(out, spec, named != nullptr ? *named : operands.Next());
+  PutPercent(out, spec, named != nullptr ? *named : operands.Next(), escapes);
 }
 
 // ---- braces ----
@@ -282,8 +283,8 @@ Spec ParseSpec(std::string_view text) {
 
 class Braces {
  public:
-  Braces(Context& context, const Args& args)
-      : context_(context), args_(args), budget_(context.budget) {}
+  Braces(Context& context, const Args& args, bool escapes)
+      : context_(context), args_(args), budget_(context.budget), escapes_(escapes) {}
 
   // `nested`: a specifier, which may itself hold fields.
   std::string Run(std::string_view rest, bool nested) {
@@ -327,7 +328,10 @@ class Braces {
     }
     if (!field.empty() && TakeOne(field, ":") == '\0') Raise("expected ':' in a format");
     const std::string spec = field.find('{') == field.npos ? std::string(field) : Run(field, true);
-    PutValue(out, ParseSpec(spec), value, spec.empty());
+    Text text(budget_);
+    PutValue(text, ParseSpec(spec), value, spec.empty());
+    const Value shown = text.Take();
+    out.Add(escapes_ && !value.IsMarkup() ? EscapeHtml(budget_, shown) : *shown.AsString());
   }
 
   Value Lookup(std::string_view name) {
@@ -368,17 +372,18 @@ class Braces {
   Context& context_;
   const Args& args_;
   Budget& budget_;
+  bool escapes_;
   size_t next_ = 0;
   std::optional<bool> numbered_;
 };
 
 }  // namespace
 
-Value FormatPercent(Budget& budget, const std::string& format, const Value& values) {
-  budget.Charge(format.size() / kBytesPerStep);
+Value FormatPercent(Budget& budget, const Value& format, const Value& values) {
   Text out(budget);
   Operands operands(values);
-  std::string_view rest = format;
+  std::string_view rest = *format.AsString();
+  budget.Charge(rest.size() / kBytesPerStep);
   while (true) {
     const size_t plain = std::min(rest.find('%'), rest.size());
     out.Add(rest.substr(0, plain));
@@ -386,14 +391,15 @@ Value FormatPercent(Budget& budget, const std::string& format, const Value& valu
     if (rest.empty()) break;
     budget.Charge(1);
     rest.remove_prefix(1);
-    TakePercent(out, rest, operands);
+    TakePercent(out, rest, operands, format.IsMarkup());
   }
   operands.CheckAllUsed();
-  return out.Take();
+  return MarkupAs(budget, format, out.Take());
 }
 
-Value FormatBraces(Context& context, const std::string& format, const Args& args) {
-  return Braces(context, args).Run(format, false);
+Value FormatBraces(Context& context, const Value& format, const Args& args) {
+  std::string text = Braces(context, args, format.IsMarkup()).Run(*format.AsString(), false);
+  return MarkupAs(context.budget, format, std::move(text));
 }
 
 }  // namespace nibble::jinja

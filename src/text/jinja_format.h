@@ -12,8 +12,9 @@ namespace nibble::jinja {
 inline constexpr int64_t kMaxPrecision = 1000;
 
 // format % values: a tuple's items, a dictionary's where the format names them, or one value.
-Value FormatPercent(Budget& budget, const std::string& format, const Value& values);
+// Where the format is Markup, the values are escaped.
+Value FormatPercent(Budget& budget, const Value& format, const Value& values);
 // format.format(*positional, **named)
-Value FormatBraces(Context& context, const std::string& format, const Args& args);
+Value FormatBraces(Context& context, const Value& format, const Args& args);
 
 }  // namespace nibble::jinja

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "text/jinja_format.h"
+#include "text/jinja_markup.h"
 #include "text/jinja_text.h"
 
 namespace nibble::jinja {
@@ -14,11 +15,11 @@ namespace {
 Value Repeat(Budget& budget, const Value& value, int64_t count) {
   const size_t times = static_cast<size_t>(std::max<int64_t>(count, 0));
   if (const std::string* text = value.AsString()) {
-    if (text->empty() || times == 0) return std::string();
+    if (text->empty() || times == 0) return MarkupAs(budget, value, std::string());
     if (times > kMaxTextBytes / text->size()) Raise("text longer than {} bytes", kMaxTextBytes);
     std::string repeated;
     for (size_t i = 0; i < times; ++i) repeated += *text;
-    return MakeString(budget, std::move(repeated));
+    return MarkupAs(budget, value, MakeString(budget, std::move(repeated)));
   }
   const List* list = value.AsList();
   std::vector<Value> items;
@@ -129,12 +130,14 @@ Value Arithmetic(Budget& budget, std::string_view op, const Value& a, const Valu
     return IntegerMath(op, *x, *y);
   }
   if (a.AsNumber() && b.AsNumber()) return FloatMath(op, *a.AsNumber(), *b.AsNumber());
-  if (op == "%" && a.AsString() != nullptr) return FormatPercent(budget, *a.AsString(), b);
+  if (op == "%" && a.AsString() != nullptr) return FormatPercent(budget, a, b);
   if (op == "+" && a.AsString() != nullptr && b.AsString() != nullptr) {
+    const Value& markup = a.IsMarkup() ? a : b;
     Text out(budget);
-    out.Add(*a.AsString());
-    out.Add(*b.AsString());
-    return out.Take();
+    for (const Value* text : {&a, &b}) {
+      out.Add(markup.IsMarkup() ? EscapeHtml(budget, *text) : *text->AsString());
+    }
+    return MarkupAs(budget, markup, out.Take());
   }
   const List *left = a.AsList(), *right = b.AsList();
   if (op == "+" && left && right && left->kind == right->kind &&
@@ -208,7 +211,7 @@ Value Slice(Context& c, const Value& object, const Value (&bounds)[3]) {
     if (__builtin_add_overflow(at, step, &at)) break;
   }
   if (is_list) return MakeList(c.budget, std::move(items), list->kind);
-  return out.Take();
+  return MarkupAs(c.budget, object, out.Take());
 }
 
 }  // namespace nibble::jinja

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "text/jinja_builtins.h"
+#include "text/jinja_markup.h"
 #include "text/jinja_math.h"
 #include "text/jinja_text.h"
 
@@ -46,45 +47,62 @@ Value Join(Context& c, const Value& input, const Args& args) {
   return out.Take();
 }
 
+// A generator of what use(item, items) adds for every item. What is false has none, as jinja2 does
+// not walk it: None is no error here.
+template <typename F>
+Value Generate(Context& c, const Value& input, F&& use) {
+  std::vector<Value> items;
+  std::string failure;
+  try {
+    if (input.Truth()) {
+      const auto list = Iterate(c, input, &failure);
+      for (const Value& item : list->items) use(item, items);
+    }
+  } catch (const TemplateError& error) {
+    failure = error.what();
+  }
+  return MakeGenerator(c.budget, std::move(items), std::move(failure));
+}
+
 Value Map(Context& c, const Value& input, const Args& args) {
   const Value* path = args.Find(SIZE_MAX, "attribute");
   const Value* fallback = args.Find(SIZE_MAX, "default");
   const Args rest = args.Tail(1);
-  std::vector<Value> items;
-  const auto list = Iterate(c, input);
-  for (const Value& item : list->items) {
+  return Generate(c, input, [&](const Value& item, std::vector<Value>& items) {
     if (path != nullptr) {
       items.push_back(GetPath(c, item, *path, fallback));
     } else {
       items.push_back(ApplyFilter(c, Str(c.budget, args.Need(0, "filter")), item, rest));
     }
-  }
-  return MakeList(c.budget, std::move(items), ListKind::kGenerator);
+  });
 }
 
 template <bool keep, bool by_attribute>
 Value Select(Context& c, const Value& input, const Args& args) {
   const Args rest = args.Tail(by_attribute ? 2 : 1);
   const Value* test = args.Find(by_attribute ? 1 : 0, "test");
-  std::vector<Value> items;
-  const auto list = Iterate(c, input);
-  for (const Value& item : list->items) {
+  return Generate(c, input, [&](const Value& item, std::vector<Value>& items) {
     const Value value = by_attribute ? GetPath(c, item, args.Need(0, "attribute")) : item;
     const bool accepted =
         test == nullptr ? value.Truth() : ApplyTest(c, Str(c.budget, *test), value, rest);
     if (accepted == keep) items.push_back(item);
-  }
-  return MakeList(c.budget, std::move(items), ListKind::kGenerator);
+  });
 }
 
 Value Items(Context& c, const Value& input, const Args& args) {
   if (input.IsUndefined()) return MakeList(c.budget, {}, ListKind::kGenerator);
   if (input.AsDict() == nullptr) Raise("items: '{}' is not a mapping", input.TypeName());
-  return GetAttr(c, input, "items").AsCallable()->function(c, input, args);
+  const Value view = GetAttr(c, input, "items").AsCallable()->function(c, input, args);
+  return MakeList(c.budget, view.AsList()->items, ListKind::kGenerator);
 }
 
 template <bool from_end>
 Value Edge(Context& c, const Value& input, const Args&) {
+  const List* given = input.AsList();
+  if (given != nullptr && given->kind == ListKind::kGenerator) {
+    if (from_end) Raise("a generator has no last item");
+    if (given->walked < given->items.size()) return given->items[given->walked++];
+  }
   const auto list = Iterate(c, input);
   if (list->items.empty()) return Value::Missing("an empty sequence has no first or last item");
   return from_end ? list->items.back() : list->items.front();
@@ -94,11 +112,12 @@ Value Reverse(Context& c, const Value& input, const Args&) {
   const auto list = Iterate(c, input);
   std::vector<Value> items(list->items.rbegin(), list->items.rend());
   if (input.AsString() == nullptr) {
-    return MakeList(c.budget, std::move(items), ListKind::kGenerator);
+    const bool copied = input.AsList() && input.AsList()->kind == ListKind::kGenerator;
+    return MakeList(c.budget, std::move(items), copied ? ListKind::kList : ListKind::kGenerator);
   }
   Text out(c.budget);
   for (const Value& item : items) out.Add(*item.AsString());
-  return out.Take();
+  return MarkupAs(c.budget, input, out.Take());
 }
 
 // What sort, unique, min, max and groupby compare items by.

@@ -126,7 +126,7 @@ Value IsTitleText(Context& c, const Value& self, const Args&) {
 }
 
 Value Format(Context& c, const Value& self, const Args& args) {
-  return FormatBraces(c, *self.AsString(), args);
+  return FormatBraces(c, self, args);
 }
 
 Value FormatMap(Context& c, const Value& self, const Args& args) {
@@ -139,7 +139,7 @@ Value FormatMap(Context& c, const Value& self, const Args& args) {
       named.named.emplace_back(*name, value);
     }
   }
-  return FormatBraces(c, *self.AsString(), named);
+  return FormatBraces(c, self, named);
 }
 
 }  // namespace

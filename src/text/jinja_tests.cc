@@ -37,7 +37,7 @@ const std::map<std::string_view, Test>& Tests() {
       {"true", [](const Value& v) { return v.AsBool() != nullptr && *v.AsBool(); }},
       {"false", [](const Value& v) { return v.AsBool() != nullptr && !*v.AsBool(); }},
       {"callable", IsCallable},
-      {"escaped", [](const Value&) { return false; }},  // safe() and escape() make plain texts
+      {"escaped", [](const Value& v) { return v.IsMarkup(); }},
   };
   return table;
 }

@@ -5,6 +5,8 @@
 
 #include "text/jinja_builtins.h"
 #include "text/jinja_format.h"
+#include "text/jinja_markup.h"
+#include "text/jinja_math.h"
 #include "text/jinja_text.h"
 
 namespace nibble::jinja {
@@ -13,6 +15,12 @@ namespace {
 Value CallMethod(Context& c, std::string_view name, const Value& text,
                  std::vector<Value> arguments) {
   return StringMethods().at(name)(c, text, Args{std::move(arguments), {}});
+}
+
+// A filter that is a method of texts.
+template <auto method>
+Value OfText(Context& c, const Value& input, const Args& args) {
+  return MarkupAs(c.budget, input, StringMethods().at(method())(c, input, args));
 }
 
 // "..." | format(values): as "..." % values.
@@ -24,7 +32,8 @@ Value FormatFilter(Context& c, const Value& input, const Args& args) {
   for (const auto& [name, value] : args.named) SetKey(c.budget, named, Value(name), value);
   const Value values = args.named.empty() ? MakeList(c.budget, args.positional, ListKind::kTuple)
                                           : MakeDict(c.budget, std::move(named));
-  return FormatPercent(c.budget, Str(c.budget, input), values);
+  const Value format = input.AsString() != nullptr ? input : Value(Str(c.budget, input));
+  return FormatPercent(c.budget, format, values);
 }
 
 Value Indent(Context& c, const Value& input, const Args& args) {
@@ -47,7 +56,7 @@ Value Indent(Context& c, const Value& input, const Args& args) {
     if (i > 0 && (blank || !line.empty())) out.Add(by);
     out.Add(line);
   }
-  return out.Take();
+  return MarkupAs(c.budget, input, out.Take());
 }
 
 // A word begins after white space, "-" or an opening bracket; str.title() has more places.
@@ -74,14 +83,15 @@ Value Truncate(Context& c, const Value& input, const Args& args) {
   if (leeway < 0) Raise("truncate: leeway is below 0");
   c.budget.Charge(text.size() / kCharsPerStep);
   const int64_t size = CountChars(text);
-  if (size <= length || size - length <= leeway) return text;
+  if (size <= length || size - length <= leeway) return MarkupAs(c.budget, input, text);
   size_t kept = 0;
   for (int64_t i = 0; i < length - end_size; ++i) {
     kept += FirstChar(std::string_view(text).substr(kept)).size();
   }
   std::string_view front = std::string_view(text).substr(0, kept);
   if (!args.Bool(1, "killwords", false)) front = front.substr(0, front.rfind(' '));
-  return MakeString(c.budget, std::string(front) + end);
+  const Value kept_text = MarkupAs(c.budget, input, std::string(front));
+  return Arithmetic(c.budget, "+", kept_text, given_end == nullptr ? end : *given_end);
 }
 
 Value WordCount(Context& c, const Value& input, const Args&) {
@@ -97,26 +107,14 @@ Value WordCount(Context& c, const Value& input, const Args&) {
   return words;
 }
 
-std::string Escaped(Budget& budget, const Value& value) {
-  const std::string text = Str(budget, value);
-  Text out(budget);
-  std::string_view rest = text;
-  while (true) {
-    const size_t plain = std::min(rest.find_first_of("&<>'\""), rest.size());
-    out.Add(rest.substr(0, plain));
-    if (plain == rest.size()) return out.Take();
-    const char c = rest[plain];
-    out.Add(c == '&'   ? "&amp;"
-            : c == '<' ? "&lt;"
-            : c == '>' ? "&gt;"
-            : c == '"' ? "&#34;"
-                       : "&#39;");
-    rest.remove_prefix(plain + 1);
-  }
+template <bool again>
+Value Escape(Context& c, const Value& input, const Args&) {
+  const Value text = again ? Value(Str(c.budget, input)) : input;
+  return MakeMarkup(c.budget, EscapeHtml(c.budget, text));
 }
 
-Value Escape(Context& c, const Value& input, const Args&) {
-  return Escaped(c.budget, input);
+Value Safe(Context& c, const Value& input, const Args&) {
+  return MakeMarkup(c.budget, Str(c.budget, input));
 }
 
 Value XmlAttributes(Context& c, const Value& input, const Args& args) {
@@ -131,9 +129,9 @@ Value XmlAttributes(Context& c, const Value& input, const Args& args) {
       Raise("xmlattr: a key is no name of an attribute");
     }
     if (std::exchange(space, true)) out.Add(" ");
-    out.Add(Escaped(c.budget, key));
+    out.Add(EscapeHtml(c.budget, key));
     out.Add("=\"");
-    out.Add(Escaped(c.budget, value));
+    out.Add(EscapeHtml(c.budget, value));
     out.Add("\"");
   }
   return out.Take();
@@ -163,7 +161,8 @@ Value UrlEncode(Context& c, const Value& input, const Args&) {
   }
   const Value pairs = input.AsDict() == nullptr ? input : ApplyFilter(c, "items", input, {});
   std::string_view between;
-  for (const Value& pair : pairs.AsList()->items) {
+  const auto walk = Iterate(c, pairs);
+  for (const Value& pair : walk->items) {
     const auto list = Iterate(c, pair);
     if (list->items.size() != 2) Raise("urlencode: expected pairs of a name and a value");
     out.Add(between);
@@ -192,18 +191,21 @@ Value FileSize(Context& c, const Value& input, const Args& args) {
 }  // namespace
 
 void AddTextFilters(Table& filters) {
-  for (const char* method : {"upper", "lower", "capitalize", "replace", "center"}) {
-    filters[method] = StringMethods().at(method);
-  }
-  filters.insert({{"trim", StringMethods().at("strip")},
+  filters.insert({{"upper", OfText<[] { return "upper"; }>},
+                  {"lower", OfText<[] { return "lower"; }>},
+                  {"capitalize", OfText<[] { return "capitalize"; }>},
+                  {"center", OfText<[] { return "center"; }>},
+                  {"trim", OfText<[] { return "strip"; }>},
+                  {"replace", StringMethods().at("replace")},
                   {"format", FormatFilter},
                   {"indent", Indent},
                   {"title", Title},
                   {"truncate", Truncate},
                   {"wordcount", WordCount},
-                  {"escape", Escape},
-                  {"e", Escape},
-                  {"forceescape", Escape},
+                  {"escape", Escape<false>},
+                  {"e", Escape<false>},
+                  {"forceescape", Escape<true>},
+                  {"safe", Safe},
                   {"xmlattr", XmlAttributes},
                   {"urlencode", UrlEncode},
                   {"filesizeformat", FileSize}});

@@ -84,9 +84,9 @@ bool Value::Truth() const {
 }
 
 const char* Value::TypeName() const {
-  static constexpr const char* kNames[] = {"Undefined", "NoneType", "bool",     "int",
-                                           "float",     "str",      "list",     "dict",
-                                           "Namespace", "loop",     "function", "int"};
+  static constexpr const char* kNames[] = {"Undefined", "NoneType", "bool",  "int",       "float",
+                                           "str",       "list",     "dict",  "Namespace", "loop",
+                                           "function",  "int",      "Markup"};
   static constexpr const char* kLists[] = {"list",      "tuple",     "tuple",       "range",
                                            "generator", "dict_keys", "dict_values", "dict_items"};
   if (const List* list = AsList()) return kLists[static_cast<size_t>(list->kind)];
@@ -118,6 +118,14 @@ Value MakeList(Budget& budget, std::vector<Value> items, ListKind kind) {
   for (const Value& item : items) depth = DepthOf(item, depth);
   CheckDepth(depth);
   return std::make_shared<const List>(List{std::move(items), kind, depth});
+}
+
+Value MakeGenerator(Budget& budget, std::vector<Value> items, std::string failure) {
+  const Value list = MakeList(budget, std::move(items), ListKind::kGenerator);
+  if (failure.empty()) return list;
+  List failed = *list.AsList();
+  failed.failure = std::move(failure);
+  return std::make_shared<const List>(std::move(failed));
 }
 
 Value MakeDict(Budget& budget, DictItems items) {

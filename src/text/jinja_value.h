@@ -46,7 +46,10 @@ class Budget {
  public:
   explicit Budget(size_t steps = kMaxSteps) : left_(steps) {}
   void Charge(size_t steps) {
-    if (steps > left_) Raise("more than {} evaluation steps", kMaxSteps);
+    if (steps > left_) {
+      left_ = 0;  // a failure that is kept for later does not let the run go on
+      Raise("more than {} evaluation steps", kMaxSteps);
+    }
     left_ -= steps;
   }
 
@@ -81,6 +84,11 @@ class Text {
 // leading zeros, and prints exactly; jinja_math.h says how far one can compute with it.
 struct BigInt {
   std::string digits;  // "-" may stand before them
+};
+// A text that is HTML already: Python's markupsafe, whose type `safe` and `escape` make. What is
+// joined to it is escaped (jinja_markup.h); otherwise it is a text like others.
+struct Markup {
+  std::string text;
 };
 struct List;
 struct Dict;
@@ -122,7 +130,11 @@ class Value {
   const double* AsDouble() const { return std::get_if<double>(&data_); }
   const Undefined* AsUndefined() const { return std::get_if<Undefined>(&data_); }
   const BigInt* AsBigInt() const { return Pointee<const BigInt>(); }
-  const std::string* AsString() const { return Pointee<const std::string>(); }
+  const std::string* AsString() const {
+    const Markup* markup = Pointee<const Markup>();
+    return markup != nullptr ? &markup->text : Pointee<const std::string>();
+  }
+  bool IsMarkup() const { return Pointee<const Markup>() != nullptr; }
   const List* AsList() const { return Pointee<const List>(); }
   const Dict* AsDict() const { return Pointee<const Dict>(); }
   Namespace* AsNamespace() const { return Pointee<Namespace>(); }
@@ -146,11 +158,13 @@ class Value {
   std::variant<Undefined, std::nullptr_t, bool, int64_t, double, std::shared_ptr<const std::string>,
                std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
                std::shared_ptr<const Loop>, std::shared_ptr<const Callable>,
-               std::shared_ptr<const BigInt>>
+               std::shared_ptr<const BigInt>, std::shared_ptr<const Markup>>
       data_;
 };
 
-// A generator is what filters such as `map` return: it is true even when empty and has no length.
+// A generator is what filters such as `map` return: it is true even when empty, has no length and
+// is walked once. Its items are computed before that, unlike in Python: what failed is kept, and
+// raised by a walk that gets there.
 // Keys, values and items are the views of a dictionary; a group is what groupby yields, a tuple.
 enum class ListKind { kList, kTuple, kGroup, kRange, kGenerator, kKeys, kValues, kItems };
 struct List {
@@ -158,6 +172,9 @@ struct List {
   ListKind kind;
   int depth;
   int64_t start = 0, stop = 0, step = 1;  // of a range
+  // Of a generator, which no template holds as a constant: one run alone has it.
+  mutable size_t walked = 0;
+  std::string failure = "";
 
   bool IsTuple() const { return kind == ListKind::kTuple || kind == ListKind::kGroup; }
   bool HasIndex() const { return kind <= ListKind::kRange; }
@@ -190,6 +207,7 @@ struct Loop {
 void ChargeText(Budget& budget, const Value& value);
 Value MakeString(Budget& budget, std::string text);
 Value MakeList(Budget& budget, std::vector<Value> items, ListKind kind = ListKind::kList);
+Value MakeGenerator(Budget& budget, std::vector<Value> items, std::string failure);
 Value MakeDict(Budget& budget, DictItems items);
 Value MakeRange(Budget& budget, int64_t start, int64_t stop, int64_t step);
 Value MakeInteger(std::string_view digits);  // a sign may stand before them; raises on other text

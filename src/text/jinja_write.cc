@@ -9,10 +9,11 @@
 namespace nibble::jinja {
 namespace {
 
-void QuotePython(Text& out, const std::string& text) {
+void QuotePython(Text& out, const std::string& text, bool markup) {
   out.budget().Charge(text.size() / kCharsPerStep);
   const bool has_single = text.find('\'') != std::string::npos;
   const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
+  if (markup) out.Add("Markup(");
   out.Add({&quote, 1});
   for (const std::string_view c : Chars(text)) {
     const int32_t code = CodePoint(c);
@@ -34,6 +35,7 @@ void QuotePython(Text& out, const std::string& text) {
     }
   }
   out.Add({&quote, 1});
+  if (markup) out.Add(")");
 }
 
 void QuoteJson(Text& out, const std::string& text, bool ensure_ascii) {
@@ -85,7 +87,7 @@ void Write(Text& out, const Value& value, bool quote) {
     Write(out, entry.second, true);
   };
   if (const std::string* text = value.AsString()) {
-    if (quote) return QuotePython(out, *text);
+    if (quote) return QuotePython(out, *text, value.IsMarkup());
     out.Add(*text);
   } else if (const bool* b = value.AsBool()) {
     out.Add(*b ? "True" : "False");
