@@ -2,7 +2,9 @@
 #include "chat/render_messages.h"
 
 #include <algorithm>
+#include <cctype>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "base/error.h"
@@ -85,12 +87,32 @@ Json WithTextCalls(Json messages, const CallForm& form) {
   return messages;
 }
 
+// Ids of other servers, numbered in the order they come in.
+Json WithShortIds(Json messages) {
+  std::map<std::string, std::string> ids;
+  const auto shorten = [&](Json& object, const char* key) {
+    const auto id = object.find(key);
+    if (id == object.end() || !id->is_string()) return;
+    const auto& text = id->get_ref<const std::string&>();
+    const auto plain = [](unsigned char c) { return c < 0x80 && std::isalnum(c) != 0; };
+    if (text.size() == 9 && std::ranges::all_of(text, plain)) return;
+    *id = ids.try_emplace(text, fmt::format("{:09}", ids.size())).first->second;
+  };
+  for (Json& message : messages) {
+    shorten(message, "tool_call_id");
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) shorten(call, "id");
+  }
+  return messages;
+}
+
 Json InForm(const Json& messages, const CallForm& form) {
   if (!form.text_begin.empty()) return WithTextCalls(messages, form);
-  return WithCalls(messages, [&](Json& message, Json& arguments) {
+  Json formed = WithCalls(messages, [&](Json& message, Json& arguments) {
     if (form.null_content && message["content"] == "") message["content"] = nullptr;
     if (form.text_arguments && !arguments.is_string()) arguments = JsonText(arguments);
   });
+  return form.short_ids ? WithShortIds(std::move(formed)) : formed;
 }
 
 // Templates walk the arguments; a model may have written null, or a call that was cut.
@@ -120,15 +142,19 @@ CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra) {
   const Json call = {{"id", "probe1234"},
                      {"type", "function"},
                      {"function", {{"name", kName}, {"arguments", {{kArgument, 1}}}}}};
-  const Json messages = {{{"role", "user"}, {"content", "x"}},
-                         {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}};
-  for (const CallForm& form :
-       {CallForm{}, CallForm{false, true}, CallForm{true, false}, CallForm{true, true}}) {
+  Json messages = {{{"role", "user"}, {"content", "x"}},
+                   {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}};
+  const auto writes_calls = [&](const CallForm& form) {
     std::optional<Error> problem;
     const auto text = TryRender(chat_template, InForm(messages, form), false, extra, problem);
-    if (text && text->find(kName) != text->npos && text->find(kArgument) != text->npos) {
-      return form;
-    }
+    return text && text->find(kName) != text->npos && text->find(kArgument) != text->npos;
+  };
+  for (CallForm form :
+       {CallForm{}, CallForm{false, true}, CallForm{true, false}, CallForm{true, true}}) {
+    if (!writes_calls(form)) continue;
+    messages[1]["tool_calls"][0]["id"] = "call_probe_1234";
+    form.short_ids = !writes_calls(form);
+    return form;
   }
   const std::string source = chat_template.source() + chat_template.tool_source();
   const AnswerFormat format = DetectAnswerFormat(source, [](std::string_view) { return false; });
@@ -140,14 +166,45 @@ CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra) {
 
 namespace {
 
-// Whether a template writes the tools that a system message has.
-bool TakesSystemTools(const ChatTemplate& chat_template) {
-  constexpr const char* kTools = "probe_tools";
-  const Json messages = {{{"role", "system"}, {"content", "x"}, {"tools", kTools}},
-                         {{"role", "user"}, {"content", "x"}}};
+constexpr const char* kProbe = "probe_text";
+
+bool WritesProbe(const ChatTemplate& chat_template, const Json& messages,
+                 const Json& extra = Json::object()) {
   std::optional<Error> problem;
-  const auto text = TryRender(chat_template, messages, false, Json::object(), problem);
-  return text && text->find(kTools) != text->npos;
+  const auto text = TryRender(chat_template, messages, false, extra, problem);
+  return text && text->find(kProbe) != text->npos;
+}
+
+// Whether a template writes the tools that a system message has, and no others.
+bool TakesSystemTools(const ChatTemplate& chat_template) {
+  Json messages = {{{"role", "system"}, {"content", "x"}, {"tools", kProbe}},
+                   {{"role", "user"}, {"content", "x"}}};
+  if (!WritesProbe(chat_template, messages)) return false;
+  messages[0].erase("tools");
+  const Json parameters = {{"type", "object"}, {"properties", Json::object()}};
+  const Json function = {{"name", kProbe}, {"description", "x"}, {"parameters", parameters}};
+  const Json tool = {{"type", "function"}, {"function", function}};
+  return !WritesProbe(chat_template, messages, {{"tools", Json::array({tool})}});
+}
+
+// Whether a template's name for reasoning is "thinking".
+bool TakesThinking(const ChatTemplate& chat_template) {
+  const auto writes = [&](const char* name) {
+    return WritesProbe(chat_template, {{{"role", "user"}, {"content", "x"}},
+                                       {{"role", "assistant"}, {"content", "x"}, {name, kProbe}}});
+  };
+  return !writes("reasoning_content") && writes("thinking");
+}
+
+// gpt-oss's template refuses it beside a text and calls.
+Json WithThinking(Json messages, bool beside_text_and_calls) {
+  for (Json& message : messages) {
+    if (!message.contains("reasoning_content") || message.contains("thinking")) continue;
+    const Json content = message.value("content", Json());
+    const bool both = message.contains("tool_calls") && content.is_string() && content != "";
+    if (beside_text_and_calls || !both) message["thinking"] = message["reasoning_content"];
+  }
+  return messages;
 }
 
 Json WithSystemTools(Json messages, const Json& tools) {
@@ -164,8 +221,11 @@ Json WithSystemTools(Json messages, const Json& tools) {
 
 std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
                            bool add_generation_prompt, const Json& extra) {
-  const bool calls = std::ranges::any_of(
-      messages, [](const Json& message) { return message.contains("tool_calls"); });
+  const auto any = [&](const char* field) {
+    return std::ranges::any_of(messages,
+                               [&](const Json& message) { return message.contains(field); });
+  };
+  const bool calls = any("tool_calls");
   std::optional<Error> first;
   const auto render = [&](const Json& form) {
     return TryRender(chat_template, form, add_generation_prompt, extra, first);
@@ -175,7 +235,16 @@ std::string RenderMessages(const ChatTemplate& chat_template, const Json& messag
   if (system_tools) {
     formed = WithSystemTools(calls ? std::move(formed) : messages, extra["tools"]);
   }
-  const Json& plain = calls || system_tools ? formed : messages;
+  if (any("reasoning_content") && TakesThinking(chat_template)) {
+    if (formed.is_null()) formed = messages;
+    std::optional<Error> problem;
+    const Json thinking = WithThinking(formed, true);
+    if (auto text = TryRender(chat_template, thinking, add_generation_prompt, extra, problem)) {
+      return *text;
+    }
+    formed = WithThinking(std::move(formed), false);
+  }
+  const Json& plain = formed.is_null() ? messages : formed;
   if (auto text = render(plain)) return *text;
   const Json objects = WithObjects(plain);
   for (const Json& form : {objects, FoldSystemMessages(plain, true),

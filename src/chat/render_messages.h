@@ -20,15 +20,17 @@ struct CallForm {
   // Around calls in the content, where a template writes none (Granite 3, Phi-4-mini) and the model
   // would read an empty answer.
   std::string text_begin = "", text_end = "";
+  bool short_ids = false;  // of nine letters and digits, or they are refused (Mistral's)
   bool operator==(const CallForm&) const = default;
 };
 // By trying it on a conversation with a call.
 CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra);
 
 // What the template makes of messages as TemplateMessages has them, in the form that it takes calls
-// in. Tools are a part of the system message where it looks for them there (Phi-4-mini). Where it
-// refuses messages, arguments that are no object are put into one, and system messages, which
-// agents send anywhere, are folded as above. Throws what it says of the messages as they are.
+// in. Tools are a part of the system message where it looks for them there alone (Phi-4-mini), and
+// reasoning is "thinking" where it has that name for it (gpt-oss, LFM2.5). Where it refuses
+// messages, arguments that are no object are put into one, and system messages, which agents send
+// anywhere, are folded as above. Throws what it says of the messages as they are.
 std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
                            bool add_generation_prompt, const Json& extra);
 

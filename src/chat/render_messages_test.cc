@@ -128,6 +128,69 @@ TEST(CallsInHistories, AreTextWhereATemplateWritesNone) {
             "<|system|>A");
 }
 
+// A template that writes both what it is offered and what a system message has (Kimi K3's) is
+// offered them once.
+TEST(CallsInHistories, ToolsAreOfferedInOnePlace) {
+  const std::string both =
+      "{% if tools %}[{% for t in tools %}{{ t.function.name }}{% endfor %}]{% endif %}"
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ m.tools }}{% endfor %}";
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}, {"description", "d"}}}}};
+  EXPECT_EQ(
+      RenderMessages(ChatTemplate::Parse(both, "test"), List({"u:x"}), false, {{"tools", tools}}),
+      "[f]<user>x");
+}
+
+// As Mistral's: ids of nine letters and digits, or none of it.
+TEST(CallsInHistories, IdsAreShortWhereATemplateRefusesOthers) {
+  const std::string strict =
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}"
+      "{{ raise_exception('nine, please') }}{% endif %}<{{ c.id }}>{{ c.function.name }}"
+      "{{ c.function.arguments|tojson }}{% endfor %}"
+      "{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}{% endfor %}";
+  Json messages = Json::array();
+  for (const char* id : {"call_b7f1a2", "abcDEF123", "functions.f:0", "call_b7f1a2"}) {
+    const Json call = {{"id", id}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+    messages.push_back({{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}});
+    messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", "ok"}});
+  }
+  messages = TemplateMessages(messages);
+  const auto render = [&](const std::string& source) {
+    return RenderMessages(ChatTemplate::Parse(source, "test"), messages, false, Json::object());
+  };
+  EXPECT_EQ(render(strict),
+            "<000000000>f{}(000000000)<abcDEF123>f{}(abcDEF123)<000000001>f{}(000000001)"
+            "<000000000>f{}(000000000)");
+  EXPECT_THAT(render("{{ messages|tojson }}"), testing::HasSubstr("functions.f:0"));
+}
+
+// As gpt-oss's and LFM2.5's, of which the first refuses it beside a text and calls.
+TEST(Reasoning, HasTheTemplatesName) {
+  const std::string takes =
+      "{% for m in messages %}<{{ m.role }}>{% if m.thinking %}{% if m.content and m.tool_calls %}"
+      "REFUSE{% endif %}[{{ m.thinking }}]{% endif %}{{ m.content }}{% for c in m.tool_calls or [] "
+      "%}{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}";
+  const auto with = [&](std::string text) {
+    std::string source = takes;
+    source.replace(source.find("REFUSE"), 6, text);
+    return source;
+  };
+  Json messages = TemplateMessages(
+      {{{"role", "user"}, {"content", "x"}},
+       {{"role", "assistant"}, {"content", "y"}, {"reasoning", "hm"}},
+       {{"role", "assistant"},
+        {"content", "z"},
+        {"reasoning_content", "so"},
+        {"tool_calls", {{{"id", "c"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}}});
+  const auto render = [&](const std::string& source) {
+    return RenderMessages(ChatTemplate::Parse(source, "test"), messages, false, Json::object());
+  };
+  EXPECT_EQ(render(with("")), "<user>x<assistant>[hm]y<assistant>[so]zf{}");
+  EXPECT_EQ(render(with("{{ raise_exception('both') }}")),
+            "<user>x<assistant>[hm]y<assistant>zf{}");
+  EXPECT_EQ(render("{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{% endfor %}"),
+            "hmso");
+}
+
 TEST(CallsInHistories, ErrorsAreThoseOfTheMessagesAsTheyAre) {
   const auto error = [](const char* source, const char* arguments) {
     return ErrorOf([&] {
