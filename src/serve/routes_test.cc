@@ -283,5 +283,20 @@ TEST(Service, WithoutATemplateOnlyChatIsRefused) {
   service.Ok("/v1/completions", {{"prompt", "Hi"}});
 }
 
+TEST(Service, WithATemplateThatIsWrongChatSaysWhy) {
+  TestService service({.chat_template = "Hi\n{% for m in messages %}{% nonsense %}{% endfor %}"});
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+  for (const Reply& reply : {service.Post("/v1/chat/completions", chat),
+                             service.Post("/v1/responses", {{"input", "Hi"}}),
+                             service.Post("/v1/messages", With(chat, {{"max_tokens", 5}})),
+                             service.Post("/tokenize", chat)}) {
+    EXPECT_EQ(reply.status(), 400);
+    EXPECT_THAT(reply.http.body, testing::HasSubstr("chat_template.jinja: line 2: "));
+    EXPECT_THAT(reply.http.body, testing::HasSubstr("nonsense"));
+  }
+  EXPECT_EQ(service.Get("/props").json["chat_template"], "");
+  service.Ok("/v1/completions", {{"prompt", "Hi"}});
+}
+
 }  // namespace
 }  // namespace nibble::serve

@@ -48,7 +48,7 @@ std::optional<ChatTemplate> LoadTemplate(const std::string& directory) {
     return ChatTemplate::Load(directory);
   } catch (const Error& error) {
     Note("nibble: {}; the chat routes are off\n", error.what());
-    return std::nullopt;
+    return ChatTemplate::Unusable(error.what());  // they say why
   }
 }
 

@@ -107,8 +107,15 @@ std::optional<ChatTemplate> ChatTemplate::Load(const std::string& model_dir) {
   return result;
 }
 
+ChatTemplate ChatTemplate::Unusable(std::string problem) {
+  ChatTemplate result;
+  result.problem_ = std::move(problem);
+  return result;
+}
+
 std::string ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
                                  const Json& extra) const {
+  if (!problem_.empty()) Fail("{}", problem_);
   if (!messages.is_array()) FailUsage("chat messages must be a list");
   if (!extra.is_object()) FailUsage("chat template variables must be an object");
   try {

@@ -35,6 +35,9 @@ class ChatTemplate {
   // list or additional_chat_templates. bos_token, eos_token, ... of tokenizer_config.json, or else
   // of special_tokens_map.json, become variables.
   static std::optional<ChatTemplate> Load(const std::string& model_dir);
+  // In the place of one that Load refused with `problem`, which Render then says. Its source is
+  // empty.
+  static ChatTemplate Unusable(std::string problem);
 
   // `extra` adds variables: tools, documents (none if absent), enable_thinking, bos_token, ...
   std::string Render(const Json& messages, bool add_generation_prompt,
@@ -52,7 +55,7 @@ class ChatTemplate {
 
  private:
   ChatTemplate() = default;
-  std::string where_, source_, tool_source_;
+  std::string where_, source_, tool_source_, problem_;
   std::shared_ptr<const jinja::Node> root_, tool_root_;
   Json special_tokens_ = Json::object();
   std::optional<std::tm> time_;
