@@ -5,11 +5,11 @@
 #include <cctype>
 #include <functional>
 #include <map>
-#include <optional>
 
 #include "base/error.h"
 #include "chat/answer_format.h"
 #include "chat/required_call.h"
+#include "text/jinja_text.h"
 #include "text/jinja_value.h"
 
 namespace nibble {
@@ -253,6 +253,23 @@ std::string RenderMessages(const ChatTemplate& chat_template, const Json& messag
     if (auto text = render(form)) return *text;
   }
   throw *first;
+}
+
+std::optional<std::string> RenderContinued(const ChatTemplate& chat_template, Json messages,
+                                           const Json& extra) {
+  // Where the text ends is seen by a mark behind it: the text alone may stand in others as well.
+  constexpr std::string_view kMark = "END_OF_WHAT_IS_CONTINUED";
+  if (messages.empty()) return std::nullopt;
+  Json& content = messages.back()["content"];
+  if (!content.is_string() || content == "") return std::nullopt;
+  content = fmt::format("{}{} ", content.get<std::string>(), kMark);
+  std::string text = RenderMessages(chat_template, messages, false, extra);
+  const size_t end = text.rfind(kMark);
+  if (end == std::string::npos) return std::nullopt;
+  const bool trimmed = text.compare(end + kMark.size(), 1, " ") != 0;
+  text.resize(end);
+  if (trimmed) text = jinja::Strip(text, jinja::Side::kRight);
+  return text;
 }
 
 }  // namespace nibble

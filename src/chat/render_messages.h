@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/json.h"
@@ -33,5 +34,10 @@ CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra);
 // anywhere, are folded as above. Throws what it says of the messages as they are.
 std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
                            bool add_generation_prompt, const Json& extra);
+// The same up to the end of the last message's text, for the model to go on with it; nullopt where
+// there is none or the template does not write it. Where it trims texts, their last spaces are not
+// there.
+std::optional<std::string> RenderContinued(const ChatTemplate& chat_template, Json messages,
+                                           const Json& extra);
 
 }  // namespace nibble

@@ -219,6 +219,25 @@ TEST(CallsInHistories, FormsAreFoundByTrying) {
             (CallForm{false, true}));
 }
 
+TEST(ContinuedMessages, EndWhereTheLastTextDoes) {
+  const auto render = [](const std::string& source, const std::vector<std::string>& texts) {
+    return RenderContinued(ChatTemplate::Parse(source, "test"), List(texts), Json::object());
+  };
+  const std::string plain =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
+  EXPECT_EQ(render(plain, {"u:hi", "a:one "}), "<user>hi</user><assistant>one ");
+  EXPECT_EQ(render(plain, {"u:hi", "a:a"}), "<user>hi</user><assistant>a")
+      << "also in what follows";
+  EXPECT_EQ(render(plain, {"u:hi", "a:"}), std::nullopt);
+  EXPECT_EQ(render(plain, {"u:hi", "a:x\u00a0"}), "<user>hi</user><assistant>x\u00a0");
+  std::string trims = plain;
+  trims.replace(trims.find("m.content"), 9, "m.content | trim");
+  EXPECT_EQ(render(trims, {"u:yes ", "a:yes "}), "<user>yes</user><assistant>yes")
+      << "and before it";
+  EXPECT_EQ(render(trims, {"u:hi", "a:\n\nx\u00a0\n"}), "<user>hi</user><assistant>x");
+  EXPECT_EQ(render("{{ messages[0].content }}", {"u:hi", "a:yes"}), std::nullopt);
+}
+
 TEST(SystemMessages, MayStandInAnthropicsMessages) {
   const Json messages = MessagesFromAnthropic(ParseJson(
       R"({"messages": [{"role": "user", "content": "x"},
