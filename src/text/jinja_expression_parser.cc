@@ -211,15 +211,22 @@ void ExpressionParser::ParseArguments(Node& call) {
   });
 }
 
+// jinja2 takes the dots behind a filter or test for a part of its name, and then finds none.
+std::string ExpressionParser::TakeDottedName(const char* what) {
+  std::string name = Take(TokenKind::kName, what);
+  while (SkipOp(".")) name += "." + Take(TokenKind::kName, what);
+  return name;
+}
+
 NodePtr ExpressionParser::ParseFilter(NodePtr input) {
-  NodePtr node = Make(Kind::kFilter, Take(TokenKind::kName, "a filter name"), std::move(input));
+  NodePtr node = Make(Kind::kFilter, TakeDottedName("a filter name"), std::move(input));
   if (IsOp("(")) ParseArguments(*node);
   return node;
 }
 
 NodePtr ExpressionParser::ParseTest(NodePtr input) {
   const bool negated = SkipWord("not");
-  NodePtr node = Make(Kind::kTest, Take(TokenKind::kName, "a test name"), std::move(input));
+  NodePtr node = Make(Kind::kTest, TakeDottedName("a test name"), std::move(input));
   const TokenKind kind = Now().kind;
   if (IsOp("(")) {
     ParseArguments(*node);

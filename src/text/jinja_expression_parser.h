@@ -117,6 +117,7 @@ class ExpressionParser {
   NodePtr ParseOr();  // without "if"
   NodePtr ParsePrimary();
   NodePtr ParsePostfix(NodePtr node);
+  std::string TakeDottedName(const char* what);
   NodePtr ParseFilter(NodePtr input);
 
   std::vector<Token> tokens_;

@@ -73,6 +73,7 @@ Value Title(Context& c, const Value& input, const Args&) {
 }
 
 Value Truncate(Context& c, const Value& input, const Args& args) {
+  const bool is_text = input.AsString() != nullptr;
   const std::string text = Str(c.budget, input);
   const Value* given_end = args.Find(2, "end");
   const std::string end = given_end == nullptr ? "..." : Str(c.budget, *given_end);
@@ -82,8 +83,9 @@ Value Truncate(Context& c, const Value& input, const Args& args) {
   if (length < end_size) Raise("truncate: length is below {}", end_size);
   if (leeway < 0) Raise("truncate: leeway is below 0");
   c.budget.Charge(text.size() / kCharsPerStep);
-  const int64_t size = CountChars(text);
-  if (size <= length || size - length <= leeway) return MarkupAs(c.budget, input, text);
+  const int64_t size = is_text ? CountChars(text) : *ApplyFilter(c, "length", input, {}).AsInt();
+  if (size <= length || size - length <= leeway) return input;
+  if (!is_text) Raise("truncate: '{}' is no text", input.TypeName());
   size_t kept = 0;
   for (int64_t i = 0; i < length - end_size; ++i) {
     kept += FirstChar(std::string_view(text).substr(kept)).size();

@@ -90,6 +90,10 @@ INTEGERS = [
     "{{ 100000000000000000000 }}", "{{ huge }} {{ huge_list }} {{ huge | tojson }} {{ huge_list | tojson }} {{ huge is number }} {{ huge is integer }} {{ huge is float }} {{ huge is string }} {{ huge | string | length }}", "{{ -100000000000000000000 }} {{ +18446744073709551616 }} {{ -9223372036854775808 }} {{ - -100000000000000000000 }}", "{{ huge == 18446744073709551615 }} {{ huge == 1 }} {{ huge > 5 }} {{ huge < 5 }} {{ -huge < 5 }} {{ huge < 18446744073709551616 }} {{ -18446744073709551616 < -18446744073709551615 }} {{ huge == 'a' }} {{ [huge] == [huge] }} {{ huge in huge_list }} {{ huge > 1.5 }} {{ 5 < huge }}", "{{ 'y' if huge else 'n' }} {{ huge ~ '!' }} {{ [huge, 1] | sort }} {{ [1, huge] | max }} {{ huge | int }} {{ '18446744073709551615' | int }} {{ '-00018446744073709551615' | int }} {{ huge | float }} {{ huge | abs }} {{ (-huge) | abs }} {{ '%s %d' % (huge, huge) }} {{ '{} {:,}'.format(huge, huge) }} {{ huge * 1.0 }} {{ huge / 2 }} {{ 1.0 - huge }}", "{{ 9223372036854775807 }} {{ 9223372036854775808 }} {{ 000 }} {{ 0xffffffffffffffff }}", "{{ 'a' * 99999999999999999999 }}", "{{ [1][99999999999999999999] }}|{{ [1, 2][:99999999999999999999] }}", "{{ {huge: 1}[huge] }}", "{{ huge | round }} {{ huge is sameas 1 }} {{ huge.nope }}",
     "{{ 9223372036854775807 + 1 }} {{ 2 ** 64 }} {{ huge + 1 }} {{ huge - huge }} {{ 9223372036854775807 * 3 }} {{ huge // 10 }} {{ huge % 10 }} {{ -huge // 10 }} {{ -9223372036854775807 - 2 }} {{ -(-9223372036854775807 - 1) }} {{ [huge, 1] | sum }}", 
 ]
+NAMES = [
+    "{% if false %}{{ 1|int.a }}{{ 1 is odd.b }}{% endif %}x", "{{ 1|int.a }}", "{{ 1 is odd.b }}",
+    "{{ [1, 'x']|truncate }}{{ missing|truncate(3) }}{{ d|truncate(3) }}{{ range(2)|truncate }}", "{{ 5|truncate }}", "{{ [1, 2, 3, 4, 5]|truncate(3, leeway=0) }}",
+]
 MARKUP = [
     "{{ '<'|safe + '<&\\'\">' }} {{ '<' + '<'|safe }} {{ '<'|safe + '<'|safe }} {{ ('<'|safe ~ '<') + '<' }}",
     "{{ ['<'|safe, '<'|e] }} {{ '<'|safe|tojson }} {{ {'a'|safe: 1}.a }} {{ 'a'|safe == 'a' }} {{ 'a'|safe in ['a'] }}",
@@ -144,4 +148,4 @@ GENERATORS = [
     "{{ dict(rows|map(attribute='k')|map('list')|list) }}",
     "{{ l|select|list|length }} {{ (l|select)|tojson }}",
 ]
-FEATURES = FORMATS + STRINGS + LISTS + FILTERS + TESTS + STATEMENTS + INTEGERS + MARKUP + GENERATORS
+FEATURES = FORMATS + STRINGS + LISTS + FILTERS + TESTS + STATEMENTS + INTEGERS + NAMES + MARKUP + GENERATORS
