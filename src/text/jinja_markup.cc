@@ -51,7 +51,8 @@ Value CallMarkupMethod(Context& context, const Callable& method, Args args) {
     escape(1);
   } else if (is("join") && !args.positional.empty()) {
     std::vector<Value> items;
-    for (const Value& item : Iterate(context, args.positional[0])->items) {
+    const auto list = Iterate(context, args.positional[0]);
+    for (const Value& item : list->items) {
       items.emplace_back(EscapeHtml(context.budget, item));
     }
     args.positional[0] = MakeList(context.budget, std::move(items));

@@ -95,6 +95,7 @@ NAMES = [
     "{{ [1, 'x']|truncate }}{{ missing|truncate(3) }}{{ d|truncate(3) }}{{ range(2)|truncate }}", "{{ 5|truncate }}", "{{ [1, 2, 3, 4, 5]|truncate(3, leeway=0) }}",
 ]
 MARKUP = [
+    "{{ ('<'|safe).join('<>') }}{{ ('-'|safe).join(d) }}{{ ('-'|safe).join(l|map('string')) }}",
     "{{ '<'|safe + '<&\\'\">' }} {{ '<' + '<'|safe }} {{ '<'|safe + '<'|safe }} {{ ('<'|safe ~ '<') + '<' }}",
     "{{ ['<'|safe, '<'|e] }} {{ '<'|safe|tojson }} {{ {'a'|safe: 1}.a }} {{ 'a'|safe == 'a' }} {{ 'a'|safe in ['a'] }}",
     "{{ ('<%s>'|safe) % '<' }} {{ ('<%s %r %d>'|safe) % ('<', '<', 5) }} {{ ('<%s>'|safe) | format('<'|safe) }} {{ ('%(a)s'|safe) % {'a': '<'} }} {{ '%s' % ('<'|safe) }}",
