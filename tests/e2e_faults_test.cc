@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Death, I/O errors, a full disk and short transfers at every system call of a quantization that
-// touches its files: OUT is whole, the old or the new one, and the same command with --resume gives
-// the bytes of an undisturbed run. NIBBLE_FAULTS=all tries every call; otherwise a sample of them.
+// Death, I/O errors, a full disk, short transfers and interruptions at every system call of a
+// quantization that touches its files: OUT is whole, the old or the new one, and the same command
+// with --resume gives the bytes of an undisturbed run. NIBBLE_FAULTS=all tries every call;
+// otherwise a sample of them.
 #include <random>
 
 #include "tests/fault_tracer.h"
@@ -91,6 +92,8 @@ class Faults : public TemporaryDirectoryTest, public testing::WithParamInterface
     out.erase("replaced");  // what the next run cleans up
     if (fault == Fault::kKill) {
       EXPECT_EQ(result.code, 128 + SIGKILL);
+    } else if (fault == Fault::kInterrupted) {
+      EXPECT_EQ(result.code, 0) << result.err;
     } else if (result.code != 0) {
       EXPECT_EQ(result.code, 1) << result.err;
       const std::string last = result.err.substr(result.err.rfind("nibble: "));
@@ -118,7 +121,7 @@ TEST_P(Faults, OutputIsWholeAndResumesToTheSameBytes) {
   for (int64_t at = 0; at < tracer.calls(); ++at) {
     points.emplace_back(Fault::kIoError, at);
     if (!tracer.changes(at)) continue;
-    for (Fault fault : {Fault::kKill, Fault::kDiskFull, Fault::kShort}) {
+    for (Fault fault : {Fault::kKill, Fault::kDiskFull, Fault::kShort, Fault::kInterrupted}) {
       points.emplace_back(fault, at);
     }
   }

@@ -21,7 +21,7 @@
 
 namespace nibble {
 
-enum class Fault { kNone, kKill, kIoError, kDiskFull, kShort };
+enum class Fault { kNone, kKill, kIoError, kDiskFull, kShort, kInterrupted };
 
 // A system call on files: where its path or descriptor is, whether it changes something on disk.
 struct FileCall {
@@ -149,9 +149,13 @@ class FaultTracer {
       changes_.push_back(call.changes && (!opens || (flags & O_CREAT) != 0));
       if (calls() - 1 != at) return;
       if (fault == Fault::kKill) kill(process, SIGKILL);
-      if (fault == Fault::kIoError || fault == Fault::kDiskFull) {
+      const int error = fault == Fault::kIoError       ? EIO
+                        : fault == Fault::kDiskFull    ? ENOSPC
+                        : fault == Fault::kInterrupted ? EINTR
+                                                       : 0;
+      if (error != 0) {
         r.orig_rax = static_cast<unsigned long long>(-1);  // not made, and this is its result:
-        r.rax = static_cast<unsigned long long>(fault == Fault::kIoError ? -EIO : -ENOSPC);
+        r.rax = static_cast<unsigned long long>(-error);
         ptrace(PTRACE_SETREGS, process, 0, &r);
       }
       if (fault == Fault::kShort && call.size >= 0 && arguments[call.size] > 1) {

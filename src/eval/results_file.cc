@@ -50,9 +50,9 @@ ResultsFile::ResultsFile(const std::string& path, const Json& identity, bool res
     Fail("{} exists already; pass --resume to continue it, or remove it", path);
   }
   if (!found) WriteFileAtomic(path, identity.dump() + "\n");
-  fd_ = Fd(open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
+  fd_ = Fd(Uninterrupted([&] { return open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC); }));
   if (!fd_.valid()) FailErrno(path, "cannot be opened");
-  if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (Uninterrupted([&] { return flock(fd_.get(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno != EWOULDBLOCK) FailErrno(path, "cannot be locked");
     Fail("{}: in use by another nibble process", path);
   }
@@ -92,8 +92,8 @@ void ResultsFile::Append(const std::string& task, int64_t first,
   std::string text;
   for (const auto& answer : answers) text += AnswerLine({task, first++}, answer);
   for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(fd_.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written =
+        Uninterrupted([&] { return write(fd_.get(), text.data() + done, text.size() - done); });
     if (written <= 0) FailErrno(path_, "cannot be written");
     done += static_cast<size_t>(written);
   }

@@ -20,7 +20,8 @@ constexpr std::string_view kTemporarySuffix = ".tmp";
 
 void Sync(int fd, const std::string& path) {
   // EINVAL: the file system cannot sync this kind of file (directories on some network mounts).
-  if (fsync(fd) != 0 && errno != EINVAL) FailErrno(path, "cannot be written to disk");
+  if (Uninterrupted([&] { return fsync(fd); }) != 0 && errno != EINVAL)
+    FailErrno(path, "cannot be written to disk");
 }
 
 }  // namespace
@@ -35,15 +36,29 @@ std::string ParentOf(const std::string& path) {
 }
 
 void SyncPath(const std::string& path) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd fd(Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   if (!fd.valid()) FailErrno(path, "cannot be opened");
   Sync(fd.get(), path);
 }
 
 void Rename(const std::string& from, const std::string& to) {
-  if (rename(from.c_str(), to.c_str()) != 0) {
+  if (Uninterrupted([&] { return rename(from.c_str(), to.c_str()); }) != 0) {
     FailErrno(to, fmt::format("cannot be created by renaming {}", from));
   }
+}
+
+void RemoveFile(const std::string& path) {
+  if (Uninterrupted([&] { return unlink(path.c_str()); }) != 0 && errno != ENOENT) {
+    FailErrno(path, "cannot be removed");
+  }
+}
+
+void CreateDirectories(const std::string& path) {
+  std::error_code error;
+  do {
+    fs::create_directories(path, error);
+  } while (error == std::errc::interrupted);
+  if (error) Fail("{}: cannot be created ({})", path, SystemErrorText(error.value()));
 }
 
 std::string_view TargetOfTemporary(std::string_view name) {
@@ -61,20 +76,21 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   // O_EXCL with a new name, not mkstemp: the file must get the permissions of the user's umask.
   do {
     temporary_ = fmt::format("{}.{}-{}{}", path, getpid(), counter++, kTemporarySuffix);
-    fd_ = Fd(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    fd_ = Fd(Uninterrupted(
+        [&] { return open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }));
   } while (!fd_.valid() && errno == EEXIST);
   if (!fd_.valid()) FailErrno(path, "cannot be written");
 }
 
 AtomicFile::~AtomicFile() {
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (!temporary_.empty()) Uninterrupted([&] { return unlink(temporary_.c_str()); });
 }
 
 void AtomicFile::Write(std::span<const std::byte> bytes) {
   NIBBLE_CHECK(!temporary_.empty(), "{}: write after commit", path_);
   while (!bytes.empty()) {
-    const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
+    const ssize_t written =
+        Uninterrupted([&] { return write(fd_.get(), bytes.data(), bytes.size()); });
     if (written < 0) FailErrno(path_, "cannot be written");
     bytes = bytes.subspan(static_cast<size_t>(written));
   }

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns a POSIX file descriptor.
+// POSIX calls that a signal interrupts, and an owner of a file descriptor.
 #pragma once
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace nibble {
+
+// What call() returns, made again as long as a signal interrupts it: -1 with EINTR.
+template <typename Call>
+auto Uninterrupted(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
 
 class Fd {
  public:

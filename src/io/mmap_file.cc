@@ -16,7 +16,7 @@ namespace nibble {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   // O_NONBLOCK: opening a FIFO must reach the check below instead of waiting for a writer.
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const Fd fd(Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   struct stat info;
   if (!fd.valid() || fstat(fd.get(), &info) != 0) {
     Fail("{}: cannot be opened ({})", path, std::strerror(errno));

@@ -30,7 +30,9 @@ bool IsOurs(std::string_view name, const KnownFile& known) {
 
 // False if the file system does not know `flags`; other errors throw.
 bool RenameWithFlags(const std::string& from, const std::string& to, unsigned flags) {
-  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0) return true;
+  const int result =
+      Uninterrupted([&] { return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); });
+  if (result == 0) return true;
   if (errno == EINVAL || errno == ENOSYS) return false;
   FailErrno(to, fmt::format("cannot be created by renaming {}", from));
 }
@@ -41,7 +43,7 @@ void CleanAndSync(const fs::path& directory) {
   for (const fs::path& file : files) {
     const std::string name = file.filename().string();
     if (name == kLockName || !TargetOfTemporary(name).empty()) {
-      fs::remove(file);
+      RemoveFile(file.string());
     } else {
       SyncPath(file.string());
     }
@@ -93,7 +95,7 @@ void RemoveKnownFiles(const std::string& directory, const KnownFile& known) {
   for (const auto& entry : fs::directory_iterator(directory, ignored)) {
     if (IsOurs(entry.path().filename().string(), known)) files.push_back(entry.path());
   }
-  for (const fs::path& file : files) unlink(file.c_str());
+  for (const fs::path& file : files) Uninterrupted([&] { return unlink(file.c_str()); });
   rmdir(directory.c_str());
 }
 
@@ -129,15 +131,16 @@ void FinishPublishing(const std::string& from, const std::string& to, const Know
     RemoveKnownFiles(old, known);
     if (NumberOf(old) == number) return;  // not gone; the next run tries again
   }
-  unlink(mark.c_str());
+  RemoveFile(mark);
   SyncPath(to);
 }
 
 DirectoryLock::DirectoryLock(const std::string& directory) {
   const std::string path = (fs::path(directory) / kLockName).string();
-  fd_ = Fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  fd_ = Fd(Uninterrupted(
+      [&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666); }));
   if (!fd_.valid()) FailErrno(path, "cannot be created");
-  if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (Uninterrupted([&] { return flock(fd_.get(), LOCK_EX | LOCK_NB); }) != 0) {
     if (errno != EWOULDBLOCK) FailErrno(path, "cannot be locked");
     Fail("{}: in use by another nibble process (it holds {})", directory, path);
   }

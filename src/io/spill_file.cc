@@ -21,7 +21,9 @@ size_t PageBytes() {
 }  // namespace
 
 SpillFile::SpillFile(const std::string& directory)
-    : directory_(directory), fd_(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {
+    : directory_(directory), fd_(Uninterrupted([&] {
+        return open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+      })) {
   if (!fd_.valid()) FailErrno(directory, "cannot hold a file without a name");
 }
 
@@ -35,8 +37,11 @@ AlignedBytes SpillFile::Allocate(size_t bytes) {
   off_t end = 0;
   for (const auto& mapping : mappings_) end += static_cast<off_t>(mapping.size());
   // Not a hole: a full disk would end the process when a page is written.
-  if (const int error = posix_fallocate(fd_.get(), end, static_cast<off_t>(size)); error != 0) {
-    errno = error;
+  const int error = Uninterrupted([&] {
+    errno = posix_fallocate(fd_.get(), end, static_cast<off_t>(size));
+    return errno == 0 ? 0 : -1;
+  });
+  if (error != 0) {
     FailErrno(directory_, "has too little space for what does not fit into memory");
   }
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), end);

@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "base/progress.h"
 #include "base/rng.h"
+#include "io/atomic_file.h"
 #include "io/publish.h"
 #include "models/manifest.h"
 #include "models/packed_checkpoint.h"
@@ -146,7 +147,7 @@ void WriteRandomCheckpoint(Json json, const Recipe& recipe, uint64_t seed,
   const ModelConfig config = ParseConfig(json, directory);
   const fs::path partial = directory + ".partial";
   RemoveKnownFiles(partial.string(), IsCheckpointFile);
-  fs::create_directories(partial);
+  CreateDirectories(partial);
   const Network net = RandomNetwork(config, recipe, seed);
   const Plan plan = RandomPlan(config, recipe);
   const std::map<std::string, std::string> metadata = {{kPlanDigestKey, PlanDigest(plan)}};

@@ -84,7 +84,7 @@ void RoundedCache::Try(const Work& work) {
 
 void RoundedCache::Begin() {
   Try([&] {
-    fs::create_directories(partial());
+    CreateDirectories(partial());
     lock_ = std::make_unique<DirectoryLock>(partial());
     // Eight bits are up to twice the bytes of a source that has four.
     if (const auto free = fs::space(partial()).available; free < 4 * source_bytes_) {

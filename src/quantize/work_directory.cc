@@ -112,9 +112,7 @@ WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bo
     }
     RequireWork(path_);
   }
-  std::error_code ec;
-  fs::create_directories(path_, ec);
-  if (ec) Fail("{}: cannot be created ({})", path_, SystemErrorText(ec.value()));
+  CreateDirectories(path_);
   const std::string identity_file = File(kProvenanceName);
   if (fs::exists(identity_file)) {
     if (!resume) {
@@ -250,7 +248,7 @@ std::optional<Learned> WorkDirectory::FindLearned(int64_t layers) const {
 }
 
 void WorkDirectory::Publish(bool force) {
-  for (const char* name : kLearnedFiles) fs::remove(File(name));
+  for (const char* name : kLearnedFiles) RemoveFile(File(name));
   WriteManifest(path_, DigestFiles(path_));
   PublishDirectory(path_, output_, force, IsCheckpointFile);
   lock_.reset();
