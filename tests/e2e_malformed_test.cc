@@ -66,14 +66,9 @@ class Malformed : public EndToEnd {
     ++cases_;
     EXPECT_TRUE(r.code == 1 || r.code == 2) << name << ": exit code " << r.code << "\n" << r.err;
     // Lines of progress and of advice may stand before.
-    std::string error = r.err;
-    if (error.ends_with("Run with --help for more information.\n")) {
-      error.resize(error.size() - std::strlen("Run with --help for more information.\n"));
-    } else {
-      const size_t last = error.rfind("nibble: ");
-      ASSERT_NE(last, error.npos) << name << "\n" << r.err;
-      error = error.substr(last);
-    }
+    const size_t last = r.err.rfind("nibble: ");
+    ASSERT_NE(last, r.err.npos) << name << "\n" << r.err;
+    const std::string error = r.err.substr(last);
     EXPECT_EQ(std::ranges::count(error, '\n'), 1) << name << "\n" << r.err;
     EXPECT_LT(error.size(), 2000u) << name;
     for (const char c : error) {

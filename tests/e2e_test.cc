@@ -20,6 +20,15 @@ TEST(CommandLine, VersionHelpAndWrongUsage) {
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("no verb \"quantise\"; did you mean quantize?"));
   EXPECT_THAT(Nibble({"eval", "pp", kTiny}).err, HasSubstr("did you mean ppl?"));
+  EXPECT_THAT(Nibble({"run", kTiny}).err, HasSubstr("did you mean chat?"));
+  EXPECT_EQ(Nibble({"help"}).out, Nibble({"--help"}).out);
+  EXPECT_EQ(Nibble({"help", "eval", "ppl"}).out, Nibble({"eval", "ppl", "--help"}).out);
+  EXPECT_EQ(Nibble({"inspect", kTiny, "--jsno"}).err,
+            "nibble: nibble inspect has no option --jsno; did you mean --json? nibble inspect "
+            "--help lists all\n");
+  EXPECT_EQ(Nibble({"inspect"}).err,
+            "nibble: MODEL is required; nibble inspect --help says more\n");
+  EXPECT_THAT(Nibble({"inspect", kTiny, "more"}).err, HasSubstr("\"more\" is more than"));
   EXPECT_THAT(Nibble({"eval", "ppl", kTiny, "--windows", "-1"}).err,
               HasSubstr("must be 0 or more, not -1"));
   EXPECT_EQ(Nibble({"inspect"}).code, 2);
@@ -324,6 +333,10 @@ TEST_F(BadInput, MissingFiles) {
   fs::remove(small_ + "/config.json");
   Expect(QuantizeArguments(), {"config.json"});
   Expect({"inspect", Path("absent")}, {Path("absent"), "no such model directory"});
+  fs::create_directory(Path("empty"));
+  Expect({"inspect", Path("empty")}, {Path("empty"), "neither config.json nor a GGUF file"});
+  Expect({"chat", "llama3.2:1b"}, {"llama3.2:1b", "Ollama's names", "OWNER/NAME"});
+  Expect({"chat", "https://huggingface.co/a/b/tree/main"}, {"`hf download a/b`"});
 }
 
 TEST_F(BadInput, UnwritableOutput) {

@@ -10,13 +10,13 @@
 #include <exception>
 #include <initializer_list>
 #include <new>
-#include <numeric>
-#include <string_view>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "apps/cli/cli.h"
 #include "apps/cli/progress_line.h"
+#include "apps/cli/usage.h"
 #include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -67,44 +67,11 @@ void TakeFailedWritesAsErrors() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// Single letters to put in, take out or replace (Levenshtein 1966).
-size_t Edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-// A word where a verb should stand is an error that names the nearest one.
-void RefuseUnknownVerb(const CLI::App& app, int argc, char** argv) {
-  const CLI::App* at = &app;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    const auto verbs = at->get_subcommands([](const CLI::App*) { return true; });
-    if (verbs.empty() || word.starts_with('-')) return;
-    const auto known = std::ranges::find(verbs, word, &CLI::App::get_name);
-    if (known == verbs.end()) {
-      const CLI::App* nearest = *std::ranges::min_element(
-          verbs, {}, [&](const CLI::App* verb) { return Edits(word, verb->get_name()); });
-      FailUsage("there is no verb \"{}\"; did you mean {}? --help lists all", Printable(word),
-                nearest->get_name());
-    }
-    at = *known;
-  }
-}
-
-// CLI11 exits with its own numbers; ours are 0 for --help and --version, 2 for wrong usage.
-int ParseExit(const CLI::App& app, const CLI::ParseError& error) {
-  const int code = app.exit(error);
+// --help and --version, where that is what `error` is.
+void PrintHelp(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() != 0) RefuseArguments(app, error);
+  app.exit(error);
   FlushOutput();
-  return code == 0 ? 0 : static_cast<int>(ErrorCode::kUsage);
 }
 
 int Main(int argc, char** argv) {
@@ -132,11 +99,15 @@ int Main(int argc, char** argv) {
   AddInspect(app, common, run);
   AddRepack(app, common, run);
   AddBench(app, common, run);
-  RefuseUnknownVerb(app, argc, argv);
+  std::vector<std::string> arguments = cli::Arguments(argc, argv);
+  RefuseUnknownVerb(app, arguments);
   try {
-    app.parse(argc, argv);
+    app.name("nibble");
+    std::ranges::reverse(arguments);  // CLI11 takes them from the end
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
-    return ParseExit(app, error);
+    PrintHelp(app, error);
+    return 0;
   }
   SetThreads(common.threads);
   CatchInterrupts();

@@ -47,6 +47,25 @@ void RequireWeights(const std::string& model) {
   if (pickle) FailPickle(*pickle, model);
 }
 
+// Names that other programs fetch models by.
+void RefuseOtherNames(const std::string& model) {
+  if (const size_t scheme = model.find("://"); scheme != model.npos) {
+    constexpr std::string_view kHub = "huggingface.co/";
+    const size_t hub = model.find(kHub);
+    std::string name = hub == model.npos ? "OWNER/NAME" : model.substr(hub + kHub.size());
+    const size_t owner = name.find('/');
+    if (owner != name.npos) name = name.substr(0, name.find('/', owner + 1));
+    Fail("{}: models are not fetched; `hf download {}` gets one of Hugging Face's, then name it so",
+         model, name);
+  }
+  if (model.find(':') != model.npos && model.find('/') == model.npos) {
+    Fail(
+        "{}: no such file, and Ollama's names are not known; name a directory, a GGUF file or a "
+        "model of Hugging Face's (OWNER/NAME)",
+        model);
+  }
+}
+
 }  // namespace
 
 bool IsGguf(const std::string& model) {
@@ -73,8 +92,11 @@ void RequireModel(const std::string& model) {
       RequireWeights(model);
     } else if (!files.empty()) {
       Fail("{}: name one of its files: {}", model, fmt::join(files, ", "));
+    } else {
+      Fail("{}: no model: neither config.json nor a GGUF file is in this directory", model);
     }
   } else if (!fs::exists(model)) {
+    RefuseOtherNames(model);
     if (IsGguf(model) || !IsHubName(model)) Fail("{}: no such model directory or GGUF file", model);
     Fail("{}: no such path, nor a model in {}; `hf download {}` gets it", model, HubCache(), model);
   } else if (IsPickle(model)) {
