@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat/json_call.h"
 
+#include "base/json.h"
+
 namespace nibble {
 namespace {
 
@@ -12,6 +14,18 @@ bool IsArgumentsKey(std::string_view key) {
 
 bool IsCallKey(std::string_view key) {
   return IsArgumentsKey(key) || key == "name" || key == "type" || key == "id";
+}
+
+// Arguments that the model wrote as a text of JSON are what that text says, where it is an object.
+std::string Unquoted(const std::string& quoted) {
+  try {
+    const Json text = ParseJson(quoted, "arguments");
+    const auto& inner = text.get_ref<const std::string&>();
+    if (ParseJson(inner, "arguments").is_object()) return inner;
+  } catch (const Error&) {
+    return quoted;
+  }
+  return quoted;
 }
 
 }  // namespace
@@ -79,6 +93,8 @@ CallStep JsonCall::BeginValue(char c, AnswerEvents& events) {
   // null: a function without parameters, as if there were no such key.
   is_arguments_ = is_arguments_ && c != 'n';
   value_ = JsonEnd();
+  quoted_arguments_.clear();
+  is_quoted_ = c == '"';
   at_ = At::kInValue;
   const CallStep step = InValue(c, events);
   if (step == CallStep::kMore) has_arguments_ = has_arguments_ || is_arguments_;
@@ -105,9 +121,18 @@ CallStep JsonCall::InValue(char c, AnswerEvents& events) {
     at_ = At::kNext;
     return Byte(c, events);
   }
-  if (is_arguments_ && named_) events.Arguments({&c, 1});
-  if (is_arguments_ && !named_) early_arguments_ += c;
-  return step == ValueStep::kLast ? Move(At::kNext) : CallStep::kMore;
+  const bool last = step == ValueStep::kLast;
+  std::string text(is_arguments_ ? 1 : 0, c);
+  if (is_arguments_ && is_quoted_) {
+    quoted_arguments_ += c;
+    text = last ? Unquoted(quoted_arguments_) : "";
+  }
+  if (named_) {
+    events.Arguments(text);
+  } else {
+    early_arguments_ += text;
+  }
+  return last ? Move(At::kNext) : CallStep::kMore;
 }
 
 CallStep JsonCall::EndObject(AnswerEvents& events) {

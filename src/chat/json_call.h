@@ -42,8 +42,8 @@ class JsonCall {
 
   bool only_call_keys_, in_list_ = false;
   At at_ = At::kOpen;
-  std::string key_, name_, early_arguments_;
-  bool named_ = false, has_arguments_ = false, is_arguments_ = false;
+  std::string key_, name_, early_arguments_, quoted_arguments_;
+  bool named_ = false, has_arguments_ = false, is_arguments_ = false, is_quoted_ = false;
   JsonEnd value_;
 };
 

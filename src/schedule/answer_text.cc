@@ -22,20 +22,23 @@ void AnswerText::Add(const std::string& text, Delta& delta) {
 bool AnswerText::Push(int32_t id, Delta& delta) {
   std::string text = decoder_.Push(id);
   const bool marker = std::ranges::find(request_->markers, id) != request_->markers.end();
+  const bool hidden = marker || (tokenizer_->IsSpecial(id) && !request_->special_text);
   const std::string own = tokenizer_->TokenText(id);
-  if (marker || (tokenizer_->IsSpecial(id) && !request_->special_text)) {
+  if (hidden) {
     // A special token ends what waited for the rest of a character.
     if (text.ends_with(own)) text.resize(text.size() - own.size());
   }
   Add(text, delta);
-  if (stops_.found() || !marker) return stops_.found();
-  // Clients may see the marker's text: a stop string may end with all of it, and none goes on.
-  StopStrings with_marker = stops_;
-  with_marker.Push(own);
-  if (with_marker.found() && with_marker.which().ends_with(own)) {
+  if (stops_.found() || !hidden) return stops_.found();
+  // Clients name markers that they see and special tokens that they know of: a stop string may end
+  // with all of one, and none goes on.
+  StopStrings with_token = stops_;
+  with_token.Push(own);
+  if (with_token.found() && with_token.which().ends_with(own)) {
     Add(own, delta);
     return true;
   }
+  if (!marker) return false;
   delta.text += stops_.Flush();
   delta.marker = id;
   return false;

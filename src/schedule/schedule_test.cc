@@ -307,6 +307,10 @@ TEST_F(SchedulerTest, AStopStringMayEndWithAMarker) {
   EXPECT_EQ(ends(text + marker, false), std::pair(std::string(), size_t{0}));
   EXPECT_EQ(ends(marker + text, false), std::pair(text + text, size_t{2})) << "goes on behind it";
   EXPECT_EQ(ends(marker.substr(1), false), std::pair(text + text, size_t{2})) << "a part of it";
+  // A special token that is left out of the text stops it, too.
+  request.markers.clear();
+  EXPECT_EQ(ends(marker, false), std::pair(text, size_t{0}));
+  EXPECT_EQ(ends("none", false), std::pair(text + text, size_t{0}));
 }
 
 TEST_F(SchedulerTest, RequestsThatCannotRunAreRefusedAndTooManyWait) {
