@@ -80,19 +80,6 @@ std::shared_ptr<const Grammar> FormattedAnswer(const Service& service, const Jso
            fields.grammar_field);
 }
 
-// gpt-oss's templates have a name of their own for reasoning, and refuse it beside a text and
-// calls.
-Json WithThinking(Json messages) {
-  for (Json& message : messages) {
-    if (!message.contains("reasoning_content")) continue;
-    const Json content = message.value("content", Json());
-    const bool text = content.is_string() && content != "";
-    if (!text || !message.contains("tool_calls"))
-      message["thinking"] = message["reasoning_content"];
-  }
-  return messages;
-}
-
 }  // namespace
 
 std::string ToolChoice(const Json& value, const std::string& name) {
@@ -138,20 +125,13 @@ std::string RenderChat(const Service& service, const ChatInput& input) {
       extra["enable_thinking"] = input.reasoning_effort != "none";
     }
   }
-  const bool harmony = service.answer_format().calls == CallFormat::kHarmony;
-  const Json messages = harmony ? WithThinking(input.messages) : input.messages;
   try {
-    const bool opens = input.add_generation_prompt && !input.continue_final_message;
-    std::string prompt = RenderMessages(*service.chat_template(), messages, opens, extra);
-    if (input.continue_final_message) {
-      const auto last = input.messages.back()["content"].get<std::string>();
-      const size_t at = prompt.rfind(last);
-      if (last.empty() || at == std::string::npos) {
-        BadField("continue_final_message", "the last message cannot be continued");
-      }
-      prompt.resize(at + last.size());
+    const ChatTemplate& chat_template = *service.chat_template();
+    if (!input.continue_final_message) {
+      return RenderMessages(chat_template, input.messages, input.add_generation_prompt, extra);
     }
-    return prompt;
+    if (auto prompt = RenderContinued(chat_template, input.messages, extra)) return *prompt;
+    BadField("continue_final_message", "the last message cannot be continued");
   } catch (const Error& error) {
     throw ApiError(400, error.what(), "messages");
   }
