@@ -91,6 +91,26 @@ TEST(PrefixTree, PagesThatSomebodyHoldsStay) {
   EXPECT_EQ(tree.Evict(3), 2);
 }
 
+TEST(PrefixTree, WhatWasUsedLastGoesLast) {
+  const auto backend = MakeBackend("cpu", false);
+  const KvSpec kv = {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}};
+  const KvGroups groups(kv, 1);
+  PagePool pool(groups.page_bytes(), *backend, 10);
+  PrefixTree tree(groups);
+  const auto text = [](int32_t id) { return std::vector<int32_t>(kPageTokens, id); };
+  const auto insert = [&](int32_t id) {
+    std::vector<PageRow> rows = {{pool.Take()}};
+    tree.Insert(text(id), rows);
+  };
+  for (const int32_t id : {1, 2, 3}) insert(id);
+  tree.Find(text(1));
+  insert(2);
+  for (const int32_t id : {3, 1, 2}) {
+    EXPECT_EQ(tree.Evict(1), 1);
+    EXPECT_EQ(tree.Find(text(id)).tokens, 0) << id;
+  }
+}
+
 // Two layers, one of which sees 100 tokens. Its older pages were given back.
 class WindowedTree : public testing::Test {
  protected:

@@ -4,12 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <new>
 
 #include "schedule/schedule_testing.h"
 
 namespace nibble {
 namespace {
+
+constexpr int32_t kPoison = 777;
 
 // A backend that does what another one does, unless told to fail. Calls of one kind are counted
 // from 1; a fault sees the count.
@@ -18,14 +21,14 @@ class FaultyBackend : public Backend {
   explicit FaultyBackend(std::unique_ptr<Backend> real) : real_(std::move(real)) {}
 
   // Whether a call fails. `ids` of Embed; the size of Allocate.
-  std::function<bool(int64_t count)> prepare_fails, logits_fail;
+  std::function<bool(int64_t count)> prepare_fails, logits_fail, logits_break;
   std::function<bool(std::span<const int32_t> ids)> embed_fails;
   std::function<bool(int64_t count, size_t bytes)> allocation_fails;
   void Heal() {
-    prepare_fails = logits_fail = nullptr;
+    prepare_fails = logits_fail = logits_break = nullptr;
     embed_fails = nullptr;
     allocation_fails = nullptr;
-    prepared_ = logits_ = allocated_ = 0;
+    prepared_ = logits_ = broken_ = allocated_ = 0;
   }
 
   std::string Name() const override { return real_->Name(); }
@@ -84,6 +87,8 @@ class FaultyBackend : public Backend {
             bool accumulate) override {
     if (logits_fail && y_stride == 4096 && logits_fail(++logits_)) throw std::bad_alloc();
     real_->Gemm(acts, id, y, y_stride, accumulate);
+    // Not the likeliest one, so that only a look at all finds it.
+    if (logits_break && y_stride == 4096 && logits_break(++broken_)) y[kPoison] = -INFINITY;
   }
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
     real_->Project(acts, outputs);
@@ -118,10 +123,8 @@ class FaultyBackend : public Backend {
 
  private:
   const std::unique_ptr<Backend> real_;
-  int64_t prepared_ = 0, logits_ = 0, allocated_ = 0;
+  int64_t prepared_ = 0, logits_ = 0, broken_ = 0, allocated_ = 0;
 };
-
-constexpr int32_t kPoison = 777;
 
 class ScheduleFaultTest : public SchedulerTest {
  protected:
@@ -306,6 +309,22 @@ TEST_F(ScheduleFaultTest, LogitsThatAlwaysFailEndAllAndTheNextOnesAreServed) {
   EXPECT_EQ(ExpectAllAsAlone(crowd, true), 1) << "embeddings have no logits";
   backend().Heal();
   ExpectAllAsAlone(Serve(scheduler, Requests()), false);
+}
+
+// Whether the likeliest token is taken or one is drawn.
+TEST_F(ScheduleFaultTest, LogitsThatAreNotFiniteEndTheirAnswer) {
+  for (const double temperature : {0.0, 1.0}) {
+    backend().Heal();
+    backend().logits_break = [](int64_t count) { return count == 3; };
+    Scheduler scheduler(faulty(), tokenizer(), nullptr, {.max_batch = 8, .pages = 60});
+    const Crowd crowd =
+        Serve(scheduler,
+              {{.prompt = {5, 6, 7}, .max_tokens = 9, .sampling = {.temperature = temperature}}});
+    const CollectedAnswer& answer = crowd.answers[0]->at(0);
+    EXPECT_EQ(answer.end, End::kError);
+    EXPECT_EQ(answer.ids.size(), 2u);
+    EXPECT_THAT(answer.problem, testing::HasSubstr("after 5 tokens: the logits are NaN"));
+  }
 }
 
 TEST_F(ScheduleFaultTest, LessMemoryThanWasThought) {

@@ -18,13 +18,14 @@ namespace nibble {
 namespace {
 
 TEST_F(SchedulerTest, AnswersAreThoseOfASession) {
-  for (const double temperature : {0.0, 1.0}) {
+  for (const Sampling& sampling : {Sampling{.temperature = 0}, Sampling{.temperature = 1},
+                                   Sampling{.temperature = 0, .repetition = 3}}) {
     const std::vector<int32_t> prompt = Ids(70, 1);
     Session session(model());
-    const Generation expected = Generate(
-        session, prompt, {.max_tokens = 30, .sampling = {.temperature = temperature}, .seed = 3});
-    const CollectedAnswer answer = AskAlone(
-        {.prompt = prompt, .max_tokens = 30, .sampling = {.temperature = temperature}, .seed = 3});
+    const Generation expected =
+        Generate(session, prompt, {.max_tokens = 30, .sampling = sampling, .seed = 3});
+    const CollectedAnswer answer =
+        AskAlone({.prompt = prompt, .max_tokens = 30, .sampling = sampling, .seed = 3});
     EXPECT_EQ(answer.ids, expected.ids);
     EXPECT_EQ(answer.text, tokenizer().Decode(expected.ids, true));
     EXPECT_EQ(answer.end, End::kLength);
@@ -261,6 +262,17 @@ TEST_F(SchedulerTest, StopsEndTextsWhereverTokensAreCut) {
       EXPECT_EQ(answer.stop, stop);
     }
   }
+}
+
+// The last token may end inside a character: what stands for it can be the stop.
+TEST_F(SchedulerTest, AStopMayBeFoundWhereTheLengthEnds) {
+  const int32_t part = tokenizer().Encode("\xF0\x9F\x98\x80", false)[0];
+  ASSERT_EQ(tokenizer().Decode(std::vector<int32_t>{part}, true), "\uFFFD");
+  const CollectedAnswer answer = AskAlone(
+      {.prompt = Ids(5, 1), .max_tokens = 1, .logit_bias = {{part, 1e6f}}, .stops = {"\uFFFD"}});
+  EXPECT_EQ(answer.text, "");
+  EXPECT_EQ(answer.stop, "\uFFFD");
+  EXPECT_EQ(answer.end, End::kStop);
 }
 
 TEST_F(SchedulerTest, BiasesStopIdsAndLeastLengths) {
