@@ -80,7 +80,7 @@ TEST(ServiceHost, OthersNamesAreNotOurs) {
     return service.Send(TestService::Request("GET", path, "", "Host: " + host + "\r\n")).status();
   };
   for (const char* host :
-       {"localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080"}) {
+       {"", "localhost", "localhost:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8080"}) {
     EXPECT_EQ(status(host), 200) << host;
   }
   for (const char* host :
@@ -123,8 +123,8 @@ TEST(ServiceKeys, HaveSoManyTokensAMinute) {
   setup.service.keys = {"one", "two"};
   setup.service.key_tokens = 60;  // one a second
   TestService service(setup);
-  const auto ask = [&](const std::string& key, int64_t max_tokens) {
-    const Json body = {{"prompt", "a"}, {"max_tokens", max_tokens}, {"ignore_eos", true}};
+  const auto ask = [&](const std::string& key, int64_t max_tokens, const Json& prompt = "a") {
+    const Json body = {{"prompt", prompt}, {"max_tokens", max_tokens}, {"ignore_eos", true}};
     return service.Send(TestService::Request("POST", "/v1/completions", body.dump(),
                                              "Authorization: Bearer " + key + "\r\n"));
   };
@@ -136,7 +136,10 @@ TEST(ServiceKeys, HaveSoManyTokensAMinute) {
   const int64_t wait = std::stoll(refused.http.Field("retry-after"));
   EXPECT_GE(wait, 1);
   EXPECT_LE(wait, 100) << "some 95 tokens were owed";
+  EXPECT_THAT(refused.http.body, testing::HasSubstr(fmt::format("try again in {} s", wait)));
   EXPECT_EQ(ask("two", 1).status(), 200);
+  EXPECT_EQ(ask("two", 1, std::vector<int>(200, 5)).status(), 200);
+  EXPECT_EQ(ask("two", 1).status(), 429) << "what is read counts as well";
   EXPECT_TRUE(service.Quiet());
 }
 
@@ -180,6 +183,7 @@ TEST(ServiceQueue, WhatCannotWaitIsToldToComeAgain) {
   }
   EXPECT_EQ(first.Answer()->status, 200);
   EXPECT_TRUE(service.Quiet());
+  EXPECT_EQ(service.stats().ended[static_cast<size_t>(End::kCancelled)], 2u);
 }
 
 TEST(ServiceStop, AnswersThatAreNotThereEndWithAnErrorInTheirDialect) {
@@ -210,10 +214,19 @@ TEST(ServiceStop, AnswersThatAreNotThereEndWithAnErrorInTheirDialect) {
     EXPECT_THAT(told->body, testing::HasSubstr(ends[i].second));
     EXPECT_THAT(told->body, testing::HasSubstr("the server is stopping"));
     EXPECT_THAT(told->body, testing::Not(testing::HasSubstr("[DONE]")));
+    const std::vector<Event> events = EventsOf(told->body);
+    const Json& last = events.back().data;
+    EXPECT_EQ(last.value("sequence_number", events.size() - 1), events.size() - 1);
     const auto whole = wholes[i]->Answer();
     ASSERT_TRUE(whole.has_value()) << ends[i].first;
     EXPECT_EQ(whole->status, 500);
     EXPECT_THAT(whole->body, testing::HasSubstr("the server is stopping"));
+    const Reply later =
+        service.Send(TestService::Request("POST", ends[i].first, fmt::format("{{{}}}", common)));
+    const bool anthropic = std::string_view(ends[i].first) == "/v1/messages";
+    EXPECT_EQ(later.status(), anthropic ? 529 : 503) << ends[i].first;
+    EXPECT_EQ(later.http.Field("retry-after"), "1");
+    EXPECT_THAT(later.http.body, testing::HasSubstr("the server is stopping"));
   }
 }
 

@@ -230,7 +230,8 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchema) {
 
 // A model that wants to call calls; one that does not writes what the format says.
 TEST_F(ChatTest, CallsStayPossibleBesideAFormat) {
-  TestService calling({.call_tokens = true});
+  TestService calling(
+      {.renamed = {{"<|user|>", "<tool_call>"}, {"<|assistant|>", "</tool_call>"}}});
   const auto begin = std::to_string(*calling.tokenizer().TokenId("<tool_call>"));
   Json body = UserSays("Light!");
   body["tools"] = Json::array({DoorTool()});
@@ -262,9 +263,28 @@ TEST_F(ChatTest, CallsStayPossibleBesideAFormat) {
   EXPECT_TRUE(answer(-100, {})["message"]["content"].is_string());
 }
 
+// The one call that is allowed ends its answer and no other one.
+TEST_F(ChatTest, AnswersBesideACallGoOn) {
+  const std::string call = Saying(kLampCall)["guided_regex"];
+  const Json more = {
+      {"tools", {LampTool()}}, {"parallel_tool_calls", false},   {"n", 8}, {"seed", 1},
+      {"temperature", 10},     {"guided_regex", call + "|y{90}"}};
+  int calls = 0, texts = 0;
+  const Json choices = Whole(With(UserSays("Light!"), more))["choices"];
+  for (const Json& choice : choices) {
+    const Json& message = choice["message"];
+    ++(message.contains("tool_calls") ? calls : texts);
+    if (!message.contains("tool_calls")) {
+      EXPECT_EQ(message["content"], std::string(90, 'y'));
+    }
+  }
+  EXPECT_TRUE(calls > 0 && texts > 0) << calls << " and " << texts;
+}
+
 // The model is made to begin calls; what it says behind a call is free until it begins another.
 TEST_F(ChatTest, CallsThatAreBegunFitTheirSchema) {
-  TestService calling({.call_tokens = true});
+  TestService calling(
+      {.renamed = {{"<|user|>", "<tool_call>"}, {"<|assistant|>", "</tool_call>"}}});
   const auto begin = std::to_string(*calling.tokenizer().TokenId("<tool_call>"));
   Json body = UserSays("Light!");
   body["tools"] = Json::array({DoorTool(), LampTool()});
@@ -305,6 +325,9 @@ TEST_F(ChatTest, ReasoningIsApart) {
   const int64_t reasoned = whole["usage"]["completion_tokens_details"]["reasoning_tokens"];
   EXPECT_GT(reasoned, 0);
   EXPECT_LT(reasoned, whole["usage"]["completion_tokens"].get<int64_t>());
+  // The last step of the reasoning, held back for a stop that does not come, is one of the text.
+  const Json held = Whole(With(opened, {{"stop", ".</think>Bx"}}))["usage"];
+  EXPECT_EQ(held["completion_tokens_details"]["reasoning_tokens"], reasoned - 1);
   opened.erase("reasoning_effort");
   opened["chat_template_kwargs"] = {{"enable_thinking", true}};
   EXPECT_EQ(FirstChoice(opened)["message"]["reasoning_content"], "So.");
@@ -341,6 +364,9 @@ TEST_F(ChatTest, PromptsAreWhatTheTemplateMakes) {
   const std::string begin = "<|begin_of_text|><|im_start|>user\nHi<|im_end|>\n";
   EXPECT_EQ(prompt({}), TokensOf(begin + "<|im_start|>assistant\n"));
   EXPECT_EQ(prompt({{"add_generation_prompt", false}}), TokensOf(begin));
+  const Json unthinking = {{"chat_template_kwargs", {{"enable_thinking", false}}},
+                           {"reasoning_effort", "high"}};
+  EXPECT_EQ(prompt(unthinking), prompt({})) << "what is said outright wins";
   const Json parts =
       Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])");
   EXPECT_EQ(prompt({{"messages", parts}}), prompt({}));
@@ -380,6 +406,38 @@ TEST(ChatService, ReasoningHasTheNameThatIsAskedFor) {
   const Json message = service.Ok(kChatPath, body).json["choices"][0]["message"];
   EXPECT_TRUE(message.contains("reasoning"));
   EXPECT_FALSE(message.contains("reasoning_content"));
+}
+
+TEST(ChatService, AGrammarIsAboutWhatComesBehindReasoning) {
+  TestService service({.renamed = {{"<|user|>", "</think>"}}});
+  const auto end = std::to_string(*service.tokenizer().TokenId("</think>"));
+  const Json more = {{"reasoning_effort", "low"},
+                     {"guided_regex", "yes"},
+                     {"temperature", 0},
+                     {"logit_bias", {{end, 100}}}};
+  const Json answer = service.Ok(kChatPath, With(UserSays("Is it?"), more)).json["choices"][0];
+  EXPECT_EQ(answer["message"]["content"], "yes");
+  EXPECT_FALSE(answer["message"].contains("reasoning_content"));
+}
+
+// Gemma's, which waits for the tool's answer.
+TEST(ChatService, TokensThatEndCallsEndAnswers) {
+  TestService service({.chat_template = std::string(kChatTemplate) + "{# <|tool_call> #}",
+                       .renamed = {{"<|user|>", "<|tool_response>"}}});
+  const auto end = std::to_string(*service.tokenizer().TokenId("<|tool_response>"));
+  const Json whole =
+      service.Ok(kChatPath, With(UserSays("Hi"), {{"logit_bias", {{end, 100}}}})).json;
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+}
+
+TEST(ChatService, MistralsIdsHaveNineCharacters) {
+  TestService service({.chat_template = std::string(kChatTemplate) + "{# [TOOL_CALLS] #}"});
+  const Json body = With(UserSays("Light!"), {{"tools", {LampTool()}}});
+  const Json said = Saying(R"([TOOL_CALLS][{"name": "set_lamp", "arguments": {}}])");
+  const Json message = service.Ok(kChatPath, With(body, said)).json["choices"][0]["message"];
+  EXPECT_THAT(message["tool_calls"][0]["id"].get<std::string>(),
+              testing::MatchesRegex("[a-zA-Z0-9]{9}"));
 }
 
 // A template that fails or asks for much ends one request.

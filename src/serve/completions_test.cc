@@ -109,6 +109,11 @@ TEST_F(CompletionsTest, StreamsHaveTheHeadersOfEvents) {
   EXPECT_EQ(reply.http.Field("cache-control"), "no-cache");
   EXPECT_EQ(reply.http.Field("x-accel-buffering"), "no");
   JoinedChunks(reply.events, 1, false);
+  for (const bool each : {false, true}) {
+    const Json options = {{"include_usage", true}, {"continuous_usage_stats", each}};
+    const Reply counted = service().Ok(kPath, With(body, {{"stream_options", options}}));
+    EXPECT_EQ(counted.events[0].data["usage"].is_object(), each);
+  }
   EXPECT_EQ(service().Post(kPath, {{"prompt", "x"}, {"stream_options", Json::object()}}).param(),
             "stream_options");
 }
@@ -204,6 +209,34 @@ TEST_F(CompletionsTest, PromptLogprobsAreByToken) {
       "prompt_logprobs");
 }
 
+// Parts of characters, which are all told as one text: the likeliest of them is meant.
+TEST_F(CompletionsTest, TokensOfOneTextAreToldByTheLikeliest) {
+  const std::vector<int32_t> ids =
+      service().tokenizer().Encode("\xF0\x9F\x98\x80\xE2\x97\x8A", false);
+  const Json choice = Choice({{"prompt", ids},
+                              {"max_tokens", 0},
+                              {"echo", true},
+                              {"logprobs", 1},
+                              {"prompt_logprobs", 20}});
+  const Json& told = choice["logprobs"];
+  size_t hidden = 0;
+  for (size_t i = 1; i < ids.size(); ++i) {
+    EXPECT_EQ(told["text_offset"][i], i);
+    std::map<std::string, double> likeliest;
+    const Json& by_id = choice["prompt_logprobs"][i];
+    EXPECT_GE(by_id.size(), 20u);
+    for (const Json& entry : by_id) {
+      const std::string text = entry["decoded_token"];
+      const double logprob = entry["logprob"];
+      const auto [known, is_new] = likeliest.emplace(text, logprob);
+      known->second = std::max(known->second, logprob);
+      hidden += !is_new;
+    }
+    EXPECT_EQ((told["top_logprobs"][i].get<std::map<std::string, double>>()), likeliest);
+  }
+  EXPECT_GT(hidden, 0u) << "no two of these tokens have one text";
+}
+
 TEST_F(CompletionsTest, OffsetsAreWhereTokensBegin) {
   for (const bool echo : {false, true}) {
     const Json choice = Choice({{"prompt", "The river"},
@@ -278,6 +311,8 @@ TEST_F(CompletionsTest, BiasesAndEnds) {
   EXPECT_EQ(later["token_ids"].size(), 4u);
   const Json own = ask({{"logit_bias", {{"77", 100}}}, {"stop_token_ids", {77}}});
   EXPECT_EQ(own["token_ids"], Json::array({77}));
+  const Json both = ask({{"logit_bias", {{"1", 100}}}, {"stop_token_ids", {77}}});
+  EXPECT_EQ(both["token_ids"], Json::array({1})) << "the model's ends stay";
   EXPECT_EQ(ask({{"logit_bias", {{"1", 100}}},
                  {"skip_special_tokens", false},
                  {"ignore_eos", true}})["text"]
@@ -341,6 +376,32 @@ TEST_F(CompletionsTest, FormatsThatAreNoneAreRefused) {
       EXPECT_THAT(reply.param(), testing::StartsWith("response_format")) << format;
     }
   }
+}
+
+// Behind x there are too many ways to read what the bias makes of the text.
+TEST_F(CompletionsTest, AnswersBesideOneThatFailsAreNotWritten) {
+  const uint64_t before = service().stats().ended[static_cast<size_t>(End::kCancelled)];
+  const Reply reply =
+      service().Post(kPath, {{"prompt", "The"},
+                             {"n", 8},
+                             {"seed", 1},
+                             {"temperature", 10},
+                             {"max_tokens", 500},
+                             {"logit_bias", {{std::to_string(Ids("a").back()), 100}}},
+                             {"guided_grammar",
+                              "root ::= \"x\" deep | \"y\"{400}\n"
+                              "deep ::= \"a\" deep \"b\" | \"a\" deep \"c\" | \"a\""}});
+  EXPECT_EQ(reply.status(), 500) << reply.http.body;
+  EXPECT_THAT(reply.http.body, testing::HasSubstr("too ambiguous"));
+  EXPECT_TRUE(service().Quiet());
+  EXPECT_GT(service().stats().ended[static_cast<size_t>(End::kCancelled)], before);
+}
+
+TEST_F(CompletionsTest, TokensOutOfTheCacheAreCountedOnce) {
+  const Json body = {{"prompt", std::vector<int>(90, 7)}, {"max_tokens", 5}, {"ignore_eos", true}};
+  service().Ok(kPath, body);
+  const Json usage = service().Ok(kPath, body).json["usage"];
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 89) << "the last one is run again";
 }
 
 TEST_F(CompletionsTest, ManyPromptsAtOnce) {

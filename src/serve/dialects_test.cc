@@ -12,6 +12,11 @@ constexpr const char* kThoughtCall =
     "<think>\nHm.\n</think>\nLet me see.<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": "
     "\"sky\"}}\n</tool_call>";
 
+std::string CallAlone() {
+  const std::string whole = kThoughtCall;
+  return whole.substr(whole.find("<tool_call>"));
+}
+
 Json AnthropicBody(const std::string& text) {
   return {{"max_tokens", 200},
           {"messages", Json::array({Json{{"role", "user"}, {"content", text}}})},
@@ -163,6 +168,30 @@ TEST_F(MessagesTest, ToolChoices) {
   }
 }
 
+TEST_F(MessagesTest, OneCallAloneWhereTheOthersAreSwitchedOff) {
+  const std::string twice = std::string(kThoughtCall) + CallAlone();
+  for (const bool alone : {false, true}) {
+    const Json choice = {{"type", "auto"}, {"disable_parallel_tool_use", alone}};
+    Json body = With(AnthropicBody("Look!"), {{"tool_choice", choice}});
+    const Json content = Message(With(body, Saying(twice)))["content"];
+    EXPECT_EQ(std::ranges::count(content, "tool_use", [](const Json& b) { return b["type"]; }),
+              alone ? 1 : 2);
+  }
+}
+
+TEST_F(MessagesTest, TextsGoOnAndCallsDoNot) {
+  const auto count = [](const Json& blocks) {
+    Json body = AnthropicBody("Look!");
+    body["messages"].push_back({{"role", "assistant"}, {"content", blocks}});
+    return service().Ok("/v1/messages/count_tokens", body).json["input_tokens"].get<int64_t>();
+  };
+  Json blocks = Json::parse(R"([{"type": "text", "text": "I look."}])");
+  const int64_t text = count(blocks);
+  blocks.push_back(
+      Json::parse(R"({"type": "tool_use", "id": "t", "name": "look", "input": {"at": "sea"}})"));
+  EXPECT_GT(count(blocks), text);
+}
+
 TEST_F(MessagesTest, HistoryWithToolsComesBack) {
   Json body = AnthropicBody("Look!");
   body["messages"].push_back(Json::parse(R"({"role": "assistant", "content": [
@@ -276,6 +305,19 @@ TEST_F(ResponsesTest, AnswersThatAreCutAreIncomplete) {
     EXPECT_EQ(response["status"], "incomplete");
     EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
     EXPECT_EQ(response["usage"]["output_tokens"], 3);
+  }
+}
+
+// Blanks behind a call say nothing.
+TEST_F(ResponsesTest, ACallThatIsWholeIsCompleteWhereverTheAnswerEnds) {
+  const std::string call = Saying(CallAlone())["guided_regex"];
+  for (const bool stream : {false, true}) {
+    const Json more = {{"guided_regex", call + "\n{900}"}, {"stream", stream}};
+    const Reply reply = service().Ok("/v1/responses", With(ResponsesBody("What?"), more));
+    const Json response = stream ? reply.events.back().data["response"] : reply.json;
+    EXPECT_EQ(response["status"], "incomplete");
+    EXPECT_EQ(response["output"].back()["type"], "function_call");
+    EXPECT_EQ(response["output"].back()["status"], "completed");
   }
 }
 

@@ -284,6 +284,11 @@ TEST_F(LimitsTest, ListsEndAtTheirLimits) {
   EXPECT_EQ(status("/v1/chat/completions", With(chat, {{"chat_template_kwargs", kwargs}})), 200);
   kwargs["b"] = 1;
   EXPECT_EQ(status("/v1/chat/completions", With(chat, {{"chat_template_kwargs", kwargs}})), 400);
+  for (const size_t bytes : {256, 257}) {
+    kwargs = {{"x", std::string(bytes, 'x')}};
+    EXPECT_EQ(status("/v1/chat/completions", With(chat, {{"chat_template_kwargs", kwargs}})),
+              bytes == 256 ? 200 : 400);
+  }
 }
 
 TEST_F(LimitsTest, WhatWouldBeIgnoredIsRefused) {

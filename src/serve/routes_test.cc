@@ -272,6 +272,15 @@ TEST_F(RoutesTest, ThePageAllowsNothingFromElsewhere) {
   EXPECT_EQ(page.http.Field("access-control-allow-origin"), "");
 }
 
+TEST(Service, MetricsAreReadWhateverTheModelIsCalled) {
+  TestSetup setup;
+  setup.service.name = "a\"b\\c";
+  TestService service(setup);
+  EXPECT_THAT(
+      service.Get("/metrics").http.body,
+      testing::HasSubstr("num_requests_running{engine=\"0\",model_name=\"a\\\"b\\\\c\"} 0"));
+}
+
 TEST(Service, WithoutATemplateOnlyChatIsRefused) {
   TestService service({.chat_template = ""});
   const Json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};

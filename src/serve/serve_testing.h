@@ -36,9 +36,10 @@ inline constexpr const char* kChatTemplate =
 // The sample model's documents with a chat template of one's own, or with none.
 class ModelDocuments {
  public:
-  // call_tokens: <|user|> and <|assistant|> are written as the tags of a call. files: more texts by
-  // their paths, or others.
-  explicit ModelDocuments(const std::string& chat_template, bool call_tokens = false,
+  // Tokens among `renamed` are written as what they are mapped to. files: more texts by their
+  // paths, or others.
+  explicit ModelDocuments(const std::string& chat_template,
+                          const std::map<std::string, std::string>& renamed = {},
                           const std::map<std::string, std::string>& files = {}) {
     path_ = (std::filesystem::temp_directory_path() / "nibble_serve_XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
@@ -50,14 +51,12 @@ class ModelDocuments {
     std::ofstream(path_ + "/tokenizer_config.json")
         << R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>",
                "add_bos_token": true})";
-    if (call_tokens) {
+    if (!renamed.empty()) {
       const std::string file = path_ + "/tokenizer.json";
       Json tokenizer = Json::parse(std::ifstream(file));
-      const std::map<std::string, std::string> tags = {{"<|user|>", "<tool_call>"},
-                                                       {"<|assistant|>", "</tool_call>"}};
       for (Json& token : tokenizer["added_tokens"]) {
-        const auto tag = tags.find(token["content"]);
-        if (tag == tags.end()) continue;
+        const auto tag = renamed.find(token["content"]);
+        if (tag == renamed.end()) continue;
         Json& vocabulary = tokenizer["model"]["vocab"];
         vocabulary[tag->second] = vocabulary[tag->first];
         vocabulary.erase(tag->first);
@@ -129,14 +128,13 @@ struct TestSetup {
   http::Options http = {};
   bool runs = true;  // steps are taken; else requests wait
   // Of ModelDocuments.
-  bool call_tokens = false;
-  std::map<std::string, std::string> files = {};
+  std::map<std::string, std::string> renamed = {}, files = {};
 };
 
 class TestService {
  public:
   explicit TestService(const TestSetup& setup = {})
-      : documents_(setup.chat_template, setup.call_tokens, setup.files),
+      : documents_(setup.chat_template, setup.renamed, setup.files),
         model_(LoadModel(kTinyModel, "cpu", false)),
         service_(*model_, documents_.path(), setup.scheduling, setup.service),
         server_([this](const auto& exchange) { service_.Handle(exchange); }, setup.http,
