@@ -15,6 +15,7 @@ const std::vector<AnswerExample>& AnswerExamples() {
       {kNone, "Use <think> here</think>.", "T(Use <think> here</think>.)"},
       {kNone, "Hm <tool_call></think> So <b>", "R(Hm <tool_call>) T(So <b>)", true},
       {kNone, "<think>a</think>b", "R(a) T(b)", true},
+      {kNone, "a <think> b</think>c", "R(a <think> b) T(c)", true},
       {kNone, "never <th ends \n", "R(never <th ends)", true},
       {kHermes, R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)",
        R"(C(f|{"a": 1}))"},
@@ -38,6 +39,10 @@ const std::vector<AnswerExample>& AnswerExamples() {
        "C(f|{})"},
       {kHermes, R"(<tool_call>[{"name": "f", "arguments": {"a": 1}}, {"name": "f"}]</tool_call>)",
        R"(C(f|{"a": 1}) C(f|{}))"},
+      {kHermes, R"(<tool_call>[{"arguments": {"a": 1}, "name": "f"}, {"name": "f"}]</tool_call>)",
+       R"(C(f|{"a": 1}) C(f|{}))"},
+      {kHermes, R"(<tool_call>{"name": "f", "name": "f"}</tool_call>)",
+       R"(C(f) T("f"}</tool_call>))"},
       {kHermes, R"(<tool_call>{"name": "g", "arguments": {}}</tool_call> z)",
        R"(T(<tool_call>{"name": "g", "arguments": {}}</tool_call> z))"},
       {kHermes, "<tool_call>no", "T(<tool_call>no)"},
@@ -63,6 +68,12 @@ const std::vector<AnswerExample>& AnswerExamples() {
       {kXml, "<tool_call><function=g><parameter=s>1</parameter></function></tool_call>",
        "T(<tool_call><function=g><parameter=s>1</parameter></function></tool_call>)"},
       {kXml, "<tool_call>\n<function=f>\n<parameter=s>\ncut <", "C(f|{\"s\": \"cut )"},
+      {kXml,
+       "<function=f><parameter=s>\na<\n</parameter><parameter=u>\n<</parameter><parameter=w>5"
+       "</parameter><parameter=o>{} x</parameter></function>",
+       R"(C(f|{"s": "a<", "u": "<", "w": "5", "o": "{} x"}))"},
+      {kXml, "<function=f><parameter=" + std::string(300, 'k') + ">is cut",
+       "C(f|{) T(" + std::string(11, 'k') + ">is cut)"},
       {kGlm,
        "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a <b>\n\"c\"\n</arg_value>\n<arg_key>n"
        "</arg_key>\n<arg_value>12</arg_value>\n<arg_key>o</arg_key>\n<arg_value>{\"k\": [1, null]}"
@@ -126,6 +137,8 @@ const std::vector<AnswerExample>& AnswerExamples() {
        "\"o\": {\"k\": -1.5e3, \"q\": {}}, \"n\": 1000})"},
       {kLlamaPython, R"([f("x")] or [g(a=1)])", R"(T([f("x")] or [g(a=1)]))"},
       {kLlamaPython, "[1, 2]", "T([1, 2])"},
+      {kLlamaPython, "[f (s='a'),f(s='b')]", R"(C(f|{"s": "a"}) C(f|{"s": "b"}))"},
+      {kLlamaPython, "[f(o={'a': })] is cut", R"(C(f|{"o": {"a": ) T(})] is cut))"},
       {kMistral, R"([TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abcdefghi"}])",
        R"(C(f|{"a": 1}))"},
       {kMistral, R"([TOOL_CALLS]f[ARGS]{"a": "]"}[TOOL_CALLS]get_weather[CALL_ID]a1b2[ARGS]{})",
@@ -149,6 +162,10 @@ const std::vector<AnswerExample>& AnswerExamples() {
        "<|channel|>commentary<|message|>First <|constrain|><|end|><|start|>assistant<|channel|>"
        "commentary to=functions.g<|message|>{}<|call|>",
        "T(First <|constrain|><|start|>assistant<|channel|>commentary to=functions.g<|message|>{})"},
+      {kHarmony,
+       "<|channel|>analysis<|message|>Hm.<|end|>\n<|start|>assistant<|channel|>final<|message|>a"
+       "<|end|>b",
+       "R(Hm.) T(ab)"},
       {kHarmony, "Plain text", "T(Plain text)"},
       {kHarmony, "to", "T(to)"},
       {kHarmony, "more</think><|start|>assistant<|channel|>final<|message|>so",

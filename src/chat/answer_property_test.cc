@@ -81,7 +81,7 @@ TEST(AnswerProperty, EventsAreWholeCharacters) {
 TEST(AnswerProperty, CompleteArgumentsAreJson) {
   int calls = 0;
   for (const AnswerExample& example : AnswerExamples()) {
-    // These two go wrong within the arguments.
+    // These go wrong within the arguments.
     if (example.answer.find("cut") != std::string::npos ||
         example.answer.find(": 1]") != std::string::npos)
       continue;

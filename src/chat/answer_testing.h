@@ -25,7 +25,8 @@ inline const Json& ExampleTools() {
       "s": {"type": "string"}, "n": {"type": "integer"}, "b": {"type": "boolean"},
       "o": {"type": "object"}, "l": {"type": ["array", "null"]}, "e": {"enum": ["x"]},
       "r": {"$ref": "#/$defs/R"}, "u": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-      "v": {"anyOf": [{"type": "number"}, {"type": "null"}]}}}}},
+      "v": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+      "w": {"anyOf": [{"$ref": "#/$defs/R"}, {"type": "null"}]}}}}},
       {"type": "function", "function": {"name": "get_weather"}}])",
                 "tools");
   return tools;

@@ -47,7 +47,7 @@ TEST(TemplateMessages, BecomeWhatTemplatesExpect) {
           {"id": "c3", "function": {"name": "h", "arguments": {"y": null}}},
           {"id": "c4", "function": {"name": "h", "arguments": "{\"cut"}}]},
         {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "12"}]},
-        {"role": "tool", "tool_call_id": "zz", "name": "k", "content": null},
+        {"role": "tool", "tool_call_id": "c3", "name": "k", "content": null},
         {"role": "assistant", "content": "", "tool_calls": []}])")),
              R"([
         {"role": "system", "content": "Be kind."},
@@ -58,7 +58,7 @@ TEST(TemplateMessages, BecomeWhatTemplatesExpect) {
           {"id": "c3", "type": "function", "function": {"name": "h", "arguments": {"y": null}}},
           {"id": "c4", "type": "function", "function": {"name": "h", "arguments": "{\"cut"}}]},
         {"role": "tool", "content": "12", "tool_call_id": "c2", "name": "g"},
-        {"role": "tool", "content": "", "name": "k", "tool_call_id": "zz"},
+        {"role": "tool", "content": "", "name": "k", "tool_call_id": "c3"},
         {"role": "assistant", "content": ""}])");
 }
 
@@ -260,6 +260,28 @@ TEST(Responses, ItemsBecomeOpenAisMessages) {
   ExpectJson(MessagesFromResponses(Parse(R"({"input": "Hi"})")),
              R"([{"role": "user", "content": "Hi"}])");
   ExpectJson(MessagesFromResponses(Parse(R"({"input": []})")), "[]");
+}
+
+// What comes between two calls ends the message of the first one.
+TEST(Responses, CallsThatFollowEachOtherAreOneMessage) {
+  const auto messages = [](const std::string& between) {
+    const std::string call =
+        R"({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"})";
+    const Json result =
+        MessagesFromResponses(Parse(R"({"input": [)" + call + ", " + between + call + "]}"));
+    std::string calls;
+    for (const Json& message : result)
+      calls += std::to_string(message.value("tool_calls", Json()).size());
+    return calls;
+  };
+  EXPECT_EQ(messages(""), "2");
+  EXPECT_EQ(messages(R"({"type": "reasoning", "summary": [], "content": [
+                         {"type": "reasoning_text", "text": "hm"}]}, )"),
+            "11");
+  EXPECT_EQ(messages(R"({"type": "function_call_output", "call_id": "c", "output": "7"}, )"),
+            "101");
+  EXPECT_EQ(messages(R"({"role": "user", "content": "go on"}, )"), "101");
+  EXPECT_EQ(messages(R"("go on", )"), "101");
 }
 
 TEST(Responses, ErrorsNameTheField) {

@@ -37,6 +37,7 @@ TEST(SystemMessages, FoldWhereTheyStand) {
            Case{{"u:x", "a:y", "t:1", "s:B"},
                 {"u:x", "a:y", "t:1", "u:B"},
                 {"u:x", "a:y", "t:1", "u:B"}},
+           Case{{"u:x", "s:B", "u:y", "u:z"}, {"u:x\n\nB\n\ny\n\nz"}, {"u:x\n\nB\n\ny\n\nz"}},
            Case{{"u:x", "u:y"}, {"u:x", "u:y"}, {"u:x", "u:y"}},
            Case{{"s:A"}, {"s:A"}, {"u:A"}},
        }) {
