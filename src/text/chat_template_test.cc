@@ -523,6 +523,15 @@ TEST(ChatTemplate, LimitsOfRecursionAreReachable) {
   EXPECT_EQ(Rendered(Repeat("{% if 1 %}", 90) + "x" + Repeat("{% endif %}", 90)), "x");
 }
 
+// As transformers has them: ensure_ascii, indent, separators, sort_keys.
+TEST(ChatTemplate, ArgumentsOfToJsonHaveTheirOrder) {
+  const std::string value = "{{ {'b': '\u00E9', 'a': [1, 2]} | tojson(";
+  EXPECT_EQ(Rendered(value + ") }}"), "{\"b\": \"\u00E9\", \"a\": [1, 2]}");
+  EXPECT_EQ(Rendered(value + "false, none, (',', ':')) }}"), "{\"b\":\"\u00E9\",\"a\":[1,2]}");
+  EXPECT_EQ(Rendered(value + "true, none, (';', '='), true) }}"),
+            "{\"a\"=[1;2];\"b\"=\"\\u00e9\"}");
+}
+
 TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_EQ(ErrorOf("a\n{{ b }}\n{{ c.d }}"), "test: line 3: 'c' is undefined");
   EXPECT_THAT(ErrorOf("a\n\n{% if %}"), HasSubstr("test: line 3: "));
