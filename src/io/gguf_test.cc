@@ -9,6 +9,7 @@ namespace nibble {
 namespace {
 
 using testing::HasSubstr;
+using B = GgufBuilder;
 
 class Gguf : public TemporaryDirectoryTest {
  protected:
@@ -51,6 +52,33 @@ TEST_F(Gguf, KeysAndTensorsAreRead) {
   EXPECT_EQ(blocks.shape, (std::vector<int64_t>{2, 64}));
   EXPECT_EQ(static_cast<char>(blocks.data[71]), 'b');
   EXPECT_EQ(static_cast<char>(file.tensors().at("vector").data[7]), 'v');
+}
+
+TEST_F(Gguf, IntegersOfAllSizesKeepTheirSign) {
+  GgufBuilder b;
+  b.Key("u8", 0, B::Raw<uint8_t>(200));
+  b.Key("i8", 1, B::Raw<int8_t>(-2));
+  b.Key("u16", 2, B::Raw<uint16_t>(60'000));
+  b.Key("i16", 3, B::Raw<int16_t>(-3));
+  b.Key("u32", 4, B::Raw<uint32_t>(4'000'000'000));
+  b.Key("i32", 5, B::Raw<int32_t>(-4));
+  b.Key("u64", 10, B::Raw<uint64_t>(INT64_MAX));
+  b.Key("i64", 11, B::Raw<int64_t>(-5));
+  b.Key("large", 10, B::Raw<uint64_t>(uint64_t{1} << 63));
+  b.Key("odd", 7, B::Raw<uint8_t>(2));
+  const GgufFile file = Open(b.Bytes());
+  for (const auto& [key, value] : {std::pair<const char*, int64_t>("u8", 200),
+                                   {"i8", -2},
+                                   {"u16", 60'000},
+                                   {"i16", -3},
+                                   {"u32", 4'000'000'000},
+                                   {"i32", -4},
+                                   {"u64", INT64_MAX},
+                                   {"i64", -5}}) {
+    EXPECT_EQ(file.Integer(key), value) << key;
+  }
+  EXPECT_THAT(ErrorOf([&] { file.Integer("large"); }), HasSubstr("large must be an integer"));
+  EXPECT_THAT(ErrorOf([&] { file.FindBool("odd"); }), HasSubstr("odd must be true or false"));
 }
 
 TEST_F(Gguf, AValueOfAnotherKindNamesItsKey) {
@@ -101,8 +129,6 @@ struct Bad {
   void (*make)(GgufBuilder&);
 };
 
-using B = GgufBuilder;
-
 TEST_F(Gguf, BadFilesAreRefusedByName) {
   const Bad cases[] = {
       {"key twice stands twice", [](B& b) { b.Bool("twice", 1), b.Bool("twice", 1); }},
@@ -115,6 +141,10 @@ TEST_F(Gguf, BadFilesAreRefusedByName) {
       {"value type 9", [](B& b) { b.Key("nested", 9, B::Raw<uint32_t>(9) + B::Raw<uint64_t>(1)); }},
       {"do not fit",
        [](B& b) { b.Key("many", 9, B::Raw<uint32_t>(4) + B::Raw<uint64_t>(UINT64_MAX)); }},
+      {"do not fit",
+       [](B& b) {
+         b.Key("wraps", 9, B::Raw<uint32_t>(4) + B::Raw<uint64_t>((1ull << 62) + 1) + "xxxx");
+       }},
       {"truncated",
        [](B& b) { b.Key("many", 9, B::Raw<uint32_t>(8) + B::Raw<uint64_t>(UINT64_MAX)); }},
       {"truncated", [](B& b) { b.Key("long", 8, B::Raw<uint64_t>(UINT64_MAX)); }},

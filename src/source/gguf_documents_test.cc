@@ -33,14 +33,14 @@ class GgufDocuments : public TemporaryDirectoryTest {
     });
     return GgufGenerationConfig(file).value("eos_token_id", Json());
   }
-  Json Config(const std::string& architecture, const Keys& keys) const {
+  Json Config(const std::string& architecture, const Keys& keys, int layers = 1) const {
     std::vector<GgufFile> files;
     files.push_back(Open([&](GgufBuilder& b) {
       b.String("general.architecture", architecture);
       const std::string prefix = architecture + ".";
       for (const auto& [name, value] : {std::pair("attention.head_count", 4),
                                         {"embedding_length", 64},
-                                        {"block_count", 1},
+                                        {"block_count", layers},
                                         {"context_length", 4096}}) {
         b.Integer(prefix + name, static_cast<uint32_t>(value));
       }
@@ -143,6 +143,68 @@ TEST_F(GgufDocuments, APatternOfWordsThatIsNotNamedIsTheArchitectures) {
   EXPECT_EQ(tokenizer("granite", "refact"), tokenizer("granite", "starcoder"));
   EXPECT_THAT(ErrorOf([&] { tokenizer("olmo2", "default"); }), HasSubstr("\"default\""));
   EXPECT_THAT(ErrorOf([&] { tokenizer("llama", "no-such"); }), HasSubstr("\"no-such\""));
+}
+
+TEST_F(GgufDocuments, WhatAFileLeavesOutIsAsItsProgramHasIt) {
+  const Json config = Config("llama", [](GgufBuilder&) {});
+  EXPECT_EQ(config["num_key_value_heads"], 4);
+  EXPECT_EQ(config["rope_theta"], 10000);
+  EXPECT_EQ(config["rms_norm_eps"], 1e-6);
+  EXPECT_EQ(config["rope_scaling"], Json());
+}
+
+// Scores are scaled by the width in the 27B models alone.
+TEST_F(GgufDocuments, TheScaleOfGemmasScores) {
+  const auto scale = [&](const std::string& architecture, int layers) {
+    return Config(
+        architecture,
+        [&](GgufBuilder& b) {
+          b.Integer(architecture + ".attention.sliding_window", 512);
+          b.Integer(architecture + ".attention.key_length", 32);
+        },
+        layers)["query_pre_attn_scalar"];
+  };
+  EXPECT_EQ(scale("gemma2", 46), 16);
+  EXPECT_EQ(scale("gemma2", 62), 32);
+  EXPECT_EQ(scale("gemma3", 62), 16);
+  EXPECT_EQ(scale("gemma3", 46), 32);
+}
+
+TEST_F(GgufDocuments, GptOssTurnsUnboundedFrequencies) {
+  for (const std::string architecture : {"gpt-oss", "llama"}) {
+    const Json scaling = Config(architecture, [&](GgufBuilder& b) {
+      b.String(architecture + ".rope.scaling.type", "yarn");
+      b.Real(architecture + ".rope.scaling.factor", 32);
+      b.Integer(architecture + ".rope.scaling.original_context_length", 4096);
+    })["rope_scaling"];
+    EXPECT_EQ(scaling.value("truncate", true), architecture == "llama");
+  }
+}
+
+TEST_F(GgufDocuments, TemplatesHaveTheirNames) {
+  const auto templates = [&](bool plain) {
+    return GgufTokenizerConfig(Open([&](GgufBuilder& b) {
+      if (plain) b.String("tokenizer.chat_template", "plain");
+      b.String("tokenizer.chat_template.tool_use", "tools");
+    }))["chat_template"];
+  };
+  EXPECT_EQ(templates(true), Json::parse(R"([{"name": "default", "template": "plain"},
+                                             {"name": "tool_use", "template": "tools"}])"));
+  EXPECT_EQ(templates(false)[0], Json::parse(R"({"name": "default", "template": "tools"})"));
+}
+
+TEST_F(GgufDocuments, TokensThatAreNotMadeByMerging) {
+  const Json tokenizer = Json::parse(GgufTokenizer(Open([](GgufBuilder& b) {
+    b.String("tokenizer.ggml.model", "gpt2");
+    b.String("tokenizer.ggml.pre", "gpt-2");
+    b.Strings("tokenizer.ggml.tokens", {"a", "<unk>", "<s>", "mine", "gone"});
+    b.Numbers<int32_t>("tokenizer.ggml.token_type", 5, {1, 2, 3, 4, 5});
+  })));
+  std::vector<std::pair<int, bool>> added;
+  for (const Json& token : tokenizer["added_tokens"]) {
+    added.emplace_back(token["id"], token["special"]);
+  }
+  EXPECT_EQ(added, (std::vector<std::pair<int, bool>>{{1, true}, {2, true}, {3, false}}));
 }
 
 TEST_F(GgufDocuments, TheWindowOfPhi3) {
