@@ -317,13 +317,14 @@ TEST_F(ScheduleFaultTest, LogitsThatAreNotFiniteEndTheirAnswer) {
     backend().Heal();
     backend().logits_break = [](int64_t count) { return count == 3; };
     Scheduler scheduler(faulty(), tokenizer(), nullptr, {.max_batch = 8, .pages = 60});
-    const Crowd crowd =
-        Serve(scheduler,
-              {{.prompt = {5, 6, 7}, .max_tokens = 9, .sampling = {.temperature = temperature}}});
+    const std::vector<GenerationRequest> requests = {
+        {.prompt = {5, 6, 7}, .max_tokens = 9, .sampling = {.temperature = temperature}}};
+    const Crowd crowd = Serve(scheduler, requests);
     const CollectedAnswer& answer = crowd.answers[0]->at(0);
     EXPECT_EQ(answer.end, End::kError);
     EXPECT_EQ(answer.ids.size(), 2u);
     EXPECT_THAT(answer.problem, testing::HasSubstr("after 5 tokens: the logits are NaN"));
+    EXPECT_EQ(Serve(scheduler, requests).answers[0]->at(0).cached, 0) << "nobody goes on from it";
   }
 }
 

@@ -23,12 +23,13 @@ TEST_F(SchedulerTest, PromptsThatAreSoonDoneComeFirstAndTheOldestGoesOn) {
   EXPECT_EQ(oldest->size(), 1u) << "36 tokens were left of it";
 }
 
-// Prompts are the same: only the answers' lengths tell the clients apart.
+// Prompts have one length: only the answers' tell the clients apart.
 TEST_F(SchedulerTest, WhatIsWrittenCountsForTheTurn) {
   Scheduler scheduler = Make({.max_batch = 1, .pages = 50});
   std::string order;
+  uint64_t seed = 0;
   const auto ask = [&](const std::string& client, int64_t tokens) {
-    scheduler.Submit({.prompt = Ids(4, 1), .max_tokens = tokens, .client = client},
+    scheduler.Submit({.prompt = Ids(4, ++seed), .max_tokens = tokens, .client = client},
                      [&order, client](Delta&& d) {
                        if (d.end) order += client;
                      });
@@ -73,17 +74,34 @@ TEST_F(SchedulerTest, CancelReachesThoseThatWait) {
 }
 
 TEST_F(SchedulerTest, CancelReachesThoseThatWaitForAPrompt) {
-  Scheduler scheduler = Make({.max_batch = 8, .pages = 200, .prompt_tokens = 16});
-  Ask(scheduler, {.prompt = Ids(4, 1), .max_tokens = 10});
-  scheduler.Step();
-  uint64_t number = 0;
-  const Answers answers = Ask(scheduler, {.prompt = Ids(100, 2), .n = 3}, &number);
-  scheduler.Step();
-  scheduler.Cancel(number);
+  for (const bool begun : {false, true}) {
+    Scheduler scheduler = Make({.max_batch = 8, .pages = 200, .prompt_tokens = 16});
+    Ask(scheduler, {.prompt = Ids(4, 1), .max_tokens = 10});
+    scheduler.Step();
+    uint64_t number = 0;
+    const Answers answers = Ask(scheduler, {.prompt = Ids(100, 2), .n = 3}, &number);
+    if (begun) scheduler.Step();
+    scheduler.Cancel(number);
+    while (scheduler.Step()) {
+    }
+    ASSERT_EQ(answers->size(), 3u);
+    for (const auto& [index, answer] : *answers) EXPECT_EQ(answer.end, End::kCancelled);
+  }
+}
+
+TEST_F(SchedulerTest, TimesOfAnAnswerAddUp) {
+  Scheduler scheduler = Make({.max_batch = 1, .pages = 50});
+  for (uint64_t i = 0; i < 3; ++i) Ask(scheduler, {.prompt = Ids(20, i), .max_tokens = 5});
   while (scheduler.Step()) {
   }
-  ASSERT_EQ(answers->size(), 3u);
-  for (const auto& [index, answer] : *answers) EXPECT_EQ(answer.end, End::kCancelled);
+  const SchedulerStats s = scheduler.stats();
+  EXPECT_NEAR(s.queued.sum() + s.prefill.sum(), s.first_token.sum(), 1e-6);
+  EXPECT_LE(s.between_tokens.sum(), s.decode.sum());
+  EXPECT_LE(s.first_token.sum() + s.decode.sum(), s.whole.sum() + 1e-3);
+  Ask(scheduler, {.prompt = Ids(20, 9), .max_tokens = 0, .prompt_logprobs = 0});
+  while (scheduler.Step()) {
+  }
+  EXPECT_EQ(scheduler.stats().decode.sum(), s.decode.sum()) << "nothing was written";
 }
 
 TEST_F(SchedulerTest, WhoCannotBeToldIsCancelled) {

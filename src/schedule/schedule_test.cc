@@ -20,7 +20,10 @@ namespace {
 TEST_F(SchedulerTest, AnswersAreThoseOfASession) {
   for (const Sampling& sampling : {Sampling{.temperature = 0}, Sampling{.temperature = 1},
                                    Sampling{.temperature = 0, .repetition = 3}}) {
-    const std::vector<int32_t> prompt = Ids(70, 1);
+    std::vector<int32_t> prompt = Ids(70, 1);
+    // What comes next is in the prompt, where a penalty finds it.
+    const std::vector<int32_t> text = tokenizer().Encode(" a house and a river and a house and a");
+    prompt.insert(prompt.end(), text.begin(), text.end());
     Session session(model());
     const Generation expected =
         Generate(session, prompt, {.max_tokens = 30, .sampling = sampling, .seed = 3});
