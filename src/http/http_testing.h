@@ -80,16 +80,20 @@ struct ReadAnswer {
 
 class Client {
  public:
-  explicit Client(TestServer& server, int receive_bytes = 0) {
+  // From an address of this machine.
+  explicit Client(TestServer& server, int receive_bytes = 0, in_addr_t from = INADDR_LOOPBACK) {
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_bytes > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof(receive_bytes));
     }
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(from);
+    connected_ = bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
     address.sin_port = htons(server->port());
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    connected_ =
+        connected_ && connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   }
   explicit Client(const std::string& unix_path) {
     fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

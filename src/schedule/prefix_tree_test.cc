@@ -172,6 +172,20 @@ TEST_F(WindowedTree, APartlyFilledPageDoesNotStandForAFullOne) {
   EXPECT_EQ(tree_.Find(Text(192)).tokens, 128);
 }
 
+TEST_F(WindowedTree, WindowsGoFromTheTextThatWasUsedLongestAgo) {
+  std::vector<PageRow> first = Rows(100), second = Rows(100);
+  const std::vector<int32_t> other(100, 8);
+  tree_.Insert(Text(100), first);
+  tree_.Insert(other, second);
+  tree_.Find(Text(100));
+  for (std::vector<PageRow>* rows : {&first, &second}) {
+    for (PageRow& row : *rows) row[1] = nullptr;
+  }
+  EXPECT_EQ(tree_.Evict(1), 1);
+  EXPECT_EQ(tree_.Find(Text(100)).tokens, 100);
+  EXPECT_EQ(tree_.Find(other).tokens, 0);
+}
+
 TEST_F(WindowedTree, WindowsGoFromTextsThatGoOn) {
   std::vector<PageRow> rows = Rows(330);
   tree_.Insert(Text(330), rows);

@@ -267,6 +267,14 @@ TEST_F(SchedulerTest, StopsEndTextsWhereverTokensAreCut) {
   }
 }
 
+TEST_F(SchedulerTest, WhatWaitsForTheRestOfAStopIsToldAtTheEnd) {
+  const GenerationRequest request = {.prompt = tokenizer().Encode("The river"), .max_tokens = 20};
+  const std::string whole = AskAlone(request).text;
+  GenerationRequest stopping = request;
+  stopping.stops = {whole.substr(whole.size() - 3) + "\x01"};
+  EXPECT_EQ(AskAlone(stopping).text, whole);
+}
+
 // The last token may end inside a character: what stands for it can be the stop.
 TEST_F(SchedulerTest, AStopMayBeFoundWhereTheLengthEnds) {
   const int32_t part = tokenizer().Encode("\xF0\x9F\x98\x80", false)[0];

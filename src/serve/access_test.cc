@@ -143,6 +143,28 @@ TEST(ServiceKeys, HaveSoManyTokensAMinute) {
   EXPECT_TRUE(service.Quiet());
 }
 
+// One key may be everybody's: then addresses take turns.
+TEST(ServiceKeys, ClientsOfOneKeyTakeTurns) {
+  TestSetup setup = WithKeys({"secret"});
+  setup.scheduling = {.max_batch = 1, .pages = 20};
+  setup.runs = false;
+  TestService service(setup);
+  std::vector<std::unique_ptr<http::Client>> clients;
+  for (const in_addr_t host : {1, 1, 1, 2}) {
+    clients.push_back(std::make_unique<http::Client>(service.server(), 0, 0x7F000000 + host));
+    clients.back()->Send(TestService::Request(
+        "POST", "/v1/completions", R"({"prompt": "a", "max_tokens": 1})", "x-api-key: secret\r\n"));
+    const auto count = static_cast<int64_t>(clients.size());
+    ASSERT_TRUE(http::Eventually([&] { return service.stats().waiting == count; }));
+  }
+  for (int i = 0; i < 2; ++i) service->scheduler().Step();
+  const auto answer = clients.back()->Answer();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status, 200);
+  while (service->scheduler().Step()) {
+  }
+}
+
 TEST(ServiceQueue, WhatCannotWaitIsToldToComeAgain) {
   TestService service(
       {.scheduling = {.max_batch = 2, .max_waiting = 3, .pages = 20}, .runs = false});

@@ -356,6 +356,8 @@ TEST_F(CompletionsTest, FormatsAreKept) {
       for (const Json& tag : value["tags"]) EXPECT_TRUE(tag.is_boolean());
     }
   }
+  const Json longer = With(With(base, Saying("ab")), {{"min_tokens", 9}});
+  EXPECT_EQ(Choice(longer)["text"], "ab") << "nothing else may come";
   EXPECT_EQ(Choice(With(base, Saying("a (b) [c] {d} $1.50\\n")))["text"], "a (b) [c] {d} $1.50\\n");
 }
 
