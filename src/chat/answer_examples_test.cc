@@ -251,6 +251,27 @@ TEST(AnswerParser, QuotedTagsWithinValuesBelongToThem) {
   EXPECT_EQ(gemma.Finish(), R"(C(f|{"s": "<|\"|><tool_call|>"}))");
 }
 
+TEST(AnswerParser, MarkersBehindTheBeginningOfACall) {
+  Meaning second_id = MeaningOf(CallFormat::kMistral, true);
+  second_id.Marker("[TOOL_CALLS]");
+  second_id.Push("f");
+  second_id.Marker("[CALL_ID]");
+  second_id.Push("1");
+  second_id.Marker("[CALL_ID]");
+  second_id.Push("2");
+  EXPECT_EQ(second_id.Finish(), "C(f) T([CALL_ID]2)");
+  // "[" may begin a call or the sign of reasoning until the marker comes.
+  AnswerFormat format;
+  format.calls = CallFormat::kLlamaPython;
+  format.reasoning_begin = "[THINK]", format.reasoning_end = "[/THINK]";
+  format.markers = {"<|python_start|>"};
+  Meaning bracket(AnswerParser(format, {"f"}));
+  bracket.Push("[");
+  bracket.Marker("<|python_start|>");
+  bracket.Push("[f()]");
+  EXPECT_EQ(bracket.Finish(), "T([) C(f|{})");
+}
+
 TEST(AnswerParser, NamesComeBeforeArgumentsAndArgumentsAsTheyCome) {
   using Kind = AnswerEvent::Kind;
   AnswerParser parser(ExampleFormat(CallFormat::kHermes, false), {"f"});
