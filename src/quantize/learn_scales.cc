@@ -100,6 +100,7 @@ class Learner {
 
   // Goes on from a state, or measures where learning begins.
   void Begin(const LearningState& begun);
+  bool Continues(const LearningState& begun) const;
   bool finished() const {
     return step_ == schedule_.most_steps() || worse_ == kPatience ||
            (step_ == schedule_.steps && worse_ == 0);
@@ -159,6 +160,11 @@ void Learner::Begin(const LearningState& begun) {
     best_ = Measure();
     return;
   }
+  if (!Continues(begun)) {
+    Fail(
+        "learning.safetensors is not what was saved there; remove the unfinished run's directory "
+        "and begin again");
+  }
   for (size_t i = 0; i < descents_.size(); ++i) {
     descents_[i].Resume(static_cast<int64_t>(i), begun);
   }
@@ -166,6 +172,18 @@ void Learner::Begin(const LearningState& begun) {
   const std::vector<float>& progress = begun.at(kProgressName);
   step_ = static_cast<int64_t>(progress[0]), worse_ = static_cast<int64_t>(progress[1]);
   best_ = progress[2];
+}
+
+// Whether `begun` has what a state of this learning has.
+bool Learner::Continues(const LearningState& begun) const {
+  const LearningState own = state();
+  const bool alike = std::ranges::all_of(own, [&](const auto& one) {
+    const auto found = begun.find(one.first);
+    return found != begun.end() && found->second.size() == one.second.size();
+  });
+  constexpr float kMostSteps = 1e6f;
+  const auto counts = [&](float value) { return value >= 0 && value <= kMostSteps; };
+  return alike && counts(begun.at(kProgressName)[0]) && counts(begun.at(kProgressName)[1]);
 }
 
 LearningState Learner::state() const {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "backends/interface/gpu_testing.h"
@@ -363,6 +364,17 @@ TEST_P(LearnScalesTest, GoesOnFromAnyStateToTheSameBytes) {
   ASSERT_EQ(job.states, 61u);
   const LearningState begun = job.state;
   const auto end = job.reports.back();
+  // A stranger's state: each fault alone.
+  using Change = std::function<void(LearningState&)>;
+  const std::vector<Change> changes = {
+      [](auto& s) { s.erase("head"); }, [](auto& s) { s.begin()->second.push_back(1); },
+      [](auto& s) { s["progress"].clear(); }, [](auto& s) { s["progress"][1] = 1e30f; }};
+  for (const Change& change : changes) {
+    LearningState strange = begun;
+    change(strange);
+    EXPECT_THROW(job.Learn(machine_, strange), Error);
+  }
+  job.states = 0;
   const Learned resumed = job.Learn(machine_, begun);
   EXPECT_EQ(job.states, 61 - kStep);
   EXPECT_EQ(job.state, begun);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calibration and the work directory on the sample model; the program as a whole is in tests/e2e.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -154,6 +155,70 @@ TEST(WorkDirectory, SavedLayersComeBackAndBelongToTheirSettings) {
   // A torn file is redone, not trusted.
   fs::resize_file(work.File(LayerShardName(2)), 1000);
   EXPECT_FALSE(work.FindLayer(2, plan, source.config));
+}
+
+// Whole files with a digest of their own that no run saved: named, and nothing else happens.
+TEST(WorkDirectory, WhatIsFoundIsAStrangersFile) {
+  const Network source = OpenNetwork(kTinyModel);
+  const ModelConfig& c = source.config;
+  const int64_t n = c.hidden_size;
+  const std::string out = testing::TempDir() + "/work-directory-strange";
+  fs::remove_all(out + ".partial");
+  const WorkDirectory work(out, {{"seed", 1}}, false, false);
+  const auto refused = [&](const char* name, const auto& find) {
+    try {
+      find();
+      ADD_FAILURE() << name << " was taken";
+    } catch (const Error& error) {
+      using testing::HasSubstr;
+      EXPECT_THAT(error.what(),
+                  testing::AllOf(HasSubstr(name), HasSubstr("is not what was saved there")));
+    }
+  };
+  Rng rng(1);
+  work.SaveRotation(RandomOrthogonal(n, rng));
+  EXPECT_TRUE(work.FindRotation(n));
+  const std::vector<double> twos(static_cast<size_t>(n * n), 2);
+  const std::vector<float> floats(static_cast<size_t>(n * n), 1);
+  const std::vector<std::vector<NamedTensor>> rotations = {
+      {},
+      {{"rotation", Tensor{DType::kF64, {0}, nullptr, nullptr}}},
+      {{"rotation", Tensor::Of(DType::kF64, {n * n}, twos)}},
+      {{"rotation", Tensor::Of(DType::kF64, {n, n}, twos)}},
+      {{"rotation", Tensor::Of(DType::kF32, {n, n}, floats)}},
+      {{"other", Tensor::Of(DType::kF64, {n, n}, twos)}}};
+  for (const auto& tensors : rotations) {
+    WriteShard(work.File(kRotationFile), tensors, {});
+    refused(kRotationFile, [&] { work.FindRotation(n); });
+  }
+  const std::vector<int64_t> halves(3, 1);
+  WriteShard(work.File(kLearningFile), {{"progress", Tensor::Of(DType::kI64, {3}, halves)}}, {});
+  refused(kLearningFile, [&] { work.FindLearning(); });
+  WriteShard(work.File(kFactorsFile), {{"head", Tensor::Of(DType::kF32, {n, n}, floats)}}, {});
+  refused(kFactorsFile, [&] { work.FindLearned(c); });
+  const Plan plan = MakePlan(c, kQuarotRecipe);
+  for (const std::map<std::string, std::string>& more :
+       {std::map<std::string, std::string>{}, {{"relative_errors", "3"}}}) {
+    auto metadata = more;
+    metadata[kPlanDigestKey] = PlanDigest(plan);
+    const Rotator rotator(source, kQuarotRecipe, plan, 0);
+    LayerWeights layer = StoreFloats(rotator.Layer(0));
+    for (Role role : kLayerRoles) {
+      SetRounded(RoundNearest(rotator.Layer(0)[role], kQuarotRecipe.weights), layer[role]);
+    }
+    WriteShard(work.File(LayerShardName(0)), LayerTensors(0, Planned(layer, plan, 0)), metadata);
+    refused("layer-00000", [&] { work.FindLayer(0, plan, c); });
+  }
+}
+
+TEST(WorkDirectory, AnIdentityThatIsNoObjectIsRefused) {
+  const std::string out = testing::TempDir() + "/work-directory-identity";
+  for (const char* text : {"3", "[]", "null", "\"a\""}) {
+    fs::remove_all(out + ".partial");
+    fs::create_directory(out + ".partial");
+    WriteFileAtomic(out + ".partial/provenance.json", text);
+    EXPECT_THROW(WorkDirectory(out, {{"seed", 1}}, true, false), Error) << text;
+  }
 }
 
 TEST(WorkDirectory, WhatAppearedMeanwhileIsNotReplaced) {

@@ -254,16 +254,12 @@ std::unique_ptr<DenseMath> LearningMath(Backend& backend) {
   return math ? std::move(math) : std::make_unique<HostMath>();
 }
 
-[[noreturn]] void FailDamaged(const WorkDirectory& work, const std::string& name) {
-  Fail("{}: is not what was saved there; remove {} and begin again", work.File(name), work.path());
-}
-
 void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, Backend& backend) {
   const ModelConfig& c = job.source.config;
   std::optional<Matrix<double>> rotation = work.FindRotation(c.hidden_size);
   if (!rotation) {
     // Finished layers are of use only with the rotation that they were made for.
-    if (OpenWholeShard(work.File(LayerShardName(0)))) FailDamaged(work, kRotationFile);
+    if (OpenWholeShard(work.File(LayerShardName(0)))) work.FailDamaged(kRotationFile);
     Progress progress("rotation", "steps", kRotationSteps);
     const auto rows = CollectPeakedRows(
         backend, c, job.plan, rotator, job.calibration, job.options.context, [&](int64_t layer) {
@@ -336,7 +332,7 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       ++report.resumed_layers;
     } else {
       // What follows was rounded behind another layer i.
-      if (work.FindLearned(c.layers)) FailDamaged(work, LayerShardName(i));
+      if (work.FindLearned(c)) work.FailDamaged(LayerShardName(i));
       at(0, "rotated");
       LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
                                         : RoundLayerNearest(std::move(layer), job.plan, i, errors);
@@ -352,15 +348,15 @@ Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLaye
   const ModelConfig& c = job.source.config;
   const auto load = [&](int64_t i) {
     auto saved = work.FindLayer(i, job.plan, c);
-    if (!saved) FailDamaged(work, LayerShardName(i));
+    if (!saved) work.FailDamaged(LayerShardName(i));
     return std::move(*saved);
   };
-  std::optional<Learned> learned = work.FindLearned(c.layers);
+  std::optional<Learned> learned = work.FindLearned(c);
   if (!learned) {
     std::vector<LayerWeights> rounded;
     for (int64_t i = 0; i < c.layers; ++i) {
       auto saved = load(i);
-      if (saved.scaled) FailDamaged(work, kFactorsFile);
+      if (saved.scaled) work.FailDamaged(kFactorsFile);
       rounded.push_back(std::move(saved.layer));
     }
     Progress progress(
@@ -387,7 +383,9 @@ Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLaye
   for (int64_t i = 0; i < c.layers; ++i) {
     WorkDirectory::SavedLayer saved = load(i);
     if (saved.scaled) continue;
-    ApplyScales(learned->factors[static_cast<size_t>(i)], saved.layer);
+    const LayerScales& factors = learned->factors[static_cast<size_t>(i)];
+    if (!Fits(factors, saved.layer)) work.FailDamaged(kFactorsFile);
+    ApplyScales(factors, saved.layer);
     saved.scaled = true;
     work.SaveLayer(i, saved, job.plan);
   }

@@ -65,6 +65,18 @@ void PlanInputScales(const ModelConfig& config, Plan& plan) {
   }
 }
 
+bool Fits(const LayerScales& factors, const LayerWeights& layer) {
+  const auto fit = [](const std::vector<float>& some, int64_t count) {
+    return some.empty() || (static_cast<int64_t>(some.size()) == count &&
+                            std::ranges::all_of(some, [](float v) { return v > 0; }));
+  };
+  return std::ranges::all_of(layer.linears, [&](const auto& one) {
+    const auto& [role, linear] = one;
+    return fit(factors.rows[role], linear.weights.rows) &&
+           fit(factors.inputs[ReaderOf(role)], static_cast<int64_t>(linear.input.scales.size()));
+  });
+}
+
 void ApplyScales(const LayerScales& factors, LayerWeights& layer) {
   for (auto& [role, linear] : layer.linears) {
     if (const auto& rows = factors.rows[role]; !rows.empty()) {

@@ -27,7 +27,9 @@ inline constexpr const char *kOfRows = ".rows", *kOfInputs = ".inputs";
 // Gives what rounded linears read behind norms scales, which begin as 1.
 void PlanInputScales(const ModelConfig& config, Plan& plan);
 
-// Multiplies scales; fp16 ones are rounded.
+// Whether there is a factor, above 0, for each scale of a vector that has factors.
+bool Fits(const LayerScales& factors, const LayerWeights& layer);
+// Multiplies scales; fp16 ones are rounded. The factors fit.
 void ApplyScales(const LayerScales& factors, LayerWeights& layer);
 
 // Learning under way, by name: how far it is, and Adam::state of each vector that is learned.

@@ -2,11 +2,13 @@
 #include "quantize/work_directory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
 #include "io/atomic_file.h"
 #include "models/manifest.h"
+#include "transforms/orthogonal.h"
 
 namespace nibble {
 namespace {
@@ -54,6 +56,11 @@ void RequireCheckpoint(const std::string& output) {
     Fail("{} exists and was not made by nibble quantize; --force does not remove it", output);
   }
   RefuseUnknownFiles(output, IsCheckpointFile);
+}
+
+bool IsFiniteF32(const Tensor& tensor) {
+  if (tensor.dtype != DType::kF32) return false;
+  return std::ranges::all_of(tensor.Copy<float>(), [](float v) { return std::isfinite(v); });
 }
 
 }  // namespace
@@ -118,7 +125,9 @@ WorkDirectory::WorkDirectory(const std::string& output, const Json& identity, bo
     if (!resume) {
       Fail("{} holds an unfinished run; pass --resume to continue it, or remove it", path_);
     }
-    const std::string differing = DifferingFields(identity, ReadJsonFile(identity_file));
+    const Json begun = ReadJsonFile(identity_file);
+    if (!begun.is_object()) FailDamaged(kProvenanceName);
+    const std::string differing = DifferingFields(identity, begun);
     if (!differing.empty()) {
       Fail("{} was started with other settings ({}); repeat them or remove it", path_, differing);
     }
@@ -136,6 +145,10 @@ WorkDirectory::~WorkDirectory() {
     if (entry.path().extension() == kShardSuffix) return;
   }
   RemoveKnownFiles(path_, IsWorkFile);
+}
+
+void WorkDirectory::FailDamaged(const std::string& name) const {
+  Fail("{}: is not what was saved there; remove {} and begin again", File(name), path_);
 }
 
 std::string WorkDirectory::File(const std::string& name) const {
@@ -170,7 +183,10 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
   };
   SavedLayer saved = {.layer = ReadPackedLayer(find, plan, config, index, path)};
   saved.scaled = file->metadata().contains(kScaledKey);
-  const Json errors = ParseJson(file->metadata().at(kErrorsKey), path);
+  const auto text = file->metadata().find(kErrorsKey);
+  if (text == file->metadata().end()) FailDamaged(LayerShardName(index));
+  const Json errors = ParseJson(text->second, path);
+  if (!errors.is_object()) FailDamaged(LayerShardName(index));
   for (const auto& [role, linear] : saved.layer.linears) {
     if (const auto e = JsonFind<double>(errors, RoleName(role), path)) saved.errors[role] = *e;
   }
@@ -187,8 +203,13 @@ void WorkDirectory::SaveRotation(const Matrix<double>& rotation) const {
 std::optional<Matrix<double>> WorkDirectory::FindRotation(int64_t hidden) const {
   const auto file = OpenWholeShard(File(kRotationFile));
   if (!file) return std::nullopt;
+  const auto found = file->tensors().find(kRotationName);
+  const bool fits = found != file->tensors().end() && found->second.dtype == DType::kF64 &&
+                    found->second.shape == std::vector<int64_t>{hidden, hidden};
+  if (!fits) FailDamaged(kRotationFile);
   Matrix<double> rotation(hidden, hidden);
-  rotation.data = file->tensors().at(kRotationName).Copy<double>();
+  rotation.data = found->second.Copy<double>();
+  if (!IsOrthogonal(rotation)) FailDamaged(kRotationFile);
   return rotation;
 }
 
@@ -204,7 +225,10 @@ void WorkDirectory::SaveLearning(LearningState state) const {
 LearningState WorkDirectory::FindLearning() const {
   LearningState state;
   if (const auto file = OpenWholeShard(File(kLearningFile))) {
-    for (const auto& [name, tensor] : file->tensors()) state[name] = tensor.Copy<float>();
+    for (const auto& [name, tensor] : file->tensors()) {
+      if (!IsFiniteF32(tensor)) FailDamaged(kLearningFile);
+      state[name] = tensor.Copy<float>();
+    }
   }
   return state;
 }
@@ -226,19 +250,24 @@ void WorkDirectory::SaveLearned(const Learned& learned) const {
   WriteShard(File(kFactorsFile), tensors, {});
 }
 
-std::optional<Learned> WorkDirectory::FindLearned(int64_t layers) const {
+std::optional<Learned> WorkDirectory::FindLearned(const ModelConfig& config) const {
   const auto file = OpenWholeShard(File(kFactorsFile));
   if (!file) return std::nullopt;
-  Learned learned = {.factors = ScaleFactors(static_cast<size_t>(layers))};
+  for (const auto& [name, tensor] : file->tensors()) {
+    if (!IsFiniteF32(tensor)) FailDamaged(kFactorsFile);
+  }
+  Learned learned = {.factors = ScaleFactors(static_cast<size_t>(config.layers))};
   if (const auto head = file->tensors().find(kLearnedHead); head != file->tensors().end()) {
+    const std::vector<int64_t> shape = {config.vocab_size, config.hidden_size};
+    if (head->second.shape != shape) FailDamaged(kFactorsFile);
     learned.head = ToF32(head->second);
   }
-  for (int64_t i = 0; i < layers; ++i) {
+  for (int64_t i = 0; i < config.layers; ++i) {
     LayerScales& layer = learned.factors[static_cast<size_t>(i)];
     for (const Role role : kLayerRoles) {
       const auto find = [&](const char* suffix, ByRole<std::vector<float>>& vectors) {
         const auto it = file->tensors().find(LinearName(i, role) + suffix);
-        if (it != file->tensors().end()) vectors[role] = ToF32(it->second).data;
+        if (it != file->tensors().end()) vectors[role] = it->second.Copy<float>();
       };
       find(kOfRows, layer.rows);
       find(kOfInputs, layer.inputs);

@@ -41,6 +41,8 @@ class WorkDirectory {
 
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const;
+  // Of a file that is whole and yet not what a run with this identity saves.
+  [[noreturn]] void FailDamaged(const std::string& name) const;
 
   struct SavedLayer {
     LayerWeights layer;
@@ -64,7 +66,7 @@ class WorkDirectory {
 
   // What is to scale every layer and to be the head; kept until Publish.
   void SaveLearned(const Learned& learned) const;
-  std::optional<Learned> FindLearned(int64_t layers) const;
+  std::optional<Learned> FindLearned(const ModelConfig& config) const;
 
   // Renames OUT.partial to OUT, whole.
   void Publish(bool force);

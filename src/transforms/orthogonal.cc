@@ -3,6 +3,7 @@
 
 #include <lapacke.h>
 
+#include <cmath>
 #include <new>
 #include <utility>
 
@@ -36,6 +37,26 @@ Matrix<double> RandomOrthogonal(int64_t n, Rng& rng) {
     for (double& value : q.row(i)) value *= signs[i];
   }
   return q;
+}
+
+bool IsOrthogonal(const Matrix<double>& q) {
+  if (q.rows != q.cols) return false;
+  Rng rng(1);
+  for (int trial = 0; trial < 2; ++trial) {
+    const auto n = static_cast<size_t>(q.rows);
+    std::vector<double> x(n), back(n, 0);
+    for (double& v : x) v = rng.Below(2) == 0 ? -1 : 1;
+    for (int64_t i = 0; i < q.rows; ++i) {
+      const auto row = q.row(i);
+      double product = 0;  // of Q x
+      for (size_t k = 0; k < n; ++k) product += row[k] * x[k];
+      for (size_t k = 0; k < n; ++k) back[k] += row[k] * product;
+    }
+    for (size_t k = 0; k < n; ++k) {
+      if (!(std::abs(back[k] - x[k]) < 1e-6)) return false;
+    }
+  }
+  return true;
 }
 
 Matrix<double> IdentityMatrix(int64_t n) {

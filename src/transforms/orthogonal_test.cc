@@ -33,6 +33,26 @@ void ExpectOrthogonal(const Matrix<double>& q) {
   }
 }
 
+TEST(IsOrthogonal, FindsWhatIsNot) {
+  Rng rng(4);
+  const Matrix<double> q = RandomOrthogonal(40, rng);
+  EXPECT_TRUE(IsOrthogonal(q));
+  EXPECT_TRUE(IsOrthogonal(IdentityMatrix(3)));
+  const auto changed = [&](const auto& change) {
+    Matrix<double> other = q;
+    change(other.data);
+    return IsOrthogonal(other);
+  };
+  EXPECT_FALSE(changed([](auto& v) { v[7] += 1e-3; }));
+  EXPECT_FALSE(changed([](auto& v) { v[7] = -v[7]; }));
+  EXPECT_FALSE(changed([](auto& v) { v[0] = std::nan(""); }));
+  EXPECT_FALSE(changed([](auto& v) { v.assign(v.size(), 0); }));
+  EXPECT_FALSE(changed([](auto& v) {
+    for (double& x : v) x *= 1.01;
+  }));
+  EXPECT_FALSE(IsOrthogonal(Matrix<double>(2, 3)));
+}
+
 TEST(RandomOrthogonalTest, IsOrthogonalAndReproducible) {
   for (int64_t n : {1, 2, 7, 96, 250}) {
     Rng rng(n), again(n), other(n + 1);
