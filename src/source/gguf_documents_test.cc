@@ -145,6 +145,19 @@ TEST_F(GgufDocuments, APatternOfWordsThatIsNotNamedIsTheArchitectures) {
   EXPECT_THAT(ErrorOf([&] { tokenizer("llama", "no-such"); }), HasSubstr("\"no-such\""));
 }
 
+TEST_F(GgufDocuments, AnEmptyTokenIsSaid) {
+  testing::internal::CaptureStderr();
+  GgufTokenizer(Open([&](GgufBuilder& b) {
+    b.String("general.architecture", "llama");
+    b.String("tokenizer.ggml.model", "gpt2");
+    b.String("tokenizer.ggml.pre", "llama-bpe");
+    b.Strings("tokenizer.ggml.tokens", {"a", "", "b"});
+    b.Integer("tokenizer.ggml.bos_token_id", 0);
+  }));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("token 1 of tokenizer.ggml.tokens"));
+}
+
 TEST_F(GgufDocuments, WhatAFileLeavesOutIsAsItsProgramHasIt) {
   const Json config = Config("llama", [](GgufBuilder&) {});
   EXPECT_EQ(config["num_key_value_heads"], 4);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenizer.json of a GGUF file: byte-level BPE ("gpt2") with one of the known pre-tokenizers, and
 // SentencePiece's BPE ("llama"), whose tokens have scores.
+#include <algorithm>
+
 #include "source/byte_level_tokenizer.h"
 #include "source/gguf_source.h"
 #include "source/tokenizer_document.h"
@@ -69,6 +71,11 @@ Vocabulary ReadVocabulary(const GgufFile& file) {
   if (v.tokens.empty()) Fail("{}: tokenizer.ggml.tokens is missing", file.path());
   v.types = file.Integers("tokenizer.ggml.token_type", v.tokens.size());
   if (v.types.empty()) v.types.assign(v.tokens.size(), kNormal);
+  const auto empty = std::ranges::find(v.tokens, "");
+  if (empty != v.tokens.end()) {
+    Note("nibble: {}: token {} of tokenizer.ggml.tokens is empty: no text is written with it\n",
+         file.path(), empty - v.tokens.begin());
+  }
   return v;
 }
 
