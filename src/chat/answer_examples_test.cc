@@ -33,8 +33,6 @@ const std::vector<AnswerExample>& AnswerExamples() {
        R"(C(f|{"a": "é\n"}))"},
       {kHermes, R"(<tool_call>{"arguments": "{\"a\": 1}", "name": "f"}</tool_call>)",
        R"(C(f|{"a": 1}))"},
-      {kHermes, R"(<tool_call>{"name": "f", "arguments": "no {\"object\"}"}</tool_call>)",
-       R"(C(f|"no {\"object\"}"))"},
       {kHermes, R"(<tool_call>{"x": [1, "]"], "name": "f", "arguments": {}, "y": 1.5}</tool_call>)",
        "C(f|{})"},
       {kHermes, R"(<tool_call>[{"name": "f", "arguments": {"a": 1}}, {"name": "f"}]</tool_call>)",
