@@ -8,7 +8,7 @@
 namespace nibble::grammar {
 namespace {
 
-constexpr int64_t kMaxCounted = 2000;  // items times those that "contains" counts
+constexpr int64_t kMaxCountedItems = 2000;  // items times those that "contains" counts
 
 }  // namespace
 
@@ -103,7 +103,7 @@ Expr SchemaCompiler::Array(const Constraints& c, Where at) {
     const Constraints::Contained& one = a.contained[0];
     const int64_t hits = (one.max == kUnbounded ? one.min : one.max) + 1;
     const int64_t most_items = (a.max == kUnbounded ? a.min : a.max) + 2;
-    const bool fits = hits <= kMaxCounted && most_items <= kMaxCounted / hits;
+    const bool fits = hits <= kMaxCountedItems && most_items <= kMaxCountedItems / hits;
     const bool can_be_counted = one.max == kUnbounded || Held(at, [&] { Negated(one.schema, at); });
     if (fixed == 0 && a.contained.size() == 1 && fits && can_be_counted) {
       return ContainingArray(a, at);

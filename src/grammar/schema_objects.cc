@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxSharedName = 100;
 constexpr size_t kNameWork = 1024;  // bytes of the expressions for a character of them
 constexpr size_t kMaxNamePatterns = 6;
-constexpr size_t kMaxCounted = 20'000;  // members times how many may be there
+constexpr size_t kMaxCountedMembers = 20'000;  // members times how many may be there
 
 using NamesByChar = std::map<uint32_t, std::vector<std::string_view>>;
 
@@ -224,7 +224,7 @@ Expr SchemaCompiler::Members(const std::vector<Member>& members, const Expr& fur
   if (most != kUnbounded && further == nullptr && most >= count) most = kUnbounded;
   if (least <= required && most == kUnbounded) return Members(members, further);
   const int64_t counted = std::max<int64_t>(most == kUnbounded ? least : most, 1);
-  if (static_cast<size_t>(counted) > kMaxCounted / (members.size() + 1)) {
+  if (static_cast<size_t>(counted) > kMaxCountedMembers / (members.size() + 1)) {
     LeaveOut(at, "minProperties or maxProperties of so many properties is not supported");
     return Members(members, further);
   }

@@ -2,6 +2,7 @@
 // Keywords of a schema as Constraints, with what its $ref, allOf and not say.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
@@ -15,6 +16,10 @@ constexpr int kMaxMerging = 64;
 constexpr int kMaxApart = 3;  // levels of properties that are looked at to tell two schemas apart
 constexpr size_t kPairWork = 64;  // see kMaxWork of json_schema.cc
 
+const std::map<std::string, unsigned> kTypeNames = {
+    {"null", kNull},     {"boolean", kBoolean}, {"integer", kNumber}, {"number", kNumber},
+    {"string", kString}, {"array", kArray},     {"object", kObject}};
+
 // A keyword's value, or nullptr.
 const Json* Find(const Json& schema, const char* key) {
   const auto it = schema.find(key);
@@ -26,6 +31,15 @@ Json Absent(const std::string& name) {
 }
 Json Present(const std::string& name) {
   return {{"type", "object"}, {"required", Json::array({name})}};
+}
+
+// Values of these types.
+Json OfTypes(unsigned types) {
+  Json names = Json::array();
+  for (const auto& [name, type] : kTypeNames) {
+    if ((types & type) != 0 && name != "integer") names.push_back(name);
+  }
+  return {{"type", names}};
 }
 
 }  // namespace
@@ -54,15 +68,13 @@ int64_t SchemaCompiler::Count(const Json& schema, const char* key, int64_t other
 }
 
 void SchemaCompiler::ReadTypes(const Json& schema, Where at, Constraints* c) const {
-  static const std::map<std::string, unsigned> names = {
-      {"null", kNull},     {"boolean", kBoolean}, {"integer", kNumber}, {"number", kNumber},
-      {"string", kString}, {"array", kArray},     {"object", kObject}};
   if (const Json* named = Find(schema, "type")) {
     c->types = 0;
     bool number = false;
     for (const Json& type : named->is_array() ? *named : Json::array({*named})) {
-      const auto known = type.is_string() ? names.find(type.get<std::string>()) : names.end();
-      if (known == names.end()) Refuse(at, fmt::format("type {} is unknown", JsonDump(type)));
+      const auto known =
+          type.is_string() ? kTypeNames.find(type.get<std::string>()) : kTypeNames.end();
+      if (known == kTypeNames.end()) Refuse(at, fmt::format("type {} is unknown", JsonDump(type)));
       c->types |= known->second;
       number = number || type == "number";
     }
@@ -220,13 +232,15 @@ void SchemaCompiler::ReadCombinations(const Json& schema, Where at, Constraints*
   c->choices.push_back({Both(*condition, part("then")), Both({{"not", *condition}}, part("else"))});
 }
 
-// Exactly one of them holds: each without those others that may hold beside it.
+// Exactly one of them holds: each without those others that may hold beside it. What a member is
+// about by its keywords is said, since AreApart relies on it.
 std::vector<Json> SchemaCompiler::OneOf(const std::vector<Json>& members, Where at) {
   std::vector<Constraints> known;
   for (const Json& member : members) known.push_back(ReadShallow(member, at));
   std::vector<Json> all;
   for (size_t i = 0; i < members.size(); ++i) {
-    Json alone = members[i];
+    const bool implies = known[i].types == kAnyType && known[i].implied != 0;
+    Json alone = implies ? Both(members[i], OfTypes(known[i].implied)) : members[i];
     for (size_t other = 0; other < members.size(); ++other) {
       if (other == i || AreApart(known[i], known[other], at, 0)) continue;
       Charge(kPairWork + JsonDump(members[other]).size(), at);
