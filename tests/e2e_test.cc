@@ -26,8 +26,7 @@ TEST(CommandLine, VersionHelpAndWrongUsage) {
   EXPECT_EQ(Nibble({"inspect", kTiny, "--jsno"}).err,
             "nibble: nibble inspect has no option --jsno; did you mean --json? nibble inspect "
             "--help lists all\n");
-  EXPECT_EQ(Nibble({"inspect"}).err,
-            "nibble: MODEL is required; nibble inspect --help says more\n");
+  EXPECT_EQ(Nibble({"chat"}).err, "nibble: model is required; nibble chat --help says more\n");
   EXPECT_THAT(Nibble({"inspect", kTiny, "more"}).err, HasSubstr("\"more\" is more than"));
   EXPECT_THAT(Nibble({"eval", "ppl", kTiny, "--windows", "-1"}).err,
               HasSubstr("must be 0 or more, not -1"));

@@ -18,6 +18,7 @@ constexpr size_t kMaxWork = 64 << 20, kValueWork = 2048, kConstantWork = 64;
 // A text of JSON has 64 levels.
 constexpr int kMaxDepth = 128;
 constexpr size_t kMaxNotes = 16;
+constexpr int kMaxInner = 4;  // compilers that look which listed values satisfy the rest
 
 const std::set<std::string> kKeywords = {"type",
                                          "enum",
@@ -167,7 +168,7 @@ Expr SchemaCompiler::Value(const Json& schema, Where at) {
     }
     if (depth_ > 0) return LaterRule(JsonDump(stripped), stripped, at);
   }
-  if (depth_ == kMaxDepth) Refuse(at.substr(0, 100), "nested too deeply");
+  if (depth_ == kMaxDepth) Refuse("", "nested too deeply");
   ++depth_;
   Expr value = ValueOf(Read(schema, at), at);
   --depth_;
@@ -206,7 +207,7 @@ Expr SchemaCompiler::OfChoice(const Constraints& c, Where at) {
   Constraints rest = c;
   rest.choices.erase(rest.choices.begin());
   std::vector<Expr> values;
-  if (depth_ == kMaxDepth) Refuse(at.substr(0, 100), "nested too deeply");
+  if (depth_ == kMaxDepth) Refuse("", "nested too deeply");
   ++depth_;
   for (const Json& choice : c.choices.front()) {
     if (rest == Constraints()) {
@@ -242,9 +243,15 @@ std::vector<Json> SchemaCompiler::Admitted(const Constraints& c, Where at) {
   // Values of other types than the rest is about satisfy it.
   rest.types = 0;
   for (const Json& value : admitted) rest.types |= TypeOf(value);
+  if (inner_ == kMaxInner) {
+    LeaveOut(at.substr(0, at.find('.')),
+             "enum or const of a schema within itself is not supported");
+    return admitted;
+  }
   GrammarBuilder builder(builder_->where());
   SchemaCompiler alone(&builder, root_, notes_);
   alone.work_ = work_;
+  alone.inner_ = inner_ + 1;
   const Expr value = alone.ValueOf(rest, at);
   alone.CompilePending();
   work_ = alone.work_;

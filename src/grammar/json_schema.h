@@ -102,6 +102,7 @@ class SchemaCompiler {
   // schema_scalars.cc
   Expr String(const Constraints& c, Where at);
   std::optional<Expr> SimpleString(const Constraints& c);
+  Expr Written(const TextSet& texts);  // between the quotes of a string
   TextSet StringSet(const Constraints& c, Where at);
   Expr Number(const Constraints& c, Where at);
 
@@ -113,6 +114,7 @@ class SchemaCompiler {
   size_t work_ = 0, parts_ = 0;
   int depth_ = 0;                            // of values within each other
   int merging_ = 0;                          // references and allOf within each other
+  int inner_ = 0;                            // compilers around this one
   bool shallow_ = false, negating_ = false;  // how Read() reads
 };
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keywords that need sets of texts, choices or counts.
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "grammar/decimal_sets.h"
@@ -200,6 +202,24 @@ TEST(SchemaKeywords, Arrays) {
        {R"(["a"])"},
        {"[1]"}},
   });
+}
+
+// Found by random schemas.
+TEST(SchemaKeywords, StrangeOnesEnd) {
+  const auto error = [](const char* schema) { return test::SchemaError(schema); };
+  EXPECT_EQ(error(R"({"$ref": 3, "type": "integer"})"), "schema: $ref must be a string");
+  EXPECT_EQ(error(R"({"$dynamicRef": []})"), "schema: $ref must be a string");
+  EXPECT_THAT(error(R"({"enum": [1, {}, "\u00e9"], "additionalProperties": {"$ref": "#"},
+                       "minLength": 1})"),
+              testing::HasSubstr("within itself"));
+  const std::string accents = fmt::format(R"({{"not": {{"uniqueItems": true, "title": "{}"}}}})",
+                                          std::string(99, 'a') + "\xC3\xA9");
+  EXPECT_EQ(error(accents.c_str()), "schema: \"not\" of uniqueItems is not supported");
+  EXPECT_EQ(error(R"({"type": "string", "pattern": "^[a-z]+x.*y$", "maxLength": 100000})"), "");
+  CheckSchemas({{R"({"$id": "http://a/b", "properties": {"x": {"$id": "c", "enum": ["a", "bb"],
+                     "$ref": "#/$defs/s", "$defs": {"s": {"minLength": 2}}}}, "required": ["x"]})",
+                 {R"({"x":"bb"})"},
+                 {R"({"x":"a"})"}}});
 }
 
 TEST(SchemaKeywords, Conditions) {

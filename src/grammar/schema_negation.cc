@@ -136,7 +136,11 @@ std::vector<Json> SchemaCompiler::Negated(const Json& schema, Where at) {
     }
   }
   if (all.empty() && !expressed) {
-    FailUsage("\"not\" of {} is not supported", JsonDump(schema).substr(0, 100));
+    std::vector<std::string> keywords;
+    for (const auto& item : schema.items()) {
+      if (IsKeyword(item.key())) keywords.push_back(item.key());
+    }
+    FailUsage("\"not\" of {} is not supported", fmt::join(keywords, ", "));
   }
   return all;
 }

@@ -133,14 +133,13 @@ Expr SchemaCompiler::FurtherMember(const Constraints::Objects& o,
       all = std::move(cut);
     });
   }
-  const auto character = [](const CharRanges& set) { return JsonCharacter(set); };
   std::vector<Expr> members;
   for (const Names& names : all) {
     const Json& schema = names.matched ? names.schema : others;
     if (schema == false) continue;
     const Expr quote = Literal("\"");
     members.push_back(
-        Sequence({quote, names.set.Write(builder_, character), quote, JsonColon(),
+        Sequence({quote, Written(names.set), quote, JsonColon(),
                   Value(schema, names.matched ? Below(at, "patternProperties") : place)}));
   }
   return members.empty() ? nullptr : Shared(Choice(std::move(members)));

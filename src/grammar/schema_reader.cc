@@ -284,11 +284,11 @@ bool SchemaCompiler::AreApart(const Constraints& x, const Constraints& y, Where 
 // What stands in references and allOf, and what unevaluated properties and items then are.
 void SchemaCompiler::JoinParts(const Json& schema, Where at, Constraints* c) {
   std::vector<std::pair<Json, std::string>> parts;
-  if (const Json* reference = Find(schema, "$ref")) {
-    parts.emplace_back(Resolve(*reference, at), reference->get<std::string>());
-  }
-  if (const Json* reference = Find(schema, "$dynamicRef")) {
-    parts.emplace_back(Resolve(*reference, at), at);
+  for (const char* key : {"$ref", "$dynamicRef"}) {
+    const Json* reference = Find(schema, key);
+    if (reference == nullptr) continue;
+    const Json& target = Resolve(*reference, at);
+    parts.emplace_back(target, reference->get<std::string>());
   }
   if (const Json* members = Find(schema, "allOf")) {
     if (!members->is_array()) Refuse(at, "allOf must be an array of schemas");

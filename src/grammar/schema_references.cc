@@ -70,6 +70,8 @@ class References {
 
   void Replace(const std::string& outer_base, Json* schema) const {
     const std::string base = BaseOf(*schema, outer_base);
+    // Pointers are from the root, whatever it is called.
+    if (base != outer_base) schema->erase("$id");
     for (const auto& item : schema->items()) {
       const bool dynamic = item.key() == "$dynamicRef";
       if (schema->is_object() && item.value().is_string() && (dynamic || item.key() == "$ref")) {

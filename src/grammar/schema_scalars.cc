@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kPatternWork = 1024;  // bytes of the expressions for a character of a pattern
 // Beside a pattern of so many states, texts are no longer than this divided by them.
-constexpr int64_t kCountedStates = 20'000;
+constexpr int64_t kCountedStates = 10'000;
 
 Expr InQuotes(Expr text) {
   return Sequence({Literal("\""), std::move(text), Literal("\"")});
@@ -138,6 +138,15 @@ TextSet SchemaCompiler::StringSet(const Constraints& c, Where at) {
   return set;
 }
 
+// Sets of characters with escapes take many states: each is a rule of its own.
+Expr SchemaCompiler::Written(const TextSet& texts) {
+  return texts.Write(builder_, [this](const CharRanges& set) {
+    std::string key = "characters";
+    for (const CharRange& range : set) key += fmt::format(" {:x}-{:x}", range.first, range.last);
+    return Known(key, [&] { return JsonCharacter(set); });
+  });
+}
+
 Expr SchemaCompiler::String(const Constraints& c, Where at) {
   if (c.strings.max != kUnbounded && c.strings.max < c.strings.min) return Choice({});
   Constraints known = c;
@@ -150,8 +159,7 @@ Expr SchemaCompiler::String(const Constraints& c, Where at) {
   const std::string key =
       fmt::format("string {} {} {} {} {} {}", s.min, s.max, JsonDump(s.patterns),
                   JsonDump(s.formats), JsonDump(s.non_patterns), JsonDump(known.excluded));
-  return Known(key,
-               [&] { return InQuotes(StringSet(known, at).Write(builder_, WrittenCharacter)); });
+  return Known(key, [&] { return InQuotes(Written(StringSet(known, at))); });
 }
 
 Expr SchemaCompiler::Number(const Constraints& c, Where at) {
