@@ -290,11 +290,11 @@ TextSet Numbers(const NumberLimits& limits) {
   size_t states = 1;
   for (const Decimal& divisor : limits.multiples) {
     multiples.push_back(MultiplesSet(divisor).Make());
-    states *= multiples.back().size();
+    states = std::min(states * multiples.back().size(), kMaxCountedStates);
   }
   for (const Decimal& divisor : limits.non_multiples) {
     others.push_back(MultiplesSet(divisor).Make());
-    states *= others.back().size();
+    states = std::min(states * others.back().size(), kMaxCountedStates);
   }
   const auto digits = static_cast<int64_t>(kMaxCountedStates / states);
   TextSet numbers = Shape(std::clamp<int64_t>(digits, 1, kNumberDigits), FractionDigits(limits));

@@ -15,6 +15,7 @@ namespace {
 // Bytes that are made while a schema is compiled, about: of copies for allOf and anyOf, and of
 // expressions. A second's work.
 constexpr size_t kMaxWork = 64 << 20, kValueWork = 2048, kConstantWork = 64;
+constexpr size_t kStateWork = 256, kSetWork = 12 << 20;
 // A text of JSON has 64 levels.
 constexpr int kMaxDepth = 128;
 constexpr size_t kMaxNotes = 16;
@@ -107,6 +108,14 @@ bool SchemaCompiler::Held(Where at, const std::function<void()>& use) {
 void SchemaCompiler::Charge(size_t work, Where at) {
   work_ += work;
   if (work_ > kMaxWork) Refuse(at, "the schema is too large with all that it combines");
+}
+
+TextSet SchemaCompiler::Paid(Where at, const std::function<TextSet()>& make) {
+  Charge(kSetWork, at);
+  TextSet set = make();
+  work_ -= kSetWork;
+  Charge(std::min(set.size() * kStateWork, kSetWork), at);
+  return set;
 }
 
 SchemaCompiler::SchemaCompiler(GrammarBuilder* builder, const Json& root, SchemaNotes* notes)

@@ -43,6 +43,8 @@ class SchemaCompiler {
   // Whether use() ended without an Error, which is left out.
   bool Held(Where at, const std::function<void()>& use);
   void Charge(size_t work, Where at);
+  // make(), paid for by its states; one that fails has taken as much as any.
+  TextSet Paid(Where at, const std::function<TextSet()>& make);
   Expr Shared(Expr expression);  // as a rule, to be used more than once
   // The rule of this name, made when it is first asked for.
   Expr Known(const std::string& name, const std::function<Expr()>& make);
@@ -88,8 +90,14 @@ class SchemaCompiler {
   Expr Members(const std::vector<Member>& members, const Expr& further);
   Expr CountedMembers(const std::vector<Member>& members, const Expr& further, int64_t least,
                       int64_t most, int64_t counted);
-  Expr FurtherMember(const Constraints::Objects& o, const std::vector<std::string>& declared,
-                     Where at);
+  struct NamePattern {
+    TextSet names;
+    Json schema;
+  };
+  std::vector<NamePattern> NamePatterns(const Constraints::Objects& o, Where at);
+  Expr FurtherMember(const Constraints::Objects& o, const std::vector<NamePattern>& patterns,
+                     const std::optional<TextSet>& allowed,
+                     const std::vector<std::string>& declared, Where at);
   Expr FurtherName(const std::vector<std::string>& declared, Where at);
   std::optional<TextSet> NameSet(const Json& schema, Where at);
 

@@ -209,6 +209,8 @@ TEST(SchemaKeywords, StrangeOnesEnd) {
   const auto error = [](const char* schema) { return test::SchemaError(schema); };
   EXPECT_EQ(error(R"({"$ref": 3, "type": "integer"})"), "schema: $ref must be a string");
   EXPECT_EQ(error(R"({"$dynamicRef": []})"), "schema: $ref must be a string");
+  EXPECT_EQ(error(R"({"contains": true, "minContains": 2000000})"),
+            "schema: minContains is over 1000000");
   EXPECT_THAT(error(R"({"enum": [1, {}, "\u00e9"], "additionalProperties": {"$ref": "#"},
                        "minLength": 1})"),
               testing::HasSubstr("within itself"));
@@ -216,6 +218,15 @@ TEST(SchemaKeywords, StrangeOnesEnd) {
                                           std::string(99, 'a') + "\xC3\xA9");
   EXPECT_EQ(error(accents.c_str()), "schema: \"not\" of uniqueItems is not supported");
   EXPECT_EQ(error(R"({"type": "string", "pattern": "^[a-z]+x.*y$", "maxLength": 100000})"), "");
+  // Each of these patterns takes all the states that there are.
+  Json many = {{"type", "object"}, {"properties", Json::object()}};
+  for (int i = 0; i < 100; ++i) {
+    many["properties"][fmt::format("p{}", i)] = {{"pattern", fmt::format(".*{}.{{16}}", i)},
+                                                 {"maxLength", 30}};
+  }
+  SchemaNotes notes;
+  EXPECT_THAT(test::ErrorOf([&] { JsonSchemaGrammar(many, "schema", &notes); }),
+              testing::HasSubstr("too large"));
   CheckSchemas({{R"({"$id": "http://a/b", "properties": {"x": {"$id": "c", "enum": ["a", "bb"],
                      "$ref": "#/$defs/s", "$defs": {"s": {"minLength": 2}}}}, "required": ["x"]})",
                  {R"({"x":"bb"})"},

@@ -98,13 +98,29 @@ std::optional<TextSet> SchemaCompiler::NameSet(const Json& schema, Where at) {
   return StringSet(c, at);
 }
 
+// patternProperties, but for patterns that are left out.
+std::vector<SchemaCompiler::NamePattern> SchemaCompiler::NamePatterns(const Constraints::Objects& o,
+                                                                      Where at) {
+  std::vector<NamePattern> all;
+  const std::string place = Below(at, "patternProperties");
+  for (const auto& item : o.patterns.items()) {
+    Held(place, [&] {
+      const auto names = [&] { return PatternSet(item.key(), "pattern", true); };
+      all.push_back({Paid(place, names), item.value()});
+    });
+  }
+  return all;
+}
+
 // Of names that are not declared: each with the schemas of all patterns that it has, or else that
 // of additionalProperties. nullptr if there are none.
 Expr SchemaCompiler::FurtherMember(const Constraints::Objects& o,
+                                   const std::vector<NamePattern>& patterns,
+                                   const std::optional<TextSet>& allowed,
                                    const std::vector<std::string>& declared, Where at) {
   const Json others = o.others.value_or(true);
   const std::string place = Below(at, "additionalProperties");
-  if (o.patterns.empty() && !o.names) {
+  if (patterns.empty() && !allowed) {
     if (others == false) return nullptr;
     Expr value = Value(others, place);
     return Shared(Sequence({FurtherName(declared, at), JsonColon(), std::move(value)}));
@@ -117,17 +133,16 @@ Expr SchemaCompiler::FurtherMember(const Constraints::Objects& o,
   std::vector<Expr> literals;
   for (const std::string& name : declared) literals.push_back(Literal(name));
   TextSet free = TextSet::All().Without(TextSet::Of(Choice(std::move(literals))));
-  if (o.names) {
-    if (const auto names = NameSet(*o.names, Below(at, "propertyNames"))) free = free.And(*names);
-  }
+  if (allowed) free = free.And(*allowed);
   std::vector<Names> all = {{std::move(free), true, false}};
-  for (const auto& item : o.patterns.items()) {
+  for (const NamePattern& pattern : patterns) {
     Held(Below(at, "patternProperties"), [&] {
-      const TextSet pattern = PatternSet(item.key(), "pattern", true);
       std::vector<Names> cut;
       for (const Names& names : all) {
-        cut.push_back({names.set.And(pattern), Both(names.schema, item.value()), true});
-        cut.push_back({names.set.Without(pattern), names.schema, names.matched});
+        const auto in = [&] { return names.set.And(pattern.names); };
+        const auto out = [&] { return names.set.Without(pattern.names); };
+        cut.push_back({Paid(at, in), Both(names.schema, pattern.schema), true});
+        cut.push_back({Paid(at, out), names.schema, names.matched});
       }
       std::erase_if(cut, [](const Names& names) { return names.set.empty(); });
       all = std::move(cut);
@@ -156,6 +171,7 @@ Expr SchemaCompiler::Object(const Constraints& c, Where at) {
   const std::set<std::string> needed(o.required.begin(), o.required.end());
   std::optional<TextSet> allowed;
   if (o.names) allowed = NameSet(*o.names, Below(at, "propertyNames"));
+  const std::vector<NamePattern> patterns = NamePatterns(o, at);
   std::vector<std::string> names;
   std::vector<Member> members;
   bool possible = true;
@@ -163,12 +179,10 @@ Expr SchemaCompiler::Object(const Constraints& c, Where at) {
     const bool declared = o.properties.contains(name);
     Json schema = declared ? o.properties.at(name) : Json(true);
     bool matched = declared;
-    for (const auto& item : o.patterns.items()) {
-      Held(Below(at, "patternProperties"), [&] {
-        if (!PatternSet(item.key(), "pattern", true).Contains(name)) return;
-        schema = Both(schema, item.value());
-        matched = true;
-      });
+    for (const NamePattern& pattern : patterns) {
+      if (!pattern.names.Contains(name)) continue;
+      schema = Both(schema, pattern.schema);
+      matched = true;
     }
     if (!matched) schema = o.others.value_or(true);
     names.push_back(name);
@@ -185,7 +199,7 @@ Expr SchemaCompiler::Object(const Constraints& c, Where at) {
     if (!o.properties.contains(name)) add(name);
   }
   if (!possible) return Choice({});
-  const Expr further = FurtherMember(o, names, at);
+  const Expr further = FurtherMember(o, patterns, allowed, names, at);
   return JsonBrackets(builder_, '{', '}', Members(members, further, o.min, o.max, at));
 }
 

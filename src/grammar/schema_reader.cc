@@ -62,8 +62,9 @@ int64_t SchemaCompiler::Count(const Json& schema, const char* key, int64_t other
     Refuse(at, fmt::format("{} must be an integer from 0", key));
   }
   if (count <= GrammarLimits::kRepeat) return static_cast<int64_t>(count);
-  // No text is so long.
-  if (otherwise == 0) Refuse(at, fmt::format("{} is over {}", key, GrammarLimits::kRepeat));
+  // No text is so long: as a largest count it says nothing.
+  if (otherwise != kUnbounded)
+    Refuse(at, fmt::format("{} is over {}", key, GrammarLimits::kRepeat));
   return kUnbounded;
 }
 

@@ -112,7 +112,7 @@ TextSet SchemaCompiler::StringSet(const Constraints& c, Where at) {
   const Constraints::Strings& s = c.strings;
   TextSet set = TextSet::All();
   // What cannot be held, or joined with the rest, is left out.
-  const auto narrow = [&](const auto& narrower) { Held(at, [&] { set = narrower(); }); };
+  const auto narrow = [&](const auto& narrower) { Held(at, [&] { set = Paid(at, narrower); }); };
   for (const std::string& pattern : s.patterns) {
     narrow([&] { return set.And(PatternSet(pattern, "pattern", true)); });
   }
@@ -172,7 +172,8 @@ Expr SchemaCompiler::Number(const Constraints& c, Where at) {
   if (limits == none) return limits.integer ? JsonInteger(builder_) : JsonNumber(builder_);
   return Known(Key(limits), [&] {
     std::optional<TextSet> numbers;
-    if (!Held(at, [&] { numbers = Numbers(limits); })) {
+    const auto make = [&] { return Numbers(limits); };
+    if (!Held(at, [&] { numbers = Paid(at, make); })) {
       limits.multiples.clear();
       limits.non_multiples.clear();
       numbers = Numbers(limits);
