@@ -6,6 +6,7 @@ that was skipped for something that this machine has."""
 import argparse
 import collections
 import ctypes
+import importlib.util
 import os
 import pathlib
 import re
@@ -33,6 +34,8 @@ HERE = {
     "amx": {"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"} <= CPU_FLAGS,
     "a GPU": pathlib.Path("/dev/nvidiactl").exists(),
     "cuDNN": loads("libcudnn.so.9"),
+    "python3-jsonschema": importlib.util.find_spec("jsonschema") is not None,
+    "NIBBLE_SCHEMA_SUITE": "NIBBLE_SCHEMA_SUITE" in os.environ,
 }
 
 

@@ -162,7 +162,7 @@ TEST(SchemaWalks, EndInValuesForWhichTheSchemaHolds) {
 // validates.
 TEST(SchemaWalks, ValidateInPython) {
   if (std::system("python3 -c 'import jsonschema' >/dev/null 2>&1") != 0) {
-    GTEST_SKIP() << "python3 has no package jsonschema";
+    GTEST_SKIP() << "needs python3-jsonschema";
   }
   const std::vector<std::string> tokens = test::ByteTokens();
   const VocabularyTrie vocabulary(tokens);
