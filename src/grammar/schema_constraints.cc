@@ -66,30 +66,26 @@ void MergeInto(Constraints::Arrays* a, const Constraints::Arrays& b) {
   AddNew(b.contained, &a->contained);
 }
 
-// A name that one of them does not declare is of its patterns and additionalProperties. Patterns
-// hold beside the declaration (schema_objects.cc), so those of the other need no mention here; its
-// additionalProperties then do not hold for names of its patterns, which is not expressed: where
-// both are there, they hold for all names.
-void MergeInto(Constraints::Objects* a, const Constraints::Objects& b) {
-  const Json others_a = a->others.value_or(true), others_b = b.others.value_or(true);
+// Schemas by name or pattern. For one that only a or b has, additionalProperties of the other hold.
+Json MergedNames(const Json& a, const Json& others_a, const Json& b, const Json& others_b) {
   Json names = Json::object();
-  for (const auto& item : a->properties.items()) {
-    const auto other = b.properties.find(item.key());
-    names[item.key()] = Both(item.value(), other == b.properties.end() ? others_b : *other);
+  for (const auto& item : a.items()) {
+    const auto other = b.find(item.key());
+    names[item.key()] = Both(item.value(), other == b.end() ? others_b : *other);
   }
-  for (const auto& item : b.properties.items()) {
+  for (const auto& item : b.items()) {
     if (!names.contains(item.key())) names[item.key()] = Both(others_a, item.value());
   }
-  Json patterns = Json::object();
-  for (const auto& item : a->patterns.items()) {
-    const auto other = b.patterns.find(item.key());
-    patterns[item.key()] = Both(item.value(), other == b.patterns.end() ? others_b : *other);
-  }
-  for (const auto& item : b.patterns.items()) {
-    if (!patterns.contains(item.key())) patterns[item.key()] = Both(others_a, item.value());
-  }
-  a->properties = std::move(names);
-  a->patterns = std::move(patterns);
+  return names;
+}
+
+// Patterns hold beside declarations (schema_objects.cc). A name that one schema declares and a
+// pattern of the other has is held to the other's additionalProperties, too, which is more than
+// JSON Schema asks and never less.
+void MergeInto(Constraints::Objects* a, const Constraints::Objects& b) {
+  const Json others_a = a->others.value_or(true), others_b = b.others.value_or(true);
+  a->properties = MergedNames(a->properties, others_a, b.properties, others_b);
+  a->patterns = MergedNames(a->patterns, others_a, b.patterns, others_b);
   a->others = BothOf(a->others, b.others);
   a->evaluated.insert(b.evaluated.begin(), b.evaluated.end());
   AddNew(b.required, &a->required);
