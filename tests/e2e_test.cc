@@ -7,6 +7,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -240,6 +241,22 @@ TEST(CommandLine, TheDocumentedKernelsAreTheTables) {
   EXPECT_THAT(result.out, HasSubstr("cpu, avx2"));
   const bool all = result.out.find("cuda") != std::string::npos;
   EXPECT_EQ(result.out.size() == shown.size(), all);
+}
+
+TEST(InspectVerb, ShowsWhatLoadingMakesOfAFloatModel) {
+  const Result r = Nibble({"inspect", kTiny, "--kernels"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, ContainsRegex("in the file +12.9 MB: 12.9 MB BF16\n"));
+  EXPECT_THAT(r.out, ContainsRegex("as it runs +rounded to 8 bits"));
+  EXPECT_THAT(r.out, ContainsRegex("layers\\.\\*\\.q +256 x 256 +BF16 +8 +8 "));
+  EXPECT_THAT(r.out, ContainsRegex("layers\\.\\*\\.q +1-[0-9]+ [a-z0-9_]+8s8"));
+  const Json four = Nibble({"inspect", kTiny, "--load-bits", "4", "--json"}).json();
+  EXPECT_EQ(four["plan"]["linears"]["layers.0.q"]["weights"]["bits"], 4);
+  EXPECT_EQ(four["file_bytes"]["BF16"], 12900864);
+  const Json floats = Nibble({"inspect", kTiny, "--load-bits", "32", "--json"}).json();
+  EXPECT_FALSE(floats.contains("plan"));
+  EXPECT_EQ(floats["quantized_bytes"], 0);
+  EXPECT_LT(four["quantized_bytes"], floats["other_bytes"]);
 }
 
 TEST(BenchVerb, RowsHaveTheirFields) {

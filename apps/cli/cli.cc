@@ -39,13 +39,17 @@ CLI::Option* AddModel(CLI::App& verb, std::string& model, const std::string& kin
       ->transform(ModelName());
 }
 
-void AddLoading(CLI::App& verb, Loading& loading) {
-  verb.add_option("--load-bits", loading.bits,
+void AddLoadBits(CLI::App& verb, int& bits) {
+  verb.add_option("--load-bits", bits,
                   "Of a float model: round its weights to 4 or 8 bits while loading, with "
                   "8-bit activations; 16: bf16; 32: as they are, in fp32. Codes of GPTQ, AWQ, "
                   "compressed-tensors and MXFP4 are kept at any of them")
       ->check(CLI::IsMember({4, 8, 16, 32}))
       ->capture_default_str();
+}
+
+void AddLoading(CLI::App& verb, Loading& loading) {
+  AddLoadBits(verb, loading.bits);
   verb.add_flag("!--no-keep", loading.keep,
                 "Neither keep weights of 4 or 8 bits for the next start, in nibble/rounded of the "
                 "user's cache, nor take kept ones");

@@ -46,7 +46,9 @@ struct Loading {
   int bits = 8;
   bool keep = true;  // for the next start (quantize/rounded_cache.h)
 };
-// `--load-bits` and `--no-keep`.
+// `--load-bits`.
+void AddLoadBits(CLI::App& verb, int& bits);
+// The same and `--no-keep`.
 void AddLoading(CLI::App& verb, Loading& loading);
 
 // The network on the backend of `common`, with a line on standard error if a tile plane is there

@@ -329,6 +329,31 @@ TEST_F(RoundedWhileLoading, InMemoryAsInACheckpoint) {
   }
 }
 
+TEST_F(RoundedWhileLoading, FormatsAreKnownBeforeAWeightIsRounded) {
+  for (const int bits : {4, 8, 16}) {
+    const Network source = OpenNetwork(kTinyModel);
+    const Recipe recipe = LoadingRecipe(bits, false);
+    const Network rounded = RoundNetwork(source, recipe),
+                  planned = PlannedNetwork(source, MakePlan(source, recipe));
+    EXPECT_EQ(planned.caches[0].k, rounded.caches[0].k);
+    EXPECT_EQ(planned.caches[0].rotation, rounded.caches[0].rotation);
+    EXPECT_EQ(planned.embedding.format, rounded.embedding.format);
+    const auto expect_same = [](const PackedLinear& a, const PackedLinear& b) {
+      EXPECT_EQ(a.weights.format, b.weights.format);
+      EXPECT_EQ(a.weights.rows, b.weights.rows);
+      EXPECT_EQ(a.weights.cols, b.weights.cols);
+      EXPECT_EQ(a.tail.cols, b.tail.cols);
+      EXPECT_EQ(a.input, b.input);
+    };
+    expect_same(planned.head, rounded.head);
+    ASSERT_EQ(planned.layers.size(), rounded.layers.size());
+    for (size_t i = 0; i < planned.layers.size(); ++i) {
+      for (const Role role : kLayerRoles)
+        expect_same(planned.layers[i][role], rounded.layers[i][role]);
+    }
+  }
+}
+
 // The default's, by the tokens that there are to learn them from: 64 sequences.
 TEST_F(RoundedWhileLoading, ScalesAreLearnedWhereTheyCanBe) {
   fs::copy(kTinyModel, Path("model"));

@@ -85,6 +85,45 @@ Network RoundNetwork(const Network& source, const Recipe& recipe) {
   return RoundInMemory(source, recipe, MakePlan(source, recipe), {});
 }
 
+namespace {
+
+PackedLinear PlannedLinear(const PackedLinear& source, const LinearPlan& plan) {
+  const int64_t rows = source.weights.rows, width = source.input.width;
+  const TailPlan& tail = plan.tail;
+  return {.weights = {.format = plan.weights, .rows = rows, .cols = width - tail.columns},
+          .input = plan.Input(width),
+          .tail = {.format = tail.weights, .rows = rows, .cols = tail.columns}};
+}
+
+}  // namespace
+
+Network PlannedNetwork(const Network& source, const Plan& plan) {
+  const auto table = [&](const PackedWeights& weights, Role role) {
+    return PackedWeights{
+        .format = plan.at(0, role).weights, .rows = weights.rows, .cols = weights.cols};
+  };
+  Network net;
+  net.config = source.config;
+  net.directory = source.directory;
+  net.config_json = source.config_json;
+  net.stored_codes = source.stored_codes;
+  net.caches = LayerCaches(net.config, plan);
+  net.embedding = table(source.embedding, Role::kEmbedding);
+  net.head = PlannedLinear(source.head, plan.at(0, Role::kHead));
+  if (net.config.layer_input_size > 0) {
+    net.layer_table = table(source.layer_table, Role::kLayerTable);
+    net.layer_projection =
+        PlannedLinear(source.layer_projection, plan.at(0, Role::kLayerProjection));
+  }
+  for (int64_t i = 0; i < net.config.layers; ++i) {
+    LayerWeights& layer = net.layers.emplace_back();
+    for (const Role role : net.config.layer_roles(i)) {
+      layer[role] = PlannedLinear(source.layers[static_cast<size_t>(i)][role], plan.at(i, role));
+    }
+  }
+  return net;
+}
+
 KeptNetwork RoundOrFind(const Network& source, const Recipe& recipe) {
   const Plan plan = MakePlan(source, recipe);
   RoundedCache cache(source, plan);

@@ -15,6 +15,9 @@ Recipe LoadingRecipe(int bits, bool has_codes);
 // opened, in memory. Throws (usage) where the plan fits no such network.
 Network RoundNetwork(const Network& source, const Recipe& recipe);
 
+// The same network without data: formats, shapes and inputs of what RoundNetwork makes by `plan`.
+Network PlannedNetwork(const Network& source, const Plan& plan);
+
 // The same through what an earlier start kept (rounded_cache.h), or else kept for the next one.
 struct KeptNetwork {
   Network network;
