@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string_view>
 
@@ -13,12 +15,14 @@
 namespace nibble {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr std::string_view kCtrlC = "\x03", kCtrlD = "\x04", kUp = "\x1b[A", kLeft = "\x1b[D";
 
 // A program whose terminal this is.
 class Terminal {
  public:
-  explicit Terminal(const Arguments& arguments) {
+  explicit Terminal(const Arguments& arguments, const std::string& state = "none") {
     std::vector<char*> argv;
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
@@ -28,7 +32,9 @@ class Terminal {
     if (pid_ == 0) {
       setenv("TERM", "xterm", 1);
       setenv("XDG_CACHE_HOME", "none", 1);  // no absolute path: nothing is kept
+      setenv("XDG_STATE_HOME", state.c_str(), 1);
       unsetenv("HOME");
+      unsetenv("LANG");
       // libedit never frees the name of a function that was added to its keys.
       setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
       execv(argv[0], argv.data());
@@ -44,6 +50,10 @@ class Terminal {
 
   void Press(std::string_view keys) const {
     ASSERT_EQ(write(keyboard_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  void Resize(unsigned short rows, unsigned short columns) const {
+    const winsize size = {.ws_row = rows, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ASSERT_EQ(ioctl(keyboard_, TIOCSWINSZ, &size), 0);
   }
   // Whether `text` comes within a minute; what stood before it is in last() then.
   bool Shows(std::string_view text) {
@@ -95,9 +105,10 @@ class Terminal {
   std::string screen_, last_;
 };
 
-Terminal Chat(const std::string& max_tokens) {
+Terminal Chat(const std::string& max_tokens, const std::string& state = "none") {
   return Terminal({NIBBLE_PROGRAM, "chat", kTiny, "--no-template", "--temperature", "0",
-                   "--max-tokens", max_tokens});
+                   "--max-tokens", max_tokens},
+                  state);
 }
 
 TEST(TerminalChat, LinesAreEditedAndRememberedAndCtrlDEnds) {
@@ -152,6 +163,96 @@ TEST(TerminalChat, CtrlCEndsAnAnswerAndNotTheProgram) {
   chat.Press("/stats\r");
   ASSERT_TRUE(chat.Shows("2 messages")) << chat.screen();
   chat.Press("/exit\r");
+  EXPECT_EQ(chat.Wait(), 0);
+}
+
+class TerminalFiles : public EndToEnd {};
+
+TEST_F(TerminalFiles, WhatIsPastedIsOneMessage) {
+  Terminal chat = Chat("2");
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press("say \x1b[200~The river\ris \"\xc3\xa9t\xc3\xa9\"\x03\r\x1b[201~!\r");
+  ASSERT_TRUE(chat.Shows("2 tokens written")) << chat.screen();
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press("/save " + Path("saved.json") + "\r");
+  ASSERT_TRUE(chat.Shows("2 messages saved in")) << chat.screen();
+  EXPECT_EQ(ParseJson(Slurp(Path("saved.json")), "saved")[0]["content"],
+            "say The river\nis \"\xc3\xa9t\xc3\xa9\"!");
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press(kCtrlD);
+  EXPECT_EQ(chat.Wait(), 0);
+}
+
+TEST_F(TerminalFiles, MessagesAreThereInTheNextSession) {
+  Terminal first = Chat("2", Path("state"));
+  ASSERT_TRUE(first.Asks()) << first.screen();
+  first.Press("The river\r");
+  ASSERT_TRUE(first.Shows("2 tokens written")) << first.screen();
+  ASSERT_TRUE(first.Asks()) << first.screen();
+  first.Press(kCtrlD);
+  EXPECT_EQ(first.Wait(), 0);
+  Terminal second = Chat("2", Path("state"));
+  ASSERT_TRUE(second.Asks()) << second.screen();
+  second.Press(std::string(kUp) + "\r");
+  ASSERT_TRUE(second.Shows("The river")) << second.screen();
+  ASSERT_TRUE(second.Shows("2 tokens written")) << second.screen();
+  EXPECT_TRUE(fs::exists(Path("state/nibble/messages.jsonl")));
+}
+
+TEST_F(TerminalFiles, AFileOfOthersIsNotWrittenOverUnasked) {
+  Spill(Path("notes.json"), "mine");
+  Terminal chat = Chat("2");
+  for (const auto& [answer, shown] : {std::pair("n\r", "not saved"), {"y\r", "0 messages saved"}}) {
+    ASSERT_TRUE(chat.Asks()) << chat.screen();
+    EXPECT_EQ(Slurp(Path("notes.json")), "mine");
+    chat.Press("/save " + Path("notes.json") + "\r");
+    ASSERT_TRUE(chat.Shows("write over it?")) << chat.screen();
+    chat.Press(answer);
+    ASSERT_TRUE(chat.Shows(shown)) << chat.screen();
+  }
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press("/save " + Path("notes.json") + "\r");  // its own by now
+  ASSERT_TRUE(chat.Shows("0 messages saved")) << chat.screen();
+}
+
+TEST(TerminalChat, KeysDuringAnAnswerWaitAndDoNotShow) {
+  Terminal chat = Chat("300");
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press("The river\r");
+  ASSERT_TRUE(chat.Shows("The river\r\n")) << chat.screen();
+  ASSERT_TRUE(chat.Shows(" ")) << "the answer's first words: " << chat.screen();
+  chat.Press("/sta#ts\b\b\b");
+  ASSERT_TRUE(chat.Shows("tokens written")) << chat.screen();
+  EXPECT_EQ(chat.last().find('#'), std::string::npos);
+  ASSERT_TRUE(chat.Shows("/sta")) << "in the next line: " << chat.screen();
+  chat.Press("ts\r");
+  ASSERT_TRUE(chat.Shows("2 messages")) << chat.screen();
+  chat.Press(kCtrlD);
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_TRUE(chat.HandsOverLines());
+}
+
+TEST(TerminalChat, LinesGoOnWhenTheTerminalChangesItsSize) {
+  Terminal chat = Chat("60");
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press("The ");
+  ASSERT_TRUE(chat.Shows("The ")) << chat.screen();
+  chat.Resize(20, 30);
+  ASSERT_TRUE(chat.Shows("> The ")) << "shown anew: " << chat.screen();
+  chat.Press("river\r");
+  ASSERT_TRUE(chat.Shows("prompt ")) << chat.screen();
+  // The answer is broken for 30 columns.
+  std::string answer = chat.last().substr(chat.last().find("river") + 5);
+  size_t column = 0;
+  for (size_t at = 0; at < answer.size(); ++at) {
+    if (answer[at] == '\x1b')
+      at = answer.find_first_of("DKhl", at);
+    else
+      column = answer[at] == '\n' ? 0 : column + 1;
+    EXPECT_LE(column, 31u) << answer;  // with what a long word's beginning took, and \r
+  }
+  EXPECT_GE(std::ranges::count(answer, '\n'), 4);
+  chat.Press(kCtrlD);
   EXPECT_EQ(chat.Wait(), 0);
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "apps/cli/cli.h"
 #include "apps/cli/conversation.h"
 #include "apps/cli/message_reader.h"
 #include "apps/cli/sampling_options.h"
+#include "apps/cli/terminal.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
@@ -18,12 +20,19 @@ constexpr uint64_t kMaxConversationBytes = 64 << 20;
 
 struct ChatArguments {
   std::string model, system;
-  bool no_template = false;
+  bool no_template = false, no_history = false;
   Loading loading;
   SamplingArguments sampling = {.max_tokens = 1024};
 };
 
-void Load(Conversation& conversation, const std::string& path) {
+// What commands work on.
+struct Talk {
+  Conversation conversation;
+  MessageReader reader;
+  std::string file;  // that this conversation was saved to or loaded from
+};
+
+void Load(Talk& talk, const std::string& path) {
   const Json messages = ParseJson(ReadFile(path, kMaxConversationBytes), path);
   const auto text = [](const Json& message, const char* key) {
     return message.is_object() && message.contains(key) && message[key].is_string();
@@ -32,30 +41,51 @@ void Load(Conversation& conversation, const std::string& path) {
                        return text(message, "role") && text(message, "content");
                      });
   if (!whole) Fail("{}: not a list of {{\"role\": TEXT, \"content\": TEXT}}", path);
-  conversation.SetMessages(messages);
+  talk.conversation.SetMessages(messages);
+  talk.file = path;
+  Note("{} messages loaded\n", messages.size());
 }
 
-void PrintStats(const Conversation& conversation) {
+void Save(Talk& talk, const std::string& path) {
+  if (path.empty()) Fail("/save needs a file's name");
+  std::error_code error;
+  if (path != talk.file && std::filesystem::exists(path, error) &&
+      !talk.reader.Confirms(fmt::format("{} exists; write over it?", Printable(path)))) {
+    return Note("not saved\n");
+  }
+  const Json& messages = talk.conversation.messages();
+  WriteFileAtomic(path, messages.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  talk.file = path;
+  Note("{} messages saved in {}\n", messages.size(), Printable(path));
+}
+
+void Reset(Talk& talk, const std::string&) {
+  talk.conversation.Reset();
+  talk.file.clear();
+  Note("begun anew\n");
+}
+
+void SetSystem(Talk& talk, const std::string& text) {
+  talk.conversation.SetSystem(text);
+  Note("{}", text.empty() ? "no system message\n" : "system message set\n");
+}
+
+void PrintStats(Talk& talk, const std::string&) {
+  const Conversation& conversation = talk.conversation;
   Note("{} messages; {} tokens cached in {}\n", conversation.messages().size(),
        conversation.tokens(), BytesText(static_cast<double>(conversation.cache().bytes())));
 }
 
 struct Command {
   std::string_view name, argument, help;
-  void (*run)(Conversation& conversation, const std::string& argument);
+  void (*run)(Talk& talk, const std::string& argument);
 };
 constexpr Command kCommands[] = {
-    {"reset", "", "begin anew", [](Conversation& c, const std::string&) { c.Reset(); }},
-    {"system", "TEXT", "what the model is told first; empty for nothing",
-     [](Conversation& c, const std::string& text) { c.SetSystem(text); }},
-    {"save", "FILE", "write the conversation as JSON",
-     [](Conversation& c, const std::string& path) {
-       WriteFileAtomic(path,
-                       c.messages().dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-     }},
+    {"reset", "", "begin anew", Reset},
+    {"system", "TEXT", "what the model is told first; empty for nothing", SetSystem},
+    {"save", "FILE", "write the conversation as JSON", Save},
     {"load", "FILE", "go on with a saved one", Load},
-    {"stats", "", "tokens and memory in use",
-     [](Conversation& c, const std::string&) { PrintStats(c); }},
+    {"stats", "", "tokens and memory in use", PrintStats},
 };
 
 void PrintHelp() {
@@ -68,7 +98,7 @@ void PrintHelp() {
 }
 
 // A message "/name argument"; false ends the program.
-bool RunCommand(const std::string& message, Conversation& conversation) {
+bool RunCommand(const std::string& message, Talk& talk) {
   const size_t space = std::min(message.find(' '), message.size());
   const std::string name = message.substr(1, space - 1);
   const std::string argument = message.substr(std::min(space + 1, message.size()));
@@ -80,7 +110,7 @@ bool RunCommand(const std::string& message, Conversation& conversation) {
     return true;
   }
   try {
-    command->run(conversation, argument);
+    command->run(talk, argument);
   } catch (const Error& error) {
     Note("nibble: {}\n", error.what());
   }
@@ -96,45 +126,52 @@ std::optional<ChatTemplate> Template(const ChatArguments& a) {
   return chat_template;
 }
 
+// Whether there was one.
+bool Answer(Conversation& conversation, const std::string& message,
+            const SamplingArguments& sampling, const GenerationConfig& config, bool json) {
+  const QuietKeys quiet;
+  const GenerateOptions options = sampling.Options(config, true);
+  TextOutput output(&conversation.tokenizer(), !json, sampling.stops, true);
+  const auto answer = conversation.Ask(message, options, output);
+  if (!answer) return false;
+  if (json) {
+    PrintJson(GenerationJson(output, answer->prompt_tokens, answer->generation, options));
+    FlushOutput();
+  } else {
+    PrintSpeed(answer->prompt_tokens, answer->generation, options);
+  }
+  return true;
+}
+
 void RunChat(const ChatArguments& a, const Common& common) {
   a.sampling.Check();
   const Tokenizer tokenizer = Tokenizer::Load(a.model);
   auto chat_template = Template(a);
   const auto model = cli::Load(a.model, common, false, a.loading);
   const auto config = LoadGenerationConfig(a.model, model->network().config_json);
-  Conversation conversation(*model, tokenizer, std::move(chat_template));
-  conversation.SetSystem(a.system);
-  MessageReader reader;
+  Talk talk{.conversation = {*model, tokenizer, std::move(chat_template)},
+            .reader = MessageReader(a.no_history ? "" : MessageHistory::DefaultPath())};
+  talk.conversation.SetSystem(a.system);
+  const bool terminal = talk.reader.terminal();
+  UseUtf8();
   int64_t unanswered = 0;
-  if (reader.terminal()) Note("/help lists commands, Ctrl-D ends.\n");
+  if (terminal) Note("/help lists commands, Ctrl-D ends.\n");
   const auto forget = [&] {  // Ctrl-C between an answer and the editor's first key, too
-    if (reader.terminal()) ForgetCtrlC();
+    if (terminal) ForgetCtrlC();
   };
   while (!Interrupted()) {
-    const auto message = reader.Next();
+    const auto message = talk.reader.Next();
     forget();
     if (!message) break;
     if (message->empty()) continue;
     if (message->starts_with('/')) {
-      if (!RunCommand(*message, conversation)) break;
+      if (!RunCommand(*message, talk)) break;
       continue;
     }
-    const GenerateOptions options = a.sampling.Options(config, true);
-    TextOutput output(&tokenizer, !common.json, a.sampling.stops);
-    const auto answer = conversation.Ask(*message, options, output);
-    if (!answer) {
-      ++unanswered;
-      continue;
-    }
-    if (common.json) {
-      PrintJson(GenerationJson(output, answer->prompt_tokens, answer->generation, options));
-      FlushOutput();
-    } else {
-      PrintSpeed(answer->prompt_tokens, answer->generation, options);
-    }
+    unanswered += Answer(talk.conversation, *message, a.sampling, config, common.json) ? 0 : 1;
     forget();
   }
-  if (unanswered > 0 && !reader.terminal()) Fail("{} messages had no answer", unanswered);
+  if (unanswered > 0 && !terminal) Fail("{} messages had no answer", unanswered);
 }
 
 }  // namespace
@@ -148,6 +185,9 @@ void AddChat(CLI::App& app, Common& common, Run& run) {
   verb->add_option("--system", a->system, "System message");
   verb->add_flag("--no-template", a->no_template,
                  "Plain text instead of the model's chat template");
+  verb->add_flag("--no-history", a->no_history,
+                 "Neither keep messages written in a terminal for the next session, in "
+                 "nibble/messages.jsonl of the user's state directory, nor show kept ones");
   AddLoading(*verb, a->loading);
   AddSampling(*verb, a->sampling);
   verb->callback([a, &common, &run] { run = [a, &common] { RunChat(*a, common); }; });

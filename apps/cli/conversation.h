@@ -34,6 +34,7 @@ class Conversation {
   std::optional<Answer> Ask(const std::string& message, const GenerateOptions& options,
                             TextOutput& output);
 
+  const Tokenizer& tokenizer() const { return tokenizer_; }
   int64_t tokens() const { return session_.tokens(); }  // in the cache
   const KvCache& cache() const { return session_.cache(); }
 

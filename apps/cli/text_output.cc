@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/text_output.h"
 
+#include "apps/cli/terminal.h"
+
 namespace nibble::cli {
 
 TextOutput::TextOutput(const Tokenizer* tokenizer, bool print,
-                       const std::vector<std::string>& stops)
-    : stops_(stops), print_(print) {
+                       const std::vector<std::string>& stops, bool wrap)
+    : stops_(stops), print_(print), wrap_(wrap) {
   if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
 }
 
@@ -25,7 +27,7 @@ void TextOutput::Finish() {
 void TextOutput::Add(const std::string& piece) {
   text_ += piece;
   if (!print_ || piece.empty()) return;
-  fmt::print("{}", piece);
+  fmt::print("{}", words_.Push(piece, wrap_ ? OutputColumns() : 0));
   FlushOutput();
 }
 

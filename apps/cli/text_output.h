@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/word_wrap.h"
 #include "engine/session.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
@@ -14,10 +15,11 @@
 namespace nibble::cli {
 
 // Streams tokens as valid UTF-8 to standard output (or ids, without a tokenizer) and keeps the
-// text, up to a stop string.
+// text, up to a stop string. In a terminal, lines may be broken between words.
 class TextOutput {
  public:
-  TextOutput(const Tokenizer* tokenizer, bool print, const std::vector<std::string>& stops);
+  TextOutput(const Tokenizer* tokenizer, bool print, const std::vector<std::string>& stops,
+             bool wrap = false);
   bool Push(int32_t id);  // whether the text goes on
   void Finish();
   const std::string& text() const { return text_; }
@@ -27,7 +29,8 @@ class TextOutput {
 
   std::optional<StreamDecoder> decoder_;
   StopStrings stops_;
-  bool print_;
+  bool print_, wrap_;
+  WordWrap words_;
   std::string text_;
 };
 

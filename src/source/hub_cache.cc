@@ -22,6 +22,13 @@ fs::path Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// `variable`, or `at_home` below the home directory; only absolute paths count.
+std::string UserDirectory(const char* variable, const char* at_home) {
+  if (const fs::path path = Variable(variable); path.is_absolute()) return path.string();
+  const fs::path home = Variable("HOME");
+  return home.is_absolute() ? (home / at_home).string() : "";
+}
+
 // Nothing if none or more than one could be meant.
 std::optional<fs::path> Snapshot(const fs::path& repository) {
   std::error_code error;
@@ -42,9 +49,11 @@ std::optional<fs::path> Snapshot(const fs::path& repository) {
 }  // namespace
 
 std::string UserCache() {
-  if (const fs::path cache = Variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache.string();
-  const fs::path home = Variable("HOME");
-  return home.is_absolute() ? (home / ".cache").string() : "";
+  return UserDirectory("XDG_CACHE_HOME", ".cache");
+}
+
+std::string UserState() {
+  return UserDirectory("XDG_STATE_HOME", ".local/state");
 }
 
 std::string HubCache() {

@@ -8,6 +8,8 @@ namespace nibble {
 // Where a user's programs keep what can be made again: XDG_CACHE_HOME, or ~/.cache; "" where
 // neither is an absolute path.
 std::string UserCache();
+// Where they keep what a user would miss little, histories: XDG_STATE_HOME, or ~/.local/state.
+std::string UserState();
 // Where Hugging Face's tools keep what they download: HF_HUB_CACHE, or hub in HF_HOME, or
 // huggingface/hub in the user's cache.
 std::string HubCache();

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/terminal.h"
+
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cwchar>
+#include <string_view>
+
+namespace nibble::cli {
+
+void UseUtf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+int CharacterColumns(char32_t character) {
+  const int columns = wcwidth(static_cast<wchar_t>(character));
+  return columns < 0 ? 0 : columns;
+}
+
+int OutputColumns() {
+  winsize size = {};
+  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
+}
+
+QuietKeys::QuietKeys() {
+  if (tcgetattr(STDIN_FILENO, &before_) != 0) return;  // no terminal
+  termios quiet = before_;
+  quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  changed_ = tcsetattr(STDIN_FILENO, TCSADRAIN, &quiet) == 0;
+}
+
+QuietKeys::~QuietKeys() {
+  if (changed_) tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+}
+
+}  // namespace nibble::cli

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a conversation in a terminal needs of it besides the editor of lines.
+#pragma once
+
+#include <termios.h>
+
+namespace nibble::cli {
+
+// Characters are UTF-8 from now on, also where the environment says nothing of a language.
+void UseUtf8();
+// Columns that a character takes: 0 of one that stands on its neighbour, 2 of a wide one.
+int CharacterColumns(char32_t character);
+// Columns of the terminal that standard output is; 0: it is none.
+int OutputColumns();
+
+// Keys pressed meanwhile do not show; they wait for whoever reads them next.
+class QuietKeys {
+ public:
+  QuietKeys();
+  ~QuietKeys();
+  QuietKeys(const QuietKeys&) = delete;
+  QuietKeys& operator=(const QuietKeys&) = delete;
+
+ private:
+  termios before_ = {};
+  bool changed_ = false;
+};
+
+}  // namespace nibble::cli
