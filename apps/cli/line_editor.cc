@@ -6,7 +6,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cwchar>
 #include <string_view>
 
@@ -27,11 +26,6 @@ volatile std::sig_atomic_t resized = 0;
 
 void OnResize(int) {
   resized = 1;
-}
-
-bool KnowsSequences() {
-  const char* term = std::getenv("TERM");
-  return term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
 }
 
 // Of lines that end with \n, without other control characters but tabs.
@@ -82,7 +76,7 @@ LineEditor::~LineEditor() {
 std::optional<std::string> LineEditor::Line(const char* prompt) {
   prompt_ = prompt;
   given_up_ = false;
-  const bool marks = KnowsSequences();
+  const bool marks = KnowsControlSequences();
   if (marks) Note("{}", kMarkPastes);
   int count = 0;
   const char* line = el_gets(edit_, &count);
@@ -111,7 +105,7 @@ bool LineEditor::WaitForByte() {
     if (resized != 0) {
       resized = 0;
       el_resize(edit_);
-      Note("\r\033[J");
+      if (KnowsControlSequences()) Note("\r\033[J");
       el_set(edit_, EL_REFRESH);
     }
     if (poll(&input, 1, kMilliseconds) > 0) return true;

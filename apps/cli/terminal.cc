@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <clocale>
+#include <cstdlib>
 #include <cwchar>
 #include <string_view>
 
@@ -21,9 +22,16 @@ int CharacterColumns(char32_t character) {
   return columns < 0 ? 0 : columns;
 }
 
+bool KnowsControlSequences() {
+  const char* term = std::getenv("TERM");
+  return term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
+}
+
 int OutputColumns() {
   winsize size = {};
-  if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+  if (!KnowsControlSequences() || isatty(STDOUT_FILENO) == 0 ||
+      ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0)
+    return 0;
   return size.ws_col;
 }
 

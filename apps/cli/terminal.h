@@ -10,7 +10,9 @@ namespace nibble::cli {
 void UseUtf8();
 // Columns that a character takes: 0 of one that stands on its neighbour, 2 of a wide one.
 int CharacterColumns(char32_t character);
-// Columns of the terminal that standard output is; 0: it is none.
+// Whether the terminal is one that moves its cursor and erases (ECMA-48), by TERM.
+bool KnowsControlSequences();
+// Columns of such a terminal that standard output is; 0: it is none.
 int OutputColumns();
 
 // Keys pressed meanwhile do not show; they wait for whoever reads them next.
