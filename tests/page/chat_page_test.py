@@ -16,7 +16,7 @@ import time
 import unittest
 
 from chrome import Browser, find_chromium
-from mock_server import HOSTILE, MockServer
+from mock_server import CODE, HOSTILE, MockServer
 
 OPTIONS = argparse.Namespace(url=None, screenshots=None)
 IDLE = "!state.running.size"
@@ -201,7 +201,8 @@ class PageTest(unittest.TestCase):
             ['--text', '--hover'], ['--muted', '--page'], ['--muted', '--side'],
             ['--muted', '--raised'], ['--muted', '--hover'], ['--accent', '--page'],
             ['--on-accent', '--accent'], ['--danger', '--danger-page'],
-            ['--text', '--danger-page'], ['--danger', '--page']];
+            ['--text', '--danger-page'], ['--danger', '--page'], ['--code-word', '--page'],
+            ['--code-string', '--page'], ['--code-number', '--page'], ['--code-name', '--page']];
           return pairs.map(([a, b]) => [a, b, [light(a), light(b)].sort((x, y) => y - x)])
             .map(([a, b, [high, low]]) => [a, b, (high + 0.05) / (low + 0.05)])
             .filter(([, , ratio]) => !(ratio >= 4.5)); })()"""
@@ -255,6 +256,37 @@ class PageTest(unittest.TestCase):
     def test_tool_calls_are_text(self):
         self.send("tools")
         self.assertEqual(self.texts(".answer pre"), ['weather({"city":"Oslo"})'])
+
+    @mock_only
+    def test_code_has_colours(self):
+        self.send("code please")
+        spans = self.browser.run("""[...document.querySelectorAll('.code code')].map(code =>
+            [...code.querySelectorAll('b, i, u, s, q')].map(node =>
+                node.tagName + ' ' + node.textContent))""")
+        self.assertEqual(spans, [
+            ["B def", "Q f", 'I # "no string"', 'U """Two', 'U     lines"""', "U 'a#b'",
+             "Q g", "S 1", "B True", "B return", "S 0x1F", "B if", "B else", "Q g"],
+            ["B SELECT", "B FROM", "I -- all"],
+            ["I /* one", "I    two */", "B int", "S 3", 'I // "x"'],
+            ["B <a", "Q href", 'U "x"', "I <!-- <b> -->", "B </a"],
+            []])
+        self.assertEqual("".join(f"```{header}\n{code}```\n\n" for header, code in zip(
+            ["python", "sql", "c++", "html", ""], self.texts(".code code"))).strip(), CODE.strip())
+
+    @mock_only
+    def test_a_model_without_a_template_goes_on_with_the_text(self):
+        self.mock.template = ""
+        self.browser.reload()
+        self.browser.wait("state.completes")
+        self.assertIn("begin", self.texts("#empty h1")[0])
+        self.send("There was")
+        self.assertEqual(self.answer(), "a river and a town.")
+        self.assertIn("Cut at the limit", self.texts(".stats")[-1])
+        self.send(" Then")
+        self.assertEqual([request["prompt"] for request in self.mock.requests],
+                         ["There was", "There was a river and a town. Then"])
+        self.assertEqual(self.mock.requests[0]["max_tokens"], 256)
+        self.assertNotIn("messages", self.mock.requests[0])
 
     @mock_only
     def test_busy_server_says_when_to_try_again(self):

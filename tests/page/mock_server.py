@@ -60,6 +60,7 @@ class MockServer:
 
     def __init__(self):
         self.requests, self.metrics_times, self.key, self.refusals = [], [], None, 0
+        self.template = "a template"
         self.disconnected = threading.Event()
         handler = type("Handler", (Handler,), {"mock": self})
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -87,7 +88,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.reply(200, json.dumps({"object": "list", "data": [{"id": "smollm2-1.7b-w4a8"}]}))
         elif self.path == "/props":
             parameters = {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.05}
-            self.reply(200, json.dumps({"default_generation_settings": {"params": parameters}}))
+            self.reply(200, json.dumps({"default_generation_settings": {"params": parameters},
+                                        "chat_template": self.mock.template}))
         elif self.path == "/metrics":
             self.mock.metrics_times.append(time.monotonic())
             self.reply(200, '# TYPE vllm:kv_cache_usage_perc gauge\n'
@@ -100,6 +102,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not self.allowed():
             return self.refuse(401, "A key is needed.")
         self.mock.requests.append(body)
+        if self.path == "/v1/completions":
+            return complete(self)
         text = body["messages"][-1]["content"].split("\n\n")[-1]
         scenario = SCENARIOS.get(text.split()[0], SCENARIOS["echo"])
         try:
@@ -157,6 +161,13 @@ def answer_text(handler, text, pause=0.01):
     for piece in pieces(text):
         handler.delta(pause, content=piece)
     handler.end_stream(len(pieces(text)))
+
+
+def complete(handler):
+    handler.start()
+    for piece in pieces(" a river and a town."):
+        handler.send(f"data: {json.dumps({'choices': [{'index': 0, 'text': piece}]})}\n\n")
+    handler.end_stream(5, "length")
 
 
 def echo(handler, text, body):
@@ -226,6 +237,33 @@ def busy(handler, text, body):
     return echo(handler, text, body)
 
 
+CODE = '''```python
+def f(x):  # "no string"
+    """Two
+    lines""" + 'a#b'
+    g(1, keepdims=True)
+    return 0x1F if x else g(x)
+```
+
+```sql
+SELECT name FROM t -- all
+```
+
+```c++
+/* one
+   two */ int a = 3; // "x"
+```
+
+```html
+<a href="x"><!-- <b> -->text</a>
+```
+
+```
+return "plain"
+```
+'''
+
+
 def cut(handler, text, body):
     handler.start()
     handler.delta(0.05, content="Half an ans")
@@ -245,5 +283,6 @@ SCENARIOS = {
     "echo": echo, "odd": odd_cuts, "slow": slow, "long": long, "tools": tools, "reason": reason,
     "busy": busy, "cut": cut, "event": error_event, "refuse": refuse,
     "hostile": lambda handler, text, body: answer_text(handler, HOSTILE),
+    "code": lambda handler, text, body: answer_text(handler, CODE, 0.001),
     "How": lambda handler, text, body: answer_text(handler, SHOWCASE, 0.02),
 }
