@@ -16,7 +16,7 @@ class Adam {
   // rate: of a value, in one step.
   explicit Adam(std::span<const float> values = {}, double rate = 0)
       : rate_(rate), count_(values.size()), state_(kParts * count_) {
-    for (Part p : {kValues, kBest}) std::ranges::copy(values, part(p));
+    for (Part p : {kValues, kBestValues}) std::ranges::copy(values, part(p));
   }
 
   // The step after `step` others, by `share` of the rate.
@@ -34,16 +34,16 @@ class Adam {
     }
   }
   // What the values are now is the best.
-  void KeepBest() { std::copy_n(part(kValues), count_, part(kBest)); }
+  void KeepBest() { std::copy_n(part(kValues), count_, part(kBestValues)); }
   std::span<const float> values() const { return {state_.data() + kValues * count_, count_}; }
-  std::span<const float> best() const { return {state_.data() + kBest * count_, count_}; }
+  std::span<const float> best() const { return {state_.data() + kBestValues * count_, count_}; }
 
   // All that it has come to.
   const std::vector<float>& state() const { return state_; }
   void Resume(std::vector<float> state) { state_ = std::move(state); }
 
  private:
-  enum Part : size_t { kValues, kMeans, kSquares, kBest, kParts };
+  enum Part : size_t { kValues, kMeans, kSquares, kBestValues, kParts };
   float* part(Part p) { return state_.data() + p * count_; }
 
   double rate_;

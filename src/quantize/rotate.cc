@@ -285,9 +285,9 @@ void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
     if (layer.vectors.contains(LayerVector::kKeyCenter)) {
       TurnCenter(LayerCache(c, plan_, index), k_signs, layer.vectors[LayerVector::kKeyCenter]);
     }
-    map_outputs(Role::kV, [&](Matrix<double>& w) {
+    map_outputs(Role::kV, [&, heads = kv_heads, dim = head_dim](Matrix<double>& w) {
       ScaleRows(w, v_signs);
-      ApplyTransformToColumns(PerHead(kv_heads, head_dim), w);
+      ApplyTransformToColumns(PerHead(heads, dim), w);
     });
   }
   // Inverse of an orthogonal map on the input side: W M^-1 = W M^T, the same routine as x -> M x.
