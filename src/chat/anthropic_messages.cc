@@ -17,11 +17,14 @@ std::string AnthropicText(const Json& content, const std::string& path) {
 }
 
 // The text of a block that has one: a text, a document in plain text, what a search found, the name
-// of a tool. Nothing for other types.
+// of a tool, or the words for what only eyes and ears would read. Nothing for other types.
 std::optional<std::string> BlockText(const Json& block, const std::string& at) {
   const std::string type = GetString(block, "type", at);
   if (type == "text") return GetString(block, "text", at);
   if (type == "tool_reference") return GetString(block, "tool_name", at);
+  if (type != "document") {
+    if (auto unseen = UnseenPart(block)) return unseen;
+  }
   std::string text;
   for (const char* head : {"title", "source", "context"}) {
     const Json* value = FindField(block, head);
@@ -41,21 +44,17 @@ std::optional<std::string> BlockText(const Json& block, const std::string& at) {
     JoinText(AnthropicText(GetField(source, "content", at + ".source"), at + ".source.content"),
              &text);
   } else {
-    FailUsage("{}.source.type: \"{}\" is not supported, only text and content are", at,
-              Printable(kind));
+    JoinText(*UnseenPart(block), &text);  // a PDF's bytes, or where it lies
   }
   return text;
 }
 
-// Of a tool. One picture must not end the conversation, so what is no text is named in its place.
 std::string ResultText(const Json& content, const std::string& path) {
   if (!content.is_array()) return AnthropicText(content, path);
   std::string text;
   ForEachObject(content, kMaxParts, path, [&](const Json& block, const std::string& at) {
-    const std::string type = GetString(block, "type", at);
-    const bool picture = type == "image";
-    const auto own = picture ? std::optional<std::string>("[image]") : BlockText(block, at);
-    if (!own) RefuseBlock(type, at);
+    const auto own = BlockText(block, at);
+    if (!own) RefuseBlock(GetString(block, "type", at), at);
     JoinText(*own, &text);
   });
   return text;

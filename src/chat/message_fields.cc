@@ -55,19 +55,49 @@ void JoinText(std::string_view text, std::string* joined) {
   *joined += text;
 }
 
-std::string ContentText(const Json& content, const std::vector<std::string_view>& text_types,
-                        const std::string& path) {
+namespace {
+
+std::string JoinedParts(const Json& content, const std::vector<std::string_view>& text_types,
+                        bool names_unseen, const std::string& path) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) FailUsage("{}: must be a string or a list of parts", path);
   std::string joined;
   ForEachObject(content, kMaxParts, path, [&](const Json& part, const std::string& at) {
     const std::string type = GetString(part, "type", at);
-    if (std::ranges::find(text_types, type) == text_types.end()) {
+    const bool is_text = std::ranges::find(text_types, type) != text_types.end();
+    const auto unseen = is_text || !names_unseen ? std::nullopt : UnseenPart(part);
+    if (!is_text && !unseen) {
       FailUsage("{}.type: \"{}\" is not supported, only text is", at, Printable(type));
     }
-    JoinText(GetString(part, type == "refusal" ? "refusal" : "text", at), &joined);
+    JoinText(unseen ? *unseen : GetString(part, type == "refusal" ? "refusal" : "text", at),
+             &joined);
   });
   return joined;
+}
+
+}  // namespace
+
+std::string ContentText(const Json& content, const std::vector<std::string_view>& text_types,
+                        const std::string& path) {
+  return JoinedParts(content, text_types, false, path);
+}
+
+std::string SaidText(const Json& content, const std::vector<std::string_view>& text_types,
+                     const std::string& path) {
+  return JoinedParts(content, text_types, true, path);
+}
+
+std::optional<std::string> UnseenPart(const Json& part) {
+  constexpr std::pair<std::string_view, const char*> kKinds[] = {
+      {"image", "image"},       {"image_url", "image"}, {"input_image", "image"},
+      {"audio", "audio"},       {"audio_url", "audio"}, {"input_audio", "audio"},
+      {"video", "video"},       {"video_url", "video"}, {"input_video", "video"},
+      {"document", "document"}, {"file", "document"},   {"input_file", "document"},
+  };
+  const std::string type = part.value("type", "");
+  const auto kind = std::ranges::find(kKinds, type, [](const auto& known) { return known.first; });
+  if (kind == std::end(kKinds)) return std::nullopt;
+  return fmt::format("[{}: not shown, this model reads text alone]", kind->second);
 }
 
 Json FunctionTool(const Json& object, const char* parameters, const std::string& path) {

@@ -41,6 +41,12 @@ const Json& GetField(const Json& object, const char* key, const std::string& pat
 // which are joined by newlines. Any other part is refused by the name of its type.
 std::string ContentText(const Json& content, const std::vector<std::string_view>& text_types,
                         const std::string& path);
+// The same of what people and tools say: pictures, sounds and documents are named in their place,
+// since one of them in a history would otherwise end a conversation for good.
+std::string SaidText(const Json& content, const std::vector<std::string_view>& text_types,
+                     const std::string& path);
+// The words for such a part; nothing for other types.
+std::optional<std::string> UnseenPart(const Json& part);
 
 // Adds `text` to *joined, on a line of its own.
 void JoinText(std::string_view text, std::string* joined);

@@ -90,7 +90,7 @@ Json TemplateMessage(const Json& message, const std::string& at, FunctionNames* 
   const bool may_be_empty = role == "assistant" || role == "tool";
   const Json* content =
       may_be_empty ? FindField(message, "content") : &GetField(message, "content", at);
-  result["content"] = content == nullptr ? "" : ContentText(*content, PartTypes(), at + ".content");
+  result["content"] = content == nullptr ? "" : SaidText(*content, PartTypes(), at + ".content");
   if (const auto name = FindString(message, "name", at)) result["name"] = *name;
   if (role == "assistant") AddAssistantFields(message, at, names, &result);
   if (role == "tool") AddToolFields(message, at, *names, &result);

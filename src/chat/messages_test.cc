@@ -88,7 +88,7 @@ TEST(TemplateMessages, ErrorsNameTheField) {
        {"messages[0].content", R"([{"role": "user", "content": {"type": "text"}}])"},
        {"messages[1].content[1].type",
         R"([{"role": "user", "content": "a"}, {"role": "user", "content":
-            [{"type": "text", "text": ""}, {"type": "image_url", "image_url": {"url": "x"}}]}])"},
+            [{"type": "text", "text": ""}, {"type": "hologram", "hologram": {"url": "x"}}]}])"},
        {"messages[0].content[0]", R"([{"role": "user", "content": ["a"]}])"},
        {"messages[0].content[0].text", R"([{"role": "user", "content": [{"type": "text"}]}])"},
        {"messages[0].content[0].text",
@@ -106,11 +106,10 @@ TEST(TemplateMessages, ErrorsNameTheField) {
        {"messages[0].tool_calls[0].function.arguments",
         R"([{"role": "assistant",
             "tool_calls": [{"function": {"name": "f", "arguments": 1}}]}])"}});
-  EXPECT_THAT(
-      ErrorOf([] {
-        TemplateMessages(Parse(R"([{"role": "user", "content": [{"type": "image_url"}]}])"));
-      }),
-      HasSubstr("\"image_url\" is not supported"));
+  EXPECT_THAT(ErrorOf([] {
+                TemplateMessages(Parse(R"([{"role": "user", "content": [{"type": "hologram"}]}])"));
+              }),
+              HasSubstr("\"hologram\" is not supported"));
 }
 
 TEST(TemplateMessages, AreBounded) {
@@ -196,12 +195,12 @@ TEST(Anthropic, ErrorsNameTheField) {
        {"messages[0].content", R"({"messages": [{"role": "user", "content": 1}]})"},
        {"messages[0].content[0]", R"({"messages": [{"role": "user", "content": [1]}]})"},
        {"messages[0].content[0].type",
-        R"({"messages": [{"role": "user", "content": [{"type": "image"}]}]})"},
+        R"({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]})"},
        {"messages[0].content[0].tool_use_id",
         R"({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]})"},
        {"messages[0].content[0].content[0].type",
         R"({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a",
-            "content": [{"type": "audio"}]}]}]})"},
+            "content": [{"type": "hologram"}]}]}]})"},
        {"messages[0].content[0].input",
         R"({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a",
             "name": "f", "input": "{}"}]}]})"},
@@ -297,7 +296,7 @@ TEST(Responses, ErrorsNameTheField) {
        {"input[0].role", R"({"input": [{"content": "a"}]})"},
        {"input[0].role", R"({"input": [{"role": "tool", "content": "a"}]})"},
        {"input[0].content[0].type",
-        R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"},
+        R"({"input": [{"role": "user", "content": [{"type": "hologram"}]}]})"},
        {"input[0].call_id", R"({"input": [{"type": "function_call", "name": "f"}]})"},
        {"input[0].name", R"({"input": [{"type": "function_call", "call_id": "c"}]})"},
        {"input[0].output", R"({"input": [{"type": "function_call_output", "call_id": "c"}]})"},
@@ -341,14 +340,46 @@ TEST(AnthropicMessages, BlocksWithTextAreText) {
   ExpectJson(user(R"({"type": "tool_result", "tool_use_id": "a", "content": [
                       {"type": "text", "text": "1"}, {"type": "image", "source": {}},
                       {"type": "tool_reference", "tool_name": "f"}]})"),
-             R"([{"role": "tool", "tool_call_id": "a", "content": "1\n[image]\nf"}])");
+             R"([{"role": "tool", "tool_call_id": "a", "content":
+                 "1\n[image: not shown, this model reads text alone]\nf"}])");
   for (const char* block :
-       {R"({"type": "image", "source": {}})", R"({"type": "container_upload", "file_id": "f"})",
-        R"({"type": "document", "source": {"type": "base64", "data": "AA"}})",
-        R"({"type": "document", "source": "x"})", R"({"type": "search_result"})",
-        R"({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "audio"}]})"}) {
+       {R"({"type": "container_upload", "file_id": "f"})", R"({"type": "document", "source": "x"})",
+        R"({"type": "search_result"})",
+        R"({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "hologram"}]})"}) {
     EXPECT_THAT(ErrorOf([&] { user(block); }), StartsWith("messages[0].content[0]")) << block;
   }
+}
+
+// A conversation goes on behind a picture: agents send it again with every later turn.
+TEST(TemplateMessages, WhatIsNoTextIsNamedInItsPlace) {
+  const std::string seen = "[image: not shown, this model reads text alone]";
+  const std::string read = "[document: not shown, this model reads text alone]";
+  const auto chat = [](const std::string& part) -> Json {
+    return TemplateMessages(Parse(R"([{"role": "user", "content": [
+        {"type": "text", "text": "a"}, )" +
+                                  part + "]}]"))[0]["content"];
+  };
+  EXPECT_EQ(chat(R"({"type": "image_url", "image_url": {"url": "data:,"}})"), "a\n" + seen);
+  EXPECT_EQ(chat(R"({"type": "file", "file": {"filename": "a.pdf"}})"), "a\n" + read);
+  EXPECT_EQ(chat(R"({"type": "input_audio", "input_audio": {"data": ""}})"),
+            "a\n[audio: not shown, this model reads text alone]");
+  EXPECT_EQ(TemplateMessages(Parse(R"([{"role": "tool", "content": [
+                {"type": "image_url", "image_url": {"url": "data:,"}}]}])"))[0]["content"],
+            seen);
+  const auto anthropic = [](const std::string& block) -> Json {
+    return MessagesFromAnthropic(
+        Parse(R"({"messages": [{"role": "user", "content": [)" + block + "]}]}"))[0]["content"];
+  };
+  EXPECT_EQ(anthropic(R"({"type": "image", "source": {}})"), seen);
+  EXPECT_EQ(anthropic(R"({"type": "document", "title": "T",
+                          "source": {"type": "base64", "data": "AA"}})"),
+            "T\n" + read);
+  const Json items = MessagesFromResponses(Parse(R"({"input": [
+      {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]},
+      {"type": "function_call_output", "call_id": "c", "output": [
+        {"type": "input_text", "text": "a"}, {"type": "input_file", "file_data": "data:,"}]}]})"));
+  EXPECT_EQ(items[0]["content"], seen);
+  EXPECT_EQ(items[1]["content"], "a\n" + read);
 }
 
 TEST(AnthropicMessages, ToolsOfTheServiceAndCallsWithoutArguments) {

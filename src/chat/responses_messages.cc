@@ -42,7 +42,7 @@ void ResponseItems::Add(const Json& item, const std::string& at) {
   } else if (type == "function_call_output") {
     may_add_calls_ = false;
     const std::string text =
-        ContentText(GetField(item, "output", at), {"input_text", "output_text"}, at + ".output");
+        SaidText(GetField(item, "output", at), {"input_text", "output_text"}, at + ".output");
     messages_->push_back(
         {{"role", "tool"}, {"tool_call_id", GetString(item, "call_id", at)}, {"content", text}});
   } else if (type == "reasoning") {
@@ -66,8 +66,8 @@ void ResponseItems::AddMessage(const Json& item, const std::string& at) {
     FailUsage("{}.role: \"{}\" is none of user, assistant, system and developer", at,
               Printable(role));
   }
-  std::string text = ContentText(GetField(item, "content", at),
-                                 {"input_text", "output_text", "text", "refusal"}, at + ".content");
+  std::string text = SaidText(GetField(item, "content", at),
+                              {"input_text", "output_text", "text", "refusal"}, at + ".content");
   if (role == "assistant") {
     NewAssistant(std::move(text));
     return;

@@ -233,7 +233,7 @@ TEST_F(LimitsTest, OtherFieldsOfTheWrongTypeAreNamed) {
       {"messages", "[{}]"},
       {"messages", R"([{"role": "alien", "content": "x"}])"},
       {"messages", R"([{"role": "user", "content": 5}])"},
-      {"messages", R"([{"role": "user", "content": [{"type": "image_url"}]}])"},
+      {"messages", R"([{"role": "user", "content": [{"type": "hologram"}]}])"},
       {"messages", R"([{"role": "assistant", "tool_calls": [{"function": 5}]}])"}};
   for (const auto& [name, value] : kWrongChat) {
     const Reply reply = Timed("/v1/chat/completions", BodyWith(chat.dump(), name, value));
