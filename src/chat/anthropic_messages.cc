@@ -16,6 +16,21 @@ std::string AnthropicText(const Json& content, const std::string& path) {
   FailUsage("{}.type: \"{}\" is not supported", at, Printable(type));
 }
 
+// Claude Code begins its system blocks with one for the bill, which is other in each request: read,
+// it would part each prompt from the beginning that all share.
+std::string SystemText(const Json& system) {
+  constexpr std::string_view kBill = "x-anthropic-billing-header:";
+  if (!system.is_array()) return AnthropicText(system, "system");
+  std::string text;
+  ForEachObject(system, kMaxParts, "system", [&](const Json& block, const std::string& at) {
+    const std::string type = GetString(block, "type", at);
+    if (type != "text") RefuseBlock(type, at);
+    const std::string own = GetString(block, "text", at);
+    if (!own.starts_with(kBill)) JoinText(own, &text);
+  });
+  return text;
+}
+
 // The text of a block that has one: a text, a document in plain text, what a search found, the name
 // of a tool, or the words for what only eyes and ears would read. Nothing for other types.
 std::optional<std::string> BlockText(const Json& block, const std::string& at) {
@@ -95,6 +110,8 @@ void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messa
     const std::string type = GetString(block, "type", at);
     if (type == "text") {
       JoinText(GetString(block, "text", at), &text);
+    } else if (type == "compaction") {  // what came before, summed up
+      JoinText(FindString(block, "content", at).value_or(""), &text);
     } else if (type == "thinking") {
       JoinText(GetString(block, "thinking", at), &reasoning);
     } else if (type == "tool_use") {
@@ -105,7 +122,7 @@ void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messa
           {{"id", GetString(block, "id", at)},
            {"type", "function"},
            {"function", {{"name", GetString(block, "name", at)}, {"arguments", input}}}});
-    } else if (type != "redacted_thinking" && type != "server_tool_use" &&
+    } else if (type != "redacted_thinking" && type != "server_tool_use" && type != "mcp_tool_use" &&
                !type.ends_with("_tool_result")) {  // the service's own tools, long ago
       RefuseBlock(type, at);
     }
@@ -122,7 +139,7 @@ Json MessagesFromAnthropic(const Json& body) {
   CheckObject(body, "body");
   Json result = Json::array();
   if (const Json* system = FindField(body, "system")) {
-    const std::string text = AnthropicText(*system, "system");
+    const std::string text = SystemText(*system);
     if (!text.empty()) result.push_back({{"role", "system"}, {"content", text}});
   }
   const Json* messages = FindField(body, "messages");

@@ -382,13 +382,24 @@ TEST(TemplateMessages, WhatIsNoTextIsNamedInItsPlace) {
   EXPECT_EQ(items[1]["content"], "a\n" + read);
 }
 
+TEST(AnthropicMessages, TheBlockForTheBillIsNotRead) {
+  ExpectJson(MessagesFromAnthropic(Parse(R"({"messages": [], "system": [
+                 {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=0a1b;"},
+                 {"type": "text", "text": "Be kind."}, {"type": "text", "text": "Be brief."}]})")),
+             R"([{"role": "system", "content": "Be kind.\nBe brief."}])");
+}
+
 TEST(AnthropicMessages, ToolsOfTheServiceAndCallsWithoutArguments) {
   ExpectJson(MessagesFromAnthropic(Parse(R"({"messages": [{"role": "assistant", "content": [
                  {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
                  {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                 {"type": "mcp_tool_use", "id": "m", "name": "f", "server_name": "n", "input": {}},
+                 {"type": "mcp_tool_result", "tool_use_id": "m", "content": []},
+                 {"type": "compaction", "content": "Before."},
+                 {"type": "compaction", "content": null},
                  {"type": "text", "text": "x"},
                  {"type": "tool_use", "id": "a", "name": "f", "input": null}]}]})")),
-             R"([{"role": "assistant", "content": "x", "tool_calls": [
+             R"([{"role": "assistant", "content": "Before.\nx", "tool_calls": [
                   {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}]}])");
 }
 
