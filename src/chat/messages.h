@@ -29,7 +29,7 @@ Json MessagesFromAnthropic(const Json& body);
 Json ToolsFromAnthropic(const Json& tools);
 
 // /v1/responses: `instructions` and `input` as messages for TemplateMessages; empty if both are.
+// Its tools: responses_tools.h.
 Json MessagesFromResponses(const Json& body);
-Json ToolsFromResponses(const Json& tools);
 
 }  // namespace nibble

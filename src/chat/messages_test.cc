@@ -308,21 +308,6 @@ TEST(Responses, ErrorsNameTheField) {
               HasSubstr("at most 4096"));
 }
 
-TEST(Responses, ToolsAreFlatAndOthersLeftOut) {
-  const Json tools = ToolsFromResponses(Parse(R"([
-      {"type": "function", "name": "f", "description": "d", "strict": false,
-       "parameters": {"type": "object"}},
-      {"type": "namespace", "name": "x", "tools": []}, {"type": "web_search"},
-      {"type": "custom", "name": "patch"}])"));
-  ExpectJson(tools, R"([{"type": "function", "function": {"name": "f", "description": "d",
-                         "parameters": {"type": "object"}}}])");
-  ExpectErrors(ToolsFromResponses, {{"tools", "{}"},
-                                    {"tools[0].type", "[{}]"},
-                                    {"tools[0].name", R"([{"type": "function"}])"},
-                                    {"tools[0].parameters",
-                                     R"([{"type": "function", "name": "f", "parameters": 1}])"}});
-}
-
 TEST(AnthropicMessages, BlocksWithTextAreText) {
   const auto user = [](const std::string& blocks) {
     return MessagesFromAnthropic(

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "chat/message_fields.h"
 #include "chat/messages.h"
+#include "chat/responses_tools.h"
 
 namespace nibble {
 namespace {
@@ -17,8 +18,13 @@ class ResponseItems {
   void Add(const Json& item, const std::string& at);
 
  private:
+  bool AddCallOf(const std::string& type, const Json& item, const std::string& at);
+  void AddOutputOf(const std::string& type, const Json& item, const std::string& at);
   void AddMessage(const Json& item, const std::string& at);
-  void AddCall(const Json& item, const std::string& at);
+  void AddAgentMessage(const Json& item, const std::string& at);
+  // `arguments`: as they are, or their text.
+  void AddCall(const std::string& id, const std::string& name, Json arguments);
+  void AddOutput(const std::string& id, std::string text);
   void AddReasoning(const Json& item, const std::string& at);
   Json& NewAssistant(std::string text);
 
@@ -37,18 +43,51 @@ void ResponseItems::Add(const Json& item, const std::string& at) {
   const std::string type = FindString(item, "type", at).value_or("message");
   if (type == "message") {
     AddMessage(item, at);
-  } else if (type == "function_call") {
-    AddCall(item, at);
-  } else if (type == "function_call_output") {
-    may_add_calls_ = false;
-    const std::string text =
-        SaidText(GetField(item, "output", at), {"input_text", "output_text"}, at + ".output");
-    messages_->push_back(
-        {{"role", "tool"}, {"tool_call_id", GetString(item, "call_id", at)}, {"content", text}});
+  } else if (type == "agent_message") {
+    AddAgentMessage(item, at);
   } else if (type == "reasoning") {
     AddReasoning(item, at);
+  } else if (type == "item_reference") {
+    FailUsage("{}.type: \"item_reference\" is not supported, as nothing is stored", at);
+  } else if (!AddCallOf(type, item, at)) {
+    // Of other types are items that the service alone reads, or that tell what it did by itself,
+    // and each version of a client has more of them.
+    AddOutputOf(type, item, at);
+  }
+}
+
+bool ResponseItems::AddCallOf(const std::string& type, const Json& item, const std::string& at) {
+  const auto name = [&] {
+    return FunctionName(FindString(item, "namespace", at).value_or(""),
+                        GetString(item, "name", at));
+  };
+  if (type == "function_call") {
+    AddCall(GetString(item, "call_id", at), name(), FindString(item, "arguments", at).value_or(""));
+  } else if (type == "custom_tool_call") {
+    AddCall(GetString(item, "call_id", at), name(), CustomArguments(GetString(item, "input", at)));
+  } else if (type == "tool_search_call" || type == "local_shell_call") {
+    // A call of the service's own has no id for an answer.
+    const auto id = FindString(item, "call_id", at);
+    const Json* arguments = FindField(item, type == "local_shell_call" ? "action" : "arguments");
+    if (id) AddCall(*id, type.substr(0, type.size() - 5), arguments ? *arguments : Json::object());
   } else {
-    FailUsage("{}.type: \"{}\" is not supported", at, Printable(type));
+    return false;
+  }
+  return true;
+}
+
+void ResponseItems::AddOutputOf(const std::string& type, const Json& item, const std::string& at) {
+  if (type == "function_call_output" || type == "custom_tool_call_output") {
+    AddOutput(
+        GetString(item, "call_id", at),
+        SaidText(GetField(item, "output", at), {"input_text", "output_text"}, at + ".output"));
+  } else if (type == "tool_search_output") {
+    ResponsesTools found;  // which are tools from here on
+    ToolsFromItems(Json::array({item}), &found);
+    std::string names;
+    for (const auto& [name, tool] : found) JoinText(name, &names);
+    const auto id = FindString(item, "call_id", at);
+    if (id) AddOutput(*id, names.empty() ? "nothing" : names);
   }
 }
 
@@ -76,17 +115,32 @@ void ResponseItems::AddMessage(const Json& item, const std::string& at) {
   messages_->push_back({{"role", role}, {"content", std::move(text)}});
 }
 
-void ResponseItems::AddCall(const Json& item, const std::string& at) {
+// What another agent of the client says.
+void ResponseItems::AddAgentMessage(const Json& item, const std::string& at) {
+  std::string text;
+  ForEachObject(GetField(item, "content", at), kMaxParts, at + ".content",
+                [&](const Json& part, const std::string& at_part) {
+                  JoinText(FindString(part, "text", at_part).value_or(""), &text);
+                });
+  if (text.empty()) return;
+  may_add_calls_ = false;
+  messages_->push_back({{"role", "user"}, {"content", std::move(text)}});
+}
+
+void ResponseItems::AddOutput(const std::string& id, std::string text) {
+  may_add_calls_ = false;
+  messages_->push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+}
+
+void ResponseItems::AddCall(const std::string& id, const std::string& name, Json arguments) {
   // Reasoning between two calls begins a message of its own.
   const bool joins = may_add_calls_ && reasoning_.empty();
   Json& message = joins ? messages_->back() : NewAssistant("");
   if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
   message["tool_calls"].push_back(
-      {{"id", GetString(item, "call_id", at)},
+      {{"id", id},
        {"type", "function"},
-       {"function",
-        {{"name", GetString(item, "name", at)},
-         {"arguments", FindString(item, "arguments", at).value_or("")}}}});
+       {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
 }
 
 // The reasoning itself where it is there, else its summary; what is encrypted says nothing.
@@ -120,16 +174,6 @@ Json MessagesFromResponses(const Json& body) {
   }
   CheckList(*input, kMaxMessages, "input");
   for (size_t i = 0; i < input->size(); ++i) items.Add((*input)[i], ItemPath("input", i));
-  return result;
-}
-
-Json ToolsFromResponses(const Json& tools) {
-  Json result = Json::array();
-  ForEachObject(tools, kMaxTools, "tools", [&](const Json& tool, const std::string& at) {
-    if (GetString(tool, "type", at) == "function") {
-      result.push_back(FunctionTool(tool, "parameters", at));
-    }
-  });
   return result;
 }
 

@@ -292,6 +292,46 @@ TEST_F(ResponsesTest, EventsComeInOrderAndNestTheWhole) {
   }
 }
 
+// Codex finds a tool by the kind of its call, its namespace and name.
+TEST_F(ResponsesTest, CallsAreToldAsTheClientKnowsTheTools) {
+  Json body = {{"input", Json::parse(R"([{"role": "user", "content": "Look!"},
+                   {"type": "additional_tools", "role": "developer", "tools": [
+                     {"type": "custom", "name": "patch", "description": "Changes a file."},
+                     {"type": "namespace", "name": "mcp__sky", "tools": [
+                       {"type": "function", "name": "look", "parameters": {}}]},
+                     {"type": "tool_search", "execution": "client", "parameters": {}}]}])")}};
+  body.update(
+      Saying("<tool_call>\n{\"name\": \"patch\", \"arguments\": {\"input\": \"a b\"}}\n"
+             "</tool_call><tool_call>\n{\"name\": \"mcp__sky__look\", \"arguments\": {}}\n"
+             "</tool_call><tool_call>\n{\"name\": \"tool_search\", \"arguments\": "
+             "{\"query\": \"q\"}}\n</tool_call>"));
+  const Json shape = Json::parse(R"([
+      {"type": "custom_tool_call", "id": "<string>", "call_id": "<string>", "name": "patch",
+       "input": "a b", "status": "completed"},
+      {"type": "function_call", "id": "<string>", "call_id": "<string>", "name": "look",
+       "namespace": "mcp__sky", "arguments": "{}", "status": "completed"},
+      {"type": "tool_search_call", "id": "<string>", "call_id": "<string>",
+       "execution": "client", "arguments": {"query": "q"}, "status": "completed"}])");
+  EXPECT_EQ(Mismatch(Response(body)["output"], shape), "");
+  body["stream"] = true;
+  const std::vector<Event> events = service().Ok("/v1/responses", body).events;
+  EXPECT_EQ(Mismatch(events.back().data["response"]["output"], shape), "");
+  std::vector<std::string> names = NamesOf(events);
+  names.pop_back();
+  names.erase(names.begin(), names.begin() + 2);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "response.output_item.added", "response.custom_tool_call_input.delta",
+                       "response.custom_tool_call_input.done", "response.output_item.done",
+                       "response.output_item.added", "response.function_call_arguments.delta",
+                       "response.function_call_arguments.done", "response.output_item.done",
+                       "response.output_item.added", "response.output_item.done"}));
+  body = With(
+      body, {{"stream", false},
+             {"guided_regex", nullptr},
+             {"tool_choice", {{"type", "function"}, {"name", "look"}, {"namespace", "mcp__sky"}}}});
+  EXPECT_EQ(Response(body)["output"][0]["namespace"], "mcp__sky");
+}
+
 TEST_F(ResponsesTest, AnswersThatAreCutAreIncomplete) {
   for (const bool stream : {false, true}) {
     const Reply reply = service().Ok("/v1/responses", {{"input", "What?"},

@@ -250,7 +250,7 @@ TEST_F(LimitsTest, UnknownFieldsAndToolsAreLeftOut) {
   service_->Ok("/v1/completions", With(more, {{"prompt", "a"}, {"max_tokens", 1}}));
   const Json messages = Json::parse(R"([{"role": "user", "content": "a", "cache_control": {}}])");
   const Json tools = Json::parse(R"([{"type": "web_search"}, {"type": "namespace", "tools": []},
-      {"type": "custom", "name": "x", "format": {}}])");
+      {"type": "mcp", "server_label": "x"}])");
   const Json chat = {{"messages", messages}, {"max_tokens", 1}};
   const auto plain = service_->Ok("/v1/chat/completions", chat).json["usage"]["prompt_tokens"];
   const Reply skipped =

@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "chat/messages.h"
-#include "serve/chat_responder.h"
+#include "serve/response_items.h"
 
 namespace nibble::serve {
 namespace {
@@ -14,16 +14,21 @@ struct ResponseFields : ChatInput {
   bool stream = false;
   Json format;                                            // as GenerationFields::grammar
   Json told_tools = Json::array(), told_choice = "auto";  // as they came, to be told again
+  ResponsesTools known_tools;
 };
 
 void ReadTools(const Json& value, const std::string&, ResponseFields& f) {
   f.told_tools = value;
-  f.tools = TemplateTools(ToolsFromResponses(value));
+  f.tools = TemplateTools(ToolsFromResponses(value, &f.known_tools));
 }
 
 void ReadChoice(const Json& value, const std::string& name, ResponseFields& f) {
   f.told_choice = value;
   ReadToolChoice(value, name, f);
+  if (!value.is_object()) return;
+  if (const auto space = JsonFind<std::string>(value, "namespace", name)) {
+    f.tool_choice = "function:" + FunctionName(*space, JsonGet<std::string>(value, "name", name));
+  }
 }
 
 void ReadReasoning(const Json& value, const std::string& name, ResponseFields& f) {
@@ -99,8 +104,7 @@ class ResponsesResponder : public ChatResponder {
   void Close() {
     if (open_ == Open::kNone) return;
     if (open_ == Open::kCall) {
-      item_["arguments"] = text_;
-      ItemEvent("function_call_arguments.done", {{"arguments", text_}});
+      CloseCall();
     } else {
       if (open_ == Open::kReasoning) {
         ItemEvent("reasoning_text.done", {{"text", text_}});
@@ -117,23 +121,16 @@ class ResponsesResponder : public ChatResponder {
     open_ = Open::kNone;
   }
 
-  static Json ReasoningItem() {
-    return {{"type", "reasoning"},
-            {"id", NewId("rs_")},
-            {"summary", Json::array()},
-            {"content", Json::array()},
-            {"status", "in_progress"}};
+  void CloseCall() {
+    FinishCall(text_, &item_);
+    const CallField field = FieldOf(item_);
+    if (field.event == nullptr) return;
+    const Json& value = item_[field.name];
+    if (!field.is_streamed) CallEvent(field, "delta", {{"delta", value}});
+    CallEvent(field, "done", {{field.name, value}});
   }
-  static Json MessageItem() {
-    return {{"type", "message"},
-            {"id", NewId("msg_")},
-            {"role", "assistant"},
-            {"content", Json::array()},
-            {"status", "in_progress"}};
-  }
-  static Json CallItem(const ChatCall& call) {
-    return {{"type", "function_call"}, {"id", NewId("fc_")}, {"call_id", call.id},
-            {"name", call.name},       {"arguments", ""},    {"status", "in_progress"}};
+  void CallEvent(const CallField& field, const char* what, Json event) {
+    ItemEvent(fmt::format("{}.{}", field.event, what).c_str(), std::move(event));
   }
 
   void OnEvent(int, ChatAnswer& answer, const AnswerEvent& event) override {
@@ -147,9 +144,11 @@ class ResponsesResponder : public ChatResponder {
         ItemEvent("output_text.delta", {{"delta", event.text}, {"logprobs", Json::array()}});
         break;
       case AnswerEvent::Kind::kCallBegin:
-        return Begin(Open::kCall, CallItem(answer.calls.back()));
+        return Begin(Open::kCall, CallItem(answer.calls.back(), fields_.known_tools));
       case AnswerEvent::Kind::kCallArguments:
-        ItemEvent("function_call_arguments.delta", {{"delta", event.text}});
+        if (const CallField field = FieldOf(item_); field.is_streamed) {
+          CallEvent(field, "delta", {{"delta", event.text}});
+        }
         break;
       case AnswerEvent::Kind::kCallEnd:
         return Close();
@@ -163,7 +162,7 @@ class ResponsesResponder : public ChatResponder {
     const auto add = [&](Open open, Json item, const std::string& text) {
       open_ = open;
       if (open == Open::kCall) {
-        item["arguments"] = text;
+        FinishCall(text, &item);
       } else {
         item["content"] = Json::array({Part(text)});
       }
@@ -172,7 +171,9 @@ class ResponsesResponder : public ChatResponder {
     };
     if (!answer.reasoning.empty()) add(Open::kReasoning, ReasoningItem(), answer.reasoning);
     if (!answer.text.empty()) add(Open::kMessage, MessageItem(), answer.text);
-    for (const ChatCall& call : answer.calls) add(Open::kCall, CallItem(call), call.arguments);
+    for (const ChatCall& call : answer.calls) {
+      add(Open::kCall, CallItem(call, fields_.known_tools), call.arguments);
+    }
     if (!output_.empty()) output_.back()["status"] = ItemStatus();
   }
 
@@ -239,6 +240,9 @@ void Responses(Call& call) {
   ReadFields(call.body, kFields, fields);
   try {
     fields.messages = TemplateMessages(MessagesFromResponses(call.body));
+    for (Json& tool : TemplateTools(ToolsFromItems(call.body["input"], &fields.known_tools))) {
+      fields.tools.push_back(std::move(tool));
+    }
   } catch (const Error& error) {
     throw ApiError(400, error.what(), "input");
   }

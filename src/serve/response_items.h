@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Items of an answer of /v1/responses, as they begin and as they are when they are whole.
+#pragma once
+
+#include "chat/responses_tools.h"
+#include "serve/chat_responder.h"
+
+namespace nibble::serve {
+
+Json ReasoningItem();
+Json MessageItem();
+// Of the function that the model called, what the client knows it as.
+Json CallItem(const ChatCall& call, const ResponsesTools& known);
+
+// The field that a call's arguments become, and the events that tell it: the model's arguments, the
+// text of a custom tool, or an object, which no event tells but the item's end.
+struct CallField {
+  const char* name;
+  const char* event;  // its stem; null where there is none
+  bool is_streamed;   // piece by piece, as the model writes it
+};
+CallField FieldOf(const Json& call_item);
+void FinishCall(const std::string& arguments, Json* call_item);
+
+}  // namespace nibble::serve
