@@ -332,6 +332,27 @@ TEST_F(ResponsesTest, CallsAreToldAsTheClientKnowsTheTools) {
   EXPECT_EQ(Response(body)["output"][0]["namespace"], "mcp__sky");
 }
 
+// Codex then sums up the history, which it does for no 400.
+TEST_F(ResponsesTest, AStreamSaysThatAPromptIsTooLong) {
+  std::string text;
+  for (int i = 0; i < 1100; ++i) text += "cat ";
+  Json body = {{"input", text}};
+  EXPECT_EQ(service().Post("/v1/responses", body).status(), 400);
+  body["stream"] = true;
+  const std::vector<Event> events = service().Ok("/v1/responses", body).events;
+  EXPECT_EQ(NamesOf(events), (std::vector<std::string>{"response.created", "response.in_progress",
+                                                       "error", "response.failed"}));
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].data["sequence_number"], i);
+  const Json& error = events[2].data["error"];
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_EQ(error["param"], "input");
+  const Json& response = events[3].data["response"];
+  EXPECT_EQ(response["status"], "failed");
+  EXPECT_EQ(response["error"], (Json{{"code", error["code"]}, {"message", error["message"]}}));
+  body["model"] = "another";  // what is wrong otherwise is not a stream
+  EXPECT_EQ(service().Post("/v1/responses", body).status(), 404);
+}
+
 TEST_F(ResponsesTest, AnswersThatAreCutAreIncomplete) {
   for (const bool stream : {false, true}) {
     const Reply reply = service().Ok("/v1/responses", {{"input", "What?"},

@@ -185,8 +185,8 @@ class MessagesResponder : public ChatResponder {
     Reply(message);
   }
 
-  std::string ErrorEvent(int status, const std::string& message) const override {
-    return "event: error\n" + Responder::ErrorEvent(status, message);
+  std::string ErrorEvent(const ApiError& error) override {
+    return "event: error\n" + Responder::ErrorEvent(error);
   }
 
   const std::string id_ = NewId("msg_");

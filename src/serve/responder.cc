@@ -109,16 +109,17 @@ void Responder::Reply(const Json& json) {
 
 void Responder::FailWith(const ApiError& error) {
   if (over_) return;
+  if (TellsInStream(error)) Begin();
   over_ = true;
   Cancel(numbers_);
   if (!begun_) return call_->ReplyError(error);
-  Write(ErrorEvent(error.status, error.what()));
+  Write(ErrorEvent(error));
   call_->exchange->End();
   call_->Log(error.status, usage_);
 }
 
-std::string Responder::ErrorEvent(int status, const std::string& message) const {
-  return "data: " + Dump(ErrorJson(call_->dialect, status, message)) + "\n\n";
+std::string Responder::ErrorEvent(const ApiError& error) {
+  return "data: " + Dump(ErrorJson(call_->dialect, error.status, error.what())) + "\n\n";
 }
 
 }  // namespace nibble::serve

@@ -23,7 +23,9 @@ class Responder : public std::enable_shared_from_this<Responder> {
   virtual void OnDelta(size_t request, Delta& delta) = 0;
   // All answers have ended: what is left to say. A stream ends behind it.
   virtual void OnEnd() = 0;
-  virtual std::string ErrorEvent(int status, const std::string& message) const;
+  virtual std::string ErrorEvent(const ApiError& error);
+  // Whether one that comes before the stream has begun begins it.
+  virtual bool TellsInStream(const ApiError&) const { return false; }
 
   void Write(std::string data) { call_->exchange->Write(std::move(data)); }
   void WriteEvent(const Json& json) { Write("data: " + Dump(json) + "\n\n"); }

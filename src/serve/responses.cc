@@ -63,17 +63,20 @@ class ResponsesResponder : public ChatResponder {
  private:
   enum class Open { kNone, kReasoning, kMessage, kCall };
 
-  void Event(const char* type, Json event) {
-    Json named = {{"type", std::string("response.") + type}, {"sequence_number", sequence_++}};
+  std::string EventText(const std::string& type, const Json& event) {
+    Json named = {{"type", type}, {"sequence_number", sequence_++}};
     named.update(event);
-    Write("event: response." + std::string(type) + "\ndata: " + Dump(named) + "\n\n");
+    return "event: " + type + "\ndata: " + Dump(named) + "\n\n";
+  }
+  void Event(const char* type, const Json& event) {
+    Write(EventText(std::string("response.") + type, event));
   }
   // An event of the item that is open.
   void ItemEvent(const char* type, Json event) {
     event["item_id"] = item_["id"];
     event["output_index"] = output_.size();
     if (open_ != Open::kCall) event["content_index"] = 0;
-    Event(type, std::move(event));
+    Event(type, event);
   }
 
   void OnStart() override {
@@ -212,13 +215,19 @@ class ResponsesResponder : public ChatResponder {
     Event(status, {{"response", ResponseJson(status)}});
   }
 
-  std::string ErrorEvent(int, const std::string& message) const override {
+  // Codex shortens a history that a stream says is too long, and gives up where a status says so.
+  bool TellsInStream(const ApiError& error) const override {
+    return error.code == "context_length_exceeded";
+  }
+
+  // Twice: some clients read the one event, some the other.
+  std::string ErrorEvent(const ApiError& error) override {
+    const std::string code = error.code.empty() ? "server_error" : error.code;
+    Json told = ErrorJson(Dialect::kOpenAi, error.status, error.what(), error.param, code);
     Json response = ResponseJson("failed");
-    response["error"] = {{"code", "server_error"}, {"message", message}};
-    const Json event = {{"type", "response.failed"},
-                        {"sequence_number", sequence_},
-                        {"response", std::move(response)}};
-    return "event: response.failed\ndata: " + Dump(event) + "\n\n";
+    response["error"] = {{"code", code}, {"message", error.what()}};
+    const std::string first = EventText("error", {{"error", std::move(told["error"])}});
+    return first + EventText("response.failed", {{"response", std::move(response)}});
   }
 
   const ResponseFields fields_;
