@@ -38,10 +38,11 @@ void OneModel(Call& call) {
 
 void Models(Call& call) {
   const Json model = ModelJson(call);
-  // `models` is what newer Codex clients look for.
+  // Codex looks for `models` of its own kind, with all of its instructions, and takes its own where
+  // there are none; any others are an error to it.
   call.Reply(200, {{"object", "list"},
                    {"data", {model}},
-                   {"models", {model}},
+                   {"models", Json::array()},
                    {"has_more", false},
                    {"first_id", model["id"]},
                    {"last_id", model["id"]}});

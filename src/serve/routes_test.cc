@@ -20,6 +20,7 @@ constexpr RouteCase kRouteCases[] = {
     {"GET", "/", nullptr, nullptr},
     {"GET", "/metrics", nullptr, nullptr},
     {"GET", "/health", nullptr, R"({"status": "ok"})"},
+    {"GET", "/api/hello", nullptr, R"({"status": "ok"})"},
     {"GET", "/props", nullptr,
      R"({"default_generation_settings": {"n_ctx": 1024, "params":
            {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.05}},
@@ -31,9 +32,7 @@ constexpr RouteCase kRouteCases[] = {
          "data": [{"id": "tiny", "object": "model", "created": "<integer>", "owned_by": "nibble",
                    "max_model_len": 1024, "type": "model", "display_name": "tiny",
                    "created_at": "<string>"}],
-         "models": [{"id": "tiny", "object": "model", "created": "<integer>", "owned_by": "nibble",
-                     "max_model_len": 1024, "type": "model", "display_name": "tiny",
-                     "created_at": "<string>"}],
+         "models": [],
          "has_more": false, "first_id": "tiny", "last_id": "tiny"})"},
     {"GET", "/v1/models/tiny", nullptr,
      R"({"id": "tiny", "object": "model", "created": "<integer>", "owned_by": "nibble",

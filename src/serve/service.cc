@@ -22,6 +22,7 @@ struct Route {
 constexpr Route kRoutes[] = {
     {"GET", "/", Page},
     {"GET", "/health", Health},
+    {"GET", "/api/hello", Health},  // Claude Code's way to warm up a connection
     {"GET", "/metrics", Metrics},
     {"GET", "/props", Props},
     {"GET", "/v1/models", Models},
