@@ -38,12 +38,13 @@ void Answer::Reply(int status, std::string_view content_type, std::string_view b
   Wake();
 }
 
-void Answer::BeginStream(std::string_view content_type, std::string quiet, const Headers& extra) {
+void Answer::BeginStream(std::string_view content_type, std::function<std::string()> signs,
+                         const Headers& extra) {
   if (gone || ended || begun) return;
   begun = true;
   if (form.old) form.keep_alive = false;  // its end is the connection's
   out = AnswerHead(200, content_type, std::nullopt, form, extra);
-  keep_alive = std::move(quiet);
+  quiet = std::move(signs);
   Wake();
 }
 
@@ -137,8 +138,9 @@ void Exchange::Reply(int status, std::string_view content_type, std::string body
                  extra = std::move(extra)] { answer->Reply(status, type, body, extra); });
 }
 
-void Exchange::BeginStream(std::string_view content_type, std::string keep_alive, Headers extra) {
-  answer_->post([answer = answer_, type = std::string(content_type), quiet = std::move(keep_alive),
+void Exchange::BeginStream(std::string_view content_type, std::function<std::string()> quiet,
+                           Headers extra) {
+  answer_->post([answer = answer_, type = std::string(content_type), quiet = std::move(quiet),
                  extra = std::move(extra)] { answer->BeginStream(type, quiet, extra); });
 }
 

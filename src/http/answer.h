@@ -57,13 +57,14 @@ struct Answer {
   std::string out;      // bytes to send next,
   size_t sent = 0;      // of which this many are gone
   std::string pending;  // of the stream, behind out and not yet framed: one chunk for many Write
-  std::string keep_alive;
+  std::function<std::string()> quiet;  // what to write then
   std::vector<std::function<void()>> on_gone;
   std::function<void()> wake;  // tells the connection of a change; none when it has let go
 
   void Reply(int status, std::string_view content_type, std::string_view body,
              const Headers& extra);
-  void BeginStream(std::string_view content_type, std::string keep_alive, const Headers& extra);
+  void BeginStream(std::string_view content_type, std::function<std::string()> signs,
+                   const Headers& extra);
   void Write(std::string_view data);
   void End();
   // The answer cannot be given: 500, or a stream that breaks off.

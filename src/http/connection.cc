@@ -286,10 +286,11 @@ asio::awaitable<bool> Connection::SendAnswer() {
       deadline = std::min<Clock::time_point>(stuck_since + limits.stall_time, end_by);
       if (now >= deadline) co_return false;
       WatchRoom();
-    } else if (!answer.keep_alive.empty()) {
+    } else if (answer.quiet) {
       deadline = sent_at + limits.keep_alive;
       if (now >= deadline) {
-        answer.Write(answer.keep_alive);
+        answer.Write(answer.quiet());
+        sent_at = now;  // also where there is nothing to write
         continue;
       }
     }

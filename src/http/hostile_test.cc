@@ -131,7 +131,7 @@ class StreamServer {
                 EXPECT_TRUE(exchange->gone());
                 ++gone;
               });
-              exchange->BeginStream("text/plain", "");
+              exchange->BeginStream("text/plain");
               ++begun;
               for (int i = 0; i < 5000 && !piece.empty() && !exchange->gone(); ++i) {
                 exchange->Write(piece);

@@ -186,7 +186,8 @@ TEST(HttpServer, InvitesABodyThatWaits) {
 
 TEST(HttpServer, SendsStreamsInChunks) {
   TestServer server([](const ExchangePtr& exchange) {
-    exchange->BeginStream("text/event-stream", ": \n\n", {{"Cache-Control", "no-cache"}});
+    exchange->BeginStream("text/event-stream", [] { return ": \n\n"; },
+                          {{"Cache-Control", "no-cache"}});
     for (int i = 0; i < 100; ++i) exchange->Write("data: " + std::to_string(i) + "\n\n");
     exchange->End();
     exchange->Write("late");
@@ -223,7 +224,7 @@ TEST(HttpServer, SendsEveryPieceAtOnceAndKeepsQuietStreamsAlive) {
   options.limits.keep_alive = milliseconds(30);
   TestServer server(
       [&](const ExchangePtr& exchange) {
-        exchange->BeginStream("text/event-stream", ": \n\n");
+        exchange->BeginStream("text/event-stream", [] { return ": \n\n"; });
         const std::lock_guard lock(mutex);
         stream = exchange;
       },
@@ -261,7 +262,7 @@ TEST(HttpServer, TurnsExceptionsIntoErrorsWithoutTheirText) {
     if (path == "/throw_int") throw 1;
     if (path == "/throw_later") exchange->Post([] { throw std::runtime_error("secret"); });
     if (path == "/break") {
-      exchange->BeginStream("text/plain", "");
+      exchange->BeginStream("text/plain");
       exchange->Write("some");
       throw std::runtime_error("secret");
     }

@@ -41,7 +41,7 @@ void AnswerSome(const ExchangePtr& exchange) {
   is_client = false;
   if (exchange->request().path != "/stream") return Echo(exchange);
   exchange->OnGone([] {});
-  exchange->BeginStream("text/plain", ": \n");
+  exchange->BeginStream("text/plain", [] { return ": \n"; });
   for (int i = 0; i < 5; ++i) exchange->Write("data");
   exchange->Post([exchange] {
     is_client = false;  // the thread of all connections, from now on

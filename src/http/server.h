@@ -24,7 +24,7 @@ struct Limits {
   // reader that takes nothing, and for each queued_bytes of an answer that has ended.
   std::chrono::milliseconds header_time{5000}, body_time{30000}, idle_time{75000},
       stall_time{30000};
-  std::chrono::milliseconds keep_alive{15000};  // a quiet stream gets a comment line this often
+  std::chrono::milliseconds keep_alive{15000};  // a quiet stream gets a sign of life this often
   size_t all_body_bytes = 256 << 20;            // of all requests that are held; beyond it 503
   size_t waiting_requests = 1024;               // for a worker; beyond it 503
 };
@@ -68,9 +68,10 @@ class Exchange {
   // or after the client has gone is ignored. Of `extra`, fields that would change the framing are
   // left out, and control characters of values.
   void Reply(int status, std::string_view content_type, std::string body, Headers extra = {});
-  // 200 with chunked encoding (on HTTP/1.0: until the connection closes). keep_alive: bytes written
-  // when nothing was for Limits::keep_alive, e.g. ": \n\n"; none if empty.
-  void BeginStream(std::string_view content_type, std::string keep_alive, Headers extra = {});
+  // 200 with chunked encoding (on HTTP/1.0: until the connection closes). quiet: what is written
+  // when nothing was for Limits::keep_alive, e.g. ": \n\n", asked for on the connection's thread.
+  void BeginStream(std::string_view content_type, std::function<std::string()> quiet = nullptr,
+                   Headers extra = {});
   void Write(std::string data);
   void End();
   // Runs `task` on the connection's I/O thread, after what was posted before; dropped when the

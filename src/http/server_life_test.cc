@@ -64,7 +64,7 @@ TEST(ServerLife, LetsAnswersEndWhenItStops) {
   std::atomic<int> begun = 0;
   TestServer server([&](const ExchangePtr& exchange) {
     ++begun;
-    exchange->BeginStream("text/plain", "");
+    exchange->BeginStream("text/plain");
     while (!go_on) std::this_thread::sleep_for(milliseconds(1));
     exchange->Write("whole");
     exchange->End();
@@ -92,7 +92,7 @@ TEST(ServerLife, CutsAnswersThatDoNotEndInTime) {
   std::vector<ExchangePtr> held;
   std::mutex mutex;
   TestServer server([&](const ExchangePtr& exchange) {
-    exchange->BeginStream("text/plain", "");
+    exchange->BeginStream("text/plain");
     exchange->OnGone([&] { ++gone; });
     const std::lock_guard lock(mutex);
     held.push_back(exchange);
@@ -177,7 +177,7 @@ TEST(ServerLife, RefusesConnectionsAndRequestsBeyondItsLimits) {
 
 TEST(ServerLife, ServesManyConnectionsAtOnce) {
   TestServer server([](const ExchangePtr& exchange) {
-    exchange->BeginStream("text/plain", "");
+    exchange->BeginStream("text/plain");
     exchange->Write(exchange->request().path);
     for (int i = 0; i < 20; ++i) exchange->Write(exchange->request().path);
     exchange->End();

@@ -426,5 +426,31 @@ TEST_F(ResponsesTest, WhatIsStoredNowhereIsRefused) {
   }
 }
 
+// Agents count the events of a stream, not its comments, and ask again where none comes.
+TEST(QuietStreams, SayThatTheyAreAlive) {
+  TestSetup setup;
+  setup.http.limits.keep_alive = std::chrono::milliseconds(20);
+  setup.runs = false;
+  TestService service(setup);
+  const auto waiting = [&](const char* path, const Json& body, const std::string& sign) {
+    http::Client client(service.server());
+    client.Send(TestService::Request("POST", path, With(body, {{"stream", true}}).dump()));
+    const auto told = [&](const std::string& text) {
+      while (client.buffer().find(text) == std::string::npos) {
+        if (!client.Receive()) return false;
+      }
+      return true;
+    };
+    EXPECT_TRUE(told(sign)) << path << client.buffer();
+  };
+  const Json messages = Json::array({Json{{"role", "user"}, {"content", "a"}}});
+  waiting("/v1/messages", {{"messages", messages}, {"max_tokens", 1}},
+          "event: ping\ndata: {\"type\": \"ping\"}\n\n");
+  waiting("/v1/responses", {{"input", "a"}},
+          "event: response.in_progress\ndata: {\"type\":\"response.in_progress\","
+          "\"sequence_number\":3,");
+  waiting("/v1/chat/completions", {{"messages", messages}}, ": keep-alive\n\n");
+}
+
 }  // namespace
 }  // namespace nibble::serve

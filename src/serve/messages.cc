@@ -185,6 +185,8 @@ class MessagesResponder : public ChatResponder {
     Reply(message);
   }
 
+  std::string SignOfLife() override { return "event: ping\ndata: {\"type\": \"ping\"}\n\n"; }
+
   std::string ErrorEvent(const ApiError& error) override {
     return "event: error\n" + Responder::ErrorEvent(error);
   }

@@ -78,7 +78,11 @@ void Responder::Cancel(const std::vector<uint64_t>& numbers) const {
 void Responder::Begin() {
   if (!stream_ || begun_ || over_) return;
   begun_ = true;
-  call_->exchange->BeginStream("text/event-stream", ": keep-alive\n\n",
+  const auto quiet = [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    return self == nullptr ? "" : self->SignOfLife();
+  };
+  call_->exchange->BeginStream("text/event-stream", quiet,
                                {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
   OnStart();
 }

@@ -23,6 +23,8 @@ class Responder : public std::enable_shared_from_this<Responder> {
   virtual void OnDelta(size_t request, Delta& delta) = 0;
   // All answers have ended: what is left to say. A stream ends behind it.
   virtual void OnEnd() = 0;
+  // What a stream that is quiet says, while a long prompt is read.
+  virtual std::string SignOfLife() { return ": keep-alive\n\n"; }
   virtual std::string ErrorEvent(const ApiError& error);
   // Whether one that comes before the stream has begun begins it.
   virtual bool TellsInStream(const ApiError&) const { return false; }

@@ -215,6 +215,13 @@ class ResponsesResponder : public ChatResponder {
     Event(status, {{"response", ResponseJson(status)}});
   }
 
+  // Codex counts events alone, and asks again when none has come for five minutes.
+  std::string SignOfLife() override {
+    const bool is_begun = open_ != Open::kNone || !output_.empty();
+    if (is_begun) return Responder::SignOfLife();
+    return EventText("response.in_progress", {{"response", ResponseJson("in_progress")}});
+  }
+
   // Codex shortens a history that a stream says is too long, and gives up where a status says so.
   bool TellsInStream(const ApiError& error) const override {
     return error.code == "context_length_exceeded";
