@@ -21,15 +21,24 @@ TOOL_TEMPLATE = (
     "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
     "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}")
 
+# The same for models whose system message stands in front of all others.
+STRICT_TEMPLATE = TOOL_TEMPLATE.replace(
+    "{% for m in messages %}",
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('the system message must be the first') }}{% endif %}")
 
-def make_tool_model(directory):
-    """A copy of samples/tiny whose template knows tools and reasoning."""
-    shutil.copytree(TINY, directory)
-    path = pathlib.Path(directory) / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    config["chat_template"] = TOOL_TEMPLATE
+
+def change_json(path, **fields):
     path.chmod(0o644)
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def make_tool_model(directory, context=None, template=TOOL_TEMPLATE):
+    """A copy of samples/tiny whose template knows tools and reasoning, with another context."""
+    shutil.copytree(TINY, directory)
+    change_json(pathlib.Path(directory) / "tokenizer_config.json", chat_template=template)
+    if context:
+        change_json(pathlib.Path(directory) / "config.json", max_position_embeddings=context)
     return str(directory)
 
 
