@@ -200,6 +200,15 @@ std::string TilesText(const Network& net) {
   return fmt::format("{}, used in place", BytesText(static_cast<double>(TileBytes(net))));
 }
 
+void PrintUnread(const UnreadKeys& unread) {
+  if (!unread.answers.empty()) {
+    fmt::print("not read           {} (answers depend on them)\n", fmt::join(unread.answers, ", "));
+  }
+  if (!unread.unknown.empty()) {
+    fmt::print("not known          {}\n", fmt::join(unread.unknown, ", "));
+  }
+}
+
 void PrintSizes(const Inspected& model, int load_bits) {
   const Network& net = model.net;
   const Sizes sizes = MeasureSizes(net, model.one_table);
@@ -229,6 +238,7 @@ void PrintNetwork(const Inspected& model, int load_bits) {
       c.heads, c.kv_heads, c.head_dim, c.ffn_size(), c.vocab_size, c.context);
   PrintSizes(model, load_bits);
   if (!pooling.empty()) fmt::print("embeddings         {}\n", pooling);
+  PrintUnread(model.file().unread);
   const auto [first, later, recent] = MeasureCache(net);
   fmt::print("KV cache           {} per token{}{}; K {}, V {}; rotation {}\n\n", BytesText(first),
              later < first ? fmt::format(", {} behind the windows", BytesText(later)) : "",
@@ -262,6 +272,8 @@ Json NetworkJson(const Inspected& model) {
   if (const auto pooling = FindDocument(net.directory, kPoolingName)) {
     json["pooling"] = ParseJson(*pooling, DocumentPath(net.directory, kPoolingName));
   }
+  const UnreadKeys& unread = model.file().unread;
+  json["unread_keys"] = {{"answers", unread.answers}, {"unknown", unread.unknown}};
   if (!model.plan.is_null()) json["plan"] = model.plan;
   if (net.packed) {
     json["tile_bytes"] = TileBytes(net);

@@ -329,4 +329,33 @@ std::vector<std::string_view> GgufFile::Strings(std::string_view key) const {
   return texts;
 }
 
+std::vector<std::string> GgufFile::Keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : keys_) keys.push_back(key);
+  return keys;
+}
+
+// Not of strings, whose places are not known.
+Json GgufFile::JsonAt(const Value& value, uint64_t index) const {
+  if (const auto flag = BoolAt(value, index)) return *flag;
+  if (const auto integer = IntegerAt(value, index)) return *integer;
+  const auto real = RealAt(value, index);
+  return real ? Json(*real) : Json("?");
+}
+
+Json GgufFile::Show(std::string_view key) const {
+  constexpr uint64_t kMost = 1 << 10;
+  const Value& value = keys_.at(std::string(key));
+  if (value.count > kMost) return fmt::format("{} items", value.count);
+  if (value.type == kString && !value.array) return std::string(*FindString(key));
+  if (!value.array) return JsonAt(value, 0);
+  Json list = Json::array();
+  if (value.type == kString) {
+    for (const std::string_view text : Strings(key)) list.push_back(std::string(text));
+  } else {
+    for (uint64_t i = 0; i < value.count; ++i) list.push_back(JsonAt(value, i));
+  }
+  return list;
+}
+
 }  // namespace nibble

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "io/mmap_file.h"
 #include "tensor/tensor.h"
 
@@ -43,6 +44,9 @@ class GgufFile {
   uint64_t Count(std::string_view key) const;  // of an array
   std::vector<double> Reals(std::string_view key, uint64_t count) const;
   std::vector<std::string_view> Strings(std::string_view key) const;
+  // All, and what stands under one whatever its type, to be shown: of a long list, its length.
+  std::vector<std::string> Keys() const;
+  Json Show(std::string_view key) const;
 
  private:
   struct Value {
@@ -63,6 +67,7 @@ class GgufFile {
   std::optional<bool> BoolAt(const Value& value, uint64_t index) const;
   std::optional<int64_t> IntegerAt(const Value& value, uint64_t index) const;
   std::optional<double> RealAt(const Value& value, uint64_t index) const;
+  Json JsonAt(const Value& value, uint64_t index) const;
   template <typename T>
   std::optional<T> One(std::string_view key, At<T> at, std::string_view expected) const;
   template <typename T>

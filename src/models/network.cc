@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <set>
 
+#include "models/config_keys.h"
 #include "models/gguf_names.h"
 #include "models/layer_norms.h"
 #include "models/packed_checkpoint.h"
@@ -357,6 +359,33 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   }
 }
 
+// Once for each model: some commands open one several times.
+void TellOnce(const std::string& line) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  if (told.insert(line).second) Note("{}\n", line);
+}
+
+UnreadKeys CheckKeys(const std::string& model, const Json& config) {
+  UnreadKeys unread;
+  // A GGUF file's config.json is made of its keys.
+  if (!IsGguf(model)) FindUnreadConfigKeys(config, unread);
+  FindUnreadDocumentKeys(model, unread);
+  if (!unread.refused.empty()) {
+    Fail("{}: not supported: {}", model, fmt::join(unread.refused, ", "));
+  }
+  if (!unread.answers.empty()) {
+    TellOnce(fmt::format("nibble: {}: answers may differ, as nothing reads {}", model,
+                         fmt::join(unread.answers, ", ")));
+  }
+  if (!unread.unknown.empty()) {
+    TellOnce(fmt::format("nibble: {}: not known, and left alone: {}", model,
+                         fmt::join(unread.unknown, ", ")));
+  }
+  return unread;
+}
+
 }  // namespace
 
 Network OpenNetwork(const std::string& directory) {
@@ -366,6 +395,7 @@ Network OpenNetwork(const std::string& directory) {
   const std::string where = DocumentPath(directory, "config.json");
   net.config_json = ParseJson(GetDocument(directory, "config.json", kMaxJsonBytes), where);
   net.config = ParseConfig(net.config_json, where);
+  net.unread = CheckKeys(directory, net.config_json);
   const auto quantization = JsonFind<Json>(net.config_json, "quantization_config", where);
   net.store = OpenTensors(directory);
   if (quantization && JsonFind<std::string>(*quantization, "quant_method", where) == "nibble") {

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "io/gguf.h"
+#include "source/unread_keys.h"
 
 namespace nibble {
 
@@ -21,6 +22,8 @@ Json GgufGenerationConfig(const GgufFile& file);
 Json GgufTokenizerConfig(const GgufFile& file);
 // tokenizer.json
 std::string GgufTokenizer(const GgufFile& file);
+// Keys that none of these reads.
+void FindUnreadGgufKeys(const std::vector<GgufFile>& files, UnreadKeys& found);
 
 // Of all files, each name once.
 std::map<std::string, Tensor> GgufTensors(const std::vector<GgufFile>& files);
