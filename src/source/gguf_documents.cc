@@ -126,6 +126,36 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
   return json;
 }
 
+// Which layers have a window, where a file says it: each by itself, or that every n-th has none.
+void AddLayerTypes(const GgufFile& file, const std::string& prefix, Json& config) {
+  const std::string key = prefix + "attention.sliding_window_pattern";
+  if (!file.Has(key)) return;
+  const Json pattern = file.Show(key);
+  const int64_t layers = config["num_hidden_layers"];
+  std::vector<bool> windows;
+  if (pattern.is_array()) {
+    for (const Json& entry : pattern) {
+      if (!entry.is_boolean() && !entry.is_number_integer()) {
+        Fail("{}: {} must be true or false, or numbers", file.path(), key);
+      }
+      windows.push_back(entry.is_boolean() ? entry.get<bool>() : entry != 0);
+    }
+    if (static_cast<int64_t>(windows.size()) != layers) {
+      Fail("{}: {} has {} items for {} layers", file.path(), key, windows.size(), layers);
+    }
+  } else {
+    constexpr int64_t kMost = 1 << 16;  // more layers are refused later
+    const int64_t period = file.Integer(key);
+    for (int64_t i = 1; i <= std::min(layers, kMost); ++i) {
+      windows.push_back(period <= 0 || i % period != 0);
+    }
+  }
+  config["layer_types"] = Json::array();
+  for (const bool window : windows) {
+    config["layer_types"].push_back(window ? "sliding_attention" : "full_attention");
+  }
+}
+
 // Of a mixture, by what its architecture calls them.
 void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
   config["num_experts_per_tok"] = file.Integer(prefix + "expert_used_count");
@@ -140,6 +170,7 @@ void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
     config["num_local_experts"] = experts;
     config["intermediate_size"] = file.Integer(prefix + "expert_feed_forward_length");
     config["sliding_window"] = file.Integer(prefix + "attention.sliding_window");
+    AddLayerTypes(file, prefix, config);
     return;
   }
   config["num_experts"] = experts;
@@ -153,6 +184,7 @@ void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
   config.erase("hidden_act");
   config["tie_word_embeddings"] = true;
   config["sliding_window"] = file.Integer(prefix + "attention.sliding_window");
+  AddLayerTypes(file, prefix, config);
   config["rope_local_base_freq"] = file.FindReal(prefix + "rope.freq_base_swa").value_or(10000);
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (const auto value = file.FindReal(prefix + cap)) config[cap] = *value;

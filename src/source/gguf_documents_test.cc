@@ -230,5 +230,40 @@ TEST_F(GgufDocuments, TheWindowOfPhi3) {
   EXPECT_EQ(window(0), 0) << "none";
 }
 
+TEST_F(GgufDocuments, LayersWithAWindowAreTheFiles) {
+  const auto types = [&](const std::string& architecture, const Keys& pattern) {
+    return Config(
+        architecture,
+        [&](GgufBuilder& b) {
+          b.Integer(architecture + ".attention.sliding_window", 512);
+          pattern(b);
+        },
+        4);
+  };
+  const std::string key = "gemma3.attention.sliding_window_pattern";
+  const std::string sees_all = "full_attention", window = "sliding_attention";
+  EXPECT_FALSE(types("gemma3", [](GgufBuilder&) {}).contains("layer_types"));
+  EXPECT_EQ(types("gemma3", [&](GgufBuilder& b) { b.Integer(key, 3); })["layer_types"],
+            Json({window, window, sees_all, window}));
+  EXPECT_EQ(types("gemma3",
+                  [&](GgufBuilder& b) {
+                    b.Numbers<uint8_t>(key, 7, {0, 1, 1, 0});
+                  })["layer_types"],
+            Json({sees_all, window, window, sees_all}));
+  EXPECT_EQ(types("gemma2",
+                  [&](GgufBuilder& b) {
+                    b.Numbers<uint32_t>("gemma2.attention.sliding_window_pattern", 4, {1, 0, 0, 1});
+                  })["layer_types"],
+            Json({window, sees_all, sees_all, window}));
+  EXPECT_THAT(ErrorOf([&] {
+                types("gemma3", [&](GgufBuilder& b) { b.Numbers<uint8_t>(key, 7, {0, 1}); });
+              }),
+              HasSubstr("has 2 items for 4 layers"));
+  EXPECT_THAT(ErrorOf([&] {
+                types("gemma3", [&](GgufBuilder& b) { b.Strings(key, {"a", "b", "c", "d"}); });
+              }),
+              HasSubstr("must be true or false"));
+}
+
 }  // namespace
 }  // namespace nibble

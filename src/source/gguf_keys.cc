@@ -48,9 +48,15 @@ constexpr std::string_view kNetworkRead =
 constexpr std::pair<std::string_view, std::string_view> kReadBy[] = {
     {"llama", "expert_used_count"},
     {"qwen3moe", "expert_used_count expert_feed_forward_length"},
-    {"gpt-oss", "expert_used_count expert_feed_forward_length attention.sliding_window"},
-    {"gemma2", "attention.sliding_window attn_logit_softcapping final_logit_softcapping"},
-    {"gemma3", "attention.sliding_window rope.freq_base_swa final_logit_softcapping"},
+    {"gpt-oss",
+     "expert_used_count expert_feed_forward_length attention.sliding_window "
+     "attention.sliding_window_pattern"},
+    {"gemma2",
+     "attention.sliding_window attention.sliding_window_pattern attn_logit_softcapping "
+     "final_logit_softcapping"},
+    {"gemma3",
+     "attention.sliding_window attention.sliding_window_pattern rope.freq_base_swa "
+     "final_logit_softcapping"},
     {"phi3", "attention.sliding_window"},
     {"granite", "embedding_scale residual_scale attention.scale logit_scale"},
 };
