@@ -185,7 +185,14 @@ void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
   config["tie_word_embeddings"] = true;
   config["sliding_window"] = file.Integer(prefix + "attention.sliding_window");
   AddLayerTypes(file, prefix, config);
-  config["rope_local_base_freq"] = file.FindReal(prefix + "rope.freq_base_swa").value_or(10000);
+  const auto base = [&](const char* name, const char* older, double usual) {
+    const auto value = file.FindReal(prefix + name);
+    return value ? *value : file.FindReal(prefix + older).value_or(usual);
+  };
+  config["rope_local_base_freq"] = base("rope.freq_base_swa", "rope.local.freq_base", 10000);
+  if (config["model_type"] == "gemma3_text") {  // Ollama's files have no base, or one of their own
+    config["rope_theta"] = base("rope.freq_base", "rope.global.freq_base", 1e6);
+  }
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (const auto value = file.FindReal(prefix + cap)) config[cap] = *value;
   }

@@ -230,6 +230,32 @@ TEST_F(GgufDocuments, TheWindowOfPhi3) {
   EXPECT_EQ(window(0), 0) << "none";
 }
 
+// Ollama's files of Gemma 3 name no bases, or call them otherwise.
+TEST_F(GgufDocuments, BasesOfGemmasPositions) {
+  const auto bases = [&](const std::string& architecture, const Keys& keys) {
+    const Json config = Config(architecture, [&](GgufBuilder& b) {
+      b.Integer(architecture + ".attention.sliding_window", 512);
+      keys(b);
+    });
+    return std::pair<double, double>(config["rope_theta"], config["rope_local_base_freq"]);
+  };
+  const auto none = [](GgufBuilder&) {};
+  EXPECT_EQ(bases("gemma3", none), std::pair(1e6, 1e4));
+  EXPECT_EQ(bases("gemma2", none), std::pair(1e4, 1e4));
+  EXPECT_EQ(bases("gemma3",
+                  [](GgufBuilder& b) {
+                    b.Real("gemma3.rope.global.freq_base", 5e5f);
+                    b.Real("gemma3.rope.local.freq_base", 2e4f);
+                  }),
+            std::pair(5e5, 2e4));
+  EXPECT_EQ(bases("gemma3",
+                  [](GgufBuilder& b) {
+                    b.Real("gemma3.rope.freq_base", 8e5f);
+                    b.Real("gemma3.rope.freq_base_swa", 3e4f);
+                  }),
+            std::pair(8e5, 3e4));
+}
+
 TEST_F(GgufDocuments, LayersWithAWindowAreTheFiles) {
   const auto types = [&](const std::string& architecture, const Keys& pattern) {
     return Config(

@@ -56,7 +56,7 @@ constexpr std::pair<std::string_view, std::string_view> kReadBy[] = {
      "final_logit_softcapping"},
     {"gemma3",
      "attention.sliding_window attention.sliding_window_pattern rope.freq_base_swa "
-     "final_logit_softcapping"},
+     "rope.global.freq_base rope.local.freq_base final_logit_softcapping"},
     {"phi3", "attention.sliding_window"},
     {"granite", "embedding_scale residual_scale attention.scale logit_scale"},
 };
