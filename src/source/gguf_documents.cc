@@ -107,13 +107,15 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
   if (FindGgufTensor(files, "rope_factors_long.weight") != nullptr) {
     return LongropeScaling(files, scaling);
   }
-  const auto type = file.FindString(scaling + "type").value_or("none");
+  const auto factor = file.FindReal(scaling + "factor");
+  // A factor alone is linear.
+  const bool scales = factor.value_or(0) != 0 && *factor != 1;
+  const auto type = file.FindString(scaling + "type").value_or(scales ? "linear" : "none");
   if (type == "none") {
     // The key of files of 2023.
     const auto old = file.FindReal(fmt::format("{}.rope.scale_linear", architecture)).value_or(0);
     return old == 0 ? Json() : Json{{"rope_type", "linear"}, {"factor", old}};
   }
-  const auto factor = file.FindReal(scaling + "factor");
   if ((type != "linear" && type != "yarn") || !factor) {
     Fail("{}: {}type \"{}\"; linear and yarn with a factor are read", file.path(), scaling, type);
   }

@@ -93,6 +93,13 @@ TEST_F(GgufDocuments, ScalesOfPositions) {
       Config("llama", [](GgufBuilder& b) { b.Real("llama.rope.scale_linear", 4); })["rope_scaling"],
       Json({{"rope_type", "linear"}, {"factor", 4.0}}))
       << "the key of 2023";
+  for (const float factor : {0.0f, 1.0f, 8.0f}) {
+    EXPECT_EQ(Config("llama",
+                     [&](GgufBuilder& b) {
+                       b.Real("llama.rope.scaling.factor", factor);
+                     })["rope_scaling"],
+              factor > 1 ? Json({{"rope_type", "linear"}, {"factor", 8.0}}) : Json());
+  }
   const auto yarn = [&](const Keys& more) {
     return Config("llama", [&](GgufBuilder& b) {
       b.String("llama.rope.scaling.type", "yarn");
