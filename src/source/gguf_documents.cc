@@ -302,10 +302,30 @@ std::set<int64_t> TurnEnds(const Tokens& tokens, bool harmony) {
   return ids;
 }
 
+// How whoever made the file would have answers drawn.
+void AddSampling(const GgufFile& file, Json& json) {
+  constexpr std::pair<const char*, const char*> kReals[] = {
+      {"temp", "temperature"},
+      {"top_p", "top_p"},
+      {"min_p", "min_p"},
+      {"penalty_repeat", "repetition_penalty"}};
+  const std::string prefix = "general.sampling.";
+  for (const auto& [name, key] : kReals) {
+    if (const auto value = file.FindReal(prefix + name)) json[key] = Decimal(*value);
+  }
+  // 0 and less are all tokens.
+  const auto top_k = file.FindInteger(prefix + "top_k");
+  if (top_k) json["top_k"] = std::max<int64_t>(*top_k, 0);
+  for (const char* key : {"temperature", "top_p", "min_p", "top_k"}) {
+    if (json.contains(key)) json["do_sample"] = true;
+  }
+}
+
 }  // namespace
 
 Json GgufGenerationConfig(const GgufFile& file) {
   Json json = Json::object();
+  AddSampling(file, json);
   const Tokens tokens = file.Strings("tokenizer.ggml.tokens");
   if (const auto bos = FindToken(file, "bos", tokens)) json["bos_token_id"] = *bos;
   std::vector<int64_t> stops;

@@ -88,6 +88,30 @@ TEST_F(GgufDocuments, EndsThatAreNoTokensAreRefused) {
               HasSubstr("eos_token_ids 7 is none of 1 tokens"));
 }
 
+TEST_F(GgufDocuments, AnswersAreDrawnAsAFileSays) {
+  const auto generation = [&](const Keys& keys) { return GgufGenerationConfig(Open(keys)); };
+  EXPECT_EQ(generation([](GgufBuilder& b) {
+              b.Key("general.sampling.top_k", 5, GgufBuilder::Raw<int32_t>(20));
+              b.Real("general.sampling.top_p", 0.95f);
+              b.Real("general.sampling.temp", 0.6f);
+              b.Real("general.sampling.min_p", 0.01f);
+              b.Real("general.sampling.penalty_repeat", 1.05f);
+            }),
+            Json({{"temperature", 0.6},
+                  {"top_p", 0.95},
+                  {"min_p", 0.01},
+                  {"repetition_penalty", 1.05},
+                  {"top_k", 20},
+                  {"do_sample", true}}));
+  EXPECT_EQ(generation([](GgufBuilder& b) {
+              b.Key("general.sampling.top_k", 5, GgufBuilder::Raw<int32_t>(-1));
+            }),
+            Json({{"top_k", 0}, {"do_sample", true}}));
+  EXPECT_FALSE(generation([](GgufBuilder& b) {
+                 b.Real("general.sampling.penalty_repeat", 1.1f);
+               }).contains("do_sample"));
+}
+
 TEST_F(GgufDocuments, ScalesOfPositions) {
   EXPECT_EQ(
       Config("llama", [](GgufBuilder& b) { b.Real("llama.rope.scale_linear", 4); })["rope_scaling"],

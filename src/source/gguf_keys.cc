@@ -6,23 +6,22 @@
 namespace nibble {
 namespace {
 
-// Behind "general.", of any file: who made it from what.
-constexpr KeyRule kGeneral[] = {
-    {"general.sampling.xtc_probability general.sampling.mirostat", Effect::kAnswers, "0"},
-    {"general.sampling.xtc_threshold general.sampling.mirostat_* general.sampling.penalty_last_n"},
-    {"general.sampling.*", Effect::kAnswers},
-    {"general.* quantize.* split.* imatrix.* mradermacher.*"},
-};
-
-constexpr std::string_view kTokenizerRead =
-    "tokenizer.ggml.model tokenizer.ggml.pre tokenizer.ggml.tokens tokenizer.ggml.token_type "
+constexpr std::string_view kDocumentsRead =
+    "general.architecture general.sampling.temp general.sampling.top_k general.sampling.top_p "
+    "general.sampling.min_p general.sampling.penalty_repeat tokenizer.ggml.model "
+    "tokenizer.ggml.pre tokenizer.ggml.tokens tokenizer.ggml.token_type "
     "tokenizer.ggml.scores tokenizer.ggml.merges tokenizer.ggml.bos_token_id "
     "tokenizer.ggml.eos_token_id tokenizer.ggml.eot_token_id tokenizer.ggml.eom_token_id "
     "tokenizer.ggml.eos_token_ids tokenizer.ggml.unknown_token_id "
     "tokenizer.ggml.padding_token_id tokenizer.ggml.add_bos_token tokenizer.ggml.add_eos_token "
     "tokenizer.ggml.add_space_prefix tokenizer.chat_template tokenizer.chat_template.tool_use";
 
-constexpr KeyRule kTokenizer[] = {
+constexpr KeyRule kDocuments[] = {
+    {"general.sampling.xtc_probability general.sampling.mirostat", Effect::kAnswers, "0"},
+    {"general.sampling.xtc_threshold general.sampling.mirostat_* general.sampling.penalty_last_n"},
+    {"general.sampling.*", Effect::kAnswers},
+    // Who made the file from what.
+    {"general.* quantize.* split.* imatrix.* mradermacher.*"},
     // Tokens that no text and no template here asks for, templates for other uses, and what only
     // kinds of tokenizers have that are not read.
     {"tokenizer.ggml.seperator_token_id tokenizer.ggml.mask_token_id "
@@ -42,7 +41,7 @@ constexpr std::string_view kNetworkRead =
     "attention.head_count attention.head_count_kv attention.key_length "
     "attention.layer_norm_rms_epsilon rope.freq_base rope.dimension_count rope.scale_linear "
     "rope.scaling.type rope.scaling.factor rope.scaling.original_context_length "
-    "rope.scaling.attn_factor rope.scaling.yarn_*";
+    "rope.scaling.attn_factor";
 
 // What only some read.
 constexpr std::pair<std::string_view, std::string_view> kReadBy[] = {
@@ -111,10 +110,8 @@ void FindUnreadGgufKeys(const std::vector<GgufFile>& files, UnreadKeys& found) {
       if (IsRead(architecture, name)) continue;
       JudgeKey(name, file.Show(key), granite ? std::span<const KeyRule>(kGranite) : kNetwork,
                prefix, found);
-    } else if (key.starts_with("tokenizer.")) {
-      if (!HasWord(kTokenizerRead, key)) JudgeKey(key, file.Show(key), kTokenizer, "", found);
-    } else {
-      JudgeKey(key, file.Show(key), kGeneral, "", found);
+    } else if (!HasWord(kDocumentsRead, key)) {
+      JudgeKey(key, file.Show(key), kDocuments, "", found);
     }
   }
 }

@@ -102,6 +102,21 @@ TEST_F(UnreadFileKeys, OfGgufMayStandForAnotherNetwork) {
   EXPECT_THAT(granite.refused, ElementsAre("granite.rope.scaling.finetuned = false"));
 }
 
+TEST_F(UnreadFileKeys, OfHowAnswersAreDrawnAreTold) {
+  const UnreadKeys found = Find(
+      [](GgufBuilder& b) {
+        b.Real("general.sampling.temp", 0.6f);
+        b.Integer("general.sampling.mirostat", 2);
+        b.Real("general.sampling.mirostat_tau", 5);
+        b.Real("general.sampling.xtc_probability", 0);
+        b.String("general.sampling.sequence", "top_k;temperature");
+      },
+      "llama");
+  EXPECT_THAT(found.answers, ElementsAre("general.sampling.mirostat = 2",
+                                         "general.sampling.sequence = \"top_k;temperature\""));
+  EXPECT_THAT(found.unknown, IsEmpty());
+}
+
 TEST_F(UnreadFileKeys, OfADirectoryAreThoseOfItsDocuments) {
   std::ofstream(Path("generation_config.json"))
       << R"({"temperature": 1, "num_beams": 1, "bad_words_ids": [[7]], "max_length": 9, "x": 1})";
