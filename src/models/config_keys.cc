@@ -42,7 +42,8 @@ constexpr std::pair<std::string_view, std::string_view> kReadBy[] = {
      "attn_logit_softcapping sliding_window layer_types"},
     {"gemma3_text",
      "attention_bias mlp_bias hidden_activation query_pre_attn_scalar final_logit_softcapping "
-     "sliding_window layer_types sliding_window_pattern rope_local_base_freq"},
+     "sliding_window layer_types sliding_window_pattern _sliding_window_pattern "
+     "rope_local_base_freq"},
     {"gemma4_text",
      "attention_bias mlp_bias hidden_activation query_pre_attn_scalar final_logit_softcapping "
      "sliding_window layer_types use_bidirectional_attention attention_k_eq_v per_layer_config "

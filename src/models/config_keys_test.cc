@@ -55,7 +55,9 @@ std::vector<Json> Configs() {
       {{"model_type", "mixtral"}, {"num_local_experts", 4}, {"num_experts_per_tok", 2}}));
   configs.push_back(
       SmallConfig({{"model_type", "gpt_oss"}, {"num_local_experts", 4}, {"experts_per_token", 2}}));
-  configs.push_back(SmallConfig({{"model_type", "gemma3_text"}, {"head_dim", 16}}));
+  for (const char* pattern : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    configs.push_back(SmallConfig({{"model_type", "gemma3_text"}, {"head_dim", 16}, {pattern, 2}}));
+  }
   configs.push_back(SmallConfig({{"model_type", "exaone4"}, {"sliding_window", 7}}));
   Json gemma4 = SmallConfig({{"model_type", "gemma4_text"}, {"head_dim", 16}});
   gemma4.update({{"hidden_size_per_layer_input", 0}, {"per_layer_config", Json::object()}});

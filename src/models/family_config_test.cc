@@ -38,6 +38,11 @@ TEST(LayerSpecs, WindowsFollowAPatternWhereNoTypesAreListed) {
   EXPECT_THAT(Windows(Parse(exaone)), ElementsAre(0, 0, 0, 0, 0));
   EXPECT_EQ(Parse(exaone).spec(0).rope, 0);
   EXPECT_THAT(Windows(Parse({{"model_type", "gemma2"}, {"sliding_window", 7}})), ElementsAre(7, 0));
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    Json gemma = {{"model_type", "gemma3_text"}, {"num_hidden_layers", 4}, {"head_dim", 16}};
+    gemma.update({{"sliding_window", 7}, {key, 3}});
+    EXPECT_THAT(Windows(Parse(gemma)), ElementsAre(7, 7, 0, 7)) << key;
+  }
   for (const char* pattern : {"", "L", "GL", "LGLG", "LXG"}) {
     exaone = {{"model_type", "exaone4"}, {"sliding_window", 7}};
     exaone["sliding_window_pattern"] = pattern;

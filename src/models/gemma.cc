@@ -62,7 +62,10 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
                                             {"rope_theta", 1e6}});
   ModelConfig c = ParseGemma(config, where);
   c.vectors.insert(c.vectors.end(), {LayerVector::kQueryNorm, LayerVector::kKeyNorm});
-  const auto period = JsonFindIn<int64_t>(config, "sliding_window_pattern", 1, 1 << 12, where);
+  // transformers 4.56 and later write it with an underscore.
+  const char* pattern = config.contains("sliding_window_pattern") ? "sliding_window_pattern"
+                                                                  : "_sliding_window_pattern";
+  const auto period = JsonFindIn<int64_t>(config, pattern, 1, 1 << 12, where);
   c.specs =
       ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, period.value_or(6));
   for (LayerSpec& spec : c.specs) spec.rope = spec.sliding_window > 0 ? 1 : 0;
