@@ -397,6 +397,18 @@ TEST_F(GenerationConfigFields, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(Load(R"("eos_token_id": [])").stop_ids, std::vector<int32_t>{9});
 }
 
+TEST_F(GenerationConfigFields, PenaltiesAndTypicalTokensAreTheFiles) {
+  const std::string fields =
+      R"("typical_p": 0.9, "presence_penalty": 1.5, "frequency_penalty": -1)";
+  const Sampling own = Load(R"("do_sample": true, )" + fields).sampling;
+  EXPECT_EQ(own.typical, 0.9);
+  EXPECT_EQ(own.presence, 1.5);
+  EXPECT_EQ(own.frequency, -1);
+  const Sampling greedy = Load(fields).sampling;
+  EXPECT_EQ(greedy.typical, 1);
+  EXPECT_EQ(greedy.presence, 1.5);
+}
+
 TEST_F(GenerationConfigFields, ValuesOutOfRangeAreNamed) {
   for (const char* sample : {R"("do_sample": true, )", ""}) {
     for (const auto& [field, named] : std::map<std::string, std::string>{
@@ -409,6 +421,8 @@ TEST_F(GenerationConfigFields, ValuesOutOfRangeAreNamed) {
              {R"("temperature": 1e308)", "temperature"},
              {R"("top_k": -3)", "top_k = -3 is not in 0..4294967296"},
              {R"("top_k": 1.5)", "top_k must be an integer"},
+             {R"("typical_p": 0)", "typical_p = 0 is not in"},
+             {R"("presence_penalty": 1000)", "presence_penalty = 1000 is not in -100..100"},
              {R"("eos_token_id": 1e300)", "eos_token_id must be an integer"}}) {
       EXPECT_THAT(ErrorOf([&, f = field] { Load(sample + f); }),
                   testing::AllOf(testing::HasSubstr(Path("generation_config.json")),

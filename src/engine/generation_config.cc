@@ -35,13 +35,20 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory, const 
             JsonFindIn(json, "temperature", 0.0, Sampling::kMaxTemperature, file).value_or(1.0),
         .top_p = JsonFindIn(json, "top_p", Sampling::kMinTopP, 1.0, file).value_or(1.0),
         .top_k = JsonFindIn(json, "top_k", int64_t{0}, Sampling::kMaxTopK, file).value_or(0),
-        .min_p = JsonFindIn(json, "min_p", 0.0, 1.0, file).value_or(0.0)};
+        .min_p = JsonFindIn(json, "min_p", 0.0, 1.0, file).value_or(0.0),
+        .typical = JsonFindIn(json, "typical_p", Sampling::kMinTopP, 1.0, file).value_or(1.0)};
     config.samples = JsonFind<bool>(json, "do_sample", file).value_or(false);
     if (config.samples) config.sampling = sampling;
     config.sampling.repetition =
         JsonFindIn(json, "repetition_penalty", 1 / Sampling::kMaxRepetition,
                    Sampling::kMaxRepetition, file)
             .value_or(1.0);
+    const auto penalty = [&](const char* key) {
+      constexpr double kMost = Sampling::kMaxPenalty;
+      return JsonFindIn(json, key, -kMost, kMost, file).value_or(0.0);
+    };
+    config.sampling.presence = penalty("presence_penalty");
+    config.sampling.frequency = penalty("frequency_penalty");
   }
   if (config.stop_ids.empty()) {
     config.stop_ids = StopIds(config_json, DocumentPath(model_directory, "config.json"));

@@ -13,7 +13,7 @@ namespace nibble {
 // fine.
 struct GenerationConfig {
   std::vector<int32_t> stop_ids;  // every end-of-sequence id
-  Sampling sampling;              // greedy unless do_sample; repetition_penalty in any case
+  Sampling sampling;              // greedy unless do_sample; penalties in any case
   bool samples = false;           // do_sample
 
   // Of answers, as chat, serve and generate --sample write them: the model's own, or where it has

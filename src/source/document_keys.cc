@@ -9,7 +9,8 @@ namespace {
 
 // engine/generation_config.cc
 constexpr std::string_view kGenerationRead =
-    "eos_token_id do_sample temperature top_k top_p min_p repetition_penalty";
+    "eos_token_id do_sample temperature top_k top_p min_p typical_p repetition_penalty "
+    "presence_penalty frequency_penalty";
 
 constexpr KeyRule kGeneration[] = {
     // Whose values are said elsewhere, and what only concerns how transformers runs.
@@ -24,9 +25,9 @@ constexpr KeyRule kGeneration[] = {
      "encoder_no_repeat_ngram_size attn_implementation use_model_defaults"},
     // Callers say how long an answer may be.
     {"max_length max_new_tokens"},
-    {"num_beams guidance_scale typical_p encoder_repetition_penalty", Effect::kAnswers, "1"},
+    {"num_beams guidance_scale encoder_repetition_penalty", Effect::kAnswers, "1"},
     {"min_length min_new_tokens no_repeat_ngram_size penalty_alpha epsilon_cutoff eta_cutoff "
-     "diversity_penalty presence_penalty frequency_penalty top_h",
+     "diversity_penalty top_h",
      Effect::kAnswers, "0"},
     {"bad_words_ids force_words_ids constraints forced_bos_token_id forced_eos_token_id "
      "forced_decoder_ids exponential_decay_length_penalty suppress_tokens begin_suppress_tokens "
