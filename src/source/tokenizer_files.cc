@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "source/tokenizer_files.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 
@@ -58,6 +59,11 @@ TokenizerConfig TokenizerConfig::Read(const std::string& directory) {
   const Json json = ParseJson(*text, where);
   config.add_bos = JsonFind<bool>(json, "add_bos_token", where);
   config.add_eos = JsonFind<bool>(json, "add_eos_token", where);
+  constexpr std::string_view kClasses[] = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer",
+                                           "CohereTokenizer"};
+  auto name = JsonFind<std::string>(json, "tokenizer_class", where).value_or("");
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  config.frames = std::ranges::count(kClasses, name) > 0;
   config.bos = FindToken(json, "bos_token", where);
   config.eos = FindToken(json, "eos_token", where);
   config.unk = FindToken(json, "unk_token", where);

@@ -8,9 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/json.h"
+#include "source/tokenizer_config.h"
 #include "source/tokenizer_document.h"
 
 namespace nibble {
@@ -19,15 +18,6 @@ namespace nibble {
 std::optional<std::string> FindTokenizerFile(const std::string& directory);
 // The document that stands for it. `path` names a file of `directory`.
 std::string TokenizerFileDocument(const std::string& directory, const std::string& path);
-
-// tokenizer_config.json, as far as these files leave it open.
-struct TokenizerConfig {
-  static TokenizerConfig Read(const std::string& directory);
-
-  std::optional<bool> add_bos, add_eos;
-  std::optional<std::string> bos, eos, unk, pad;
-  Json added_tokens = Json::array();  // as in tokenizer.json
-};
 
 // From the bytes of files; `where` names them.
 std::string SentencePieceFileDocument(std::string_view bytes, const std::string& where,

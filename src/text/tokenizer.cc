@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "source/byte_level.h"
 #include "source/model_source.h"
+#include "source/tokenizer_config.h"
 #include "text/added_tokens.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
@@ -49,7 +50,12 @@ struct Tokenizer::Impl {
   };
 
   Impl(std::string file, const JsonNode& root, uint64_t file_bytes);
+  static std::unique_ptr<Impl> Read(std::string json, const std::string& where);
+
   void AddTokens(const JsonNode& list, Work* work);
+  // One side of the frame, where a configuration says what stands there.
+  void Surround(std::optional<bool> adds, const std::optional<std::string>& token,
+                std::vector<int32_t>* ids) const;
   void EncodeText(std::string_view text, bool plain, std::vector<int32_t>* ids) const;
   const Token* Find(int32_t id) const {
     const bool known = id >= 0 && static_cast<size_t>(id) < tokens.size() && tokens[id].present;
@@ -92,6 +98,24 @@ Tokenizer::Impl::Impl(std::string file, const JsonNode& root, uint64_t file_byte
   frame = SpecialFrame::FromJson(root.Find("post_processor"), [&](int64_t id) {
     return id >= 0 && id < kMaxTokenId && Find(static_cast<int32_t>(id)) != nullptr;
   });
+}
+
+std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::Read(std::string json, const std::string& where) {
+  simdjson::dom::parser parser;
+  const JsonNode root(ParseJson(&json, &parser, where), where);
+  return std::make_unique<Impl>(where, root, json.size());
+}
+
+void Tokenizer::Impl::Surround(std::optional<bool> adds, const std::optional<std::string>& token,
+                               std::vector<int32_t>* ids) const {
+  if (!adds || (*adds && !token)) return;
+  ids->clear();
+  if (!*adds) return;
+  const auto added = added_ids.find(*token);
+  const auto id =
+      added != added_ids.end() ? std::optional(added->second) : model.vocabulary().Find(*token);
+  if (!id) Fail("{}: no token {}, which tokenizer_config.json puts around a text", where, *token);
+  ids->push_back(*id);
 }
 
 void Tokenizer::Impl::AddTokens(const JsonNode& list, Work* work) {
@@ -147,7 +171,15 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::Load(const std::string& model) {
-  return ParseOwned(GetDocument(model, "tokenizer.json"), DocumentPath(model, "tokenizer.json"));
+  const std::string where = DocumentPath(model, "tokenizer.json");
+  auto impl = Impl::Read(GetDocument(model, "tokenizer.json"), where);
+  if (IsGguf(model)) return Tokenizer(std::move(impl));  // it says that itself
+  const TokenizerConfig config = TokenizerConfig::Read(model);
+  if (config.frames) {
+    impl->Surround(config.add_bos, config.bos, &impl->frame.before);
+    impl->Surround(config.add_eos, config.eos, &impl->frame.after);
+  }
+  return Tokenizer(std::move(impl));
 }
 
 Tokenizer Tokenizer::Parse(std::string_view json, const std::string& where) {
@@ -155,9 +187,7 @@ Tokenizer Tokenizer::Parse(std::string_view json, const std::string& where) {
 }
 
 Tokenizer Tokenizer::ParseOwned(std::string json, const std::string& where) {
-  simdjson::dom::parser parser;
-  const JsonNode root(ParseJson(&json, &parser, where), where);
-  return Tokenizer(std::make_unique<Impl>(where, root, json.size()));
+  return Tokenizer(Impl::Read(std::move(json), where));
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, bool add_special) const {

@@ -117,6 +117,34 @@ TEST_F(TokenizerFiles, TokenizerJsonGoesFirst) {
   EXPECT_THAT(Tokenizer::Load(directory_).Encode("a"), ElementsAre(0));
 }
 
+// Of classes that make tokenizer.json's post_processor anew; others leave it.
+TEST_F(TokenizerFiles, SomeClassesSayWhatSurroundsATextOfATokenizerJson) {
+  Write("tokenizer.json", R"({
+    "model": {"type": "BPE", "vocab": {"a": 0, "<s>": 1, "</s>": 2, "x": 3}, "merges": []},
+    "post_processor": {"type": "TemplateProcessing", "pair": [],
+                       "single": [{"SpecialToken": {"id": "x", "type_id": 0}},
+                                  {"Sequence": {"id": "A", "type_id": 0}}],
+                       "special_tokens": {"x": {"id": "x", "ids": [3], "tokens": ["x"]}}}})");
+  const auto encode = [&](const char* name, const std::string& config) {
+    Write("tokenizer_config.json",
+          fmt::format(R"({{"tokenizer_class": "{}", "bos_token": "<s>", {}}})", name, config));
+    return Tokenizer::Load(directory_).Encode("a");
+  };
+  const std::string both = R"("eos_token": "</s>", "add_bos_token": true, "add_eos_token": true)";
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer"}) {
+    EXPECT_THAT(encode(name, both), ElementsAre(1, 0, 2)) << name;
+    EXPECT_THAT(encode(name, R"("add_bos_token": false)"), ElementsAre(0)) << name;
+    EXPECT_THAT(encode(name, R"("eos_token": "</s>")"), ElementsAre(3, 0)) << name;
+    EXPECT_THAT(encode(name, R"("add_eos_token": true)"), ElementsAre(3, 0)) << "no such token";
+  }
+  for (const char* name : {"PreTrainedTokenizerFast", "Qwen2Tokenizer", ""}) {
+    EXPECT_THAT(encode(name, both), ElementsAre(3, 0)) << name;
+  }
+  EXPECT_THAT(
+      ErrorOf([&] { encode("LlamaTokenizer", R"("eos_token": "</x>", "add_eos_token": true)"); }),
+      HasSubstr("no token </x>, which tokenizer_config.json puts around a text"));
+}
+
 TEST_F(TokenizerFiles, RanksJoinWhatHasTheLowest) {
   Write("config.json", R"({"model_type": "llama"})");
   Write("tokenizer.model", Ranks({"bc", "ab", "abc", " a", "xyz"}));
