@@ -80,10 +80,14 @@ TEST(LayerSpecs, HeadsDifferByBothKindsOfConfig) {
   c = Parse(gemma);
   EXPECT_EQ(c.outputs(5, Role::kK), 2 * 32);
   EXPECT_EQ(c.outputs(6, Role::kK), 4 * 32);
+  // transformers 5 writes the numbers of more than ten layers with two digits.
+  gemma["per_layer_config"] = {{"05", {{"head_dim", 32}}}, {"06", {{"head_dim", 32}}}};
+  EXPECT_EQ(Parse(gemma).outputs(5, Role::kK), 2 * 32);
   for (const Json& changes :
        {Json{{"sliding_window", nullptr}}, Json{{"hidden_size_per_layer_input", 256}},
         Json{{"num_kv_shared_layers", 2}}, Json{{"use_bidirectional_attention", "all"}},
         Json{{"per_layer_config", {{"5", {{"head_dim", -8}}}}}},
+        Json{{"per_layer_config", {{"five", {{"head_dim", 32}}}}}},
         Json{{"per_layer_config", {{"5", {{"head_dim", 520}}}}}},
         Json{{"per_layer_config", {{"5", {{"num_key_value_heads", 3}}}}}},
         Json{{"per_layer_config", {{"0", {{"head_dim", 24}}}}}}}) {

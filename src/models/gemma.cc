@@ -3,6 +3,7 @@
 // scaled embedding. Gemma 2 caps scores and logits; Gemma 3 has norms of heads, and positions of
 // their own in windowed layers; Gemma 4 has longer heads in the others, which may have no V of
 // their own, a scale of each layer, and in a mixture experts beside each FFN.
+#include <charconv>
 #include <cmath>
 
 #include "models/llama.h"
@@ -79,6 +80,20 @@ ModelConfig ParseGemma3(const Json& stored, const std::string& where) {
   return c;
 }
 
+// What per_layer_config has for a layer. transformers writes numbers of one width, "05" beside
+// "11".
+Json OfLayer(const Json& each, int64_t layer, const std::string& in) {
+  if (!each.is_object()) Fail("{} must be an object", in);
+  for (const auto& [key, own] : each.items()) {
+    int64_t number = -1;
+    const char* const end = key.data() + key.size();
+    const auto [read, error] = std::from_chars(key.data(), end, number);
+    if (error != std::errc() || read != end) Fail("{}: \"{}\" is no layer", in, key);
+    if (number == layer) return own;
+  }
+  return Json::object();
+}
+
 // Heads of a layer that sees all: the older config has one number for all of them, the newer one an
 // object for each.
 void ParseHeads(const Json& config, int64_t layer, const std::string& where, LayerSpec& spec) {
@@ -91,8 +106,8 @@ void ParseHeads(const Json& config, int64_t layer, const std::string& where, Lay
   spec.values_are_keys =
       sees_all && JsonFind<bool>(config, "attention_k_eq_v", where).value_or(false);
   if (each) {
-    const std::string key = std::to_string(layer), in = where + ": per_layer_config";
-    const Json own = JsonFind<Json>(*each, key.c_str(), in).value_or(Json::object());
+    const std::string in = where + ": per_layer_config";
+    const Json own = OfLayer(*each, layer, in);
     spec.head_dim = find(own, "head_dim", in).value_or(0);
     spec.kv_heads = find(own, "num_key_value_heads", in).value_or(0);
   } else if (sees_all) {
