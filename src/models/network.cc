@@ -359,14 +359,6 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
   }
 }
 
-// Once for each model: some commands open one several times.
-void TellOnce(const std::string& line) {
-  static std::mutex mutex;
-  static std::set<std::string> told;
-  const std::lock_guard lock(mutex);
-  if (told.insert(line).second) Note("{}\n", line);
-}
-
 UnreadKeys CheckKeys(const std::string& model, const Json& config) {
   UnreadKeys unread;
   // A GGUF file's config.json is made of its keys.
@@ -375,15 +367,20 @@ UnreadKeys CheckKeys(const std::string& model, const Json& config) {
   if (!unread.refused.empty()) {
     Fail("{}: not supported: {}", model, fmt::join(unread.refused, ", "));
   }
-  if (!unread.answers.empty()) {
-    TellOnce(fmt::format("nibble: {}: answers may differ, as nothing reads {}", model,
-                         fmt::join(unread.answers, ", ")));
-  }
-  if (!unread.unknown.empty()) {
-    TellOnce(fmt::format("nibble: {}: not known, and left alone: {}", model,
-                         fmt::join(unread.unknown, ", ")));
-  }
   return unread;
+}
+
+// Once for each model: some commands open one several times.
+void Tell(const std::string& model, const UnreadKeys& unread) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  const auto tell = [&](const char* what, const std::vector<std::string>& keys) {
+    const auto line = fmt::format("nibble: {}: {} {}\n", model, what, fmt::join(keys, ", "));
+    if (!keys.empty() && told.insert(line).second) Note("{}", line);
+  };
+  tell("answers may differ, as nothing reads", unread.answers);
+  tell("not known, and left alone:", unread.unknown);
 }
 
 }  // namespace
@@ -402,6 +399,7 @@ Network OpenNetwork(const std::string& directory) {
     net.packed = true;
     LoadPacked(net, *quantization, where);
     AttachTiles(net);
+    Tell(directory, net.unread);
     return net;
   }
   std::optional<StoredCodes> codes;
@@ -413,6 +411,7 @@ Network OpenNetwork(const std::string& directory) {
   }
   const bool gguf = IsGguf(directory);
   LoadPlain(net, gguf ? GgufFamilyOf(net.config, where) : FamilyOf(net.config_json, where), codes);
+  Tell(directory, net.unread);
   return net;
 }
 

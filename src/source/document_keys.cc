@@ -63,10 +63,14 @@ constexpr KeyRule kTokenizer[] = {
 
 void Find(const std::string& model, const char* name, std::string_view read,
           std::span<const KeyRule> rules, UnreadKeys& found) {
-  const auto text = FindDocument(model, name, kMaxJsonBytes);
-  if (!text) return;
-  const Json json = ParseJson(*text, DocumentPath(model, name));
-  if (!json.is_object()) return;  // whoever reads it refuses it
+  Json json;
+  try {
+    const auto text = FindDocument(model, name, kMaxJsonBytes);
+    if (text) json = ParseJson(*text, DocumentPath(model, name));
+  } catch (const Error&) {
+    return;  // a network does without it, and whoever needs it says what is wrong
+  }
+  if (!json.is_object()) return;
   for (const auto& [key, value] : json.items()) {
     if (!HasWord(read, key)) JudgeKey(key, value, rules, fmt::format("{}: ", name), found);
   }

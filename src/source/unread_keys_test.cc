@@ -127,6 +127,13 @@ TEST_F(UnreadFileKeys, OfADirectoryAreThoseOfItsDocuments) {
   EXPECT_THAT(found.answers, ElementsAre("generation_config.json: bad_words_ids = [[7]]",
                                          "tokenizer_config.json: split_special_tokens = true"));
   EXPECT_THAT(found.unknown, ElementsAre("generation_config.json: x = 1"));
+  // A network does without them.
+  for (const char* damaged : {"{", "[1]", "{\"x\": 1, \"x\": 1}"}) {
+    std::ofstream(Path("generation_config.json")) << damaged;
+    found.unknown.clear();
+    EXPECT_EQ(ErrorOf([&] { FindUnreadDocumentKeys(root_.string(), found); }), "");
+    EXPECT_THAT(found.unknown, IsEmpty());
+  }
 }
 
 }  // namespace
