@@ -73,10 +73,11 @@ constexpr KeyRule kRules[] = {
     // Of training, of batches, of classification, and how transformers runs.
     {"architectures transformers_version torch_dtype dtype _name_or_path name_or_path use_cache "
      "initializer_range init_std attention_dropout hidden_dropout dropout layerdrop resid_pdrop "
-     "embd_pdrop embedding_dropout classifier_dropout classifier_bias resid_dropout ffn_dropout "
+     "embd_pdrop activation_dropout hidden_dropout_prob attention_probs_dropout_prob "
+     "embedding_dropout classifier_dropout classifier_bias resid_dropout ffn_dropout "
      "output_attentions output_hidden_states output_router_logits router_aux_loss_coef "
      "router_jitter_noise aux_loss_alpha return_dict chunk_size_feed_forward id2label label2id "
-     "problem_type num_labels finetuning_task pruned_heads torchscript use_bfloat16 "
+     "problem_type num_labels tf_legacy_loss finetuning_task pruned_heads torchscript use_bfloat16 "
      "is_encoder_decoder is_decoder cross_attention_hidden_size add_cross_attention "
      "tie_encoder_decoder tokenizer_class task_specific_params prefix bos_token_id pad_token_id "
      "sep_token_id decoder_start_token_id unk_token_id pretraining_tp _attn_implementation* "
@@ -84,7 +85,8 @@ constexpr KeyRule kRules[] = {
      "_flash_attn_2_enabled gradient_checkpointing training_args unsloth_fixed unsloth_version "
      "neuron remove_invalid_values vocab_dim model_max_length max_sequence_length "
      "tokenizer_* special_dot_product_attention apply_query_key_layer_scaling "
-     "attention_softmax_in_fp32 offset_alibi fused_kernels _commit_hash"},
+     "attention_softmax_in_fp32 offset_alibi fused_kernels _commit_hash internal_version "
+     "is_llama_config transformers.js_config output_projection ff_factor"},
     // What older transformers' base class wrote of generation.
     {"max_length min_length do_sample early_stopping num_beams num_beam_groups "
      "diversity_penalty temperature top_k top_p typical_p repetition_penalty length_penalty "
@@ -99,6 +101,9 @@ constexpr KeyRule kRules[] = {
     {"attn_logit_softcapping final_logit_softcapping shared_expert_intermediate_size",
      Effect::kRefused, "0"},
     {"topk_group", Effect::kRefused, "1"},
+    {"lm_head_bias", Effect::kRefused, "false"},
+    {"full_attn_mod interpolate_factor", Effect::kAnswers, "1"},
+    {"rope_interleaved use_mrope", Effect::kAnswers, "false"},
 };
 
 // One that a family has always, whatever others have.
@@ -114,6 +119,9 @@ constexpr std::pair<std::string_view, KeyRule> kFamilyRules[] = {
     {"phi3", {"attention_bias mlp_bias", Effect::kAnswers, "false"}},
     {"opt", {"num_key_value_heads"}},
 };
+
+// Of auto_map, where the code is not that of transformers.
+constexpr KeyRule kCode[] = {{"*", Effect::kAnswers}};
 
 constexpr std::string_view kRopeRead =
     "rope_type type rope_theta partial_rotary_factor factor low_freq_factor high_freq_factor "
@@ -158,7 +166,7 @@ void JudgeCode(const Json& map, const std::string& family, UnreadKeys& found) {
     if (!key.starts_with("AutoModel") || !value.is_string()) continue;
     const auto name = value.get<std::string>();
     if (name.find(own) == name.npos) {
-      JudgeKey("auto_map." + key, value, {}, "config.json: ", found);
+      JudgeKey("auto_map." + key, value, kCode, "config.json: ", found);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "models/models_testing.h"
+#include "models/network.h"
 #include "models/random_model_testing.h"
 
 namespace nibble {
@@ -98,6 +99,79 @@ TEST(ConfigKeys, OfNoFamilyHereAreToldOrRefused) {
     EXPECT_THAT(found.answers, IsEmpty()) << model.name;
     EXPECT_THAT(found.unknown, IsEmpty()) << model.name;
   }
+}
+
+UnreadKeys Find(const Json& changes) {
+  UnreadKeys found;
+  FindUnreadConfigKeys(SmallConfig(changes), found);
+  return found;
+}
+
+TEST(ConfigKeys, ThatStandForAnotherNetworkAreRefused) {
+  const std::tuple<const char*, const char*, Json> cases[] = {
+      {"qwen2", "is_causal", false},
+      {"ministral3", "is_causal", false},
+      {"gemma3_text", "use_bidirectional_attention", true},
+      {"gemma3_text", "attn_logit_softcapping", 50.0},
+      {"glm4_moe", "topk_group", 2},
+      {"qwen3_moe", "use_qk_norm", false},
+      {"qwen3_moe", "shared_expert_intermediate_size", 64}};
+  for (const auto& [family, key, value] : cases) {
+    EXPECT_THAT(Find({{"model_type", family}, {key, value}}).refused,
+                ElementsAre(fmt::format("config.json: {} = {}", key, value.dump())));
+  }
+  EXPECT_THAT(Find({{"is_causal", true}, {"topk_group", 1}}).refused, IsEmpty());
+  EXPECT_THAT(Find({{"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}}}}).refused,
+              ElementsAre("config.json: rope_scaling.alpha = 1000.0"));
+  EXPECT_THAT(Find({{"quantization_config",
+                     {{"quant_method", "gptq"}, {"bits", 4}, {"is_marlin_format", true}}}})
+                  .refused,
+              ElementsAre("config.json: quantization_config.is_marlin_format = true"));
+}
+
+// Of the model's own files; that of a module named like the family is what transformers has itself.
+TEST(ConfigKeys, CodeThatAModelBringsAlongIsTold) {
+  const Json own = {{"AutoConfig", "configuration_phi3.Phi3Config"},
+                    {"AutoModelForCausalLM", "them/model--modeling_phi3.Phi3ForCausalLM"}};
+  EXPECT_THAT(Find({{"model_type", "phi3"}, {"auto_map", own}}).answers, IsEmpty());
+  EXPECT_THAT(
+      Find({{"auto_map", {{"AutoModel", "modeling_llama_encoder.LlamaEncoderModel"}}}}).answers,
+      ElementsAre("config.json: auto_map.AutoModel = "
+                  "\"modeling_llama_encoder.LlamaEncoderModel\""));
+}
+
+TEST(ConfigKeys, ArePlacedWhereTheyStand) {
+  const Json each = {{"full_attention", {{"rope_type", "default"}, {"x", 1}}},
+                     {"sliding_attention", {{"rope_theta", 1e4}}}};
+  EXPECT_THAT(Find({{"model_type", "gemma3_text"}, {"rope_parameters", each}}).unknown,
+              ElementsAre("config.json: rope_parameters.full_attention.x = 1"));
+  const Json whole = {{"model_type", "gemma3"},
+                      {"image_token_index", 7},
+                      {"text_config", SmallConfig({{"model_type", "gemma3_text"}, {"y", 2}})}};
+  UnreadKeys found;
+  FindUnreadConfigKeys(whole, found);
+  EXPECT_THAT(found.unknown, ElementsAre("config.json: y = 2"));
+  EXPECT_THAT(Find({{"quantization_config", {{"quant_method", "awq"}, {"z", 3}}}}).unknown,
+              ElementsAre("config.json: quantization_config.z = 3"));
+}
+
+// Once, and only of a model that opens.
+TEST(ConfigKeys, ThatNothingReadsAreToldWhenAModelIsOpened) {
+  const std::string directory = RandomModel("keys", SmallConfig({{"nobody_knows", 1}}));
+  const auto told = [&] {
+    testing::internal::CaptureStderr();
+    const std::string error = ErrorOf([&] {
+      EXPECT_THAT(OpenNetwork(directory).unread.unknown,
+                  ElementsAre("config.json: nobody_knows = 1"));
+    });
+    return testing::internal::GetCapturedStderr() + error;
+  };
+  EXPECT_EQ(told(), fmt::format("nibble: {}: not known, and left alone: config.json: "
+                                "nobody_knows = 1\n",
+                                directory));
+  EXPECT_EQ(told(), "");
+  EditJson(directory + "/config.json", [](Json& json) { json["is_causal"] = false; });
+  EXPECT_EQ(told(), directory + ": not supported: config.json: is_causal = false");
 }
 
 }  // namespace
