@@ -287,7 +287,14 @@ bool HasOrder(const Json& config, std::string_view method, const std::string& wh
 }  // namespace
 
 StoredCodes::StoredCodes(const Json& config, const std::string& where) {
-  const auto method = JsonGet<std::string>(config, "quant_method", where);
+  const auto named = JsonFind<std::string>(config, "quant_method", where);
+  if (!named) {
+    Fail(
+        "{}: quantization_config has no quant_method (MLX's files have none); start from the "
+        "unquantized model",
+        where);
+  }
+  const std::string& method = *named;
   std::vector<std::string_view> methods = {"nibble"}, variants;
   std::string variant;
   for (const Layout& layout : kLayouts) {

@@ -145,7 +145,7 @@ TEST(StoredCodes, UnknownVariantsAreNamed) {
   packed.erase("transform_config");
   packed["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
   EXPECT_THAT(ConfigError(packed), HasSubstr("sparsity_config is not supported"));
-  EXPECT_THAT(ConfigError({{"bits", 4}}), HasSubstr("quant_method"));
+  EXPECT_THAT(ConfigError({{"bits", 4}}), HasSubstr("has no quant_method"));
   EXPECT_THAT(ConfigError({{"quant_method", 4}}), HasSubstr("quant_method"));
   EXPECT_THAT(ConfigError(Json::array()), HasSubstr("config.json"));
 }
