@@ -103,6 +103,8 @@ constexpr KeyRule kRules[] = {
     {"topk_group", Effect::kRefused, "1"},
     {"lm_head_bias", Effect::kRefused, "false"},
     {"full_attn_mod interpolate_factor", Effect::kAnswers, "1"},
+    {"layer_types", Effect::kAnswers, "full_attention"},
+    {"attention_bias mlp_bias qkv_bias", Effect::kAnswers, "false"},
     {"rope_interleaved use_mrope", Effect::kAnswers, "false"},
 };
 
@@ -114,9 +116,7 @@ constexpr std::pair<std::string_view, KeyRule> kFamilyRules[] = {
     {"gpt_neox", {"hidden_act"}},
     {"qwen3_moe", {"use_qk_norm", Effect::kRefused, "true"}},
     {"qwen3_moe", {"qkv_bias", Effect::kRefused, "false"}},
-    {"qwen2", {"attention_bias", Effect::kAnswers, "true"}},
-    {"mistral", {"attention_bias mlp_bias", Effect::kAnswers, "false"}},
-    {"phi3", {"attention_bias mlp_bias", Effect::kAnswers, "false"}},
+    {"qwen2", {"attention_bias"}},
     {"opt", {"num_key_value_heads"}},
 };
 
@@ -133,7 +133,8 @@ constexpr KeyRule kRopeRules[] = {
     {"mrope_section mrope_interleaved finetuned max_position_embeddings"},
     // Ministral 3's, which ends the context; others' classes do not read it.
     {"llama_4_scaling_beta"},
-    {"alpha extrapolation_factor attn_factor long_mscale short_mscale", Effect::kRefused},
+    {"alpha", Effect::kRefused},
+    {"extrapolation_factor attn_factor long_mscale short_mscale", Effect::kAnswers, "1"},
 };
 
 // Of who quantized it how: the tensors say the rest.

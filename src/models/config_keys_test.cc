@@ -121,6 +121,13 @@ TEST(ConfigKeys, ThatStandForAnotherNetworkAreRefused) {
                 ElementsAre(fmt::format("config.json: {} = {}", key, value.dump())));
   }
   EXPECT_THAT(Find({{"is_causal", true}, {"topk_group", 1}}).refused, IsEmpty());
+  EXPECT_THAT(Find({{"model_type", "mixtral"}, {"mlp_bias", false}}).answers, IsEmpty());
+  EXPECT_THAT(Find({{"model_type", "mixtral"}, {"mlp_bias", true}}).answers,
+              ElementsAre("config.json: mlp_bias = true"));
+  const std::string sees_all = "full_attention";
+  EXPECT_THAT(Find({{"layer_types", {sees_all, sees_all}}}).answers, IsEmpty());
+  EXPECT_THAT(Find({{"layer_types", {sees_all, "x"}}}).answers,
+              ElementsAre(R"(config.json: layer_types = ["full_attention","x"])"));
   EXPECT_THAT(Find({{"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000.0}}}}).refused,
               ElementsAre("config.json: rope_scaling.alpha = 1000.0"));
   EXPECT_THAT(Find({{"quantization_config",

@@ -20,6 +20,7 @@ constexpr KeyRule kGeneration[] = {
      "output_scores output_logits num_return_sequences remove_invalid_values low_memory "
      "renormalize_logits early_stopping prefill_chunk_size is_assistant num_assistant_tokens "
      "num_assistant_tokens_schedule assistant_* prompt_lookup_num_tokens "
+     "use_mtp max_cache_len speculation_type continuous_batching_config return_legacy_cache "
      "max_matching_ngram_size target_lookbehind compile_config disable_compile token_healing "
      "generation_kwargs chat_format max_window_size max_time num_beam_groups length_penalty "
      "encoder_no_repeat_ngram_size attn_implementation use_model_defaults"},
@@ -56,23 +57,46 @@ constexpr KeyRule kTokenizer[] = {
      "tokenize_chinese_chars strip_accents do_lower_case remove_space keep_accents "
      "do_basic_tokenize "
      "never_split verbose init_inputs device_map dtype torch_dtype revision _commit_hash "
-     "_from_auto chat_template_jinja response_schema response_template tool_parser_type "
+     "_from_auto trust_remote_code chat_template_jinja response_schema response_template "
+     "tool_parser_type "
      "add_generation_prompt max_model_input_sizes separate_vocabs"},
     {"split_special_tokens", Effect::kAnswers, "false"},
 };
 
-void Find(const std::string& model, const char* name, std::string_view read,
-          std::span<const KeyRule> rules, UnreadKeys& found) {
-  Json json;
+// With the values that transformers 4 wrote whatever a model's makers thought.
+constexpr KeyRule kUnusedSampling[] = {
+    {"top_k", Effect::kAnswers, "0 50"},
+    {"temperature top_p typical_p", Effect::kAnswers, "1"},
+    {"min_p", Effect::kAnswers, "0"},
+};
+
+// Without do_sample nothing asks how answers are to be drawn.
+void FindUnusedSampling(const Json& json, const std::string& document, UnreadKeys& found) {
+  const auto samples = json.find("do_sample");
+  if (samples != json.end() && samples->is_boolean() && samples->get<bool>()) return;
+  for (const char* key : {"temperature", "top_k", "top_p", "min_p", "typical_p"}) {
+    const auto value = json.find(key);
+    if (value != json.end()) JudgeKey(key, *value, kUnusedSampling, document, found);
+  }
+}
+
+// An empty object where there is none, or none that can be read: a network does without these
+// documents, and whoever needs one says what is wrong with it.
+Json ObjectOf(const std::string& model, const char* name) {
   try {
     const auto text = FindDocument(model, name, kMaxJsonBytes);
-    if (text) json = ParseJson(*text, DocumentPath(model, name));
+    Json json = text ? ParseJson(*text, DocumentPath(model, name)) : Json();
+    if (json.is_object()) return json;
   } catch (const Error&) {
-    return;  // a network does without it, and whoever needs it says what is wrong
+    return Json::object();
   }
-  if (!json.is_object()) return;
+  return Json::object();
+}
+
+void Find(const Json& json, const std::string& document, std::string_view read,
+          std::span<const KeyRule> rules, UnreadKeys& found) {
   for (const auto& [key, value] : json.items()) {
-    if (!HasWord(read, key)) JudgeKey(key, value, rules, fmt::format("{}: ", name), found);
+    if (!HasWord(read, key)) JudgeKey(key, value, rules, document, found);
   }
 }
 
@@ -80,8 +104,11 @@ void Find(const std::string& model, const char* name, std::string_view read,
 
 void FindUnreadDocumentKeys(const std::string& model, UnreadKeys& found) {
   if (IsGguf(model)) return FindUnreadGgufKeys(OpenGgufFiles(model), found);
-  Find(model, "generation_config.json", kGenerationRead, kGeneration, found);
-  Find(model, "tokenizer_config.json", kTokenizerRead, kTokenizer, found);
+  const Json generation = ObjectOf(model, "generation_config.json");
+  FindUnusedSampling(generation, "generation_config.json: ", found);
+  Find(generation, "generation_config.json: ", kGenerationRead, kGeneration, found);
+  Find(ObjectOf(model, "tokenizer_config.json"), "tokenizer_config.json: ", kTokenizerRead,
+       kTokenizer, found);
 }
 
 }  // namespace nibble

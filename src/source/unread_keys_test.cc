@@ -127,6 +127,16 @@ TEST_F(UnreadFileKeys, OfADirectoryAreThoseOfItsDocuments) {
   EXPECT_THAT(found.answers, ElementsAre("generation_config.json: bad_words_ids = [[7]]",
                                          "tokenizer_config.json: split_special_tokens = true"));
   EXPECT_THAT(found.unknown, ElementsAre("generation_config.json: x = 1"));
+  // Nothing draws answers so where the file does not say that they are drawn.
+  for (const auto& [fields, told] :
+       {std::pair(R"({"do_sample": true, "temperature": 0.6, "top_k": 20})", 0),
+        {R"({"temperature": 0.6, "top_k": 20, "top_p": 1.0})", 2},
+        {R"({"do_sample": false, "temperature": 1.0, "top_k": 50, "top_p": 1.0})", 0}}) {
+    std::ofstream(Path("generation_config.json")) << fields;
+    found.answers.clear();
+    FindUnreadDocumentKeys(root_.string(), found);
+    EXPECT_EQ(found.answers.size(), static_cast<size_t>(told + 1)) << fields;
+  }
   // A network does without them.
   for (const char* damaged : {"{", "[1]", "{\"x\": 1, \"x\": 1}"}) {
     std::ofstream(Path("generation_config.json")) << damaged;
