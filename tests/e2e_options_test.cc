@@ -437,6 +437,28 @@ TEST_F(Options, OfTextsAndTasks) {
   EXPECT_EQ(answers.size(), 2u);
 }
 
+TEST_F(Options, InspectShowsKeysThatNothingReads) {
+  Json config = ParseJson(Slurp(small_ + "/config.json"), "config.json");
+  config["nobody_knows"] = 1;
+  Spill(small_ + "/config.json", config.dump());
+  Spill(small_ + "/generation_config.json", R"({"eos_token_id": 1, "num_beams": 4})");
+  const std::string answers = "generation_config.json: num_beams = 4",
+                    unknown = "config.json: nobody_knows = 1";
+  const Result r = Nibble({"inspect", small_});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, AllOf(HasSubstr("answers depend on  " + answers + "\n"),
+                           HasSubstr("not known          " + unknown + "\n")));
+  EXPECT_THAT(r.err, AllOf(HasSubstr(answers + "\n"), HasSubstr(unknown + "\n")));
+  EXPECT_EQ(Nibble({"inspect", small_, "--json"}).json()["unread_keys"],
+            Json({{"answers", {answers}}, {"unknown", {unknown}}}));
+  config["is_causal"] = false;
+  Spill(small_ + "/config.json", config.dump());
+  const Result refused = Nibble({"generate", small_, "--prompt", "a"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.err,
+            fmt::format("nibble: {}: not supported: config.json: is_causal = false\n", small_));
+}
+
 TEST_F(Options, LayersOfARandomShape) {
   const Result r = Nibble(
       {"bench", "decode", "--shape", "smollm2-135m", "--layers", "1", "--context", "16", "--json"});
