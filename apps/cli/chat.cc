@@ -25,7 +25,7 @@ struct ChatArguments {
   SamplingArguments sampling = {.max_tokens = 1024};
 };
 
-// What commands work on.
+// The conversation, reader and file that commands work on.
 struct Talk {
   Conversation conversation;
   MessageReader reader;
@@ -126,7 +126,7 @@ std::optional<ChatTemplate> Template(const ChatArguments& a) {
   return chat_template;
 }
 
-// Whether there was one.
+// Asks for an answer and prints it; returns whether there was one.
 bool Answer(Conversation& conversation, const std::string& message,
             const SamplingArguments& sampling, const GenerationConfig& config, bool json) {
   const QuietKeys quiet;

@@ -61,7 +61,7 @@ Network Rounded(const Network& source, const Loading& loading) {
   const auto start = std::chrono::steady_clock::now();
   const std::string& stored = source.stored_codes;
   const Recipe recipe = LoadingRecipe(loading.bits, !stored.empty());
-  // In bf16 a start takes as long as reading the source does.
+  // A start in bf16 takes as long as reading the source does, so nothing is kept.
   KeptNetwork result = loading.keep && loading.bits < 16
                            ? RoundOrFind(source, recipe)
                            : KeptNetwork{.network = RoundNetwork(source, recipe)};

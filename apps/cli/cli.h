@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the verbs share. Each verb is one file with one Add function that declares its options and
-// leaves its work in `run`; main.cc parses, runs and turns exceptions into exit codes.
+// Declarations that the verbs share. Each verb is one file with one Add function that declares its
+// options and leaves its work in `run`; main.cc parses, runs and turns exceptions into exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -41,14 +41,14 @@ CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,
 CLI::Validator ModelName();
 CLI::Option* AddModel(CLI::App& verb, std::string& model,
                       const std::string& kind = "Model directory, GGUF file or checkpoint");
-// What becomes of the weights of a float model while it is loaded.
+// Options for the weights of a float model while it is loaded.
 struct Loading {
   int bits = 8;
   bool keep = true;  // for the next start (quantize/rounded_cache.h)
 };
-// `--load-bits`.
+// Adds `--load-bits`.
 void AddLoadBits(CLI::App& verb, int& bits);
-// The same and `--no-keep`.
+// Adds `--load-bits` and `--no-keep`.
 void AddLoading(CLI::App& verb, Loading& loading);
 
 // The network on the backend of `common`, with a line on standard error if a tile plane is there
@@ -60,7 +60,7 @@ inline std::unique_ptr<Model> Load(const std::string& model, const Common& commo
   return Load(OpenNetwork(model), common, decoded, loading);
 }
 
-// As CLI::Range, which lets NaN pass.
+// A CLI::Range that refuses NaN, which CLI::Range itself lets pass.
 CLI::Validator NumberBetween(double least, double most);
 
 inline const CLI::Validator kNotNegative(

@@ -39,8 +39,8 @@ bool IsUsers(const Json& message) {
   return message["role"] == "user";
 }
 
-// Of messages with a user's: what stands in front of the first, and the last `turns` of the turns,
-// each a user's message and what follows up to the next one.
+// The messages in front of the first user's message, and those of the last `turns` turns: each is a
+// user's message and what follows up to the next one.
 Json LastTurns(const Json& messages, int64_t turns) {
   auto from = messages.end();
   while (from != messages.begin() && turns > 0) turns -= IsUsers(*--from) ? 1 : 0;
@@ -66,8 +66,8 @@ int64_t TurnsOfBytes(const Json& messages, size_t bytes) {
 
 }  // namespace
 
-// Some prompts of about the context's length are made, however long the history is: a token has a
-// few bytes, and with more turns a prompt only grows.
+// Makes some prompts of about the context's length, however long the history is: a token has a few
+// bytes, and with more turns a prompt only grows.
 std::vector<int32_t> Conversation::FittingPrompt(int64_t room) {
   constexpr size_t kBytesPerToken = 16;
   const int64_t context = session_.context(), all = std::ranges::count_if(messages_, IsUsers);

@@ -40,7 +40,8 @@ class Conversation {
 
  private:
   std::vector<int32_t> PromptIds(const Json& messages) const;
-  // The same, behind as few forgotten turns as leave `room` tokens; throws if nothing helps.
+  // PromptIds of messages_ after as few forgotten turns as leave `room` tokens; throws if nothing
+  // helps.
   std::vector<int32_t> FittingPrompt(int64_t room);
 
   const Tokenizer& tokenizer_;

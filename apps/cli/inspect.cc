@@ -52,7 +52,7 @@ Inspected Inspect(const std::string& model, int load_bits) {
   return result;
 }
 
-// Of planes that are there, or that there would be.
+// The bytes of planes that are there, or that there would be.
 double Bytes(const PackedWeights& weights) {
   if (weights.bytes() > 0 || weights.cols == 0) return static_cast<double>(weights.bytes());
   double bytes = 0;
@@ -91,8 +91,8 @@ Sizes MeasureSizes(const Network& net, bool one_table) {
   return sizes;
 }
 
-// Of a token while the text is shorter than any window, and behind the longest one; and of the
-// recent form of a text.
+// The bytes of the cache per token, before and behind the longest window, and of the recent form of
+// a text.
 struct CacheBytes {
   double first, later, recent;
 };
@@ -115,7 +115,7 @@ std::string KeysText(const Network& net) {
   return CacheText(net.caches, &KvSpec::k) + (centered ? " less their mean" : "");
 }
 
-// By their types, those with most bytes first.
+// The bytes of a file's tensors by type, the type with most bytes first.
 std::vector<std::pair<std::string, double>> FileTypes(const TensorStore& store) {
   std::map<std::string, double> bytes;
   for (const std::string& name : store.names()) {
@@ -137,7 +137,7 @@ std::string FileText(const TensorStore& store) {
                      fmt::join(parts, ", "));
 }
 
-// What a file has of a linear: its tensor's type, or the format of its codes.
+// The format that a file has a linear in: its tensor's type, or the format of its codes.
 std::string SourceCell(const PackedWeights& weights) {
   return weights.format.quantized() ? FormatText(weights.format) : DTypeName(weights.values.dtype);
 }
@@ -193,7 +193,7 @@ uint64_t TileBytes(const Network& net) {
   return bytes;
 }
 
-// Of a Nibble checkpoint.
+// The state of a Nibble checkpoint's tile plane.
 std::string TilesText(const Network& net) {
   if (!net.tiles_refused.empty()) return "not used: " + net.tiles_refused;
   if (!net.tiles) return "none (`nibble repack` makes one)";

@@ -7,12 +7,12 @@
 
 namespace nibble::cli {
 
-// Tables for people.
+// Prints the kernels as tables for people.
 void PrintKernels(const Network& net, const Backend& backend);
 void PrintEveryKernel();  // of all machines that this program was built for
 
-// The same: {"machine", "products": [{"linear" or "weights" and "inputs", "kernels": "1-12 name,
-// 13+ name", "instead": text or null}]}.
+// The tables as JSON: {"machine", "products": [{"linear" or "weights" and "inputs", "kernels":
+// "1-12 name, 13+ name", "instead": text or null}]}.
 Json KernelsJson(const Network& net, const Backend& backend);
 Json EveryKernelJson();  // a list of these
 

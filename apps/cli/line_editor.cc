@@ -28,7 +28,8 @@ void OnResize(int) {
   resized = 1;
 }
 
-// Of lines that end with \n, without other control characters but tabs.
+// The pasted text with lines that end with
+// , without control characters other than tabs.
 std::wstring Plain(const std::wstring& pasted) {
   std::wstring text;
   for (const wchar_t c : pasted) {
@@ -97,7 +98,7 @@ LineEditor& LineEditor::Of(EditLine* edit) {
   return *static_cast<LineEditor*>(self);
 }
 
-// Whether there is a byte to read; or else the program is to end.
+// Returns whether there is a byte to read; if not, the program is to end.
 bool LineEditor::WaitForByte() {
   constexpr int kMilliseconds = 500;  // of a signal between a look at its flag and poll()
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
@@ -113,7 +114,7 @@ bool LineEditor::WaitForByte() {
   return false;
 }
 
-// libedit's el_rfunc_t: 1, or 0 at the end.
+// libedit's el_rfunc_t: returns 1, or 0 at the end.
 int LineEditor::ReadKey(EditLine* edit, wchar_t* key) {
   std::mbstate_t state = {};
   for (;;) {

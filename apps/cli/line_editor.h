@@ -18,9 +18,10 @@ class LineEditor {
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // Without its end; nothing behind Ctrl-D, where the terminal is gone or the program is to end.
+  // Returns the line without its end; nothing after Ctrl-D, where the terminal is gone or the
+  // program is to end.
   std::optional<std::string> Line(const char* prompt);
-  // Whether Ctrl-C ended the last line.
+  // Returns whether Ctrl-C ended the last line.
   bool given_up() const { return given_up_; }
   void Remember(const std::string& message);
 

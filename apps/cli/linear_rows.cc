@@ -10,7 +10,7 @@
 namespace nibble::cli {
 namespace {
 
-// Rising numbers: "0-3,7".
+// Text for rising numbers: "0-3,7".
 std::string Ranges(const std::vector<int64_t>& numbers) {
   std::vector<std::string> parts;
   for (size_t i = 0, end; i < numbers.size(); i = end) {

@@ -17,9 +17,11 @@ namespace nibble::cli {
 void AddLinearRows(const ModelConfig& config,
                    const std::function<std::vector<std::string>(int64_t, Role)>& cells,
                    std::vector<std::vector<std::string>>& rows);
-// What a cache of this format has besides: " (8 bits for first and last tokens)", or nothing.
+// The text for a recent form of this cache's format: " (8 bits for first and last tokens)", or
+// nothing.
 std::string RecentText(const FormatSpec& format, int recent_bits);
-// Of the keys or values of each layer: "8 asym", or "4 asym in layers 0-3,7, else 8 asym".
+// The text for the keys or values of all layers: "8 asym", or "4 asym in layers 0-3,7, else 8
+// asym".
 std::string CacheText(const std::vector<KvSpec>& caches, FormatSpec KvSpec::*part);
 
 }  // namespace nibble::cli

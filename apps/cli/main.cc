@@ -23,8 +23,9 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 
-// OpenBLAS asks this function of its own, while it is loaded, how many threads to start. Ours are
-// the pool's; each one of its would take 128 MiB of address space, and hang the exit without them.
+// OpenBLAS asks this function of its own, while it is loaded, how many threads to start. Nibble's
+// threads are the pool's; each one of OpenBLAS' would take 128 MiB of address space, and would hang
+// the exit where these are missing.
 extern "C" int openblas_num_threads_env() {
   return 1;
 }
@@ -34,7 +35,8 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10, kPage = 4096;
 
-// Of a frame of its own: whatever a function with this array calls lies behind it.
+// Touches an array in a frame of its own, since all that a function with this array calls lies
+// behind the array on the stack.
 [[gnu::noinline]] void TouchStack() {
   volatile char stack[kStackBytes];
   for (size_t end = kStackBytes; end > 0; end -= kPage) stack[end - 1] = 0;
@@ -60,8 +62,8 @@ void KeepStandardStreams() {
   }
 }
 
-// What the system would end the process for fails like any other write: a pipe that nobody reads
-// any more, a file above `ulimit -f`.
+// Writes that would end the process fail like any other: to a pipe that nobody reads any more, or
+// to a file above `ulimit -f`.
 void TakeFailedWritesAsErrors() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

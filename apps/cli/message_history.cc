@@ -71,7 +71,7 @@ void MessageHistory::Add(const std::string& message) {
   }
 }
 
-// In one write, so that the lines of two sessions do not mix.
+// Appends in one write, so that the lines of two sessions do not mix.
 void MessageHistory::Append(const std::string& line) {
   std::error_code error;
   fs::create_directories(fs::path(path_).parent_path(), error);  // or else open() fails

@@ -18,9 +18,9 @@ class MessageHistory {
   // "": nothing is kept. A file that cannot be read counts as empty, and so does a damaged line.
   explicit MessageHistory(std::string path);
 
-  // Those of earlier sessions, kMessages at most.
+  // Messages of earlier sessions, kMessages at most.
   const std::vector<std::string>& messages() const { return messages_; }
-  // Says once on standard error if it cannot be kept.
+  // Keeps a message; says once on standard error if it cannot be kept.
   void Add(const std::string& message);
 
  private:

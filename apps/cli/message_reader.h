@@ -22,7 +22,7 @@ class MessageReader {
   // The next message; nothing at the end, which is Ctrl-D in a terminal. Ctrl-C there gives up what
   // was written so far.
   std::optional<std::string> Next();
-  // Whether a user in a terminal agrees. A script has said what it wants.
+  // Asks a user in a terminal to agree. A script has said what it wants.
   bool Confirms(const std::string& question);
 
  private:

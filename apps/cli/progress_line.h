@@ -5,10 +5,10 @@
 
 namespace nibble::cli {
 
-// On standard error: one line with rate and ETA, rewritten in place on a terminal, printed every
-// few seconds otherwise.
+// Shows progress on standard error: one line with rate and ETA, rewritten in place on a terminal,
+// printed every few seconds otherwise.
 ProgressCallback ProgressLine();
-// The same as one JSON object per update.
+// Shows progress as one JSON object per update.
 ProgressCallback ProgressJson();
 
 }  // namespace nibble::cli

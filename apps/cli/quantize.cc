@@ -116,7 +116,8 @@ Json ReportJson(const QuantizeReport& r) {
   return json;
 }
 
-// Of each kind of linear the mean and the worst of all layers and experts; --json has each.
+// Prints for each kind of linear the mean error and the worst one of all layers and experts; --json
+// has each.
 void PrintErrors(const QuantizeReport& r) {
   struct Errors {
     double sum = 0, largest = 0;

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 struct Contender {
   std::string_view recipe, fields;
 };
-// From the dearest to the smallest; what needs hours without a GPU is left out.
+// Contenders from the dearest to the smallest; recipes that need hours without a GPU are left out.
 constexpr Contender kContenders[] = {
     {"rtn", "w-bits=8,a-bits=8,kv-bits=8,kv-asym,rotation=hadamard"},
     {"w4a8", ""},
@@ -34,7 +34,7 @@ constexpr Contender kContenders[] = {
 constexpr Contender kStored = {"stored", ""};
 constexpr int kOptionsWidth = 80;  // of the longest of them
 
-// As one would type it.
+// The options as a user types them.
 std::string OptionsText(const Contender& c) {
   std::string text = fmt::format("--recipe {}", c.recipe);
   for (const FieldValue& field : ParseFields(c.fields)) {
@@ -90,7 +90,7 @@ void CompareRecipes(QuantizeOptions options, int64_t loss_windows, const Common&
       options.recipe = ChangedRecipe(WithEffort(FindRecipe(c.recipe), options.effort),
                                      ParseFields(c.fields), {});
       QuantizeReport report = Quantize(options);
-      // The same windows for all, also for those that calibrate on none.
+      // All contenders have the same windows, also those that calibrate on none.
       report.calibration_windows = windows =
           options.calibration_windows > 0
               ? options.calibration_windows

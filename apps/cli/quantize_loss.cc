@@ -57,7 +57,7 @@ std::string PartsText(const KlResult& result, const LossParts& parts,
                      inputs, cache, weights, advice);
 }
 
-// The checkpoint with one part as it was.
+// The checkpoint's model with one part not rounded: inputs of linears, or the cache.
 std::unique_ptr<Model> WithFloatInputs(const QuantizeOptions& options,
                                        const QuantizeReport& report) {
   Network network = OpenNetwork(report.output);
@@ -79,7 +79,7 @@ std::unique_ptr<Model> WithFloatCache(const QuantizeOptions& options,
   return model;
 }
 
-// Nothing where a model like that does not run here.
+// Returns nothing where such models do not run here.
 std::optional<LossParts> MeasureParts(const QuantizeOptions& options, const QuantizeReport& report,
                                       Model& reference, const Windows& windows) {
   try {
@@ -93,8 +93,8 @@ std::optional<LossParts> MeasureParts(const QuantizeOptions& options, const Quan
   }
 }
 
-// The source in the recipe's formats, to nearest; null where the recipe does just that, keeps
-// codes, or has rules for what is then not there.
+// The source rounded to nearest in the recipe's formats; null where the recipe does just that,
+// keeps codes, or has rules for parts that PlainRecipe takes out.
 std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const QuantizeReport& report) {
   const Recipe& recipe = report.recipe;
   if (recipe.rounding == Rounding::kStored) return nullptr;
@@ -115,7 +115,7 @@ std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Quantize
   return std::make_unique<Model>(std::move(network), MakeBackend(options.device, false));
 }
 
-// Throws what keeps it from being measured.
+// Measures the loss; throws the reason where it cannot be measured.
 Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   const auto start = std::chrono::steady_clock::now();
   Loss loss;

@@ -15,7 +15,7 @@ struct LossParts {
   double float_inputs = 0, float_cache = 0;
 };
 
-// What quantizing cost, on text that was not calibrated on.
+// The loss by quantizing, on text that was not calibrated on.
 struct Loss {
   KlResult result;                 // of the checkpoint against its source in fp32
   std::optional<KlResult> plain;   // of PlainRecipe, where the recipe is another
@@ -26,7 +26,8 @@ struct Loss {
 };
 // Bytes that measuring takes: the float model beside two quantized ones.
 double LossBytes(const QuantizeEstimate& estimate);
-// On `windows` windows of the calibration text apart from those that the report's run has drawn.
+// Measures on `windows` windows of the calibration text apart from those that the report's run has
+// drawn.
 Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows);
 
 Json LossJson(const Loss& loss);

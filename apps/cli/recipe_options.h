@@ -18,7 +18,7 @@ struct RecipeChanges {
   Recipe Of(const Recipe& recipe) const;
 };
 
-// Shown under the heading `group`.
+// Adds the fields, shown under the heading `group`.
 void AddFields(CLI::App& verb, RecipeChanges& changes, const std::string& group);
 
 }  // namespace nibble::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How generate and chat choose tokens and where a text ends.
+// Options of generate and chat that choose tokens and say where a text ends.
 #pragma once
 
 #include <optional>

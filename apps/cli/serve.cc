@@ -111,7 +111,7 @@ void RunServe(ServeArguments& a, const Common& common) {
               network.config.context);
   }
   const auto model = Load(std::move(network), common, false, a.loading);
-  // Fewer do not keep a GPU busy.
+  // Fewer tokens of prompts in a step do not keep a GPU busy.
   if (common.device != "cpu") a.scheduling.prompt_tokens = 1024;
   a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);
   serve::Service service(*model, a.model, a.scheduling, a.service);

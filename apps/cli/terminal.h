@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a conversation in a terminal needs of it besides the editor of lines.
+// Services of a terminal that a conversation needs besides the editor of lines.
 #pragma once
 
 #include <termios.h>
@@ -10,9 +10,9 @@ namespace nibble::cli {
 void UseUtf8();
 // Columns that a character takes: 0 of one that stands on its neighbour, 2 of a wide one.
 int CharacterColumns(char32_t character);
-// Whether the terminal is one that moves its cursor and erases (ECMA-48), by TERM.
+// Returns whether the terminal, by TERM, moves its cursor and erases (ECMA-48).
 bool KnowsControlSequences();
-// Columns of such a terminal that standard output is; 0: it is none.
+// Columns of standard output if it is such a terminal; 0: it is none.
 int OutputColumns();
 
 // Keys pressed meanwhile do not show; they wait for whoever reads them next.

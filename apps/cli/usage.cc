@@ -11,7 +11,7 @@
 namespace nibble::cli {
 namespace {
 
-// What other programs call it.
+// Other programs' words for verbs.
 constexpr std::pair<std::string_view, const char*> kOtherWords[] = {
     {"run", "chat"},          {"talk", "chat"},    {"ask", "generate"},
     {"complete", "generate"}, {"server", "serve"}, {"api", "serve"},

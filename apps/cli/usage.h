@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command line that cannot be understood is answered with.
+// Errors for command lines that cannot be understood.
 #pragma once
 
 #include <string>
@@ -12,10 +12,12 @@ namespace nibble::cli {
 // The program's arguments, with `help [VERB...]` as `[VERB...] --help`.
 std::vector<std::string> Arguments(int argc, char** argv);
 
-// A word where a verb should stand is an Error that names the one that does it, or the nearest.
+// Throws an Error for a word that stands where a verb should; it names the verb that does it, or
+// the nearest.
 void RefuseUnknownVerb(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// `error` as an Error of one line that says what to do; unknown options with the nearest one.
+// Throws `error` as an Error of one line that says what to do; for unknown options it names the
+// nearest one.
 [[noreturn]] void RefuseArguments(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace nibble::cli

@@ -11,7 +11,8 @@ namespace nibble::cli {
 // lines of ``` is left to the terminal, so that it can be copied.
 class WordWrap {
  public:
-  // What to print for `piece`, valid UTF-8, on a terminal of so many columns; 0: the piece itself.
+  // Returns the text to print for `piece`, valid UTF-8, on a terminal of so many columns; with 0,
+  // the piece itself.
   std::string Push(std::string_view piece, int columns);
 
  private:

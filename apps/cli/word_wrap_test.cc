@@ -13,7 +13,7 @@
 namespace nibble::cli {
 namespace {
 
-// What is seen on a screen that knows the sequences which WordWrap writes. Wide characters have a
+// The lines seen on a screen that knows the sequences which WordWrap writes. Wide characters have a
 // cell and an empty one behind it.
 std::vector<std::string> Screen(std::string_view output) {
   std::vector<std::vector<std::string>> rows(1);

@@ -22,11 +22,11 @@ namespace nibble {
 
 std::string_view Version();
 
-// As the options of `nibble quantize`, whose --help describes recipes and fields.
+// Options of `nibble quantize`, whose --help describes recipes and fields.
 struct QuantizeRequest {
   std::string model;   // Hugging Face directory or GGUF file
   std::string output;  // checkpoint directory to write
-  // Or quarot, nibble, quik, atom, qserve, quipsharp, gptq, smoothquant, rtn, stored.
+  // Others: quarot, nibble, quik, atom, qserve, quipsharp, gptq, smoothquant, rtn, stored.
   std::string recipe = "w4a8";
   // Changes of the recipe: "a-bits=8,kv-bits=4,w-asym"; an error if one of them changes nothing.
   std::string fields;

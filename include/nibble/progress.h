@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-// How far a piece of long work is.
+// The state of a piece of long work.
 struct ProgressState {
   std::string title, unit;  // "quantize", "layer tokens"
   std::string detail;       // what is being worked on, or nothing

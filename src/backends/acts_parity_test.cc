@@ -195,7 +195,7 @@ TEST_P(ActsParityTest, TheLikeliestOfARowIsTheFirstOfTheLargest) {
   }
 }
 
-// As above, and on a GPU rounded to the 8 bits of bf16.
+// The bound of NormsAreAdded, and on a GPU one rounding to the 8 bits of bf16.
 TEST_P(ActsParityTest, RowsBecomeTheirNorms) {
   constexpr int64_t kTokens = 5;
   const double error = ours_->IntermediateBytes() == 2 ? 0x1p-8 : 40 * kUlp;

@@ -110,7 +110,8 @@ TEST_P(AttentionParityTest, RotatedPagesHoldTheRotatedKeys) {
     // RoPE is the same bits; then each side rounds about log2(d) <= 7 times, entries < 6.
     for (size_t i = 0; i < cpu.q.size(); ++i) ASSERT_NEAR(cpu.q[i], ref.q[i], 20 * 6 * kUlp);
     for (size_t i = 0; i < cpu.k.size(); ++i) ASSERT_NEAR(cpu.k[i], ref.k[i], 20 * 6 * kUlp);
-    // What was stored is exactly the cpu's own rotated k: append that without any rotation.
+    // The cpu has stored exactly its own rotated k: appending that without any rotation must give
+    // the same bytes.
     ref_cache.CopyFrom(cpu_cache);
     Sequence stored = cpu;
     stored.kv.rotation = {};

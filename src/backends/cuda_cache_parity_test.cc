@@ -68,9 +68,9 @@ class DeviceCache {
     table_ = backend.Allocate(pages.size() * sizeof(pages[0]));
     backend.Write(pages.data(), pages.size() * sizeof(pages[0]), table_.get());
   }
-  static constexpr int64_t kOffset = 4096;  // of that layer in a page
+  static constexpr int64_t kOffset = 4096;  // of the second layer in a page
   std::byte* const* pages() const { return reinterpret_cast<std::byte* const*>(table_.get()); }
-  // As TestCache's.
+  // TestCache::Slice with the pages in the GPU's memory.
   SequenceSlice Slice(int64_t first_row, int64_t tokens, int64_t position) const {
     SequenceSlice slice = cache_.Slice(first_row, tokens, position);
     slice.pages = pages();
@@ -105,13 +105,13 @@ class CudaCacheTest : public GpuParityTest {
     k_ = RandomVector(rng_, positions * c.kv_heads * c.head_dim);
     v_ = RandomRows(rng_, positions * c.kv_heads, c.head_dim);
   }
-  // How far each value of a row of attention may be off if q, keys, weights and values lose up to
-  // `unit` of each, and the result 2^-8. A score sums products that q and keys make wrong by
-  // 2 `unit` each, with any sign, since q is random; that moves its weight as much, to which the
-  // weight's own loss, the value's and the sum's come: 3 `unit`. Integer weights lose 2^-16 of the
-  // largest, too. A weight moves the result by what its value is off the mean; losses of keys are
-  // independent and at most their bound, so that 4 times the root of their squares is 7 deviations.
-  // The smallest values, in fp16, lose up to 2^-25.
+  // The error bounds of a row of attention if q, keys, weights and values have a relative error of
+  // up to `unit`, and the result of 2^-8. The products in a score are then off by 2 `unit` each,
+  // with any sign, since q is random, which moves the key's weight as much; 3 `unit` more come from
+  // the weight itself, the value and the sum. Integer weights lose 2^-16 of the largest, too.
+  // A weight moves the result by its value's distance from the mean. Errors of keys are independent
+  // and at most their bound, so that 4 times the root of the sum of their squares is 7 standard
+  // deviations. The smallest values, in fp16, lose up to 2^-25.
   std::vector<double> Bounds(const TestCache& cache, int64_t token, int64_t head,
                              double unit) const {
     const int64_t d = kv_.head_dim, kv_head = head / (spec_.heads / kv_.kv_heads);
@@ -150,7 +150,7 @@ class CudaCacheTest : public GpuParityTest {
     }
     return result;
   }
-  // The rows from `first` on within the bound, those before it untouched.
+  // Expects the rows from `first` on to be within the bound, and those before it untouched.
   void CheckRows(const TestCache& cache, int64_t first, const std::vector<float>& result,
                  const std::vector<float>& expected, double unit) {
     const int64_t d = kv_.head_dim;
@@ -165,8 +165,8 @@ class CudaCacheTest : public GpuParityTest {
       }
     }
   }
-  // Attention of `tokens` tokens from `first` on over the same pages, poison elsewhere. `sinks`:
-  // those of spec_ on the GPU.
+  // Attention of `tokens` tokens from `first` on, by both backends over the same pages; other rows
+  // keep kPoison. `sinks`: spec_.sinks in the GPU's memory.
   struct Results {
     std::vector<float> ours, ref;
   };
@@ -231,7 +231,7 @@ TEST_F(CudaCacheTest, AppendedPagesAreBitEqual) {
   }
 }
 
-// q, keys, weights and values are fp16 at least.
+// q, keys, weights and values are at least as precise as fp16.
 TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
   for (const CacheCase& c : kCacheCases) {
     Make(c);
@@ -285,7 +285,7 @@ TEST_F(CudaCacheTest, SpansOfALongContextAreJoined) {
   }
 }
 
-// Rows of a prompt beside answers are those of either alone.
+// A batch of a prompt and answers gives the same bits as the prompt and the answers by themselves.
 TEST_F(CudaCacheTest, AnswersBesideAPromptKeepTheirBits) {
   for (const CacheCase& c : kCacheCases) {
     Make(c);
@@ -309,8 +309,8 @@ TEST_F(CudaCacheTest, AnswersBesideAPromptKeepTheirBits) {
   }
 }
 
-// By cuDNN, all tokens as one batch: chunks of one sequence, more than run together, and rows
-// behind them that stay as they are. No values if cuDNN cannot.
+// cuDNN's attention of all tokens as one batch: chunks of one sequence, more than run together.
+// Expects the kBehind values behind the result to stay as they are. Empty if cuDNN cannot do it.
 std::vector<float> CudaCacheTest::Fused(cuda::FusedAttention& fused, const TestCache& cache) {
   const SequenceSlice all = cache.Slice(0, kPositions, 0);
   const RopeTable rope = RandomRope(rng_, kPositions, kv_.head_dim / 2);
@@ -367,8 +367,8 @@ TEST_F(CudaCacheTest, FusedAttentionAgreesOverTheSamePages) {
   }
 }
 
-// A prompt so long that cuDNN takes it, if it is there, and the same in chunks that it does not
-// take: each is within the bound.
+// A prompt so long that cuDNN runs it, if it is there, and the same prompt in chunks too short for
+// cuDNN: each is within the bound.
 TEST_F(CudaCacheTest, LongPromptsAgreeWithTheirChunks) {
   constexpr int64_t kLong = 2100, kChunk = 700;
   Make({{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 16, 128}, kLong);

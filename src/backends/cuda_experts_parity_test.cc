@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts that a GPU has joined, beside the same experts one by one.
+// Experts that a GPU has joined, compared with the same experts run one by one.
 #include <cmath>
 #include <numeric>
 
@@ -29,7 +29,7 @@ class CudaExpertsTest : public GpuParityTest {
     return ours_->Upload(linear->packed);
   }
 
-  // Experts of random weights, and what they are called.
+  // Uploads experts of random weights.
   ExpertsSpec Upload(const FormatSpec& weights, const FormatSpec& activation, int64_t width,
                      bool bias,
                      const RouterSpec& router = {.experts = kExperts, .experts_per_token = 2}) {
@@ -79,7 +79,8 @@ class CudaExpertsTest : public GpuParityTest {
     return logits;
   }
 
-  // Of each token a weight for every expert, 0 for those that it does not have.
+  // The weight of every expert for each token, [tokens, all experts]; 0 for those that it does not
+  // have.
   std::vector<float> Weights(const RouterSpec& router, std::span<const double> logits) const {
     std::vector<float> weights;
     const auto experts = static_cast<size_t>(router.experts);
@@ -109,8 +110,8 @@ class CudaExpertsTest : public GpuParityTest {
     return weights;
   }
 
-  // `before` plus the outputs of the experts of x, by products of each expert's rows, and the sum
-  // of their sizes.
+  // values: `before` plus the outputs of the experts of x, from products of each expert's rows;
+  // sizes: the sums of their absolute values.
   struct Sums {
     std::vector<float> values;
     std::vector<double> sizes;
@@ -152,7 +153,7 @@ class CudaExpertsTest : public GpuParityTest {
     return sums;
   }
 
-  // beside: x stays, what experts give goes to memory that was cleared.
+  // beside: x stays unchanged, and the experts' outputs go to cleared memory.
   void Expect(ExpertsSpec spec, int64_t tokens, bool beside = false) {
     const auto id = ours_->JoinExperts(spec);
     ASSERT_TRUE(id.has_value());
@@ -169,8 +170,8 @@ class CudaExpertsTest : public GpuParityTest {
     if (beside) {
       EXPECT_EQ(Host(device_x.data(), tokens * kHidden), x);
     }
-    // Products are the same. A logit of 256 products of size 1/16 is a chain of 2 and 7 sums: wrong
-    // by as many times 2^-24 of the sum of sizes, 13, a weight by twice that. Outputs of many rows
+    // Products are the same. A logit of 256 products of size 1/16 is a chain of 2 and 7 sums: off
+    // by 9 times 2^-24 of the sum of sizes, 13, and a weight by twice that. Outputs of many rows
     // are rounded to bf16.
     const double error = 9 * 2 * 13 * 0x1p-24 + (tokens > 100 ? 0x1p-8 : 0);
     for (size_t i = 0; i < y.size(); ++i) {
@@ -180,8 +181,8 @@ class CudaExpertsTest : public GpuParityTest {
   }
 
   Matrix<float> router_;
-  std::vector<float> bias_;                  // of the choice
-  std::vector<float> router_norm_, scales_;  // in front of the router; of weights
+  std::vector<float> bias_;                  // ExpertsSpec::router_bias
+  std::vector<float> router_norm_, scales_;  // norm_weight of `routed`; ExpertsSpec::expert_scales
 };
 
 TEST_F(CudaExpertsTest, AreTheSameTogetherAndOneByOne) {
@@ -226,7 +227,8 @@ TEST_F(CudaExpertsTest, SigmoidsChooseWithABiasBesideSharedExperts) {
   }
 }
 
-// Gemma 4's: the router has a norm of its own, experts have scales, and x is another's.
+// Gemma 4 has this form: the router has a norm of its own, experts have scales, and their outputs
+// go to memory of their own beside an FFN's.
 TEST_F(CudaExpertsTest, ExpertsStandBesideAnFfn) {
   if (cuda::KernelCapability() != 9) GTEST_SKIP() << "needs compute capability 9.0";
   scales_ = {0.75f, 1.5f, 0.5f, 1.25f, 1};

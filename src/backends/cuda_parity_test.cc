@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only a GPU has, against the reference backend: transforms in fp16, and memory of its own.
+// Tests of what only a GPU has, against the reference backend: transforms in fp16, and memory of
+// its own.
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +12,8 @@ namespace {
 
 class CudaTest : public GpuParityTest {
  protected:
-  // Codes of this backend mean the exact values up to half a step and `error` of the largest value
-  // of a row; those outside of the grid are its ends.
+  // Expects this backend's codes to mean the exact values up to half a step and `error` of the
+  // row's largest value; values outside of the grid become its ends.
   void CheckCodes(const Activations& a, const float* exact, double error) {
     const FormatSpec& format = a.format;
     const int64_t width = a.width, words = width / 4;
@@ -46,8 +47,8 @@ class CudaTest : public GpuParityTest {
     }
   }
 
-  // A row that codes have become again, beside the exact one; see CodesOfTransformedPartsAgree.
-  // Rows without parts may pass tensor cores in fp16 (CodesOfGatedTransformsAgree).
+  // Compares a row decoded from codes with the exact one; see CodesOfTransformedPartsAgree. Rows
+  // without parts may pass tensor cores in fp16 (CodesOfGatedTransformsAgree).
   static void CheckParts(const InputSpec& spec, std::span<const float> row, const float* decoded) {
     const auto magnitude = [](float v, float w) { return std::fabs(v) < std::fabs(w); };
     const double row_largest = std::fabs(*std::ranges::max_element(row, magnitude));
@@ -69,8 +70,8 @@ class CudaTest : public GpuParityTest {
                           : !part.symmetric   ? (hi - lo) / (2 * half - 1)
                           : part.signed_scale ? largest / half
                                               : largest / (half - 1);
-      // Of a signed scale the side that has not the largest value ends a step earlier; of two that
-      // are as large either may be that side.
+      // With a signed scale, the side without the largest value ends a step earlier; if both ends
+      // are equally large, that may be either side.
       const bool below = -lo > hi, tie = part.signed_scale && std::fabs(lo + hi) <= 2 * error;
       const double bottom = part.signed_scale && !below ? -(half - 1) * step : lo,
                    top = part.signed_scale && below ? (half - 1) * step : hi;
@@ -84,7 +85,8 @@ class CudaTest : public GpuParityTest {
     }
   }
 
-  // Products of 1 to 512 tokens are those of the reference; `error`: of the norm of a token.
+  // Expects products of 1 to 512 tokens to be those of the reference; `error`: allowed, relative to
+  // the norm of a token's outputs.
   void ExpectProducts(const FormatSpec& format, const FormatSpec& activation, int64_t rows,
                       int64_t cols, double error = 0) {
     const InputSpec input = {.width = cols, .activation = activation};
@@ -120,7 +122,7 @@ class CudaTest : public GpuParityTest {
   }
 };
 
-// silu(gate) * up, or what a product has made of that, transformed in two products of fp16 where
+// silu(gate) * up, or that as a product has written it, transformed in two products of fp16 where
 // the GPU can: the values and the sums between the products lose up to 2^-11 of each. The transform
 // is orthogonal, so the losses add up like noise, each below 2^-11 of the largest value.
 TEST_F(CudaTest, CodesOfGatedTransformsAgree) {
@@ -189,8 +191,9 @@ TEST_F(CudaTest, CodesBehindNormsAgree) {
   }
 }
 
-// Codes in groups, of 16 bits and in parts behind a transform of normal values: half a step of the
-// group from these, which have errors, and so has the largest that the step is made from.
+// Transformed normal values as codes in groups, with 16 bits and in parts: off by half a step of
+// the group, and by the errors of the transformed values and of the largest one, which gives the
+// step.
 TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
   const FormatSpec formats[] = {{.bits = 4, .group = 128},
                                 {.bits = 4, .symmetric = false, .group = 128},
@@ -225,8 +228,8 @@ TEST_F(CudaTest, CodesOfTransformedPartsAgree) {
   }
 }
 
-// More tiles than the blocks of a grid can take at once: whole ones and halves, one after another;
-// of up to 64 tokens, quarters.
+// More tiles than the blocks of a grid can take at once: whole tiles and halves, one after another;
+// quarters for up to 64 tokens.
 TEST_F(CudaTest, ProductsOfManyRoundsAreBitEqual) {
   ExpectProducts({.bits = 4}, {.bits = 8}, 17400, 328);
   ExpectProducts({.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 17400, 328);
@@ -234,8 +237,8 @@ TEST_F(CudaTest, ProductsOfManyRoundsAreBitEqual) {
   ExpectProducts(levels, {.bits = 8}, 17400, 384);
 }
 
-// Fewer tiles than the GPU has blocks: those of a cluster split the inputs and add up their sums,
-// where the last split may have none.
+// Fewer tiles than the GPU has blocks: the blocks of a cluster split the inputs and add up their
+// sums, where the last split may have no inputs.
 TEST_F(CudaTest, ProductsOfFewOutputsAreBitEqual) {
   for (const int64_t cols : {1160, 4104}) {
     ExpectProducts({.bits = 4}, {.bits = 8}, 300, cols);
@@ -243,7 +246,7 @@ TEST_F(CudaTest, ProductsOfFewOutputsAreBitEqual) {
     ExpectProducts({.bits = 4}, {.bits = 16}, 300, cols);
   }
 }
-// In groups sums are floats; 32 terms and their order: at most 32 roundings of 2^-24 each side.
+// With groups, sums are floats: 32 terms in any order, at most 32 roundings of 2^-24 on each side.
 TEST_F(CudaTest, ProductsOfFewOutputsInGroupsAgree) {
   const double error = 64 * 0x1p-24;
   ExpectProducts({.bits = 4, .group = 128}, {.bits = 8}, 300, 4096, error);

@@ -35,11 +35,11 @@ class MachineTest {
     const float* host = ours_->Read(values, count);
     return {host, host + count};
   }
-  // What of a value an intermediate one keeps.
+  // The value after rounding to an intermediate value.
   float Kept(float value) const {
     return ours_->IntermediateBytes() == 2 ? F32FromBf16(Bf16FromF32(value)) : value;
   }
-  // `values` become what is kept of them.
+  // Rounds `values` to intermediate values and copies them into the backend's memory.
   Buffer<Intermediate> CopyValues(std::vector<float>& values) {
     for (float& v : values) v = Kept(v);
     std::vector<uint16_t> halves;
@@ -67,13 +67,13 @@ class MachineTest {
   const std::unique_ptr<Backend> ref_ = MakeRefBackend(RefMode::kInteger);
 };
 
-// TEST_P over instruction sets.
+// The fixture of TEST_P over instruction sets.
 class CpuParityTest : public testing::TestWithParam<Isa>, protected MachineTest {
  protected:
   void SetUp() override { ours_ = MakeCpuBackend(GetParam()); }
 };
 
-// TEST_F.
+// The fixture of TEST_F on a GPU.
 class GpuParityTest : public testing::Test, protected MachineTest {
  protected:
   void SetUp() override {
@@ -81,7 +81,7 @@ class GpuParityTest : public testing::Test, protected MachineTest {
   }
 };
 
-// TEST_P over machines, "avx2" or "cuda".
+// The fixture of TEST_P over machines, such as "avx2" or "cuda".
 class ParityTest : public testing::TestWithParam<std::string>, protected MachineTest {
  protected:
   void SetUp() override {

@@ -23,17 +23,17 @@ class ProductParityTest : public ParityTest {
     return batches;
   }
 
-  // Whether a machine adds up groups in fp32 in an order of its own.
+  // True if a machine adds up groups in fp32 in an order of its own.
   static bool AnyOrder(const std::string& machine, const ProductFormat& p) {
     return machine == "cuda" && (p.weights.scales(p.cols) != 1 || p.activation.groups(p.cols) != 1);
   }
 
-  // How far each of y [tokens, rows] may be off: not at all where both operands are codes, unless
-  // their groups are added in any order. Else, where products are fp32, two chains of `cols`
-  // products and sums, beside bias and old output; of groups two chains of at most cols / 32, each
-  // term of which has 6 roundings, with each code as far from 0 as it and its zeta are together.
-  // Inputs of 16 bits, where weights are codes, become integers, too, which a GPU does not always
-  // do: each is off by half a step at most, 1 / 32639 of the row's largest, and by two roundings.
+  // The largest error allowed of each element of y [tokens, rows]: 0 where both operands are codes,
+  // unless a machine adds groups in any order. The bound of such groups is two chains of at most
+  // cols / 32 terms with 6 roundings each, where |code| + |zeta| stands for each code. Where
+  // products are fp32 it is two chains of `cols` products and sums, beside bias and old output.
+  // Where weights are codes, 16-bit inputs become integers, too, though not always on a GPU: each
+  // is off by at most half a step, 1 / 32639 of the row's largest, and by two roundings.
   class Bounds {
    public:
     Bounds(const ProductParityTest& test, const Activations& acts, const PackedWeights& w,
@@ -117,7 +117,7 @@ TEST_P(ProductParityTest, EveryFormatAgrees) {
               << FormatText(w) << " x " << FormatText(a) << ", " << tokens << " x " << rows << " x "
               << p.cols << " at " << i;
         }
-        // To intermediate values: the same, rounded once.
+        // Project writes the same results as intermediate values, rounded once.
         std::ranges::fill(y, kPoison);
         const Buffer<Intermediate> values = CopyValues(y);
         const Backend::Projection ours = {id, values.data()}, wanted = {ref_id, Raw(y)};

@@ -153,7 +153,7 @@ TEST_P(TailParityTest, ProductsAddTheTail) {
   }
 }
 
-// Same bits alone and in a batch.
+// A row has the same bits alone and in a batch.
 TEST_P(TailParityTest, RowsDependOnNothingElse) {
   const int64_t tokens = 37, width = 416, rows = 50;
   for (const TailCase& c : {kIntegerCases[1], kFloatCases[0]}) {

@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-// Memory and how it is given back: a GPU's is not freed by std::free.
+// A pointer to memory with the function that frees it: std::free cannot free a GPU's memory.
 struct FreeBytes {
   void (*free)(void*) = std::free;
   void operator()(std::byte* p) const { free(p); }
@@ -19,11 +19,11 @@ struct FreeBytes {
 using AlignedBytes = std::unique_ptr<std::byte[], FreeBytes>;
 using Allocator = std::function<AlignedBytes(size_t bytes)>;
 
-// Not initialized, at a 64-byte boundary (a cache line, an AVX-512 register, an AMX tile row); from
-// 2 MiB on in huge pages where the system grants them: with 4 KiB pages, address translation costs
-// a stream as much as its bytes.
+// Returns uninitialized memory at a 64-byte boundary (a cache line, an AVX-512 register, an AMX
+// tile row); from 2 MiB on in huge pages where the system grants them: with 4 KiB pages, address
+// translation costs a stream as much as its bytes.
 AlignedBytes AllocateBytes(size_t bytes);
-// The same, all zero.
+// Returns memory as AllocateBytes does, filled with zeros.
 AlignedBytes MakeAlignedBytes(size_t bytes);
 
 // Grow-only working memory: Grow may move it and then forgets what it held.

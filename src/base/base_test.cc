@@ -57,7 +57,8 @@ TEST(ErrorTest, TextsFromFilesStayOneHarmlessLine) {
   EXPECT_EQ(Printable("\xc2\x9b"
                       "2J\xc2\x80"),
             R"(\xc2\x9b2J\xc2\x80)");
-  // Alone, cut, in too long a form, a surrogate, beyond Unicode.
+  // Not UTF-8: a continuation byte alone, a byte that never occurs, a cut character, overlong
+  // forms, a surrogate, a code point beyond Unicode.
   for (const std::string bytes : {"\x80", "\xff", "\xe6\xb0", "\xc0\xaf", "\xe0\x9f\xbf",
                                   "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80"}) {
     std::string escaped;

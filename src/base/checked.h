@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Size arithmetic on numbers that come from files: false instead of wrapping around.
+// Size arithmetic on numbers that come from files: nullopt instead of wrapping around.
 #pragma once
 
 #include <cstdint>

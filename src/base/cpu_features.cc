@@ -28,7 +28,7 @@ bool HasAmx() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtileData) == 0;
 }
 
-// Likewise: CPUID leaf 7, subleaf 1 (where there is one), EAX bit 4.
+// AVX-VNNI is read in the same way: CPUID leaf 7, subleaf 1 (where there is one), EAX bit 4.
 bool HasAvxVnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets this machine has, from the processor's own feature bits (never from model
-// names, which virtual machines mask), and which one the program may use.
+// The instruction sets of this machine, read from the processor's own feature bits (never from
+// model names, which virtual machines mask), and the one that the program may use.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-// Each level includes the ones before it, but that processors with AVX-512 may lack AVX-VNNI.
+// Each level includes the ones before it, except that processors with AVX-512 may lack AVX-VNNI.
 enum class Isa {
   kRef,         // plain C++
   kAvx2,        // AVX2 + FMA
@@ -18,19 +18,19 @@ enum class Isa {
   kAmx,         // AMX-INT8 and AMX-BF16, AVX-512 BF16
 };
 
-// Those that the CPU backend has kernels for.
+// The levels that the CPU backend has kernels for.
 inline constexpr std::array kVectorIsas = {Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512,
                                            Isa::kAvx512Vbmi, Isa::kAmx};
 
 std::string_view IsaName(Isa isa);  // "ref", "avx2", "avx_vnni", "avx512", "avx512_vbmi", "amx"
 
-// AVX-512 BF16, which some machines of kAvx512 have and all of kAmx.
+// Returns whether this machine has AVX-512 BF16: some with AVX-512 do, and all of kAmx.
 bool HasBf16();
 
 // Best level of this machine (asks the kernel for AMX state once).
 Isa DetectedIsa();
 
-// Whether this machine runs the instructions of a level.
+// Returns whether this machine runs the instructions of a level.
 bool MachineHas(Isa isa);
 
 // DetectedIsa(), lowered by NIBBLE_ISA, a name above. An unknown or unsupported value throws.

@@ -30,13 +30,13 @@ template <typename... Args>
   throw Error(ErrorCode::kUsage, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Text for people on standard error. Where that cannot be written nobody reads it: no failure.
+// Writes text for people to standard error. If that fails nobody would have read it: no error.
 template <typename... Args>
 void Note(fmt::format_string<Args...> format, Args&&... args) {
   std::fputs(fmt::format(format, std::forward<Args>(args)...).c_str(), stderr);
 }
 
-// An errno; of a disk that takes no more, with what to do.
+// The system's message for an errno; for a full disk, with advice on what to do.
 std::string SystemErrorText(int error);
 
 // Prints "file:line: check failed: condition: message" and aborts.

@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;  // the signal
+volatile std::sig_atomic_t interrupted = 0;  // the signal that set the flag
 
 void OnSignal(int signal) {
   if (interrupted != 0) {
@@ -21,7 +21,7 @@ void OnSignal(int signal) {
 
 void CatchInterrupts() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    // Ignored by who started this process: nohup, or a shell for its background jobs.
+    // The program that started this one ignores the signal: nohup, or a shell for background jobs.
     if (std::signal(signal, OnSignal) == SIG_IGN) std::signal(signal, SIG_IGN);
   }
 }

@@ -4,11 +4,12 @@
 
 namespace nibble {
 
-// From now on the first of these signals only sets the flag; the second one ends the process. One
-// that is ignored stays so.
+// From now on the first of these signals only sets the flag; the second one ends the process. A
+// signal that the process ignores already stays ignored.
 void CatchInterrupts();
 bool Interrupted();
-// Whether it was SIGINT (Ctrl-C); if so, it is forgotten, and the next one sets the flag again.
+// Returns whether the signal that set the flag was SIGINT (Ctrl-C). If so, clears the flag, which
+// the next signal sets again.
 bool ForgetCtrlC();
 
 }  // namespace nibble

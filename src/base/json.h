@@ -100,7 +100,7 @@ std::optional<T> JsonFind(const Json& object, const std::string& key, const std:
   return JsonAs<T>(*it, where + ": " + key);
 }
 
-// The same for a number from `least` to `most`.
+// JsonFind and JsonGet for a number that must lie from `least` to `most`.
 template <typename T>
 std::optional<T> JsonFindIn(const Json& object, const std::string& key, T least, T most,
                             const std::string& where) {

@@ -15,7 +15,8 @@ std::optional<uint64_t> AvailableMemory() {
     if (!(in >> key >> kilobytes >> unit)) return std::nullopt;
   }
   uint64_t available = kilobytes * 1024;
-  // Of a container, by both versions of control groups; the newer one says "max" if there is none.
+  // The memory limit of a container, from either version of control groups; version 2 writes "max"
+  // where there is no limit.
   for (const char* path :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     if (std::ifstream(path) >> limit) available = std::min(available, limit);

@@ -131,7 +131,7 @@ class Pool {
   std::atomic<bool> stop_{false};
 };
 
-// The first call makes it, of `threads` or of all cores.
+// The first call makes the pool, of `threads` threads, or for 0 of one for each core.
 std::unique_ptr<Pool>& GlobalPool(int threads = 0) {
   static std::unique_ptr<Pool> pool =
       std::make_unique<Pool>(threads == 0 ? AvailableCores() : threads);

@@ -21,7 +21,7 @@ inline bool IsUtf8Continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// Of one character of valid UTF-8.
+// The code point of one character of valid UTF-8.
 inline uint32_t CodePoint(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0);
@@ -33,7 +33,7 @@ inline uint32_t CodePoint(std::string_view character) {
 // `code_point` is no surrogate and below 0x110000.
 void AppendUtf8(uint32_t code_point, std::string* text);
 
-// Calls character(code_point, begin, end) for each of valid UTF-8.
+// Calls character(code_point, begin, end) for each character of valid UTF-8.
 template <typename Character>
 void ForEachCharacter(std::string_view text, const Character& character) {
   for (size_t at = 0; at < text.size();) {
@@ -45,7 +45,7 @@ void ForEachCharacter(std::string_view text, const Character& character) {
 
 bool IsValidUtf8(std::string_view text);
 
-// As std::string_view::find, in linear time.
+// Returns what std::string_view::find does, in linear time.
 size_t FindText(std::string_view text, std::string_view needle, size_t from = 0);
 
 // Takes from the front of *bytes all that is decided and returns it as valid UTF-8; every maximal

@@ -300,7 +300,7 @@ TEST(Sampler, TopPAndTopKKeepTheMostLikely) {
   ExpectShares(weights, {.temperature = 1, .top_k = 9}, weights);
   // Shares of top_p are of the tokens that top_k left: 4 of 7 and 3 of 7.
   ExpectShares(weights, {.temperature = 1, .top_p = 0.5, .top_k = 2}, {0, 0, 1, 0});
-  // Of equals, the lower ids.
+  // Of equally likely tokens, those with the lower ids are kept.
   ExpectShares({1, 1, 1, 1}, {.temperature = 1, .top_k = 2}, {1, 1, 0, 0});
   ExpectShares({1, 1, 1, 1}, {.temperature = 1, .top_p = 0.7}, {1, 1, 1, 0});
 }

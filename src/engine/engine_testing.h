@@ -38,7 +38,7 @@ inline std::unique_ptr<Model> TinyWithWindows(std::unique_ptr<Backend> backend) 
   return std::make_unique<Model>(std::move(network), std::move(backend));
 }
 
-// The same with a cache of three bits and a recent form of eight, or without that.
+// TinyWithWindows with a cache of three bits and a recent form of `recent_bits`; 0: without one.
 inline std::unique_ptr<Model> TinyWithRecent(std::unique_ptr<Backend> backend, int recent_bits) {
   auto model = TinyWithWindows(std::move(backend));
   std::vector<KvSpec> caches;
@@ -71,13 +71,13 @@ inline double RelativeError(std::span<const float> a, std::span<const float> b) 
   return std::sqrt(errors / squares);
 }
 
-// Of the sample model's logits on a GPU: bf16 loses up to 2^-9 of q, k, v, gate and up in each of
-// six layers; losses add up like noise.
+// The relative error of the sample model's logits on a GPU: bf16 loses up to 2^-9 of q, k, v, gate
+// and up in each of six layers; losses add up like noise.
 inline double GpuError() {
   return std::sqrt(5 * 6) * 0x1p-9;
 }
 
-// Infinite where a sum of `a` is not finite.
+// The largest |a - b|; infinite where the sum of `a` is not finite.
 inline double LargestDifference(std::span<const float> a, std::span<const float> b) {
   EXPECT_EQ(a.size(), b.size());
   double largest = 0;

@@ -191,7 +191,7 @@ std::string WithoutHead(const std::string& directory, const Json& config,
   return copy.string();
 }
 
-// As embedding models are saved. What the config says of a head that is not there does not matter.
+// Embedding models are saved like this. What the config says of a missing head does not matter.
 TEST_P(RandomFamily, WhatTheBaseClassSavesIsTheModelWithATiedHead) {
   Json config = SmallConfig(GetParam().changes);
   config["tie_word_embeddings"] = true;
@@ -210,7 +210,8 @@ TEST_P(RandomFamily, WhatTheBaseClassSavesIsTheModelWithATiedHead) {
   EXPECT_THROW(OpenNetwork(WithoutHead(whole, config, "")), Error) << "of the whole, it is damage";
 }
 
-// What MXFP4 gives: bytes of codes of experts and exponents a tensor, as in OpenAI's checkpoints.
+// Experts in MXFP4: the bytes of their codes and their exponents, a tensor each, as in OpenAI's
+// checkpoints.
 struct Mxfp4Tensor {
   std::vector<uint8_t> blocks, exponents;
   std::vector<uint16_t> values;  // bf16 [experts, inputs, outputs], as in a checkpoint of floats
@@ -285,7 +286,7 @@ TEST(GptOss, ExpertsInMxfp4AreReadAsTheirValues) {
   };
   const std::string published = write("gpt-oss-mxfp4", false);
   EXPECT_EQ(logits(published), logits(write("gpt-oss-floats", true)));
-  // In memory they stay as small.
+  // The codes stay as small in memory.
   const Network source = OpenNetwork(published);
   EXPECT_EQ(source.stored_codes, "MXFP4");
   const PackedWeights& up = source.layers[0][OfExpert(Role::kUp, 1)].weights;
@@ -293,7 +294,7 @@ TEST(GptOss, ExpertsInMxfp4AreReadAsTheirValues) {
   EXPECT_EQ(up.bytes(), static_cast<size_t>(up.rows * up.cols / 32 * 18));
 }
 
-// The text model of one that sees.
+// The text model is read out of a larger one, which also sees.
 void ExpectToBeReadOutOfALargerOne(std::string_view family) {
   const std::vector<FamilyModel> families = FamilyModels();
   const auto gemma = std::ranges::find(families, family, &FamilyModel::name);

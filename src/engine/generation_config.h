@@ -16,9 +16,9 @@ struct GenerationConfig {
   Sampling sampling;              // greedy unless do_sample; penalties in any case
   bool samples = false;           // do_sample
 
-  // Of answers, as chat, serve and generate --sample write them: the model's own, or where it has
-  // none, temperature 0.7 among the tokens that hold 95 % of the probability and are a twentieth as
-  // likely as the likeliest one or more.
+  // The sampling of answers, as chat, serve and generate --sample write them: the model's own, or
+  // where it has none, temperature 0.7 among the tokens that hold 95 % of the probability and are
+  // at least a twentieth as likely as the likeliest one.
   Sampling ForAnswers() const;
 };
 GenerationConfig LoadGenerationConfig(const std::string& model_directory, const Json& config_json);

@@ -106,7 +106,7 @@ class Converter {
     }
     AddTensor(builder_, "token_embd.weight", net.embedding.values);
     if (!c.tied_head) AddTensor(builder_, "output.weight", net.head.weights.values);
-    // Which an open network has divided already.
+    // An open network has divided this norm already.
     std::vector<float> final_norm = ToF32(net.final_norm).data;
     for (float& x : final_norm) x *= static_cast<float>(c.logits_divisor);
     AddTensor(builder_, "output_norm.weight",

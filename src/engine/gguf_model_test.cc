@@ -62,7 +62,7 @@ TEST_F(GgufSource, IsTheModelItWasMadeOf) {
   EXPECT_EQ(generation["eos_token_id"], Json({1}));
 }
 
-// Of a file whose linears have MXFP4, q and k with RoPE's pairs together among them.
+// Linears of the file have MXFP4, among them q and k, whose rows stand in RoPE's pairs.
 TEST_F(GgufSource, Mxfp4StaysWhatItIs) {
   Network blocks = OpenNetwork(kTinyModel), floats = OpenNetwork(kTinyModel);
   Rng rng(6);
@@ -157,7 +157,8 @@ TEST_F(GgufSource, SentencePieceJoinsByScore) {
 
 TEST_F(GgufSource, Llama3ScalesFrequenciesByItsLaw) {
   GgufBuilder good = Tiny();
-  // As the converter writes it: torch's inv_freq through transformers' law, head_dim 64.
+  // The factors as the converter writes them: torch's inv_freq through transformers' law, head_dim
+  // 64.
   std::vector<float> divisors;
   for (int i = 0; i < 32; ++i) {
     const double frequency = std::pow(10000.0, -i / 32.0), length = 2 * M_PI / frequency;

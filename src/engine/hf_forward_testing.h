@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What config.json and tensors mean in Hugging Face transformers, in fp64 and plain loops: an
+// The meaning of config.json and tensors in Hugging Face transformers, in fp64 and plain loops: an
 // oracle for tests that shares nothing with the engine but the readers of files.
 #pragma once
 
@@ -27,7 +27,7 @@ class HfForward {
       : config_(ReadJsonFile(directory + "/config.json")),
         file_(directory + "/model.safetensors") {}
 
-  // Behind the final norm, [tokens, hidden].
+  // The states behind the final norm, [tokens, hidden].
   std::vector<Vector> States(const std::vector<int32_t>& ids) {
     const Matrix<double> table = Get("model.embed_tokens.weight");
     std::vector<Vector> x;
@@ -73,7 +73,7 @@ class HfForward {
   bool Has(const std::string& name) const { return file_.tensors().contains(name); }
   Matrix<double> Get(const std::string& name) const { return ToF64(file_.tensors().at(name)); }
 
-  // Of rows [first, first + count) of a linear, 0: of all.
+  // The outputs [first, first + count) of a linear; all of them if count is 0.
   Vector Linear(const std::string& name, const Vector& x, int64_t first = 0,
                 int64_t count = 0) const {
     Vector y = plain::Times(Get(name + ".weight"), x);
@@ -137,7 +137,7 @@ class HfForward {
                         rope["original_max_position_embeddings"].get<double>();
     return rope[beyond ? "long_factor" : "short_factor"];
   }
-  // Of cosines and sines.
+  // The factor of cosines and sines.
   double RopeSize(const Json& rope) const {
     const std::string type = rope.value("rope_type", "default");
     if (type == "yarn") {
@@ -209,7 +209,7 @@ class HfForward {
     return h;
   }
 
-  // Of all layers, one behind the other.
+  // The inputs that all layers get for a token beside x, one behind the other.
   Vector LayerInputs(int32_t id, const Vector& x) const {
     if (!Has("model.embed_tokens_per_layer.weight")) return {};
     Vector all = Linear("model.per_layer_model_projection", x), y;
@@ -224,7 +224,7 @@ class HfForward {
     }
     return y;
   }
-  // Whose keys and values a layer reads.
+  // The layer whose keys and values a layer reads.
   int64_t Lender(int64_t layer) const {
     const auto own =
         static_cast<int64_t>(Number("num_hidden_layers", 0) - Number("num_kv_shared_layers", 0));
@@ -360,7 +360,7 @@ class HfForward {
     return order;
   }
 
-  // Of experts that are stacked, in gpt-oss with inputs and outputs exchanged: outputs of one.
+  // The outputs of one of the stacked experts; in gpt-oss inputs and outputs are exchanged.
   Vector OfStack(const std::string& name, size_t expert, const Vector& x) const {
     const Tensor& w = file_.tensors().at(name);
     const std::vector<double> all =
@@ -378,8 +378,8 @@ class HfForward {
     return y;
   }
 
-  // Gemma 4: what the FFN gives for x, and behind norms of both what experts do, which read norms
-  // of x of their own.
+  // Gemma 4: the sum of the norms of what the FFN and what the experts make of x; the experts read
+  // norms of x of their own.
   Vector BesideExperts(const std::string& prefix, const Vector& dense, const Vector& x) const {
     Vector routed = x, sum(x.size());
     for (size_t i = 0; i < x.size(); ++i) {

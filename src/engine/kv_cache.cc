@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// Codes of one part in more bits; the same params say what they mean.
+// Writes the codes of one part with more bits; the same params say what they mean.
 void WidenPart(int64_t head_dim, const FormatSpec& from_format, const std::byte* from,
                const FormatSpec& to_format, std::byte* to) {
   if (from_format.bits == to_format.bits) {
@@ -21,7 +21,7 @@ void WidenPart(int64_t head_dim, const FormatSpec& from_format, const std::byte*
   PackCodes(codes.data(), count, to_format.bits, reinterpret_cast<uint8_t*>(to));
 }
 
-// A layer's part of a page.
+// Widens a layer's part of a page.
 void WidenPage(const KvSpec& spec, const std::byte* from, std::byte* to) {
   const KvSpec recent = spec.Recent();
   const auto copy_params = [&](const FormatSpec& format, int64_t source, int64_t target) {
@@ -89,12 +89,13 @@ void KvCache::GiveBack() {
     const auto group = static_cast<size_t>(g);
     const auto kept = static_cast<size_t>(groups_.kept_pages(g));
     auto row = static_cast<size_t>(groups_.FirstPage(g, tokens_));
-    // Before one that is gone, all are but those that stay.
+    // Before a page that is gone all pages are gone, but for those that are kept.
     while (row > kept && held_[row - 1][group] != nullptr) held_[--row][group] = nullptr;
   }
 }
 
-// Makes the pages of the recent form that the next tokens read. False where the pool has none left.
+// Makes the pages of the recent form that the next tokens read. Returns false where the pool has
+// none left.
 bool KvCache::RestoreRecent() {
   bool changed = false;
   for (int64_t g = 0; g < groups_.count(); ++g) {
@@ -112,7 +113,8 @@ bool KvCache::RestoreRecent() {
   return true;
 }
 
-// A page of the recent form with the codes of the narrow one, which have the same meaning there.
+// Fills a page of the recent form with the codes of the narrow one, which have the same meaning
+// there.
 void KvCache::Widen(int64_t group, int64_t row) {
   const auto& pages = held_[static_cast<size_t>(row)];
   const size_t bytes = pool_->page_bytes();

@@ -14,17 +14,18 @@ namespace nibble {
 
 class KvCache {
  public:
-  // With a pool of its own, as large as it comes to need.
+  // A cache with a pool of its own, as large as it comes to need.
   KvCache(const KvGroups& groups, Backend& backend);
-  // The same for layers alike that see the whole text.
+  // A cache with a pool of its own, for layers that are alike and see the whole text.
   KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
       : KvCache(KvGroups(spec, layers), backend) {}
-  // On pages of `pool`, which must outlive this, with tables that never move below `most_tokens`.
+  // A cache on pages of `pool`, which must outlive this, with tables that never move below
+  // `most_tokens`.
   KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t most_tokens);
 
   int64_t tokens() const { return tokens_; }
-  // Makes room for `count` tokens beyond tokens(). False where the pool has no page left; what it
-  // had stays taken.
+  // Makes room for `count` tokens beyond tokens(). Returns false where the pool has no page left;
+  // the pages taken so far stay taken.
   bool TryReserve(int64_t count);
   void Reserve(int64_t count);  // where there is room, as in a pool of its own
   // The last `count` tokens written are now part of the sequence.
@@ -39,7 +40,7 @@ class KvCache {
   // they are not full.
   void Begin(std::span<const PageRow> rows, int64_t tokens);
   std::span<const PageRow> held() const { return held_; }
-  // Others of the same content take the place of its first pages, where both are there.
+  // Replaces the first pages by others of the same content, where both are there.
   void Replace(std::span<const PageRow> rows);
 
   // The next `count` tokens, which begin in this row of a batch; for the layers of group 0.

@@ -19,7 +19,7 @@ struct Sized {
 };
 using SortedLayers = std::map<Reach, std::vector<Sized>>;
 
-// Of each reach the layers, the largest first.
+// The layers of each reach, the largest first.
 SortedLayers SortLayers(const ModelConfig& config, std::span<const KvSpec> caches) {
   SortedLayers sorted;
   for (int64_t i = 0; i < config.layers; ++i) {
@@ -40,7 +40,7 @@ int64_t UsualTokens(const Reach& reach) {
   return reach.recent ? kMostRecentPages * kPageTokens : nibble::UsualTokens(reach.window);
 }
 
-// Where each of them lies: in the first group that has room for it.
+// The place of each layer, in the first group that has room for it.
 std::vector<KvGroups::Place> Pack(std::span<const Sized> layers, int64_t page_bytes) {
   std::vector<KvGroups::Place> places;
   std::vector<int64_t> ends;  // of what lies in each group
@@ -141,7 +141,7 @@ int64_t KvGroups::FirstPage(int64_t group, int64_t tokens) const {
 
 int64_t KvGroups::MostPages(int64_t group, int64_t pages, int64_t step) const {
   const auto [recent, window] = reach(group);
-  // They may begin and end inside a page.
+  // The tokens that are read may begin and end inside a page.
   if (recent) return std::min(pages, PagesOf(step) + kRecentPages + 1 + kept_pages(group));
   return window == 0 ? pages : std::min(pages, PagesOf(window - 1 + step) + 1);
 }

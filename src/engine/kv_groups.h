@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers' keys and values lie together in a page. A layer with a sliding window needs the
-// older pages of a text no longer, so a page holds layers of one window, and all pages are of one
-// size, so that what one group gives back serves any other. Models whose layers all see as much
-// have one group. A layer without keys of its own has the place of the one whose keys it reads. The
-// recent form of caches (KvSpec::recent_bits) lies in groups of its own, which keep a text's first
-// page and its last ones.
+// Groups of layers whose keys and values lie together in a page. A layer with a sliding window
+// needs the older pages of a text no longer, so a page holds layers of one window, and all pages
+// are of one size, so that what one group gives back serves any other. Models whose layers all see
+// as much have one group.
+//
+// A layer without keys of its own has the place of the one whose keys it reads. The recent form of
+// caches (KvSpec::recent_bits) lies in groups of its own, which keep a text's first page and its
+// last ones.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +23,8 @@ inline int64_t PagesOf(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
 }
 
-// Of a text of usual length, for choices that depend on it, those that a layer with this window (0:
-// none) keeps.
+// The tokens that a layer with this window (0: none) keeps of a text of usual length, for choices
+// that depend on the length.
 inline int64_t UsualTokens(int64_t window) {
   constexpr int64_t kTokens = 4096;
   return window == 0 ? kTokens : std::min(window, kTokens);
@@ -30,9 +32,9 @@ inline int64_t UsualTokens(int64_t window) {
 
 class KvGroups {
  public:
-  // Of `layers` alike that see the whole text.
+  // Groups for layers that are alike and see the whole text.
   KvGroups(const KvSpec& kv, int64_t layers);
-  // caches: of each layer.
+  // `caches` has one entry for each layer.
   KvGroups(const ModelConfig& config, std::span<const KvSpec> caches);
 
   int64_t count() const { return std::ssize(reaches_); }
@@ -42,28 +44,28 @@ class KvGroups {
     int64_t group, offset;  // bytes from the beginning of a page
   };
   Place place(int64_t layer) const { return places_[static_cast<size_t>(layer)]; }
-  // Where the recent form lies, of a layer that has one.
+  // The place of the recent form of a layer that has one.
   Place recent_place(int64_t layer) const { return recent_places_[static_cast<size_t>(layer)]; }
   const KvSpec& cache(int64_t layer) const { return caches_[static_cast<size_t>(layer)]; }
   int64_t layers() const { return std::ssize(places_); }
 
   bool sees_all(int64_t group) const { return reach(group) == Reach{}; }
-  // Whether a group holds the recent form, which can be made from the other one.
+  // Returns whether a group holds the recent form, which can be made from the narrow one.
   bool recent(int64_t group) const { return reach(group).recent; }
   // Pages at the beginning of a text that a group keeps.
   int64_t kept_pages(int64_t group) const { return recent(group) ? 1 : 0; }
-  // The first page of a group, beside those, that is read behind `tokens` tokens.
+  // The first page of a group, apart from the kept ones, that is read behind `tokens` tokens.
   int64_t FirstPage(int64_t group, int64_t tokens) const;
-  // Whether a page of a group is read behind `tokens` tokens.
+  // Returns whether a page of a group is read behind `tokens` tokens.
   bool Reads(int64_t group, int64_t page, int64_t tokens) const {
     return page < kept_pages(group) || page >= FirstPage(group, tokens);
   }
-  // Pages that a group holds at most while a text of `pages` grows by `step` tokens at a time.
+  // The most pages that a group holds while a text of `pages` grows by `step` tokens at a time.
   int64_t MostPages(int64_t group, int64_t pages, int64_t step) const;
-  // The same of all groups.
+  // The sum of these over all groups.
   int64_t MostPages(int64_t pages, int64_t step) const;
 
-  // How far back layers look.
+  // Reach says how far back the layers of a group look.
   struct Reach {
     bool recent = false;
     int64_t window = 0;  // 0: all tokens

@@ -15,7 +15,7 @@ int64_t Tokens(std::span<const SequenceSlice> batch) {
   return tokens;
 }
 
-// Of those that read the same input.
+// The experts of a layer as one op; nullopt if they do not all read the same inputs.
 std::optional<ExpertsSpec> SpecOfExperts(const ModelConfig& config, const Layer& layer) {
   ExpertsSpec spec = {.router = config.router,
                       .gating = config.gating,
@@ -208,7 +208,7 @@ ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t
 
 namespace {
 
-// Of x behind the FFN, unless something is added there.
+// The scale of x behind the FFN; null where AddLayerInput follows, which then scales x.
 const float* ScaleBehindMlp(const Layer& layer) {
   const bool last = !layer.ids.contains(Role::kLayerOutput);
   return last ? layer.vectors[LayerVector::kLayerScale].data() : nullptr;

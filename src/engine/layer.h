@@ -31,7 +31,7 @@ struct Layer {
   HeadShape heads;
   KvSpec cache;
   bool experts_alike = false;        // they read one input, and all downs another
-  std::optional<ExpertsId> experts;  // that the backend has joined
+  std::optional<ExpertsId> experts;  // joined by the backend
 };
 
 // Uploads the layer of this index; q/k/v (and gate/up) must agree on their input, which a loader
@@ -49,11 +49,11 @@ struct Scratch {
   Buffer<Intermediate> q, a;      // [tokens, heads * head_dim]
   Buffer<Intermediate> k, v;      // [tokens, kv_heads * head_dim]
   Buffer<Intermediate> gate, up;  // [tokens, intermediate]
-  // Of a mixture: what the router says, and rows sorted by expert.
+  // For a mixture of experts: the router's logits, and rows sorted by expert.
   Buffer<float> router_logits;  // [tokens, experts]
   Buffer<float> rows;           // [tokens * experts_per_token, hidden]
   Buffer<float> outputs;        // [tokens, hidden]: of an expert, or of o or down before their norm
-  // [2, tokens, hidden], of experts beside an FFN: the sum of both, and that of the experts.
+  // [2, tokens, hidden], for experts beside an FFN: the sum of both, and that of the experts.
   Buffer<float> branches;
 
   void Reserve(const ModelConfig& config, int64_t tokens);
@@ -62,13 +62,13 @@ struct Scratch {
   int64_t value_bytes_;  // of intermediate values
 };
 
-// What the stages need besides the layer.
+// All that the stages need besides the layer.
 struct Decoder {
   Backend& backend;
   const ModelConfig& config;
   const BackendRopes& ropes;
   Scratch& scratch;
-  // What the layer is given of each token (layer_inputs.h), or null.
+  // The layer's own input for each token (layer_inputs.h), or null.
   const Intermediate* layer_input = nullptr;
 
   AttentionSpec attention(const Layer& layer) const;
@@ -76,17 +76,17 @@ struct Decoder {
 
 // The norm of x (weight empty: folded).
 ActsSource Normed(const ModelConfig& config, const Buffer<float>& weight, const float* x);
-// What a linear reads: the norm of x in front of it, or x itself where there is none.
+// The input of a linear: the norm of x in front of it, or x itself where there is no norm.
 ActsSource LayerInput(const ModelConfig& config, const Layer& layer, Role role, const float* x);
 
-// AttentionCore in two: q, k and v of x to the scratch memory, and attention over what is there:
-// norms of heads, RoPE, the cache.
+// AttentionCore in two parts: ProjectHeads writes q, k and v of x to the scratch memory, and
+// AttendHeads takes them through norms of heads, RoPE, the cache and attention.
 void ProjectHeads(const Decoder& d, const Layer& layer, const float* x, int64_t tokens);
 ActsSource AttendHeads(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch);
 
 // x is fp32 [tokens, hidden]; `batch` holds this layer's page tables. The cores return the inputs
-// of o and down, in the scratch memory. expert -1: of a layer without experts. keep: gate and up
-// are there as well.
+// of o and down, in the scratch memory. `expert` is -1 in a layer without experts. With `keep`,
+// gate and up are there as well.
 ActsSource AttentionCore(const Decoder& d, const Layer& layer, const float* x,
                          std::span<const SequenceSlice> batch);
 void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens,
@@ -94,15 +94,16 @@ void AttentionOutput(const Decoder& d, const Layer& layer, const ActsSource& a, 
 ActsSource MlpCore(const Decoder& d, const Layer& layer, const float* x, int64_t tokens,
                    int64_t expert = -1, bool keep = false);
 void MlpOutput(const Decoder& d, const Layer& layer, const ActsSource& a, int64_t tokens, float* x);
-// x += what the layer makes of its own input, let through by what it makes of x; where it has one.
+// x += a linear of the layer's own input (layer_inputs.h), gated by another linear of x; does
+// nothing for a layer without such an input.
 void AddLayerInput(const Decoder& d, const Layer& layer, int64_t tokens, float* x);
 
 void ForwardAttention(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                       float* x);
-// routes: of a mixture whose router has been asked (mixture.h).
+// `routes` are those of a mixture whose router has been asked (mixture.h), or null.
 void ForwardMlp(const Decoder& d, const Layer& layer, int64_t tokens, float* x,
                 const Routes* routes = nullptr);
-// Both.
+// The attention and the FFN of a layer.
 void ForwardLayer(const Decoder& d, const Layer& layer, std::span<const SequenceSlice> batch,
                   float* x);
 

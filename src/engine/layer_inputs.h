@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each layer of Gemma 4's smaller models is given of a token beside the residual stream: a row
-// of a table of its own, and a part of what a linear makes of the token's embedding.
+// The inputs that the layers of Gemma 4's smaller models get for a token beside the residual
+// stream: each a row of a table of its own, and a part of what a linear makes of the token's
+// embedding.
 #pragma once
 
 #include <span>
@@ -19,12 +20,12 @@ class LayerInputs {
   LayerInputs(const LayerInputs&) = delete;
   LayerInputs& operator=(const LayerInputs&) = delete;
 
-  // Of the tokens `ids`, whose scaled embeddings are x [ids.size(), hidden] in the backend's
-  // memory: intermediate values [layers][ids.size()][layer_input_size], valid until the next call;
-  // or null.
+  // The inputs for the tokens `ids`, whose scaled embeddings are x [ids.size(), hidden] in the
+  // backend's memory: intermediate values [layers][ids.size()][layer_input_size], valid until the
+  // next call; null if the network has none.
   //   (RMS norm(projection(x) / sqrt(hidden)) * weight + sqrt(layer_input_size) * row) / sqrt(2)
   const Intermediate* Make(std::span<const int32_t> ids, const float* x);
-  // Of one layer.
+  // The part of `all` that one layer gets.
   const Intermediate* Part(const Intermediate* all, int64_t layer, int64_t tokens) const;
 
  private:
@@ -34,7 +35,7 @@ class LayerInputs {
   PackedWeights table_;  // [vocab * layers, layer_input_size]
   LinearId projection_ = {};
   InputSpec input_;
-  Buffer<float> weight_;  // over sqrt(2)
+  Buffer<float> weight_;  // divided by sqrt(2)
   Buffer<float> projected_, rows_;
   Buffer<Intermediate> made_;
 };

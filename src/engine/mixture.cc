@@ -9,8 +9,8 @@
 namespace nibble {
 namespace {
 
-// What experts' weights are in proportion to: exponentials of logits, of which `largest` is the
-// token's largest, or sigmoids.
+// The score that an expert's weight is in proportion to: sigmoid(logit) or exp(logit - largest),
+// where `largest` is the token's largest logit.
 float Score(const RouterSpec& router, float logit, float largest) {
   return router.sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit - largest);
 }
@@ -47,14 +47,14 @@ void Weigh(std::span<const float> logits, int64_t tokens, const RouterSpec& rout
   for_each([&](size_t t, float, float& weight) { weight = weight / sums[t] * router.scale; });
 }
 
-// Of a layer, in the program's memory; empty where it has none.
+// A vector of a layer in the program's memory; empty where the layer has none.
 std::vector<float> Values(Backend& backend, const Buffer<float>& vector, int64_t count) {
   if (vector.data() == nullptr) return {};
   const float* const values = backend.Read(vector.data(), count);
   return {values, values + count};
 }
 
-// Experts of every token behind those that are chosen.
+// Adds the experts that every token has, behind those that are chosen.
 void AddShared(int64_t tokens, const RouterSpec& router, Routes& routes) {
   Routes::Expert all = {std::vector<int32_t>(static_cast<size_t>(tokens)),
                         std::vector<float>(static_cast<size_t>(tokens), 1.0f)};
@@ -152,8 +152,8 @@ std::vector<Backend::RowsProduct> ProductsOf(const Layer& layer, const Routes& r
   return products;
 }
 
-// As RunMixture, of few rows an expert: inputs are prepared for all of them, and the products of a
-// stage are one op.
+// RunMixture for few rows an expert: inputs are prepared for all experts together, and the products
+// of a stage are one op.
 void RunTogether(const Decoder& d, const Layer& layer, const Routes& routes, const float* x,
                  float* sum) {
   d.scratch.Reserve(d.config, routes.tokens);

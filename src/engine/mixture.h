@@ -21,8 +21,8 @@ struct Routes {
   std::vector<Expert> experts;
 };
 
-// The experts with the largest scores, for logits [tokens, experts]; of equal ones the first. bias:
-// [experts], of the choice, or empty.
+// The experts with the largest scores, for logits [tokens, experts]; of equal ones the first. bias
+// [experts] is added for the choice alone; it may be empty.
 Routes ChooseExperts(std::span<const float> logits, int64_t tokens, const RouterSpec& router,
                      std::span<const float> bias = {});
 // The experts that `chosen` has, weighed by other logits.

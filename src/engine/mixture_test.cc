@@ -93,8 +93,8 @@ std::vector<double> Times(const Matrix<float>& w, std::span<const double> x) {
   return y;
 }
 
-// Against transformers' order of steps in fp64: softmax over all experts, then the largest two,
-// then their sum divided out.
+// The reference takes transformers' order of steps, in fp64: softmax over all experts, then the
+// largest two, then their sum divided out.
 TEST(Mixture, IsTheWeightedSumOfTheChosenExperts) {
   ModelConfig c;
   c.layers = 1, c.hidden_size = 64, c.expert_size = 96, c.heads = c.kv_heads = 4, c.head_dim = 16;

@@ -39,7 +39,7 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
     const auto index = static_cast<int64_t>(layers_.size());
     const KvSpec& cache = network_.caches[layers_.size()];
     layers_.push_back(UploadLayer(*backend_, config(), index, weights, cache));
-    // What the backend has reordered need not stay in memory twice.
+    // Weights that the backend has reordered need not stay in memory twice.
     weights = {};
     if (network_.store) network_.store->DropPages();
   }

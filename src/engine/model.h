@@ -26,11 +26,11 @@ class Model {
   const std::vector<Layer>& layers() const { return layers_; }
   LinearId head() const { return head_; }
 
-  // Of the cache: which layers share a page, and its bytes.
+  // The groups of layers that share a page of the cache, and the bytes of a page.
   const KvGroups& kv_groups() const { return kv_groups_; }
   KvCache MakeCache() const { return {kv_groups_, *backend_}; }
   // Has layers store their keys and values in other formats; earlier caches are of no use then.
-  // caches: of each layer, with the heads that it has.
+  // `caches` has one entry for each layer, with the heads that the layer has.
   void UseCaches(const std::vector<KvSpec>& caches);
 
   // Runs new tokens of several sequences through all layers and appends them to their caches.
@@ -45,15 +45,15 @@ class Model {
   // head(norm(x[row])) of `rows` rows, [rows, vocab] in the program's memory; valid until the next
   // call.
   const float* Logits(const float* x, int64_t rows);
-  // The same of some of the `tokens` rows of x, in their order.
+  // The logits of some of the `tokens` rows of x, in the order of `rows`.
   const float* Logits(const float* x, int64_t tokens, std::span<const int32_t> rows);
-  // The likeliest tokens of those rows alone, -1 where a logit is not finite. Of models that cap
-  // logits, of those before.
+  // The likeliest tokens of those rows alone, -1 where a logit is not finite. Logits are taken
+  // before a cap.
   std::vector<int32_t> Likeliest(const float* x, int64_t tokens, std::span<const int32_t> rows);
   // The final norm of those rows, [rows, hidden] in the program's memory; valid until the next
-  // call. It has its weights but where they are folded into a head that has a table of its own.
+  // call. The norm has its weights, unless they are folded into a head that has a table of its own.
   const float* States(const float* x, int64_t tokens, std::span<const int32_t> rows);
-  // For callers that find logits unusable; `where` is the token, window or request.
+  // Throws, for callers that find logits unusable; `where` is the token, window or request.
   [[noreturn]] void FailNotFinite(const std::string& where) const;
 
   // Positions whose angles are in memory. The table doubles as sequences grow: a context of a

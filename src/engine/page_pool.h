@@ -15,17 +15,18 @@ namespace nibble {
 class PagePool {
  public:
   static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
-  // In the backend's memory. Goes back to the pool, not to the backend.
+  // A page lies in the backend's memory and goes back to the pool, not to the backend.
   using Page = std::shared_ptr<std::byte>;
 
-  // At most `capacity` pages exist. The backend must outlive the pool, and that all of its pages.
+  // At most `capacity` pages exist. The backend must outlive the pool, and the pool all of its
+  // pages.
   PagePool(int64_t page_bytes, Backend& backend, int64_t capacity = kUnbounded);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // Its content means nothing yet; null where `capacity` pages are in use.
+  // Returns a page whose content means nothing yet; null where `capacity` pages are in use.
   Page Take();
-  // Another one of the same content, or null.
+  // Returns another page of the same content, or null.
   Page CopyOf(const Page& page);
 
   int64_t capacity() const { return capacity_; }
@@ -42,7 +43,7 @@ class PagePool {
   std::vector<std::byte*> free_;
 };
 
-// Those of the same tokens, one of each group; null where it was given back.
+// The pages of the same tokens, one of each group; null where a page was given back.
 using PageRow = std::vector<PagePool::Page>;
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the states of a text become one vector, the text's embedding.
+// Pooling makes the states of a text one vector, the text's embedding.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@ namespace nibble {
 struct Pooling {
   enum class Tokens { kAll, kFirst, kLast };
 
-  Tokens tokens = Tokens::kAll;  // whose states: of several, their mean
+  Tokens tokens = Tokens::kAll;  // whose states count; of several, their mean
   bool normalize = true;         // to length 1
   std::string problem;           // why there are no embeddings; empty: there are
 
-  // Whether the state of token `at` of `count` counts.
+  // Returns whether the state of token `at` of `count` counts.
   bool Takes(int64_t at, int64_t count) const;
-  // Of the sum of what counts.
+  // The vector of a text of `count` tokens, from the sum of the states that count.
   std::vector<float> Vector(std::span<const double> sum, int64_t count) const;
 };
 
-// As the model's pooling.json says (source/pooling_document.h); without one, the mean of length 1.
-// What is not understood is a problem of embeddings alone: it does not throw.
+// The pooling of the model's pooling.json (source/pooling_document.h); without one, the mean, of
+// length 1. A file that is not understood is noted as a `problem` of embeddings alone; nothing is
+// thrown.
 Pooling LoadPooling(const std::string& model);
-// For people, "lasttoken, of length 1"; empty: the model does not say. Throws.
+// The pooling as people read it, "lasttoken, of length 1"; empty: the model does not say. Throws.
 std::string PoolingText(const std::string& model);
 
 }  // namespace nibble

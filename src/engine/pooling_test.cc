@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's files say of the vector of a text, and that vector.
+// The pooling that a model's files ask for, and the vector of a text.
 #include "engine/pooling.h"
 
 #include <filesystem>
@@ -32,7 +32,7 @@ class PoolingTest : public TemporaryDirectoryTest {
     Write("1_Pooling/config.json", text);
     return Load();
   }
-  // Of kModules with more behind.
+  // The pooling of kModules with `more` behind.
   Pooling LoadModules(const std::string& more) const {
     Write("modules.json", kModules + more + "]");
     return Load();
@@ -136,7 +136,7 @@ TEST_F(PoolingTest, GgufFilesSayItInAKey) {
   EXPECT_FALSE(FindDocument(Path("m.gguf"), kPoolingName));
 }
 
-// As quantized checkpoints have it.
+// Quantized checkpoints have pooling.json itself.
 TEST_F(PoolingTest, TheDocumentItselfComesFirst) {
   Write("1_Pooling/config.json", R"({"pooling_mode_cls_token": true})");
   const std::string said = GetDocument(root_.string(), kPoolingName);

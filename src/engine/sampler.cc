@@ -111,7 +111,7 @@ int32_t Sample(std::span<const float> logits, const Sampling& sampling, Rng& rng
   if (sampling.top_p < 1 || sampling.min_p > 0) {
     KeepLikely(candidates, sampling.top_p, sampling.min_p);
   }
-  // Where candidates lie depends on how they were selected, which must not decide.
+  // The order of the candidates depends on how they were selected, which must not decide.
   std::ranges::sort(candidates, {}, &Candidate::id);
   double draw = rng.Uniform() * TotalWeight(candidates);
   const Candidate* last = nullptr;

@@ -32,7 +32,7 @@ struct Sampling {
 // Values that a caller chose and that mean nothing are a usage error.
 void CheckSampling(const Sampling& sampling);
 
-// What occurred in a text, for penalties.
+// The tokens that occurred in a text, for penalties.
 class TokenCounts {
  public:
   void AddPrompt(std::span<const int32_t> ids);

@@ -208,7 +208,7 @@ TEST_F(Evaluation, TheReferenceArithmeticDivergesLittle) {
   // Same fp32 weights, sums in another order: logits differ by about 1e-5, KL by its square.
   EXPECT_LT(r.kl_mean, 1e-8);
   EXPECT_GT(r.top1_agreement, 0.99);
-  // Of two windows, the deviation of either from their mean.
+  // The standard error of two windows is the deviation of either from their mean.
   const auto losses = Perplexity(*a, windows_).window_nll,
              others = Perplexity(*b, windows_).window_nll;
   const double first = losses[0] - others[0], second = losses[1] - others[1];

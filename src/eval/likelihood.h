@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How likely a model finds a text after another one, as lm-evaluation-harness 0.4 asks it
+// The likelihood that a model gives a text after another one, as in lm-evaluation-harness 0.4
 // (TemplateLM._encode_pair, HFLM._loglikelihood_tokens).
 #pragma once
 
@@ -19,7 +19,7 @@ struct Request {
   size_t first = 0;  // at least 1
 };
 
-// What a model can take in.
+// Limits of a model's inputs.
 struct ModelLimits {
   explicit ModelLimits(Model& model)
       : context(model.context()), vocab_size(model.config().vocab_size) {}
@@ -34,9 +34,9 @@ struct ModelLimits {
 Request EncodePair(const Tokenizer& tokenizer, const std::string& context,
                    const std::string& continuation, bool special, const ModelLimits& limits,
                    const std::string& where);
-// The same from ids. The oldest tokens are dropped until one more is left than the model's context,
-// since the last one is never an input. Refuses a continuation without tokens or with more than the
-// context, and ids outside the vocabulary.
+// EncodePair from ids. The oldest tokens are dropped until one more is left than the model's
+// context, since the last one is never an input. Refuses a continuation without tokens or with more
+// than the context, and ids outside the vocabulary.
 Request JoinPair(std::vector<int32_t> context, std::span<const int32_t> continuation,
                  const ModelLimits& limits, const std::string& where);
 
@@ -74,8 +74,8 @@ class LikelihoodRunner {
   std::vector<size_t> prefixes_;  // tokens shared by all requests of a question
 };
 
-// The first questions' number such that their inputs together have about a prefill chunk's tokens;
-// at least one of a `questions` that is not empty.
+// The number of first questions whose inputs together have about a prefill chunk's tokens; at least
+// one unless `questions` is empty.
 size_t BatchSize(std::span<const Question> questions);
 
 }  // namespace nibble

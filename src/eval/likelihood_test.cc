@@ -69,7 +69,7 @@ Likelihood Whole(Model& model, const Request& r) {
   return result;
 }
 
-// What the model would write after the context: the one continuation that is greedy.
+// The continuation that the model would write after the context, the only greedy one.
 Request Greedy(const std::vector<int32_t>& context, size_t count) {
   std::vector<int32_t> ids = context;
   for (size_t i = 0; i < count; ++i) {
@@ -156,7 +156,7 @@ TEST(LikelihoodRunner, LongRequestsRunInPieces) {
   for (size_t r = 0; r < 2; ++r) {
     const Likelihood expected = Whole(*model, question[r]);
     const auto tokens = static_cast<double>(question[r].ids.size() - question[r].first);
-    // As above, with sums of 512 / 4 values.
+    // The bound is the one above, for lanes that sum 512 / 4 values.
     EXPECT_NEAR(results[0][r].log_likelihood, expected.log_likelihood, 8e-6 * tokens);
     EXPECT_EQ(results[0][r].greedy, expected.greedy);
   }

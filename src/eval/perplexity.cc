@@ -44,7 +44,8 @@ class WindowRunner {
   KvCache cache_;
 };
 
-// Of the window at `index`; the exponential of its mean loss is what people read.
+// Throws unless the mean loss of the window at `index` has a finite exponential, which is what
+// people read.
 void RequireUsable(const Model& model, double loss, size_t index, const Windows& windows) {
   if (std::isfinite(std::exp(loss))) return;
   model.FailNotFinite(fmt::format("window {} of {}", index + 1, windows.size()));
@@ -70,7 +71,7 @@ double Mean(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-// Of the mean, from the scatter of independent values.
+// The standard error of the mean, from the scatter of independent values.
 double StandardError(const std::vector<double>& values) {
   if (values.size() < 2) return 0;
   const double mean = Mean(values), count = static_cast<double>(values.size());
@@ -115,7 +116,7 @@ PerplexityResult Perplexity(Model& model, const Windows& windows) {
 
 namespace {
 
-// What one model's predictions sum to beside the reference's.
+// Divergence and losses of one model's predictions beside the reference's.
 class ModelDivergence {
  public:
   ModelDivergence(Model& model, const Windows& windows)

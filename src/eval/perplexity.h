@@ -30,7 +30,7 @@ struct KlResult {
   double loss_difference = 0, loss_difference_stderr = 0;
   int64_t tokens = 0;
 };
-// Of several models, for which the reference runs once.
+// Compares several models, for which the reference runs once.
 std::vector<KlResult> KlDivergences(std::span<Model* const> models, Model& reference,
                                     const Windows& windows);
 KlResult KlDivergence(Model& model, Model& reference, const Windows& windows);

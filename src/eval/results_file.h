@@ -25,7 +25,7 @@ class ResultsFile {
   ResultsFile(const std::string& path, const Json& identity, bool resume);
 
   const Answers& answers() const { return answers_; }  // of earlier runs
-  // Of the questions first, first + 1, ... of a task.
+  // Appends answers to the questions first, first + 1, ... of a task.
   void Append(const std::string& task, int64_t first,
               std::span<const std::vector<Likelihood>> answers);
 

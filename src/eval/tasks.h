@@ -17,9 +17,9 @@ namespace nibble {
 
 struct TaskSpec {
   std::string_view name;  // the data is NAME.jsonl
-  // What is compared: one context with several continuations, several contexts with one
-  // continuation (partial evaluation, Trinh and Le 2018), or nothing: the continuation itself must
-  // be what greedy decoding writes.
+  // The choices of a question: one context with several continuations, several contexts with one
+  // continuation (partial evaluation, Trinh and Le 2018), or none: the continuation itself must be
+  // what greedy decoding writes.
   enum class Kind { kContinuations, kContexts, kLastWord } kind;
   std::string_view context;       // field: a string, of kContexts an array of them
   std::string_view context_end;   // appended to it

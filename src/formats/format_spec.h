@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How numbers are rounded: one description for weights, activations and cache entries.
+// A format describes how numbers are rounded, be they weights, activations or cache entries.
 // A group is a run of consecutive inputs (weights: along K) that share a scale.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-// What the bits of a weight stand for, where that is no integer.
+// The codebook says what the bits of a weight stand for, where that is no integer.
 enum class Codebook {
   kNone,
   kE8p,   // 2 to 4 bits by rows: 8 weights at a time are a point of QuIP#'s lattices
@@ -45,11 +45,11 @@ struct FormatSpec {
   bool in_blocks() const { return sparse || lattice(); }
   bool lattice() const { return codebook == Codebook::kE8p; }
   bool e2m1() const { return codebook == Codebook::kE2m1; }
-  // Of the integers that codes stand for.
+  // The bits of the integers that codes stand for.
   int code_bits() const { return lattice() ? 8 : e2m1() ? 5 : bits; }
   // Number of groups in a row of `width` elements; group must divide width.
   int64_t groups(int64_t width) const { return group == 0 ? 1 : width / group; }
-  // Codes stored of a row of `width` weights.
+  // The number of codes that are stored for a row of `width` weights.
   int64_t stored(int64_t width) const { return sparse ? width / 2 : width; }
   // Floating-point scales of a row of weights: one in fp32, or one in fp16 for each group.
   bool row_scales() const { return group == 0 || second_level; }

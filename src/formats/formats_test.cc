@@ -312,7 +312,7 @@ TEST(SecondLevel, ValuesAreRowScaleTimesGroupScaleTimesCode) {
   }
 }
 
-// Against codes placed by hand among zeros; both ways to read a row.
+// Both ways to read a row agree with codes placed by hand among zeros.
 TEST(PackedLinearTest, SparseRowsHaveTheirCodesInPlace) {
   Rng rng(10);
   for (int bits = 2; bits <= 8; ++bits) {

@@ -5,9 +5,9 @@
 
 namespace nibble {
 
-// How gate opens up in an FFN: gate * opening(gate) * (up + up_offset), where `limit` is above 0
-// with gate at most that and up within it on either side. `alone`: there is no up, and 1 takes the
-// place of the last factor.
+// The gated activation of an FFN: gate * opening(gate) * (up + up_offset). A `limit` above 0 bounds
+// gate from above and up on both sides. With `alone` there is no up, and 1 takes the place of the
+// last factor.
 struct GateSpec {
   // kSigmoid  sigmoid(gate * (linear + cubic * gate^2)): SiLU (Shazeer 2020) with {1, 0}, and GELU
   //           in its tanh form (Hendrycks and Gimpel 2016) with kGelu, since (1 + tanh(z)) / 2 =
@@ -20,7 +20,7 @@ struct GateSpec {
   Opening opening = Opening::kSigmoid;
   bool alone = false;
 
-  // Whether factors of up may be moved behind the gate.
+  // Returns whether factors of up may be moved behind the gate.
   bool linear_in_up() const { return limit == 0 && up_offset == 0 && !alone; }
 };
 inline constexpr GateSpec kSilu = {}, kGelu = {1.5957691216f, 0.0713548162726f};

@@ -27,15 +27,14 @@ inline constexpr int64_t kPageTokens = 64;
 // Every backend takes heads of a multiple of 8 up to this.
 inline constexpr int64_t kMaxHeadDim = 512;
 
-// Of cached keys and values.
 struct CacheFormats {
   FormatSpec k, v;
   bool operator==(const CacheFormats&) const = default;
 };
 
-// Pages before a query's own that it reads in the recent form, beside the first one.
+// The number of pages before its own that a query reads in the recent form, beside the first page.
 inline constexpr int64_t kRecentPages = 1;
-inline constexpr int64_t kMostRecentPages = 1 + kRecentPages + 1;  // that a query reads
+inline constexpr int64_t kMostRecentPages = 1 + kRecentPages + 1;  // pages a query reads
 inline bool ReadsRecent(int64_t position, int64_t page) {
   return page == 0 || page + kRecentPages >= position / kPageTokens;
 }

@@ -145,8 +145,8 @@ Nearest NearestOfC8(const std::array<float, kWeights>& y) {
   return {-2 * best_score, best, signs};
 }
 
-// Entry, seven signs, and in the place of the eighth, which follows from the entry's parity,
-// whether a quarter is added or taken.
+// A code has the entry, seven signs, and in the place of the eighth, which follows from the entry's
+// parity, whether a quarter is added or taken.
 uint32_t EncodeE8p(std::span<const float, kWeights> x) {
   uint32_t code = 0;
   float best = INFINITY;
@@ -166,7 +166,7 @@ uint32_t EncodeE8p(std::span<const float, kWeights> x) {
   return code;
 }
 
-// In quarters: odd numbers from -11 to 11.
+// The point in quarters: odd numbers from -11 to 11.
 Point DecodeE8p(uint32_t code) {
   const Patterns& p = AllPatterns();
   const uint32_t entry = code >> 8 & 255;
@@ -209,7 +209,7 @@ std::array<float, kWeights> Left(std::span<const float, kWeights> x, uint32_t co
 LatticeWords MakeWords() {
   LatticeWords words{};
   const Patterns& p = AllPatterns();
-  constexpr uint32_t kFlip = 14;  // of n, which negates it but for the quarter
+  constexpr uint32_t kFlip = 14;  // flipping these bits negates n but for the quarter
   for (size_t code = 0; code < kEntries; ++code) {
     const auto bits = static_cast<uint32_t>(code);
     for (size_t i = 0; i < kWeights; ++i) {
@@ -220,7 +220,7 @@ LatticeWords MakeWords() {
       words.signs[code] |= ((i < 7 && (bits >> i & 1) != 0 ? kFlip : 0) | bits >> 7) << shift;
       words.shorts[code] |= static_cast<uint32_t>(ShortVectors()[code][i] + 4) << shift;
     }
-    // The last sign makes their number even, or odd where the entry wants that.
+    // The last sign makes the number of minus signs even, or odd where the entry asks for that.
     constexpr size_t kLast = 28;
     if (p.odd[code] != 0) words.entries[code] ^= kFlip << kLast;
     if (std::popcount(bits & 127) % 2 == 1) words.signs[code] ^= kFlip << kLast;
@@ -239,7 +239,7 @@ LatticeCode::LatticeCode(int bits) : bits_(bits) {
   NIBBLE_CHECK(bits >= 2 && bits <= 4, "{} bits", bits);
 }
 
-// Where the mean squared error of normal numbers is least, by measurement, as are the factors 2 and
+// The mean squared error of normal numbers is least here, by measurement, as with the factors 2 and
 // 4 of what is left; the paper's (3.45 at 4 bits, deviation 1.03) lose 15 % more.
 float LatticeCode::deviation() const {
   return bits_ == 2 ? 1.03f : bits_ == 3 ? 0.98f : 0.89f;

@@ -30,13 +30,13 @@ class LatticeCode {
   int bits() const { return bits_; }  // and bytes of a code
   // The value of 1 in a Point.
   float unit() const { return bits_ == 4 ? 0.0625f : 0.25f; }
-  // Of normally distributed weights: the standard deviation that loses least.
+  // The standard deviation with which normally distributed weights lose least.
   float deviation() const;
 
-  // The code of a point near x: with 2 bits the nearest one; else the nearest, and of what is left
-  // the nearest again. Entries that are not finite give any code.
+  // The code of a point near x: with 2 bits the nearest one; else that of the nearest E8P point and
+  // of the point nearest to what is left. Entries that are not finite give any code.
   uint32_t Encode(std::span<const float, kWeights> x) const;
-  // The same of weights that a Point means times `scale`.
+  // Encodes weights that equal a Point times `scale`.
   uint32_t Encode(std::span<const double> weights, double scale) const;
   Point Decode(uint32_t code) const;
 

@@ -11,11 +11,11 @@
 namespace nibble {
 
 struct LatticeWords {
-  // Of an E8P code with bytes s, e: entries[e] ^ signs[s] has eight n that mean 2 n - 15 quarters.
-  // A bit of n, from the lowest one: a quarter is added; two with the number of whole steps above
-  // 1/2, or its complement; not negative.
+  // For an E8P code with bytes s and e, entries[e] ^ signs[s] has eight halves n of a byte that
+  // mean 2 n - 15 quarters. The bits of n, from the lowest one: a quarter is added; two with the
+  // number of whole steps above 1/2, or its complement; the weight is not negative.
   uint32_t entries[256], signs[256];
-  uint32_t shorts[256];  // of the third byte of 3 bits: n - 4 quarters
+  uint32_t shorts[256];  // by the third byte of codes with 3 bits; n means n - 4 quarters
   // The steps of an entry alone, 2 bits each: [weights 0 to 3, weights 4 to 7].
   alignas(64) uint8_t steps[2][256];
 };

@@ -13,24 +13,25 @@
 
 namespace nibble {
 
-// How a linear's input is prepared. Linears that read the same tensor share one of these.
+// This says how a linear's input is prepared. Linears that read the same tensor share one
+// InputSpec.
 struct InputSpec {
   int64_t width = 0;  // K
-  // Signs or other factors of the entries of a row, none of them zero; or empty: as they are.
+  // Signs or other factors of the entries of a row, none of them zero; empty: there are none.
   std::vector<float> scales;
   TransformSpec transform;  // then online, applied to the whole row; identity if none
-  // Then entry i of the row becomes entry gather[i]; a permutation, or empty: as it is.
+  // Then entry i of the row becomes entry gather[i]. A permutation; empty: the order stays.
   std::vector<int32_t> gather;
-  FormatSpec activation;   // of the first main_width() entries
-  int64_t tail_width = 0;  // the others have
+  FormatSpec activation;   // the format of the first main_width() entries
+  int64_t tail_width = 0;  // the entries behind these
   FormatSpec tail_activation;
 
   int64_t main_width() const { return width - tail_width; }
   bool operator==(const InputSpec&) const = default;
 };
 
-// For people: "4 asym", "4 g128 + 128 at 8" with a tail; "scales, Hadamard 8 across 64, gather",
-// "-".
+// Formats and online steps as people read them: "4 asym", "4 g128 + 128 at 8" with a tail; "scales,
+// Hadamard 8 across 64, gather", "-".
 std::string TailedText(const FormatSpec& main, int64_t tail_columns, const FormatSpec& tail);
 std::string OnlineText(bool scales, const TransformSpec& transform, bool gather);
 
@@ -41,8 +42,8 @@ struct PackedLinear {
   PackedWeights tail;  // of the last input.tail_width columns; cols = 0: none
 };
 
-// The same linear with fp32 weights that read the input as it is before gather; it has no tail and
-// no online transform.
+// Returns the linear with fp32 weights that read the input as it is before gather, without a tail
+// or an online transform.
 PackedLinear InFloats(const PackedLinear& linear);
 
 // A loader's check of both weights, the bias, the scales, and that gather is a permutation; throws

@@ -33,17 +33,18 @@ struct PackedWeights {
   size_t bytes() const;
 };
 
-// fp32 rows that are borrowed.
+// Weights in fp32 that borrow the rows of `values`.
 inline PackedWeights FloatTable(const Matrix<float>& values) {
   return {
       .format = {.bits = 32}, .rows = values.rows, .cols = values.cols, .values = Borrow(values)};
 }
 
-// One plane of weights: its name behind theirs in a checkpoint, and what it must be.
+// One plane of weights: the suffix of its name in a checkpoint, and the type and shape that it must
+// have.
 struct Plane {
   std::string_view suffix;  // ".codes"
   Tensor PackedWeights::*tensor;
-  DType dtype;  // of values of 16 bits: any float type
+  DType dtype;  // for values of 16 bits, any float type
   std::vector<int64_t> shape;
 
   bool Fits(const Tensor& plane) const;
@@ -53,25 +54,25 @@ struct Plane {
 // planes goes by this list: a new plane is a row of it and a member above.
 std::vector<Plane> PlanesOf(const FormatSpec& format, int64_t rows, int64_t cols);
 
-// Of a second level: the largest group scale whose codes all fit into 8 bits, -8 to 7 becoming
-// -128 to 127 at most. 8 for the outermost zeros, 16 for 0.
+// The largest group scale of a second level with which all codes, -8 to 7, become 8-bit codes, -128
+// to 127: 8 for the outermost zero points, 16 for 0.
 int LargestGroupScale(int zero);
-// How kernels make 8 bits of such a code: with c = code + 8 and this step, the byte p + 128 is
+// The step with which kernels make 8 bits of such a code: with c = code + 8, the byte p + 128 is
 // c * (step & 255) + (step >> 8), from 0 to 255.
 uint16_t LevelStep(int group_scale, int zero);
-// Those weights by rows: the codes p as 8 bits, symmetric, one scale a row. The value is the same,
-// and so is every integer product.
+// Returns weights of a second level as symmetric weights with the 8-bit codes p and one scale a
+// row. They have the same value, and so has every integer product.
 PackedWeights Widen(const PackedWeights& weights);
 
 // The scales as fp32, [N, format.scales(K)], and the zeros as integers, [N, groups]: those of every
 // row.
 Matrix<float> DecodeScales(const PackedWeights& weights);
 Matrix<int32_t> DecodeZeros(const PackedWeights& weights);
-// The K codes of row n, those that mean 0 where sparse weights have none.
+// The K codes of row n; where sparse weights have none, the code that means 0.
 void UnpackRow(const PackedWeights& weights, int64_t n, std::span<int16_t> codes);
-// The same, packed with `bits` bits each, which must hold format.code_bits().
+// Writes these codes packed with `bits` bits each, which must be enough for format.code_bits().
 void RepackRow(const PackedWeights& weights, int64_t n, int bits, uint8_t* packed);
-// W as fp32 [N, K]: what every format means, whatever kernel runs it. And its row n alone.
+// W as fp32 [N, K], and its row n alone. This is what a format means, whatever kernel runs it.
 Matrix<float> Decode(const PackedWeights& weights);
 void DecodeRow(const PackedWeights& weights, int64_t n, std::span<float> row);
 

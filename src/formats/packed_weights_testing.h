@@ -21,7 +21,7 @@ struct PlaneVectors {
   std::vector<int8_t> zeros;
 };
 
-// Of `fours` times 4 columns.
+// Random places of sparse weights in `fours` times 4 columns.
 inline std::vector<uint8_t> RandomPlaces(Rng& rng, int64_t fours) {
   constexpr uint8_t kRising[] = {0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b1110};
   std::vector<uint8_t> places(static_cast<size_t>(fours / 2));
@@ -31,8 +31,9 @@ inline std::vector<uint8_t> RandomPlaces(Rng& rng, int64_t fours) {
   return places;
 }
 
-// Of a quantized format. Codes take every value of their width, also -2^(bits-1), zeros those from
-// -zeros to zeros - 1, of a second level at most 8; its scales every other time the largest.
+// Random planes of a quantized format. Codes take every value of their width, also -2^(bits-1), and
+// zero points those from -zeros to zeros - 1, with a second level -8 to 7. About half of the group
+// scales are the largest possible ones.
 inline PlaneVectors RandomPlanes(Rng& rng, const FormatSpec& f, int64_t rows, int64_t cols,
                                  int64_t zeros = 128) {
   PlaneVectors w = {.format = f, .rows = rows, .cols = cols};

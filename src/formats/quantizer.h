@@ -33,7 +33,7 @@ struct ActRow {
   int32_t* sums;  // [groups], sum of the codes of each group
 };
 void QuantizeActivations(std::span<const float> x, const FormatSpec& format, const ActRow& out);
-// x^ of the same row.
+// x^ of a row that QuantizeActivations prepared.
 void DequantizeActivations(const ActRow& row, const FormatSpec& format, std::span<float> x);
 
 // One cache row (one token of one head), packed; params = {s, z} as fp16 bits per group. With 16

@@ -5,22 +5,23 @@
 
 namespace nibble {
 
-// How a mixture's router chooses among the experts of a token (Mixtral: Jiang et al. 2024, section
-// 2.1; DeepSeek V3: DeepSeek-AI 2024, section 2.1.2): those with the largest scores, of the logits'
-// softmax or each logit's sigmoid, to which a bias may be added for the choice alone.
+// The router of a mixture of experts (Mixtral: Jiang et al. 2024, section 2.1; DeepSeek V3:
+// DeepSeek-AI 2024, section 2.1.2). It chooses the experts of a token with the largest scores,
+// which are the logits' softmax or each logit's sigmoid; a bias may be added to them for the choice
+// alone.
 struct RouterSpec {
   int64_t experts = 0;  // to choose among; 0: there is one FFN and no router
   int64_t experts_per_token = 0;
-  // Behind them, experts that every token has, with weight 1.
+  // Shared experts, behind the others: every token has them, with weight 1.
   int64_t shared = 0;
   bool sigmoid = false;
-  // Whether the weights of a token's experts are divided by their sum.
+  // The weights of a token's experts are divided by their sum.
   bool normalized = true;
-  float scale = 1;  // of weights
+  float scale = 1;  // a factor of the weights of experts
 
   constexpr int64_t all() const { return experts + shared; }
   constexpr int64_t of_token() const { return experts_per_token + shared; }
 };
-inline constexpr float kLeastScoreSum = 1e-20f;  // of normalized sigmoids
+inline constexpr float kLeastScoreSum = 1e-20f;  // added to the sum of sigmoids that divides them
 
 }  // namespace nibble

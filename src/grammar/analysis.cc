@@ -18,7 +18,7 @@ class Components {
       if (order_[node] < 0) Visit(static_cast<int32_t>(node));
     }
   }
-  // Whether an edge of the graph lies on a cycle.
+  // Returns whether an edge of the graph lies on a cycle.
   bool Cycle(int32_t from, int32_t to) const { return At(component_, from) == At(component_, to); }
 
  private:
@@ -144,13 +144,13 @@ uint8_t EmptyOf(const Program& program, const State& state, const std::vector<ui
   return LevelsOf(program, flat, empty);
 }
 
-// Which rules a rule may begin with.
+// For each rule, the rules that it may begin with.
 Graph FirstRules(const Program& program, const RuleStates& rules) {
   const std::vector<uint8_t> empty = LeastValues(
       program.states,
       [&](const State& state, const auto& values) { return EmptyOf(program, state, values); });
   Graph graph(rules.start.size());
-  std::vector<int32_t> seen(program.states.size(), -1);  // by which rule
+  std::vector<int32_t> seen(program.states.size(), -1);  // by state: the last rule that saw it
   for (size_t rule = 0; rule < graph.size(); ++rule) {
     std::vector<int32_t> open = {rules.start[rule]};
     const auto push = [&](int32_t state) {

@@ -6,7 +6,7 @@
 namespace nibble::grammar {
 namespace {
 
-// Of splitmix64.
+// The mixing function of splitmix64.
 uint64_t MixBits(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
@@ -82,7 +82,7 @@ int32_t Automaton::Push(const Frame& frame, bool nests) {
   return it->second;
 }
 
-// Only where the text can be completed.
+// Adds a reading if its text can be completed.
 void Automaton::Reach(Reading reading) {
   const int levels = program_.levels[static_cast<size_t>(reading.state)];
   if (levels == kNever || levels + Levels(reading.stack) > GrammarLimits::kNesting) return;

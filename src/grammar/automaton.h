@@ -26,7 +26,7 @@ class ReadingSet {
     ++epoch_;
     size_ = 0;
   }
-  bool Insert(uint64_t key);  // whether it is new
+  bool Insert(uint64_t key);  // returns whether it is new
 
  private:
   struct Slot {
@@ -49,7 +49,7 @@ class Automaton {
   // returns true if they were; *current then has its new number.
   bool Begin(TextState* current);
   TextState Step(TextState from, uint8_t byte);
-  // Whether the grammar has this whole text.
+  // Returns whether the grammar has this whole text.
   bool Accepts(std::string_view text);
   TextState StepToken(TextState from, int32_t token);
   TextState Union(TextState a, TextState b);
@@ -115,7 +115,8 @@ class Automaton {
   std::vector<int32_t> steps_;                             // [row][byte class], or kUnknown
   size_t charged_ = 0;
 
-  // Of the step being taken.
+  // The step being taken: readings still to be followed and those found, and whether the text may
+  // end.
   std::vector<Reading> open_, found_;
   ReadingSet seen_;
   bool may_end_ = false;

@@ -18,7 +18,7 @@ struct CharRange {
 };
 using CharRanges = std::vector<CharRange>;
 
-// Sorted, joined, without surrogates and what lies beyond U+10FFFF.
+// Returns the ranges sorted and joined, without surrogates and what lies beyond U+10FFFF.
 CharRanges NormalRanges(CharRanges ranges);
 // Every character that is not in `ranges` (in any order).
 CharRanges Complement(CharRanges ranges);

@@ -10,16 +10,16 @@
 namespace nibble::grammar {
 namespace {
 
-// Digits that a double tells apart.
+// The number of digits that a double tells apart.
 constexpr int64_t kExactDigits = 15;
-// States of what counts remainders, and of what then counts digits beside them.
+// The most states of an automaton for remainders, and of one that counts digits beside them.
 constexpr size_t kMaxDivisorStates = 4000, kMaxCountedStates = 30'000;
 
 Expr AnyDigits(size_t count) {
   return Repeat(Digit(), static_cast<int64_t>(count), static_cast<int64_t>(count));
 }
 
-// Digits of as many places as `least` that are not below it, or as `most` and not above it.
+// Digits, as many as `least` has and not below it, or as many as `most` has and not above it.
 Expr DigitsFrom(std::string_view least) {
   if (least.empty()) return Literal("");
   const std::string_view rest = least.substr(1);
@@ -48,8 +48,8 @@ Expr Zeros(int64_t min) {
   return Repeat(Digit('0', '0'), min, kUnbounded);
 }
 
-// What follows the point where the digits so far are those of the bound, to numbers of at least or
-// at most the bound; `rest` are the bound's further digits.
+// The digits that make a number at least (FractionFrom) or at most (FractionTo) the bound, where
+// those so far are the bound's own; `rest` are the bound's further digits behind the point.
 Expr FractionFrom(std::string_view rest, bool within) {
   if (rest.empty()) {
     return within ? Repeat(Digit(), 0, kUnbounded)
@@ -180,7 +180,7 @@ class MultiplesSet {
         }
       }
     }
-    // What the texts begin with: as though zeros stood in front of them.
+    // Texts begin as though zeros stood in front of them, so that state becomes the start.
     std::swap(states[0], states[Index(0, zeros_, 0)]);
     for (TextSet::State& state : states) {
       for (TextSet::Arc& arc : state.arcs) arc.to = Swapped(arc.to);
@@ -197,7 +197,7 @@ class MultiplesSet {
     return state == 0 ? begin : state == begin ? 0 : state;
   }
 
-  // Phase 0: in front of the point; phase p: behind it and p - 1 digits.
+  // Phase 0 is in front of the point, phase p behind the point and p - 1 digits.
   TextSet::State MakeState(size_t phase, size_t zeros, uint64_t rest) const {
     TextSet::State state;
     uint64_t left = rest;

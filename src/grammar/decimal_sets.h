@@ -20,7 +20,7 @@ struct Decimal {
   bool operator==(const Decimal&) const = default;
 };
 bool Less(const Decimal& a, const Decimal& b);
-// Of a number of JSON; a double is taken as its shortest text.
+// The decimal of a number in JSON; a double is taken as its shortest text.
 Decimal ToDecimal(const Json& number);
 
 struct DecimalBound {
@@ -36,7 +36,7 @@ struct NumberLimits {
   std::vector<Decimal> excluded = {};
   bool operator==(const NumberLimits&) const = default;
 };
-// A divisor that takes too many states is kUsage.
+// The texts of all numbers within `limits`. A divisor that takes too many states is a kUsage Error.
 TextSet Numbers(const NumberLimits& limits);
 
 }  // namespace nibble::grammar

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a text may be, as a tree of expressions over bytes. GrammarBuilder::Compile (grammar.h)
+// Expressions over bytes, in a tree, say what a text may be. GrammarBuilder::Compile (grammar.h)
 // makes a grammar of it. Expressions are immutable and may be shared.
 #pragma once
 
@@ -34,7 +34,7 @@ Expr Literal(std::string_view bytes);
 Expr ByteClass(const ByteSet& bytes);  // one byte
 Expr CharClass(CharRanges ranges);     // one character in UTF-8
 Expr Sequence(std::vector<Expr> parts);
-Expr Choice(std::vector<Expr> parts);              // of none: what no text is
+Expr Choice(std::vector<Expr> parts);              // of no parts: no text matches
 Expr Repeat(Expr part, int64_t min, int64_t max);  // 0 <= min, max kUnbounded or >= min
 Expr Optional(Expr part);
 Expr Reference(int32_t rule);  // of the GrammarBuilder that compiles it

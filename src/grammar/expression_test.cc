@@ -17,7 +17,7 @@ std::shared_ptr<const Grammar> Compiled(const Expr& root) {
   return GrammarBuilder("test").Compile(root);
 }
 
-// What an expression means: where the texts that begin at `at` and match it end.
+// The definition of an expression: returns where the texts that begin at `at` and match it end.
 std::set<size_t> Ends(const Expression& e, const std::vector<Expr>& rules, std::string_view text,
                       size_t at) {
   using Kind = Expression::Kind;

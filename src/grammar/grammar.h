@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a text may be: compiled from a JSON schema, a pattern, a grammar in a notation like GBNF, or
-// expressions (expression.h). Immutable, so that requests may share one. Errors of what a request
-// asks for are kUsage and begin with `where`.
+// A Grammar says what a text may be. It is compiled from a JSON schema, a pattern, a grammar in a
+// notation like GBNF, or expressions (expression.h), and immutable, so that requests may share one.
+// Errors of what a request asks for are kUsage and begin with `where`.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ class GrammarBuilder {
   std::map<std::string, int32_t, std::less<>> ids_;
 };
 
-// Places of a schema and what of them is not held to.
+// Each note names a place of a schema and what of it the grammar does not hold to.
 using SchemaNotes = std::vector<std::string>;
 
 namespace grammar {
@@ -62,7 +62,7 @@ Expr JsonObject(GrammarBuilder* builder);
 // Values for which `schema` holds (json_schema.h says which schemas). Error messages begin with the
 // builder's `where`. With `notes`, what of a schema cannot be held is left out and noted there.
 Expr JsonSchema(GrammarBuilder* builder, const Json& schema, SchemaNotes* notes = nullptr);
-// As JsonSchema and JsonObject, behind a space or none.
+// Puts white space, or none, in front of a value of JsonSchema or JsonObject.
 Expr SpacedJson(GrammarBuilder* builder, Expr value);
 // Texts that a grammar of TextGrammar's notation has; it adds its rules to the builder's.
 Expr TextRules(GrammarBuilder* builder, std::string_view source);

@@ -64,7 +64,7 @@ const std::set<std::string> kKeywords = {"type",
                                          "$ref",
                                          "$dynamicRef"};
 
-// Without annotations.
+// The schema without annotations.
 Json Stripped(const Json& schema) {
   Json stripped = Json::object();
   for (const auto& item : schema.items()) {
@@ -190,7 +190,7 @@ Expr SchemaCompiler::ValueOf(const Constraints& c, Where at) {
   unsigned types = c.types;
   if (types == kAnyType && c.implied != 0) types = c.implied;
   if (types == kAnyType && c == Constraints()) return JsonValue(builder_);
-  // Arrays and objects are not compared: none of a type that has one among the excluded.
+  // Arrays and objects are not compared: if one is excluded, its type is.
   for (const Json& value : c.excluded) {
     if (value.is_structured()) types &= ~TypeOf(value);
   }
@@ -234,7 +234,7 @@ Expr SchemaCompiler::OfChoice(const Constraints& c, Where at) {
   return Choice(std::move(values));
 }
 
-// Those of `values` for which the rest holds: texts of its grammar.
+// Returns the `values` of c for which the rest of c holds, as they are texts of its grammar.
 std::vector<Json> SchemaCompiler::Admitted(const Constraints& c, Where at) {
   Constraints rest = c;
   rest.values.reset();

@@ -26,7 +26,7 @@ namespace nibble::grammar {
 
 class SchemaCompiler {
  public:
-  // Without `notes`, what cannot be held is refused.
+  // If `notes` is null, a schema that cannot be held to is refused.
   SchemaCompiler(GrammarBuilder* builder, const Json& root, SchemaNotes* notes);
   Expr Run();
 
@@ -40,12 +40,12 @@ class SchemaCompiler {
 
   [[noreturn]] void Refuse(Where at, const std::string& what) const;
   void LeaveOut(Where at, const std::string& what);
-  // Whether use() ended without an Error, which is left out.
+  // Calls use() and returns whether it ended without an Error; what failed is left out.
   bool Held(Where at, const std::function<void()>& use);
   void Charge(size_t work, Where at);
-  // make(), paid for by its states; one that fails has taken as much as any.
+  // Returns make() and charges for its states; a failing call is charged the most there can be.
   TextSet Paid(Where at, const std::function<TextSet()>& make);
-  Expr Shared(Expr expression);  // as a rule, to be used more than once
+  Expr Shared(Expr expression);  // a rule that can be used more than once
   // The rule of this name, made when it is first asked for.
   Expr Known(const std::string& name, const std::function<Expr()>& make);
 
@@ -129,7 +129,7 @@ class SchemaCompiler {
 inline constexpr const char* kUnevaluated =
     "unevaluated properties or items of one of several schemas are not supported";
 
-// Whether the key of a schema says something about values, as annotations do not.
+// Returns whether the key of a schema says something about values, as annotations do not.
 bool IsKeyword(const std::string& key);
 // A place below another.
 std::string Below(const std::string& at, const std::string& step);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one grammar and one text may cost. Schemas, patterns and grammars come from requests: what
-// exceeds a limit is an Error of that request and takes no longer than the limit allows. The last
-// four are near those of llguidance (2000 items a row, 200,000 steps, 250,000 lexer states).
+// The most that one grammar and one text may cost. Schemas, patterns and grammars come from
+// requests: one that exceeds a limit is an Error of its request and takes no longer than the limit
+// allows. The last four are near those of llguidance (2000 items a row, 200,000 steps, 250,000
+// lexer states).
 #pragma once
 
 #include <cstddef>

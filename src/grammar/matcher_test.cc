@@ -181,7 +181,8 @@ TEST(Matcher, SpecialTokensComeAsThemselves) {
   EXPECT_TRUE(matcher.Accept('y'));
   EXPECT_TRUE(matcher.may_end());
 
-  // Read as text and as itself at once; a marker that is a stop id, too, ends where it may come.
+  // A token may be read as text and as itself at once; a marker that is a stop id, too, ends a text
+  // where it may come.
   Matcher both(GrammarBuilder("test").Compile(
                    Choice({Sequence({Literal("<call>"), Literal("t")}),
                            Sequence({SpecialToken(257), Literal("m"), SpecialToken(stop)})})),
@@ -223,7 +224,7 @@ TEST(Matcher, TooAmbiguousGrammarsAreErrorsOfTheirText) {
   EXPECT_TRUE(matcher.may_end());
 }
 
-// More text states than are kept: the automaton forgets and goes on.
+// There are more text states than are kept: the automaton forgets them and goes on.
 TEST(Matcher, LongTextsWithManyStates) {
   const std::vector<std::string> tokens = test::ByteTokens();
   const VocabularyTrie vocabulary(tokens);
@@ -246,7 +247,7 @@ TEST(Matcher, PrintsTimes) {
   const char* model = std::getenv("NIBBLE_GRAMMAR_MODEL");
   const Tokenizer other = model != nullptr ? Tokenizer::Load(model)
                                            : Tokenizer::Load(NIBBLE_SOURCE_DIR "/samples/tiny");
-  // Of this thread: other programs do not count.
+  // The CPU time of this thread in microseconds: other programs do not count.
   const auto now = [] {
     timespec time = {};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

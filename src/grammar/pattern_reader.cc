@@ -64,7 +64,7 @@ uint32_t PatternReader::TakeHex(size_t digits) {
   return value;
 }
 
-// Behind \u; two halves of a pair are one character.
+// Reads the digits behind \u; two halves of a surrogate pair are one character.
 uint32_t PatternReader::TakeUnicode() {
   uint32_t c = 0;
   if (Take("{")) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What regular expressions and grammars write alike: escapes, classes of characters, counts.
+// Reads what regular expressions and grammars write alike: escapes, classes of characters, counts.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ class PatternReader {
   bool Take(std::string_view word);
   uint32_t TakeChar();
 
-  // Behind the backslash: \d \D \w \W \s \S (as in ECMAScript: digits and words are ASCII's), \n \r
-  // \t \f \v \0, \xHH, \uHHHH, \u{H...}, \UHHHHHHHH, and signs for themselves.
+  // Reads what stands behind the backslash: \d \D \w \W \s \S (as in ECMAScript: digits and words
+  // are ASCII's), \n \r \t \f \v \0, \xHH, \uHHHH, \u{H...}, \UHHHHHHHH, and signs for themselves.
   CharRanges TakeEscape();
-  // Behind the [, to the ] with it.
+  // Reads what stands behind the [, and the ] that ends it.
   CharRanges TakeClass();
-  // Behind the {, to the } with it; a missing largest count is kUnbounded.
+  // Reads what stands behind the {, and the } that ends it; a missing largest count is kUnbounded.
   std::pair<int64_t, int64_t> TakeCounts();
-  // ? * + or {m,n}; false if none is next.
+  // Reads ? * + or {m,n}; returns false if none is next.
   bool TakeRepetition(int64_t* min, int64_t* max);
 
-  // What terms() reads, with bars between.
+  // Reads alternatives with bars between, each by terms().
   template <typename Terms>
   Expr TakeAlternatives(const Terms& terms) {
     std::vector<Expr> alternatives;

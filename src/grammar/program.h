@@ -44,7 +44,7 @@ struct Program {
   int32_t classes = 0;
   std::vector<ByteSet> class_sets;
   // The fewest further levels of nesting in which a state reaches its kReturn; kNever if it cannot.
-  // Where the automaton stays within its levels by this, every text can be completed.
+  // The automaton counts these towards its bound, so that every text can be completed.
   std::vector<uint8_t> levels;
 };
 inline constexpr uint8_t kNever = 255;

@@ -35,7 +35,7 @@ class RegexParser {
  private:
   static constexpr const char* kAnchor = "^ and $ are supported at the ends of the pattern only";
 
-  // Terms, with any text around them where neither ^ nor $ is.
+  // Reads terms; in a search, any text may stand before them without ^ and behind them without $.
   Expr Ended(bool begins) {
     std::vector<Expr> parts;
     if (!begins) parts.push_back(AnyText());
@@ -44,7 +44,7 @@ class RegexParser {
     return Sequence(std::move(parts));
   }
 
-  // At the beginning of a text.
+  // Reads a (?= ) or (?! ), which looks ahead from the beginning of a text.
   RegexPattern::Look LookAhead() {
     const bool holds = reader_.Take("(?=");
     if (!holds) reader_.Take("(?!");

@@ -109,7 +109,7 @@ unsigned TypeOf(const Json& value) {
   return value.is_array() ? kArray : kObject;
 }
 
-// Each schema once, so that those of recursive schemas come to an end.
+// Each schema is listed once, so that those of recursive schemas come to an end.
 Json Both(const Json& a, const Json& b) {
   if (a == b || b == true || b == Json::object()) return a;
   if (a == true || a == Json::object()) return b;

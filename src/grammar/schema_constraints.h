@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one schema says of a value, keyword by keyword, with what its references and allOf add. A
-// value satisfies it when all of it holds. Schemas of parts stay JSON.
+// The constraints that one schema puts on a value, keyword by keyword, with those that its
+// references and allOf add. A value satisfies the schema when all of them hold. Schemas of parts
+// stay JSON.
 #pragma once
 
 #include <optional>
@@ -66,7 +67,7 @@ struct Constraints {
     bool operator==(const Objects&) const = default;
   } objects = {};
 
-  // Of each list, one schema holds.
+  // One schema of each list holds.
   std::vector<std::vector<Json>> choices = {};
 
   bool operator==(const Constraints&) const = default;
@@ -74,7 +75,7 @@ struct Constraints {
 
 // A schema for values for which both hold.
 Json Both(const Json& a, const Json& b);
-// What both say together.
+// The constraints of both.
 Constraints Merged(Constraints a, const Constraints& b);
 
 }  // namespace nibble::grammar

@@ -50,7 +50,7 @@ Json NegatedTypes(const Json& named) {
   for (const Json& type : named.is_array() ? named : Json::array({named})) {
     if (type.is_string()) types.insert(type.get<std::string>());
   }
-  // What is a number and no integer is not expressed.
+  // Numbers that are no integers are not expressed.
   if (types.contains("integer")) types.insert("number");
   Json others = Json::array();
   for (const char* type : {"null", "boolean", "number", "string", "array", "object"}) {

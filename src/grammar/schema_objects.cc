@@ -13,7 +13,7 @@ namespace {
 
 // Names that agree with a declared one in so many characters are not offered as further ones.
 constexpr size_t kMaxSharedName = 100;
-constexpr size_t kNameWork = 1024;  // bytes of the expressions for a character of them
+constexpr size_t kNameWork = 1024;  // bytes of expressions for a character of a name
 constexpr size_t kMaxNamePatterns = 6;
 constexpr size_t kMaxCountedMembers = 20'000;  // members times how many may be there
 
@@ -112,8 +112,8 @@ std::vector<SchemaCompiler::NamePattern> SchemaCompiler::NamePatterns(const Cons
   return all;
 }
 
-// Of names that are not declared: each with the schemas of all patterns that it has, or else that
-// of additionalProperties. nullptr if there are none.
+// A member whose name is not declared; its value has the schemas of all patterns that match the
+// name, or else that of additionalProperties. nullptr if there is no such member.
 Expr SchemaCompiler::FurtherMember(const Constraints::Objects& o,
                                    const std::vector<NamePattern>& patterns,
                                    const std::optional<TextSet>& allowed,

@@ -233,8 +233,8 @@ void SchemaCompiler::ReadCombinations(const Json& schema, Where at, Constraints*
   c->choices.push_back({Both(*condition, part("then")), Both({{"not", *condition}}, part("else"))});
 }
 
-// Exactly one of them holds: each without those others that may hold beside it. What a member is
-// about by its keywords is said, since AreApart relies on it.
+// Exactly one member of "oneOf" holds: each is taken without those others that may hold beside it.
+// The types that a member's keywords are about are added to it, since AreApart relies on them.
 std::vector<Json> SchemaCompiler::OneOf(const std::vector<Json>& members, Where at) {
   std::vector<Constraints> known;
   for (const Json& member : members) known.push_back(ReadShallow(member, at));
@@ -253,7 +253,7 @@ std::vector<Json> SchemaCompiler::OneOf(const std::vector<Json>& members, Where 
   return all;
 }
 
-// Without what leads to choices: a part of what the schema says.
+// Reads a schema without what leads to choices, and so only a part of what it says.
 Constraints SchemaCompiler::ReadShallow(const Json& schema, Where at) {
   const bool before = std::exchange(shallow_, true);
   Constraints c = Read(schema, at);
@@ -261,7 +261,8 @@ Constraints SchemaCompiler::ReadShallow(const Json& schema, Where at) {
   return c;
 }
 
-// Whether no value that the grammar writes for x satisfies y, as far as can be seen at once.
+// Returns true if no value that the grammar writes for x satisfies y, as far as can be seen at
+// once.
 bool SchemaCompiler::AreApart(const Constraints& x, const Constraints& y, Where at, int depth) {
   Charge(kPairWork, at);
   const unsigned written = x.types == kAnyType && x.implied != 0 ? x.implied : x.types;
@@ -282,7 +283,8 @@ bool SchemaCompiler::AreApart(const Constraints& x, const Constraints& y, Where 
   });
 }
 
-// What stands in references and allOf, and what unevaluated properties and items then are.
+// Adds to *c what references and allOf say. Such a part with unevaluated properties or items of its
+// own is refused or noted.
 void SchemaCompiler::JoinParts(const Json& schema, Where at, Constraints* c) {
   std::vector<std::pair<Json, std::string>> parts;
   for (const char* key : {"$ref", "$dynamicRef"}) {
@@ -307,7 +309,8 @@ void SchemaCompiler::JoinParts(const Json& schema, Where at, Constraints* c) {
   }
 }
 
-// Once no choice is open, what is unevaluated is what nothing else is said of.
+// Once no choice is open, the unevaluated properties and items are those that nothing else is said
+// of.
 void SchemaCompiler::CloseUnevaluated(Where at, Constraints* c) {
   if (!c->choices.empty()) return;
   Constraints::Objects& objects = c->objects;

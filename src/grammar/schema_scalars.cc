@@ -22,7 +22,8 @@ Expr WrittenCharacter(const CharRanges& set) {
   return JsonCharacter(set);
 }
 
-// How many characters a text of an expression has; the largest may be kUnbounded.
+// The least and largest number of characters in a text of an expression; the largest may be
+// kUnbounded.
 struct Lengths {
   int64_t least, most;
 };
@@ -76,7 +77,7 @@ std::string Key(const NumberLimits& limits) {
 }  // namespace
 
 // One pattern or format, or none, whose texts have the wanted lengths anyway or are repetitions of
-// one set of characters: counters cost less than states. Nothing otherwise.
+// one set of characters: counters cost less than states. nullopt otherwise.
 std::optional<Expr> SchemaCompiler::SimpleString(const Constraints& c) {
   const Constraints::Strings& s = c.strings;
   if (s.patterns.size() + s.formats.size() > 1 || !s.non_patterns.empty() ||
@@ -111,7 +112,7 @@ std::optional<Expr> SchemaCompiler::SimpleString(const Constraints& c) {
 TextSet SchemaCompiler::StringSet(const Constraints& c, Where at) {
   const Constraints::Strings& s = c.strings;
   TextSet set = TextSet::All();
-  // What cannot be held, or joined with the rest, is left out.
+  // A constraint that cannot be held, or joined with the rest, is left out.
   const auto narrow = [&](const auto& narrower) { Held(at, [&] { set = Paid(at, narrower); }); };
   for (const std::string& pattern : s.patterns) {
     narrow([&] { return set.And(PatternSet(pattern, "pattern", true)); });

@@ -7,7 +7,8 @@
 
 namespace nibble::grammar {
 
-// Each is part of what its RFC allows, of bounded length. Other formats say nothing.
+// A pattern for part of the texts that the format's RFC allows, of bounded length; nullopt for
+// other formats, which say nothing.
 std::optional<std::string> FormatPattern(const std::string& format);
 
 }  // namespace nibble::grammar

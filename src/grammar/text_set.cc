@@ -22,7 +22,7 @@ void CheckSize(size_t states) {
               GrammarLimits::kSetStates);
   }
 }
-// Of arcs, and of steps while they are made.
+// Counts arcs, and steps while they are made, and refuses too many.
 void Count(size_t more, size_t* all) {
   *all += more;
   if (*all > GrammarLimits::kSetSteps) FailUsage("a pattern with what is beside it is too large");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sets of texts that can be joined, cut and taken away from each other: deterministic automata over
-// characters. What two patterns, a pattern and a length, or a bound and a multiple allow at once is
-// the set of both. What takes more than GrammarLimits::kSetStates states is kUsage.
+// characters. And() gives the texts that two patterns, a pattern and a length, or a bound and a
+// multiple allow at once. A set of more than GrammarLimits::kSetStates states is a kUsage Error.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ class TextSet {
   explicit TextSet(std::vector<State> states);
 
   static TextSet All();
-  // Of `min` to `max` characters; max may be kUnbounded.
+  // All texts of `min` to `max` characters; max may be kUnbounded.
   static TextSet OfLengths(int64_t min, int64_t max);
-  // What an expression without rules and tokens writes.
+  // The texts of an expression without rules and tokens.
   static TextSet Of(const Expr& expression);
 
   TextSet And(const TextSet& other) const;

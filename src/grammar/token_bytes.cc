@@ -62,7 +62,8 @@ std::string_view VocabularyTrie::Bytes(int32_t id) const {
   return std::string_view(bytes_).substr(begin, offsets_[static_cast<size_t>(id) + 1] - begin);
 }
 
-// From the sorted tokens: each opens nodes for its bytes behind what it shares with the one before.
+// Makes the trie from the sorted tokens: each opens nodes for its bytes behind those that it shares
+// with the token before.
 void VocabularyTrie::Build() {
   for (int32_t id = 0; id < vocab_size(); ++id) {
     if (!Bytes(id).empty()) tokens_.push_back(id);

@@ -18,7 +18,7 @@ class VocabularyTrie {
  public:
   // vocab_size is the model's: ids beyond the tokenizer's have no token.
   VocabularyTrie(const Tokenizer& tokenizer, int64_t vocab_size);
-  // By id; tokens without bytes are in no text.
+  // Tokens in the order of their ids; one without bytes is in no text.
   explicit VocabularyTrie(std::span<const std::string> tokens);
 
   // One byte of one or more tokens. Nodes stand in the order of a walk that visits a node before

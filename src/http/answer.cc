@@ -62,7 +62,7 @@ void Answer::End() {
   Wake();
 }
 
-// What is pending gets its frame.
+// Gives pending bytes their frame and moves them to out.
 void Answer::Gather() {
   if (pending.empty()) return;
   out += form.old ? pending : Chunk(pending);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a connection and the Exchange of its current request share. The Exchange posts to the I/O
-// thread; there the answer's bytes gather in out and pending, which the connection sends.
+// The answer that a connection and the Exchange of its current request share. The Exchange posts to
+// the I/O thread; there the answer's bytes gather in out and pending, which the connection sends.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class BytesHeld {
   BytesHeld(const BytesHeld&) = delete;
   BytesHeld& operator=(const BytesHeld&) = delete;
   ~BytesHeld() { *all_ -= bytes_; }
-  // Returns the sum of all.
+  // Sets the bytes of this request; returns the sum of all requests.
   size_t Set(size_t bytes) {
     const size_t others = *all_ += bytes - bytes_;
     bytes_ = bytes;
@@ -33,14 +33,14 @@ class BytesHeld {
   size_t bytes_ = 0;
 };
 
-// Tells on standard error, unless there is no memory even for that.
+// Tells of a failure on standard error, unless there is no memory even for that.
 void NoteFailure(std::string_view of, const char* what) noexcept;
 
-// Calls, and tells of an exception. Whether there was none.
+// Calls, and tells of an exception; returns whether there was none.
 bool Guarded(const std::string& request_id, const std::function<void()>& call);
 
 struct Answer {
-  // From any thread; they do not change.
+  // Any thread may read these; they do not change.
   Request request;
   AnswerForm form;
   std::shared_ptr<const ErrorBody> error_body;
@@ -50,8 +50,8 @@ struct Answer {
   std::atomic<bool> gone = false;
   std::atomic<bool> failed = false;  // FailSoon was called
 
-  // The rest is the I/O thread's.
-  bool begun = false;   // a stream has
+  // Only the I/O thread touches the rest.
+  bool begun = false;   // a stream has begun
   bool ended = false;   // all of it is in out
   bool broken = false;  // the client must see that the answer is not whole
   std::string out;      // bytes to send next,
@@ -69,14 +69,14 @@ struct Answer {
   void End();
   // The answer cannot be given: 500, or a stream that breaks off.
   void Fail();
-  // The same from any thread, behind what it posted. Throws nothing: where memory has run out for
-  // that, the connection finds out by `failed`.
+  // Fail from any thread, behind what it posted. Throws nothing: where memory has run out for the
+  // post, the connection finds out by `failed`.
   static void FailSoon(const std::shared_ptr<Answer>& answer);
-  // A part of it could not be made.
+  // A part of the answer could not be made.
   void Break();
   void Run(const std::function<void()>& task);
   void OnGone(std::function<void()> call);
-  // By the connection: the client left, or nothing more is taken. Both let go of it.
+  // The connection lets go of the answer: Gone if not all of it was sent, Finish if it was.
   void Gone();
   void Finish();
   // The bytes to send now; "" if there are none.

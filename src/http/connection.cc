@@ -126,7 +126,7 @@ void Connection::WatchRoom() {
                      });
 }
 
-// Bytes the socket took.
+// Returns the number of bytes that the socket took.
 size_t Connection::SendSome(std::string_view bytes) {
   boost::system::error_code error;
   const size_t sent = socket_.write_some(asio::buffer(bytes.data(), bytes.size()), error);
@@ -134,7 +134,7 @@ size_t Connection::SendSome(std::string_view bytes) {
   return error ? 0 : sent;
 }
 
-// Of a client whose bytes are not read any more, since in_ is full.
+// Tells whether a client left whose bytes are not read any more, since in_ is full.
 bool Connection::PeerLeft() {
   pollfd query{socket_.native_handle(), POLLRDHUP, 0};
   return poll(&query, 1, 0) > 0;
@@ -157,7 +157,7 @@ asio::awaitable<void> Connection::Serve(bool over_limit) {
   Close();
 }
 
-// Whether the connection goes on.
+// Returns whether the connection goes on.
 asio::awaitable<bool> Connection::ServeRequest() {
   RequestReader reader(loop_.limits);
   auto held = std::make_shared<BytesHeld>(loop_.body_bytes);
@@ -256,7 +256,8 @@ void Connection::Dispatch(RequestReader& reader, std::shared_ptr<BytesHeld> held
   }
 }
 
-// Whether all of it was sent. Meanwhile reads on, for the next request and to see the client leave.
+// Returns whether the whole answer was sent. Meanwhile reads on, for the next request and to see
+// the client leave.
 asio::awaitable<bool> Connection::SendAnswer() {
   const Limits& limits = loop_.limits;
   Answer& answer = *answer_;
@@ -273,7 +274,8 @@ asio::awaitable<bool> Connection::SendAnswer() {
     }
     quiet = answer.queued() == 0;
     if (quiet && answer.ended) co_return true;
-    // One who stops sending may still read the rest of an answer, but is not worth making one for.
+    // A client that stops sending may still read the rest of an answer, but is not worth making one
+    // for.
     if (broken_ || cut_ || answer.broken || (ended_ && !answer.ended)) co_return false;
     if (!answer.ended && answer.queued() > limits.queued_bytes) co_return false;
     if (answer.failed && now >= look_at) answer.Fail();
@@ -304,7 +306,7 @@ asio::awaitable<bool> Connection::SendAnswer() {
   }
 }
 
-// Few bytes.
+// Sends few bytes; returns whether the socket took all of them.
 asio::awaitable<bool> Connection::SendAll(std::string bytes) {
   const auto deadline = Clock::now() + loop_.limits.stall_time;
   for (size_t sent = 0;;) {
@@ -322,8 +324,8 @@ asio::awaitable<bool> Connection::Refuse(const Refused& refused, bool head_only)
   return SendAll(ErrorAnswer(refused.status, refused.message, form, *loop_.error_body));
 }
 
-// Closing with bytes unread resets the connection, and the answer may be lost on its way: ends the
-// own side, and reads and forgets what comes until the client ends its own.
+// Closing with bytes unread resets the connection, and the answer may be lost on its way: ends this
+// side, and reads and forgets what comes until the client ends its own.
 asio::awaitable<void> Connection::Linger() {
   boost::system::error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);

@@ -30,7 +30,7 @@ using Socket = asio::generic::stream_protocol::socket;
 
 class Connection;
 
-// What all connections share. An Exchange may outlive it, and holds it weakly.
+// State that all connections share. An Exchange may outlive it, and holds it weakly.
 struct Loop {
   const Limits limits;
   const Handler handler;
@@ -41,7 +41,7 @@ struct Loop {
   std::unordered_set<Connection*> open;
   bool stopping = false;
   std::function<void()> on_last_closed;
-  // Read into by all, so that a connection that waits has no buffer of its own.
+  // All connections read into this, so that one that waits has no buffer of its own.
   std::vector<char> scratch = std::vector<char>(64 << 10);
   asio::io_context io{1};  // last: connections that are left in it end first
 };
@@ -53,9 +53,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // over_limit: says 503 and closes.
   void Start(bool over_limit);
-  // Ends after the answer that is under way, if there is one.
+  // Ends the connection after the answer that is under way, if there is one.
   void Stop();
-  // Ends now.
+  // Ends the connection now.
   void Cut();
 
  private:

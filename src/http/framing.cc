@@ -48,7 +48,8 @@ std::string PercentDecoded(std::string_view text) {
   return decoded;
 }
 
-// Of a target in absolute form ("http://host/path?query", RFC 9112, 3.2.2) path and query.
+// Path and query of a target in absolute form ("http://host/path?query", RFC 9112, 3.2.2); any
+// other target as it is.
 std::string WithoutAuthority(const std::string& target, std::string_view host) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (LowerCase(target.substr(0, scheme.size())) != scheme) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which requests are taken, and how their bodies are framed. Two readers of the same bytes that
-// disagree on where a request ends are how requests are smuggled, so whatever RFC 9112 leaves to
-// choose is refused: several lengths, Transfer-Encoding other than one `chunked`, folded lines.
+// Decides which requests are taken, and how their bodies are framed. Two readers of the same bytes
+// that disagree on where a request ends are how requests are smuggled, so whatever RFC 9112 leaves
+// to choose is refused: several lengths, Transfer-Encoding other than one `chunked`, folded lines.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace nibble::http {
 namespace {
 
-// What becomes of bytes that are given in these pieces: all requests, or the refusal at their end.
+// Reads bytes in these pieces; returns all requests, or the refusal at their end.
 std::string CutOutcome(std::string_view bytes, std::vector<size_t> pieces,
                        const Limits& limits = {}) {
   std::string outcome, buffer;

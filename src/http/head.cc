@@ -29,7 +29,7 @@ class HeadParser final : public beast::http::basic_parser<true> {
   void on_field_impl(beast::http::field, Text name, Text value, Code&) override {
     head.fields.emplace_back(LowerCase(std::string_view(name.data(), name.size())), value);
   }
-  // The rest is not reached with a header alone.
+  // A header alone never reaches the functions below.
   void on_response_impl(int, Text, int, Code&) override {}
   void on_header_impl(Code&) override {}
   void on_body_init_impl(const boost::optional<uint64_t>&, Code&) override {}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client sees that is broken, slow or means ill, and that the server outlives it.
+// Tests of clients that are broken, slow or mean ill: what they see, and that the server outlives
+// them.
 #include "base/rng.h"
 #include "http/http_testing.h"
 
@@ -36,7 +37,7 @@ TEST(HostileClient, GetsTheAnswerToABodyThatIsTooLong) {
     chunks.Receive(milliseconds(1));
   }
   EXPECT_EQ(chunks.Answer().value().status, 413);
-  // Many that are held together.
+  // Bodies that are held at the same time share one limit.
   Client first(*server), second(*server);
   const std::string head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
   first.Send(head + std::string(900, 'x'));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a well-meaning client sees.
+// Tests of what a well-meaning client sees.
 #include <future>
 #include <set>
 
@@ -71,7 +71,7 @@ TEST(HttpServer, TakesTargetsInAbsoluteForm) {
     EXPECT_EQ(answer->status, 200) << target;
     EXPECT_EQ(answer->body, seen) << target;
   }
-  // Whom a server answers for goes by Host.
+  // A target for another host than Host names is refused.
   client.Send("GET http://y/a HTTP/1.1\r\nHost: x\r\n\r\n");
   const auto answer = client.Answer();
   ASSERT_TRUE(answer);

@@ -80,7 +80,7 @@ struct ReadAnswer {
 
 class Client {
  public:
-  // From an address of this machine.
+  // Connects from an address of this machine.
   explicit Client(TestServer& server, int receive_bytes = 0, in_addr_t from = INADDR_LOOPBACK) {
     fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_bytes > 0) {
@@ -117,7 +117,7 @@ class Client {
   }
   void ShutdownWrite() { shutdown(fd_, SHUT_WR); }
 
-  // False when the server has closed.
+  // Returns false when the server has closed the connection.
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -222,7 +222,7 @@ class Client {
   std::string buffer_;
 };
 
-// Says what it was asked.
+// A handler that answers with the request that it got.
 inline void Echo(const ExchangePtr& exchange) {
   const Request& request = exchange->request();
   exchange->Reply(200, "text/plain",

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kBacklog = 1024;  // connections the kernel holds until they are accepted
 
-// Closed unless released.
+// A descriptor that is closed unless it is released.
 class Descriptor {
  public:
   explicit Descriptor(int family) : value_(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

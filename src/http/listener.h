@@ -13,8 +13,8 @@ struct Listener {
   uint16_t port = 0;  // of TCP
 };
 
-// As the options say; throws Error. A Unix socket is for its owner only; one that is left from a
-// process that has ended is replaced.
+// Listens as the options say; throws Error. A Unix socket is for its owner only; one that is left
+// from a process that has ended is replaced.
 Listener Listen(const Options& options);
 
 }  // namespace nibble::http

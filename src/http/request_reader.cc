@@ -26,9 +26,9 @@ std::string RequestId(const std::optional<std::string>& asked) {
   return fmt::format("{:016x}{:016x}", rng.Next(), rng.Next());
 }
 
-// Whether the header is complete: scanned_ bytes then. Looks at every byte once, so that a header
-// of any pieces takes linear time and is refused at its first bad byte. The parser behind it would
-// unfold lines and knows no limit across pieces.
+// Returns whether the header is complete, with scanned_ bytes. Looks at every byte once, so that a
+// header of any pieces takes linear time and is refused at its first bad byte. The parser behind it
+// would unfold lines and knows no limit across pieces.
 bool RequestReader::ScanHead(std::string_view data) {
   for (; scanned_ < data.size(); ++scanned_) {
     if (scanned_ >= limits_.header_bytes) {

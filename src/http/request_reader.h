@@ -25,7 +25,7 @@ class RequestReader {
   const Head& head() const { return head_; }  // after head_done()
   const Framing& framing() const { return *framing_; }
   const std::string& body() const { return body_; }  // what has come of it
-  // After done(), once: all of it but peer.
+  // Returns the request without its peer; to be called once, after done().
   Request TakeRequest();
 
  private:
@@ -41,7 +41,7 @@ class RequestReader {
   std::string body_;
 };
 
-// `asked` if it may be one, else random.
+// The id that was asked for if it may be one, else a random one.
 std::string RequestId(const std::optional<std::string>& asked);
 
 }  // namespace nibble::http

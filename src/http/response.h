@@ -11,7 +11,7 @@
 
 namespace nibble::http {
 
-// What of its request an answer's form depends on.
+// Properties of a request that decide its answer's form.
 struct AnswerForm {
   bool keep_alive = false;  // the connection goes on behind it
   bool old = false;         // HTTP/1.0

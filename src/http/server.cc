@@ -94,7 +94,7 @@ asio::awaitable<void> Server::Impl::Accept() {
         if (!error) Add(std::move(socket));
       }
       if (!acceptor.is_open() || error == asio::error::would_block) continue;
-      // Descriptors have run out, for example.
+      // The error may be that descriptors have run out, so a pause helps.
       asio::steady_timer pause(loop->io, std::chrono::milliseconds(50));
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
     } catch (const std::exception&) {  // memory has run out: this connection closes
@@ -148,7 +148,7 @@ void Server::Run() {
       NoteFailure("server", error.what());
     }
   }
-  // What was posted on the way out, for example an OnGone that must be called.
+  // Runs calls that were posted on the way out, for example an OnGone that must be called.
   impl_->loop->io.restart();
   impl_->loop->io.poll();
 }

@@ -20,8 +20,8 @@ namespace nibble::http {
 struct Limits {
   size_t header_bytes = 16 << 10, header_fields = 100, body_bytes = 8 << 20;
   size_t connections = 2048, queued_bytes = 1 << 20;  // of one slow reader
-  // To read a request, from its first byte and from the end of its header; to wait for one; for a
-  // reader that takes nothing, and for each queued_bytes of an answer that has ended.
+  // Times to read a header, from its first byte, and the body behind it; to wait for a request; and
+  // for a reader that takes nothing, and for each queued_bytes of an answer that has ended.
   std::chrono::milliseconds header_time{5000}, body_time{30000}, idle_time{75000},
       stall_time{30000};
   std::chrono::milliseconds keep_alive{15000};  // a quiet stream gets a sign of life this often
@@ -89,8 +89,8 @@ class Exchange {
 // Called on a worker thread. An exception from it becomes a 500 without its text.
 using Handler = std::function<void(const std::shared_ptr<Exchange>&)>;
 
-// What errors of the HTTP layer itself (400 bad framing, 413, 431, 408, 501, 503 ...) say, as JSON
-// text. Default: {"error":{"message":..., "type":..., "code":...}}.
+// Makes the JSON text of errors of the HTTP layer itself (400 bad framing, 413, 431, 408, 501, 503
+// ...). Default: {"error":{"message":..., "type":..., "code":...}}.
 using ErrorBody = std::function<std::string(int status, std::string_view message)>;
 
 class Server {

@@ -29,7 +29,7 @@ TEST(ServerLife, ListensOnAUnixSocket) {
     EXPECT_THAT(ErrorOf([&] { Server(options, Echo); }), HasSubstr("listens there already"));
   }
   EXPECT_FALSE(std::filesystem::exists(path));
-  // One whose process has ended without removing it.
+  // A socket is left by a process that has ended without removing it.
   const int left = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -175,7 +175,7 @@ TEST(Smuggler, IsRefusedAndNothingBehindIsRead) {
   }
 }
 
-// The same byte by byte, for which one read of a parser is not one header.
+// Each request is refused byte by byte, too, when one read of a parser is not one header.
 TEST(Smuggler, IsRefusedInSmallPieces) {
   WatchedServer server;
   for (const Case& one : FramingCases()) {

@@ -42,7 +42,7 @@ std::string_view TargetOfTemporary(std::string_view name);
 [[noreturn]] void FailErrno(const std::string& path, std::string_view what);  // and errno
 std::string ParentOf(const std::string& path);                                // "." for a bare name
 void Rename(const std::string& from, const std::string& to);
-void RemoveFile(const std::string& path);         // or do nothing, where there is none
+void RemoveFile(const std::string& path);         // or does nothing, where there is none
 void CreateDirectories(const std::string& path);  // those that are missing
 void SyncPath(const std::string& path);
 

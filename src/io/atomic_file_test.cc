@@ -380,7 +380,7 @@ TEST_F(AtomicFileTest, Sha256KnownDigests) {
   EXPECT_THROW(Sha256FileOnce(Path("none")), Error);
 }
 
-// Of this thread, in nanoseconds; other load does not count.
+// The CPU time that `function` takes on this thread, in nanoseconds; other load does not count.
 int64_t CpuTimeOf(const std::function<void()>& function) {
   const auto now = [] {
     timespec time = {};

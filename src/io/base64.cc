@@ -13,13 +13,14 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
                                       static_cast<int>(text.size()));
   if (written != static_cast<int>(bytes.size())) return std::nullopt;
   bytes.resize(bytes.size() - (text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0));
-  // That takes white space, odd padding and bits that are left over, too: one text for each value.
+  // EVP_DecodeBlock also accepts white space, odd padding and bits that are left over; here each
+  // value has one text.
   if (EncodeBase64(bytes) != text) return std::nullopt;
   return bytes;
 }
 
 std::string EncodeBase64(std::string_view bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // and what ends it in C
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // and the zero byte that ends it in C
   EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
                   reinterpret_cast<const unsigned char*>(bytes.data()),
                   static_cast<int>(bytes.size()));

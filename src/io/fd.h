@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// What call() returns, made again as long as a signal interrupts it: -1 with EINTR.
+// Returns what call() returns, and calls again as long as a signal interrupts it (-1 with EINTR).
 template <typename Call>
 auto Uninterrupted(const Call& call) {
   for (;;) {

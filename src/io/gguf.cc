@@ -88,7 +88,7 @@ class GgufFile::Reader {
     if (!simdjson::validate_utf8(text)) Fail("{}: {} is not valid UTF-8", path_, what);
     return text;
   }
-  // Of a key or tensor: messages print it.
+  // The name of a key or tensor. Messages print it, so spaces and control characters are refused.
   std::string Name(std::string_view what) {
     const std::string_view name = String(what);
     const bool plain = std::ranges::all_of(name, [](char c) { return c > ' ' && c != 0x7F; });

@@ -39,7 +39,7 @@ class GgufFile {
   std::optional<std::string_view> FindString(std::string_view key) const;
   int64_t Integer(std::string_view key) const;
   // Arrays; empty if absent. Numbers take up to eight times the bytes that they have in the file:
-  // another count than `count` is an error before any is read.
+  // an array of another count than `count` is an error before any number is read.
   std::vector<int64_t> Integers(std::string_view key, uint64_t count) const;
   uint64_t Count(std::string_view key) const;  // of an array
   std::vector<double> Reals(std::string_view key, uint64_t count) const;
@@ -50,10 +50,10 @@ class GgufFile {
 
  private:
   struct Value {
-    uint32_t type = 0;  // of an array: of its items
+    uint32_t type = 0;  // for an array, the type of its items
     bool array = false;
     uint64_t count = 1;
-    std::span<const std::byte> bytes;  // of all items, checked
+    std::span<const std::byte> bytes;  // all items, checked
   };
   class Reader;
 
@@ -61,7 +61,7 @@ class GgufFile {
   void ReadTensors(Reader& reader, uint64_t count);
   const Value* Find(std::string_view key, bool array) const;
   [[noreturn]] void Refuse(std::string_view key, std::string_view expected) const;
-  // One item; nothing if it has another type or does not fit.
+  // One item; nullopt if it has another type or does not fit.
   template <typename T>
   using At = std::optional<T> (GgufFile::*)(const Value& value, uint64_t index) const;
   std::optional<bool> BoolAt(const Value& value, uint64_t index) const;

@@ -35,7 +35,7 @@ inline std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-// Any length field, any header, any amount of data.
+// A file with any length field, any header and any amount of data.
 inline std::string FileOf(uint64_t length, const std::string& header, size_t data_bytes) {
   std::string file;
   for (int i = 0; i < 8; ++i) file.push_back(static_cast<char>(length >> (8 * i)));
@@ -47,7 +47,7 @@ inline std::string FileOf(const std::string& header, size_t data_bytes) {
   return FileOf(header.size(), header, data_bytes);
 }
 
-// The same with fields around which the braces are put.
+// A file whose header is `fields` in braces.
 inline std::string FileWith(const std::string& fields, size_t data_bytes) {
   return FileOf(fmt::format("{{{}}}", fields), data_bytes);
 }

@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kLockName[] = "lock";
-// In `to` until the directory that it replaced is removed: device and inode of that one.
+// This file stays in `to` until the directory that `to` replaced is removed, and holds that
+// directory's device and inode.
 constexpr char kReplacedName[] = "replaced";
 
 bool IsOurs(std::string_view name, const KnownFile& known) {
@@ -28,7 +29,7 @@ bool IsOurs(std::string_view name, const KnownFile& known) {
   return target.empty() ? IsWritersOwn(name) || known(name) : IsOurs(target, known);
 }
 
-// False if the file system does not know `flags`; other errors throw.
+// Returns false if the file system does not know `flags`; other errors throw.
 bool RenameWithFlags(const std::string& from, const std::string& to, unsigned flags) {
   const int result =
       Uninterrupted([&] { return renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); });
@@ -51,7 +52,7 @@ void CleanAndSync(const fs::path& directory) {
   SyncPath(directory.string());
 }
 
-// "device:inode" of a directory, a line; empty if there is none.
+// A line "device:inode" of a directory; empty if there is no such directory.
 std::string NumberOf(const std::string& directory) {
   struct stat info;
   if (lstat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return "";

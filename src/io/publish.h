@@ -12,18 +12,18 @@
 
 namespace nibble {
 
-// Whether a file of this name may have been made by the owner of a directory.
+// Returns whether a file of this name may have been made by the owner of a directory.
 using KnownFile = std::function<bool(std::string_view name)>;
 
-// Whether a file is of use to the writer of a directory alone and never published: its lock, its
-// temporaries, what PublishDirectory notes.
+// Returns whether a file of this name serves only the writer of a directory and is never published:
+// the lock, temporaries, the note that PublishDirectory makes.
 bool IsWritersOwn(std::string_view name);
 
-// Throws naming the first entry of `directory` that is not a plain file of a known name or, of
-// these, the writer's own.
+// Throws, naming the first entry of `directory`, if one is no plain file or has a name that is
+// neither known nor the writer's own.
 void RefuseUnknownFiles(const std::string& directory, const KnownFile& known);
 
-// Removes the known files of a directory, then the directory if it is empty. Without errors: what
+// Removes the known files of a directory, then the directory if it is empty. It never fails: what
 // cannot be removed stays.
 void RemoveKnownFiles(const std::string& directory, const KnownFile& known);
 

@@ -14,8 +14,8 @@ inline std::string Sha256Text(std::string_view text) {
   return Sha256(std::as_bytes(std::span(text)));
 }
 std::string Sha256File(const std::string& path);
-// The same for large files that a program asks for again and again: read once, and again only when
-// the file is another or was changed since, by its inode, size and times.
+// The digest of a large file that a program asks for again and again: the file is read once, and
+// again only when its inode, size or times say that it is another or was changed.
 std::string Sha256FileOnce(const std::string& path);
 
 }  // namespace nibble

@@ -36,7 +36,8 @@ AlignedBytes SpillFile::Allocate(size_t bytes) {
   if (size < bytes || size == 0) Fail("{}: {} bytes cannot be reserved", directory_, bytes);
   off_t end = 0;
   for (const auto& mapping : mappings_) end += static_cast<off_t>(mapping.size());
-  // Not a hole: a full disk would end the process when a page is written.
+  // The disk space is reserved: with a hole, a full disk would end the process when a page is
+  // written.
   const int error = Uninterrupted([&] {
     errno = posix_fallocate(fd_.get(), end, static_cast<off_t>(size));
     return errno == 0 ? 0 : -1;
@@ -55,7 +56,7 @@ void SpillFile::Rest(std::span<const std::byte> bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t first = (begin + page - 1) / page * page,
                   last = (begin + bytes.size()) / page * page;
-  // Of a shared mapping the file keeps what was written.
+  // The mapping is shared, so the file keeps what was written.
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 

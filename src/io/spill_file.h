@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that lies in a file, for what is needed again but not soon: its pages may leave memory.
+// Memory that lies in a file, for data that is needed again but not soon: its pages may leave RAM.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace nibble {
 class SpillFile {
  public:
   // A file without a name in `directory`, gone with the process whatever ends it. Throws where the
-  // file system has none.
+  // file system has no such files.
   explicit SpillFile(const std::string& directory);
   SpillFile(const SpillFile&) = delete;
   SpillFile& operator=(const SpillFile&) = delete;
   ~SpillFile();
 
-  // All zero, at the start of a page; not outliving this object. The disk is reserved: writing to
-  // it cannot fail. Throws where there is too little.
+  // Returns memory filled with zeros, at the start of a page, which must not outlive this object.
+  // Its disk space is reserved: writing to it cannot fail. Throws where there is too little.
   AlignedBytes Allocate(size_t bytes);
   Allocator allocator() {
     return [this](size_t bytes) { return Allocate(bytes); };

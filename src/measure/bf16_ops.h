@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a 16-bit layer does between its products, for the peer of benchmarks (bf16_peer.h). Rows are
-// contiguous bf16 in device memory, 16-byte aligned; widths are multiples of 8.
+// Operations of a 16-bit layer between its products, for the peer of benchmarks (bf16_peer.h). Rows
+// are contiguous bf16 in device memory, 16-byte aligned; widths are multiples of 8.
 #pragma once
 
 #include <cuda_bf16.h>

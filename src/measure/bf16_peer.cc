@@ -84,7 +84,7 @@ Buffer<float> Angles(int positions, int angles, float (*function)(float)) {
   return ToDevice(std::span<const float>(table));
 }
 
-// Once plainly, so that nothing is allocated or loaded while recording.
+// Launches all copies once plainly, so that nothing is allocated or loaded while recording.
 template <typename Launch>
 Graph RecordAll(const Stream& stream, int copies, const Launch& launch) {
   const auto all = [&] {

@@ -27,7 +27,7 @@ class CublasLinear {
   CublasLinear(Type type, int64_t tokens, int64_t rows, int64_t cols, bool accumulate);
   ~CublasLinear();
 
-  // Of the eight algorithms that cuBLASLt proposes takes the fastest on these tensors, in turn.
+  // Takes the fastest on these tensors, in turn, of the eight algorithms that cuBLASLt proposes.
   void Choose(std::span<const Tensors> tensors, cudaStream_t stream);
   void Multiply(const Tensors& tensors, cudaStream_t stream) const;
 

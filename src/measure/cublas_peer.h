@@ -21,7 +21,7 @@ class CublasProduct {
 
   // Enqueues all copies once.
   void Run() const;
-  // Until everything on the GPU is done.
+  // Waits until everything on the GPU is done.
   static void Wait();
 
  private:

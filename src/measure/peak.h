@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine can do at most, measured now with all threads of the pool.
+// The most that this machine can do, measured now with all threads of the pool.
 #pragma once
 
 #include <string_view>

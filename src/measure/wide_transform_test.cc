@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the widths of real models cost on a GPU, where down's transform is a product in fp16: logits
-// of random networks beside the CPU's, whose transform is fp32.
+// Widths of real models on a GPU, where down's transform is a product in fp16: logits of random
+// networks beside the CPU's, whose transform is fp32.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ double Power(std::span<const double> values) {
   return squares / static_cast<double>(values.size());
 }
 
-// Relative to the root of the mean square of `expected`.
+// The error of logits, relative to the root of the mean square of `expected`.
 double ErrorOf(std::span<const double> expected, std::vector<double> logits) {
   for (size_t i = 0; i < logits.size(); ++i) logits[i] -= expected[i];
   return std::sqrt(Power(logits) / Power(expected));
@@ -68,8 +68,8 @@ double ErrorOf(std::span<const double> expected, std::vector<double> logits) {
 
 class WideTransform : public testing::TestWithParam<int64_t> {};
 
-// Where inputs differ at all some codes differ by a step, which makes the next inputs differ more:
-// in some layers two ways to compute the same numbers are as far apart as two roundings to 8 bits,
+// If inputs differ at all some codes differ by a step, which makes the next inputs differ more: in
+// some layers two ways to compute the same numbers are as far apart as two roundings to 8 bits,
 // each of which is as far from inputs that are not rounded. The difference of two such errors has
 // twice the variance of one, and KL divergences of small differences are half a variance.
 TEST_P(WideTransform, CostsNoMoreThanRoundingDoes) {

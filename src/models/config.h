@@ -44,10 +44,10 @@ enum class Role {
   kLayerOutput,
   kExperts
 };
-// Of no layer: rows for tokens, and what all layers' own inputs are made of.
+// Roles of no layer: rows for tokens, and weights that all layers' own inputs are made of.
 inline constexpr std::array kModelRoles = {Role::kEmbedding, Role::kHead, Role::kLayerTable,
                                            Role::kLayerProjection};
-// Of a layer without experts.
+// Roles of a layer without experts.
 inline constexpr std::array kLayerRoles = {Role::kQ,    Role::kK,  Role::kV,   Role::kO,
                                            Role::kGate, Role::kUp, Role::kDown};
 // kGate, kUp or kDown of an expert; of none (-1), the role itself.
@@ -70,8 +70,9 @@ enum class LayerVector {
   kRouterBias,          // of the choice among experts
   kLayerScale,          // one number, of the residual stream behind the layer
   kPostLayerInputNorm,  // of what a layer makes of its own input
-  // Of experts beside an FFN (ModelConfig::dense_beside_experts): norms in front of the router and
-  // of the experts, factors of the experts' weights, norms of what the FFN and what they add up to.
+  // Vectors of experts beside an FFN (ModelConfig::dense_beside_experts): norms in front of the
+  // router and of the experts, factors of the experts' weights, norms of what the FFN and what they
+  // add up to.
   kRouterNorm,
   kExpertsNorm,
   kExpertScales,
@@ -80,7 +81,7 @@ enum class LayerVector {
   kKeyCenter  // what cached keys are stored without (Plan::center_keys); no source has it
 };
 std::string_view VectorName(LayerVector vector);  // "attention_norm", "q_norm", "sinks", ..
-// Weights of one in front of linears may be folded into them (Plan::norms_folded).
+// Weights of a norm in front of linears may be folded into them (Plan::norms_folded).
 inline constexpr bool IsFoldable(LayerVector vector) {
   return vector == LayerVector::kAttentionNorm || vector == LayerVector::kMlpNorm ||
          vector == LayerVector::kRouterNorm || vector == LayerVector::kExpertsNorm;
@@ -123,7 +124,7 @@ struct LayerSpec {
   bool owns_kv() const { return kv_layer < 0; }
 };
 
-// Of a layer's attention.
+// The shape of a layer's attention.
 struct HeadShape {
   int64_t heads, kv_heads, head_dim;
   int64_t q_width() const { return heads * head_dim; }
@@ -172,7 +173,7 @@ struct ModelConfig {
   }
   bool shares_kv() const;              // any layer
   bool lends_kv(int64_t layer) const;  // others read its keys and values
-  // Whether keys may be stored without a vector (Plan::center_keys).
+  // Returns whether keys may be stored without a vector (Plan::center_keys).
   bool centers_keys() const { return attention_softcap == 0 && !has(LayerVector::kSinks); }
   bool has_experts(int64_t layer) const { return router.experts > 0 && !spec(layer).dense; }
   bool has_ffn(int64_t layer) const { return !has_experts(layer) || dense_beside_experts; }
@@ -187,7 +188,8 @@ struct ModelConfig {
   bool has(LayerVector vector) const;
   // The norm whose output a linear reads, if there is one.
   std::optional<LayerVector> NormInFront(Role role) const;
-  // Norms behind o and down have weights that no rotation of the residual stream passes.
+  // Returns whether the residual stream can be rotated: weights of norms behind o and down let no
+  // rotation pass.
   bool turns_residual() const { return !has(LayerVector::kPostAttentionNorm); }
   int64_t width(int64_t layer, LayerVector vector) const;
   int64_t outputs(int64_t layer, Role role) const;  // N of a linear
@@ -197,21 +199,22 @@ struct ModelConfig {
 
 // Name of a linear inside Nibble: "layers.3.down"; "head", "embedding" (layer is ignored).
 std::string LinearName(int64_t layer, Role role);
-// The same in the source, "model.layers.3.mlp.down_proj"; LinearName in a family nobody reads.
+// Name of a linear in the source, "model.layers.3.mlp.down_proj"; LinearName in a family nobody
+// reads.
 std::string SourceName(const ModelConfig& config, int64_t layer, Role role);
 
 // One model family: how its config.json reads and what its tensors are called.
 struct Family {
   std::string_view model_type;
   ModelConfig (*parse)(const Json& config, const std::string& where);
-  // Without ".weight" / ".bias".
+  // The name of a linear without ".weight" / ".bias".
   std::string (*linear)(const ModelConfig& config, int64_t layer, Role role);
-  // The whole name.
+  // The whole name of a vector.
   std::string (*vector)(const ModelConfig& config, int64_t layer, LayerVector vector);
   std::string_view final_norm;
   std::string_view layer_input_norm = {};  // of ModelConfig::layer_input_size
   bool rope_pairs = false;  // rows of q and k that RoPE turns together stand side by side
-  // Where several linears lie in one tensor: the rows of one. Null: each has its own.
+  // The rows of one linear where several lie in one tensor. Null: each has its own.
   RowBlock (*rows)(const ModelConfig& config, Role role) = nullptr;
   // Stored norms lack the 1 that is added to their weights.
   bool norms_lack_one = false;
@@ -219,7 +222,8 @@ struct Family {
   // into what is added to the residual stream, whose mean is then 0, and the second into what reads
   // the norms, so that RMS norms are left (SliceGPT, Ashkboos et al. 2024, section 3.1).
   bool layer_norms = false;
-  // Of ModelConfig::learned_positions: rows in front of those of places 0, 1, ..
+  // The table of ModelConfig::learned_positions, and the number of its rows in front of those of
+  // places 0, 1, ..
   std::string_view positions = {};
   int64_t unused_positions = 0;
 };
@@ -227,7 +231,8 @@ struct Family {
 // The part of a config.json that describes the text model: its text_config where it has one, as
 // models that see or hear have.
 const Json& TextConfig(const Json& config);
-// The row of its model_type; an unknown family is an error listing the known ones.
+// The table's row for the config's model_type; an unknown family is an error listing the known
+// ones.
 const Family& FamilyOf(const Json& config, const std::string& where);
 ModelConfig ParseConfig(const Json& config, const std::string& where);
 

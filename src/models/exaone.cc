@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-// Of a pattern "LLLG", or 4, every fourth layer sees all keys.
+// With a pattern "LLLG", or 4, every fourth layer sees all keys.
 int64_t PatternLength(const Json& config, const std::string& where) {
   const auto pattern = config.find("sliding_window_pattern");
   if (pattern != config.end() && pattern->is_string()) {

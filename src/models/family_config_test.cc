@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers of one network differ in, by config.json, and what of a family is refused.
+// Tests of what layers of one network differ in, by config.json, and of what a family refuses.
 #include "models/models_testing.h"
 #include "models/network.h"
 #include "models/random_model_testing.h"

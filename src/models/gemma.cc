@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kMostScalar = 1 << 20;
 
-// What published files leave to the classes of transformers, and the activation's other key.
+// The config with what published files leave to the classes of transformers, and without the
+// activation's other key.
 Json WithDefaults(const Json& config, const Json& defaults) {
   Json all = {{"head_dim", 256},
               {"rms_norm_eps", 1e-6},
@@ -27,7 +28,7 @@ Json WithDefaults(const Json& config, const Json& defaults) {
   return all;
 }
 
-// What both have.
+// Parses what all these families have.
 ModelConfig ParseGemma(const Json& config, const std::string& where) {
   const std::string activation =
       JsonFind<std::string>(config, "hidden_activation", where).value_or("gelu_pytorch_tanh");
@@ -155,7 +156,7 @@ void GiveLayersInputs(const Json& config, const std::string& where, ModelConfig&
   c.vectors.push_back(LayerVector::kPostLayerInputNorm);
 }
 
-// Beside the FFN of every layer.
+// Gives every layer experts beside its FFN.
 void GiveExperts(const Json& config, const std::string& where, ModelConfig& c) {
   if (!JsonFind<bool>(config, "enable_moe_block", where).value_or(false)) return;
   c.router.experts = ParseExtent(config, "num_experts", kMaxExperts, where);

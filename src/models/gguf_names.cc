@@ -25,7 +25,7 @@ std::string LinearOfBlock(const ModelConfig&, int64_t layer, Role role) {
   return ExpertOf(role) < 0 ? name : name + "_exps";
 }
 
-// Experts are stacked.
+// A linear's experts are stacked in one tensor.
 RowBlock RowsOfExpert(const ModelConfig& c, Role role) {
   if (ExpertOf(role) < 0) return {};
   const int64_t rows = c.outputs(0, role);

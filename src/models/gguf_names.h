@@ -6,9 +6,11 @@
 
 namespace nibble {
 
-// How a GGUF file names the tensors of a model, whose config.json is read as any other.
+// The family with the names that a GGUF file gives the tensors of a model, whose config.json is
+// read as any other.
 const Family& GgufFamilyOf(const ModelConfig& config, const std::string& where);
-// Follow from config.json: rope_freqs, rope_factors_long and _short.
+// The beginning of names of tensors that follow from config.json: rope_freqs, rope_factors_long and
+// _short.
 inline constexpr const char* kGgufRopePrefix = "rope_f";
 
 // Rows of q or k with the two that RoPE turns together side by side, as converters write them: row

@@ -9,7 +9,7 @@ namespace nibble {
 
 // Takes the mean over a row's entries from each, in fp32.
 void CentreRows(Tensor& table);
-// The same of what a linear of floats adds to the stream, its bias included.
+// Takes the mean from what a linear of floats adds to the residual stream, its bias included.
 void CentreOutputs(PackedLinear& linear);
 // bias += W norm_bias, which makes a bias where there is none.
 void AddNormBias(const Tensor& norm_bias, PackedLinear& linear);

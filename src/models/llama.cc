@@ -180,7 +180,7 @@ ModelConfig ParseMinistral(const Json& config, const std::string& where) {
 
 const Family kMinistral = LikeLlama("ministral", ParseMinistral);
 
-// Behind the original context queries grow with their position, which no kernel does: Nibble's
+// Beyond the original context queries grow with their position, which no kernel does: Nibble's
 // context ends there.
 ModelConfig ParseMinistral3(const Json& config, const std::string& where) {
   ModelConfig c = ParseMistral(config, where);

@@ -227,7 +227,8 @@ TEST(Config, OtherFieldsAreRefused) {
               HasSubstr("dir/config.json"));
 }
 
-// As Qwen's model cards have it, and as files that name the longer context have it.
+// The context is the same where max_position_embeddings is the original one, as in Qwen's model
+// cards, and where it is the longer one, as in other files.
 TEST(Config, YarnReachesAsFarAsItsFactor) {
   const auto context = [](int64_t positions, const Json& scaling) {
     Json config = ConfigOf("llama2", "config.v4.json");
@@ -283,7 +284,7 @@ class OpenNetworkTest : public TemporaryDirectoryTest {
   ModelConfig OpenConfig() const {
     return ParseConfig(ReadJsonFile(Path("m/config.json")), Path("m/config.json"));
   }
-  // Of every layer.
+  // Adds biases of zeros to linears of every layer.
   void AddBiases(const std::vector<Role>& roles) {
     const ModelConfig config = OpenConfig();
     Edit([&](Tensors& t) {
@@ -343,8 +344,8 @@ TEST_F(OpenNetworkTest, AHeadThatDiffersFromTheEmbeddingIsUsed) {
   EXPECT_EQ(head.values.data[bytes - 1] ^ embedding.values.data[bytes - 1], std::byte{0x80});
 }
 
-// Of a Llama attention_bias means q, k, v and o, mlp_bias gate, up and down. A Mistral has none,
-// whatever its config.json says.
+// In a Llama, attention_bias means q, k, v and o, mlp_bias gate, up and down. A Mistral has no
+// biases, whatever its config.json says.
 TEST_F(OpenNetworkTest, BiasesAreThoseOfTheConfig) {
   const std::vector<Role> attention = {Role::kQ, Role::kK, Role::kV, Role::kO};
   const std::vector<Role> mlp = {Role::kGate, Role::kUp, Role::kDown};

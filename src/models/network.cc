@@ -48,7 +48,7 @@ class Tensors {
     return view;
   }
 
-  // Of the tensors that every token meets, NaN would stay unseen until logits.
+  // Gets a tensor that every token meets: NaN would stay unseen until logits.
   Tensor GetFinite(const std::string& name, const std::vector<int64_t>& shape) {
     const Tensor view = Get(name, shape);
     RequireFinite(view, fmt::format("{}: {}", network_.directory, name));
@@ -66,8 +66,8 @@ class Tensors {
     return Tensor::Of(DType::kF32, {width}, std::move(values));
   }
 
-  // Some rows of a tensor that other linears share: NAME.weight or NAME, or MXFP4's codes and
-  // exponents; of biases NAME.bias or NAME_bias.
+  // Reads a linear from rows of a tensor that other linears share: NAME.weight or NAME, or MXFP4's
+  // codes and exponents; biases come from NAME.bias or NAME_bias.
   PackedLinear Part(const std::string& plain, const RowBlock& block, int64_t rows, int64_t cols,
                     bool bias) {
     const std::string name = Bare(plain);
@@ -152,7 +152,7 @@ class Tensors {
     }
     return false;
   }
-  // Which keys a query sees, in older checkpoints of GPT-NeoX.
+  // Tells a mask of the keys that a query sees, in older checkpoints of GPT-NeoX.
   static bool IsMask(const std::string& name) {
     return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias");
   }
@@ -165,7 +165,7 @@ class Tensors {
   std::string Bare(const std::string& name) const {
     return of_base_class_ ? WithoutBase(name) : name;
   }
-  // Alone or in a larger model.
+  // Tells whether the store has a tensor of a model that is alone or in a larger one.
   bool HasAnywhere(const std::string& name) const {
     return network_.store->Find(name) != nullptr ||
            (InLargerModel() && network_.store->Find("language_model." + name) != nullptr);
@@ -215,7 +215,8 @@ class Tensors {
   bool found_codes_ = false;
 };
 
-// Of a layer whose norms are as Family::layer_norms says.
+// Moves a layer's LayerNorms (Family::layer_norms) into linears: biases into those that read norms,
+// means into those that add to the residual stream.
 void MoveNormBiases(const ModelConfig& c, const Family& family, int64_t layer, Tensors& tensors,
                     LayerWeights& weights) {
   ByVector<Tensor> biases;
@@ -231,7 +232,7 @@ void MoveNormBiases(const ModelConfig& c, const Family& family, int64_t layer, T
   }
 }
 
-// Rows, of whatever planes, that RoPE turns together.
+// Puts rows apart that RoPE turns together, in all planes.
 void PutPairsApart(const ModelConfig& c, PackedLinear& linear) {
   const auto apart = [&](Tensor& plane) {
     if (plane.data != nullptr) plane = PairsApart(plane, c.head_dim, c.ropes[0].head_dim);
@@ -241,7 +242,7 @@ void PutPairsApart(const ModelConfig& c, PackedLinear& linear) {
   apart(linear.bias);
 }
 
-// What stored numbers of a vector are divided by.
+// The divisor of a vector's stored numbers.
 double DivisorOf(const ModelConfig& c, LayerVector vector) {
   return vector == LayerVector::kRouterNorm ? std::sqrt(static_cast<double>(c.hidden_size)) : 1;
 }
@@ -285,12 +286,12 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
       const std::string name = family.linear(c, layer, role);
       const RowBlock block = family.rows == nullptr ? RowBlock{} : family.rows(c, role);
       const int64_t rows = c.outputs(layer, role), cols = c.inputs(layer, role);
-      // Those of LayerNorms make biases where the files have none.
+      // Biases of LayerNorms become those of linears for which the files may have none.
       const bool bias = c.has_bias(role) && (!family.layer_norms || c.has_bias(Role::kO));
       linear = block.total > 0 ? tensors.Part(name, block, rows, cols, bias)
                                : tensors.Linear(name, rows, cols, bias);
       if (family.rope_pairs && (role == Role::kQ || role == Role::kK)) PutPairsApart(c, linear);
-      // Where norms' means move into weights, codes could not stay.
+      // Codes cannot stay if the means of norms move into weights.
       if (linear.weights.values.dtype != DType::kMxfp4 || family.layer_norms) continue;
       linear.weights = CodesOfMxfp4(linear.weights.values, net.directory + ": " + name);
       net.stored_codes = "MXFP4";
@@ -314,7 +315,7 @@ void LoadPlain(Network& net, const Family& family, const std::optional<StoredCod
     net.config.tied_head = SameBytes(own, net.embedding.values);
   }
   if (family.layer_norms) {
-    // One table has a mean and the other none, even where they are tied.
+    // The head's table has a mean and the embedding's none, even where they are tied.
     net.head.weights = net.embedding;
     const bool tied =
         JsonFind<bool>(net.config_json, "tie_word_embeddings", net.directory).value_or(true);

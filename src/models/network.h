@@ -35,9 +35,10 @@ struct Network {
   // A head that multiplies with the embedding's rotated table: what comes out of the last layer is
   // turned back first, so that the final norm finds its own channels; identity otherwise.
   InputSpec turn_back;
-  // Or [hidden, hidden], behind a norm without weights: back, the weights, and forth; or no rows.
+  // In place of turn_back a matrix [hidden, hidden], behind a norm without weights: it turns back,
+  // multiplies with the norm's weights and turns forth; no rows: there is none.
   PackedLinear head_turn;
-  // Of ModelConfig::layer_input_size (engine/layer_inputs.h).
+  // The weights of ModelConfig::layer_input_size (engine/layer_inputs.h).
   PackedWeights layer_table;
   PackedLinear layer_projection;
   Tensor layer_input_norm;
@@ -51,7 +52,8 @@ struct Network {
   std::string directory;
   Json config_json;     // config.json as it is, or with tied embeddings where there is no head
   bool packed = false;  // a Nibble checkpoint
-  // Whose codes the linears have, in a checkpoint that is not Nibble's ("GPTQ"); empty: floats.
+  // The name of the codes that linears have in a checkpoint that is not Nibble's ("GPTQ"); empty:
+  // floats.
   std::string stored_codes;
   std::unique_ptr<TensorStore> store;  // owns the mapped bytes
   // The tile plane in use (tile_plane.h), or why the one that is there is not used.

@@ -9,10 +9,11 @@
 
 namespace nibble {
 
-// As RandomModel, with a few channels that hold most of the residual stream's energy (the embedding
-// writes 20 times as much into them, o and down 5 times), a massive activation at token 0, norms
-// whose weights answer (0.03 there, 50 in two other channels, whose readers are small), and keys
-// with large biases or norms (Sun et al. 2024, "Massive Activations in Large Language Models").
+// Values for RandomModel with a few channels that hold most of the residual stream's energy (the
+// embedding writes 20 times as much into them, o and down 5 times), a massive activation at token
+// 0, norms whose weights answer (0.03 there, 50 in two other channels, whose readers are small),
+// and keys with large biases or norms (Sun et al. 2024, "Massive Activations in Large Language
+// Models").
 class OutlierValues {
  public:
   explicit OutlierValues(const Json& config)

@@ -136,7 +136,8 @@ void CheckDigest(const Network& net, const Plan& plan) {
 
 constexpr const char* kContentDigestKey = "content_sha256";
 
-// Of names, types, shapes and bytes of the tensors and of the metadata but for the digest itself.
+// The digest of names, types, shapes and bytes of the tensors and of the metadata but for the
+// digest itself.
 std::string ContentDigest(const std::map<std::string, Tensor>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   Json content = {{"metadata", metadata}};

@@ -62,7 +62,7 @@ inline constexpr std::array kCompanions = {
     "chat_template.jinja", "chat_template.json",     "tool_use.jinja",
     "tokenizer.model",     "generation_config.json", kPoolingName};
 
-// Whether a checkpoint may hold a file of this name: what `quantize --force` may remove.
+// Returns whether a checkpoint may hold a file of this name, which `quantize --force` may remove.
 bool IsCheckpointFile(std::string_view name);
 
 // model.safetensors.index.json over all shards of a directory.

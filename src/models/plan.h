@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a quantized model is: one concrete line per linear plus the cache. Made from a recipe
-// (quantize/recipe.h), printed by --dry-run, stored in the checkpoint's config.json, and the only
-// thing the engine needs to know about how a model was quantized.
+// A plan says what a quantized model is: one concrete line per linear plus the cache. It is made
+// from a recipe (quantize/recipe.h), printed by --dry-run, stored in the checkpoint's config.json,
+// and the only thing the engine needs to know about how a model was quantized.
 #pragma once
 
 #include <map>
@@ -30,11 +30,11 @@ struct LinearPlan {
   TailPlan tail;
 
   bool operator==(const LinearPlan&) const = default;
-  // How this plan has the input of `width` prepared; scales and permutation are left out.
+  // The preparation of an input of `width` by this plan; scales and permutation are left out.
   InputSpec Input(int64_t width) const;
 };
-// The plan of linears that no recipe changes, or null. A router decides, and is small; so is what
-// layers make of inputs of their own.
+// The plan of linears that no recipe changes, or null. A router decides, and is small; linears of
+// the layers' own inputs are small, too.
 inline const LinearPlan kRouterPlan = {.weights = {.bits = 32}}, kLayerInputPlan = {};
 inline const LinearPlan* FixedPlan(Role role) {
   if (role == Role::kRouter) return &kRouterPlan;
@@ -49,10 +49,11 @@ struct Plan {
   // Bits of the recent form (formats/kv_format.h) where keys or values have fewer; 0: there is
   // none.
   int recent_bits = 0;
-  // Of layers whose cache differs from that. A layer that reads another's keys has its formats.
+  // Formats of layers whose cache differs from k and v. A layer that reads another's keys has the
+  // formats of that layer.
   std::map<int64_t, CacheFormats> layer_caches;
-  // Of one head, online on Q and K; layers with longer or shorter heads have the Hadamard transform
-  // of theirs.
+  // The transform of one head, online on q and k; layers with longer or shorter heads have the
+  // Hadamard transform of theirs.
   TransformSpec kv_rotation;
   // Each layer's keys are stored without a vector of its own, LayerVector::kKeyCenter, which takes
   // the same off all scores of a query: softmax does not see it. Not with sinks or capped scores.
@@ -62,13 +63,13 @@ struct Plan {
   // rotated by M, the rotation of the residual stream, M diag(final norm) M^T stands in front of
   // it: M is the head's online transform but for signs, or the product is a matrix of its own.
   bool tied_head = false, head_turn = false;
-  // How it came about; the engine does not read these.
+  // The record of how the plan came about; the engine does not read it.
   Json provenance = Json::object();
 
   const LinearPlan& at(int64_t layer, Role role) const;
 };
 
-// Whether any weights of layers are quantized; tables do not count.
+// Returns whether any weights of layers are quantized; tables do not count.
 bool RoundsLayers(const Plan& plan);
 
 // The value of "quantization_config" in a Nibble checkpoint's config.json.
@@ -79,10 +80,10 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
 // The cache of a planned model's layer, and of each.
 KvSpec LayerCache(const ModelConfig& config, const Plan& plan, int64_t layer);
 std::vector<KvSpec> LayerCaches(const ModelConfig& config, const Plan& plan);
-// The same for passes that hold one form alone: the recent one where there is one, which attention
-// looks at most.
+// LayerCaches for passes that hold one form alone: the recent one where there is one, which
+// attention looks at most.
 std::vector<KvSpec> FinestLayerCaches(const ModelConfig& config, const Plan& plan);
-// The one with the largest pages.
+// The cache with the largest pages.
 const KvSpec& LargestCache(std::span<const KvSpec> caches);
 
 // SHA-256 of the plan's JSON text, less provenance, layer_caches, which are chosen once weights are

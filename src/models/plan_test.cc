@@ -219,7 +219,7 @@ TEST(PlanJson, GroupsOfWeightsAndActivationsMustNest) {
   EXPECT_EQ(PlanFromJson(ToJson(plan), config, "c").at(0, Role::kDown).activations.group, 192);
 }
 
-// What a plan may say beside 16 bits must not reach a kernel, which would clip or shift.
+// Settings that a plan may have beside 16 bits must not reach a kernel, which would clip or shift.
 TEST(LinearPlan, InputsWithoutCodesHaveNothingButBits) {
   const FormatSpec any = {.bits = 16, .symmetric = false, .group = 32, .clip = 0.9};
   const LinearPlan plan = {

@@ -32,7 +32,8 @@ inline Json SmallConfig(const Json& changes) {
   return config;
 }
 
-// What all families have, with numbers that tests of fewer would miss.
+// A model of a family. Those of FamilyModels are of every family, and have numbers that tests of
+// fewer would miss.
 struct FamilyModel {
   const char* name;
   Json changes;  // of SmallConfig
@@ -254,7 +255,7 @@ inline std::vector<FamilyModel> FamilyModels() {
   };
 }
 
-// What a test makes of a tensor's values.
+// Changes a tensor's values before they are written.
 using TensorChange = std::function<void(const std::string& tensor, std::span<const int64_t> shape,
                                         std::span<float> values)>;
 

@@ -13,8 +13,8 @@ namespace nibble {
 inline constexpr const char* kRealModels[] = {"SmolLM2-135M-Instruct.Q4_1.gguf",
                                               "gemma3-270m-q4-k-m.gguf"};
 
-// Where such a file lies: in the folder that NIBBLE_MODELS names, or where `tools/demo` keeps its
-// own; empty: nowhere.
+// The path of such a file: in the folder that NIBBLE_MODELS names, or where `tools/demo` keeps its
+// own; empty: it is nowhere.
 inline std::string RealModel(const std::string& name) {
   const auto variable = [](const char* key) -> std::filesystem::path {
     const char* const value = std::getenv(key);
@@ -28,7 +28,7 @@ inline std::string RealModel(const std::string& name) {
   return "";
 }
 
-// As a test may be called.
+// The name with only the characters that a test's name may have.
 inline std::string RealModelTestName(std::string name) {
   std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
   return name;

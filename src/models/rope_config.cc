@@ -12,7 +12,7 @@ namespace {
 constexpr double kMaxTheta = 1e15, kMaxFactor = 1e6;
 constexpr int64_t kMaxContext = 1 << 24;
 
-// The scaling's own number, or one beside it.
+// Reads the numbers of a scaling, one of which may stand beside it.
 class RopeNumbers {
  public:
   RopeNumbers(const Json& config, const Json& scaling, const std::string& where)
@@ -24,7 +24,7 @@ class RopeNumbers {
   double Get(const char* key, double min, double max) const {
     return JsonGetIn<double>(scaling_, key, min, max, in_);
   }
-  // Phi-3 has it at top level, where it overrides the inner one.
+  // Phi-3 has this number at top level, where it overrides the inner one.
   std::optional<int64_t> OriginalContext() const {
     constexpr const char* kKey = "original_max_position_embeddings";
     const auto outer = JsonFindIn<int64_t>(config_, kKey, 1, kMaxContext, where_);
@@ -53,7 +53,7 @@ void ParseLlama3(const RopeNumbers& numbers, int64_t context, RopeSpec& rope) {
   rope.low_freq_factor = numbers.Get("low_freq_factor", 1 / kMaxFactor, kMaxFactor);
   rope.high_freq_factor = numbers.Get("high_freq_factor", 1 / kMaxFactor, kMaxFactor);
   rope.original_context = numbers.OriginalContext().value_or(context);
-  // Between them frequencies are blended by a quotient of their difference.
+  // Between the two factors frequencies are blended by a quotient of their difference.
   if (rope.high_freq_factor < 1.001 * rope.low_freq_factor) {
     Fail("{}: high_freq_factor = {} is not above low_freq_factor = {}", numbers.in(),
          rope.high_freq_factor, rope.low_freq_factor);
@@ -130,7 +130,7 @@ RopeSpec ParseRope(const Json& config, int64_t head_dim, int64_t context, const 
   rope.type = type.value_or("default");
   // Dynamic scaling begins behind max_position_embeddings, where Nibble's context ends.
   if (rope.type == "dynamic") rope.type = "default";
-  // Phi-3's older names.
+  // Phi-3's older files name longrope "su" or "yarn".
   if (scaling->contains("long_factor") && (rope.type == "su" || rope.type == "yarn")) {
     rope.type = "longrope";
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a config.json says how positions turn q and k.
+// Reads from a config.json how positions turn q and k.
 #pragma once
 
 #include "base/json.h"

@@ -15,17 +15,18 @@ struct RowBlock {
   int64_t first = 0, total = 0, stacked = 1, run = 0, period = 0;
   bool transposed = false;
 
-  // Of the linear's row n.
+  // The tensor's row that holds the linear's row n.
   int64_t Row(int64_t n) const { return run == 0 ? first + n : first + n / run * period + n % run; }
 };
 
 // The shape of the tensor that the block of a linear of `cols` inputs lies in.
 std::vector<int64_t> ShapeOf(const RowBlock& block, int64_t cols);
-// [rows, cols]: a view of rows that lie together, else a copy. all: of that shape.
+// The block's rows [rows, cols] of `all`, which has that shape: a view where they lie together,
+// else a copy.
 Tensor RowsOf(const Tensor& all, const RowBlock& block, int64_t rows, int64_t cols);
-// The same of MXFP4 as Hugging Face stores it (OCP Microscaling formats, 2023): blocks
-// [.., cols / 32, 16] with two neighbours in a byte, the even one low, and exponents [.., cols /
-// 32]. A copy in GGUF's order of bytes.
+// The block's rows of MXFP4 as Hugging Face stores it (OCP Microscaling formats, 2023): blocks [..,
+// cols / 32, 16] with two neighbours in a byte, the even one low, and exponents [.., cols / 32]. A
+// copy in GGUF's order of bytes.
 Tensor RowsOfMxfp4(const Tensor& blocks, const Tensor& exponents, const RowBlock& block,
                    int64_t rows, int64_t cols);
 

@@ -66,7 +66,8 @@ Json ShapeConfig(std::string_view name, int64_t layers) {
     if (layers == 0) return config;
     config["num_hidden_layers"] = layers;
     const auto shared = config.find("num_kv_shared_layers");
-    // In whole periods of layer types, so that each type has a layer in front of them.
+    // Shared layers come in whole periods of layer types, so that each type has a layer in front of
+    // them.
     constexpr int64_t kPeriod = 6;
     if (shared != config.end()) {
       *shared = shared->get<int64_t>() * layers / s.layers / kPeriod * kPeriod;

@@ -112,10 +112,10 @@ class Codes {
   }
 
   int bits() const { return bits_; }
-  // From -2^(bits-1), as a two's complement code.
+  // The code at (row, col) in two's complement: -2^(bits-1) is the lowest.
   int32_t At(int64_t row, int64_t col) const {
     if (layout_.bytes) return static_cast<int8_t>(data_[row * cols_ + col]);
-    // Of eight columns in a word of AWQ's, where each stands.
+    // The place in a word of AWQ's that each of eight columns has.
     constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
     int64_t i = along_rows_ ? col : row;
     if (layout_.awq_order) i += kPlaces[i % 8] - i % 8;
@@ -196,13 +196,13 @@ Tensor ScalePlane(Matrix<float> scales, const FormatSpec& format) {
   if (format.row_scales()) return Tensor::Of(DType::kF32, shape, std::move(scales.data));
   std::vector<uint16_t> halves;
   for (const float scale : scales.data) {
-    // 0 would be no scale.
+    // A scale above 0 must not become 0 in fp16.
     halves.push_back(scale > 0 ? std::max<uint16_t>(F16FromF32(scale), 1) : F16FromF32(scale));
   }
   return Tensor::Of(DType::kF16, shape, std::move(halves));
 }
 
-// No data where all are 0.
+// The zero points as a plane; no data where all are 0.
 Tensor ZeroPlane(const Codes& zeros, int64_t rows, int64_t groups, bool inputs_first) {
   std::vector<int8_t> values;
   for (int64_t n = 0; n < rows; ++n) {
@@ -233,7 +233,7 @@ Tensor CodePlane(const Codes& codes, const PackedWeights& w, const std::vector<i
   return Tensor::Of(DType::kU8, {w.rows, row_bytes}, std::move(packed));
 }
 
-// Where codes alone do not say what a linear does.
+// Refuses what makes a linear do more than its codes say.
 void RefuseMore(const Json& config, const std::string& where) {
   const auto refuse = [&](const char* key) {
     Fail("{}: {} is not supported; start from the unquantized model", where, key);
@@ -274,7 +274,7 @@ std::vector<int> WidthsOf(const Layout& layout, const Json& config, const std::s
   return widths.empty() ? std::vector{2, 3, 4, 5, 6, 7, 8} : widths;
 }
 
-// Whether columns stand in an order that only the index of their groups tells.
+// Returns whether columns stand in an order that only the index of their groups tells.
 bool HasOrder(const Json& config, std::string_view method, const std::string& where) {
   if (method == "gptq") return JsonFind<bool>(config, "desc_act", where).value_or(false);
   const auto groups = JsonFind<Json>(config, "config_groups", where).value_or(Json::object());
@@ -301,7 +301,7 @@ StoredCodes::StoredCodes(const Json& config, const std::string& where) {
     if (methods.back() != layout.method) methods.push_back(layout.method);
     if (layout.method != method) continue;
     variants.push_back(layout.variant);
-    // GPTQModel writes "format" as well.
+    // GPTQModel also writes this key as "format".
     auto found = JsonFind<std::string>(config, std::string(layout.variant_key), where);
     if (!found) found = JsonFind<std::string>(config, "format", where);
     variant = found.value_or(std::string(variants[0]));

@@ -24,11 +24,11 @@ namespace nibble {
 
 class StoredCodes {
  public:
-  // From "quantization_config"; throws naming a method or a variant that is not read.
+  // Reads "quantization_config"; throws naming a method or a variant that is not read.
   StoredCodes(const Json& config, const std::string& where);
 
   std::string_view name() const;  // "GPTQ", "AWQ", "compressed-tensors"
-  // Whether the store has codes of this linear, whatever else it has.
+  // Returns whether the store has codes of this linear, whatever else it has.
   bool Has(const TensorStore& store, const std::string& linear) const;
   // Linear [rows, cols] without its bias; `used` gets the names of its tensors. Columns whose
   // groups are spread (act order) are put together, and the input is gathered likewise. Of groups,

@@ -52,7 +52,7 @@ const Golden kGoldens[] = {
     {"int8_zeros", {.bits = 8, .symmetric = false}},
 };
 
-// As the type of the packages' own result.
+// Rounds to the type of the packages' own result.
 float RoundedTo(DType dtype, float value) {
   if (dtype == DType::kF16) return F32FromF16(F16FromF32(value));
   if (dtype == DType::kBf16) return F32FromBf16(Bf16FromF32(value));
@@ -232,7 +232,7 @@ TEST_F(DamagedCodes, GroupsAndScales) {
     const Tensor scales = Tensor::Of(DType::kF32, {2, 32}, std::vector<float>(64, scale));
     EXPECT_THAT(ReadError("gptq4", {{".scales", scales}}), HasSubstr("is not a scale")) << scale;
   }
-  // fp16 holds no less.
+  // A scale that is too small for fp16 becomes the least one.
   const Tensor tiny = Tensor::Of(DType::kF32, {2, 32}, std::vector<float>(64, 1e-12f));
   EXPECT_EQ(ReadError("gptq4", {{".scales", tiny}}), "");
 }

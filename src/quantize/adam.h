@@ -13,7 +13,7 @@ namespace nibble {
 
 class Adam {
  public:
-  // rate: of a value, in one step.
+  // rate: the length of a value's step.
   explicit Adam(std::span<const float> values = {}, double rate = 0)
       : rate_(rate), count_(values.size()), state_(kParts * count_) {
     for (Part p : {kValues, kBestValues}) std::ranges::copy(values, part(p));
@@ -33,12 +33,12 @@ class Adam {
       values[i] -= rate * means[i] / (std::sqrt(whole * squares[i]) + 1e-12f);
     }
   }
-  // What the values are now is the best.
+  // Keeps the values as the best ones so far.
   void KeepBest() { std::copy_n(part(kValues), count_, part(kBestValues)); }
   std::span<const float> values() const { return {state_.data() + kValues * count_, count_}; }
   std::span<const float> best() const { return {state_.data() + kBestValues * count_, count_}; }
 
-  // All that it has come to.
+  // The values, their moments and the best values.
   const std::vector<float>& state() const { return state_; }
   void Resume(std::vector<float> state) { state_ = std::move(state); }
 

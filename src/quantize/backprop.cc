@@ -17,7 +17,8 @@ using enum DenseProduct::Transposed;
 
 }  // namespace
 
-// Of a layer, x in front of attention and of the MLP and what linears gave out, [tokens, width].
+// A layer's values for the way back: x in front of attention and of the MLP, and the outputs of
+// linears, [tokens, width].
 struct Backprop::Saved {
   LayerSpec spec;
   HeadShape heads;

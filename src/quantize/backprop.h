@@ -2,7 +2,7 @@
 // A batch of sequences through the rounded network and back. Forward is what runs at inference, on
 // integers; backward multiplies slopes with the decoded weights in fp32. Rounding counts as the
 // identity (straight-through estimation, Bengio et al. 2013), and the cache as not rounded.
-// "Slopes" of a tensor are the derivatives of the loss by its elements.
+// "Slopes" of a tensor are the gradient of the loss: its derivatives by the tensor's elements.
 #pragma once
 
 #include <span>
@@ -17,51 +17,52 @@
 
 namespace nibble {
 
-// Of a layer's weight rows [N], and of the entries [K] that the first of linears reads for all that
-// share its input: factors of their scales, or slopes of the factors' logarithms. None for those
-// that keep their scales.
+// A layer's factors of scales, or the gradient of the factors' logarithms: `rows` [N] for a
+// linear's weight rows, `inputs` [K] for an input's entries, under the first of the linears that
+// share the input. Empty for linears that keep their scales.
 struct LayerScales {
   ByRole<std::vector<float>> rows, inputs;
 };
 
-// Whether the slopes of such a network can be had: gated FFNs without experts, each layer with keys
-// of its own and without an input beside x.
+// Returns whether Backprop can handle such a network: gated FFNs without experts, each layer with
+// keys of its own and without an input beside x.
 bool Differentiable(const ModelConfig& config);
-// Of a Backprop and the matrices of all layers, in the backend's memory.
+// Bytes of a Backprop and of the matrices of all layers, in the backend's memory.
 double BackpropBytes(const ModelConfig& config, int64_t sequences, int64_t length);
 
 class Backprop {
  public:
-  // For differentiable networks whose linears have neither tails nor gathers.
+  // Takes differentiable networks whose linears have neither tails nor gathers.
   // head [vocab, hidden].
   Backprop(Backend& backend, const DenseMath& math, const ModelConfig& config, const Plan& plan,
            const Matrix<float>& head, const std::vector<float>& final_norm, int64_t sequences,
            int64_t length);
   ~Backprop();
 
-  // What a layer's linears multiply their inputs with before the online transform, [N, K].
+  // The matrices [N, K] that a layer's linears multiply their inputs with as they are before the
+  // online transform.
   using Matrices = ByRole<Buffer<float>>;
   Matrices MatricesOf(const LayerWeights& layer, int64_t index);
 
   // ids [sequences * length]; embedding [vocab, hidden] in the backend's memory.
   void Begin(const PackedWeights& embedding, std::span<const int32_t> ids);
-  // The next layer.
+  // Runs the next layer.
   void Forward(const LayerWeights& layer, int64_t index);
-  // From now on predictions are those of another head than the targets', [vocab, hidden], which has
-  // to stay, and Diverge sums up its slopes.
+  // From now on predictions are made with another head [vocab, hidden] than the targets, and
+  // Diverge sums up its gradient. The head has to stay.
   void UseHead(std::span<const float> head);
-  // The sum over tokens of KL(target || prediction), in nats; targets [tokens, hidden] is what the
-  // head reads for the former.
+  // Returns the sum over tokens of KL(target || prediction), in nats. targets [tokens, hidden] are
+  // the inputs of the head that make the target distributions.
   double Diverge(std::span<const float> targets);
-  // Of the last Diverge, [vocab, hidden].
+  // The gradient of the head that UseHead set, from the last Diverge, [vocab, hidden].
   std::vector<float> HeadSlopes() const;
-  // In place of Diverge: slopes of -log p of tokens that are drawn from the predictions themselves,
-  // one for each. The mean of their products over all draws is the Hessian of the divergence.
+  // Begins the way back with -log p of one token drawn from each prediction, in place of Diverge.
+  // The mean over draws of the gradient's products with itself is the Hessian of the divergence.
   void Draw(Rng& rng);
-  // Is shown the slopes of what a linear gives out, [tokens, N].
+  // Called with the gradient of a linear's outputs, [tokens, N].
   using Visit = std::function<void(Role role, const float* slopes)>;
-  // Back through the last layer that has not been: slopes of every linear's rows, which mean
-  // nothing where it has a bias, and of inputs that have scales.
+  // Goes back through the last layer that has not been: returns the gradient of the factors of
+  // every linear's rows, which means nothing where it has a bias, and of inputs that have scales.
   LayerScales Backward(const Matrices& matrices, int64_t index, const Visit& visit = {});
 
  private:
@@ -76,26 +77,28 @@ class Backprop {
   // Makes logits_ those of a sequence, [length, vocab]; returns what the head reads, [length,
   // hidden].
   const float* Predict(int64_t sequence, const float* head);
-  // From the slopes of a sequence's logits, in their place, to x_slopes_.
+  // Carries the gradient of a sequence's logits, which stands in logits_, back to x_slopes_.
   void ThroughHead(int64_t sequence, const float* head);
-  // Sums over tokens of y times y's slopes, [tokens, width]: the slopes of the logarithms of
-  // factors of its columns.
+  // Sums y times y's gradient over tokens, both [tokens, width]: the gradient of the logarithms of
+  // factors of y's columns.
   std::vector<float> FactorSlopes(const float* y, const float* y_slopes, int64_t width);
-  // The same for o or down, which add y = after - before to x, or the norm of `output` where there
-  // are weights of one. Returns the slopes of what they gave out.
+  // FactorSlopes of the rows of o or down, which add after - before to x, or the norm of `output`
+  // where the norm's weights are `weight`. Returns the gradient of the linear's outputs.
   const float* AddedSlopes(Role role, const float* before, const float* after, const Floats& weight,
                            const Floats& output, LayerScales& slopes);
-  // From input_slopes_, of what `role` and others read behind a norm of x, to x_slopes_.
+  // Carries input_slopes_, the gradient of what `role` and others read behind a norm of x, back to
+  // x_slopes_.
   void ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& slopes);
   // out [tokens, K] = y_slopes [tokens, N] W.
   void Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
                 Floats& out) const;
   void AttentionSlopes(const Saved& saved);
   void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
-  // Of one query head; slopes of k and v are added to those of others, but for the first one.
+  // The gradients through one query head: of its q, and of k and v, added to what other heads of
+  // the group left there; the first head starts anew.
   void QuerySlopes(const Saved& saved, bool first_head, HeadMemory& memory) const;
 
-  int64_t layer_ = 0;  // where it stands
+  int64_t layer_ = 0;  // the current one
   Backend& backend_;
   const DenseMath& math_;
   const ModelConfig& config_;

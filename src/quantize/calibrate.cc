@@ -6,9 +6,9 @@
 namespace nibble {
 namespace {
 
-// What GPTAQ compares with: the network as it is, but for 8 bits where both weights and activations
-// are to have no more. Their error is small beside what is compared, and products of integers take
-// a quarter of the time.
+// The plan of GPTAQ's reference: the network as it is, but for 8 bits where both weights and
+// activations are to have no more. Their error is small beside what is compared, and products of
+// integers take a quarter of the time.
 Plan ReferencePlan(Plan plan) {
   for (auto& [name, linear] : plan.linears) {
     const bool integers = linear.weights.quantized() && linear.activations.quantized();
@@ -114,7 +114,8 @@ void Calibration::RoundSet(LinearSet set, FloatLayer& layer, int64_t index, Laye
     progress(static_cast<double>(w + 1) / static_cast<double>(stream_.windows()),
              RoleName(roles[0]));
   }
-  // Of 28672 inputs and 2048 tokens half a gigabyte, which a Hessian needs more.
+  // For 28672 inputs and 2048 tokens the working memory is half a gigabyte, which a Hessian needs
+  // more.
   stream_.Release();
   if (reference_) reference_->Release();
   for (size_t i = 0; i < roles.size(); ++i) {

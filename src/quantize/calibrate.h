@@ -15,7 +15,7 @@
 
 namespace nibble {
 
-// Where the time went, in seconds.
+// The time of each stage, in seconds.
 struct CalibrationSeconds {
   double inputs = 0;    // the forward pass, uploads included
   double sums = 0;      // Hessians
@@ -37,13 +37,13 @@ class Calibration {
                      const Progress& progress);
   // A layer finished by an earlier run; `layer` is needed for GPTAQ's reference.
   void Skip(const LayerWeights& stored, const FloatLayer& layer, int64_t index);
-  // Of all calls of Round.
+  // The seconds of all calls of Round.
   const CalibrationSeconds& seconds() const { return seconds_; }
 
  private:
   void RoundSet(LinearSet set, FloatLayer& layer, int64_t index, LayerWeights& stored,
                 std::map<Role, double>& errors, const Progress& progress);
-  // For the linears of the set: one for all, or one for each.
+  // Starts the sums for the linears of the set: one Gptq for all, or one for each.
   std::vector<Gptq> Begin(LinearSet set, int64_t index);
   // Adds the time since the last call to `stage`, once the backend has done what it was asked for.
   void Account(double& stage);

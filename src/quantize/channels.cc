@@ -89,7 +89,7 @@ void OrderRows(const std::vector<int32_t>& order, FloatLayer& layer, Role role) 
   }
 }
 
-// What gates of experts read becomes what all of them read.
+// Merges the statistics of experts' gates: each gets those of what all of them read.
 void ShareNorm(const ModelConfig& config, ByRole<ChannelStatistics>& inputs) {
   ChannelStatistics all = inputs[OfExpert(Role::kGate, 0)];
   for (int64_t e = 1; e < config.router.all(); ++e) {

@@ -13,13 +13,13 @@
 
 namespace nibble {
 
-// What calibration saw of an input, channel by channel, behind its online transform.
+// Statistics of an input's channels in calibration, behind its online transform.
 struct ChannelStatistics {
   std::vector<double> largest, energy;  // [K]: max |x| and sum x^2
 };
 struct LayerStatistics {
-  // By the first linear that reads it. Experts read one norm's output, so that each has here what
-  // all of them see.
+  // Inputs by the first linear that reads them. Experts read one norm's output, so that each has
+  // here the statistics of what all of them see.
   ByRole<ChannelStatistics> inputs;
   KeyStatistics keys;
 };

@@ -27,7 +27,7 @@ std::vector<LayerStatistics> StatisticsOf(Backend& backend, const Network& sourc
                            [](double, std::string_view) {});
 }
 
-// As the recipe wants them.
+// The scales that the recipe wants, by statistics of the source.
 std::vector<ChannelScales> ScalesOfSource(Backend& backend, const Network& source,
                                           const Recipe& recipe, const Plan& plan,
                                           uint64_t vocabulary) {

@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// Of text that is read, and of predictions in each window that are compared.
+// Windows of text that are read, tokens of each, and predictions of each that are compared.
 constexpr int64_t kCacheWindows = 2, kCacheTokens = 256, kCachePredictions = 64;
 // At most so many parts are measured; those of deeper models are of several layers.
 constexpr int64_t kMostCacheParts = 40;
@@ -62,7 +62,7 @@ std::map<int64_t, CacheFormats> Narrowed(const Plan& plan, std::span<const Cache
   return caches;
 }
 
-// The checkpoint, its activations as they are.
+// The checkpoint's network without rounding of activations.
 Network WithExactActivations(const std::string& checkpoint) {
   Network network = OpenNetwork(checkpoint);
   const auto exact = [](InputSpec& input) { input.activation = input.tail_activation = {}; };
@@ -125,7 +125,7 @@ class Comparison {
     plan.layer_caches = Narrowed(plan_, narrow, {plan.k, plan.v});
     model_.UseCaches(LayerCaches(config(), plan));
   }
-  // Of rows_, some at a time.
+  // Visits the logits of rows_, some rows at a time.
   void VisitLogits(const std::function<void(std::span<const float>)>& visit) {
     std::vector<KvCache> caches;
     for (size_t w = 0; w < windows_.size(); ++w) caches.push_back(model_.MakeCache());
@@ -148,7 +148,8 @@ class Comparison {
   std::vector<float> reference_;
 };
 
-// How many of them, the cheapest for their size first, may cost `most` by the sum of their costs.
+// Sorts parts, the cheapest for their size first, and returns how many of the first ones may cost
+// `most` by the sum of their costs.
 size_t CountWithin(double most, std::vector<CachePart>& parts) {
   std::ranges::stable_sort(parts, {}, [](const CachePart& part) {
     return part.cost / static_cast<double>(part.values);

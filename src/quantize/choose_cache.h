@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers' keys and values do with four bits in the cache where the plan has more. What each
-// costs is measured, not estimated: the rounded weights predict a text with that part alone in four
-// bits, and the divergence from their predictions with a cache in fp32 is the cost. Activations are
-// not rounded meanwhile: their codes would change at random behind any change, which costs more
-// than most parts do. So costs add up, and the cheapest parts are taken until together they cost
-// what the recipe allows.
+// Chooses the layers whose keys or values do with four bits in the cache where the plan has more.
+// The cost of each part is measured, not estimated: the rounded weights predict a text with that
+// part alone in four bits, and the divergence from their predictions with a cache in fp32 is the
+// cost.
+//
+// Activations are not rounded meanwhile: their codes would change at random behind any change,
+// which costs more than most parts do. So costs add up, and the cheapest parts are taken until
+// together they cost what the recipe allows.
 #pragma once
 
 #include <functional>
@@ -16,7 +18,7 @@
 namespace nibble {
 
 inline constexpr int kNarrowCacheBits = 4;
-// Whether cached keys or values of this format could have fewer.
+// Returns whether cached keys or values of this format could have fewer bits.
 inline bool IsWideCache(const FormatSpec& format) {
   return format.quantized() && format.bits > kNarrowCacheBits;
 }

@@ -106,7 +106,7 @@ TEST_F(ChoosesCache, AsMuchAsMayBeLostIsWhatAModelOfThatPlanLoses) {
   EXPECT_TRUE(none.layer_caches.empty());
 }
 
-// Those that were taken are cheaper than those that were not.
+// The parts that were narrowed are cheaper than those that were not.
 TEST_F(ChoosesCache, TheCheapestPartsAreNarrow) {
   Plan some = plan_;
   Plan all = plan_;

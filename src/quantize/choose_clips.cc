@@ -49,7 +49,7 @@ Matrix<float> Sketch(const float* x, int64_t tokens, const Matrix<float>& p) {
   return y;
 }
 
-// Of the set's inputs in all windows, quantized to `activation` (or not).
+// Sketches of the set's inputs in all windows, quantized to `activation` (or not).
 std::vector<Matrix<float>> SketchInputs(Backend& backend, Stream& stream, LinearSet set,
                                         const FormatSpec& activation, const Matrix<float>& p) {
   std::vector<Matrix<float>> sketches;

@@ -56,8 +56,8 @@ double OutputError(Matrix<float> x, FloatLayer& layer, const FormatSpec& format)
   return total;
 }
 
-// How far from the least error that of `format`'s clip is. The error changes by 1 % within 0.02 of
-// the valley; random signs add about as much.
+// The share by which the error of `format`'s clip exceeds the least one. The error changes by 1 %
+// within 0.02 of the best clip; random signs add about as much.
 double Excess(const Matrix<float>& x, FloatLayer layer, FormatSpec format) {
   const double chosen = OutputError(x, layer, format);
   double least = INFINITY;

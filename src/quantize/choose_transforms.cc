@@ -18,7 +18,7 @@ constexpr int64_t kComparedRows = 128,
 constexpr int64_t kComparedExperts = 4;          // which speak for all
 constexpr double kTriedClips[] = {1, 0.9, 0.8};  // of activations whose clip is to be searched
 
-// Evenly spread.
+// Some rows of w, evenly spread.
 Matrix<double> SomeRows(const Matrix<double>& w) {
   const int64_t count = std::min(kComparedRows, w.rows);
   Matrix<double> some(count, w.cols);
@@ -103,7 +103,7 @@ class Variant {
     return y;
   }
   void Load(int64_t index) { layer_ = rotator_.Layer(index), index_ = index; }
-  // Some tokens, evenly spread.
+  // Inputs of some tokens, evenly spread, in the last window.
   Matrix<double> LastWindow(LinearSet set, const FormatSpec& format) {
     const auto [values, tokens] = stream_.Input(set, stream_.windows() - 1, format);
     const int64_t width = layer_[RolesOf(set)[0]].cols, count = std::min(kComparedTokens, tokens);
@@ -115,7 +115,7 @@ class Variant {
     }
     return x;
   }
-  // As the recipe rounds, on all windows but the last.
+  // Rounds as the recipe does, with the inputs of all windows but the last.
   void RoundWeights(LinearSet set, std::vector<Matrix<double>>& weights) {
     const std::vector<Role> roles = RolesOf(set);
     std::optional<Gptq> gptq;
@@ -171,7 +171,7 @@ Plan Plain(Plan plan, const ModelConfig& c) {
   return plan;
 }
 
-// Of the inputs that the plan transforms, what both networks lose.
+// The losses of both networks at the inputs that the plan transforms.
 std::vector<Input> Compare(const ModelConfig& c, const Plan& plan, int64_t index, Variant& planned,
                            Variant& plain) {
   std::vector<Input> inputs;

@@ -89,7 +89,7 @@ TEST_F(ChooseTransformsTest, HarmIsFoundAndHelpIsKept) {
   EXPECT_EQ(LayersWithout(Role::kQ), LayersWithout(Role::kV));
 }
 
-// Of families without a norm in front of q, k and v, these still share what is left out.
+// In families without a norm in front of q, k and v, these still share what is left out.
 TEST_F(ChooseTransformsTest, ReadersOfOneInputGoTogetherWithoutANorm) {
   const std::vector<FamilyModel> families = FamilyModels();
   const auto olmo2 = std::ranges::find(families, std::string_view("olmo2"), &FamilyModel::name);

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Half to even, for |x| < 2^22; plain operations, so that loops become vector code.
+// Rounds half to even, for |x| < 2^22; plain operations, so that loops become vector code.
 float RoundToEven(float x) {
   constexpr float kUlpIsOne = 0x1.8p23f;
   return (x + kUlpIsOne) - kUlpIsOne;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the search for a grid's clip compares.
+// The error that the search for a grid's clip makes smallest.
 #pragma once
 
 #include <span>

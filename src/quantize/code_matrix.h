@@ -19,7 +19,8 @@ uint32_t LargestTwo(const std::array<double, 4>& importance);
 
 class CodeMatrix {
  public:
-  // For the first `cols` columns of w, whose row scales (of a second level) it finds.
+  // Takes the first `cols` columns of w, and finds their row scales where the format has a second
+  // level.
   CodeMatrix(const Matrix<double>& w, int64_t cols, const FormatSpec& format);
 
   int64_t cols() const { return codes_.cols; }
@@ -29,15 +30,15 @@ class CodeMatrix {
   const WeightGrid& Grid(int64_t n, int64_t k) const {
     return grids_[static_cast<size_t>(n * groups_ + k / group_)];
   }
-  // Makes it the best one for `values`, those of the group.
+  // Makes the grid the best one for `values`, which are the group's.
   const WeightGrid& FindGrid(int64_t n, int64_t k, std::span<const double> values);
-  // All of them.
+  // Finds the grids of all groups.
   void FindGrids(const Matrix<double>& w);
   // Stores the code of `value` at (n, k).
   void Set(int64_t n, int64_t k, double value) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).Code(value));
   }
-  // The same as Set for a weight that becomes 0; of a sparse matrix two in four at least.
+  // Stores the code of 0 for a weight that is pruned; in a sparse matrix two in four at least are.
   void Prune(int64_t n, int64_t k) {
     codes_.row(n)[static_cast<size_t>(k)] = static_cast<int8_t>(Grid(n, k).zero);
   }

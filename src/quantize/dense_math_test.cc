@@ -38,7 +38,7 @@ class DenseMathTest : public testing::TestWithParam<bool> {
     math_ = backend_->services().MakeDense();
   }
 
-  // In the machine's memory, a copy on the host too.
+  // A copy of `values` in the machine's memory, also on the host.
   Buffer<float> There(const std::vector<float>& values) const {
     const auto count = static_cast<int64_t>(values.size());
     Buffer<float> copy(math_->allocator()), buffer(math_->allocator());
@@ -106,7 +106,8 @@ TEST_P(DenseMathTest, PeakSlopesAreDerivativesOfTheSquaredNorm) {
     double sum = 0;
     for (size_t k = first; k < first + kGroup; ++k) sum += std::pow(double{values[k]}, 10);
     const double slope = sum == 0 ? 0 : 2 * std::pow(double{values[i]}, 9) / std::pow(sum, 0.8);
-    // Of each of the kGroup terms and the factor some 20 roundings, and a power.
+    // The bound is for the sum of kGroup terms and some 20 roundings of a term, the factor and the
+    // power.
     ASSERT_NEAR(ours[i], slope, (kGroup + 20) * 0x1p-24 * std::abs(slope)) << i;
   }
 }
@@ -256,7 +257,8 @@ TEST_P(DenseMathTest, GateSlopesAreDerivatives) {
           SlopeOf({gate[i], up[i]}, 0, [&](const auto& v) { return gated(v[0], v[1]); });
       const double du =
           SlopeOf({gate[i], up[i]}, 1, [&](const auto& v) { return gated(v[0], v[1]); });
-      // Some ten roundings of values that are a few times as large as the result at most.
+      // The bound allows some ten roundings of values that are at most a few times as large as the
+      // result.
       ASSERT_NEAR(by_up[i], du, 10 * kUlp * (1 + std::abs(du)) + kDifference) << i;
       ASSERT_NEAR(by_gate[i], dg, 40 * kUlp * (1 + std::abs(s[i] * up[i])) + kDifference) << i;
     }

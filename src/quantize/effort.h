@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// How much time a quantization may take for a better result (--quality): what a run sees and
+// The time that a quantization may take for a better result (--quality), as what a run sees and
 // learns. docs/quantize_your_model.md has what each level costs and gives.
 struct Effort {
   std::string_view name, summary;

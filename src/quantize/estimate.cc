@@ -33,7 +33,7 @@ double StoredBytes(const LinearPlan& plan, int64_t rows, int64_t cols) {
          bytes_per_column * static_cast<double>(cols);
 }
 
-// What is written, and of how many bits a quantized weight is.
+// Estimates the bytes that are written, and the bits of a quantized weight.
 void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e) {
   double quantized_bytes = 0, quantized_weights = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
@@ -76,7 +76,8 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
   double most = 12 * weights, left = weights;
   if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return most;
   const int networks = o.recipe.gptaq > 0 ? 2 : 1;
-  // Once more in the order of the kernels; those of GPTAQ's reference have 8 bits.
+  // A backend has each linear's codes once more in its kernels' order; GPTAQ's reference has 8
+  // bits.
   const double codes = weights * (2 * networks - 1);
   for (LinearSet set : LinearSets(c, layer)) {
     const auto inputs = static_cast<double>(c.inputs(layer, RolesOf(set)[0]));
@@ -94,7 +95,7 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
 
 // Bytes in the program's memory but for the windows of calibration; most of a GPU's is its own.
 double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
-  // Of the first kind of layers and of the last.
+  // The larger of the first and the last layer, which may be of different kinds.
   double bytes = std::max(LayerBytes(c, 0, o), LayerBytes(c, c.layers - 1, o));
   const auto table = static_cast<double>(c.vocab_size * c.hidden_size);
   if (LearnsScales(o.recipe, c, o.calibration_windows * o.context)) {
@@ -103,8 +104,8 @@ double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   return kProgramBytes + std::max(bytes, 3 * table);
 }
 
-// On a GPU: windows, the widest Hessians with what GPTQ makes of them, and the largest matrix; or
-// all weights and what slopes or learning leave behind in the layers.
+// Bytes on a GPU: windows, the widest Hessians with what GPTQ makes of them, and the largest
+// matrix; or all weights and what gradients or learning leave behind in the layers.
 double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t tokens) {
   double widest = 0, largest = 0;
   for (const int64_t layer : {int64_t{0}, c.layers - 1}) {

@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-// By falling Hessian diagonal, or as the columns are; the last `tail` stay where they are.
+// Columns by falling Hessian diagonal, or as they are; the last `tail` stay where they are.
 std::vector<int64_t> ColumnOrder(std::span<const double> diagonal, bool act_order, int64_t tail) {
   std::vector<int64_t> order(diagonal.size());
   std::iota(order.begin(), order.end(), 0);
@@ -31,7 +31,7 @@ double MoreDamping(double damp) {
   return std::max(damp * 10, 1e-4);
 }
 
-// Rows of w, with 0 in some columns.
+// Rows of w with zeros in `columns`.
 Matrix<double> RowsWithout(const Matrix<double>& w, int64_t first, int64_t count,
                            std::span<const int64_t> columns) {
   Matrix<double> rows(count, w.cols);
@@ -70,10 +70,10 @@ class MatrixRounding {
   Rounded Take(double damp) const;
 
  private:
-  // Of group g and rows from `first` on.
+  // Finds the grids of group g in the rows from `first` on.
   void FindGrids(int64_t g, int64_t first, std::span<const double> columns);
   void RoundTail(int64_t first, std::span<double> values);
-  // What rows from `first` on have of values [rows, ..].
+  // The part of values [rows, ..] that belongs to the rows from `first` on.
   template <typename T>
   std::span<T> Part(std::span<T> values, int64_t first, int64_t count) const {
     const auto width = static_cast<int64_t>(values.size()) / w_.rows;
@@ -86,7 +86,7 @@ class MatrixRounding {
   double correction_, pull_;
   int sweeps_;
   CodeMatrix codes_;
-  // As a machine reads them, [rows, groups].
+  // Grids as GptqMath reads them, [rows, groups].
   std::vector<float> scales_;
   std::vector<int32_t> zeros_;
   Matrix<double> tail_;  // not rounded
@@ -192,7 +192,8 @@ void Gptq::Factor(Group& group) const {
 }
 
 Rounded Gptq::Round(const Matrix<double>& w, const FormatSpec& format, const FormatSpec& tail) {
-  // What is learned from fewer tokens than inputs is noise to others: some experts see few.
+  // A correction learned from fewer tokens than inputs is noise to other tokens: some experts see
+  // few.
   const auto tokens = static_cast<double>(tokens_);
   const double seen_share = tokens_ == 0 ? 0 : tokens / (tokens + static_cast<double>(w.cols));
   MatrixRounding rounding(w, format, tail, options_, options_.gptaq * seen_share);

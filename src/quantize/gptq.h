@@ -25,8 +25,9 @@ struct GptqOptions {
 
 class Gptq {
  public:
-  // In the backend's memory, or with BLAS and LAPACK. groups: of rows, with sums of their own,
-  // where tokens have another weight for each.
+  // Sums lie in the backend's memory where it has math for GPTQ; else BLAS and LAPACK make them in
+  // the program's. `groups`: of rows, each with a Hessian of its own, where every token has a
+  // weight for each.
   Gptq(Backend& backend, int64_t width, const GptqOptions& options, int64_t groups = 1);
   Gptq(std::unique_ptr<GptqMath> math, const GptqOptions& options) : options_(options) {
     groups_.push_back({std::move(math)});
@@ -38,13 +39,13 @@ class Gptq {
     for (Group& group : groups_) group.math->Add(x, exact, tokens, {});
     tokens_ += tokens;
   }
-  // The same with a weight of each token for each group: columns `first` and on of weights
-  // [groups, ..].
+  // Adds with a weight for each token and each group of rows: the columns of weights [groups, ..]
+  // from `first` on.
   void Add(const float* x, const float* exact, int64_t tokens, const Matrix<float>& weights,
            int64_t first);
 
-  // After all calls of Add. w [rows, width]; tail: the format of the last columns. Group g has the
-  // rows from g rows / groups on.
+  // Rounds w [rows, width], after all calls of Add; group g has the rows from g rows / groups on.
+  // `tail`: the format of the last columns.
   Rounded Round(const Matrix<double>& w, const FormatSpec& format, const FormatSpec& tail = {});
 
  private:
@@ -54,7 +55,7 @@ class Gptq {
     std::vector<int64_t> unseen = {};  // columns whose input was 0 in all of calibration
     double damp = 0;
   };
-  // What Add has summed, with as much damping as that takes.
+  // Factors the Hessian that Add has summed, with as much damping as that takes.
   void Factor(Group& group) const;
 
   std::vector<Group> groups_;

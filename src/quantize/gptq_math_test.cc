@@ -15,7 +15,7 @@
 namespace nibble {
 namespace {
 
-// By the definitions in gptq_math.h, one column at a time.
+// GPTQ by the definitions in gptq_math.h, one column at a time.
 class PlainGptq final : public GptqMath {
  public:
   explicit PlainGptq(int64_t width) : h_(width, width), c_(width, width), u_(width, width) {}
@@ -258,7 +258,7 @@ struct Case {
   double foem = 0;
 };
 
-// Of the same sums.
+// Matrices rounded with the same sums, by the math under test and by HostGptq.
 struct Pair {
   Rounded ours, host;
 };
@@ -367,7 +367,7 @@ const Case kNarrow[] = {
     Case{{.bits = 4, .clip = 0}, 136, 1024, true, 0, 0, {8, {.bits = 8}}, false, 0.1},
     Case{{.bits = 3, .group = 64, .clip = 0}, 192, 1024, false, 0.5, 2, {}, false, 0.25},
     Case{{.bits = 2, .codebook = Codebook::kE8p}, 256, 1024, false, 0, 0, {}, false, 0.1}};
-// Too wide for plain loops.
+// Cases that are too wide for plain loops.
 const Case kWide[] = {
     Case{{.bits = 4, .clip = 0}, 2200, 4000, false, 0, 2},
     Case{{.bits = 4, .clip = 0, .sparse = true}, 2200, 4000, false, 0, 1, {24, {.bits = 16}}},

@@ -152,7 +152,8 @@ TEST(Sparse, NearestPrunesTheSmallerHalfOfEveryFour) {
   }
 }
 
-// The same loops in the plainest form, one row and no blocks: mask, codes and all errors.
+// SparseGPT's loops in the plainest form, one row and no blocks, give the same mask, codes and
+// errors.
 TEST(Sparse, GptqPrunesAsSparseGptDoes) {
   constexpr int64_t kWidth = 160, kMain = 128;  // the last 32 are a tail
   const Matrix<double> w = RandomMatrix(3, kWidth, 19);
@@ -200,7 +201,7 @@ TEST(Sparse, SweepsKeepWhatIsPruned) {
   for (size_t i = 0; i < is.data.size(); ++i) EXPECT_TRUE(was.data[i] != 0 || is.data[i] == 0) << i;
 }
 
-// Behind enough passes no code can be changed with profit.
+// After enough passes no code can be changed with profit.
 TEST(Gptq, SweepsEndWhereEveryCodeIsTheBestForTheOthers) {
   const Matrix<double> w = RandomMatrix(6, 160, 9);
   const Matrix<float> x = CorrelatedInputs(160, 1024, 10);
@@ -291,8 +292,8 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
   EXPECT_LT(corrected, error(0.25, 0));
   EXPECT_LT(error(0.25, 0), error(0, 0));
   EXPECT_LT(error(1, 2), corrected) << "sweeps know the target";
-  // With codes of 8 bits in grids that clip nothing it is that of a share of the step from W to the
-  // least-squares solution, up to the codes' own error.
+  // With codes of 8 bits in grids that clip nothing the error is that of a share of the step from W
+  // to the least-squares solution, up to the codes' own error.
   const Matrix<float> fine = Decode(RoundGptq(w, inputs.seen, {.bits = 8, .clip = 1},
                                               {.damp = 1e-9, .gptaq = 1}, {}, &inputs.exact)
                                         .weights);

@@ -106,7 +106,7 @@ struct Weight {
   int8_t& code;
 };
 
-// What eight weights from column k on become.
+// Makes eight weights from column k on the lattice's point `code`.
 void SetPoint(const GptqRounding& r, int64_t n, int64_t k, uint32_t code) {
   r.points[static_cast<size_t>((n * r.columns + k) / kPoint)] = code;
   std::ranges::copy(LatticeCode(r.bits).Decode(code), r.codes.begin() + n * r.columns + k);
@@ -182,7 +182,7 @@ std::vector<Matrix<double>> PointInverses(const Matrix<double>& block) {
   return inverses;
 }
 
-// What the codes of some rows mean in fp32, and the tail behind them, minus w.
+// The decoded weights of some rows in fp32, and the tail behind them, minus w.
 Matrix<double> Errors(const GptqRounding& r, std::span<const double> tail, int64_t first,
                       Matrix<double> w) {
   const int64_t last = w.cols - r.columns;
@@ -203,7 +203,7 @@ int64_t BlockColumns(const GptqRounding& r) {
   return r.group * std::max<int64_t>(1, kLazyColumns / r.group);
 }
 
-// Each row by the root of its weight.
+// Multiplies each row with the root of its weight.
 void MultiplyRows(std::span<const float> weights, std::vector<float>& values) {
   const size_t width = values.size() / weights.size();
   ParallelFor(weights.size(), [&](size_t row) {
@@ -310,8 +310,9 @@ double HostGptq::RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_
   }
   Weight weight(r, n, order_[at]);
   if (!r.points.empty()) {
-    // What the first of them loses moves to the others, whose codes are chosen already: in the end
-    // the error of the block goes to the columns behind it (block LDLQ, Tseng et al. 2024).
+    // Eight columns get their codes at once, so the error of the first moves to others whose codes
+    // are chosen already: in the end the error of the block goes to the columns behind it (block
+    // LDLQ, Tseng et al. 2024).
     if (i % kPoint == 0) {
       SetPoint(r, n, i, LatticeCode(r.bits).Encode(w.subspan(at, kPoint), weight.scale));
     }
@@ -350,7 +351,7 @@ void HostGptq::RoundRows(const GptqRounding& r, int64_t first, Matrix<double>& r
   }
 }
 
-// Of H + diag(added).
+// Columns and rows [begin, end) of H + diag(added).
 Matrix<double> HostGptq::DampedBlock(int64_t begin, int64_t end) const {
   Matrix<double> block(end - begin, end - begin);
   for (int64_t i = 0; i < block.rows; ++i) {

@@ -9,9 +9,9 @@
 
 namespace nibble {
 
-// With BLAS and LAPACK in the program's memory. Results do not depend on the number of threads. Of
-// a wide input the Hessian is larger than all weights, so there is one such matrix: H below the
-// diagonal, U on and above it.
+// GptqMath with BLAS and LAPACK in the program's memory. Results do not depend on the number of
+// threads. The Hessian of a wide input is larger than all weights, so there is one such matrix: H
+// below the diagonal, U on and above it.
 class HostGptq final : public GptqMath {
  public:
   HostGptq(Backend& backend, int64_t width)
@@ -24,7 +24,7 @@ class HostGptq final : public GptqMath {
   GptqLoss Round(const GptqRounding& rounding) override;
 
  private:
-  // Some rows from `first` on of what they say; `rows` is a working copy in rounding order.
+  // These work on some rows from `first` on; `rows` is a working copy in rounding order.
   Matrix<double> Corrected(const GptqRounding& r, int64_t first, int64_t count) const;
   void RoundRows(const GptqRounding& r, int64_t first, Matrix<double>& rows) const;
   double RoundWeight(const GptqRounding& r, int64_t n, int64_t i, int64_t end, std::span<double> w,

@@ -43,7 +43,7 @@ double ProductError(Backend& backend, const PackedLinear& linear, std::span<cons
   return std::sqrt(errors / std::max(squares, 1e-300));
 }
 
-// What a network gives out, [tokens, N], with x as it is and perturbed.
+// Outputs of a network, [tokens, N], with x as it is and perturbed.
 struct Outputs {
   std::span<const float> clean, perturbed;
 };
@@ -86,7 +86,7 @@ class Twins {
   Stream clean_, perturbed_;
 };
 
-// How one part of the mapped network differs from the source's, by tokens.
+// The difference of one part of the mapped network from the source's, by tokens.
 class Comparison {
  public:
   Comparison(std::string part, int64_t tokens)

@@ -166,7 +166,7 @@ TEST(PlantedMistakes, AreFoundInTables) {
 
 class RealModels : public testing::TestWithParam<const char*> {};
 
-// In the first layers, where massive activations begin.
+// The mistakes are in the first layers, where massive activations begin.
 TEST_P(RealModels, PlantedMistakesAreFound) {
   const std::string path = RealModel(GetParam());
   if (path.empty()) GTEST_SKIP() << "needs " << GetParam();

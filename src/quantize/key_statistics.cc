@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// What one of the linears behind a norm gives of the input x [tokens, hidden], [tokens, N].
+// Outputs [tokens, N] of a linear behind a norm for the inputs x [tokens, hidden].
 std::vector<float> Project(Backend& backend, const PackedLinear& linear, const float* x,
                            int64_t tokens) {
   const InputSpec input = {.width = linear.weights.cols};
@@ -94,7 +94,7 @@ KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t i
   Buffer<float> x(backend.allocator());
   const int64_t tokens = stream.context(), count = tokens * config.hidden_size;
   for (int64_t w = 0; w < stream.windows(); ++w) {
-    // What Input gives lies where PrepareActs writes.
+    // The values of Input lie where PrepareActs writes, so they are copied.
     backend.Copy(stream.Input(LinearSet::kQkv, w).values, count, x.Grow(count));
     std::vector<float> k = Project(backend, layer[Role::kK], x.data(), tokens),
                        q = Project(backend, layer[Role::kQ], x.data(), tokens);

@@ -7,9 +7,9 @@
 
 namespace nibble {
 
-// Of a layer's keys and of the queries that meet them, [kv_heads, head_dim] each. Channels that
-// RoPE turns into each other have one value, and so have those of all heads where heads share the
-// weights of a norm.
+// Statistics of a layer's keys and of the queries that meet them, [kv_heads, head_dim] each.
+// Channels that RoPE turns into each other have one value, and so have those of all heads where
+// heads share the weights of a norm.
 struct KeyStatistics {
   std::vector<double> largest;               // the longest pair, or |k| of a channel alone
   std::vector<double> energy, query_energy;  // sums of squares
@@ -17,8 +17,9 @@ struct KeyStatistics {
   std::vector<double> mean;                  // behind RoPE, of each channel by itself
 };
 
-// Over all windows of a stream that stands in front of q, k and v, of the source in floats. Nothing
-// of a layer that reads the keys of another, and of one whose keys others read the mean alone.
+// Collects over all windows of a stream that stands in front of q, k and v of the source in floats.
+// A layer that reads the keys of another has no statistics; one whose keys others read has the mean
+// alone.
 KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t index,
                           const LayerWeights& layer, Stream& stream);
 

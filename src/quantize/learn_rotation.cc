@@ -16,7 +16,7 @@ constexpr int64_t kInputRows = 2048;  // of an input
 constexpr int64_t kStepRows = 128;    // rows of an input in one step
 constexpr int64_t kSums = 16;  // of gradients, at a time; fixed, so that threads do not matter
 
-// Of the objective, summed over some sets.
+// The gradient of the objective, summed over some sets.
 class Gradient {
  public:
   explicit Gradient(const DenseMath& math)
@@ -106,7 +106,7 @@ class Descent {
   bool started_ = false;
 };
 
-// The same steps until fp64 has no more to give.
+// The orthogonal matrix near `almost`: Newton and Schulz's steps until fp64 has no more to give.
 Matrix<double> Orthogonal(const Matrix<float>& almost) {
   Matrix<double> r(almost.rows, almost.cols), square = r;
   std::copy(almost.data.begin(), almost.data.end(), r.data.begin());
@@ -132,7 +132,7 @@ double OutputPower(const Matrix<float>& x, const Matrix<float>& w) {
   return Power(y) / tokens + 1e-30;
 }
 
-// Of a quantizer, in relation to its range and to one of 4 bits.
+// The squared step of a quantizer, in relation to its range and to one of 4 bits.
 double SquaredStep(const FormatSpec& format) {
   return std::ldexp(1.0, 2 * (4 - format.bits));
 }

@@ -28,16 +28,16 @@ struct PeakedRows {
 
 inline constexpr int64_t kRotationWindows = 8;
 
-// Of attention and MLP of every layer: some outputs of their norms, without the norms' weights,
-// from one pass of the first windows of `ids` (windows of `context` tokens) through the unrounded
-// network; and the rows of the weights that read them.
+// Collects for attention and MLP of every layer some outputs of their norms, without the norms'
+// weights, from one pass of the first windows of `ids` (windows of `context` tokens) through the
+// unrounded network; and the rows of the weights that read them.
 // progress(layer), before each, may throw.
 std::vector<PeakedRows> CollectPeakedRows(Backend& backend, const ModelConfig& config,
                                           const Plan& plan, const Rotator& rotator,
                                           std::span<const int32_t> ids, int64_t context,
                                           const std::function<void(int64_t)>& progress);
 
-// What both take, for estimates.
+// Bytes and operations of collecting and learning, for estimates.
 double LearningBytes(const ModelConfig& config, int64_t context);
 double LearningFlops(const ModelConfig& config);
 

@@ -16,7 +16,7 @@ constexpr int64_t kWarmup = 8;       // steps until the rate is whole
 constexpr int64_t kPatience = 3;     // measurements that find nothing better
 constexpr double kHeadRate = 0.01;   // in a step, of the root mean square of what is in the head
 
-// Where activations and weights lose much.
+// Returns whether activations or weights have so few bits that they lose much.
 bool Rough(const Recipe& recipe) {
   return recipe.weights.bits < 4 || recipe.activations.bits < 8;
 }
@@ -32,7 +32,7 @@ Adam HeadDescent(const Matrix<float>& head) {
   return Adam(head.data, kHeadRate * std::sqrt(squares / static_cast<double>(head.data.size())));
 }
 
-// Where activations and weights lose little, few and long steps gain as much (docs/quality.md); if
+// If activations and weights lose little, few and long steps gain as much (docs/quality.md); if
 // they gain nothing, the descent begins again with shorter ones.
 struct Schedule {
   Schedule(const Recipe& recipe, int64_t context, int64_t ids)
@@ -53,14 +53,14 @@ struct Schedule {
   int64_t trained() const { return sequences - held_out; }
   // Sequences, which rough networks see four times at most, others once.
   int64_t needed() const { return steps * kBatch / (rough ? 4 : 1); }
-  // Worked on until `step` (ScaleLearningTokens).
+  // Tokens worked on until `step` (ScaleLearningTokens).
   double Tokens(int64_t step) const {
     const int64_t measured = (1 + step / interval) * held_out;
     return static_cast<double>((sequences + measured + 2 * step * kBatch) * length);
   }
-  // Of all descents.
+  // The steps of all descents, at most.
   int64_t most_steps() const { return rough ? steps : 2 * steps; }
-  // What a step takes of a factor's rate.
+  // The share of a factor's rate that a step takes.
   double Share(int64_t step) const {
     const double most = std::sqrt(60.0 / static_cast<double>(steps)) * (step < steps ? 1 : 0.3);
     const double done = static_cast<double>(step % steps) / static_cast<double>(steps);
@@ -69,7 +69,7 @@ struct Schedule {
   }
 };
 
-// What the head reads in the float network, [tokens, hidden].
+// The inputs of the head in the float network, [tokens, hidden].
 Matrix<float> Targets(Backend& backend, const ScaleTask& task, std::span<const int32_t> ids,
                       int64_t length, const ScaleProgress& progress) {
   const ModelConfig& c = task.config;
@@ -105,20 +105,21 @@ class Learner {
     return step_ == schedule_.most_steps() || worse_ == kPatience ||
            (step_ == schedule_.steps && worse_ == 0);
   }
-  // Returns what there is to say of it.
+  // Returns a line on the step for reports.
   std::string Step();
   std::string held_out() const {
     return schedule_.held_out > 0 ? fmt::format(", held out {:.4f}", best_) : "";
   }
-  // Of the first descent, which is all that is foreseen.
+  // The tokens worked on so far; estimates foresee the first descent alone, so a second adds
+  // nothing.
   double tokens() const { return schedule_.Tokens(std::min(step_, schedule_.steps)); }
   LearningState state() const;
   Learned best() const;
 
  private:
-  // Of a batch, in nats per token.
+  // The divergence of a batch, in nats per token.
   double Divergence(std::span<const int64_t> batch);
-  // Of what is held out, if there is something.
+  // The divergence of the held-out sequences; 0 without any.
   float Measure();
 
   const ScaleTask& task_;
@@ -152,7 +153,7 @@ Learner::Learner(Backend& backend, const DenseMath& math, const ScaleTask& task,
   if (LearnsHead(task.recipe, task.config)) head_ = HeadDescent(task.head);
 }
 
-// In a state: step_, worse_, best_; the head's.
+// Names in a state: of step_, worse_ and best_, and of the head's descent.
 constexpr const char *kProgressName = "progress", *kHeadName = "head";
 
 void Learner::Begin(const LearningState& begun) {
@@ -174,7 +175,7 @@ void Learner::Begin(const LearningState& begun) {
   best_ = progress[2];
 }
 
-// Whether `begun` has what a state of this learning has.
+// Returns whether `begun` has the vectors, of the same sizes, that a state of this learning has.
 bool Learner::Continues(const LearningState& begun) const {
   const LearningState own = state();
   const bool alike = std::ranges::all_of(own, [&](const auto& one) {

@@ -24,9 +24,9 @@ namespace nibble {
 // Why the scales of such a recipe cannot be learned, whatever the network; empty: they can. It
 // takes a rotation (which folds norms), GPTQ, and channels that are neither ordered nor scaled.
 std::string_view WhyScalesStay(const Recipe& recipe);
-// Whether a recipe's scales are learned from a text of `ids` tokens: for networks of gated FFNs
-// without experts, and from as many tokens on as that takes (ScaleLearningLeast); a shorter text
-// would be learned by heart.
+// Returns whether a recipe's scales are learned from a text of `ids` tokens. That takes a network
+// of gated FFNs without experts and a text of ScaleLearningLeast tokens; a shorter one would be
+// learned by heart.
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config);
 
@@ -47,18 +47,18 @@ struct ScaleTask {
 // Told how many tokens have been worked on, and on what.
 using ScaleProgress = std::function<void(double tokens, const std::string& what)>;
 
-// What predicts the held-out sequences best, factors of 1 if nothing did better; of a text that has
-// none to spare, what the last step gave.
+// Returns the factors and the head that predict the held-out sequences best, factors of 1 if
+// nothing did better; of a text that has no sequences to spare, those of the last step.
 Learned LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& task,
                     const ScaleProgress& progress);
 
-// What it takes in the backend's memory. A text of `ids` tokens makes it work on `tokens`: one that
-// passes the float network or is measured counts as one, one there and back through the other as
+// Learning's bytes in the backend's memory, and its tokens for a text of `ids`: a token that passes
+// the float network or is measured counts as one, one there and back through the other network as
 // two, which is about as long as they take.
 double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 double ScaleLearningTokens(const Recipe& recipe, const ModelConfig& config, int64_t ids);
-// In the program's memory and beside the output, of a head that is learned: two states, of which
-// one is being saved.
+// Bytes of a head that is learned, in the program's memory and in files beside the output: two
+// states, of which one is being saved.
 double HeadLearningBytes(const Recipe& recipe, const ModelConfig& config);
 
 }  // namespace nibble

@@ -59,7 +59,7 @@ struct Machine {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<DenseMath> math;
 };
-// Without a backend where there is no GPU.
+// Returns no backend where a GPU is wanted and there is none.
 Machine MakeMachine(bool gpu, bool decoded) {
   Machine machine = {gpu ? GpuOrNull() : MakeBackend("cpu", decoded), nullptr};
   if (!machine.backend) return machine;
@@ -83,7 +83,7 @@ class Loss {
       targets_.push_back(static_cast<float>(rng.Normal()));
     }
   }
-  // What predictions are made with in place of the targets' head.
+  // The head of the predictions, in place of the targets'.
   std::vector<float> head() const { return model_.rotator.Table(Role::kHead).data; }
   double At(const std::vector<float>& head) {
     backprop_.UseHead(head);
@@ -125,7 +125,7 @@ class LearnScalesTest : public testing::TestWithParam<bool> {
   Machine machine_;
 };
 
-// What learning has to start from: layers with wrong scales behind a short text.
+// A start for learning: layers with wrong scales, and a short text.
 struct LearningJob {
   explicit LearningJob(const Recipe& r, float factor = 1.2f) : recipe(r), model(recipe) {
     model.source.config.context = 16;  // of the sequences
@@ -135,7 +135,8 @@ struct LearningJob {
     }
     for (LayerWeights& layer : model.layers) ApplyScales(wrong, layer);
   }
-  // `state` receives that of which keep_at others were told, reports what was said.
+  // `state` receives the state that is kept after `keep_at` others, `reports` the progress
+  // messages.
   Learned Learn(const Machine& machine, const LearningState& begun = {}, size_t keep_at = 0) {
     states = 0;
     reports.clear();
@@ -157,7 +158,7 @@ struct LearningJob {
                          if (what != "targets") reports.emplace_back(tokens, what);
                        });
   }
-  // What reports say behind `name`, of those that do.
+  // The numbers that stand behind `name` in reports, of those that have it.
   std::vector<double> Said(const std::string& name) const {
     std::vector<double> values;
     for (const auto& [tokens, what] : reports) {
@@ -364,7 +365,7 @@ TEST_P(LearnScalesTest, GoesOnFromAnyStateToTheSameBytes) {
   ASSERT_EQ(job.states, 61u);
   const LearningState begun = job.state;
   const auto end = job.reports.back();
-  // A stranger's state: each fault alone.
+  // States of another learning, each with one fault, are refused.
   using Change = std::function<void(LearningState&)>;
   const std::vector<Change> changes = {
       [](auto& s) { s.erase("head"); }, [](auto& s) { s.begin()->second.push_back(1); },
@@ -398,7 +399,7 @@ Recipe Fine() {
   return fine;
 }
 
-// Each step is worse.
+// Each step makes the predictions worse.
 TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
   LearningJob job(Fine(), 1);
   job.recipe.weights.bits = 3;  // 60 steps, and the head is learned
@@ -417,7 +418,7 @@ TEST(LearnScales, StopsWhereWhatIsHeldOutGetsNoBetter) {
   EXPECT_EQ(head.data, job.model.rotator.Table(Role::kHead).data);
 }
 
-// With the few steps that 4-bit weights have.
+// The schedule is that of 4-bit weights, with few steps.
 TEST(LearnScales, BeginsAgainWithShorterStepsWhereLongOnesGainNothing) {
   LearningJob job(Fine(), 1);
   job.recipe = EightBits();

@@ -20,7 +20,7 @@ Plan InFloats(Plan plan) {
   return plan;
 }
 
-// To a mean of 1, with what is above kHeaviestToken cut before.
+// Cuts weights at kHeaviestToken times their mean, and scales them to a mean of 1.
 void Scale(std::span<float> weights) {
   const auto mean = [&] {
     return std::accumulate(weights.begin(), weights.end(), 0.0) /
@@ -55,7 +55,7 @@ class Finder {
   }
 
   int64_t tokens() const { return pieces_ * length_; }  // of a run
-  // The pieces from token `first` on.
+  // Finds the weights of tokens() tokens from `first` on.
   void Run(int64_t first);
   LossWeights Take();
 

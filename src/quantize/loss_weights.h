@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What errors of a linear's outputs cost, token by token. KL(float || rounded) grows by about half
-// the sum over tokens t and outputs n of F[t, n] error[t, n]^2, where F is the mean of the squared
-// slopes of -log p[y] over what the float network predicts, y ~ p. GPTQ's Hessian of output n is
-// then X^T diag(F[., n]) X, and neighbouring outputs share the mean of theirs (GuidedQuant, Kim et
-// al. 2025, who take the text's next token for y; docs/quality.md). One y is drawn for each token.
+// Weights of calibration tokens by what an error of a linear's outputs costs there. KL(float ||
+// rounded) grows by about half the sum over tokens t and outputs n of F[t, n] error[t, n]^2, where
+// F is the mean of the squared gradient of -log p[y] over what the float network predicts, y ~ p.
+//
+// GPTQ's Hessian of output n is then X^T diag(F[., n]) X, and neighbouring outputs share the mean
+// of theirs (GuidedQuant, Kim et al. 2025, who take the text's next token for y; docs/quality.md).
+// One y is drawn for each token.
 #pragma once
 
 #include <functional>
@@ -16,13 +18,13 @@
 
 namespace nibble {
 
-// Of each layer's linears, [groups, tokens]: 1 on average, once what was more than kHeaviestToken
-// times the mean has been cut, so that not a few tokens decide.
+// Weights of tokens for each layer's linears, [groups, tokens]. What is above kHeaviestToken times
+// the mean is cut, so that not a few tokens decide; the mean is then made 1.
 using LossWeights = std::vector<ByRole<Matrix<float>>>;
 
 inline constexpr double kHeaviestToken = 4;
-// Slopes are those of the text in pieces of so many tokens, or of all of a shorter one, so many of
-// them at a time.
+// Gradients are taken of pieces of kLossPiece tokens, or of all of a shorter text, kLossPieces at a
+// time.
 inline constexpr int64_t kLossPiece = 512, kLossPieces = 8;
 
 struct LossWeightTask {
@@ -35,14 +37,14 @@ struct LossWeightTask {
   int64_t groups;
 };
 
-// For the networks of Differentiable (backprop.h). progress(tokens that are done).
+// Takes networks that are Differentiable (backprop.h). progress(tokens that are done).
 LossWeights FindLossWeights(Backend& backend, const DenseMath& math, const LossWeightTask& task,
                             const std::function<void(double)>& progress);
 
-// How many Hessians the linears of a set have: one, or one for each group of each one's outputs.
+// The number of Hessians of a set's linears: one, or one for each group of each linear's outputs.
 int64_t HessiansOf(const Recipe& recipe, LinearSet set);
 
-// Of the weights themselves, and of the fp32 layers that finding them takes beside
+// Bytes of the weights themselves, and of the fp32 layers that finding them takes beside
 // BackpropBytes(config, kLossPieces, kLossPiece); both in the program's memory.
 double LossWeightBytes(const ModelConfig& config, const Recipe& recipe, int64_t tokens);
 double LossLayerBytes(const ModelConfig& config);

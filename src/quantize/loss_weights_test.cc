@@ -39,7 +39,7 @@ struct Turned {
          rotator.FinalNorm(), [&](int64_t i) { return rotator.Layer(i); }, ids, kGroups},
         [](double) {});
   }
-  // Behind the last layer, [tokens, hidden].
+  // The residual stream behind the last layer, [tokens, hidden].
   std::vector<float> Last() const {
     const auto tokens = static_cast<int64_t>(ids.size());
     Stream stream(*backend, source.config, plan, rotator.embedding(), ids, tokens, false);
@@ -107,7 +107,7 @@ TEST(LossWeights, OfTheLastLinearAreSquaredSlopesOfThePrediction) {
     for (double& w : row) w = std::min(w, most);
     const double after = mean();
     for (size_t t = 0; t < row.size(); ++t) {
-      // In fp32; 6e-5 was the largest difference.
+      // The weights are made in fp32; 6e-5 was the largest difference.
       ASSERT_NEAR(ours.row(g)[t], row[t] / after, 2e-4 * row[t] / after) << g << ", " << t;
     }
   }

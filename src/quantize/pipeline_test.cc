@@ -79,7 +79,7 @@ void ExpectStagesToPass(const Network& source) {
     Stream whole(*backend, c, plan, rotator.embedding(), ids, 64, quantized);
     for (int64_t i = 0; i < std::min<int64_t>(c.layers, 4); ++i) {
       const LayerWeights layer = StoreFloats(rotator.Layer(i));
-      // Of windows that are looked at in every set, in one, and in none.
+      // The first window is looked at in every set, the second in one, the third in none.
       staged.Walk(layer, i, [&](LinearSet set) {
         staged.Input(set, 0);
         if (set.kind == LinearSet::kMlp) staged.Input(set, 1);
@@ -100,7 +100,7 @@ TEST(Calibration, StagesMoveTheStreamAsTheForwardPassDoes) {
   }
 }
 
-// Of two streams, with windows in memory and in a file.
+// Both streams of GPTAQ have their windows in memory, and then in a file.
 TEST(Calibration, WindowsInAFileGiveTheSameCodes) {
   const Network source = OpenNetwork(kTinyModel);
   const Plan plan = MakePlan(source.config, kW4a8Recipe);
@@ -271,7 +271,7 @@ TEST(WorkDirectory, TailsAndGathersComeBack) {
 
 class FromGguf : public TemporaryDirectoryTest {};
 
-// Of the same weights, whatever file they came in.
+// The checkpoint is the same, whatever file the weights came in.
 TEST_F(FromGguf, WeightsAndTokenizerAreThoseOfTheDirectory) {
   TinyGguf(OpenNetwork(kTinyModel)).Write(Path("tiny.gguf"));
   Recipe recipe = kQuarotRecipe;

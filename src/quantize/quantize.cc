@@ -187,7 +187,8 @@ void StopIfInterrupted(std::string_view after) {
               fmt::format("stopped {}; the same command with --resume goes on", after));
 }
 
-// Of a phase before the layers. Statistics and clips are made again, a learned rotation is kept.
+// Reports progress before the layers, or stops where a user interrupts. With --resume statistics
+// and clips are made again, a learned rotation is kept.
 void UpdateOrStop(Progress& progress, double done, const std::string& detail = "") {
   StopIfInterrupted("before the first layer");
   progress.Update(done, detail);
@@ -208,8 +209,8 @@ std::vector<LayerStatistics> CollectStatistics(const Job& job, const Plan& plan,
                            });
 }
 
-// What the recipe wants to know of channels before it orders them. Without rotation and scales that
-// does not depend on the recipe.
+// Statistics of channels for a recipe that orders them. Without rotation and scales they do not
+// depend on the recipe, and several recipes share them.
 std::vector<LayerStatistics> Statistics(const Job& job, const Rotator& rotator, Backend& backend,
                                         std::vector<LayerStatistics>* unrotated) {
   const Recipe& recipe = job.options.recipe;
@@ -222,7 +223,7 @@ std::vector<LayerStatistics> Statistics(const Job& job, const Rotator& rotator, 
   return statistics;
 }
 
-// Of all layers, by statistics of the source.
+// Scales of the channels of all layers, by statistics of the source.
 std::vector<ChannelScales> ScalesOfChannels(const Job& job, Backend& backend,
                                             std::vector<LayerStatistics>* unrotated) {
   const Recipe& recipe = job.options.recipe;
@@ -288,7 +289,7 @@ void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Ba
               job.plan, [&](double done) { UpdateOrStop(progress, done); });
 }
 
-// None where an earlier run has finished all layers.
+// Weights of tokens; none where an earlier run has finished all layers.
 LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                           const WorkDirectory& work, Backend& backend) {
   const Recipe& recipe = job.options.recipe;
@@ -301,7 +302,7 @@ LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLay
                          [&](double tokens) { UpdateOrStop(progress, tokens); });
 }
 
-// The layer loop, which needs one layer in memory.
+// Rounds one layer after the other, with one in memory.
 void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
                  const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
   const ModelConfig& c = job.source.config;
@@ -331,7 +332,8 @@ void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& laye
       errors = saved->errors;
       ++report.resumed_layers;
     } else {
-      // What follows was rounded behind another layer i.
+      // Learned factors belong to the layer i that was saved before: another one would not fit
+      // them.
       if (work.FindLearned(c)) work.FailDamaged(LayerShardName(i));
       at(0, "rotated");
       LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
@@ -392,8 +394,8 @@ Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLaye
   return std::move(learned->head);
 }
 
-// Of the rounded model in `work`, whose plan is written again. Bits of the cache change no tensor,
-// and a run of hours does not end because there is no memory for the choice.
+// Chooses caches of the rounded model in `work`, whose plan is written again. Bits of the cache
+// change no tensor, and a run of hours does not end because there is no memory for the choice.
 CacheChoice NarrowCaches(Job& job, const WorkDirectory& work) {
   const auto layers = static_cast<double>(job.source.config.layers);
   Progress progress("cache", "layers", layers);

@@ -30,7 +30,7 @@ struct QuantizeOptions {
   bool force = false;   // replace OUT if it exists
 };
 
-// What a run will take.
+// The resources that a run takes.
 struct QuantizeEstimate {
   int64_t parameters = 0;
   double output_bytes = 0, peak_memory_bytes = 0, disk_bytes = 0;

@@ -67,7 +67,7 @@ std::string RuleName(const Rule& rule) {
   return fmt::format("--rule {}:{}", rule.pattern, rule.fields);
 }
 
-// Which fields change something, in any of the places that have them.
+// Records which fields change something, in any of the recipes that have them.
 class FieldUses {
  public:
   void See(const Recipe& recipe) {
@@ -165,7 +165,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
   return linears;
 }
 
-// Whether the residual stream is turned by a matrix that nothing but a product undoes.
+// Returns whether the residual stream is turned by a matrix that nothing but a product undoes.
 bool TurnsDensely(const ModelConfig& config, const Recipe& recipe) {
   return TurnsResidual(config, recipe) &&
          (recipe.learns_rotation() || recipe.rotation > Rotation::kHadamard);
@@ -296,7 +296,7 @@ std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, c
   if (!config.tied_head) return "the model has two";
   const bool alike = plan.at(0, Role::kHead).weights == plan.at(0, Role::kEmbedding).weights;
   if (!alike) return "their formats differ";
-  // In fp32, beside rows of the table.
+  // Compares the matrix that undoes the rotation, in fp32, with a second table.
   const FormatSpec& format = plan.at(0, Role::kHead).weights;
   if (TurnsDensely(config, recipe) && 32 * config.hidden_size >= format.bits * config.vocab_size) {
     return "what undoes the rotation would be larger than a second one";

@@ -15,15 +15,17 @@
 
 namespace nibble {
 
-// Of the residual stream, and no transform at all without; kHartley is the real form of QuIP#'s
-// randomized Fourier transform. kInputs: the stream stays as it is, and what stands behind its
-// norms has a Hadamard transform online; so have all others in networks whose stream nothing may
-// turn.
+// The rotation of the residual stream. kNone: no online transforms either. kInputs: the stream
+// stays as it is, and what stands behind its norms has a Hadamard transform online; so it is with
+// all others in networks whose stream nothing may turn. kHartley: the real form of QuIP#'s
+// randomized Fourier transform.
 enum class Rotation { kNone, kInputs, kHadamard, kRandom, kHartley };
-// kStored: the codes that the source has, its other linears to nearest (models/stored_codes.h).
+// kStored: keeps the codes that the source has and rounds its other linears to nearest
+// (models/stored_codes.h).
 enum class Rounding { kNearest, kGptq, kStored };
-// Of input channels, rising by what calibration saw of them, so that the tail takes the outliers
-// and groups hold channels of one size: the largest value (QUIK) or the sum of squares (Atom).
+// The order of input channels, rising by what calibration saw of them, so that the tail takes the
+// outliers and groups hold channels of one size: the largest value (QUIK) or the sum of squares
+// (Atom).
 enum class ChannelOrder { kNone, kLargest, kEnergy };
 
 std::string_view RotationName(Rotation rotation);  // "none", "inputs", ..
@@ -36,7 +38,7 @@ struct FieldValue {
   double value;
 };
 
-// For some linears, the recipe with changes.
+// Changes of the recipe for some linears.
 struct Rule {
   // PCRE2; found in a linear's name, the source's ("model.layers.3.mlp.down_proj") or Nibble's
   // ("layers.3.down").
@@ -49,12 +51,12 @@ struct Recipe {
   std::string_view name;
   std::string_view summary;  // one line for --help
   Rotation rotation = Rotation::kNone;
-  // With a rotation: also the transforms that run online, before o and down and on heads of q and
-  // k.
+  // With a rotation there are also transforms that run online, before o and down and on heads of q
+  // and k.
   bool online_transforms = true;
   Rounding rounding = Rounding::kNearest;
-  // Of all layer linears. Activations of clip 0: the clip of every
-  // linear is searched (quantize/choose_clips.h).
+  // Formats of all layer linears and of the cache. Activations of clip 0: the clip of every linear
+  // is searched (quantize/choose_clips.h).
   FormatSpec weights, activations, k, v;  // activations of 32 bits: none, as of an embedding
   // Weights of the tables; without: 8 bits where the weights above are quantized, else theirs. The
   // head's input has 8 bits where head and activations are quantized.
@@ -65,13 +67,13 @@ struct Recipe {
   int64_t tail = 0;
   bool tail_grows = false;
   FormatSpec tail_weights, tail_activations;
-  // Whether online transforms are left out where calibration finds products closer without them
+  // Online transforms are left out where calibration finds products closer without them
   // (quantize/choose_transforms.h).
   bool fallback = true;
-  // Whether the random rotation of the residual stream is followed by a learned one
+  // The random rotation of the residual stream is followed by a learned one
   // (quantize/learn_rotation.h).
   bool learned_rotation = false;
-  // Whether the scales of rounded weights are learned in the end, where LearnsScales says so
+  // The scales of rounded weights are learned in the end, where LearnsScales says so
   // (quantize/learn_scales.h).
   bool learned_scales = false;
   std::vector<Rule> rules;             // later ones win
@@ -79,13 +81,14 @@ struct Recipe {
   // SmoothQuant's alpha (Xiao et al. 2023): channels behind a norm are divided by max|x|^alpha /
   // max|w|^(1 - alpha), weights multiplied; 0 = not at all. Not where norms are folded.
   double smoothing = 0;
-  // The same with root mean squares in place of largest values, in front of an online transform,
+  // Smoothing by root mean squares in place of largest values, in front of an online transform,
   // which spreads outliers (channel_scales.h).
   double balance = 0;
   // QServe's SmoothAttention (Lin et al. 2024): channels of k are divided, those of q multiplied by
   // max|k|^this, the same for both channels that RoPE turns into each other; 0 = not at all.
   double key_smoothing = 0;
-  // The same by k^this / q^(1 - this), with root mean squares, in front of a transform of heads.
+  // SmoothAttention by k^this / q^(1 - this), with root mean squares, in front of a transform of
+  // heads.
   double key_balance = 0;
   // Keys are stored without their mean behind RoPE (Plan::center_keys).
   bool center_keys = false;
@@ -98,10 +101,10 @@ struct Recipe {
   // Calibrate on the inputs as the quantized network sees them (activation and cache quantization
   // on) instead of in fp32.
   bool quantized_calibration = false;
-  // Whether a cache of fewer than 8 bits has a recent form of 8 (formats/kv_format.h).
+  // A cache of fewer than 8 bits has a recent form of 8 (formats/kv_format.h).
   bool recent = false;
-  // What four bits instead of more may cost the cache, in nats per token: keys and values of
-  // layers where they cost least have them (choose_cache.h); 0 = none.
+  // The loss, in nats per token, that four bits instead of more may cost the cache: keys and values
+  // of the layers where four bits cost least have them (choose_cache.h); 0 = none.
   double cache_loss = 0;
   // Share of the correction for the difference between the fp32 and the quantized input
   // (GptqRounding::correction; the objective of GPTAQ, Li et al. 2025); 0 = plain GPTQ.
@@ -115,24 +118,24 @@ struct Recipe {
   // Passes over the codes at the end, each chosen anew with all others given.
   int sweeps = 0;
 
-  // By what calibration sees of channels: scales in front of a rotation (channel_scales.h), and
-  // scales and orders behind it (channels.h).
+  // Channels are scaled in front of a rotation by what calibration sees of them (channel_scales.h);
+  // scales and orders behind it are those of channels.h.
   bool scales_channels() const { return smoothing > 0 || balance > 0 || scales_keys(); }
   bool scales_keys() const { return key_smoothing > 0 || key_balance > 0; }
-  // Whether some layers may have four bits in place of these.
+  // Returns whether some layers may have four bits in place of these.
   bool narrows(const FormatSpec& cached) const { return cache_loss > 0 && IsWideCache(cached); }
   bool chooses_cache() const { return narrows(k) || narrows(v); }
   bool coarse_keys() const { return k.bits < 8 || narrows(k); }
-  // Of the recent form; 0: there is none.
+  // Bits of the recent form; 0: there is none.
   int recent_bits() const {
     return recent && (std::min(k.bits, v.bits) < 8 || chooses_cache()) ? 8 : 0;
   }
-  // The mean that cached keys lack, which needs the same pass over the source.
+  // Cached keys lack their mean, which needs the same pass over the source.
   bool centers_keys() const { return center_keys && k.quantized(); }
   bool reads_keys() const { return scales_keys() || centers_keys(); }
   bool reads_source() const { return scales_channels() || centers_keys(); }
   bool arranges_channels() const { return output_smoothing > 0 || order != ChannelOrder::kNone; }
-  // Whether weights are multiplied or turned before they are rounded.
+  // Returns whether weights are scaled, reordered or rotated before they are rounded.
   bool maps() const {
     return rotation != Rotation::kNone || scales_channels() || arranges_channels();
   }
@@ -175,9 +178,9 @@ int64_t FittingGroup(int64_t group, int64_t width);
 // the recipe's groups divide the rest. Throws (usage) if they never do.
 int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width);
 
-// Whether the residual stream is rotated, and norms are folded into what reads them.
+// Returns whether the residual stream is rotated, and norms are folded into what reads them.
 bool TurnsResidual(const ModelConfig& config, const Recipe& recipe);
-// Whether a user turned this field on.
+// Returns whether a user turned this field on.
 bool Asks(const Recipe& recipe, std::string_view field);
 // The recipe without what this model cannot have and nobody asked for: a learned rotation where the
 // residual stream stays as it is, balance behind norms that are folded or missing, balance and
@@ -191,11 +194,10 @@ Recipe PlainRecipe(Recipe recipe);
 std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, const Plan& plan);
 
 // The concrete plan: formats and online transforms of every linear of this model; activation clips
-// that are to be searched are 0. Throws (usage) where no group
-// fits a width, a rule finds no linear, or linears that share an input want it prepared
-// differently.
+// that are to be searched are 0. Throws (usage) where no group fits a width, a rule finds no
+// linear, or linears that share an input want it prepared differently.
 Plan MakePlan(const ModelConfig& config, const Recipe& recipe);
-// The same for this source, whose codes `recipe` may keep. Throws (usage) where it has none, or
+// The plan for this source, whose codes `recipe` may keep. Throws (usage) where it has no codes, or
 // where the recipe would change what they multiply.
 Plan MakePlan(const Network& source, const Recipe& recipe);
 

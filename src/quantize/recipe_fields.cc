@@ -25,8 +25,8 @@ void SetFormats(Recipe& recipe, double value) {
   (((recipe.*kFormats).*kMember = static_cast<T>(value)), ...);
 }
 
-// Of activations and caches. A recipe's clip is for its few bits: at 8, of narrow inputs, it cuts
-// off more than finer steps win, and of wider ones it hardly matters.
+// Sets the bits of activations and caches. A recipe's clip is for its few bits: at 8, of narrow
+// inputs, it cuts off more than finer steps win, and of wider ones it hardly matters.
 template <FormatSpec Recipe::*... kFormats>
 void SetBits(Recipe& recipe, double value) {
   SetFormats<&FormatSpec::bits, kFormats...>(recipe, value);
@@ -114,7 +114,7 @@ Reason NeedsRoundedInputs(const Recipe& r) {
   return rounded ? "" : "neither activations nor the cache are quantized";
 }
 
-// Turned off, a field says what is.
+// The reason why a field that is turned on changes nothing; turning one off is always allowed.
 template <auto kMember, Reason (*kNeeds)(const Recipe&)>
 Reason IfOn(const Recipe& recipe) {
   return recipe.*kMember ? kNeeds(recipe) : Reason();

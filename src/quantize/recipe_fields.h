@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user may change of a recipe, as one table: the command line, rules, the record in a
-// checkpoint, the papers' suite and the public API go by it. A new field is one row.
+// The fields of a recipe that a user may change, as one table: the command line, rules, the record
+// in a checkpoint, the papers' suite and the public API go by it. A new field is one row.
 #pragma once
 
 #include <span>
@@ -28,25 +28,25 @@ struct RecipeField {
   void (*set)(Recipe&, double value);
   // Why it changes nothing in a recipe (of one linear, as rules left it); empty: it does.
   std::string_view (*idle)(const Recipe&);
-  // For the record; null where the plan shows the value.
+  // The value for the record; null where the plan shows it.
   double (*get)(const Recipe&) = nullptr;
   bool of_linears = false;  // rules can have it
 };
 
-// In the order in which they are set: what says more in particular comes later.
+// All fields in the order in which they are set: what says more in particular comes later.
 std::span<const RecipeField> RecipeFields();
 
 std::string ValuesText(const FieldDomain& domain);  // "2 to 8, 16", "none, 2:4"
-// As on the command line: "--a-bits 8", "--w-sym".
+// A field as the command line has it: "--a-bits 8", "--w-sym".
 std::string OptionText(const FieldValue& value);
 Json ValueJson(const FieldValue& value);  // 8, 0.01, true, "gptq"
 
 // A field by its name, or a switch by the name that turns it off; a switch has an empty value.
 // Throws (usage) on unknown names and values out of range.
 FieldValue ParseField(std::string_view name, std::string_view value);
-// "a-bits=8,kv-bits=4,w-asym"; "" is empty.
+// Parses "a-bits=8,kv-bits=4,w-asym"; "" gives no fields.
 std::vector<FieldValue> ParseFields(std::string_view list);
-// "PATTERN:LIST" with fields of linears.
+// Parses "PATTERN:LIST" with fields of linears.
 Rule ParseRule(std::string_view text);
 
 // Sets fields in the order of the table.

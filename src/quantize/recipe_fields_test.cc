@@ -47,7 +47,7 @@ TEST(RecipeFields, TakeTheValuesOfTheirDomainAlone) {
   EXPECT_THAT(ErrorOf([] { ParseField("w-bit", "4"); }), HasSubstr("w-bit"));
 }
 
-// What is recorded of a recipe is what was set.
+// The record of a recipe has the values that were set.
 TEST(RecipeFields, AreReadAsTheyWereSet) {
   for (const RecipeField& field : RecipeFields()) {
     if (field.get == nullptr) continue;
@@ -102,7 +102,7 @@ TEST(RecipeFields, GroupsOfBothComeBeforeThoseOfEach) {
 
 class IdleFields : public testing::Test {
  protected:
-  // "" if a plan can be made.
+  // The error of making a plan; "" if there is none.
   std::string Refusal(const Recipe& recipe, const char* fields,
                       const std::vector<std::string>& rules = {}) const {
     return ErrorOf([&] { MakePlan(config_, ChangedRecipe(recipe, ParseFields(fields), rules)); });

@@ -224,7 +224,7 @@ TEST(ModelsWithNormsOfValues, HaveNoOutputsToScale) {
 TEST(ModelsWithSinks, KeepTheirKeysAsTheyAre) {
   Recipe centered = ChangedRecipe(kQuarotRecipe, ParseFields("center-keys"), {});
   EXPECT_THAT(Refusal(FindShape("gpt-oss-20b"), centered), HasSubstr("use --raw-keys"));
-  // Where nobody asks, a recipe does what it can.
+  // A recipe that nobody asks to center keys does so only where the model can have it.
   EXPECT_FALSE(MakePlan(FindShape("gpt-oss-20b"), kNibbleRecipe).center_keys);
   EXPECT_TRUE(MakePlan(FindShape("llama2-7b"), kNibbleRecipe).center_keys);
   EXPECT_FALSE(MakePlan(FindShape("llama2-7b"), kW4a8Recipe).center_keys);

@@ -55,7 +55,8 @@ Signs RepeatForHeads(const Signs& signs, int64_t kv_heads, int64_t heads) {
   return result;
 }
 
-// What keys are stored without, [kv_heads, head_dim], as these signs and the cache turn them.
+// Turns the mean that keys are stored without, [kv_heads, head_dim], by the keys' signs and the
+// cache's rotation.
 void TurnCenter(const KvSpec& kv, const Signs& signs, std::vector<float>& center) {
   const auto d = static_cast<size_t>(kv.head_dim);
   for (size_t n = 0; n < center.size(); ++n) center[n] *= signs[n];
@@ -78,7 +79,7 @@ Signs RopeSigns(Rng& rng, int64_t kv_heads, int64_t head_dim, int64_t turned) {
   return signs;
 }
 
-// The same map for each head.
+// Each head gets the same Hadamard transform.
 TransformSpec PerHead(int64_t heads, int64_t head_dim) {
   TransformSpec spec = FullHadamard(head_dim);
   spec.outer *= heads;
@@ -246,7 +247,7 @@ void Rotator::CenterKeys(FloatLayer& layer, int64_t index) const {
 void Rotator::RotateLayer(FloatLayer& layer, int64_t index) const {
   const ModelConfig& c = source_.config;
   const LayerWeights& weights = source_.layers[static_cast<size_t>(index)];
-  // What turns keys and values turns those who read them.
+  // Layers that read another's keys and values draw their signs from that layer's seed.
   const LayerSpec spec = c.spec(index);
   Rng rng(seed_, static_cast<uint64_t>(spec.owns_kv() ? index : spec.kv_layer) + 1);
   const int64_t turned = spec.rope < 0 ? 0 : c.ropes[static_cast<size_t>(spec.rope)].head_dim;

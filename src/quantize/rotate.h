@@ -42,11 +42,12 @@ struct FloatLayer {
 // Layer `index` as it will be rounded.
 using FloatLayers = std::function<FloatLayer(int64_t index)>;
 
-// The passes over layers whose residual stream is turned for good: rounding, and the check that
-// maps are exact, the search for clips and the targets of learned scales.
+// The number of passes over layers whose residual stream is turned for good: rounding, and where
+// the recipe has them the check that maps are exact, the search for clips, the weights of tokens
+// and learned scales.
 int LayerPasses(const Recipe& recipe);
-// The same layers for so many passes. The first ones, as many as fit into `bytes`, are made once
-// and stay in memory until the last pass.
+// Layers for so many passes. The first ones, as many as fit into `bytes`, are made once and stay in
+// memory until the last pass.
 FloatLayers KeepLayers(FloatLayers make, int passes, double bytes);
 
 // Rows of an embedding, [ids.size(), hidden]: a table of floats may be larger than a layer.
@@ -58,7 +59,7 @@ struct EmbeddingRows {
 };
 EmbeddingRows RowsOf(const Matrix<float>& table, double scale = 1);  // which has to stay
 
-// By what channels of a layer are divided, and multiplied where they are read.
+// Divisors of a layer's channels; whatever reads a channel is multiplied by the same number.
 struct ChannelScales {
   ByVector<std::vector<double>> norms;  // [hidden] or nothing: what norms give out to linears
   // [kv_heads, head_dim] or nothing: keys, those that RoPE turns into each other by one factor, and
@@ -76,7 +77,7 @@ class Rotator {
  public:
   Rotator(const Network& source, const Recipe& recipe, const Plan& plan, uint64_t seed);
 
-  // The same maps of the same source, with the online transforms of another plan.
+  // Makes the same maps of the same source, with the online transforms of another plan.
   Rotator(const Rotator& like, const Plan& plan);
 
   // Layer `index`, folded and rotated (or as it is with Rotation::kNone). Throws naming the tensor
@@ -90,15 +91,16 @@ class Rotator {
   // From now on the channels of layers are scaled.
   void Scale(std::vector<ChannelScales> scales) { scales_ = std::move(scales); }
   const std::vector<ChannelScales>& scales() const { return scales_; }  // of all layers, or empty
-  // Some rows of the embedding or the head, which is that of a norm that is folded.
+  // Some rows of the embedding or the head; a folded norm is multiplied into the head.
   Matrix<double> ExactRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> TableRows(Role role, int64_t first, int64_t count) const;
   Matrix<float> Table(Role role) const;  // all of them
   std::vector<float> FinalNorm() const;  // [hidden]; empty where it is folded into the head
-  // Of tokens at places 0, 1, ..; valid as long as this object.
+  // The embeddings of tokens at places 0, 1, ..; valid as long as this object.
   EmbeddingRows embedding() const;
   Matrix<double> Positions() const;  // [context, hidden] or nothing
-  // Of one table that is rotated by R: R diag(final norm) R^T, [hidden, hidden] (Plan::head_turn).
+  // The matrix in front of a head that shares its table, rotated by R, with the embedding: R
+  // diag(final norm) R^T, [hidden, hidden] (Plan::head_turn).
   Matrix<double> HeadTurn() const;
   DType half() const;
 

@@ -149,8 +149,8 @@ class Fp64Network {
     for (size_t i = 0; i < gate.size(); ++i) gate[i] = Opened(gate[i], up[i]);
     return Linear(layer, index, OfExpert(Role::kDown, expert), gate);
   }
-  // Of a mixture all experts by the exponentials of what the router says: which of them a family
-  // chooses does not matter here.
+  // A mixture sums all experts, weighted by the exponentials of the router's outputs: which of them
+  // a family chooses does not matter here.
   Vector Mlp(const FloatLayer& layer, int64_t index, const Vector& x) const {
     if (!c_.has_experts(index)) return Ffn(layer, index, -1, x);
     const Vector router = Linear(layer, index, Role::kRouter, Input(layer, Role::kRouter, x));

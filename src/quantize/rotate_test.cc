@@ -56,7 +56,7 @@ TEST_P(Invariance, FoldingAndRotationKeepTheLogits) {
   EXPECT_LT(CheckInvariance(source, rotator, layers, plan, *backend).change, 1e-4);
 }
 
-// Any linear, one of whose outputs has the wrong sign.
+// A linear with one output of the wrong sign is found, whichever it is.
 TEST(InvarianceTest, AWrongMapIsRefused) {
   const Network source = OpenNetwork(ModelOf({64, 4, 2, 16, 96, false}));
   const Plan plan = MakePlan(source.config, kQuarotRecipe);
@@ -75,7 +75,7 @@ TEST(InvarianceTest, AWrongMapIsRefused) {
   }
 }
 
-// Of two layers with two weights each there is room for one.
+// There is room for one of two layers with two weights each.
 TEST(KeepLayersTest, WhatFitsIsMadeOnceAndGoesWithTheLastPass) {
   std::vector<double> made(2);
   const FloatLayers make = [&](int64_t i) {
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 {"logits_scaling", 3.0}}}),
                      testing::Values(Rotation::kHadamard, Rotation::kRandom, Rotation::kHartley)));
 
-// Of what the final norm gives for each token with each other one.
+// Products of the final norm's outputs of each token with those of each other one.
 std::vector<double> ProductsOfStates(const std::string& directory,
                                      const std::vector<int32_t>& ids) {
   const auto model = LoadModel(directory, "cpu", true);
@@ -196,11 +196,12 @@ TEST(TiedHead, OneTableServesHeadAndEmbedding) {
                         shape.hidden == 33;  // the matrix that turns is smaller than 64 rows
       EXPECT_EQ(OpenNetwork(options.output).one_table(), tied);
       const std::vector<float> found = logits(options.output);
-      // As above, of logits of size 1.5.
+      // The logits are of size 1.5.
       for (size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-3) << i;
       if (!tied) continue;  // the weights of the final norm went into the head
       const std::vector<double> turned = ProductsOfStates(options.output, ids);
-      // Of squares of the size of the width, with weights.
+      // products[0] sums the squares of hidden_size outputs of the norm, its weights included; it
+      // is the largest order of all.
       for (size_t i = 0; i < turned.size(); ++i) {
         ASSERT_NEAR(turned[i], products[i], 1e-3 * products[0]) << i;
       }

@@ -20,7 +20,7 @@ struct Rounded {
 // last columns in the tail's format, where 16 bits mean fp16.
 Rounded RoundNearest(const Matrix<double>& w, const FormatSpec& format, const TailPlan& tail = {});
 
-// The same for a matrix by itself, codes or fp16.
+// Rounds a matrix by itself, to codes or fp16.
 PackedWeights RoundColumns(const Matrix<double>& w, const FormatSpec& format);
 
 // Columns [first, first + count) of a matrix.

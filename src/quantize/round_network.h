@@ -6,19 +6,21 @@
 
 namespace nibble {
 
-// What a model is rounded to where it is only loaded. Floats: weights of 8 bits to nearest,
-// rotated, or of 4 bits, in groups; activations of 8 bits; 16: weights and cache in bf16. Codes of
-// other programs are kept, activations and the rest of the model likewise.
+// The recipe for a model that is rounded while it is loaded. Floats: weights of 8 bits, rotated and
+// rounded to nearest, or of 4 bits, in groups; activations of 8 bits; with 16, weights and cache
+// are in bf16. Codes of other programs are kept; activations and the rest of the model are as for
+// floats.
 Recipe LoadingRecipe(int bits, bool has_codes);
 
 // A float network as `recipe`, which calibrates nothing, makes it: as if it had been quantized and
 // opened, in memory. Throws (usage) where the plan fits no such network.
 Network RoundNetwork(const Network& source, const Recipe& recipe);
 
-// The same network without data: formats, shapes and inputs of what RoundNetwork makes by `plan`.
+// The network that RoundNetwork makes by `plan`, without data: formats, shapes and inputs.
 Network PlannedNetwork(const Network& source, const Plan& plan);
 
-// The same through what an earlier start kept (rounded_cache.h), or else kept for the next one.
+// The rounded network that an earlier start kept (rounded_cache.h), or one that is rounded now and
+// kept for the next start.
 struct KeptNetwork {
   Network network;
   bool found = false;

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Empty: there is none.
+// The folder of all entries; empty: there is none.
 fs::path Folder() {
   const std::string cache = UserCache();
   return cache.empty() ? fs::path() : fs::path(cache) / "nibble/rounded";
@@ -71,7 +71,7 @@ std::unique_ptr<TensorStore> RoundedCache::Find() const {
   return std::make_unique<TensorStore>(path_);
 }
 
-// What fails is named once; nothing is tried after it.
+// Runs `work` unless something has failed; the first failure is kept to be named.
 template <typename Work>
 void RoundedCache::Try(const Work& work) {
   if (path_.empty() || !failure_.empty()) return;

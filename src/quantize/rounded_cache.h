@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a float model was rounded to while it was loaded, kept for the next start: a directory of
+// Keeps what a float model was rounded to while it was loaded, for the next start: a directory of
 // shards under $XDG_CACHE_HOME/nibble/rounded, or ~/.cache/nibble/rounded, for each model and plan.
 // It stands for the model's files as they were then, and may be removed at any time.
 #pragma once
@@ -19,10 +19,12 @@ class RoundedCache {
  public:
   RoundedCache(const Network& source, const Plan& plan);
 
-  // Of this model and plan; empty where there is no home directory to keep anything in.
+  // The directory for this model and plan; empty where there is no home directory to keep anything
+  // in.
   const std::string& path() const { return path_; }
 
-  // The tensors that an earlier start kept; null if there are none, or of other files.
+  // The tensors that an earlier start kept; null if there are none, or if they come from other
+  // files.
   std::unique_ptr<TensorStore> Find() const;
 
   // Begins to write anew. From here to Publish, errors end the writing and nothing else.

@@ -24,10 +24,10 @@ Adam Begin(int64_t count, const FormatSpec& format) {
   return Adam(std::vector<float>(static_cast<size_t>(count)), rate);
 }
 
-// Whose linears read one input behind a norm.
+// The sets whose linears read one input behind a norm.
 constexpr LinearSet kBehindNorms[] = {LinearSet::kQkv, LinearSet::kMlp};
 
-// The linear that reads an input for others, too.
+// The linear under which the scales of a shared input stand.
 Role ReaderOf(Role role) {
   for (const LinearSet set : kBehindNorms) {
     const std::vector<Role> roles = RolesOf(set);

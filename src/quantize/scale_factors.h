@@ -15,19 +15,19 @@ namespace nibble {
 // Factors by layer; linears at 16 bits and those with a bias keep their scales.
 using ScaleFactors = std::vector<LayerScales>;
 
-// What learning comes to in the end.
+// The result of learning.
 struct Learned {
   ScaleFactors factors;
   Matrix<float> head;  // [vocab, hidden]; empty where it stays
 };
 
-// In names of what is saved, behind a linear's.
+// Endings of the names of saved vectors, behind a linear's name.
 inline constexpr const char *kOfRows = ".rows", *kOfInputs = ".inputs";
 
 // Gives what rounded linears read behind norms scales, which begin as 1.
 void PlanInputScales(const ModelConfig& config, Plan& plan);
 
-// Whether there is a factor, above 0, for each scale of a vector that has factors.
+// Returns whether every scale of a vector that has factors has one above 0.
 bool Fits(const LayerScales& factors, const LayerWeights& layer);
 // Multiplies scales; fp16 ones are rounded. The factors fit.
 void ApplyScales(const LayerScales& factors, LayerWeights& layer);
@@ -46,7 +46,7 @@ class ScaleDescent {
   LayerScales factors() const { return Of(&Adam::values); }
   LayerScales best() const { return Of(&Adam::best); }
 
-  // Layer `index` in a state.
+  // Write and read the part of a state that belongs to layer `index`.
   void Save(int64_t index, LearningState& state) const;
   void Resume(int64_t index, const LearningState& state);
 

@@ -18,7 +18,7 @@ Tensor ToFloats(const Matrix<double>& w) {
   return Tensor::Of(DType::kF32, {w.rows, w.cols}, std::move(values));
 }
 
-// [N], or no data.
+// The values as fp32 [N]; no data if there are none.
 template <typename T>
 Tensor VectorOf(const std::vector<T>& values) {
   return Tensor::Of(DType::kF32, {static_cast<int64_t>(values.size())},

@@ -10,22 +10,22 @@ namespace nibble {
 
 // fp32 copies of a layer; no rounding.
 LayerWeights StoreFloats(const FloatLayer& layer);
-// What the plan does not round, as it is stored; the others have no weights yet, and input scales
+// Stores the linears that the plan does not round; the others have no weights yet, and input scales
 // are 1.
 LayerWeights StoreUnquantized(const FloatLayer& layer, const Plan& plan, int64_t index);
 void SetRounded(Rounded rounded, PackedLinear& linear);
-// All of it in the plan's formats, rounded to nearest.
+// Stores the whole layer in the plan's formats, rounded to nearest.
 LayerWeights StoreNearest(const FloatLayer& layer, const Plan& plan, int64_t index);
-// The same for a checkpoint: codes that are kept stay, and the memory of `layer` is given back;
-// `errors`: relative, of each linear.
+// StoreNearest for a checkpoint: codes that are kept stay, and the memory of `layer` is given back.
+// `errors` receives the relative error of each linear.
 LayerWeights RoundLayerNearest(FloatLayer layer, const Plan& plan, int64_t index,
                                std::map<Role, double>& errors);
 
 // Floats in a format, rounded to nearest where it has codes; `half` is what 16 bits are.
 PackedWeights Store(const Matrix<double>& w, const FormatSpec& format, DType half);
 
-// What is in no layer: the tables as planned, and the final norm unless it is folded. head [vocab,
-// hidden], where it is not empty, takes the place of the rotated one.
+// The tensors outside layers: the tables as planned, and the final norm unless it is folded. head
+// [vocab, hidden], where it is not empty, takes the place of the rotated one.
 std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& source,
                                      const Plan& plan, const Matrix<float>& head = {});
 

@@ -128,7 +128,8 @@ TEST_F(StoredModel, RowsOfCodesArePutInOrder) {
   EXPECT_EQ(Decode(read).data, ToF32(floats).data);
 }
 
-// To be rounded anew, codes are the weights that they mean; CheckInvariance compares the layers.
+// Codes count as the weights that they mean where they are rounded anew; CheckInvariance compares
+// the layers.
 TEST_F(StoredModel, IsASourceOfFloats) {
   Write(true);
   Recipe recipe = kQuarotRecipe;

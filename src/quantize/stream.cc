@@ -15,7 +15,8 @@ std::vector<KvSpec> CalibrationCaches(const ModelConfig& config, const Plan& pla
   return caches;
 }
 
-// Of what o and down read, which a window has at once where attention and FFN stand side by side.
+// The width of the inputs of o and down that a window keeps: of both at once where attention and
+// FFN stand side by side.
 int64_t KeptWidth(const ModelConfig& c) {
   const int64_t o = c.Widest(Role::kQ), down = c.ffn_size();
   return c.parallel ? o + down : std::max(o, down);

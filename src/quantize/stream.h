@@ -28,7 +28,7 @@ struct LinearSet {
 
   bool operator==(const LinearSet&) const = default;
 };
-// Of a layer, in the order they run.
+// The sets of a layer, in the order they run.
 std::vector<LinearSet> LinearSets(const ModelConfig& config, int64_t layer);
 std::vector<Role> RolesOf(LinearSet set);
 
@@ -51,8 +51,8 @@ class Stream {
 
   // Moves x behind a layer, whose linears are known.
   void Pass(const LayerWeights& layer, int64_t index);
-  // The same set by set: visit(set) may look at the set's inputs and decide on its linears, which
-  // are uploaded then; in `layer` they need not be known before.
+  // Passes a layer set by set: visit(set) may look at the set's inputs and decide on its linears,
+  // which are uploaded then; in `layer` they need not be known before.
   using Visit = std::function<void(LinearSet set)>;
   void Walk(const LayerWeights& layer, int64_t index, const Visit& visit) {
     Begin(layer, index, visit), Finish();
@@ -65,11 +65,11 @@ class Stream {
     const float* values;  // fp32 [tokens, K] in the backend's memory, valid until the next call
     int64_t tokens;       // an expert reads what is routed to it, which may be nothing
   };
-  // What the set's linears read in a window, which runs up to there and must not be behind it:
-  // after the online transform and quantized to `activation` (at 16 bits so is a tail), as the
-  // codes mean it.
+  // The inputs of the set's linears in a window, which runs up to the set and must not be behind
+  // it: after the online transform and quantized to `activation` (at 16 bits so is a tail), as the
+  // codes mean them.
   SetInput Input(LinearSet set, int64_t window, const FormatSpec& activation);
-  // As planned (quantized), or at 16 bits.
+  // The inputs with the planned activations in a quantized stream, at 16 bits in others.
   SetInput Input(LinearSet set, int64_t window) {
     return Input(set, window, layer_.inputs[RolesOf(set)[0]].activation);
   }
@@ -77,7 +77,7 @@ class Stream {
   void Release() { scratch_ = Scratch(backend_), Rest(); }
   // The residual stream [windows * context, hidden], in the backend's memory.
   const float* x() const { return x_.data(); }
-  // The same to be changed, of a backend in the program's memory.
+  // The residual stream to be changed, of a backend in the program's memory.
   std::span<float> host_x() { return {x_.data(), static_cast<size_t>(x_.size())}; }
 
  private:
@@ -88,20 +88,20 @@ class Stream {
   // Runs a window up to the set from where it stands; the linears of earlier sets are uploaded.
   void RunTo(LinearSet set, int64_t window);
   void Advance(LinearSet set, int64_t window);  // from the set before
-  // Another window is next.
+  // Lets the file take the windows' memory, before another window is worked on.
   void Rest() const;
   int64_t tokens(LinearSet set, int64_t window) const;
   void Route(int64_t window);
-  // What the norm in front of the set reads, [tokens(set, window), hidden].
+  // The rows that the norm in front of the set reads, [tokens(set, window), hidden].
   const float* Rows(LinearSet set, int64_t window);
   ActsSource Source(LinearSet set, int64_t window);
   void MakeLayerInputs(const Network& network, std::span<const int32_t> ids);
   // The window's place in the cache: empty, or of a layer whose keys this one reads.
   SequenceSlice CacheOf(int64_t window);
-  // Writes it to a(set, window).
+  // Writes `source` to a(set, window).
   void Keep(const ActsSource& source, LinearSet set, int64_t window);
   float* x(int64_t window) { return x_.data() + window * context_ * config_.hidden_size; }
-  // What o or down read, before its transform.
+  // The inputs of o or down, before the transform.
   float* a(LinearSet set, int64_t window);
 
   Backend& backend_;

@@ -27,8 +27,9 @@
 namespace nibble {
 namespace {
 
-// Until a GPU is ready, and the models are there on which the loss is measured; and what learning
-// reaches of the rate of its products. Of SmolLM2 on an H100 (bench/results/2026-11-27-h100.md).
+// Seconds until a GPU is ready and has the models on which the loss is measured; and the share of
+// the rate of its products that learning reaches. For SmolLM2 on an H100
+// (bench/results/2026-11-27-h100.md).
 constexpr double kDeviceSeconds = 2, kDeviceLearning = 0.12;
 
 double SecondsOf(const std::function<void()>& work) {
@@ -37,8 +38,8 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The shortest of some, of what does not take long: what else the machine does for a moment is no
-// property of the run.
+// The shortest of some tries if one does not take long: what else the machine does for a moment is
+// no property of the run.
 double BestSeconds(int tries, const std::function<void()>& work) {
   constexpr double kLong = 2;
   double best = SecondsOf(work);
@@ -46,7 +47,7 @@ double BestSeconds(int tries, const std::function<void()>& work) {
   return best;
 }
 
-// What a layer costs, in operations of one kind each.
+// Operations that a layer takes, of one kind each.
 struct Work {
   double linear = 0;     // of products, per token
   double attention = 0;  // per token and key
@@ -188,7 +189,8 @@ std::pair<double, double> Solve(const Row& p, const Row& q) {
                : (b > a ? std::pair(0.0, (p.t + q.t) / (p.y + q.y)) : std::pair(both, both));
 }
 
-// On a GPU, whose rates depend on the widths: of a whole layer, by a few windows and by some more.
+// Measures a GPU, whose rates depend on the widths: a whole layer, by a few windows and by some
+// more.
 double DeviceCalibrationTime(Backend& backend, const ModelConfig& c,
                              const QuantizeOptions& options) {
   const int64_t windows = options.calibration_windows;
@@ -219,7 +221,7 @@ double CalibrationTime(Backend& backend, const ModelConfig& c, const QuantizeOpt
          weights * full.weights + rounding * full.rounding;
 }
 
-// Of the exactness check, without the rotation: two networks in floats, each of them twice.
+// Seconds of the exactness check, without the rotation: two networks in floats, each of them twice.
 double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
                  const FloatLayer& layer) {
   const auto machine = MakeExactBackend();
@@ -230,7 +232,8 @@ double CheckTime(const Rotator& rotator, const ModelConfig& c, const Plan& plan,
   return 4 * BestSeconds(2, [&] { stream.Pass(StoreFloats(layer), 0); });
 }
 
-// How often a layer is folded and rotated, on average: one that is kept, once.
+// The number of times that a layer is folded and rotated, on average; for a layer that is kept,
+// once.
 double TimesMade(const ModelConfig& c, const Plan& plan, const QuantizeOptions& options,
                  int passes) {
   const double layers = static_cast<double>(c.layers) * WorkOf(c, options.recipe).weights;
@@ -239,7 +242,7 @@ double TimesMade(const ModelConfig& c, const Plan& plan, const QuantizeOptions& 
   return share + (1 - share) * passes;
 }
 
-// To nearest; of some rows of each linear.
+// Seconds of rounding a layer to nearest, from some rows of each linear.
 double NearestTime(const FloatLayer& layer, const Plan& plan, double weights) {
   constexpr int64_t kRows = 256;
   FloatLayer part = layer;
@@ -282,7 +285,7 @@ double MeasuredFlops() {
   return 2.0 * kSize * kSize * kSize / BestSeconds(10, product) * Threads();
 }
 
-// The same of a GPU's dense math, at products of this model's widths.
+// Operations per second of a GPU's dense math, at products of this model's widths.
 double DeviceFlops(Backend& backend, const ModelConfig& c) {
   const std::unique_ptr<DenseMath> math = backend.services().MakeDense();
   if (math == nullptr) return MeasuredFlops();
@@ -338,7 +341,7 @@ double EstimateSeconds(const Network& source, const Plan& plan, const QuantizeOp
   const ModelConfig& c = source.config;
   const Recipe& recipe = options.recipe;
   Rotator rotator(source, recipe, plan, options.seed);
-  // In place of what is learned, which takes as long.
+  // The identity stands for the rotation that is learned, and takes as long to apply.
   if (recipe.learns_rotation()) rotator.Follow(IdentityMatrix(c.hidden_size));
   FloatLayer layer;
   double per_layer = BestSeconds(2, [&] { layer = rotator.Layer(0); }) *

@@ -58,7 +58,7 @@ std::vector<std::vector<int32_t>> UnseenWindows(const std::vector<int32_t>& ids,
     unseen.emplace_back(ids.begin() + first, ids.begin() + first + length);
     first += length;
   }
-  // Evenly from the whole text.
+  // The kept windows are spread evenly over the whole text.
   const auto found = static_cast<int64_t>(unseen.size()), kept = std::min(wanted, found);
   for (int64_t i = 0; i < kept; ++i) {
     std::swap(unseen[static_cast<size_t>(i)], unseen[static_cast<size_t>(i * found / kept)]);

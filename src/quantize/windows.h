@@ -12,8 +12,8 @@ namespace nibble {
 std::vector<int32_t> RandomWindows(const std::vector<int32_t>& ids, int64_t count, int64_t context,
                                    uint64_t seed, const std::string& where);
 
-// At most `wanted` windows of `length` tokens, from all of the text, that no window of
-// RandomWindows with the same numbers touches.
+// At most `wanted` windows of `length` tokens, from all of the text, where no window of
+// RandomWindows with the same numbers touches them.
 std::vector<std::vector<int32_t>> UnseenWindows(const std::vector<int32_t>& ids, int64_t count,
                                                 int64_t context, uint64_t seed, int64_t wanted,
                                                 int64_t length);

@@ -20,14 +20,14 @@ constexpr const char* kErrorsKey = "relative_errors";
 constexpr const char *kRotationName = "rotation", *kLearnedHead = "head";
 constexpr const char* kShardSuffix = ".safetensors";
 
-// Of no use to a checkpoint.
+// Files of the work directory that a checkpoint does not have.
 constexpr const char* kLearnedFiles[] = {kRotationFile, kLearningFile, kFactorsFile};
 
 bool IsWorkFile(std::string_view name) {
   return std::ranges::count(kLearnedFiles, name) > 0 || IsCheckpointFile(name);
 }
 
-// The directory itself or one above it.
+// Returns whether `other` is the directory itself or one above it.
 bool LiesWithin(fs::path directory, const fs::path& other) {
   for (;; directory = directory.parent_path()) {
     std::error_code ignored;
@@ -49,7 +49,7 @@ void RequireWork(const std::string& path) {
   }
 }
 
-// OUT that --force may replace.
+// Throws unless OUT is a checkpoint, which --force may replace.
 void RequireCheckpoint(const std::string& output) {
   if (!fs::is_directory(output)) Fail("{} exists and is not a directory", output);
   if (!fs::exists(fs::path(output) / kProvenanceName)) {

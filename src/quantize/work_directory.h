@@ -15,7 +15,8 @@
 
 namespace nibble {
 
-// What decides a result, now and when it was begun: "settings/seed, plan"; empty = the same.
+// Names the fields that decide a result and differ from when the work was begun: "settings/seed,
+// plan"; empty: none do.
 std::string DifferingFields(const Json& ours, const Json& theirs);
 
 // OUT as it was given, links followed where they matter. Refuses one that is, contains or lies
@@ -41,7 +42,7 @@ class WorkDirectory {
 
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const;
-  // Of a file that is whole and yet not what a run with this identity saves.
+  // Throws for a file that is whole and yet not what a run with this identity saves.
   [[noreturn]] void FailDamaged(const std::string& name) const;
 
   struct SavedLayer {
@@ -60,11 +61,11 @@ class WorkDirectory {
   void SaveRotation(const Matrix<double>& rotation) const;
   std::optional<Matrix<double>> FindRotation(int64_t hidden) const;
 
-  // Of scales that are being learned; kept until Publish.
+  // Saves the state of scales that are being learned; kept until Publish.
   void SaveLearning(LearningState state) const;
   LearningState FindLearning() const;  // empty if there is none
 
-  // What is to scale every layer and to be the head; kept until Publish.
+  // Saves the learned factors of every layer and the learned head; kept until Publish.
   void SaveLearned(const Learned& learned) const;
   std::optional<Learned> FindLearned(const ModelConfig& config) const;
 

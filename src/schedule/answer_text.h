@@ -13,9 +13,9 @@ class AnswerText {
   // Both must outlive this.
   AnswerText(const Tokenizer& tokenizer, const GenerationRequest& request);
 
-  // Adds a token's text, or the token as a marker, to `delta`. True at a stop string.
+  // Adds a token's text, or the token as a marker, to `delta`. Returns true at a stop string.
   bool Push(int32_t id, Delta& delta);
-  // The end: what was held back.
+  // Adds what was held back, at the end of the text.
   void Finish(Delta& delta);
 
  private:

@@ -74,8 +74,8 @@ TEST_F(EmbeddingTest, VectorsAreThoseOfFp64) {
   }
 }
 
-// Of a text that takes two steps alone, and dozens beside an answer that is being written, where
-// another text begins as it does.
+// The text takes two steps alone, and dozens beside an answer that is being written; another text
+// begins as it does.
 TEST_F(EmbeddingTest, StepsAndNeighboursChangeNothing) {
   const std::vector<int32_t> ids = Prompt(1500, 2);
   const std::vector<int32_t> shorter(ids.begin(), ids.begin() + 700);

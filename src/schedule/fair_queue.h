@@ -28,7 +28,7 @@ class FairQueue {
   }
   int64_t size() const { return size_; }
 
-  // Whose turn it is, or null.
+  // The item whose turn it is, or null.
   Item* Next() {
     const auto turn = Turn();
     return turn == clients_.end() ? nullptr : turn->second.waiting.front().get();
@@ -47,7 +47,7 @@ class FairQueue {
     --clients_.at(client).served;
     Forget(client);
   }
-  // Takes out those for which `gone` says so.
+  // Takes out the items for which `gone` returns true.
   void RemoveIf(const std::function<bool(Item&)>& gone) {
     for (auto it = clients_.begin(); it != clients_.end();) {
       Client& client = it->second;
@@ -66,7 +66,7 @@ class FairQueue {
   };
   using Clients = std::map<std::string, Client>;
 
-  // Who was away has saved nothing up: a newcomer starts where the least served one is.
+  // A client that was away has saved nothing up: a newcomer starts where the least served one is.
   Client& Join(const std::string& name) {
     const auto found = clients_.find(name);
     if (found != clients_.end()) return found->second;

@@ -12,7 +12,7 @@ void Push(Queue& queue, const std::string& client, int count) {
   for (int i = 0; i < count; ++i) queue.Push(client, std::make_unique<std::string>(client));
 }
 
-// Whose turns come next, where each costs one token.
+// The clients whose turns come next, where each turn costs one token.
 std::string Turns(Queue& queue, int count) {
   std::string turns;
   for (int i = 0; i < count; ++i) {

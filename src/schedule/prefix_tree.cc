@@ -34,7 +34,7 @@ PrefixTree::Match PrefixTree::Find(std::span<const int32_t> ids) {
   return match;
 }
 
-// To where the windows before its end are whole, without the pages before these.
+// Shortens a match to where the windows before its end are whole, without the pages before these.
 void PrefixTree::Shorten(Match& match) const {
   const auto missing = [&]() -> int64_t {  // a page that is read and not there, or -1
     for (int64_t row = PagesOf(match.tokens) - 1; row >= 0; --row) {
@@ -92,7 +92,7 @@ void PrefixTree::Insert(std::span<const int32_t> ids, std::span<PageRow> rows) {
 
 namespace {
 
-// That the tree alone holds.
+// The number of a row's pages that the tree alone holds.
 int64_t Free(const PageRow& row) {
   return std::ranges::count_if(row, [](const auto& page) { return page.use_count() == 1; });
 }
@@ -109,7 +109,7 @@ int64_t PrefixTree::Evict(int64_t count) {
   };
   int64_t gone = 0;
   while (gone < count) {
-    // Those that go are moved behind the others, the longest unused ones foremost.
+    // Nodes that can go are moved behind the others, the longest unused ones last.
     const auto leaves = std::partition(nodes_.begin(), nodes_.end(), std::not_fn(can_go));
     if (leaves == nodes_.end()) return gone + DropWindows(count - gone);
     std::ranges::sort(leaves, nodes_.end(), std::greater(), [](const auto& n) { return n->used; });
@@ -124,7 +124,7 @@ int64_t PrefixTree::Evict(int64_t count) {
   return gone;
 }
 
-// Of texts that go on, pages that those who hold them have given back.
+// Lets go of pages of texts that go on, which the sequences that hold these texts have given back.
 int64_t PrefixTree::DropWindows(int64_t count) {
   std::ranges::sort(nodes_, {}, [](const auto& n) { return n->used; });
   int64_t gone = 0;

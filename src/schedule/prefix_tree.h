@@ -34,15 +34,15 @@ class PrefixTree {
   // Forgets pages that nobody else holds, those that were not used for the longest time first,
   // until `count` are gone. Returns how many went.
   int64_t Evict(int64_t count);
-  // How many Evict could let go of: who holds a page that all layers read holds those before it,
-  // too.
+  // The pages that Evict could let go of: whoever holds a page that all layers read holds those
+  // before it, too.
   int64_t evictable() const;
 
  private:
   struct Node {
     std::vector<int32_t> ids;  // of this page; fewer than kPageTokens only in leaves
     PageRow row;
-    uint64_t used = 0;  // when, in calls
+    uint64_t used = 0;  // the number of the call that used it last
     Node* parent = nullptr;
     std::vector<Node*> children;
   };

@@ -13,7 +13,8 @@
 namespace nibble {
 namespace {
 
-// Beside all texts that were put in: a page of the tree stands for one beginning of a text.
+// The tree agrees with a list of all texts that were put in; each of its pages stands for one
+// beginning of a text.
 TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
   const auto backend = MakeBackend("cpu", false);
   const KvSpec kv = {.kv_heads = 1, .head_dim = 64, .k = {.bits = 32}, .v = {.bits = 32}};
@@ -22,7 +23,7 @@ TEST(PrefixTree, FindsTheLongestBeginningThatWasPutIn) {
   Rng rng(1);
   PrefixTree tree(groups);
   std::vector<std::vector<int32_t>> texts;
-  // What a page holds, by its address.
+  // The tokens that a page holds, by its address.
   std::map<const std::byte*, std::vector<int32_t>> content;
   for (int round = 0; round < 400; ++round) {
     std::vector<int32_t> text;
@@ -151,7 +152,7 @@ TEST_F(WindowedTree, TextsGoOnWhereTheirWindowsAreWhole) {
   EXPECT_EQ(whole.tokens, 330);
   EXPECT_EQ(whole.rows, rows);
   EXPECT_EQ(tree_.Find(Text(200)).tokens, 0) << "its window is gone";
-  // With a window before its own end, which the longer text has no use for.
+  // The shorter text has a window before its own end, which the longer text has no use for.
   std::vector<PageRow> shorter = Rows(256);  // windows from page 2 on
   const PagePool::Page page = shorter[2][1];
   tree_.Insert(Text(256), shorter);
@@ -163,7 +164,7 @@ TEST_F(WindowedTree, TextsGoOnWhereTheirWindowsAreWhole) {
   EXPECT_EQ(tree_.Find(Text(1000)).rows, rows);
 }
 
-// Both would hold fewer tokens than the page of the tree does.
+// The longer text gave the window's part of page 2 back, and the shorter one has 22 of its tokens.
 TEST_F(WindowedTree, APartlyFilledPageDoesNotStandForAFullOne) {
   std::vector<PageRow> rows = Rows(330);
   tree_.Insert(Text(330), rows);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one asks of a model that many share, and what comes back, step by step.
+// A request to a model that many share, and what comes back, step by step.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Grammar;
 
 struct GenerationRequest {
   std::vector<int32_t> prompt;  // not empty
-  int64_t max_tokens = 16;      // 0: what the prompt says alone
+  int64_t max_tokens = 16;      // 0: only what there is to say of the prompt
   int64_t min_tokens = 0;       // no stop id before so many
   int n = 1;                    // answers, apart in their seeds
   Sampling sampling;
@@ -32,10 +32,10 @@ struct GenerationRequest {
   bool special_text = false;           // special tokens are text, too
   std::vector<int32_t> markers;        // tokens that are told as such and never as text
   std::optional<int> logprobs;         // of tokens written: this many of the likeliest beside each
-  std::optional<int> prompt_logprobs;  // of the prompt's
+  std::optional<int> prompt_logprobs;  // of the prompt's tokens
   std::shared_ptr<const Grammar> grammar;  // what the text must be, or null
   std::optional<int32_t> grammar_after;    // only behind this token, as the end of reasoning
-  // Where the grammar has ended the text is free, until that token comes again.
+  // Once the grammar has ended, the text is free until grammar_after comes again.
   bool grammar_repeats = false;
   std::optional<Pooling> pooling;  // only the prompt's embedding; max_tokens is 0
   std::string client;              // whose turn it is: requests of one client wait for each other
@@ -50,7 +50,7 @@ struct TokenLogprob {
 // kError: `problem` says why, and what was written before stands.
 enum class End { kStop, kLength, kCancelled, kError };
 
-// What a step added to one answer.
+// The part that a step added to one answer.
 struct Delta {
   int index = 0;                       // of n
   std::string text;                    // nothing that a stop string may still take back

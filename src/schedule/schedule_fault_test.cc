@@ -20,7 +20,7 @@ class FaultyBackend : public Backend {
  public:
   explicit FaultyBackend(std::unique_ptr<Backend> real) : real_(std::move(real)) {}
 
-  // Whether a call fails. `ids` of Embed; the size of Allocate.
+  // Each returns whether a call fails; `ids` are those of Embed, `bytes` the size of Allocate.
   std::function<bool(int64_t count)> prepare_fails, logits_fail, logits_break;
   std::function<bool(std::span<const int32_t> ids)> embed_fails;
   std::function<bool(int64_t count, size_t bytes)> allocation_fails;
@@ -61,7 +61,7 @@ class FaultyBackend : public Backend {
   }
   void Embed(const PackedWeights& table, std::span<const int32_t> ids, float scale,
              float* x) override {
-    // The model's table, not rows picked out of a batch.
+    // Only calls for the model's table may fail, not those that pick rows out of a batch.
     if (embed_fails && table.rows == 4096 && embed_fails(ids)) throw std::bad_alloc();
     real_->Embed(table, ids, scale, x);
   }
@@ -87,7 +87,8 @@ class FaultyBackend : public Backend {
             bool accumulate) override {
     if (logits_fail && y_stride == 4096 && logits_fail(++logits_)) throw std::bad_alloc();
     real_->Gemm(acts, id, y, y_stride, accumulate);
-    // Not the likeliest one, so that only a look at all finds it.
+    // The likeliest logit stays as it is, so that only a look at all of them finds the infinite
+    // one.
     if (logits_break && y_stride == 4096 && logits_break(++broken_)) y[kPoison] = -INFINITY;
   }
   void Project(const Activations& acts, std::span<const Projection> outputs) override {
@@ -158,7 +159,7 @@ class ScheduleFaultTest : public SchedulerTest {
     return *backend_;
   }
 
-  // Of all kinds, with beginnings that are shared; none has kPoison in it.
+  // Requests of all kinds, with beginnings that are shared; none has kPoison in it.
   static std::vector<GenerationRequest> Requests() {
     std::vector<int32_t> common = Ids(80, 1), longer = common;
     std::ranges::replace(common, kPoison, kPoison + 1);
@@ -190,8 +191,8 @@ class ScheduleFaultTest : public SchedulerTest {
     return crowd;
   }
 
-  // Answers of the request at `index` in Requests(): whole and as they are without faults, or an
-  // error, if those are allowed, behind a part of that. How many are whole.
+  // Expects answers of the request at `index` in Requests() that are whole and as without faults,
+  // or, if `may_fail`, a part of that with an error behind. Returns how many are whole.
   static int ExpectAsAlone(const std::map<int, CollectedAnswer>& answers, size_t index,
                            bool may_fail) {
     const std::map<int, CollectedAnswer>& expected = expected_.at(index);
@@ -250,7 +251,7 @@ TEST_F(ScheduleFaultTest, OneFailureEndsNobody) {
 }
 
 TEST_F(ScheduleFaultTest, ABatchThatAlwaysFailsIsRunOneByOne) {
-  // What fails is a batch: alone, each request can be served.
+  // Only batches fail: alone, each request can be served.
   bool failed = false;
   backend().embed_fails = [&](std::span<const int32_t> ids) {
     return ids.size() != 1 && ids.size() < 40 && (failed = true);
@@ -311,7 +312,7 @@ TEST_F(ScheduleFaultTest, LogitsThatAlwaysFailEndAllAndTheNextOnesAreServed) {
   ExpectAllAsAlone(Serve(scheduler, Requests()), false);
 }
 
-// Whether the likeliest token is taken or one is drawn.
+// This holds if the likeliest token is taken and if one is drawn.
 TEST_F(ScheduleFaultTest, LogitsThatAreNotFiniteEndTheirAnswer) {
   for (const double temperature : {0.0, 1.0}) {
     backend().Heal();

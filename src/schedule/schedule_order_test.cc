@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs before whom, and that nobody runs who was cancelled.
+// The order in which requests run, and that no cancelled one runs.
 #include <gtest/gtest.h>
 
 #include "schedule/schedule_testing.h"
@@ -7,7 +7,7 @@
 namespace nibble {
 namespace {
 
-// A step takes the shortest prompts beside answers, and a quarter of it the oldest one.
+// Beside answers a step takes the shortest prompts, and the oldest prompt gets a quarter of it.
 TEST_F(SchedulerTest, PromptsThatAreSoonDoneComeFirstAndTheOldestGoesOn) {
   Scheduler scheduler = Make({.max_batch = 8, .pages = 200, .prompt_tokens = 64});
   Ask(scheduler, {.prompt = Ids(4, 1), .max_tokens = 100});
@@ -41,7 +41,7 @@ TEST_F(SchedulerTest, WhatIsWrittenCountsForTheTurn) {
   EXPECT_EQ(order, "abbbba");
 }
 
-// Where pages run out the newest answer loses its own, and comes back before those behind it.
+// When pages run out the newest answer loses its own, and comes back before those behind it.
 TEST_F(SchedulerTest, WhoCameFirstEndsFirst) {
   Scheduler scheduler = Make({.max_batch = 8, .pages = 30});
   std::string order;
@@ -57,7 +57,7 @@ TEST_F(SchedulerTest, WhoCameFirstEndsFirst) {
   EXPECT_EQ(order, "abcdefgh");
 }
 
-// Those whose pages were taken, too.
+// Cancel reaches answers whose pages were taken, too.
 TEST_F(SchedulerTest, CancelReachesThoseThatWait) {
   Scheduler scheduler = Make({.max_batch = 8, .pages = 30});
   std::vector<Answers> answers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What answers have in common however their requests are scheduled.
+// Answers do not depend on how their requests are scheduled.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ TEST_F(SchedulerTest, AnswersAreThoseOfASession) {
   for (const Sampling& sampling : {Sampling{.temperature = 0}, Sampling{.temperature = 1},
                                    Sampling{.temperature = 0, .repetition = 3}}) {
     std::vector<int32_t> prompt = Ids(70, 1);
-    // What comes next is in the prompt, where a penalty finds it.
+    // The text that comes next is in the prompt, where a penalty finds it.
     const std::vector<int32_t> text = tokenizer().Encode(" a house and a river and a house and a");
     prompt.insert(prompt.end(), text.begin(), text.end());
     Session session(model());
@@ -81,7 +81,7 @@ class Windows : public SchedulerTest, public testing::WithParamInterface<Kept> {
     if (GetParam() == Kept::kRecent) return *recent;
     return GetParam() == Kept::kWindows ? *windowed : Sample();
   }
-  // For as many tokens.
+  // Returns the number of pages that the model at hand takes, of three numbers for the same tokens.
   int64_t Pages(int64_t all, int64_t windows, int64_t recent) const {
     if (GetParam() == Kept::kRecent) return recent;
     return GetParam() == Kept::kWindows ? windows : all;

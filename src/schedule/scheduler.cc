@@ -27,7 +27,7 @@ Scheduler::Scheduler(Model& model, const Tokenizer& tokenizer, const VocabularyT
   published_ = stats_;
 }
 
-// That a sequence may come to, and that fits into the pool.
+// The longest text that a sequence may come to and that fits into the pool.
 int64_t Scheduler::LongestText() const {
   const int64_t wanted =
       options_.context > 0 ? std::min(options_.context, model_.context()) : model_.context();
@@ -149,7 +149,8 @@ void Scheduler::Admit() {
   while (static_cast<int64_t>(running_.size()) < options_.max_batch) {
     Sequence* next = preempted_.empty() ? queue_.Next() : preempted_.front().get();
     std::string problem;
-    // What does not fit waits, and all others behind it: small ones must not starve a large one.
+    // An answer that does not fit waits, and all others behind it: small ones must not starve a
+    // large one.
     if (next == nullptr || (!TryBegin(*next, problem) && problem.empty())) return;
     if (preempted_.empty()) {
       running_.push_back(queue_.Pop());
@@ -167,7 +168,7 @@ void Scheduler::Admit() {
   }
 }
 
-// Where the machine has less memory than was thought, one that runs may give some back; if none
+// If the machine has less memory than was thought, an answer that runs may give some back; if none
 // runs, there is a problem.
 bool Scheduler::TryBegin(Sequence& s, std::string& problem) {
   for (int tries = 0; tries < 2; ++tries) {
@@ -186,7 +187,7 @@ bool Scheduler::TryBegin(Sequence& s, std::string& problem) {
   return false;
 }
 
-// That it would come to take beside those it holds.
+// The pages that a sequence would come to take beside those that it holds.
 int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held) const {
   const int64_t last = std::min(s.prompt_tokens() + s.request().max_tokens, context_);
   const int64_t sure = static_cast<int64_t>(s.ids.size()) + options_.sure_tokens;
@@ -204,7 +205,7 @@ int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held)
   return pages;
 }
 
-// Makes them its own; false where there is no room.
+// Replaces a row's pages by copies; returns false where there is no room.
 bool Scheduler::CopyPages(PageRow& row) {
   PageRow own;
   for (const PagePool::Page& page : row) {
@@ -216,8 +217,8 @@ bool Scheduler::CopyPages(PageRow& row) {
   return true;
 }
 
-// Gives it a cache that begins with what is known of its prompt, where all it is sure to need fits
-// beside what all others are.
+// Gives a sequence a cache that begins with what is known of its prompt, if all it is sure to need
+// fits beside what all others are sure to need.
 bool Scheduler::Begin(Sequence& s) {
   const std::span<const int32_t> ids(s.ids);
   PrefixTree::Match match;
@@ -257,8 +258,8 @@ bool Scheduler::Begin(Sequence& s) {
   return true;
 }
 
-// Room for `tokens` more, at the cost of pages kept for their prefixes, then of the newest answers.
-// False where it lost its own, or where there is none left.
+// Makes room for `tokens` more, at the cost of pages kept for their prefixes, then of the newest
+// answers. Returns false where the sequence lost its own pages, or where there is no room left.
 bool Scheduler::Reserve(Sequence& s, int64_t tokens) {
   while (true) {
     try {
@@ -315,7 +316,7 @@ void Scheduler::Tell(Sequence& s) {
   }
 }
 
-// The caller takes it out of where it is.
+// Ends an answer; the caller takes it out of the list in which it stands.
 void Scheduler::Conclude(Sequence& s, End end, const std::string& problem) {
   const bool ran = s.cache != nullptr;
   if (ran && end != End::kError) {
@@ -334,7 +335,7 @@ void Scheduler::Conclude(Sequence& s, End end, const std::string& problem) {
     --waiting_;
   }
   ++stats_.ended[static_cast<size_t>(end)];
-  // Those that wait for its prompt compute it themselves, or end as it does.
+  // Answers that wait for this one's prompt compute it themselves, or end as this one does.
   for (auto& follower : s.followers) {
     if (end == End::kCancelled || (end == End::kError && !begun)) {
       Conclude(*follower, end, problem);

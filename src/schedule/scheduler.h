@@ -29,12 +29,12 @@ struct SchedulerOptions {
   int64_t max_waiting = 1024;  // answers that wait at most
   int64_t pages = 0;           // of the pool
   int64_t prompt_tokens = 64;  // of prompts in a step, beside answers that are being written
-  // That a new answer is sure to be able to write. More would leave pages idle that most answers
-  // never come to need.
+  // The tokens that a new answer is sure to be able to write. More would leave pages idle that most
+  // answers never come to need.
   int64_t sure_tokens = 64;
   int64_t context = 0;  // longest text; 0: the model's
 
-  // Tokens of a text in a step.
+  // The most tokens of a text in a step.
   int64_t MostStep(Model& model) const {
     return std::max(prompt_tokens, model.backend().ChunkTokens());
   }
@@ -47,10 +47,11 @@ class Scheduler {
             const SchedulerOptions& options);
   ~Scheduler();
 
-  // Thread-safe. A number for Cancel, or nullopt where too many wait. Throws (usage) for requests
-  // that can never run. `sink` sees deltas until one with an end for each of the n answers.
+  // Thread-safe. Returns a number for Cancel, or nullopt where too many wait. Throws (usage) for
+  // requests that can never run. `sink` sees deltas until one with an end for each of the n
+  // answers.
   std::optional<uint64_t> Submit(GenerationRequest request, DeltaSink sink);
-  // Thread-safe: no step runs for it from the next one on.
+  // Thread-safe. No step runs for the request from the next one on.
   void Cancel(uint64_t number);
   bool stopping() const;
 
@@ -129,7 +130,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> running_;   // the oldest first
   SchedulerStats stats_;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Sequence>> incoming_;
   std::map<uint64_t, std::weak_ptr<Submission>> submissions_;

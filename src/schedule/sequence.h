@@ -54,7 +54,7 @@ struct Sequence {
   std::unique_ptr<KvCache> cache;                    // while it runs
   std::vector<std::unique_ptr<Sequence>> followers;  // of the same prompt; begin when that is done
   // It was preempted once: from now on all that it may come to need is reserved, so that it is not
-  // again.
+  // preempted again.
   bool reserved = false;
   bool shared = false;            // its prompt's pages are in the tree
   bool stepped = false;           // the step that runs has had its effect on this

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scheduler did, in the terms of vLLM's metrics (their bounds, too).
+// Statistics of a scheduler, in the terms of vLLM's metrics and with their bounds.
 #pragma once
 
 #include <algorithm>

@@ -36,8 +36,8 @@ std::vector<Scheduler::Piece> Scheduler::Plan() {
     piece.tokens += tokens;
     budget -= tokens;
   };
-  // Those that are soonest done come first, which makes the mean wait the shortest; the oldest one
-  // has its share all the same, so that it ends.
+  // Prompts that are soonest done come first, which makes the mean wait the shortest; the oldest
+  // one has its share all the same, so that it ends.
   if (!prompts.empty()) grant(prompts.front(), budget / 4);
   std::ranges::stable_sort(prompts, {}, [](const Piece& p) { return p.sequence->pending(); });
   for (Piece& piece : prompts) {
@@ -48,7 +48,7 @@ std::vector<Scheduler::Piece> Scheduler::Plan() {
   for (const Piece& piece : pieces) {
     Sequence& s = *piece.sequence;
     s.stepped = false;
-    // It may have lost its pages to one before it.
+    // The sequence may have lost its pages to one before it.
     if (s.cache == nullptr || Reserve(s, piece.tokens) || s.cache == nullptr) continue;
     lost.push_back(&s);
   }
@@ -57,8 +57,8 @@ std::vector<Scheduler::Piece> Scheduler::Plan() {
   return pieces;
 }
 
-// What fails is tried once more, with all the memory that can be freed and one by one, so that one
-// request cannot end others.
+// Pieces that fail are tried once more, with all the memory that can be freed and one by one, so
+// that one request cannot end others.
 void Scheduler::RunPieces(std::span<const Piece> pieces, bool again) {
   std::vector<Piece> todo;
   for (const Piece& p : pieces) {
@@ -111,13 +111,14 @@ void Scheduler::TryPieces(std::span<const Piece> pieces) {
   const float* x = model_.Forward(batch);
   AddStates(pieces, x);
   std::vector<Row> rows = RowsOf(pieces);
-  // Of those that take the likeliest token no logits need to leave a GPU.
+  // Sequences that take the likeliest token need no logits to leave a GPU.
   const bool capped = model_.config().logits_softcap != 0;
   const auto others = std::stable_partition(rows.begin(), rows.end(), [&](const Row& row) {
     return row.tells == 0 && !capped &&
            row.sequence->picker.TakesLikeliest(row.sequence->written());
   });
-  // What a prompt's rows tell comes before its choice: a sequence that has chosen is not run again.
+  // Rows that tell of a prompt come before the choice behind it: a sequence that has chosen is not
+  // run again.
   UseRows(std::span(others, rows.end()), x, tokens, false);
   UseRows(std::span(rows.begin(), others), x, tokens, true);
   for (const Piece& p : pieces) p.sequence->stepped = true;
@@ -174,7 +175,7 @@ std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
   return rows;
 }
 
-// The sum of the final norm's outputs over what each prompt's pooling takes.
+// Adds up the final norm's outputs for the tokens that each prompt's pooling takes.
 void Scheduler::AddStates(std::span<const Piece> pieces, const float* x) {
   const auto hidden = static_cast<size_t>(model_.config().hidden_size);
   std::vector<int32_t> rows;
@@ -244,7 +245,7 @@ void Scheduler::AfterStep(std::span<const Piece> pieces) {
   const auto now = Sequence::Clock::now();
   for (const Piece& p : pieces) {
     Sequence& s = *p.sequence;
-    // Preempted while others were tried again, or failed.
+    // The sequence was preempted while others were tried again, or failed.
     if (s.cache == nullptr || s.delta.end == End::kError) continue;
     const bool wrote = !s.delta.ids.empty();
     const int64_t before = s.cache->tokens() - p.tokens;

@@ -64,13 +64,13 @@ std::span<const float> TokenPicker::Change(std::span<const float> logits, int64_
     const auto allowed = [&](float logit) { return logit != kNever; };
     std::vector<float> ended = changed_;
     for (const int32_t id : r.stop_ids) changed_[static_cast<size_t>(id)] = kNever;
-    // Where a grammar leaves nothing but the end, that comes first.
+    // If a grammar leaves nothing but the end, the end comes in spite of min_tokens.
     if (std::ranges::none_of(changed_, allowed)) changed_ = std::move(ended);
   }
   return changed_;
 }
 
-// Where a repeating grammar has ended, another part may begin.
+// Once a repeating grammar has ended, another part may begin.
 void TokenPicker::Take(int32_t id) {
   const GenerationRequest& r = *request_;
   if (r.sampling.penalizes()) counts_.AddWritten(id);

@@ -21,7 +21,7 @@ class TokenPicker {
   TokenPicker(TokenPicker&&) noexcept;
   ~TokenPicker();
 
-  // Whether the model's likeliest token is the one to take, whatever else its logits are.
+  // Returns whether the model's likeliest token is the one to take, whatever else its logits are.
   bool TakesLikeliest(int64_t written) const;
   // The next token behind `written` ones, and its logprob if asked for. Logits [vocab] are finite.
   TokenLogprob Pick(std::span<const float> logits, int64_t written);
@@ -32,7 +32,7 @@ class TokenPicker {
   bool Changes(int64_t written) const;
   std::unique_ptr<Matcher> NewMatcher() const;
   bool Masks() const { return matcher_ != nullptr && matches_; }
-  // Too short for a stop id.
+  // Returns whether the answer is too short for a stop id.
   bool Young(int64_t written) const {
     return written < request_->min_tokens && !request_->stop_ids.empty();
   }
@@ -48,7 +48,7 @@ class TokenPicker {
   std::vector<float> changed_;
 };
 
-// What the model says about `id`, and about the `top` likeliest tokens (ties: the lower id first).
+// The logprobs of `id` and of the `top` likeliest tokens (ties: the lower id first).
 TokenLogprob Logprob(std::span<const float> logits, int32_t id, int top);
 
 }  // namespace nibble

@@ -24,7 +24,7 @@ int Nibble(const std::byte* bytes, int e) {
   return Byte(bytes + e % 16) >> (e / 16 * 4) & 15;
 }
 
-// The same with a fifth bit from bit e of four bytes.
+// Nibble e with a fifth bit on top, which is bit e of the four bytes `fifth`.
 int FiveBits(const std::byte* fifth, const std::byte* bytes, int e) {
   return Nibble(bytes, e) | (Byte(fifth + e / 8) >> e % 8 & 1) << 4;
 }

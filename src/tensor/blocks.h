@@ -14,11 +14,11 @@ struct BlockType {
   std::string_view name;  // "Q4_K"
   int64_t elements;       // of a block
   size_t bytes;           // of a block
-  // One block to `elements` floats, exact but for one rounding of each fp32 operation.
+  // Decodes one block to `elements` floats, exact but for one rounding of each fp32 operation.
   void (*decode)(const std::byte* block, float* values);
 };
 
-// nullptr: elements stand alone.
+// Returns nullptr if the elements of a type stand alone.
 const BlockType* BlockTypeOf(DType dtype);
 
 }  // namespace nibble

@@ -12,11 +12,11 @@
 namespace nibble {
 
 inline constexpr int kE2m1Top = 12;
-// What the four bits stand for, the sign highest. -0 is 0.
+// The codes of all patterns of four bits, the highest of which is the sign. -0 is 0.
 inline constexpr std::array<int8_t, 16> kE2m1Codes = {0, 1,  2,  3,  4,  6,  8,  12,
                                                       0, -1, -2, -3, -4, -6, -8, -12};
 
-// The nearest code, of two the one with the even mantissa.
+// The nearest code; of two that are equally near, the one with the even mantissa.
 inline int NearestE2m1(double value) {
   const double size = std::min(std::fabs(value), double{kE2m1Top});
   const double step = size <= 4 ? 1 : size <= 8 ? 2 : 4;

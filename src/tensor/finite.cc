@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// Of `count` elements at any address: those whose exponent bits are all ones.
+// Counts those of `count` elements, at any address, whose exponent bits are all ones.
 template <typename Bits>
 uint32_t Count(const std::byte* data, size_t count, Bits exponent) {
   uint32_t found = 0;

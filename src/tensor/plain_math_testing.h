@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What oracles in fp64 compute with: plain loops.
+// Arithmetic in fp64 for the oracles of tests, in plain loops.
 #pragma once
 
 #include <vector>

@@ -108,7 +108,7 @@ inline Tensor Borrow(const Matrix<float>& values) {
 
 // Widens F64, F32, F16, BF16 elements or blocks; 1-D tensors become one row. Exact for every type.
 Matrix<double> ToF64(const Tensor& view);
-// The same to fp32 (F64 is rounded).
+// Widens the same types to fp32; F64 is rounded.
 Matrix<float> ToF32(const Tensor& view);
 
 }  // namespace nibble

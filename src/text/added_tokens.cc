@@ -24,7 +24,7 @@ std::string_view CharacterAt(std::string_view text, size_t at) {
   return text.substr(at, at == text.size() ? 0 : Utf8Length(text[at]));
 }
 
-// False at the ends of the text.
+// Both are false at the ends of the text, where `character` is empty.
 bool IsSpaceText(std::string_view character) {
   return !character.empty() && nibble::IsSpace(CodePoint(character));
 }

@@ -11,9 +11,9 @@
 namespace nibble {
 namespace {
 
-// Up to here a search through all is faster than a heap.
+// Up to so many symbols, a search through all pairs is faster than a heap.
 constexpr size_t kFewSymbols = 32;
-// Of cutting every token in two everywhere: the bytes looked at. Llama 2's tokens take 2 million.
+// The most bytes to look at when every token is cut in two everywhere. Llama 2's take 2 million.
 constexpr uint64_t kMaxCutBytes = 1 << 30;
 
 // "a b" or ["a", "b"].
@@ -68,7 +68,7 @@ void Bpe::LoadVocabulary(const JsonNode& node) {
   const auto object = node.As<simdjson::dom::object>();
   Vocabulary vocabulary(object.size());
   for (const auto& field : object) {
-    int64_t id = -1;  // what is not an integer is refused as this is
+    int64_t id = -1;  // refused, as is an id that is no integer
     if (field.value.get(id) != simdjson::SUCCESS) id = -1;
     vocabulary.Add(field.key, id, node);
   }
@@ -95,7 +95,7 @@ void Bpe::LoadMerges(const JsonNode& node) {
       Fail("{}[{}]: token \"{}\" is not in the vocabulary", node.where(), rank,
            !left_id ? left : (!right_id ? right : std::string_view(joined)));
     }
-    // Of a pair that stands twice the later one counts.
+    // If a pair is listed twice, the later entry counts.
     merges_.At(*left_id, *right_id) = {.rank = rank, .id = *id};
     AddJoint(left, right);
     ++rank;

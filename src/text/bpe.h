@@ -64,12 +64,13 @@ class Bpe {
   void LoadMerges(const JsonNode& node);
   void MergesFromScores(const ScoredVocabulary& scored, const JsonNode& model);
   void AddJoint(std::string_view left, std::string_view right);
-  // Of the character *written with prefix and suffix, -1: none. *written is then what it is with
-  // them.
+  // Adds the prefix and suffix that the place of the character *written asks for, and returns the
+  // id of that token; -1 if there is none.
   int32_t AffixedId(bool first, bool last, Scratch* scratch, std::string_view* written) const;
   void EncodeRuns(std::string_view piece, Work* work, Scratch* scratch,
                   std::vector<int32_t>* ids) const;
-  // Of the user-defined token that stands at the start of `text`; -1: none.
+  // Returns the id of the longest user-defined token at the start of `text`, and sets its *bytes;
+  // -1 if there is none.
   int32_t UserDefinedAt(std::string_view text, Work* work, size_t* bytes) const;
   void FinishRun(std::string_view text, bool is_piece, Scratch* scratch,
                  std::vector<int32_t>* ids) const;
@@ -80,11 +81,11 @@ class Bpe {
   Vocabulary vocabulary_;
   CharacterIds characters_;
   WholeTokens wholes_;
-  TokenTrie user_defined_;  // texts that are one symbol, which is joined with none
+  TokenTrie user_defined_;  // texts that are one symbol each, which no merge joins
   PairTable merges_;        // characters that meet in some merge have an entry, too
   std::optional<int32_t> unk_id_;
   std::optional<std::array<int32_t, 256>> byte_ids_;  // with byte_fallback
-  std::string prefix_, suffix_;                       // of characters inside and at the end
+  std::string prefix_, suffix_;  // of all characters but the first; of the last
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
 };

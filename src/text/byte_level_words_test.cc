@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where byte-level tokenizers that their files only name cut words.
+// Words as byte-level tokenizers cut them whose files only name the pattern.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -23,11 +23,11 @@ class Charsmap {
     size_t size = 0;  // bytes of the text that are replaced
     std::string_view replacement;
   };
-  // Of the sequences that `text` starts with, the shortest or the longest.
+  // The shortest or the longest of the map's sequences that `text` starts with.
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, true); }
   std::optional<Match> Longest(std::string_view text) const { return Find(text, false); }
 
-  // Whether an ASCII character stays as it is where ASCII, or nothing, follows it: most do.
+  // Returns whether an ASCII character stays as it is where ASCII, or nothing, follows it: most do.
   bool IsPlain(char c) const { return plain_[static_cast<unsigned char>(c)]; }
 
  private:

@@ -38,7 +38,7 @@ Json ObjectOf(const std::string& model_dir, const char* name) {
   return json;
 }
 
-// Each is a string, or an object that holds it as "content".
+// A special token is a string, or an object that holds it as "content".
 Json SpecialTokens(const Json& config, const std::string& where) {
   Json tokens = Json::object();
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
@@ -77,7 +77,8 @@ std::optional<ChatTemplate> ChatTemplate::Load(const std::string& model_dir) {
   constexpr const char *kConfig = "tokenizer_config.json", *kMap = "special_tokens_map.json",
                        *kOld = "chat_template.json";
   const Json config = ObjectOf(model_dir, kConfig);
-  // From a file of its own, or else from tokenizer_config.json under its name there.
+  // Reads a template from a file of its own, or else from tokenizer_config.json under its name
+  // there.
   const auto find = [&](const char* file, const char* name) -> std::optional<ChatTemplate> {
     if (auto text = FindDocument(model_dir, file, jinja::kMaxSourceBytes)) {
       return Parse(std::move(*text), DocumentPath(model_dir, file));

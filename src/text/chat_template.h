@@ -35,8 +35,8 @@ class ChatTemplate {
   // list or additional_chat_templates. bos_token, eos_token, ... of tokenizer_config.json, or else
   // of special_tokens_map.json, become variables.
   static std::optional<ChatTemplate> Load(const std::string& model_dir);
-  // In the place of one that Load refused with `problem`, which Render then says. Its source is
-  // empty.
+  // Stands for a template that Load refused with `problem`: Render throws that message, and
+  // source() is empty.
   static ChatTemplate Unusable(std::string problem);
 
   // `extra` adds variables: tools, documents (none if absent), enable_thinking, bos_token, ...
@@ -50,7 +50,7 @@ class ChatTemplate {
   // bos_token, ..., as far as the model's files name them.
   const Json& special_tokens() const { return special_tokens_; }
 
-  // What strftime_now formats; without it, the local time of each Render.
+  // Sets the time that strftime_now formats; without it, that is the local time of each Render.
   void SetTime(const std::tm& time) { time_ = time; }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Against jinja2: tests/golden/chat_templates.json, written by chat_templates.py beside it.
+// Compares with jinja2, by tests/golden/chat_templates.json, written by chat_templates.py beside
+// it.
 #include "text/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -151,7 +152,7 @@ TEST(ChatTemplateAttack, RecursionIsBounded) {
   EXPECT_THAT(ErrorOf("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
                       "{{ f(60) }}"),
               HasSubstr("steps"));
-  // As deep as can be: macros, each through nested calls and blocks.
+  // The deepest recursion that can be: a macro calls itself from within nested lists and blocks.
   const std::string body = Repeat("{% if 1 %}", 90) + "{{ " + Repeat("[", 60) + "f()" +
                            Repeat("]", 60) + " }}" + Repeat("{% endif %}", 90);
   EXPECT_THAT(ErrorOf("{% macro f() %}" + body + "{% endmacro %}{{ f() }}"),
@@ -213,7 +214,7 @@ TEST(ChatTemplateAttack, WorkIsBounded) {
   EXPECT_EQ(Rendered("{{ ('a'*2000000).strip('b'*2000000)|length }}"), "2000000");
 }
 
-// Each does little a step but touches megabytes, or keeps them.
+// Each template takes few steps but touches megabytes, or keeps them.
 TEST(ChatTemplateAttack, EveryByteIsCharged) {
   const std::string text = "{% set s = 'a'*4000000 %}{% set t = 'a'*3999999 ~ 'b' %}";
   const auto loop = [](const std::string& body) {
@@ -335,7 +336,7 @@ TEST(ChatTemplateAttack, NumbersAreBounded) {
   EXPECT_EQ(Rendered("{{ 1e308 * 10 }} {{ 3 | tojson(indent=10**15) }} {{ '9' * 30 | int }}"),
             "inf 3 " + Repeat("9", 30));
   EXPECT_EQ(Rendered("{{ (1e308 * 10) | int }} {{ (1e308 * 10 - 1e308 * 10) | int(7) }}"), "0 7");
-  // Not ordered: neither crashes nor leaves anything out.
+  // NaN has no order: sorting neither crashes nor leaves anything out.
   EXPECT_EQ(
       Rendered("{% set n = 1e308 * 10 - 1e308 * 10 %}{{ ([n, 1, n, 0] * 99) | sort | length }}"
                "{{ [n, n] | groupby('real') | length }}{{ [n, 1] | max is number }}"),
@@ -523,7 +524,7 @@ TEST(ChatTemplate, LimitsOfRecursionAreReachable) {
   EXPECT_EQ(Rendered(Repeat("{% if 1 %}", 90) + "x" + Repeat("{% endif %}", 90)), "x");
 }
 
-// As transformers has them: ensure_ascii, indent, separators, sort_keys.
+// The order is that of transformers: ensure_ascii, indent, separators, sort_keys.
 TEST(ChatTemplate, ArgumentsOfToJsonHaveTheirOrder) {
   const std::string value = "{{ {'b': '\u00E9', 'a': [1, 2]} | tojson(";
   EXPECT_EQ(Rendered(value + ") }}"), "{\"b\": \"\u00E9\", \"a\": [1, 2]}");

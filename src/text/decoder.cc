@@ -141,7 +141,7 @@ std::string DecoderRun::Flush() {
       const auto& pattern = decoder_->steps()[i].pattern;
       Feed(i + 1, pattern->ReplaceAll(std::exchange(states_[i].held, {}), "", &work_));
     }
-    // What kStripText holds is what it strips.
+    // kStripText holds back only text that it strips, so nothing of it remains to be written.
   }
   return std::exchange(out_, {});
 }

@@ -24,7 +24,7 @@ struct DecoderStep {
     kStripText,     // `content` from the ends of the whole text
     kByteFallback,  // tokens <0xE2> are bytes; a run that is not UTF-8 is one U+FFFD per byte
     kByteLevel,     // tokens are written in the byte-level alphabet
-    kJoin,          // a space between tokens: what no decoder at all means
+    kJoin,          // a space between tokens, as in a file without a decoder
     kWordPiece,     // a space before tokens without the prefix `content`; `cleanup` as in English
     kWordEnds,      // `content` ends a word: a space, but not at the end of the text
   };

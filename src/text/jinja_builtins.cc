@@ -139,7 +139,7 @@ Value StateAttr(const Value& self, std::string_view name) {
   return Value::Missing(fmt::format("'{} object' has no attribute '{}'", self.TypeName(), name));
 }
 
-// What a macro says of itself.
+// The attributes of a macro.
 Value MacroAttr(Context& c, const Node& macro, std::string_view name) {
   const auto uses = [&](MacroUse use) { return (macro.uses & static_cast<int>(use)) != 0; };
   if (name == "name") return macro.text.empty() ? Value::None() : Value(macro.text);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a template can call: filters, tests, methods of texts, lists and dictionaries, and the
+// All that a template can call: filters, tests, methods of texts, lists and dictionaries, and the
 // global functions. This list is the whole sandbox: nothing here reaches a file, the environment,
 // the program or an attribute of an object, and every function charges its work to the budget.
-// Where this is less than Python: surplus arguments are ignored, upper() and lower() map single
-// code points, and a generator takes its items when it is made. Not here: random, lipsum, urlize
-// and methods that give bytes.
+//
+// It differs from Python in that surplus arguments are ignored, upper() and lower() map single code
+// points, and a generator takes its items when it is made. It lacks random, lipsum, urlize and
+// methods that give bytes.
 #pragma once
 
 #include <ctime>
@@ -22,7 +23,7 @@ namespace nibble::jinja {
 struct Args {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
-  // By position or by name; nullptr if not given.
+  // The argument given by position or by name; nullptr if there is none.
   const Value* Find(size_t position, std::string_view name) const;
   const Value& Need(size_t position, std::string_view name) const;
   int64_t Int(size_t position, std::string_view name, int64_t fallback) const;
@@ -43,7 +44,7 @@ struct Callable {
   Function function = nullptr;  // of `self`: a method or global function
   Value self;
   const Node* macro = nullptr;  // instead of a function
-  const void* scope = nullptr;  // of a macro not made at the top level: where; it stays in there
+  const void* scope = nullptr;  // where a macro was made that cannot leave that scope
 };
 
 Value ApplyFilter(Context& context, const std::string& name, const Value& input, const Args& args);
@@ -63,8 +64,8 @@ void AddSearchMethods(Table& methods);
 void AddSequenceFilters(Table& filters);
 void AddTextFilters(Table& filters);
 void AddNumberFilters(Table& filters);
-// The items a for loop visits: list items, characters, keys, and what is left of a generator. What
-// failed behind them is raised, or told.
+// The items a for loop visits: list items, characters, keys, and what is left of a generator. An
+// error behind the last item is raised, or put into *failure.
 std::shared_ptr<const List> Iterate(Context& context, const Value& value,
                                     std::string* failure = nullptr);
 

@@ -96,7 +96,8 @@ void Evaluator::BindParameters(const Node& macro, const Args& args, Scope& scope
   }
 }
 
-// What no parameter took: varargs, kwargs and the caller, where the body speaks of them.
+// Binds the arguments that no parameter took to varargs, kwargs and caller, where the body speaks
+// of them.
 void Evaluator::BindRest(const Node& macro, const Args& args, Scope& scope) {
   const auto uses = [&](MacroUse use) { return (macro.uses & static_cast<int>(use)) != 0; };
   const size_t parameters = macro.kids.size() - 1;
@@ -130,7 +131,7 @@ void Evaluator::BindRest(const Node& macro, const Args& args, Scope& scope) {
   }
 }
 
-// loop(sequence) in a recursive loop: what the loop prints of it.
+// loop(sequence) in a recursive loop: the text that the loop prints for the sequence.
 Value Evaluator::CallLoop(const Loop& loop, const Args& args) {
   if (loop.node == nullptr) Raise("a loop that is called must be marked as recursive");
   if (call_depth_ == kMaxMacroDepth) Raise("macro calls nested deeper than {}", kMaxMacroDepth);

@@ -8,7 +8,7 @@
 namespace nibble::jinja {
 namespace {
 
-// Of integers; digits without leading zeros are ordered by their number first.
+// Compares integers: without leading zeros, the one with more digits is the larger in size.
 int CompareIntegers(const Value& a, const Value& b) {
   const auto x = a.AsInt(), y = b.AsInt();
   if (x && y) return (*x > *y) - (*x < *y);

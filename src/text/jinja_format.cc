@@ -220,7 +220,7 @@ void PutPercent(Text& out, Spec spec, const Value& value, bool escapes) {
              value.IsInteger() ? value : MakeInteger(fmt::format("{:.0f}", std::trunc(*number))));
 }
 
-// What follows a "%": [(name)][flags][width][.precision][length]type
+// Takes what follows a "%": [(name)][flags][width][.precision][length]type
 void TakePercent(Text& out, std::string_view& rest, Operands& operands, bool escapes) {
   const Value* named = nullptr;
   if (TakeOne(rest, "(") != '\0') {

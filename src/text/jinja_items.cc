@@ -9,7 +9,7 @@
 namespace nibble::jinja {
 namespace {
 
-// What no walk of a generator has taken yet.
+// The items of a generator that no walk has taken yet.
 std::shared_ptr<const List> RestOf(Context& c, const std::shared_ptr<const List>& generator,
                                    std::string* failure) {
   const size_t from = std::exchange(generator->walked, generator->items.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python's markupsafe does with a text that is HTML already, which `safe` and `escape` make:
-// texts that are joined to it with "+", "%" or a method of it are escaped, and the result is of
-// this kind again. What a template prints, "~" and filters such as `join` take it for plain text.
+// Markup is a text that is HTML already, made by `safe` and `escape`; it behaves as in Python's
+// markupsafe: texts that are joined to it with "+", "%" or one of its methods are escaped, and the
+// result is Markup again. Printing, "~" and filters such as `join` take it for plain text.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@
 namespace nibble::jinja {
 
 Value MakeMarkup(Budget& budget, std::string text);
-// With &, <, > and quotes as entities; what is Markup already stays.
+// Writes &, <, > and quotes as entities; a value that is Markup already stays as it is.
 std::string EscapeHtml(Budget& budget, const Value& value);
-// `result`, its texts being Markup where `model` is.
+// Returns `result`, whose texts become Markup if `model` is.
 Value MarkupAs(Budget& budget, const Value& model, Value result);
-// A method of a text that is Markup.
+// Calls a method of a text that is Markup.
 Value CallMarkupMethod(Context& context, const Callable& method, Args args);
 
 }  // namespace nibble::jinja

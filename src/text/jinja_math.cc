@@ -168,7 +168,7 @@ bool Compare(Budget& budget, std::string_view op, const Value& a, const Value& b
   return Contains(budget, b, a) == (op == "in");
 }
 
-// The part of an integer that an index may reach: no text or list is as long as this.
+// A larger integer becomes the largest of 64 bits: no text or list is as long as that.
 std::optional<int64_t> IndexOf(const Value& value) {
   const BigInt* big = value.AsBigInt();
   if (big == nullptr) return value.AsInt();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's operators on template values. Integers are computed with in 128 bits: beyond, they
-// raise.
+// Python's operators on template values. Integers are computed in 128 bits, beyond which they raise
+// an error.
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,7 @@ namespace nibble::jinja {
 Value Arithmetic(Budget& budget, std::string_view op, const Value& a, const Value& b);
 // op: == != < <= > >= in, or "not in".
 bool Compare(Budget& budget, std::string_view op, const Value& a, const Value& b);
-// Of an integer; clamped to 64 bits. nullopt for other values.
+// The value of an integer as an index, clamped to 64 bits; nullopt for other values.
 std::optional<int64_t> IndexOf(const Value& value);
 // object[start:stop:step] of a list or text; None is an absent bound.
 Value Slice(Context& context, const Value& object, const Value (&bounds)[3]);

@@ -11,7 +11,8 @@
 namespace nibble::jinja {
 namespace {
 
-// Without the underscores that may stand between digits; nullopt where they stand elsewhere.
+// The text without the underscores that may stand between digits; nullopt where they stand
+// elsewhere.
 std::optional<std::string> WithoutUnderscores(std::string_view text) {
   const auto digit = [&](size_t i) { return i < text.size() && std::isxdigit(text[i]) != 0; };
   std::string plain;

@@ -147,7 +147,7 @@ class Parser : private ExpressionParser {
     return ParseMacroRest(std::move(name), "endmacro");
   }
 
-  // From the parameters on, which {% call %} may lack.
+  // Parses a macro from its parameters on, which {% call %} may lack.
   NodePtr ParseMacroRest(std::string name, std::string_view end, NodePtr call = nullptr) {
     NodePtr macro = Make(Kind::kMacro, std::move(name), nullptr);
     if (SkipOp("(")) ParseParameters(*macro);

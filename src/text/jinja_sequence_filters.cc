@@ -12,7 +12,7 @@ namespace nibble::jinja {
 namespace {
 
 // The value at "a.b.0" (or an index) of an item, as attribute= and selectattr() take it.
-// What is undefined on the way becomes `fallback`, if there is one.
+// An undefined value on the way becomes `fallback`, if there is one.
 Value GetPath(Context& c, Value item, const Value& path, const Value* fallback = nullptr) {
   const auto get = [&](const Value& key) {
     Value found = GetItem(c, item, key);
@@ -47,8 +47,8 @@ Value Join(Context& c, const Value& input, const Args& args) {
   return out.Take();
 }
 
-// A generator of what use(item, items) adds for every item. What is false has none, as jinja2 does
-// not walk it: None is no error here.
+// A generator of what use(item, items) adds for every item. A false input has no items, as jinja2
+// does not walk it: None is no error here.
 template <typename F>
 Value Generate(Context& c, const Value& input, F&& use) {
   std::vector<Value> items;
@@ -120,7 +120,7 @@ Value Reverse(Context& c, const Value& input, const Args&) {
   return MarkupAs(c.budget, input, out.Take());
 }
 
-// What sort, unique, min, max and groupby compare items by.
+// The keys by which sort, unique, min, max and groupby compare items.
 class Key {
  public:
   Key(Context& c, const Value* attribute, bool case_sensitive, const Value* fallback = nullptr)
@@ -252,7 +252,7 @@ Value Sum(Context& c, const Value& input, const Args& args) {
   return sum;
 }
 
-// How often a filter repeats a value; paid for before it is.
+// The count that a filter is given, 1 or more, charged before the filter makes so many values.
 size_t Charged(Context& c, const Args& args, std::string_view name) {
   const int64_t count = args.Int(0, name, 0);
   if (count < 1) Raise("{} must be 1 or more", name);

@@ -188,7 +188,7 @@ Value SplitText(Context& c, const Value& self, const Args& args) {
   }
   std::string_view rest = Strip(text, last ? Side::kRight : Side::kLeft);
   while (!rest.empty()) {
-    // What is left after the last split keeps its spaces on the far side.
+    // The rest after the last split keeps its spaces on the far side.
     add(TakeWord<last>(rest, left == 0));
     --left;
     rest = Strip(rest, last ? Side::kRight : Side::kLeft);

@@ -99,7 +99,7 @@ Value IsIdentifier(Context& c, const Value& self, const Args& args) {
          AllChars<IsNamePart, false>(c, self, args).Truth();
 }
 
-// No letter of the other case, and one of this at least.
+// Returns whether a text has no letter of the other case and at least one of this.
 template <bool (*is)(int32_t), bool (*is_other)(int32_t)>
 Value AllCased(Context& c, const Value& self, const Args&) {
   c.budget.Charge(self.AsString()->size() / kCharsPerStep);

@@ -16,7 +16,7 @@ std::string_view LastChar(std::string_view text);
 std::vector<std::string_view> Chars(std::string_view text);
 int64_t CountChars(std::string_view text);
 std::optional<std::string> CharOf(int64_t code);  // nullopt: not a Unicode scalar value
-int32_t CodePoint(std::string_view one_char);     // of a stray byte: the byte
+int32_t CodePoint(std::string_view one_char);     // a stray byte's is the byte itself
 
 // str.isspace(), str.isprintable() and so on, of one character.
 bool IsSpace(std::string_view one_char);

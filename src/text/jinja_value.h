@@ -163,7 +163,7 @@ class Value {
 };
 
 // A generator is what filters such as `map` return: it is true even when empty, has no length and
-// is walked once. Its items are computed before that, unlike in Python: what failed is kept, and
+// is walked once. Its items are computed before that, unlike in Python: an error is kept, and
 // raised by a walk that gets there.
 // Keys, values and items are the views of a dictionary; a group is what groupby yields, a tuple.
 enum class ListKind { kList, kTuple, kGroup, kRange, kGenerator, kKeys, kValues, kItems };
@@ -171,8 +171,9 @@ struct List {
   std::vector<Value> items;
   ListKind kind;
   int depth;
-  int64_t start = 0, stop = 0, step = 1;  // of a range
-  // Of a generator, which no template holds as a constant: one run alone has it.
+  int64_t start = 0, stop = 0, step = 1;  // only for a range
+  // For a generator: how many items were walked, and the error behind the last one. No template
+  // holds a generator as a constant, so that one run alone changes it.
   mutable size_t walked = 0;
   std::string failure = "";
 
@@ -203,7 +204,7 @@ struct Loop {
   std::shared_ptr<Value> changed;  // what loop.changed() saw last
 };
 
-// What a function may read of a text costs as much as writing it.
+// Charges a text that a function may read as much as writing it costs.
 void ChargeText(Budget& budget, const Value& value);
 Value MakeString(Budget& budget, std::string text);
 Value MakeList(Budget& budget, std::vector<Value> items, ListKind kind = ListKind::kList);
@@ -222,8 +223,8 @@ void SetKey(Budget& budget, DictItems& items, const Value& key, Value value);
 // Python's == and <, `needle in haystack`, str() and json.dumps().
 bool Equal(Budget& budget, const Value& a, const Value& b);
 bool Less(Budget& budget, const Value& a, const Value& b);
-// For any `less`, which a template's values need not order strictly (NaN): std::merge stays within
-// its ranges, std::sort does not.
+// Sorts by any `less`, which need not be a strict order for a template's values (NaN): std::merge
+// stays within its ranges even then, std::sort does not.
 template <typename T, typename F>
 void StableSort(std::vector<T>& items, F&& less) {
   std::vector<T> merged(items.size());

@@ -61,7 +61,7 @@ void QuoteJson(Text& out, const std::string& text, bool ensure_ascii) {
   out.Add("\"");
 }
 
-// What str() writes around the items of a sequence.
+// The brackets that str() writes around the items of a sequence.
 std::pair<std::string_view, std::string_view> Brackets(const List& list) {
   if (list.IsTuple()) return {"(", list.items.size() == 1 ? ",)" : ")"};
   if (list.kind == ListKind::kKeys) return {"dict_keys([", "])"};

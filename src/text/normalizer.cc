@@ -36,7 +36,7 @@ BertSteps BertFromJson(const JsonNode& node) {
           .lowercase = lowercase};
 }
 
-// Of a document that was made from a SentencePiece model.
+// The normalizer of a document that was made from a SentencePiece model.
 std::shared_ptr<const SentencePieceSteps> SentencePieceFromJson(const JsonNode& node) {
   node.AllowKeys({"type", "precompiled_charsmap", "user_defined", "add_dummy_prefix",
                   "remove_extra_whitespaces", "escape_whitespaces"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the components of a normalizer do to a text. Valid UTF-8 in, valid UTF-8 out.
+// The components of a normalizer, as functions from valid UTF-8 to valid UTF-8.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,9 @@ namespace nibble {
 std::string UnicodeNormalize(std::string text, int form, Work* work);
 std::string Lowercase(std::string_view text, Work* work);
 std::string StripSpace(std::string_view text, bool left, bool right);
-// Marks alone: what is one character with its accent keeps it.
+// Removes combining marks; an accent that is part of a composed character stays.
 std::string StripMarks(std::string_view text);
-// White space and control characters, as translation models clean them.
+// Cleans white space and control characters as translation models do.
 std::string CleanForTranslation(std::string_view text);
 
 struct BertSteps {

@@ -19,7 +19,7 @@ constexpr std::string_view kWordsAndSymbols =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]+)"
     R"(|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}\s]+)";
 
-// Of most languages' texts, about: how many pieces to expect.
+// About the length of a word in most languages, to estimate the number of pieces.
 constexpr size_t kBytesOfAWord = 5;
 
 enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
@@ -40,7 +40,7 @@ struct Stretch {
   bool is_match;
 };
 
-// Whether a piece ends between two neighbours.
+// Returns whether a piece ends between two neighbours.
 bool CutBetween(Behavior behavior, const Stretch& left, const Stretch& right) {
   switch (behavior) {
     case Behavior::kContiguous:
@@ -54,8 +54,8 @@ bool CutBetween(Behavior behavior, const Stretch& left, const Stretch& right) {
   }
 }
 
-// Every character of a class is a match. Much faster than a pattern, which looks at each place
-// where a match could start.
+// Every character of a class is a match. This is much faster than a pattern, which looks at each
+// place where a match could start.
 struct CharacterClass {
   bool (*contains)(uint32_t);
 
@@ -67,7 +67,7 @@ struct CharacterClass {
   }
 };
 
-// Every `length` characters are a match, and what is left of them.
+// Every `length` characters are a match, and so is a shorter rest.
 struct CharacterCount {
   size_t length;
 
@@ -207,7 +207,8 @@ void AddMetaspace(const JsonNode& node, Steps* steps) {
   }
 }
 
-// Those that cut at classes of characters. False: `type` is none of them.
+// Adds the step of a component that cuts at a class of characters. Returns false if `type` is none
+// of these.
 bool AddClassSplit(const JsonNode& node, std::string_view type, Steps* steps) {
   const auto cut = [&](bool (*contains)(uint32_t), Behavior behavior) {
     steps->push_back(SplitStep(CharacterClass{contains}, behavior, false));

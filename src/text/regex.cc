@@ -17,11 +17,11 @@ namespace nibble {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 1 << 12;
-// Of the first attempt: enough for the words of ordinary text.
+// Bounds and cost of the first attempt, which is enough for the words of ordinary text.
 constexpr size_t kNearBytes = 64;
 constexpr uint32_t kNearMatchLimit = 32;
 constexpr uint64_t kNearSteps = 16;
-constexpr uint64_t kTriedSteps = 1;  // of a place where no match starts
+constexpr uint64_t kTriedSteps = 1;  // the cost of a place where no match starts
 constexpr size_t kScannedBytesPerStep = 4;
 constexpr uint32_t kHeapLimitKib = 128 << 10;
 
@@ -83,7 +83,7 @@ std::string ErrorText(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// What one thread needs for matching, made once.
+// The memory that one thread needs for matching, made once.
 struct MatchState {
   MatchState()
       : data(pcre2_match_data_create(1, nullptr)),
@@ -116,14 +116,14 @@ std::string WithoutMongolianSeparator(std::string_view text) {
   return result;
 }
 
-// What the callback needs to count one match.
+// The data with which the callback counts the work of one match.
 struct Count {
   Work* work;
   uint64_t steps_per_item;
-  size_t last;  // where in the text it was called last
+  size_t last;  // the place in the text of the call before
 };
 
-// One item, and the text that the item before it ran over.
+// Charges one item of the pattern, and the text that the item before it ran over.
 int CountItem(pcre2_callout_block* item, void* data) {
   auto* count = static_cast<Count*>(data);
   const size_t at = item->current_position;
@@ -133,7 +133,8 @@ int CountItem(pcre2_callout_block* item, void* data) {
   return enough ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
-// The callback is not called again inside the characters that {n} asks for: a step per so many.
+// The callback is not called for each of the characters that {n} asks for: a step per so many of
+// them is added to every item.
 uint64_t StepsPerItem(std::string_view pattern) {
   uint64_t longest = 0;
   for (size_t at = 0; at < pattern.size();) {
@@ -178,7 +179,7 @@ int Match(const std::shared_ptr<const void>& code, std::string_view text, size_t
   const MatchState& state = ThreadState();
   const auto* pattern = static_cast<const pcre2_code*>(code.get());
   const auto* bytes = reinterpret_cast<PCRE2_SPTR>(text.data());
-  // Spares what pcre2_match does before it comes to the same.
+  // This spares what pcre2_match does before it comes to the same code.
   if ((options & PCRE2_NO_JIT) == 0) {
     const int rc =
         pcre2_jit_match(pattern, bytes, text.size(), from, options, state.data, state.context);
@@ -205,9 +206,10 @@ Regex::Regex(std::string_view pattern, Syntax syntax, std::string where)
   near_code_ = Compile(pattern, 0, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where_);
   const auto* code = static_cast<const pcre2_code*>(near_code_.get());
   uint32_t first_type = 0, first = 0;
-  const uint8_t* starts = nullptr;  // of the bytes a match can start with, if it cannot be empty
+  const uint8_t* starts = nullptr;  // bits of the bytes a match starts with, unless it may be empty
   pcre2_pattern_info(code, PCRE2_INFO_FIRSTBITMAP, &starts);
-  // Whether that one byte stands for both cases is not told, so it must not.
+  // PCRE2 does not tell whether the one byte that a match starts with stands for both cases, so it
+  // is used only where the pattern sets no options.
   if (pattern.find("(?") == pattern.npos) {
     pcre2_pattern_info(code, PCRE2_INFO_FIRSTCODETYPE, &first_type);
   }
@@ -233,7 +235,7 @@ int Regex::FindCounted(std::string_view text, size_t from, Work* work) const {
 }
 
 // Looks at a few bytes from `from` on. A match that would have to look at the text behind them is
-// none yet.
+// undecided.
 Regex::Near Regex::FindNear(std::string_view text, size_t* from, Work* work) const {
   const MatchState& state = ThreadState();
   size_t near = std::min(text.size(), *from + kNearBytes);

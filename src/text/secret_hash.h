@@ -21,7 +21,7 @@ struct SecretHash {
   size_t operator()(uint64_t key) const { return Mix(key); }
 
  private:
-  // Up to 8 bytes, read in at most two pieces: most tokens have so few.
+  // Up to 8 bytes as a word, from four bytes on read in two pieces: most tokens have so few.
   static uint64_t Word(const char* bytes, size_t size) {
     uint64_t word = 0;
     if (size >= 4) {

@@ -13,11 +13,11 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops = {});  // empty ones are left out
 
-  // What can be shown now. Nothing follows a stop string, which is not shown itself.
+  // Returns the text that can be shown now. A stop string and all behind it are never shown.
   std::string Push(std::string_view piece);
   std::string Flush();  // what was held back, at the text's end
   bool found() const { return found_; }
-  const std::string& which() const { return which_; }  // of those found
+  const std::string& which() const { return which_; }  // the stop string that was found
 
  private:
   std::vector<std::string> stops_;

@@ -25,7 +25,8 @@ TokenTrie::TokenTrie(std::vector<Token> tokens, const std::string& where) {
   std::ranges::sort(tokens, {}, &Token::text);
   const auto same = [](const Token& a, const Token& b) { return a.text == b.text; };
   tokens.erase(std::unique(tokens.begin(), tokens.end(), same), tokens.end());
-  // Level by level. Of a node: its tokens, which share the bytes that lead to it.
+  // Nodes are made level by level. A range holds the tokens of one node, which share the bytes that
+  // lead to it.
   struct Range {
     size_t begin, end;
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens a text starts with. Children of a node stand side by side and are found by their
-// bytes; those of the root have a table, since every search begins there. Immutable once built.
+// A trie that finds the tokens a text starts with. Children of a node stand side by side and are
+// found by their bytes; those of the root have a table, since every search begins there. Immutable
+// once built.
 #pragma once
 
 #include <array>

@@ -31,7 +31,7 @@ simdjson::dom::element ParseJson(std::string* json, simdjson::dom::parser* parse
     return (c == ',') | (c == ':') | (c == '[') | (c == '{');
   });
   if (values > kMaxValues) Fail("{}: more than {} values", where, kMaxValues);
-  json->reserve(json->size() + simdjson::SIMDJSON_PADDING);  // which spares it a copy
+  json->reserve(json->size() + simdjson::SIMDJSON_PADDING);  // which spares simdjson a copy
   simdjson::dom::element root;
   auto error = parser->allocate(json->size(), kMaxTokenizerDepth);
   if (!error) error = parser->parse(json->data(), json->size(), false).get(root);
@@ -44,7 +44,7 @@ simdjson::dom::element ParseJson(std::string* json, simdjson::dom::parser* parse
 struct Tokenizer::Impl {
   struct Token {
     std::string_view text;     // in the model's vocabulary, or a key of added_ids
-    std::string_view written;  // what decoders get: of an added token, what it looks for
+    std::string_view written;  // what decoders get; an added token's content
     bool special = false;
     bool present = false;
   };

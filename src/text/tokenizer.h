@@ -25,7 +25,7 @@ class Tokenizer {
   // tokenizer.json of a model directory, or what stands in its place: a SentencePiece model or a
   // file of ranks (source/tokenizer_files.h), a GGUF file's keys.
   static Tokenizer Load(const std::string& model);
-  // From the content of a file; `where` names it in messages.
+  // Makes a tokenizer of the content of a file; `where` names it in messages.
   static Tokenizer Parse(std::string_view json, const std::string& where);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -34,7 +34,7 @@ class Tokenizer {
   // Special tokens written in the text become their ids. add_special puts the file's own ones (BOS)
   // around. Text that is not valid UTF-8 is an Error.
   std::vector<int32_t> Encode(std::string_view text, bool add_special = true) const;
-  // For text that must not contain control tokens, such as a user's: "</s>" is four characters.
+  // Encodes text that must not contain control tokens, such as a user's: "</s>" is four characters.
   std::vector<int32_t> EncodePlain(std::string_view text) const;
   // Ids without a token give nothing: models pad their vocabulary beyond the tokenizer's.
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -43,8 +43,8 @@ class Tokenizer {
   std::optional<int32_t> TokenId(std::string_view token) const;  // added tokens included
   std::string TokenText(int32_t id) const;  // as in the file, for display; "" without a token
   bool IsSpecial(int32_t id) const;
-  // What the token adds to a text that has begun, not always whole characters: "\xE2" of <0xE2>, a
-  // space of "▁". Special tokens and ids without a token add nothing.
+  // The bytes that the token adds to a text that has begun, not always whole characters: "\xE2" of
+  // <0xE2>, a space of "▁". Special tokens and ids without a token add nothing.
   std::string TokenBytes(int32_t id) const;
 
  private:

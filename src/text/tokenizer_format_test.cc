@@ -184,7 +184,7 @@ TEST(TokenizerFormat, UnicodeFormsOfPartsAreThoseOfTheWhole) {
 }
 
 TEST(TokenizerFormat, TokensOfNormalizedTextDecodeAsTheyAreFound) {
-  // As in Llama 2's file: "<s>" is looked for as "▁<s>", which takes the space before it.
+  // In Llama 2's file, too, "<s>" is looked for as "▁<s>", which takes the space before it.
   Json json = Base();
   json["added_tokens"][0]["normalized"] = true;
   json["normalizer"] = {
@@ -246,12 +246,12 @@ TEST(TokenizerFormat, DecodersOfTokens) {
             "aba");
   EXPECT_EQ(decoded(R"({"type": "Strip", "content": "a", "start": 1, "stop": 0})", {9, 0, 2}),
             "bcc");
-  // Over several tokens where they are one text.
+  // Characters are stripped over several tokens where these are one text.
   EXPECT_EQ(decoded(R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
                        {"type": "Strip", "content": " ", "start": 2, "stop": 0}]})",
                     {6, 6, 6, 0}),
             " a");
-  // What only looks like a byte, or like characters of bytes.
+  // Tokens that only look like a byte, or like characters of the byte-level alphabet.
   EXPECT_EQ(decoded(R"({"type": "ByteFallback"})", {11, 0}), "<0x41)a");
   EXPECT_EQ(decoded(R"({"type": "ByteLevel"})", {12}), "\u2840a");
 }
@@ -343,7 +343,7 @@ TEST(TokenizerRefusal, EveryTruncationOfAFile) {
 TEST(TokenizerRefusal, EveryFieldOfTheWrongType) {
   const Json flat = Base().flatten();
   for (const auto& [pointer, value] : flat.items()) {
-    // Not read: what transformers sets anew, and what concerns pairs of texts.
+    // These are not read: transformers sets some anew, and others concern pairs of texts.
     if (pointer == "/version" || pointer == "/truncation" || pointer == "/padding") continue;
     if (pointer.find("/pair") != pointer.npos || pointer.find("type_id") != pointer.npos) continue;
     if (pointer == "/post_processor/special_tokens/<s>/id" ||
@@ -470,7 +470,7 @@ TEST(TokenizerRefusal, RegularExpressions) {
   for (const char* bad : {"(", "[a", "a{2,1}", "*", "\\p{Nothing}", "(?<=a+)", ""}) {
     EXPECT_THAT(refusal(bad), HasSubstr("t.json: pre_tokenizer.pattern"));
   }
-  // Read differently by the engine the files are written for.
+  // Oniguruma, for which the files are written, reads these differently.
   for (const char* other : {"\\h", "\\w+", "a\\b", "[a&&b]", "[a[b]]", "a{1,2}+", "(?m:.)",
                             "(*LIMIT_MATCH=1)a", "\\C", "a\\K", "[]a]", "[^]a]"}) {
     EXPECT_THAT(refusal(other), HasSubstr("not supported"));

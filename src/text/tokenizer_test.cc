@@ -41,7 +41,7 @@ std::string FileOf(const std::string& name) {
   return "data/tokenizers/" + name + "/tokenizer.json.xz";
 }
 
-// Kept, because the larger files take a while to load.
+// Tokenizers are kept, because the larger files take a while to load.
 const Tokenizer& TestTokenizer(const std::string& name) {
   static std::map<std::string, Tokenizer> cache;
   const auto it = cache.find(name);

@@ -60,7 +60,8 @@ uint8_t ClassesByCategory(uint32_t c) {
   }
 }
 
-// Of the characters that most texts have, byte-level ones among them: asked for each.
+// Every character of a text is looked up, so those below this, which make up most texts and the
+// byte-level alphabet, have their classes in a table.
 constexpr uint32_t kTabled = 0x800;
 const std::array<uint8_t, kTabled> kClasses = [] {
   std::array<uint8_t, kTabled> classes{};

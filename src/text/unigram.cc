@@ -78,7 +78,7 @@ void Unigram::FindBest(std::string_view piece, Work* work, std::vector<Place>* p
 }
 
 void Unigram::PushUnknown(std::string_view text, std::vector<int32_t>* ids) const {
-  // The library `tokenizers` asks once more for what it joined.
+  // The library `tokenizers` looks up the joined unknown characters once more.
   const auto id = types_.empty() ? vocabulary_.Find(text) : std::nullopt;
   if (!id && byte_ids_) {
     for (const char byte : text) ids->push_back((*byte_ids_)[static_cast<unsigned char>(byte)]);

@@ -59,8 +59,8 @@ class Vocabulary {
   size_t longest_ = 0;
 };
 
-// Of all bytes, <0x00> to <0xFF>, in a vocabulary that falls back to them; missing ones are an
-// Error.
+// The ids of the byte tokens <0x00> to <0xFF> in a vocabulary with byte_fallback; a missing one is
+// an Error.
 std::array<int32_t, 256> ByteTokens(const Vocabulary& vocabulary, const JsonNode& model);
 
 // Ids of single characters, by code point.
@@ -79,8 +79,9 @@ class CharacterIds {
   std::vector<std::array<int32_t, 256>> pages_;  // the first has nothing
 };
 
-// Which tokens are what their own text is encoded to: most are, and then a word that is a token
-// needs no work. Found out when first asked; threads may do so at once.
+// Remembers which tokens are what their own text is encoded to: most are, and then a word that is a
+// token needs no work. The answer for a token is found when it is first asked for; threads may do
+// so at once.
 class WholeTokens {
  public:
   explicit WholeTokens(size_t ids) : known_(std::make_unique<std::atomic<Answer>[]>(ids)) {}

@@ -183,7 +183,7 @@ TEST(WorkOfDecoding, IsBounded) {
 }
 
 TEST(WorkOfDecoding, GrowsWithTheText) {
-  // As Llama 2's: three steps, one of which makes each byte three.
+  // A step that makes three bytes of each one stays within the bound.
   const Tokenizer tokenizer = Make(With("decoder", Replace("String", " ", "▁")));
   std::string text;
   StreamDecoder stream(tokenizer, false);
@@ -210,7 +210,7 @@ TEST(WorkOfEncoding, OrdinaryStepsFit) {
   }
 }
 
-// Not much below the bounds that other tests meet, and soon refused above them.
+// Work that is not far below the bounds is done, and work above them is soon refused.
 TEST(WorkOfEncoding, BeginsAndGrowsWithTheText) {
   // Each of n matches looks at the rest: n^2 / 2 bytes, a step for 4 of them. 4,000,000 steps and
   // 512 for each byte are enough for 3,000, not for 12,000.

@@ -6,9 +6,9 @@
 
 namespace nibble {
 
-// Before BLAS is used by Threads() threads. OpenBLAS keeps a buffer for each call that runs at the
-// same time and tries for ever where it gets none; so they are all made here, or an error is
-// thrown.
+// Must be called before Threads() threads use BLAS. OpenBLAS keeps a buffer for each call that runs
+// at the same time and tries for ever where it gets none; so all buffers are made here, or an error
+// is thrown.
 void PrepareBlas();
 
 // out = factor a b + keep out, with b^T in place of b if it is `turned`; by all threads, whose

@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-// Of three tasks, the last of which has few rows.
+// The rows make three tasks, the last of which has few.
 TEST(Multiply, IsTheSumOfProductsWhateverTheNumberOfThreads) {
   constexpr int64_t kRows = 261, kInner = 96, kCols = 37;
   Rng rng(1);

@@ -13,7 +13,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kMaxFlatOrder = 176;  // of FlatFactors
+constexpr int64_t kMaxFlatOrder = 176;  // the largest order of a flat matrix in FlatFactors
 
 std::vector<double> Jacobsthal(int64_t q) {
   const std::vector<int8_t> characters = JacobsthalMatrix(*AsPrimePower(q));

@@ -22,10 +22,10 @@
 
 namespace nibble {
 
-// Whether this program has the construction, of a Hadamard matrix or of another.
+// Returns whether this program can construct the factor, be it a Hadamard matrix or another.
 bool HasFactor(const TransformFactor& factor);
 
-// Of each row and column of FactorMatrix.
+// The squared length of each row and column of FactorMatrix.
 int64_t SquaredLength(const TransformFactor& factor);
 
 // [order, order], rows orthogonal to each other; orders up to kMaxFactorOrder. Built at the first

@@ -175,7 +175,8 @@ TEST(FlatFactorsTest, HadamardFactorsWhereThereAreSome) {
   }
 }
 
-// By trying all: the first kind that has an order dividing n with a Hadamard matrix of the rest.
+// The expected factor is found by trying all: the first kind that has an order dividing n with a
+// Hadamard matrix of the rest.
 TEST(FlatFactorsTest, OneFlatFactorWhereThereAreNone) {
   int none = 0;
   for (int64_t n = 1; n <= 3000; ++n) {

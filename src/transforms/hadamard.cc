@@ -47,9 +47,9 @@ NIBBLE_TARGET_CLONES void SumProducts(std::span<const double> entries, const flo
   AddProducts(entries, tile, sums);
 }
 
-// x viewed as [?, order, stride]; the factor along the middle axis. Columns (pairs of the outer and
-// inner index) are gathered into a tile [order, kLanes], so that all strides, 1 included, run at
-// the same speed.
+// Views x as [?, order, stride] and applies the factor along the middle axis. Columns (pairs of the
+// outer and inner index) are gathered into a tile [order, kLanes], so that all strides, 1 included,
+// run at the same speed.
 template <typename T>
 void ApplyDense(const TransformFactor& factor, int64_t stride, std::span<T> x) {
   const std::span<const double> matrix = FactorMatrix(factor);
@@ -73,7 +73,8 @@ void ApplyDense(const TransformFactor& factor, int64_t stride, std::span<T> x) {
   }
 }
 
-// The same for Sylvester's matrix: log2(order) rounds of sums and differences.
+// Applies Sylvester's matrix along the middle axis of the same view of x, in log2(order) rounds of
+// sums and differences.
 template <typename T>
 void ApplySylvester(int64_t order, int64_t stride, std::span<T> x) {
   for (int64_t half = stride; half < order * stride; half *= 2) {
@@ -104,7 +105,7 @@ void Apply(const TransformSpec& spec, std::span<T> x) {
   for (T& value : x) value *= scale;
 }
 
-// For people.
+// The name of a construction as people read it; all Hadamard matrices share one.
 std::string_view NameOf(FactorKind kind) {
   switch (kind) {
     case FactorKind::kConference:

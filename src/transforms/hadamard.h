@@ -52,8 +52,8 @@ void ApplyTransformToRows(const TransformSpec& spec, Matrix<double>& w);
 // W <- M W, the output side: w is [width(), K]. A bias is a column: K = 1.
 void ApplyTransformToColumns(const TransformSpec& spec, Matrix<double>& w);
 
-// For people: "Hadamard 172 x 8", "Jacobsthal 107 x Hadamard 128", "conference 14 across 64",
-// "Hadamard 128, 107 blocks", "-".
+// The transform as people read it: "Hadamard 172 x 8", "Jacobsthal 107 x Hadamard 128", "conference
+// 14 across 64", "Hadamard 128, 107 blocks", "-".
 std::string TransformText(const TransformSpec& spec);
 
 // {"factors": [{"order": 172, "kind": "stored"}, {"order": 64, "kind": "sylvester"}],

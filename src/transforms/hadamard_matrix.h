@@ -16,7 +16,7 @@ namespace nibble {
 
 inline constexpr int64_t kMaxSylvester = int64_t{1} << 24;
 
-// Whether this program has the construction.
+// Returns whether this program can construct the factor and the factor is a Hadamard matrix.
 bool HasHadamard(const TransformFactor& factor);
 
 // The factors of order n with the fewest operations per element (OperationsPerElement), slowest

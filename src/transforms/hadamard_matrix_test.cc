@@ -100,7 +100,7 @@ TEST(GaloisField, JacobsthalMatricesHaveTheirDefiningProducts) {
   }
 }
 
-// For a prime the character is Euler's criterion.
+// In a prime field Euler's criterion gives the quadratic character.
 TEST(GaloisField, CharacterOfAPrimeField) {
   constexpr int64_t kPrime = 103;
   const std::vector<int8_t> s = JacobsthalMatrix({kPrime, 1});

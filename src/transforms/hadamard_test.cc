@@ -223,8 +223,8 @@ TEST(FullHadamardTest, WholeWidthWhereItExists) {
   EXPECT_EQ(FullHadamard(13696).operations(), 107 + 7);
 }
 
-// What a transform is for: one large value becomes values of the flatness of its matrix. In blocks
-// of 128, 13696 would leave it 10.3 / 1.083 times as large.
+// A transform spreads an outlier: sqrt(width) at one place becomes values up to the flatness of the
+// matrix. Blocks of 128 in a width of 13696 would leave it 10.3 / 1.083 times as large.
 TEST(FullHadamardTest, AnOutlierIsSpreadOverTheWholeWidth) {
   const std::vector<std::pair<int64_t, double>> width_and_flatness = {
       {13696, 1.0827}, {11008, 1}, {14, 1.0377}, {9, 1.3333}, {2060, 1.0841}};
@@ -251,7 +251,7 @@ TEST(FullHadamardTest, BlocksWhereItDoesNot) {
   }
 }
 
-// Of matrices that are symmetric and of those that are not (12, 172), merged and in blocks.
+// The factors are symmetric matrices and others (12, 172), one or several; 179 has none.
 TEST(InverseTest, UndoesTheTransform) {
   Rng rng(9);
   for (const int64_t n : {64, 96, 144, 576, 688, 14, 28, 33, 179, 13696}) {

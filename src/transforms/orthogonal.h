@@ -20,8 +20,8 @@ Matrix<double> RandomOrthogonal(int64_t n, Rng& rng);
 
 Matrix<double> IdentityMatrix(int64_t n);
 
-// Whether q is square and Q^T Q x = x, to 1e-6 an element, for two random x of ones and minus ones:
-// matrices that are not orthogonal, or not finite, pass by chance alone.
+// Returns whether q is square and Q^T Q x = x, to 1e-6 an element, for two random x of ones and
+// minus ones: matrices that are not orthogonal, or not finite, pass by chance alone.
 bool IsOrthogonal(const Matrix<double>& q);
 
 // R = dense if that is not empty, else R = M diag(signs) with M of `hadamard`.

@@ -5,7 +5,7 @@
 
 namespace nibble {
 
-// By definition, with no code of the library: n has one prime divisor.
+// Returns whether n has one prime divisor: the definition, with no code of the library.
 inline bool IsPrimePower(int64_t n) {
   int primes = 0;
   for (int64_t p = 2; p <= n; ++p) {

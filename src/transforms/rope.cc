@@ -70,7 +70,7 @@ float ScaleLlama3(const RopeSpec& spec, float frequency) {
 class YarnRamp {
  public:
   explicit YarnRamp(const RopeSpec& spec) {
-    // Where in the head a dimension turns so many times.
+    // The index, not rounded, of the pair that turns so many times within the original context.
     const auto place = [&](double turns) {
       return static_cast<double>(spec.head_dim) *
              std::log(static_cast<double>(spec.original_context) / (turns * 2 * std::numbers::pi)) /

@@ -15,7 +15,7 @@ namespace nibble {
 
 struct RopeSpec {
   double theta = 10000;
-  int64_t head_dim = 0;  // dimensions that are rotated, the first of a head
+  int64_t head_dim = 0;  // the first dimensions of a head, which are rotated
   // "linear": positions / factor; "llama3", "yarn", "longrope"; "proportional": of a head's pairs
   // only the first turn, as fast as if all did.
   std::string type = "default";
@@ -24,16 +24,16 @@ struct RopeSpec {
   // than original_context / low_freq_factor are stretched by factor, between them both are blended.
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  int64_t original_context = 8192;  // yarn, too
+  int64_t original_context = 8192;  // "yarn" reads it, too
   // "yarn" only (Peng et al., 2023): dimensions that turn more than beta_fast times within
   // original_context stay, those that turn less than beta_slow times are stretched by factor, with
   // a ramp over the dimensions between them, whose ends are rounded outwards if `truncate`.
   double beta_fast = 32;
   double beta_slow = 1;
   bool truncate = true;
-  // "longrope" only (Ding et al., 2024): what each frequency is divided by, head_dim / 2 of them.
+  // "longrope" only (Ding et al., 2024): the divisors of the frequencies, head_dim / 2 of them.
   std::vector<double> divisors = {};
-  double attention_factor = 1;  // of cosines and sines
+  double attention_factor = 1;  // multiplies cosines and sines
   int64_t turned = 0;           // "proportional" only: dimensions whose pairs turn
 };
 

@@ -24,7 +24,7 @@ long double ExactFrequency(const RopeSpec& spec, int64_t pair) {
   if (spec.type == "linear") return frequency / spec.factor;
   if (spec.type == "longrope") return frequency / spec.divisors[static_cast<size_t>(pair)];
   if (spec.type == "yarn") {
-    // Where in the head a dimension turns so many times within the original context.
+    // The index, not rounded, of the pair that turns so many times within the original context.
     const auto place = [&](long double turns) {
       return static_cast<long double>(spec.head_dim) / 2 *
              std::log(static_cast<long double>(spec.original_context) /

@@ -54,8 +54,8 @@ void RunPrefill(const BenchArguments& a, const Common& common) {
             common);
 }
 
-// Of a mixture's experts, the share that `tokens` tokens are expected to need if routers treat them
-// alike and independently; of one token exactly.
+// The share of a mixture's experts that `tokens` tokens are expected to need if routers treat them
+// alike and independently; exact for one token.
 double ExpertsRead(const ModelConfig& c, int64_t tokens) {
   if (c.router.experts == 0) return 1;
   const double missed =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the benches share: the model they run on, timing, and the table.
+// Tools that the benches share: the model they run on, timing, and the table.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,8 @@ struct BenchRow {
 };
 void PrintRows(const std::vector<BenchRow>& rows, const Common& common);
 
-// What the options --shape, --layers, --recipe and its changes ask for.
+// The config, shape and recipe that the options --shape, --layers, --recipe and its changes ask
+// for.
 Json BenchConfig(const BenchArguments& arguments);  // of --shape
 ModelConfig BenchShape(const BenchArguments& arguments);
 Recipe BenchRecipe(const BenchArguments& arguments);
@@ -76,7 +77,7 @@ void WriteTokens(Model& model, std::span<const Model::Sequence> sequences);
 // depends on their distribution.
 Buffer<float> RandomFloats(Backend& backend, int64_t count);
 Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count);
-// Of all linears as stored; of experts that share.
+// Bytes of all linears as stored; of experts, the share `experts_read`.
 double WeightBytes(const Network& network, double experts_read = 1);
 
 void RunPeak(const BenchArguments& arguments, const Common& common);

@@ -76,7 +76,7 @@ class OpBench {
     rows_.push_back(std::move(row));
   }
 
-  // The input of some linears.
+  // Times preparing the input of some linears.
   Activations Prepare(const InputSpec& input, ActsSource source) {
     const int64_t tokens = arguments_.tokens;
     x_ = RandomFloats(*backend_, tokens * input.width);
@@ -93,7 +93,7 @@ class OpBench {
     return acts;
   }
 
-  // A product, or several at once, of linears alike.
+  // Times a product, or several at once, of linears alike.
   template <typename Work>
   void AddProduct(std::string_view name, const PackedLinear& linear, int64_t count, Work&& work) {
     const PackedWeights& w = linear.weights;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of `bench paper` share: contenders that take turns, and the table.
+// Tools that the parts of `bench paper` share: contenders that take turns, and the table.
 #pragma once
 
 #include <functional>
@@ -19,23 +19,23 @@ struct Contender {
   double median() const;  // of a unit
 };
 
-// All contenders in turn, `repeats` times; each turn takes some milliseconds.
+// Runs all contenders in turn, `repeats` times; each turn takes some milliseconds.
 void TakeTurns(const std::vector<Contender*>& contenders, int64_t repeats);
 
 class PaperTable {
  public:
-  // What this GPU reaches, measured in this run: 8-bit integer operations and bytes read, each a
-  // second.
+  // The most that this GPU reaches, measured in this run: 8-bit integer operations and bytes read,
+  // each a second.
   struct Ceilings {
     double operations, bytes;
   };
   explicit PaperTable(const Ceilings& ceilings);
 
-  // What one unit of the work needs at least; 0 is not printed.
+  // The least that one unit of the work needs; 0 is not printed.
   struct Work {
     double operations = 0, bytes = 0;
   };
-  // One line: Nibble's time beside that of the others.
+  // Adds one line: Nibble's time beside that of the others.
   void Add(const std::string& what, const std::string& shape, const Work& work,
            const Contender& nibble, const std::vector<const Contender*>& others);
   void AddMemory(const std::string& what, const std::string& shape, double bytes,
@@ -49,7 +49,7 @@ class PaperTable {
   Json json_ = Json::array();
 };
 
-// What every part needs.
+// Context that every part needs.
 struct PaperBench {
   const BenchArguments& arguments;
   std::string device;

@@ -43,7 +43,7 @@ class AttentionRun {
   }
 
  private:
-  // To the layer behind this one.
+  // Moves the slice to the layer behind this one.
   void Next(SequenceSlice& slice) const {
     slice.offset += kv_.page_bytes();
     slice.recent_offset += kv_.Recent().page_bytes();

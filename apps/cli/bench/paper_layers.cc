@@ -128,8 +128,8 @@ void Layers(const PaperBench& bench, const std::string& what, const std::string&
   bench.table.Add(what, shape, work, nibble, {all.begin() + 1, all.end()});
 }
 
-// What a layer takes on the GPU to decode behind `context` tokens: weights, cache, working memory.
-// The bf16 layer is counted with weights and cache alone.
+// The memory that a layer takes on the GPU to decode behind `context` tokens: weights, cache,
+// working memory. The bf16 layer is counted with weights and cache alone.
 void Memory(const PaperBench& bench, const std::string& name, const Network& network, int64_t batch,
             int64_t context) {
   const ModelConfig& config = network.config;

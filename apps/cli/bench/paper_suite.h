@@ -28,9 +28,9 @@ struct PaperSection {
   bool tasks = false;  // compares zero-shot accuracy, too
 };
 
-// What a row quantizes with; the papers leave head and embedding at 16 bits.
+// The recipe of a row; the papers leave head and embedding at 16 bits.
 Recipe RowRecipe(const PaperRow& row);
-// The options of `nibble quantize` that ask for the same; empty: the model as it is. Rows of the
+// The options of `nibble quantize` that ask for the recipe; empty: the model as it is. Rows of the
 // same arguments run once.
 std::string RowArguments(const PaperRow& row);
 

@@ -42,8 +42,8 @@ std::string ModelName(const std::string& model) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// Of most linears, of the cache, and of down where that differs; outliers where they are fewer than
-// the recipe's.
+// The formats of most linears, of the cache, and of down where those differ; the number of outliers
+// where it is below the recipe's.
 std::string FormatsText(const Plan& plan, const ModelConfig& config, const Recipe& recipe) {
   const auto linear = [&](Role role) {
     const LinearPlan& p = plan.at(0, role);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `nibble bench quality` has measured so far, in DIR/results.json: replaced whole after every
-// step, so that a stopped run goes on where it was.
+// Results that `nibble bench quality` has measured so far, in DIR/results.json: replaced whole
+// after every step, so that a stopped run goes on where it was.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace nibble::cli {
 
-// Of one set of `nibble quantize` arguments.
+// Results of one set of `nibble quantize` arguments.
 struct QualityResult {
   std::string section, name;   // of the first row that asked for it
   std::string formats;         // "W4A4 K4V4"

@@ -52,7 +52,7 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
   const Plan plan = MakePlan(net.config, recipe);
   const auto backend = MakeBackend(common.device, false);
   Rotator rotator(net, recipe, plan, 0);
-  // In place of what is learned, which takes as long to apply.
+  // The identity stands for the rotation that is learned, and takes as long to apply.
   if (recipe.learns_rotation()) rotator.Follow(IdentityMatrix(net.config.hidden_size));
   Calibration calibration(*backend, net.config, plan, recipe, rotator.embedding(),
                           RandomIds(net.config, a.windows * a.context), a.context);
@@ -60,7 +60,7 @@ void RunQuantizing(const BenchArguments& a, const Common& common) {
   const auto start = std::chrono::steady_clock::now();
   FloatLayer layer = rotator.Layer(0);
   const double rotation = Seconds(start);
-  // A model's pages would go back to its files now.
+  // In a real run a model's pages go back to its files now.
   net.layers.clear();
   net.embedding = net.head.weights = {};
   std::map<Role, double> errors;

@@ -208,7 +208,7 @@ class CpuBackend final : public Backend {
                  accumulate);
   }
 
-  // What one part means, in rows that lie `stride` floats apart.
+  // Decodes one part, the main one or the tail, into rows that lie `stride` floats apart.
   static void DecodePart(const Activations& acts, float* out, int64_t stride) {
     const int64_t groups = acts.format.groups(acts.width);
     ParallelFor(static_cast<size_t>(acts.tokens), [&](size_t i) {

@@ -9,8 +9,8 @@
 
 namespace nibble::cpu {
 
-// Of a function's table of variants, HWY_EXPORT(function): where the one for isa, at least kAvx2,
-// lies.
+// The index of the variant for isa, at least kAvx2, in a function's table of variants, which
+// HWY_EXPORT(function) makes.
 inline size_t VariantOf(Isa isa) {
   const auto index_without = [](int64_t targets) {
     hwy::ChosenTarget chosen;

@@ -43,8 +43,8 @@ Activations PrepareActs(Isa isa, const ActsSource& source, int64_t tokens, const
 
 // --- planes.cc ----------------------------------------------------------------------------------
 
-// The prepared `acts` of 16 bits as codes of two planes, rows [2 tokens, stride] and sums: those of
-// the upper bytes and of the lower ones take turns. A token has one scale.
+// Splits prepared 16-bit activations into codes of two planes, rows [2 tokens, stride] and sums: a
+// token's row of upper bytes, then its row of lower bytes. A token has one scale.
 Activations SplitPlanes(Isa isa, const Activations& acts, bool tiles, ActsMemory& memory);
 
 // --- rope_append.cc -----------------------------------------------------------------------------
@@ -54,7 +54,8 @@ void RopeAndAppend(Isa isa, float* q, float* k, const float* v, const AttentionS
 
 // --- attention.cc -------------------------------------------------------------------------------
 
-// With AMX on matrix tiles where the cache's format allows it (attention_tiles.h).
+// Backend::Attention; AMX runs it on matrix tiles where the cache's format allows that
+// (attention_tiles.h).
 void Attention(Isa isa, const float* q, const AttentionSpec& attention, const KvSpec& kv,
                std::span<const SequenceSlice> batch, float* out);
 
@@ -67,7 +68,7 @@ struct PanelsF32 {
   std::vector<float> data;
 };
 PanelsF32 PackF32(const Matrix<float>& weights);
-// Same, straight from any float type (bf16 checkpoints are never expanded twice).
+// Packs straight from any float type (bf16 checkpoints are never expanded twice).
 PanelsF32 PackF32(const Tensor& weights);
 
 // y[t, n] (+)= sum_k x[t, k] w[n, k] + bias[n]: one chain of fused multiply-adds over ascending k
@@ -89,7 +90,7 @@ struct PanelsBf16 {
 };
 PanelsBf16 PackBf16(const Tensor& weights);
 
-// As GemmF32, on AMX: exact products of bf16 weights and fp32 inputs, or of 16-bit terms of both,
+// GemmF32 on AMX: exact products of bf16 weights and fp32 inputs, or of 16-bit terms of both,
 // summed in fp32 in an order that depends on K alone.
 void GemmBf16(const float* x, int64_t tokens, const PanelsBf16& weights, const float* bias,
               float* y, int64_t y_stride, bool accumulate);
@@ -101,7 +102,7 @@ void AddGramBf16(const float* left, const float* right, int64_t tokens, int64_t 
 
 // --- gram_pairs.cc ------------------------------------------------------------------------------
 
-// The same of inputs rounded to bf16, with AVX-512 BF16.
+// MathServices::AddGram of inputs rounded to bf16, with AVX-512 BF16.
 void AddGramPairs(const float* left, const float* right, int64_t tokens, int64_t width,
                   double* sum);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What base/error.h is to other files, for those that nvcc compiles: fmt does not pass it.
+// Replaces base/error.h in files that nvcc compiles: nvcc does not compile fmt.
 #pragma once
 
 #include <cuda_runtime.h>

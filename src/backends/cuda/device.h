@@ -16,9 +16,9 @@ namespace nibble::cuda {
 // wrong, if there is no such GPU or driver, or if it is older than compute capability 8.0.
 void SelectDevice(const std::string& name);
 
-// Of the calling thread's GPU, all zero. Throws naming the bytes that are missing.
+// Allocates memory of the calling thread's GPU, all zero. Throws naming the bytes that are missing.
 AlignedBytes AllocateDevice(size_t bytes);
-// How often the program has given such memory back.
+// The number of times that the program has freed such memory.
 uint64_t DeviceFrees();
 uint64_t FreeDeviceBytes();
 // The program's memory, page-locked, so that copies need no intermediate buffer.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel launches, and what they must know of the device.
+// Kernel launches, and the properties of the device that they depend on.
 #pragma once
 
 #include "backends/cuda/cuda_error.h"
@@ -7,16 +7,16 @@
 namespace nibble::cuda {
 
 // The compute capability that the kernels were compiled for, without its fraction: the GPU's, or an
-// older one where the driver compiles their PTX (cmake/cuda.cmake). Of the first GPU that is asked
-// for: a program runs on GPUs of one kind. NIBBLE_CUDA_CAPABILITY=8 lowers it, so that newer GPUs
-// run what 8.x would. Throws if that one has no kernels.
+// older one where the driver compiles their PTX (cmake/cuda.cmake). The first GPU that is asked for
+// decides: a program runs on GPUs of one kind. NIBBLE_CUDA_CAPABILITY=8 lowers it, so that newer
+// GPUs run the kernels for 8.x. Throws if there are no kernels for it.
 int KernelCapability();
 
 struct Device {
   int multiprocessors, major;                     // KernelCapability()
-  int shared_bytes, multiprocessor_shared_bytes;  // of a block at most; of all its blocks
+  int shared_bytes, multiprocessor_shared_bytes;  // most of a block; of all blocks
 
-  // The calling thread's. Throws nibble::Error if there is none.
+  // The calling thread's GPU. Throws nibble::Error if there is none.
   static Device Current() {
     int device = 0;
     CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
@@ -38,7 +38,8 @@ struct LaunchShape {
   unsigned cluster = 1;     // blocks, along x; 1 before sm_90
 };
 
-// A kernel may have 48 KiB of shared memory, its own included, without being asked about it.
+// Allows a kernel `bytes` of dynamic shared memory. Up to 48 KiB, with its static shared memory,
+// are always allowed.
 template <typename... Arguments>
 void AllowShared(void (*kernel)(Arguments...), size_t bytes) {
   constexpr size_t kSurelyAllowed = 32 * 1024;
@@ -48,7 +49,7 @@ void AllowShared(void (*kernel)(Arguments...), size_t bytes) {
             "cudaFuncSetAttribute");
 }
 
-// How many clusters of the shape the GPU runs at a time. Needs sm_90.
+// The number of clusters of the shape that the GPU runs at a time. Needs sm_90.
 template <typename... Arguments>
 int MostClusters(void (*kernel)(Arguments...), const LaunchShape& shape) {
   AllowShared(kernel, shape.shared_bytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which recorded graphs of a decode step's kernels may be played again. What a step launches
-// follows from its ops, the shape of its batch and where its memory lies, and memory moves only by
-// being freed. So a graph holds as long as nothing is freed. What is allocated besides cannot be in
-// it, as the pages of a growing cache, which kernels find through a table that is written before
-// each step.
+// Recorded graphs of a decode step's kernels. The launches of a step follow from its ops, the shape
+// of its batch and the addresses of its memory, which change only if some is freed, so a graph may
+// be played again as long as nothing is freed.
+// Memory allocated since cannot be in a graph: kernels find the pages of a growing cache through a
+// table that is written before each step.
 #pragma once
 
 #include <compare>
@@ -33,8 +33,9 @@ class Recordings {
     std::function<void(const Graph&)> replay;  // enqueues the graph
   };
 
-  // `frees`: how often memory was freed up to now. Launches what was never launched since, so that
-  // all memory is as large as it must be; then records, then plays.
+  // `frees`: how often memory was freed up to now. After a change, the first call for a key
+  // launches the kernels, so that all memory gets as large as it must be; the second records them,
+  // and it and all others play the graph.
   void Run(const RecordingKey& key, uint64_t frees, const Step& step) {
     if (frees != frees_) graphs_.clear();
     frees_ = frees;

@@ -27,7 +27,7 @@ __device__ inline float FromOrdered(int bits) {
   return __int_as_float(bits ^ ((bits >> 31) & 0x7FFFFFFF));
 }
 
-// Of a block of 32 * kWarps threads, all of which must call.
+// Reduces over a block of 32 * kWarps threads, all of which must call.
 template <int kWarps, typename Operation>
 __device__ float BlockReduce(float value, const Operation& operation) {
   __shared__ float parts[kWarps];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine must be able to do: ref/ (the meaning of every op, scalar), cpu/ (vector and
-// matrix instructions), cuda/ (NVIDIA GPUs). The forward pass (engine/layer.cc) speaks only these
-// ops. All float tensors are fp32, row-major, contiguous, and lie in the backend's memory; spans
-// and what is uploaded or shared is the program's own.
+// The operations (ops) that every backend implements: ref/ (the meaning of every op, scalar), cpu/
+// (vector and matrix instructions), cuda/ (NVIDIA GPUs). The forward pass (engine/layer.cc) uses
+// only these ops. All float tensors are fp32, row-major, contiguous, and lie in the backend's
+// memory; spans, and arguments of Upload and Share, lie in the program's own.
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
 // cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
@@ -44,25 +44,25 @@ class MathServices;  // math_services.h
 // A linear layer a backend has taken over, in its own order.
 using LinearId = int;
 
-// What one op writes and the next one reads (q, k, v, the result of attention; gate, up): fp32 on a
-// CPU, bf16 on a GPU.
+// A value that one op writes and the next one reads (q, k, v, the result of attention; gate, up):
+// fp32 on a CPU, bf16 on a GPU.
 using Intermediate = std::byte;
 
 // The experts of a layer.
 struct ExpertsSpec {
   RouterSpec router;
   GateSpec gating;
-  const float* router_bias = nullptr;    // [experts] of the choice, there, or null
-  const float* expert_scales = nullptr;  // [experts] factors of the weights, there, or null
+  const float* router_bias = nullptr;    // [experts] added for the choice alone, or null
+  const float* expert_scales = nullptr;  // [experts] factors of the weights, or null
   LinearId router_linear = 0;
   std::vector<LinearId> gate, up, down;  // [experts], of one shape each
   InputSpec router_input;
   InputSpec input, down_input;  // what all gates and ups, and all downs, read
 };
-// Such as a backend has joined.
+// The name of experts that a backend has joined (Backend::JoinExperts).
 using ExpertsId = int;
 
-// What the input of products is made from: x, its RMSNorm, intermediate values or gate and up.
+// The source of a product's input: x, its RMSNorm, intermediate values, or gate and up.
 struct ActsSource {
   enum class Op { kCopy, kRmsNorm, kIntermediate, kGated };
 
@@ -74,7 +74,7 @@ struct ActsSource {
   const Intermediate *gate = nullptr, *up = nullptr;  // kGated: [tokens, width] each
   GateSpec gating;                                    // kGated
 
-  // On a CPU, rows that are taken as they are; null if the op changes them.
+  // On a CPU: the rows, if the op takes them unchanged; else null.
   const float* rows() const {
     if (op == Op::kIntermediate) return reinterpret_cast<const float*>(values);
     return op == Op::kCopy ? x : nullptr;
@@ -101,16 +101,17 @@ struct SequenceSlice {
   int64_t tokens = 0;     // new tokens
   int64_t position = 0;   // position of the first new token = tokens cached before
   // Tables of pages, one behind the other, which cover position + tokens; a page that no layer of
-  // its table reads may be null. The same numbers in a whole batch.
+  // its table reads may be null. All slices of a batch have the same values from here on, except
+  // `pages` and `table_pages`.
   std::byte* const* pages = nullptr;
-  int64_t tables = 1, table_pages = 0;  // table_pages: from a table to the next, of this sequence
+  int64_t tables = 1, table_pages = 0;  // table_pages: from one of its tables to the next
   int64_t table = 0;                    // this layer's
   int64_t offset = 0;                   // bytes from the beginning of a page to this layer's
-  // The same of the recent form (KvSpec::recent_bits), whose pages are there where a new token
-  // reads them.
+  // `table` and `offset` of the recent form (KvSpec::recent_bits), whose pages exist where a new
+  // token reads them.
   int64_t recent_table = 0, recent_offset = 0;
 
-  // On a backend whose memory is the program's own.
+  // The page that holds position `at`; only on a backend whose memory is the program's own.
   std::byte* page(int64_t at) const {
     return pages[table * table_pages + at / kPageTokens] + offset;
   }
@@ -123,19 +124,19 @@ struct AttentionSpec {
   int64_t heads = 0;           // query heads; kv heads and head_dim are the cache's
   float scale = 0;             // of scores; 1 / sqrt(head_dim) in most models
   int64_t sliding_window = 0;  // a query sees this many keys, itself included; 0 = all
-  float softcap =
-      0;  // scores s become softcap * tanh(s / softcap) (Bello et al. 2016); 0: they stay
+  // Scores s become softcap * tanh(s / softcap) (Bello et al. 2016); 0: they stay.
+  float softcap = 0;
   // Scores [heads] of one more key each, whose value is 0 (Xiao et al. 2023, "attention sinks"), or
   // null.
   const float* sinks = nullptr;
   // RMS norms of each head of q and k: weights [head_dim], or null where there is no norm.
   const float *q_norm = nullptr, *k_norm = nullptr;
   float norm_eps = 0;
-  // What RopeAndAppend takes off each key behind its rotation, [kv_heads, head_dim], or null.
+  // RopeAndAppend subtracts this from each rotated key, [kv_heads, head_dim]; may be null.
   const float* key_center = nullptr;
 };
 
-// Names what a caller of Backend::Run lets run. No two of a program are the same.
+// Identifies the ops that a caller of Backend::Run lets run; unique within a program.
 struct OpsId {
   OpsId() = default;
   OpsId(const OpsId&) = delete;
@@ -151,17 +152,19 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // "cpu, amx" for people.
+  // A name for people, such as "cpu, amx".
   virtual std::string Name() const = 0;
 
-  // Of a long prompt, how many tokens go through the network at once: bounds the activations held.
+  // The most tokens of a long prompt that go through the network at once, which bounds the memory
+  // of activations.
   virtual int64_t ChunkTokens() const { return 1024; }
 
   // Bytes that can still be allocated, or nullopt.
   virtual std::optional<uint64_t> FreeMemory() const { return AvailableMemory(); }
 
-  // Memory for tensors, pages and their tables, all zero, at 64-byte boundaries; not outliving the
-  // backend. A CPU's is the program's own, so that these three do next to nothing there.
+  // Returns memory for tensors, pages and their tables, all zero, at a 64-byte boundary. It must
+  // not outlive the backend. A CPU backend's memory is the program's own: Write and Copy are plain
+  // copies there, and Read copies nothing.
   virtual AlignedBytes Allocate(size_t bytes) { return MakeAlignedBytes(bytes); }
   Allocator allocator() {
     return [this](size_t bytes) { return Allocate(bytes); };
@@ -174,10 +177,10 @@ class Backend {
   }
   // x[i] = 0
   virtual void Clear(float* x, int64_t count) { std::fill_n(x, count, 0.0f); }
-  // The same values in the program's memory, valid until the next call or the next op.
+  // Returns the values in the program's memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
-  // The likeliest token of each row of logits [rows, width] (of equals the first), or -1 where a
-  // logit is not finite.
+  // Returns the argmax of each row of logits [rows, width] (of equal ones the first), or -1 where a
+  // logit of the row is not finite.
   virtual std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) {
     std::vector<int32_t> ids(static_cast<size_t>(rows));
     ParallelFor(ids.size(), [&](size_t i) {
@@ -187,17 +190,19 @@ class Backend {
     });
     return ids;
   }
-  // The same table in the backend's memory, for Embed; `owner` holds what that took.
+  // Returns the table in the backend's memory, for Embed; the second argument receives the memory
+  // that this took, if any.
   virtual PackedWeights Share(const PackedWeights& table, AlignedBytes&) { return table; }
 
-  // Takes a linear over: reorders its codes once, unless it uses the tiles in place. Those must
-  // stay mapped until Release, all other planes only during the call.
+  // Takes a linear over: reorders its codes once, unless it uses the tile plane in place. That
+  // plane must stay mapped until Release, all others only during the call.
   virtual LinearId Upload(const PackedLinear& linear) = 0;
   virtual void Release(LinearId id) = 0;
-  // What runs a product for a batch of `tokens`. Throws where nothing does.
+  // The kernel that runs a product for a batch of `tokens`. Throws where there is none.
   virtual KernelUse KernelFor(const ProductFormat& product, int64_t tokens) const = 0;
 
-  // x[i] = scale * table[ids[i]], decoded;  table [vocab, hidden], shared; x [ids.size(), hidden].
+  // x[i] = scale * table[ids[i]], decoded; table [vocab, hidden], from Share; x [ids.size(),
+  // hidden].
   virtual void Embed(const PackedWeights& table, std::span<const int32_t> ids, float scale,
                      float* x) {
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -209,8 +214,8 @@ class Backend {
     }
   }
 
-  // x[rows[i]] += weights[i] * y[i];  y [rows.size(), width], x [.., width]; the rows differ. In
-  // the program's memory, unless a backend says otherwise.
+  // x[rows[i]] += weights[i] * y[i]; y [rows.size(), width], x [.., width]; the rows differ. This
+  // default, like the next three, is for backends whose memory is the program's own.
   virtual void AddRows(const float* y, std::span<const int32_t> rows,
                        std::span<const float> weights, int64_t width, float* x) {
     for (size_t i = 0; i < rows.size(); ++i, y += width) {
@@ -225,8 +230,8 @@ class Backend {
     return static_cast<float>(1 / std::sqrt(squares / static_cast<double>(width) + double{eps}));
   }
 
-  // x = (x + RMS norm of y) * scale; y and x [tokens, width], weight [width], scale one number
-  // there or null for 1.
+  // x = (x + RMS norm of y) * scale; y and x [tokens, width], weight [width], scale a pointer to
+  // one number in the backend's memory, or null for 1.
   virtual void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight,
                          float eps, const float* scale, float* x) {
     for (int64_t t = 0; t < tokens; ++t, y += width, x += width) {
@@ -238,8 +243,8 @@ class Backend {
     }
   }
 
-  // Of each of the parts of a row: y = RMS norm of x + z; x and z [tokens, parts * width], weight
-  // [width], y intermediate values [parts, tokens, width].
+  // Computes y = (RMS norm of x) + z for each of the `parts` parts of a row; x and z [tokens, parts
+  // * width], weight [width], y intermediate values [parts, tokens, width].
   virtual void AddNormedParts(const float* x, const float* z, int64_t tokens, int64_t parts,
                               int64_t width, const float* weight, float eps, Intermediate* y) {
     for (int64_t i = 0; i < tokens * parts; ++i, x += width, z += width) {
@@ -260,11 +265,11 @@ class Backend {
   }
 
   // Source op, scales, online transform, gather and quantization of `tokens` rows in one pass. The
-  // result stays valid until the next call; its tensors must live as long.
+  // result stays valid until the next call, and tensors of `source` must live as long.
   virtual Activations PrepareActs(const ActsSource& source, int64_t tokens,
                                   const InputSpec& spec) = 0;
 
-  // What the prepared input means, fp32 [tokens, width]; valid until the next call or PrepareActs.
+  // The prepared input decoded to fp32 [tokens, width]; valid until the next call or PrepareActs.
   virtual const float* Decode(const Activations& acts) = 0;
 
   // y[t, n] (+)= W a + bias; y has row stride `y_stride` floats; accumulate adds to y (residual).
@@ -272,14 +277,15 @@ class Backend {
   virtual void Gemm(const Activations& acts, LinearId id, float* y, int64_t y_stride,
                     bool accumulate) = 0;
 
-  // The same to intermediate values, y [tokens, N], several linears of one input at once.
+  // The products of several linears with one input, written as intermediate values y [tokens, N].
   struct Projection {
     LinearId id;
     Intermediate* y;
   };
   virtual void Project(const Activations& acts, std::span<const Projection> outputs) = 0;
   virtual int64_t IntermediateBytes() const { return sizeof(float); }  // of a value
-  // What gate lets through of up as the source of the next input, made there or while multiplying.
+  // Multiplies by gate and up and returns their GLU output as the source of the next input. A
+  // backend computes it while multiplying or leaves it to PrepareActs.
   virtual ActsSource ProjectGated(const Activations& acts, Projection gate, Projection up,
                                   const GateSpec& gating) {
     const Projection outputs[] = {gate, up};
@@ -287,8 +293,9 @@ class Backend {
     return {.op = ActsSource::Op::kGated, .gate = gate.y, .up = up.y, .gating = gating};
   }
 
-  // Products of some rows of the prepared inputs each, y [rows.size(), N]. Only of backends whose
-  // intermediate values are fp32, and that say so: many small products are then one op.
+  // Products of one linear each with some rows of the prepared inputs, y [rows.size(), N], so that
+  // many small products are one op. Only backends whose intermediate values are fp32 offer this
+  // (MultipliesRows).
   struct RowsProduct {
     LinearId id;
     std::span<const int32_t> rows;  // rising
@@ -299,23 +306,23 @@ class Backend {
     NIBBLE_CHECK(false, "no products of some rows");
   }
 
-  // Whether, and as what, experts run together, each step's in a fixed sequence of ops. Their
-  // linears must stay.
+  // Joins a layer's experts, so that RunExperts runs those of any step in a fixed sequence of ops;
+  // nullopt where the backend cannot. Their linears must stay uploaded.
   virtual std::optional<ExpertsId> JoinExperts(const ExpertsSpec&) { return std::nullopt; }
   virtual void ReleaseExperts(ExpertsId) {}
-  // x += the outputs of each token's experts, added in their order; x [tokens, hidden]. `routed`,
-  // what the router sees, and `source`, what they do, may be made from it.
+  // x += the outputs of each token's experts, added in the experts' order; x [tokens, hidden]. The
+  // router reads `routed` and the experts read `source`; either may be made from x.
   virtual void RunExperts(ExpertsId, const ActsSource& /*routed*/, const ActsSource& /*source*/,
                           int64_t /*tokens*/, float* /*x*/) {
     NIBBLE_CHECK(false, "no experts are joined");
   }
 
-  // What quantization asks for besides.
+  // The further operations that quantization needs.
   virtual MathServices& services();
 
   // Rotates q [tokens, heads*head_dim] in place (norm, RoPE, then the head rotation), and k
   // likewise (in place or not), less its center, then writes k and v [tokens, kv_heads*head_dim]
-  // into the cache pages. k and v null: of a layer that reads what another one has written there.
+  // into the cache pages. k and v are null in a layer that reads another layer's keys and values.
   virtual void RopeAndAppend(Intermediate* q, Intermediate* k, const Intermediate* v,
                              const AttentionSpec& attention, const RopeView& rope, const KvSpec& kv,
                              std::span<const SequenceSlice> batch) = 0;
@@ -334,7 +341,7 @@ class Backend {
                          std::span<const SequenceSlice> batch, Intermediate* out) = 0;
 };
 
-// Values in the backend's memory.
+// Copies values into the backend's memory.
 inline Buffer<float> ToBackend(Backend& backend, std::span<const float> values) {
   Buffer<float> buffer(backend.allocator());
   if (!values.empty()) {
@@ -344,7 +351,7 @@ inline Buffer<float> ToBackend(Backend& backend, std::span<const float> values) 
   return buffer;
 }
 
-// Tables of angles there, for positions 0 to positions - 1.
+// RoPE tables in the backend's memory, for positions 0 to positions - 1.
 class BackendRopes {
  public:
   BackendRopes(Backend& backend, std::span<const RopeSpec> specs, int64_t positions)
@@ -356,7 +363,7 @@ class BackendRopes {
     }
   }
   int64_t positions() const { return positions_; }
-  // -1: no dimension turns.
+  // The table of specs[index]; with -1 no dimension turns.
   RopeView view(int index) const {
     if (index < 0) return {nullptr, nullptr, positions_, 0};
     const Table& table = tables_.at(static_cast<size_t>(index));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What quantization asks of a backend's machine besides the ops of a forward pass. What a machine
-// does not offer, quantize/ does with BLAS and LAPACK (host_gptq.h, host_math.h).
+// The operations that quantization needs besides the ops of a forward pass. Where a backend does
+// not offer one, quantize/ does the work with BLAS and LAPACK (host_gptq.h, host_math.h).
 #pragma once
 
 #include <memory>
@@ -14,14 +14,15 @@ class MathServices {
  public:
   virtual ~MathServices() = default;
 
-  // Calibration and GPTQ of the linears of one input of `width` in the backend's memory; null where
-  // BLAS and LAPACK are as fast. Not outliving the backend.
+  // Calibration and GPTQ, in the backend's memory, of the linears that share an input of this
+  // width; null where BLAS and LAPACK are as fast. The result must not outlive the backend.
   virtual std::unique_ptr<GptqMath> MakeGptq(int64_t) { return nullptr; }
-  // The same for learning a rotation or scales.
+  // The operations for learning a rotation or scales; null and lifetime as for MakeGptq.
   virtual std::unique_ptr<DenseMath> MakeDense() { return nullptr; }
   // sum [width, width] += left^T right of fp32 [tokens, width], which may be rounded to bf16, in
-  // fp32 sums: the Hessians of calibration, on machines without MakeGptq. Where left == right what
-  // is above the diagonal has no meaning. False, and nothing done, where BLAS is as fast.
+  // fp32 sums: the Hessians of calibration, on machines without MakeGptq. Where left == right,
+  // values above the diagonal have no meaning. Returns false, having done nothing, where BLAS is as
+  // fast.
   virtual bool AddGram(const float*, const float*, int64_t, int64_t, double*) { return false; }
 };
 

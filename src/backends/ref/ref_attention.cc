@@ -13,7 +13,7 @@
 namespace nibble::ref {
 namespace {
 
-// Where K or V of one (page, head) lies inside its block.
+// The place of K or V of one (page, head) inside its block.
 struct Part {
   const FormatSpec& format;
   int64_t codes, params;  // byte offsets in the block
@@ -33,7 +33,7 @@ struct CacheRow {
   uint16_t* params;
 };
 
-// page: that of `position`.
+// page: the one that holds `position`.
 CacheRow RowOf(const KvSpec& kv, const Part& part, std::byte* page, int64_t head,
                int64_t position) {
   std::byte* block = page + head * kv.block_bytes();
@@ -52,7 +52,7 @@ struct CachedHead {
   Matrix<float> keys, values;
 };
 
-// Those of one page, in its recent form or in the other one.
+// Loads the rows of one page, from its recent form or from the usual one.
 void LoadPage(const KvSpec& kv, const SequenceSlice& slice, int64_t head, int64_t page, bool recent,
               CachedHead& cached) {
   const KvSpec spec = recent ? kv.Recent() : kv;
@@ -111,7 +111,7 @@ double Capped(double score, const AttentionSpec& attention) {
   return cap > 0 ? cap * std::tanh(score / cap) : score;
 }
 
-// What a head's sink adds to the weights' sum, given the score that counts as 1.
+// The term of a head's sink in the softmax's sum, where a score of `max` has weight 1.
 double SinkWeight(const AttentionSpec& attention, int64_t head, double max) {
   return attention.sinks == nullptr ? 0 : std::exp(attention.sinks[head] - max);
 }
@@ -222,7 +222,7 @@ void Attention(const float* q, const AttentionSpec& attention, const KvSpec& kv,
       const int64_t position = slice.position + t;
       LoadFor(kv, attention, slice, kv_head, before, position, cached);
       before = position;
-      // Queries of one page read the same.
+      // Queries at positions of one page read the same forms of all pages.
       rows = blas ? std::min(kPageTokens - position % kPageTokens, slice.tokens - t) : 1;
       for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
         const int64_t at = (slice.first_row + t) * stride + h * d;

@@ -73,8 +73,8 @@ struct CodeRow {
   }
 };
 
-// What a product reads of a token: its codes, or of 16 bits the upper and the lower bytes of x / a,
-// a = max |x| / 32639.
+// A token's input as a product reads it: its codes or, for 16-bit activations, the upper and the
+// lower bytes of x / a, a = max |x| / 32639.
 struct TokenCodes {
   std::vector<CodeRow> planes;
   std::vector<float> scales;  // one for each group of activations
@@ -114,8 +114,8 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
 //   y = sum_G a s [D - pi Q + zeta (P - L pi)]
-// D - pi Q of 16 bits is 256 times that of the upper bytes plus that of the lower ones; where what
-// several groups share of a token comes last:
+// With 16-bit activations D - pi Q is 256 times that of the upper bytes plus that of the lower
+// ones. Where several groups of weights share a token's only scale, it is applied last:
 //   y = a [sum_G s (D - pi Q) + zeta sum_G s (P - L pi)]
 void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
@@ -177,7 +177,7 @@ double Opening(const GateSpec& g, double gate) {
   NIBBLE_CHECK(false);
 }
 
-// Row `token` of the source.
+// Loads row `token` of the source.
 void LoadRow(const ActsSource& source, int64_t token, std::span<float> row) {
   const int64_t first = token * static_cast<int64_t>(row.size());
   const bool gated = source.op == ActsSource::Op::kGated;

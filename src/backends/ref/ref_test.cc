@@ -26,8 +26,9 @@ TEST_F(RefTest, Names) {
   EXPECT_EQ(decoded_->KernelFor(MainProduct(linear->packed), 1).name, "decoded_sgemm");
 }
 
-// Sum of |w| (|x| + 2 |a zeta|) bounds every intermediate sum of either mode: x = a (q + zeta).
-// What x of 16 bits lose as two planes: half a step of 1 / 32639 of the largest, and two roundings.
+// `size`, the sum of |w| (|x| + 2 |a zeta|), bounds every intermediate sum of either mode: x = a (q
+// + zeta). `lost` bounds what 16-bit inputs lose as two planes: half a step of 1 / 32639 of the
+// largest, and two roundings.
 struct Exact {
   std::vector<double> y, size, lost;
 };

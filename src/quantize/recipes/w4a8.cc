@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What most users want: 4-bit weights beside activations and cache of 8 bits, which cost no time on
-// CPUs and little on GPUs. Rotations are QuaRot's (Ashkboos et al. 2024); asymmetric groups of 64
-// whose scales are integers times the row's run at the speed of rows (QServe, Lin et al. 2024).
-// docs/quality.md measures it.
+// The recipe for most users: 4-bit weights beside activations and cache of 8 bits, which cost no
+// time on CPUs and little on GPUs. Rotations are QuaRot's (Ashkboos et al. 2024); asymmetric groups
+// of 64 whose scales are integers times the row's run at the speed of rows (QServe, Lin et al.
+// 2024). docs/quality.md measures it.
 #include "quantize/recipe.h"
 
 namespace nibble {

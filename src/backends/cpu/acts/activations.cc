@@ -98,7 +98,7 @@ void PrepareAll(Isa isa, const ActsCall& call, int64_t tokens) {
   });
 }
 
-// Grows the part's memory and says where its result will lie.
+// Grows the part's memory and sets the pointers to its result.
 Activations Place(ActsPart& part, int64_t tokens) {
   ActsMemory& memory = *part.memory;
   Activations acts = {.tokens = tokens, .width = part.width, .format = part.format};

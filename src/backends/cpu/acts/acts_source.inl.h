@@ -99,7 +99,7 @@ inline void GatedRow(const GateSpec& gating, const float* gate, const float* up,
     hn::StoreU(GateTimes(gating, hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, out + i);
   }
   if (i == count) return;
-  // The same instructions for the rest, so that an element does not depend on its place.
+  // The rest runs the same instructions, so that an element does not depend on its place.
   const size_t bytes = static_cast<size_t>(count - i) * sizeof(float);
   HWY_ALIGN float gates[kLanes] = {}, ups[kLanes] = {};
   std::memcpy(gates, gate + i, bytes);
@@ -108,7 +108,7 @@ inline void GatedRow(const GateSpec& gating, const float* gate, const float* up,
   std::memcpy(out + i, gates, bytes);
 }
 
-// Row `token` of the source.
+// Loads row `token` of the source.
 inline void LoadRow(const ActsSource& source, int64_t token, int64_t width, float* row) {
   const int64_t first = token * width;
   switch (source.op) {

@@ -76,8 +76,8 @@ HWY_INLINE int32_t Encode(const float* x, int64_t count, float offset, float inv
   const DB db;
   const VF from = hn::Set(d, offset), by = hn::Set(d, inverse), rounder = hn::Set(d, kRounder);
   const VF lo = hn::Set(d, limits.lo), hi = hn::Set(d, limits.hi);
-  // Wraps around: rows that are not finite have any shift, and end in logits that are refused.
-  // Of all others, lanes of `sums` stay far below the bound.
+  // This may wrap around: rows that are not finite have any shift, and their logits are refused.
+  // Lanes of `sums` of all other rows stay far below the bound.
   const VI to_code = hn::Sub(hn::Set(di, shift), hn::Set(di, kRounderBits));
   VI sums = hn::Zero(di);
   ForEachVector(x, count, [&](VF v, int64_t i, int64_t used) HWY_ATTR {

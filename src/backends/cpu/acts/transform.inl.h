@@ -84,7 +84,7 @@ inline void TableTile(const TransformAxis& axis, float scale, float* x, int64_t 
   }
 }
 
-// The same for entries of any size. Not inline: it would cost TableTile registers.
+// TableTile for entries of any size. Not inline: that would cost TableTile registers.
 HWY_NOINLINE void EntryTile(const TransformAxis& axis, float scale, float* x, int64_t stride,
                             float* inputs) {
   const DF d;

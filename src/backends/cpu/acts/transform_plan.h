@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the vector code of an online transform needs to know beforehand: the axes it runs along, and
-// for each dense factor its entries: of +-1 the sign patterns of four inputs at a time (see
-// transform.inl.h). Plans are made once per TransformSpec and live as long as the program.
+// The plan of an online transform for vector code: the axes it runs along and the entries of each
+// dense factor, where entries of +-1 are sign patterns of four inputs at a time (transform.inl.h).
+// Plans are made once per TransformSpec and live as long as the program.
 #pragma once
 
 #include <cstdint>

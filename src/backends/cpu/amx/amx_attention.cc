@@ -261,7 +261,7 @@ void Values(AttentionTiles& t, int64_t row, int64_t tokens, const uint16_t* p) {
   }
 }
 
-// Whether any of the rows [row, row + kBlock) sees a key of the page.
+// True if any of the rows [row, row + kBlock) sees a key of the page.
 bool AnyKey(const AttentionPage& page, int64_t row, int64_t rows) {
   bool any = false;
   for (int64_t r = row; r < rows && r < row + kBlock; ++r) any |= page.first[r] < page.last[r];

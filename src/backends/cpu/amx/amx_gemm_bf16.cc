@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kTileRows = 16, kTileValues = 16 * 32;
 constexpr int64_t kCStride = kTileOutputs * 4;  // bytes
 
-// Of 16 rows of A.
+// bf16 values in 16 rows of A.
 int64_t BlockValues(const Bf16Tile& t) {
   return t.k / 32 * Bf16Tile::TermsOfA(t.b_terms) * kTileValues;
 }

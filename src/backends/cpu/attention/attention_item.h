@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How attention is cut into work. A row is one (token, query head); an item is up to kBlockRows
-// rows of one sequence and one kv head over some spans of keys, so a decoded page of K and V serves
-// many rows. Spans have a fixed length, so the order of a row's sums never depends on threads.
+// The pieces of work that attention is cut into. A row is one (token, query head); an item is up to
+// kBlockRows rows of one sequence and one kv head over some spans of keys, so a decoded page of K
+// and V serves many rows. Spans have a fixed length, so the order of a row's sums never depends on
+// threads.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +48,7 @@ struct AttentionItem {
 
   int64_t position(int64_t row) const { return slice->position + (first + row) / call->group; }
   int64_t end() const { return position(rows - 1) + 1; }  // no row sees a key from here on
-  // Of a row's vector in q and out.
+  // The offset of a row's vector in q and out.
   int64_t offset(int64_t row) const {
     const int64_t token = slice->first_row + (first + row) / call->group;
     return (token * call->attention.heads + head(row)) * call->kv.head_dim;
@@ -60,12 +61,12 @@ struct AttentionItem {
   bool ReadsRecent(int64_t row, int64_t page) const {
     return call->kv.recent_bits > 0 && nibble::ReadsRecent(position(row), page);
   }
-  // Whether any of the rows [begin, end) reads a page in this form. A page is recent for the first
-  // rows, if for any.
+  // True if any of the rows [begin, end) reads the page in this form. A page that is recent for any
+  // of them is recent for the first ones.
   bool Reads(int64_t begin, int64_t end, PageForm form) const {
     return ReadsRecent(form.recent ? begin : end - 1, form.page) == form.recent;
   }
-  // What rows [begin, end) together see of a page in this form.
+  // The keys of a page in this form that rows [begin, end) together see.
   KeyRange Visible(int64_t begin, int64_t end, PageForm form) const {
     if (!Reads(begin, end, form)) return {0, 0};
     return {std::clamp<int64_t>(FirstKey(begin) - form.start(), 0, kPageTokens),
@@ -78,7 +79,8 @@ struct AttentionItem {
   int64_t LastPage(int64_t span) const {
     return std::min((span + 1) * kSpanPages, (end() + kPageTokens - 1) / kPageTokens);
   }
-  // Calls visit(PageForm) for all that a row reads of a span, in the order of pages.
+  // Calls visit(PageForm) for each page of a span, in each form that any row reads, in the order of
+  // pages.
   template <typename Visit>
   void ForPages(int64_t span, const Visit& visit) const {
     for (int64_t page = FirstPage(span); page < LastPage(span); ++page) {
@@ -94,7 +96,7 @@ struct AttentionItem {
         form.recent ? slice->recent_page(form.start()) : slice->page(form.start());
     return page + kv_head * Cache(form).block_bytes();
   }
-  // Page `page` will be read soon, if the span has it. Large blocks the hardware finds by itself.
+  // Prefetches page `page`, if the span has it. The hardware prefetches large blocks by itself.
   void Prefetch(int64_t page, int64_t span) const {
     const PageForm form = {page, ReadsRecent(0, page)};
     const int64_t bytes = Cache(form).block_bytes();

@@ -19,11 +19,11 @@ inline constexpr int64_t kTileAttentionKeys = 64;      // of a page
 
 inline constexpr float kFirstMaximum = -1e29f;  // before any key; masked scores are -1e30
 
-// What a span of keys leaves of a row: O (not divided by l) [head_dim], then l and m.
+// The result of a row over a span of keys: O (not divided by l) [head_dim], then l and m.
 inline constexpr int64_t kPartialSum = kTileAttentionHeadDim, kPartialMax = kPartialSum + 1;
 inline constexpr int64_t kPartialStride = kTileAttentionHeadDim + 16;
 
-// Rows of one kv head and what they have gathered so far.
+// Rows of one kv head and their sums over the keys so far.
 struct AttentionTiles {
   alignas(64) uint16_t q[kTileAttentionRows * kTileAttentionHeadDim];  // bf16 [rows][head_dim]
   alignas(64) float o[kTileAttentionRows * kTileAttentionHeadDim];     // [rows][head_dim], per 32
@@ -33,7 +33,7 @@ struct AttentionTiles {
   float m[kTileAttentionRows];                       // largest score so far
   float q_sum[kTileAttentionRows];
   int64_t rows, head_dim;
-  // Of the page at hand, as bf16 tiles; always finite.
+  // K and V of the current page as bf16 tiles; always finite.
   alignas(64) uint16_t k[kTileAttentionKeys * kTileAttentionHeadDim] = {};
   alignas(64) uint16_t v[kTileAttentionKeys * kTileAttentionHeadDim] = {};
 };

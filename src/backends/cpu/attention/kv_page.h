@@ -10,7 +10,7 @@
 
 namespace nibble::cpu {
 
-inline constexpr int64_t kMaxGroups = kMaxHeadDim / 8;  // that the vectorized decoders take
+inline constexpr int64_t kMaxGroups = kMaxHeadDim / 8;  // most that the vectorized decoders take
 
 struct KvPart {
   const FormatSpec* format;
@@ -40,7 +40,7 @@ inline KvPart ValuesOf(const KvSpec& kv, const std::byte* block) {
   return {&kv.v, kv.head_dim, kv.row_bytes(kv.v), block + kv.v_codes(), block + kv.v_params()};
 }
 
-// What the decoders write besides their result; one per thread.
+// Working memory of the decoders; one per thread.
 struct KvScratch {
   alignas(64) uint32_t dwords[kMaxHeadDim / 2 * kPageTokens];
   alignas(64) float scales[kMaxGroups * kPageTokens];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One panel of points of a lattice against up to four tokens. Words of a block of 32 inputs are
 // looked up for all outputs and tokens; int16 sums of half a panel (8 outputs) are widened behind
-// every block. What a second code adds has sums of its own.
+// every block. Second codes have sums of their own.
 #include "backends/cpu/avx2/avx2_u4.inl.h"
 #include "backends/cpu/gemm/int_kernels.h"
 
@@ -15,7 +15,7 @@ template <int kBits>
 struct Points {
   static constexpr int kCodes = kBits == 2 ? 1 : 2;
   static constexpr int64_t kBytes = kBits * 64;  // of a block
-  // What the sums of the first and the second codes' numbers are worth.
+  // Factors of the sums of the first and of the second codes' numbers.
   static constexpr int16_t kFactors[2] = {kBits == 4 ? 8 : 2, kBits == 3 ? 1 : 2};
 
   alignas(64) uint32_t words[kCodes][4 * kPanel];

@@ -25,8 +25,8 @@ struct Shifts {
     }
   }
 };
-// Of the four codes of a word: where steps land in bits 2 and 3, the sign in bit 4 (of weights 0 to
-// 3 and 4 to 7) and the quarter in bit 1.
+// Shifts for each of the four codes of a word: they move steps to bits 2 and 3, signs (of weights 0
+// to 3 and 4 to 7) to bit 4 and the quarter to bit 1.
 constexpr Shifts kSteps[4] = {{-2, 2}, {6, 2}, {14, 2}, {22, 2}};
 constexpr Shifts kSigns[4][2] = {
     {{-4, 1}, {0, 1}}, {{4, 1}, {8, 1}}, {{12, 1}, {16, 1}}, {{20, 1}, {24, 1}}};
@@ -63,7 +63,7 @@ class StepTable {
   __m512i rows_[8];
 };
 
-// 64 E8P codes of a block; twice their numbers n (LatticeWords) line by line.
+// The 64 E8P codes of a block; Lines gives twice their numbers n (LatticeWords) line by line.
 class E8pBlock {
  public:
   inline __attribute__((always_inline)) E8pBlock(const StepTable& table, const uint8_t* planes)
@@ -77,7 +77,7 @@ class E8pBlock {
     const __m512i last = _mm512_slli_epi16(_mm512_popcnt_epi8(_mm512_xor_si512(odd, seven)), 7);
     const __m512i signs = Select(Bytes(0x7F), seven, last);
     plus_ = _mm512_xor_si512(signs, Bytes(0xFF));
-    // Each of four bits twice.
+    // A table that repeats each of four bits twice.
     const __m512i twice = _mm512_broadcast_i32x4(
         _mm_setr_epi8(0x00, 0x03, 0x0C, 0x0F, 0x30, 0x33, 0x3C, 0x3F, static_cast<char>(0xC0),
                       static_cast<char>(0xC3), static_cast<char>(0xCC), static_cast<char>(0xCF),

@@ -97,8 +97,8 @@ TEST_F(GemmBf16Test, RowAloneEqualsRowInABatchForAnyThreadCount) {
   EXPECT_EQ(batch, alone);
 }
 
-// Sums, of symmetric ones what is not above the diagonal, equal plain ones to `relative` of their
-// terms' sizes, and do not depend on threads.
+// Expects sums to equal plain ones up to `relative` of their terms' sizes and not to depend on
+// threads. Symmetric sums are compared from the diagonal on down.
 void CheckGram(void (*add)(const float*, const float*, int64_t, int64_t, double*),
                std::span<const float> x, std::span<const float> z, int64_t tokens, int64_t width,
                double relative) {

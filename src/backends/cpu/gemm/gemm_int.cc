@@ -43,7 +43,7 @@ const float* ByGroup(const float* x, int64_t tokens, int64_t groups, Buffer<floa
   return y;
 }
 
-// Of what a product reads of its activations' groups.
+// Memory for the TokenTerms of a product.
 struct GroupMemory {
   Buffer<int32_t> sums;
   Buffer<float> exact_sums, scales, zetas;
@@ -108,7 +108,7 @@ Product MakeProduct(Isa isa, const Activations& acts, const IntPanels& weights,
           .tiles = kernel.tiles ? Tiles(acts, terms.rows) : nullptr};
 }
 
-// Of GEMV tasks over so many panels.
+// Panels of one GEMV task where there are `panels` in all.
 int64_t TaskPanels(int64_t panels) {
   return std::max<int64_t>(1, panels / (16 * Threads())) * 2;
 }

@@ -13,7 +13,7 @@ namespace nibble::cpu {
 void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const Kernel& kernel,
              float* y, int64_t y_stride, bool accumulate);
 
-// Several products of few rows at once, y [tokens, N] each. Their kernels are such as have a gemv.
+// Several products of few rows at once, y [tokens, N] each. Their kernels must have a gemv.
 struct GemvProduct {
   Activations acts;
   const IntPanels* weights;

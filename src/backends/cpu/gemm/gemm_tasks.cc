@@ -11,10 +11,10 @@ namespace nibble::cpu {
 namespace {
 
 constexpr int64_t kChunk = 512;      // inputs; 32 outputs of bytes are 16 KiB
-constexpr int64_t kChunkGroups = 2;  // of a chunk, at most
+constexpr int64_t kChunkGroups = 2;  // groups of a chunk, at most
 constexpr int64_t kTileBlock = 32;   // rows of a matrix unit's call
-constexpr int64_t kBlock = 96;       // and of another: its sums stay in L1
-constexpr int64_t kGemvGroups = 16;  // groups of one GEMV call, fewer of many rows
+constexpr int64_t kBlock = 96;       // rows of another kernel's call: its sums stay in L1
+constexpr int64_t kGemvGroups = 16;  // groups of one GEMV call, fewer with many rows
 constexpr int64_t kGemvSums = 192;   // groups times rows, of kTileOutputs each: half of L1
 
 // Asks for the scales of groups [group, group + groups) of two panels, which the epilogue of the
@@ -98,11 +98,11 @@ class GemmWalk {
   }
 
  private:
-  // What is not nibbles is unpacked by itself: a matrix unit's call knows no steps, points or
-  // floats.
+  // True if a matrix unit's calls unpack the next chunk on the side. They take plain nibbles only;
+  // steps, points and floats are unpacked in a call of their own.
   bool UnpacksAhead() const { return w_.bits == 4 && p_.kernel.tiles && w_.form() == Form::kCodes; }
 
-  // No inputs: the end.
+  // The chunk behind c; without inputs at the end.
   Chunk Next(Chunk c) const {
     if (c.inputs == 0) return c;
     c.first += c.inputs;
@@ -111,7 +111,7 @@ class GemmWalk {
     return c;
   }
 
-  // Of the chunk that begins there.
+  // The inputs of the chunk that begins at input `first`.
   int64_t Inputs(int64_t first) const {
     const int64_t groups = std::clamp<int64_t>(kChunk / w_.group_cols, 1, kChunkGroups);
     const int64_t group = first / w_.group_cols;
@@ -130,7 +130,7 @@ class GemmWalk {
     }
   }
 
-  // What the epilogue will add to: another core may have written it.
+  // Prefetches the outputs that the epilogue will add to: another core may have written them.
   void PrefetchOutputs(int64_t panel, int64_t row, int64_t rows) const {
     const int64_t step = w_.sum_rows(1);
     for (int64_t t = row / step; t < (row + rows) / step; ++t) {
@@ -200,7 +200,7 @@ class GemmWalk {
     }
   }
 
-  // What rows from r on multiply behind `skip` inputs of the chunk.
+  // The operands of rows from r on, `skip` inputs into the chunk.
   GemmTile Place(const Chunk& chunk, int turn, int64_t r, int64_t skip) const {
     const int64_t stride = p_.acts.stride, k = chunk.first + skip;
     const bool tiles = p_.kernel.tiles, stored = w_.bytes();

@@ -26,7 +26,7 @@ struct Product {
   const int8_t* tiles;  // activations for a matrix unit, or null
 };
 
-// Number `task` of a product of a kernel with gemv, and of one without.
+// Run task number `task` of a product whose kernel has a gemv, or has none.
 void GemvTask(const Product& product, int64_t task);
 void GemmTask(const Product& product, int64_t task);
 

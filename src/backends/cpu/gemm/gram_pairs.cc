@@ -40,7 +40,7 @@ void AddGramPairs(const float* left, const float* right, int64_t tokens, int64_t
     const int64_t first = static_cast<int64_t>(task) * kColumns;
     const int64_t columns = std::min(kColumns, width - first);
     alignas(64) float tile[kPanel * kColumns];
-    // Of a symmetric sum, from the diagonal on down.
+    // A symmetric sum is needed from the diagonal on down.
     for (int64_t row = left == right ? first : 0; row < width; row += kPanel) {
       avx512_gram_bf16(
           {.left = a.Panel(row), .right = b.Panel(first), .pairs = a.pairs, .c = tile});

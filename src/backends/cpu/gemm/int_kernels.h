@@ -10,10 +10,10 @@
 // With a second level of scales a nibble stands for a byte, nibble * scale + start modulo 256, the
 // same for `cols` inputs of an output: steps [k / cols][16], scale | start << 8.
 //
-// Of floats (tensor/e2m1.h) a nibble stands for the byte code + 12, kFloatBytes.
+// With floats (tensor/e2m1.h) a nibble stands for a byte, code + 12 (kFloatBytes).
 //
-// Of a lattice the codes themselves, for inputs in blocks of 32 (formats/tile_order.h); `words`
-// says what they mean. Their bytes are LatticeCode::offset() plus the point.
+// With a lattice, panels hold the codes themselves, for inputs in blocks of 32
+// (formats/tile_order.h), and `words` decodes them to bytes: LatticeCode::offset() plus the point.
 //
 // This header is all that the files built with extra instruction flags may include: inline
 // functions of the standard library compiled there could replace those of the whole program.
@@ -27,10 +27,10 @@ namespace nibble::cpu {
 
 inline constexpr int64_t kPanel = 16;        // outputs of a panel
 inline constexpr int64_t kTileOutputs = 32;  // outputs of a kernel call: two panels
-inline constexpr int64_t kGemvRows = 12;     // of tokens, with AVX-512, for one pass over the codes
+inline constexpr int64_t kGemvRows = 12;  // rows of tokens in one pass over the codes, with AVX-512
 inline constexpr int64_t kMaxGemvTokens = 64;
 
-// By nibbles of panels, whose sign is flipped.
+// The byte of each nibble of panels, whose sign bit is flipped.
 inline constexpr uint8_t kFloatBytes[16] = {12, 11, 10, 9,  8,  6,  4,  0,
                                             12, 13, 14, 15, 16, 18, 20, 24};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which row of the kernel table runs, and its int32 sums against plain loops, bit for bit.
+// Tests which row of the kernel table runs, and its int32 sums against plain loops, bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -34,7 +34,7 @@ void SetGroups(const FormatSpec& w, IntPanels& p) {
   p.per_act_group = act_cols / cols;
 }
 
-// What `convert` makes of [rows, weight groups], in the order of panels.
+// Writes convert(x) for each x of `from` [rows, weight groups], in the order of panels.
 template <typename From, typename To, typename Convert>
 void WriteConstants(const IntPanels& p, int64_t panel, const Matrix<From>& from,
                     std::vector<To>& to, const Convert& convert) {
@@ -86,7 +86,7 @@ void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, in
     sums[j] = std::accumulate(lanes + 4 * j, lanes + 4 * j + 4, 0);
 }
 
-// Of a lattice: the sums of the points of inputs [begin, last).
+// Adds the points of a lattice of inputs [begin, last) to `sums`.
 void SumPoints(const IntPanels& p, int64_t panel, int64_t begin, int64_t last, int32_t* sums) {
   const LatticeCode lattice(p.bits);
   const uint8_t* block = p.panel(panel) + p.Bytes(begin);
@@ -131,7 +131,7 @@ void WriteColumnSums(const Matrix<float>& scales, const Matrix<int32_t>& zeros, 
   }
 }
 
-// The same of a second level, whose group is the row.
+// WriteColumnSums with a second level of scales, where the whole row is one group.
 void WriteColumnSums(int64_t panel, IntPanels& p) {
   const uint16_t* steps = p.panel_steps(panel);
   int32_t totals[kPanel] = {};

@@ -10,8 +10,8 @@
 //   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + zeta[m, g] column_sum[n, g])
 // or, if all groups share the token's scale,
 //   y[m, n] = a[m] (sum_g s[n, g] (acc - offset[n, g] Q[m, g]) + zeta[m] column_sum[n])
-// where acc sums the unsigned codes and Q the activation codes of the group. Of inputs of 16 bits
-// both have two rows, for the upper bytes and for the lower ones:
+// where acc sums the unsigned codes and Q the activation codes of the group. With 16-bit
+// activations both have two rows, for the upper bytes and for the lower ones:
 //   y[m, n] = sum_g a[m] s[n, g] (256 (acc_u - offset[n, g] Q_u) + acc_l - offset[n, g] Q_l)
 #pragma once
 
@@ -25,14 +25,14 @@
 
 namespace nibble::cpu {
 
-// What panels hold: codes, codes with a second level of scales, those of a lattice, or floats.
+// The content of panels: codes, codes with a second level of scales, codes of a lattice, or floats.
 enum class Form { kCodes, kLevels, kPoints, kFloats };
 
 struct IntPanels {
   int64_t rows = 0, cols = 0;  // N, K
   int64_t padded_cols = 0;
   int64_t panels = 0;  // even
-  int bits = 8;        // 4 or 8, as stored; of a lattice 2, 3 or 4
+  int bits = 8;        // 4 or 8, as stored; with a lattice 2, 3 or 4
   Codebook codebook = Codebook::kNone;
   FormatSpec activation{};
 
@@ -42,8 +42,8 @@ struct IntPanels {
 
   const uint8_t* codes = nullptr;  // 64-byte aligned; in `memory` or in the linear's tiles
   AlignedBytes memory{};
-  // [panels, groups / per_weight_group, 16]: of rows in fp32, of groups in fp16, as they are
-  // stored.
+  // [panels, groups / per_weight_group, 16]: fp32 scales of rows or fp16 scales of groups, as the
+  // linear stores them.
   std::vector<float> scales{};
   std::vector<uint16_t> half_scales{};
   std::vector<uint8_t> offsets{};  // the same shape: offset() plus zero point; empty: offset()
@@ -61,9 +61,9 @@ struct IntPanels {
     return second_level() ? Form::kLevels : Form::kCodes;
   }
   bool bytes() const { return bits == 8; }
-  // Groups of weights alone: the scale of a token is that of all of them.
+  // True if only weights have groups: a token has one scale, which is applied last.
   bool scale_last() const { return groups > 1 && per_act_group == groups; }
-  // Inputs of 16 bits come as two rows of codes a token (ops.h, SplitPlanes).
+  // 16-bit activations come as two rows of codes per token (ops.h, SplitPlanes).
   bool planes() const { return activation.bits == 16; }
   int64_t sum_rows(int64_t tokens) const { return planes() ? 2 * tokens : tokens; }
   int64_t step_groups() const { return (padded_cols + step_cols - 1) / step_cols; }
@@ -83,12 +83,13 @@ struct IntPanels {
   const uint8_t* panel(int64_t p) const { return codes + p * Bytes(padded_cols); }
 };
 
-// The panels of weights [rows, cols], without their contents: what kernels are chosen by. Throws if
+// The panels of weights [rows, cols] without their contents, by which kernels are chosen. Throws if
 // the groups do not nest, are not multiples of 8, or a sum could leave int32.
 IntPanels PanelLayout(const FormatSpec& weights, int64_t rows, int64_t cols,
                       const FormatSpec& activation);
 
-// Uses the tiles of `w` in place if it has them. `bias` may have no data. Throws as above.
+// Uses the tile plane of `w` in place if there is one. `bias` may have no data. Throws as
+// PanelLayout does.
 IntPanels PackPanels(const PackedWeights& w, const FormatSpec& activation, const Tensor& bias);
 
 }  // namespace nibble::cpu

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole products by every row of the kernel table: the fp32 epilogue is one fixed expression, so
-// they must match plain loops bit for bit. And what is packed for them.
+// they must match plain loops bit for bit. Also tests of what is packed for them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What surrounds the integer products, the same for every instruction set (Highway): nibbles to
+// The steps around the integer products, the same for every instruction set (Highway): nibbles to
 // bytes before a GEMM, and the one fp32 epilogue after every product.
 #pragma once
 
@@ -13,12 +13,12 @@ namespace nibble::cpu {
 // Nibble panel -> byte panel, `inputs` inputs (a multiple of 8) of 16 outputs; floats: kFloatBytes.
 void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, bool floats, uint8_t* bytes);
 
-// The same for a panel with a second level of scales, from input `first` on, where `nibbles`
-// points. The steps are those of the panel from its start.
+// UnpackNibbles for a panel with a second level of scales. `nibbles` points to input `first`,
+// `steps` to the panel's first step.
 void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs,
                   const uint16_t* steps, int64_t step_cols, uint8_t* bytes);
 
-// The same of a lattice, `inputs` a multiple of 32.
+// UnpackNibbles for a panel of lattice codes; `inputs` is a multiple of 32.
 void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes);
 
 // int32 sums of `rows` rows of codes from `row` on and of two panels, for groups [group, group +
@@ -27,7 +27,8 @@ struct TileSums {
   int64_t panel, row, rows, group, groups;
   const int32_t* acc;  // [groups, rows, kTileOutputs]
 };
-// Of activations, group by group: a tile reads those of many tokens and few groups.
+// The epilogue's terms of the activations, group by group: a tile reads those of many tokens and
+// few groups.
 struct TokenTerms {
   int64_t tokens, rows;
   const float *scales, *zetas;  // [groups of activations, tokens]; zetas may be null
@@ -41,10 +42,11 @@ struct TileOutput {
   bool accumulate;
   bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
 };
-// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum), or of planes
-// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). Those of several add up in
-// `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; what they share of a token (a,
-// zeta * column_sum) comes last (IntPanels::scale_last). With the last group y (+)= sum + bias.
+// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum), or with planes
+// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). The shares of several groups add
+// up in `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; where all share the
+// token's scale, a and zeta * column_sum come last (IntPanels::scale_last). With the last group y
+// (+)= sum + bias.
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenTerms& acts,
                  float* partial, const TileOutput& out);
 

@@ -54,8 +54,8 @@ struct LevelCodes {
   using V = typename Vector::V;
   static constexpr int64_t kStep = 64;
   static constexpr bool kLevels = true;
-  // Of four outputs, each the lower half of 32 bits: bytes of the scales, twice with a zero behind,
-  // and of the starts, four times.
+  // Byte shuffles for four outputs, whose steps are the lower halves of 32 bits each: the scale
+  // twice, followed by a zero each time, and the start four times.
   static constexpr uint8_t kScaleBytes[16] = {0, 128, 0, 128, 4,  128, 4,  128,
                                               8, 128, 8, 128, 12, 128, 12, 128};
   static constexpr uint8_t kStartBytes[16] = {1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13};
@@ -73,7 +73,7 @@ struct LevelCodes {
   }
 };
 
-// Where codes, steps and sums of two vectors of outputs begin.
+// The beginnings of the codes, steps and sums of two vectors of outputs.
 struct VnniCodes {
   const int8_t* a;  // inputs of the first of the rows that share a pass; c: their sums
   const uint8_t* b[2];

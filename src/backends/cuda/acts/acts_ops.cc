@@ -10,7 +10,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int64_t kCodeStride = 128;  // rows of codes are a multiple of this
-// Whose scales kernels read, whether they exist or not.
+// Kernels read the scales of whole tiles of tokens, whether the tokens exist or not.
 constexpr int64_t kTokensAhead = kTileRows;
 
 Source SourceOf(const ActsSource& source) {
@@ -77,7 +77,7 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
                         .width = static_cast<int>(spec.width),
                         .hadamard = PlanFor(spec.transform)};
   a.main = Place(spec.activation, tokens, spec.main_width(), main_);
-  // Those of a norm without weights are its weights, which every kernel knows.
+  // The scales serve as weights of a norm that has none: every kernel reads those.
   const bool as_norm = source.op == ActsSource::Op::kRmsNorm && source.norm_weight == nullptr;
   (as_norm ? a.norm : a.scales) = scales_(spec.scales);
   a.order = gathers_(spec.gather);

@@ -15,7 +15,7 @@ namespace nibble::cuda {
 // is refused.
 void Embed(const void* table, WeightType type, std::span<const int32_t> ids, int64_t hidden,
            float scale, float* x, cudaStream_t stream);
-// The same of 8-bit codes [.., hidden] with a scale a row.
+// Embed from a table of 8-bit codes [.., hidden] with one scale per row.
 void Embed(const int8_t* codes, const float* scales, std::span<const int32_t> ids, int64_t hidden,
            float scale, float* x, cudaStream_t stream);
 
@@ -27,7 +27,7 @@ void AddRows(const float* y, std::span<const int32_t> rows, std::span<const floa
 // scale one number or null for 1. Enqueued likewise.
 void AddNormed(const float* y, int64_t tokens, int64_t width, const float* weight, float eps,
                const float* scale, float* x, cudaStream_t stream);
-// y = RMS norm of x + z for each part; x and z [tokens, parts * width], y [parts, tokens, width].
+// y = (RMS norm of x) + z for each part; x and z [tokens, parts * width], y [parts, tokens, width].
 void AddNormedParts(const float* x, const float* z, int64_t tokens, int64_t parts, int64_t width,
                     const float* weight, float eps, __nv_bfloat16* y, cudaStream_t stream);
 // x = RMS norm of x; weight [width] or null for ones.

@@ -13,7 +13,7 @@ __device__ __forceinline__ bool IsSilu(const GateSpec& g) {
          g.limit == 0 && g.up_offset == 0 && !g.alone;
 }
 
-// Gate and the factor beside it within their limits.
+// Brings gate and up within their limit and turns up into the factor beside the opened gate.
 __device__ __forceinline__ void Clamp(const GateSpec& g, float& gate, float& other) {
   if (g.limit > 0) {
     gate = fminf(gate, g.limit);
@@ -26,8 +26,8 @@ __device__ __forceinline__ float Sigmoid(float x) {
   return Reciprocal(1.0f + Exp2(x * -1.4426950408889634f));
 }
 
-// v[i] becomes what gate v[i] lets through of up[i], where sigmoids open. Which of them it is is
-// asked once for all, so that their divisions overlap.
+// Replaces each gate v[i] by its GLU output with up[i], for openings by sigmoids. The kind of
+// sigmoid is tested once for all values, so that their divisions overlap.
 template <int count>
 __device__ __forceinline__ void SigmoidGateTimes(const GateSpec& gating, float (&v)[count],
                                                  const float (&up)[count]) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void SigmoidGateTimes(const GateSpec& gating, float (
   }
 }
 
-// Of eight bf16 each.
+// SigmoidGateTimes of eight bf16 gates and ups.
 __device__ __forceinline__ uint4 SigmoidGateTimes(const GateSpec& gating, const uint4& gates,
                                                   const uint4& ups) {
   float v[8], up[8];
@@ -56,7 +56,7 @@ __device__ __forceinline__ uint4 SigmoidGateTimes(const GateSpec& gating, const 
   return {PackBf16(v[0], v[1]), PackBf16(v[2], v[3]), PackBf16(v[4], v[5]), PackBf16(v[6], v[7])};
 }
 
-// The same whatever opens.
+// SigmoidGateTimes for any opening.
 template <int count>
 __device__ __forceinline__ void GateTimes(const GateSpec& gating, float (&v)[count],
                                           const float (&up)[count]) {

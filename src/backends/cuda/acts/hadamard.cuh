@@ -16,7 +16,7 @@
 
 namespace nibble::cuda {
 
-// Where element i of a row lies. Segments of a power of 2 are 4 floats apart, which keeps the
+// The place of each element of a row. Segments of a power of 2 are 4 floats apart, which keeps the
 // columns read by a dense factor in different banks.
 struct RowLayout {
   int shift = 31;  // log2 of the segment, 31: no gaps
@@ -31,7 +31,7 @@ struct RowLayout {
   __host__ __device__ int At(int i) const { return i + (i >> shift) * 4; }
 };
 
-// Element i of v with stride 1, 2, .. 2^(bits - 1): sums and differences.
+// Butterflies of v with strides 1, 2, .. 2^(bits - 1): sums and differences.
 template <int bits>
 __device__ inline void Butterflies(float (&v)[1 << bits]) {
 #pragma unroll
@@ -46,7 +46,7 @@ __device__ inline void Butterflies(float (&v)[1 << bits]) {
   }
 }
 
-// The same between lanes: elements 8 l to 8 l + 7 are lane l's, strides 8 to 4 * lanes.
+// Butterflies between lanes with strides 8 to 4 * lanes; lane l has elements 8 l to 8 l + 7.
 template <int half = 1>
 __device__ inline void LaneButterflies(float (&v)[8], int lanes) {
   if constexpr (half < 32) {
@@ -230,7 +230,7 @@ __device__ inline void ApplyDense(float* row, RowLayout layout, int width, const
   }
 }
 
-// Whether entry [y, k] of a +-1 matrix is -1.
+// True if entry [y, k] of a +-1 matrix is -1.
 __device__ inline bool IsNegative(const DenseFactor& f, int y, int k) {
   const int words = (f.k_steps + 3) / 4;
   const uint32_t word = __ldg(f.signs + (y / 16 * words + k / 64) * 32 + y % 8 * 4 + k % 8 / 2);
@@ -238,7 +238,7 @@ __device__ inline bool IsNegative(const DenseFactor& f, int y, int k) {
   return (word >> (15 - position + k % 2 * 16) & 1) != 0;
 }
 
-// The same of a small order for any `after`: a thread per column, whose values it keeps.
+// ApplyDense for a small order and any `after`: a thread per column, whose values it keeps.
 template <int order>
 __device__ inline void ApplyDenseByColumns(float* row, RowLayout layout, int width,
                                            const DenseFactor& f) {
@@ -266,7 +266,7 @@ __device__ inline void ApplyDenseByColumns(float* row, RowLayout layout, int wid
   }
 }
 
-// The same for any `after` and any entries, slowly: a warp per column, a lane for every 32nd row.
+// ApplyDense for any `after` and any entries, slowly: a warp per column, a lane for every 32nd row.
 __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
                                         const DenseFactor& f) {
   constexpr int kRows = (kMaxDenseOrder + 31) / 32;
@@ -297,7 +297,7 @@ __device__ inline void ApplyDenseSlowly(float* row, RowLayout layout, int width,
   }
 }
 
-// For a kernel whose registers suffice for max_steps.
+// ApplyDense for any factor, in a kernel whose registers suffice for max_steps.
 template <int max_steps>
 __device__ inline void ApplyDenseUpTo(float* row, RowLayout layout, int width,
                                       const DenseFactor& f) {

@@ -25,7 +25,7 @@ struct DenseFactor {
 struct TileHadamard {
   int order = 0, blocks = 1;  // 1, 2, or if k_steps is 4, also 4 and 8
   int k_steps = 0;            // of 16 inputs: 4 or 11
-  // As DenseFactor::signs, whole tiles of 64 rows; null: there is no such view.
+  // In the layout of DenseFactor::signs, whole tiles of 64 rows; null: there is no such view.
   const uint32_t* signs = nullptr;
 };
 

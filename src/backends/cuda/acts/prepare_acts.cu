@@ -145,7 +145,7 @@ __device__ void StoreValues(const PreparePart& a, const Columns<spread>& columns
   }
 }
 
-// By rows that are not spread.
+// Stores PreparePart::pairs, which only rows that are not spread have.
 __device__ void StorePairs(const PreparePart& a, const Columns<false>& columns, int64_t token,
                            float factor) {
   uint16_t* const row = a.pairs + token * PairStride(a.columns);
@@ -191,7 +191,7 @@ __device__ float Load(const PrepareArguments& a, const RowView<spread>& view, in
   }
 }
 
-// Asks for the row after this one.
+// Prefetches the row of `token`, the next one of this block.
 template <typename X>
 __device__ void PrefetchRow(const PrepareArguments& a, int64_t token) {
   if (threadIdx.x != 0 || token >= a.tokens) return;

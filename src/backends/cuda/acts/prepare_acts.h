@@ -17,15 +17,15 @@ namespace nibble::cuda {
 enum class Source {
   kPlain,    // x
   kRmsNorm,  // x * rsqrt(mean(x^2) + eps) * weight
-  kGated,    // what x lets through of up
+  kGated,    // the GLU output of x, the gate, and up
 };
 
 // Columns of the prepared rows in a format of their own.
 struct PreparePart {
   int columns = 0;          // a multiple of 8
   float* values = nullptr;  // [tokens, columns]: as they are; or null
-  // The same as sums of two bf16, or null: [WholeTiles(tokens), PairStride(columns)], of each 32
-  // columns all first ones, then what these lack. Behind the last column zeros.
+  // The values as sums of two bf16, or null: [WholeTiles(tokens), PairStride(columns)], for each 32
+  // columns the values rounded to bf16, then what these lack. Zeros follow the last column.
   uint16_t* pairs = nullptr;
 
   int bits = 4;               // 2..8, or 16: two planes of 8, symmetric, without groups
@@ -38,7 +38,7 @@ struct PreparePart {
   int64_t stride = 0;       // bytes: columns rounded up to 128
   float* scales = nullptr;  // [groups, ScalePitch(tokens)]
   float* zetas = nullptr;   // the same, or null when symmetric
-  int32_t* sums = nullptr;  // the same, sums of codes; of 16 bits [PlaneRows(tokens)]
+  int32_t* sums = nullptr;  // the same, sums of codes; with 16 bits [PlaneRows(tokens)]
 };
 
 // All rows start at multiples of 16 bytes; width is a multiple of 8.
@@ -50,7 +50,7 @@ struct PrepareArguments {
   GateSpec gating;              // kGated
   const float* norm = nullptr;  // [width] weight of kRmsNorm or null
   float eps = 0;
-  const float* scales = nullptr;  // [width] of what the source op makes, or null
+  const float* scales = nullptr;  // [width] factors of the source op's results, or null
   int64_t tokens = 0;
   int64_t x_stride = 0;  // elements
   int width = 0;
@@ -58,21 +58,22 @@ struct PrepareArguments {
 
   const int32_t* order = nullptr;  // [width]: columns of the parts, of the transformed row; or null
   PreparePart main, tail;          // main.columns + tail.columns == width; a tail may have none
-  float* transformed = nullptr;    // [tokens, width] to work in, of few tokens; or null
+  float* transformed = nullptr;    // [tokens, width] working memory for few tokens, or null
 
   bool in_parts() const { return order != nullptr || tail.columns > 0; }
 };
 
-// A row may be spread over blocks if there are no more. Of more, parts and groups are prepared from
-// shared memory: registers would not hold enough blocks.
+// The most tokens whose rows may be spread over blocks. With more tokens, parts and groups are
+// prepared from shared memory: registers would not hold enough blocks.
 inline constexpr int64_t kFewTokens = 64;
 
 // From so many tokens on, products add those of their tails in one launch (gemm_sm90_tails.h).
 inline constexpr int64_t kLeastTailTokens = 33;
 
-// A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of either
-// take turns, eight tokens at a time: sums of a token's two are then close to each other wherever a
-// tile of a product lies. The row of a token's upper bytes; that of the lower is 8 further.
+// A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of the two
+// planes take turns, eight tokens at a time, so that a token's two sums are close to each other
+// wherever a tile of a product lies. Returns the row of a token's upper bytes; the row of its lower
+// bytes is 8 further.
 __host__ __device__ constexpr int64_t PlaneRow(int64_t token) {
   return token / 8 * 16 + token % 8;
 }
@@ -91,8 +92,8 @@ __host__ __device__ constexpr int64_t PairStride(int64_t columns) {
   return (columns + 63) / 64 * 128;
 }
 
-// Between the scales of two groups, so that bulk copies take those of some tokens: any four tokens
-// begin at a multiple of 16 bytes.
+// The distance between the scales of two groups, so that bulk copies can take those of some tokens:
+// any four tokens begin at a multiple of 16 bytes.
 __host__ __device__ __host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
   return (tokens + 3) / 4 * 4;
 }

@@ -48,12 +48,12 @@ __device__ void Quantize(const PreparePart& a, int64_t token, const float (&v)[k
   a.sums[token] = of_row;
 }
 
-// A word of each warp.
+// One word per warp.
 struct HeadWords {
   int low[kMostThreads / 32], high[kMostThreads / 32], sum[kMostThreads / 32];
 };
 
-// The same where every head is a group.
+// Quantize where every head is a group.
 template <Grid kGrid, int kHeads>
 __device__ void QuantizeGroups(const PreparePart& a, int64_t token, int64_t pitch,
                                const float (&v)[kHeads], float factor) {

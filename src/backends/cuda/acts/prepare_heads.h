@@ -8,7 +8,7 @@
 
 namespace nibble::cuda {
 
-// Whether PrepareHeads serves these arguments: codes of up to 8 bits, one scale per row.
+// True if PrepareHeads serves these arguments: codes of up to 8 bits, one scale per row.
 bool FitsHeads(const PrepareArguments& args);
 
 // Enqueues the op. A dependent launch; throws nibble::Error if it is refused.

@@ -2,7 +2,7 @@
 // A block per row, whose values stay in registers from the first load to the codes. Everything that
 // codes depend on is known after one barrier: a norm's factor scales the whole row, so that the
 // largest values need not wait for it. Columns that have an order pass through shared memory, which
-// takes one more. Of few tokens, long rows are spread over a cluster.
+// takes one more. With few tokens, long rows are spread over a cluster.
 #include <algorithm>
 #include <bit>
 
@@ -32,7 +32,7 @@ __device__ int StoreCodes(const PreparePart& part, int64_t row, int column, cons
   return __dp4a(static_cast<int>(words.y), 0x01010101, sum);
 }
 
-// Eight columns of a part, from `column` on; at: of their group's scale.
+// Stores the codes of eight columns of a part, from `column` on; at: the index of their scale.
 template <Grid kind>
 __device__ CodeSums Quantize(const PreparePart& part, const ActGrid<kind>& grid, int64_t token,
                              int column, int64_t at, const float (&v)[8]) {
@@ -47,7 +47,7 @@ __device__ CodeSums Quantize(const PreparePart& part, const ActGrid<kind>& grid,
           StoreCodes(part, PlaneRow(token), column, upper)};
 }
 
-// Eight columns as they are and as pairs.
+// Stores eight columns as values and as pairs.
 __device__ void StoreValues(const PreparePart& part, int64_t token, int column, const float (&v)[8],
                             float factor) {
   float x[8], rest[8];
@@ -88,7 +88,7 @@ __device__ void StorePadding(const PreparePart& part, int64_t token) {
 
 // ---- The kernel ----
 
-// Where a piece lies.
+// The place of a piece.
 struct Place {
   bool exists, in_tail;
   const PreparePart& part;
@@ -101,7 +101,7 @@ struct Place {
         column(block.Column(piece) - (in_tail ? a.main.columns : 0)) {}
 
   __device__ int lanes() const { return part.group / 8; }
-  // Of its scale.
+  // The index of its scale.
   __device__ int64_t At(const PrepareArguments& a, int64_t token) const {
     return token + (part.group == 0 ? 0 : column / part.group * ScalePitch(a.tokens));
   }
@@ -110,12 +110,12 @@ struct Place {
   }
 };
 
-// What is known of a row once its threads have met.
+// The results of a row's reductions over its threads.
 struct RowExtents {
   Extent main, tail;
   float squares;
 
-  // Of a block.
+  // Reduces over a block.
   __device__ RowExtents(const PrepareArguments& a, const Words& words) {
     main = words.main.extent();
     if (a.tail.columns > 0) tail = words.tail.extent();
@@ -123,7 +123,7 @@ struct RowExtents {
     if (a.source != Source::kRmsNorm) return;
     squares = __int_as_float(JoinWarps(words.squares, FloatSumOf()));
   }
-  // Of a cluster.
+  // Reduces over a cluster.
   __device__ void Join(const Block& block, Message (&all)[kRanks]) {
     const auto word = [](float v) { return __float_as_int(v); };
     Tell(block, {word(main.low), word(main.high), word(tail.low), word(tail.high), word(squares)},
@@ -139,7 +139,8 @@ struct RowExtents {
   }
 };
 
-// Of each piece what its scale is made from, once all threads have called; and the row's factor.
+// Finds the extents that each piece's scale is made from, and returns the row's factor. All threads
+// must call.
 template <bool kSpread, int kPieces>
 __device__ float FindExtents(const PrepareArguments& a, const Block& block,
                              const float (&v)[kPieces][8], float squares, Words& words,
@@ -201,7 +202,7 @@ __device__ void StorePieces(const PrepareArguments& a, const Block& block,
   if (a.tail.columns > 0) words.tail.Put(of_tail);
 }
 
-// Sums of parts without groups.
+// Stores the sums of parts without groups.
 template <bool kSpread>
 __device__ void StoreRowSums(const PrepareArguments& a, const Block& block, Words& words) {
   CodeSums main = words.main.sums(), tail;

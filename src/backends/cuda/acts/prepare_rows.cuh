@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How threads of prepare_rows.cu load a row, and what they tell each other of it.
+// Loading of a row by the threads of prepare_rows.cu, and the messages between them.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int kRanks = 8;  // of a cluster that has a row
+inline constexpr int kRanks = 8;  // blocks of a cluster that has a row
 
 // ---- Loading ----
 
@@ -40,7 +40,8 @@ struct Block {
   }
 };
 
-// Returns the sum of squares, of kRmsNorm, whose weights do not depend on the kernel before.
+// Loads this thread's pieces and applies the source op. Returns the sum of squares for kRmsNorm,
+// whose weights do not depend on the kernel before.
 template <typename X, int kPieces>
 __device__ float LoadPieces(const PrepareArguments& a, const Block& block, float (&v)[kPieces][8]) {
   float weights[kPieces][8], squares = 0;
@@ -71,7 +72,7 @@ __device__ float LoadPieces(const PrepareArguments& a, const Block& block, float
   return squares;
 }
 
-// Columns in their order, by way of shared memory.
+// Brings columns into their order, by way of shared memory.
 template <int kPieces>
 __device__ void Arrange(const PrepareArguments& a, const Block& block, float* row,
                         float (&v)[kPieces][8]) {
@@ -98,7 +99,7 @@ __device__ void Arrange(const PrepareArguments& a, const Block& block, float* ro
   }
 }
 
-// ---- What threads tell each other ----
+// ---- Messages between threads ----
 
 // The largest of -v and of v.
 struct Extent {
@@ -114,14 +115,14 @@ struct Extent {
   }
 };
 
-// Of codes; upper: of 16 bits, where `lower` are those of the lower plane.
+// Sums of codes; with 16 bits, of the lower plane and of the upper one.
 struct CodeSums {
   int lower = 0, upper = 0;
 
   __device__ void Add(const CodeSums& other) { lower += other.lower, upper += other.upper; }
 };
 
-// Of a part without groups, a word of each warp.
+// One word per warp for a part without groups.
 struct PartWords {
   int low[16], high[16], lower[16], upper[16];
 
@@ -141,7 +142,7 @@ struct PartWords {
   }
 };
 
-// Of a block of a cluster: words for both parts, and the sum of squares.
+// A message of one block of a cluster: words for both parts, and the sum of squares.
 struct alignas(16) Message {
   int words[8];
 };
@@ -151,7 +152,7 @@ struct Words {
   Message extents[kRanks], sums[kRanks];
 };
 
-// From then on every block of the cluster has the messages of all.
+// Sends `message` to all blocks of the cluster; afterwards every block has the messages of all.
 __device__ inline void Tell(const Block& block, const Message& message, Message (&all)[kRanks]) {
   if (const int peer = static_cast<int>(threadIdx.x); peer < kRanks) {
     const int* const w = message.words;
@@ -166,7 +167,7 @@ __device__ inline void Tell(const Block& block, const Message& message, Message 
   ClusterSync();
 }
 
-// Of as many lanes as share a group.
+// Joins the values of the lanes that share a group.
 __device__ inline void JoinLanes(int lanes, Extent& e) {
   const auto larger = [](float a, float b) { return fmaxf(a, b); };
   e = {JoinLanes(e.low, lanes, larger), JoinLanes(e.high, lanes, larger)};

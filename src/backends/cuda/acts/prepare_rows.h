@@ -8,12 +8,12 @@
 
 namespace nibble::cuda {
 
-// Whether PrepareRows serves these arguments: rows of up to 16384 columns, as codes of up to 8 bits
-// with one scale; of few tokens any, but groups are 32, 64, 128 or 256 columns.
+// True if PrepareRows serves these arguments: rows of up to 16384 columns, as codes of up to 8 bits
+// with one scale; for few tokens in any format, but groups are 32, 64, 128 or 256 columns.
 bool FitsRows(const PrepareArguments& args);
 
-// Enqueues the op. A dependent launch; throws nibble::Error if it is refused. Of args.norm nothing
-// may be written by the kernel in front.
+// Enqueues the op. A dependent launch; throws nibble::Error if it is refused. The kernel in front
+// must not write args.norm.
 void PrepareRows(const PrepareArguments& args, cudaStream_t stream);
 
 }  // namespace nibble::cuda

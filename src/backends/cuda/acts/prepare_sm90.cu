@@ -129,7 +129,7 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
   a.main.sums[token] = sum;
 }
 
-// The same in groups of 128 columns: two neighbouring blocks of this warpgroup, or if there is one
+// Quantize in groups of 128 columns: two neighbouring blocks of this warpgroup, or if there is one
 // block, two neighbouring rows of it.
 template <Grid kGrid, typename S>
 __device__ void QuantizeGroups(const PrepareArguments& a, int64_t token,
@@ -234,7 +234,7 @@ void Launch(const PrepareArguments& a, cudaStream_t stream) {
                   stream, a);
 }
 
-// kRanks: of a cluster for few tokens.
+// kRanks: blocks of a cluster for few tokens.
 template <int kSteps, int kBlocks, int kGroups, int kRanks>
 void Run(const PrepareArguments& a, cudaStream_t stream) {
   using Spread = Shape<kSteps, kBlocks, 1, kRanks>;

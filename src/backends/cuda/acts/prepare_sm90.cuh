@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How prepare_sm90.cu brings a row into shared memory as X.
+// Loading of a row into shared memory as X, for prepare_sm90.cu.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,9 +15,9 @@
 
 namespace nibble::cuda {
 
-// kSteps: of 16 rows of X. kGroups: warpgroups of a block, which share kBlocks. Or a row is spread
-// over a cluster of kRanks blocks of one warpgroup: the one of rank r makes block r % kBlocks, tile
-// r / kBlocks of 64 rows, and loads its share of rows for all.
+// kSteps: steps of 16 rows of X. kGroups: warpgroups of a block, which share kBlocks. Or a row is
+// spread over a cluster of kRanks blocks of one warpgroup: the one of rank r makes block r %
+// kBlocks, tile r / kBlocks of 64 rows, and loads its share of rows for all.
 template <int kSteps_, int kBlocks_, int kGroups, int kRanks_ = 1>
 struct Shape {
   static constexpr int kSteps = kSteps_, kBlocks = kBlocks_, kRanks = kRanks_;
@@ -30,10 +30,10 @@ struct Shape {
   static constexpr int kOwn = kSpread ? 1 : kBlocks / kGroups;  // blocks of a warpgroup
   static constexpr int kLoaders = kThreads * kRanks;
   static constexpr int kRounds = (kRows * 8 + kLoaders - 1) / kLoaders;  // of loads
-  // What a thread keeps: 32 sums of D, 32 * kTiles * kOwn of Y, operands and addresses.
+  // A thread keeps 32 sums of D, 32 * kTiles * kOwn of Y, operands and addresses.
   static constexpr int kMinBlocks = kTiles * kOwn > 2 ? (kGroups > 1 ? 1 : 3) : 4 / kGroups;
 
-  // Whether groups of 128 columns lie in a warp: its two blocks, or two rows of the only one.
+  // True if a group of 128 columns lies in one warp: its two blocks, or two rows of the only one.
   static constexpr bool kHasGroups = kBlocks == 1 || kOwn % 2 == 0;
 
   static __device__ int Rank() { return kSpread ? static_cast<int>(blockIdx.x) % kRanks : 0; }
@@ -73,7 +73,7 @@ __device__ void FillSylvester(typename S::Shared& shared) {
     StoreShared16(&shared.sylvester[row][Swizzled(row, eight)],
                   {pairs[0], pairs[1], pairs[2], pairs[3]});
   }
-  FenceForBulkCopies();  // as for them, for tensor cores
+  FenceForBulkCopies();  // needed for tensor cores, too
 }
 
 // This thread's first piece of a row of gate and up, or of x alone; none past the last token.
@@ -105,8 +105,8 @@ __device__ void Request(typename S::Shared& shared, const Pieces& row, int round
   CopyAsyncCommit();
 }
 
-// v = what gate lets through of up, 8 columns, or x without up; returns the largest magnitude, at
-// least `largest`.
+// v = 8 columns of the GLU output of gate x and up, or of x if there is no up. Returns the largest
+// magnitude, at least `largest`.
 __device__ inline float Gated(const GateSpec& gating, const void* x, const void* ups, float (&v)[8],
                               float largest) {
   UnpackBf16(LoadShared16(x), v);
@@ -131,8 +131,8 @@ __device__ inline float RangeScale(float largest) {
   return __uint_as_float((127 + 127 + 5 - exponent) << 23);
 }
 
-// This thread's pieces of x or of what gate lets through, and H_blocks; requests the same of a
-// later row. Returns the largest magnitude before H_blocks.
+// Loads this thread's pieces of x or of the GLU output and applies H_blocks; requests the pieces of
+// row `next`. Returns the largest magnitude before H_blocks.
 template <typename S>
 __device__ float LoadPieces(const PrepareArguments& a, typename S::Shared& shared, int64_t next,
                             float (&v)[S::kRounds][8][S::kBlocks]) {
@@ -159,7 +159,7 @@ __device__ float LoadPieces(const PrepareArguments& a, typename S::Shared& share
   return largest;
 }
 
-// The largest of the row; none is negative.
+// Returns the largest v of the row; none is negative.
 template <typename S>
 __device__ float JoinLargest(typename S::Shared& shared, float v) {
   int largest = ReduceBlock(__float_as_int(v), MaxOf(), shared.scratch.squares);
@@ -175,7 +175,7 @@ __device__ float JoinLargest(typename S::Shared& shared, float v) {
   return __int_as_float(largest);
 }
 
-// 8 columns of X to where they are multiplied.
+// Stores 8 columns of X in the shared memory of the blocks that multiply them.
 template <typename S>
 __device__ void StorePiece(typename S::Shared& shared, int round, int b, const uint4& piece) {
   const int column = static_cast<int>(Swizzled(threadIdx.x / 8, threadIdx.x % 8));
@@ -190,7 +190,7 @@ __device__ void StorePiece(typename S::Shared& shared, int round, int b, const u
   }
 }
 
-// X of this row; requests row `next`. Returns what X is multiplied with.
+// Makes X of this row and requests row `next`. Returns the power of 2 that X was multiplied with.
 template <typename S>
 __device__ float LoadRow(const PrepareArguments& a, typename S::Shared& shared, int64_t next) {
   float v[S::kRounds][8][S::kBlocks] = {};

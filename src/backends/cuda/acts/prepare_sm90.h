@@ -9,8 +9,8 @@
 
 namespace nibble::cuda {
 
-// Whether PrepareActsSm90 serves these arguments: bf16 in, no norm, gates of sigmoids, one scale
-// per row or, of most shapes, for each 128 columns, and a TileHadamard.
+// True if PrepareActsSm90 serves these arguments: bf16 in, no norm, gates opened by sigmoids, one
+// scale per row or, in most shapes, per 128 columns, and a TileHadamard.
 bool FitsSm90(const PrepareArguments& args);
 
 // Enqueues the op. A dependent launch; throws nibble::Error if it is refused.

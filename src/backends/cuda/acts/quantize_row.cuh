@@ -15,8 +15,8 @@ namespace nibble::cuda {
 
 inline constexpr int kMaxRanksLog2 = 3;
 
-// What a block sees of a row. If it is spread over a cluster of 2^ranks_log2 blocks: first
-// [segments] [segment / ranks], then, of a share of these positions, [ranks][share].
+// A block's view of a row. If the row is spread over a cluster of 2^ranks_log2 blocks, a block has
+// first [segments] [segment / ranks], then [ranks][share] for its share of these positions.
 template <bool spread>
 struct RowView {
   int rank, ranks_log2;
@@ -31,7 +31,7 @@ struct RowView {
         segment(row_segment >> ranks_log2),
         layout(RowLayout::Of(segment)),
         share(width >> ranks_log2),
-        // Gaps of a share that starts anywhere.
+        // Room for the gaps of a share that starts anywhere.
         inbox_pitch(share + 4 * (share / segment + 2)) {}
 
   __host__ __device__ int ranks() const { return 1 << ranks_log2; }
@@ -46,7 +46,7 @@ struct RowView {
     return layout.At(rank * share + i) - layout.At(rank * share);
   }
 
-  // Where element i of the result lies, and its index in the row.
+  // The place of element i of the result, and its index in the row.
   struct Element {
     int place, index;
   };
@@ -59,7 +59,7 @@ struct RowView {
   }
 };
 
-// Whether a row can be spread over 2^log2 blocks.
+// True if a row can be spread over 2^log2 blocks.
 inline bool CanSpread(const PrepareArguments& a, int log2) {
   const int segment = a.hadamard.segment >> log2, width = a.width >> log2;
   return log2 <= kMaxRanksLog2 && a.hadamard.sylvester >> log2 > 0 &&
@@ -77,7 +77,7 @@ struct MaxOf {
   static constexpr int kIdentity = INT_MIN;
   __device__ int operator()(int v) const { return __reduce_max_sync(0xFFFFFFFF, v); }
 };
-struct FloatSumOf {  // of floats in int clothing
+struct FloatSumOf {  // of floats whose bits are passed as ints
   static constexpr int kIdentity = 0;
   __device__ int operator()(int bits) const {
     float v = __int_as_float(bits);
@@ -98,14 +98,15 @@ __device__ Value JoinLanes(Value value, int lanes, const Operation& operation) {
   return value;
 }
 
-// Of a block's warps, one word each.
+// Reduces the words of a block's warps, one each.
 template <typename Reduce>
 __device__ int JoinWarps(const int* words, Reduce reduce) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   return reduce(lane < static_cast<int>(blockDim.x) / 32 ? words[lane] : Reduce::kIdentity);
 }
 
-// Over a block; all threads get the result. `words` is one word per warp, for this reduction only.
+// Reduces over a block; all threads get the result. `words` has one word per warp, for this
+// reduction only.
 template <typename Reduce>
 __device__ int ReduceBlock(int v, Reduce reduce, int* words) {
   v = reduce(v);
@@ -114,8 +115,8 @@ __device__ int ReduceBlock(int v, Reduce reduce, int* words) {
   return JoinWarps(words, reduce);
 }
 
-// What a block keeps in shared memory besides rows: a word per warp for each reduction, and what
-// peers send.
+// A block's shared memory besides rows: a word per warp for each reduction, and the messages of
+// peers.
 struct Scratch {
   int squares[16], low[16], high[16], codes[16];
   int2 ranges[1 << kMaxRanksLog2], sums[1 << kMaxRanksLog2];
@@ -144,7 +145,7 @@ __host__ __device__ constexpr bool OfMagnitudes(Grid kind) {
   return kind == Grid::kSymmetric || kind == Grid::kPlanes;
 }
 
-// visit<grid> of codes of up to 8 bits.
+// Calls visit<grid> for the grid of codes of up to 8 bits.
 template <typename Visit>
 __device__ __forceinline__ auto WithGrid(const PreparePart& a, const Visit& visit) {
   if (!a.symmetric) return visit.template operator()<Grid::kAsymmetric>();
@@ -152,7 +153,7 @@ __device__ __forceinline__ auto WithGrid(const PreparePart& a, const Visit& visi
                         : visit.template operator()<Grid::kSymmetric>();
 }
 
-// The range [-negative_lo, hi] of a group; of magnitudes: hi is the largest.
+// The range [-negative_lo, hi] of a group; for grids of magnitudes, hi is the largest one.
 template <Grid kind>
 struct Range {
   static constexpr bool kMagnitudes = OfMagnitudes(kind);
@@ -273,7 +274,7 @@ struct Team {
   }
 };
 
-// The columns of a part, from `first` of the row on, or of what `order` makes of it.
+// The columns of a part: those of the row, ordered by `order` if there is one, from `first` on.
 template <bool spread>
 struct Columns {
   const RowView<spread>& view;

@@ -27,11 +27,11 @@
 
 namespace nibble::cuda {
 
-// Which pages of a cache with a recent form (formats/kv_format.h) a call reads.
+// The pages that a call reads of a cache with a recent form (formats/kv_format.h).
 enum class CacheForm { kOnly, kNarrow, kRecent };
 
-// What the narrow pages of such a cache leave for the recent ones: of each row values, not yet
-// divided, and {max, sum} (attention_tile.cuh).
+// The results over a cache's narrow pages, to which those over its recent pages are added: for each
+// row values, not yet divided, and {max, sum} (attention_tile.cuh).
 struct Remainder {
   float* values = nullptr;  // [rows, heads, head_dim], 16-byte aligned
   float2* ends = nullptr;   // [rows, heads]
@@ -46,7 +46,7 @@ struct AttentionArguments {
   int sliding_window = 0;
   float softcap = 0;                        // 0: none
   const float* sinks = nullptr;             // [heads] or null
-  KvLayout kv = {};                         // of that form
+  KvLayout kv = {};                         // of the form that the call reads
   const SequenceOnDevice* batch = nullptr;  // [sequences], with the pages of that form
   int sequences = 0;
   // kNarrow writes `remainder` in place of `out`; kRecent goes on from it, where there is one.
@@ -55,12 +55,12 @@ struct AttentionArguments {
   // Bounds over the batch; larger ones are right, only slower (a captured graph needs some slack).
   int max_tokens = 1;       // new tokens of a sequence
   int64_t max_context = 0;  // position + tokens
-  // Of AttentionNeeds, both for this call alone while it runs. Counters are zero at the first call
-  // and left zero by every call, so calls of any shape may share them.
+  // Memory as large as AttentionNeeds says, for this call alone while it runs. Counters are zero at
+  // the first call and left zero by every call, so calls of any shape may share them.
   uint32_t* counters = nullptr;
   float* partials = nullptr;  // 16-byte aligned
 
-  // Of a sequence that share a kv head, at most.
+  // The most rows of a sequence that share a kv head.
   __host__ __device__ int rows() const { return max_tokens * (heads / kv.kv_heads); }
 };
 

@@ -38,12 +38,12 @@ struct Shared {
   }
 };
 
-// As many as fit.
+// The number of blocks that a multiprocessor has room for.
 template <typename Page, int kProducts>
 constexpr int kBlocksPerSm = std::min<int>(kSmWarps / Shared<Page, kProducts>::kWarps,
                                            kSmBytes / sizeof(Shared<Page, kProducts>));
 
-// Keys from `first` on.
+// Attends to one warp's keys, from `first` on.
 template <typename Page, int kProducts>
 __device__ __forceinline__ void AttendKeys(int first, Shared<Page, kProducts>& shared) {
   constexpr int kKeys = Page::kKeys, kRowFloats = Shared<Page, kProducts>::kRowFloats;

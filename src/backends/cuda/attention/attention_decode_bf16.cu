@@ -44,7 +44,7 @@ struct KeyRing {
   const Tile& tile;
   Stage<D>* const stages;
   int next, end;  // keys
-  int stage = 0;  // where the next ones go
+  int stage = 0;  // where the next keys go
 
   __device__ KeyRing(const KvLayout& layout, const Tile& t, Stage<D>* ring)
       : kv(layout),
@@ -53,7 +53,7 @@ struct KeyRing {
         next(t.pages.first * kPageKeys + threadIdx.x / 32 * kKeys),
         end(min(t.pages.last * kPageKeys, t.Visible(t.rows - 1).last)) {}
 
-  // Whether the next keys, if there are any, were cached before the new tokens.
+  // True if the next keys, if there are any, were cached before the new tokens.
   __device__ bool Settled() const { return next >= end || next + kKeys <= tile.sequence.position; }
   // Starts the copy of the next keys in place of the oldest, which have been read.
   __device__ __forceinline__ void Request() {
@@ -86,7 +86,7 @@ struct Rows {
   float max[2] = {kNoKeys, kNoKeys}, sum[2] = {0, 0};
 };
 
-// Of the keys of a stage: row g + 8 h and key 8 n + 2 t + e in [n][2 h + e].
+// Scores of the keys of a stage: row g + 8 h and key 8 n + 2 t + e in [n][2 h + e].
 using Scores = float[2][4];
 
 template <int D>

@@ -15,9 +15,9 @@ namespace nibble::cuda {
 
 class FusedAttention {
  public:
-  // Whether each sequence of a batch has so much to compute that the tensors, and in the long run
-  // the building of kernels, pay for themselves, and cuDNN has the kernels; it builds them. `batch`
-  // is in the program's memory.
+  // True if each sequence of a batch has so much to compute that the tensors, and in the long run
+  // the building of kernels, pay for themselves, and if cuDNN has the kernels, which this builds.
+  // `batch` is in the program's memory.
   bool Takes(const AttentionArguments& arguments, std::span<const SequenceOnDevice> batch);
   // Enqueues attention (attention.h) of any batch for which Builds says yes. Needs no counters and
   // no partials.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an attention call is cut into blocks of threads. A row is one (token, query head); rows of a
-// sequence that share a kv head are [tokens, group], and a tile is up to tile_rows of them. A
+// The blocks of threads that an attention call is cut into. A row is one (token, query head); rows
+// of a sequence that share a kv head are [tokens, group], and a tile is up to tile_rows of them. A
 // tile's keys are cut into spans of whole pages at absolute positions; each block takes one span,
 // and the last one to finish joins the spans, kJoinSpans at a time.
 #pragma once
@@ -21,9 +21,9 @@ struct AttentionPlan {
   int tiles = 1;               // per sequence and kv head
   int span_pages = 8;
   int spans = 1;   // of a tile at most; one: nothing to join
-  int joints = 0;  // groups of kJoinSpans they fall into at most
+  int joints = 0;  // groups of kJoinSpans spans at most
 
-  // Slots for partial results: one a span, then one a joint.
+  // Slots for partial results: one per span, then one per joint.
   __host__ __device__ int slots() const { return spans > 1 ? spans + joints : 0; }
 };
 
@@ -33,7 +33,8 @@ struct AttentionCall {
   AttentionPlan plan;
 };
 
-// visit(head_dim), a constant, of a kernel for few rows; false if there is none.
+// Calls visit(head_dim), with a constant, if there is a kernel for few rows of it; else returns
+// false.
 template <typename Visit>
 bool WithHeadDim(int head_dim, const Visit& visit) {
   switch (head_dim) {
@@ -58,8 +59,8 @@ bool WithHeadDim(int head_dim, const Visit& visit) {
 // span_pages = 0: spans of any length.
 AttentionPlan PlanOf(const AttentionArguments& arguments, int tile_rows, int span_pages);
 
-// The kernels, each with whether it takes a call and how. attention_decode.cu: K and V of 4 or 8
-// bits with one group, up to 32 rows.
+// The kernels: for each, whether it takes a call (Fits), how it cuts the call, and its launch.
+// attention_decode.cu: K and V of 4 or 8 bits with one group, up to 32 rows.
 bool FitsDecode(const AttentionArguments& arguments);
 AttentionPlan DecodePlan(const AttentionArguments& arguments);
 void LaunchDecode(const AttentionCall& call, cudaStream_t stream);
@@ -69,7 +70,7 @@ bool FitsDecodeBf16(const AttentionArguments& arguments);
 AttentionPlan DecodeBf16Plan(const AttentionArguments& arguments);
 void LaunchDecodeBf16(const AttentionCall& call, cudaStream_t stream);
 
-// attention_prefill.cu: heads of up to that.
+// attention_prefill.cu: heads of up to kMaxTileHeadDim.
 bool FitsPrefill(const AttentionArguments& arguments);
 AttentionPlan PrefillPlan(const AttentionArguments& arguments);
 void LaunchPrefill(const AttentionCall& call, cudaStream_t stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the attention kernels share on the device: where a block's rows and keys are, and how the
+// Device code that the attention kernels share: where a block's rows and keys are, and how the
 // results of several spans are joined.
 //
 // A partial result of a row is (max, sum, values): values[d] = sum_j w_j v_j[d] and sum = sum_j w_j
@@ -37,10 +37,10 @@ struct Tile {
   float cap;  // of scores times kLog2E; 0: none
   uint64_t group_inverse;
   int first_span, spans, span;  // spans the tile has; this block's, from 0
-  KeyRange pages;               // numbers of this block's (PageAt)
+  KeyRange pages;               // numbers of this block's pages (PageAt)
   KeyRange common;              // keys that all rows see
   CacheForm form;
-  int sinks, skipped;  // pages at the beginning that are read; behind them so many are not
+  int sinks, skipped;  // pages read at the beginning, and pages left out behind them
 
   __device__ int token_of(int row) const {  // division by group
     return static_cast<int>((static_cast<uint64_t>(first + row) * group_inverse) >> 32);
@@ -53,7 +53,7 @@ struct Tile {
     const int last = position(row) + 1;
     return {window == 0 ? 0 : max(0, last - window), last};
   }
-  // Whether a row reads a page in this form.
+  // True if a row reads a page in this form.
   __device__ bool Reads(int row, int page) const {
     if (form == CacheForm::kOnly) return true;
     const bool recent = page == 0 || page + kPagesBefore >= position(row) / kPageKeys;
@@ -63,7 +63,7 @@ struct Tile {
   __device__ KeyRange Visible(int row, int page) const {
     return Reads(row, page) ? Visible(row) : KeyRange{0, 0};
   }
-  // The page that has a number of `pages`.
+  // The page with this number in `pages`.
   __device__ int PageAt(int number) const { return number < sinks ? number : number + skipped; }
   __device__ int64_t token(int row) const { return sequence.first_row + token_of(row); }
   __device__ int head(int row) const {
@@ -72,9 +72,9 @@ struct Tile {
   __device__ const std::byte* Block(int page, const KvLayout& kv) const {
     return sequence.pages[page] + kv.offset + int64_t{kv_head} * kv.block_bytes;
   }
-  // Whether every key of a page was cached before the new tokens.
+  // True if every key of a page was cached before the new tokens.
   __device__ bool Settled(int page) const { return (page + 1) * kPageKeys <= sequence.position; }
-  // Behind the last key that exists.
+  // The position behind the last key that exists.
   __device__ int End() const { return static_cast<int>(sequence.position + sequence.tokens); }
   // Keys of a page that exist at all.
   __device__ int Stored(int page) const { return min(kPageKeys, End() - page * kPageKeys); }
@@ -119,7 +119,7 @@ __device__ __forceinline__ Tile TileOf(const AttentionCall& call) {
   return tile;
 }
 
-// Where element d of a row lies in q and in the result.
+// The place of element d of a row in q and in the result.
 __device__ __forceinline__ int64_t PlaceOf(const AttentionArguments& a, const Tile& tile, int row,
                                            int d) {
   return (tile.token(row) * a.heads + tile.head(row)) * a.kv.head_dim + d;
@@ -136,7 +136,7 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Adds what the narrow pages have left of four elements to those of the recent ones.
+// Adds the narrow pages' results for four elements to those of the recent pages.
 __device__ __forceinline__ void AddRemainder(const Remainder& from, int64_t place, int64_t row,
                                              float4& v, float2& end) {
   const float4 values = *reinterpret_cast<const float4*>(from.values + place);
@@ -229,7 +229,7 @@ __device__ __forceinline__ void JoinParts(const Parts& parts, int count, int row
   }
 }
 
-// Whether the calling block is the last of `count` to arrive; if so, it sees what the others wrote.
+// True if the calling block is the last of `count` to arrive; it then sees what the others wrote.
 __device__ __forceinline__ bool LastToArrive(uint32_t* counter, int count) {
   __shared__ bool last;
   __syncthreads();
@@ -266,7 +266,7 @@ __device__ __forceinline__ void JoinSpans(const AttentionCall& call, const Tile&
   }
 }
 
-// The end of a block whose `count` parts lie in shared memory.
+// Ends a block whose `count` parts lie in shared memory.
 __device__ __forceinline__ void FinishBlock(const AttentionCall& call, const Tile& tile,
                                             const Parts& parts, int count, int head_dim) {
   __syncthreads();

@@ -12,7 +12,7 @@ namespace nibble::cuda {
 
 namespace {
 
-// Of CacheOps::OnDevice's tables, where the first one's sequences are.
+// The sequences of a table, of those that CacheOps::OnDevice returns.
 const SequenceOnDevice* TableAt(const SequenceOnDevice* tables, int64_t table, size_t sequences) {
   return tables + static_cast<size_t>(table) * sequences;
 }
@@ -28,7 +28,7 @@ int64_t RecordedContext(std::span<const SequenceSlice> batch) {
 
 const SequenceOnDevice* CacheOps::OnDevice(std::span<const SequenceSlice> batch,
                                            cudaStream_t stream) {
-  std::vector<SequenceOnDevice> sequences;  // of all tables, so that layers differ in where to look
+  std::vector<SequenceOnDevice> sequences;  // of all tables: each layer reads those of its own
   for (int64_t table = 0; table < batch[0].tables; ++table) {
     for (const SequenceSlice& s : batch) {
       NIBBLE_CHECK(s.offset == batch[0].offset && s.table == batch[0].table &&

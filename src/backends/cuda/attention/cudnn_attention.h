@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuDNN's fused attention on bf16 tensors. The library is loaded when it is asked for; without
-// it, or in a build without its headers and its C++ frontend, there is none and callers do without.
+// it, or in a build without its headers and its C++ frontend, Build returns false.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,16 +11,16 @@
 
 namespace nibble::cuda {
 
-// What a kernel is built for.
+// The shape that a kernel is built for.
 struct CudnnShape {
   int sequences = 1, heads = 0, kv_heads = 0, head_dim = 0;
-  int queries = 0, keys = 0;  // of a sequence, as many as the tensors have
+  int queries = 0, keys = 0;  // per sequence, as many as the tensors have
   float scale = 1;
-  // Of a sequence with m queries and n keys, query i sees the keys up to n - m + i and, if there is
-  // a window, as many of them. Otherwise every query sees all keys.
+  // If causal, query i of a sequence with m queries and n keys sees the keys up to n - m + i and,
+  // if there is a window, only the last `sliding_window` of them. Otherwise it sees all keys.
   bool causal = false;
   int sliding_window = 0;
-  // Whether tensors say what m and n are and where a sequence's rows of q and out begin. Otherwise
+  // If ragged, tensors give m, n and the beginning of each sequence's rows of q and out. Otherwise
   // m and n are `queries` and `keys`, and sequences lie one behind the other.
   bool ragged = false;
 

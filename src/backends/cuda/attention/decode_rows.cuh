@@ -65,7 +65,7 @@ struct Query {
   float step[kRows];  // of q, times scale * log2(e)
   float sums[kRows];  // of q
 
-  // By a whole warp. A row that does not exist becomes zeros.
+  // A whole warp calls this. A row that does not exist becomes zeros.
   __device__ __forceinline__ void Store(const AttentionArguments& a, const Tile& tile, int row) {
     constexpr int kPieces = (D + 255) / 256;
     const int lane = threadIdx.x % 32;

@@ -51,8 +51,8 @@ __device__ __forceinline__ void Store(const float (&x)[kElements], Real* to) {
   *reinterpret_cast<Neighbours<kElements, Real>*>(to) = words;
 }
 
-// What an RMS norm multiplies a head with, given each lane's own sum of squares. `lanes` share the
-// head. Sums are in fp64 and thus the same in any order.
+// The factor of a head's RMS norm, given each lane's own sum of squares. `lanes` share the head.
+// Sums are in fp64 and thus the same in any order.
 __device__ __forceinline__ float NormFactor(double squares, int lanes, int head_dim, float eps) {
   for (int distance = 1; distance < lanes; distance *= 2) {
     squares += __shfl_xor_sync(~0u, squares, distance);

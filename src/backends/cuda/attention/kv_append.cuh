@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One head of one token from the registers of a warp into the cache: formats/quantizer.h, the same
-// fp32 expressions in the same order.
+// Writes one head of one token from the registers of a warp into the cache, with the fp32
+// expressions of formats/quantizer.h in the same order.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -43,7 +43,7 @@ __device__ __forceinline__ float2 RangeOf(const float* row, int begin, int end) 
   return range;
 }
 
-// The same over the lane's elements and those of the `lanes` lanes that share its group.
+// RangeOf the elements of this lane and of the `lanes` lanes that share its group.
 template <int kElements>
 __device__ __forceinline__ float2 RangeOf(const float (&x)[kElements], int lanes) {
   float2 range = {};
@@ -72,14 +72,14 @@ __device__ __forceinline__ void PackEight(const uint8_t* codes, int bits, uint8_
   }
 }
 
-// What Append needs in shared memory.
+// Shared memory for Append.
 template <int kElements>
 struct AppendMemory {
   alignas(16) float row[32 * kElements];
   alignas(16) uint8_t codes[32 * kElements];
 };
 
-// One token of one head into its block.
+// Writes one token of one head into its block.
 template <int kElements>
 __device__ __forceinline__ void Append(const KvPart& part, int head_dim, std::byte* block, int slot,
                                        AppendMemory<kElements>& memory,
@@ -96,7 +96,8 @@ __device__ __forceinline__ void Append(const KvPart& part, int head_dim, std::by
     return;
   }
   auto* params_out = reinterpret_cast<__half2*>(block + part.params) + slot * part.groups;
-  // Lanes of a group: all, or a power of two. Other groups are looked through element by element.
+  // Lanes of a group: all, or a power of two. In other groups each element finds its range by
+  // itself.
   const int lanes = part.groups == 1 ? 32 : part.group / kElements;
   const bool regular =
       part.groups == 1 || (part.group % kElements == 0 && (lanes & (lanes - 1)) == 0);

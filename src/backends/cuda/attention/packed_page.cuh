@@ -24,12 +24,12 @@ struct PackedPart {
   static constexpr int kChunks = kRowBytes / 16;  // of a row
   static constexpr int kCodes = kKeys * kRowBytes;
   static constexpr int kBytes = kCodes + kKeys * 4;
-  // The same of a page in the cache.
+  // kCodes and kBytes of a page in the cache.
   static constexpr int kPageCodes = kPageKeys * kRowBytes;
   static constexpr int kPageBytes = kPageCodes + kPageKeys * 4;
   static_assert(kRowBytes % 16 == 0);
 
-  // Where a chunk of a row lies, in bytes. Eight rows at one chunk, and two rows at four chunks,
+  // The offset of a chunk of a row in bytes. Eight rows at one chunk, and two rows at four chunks,
   // cover all banks; rows of an odd number of chunks do so as they are.
   static __device__ int At(int row, int chunk) {
     if constexpr (kChunks % 8 == 0) {
@@ -73,8 +73,9 @@ struct PackedPart {
   // Products over 32 codes each that a row takes; a lone word of nibbles takes two by itself.
   static constexpr int kSteps = kBits == 8 ? (D + 31) / 32 : (D + 63) / 64 * 2;
 
-  // Operands A of these products for the 16 keys from `key` on: elements as they lie or, of 4 bits,
-  // of two words of a lane's quarter of a row the even ones, then 16 times the odd ones.
+  // Operands A of these products for the 16 keys from `key` on: elements as they lie or, with 4
+  // bits, for each two words of a lane's quarter of a row the even elements, then 16 times the odd
+  // ones.
   static __device__ __forceinline__ void LoadKeys(const std::byte* part, int key,
                                                   uint32_t (&a)[kSteps][4]) {
     const int lane = threadIdx.x % 32;
@@ -173,8 +174,8 @@ struct PackedPart {
 template <int D_, int kKeyBits, int kValueBits>
 struct PackedPage {
   static constexpr int D = D_;
-  // As many keys as a warp takes: half a page if a page has more bytes than this. The results take
-  // the place of K, for which half a page of 4 bits has no room.
+  // A warp takes a page, or half of one if a page has more bytes than this. The results take the
+  // place of K, and half a page of 4-bit keys has no room for them.
   static constexpr int kMostBytes = 18 << 10;
   static constexpr bool kHalf =
       kKeyBits == 8 && kPageKeys * (D * (kKeyBits + kValueBits) / 8 + 8) > kMostBytes;
@@ -186,7 +187,7 @@ struct PackedPage {
 
   // Starts the copy of piece `piece` of a block by one warp.
   static __device__ __forceinline__ void Copy(const std::byte* block, int piece, std::byte* to) {
-    constexpr int kLanes = kKeys * 4 / 16;  // that copy params
+    constexpr int kLanes = kKeys * 4 / 16;  // lanes that copy params
     const std::byte* const values = block + K::kPageBytes;
     K::CopyCodes(block + piece * K::kCodes, to);
     V::CopyCodes(values + piece * V::kCodes, to + K::kBytes);

@@ -43,7 +43,7 @@ struct NibbleDecoder {
   }
 };
 
-// The same of 8-bit codes.
+// Eight 8-bit codes: scale * (code - zero).
 struct ByteDecoder {
   __half2 scale, zero;
 
@@ -123,7 +123,8 @@ __device__ __forceinline__ void DecodeEight(const KvPart& part, const std::byte*
   }
 }
 
-// By a whole block of threads. A call, because registers belong to the sums of the fast path.
+// A whole block of threads calls this. Not inlined, because the fast path needs the registers for
+// its sums.
 inline __device__ __noinline__ void DecodeAnyRows(const KvPart& part, int head_dim,
                                                   const std::byte* block, int stored, __half* rows,
                                                   int stride) {
@@ -136,8 +137,8 @@ inline __device__ __noinline__ void DecodeAnyRows(const KvPart& part, int head_d
   }
 }
 
-// By a whole block of threads, rows of head_dim <= D elements. `block` may lie in shared or global
-// memory; rows from `stored` on become zeros.
+// A whole block of threads decodes rows of head_dim <= D elements. `block` may lie in shared or
+// global memory; rows from `stored` on become zeros.
 template <int D>
 __device__ __forceinline__ void DecodeRows(const KvPart& part, int head_dim, const std::byte* block,
                                            int stored, __half* rows, int stride) {

@@ -27,7 +27,7 @@ struct PrefillShared {
   }
 };
 
-// What a lane knows of its rows g and g + 8 (index h) of every tile of its warp.
+// A lane's results for its rows g and g + 8 (index h) of every tile of its warp.
 template <int D, int kTiles>
 struct WarpState {
   float o[kTiles][D / 8][4];

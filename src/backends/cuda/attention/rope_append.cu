@@ -8,7 +8,7 @@
 namespace nibble::cuda {
 namespace {
 
-// Of a block; those of the longest heads need the memory of two.
+// Warps of a block; with the longest heads each needs the memory of two.
 template <int kElements>
 constexpr int kWarps = kElements > 8 ? 4 : 8;
 constexpr int kAhead = 4;            // heads of a warp in shared memory
@@ -16,7 +16,7 @@ constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token amo
 
 template <int kElements, typename Real>
 struct WarpMemory {
-  alignas(16) Real heads[kAhead][32 * kElements];  // as they come
+  alignas(16) Real heads[kAhead][32 * kElements];  // as loaded
   AppendMemory<kElements> append;
 };
 

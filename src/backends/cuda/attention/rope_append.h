@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to q, k and v between their products and attention (Backend::RopeAndAppend): norm
-// and RoPE of q and k, then the rotation of each head; q is written back, k and v go into the
-// cache, quantized as formats/quantizer.h says. Every step has the order of operations of
-// backends/ref, so q and the pages get the same bits as there (except the sign of an unquantized
-// zero).
+// The op on q, k and v between their products and attention (Backend::RopeAndAppend): norm and RoPE
+// of q and k, then the rotation of each head; q is written back, k and v go into the cache,
+// quantized as formats/quantizer.h says. Every step has the order of operations of backends/ref, so
+// q and the pages get the same bits as there (except the sign of an unquantized zero).
 #pragma once
 
 #include "backends/cuda/attention/kv_layout.h"
@@ -37,7 +36,7 @@ HeadRotation RotationOf(const TransformSpec& spec);
 // Pointers are device memory; rows of q, k and v are aligned to 16 bytes.
 struct RopeAppendArguments {
   void* q = nullptr;        // [rows, q_stride], heads * head_dim of them; rotated in place
-  const void* k = nullptr;  // [rows, k_stride], kv_heads * head_dim; or null, and v: q alone
+  const void* k = nullptr;  // [rows, k_stride], kv_heads * head_dim; or null with v: q alone
   const void* v = nullptr;  // [rows, v_stride]
   RealType type = RealType::kFloat32;
   int64_t q_stride = 0, k_stride = 0, v_stride = 0;  // elements
@@ -49,7 +48,7 @@ struct RopeAppendArguments {
   int angles = 0;  // at most head_dim / 2; the dimensions behind 2 * angles stay
   const float *q_norm = nullptr, *k_norm = nullptr;  // [head_dim], or null: no norm
   float norm_eps = 0;
-  const float* key_center = nullptr;  // [kv_heads, head_dim], taken off k behind all else, or null
+  const float* key_center = nullptr;        // [kv_heads, head_dim], subtracted from k last, or null
   const SequenceOnDevice* batch = nullptr;  // [sequences]
   int sequences = 0;
   // The recent form of the cache and the same batch with its pages, or null where there is none.
@@ -57,7 +56,7 @@ struct RopeAppendArguments {
   const SequenceOnDevice* recent_batch = nullptr;
   int rows = 0;  // of all sequences; rows that belong to none are left alone
 
-  // Of q, k and v.
+  // Heads of q, k and v.
   __host__ __device__ int all_heads() const { return heads + (k == nullptr ? 0 : 2 * kv.kv_heads); }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows the kernels of RopeAppend work on.
+// The rows that the kernels of RopeAppend work on.
 #pragma once
 
 #include "backends/cuda/attention/head_rows.cuh"
@@ -48,7 +48,7 @@ __device__ __forceinline__ Real* HeadOf(const RopeAppendArguments& a, int64_t to
   return at(a.v, token * a.v_stride + (h - a.kv.kv_heads) * a.kv.head_dim);
 }
 
-// rope_append_packed.cu. False, and nothing done, for other cases than its own.
+// rope_append_packed.cu. Returns false, having done nothing, for cases that it does not take.
 bool RopeAppendPacked(const RopeAppendArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

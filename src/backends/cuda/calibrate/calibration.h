@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What codes mean, for calibration. Device pointers; everything is enqueued, and nibble::Error is
-// thrown if a launch is refused.
+// Decodes activations for calibration. Device pointers; everything is enqueued, and nibble::Error
+// is thrown if a launch is refused.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@
 
 namespace nibble::cuda {
 
-// values [tokens, width] = scale * (code + zeta), of codes [tokens, stride] with `groups` scales
-// and zetas (or null: 0) a row, [groups, ScalePitch(tokens)].
+// values [tokens, width] = scale * (code + zeta), from codes [tokens, stride] with `groups` scales
+// and zetas (null: 0) per row, [groups, ScalePitch(tokens)].
 struct DecodeArguments {
   const int8_t* codes;
   int64_t stride;

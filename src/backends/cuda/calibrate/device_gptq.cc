@@ -250,7 +250,7 @@ double DeviceGptq::Power(const double* m, int64_t rows, Work& work) const {
   return algebra_.Dot(m, work.product.data(), rows * width_);
 }
 
-// In work.w, which rounding is done with.
+// Writes the errors to work.w, which rounding no longer needs.
 void DeviceGptq::MakeErrors(const GptqRounding& r, const double* of, Work& work) const {
   RoundingError({.of = work.Codes(r),
                  .tail = work.tail.data(),

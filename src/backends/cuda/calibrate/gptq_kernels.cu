@@ -54,8 +54,8 @@ struct WarpRow {
   }
 };
 
-// Which of the four columns that begin at lane `first` stay, a bit each; `cost`: what pruning the
-// lane's own column costs.
+// Returns a bit for each of the four columns that begin at lane `first`, 1 for the two that stay.
+// `cost`: the cost of pruning the lane's own column.
 __device__ unsigned CostliestTwo(double cost, int first) {
   double costs[4];
 #pragma unroll
@@ -71,8 +71,8 @@ __device__ unsigned CostliestTwo(double cost, int first) {
   return kept;
 }
 
-// The operations and their order are those of quantize/host_gptq.cc, bit for bit. kPointBits: of
-// points, or 0.
+// The operations and their order are those of quantize/host_gptq.cc, bit for bit. kPointBits: the
+// bits of points, or 0.
 template <int kPointBits>
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
   const CodesOnDevice& to = a.to;

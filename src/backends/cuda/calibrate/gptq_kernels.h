@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPTQ needs besides matrix products (device_gptq.cc). Device pointers, matrices row-major;
-// everything is enqueued, and nibble::Error is thrown if a launch is refused.
+// The kernels of GPTQ besides matrix products (device_gptq.cc). Device pointers, matrices
+// row-major; everything is enqueued, and nibble::Error is thrown if a launch is refused.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@ namespace nibble::cuda {
 // x - minus (or x, if that is null), each row times the root of its weight (or 1), as the sum of
 // two bf16 terms; 2^-18 of it is lost.
 struct SplitArguments {
-  const float *x, *minus, *weights;  // [rows, width] but the last, [rows]
+  const float *x, *minus, *weights;  // [rows, width]; weights [rows]
   int64_t rows, width;
   __nv_bfloat16 *high, *low;
 };
@@ -44,18 +44,18 @@ void SetIdentity(int64_t n, double* out, cudaStream_t stream);
 // x[i] <-> x[count - 1 - i]
 void Reverse(double* x, int64_t count, cudaStream_t stream);
 
-constexpr int kGptqChunk = 128;  // columns of one RoundColumns, at most
+constexpr int kGptqChunk = 128;  // most columns of one RoundColumns
 
-// Codes of the first columns of a matrix and what they mean, in the columns' own order.
+// Codes of the first columns of a matrix and their grids, in the columns' own order.
 struct CodesOnDevice {
   int8_t* codes;         // [rows, columns]
   const float* scales;   // [rows, columns / group]
   const int32_t* zeros;  // the same
   int64_t columns, group;
   int bits;
-  bool sparse;                // as in GptqRounding
+  bool sparse;                // GptqRounding::sparse
   uint32_t* points;           // [rows, columns / 8], or null: each column is rounded by itself
-  const LatticeWords* words;  // of points
+  const LatticeWords* words;  // decode points
 };
 
 struct RoundArguments {
@@ -79,8 +79,8 @@ struct SweepArguments {
 };
 void SweepColumns(const SweepArguments& arguments, cudaStream_t stream);
 
-// error = what the codes mean in fp32, or behind them the tail, minus w; [rows, cols], columns in
-// their own order.
+// error = rounded - w, where `rounded` is what the codes mean in fp32, followed by the tail; [rows,
+// cols], columns in their own order.
 struct ErrorArguments {
   CodesOnDevice of;
   const double* tail;  // [rows, cols - of.columns]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large matrix products and factors that Nibble does not exist for: cuBLAS and cuSOLVER, loaded
-// when calibration asks for them. Device pointers, matrices row-major; everything is enqueued but
-// what returns a value. Throws nibble::Error if a library is missing or refuses.
+// Large matrix products and factorizations by cuBLAS and cuSOLVER, which are loaded when
+// calibration asks for them. Device pointers, matrices row-major; everything is enqueued except
+// functions that return a value. Throws nibble::Error if a library is missing or refuses.
 #pragma once
 
 #include <cuda_bf16.h>

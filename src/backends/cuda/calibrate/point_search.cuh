@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The point of a lattice near eight weights, by a warp: the operations and their order are those of
-// formats/lattice_codes.cc, bit for bit.
+// A warp's search for the lattice point near eight weights: the operations and their order are
+// those of formats/lattice_codes.cc, bit for bit.
 #pragma once
 
 #include "backends/cuda/gemm/lattice_points.cuh"
@@ -12,7 +12,7 @@ namespace nibble::cuda {
 template <int bits>
 class PointSearch {
  public:
-  // Of a unit (LatticeCode::unit).
+  // The value of LatticeCode::unit().
   static constexpr double kUnit = bits == 4 ? 0.0625 : 0.25;
 
   __device__ explicit PointSearch(const LatticeWords* words) : words_(*words) {
@@ -51,11 +51,11 @@ class PointSearch {
   }
 
  private:
-  static constexpr int kEntries = 8;  // of a lane, of 256
+  static constexpr int kEntries = 8;  // entries of a lane, of 256 in all
   static __device__ int Entry(int k) {
     return k * 32 + static_cast<int>(threadIdx.x % 32);
   }
-  // Of weight i in a word of lattice_words.h.
+  // The shift of weight i in a word of lattice_words.h.
   static __device__ int Shift(int i) {
     return 8 * (i % 4) + i / 4 * 4;
   }
@@ -157,7 +157,7 @@ class PointSearch {
   float norms_[kEntries];
 };
 
-// Of weights that are rounded one by one.
+// Nothing to search: weights are rounded one by one.
 template <>
 class PointSearch<0> {
  public:

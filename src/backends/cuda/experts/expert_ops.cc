@@ -129,7 +129,7 @@ void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& routed,
   const ActsSource gated = Gated(experts, rows, groups, stream);
   groups.row_tokens = nullptr;
   const Activations inputs = acts.Prepare(gated, rows.tokens, experts.spec.down_input, stream);
-  // Of many rows memory is the limit.
+  // With many rows, memory is the limit: they are written as bf16.
   const RealType type =
       routes.group_rows <= kMaxLaunchRows ? RealType::kFloat32 : RealType::kBfloat16;
   const int64_t hidden = experts.down.first->rows();

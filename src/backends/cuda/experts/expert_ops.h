@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of a mixture on a GPU (Backend::RunExperts): what one layer's have, and the memory in
-// which every layer's run.
+// The experts of a mixture on a GPU (Backend::RunExperts): the data of one layer's experts, and the
+// working memory that all layers share.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace nibble::cuda {
 
-// Linears that others own, of one layer.
+// One layer's experts. Their linears are owned elsewhere.
 struct JoinedExperts {
   struct Kind {
     const DeviceLinear* first;
@@ -23,7 +23,7 @@ struct JoinedExperts {
   Kind gate, up, down;
 };
 
-// Nothing where they have no kernels.
+// Returns nullopt if no kernels run these experts together.
 std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& router,
                                   std::span<const DeviceLinear* const> gates,
                                   std::span<const DeviceLinear* const> ups,
@@ -39,9 +39,9 @@ class ExpertOps {
                       ActsOps& acts, cudaStream_t stream);
   RouteArguments MakeRoutes(const JoinedExperts& experts, const float* logits, int64_t tokens,
                             cudaStream_t stream);
-  // Rows of experts, one for each token that each has.
+  // Gathers the rows of all experts, one for each token that an expert has.
   Activations Gather(const Activations& tokens, const RouteArguments& routes, cudaStream_t stream);
-  // What gate lets through, or gate and up.
+  // Multiplies by gate and up. Returns their GLU output, or both for PrepareActs to make it.
   ActsSource Gated(const JoinedExperts& experts, const Activations& rows,
                    const ExpertGroups& groups, cudaStream_t stream);
 

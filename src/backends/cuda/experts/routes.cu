@@ -19,7 +19,7 @@ __device__ unsigned LanesBelow() {
   return (1u << threadIdx.x % 32) - 1;
 }
 
-// The experts of one token, by a warp: lane l has every 32nd from l on.
+// A warp's choice of the experts of one token: lane l has every 32nd expert from l on.
 template <int kOfLane, bool kSigmoid>
 class Choice {
  public:
@@ -99,7 +99,7 @@ class Choice {
   const float* scales_;
   float logits_[kOfLane];
   int keys_[kOfLane];    // Ordered
-  unsigned chosen_ = 0;  // bit i: the lane's i-th
+  unsigned chosen_ = 0;  // bit i: the lane's i-th expert
   float largest_ = 0;    // the logit of the largest key, without sigmoids the largest of all
 };
 
@@ -161,7 +161,7 @@ __global__ void GroupKernel(const __grid_constant__ RouteArguments a) {
   }
 }
 
-// The same of few rows, in one block.
+// ChooseKernel and GroupKernel for few rows, in one block.
 template <int kOfLane, bool kSigmoid>
 __global__ void __launch_bounds__(kFewThreads)
     RouteFewKernel(const __grid_constant__ RouteArguments a) {
@@ -179,7 +179,8 @@ __global__ void __launch_bounds__(kFewThreads)
   __syncthreads();
   if (thread < all) atomicAdd(&counts[chosen[thread]], 1);
   __syncthreads();
-  // Of a thread's expert: rows, and from bit 16 on groups, those before it included.
+  // own: the rows of the thread's expert and, from bit 16 on, its groups; sum: those of all experts
+  // up to it.
   const int count = counts[thread], groups = Groups(a, count), own = count | groups << 16;
   int sum = own;
 #pragma unroll

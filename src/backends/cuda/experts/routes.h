@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which experts of a mixture the tokens of a step have, and their rows expert by expert: all of it
-// in device memory, so that the program need not wait for it and steps can be recorded.
+// The choice of a mixture's experts for the tokens of a step, and the tokens' rows expert by
+// expert. All of it is made in device memory, so that the program need not wait and steps can be
+// recorded.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,20 +16,20 @@ inline constexpr int64_t kMostRoutedExperts = 512;
 struct RouteArguments {
   RouterSpec router;
   int64_t tokens = 0;
-  int group_rows = 0;             // of an ExpertGroup, at most
+  int group_rows = 0;             // most rows of an ExpertGroup
   const float* logits = nullptr;  // [tokens, experts]
-  const float* bias = nullptr;    // [experts] of the choice, or null
-  const float* scales = nullptr;  // [experts] of weights, or null
+  const float* bias = nullptr;    // [experts] added for the choice alone, or null
+  const float* scales = nullptr;  // [experts] factors of weights, or null
 
-  // Made here, [tokens, of_token()]: of a token's experts, which rise, weights and rows.
-  int32_t* experts = nullptr;  // only in between
+  // Results, [tokens, of_token()]: each token's experts in ascending order, their weights and rows.
+  int32_t* experts = nullptr;  // working memory
   float* weights = nullptr;
   int32_t* places = nullptr;
-  int32_t* row_tokens = nullptr;  // [rows()], of which token a row is
+  int32_t* row_tokens = nullptr;  // [rows()], the token of each row
   ExpertGroup* groups = nullptr;  // [most_groups()]
   int32_t* group_count = nullptr;
 
-  // Those of the router, for kernels.
+  // RouterSpec's functions, for kernels.
   __host__ __device__ int64_t of_token() const { return router.experts_per_token + router.shared; }
   __host__ __device__ int64_t all() const { return router.experts + router.shared; }
   __host__ __device__ int64_t rows() const { return tokens * of_token(); }
@@ -39,7 +40,7 @@ struct RouteArguments {
 // expert are in the order of tokens.
 void Route(const RouteArguments& arguments, cudaStream_t stream);
 
-// Prepared rows with one scale each (acts/prepare_acts.h) on their way to those of experts.
+// Prepared rows with one scale each (acts/prepare_acts.h): of tokens, or gathered for experts.
 struct PreparedRows {
   int8_t* codes = nullptr;  // [.., stride]
   float* scales = nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the warps of a cluster add up their sums for decode linears (gemm_decode.cu).
+// The exchange in which the warps of a cluster add up their sums for decode linears
+// (gemm_decode.cu).
 #pragma once
 
 #include "backends/cuda/gemm/decode_products.cuh"
@@ -88,8 +89,8 @@ class Exchange {
     phase_ ^= 1;
   }
 
-  // D of the owned output `own`, or in groups what the law has of them. Sums come as 2^shift times
-  // their values.
+  // D of the owned output `own` or, with groups, the sum that the law is applied to. Sums come as
+  // 2^shift times their values.
   __device__ typename S::Sum Total(int own, int column, int shift) const {
     typename S::Sum d = 0;
 #pragma unroll 4

@@ -12,8 +12,8 @@
 // Weights pass through rings in shared memory, up to 8 KiB per warp ahead of their use; the
 // activations of the block's share stay in shared memory. Each output belongs to one block of the
 // cluster: every warp hands its integer sums to the owner, which adds them up and applies the
-// scales. No atomics, and since the sums are exact, their order does not matter; in groups they are
-// floats, and it does.
+// scales. There are no atomics. Since the sums are exact, their order does not matter; with groups
+// they are floats, and it does.
 //
 // The first weights do not depend on the kernel before, so they are requested before waiting for
 // that one: a chain of decode linears keeps the memory busy across kernel boundaries.
@@ -30,7 +30,7 @@
 
 namespace nibble::cuda::decode {
 
-// Makes the first of the product's rows row `first` of its x and y.
+// Makes row `first` of the product's x and y its first row.
 template <typename Y>
 __host__ __device__ void SkipRows(GemmArguments& g, int64_t first) {
   g.y = static_cast<Y*>(g.y) + first * g.y_stride;
@@ -55,7 +55,7 @@ struct Output : OutputTerms {
     if (row < g.rows) Fetch(g, row);
   }
 
-  // Of token t; total(column) are sums.
+  // Stores y of token t; total(column) gives a column's sum.
   template <typename Y, typename S, typename Total>
   __device__ void Store(const Products& products, const TokenParameters<S>& tokens, int t,
                         const Total& total) const {
@@ -70,8 +70,8 @@ struct Output : OutputTerms {
   }
 };
 
-// The products or, of a mixture, what they are for group blockIdx.z, which the kernels in front
-// have made; of no tokens where there is no such group.
+// The products or, of a mixture, those for group blockIdx.z, which the kernels in front have made;
+// they have no tokens where there is no such group.
 template <typename S, typename Y>
 __device__ __forceinline__ const Products& OfGroup(const Products& all) {
   if constexpr (!S::kExperts) {
@@ -155,7 +155,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
   exchange.Finish();
 }
 
-// How a shape would run: clusters, and how often each takes another block of outputs.
+// The way a shape would run: its clusters, and the blocks of outputs that each takes in turn
+// (rounds).
 struct Placement {
   int ranks = 1, clusters = 0, rounds = 0, shared_bytes = 0;
   bool fits = false;
@@ -210,8 +211,8 @@ int Ranks(const Products& products, const Device& device, const Enough& enough) 
   return ranks;
 }
 
-// For up to 8 columns: a block reads all inputs of its outputs, unless its activations grow too
-// large.
+// The ranks for up to 8 columns: a block reads all inputs of its outputs, unless its activations
+// grow too large.
 inline int RanksOfOneTile(const Products& products, const Device& device) {
   const GemmArguments& g = products.common();
   return Ranks(products, device, [&](int r) { return g.columns() * g.cols / r <= 64 << 10; });
@@ -309,8 +310,8 @@ template <typename Y, typename RunKind>
 void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKind& run) {
   const Device device = Device::Current();
   const GemmArguments& g = all.front();
-  // Tokens of one launch; fewer where activations outgrow shared memory, but of planes whole
-  // eights.
+  // Tokens of one launch; fewer where activations outgrow shared memory, but with planes a multiple
+  // of eight.
   if (g.experts.linears != nullptr) {  // of groups, which are small enough
     const Products products = Join<Y>(all, 0, g.experts.most_rows);
     if (run.template operator()<Y>(products, device, stream)) return;

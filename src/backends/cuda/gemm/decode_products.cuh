@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The activations of decode linears (gemm_decode.cu), which stay in shared memory, and their
-// products with what a WeightRing brings.
+// products with the weights of a WeightRing.
 #pragma once
 
 #include "backends/cuda/gemm/decode_ring.cuh"
@@ -8,7 +8,7 @@
 
 namespace nibble::cuda::decode {
 
-// What describes the tokens, in shared memory; sums: of columns.
+// The tokens' scales and zetas, and the columns' sums of codes, in shared memory.
 template <typename S>
 struct TokenParameters {
   float scales[8 * S::kTiles], zetas[8 * S::kTiles];
@@ -35,7 +35,7 @@ struct Activations {
   uint32_t scales;
 
   __host__ __device__ static int Pitch(int inputs) { return inputs + 16; }
-  // Of `blocks` times 128 inputs.
+  // Bytes for `blocks` times 128 inputs.
   static int Bytes(const GemmArguments& g, int blocks) {
     const int pieces = g.x_group == 0 ? 0 : blocks * 128 / g.piece;
     return Rows(g) * Pitch(blocks * 128) + pieces * 2 * kColumns * int{sizeof(float)};
@@ -86,8 +86,8 @@ struct Activations {
     __syncthreads();
   }
 
-  // 16 bytes of a column. For points the first four of each eight inputs come first in a step of
-  // 32, so that operand B of a lane is what its code has weights for.
+  // Stores 16 bytes of a column. For points the first four of each eight inputs come first in a
+  // step of 32, so that operand B of a lane is what its code has weights for.
   static __device__ void StoreUnit(uint32_t column, unsigned at, const uint4& v) {
     if constexpr (S::kPointBits == 0) {
       StoreShared16(column + at, v);
@@ -98,7 +98,7 @@ struct Activations {
     }
   }
 
-  // Behind the last token or input they are 0.
+  // Fetches the scales and zetas of the tokens' groups: 0 behind the last token or input.
   __device__ void FetchScales(const GemmArguments& g, const Slice& slice) const {
     const int count = slice.bytes() / g.piece * kColumns;
     for (int i = threadIdx.x; i < count; i += S::kThreads) {
@@ -137,7 +137,7 @@ struct IntegerSums {
   }
 };
 
-// In groups: the sums, and those of one piece in two chains.
+// With groups: the sums over pieces, and those of one piece in up to two chains.
 template <typename S>
 struct GroupSums {
   static constexpr int kChains = S::kPieceSteps > 1 && S::kTiles == 1 ? 2 : 1;
@@ -150,7 +150,7 @@ struct GroupSums {
 template <typename S>
 using Sums = std::conditional_t<S::kGroups, GroupSums<S>, IntegerSums<S>>;
 
-// What the groups of tokens contribute to a piece: where the scales of its columns lie.
+// The groups of tokens in a piece: the address of its columns' scales, and whether there are zetas.
 struct TokenScales {
   uint32_t at;
   bool zetas;
@@ -194,7 +194,7 @@ __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
   }
 }
 
-// The ring's `stages` oldest stages, the first of them block `block` of the slice.
+// Multiplies the ring's `stages` oldest stages, the first of them block `block` of the slice.
 template <int stages, Widening widening, typename S>
 __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const GemmArguments& g,
                                                const Activations<S>& acts, uint32_t lane_address,

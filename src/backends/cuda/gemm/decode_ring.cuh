@@ -30,12 +30,12 @@ struct Products {
     const int i = (output >= starts[1] ? 1 : 0) + (output >= starts[2] ? 1 : 0);
     return {parts[i], output - starts[i]};
   }
-  // What all have in common: input, columns, types and terms.
+  // The arguments that all products have in common: input, columns, types and terms.
   __host__ __device__ const GemmArguments& common() const { return parts[0]; }
 };
 
-// Of a warp's 16 outputs x 128 inputs: their codes, then, for each lane by itself, what BlockScales
-// has for its two outputs. fine: of 2 or 4 pieces of the block, not of one.
+// A stage has the codes of a warp's 16 outputs x 128 inputs and then, for each lane by itself, the
+// scales and zeros (BlockScales) of its two outputs. fine: for 2 or 4 pieces of a block, not one.
 __host__ __device__ constexpr int ScaleBytes(bool fine) {  // of a lane
   return fine ? 16 : 4;
 }
@@ -49,8 +49,8 @@ constexpr int StageBytes(WeightKind kind, bool fine) {
          (zeros ? 32 * ZeroBytes(fine) : 0);
 }
 
-// Of operands: kind and pieces of the weights, and whether tokens have groups. experts: the product
-// is that of a mixture, of group blockIdx.z.
+// The format of operands: kind and pieces of the weights, and whether tokens have groups. experts:
+// a product of a mixture, for group blockIdx.z.
 template <WeightKind kind, bool fine, bool x_groups, bool experts = false>
 struct Format {
   static constexpr WeightKind kKind = kind;
@@ -71,13 +71,13 @@ struct Shape : F {
   static constexpr int kSplits = kWarps / row_warps;
   static constexpr int kRows = 16 * row_warps;
   static constexpr int kWords = kBits / 2;        // of 16 bytes, per thread, in 16 x 128 weights
-  static constexpr int kScalesAt = kWords * 512;  // in a stage; of 3 bits what is left of the codes
+  static constexpr int kScalesAt = kWords * 512;  // in a stage; with 3 bits the rest of the codes
   static constexpr int kZerosAt = kScalesAt + 32 * ScaleBytes(F::kFine);
   static constexpr int kStageBytes = StageBytes(F::kKind, F::kFine);
   static constexpr int kStages = ring_bytes / kStageBytes;
   static constexpr int kBurst = tiles <= 2 ? 2 : 1;    // stages multiplied at once
   static constexpr int kTableColumns = table_columns;  // of points
-  // Of 32 inputs, whose sums are added up as integers: all, or those of the smallest piece.
+  // Steps of 32 inputs whose sums are added up as integers: all, or those of the smallest piece.
   static constexpr int kPieceSteps = F::kFine ? 1 : 4;
   using Sum = std::conditional_t<F::kGroups, float, int32_t>;
 };
@@ -130,7 +130,7 @@ class WeightRing {
   __device__ uint4 Word(int i, int j) const {
     return LoadShared16(Slot(i) + j * 512);
   }
-  // Its codes of points.
+  // The codes of points of the i-th oldest stage.
   __device__ PointCodes<S::kPointBits> Points(int i) const {
     PointCodes<S::kPointBits> codes = {Word(i, 0)};
     if constexpr (S::kPointBits == 4) codes.rest = Word(i, 1);
@@ -138,15 +138,15 @@ class WeightRing {
     return codes;
   }
 
-  // How the codes of inputs 32 step.. of the i-th oldest stage become bytes, where there are zeros
-  // or a second level of scales.
+  // The steps by which codes of inputs 32 step.. of the i-th oldest stage become bytes, where there
+  // are zeros or a second level of scales.
   __device__ LevelSteps Steps(int i, int step) const {
     if constexpr (S::kLevels) return LevelSteps(LoadShared4(Scale(i, step)));
     const uint32_t zeros = Slot(i) + S::kZerosAt + Lane(ZeroBytes(S::kFine));
     const int piece = Piece(step);
     return LevelSteps::OfStarts(LoadShared4(zeros + piece / 2 * 4) >> 16 * (piece % 2) & 0xFFFF);
   }
-  // The scales of its two outputs for these inputs, where weights have groups.
+  // The scales of the lane's two outputs for these inputs, where weights have groups.
   __device__ float2 Scales(int i, int step) const {
     if (blocks().pieces == 0) return {1, 1};
     const uint32_t pair = LoadShared4(Scale(i, step));
@@ -187,7 +187,7 @@ class WeightRing {
     const uint32_t slot = slot_ + i * S::kStageBytes, end = ring_ + S::kStages * S::kStageBytes;
     return slot >= end ? slot - S::kStages * S::kStageBytes : slot;
   }
-  // From a slot's place of 16 bytes a lane to one of `bytes` a lane.
+  // The offset from a lane's place with 16 bytes per lane to its place with `bytes` per lane.
   static __device__ int Lane(int bytes) {
     return static_cast<int>(threadIdx.x % 32) * (bytes - 16);
   }
@@ -214,7 +214,7 @@ class WeightRing {
     S::kFine&& pieces == 4 ? CopyAsync<8>(to, zeros) : CopyAsync<4>(to, zeros);
   }
 
-  // The warp's 16 outputs of the next block of outputs.
+  // Finds the warp's 16 outputs of the next block of outputs.
   __device__ void FindPiece() {
     const auto [g, row] = products_.Find(row_block_ * S::kRows);
     const int pieces = static_cast<int>(g.rows + 63) / 64 * 4;

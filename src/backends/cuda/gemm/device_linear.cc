@@ -28,7 +28,7 @@ std::vector<int8_t> PlainCodes(const PackedWeights& w, int64_t stride) {
   return bytes;
 }
 
-// Of each row: the sum of its codes, or, in groups, of its weights.
+// For each row, the sum of its codes or, with groups, of its weights.
 std::vector<float> RowSums(const PackedWeights& w) {
   std::vector<float> sums(static_cast<size_t>(w.rows));
   const bool groups = w.format.scales(w.cols) != 1;

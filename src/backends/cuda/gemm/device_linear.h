@@ -9,12 +9,13 @@
 
 namespace nibble::cuda {
 
-// Of F32, BF16 and F16 values.
+// The type of F32, BF16 or F16 values.
 WeightType WeightTypeOf(DType dtype);
 
 class DeviceLinear {
  public:
-  // `bias` may have no data. `words`: what all linears of points share, made by the first.
+  // `bias` may have no data. `words`: the table that all linears of points share, made by the first
+  // one.
   DeviceLinear(const PackedWeights& weights, const FormatSpec& activation, const Tensor& bias,
                Buffer<LatticeWords>& words);
 
@@ -24,10 +25,10 @@ class DeviceLinear {
     RealType type;
     int64_t stride;
     bool accumulate;                // kFloat32 only
-    const float* addend = nullptr;  // [tokens, stride] or null: of y; where TakesAddend
+    const float* addend = nullptr;  // [tokens, stride] added to y where TakesAddend, or null
   };
   void Multiply(const Activations& acts, const Output& output, cudaStream_t stream) const;
-  // Whether one launch can add the product of the tail of `acts`.
+  // True if one launch can add the product of the tail of `acts`.
   bool AddsTail(const DeviceLinear& tail, const Activations& acts) const;
   // Several linears of one input, with tails that they add or without any (null). In decode steps
   // small ones share a launch, which saves its edges; to large ones, which stream, it costs
@@ -39,19 +40,20 @@ class DeviceLinear {
   };
   static void MultiplyAll(const Activations& acts, std::span<const Product> products,
                           cudaStream_t stream);
-  // What gate lets through of up as intermediate values [tokens, rows], in one product; where
-  // CanGate.
+  // MultiplyGated writes the GLU output of gate and up as intermediate values [tokens, rows] in one
+  // launch, where CanGate.
   static bool CanGate(const DeviceLinear& gate, const DeviceLinear& up, const GateSpec& gating,
                       int64_t tokens);
   static void MultiplyGated(const Activations& acts, const DeviceLinear& gate,
                             const DeviceLinear& up, const GateSpec& gating, Intermediate* y,
                             cudaStream_t stream);
-  // Whether these products can be those of a mixture's experts, and what MultiplyExperts reads.
+  // AreExperts: true if these linears can be a mixture's experts. ExpertTerms: the terms that
+  // MultiplyExperts or, with `ups`, MultiplyGatedExperts reads.
   static bool AreExperts(std::span<const DeviceLinear* const> linears);
   static Buffer<LinearTerms> ExpertTerms(std::span<const DeviceLinear* const> linears,
                                          std::span<const DeviceLinear* const> ups);
-  // Products of a mixture whose rows acts has: `first` is that of the first expert; those of
-  // several have the same groups. ups: null, or such that y is what gate lets through.
+  // Products of a mixture with the rows of experts in `acts`; all products have the same groups.
+  // `first` is the linear of the first expert.
   struct Experts {
     const DeviceLinear& first;
     const LinearTerms* terms;  // [experts], on the device
@@ -63,12 +65,13 @@ class DeviceLinear {
                                    const DeviceLinear& up, const GateSpec& gating,
                                    const ExpertGroups& groups, cudaStream_t stream);
 
-  // y = W norm(x) + bias of few tokens, a router's; false where it is not made of floats.
+  // y = W norm(x) + bias of few tokens, for a router; false unless W is made of floats with a
+  // multiple of 4 columns.
   bool MultiplyNormed(const ActsSource& source, int64_t tokens, float* y,
                       cudaStream_t stream) const;
 
   int64_t rows() const { return rows_; }
-  // Whether it multiplies Activations::values, whatever the activations are.
+  // True if it multiplies Activations::values, whatever format the activations have.
   bool needs_values() const { return OfFloats(kind_); }
   bool TakesAddend(int64_t tokens) const { return KernelFor(tokens).takes_addend(); }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product of a packed linear, as all kernels take it. Of integers: the arithmetic law of
-// docs/numerics.md, bit for bit for one group per row:
+// The product of a packed linear, as all kernels take it. On integers it is the arithmetic law of
+// docs/numerics.md, bit for bit with one group per row:
 //
 //   y[t, n] (+)= (a_t s_n) [float(D - pi_n Q_t) + zeta_t float(P_n - cols pi_n)] + bias_n
 //
 // D = sum over k of x[t, k] w[n, k], exact in int32; every other operation rounds once, in this
-// order. cols is at most 65793, so that no integer overflows (a loader checks it). Of floats
-// (kFloats) each output is one chain of fp32 fused multiply-adds over ascending k; of kHalves see
+// order. cols is at most 65793, so that no integer overflows (a loader checks it). With kFloats
+// each output is one chain of fp32 fused multiply-adds over ascending k; for kHalves see
 // gemm_halves.h.
 //
-// A token of 16 bits has two sums D for its planes, upper and lower, and of each
-// float(D - pi_n Q_t); 256 times that of the upper one is added to that of the lower.
+// A token of 16 bits has a sum D for its upper and one for its lower plane; 256 times the upper
+// plane's float(D - pi_n Q_t) is added to the lower plane's.
 //
-// In groups, sums end every `piece` inputs: those of a piece are exact, times its scales they are
-// added in fp32, fused and in an order of the kernel. What has one scale a row comes last.
+// With groups, sums end every `piece` inputs: the sum of a piece is exact; times its scales it is
+// added in fp32, fused and in an order of the kernel. Scales of whole rows are applied last.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +26,23 @@
 
 namespace nibble::cuda {
 
-// How weights lie in memory.
+// The layout of weights in memory.
 enum class WeightKind {
   // Blocks of weight_order.h, for one scale a row on either side: codes of 4 or 8 bits, or codes of
   // 4 bits with the steps that make 8 of them (packed_linear.h, LevelStep).
   kNibbles,
   kBytes,
   kLevels,
-  // The same blocks where a side has groups, which `piece` divides; nibbles may be floats.
+  // Such blocks where a side has groups, which `piece` divides; nibbles may be floats.
   kNibbleGroups,
   kByteGroups,
-  // The same blocks of points of a lattice (lattice_codes.h), 2 to 4 bits a weight.
+  // Blocks of points of a lattice (lattice_codes.h), 2 to 4 bits a weight.
   kPoints2,
   kPoints3,
   kPoints4,
   kPlain,   // codes as bytes [rows, stride], zero from cols on, and any groups
   kFloats,  // [rows, cols] of a WeightType
-  kHalves,  // the same, for inputs of 16 bits
+  kHalves,  // as kFloats, for inputs of 16 bits
 };
 enum class WeightType { kFloat32, kBfloat16, kFloat16 };
 
@@ -57,7 +57,7 @@ __host__ __device__ constexpr int PointBits(WeightKind kind) {
 constexpr WeightKind PointKind(int bits) {
   return static_cast<WeightKind>(static_cast<int>(WeightKind::kPoints2) + bits - 2);
 }
-// visit<kind> of points.
+// Calls visit<kind> for a kind of points.
 template <typename Visit>
 auto WithPointKind(WeightKind kind, const Visit& visit) {
   switch (kind) {
@@ -85,7 +85,7 @@ __host__ __device__ constexpr int SumFactor(WeightKind kind) {
   return kind == WeightKind::kNibbles ? 16 : kind == WeightKind::kPoints2 ? 8 : 1;
 }
 
-// What lies behind the codes of a block: of each of its 64 outputs as many steps (kLevels) or
+// The data behind the codes of a block: for each of its 64 outputs as many steps (kLevels) or
 // scales as it has pieces, and their zeros; or nothing.
 struct BlockScales {
   int pieces = 0;  // 1, 2 or 4
@@ -104,7 +104,7 @@ struct BlockScales {
   bool operator==(const BlockScales&) const = default;
 };
 
-// What a product has of its linear, see GemmArguments.
+// The terms that a product takes from its linear; see GemmArguments.
 struct LinearTerms {
   const uint8_t* w;
   const float *scales, *zeros, *sums, *bias;
@@ -119,18 +119,18 @@ inline constexpr size_t kMaxJoined = 3;
 // The columns of an input behind those of a product, in another format, and how products that add
 // theirs in one launch read them (gemm_sm90_tails.cu).
 struct TailTerms {
-  // Rows of chunks of 128 bytes, [WholeTiles(tokens), stride]: codes of 8 bits, or of 16 bits pairs
-  // (prepare_acts.h); null: there is no tail.
+  // Rows of chunks of 128 bytes, [WholeTiles(tokens), stride]: codes of 8 bits or, with 16 bits,
+  // pairs (prepare_acts.h); null: there is no tail.
   const int8_t* x = nullptr;
   int64_t stride = 0;
-  const float* x_scales = nullptr;            // [tokens], of codes
-  WeightType w_type = WeightType::kBfloat16;  // of 16 bits
+  const float* x_scales = nullptr;            // [tokens], for codes
+  WeightType w_type = WeightType::kBfloat16;  // with 16 bits
   int64_t cols = 0;
 
   bool operator==(const TailTerms&) const = default;
 };
 
-// What a product has of its own beside others of the same input, see GemmArguments.
+// The terms that differ between products of the same input; see GemmArguments.
 struct ProductTerms {
   LinearTerms linear;
   void* y;
@@ -146,7 +146,7 @@ struct ExpertGroups {
   const LinearTerms* linears = nullptr;  // [experts], or null: a product of all rows
   const ExpertGroup* groups = nullptr;   // [*count]
   const int32_t* count = nullptr;
-  // Of which row of x a row is, or null: of its own (gemm_decode_experts alone).
+  // The row of x that each row reads, or null: its own (for gemm_decode_experts alone).
   const int32_t* row_tokens = nullptr;
   int most = 0;       // *count is at most this
   int most_rows = 0;  // of a group
@@ -155,44 +155,46 @@ struct ExpertGroups {
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
   const int8_t* x = nullptr;        // [WholeTiles(x_rows()), stride] codes, zero from cols on
-  const float* values = nullptr;    // of floats instead: [tokens, cols]
+  const float* values = nullptr;    // with floats, instead of x: [tokens, cols]
   const float* x_scales = nullptr;  // [groups, x_pitch] a
   const float* x_zetas = nullptr;   // [groups, x_pitch] zeta, or null: symmetric activations
-  // [groups, x_pitch], of planes [x_rows()], Q, sums of codes; needed by w_zeros
+  // Q, sums of codes: [groups, x_pitch], with planes [x_rows()]; needed with w_zeros.
   const int32_t* x_sums = nullptr;
-  int64_t x_pitch = 0;         // of several groups: a multiple of 4, >= tokens
+  int64_t x_pitch = 0;         // with several groups: a multiple of 4, >= tokens
   int64_t tokens = 0;          // >= 1
   int x_bits = 8;              // 2..8, of the codes, or 16: two planes (prepare_acts.h)
   int64_t stride = 0;          // bytes between rows of x: a multiple of 128, >= cols
   const uint8_t* w = nullptr;  // as w_kind says
   WeightKind w_kind = WeightKind::kNibbles;
-  WeightType w_type = WeightType::kFloat32;  // of floats
+  WeightType w_type = WeightType::kFloat32;  // for floats
   int64_t x_group = 0, w_group = 0;     // inputs, 0 = cols; kPlain: one is a multiple of the other
-  int piece = 128;                      // in groups: 32, 64 or 128 inputs
-  BlockScales w_block;                  // of kLevels and in groups
+  int piece = 128;                      // with groups: 32, 64 or 128 inputs
+  BlockScales w_block;                  // for kLevels and with groups
   const LatticeWords* words = nullptr;  // of points
   const float* w_scales = nullptr;      // [rows, groups] s; null where they are in the blocks
   const float* w_zeros = nullptr;       // the same, pi, whole numbers; or null: symmetric weights
-  // [rows] P, sums of codes; needed by x_zetas, not of kPlain. Where the weights have groups and x
-  // has none, sums of weights, scales and all.
+  // [rows] P, sums of codes; needed with x_zetas, except for kPlain. Where the weights have groups
+  // and x has none: sums of the weights, scales included.
   const float* w_sums = nullptr;
-  const float* bias = nullptr;    // [rows] or null
-  const uint8_t* up_w = nullptr;  // or null; as w: y = what W x lets through of up x instead,
-  const float* up_scales =
-      nullptr;  // each product and the result rounded to bf16 (gemm_sm90 alone)
+  const float* bias = nullptr;  // [rows] or null
+  // Weights of up in the form of w and w_scales, or null. With them y is the GLU output of the gate
+  // W x and of up x, where both products and the result are rounded to bf16 (gemm_sm90 alone).
+  const uint8_t* up_w = nullptr;
+  const float* up_scales = nullptr;
   GateSpec gating;
   int64_t rows = 0, cols = 0;     // N and K of the weights, any
   void* y = nullptr;              // [tokens, y_stride]; fastest when rows of it are aligned to 16
   int64_t y_stride = 0;           // elements, >= rows
   bool accumulate = false;        // y += ..., kFloat32 only
-  const float* addend = nullptr;  // [tokens, y_stride] or null: of y; Kernel::takes_addend
+  const float* addend = nullptr;  // [tokens, y_stride] added to y, or null; Kernel::takes_addend
   RealType y_type = RealType::kFloat32;
   TailTerms tail;
-  // Of it: codes as kBytes, or [rows, tail.cols] of its w_type; and of codes [rows].
+  // Weights of the tail: codes as kBytes, or [rows, tail.cols] of tail.w_type; scales of codes
+  // [rows].
   const uint8_t* tail_w = nullptr;
   const float* tail_scales = nullptr;
-  ExpertGroups
-      experts;  // terms of w and up_w are then those of the first, which all others are like
+  // In a mixture, terms of w and up_w are those of the first expert; all others have the same form.
+  ExpertGroups experts;
 
   int joins = 0;  // products that run in the same launch (gemm_sm90 alone)
   ProductTerms joined[kMaxJoined - 1] = {};
@@ -216,18 +218,18 @@ struct GemmArguments {
   }
 };
 
-// Whether one launch can do both products: they differ only in their weights and outputs, and have
+// True if one launch can do both products: they differ only in their weights and outputs, and have
 // the same terms of the law.
 bool CanJoin(const GemmArguments& a, const GemmArguments& b);
 
-// The first one with the others joined to it. They must be such as can join.
+// Returns the first product with the others joined to it; CanJoin must be true of them.
 GemmArguments Join(std::span<const GemmArguments> products);
 
 // These abort on arguments that break the rules above.
 void CheckArguments(const GemmArguments& arguments);
 void CheckJoined(std::span<const GemmArguments> products);  // 1 to kMaxJoined
 
-// visit<kind, fine> for weights with scales of rows or of two levels.
+// Calls visit<kind, fine> for weights with scales of rows or of two levels.
 template <typename Visit>
 auto WithRowKind(const GemmArguments& g, const Visit& visit) {
   switch (g.w_kind) {

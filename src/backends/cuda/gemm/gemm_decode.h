@@ -10,7 +10,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int kMaxLaunchRows = 32;  // of bytes; more read the weights again
+inline constexpr int kMaxLaunchRows = 32;  // rows of codes; more read the weights again
 
 // Enqueues products that can be joined (gemm.h) as one kernel. More tokens are right, only slow. A
 // dependent launch: w, w_* and bias are read before the kernel in front has ended, so that one must
@@ -18,14 +18,14 @@ inline constexpr int kMaxLaunchRows = 32;  // of bytes; more read the weights ag
 // a token, if shared memory does not hold one; where there are none GemmSm80 takes over.
 void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 
-// The same of the experts of a mixture, of up to kMaxLaunchRows rows each at a time; sm_90. Of w_*
-// and bias nothing is read before the kernel in front has ended, which may make the groups.
+// GemmDecode for the experts of a mixture, up to kMaxLaunchRows rows each at a time; sm_90. w_* and
+// bias are read only after the kernel in front has ended, which may make the groups.
 void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream);
 
-// The same of points of lattices; before sm_90 of up to 8 rows.
+// GemmDecode for points of lattices; before sm_90 for up to 8 rows.
 void GemmDecodePoints(std::span<const GemmArguments> products, cudaStream_t stream);
 
-// The same of kNibbleGroups and kByteGroups.
+// GemmDecode for kNibbleGroups and kByteGroups.
 void GemmDecodeGroups(std::span<const GemmArguments> products, cudaStream_t stream);
 
 }  // namespace nibble::cuda

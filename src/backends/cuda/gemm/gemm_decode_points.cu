@@ -12,14 +12,14 @@ using namespace decode;
 template <typename F, int tiles, int row_warps, int ring_bytes, int table_columns = 32>
 using Points16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16, table_columns>;
 
-// For few columns, whose inputs a block has whole where they are 64 KiB or less.
+// Runs products of few columns; a block has all of their inputs where these are 64 KiB or less.
 template <typename F, int tiles, int ring_bytes, int table_columns, typename Y>
 bool RunFew(const Products& products, const Device& device, cudaStream_t stream) {
   const int ranks = RanksOfOneTile(products, device);
   double least = std::numeric_limits<double>::infinity();
   bool (*launch)(const Products&, const Placement&, cudaStream_t) = nullptr;
   Placement best;
-  // Of several blocks the one whose outputs and exchanges of sums take least.
+  // Chooses the size of block whose outputs and exchanges of sums take least.
   const auto consider = [&]<typename S>() {
     const Placement placement = Place<S>(products, ranks, device);
     const double time = placement.rounds * (S::kRows + 8.0 * ranks);

@@ -15,9 +15,7 @@ namespace nibble::cuda {
 
 inline constexpr int kTileTokens = kTileRows, kTileOutputs = 128;  // of a block
 
-// What the law needs to know about an output. 4-bit weights are multiplied as 16 times their code;
-// dividing `scale` and multiplying the others by 16, which is exact, makes up for it.
-// Whether y can be written 16 bytes at a time.
+// True if y can be written 16 bytes at a time.
 template <typename Out>
 __host__ __device__ inline bool HasVectors(const ProductTerms& p) {
   const int64_t alignment =
@@ -25,6 +23,8 @@ __host__ __device__ inline bool HasVectors(const ProductTerms& p) {
   return alignment % 16 == 0;
 }
 
+// An output's terms of the law. 4-bit weights are multiplied as 16 times their code; dividing
+// `scale` and multiplying the others by 16, which is exact, makes up for it.
 struct alignas(16) OutputParameters {
   float scale, offset, bias;
   int32_t zero;
@@ -36,8 +36,8 @@ struct TileParameters {
   int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
   int token, output;  // the tile's first
-  // Of its product: rows of y have so many outputs, `stride` from one to the next, and can be
-  // written 16 bytes at a time.
+  // y of the tile's product: rows of `rows` outputs, `stride` from one to the next; vectors: they
+  // can be written 16 bytes at a time.
   void* y;
   int stride, rows;
   bool vectors;
@@ -60,7 +60,7 @@ __device__ OutputParameters LoadOutput(const GemmArguments& g, const ProductTerm
   return p;
 }
 
-// By one warp. Scales that the sums have already are 1 here.
+// One warp calls this. Scales that are in the sums already are 1 here.
 template <typename Out, int kFactor>
 __device__ void LoadParameters(const GemmArguments& g, const ProductTerms& product, int token,
                                int output, TileParameters& p) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ float Centered(float sum, int32_t, int32_t) {
 
 // The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. Plain:
 // no zeros, no offsets, no bias; adding them where they are 0 would change no bits, only take time.
-// In groups the sums are floats and have no zeros. Planes: twice as many sums (prepare_acts.h).
+// With groups the sums are floats and have no zeros. Planes: twice as many sums (prepare_acts.h).
 template <bool kPlain, bool kPlanes, typename Sum, int kCount>
 __device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& tile, int first,
                                          const OutputParameters (&outputs)[2], float (&y)[kCount]) {
@@ -159,7 +159,7 @@ struct Staging {
     return *reinterpret_cast<uint4*>(rows + token * kRowBytes + place * 16);
   }
 
-  // The values of a warp, its share of kTokens tokens; `v` as in wgmma.h.
+  // Writes the values of a warp, its share of kTokens tokens; `v` as in wgmma.h.
   __device__ __forceinline__ void Write(int warp, int lane, const float (&v)[kTokens / 2]) {
     if constexpr (kFloat) {
 #pragma unroll
@@ -181,11 +181,11 @@ struct Staging {
   }
 };
 
-// A chunk of the epilogue, in a thread's sums.
+// A thread's sums in a chunk of the epilogue.
 template <bool kPlanes, typename Out>
 inline constexpr int kChunkSums = Staging<Out>::kTokens / 2 * (kPlanes ? 2 : 1);
 
-// A unit, or its first `count` values, to y.
+// Stores a unit, or its first `count` values, to y.
 template <typename Out>
 __device__ __forceinline__ void StoreUnit(const uint4& unit, Out* y, bool accumulate) {
   if constexpr (std::is_same_v<Out, float>) {
@@ -206,7 +206,7 @@ __device__ __forceinline__ void StoreValues(const uint4& unit, Out* y, int count
   }
 }
 
-// A warpgroup's sums of half a tile, its columns from `first_column` and outputs from
+// Stores a warpgroup's sums of half a tile, columns from `first_column` and outputs from
 // `first_output` on, to y. `barrier` is one of the warpgroup's threads.
 template <bool kPlain, bool kPlanes, typename Sum, int kSums, typename Out>
 __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&sums)[kSums],
@@ -256,7 +256,7 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
   }
 }
 
-// The same for gate and up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
+// StoreHalf for gate and up: warpgroup 0 has the sums of 64 outputs of gate, 1 those of up. Each
 // stores half the tokens of both.
 template <bool kPlanes, typename Sum, int kSums>
 __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum (&sums)[kSums],

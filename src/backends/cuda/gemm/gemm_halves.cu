@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     if (warp > 0) return;
   }
   auto* const y = static_cast<Out*>(product.y);
-  // Of a thread's sum j for its outputs i: the place in y, or none.
+  // The place in y of a thread's sum j for its outputs i, or -1 outside of y.
   const auto place = [&](int i, int j) {
     const int64_t t = token + j / 4 * 8 + lane % 4 * 2 + j % 2;
     const int64_t n = output + 16 * i + j % 4 / 2 * 8;

@@ -8,7 +8,7 @@
 
 namespace nibble::cuda {
 
-// What the law needs of an output besides D; undefined where the arguments have no such array.
+// An output's terms of the law besides D; undefined where the arguments have no such array.
 struct OutputTerms {
   float scale, bias, zero, sum;
 
@@ -20,8 +20,8 @@ struct OutputTerms {
   }
 };
 
-// The right side of the law for d = D. `tokens` has arrays scales, zetas and sums; of the last two
-// only what the arguments have is read.
+// The right side of the law for d = D. `tokens` has arrays scales, zetas and sums; zetas and sums
+// are read only if the arguments have them.
 template <typename Tokens>
 __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTerms& output,
                                           const Tokens& tokens, int t, int32_t d) {
@@ -36,7 +36,8 @@ __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTe
   return g.bias == nullptr ? v : __fadd_rn(v, output.bias);
 }
 
-// The same for a sum over groups: the scales of groups are in it already, and the others are 1.
+// LawValue for a sum over groups, in which the scales of groups are already: those read here are
+// then 1.
 template <typename Tokens>
 __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTerms& output,
                                           const Tokens& tokens, int t, float sum) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTe
   return g.bias == nullptr ? v : v + output.bias;
 }
 
-// The same of a token's two planes, `upper` and `lower`, whose sums of codes lie at q and q_lower.
+// LawValue for a token's two planes, `upper` and `lower`, whose sums of codes lie at q and q_lower.
 template <typename Tokens, typename Sum>
 __device__ __forceinline__ float LawOfPlanes(const GemmArguments& g, const OutputTerms& output,
                                              const Tokens& tokens, int t, int q, int q_lower,

@@ -129,7 +129,7 @@ struct TileShare {
   static constexpr int kRows = kTile * kDepth / kTileThreads;
   typename P::Element x[kRows], w[kRows];
 
-  // Those from input k on, 0 from `end` on; all loads at once.
+  // Loads the elements from input k on, 0 from `end` on; all loads at once.
   template <bool kWhole>
   __device__ void Load(const P& product, int64_t first_token, int64_t first_row, int64_t k,
                        int64_t end) {

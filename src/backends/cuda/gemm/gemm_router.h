@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the router of a mixture says: RMS norm and product with a few float rows in one launch. Sums
-// over inputs are those of 128 threads, each in fp32, in an order that does not depend on how many
-// tokens there are.
+// The logits of a mixture's router: RMS norm and product with a few float rows in one launch. Sums
+// over inputs are those of 128 threads, each in fp32, in an order that does not depend on the
+// number of tokens.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +21,7 @@ struct RouterArguments {
   float* logits = nullptr;      // [tokens, experts]
 };
 
-// A dependent launch; of w nothing may be written by the kernel in front.
+// A dependent launch; the kernel in front must not write w.
 void RouterLogits(const RouterArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -13,7 +13,7 @@ namespace nibble::cuda {
 // two 4-bit codes are emulated there. Throws nibble::Error if the launch is refused.
 void GemmSm80(const GemmArguments& arguments, cudaStream_t stream);
 
-// The same of points of lattices.
+// GemmSm80 for points of lattices.
 void GemmPointsSm80(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

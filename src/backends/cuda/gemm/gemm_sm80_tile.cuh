@@ -24,7 +24,7 @@ inline constexpr int kWarps = kOutputWarps * kTokenWarps;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kChunk = 16;  // tokens of a warp that are stored together
 
-// Weights, activations; kL4S8: of two levels of scales; of points 2 to 4 bits.
+// Bits of weights and of activations; kL4S8: with two levels of scales; kP: points of 2 to 4 bits.
 enum class Codes { kS4S4, kS4S8, kS8S8, kL4S8, kP2S8, kP3S8, kP4S8 };
 constexpr Codes PointCodesOf(WeightKind kind) {
   return static_cast<Codes>(static_cast<int>(Codes::kP2S8) + PointBits(kind) - 2);
@@ -42,11 +42,11 @@ struct Shape {
   static constexpr int kPointBits =
       codes < Codes::kP2S8 ? 0 : 2 + static_cast<int>(codes) - static_cast<int>(Codes::kP2S8);
   static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8 : kPointBits > 0 ? kPointBits : 4;
-  // Of sums, which are of 16 times a nibble, or of 8 times a point of 2 bits.
+  // The shift of sums, which are of 16 times a nibble, or of 8 times a point of 2 bits.
   static constexpr int kShift = codes == Codes::kS4S8 ? 4 : codes == Codes::kP2S8 ? 3 : 0;
   static constexpr int kBlockBytes = 64 * kInputs * kWeightBits / 8;
   static constexpr bool kLevels = codes == Codes::kL4S8, kScales = groups || kLevels;
-  // Of a block in a stage: codes, and what lies behind them at most (BlockScales).
+  // Bytes of a block in a stage: codes, and the most that lies behind them (BlockScales).
   static constexpr int kStageBlock =
       kBlockBytes + (kScales ? BlockScales{4, groups&& kWeightBits == 4}.bytes() : 0);
   static constexpr int kStages = kWeightBits <= 4 ? 3 : 2;
@@ -156,10 +156,10 @@ __device__ __forceinline__ uint32_t HighNibbles(uint32_t low, uint32_t high) {
   return Select(0x0F0F0F0Fu, low >> 4, high);
 }
 
-// Of a warp: operands D of mma, outputs x tokens.
+// A warp's sums: operands D of mma, outputs x tokens.
 template <typename S>
 using IntegerSums = int32_t[S::kOutputTiles][S::kTokenTiles][4];
-// The same, or in groups, where scales are in it already, what the law is applied to.
+// IntegerSums or, with groups, fp32 sums with the scales of groups in them.
 template <typename S>
 using Sums = typename S::Sum[S::kOutputTiles][S::kTokenTiles][4];
 
@@ -167,7 +167,7 @@ using Sums = typename S::Sum[S::kOutputTiles][S::kTokenTiles][4];
 template <typename S>
 class Operands {
  public:
-  // pieces: of a block, of two levels.
+  // pieces: of a block with two levels of scales.
   __device__ Operands(const Stage<S>& stage, const Place& place, int pieces = 0) : pieces_(pieces) {
     const int lane = threadIdx.x % 32, tile = place.output_warp * S::kOutputTiles;
     const uint32_t block = SharedAddress(stage.w) + tile / 4 * S::kStageBlock;
@@ -183,11 +183,11 @@ class Operands {
   __device__ uint4 Weights(int at, int output_tile) const {
     return LoadShared16(w_ + at * 2048 + output_tile * 512);
   }
-  // What holds the at-th 32 inputs.
+  // The word that holds the at-th 32 inputs.
   __device__ uint4 WordOf(int at, int output_tile) const {
     return Weights(at * S::kWeightBits / 8, output_tile);
   }
-  // What its nibbles need to become bytes.
+  // The steps by which its nibbles become bytes.
   __device__ LevelSteps StepsOf(int at, int output_tile) const {
     if constexpr (!S::kLevels) return {};
     return LevelSteps(LoadShared4(steps_ + (output_tile * 8 * pieces_ + at * pieces_ / 4) * 4));
@@ -240,8 +240,8 @@ __device__ __forceinline__ void MultiplyStep(const Operands<S>& operands, int at
   }
 }
 
-// The same as MultiplyNibbles where activations have more than 4 bits. 4-bit weights come in the
-// high halves of bytes: 16 times their codes.
+// MultiplyNibbles where activations have more than 4 bits. 4-bit weights come in the high halves of
+// bytes: 16 times their codes.
 template <typename S>
 __device__ __forceinline__ void MultiplyBytes(const Operands<S>& operands, int half,
                                               Sums<S>& sums) {

@@ -14,7 +14,7 @@ namespace nibble::cuda {
 // refused, as on every other chip.
 void GemmSm90(const GemmArguments& arguments, cudaStream_t stream);
 
-// The same of points of lattices.
+// GemmSm90 for points of lattices.
 void GemmPointsSm90(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -7,9 +7,10 @@
 
 namespace nibble::cuda {
 
-// Whether tiles of 64 tokens suit the product: one has all of them, or every pair of blocks one.
+// True if tiles of 64 tokens suit the product: one tile has all tokens, or there are no more tiles
+// than pairs of blocks.
 bool FitsFew(const GemmArguments& g);
-// As GemmSm90, which calls it.
+// GemmSm90 with such tiles; GemmSm90 calls it.
 void GemmSm90Few(const GemmArguments& g, cudaStream_t stream);
 
 }  // namespace nibble::cuda

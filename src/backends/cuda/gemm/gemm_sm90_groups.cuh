@@ -17,7 +17,7 @@
 
 namespace nibble::cuda::sm90 {
 
-// Of a thread's two outputs and a piece.
+// The scales for a thread's two outputs in a piece.
 struct PieceScales {
   SumScale weights[2];
   float centred[2] = {0, 0};      // sums of weights, where tokens have zetas
@@ -35,8 +35,8 @@ __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const SumSca
   }
 }
 
-// The same of tokens in groups. A constant says whether they have zetas: behind a branch the loads
-// of the next tokens' scales would wait for the sums of these.
+// AddPiece for tokens with groups. A constant says whether they have zetas: behind a branch the
+// loads of the next tokens' scales would wait for the sums of these.
 template <bool kZetas>
 __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceScales& piece,
                                          float (&y)[64]) {

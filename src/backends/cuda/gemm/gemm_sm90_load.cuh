@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How operands come to the blocks of prompt products (gemm_sm90_tile.cuh): the stages of a block's
-// shared memory and what fills them.
+// Loading of operands for the blocks of prompt products (gemm_sm90_tile.cuh): the stages of a
+// block's shared memory and the lanes that fill them.
 #pragma once
 
 #include <cuda.h>
@@ -13,14 +13,14 @@
 namespace nibble::cuda::sm90 {
 
 inline constexpr int kSharedBytes = 227 * 1024;
-inline constexpr int kTailBytes = 4096, kTailInputs = 32;  // of a step of a tail
+inline constexpr int kTailBytes = 4096, kTailInputs = 32;  // per step of a tail
 
-// What a product has besides its operands: columns of codes of 8 bits, or of 16-bit weights, whose
-// inputs are pairs (prepare_acts.h).
+// The tail of a product: columns of 8-bit codes, or of 16-bit weights, whose inputs are pairs
+// (prepare_acts.h).
 enum class Tail { kNone, kCodes, kPairs };
 
-// tokens: of a stage. fine: blocks have scales of 2 or 4 pieces, not of one. x_groups: so have the
-// tokens.
+// tokens: of a stage. fine: blocks have scales of 2 or 4 pieces, not of one. x_groups: tokens have
+// groups.
 template <WeightKind kind, bool fine, int tokens, bool x_groups, typename Y,
           Tail tail = Tail::kNone>
 struct Shape {
@@ -68,7 +68,7 @@ struct Shared {
 
   __device__ Points points() { return Points(this + 1); }
 
-  // In the end what other splits send takes the place of the stages: a tile's sums from each.
+  // In the end the sums of other splits take the place of the stages: a tile's sums from each.
   static constexpr int kSumBytes = 4 * kTileOutputs * S::kPart;
 };
 
@@ -91,8 +91,8 @@ __device__ __forceinline__ ProductTerms TermsOf(const GemmArguments& g, const Ti
   return terms;
 }
 
-// What tensor copies read: activations in boxes of 128 bytes x Shape::kPart tokens; of a tail its
-// own, and of pairs the weights of each product in boxes of 64 bytes x 64 outputs.
+// The maps of tensor copies: activations in boxes of 128 bytes x Shape::kPart tokens; with a tail,
+// its activations, too; with pairs, the weights of each product in boxes of 64 bytes x 64 outputs.
 template <Tail kTail>
 struct Maps {
   CUtensorMap x;
@@ -106,7 +106,7 @@ struct Maps<Tail::kPairs> {
   CUtensorMap x, tail, weights[kMaxJoined];
 };
 
-// A lane each loads these: one that did all of it held up products in groups and of few tokens.
+// One lane each loads these: a single lane held up products in groups and of few tokens.
 enum class Operand { kInputs, kWeights, kScales };
 
 // A lane's side of the ring: its part of the next stage, once that is free.
@@ -123,8 +123,8 @@ struct Filling {
   __device__ uint8_t* weights(int half) const { return s.w[ring.stage] + half * S::kBlockBytes; }
 };
 
-// A chunk of 128 bytes of a tile's inputs, for both blocks of a pair: by each half of the tokens,
-// or, of a tile that is not whole, by one of them in turn.
+// Loads a chunk of 128 bytes of a tile's inputs for both blocks of a pair: each block loads half of
+// the tokens or, if the tile is not whole, every other chunk.
 template <typename S>
 __device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& map, int chunk,
                                            int token, bool whole, SharedAddress full) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& ma
              token + part * S::kPart, full, ((1 << kPair) - 1) << (ClusterRank() - rank));
 }
 
-// The scales, and zetas, of a tile's steps, piece by piece. Behind the last group any will do.
+// Loads the scales and zetas of a tile's steps, piece by piece. Behind the last group any will do.
 template <typename S>
 __device__ void LoadTokenScales(const GemmArguments& g, const Tiles& tiles, int token,
                                 Filling<S>& to) {
@@ -158,9 +158,9 @@ __device__ void LoadTokenScales(const GemmArguments& g, const Tiles& tiles, int 
   }
 }
 
-// The steps of a tile's tail: 4096 bytes of weights for each warpgroup, 64 codes or 32 numbers of
-// 16 bits an output. There are as many as chunks of activations or twice that: codes have a chunk
-// every other step, weights of fp16 come twice.
+// Loads the steps of a tile's tail: 4096 bytes of weights for each warpgroup, 64 codes or 32
+// numbers of 16 bits per output. There are as many steps as chunks of activations or twice that:
+// codes have a chunk every other step, weights of fp16 come twice.
 template <Operand kOperand, typename S>
 __device__ void LoadTail(const Maps<S::kTail>& maps, const Tiles& tiles,
                          const Tiles::TilePlace& place, const ProductTerms& product, bool whole,
@@ -214,7 +214,7 @@ __device__ void LoadWeights(const GemmArguments& g, const Tiles& tiles,
   }
 }
 
-// By one lane.
+// One lane calls this.
 template <Operand kOperand, typename S>
 __device__ void Load(const Maps<S::kTail>& maps, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {

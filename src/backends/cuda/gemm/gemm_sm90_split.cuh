@@ -8,15 +8,15 @@
 
 namespace nibble::cuda::sm90 {
 
-// By the math warpgroups, while the others of the cluster wait as WaitForSplits. Afterwards the
-// sums of those chunks are complete that this block stores.
+// The math warpgroups call this, while the cluster's other warps call WaitForSplits. Afterwards the
+// sums of the chunks that this block stores are complete.
 template <Epilogue kEpilogue, typename S, typename Sum, int kSums>
 __device__ __forceinline__ void AddSplits(const Tiles& tiles, Shared<S>& s, Sum (&sums)[kSums]) {
   constexpr int kChunk = kChunkSums<kOfPlanes<kEpilogue>, typename S::Out>;
   static_assert(sizeof(Sum) * kSums * 256 == Shared<S>::kSumBytes);
   static_assert((kMostSplits - 1) * Shared<S>::kSumBytes <= Shared<S>::kStages * S::kStageBytes);
   uint4* const received = reinterpret_cast<uint4*>(&s) + threadIdx.x;
-  // Where four sums of split `from` are for split `to`.
+  // The place of four sums that split `from` sends to split `to`.
   const auto slot = [&](int from, int to, int i) {
     const int place = (from - to - 1 + tiles.splits) % tiles.splits;
     return received + (place * kSums / 4 + i) * 256;

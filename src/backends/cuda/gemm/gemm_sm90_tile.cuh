@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the prompt products of compute capability 9.0 share (gemm_sm90.cu, gemm_groups_sm90.cu): the
-// tiles of a product, how its operands come to a block, the kernel around its mathematics.
+// Code that the prompt products of compute capability 9.0 share (gemm_sm90.cu,
+// gemm_groups_sm90.cu): the operands in registers, the kernel around the mathematics of a product,
+// and its launch.
 //
 // A pair of blocks (a cluster) computes 256 outputs x 256, 128 or 64 tokens at a time, each block
 // 128 of the outputs; the grid stays and walks over the tiles. The product is computed transposed:
@@ -31,18 +32,18 @@ namespace nibble::cuda::sm90 {
 
 inline constexpr int kThreads = 384;  // three warpgroups, two of them math
 
-// kPlain: see ApplyLaw; gated: as that. kPlanes, kGatedPlanes: of inputs of 16 bits.
+// kPlain: see ApplyLaw; kGated is plain, too. kPlanes, kGatedPlanes: for inputs of 16 bits.
 enum class Epilogue { kPlain, kLaw, kPlanes, kGated, kGatedPlanes };
 template <Epilogue kEpilogue>
 inline constexpr bool kOfPlanes =
     kEpilogue == Epilogue::kPlanes || kEpilogue == Epilogue::kGatedPlanes;
 
-// Of a thread: where its scales lie behind the codes of a block, `pieces` words.
+// A thread's scales behind the codes of a block, `pieces` words.
 __device__ __forceinline__ const uint32_t* ScaleWords(const uint8_t* scales, int pieces) {
   return reinterpret_cast<const uint32_t*>(scales) + threadIdx.x % 128 / 4 * pieces;
 }
 
-// How the codes for inputs 32 step.. become bytes, where not by shifts alone.
+// The steps by which the codes for inputs 32 step.. become bytes, where shifts alone do not do.
 template <typename S>
 __device__ __forceinline__ LevelSteps StepsOf(const GemmArguments& g, const uint8_t* block,
                                               int step) {
@@ -77,9 +78,9 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
   }
 }
 
-// The same of points. A code has eight inputs, of which operand A has four in a lane, u = 0 or 1,
-// and the next four in its neighbour: an even lane looks up what both have with u = 0, an odd one
-// the other, and they give each other a half.
+// LoadFragments for points. A code has eight inputs, of which operand A has four in a lane, u = 0
+// or 1, and the next four in its neighbour: an even lane looks up the codes of both with u = 0, an
+// odd one those with u = 1, and they give each other a half.
 template <typename S>
 __device__ __forceinline__ void LoadPoints(const uint8_t* block,
                                            const Points<S::kPointBits, 16>& points, Fragments& a) {
@@ -113,14 +114,14 @@ struct Stages {
   __device__ const uint8_t* Block(int stage) const {
     return s.w[stage] + warpgroup * S::kBlockBytes;
   }
-  // For the next step's operands; returns its stage.
+  // Waits for the next step's operands; returns its stage.
   __device__ int Wait() {
     const int stage = ring.stage;
     BarrierWait(&s.rest.full[stage], ring.parity);
     ring.Advance();
     return stage;
   }
-  // And its fragments.
+  // Waits and loads the step's fragments.
   __device__ int Next(Fragments& a) {
     const int stage = Wait();
     if constexpr (S::kPointBits != 0) {
@@ -145,7 +146,7 @@ struct Stages {
   }
 };
 
-// A warpgroup's sums of 128 or 64 columns to y.
+// Stores a warpgroup's sums of 128 or 64 columns to y.
 template <Epilogue kEpilogue, typename S, typename Sum, int kSums>
 __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int warpgroup,
                                       const Sum (&sums)[kSums], int first_column) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void Store(const GemmArguments& g, Shared<S>& s, int 
   }
 }
 
-// What the other warps do while the math warpgroups add up their sums (gemm_sm90_split.cuh).
+// The other warps wait here while the math warpgroups add up their sums (gemm_sm90_split.cuh).
 __device__ __forceinline__ void WaitForSplits() {
   __syncwarp();
   ClusterSync();
@@ -205,7 +206,7 @@ __global__ __launch_bounds__(kThreads,
   ClusterSync();  // no block may end while the other writes into it
 }
 
-// How many pairs of blocks run at a time, in clusters of 1 to kMostSplits pairs.
+// The number of pairs of blocks that run at a time, in clusters of 1 to kMostSplits pairs.
 template <typename P>
 const std::array<int, kMostSplits>& MostPairs() {
   static const auto most = [] {
@@ -288,7 +289,7 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
                   stream, MapsOf<typename P::Shape>(g, tiles.k_blocks), g, tiles);
 }
 
-// What a launch of either kernel needs.
+// Checks that either kernel can be launched.
 inline void CheckSm90(const GemmArguments& g) {
   CheckArguments(g);
   if (Device::Current().major != 9) {

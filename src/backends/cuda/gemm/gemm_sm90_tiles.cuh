@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the prompt products of compute capability 9.0 are cut into tiles (gemm_sm90_tile.cuh).
+// The tiles that the prompt products of compute capability 9.0 are cut into (gemm_sm90_tile.cuh).
 #pragma once
 
 #include <algorithm>
@@ -63,11 +63,11 @@ struct Tiles {
   }
 };
 
-// Those of g in the fewest rounds of a grid of `most` pairs of blocks, where one of halves takes a
-// little more than half the time. A half without tokens costs as much as any: where few rows leave
-// many such, all tiles are halves. Where a grid of most[s - 1] pairs in clusters of s has room for
-// every tile s times, they are split. tokens: of the largest tiles of the kernel; kQuarterTokens
-// are not halved.
+// The tiles of g in the fewest rounds of a grid of `most` pairs of blocks, where a round of halves
+// takes a little more than half the time. A half without tokens costs as much as any: where few
+// rows leave many such halves, all tiles are halves. Tiles are split where a grid of most_split[s -
+// 1] pairs in clusters of s has room for each tile s times. tokens: of the largest tiles of the
+// kernel; kQuarterTokens are not halved.
 inline Tiles TilesOf(const GemmArguments& g, int tokens,
                      const std::array<int, kMostSplits>& most_split) {
   const int most = most_split[0], part = std::min(tokens, kHalfTokens);

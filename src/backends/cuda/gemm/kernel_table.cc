@@ -82,7 +82,7 @@ int StoredBits(WeightKind kind) {
   return kind == WeightKind::kPlain ? 8 : CodeBits(kind);
 }
 
-// Whether a GPU has a kernel for any number of tokens.
+// True if a GPU has a kernel for any number of tokens.
 bool Takes(int capability, WeightKind kind, int bits) {
   return std::ranges::any_of(
       kTable, [&](const Kernel& kernel) { return kernel.Runs(capability, kind, bits, kMany); });

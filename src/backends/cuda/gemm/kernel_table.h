@@ -15,29 +15,29 @@ namespace nibble::cuda {
 
 struct Kernel {
   std::string_view name;
-  int least, most;  // compute capability; most = 0: and all that follow
+  int least, most;  // compute capability; most = 0: no upper bound
   WeightKind weights;
   int x_bits;        // inputs have at most these; 16: two planes of 8
-  int64_t max_rows;  // of bytes: a token's inputs are one, or two planes; 0 = any
+  int64_t max_rows;  // rows of codes: one per token, or two planes; 0 = any
   // Enqueues products of one input, as many as `joins`.
   void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);
   size_t joins = 1;
   bool gates = false;  // takes up_w
-  // The same of the experts of a mixture, or null.
+  // `run` for the experts of a mixture, or null.
   void (*run_experts)(std::span<const GemmArguments> products, cudaStream_t stream) = nullptr;
 
   bool Runs(int capability, WeightKind kind, int bits, int64_t tokens) const;
-  // Whether it adds GemmArguments::addend: kernels of few rows and of halves do.
+  // True if the kernel adds GemmArguments::addend: kernels of few rows and of halves do.
   bool takes_addend() const { return max_rows > 0 || weights == WeightKind::kHalves; }
 };
 
 // bits: of the inputs.
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens);
 
-// The one of products with a tail (gemm_sm90_tails.h).
+// The kernel of products with a tail (gemm_sm90_tails.h).
 extern const Kernel kTailKernel;
 
-// How the weights of a product lie on a GPU.
+// The layout of a product's weights on a GPU.
 WeightKind KindOf(int capability, const ProductFormat& product);
 
 // The inputs of a block of weights that share scales on either side: 32, 64 or 128 that divide all

@@ -63,7 +63,7 @@ class Points {
     columns_[1] = (column + (swap_ != 0 ? 0 : signs)) << kShift;
   }
 
-  // By the whole block; a barrier before the first use is the caller's.
+  // The whole block calls this; the caller needs a barrier before the first use.
   __device__ void Fill(const LatticeWords* words) const {
     constexpr unsigned kUnits = columns / 4;  // of a code's 2 kUnits
     constexpr uint32_t kFlip = bits == 2 ? 0x88888888 : 0;
@@ -99,7 +99,7 @@ class Points {
   static __device__ __forceinline__ uint32_t Part(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
   }
-  // Of half h of `codes`. A byte permutation makes 256 times a byte, and the lane's place.
+  // The word of half h of `codes`. A byte permutation gives 256 times a byte plus the lane's place.
   __device__ __forceinline__ uint32_t Word(uint32_t codes, int h) const {
     const uint32_t first = __byte_perm(codes, columns_[0], (0x7614 | h << 5) ^ swap_) >> kShift;
     const uint32_t second = __byte_perm(codes, columns_[1], (0x7604 | h << 5) ^ swap_) >> kShift;
@@ -110,7 +110,7 @@ class Points {
   uint32_t swap_;        // of the bytes of entry and signs, in a selector of __byte_perm
   uint32_t columns_[2];  // of the first lookup and of the second
 };
-// Of weights that are none.
+// No table: the weights are not points.
 template <int columns>
 class Points<0, columns> {
  public:

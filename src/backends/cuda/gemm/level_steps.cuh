@@ -21,7 +21,7 @@ struct LevelSteps {
     scales[1] = pair >> 16 & 0xFF, starts[1] = (pair >> 24) * 0x01010101u;
   }
 
-  // Of codes with zeros but no scale: the starts of weight_order.h alone.
+  // The steps of codes with zeros but no scale, from the starts of weight_order.h alone.
   static __device__ LevelSteps OfStarts(uint32_t pair) {
     LevelSteps steps;
     steps.scales[0] = steps.scales[1] = 1;
@@ -53,7 +53,7 @@ __device__ __forceinline__ uint32_t E2m1Bytes(uint32_t word) {
   return (above + kSigns - below) ^ kSigns;  // no byte borrows from the next
 }
 
-// How nibbles become bytes: as 16 times their codes, by steps, or from floats.
+// The ways to make bytes of nibbles: as 16 times their codes, by steps, or from floats.
 enum class Widening { kShift, kSteps, kFloats };
 
 // A word of weight_order.h as two registers of signed bytes.
@@ -70,7 +70,7 @@ __device__ __forceinline__ void Widen(uint32_t word, const LevelSteps& steps, ui
   }
 }
 
-// visit<widening> of such weights.
+// Calls visit<widening> for these weights.
 template <WeightKind kind, typename Visit>
 __device__ __forceinline__ void WithWidening(const BlockScales& scales, const Visit& visit) {
   constexpr bool kGroups = kind == WeightKind::kNibbleGroups;

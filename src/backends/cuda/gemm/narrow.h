@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where sums of two products are intermediate values and the last product does not round them.
-// Device pointers; enqueued.
+// Rounding to bf16 where sums of two products are intermediate values and the last product does not
+// round them. Device pointers; enqueued.
 #pragma once
 
 #include <cuda_bf16.h>

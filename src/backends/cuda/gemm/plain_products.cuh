@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between the products of gemm_plain.cu. A product has elements (a float, or four
-// codes), units (16 bytes of a row of w and the inputs they meet) and groups of inputs. Of each
-// group there is D, the sum of products, and, of codes, Q and P, the sums of x and w; they become a
-// term of the output.
+// The differences between the products of gemm_plain.cu. A product has elements (a float, or four
+// codes), units (16 bytes of a row of w and the inputs they meet) and groups of inputs. Each group
+// has D, the sum of products, and for codes Q and P, the sums of x and w; they become a term of the
+// output.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,7 +28,7 @@ struct FloatProduct {
   __host__ __device__ const char* w_row(int64_t n) const {
     return reinterpret_cast<const char*>(g.w) + n * g.cols * int64_t{sizeof(W)};
   }
-  // Whether units lie at multiples of 16 bytes.
+  // True if units lie at multiples of 16 bytes.
   bool has_units() const {
     return (reinterpret_cast<uintptr_t>(x_row(0)) | reinterpret_cast<uintptr_t>(w_row(0)) |
             g.cols * sizeof(float) | g.cols * sizeof(W)) %
@@ -88,7 +88,7 @@ struct GroupedProduct {
            0;
   }
 
-  // Whether four codes never belong to two groups and lie at multiples of 4 bytes.
+  // True if four codes never belong to two groups and lie at multiples of 4 bytes.
   __device__ bool has_whole_elements() const {
     return (reinterpret_cast<uintptr_t>(g.x) | reinterpret_cast<uintptr_t>(g.w) | g.stride |
             group()) %

@@ -54,7 +54,7 @@ void OrderBlock(const uint8_t* rows, int64_t row_bytes, uint32_t flip, uint8_t* 
   }
 }
 
-// The same of points, 16 of them in a block's row.
+// Orders the codes of points, 16 of them in a block's row.
 void OrderPoints(const uint8_t* rows, int64_t row_bytes, int bits, uint8_t* block) {
   for (int64_t i = 0; i < kThreads * 4 * 2; ++i) {
     const int64_t t = i / 8, step = i / 2 % 4, h = i % 2, lane = t % 32;
@@ -85,8 +85,8 @@ uint8_t StartOf(const PackedWeights& w, int64_t g) {
   return static_cast<uint8_t>(kMost - zero);
 }
 
-// What lies behind the codes of block k of the outputs from `first` on; 0 behind the last output,
-// and of the last group behind the last input.
+// Writes the scales behind the codes of block k of the outputs from `first` on: 0 behind the last
+// output, those of the last group behind the last input.
 void OrderScales(const PackedWeights& w, const WeightOrder& order, int64_t first, int64_t k,
                  uint8_t* scales) {
   const int64_t pieces = order.scales.pieces;

@@ -26,9 +26,9 @@
 //   kNibbleGroups   scales in fp16, and zeros as starts, bytes 120 - zero: then unsigned codes, too
 //   kByteGroups     scales
 //
-// Of piece i those of thread t, of its outputs with h = 0 and 1, are two 16-bit numbers at byte
-// t / 4 * 4 pieces + 4 i; the starts lie behind all of these, two bytes at max(4, 2 pieces) (t / 4)
-// + 2 i.
+// For piece i, the steps or scales of thread t's outputs with h = 0 and 1 are two 16-bit numbers at
+// byte t / 4 * 4 pieces + 4 i; the starts lie behind all of these, two bytes at max(4, 2 pieces) (t
+// / 4) + 2 i.
 #pragma once
 
 #include "backends/cuda/gemm/gemm.h"

@@ -45,7 +45,7 @@ Scale ScaleAt(const std::vector<uint8_t>& ordered, const WeightOrder& order, int
   return scale;
 }
 
-// What that must be.
+// The scale that ScaleAt must find.
 Scale WantedScale(const PlaneVectors& w, const WeightOrder& order, int64_t n, int64_t k) {
   if (n >= w.rows) return {};
   const int64_t groups = w.format.groups(w.cols);

@@ -2,8 +2,9 @@
 // PTX instructions that CUDA C++ has no name for, one function each, so that a kernel reads as an
 // algorithm. In fragments of matrices, lane = 4 g + t.
 //
-// What sm_90 added becomes the case of a cluster of one block and of an ordinary launch on older
-// chips; kernels need no #if. What only kernels for sm_90a use is in ptx_sm90.h.
+// On older chips, instructions that sm_90 added do what suits a cluster of one block and an
+// ordinary launch, so that kernels need no #if. Those that only kernels for sm_90a use are in
+// ptx_sm90.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -48,7 +49,7 @@ __device__ __forceinline__ uint32_t LoadShared4(SharedAddress shared) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(uint32_t{shared}) : "memory");
   return v;
 }
-// Of memory that no longer changes, so that loads may change places.
+// Loads from memory that no longer changes, so that the compiler may reorder loads.
 __device__ __forceinline__ uint32_t LookUp(SharedAddress shared) {
   uint32_t v;
   asm("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(uint32_t{shared}));
@@ -300,7 +301,7 @@ __device__ __forceinline__ void ClusterWait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-// The same at once, ordering all that they have written.
+// ClusterArrive and ClusterWait at once; orders all that the threads have written.
 __device__ __forceinline__ void ClusterSync() {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

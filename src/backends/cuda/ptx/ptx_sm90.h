@@ -18,7 +18,7 @@ __device__ __forceinline__ void BarrierArriveAtPeer(uint32_t peer_barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier) : "memory");
 }
 
-// As BarrierWaitForPeers, cheaper: only what this block and bulk copies have written is visible.
+// A cheaper BarrierWaitForPeers: only what this block and bulk copies have written is visible.
 __device__ __forceinline__ void BarrierWait(SharedAddress barrier, uint32_t parity) {
   asm volatile(
       "{\n"
