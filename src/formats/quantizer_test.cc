@@ -68,8 +68,8 @@ ActResult ReferenceActs(std::span<const float> x, const FormatSpec& f) {
     const float symmetric = F(MaxAbs(part) * F(clip / (h - 1)));
     r.scales[g] = std::max(f.symmetric ? symmetric : range, kMinScale);
     if (f.signed_scale) {
-      const Exact most = *max >= -*min ? *max : *min;
-      const float a = F(-most * F(clip / h));
+      const Exact extreme = *max >= -*min ? *max : *min;
+      const float a = F(-extreme * F(clip / h));
       r.scales[g] = std::fabs(a) < kMinScale ? kMinScale : a;
     }
     const Exact inverse = F(1 / Exact{r.scales[g]});
