@@ -295,7 +295,7 @@ LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLay
   const Recipe& recipe = job.options.recipe;
   const ModelConfig& c = job.source.config;
   if (recipe.loss_groups == 0 || work.FindLayer(c.layers - 1, job.plan, c)) return {};
-  Progress progress("slopes", "tokens", static_cast<double>(job.calibration.size()));
+  Progress progress("gradients", "tokens", static_cast<double>(job.calibration.size()));
   return FindLossWeights(backend, *LearningMath(backend),
                          {c, job.plan, rotator.Table(Role::kEmbedding), rotator.Table(Role::kHead),
                           rotator.FinalNorm(), layers, job.calibration, recipe.loss_groups},

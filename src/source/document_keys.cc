@@ -42,7 +42,7 @@ constexpr std::string_view kTokenizerRead =
     "add_bos_token add_eos_token added_tokens_decoder";
 
 // What tokenizer.json says for itself, what belongs to batches and to Python's classes.
-constexpr KeyRule kTokenizer[] = {
+constexpr KeyRule kTokenizerRules[] = {
     {"tokenizer_class tokenizer_type tokenizer_file name_or_path auto_map processor_class "
      "backend is_local is_fast local_files_only model_max_length model_input_names padding* "
      "truncation* max_length stride pad_to_multiple_of pad_token_type_id "
@@ -108,7 +108,7 @@ void FindUnreadDocumentKeys(const std::string& model, UnreadKeys& found) {
   FindUnusedSampling(generation, "generation_config.json: ", found);
   Find(generation, "generation_config.json: ", kGenerationRead, kGeneration, found);
   Find(ObjectOf(model, "tokenizer_config.json"), "tokenizer_config.json: ", kTokenizerRead,
-       kTokenizer, found);
+       kTokenizerRules, found);
 }
 
 }  // namespace nibble
