@@ -247,7 +247,7 @@ TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
                        {"num_global_key_value_heads", 1},
                        {"hidden_size_per_layer_input", 0}};
   for (const Json& changes : {qwen3, granite, gemma3, gemma4}) {
-    const std::string name = "slopes-" + changes["model_type"].get<std::string>();
+    const std::string name = "gradients-" + changes["model_type"].get<std::string>();
     ExpectDerivatives(RandomModel(name, SmallConfig(changes)), machine_, GetParam());
   }
 }

@@ -345,7 +345,7 @@ Plan MakePlan(const ModelConfig& config, const Recipe& wanted) {
   }
   if (recipe.loss_groups > 0 && !Differentiable(config)) {
     FailUsage(
-        "--loss-groups: slopes are known of layers with one gated FFN behind attention; use 0");
+        "--loss-groups: gradients are known of layers with one gated FFN behind attention; use 0");
   }
   if (recipe.transforms_online()) plan.kv_rotation = FullHadamard(config.head_dim);
   try {
