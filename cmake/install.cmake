@@ -11,3 +11,18 @@ install(EXPORT nibble NAMESPACE nibble:: FILE nibble-config.cmake
 write_basic_package_version_file(nibble-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/nibble-config-version.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)
+
+# The manual page and completion, which the program writes itself; one for another machine is not run.
+if(NOT CMAKE_CROSSCOMPILING)
+  function(install_page arguments directory name)
+    set(page ${PROJECT_BINARY_DIR}/pages/${name})
+    install(CODE "file(MAKE_DIRECTORY \"${PROJECT_BINARY_DIR}/pages\")
+      execute_process(COMMAND \"$<TARGET_FILE:nibble_cli>\" ${arguments} OUTPUT_FILE \"${page}\"
+        COMMAND_ERROR_IS_FATAL ANY)")
+    install(FILES ${page} DESTINATION ${directory})
+  endfunction()
+  install_page("help man" ${CMAKE_INSTALL_MANDIR}/man1 nibble.1)
+  install_page("completion bash" ${CMAKE_INSTALL_DATADIR}/bash-completion/completions nibble)
+  install_page("completion zsh" ${CMAKE_INSTALL_DATADIR}/zsh/site-functions _nibble)
+  install_page("completion fish" ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d nibble.fish)
+endif()

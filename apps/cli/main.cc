@@ -16,6 +16,7 @@
 
 #include "apps/cli/cli.h"
 #include "apps/cli/progress_line.h"
+#include "apps/cli/reference.h"
 #include "apps/cli/usage.h"
 #include "base/cpu_features.h"
 #include "base/error.h"
@@ -70,8 +71,9 @@ void TakeFailedWritesAsErrors() {
 }
 
 // --help and --version, where that is what `error` is.
-void PrintHelp(const CLI::App& app, const CLI::ParseError& error) {
+void PrintHelp(CLI::App& app, const CLI::ParseError& error, bool all) {
   if (error.get_exit_code() != 0) RefuseArguments(app, error);
+  if (!all) HideRareOptions(app);
   app.exit(error);
   FlushOutput();
 }
@@ -89,7 +91,7 @@ int Main(int argc, char** argv) {
       "  nibble quantize MODEL -o OUT --calib text.txt\n"
       "  nibble eval ppl OUT --text test.txt\n"
       "  nibble generate OUT --prompt \"Once upon a time\"\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage, 75 stopped, --resume continues.");
+      "More: nibble help VERB, nibble help topics.");
   Common common;
   Run run;
   AddQuantize(app, common, run);
@@ -101,14 +103,20 @@ int Main(int argc, char** argv) {
   AddInspect(app, common, run);
   AddRepack(app, common, run);
   AddBench(app, common, run);
-  std::vector<std::string> arguments = cli::Arguments(argc, argv);
-  RefuseUnknownVerb(app, arguments);
+  AddCompletion(app, common, run);
+  CommandLine line = ReadCommandLine(argc, argv);
+  if (const std::string text = TopicText(app, line.topic); !text.empty()) {
+    fmt::print("{}", text);
+    FlushOutput();
+    return 0;
+  }
+  RefuseUnknownVerb(app, line.words);
   try {
     app.name("nibble");
-    std::ranges::reverse(arguments);  // CLI11 takes them from the end
-    app.parse(std::move(arguments));
+    std::ranges::reverse(line.words);  // CLI11 takes them from the end
+    app.parse(std::move(line.words));
   } catch (const CLI::ParseError& error) {
-    PrintHelp(app, error);
+    PrintHelp(app, error, line.all);
     return 0;
   }
   SetThreads(common.threads);

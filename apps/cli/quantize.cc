@@ -259,7 +259,7 @@ std::shared_ptr<QuantizeArguments> AddArguments(CLI::App* verb) {
       ->excludes("--output", "--recipe", "--resume", "--force", "--dry-run");
   verb->add_option("--progress", a->progress, "text or json")
       ->check(CLI::IsMember({"text", "json"}));
-  AddFields(*verb, a->changes, "Changes of the recipe (16 bits = not quantized)");
+  AddFields(*verb, a->changes);
   return a;
 }
 

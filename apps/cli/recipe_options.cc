@@ -1,18 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/cli/recipe_options.h"
 
+#include <algorithm>
+
+#include "apps/cli/reference.h"
+
 namespace nibble::cli {
 
 Recipe RecipeChanges::Of(const Recipe& recipe) const {
   return ChangedRecipe(recipe, fields, rules);
 }
 
-void AddFields(CLI::App& verb, RecipeChanges& a, const std::string& group) {
+namespace {
+
+constexpr std::string_view kCommonFields[] = {"w-bits",  "a-bits",   "group",
+                                              "kv-bits", "rotation", "rounding"};
+
+}  // namespace
+
+void AddFields(CLI::App& verb, RecipeChanges& a) {
   const auto add = [&a](std::string_view name) {
     return [&a, name](const std::string& value) { a.fields.push_back(ParseField(name, value)); };
   };
   for (const RecipeField& field : RecipeFields()) {
     const std::string on = fmt::format("--{}", field.name), help(field.help);
+    const bool common = std::ranges::find(kCommonFields, field.name) != std::end(kCommonFields);
+    const char* const group = common ? kCommonGroup : kRareGroup;
     if (field.domain.off.empty()) {
       const std::string values = ValuesText(field.domain);
       verb.add_option_function<std::string>(on, add(field.name), help)
@@ -29,11 +42,11 @@ void AddFields(CLI::App& verb, RecipeChanges& a, const std::string& group) {
   }
   verb.add_option(
           "--rule", a.rules,
-          "PATTERN:FIELD=VALUE,...: options --w-bits to --tail-bits above, without dashes, of "
-          "the linears in whose name (model.layers.3.mlp.down_proj) the regular expression "
+          "PATTERN:FIELD=VALUE,...: options --w-bits to --tail-bits, without dashes, of the "
+          "linears in whose name (model.layers.3.mlp.down_proj) the regular expression "
           "is found; repeatable, later rules win")
       ->allow_extra_args(false)
-      ->group(group);
+      ->group(kCommonGroup);
 }
 
 }  // namespace nibble::cli

@@ -18,7 +18,7 @@ struct RecipeChanges {
   Recipe Of(const Recipe& recipe) const;
 };
 
-// Adds the fields, shown under the heading `group`.
-void AddFields(CLI::App& verb, RecipeChanges& changes, const std::string& group);
+// Adds the fields as options, in kCommonGroup and kRareGroup (reference.h).
+void AddFields(CLI::App& verb, RecipeChanges& changes);
 
 }  // namespace nibble::cli

@@ -60,13 +60,20 @@ const CLI::App& Called(const CLI::App& app, std::string* name) {
 
 }  // namespace
 
-std::vector<std::string> Arguments(int argc, char** argv) {
-  std::vector<std::string> all(argv + std::min(argc, 1), argv + argc);
-  if (!all.empty() && all[0] == "help") {
-    all.erase(all.begin());
-    all.emplace_back("--help");
+CommandLine ReadCommandLine(int argc, char** argv) {
+  CommandLine line = {.words = {argv + std::min(argc, 1), argv + argc}};
+  std::vector<std::string>& words = line.words;
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    if (words.size() == 1) line.topic = words[0];
+    words.emplace_back("--help");
   }
-  return all;
+  for (std::string& word : words) {
+    if (word != "--help-all") continue;
+    line.all = true;
+    word = "--help";
+  }
+  return line;
 }
 
 void RefuseUnknownVerb(const CLI::App& app, const std::vector<std::string>& arguments) {

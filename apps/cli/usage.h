@@ -9,8 +9,13 @@
 
 namespace nibble::cli {
 
-// The program's arguments, with `help [VERB...]` as `[VERB...] --help`.
-std::vector<std::string> Arguments(int argc, char** argv);
+// What was asked for: the arguments, with `help [VERB...]` as `[VERB...] --help`.
+struct CommandLine {
+  std::vector<std::string> words;
+  bool all = false;   // --help-all, which is --help with rare options
+  std::string topic;  // of `help WORD`, if that is one word
+};
+CommandLine ReadCommandLine(int argc, char** argv);
 
 // Throws an Error for a word that stands where a verb should; it names the verb that does it, or
 // the nearest.

@@ -95,10 +95,10 @@ void RunDecode(const BenchArguments& a, const Common& common) {
 }
 
 void AddRecipe(CLI::App& verb, BenchArguments& a) {
-  verb.add_option(
-      "--recipe", a.recipe,
-      "--shape: whose formats and transforms (default: " + std::string(a.usual.name) + ")");
-  AddFields(verb, a.changes, "--shape: changes of the recipe (16 bits = not quantized)");
+  verb.add_option("--recipe", a.recipe,
+                  "--shape: whose formats and transforms (default: " + std::string(a.usual.name) +
+                      "); its fields below change it");
+  AddFields(verb, a.changes);
 }
 
 CLI::Option* AddShape(CLI::App& verb, BenchArguments& a) {
