@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Tried of some five hundred: a run takes a tenth of a second, one that learns ten times as long.
+// The number of calls tried of some five hundred: a run takes a tenth of a second, one that learns
+// ten times as long.
 #ifdef NIBBLE_SLOW_BUILD
 constexpr size_t kPoints = 10, kLearningPoints = 1;
 #else
@@ -58,7 +59,7 @@ class Faults : public TemporaryDirectoryTest, public testing::WithParamInterface
     new_ = ReadTree(Path("new"));
   }
 
-  // No text, so a run takes a tenth of a second.
+  // The command needs no text, so that a run takes a tenth of a second.
   Arguments Command(const std::string& options) const {
     return Arguments{"quantize",   Path("model"), "-o",        Path("out"),
                      "--rounding", "rtn",         "--threads", "2"} +
@@ -69,7 +70,7 @@ class Faults : public TemporaryDirectoryTest, public testing::WithParamInterface
     return FaultTracer(Arguments{NIBBLE_PROGRAM} + Command(options), root_.string());
   }
 
-  // A run that died when its first layer was finished.
+  // Makes the state of a run that died when its first layer was finished.
   void MakeBegun() const {
     FaultTracer tracer = Tracer("");
     for (int64_t at = 0; !fs::exists(Path("begun/layer-00000.safetensors")); at += 3) {
@@ -86,10 +87,10 @@ class Faults : public TemporaryDirectoryTest, public testing::WithParamInterface
     if (scenario.begun) fs::copy(Path("begun"), Path("out.partial"));
   }
 
-  // After a run that ended with `result`.
+  // Checks the directories after a run that ended with `result`.
   void Check(const Scenario& scenario, Fault fault, const Result& result) const {
     Tree out = ReadTree(Path("out"));
-    out.erase("replaced");  // what the next run cleans up
+    out.erase("replaced");  // the next run removes it
     if (fault == Fault::kKill) {
       EXPECT_EQ(result.code, 128 + SIGKILL);
     } else if (fault == Fault::kInterrupted) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every format, quantized and evaluated: fast kernels beside the values that their codes mean.
+// Tests every format, quantized and evaluated: fast kernels against the values that their codes
+// mean.
 #include "base/cpu_features.h"
 #include "tests/e2e_testing.h"
 
@@ -11,9 +12,9 @@ struct Formats {
   const char* options;  // separated by spaces
 };
 
-// Those of this machine that have kernels, under the sanitizers the largest. Without AMX: it
-// rounds queries and probabilities to bf16, which moves 4-bit codes everywhere; its kernels are
-// compared in backends/, and as a whole model by InstructionSetsAgree.
+// The instruction sets of this machine that have kernels; under the sanitizers only the largest.
+// AMX is left out: it rounds queries and probabilities to bf16, which moves 4-bit codes everywhere.
+// Its kernels are compared in backends/, and as a whole model by InstructionSetsAgree.
 std::vector<Isa> KernelSets() {
   std::vector<Isa> sets = {std::min(ActiveIsa(), Isa::kAvx512)};
 #ifndef NIBBLE_SLOW_BUILD
@@ -28,11 +29,11 @@ class EveryFormat : public EndToEnd, public testing::WithParamInterface<Formats>
 
 TEST_P(EveryFormat, QuantizesAndEvaluates) {
   Quantize("out", Words(GetParam().options));
-  // Fast kernels against decoded values in fp32. The two differ in the order of fp32 sums, which
-  // now and then moves a code of the cache or of activations to its neighbour. One that moves early
-  // moves those of all later tokens, so that at worst the two are different roundings of one model:
-  // no further from each other than from the model, and none of them worse. A wrong kernel is worse
-  // by as much as quantization, or by whole nats.
+  // Compares fast kernels with decoded values in fp32. The two differ in the order of fp32 sums,
+  // which now and then moves a code to its neighbour. An early move changes all later tokens, so
+  // that at worst the two are different roundings of one model: no further from each other than
+  // from it, and none of them worse. A wrong kernel is worse by as much as quantization, or by
+  // whole nats.
   const Json source = Eval("kl", Path("out"), {"--reference", small_});
   const double quantization = source["kl_mean"];
   const double loss = std::max(0.0, source["loss_difference"].get<double>());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system refuses: memory, threads, space on a disk, a standard stream. Each refusal ends
-// with its exit code and one line, soon, and leaves nothing half written.
+// Tests what happens where the system refuses memory, threads, disk space or a standard stream: the
+// program ends soon with its exit code and one line, and leaves nothing half written.
 #include <cctype>
 
 #include "tests/e2e_testing.h"
@@ -13,7 +13,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// In `sh`, behind `before` and with `redirections`; killed (137) if it takes a minute.
+// Runs the program in `sh`, behind `before` and with `redirections`; kills it (137) after a minute.
 Result Shell(const std::string& before, const Arguments& arguments,
              const std::string& redirections = "", const Arguments& environment = {}) {
   const std::string command =
@@ -22,7 +22,7 @@ Result Shell(const std::string& before, const Arguments& arguments,
       .Wait();
 }
 
-// Ended in an orderly way: behind lines of progress one printable line that says `what`.
+// Expects an orderly end: behind lines of progress one printable line that says `what`.
 void ExpectFailed(const Result& r, const std::string& what) {
   EXPECT_EQ(r.code, 1) << r.err;
   std::istringstream lines(r.err);
@@ -122,15 +122,16 @@ TEST_F(Limits, AThreadThatCannotStartIsAnError) {
   EXPECT_EQ(Shell("", verb + Words("--threads 3"), "", two).code, 0);
 }
 
-// The loader says so when all libraries have begun.
+// Returns whether the program reaches main: the loader says so when all libraries have begun.
 bool ReachesMain(const std::string& limit, const Arguments& verb) {
   return Shell(limit, verb, "", {"LD_DEBUG=libs"})
              .err.find("transferring control: " NIBBLE_PROGRAM) != std::string::npos;
 }
 
-// From too little for its libraries to enough: done, or one line that memory is short. (Below what
-// the program's own file takes, the system ends it before it begins.) OpenBLAS tries for ever where
-// it gets no memory; the program must never let it.
+// Limits of memory go from too little for the libraries to enough: the program succeeds, or says in
+// one line that memory is short. (Below what the program's own file takes, the system ends it
+// before it begins.) OpenBLAS tries for ever where it gets no memory; the program must never let
+// it.
 TEST_F(Limits, EveryLimitOfMemoryEndsInALineOrSuccess) {
   ASSERT_EQ(Shell("", QuantizeTo("whole")).code, 0);
   const Arguments measure = {"--text",    Path("text"), "--windows", "1",
@@ -144,8 +145,8 @@ TEST_F(Limits, EveryLimitOfMemoryEndsInALineOrSuccess) {
       const std::string limit = "ulimit -v " + std::to_string(static_cast<int>(kilobytes)) + ";";
       const Result r = Shell(limit, verb);
       code = r.code;
-      // 127: the libraries cannot be loaded; with 90 KB more libgfortran is, and calls itself for
-      // ever where it then gets no memory to begin.
+      // 127: the libraries cannot be loaded. With 90 KB more libgfortran is loaded, and calls
+      // itself for ever if it then gets no memory to begin.
       if (code == 0 || code == 127 || (code == 128 + SIGSEGV && !ReachesMain(limit, verb)))
         continue;
       SCOPED_TRACE(limit + " " + verb[0]);

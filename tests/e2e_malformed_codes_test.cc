@@ -71,7 +71,7 @@ struct Stored {
 };
 using Tensors = std::map<std::string, Stored>;
 
-// Of any type; in fp16 all are 0.0625.
+// A tensor of any type with the same bytes everywhere; as fp16 all values are 0.0625.
 Stored Filled(const std::string& dtype, const Shape& shape) {
   const std::map<std::string, size_t> sizes = {{"BOOL", 1}, {"U8", 1},  {"I16", 2}, {"F16", 2},
                                                {"I32", 4},  {"F32", 4}, {"I64", 8}};
@@ -82,7 +82,7 @@ Stored Filled(const std::string& dtype, const Shape& shape) {
   return {dtype, shape, bytes};
 }
 
-// The group of each of 64 columns.
+// A tensor with the group of each of 64 columns.
 Stored Groups(const std::function<int32_t(int32_t)>& of) {
   Stored tensor = {"I32", {64}, ""};
   for (int32_t column = 0; column < 64; ++column) {
@@ -147,7 +147,7 @@ class MalformedCodes : public MalformedFormat, public testing::WithParamInterfac
     ExpectRefused(name, config.dump() + file, Inspect(), what);
   }
 
-  // Tensors of q_proj.
+  // The functions below change tensors of q_proj.
   void ExpectWithout(const std::string& suffix, const std::string& what) {
     Tensors tensors = good_;
     tensors.erase(kQ + suffix);
@@ -159,18 +159,18 @@ class MalformedCodes : public MalformedFormat, public testing::WithParamInterfac
     tensors[kQ + suffix] = tensor;
     Expect(suffix + " " + name, config_, FileOfTensors(tensors), what);
   }
-  // The same, of good data.
+  // Expects a refusal for this type and shape, although the data is good.
   void ExpectTensor(const std::string& suffix, const std::string& dtype, const Shape& shape) {
     ExpectTensor(dtype + " " + Json(shape).dump(), suffix, Filled(dtype, shape));
   }
-  // A field of its codes in the header of the file.
+  // Changes a field of q_proj's codes in the header of the file.
   void ExpectEntry(const char* field, const Json& value) {
     Json header = HeaderOf(good_);
     header[kQ + f_.codes][field] = value;
     Expect(fmt::format("{} {}", field, value.dump()), config_, FileOfTensors(good_, header.dump()),
            kQ + f_.codes);
   }
-  // Some fields of quantization_config.
+  // Changes some fields of quantization_config.
   void ExpectQuantization(const Json& fields, const std::string& what) {
     Json config = config_;
     config["quantization_config"].update(fields);
@@ -263,7 +263,7 @@ TEST_P(MalformedCodes, HeadersAreRefusedInOneLine) {
   Expect("a byte behind", config_, whole + "x", file);
 }
 
-// Of quantization_config.
+// Values that fields of quantization_config must not have.
 constexpr const char* kBadFields = R"({
   "quant_method": [null, true, 4, -1.5, [], {}, {"a": 1}, "", "GPTQ ", "gptq_v3", "bitsandbytes",
                    "fp8", "nibble", "\u001b[2J"],
@@ -290,7 +290,7 @@ TEST_P(MalformedCodes, ConfigsAreRefusedInOneLine) {
     ExpectQuantization({{"desc_act", true}}, kQ + f_.groups + " is missing");
     ExpectQuantization({{"desc_act", "yes"}}, file);
   }
-  // The codes of one format under the name of another.
+  // Codes of one format are refused under the name of another.
   for (const Format& other : kFormats) {
     if (std::string(other.name) == f_.name) continue;
     ExpectQuantization({{"quant_method", other.method}, {other.variant_key, other.variant}}, kQ);

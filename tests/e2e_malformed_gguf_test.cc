@@ -47,7 +47,7 @@ struct GgufTensor {
   std::string name;
   std::vector<uint64_t> shape;
   uint32_t type = kTensorF32;
-  float value = 0.5f;  // all of them
+  float value = 0.5f;  // of all elements
 };
 
 struct GgufModel {
@@ -89,7 +89,7 @@ struct GgufModel {
   std::string Bytes() const { return Build().Bytes(); }
 };
 
-// `item` in place of that with its name, else behind all.
+// Replaces the item with the same name, if there is one, and puts `item` behind all others.
 template <typename T>
 void Put(const T& item, std::vector<T>* list) {
   const auto same = [&](const T& other) { return other.name == item.name; };
@@ -196,7 +196,7 @@ std::vector<BadTensor> BadTensors() {
           {{"a\nb", {1}}, "is not a plain name"}};
 }
 
-// Infos without data and keys that leave the file, behind good ones.
+// Tensor infos without data and keys that reach beyond the file, added behind good ones.
 struct Addition {
   const char* name;
   void (*add)(B& b);
@@ -236,7 +236,7 @@ class MalformedGguf : public MalformedFormat {
     ExpectAccepted(Inspect());
     ExpectAccepted(Tokenize());
   }
-  // The one reads all but the tokenizer, the other nothing else.
+  // `inspect` reads everything but the tokenizer, `tokenize` only the tokenizer.
   Arguments Inspect() const { return {"inspect", Path("m.gguf")}; }
   Arguments Tokenize() const { return {"tokenize", Path("m.gguf"), "--text", "a"}; }
   void Expect(const std::string& name, const std::string& bytes, const Arguments& arguments,
@@ -256,11 +256,11 @@ class MalformedGguf : public MalformedFormat {
 TEST_F(MalformedGguf, KeysAreRefusedInOneLine) {
   ExpectKeys(BadModelKeys(), Inspect());
   ExpectKeys(BadTokenizerKeys(), Tokenize());
-  // Those without which there is no model.
+  // Keys without which there is no model.
   for (size_t i = 0; i <= 5; ++i) {
     GgufModel model;
     const std::string name = model.keys[i].name;
-    if (name == "llama.feed_forward_length") continue;  // a mixture has another
+    if (name == "llama.feed_forward_length") continue;  // a mixture has another key for it
     model.keys.erase(model.keys.begin() + static_cast<ptrdiff_t>(i));
     Expect("no " + name, model.Bytes(), Inspect(), name);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damaged SentencePiece models (tokenizer.model), written by the letter of protobuf's encoding and
-// of sentencepiece_model.proto.
+// Damaged SentencePiece models (tokenizer.model), written by hand in protobuf's encoding of
+// sentencepiece_model.proto.
 #include <cmath>
 
 #include "source/protobuf_testing.h"
@@ -17,7 +17,7 @@ using proto::Varint;
 
 enum Section : uint64_t { kPiece = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5 };
 
-// BPE of five pieces.
+// A good BPE model of five pieces.
 const std::vector<std::string>& Sections() {
   static const std::vector<std::string> sections = {
       Piece("<unk>", 0, 2),
@@ -42,7 +42,7 @@ struct Damage {
   const char* what;
 };
 
-// What may stand behind a good model and makes it a bad one.
+// Bytes that make a good model a bad one when they stand behind it.
 std::vector<Damage> Appended() {
   const std::string charsmap = "a piece of text that is no trie";
   return {
@@ -103,7 +103,7 @@ TEST_F(MalformedPieces, AreRefusedInOneLine) {
   const std::string whole = Joined(Sections());
   Spill(Path("tokenizer.model"), whole);
   ExpectAccepted(Tokenize());
-  // A file that ends between two sections is a smaller model.
+  // A file cut between two sections is no error but a smaller model.
   for (size_t i = 0, begin = 0; i < Sections().size(); begin += Sections()[i++].size()) {
     for (const size_t size : {size_t{1}, size_t{2}, Sections()[i].size() - 1}) {
       Expect(fmt::format("{} bytes of section {}", size, i), whole.substr(0, begin + size),

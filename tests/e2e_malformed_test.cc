@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hundreds of damaged and hostile inputs, one file or option at a time, given to the program: each
 // ends in one printable line and exit code 1 or 2, within a second of processor time and 200 MB
-// above the size of the file. What a case is about stands in its name.
+// above the size of the file. The name of a case says what is damaged.
 #include <cctype>
 #include <cmath>
 #include <limits>
@@ -38,7 +38,7 @@ class Malformed : public EndToEnd {
     RecordProperty("cases", cases_);
   }
 
-  // `arguments`, in which MODEL is a copy of `model` with one file replaced.
+  // Runs `arguments`, in which MODEL is a copy of `model` with one file replaced.
   void Expect(const std::string& name, const std::string& model, const std::string& file,
               const std::string& bytes, const std::string& arguments) {
     const std::string copy = Path("case");
@@ -81,7 +81,7 @@ class Malformed : public EndToEnd {
   std::string ReadFileOf(const std::string& model, const std::string& file) const {
     return Slurp(Path(model + "/" + file));
   }
-  // `pointer` of a JSON file set to `value` ("" = removed).
+  // The text of a JSON file with `pointer` set to `value` ("" = removed).
   std::string Edited(const std::string& model, const std::string& file, const std::string& pointer,
                      const std::string& value) const {
     Json json = Json::parse(ReadFileOf(model, file));

@@ -12,16 +12,16 @@ namespace nibble {
 
 class MalformedFormat : public TemporaryDirectoryTest {
  protected:
-  static constexpr size_t kMinCases = 40;  // of each test, as promised of each format
+  static constexpr size_t kMinCases = 40;  // each test has at least as many
 #ifdef NIBBLE_SLOW_BUILD
   static constexpr double kMaxBytes = 2e9;  // sanitizers take memory of their own
-  static constexpr size_t kEvery = 3;       // and time: of so many cases one is run
+  static constexpr size_t kEvery = 3;       // and time: one of so many cases is run
 #else
   static constexpr double kMaxBytes = 100e6;
   static constexpr size_t kEvery = 1;
 #endif
-  // Ten times what is promised: a machine may be slow or busy, but what grows with a number in a
-  // file grows without end. What was taken is in the test's properties.
+  // The limit is ten times the promised time: a machine may be slow or busy, but work that grows
+  // with a number in a file exceeds any limit. The test's properties have the time that was taken.
   static constexpr double kMaxSeconds = 0.5;
 
   void TearDown() override {
@@ -37,7 +37,7 @@ class MalformedFormat : public TemporaryDirectoryTest {
     ASSERT_EQ(r.code, 0) << r.err;
   }
 
-  // `bytes`: the file that the arguments name. The line names it, and says `what`.
+  // `bytes` are those of the file that the arguments name. The line names the file and says `what`.
   void ExpectRefused(const std::string& name, const std::string& bytes, const Arguments& arguments,
                      const std::string& what) {
     SCOPED_TRACE(name);
@@ -58,7 +58,7 @@ class MalformedFormat : public TemporaryDirectoryTest {
 
  private:
   std::set<size_t> inputs_;  // hashes
-  double most_seconds_ = 0;  // of the processor
+  double most_seconds_ = 0;  // of processor time
 };
 
 }  // namespace nibble

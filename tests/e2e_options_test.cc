@@ -30,7 +30,7 @@ class Options : public EndToEnd {
 
 #ifndef NIBBLE_SLOW_BUILD  // a dry run measures how fast the machine is, and there are thirty
 TEST_F(Options, OfRecipesReachThePlan) {
-  // Options that do not meet share a run.
+  // Options that do not influence each other share a run.
   struct Row {
     std::string recipe, options;
     std::vector<std::tuple<std::string, Json, Json>> fields;  // before and after the options
@@ -158,7 +158,7 @@ TEST_F(Options, SamplingDoesWhatItIsAsked) {
   EXPECT_EQ(Tokens({"--temperature", "0.0001"}), greedy);
   EXPECT_NE(Tokens({"--presence-penalty", "100"}), greedy);
   EXPECT_NE(Tokens({"--repetition-penalty", "100"}), greedy);
-  // The file says what no option does.
+  // Values that no option gives come from the file.
   const std::string file = small_ + "/generation_config.json";
   Spill(file, R"({"do_sample": true, "temperature": 5.0})");
   EXPECT_EQ(Tokens({"--seed", "1"}), Tokens(seeded));
@@ -293,7 +293,7 @@ TEST_F(Options, TheOldestTurnsAreForgotten) {
   EXPECT_THAT(r.err, AllOf(HasSubstr("oldest 1 turns no longer fit"), HasSubstr("shorten it"),
                            HasSubstr("1 messages had no answer")));
 
-  // A saved history of any length: as many of its last turns as leave room for 4 tokens.
+  // A saved history keeps as many of its last turns as leave room for 4 tokens.
   Json history = Json::array();
   for (int i = 0; i < 2000; ++i) {
     history.push_back({{"role", "user"}, {"content", "one two three four five six"}});
@@ -320,7 +320,7 @@ TEST_F(Options, TokensOfTheFileEndATurn) {
   EXPECT_LE(Nibble(chat, "hello\n").json()["token_ids"].size(), 1u);
 }
 
-// A template that keeps nothing of earlier turns: what is cached of them must not be used.
+// The template keeps nothing of earlier turns, so their cached tokens must not be used.
 TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
   Spill(small_ + "/chat_template.jinja", "{{ messages[-1].content }}");
   const std::string longer = "The river runs through the valley of the old town and into the sea.";
@@ -337,7 +337,7 @@ TEST_F(Options, ChatForgetsWhatTheTemplateDrops) {
   EXPECT_EQ(second["token_ids"], alone["token_ids"]);
 }
 
-// One token is written and never fed back: the next prompt is what is cached already.
+// The one token that is written is never fed back, so all of the next prompt is cached already.
 TEST_F(Options, ChatAnswersTheSamePromptAgain) {
   Spill(small_ + "/chat_template.jinja", "The river");
   const Result chat = Nibble({"chat", small_, "--temperature", "0", "--max-tokens", "1", "--json"},
@@ -349,7 +349,7 @@ TEST_F(Options, ChatAnswersTheSamePromptAgain) {
   EXPECT_EQ(Nibble({"chat", small_, "--temperature", "nan"}).code, 2) << "before any line";
 }
 
-// The first byte of a character as the last token: nothing completes it.
+// The last token is the first byte of a character, which nothing completes.
 TEST_F(Options, TextEndsWithWhatCameOfACharacter) {
   const int32_t first = Tokens({})[0];
   Json tokenizer = Json::parse(Slurp(small_ + "/tokenizer.json"));
@@ -379,7 +379,7 @@ TEST_F(Options, ChatMessagesReachThePrompt) {
         .json()["ids"]
         .size();
   };
-  // What the template in tokenizer_config.json renders.
+  // The texts that the template in tokenizer_config.json renders.
   const std::string user = "<|user|>\nhello\n<|assistant|>\n", bos = "<|begin_of_text|>";
   EXPECT_EQ(prompt_tokens({}), tokens(bos + user, {"--no-special"}));
   EXPECT_EQ(prompt_tokens({"--system", "Be brief."}),
@@ -394,7 +394,7 @@ TEST_F(Options, ChatMessagesReachThePrompt) {
 }
 
 TEST_F(Options, OfTextsAndTasks) {
-  // A line of the file is a row, " " the empty one; rows are joined by blank lines.
+  // Each line of the file is a row, and " " is the empty row; rows are joined by blank lines.
   const std::string words = "The river runs through the valley of the old town. ";
   std::string rows, joined;
   for (int i = 0; i < 40; ++i) {
@@ -430,7 +430,7 @@ TEST_F(Options, OfTextsAndTasks) {
                                       Path("tasks"), "--results", results} +
                             options);
     EXPECT_EQ(r.code, 0) << r.err;
-    // Behind the line that says what was asked for.
+    // Looks behind the line that says what was asked for.
     const std::string lines = Slurp(results);
     answers.insert(lines.substr(lines.find('\n')));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What quantize may never do to a user's files, and what it may never continue or publish.
+// Tests that quantize never harms a user's files, and never continues or publishes work that does
+// not fit.
 #include <sys/stat.h>
 
 #include "tests/e2e_testing.h"
@@ -15,7 +16,7 @@ using testing::Not;
 
 class Output : public EndToEnd {
  protected:
-  // Rounds to nearest, so that a run takes a moment.
+  // Runs quantize, rounding to nearest so that it takes a moment.
   Result Run(const std::string& model, const std::string& out, const std::string& options) const {
     return Nibble(Arguments{"quantize", model, "-o", out, "--rounding", "rtn"} + Words(options));
   }
@@ -24,7 +25,7 @@ class Output : public EndToEnd {
     EXPECT_THAT(r.err, HasSubstr(message));
     EXPECT_EQ(std::ranges::count(r.err, '\n'), 1) << r.err;
   }
-  // A run of `options` that stops when its first layer is finished.
+  // Begins a run with `options` and kills it when its first layer is finished.
   void Begin(const std::string& out, const Arguments& options) const {
     Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path(out)} + options, "",
                     {});
@@ -54,7 +55,7 @@ TEST_F(Output, TheSourceIsNeverReplaced) {
   }
   EXPECT_EQ(Files("above/model"), before);
   EXPECT_FALSE(fs::exists(Path("above.partial")));
-  // What stands for a missing folder does not matter.
+  // "none/.." is resolved although there is no folder "none".
   EXPECT_EQ(Run(small_, Path("none/../out"), "").code, 0);
   EXPECT_TRUE(fs::exists(Path("out/manifest.json")));
   EXPECT_FALSE(fs::exists(Path("none")));
@@ -103,7 +104,7 @@ TEST_F(Output, FoldersOfTheUserStayAsTheyAre) {
   fs::copy(small_, Path("floats"));
   EXPECT_EQ(Run(small_, Path("floats"), "--force").code, 1);
   EXPECT_EQ(Files("floats"), Files("small"));
-  // Nor is what has no file but some that a checkpoint could have.
+  // Neither is a directory that has only some of the files of a checkpoint.
   fs::remove(Path("out/provenance.json"));
   EXPECT_EQ(Run(small_, Path("out"), "--force").code, 1);
   EXPECT_TRUE(fs::exists(Path("out/layer-00000.safetensors")));
@@ -129,7 +130,8 @@ TEST_F(Output, ReplacesWhatALinkLeadsToAndFinishesAnotherRunsExchange) {
   EXPECT_EQ(Run(small_, Path("link"), "--force --seed 1").code, 0);
   EXPECT_TRUE(fs::is_symlink(Path("link")));
   EXPECT_NE(Files("out"), before);
-  // Killed between the exchange of OUT and OUT.partial and the removal of the old content.
+  // The state after a kill between the exchange of OUT and OUT.partial and the removal of the old
+  // content.
   ASSERT_EQ(Run(small_, Path("new"), "").code, 0);
   fs::rename(Path("out"), Path("out.partial"));
   fs::rename(Path("new"), Path("out"));
@@ -141,8 +143,6 @@ TEST_F(Output, ReplacesWhatALinkLeadsToAndFinishesAnotherRunsExchange) {
   EXPECT_EQ(Files("out"), before);
 }
 
-// The largest number of bf16, times a norm, a rotation or 8 steps of a grid, overflows. It may be
-// refused by name; what is published can be opened.
 TEST_F(Output, ASecondStartTakesWhatTheFirstOneKept) {
   const Arguments cache = {"XDG_CACHE_HOME=" + Path("cache")};
   const auto generate = [&](const std::string& options) {
@@ -160,6 +160,8 @@ TEST_F(Output, ASecondStartTakesWhatTheFirstOneKept) {
   for (const Result& r : {first, second, never}) EXPECT_EQ(r.out, once.out);
 }
 
+// The largest number of bf16, times a norm, a rotation or 8 steps of a grid, overflows. It may be
+// refused by name; a checkpoint that is published can be opened.
 TEST_F(Output, LargestWeightsAreRefusedOrKept) {
   const std::string file = small_ + "/model.safetensors";
   const RawTensors whole = RawTensors::Read(file);
@@ -188,7 +190,7 @@ TEST_F(Output, LargestWeightsAreRefusedOrKept) {
 }
 
 #ifndef NIBBLE_SLOW_BUILD  // learns six times; StoppedWhileScalesAreLearnedItGoesOn once
-// What was learned and the layers that were made with it belong together.
+// Learned rotation and factors belong together with the layers that were made with them.
 TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
   Json config = Json::parse(Slurp(small_ + "/config.json"));
   config["max_position_embeddings"] = 16;  // 120 sequences of so many tokens are enough
@@ -201,7 +203,7 @@ TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
   fs::rename(Path("out"), Path("whole"));
   Process process(Arguments{NIBBLE_PROGRAM, "quantize", small_, "-o", Path("begun")} + options, "",
                   {});
-  // The first layer that the factors scaled: its shard says so.
+  // Waits for the first layer that was scaled by learned factors, which its shard says.
   const std::string first = Path("begun.partial/layer-00000.safetensors");
   ASSERT_TRUE(WaitUntil([&] { return Slurp(first).find("\"learned\"") != std::string::npos; }));
   process.Signal(SIGKILL);
@@ -226,7 +228,7 @@ TEST_F(Output, PartsOfLearnedWorkAreNotMixed) {
 }
 #endif
 
-// Everything that the result depends on. A run begun with another value of it is not continued.
+// A run that was begun with another value of anything that the result depends on is not continued.
 TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {
   constexpr const char* kWindows = "--calib-windows 2 --context 64";
   Spill(Path("text"), Slurp(NIBBLE_SOURCE_DIR "/samples/calibration.txt"));
@@ -234,7 +236,7 @@ TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {
   Begin("begun", Words(kWindows) + text);
   struct Change {
     const char* field;           // named in the refusal
-    std::function<void()> make;  // in the files
+    std::function<void()> make;  // changes the files
     const char* options = "";
     Arguments environment = {};
     const char* windows = kWindows;
@@ -298,7 +300,7 @@ TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {
     fs::copy(Path("source"), small_);
     Spill(Path("text"), words);
   }
-  // Written by another version of the program.
+  // Work of another version of the program is not continued.
   Json identity = Json::parse(Slurp(Path("out.partial/provenance.json")));
   EXPECT_EQ(identity.size(), 8u) << "a field without a change above";
   identity["nibble_version"] = "0.0.0";
@@ -309,7 +311,8 @@ TEST_F(Output, ResumeRefusesWhateverChangedMeanwhile) {
       HasSubstr("nibble_version"));
 }
 
-// One bit of any byte of OUT.partial: the damaged part is made again, or named and refused.
+// After one bit of any byte of OUT.partial is flipped, the damaged part is made again, or named and
+// refused.
 TEST_F(Output, DamagedWorkIsNeverPublished) {
   const Arguments options = Words("--rounding rtn");
   ASSERT_EQ(Run(small_, Path("whole"), "").code, 0);

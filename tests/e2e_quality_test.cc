@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench quality: every row of the suite is understood, rows are what quantize and eval ppl give,
-// and a stopped run goes on.
+// Tests bench quality: every row of the suite is understood, rows equal the results of quantize and
+// eval ppl, and a stopped run goes on.
 #include <set>
 
 #include "tests/e2e_testing.h"
@@ -15,7 +15,8 @@ using testing::HasSubstr;
 
 class QualityVerb : public EndToEnd {
  protected:
-  // Of --only rounding: GPTQ at 4 bits, rounding to nearest at 4, 6 and 8.
+  // The command. With --only rounding its rows are GPTQ at 4 bits and rounding to nearest at 4, 6
+  // and 8.
   Arguments Command(const std::string& work, const Arguments& more = {}) const {
     return Arguments{"bench",     "quality", small_,      "--text", kEvaluationText,
                      "--windows", "2",       "--context", "128",    "--calib-windows",
@@ -34,7 +35,7 @@ class QualityVerb : public EndToEnd {
     EXPECT_EQ(row["perplexity"], Eval("ppl", Path("out"))["perplexity"]) << row;
   }
   std::string ResultsFile(const std::string& work) const { return Path(work + "/results.json"); }
-  // All that is left of a finished run.
+  // Expects that a finished run leaves only its results and its lock.
   void ExpectClean(const std::string& work) const {
     for (const auto& entry : fs::directory_iterator(Path(work))) {
       EXPECT_THAT(entry.path().filename().string(), AnyOf("results.json", "lock"));
@@ -65,7 +66,7 @@ TEST_F(QualityVerb, EveryRowIsUnderstoodOrHasAReason) {
       EXPECT_THAT(options, ContainsRegex("--sparse"));
     }
     EXPECT_EQ(reason.find("by itself") != std::string::npos, section == "hadamard") << row;
-    // What needs nothing but the recipe quarot runs here, but for its groups of 256.
+    // Rows that need only the recipe quarot run on this model, except those with groups of 256.
     if (section == "cache" || section == "weights" || section == "clips" || section == "rounding" ||
         section == "rotation") {
       ADD_FAILURE() << row;
@@ -163,7 +164,7 @@ TEST_F(QualityVerb, GoesOnWhereItWasStopped) {
   EXPECT_EQ(Perplexities(Rows("work")), whole);
   ExpectClean("work");
 
-  // A result that was lost is measured again; one that was not is believed.
+  // A result that was lost is measured again; one that is there is believed.
   Json json = ParseJson(Slurp(ResultsFile("work")), "results.json");
   Json& results = json["results"];
   std::string lost;

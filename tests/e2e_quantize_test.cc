@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a model to a checkpoint and its perplexity: formats, repeatability, interruption.
+// Tests the way from a model to a checkpoint and its perplexity: formats, repeatability,
+// interruption.
 #include <cmath>
 
 #include "base/cpu_features.h"
@@ -124,7 +125,7 @@ TEST_F(QuantizeVerb, RepackChangesWhereWeightsLieAndNothingElse) {
   EXPECT_EQ(inspect.code, 0) << inspect.err;
   EXPECT_THAT(inspect.out, HasSubstr("used in place"));
 
-  // One of other weights is named and not used.
+  // A tile plane of other weights is named and not used.
   EXPECT_EQ(Nibble({"repack", Path("other")}).code, 0);
   fs::copy_file(Path("other/cpu-tiles.safetensors"), plane, fs::copy_options::overwrite_existing);
   EXPECT_EQ(measure(), before);
@@ -211,7 +212,7 @@ TEST_F(QuantizeVerb, RulesAreInThePlanAndWrongOnesUsageErrors) {
   }
 }
 
-// Without options: what most users want, and what it cost.
+// Without options `quantize` does what most users want, and says what it cost.
 TEST_F(QuantizeVerb, TheDefaultSaysWhatWasLost) {
   const Arguments quantize = {"quantize", small_,           "-o", Path("out"), "--calib-windows",
                               "2",        "--loss-windows", "4"};
@@ -258,7 +259,7 @@ TEST_F(QuantizeVerb, LayersThatBearItCacheFourBits) {
   const Json plan = Nibble({"inspect", Path("some"), "--json"}).json()["plan"];
   EXPECT_LE(plan["provenance"]["cache_kl"], most);
   EXPECT_GT(plan["cache"]["layers"].size(), 0u);
-  // The engine reads it.
+  // The engine reads the checkpoint.
   const double exact = Eval("ppl", Path("some"), {"--decoded"})["perplexity"];
   EXPECT_NEAR(Eval("ppl", Path("some"))["perplexity"].get<double>() / exact, 1, 0.02);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The default way, on models of people: nobody should lose more than by the plainest rounding.
+// Tests quantizing with defaults on models that people use: the loss must not exceed that of
+// rounding to nearest.
 #include <gtest/gtest.h>
 
 #include "models/real_model_testing.h"

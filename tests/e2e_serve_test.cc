@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nibble serve` as a process: what docs/serving.md says, keys, signals.
+// Tests `nibble serve` as a process: the claims of docs/serving.md, keys, signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@ namespace {
 
 class ServeVerb : public TemporaryDirectoryTest {
  protected:
-  // The sample model on a free port, or where `more` says.
+  // Serves the sample model on a free port, or where `more` says.
   static std::unique_ptr<Process> Serve(const Arguments& more, const Arguments& environment = {}) {
     return std::make_unique<Process>(
         Arguments{NIBBLE_PROGRAM, "serve", kTiny, "--port", "0"} + more, "", environment);
   }
-  // What stands behind "serving on", once it does.
+  // Waits for the line with "serving on" and returns the address behind it.
   static std::string Where(const Process& server) {
     const std::string mark = "serving on ";
     std::string where;

@@ -122,7 +122,7 @@ TEST_F(EvalTasks, ScoresAreThoseOfTheSingleRequests) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("acc_norm"), HasSubstr("stderr"), HasSubstr("arc_easy")));
 }
 
-// The cache of 4 bits is cut back between requests; what was written behind it must not matter.
+// The cache of 4 bits is cut back between requests; entries behind the cut must not matter.
 TEST_F(EvalTasks, AnswersDoNotDependOnTheBatch) {
   Quantize("out", {"--rounding", "rtn"});
   Json requests = Json::array();

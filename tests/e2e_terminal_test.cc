@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `nibble chat` in a terminal: keys in, what is on the screen out.
+// Tests `nibble chat` in a terminal by the keys that go in and the screen that comes out.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kCtrlC = "\x03", kCtrlD = "\x04", kUp = "\x1b[A", kLeft = "\x1b[D";
 
-// A program whose terminal this is.
+// Runs a program in a terminal of its own.
 class Terminal {
  public:
   explicit Terminal(const Arguments& arguments, const std::string& state = "none") {
@@ -55,7 +55,7 @@ class Terminal {
     const winsize size = {.ws_row = rows, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     ASSERT_EQ(ioctl(keyboard_, TIOCSWINSZ, &size), 0);
   }
-  // Whether `text` comes within a minute; what stood before it is in last() then.
+  // Returns whether `text` comes within a minute; last() is then the text before it.
   bool Shows(std::string_view text) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (true) {
@@ -67,14 +67,15 @@ class Terminal {
       if (std::chrono::steady_clock::now() > end || !Read()) return false;
     }
   }
-  // What a shell expects of lines, as the program has set it.
+  // Returns whether the program has left the terminal in the mode of a shell, which hands over
+  // whole lines.
   bool HandsOverLines() const {
     constexpr tcflag_t kLines = ECHO | ICANON | ISIG;
     termios settings = {};
     tcgetattr(keyboard_, &settings);
     return (settings.c_lflag & kLines) == kLines;
   }
-  // Whether the program asks for a line and has taken over the keys.
+  // Returns whether the program asks for a line and has taken over the keys.
   bool Asks() {
     return Shows("> ") && WaitUntil([&] { return !HandsOverLines(); });
   }
@@ -211,7 +212,7 @@ TEST_F(TerminalFiles, AFileOfOthersIsNotWrittenOverUnasked) {
     ASSERT_TRUE(chat.Shows(shown)) << chat.screen();
   }
   ASSERT_TRUE(chat.Asks()) << chat.screen();
-  chat.Press("/save " + Path("notes.json") + "\r");  // its own by now
+  chat.Press("/save " + Path("notes.json") + "\r");  // the file is the conversation's own by now
   ASSERT_TRUE(chat.Shows("0 messages saved")) << chat.screen();
 }
 
@@ -241,7 +242,7 @@ TEST(TerminalChat, LinesGoOnWhenTheTerminalChangesItsSize) {
   ASSERT_TRUE(chat.Shows("> The ")) << "shown anew: " << chat.screen();
   chat.Press("river\r");
   ASSERT_TRUE(chat.Shows("prompt ")) << chat.screen();
-  // The answer is broken for 30 columns.
+  // The lines of the answer are broken for 30 columns.
   std::string answer = chat.last().substr(chat.last().find("river") + 5);
   size_t column = 0;
   for (size_t at = 0; at < answer.size(); ++at) {
@@ -249,7 +250,7 @@ TEST(TerminalChat, LinesGoOnWhenTheTerminalChangesItsSize) {
       at = answer.find_first_of("DKhl", at);
     else
       column = answer[at] == '\n' ? 0 : column + 1;
-    EXPECT_LE(column, 31u) << answer;  // with what a long word's beginning took, and \r
+    EXPECT_LE(column, 31u) << answer;  // with \r and the erased beginning of a long word
   }
   EXPECT_GE(std::ranges::count(answer, '\n'), 4);
   chat.Press(kCtrlD);

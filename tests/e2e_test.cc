@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program on a model as it is: help, tokens, text, perplexity, and what bad input leads to.
+// Tests the program on a model that is not quantized: help, tokens, text, perplexity, and errors
+// for bad input.
 #include "tests/e2e_testing.h"
 
 namespace nibble {
@@ -80,7 +81,7 @@ TEST(CommandLine, TokensAndBack) {
   const std::string list = ids.out.substr(0, ids.out.size() - 1);
   EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", list}).out, text + "\n");
   EXPECT_EQ(Nibble({"detokenize", kTiny, "--ids", list, "--json"}).json()["text"], text);
-  // BOS in front unless told otherwise; --file reads the same text.
+  // BOS stands in front unless told otherwise; --file reads the same text.
   EXPECT_EQ(Nibble({"tokenize", kTiny, "--text", text}).out, "0," + ids.out);
   const std::string file = testing::TempDir() + "/nibble_e2e_text";
   Spill(file, text);
@@ -156,7 +157,6 @@ std::string Trim(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \n\t\r") - begin + 1);
 }
 
-// The sample's template: <|role|>\ncontent\n for each message, then <|assistant|>\n.
 TEST(GenerateVerb, InterruptedItIsAFailure) {
   Process process({NIBBLE_PROGRAM, "generate", kTiny, "--prompt", "The", "--max-tokens", "1000"},
                   "", {});
@@ -169,6 +169,7 @@ TEST(GenerateVerb, InterruptedItIsAFailure) {
   EXPECT_LT(stopped.out.size(), whole.out.size());
 }
 
+// The sample's template writes <|role|>\ncontent\n for each message, then <|assistant|>\n.
 TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
   const Result chat =
       Nibble({"chat", kTiny, "--temperature", "0", "--max-tokens", "8", "--json"}, "hello\nmore\n");
@@ -187,11 +188,11 @@ TEST(ChatVerb, ThroughAPipeIsGenerateOnTheRenderedConversation) {
   EXPECT_EQ(a["token_ids"], generate(turn1));
   const std::string turn2 = turn1 + Trim(a["text"]) + "\n<|user|>\nmore\n<|assistant|>\n";
   EXPECT_EQ(b["token_ids"], generate(turn2));
-  // What the first turn cached, all but the token written last, is not computed again.
+  // Tokens that the first turn cached, all but the last one written, are not computed again.
   const size_t all = Nibble({"tokenize", kTiny, "--text", turn2, "--json"}).json()["ids"].size();
   const size_t cached = a["prompt_tokens"].get<size_t>() + a["token_ids"].size() - 1;
   EXPECT_EQ(b["prompt_tokens"], all - cached);
-  // Without --json the same texts.
+  // Without --json the texts are the same.
   EXPECT_EQ(Nibble({"chat", kTiny, "--temperature", "0", "--max-tokens", "8"}, "hello\nmore\n").out,
             a["text"].get<std::string>() + "\n" + b["text"].get<std::string>() + "\n");
 }
@@ -229,8 +230,7 @@ TEST(EvalVerb, InstructionSetIsChecked) {
   EXPECT_THAT(r.err, AllOf(HasSubstr("NIBBLE_ISA=bogus"), HasSubstr("avx2")));
 }
 
-// Every bench gives rows with these fields; figures are not looked at.
-// A build without CUDA shows the first part.
+// A build without CUDA shows the first part of the page.
 TEST(CommandLine, TheDocumentedKernelsAreTheTables) {
   const Result result = Nibble({"inspect", "--kernels"});
   ASSERT_EQ(result.code, 0) << result.err;
@@ -259,6 +259,7 @@ TEST(InspectVerb, ShowsWhatLoadingMakesOfAFloatModel) {
   EXPECT_LT(four["quantized_bytes"], floats["other_bytes"]);
 }
 
+// Every bench gives rows with these fields; figures are not looked at.
 TEST(BenchVerb, RowsHaveTheirFields) {
   const Arguments few = {kTiny, "--tokens", "20", "--repeats", "1", "--json"};
   const auto rows = [](const Arguments& arguments) {
@@ -300,7 +301,7 @@ TEST(BenchVerb, RowsHaveTheirFields) {
 
 class BadInput : public EndToEnd {
  protected:
-  // Exit 1, one line on standard error with these words, nothing written.
+  // Expects exit code 1, one line on standard error with these words, and nothing written.
   void Expect(const Arguments& arguments, const std::vector<std::string>& words) const {
     const Result r = Nibble(arguments);
     EXPECT_EQ(r.code, 1) << r.err;

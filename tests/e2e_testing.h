@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running the program as a user does, and a small model made from samples/tiny by the letter of the
-// safetensors format (independent of the program's own reader and writer).
+// Running the program as a user does, and a small model made from samples/tiny by a reader and
+// writer of safetensors that are independent of the program's.
 #pragma once
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ inline Arguments operator+(Arguments a, const Arguments& b) {
   return a;
 }
 
-// Those of a text, separated by spaces.
+// The arguments in a text, which spaces separate.
 inline Arguments Words(const std::string& text) {
   std::istringstream stream(text);
   return Arguments(std::istream_iterator<std::string>(stream), {});
@@ -59,10 +59,10 @@ struct Result {
   Json json() const { return ParseJson(out, "standard output"); }
 };
 
-// A running process; what it writes is collected in files, so that no pipe can fill up.
+// A running process. Its output is collected in files, so that no pipe can fill up.
 class Process {
  public:
-  // `environment`: NAME=VALUE on top of this process's.
+  // `environment` has NAME=VALUE entries, which win over those of this process.
   Process(const Arguments& arguments, const std::string& input, const Arguments& environment) {
     std::string name = (std::filesystem::temp_directory_path() / "nibble_run_XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
@@ -80,11 +80,11 @@ class Process {
     for (const std::string& e : environment) env.push_back(const_cast<char*>(e.c_str()));
     std::string cache = "XDG_CACHE_HOME=" + (files_ / "cache").string();  // not the user's
     env.push_back(cache.data());
-    for (char** e = environ; *e != nullptr; ++e) env.push_back(*e);  // the first one of a name wins
+    for (char** e = environ; *e != nullptr; ++e) env.push_back(*e);  // equal names: the first wins
     argv.push_back(nullptr);
     env.push_back(nullptr);
-    // The new process begins in this one's memory, whose peak would count as its own: that becomes
-    // what is in use, and what earlier tests freed is not.
+    // The new process begins in this one's memory, whose peak would count as its own. So the peak
+    // is set to the memory in use, after freed memory is given back.
     malloc_trim(0);
     std::ofstream("/proc/self/clear_refs") << 5;
     if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), env.data()) != 0) {
@@ -103,7 +103,7 @@ class Process {
   }
 
   void Signal(int signal) const { kill(pid_, signal); }
-  std::string Output() const { return Slurp(files_ / "out"); }  // until now
+  std::string Output() const { return Slurp(files_ / "out"); }  // so far
   std::string Errors() const { return Slurp(files_ / "err"); }
 
   Result Wait() {
@@ -126,8 +126,8 @@ class Process {
   pid_t pid_ = -1;
 };
 
-// Measuring its loss takes `quantize` longer than all else on these models, under sanitizers above
-// all: it does so where a test asks for it.
+// Runs the program. `quantize` measures its loss only where a test asks for it: on these models
+// that takes longer than all else, under sanitizers above all.
 inline Result Nibble(const Arguments& arguments, const std::string& input = "",
                      const Arguments& environment = {}) {
   Arguments all = Arguments{NIBBLE_PROGRAM} + arguments;
@@ -138,7 +138,7 @@ inline Result Nibble(const Arguments& arguments, const std::string& input = "",
   return Process(all, input, environment).Wait();
 }
 
-// Looks every millisecond, for at most a minute.
+// Checks the condition every millisecond, for at most a minute.
 template <typename Condition>
 bool WaitUntil(Condition condition) {
   for (int i = 0; i < 60'000; ++i) {
@@ -159,7 +159,7 @@ struct RawTensors {
     std::memcpy(&length, bytes.data(), sizeof(length));
     return {ParseJson(bytes.substr(8, length), path), bytes.substr(8 + length)};
   }
-  // At odd addresses: the format aligns nothing, and few writers do otherwise than align.
+  // Writes tensors at odd addresses, which the format allows although most writers align.
   void Write(const std::string& path) const {
     std::string text = header.dump();
     text.append(text.size() % 2 == 0 ? 1 : 2, ' ');
@@ -268,8 +268,8 @@ class EndToEnd : public TemporaryDirectoryTest {
     MakeSmallModel(small_);
   }
 
-  // Quantizes the small model; the JSON report.
-  // Recipe quarot unless `options` name another.
+  // Quantizes the small model by the recipe quarot unless `options` name another. Returns the JSON
+  // report.
   Json Quantize(const std::string& out, const Arguments& options) const {
     Arguments quantize = {"quantize", small_, "-o", Path(out), "--json"};
     if (std::ranges::count(options, "--recipe") == 0) {
@@ -280,7 +280,7 @@ class EndToEnd : public TemporaryDirectoryTest {
     return r.code == 0 ? r.json() : Json();
   }
 
-  // `eval VERB MODEL` on the first windows of the evaluation text.
+  // Runs `eval VERB MODEL` on the first windows of the evaluation text.
   Json Eval(const std::string& verb, const std::string& model, const Arguments& options = {},
             const Arguments& environment = {}) const {
     const Result r = Nibble(Arguments{"eval", verb, model, "--text", kEvaluationText, "--json",
@@ -291,7 +291,7 @@ class EndToEnd : public TemporaryDirectoryTest {
     return r.code == 0 ? r.json() : Json();
   }
 
-  // Name and content of every file.
+  // The content of every file by its name.
   std::map<std::string, std::string> Files(const std::string& directory) const {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::directory_iterator(Path(directory))) {

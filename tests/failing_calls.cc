@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loaded before the program (LD_PRELOAD), so that calls of the system fail as they do on a machine
-// that has no more to give: NIBBLE_TEST_THREADS=n lets n threads start, NIBBLE_TEST_BYTES=n lets n
+// Loaded before the program (LD_PRELOAD), to make system calls fail as on a machine without free
+// threads or disk space: NIBBLE_TEST_THREADS=n lets n threads start, NIBBLE_TEST_BYTES=n lets n
 // bytes be written to files.
 #include <dlfcn.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@ int64_t Limit(const char* name) {
 std::atomic<int64_t> threads_left = Limit("NIBBLE_TEST_THREADS");
 std::atomic<int64_t> bytes_left = Limit("NIBBLE_TEST_BYTES");
 
-// How many of `count` bytes the disk still takes; 0 with errno ENOSPC.
+// Returns how many of `count` bytes the disk still takes; 0 with errno ENOSPC.
 size_t Granted(int fd, size_t count) {
   struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || fd <= STDERR_FILENO) return count;

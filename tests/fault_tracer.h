@@ -23,7 +23,8 @@ namespace nibble {
 
 enum class Fault { kNone, kKill, kIoError, kDiskFull, kShort, kInterrupted };
 
-// A system call on files: where its path or descriptor is, whether it changes something on disk.
+// A system call on files: which arguments are its path, descriptor and size, and whether it changes
+// something on disk.
 struct FileCall {
   int number;
   int path, descriptor, size;  // index of the argument, -1 = none
@@ -51,7 +52,8 @@ class FaultTracer {
   FaultTracer(Arguments arguments, std::string directory)
       : arguments_(std::move(arguments)), directory_(std::move(directory)) {}
 
-  // Calls counted from 0 until the end of the last run: all of them, those that change something.
+  // The number of calls in the last run, and whether the call with this number, from 0 on, changes
+  // something.
   int64_t calls() const { return static_cast<int64_t>(changes_.size()); }
   bool changes(int64_t call) const { return changes_[static_cast<size_t>(call)]; }
 
@@ -91,7 +93,7 @@ class FaultTracer {
     dup2(nothing, 0);
     dup2(nothing, 1);
     dup2(errors, 2);
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // its leak check wants to be the tracer
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // its leak check would need to trace
     std::vector<sock_filter> filter = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
     for (const FileCall& call : kFileCalls) {
@@ -112,7 +114,7 @@ class FaultTracer {
     _exit(127);
   }
 
-  // A page at a time, since the next one need not be mapped.
+  // Reads a page at a time, since the next one may not be mapped.
   static std::string PathAt(pid_t process, uint64_t address) {
     constexpr uint64_t kPage = 4096;
     std::string path;
@@ -154,7 +156,7 @@ class FaultTracer {
                         : fault == Fault::kInterrupted ? EINTR
                                                        : 0;
       if (error != 0) {
-        r.orig_rax = static_cast<unsigned long long>(-1);  // not made, and this is its result:
+        r.orig_rax = static_cast<unsigned long long>(-1);  // the call is not made; its result:
         r.rax = static_cast<unsigned long long>(-error);
         ptrace(PTRACE_SETREGS, process, 0, &r);
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another project gets from `cmake --install`: find_package(nibble), the headers, the library.
+// Tests what another project uses after `cmake --install`: find_package(nibble), headers, library.
 #include <gtest/gtest.h>
 
 #include "tests/e2e_testing.h"

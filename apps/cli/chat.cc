@@ -29,7 +29,7 @@ struct ChatArguments {
 struct Talk {
   Conversation conversation;
   MessageReader reader;
-  std::string file;  // that this conversation was saved to or loaded from
+  std::string file;  // the file that this conversation was saved to or loaded from
 };
 
 void Load(Talk& talk, const std::string& path) {
@@ -97,7 +97,7 @@ void PrintHelp() {
       "A line that ends with \\ goes on in the next; lines between two \"\"\" are one message.\n");
 }
 
-// A message "/name argument"; false ends the program.
+// Runs the command in a message "/name argument"; false ends the program.
 bool RunCommand(const std::string& message, Talk& talk) {
   const size_t space = std::min(message.find(' '), message.size());
   const std::string name = message.substr(1, space - 1);
@@ -156,7 +156,7 @@ void RunChat(const ChatArguments& a, const Common& common) {
   UseUtf8();
   int64_t unanswered = 0;
   if (terminal) Note("/help lists commands, Ctrl-D ends.\n");
-  const auto forget = [&] {  // Ctrl-C between an answer and the editor's first key, too
+  const auto forget = [&] {  // also a Ctrl-C between an answer and the editor's first key
     if (terminal) ForgetCtrlC();
   };
   while (!Interrupted()) {

@@ -109,8 +109,8 @@ std::optional<Conversation::Answer> Conversation::Ask(const std::string& message
     messages_ = std::move(before);
     return std::nullopt;
   }
-  // Text is tokenized anew: what is the same as in the cache is not computed again, but for the
-  // last token, whose logits are needed.
+  // Text is tokenized anew. Tokens that are the same as in the cache are not computed again, except
+  // the last one, whose logits are needed.
   const auto same = std::mismatch(cached_.begin(), cached_.end(), ids.begin(), ids.end() - 1);
   session_.Truncate(same.first - cached_.begin());
   const auto kept = static_cast<size_t>(session_.tokens());
@@ -120,7 +120,7 @@ std::optional<Conversation::Answer> Conversation::Ask(const std::string& message
                                [&](int32_t id) { return output.Push(id); });
   output.Finish();
   cached_ = std::move(ids);
-  // The last token written was sampled but never fed back.
+  // The last token written was sampled but never fed back, so the cache lacks it.
   const std::vector<int32_t>& written = answer.generation.ids;
   cached_.insert(cached_.end(), written.begin(), written.end());
   cached_.resize(static_cast<size_t>(session_.tokens()));

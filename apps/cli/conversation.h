@@ -13,7 +13,7 @@
 
 namespace nibble::cli {
 
-// The messages of a conversation, and a cache that holds a prefix of what they come to in tokens.
+// The messages of a conversation, and a cache that holds a prefix of their tokens.
 class Conversation {
  public:
   // Without a template, messages are lines of plain text.
@@ -22,14 +22,14 @@ class Conversation {
   const Json& messages() const { return messages_; }  // [{"role": ..., "content": ...}]
   void SetMessages(Json messages) { messages_ = std::move(messages); }
   void SetSystem(const std::string& content);  // "" for none
-  void Reset();                                // but for the system message
+  void Reset();                                // keeps the system message
 
   // Writes the assistant's turn. Where the history leaves no room for an answer, the oldest turns
-  // are forgotten, which a line says. Nothing, a line, and the message is not added, if it alone
-  // does not fit or the template refuses it.
+  // are forgotten, which a line says. If the message alone does not fit or the template refuses it,
+  // a line says so, the message is not added and nothing is returned.
   struct Answer {
     Generation generation;
-    int64_t prompt_tokens = 0;  // that were not cached
+    int64_t prompt_tokens = 0;  // tokens that were not cached
   };
   std::optional<Answer> Ask(const std::string& message, const GenerateOptions& options,
                             TextOutput& output);
@@ -40,8 +40,8 @@ class Conversation {
 
  private:
   std::vector<int32_t> PromptIds(const Json& messages) const;
-  // PromptIds of messages_ after as few forgotten turns as leave `room` tokens; throws if nothing
-  // helps.
+  // PromptIds of messages_ after as few forgotten turns as leave `room` tokens; throws if the last
+  // turn alone does not fit.
   std::vector<int32_t> FittingPrompt(int64_t room);
 
   const Tokenizer& tokenizer_;

@@ -25,12 +25,12 @@ struct InspectArguments {
   bool kernels = false, verify = false;
 };
 
-// A network as it runs, and as its files say where it is rounded while it is loaded.
+// A network as it runs and, if it is rounded while it is loaded, as its files have it.
 struct Inspected {
   Network net;
   std::optional<Network> source;
-  bool one_table = false;  // for head and embedding
-  Json plan;               // of a checkpoint, or of what is rounded
+  bool one_table = false;  // head and embedding share a table
+  Json plan;               // of a checkpoint, or of the rounding while it is loaded
 
   const Network& file() const { return source ? *source : net; }
 };
@@ -52,7 +52,7 @@ Inspected Inspect(const std::string& model, int load_bits) {
   return result;
 }
 
-// The bytes of planes that are there, or that there would be.
+// The bytes of the weights' planes, of planned ones as well.
 double Bytes(const PackedWeights& weights) {
   if (weights.bytes() > 0 || weights.cols == 0) return static_cast<double>(weights.bytes());
   double bytes = 0;

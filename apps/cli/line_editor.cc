@@ -28,8 +28,7 @@ void OnResize(int) {
   resized = 1;
 }
 
-// The pasted text with lines that end with
-// , without control characters other than tabs.
+// The pasted text with lines that end with \n, without control characters other than tabs.
 std::wstring Plain(const std::wstring& pasted) {
   std::wstring text;
   for (const wchar_t c : pasted) {
@@ -100,7 +99,7 @@ LineEditor& LineEditor::Of(EditLine* edit) {
 
 // Returns whether there is a byte to read; if not, the program is to end.
 bool LineEditor::WaitForByte() {
-  constexpr int kMilliseconds = 500;  // of a signal between a look at its flag and poll()
+  constexpr int kMilliseconds = 500;  // until a signal that came right before poll() is seen
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   while (!Interrupted()) {
     if (resized != 0) {

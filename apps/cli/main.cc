@@ -44,7 +44,7 @@ constexpr size_t kStackBytes = size_t{256} << 10, kPage = 4096;
   static_cast<void>(stack[0]);
 }
 
-// A stack that cannot grow because the address space is used up is a SIGSEGV; so it grows here.
+// If the address space is used up, a stack that must grow ends in SIGSEGV; so it grows here.
 void GrowStack() {
   constexpr size_t kBytes = kStackBytes + 4 * kPage;  // with the frames around the array
   void* room = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -143,7 +143,7 @@ void PrintErrors(const QuantizeReport& r) {
              Table(rows));
 }
 
-// "o in 7 of 18 layers": of the inputs whose online transforms did harm.
+// "o in 7 of 18 layers": the inputs whose online transforms were left out because they did harm.
 std::string LeftOutText(const QuantizeReport& r) {
   std::vector<std::string> texts;
   const Json left_out = r.plan.provenance.value("transforms_left_out", Json::object());
@@ -199,7 +199,7 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
     QuantizeReport report = PlanQuantization(a.options);
     const double loss = a.loss_windows > 0 ? LossBytes(report.estimate) : 0;
     double& peak = report.estimate.peak_memory_bytes;
-    if (loss <= MemoryLimit(a.options)) peak = std::max(peak, loss);  // else it is left out
+    if (loss <= MemoryLimit(a.options)) peak = std::max(peak, loss);  // else not measured
     double& device = report.estimate.device_bytes;
     if (device > 0) device = std::max(device, loss);
     common.json ? PrintJson(DryRunJson(report)) : PrintPlan(a, report);

@@ -32,7 +32,7 @@ constexpr Contender kContenders[] = {
     {"w4a8", "w-bits=3"},
     {"quarot", ""}};
 constexpr Contender kStored = {"stored", ""};
-constexpr int kOptionsWidth = 80;  // of the longest of them
+constexpr int kOptionsWidth = 80;  // the longest options fit
 
 // The options as a user types them.
 std::string OptionsText(const Contender& c) {

@@ -34,8 +34,8 @@ std::string_view WeightAdvice(const QuantizeReport& report) {
   return "--calib FILE with text like what the model will read, or --w-bits 8";
 }
 
-// "rounded inputs cost 0.1200 of it, the cache 0.0100, weights 0.0200; try --a-bits 8": by what is
-// left without each part; noise may make the cost of one negative.
+// "rounded inputs cost 0.1200 of it, the cache 0.0100, weights 0.0200; try --a-bits 8": the cost of
+// a part is by how much less is lost without rounding it, which noise may make negative.
 std::string PartsText(const KlResult& result, const LossParts& parts,
                       const QuantizeReport& report) {
   const double inputs = std::max(0.0, result.kl_mean - parts.float_inputs);
@@ -79,7 +79,7 @@ std::unique_ptr<Model> WithFloatCache(const QuantizeOptions& options,
   return model;
 }
 
-// Returns nothing where such models do not run here.
+// Returns nothing where models with one part not rounded do not run here.
 std::optional<LossParts> MeasureParts(const QuantizeOptions& options, const QuantizeReport& report,
                                       Model& reference, const Windows& windows) {
   try {
@@ -87,7 +87,7 @@ std::optional<LossParts> MeasureParts(const QuantizeOptions& options, const Quan
     Model* const models[] = {inputs.get(), cache.get()};
     const auto results = KlDivergences(models, reference, windows);
     return LossParts{results[0].kl_mean, results[1].kl_mean};
-  } catch (const std::exception&) {  // memory that is short, too: the loss itself is measured
+  } catch (const std::exception&) {  // also out of memory: the loss itself is measured
     if (Interrupted()) throw;
     return std::nullopt;
   }
@@ -139,7 +139,7 @@ Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, 
   const auto results = KlDivergences(std::span(models).first(plain ? 2 : 1), *reference, windows);
   loss.result = results[0];
   if (plain) loss.plain = results[1];
-  quantized.reset(), plain.reset();  // two others take their memory
+  quantized.reset(), plain.reset();  // makes room for two other models
   if (IsMuch(loss.result)) loss.parts = MeasureParts(options, report, *reference, windows);
   loss.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return loss;
@@ -151,7 +151,8 @@ double LossBytes(const QuantizeEstimate& estimate) {
   return kProgramBytes + 6.0 * static_cast<double>(estimate.parameters);
 }
 
-// The checkpoint is there whatever this says, memory that is short included.
+// The checkpoint exists whatever happens here, so that errors, also out of memory, become
+// `unmeasured`.
 Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   Loss none;
   try {
@@ -166,7 +167,8 @@ Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, i
 
 namespace {
 
-// Both figures are printed; below a tenth of the divergence, few windows prove nothing.
+// The plain rounding must be better by more than a tenth: few windows prove no smaller difference.
+// Both figures are printed.
 bool DoesHarm(const Loss& loss) {
   return loss.plain && loss.plain->kl_mean < 0.9 * loss.result.kl_mean;
 }

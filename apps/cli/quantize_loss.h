@@ -10,7 +10,7 @@
 
 namespace nibble::cli {
 
-// The mean divergence that is left where one part of the checkpoint is not rounded.
+// The mean divergence that is left if one part of the checkpoint is not rounded.
 struct LossParts {
   double float_inputs = 0, float_cache = 0;
 };
@@ -19,7 +19,7 @@ struct LossParts {
 struct Loss {
   KlResult result;                 // of the checkpoint against its source in fp32
   std::optional<KlResult> plain;   // of PlainRecipe, where the recipe is another
-  std::optional<LossParts> parts;  // where it is much
+  std::optional<LossParts> parts;  // where the loss is much
   int64_t windows = 0, context = 0;
   double seconds = 0;
   std::string unmeasured;  // why it could not be measured; empty otherwise
@@ -31,7 +31,7 @@ double LossBytes(const QuantizeEstimate& estimate);
 Loss MeasureLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t windows);
 
 Json LossJson(const Loss& loss);
-// "perplexity 21.8 to 23.1 (+6 %), ..."; where it is much, with the part that costs most.
+// "perplexity 21.8 to 23.1 (+6 %), ..."; where the loss is much, with the part that costs most.
 std::string LossText(const Loss& loss, const QuantizeReport& report);
 
 }  // namespace nibble::cli

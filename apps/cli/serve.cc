@@ -30,7 +30,8 @@ bool IsLoopback(const http::Options& o) {
          o.host == "localhost";
 }
 
-// Keys from a file, a line each, or NIBBLE_API_KEY: command lines are seen by all users.
+// Reads keys from a file, one a line, and from NIBBLE_API_KEY; not from options, since all users of
+// a machine see command lines.
 void ReadKeys(ServeArguments& a) {
   std::string text = a.key_file.empty() ? "" : ReadFile(a.key_file, 1 << 20);
   if (const char* key = std::getenv("NIBBLE_API_KEY")) text += std::string("\n") + key;
@@ -57,7 +58,8 @@ std::string NameOf(const std::string& model) {
   return name.empty() ? "model" : name;
 }
 
-// Pages for all answers at full length, as far as memory is there: of what is free, a tenth stays.
+// The pages for all answers at full length, or as many as fit: a tenth of the free memory stays
+// free.
 int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
   const auto page = static_cast<double>(model.kv_groups().page_bytes());
   const int64_t context = s.context > 0 ? s.context : model.context();
@@ -69,7 +71,7 @@ int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
     room = free ? static_cast<double>(*free) * 0.9 / page : wanted;
   }
   const auto pages = static_cast<int64_t>(std::min(room, wanted));
-  const int64_t fewest = model.kv_groups().count();  // of a text
+  const int64_t fewest = model.kv_groups().count();  // pages that a text needs
   if (pages < fewest) {
     FailUsage("the cache of a short text takes {}; give --kv-memory more",
               BytesText(page * static_cast<double>(fewest)));
@@ -77,8 +79,8 @@ int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
   return pages;
 }
 
-// Ends both when a signal comes: first no new requests, then, when those that run are answered or
-// the time is over, the rest.
+// Ends server and scheduler when a signal comes: new requests are refused, then, when those that
+// run are answered or the time is over, everything stops.
 class Drain {
  public:
   Drain(http::Server& server, std::chrono::seconds time)
@@ -111,7 +113,7 @@ void RunServe(ServeArguments& a, const Common& common) {
               network.config.context);
   }
   const auto model = Load(std::move(network), common, false, a.loading);
-  // Fewer tokens of prompts in a step do not keep a GPU busy.
+  // With fewer prompt tokens in a step a GPU is not busy.
   if (common.device != "cpu") a.scheduling.prompt_tokens = 1024;
   a.scheduling.pages = Pages(*model, a.scheduling, a.kv_memory);
   serve::Service service(*model, a.model, a.scheduling, a.service);

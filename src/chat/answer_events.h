@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's answer turns into: a list of events, and the calls that it may make.
+// The events that a model's answer turns into, and the functions that it may call.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class AnswerEvents {
 
   bool call_open() const { return call_open_; }
   size_t calls() const { return calls_; }  // begun so far
-  // The one call that is allowed has been made: nothing after it counts.
+  // Only one call is allowed and it has been made: nothing after it counts.
   bool ended() const { return !parallel_calls_ && calls_ > 0 && !call_open_; }
 
   std::vector<AnswerEvent> Take();
@@ -50,10 +50,10 @@ class AnswerEvents {
   std::vector<AnswerEvent> events_;
 };
 
-// What a parser of calls says about the byte it was given.
+// The verdict of a parser of calls on the byte that it was given.
 enum class CallStep {
   kMore,
-  kDone,  // that was the last byte of the calls
+  kDone,  // it was the last byte of the calls
   kBad,   // the byte does not belong here and was not taken
 };
 
@@ -61,7 +61,7 @@ inline bool IsBlank(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-// Of function names, as TemplateTools allows them.
+// Characters that TemplateTools allows in the names of functions.
 inline bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
          c == '-' || c == '.';

@@ -184,7 +184,8 @@ TEST(AnswerParser, TellsWhatAnswersMean) {
   }
 }
 
-// The same texts, where the vocabulary has the markers as tokens and these did not come.
+// Where the vocabulary has the markers as tokens, the same characters written by other tokens are
+// text.
 TEST(AnswerParser, QuotedMarkersAreText) {
   using enum CallFormat;
   const std::vector<std::pair<CallFormat, std::string>> answers = {
@@ -214,12 +215,12 @@ TEST(AnswerParser, MarkersWithinStringsBelongToThem) {
   meaning.Push(R"({"name": "f", "arguments": {"s": "a)");
   meaning.Marker("</tool_call>");
   meaning.Push(R"(b", "t": )");
-  meaning.Marker("</tool_call>");  // here it ends a call that is not complete
+  meaning.Marker("</tool_call>");  // outside a string it ends the call, which is not complete
   meaning.Push("\n");
   EXPECT_EQ(meaning.Finish(), R"(C(f|{"s": "a</tool_call>b", "t": ))");
 }
 
-// The same of the tags and quotes within calls: a text may say them.
+// The same holds for tags and quotes within calls: a value may contain their characters.
 TEST(AnswerParser, QuotedTagsWithinValuesBelongToThem) {
   Meaning glm = MeaningOf(CallFormat::kGlm, true);
   for (const AnswerPiece& piece : std::vector<AnswerPiece>{{true, "<tool_call>"},
@@ -331,7 +332,7 @@ TEST(AnswerFormat, IsDetectedByTemplateAndVocabulary) {
       "'<tool_call>'", [](std::string_view text) { return text.find("think") != text.npos; });
   EXPECT_EQ(tokens.reasoning_end, "</think>");
   EXPECT_EQ(tokens.markers, (std::vector<std::string>{"<think>", "</think>"}));
-  // A call waits for its result.
+  // A token that waits for a call's result ends the answer.
   EXPECT_EQ(DetectAnswerFormat("<arg_key>", none).ends.front(), "<|observation|>");
   EXPECT_EQ(DetectAnswerFormat("<|tool_call>", none).ends.front(), "<|tool_response>");
   EXPECT_TRUE(PromptOpensReasoning(tokens, "<|im_start|>assistant\n<think>\n"));

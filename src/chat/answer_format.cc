@@ -21,7 +21,7 @@ CallFormat DetectCalls(std::string_view source) {
   if (has("<|tool_call|>") || has("<|/tool|>") || has("functools[")) return CallFormat::kGranite;
   if (has("<tool_call>")) return has("<function=") ? CallFormat::kXml : CallFormat::kHermes;
   if (has("[func_name1(")) return CallFormat::kLlamaPython;
-  // The instruction of Llama 3.1 and 3.2, which stands in a string of the template.
+  // The second text is from the instruction of Llama 3.1 and 3.2, a string in their templates.
   if (has("<|python_tag|>") || has("{\"name\": function name")) return CallFormat::kLlamaJson;
   return CallFormat::kNone;
 }
@@ -42,7 +42,8 @@ AnswerFormat DetectAnswerFormat(std::string_view template_source,
   using Pair = std::pair<std::string_view, std::string_view>;
   if (format.calls != CallFormat::kHarmony) {
     for (const auto& [begin, end] : {Pair{"<think>", "</think>"}, Pair{"[THINK]", "[/THINK]"}}) {
-      // Templates of models that always reason may name only the end, to cut it from the history.
+      // Templates of models that always reason may name only the end of reasoning, to cut reasoning
+      // from the history.
       const bool named = template_source.find(end) != std::string_view::npos;
       if (!named && !(is_token(begin) && is_token(end))) continue;
       format.reasoning_begin = begin;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model writes reasoning and tool calls, as its chat template tells.
+// The way in which a model writes reasoning and tool calls, detected in its chat template.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ struct AnswerFormat {
   CallFormat calls = CallFormat::kNone;
   std::string reasoning_begin, reasoning_end;  // "<think>", "</think>"; empty: none
   bool begins_in_reasoning = false;            // the prompt has opened it
-  // Texts that the vocabulary has as one token: they count as markers only where they come as such
-  // (AnswerParser::Marker), and in a text they are text.
+  // Texts that the vocabulary has as one token. Only this token is a marker (AnswerParser::Marker);
+  // the same characters from other tokens are text.
   std::vector<std::string> markers;
   // Tokens that end an answer, whatever generation_config.json names: a call waits for its result.
   std::vector<std::string> ends;
@@ -38,11 +38,12 @@ struct AnswerFormat {
   bool has_marker(std::string_view text) const { return std::ranges::count(markers, text) > 0; }
 };
 
-// is_token: whether a text is one added token of the vocabulary.
+// is_token says whether a text is one added token of the vocabulary.
 AnswerFormat DetectAnswerFormat(std::string_view template_source,
                                 const std::function<bool(std::string_view)>& is_token);
 
-// Whether a rendered prompt ends inside reasoning: what begins_in_reasoning must be for its answer.
+// Returns whether a rendered prompt ends inside reasoning: the value of begins_in_reasoning for its
+// answer.
 bool PromptOpensReasoning(const AnswerFormat& format, std::string_view prompt);
 
 }  // namespace nibble

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chat model's answer means: reasoning, text and tool calls, told while it comes. However
+// Splits a chat model's answer into reasoning, text and tool calls while it comes. However
 // the answer is cut into pieces, the events say the same. Each byte is looked at a bounded number
-// of times; at most 1 MiB is held back before it is text.
-//   * A call begins once its function's name is known to be one of those offered. What looks like a
-//     call and is none, or of another function, is text, with everything around it.
+// of times; after 1 MiB, bytes that were held back become text.
+//   * A call begins once its function's name is known to be one of those offered. Text that looks
+//     like a call but is none, or names another function, stays text, with everything around it.
 //   * Arguments come as the model wrote them where the format has JSON, else as JSON that says the
-//     same. Of an answer that is cut, or goes wrong within a call, they are cut, too, and no JSON:
-//     the call ends there, and what follows is text.
+//     same. If the answer is cut or goes wrong within a call, the arguments are cut, too, and no
+//     JSON: the call ends there, and the rest is text.
 //   * Blanks around reasoning and calls are no text.
 // No answer is an error.
 #pragma once
@@ -36,7 +36,7 @@ class AnswerParser {
   std::vector<AnswerEvent> Push(std::string_view text);      // cut between characters
   std::vector<AnswerEvent> Marker(std::string_view marker);  // a token, one of format.markers
   std::vector<AnswerEvent> Finish();                         // the answer's end: what was held back
-  bool ended() const;  // nothing counts any more: the one allowed call is complete
+  bool ended() const;  // the only call that is allowed is complete: nothing after it counts
 
  private:
   struct State;

@@ -64,7 +64,7 @@ TEST(AnswerProperty, CutsDoNotMatter) {
   }
 }
 
-// Every event by itself is text: no character is cut.
+// The text of every event is whole characters.
 TEST(AnswerProperty, EventsAreWholeCharacters) {
   for (const AnswerExample& example : AnswerExamples()) {
     AnswerParser parser(ExampleFormat(example.calls, false), {"f", "get_weather"});
@@ -81,7 +81,7 @@ TEST(AnswerProperty, EventsAreWholeCharacters) {
 TEST(AnswerProperty, CompleteArgumentsAreJson) {
   int calls = 0;
   for (const AnswerExample& example : AnswerExamples()) {
-    // These go wrong within the arguments.
+    // These examples end or break within the arguments.
     if (example.answer.find("cut") != std::string::npos ||
         example.answer.find(": 1]") != std::string::npos)
       continue;
@@ -97,7 +97,8 @@ TEST(AnswerProperty, CompleteArgumentsAreJson) {
   EXPECT_GE(calls, 25);
 }
 
-// All that must come out again if there is no call: blanks and the signs of reasoning may be lost.
+// The part of a text that events must contain if there is no call: blanks and the signs of
+// reasoning may be lost.
 std::string WithoutSigns(std::string text) {
   std::erase_if(text, IsBlank);
   for (const std::string sign : {"<think>", "</think>", "[THINK]", "[/THINK]"}) {
@@ -106,7 +107,8 @@ std::string WithoutSigns(std::string text) {
   return text;
 }
 
-// What must hold of any answer at all, whatever it means.
+// Checks what holds for every answer, even a malformed one: cuts do not matter, events are in
+// order, and without a call no text is lost.
 void CheckPromises(CallFormat calls, bool begins_in_reasoning, const std::string& answer) {
   const AnswerExample example{calls, answer, "", begins_in_reasoning};
   Meaning meaning = MeaningOf(example, false);
@@ -250,7 +252,7 @@ TEST(AnswerProperty, WhatIsHeldIsBounded) {
   meaning.Push(opening);
   const std::string most(size_t{1} << 20, 'x');
   meaning.Push(most);
-  EXPECT_EQ(meaning.events().size(), 1u);  // it is text already
+  EXPECT_EQ(meaning.events().size(), 1u);  // the held bytes have become text
   EXPECT_EQ(meaning.Finish(), "T(" + opening + most + ")");
 }
 

@@ -16,8 +16,8 @@ std::string AnthropicText(const Json& content, const std::string& path) {
   FailUsage("{}.type: \"{}\" is not supported", at, Printable(type));
 }
 
-// Claude Code begins its system blocks with one for the bill, which is other in each request: read,
-// it would part each prompt from the beginning that all share.
+// Claude Code begins its system blocks with one for billing, which differs in each request. It is
+// left out: in a prompt it would end the beginning that all requests share in the cache.
 std::string SystemText(const Json& system) {
   constexpr std::string_view kBill = "x-anthropic-billing-header:";
   if (!system.is_array()) return AnthropicText(system, "system");
@@ -31,8 +31,8 @@ std::string SystemText(const Json& system) {
   return text;
 }
 
-// The text of a block that has one: a text, a document in plain text, what a search found, the name
-// of a tool, or the words for what only eyes and ears would read. Nothing for other types.
+// The text of a block: a text, a document in plain text, results of a search, the name of a tool,
+// or words that stand for a picture or sound. Nothing for other types.
 std::optional<std::string> BlockText(const Json& block, const std::string& at) {
   const std::string type = GetString(block, "type", at);
   if (type == "text") return GetString(block, "text", at);
@@ -59,7 +59,7 @@ std::optional<std::string> BlockText(const Json& block, const std::string& at) {
     JoinText(AnthropicText(GetField(source, "content", at + ".source"), at + ".source.content"),
              &text);
   } else {
-    JoinText(*UnseenPart(block), &text);  // a PDF's bytes, or where it lies
+    JoinText(*UnseenPart(block), &text);  // a PDF, by its bytes or its address
   }
   return text;
 }
@@ -110,7 +110,7 @@ void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messa
     const std::string type = GetString(block, "type", at);
     if (type == "text") {
       JoinText(GetString(block, "text", at), &text);
-    } else if (type == "compaction") {  // what came before, summed up
+    } else if (type == "compaction") {  // a summary of earlier messages
       JoinText(FindString(block, "content", at).value_or(""), &text);
     } else if (type == "thinking") {
       JoinText(GetString(block, "thinking", at), &reasoning);
@@ -123,7 +123,7 @@ void AddAssistantBlocks(const Json& blocks, const std::string& path, Json* messa
            {"type", "function"},
            {"function", {{"name", GetString(block, "name", at)}, {"arguments", input}}}});
     } else if (type != "redacted_thinking" && type != "server_tool_use" && type != "mcp_tool_use" &&
-               !type.ends_with("_tool_result")) {  // the service's own tools, long ago
+               !type.ends_with("_tool_result")) {  // of tools that the service ran
       RefuseBlock(type, at);
     }
   });

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kPrefix = "call:", kQuote = "<|\"|>";
 constexpr size_t kMaxGemmaKeyBytes = 256;
 
-// Of a key without quotes.
+// Bytes that a key without quotes may have.
 bool IsKeyByte(char c) {
   return std::string_view("{}[],<>\"\n").find(c) == std::string_view::npos;
 }
@@ -28,7 +28,7 @@ CallStep GemmaCall::Byte(char c, AnswerEvents& events) {
   if (quote_bytes_ > 0) return QuoteByte(c, events);
   const bool quotes = c == '<' && !quote_.empty();
   if (at_ == At::kText) return quotes ? QuoteByte(c, events) : TextByte(c, events);
-  // Some write JSON's strings in place of their own.
+  // Some models write JSON's strings in place of Gemma's.
   if (arguments_.in_string()) return Give({&c, 1}, events);
   if (quotes) return QuoteByte(c, events);
   if (!arguments_.wants_key() || IsBlank(c) || !IsKeyByte(c)) return Give({&c, 1}, events);
@@ -70,7 +70,8 @@ CallStep GemmaCall::QuoteByte(char c, AnswerEvents& events) {
     return ++quote_bytes_ == quote_.size() ? Quote(events) : CallStep::kMore;
   }
   if (at_ != At::kText) return CallStep::kBad;
-  // '<' stands only at the front of it: what has come begins no other one.
+  // '<' is only the first byte of the quote, so no other quote begins within the bytes that have
+  // come.
   const size_t bytes = std::exchange(quote_bytes_, 0);
   for (size_t i = 0; i < bytes; ++i) TextByte(quote_[i], events);
   return Byte(c, events);
@@ -107,7 +108,7 @@ CallStep GemmaCall::Marker(std::string_view marker, AnswerEvents& events) {
     return Quote(events);
   }
   if (!in_text) return CallStep::kBad;
-  for (const char c : marker) Byte(c, events);  // it is what the text says
+  for (const char c : marker) Byte(c, events);  // the marker is part of the text
   return CallStep::kMore;
 }
 

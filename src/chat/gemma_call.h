@@ -10,9 +10,9 @@
 
 namespace nibble {
 
-// What follows <|tool_call> in Gemma 4: call:NAME{key:value,..}, where keys have no quotes, those
-// of texts are <|"|>, and nothing in a text is escaped. Read as the JSON that it becomes once keys
-// and texts have JSON's quotes.
+// Reads a call of Gemma 4 behind <|tool_call>: call:NAME{key:value,..}, where keys have no quotes,
+// texts stand between <|"|> and nothing in a text is escaped. With JSON's quotes around keys and
+// texts the arguments are read as JSON.
 class GemmaCall {
  public:
   explicit GemmaCall(const AnswerFormat& format);
@@ -30,12 +30,12 @@ class GemmaCall {
   CallStep TextByte(char c, AnswerEvents& events);
   CallStep Give(std::string_view json, AnswerEvents& events);
 
-  std::string_view quote_;  // "": it is a token
+  std::string_view quote_;  // "": the quote is a token
   At at_ = At::kPrefix;
   size_t prefix_bytes_ = 0, quote_bytes_ = 0, key_bytes_ = 0;  // that have come
   std::string name_;
   PythonLiteral arguments_;
-  std::string json_;  // what a byte becomes
+  std::string json_;  // JSON that one byte becomes
 };
 
 }  // namespace nibble

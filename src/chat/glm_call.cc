@@ -92,7 +92,7 @@ CallStep GlmCall::Tag(std::string_view tag, AnswerEvents& events) {
 CallStep GlmCall::Marker(std::string_view marker, AnswerEvents& events) {
   if (tag_.empty() && MayCome(marker)) return Tag(marker, events);
   if (at_ != At::kValue) return CallStep::kBad;
-  for (const char c : marker) Byte(c, events);  // it is what the value says
+  for (const char c : marker) Byte(c, events);  // the marker is part of the value
   return CallStep::kMore;
 }
 

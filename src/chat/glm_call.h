@@ -12,9 +12,10 @@
 
 namespace nibble {
 
-// What follows <tool_call> in GLM 4.5: NAME, <arg_key>KEY</arg_key><arg_value>value</arg_value> for
-// each argument, </tool_call>, with new lines between these or not. A call begins with the first
-// tag, since a name without one may be text.
+// Reads a call of GLM 4.5 behind <tool_call>: NAME,
+// <arg_key>KEY</arg_key><arg_value>value</arg_value> for each argument, </tool_call>, with new
+// lines between these or not. A call begins with the first tag, since a name without one may be
+// text.
 class GlmCall {
  public:
   GlmCall(std::shared_ptr<const ParameterTypes> types, const AnswerFormat& format);
@@ -28,7 +29,7 @@ class GlmCall {
   CallStep TagByte(char c, AnswerEvents& events);
   CallStep Tag(std::string_view tag, AnswerEvents& events);
 
-  std::vector<std::string_view> text_tags_;  // those that are no tokens
+  std::vector<std::string_view> text_tags_;  // tags that are not tokens
   At at_ = At::kName;
   std::string name_, key_, tag_;
   TextArguments arguments_;

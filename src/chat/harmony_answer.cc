@@ -85,14 +85,14 @@ void HarmonyAnswer::Plain(char c, AnswerEvents& events) {
 void HarmonyAnswer::HeaderByte(char c, AnswerEvents& events) {
   raw_ += c;
   (in_channel_ ? channel_ : role_) += c;
-  // Without <|start|>, the prompt has told the role: only a recipient can follow.
+  // Without <|start|> the prompt had the role: only a recipient can follow.
   constexpr std::string_view kTo = "to=";
   const std::string_view word = FirstWord(role_);
   const bool fits = started_ || kTo.starts_with(word) || word.starts_with(kTo);
   if (!fits || raw_.size() > kMaxHeaderBytes) HeaderToText(events);
 }
 
-// A header that is none, or one of a function that nobody offers.
+// Turns a header that is malformed, or that calls a function nobody offers, into text.
 void HarmonyAnswer::HeaderToText(AnswerEvents& events) {
   events.Text(raw_);
   at_ = At::kText;
@@ -111,7 +111,7 @@ void HarmonyAnswer::Sign(std::string_view sign, AnswerEvents& events) {
     } else {
       HeaderToText(events);
     }
-  } else if (begins_header) {  // the end of a message is left out at times
+  } else if (begins_header) {  // models leave out the end of a message at times
     if (at_ != At::kBetween) EndMessage(events);
     raw_ = sign;
     role_.clear();
@@ -151,7 +151,8 @@ void HarmonyAnswer::EndMessage(AnswerEvents& events) {
 
 void HarmonyAnswer::Finish(AnswerEvents& events) {
   for (const char plain : matcher_.Flush()) Plain(plain, events);
-  // A header that was cut is nothing that the model says.
+  // A header that was cut is dropped, unless neither <|start|> nor <|channel|> shows that it is
+  // one.
   if (at_ == At::kHeader && !started_ && !in_channel_) events.Text(raw_);
   if (at_ == At::kCall) events.EndCall();
 }

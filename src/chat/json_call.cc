@@ -16,7 +16,8 @@ bool IsCallKey(std::string_view key) {
   return IsArgumentsKey(key) || key == "name" || key == "type" || key == "id";
 }
 
-// Arguments that the model wrote as a text of JSON are what that text says, where it is an object.
+// Arguments that the model wrote as a string are the object that the string has as JSON, if it has
+// one.
 std::string Unquoted(const std::string& quoted) {
   try {
     const Json text = ParseJson(quoted, "arguments");
@@ -90,7 +91,7 @@ CallStep JsonCall::BeginValue(char c, AnswerEvents& events) {
   }
   is_arguments_ = IsArgumentsKey(key_);
   if (is_arguments_ && has_arguments_) return CallStep::kBad;
-  // null: a function without parameters, as if there were no such key.
+  // null counts as an absent key: the function has no parameters.
   is_arguments_ = is_arguments_ && c != 'n';
   value_ = JsonEnd();
   quoted_arguments_.clear();
@@ -143,7 +144,7 @@ CallStep JsonCall::EndObject(AnswerEvents& events) {
 }
 
 CallStep JsonCall::Marker(std::string_view marker, AnswerEvents& events) {
-  // Within a string it is what the string says, for example code about chat templates.
+  // Within a string a marker is part of the string, for example in code about chat templates.
   const bool in_string =
       at_ == At::kKey || at_ == At::kName || (at_ == At::kInValue && value_.in_string());
   if (!in_string) return CallStep::kBad;

@@ -13,8 +13,8 @@ namespace nibble {
 // "arguments", which may also come first and are then kept until the name is known.
 class JsonCall {
  public:
-  // only_call_keys: an object with a key that calls do not have is none. For formats without a
-  // marker in front, where it may be the answer itself.
+  // only_call_keys: an object with a key that calls do not have is no call. For formats without a
+  // marker in front, where such an object may be the answer itself.
   explicit JsonCall(bool only_call_keys) : only_call_keys_(only_call_keys) {}
 
   CallStep Byte(char c, AnswerEvents& events);

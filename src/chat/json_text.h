@@ -10,11 +10,11 @@ enum class ValueStep {
   kMore,
   kLast,   // the value ends with this byte
   kAfter,  // the value ended before this byte, which was not taken
-  kBad,    // no value; the byte was not taken
+  kBad,    // this is no value; the byte was not taken
 };
 
-// Finds the end of a JSON value that comes byte by byte: pairs brackets outside strings. What lies
-// between them is not judged, since arguments reach a client as the model wrote them.
+// Finds the end of a JSON value that comes byte by byte: pairs brackets outside strings. The text
+// between brackets is not checked, since arguments reach a client as the model wrote them.
 class JsonEnd {
  public:
   ValueStep Byte(char c);  // the first one is no blank

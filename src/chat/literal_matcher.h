@@ -17,10 +17,10 @@ class LiteralMatcher {
 
   struct Found {
     std::string_view plain;  // bytes that belong to no literal, until the next call
-    int literal = -1;        // the one that ends with this byte, behind `plain`; -1: none
+    int literal = -1;        // index of the one that ends with this byte, behind `plain`; -1: none
   };
   Found Push(char c);
-  std::string Flush();  // what is held back, which is then plain
+  std::string Flush();  // returns the bytes that are held back, as plain ones
 
  private:
   struct Node {

@@ -6,7 +6,8 @@
 namespace nibble {
 namespace {
 
-// Plain text as it is, "<1>" for literal 1 and "|" where Flush is called; '|' in `text` calls it.
+// Writes plain text as it is, "<1>" for literal 1 and "|" where Flush is called, which is at each
+// '|' of `text`.
 std::string Matched(LiteralMatcher matcher, std::string_view text) {
   std::string said;
   for (const char c : text) {

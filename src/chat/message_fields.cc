@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t kMaxFunctionNameBytes = 128;  // Anthropic takes so many
+constexpr size_t kMaxFunctionNameBytes = 128;  // Anthropic's limit
 
 }  // namespace
 
@@ -111,7 +111,7 @@ Json FunctionTool(const Json& object, const char* parameters, const std::string&
   if (schema != nullptr && !schema->is_object()) {
     FailUsage("{}.{}: must be an object", path, parameters);
   }
-  // Templates write both without asking whether they are there.
+  // Templates write the description and the parameters without asking whether they are there.
   const Json none = {{"type", "object"}, {"properties", Json::object()}};
   Json tool = {{"type", "function"},
                {"function",

@@ -17,10 +17,10 @@ inline constexpr size_t kMaxParts = 4096;  // of one content
 std::string ItemPath(const std::string& list, size_t index);
 
 void CheckObject(const Json& value, const std::string& path);
-// An array of at most `most` items.
+// Throws unless the value is an array of at most `most` items.
 void CheckList(const Json& value, size_t most, const std::string& path);
 
-// visit(item, its path) of a list of objects.
+// Calls visit(item, its path) for each object of a list.
 template <typename Visit>
 void ForEachObject(const Json& list, size_t most, const std::string& path, const Visit& visit) {
   CheckList(list, most, path);
@@ -31,7 +31,7 @@ void ForEachObject(const Json& list, size_t most, const std::string& path, const
   }
 }
 
-// nullptr where it is absent or null.
+// nullptr where the field is absent or null.
 const Json* FindField(const Json& object, const char* key);
 std::optional<std::string> FindString(const Json& object, const char* key, const std::string& path);
 std::string GetString(const Json& object, const char* key, const std::string& path);
@@ -41,18 +41,18 @@ const Json& GetField(const Json& object, const char* key, const std::string& pat
 // which are joined by newlines. Any other part is refused by the name of its type.
 std::string ContentText(const Json& content, const std::vector<std::string_view>& text_types,
                         const std::string& path);
-// The same of what people and tools say: pictures, sounds and documents are named in their place,
-// since one of them in a history would otherwise end a conversation for good.
+// Like ContentText, for contents of users and tools: pictures, sounds and documents are named in
+// their place, since one of them in a history would otherwise end a conversation for good.
 std::string SaidText(const Json& content, const std::vector<std::string_view>& text_types,
                      const std::string& path);
-// The words for such a part; nothing for other types.
+// The words that stand for a picture, a sound or a document; nothing for other types.
 std::optional<std::string> UnseenPart(const Json& part);
 
 // Adds `text` to *joined, on a line of its own.
 void JoinText(std::string_view text, std::string* joined);
 
-// {type: "function", function: {name, description, parameters}} of an object with fields of any
-// names. `parameters` is the name of the field with the schema.
+// {type: "function", function: {name, description, parameters}} from an object of any API.
+// `parameters` is the name of its field with the schema.
 Json FunctionTool(const Json& object, const char* parameters, const std::string& path);
 
 }  // namespace nibble

@@ -116,7 +116,7 @@ TEST(TemplateMessages, AreBounded) {
   const Json message = Parse(R"({"role": "user", "content": "a"})");
   EXPECT_EQ(TemplateMessages(Json(4096, message)).size(), 4096u);
   EXPECT_THAT(ErrorOf([&] { TemplateMessages(Json(4097, message)); }), HasSubstr("at most 4096"));
-  // Deeper than ParseJson goes: no object, and no crash.
+  // Arguments nested deeper than ParseJson goes stay text, and nothing crashes.
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "{\"a\":";
   Json call = Parse(R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}])");
@@ -261,7 +261,7 @@ TEST(Responses, ItemsBecomeOpenAisMessages) {
   ExpectJson(MessagesFromResponses(Parse(R"({"input": []})")), "[]");
 }
 
-// What comes between two calls ends the message of the first one.
+// Any item between two calls ends the message of the first one.
 TEST(Responses, CallsThatFollowEachOtherAreOneMessage) {
   const auto messages = [](const std::string& between) {
     const std::string call =

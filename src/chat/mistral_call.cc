@@ -61,13 +61,13 @@ CallStep MistralCall::InBracket(char c, AnswerEvents& events) {
   return CallStep::kBad;
 }
 
-// A whole [ARGS] or [CALL_ID].
+// Takes a whole [ARGS] or [CALL_ID].
 CallStep MistralCall::Bracket(std::string_view bracket, AnswerEvents& events) {
   if (!events.call_open()) {
     if (!events.Knows(name_)) return CallStep::kBad;
     events.BeginCall(name_);
   } else if (bracket == kCallId) {
-    return CallStep::kBad;  // a second one
+    return CallStep::kBad;  // a second [CALL_ID]
   }
   at_ = bracket == kArgs ? At::kValue : At::kId;
   return CallStep::kMore;

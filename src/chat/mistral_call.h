@@ -10,8 +10,8 @@
 
 namespace nibble {
 
-// What follows [TOOL_CALLS]: a list of calls as JSON, or, since version 11 of Mistral's tokenizers,
-// name[ARGS]{...} and name[CALL_ID]id[ARGS]{...}, where [ARGS] may be left out.
+// Reads calls behind [TOOL_CALLS]: a list of calls as JSON, or, since version 11 of Mistral's
+// tokenizers, name[ARGS]{...} and name[CALL_ID]id[ARGS]{...}, where [ARGS] may be left out.
 class MistralCall {
  public:
   CallStep Byte(char c, AnswerEvents& events);

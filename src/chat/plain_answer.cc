@@ -38,7 +38,7 @@ PlainAnswer::Signs PlainAnswer::SignsOf(const AnswerFormat& format) {
   }
   switch (format.calls) {
     case CallFormat::kXml:
-      // The tag around it is left out at times.
+      // Models leave out the tag around it at times.
       signs.emplace_back("<function=", Sign::kFunctionTag);
       [[fallthrough]];
     case CallFormat::kHermes:
@@ -47,7 +47,7 @@ PlainAnswer::Signs PlainAnswer::SignsOf(const AnswerFormat& format) {
       signs.emplace_back("</tool_call>", Sign::kCallEnd);
       break;
     case CallFormat::kGranite:
-      // The two others are what Phi-4-mini and Granite 3.1 write at times.
+      // Phi-4-mini and Granite 3.1 write the two other signs at times.
       for (const char* begin : {"<|tool_call|>", "functools", "<tool_call>"}) {
         signs.emplace_back(begin, Sign::kCallBegin);
       }
@@ -96,7 +96,7 @@ void PlainAnswer::MatchedByte(char c, AnswerEvents& events) {
   for (size_t i = 0; i < plain.size(); ++i) {
     Plain(plain[i], events);
     if (mode_ != Mode::kCall) continue;
-    // A call without a sign in front: what the matcher has of it belongs to the call.
+    // A call without a sign in front has begun: the bytes that the matcher holds back belong to it.
     const std::string rest =
         plain.substr(i + 1) +
         (found.literal < 0 ? matcher_.Flush() : signs_[static_cast<size_t>(found.literal)].first);
@@ -108,7 +108,7 @@ void PlainAnswer::MatchedByte(char c, AnswerEvents& events) {
   Found(literal, sign, events);
 }
 
-// What the matcher holds back is no sign.
+// The bytes that the matcher holds back are no sign: they become plain.
 void PlainAnswer::Release(AnswerEvents& events) {
   for (std::string held = matcher_.Flush(); !held.empty(); held = matcher_.Flush()) {
     for (const char c : held) Plain(c, events);
@@ -133,7 +133,7 @@ void PlainAnswer::Marker(std::string_view marker, AnswerEvents& events) {
   }
 }
 
-// A byte that belongs to no sign.
+// Takes a byte that belongs to no sign.
 void PlainAnswer::Plain(char c, AnswerEvents& events) {
   if (mode_ == Mode::kCall) {
     CallByte(c, events);
@@ -158,7 +158,7 @@ void PlainAnswer::Found(const std::string& literal, Sign sign, AnswerEvents& eve
       mode_ = Mode::kText;
       behind_ = Behind::kReasoning;
       blanks_.clear();
-    } else if (sign != Sign::kReasoningBegin || reasoned_) {  // some repeat what the prompt opened
+    } else if (sign != Sign::kReasoningBegin || reasoned_) {  // some repeat the prompt's sign
       for (const char c : literal) Reasoning(c, events);
     }
   } else if (sign == Sign::kCallBegin || sign == Sign::kFunctionTag) {
@@ -216,8 +216,8 @@ void PlainAnswer::OpenCall(std::string opening, bool after_function_tag) {
   }
 }
 
-// Gives `bytes` to the parser of calls by `step`. False if it did not take them: then the mode is
-// text again, and what came since the opening has become text if no call was made of it.
+// Gives `bytes` to the parser of calls by `step`. False if the parser did not take them: then the
+// mode is text again, and the bytes since the opening have become text unless they made a call.
 template <typename Step>
 bool PlainAnswer::StepCall(std::string_view bytes, AnswerEvents& events, const Step& step) {
   const size_t calls = events.calls();

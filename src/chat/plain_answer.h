@@ -21,8 +21,8 @@
 
 namespace nibble {
 
-// Answers of every format but harmony: one text, in which reasoning and calls stand between signs.
-// Blanks around reasoning and calls are no text.
+// Reads answers of every format but harmony: one text, in which reasoning and calls stand between
+// signs. Blanks around reasoning and calls are no text.
 class PlainAnswer {
  public:
   PlainAnswer(const AnswerFormat& format, bool has_functions,
@@ -34,7 +34,7 @@ class PlainAnswer {
 
  private:
   enum class Mode { kText, kReasoning, kCall };
-  // What the blanks stand behind that came last; kNone: behind text.
+  // The part of the answer behind which the last blanks stand; kNone: text.
   enum class Behind { kStart, kReasoning, kCall, kNone };
   enum class Sign { kReasoningBegin, kReasoningEnd, kCallBegin, kFunctionTag, kCallEnd };
   using Signs = std::vector<std::pair<std::string, Sign>>;
@@ -53,7 +53,7 @@ class PlainAnswer {
   bool StepCall(std::string_view bytes, AnswerEvents& events, const Step& step);
 
   AnswerFormat format_;  // kNone where no functions are offered
-  char bare_begin_ = 0;  // calls that no sign opens begin with this; 0: there are none
+  char bare_begin_ = 0;  // first byte of calls that no sign opens; 0: there are none
   std::shared_ptr<const ParameterTypes> types_;
   Signs signs_;
   LiteralMatcher matcher_;

@@ -74,7 +74,7 @@ CallStep PythonCall::InArgument(char c, AnswerEvents& events) {
   return CallStep::kMore;
 }
 
-// The call begins here and not with its name: f("x"), whose argument has no name, is text.
+// The call begins with its first argument's name: f("x"), whose argument has no name, is text.
 CallStep PythonCall::BeginArgument(AnswerEvents& events) {
   if (arguments_ == 0) events.BeginCall(name_);
   events.Arguments(arguments_++ == 0 ? "{\"" : ", \"");

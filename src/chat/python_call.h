@@ -29,7 +29,7 @@ class PythonCall {
   bool name_ended_ = false;
   int arguments_ = 0;  // of this call
   PythonLiteral value_;
-  std::string json_;  // what one byte of a value becomes
+  std::string json_;  // JSON that one byte of a value becomes
 };
 
 }  // namespace nibble

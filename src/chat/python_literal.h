@@ -12,7 +12,7 @@ namespace nibble {
 // no prefixes and no triple quotes.
 class PythonLiteral {
  public:
-  // Appends what can be told now. The first byte is no blank.
+  // Appends the JSON that the byte completes. The first byte is no blank.
   ValueStep Byte(char c, std::string* json);
   bool wants_key() const { return at_ == At::kKeyOrEnd; }
   bool in_string() const { return at_ == At::kString || at_ == At::kEscape || at_ == At::kDigits; }

@@ -29,7 +29,7 @@ void Append(const Json& message, Json& to) {
 Json FoldSystemMessages(const Json& messages, bool keep_front) {
   Json result = Json::array();
   bool front = keep_front;  // nothing but system messages so far
-  bool folded = false;      // the last message was, and the user's next one joins it
+  bool folded = false;      // the last message was folded: the user's next one joins it
   for (const Json& message : messages) {
     const bool system = IsText(message, "system");
     Json* const last = result.empty() ? nullptr : &result.back();
@@ -52,7 +52,7 @@ Json FoldSystemMessages(const Json& messages, bool keep_front) {
 
 namespace {
 
-// As Python writes it, which models were trained on.
+// JSON as Python writes it: models were trained on that form.
 std::string JsonText(const Json& value) {
   try {
     jinja::Budget budget;
@@ -62,7 +62,7 @@ std::string JsonText(const Json& value) {
   }
 }
 
-// use(message, call) for every call.
+// Calls use(message, arguments) for every call.
 Json WithCalls(Json messages, const std::function<void(Json& message, Json& arguments)>& use) {
   for (Json& message : messages) {
     if (!message.contains("tool_calls")) continue;
@@ -87,7 +87,7 @@ Json WithTextCalls(Json messages, const CallForm& form) {
   return messages;
 }
 
-// Ids of other servers, numbered in the order they come in.
+// Replaces ids of other forms, which other servers made, by numbers in the order of the calls.
 Json WithShortIds(Json messages) {
   std::map<std::string, std::string> ids;
   const auto shorten = [&](Json& object, const char* key) {
@@ -115,7 +115,8 @@ Json InForm(const Json& messages, const CallForm& form) {
   return form.short_ids ? WithShortIds(std::move(formed)) : formed;
 }
 
-// Templates walk the arguments; a model may have written null, or a call that was cut.
+// Puts arguments that are not an object into one, as templates walk through them: a model may have
+// written null, or a call that was cut.
 Json WithObjects(const Json& messages) {
   return WithCalls(messages, [](Json&, Json& arguments) {
     if (!arguments.is_string()) return;
@@ -123,7 +124,7 @@ Json WithObjects(const Json& messages) {
   });
 }
 
-// Nothing where the template refuses them; `problem` is what it says of the first ones.
+// Nothing where the template refuses the messages; `problem` keeps its first error.
 std::optional<std::string> TryRender(const ChatTemplate& chat_template, const Json& messages,
                                      bool prompt, const Json& extra,
                                      std::optional<Error>& problem) {
@@ -175,7 +176,7 @@ bool WritesProbe(const ChatTemplate& chat_template, const Json& messages,
   return text && text->find(kProbe) != text->npos;
 }
 
-// Whether a template writes the tools that a system message has, and no others.
+// Returns whether a template writes the tools in a system message and ignores the variable `tools`.
 bool TakesSystemTools(const ChatTemplate& chat_template) {
   Json messages = {{{"role", "system"}, {"content", "x"}, {"tools", kProbe}},
                    {{"role", "user"}, {"content", "x"}}};
@@ -187,7 +188,7 @@ bool TakesSystemTools(const ChatTemplate& chat_template) {
   return !WritesProbe(chat_template, messages, {{"tools", Json::array({tool})}});
 }
 
-// Whether a template's name for reasoning is "thinking".
+// Returns whether the template looks for reasoning under "thinking".
 bool TakesThinking(const ChatTemplate& chat_template) {
   const auto writes = [&](const char* name) {
     return WritesProbe(chat_template, {{{"role", "user"}, {"content", "x"}},
@@ -196,7 +197,7 @@ bool TakesThinking(const ChatTemplate& chat_template) {
   return !writes("reasoning_content") && writes("thinking");
 }
 
-// gpt-oss's template refuses it beside a text and calls.
+// gpt-oss's template refuses reasoning beside a text and calls.
 Json WithThinking(Json messages, bool beside_text_and_calls) {
   for (Json& message : messages) {
     if (!message.contains("reasoning_content") || message.contains("thinking")) continue;
@@ -257,7 +258,7 @@ std::string RenderMessages(const ChatTemplate& chat_template, const Json& messag
 
 std::optional<std::string> RenderContinued(const ChatTemplate& chat_template, Json messages,
                                            const Json& extra) {
-  // Where the text ends is seen by a mark behind it: the text alone may stand in others as well.
+  // A mark behind the text shows where it ends: the same text may occur elsewhere in the prompt.
   constexpr std::string_view kMark = "END_OF_WHAT_IS_CONTINUED";
   if (messages.empty()) return std::nullopt;
   Json& content = messages.back()["content"];

@@ -9,34 +9,32 @@
 
 namespace nibble {
 
-// Messages whose system messages stand where fewer templates refuse them: those at the front are
-// one, later ones are part of what the user says there. Without `keep_front` those at the front
-// are, too. Texts are joined by an empty line; messages whose content is no text stay.
+// Moves system messages to where fewer templates refuse them: those at the front become one, later
+// ones part of the user's messages there. Without `keep_front` those at the front do so, too. Texts
+// are joined by an empty line; messages whose content is no text stay.
 Json FoldSystemMessages(const Json& messages, bool keep_front);
 
-// How a template takes an assistant's calls.
+// The form in which a template takes an assistant's calls.
 struct CallForm {
-  bool null_content = false;    // beside calls without a text, or they are not written
-  bool text_arguments = false;  // as JSON text, or joining them to a text fails
-  // Around calls in the content, where a template writes none (Granite 3, Phi-4-mini) and the model
-  // would read an empty answer.
+  bool null_content = false;    // content is null beside calls, or they are not written
+  bool text_arguments = false;  // arguments are JSON text, or the template fails
+  // Texts around calls within the content, where a template writes no calls (Granite 3, Phi-4-mini)
+  // and the model would read an empty answer.
   std::string text_begin = "", text_end = "";
-  bool short_ids = false;  // of nine letters and digits, or they are refused (Mistral's)
+  bool short_ids = false;  // ids have nine letters and digits, as Mistral's templates require
   bool operator==(const CallForm&) const = default;
 };
-// By trying it on a conversation with a call.
+// Finds the form by rendering a conversation with a call.
 CallForm FindCallForm(const ChatTemplate& chat_template, const Json& extra);
 
-// What the template makes of messages as TemplateMessages has them, in the form that it takes calls
-// in. Tools are a part of the system message where it looks for them there alone (Phi-4-mini), and
-// reasoning is "thinking" where it has that name for it (gpt-oss, LFM2.5). Where it refuses
-// messages, arguments that are no object are put into one, and system messages, which agents send
-// anywhere, are folded as above. Throws what it says of the messages as they are.
+// Renders messages of TemplateMessages, with calls in the template's form, tools within the system
+// message if it looks only there (Phi-4-mini), and reasoning as "thinking" if it has that name for
+// it (gpt-oss, LFM2.5). If it refuses messages, arguments that are no object are put into one and
+// system messages folded, which agents send anywhere. Throws its first error.
 std::string RenderMessages(const ChatTemplate& chat_template, const Json& messages,
                            bool add_generation_prompt, const Json& extra);
-// The same up to the end of the last message's text, for the model to go on with it; nullopt where
-// there is none or the template does not write it. Where it trims texts, their last spaces are not
-// there.
+// Renders up to the end of the last message's text, for the model to go on with it; nullopt where
+// there is no text or the template does not write it. If the template trims texts, so is this one.
 std::optional<std::string> RenderContinued(const ChatTemplate& chat_template, Json messages,
                                            const Json& extra);
 

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// "s:A" is a system message A, "u", "a" and "t" are those of user, assistant and tools.
+// "s:A" is the system message A; "u:", "a:" and "t:" begin messages of user, assistant and tools.
 Json List(const std::vector<std::string>& texts) {
   Json messages = Json::array();
   for (const std::string& text : texts) {
@@ -68,13 +68,13 @@ TEST(SystemMessages, AreFoldedWhereATemplateRefusesThem) {
               testing::HasSubstr("never"));
 }
 
-// As the template of DeepSeek's R1 distills has it: calls only where the content is none, and their
-// arguments joined to a text.
+// Like the template of DeepSeek's R1 distills, it writes calls only where the content is none, and
+// joins their arguments to a text.
 constexpr const char* kJoins =
     "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
     "{{ '<CALL>' + c.function.name + ' ' + c.function.arguments }}{% endfor %}"
     "{% else %}{{ '<' + m.role + '>' + m.content }}{% endif %}{% endfor %}";
-// As Qwen 3 Coder's: whatever the content is, and argument by argument.
+// Like Qwen 3 Coder's template, it writes calls beside any content, argument by argument.
 constexpr const char* kWalks =
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<CALL>"
     "{{ c.function.name }}{% for k, v in c.function.arguments|items %} {{ k }}={{ v }}{% endfor %}"
@@ -102,7 +102,7 @@ TEST(CallsInHistories, AreWrittenAsTheTemplateTakesThem) {
       << "a template without calls";
 }
 
-// As Granite 3's and Phi-4-mini's.
+// The templates of Granite 3 and Phi-4-mini write none.
 TEST(CallsInHistories, AreTextWhereATemplateWritesNone) {
   const auto render = [](const std::string& source, const Json& extra) {
     return RenderMessages(ChatTemplate::Parse(source, "test"), History(R"({"a": 1})"), false,
@@ -129,8 +129,8 @@ TEST(CallsInHistories, AreTextWhereATemplateWritesNone) {
             "<|system|>A");
 }
 
-// A template that writes both what it is offered and what a system message has (Kimi K3's) is
-// offered them once.
+// A template that writes both the variable `tools` and the tools of a system message (Kimi K3's)
+// gets them in one place.
 TEST(CallsInHistories, ToolsAreOfferedInOnePlace) {
   const std::string both =
       "{% if tools %}[{% for t in tools %}{{ t.function.name }}{% endfor %}]{% endif %}"
@@ -141,7 +141,7 @@ TEST(CallsInHistories, ToolsAreOfferedInOnePlace) {
       "[f]<user>x");
 }
 
-// As Mistral's: ids of nine letters and digits, or none of it.
+// Mistral's template takes ids of nine letters and digits, or fails.
 TEST(CallsInHistories, IdsAreShortWhereATemplateRefusesOthers) {
   const std::string strict =
       "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}"
@@ -164,7 +164,8 @@ TEST(CallsInHistories, IdsAreShortWhereATemplateRefusesOthers) {
   EXPECT_THAT(render("{{ messages|tojson }}"), testing::HasSubstr("functions.f:0"));
 }
 
-// As gpt-oss's and LFM2.5's, of which the first refuses it beside a text and calls.
+// The templates of gpt-oss and LFM2.5 call reasoning "thinking"; the first refuses it beside a text
+// and calls.
 TEST(Reasoning, HasTheTemplatesName) {
   const std::string takes =
       "{% for m in messages %}<{{ m.role }}>{% if m.thinking %}{% if m.content and m.tool_calls %}"

@@ -29,7 +29,7 @@ Expr JsonObjectCall(const Json& function, const char* key, const Expr& arguments
   return Sequence({Literal(begin), arguments, Literal("}")});
 }
 
-// Whether calls are the items of one list, behind one CallMarker.
+// Returns whether calls are the items of one list, behind one CallMarker.
 bool IsList(const AnswerFormat& format) {
   return format.calls == CallFormat::kGranite ||
          (format.calls == CallFormat::kMistral && !format.has_marker("[ARGS]"));

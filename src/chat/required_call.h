@@ -15,27 +15,29 @@ namespace nibble {
 
 using MarkerIds = std::function<int32_t(const std::string& marker)>;
 
-// What begins a call and nothing else ("<tool_call>"); empty: a format has no such text.
+// The text that begins a call and nothing else ("<tool_call>"); empty if the format has none.
 std::string_view CallMarker(CallFormat format);
 
-// What is told of a tool whose arguments are not wholly held to its schema.
+// Receives the name of a tool whose arguments are not wholly held to its schema, and why.
 using ToolNote = std::function<void(const std::string& name, const std::string& what)>;
 
-// Of an answer that is a call of one of the functions from its first token on, written as the
-// model writes calls, with arguments that the function's schema allows. Null where a format's calls
-// cannot be required (kNone, kXml, kGlm, kGemma, kLlamaPython). `tools`: as TemplateTools makes
-// them; token_id: that of a marker. What cannot be held of a schema is left out with a note; a
-// strict tool's, and a schema that is none, are kUsage.
+// The grammar of an answer that is, from its first token on, a call of one of the functions in the
+// model's format, with arguments that the function's schema allows. Null where a format's calls
+// cannot be required (kNone, kXml, kGlm, kGemma, kLlamaPython).
+//
+// `tools`: as TemplateTools makes them; token_id gives the id of a marker. Keywords that cannot be
+// enforced are left out with a note; in a strict tool they throw kUsage, as an invalid schema does.
 std::shared_ptr<const Grammar> RequiredCall(const AnswerFormat& format, const Json& tools,
                                             const MarkerIds& token_id, const ToolNote& note);
 
-// The same of what follows CallMarker, for answers that may call or not, and so often as they like
-// where calls are a list. A tool whose schema is none takes any object.
+// The grammar of the text behind CallMarker, for answers that may call or not; where calls are a
+// list, it may have any number. A tool whose schema is invalid takes any object unless it is
+// strict.
 std::shared_ptr<const Grammar> BegunCall(const AnswerFormat& format, const Json& tools,
                                          const MarkerIds& token_id, const ToolNote& note);
 
-// Of an answer that is calls, as BegunCall has them, or the text that text(builder) writes; of
-// kHarmony, in the channels that it has for them. Null where RequiredCall is.
+// The grammar of an answer that is either calls, as in BegunCall, or the text that text(builder)
+// describes; in kHarmony both stand in their channels. Null where RequiredCall is.
 using TextOf = std::function<grammar::Expr(GrammarBuilder* builder)>;
 std::shared_ptr<const Grammar> CallsOrText(const AnswerFormat& format, const Json& tools,
                                            const MarkerIds& token_id, const ToolNote& note,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which texts are calls. Markers are texts here: tokens of their own are the server's tests'.
+// Tests which texts are calls. Markers are texts here; the server's tests have markers that are
+// tokens.
 #include "chat/required_call.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +66,7 @@ TEST(RequiredCallTest, ACallIsItsBeginningAndItsRest) {
   }
 }
 
-// A list is written once, so that a model may say more calls in it.
+// A list that the model begins may have more than one call.
 TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
   const std::string call = R"({"name": "lamp", "arguments": {"level": 3}})";
   const std::string two = "[" + call + ", " + call + "]";
@@ -79,7 +80,8 @@ TEST(RequiredCallTest, ListsThatAreBegunMayGoOn) {
   }
 }
 
-// What cannot be held of a tool's schema is left out with a note; of a strict tool it is an error.
+// Keywords of a tool's schema that cannot be enforced are left out with a note; in a strict tool
+// they are an error.
 TEST(RequiredCallTest, AToolThatIsNotUnderstoodFreesItselfAlone) {
   Json tools = LampTools(), door = tools[0];
   door["function"]["name"] = "door";

@@ -22,7 +22,7 @@ class ResponseItems {
   void AddOutputOf(const std::string& type, const Json& item, const std::string& at);
   void AddMessage(const Json& item, const std::string& at);
   void AddAgentMessage(const Json& item, const std::string& at);
-  // `arguments`: as they are, or their text.
+  // `arguments` is the object or its text.
   void AddCall(const std::string& id, const std::string& name, Json arguments);
   void AddOutput(const std::string& id, std::string text);
   void AddReasoning(const Json& item, const std::string& at);
@@ -50,8 +50,8 @@ void ResponseItems::Add(const Json& item, const std::string& at) {
   } else if (type == "item_reference") {
     FailUsage("{}.type: \"item_reference\" is not supported, as nothing is stored", at);
   } else if (!AddCallOf(type, item, at)) {
-    // Of other types are items that the service alone reads, or that tell what it did by itself,
-    // and each version of a client has more of them.
+    // AddOutputOf skips items of unknown types: only the service reads them, or they tell what it
+    // did by itself, and each version of a client has more of them.
     AddOutputOf(type, item, at);
   }
 }
@@ -66,7 +66,7 @@ bool ResponseItems::AddCallOf(const std::string& type, const Json& item, const s
   } else if (type == "custom_tool_call") {
     AddCall(GetString(item, "call_id", at), name(), CustomArguments(GetString(item, "input", at)));
   } else if (type == "tool_search_call" || type == "local_shell_call") {
-    // A call of the service's own has no id for an answer.
+    // A call that the service ran by itself has no id for an answer.
     const auto id = FindString(item, "call_id", at);
     const Json* arguments = FindField(item, type == "local_shell_call" ? "action" : "arguments");
     if (id) AddCall(*id, type.substr(0, type.size() - 5), arguments ? *arguments : Json::object());
@@ -82,7 +82,7 @@ void ResponseItems::AddOutputOf(const std::string& type, const Json& item, const
         GetString(item, "call_id", at),
         SaidText(GetField(item, "output", at), {"input_text", "output_text"}, at + ".output"));
   } else if (type == "tool_search_output") {
-    ResponsesTools found;  // which are tools from here on
+    ResponsesTools found;  // tools that later calls may use
     ToolsFromItems(Json::array({item}), &found);
     std::string names;
     for (const auto& [name, tool] : found) JoinText(name, &names);
@@ -115,7 +115,7 @@ void ResponseItems::AddMessage(const Json& item, const std::string& at) {
   messages_->push_back({{"role", role}, {"content", std::move(text)}});
 }
 
-// What another agent of the client says.
+// Adds a message of another agent of the client.
 void ResponseItems::AddAgentMessage(const Json& item, const std::string& at) {
   std::string text;
   ForEachObject(GetField(item, "content", at), kMaxParts, at + ".content",
@@ -143,7 +143,7 @@ void ResponseItems::AddCall(const std::string& id, const std::string& name, Json
        {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
 }
 
-// The reasoning itself where it is there, else its summary; what is encrypted says nothing.
+// Adds the reasoning, or its summary where the item has only that; encrypted reasoning is skipped.
 void ResponseItems::AddReasoning(const Json& item, const std::string& at) {
   std::string text;
   if (const Json* content = FindField(item, "content")) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kInput[] = "input", kOwnSpace[] = "functions";
 
-// Models are told the grammar; the text is not held to it.
+// The description tells models the grammar; their text is not held to it.
 Json CustomFunction(const Json& tool, const std::string& at) {
   std::string text = FindString(tool, "description", at).value_or("");
   JoinText("The argument \"input\" is the whole text.", &text);

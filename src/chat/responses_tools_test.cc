@@ -122,7 +122,8 @@ TEST(ResponsesTools, CallsComeBackAsTheModelWroteThem) {
   EXPECT_EQ(messages[2]["content"], "n__b");
 }
 
-// Codex of another version, or a session that began with another model.
+// Items of unknown types come from another version of Codex, or from a session that began with
+// another model.
 TEST(ResponsesTools, ItemsOfOthersDoNotEndAConversation) {
   const Json messages = MessagesOf(R"(
       {"type": "ghost_snapshot"}, {"type": "compaction", "encrypted_content": "x"},

@@ -23,7 +23,7 @@ bool Is(const Json& value, std::string_view text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
 }
 
-// A schema that allows strings makes a text of everything, as the models were trained.
+// A schema that allows strings makes every value a text, as models were trained.
 Type TypeOfSchema(const Json& schema) {
   if (const Json* type = Find(schema, "type")) {
     if (type->is_string()) return Is(*type, "string") ? Type::kText : Type::kJson;
@@ -47,7 +47,7 @@ Type TypeOfSchema(const Json& schema) {
   return Type::kUnknown;
 }
 
-// As JSON, if the whole text is one literal.
+// The text as JSON, if the whole text is one literal.
 std::optional<std::string> LiteralJson(std::string_view text) {
   while (!text.empty() && IsBlank(text.front())) text.remove_prefix(1);
   while (!text.empty() && IsBlank(text.back())) text.remove_suffix(1);
@@ -59,7 +59,7 @@ std::optional<std::string> LiteralJson(std::string_view text) {
     if (step == ValueStep::kLast && i + 1 == text.size()) return json;
     if (step != ValueStep::kMore) return std::nullopt;
   }
-  // A number or a word ends with what follows it.
+  // Only a byte behind it ends a number or a word.
   if (literal.Byte(' ', &json) == ValueStep::kAfter) return json;
   return std::nullopt;
 }
@@ -117,7 +117,8 @@ bool TextArguments::ValueByte(char c, AnswerEvents& events) {
     EndValue(events);
     return true;
   }
-  // '<' stands only at the front of the end tag: what has come of it begins no other one.
+  // '<' is only the first byte of the end tag, so no other end tag begins within the bytes that
+  // have come.
   for (size_t i = 0; i < end_tag_bytes_; ++i) PlainByte(end_tag_[i], events);
   end_tag_bytes_ = c == '<' ? 1 : 0;
   if (c != '<') PlainByte(c, events);

@@ -12,8 +12,8 @@
 
 namespace nibble {
 
-// How arguments that a model writes without quotes become JSON, which the schemas of the functions
-// decide.
+// Types of parameters, from the functions' schemas: they decide how arguments that a model writes
+// without quotes become JSON.
 class ParameterTypes {
  public:
   enum class Type { kText, kJson, kUnknown };
@@ -30,15 +30,16 @@ class ParameterTypes {
 // other type is kept until it is complete, and stays a string where it is no literal.
 class TextArguments {
  public:
-  // end_tag: ends a value as text, and has '<' at its front only; "": it is a token (EndValue).
-  // newlines: one at the front and one at the end of a value belong to the tags.
+  // end_tag: the text that ends a value, with '<' at its front only; "": a token ends values
+  // (EndValue). newlines: one new line at the front and one at the end of a value belong to the
+  // tags.
   TextArguments(std::shared_ptr<const ParameterTypes> types, std::string_view end_tag,
                 bool newlines)
       : types_(std::move(types)), end_tag_(end_tag), newlines_(newlines) {}
 
   void BeginCall(const std::string& function, AnswerEvents& events);
   void BeginValue(const std::string& key, AnswerEvents& events);
-  bool ValueByte(char c, AnswerEvents& events);  // whether the value has ended
+  bool ValueByte(char c, AnswerEvents& events);  // returns whether the value has ended
   void EndValue(AnswerEvents& events);
   void EndCall(AnswerEvents& events);
 
@@ -51,7 +52,7 @@ class TextArguments {
   bool newlines_;
   std::string function_, value_, escaped_;
   ParameterTypes::Type type_ = ParameterTypes::Type::kText;
-  size_t end_tag_bytes_ = 0;  // that have come
+  size_t end_tag_bytes_ = 0;  // bytes of the end tag that have come
   int values_ = 0;
   bool value_begun_ = false, newline_held_ = false;
 };

@@ -106,12 +106,12 @@ TEST(TokenBudget, FillsSteadilyAndHoldsAMinute) {
   TokenBudget budget(2, 600);  // ten a second
   budget.Charge(0, 599, start);
   EXPECT_EQ(budget.Wait(0, start), 0);
-  budget.Charge(0, 201, start);  // 200 are owed
+  budget.Charge(0, 201, start);  // 200 more than the minute's 600
   EXPECT_EQ(budget.Wait(0, start), 21);
   EXPECT_EQ(budget.Wait(0, after(19.5)), 1);
   EXPECT_EQ(budget.Wait(0, after(21)), 0);
   EXPECT_EQ(budget.Wait(1, start), 0) << "each key has its own";
-  budget.Charge(0, 600, after(1000));  // no more than a minute's were there
+  budget.Charge(0, 600, after(1000));  // the bucket held no more than a minute's tokens
   EXPECT_EQ(budget.Wait(0, after(1000)), 1);
   TokenBudget any(1, 0);
   any.Charge(0, int64_t{1} << 40, start);
@@ -143,7 +143,7 @@ TEST(ServiceKeys, HaveSoManyTokensAMinute) {
   EXPECT_TRUE(service.Quiet());
 }
 
-// One key may be everybody's: then addresses take turns.
+// All users may share one key: then their addresses take turns.
 TEST(ServiceKeys, ClientsOfOneKeyTakeTurns) {
   TestSetup setup = WithKeys({"secret"});
   setup.scheduling = {.max_batch = 1, .pages = 20};
@@ -189,11 +189,12 @@ TEST(ServiceQueue, WhatCannotWaitIsToldToComeAgain) {
                            R"({"max_tokens": 1, "messages": [{"role": "user", "content": "a"}]})"));
   EXPECT_EQ(message.status(), 429);
   EXPECT_EQ(message.json["type"], "error");
-  // What needs no step is answered.
+  // Routes that need no step of the scheduler still answer.
   EXPECT_EQ(service.Get("/health").status(), 200);
   EXPECT_THAT(service.Get("/metrics").http.body,
               testing::HasSubstr("num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 3\n"));
-  // Once there is room the rest goes on. A list that only fits in part goes as a whole.
+  // Once there is room the rest goes on. A list of prompts of which only some fit in the queue is
+  // refused as a whole.
   while (service->scheduler().Step()) {
   }
   for (const auto& client : waiting) EXPECT_EQ(client->Answer()->status, 200);

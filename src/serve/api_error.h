@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request is refused for, and how the APIs say so.
+// The error that refuses a request, and its form in each API.
 #pragma once
 
 #include <stdexcept>

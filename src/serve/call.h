@@ -16,11 +16,11 @@ struct Usage {
 struct Call : std::enable_shared_from_this<Call> {
   Call(Service& s, std::shared_ptr<http::Exchange> e) : service(s), exchange(std::move(e)) {}
 
-  // A whole answer, and the line of the log.
+  // Sends a whole answer and writes the request's line of the log.
   void Reply(int status, const Json& json);
   void ReplyText(int status, std::string_view type, std::string text, http::Headers extra = {});
   void ReplyError(const ApiError& error);
-  // The line of the log alone, for streams.
+  // Writes the line of the log alone, for streams.
   void Log(int status, const Usage& usage = {});
 
   Service& service;
@@ -34,11 +34,11 @@ struct Call : std::enable_shared_from_this<Call> {
 
 // An id such as "chatcmpl-4f...": `prefix` and 24 random digits.
 std::string NewId(const char* prefix);
-// What the text of a token is where it stands alone; U+FFFD for pieces of characters.
+// The text of a token that stands alone; U+FFFD if the token is a piece of a character.
 std::string TokenText(const Tokenizer& tokenizer, int32_t id);
 // JSON for the wire: texts that are not UTF-8 cannot break it.
 std::string Dump(const Json& json);
-// The model's name in `body`, if there is one, must be ours.
+// Throws unless the model's name, where `body` has one, is this server's.
 void RequireModel(const Call& call);
 void RequireModelName(const Call& call, const std::string& name);
 

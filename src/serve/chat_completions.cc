@@ -30,7 +30,7 @@ void RefuseTemplate(const Json&, const std::string& name, ChatFields&) {
   BadField(name, "templates come with the model, not with requests");
 }
 
-// Stands behind "stream".
+// Must follow "stream" in kFields, since it needs the value of "stream".
 void ReadStreamOptions(const Json& value, const std::string& name, ChatFields& f) {
   if (!f.stream) BadField(name, "stream_options needs stream");
   f.usage = JsonFind<bool>(value, "include_usage", name).value_or(false);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of a chat as they are written: what each API tells of them is its own.
+// The answers of a chat while they are written. Each API derives its own responder, which tells
+// clients of them.
 #pragma once
 
 #include "chat/answer_parser.h"
@@ -33,9 +34,9 @@ class ChatResponder : public Responder {
   void Start(GenerationRequest request);
 
  protected:
-  // In streams. An event's text is in `answer` already.
+  // Called in streams alone. The event's text is in `answer` already.
   virtual void OnEvent(int index, ChatAnswer& answer, const AnswerEvent& event) = 0;
-  // Behind the events of a step.
+  // Called in streams behind the events of a step.
   virtual void OnStep(int /*index*/, ChatAnswer& /*answer*/) {}
 
   std::vector<ChatAnswer> answers_;

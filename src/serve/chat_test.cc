@@ -44,7 +44,7 @@ class ChatTest : public ServeTest {
   }
 };
 
-// What the chunks of a stream come to as the choices of a whole answer, and its usage.
+// Joins the chunks of a stream into the choices and the usage of a whole answer.
 Json JoinedDeltas(const std::vector<Event>& events, size_t choices) {
   Json whole = {{"choices", Json::array()}, {"usage", nullptr}};
   for (size_t i = 0; i < choices; ++i) {
@@ -101,7 +101,7 @@ Json JoinedDeltas(const std::vector<Event>& events, size_t choices) {
   return whole;
 }
 
-// Ids of calls are random; an absent content is null.
+// Ids of calls are random, and an absent content means null.
 void EraseIds(Json* choices) {
   for (Json& choice : *choices) {
     Json& message = choice["message"];
@@ -170,11 +170,11 @@ TEST_F(ChatTest, CallsAreReadOutOfTheText) {
                        {"id": "<string>", "type": "function", "function": {"name": "set_lamp",
                         "arguments": "{\"mode\": \"on\", \"level\": 3}"}}]})")),
       "");
-  // What names no tool is text.
+  // A call is text if the request has no tools.
   const Json text = FirstChoice(With(UserSays("Light!"), Saying(kLampCall)));
   EXPECT_EQ(text["finish_reason"], "stop");
   EXPECT_EQ(text["message"]["content"], kLampCall);
-  // A call that is cut is none to run.
+  // A call that is cut must not be run: the answer does not end with "tool_calls".
   const Json stopped = FirstChoice(
       With(With(With(UserSays("Light!"), tools), Saying(kLampCall)), {{"stop", "\"on"}}));
   EXPECT_EQ(stopped["finish_reason"], "stop") << stopped;
@@ -228,7 +228,7 @@ TEST_F(ChatTest, RequiredCallsFitTheirSchema) {
   EXPECT_TRUE(called.contains("set_lamp"));
 }
 
-// A model that wants to call calls; one that does not writes what the format says.
+// A model made to call does call; one kept from calling writes what the format says.
 TEST_F(ChatTest, CallsStayPossibleBesideAFormat) {
   TestService calling(
       {.renamed = {{"<|user|>", "<tool_call>"}, {"<|assistant|>", "</tool_call>"}}});
@@ -251,7 +251,7 @@ TEST_F(ChatTest, CallsStayPossibleBesideAFormat) {
   }
   const Json none = answer(40, {{"tool_choice", "none"}});
   EXPECT_TRUE(Json::parse(none["message"]["content"].get<std::string>())["n"].is_number());
-  // What is not held of a schema is refused where strict asks.
+  // A keyword that the grammar cannot enforce is refused where the schema is strict.
   body["response_format"]["json_schema"]["schema"]["properties"]["n"] =
       Json::parse(R"({"type": "array", "items": {"type": "integer"}, "uniqueItems": true})");
   const Reply refused = calling.Post(kChatPath, body);
@@ -316,7 +316,7 @@ TEST_F(ChatTest, ReasoningIsApart) {
   EXPECT_THAT(answer["message"]["reasoning_content"].get<std::string>(),
               testing::HasSubstr("So it is."));
   EXPECT_EQ(answer["message"]["content"], "Because.");
-  // The template opens it where reasoning is wanted.
+  // The template opens the reasoning where the request asks for it.
   Json opened = With(UserSays("Why?"), Saying("So.</think>Because."));
   opened["reasoning_effort"] = "low";
   const Json whole = Whole(opened);
@@ -325,7 +325,8 @@ TEST_F(ChatTest, ReasoningIsApart) {
   const int64_t reasoned = whole["usage"]["completion_tokens_details"]["reasoning_tokens"];
   EXPECT_GT(reasoned, 0);
   EXPECT_LT(reasoned, whole["usage"]["completion_tokens"].get<int64_t>());
-  // The last step of the reasoning, held back for a stop that does not come, is one of the text.
+  // The last token of the reasoning is held back, as it may begin a stop text that does not come:
+  // it counts as a token of the text.
   const Json held = Whole(With(opened, {{"stop", ".</think>Bx"}}))["usage"];
   EXPECT_EQ(held["completion_tokens_details"]["reasoning_tokens"], reasoned - 1);
   opened.erase("reasoning_effort");
@@ -420,7 +421,7 @@ TEST(ChatService, AGrammarIsAboutWhatComesBehindReasoning) {
   EXPECT_FALSE(answer["message"].contains("reasoning_content"));
 }
 
-// Gemma's, which waits for the tool's answer.
+// Gemma ends a call with such a token and waits for the tool's answer.
 TEST(ChatService, TokensThatEndCallsEndAnswers) {
   TestService service({.chat_template = std::string(kChatTemplate) + "{# <|tool_call> #}",
                        .renamed = {{"<|user|>", "<|tool_response>"}}});
@@ -440,7 +441,7 @@ TEST(ChatService, MistralsIdsHaveNineCharacters) {
               testing::MatchesRegex("[a-zA-Z0-9]{9}"));
 }
 
-// A template that fails or asks for much ends one request.
+// A template that fails or renders too much text ends its own request alone.
 TEST(ChatService, TemplatesThatFailAreTheRequestsFault) {
   for (const char* source :
        {"{{ raise_exception('roles must alternate') }}",

@@ -28,7 +28,8 @@ void NoteTool(const std::string& name, const std::string& what) {
        Printable(what));
 }
 
-// Of RequiredCall, BegunCall or CallsOrText.
+// The grammar that `make` gives, which is RequiredCall, BegunCall or CallsOrText; from the cache if
+// it was made before.
 template <typename Make>
 std::shared_ptr<const Grammar> GrammarOfCalls(const Service& service, const Json& tools,
                                               const std::string& kind, const Make& make) {
@@ -48,8 +49,8 @@ std::shared_ptr<const Grammar> RequiredCalls(const Service& service, const Json&
   BadField("tool_choice", "this model's way to call functions cannot be required; use auto");
 }
 
-// Calls that the model begins by itself, with a token of their own, have arguments as their schema
-// wants.
+// Holds the arguments of a call that the model begins by itself to the tool's schema, in formats
+// whose calls begin with a token of their own.
 void ConstrainCalls(const Service& service, const Json& tools, GenerationRequest* request) {
   const std::string marker(CallMarker(service.answer_format().calls));
   if (!service.answer_format().has_marker(marker)) return;
@@ -58,8 +59,8 @@ void ConstrainCalls(const Service& service, const Json& tools, GenerationRequest
   request->grammar_repeats = true;
 }
 
-// A text as response_format wants it, beside which calls stay possible. gpt-oss has a channel for
-// it.
+// The grammar of a text in response_format, beside which calls stay possible. gpt-oss has a channel
+// for the text.
 std::shared_ptr<const Grammar> FormattedAnswer(const Service& service, const Json& tools,
                                                const GenerationFields& fields) {
   auto alone = MakeGrammar(service.grammars(), fields.grammar, fields.grammar_field);
@@ -162,7 +163,7 @@ ChatTurn PrepareChat(const Service& service, const ChatInput& input, GenerationF
   }
   const bool whole = turn.request.grammar != nullptr && !turn.request.grammar_repeats;
   if (turn.format.begins_in_reasoning && whole) {
-    // What the grammar is about comes behind the reasoning.
+    // The grammar describes the answer behind the reasoning.
     turn.request.grammar_after = service.tokenizer().TokenId(turn.format.reasoning_end);
   }
   return turn;

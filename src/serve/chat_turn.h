@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chat request comes to, whatever API it came by: a prompt, and how its answer is read.
+// Turns a chat request of any API into a prompt and the format in which its answer is read.
 #pragma once
 
 #include "serve/call.h"
@@ -17,11 +17,11 @@ struct ChatInput {
   bool add_generation_prompt = true, continue_final_message = false;
 };
 
-// "auto", "none", "required", or {"function": {"name"}}, {"name"}.
+// Reads "auto", "none", "required", {"function": {"name"}} or {"name"} as ChatInput::tool_choice.
 std::string ToolChoice(const Json& value, const std::string& name);
-// Variables for the template: names that it does not need for itself, with plain values.
+// Reads variables for the template: plain values, under names that the server does not set itself.
 Json TemplateKwargs(const Json& value, const std::string& name);
-// For tables of fields that are a ChatInput's, too.
+// A reader for tables of fields whose target derives from ChatInput.
 template <typename Target>
 void ReadToolChoice(const Json& value, const std::string& name, Target& target) {
   target.tool_choice = ToolChoice(value, name);
@@ -36,7 +36,7 @@ struct ChatTurn {
   Json tools;
   bool parallel_calls = true;
 };
-// max_tokens: nothing for what the context leaves.
+// Without max_tokens an answer may fill what the context leaves.
 ChatTurn PrepareChat(const Service& service, const ChatInput& input, GenerationFields fields,
                      std::optional<int64_t> max_tokens);
 

@@ -21,7 +21,7 @@ struct CompletionFields {
   int64_t truncate = -1;
 };
 
-// Stands behind "stream".
+// Must follow "stream" in kFields, since it needs the value of "stream".
 void ReadStreamOptions(const Json& value, const std::string& name, CompletionFields& f) {
   if (!f.stream) BadField(name, "stream_options needs stream");
   f.usage = JsonFind<bool>(value, "include_usage", name).value_or(false);
@@ -46,7 +46,7 @@ constexpr Field<CompletionFields> kFields[] = {
     {"suffix", ReadSuffix},
 };
 
-// A text, texts, token ids or lists of those.
+// The prompt may be a text, a list of texts, token ids or a list of lists of ids.
 void ReadPrompts(const Tokenizer& tokenizer, CompletionFields& f) {
   const auto encode = [&](const Json& text) {
     f.prompts.push_back(tokenizer.Encode(JsonAs<std::string>(text, "prompt"), f.add_special));
@@ -91,7 +91,7 @@ class CompletionResponder : public Responder {
     Json tokens = Json::array(), token_logprobs = Json::array(), top = Json::array(),
          offsets = Json::array();
     std::vector<int32_t> ids;
-    int64_t characters = 0;  // of the tokens so far
+    int64_t characters = 0;  // in the tokens so far
     bool begun = false;
     Json finish, stop;
   };
@@ -109,7 +109,7 @@ class CompletionResponder : public Responder {
       return;
     }
     Json top = Json::object();
-    const auto add = [&](int32_t id, double logprob) {  // the likeliest first: equal texts keep it
+    const auto add = [&](int32_t id, double logprob) {  // of equal texts the likeliest stays
       const std::string key = TokenText(tokenizer(), id);
       if (!top.contains(key)) top[key] = logprob;
     };
@@ -118,7 +118,7 @@ class CompletionResponder : public Responder {
     c.top.push_back(std::move(top));
   }
 
-  // The prompt, before the first token behind it.
+  // Writes the prompt in front of the first token that follows it.
   void Echo(size_t prompt, Choice& c) {
     c.begun = true;
     if (!fields_.echo) return;
@@ -170,8 +170,8 @@ class CompletionResponder : public Responder {
     return choice;
   }
 
-  // As vLLM has them: null, then {"id": {"logprob", "decoded_token"}} of the token and the
-  // likeliest.
+  // The prompt's logprobs in vLLM's form: null, then for each token {"id": {"logprob",
+  // "decoded_token"}} of itself and of the likeliest ones.
   Json PromptLogprobs(size_t prompt) const {
     Json list = Json::array({nullptr});
     for (const TokenLogprob& l : prompt_logprobs_[prompt]) {

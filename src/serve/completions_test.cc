@@ -25,7 +25,7 @@ class CompletionsTest : public ServeTest {
   }
 };
 
-// What the chunks of a stream come to as a whole answer.
+// Joins the chunks of a stream into a whole answer.
 Json JoinedChunks(const std::vector<Event>& events, size_t choices, bool usage) {
   Json whole = {{"choices", Json::array()}, {"usage", nullptr}};
   std::vector<Json> parts(choices);
@@ -150,7 +150,7 @@ TEST_F(CompletionsTest, PromptsOfNoKindAreRefused) {
   }
   const Reply empty = service().Post(kPath, {{"prompt", ""}, {"add_special_tokens", false}});
   EXPECT_EQ(empty.param(), "prompt");
-  // Both numbers are told.
+  // The message tells the prompt's length and the limit.
   const Reply long_one = service().Post(kPath, {{"prompt", std::vector<int>(1025, 5)}});
   EXPECT_EQ(long_one.status(), 400);
   EXPECT_EQ(long_one.json["error"]["code"], "context_length_exceeded");
@@ -160,7 +160,8 @@ TEST_F(CompletionsTest, PromptsOfNoKindAreRefused) {
   EXPECT_NE(unknown.json["error"]["code"], "context_length_exceeded");
 }
 
-// What evaluations ask for: the model's own numbers, the prompt's first one null.
+// Evaluations ask for the logprobs of the prompt's tokens: they are the model's own, and the first
+// token has none.
 TEST_F(CompletionsTest, EchoedPromptsHaveTheModelsLogprobs) {
   const std::vector<int32_t> ids = Ids("The river was wide and the");
   const auto model = LoadModel(kTinyModel, "cpu", false);
@@ -187,7 +188,7 @@ TEST_F(CompletionsTest, EchoedPromptsHaveTheModelsLogprobs) {
       EXPECT_EQ(top.begin().key(), text);
     }
   }
-  // The same with an answer behind it.
+  // An answer behind the prompt adds its tokens' logprobs.
   const Json more = Choice({{"prompt", ids}, {"max_tokens", 3}, {"echo", true}, {"logprobs", 0}});
   EXPECT_EQ(more["logprobs"]["token_logprobs"].size(), ids.size() + 3);
 }
@@ -209,7 +210,8 @@ TEST_F(CompletionsTest, PromptLogprobsAreByToken) {
       "prompt_logprobs");
 }
 
-// Parts of characters, which are all told as one text: the likeliest of them is meant.
+// Tokens that are pieces of characters are all told as U+FFFD: its logprob is that of the likeliest
+// of them.
 TEST_F(CompletionsTest, TokensOfOneTextAreToldByTheLikeliest) {
   const std::vector<int32_t> ids =
       service().tokenizer().Encode("\xF0\x9F\x98\x80\xE2\x97\x8A", false);
@@ -380,7 +382,8 @@ TEST_F(CompletionsTest, FormatsThatAreNoneAreRefused) {
   }
 }
 
-// Behind x there are too many ways to read what the bias makes of the text.
+// The bias makes every text behind "x" a row of a's, which the grammar can derive in too many ways;
+// answers behind "y" would have gone on.
 TEST_F(CompletionsTest, AnswersBesideOneThatFailsAreNotWritten) {
   const uint64_t before = service().stats().ended[static_cast<size_t>(End::kCancelled)];
   const Reply reply =
@@ -412,7 +415,7 @@ TEST_F(CompletionsTest, ManyPromptsAtOnce) {
   const Json choices = Choices(body);
   ASSERT_EQ(choices.size(), 100u);
   EXPECT_EQ(choices[60]["text"], Choice(With(body, {{"prompt", Json::array({62})}}))["text"]);
-  // More than may ever wait: no use in trying again.
+  // A request with more prompts than may ever wait is a 400: trying again is no use.
   for (int i = 0; i < 1000; ++i) body["prompt"].push_back("a");
   const Reply many = service().Post(kPath, body);
   EXPECT_EQ(many.status(), 400);

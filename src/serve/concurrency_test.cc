@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many clients at once: each gets what it would get alone, what is counted adds up, and those that
-// leave leave nothing behind.
+// Many clients at once: each gets the answer that it would get alone, the counters add up, and
+// clients that leave early leave nothing running.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,8 @@ SentRequest RandomRequest(Rng& rng) {
   return r;
 }
 
-// All that an answer says but its id and its time, however a stream is cut.
+// All that an answer says except its id and its time; a stream gives the same however it is cut
+// into chunks.
 std::map<int64_t, std::string> SaidBy(const Reply& reply) {
   std::map<int64_t, std::string> said;
   EXPECT_EQ(reply.status(), 200) << reply.http.body;

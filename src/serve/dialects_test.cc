@@ -36,7 +36,7 @@ std::vector<std::string> NamesOf(const std::vector<Event>& events) {
   std::vector<std::string> names;
   for (const Event& event : events) {
     EXPECT_EQ(event.name, event.data["type"]);
-    // Deltas come in any number.
+    // Any number of deltas counts as one.
     if (names.empty() || names.back() != event.name || !event.name.ends_with("delta")) {
       names.push_back(event.name);
     }
@@ -48,7 +48,7 @@ class MessagesTest : public ServeTest {
  protected:
   static Json Message(const Json& body) { return service().Ok("/v1/messages", body).json; }
 
-  // A stream as a whole message. Blocks come one after another.
+  // Joins a stream into a whole message. Its blocks come one after another.
   static Json Joined(const std::vector<Event>& events) {
     Json message = events.at(0).data["message"];
     int64_t open = -1;
@@ -85,7 +85,7 @@ class MessagesTest : public ServeTest {
     EXPECT_EQ(open, -1);
     return message;
   }
-  // Those that came out of the cache are counted apart.
+  // input_tokens does not count the prompt's tokens that came out of the cache.
   static int64_t PromptTokens(const Json& usage) {
     return usage["input_tokens"].get<int64_t>() + usage["cache_read_input_tokens"].get<int64_t>();
   }
@@ -332,7 +332,7 @@ TEST_F(ResponsesTest, CallsAreToldAsTheClientKnowsTheTools) {
   EXPECT_EQ(Response(body)["output"][0]["namespace"], "mcp__sky");
 }
 
-// Codex then sums up the history, which it does for no 400.
+// Told so by an event, Codex sums up the history; at a status of 400 it gives up.
 TEST_F(ResponsesTest, AStreamSaysThatAPromptIsTooLong) {
   std::string text;
   for (int i = 0; i < 1100; ++i) text += "cat ";
@@ -349,7 +349,7 @@ TEST_F(ResponsesTest, AStreamSaysThatAPromptIsTooLong) {
   const Json& response = events[3].data["response"];
   EXPECT_EQ(response["status"], "failed");
   EXPECT_EQ(response["error"], (Json{{"code", error["code"]}, {"message", error["message"]}}));
-  body["model"] = "another";  // what is wrong otherwise is not a stream
+  body["model"] = "another";  // other errors have a status of their own
   EXPECT_EQ(service().Post("/v1/responses", body).status(), 404);
 }
 
@@ -369,7 +369,7 @@ TEST_F(ResponsesTest, AnswersThatAreCutAreIncomplete) {
   }
 }
 
-// Blanks behind a call say nothing.
+// Blanks behind a call are not part of it.
 TEST_F(ResponsesTest, ACallThatIsWholeIsCompleteWhereverTheAnswerEnds) {
   const std::string call = Saying(CallAlone())["guided_regex"];
   for (const bool stream : {false, true}) {

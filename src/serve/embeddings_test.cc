@@ -60,7 +60,7 @@ TEST(Embeddings, AreAllThatAnUnknownPoolingRefuses) {
   }
 }
 
-// As Qwen3-Embedding's tokenizer does.
+// Qwen3-Embedding's tokenizer appends such a token.
 TEST(Embeddings, EndWithTheTokenThatTheTokenizerAppends) {
   Json tokenizer = Json::parse(std::ifstream(std::string(kTinyModel) + "/tokenizer.json"));
   const std::string end = "<|end_of_text|>";

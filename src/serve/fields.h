@@ -19,7 +19,8 @@ struct Field {
   void (*read)(const Json& value, const std::string& name, Target& target);
 };
 
-// 3.0 as 3, which it is to JSON, and exact below 2^53; null for all else.
+// A number such as 3.0 as the integer 3, since JSON takes them for the same; below 2^53, where
+// doubles are exact. Null for all else.
 inline Json WholeNumber(const Json& value) {
   if (!value.is_number_float()) return nullptr;
   const auto number = value.get<double>();
@@ -41,7 +42,7 @@ void ReadFields(const Json& body, const Field<Target> (&fields)[N], Target& targ
   }
 }
 
-// What a field holds that may not be there.
+// The type of a member's value, without std::optional.
 template <typename T>
 struct HeldBy {
   using Type = T;
@@ -60,7 +61,8 @@ T ValueIn(const Json& value, const std::string& name, T least, T most) {
   return number;
 }
 
-// For tables: the value becomes a member, of its type, or a number between two bounds.
+// Readers for tables: they store the value as the member's type, SetIn as a number between two
+// bounds.
 template <auto kMember, typename Target>
 void Set(const Json& value, const std::string& name, Target& target) {
   auto& member = target.*kMember;

@@ -22,7 +22,6 @@ void ReadNumber(const Json& value, const std::string& name, GenerationFields& f)
   }
 }
 
-// 0 and -1 are both "all" in use.
 // OpenAI's range begins with 0: the likeliest token alone.
 void ReadTopP(const Json& value, const std::string& name, GenerationFields& f) {
   const double number = JsonAs<double>(value, name);
@@ -30,6 +29,7 @@ void ReadTopP(const Json& value, const std::string& name, GenerationFields& f) {
   ReadNumber<&Sampling::top_p>(least ? Json(Sampling::kMinTopP) : value, name, f);
 }
 
+// Clients write both 0 and -1 for "all".
 void ReadTopK(const Json& value, const std::string& name, GenerationFields& f) {
   f.request.sampling.top_k =
       std::max<int64_t>(0, ValueIn(value, name, int64_t{-1}, Sampling::kMaxTopK));
@@ -61,7 +61,7 @@ void ReadBias(const Json& value, const std::string& name, GenerationFields& f) {
   }
 }
 
-// A reader of the request's own fields.
+// Makes a reader of GenerationRequest one of GenerationFields.
 template <void (*kRead)(const Json&, const std::string&, GenerationRequest&)>
 void OfRequest(const Json& value, const std::string& name, GenerationFields& f) {
   kRead(value, name, f.request);
@@ -86,7 +86,7 @@ void ReadFormat(const Json& value, const std::string& name, GenerationFields& f)
   f.grammar_field = name;
 }
 
-// kStrictSchema: what of a schema cannot be held is refused.
+// kStrictSchema: keywords of a schema that cannot be enforced are refused.
 constexpr char kJsonObject[] = "json_object", kJsonSchema[] = "json_schema",
                kStrictSchema[] = "strict_schema", kRegex[] = "regex", kGrammar[] = "grammar";
 

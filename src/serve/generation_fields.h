@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How requests of all APIs say what to sample, where to stop and what the text must be.
+// The fields, common to all APIs, that say how to sample, where to stop and what form the text must
+// have.
 #pragma once
 
 #include "engine/generation_config.h"
@@ -14,25 +15,28 @@ inline constexpr int kMaxAnswers = 16, kMaxLogprobs = 20;
 inline constexpr int64_t kMaxTokens = int64_t{1}
                                       << 32;  // a request can ask for; the context ends it
 
-// What one reads of a body into a request, beside what the request cannot say itself.
+// A request with the fields of a body, and those of its fields that GenerationRequest has no place
+// for.
 struct GenerationFields {
   GenerationRequest request;
   bool ignore_eos = false;
   std::vector<int32_t> more_stop_ids;
-  std::string grammar_field;      // that `grammar` came from
-  bool grammar_of_calls = false;  // whether it is about calls, too (guided_json)
+  std::string grammar_field;      // the field that `grammar` came from
+  bool grammar_of_calls = false;  // `grammar` covers calls, too (guided_json)
   // {"json_object": true}, {"json_schema": ..}, {"strict_schema": ..}, {"regex": ..} or
   // {"grammar": ..}
   Json grammar;
 };
 
-// temperature, top_p, ..., stop, n, logit_bias, response_format. What a body does not say is as
-// GenerationConfig::ForAnswers has it.
+// temperature, top_p, ..., stop, n, logit_bias, response_format. Fields that the body lacks are as
+// GenerationConfig::ForAnswers has them.
 GenerationFields ReadGenerationFields(const Json& body, const GenerationConfig& config,
                                       int64_t vocab_size);
-// The texts of `grammar`. What of a schema that is not strict cannot be held is left out and noted.
+// The texts that `grammar` allows. Keywords of a schema that cannot be enforced are left out and
+// noted, unless it is strict.
 grammar::Expr GrammarTexts(GrammarBuilder* builder, const Json& grammar, SchemaNotes* notes);
-// Compiles `grammar`, its notes in the log, unless it is known; null if there is none.
+// Compiles `grammar`, with its notes in the log, or takes it from `known`; null if `grammar` is
+// null.
 std::shared_ptr<const Grammar> MakeGrammar(GrammarCache& known, const Json& grammar,
                                            const std::string& field);
 

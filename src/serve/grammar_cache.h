@@ -19,7 +19,8 @@ class GrammarCache {
  public:
   using Pointer = std::shared_ptr<const Grammar>;
 
-  // What `make` gave for this key last, or gives now; its errors are not kept.
+  // Returns the grammar known for this key, or calls `make` and keeps its result; its errors are
+  // not kept.
   Pointer Get(const std::string& key, const std::function<Pointer()>& make);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /health, /v1/models, /props: what there is. Fields beyond OpenAI's are vLLM's and
-// llama-server's.
+// GET /health, /v1/models, /props: the server's state and its model. Fields beyond OpenAI's are
+// vLLM's and llama-server's.
 #include <fmt/chrono.h>
 
 #include <cstring>
@@ -15,7 +15,8 @@ void Health(Call& call) {
 
 namespace {
 
-// As OpenAI says it, and Anthropic, whose clients ask the same route.
+// The model's description with the fields of OpenAI and of Anthropic, whose clients ask the same
+// route.
 Json ModelJson(const Call& call) {
   const std::string& name = call.service.options().name;
   return {{"id", name},

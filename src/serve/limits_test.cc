@@ -71,7 +71,7 @@ std::string Spelled(double value, bool integer) {
                                             : fmt::format("{}", value);
 }
 
-// Values as they stand in a request.
+// Values to try in a field, as they stand in a request.
 std::vector<std::string> Values(const NumberField& f) {
   std::vector<std::string> values = {"2147483648",
                                      "9223372036854775808",
@@ -97,7 +97,8 @@ std::vector<std::string> Values(const NumberField& f) {
   return values;
 }
 
-// Whether a value is one for the field: what the documentation says, from the text alone.
+// Returns whether the field takes a value, told from the documented range and the value's text
+// alone.
 bool IsGood(const NumberField& f, const std::string& text) {
   if (text == "null") return true;
   const Json value = Json::parse(text);
@@ -115,7 +116,7 @@ class LimitsTest : public testing::Test {
   }
   static void TearDownTestSuite() { service_.reset(); }
 
-  // `{.., "name": value}` behind what the body has.
+  // The body with `"name": value` as its last field.
   static std::string BodyWith(const std::string& body, const std::string& name,
                               const std::string& value) {
     Json without = Json::parse(body);
@@ -158,7 +159,7 @@ TEST_F(LimitsTest, NumbersAreTakenOrNamed) {
       }
     }
   }
-  // A machine that others use is slow at times, all the time it is not.
+  // A machine that others use may answer late at times, but not half of the time.
   std::ranges::sort(refusals_);
   EXPECT_LT(refusals_[refusals_.size() / 2], 0.1);
   EXPECT_LT(refusals_.back(), 2);

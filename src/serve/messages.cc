@@ -164,7 +164,7 @@ class MessagesResponder : public ChatResponder {
     return content;
   }
 
-  // What came out of the cache is not in input_tokens.
+  // input_tokens does not count the prompt's tokens that came out of the cache.
   Json UsageJson() const {
     return {{"input_tokens", usage_.prompt - usage_.cached},
             {"output_tokens", usage_.written},

@@ -5,7 +5,7 @@
 #include "io/base64.h"
 #include "serve/call.h"
 
-// Its bytes, from page/chat.html.
+// The page's bytes, from page/chat.html.
 asm(".pushsection .rodata\n"
     "nibble_chat_page: .incbin \"" NIBBLE_CHAT_PAGE
     "\"\n"
@@ -16,7 +16,7 @@ extern "C" const char nibble_chat_page[], nibble_chat_page_end[];
 namespace nibble::serve {
 namespace {
 
-// 'sha256-..' of what stands between the tags, as Content-Security-Policy wants it.
+// 'sha256-..' of the text between the tags, in the form of Content-Security-Policy.
 std::string HashOf(std::string_view page, std::string_view open, std::string_view close) {
   const size_t begin = page.find(open) + open.size();
   const std::string_view inside = page.substr(begin, page.find(close, begin) - begin);

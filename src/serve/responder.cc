@@ -18,7 +18,7 @@ void Responder::Start(std::vector<GenerationRequest> requests, const char* field
     for (size_t i = 0; i < requests.size(); ++i) numbers.push_back(Submit(i, requests[i], field));
   } catch (const ApiError& error) {
     Cancel(numbers);
-    // Others of the list may have begun the stream.
+    // Prompts of the list that were submitted before may have begun the stream.
     return exchange->Post([self, error] { self->FailWith(error); });
   } catch (const std::exception&) {
     Cancel(numbers);
@@ -26,7 +26,7 @@ void Responder::Start(std::vector<GenerationRequest> requests, const char* field
   }
   exchange->Post([self, numbers] {
     self->numbers_ = numbers;
-    if (self->over_) self->Cancel(numbers);  // one has failed already
+    if (self->over_) self->Cancel(numbers);  // a prompt has failed already
     self->Begin();
   });
   exchange->OnGone([self, numbers] { self->Cancel(numbers); });

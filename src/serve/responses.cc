@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/responses: OpenAI's newer API, as far as clients such as Codex act on it. Nothing is
-// stored: a conversation comes whole each time.
+// stored: each request brings its whole conversation.
 #include <ctime>
 
 #include "chat/messages.h"
@@ -13,7 +13,7 @@ struct ResponseFields : ChatInput {
   std::optional<int64_t> max_tokens;
   bool stream = false;
   Json format;                                            // as GenerationFields::grammar
-  Json told_tools = Json::array(), told_choice = "auto";  // as they came, to be told again
+  Json told_tools = Json::array(), told_choice = "auto";  // from the request, to be told again
   ResponsesTools known_tools;
 };
 
@@ -97,7 +97,7 @@ class ResponsesResponder : public ChatResponder {
     return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}};
   }
 
-  // Of the item that is open.
+  // The final status of the item that is open.
   const char* ItemStatus() const {
     const ChatAnswer& answer = answers_[0];
     const bool cut = open_ == Open::kCall ? answer.cut_call : answer.end == End::kLength;
@@ -159,7 +159,7 @@ class ResponsesResponder : public ChatResponder {
     text_ += event.text;
   }
 
-  // What a stream tells item by item, at once.
+  // Fills output_ at once with the items that a stream tells one by one.
   void CollectOutput() {
     const ChatAnswer& answer = answers_[0];
     const auto add = [&](Open open, Json item, const std::string& text) {
@@ -215,7 +215,7 @@ class ResponsesResponder : public ChatResponder {
     Event(status, {{"response", ResponseJson(status)}});
   }
 
-  // Codex counts events alone, and asks again when none has come for five minutes.
+  // Codex counts events alone, not comments, and asks again when none has come for five minutes.
   std::string SignOfLife() override {
     const bool is_begun = open_ != Open::kNone || !output_.empty();
     if (is_begun) return Responder::SignOfLife();
@@ -227,7 +227,7 @@ class ResponsesResponder : public ChatResponder {
     return error.code == "context_length_exceeded";
   }
 
-  // Twice: some clients read the one event, some the other.
+  // Tells the error twice: some clients read the one event, some the other.
   std::string ErrorEvent(const ApiError& error) override {
     const std::string code = error.code.empty() ? "server_error" : error.code;
     Json told = ErrorJson(Dialect::kOpenAi, error.status, error.what(), error.param, code);
@@ -243,7 +243,7 @@ class ResponsesResponder : public ChatResponder {
   int64_t sequence_ = 0;
   Json output_ = Json::array();  // items that are complete
   Open open_ = Open::kNone;
-  Json item_;         // the one that is not
+  Json item_;         // the item that is open
   std::string text_;  // its text or arguments
 };
 

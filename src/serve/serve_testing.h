@@ -33,11 +33,11 @@ inline constexpr const char* kChatTemplate =
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}
 {%- if enable_thinking %}{{ '<think>\n' }}{% endif %}{% endif %})";
 
-// The sample model's documents with a chat template of one's own, or with none.
+// The sample model's documents with the given chat template, or with none.
 class ModelDocuments {
  public:
-  // Tokens among `renamed` are written as what they are mapped to. files: more texts by their
-  // paths, or others.
+  // Tokens among `renamed` get the names that they are mapped to. files: texts by their paths,
+  // which are added or replace the sample's.
   explicit ModelDocuments(const std::string& chat_template,
                           const std::map<std::string, std::string>& renamed = {},
                           const std::map<std::string, std::string>& files = {}) {
@@ -90,7 +90,7 @@ struct Reply {
   Json json;                  // of a whole answer
   std::vector<Event> events;  // of a stream
   int status() const { return http.status; }
-  // Of errors in OpenAI's shape.
+  // The field that an error in OpenAI's shape names; "" if none.
   std::string param() const {
     return json.at("error").at("param").is_null() ? "" : json["error"]["param"];
   }
@@ -127,7 +127,7 @@ struct TestSetup {
   SchedulerOptions scheduling = {.max_batch = 8, .pages = 200};
   http::Options http = {};
   bool runs = true;  // steps are taken; else requests wait
-  // Of ModelDocuments.
+  // Arguments of ModelDocuments.
   std::map<std::string, std::string> renamed = {}, files = {};
 };
 
@@ -152,7 +152,7 @@ class TestService {
   http::TestServer& server() { return server_; }
   const Tokenizer& tokenizer() const { return service_.tokenizer(); }
   SchedulerStats stats() { return service_.scheduler().stats(); }
-  // Nobody is served any more, and pages are free or kept for their beginnings.
+  // Waits until no request runs or waits and no page is in use; cached beginnings may keep theirs.
   bool Quiet() {
     return http::Eventually([&] {
       const SchedulerStats s = stats();
@@ -188,7 +188,7 @@ class TestService {
   Reply Post(std::string_view path, const Json& body) {
     return Send(Request("POST", path, body.dump()));
   }
-  // One that must be answered with 200.
+  // Posts a request that must be answered with 200.
   Reply Ok(std::string_view path, const Json& body) {
     Reply reply = Post(path, body);
     EXPECT_EQ(reply.status(), 200) << path << " " << body << " " << reply.http.body;
@@ -231,7 +231,7 @@ inline Json Saying(const std::string& text) {
   return {{"guided_regex", pattern}, {"temperature", 0}};  // texts can be written in several ways
 }
 
-// Where a value is not as its shape says; "" if it is. In shapes "<string>", "<string|null>",
+// Says where a value differs from its shape; "" if nowhere. In shapes "<string>", "<string|null>",
 // "<integer>" and "<number>" stand for values of these types and other values for themselves.
 // Objects have exactly the shape's fields; a list of a shape and "..." has one item or more of it.
 inline std::string Mismatch(const Json& value, const Json& shape, const std::string& path = "$") {

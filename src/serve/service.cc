@@ -38,7 +38,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/embeddings", Embeddings},
 };
 
-// A route that ends with "/" takes what follows, too; names of models may have more of them.
+// A route that ends with "/" takes any path that begins with it: names of models may have slashes.
 bool Takes(const Route& route, std::string_view path) {
   const std::string_view own = route.path;
   return own == path || (own.size() > 1 && own.ends_with('/') && path.starts_with(own));
@@ -49,7 +49,7 @@ std::optional<ChatTemplate> LoadTemplate(const std::string& directory) {
     return ChatTemplate::Load(directory);
   } catch (const Error& error) {
     Note("nibble: {}; the chat routes are off\n", error.what());
-    return ChatTemplate::Unusable(error.what());  // they say why
+    return ChatTemplate::Unusable(error.what());  // the chat routes say why
   }
 }
 
@@ -71,12 +71,13 @@ GenerationConfig GenerationOf(const std::string& directory, const Model& model,
   return config;
 }
 
-// In a time that does not depend on where they differ.
+// Compares in a time that does not depend on where the keys differ.
 bool SameKey(std::string_view given, std::string_view key) {
   return given.size() == key.size() && CRYPTO_memcmp(given.data(), key.data(), key.size()) == 0;
 }
 
-// From `Authorization: Bearer KEY`, `x-api-key`, or as a browser asks for it: Basic, any name.
+// The key from `Authorization: Bearer KEY`, from `x-api-key`, or from a browser's Basic
+// authorization, with any user name.
 std::string GivenKey(const http::Request& request) {
   if (const auto key = request.Header("x-api-key")) return *key;
   const std::string given = request.Header("authorization").value_or("");
@@ -104,7 +105,7 @@ bool IsLocalName(std::string host) {
   return host == "localhost" || host == "127.0.0.1" || host == "[::1]" || host.empty();
 }
 
-// "application/json", with parameters or without.
+// Returns whether the type is "application/json", with parameters or without.
 bool IsJsonType(std::string type) {
   type.resize(std::min(type.size(), type.find(';')));
   while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.pop_back();
@@ -162,7 +163,7 @@ void Service::Handle(const std::shared_ptr<http::Exchange>& exchange) {
   } catch (const ApiError& error) {
     call->ReplyError(error);
   } catch (const Error& error) {
-    call->ReplyError(ApiError(400, error.what()));  // routes read; what fails later is a Delta's
+    call->ReplyError(ApiError(400, error.what()));  // later errors come in a Delta
   } catch (const std::bad_alloc&) {
     call->ReplyError(ApiError(503, "there is no memory left for this request"));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `nibble serve` says: the APIs of OpenAI and Anthropic, as their clients and those of vLLM
-// and llama-server use them, over one model and its scheduler.
+// The service of `nibble serve`: the APIs of OpenAI and Anthropic, as their clients and those of
+// vLLM and llama-server use them, over one model and its scheduler.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ namespace nibble::serve {
 struct ServiceOptions {
   std::string name;               // of the model, as clients say it
   std::vector<std::string> keys;  // one of these opens every route; empty: no key is asked for
-  int64_t key_tokens = 0;         // that each may use in a minute (TokenBudget); 0: any number
+  int64_t key_tokens = 0;         // that a key may use in a minute (TokenBudget); 0: any
   // Only names of this machine are taken for a Host, so that a page of another name in the user's
   // browser cannot read answers (DNS rebinding).
   bool local = true;
@@ -37,13 +37,13 @@ struct Call;
 
 class Service {
  public:
-  // `directory`: where the model's documents are. The model must outlive this.
+  // `directory` has the model's documents. The model must outlive the service.
   Service(Model& model, const std::string& directory, const SchedulerOptions& scheduling,
           ServiceOptions options);
 
   // Answers a request now or, from the scheduler's steps, later (http::Handler).
   void Handle(const std::shared_ptr<http::Exchange>& exchange);
-  // The body of an error of the HTTP layer, which knows no API: as OpenAI has it.
+  // The body of an error of the HTTP layer, which knows no API: in OpenAI's form.
   static std::string ErrorBody(int status, std::string_view message);
 
   Scheduler& scheduler() { return scheduler_; }

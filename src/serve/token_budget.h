@@ -10,9 +10,9 @@
 
 namespace nibble::serve {
 
-// Tokens that each of some keys may use in a minute, read and written together: a bucket that
-// fills steadily and holds a minute's (token bucket). A request may overdraw it, since nobody knows
-// how much it will write; its key then waits until nothing is owed. Thread-safe.
+// Limits the tokens, read and written together, that each key may use in a minute: a bucket that
+// fills steadily and holds a minute's tokens (token bucket). A request may overdraw it, since
+// nobody knows how much it will write; its key then waits until nothing is owed. Thread-safe.
 class TokenBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;

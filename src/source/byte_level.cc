@@ -10,8 +10,8 @@ namespace {
 constexpr int kHidden = 68;  // bytes that do not stand for themselves
 
 struct Alphabet {
-  std::array<uint16_t, 256> code_point{};        // of a byte
-  std::array<int16_t, 256 + kHidden> byte_of{};  // of a code point, -1: none
+  std::array<uint16_t, 256> code_point{};        // of each byte
+  std::array<int16_t, 256 + kHidden> byte_of{};  // of each code point, -1: none
 };
 
 constexpr Alphabet MakeAlphabet() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How byte-level tokenizers cut text into words, where their files only name a family.
+// Patterns by which byte-level tokenizers cut text into words, for files that only name a family.
 #pragma once
 
 #include <string_view>
@@ -20,8 +20,8 @@ inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Words end where lower case is followed by upper case. OpenAI's o200k_base takes a contraction to
-// its word and digits by threes, Mistral's Tekken neither.
+// Words end where lower case is followed by upper case. OpenAI's o200k_base keeps a contraction
+// with its word and takes up to three digits together; Mistral's Tekken does neither.
 inline constexpr std::string_view kO200kPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// generation_config.json and tokenizer_config.json: what nothing reads of them.
+// Judges the keys of generation_config.json and tokenizer_config.json that nothing reads.
 #include "source/gguf_source.h"
 #include "source/model_source.h"
 #include "source/unread_keys.h"
@@ -7,13 +7,13 @@
 namespace nibble {
 namespace {
 
-// engine/generation_config.cc
+// Keys that engine/generation_config.cc reads.
 constexpr std::string_view kGenerationRead =
     "eos_token_id do_sample temperature top_k top_p min_p typical_p repetition_penalty "
     "presence_penalty frequency_penalty";
 
 constexpr KeyRule kGeneration[] = {
-    // Whose values are said elsewhere, and what only concerns how transformers runs.
+    // Keys whose values stand elsewhere, too, and keys about how transformers runs.
     {"bos_token_id pad_token_id decoder_start_token_id user_token_id assistant_token_id "
      "transformers_version _from_model_config use_cache cache_implementation cache_config "
      "trust_remote_code return_dict_in_generate output_attentions output_hidden_states "
@@ -36,12 +36,12 @@ constexpr KeyRule kGeneration[] = {
      Effect::kAnswers},
 };
 
-// text/chat_template.cc, tokenizer_files.cc
+// Keys that text/chat_template.cc and tokenizer_files.cc read.
 constexpr std::string_view kTokenizerRead =
     "chat_template bos_token eos_token unk_token sep_token pad_token cls_token mask_token "
     "add_bos_token add_eos_token added_tokens_decoder";
 
-// What tokenizer.json says for itself, what belongs to batches and to Python's classes.
+// Keys that tokenizer.json has itself, and keys for batches and for Python's classes.
 constexpr KeyRule kTokenizerRules[] = {
     {"tokenizer_class tokenizer_type tokenizer_file name_or_path auto_map processor_class "
      "backend is_local is_fast local_files_only model_max_length model_input_names padding* "
@@ -63,14 +63,14 @@ constexpr KeyRule kTokenizerRules[] = {
     {"split_special_tokens", Effect::kAnswers, "false"},
 };
 
-// With the values that transformers 4 wrote whatever a model's makers thought.
+// Neutral values are those that transformers 4 wrote by default.
 constexpr KeyRule kUnusedSampling[] = {
     {"top_k", Effect::kAnswers, "0 50"},
     {"temperature top_p typical_p", Effect::kAnswers, "1"},
     {"min_p", Effect::kAnswers, "0"},
 };
 
-// Without do_sample nothing asks how answers are to be drawn.
+// Without do_sample the values of sampling have no effect.
 void FindUnusedSampling(const Json& json, const std::string& document, UnreadKeys& found) {
   const auto samples = json.find("do_sample");
   if (samples != json.end() && samples->is_boolean() && samples->get<bool>()) return;
@@ -80,8 +80,8 @@ void FindUnusedSampling(const Json& json, const std::string& document, UnreadKey
   }
 }
 
-// An empty object where there is none, or none that can be read: a network does without these
-// documents, and whoever needs one says what is wrong with it.
+// Returns an empty object if the document is missing or cannot be read: a network does without
+// these documents, and code that needs one says what is wrong with it.
 Json ObjectOf(const std::string& model, const char* name) {
   try {
     const auto text = FindDocument(model, name, kMaxJsonBytes);

@@ -8,12 +8,13 @@
 namespace nibble {
 namespace {
 
-// Ids in a GGUF file, tokens in tokenizer_config.json.
+// Names of special tokens: with ids in a GGUF file, with texts in tokenizer_config.json.
 constexpr std::pair<const char*, const char*> kSpecialTokens[] = {
     {"bos", "bos_token"}, {"eos", "eos_token"}, {"unknown", "unk_token"}, {"padding", "pad_token"}};
 
-// Llama 3.1's scaling of frequencies (transformers, rope_type llama3) with its published bounds:
-// below 8192 / 4 whole turns it does nothing, above 8192 it divides by the factor.
+// Llama 3.1's scaling of frequencies (transformers, rope_type llama3) with its published bounds: a
+// frequency whose period is below 8192 / 4 tokens stays, one whose period is above 8192 is divided
+// by the factor.
 double Llama3Divisor(double frequency, double factor) {
   constexpr double kContext = 8192, kLow = 1, kHigh = 4;
   const double length = 2 * std::numbers::pi / frequency;
@@ -23,7 +24,7 @@ double Llama3Divisor(double frequency, double factor) {
   return 1 / ((1 - blend) / factor + blend);
 }
 
-// A file says by which factor each frequency is divided; config.json wants the law.
+// A file has the divisor of each frequency; config.json wants the parameters of the law.
 Json Llama3Scaling(const Tensor& divisors, double theta, const std::string& path) {
   const std::vector<float> found = ToF32(divisors).data;
   const double factor = found.back(), half = static_cast<double>(found.size());
@@ -41,7 +42,7 @@ Json Llama3Scaling(const Tensor& divisors, double theta, const std::string& path
           {"original_max_position_embeddings", 8192}};
 }
 
-// What general.architecture is in Hugging Face's terms.
+// A value of general.architecture and its names at Hugging Face.
 struct Architecture {
   std::string_view name, model_type, model_class;
 };
@@ -68,7 +69,7 @@ Architecture ArchitectureOf(const GgufFile& file) {
        fmt::join(known, ", "));
 }
 
-// Phi 3's lists of divisors.
+// The longrope scaling of Phi 3 from its lists of divisors.
 Json LongropeScaling(const std::vector<GgufFile>& files, const std::string& scaling) {
   const GgufFile& file = files[0];
   Json json = {{"rope_type", "longrope"}};
@@ -82,7 +83,8 @@ Json LongropeScaling(const std::vector<GgufFile>& files, const std::string& scal
   return json;
 }
 
-// What a yarn file may say besides; factors of the attention come on top of the law's.
+// Adds optional keys of a file with yarn. The file's factor of attention multiplies that of yarn's
+// law.
 void AddYarn(const GgufFile& file, const std::string& scaling, double factor, Json& json) {
   for (const char* beta : {"beta_fast", "beta_slow"}) {
     if (const auto value = file.FindReal(scaling + "yarn_" + beta)) json[beta] = *value;
@@ -108,11 +110,11 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
     return LongropeScaling(files, scaling);
   }
   const auto factor = file.FindReal(scaling + "factor");
-  // A factor alone is linear.
+  // A factor without a type means linear.
   const bool scales = factor.value_or(0) != 0 && *factor != 1;
   const auto type = file.FindString(scaling + "type").value_or(scales ? "linear" : "none");
   if (type == "none") {
-    // The key of files of 2023.
+    // Files of 2023 have this key.
     const auto old = file.FindReal(fmt::format("{}.rope.scale_linear", architecture)).value_or(0);
     return old == 0 ? Json() : Json{{"rope_type", "linear"}, {"factor", old}};
   }
@@ -128,7 +130,8 @@ Json RopeScaling(const std::vector<GgufFile>& files, std::string_view architectu
   return json;
 }
 
-// Which layers have a window, where a file says it: each by itself, or that every n-th has none.
+// Adds which layers have a window, if the file says so: a list of all layers, or a number n of
+// which every n-th has none.
 void AddLayerTypes(const GgufFile& file, const std::string& prefix, Json& config) {
   const std::string key = prefix + "attention.sliding_window_pattern";
   if (!file.Has(key)) return;
@@ -158,7 +161,7 @@ void AddLayerTypes(const GgufFile& file, const std::string& prefix, Json& config
   }
 }
 
-// Of a mixture, by what its architecture calls them.
+// Adds the experts of a mixture under the names that its model type has for them.
 void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
   config["num_experts_per_tok"] = file.Integer(prefix + "expert_used_count");
   const int64_t experts = file.Integer(prefix + "expert_count");
@@ -180,8 +183,8 @@ void AddExperts(const GgufFile& file, const std::string& prefix, Json& config) {
   config["moe_intermediate_size"] = file.Integer(prefix + "expert_feed_forward_length");
 }
 
-// What Gemma's files leave to the program. Scores of the 27B models, which have 46 and 62 layers,
-// are scaled by their width and not by head_dim.
+// Adds what Gemma's files leave to the program. Scores of the 27B models, which have 46 and 62
+// layers, are scaled by hidden_size / heads and not by head_dim.
 void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
   config.erase("hidden_act");
   config["tie_word_embeddings"] = true;
@@ -192,7 +195,7 @@ void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
     return value ? *value : file.FindReal(prefix + older).value_or(usual);
   };
   config["rope_local_base_freq"] = base("rope.freq_base_swa", "rope.local.freq_base", 10000);
-  if (config["model_type"] == "gemma3_text") {  // Ollama's files have no base, or one of their own
+  if (config["model_type"] == "gemma3_text") {  // Ollama's files have no base, or other keys
     config["rope_theta"] = base("rope.freq_base", "rope.global.freq_base", 1e6);
   }
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
@@ -205,12 +208,12 @@ void AddGemma(const GgufFile& file, const std::string& prefix, Json& config) {
       wide ? width / heads : config.value("head_dim", heads > 0 ? width / heads : 0);
 }
 
-// fp32 in the file: the decimal that was meant.
+// The decimal number that was meant by an fp32 value of the file.
 double Decimal(double value) {
   return std::stod(fmt::format("{:.6g}", value));
 }
 
-// Granite's multipliers, under the names of GGUF; one that is not there does nothing.
+// Adds Granite's multipliers, which GGUF names otherwise; one that is absent does nothing.
 void AddGranite(const GgufFile& file, const std::string& prefix, Json& config) {
   constexpr std::pair<const char*, const char*> kScales[] = {
       {"embedding_scale", "embedding_multiplier"},
@@ -279,7 +282,7 @@ int64_t RequireToken(const GgufFile& file, std::string_view key, int64_t id, con
   Fail("{}: {} {} is none of {} tokens", file.path(), key, id, tokens.size());
 }
 
-// tokenizer.ggml.NAME_token_id.
+// Returns the id in tokenizer.ggml.NAME_token_id.
 std::optional<int64_t> FindToken(const GgufFile& file, std::string_view name,
                                  const Tokens& tokens) {
   const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
@@ -288,8 +291,8 @@ std::optional<int64_t> FindToken(const GgufFile& file, std::string_view name,
 }
 
 // Many files name the end of a text alone, and their templates end turns with another token: Phi 3
-// and Phi-4-mini with <|end|>, gpt-oss calls with <|call|>. Of gpt-oss <|end|> ends a message, of
-// which an answer has several.
+// and Phi-4-mini with <|end|>, gpt-oss calls with <|call|>. In gpt-oss <|end|> ends a message, and
+// an answer has several.
 std::set<int64_t> TurnEnds(const Tokens& tokens, bool harmony) {
   std::set<std::string_view> texts = {"<|im_end|>", "<|end|>",         "<|eot_id|>",
                                       "<|eom_id|>", "<end_of_turn>",   "<|endoftext|>",
@@ -302,7 +305,7 @@ std::set<int64_t> TurnEnds(const Tokens& tokens, bool harmony) {
   return ids;
 }
 
-// How whoever made the file would have answers drawn.
+// Adds the parameters of sampling that the file's makers recommend.
 void AddSampling(const GgufFile& file, Json& json) {
   constexpr std::pair<const char*, const char*> kReals[] = {
       {"temp", "temperature"},
@@ -313,7 +316,7 @@ void AddSampling(const GgufFile& file, Json& json) {
   for (const auto& [name, key] : kReals) {
     if (const auto value = file.FindReal(prefix + name)) json[key] = Decimal(*value);
   }
-  // 0 and less are all tokens.
+  // 0 and less mean all tokens.
   const auto top_k = file.FindInteger(prefix + "top_k");
   if (top_k) json["top_k"] = std::max<int64_t>(*top_k, 0);
   for (const char* key : {"temperature", "top_p", "min_p", "top_k"}) {
@@ -335,7 +338,7 @@ Json GgufGenerationConfig(const GgufFile& file) {
   for (const char* name : {"eos", "eot", "eom"}) {
     if (const auto id = FindToken(file, name, tokens)) add(*id);
   }
-  constexpr std::string_view kAll = "tokenizer.ggml.eos_token_ids";  // of ollama's files
+  constexpr std::string_view kAll = "tokenizer.ggml.eos_token_ids";  // in ollama's files
   for (const int64_t id : file.Integers(kAll, file.Count(kAll))) {
     add(RequireToken(file, kAll, id, tokens));
   }

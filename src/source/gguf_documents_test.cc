@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GGUF files say in keys that config.json and generation_config.json have as well.
+// Tests config.json and generation_config.json of GGUF files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class GgufDocuments : public TemporaryDirectoryTest {
     b.Write(Path("m.gguf"));
     return GgufFile(Path("m.gguf"));
   }
-  // Ids that end a text, of a file with these tokens.
+  // Ids that end a text in a file with these tokens.
   Json Ends(const std::string& architecture, const std::vector<std::string>& tokens,
             const Keys& keys) const {
     const GgufFile file = Open([&](GgufBuilder& b) {
@@ -197,7 +197,7 @@ TEST_F(GgufDocuments, WhatAFileLeavesOutIsAsItsProgramHasIt) {
   EXPECT_EQ(config["rope_scaling"], Json());
 }
 
-// Scores are scaled by the width in the 27B models alone.
+// Only in the 27B models scores are scaled by hidden_size / heads.
 TEST_F(GgufDocuments, TheScaleOfGemmasScores) {
   const auto scale = [&](const std::string& architecture, int layers) {
     return Config(
@@ -261,7 +261,7 @@ TEST_F(GgufDocuments, TheWindowOfPhi3) {
   EXPECT_EQ(window(0), 0) << "none";
 }
 
-// Ollama's files of Gemma 3 name no bases, or call them otherwise.
+// Ollama's files of Gemma 3 have no bases of RoPE, or have them under other keys.
 TEST_F(GgufDocuments, BasesOfGemmasPositions) {
   const auto bases = [&](const std::string& architecture, const Keys& keys) {
     const Json config = Config(architecture, [&](GgufBuilder& b) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of a GGUF file (ggml's docs/gguf.md, and what converters write besides): which are read, by
-// gguf_documents.cc, gguf_tokenizer.cc and pooling_document.cc, and what the others mean.
+// Keys of a GGUF file (ggml's docs/gguf.md, and others that converters write): those that
+// gguf_documents.cc, gguf_tokenizer.cc and pooling_document.cc read, and what the others mean.
 #include "source/gguf_source.h"
 
 namespace nibble {
@@ -20,10 +20,10 @@ constexpr KeyRule kDocuments[] = {
     {"general.sampling.xtc_probability general.sampling.mirostat", Effect::kAnswers, "0"},
     {"general.sampling.xtc_threshold general.sampling.mirostat_* general.sampling.penalty_last_n"},
     {"general.sampling.*", Effect::kAnswers},
-    // Who made the file from what.
+    // Keys that say who made the file, from which model.
     {"general.* quantize.* split.* imatrix.* mradermacher.*"},
-    // Tokens that no text and no template here asks for, templates for other uses, and what only
-    // kinds of tokenizers have that are not read.
+    // Tokens that nothing here asks for, templates for other uses, and keys of kinds of tokenizers
+    // that are not read.
     {"tokenizer.ggml.seperator_token_id tokenizer.ggml.mask_token_id "
      "tokenizer.ggml.cls_token_id tokenizer.ggml.fim_* tokenizer.ggml.prefix_token_id "
      "tokenizer.ggml.suffix_token_id tokenizer.ggml.middle_token_id "
@@ -35,7 +35,7 @@ constexpr KeyRule kDocuments[] = {
     {"tokenizer.ggml.suppress_tokens", Effect::kAnswers},
 };
 
-// Behind the architecture's name and a dot; of every one.
+// Keys behind "ARCHITECTURE." that are read of every architecture.
 constexpr std::string_view kNetworkRead =
     "block_count context_length embedding_length feed_forward_length expert_count pooling_type "
     "attention.head_count attention.head_count_kv attention.key_length "
@@ -43,7 +43,7 @@ constexpr std::string_view kNetworkRead =
     "rope.scaling.type rope.scaling.factor rope.scaling.original_context_length "
     "rope.scaling.attn_factor";
 
-// What only some read.
+// Keys that are read of some architectures alone.
 constexpr std::pair<std::string_view, std::string_view> kReadBy[] = {
     {"llama", "expert_used_count"},
     {"qwen3moe", "expert_used_count expert_feed_forward_length"},
@@ -61,14 +61,15 @@ constexpr std::pair<std::string_view, std::string_view> kReadBy[] = {
 };
 
 constexpr KeyRule kNetwork[] = {
-    // What tensors' shapes say, and of images.
+    // Keys whose values the shapes of tensors tell, and keys about images.
     {"vocab_size attention.value_length attention.layer_norm_epsilon tensor_data_layout "
      "rope.dimension_sections rope.scaling.finetuned mm.tokens_per_image "
      "embedding_length_out vision.*"},
     {"attention.causal", Effect::kRefused, "true"},
     {"use_parallel_residual", Effect::kRefused, "false"},
     {"expert_weights_norm", Effect::kRefused, "true"},
-    // Softmax over all experts, whose chosen ones are normalized, or over the chosen ones.
+    // The softmax may be over all experts, with the chosen ones normalized, or over the chosen
+    // ones: both give the same weights.
     {"expert_gating_func", Effect::kRefused, "0 1 3"},
     {"logit_scale residual_scale embedding_scale attention.output_scale expert_weights_scale "
      "expert_group_count expert_group_used_count interleave_moe_layer_step moe_every_n_layers",
@@ -83,11 +84,11 @@ constexpr KeyRule kNetwork[] = {
     {"attention.sliding_window_pattern attention.key_length_swa attention.value_length_swa "
      "rope.freq_base_swa rope.dimension_count_swa swiglu_clamp_exp ssm.* altup.*",
      Effect::kRefused},
-    // Mistral's files may have it; llama.cpp sees all keys there, as we do.
+    // Mistral's files may have a window; llama.cpp attends to all tokens there, as we do.
     {"attention.sliding_window", Effect::kAnswers, "0"},
 };
 
-// Of granite alone: whether heads are turned at all.
+// A rule of granite alone, where the key says whether RoPE turns heads at all.
 constexpr KeyRule kGranite[] = {{"rope.scaling.finetuned", Effect::kRefused, "true"}};
 
 bool IsRead(std::string_view architecture, std::string_view key) {

@@ -16,7 +16,7 @@ constexpr std::pair<std::string_view, WordPattern> kPreTokenizers[] = {
     {"phi-2", {}},
     {"smollm", {.single_digits = true}},
     {"starcoder", {.single_digits = true}},
-    {"refact", {.single_digits = true}},  // Granite 3's
+    {"refact", {.single_digits = true}},  // Granite 3
     {"command-r", {.single_digits = true}},
     {"llama-bpe", kLlama3},
     {"llama3", kLlama3},
@@ -31,7 +31,8 @@ constexpr std::pair<std::string_view, WordPattern> kPreTokenizers[] = {
     {"tekken", {.pattern = kTekkenPattern, .ignore_merges = true, .bos = true}},
 };
 
-// Files from before May 2024, and many since, do not say it: what models of an architecture have.
+// The usual pre-tokenizer of an architecture, for files that name none: those from before May 2024,
+// and many since.
 constexpr std::pair<std::string_view, std::string_view> kUsual[] = {
     {"llama", "llama-bpe"}, {"qwen2", "qwen2"},    {"qwen3", "qwen2"},
     {"qwen3moe", "qwen2"},  {"granite", "refact"}, {"gpt-oss", "gpt-4o"}};
@@ -89,7 +90,7 @@ Json AddedTokens(const Vocabulary& v) {
   return added;
 }
 
-// {token: id}, written by hand: an ordered object of so many keys looks through all for each.
+// {token: id}, written without a Json object: an ordered one looks through all keys for each.
 std::string VocabularyText(const Vocabulary& v) {
   std::string text = "{";
   for (size_t i = 0; i < v.tokens.size(); ++i) {
@@ -98,7 +99,7 @@ std::string VocabularyText(const Vocabulary& v) {
   return text + "}";
 }
 
-// Tokens in front of and behind a text.
+// The post_processor that puts tokens in front of and behind a text.
 Json Frame(const GgufFile& file, const Vocabulary& v, bool bos_default) {
   const auto find = [&](const char* name, bool by_default) {
     std::vector<NamedToken> tokens;

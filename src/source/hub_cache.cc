@@ -22,14 +22,14 @@ fs::path Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// `variable`, or `at_home` below the home directory; only absolute paths count.
+// The path in `variable`, or `at_home` below the home directory; only absolute paths count.
 std::string UserDirectory(const char* variable, const char* at_home) {
   if (const fs::path path = Variable(variable); path.is_absolute()) return path.string();
   const fs::path home = Variable("HOME");
   return home.is_absolute() ? (home / at_home).string() : "";
 }
 
-// Nothing if none or more than one could be meant.
+// The snapshot of refs/main, or the only one; nothing if there is none or there are several.
 std::optional<fs::path> Snapshot(const fs::path& repository) {
   std::error_code error;
   const fs::path snapshots = repository / "snapshots", main = repository / "refs/main";

@@ -5,19 +5,20 @@
 
 namespace nibble {
 
-// Where a user's programs keep what can be made again: XDG_CACHE_HOME, or ~/.cache; "" where
-// neither is an absolute path.
+// The directory of files that can be made again: XDG_CACHE_HOME, or ~/.cache; "" where neither is
+// an absolute path.
 std::string UserCache();
-// Where they keep what a user would miss little, histories: XDG_STATE_HOME, or ~/.local/state.
+// The directory of files that a user would miss little, such as histories: XDG_STATE_HOME, or
+// ~/.local/state.
 std::string UserState();
-// Where Hugging Face's tools keep what they download: HF_HUB_CACHE, or hub in HF_HOME, or
+// The directory where Hugging Face's tools keep downloads: HF_HUB_CACHE, or hub in HF_HOME, or
 // huggingface/hub in the user's cache.
 std::string HubCache();
-// Whether a name reads "org/name", as models are called on the Hub.
+// Returns whether a name has the form "org/name", as models have on the Hub.
 bool IsHubName(const std::string& model);
-// What a user's name of a model stands for: of "org/name", and of a directory of the cache, the
-// snapshot that is there (refs/main, or the only one); of a directory whose only model is a GGUF
-// file, that file. Any other name stays what it is; RequireModel judges it.
+// The path that a user's name of a model stands for: for "org/name" or a directory of the cache,
+// its snapshot (refs/main, or the only one); for a directory whose only model is a GGUF file, that
+// file. Any other name stays as it is; RequireModel judges it.
 std::string ResolveModel(const std::string& model);
 
 }  // namespace nibble

@@ -43,7 +43,7 @@ Json ReadMerges(const std::string& path) {
   return merges;
 }
 
-// Ids of the tokens of these names that there are.
+// The ids of those of these tokens that the vocabulary has.
 std::vector<NamedToken> FindTokens(const std::string& vocabulary, const std::string& where,
                                    const std::vector<std::string>& names) {
   simdjson::dom::parser parser;

@@ -47,7 +47,7 @@ void RequireWeights(const std::string& model) {
   if (pickle) FailPickle(*pickle, model);
 }
 
-// Names that other programs fetch models by.
+// Refuses names by which other programs fetch models.
 void RefuseOtherNames(const std::string& model) {
   if (const size_t scheme = model.find("://"); scheme != model.npos) {
     constexpr std::string_view kHub = "huggingface.co/";
@@ -137,7 +137,7 @@ std::optional<std::string> FindDocument(const std::string& model, const std::str
 std::string GetDocument(const std::string& model, const std::string& name, uint64_t max_bytes) {
   auto text = FindDocument(model, name, max_bytes);
   if (!text) {
-    RequireModel(model);  // which has more to say of what is not one
+    RequireModel(model);  // it says more about a path that is no model
     Fail("{}: no such file", DocumentPath(model, name));
   }
   return std::move(*text);

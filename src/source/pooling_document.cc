@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxBytes = 1 << 20;
-// Of sentence-transformers' pooling since 2019; newer ones name the mode.
+// Keys in which files of sentence-transformers since 2019 say the mode; newer files name it.
 constexpr std::pair<const char*, const char*> kFlags[] = {
     {"pooling_mode_cls_token", "cls"},
     {"pooling_mode_max_tokens", "max"},
@@ -19,10 +19,10 @@ constexpr std::pair<const char*, const char*> kFlags[] = {
     {"pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"},
     {"pooling_mode_weightedmean_tokens", "weightedmean"},
     {"pooling_mode_lasttoken", "lasttoken"}};
-// By {architecture}.pooling_type.
+// The modes by the number in {architecture}.pooling_type.
 constexpr const char* kGgufModes[] = {"none", "mean", "cls", "lasttoken", "rank"};
 
-// Of the file in the folder of the pooling.
+// The mode, or a list of modes, in the file in the pooling's folder.
 Json Mode(const std::string& path) {
   const Json config = ReadJsonFile(path, kMaxBytes);
   if (const auto mode = JsonFind<Json>(config, "pooling_mode", path)) {
@@ -37,9 +37,9 @@ Json Mode(const std::string& path) {
   return modes.empty() ? "mean" : modes[0];
 }
 
-// What modules.json lists.
+// The modules that modules.json lists.
 struct Modules {
-  std::string pooling;  // its folder; empty: there is none
+  std::string pooling;  // folder of the pooling; empty: there is none
   bool normalize = false;
   std::vector<std::string> others;
 };
@@ -50,7 +50,8 @@ Modules ReadModules(const std::string& path) {
   Modules modules;
   for (const Json& module : list) {
     const auto type = JsonGet<std::string>(module, "type", path);
-    // Newer versions have them in other packages; classes of a model's own may do anything.
+    // Newer versions have the same modules in other packages; a model's own classes may do
+    // anything.
     const bool known = type.starts_with("sentence_transformers.");
     const std::string name = known ? type.substr(type.rfind('.') + 1) : "";
     if (name == "Transformer") continue;

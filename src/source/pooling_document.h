@@ -16,7 +16,7 @@ namespace nibble {
 
 inline constexpr const char* kPoolingName = "pooling.json";
 
-// Nothing where the model does not say.
+// Nothing where the model does not say how it pools.
 std::optional<Json> FindPooling(const std::string& directory);
 std::optional<Json> FindGgufPooling(const GgufFile& file);
 

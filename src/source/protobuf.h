@@ -23,7 +23,7 @@ class ProtobufReader {
   bool Bool() { return Varint() != 0; }
   float Float();
   std::string_view Bytes();  // as long as the message lives
-  std::string_view Text();   // the same, valid UTF-8
+  std::string_view Text();   // the same bytes, which must be valid UTF-8
 
  private:
   enum Type : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
@@ -38,7 +38,7 @@ class ProtobufReader {
   uint32_t number_ = 0;
   Type type_ = kVarint;
   uint64_t varint_ = 0;
-  std::string_view bytes_;  // of the other types
+  std::string_view bytes_;  // the value of a field that is no varint
 };
 
 }  // namespace nibble

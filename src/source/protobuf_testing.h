@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of protobuf messages by the letter of the encoding, and pieces of SentencePiece models.
+// Fields of protobuf messages, encoded by hand, and pieces of SentencePiece models.
 #pragma once
 
 #include <cstdint>

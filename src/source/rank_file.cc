@@ -20,7 +20,7 @@ struct Family {
   std::string_view model_type;
   WordPattern words;
   bool nfc = false;
-  // Names by place behind the ranks; `numbered` has a place for a number from 0.
+  // Names of the tokens behind the ranks, in order. Later ones are `numbered` with a number from 0.
   std::vector<std::string_view> special;
   std::string_view numbered;
   size_t special_count = 0;
@@ -67,7 +67,7 @@ const Family& FindFamily(const std::string& name, const std::string& where) {
       where, name, fmt::join(known, ", "));
 }
 
-// The next line; false at the end.
+// Takes the next line; false at the end.
 bool TakeLine(std::string_view* rest, std::string_view* line) {
   if (rest->empty()) return false;
   *line = rest->substr(0, rest->find('\n'));
@@ -76,7 +76,7 @@ bool TakeLine(std::string_view* rest, std::string_view* line) {
   return true;
 }
 
-// The bytes of a line that has a token and `rank`.
+// The token's bytes from a line that has a token and `rank`; nothing for other lines.
 std::optional<std::string> TokenOfLine(std::string_view line, size_t rank) {
   const size_t space = line.find(' ');
   if (space == line.npos) return std::nullopt;
@@ -90,7 +90,7 @@ std::optional<std::string> TokenOfLine(std::string_view line, size_t rank) {
   return token && !token->empty() ? token : std::nullopt;
 }
 
-// In the alphabet of bytes.
+// Reads the tokens, written in the alphabet of byte-level BPE.
 std::vector<std::string> ReadTokens(std::string_view text, const std::string& where) {
   std::vector<std::string> tokens;
   std::bitset<256> bytes;
@@ -114,7 +114,7 @@ std::vector<std::string> ReadTokens(std::string_view text, const std::string& wh
 Json SpecialTokens(const Family& family, size_t first) {
   Json added = Json::array();
   size_t number = 0;
-  // The numbers of those that have names of their own are taken.
+  // Reserved tokens that `special` lists have taken the first numbers.
   for (const std::string_view name : family.special) number += name.starts_with("<|reserved");
   for (size_t i = 0; i < family.special_count; ++i) {
     const std::string name = i < family.special.size()
@@ -125,7 +125,7 @@ Json SpecialTokens(const Family& family, size_t first) {
   return added;
 }
 
-// The token that surrounds a text, if there is one of this name.
+// The token with this name, as a list; empty if there is none.
 std::vector<NamedToken> Named(const Json& added, const std::string& name) {
   for (const Json& token : added) {
     if (token["content"].get<std::string>() == name) {

@@ -102,7 +102,7 @@ void ReadNormalizer(ProtobufReader message, SentencePieceModel* model) {
   }
 }
 
-// Texts that are decoded would be changed.
+// A denormalizer would change decoded texts.
 void RefuseDenormalizer(ProtobufReader message, const std::string& where) {
   while (message.Next()) {
     if (message.number() == kCharsmap && !message.Bytes().empty()) {
@@ -137,7 +137,8 @@ Trainer ReadModel(std::string_view bytes, SentencePieceModel* model) {
   return result;
 }
 
-// Those of the model and those of tokenizer_config.json, which count where both name an id.
+// Joins the model's added tokens with those of tokenizer_config.json, which win where both name an
+// id.
 Json MergeAdded(const Json& pieces, const Json& configured) {
   std::map<int64_t, Json> by_id;
   for (const Json* list : {&pieces, &configured}) {

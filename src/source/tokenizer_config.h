@@ -8,12 +8,13 @@
 
 namespace nibble {
 
-// tokenizer_config.json, as far as tokenizers follow it.
+// The parts of tokenizer_config.json that tokenizers follow.
 struct TokenizerConfig {
   static TokenizerConfig Read(const std::string& directory);
 
   std::optional<bool> add_bos, add_eos;
-  // Its class puts tokens around a text by these two, whatever tokenizer.json says.
+  // The tokenizer's class puts tokens around a text by add_bos and add_eos, whatever tokenizer.json
+  // says.
   bool frames = false;
   std::optional<std::string> bos, eos, unk, pad;
   Json added_tokens = Json::array();  // as in tokenizer.json

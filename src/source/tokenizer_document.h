@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The text of a tokenizer.json for tokenizers that come in another form: GGUF's keys, SentencePiece
 // models, rank files. Its "model" may have a list of [token, score] and "piece_types", and its
-// normalizer may be "SentencePiece" (text/bpe.h, text/normalizer_steps.h): so the ids are those of
-// the original's own library, which a conversion to merges would not give in every case.
+// normalizer may be "SentencePiece" (text/bpe.h, text/normalizer_steps.h): so that ids are those of
+// the original's own library, which a conversion to merges would not always give.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct SentencePieceModel {
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
 };
 
-// What surrounds the model in a document.
+// Parts of a document around the model.
 struct TokenizerSurroundings {
   Json added_tokens = Json::array();
   Json frame;  // post_processor
@@ -40,15 +40,15 @@ struct NamedToken {
   int64_t id;
   std::string content;
 };
-// Tokens in front of and behind a text; null if there are none.
+// The post_processor that puts tokens in front of and behind a text; null if there are none.
 Json TemplateFrame(const std::vector<NamedToken>& before, const std::vector<NamedToken>& after);
 
 Json ByteLevelComponent(bool words);
-// Written by hand: an ordered object of so many keys looks through all for each.
+// Written without a Json object: an ordered one looks through all keys for each.
 std::string ScoredVocabularyText(const std::vector<std::string_view>& tokens,
                                  const std::vector<double>& scores);
-// A document from its parts: `model` is an object, `vocabulary` and what else is large is appended
-// to it as text.
+// A document from its parts: `model` is an object, to which `vocabulary` and other large parts are
+// appended as text.
 std::string DocumentText(const TokenizerSurroundings& around, const Json& normalizer,
                          const Json& pre_tokenizer, const Json& decoder, const Json& model,
                          std::string_view vocabulary);

@@ -75,7 +75,7 @@ TokenizerConfig TokenizerConfig::Read(const std::string& directory) {
 std::optional<std::string> FindTokenizerFile(const std::string& directory) {
   const fs::path model = fs::path(directory) / "tokenizer.model";
   if (fs::exists(model)) return model;
-  std::optional<std::string> first;  // by name, so that the answer is always the same
+  std::optional<std::string> first;  // in the order of names, so that the result is always the same
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     if (entry.path().extension() != ".tiktoken") continue;

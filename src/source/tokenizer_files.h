@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers of model directories without tokenizer.json: a SentencePiece model (tokenizer.model),
 // a file of ranks as tiktoken has them (tokenizer.model, NAME.tiktoken), or GPT-2's vocab.json and
-// merges.txt. What surrounds a text
-// and which special tokens there are comes from tokenizer_config.json, where it says so.
+// merges.txt. The tokens around a text and the special tokens come from tokenizer_config.json,
+// where it has them.
 #pragma once
 
 #include <optional>
@@ -14,12 +14,12 @@
 
 namespace nibble {
 
-// The file of a directory; nothing if there is none.
+// The tokenizer's file in a directory; nothing if there is none.
 std::optional<std::string> FindTokenizerFile(const std::string& directory);
-// The document that stands for it. `path` names a file of `directory`.
+// The tokenizer.json that stands for the file `path` of `directory`.
 std::string TokenizerFileDocument(const std::string& directory, const std::string& path);
 
-// From the bytes of files; `where` names them.
+// Makes the document from the bytes of a file, which `where` names in errors.
 std::string SentencePieceFileDocument(std::string_view bytes, const std::string& where,
                                       const TokenizerConfig& config);
 // `family`: model_type of config.json.

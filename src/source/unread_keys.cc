@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMostShown = 60;  // bytes of a value
 
-// Calls use(word) until it returns true; whether it did.
+// Calls use(word) until it returns true. Returns whether it did.
 template <typename Use>
 bool AnyWord(std::string_view words, const Use& use) {
   while (!words.empty()) {
@@ -24,7 +24,7 @@ bool Matches(std::string_view pattern, std::string_view key) {
   return key.starts_with(pattern.substr(0, pattern.size() - 1));
 }
 
-// As KeyRule::neutral has it, 1.0 like 1; nothing for values that are no word.
+// The word for a value as in KeyRule::neutral, where 1.0 is "1"; empty for values that are no word.
 std::string WordOf(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "true" : "false";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of a model's files that nothing reads. Tables say of each known one whether answers depend
-// on it, and with which values they do not; what no table has is told by name, so that nobody has
-// to guess what was left alone.
+// Keys of a model's files that nothing reads. Tables say of each known key whether answers depend
+// on it, and with which values they do not. Keys in no table are told by name, so that nobody has
+// to guess which ones were left alone.
 #pragma once
 
 #include <span>
@@ -13,11 +13,11 @@
 
 namespace nibble {
 
-// What it would mean to go on without a key.
+// The effect of going on without a key.
 enum class Effect {
-  kNone,     // nothing for the text that a model writes
-  kAnswers,  // answers may be others; one line says so
-  kRefused   // another network
+  kNone,     // no effect on the text that a model writes
+  kAnswers,  // answers may differ; one line says so
+  kRefused   // the network would be another one
 };
 
 struct KeyRule {
@@ -27,20 +27,20 @@ struct KeyRule {
   std::string_view neutral = {};
 };
 
-// As "config.json: clip_qkv = 8".
+// Keys found, in the form "config.json: clip_qkv = 8".
 struct UnreadKeys {
   std::vector<std::string> refused, answers, unknown;
 };
 
-// Whether `words`, separated by spaces, have this one.
+// Returns whether `word` is one of `words`, which spaces separate.
 bool HasWord(std::string_view words, std::string_view word);
 
-// Puts a key where the first rule that has it wants it, or with the unknown ones. Null, an empty
-// list and an empty object say nothing.
+// Adds a key to the list that the first rule with its name demands, or to the unknown ones. Null,
+// an empty list and an empty object are skipped.
 void JudgeKey(std::string_view key, const Json& value, std::span<const KeyRule> rules,
               const std::string& document, UnreadKeys& found);
 
-// Of generation_config.json and tokenizer_config.json, or of a GGUF file.
+// Finds unread keys of generation_config.json and tokenizer_config.json, or of a GGUF file.
 void FindUnreadDocumentKeys(const std::string& model, UnreadKeys& found);
 
 }  // namespace nibble

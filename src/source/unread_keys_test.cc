@@ -96,7 +96,7 @@ TEST_F(UnreadFileKeys, OfGgufMayStandForAnotherNetwork) {
                           "llama.logit_scale = 0.5"));
   EXPECT_THAT(found.unknown, ElementsAre("llama.layers_of_some_kind = [true,false,true]",
                                          "llama.names = [\"a\",\"b\"]"));
-  // Granite's switch of positions.
+  // Granite's key that switches RoPE off.
   const auto granite =
       Find([](GgufBuilder& b) { b.Bool("granite.rope.scaling.finetuned", false); }, "granite");
   EXPECT_THAT(granite.refused, ElementsAre("granite.rope.scaling.finetuned = false"));
@@ -127,7 +127,7 @@ TEST_F(UnreadFileKeys, OfADirectoryAreThoseOfItsDocuments) {
   EXPECT_THAT(found.answers, ElementsAre("generation_config.json: bad_words_ids = [[7]]",
                                          "tokenizer_config.json: split_special_tokens = true"));
   EXPECT_THAT(found.unknown, ElementsAre("generation_config.json: x = 1"));
-  // Nothing draws answers so where the file does not say that they are drawn.
+  // Parameters of sampling have no effect unless the file sets do_sample.
   for (const auto& [fields, told] :
        {std::pair(R"({"do_sample": true, "temperature": 0.6, "top_k": 20})", 0),
         {R"({"temperature": 0.6, "top_k": 20, "top_p": 1.0})", 2},
@@ -137,7 +137,7 @@ TEST_F(UnreadFileKeys, OfADirectoryAreThoseOfItsDocuments) {
     FindUnreadDocumentKeys(root_.string(), found);
     EXPECT_EQ(found.answers.size(), static_cast<size_t>(told + 1)) << fields;
   }
-  // A network does without them.
+  // A network does without these documents, so damaged ones are no error.
   for (const char* damaged : {"{", "[1]", "{\"x\": 1, \"x\": 1}"}) {
     std::ofstream(Path("generation_config.json")) << damaged;
     found.unknown.clear();

@@ -36,13 +36,13 @@ AnswerFormat Format(uint8_t choice) {
   return format;
 }
 
-// Gives a text that may have markers in it.
+// Gives a parser a text that may have markers in it.
 class Giver {
  public:
   explicit Giver(const AnswerFormat& format)
       : format_(format), parser_(format, {"f"}, true, Tools()) {}
 
-  // Cut after `sizes` of characters in turn; all at once if there are none.
+  // Cuts the answer after `sizes` of characters in turn; gives it at once if there are none.
   std::vector<AnswerEvent> Give(std::string_view answer, std::string_view sizes) {
     size_t begin = 0, next = 0;
     for (size_t at = 0; at < answer.size();) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the fuzz targets: what a target may answer, inputs of several parts, and a directory
-// for what is read from files.
+// Shared by the fuzz targets: the results that a target may have, inputs of several parts, and a
+// directory for inputs that are read from files.
 #pragma once
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ inline std::string_view TakeLine(std::string_view* rest) {
   return line;
 }
 
-// Of this process, in TMPDIR.
+// A directory of this process in TMPDIR.
 class ScratchDirectory {
  public:
   ScratchDirectory() : path_(std::filesystem::temp_directory_path() / "nibble_fuzz_XXXXXX") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first line as a generation_config.json, the rest as the config.json that completes it. What
-// comes out can be sampled with.
+// The first line as a generation_config.json, the rest as the config.json that completes it. A
+// config that comes out can be sampled with.
 #include <cmath>
 
 #include "engine/generation_config.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON schema (s; S: what of it cannot be held is left out), a regular expression (r) or a
-// grammar (g), as the first byte says, to a zero byte; then a byte for each token of a text. What
-// the mask allows is what can be accepted, and the mask is never empty.
+// A JSON schema (s; S: keywords that cannot be enforced are left out), a regular expression (r) or
+// a grammar (g), as the first byte says, to a zero byte; then a byte for each token of a text. The
+// mask allows exactly the tokens that can be accepted, and is never empty.
 #include "fuzz_input.h"
 #include "grammar/matcher.h"
 

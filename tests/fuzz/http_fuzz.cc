@@ -41,7 +41,7 @@ void CheckRequest(const Request& request) {
   CheckEcho(request);
 }
 
-// All requests' parts, then the status of the refusal.
+// The parts of all requests, then the status of the refusal.
 std::vector<std::string> Outcome(std::string_view input, size_t piece) {
   std::vector<std::string> outcome;
   std::string buffer;

@@ -10,7 +10,7 @@
 namespace nibble {
 namespace {
 
-// A copy of its own for each plane: reading past the end of one is then seen.
+// Gives each plane a copy of its own, so that reading past its end is seen.
 class Guarded {
  public:
   explicit Guarded(PackedWeights weights) : weights_(std::move(weights)) {

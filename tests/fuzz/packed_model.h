@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small packed model for the fuzz targets that change one. What a change makes inconsistent
-// (shapes, offsets, digests) is computed again, so that the loader gets past it.
+// A small packed model for the fuzz targets that change one. Shapes, offsets and digests that a
+// change makes inconsistent are computed again, so that the loader gets past them.
 #pragma once
 
 #include <cstring>
@@ -78,7 +78,7 @@ class PlaneList {
   Json json_ = Json::object();
 };
 
-// Sound bytes of such a plane; a gather is the identity.
+// The sound bytes of a plane; a gather is the identity.
 inline std::string SoundPlane(const std::string& name, uint64_t bytes) {
   if (!name.ends_with(".gather")) {
     return std::string(bytes, static_cast<char>(name.ends_with(".places") ? kSoundPlaces : kSound));

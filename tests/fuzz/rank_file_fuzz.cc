@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family in the first line, then a file of ranks. What is none goes behind the ranks of the 256
-// bytes, without which no file is read: an Error, or a tokenizer that encodes and decodes.
+// The family in the first line, then a file of ranks. Bytes that are no such file go behind the
+// ranks of the 256 bytes, without which no file is read. The result is an Error, or a tokenizer
+// that encodes and decodes.
 #include "fuzz_input.h"
 #include "io/base64.h"
 #include "source/tokenizer_files.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives a fuzz target every input of its corpus and of what long runs have found, within the limits
-// of tools/fuzz. A target ends the process when a promise is broken.
+// Gives a fuzz target every input of its corpus and those that long runs have found, within the
+// limits of tools/fuzz. A target ends the process when a promise is broken.
 #include <gtest/gtest.h>
 
 #include <chrono>

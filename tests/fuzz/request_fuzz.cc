@@ -8,7 +8,7 @@
 
 namespace nibble {
 
-// Backends are no part of this.
+// Stands in for the real function: this target has no backends.
 std::unique_ptr<Backend> MakeBackend(const std::string&, bool) {
   Fail("there are no backends");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changes of a linear [32, 64] that GPTQ, AWQ or compressed-tensors quantized: a line with
-// quantization_config, a line of changes of its tensors' types and shapes, and bytes. What comes
-// out is sound and means finite weights.
+// quantization_config, a line of changes of its tensors' types and shapes, and bytes. Codes that
+// come out are sound and mean finite weights.
 #include <cmath>
 
 #include "fuzz_input.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kRows = 32, kCols = 64;
 
-// Groups of 32 of 4 bits.
+// The tensors for 4 bits in groups of 32.
 Json TensorsOf(const StoredCodes& codes) {
   const auto tensor = [](const char* dtype, std::vector<int64_t> shape) {
     return Json{{"dtype", dtype}, {"shape", std::move(shape)}};

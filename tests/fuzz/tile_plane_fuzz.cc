@@ -43,7 +43,7 @@ struct Model {
   Json manifest, tensors = Json::object();
 };
 
-// What `sha256sum model.safetensors` prints, digested.
+// The digest of the line that `sha256sum model.safetensors` prints.
 std::string SourceDigest(const Json& manifest) {
   const Json::json_pointer entry("/files/model.safetensors/sha256");
   if (!manifest.contains(entry) || !manifest[entry].is_string()) return "";

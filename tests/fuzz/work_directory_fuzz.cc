@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file of an unfinished run that any bytes have changed: the first byte chooses it, the first
 // line is a merge patch of its tensors and metadata, the rest are edits of the tensors' bytes. The
-// digest is computed again, so that the file counts as whole. What a run that goes on finds there
-// is of its model, finite and of its settings, or else the file is named.
+// digest is computed again, so that the file counts as whole. A run that goes on finds values that
+// are finite and fit its model and settings, or else names the file.
 #include <cmath>
 
 #include "fuzz_input.h"
@@ -26,7 +26,7 @@ struct Run {
     Save(LayerShardName(0), layer, "");
     sound = work->FindLayer(0, plan, config)->layer;
   }
-  // A whole file of these tensors.
+  // Saves a whole file of these tensors.
   void Save(const std::string& name, const Json& tensors, std::string_view edits) const {
     const SafetensorsFile file(directory.Write("changed", ShardOf(tensors, edits)));
     std::vector<NamedTensor> named;
@@ -85,7 +85,7 @@ struct File {
   void (*use)(const Run& run);
 };
 
-// As a run saves them; factors only of one linear, so that inputs stay small.
+// The files that a run saves; with factors of only one linear, so that inputs stay small.
 std::vector<File> FilesOf(const Run& run) {
   const auto floats = [](int64_t count) { return Json{{"dtype", "F32"}, {"shape", {count}}}; };
   const int64_t n = run.config.hidden_size;

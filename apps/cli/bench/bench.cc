@@ -83,7 +83,7 @@ void RunDecode(const BenchArguments& a, const Common& common) {
   };
   const Timing t = Measure(a.repeats, write, [&] {
     for (KvCache& cache : caches) cache.Truncate(std::min(cache.tokens(), context));
-    Fill(model, caches, context);  // where a window's pages were given back
+    Fill(model, caches, context);  // computes pages that a window gave back again
   });
   PrintRows({{.name = "decode",
               .shape = fmt::format("{}, {} x {} tokens after {}", name, a.batch, a.tokens, context),

@@ -33,7 +33,8 @@ inline double Seconds(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The first run warms up and does not count, and what `prepare` does before each does not either.
+// Times `repeats` runs of `work` after one that warms up; `prepare` runs before each and is not
+// timed.
 template <typename Work, typename Prepare>
 Timing Measure(int64_t repeats, Work&& work, Prepare&& prepare) {
   std::vector<double> seconds;
@@ -51,7 +52,7 @@ Timing Measure(int64_t repeats, Work&& work) {
   return Measure(repeats, work, [] {});
 }
 
-// One line of a bench; what is 0 is not printed.
+// One line of a bench; numbers that are 0 are not printed.
 struct BenchRow {
   std::string name, shape;
   Timing time{};

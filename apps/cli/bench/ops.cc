@@ -16,7 +16,7 @@ namespace {
 
 std::vector<cpu::Peak> PeaksOfGpu([[maybe_unused]] const std::string& device) {
 #ifdef NIBBLE_HAS_CUDA
-  MakeBackend(device, false);  // says what is wrong with it
+  MakeBackend(device, false);  // throws if the device cannot be used
   return MeasureGpuPeaks(9);
 #else
   FailUsage("peaks of a GPU need a program that was built with CUDA");

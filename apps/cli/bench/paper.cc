@@ -16,7 +16,7 @@ using Type = CublasProduct::Type;
 
 constexpr int64_t kPromptTokens = 2048;
 
-// gate and up as a layer multiplies them, beside one bf16 product of both; what comes of them lies
+// Times gate and up as a layer multiplies them, beside one bf16 product of both; their results lie
 // in `gate` and `up`, [tokens, intermediate_size].
 ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const LayerWeights& layer,
                      int64_t tokens, Intermediate* gate, Intermediate* up) {
@@ -42,8 +42,8 @@ ActsSource GateAndUp(const PaperBench& bench, const std::string& name, const Lay
   return gated;
 }
 
-// q, gate and down of a prompt: the product alone and, as in table 14, with what makes its input
-// inside; and what preparing down's input costs.
+// Times q, gate and down of a prompt: the product alone, the product with preparing its input, as
+// in table 14, and preparing down's input alone.
 void Linears(const PaperBench& bench, const std::string& name, const Network& network,
              int64_t tokens) {
   Backend& backend = bench.backend;
@@ -161,7 +161,7 @@ void RunPaper(const BenchArguments& a, const Common& common) {
     Linears(bench, name, network, tokens);
     DecodeLinears(bench, name, network);
     BenchLayers(bench, name, network);
-    if (!a.shape.empty()) return;  // what follows is the same with any weights
+    if (!a.shape.empty()) return;  // all parts below are the same for any weights
     for (const int64_t batch : {1, 8, 32}) BenchDecodeAttention(bench, network, batch, 2048);
     if (long_context == 0) return;
     for (const int64_t batch : {1, 8}) BenchDecodeAttention(bench, network, batch, long_context);

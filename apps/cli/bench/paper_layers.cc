@@ -63,7 +63,7 @@ class LayerRun {
   const OpsId ops_;
 };
 
-// The seven products of a layer in bf16, `copies` layers; what else a layer does is not counted.
+// The seven products of a layer in bf16, for `copies` layers, without the rest of a layer.
 std::vector<std::unique_ptr<CublasProduct>> Products(const Network& network, int64_t tokens,
                                                      int copies) {
   std::vector<std::unique_ptr<CublasProduct>> products;
@@ -75,7 +75,7 @@ std::vector<std::unique_ptr<CublasProduct>> Products(const Network& network, int
   return products;
 }
 
-// Null, and a line that says why, without the libraries.
+// A bf16 layer; without the libraries null, and a line that says why.
 std::unique_ptr<cuda::Bf16Layer> Bf16LayerOf(const ModelConfig& c, const Steps& steps, int copies) {
   try {
     return std::make_unique<cuda::Bf16Layer>(

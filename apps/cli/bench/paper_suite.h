@@ -14,10 +14,10 @@ namespace nibble::cli {
 struct PaperRow {
   std::string_view name;
   std::string_view recipe;  // empty: the model as it is
-  std::string_view fields;  // of the recipe, as ParseFields reads them
+  std::string_view fields;  // changes of the recipe, as ParseFields reads them
   // Perplexity on WikiText-2 as printed for Llama-2 7B, 13B and 70B; empty = not published.
   std::array<std::string_view, 3> published{};
-  std::string_view rule{};     // for some linears
+  std::string_view rule{};     // a rule for some linears
   std::string_view missing{};  // why Nibble cannot run it, whatever the model
 };
 

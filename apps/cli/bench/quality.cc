@@ -133,7 +133,7 @@ class QualityBench {
             .force = true};
   }
 
-  // All lines of the report, and of those what is still to be measured.
+  // Lists all lines of the report, and those of them that are still to be measured.
   void PlanRows() {
     const auto& suite = PaperSuite();
     lines_.push_back({&suite[0], &suite[0].rows[0]});
@@ -160,7 +160,7 @@ class QualityBench {
     }
   }
 
-  // The perplexity, and the answers if a line asks for them.
+  // Returns whether the perplexity is measured, and the answers if a line asks for them.
   bool Measured(const std::string& arguments) const {
     const QualityResult* result = results_.Find(arguments);
     return result != nullptr && result->done() &&

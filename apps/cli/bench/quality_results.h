@@ -31,9 +31,9 @@ struct QualityResult {
 class QualityResults {
  public:
   // Continues the directory or creates it, for this process alone; `read_only`: writes nothing.
-  // `identity`: everything but the arguments that decides a result; another one on disk is an error
-  // that lists the differing fields. Not asked for where nothing is there and nothing is written:
-  // it reads the whole model.
+  // `identity` gives everything but the arguments that decides a result; another one on disk is an
+  // error that lists the differing fields. It reads the whole model, so it is not called where
+  // nothing is there and nothing is written.
   QualityResults(const std::string& directory, const std::function<Json()>& identity,
                  bool read_only);
 

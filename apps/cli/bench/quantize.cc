@@ -24,7 +24,7 @@ Network FloatNetwork(const BenchArguments& a, const std::vector<float>& ones) {
   wide.layers = 1;
   Recipe recipe = BenchRecipe(wide);
   recipe.weights = {.bits = 16};
-  recipe.rules.clear(), recipe.asked.clear();  // which would round, or change nothing
+  recipe.rules.clear(), recipe.asked.clear();  // they would round, or change nothing
   Network net = RandomNetwork(BenchShape(wide), recipe, 1);
   net.config_json = {{"model_type", net.config.family}};
   for (LayerWeights& layer : net.layers) {

@@ -7,12 +7,12 @@
 
 namespace nibble::cuda::decode {
 
-// Sums between outputs; the two extra keep most bank conflicts away.
+// Sums from one output to the next in the buffer; two more than needed avoid most bank conflicts.
 template <typename S>
 inline constexpr int kSumPitch = 8 * S::kTiles + 2;
 
-// The sums of kRows outputs: [owner][split][kRows / ranks][kSumPitch] where they are made,
-// [rank][split][..][..] at the owner.
+// The sums of kRows outputs: [owner][split][kRows / ranks][kSumPitch] in the block that computes
+// them, [rank][split][..][..] in the owner's.
 template <typename S>
 using SumBuffer = typename S::Sum[S::kSplits * S::kRows * kSumPitch<S>];
 
@@ -54,9 +54,9 @@ class Exchange {
     ClusterArrive();
   }
 
-  // Returns when everybody's sums are in `received`.
+  // Returns when the sums of all blocks are in `received`.
   __device__ void Run(const Sums<S>& sums, int row_warp, int split) {
-    // Once everybody has read (and so received) what came before.
+    // Waits until all blocks have read, and so received, the sums of the exchange before.
     ranks_ == 1 ? __syncthreads() : ClusterWait();
     typename S::Sum* const buffer = ranks_ == 1 ? shared_.received : shared_.sent();
     const int lane = threadIdx.x % 32;

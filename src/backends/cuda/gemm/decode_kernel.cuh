@@ -16,7 +16,7 @@
 // they are floats, and it does.
 //
 // The first weights do not depend on the kernel before, so they are requested before waiting for
-// that one: a chain of decode linears keeps the memory busy across kernel boundaries.
+// that kernel: a chain of decode linears keeps the memory busy across kernel boundaries.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ __host__ __device__ void SkipRows(GemmArguments& g, int64_t first) {
   if (g.x_sums != nullptr) g.x_sums += row;
 }
 
-// An output, fetched while its products are under way.
+// An output's terms of the law, fetched while its products are under way.
 struct Output : OutputTerms {
   int n;
 
@@ -70,8 +70,8 @@ struct Output : OutputTerms {
   }
 };
 
-// The products or, of a mixture, those for group blockIdx.z, which the kernels in front have made;
-// they have no tokens where there is no such group.
+// The products or, of a mixture, those for group blockIdx.z, which the kernels in front have made.
+// If there is no such group, the products have no tokens.
 template <typename S, typename Y>
 __device__ __forceinline__ const Products& OfGroup(const Products& all) {
   if constexpr (!S::kExperts) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ const Products& OfGroup(const Products& all) {
     }
     WaitForPreviousGrid();
     const ExpertGroups& experts = all.common().experts;
-    const ExpertGroup group = experts.groups[blockIdx.z];  // at once with the count
+    const ExpertGroup group = experts.groups[blockIdx.z];  // read together with the count
     const bool exists = static_cast<int>(blockIdx.z) < *experts.count;
     __syncthreads();
     GemmArguments* const g = own.parts + threadIdx.x;
@@ -107,7 +107,7 @@ template <typename S, typename Y>
 __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     GemmDecodeKernel(const __grid_constant__ Products all) {
 #if __CUDA_ARCH__ < 900
-  if constexpr (S::kPointBits != 0 && S::kTableColumns == 32) return;  // never launched there
+  if constexpr (S::kPointBits != 0 && S::kTableColumns == 32) return;  // never launched here
 #endif
   extern __shared__ __align__(16) uint8_t memory[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
@@ -178,7 +178,7 @@ Placement Place(const Products& products, int ranks, const Device& device) {
   const int places =
       std::max(1, per_multiprocessor * device.multiprocessors / ranks * (ranks > 2 ? 7 : 8) / 8);
   const int row_blocks = (products.rows + S::kRows - 1) / S::kRows;
-  const int groups = std::max(g.experts.most, 1);  // of which many may have no rows
+  const int groups = std::max(g.experts.most, 1);  // many of them may have no rows
   const int rounds = groups > 1 ? 1 : (row_blocks + places - 1) / places;
   return {.ranks = ranks,
           .clusters = (row_blocks + rounds - 1) / rounds,
@@ -187,7 +187,7 @@ Placement Place(const Products& products, int ranks, const Device& device) {
           .fits = true};
 }
 
-// False if it does not fit.
+// Returns false if the shape does not fit into shared memory.
 template <typename S, typename Y>
 bool Launch(const Products& products, const Placement& placement, cudaStream_t stream) {
   if (!placement.fits) return false;
@@ -242,8 +242,8 @@ bool RunOneTile(const Products& products, const Device& device, cudaStream_t str
   return Launch<Deep, Y>(products, deep, stream);
 }
 
-// Up to 32 columns. Many outputs share a block's activations; about 1024 inputs each, so that
-// several blocks find a place on a multiprocessor.
+// Runs products of up to 32 columns. Many outputs share a block's activations; a block has about
+// 1024 inputs, so that several fit on a multiprocessor.
 template <typename S, typename Y>
 bool RunTiles(const Products& products, const Device& device, cudaStream_t stream) {
   const int64_t groups = std::max(products.common().experts.most, 1);
@@ -255,7 +255,8 @@ bool RunTiles(const Products& products, const Device& device, cudaStream_t strea
   return Launch<S, Y>(products, Place<S>(products, ranks, device), stream);
 }
 
-// Four stages; with scales behind the codes three, since the fourth would cost a block its place.
+// The ring has four stages; three where scales lie behind the codes, since with a fourth one block
+// less would fit on a multiprocessor.
 template <typename F>
 inline constexpr int kTileRing = std::max(1024 * CodeBits(F::kKind),
                                           3 * StageBytes(F::kKind, F::kFine));
@@ -305,14 +306,14 @@ Products Join(std::span<const GemmArguments> all, int64_t first, int64_t count) 
                                       " activations does not fit into shared memory");
 }
 
-// run<Y>(products, ..) knows their format.
+// Runs the products by run<Y>(products, ..), which knows their format.
 template <typename Y, typename RunKind>
 void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKind& run) {
   const Device device = Device::Current();
   const GemmArguments& g = all.front();
   // Tokens of one launch; fewer where activations outgrow shared memory, but with planes a multiple
   // of eight.
-  if (g.experts.linears != nullptr) {  // of groups, which are small enough
+  if (g.experts.linears != nullptr) {  // groups of rows are small enough for one launch
     const Products products = Join<Y>(all, 0, g.experts.most_rows);
     if (run.template operator()<Y>(products, device, stream)) return;
     FailToFit(g);

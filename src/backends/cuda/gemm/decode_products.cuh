@@ -41,13 +41,13 @@ struct Activations {
     return Rows(g) * Pitch(blocks * 128) + pieces * 2 * kColumns * int{sizeof(float)};
   }
   // Columns past the end have memory of their own (nobody stores their sums), except where that
-  // would be most of it: in a lone tile they repeat the last one.
+  // would be most of the memory: in a lone tile they repeat the last column.
   __host__ __device__ static int Rows(const GemmArguments& g) {
     return S::kTiles == 1 ? g.columns() : kColumns;
   }
 
-  // Fetches them through registers: waiting for an asynchronous copy would be waiting for all
-  // weights requested before it.
+  // Fetches the activations through registers: waiting for an asynchronous copy would also wait for
+  // all weights requested before it.
   __device__ Activations(const GemmArguments& g, const Slice& slice, uint32_t shared,
                          TokenParameters<S>& parameters)
       : memory(shared), pitch(Pitch(slice.bytes())), scales(shared + Rows(g) * pitch) {
@@ -87,7 +87,7 @@ struct Activations {
   }
 
   // Stores 16 bytes of a column. For points the first four of each eight inputs come first in a
-  // step of 32, so that operand B of a lane is what its code has weights for.
+  // step of 32, so that a lane's operand B has the inputs of its code's weights.
   static __device__ void StoreUnit(uint32_t column, unsigned at, const uint4& v) {
     if constexpr (S::kPointBits == 0) {
       StoreShared16(column + at, v);
@@ -122,8 +122,8 @@ struct Activations {
   }
 };
 
-// Sums of one warp: operand D of mma.m16n8k32. With few tiles there are several, so that a product
-// need not wait for the one before.
+// Sums of one warp: operand D of mma.m16n8k32. With few tiles there are several chains of sums, so
+// that a product need not wait for the one before.
 template <typename S>
 struct IntegerSums {
   static constexpr int kChains = S::kTiles == 1 ? 4 : S::kTiles == 2 ? 2 : 1;
@@ -137,7 +137,7 @@ struct IntegerSums {
   }
 };
 
-// With groups: the sums over pieces, and those of one piece in up to two chains.
+// Sums for groups: y over all pieces, and those of one piece in up to two chains.
 template <typename S>
 struct GroupSums {
   static constexpr int kChains = S::kPieceSteps > 1 && S::kTiles == 1 ? 2 : 1;
@@ -156,8 +156,8 @@ struct TokenScales {
   bool zetas;
 };
 
-// y += piece times its scales. `code_sums`: a lane's share of the sums of the codes of its two
-// outputs, where tokens have zetas; 0 from then on.
+// y += the piece's sums times its scales. `code_sums`: a lane's share of the sums of codes of its
+// two outputs, used where tokens have zetas; 0 afterwards.
 template <typename S>
 __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
                                          const TokenScales& tokens, int (&code_sums)[2]) {
@@ -229,7 +229,7 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
         Fragment<S::kBits, widening>(word, steps, step, a);
       }
       constexpr int kChains = Sums<S>::kChains;
-      const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // anew
+      const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // new sums
       auto& d = sums.d[(S::kGroups ? step : 2 * stage + step % 2) % kChains];
       const auto multiply = [&](int tile, uint32_t b0, uint32_t b1) {
         starts ? MmaS8(d[tile], a, b0, b1, {}) : MmaS8(d[tile], a, b0, b1);

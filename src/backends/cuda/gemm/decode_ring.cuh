@@ -236,10 +236,10 @@ class WeightRing {
   const Products& products_;
   const int row_warp_, first_, end_;
   int row_block_, next_;
-  int piece_of_;  // which 16 outputs
+  int piece_of_;  // index of the warp's 16 outputs
   uint32_t slot_;
   const uint32_t ring_;
-  const uint8_t *piece_, *scales_;  // scales_: what lies behind the words
+  const uint8_t *piece_, *scales_;  // scales_: data behind the words
 };
 
 }  // namespace nibble::cuda::decode

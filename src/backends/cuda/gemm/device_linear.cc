@@ -139,8 +139,8 @@ bool DeviceLinear::AddsTail(const DeviceLinear& tail, const Activations& acts) c
 void DeviceLinear::MultiplyAll(const Activations& acts, std::span<const Product> products,
                                cudaStream_t stream) {
   std::vector<GemmArguments> joined;
-  const Kernel* kernel = nullptr;  // theirs
-  int64_t bytes = 0;               // of their weights
+  const Kernel* kernel = nullptr;  // of `joined`
+  int64_t bytes = 0;               // of the weights of `joined`
   const auto launch = [&] {
     if (!joined.empty()) kernel->run(joined, stream);
     joined.clear();
@@ -197,7 +197,8 @@ bool DeviceLinear::MultiplyNormed(const ActsSource& source, int64_t tokens, floa
 
 bool DeviceLinear::AreExperts(std::span<const DeviceLinear* const> linears) {
   const DeviceLinear& first = *linears.front();
-  // Planes of 16 bits take turns by the eight, and rows do not find scales of their groups.
+  // Experts need inputs of at most 8 bits with one scale a row: planes of 16 bits take turns every
+  // eight rows, and rows with groups could not find their scales.
   const bool rows = first.activation_.bits <= 8 && first.activation_.groups(first.cols_) == 1;
   return rows && first.KernelFor(1).run_experts != nullptr &&
          std::ranges::all_of(linears, [&](const DeviceLinear* linear) {

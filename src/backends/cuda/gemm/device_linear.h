@@ -31,8 +31,8 @@ class DeviceLinear {
   // True if one launch can add the product of the tail of `acts`.
   bool AddsTail(const DeviceLinear& tail, const Activations& acts) const;
   // Several linears of one input, with tails that they add or without any (null). In decode steps
-  // small ones share a launch, which saves its edges; to large ones, which stream, it costs
-  // bandwidth.
+  // small products share a launch, which saves time between kernels; large ones, which stream
+  // weights, would lose bandwidth.
   struct Product {
     const DeviceLinear* linear;
     const DeviceLinear* tail;
@@ -71,7 +71,7 @@ class DeviceLinear {
                       cudaStream_t stream) const;
 
   int64_t rows() const { return rows_; }
-  // True if it multiplies Activations::values, whatever format the activations have.
+  // True if the linear multiplies Activations::values, whatever format the activations have.
   bool needs_values() const { return OfFloats(kind_); }
   bool TakesAddend(int64_t tokens) const { return KernelFor(tokens).takes_addend(); }
 
@@ -91,9 +91,9 @@ class DeviceLinear {
   FormatSpec weights_, activation_;
   int64_t rows_, cols_, stride_;  // stride: cols rounded up to 128
   WeightType type_ = {};          // of floats
-  Buffer<uint8_t> codes_;         // or floats
+  Buffer<uint8_t> codes_;         // the codes, or floats
   Buffer<float> scales_;          // [rows, weight groups], unless codes_ has them
-  Buffer<float> zeros_;           // the same, whole numbers; no data when symmetric
+  Buffer<float> zeros_;           // as scales_, whole numbers; no data when symmetric
   Buffer<float> code_sums_;       // GemmArguments::w_sums, for asymmetric inputs without groups
   Buffer<float> bias_;            // [rows] or no data
   const LatticeWords* words_ = nullptr;  // of points

@@ -8,7 +8,7 @@ namespace {
 
 using namespace decode;
 
-// An expert's few rows; there are enough experts to fill the GPU with small blocks.
+// Runs an expert's few rows in small blocks: there are enough experts to fill the GPU.
 template <typename F, typename Y>
 bool RunExperts(const Products& products, const Device& device, cudaStream_t stream) {
   if (products.common().columns() > 8) {

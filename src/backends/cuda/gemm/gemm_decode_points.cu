@@ -19,7 +19,7 @@ bool RunFew(const Products& products, const Device& device, cudaStream_t stream)
   double least = std::numeric_limits<double>::infinity();
   bool (*launch)(const Products&, const Placement&, cudaStream_t) = nullptr;
   Placement best;
-  // Chooses the size of block whose outputs and exchanges of sums take least.
+  // Chooses the block size whose outputs and exchanges of sums take the least time.
   const auto consider = [&]<typename S>() {
     const Placement placement = Place<S>(products, ranks, device);
     const double time = placement.rounds * (S::kRows + 8.0 * ranks);
@@ -38,7 +38,8 @@ struct RunKind {
     using F = Format<kind, false, false>;
     constexpr int kStage = StageBytes(kind, false);
     const int columns = products.common().columns();
-    // 99 KB, which all of compute capability 8 have, hold half as wide a table.
+    // The 99 KB of shared memory that every GPU of compute capability 8 has hold a table half as
+    // wide.
     if (device.major < 9) return RunFew<F, 1, 2048, 16, Y>(products, device, stream);
     if (columns <= 8) return RunFew<F, 1, 4096, 32, Y>(products, device, stream);
     if (columns <= 16) {

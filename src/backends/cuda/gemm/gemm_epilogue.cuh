@@ -30,12 +30,12 @@ struct alignas(16) OutputParameters {
   int32_t zero;
 };
 
-// Everything about a tile but its sums; in shared memory.
+// Everything about a tile except its sums, in shared memory.
 struct TileParameters {
   alignas(16) float scales[kTileTokens], zetas[kTileTokens];
   int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
-  int token, output;  // the tile's first
+  int token, output;  // the first of the tile
   // y of the tile's product: rows of `rows` outputs, `stride` from one to the next; vectors: they
   // can be written 16 bytes at a time.
   void* y;
@@ -60,7 +60,7 @@ __device__ OutputParameters LoadOutput(const GemmArguments& g, const ProductTerm
   return p;
 }
 
-// One warp calls this. Scales that are in the sums already are 1 here.
+// One warp calls this. Scales that the sums contain already are 1 here.
 template <typename Out, int kFactor>
 __device__ void LoadParameters(const GemmArguments& g, const ProductTerms& product, int token,
                                int output, TileParameters& p) {
@@ -93,9 +93,9 @@ __device__ __forceinline__ float Centered(float sum, int32_t, int32_t) {
   return sum;
 }
 
-// The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. Plain:
-// no zeros, no offsets, no bias; adding them where they are 0 would change no bits, only take time.
-// With groups the sums are floats and have no zeros. Planes: twice as many sums (prepare_acts.h).
+// The law for the sums of kCount / 2 tokens, from `first` on, and a thread's two outputs. kPlain:
+// there are no zeros, offsets or bias; adding 0 would change no bits, only take time. With groups
+// the sums are floats and have no zeros. kPlanes: twice as many sums (prepare_acts.h).
 template <bool kPlain, bool kPlanes, typename Sum, int kCount>
 __device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& tile, int first,
                                          const OutputParameters (&outputs)[2], float (&y)[kCount]) {

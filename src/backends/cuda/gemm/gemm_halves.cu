@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warps compute 16 or 32 outputs of some tokens each, weights as operand A and inputs as operand B,
-// both straight from global memory or L1: rows are read once for few tokens, and columns are too
-// few for more where they are outliers. A lane's eight inputs of 32 are contiguous; that they are
-// others than the instruction names does not matter, since both operands have the same.
+// both straight from global memory or L1: with few tokens rows are read once, and products of
+// outliers have too few columns for more than that to pay.
+//
+// A lane's eight inputs of 32 are contiguous. The instruction numbers them otherwise, which does
+// not matter, since both operands have the same order.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -17,9 +19,9 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kFewWarps = 4, kManyWarps = 16, kInputs = 32;  // of a block; of a step
+constexpr int kFewWarps = 4, kManyWarps = 16, kInputs = 32;  // of a block; per step
 
-// Eight values in four registers: rounded to bf16, and what that lacks.
+// Eight values in four registers: `high` is rounded to bf16, `low` is the rest, rounded too.
 struct Eight {
   uint32_t high[4] = {}, low[4] = {};
 
@@ -66,7 +68,7 @@ __device__ void MultiplyStep(float (&d)[4], const uint32_t (&top)[4], const uint
 
 __device__ void StoreSum(float sum, bool accumulate, float* y) {
   if (accumulate) {
-    atomicAdd(y, sum);  // without waiting for what is there
+    atomicAdd(y, sum);  // without waiting to read y
   } else {
     *y = sum;
   }
@@ -75,7 +77,7 @@ __device__ void StoreSum(float sum, bool, __nv_bfloat16* y) {
   *y = __float2bfloat16_rn(sum);
 }
 
-// The sums of all warps, in those of the first.
+// Adds up the sums of all warps in those of the first warp.
 template <int kWarps, int kCount>
 __device__ void AddWarps(float (&sums)[kCount][4]) {
   __shared__ float parts[kWarps - 1][kCount * 4][32];
@@ -92,7 +94,8 @@ __device__ void AddWarps(float (&sums)[kCount][4]) {
 }
 
 // grid [outputs, tokens, products]. A warp: 16 kRows outputs x 8 kColumns tokens. For few tokens
-// the warps of a block have the same and share the inputs, so that more of them are at work.
+// the warps of a block have the same outputs and tokens and divide the inputs, so that more warps
+// are at work.
 template <typename W, int kRows, int kColumns, typename Out, int kWarps>
 __global__ void __launch_bounds__(32 * kWarps)
     gemm_halves(const __grid_constant__ GemmArguments g) {

@@ -28,7 +28,7 @@ __device__ void Store(const GemmArguments& g, int64_t t, int64_t n, float value)
 
 // ---- Few tokens ----
 
-constexpr int kMaxStreamTokens = 32;  // beyond, tiles are faster
+constexpr int kMaxStreamTokens = 32;  // for more, tiles are faster
 constexpr int kBlockTokens = 8;       // at most
 constexpr int kUnits = 16;            // of a row in a stage: 256 bytes
 constexpr int kStages = 6;
@@ -55,7 +55,7 @@ struct Ring {
   }
   __device__ int UnitsOf(int stage) const { return min(kUnits, units - stage * kUnits); }
 
-  // One group of copies, empty behind the last stage.
+  // Requests a stage as one group of copies, which is empty behind the last stage.
   __device__ void Request(int stage) const {
     const int count = UnitsOf(stage), unit = threadIdx.x % kUnits;
     const int first = threadIdx.x / kUnits, step = blockDim.x / kUnits;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(32 * kBlockTokens)
   for (int stage = 0; stage < kStages - 1; ++stage) ring.Request(stage);
   for (int stage = 0; stage * kUnits < units; ++stage) {
     CopyAsyncWait<kStages - 2>();
-    __syncthreads();  // the stage is there for all, and all have read the one before
+    __syncthreads();  // all warps see the stage and have read the one before
     ring.Request(stage + kStages - 1);
     const uint4 *w = ring.W(stage, lane), *x = ring.X(stage, warp);
 #pragma unroll 4

@@ -50,7 +50,7 @@ __device__ float WarpSums(float (&v)[kCount]) {
 template <typename W, int kExperts, int kTokens>
 __global__ void __launch_bounds__(kThreads)
     RouterKernel(const __grid_constant__ RouterArguments a) {
-  __shared__ float parts[kWarps][kTokens][kExperts + 1];  // the last: squares
+  __shared__ float parts[kWarps][kTokens][kExperts + 1];  // squares lie behind the experts
   AllowNextGrid();
   const int experts = static_cast<int>(a.experts), cols = static_cast<int>(a.cols);
   const int first_expert = static_cast<int>(blockIdx.x) * kExperts;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 4 * static_cast<int>(threadIdx.x); k < cols; k += 4 * kThreads) {
     float4 x[kTokens];
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {  // past the end: the last again
+    for (int t = 0; t < kTokens; ++t) {  // past the end the last token repeats
       x[t] = Load4(a.x + min(first_token + t, a.tokens - 1) * a.cols + k);
       squares[t][0] = AddProducts(x[t], x[t], squares[t][0]);
       if (a.norm == nullptr) continue;

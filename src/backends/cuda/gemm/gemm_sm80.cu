@@ -19,7 +19,7 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   using Small = Shape<codes, 128, 64, 2>;
   const int places = Device::Current().multiprocessors, tiles = Tiles::Of<Large>(g).count();
   const int rounds = (tiles + places - 1) / places;
-  const bool idle = 3 * int64_t{tiles} < 2 * int64_t{rounds} * places;  // a third or more
+  const bool idle = 3 * int64_t{tiles} < 2 * int64_t{rounds} * places;  // at least a third
   idle ? Launch<Small, Y>(g, stream) : Launch<Large, Y>(g, stream);
 }
 
@@ -32,7 +32,7 @@ void GemmSm80(const GemmArguments& g, cudaStream_t stream) {
   NIBBLE_CUDA_CHECK(rows || levels || HasGroups(g.w_kind));
   const bool nibbles = rows && g.x_bits <= 4;  // on both sides
   WithReal(g.y_type, [&]<typename Y>(Y) {
-    // 99 KB do not hold large tiles and steps.
+    // 99 KB of shared memory do not hold large tiles and steps.
     if (levels) return Launch<Shape<Codes::kL4S8, 128, 64, 2>, Y>(g, stream);
     if (CodeBits(g.w_kind) == 8) return LaunchFor<Codes::kS8S8, Y>(g, stream);
     nibbles ? LaunchFor<Codes::kS4S4, Y>(g, stream) : LaunchFor<Codes::kS4S8, Y>(g, stream);

@@ -9,8 +9,8 @@
 
 namespace nibble::cuda {
 
-// Enqueues the product, of rows or groups of codes. Right on newer GPUs too, only slow: products of
-// two 4-bit codes are emulated there. Throws nibble::Error if the launch is refused.
+// Enqueues the product, with scales of rows or of groups. Correct on newer GPUs too, but slow: they
+// emulate products of two 4-bit codes. Throws nibble::Error if the launch is refused.
 void GemmSm80(const GemmArguments& arguments, cudaStream_t stream);
 
 // GemmSm80 for points of lattices.

@@ -49,8 +49,8 @@ class GroupMath {
   static constexpr WeightKind kKind =
       S::kWeightBits == 4 ? WeightKind::kNibbleGroups : WeightKind::kByteGroups;
 
-  // Behind the codes of the block with the warp's outputs. A pair of outputs is a lane's, of output
-  // tile i.
+  // The address `at` bytes behind the codes of the block with the warp's outputs. Pair(i) is the
+  // index of the lane's two outputs in output tile i.
   __device__ const uint8_t* Behind(const Stage<S>& stage, int at) const {
     return stage.w + tile_ / 4 * S::kStageBlock + S::kBlockBytes + at;
   }
@@ -81,7 +81,7 @@ class GroupMath {
     });
   }
 
-  // y += sums times the scales of a piece; sums and code_sums are 0 from then on.
+  // y += sums times the scales of a piece; sums and code_sums are 0 afterwards.
   __device__ __forceinline__ void AddPiece(const Stage<S>& stage, int k, int piece,
                                            IntegerSums<S>& sums,
                                            int (&code_sums)[S::kOutputTiles][2], Sums<S>& y) const {

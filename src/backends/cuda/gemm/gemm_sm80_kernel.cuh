@@ -40,7 +40,7 @@ struct Tiles {
   }
 };
 
-// Four outputs of a token from n on: value(i) is what the law has of the i-th.
+// Stores four outputs of a token from n on: value(i) is the law's value of the i-th.
 template <typename Y, typename Value>
 __device__ __forceinline__ void StoreFour(const GemmArguments& g, int token, int n,
                                           const Value& value) {
@@ -61,8 +61,8 @@ __device__ __forceinline__ void StoreFour(const GemmArguments& g, int token, int
   *reinterpret_cast<Four*>(y) = four;
 }
 
-// A warp's sums to y, 16 columns at a time through shared memory, where they become rows: of
-// tokens, or of the planes of eight.
+// Stores a warp's sums to y, 16 columns at a time through shared memory, where they become rows: of
+// 16 tokens, or of the planes of eight.
 template <typename Y, typename S>
 __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place,
                                       const Sums<S>& sums, Shared<S>& shared) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void Store(const GemmArguments& g, const Place& place
     const int count = g.planes() ? kChunk / 2 : kChunk;
 #pragma unroll 1
     for (int row = lane / kLanes; row < count; row += 32 / kLanes) {
-      const int t = (g.planes() ? first / 2 : first) + row;  // of the block's
+      const int t = (g.planes() ? first / 2 : first) + row;  // in the block
       const int token = (g.planes() ? place.token / 2 : place.token) + t;
       if (token >= g.tokens || n >= g.rows) break;
       alignas(16) Sum d[4], lower[4];
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
 #pragma unroll 1
   for (int k = 0; k < loader.k_blocks(); ++k) {
     CopyAsyncWait<S::kStages - 2>();
-    __syncthreads();  // everybody's copies are there, and the stage before has been read
+    __syncthreads();  // all copies have arrived, and all have read the stage before
     if constexpr (S::kGroups) {
       loader.Request();
       math.AddStage(shared.stages[stage], k, sums);

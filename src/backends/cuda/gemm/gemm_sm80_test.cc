@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prefill product of older GPUs against the law of gemm.h, bit for bit, on whatever GPU there
-// is: newer ones run the same instructions.
+// The prefill product of older GPUs against the law of gemm.h, bit for bit, on any GPU: newer ones
+// run the same instructions.
 #include "backends/cuda/gemm/gemm_sm80.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct Case {
   bool w_zeros, x_zetas, bias, accumulate;
   RealType y_type;
   int64_t tokens, rows, cols, y_stride;
-  bool lowest = false;  // all codes are the lowest there is
+  bool lowest = false;  // all codes are the lowest one
 
   bool planes() const { return x_bits == 16; }
   int64_t x_rows() const { return planes() ? PlaneRows(tokens) : tokens; }
@@ -44,11 +44,11 @@ struct Case {
 struct Operands {
   int64_t stride;                // of x
   Matrix<int8_t> w, x;           // [rows, cols], [x_rows, stride]
-  std::vector<uint8_t> ordered;  // w
+  std::vector<uint8_t> ordered;  // codes of w as in weight_order.h
   std::vector<float> w_scales, w_zeros, w_sums, bias;
   std::vector<float> x_scales, x_zetas;
   std::vector<int32_t> x_sums;
-  std::vector<float> y;  // [tokens + 1, y_stride] as it was
+  std::vector<float> y;  // [tokens + 1, y_stride] before the product
 };
 
 int8_t RandomCode(Rng& rng, int bits, bool lowest = false) {
@@ -99,7 +99,7 @@ Operands RandomOperands(Rng& rng, const Case& c) {
   return o;
 }
 
-// Bits of y: as the law wants them, and as they were elsewhere.
+// The expected bits of y: the law's results, and elsewhere the old values.
 std::vector<uint32_t> Expected(const Case& c, const Operands& o) {
   const bool bf16 = c.y_type == RealType::kBfloat16;
   const auto bits = [&](float v) { return bf16 ? Bf16FromF32(v) : std::bit_cast<uint32_t>(v); };
@@ -201,7 +201,7 @@ class GemmSm80Test : public testing::Test {
 
   bool Flip() { return rng_.Below(2) == 0; }
 
-  // Bits of the weights and activations are given, what else is unknown is random.
+  // A case with these bits and this shape; everything else is random.
   Case RandomCase(int w_bits, int x_bits, int64_t tokens, int64_t rows, int64_t cols) {
     Case c = {.w_bits = w_bits, .x_bits = x_bits, .w_zeros = Flip()};
     c.x_zetas = !c.planes() && Flip();
@@ -241,7 +241,7 @@ TEST_F(GemmSm80Test, LargestSumsDoNotOverflow) {
   }
 }
 
-// So many tiles that large ones keep any GPU busy, more than a band of them.
+// There are enough tiles for large ones to keep any GPU busy, and more than a band of them.
 TEST_F(GemmSm80Test, LargeTilesAreBitEqual) {
   int multiprocessors = 0;
   ASSERT_EQ(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),

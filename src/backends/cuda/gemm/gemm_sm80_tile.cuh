@@ -42,7 +42,7 @@ struct Shape {
   static constexpr int kPointBits =
       codes < Codes::kP2S8 ? 0 : 2 + static_cast<int>(codes) - static_cast<int>(Codes::kP2S8);
   static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8 : kPointBits > 0 ? kPointBits : 4;
-  // The shift of sums, which are of 16 times a nibble, or of 8 times a point of 2 bits.
+  // The shift that undoes the factors in sums: 16 for nibbles, 8 for points of 2 bits.
   static constexpr int kShift = codes == Codes::kS4S8 ? 4 : codes == Codes::kP2S8 ? 3 : 0;
   static constexpr int kBlockBytes = 64 * kInputs * kWeightBits / 8;
   static constexpr bool kLevels = codes == Codes::kL4S8, kScales = groups || kLevels;
@@ -74,7 +74,7 @@ struct Shared {
   } tokens;
 };
 
-// A block's place in y, and a warp's in the block.
+// The place of a block in y, and of a warp in the block.
 struct Place {
   int token, output;  // the block's first column, a token or one of its planes; and output
   int output_warp = threadIdx.x / 32 % kOutputWarps, token_warp = threadIdx.x / 32 / kOutputWarps;
@@ -159,7 +159,7 @@ __device__ __forceinline__ uint32_t HighNibbles(uint32_t low, uint32_t high) {
 // A warp's sums: operands D of mma, outputs x tokens.
 template <typename S>
 using IntegerSums = int32_t[S::kOutputTiles][S::kTokenTiles][4];
-// IntegerSums or, with groups, fp32 sums with the scales of groups in them.
+// IntegerSums or, with groups, fp32 sums that contain the scales of groups.
 template <typename S>
 using Sums = typename S::Sum[S::kOutputTiles][S::kTokenTiles][4];
 
@@ -187,7 +187,7 @@ class Operands {
   __device__ uint4 WordOf(int at, int output_tile) const {
     return Weights(at * S::kWeightBits / 8, output_tile);
   }
-  // The steps by which its nibbles become bytes.
+  // The steps by which the nibbles of WordOf become bytes.
   __device__ LevelSteps StepsOf(int at, int output_tile) const {
     if constexpr (!S::kLevels) return {};
     return LevelSteps(LoadShared4(steps_ + (output_tile * 8 * pieces_ + at * pieces_ / 4) * 4));

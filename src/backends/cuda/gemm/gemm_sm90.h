@@ -10,8 +10,8 @@ namespace nibble::cuda {
 
 // Enqueues the product, and those joined to it. A dependent launch: its blocks may take their
 // places while the kernel in front runs, and wait for its end before they read or write. With
-// `accumulate` y is added in L2, where subnormals are 0. Throws nibble::Error if the launch is
-// refused, as on every other chip.
+// `accumulate` results are added to y in L2, which takes subnormals for 0. Throws nibble::Error if
+// the launch is refused, as on every other chip.
 void GemmSm90(const GemmArguments& arguments, cudaStream_t stream);
 
 // GemmSm90 for points of lattices.

@@ -2,7 +2,8 @@
 // Prompt products in groups (gemm_sm90_tile.cuh). The sums of a piece of 32, 64 or 128 inputs leave
 // the tensor cores as integers and are added in fp32, times the scales of the piece. A math
 // warpgroup has 64 outputs x 128 tokens: 64 registers of sums and 64 of results a thread, where
-// tiles of 256 tokens would need 256. While one adds, the tensor cores work for the other.
+// tiles of 256 tokens would need 256. While one warpgroup adds, the tensor cores work for the
+// other.
 //
 // Adding takes as many issue slots as the tensor cores take clocks, so two ways to convert a sum
 // share the work: half are converted by the unit that is slow but needs one slot, the others as
@@ -35,8 +36,8 @@ __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const SumSca
   }
 }
 
-// AddPiece for tokens with groups. A constant says whether they have zetas: behind a branch the
-// loads of the next tokens' scales would wait for the sums of these.
+// AddPiece for tokens with groups. kZetas is a constant: behind a branch, loads of the next tokens'
+// scales would wait for the sums of the tokens before.
 template <bool kZetas>
 __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceScales& piece,
                                          float (&y)[64]) {
@@ -76,8 +77,8 @@ __device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceS
 }
 
 // A math warpgroup at work on a tile; a piece has kSteps times 32 inputs. kPlain: weights have
-// scales and need only be moved, tokens have no zetas. The code of a step is then short and in one
-// place, without which a sixth of the waiting was for instructions.
+// scales and need only be moved, tokens have no zetas. This keeps the code of a step short and in
+// one place; without that a sixth of the stalls was for instructions.
 template <typename S, int kSteps, bool kPlain>
 struct GroupMath {
   static constexpr int kPieces = 4 / kSteps;

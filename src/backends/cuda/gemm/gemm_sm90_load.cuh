@@ -106,7 +106,8 @@ struct Maps<Tail::kPairs> {
   CUtensorMap x, tail, weights[kMaxJoined];
 };
 
-// One lane each loads these: a single lane held up products in groups and of few tokens.
+// Each of these operands has a lane that loads it: a single lane for all held up products in groups
+// and of few tokens.
 enum class Operand { kInputs, kWeights, kScales };
 
 // A lane's side of the ring: its part of the next stage, once that is free.
@@ -134,7 +135,8 @@ __device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& ma
              token + part * S::kPart, full, ((1 << kPair) - 1) << (ClusterRank() - rank));
 }
 
-// Loads the scales and zetas of a tile's steps, piece by piece. Behind the last group any will do.
+// Loads the scales and zetas of a tile's steps, piece by piece. Behind the last group any values
+// will do.
 template <typename S>
 __device__ void LoadTokenScales(const GemmArguments& g, const Tiles& tiles, int token,
                                 Filling<S>& to) {
@@ -209,12 +211,12 @@ __device__ void LoadWeights(const GemmArguments& g, const Tiles& tiles,
     const SharedAddress full = to.Wait();
     BulkLoad(to.weights(0), w[0], block_bytes, full);
     BulkLoad(to.weights(1), w[1], block_bytes, full);
-    if (--left <= 0) continue;  // behind the last input the last ones again
+    if (--left <= 0) continue;  // behind the last input the last block repeats
     w[0] += block_bytes, w[1] += block_bytes;
   }
 }
 
-// One lane calls this.
+// One lane for each operand calls this.
 template <Operand kOperand, typename S>
 __device__ void Load(const Maps<S::kTail>& maps, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {

@@ -23,7 +23,7 @@ __device__ __forceinline__ void AddSplits(const Tiles& tiles, Shared<S>& s, Sum 
   };
   const int split = tiles.Split(), columns = tiles.columns - tiles.Place(tiles.first()).token;
   const auto owner = [&](int i) { return 4 * i / kChunk % tiles.splits; };
-  ClusterSync();  // the stages of all are free
+  ClusterSync();  // the stages of all blocks are free
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {  // eight columns
     if (owner(i) == split || 8 * i >= columns) continue;

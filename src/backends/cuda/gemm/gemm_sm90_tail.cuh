@@ -40,7 +40,7 @@ __device__ __forceinline__ int NextCodes(Stages<S>& stages, Fragments& a) {
   return stage;
 }
 
-// y += (scale of the token * that of the output) * sum, of 128 codes after the other.
+// y += (scale of the token * scale of the output) * sum, 128 codes after 128.
 template <typename S>
 __device__ __forceinline__ void AddCodes(const Tiles& tiles, Shared<S>& s, Stages<S>& stages,
                                          float (&y)[64]) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void AddCodes(const Tiles& tiles, Shared<S>& s, Stage
   }
 }
 
-// Two numbers of fp16 as bf16, rounded, or what that lacks.
+// Two fp16 numbers rounded to bf16 or, if `lacking`, the difference to that, rounded too.
 __device__ __forceinline__ uint32_t Bf16OfF16(uint32_t pair, bool lacking) {
   const float2 v = __half22float2(reinterpret_cast<const __half2&>(pair));
   const uint32_t rounded = PackBf16(v.x, v.y);

@@ -167,7 +167,7 @@ __device__ __forceinline__ void WaitForSplits() {
   ClusterSync();
 }
 
-// P: the Shape of its operands, and Multiply for the math warpgroups.
+// P has the Shape of the product's operands, and Multiply for the math warpgroups.
 template <typename P>
 __global__ __launch_bounds__(kThreads,
                              1) void gemm_sm90(const __grid_constant__ Maps<P::Shape::kTail> maps,
@@ -182,7 +182,7 @@ __global__ __launch_bounds__(kThreads,
     PrefetchMap(maps.x);
     for (int i = 0; i < S::kStages; ++i) {
       BarrierInit(&s.rest.full[i], 1);
-      BarrierInit(&s.rest.empty[i], kPair * 8);  // a warp of either block each
+      BarrierInit(&s.rest.empty[i], kPair * 8);  // every math warp of both blocks arrives
     }
     BarrierInit(&s.rest.parameters_full, 32);
     BarrierInit(&s.rest.parameters_empty, 8);

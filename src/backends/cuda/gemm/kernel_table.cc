@@ -93,7 +93,7 @@ bool Takes(int capability, WeightKind kind, int bits) {
 const Kernel kTailKernel = {.name = "gemm_sm90_tails",
                             .least = 9,
                             .most = 9,
-                            .weights = kNibbles,  // or bytes, or groups of nibbles
+                            .weights = kNibbles,  // or kBytes or kNibbleGroups
                             .x_bits = 8,
                             .max_rows = 0,
                             .run = Joined<GemmTailsSm90>,
@@ -120,7 +120,8 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
   if (w.scales(product.cols) != 1 || a.groups(product.cols) != 1) {
     const bool fours = nibbles || (w.e2m1() && w.scales(product.cols) != 1);
     const WeightKind groups = fours ? kNibbleGroups : kByteGroups;
-    // Zeros become part of 4-bit codes on their way, where those of a row's weights do not.
+    // Kernels of groups fold zeros into 4-bit codes, but only zeros of groups, not those of whole
+    // rows.
     const bool zeros = !w.symmetric && (!nibbles || w.scales(product.cols) == 1);
     if (!zeros && Takes(capability, groups, a.bits)) return groups;
     return planes ? WeightKind::kFloats : WeightKind::kPlain;

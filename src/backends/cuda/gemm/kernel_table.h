@@ -22,7 +22,7 @@ struct Kernel {
   // Enqueues products of one input, as many as `joins`.
   void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);
   size_t joins = 1;
-  bool gates = false;  // takes up_w
+  bool gates = false;  // the kernel takes up_w
   // `run` for the experts of a mixture, or null.
   void (*run_experts)(std::span<const GemmArguments> products, cudaStream_t stream) = nullptr;
 

@@ -78,7 +78,7 @@ class Points {
     }
   }
 
-  // The word of a thread's output h for inputs 32 step.., and what is added to it.
+  // The word of a thread's output h for inputs 32 step.., and the word that is added to it.
   struct Pair {
     uint32_t word, rest;
   };

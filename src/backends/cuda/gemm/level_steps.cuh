@@ -47,7 +47,8 @@ inline constexpr uint32_t kSmallE2m1 = FourOfE2m1(0), kLargeE2m1 = FourOfE2m1(4)
 // The codes of four floats of 4 bits (tensor/e2m1.h), the lower half of `word`.
 __device__ __forceinline__ uint32_t E2m1Bytes(uint32_t word) {
   constexpr uint32_t kSigns = 0x80808080;
-  // The sizes of those above and of those below 0, elsewhere the sign of a size, 0.
+  // `above` has the sizes of positive numbers and `below` those of negative ones. Their other bytes
+  // have the sign of a size, which is 0.
   const uint32_t above = PermuteBytes(kSmallE2m1, kLargeE2m1, word);
   const uint32_t below = PermuteBytes(kSmallE2m1, kLargeE2m1, word ^ 0x8888);
   return (above + kSigns - below) ^ kSigns;  // no byte borrows from the next

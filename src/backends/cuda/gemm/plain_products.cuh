@@ -88,7 +88,7 @@ struct GroupedProduct {
            0;
   }
 
-  // True if four codes never belong to two groups and lie at multiples of 4 bytes.
+  // True if no four codes of an element belong to two groups and all lie at multiples of 4 bytes.
   __device__ bool has_whole_elements() const {
     return (reinterpret_cast<uintptr_t>(g.x) | reinterpret_cast<uintptr_t>(g.w) | g.stride |
             group()) %

@@ -67,7 +67,7 @@ void OrderPoints(const uint8_t* rows, int64_t row_bytes, int bits, uint8_t* bloc
   }
 }
 
-// The 16-bit number of group g of the weights, and where there are zeros its start.
+// The 16-bit number of group g of the weights. StartOf gives its start where there are zeros.
 uint16_t ScaleOf(const PackedWeights& w, WeightKind kind, int64_t g) {
   if (kind != WeightKind::kLevels) {
     uint16_t scale;
@@ -86,7 +86,7 @@ uint8_t StartOf(const PackedWeights& w, int64_t g) {
 }
 
 // Writes the scales behind the codes of block k of the outputs from `first` on: 0 behind the last
-// output, those of the last group behind the last input.
+// output, the scales of the last group behind the last input.
 void OrderScales(const PackedWeights& w, const WeightOrder& order, int64_t first, int64_t k,
                  uint8_t* scales) {
   const int64_t pieces = order.scales.pieces;

@@ -121,7 +121,7 @@ TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
         const int64_t block = (n / 64 * 3 + point / 16) * order.block_bytes();
         const int64_t t = n % 64 / 16 * 32 + n % 8 * 4 + point % 4, h = n / 8 % 2;
         const int64_t at = block + 16 * t + 4 * (point % 16 / 4) + 2 * h;
-        std::vector<int64_t> places = {at, at + 1};  // from the upper bytes down
+        std::vector<int64_t> places = {at, at + 1};  // of the code's bytes, the uppermost first
         if (bits == 4) places.insert(places.begin(), {at + 2048, at + 2049});
         if (bits == 3) places.insert(places.begin(), block + 2048 + (at - block) / 2);
         for (int64_t i = 0; i < bits; ++i) {
