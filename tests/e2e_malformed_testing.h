@@ -27,7 +27,7 @@ class MalformedFormat : public TemporaryDirectoryTest {
   void TearDown() override {
     EXPECT_GE(inputs_.size(), kMinCases);
     RecordProperty("cases", static_cast<int>(inputs_.size()));
-    RecordProperty("most_ms", static_cast<int>(1000 * most_seconds_));
+    RecordProperty("most_ms", static_cast<int>(1000 * max_seconds_));
     TemporaryDirectoryTest::TearDown();
   }
 
@@ -53,12 +53,12 @@ class MalformedFormat : public TemporaryDirectoryTest {
     }
     EXPECT_LT(r.seconds, kMaxSeconds);
     EXPECT_LT(r.peak_bytes, kMaxBytes + static_cast<double>(bytes.size()));
-    most_seconds_ = std::max(most_seconds_, r.seconds);
+    max_seconds_ = std::max(max_seconds_, r.seconds);
   }
 
  private:
   std::set<size_t> inputs_;  // hashes
-  double most_seconds_ = 0;  // of processor time
+  double max_seconds_ = 0;   // of processor time
 };
 
 }  // namespace nibble

@@ -250,14 +250,14 @@ TEST_F(QuantizeVerb, LayersThatBearItCacheFourBits) {
   const Arguments leave = calibration + Words("--cache-loss 10 --calib-windows 2");
   const Json all = Quantize("all", leave)["cache"];
   EXPECT_EQ(all["narrow"], all["parts"]);
-  const double most = all["kl_mean"].get<double>() / 2;
-  ASSERT_GT(most, 0);
+  const double max = all["kl_mean"].get<double>() / 2;
+  ASSERT_GT(max, 0);
   const Result text = Nibble(Arguments{"quantize", small_, "-o", Path("some")} + calibration +
-                             Words(fmt::format("--cache-loss {} --calib-windows 2", most)));
+                             Words(fmt::format("--cache-loss {} --calib-windows 2", max)));
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, HasSubstr("cache           4 bits in "));
   const Json plan = Nibble({"inspect", Path("some"), "--json"}).json()["plan"];
-  EXPECT_LE(plan["provenance"]["cache_kl"], most);
+  EXPECT_LE(plan["provenance"]["cache_kl"], max);
   EXPECT_GT(plan["cache"]["layers"].size(), 0u);
   // The engine reads the checkpoint.
   const double exact = Eval("ppl", Path("some"), {"--decoded"})["perplexity"];

@@ -94,13 +94,13 @@ std::unique_ptr<Model> Load(Network network, const Common& common, bool decoded,
   return std::make_unique<Model>(std::move(network), MakeBackend(common.device, decoded));
 }
 
-CLI::Validator NumberBetween(double least, double most) {
+CLI::Validator NumberBetween(double min, double max) {
   const auto check = [=](const std::string& text) -> std::string {
     double value = 0;
-    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) return "";
-    return fmt::format("Value {} not in range [{} - {}]", text, least, most);
+    if (CLI::detail::lexical_cast(text, value) && value >= min && value <= max) return "";
+    return fmt::format("Value {} not in range [{} - {}]", text, min, max);
   };
-  return CLI::Validator(check, fmt::format("in [{} - {}]", least, most));
+  return CLI::Validator(check, fmt::format("in [{} - {}]", min, max));
 }
 
 void FlushOutput() {

@@ -61,7 +61,7 @@ inline std::unique_ptr<Model> Load(const std::string& model, const Common& commo
 }
 
 // A CLI::Range that refuses NaN, which CLI::Range itself lets pass.
-CLI::Validator NumberBetween(double least, double most);
+CLI::Validator NumberBetween(double min, double max);
 
 inline const CLI::Validator kNotNegative(
     [](std::string& value) {

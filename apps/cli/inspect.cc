@@ -107,7 +107,7 @@ CacheBytes MeasureCache(const Network& net) {
     return page / kPageTokens * static_cast<double>(count);
   };
   return {of_token(groups.count() - recent), of_token(see_all),
-          page * static_cast<double>(recent * kMostRecentPages)};
+          page * static_cast<double>(recent * kMaxRecentPages)};
 }
 
 std::string KeysText(const Network& net) {

@@ -76,8 +76,8 @@ void PrintPlan(const QuantizeArguments& a, const QuantizeReport& report) {
     const auto why = WhyTwoTables(report.config, report.recipe, report.plan);
     fmt::print("{}\n", Table(PlanRows(report)));
     fmt::print("method       {}\n", SettingsText(report.plan.provenance));
-    if (!report.scales_stay.empty())
-      fmt::print("scales       not learned: {}\n", report.scales_stay);
+    if (!report.scale_tuning_skipped.empty())
+      fmt::print("scales       not learned: {}\n", report.scale_tuning_skipped);
     fmt::print("tables       {}\n",
                why.empty() ? "one for head and embedding" : fmt::format("two: {}", why));
     fmt::print(
@@ -106,7 +106,7 @@ Json ReportJson(const QuantizeReport& r) {
                {"invariance", r.invariance.change},
                {"invariance_limit", r.invariance.limit()},
                {"resumed_layers", r.resumed_layers},
-               {"scales_stay", r.scales_stay},
+               {"scale_tuning_skipped", r.scale_tuning_skipped},
                {"layers", layers}};
   if (r.cache) {
     json["cache"] = {
@@ -169,7 +169,8 @@ void PrintReport(const QuantizeReport& r) {
         "cache           4 bits in {} of {} parts (keys or values of a layer): KL {:.4f} nats\n",
         r.cache->narrow, r.cache->parts, r.cache->loss);
   }
-  if (!r.scales_stay.empty()) fmt::print("scales          not learned: {}\n", r.scales_stay);
+  if (!r.scale_tuning_skipped.empty())
+    fmt::print("scales          not learned: {}\n", r.scale_tuning_skipped);
   fmt::print("size            {} ({:.2f} bits per quantized weight)\ntime            {}\n",
              BytesText(r.output_bytes), r.quantized_bits_per_weight, DurationText(r.seconds));
   fmt::print("next            nibble chat {0}; nibble eval ppl {0} --text FILE\n", r.output);
@@ -185,7 +186,7 @@ Json DryRunJson(const QuantizeReport& report) {
           {"device_bytes", e.device_bytes},
           {"disk_bytes", e.disk_bytes},
           {"spills", e.spills},
-          {"scales_stay", report.scales_stay},
+          {"scale_tuning_skipped", report.scale_tuning_skipped},
           {"seconds", e.seconds}};
 }
 

@@ -64,7 +64,7 @@ int64_t Pages(Model& model, const SchedulerOptions& s, double kv_memory) {
   const auto page = static_cast<double>(model.kv_groups().page_bytes());
   const int64_t context = s.context > 0 ? s.context : model.context();
   const auto wanted = static_cast<double>(
-      s.max_batch * model.kv_groups().MostPages(PagesOf(context), s.MostStep(model)));
+      s.max_batch * model.kv_groups().MaxPages(PagesOf(context), s.MaxStep(model)));
   double room = kv_memory / page;
   if (kv_memory == 0) {
     const auto free = model.backend().FreeMemory();

@@ -175,7 +175,7 @@ TEST_P(ActsParityTest, NormsAreAdded) {
   }
 }
 
-TEST_P(ActsParityTest, TheLikeliestOfARowIsTheFirstOfTheLargest) {
+TEST_P(ActsParityTest, TheArgMaxOfARowIsTheFirstOfTheLargest) {
   for (const int64_t width : {1, 31, 4099}) {
     constexpr int64_t kRows = 6;
     auto logits = RandomVector(rng_, kRows * width);
@@ -186,7 +186,7 @@ TEST_P(ActsParityTest, TheLikeliestOfARowIsTheFirstOfTheLargest) {
     *(row(4) + width - 1) = -INFINITY;
     for (auto it = row(5); it != row(5) + width; ++it) *it = -std::fabs(*it) - 1;
     const Buffer<float> device = Copy(logits);
-    const std::vector<int32_t> ids = ours_->Likeliest(device.data(), kRows, width);
+    const std::vector<int32_t> ids = ours_->ArgMax(device.data(), kRows, width);
     ASSERT_EQ(ids.size(), size_t{kRows});
     for (int64_t r = 0; r < kRows; ++r) {
       const auto best = std::max_element(row(r), row(r) + width) - row(r);

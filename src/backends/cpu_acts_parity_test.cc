@@ -32,14 +32,14 @@ TEST_P(CpuActsParityTest, PreparedCodesAreBitEqual) {
           continue;
         }
         ASSERT_EQ(a.stride, (width + 63) / 64 * 64);
-        ASSERT_EQ(a.zetas == nullptr, format.symmetric);
+        ASSERT_EQ(a.zero_offsets == nullptr, format.symmetric);
         const int64_t groups = tokens * format.groups(width);
         ASSERT_TRUE(std::equal(a.codes, a.codes + tokens * a.stride, b.codes))
             << FormatText(format) << " width " << width;
         ASSERT_TRUE(std::equal(a.scales, a.scales + groups, b.scales));
         ASSERT_TRUE(std::equal(a.sums, a.sums + groups, b.sums));
         if (format.symmetric) continue;
-        ASSERT_TRUE(std::equal(a.zetas, a.zetas + groups, b.zetas));
+        ASSERT_TRUE(std::equal(a.zero_offsets, a.zero_offsets + groups, b.zero_offsets));
       }
     }
   }
@@ -84,9 +84,9 @@ TEST_P(CpuActsParityTest, TransformedCodesDifferByOneAtRoundingBoundariesOnly) {
             ASSERT_EQ(a.codes[i], 0);
           }
           ASSERT_EQ(a.sums[t], sum);
-          // zeta = lo / a + h, both with the relative error above.
+          // z = lo / a + h, both with the relative error above.
           if (symmetric) continue;
-          ASSERT_NEAR(a.zetas[t], b.zetas[t], 128 * 128 * kUlp);
+          ASSERT_NEAR(a.zero_offsets[t], b.zero_offsets[t], 128 * 128 * kUlp);
         }
         EXPECT_LE(flips, 3 + tokens * width / 2500) << "width " << width << " bits " << bits;
       }

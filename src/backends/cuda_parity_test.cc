@@ -24,11 +24,11 @@ class CudaTest : public GpuParityTest {
     };
     for (int64_t t = 0; t < a.tokens; ++t) {
       std::vector<int8_t> codes(static_cast<size_t>(width));
-      float scale = 0, zeta = 0;
+      float scale = 0, zero_offset = 0;
       int32_t sum = 0;
       read(a.codes + t * a.stride, codes.data(), words);
       read(a.scales + t, &scale, 1), read(a.sums + t, &sum, 1);
-      if (!format.symmetric) read(a.zetas + t, &zeta, 1);
+      if (!format.symmetric) read(a.zero_offsets + t, &zero_offset, 1);
       const std::span x(exact + t * width, static_cast<size_t>(width));
       const auto [lo, hi] = std::ranges::minmax(x);
       const double largest = std::max(-lo, hi);
@@ -36,10 +36,12 @@ class CudaTest : public GpuParityTest {
                            : format.signed_scale ? largest / half
                                                  : largest / (half - 1);
       ASSERT_NEAR(std::fabs(scale) / (range * format.clip), 1, 2 * error) << "token " << t;
-      const auto [bottom, top] = std::minmax({scale * (zeta - half), scale * (zeta + half - 1)});
+      const auto [bottom, top] =
+          std::minmax({scale * (zero_offset - half), scale * (zero_offset + half - 1)});
       for (int64_t i = 0; i < width; ++i) {
         const double value = std::clamp<double>(x[i], bottom, top);
-        ASSERT_NEAR(scale * (codes[i] + zeta), value, 0.5 * std::fabs(scale) + error * largest)
+        ASSERT_NEAR(scale * (codes[i] + zero_offset), value,
+                    0.5 * std::fabs(scale) + error * largest)
             << width << ", " << FormatText(format) << ", token " << t << ", " << i;
         sum -= codes[i];
       }

@@ -30,7 +30,7 @@ class ProductParityTest : public ParityTest {
 
   // The largest error allowed of each element of y [tokens, rows]: 0 where both operands are codes,
   // unless a machine adds groups in any order. The bound of such groups is two chains of at most
-  // cols / 32 terms with 6 roundings each, where |code| + |zeta| stands for each code. Where
+  // cols / 32 terms with 6 roundings each, where |code| + |z| stands for each code. Where
   // products are fp32 it is two chains of `cols` products and sums, beside bias and old output.
   // Where weights are codes, 16-bit inputs become integers, too, though not always on a GPU: each
   // is off by at most half a step, 1 / 32639 of the row's largest, and by two roundings.
@@ -56,7 +56,8 @@ class ProductParityTest : public ParityTest {
         const int64_t t = i / cols_, k = i % cols_, groups = acts.format.groups(cols_);
         const auto g = t * groups + k / (cols_ / groups);
         const float code = acts.codes[t * acts.stride + k];
-        x_[static_cast<size_t>(i)] = acts.scales[g] * (std::fabs(code) + std::fabs(acts.zetas[g]));
+        x_[static_cast<size_t>(i)] =
+            acts.scales[g] * (std::fabs(code) + std::fabs(acts.zero_offsets[g]));
       }
       weights_ = Decode(w);
     }
@@ -259,10 +260,10 @@ TEST_P(ProductParityTest, GatedProductsAgree) {
         for (size_t i = 0; i < y.size(); ++i) {
           const double g = Kept(gate[i]), u = Kept(up[i]);
           const double opening = g * (gating.linear + gating.cubic * g * g);
-          const double slope = std::fabs(g * (gating.linear + 3 * gating.cubic * g * g));
+          const double gradient = std::fabs(g * (gating.linear + 3 * gating.cubic * g * g));
           const double wanted = rows % 8 == 0 ? g / (1 + std::exp(-opening)) * u : u;
-          double error = one_product ? 0x1p-8 : 16 * (1 + slope) * kUlp;
-          if (any_order) error += 0x1p-8 * (2 + slope);
+          double error = one_product ? 0x1p-8 : 16 * (1 + gradient) * kUlp;
+          if (any_order) error += 0x1p-8 * (2 + gradient);
           ASSERT_NEAR(y[i], wanted,
                       error * std::fabs(wanted) + reordered * (std::fabs(g) + std::fabs(u)) + 1e-30)
               << FormatText(format) << ", " << tokens << " x " << rows << ", " << i;

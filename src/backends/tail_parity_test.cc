@@ -34,7 +34,7 @@ void ExpectPart(const Activations& acts, const InputSpec& input, const std::vect
                 int64_t first) {
   const int64_t groups = acts.format.groups(acts.width);
   std::vector<int8_t> codes(static_cast<size_t>(acts.width));
-  std::vector<float> row(codes.size()), scales(static_cast<size_t>(groups)), zetas(scales);
+  std::vector<float> row(codes.size()), scales(static_cast<size_t>(groups)), zero_offsets(scales);
   std::vector<int32_t> sums(scales.size());
   for (int64_t t = 0; t < acts.tokens; ++t) {
     for (int64_t i = 0; i < acts.width; ++i) row[i] = x[t * input.width + input.gather[first + i]];
@@ -42,12 +42,14 @@ void ExpectPart(const Activations& acts, const InputSpec& input, const std::vect
       ASSERT_TRUE(std::equal(row.begin(), row.end(), acts.values + t * acts.width));
       continue;
     }
-    QuantizeActivations(row, acts.format, {codes.data(), scales.data(), zetas.data(), sums.data()});
+    QuantizeActivations(row, acts.format,
+                        {codes.data(), scales.data(), zero_offsets.data(), sums.data()});
     ASSERT_TRUE(std::equal(codes.begin(), codes.end(), acts.codes + t * acts.stride)) << t;
     ASSERT_TRUE(std::equal(scales.begin(), scales.end(), acts.scales + t * groups));
     ASSERT_TRUE(std::equal(sums.begin(), sums.end(), acts.sums + t * groups));
     if (acts.format.symmetric) continue;
-    ASSERT_TRUE(std::equal(zetas.begin(), zetas.end(), acts.zetas + t * groups));
+    ASSERT_TRUE(
+        std::equal(zero_offsets.begin(), zero_offsets.end(), acts.zero_offsets + t * groups));
   }
 }
 

@@ -431,7 +431,7 @@ TEST(ProgressTest, DurationAndBytesText) {
 }
 
 TEST(ProgressTest, IsToldToWhoeverBeganTheWork) {
-  std::vector<ProgressState> told;
+  std::vector<ProgressState> reported;
   const auto work = [] {
     Progress progress("quantize", "layers", 8);
     progress.Update(2, "layer 2");
@@ -439,23 +439,23 @@ TEST(ProgressTest, IsToldToWhoeverBeganTheWork) {
   };
   work();  // nobody listens
   {
-    const ProgressReceiver receiver([&](const ProgressState& state) { told.push_back(state); });
+    const ProgressReceiver receiver([&](const ProgressState& state) { reported.push_back(state); });
     work();
     {
       const ProgressReceiver inner([](const ProgressState&) { throw std::runtime_error("stop"); });
       EXPECT_THROW(work(), std::runtime_error);
     }
-    EXPECT_EQ(told.size(), 2u);
+    EXPECT_EQ(reported.size(), 2u);
   }
   work();
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].title, "quantize");
-  EXPECT_EQ(told[0].unit, "layers");
-  EXPECT_EQ(told[0].detail, "layer 2");
-  EXPECT_EQ(told[0].done, 2);
-  EXPECT_EQ(told[0].total, 8);
-  EXPECT_FALSE(told[0].ended);
-  EXPECT_TRUE(told[1].ended);
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_EQ(reported[0].title, "quantize");
+  EXPECT_EQ(reported[0].unit, "layers");
+  EXPECT_EQ(reported[0].detail, "layer 2");
+  EXPECT_EQ(reported[0].done, 2);
+  EXPECT_EQ(reported[0].total, 8);
+  EXPECT_FALSE(reported[0].ended);
+  EXPECT_TRUE(reported[1].ended);
 }
 
 TEST(Utf8, KnowsWhatIsValid) {

@@ -23,9 +23,9 @@ size_t PrintableBytes(std::string_view text) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
     code = code << 6 | (byte(i) & 0x3F);
   }
-  constexpr uint32_t kLeast[] = {0, 0, 0xA0, 0x800, 0x10000};  // of two bytes, beyond C1
+  constexpr uint32_t kMin[] = {0, 0, 0xA0, 0x800, 0x10000};  // of two bytes, beyond C1
   const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return code >= kLeast[bytes] && code <= 0x10FFFF && !surrogate ? bytes : 0;
+  return code >= kMin[bytes] && code <= 0x10FFFF && !surrogate ? bytes : 0;
 }
 
 }  // namespace

@@ -102,18 +102,18 @@ std::optional<T> JsonFind(const Json& object, const std::string& key, const std:
 
 // JsonFind and JsonGet for a number that must lie from `least` to `most`.
 template <typename T>
-std::optional<T> JsonFindIn(const Json& object, const std::string& key, T least, T most,
+std::optional<T> JsonFindIn(const Json& object, const std::string& key, T min, T max,
                             const std::string& where) {
   const auto value = JsonFind<T>(object, key, where);
-  if (value && !(*value >= least && *value <= most)) {
-    Fail("{}: {} = {} is not in {}..{}", where, key, *value, least, most);
+  if (value && !(*value >= min && *value <= max)) {
+    Fail("{}: {} = {} is not in {}..{}", where, key, *value, min, max);
   }
   return value;
 }
 template <typename T>
-T JsonGetIn(const Json& object, const std::string& key, T least, T most, const std::string& where) {
+T JsonGetIn(const Json& object, const std::string& key, T min, T max, const std::string& where) {
   JsonGet<T>(object, key, where);  // it must be there
-  return *JsonFindIn<T>(object, key, least, most, where);
+  return *JsonFindIn<T>(object, key, min, max, where);
 }
 
 }  // namespace nibble

@@ -240,8 +240,8 @@ TEST(AnswerProperty, TimeIsLinear) {
       std::string small = opening, large = opening;
       while (small.size() < size_t{1} << 18) small += word;
       while (large.size() < size_t{1} << 20) large += word;
-      const double least = std::min(Seconds(calls, small), Seconds(calls, small));
-      EXPECT_LT(Seconds(calls, large), 10 * least + 0.1) << opening << word;
+      const double min = std::min(Seconds(calls, small), Seconds(calls, small));
+      EXPECT_LT(Seconds(calls, large), 10 * min + 0.1) << opening << word;
     }
   }
 }
@@ -250,10 +250,10 @@ TEST(AnswerProperty, WhatIsHeldIsBounded) {
   const std::string opening = R"(<tool_call>{"arguments": {"a": ")";
   Meaning meaning = test::MeaningOf(CallFormat::kHermes, false);
   meaning.Push(opening);
-  const std::string most(size_t{1} << 20, 'x');
-  meaning.Push(most);
+  const std::string max(size_t{1} << 20, 'x');
+  meaning.Push(max);
   EXPECT_EQ(meaning.events().size(), 1u);  // the held bytes have become text
-  EXPECT_EQ(meaning.Finish(), "T(" + opening + most + ")");
+  EXPECT_EQ(meaning.Finish(), "T(" + opening + max + ")");
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ void CheckObject(const Json& value, const std::string& path) {
   if (!value.is_object()) FailUsage("{}: must be an object", path);
 }
 
-void CheckList(const Json& value, size_t most, const std::string& path) {
+void CheckList(const Json& value, size_t max, const std::string& path) {
   if (!value.is_array()) FailUsage("{}: must be a list", path);
-  if (value.size() > most) FailUsage("{}: has {} items, at most {}", path, value.size(), most);
+  if (value.size() > max) FailUsage("{}: has {} items, at most {}", path, value.size(), max);
 }
 
 const Json* FindField(const Json& object, const char* key) {

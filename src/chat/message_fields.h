@@ -18,12 +18,12 @@ std::string ItemPath(const std::string& list, size_t index);
 
 void CheckObject(const Json& value, const std::string& path);
 // Throws unless the value is an array of at most `most` items.
-void CheckList(const Json& value, size_t most, const std::string& path);
+void CheckList(const Json& value, size_t max, const std::string& path);
 
 // Calls visit(item, its path) for each object of a list.
 template <typename Visit>
-void ForEachObject(const Json& list, size_t most, const std::string& path, const Visit& visit) {
-  CheckList(list, most, path);
+void ForEachObject(const Json& list, size_t max, const std::string& path, const Visit& visit) {
+  CheckList(list, max, path);
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string at = ItemPath(path, i);
     CheckObject(list[i], at);

@@ -36,17 +36,17 @@ Json ArgumentsObject(const Json& function, const std::string& path) {
 
 Json TemplateCalls(const Json& calls, const std::string& path, FunctionNames* names) {
   Json result = Json::array();
-  ForEachObject(calls, kMaxTools, path, [&](const Json& told, const std::string& at) {
+  ForEachObject(calls, kMaxTools, path, [&](const Json& reported, const std::string& at) {
     const std::string at_function = at + ".function";
-    const std::string type = FindString(told, "type", at).value_or("function");
+    const std::string type = FindString(reported, "type", at).value_or("function");
     if (type != "function") {
       FailUsage("{}.type: \"{}\" is not supported, only \"function\" is", at, Printable(type));
     }
-    const Json& function = GetField(told, "function", at);
+    const Json& function = GetField(reported, "function", at);
     CheckObject(function, at_function);
     Json call = Json::object();
     const std::string name = GetString(function, "name", at_function);
-    if (const auto id = FindString(told, "id", at)) {
+    if (const auto id = FindString(reported, "id", at)) {
       call["id"] = *id;
       (*names)[*id] = name;
     }
@@ -113,10 +113,10 @@ Json TemplateMessages(const Json& openai_messages) {
 Json TemplateTools(const Json& openai_tools) {
   Json result = Json::array();
   std::set<std::string> names;
-  ForEachObject(openai_tools, kMaxTools, "tools", [&](const Json& told, const std::string& at) {
-    if (GetString(told, "type", at) != "function") return;
+  ForEachObject(openai_tools, kMaxTools, "tools", [&](const Json& reported, const std::string& at) {
+    if (GetString(reported, "type", at) != "function") return;
     const std::string at_function = at + ".function";
-    const Json& function = GetField(told, "function", at);
+    const Json& function = GetField(reported, "function", at);
     CheckObject(function, at_function);
     Json tool = FunctionTool(function, "parameters", at_function);
     const auto name = tool["function"]["name"].get<std::string>();

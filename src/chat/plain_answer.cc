@@ -227,8 +227,8 @@ bool PlainAnswer::StepCall(std::string_view bytes, AnswerEvents& events, const S
     behind_ = Behind::kCall;
     blanks_.clear();
   }
-  const bool told = was_open || events.call_open() || events.calls() > calls;
-  if (told) {
+  const bool reported = was_open || events.call_open() || events.calls() > calls;
+  if (reported) {
     held_.clear();
   } else if (result != CallStep::kBad) {
     held_ += bytes;

@@ -140,11 +140,11 @@ ValueStep PythonLiteral::InEscape(char c, std::string* json) {
   code_ = digits_ = 0;
   if (c == 'x' || c == 'u' || c == 'U') {
     base_ = 16;
-    most_digits_ = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+    max_digits_ = c == 'x' ? 2 : c == 'u' ? 4 : 8;
     at_ = At::kDigits;
   } else if (c >= '0' && c <= '7') {
     base_ = 8;
-    most_digits_ = 3;
+    max_digits_ = 3;
     at_ = At::kDigits;
     return InDigits(c, json);
   } else if (const size_t i = kLetters.find(c); i != std::string_view::npos) {
@@ -166,7 +166,7 @@ ValueStep PythonLiteral::InDigits(char c, std::string* json) {
     return step == ValueStep::kMore ? InString(c, json) : step;
   }
   code_ = code_ * base_ + digit;
-  return ++digits_ == most_digits_ ? EndDigits(json) : ValueStep::kMore;
+  return ++digits_ == max_digits_ ? EndDigits(json) : ValueStep::kMore;
 }
 
 ValueStep PythonLiteral::EndDigits(std::string* json) {

@@ -33,7 +33,7 @@ class PythonLiteral {
   std::string word_;  // a number or a name
   char quote_ = 0;
   bool is_key_ = false, comma_ = false;
-  unsigned code_ = 0, base_ = 16, digits_ = 0, most_digits_ = 0;  // of an escape
+  unsigned code_ = 0, base_ = 16, digits_ = 0, max_digits_ = 0;  // of an escape
 };
 
 }  // namespace nibble

@@ -138,9 +138,9 @@ TEST_F(TinyModel, GenerationStopsAtAStopIdAndAtTheContext) {
   Session full(model());
   const Generation f = Generate(full, Ids(1020, 6), {.max_tokens = 100});
   EXPECT_EQ(f.ids.size(), 5u);
-  Session told(model());
+  Session reported(model());
   const Generation t =
-      Generate(told, prompt, {.max_tokens = 8}, [&](int32_t id) { return id != g.ids[3]; });
+      Generate(reported, prompt, {.max_tokens = 8}, [&](int32_t id) { return id != g.ids[3]; });
   EXPECT_EQ(t.ids, std::vector<int32_t>(g.ids.begin(), first + 1));
   EXPECT_EQ(t.finish, Finish::kStop);
   EXPECT_EQ(g.finish, Finish::kLength);
@@ -220,7 +220,7 @@ void ExpectShares(const std::vector<double>& weights, const Sampling& sampling,
 }
 
 // Shares of the likeliest: 1, 0.4, 0.2; a bound that one meets keeps it.
-TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheLikeliest) {
+TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheArgMax) {
   ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 0.3}, {0, 2, 5});
   ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 0.1}, {1, 2, 5});
   ExpectShares({1, 2, 5}, {.temperature = 1, .min_p = 1}, {0, 0, 5});

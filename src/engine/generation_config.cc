@@ -44,8 +44,8 @@ GenerationConfig LoadGenerationConfig(const std::string& model_directory, const 
                    Sampling::kMaxRepetition, file)
             .value_or(1.0);
     const auto penalty = [&](const char* key) {
-      constexpr double kMost = Sampling::kMaxPenalty;
-      return JsonFindIn(json, key, -kMost, kMost, file).value_or(0.0);
+      constexpr double kMax = Sampling::kMaxPenalty;
+      return JsonFindIn(json, key, -kMax, kMax, file).value_or(0.0);
     };
     config.sampling.presence = penalty("presence_penalty");
     config.sampling.frequency = penalty("frequency_penalty");

@@ -46,11 +46,11 @@ KvCache::KvCache(const KvGroups& groups, Backend& backend)
       groups_(groups),
       table_(backend.allocator()) {}
 
-KvCache::KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t most_tokens)
+KvCache::KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t max_tokens)
     : pool_(&pool),
       backend_(&backend),
       groups_(groups),
-      table_pages_(PagesOf(most_tokens)),
+      table_pages_(PagesOf(max_tokens)),
       table_(backend.allocator()) {
   table_.Grow(groups.count() * table_pages_);
 }

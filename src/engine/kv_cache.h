@@ -20,8 +20,8 @@ class KvCache {
   KvCache(const KvSpec& spec, int64_t layers, Backend& backend)
       : KvCache(KvGroups(spec, layers), backend) {}
   // A cache on pages of `pool`, which must outlive this, with tables that never move below
-  // `most_tokens`.
-  KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t most_tokens);
+  // `max_tokens`.
+  KvCache(PagePool& pool, const KvGroups& groups, Backend& backend, int64_t max_tokens);
 
   int64_t tokens() const { return tokens_; }
   // Makes room for `count` tokens beyond tokens(). Returns false where the pool has no page left;

@@ -62,7 +62,7 @@ TEST(KvGroups, HaveAsManyLayersEach) {
   const KvGroups of48 = WithWindows(EverySixthSeesAll(48, 1024));
   const KvGroups of62 = WithWindows(EverySixthSeesAll(62, 1024));
   EXPECT_EQ(LayersOf(of48), 8);
-  EXPECT_EQ(of48.MostPages(256, 1), 256 + 5 * 17) << "16384 tokens: 4.5 times less than 6 * 256";
+  EXPECT_EQ(of48.MaxPages(256, 1), 256 + 5 * 17) << "16384 tokens: 4.5 times less than 6 * 256";
   EXPECT_EQ(LayersOf(of62), 11) << "ten see all, and none beside them has an empty page of its own";
   EXPECT_EQ(of62.count() * LayersOf(of62), 66);
   EXPECT_EQ(LayersOf(WithWindows({128, 0, 128, 0})), 2);
@@ -161,10 +161,10 @@ TEST(KvGroups, KeepTheWindowOfTheNextToken) {
     EXPECT_EQ(groups.FirstPage(1, tokens), first / kPageTokens);
     for (const int64_t step : {1, 64, 100}) {
       const int64_t end = PagesOf(tokens + step);
-      EXPECT_LE(end - first / kPageTokens, groups.MostPages(1, end, step));
+      EXPECT_LE(end - first / kPageTokens, groups.MaxPages(1, end, step));
     }
   }
-  EXPECT_EQ(groups.MostPages(10000, 1), 10000 + 3);
+  EXPECT_EQ(groups.MaxPages(10000, 1), 10000 + 3);
 }
 
 // Two windows and the recent form: each layer has a place for either, and none overlap.
@@ -202,7 +202,7 @@ TEST(KvGroups, KeepTheFirstPageAndTheLastOnesOfTheRecentForm) {
     for (const int64_t step : {1, 64, 100}) {
       const int64_t end = PagesOf(tokens + step);
       const int64_t held = std::min<int64_t>(first, 1) + end - first;
-      EXPECT_LE(held, groups.MostPages(group, end, step)) << tokens << " + " << step;
+      EXPECT_LE(held, groups.MaxPages(group, end, step)) << tokens << " + " << step;
     }
   }
 }
@@ -363,10 +363,10 @@ TEST(KvCache, GpusReadNoPageOutsideOfWindows) {
     KvCache whole = other->MakeCache();
     const auto expected = InPieces(*other, ids, ids.size(), whole);
     // Codes of three bits turn over where kernels round otherwise.
-    const double most = GpuError() * (recent ? 4 : 1);
+    const double max = GpuError() * (recent ? 4 : 1);
     for (const size_t piece : {1, 5, 64, 300}) {
       KvCache cache = model->MakeCache();
-      EXPECT_LT(RelativeError(InPieces(*model, ids, piece, cache), expected), most) << piece;
+      EXPECT_LT(RelativeError(InPieces(*model, ids, piece, cache), expected), max) << piece;
     }
   }
 }

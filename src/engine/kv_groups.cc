@@ -9,8 +9,8 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kMostGroups = 8;  // each has a table of its own in every sequence
-constexpr int64_t kPagePart = 64;   // bytes that every part of a page is a multiple of
+constexpr int64_t kMaxGroups = 8;  // each has a table of its own in every sequence
+constexpr int64_t kPagePart = 64;  // bytes that every part of a page is a multiple of
 
 using Reach = KvGroups::Reach;
 
@@ -37,7 +37,7 @@ SortedLayers SortLayers(const ModelConfig& config, std::span<const KvSpec> cache
 }
 
 int64_t UsualTokens(const Reach& reach) {
-  return reach.recent ? kMostRecentPages * kPageTokens : nibble::UsualTokens(reach.window);
+  return reach.recent ? kMaxRecentPages * kPageTokens : nibble::UsualTokens(reach.window);
 }
 
 // The place of each layer, in the first group that has room for it.
@@ -68,31 +68,31 @@ int64_t GroupsOf(std::span<const KvGroups::Place> places) {
 // costs a table, counts as a fiftieth of all; of those the largest. A page holds a whole share of
 // the layers of some window, or a number of the largest ones.
 int64_t BestPageBytes(const SortedLayers& sorted) {
-  int64_t unit = 0, most = 0;
+  int64_t unit = 0, max = 0;
   std::set<int64_t> sizes;
   for (const auto& [reach, layers] : sorted) {
     const int64_t sum = Sum(layers);
-    unit = std::max(unit, layers[0].bytes), most = std::max(most, sum);
+    unit = std::max(unit, layers[0].bytes), max = std::max(max, sum);
     for (int64_t share = 1; share <= std::ssize(layers); ++share) {
       sizes.insert((sum / share + kPagePart - 1) / kPagePart * kPagePart);
     }
   }
-  for (int64_t bytes = unit; bytes < most + unit; bytes += unit) sizes.insert(bytes);
-  double least = 0;
+  for (int64_t bytes = unit; bytes < max + unit; bytes += unit) sizes.insert(bytes);
+  double min = 0;
   int64_t best = 0;
   for (auto bytes = sizes.lower_bound(unit); bytes != sizes.end(); ++bytes) {
     int64_t groups = 0, tokens = 0;
     for (const auto& [reach, layers] : sorted) {
       // There are no fewer than this, and not many more where they are few.
       const int64_t fewest = Sum(layers) / *bytes;
-      const int64_t own = fewest > kMostGroups ? fewest : GroupsOf(Pack(layers, *bytes));
+      const int64_t own = fewest > kMaxGroups ? fewest : GroupsOf(Pack(layers, *bytes));
       groups += own;
       tokens += own * UsualTokens(reach);
     }
-    if (groups > kMostGroups && *bytes < most) continue;
+    if (groups > kMaxGroups && *bytes < max) continue;
     const double cost = static_cast<double>(*bytes) * static_cast<double>(tokens * (50 + groups));
-    if (best > 0 && cost > least) continue;
-    least = cost, best = *bytes;
+    if (best > 0 && cost > min) continue;
+    min = cost, best = *bytes;
   }
   return best;
 }
@@ -139,17 +139,17 @@ int64_t KvGroups::FirstPage(int64_t group, int64_t tokens) const {
   return window == 0 ? 0 : std::max<int64_t>(0, tokens - window + 1) / kPageTokens;
 }
 
-int64_t KvGroups::MostPages(int64_t group, int64_t pages, int64_t step) const {
+int64_t KvGroups::MaxPages(int64_t group, int64_t pages, int64_t step) const {
   const auto [recent, window] = reach(group);
   // The tokens that are read may begin and end inside a page.
   if (recent) return std::min(pages, PagesOf(step) + kRecentPages + 1 + kept_pages(group));
   return window == 0 ? pages : std::min(pages, PagesOf(window - 1 + step) + 1);
 }
 
-int64_t KvGroups::MostPages(int64_t pages, int64_t step) const {
-  int64_t most = 0;
-  for (int64_t g = 0; g < count(); ++g) most += MostPages(g, pages, step);
-  return most;
+int64_t KvGroups::MaxPages(int64_t pages, int64_t step) const {
+  int64_t max = 0;
+  for (int64_t g = 0; g < count(); ++g) max += MaxPages(g, pages, step);
+  return max;
 }
 
 }  // namespace nibble

@@ -61,9 +61,9 @@ class KvGroups {
     return page < kept_pages(group) || page >= FirstPage(group, tokens);
   }
   // The most pages that a group holds while a text of `pages` grows by `step` tokens at a time.
-  int64_t MostPages(int64_t group, int64_t pages, int64_t step) const;
+  int64_t MaxPages(int64_t group, int64_t pages, int64_t step) const;
   // The sum of these over all groups.
-  int64_t MostPages(int64_t pages, int64_t step) const;
+  int64_t MaxPages(int64_t pages, int64_t step) const;
 
   // Reach says how far back the layers of a group look.
   struct Reach {

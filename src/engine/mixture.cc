@@ -36,7 +36,7 @@ void Weigh(std::span<const float> logits, int64_t tokens, const RouterSpec& rout
   });
   for (size_t t = 0; t < sums.size(); ++t) {  // the largest is among the chosen
     if (router.normalized) {
-      sums[t] += router.sigmoid ? kLeastScoreSum : 0;
+      sums[t] += router.sigmoid ? kMinScoreSum : 0;
       continue;
     }
     sums[t] = router.sigmoid ? 1 : 0;
@@ -47,7 +47,7 @@ void Weigh(std::span<const float> logits, int64_t tokens, const RouterSpec& rout
   for_each([&](size_t t, float, float& weight) { weight = weight / sums[t] * router.scale; });
 }
 
-// A vector of a layer in the program's memory; empty where the layer has none.
+// A vector of a layer in host memory; empty where the layer has none.
 std::vector<float> Values(Backend& backend, const Buffer<float>& vector, int64_t count) {
   if (vector.data() == nullptr) return {};
   const float* const values = backend.Read(vector.data(), count);
@@ -185,12 +185,12 @@ void RunTogether(const Decoder& d, const Layer& layer, const Routes& routes, con
 }
 
 bool RunsTogether(const Decoder& d, const Layer& layer, const Routes& routes) {
-  constexpr int64_t kMostRows = 4;  // of an expert, on average
+  constexpr int64_t kMaxRows = 4;  // of an expert, on average
   const RouterSpec& router = d.config.router;
   const auto whole = [&](Role role) { return layer.inputs[OfExpert(role, 0)].tail_width == 0; };
   return d.backend.MultipliesRows() && layer.experts_alike && !d.config.gating.alone &&
          whole(Role::kGate) && whole(Role::kDown) &&
-         routes.tokens * router.of_token() <= kMostRows * router.all();
+         routes.tokens * router.of_token() <= kMaxRows * router.all();
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ Model::Model(Network network, std::unique_ptr<Backend> backend)
       turned_(backend_->allocator()),
       logits_(backend_->allocator()),
       ops_(std::in_place) {
-  if (network_.head_turn.weights.rows > 0) head_turn_ = backend_->Upload(network_.head_turn);
+  if (network_.head_rotation.weights.rows > 0)
+    head_rotation_ = backend_->Upload(network_.head_rotation);
   if (network_.positions.data != nullptr) {
     const auto [rows, cols] = std::pair(config().context, config().hidden_size);
     positions_ = backend_->Share({.rows = rows, .cols = cols, .values = network_.positions},
@@ -113,17 +114,17 @@ float* Model::Forward(std::span<const Sequence> sequences) {
 }
 
 ActsSource Model::HeadSource(const float* x, int64_t rows) {
-  const InputSpec& back = network_.turn_back;
+  const InputSpec& back = network_.head_unrotation;
   if (!back.transform.identity()) {
     const float* values = backend_->PrepareActs({.x = x}, rows, back).values;
     backend_->Copy(values, rows * back.width, turned_.Grow(rows * back.width));
     x = turned_.data();
   }
   ActsSource source = Normed(config(), final_norm_, x);
-  if (head_turn_) {
-    const InputSpec& input = network_.head_turn.input;
+  if (head_rotation_) {
+    const InputSpec& input = network_.head_rotation.input;
     float* const turned = turned_.Grow(rows * input.width);
-    backend_->Gemm(backend_->PrepareActs(source, rows, input), *head_turn_, turned, input.width,
+    backend_->Gemm(backend_->PrepareActs(source, rows, input), *head_rotation_, turned, input.width,
                    false);
     source = {.x = turned};
   }
@@ -174,11 +175,10 @@ const float* Model::States(const float* x, int64_t tokens, std::span<const int32
   return backend_->Read(states, count * as_it_is.width);
 }
 
-std::vector<int32_t> Model::Likeliest(const float* x, int64_t tokens,
-                                      std::span<const int32_t> rows) {
+std::vector<int32_t> Model::ArgMax(const float* x, int64_t tokens, std::span<const int32_t> rows) {
   const auto count = static_cast<int64_t>(rows.size());
   const float* logits = UncappedLogits(Pick(x, tokens, rows), count);
-  return backend_->Likeliest(logits, count, config().vocab_size);
+  return backend_->ArgMax(logits, count, config().vocab_size);
 }
 
 void Model::FailNotFinite(const std::string& where) const {

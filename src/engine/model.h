@@ -42,15 +42,15 @@ class Model {
   };
   float* Forward(std::span<const Sequence> sequences);
 
-  // head(norm(x[row])) of `rows` rows, [rows, vocab] in the program's memory; valid until the next
+  // head(norm(x[row])) of `rows` rows, [rows, vocab] in host memory; valid until the next
   // call.
   const float* Logits(const float* x, int64_t rows);
   // The logits of some of the `tokens` rows of x, in the order of `rows`.
   const float* Logits(const float* x, int64_t tokens, std::span<const int32_t> rows);
   // The likeliest tokens of those rows alone, -1 where a logit is not finite. Logits are taken
   // before a cap.
-  std::vector<int32_t> Likeliest(const float* x, int64_t tokens, std::span<const int32_t> rows);
-  // The final norm of those rows, [rows, hidden] in the program's memory; valid until the next
+  std::vector<int32_t> ArgMax(const float* x, int64_t tokens, std::span<const int32_t> rows);
+  // The final norm of those rows, [rows, hidden] in host memory; valid until the next
   // call. The norm has its weights, unless they are folded into a head that has a table of its own.
   const float* States(const float* x, int64_t tokens, std::span<const int32_t> rows);
   // Throws, for callers that find logits unusable; `where` is the token, window or request.
@@ -78,7 +78,7 @@ class Model {
   BackendRopes ropes_;
   std::vector<Layer> layers_;
   LinearId head_;
-  std::optional<LinearId> head_turn_;
+  std::optional<LinearId> head_rotation_;
   Buffer<float> final_norm_;
   Scratch scratch_;
   Buffer<float> x_, places_, picked_, turned_, logits_;

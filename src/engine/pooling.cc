@@ -11,7 +11,7 @@
 namespace nibble {
 namespace {
 
-constexpr double kLeastLength = 1e-12;  // what a vector of zeros is divided by
+constexpr double kMinLength = 1e-12;  // what a vector of zeros is divided by
 
 constexpr std::pair<std::string_view, Pooling::Tokens> kModes[] = {
     {"mean", Pooling::Tokens::kAll},
@@ -76,7 +76,7 @@ std::vector<float> Pooling::Vector(std::span<const double> sum, int64_t count) c
   if (normalize) {
     double squares = 0;
     for (const double v : sum) squares += v * v;
-    divisor = std::max(std::sqrt(squares), kLeastLength);
+    divisor = std::max(std::sqrt(squares), kMinLength);
   }
   std::vector<float> vector;
   vector.reserve(sum.size());

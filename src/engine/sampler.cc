@@ -51,10 +51,10 @@ void KeepLikely(std::vector<Candidate>& candidates, double top_p, double min_p) 
   const double mass = top_p * TotalWeight(candidates);
   // A heap, since few of many are kept most times.
   std::ranges::make_heap(candidates, kBehind);
-  const double least = min_p * candidates.front().weight;
+  const double min = min_p * candidates.front().weight;
   double kept = 0;
   auto end = candidates.end();
-  while (end != candidates.begin() && kept < mass && candidates.front().weight >= least) {
+  while (end != candidates.begin() && kept < mass && candidates.front().weight >= min) {
     std::pop_heap(candidates.begin(), end--, kBehind);
     kept += end->weight;
   }
@@ -64,9 +64,9 @@ void KeepLikely(std::vector<Candidate>& candidates, double top_p, double min_p) 
 }  // namespace
 
 void CheckSampling(const Sampling& s) {
-  const auto check = [](const char* name, auto value, auto least, auto most) {
-    if (value >= least && value <= most) return;  // NaN is not
-    FailUsage("{} = {} is not in {}..{}", name, value, least, most);
+  const auto check = [](const char* name, auto value, auto min, auto max) {
+    if (value >= min && value <= max) return;  // NaN is not
+    FailUsage("{} = {} is not in {}..{}", name, value, min, max);
   };
   check("temperature", s.temperature, 0.0, Sampling::kMaxTemperature);
   check("top-p", s.top_p, Sampling::kMinTopP, 1.0);

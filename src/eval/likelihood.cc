@@ -108,14 +108,14 @@ struct LikelihoodRunner::Row {
 
 std::vector<std::vector<Likelihood>> LikelihoodRunner::Run(std::span<const Question> questions) {
   while (caches_.size() < questions.size()) caches_.push_back(model_.MakeCache());
-  size_t most = 0;
+  size_t max = 0;
   std::vector<std::vector<Likelihood>> results;
   for (const Question& question : questions) {
-    most = std::max(most, question.size());
+    max = std::max(max, question.size());
     results.emplace_back(question.size(), Likelihood{.greedy = true});
   }
   RunPrefixes(questions);
-  for (size_t request = 0; request < most; ++request) RunSuffixes(questions, request, &results);
+  for (size_t request = 0; request < max; ++request) RunSuffixes(questions, request, &results);
   return results;
 }
 

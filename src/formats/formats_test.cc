@@ -109,7 +109,7 @@ TEST(E2m1Test, BitsMeanFloatsAndTheNearestIsFound) {
 }
 
 // Rows mean scale times the points of their codes, in every order of bytes they are kept in.
-TEST(PackedWeightsTest, CodesOfALatticeAreItsPoints) {
+TEST(PackedWeightsTest, CodesOfALatticeAreItsCodewords) {
   Rng rng(12);
   for (int bits = 2; bits <= 4; ++bits) {
     const PlaneVectors planes =
@@ -270,10 +270,10 @@ TEST(PackedLinearTest, DecodeIsScaleTimesCodeMinusZero) {
 // Every pair that a loader lets pass keeps every code in 8 bits, the next scale does not.
 TEST(SecondLevel, GroupScalesKeepCodesInEightBits) {
   for (int zero = -8; zero <= 7; ++zero) {
-    const int most = LargestGroupScale(zero);
-    EXPECT_GE(most, 8);
-    EXPECT_TRUE((-8 - zero) * (most + 1) < -128 || (7 - zero) * (most + 1) > 127) << zero;
-    for (int scale = 1; scale <= most; ++scale) {
+    const int max = LargestGroupScale(zero);
+    EXPECT_GE(max, 8);
+    EXPECT_TRUE((-8 - zero) * (max + 1) < -128 || (7 - zero) * (max + 1) > 127) << zero;
+    for (int scale = 1; scale <= max; ++scale) {
       const int step = LevelStep(scale, zero);
       for (int code = -8; code <= 7; ++code) {
         const int wide = scale * (code - zero);

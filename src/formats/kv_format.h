@@ -34,7 +34,7 @@ struct CacheFormats {
 
 // The number of pages before its own that a query reads in the recent form, beside the first page.
 inline constexpr int64_t kRecentPages = 1;
-inline constexpr int64_t kMostRecentPages = 1 + kRecentPages + 1;  // pages a query reads
+inline constexpr int64_t kMaxRecentPages = 1 + kRecentPages + 1;  // pages a query reads
 inline bool ReadsRecent(int64_t position, int64_t page) {
   return page == 0 || page + kRecentPages >= position / kPageTokens;
 }
@@ -74,7 +74,7 @@ struct KvSpec {
 inline int64_t BytesRead(const KvSpec& kv, int64_t tokens) {
   const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
   if (kv.recent_bits == 0) return pages * kv.page_bytes();
-  const int64_t recent = std::min(pages, kMostRecentPages);
+  const int64_t recent = std::min(pages, kMaxRecentPages);
   return recent * kv.Recent().page_bytes() + (pages - recent) * kv.page_bytes();
 }
 

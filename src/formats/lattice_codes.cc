@@ -112,24 +112,24 @@ struct Nearest {
 // changed: where it costs least. A point is nearest where <y, point> - |point|^2 / 2 is largest.
 Nearest NearestOfC8(const std::array<float, kWeights>& y) {
   const Patterns& p = AllPatterns();
-  alignas(64) float score[kEntries], least[kEntries];
+  alignas(64) float score[kEntries], min[kEntries];
   uint32_t signs = 0;
   for (int64_t e = 0; e < kEntries; ++e) score[e] = -p.halved_norms[e];
-  std::ranges::fill(least, INFINITY);
+  std::ranges::fill(min, INFINITY);
   for (int64_t i = 0; i < kWeights; ++i) {
     const float size = std::fabs(y[static_cast<size_t>(i)]);
     signs |= uint32_t{std::signbit(y[static_cast<size_t>(i)])} << i;
     for (int64_t e = 0; e < kEntries; ++e) {
       const float share = p.magnitudes[i][e] * size;
       score[e] += share;
-      least[e] = share < least[e] ? share : least[e];
+      min[e] = share < min[e] ? share : min[e];
     }
   }
   const int minus = std::popcount(signs) & 1;
   int64_t best = 0;
   float best_score = -INFINITY;
   for (int64_t e = 0; e < kEntries; ++e) {
-    const float value = score[e] - (p.odd[e] == minus ? 0 : 2 * least[e]);
+    const float value = score[e] - (p.odd[e] == minus ? 0 : 2 * min[e]);
     if (value > best_score) best = e, best_score = value;
   }
   if (p.odd[best] != minus) {

@@ -95,7 +95,7 @@ TEST(LatticeCodeTest, PointsKeepTheirCodes) {
 }
 
 // The words that kernels look up: of all codes of 2 bits, and of all second codes.
-TEST(LatticeCodeTest, WordsAreThePoints) {
+TEST(LatticeCodeTest, WordsAreTheCodewords) {
   const LatticeWords& words = LatticeCode::Words();
   const auto n = [](uint32_t word, size_t i) {
     return static_cast<int>(word >> (8 * (i % 4) + i / 4 * 4) & 15);
@@ -122,7 +122,7 @@ TEST(LatticeCodeTest, WordsAreThePoints) {
 
 // Mean squared errors of the literature for these constructions, and no more.
 TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
-  const double most[] = {0.0915, 0.0300, 0.0086};
+  const double max[] = {0.0915, 0.0300, 0.0086};
   for (int bits = 2; bits <= 4; ++bits) {
     const LatticeCode code(bits);
     Rng rng(7);
@@ -136,8 +136,8 @@ TEST(LatticeCodeTest, NormalNumbersLoseLittle) {
     }
     const double mean = sum / kVectors, variance = squares / kVectors - mean * mean;
     const double uncertain = 3 * std::sqrt(variance / kVectors);
-    EXPECT_LE(mean - uncertain, most[bits - 2]) << bits;
-    EXPECT_GE(mean + uncertain, 0.95 * most[bits - 2]) << bits;  // of numbers that are normal
+    EXPECT_LE(mean - uncertain, max[bits - 2]) << bits;
+    EXPECT_GE(mean + uncertain, 0.95 * max[bits - 2]) << bits;  // of numbers that are normal
   }
 }
 

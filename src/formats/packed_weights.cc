@@ -52,7 +52,7 @@ void RequirePlaces(const PackedWeights& w, const std::string& where) {
   }
 }
 
-void UnpackPoints(const uint8_t* packed, int bits, std::span<int16_t> codes) {
+void UnpackCodewords(const uint8_t* packed, int bits, std::span<int16_t> codes) {
   const LatticeCode lattice(bits);
   for (size_t k = 0; k < codes.size(); k += LatticeCode::kWeights) {
     uint32_t code = 0;
@@ -142,7 +142,7 @@ Matrix<int32_t> DecodeZeros(const PackedWeights& w) {
 void UnpackRow(const PackedWeights& w, int64_t n, std::span<int16_t> codes) {
   const int64_t stored = w.format.stored(w.cols);
   const uint8_t* packed = w.codes.as<uint8_t>().data() + n * PackedBytes(stored, w.format.bits);
-  if (w.format.lattice()) return UnpackPoints(packed, w.format.bits, codes);
+  if (w.format.lattice()) return UnpackCodewords(packed, w.format.bits, codes);
   if (!w.format.sparse) {
     UnpackCodes(packed, stored, w.format.bits, !w.format.e2m1(), codes.data());
     if (!w.format.e2m1()) return;

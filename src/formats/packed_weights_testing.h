@@ -56,8 +56,8 @@ inline PlaneVectors RandomPlanes(Rng& rng, const FormatSpec& f, int64_t rows, in
         static_cast<int64_t>(rng.Below(static_cast<uint64_t>(2 * zeros))) - zeros);
     if (!f.symmetric) w.zeros.push_back(zero);
     if (!f.second_level) continue;
-    const auto most = static_cast<uint64_t>(LargestGroupScale(f.symmetric ? 0 : zero));
-    w.group_scales.push_back(static_cast<uint8_t>(most - rng.Below(2) * rng.Below(most)));
+    const auto max = static_cast<uint64_t>(LargestGroupScale(f.symmetric ? 0 : zero));
+    w.group_scales.push_back(static_cast<uint8_t>(max - rng.Below(2) * rng.Below(max)));
   }
   return w;
 }

@@ -42,8 +42,8 @@ float ClipPerStep(const FormatSpec& format) {
 float ActivationScale(std::span<const float> x, const FormatSpec& format, float half) {
   if (!format.signed_scale) return std::max(AbsMax(x) * ClipPerStep(format), kMinScale);
   const Range range = RangeOf(x);
-  const float most = range.hi >= -range.lo ? range.hi : range.lo;
-  const float scale = -most * (static_cast<float>(format.clip) / half);
+  const float max = range.hi >= -range.lo ? range.hi : range.lo;
+  const float scale = -max * (static_cast<float>(format.clip) / half);
   return std::fabs(scale) < kMinScale ? kMinScale : scale;
 }
 
@@ -95,7 +95,7 @@ void QuantizeActivations(std::span<const float> x, const FormatSpec& format, con
         sum += codes[i];
       }
       out.scales[g] = scale;
-      out.zetas[g] = lo * inverse + half;
+      out.zero_offsets[g] = lo * inverse + half;
     }
     out.sums[g] = sum;
   }
@@ -105,9 +105,9 @@ void DequantizeActivations(const ActRow& row, const FormatSpec& format, std::spa
   const int64_t groups = format.groups(static_cast<int64_t>(x.size()));
   const size_t length = x.size() / static_cast<size_t>(groups);
   for (size_t g = 0; g < static_cast<size_t>(groups); ++g) {
-    const float scale = row.scales[g], zeta = format.symmetric ? 0 : row.zetas[g];
+    const float scale = row.scales[g], zero_offset = format.symmetric ? 0 : row.zero_offsets[g];
     for (size_t i = g * length; i < (g + 1) * length; ++i) {
-      x[i] = scale * (static_cast<float>(row.codes[i]) + zeta);
+      x[i] = scale * (static_cast<float>(row.codes[i]) + zero_offset);
     }
   }
 }

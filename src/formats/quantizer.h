@@ -6,8 +6,8 @@
 //   symmetric   a = max|x| * (clip / (h - 1)), h = 2^(b-1);      q = clamp(rne(x * (1/a)), -h, h-1)
 //   signed      a = -m * (clip / h), m = max(x) if max(x) >= -min(x), else min(x); q as above
 //   asymmetric  lo = min(x) * clip, hi = max(x) * clip, a = (hi - lo) / (2^b - 1);
-//               q = clamp(rne((x - lo) * (1/a)), 0, 2^b - 1) - h, zeta = lo * (1/a) + h
-//   x^ = a * (q + zeta)   (zeta = 0 if symmetric);   |a| is at least kMinScale.
+//               q = clamp(rne((x - lo) * (1/a)), 0, 2^b - 1) - h, z = lo * (1/a) + h
+//   x^ = a * (q + z)   (z = 0 if symmetric);   |a| is at least kMinScale.
 // Cache entries, one token, head and group: the range includes 0, codes are 0..2^b-1:
 //   asymmetric  s = fp16((hi - lo) / (2^b - 1)), z = clamp(rne(0 - lo * (1/s)), 0, 2^b - 1)
 //   symmetric   s = fp16(max|x| * (clip / qmax)), z = h
@@ -27,10 +27,10 @@ inline constexpr float kMaxKvScale = 65504.0f;
 
 // One prepared activation row of `width` elements, group by group.
 struct ActRow {
-  int8_t* codes;  // [width]
-  float* scales;  // [groups]
-  float* zetas;   // [groups]; not touched when symmetric
-  int32_t* sums;  // [groups], sum of the codes of each group
+  int8_t* codes;        // [width]
+  float* scales;        // [groups]
+  float* zero_offsets;  // [groups]; not touched when symmetric
+  int32_t* sums;        // [groups], sum of the codes of each group
 };
 void QuantizeActivations(std::span<const float> x, const FormatSpec& format, const ActRow& out);
 // x^ of a row that QuantizeActivations prepared.

@@ -47,11 +47,11 @@ struct ActResult {
   explicit ActResult(int64_t width, int64_t groups)
       : codes(static_cast<size_t>(width), 99),
         scales(static_cast<size_t>(groups), NAN),
-        zetas(static_cast<size_t>(groups), NAN),
+        zero_offsets(static_cast<size_t>(groups), NAN),
         sums(static_cast<size_t>(groups), -12345) {}
-  ActRow row() { return {codes.data(), scales.data(), zetas.data(), sums.data()}; }
+  ActRow row() { return {codes.data(), scales.data(), zero_offsets.data(), sums.data()}; }
   std::vector<int8_t> codes;
-  std::vector<float> scales, zetas;
+  std::vector<float> scales, zero_offsets;
   std::vector<int32_t> sums;
 };
 
@@ -73,7 +73,7 @@ ActResult ReferenceActs(std::span<const float> x, const FormatSpec& f) {
       r.scales[g] = std::fabs(a) < kMinScale ? kMinScale : a;
     }
     const Exact inverse = F(1 / Exact{r.scales[g]});
-    if (!f.symmetric) r.zetas[g] = F(F(lo * inverse) + h);
+    if (!f.symmetric) r.zero_offsets[g] = F(F(lo * inverse) + h);
     r.sums[g] = 0;
     for (size_t i = 0; i < length; ++i) {
       const Exact q = f.symmetric ? Clamp(Rne(F(part[i] * inverse)), -h, h - 1)
@@ -142,11 +142,11 @@ TEST(QuantizeActivationsTest, EqualsTheDocumentedExpressions) {
       ASSERT_EQ(got.codes, expected.codes) << FormatText(f) << " width " << width << " x0 " << x[0];
       ASSERT_EQ(got.scales, expected.scales);
       ASSERT_EQ(got.sums, expected.sums);
-      for (size_t g = 0; g < got.zetas.size(); ++g) {
+      for (size_t g = 0; g < got.zero_offsets.size(); ++g) {
         if (f.symmetric) {
-          ASSERT_TRUE(std::isnan(got.zetas[g])) << "zetas must stay untouched";
+          ASSERT_TRUE(std::isnan(got.zero_offsets[g])) << "zetas must stay untouched";
         } else {
-          ASSERT_EQ(got.zetas[g], expected.zetas[g]);
+          ASSERT_EQ(got.zero_offsets[g], expected.zero_offsets[g]);
         }
       }
     }
@@ -162,7 +162,7 @@ TEST(QuantizeActivationsTest, TiesGoToEven) {
   const std::vector<float> y = {0, 255, 0.5f, 1.5f, 2.5f, 127.5f, 128.5f, 254.5f};
   QuantizeActivations(y, {.bits = 8, .symmetric = false}, asymmetric.row());
   EXPECT_EQ(asymmetric.scales[0], 1.0f);
-  EXPECT_EQ(asymmetric.zetas[0], 128.0f);
+  EXPECT_EQ(asymmetric.zero_offsets[0], 128.0f);
   EXPECT_THAT(asymmetric.codes, testing::ElementsAre(-128, 127, -128, -126, -126, 0, 0, 126));
 }
 
@@ -189,11 +189,11 @@ TEST(QuantizeActivationsTest, ErrorIsHalfAStep) {
         std::vector<float> back(96, NAN);
         DequantizeActivations(r.row(), f, back);
         for (size_t i = 0; i < 96; ++i) {
-          const Exact a = r.scales[i / 32], zeta = symmetric ? 0 : r.zetas[i / 32];
-          // x^ = a (q + zeta) itself, then the half step. The fp32 roundings on the way: at most 6,
+          const Exact a = r.scales[i / 32], zero_offset = symmetric ? 0 : r.zero_offsets[i / 32];
+          // x^ = a (q + z) itself, then the half step. The fp32 roundings on the way: at most 6,
           // of numbers no larger than |x| + |lo| + 2^b steps <= 16 + 16 + 2^b a.
           const double rounding = 6 * 0x1p-24 * static_cast<double>(32 + (1 << bits) * a);
-          EXPECT_NEAR(back[i], F(a * (r.codes[i] + zeta)), rounding);
+          EXPECT_NEAR(back[i], F(a * (r.codes[i] + zero_offset)), rounding);
           EXPECT_NEAR(back[i], x[i], static_cast<double>(a) / 2 + rounding);
         }
       }

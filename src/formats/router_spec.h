@@ -22,6 +22,6 @@ struct RouterSpec {
   constexpr int64_t all() const { return experts + shared; }
   constexpr int64_t of_token() const { return experts_per_token + shared; }
 };
-inline constexpr float kLeastScoreSum = 1e-20f;  // added to the sum of sigmoids that divides them
+inline constexpr float kMinScoreSum = 1e-20f;  // added to the sum of sigmoids that divides them
 
 }  // namespace nibble

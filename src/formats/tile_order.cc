@@ -48,7 +48,7 @@ void PackPanel(const Rows& rows, int64_t row_bytes, uint8_t* panel) {
 
 // Codes of `bits` bytes: byte b of four that follow each other is a word of output j, and behind
 // the words of all outputs come those of byte b + 1.
-void PackPoints(const Rows& rows, int64_t row_bytes, int64_t bits, uint8_t* panel) {
+void PackCodewords(const Rows& rows, int64_t row_bytes, int64_t bits, uint8_t* panel) {
   for (int64_t at = 0; at < row_bytes; at += 4 * bits) {
     for (int64_t byte = 0; byte < bits; ++byte) {
       for (const uint8_t* row : rows) {
@@ -92,7 +92,7 @@ void PackTiles(const PackedWeights& w, uint8_t* tiles) {
       }
     }
     uint8_t* out = tiles + panel * order.panel_bytes();
-    if (w.format.lattice()) return PackPoints(rows, row_bytes, order.bits, out);
+    if (w.format.lattice()) return PackCodewords(rows, row_bytes, order.bits, out);
     order.bits == 4 ? PackPanel<4>(rows, row_bytes, out) : PackPanel<8>(rows, row_bytes, out);
   });
 }

@@ -82,7 +82,7 @@ bool IsCall(const State& state) {
 // 1977): states become final in rising order, each is computed again for what it depends on only.
 // value(state, levels) gives a state's value from those of its `next` and `other`.
 template <typename Value>
-std::vector<uint8_t> LeastValues(const std::vector<State>& states, const Value& value) {
+std::vector<uint8_t> MinValues(const std::vector<State>& states, const Value& value) {
   std::vector<std::vector<int32_t>> users(states.size());
   for (size_t i = 0; i < states.size(); ++i) {
     const State& state = states[i];
@@ -146,7 +146,7 @@ uint8_t EmptyOf(const Program& program, const State& state, const std::vector<ui
 
 // For each rule, the rules that it may begin with.
 Graph FirstRules(const Program& program, const RuleStates& rules) {
-  const std::vector<uint8_t> empty = LeastValues(
+  const std::vector<uint8_t> empty = MinValues(
       program.states,
       [&](const State& state, const auto& values) { return EmptyOf(program, state, values); });
   Graph graph(rules.start.size());
@@ -210,13 +210,13 @@ void Analyze(std::span<const GrammarBuilder::Rule> rules, const std::string& whe
     }
   }
   program->start = states.start.back();
-  program->levels = LeastValues(program->states, [&](const State& state, const auto& values) {
+  program->levels = MinValues(program->states, [&](const State& state, const auto& values) {
     return LevelsOf(*program, state, values);
   });
-  const uint8_t least = program->levels[static_cast<size_t>(program->start)];
-  if (least > GrammarLimits::kNesting) {
+  const uint8_t min = program->levels[static_cast<size_t>(program->start)];
+  if (min > GrammarLimits::kNesting) {
     FailUsage("{}: no text {}", where,
-              least == kNever
+              min == kNever
                   ? "satisfies it"
                   : fmt::format("of at most {} levels satisfies it", GrammarLimits::kNesting));
   }

@@ -20,22 +20,22 @@ Expr AnyDigits(size_t count) {
 }
 
 // Digits, as many as `least` has and not below it, or as many as `most` has and not above it.
-Expr DigitsFrom(std::string_view least) {
-  if (least.empty()) return Literal("");
-  const std::string_view rest = least.substr(1);
-  std::vector<Expr> all = {Sequence({Digit(least[0], least[0]), DigitsFrom(rest)})};
-  if (least[0] < '9') {
-    const auto above = static_cast<char>(least[0] + 1);
+Expr DigitsFrom(std::string_view min) {
+  if (min.empty()) return Literal("");
+  const std::string_view rest = min.substr(1);
+  std::vector<Expr> all = {Sequence({Digit(min[0], min[0]), DigitsFrom(rest)})};
+  if (min[0] < '9') {
+    const auto above = static_cast<char>(min[0] + 1);
     all.push_back(Sequence({Digit(above, '9'), AnyDigits(rest.size())}));
   }
   return Choice(std::move(all));
 }
-Expr DigitsTo(std::string_view most) {
-  if (most.empty()) return Literal("");
-  const std::string_view rest = most.substr(1);
-  std::vector<Expr> all = {Sequence({Digit(most[0], most[0]), DigitsTo(rest)})};
-  if (most[0] > '0') {
-    const auto below = static_cast<char>(most[0] - 1);
+Expr DigitsTo(std::string_view max) {
+  if (max.empty()) return Literal("");
+  const std::string_view rest = max.substr(1);
+  std::vector<Expr> all = {Sequence({Digit(max[0], max[0]), DigitsTo(rest)})};
+  if (max[0] > '0') {
+    const auto below = static_cast<char>(max[0] - 1);
     all.push_back(Sequence({Digit('0', below), AnyDigits(rest.size())}));
   }
   return Choice(std::move(all));
@@ -164,8 +164,8 @@ class MultiplesSet {
     }
     const auto [end, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), divisor_);
-    const size_t most = kMaxDivisorStates / ((places_ + 1) * (zeros_ + 1));
-    if (error != std::errc() || divisor_ == 0 || divisor_ > most) {
+    const size_t max = kMaxDivisorStates / ((places_ + 1) * (zeros_ + 1));
+    if (error != std::errc() || divisor_ == 0 || divisor_ > max) {
       FailUsage("multipleOf {}{}{} is not supported: too many remainders", divisor.whole,
                 divisor.fraction.empty() ? "" : ".", divisor.fraction);
     }
@@ -237,7 +237,7 @@ class MultiplesSet {
 int64_t FractionDigits(const NumberLimits& limits) {
   if (limits.integer) return 0;
   int64_t digits = kNumberDigits;
-  for (const auto& bound : {limits.least, limits.most}) {
+  for (const auto& bound : {limits.min, limits.max}) {
     if (!bound || bound->within) continue;
     const auto whole = static_cast<int64_t>(bound->value.whole.size());
     digits = std::min(digits, std::max<int64_t>(kExactDigits - whole, 1));
@@ -298,8 +298,8 @@ TextSet Numbers(const NumberLimits& limits) {
   }
   const auto digits = static_cast<int64_t>(kMaxCountedStates / states);
   TextSet numbers = Shape(std::clamp<int64_t>(digits, 1, kNumberDigits), FractionDigits(limits));
-  if (limits.least) numbers = numbers.And(From(*limits.least));
-  if (limits.most) numbers = numbers.And(To(*limits.most));
+  if (limits.min) numbers = numbers.And(From(*limits.min));
+  if (limits.max) numbers = numbers.And(To(*limits.max));
   for (const Decimal& value : limits.excluded) numbers = numbers.Without(Equal(value));
   for (const TextSet& set : multiples) numbers = numbers.And(set);
   for (const TextSet& set : others) numbers = numbers.Without(set);

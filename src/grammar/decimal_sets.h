@@ -31,7 +31,7 @@ struct DecimalBound {
 
 struct NumberLimits {
   bool integer = false;
-  std::optional<DecimalBound> least = {}, most = {};
+  std::optional<DecimalBound> min = {}, max = {};
   std::vector<Decimal> multiples = {}, non_multiples = {};  // all of these hold
   std::vector<Decimal> excluded = {};
   bool operator==(const NumberLimits&) const = default;

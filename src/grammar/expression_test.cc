@@ -45,8 +45,8 @@ std::set<size_t> Ends(const Expression& e, const std::vector<Expr>& rules, std::
     case Kind::kRepeat: {
       std::set<size_t> ends, now = {at}, all;
       // Every round takes a byte or none of the rest do: text.size() more are enough.
-      const int64_t most = e.min + static_cast<int64_t>(text.size()) + 1;
-      for (int64_t round = 0; round <= (e.max == kUnbounded ? most : std::min(e.max, most));
+      const int64_t max = e.min + static_cast<int64_t>(text.size()) + 1;
+      for (int64_t round = 0; round <= (e.max == kUnbounded ? max : std::min(e.max, max));
            ++round) {
         if (round >= e.min) all.insert(now.begin(), now.end());
         std::set<size_t> next;
@@ -238,9 +238,9 @@ TEST(Expressions, LargeCountsAreCounted) {
   EXPECT_TRUE(Accepts(range, "aabbaa"));
   EXPECT_FALSE(Accepts(range, "aabba"));
   EXPECT_FALSE(Accepts(range, "aabbaab"));
-  const auto least = Compiled(Repeat(a, 500, kUnbounded));
-  EXPECT_FALSE(Accepts(least, std::string(499, 'a')));
-  EXPECT_TRUE(Accepts(least, std::string(5000, 'a')));
+  const auto min = Compiled(Repeat(a, 500, kUnbounded));
+  EXPECT_FALSE(Accepts(min, std::string(499, 'a')));
+  EXPECT_TRUE(Accepts(min, std::string(5000, 'a')));
   const auto empty = Compiled(Repeat(Optional(a), 300, 400));
   EXPECT_TRUE(Accepts(empty, ""));
   EXPECT_TRUE(Accepts(empty, std::string(400, 'a')));

@@ -85,11 +85,11 @@ class SchemaCompiler {
     bool required;
   };
   // `least` to `most` of the members in their order, and further ones behind.
-  Expr Members(const std::vector<Member>& members, const Expr& further, int64_t least, int64_t most,
+  Expr Members(const std::vector<Member>& members, const Expr& further, int64_t min, int64_t max,
                Where at);
   Expr Members(const std::vector<Member>& members, const Expr& further);
-  Expr CountedMembers(const std::vector<Member>& members, const Expr& further, int64_t least,
-                      int64_t most, int64_t counted);
+  Expr CountedMembers(const std::vector<Member>& members, const Expr& further, int64_t min,
+                      int64_t max, int64_t counted);
   struct NamePattern {
     TextSet names;
     Json schema;

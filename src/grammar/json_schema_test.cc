@@ -62,15 +62,15 @@ TEST(JsonSchema, Numbers) {
   Rng rng(1);
   for (int run = 0; run < 100; ++run) {
     const auto bound = [&] { return static_cast<int64_t>(rng.Below(2400)) - 1200; };
-    const int64_t a = bound(), b = bound(), least = std::min(a, b), most = std::max(a, b);
-    grammar::Automaton automaton(JsonSchemaGrammar(
-        Json{{"type", "integer"}, {"minimum", least}, {"maximum", most}}, "test"));
+    const int64_t a = bound(), b = bound(), min = std::min(a, b), max = std::max(a, b);
+    grammar::Automaton automaton(
+        JsonSchemaGrammar(Json{{"type", "integer"}, {"minimum", min}, {"maximum", max}}, "test"));
     for (int64_t n = -1300; n <= 1300; n += run % 7 + 1) {
-      ASSERT_EQ(automaton.Accepts(std::to_string(n)), n >= least && n <= most)
-          << least << " " << most << " " << n;
+      ASSERT_EQ(automaton.Accepts(std::to_string(n)), n >= min && n <= max)
+          << min << " " << max << " " << n;
     }
-    for (const int64_t n : {least - 1, least, most, most + 1}) {
-      ASSERT_EQ(automaton.Accepts(std::to_string(n)), n >= least && n <= most) << n;
+    for (const int64_t n : {min - 1, min, max, max + 1}) {
+      ASSERT_EQ(automaton.Accepts(std::to_string(n)), n >= min && n <= max) << n;
     }
   }
 }

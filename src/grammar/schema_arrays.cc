@@ -57,18 +57,18 @@ Expr SchemaCompiler::ContainingArray(const Constraints::Arrays& a, Where at) {
   const Expr hit = Shared(Value(Both(items, contained.schema), Below(at, "contains")));
   const Json other = bounded ? Both(items, {{"not", contained.schema}}) : items;
   const Expr miss = Shared(Value(other, Below(at, "items")));
-  const int64_t most_items = std::max<int64_t>(a.max == kUnbounded ? a.min : a.max, 1);
-  const int64_t most_hits = bounded ? contained.max : contained.min;
+  const int64_t max_items = std::max<int64_t>(a.max == kUnbounded ? a.min : a.max, 1);
+  const int64_t max_hits = bounded ? contained.max : contained.min;
   std::vector<int32_t> rules;
-  for (int64_t i = 0; i < (most_items + 1) * (most_hits + 1); ++i) {
+  for (int64_t i = 0; i < (max_items + 1) * (max_hits + 1); ++i) {
     rules.push_back(builder_->AddRule(fmt::format("schema {} part {}", number_, parts_++)));
   }
   const auto rule = [&](int64_t n, int64_t h) {
-    const int64_t items_so_far = std::min(n, most_items), hits = std::min(h, most_hits);
-    return rules[static_cast<size_t>(items_so_far * (most_hits + 1) + hits)];
+    const int64_t items_so_far = std::min(n, max_items), hits = std::min(h, max_hits);
+    return rules[static_cast<size_t>(items_so_far * (max_hits + 1) + hits)];
   };
-  for (int64_t n = 0; n <= most_items; ++n) {
-    for (int64_t h = 0; h <= most_hits; ++h) {
+  for (int64_t n = 0; n <= max_items; ++n) {
+    for (int64_t h = 0; h <= max_hits; ++h) {
       std::vector<Expr> all;
       const Expr comma = n == 0 ? Literal("") : JsonComma(builder_);
       if (n >= a.min && h >= contained.min) all.push_back(Literal(""));
@@ -102,8 +102,8 @@ Expr SchemaCompiler::Array(const Constraints& c, Where at) {
   if (!a.contained.empty()) {
     const Constraints::Contained& one = a.contained[0];
     const int64_t hits = (one.max == kUnbounded ? one.min : one.max) + 1;
-    const int64_t most_items = (a.max == kUnbounded ? a.min : a.max) + 2;
-    const bool fits = hits <= kMaxCountedItems && most_items <= kMaxCountedItems / hits;
+    const int64_t max_items = (a.max == kUnbounded ? a.min : a.max) + 2;
+    const bool fits = hits <= kMaxCountedItems && max_items <= kMaxCountedItems / hits;
     const bool can_be_counted = one.max == kUnbounded || Held(at, [&] { Negated(one.schema, at); });
     if (fixed == 0 && a.contained.size() == 1 && fits && can_be_counted) {
       return ContainingArray(a, at);

@@ -17,12 +17,12 @@ void TakeSmaller(int64_t other, int64_t* max) {
   if (*max == kUnbounded || (other != kUnbounded && other < *max)) *max = other;
 }
 
-void TakeTighter(const std::optional<DecimalBound>& other, bool least,
+void TakeTighter(const std::optional<DecimalBound>& other, bool min,
                  std::optional<DecimalBound>* bound) {
   if (!other) return;
   const bool tighter =
       !*bound ||
-      (least ? Less((*bound)->value, other->value) : Less(other->value, (*bound)->value)) ||
+      (min ? Less((*bound)->value, other->value) : Less(other->value, (*bound)->value)) ||
       ((*bound)->value == other->value && !other->within);
   if (tighter) *bound = other;
 }
@@ -37,8 +37,8 @@ void MergeInto(Constraints::Strings* a, const Constraints::Strings& b) {
 
 void MergeInto(NumberLimits* a, const NumberLimits& b) {
   a->integer = a->integer || b.integer;
-  TakeTighter(b.least, true, &a->least);
-  TakeTighter(b.most, false, &a->most);
+  TakeTighter(b.min, true, &a->min);
+  TakeTighter(b.max, false, &a->max);
   AddNew(b.multiples, &a->multiples);
   AddNew(b.non_multiples, &a->non_multiples);
 }

@@ -45,18 +45,18 @@ TEST(DecimalSets, AreTheirNumbers) {
   Rng rng(3);
   for (int run = 0; run < 60; ++run) {
     const auto any = [&] { return static_cast<int>(rng.Below(600)) - 300; };
-    const int a = any(), b = any(), least = std::min(a, b), most = std::max(a, b);
+    const int a = any(), b = any(), min = std::min(a, b), max = std::max(a, b);
     const int divisor = static_cast<int>(rng.Below(40)) + 1;
     const bool within = run % 2 == 0;
     const auto bound = [&](int n) { return grammar::DecimalBound{decimal(n), within}; };
-    const TextSet limited = Numbers({.least = bound(least), .most = bound(most)});
+    const TextSet limited = Numbers({.min = bound(min), .max = bound(max)});
     const TextSet multiples = Numbers({.multiples = {decimal(divisor)}});
     const TextSet others = Numbers({.non_multiples = {decimal(divisor)}});
     for (int n = -310; n <= 310; ++n) {
       const std::string text =
           fmt::format("{}{}.{:02}", n < 0 ? "-" : "", std::abs(n) / 100, std::abs(n) % 100);
-      ASSERT_EQ(limited.Contains(text), within ? n >= least && n <= most : n > least && n < most)
-          << least << " " << most << " " << text;
+      ASSERT_EQ(limited.Contains(text), within ? n >= min && n <= max : n > min && n < max)
+          << min << " " << max << " " << text;
       ASSERT_EQ(multiples.Contains(text), n % divisor == 0) << divisor << " " << text;
       ASSERT_EQ(others.Contains(text), n % divisor != 0) << divisor << " " << text;
     }

@@ -225,35 +225,35 @@ Expr SchemaCompiler::Members(const std::vector<Member>& members, const Expr& fur
   return needed ? pick : Optional(std::move(pick));
 }
 
-Expr SchemaCompiler::Members(const std::vector<Member>& members, const Expr& further, int64_t least,
-                             int64_t most, Where at) {
+Expr SchemaCompiler::Members(const std::vector<Member>& members, const Expr& further, int64_t min,
+                             int64_t max, Where at) {
   const auto count = static_cast<int64_t>(members.size());
   // A further name may come twice: one of them counts.
-  if (further != nullptr && least > count + 1) {
+  if (further != nullptr && min > count + 1) {
     LeaveOut(at, "minProperties of names that are not declared is not supported");
-    least = count + 1;
+    min = count + 1;
   }
   const auto required = std::ranges::count_if(members, &Member::required);
-  if (most != kUnbounded && further == nullptr && most >= count) most = kUnbounded;
-  if (least <= required && most == kUnbounded) return Members(members, further);
-  const int64_t counted = std::max<int64_t>(most == kUnbounded ? least : most, 1);
+  if (max != kUnbounded && further == nullptr && max >= count) max = kUnbounded;
+  if (min <= required && max == kUnbounded) return Members(members, further);
+  const int64_t counted = std::max<int64_t>(max == kUnbounded ? min : max, 1);
   if (static_cast<size_t>(counted) > kMaxCountedMembers / (members.size() + 1)) {
     LeaveOut(at, "minProperties or maxProperties of so many properties is not supported");
     return Members(members, further);
   }
-  return CountedMembers(members, further, least, most, counted);
+  return CountedMembers(members, further, min, max, counted);
 }
 
 // tails[n]: what may stand behind n members, or `counted` and more where that is all that matters.
 Expr SchemaCompiler::CountedMembers(const std::vector<Member>& members, const Expr& further,
-                                    int64_t least, int64_t most, int64_t counted) {
+                                    int64_t min, int64_t max, int64_t counted) {
   const auto with_comma = [&](int64_t n, const Expr& text) {
     return n == 0 ? text : Sequence({JsonComma(builder_), text});
   };
   std::vector<Expr> tails;
   for (int64_t n = 0; n <= counted; ++n) {
-    const int64_t room = most == kUnbounded ? kUnbounded : most - n;
-    const int64_t missing = std::max<int64_t>(least - n, 0);
+    const int64_t room = max == kUnbounded ? kUnbounded : max - n;
+    const int64_t missing = std::max<int64_t>(min - n, 0);
     if (further == nullptr || room == 0 || missing > 1) {
       tails.push_back(missing == 0 ? Literal("") : Choice({}));
     } else {
@@ -267,7 +267,7 @@ Expr SchemaCompiler::CountedMembers(const std::vector<Member>& members, const Ex
     for (int64_t n = 0; n <= counted; ++n) {
       std::vector<Expr> all;
       if (!members[i].required) all.push_back(tails[static_cast<size_t>(n)]);
-      if (most == kUnbounded || n < most) {
+      if (max == kUnbounded || n < max) {
         const auto next = static_cast<size_t>(std::min(n + 1, counted));
         all.push_back(with_comma(n, Sequence({members[i].text, tails[next]})));
       }

@@ -110,10 +110,10 @@ void SchemaCompiler::ReadNumbers(const Json& schema, Where at, Constraints* c) c
       *c = Merged(std::move(*c), limits);
     }
   };
-  bound("minimum", &NumberLimits::least, true);
-  bound("exclusiveMinimum", &NumberLimits::least, false);
-  bound("maximum", &NumberLimits::most, true);
-  bound("exclusiveMaximum", &NumberLimits::most, false);
+  bound("minimum", &NumberLimits::min, true);
+  bound("exclusiveMinimum", &NumberLimits::min, false);
+  bound("maximum", &NumberLimits::max, true);
+  bound("exclusiveMaximum", &NumberLimits::max, false);
   if (const auto divisor = number("multipleOf")) {
     if (divisor->negative || divisor->is_zero()) Refuse(at, "multipleOf must be more than 0");
     c->numbers.multiples.push_back(*divisor);

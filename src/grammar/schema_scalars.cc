@@ -25,7 +25,7 @@ Expr WrittenCharacter(const CharRanges& set) {
 // The least and largest number of characters in a text of an expression; the largest may be
 // kUnbounded.
 struct Lengths {
-  int64_t least, most;
+  int64_t min, max;
 };
 Lengths LengthsOf(const Expression& e) {
   using Kind = Expression::Kind;
@@ -35,19 +35,19 @@ Lengths LengthsOf(const Expression& e) {
   };
   if (e.kind == Kind::kRepeat) {
     const Lengths part = LengthsOf(*e.parts[0]);
-    const bool endless = (e.max == kUnbounded || part.most == kUnbounded) && part.most != 0;
-    return {part.least * e.min, endless ? kUnbounded : part.most * std::max<int64_t>(e.max, 0)};
+    const bool endless = (e.max == kUnbounded || part.max == kUnbounded) && part.max != 0;
+    return {part.min * e.min, endless ? kUnbounded : part.max * std::max<int64_t>(e.max, 0)};
   }
   Lengths all = {0, 0};
   for (size_t i = 0; i < e.parts.size(); ++i) {
     const Lengths part = LengthsOf(*e.parts[i]);
     if (e.kind == Kind::kSequence) {
-      all = {all.least + part.least, sum(all.most, part.most)};
+      all = {all.min + part.min, sum(all.max, part.max)};
     } else if (i == 0) {
       all = part;
     } else {
-      const bool endless = all.most == kUnbounded || part.most == kUnbounded;
-      all = {std::min(all.least, part.least), endless ? kUnbounded : std::max(all.most, part.most)};
+      const bool endless = all.max == kUnbounded || part.max == kUnbounded;
+      all = {std::min(all.min, part.min), endless ? kUnbounded : std::max(all.max, part.max)};
     }
   }
   return all;
@@ -62,8 +62,7 @@ std::string Key(const NumberLimits& limits) {
     return fmt::format("{}{}.{}", d.negative ? "-" : "", d.whole, d.fraction);
   };
   std::string key = limits.integer ? "integer" : "number";
-  for (const auto& [name, bound] :
-       {std::pair("from", limits.least), std::pair("to", limits.most)}) {
+  for (const auto& [name, bound] : {std::pair("from", limits.min), std::pair("to", limits.max)}) {
     if (bound) key += fmt::format(" {}{} {}", name, bound->within ? "" : "<", text(bound->value));
   }
   for (const auto& [name, list] :
@@ -94,17 +93,17 @@ std::optional<Expr> SchemaCompiler::SimpleString(const Constraints& c) {
   if (parsed.looks_ahead()) return std::nullopt;
   Expr text = parsed.Texts();
   const Lengths lengths = LengthsOf(*text);
-  const bool fits = lengths.least >= s.min &&
-                    (s.max == kUnbounded || (lengths.most != kUnbounded && lengths.most <= s.max));
+  const bool fits = lengths.min >= s.min &&
+                    (s.max == kUnbounded || (lengths.max != kUnbounded && lengths.max <= s.max));
   if (!fits) {
     const bool repeats = text->kind == Expression::Kind::kRepeat &&
                          text->parts[0]->kind == Expression::Kind::kCharacters;
     if (!repeats) return std::nullopt;
-    const int64_t least = std::max(text->min, s.min);
-    int64_t most = s.max;
-    if (text->max != kUnbounded) most = most == kUnbounded ? text->max : std::min(most, text->max);
-    if (most != kUnbounded && most < least) return Choice({});
-    text = Repeat(text->parts[0], least, most);
+    const int64_t min = std::max(text->min, s.min);
+    int64_t max = s.max;
+    if (text->max != kUnbounded) max = max == kUnbounded ? text->max : std::min(max, text->max);
+    if (max != kUnbounded && max < min) return Choice({});
+    text = Repeat(text->parts[0], min, max);
   }
   return InQuotes(MapCharacters(text, WrittenCharacter));
 }
@@ -132,8 +131,8 @@ TextSet SchemaCompiler::StringSet(const Constraints& c, Where at) {
   narrow([&] { return set.Without(TextSet::Of(Choice(std::move(excluded)))); });
   if (s.min > 0 || s.max != kUnbounded) {
     const auto states = static_cast<int64_t>(set.size());
-    const int64_t most = std::max(s.min, std::max<int64_t>(kCountedStates / states, 1));
-    const int64_t max = s.max == kUnbounded ? kUnbounded : std::min(s.max, most);
+    const int64_t max = std::max(s.min, std::max<int64_t>(kCountedStates / states, 1));
+    const int64_t max = s.max == kUnbounded ? kUnbounded : std::min(s.max, max);
     narrow([&] { return set.And(TextSet::OfLengths(s.min, max)); });
   }
   return set;

@@ -33,7 +33,7 @@ namespace {
 struct Faults {
   int calls_until_death = -1;  // of write, fsync, rename and renameat2 together
   int64_t disk_bytes = -1;     // then ENOSPC
-  int64_t most_per_write = INT64_MAX;
+  int64_t max_per_write = INT64_MAX;
   bool interrupt_next_write = false;
   bool plain_rename_only = false;
 } faults;
@@ -51,7 +51,7 @@ extern "C" ssize_t write(int fd, const void* data, size_t size) {
     errno = EINTR;
     return -1;
   }
-  auto allowed = std::min(static_cast<int64_t>(size), faults.most_per_write);
+  auto allowed = std::min(static_cast<int64_t>(size), faults.max_per_write);
   if (faults.disk_bytes >= 0) {
     if (faults.disk_bytes == 0) {
       errno = ENOSPC;
@@ -162,7 +162,7 @@ TEST_F(AtomicFileTest, WithoutCommitLeavesNothing) {
 }
 
 TEST_F(AtomicFileTest, ShortAndInterruptedWritesAreContinued) {
-  faults.most_per_write = 7;
+  faults.max_per_write = 7;
   faults.interrupt_next_write = true;
   std::string text;
   Rng rng(1);

@@ -344,9 +344,9 @@ Json GgufFile::JsonAt(const Value& value, uint64_t index) const {
 }
 
 Json GgufFile::Show(std::string_view key) const {
-  constexpr uint64_t kMost = 1 << 10;
+  constexpr uint64_t kMax = 1 << 10;
   const Value& value = keys_.at(std::string(key));
-  if (value.count > kMost) return fmt::format("{} items", value.count);
+  if (value.count > kMax) return fmt::format("{} items", value.count);
   if (value.type == kString && !value.array) return std::string(*FindString(key));
   if (!value.array) return JsonAt(value, 0);
   Json list = Json::array();

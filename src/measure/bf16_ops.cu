@@ -6,7 +6,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kThreads = 256, kMostWarps = 32;
+constexpr int kThreads = 256, kMaxWarps = 32;
 
 // Eight elements as a memory access and as numbers.
 struct Eight {
@@ -19,9 +19,9 @@ struct Eight {
 };
 
 // A block per row, a thread per eight elements.
-__global__ void __launch_bounds__(32 * kMostWarps)
+__global__ void __launch_bounds__(32 * kMaxWarps)
     NormKernel(const __nv_bfloat16* x, int width, __nv_bfloat16* y) {
-  __shared__ float sums[kMostWarps];
+  __shared__ float sums[kMaxWarps];
   const int64_t at = int64_t{blockIdx.x} * width + 8 * threadIdx.x;
   const bool exists = 8 * threadIdx.x < width;
   WaitForPreviousGrid();
@@ -113,7 +113,7 @@ unsigned Blocks(int64_t threads) {
 void Bf16Norm(const __nv_bfloat16* x, int64_t tokens, int width, __nv_bfloat16* y,
               cudaStream_t stream) {
   const unsigned threads = (width / 8 + 31) / 32 * 32;
-  NIBBLE_CUDA_CHECK(threads <= 32 * kMostWarps);
+  NIBBLE_CUDA_CHECK(threads <= 32 * kMaxWarps);
   LaunchDependent(NormKernel, {.grid = static_cast<unsigned>(tokens), .block = threads}, stream, x,
                   width, y);
 }

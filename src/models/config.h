@@ -190,7 +190,7 @@ struct ModelConfig {
   std::optional<LayerVector> NormInFront(Role role) const;
   // Returns whether the residual stream can be rotated: weights of norms behind o and down let no
   // rotation pass.
-  bool turns_residual() const { return !has(LayerVector::kPostAttentionNorm); }
+  bool rotates_residual() const { return !has(LayerVector::kPostAttentionNorm); }
   int64_t width(int64_t layer, LayerVector vector) const;
   int64_t outputs(int64_t layer, Role role) const;  // N of a linear
   int64_t inputs(int64_t layer, Role role) const;   // K of a linear

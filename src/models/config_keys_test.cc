@@ -165,7 +165,7 @@ TEST(ConfigKeys, ArePlacedWhereTheyStand) {
 // Once, and only of a model that opens.
 TEST(ConfigKeys, ThatNothingReadsAreToldWhenAModelIsOpened) {
   const std::string directory = RandomModel("keys", SmallConfig({{"nobody_knows", 1}}));
-  const auto told = [&] {
+  const auto reported = [&] {
     testing::internal::CaptureStderr();
     const std::string error = ErrorOf([&] {
       EXPECT_THAT(OpenNetwork(directory).unread.unknown,
@@ -173,12 +173,12 @@ TEST(ConfigKeys, ThatNothingReadsAreToldWhenAModelIsOpened) {
     });
     return testing::internal::GetCapturedStderr() + error;
   };
-  EXPECT_EQ(told(), fmt::format("nibble: {}: not known, and left alone: config.json: "
-                                "nobody_knows = 1\n",
-                                directory));
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(reported(), fmt::format("nibble: {}: not known, and left alone: config.json: "
+                                    "nobody_knows = 1\n",
+                                    directory));
+  EXPECT_EQ(reported(), "");
   EditJson(directory + "/config.json", [](Json& json) { json["is_causal"] = false; });
-  EXPECT_EQ(told(), directory + ": not supported: config.json: is_causal = false");
+  EXPECT_EQ(reported(), directory + ": not supported: config.json: is_causal = false");
 }
 
 }  // namespace

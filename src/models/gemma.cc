@@ -12,7 +12,7 @@
 namespace nibble {
 namespace {
 
-constexpr double kMostScalar = 1 << 20;
+constexpr double kMaxScalar = 1 << 20;
 
 // The config with what published files leave to the classes of transformers, and without the
 // activation's other key.
@@ -40,9 +40,9 @@ ModelConfig ParseGemma(const Json& config, const std::string& where) {
   c.vectors = {LayerVector::kAttentionNorm, LayerVector::kMlpNorm, LayerVector::kPostAttentionNorm,
                LayerVector::kPostMlpNorm};
   c.attention_scale =
-      1 / std::sqrt(JsonGetIn<double>(config, "query_pre_attn_scalar", 1, kMostScalar, where));
+      1 / std::sqrt(JsonGetIn<double>(config, "query_pre_attn_scalar", 1, kMaxScalar, where));
   c.embedding_scale = std::sqrt(static_cast<double>(c.hidden_size));
-  const auto cap = JsonFindIn<double>(config, "final_logit_softcapping", 1e-3, kMostScalar, where);
+  const auto cap = JsonFindIn<double>(config, "final_logit_softcapping", 1e-3, kMaxScalar, where);
   c.logits_softcap = cap.value_or(0);
   return c;
 }
@@ -51,7 +51,7 @@ ModelConfig ParseGemma2(const Json& stored, const std::string& where) {
   const Json config = WithDefaults(stored, Json::object());
   ModelConfig c = ParseGemma(config, where);
   c.specs = ParseLayerTypes(config, c.layers, ParseWindow(config, where), where, 2);
-  const auto cap = JsonFindIn<double>(config, "attn_logit_softcapping", 1e-3, kMostScalar, where);
+  const auto cap = JsonFindIn<double>(config, "attn_logit_softcapping", 1e-3, kMaxScalar, where);
   c.attention_softcap = cap.value_or(0);
   return c;
 }
@@ -143,13 +143,13 @@ void ShareCaches(const Json& config, const std::string& where, ModelConfig& c) {
 
 // A token has a row of a table for each layer.
 void GiveLayersInputs(const Json& config, const std::string& where, ModelConfig& c) {
-  constexpr int64_t kMostRows = int64_t{1} << 31;
+  constexpr int64_t kMaxRows = int64_t{1} << 31;
   c.layer_input_size =
       JsonFindIn<int64_t>(config, "hidden_size_per_layer_input", 0, kMaxWidth, where).value_or(256);
   if (c.layer_input_size == 0) return;
-  const auto tokens = JsonFindIn<int64_t>(config, "vocab_size_per_layer_input", 1, kMostRows, where)
+  const auto tokens = JsonFindIn<int64_t>(config, "vocab_size_per_layer_input", 1, kMaxRows, where)
                           .value_or(262144);
-  if (tokens != c.vocab_size || c.layer_input_size % 8 != 0 || tokens * c.layers >= kMostRows) {
+  if (tokens != c.vocab_size || c.layer_input_size % 8 != 0 || tokens * c.layers >= kMaxRows) {
     Fail("{}: inputs of layers of {} numbers for {} of {} tokens", where, c.layer_input_size,
          tokens, c.vocab_size);
   }

@@ -8,7 +8,7 @@ namespace nibble {
 namespace {
 
 ModelConfig ParseGptOss(const Json& config, const std::string& where) {
-  constexpr double kMost = 1e3;
+  constexpr double kMax = 1e3;
   ModelConfig c = ParseLlama(config, where);
   if (JsonFind<bool>(config, "attention_bias", where).value_or(true)) {
     c.biases = {Role::kQ, Role::kK, Role::kV, Role::kO};
@@ -20,8 +20,8 @@ ModelConfig ParseGptOss(const Json& config, const std::string& where) {
       config.contains("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
   c.router.experts_per_token = ParseExtent(config, chosen, c.router.experts, where);
   c.expert_size = c.intermediate_size;
-  const auto alpha = JsonFindIn<double>(config, "swiglu_alpha", 1e-3, kMost, where);
-  const auto limit = JsonFindIn<double>(config, "swiglu_limit", 1e-3, kMost, where);
+  const auto alpha = JsonFindIn<double>(config, "swiglu_alpha", 1e-3, kMax, where);
+  const auto limit = JsonFindIn<double>(config, "swiglu_limit", 1e-3, kMax, where);
   c.gating = {.linear = static_cast<float>(alpha.value_or(1.702)),
               .limit = static_cast<float>(limit.value_or(7)),
               .up_offset = 1};

@@ -156,9 +156,9 @@ const Family kLlama = LikeLlama("llama", ParseWithBiases);
 // Granite's residual stream is divided by its multiplier of branches, which norms do not see but in
 // their epsilon: what enters it is larger instead, and branches add up as they are.
 ModelConfig ParseGranite(const Json& config, const std::string& where) {
-  constexpr double kLeast = 1e-6, kMost = 1e6;
+  constexpr double kMin = 1e-6, kMax = 1e6;
   const auto multiplier = [&](const char* key) {
-    return JsonFindIn<double>(config, key, kLeast, kMost, where).value_or(1);
+    return JsonFindIn<double>(config, key, kMin, kMax, where).value_or(1);
   };
   ModelConfig c = ParseWithBiases(config, where);
   const double residual = multiplier("residual_multiplier");

@@ -23,7 +23,7 @@ bool SameBytes(const Tensor& a, const Tensor& b) {
 }
 
 // Hands out tensors by name with their expected shape and remembers which were used.
-constexpr int64_t kMostNextTokens = 8;  // published models have one such layer; a file may say more
+constexpr int64_t kMaxNextTokens = 8;  // published models have one such layer; a file may say more
 
 class Tensors {
  public:
@@ -147,7 +147,7 @@ class Tensors {
     const Json& text = TextConfig(network_.config_json);
     const int64_t layers = network_.config.layers;
     const auto more = JsonFind<int64_t>(text, "num_nextn_predict_layers", "").value_or(0);
-    for (int64_t i = layers; i < layers + std::min(more, kMostNextTokens); ++i) {
+    for (int64_t i = layers; i < layers + std::min(more, kMaxNextTokens); ++i) {
       if (name.starts_with(Bare(fmt::format("model.layers.{}.", i)))) return true;
     }
     return false;
@@ -372,13 +372,13 @@ UnreadKeys CheckKeys(const std::string& model, const Json& config) {
 }
 
 // Once for each model: some commands open one several times.
-void Tell(const std::string& model, const UnreadKeys& unread) {
+void Deliver(const std::string& model, const UnreadKeys& unread) {
   static std::mutex mutex;
-  static std::set<std::string> told;
+  static std::set<std::string> reported;
   const std::lock_guard lock(mutex);
   const auto tell = [&](const char* what, const std::vector<std::string>& keys) {
     const auto line = fmt::format("nibble: {}: {} {}\n", model, what, fmt::join(keys, ", "));
-    if (!keys.empty() && told.insert(line).second) Note("{}", line);
+    if (!keys.empty() && reported.insert(line).second) Note("{}", line);
   };
   tell("answers may differ, as nothing reads", unread.answers);
   tell("not known, and left alone:", unread.unknown);
@@ -400,7 +400,7 @@ Network OpenNetwork(const std::string& directory) {
     net.packed = true;
     LoadPacked(net, *quantization, where);
     AttachTiles(net);
-    Tell(directory, net.unread);
+    Deliver(directory, net.unread);
     return net;
   }
   std::optional<StoredCodes> codes;
@@ -412,7 +412,7 @@ Network OpenNetwork(const std::string& directory) {
   }
   const bool gguf = IsGguf(directory);
   LoadPlain(net, gguf ? GgufFamilyOf(net.config, where) : FamilyOf(net.config_json, where), codes);
-  Tell(directory, net.unread);
+  Deliver(directory, net.unread);
   return net;
 }
 

@@ -34,10 +34,10 @@ struct Network {
   PackedLinear head;
   // A head that multiplies with the embedding's rotated table: what comes out of the last layer is
   // turned back first, so that the final norm finds its own channels; identity otherwise.
-  InputSpec turn_back;
-  // In place of turn_back a matrix [hidden, hidden], behind a norm without weights: it turns back,
-  // multiplies with the norm's weights and turns forth; no rows: there is none.
-  PackedLinear head_turn;
+  InputSpec head_unrotation;
+  // In place of head_unrotation a matrix [hidden, hidden], behind a norm without weights: it turns
+  // back, multiplies with the norm's weights and turns forth; no rows: there is none.
+  PackedLinear head_rotation;
   // The weights of ModelConfig::layer_input_size (engine/layer_inputs.h).
   PackedWeights layer_table;
   PackedLinear layer_projection;

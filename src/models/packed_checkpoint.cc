@@ -163,20 +163,20 @@ void LoadPacked(Network& net, const Json& quantization_config, const std::string
     const LinearPlan& head = plan.at(0, Role::kHead);
     net.head = {.weights = net.embedding, .input = head.Input(c.hidden_size)};
     ValidateLinear(net.head, net.directory + ": head");
-    if (plan.head_turn) {
+    if (plan.head_rotation) {
       const int64_t hidden = c.hidden_size;
-      net.head_turn = {.weights = {.format = {.bits = 32},
-                                   .rows = hidden,
-                                   .cols = hidden,
-                                   .values = planes.Floats("head_turn", {hidden, hidden})},
-                       .input = {.width = hidden}};
+      net.head_rotation = {.weights = {.format = {.bits = 32},
+                                       .rows = hidden,
+                                       .cols = hidden,
+                                       .values = planes.Floats("head_turn", {hidden, hidden})},
+                           .input = {.width = hidden}};
     } else if (plan.norms_folded) {
-      net.turn_back = {.width = c.hidden_size, .transform = Inverse(head.input_transform)};
+      net.head_unrotation = {.width = c.hidden_size, .transform = Inverse(head.input_transform)};
     }
   } else {
     net.head = planes.Linear(0, Role::kHead);
   }
-  if (!plan.norms_folded || (plan.tied_head && !plan.head_turn)) {
+  if (!plan.norms_folded || (plan.tied_head && !plan.head_rotation)) {
     net.final_norm = planes.Floats("final_norm", {c.hidden_size});
   }
   if (c.layer_input_size > 0) {

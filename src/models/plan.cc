@@ -131,7 +131,8 @@ void CheckTables(const Plan& plan, const ModelConfig& config, const std::string&
     if (role == Role::kHead || table == LinearPlan{.weights = table.weights}) continue;
     Fail("{}: {}: it has weights only", where, LinearName(0, role));
   }
-  if (plan.head_turn && !(plan.tied_head && plan.norms_folded && head.input_transform.identity())) {
+  if (plan.head_rotation &&
+      !(plan.tied_head && plan.norms_folded && head.input_transform.identity())) {
     Fail("{}: head_turn goes with tied_head, norms_folded and no transform of the head's input",
          where);
   }
@@ -230,7 +231,7 @@ Json ToJson(const Plan& plan) {
                {"tied_head", plan.tied_head},
                {"cache", CacheToJson(plan)},
                {"linears", linears}};
-  if (plan.head_turn) json["head_turn"] = true;
+  if (plan.head_rotation) json["head_turn"] = true;
   return json;
 }
 
@@ -254,7 +255,7 @@ Plan PlanFromJson(const Json& json, const ModelConfig& config, const std::string
   plan.provenance = JsonGet<Json>(json, "provenance", where);
   plan.norms_folded = JsonGet<bool>(json, "norms_folded", where);
   plan.tied_head = JsonGet<bool>(json, "tied_head", where);
-  plan.head_turn = JsonFind<bool>(json, "head_turn", where).value_or(false);
+  plan.head_rotation = JsonFind<bool>(json, "head_turn", where).value_or(false);
   const Json cache = JsonGet<Json>(json, "cache", where);
   const std::string in_cache = where + ": cache";
   RefuseUnknownFields(

@@ -62,7 +62,7 @@ struct Plan {
   // The head multiplies with the embedding's table. Where norms are folded and the table is thus
   // rotated by M, the rotation of the residual stream, M diag(final norm) M^T stands in front of
   // it: M is the head's online transform but for signs, or the product is a matrix of its own.
-  bool tied_head = false, head_turn = false;
+  bool tied_head = false, head_rotation = false;
   // The record of how the plan came about; the engine does not read it.
   Json provenance = Json::object();
 

@@ -196,11 +196,11 @@ TEST(PlanJson, ATiedHeadHasNoInputScales) {
   Plan plan = TestPlan(config);
   plan.tied_head = true;
   EXPECT_TRUE(PlanFromJson(ToJson(plan), config, "c").tied_head);
-  plan.norms_folded = plan.head_turn = true;
-  EXPECT_TRUE(PlanFromJson(ToJson(plan), config, "c").head_turn);
+  plan.norms_folded = plan.head_rotation = true;
+  EXPECT_TRUE(PlanFromJson(ToJson(plan), config, "c").head_rotation);
   plan.norms_folded = false;
   EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(plan), config, "c"); }), HasSubstr("head_turn"));
-  plan.head_turn = false;
+  plan.head_rotation = false;
   plan.linears["head"].input_scales = true;
   EXPECT_THAT(ErrorOf([&] { PlanFromJson(ToJson(plan), config, "c"); }), HasSubstr("tied_head"));
 }

@@ -323,7 +323,7 @@ StoredCodes::StoredCodes(const Json& config, const std::string& where) {
 
 PackedWeights CodesOfMxfp4(const Tensor& blocks, const std::string& where) {
   constexpr int64_t kGroup = 32;
-  constexpr int kLeast = 104, kMost = 143;  // exponents whose scale, half of theirs, is fp16
+  constexpr int kMin = 104, kMax = 143;  // exponents whose scale, half of theirs, is fp16
   const int64_t rows = blocks.shape[0], cols = blocks.shape[1], groups = cols / kGroup;
   PackedWeights w = {.format = {.bits = 4, .group = kGroup, .codebook = Codebook::kE2m1},
                      .rows = rows,
@@ -331,14 +331,14 @@ PackedWeights CodesOfMxfp4(const Tensor& blocks, const std::string& where) {
   std::vector<uint8_t> codes(static_cast<size_t>(rows * cols / 2));
   std::vector<uint16_t> scales(static_cast<size_t>(rows * groups));
   const auto* const from = reinterpret_cast<const uint8_t*>(blocks.data);
-  std::atomic<int> most = 0;
+  std::atomic<int> max = 0;
   ParallelFor(static_cast<size_t>(rows), [&](size_t row) {
     for (auto i = static_cast<int64_t>(row) * groups; i < static_cast<int64_t>(row + 1) * groups;
          ++i) {
       const uint8_t* const block = from + i * (1 + kGroup / 2);
       const int exponent = block[0];
-      if (exponent > kMost) most = exponent;
-      const int below = std::max(kLeast - exponent, 0);
+      if (exponent > kMax) max = exponent;
+      const int below = std::max(kMin - exponent, 0);
       scales[static_cast<size_t>(i)] = F16FromF32(std::ldexp(1.0f, exponent + below - 128));
       int8_t bits[kGroup];
       for (int e = 0; e < kGroup; ++e) {
@@ -351,7 +351,7 @@ PackedWeights CodesOfMxfp4(const Tensor& blocks, const std::string& where) {
       PackCodes(bits, kGroup, 4, codes.data() + i * kGroup / 2);
     }
   });
-  if (most > 0) Fail("{}: a block of MXFP4 has a scale of 2^{}", where, most - 127);
+  if (max > 0) Fail("{}: a block of MXFP4 has a scale of 2^{}", where, max - 127);
   w.codes = Tensor::Of(DType::kU8, {rows, cols / 2}, std::move(codes));
   w.scales = Tensor::Of(DType::kF16, {rows, groups}, std::move(scales));
   return w;

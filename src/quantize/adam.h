@@ -20,7 +20,7 @@ class Adam {
   }
 
   // The step after `step` others, by `share` of the rate.
-  void Step(std::span<const float> slopes, int64_t step, double share) {
+  void Step(std::span<const float> gradients, int64_t step, double share) {
     constexpr float kMean = 0.9f, kSquare = 0.99f;
     const auto n = static_cast<double>(step + 1);
     const auto rate = static_cast<float>(rate_ * share / (1 - std::pow(kMean, n)));
@@ -28,8 +28,8 @@ class Adam {
     float *const values = part(kValues), *const means = part(kMeans),
                  *const squares = part(kSquares);
     for (size_t i = 0; i < count_; ++i) {
-      means[i] += (1 - kMean) * (slopes[i] - means[i]);
-      squares[i] += (1 - kSquare) * (slopes[i] * slopes[i] - squares[i]);
+      means[i] += (1 - kMean) * (gradients[i] - means[i]);
+      squares[i] += (1 - kSquare) * (gradients[i] * gradients[i] - squares[i]);
       values[i] -= rate * means[i] / (std::sqrt(whole * squares[i]) + 1e-12f);
     }
   }

@@ -41,8 +41,8 @@ struct Backprop::Saved {
 
 // One query head and its kv head in one sequence, [length, head_dim], and a block of it.
 struct Backprop::HeadMemory {
-  Floats q, k, v, out_slopes, q_slopes, k_slopes, v_slopes;
-  Floats p, slopes;  // [kQueries, length]
+  Floats q, k, v, out_gradients, q_gradients, k_gradients, v_gradients;
+  Floats p, gradients;  // [kQueries, length]
 };
 
 bool Differentiable(const ModelConfig& c) {
@@ -79,9 +79,9 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       head_(ToBackend(backend, head.data)),
       final_norm_(ToBackend(backend, final_norm)) {
   for (Floats* floats :
-       {&x_, &x_slopes_, &input_slopes_, &a_slopes_, &q_slopes_, &k_slopes_, &v_slopes_,
-        &gate_slopes_, &up_slopes_, &output_slopes_, &loaded_head_, &head_slopes_, &logits_,
-        &target_, &target_logits_, &sums_, &norm_weights_}) {
+       {&x_, &x_gradients_, &input_gradients_, &a_gradients_, &q_gradients_, &k_gradients_,
+        &v_gradients_, &gate_gradients_, &up_gradients_, &output_gradients_, &loaded_head_,
+        &head_gradients_, &logits_, &target_, &target_logits_, &sums_, &norm_weights_}) {
     *floats = NewFloats();
   }
   for (int64_t i = 0; i < sequences; ++i) {
@@ -92,10 +92,11 @@ Backprop::Backprop(Backend& backend, const DenseMath& math, const ModelConfig& c
       length * config.Largest([&](int64_t i) { return config.head_shape(i).head_dim; });
   for (size_t i = 0; i < kLanes; ++i) {
     HeadMemory& m = heads_.emplace_back();
-    for (Floats* f : {&m.q, &m.k, &m.v, &m.out_slopes, &m.q_slopes, &m.k_slopes, &m.v_slopes}) {
+    for (Floats* f :
+         {&m.q, &m.k, &m.v, &m.out_gradients, &m.q_gradients, &m.k_gradients, &m.v_gradients}) {
       *f = NewFloats(head_values);
     }
-    for (Floats* f : {&m.p, &m.slopes}) *f = NewFloats(kQueries * length);
+    for (Floats* f : {&m.p, &m.gradients}) *f = NewFloats(kQueries * length);
   }
 }
 
@@ -201,10 +202,10 @@ void Backprop::UseHead(std::span<const float> head) {
   own_head_ = math_.Load(head, loaded_head_);
 }
 
-std::vector<float> Backprop::HeadSlopes() const {
-  std::vector<float> slopes(static_cast<size_t>(head_slopes_.size()));
-  math_.Store(head_slopes_.data(), slopes);
-  return slopes;
+std::vector<float> Backprop::HeadGradients() const {
+  std::vector<float> gradients(static_cast<size_t>(head_gradients_.size()));
+  math_.Store(head_gradients_.data(), gradients);
+  return gradients;
 }
 
 const float* Backprop::Predict(int64_t sequence, const float* head) {
@@ -219,16 +220,16 @@ const float* Backprop::Predict(int64_t sequence, const float* head) {
 void Backprop::ThroughHead(int64_t sequence, const float* head) {
   const int64_t hidden = config_.hidden_size, at = sequence * length_ * hidden;
   math_.Multiply({logits_.data(), head, kNone, length_, config_.vocab_size, hidden, 1, false,
-                  input_slopes_.Grow(tokens() * hidden)});
-  math_.NormSlopes(x_.data() + at, final_norm_.data(), input_slopes_.data(), length_, hidden, eps(),
-                   0, x_slopes_.data() + at);
+                  input_gradients_.Grow(tokens() * hidden)});
+  math_.NormGradients(x_.data() + at, final_norm_.data(), input_gradients_.data(), length_, hidden,
+                      eps(), 0, x_gradients_.data() + at);
 }
 
 double Backprop::Diverge(std::span<const float> targets) {
   const int64_t hidden = config_.hidden_size, vocab = config_.vocab_size;
   const int64_t values = length_ * hidden;
   const float* const head = own_head_ != nullptr ? own_head_ : head_.data();
-  x_slopes_.Grow(tokens() * hidden);
+  x_gradients_.Grow(tokens() * hidden);
   std::vector<float> divergences(static_cast<size_t>(length_));
   double sum = 0;
   for (int64_t i = 0; i < sequences_; ++i) {
@@ -237,13 +238,13 @@ double Backprop::Diverge(std::span<const float> targets) {
     const float* const read = Predict(i, head);
     math_.Multiply({math_.Load(target, target_), head_.data(), kB, length_, hidden, vocab, 1, false,
                     target_logits_.Grow(length_ * vocab)});
-    math_.DivergenceSlopes(target_logits_.data(), length_, vocab, logits_.data(),
-                           sums_.Grow(length_));
+    math_.DivergenceGradients(target_logits_.data(), length_, vocab, logits_.data(),
+                              sums_.Grow(length_));
     math_.Store(sums_.data(), divergences);
     sum += std::accumulate(divergences.begin(), divergences.end(), 0.0);
     if (own_head_ != nullptr) {
       math_.Multiply({logits_.data(), read, kA, vocab, length_, hidden, 1, i > 0,
-                      head_slopes_.Grow(vocab * hidden)});
+                      head_gradients_.Grow(vocab * hidden)});
     }
     ThroughHead(i, head);
   }
@@ -251,51 +252,52 @@ double Backprop::Diverge(std::span<const float> targets) {
 }
 
 void Backprop::Draw(Rng& rng) {
-  x_slopes_.Grow(tokens() * config_.hidden_size);
+  x_gradients_.Grow(tokens() * config_.hidden_size);
   std::vector<float> draws(static_cast<size_t>(length_));
   for (int64_t i = 0; i < sequences_; ++i) {
     for (float& draw : draws) draw = static_cast<float>(rng.Uniform());
     Predict(i, head_.data());
-    math_.DrawnSlopes(draws, config_.vocab_size, logits_.data());
+    math_.DrawnGradients(draws, config_.vocab_size, logits_.data());
     ThroughHead(i, head_.data());
   }
 }
 
-std::vector<float> Backprop::FactorSlopes(const float* y, const float* y_slopes, int64_t width) {
-  math_.ColumnDots(y, y_slopes, tokens(), width, sums_.Grow(width));
-  std::vector<float> slopes(static_cast<size_t>(width));
-  math_.Store(sums_.data(), slopes);
-  return slopes;
+std::vector<float> Backprop::FactorGradients(const float* y, const float* y_gradients,
+                                             int64_t width) {
+  math_.ColumnDots(y, y_gradients, tokens(), width, sums_.Grow(width));
+  std::vector<float> gradients(static_cast<size_t>(width));
+  math_.Store(sums_.data(), gradients);
+  return gradients;
 }
 
-const float* Backprop::AddedSlopes(Role role, const float* before, const float* after,
-                                   const Floats& weight, const Floats& output,
-                                   LayerScales& slopes) {
+const float* Backprop::AddedGradients(Role role, const float* before, const float* after,
+                                      const Floats& weight, const Floats& output,
+                                      LayerScales& gradients) {
   const int64_t hidden = config_.hidden_size, values = tokens() * hidden;
   if (weight.size() > 0) {
-    float* const output_slopes = output_slopes_.Grow(values);
-    math_.NormSlopes(output.data(), weight.data(), x_slopes_.data(), tokens(), hidden, eps(), 0,
-                     output_slopes);
-    slopes.rows[role] = FactorSlopes(output.data(), output_slopes, hidden);
-    return output_slopes;
+    float* const output_gradients = output_gradients_.Grow(values);
+    math_.NormGradients(output.data(), weight.data(), x_gradients_.data(), tokens(), hidden, eps(),
+                        0, output_gradients);
+    gradients.rows[role] = FactorGradients(output.data(), output_gradients, hidden);
+    return output_gradients;
   }
-  float* const added = input_slopes_.Grow(values);
+  float* const added = input_gradients_.Grow(values);
   math_.Combine(0, 1, after, values, added);
   math_.Combine(1, -1, before, values, added);
-  slopes.rows[role] = FactorSlopes(added, x_slopes_.data(), hidden);
-  return x_slopes_.data();
+  gradients.rows[role] = FactorGradients(added, x_gradients_.data(), hidden);
+  return x_gradients_.data();
 }
 
-void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& slopes) {
+void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& gradients) {
   const int64_t hidden = config_.hidden_size;
   const std::vector<float>& scales = saved.inputs[role].scales;
   const Floats& norm = saved.vectors[*config_.NormInFront(role)];
   const float* weights = norm.data();
-  std::vector<float> both;  // stays until the slopes are there
+  std::vector<float> both;  // stays until the gradients are there
   if (!scales.empty()) {
     const InputSpec scaled = {.width = hidden, .scales = scales};
     const Activations h = backend_.PrepareActs(Normed(config_, norm, x.data()), tokens(), scaled);
-    slopes.inputs[role] = FactorSlopes(backend_.Decode(h), input_slopes_.data(), hidden);
+    gradients.inputs[role] = FactorGradients(backend_.Decode(h), input_gradients_.data(), hidden);
     both = scales;
     if (weights != nullptr) {
       std::ranges::transform(both, std::span(backend_.Read(weights, hidden), both.size()),
@@ -303,15 +305,16 @@ void Backprop::ThroughNorm(Role role, const Saved& saved, const Floats& x, Layer
     }
     weights = math_.Load(both, norm_weights_);
   }
-  math_.NormSlopes(x.data(), weights, input_slopes_.data(), tokens(), hidden, eps(), 1,
-                   x_slopes_.data());
+  math_.NormGradients(x.data(), weights, input_gradients_.data(), tokens(), hidden, eps(), 1,
+                      x_gradients_.data());
 }
 
-void Backprop::Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
-                        Floats& out) const {
+void Backprop::Multiply(Role role, const float* y_gradients, const Matrices& matrices,
+                        bool accumulate, Floats& out) const {
   const int64_t inputs = config_.inputs(layer_, role);
-  math_.Multiply({y_slopes, matrices[role].data(), kNone, tokens(), config_.outputs(layer_, role),
-                  inputs, 1, accumulate, out.Grow(tokens() * inputs)});
+  math_.Multiply({y_gradients, matrices[role].data(), kNone, tokens(),
+                  config_.outputs(layer_, role), inputs, 1, accumulate,
+                  out.Grow(tokens() * inputs)});
 }
 
 LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Visit& visit) {
@@ -319,67 +322,68 @@ LayerScales Backprop::Backward(const Matrices& matrices, int64_t index, const Vi
   const auto at = static_cast<size_t>(index);
   const Saved& saved = saved_[at];
   const float* const after = index + 1 < config_.layers ? saved_[at + 1].x.data() : x_.data();
-  LayerScales slopes;
-  const auto of_rows = [&](Role role, const Floats& y, const Floats& y_slopes) {
-    slopes.rows[role] = FactorSlopes(y.data(), y_slopes.data(), config_.outputs(layer_, role));
-    if (visit) visit(role, y_slopes.data());
+  LayerScales gradients;
+  const auto of_rows = [&](Role role, const Floats& y, const Floats& y_gradients) {
+    gradients.rows[role] =
+        FactorGradients(y.data(), y_gradients.data(), config_.outputs(layer_, role));
+    if (visit) visit(role, y_gradients.data());
   };
   const auto through_heads = [&](const Floats& weight, const Floats& x, Floats& of_heads) {
     const int64_t dim = saved.heads.head_dim;
-    math_.NormSlopes(x.data(), weight.data(), of_heads.data(), x.size() / dim, dim, eps(), 0,
-                     of_heads.data());
+    math_.NormGradients(x.data(), weight.data(), of_heads.data(), x.size() / dim, dim, eps(), 0,
+                        of_heads.data());
   };
   if (saved.scale != 1) {
     const int64_t values = tokens() * config_.hidden_size;
-    math_.Combine(saved.scale, 0, x_slopes_.data(), values, x_slopes_.data());
+    math_.Combine(saved.scale, 0, x_gradients_.data(), values, x_gradients_.data());
   }
   const float* const down =
-      AddedSlopes(Role::kDown, saved.middle.data(), after, saved.vectors[LayerVector::kPostMlpNorm],
-                  saved.down_output, slopes);
+      AddedGradients(Role::kDown, saved.middle.data(), after,
+                     saved.vectors[LayerVector::kPostMlpNorm], saved.down_output, gradients);
   if (visit) visit(Role::kDown, down);
-  Multiply(Role::kDown, down, matrices, false, up_slopes_);
+  Multiply(Role::kDown, down, matrices, false, up_gradients_);
   const int64_t gated = tokens() * config_.intermediate_size;
-  math_.GateSlopes(config_.gating, saved.gate.data(), saved.up.data(), gated, up_slopes_.data(),
-                   gate_slopes_.Grow(gated));
-  of_rows(Role::kGate, saved.gate, gate_slopes_);
-  of_rows(Role::kUp, saved.up, up_slopes_);
-  Multiply(Role::kGate, gate_slopes_.data(), matrices, false, input_slopes_);
-  Multiply(Role::kUp, up_slopes_.data(), matrices, true, input_slopes_);
-  ThroughNorm(Role::kGate, saved, saved.middle, slopes);
+  math_.GateGradients(config_.gating, saved.gate.data(), saved.up.data(), gated,
+                      up_gradients_.data(), gate_gradients_.Grow(gated));
+  of_rows(Role::kGate, saved.gate, gate_gradients_);
+  of_rows(Role::kUp, saved.up, up_gradients_);
+  Multiply(Role::kGate, gate_gradients_.data(), matrices, false, input_gradients_);
+  Multiply(Role::kUp, up_gradients_.data(), matrices, true, input_gradients_);
+  ThroughNorm(Role::kGate, saved, saved.middle, gradients);
   const float* const o =
-      AddedSlopes(Role::kO, saved.x.data(), saved.middle.data(),
-                  saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, slopes);
+      AddedGradients(Role::kO, saved.x.data(), saved.middle.data(),
+                     saved.vectors[LayerVector::kPostAttentionNorm], saved.o_output, gradients);
   if (visit) visit(Role::kO, o);
-  Multiply(Role::kO, o, matrices, false, a_slopes_);
-  AttentionSlopes(saved);
+  Multiply(Role::kO, o, matrices, false, a_gradients_);
+  AttentionGradients(saved);
   const Floats &q_norm = saved.vectors[LayerVector::kQueryNorm],
                &k_norm = saved.vectors[LayerVector::kKeyNorm];
-  if (q_norm.size() > 0) through_heads(q_norm, saved.q, q_slopes_);
-  if (k_norm.size() > 0) through_heads(k_norm, saved.k, k_slopes_);
-  if (config_.value_norms) through_heads({}, saved.v, v_slopes_);
-  of_rows(Role::kQ, saved.q, q_slopes_);
-  of_rows(Role::kK, saved.k, k_slopes_);
-  of_rows(Role::kV, saved.v, v_slopes_);
-  Multiply(Role::kQ, q_slopes_.data(), matrices, false, input_slopes_);
-  Multiply(Role::kK, k_slopes_.data(), matrices, true, input_slopes_);
-  Multiply(Role::kV, v_slopes_.data(), matrices, true, input_slopes_);
-  ThroughNorm(Role::kQ, saved, saved.x, slopes);
-  return slopes;
+  if (q_norm.size() > 0) through_heads(q_norm, saved.q, q_gradients_);
+  if (k_norm.size() > 0) through_heads(k_norm, saved.k, k_gradients_);
+  if (config_.value_norms) through_heads({}, saved.v, v_gradients_);
+  of_rows(Role::kQ, saved.q, q_gradients_);
+  of_rows(Role::kK, saved.k, k_gradients_);
+  of_rows(Role::kV, saved.v, v_gradients_);
+  Multiply(Role::kQ, q_gradients_.data(), matrices, false, input_gradients_);
+  Multiply(Role::kK, k_gradients_.data(), matrices, true, input_gradients_);
+  Multiply(Role::kV, v_gradients_.data(), matrices, true, input_gradients_);
+  ThroughNorm(Role::kQ, saved, saved.x, gradients);
+  return gradients;
 }
 
-void Backprop::AttentionSlopes(const Saved& saved) {
-  q_slopes_.Grow(tokens() * config_.outputs(layer_, Role::kQ));
-  k_slopes_.Grow(tokens() * config_.outputs(layer_, Role::kK));
-  v_slopes_.Grow(tokens() * config_.outputs(layer_, Role::kV));
+void Backprop::AttentionGradients(const Saved& saved) {
+  q_gradients_.Grow(tokens() * config_.outputs(layer_, Role::kQ));
+  k_gradients_.Grow(tokens() * config_.outputs(layer_, Role::kK));
+  v_gradients_.Grow(tokens() * config_.outputs(layer_, Role::kV));
   const size_t heads = static_cast<size_t>(sequences_ * saved.heads.kv_heads);
   math_.ForEach(std::min(heads, kLanes), [&](size_t lane) {
     for (size_t i = lane; i < heads; i += kLanes) {
-      HeadSlopes(saved, static_cast<int64_t>(i), heads_[lane]);
+      HeadGradients(saved, static_cast<int64_t>(i), heads_[lane]);
     }
   });
 }
 
-void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) const {
+void Backprop::HeadGradients(const Saved& saved, int64_t index, HeadMemory& m) const {
   const auto& [heads, kv_heads, dim] = saved.heads;
   const int64_t sequence = index / kv_heads, kv_head = index % kv_heads, group = heads / kv_heads;
   const int64_t q_width = saved.heads.q_width(), kv_width = saved.heads.kv_width();
@@ -391,16 +395,16 @@ void Backprop::HeadSlopes(const Saved& saved, int64_t index, HeadMemory& m) cons
   for (int64_t g = 0; g < group; ++g) {
     const int64_t q_at = sequence * length_ * q_width + (kv_head * group + g) * dim;
     math_.TakeHead(saved.turned_q().data() + q_at, length_, q_width, dim, angles, m.q.data());
-    math_.TakeHead(a_slopes_.data() + q_at, length_, q_width, dim, {}, m.out_slopes.data());
-    QuerySlopes(saved, g == 0, m);
-    math_.PutHead(m.q_slopes.data(), length_, q_width, dim, angles, q_slopes_.data() + q_at);
+    math_.TakeHead(a_gradients_.data() + q_at, length_, q_width, dim, {}, m.out_gradients.data());
+    QueryGradients(saved, g == 0, m);
+    math_.PutHead(m.q_gradients.data(), length_, q_width, dim, angles, q_gradients_.data() + q_at);
   }
-  math_.PutHead(m.k_slopes.data(), length_, kv_width, dim, angles, k_slopes_.data() + kv_at);
-  math_.PutHead(m.v_slopes.data(), length_, kv_width, dim, {}, v_slopes_.data() + kv_at);
+  math_.PutHead(m.k_gradients.data(), length_, kv_width, dim, angles, k_gradients_.data() + kv_at);
+  math_.PutHead(m.v_gradients.data(), length_, kv_width, dim, {}, v_gradients_.data() + kv_at);
 }
 
 // The last block of queries comes first, since it sees all keys.
-void Backprop::QuerySlopes(const Saved& saved, bool first_head, HeadMemory& m) const {
+void Backprop::QueryGradients(const Saved& saved, bool first_head, HeadMemory& m) const {
   const AttentionSpec& attention = saved.attention;
   const int64_t dim = saved.heads.head_dim;
   const float scale = attention.scale;
@@ -409,16 +413,17 @@ void Backprop::QuerySlopes(const Saved& saved, bool first_head, HeadMemory& m) c
     const CausalBlock block = {first, std::min(kQueries, length_ - first),
                                attention.sliding_window};
     const int64_t rows = block.rows, keys = block.keys();
-    const float *const q = m.q.data() + first * dim, *const out = m.out_slopes.data() + first * dim;
-    float *const p = m.p.data(), *const slopes = m.slopes.data();
+    const float *const q = m.q.data() + first * dim, *const out =
+                                                         m.out_gradients.data() + first * dim;
+    float *const p = m.p.data(), *const gradients = m.gradients.data();
     math_.Multiply({q, m.k.data(), kB, rows, dim, keys, scale, false, p});
     math_.Softmax(block, p);
-    math_.Multiply({p, out, kA, keys, rows, dim, 1, add, m.v_slopes.data()});
-    math_.Multiply({out, m.v.data(), kB, rows, dim, keys, 1, false, slopes});
-    math_.SoftmaxSlopes(block, p, slopes);
-    math_.Multiply({slopes, m.k.data(), kNone, rows, keys, dim, scale, false,
-                    m.q_slopes.data() + first * dim});
-    math_.Multiply({slopes, q, kA, keys, rows, dim, scale, add, m.k_slopes.data()});
+    math_.Multiply({p, out, kA, keys, rows, dim, 1, add, m.v_gradients.data()});
+    math_.Multiply({out, m.v.data(), kB, rows, dim, keys, 1, false, gradients});
+    math_.SoftmaxGradients(block, p, gradients);
+    math_.Multiply({gradients, m.k.data(), kNone, rows, keys, dim, scale, false,
+                    m.q_gradients.data() + first * dim});
+    math_.Multiply({gradients, q, kA, keys, rows, dim, scale, add, m.k_gradients.data()});
     add = true;
   }
 }

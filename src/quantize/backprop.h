@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A batch of sequences through the rounded network and back. Forward is what runs at inference, on
-// integers; backward multiplies slopes with the decoded weights in fp32. Rounding counts as the
+// integers; backward multiplies gradients with the decoded weights in fp32. Rounding counts as the
 // identity (straight-through estimation, Bengio et al. 2013), and the cache as not rounded.
-// "Slopes" of a tensor are the gradient of the loss: its derivatives by the tensor's elements.
+// "Gradients" of a tensor are the gradient of the loss: its derivatives by the tensor's elements.
 #pragma once
 
 #include <span>
@@ -55,12 +55,12 @@ class Backprop {
   // the inputs of the head that make the target distributions.
   double Diverge(std::span<const float> targets);
   // The gradient of the head that UseHead set, from the last Diverge, [vocab, hidden].
-  std::vector<float> HeadSlopes() const;
+  std::vector<float> HeadGradients() const;
   // Begins the way back with -log p of one token drawn from each prediction, in place of Diverge.
   // The mean over draws of the gradient's products with itself is the Hessian of the divergence.
   void Draw(Rng& rng);
   // Called with the gradient of a linear's outputs, [tokens, N].
-  using Visit = std::function<void(Role role, const float* slopes)>;
+  using Visit = std::function<void(Role role, const float* gradients)>;
   // Goes back through the last layer that has not been: returns the gradient of the factors of
   // every linear's rows, which means nothing where it has a bias, and of inputs that have scales.
   LayerScales Backward(const Matrices& matrices, int64_t index, const Visit& visit = {});
@@ -77,26 +77,26 @@ class Backprop {
   // Makes logits_ those of a sequence, [length, vocab]; returns what the head reads, [length,
   // hidden].
   const float* Predict(int64_t sequence, const float* head);
-  // Carries the gradient of a sequence's logits, which stands in logits_, back to x_slopes_.
+  // Carries the gradient of a sequence's logits, which stands in logits_, back to x_gradients_.
   void ThroughHead(int64_t sequence, const float* head);
   // Sums y times y's gradient over tokens, both [tokens, width]: the gradient of the logarithms of
   // factors of y's columns.
-  std::vector<float> FactorSlopes(const float* y, const float* y_slopes, int64_t width);
-  // FactorSlopes of the rows of o or down, which add after - before to x, or the norm of `output`
-  // where the norm's weights are `weight`. Returns the gradient of the linear's outputs.
-  const float* AddedSlopes(Role role, const float* before, const float* after, const Floats& weight,
-                           const Floats& output, LayerScales& slopes);
-  // Carries input_slopes_, the gradient of what `role` and others read behind a norm of x, back to
-  // x_slopes_.
-  void ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& slopes);
-  // out [tokens, K] = y_slopes [tokens, N] W.
-  void Multiply(Role role, const float* y_slopes, const Matrices& matrices, bool accumulate,
+  std::vector<float> FactorGradients(const float* y, const float* y_gradients, int64_t width);
+  // FactorGradients of the rows of o or down, which add after - before to x, or the norm of
+  // `output` where the norm's weights are `weight`. Returns the gradient of the linear's outputs.
+  const float* AddedGradients(Role role, const float* before, const float* after,
+                              const Floats& weight, const Floats& output, LayerScales& gradients);
+  // Carries input_gradients_, the gradient of what `role` and others read behind a norm of x, back
+  // to x_gradients_.
+  void ThroughNorm(Role role, const Saved& saved, const Floats& x, LayerScales& gradients);
+  // out [tokens, K] = y_gradients [tokens, N] W.
+  void Multiply(Role role, const float* y_gradients, const Matrices& matrices, bool accumulate,
                 Floats& out) const;
-  void AttentionSlopes(const Saved& saved);
-  void HeadSlopes(const Saved& saved, int64_t index, HeadMemory& memory) const;
+  void AttentionGradients(const Saved& saved);
+  void HeadGradients(const Saved& saved, int64_t index, HeadMemory& memory) const;
   // The gradients through one query head: of its q, and of k and v, added to what other heads of
   // the group left there; the first head starts anew.
-  void QuerySlopes(const Saved& saved, bool first_head, HeadMemory& memory) const;
+  void QueryGradients(const Saved& saved, bool first_head, HeadMemory& memory) const;
 
   int64_t layer_ = 0;  // the current one
   Backend& backend_;
@@ -112,10 +112,12 @@ class Backprop {
   std::vector<std::pair<TransformSpec, Floats>> transforms_;  // M^T
   std::vector<Saved> saved_;
   std::vector<HeadMemory> heads_;
-  Floats head_, final_norm_, x_, x_slopes_, input_slopes_;  // [tokens, hidden] but the first two
-  Floats a_slopes_, q_slopes_, k_slopes_, v_slopes_, gate_slopes_, up_slopes_, output_slopes_;
+  Floats head_, final_norm_, x_, x_gradients_,
+      input_gradients_;  // [tokens, hidden] but the first two
+  Floats a_gradients_, q_gradients_, k_gradients_, v_gradients_, gate_gradients_, up_gradients_,
+      output_gradients_;
   const float* own_head_ = nullptr;  // UseHead
-  Floats loaded_head_, head_slopes_;
+  Floats loaded_head_, head_gradients_;
   Floats logits_, target_, target_logits_, sums_, norm_weights_;
 };
 

@@ -13,7 +13,7 @@ namespace {
 // mean is 1, and so is the scale of a channel that is zero on either side.
 std::vector<double> BalancingScales(std::span<const double> x, std::span<const double> w,
                                     double alpha) {
-  constexpr double kMost = 7;  // of a logarithm
+  constexpr double kMax = 7;  // of a logarithm
   std::vector<double> scales(x.size(), 1);
   const auto used = [&](size_t k) { return x[k] > 0 && w[k] > 0; };
   double sum = 0, count = 0;
@@ -23,7 +23,7 @@ std::vector<double> BalancingScales(std::span<const double> x, std::span<const d
     sum += scales[k], ++count;
   }
   for (size_t k = 0; k < scales.size(); ++k) {
-    if (used(k)) scales[k] = std::exp(std::clamp(scales[k] - sum / count, -kMost, kMost));
+    if (used(k)) scales[k] = std::exp(std::clamp(scales[k] - sum / count, -kMax, kMax));
   }
   return scales;
 }

@@ -154,15 +154,15 @@ TEST_F(ChannelsTest, KeysAreScaledInPairs) {
   double first = 0;
   for (int64_t n = 0; n < source_.config.kv_heads * d; ++n) {
     const auto at = static_cast<size_t>(n);
-    const double most = keys.largest[at];
-    ASSERT_GT(most, 0);
+    const double max = keys.largest[at];
+    ASSERT_GT(max, 0);
     EXPECT_EQ(
-        most,
+        max,
         keys.largest[at - static_cast<size_t>(n % d) + static_cast<size_t>((n % d + half) % d)]);
-    EXPECT_GE(keys.energy[at], most * most) << "of both channels";
+    EXPECT_GE(keys.energy[at], max * max) << "of both channels";
     const int64_t query = (n / d * queries + queries - 1) * d + n % d;
-    EXPECT_NEAR(after[Role::kK].row(n)[3] * most, before[Role::kK].row(n)[3], 1e-12);
-    EXPECT_NEAR(after[Role::kQ].row(query)[3], before[Role::kQ].row(query)[3] * most, 1e-12);
+    EXPECT_NEAR(after[Role::kK].row(n)[3] * max, before[Role::kK].row(n)[3], 1e-12);
+    EXPECT_NEAR(after[Role::kQ].row(query)[3], before[Role::kQ].row(query)[3] * max, 1e-12);
     // All up to one factor, since s^2 = sqrt(k^2 / q^2).
     const double ratio = std::pow(balanced[at], 4) * keys.query_energy[at] / keys.energy[at];
     if (n == 0) first = ratio;

@@ -15,7 +15,7 @@ namespace {
 // Windows of text that are read, tokens of each, and predictions of each that are compared.
 constexpr int64_t kCacheWindows = 2, kCacheTokens = 256, kCachePredictions = 64;
 // At most so many parts are measured; those of deeper models are of several layers.
-constexpr int64_t kMostCacheParts = 40;
+constexpr int64_t kMaxCacheParts = 40;
 
 FormatSpec Narrow(FormatSpec format) {
   format.bits = kNarrowCacheBits;
@@ -34,13 +34,13 @@ std::vector<CachePart> WideParts(const ModelConfig& config, const Plan& plan) {
   std::vector<FormatSpec CacheFormats::*> kinds;
   if (IsWideCache(plan.k)) kinds.push_back(&CacheFormats::k);
   if (IsWideCache(plan.v)) kinds.push_back(&CacheFormats::v);
-  const int64_t most = (config.layers * std::ssize(kinds) + kMostCacheParts - 1) / kMostCacheParts;
+  const int64_t max = (config.layers * std::ssize(kinds) + kMaxCacheParts - 1) / kMaxCacheParts;
   std::vector<CachePart> parts;
   for (const auto kind : kinds) {
     parts.push_back({kind});
     for (int64_t layer = 0; layer < config.layers; ++layer) {
       if (!config.spec(layer).owns_kv()) continue;
-      if (std::ssize(parts.back().layers) == most) parts.push_back({kind});
+      if (std::ssize(parts.back().layers) == max) parts.push_back({kind});
       parts.back().layers.push_back(layer);
       parts.back().values +=
           config.head_shape(layer).kv_width() * UsualTokens(config.spec(layer).sliding_window);
@@ -150,13 +150,13 @@ class Comparison {
 
 // Sorts parts, the cheapest for their size first, and returns how many of the first ones may cost
 // `most` by the sum of their costs.
-size_t CountWithin(double most, std::vector<CachePart>& parts) {
+size_t CountWithin(double max, std::vector<CachePart>& parts) {
   std::ranges::stable_sort(parts, {}, [](const CachePart& part) {
     return part.cost / static_cast<double>(part.values);
   });
   double sum = 0;
   const auto too_many =
-      std::ranges::find_if(parts, [&](const CachePart& part) { return (sum += part.cost) > most; });
+      std::ranges::find_if(parts, [&](const CachePart& part) { return (sum += part.cost) > max; });
   return static_cast<size_t>(too_many - parts.begin());
 }
 
@@ -174,7 +174,7 @@ double CacheChoiceBytes(const ModelConfig& config) {
   return 4 * static_cast<double>(values);
 }
 
-CacheChoice ChooseCaches(const std::string& checkpoint, const std::string& device, double most,
+CacheChoice ChooseCaches(const std::string& checkpoint, const std::string& device, double max,
                          std::span<const int32_t> ids, int64_t context, Plan& plan,
                          const std::function<void(double)>& progress) {
   Comparison comparison(checkpoint, device, plan, ids, context);
@@ -185,12 +185,12 @@ CacheChoice ChooseCaches(const std::string& checkpoint, const std::string& devic
     parts[i].cost = comparison.Cost(std::span(parts).subspan(i, 1));
     choice.parts += std::ssize(parts[i].layers);
   }
-  size_t count = CountWithin(most, parts);
+  size_t count = CountWithin(max, parts);
   // Together they may cost a little more than their sum.
   for (; count > 0; count -= std::min(count, 1 + count / 16)) {
     progress(1 - 1 / static_cast<double>(parts.size() + 1));
     choice.loss = comparison.Cost(std::span(parts).first(count));
-    if (choice.loss <= most) break;
+    if (choice.loss <= max) break;
   }
   if (count == 0) choice.loss = 0;
   const auto taken = std::span(parts).first(count);

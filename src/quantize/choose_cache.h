@@ -38,7 +38,7 @@ double CacheChoiceBytes(const ModelConfig& config);
 // Sets plan.layer_caches so that they cost at most `most` nats per token. checkpoint: the directory
 // of a quantized model with this plan. ids: windows of `context` tokens, of which the first ones
 // are read; progress(share done) may throw. Throws where logits are not finite.
-CacheChoice ChooseCaches(const std::string& checkpoint, const std::string& device, double most,
+CacheChoice ChooseCaches(const std::string& checkpoint, const std::string& device, double max,
                          std::span<const int32_t> ids, int64_t context, Plan& plan,
                          const std::function<void(double)>& progress);
 

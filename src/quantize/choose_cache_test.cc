@@ -25,10 +25,10 @@ class ChoosesCache : public TemporaryDirectoryTest {
     Quantize({.model = kTinyModel, .output = Path("out"), .recipe = recipe_});
   }
 
-  CacheChoice Choose(double most, Plan& plan) const {
+  CacheChoice Choose(double max, Plan& plan) const {
     double done = 0;
     const CacheChoice choice =
-        ChooseCaches(Path("out"), "cpu", most, ids_, kContext, plan, [&](double share) {
+        ChooseCaches(Path("out"), "cpu", max, ids_, kContext, plan, [&](double share) {
           EXPECT_GE(share, done);
           done = share;
         });
@@ -90,11 +90,11 @@ TEST_F(ChoosesCache, AsMuchAsMayBeLostIsWhatAModelOfThatPlanLoses) {
   // Sums of exponentials in another order, of values that are subtracted.
   EXPECT_NEAR(every.loss, MeanDivergence(exact, Predictions(all)), 1e-9);
 
-  const double most = every.loss / 3;
-  const CacheChoice choice = Choose(most, some);
+  const double max = every.loss / 3;
+  const CacheChoice choice = Choose(max, some);
   EXPECT_GT(choice.narrow, 0);
   EXPECT_LT(choice.narrow, choice.parts);
-  EXPECT_LE(choice.loss, most);
+  EXPECT_LE(choice.loss, max);
   EXPECT_NEAR(choice.loss, MeanDivergence(exact, Predictions(some)), 1e-9);
   int64_t narrow = 0;
   for (const auto& [layer, formats] : some.layer_caches) {

@@ -37,11 +37,11 @@ Matrix<float> FirstInputs(const Matrix<float>& embedding, const std::vector<int3
 double OutputError(Matrix<float> x, FloatLayer& layer, const FormatSpec& format) {
   std::vector<int8_t> codes(static_cast<size_t>(x.cols));
   std::vector<float> back(codes.size());
-  float scale = 0, zeta = 0;
+  float scale = 0, zero_offset = 0;
   int32_t code_sum = 0;
   double total = 0;
   for (int64_t t = 0; t < x.rows; ++t) {
-    const ActRow out = {codes.data(), &scale, &zeta, &code_sum};
+    const ActRow out = {codes.data(), &scale, &zero_offset, &code_sum};
     QuantizeActivations(x.row(t), format, out);
     DequantizeActivations(out, format, back);
     for (size_t i = 0; i < back.size(); ++i) back[i] = x.row(t)[i] - back[i];
@@ -60,12 +60,12 @@ double OutputError(Matrix<float> x, FloatLayer& layer, const FormatSpec& format)
 // within 0.02 of the best clip; random signs add about as much.
 double Excess(const Matrix<float>& x, FloatLayer layer, FormatSpec format) {
   const double chosen = OutputError(x, layer, format);
-  double least = INFINITY;
+  double min = INFINITY;
   for (int percent = 50; percent <= 100; percent += 2) {
     format.clip = percent / 100.0;
-    least = std::min(least, OutputError(x, layer, format));
+    min = std::min(min, OutputError(x, layer, format));
   }
-  return chosen / least - 1;
+  return chosen / min - 1;
 }
 
 // Layers whose gathers leave channels where they are.

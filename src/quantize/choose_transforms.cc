@@ -83,7 +83,7 @@ class Variant {
     RoundWeights(set, weights);
     FormatSpec format = plan_.at(index_, roles[0]).activations;
     const bool searched = format.quantized() && format.clip == 0;
-    double least = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (const double clip : std::span(kTriedClips).first(searched ? std::size(kTriedClips) : 1)) {
       if (searched) format.clip = clip;
       const Matrix<double> rounded = LastWindow(set, format);
@@ -91,9 +91,9 @@ class Variant {
       for (size_t i = 0; i < weights.size(); ++i) {
         error += RelativeError(exact[i], Product(rounded, weights[i]));
       }
-      least = std::min(least, error);
+      min = std::min(min, error);
     }
-    return least;
+    return min;
   }
 
  private:

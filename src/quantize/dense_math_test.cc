@@ -93,22 +93,22 @@ TEST_P(DenseMathTest, Multiplies) {
   }
 }
 
-TEST_P(DenseMathTest, PeakSlopesAreDerivativesOfTheSquaredNorm) {
+TEST_P(DenseMathTest, PeakGradientsAreDerivativesOfTheSquaredNorm) {
   constexpr int64_t kGroup = 45, kCount = 20 * kGroup;
   std::vector<float> values = Random(kCount, 4);
   std::fill_n(values.begin(), kGroup, 0.0f);
   for (int64_t i = kGroup; i < 2 * kGroup; ++i) values[static_cast<size_t>(i)] *= 1e4f;
   Buffer<float> buffer = There(values);
-  math_->PeakSlopes(kCount, kGroup, buffer.data());
+  math_->PeakGradients(kCount, kGroup, buffer.data());
   const std::vector<float> ours = Back(buffer, values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t first = i - i % kGroup;
     double sum = 0;
     for (size_t k = first; k < first + kGroup; ++k) sum += std::pow(double{values[k]}, 10);
-    const double slope = sum == 0 ? 0 : 2 * std::pow(double{values[i]}, 9) / std::pow(sum, 0.8);
+    const double gradient = sum == 0 ? 0 : 2 * std::pow(double{values[i]}, 9) / std::pow(sum, 0.8);
     // The bound is for the sum of kGroup terms and some 20 roundings of a term, the factor and the
     // power.
-    ASSERT_NEAR(ours[i], slope, (kGroup + 20) * 0x1p-24 * std::abs(slope)) << i;
+    ASSERT_NEAR(ours[i], gradient, (kGroup + 20) * 0x1p-24 * std::abs(gradient)) << i;
   }
 }
 
@@ -141,8 +141,8 @@ TEST_P(DenseMathTest, CombinesSubtractsAndMeasures) {
 }
 
 // d loss / d values[i], by central differences in fp64.
-double SlopeOf(std::vector<double> values, size_t i,
-               const std::function<double(const std::vector<double>&)>& loss) {
+double GradientOf(std::vector<double> values, size_t i,
+                  const std::function<double(const std::vector<double>&)>& loss) {
   constexpr double kStep = 1e-5;
   const double at = values[i];
   values[i] = at + kStep;
@@ -211,7 +211,7 @@ TEST_P(DenseMathTest, RowPowersAreMeansOfSquares) {
   }
 }
 
-TEST_P(DenseMathTest, NormSlopesAreDerivatives) {
+TEST_P(DenseMathTest, NormGradientsAreDerivatives) {
   constexpr int64_t kRows = 3, kCols = 45;
   constexpr float kEps = 0.01f, kKeep = 0.5f;
   const std::vector<float> x = Random(kRows * kCols, 11), s = Random(kRows * kCols, 12),
@@ -219,12 +219,12 @@ TEST_P(DenseMathTest, NormSlopesAreDerivatives) {
   for (const float keep : {0.0f, kKeep}) {  // and then with weights
     Buffer<float> out = There(before);
     const Buffer<float> weights = There(weight);
-    math_->NormSlopes(There(x).data(), keep == 0 ? nullptr : weights.data(), There(s).data(), kRows,
-                      kCols, kEps, keep, out.data());
+    math_->NormGradients(There(x).data(), keep == 0 ? nullptr : weights.data(), There(s).data(),
+                         kRows, kCols, kEps, keep, out.data());
     const std::vector<float> ours = Back(out, x.size());
     for (size_t i = 0; i < x.size(); ++i) {
       const size_t first = i - i % kCols;
-      const double slope = SlopeOf(Wide(x), i, [&](const std::vector<double>& v) {
+      const double gradient = GradientOf(Wide(x), i, [&](const std::vector<double>& v) {
         double squares = 0, sum = 0;
         for (size_t c = first; c < first + kCols; ++c) {
           squares += v[c] * v[c];
@@ -233,30 +233,30 @@ TEST_P(DenseMathTest, NormSlopesAreDerivatives) {
         return sum / std::sqrt(squares / kCols + kEps);
       });
       // Sums of kCols products, and a few roundings of terms of size 4 at most.
-      ASSERT_NEAR(ours[i], keep * before[i] + slope, (kCols + 10) * kUlp * 4 + kDifference) << i;
+      ASSERT_NEAR(ours[i], keep * before[i] + gradient, (kCols + 10) * kUlp * 4 + kDifference) << i;
     }
   }
 }
 
-TEST_P(DenseMathTest, GateSlopesAreDerivatives) {
+TEST_P(DenseMathTest, GateGradientsAreDerivatives) {
   constexpr int64_t kCount = 300;
   const std::vector<float> gate = Random(kCount, 14), up = Random(kCount, 15),
                            s = Random(kCount, 16);
   for (const GateSpec& gating : {kSilu, kGelu}) {
-    Buffer<float> slopes = There(s), gate_slopes = There(Random(kCount, 17));
-    math_->GateSlopes(gating, There(gate).data(), There(up).data(), kCount, slopes.data(),
-                      gate_slopes.data());
-    const std::vector<float> by_up = Back(slopes, gate.size()),
-                             by_gate = Back(gate_slopes, gate.size());
+    Buffer<float> gradients = There(s), gate_gradients = There(Random(kCount, 17));
+    math_->GateGradients(gating, There(gate).data(), There(up).data(), kCount, gradients.data(),
+                         gate_gradients.data());
+    const std::vector<float> by_up = Back(gradients, gate.size()),
+                             by_gate = Back(gate_gradients, gate.size());
     for (size_t i = 0; i < gate.size(); ++i) {
       const auto gated = [&](double g, double u) {
         const double opening = g * (gating.linear + gating.cubic * g * g);
         return s[i] * g / (1 + std::exp(-opening)) * u;
       };
       const double dg =
-          SlopeOf({gate[i], up[i]}, 0, [&](const auto& v) { return gated(v[0], v[1]); });
+          GradientOf({gate[i], up[i]}, 0, [&](const auto& v) { return gated(v[0], v[1]); });
       const double du =
-          SlopeOf({gate[i], up[i]}, 1, [&](const auto& v) { return gated(v[0], v[1]); });
+          GradientOf({gate[i], up[i]}, 1, [&](const auto& v) { return gated(v[0], v[1]); });
       // The bound allows some ten roundings of values that are at most a few times as large as the
       // result.
       ASSERT_NEAR(by_up[i], du, 10 * kUlp * (1 + std::abs(du)) + kDifference) << i;
@@ -300,16 +300,16 @@ TEST_P(DenseMathTest, HeadsAreTurnedAndTurnedBack) {
   }
 }
 
-TEST_P(DenseMathTest, SoftmaxAndItsSlopes) {
+TEST_P(DenseMathTest, SoftmaxAndItsGradients) {
   for (const int64_t window : {0, 5}) {
     const CausalBlock block = {7, 6, window};
     const auto keys = static_cast<size_t>(block.keys());
     const std::vector<float> scores = Random(block.rows * block.keys(), 21),
                              s = Random(block.rows * block.keys(), 22);
-    Buffer<float> p = There(scores), slopes = There(s);
+    Buffer<float> p = There(scores), gradients = There(s);
     math_->Softmax(block, p.data());
-    math_->SoftmaxSlopes(block, p.data(), slopes.data());
-    const std::vector<float> ours = Back(p, scores.size()), by_scores = Back(slopes, s.size());
+    math_->SoftmaxGradients(block, p.data(), gradients.data());
+    const std::vector<float> ours = Back(p, scores.size()), by_scores = Back(gradients, s.size());
     for (size_t i = 0; i < scores.size(); ++i) {
       const size_t row = i / keys, end = 7 + row + 1, begin = window == 0 ? 0 : end - 5;
       const auto probability = [&](const std::vector<double>& v, size_t k) {
@@ -318,23 +318,23 @@ TEST_P(DenseMathTest, SoftmaxAndItsSlopes) {
         return k < begin || k >= end ? 0 : std::exp(v[row * keys + k]) / sum;
       };
       ASSERT_NEAR(ours[i], probability(Wide(scores), i % keys), 30 * kUlp) << i;
-      const double slope = SlopeOf(Wide(scores), i, [&](const std::vector<double>& v) {
+      const double gradient = GradientOf(Wide(scores), i, [&](const std::vector<double>& v) {
         double sum = 0;
         for (size_t k = 0; k < keys; ++k) sum += probability(v, k) * s[row * keys + k];
         return sum;
       });
-      ASSERT_NEAR(by_scores[i], slope, 100 * kUlp + kDifference) << i;
+      ASSERT_NEAR(by_scores[i], gradient, 100 * kUlp + kDifference) << i;
     }
   }
 }
 
-TEST_P(DenseMathTest, DivergenceAndItsSlopes) {
+TEST_P(DenseMathTest, DivergenceAndItsGradients) {
   constexpr int64_t kRows = 3, kCols = 300;
   std::vector<float> target = Random(kRows * kCols, 23), logits = Random(kRows * kCols, 24);
   for (float& v : target) v = 3 * v + 50;  // far from 0, where exp overflows
-  Buffer<float> slopes = There(logits), sums = There(Random(kRows, 25));
-  math_->DivergenceSlopes(There(target).data(), kRows, kCols, slopes.data(), sums.data());
-  const std::vector<float> ours = Back(slopes, logits.size()), divergences = Back(sums, kRows);
+  Buffer<float> gradients = There(logits), sums = There(Random(kRows, 25));
+  math_->DivergenceGradients(There(target).data(), kRows, kCols, gradients.data(), sums.data());
+  const std::vector<float> ours = Back(gradients, logits.size()), divergences = Back(sums, kRows);
   const auto log_shares = [&](const double* v) {
     double sum = 0;
     for (size_t c = 0; c < kCols; ++c) sum += std::exp(v[c]);
@@ -353,14 +353,14 @@ TEST_P(DenseMathTest, DivergenceAndItsSlopes) {
     // Shares have errors of some ten roundings of 60 in their exponents.
     EXPECT_NEAR(divergences[row], divergence(Wide(logits)), 1000 * kUlp * 10);
     for (size_t i = row * kCols; i < row * kCols + 20; ++i) {
-      ASSERT_NEAR(ours[i], SlopeOf(Wide(logits), i, divergence), 1000 * kUlp + kDifference) << i;
+      ASSERT_NEAR(ours[i], GradientOf(Wide(logits), i, divergence), 1000 * kUlp + kDifference) << i;
     }
   }
 }
 
 // Rows alike with draws that are spread evenly: whatever the order of columns, each is drawn in
 // proportion to its share, to within one row at either end and what shares are rounded by.
-TEST_P(DenseMathTest, DrawnSlopesAreOfLabelsInProportion) {
+TEST_P(DenseMathTest, DrawnGradientsAreOfLabelsInProportion) {
   constexpr size_t kRows = 2000, kCols = 700;
   std::vector<float> row = Random(kCols, 33);
   for (float& v : row) v = 3 * v + 50;
@@ -370,18 +370,18 @@ TEST_P(DenseMathTest, DrawnSlopesAreOfLabelsInProportion) {
     draws.push_back((static_cast<float>(r) + 0.5f) / kRows);
   }
   draws.front() = 0, draws.back() = std::nextafter(1.0f, 0.0f);
-  Buffer<float> slopes = There(logits);
-  math_->DrawnSlopes(draws, kCols, slopes.data());
-  const std::vector<float> ours = Back(slopes, logits.size());
+  Buffer<float> gradients = There(logits);
+  math_->DrawnGradients(draws, kCols, gradients.data());
+  const std::vector<float> ours = Back(gradients, logits.size());
   double sum = 0;
   for (const float v : row) sum += std::exp(double{v});
   std::vector<double> drawn(kCols);
   for (size_t r = 0; r < kRows; ++r) {
     size_t labels = 0;
     for (size_t c = 0; c < kCols; ++c) {
-      const double p = std::exp(double{row[c]}) / sum, slope = ours[r * kCols + c];
-      const bool label = slope < p - 0.5;
-      ASSERT_NEAR(slope, p - (label ? 1 : 0), 100 * kUlp) << r << ", " << c;
+      const double p = std::exp(double{row[c]}) / sum, gradient = ours[r * kCols + c];
+      const bool label = gradient < p - 0.5;
+      ASSERT_NEAR(gradient, p - (label ? 1 : 0), 100 * kUlp) << r << ", " << c;
       if (label) ++labels, ++drawn[c];
     }
     ASSERT_EQ(labels, 1u) << r;

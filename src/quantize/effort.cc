@@ -7,7 +7,7 @@
 namespace nibble {
 
 namespace {
-constexpr int64_t kMostTokens = kBest.windows * kBest.context;  // that an expert's share asks for
+constexpr int64_t kMaxTokens = kBest.windows * kBest.context;  // that an expert's share asks for
 }
 
 std::span<const Effort> Efforts() {
@@ -32,7 +32,7 @@ int64_t Effort::WindowsFor(const ModelConfig& config, int64_t tokens) const {
       const bool routed = ExpertOf(role) >= 0 && ExpertOf(role) < config.router.experts;
       needed = std::max(needed, routed ? std::min(of_text * config.router.experts /
                                                       config.router.experts_per_token,
-                                                  kMostTokens)
+                                                  kMaxTokens)
                                        : of_text);
     }
   }

@@ -51,7 +51,7 @@ void EstimateOutput(const ModelConfig& c, const Plan& plan, QuantizeEstimate& e)
     if (role == Role::kHead && plan.tied_head) continue;
     e.output_bytes += StoredBytes(plan.at(0, role), c.outputs(0, role), c.inputs(0, role));
   }
-  if (plan.head_turn) e.output_bytes += 4 * static_cast<double>(c.hidden_size * c.hidden_size);
+  if (plan.head_rotation) e.output_bytes += 4 * static_cast<double>(c.hidden_size * c.hidden_size);
   e.bits_per_weight = quantized_weights > 0 ? 8 * quantized_bytes / quantized_weights : 0;
 }
 
@@ -73,8 +73,8 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
     weights += static_cast<double>(c.outputs(layer, role) * c.inputs(layer, role));
     if (ExpertOf(role) <= 0) row += static_cast<double>(c.outputs(layer, role));
   }
-  double most = 12 * weights, left = weights;
-  if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return most;
+  double max = 12 * weights, left = weights;
+  if (o.recipe.rounding != Rounding::kGptq || o.device != "cpu") return max;
   const int networks = o.recipe.gptaq > 0 ? 2 : 1;
   // A backend has each linear's codes once more in its kernels' order; GPTAQ's reference has 8
   // bits.
@@ -86,14 +86,14 @@ double LayerBytes(const ModelConfig& c, int64_t layer, const QuantizeOptions& o)
     const double activations = 4 * static_cast<double>(o.context) * (row + 3 * inputs);
     for (Role role : RolesOf(set)) {
       const double linear = static_cast<double>(c.outputs(layer, role)) * inputs;
-      most = std::max(most, 8 * (left + linear) + codes + sums + activations);
+      max = std::max(max, 8 * (left + linear) + codes + sums + activations);
       left -= linear;
     }
   }
-  return most;
+  return max;
 }
 
-// Bytes in the program's memory but for the windows of calibration; most of a GPU's is its own.
+// Bytes in host memory but for the windows of calibration; most of a GPU's is its own.
 double WorkingBytes(const ModelConfig& c, const QuantizeOptions& o) {
   // The larger of the first and the last layer, which may be of different kinds.
   double bytes = std::max(LayerBytes(c, 0, o), LayerBytes(c, c.layers - 1, o));
@@ -134,8 +134,8 @@ double DeviceBytes(const ModelConfig& c, const QuantizeOptions& o, int64_t token
 
 double MemoryLimit(const QuantizeOptions& options) {
   const std::optional<uint64_t> available = AvailableMemory();
-  const double most = available ? static_cast<double>(*available) : 1e18;  // do not refuse
-  return options.memory > 0 ? std::min(options.memory, most) : most;
+  const double max = available ? static_cast<double>(*available) : 1e18;  // do not refuse
+  return options.memory > 0 ? std::min(options.memory, max) : max;
 }
 
 double KeptBytes(const QuantizeEstimate& estimate, const QuantizeOptions& options) {
@@ -155,9 +155,10 @@ QuantizeEstimate EstimateQuantization(const ModelConfig& c, const Plan& plan,
   if (LearnsScales(recipe, c, tokens)) e.disk_bytes += HeadLearningBytes(recipe, c);
   if (recipe.learns_rotation()) e.peak_memory_bytes += LearningBytes(c, options.context);
   if (recipe.loss_groups > 0) {
-    const double slopes = options.device == "cpu" ? BackpropBytes(c, kLossPieces, kLossPiece) : 0;
+    const double gradients =
+        options.device == "cpu" ? BackpropBytes(c, kLossPieces, kLossPiece) : 0;
     e.peak_memory_bytes =
-        std::max(e.peak_memory_bytes, kProgramBytes + LossLayerBytes(c) + slopes) +
+        std::max(e.peak_memory_bytes, kProgramBytes + LossLayerBytes(c) + gradients) +
         LossWeightBytes(c, recipe, tokens);
   }
   const double choice = recipe.chooses_cache() ? e.output_bytes + CacheChoiceBytes(c) : 0;

@@ -22,7 +22,7 @@ double ParseValue(const RecipeField& field, std::string_view text) {
     const auto [stop, error] = std::from_chars(text.data(), end, value);
     const bool number = error == std::errc() && stop == end &&
                         (d.kind == Kind::kReal || value == std::floor(value));
-    const bool within = value >= d.least && value <= d.most;  // not of NaN
+    const bool within = value >= d.min && value <= d.max;  // not of NaN
     if (number && (within || std::ranges::count(d.others, value) > 0)) return value;
   }
   FailUsage("{} \"{}\": choose {}", field.name, text, ValuesText(d));
@@ -43,7 +43,7 @@ std::vector<std::string_view> Split(std::string_view list) {
 std::string ValuesText(const FieldDomain& d) {
   if (d.kind == Kind::kSwitch) return "";
   if (d.kind == Kind::kName) return fmt::format("{}", fmt::join(d.names, ", "));
-  std::string text = fmt::format("{} to {}", d.least, d.most);
+  std::string text = fmt::format("{} to {}", d.min, d.max);
   for (double other : d.others) text += fmt::format(", {}", other);
   return text;
 }

@@ -220,14 +220,14 @@ TEST(Gptq, SweepsEndWhereEveryCodeIsTheBestForTheOthers) {
     for (size_t k = 0; k < 160; ++k) error.push_back(decoded.row(n)[k] - w.row(n)[k]);
     const double step = ToF32(rounded.weights.scales).data[static_cast<size_t>(n)];
     for (size_t k = 0; k < 160; ++k) {
-      double slope = 0;
-      for (size_t j = 0; j < 160; ++j) slope += error[j] * h.row(static_cast<int64_t>(k))[j];
+      double gradient = 0;
+      for (size_t j = 0; j < 160; ++j) gradient += error[j] * h.row(static_cast<int64_t>(k))[j];
       const double curvature = h.row(static_cast<int64_t>(k))[k];
       const double code = decoded.row(n)[k] / step;
       for (const double move : {-1.0, 1.0}) {
         if (std::fabs(code + move + 0.5) > 7.6) continue;  // beyond -8 .. 7
         // d^T H d + 2 d (H e) of the change d; damping changes it by a millionth of the diagonal.
-        const double change = step * step * curvature + 2 * move * step * slope;
+        const double change = step * step * curvature + 2 * move * step * gradient;
         EXPECT_GE(change, -1e-4 * step * step * curvature) << n << ", " << k;
       }
     }
@@ -316,8 +316,8 @@ TEST(Gptq, TheInputErrorCorrectionLowersTheErrorAgainstTheExactInput) {
       best.row(n)[k] = static_cast<float>(sum);
     }
   }
-  const double left = 1 - 2048.0 / (2048 + 96), least = inputs.Error(w, best);
-  const double wanted = least + left * left * (inputs.Error(w, plain) - least);
+  const double left = 1 - 2048.0 / (2048 + 96), min = inputs.Error(w, best);
+  const double wanted = min + left * left * (inputs.Error(w, plain) - min);
   EXPECT_NEAR(inputs.Error(w, fine), wanted, 0.02 * wanted);
 }
 

@@ -112,18 +112,18 @@ void SetPoint(const GptqRounding& r, int64_t n, int64_t k, uint32_t code) {
   std::ranges::copy(LatticeCode(r.bits).Decode(code), r.codes.begin() + n * r.columns + k);
 }
 
-// A block of columns of one row, from `begin` on, while it is swept: `slopes` are those of tr(E H
-// E^T) / 2 by its weights.
+// A block of columns of one row, from `begin` on, while it is swept: `gradients` are those of tr(E
+// H E^T) / 2 by its weights.
 struct SweptRow {
   const GptqRounding& rounding;
   const int64_t n, begin;
   const Matrix<double>& block;  // of H
-  double *slopes, *errors;
+  double *gradients, *errors;
 
   Weight weight(int64_t i) const { return Weight(rounding, n, begin + i); }
   void Move(int64_t i, double moved) const {
     errors[i] += moved;
-    AddScaled(moved, block.row(i), slopes);
+    AddScaled(moved, block.row(i), gradients);
   }
 };
 
@@ -131,7 +131,7 @@ void MoveWeight(const SweptRow& row, int64_t i) {
   Weight weight = row.weight(i);
   if (row.rounding.sparse && weight.pruned()) return;
   const double value = weight.value();
-  weight.Set(value - row.slopes[i] / At(row.block, i, i));
+  weight.Set(value - row.gradients[i] / At(row.block, i, i));
   if (const double moved = weight.value() - value; moved != 0) row.Move(i, moved);
 }
 
@@ -140,7 +140,7 @@ void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
   std::array<double, kPoint> best, moved;
   for (int64_t j = 0; j < kPoint; ++j) {
     double& value = best[static_cast<size_t>(j)] = row.weight(i + j).value();
-    for (int64_t k = 0; k < kPoint; ++k) value -= row.slopes[i + k] * At(inverse, k, j);
+    for (int64_t k = 0; k < kPoint; ++k) value -= row.gradients[i + k] * At(inverse, k, j);
   }
   const LatticeCode lattice(row.rounding.bits);
   const uint32_t code = lattice.Encode(best, row.weight(i).scale);
@@ -150,11 +150,11 @@ void MovePoint(const SweptRow& row, int64_t i, const Matrix<double>& inverse) {
     const auto at = static_cast<size_t>(j);
     const Weight weight = row.weight(i + j);
     moved[at] = weight.scale * (point[at] - weight.code);
-    double slope = row.slopes[i + j] + moved[at] * At(row.block, i + j, i + j) / 2;
+    double gradient = row.gradients[i + j] + moved[at] * At(row.block, i + j, i + j) / 2;
     for (int64_t k = 0; k < j; ++k) {
-      slope += moved[static_cast<size_t>(k)] * At(row.block, i + k, i + j);
+      gradient += moved[static_cast<size_t>(k)] * At(row.block, i + k, i + j);
     }
-    change += slope * moved[at];
+    change += gradient * moved[at];
   }
   if (change >= 0) return;
   SetPoint(row.rounding, row.n, row.begin + i, code);
@@ -364,19 +364,19 @@ Matrix<double> HostGptq::DampedBlock(int64_t begin, int64_t end) const {
   return block;
 }
 
-// Coordinate descent over codes or points (as QuantEase, Behdin et al. 2023), with the slopes E H
-// of a block kept up to date. `errors` are those of the rows from `first` on.
+// Coordinate descent over codes or points (as QuantEase, Behdin et al. 2023), with the gradients E
+// H of a block kept up to date. `errors` are those of the rows from `first` on.
 void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& errors) const {
   const int64_t k = errors.cols, rows = errors.rows;
-  Matrix<double> slopes(rows, kLazyColumns);
+  Matrix<double> gradients(rows, kLazyColumns);
   for (int64_t at = 0; at < r.sweeps * r.columns;) {
     const int64_t begin = at % r.columns, end = std::min(begin + kLazyColumns, r.columns);
     const int64_t count = end - begin;
     const Matrix<double> block = DampedBlock(begin, end);
-    std::ranges::fill(slopes.data, 0.0);
+    std::ranges::fill(gradients.data, 0.0);
     const auto add = [&](int64_t from, int64_t inner, const double* b, int64_t ld, bool turned) {
       AddProduct({errors.data.data() + from, b, k, ld, turned}, rows, count, inner, 1,
-                 slopes.data.data(), kLazyColumns);
+                 gradients.data.data(), kLazyColumns);
     };
     // The columns of H above the block stand as rows in front of it.
     add(0, begin, hessian_.row(begin).data(), k, true);
@@ -385,9 +385,9 @@ void HostGptq::Sweep(const GptqRounding& r, int64_t first, Matrix<double>& error
     const std::vector<Matrix<double>> inverses =
         r.points.empty() ? std::vector<Matrix<double>>() : PointInverses(block);
     for (int64_t n = 0; n < rows; ++n) {
-      double *slope = slopes.row(n).data(), *error = &At(errors, n, begin);
+      double *gradient = gradients.row(n).data(), *error = &At(errors, n, begin);
       for (int64_t i = 0; i < count; i += r.points.empty() ? 1 : kPoint) {
-        const SweptRow row = {r, first + n, begin, block, slope, error};
+        const SweptRow row = {r, first + n, begin, block, gradient, error};
         r.points.empty() ? MoveWeight(row, i)
                          : MovePoint(row, i, inverses[static_cast<size_t>(i / kPoint)]);
       }

@@ -9,7 +9,7 @@
 
 namespace nibble {
 
-// GptqMath with BLAS and LAPACK in the program's memory. Results do not depend on the number of
+// GptqMath with BLAS and LAPACK in host memory. Results do not depend on the number of
 // threads. The Hessian of a wide input is larger than all weights, so there is one such matrix: H
 // below the diagonal, U on and above it.
 class HostGptq final : public GptqMath {

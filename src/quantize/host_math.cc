@@ -12,17 +12,17 @@
 namespace nibble {
 namespace {
 
-void PeakSlope(std::span<float> values) {
-  float most = 1e-30f;
-  for (const float v : values) most = std::max(most, v * v);
+void PeakGradient(std::span<float> values) {
+  float max = 1e-30f;
+  for (const float v : values) max = std::max(max, v * v);
   float sum = 1e-20f;  // of (v^2 / most)^5: 1 at least, but in a row of zeros
   for (const float v : values) {
-    const float q = v * v / most, q2 = q * q;
+    const float q = v * v / max, q2 = q * q;
     sum += q2 * q2 * q;
   }
   const float factor = 2 * std::pow(sum, 0.2f) / sum;
   for (float& v : values) {
-    const float q = v * v / most, q2 = q * q;
+    const float q = v * v / max, q2 = q * q;
     v *= factor * q2 * q2;
   }
 }
@@ -54,8 +54,8 @@ void HostMath::Multiply(const DenseProduct& p) const {
   });
 }
 
-void HostMath::PeakSlopes(int64_t count, int64_t group, float* values) const {
-  for (int64_t i = 0; i < count; i += group) PeakSlope({values + i, static_cast<size_t>(group)});
+void HostMath::PeakGradients(int64_t count, int64_t group, float* values) const {
+  for (int64_t i = 0; i < count; i += group) PeakGradient({values + i, static_cast<size_t>(group)});
 }
 
 void HostMath::Skew(const float* a, int64_t n, float* out) const {

@@ -122,8 +122,8 @@ KeyStatistics CollectKeys(Backend& backend, const ModelConfig& config, int64_t i
     seen.spread[n] -= rows * mean * mean;
   }
   const bool alike = k_norm.size() == d;
-  const auto most = [](double a, double b) { return std::max(a, b); };
-  Share(d, turned, alike, most, seen.largest);
+  const auto max = [](double a, double b) { return std::max(a, b); };
+  Share(d, turned, alike, max, seen.largest);
   Share(d, turned, alike, std::plus<>(), seen.energy);
   Share(d, turned, alike, std::plus<>(), seen.spread);
   Share(d, turned, alike, std::plus<>(), seen.query_energy);

@@ -35,7 +35,7 @@ class Gradient {
                     .inner = n,
                     .cols = n,
                     .out = y_.Grow(values)});
-    math_.PeakSlopes(values, group, y_.data());
+    math_.PeakGradients(values, group, y_.data());
     const double scale = set.weight * static_cast<double>(group) / static_cast<double>(values);
     math_.Multiply({.a = y_.data(),
                     .b = x,

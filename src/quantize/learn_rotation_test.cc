@@ -48,9 +48,9 @@ double QuantizationError(const Matrix<double>& r, const Matrix<float>& rows) {
     const std::vector<float> x(turned.row(t).begin(), turned.row(t).end());
     std::vector<float> decoded(x.size());
     std::vector<int8_t> codes(x.size());
-    float scale = 0, zeta = 0;
+    float scale = 0, zero_offset = 0;
     int32_t code_sum = 0;
-    const ActRow row = {codes.data(), &scale, &zeta, &code_sum};
+    const ActRow row = {codes.data(), &scale, &zero_offset, &code_sum};
     QuantizeActivations(x, format, row);
     DequantizeActivations(row, format, decoded);
     for (size_t i = 0; i < x.size(); ++i) sum += std::pow(decoded[i] - x[i], 2);

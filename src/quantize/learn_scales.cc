@@ -59,13 +59,13 @@ struct Schedule {
     return static_cast<double>((sequences + measured + 2 * step * kBatch) * length);
   }
   // The steps of all descents, at most.
-  int64_t most_steps() const { return rough ? steps : 2 * steps; }
+  int64_t max_steps() const { return rough ? steps : 2 * steps; }
   // The share of a factor's rate that a step takes.
   double Share(int64_t step) const {
-    const double most = std::sqrt(60.0 / static_cast<double>(steps)) * (step < steps ? 1 : 0.3);
+    const double max = std::sqrt(60.0 / static_cast<double>(steps)) * (step < steps ? 1 : 0.3);
     const double done = static_cast<double>(step % steps) / static_cast<double>(steps);
     const double warm = static_cast<double>(step % steps + 1) / static_cast<double>(kWarmup);
-    return most * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
+    return max * std::min(1.0, warm) * 0.5 * (1 + std::cos(M_PI * done));
   }
 };
 
@@ -102,7 +102,7 @@ class Learner {
   void Begin(const LearningState& begun);
   bool Continues(const LearningState& begun) const;
   bool finished() const {
-    return step_ == schedule_.most_steps() || worse_ == kPatience ||
+    return step_ == schedule_.max_steps() || worse_ == kPatience ||
            (step_ == schedule_.steps && worse_ == 0);
   }
   // Returns a line on the step for reports.
@@ -182,8 +182,8 @@ bool Learner::Continues(const LearningState& begun) const {
     const auto found = begun.find(one.first);
     return found != begun.end() && found->second.size() == one.second.size();
   });
-  constexpr float kMostSteps = 1e6f;
-  const auto counts = [&](float value) { return value >= 0 && value <= kMostSteps; };
+  constexpr float kMaxSteps = 1e6f;
+  const auto counts = [&](float value) { return value >= 0 && value <= kMaxSteps; };
   return alike && counts(begun.at(kProgressName)[0]) && counts(begun.at(kProgressName)[1]);
 }
 
@@ -249,10 +249,10 @@ std::string Learner::Step() {
   }
   const double divergence = Divergence(batch);
   for (size_t i = descents_.size(); i-- > 0;) {
-    const LayerScales slopes = backprop_.Backward(matrices_[i], static_cast<int64_t>(i));
-    descents_[i].Step(slopes, step, schedule_.Share(step_));
+    const LayerScales gradients = backprop_.Backward(matrices_[i], static_cast<int64_t>(i));
+    descents_[i].Step(gradients, step, schedule_.Share(step_));
   }
-  if (head_) head_->Step(backprop_.HeadSlopes(), step, schedule_.Share(step_));
+  if (head_) head_->Step(backprop_.HeadGradients(), step, schedule_.Share(step_));
   if (++step_ % schedule_.interval == 0) {
     const float held_out = Measure();
     worse_ = held_out < best_ || schedule_.held_out == 0 ? 0 : worse_ + 1;
@@ -268,18 +268,18 @@ std::string Learner::Step() {
 
 }  // namespace
 
-std::string_view WhyScalesStay(const Recipe& recipe) {
+std::string_view WhyScaleTuningIsSkipped(const Recipe& recipe) {
   if (recipe.rotation == Rotation::kNone) return "nothing is rotated; use --rotation";
   if (recipe.rounding != Rounding::kGptq) return "weights are rounded to nearest";
   return recipe.arranges_channels() ? "channels are ordered or scaled" : "";
 }
 
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids) {
-  return recipe.learned_scales && WhyScalesStay(recipe).empty() && Differentiable(config) &&
-         ids >= ScaleLearningLeast(recipe, config);
+  return recipe.learned_scales && WhyScaleTuningIsSkipped(recipe).empty() &&
+         Differentiable(config) && ids >= ScaleLearningMin(recipe, config);
 }
 
-int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config) {
+int64_t ScaleLearningMin(const Recipe& recipe, const ModelConfig& config) {
   const Schedule schedule(recipe, config.context, 0);
   return schedule.needed() * schedule.length;
 }

@@ -3,7 +3,7 @@
 // each linear right by itself; here the scales of all of them are tuned together, so that the
 // network predicts what the float one does. Each row's scale (its groups' scales) gets a factor,
 // and each entry of what linears read behind a norm; codes and kernels stay. The loss is KL(float
-// || rounded) of predictions, with straight-through slopes (backprop.h), the descent Adam's
+// || rounded) of predictions, with straight-through gradients (backprop.h), the descent Adam's
 // (adam.h). Some sequences of the text are held out: the factors that predict them best are those
 // that are learned. EfficientQAT (Chen et al. 2024) trains scales end to end for quantized weights
 // alone, on the text; here activations and cache are quantized as well. QuIP# (Tseng et al. 2024,
@@ -23,12 +23,12 @@ namespace nibble {
 
 // Why the scales of such a recipe cannot be learned, whatever the network; empty: they can. It
 // takes a rotation (which folds norms), GPTQ, and channels that are neither ordered nor scaled.
-std::string_view WhyScalesStay(const Recipe& recipe);
+std::string_view WhyScaleTuningIsSkipped(const Recipe& recipe);
 // Returns whether a recipe's scales are learned from a text of `ids` tokens. That takes a network
-// of gated FFNs without experts and a text of ScaleLearningLeast tokens; a shorter one would be
+// of gated FFNs without experts and a text of ScaleLearningMin tokens; a shorter one would be
 // learned by heart.
 bool LearnsScales(const Recipe& recipe, const ModelConfig& config, int64_t ids);
-int64_t ScaleLearningLeast(const Recipe& recipe, const ModelConfig& config);
+int64_t ScaleLearningMin(const Recipe& recipe, const ModelConfig& config);
 
 struct ScaleTask {
   const ModelConfig& config;
@@ -57,7 +57,7 @@ Learned LearnScales(Backend& backend, const DenseMath& math, const ScaleTask& ta
 // two, which is about as long as they take.
 double ScaleLearningBytes(const Recipe& recipe, const ModelConfig& config, int64_t ids);
 double ScaleLearningTokens(const Recipe& recipe, const ModelConfig& config, int64_t ids);
-// Bytes of a head that is learned, in the program's memory and in files beside the output: two
+// Bytes of a head that is learned, in host memory and in files beside the output: two
 // states, of which one is being saved.
 double HeadLearningBytes(const Recipe& recipe, const ModelConfig& config);
 

@@ -89,7 +89,7 @@ class Loss {
     backprop_.UseHead(head);
     return At(ScaleFactors(kLayers));
   }
-  std::vector<float> HeadSlopes() const { return backprop_.HeadSlopes(); }
+  std::vector<float> HeadGradients() const { return backprop_.HeadGradients(); }
   double At(const ScaleFactors& factors) {
     backprop_.Begin(table_, RandomIds(kSequences * kLength));
     for (int64_t i = 0; i < kLayers; ++i) {
@@ -99,13 +99,13 @@ class Loss {
     }
     return backprop_.Diverge(targets_);
   }
-  std::vector<LayerScales> Slopes() {
-    std::vector<LayerScales> slopes(kLayers);
+  std::vector<LayerScales> Gradients() {
+    std::vector<LayerScales> gradients(kLayers);
     for (int64_t i = kLayers; i-- > 0;) {
       const auto at = static_cast<size_t>(i);
-      slopes[at] = backprop_.Backward(backprop_.MatricesOf(model_.layers[at], i), i);
+      gradients[at] = backprop_.Backward(backprop_.MatricesOf(model_.layers[at], i), i);
     }
-    return slopes;
+    return gradients;
   }
 
  private:
@@ -182,7 +182,7 @@ Recipe EightBits() {
   return recipe;
 }
 
-// Nothing but the weights is rounded, so that straight-through slopes are true ones.
+// Nothing but the weights is rounded, so that straight-through gradients are true ones.
 void ExpectDerivatives(const std::string& directory, const Machine& machine, bool gpu) {
   Recipe recipe = kQuarotRecipe;
   recipe.activations = {};
@@ -190,27 +190,27 @@ void ExpectDerivatives(const std::string& directory, const Machine& machine, boo
   const RoundedModel model(recipe, directory);
   Loss loss(machine, model);
   loss.At(ScaleFactors(kLayers));
-  const std::vector<LayerScales> slopes = loss.Slopes();
+  const std::vector<LayerScales> gradients = loss.Gradients();
   // A GPU's intermediate values are bf16: a longer step drowns their rounding.
   const double step = gpu ? 0.03 : 0.003;
   const auto expect = [&](size_t layer, Role role, ByRole<std::vector<float>> LayerScales::*kind) {
-    // Along the signs of the slopes the loss rises by the sum of their magnitudes.
+    // Along the signs of the gradients the loss rises by the sum of their magnitudes.
     double sum = 0;
     double differences[2];
     for (const int side : {0, 1}) {
       ScaleFactors factors(kLayers);
       sum = 0;
-      for (const float slope : (slopes[layer].*kind)[role]) {
-        const double sign = (slope > 0) == (side == 0) ? 1 : -1;
+      for (const float gradient : (gradients[layer].*kind)[role]) {
+        const double sign = (gradient > 0) == (side == 0) ? 1 : -1;
         (factors[layer].*kind)[role].push_back(static_cast<float>(std::exp(sign * step)));
-        sum += std::abs(slope);
+        sum += std::abs(gradient);
       }
       differences[side] = loss.At(factors);
     }
-    const double slope = (differences[0] - differences[1]) / (2 * step);
+    const double gradient = (differences[0] - differences[1]) / (2 * step);
     EXPECT_GT(sum, 0.01);
     // The third derivative's share, and fp32 sums of the loss over twice the step.
-    EXPECT_NEAR(slope, sum, (gpu ? 0.1 : 0.01) * sum) << layer << " " << RoleName(role);
+    EXPECT_NEAR(gradient, sum, (gpu ? 0.1 : 0.01) * sum) << layer << " " << RoleName(role);
   };
   for (size_t i = 0; i < kLayers; ++i) {
     for (Role role : kLayerRoles) expect(i, role, &LayerScales::rows);
@@ -218,13 +218,13 @@ void ExpectDerivatives(const std::string& directory, const Machine& machine, boo
   }
 }
 
-TEST_P(LearnScalesTest, SlopesAreDerivatives) {
+TEST_P(LearnScalesTest, GradientsAreDerivatives) {
   ExpectDerivatives(kTinyModel, machine_, GetParam());
 }
 
 // Norms of heads, windows, scales of scores, embeddings and layers, and heads of two lengths, which
 // others do not have.
-TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
+TEST_P(LearnScalesTest, GradientsOfOtherFamiliesAreDerivatives) {
   const Json qwen3 = {{"model_type", "qwen3"},
                       {"vocab_size", kVocab},
                       {"use_sliding_window", true},
@@ -252,7 +252,7 @@ TEST_P(LearnScalesTest, SlopesOfOtherFamiliesAreDerivatives) {
   }
 }
 
-TEST_P(LearnScalesTest, SlopesOfTheHeadAreDerivatives) {
+TEST_P(LearnScalesTest, GradientsOfTheHeadAreDerivatives) {
   Recipe recipe = kQuarotRecipe;
   recipe.activations = {};
   recipe.k = recipe.v = {.bits = 32};
@@ -262,22 +262,22 @@ TEST_P(LearnScalesTest, SlopesOfTheHeadAreDerivatives) {
   Rng rng(9);
   for (float& value : head) value += static_cast<float>(0.02 * rng.Normal());
   loss.At(head);
-  const std::vector<float> slopes = loss.HeadSlopes();
-  ASSERT_EQ(slopes.size(), head.size());
+  const std::vector<float> gradients = loss.HeadGradients();
+  ASSERT_EQ(gradients.size(), head.size());
   // Along random directions, each entry by at most a hundredth of what is in the head.
   constexpr double kStep = 1e-3;
   for (int i = 0; i < 3; ++i) {
     std::vector<float> more = head, less = head;
     double sum = 0;
     for (size_t k = 0; k < head.size(); ++k) {
-      const double along = std::copysign(rng.Uniform(), slopes[k]);
+      const double along = std::copysign(rng.Uniform(), gradients[k]);
       more[k] += static_cast<float>(kStep * along);
       less[k] -= static_cast<float>(kStep * along);
-      sum += along * slopes[k];
+      sum += along * gradients[k];
     }
-    const double slope = (loss.At(more) - loss.At(less)) / (2 * kStep);
+    const double gradient = (loss.At(more) - loss.At(less)) / (2 * kStep);
     EXPECT_GT(sum, 0.01);
-    EXPECT_NEAR(slope, sum, 0.01 * sum);  // the third derivative's share, and fp32 sums
+    EXPECT_NEAR(gradient, sum, 0.01 * sum);  // the third derivative's share, and fp32 sums
   }
 }
 

@@ -26,12 +26,12 @@ void Scale(std::span<float> weights) {
     return std::accumulate(weights.begin(), weights.end(), 0.0) /
            static_cast<double>(weights.size());
   };
-  const double most = kHeaviestToken * mean();
-  if (!(most > 0 && std::isfinite(most))) {  // nothing matters, or is known
+  const double max = kHeaviestToken * mean();
+  if (!(max > 0 && std::isfinite(max))) {  // nothing matters, or is known
     std::ranges::fill(weights, 1.0f);
     return;
   }
-  for (float& w : weights) w = std::min(w, static_cast<float>(most));
+  for (float& w : weights) w = std::min(w, static_cast<float>(max));
   const double factor = 1 / mean();
   for (float& w : weights) w = static_cast<float>(w * factor);
 }
@@ -60,7 +60,7 @@ class Finder {
   LossWeights Take();
 
  private:
-  void Keep(Role role, int64_t layer, int64_t first, const float* slopes);
+  void Keep(Role role, int64_t layer, int64_t first, const float* gradients);
 
   const DenseMath& math_;
   const LossWeightTask& task_;
@@ -84,14 +84,14 @@ void Finder::Run(int64_t first) {
   backprop_.Draw(rng_);
   for (int64_t i = layers; i-- > 0;) {
     backprop_.Backward(matrices_[static_cast<size_t>(i)], i,
-                       [&](Role role, const float* slopes) { Keep(role, i, first, slopes); });
+                       [&](Role role, const float* gradients) { Keep(role, i, first, gradients); });
   }
 }
 
-void Finder::Keep(Role role, int64_t layer, int64_t first, const float* slopes) {
+void Finder::Keep(Role role, int64_t layer, int64_t first, const float* gradients) {
   const int64_t groups = task_.groups;
   float* const powers = powers_.Grow(groups * tokens());
-  math_.RowPowers(slopes, tokens(), task_.config.outputs(layer, role), groups, powers);
+  math_.RowPowers(gradients, tokens(), task_.config.outputs(layer, role), groups, powers);
   Matrix<float>& kept = weights_[static_cast<size_t>(layer)][role];
   if (kept.rows == 0) kept = Matrix<float>(groups, static_cast<int64_t>(task_.ids.size()));
   for (int64_t g = 0; g < groups; ++g) {

@@ -45,7 +45,7 @@ LossWeights FindLossWeights(Backend& backend, const DenseMath& math, const LossW
 int64_t HessiansOf(const Recipe& recipe, LinearSet set);
 
 // Bytes of the weights themselves, and of the fp32 layers that finding them takes beside
-// BackpropBytes(config, kLossPieces, kLossPiece); both in the program's memory.
+// BackpropBytes(config, kLossPieces, kLossPiece); both in host memory.
 double LossWeightBytes(const ModelConfig& config, const Recipe& recipe, int64_t tokens);
 double LossLayerBytes(const ModelConfig& config);
 

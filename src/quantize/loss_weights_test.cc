@@ -49,10 +49,10 @@ struct Turned {
   }
 };
 
-// Slopes of -log p[y] by x [hidden], where y is the first label up to which p sums to more than
+// Gradients of -log p[y] by x [hidden], where y is the first label up to which p sums to more than
 // `draw`.
-std::vector<double> DrawnSlopes(std::span<const float> x, const Matrix<float>& head, double eps,
-                                double draw) {
+std::vector<double> DrawnGradients(std::span<const float> x, const Matrix<float>& head, double eps,
+                                   double draw) {
   const auto n = static_cast<double>(x.size());
   const double scale =
       1 / std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0) / n + eps);
@@ -64,19 +64,19 @@ std::vector<double> DrawnSlopes(std::span<const float> x, const Matrix<float>& h
   const double sum = std::accumulate(p.begin(), p.end(), 0.0);
   size_t label = 0;
   for (double left = draw * sum; left >= p[label]; ++label) left -= p[label];
-  std::vector<double> h(x.size()), slopes(x.size());  // by what the head reads, and by x
+  std::vector<double> h(x.size()), gradients(x.size());  // by what the head reads, and by x
   for (size_t v = 0; v < p.size(); ++v) {
-    const double slope = p[v] / sum - (v == label ? 1 : 0);
-    for (size_t k = 0; k < h.size(); ++k) h[k] += slope * head.row(static_cast<int64_t>(v))[k];
+    const double gradient = p[v] / sum - (v == label ? 1 : 0);
+    for (size_t k = 0; k < h.size(); ++k) h[k] += gradient * head.row(static_cast<int64_t>(v))[k];
   }
   const double along = std::inner_product(x.begin(), x.end(), h.begin(), 0.0);
   for (size_t k = 0; k < h.size(); ++k) {
-    slopes[k] = scale * (h[k] - scale * scale * along / n * x[k]);
+    gradients[k] = scale * (h[k] - scale * scale * along / n * x[k]);
   }
-  return slopes;
+  return gradients;
 }
 
-TEST(LossWeights, OfTheLastLinearAreSquaredSlopesOfThePrediction) {
+TEST(LossWeights, OfTheLastLinearAreSquaredGradientsOfThePrediction) {
   const Turned turned(80);
   const ModelConfig& c = turned.source.config;
   const LossWeights weights = turned.Find();
@@ -87,12 +87,12 @@ TEST(LossWeights, OfTheLastLinearAreSquaredSlopesOfThePrediction) {
   Matrix<double> wanted(kGroups, 80);
   Rng rng(0);
   for (int64_t t = 0; t < wanted.cols; ++t) {
-    const std::vector<double> slopes =
-        DrawnSlopes(std::span(x).subspan(static_cast<size_t>(t) * hidden, hidden), head, c.norm_eps,
-                    static_cast<float>(rng.Uniform()));
+    const std::vector<double> gradients =
+        DrawnGradients(std::span(x).subspan(static_cast<size_t>(t) * hidden, hidden), head,
+                       c.norm_eps, static_cast<float>(rng.Uniform()));
     for (size_t k = 0; k < hidden; ++k) {
       const auto g = static_cast<int64_t>(k * kGroups / hidden);
-      wanted.row(g)[static_cast<size_t>(t)] += slopes[k] * slopes[k];
+      wanted.row(g)[static_cast<size_t>(t)] += gradients[k] * gradients[k];
     }
   }
   const Matrix<float>& ours = weights[static_cast<size_t>(c.layers - 1)][Role::kDown];
@@ -103,8 +103,8 @@ TEST(LossWeights, OfTheLastLinearAreSquaredSlopesOfThePrediction) {
     const auto mean = [&] {
       return std::accumulate(row.begin(), row.end(), 0.0) / static_cast<double>(row.size());
     };
-    const double most = kHeaviestToken * mean();
-    for (double& w : row) w = std::min(w, most);
+    const double max = kHeaviestToken * mean();
+    for (double& w : row) w = std::min(w, max);
     const double after = mean();
     for (size_t t = 0; t < row.size(); ++t) {
       // The weights are made in fp32; 6e-5 was the largest difference.
@@ -135,7 +135,7 @@ TEST(LossWeights, EveryLinearHasThemWithAMeanOfOne) {
   }
 }
 
-TEST(LossWeights, AreForNetworksWhoseSlopesAreKnown) {
+TEST(LossWeights, AreForNetworksWhoseGradientsAreKnown) {
   ModelConfig config = OpenNetwork(kTinyModel).config;
   Recipe recipe = kW4a8Recipe;
   recipe.loss_groups = 1;

@@ -81,13 +81,13 @@ class OutlierFamilies : public testing::TestWithParam<FamilyModel> {
 TEST_P(OutlierFamilies, NoRecipeDoesHarm) {
   Recipe bytes = kRtnRecipe;
   bytes.weights = {.bits = 8, .group = 64};
-  const double least = Rounded(bytes);
+  const double min = Rounded(bytes);
   for (const Recipe* own : {&kW4a8Recipe, &kQuarotRecipe, &kGptqRecipe, &kQuipsharpRecipe}) {
     std::string fields = "w-bits=8";
     if (own->activations.bits < 8) fields += ",a-bits=8";
     if (own->k.bits < 8) fields += ",kv-bits=8";
     const Recipe eight = ChangedRecipe(*own, ParseFields(fields), {});
-    const double eight_bits = Quantized(eight) / least;
+    const double eight_bits = Quantized(eight) / min;
     const double own_bits = Quantized(*own) / Rounded(PlainRecipe(*own));
     RecordProperty(std::string(own->name) + "_8_bits", fmt::format("{:.2f}", eight_bits));
     RecordProperty(std::string(own->name) + "_own_bits", fmt::format("{:.2f}", own_bits));

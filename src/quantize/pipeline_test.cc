@@ -366,12 +366,12 @@ TEST_F(RoundedWhileLoading, ScalesAreLearnedWhereTheyCanBe) {
                                             .recipe = recipe,
                                             .calibration_windows = windows,
                                             .force = true});
-    EXPECT_EQ(report.plan.at(0, Role::kQ).input_scales, report.scales_stay.empty());
+    EXPECT_EQ(report.plan.at(0, Role::kQ).input_scales, report.scale_tuning_skipped.empty());
     const Network net = OpenNetwork(report.output);
     const PackedLinear& q = net.layers[0][Role::kQ];
-    EXPECT_EQ(q.input.scales.empty(), !report.scales_stay.empty());
+    EXPECT_EQ(q.input.scales.empty(), !report.scale_tuning_skipped.empty());
     for (const float scale : q.input.scales) EXPECT_NE(scale, 1);
-    return report.scales_stay;
+    return report.scale_tuning_skipped;
   };
   Recipe recipe = kW4a8Recipe;
   EXPECT_EQ(quantize(recipe, 64), "");

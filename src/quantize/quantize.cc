@@ -40,7 +40,7 @@ struct Job {
   QuantizeOptions options;
   Network source;
   Plan plan;
-  std::string scales_stay;           // QuantizeReport
+  std::string scale_tuning_skipped;  // QuantizeReport
   std::vector<int32_t> calibration;  // windows, empty where nothing is calibrated
   std::string calibration_digest;
 };
@@ -62,14 +62,14 @@ bool ScalesFit(const Job& job) {
 }
 
 // Why this job's scales are not learned; empty: they are.
-std::string WhyScalesStay(const Job& job) {
+std::string WhyScaleTuningIsSkipped(const Job& job) {
   const Recipe& recipe = job.options.recipe;
   const ModelConfig& c = job.source.config;
   const int64_t tokens = job.options.calibration_windows * job.options.context;
-  if (const auto why = WhyScalesStay(recipe); !why.empty()) return std::string(why);
-  if (tokens < ScaleLearningLeast(recipe, c)) {
+  if (const auto why = WhyScaleTuningIsSkipped(recipe); !why.empty()) return std::string(why);
+  if (tokens < ScaleLearningMin(recipe, c)) {
     return fmt::format("{} tokens of calibration are too few, {} are enough (--quality best)",
-                       tokens, ScaleLearningLeast(recipe, c));
+                       tokens, ScaleLearningMin(recipe, c));
   }
   if (!LearnsScales(recipe, c, tokens)) {
     return "only layers that run one gated FFN behind attention learn them";
@@ -81,10 +81,10 @@ std::string WhyScalesStay(const Job& job) {
 void DecideOnScales(Job& job) {
   Recipe& recipe = job.options.recipe;
   if (!recipe.learned_scales) return;
-  job.scales_stay = WhyScalesStay(job);
-  recipe.learned_scales = job.scales_stay.empty();
+  job.scale_tuning_skipped = WhyScaleTuningIsSkipped(job);
+  recipe.learned_scales = job.scale_tuning_skipped.empty();
   if (!recipe.learned_scales && Asks(recipe, "learned-scales")) {
-    FailUsage("--learned-scales: {}", job.scales_stay);
+    FailUsage("--learned-scales: {}", job.scale_tuning_skipped);
   }
   job.plan.provenance["learned-scales"] = recipe.learned_scales;
   if (recipe.learned_scales) PlanInputScales(job.source.config, job.plan);
@@ -425,7 +425,7 @@ QuantizeReport StartReport(const Job& job) {
   report.recipe = job.options.recipe;
   if (report.recipe.calibrates()) report.calibration_windows = job.options.calibration_windows;
   report.context = job.options.context;
-  report.scales_stay = job.scales_stay;
+  report.scale_tuning_skipped = job.scale_tuning_skipped;
   report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
   return report;
 }

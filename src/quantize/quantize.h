@@ -55,7 +55,7 @@ struct QuantizeReport {
   Invariance invariance;                         // of what the recipe maps
   std::vector<LayerReport> layers;
   std::optional<CacheChoice> cache;  // of recipes that leave bits of the cache to calibration
-  std::string scales_stay;           // why those that the recipe learns are not learned, or empty
+  std::string scale_tuning_skipped;  // why those that the recipe learns are not learned, or empty
   double seconds = 0;
   double output_bytes = 0, quantized_bits_per_weight = 0;
   int64_t resumed_layers = 0;

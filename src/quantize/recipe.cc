@@ -166,7 +166,7 @@ std::map<std::string, LinearPlan> PlanLinears(const ModelConfig& config, const R
 }
 
 // Returns whether the residual stream is turned by a matrix that nothing but a product undoes.
-bool TurnsDensely(const ModelConfig& config, const Recipe& recipe) {
+bool RotatesDensely(const ModelConfig& config, const Recipe& recipe) {
   return TurnsResidual(config, recipe) &&
          (recipe.learns_rotation() || recipe.rotation > Rotation::kHadamard);
 }
@@ -174,8 +174,8 @@ bool TurnsDensely(const ModelConfig& config, const Recipe& recipe) {
 void TieHead(const ModelConfig& config, const Recipe& recipe, Plan& plan) {
   plan.tied_head = WhyTwoTables(config, recipe, plan).empty();
   if (!plan.tied_head || !plan.norms_folded) return;
-  plan.head_turn = TurnsDensely(config, recipe);
-  if (plan.head_turn) return;
+  plan.head_rotation = RotatesDensely(config, recipe);
+  if (plan.head_rotation) return;
   plan.linears[LinearName(0, Role::kHead)].input_transform = FullHadamard(config.hidden_size);
 }
 
@@ -257,7 +257,7 @@ int64_t TailColumns(const Recipe& recipe, int64_t hidden_size, int64_t width) {
 }
 
 bool TurnsResidual(const ModelConfig& config, const Recipe& recipe) {
-  return recipe.rotation > Rotation::kInputs && config.turns_residual();
+  return recipe.rotation > Rotation::kInputs && config.rotates_residual();
 }
 
 bool Asks(const Recipe& recipe, std::string_view field) {
@@ -298,7 +298,8 @@ std::string_view WhyTwoTables(const ModelConfig& config, const Recipe& recipe, c
   if (!alike) return "their formats differ";
   // Compares the matrix that undoes the rotation, in fp32, with a second table.
   const FormatSpec& format = plan.at(0, Role::kHead).weights;
-  if (TurnsDensely(config, recipe) && 32 * config.hidden_size >= format.bits * config.vocab_size) {
+  if (RotatesDensely(config, recipe) &&
+      32 * config.hidden_size >= format.bits * config.vocab_size) {
     return "what undoes the rotation would be larger than a second one";
   }
   return "";

@@ -77,7 +77,7 @@ Reason NeedsGptq(const Recipe& r) {
   if (!r.weights.quantized()) return NeedsWeights(r);
   return r.rounding == Rounding::kGptq ? "" : "weights are rounded to nearest; use --rounding gptq";
 }
-Reason NeedsSlopes(const Recipe& r) {
+Reason NeedsGradients(const Recipe& r) {
   const Reason reason = NeedsGptq(r);
   return reason.empty() && r.arranges_channels() ? "channels are ordered or scaled" : reason;
 }
@@ -186,11 +186,11 @@ void SetTableBits(Recipe& r, double value) {
   r.*kTable = FormatSpec{.bits = static_cast<int>(value)};
 }
 
-FieldDomain Whole(double least, double most, std::vector<double> others = {}) {
-  return {.kind = Kind::kWhole, .least = least, .most = most, .others = std::move(others)};
+FieldDomain Whole(double min, double max, std::vector<double> others = {}) {
+  return {.kind = Kind::kWhole, .min = min, .max = max, .others = std::move(others)};
 }
-FieldDomain Real(double least, double most) {
-  return {.kind = Kind::kReal, .least = least, .most = most};
+FieldDomain Real(double min, double max) {
+  return {.kind = Kind::kReal, .min = min, .max = max};
 }
 FieldDomain Switch(std::string_view off) {
   return {.kind = Kind::kSwitch, .off = off};
@@ -328,7 +328,7 @@ std::vector<RecipeField> MethodFields() {
       {"loss-groups", Whole(0, 16),
        "GPTQ: weigh calibration tokens by what errors cost the predictions, apart for so many "
        "groups of a linear's outputs (GuidedQuant); 0: all alike",
-       Set<&Recipe::loss_groups>, IfOn<&Recipe::loss_groups, NeedsSlopes>,
+       Set<&Recipe::loss_groups>, IfOn<&Recipe::loss_groups, NeedsGradients>,
        Get<&Recipe::loss_groups>},
       {"sweeps", Whole(0, 20), "GPTQ: passes over the codes at the end", Set<&Recipe::sweeps>,
        IfOn<&Recipe::sweeps, NeedsGptq>, Get<&Recipe::sweeps>},
@@ -336,7 +336,7 @@ std::vector<RecipeField> MethodFields() {
        "Tune scales of rounded weights towards the float model's predictions, below 4-bit weights "
        "also a head of its own; takes 32768 tokens of calibration at least, 61440 below 4-bit "
        "weights or 8-bit activations",
-       Set<&Recipe::learned_scales>, IfOn<&Recipe::learned_scales, WhyScalesStay>,
+       Set<&Recipe::learned_scales>, IfOn<&Recipe::learned_scales, WhyScaleTuningIsSkipped>,
        Get<&Recipe::learned_scales>},
   };
 }

@@ -15,7 +15,7 @@ namespace nibble {
 // The values of a field; all are numbers inside.
 struct FieldDomain {
   enum class Kind { kWhole, kReal, kSwitch, kName } kind;
-  double least = 0, most = 1;
+  double min = 0, max = 1;
   std::vector<double> others = {};           // beside least to most
   std::vector<std::string_view> names = {};  // the value is an index
   std::string_view off = {};                 // the name that turns a switch off

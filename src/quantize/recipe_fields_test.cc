@@ -20,10 +20,10 @@ using Kind = FieldDomain::Kind;
 std::pair<std::vector<std::string>, std::vector<std::string>> Samples(const FieldDomain& d) {
   std::vector<std::string> good, bad = {"", "x", "nan", "-1", "1e9", "4 "};
   if (d.kind == Kind::kSwitch) return {{""}, {"1", "true"}};
-  for (double value : {d.least, d.most}) good.push_back(fmt::format("{}", value));
+  for (double value : {d.min, d.max}) good.push_back(fmt::format("{}", value));
   for (double value : d.others) good.push_back(fmt::format("{}", value));
   if (d.kind == Kind::kName) good = {d.names.begin(), d.names.end()};
-  if (d.kind == Kind::kWhole) bad.push_back(fmt::format("{}", d.least + 0.5));
+  if (d.kind == Kind::kWhole) bad.push_back(fmt::format("{}", d.min + 0.5));
   return {good, bad};
 }
 

@@ -94,7 +94,7 @@ TEST_F(Rules, OneTableWhereTheSourceHasOneAndItsRotationIsSmall) {
     const Plan plan = MakePlan(config, recipe_);
     EXPECT_EQ(plan.tied_head, WhyTwoTables(config, recipe_, plan).empty());
     const TransformSpec& turn = plan.at(0, Role::kHead).input_transform;
-    EXPECT_EQ(turn.identity() && !plan.head_turn, !(plan.tied_head && plan.norms_folded));
+    EXPECT_EQ(turn.identity() && !plan.head_rotation, !(plan.tied_head && plan.norms_folded));
     return std::string(WhyTwoTables(config, recipe_, plan));
   };
   EXPECT_EQ(why(), "");

@@ -391,7 +391,7 @@ Matrix<double> Rotator::Positions() const {
   return RotatedRows(Role::kEmbedding, ToF64(source_.positions));
 }
 
-Matrix<double> Rotator::HeadTurn() const {
+Matrix<double> Rotator::HeadRotation() const {
   Matrix<double> turn = RotatedRows(Role::kHead, IdentityMatrix(source_.config.hidden_size));
   residual_->ApplyToColumns(turn);
   return turn;

@@ -7,11 +7,11 @@
 //   v, per head                    W <- H S_v W,  o: W <- W (H S_v)^-1, then the online part across
 //   heads up, down                       up rows times S_f, down: W <- W (H_f S_f)^-1, H_f online
 //   q, k                           rows times S_k, equal on both halves of a RoPE pair; H online
-// Where norms with weights stand behind o and down (ModelConfig::turns_residual), R is the identity
-// and q, k, v, gate and up get an online Hadamard on their input instead, W <- W diag(gamma) H^T.
-// Experts have up and down of their own, with signs of their own; a router is behind the norm.
-// R = Hadamard with random signs (or a random orthogonal matrix); the S are random signs, which
-// cost nothing at run time because they are folded.
+// Where norms with weights stand behind o and down (ModelConfig::rotates_residual), R is the
+// identity and q, k, v, gate and up get an online Hadamard on their input instead, W <- W
+// diag(gamma) H^T. Experts have up and down of their own, with signs of their own; a router is
+// behind the norm. R = Hadamard with random signs (or a random orthogonal matrix); the S are random
+// signs, which cost nothing at run time because they are folded.
 #pragma once
 
 #include <functional>
@@ -100,8 +100,8 @@ class Rotator {
   EmbeddingRows embedding() const;
   Matrix<double> Positions() const;  // [context, hidden] or nothing
   // The matrix in front of a head that shares its table, rotated by R, with the embedding: R
-  // diag(final norm) R^T, [hidden, hidden] (Plan::head_turn).
-  Matrix<double> HeadTurn() const;
+  // diag(final norm) R^T, [hidden, hidden] (Plan::head_rotation).
+  Matrix<double> HeadRotation() const;
   DType half() const;
 
  private:

@@ -98,9 +98,9 @@ ScaleDescent::ScaleDescent(const LayerWeights& layer) {
   }
 }
 
-void ScaleDescent::Step(const LayerScales& slopes, int64_t step, double share) {
-  for (auto& [role, adam] : rows_) adam.Step(slopes.rows[role], step, share);
-  for (auto& [role, adam] : inputs_) adam.Step(slopes.inputs[role], step, share);
+void ScaleDescent::Step(const LayerScales& gradients, int64_t step, double share) {
+  for (auto& [role, adam] : rows_) adam.Step(gradients.rows[role], step, share);
+  for (auto& [role, adam] : inputs_) adam.Step(gradients.inputs[role], step, share);
 }
 
 void ScaleDescent::KeepBest() {

@@ -40,8 +40,8 @@ class ScaleDescent {
  public:
   explicit ScaleDescent(const LayerWeights& layer);
 
-  // Adam::Step, given the logarithms' slopes.
-  void Step(const LayerScales& slopes, int64_t step, double share);
+  // Adam::Step, given the logarithms' gradients.
+  void Step(const LayerScales& gradients, int64_t step, double share);
   void KeepBest();
   LayerScales factors() const { return Of(&Adam::values); }
   LayerScales best() const { return Of(&Adam::best); }

@@ -161,8 +161,8 @@ std::vector<NamedTensor> RestTensors(const Rotator& rotator, const Network& sour
   if (source.config.layer_input_size > 0) {
     tensors.push_back({"layer_input_norm", source.layer_input_norm});
   }
-  if (plan.head_turn) {
-    tensors.push_back({"head_turn", ToFloats(rotator.HeadTurn())});
+  if (plan.head_rotation) {
+    tensors.push_back({"head_turn", ToFloats(rotator.HeadRotation())});
   } else if (!plan.norms_folded || plan.tied_head) {
     tensors.push_back({"final_norm", source.final_norm});
   }

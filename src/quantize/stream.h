@@ -77,7 +77,7 @@ class Stream {
   void Release() { scratch_ = Scratch(backend_), Rest(); }
   // The residual stream [windows * context, hidden], in the backend's memory.
   const float* x() const { return x_.data(); }
-  // The residual stream to be changed, of a backend in the program's memory.
+  // The residual stream to be changed, of a backend in host memory.
   std::span<float> host_x() { return {x_.data(), static_cast<size_t>(x_.size())}; }
 
  private:

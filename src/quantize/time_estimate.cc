@@ -199,8 +199,8 @@ double DeviceCalibrationTime(Backend& backend, const ModelConfig& c,
   const CalibrationSeconds a = RunProbe(backend, c, options, c.hidden_size, few).seconds;
   const CalibrationSeconds b = RunProbe(backend, c, options, c.hidden_size, more).seconds;
   if (few == more) return forward(b) + b.rounding;
-  const double slope = std::max(0.0, forward(b) - forward(a)) / static_cast<double>(more - few);
-  return forward(b) + slope * static_cast<double>(windows - more) + b.rounding;
+  const double gradient = std::max(0.0, forward(b) - forward(a)) / static_cast<double>(more - few);
+  return forward(b) + gradient * static_cast<double>(windows - more) + b.rounding;
 }
 
 double CalibrationTime(Backend& backend, const ModelConfig& c, const QuantizeOptions& options) {

@@ -70,14 +70,14 @@ class FairQueue {
   Client& Join(const std::string& name) {
     const auto found = clients_.find(name);
     if (found != clients_.end()) return found->second;
-    double least = 0;
+    double min = 0;
     bool first = true;
     for (const auto& [unused, client] : clients_) {
-      least = first ? client.counter : std::min(least, client.counter);
+      min = first ? client.counter : std::min(min, client.counter);
       first = false;
     }
     Client& client = clients_[name];
-    client.counter = least;
+    client.counter = min;
     return client;
   }
   typename Clients::iterator Turn() {

@@ -48,8 +48,8 @@ class FaultyBackend : public Backend {
   const float* Read(const float* values, int64_t count) override {
     return real_->Read(values, count);
   }
-  std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) override {
-    return real_->Likeliest(logits, rows, width);
+  std::vector<int32_t> ArgMax(const float* logits, int64_t rows, int64_t width) override {
+    return real_->ArgMax(logits, rows, width);
   }
   PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override {
     return real_->Share(table, owner);
@@ -331,17 +331,17 @@ TEST_F(ScheduleFaultTest, LogitsThatAreNotFiniteEndTheirAnswer) {
 
 TEST_F(ScheduleFaultTest, LessMemoryThanWasThought) {
   const auto page_bytes = static_cast<size_t>(model().kv_groups().page_bytes());
-  for (const int64_t most : {12, 6, 4, 3, 2, 1, 0}) {
+  for (const int64_t max : {12, 6, 4, 3, 2, 1, 0}) {
     backend().Heal();
     int64_t pages = 0;
     backend().allocation_fails = [&](int64_t, size_t bytes) {
-      return bytes == page_bytes && ++pages > most;
+      return bytes == page_bytes && ++pages > max;
     };
     Scheduler scheduler(faulty(), tokenizer(), nullptr,
-                        {.max_batch = 8, .pages = 60, .sure_tokens = 2});
+                        {.max_batch = 8, .pages = 60, .reserved_tokens = 2});
     const int whole = ExpectAllAsAlone(Serve(scheduler, Requests()), true);
-    EXPECT_GE(whole, most >= 3 ? 1 : 0) << most << " pages";
-    EXPECT_GT(pages, most) << "memory did not run out";
+    EXPECT_GE(whole, max >= 3 ? 1 : 0) << max << " pages";
+    EXPECT_GT(pages, max) << "memory did not run out";
   }
 }
 
@@ -354,7 +354,7 @@ TEST_F(ScheduleFaultTest, AnyAllocationMayFail) {
         return forever ? count >= at : count == at;
       };
       Scheduler scheduler(faulty(), tokenizer(), nullptr,
-                          {.max_batch = 3, .pages = 8, .prompt_tokens = 32, .sure_tokens = 2});
+                          {.max_batch = 3, .pages = 8, .prompt_tokens = 32, .reserved_tokens = 2});
       ExpectAllAsAlone(Serve(scheduler, Requests()), true);
       if (!forever) continue;
       backend().Heal();

@@ -106,14 +106,14 @@ TEST_F(SchedulerTest, TimesOfAnAnswerAddUp) {
 
 TEST_F(SchedulerTest, WhoCannotBeToldIsCancelled) {
   Scheduler scheduler = Make();
-  int told = 0;
+  int reported = 0;
   scheduler.Submit({.prompt = Ids(10, 1), .max_tokens = 50}, [&](Delta&&) {
-    ++told;
+    ++reported;
     throw std::runtime_error("nobody is there");
   });
   while (scheduler.Step()) {
   }
-  EXPECT_EQ(told, 2) << "a token and the end";
+  EXPECT_EQ(reported, 2) << "a token and the end";
   EXPECT_EQ(scheduler.stats().ended[static_cast<size_t>(End::kCancelled)], 1u);
 }
 

@@ -104,7 +104,7 @@ TEST_P(Windows, NeighboursChangeNothing) {
   };
   std::vector<Asked> asked;
   Scheduler scheduler =
-      Make({.max_batch = 8, .pages = Pages(16, 27, 80), .prompt_tokens = 48, .sure_tokens = 8});
+      Make({.max_batch = 8, .pages = Pages(16, 27, 80), .prompt_tokens = 48, .reserved_tokens = 8});
   uint64_t steps = 0;
   while (asked.size() < 40 || scheduler.Step()) {
     if (asked.size() < 40 && rng.Below(3) == 0) {
@@ -168,12 +168,12 @@ TEST_P(Windows, PagesRunOutAndNobodyIsPreemptedTwice) {
   for (uint64_t i = 0; i < 8; ++i) {
     answers.push_back(Ask(scheduler, {.prompt = Ids(60, i), .max_tokens = 700}));
   }
-  int64_t most = 0;
-  while (scheduler.Step()) most = std::max(most, scheduler.stats().pages_in_use);
+  int64_t max = 0;
+  while (scheduler.Step()) max = std::max(max, scheduler.stats().pages_in_use);
   for (const Answers& a : answers) EXPECT_EQ(a->at(0).ids.size(), 700u);
   EXPECT_LE(scheduler.stats().preemptions, 8u);
   EXPECT_GT(scheduler.stats().preemptions, 0u);
-  EXPECT_GE(10 * most, 9 * pages) << "pages lie idle under pressure";
+  EXPECT_GE(10 * max, 9 * pages) << "pages lie idle under pressure";
 }
 
 TEST_P(Windows, ASecondTurnComputesLittleOfTheFirst) {
@@ -224,15 +224,15 @@ TEST_F(SchedulerTest, LogprobsAreThoseOfTheModel) {
   ASSERT_EQ(answer.logprobs.size(), 8u);
   for (size_t i = 1; i < all.size(); ++i) {
     const bool prompts = i < prompt.size();
-    const TokenLogprob& told =
+    const TokenLogprob& reported =
         prompts ? answer.prompt_logprobs[i - 1] : answer.logprobs[i - prompt.size()];
     const std::span row(logits.data() + (i - 1) * 4096, 4096);
-    EXPECT_EQ(told.id, all[i]);
-    EXPECT_EQ(told.logprob, double{row[static_cast<size_t>(all[i])]} - LogSumExp(row));
-    ASSERT_EQ(told.top.size(), prompts ? 2u : 3u);
+    EXPECT_EQ(reported.id, all[i]);
+    EXPECT_EQ(reported.logprob, double{row[static_cast<size_t>(all[i])]} - LogSumExp(row));
+    ASSERT_EQ(reported.top.size(), prompts ? 2u : 3u);
     const auto best = std::ranges::max_element(row) - row.begin();
-    EXPECT_EQ(told.top[0].first, best);
-    EXPECT_GE(told.top[0].second, told.top[1].second);
+    EXPECT_EQ(reported.top[0].first, best);
+    EXPECT_GE(reported.top[0].second, reported.top[1].second);
   }
 }
 

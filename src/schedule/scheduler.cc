@@ -32,7 +32,7 @@ int64_t Scheduler::LongestText() const {
   const int64_t wanted =
       options_.context > 0 ? std::min(options_.context, model_.context()) : model_.context();
   const auto fits = [&](int64_t pages) {
-    return model_.kv_groups().MostPages(pages, options_.MostStep(model_)) <= options_.pages;
+    return model_.kv_groups().MaxPages(pages, options_.MaxStep(model_)) <= options_.pages;
   };
   int64_t pages = PagesOf(wanted);
   while (pages > 0 && !fits(pages)) --pages;
@@ -65,7 +65,7 @@ std::optional<uint64_t> Scheduler::Submit(GenerationRequest request, DeltaSink s
   std::unique_ptr<Sequence> first;
   for (int i = 0; i < r.n; ++i) {
     auto sequence = std::make_unique<Sequence>(submission, i, tokenizer_, vocabulary_);
-    sequence->reserved = r.max_tokens <= options_.sure_tokens;
+    sequence->reserved = r.max_tokens <= options_.reserved_tokens;
     (first ? first->followers.emplace_back() : first) = std::move(sequence);
   }
   const std::lock_guard lock(mutex_);
@@ -190,17 +190,17 @@ bool Scheduler::TryBegin(Sequence& s, std::string& problem) {
 // The pages that a sequence would come to take beside those that it holds.
 int64_t Scheduler::PagesToCome(const Sequence& s, std::span<const PageRow> held) const {
   const int64_t last = std::min(s.prompt_tokens() + s.request().max_tokens, context_);
-  const int64_t sure = static_cast<int64_t>(s.ids.size()) + options_.sure_tokens;
+  const int64_t sure = static_cast<int64_t>(s.ids.size()) + options_.reserved_tokens;
   const int64_t rows = PagesOf(s.reserved ? last : std::min(last, sure));
   const KvGroups& groups = model_.kv_groups();
   const int64_t unread = static_cast<int64_t>(s.ids.size()) - (s.cache ? s.cache->tokens() : 0);
-  const int64_t step = std::min(unread, options_.MostStep(model_));
+  const int64_t step = std::min(unread, options_.MaxStep(model_));
   int64_t pages = 0;
   for (int64_t g = 0; g < groups.count(); ++g) {
     const int64_t has = std::ranges::count_if(
         held, [&](const PageRow& row) { return row[static_cast<size_t>(g)] != nullptr; });
-    const int64_t most = groups.MostPages(g, rows, step);
-    pages += std::max<int64_t>(0, std::min(rows - static_cast<int64_t>(held.size()), most - has));
+    const int64_t max = groups.MaxPages(g, rows, step);
+    pages += std::max<int64_t>(0, std::min(rows - static_cast<int64_t>(held.size()), max - has));
   }
   return pages;
 }
@@ -223,7 +223,7 @@ bool Scheduler::Begin(Sequence& s) {
   const std::span<const int32_t> ids(s.ids);
   PrefixTree::Match match;
   // The last token's logits are needed, and those of all where they are told.
-  if (!s.tells_prompt() && !s.request().pooling) match = tree_.Find(ids.first(ids.size() - 1));
+  if (!s.reports_prompt() && !s.request().pooling) match = tree_.Find(ids.first(ids.size() - 1));
   int64_t promised = 0;
   for (const auto& other : running_) promised += PagesToCome(*other);
   const auto fits = [&] {
@@ -303,7 +303,7 @@ void Scheduler::GiveBack(Sequence& s) {
   caches_.push_back(std::move(s.cache));
 }
 
-void Scheduler::Tell(Sequence& s) {
+void Scheduler::Deliver(Sequence& s) {
   Delta delta = std::exchange(s.delta, Delta{.index = s.index});
   delta.cached_tokens = s.cached_tokens;
   try {
@@ -346,7 +346,7 @@ void Scheduler::Conclude(Sequence& s, End end, const std::string& problem) {
   s.followers.clear();
   s.delta.end = end;
   s.delta.problem = problem;
-  Tell(s);
+  Deliver(s);
 }
 
 void Scheduler::CountEnd(const Sequence& s, End end) {

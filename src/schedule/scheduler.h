@@ -31,11 +31,11 @@ struct SchedulerOptions {
   int64_t prompt_tokens = 64;  // of prompts in a step, beside answers that are being written
   // The tokens that a new answer is sure to be able to write. More would leave pages idle that most
   // answers never come to need.
-  int64_t sure_tokens = 64;
+  int64_t reserved_tokens = 64;
   int64_t context = 0;  // longest text; 0: the model's
 
   // The most tokens of a text in a step.
-  int64_t MostStep(Model& model) const {
+  int64_t MaxStep(Model& model) const {
     return std::max(prompt_tokens, model.backend().ChunkTokens());
   }
 };
@@ -98,7 +98,7 @@ class Scheduler {
   void Preempt(Sequence& sequence);
   void ShareFullPages(Sequence& sequence);
   void GiveBack(Sequence& sequence);
-  void Tell(Sequence& sequence);
+  void Deliver(Sequence& sequence);
   void Conclude(Sequence& sequence, End end, const std::string& problem);
   void CountEnd(const Sequence& sequence, End end);
   void Publish();  // stats

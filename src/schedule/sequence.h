@@ -44,7 +44,7 @@ struct Sequence {
   // Tokens that the cache does not have yet.
   int64_t pending() const { return static_cast<int64_t>(ids.size()) - cache->tokens(); }
   // The first answer of a request says what there is to say of its prompt.
-  bool tells_prompt() const { return request().prompt_logprobs && index == 0; }
+  bool reports_prompt() const { return request().prompt_logprobs && index == 0; }
 
   const std::shared_ptr<Submission> submission;
   const int index;
@@ -59,7 +59,7 @@ struct Sequence {
   bool shared = false;            // its prompt's pages are in the tree
   bool stepped = false;           // the step that runs has had its effect on this
   int64_t cached_tokens = 0;      // of the prompt
-  int64_t told = 1;               // prompt tokens whose logprobs were given; the first has none
+  int64_t reported = 1;           // prompt tokens whose logprobs were given; the first has none
   std::vector<double> embedding;  // sum of the states that its pooling takes
   Delta delta;                    // of this step
   Clock::time_point arrived = Clock::now(), began, first, last;

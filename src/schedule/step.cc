@@ -31,8 +31,8 @@ std::vector<Scheduler::Piece> Scheduler::Plan() {
     }
   }
   int64_t budget = pieces.empty() ? model_.backend().ChunkTokens() : options_.prompt_tokens;
-  const auto grant = [&](Piece& piece, int64_t most) {
-    const int64_t tokens = std::min({piece.sequence->pending() - piece.tokens, most, budget});
+  const auto grant = [&](Piece& piece, int64_t max) {
+    const int64_t tokens = std::min({piece.sequence->pending() - piece.tokens, max, budget});
     piece.tokens += tokens;
     budget -= tokens;
   };
@@ -114,8 +114,7 @@ void Scheduler::TryPieces(std::span<const Piece> pieces) {
   // Sequences that take the likeliest token need no logits to leave a GPU.
   const bool capped = model_.config().logits_softcap != 0;
   const auto others = std::stable_partition(rows.begin(), rows.end(), [&](const Row& row) {
-    return row.tells == 0 && !capped &&
-           row.sequence->picker.TakesLikeliest(row.sequence->written());
+    return row.tells == 0 && !capped && row.sequence->picker.TakesArgMax(row.sequence->written());
   });
   // Rows that tell of a prompt come before the choice behind it: a sequence that has chosen is not
   // run again.
@@ -131,7 +130,7 @@ void Scheduler::UseRows(std::span<Row> rows, const float* x, int64_t tokens, boo
     std::vector<int32_t> at;
     for (const Row& row : some) at.push_back(row.at);
     if (likeliest) {
-      const std::vector<int32_t> ids = model_.Likeliest(x, tokens, at);
+      const std::vector<int32_t> ids = model_.ArgMax(x, tokens, at);
       ParallelFor(some.size(), [&](size_t i) { UseRow(some[i], ids[i], {}); });
     } else {
       const float* logits = model_.Logits(x, tokens, at);
@@ -147,7 +146,7 @@ void Scheduler::UseRows(std::span<Row> rows, const float* x, int64_t tokens, boo
         s.delta.problem = std::move(row.problem);
       } else if (row.tells > 0) {
         s.delta.prompt_logprobs.push_back(std::move(row.logprob));
-        ++s.told;
+        ++s.reported;
       }
       s.stepped = s.stepped || row.tells == 0;
     }
@@ -162,7 +161,7 @@ std::vector<Scheduler::Row> Scheduler::RowsOf(std::span<const Piece> pieces) {
     const int64_t first = s.cache->tokens() - p.tokens;  // the forward pass has them
     for (int64_t i = 0; i < p.tokens; ++i, ++at) {
       const int64_t next = first + i + 1;  // the token that this row speaks of
-      if (s.tells_prompt() && next >= s.told && next < s.prompt_tokens()) {
+      if (s.reports_prompt() && next >= s.reported && next < s.prompt_tokens()) {
         const int32_t token = s.ids[static_cast<size_t>(next)];
         rows.push_back(
             {.sequence = &s, .at = static_cast<int32_t>(at), .tells = next, .token = token});
@@ -256,7 +255,7 @@ void Scheduler::AfterStep(std::span<const Piece> pieces) {
                                           (wrote ? Queue::kWrittenWeight : 0));
     if (wrote) CountToken(s, now);
     if (s.cache->tokens() >= s.prompt_tokens()) AfterPrompt(s);
-    if (!s.delta.end && (wrote || !s.delta.prompt_logprobs.empty())) Tell(s);
+    if (!s.delta.end && (wrote || !s.delta.prompt_logprobs.empty())) Deliver(s);
   }
   std::erase_if(running_, [&](const auto& s) {
     if (!s->delta.end) return false;

@@ -40,11 +40,11 @@ std::unique_ptr<Matcher> TokenPicker::NewMatcher() const {
 }
 
 bool TokenPicker::Changes(int64_t written) const {
-  return request_->sampling.penalizes() || !request_->logit_bias.empty() || Young(written) ||
-         Masks();
+  return request_->sampling.penalizes() || !request_->logit_bias.empty() ||
+         BelowMinTokens(written) || Masks();
 }
 
-bool TokenPicker::TakesLikeliest(int64_t written) const {
+bool TokenPicker::TakesArgMax(int64_t written) const {
   return request_->sampling.temperature == 0 && !request_->logprobs && !Changes(written);
 }
 
@@ -60,7 +60,7 @@ std::span<const float> TokenPicker::Change(std::span<const float> logits, int64_
       if ((mask[i / 64] >> (i % 64) & 1) == 0) changed_[i] = kNever;
     }
   }
-  if (Young(written)) {
+  if (BelowMinTokens(written)) {
     const auto allowed = [&](float logit) { return logit != kNever; };
     std::vector<float> ended = changed_;
     for (const int32_t id : r.stop_ids) changed_[static_cast<size_t>(id)] = kNever;

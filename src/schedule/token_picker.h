@@ -22,7 +22,7 @@ class TokenPicker {
   ~TokenPicker();
 
   // Returns whether the model's likeliest token is the one to take, whatever else its logits are.
-  bool TakesLikeliest(int64_t written) const;
+  bool TakesArgMax(int64_t written) const;
   // The next token behind `written` ones, and its logprob if asked for. Logits [vocab] are finite.
   TokenLogprob Pick(std::span<const float> logits, int64_t written);
   // Every chosen token passes here, whoever chose it: penalties and the grammar count it.
@@ -33,7 +33,7 @@ class TokenPicker {
   std::unique_ptr<Matcher> NewMatcher() const;
   bool Masks() const { return matcher_ != nullptr && matches_; }
   // Returns whether the answer is too short for a stop id.
-  bool Young(int64_t written) const {
+  bool BelowMinTokens(int64_t written) const {
     return written < request_->min_tokens && !request_->stop_ids.empty();
   }
   // The logits as penalties, biases, the least length and the grammar change them.

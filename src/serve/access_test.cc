@@ -231,13 +231,13 @@ TEST(ServiceStop, AnswersThatAreNotThereEndWithAnErrorInTheirDialect) {
   EXPECT_TRUE(http::Eventually([&] { return service.stats().running == 8; }));
   service->scheduler().Stop();
   for (size_t i = 0; i < std::size(ends); ++i) {
-    const auto told = streams[i]->Answer();
-    ASSERT_TRUE(told.has_value()) << ends[i].first;
-    EXPECT_EQ(told->status, 200);
-    EXPECT_THAT(told->body, testing::HasSubstr(ends[i].second));
-    EXPECT_THAT(told->body, testing::HasSubstr("the server is stopping"));
-    EXPECT_THAT(told->body, testing::Not(testing::HasSubstr("[DONE]")));
-    const std::vector<Event> events = EventsOf(told->body);
+    const auto reported = streams[i]->Answer();
+    ASSERT_TRUE(reported.has_value()) << ends[i].first;
+    EXPECT_EQ(reported->status, 200);
+    EXPECT_THAT(reported->body, testing::HasSubstr(ends[i].second));
+    EXPECT_THAT(reported->body, testing::HasSubstr("the server is stopping"));
+    EXPECT_THAT(reported->body, testing::Not(testing::HasSubstr("[DONE]")));
+    const std::vector<Event> events = EventsOf(reported->body);
     const Json& last = events.back().data;
     EXPECT_EQ(last.value("sequence_number", events.size() - 1), events.size() - 1);
     const auto whole = wholes[i]->Answer();

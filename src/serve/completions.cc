@@ -130,8 +130,8 @@ class CompletionResponder : public Responder {
   }
 
   void OnDelta(size_t prompt, Delta& d) override {
-    auto& told = prompt_logprobs_[prompt];
-    for (TokenLogprob& l : d.prompt_logprobs) told.push_back(std::move(l));
+    auto& reported = prompt_logprobs_[prompt];
+    for (TokenLogprob& l : d.prompt_logprobs) reported.push_back(std::move(l));
     if (d.ids.empty() && !d.end) return;  // the prompt goes on
     const size_t index = prompt * n_ + static_cast<size_t>(d.index);
     Choice& c = choices_[index];

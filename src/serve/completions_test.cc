@@ -166,24 +166,24 @@ TEST_F(CompletionsTest, EchoedPromptsHaveTheModelsLogprobs) {
   const std::vector<int32_t> ids = Ids("The river was wide and the");
   const auto model = LoadModel(kTinyModel, "cpu", false);
   const std::vector<float> logits = AllLogits(*model, ids);
-  for (const int most : {0, 1, 5}) {
+  for (const int max : {0, 1, 5}) {
     const Json choice =
-        Choice({{"prompt", ids}, {"max_tokens", 0}, {"echo", true}, {"logprobs", most}});
+        Choice({{"prompt", ids}, {"max_tokens", 0}, {"echo", true}, {"logprobs", max}});
     EXPECT_EQ(choice["finish_reason"], "length");
     EXPECT_EQ(choice["text"], service().tokenizer().Decode(ids, true));
-    const Json& told = choice["logprobs"];
-    ASSERT_EQ(told["token_logprobs"].size(), ids.size());
-    EXPECT_TRUE(told["token_logprobs"][0].is_null());
-    EXPECT_TRUE(told["top_logprobs"][0].is_null());
+    const Json& reported = choice["logprobs"];
+    ASSERT_EQ(reported["token_logprobs"].size(), ids.size());
+    EXPECT_TRUE(reported["token_logprobs"][0].is_null());
+    EXPECT_TRUE(reported["top_logprobs"][0].is_null());
     for (size_t i = 1; i < ids.size(); ++i) {
       const std::span row(logits.data() + (i - 1) * 4096, 4096);
       const double expected = double{row[static_cast<size_t>(ids[i])]} - LogSumExp(row);
-      EXPECT_EQ(told["token_logprobs"][i], expected);
-      if (most == 0) continue;
+      EXPECT_EQ(reported["token_logprobs"][i], expected);
+      if (max == 0) continue;
       const auto best = std::ranges::max_element(row) - row.begin();
-      const Json& top = told["top_logprobs"][i];
+      const Json& top = reported["top_logprobs"][i];
       EXPECT_GE(top.size(), 1u);
-      EXPECT_LE(top.size(), static_cast<size_t>(most) + 1);
+      EXPECT_LE(top.size(), static_cast<size_t>(max) + 1);
       const std::string text = service().tokenizer().Decode({{static_cast<int32_t>(best)}}, false);
       EXPECT_EQ(top.begin().key(), text);
     }
@@ -212,7 +212,7 @@ TEST_F(CompletionsTest, PromptLogprobsAreByToken) {
 
 // Tokens that are pieces of characters are all told as U+FFFD: its logprob is that of the likeliest
 // of them.
-TEST_F(CompletionsTest, TokensOfOneTextAreToldByTheLikeliest) {
+TEST_F(CompletionsTest, TokensOfOneTextAreToldByTheArgMax) {
   const std::vector<int32_t> ids =
       service().tokenizer().Encode("\xF0\x9F\x98\x80\xE2\x97\x8A", false);
   const Json choice = Choice({{"prompt", ids},
@@ -220,10 +220,10 @@ TEST_F(CompletionsTest, TokensOfOneTextAreToldByTheLikeliest) {
                               {"echo", true},
                               {"logprobs", 1},
                               {"prompt_logprobs", 20}});
-  const Json& told = choice["logprobs"];
+  const Json& reported = choice["logprobs"];
   size_t hidden = 0;
   for (size_t i = 1; i < ids.size(); ++i) {
-    EXPECT_EQ(told["text_offset"][i], i);
+    EXPECT_EQ(reported["text_offset"][i], i);
     std::map<std::string, double> likeliest;
     const Json& by_id = choice["prompt_logprobs"][i];
     EXPECT_GE(by_id.size(), 20u);
@@ -234,7 +234,7 @@ TEST_F(CompletionsTest, TokensOfOneTextAreToldByTheLikeliest) {
       known->second = std::max(known->second, logprob);
       hidden += !is_new;
     }
-    EXPECT_EQ((told["top_logprobs"][i].get<std::map<std::string, double>>()), likeliest);
+    EXPECT_EQ((reported["top_logprobs"][i].get<std::map<std::string, double>>()), likeliest);
   }
   EXPECT_GT(hidden, 0u) << "no two of these tokens have one text";
 }
@@ -248,11 +248,11 @@ TEST_F(CompletionsTest, OffsetsAreWhereTokensBegin) {
                                 {"logprobs", 0},
                                 {"temperature", 0}});
     const std::string text = choice["text"];
-    const Json& told = choice["logprobs"];
+    const Json& reported = choice["logprobs"];
     ASSERT_TRUE(std::ranges::all_of(text, [](char c) { return c > 0; })) << "characters are bytes";
-    for (size_t i = 0; i < told["tokens"].size(); ++i) {
-      const std::string token = told["tokens"][i];
-      EXPECT_EQ(text.substr(told["text_offset"][i], token.size()), token);
+    for (size_t i = 0; i < reported["tokens"].size(); ++i) {
+      const std::string token = reported["tokens"][i];
+      EXPECT_EQ(text.substr(reported["text_offset"][i], token.size()), token);
     }
   }
 }

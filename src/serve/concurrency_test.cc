@@ -128,7 +128,7 @@ TEST(ServiceCrowd, EachGetsWhatItGetsAlone) {
 }
 
 TEST(ServiceCrowd, WhoLeavesLeavesNothingBehind) {
-  TestService service({.scheduling = {.max_batch = 6, .pages = 40, .sure_tokens = 64}});
+  TestService service({.scheduling = {.max_batch = 6, .pages = 40, .reserved_tokens = 64}});
   Rng seeds(4);
   std::vector<std::thread> clients;
   for (int c = 0; c < 8; ++c) {

@@ -278,13 +278,13 @@ TEST_F(ResponsesTest, EventsComeInOrderAndNestTheWhole) {
   for (size_t i = 0; i < 3; ++i) {
     const auto at = static_cast<int64_t>(i);
     EXPECT_EQ(last["output"][i], done[at]);
-    Json streamed = last["output"][i], told = whole["output"][i];
+    Json streamed = last["output"][i], reported = whole["output"][i];
     EXPECT_EQ(deltas[at], i < 2 ? streamed["content"][0]["text"] : streamed["arguments"]);
     for (const char* random : {"id", "call_id"}) {
       streamed.erase(random);
-      told.erase(random);
+      reported.erase(random);
     }
-    EXPECT_EQ(Mismatch(streamed, told), "");
+    EXPECT_EQ(Mismatch(streamed, reported), "");
   }
   for (const char* field :
        {"input_tokens", "output_tokens", "total_tokens", "output_tokens_details"}) {
@@ -435,13 +435,13 @@ TEST(QuietStreams, SayThatTheyAreAlive) {
   const auto waiting = [&](const char* path, const Json& body, const std::string& sign) {
     http::Client client(service.server());
     client.Send(TestService::Request("POST", path, With(body, {{"stream", true}}).dump()));
-    const auto told = [&](const std::string& text) {
+    const auto reported = [&](const std::string& text) {
       while (client.buffer().find(text) == std::string::npos) {
         if (!client.Receive()) return false;
       }
       return true;
     };
-    EXPECT_TRUE(told(sign)) << path << client.buffer();
+    EXPECT_TRUE(reported(sign)) << path << client.buffer();
   };
   const Json messages = Json::array({Json{{"role", "user"}, {"content", "a"}}});
   waiting("/v1/messages", {{"messages", messages}, {"max_tokens", 1}},

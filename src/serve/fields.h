@@ -53,10 +53,10 @@ struct HeldBy<std::optional<T>> {
 };
 
 template <typename T>
-T ValueIn(const Json& value, const std::string& name, T least, T most) {
+T ValueIn(const Json& value, const std::string& name, T min, T max) {
   const T number = JsonAs<T>(value, name);
-  if (!(number >= least && number <= most)) {
-    BadField(name, "{} = {} is not in {}..{}", name, value.dump(), least, most);
+  if (!(number >= min && number <= max)) {
+    BadField(name, "{} = {} is not in {}..{}", name, value.dump(), min, max);
   }
   return number;
 }
@@ -68,11 +68,11 @@ void Set(const Json& value, const std::string& name, Target& target) {
   auto& member = target.*kMember;
   member = JsonAs<typename HeldBy<std::remove_cvref_t<decltype(member)>>::Type>(value, name);
 }
-template <auto kMember, auto kLeast, auto kMost, typename Target>
+template <auto kMember, auto kMin, auto kMax, typename Target>
 void SetIn(const Json& value, const std::string& name, Target& target) {
   auto& member = target.*kMember;
   using T = typename HeldBy<std::remove_cvref_t<decltype(member)>>::Type;
-  member = ValueIn<T>(value, name, kLeast, kMost);
+  member = ValueIn<T>(value, name, kMin, kMax);
 }
 
 }  // namespace nibble::serve

@@ -25,8 +25,8 @@ void ReadNumber(const Json& value, const std::string& name, GenerationFields& f)
 // OpenAI's range begins with 0: the likeliest token alone.
 void ReadTopP(const Json& value, const std::string& name, GenerationFields& f) {
   const double number = JsonAs<double>(value, name);
-  const bool least = number >= 0 && number < Sampling::kMinTopP;
-  ReadNumber<&Sampling::top_p>(least ? Json(Sampling::kMinTopP) : value, name, f);
+  const bool min = number >= 0 && number < Sampling::kMinTopP;
+  ReadNumber<&Sampling::top_p>(min ? Json(Sampling::kMinTopP) : value, name, f);
 }
 
 // Clients write both 0 and -1 for "all".

@@ -18,7 +18,7 @@ GrammarCache::Pointer GrammarCache::Get(const std::string& key,
   Pointer made = make();  // may take long; two may do it at once
   const std::lock_guard lock(mutex_);
   grammars_.emplace_front(key, made);
-  if (grammars_.size() > kMost) grammars_.pop_back();
+  if (grammars_.size() > kMax) grammars_.pop_back();
   return made;
 }
 

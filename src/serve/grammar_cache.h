@@ -24,7 +24,7 @@ class GrammarCache {
   Pointer Get(const std::string& key, const std::function<Pointer()>& make);
 
  private:
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMax = 32;
   std::mutex mutex_;
   std::list<std::pair<std::string, Pointer>> grammars_;  // those used last in front
 };

@@ -15,7 +15,7 @@ namespace {
 
 struct NumberField {
   const char* name;
-  double least, most;
+  double min, max;
   bool integer = true;
 };
 constexpr double kTwo32 = 4294967296, kTwo63 = 9223372036854775808.0;
@@ -90,8 +90,8 @@ std::vector<std::string> Values(const NumberField& f) {
                                      "-0",
                                      "[1]",
                                      "\"\""};
-  const double step = f.integer ? 1 : 1e-3 * std::max(1.0, std::fabs(f.most));
-  for (const double value : {f.least, f.most, f.most + step, f.least - step}) {
+  const double step = f.integer ? 1 : 1e-3 * std::max(1.0, std::fabs(f.max));
+  for (const double value : {f.min, f.max, f.max + step, f.min - step}) {
     values.push_back(Spelled(value, f.integer));
   }
   return values;
@@ -104,8 +104,8 @@ bool IsGood(const NumberField& f, const std::string& text) {
   const Json value = Json::parse(text);
   if (!value.is_number() || (f.integer && !value.is_number_integer())) return false;
   const double number = value.get<double>();
-  if (f.least == -kTwo63 && value.is_number_unsigned()) return true;
-  return number >= f.least && number <= f.most;
+  if (f.min == -kTwo63 && value.is_number_unsigned()) return true;
+  return number >= f.min && number <= f.max;
 }
 
 class LimitsTest : public testing::Test {

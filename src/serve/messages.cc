@@ -95,11 +95,11 @@ class MessagesResponder : public ChatResponder {
     Event("content_block_start", {{"index", index_}, {"content_block", std::move(block)}});
   }
   void Close() {
-    if (open_ == Open::kThinking) Tell("signature_delta", "signature", "");
+    if (open_ == Open::kThinking) Deliver("signature_delta", "signature", "");
     if (open_ != Open::kNone) Event("content_block_stop", {{"index", index_++}});
     open_ = Open::kNone;
   }
-  void Tell(const char* type, const char* field, const std::string& text) {
+  void Deliver(const char* type, const char* field, const std::string& text) {
     Event("content_block_delta", {{"index", index_}, {"delta", {{"type", type}, {field, text}}}});
   }
 
@@ -109,17 +109,17 @@ class MessagesResponder : public ChatResponder {
         if (open_ != Open::kThinking) {
           Begin(Open::kThinking, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
         }
-        return Tell("thinking_delta", "thinking", event.text);
+        return Deliver("thinking_delta", "thinking", event.text);
       case AnswerEvent::Kind::kText:
         if (open_ != Open::kText) Begin(Open::kText, {{"type", "text"}, {"text", ""}});
-        return Tell("text_delta", "text", event.text);
+        return Deliver("text_delta", "text", event.text);
       case AnswerEvent::Kind::kCallBegin:
         return Begin(Open::kCall, {{"type", "tool_use"},
                                    {"id", answer.calls.back().id},
                                    {"name", event.text},
                                    {"input", Json::object()}});
       case AnswerEvent::Kind::kCallArguments:
-        return Tell("input_json_delta", "partial_json", event.text);
+        return Deliver("input_json_delta", "partial_json", event.text);
       case AnswerEvent::Kind::kCallEnd:
         return Close();
     }

@@ -9,8 +9,8 @@ void Responder::Start(std::vector<GenerationRequest> requests, const char* field
     open_ += static_cast<size_t>(r.n);
     usage_.prompt += static_cast<int64_t>(r.prompt.size());
   }
-  const auto most = static_cast<size_t>(call_->service.scheduler().options().max_waiting);
-  if (open_ > most) BadField(field, "{} answers in one request; at most {} wait", open_, most);
+  const auto max = static_cast<size_t>(call_->service.scheduler().options().max_waiting);
+  if (open_ > max) BadField(field, "{} answers in one request; at most {} wait", open_, max);
   const auto self = shared_from_this();
   const auto exchange = call_->exchange;
   std::vector<uint64_t> numbers;

@@ -230,10 +230,10 @@ class ResponsesResponder : public ChatResponder {
   // Tells the error twice: some clients read the one event, some the other.
   std::string ErrorEvent(const ApiError& error) override {
     const std::string code = error.code.empty() ? "server_error" : error.code;
-    Json told = ErrorJson(Dialect::kOpenAi, error.status, error.what(), error.param, code);
+    Json reported = ErrorJson(Dialect::kOpenAi, error.status, error.what(), error.param, code);
     Json response = ResponseJson("failed");
     response["error"] = {{"code", code}, {"message", error.what()}};
-    const std::string first = EventText("error", {{"error", std::move(told["error"])}});
+    const std::string first = EventText("error", {{"error", std::move(reported["error"])}});
     return first + EventText("response.failed", {{"response", std::move(response)}});
   }
 

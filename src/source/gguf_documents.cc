@@ -149,9 +149,9 @@ void AddLayerTypes(const GgufFile& file, const std::string& prefix, Json& config
       Fail("{}: {} has {} items for {} layers", file.path(), key, windows.size(), layers);
     }
   } else {
-    constexpr int64_t kMost = 1 << 16;  // more layers are refused later
+    constexpr int64_t kMax = 1 << 16;  // more layers are refused later
     const int64_t period = file.Integer(key);
-    for (int64_t i = 1; i <= std::min(layers, kMost); ++i) {
+    for (int64_t i = 1; i <= std::min(layers, kMax); ++i) {
       windows.push_back(period <= 0 || i % period != 0);
     }
   }

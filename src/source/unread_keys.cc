@@ -6,7 +6,7 @@
 namespace nibble {
 namespace {
 
-constexpr size_t kMostShown = 60;  // bytes of a value
+constexpr size_t kMaxShown = 60;  // bytes of a value
 
 // Calls use(word) until it returns true. Returns whether it did.
 template <typename Use>
@@ -58,7 +58,7 @@ void JudgeKey(std::string_view key, const Json& value, std::span<const KeyRule> 
     list = rule->effect == Effect::kRefused ? &found.refused : &found.answers;
   }
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  list->push_back(Printable(text.size() > kMostShown
+  list->push_back(Printable(text.size() > kMaxShown
                                 ? fmt::format("{}{}", document, key)
                                 : fmt::format("{}{} = {}", document, key, text)));
 }

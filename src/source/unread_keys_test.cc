@@ -128,14 +128,14 @@ TEST_F(UnreadFileKeys, OfADirectoryAreThoseOfItsDocuments) {
                                          "tokenizer_config.json: split_special_tokens = true"));
   EXPECT_THAT(found.unknown, ElementsAre("generation_config.json: x = 1"));
   // Parameters of sampling have no effect unless the file sets do_sample.
-  for (const auto& [fields, told] :
+  for (const auto& [fields, reported] :
        {std::pair(R"({"do_sample": true, "temperature": 0.6, "top_k": 20})", 0),
         {R"({"temperature": 0.6, "top_k": 20, "top_p": 1.0})", 2},
         {R"({"do_sample": false, "temperature": 1.0, "top_k": 50, "top_p": 1.0})", 0}}) {
     std::ofstream(Path("generation_config.json")) << fields;
     found.answers.clear();
     FindUnreadDocumentKeys(root_.string(), found);
-    EXPECT_EQ(found.answers.size(), static_cast<size_t>(told + 1)) << fields;
+    EXPECT_EQ(found.answers.size(), static_cast<size_t>(reported + 1)) << fields;
   }
   // A network does without these documents, so damaged ones are no error.
   for (const char* damaged : {"{", "[1]", "{\"x\": 1, \"x\": 1}"}) {

@@ -64,21 +64,21 @@ void DecodeQ5_1(const std::byte* block, float* values) {
 }
 
 struct Affine {
-  float scale, least;
+  float scale, min;
 };
 
 // Scale and minimum of sub-block j of 8, six bits each in 12 bytes behind d and dmin.
 Affine SubBlock(const std::byte* block, int j) {
   const std::byte* s = block + 4;
-  int scale = Byte(s + j), least = Byte(s + j + 4);
+  int scale = Byte(s + j), min = Byte(s + j + 4);
   if (j < 4) {
-    scale &= 63, least &= 63;
+    scale &= 63, min &= 63;
   } else {
-    const int both = least;  // low halves of both
+    const int both = min;  // low halves of both
     scale = (both & 15) | Byte(s + j - 4) >> 6 << 4;
-    least = both >> 4 | Byte(s + j) >> 6 << 4;
+    min = both >> 4 | Byte(s + j) >> 6 << 4;
   }
-  return {Half(block) * static_cast<float>(scale), Half(block + 2) * static_cast<float>(least)};
+  return {Half(block) * static_cast<float>(scale), Half(block + 2) * static_cast<float>(min)};
 }
 
 // d, dmin, scales, 128 bytes: sub-block 2i in the low halves of bytes 32i to 32i + 31, 2i + 1 in
@@ -92,7 +92,7 @@ void DecodeQ45K(const std::byte* block, float* values) {
     for (int l = 0; l < 32; ++l) {
       int q = Byte(low + 32 * (j / 2) + l) >> (j % 2 * 4) & 15;
       if (kFifth) q |= (Byte(fifth + l) >> j & 1) << 4;
-      values[32 * j + l] = a.scale * static_cast<float>(q) - a.least;
+      values[32 * j + l] = a.scale * static_cast<float>(q) - a.min;
     }
   }
 }

@@ -312,18 +312,18 @@ TEST(ChatTemplateAttack, NumbersAreBounded) {
               HasSubstr("range()"));
   EXPECT_EQ(Rendered("{{ range(100000)|length }}"), "100000");
   EXPECT_EQ(Rendered("{{ range(9223372036854775806, 9223372036854775807, 5)|length }}"), "1");
-  const std::string most = "170141183460469231731687303715884105727";  // of 128 bits
+  const std::string max = "170141183460469231731687303715884105727";  // of 128 bits
   for (const std::string& source :
-       {std::string("{{ 10**99 }}"), "{{ " + most + " + 1 }}", "{{ -" + most + " - 2 }}",
-        "{{ " + most + " * 2 }}", "{{ (-" + most + " - 1) // -1 }}", "{{ -(-" + most + " - 1) }}",
-        "{{ 1" + most + " + 1 }}"}) {
+       {std::string("{{ 10**99 }}"), "{{ " + max + " + 1 }}", "{{ -" + max + " - 2 }}",
+        "{{ " + max + " * 2 }}", "{{ (-" + max + " - 1) // -1 }}", "{{ -(-" + max + " - 1) }}",
+        "{{ 1" + max + " + 1 }}"}) {
     EXPECT_THAT(ErrorOf(source), HasSubstr("overflow")) << source;
   }
-  EXPECT_EQ(Rendered("{{ (-" + most + " - 1) % -1 }}{{ 1**9223372036854775807 }}"), "01");
+  EXPECT_EQ(Rendered("{{ (-" + max + " - 1) % -1 }}{{ 1**9223372036854775807 }}"), "01");
   EXPECT_EQ(Rendered("{{ [1,2][9223372036854775807:] }}{{ [1,2][:-9223372036854775807] }}"
                      "{{ [1,2][::9223372036854775807] }}{{ [1,2][::-9223372036854775807] }}"
                      "{{ [1,2][-9223372036854775807 - 1] }}{{ [1,2][" +
-                     most + ":] }}"),
+                     max + ":] }}"),
             "[][][1][2][]");
   EXPECT_THAT(ErrorOf("{{ range(5)[::9223372036854775807][::9223372036854775807] }}"),
               HasSubstr("overflow"));

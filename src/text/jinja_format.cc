@@ -26,12 +26,12 @@ char TakeOne(std::string_view& text, std::string_view set) {
   return taken;
 }
 
-std::optional<int64_t> TakeNumber(std::string_view& text, int64_t most) {
+std::optional<int64_t> TakeNumber(std::string_view& text, int64_t max) {
   int64_t number = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
   if (text.empty() || text[0] == '-' || result.ec == std::errc::invalid_argument)
     return std::nullopt;
-  if (result.ec != std::errc() || number > most) Raise("a format's number is above {}", most);
+  if (result.ec != std::errc() || number > max) Raise("a format's number is above {}", max);
   text.remove_prefix(static_cast<size_t>(result.ptr - text.data()));
   return number;
 }
@@ -191,11 +191,10 @@ class Operands {
 };
 
 // A width or precision: "*" takes an operand.
-std::optional<int64_t> TakeSize(std::string_view& rest, Operands& operands, int64_t most) {
-  if (TakeOne(rest, "*") == '\0') return TakeNumber(rest, most);
+std::optional<int64_t> TakeSize(std::string_view& rest, Operands& operands, int64_t max) {
+  if (TakeOne(rest, "*") == '\0') return TakeNumber(rest, max);
   const auto size = operands.Next().AsInt();
-  if (!size || *size > most || *size < -most)
-    Raise("'*' in a format needs an integer up to {}", most);
+  if (!size || *size > max || *size < -max) Raise("'*' in a format needs an integer up to {}", max);
   return *size;
 }
 

@@ -186,13 +186,13 @@ TEST(FlatFactorsTest, OneFlatFactorWhereThereAreNone) {
       for (int64_t order = 176; order >= 2; --order) {
         if (n % order != 0 || !FlatShouldExist({order, kind}) || !expected.empty()) continue;
         if (order != n && FactorHadamard(n / order).empty()) continue;
-        int64_t least = order;
+        int64_t min = order;
         for (int64_t f = 2; f < order; ++f) {
           const bool rest = n % f == 0 && !FactorHadamard(n / f).empty();
-          if (rest && FlatShouldExist({f, kind})) least = std::min(least, f);
+          if (rest && FlatShouldExist({f, kind})) min = std::min(min, f);
         }
-        expected = FactorHadamard(n / least);
-        expected.insert(expected.begin(), {least, kind});
+        expected = FactorHadamard(n / min);
+        expected.insert(expected.begin(), {min, kind});
       }
     }
     ASSERT_EQ(FlatFactors(n), expected) << n;

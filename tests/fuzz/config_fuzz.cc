@@ -29,8 +29,8 @@ void CheckConfig(const ModelConfig& c) {
   for (const RopeSpec& spec : c.ropes) {
     const RopeTable rope = BuildRope(spec, std::min<int64_t>(c.context, 4));
     for (const Matrix<float>* table : {&rope.cos, &rope.sin}) {
-      const double most = spec.attention_factor * (1 + 1e-6);
-      for (const float x : table->data) NIBBLE_CHECK(std::abs(x) <= most, "{}: rope table", x);
+      const double max = spec.attention_factor * (1 + 1e-6);
+      for (const float x : table->data) NIBBLE_CHECK(std::abs(x) <= max, "{}: rope table", x);
     }
   }
 }

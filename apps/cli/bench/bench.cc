@@ -167,7 +167,7 @@ std::string BenchName(const BenchArguments& a, const Network& network) {
 void WriteTokens(Model& model, std::span<const Model::Sequence> sequences) {
   std::vector<int32_t> rows(sequences.size());
   std::iota(rows.begin(), rows.end(), 0);
-  model.Likeliest(model.Forward(sequences), static_cast<int64_t>(rows.size()), rows);
+  model.ArgMax(model.Forward(sequences), static_cast<int64_t>(rows.size()), rows);
 }
 
 std::vector<int32_t> RandomIds(const ModelConfig& config, int64_t count) {

@@ -141,8 +141,8 @@ std::vector<cpu::Peak> MeasureGpuPeaks(int64_t repeats) {
   Contender operations{"s8", [&] { product.Run(); }}, bytes{"read", [&] { read.Run(); }};
   TakeTurns({&operations, &bytes}, repeats);
   const auto peak = [](std::string_view name, double work, const Contender& c) {
-    const auto [least, most] = std::ranges::minmax(c.seconds);
-    return cpu::Peak{name, work / c.median(), work / most, work / least};
+    const auto [min, max] = std::ranges::minmax(c.seconds);
+    return cpu::Peak{name, work / c.median(), work / max, work / min};
   };
   return {peak("int8 (cuBLASLt)", 2.0 * kSide * kSide * kSide, operations),
           peak("memory read", cuda::MemoryRead::kBytes, bytes)};

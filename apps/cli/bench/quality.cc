@@ -54,9 +54,9 @@ std::string FormatsText(const Plan& plan, const ModelConfig& config, const Recip
                        tail.columns < recipe.tail ? fmt::format(" for {}", recipe.tail) : "",
                        tail.weights.bits, tail.activations.bits);
   };
-  const std::string most = linear(Role::kQ), down = linear(config.first(0, Role::kDown));
-  return fmt::format("{} K{}V{}{}", most, plan.k.bits, plan.v.bits,
-                     down == most ? "" : ", down " + down);
+  const std::string max = linear(Role::kQ), down = linear(config.first(0, Role::kDown));
+  return fmt::format("{} K{}V{}{}", max, plan.k.bits, plan.v.bits,
+                     down == max ? "" : ", down " + down);
 }
 
 class QualityBench {

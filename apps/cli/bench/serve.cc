@@ -11,9 +11,9 @@ namespace nibble::cli {
 namespace {
 
 // Lengths whose logarithms are uniform: many short ones, a few long ones.
-int64_t DrawLength(Rng& rng, int64_t least, int64_t most) {
-  const double ratio = static_cast<double>(most) / static_cast<double>(least);
-  return static_cast<int64_t>(static_cast<double>(least) * std::pow(ratio, rng.Uniform()));
+int64_t DrawLength(Rng& rng, int64_t min, int64_t max) {
+  const double ratio = static_cast<double>(max) / static_cast<double>(min);
+  return static_cast<int64_t>(static_cast<double>(min) * std::pow(ratio, rng.Uniform()));
 }
 
 struct Errand {
@@ -38,7 +38,7 @@ Tokenizer NoText() {
 }
 
 struct Outcome {
-  double seconds = 0, most_pages = 0;             // the latter as a share of all
+  double seconds = 0, max_pages = 0;              // the latter as a share of all
   std::vector<double> answer_steps, mixed_steps;  // seconds each
   SchedulerStats stats;
 };
@@ -70,8 +70,8 @@ Outcome RunErrands(Model& model, const BenchArguments& a, const std::vector<Erra
     const SchedulerStats s = scheduler.stats();
     const bool mixed = std::exchange(read, s.prompt_tokens) != s.prompt_tokens;
     (mixed ? outcome.mixed_steps : outcome.answer_steps).push_back(Seconds(step));
-    outcome.most_pages = std::max(
-        outcome.most_pages, static_cast<double>(s.pages_in_use) / static_cast<double>(s.pages));
+    outcome.max_pages = std::max(
+        outcome.max_pages, static_cast<double>(s.pages_in_use) / static_cast<double>(s.pages));
   }
   outcome.seconds = Seconds(start);
   outcome.stats = scheduler.stats();
@@ -131,8 +131,8 @@ void RunServeBench(const BenchArguments& a, const Common& common) {
   for (const Errand& errand : errands) longest = std::max(longest, errand.prompt + errand.answer);
   SchedulerOptions options = {
       .max_batch = a.batch, .max_waiting = 1 << 20, .prompt_tokens = a.tokens};
-  const int64_t most = model.kv_groups().MostPages(PagesOf(longest), options.MostStep(model));
-  options.pages = std::max(most, a.batch * most * a.pages / 100);
+  const int64_t max = model.kv_groups().MaxPages(PagesOf(longest), options.MaxStep(model));
+  options.pages = std::max(max, a.batch * max * a.pages / 100);
   RunErrands(model, a, std::vector<Errand>(errands.begin(), errands.begin() + a.batch), options);
   const Outcome o = RunErrands(model, a, errands, options);
   const double prompts = PromptsAlone(model, errands), answers = AnswersAlone(model, a, errands);
@@ -147,7 +147,7 @@ void RunServeBench(const BenchArguments& a, const Common& common) {
                     {"prompts_alone_seconds", prompts},
                     {"answers_alone_seconds", answers},
                     {"share_of_alone", (prompts + answers) / o.seconds},
-                    {"most_pages_in_use", o.most_pages},
+                    {"most_pages_in_use", o.max_pages},
                     {"preemptions", o.stats.preemptions}};
   if (common.json) return PrintJson(row);
   fmt::print("{}\n{} requests on {} streams: {:.1f} s, {:.0f} tokens/s written, {:.0f} read\n",
@@ -163,7 +163,7 @@ void RunServeBench(const BenchArguments& a, const Common& common) {
   fmt::print("{} steps of answers alone, median {:.2f} ms; {} with prompts, median {:.2f} ms\n",
              o.answer_steps.size(), median(o.answer_steps), o.mixed_steps.size(),
              median(o.mixed_steps));
-  fmt::print("pages in use at most {:.1f} %, {} preemptions\n", 100 * o.most_pages,
+  fmt::print("pages in use at most {:.1f} %, {} preemptions\n", 100 * o.max_pages,
              o.stats.preemptions);
 }
 

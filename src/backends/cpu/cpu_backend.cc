@@ -51,14 +51,14 @@ class ChosenRows {
     gather(copy.values, chosen.values, acts.width);
     gather(copy.codes, chosen.codes, acts.stride);
     gather(copy.scales, chosen.scales, groups);
-    gather(copy.zetas, chosen.zetas, groups);
+    gather(copy.zero_offsets, chosen.zero_offsets, groups);
     gather(copy.sums, chosen.sums, groups);
     return chosen;
   }
 
  private:
   struct Copy {
-    std::vector<float> values, scales, zetas;
+    std::vector<float> values, scales, zero_offsets;
     std::vector<int8_t> codes;
     std::vector<int32_t> sums;
   };
@@ -70,7 +70,7 @@ class ChosenRows {
     };
     acts.tokens = count, acts.tiles = nullptr;
     move(acts.values, acts.width), move(acts.codes, acts.stride);
-    move(acts.scales, groups), move(acts.zetas, groups), move(acts.sums, groups);
+    move(acts.scales, groups), move(acts.zero_offsets, groups), move(acts.sums, groups);
     return acts;
   }
 
@@ -219,11 +219,12 @@ class CpuBackend final : public Backend {
         return;
       }
       // DequantizeActivations only reads the codes; ActRow serves the quantizer too.
-      const ActRow codes{
-          .codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
-          .scales = const_cast<float*>(acts.scales + t * groups),
-          .zetas = acts.zetas == nullptr ? nullptr : const_cast<float*>(acts.zetas + t * groups),
-          .sums = nullptr};
+      const ActRow codes{.codes = const_cast<int8_t*>(acts.codes + t * acts.stride),
+                         .scales = const_cast<float*>(acts.scales + t * groups),
+                         .zero_offsets = acts.zero_offsets == nullptr
+                                             ? nullptr
+                                             : const_cast<float*>(acts.zero_offsets + t * groups),
+                         .sums = nullptr};
       DequantizeActivations(codes, acts.format, row);
     });
   }

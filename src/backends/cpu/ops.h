@@ -21,7 +21,7 @@ namespace nibble::cpu {
 
 // Grow-only memory of prepared activations: no allocation once the largest batch was seen.
 struct ActsMemory {
-  Buffer<float> values, scales, zetas;
+  Buffer<float> values, scales, zero_offsets;
   Buffer<int8_t> codes, tiles;
   Buffer<int32_t> sums;
 };

@@ -196,19 +196,19 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
       TransformRows(isa(), spec, y.data(), rows);
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<double> expected(x.begin() + r * width, x.begin() + (r + 1) * width);
-        double most = 0;  // largest such sum
+        double max = 0;  // largest such sum
         for (int64_t o = 0; o < spec.outer; ++o) {
           for (int64_t j = 0; j < spec.inner; ++j) {
             double sum = 0;
             for (int64_t f = 0; f < spec.order(); ++f) {
               sum += std::fabs(expected[(o * spec.order() + f) * spec.inner + j]);
             }
-            most = std::max(most, sum * std::fabs(largest));
+            max = std::max(max, sum * std::fabs(largest));
           }
         }
         ApplyTransform(spec, std::span<double>(expected));
         for (int64_t i = 0; i < width; ++i) {
-          ASSERT_NEAR(y[r * width + i], expected[i], 1.001 * depth * kHalfUlp * most)
+          ASSERT_NEAR(y[r * width + i], expected[i], 1.001 * depth * kHalfUlp * max)
               << ToJson(spec).dump() << " row " << r << " of " << rows << " element " << i;
         }
         std::vector<float> alone(x.begin() + r * width, x.begin() + (r + 1) * width);
@@ -223,7 +223,7 @@ void PoisonWorkspace(ActsWorkspace& work) {
   ActsMemory& memory = work.main;
   std::fill_n(memory.values.data(), memory.values.size(), std::nanf(""));
   std::fill_n(memory.scales.data(), memory.scales.size(), std::nanf(""));
-  std::fill_n(memory.zetas.data(), memory.zetas.size(), std::nanf(""));
+  std::fill_n(memory.zero_offsets.data(), memory.zero_offsets.size(), std::nanf(""));
   std::fill_n(memory.codes.data(), memory.codes.size(), int8_t{0x5A});
   std::fill_n(memory.sums.data(), memory.sums.size(), 0x5A5A5A5A);
 }
@@ -233,13 +233,14 @@ void ExpectActivations(const Activations& acts, const InputSpec& spec,
                        const std::vector<float>& transformed) {
   const int64_t width = spec.width, groups = spec.activation.groups(width);
   ASSERT_EQ(acts.stride, (width + 63) / 64 * 64);
-  ASSERT_EQ(acts.zetas == nullptr, spec.activation.symmetric);
+  ASSERT_EQ(acts.zero_offsets == nullptr, spec.activation.symmetric);
   std::vector<int8_t> codes(static_cast<size_t>(width));
-  std::vector<float> scales(static_cast<size_t>(groups)), zetas(scales);
+  std::vector<float> scales(static_cast<size_t>(groups)), zero_offsets(scales);
   std::vector<int32_t> sums(static_cast<size_t>(groups));
   for (int64_t t = 0; t < acts.tokens; ++t) {
     QuantizeActivations({transformed.data() + t * width, static_cast<size_t>(width)},
-                        spec.activation, {codes.data(), scales.data(), zetas.data(), sums.data()});
+                        spec.activation,
+                        {codes.data(), scales.data(), zero_offsets.data(), sums.data()});
     const std::string where =
         fmt::format("{} wide, {}, row {}", width, FormatText(spec.activation), t);
     const int8_t* row = acts.codes + t * acts.stride;
@@ -247,8 +248,8 @@ void ExpectActivations(const Activations& acts, const InputSpec& spec,
     for (int64_t i = width; i < acts.stride; ++i) ASSERT_EQ(row[i], 0) << where;
     ASSERT_TRUE(SameBits(scales.data(), acts.scales + t * groups, groups)) << where;
     ASSERT_EQ(sums, std::vector<int32_t>(acts.sums + t * groups, acts.sums + (t + 1) * groups));
-    if (acts.zetas != nullptr) {
-      ASSERT_TRUE(SameBits(zetas.data(), acts.zetas + t * groups, groups)) << where;
+    if (acts.zero_offsets != nullptr) {
+      ASSERT_TRUE(SameBits(zero_offsets.data(), acts.zero_offsets + t * groups, groups)) << where;
     }
   }
 }

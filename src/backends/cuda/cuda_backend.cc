@@ -88,7 +88,7 @@ class CudaBackend final : public Backend {
     CheckCuda(cudaMemsetAsync(x, 0, bytes, stream_.get()), "cudaMemsetAsync");
   }
   const float* Read(const float* values, int64_t count) override;
-  std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) override;
+  std::vector<int32_t> ArgMax(const float* logits, int64_t rows, int64_t width) override;
   PackedWeights Share(const PackedWeights& table, AlignedBytes& owner) override;
 
   LinearId Upload(const PackedLinear& linear) override;
@@ -210,10 +210,10 @@ const float* CudaBackend::Read(const float* values, int64_t count) {
   return host;
 }
 
-std::vector<int32_t> CudaBackend::Likeliest(const float* logits, int64_t rows, int64_t width) {
+std::vector<int32_t> CudaBackend::ArgMax(const float* logits, int64_t rows, int64_t width) {
   NIBBLE_CHECK(width <= 1 << 24, "{} columns", width);
   int32_t* ids = likeliest_.Grow(rows);
-  cuda::Likeliest(logits, rows, width, ids, stream_.get());
+  cuda::ArgMax(logits, rows, width, ids, stream_.get());
   const auto* host = reinterpret_cast<const int32_t*>(Read(reinterpret_cast<float*>(ids), rows));
   return {host, host + rows};
 }

@@ -21,7 +21,7 @@ AlignedBytes AllocateDevice(size_t bytes);
 // The number of times that the program has freed such memory.
 uint64_t DeviceFrees();
 uint64_t FreeDeviceBytes();
-// The program's memory, page-locked, so that copies need no intermediate buffer.
+// Host memory, page-locked, so that copies need no intermediate buffer.
 AlignedBytes AllocatePinned(size_t bytes);
 
 // Waits until the bytes are there.

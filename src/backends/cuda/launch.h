@@ -51,7 +51,7 @@ void AllowShared(void (*kernel)(Arguments...), size_t bytes) {
 
 // The number of clusters of the shape that the GPU runs at a time. Needs sm_90.
 template <typename... Arguments>
-int MostClusters(void (*kernel)(Arguments...), const LaunchShape& shape) {
+int MaxClusters(void (*kernel)(Arguments...), const LaunchShape& shape) {
   AllowShared(kernel, shape.shared_bytes);
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;

@@ -42,7 +42,7 @@ class Recordings {
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       step.launch();
-      if (graphs_.size() == kMost) graphs_.clear();
+      if (graphs_.size() == kMax) graphs_.clear();
       graphs_.try_emplace(key);
       return;
     }
@@ -51,7 +51,7 @@ class Recordings {
   }
 
  private:
-  static constexpr size_t kMost = 32;  // each takes some megabytes of a GPU
+  static constexpr size_t kMax = 32;  // each takes some megabytes of a GPU
 
   std::map<RecordingKey, Graph> graphs_;  // empty: launched once
   uint64_t frees_ = 0;

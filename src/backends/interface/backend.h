@@ -87,12 +87,12 @@ struct Activations {
   FormatSpec format;
   const float* values = nullptr;  // [tokens, width], not quantized (may point to the caller's x)
   int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
-  const int8_t* codes = nullptr;      // [tokens, stride]
-  const int8_t* tiles = nullptr;      // the same for a matrix unit, or null (backends/cpu/ops.h)
-  const float* scales = nullptr;      // [tokens, groups]; on a GPU as in acts/prepare_acts.h
-  const float* zetas = nullptr;       // the same, or null when symmetric
-  const int32_t* sums = nullptr;      // the same
-  const Activations* tail = nullptr;  // the columns behind `width`, in another format; or null
+  const int8_t* codes = nullptr;        // [tokens, stride]
+  const int8_t* tiles = nullptr;        // the same for a matrix unit, or null (backends/cpu/ops.h)
+  const float* scales = nullptr;        // [tokens, groups]; on a GPU as in acts/prepare_acts.h
+  const float* zero_offsets = nullptr;  // the same, or null when symmetric
+  const int32_t* sums = nullptr;        // the same
+  const Activations* tail = nullptr;    // the columns behind `width`, in another format; or null
 };
 
 // The tokens of one sequence inside a batch, for one layer.
@@ -177,11 +177,11 @@ class Backend {
   }
   // x[i] = 0
   virtual void Clear(float* x, int64_t count) { std::fill_n(x, count, 0.0f); }
-  // Returns the values in the program's memory, valid until the next call or the next op.
+  // Returns the values in host memory, valid until the next call or the next op.
   virtual const float* Read(const float* values, int64_t) { return values; }
   // Returns the argmax of each row of logits [rows, width] (of equal ones the first), or -1 where a
   // logit of the row is not finite.
-  virtual std::vector<int32_t> Likeliest(const float* logits, int64_t rows, int64_t width) {
+  virtual std::vector<int32_t> ArgMax(const float* logits, int64_t rows, int64_t width) {
     std::vector<int32_t> ids(static_cast<size_t>(rows));
     ParallelFor(ids.size(), [&](size_t i) {
       const std::span row(logits + static_cast<int64_t>(i) * width, static_cast<size_t>(width));

@@ -57,7 +57,7 @@ class GptqMath {
   virtual ~GptqMath() = default;
 
   // H += x^T w x and, where `exact` is given, C += (exact - x)^T w x; fp32 [tokens, width] in the
-  // backend's memory. w = diag(weights), [tokens] in the program's memory; empty: 1. Inputs may be
+  // backend's memory. w = diag(weights), [tokens] in host memory; empty: 1. Inputs may be
   // rounded to bf16, if all are: H is then the Hessian of inputs that are off by at most 2^-8 of
   // each, as much as 8-bit codes are of the largest. Sums are fp32 within a call and fp64 over
   // calls.

@@ -4,7 +4,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kMostTokens = 1024;  // kernels for more are those for many
+constexpr int64_t kMaxTokens = 1024;  // kernels for more are those for many
 constexpr int64_t kCols = 4096;
 
 constexpr FormatSpec kFour = {.bits = 4}, kEight = {.bits = 8},
@@ -91,7 +91,7 @@ std::string InsteadText(const ProductFormat& product, int bits, bool second_leve
 
 std::vector<KernelRange> KernelRanges(const KernelChooser& choose, const ProductFormat& product) {
   std::vector<KernelRange> ranges;
-  for (int64_t tokens = 1; tokens <= kMostTokens; ++tokens) {
+  for (int64_t tokens = 1; tokens <= kMaxTokens; ++tokens) {
     const KernelUse use = choose(product, tokens);
     if (ranges.empty() || ranges.back().use.name != use.name) ranges.push_back({tokens, use});
   }

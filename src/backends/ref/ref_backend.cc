@@ -113,10 +113,10 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 }
 
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
-//   y = sum_G a s [D - pi Q + zeta (P - L pi)]
+//   y = sum_G a s [D - pi Q + z (P - L pi)]
 // With 16-bit activations D - pi Q is 256 times that of the upper bytes plus that of the lower
 // ones. Where several groups of weights share a token's only scale, it is applied last:
-//   y = a [sum_G s (D - pi Q) + zeta sum_G s (P - L pi)]
+//   y = a [sum_G s (D - pi Q) + z sum_G s (P - L pi)]
 void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
   const int64_t groups = w.cols / w.group;
@@ -143,13 +143,13 @@ void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int6
       if (last_scale) {
         centre = std::fma(scale, weight_sum, centre);
       } else {
-        if (!w.activation.symmetric) term = term + acts.zetas[act_row + act] * weight_sum;
+        if (!w.activation.symmetric) term = term + acts.zero_offsets[act_row + act] * weight_sum;
         scale = token.scales[static_cast<size_t>(act)] * scale;
       }
       sum = groups == 1 ? scale * term : std::fma(scale, term, sum);
     }
     if (last_scale) {
-      if (!w.activation.symmetric) sum = std::fma(acts.zetas[act_row], centre, sum);
+      if (!w.activation.symmetric) sum = std::fma(acts.zero_offsets[act_row], centre, sum);
       sum = token.scales[0] * sum;
     }
     y[n - first] = sum;
@@ -219,7 +219,7 @@ struct Linear {
 
 // Prepared rows of `width` entries and the memory they lie in.
 struct Part {
-  std::vector<float> values, scales, zetas;
+  std::vector<float> values, scales, zero_offsets;
   std::vector<int8_t> codes;
   std::vector<int32_t> sums;
   Activations acts;
@@ -231,11 +231,11 @@ struct Part {
     if (!format.quantized()) return;
     acts.stride = (width + 63) / 64 * 64;
     codes.assign(static_cast<size_t>(tokens * acts.stride), 0);
-    for (std::vector<float>* plane : {&scales, &zetas}) plane->resize(rows);
+    for (std::vector<float>* plane : {&scales, &zero_offsets}) plane->resize(rows);
     sums.resize(rows);
     acts.codes = codes.data();
     acts.scales = scales.data();
-    acts.zetas = format.symmetric ? nullptr : zetas.data();
+    acts.zero_offsets = format.symmetric ? nullptr : zero_offsets.data();
     acts.sums = sums.data();
   }
 
@@ -246,7 +246,7 @@ struct Part {
     if (!acts.format.quantized()) return;
     const int64_t groups = acts.format.groups(acts.width);
     const ActRow out = {codes.data() + t * acts.stride, scales.data() + t * groups,
-                        zetas.data() + t * groups, sums.data() + t * groups};
+                        zero_offsets.data() + t * groups, sums.data() + t * groups};
     QuantizeActivations(row, acts.format, out);
     DequantizeActivations(out, acts.format, kept);
   }

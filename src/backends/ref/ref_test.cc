@@ -26,8 +26,8 @@ TEST_F(RefTest, Names) {
   EXPECT_EQ(decoded_->KernelFor(MainProduct(linear->packed), 1).name, "decoded_sgemm");
 }
 
-// `size`, the sum of |w| (|x| + 2 |a zeta|), bounds every intermediate sum of either mode: x = a (q
-// + zeta). `lost` bounds what 16-bit inputs lose as two planes: half a step of 1 / 32639 of the
+// `size`, the sum of |w| (|x| + 2 |a z|), bounds every intermediate sum of either mode: x = a (q
+// + z). `lost` bounds what 16-bit inputs lose as two planes: half a step of 1 / 32639 of the
 // largest, and two roundings.
 struct Exact {
   std::vector<double> y, size, lost;
@@ -45,7 +45,7 @@ Exact ExactProduct(const TestLinear& linear, const Activations& acts) {
         double x = 0, shift = 0;
         if (f.quantized()) {
           const int64_t g = t * groups + k * groups / w.cols;
-          shift = acts.zetas == nullptr ? 0 : double{acts.scales[g]} * acts.zetas[g];
+          shift = acts.zero_offsets == nullptr ? 0 : double{acts.scales[g]} * acts.zero_offsets[g];
           x = double{acts.scales[g]} * acts.codes[t * acts.stride + k] + shift;
         } else {
           x = acts.values[t * w.cols + k];
@@ -138,12 +138,12 @@ TEST_F(RefTest, PreparedRowsAreTransformedAndQuantized) {
         continue;
       }
       std::vector<int8_t> codes(width);
-      float scale = 0, zeta = 0;
+      float scale = 0, zero_offset = 0;
       int32_t sum = 0;
-      QuantizeActivations(row, spec.activation, {codes.data(), &scale, &zeta, &sum});
+      QuantizeActivations(row, spec.activation, {codes.data(), &scale, &zero_offset, &sum});
       for (int64_t i = 0; i < width; ++i) ASSERT_EQ(acts.codes[t * acts.stride + i], codes[i]);
       EXPECT_EQ(acts.scales[t], scale);
-      EXPECT_EQ(acts.zetas[t], zeta);
+      EXPECT_EQ(acts.zero_offsets[t], zero_offset);
       EXPECT_EQ(acts.sums[t], sum);
     }
   }

@@ -25,7 +25,7 @@ void QuantizeRow(const float* x, int64_t width, const FormatSpec& format, int64_
   const int64_t groups = format.groups(width), length = width / groups;
   for (int64_t g = 0; g < groups; ++g) {
     ActivationGroup(x + g * length, length, format, out.codes + g * length, out.scales + g,
-                    out.zetas + g, out.sums + g);
+                    out.zero_offsets + g, out.sums + g);
   }
   std::memset(out.codes + width, 0, static_cast<size_t>(stride - width));
 }
@@ -42,7 +42,7 @@ void StorePart(const ActsPart& part, const float* row, int64_t token) {
   QuantizeRow(row, part.width, part.format, part.stride,
               {.codes = codes,
                .scales = part.memory->scales.data() + token * groups,
-               .zetas = part.memory->zetas.data() + token * groups,
+               .zero_offsets = part.memory->zero_offsets.data() + token * groups,
                .sums = part.memory->sums.data() + token * groups});
   if (part.tiles) StoreTileRow(codes, token, part.stride, part.memory->tiles.data());
 }
@@ -114,8 +114,8 @@ Activations Place(ActsPart& part, int64_t tokens) {
     acts.tiles = memory.tiles.Grow(tile_rows * part.stride);
   }
   acts.scales = memory.scales.Grow(rows);
-  const float* zetas = memory.zetas.Grow(rows);
-  acts.zetas = part.format.symmetric ? nullptr : zetas;
+  const float* zero_offsets = memory.zero_offsets.Grow(rows);
+  acts.zero_offsets = part.format.symmetric ? nullptr : zero_offsets;
   acts.sums = memory.sums.Grow(rows);
   return acts;
 }

@@ -85,9 +85,9 @@ HWY_INLINE VF GateTimes(const GateSpec& gating, VF gate, VF up) {
   if (gating.opening == Opening::kNormal) return hn::Mul(hn::Mul(gate, NormalShare(gate)), up);
   // Squares stay finite, so that none times 0 is NaN.
   const VF square = hn::Min(hn::Mul(gate, gate), hn::Set(d, 1e30f));
-  const VF slope = hn::MulAdd(hn::Set(d, gating.cubic), square, hn::Set(d, gating.linear));
+  const VF gradient = hn::MulAdd(hn::Set(d, gating.cubic), square, hn::Set(d, gating.linear));
   // e^104 is infinite already and the largest argument Exp takes.
-  const VF e = hn::Exp(d, hn::Min(hn::Neg(hn::Mul(gate, slope)), hn::Set(d, 104.0f)));
+  const VF e = hn::Exp(d, hn::Min(hn::Neg(hn::Mul(gate, gradient)), hn::Set(d, 104.0f)));
   return hn::Mul(hn::Div(gate, hn::Add(hn::Set(d, 1.0f), e)), up);
 }
 

@@ -43,10 +43,9 @@ HWY_INLINE void ForEachVector(const float* x, int64_t count, const F& f) {
 
 HWY_INLINE float AbsMax(const float* x, int64_t count) {
   const DF d;
-  VF most = hn::Zero(d);
-  ForEachVector(x, count,
-                [&](VF v, int64_t, int64_t) HWY_ATTR { most = hn::Max(most, hn::Abs(v)); });
-  return hn::GetLane(hn::MaxOfLanes(d, most));
+  VF max = hn::Zero(d);
+  ForEachVector(x, count, [&](VF v, int64_t, int64_t) HWY_ATTR { max = hn::Max(max, hn::Abs(v)); });
+  return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
 struct Range {
@@ -99,14 +98,14 @@ HWY_INLINE int32_t Encode(const float* x, int64_t count, float offset, float inv
 }
 
 HWY_INLINE void ActivationGroup(const float* x, int64_t count, const FormatSpec& format,
-                                int8_t* codes, float* scale, float* zeta, int32_t* sum) {
+                                int8_t* codes, float* scale, float* zero_offset, int32_t* sum) {
   const float half = static_cast<float>(1 << (format.bits - 1));
   auto* bytes = reinterpret_cast<uint8_t*>(codes);
   if (format.symmetric) {
     if (format.signed_scale) {
       const Range range = RangeOf(x, count);
-      const float most = range.hi >= -range.lo ? range.hi : range.lo;
-      *scale = -most * (static_cast<float>(format.clip) / half);
+      const float max = range.hi >= -range.lo ? range.hi : range.lo;
+      *scale = -max * (static_cast<float>(format.clip) / half);
       if (std::fabs(*scale) < kMinScale) *scale = kMinScale;
     } else {
       *scale = std::max(AbsMax(x, count) * ClipPerStep(format), kMinScale);
@@ -121,7 +120,7 @@ HWY_INLINE void ActivationGroup(const float* x, int64_t count, const FormatSpec&
   *scale = std::max((hi - lo) / top, kMinScale);
   const float inverse = 1.0f / *scale;
   *sum = Encode(x, count, lo, inverse, {0, top}, -static_cast<int32_t>(half), bytes);
-  *zeta = lo * inverse + half;
+  *zero_offset = lo * inverse + half;
 }
 
 // Codes 0..2^bits-1 of one group of a cache row, one byte each, and its {s, z}.

@@ -46,15 +46,16 @@ const float* ByGroup(const float* x, int64_t tokens, int64_t groups, Buffer<floa
 // Memory for the TokenTerms of a product.
 struct GroupMemory {
   Buffer<int32_t> sums;
-  Buffer<float> exact_sums, scales, zetas;
+  Buffer<float> exact_sums, scales, zero_offsets;
 };
 
 TokenTerms Terms(const Activations& acts, const IntPanels& w, GroupMemory& memory) {
   const int64_t groups = acts.format.groups(acts.width);
-  TokenTerms terms = {.tokens = acts.tokens,
-                      .rows = w.sum_rows(acts.tokens),
-                      .scales = ByGroup(acts.scales, acts.tokens, groups, memory.scales),
-                      .zetas = ByGroup(acts.zetas, acts.tokens, groups, memory.zetas)};
+  TokenTerms terms = {
+      .tokens = acts.tokens,
+      .rows = w.sum_rows(acts.tokens),
+      .scales = ByGroup(acts.scales, acts.tokens, groups, memory.scales),
+      .zero_offsets = ByGroup(acts.zero_offsets, acts.tokens, groups, memory.zero_offsets)};
   if (w.exact()) {
     terms.exact_sums = SumGroups(acts, w, memory.exact_sums);
   } else {
@@ -78,8 +79,8 @@ const int8_t* Tiles(const Activations& acts, int64_t rows) {
 // Rows of a GEMM task: as many as L2 holds, in blocks of equal height, and small enough that
 // every thread gets several tasks. Multiples of 32 (an AMX tile pair), except the last block.
 int64_t TaskRows(int64_t rows, const IntPanels& w) {
-  const int64_t most = std::clamp(kBlockBytes / w.padded_cols / 32 * 32, int64_t{32}, kMaxTaskRows);
-  int64_t blocks = (rows + most - 1) / most;
+  const int64_t max = std::clamp(kBlockBytes / w.padded_cols / 32 * 32, int64_t{32}, kMaxTaskRows);
+  int64_t blocks = (rows + max - 1) / max;
   while (blocks * w.panels / 2 < 4 * Threads() && blocks * 32 < rows) blocks *= 2;
   return ((rows + blocks - 1) / blocks + 31) / 32 * 32;
 }
@@ -130,8 +131,8 @@ void GemmInt(Isa isa, const Activations& acts, const IntPanels& weights, const K
     p.rows = TaskRows(p.terms.rows, weights);
     const int64_t blocks = (p.terms.rows + p.rows - 1) / p.rows, pairs = weights.panels / 2;
     // Few rows: a task is a stream of weights, which should not start anew too often.
-    const int64_t most = p.rows <= kFewRows ? 4 * kMaxPairs : kMaxPairs;
-    p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, most);
+    const int64_t max = p.rows <= kFewRows ? 4 * kMaxPairs : kMaxPairs;
+    p.panels = 2 * std::clamp<int64_t>(blocks * pairs / (4 * Threads()), 1, max);
     const int64_t tasks = blocks * ((weights.panels + p.panels - 1) / p.panels);
     ParallelFor(static_cast<size_t>(tasks),
                 [&p](size_t i) { GemmTask(p, static_cast<int64_t>(i)); });

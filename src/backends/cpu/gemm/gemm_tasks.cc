@@ -42,12 +42,12 @@ void GemvTask(const Product& p, int64_t task) {
   const IntPanels& w = p.weights;
   const int64_t rows = p.terms.rows;
   const int64_t last = std::min((task + 1) * p.panels, w.panels);
-  const int64_t most = std::clamp<int64_t>(kGemvSums / rows, 1, kGemvGroups);
+  const int64_t max = std::clamp<int64_t>(kGemvSums / rows, 1, kGemvGroups);
   alignas(64) int32_t acc[std::max(kGemvSums, kMaxGemvTokens) * kTileOutputs];
   for (int64_t panel = task * p.panels; panel < last; panel += 2) {
     alignas(64) float partial[kMaxGemvTokens * kTileOutputs];
-    for (int64_t g = 0; g < w.groups; g += most) {
-      const int64_t groups = std::min(most, w.groups - g);
+    for (int64_t g = 0; g < w.groups; g += max) {
+      const int64_t groups = std::min(max, w.groups - g);
       PrefetchScales(w, panel, g, groups);
       p.kernel.gemv({.a = p.acts.codes + g * w.group_cols,
                      .a_stride = p.acts.stride,
@@ -146,13 +146,13 @@ class GemmWalk {
     uint8_t* const second_bytes = bytes + c.inputs * kPanel;
     // A kernel with levels multiplies the nibbles themselves.
     const bool levels = w_.form() == Form::kLevels && p_.kernel.form != Form::kLevels;
-    if (w_.form() != Form::kPoints && !levels) {
+    if (w_.form() != Form::kCodewords && !levels) {
       const bool floats = w_.form() == Form::kFloats;
       UnpackNibbles(p_.isa, Stored(c), c.inputs, floats, bytes);
       UnpackNibbles(p_.isa, second, c.inputs, floats, second_bytes);
-    } else if (w_.form() == Form::kPoints) {
-      UnpackPoints(p_.isa, Stored(c), c.inputs, w_.bits, bytes);
-      UnpackPoints(p_.isa, second, c.inputs, w_.bits, second_bytes);
+    } else if (w_.form() == Form::kCodewords) {
+      UnpackCodewords(p_.isa, Stored(c), c.inputs, w_.bits, bytes);
+      UnpackCodewords(p_.isa, second, c.inputs, w_.bits, second_bytes);
     } else {
       UnpackLevels(p_.isa, Stored(c), c.first, c.inputs, w_.panel_steps(c.panel), w_.step_cols,
                    bytes);

@@ -137,7 +137,7 @@ void CheckGemm(const Kernel& kernel, SumCase c) {
 }
 
 // Panels of random codes of a lattice, and the weights that they stand for.
-std::vector<uint8_t> RandomPoints(Rng& rng, int bits, SumCase& c) {
+std::vector<uint8_t> RandomCodewords(Rng& rng, int bits, SumCase& c) {
   const LatticeCode lattice(bits);
   std::vector<uint8_t> panels(static_cast<size_t>(kTileOutputs * c.k / 8 * bits));
   for (uint8_t& byte : panels) byte = static_cast<uint8_t>(rng.Below(256));
@@ -160,8 +160,8 @@ std::vector<uint8_t> RandomPoints(Rng& rng, int bits, SumCase& c) {
 
 void CheckGemv(const Kernel& kernel, SumCase c, int64_t groups) {
   Rng rng(31);
-  const std::vector<uint8_t> panels = kernel.form == Form::kPoints
-                                          ? RandomPoints(rng, kernel.bits, c)
+  const std::vector<uint8_t> panels = kernel.form == Form::kCodewords
+                                          ? RandomCodewords(rng, kernel.bits, c)
                                       : kernel.bits == 4 ? c.NibblePanels()
                                                          : c.BytePanels();
   if (kernel.form == Form::kFloats) MakeFloats(c);

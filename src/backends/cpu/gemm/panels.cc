@@ -87,7 +87,7 @@ void SumCodes(const IntPanels& p, int64_t panel, int64_t begin, int64_t cols, in
 }
 
 // Adds the points of a lattice of inputs [begin, last) to `sums`.
-void SumPoints(const IntPanels& p, int64_t panel, int64_t begin, int64_t last, int32_t* sums) {
+void SumCodewords(const IntPanels& p, int64_t panel, int64_t begin, int64_t last, int32_t* sums) {
   const LatticeCode lattice(p.bits);
   const uint8_t* block = p.panel(panel) + p.Bytes(begin);
   for (int64_t k = begin; k < last; k += 32, block += p.Bytes(32)) {
@@ -110,7 +110,7 @@ void WriteColumnSums(const Matrix<float>& scales, const Matrix<int32_t>& zeros, 
     int32_t sums[kPanel] = {};
     const int64_t begin = g * p.group_cols;
     if (p.lattice()) {
-      SumPoints(p, panel, begin, std::min(begin + p.group_cols, p.cols), sums);
+      SumCodewords(p, panel, begin, std::min(begin + p.group_cols, p.cols), sums);
     } else {
       SumCodes(p, panel, begin, p.group_cols, sums);
       // Padding counts as code 0.

@@ -7,9 +7,9 @@
 // ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
 // activation codes are zero there), outputs to a multiple of 32 (with scale 0).
 // A second level of scales is no group: codes become bytes of the row on their way to the product.
-//   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + zeta[m, g] column_sum[n, g])
+//   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + z[m, g] column_sum[n, g])
 // or, if all groups share the token's scale,
-//   y[m, n] = a[m] (sum_g s[n, g] (acc - offset[n, g] Q[m, g]) + zeta[m] column_sum[n])
+//   y[m, n] = a[m] (sum_g s[n, g] (acc - offset[n, g] Q[m, g]) + z[m] column_sum[n])
 // where acc sums the unsigned codes and Q the activation codes of the group. With 16-bit
 // activations both have two rows, for the upper bytes and for the lower ones:
 //   y[m, n] = sum_g a[m] s[n, g] (256 (acc_u - offset[n, g] Q_u) + acc_l - offset[n, g] Q_l)
@@ -26,7 +26,7 @@
 namespace nibble::cpu {
 
 // The content of panels: codes, codes with a second level of scales, codes of a lattice, or floats.
-enum class Form { kCodes, kLevels, kPoints, kFloats };
+enum class Form { kCodes, kLevels, kCodewords, kFloats };
 
 struct IntPanels {
   int64_t rows = 0, cols = 0;  // N, K
@@ -57,7 +57,7 @@ struct IntPanels {
   bool lattice() const { return codebook == Codebook::kE8p; }
   bool second_level() const { return step_cols != 0; }
   Form form() const {
-    if (codebook != Codebook::kNone) return lattice() ? Form::kPoints : Form::kFloats;
+    if (codebook != Codebook::kNone) return lattice() ? Form::kCodewords : Form::kFloats;
     return second_level() ? Form::kLevels : Form::kCodes;
   }
   bool bytes() const { return bits == 8; }

@@ -36,7 +36,7 @@ struct ProductCase {
   int64_t planes;            // rows of codes that a token has
   Matrix<int8_t> act_codes;  // [m * planes, ..], zero from k to the stride
   PlaneVectors weights;
-  std::vector<float> bias, act_scales, act_zetas;
+  std::vector<float> bias, act_scales, act_zero_offsets;
   std::vector<int32_t> act_sums;
   InputSpec input;
   PackedLinear linear;
@@ -61,7 +61,7 @@ struct ProductCase {
     linear.bias = {DType::kF32, {n}, reinterpret_cast<const std::byte*>(bias.data())};
   }
 
-  void MakePoints(Rng& rng) {
+  void MakeCodewords(Rng& rng) {
     const int64_t bits = weights.format.bits;
     for (int64_t i = 0; i < n * k / 8 * bits; ++i) {
       weights.codes.push_back(static_cast<uint8_t>(rng.Below(256)));
@@ -75,7 +75,7 @@ struct ProductCase {
   }
 
   void MakeWeights(Rng& rng) {
-    if (weights.format.lattice()) return MakePoints(rng);
+    if (weights.format.lattice()) return MakeCodewords(rng);
     const int bits = weights.format.bits;
     const int64_t half = int64_t{1} << (bits - 1);
     const FormatSpec& format = weights.format;
@@ -95,8 +95,8 @@ struct ProductCase {
       const int64_t zero = format.symmetric ? 0 : Code(rng, -half, half - 1);
       if (!format.symmetric) weights.zeros.push_back(static_cast<int8_t>(zero));
       if (!format.second_level) continue;
-      const int most = LargestGroupScale(static_cast<int>(zero));
-      weights.group_scales.push_back(static_cast<uint8_t>(Code(rng, 1, most)));
+      const int max = LargestGroupScale(static_cast<int>(zero));
+      weights.group_scales.push_back(static_cast<uint8_t>(Code(rng, 1, max)));
     }
   }
 
@@ -115,7 +115,7 @@ struct ProductCase {
         if (row % planes != 0) continue;
         const double sign = rng.Below(2) == 0 ? 1 : -1;
         act_scales.push_back(static_cast<float>(sign * (0.01 + rng.Uniform())));
-        if (!a.symmetric) act_zetas.push_back(static_cast<float>(20 * rng.Normal()));
+        if (!a.symmetric) act_zero_offsets.push_back(static_cast<float>(20 * rng.Normal()));
       }
     }
   }
@@ -129,7 +129,8 @@ struct ProductCase {
             .stride = act_codes.cols,
             .codes = act_codes.row(first * planes).data(),
             .scales = act_scales.data() + first * groups,
-            .zetas = act_zetas.empty() ? nullptr : act_zetas.data() + first * groups,
+            .zero_offsets =
+                act_zero_offsets.empty() ? nullptr : act_zero_offsets.data() + first * groups,
             .sums = act_sums.data() + first * planes * groups};
   }
 
@@ -162,13 +163,14 @@ struct ProductCase {
       if (planes == 2) value = 256 * value + static_cast<float>(static_cast<int32_t>(products[1]));
       const float scale = last ? weights.scales[wg] : act_scales[ag] * weights.scales[wg];
       weight_sum = std::fma(weights.scales[wg], static_cast<float>(column_sum), weight_sum);
-      if (!last && !act_zetas.empty()) {
-        value = value + act_zetas[ag] * static_cast<float>(column_sum);
+      if (!last && !act_zero_offsets.empty()) {
+        value = value + act_zero_offsets[ag] * static_cast<float>(column_sum);
       }
       y = groups == 1 ? scale * value : std::fma(scale, value, y);
     }
     if (last) {
-      y = act_scales[t] * (act_zetas.empty() ? y : std::fma(act_zetas[t], weight_sum, y));
+      y = act_scales[t] *
+          (act_zero_offsets.empty() ? y : std::fma(act_zero_offsets[t], weight_sum, y));
     }
     return bias.empty() ? y : y + bias[row];
   }
@@ -233,7 +235,7 @@ TEST_P(ProductTest, ProductIsTheFixedExpression) {
 // Large enough for several tasks per thread and more than one block of tokens.
 TEST_P(ProductTest, BatchAndThreadsDoNotMatter) {
   Rng rng(23);
-  const bool points = kernel().form == Form::kPoints, floats = kernel().form == Form::kFloats;
+  const bool points = kernel().form == Form::kCodewords, floats = kernel().form == Form::kFloats;
   const FormatSpec format = {.bits = points || kernel().bits == 8 ? kernel().bits : 4,
                              .group = points ? 0 : 128,
                              .second_level = kernel().form == Form::kLevels,
@@ -241,8 +243,8 @@ TEST_P(ProductTest, BatchAndThreadsDoNotMatter) {
                                          : floats ? Codebook::kE2m1
                                                   : Codebook::kNone};
   for (const FormatSpec& inputs : {FormatSpec{.bits = 8, .symmetric = false}, FormatSpec{}}) {
-    const int64_t most = inputs.bits == 16 ? kernel().max_tokens / 2 : kernel().max_tokens;
-    const int64_t tokens = most != 0 ? most : 300;
+    const int64_t max = inputs.bits == 16 ? kernel().max_tokens / 2 : kernel().max_tokens;
+    const int64_t tokens = max != 0 ? max : 300;
     const ProductCase c(rng, tokens, 100, 1152, format, inputs);
     const IntPanels panels = Packed(c.linear);
     const auto run = [&](int64_t first, int64_t count, int threads) {

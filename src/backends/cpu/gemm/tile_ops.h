@@ -19,7 +19,7 @@ void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs
                   const uint16_t* steps, int64_t step_cols, uint8_t* bytes);
 
 // UnpackNibbles for a panel of lattice codes; `inputs` is a multiple of 32.
-void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes);
+void UnpackCodewords(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes);
 
 // int32 sums of `rows` rows of codes from `row` on and of two panels, for groups [group, group +
 // groups). A token has one row, or two (IntPanels::planes).
@@ -31,9 +31,9 @@ struct TileSums {
 // few groups.
 struct TokenTerms {
   int64_t tokens, rows;
-  const float *scales, *zetas;  // [groups of activations, tokens]; zetas may be null
-  const int32_t* code_sums;     // Q [groups, rows], or null with
-  const float* exact_sums;      // the same as floats: IntPanels::exact()
+  const float *scales, *zero_offsets;  // [groups of activations, tokens]; zero offsets may be null
+  const int32_t* code_sums;            // Q [groups, rows], or null with
+  const float* exact_sums;             // the same as floats: IntPanels::exact()
 };
 // y [tokens, N] with row stride `stride`.
 struct TileOutput {
@@ -42,10 +42,10 @@ struct TileOutput {
   bool accumulate;
   bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
 };
-// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ zeta * column_sum), or with planes
+// A group's share is (a * s) * t, t = float(acc - offset * Q) (+ z * column_sum), or with planes
 // 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). The shares of several groups add
 // up in `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; where all share the
-// token's scale, a and zeta * column_sum come last (IntPanels::scale_last). With the last group y
+// token's scale, a and z * column_sum come last (IntPanels::scale_last). With the last group y
 // (+)= sum + bias.
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenTerms& acts,
                  float* partial, const TileOutput& out);

@@ -31,7 +31,7 @@ HWY_INLINE void StoreLanes(VF value, int64_t count, bool accumulate, float* out)
   }
 }
 
-enum class Law { kSymmetric, kAsymmetric, kPlanes };
+enum class Zeros { kSymmetric, kAsymmetric, kPlanes };
 
 // Constants of a group of weights, and what a token's codes add to them.
 template <bool kExact>
@@ -42,7 +42,7 @@ struct GroupTerms {
 };
 
 // kExact: all integers of a group are below 2^24, so floats do the same to them (exact_sums).
-template <Law kLaw, bool kScaleLast, bool kExact>
+template <Zeros kZeros, bool kScaleLast, bool kExact>
 class ScaleTile {
  public:
   ScaleTile(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float* partial,
@@ -69,8 +69,8 @@ class ScaleTile {
 
  private:
   using T = GroupTerms<kExact>;
-  static constexpr int64_t kPlanes = kLaw == Law::kPlanes ? 2 : 1;
-  static constexpr bool kZetas = kLaw == Law::kAsymmetric;
+  static constexpr int64_t kPlanes = kZeros == Zeros::kPlanes ? 2 : 1;
+  static constexpr bool kZeroOffsets = kZeros == Zeros::kAsymmetric;
 
   // One vector of outputs of all tokens; the terms of kCount groups stay in registers.
   template <int kCount>
@@ -115,7 +115,7 @@ class ScaleTile {
     } else {
       terms.offset = offset;
     }
-    if constexpr (kZetas && !kScaleLast) {
+    if constexpr (kZeroOffsets && !kScaleLast) {
       const float* sums = w_.column_sums.data() + (panel * w_.groups + g) * kPanel + j;
       terms.column_sum = hn::LoadU(df, sums);
     }
@@ -145,8 +145,8 @@ class ScaleTile {
     }
     if constexpr (kScaleLast) return hn::MulAdd(terms.scale, t, sum);
     const int64_t act = terms.act + token;
-    if constexpr (kZetas) {
-      t = hn::Add(t, hn::Mul(hn::Set(df, acts_.zetas[act]), terms.column_sum));
+    if constexpr (kZeroOffsets) {
+      t = hn::Add(t, hn::Mul(hn::Set(df, acts_.zero_offsets[act]), terms.column_sum));
     }
     const VF scale = hn::Mul(hn::Set(df, acts_.scales[act]), terms.scale);
     return groups_ == 1 ? hn::Mul(scale, t) : hn::MulAdd(scale, t, sum);
@@ -156,9 +156,9 @@ class ScaleTile {
     const DF df;
     const int64_t output = s_.panel * kPanel + n;
     if constexpr (kScaleLast) {
-      if constexpr (kZetas) {
+      if constexpr (kZeroOffsets) {
         const VF column_sum = hn::LoadU(df, w_.column_sums.data() + output);
-        sum = hn::MulAdd(hn::Set(df, acts_.zetas[token]), column_sum, sum);
+        sum = hn::MulAdd(hn::Set(df, acts_.zero_offsets[token]), column_sum, sum);
       }
       sum = hn::Mul(hn::Set(df, acts_.scales[token]), sum);
     }
@@ -182,28 +182,28 @@ class ScaleTile {
   const TileOutput& out_;
 };
 
-template <Law kLaw>
+template <Zeros kZeros>
 void ScaleAs(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float* partial,
              const TileOutput& out) {
   if (w.scale_last() && acts.exact_sums != nullptr) {
-    ScaleTile<kLaw, true, true>(s, w, acts, partial, out).Run();
+    ScaleTile<kZeros, true, true>(s, w, acts, partial, out).Run();
   } else if (w.scale_last()) {
-    ScaleTile<kLaw, true, false>(s, w, acts, partial, out).Run();
+    ScaleTile<kZeros, true, false>(s, w, acts, partial, out).Run();
   } else if (acts.exact_sums != nullptr) {
-    ScaleTile<kLaw, false, true>(s, w, acts, partial, out).Run();
+    ScaleTile<kZeros, false, true>(s, w, acts, partial, out).Run();
   } else {
-    ScaleTile<kLaw, false, false>(s, w, acts, partial, out).Run();
+    ScaleTile<kZeros, false, false>(s, w, acts, partial, out).Run();
   }
 }
 
 void Scale(const TileSums& s, const IntPanels& w, const TokenTerms& acts, float* partial,
            const TileOutput& out) {
   if (w.planes()) {
-    ScaleAs<Law::kPlanes>(s, w, acts, partial, out);
+    ScaleAs<Zeros::kPlanes>(s, w, acts, partial, out);
   } else if (w.activation.symmetric) {
-    ScaleAs<Law::kSymmetric>(s, w, acts, partial, out);
+    ScaleAs<Zeros::kSymmetric>(s, w, acts, partial, out);
   } else {
-    ScaleAs<Law::kAsymmetric>(s, w, acts, partial, out);
+    ScaleAs<Zeros::kAsymmetric>(s, w, acts, partial, out);
   }
 }
 

@@ -83,7 +83,7 @@ HWY_INLINE VI Halves(VI words, bool upper) {
 
 // Blocks of 32 inputs.
 template <int kBits>
-void UnpackPointsOf(const uint8_t* codes, int64_t inputs, uint8_t* bytes) {
+void UnpackCodewordsOf(const uint8_t* codes, int64_t inputs, uint8_t* bytes) {
   const DI d;
   const LatticeWords& table = LatticeCode::Words();
   alignas(64) uint32_t words[2][4 * kPanel];
@@ -111,9 +111,10 @@ void UnpackPointsOf(const uint8_t* codes, int64_t inputs, uint8_t* bytes) {
   }
 }
 
-void UnpackAnyPoints(const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes) {
-  if (bits == 2) return UnpackPointsOf<2>(codes, inputs, bytes);
-  bits == 3 ? UnpackPointsOf<3>(codes, inputs, bytes) : UnpackPointsOf<4>(codes, inputs, bytes);
+void UnpackAnyCodewords(const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes) {
+  if (bits == 2) return UnpackCodewordsOf<2>(codes, inputs, bytes);
+  bits == 3 ? UnpackCodewordsOf<3>(codes, inputs, bytes)
+            : UnpackCodewordsOf<4>(codes, inputs, bytes);
 }
 
 }  // namespace
@@ -125,7 +126,7 @@ HWY_AFTER_NAMESPACE();
 namespace nibble::cpu {
 HWY_EXPORT(Unpack);
 HWY_EXPORT(UnpackSteps);
-HWY_EXPORT(UnpackAnyPoints);
+HWY_EXPORT(UnpackAnyCodewords);
 
 void UnpackNibbles(Isa isa, const uint8_t* nibbles, int64_t inputs, bool floats, uint8_t* bytes) {
   NIBBLE_DISPATCH(isa, Unpack)(nibbles, inputs, floats, bytes);
@@ -136,8 +137,8 @@ void UnpackLevels(Isa isa, const uint8_t* nibbles, int64_t first, int64_t inputs
   NIBBLE_DISPATCH(isa, UnpackSteps)(nibbles, first, inputs, steps, step_cols, bytes);
 }
 
-void UnpackPoints(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes) {
-  NIBBLE_DISPATCH(isa, UnpackAnyPoints)(codes, inputs, bits, bytes);
+void UnpackCodewords(Isa isa, const uint8_t* codes, int64_t inputs, int bits, uint8_t* bytes) {
+  NIBBLE_DISPATCH(isa, UnpackAnyCodewords)(codes, inputs, bits, bytes);
 }
 
 }  // namespace nibble::cpu

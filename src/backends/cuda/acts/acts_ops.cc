@@ -48,7 +48,7 @@ PreparePart ActsOps::Place(const FormatSpec& format, int64_t tokens, int64_t col
   acts.codes = p.codes = part.codes.Grow(WholeTiles(rows) * acts.stride);
   const int64_t scales = ScalePitch(tokens) * groups + kTokensAhead;
   acts.scales = p.scales = part.scales.Grow(scales);
-  acts.zetas = p.zetas = format.symmetric ? nullptr : part.zetas.Grow(scales);
+  acts.zero_offsets = p.zero_offsets = format.symmetric ? nullptr : part.zero_offsets.Grow(scales);
   acts.sums = p.sums = part.sums.Grow(std::max(scales, rows));
   p.bits = format.bits, p.symmetric = format.symmetric, p.signed_scale = format.signed_scale;
   p.clip = static_cast<float>(format.clip);
@@ -83,7 +83,7 @@ Activations ActsOps::Prepare(const ActsSource& source, int64_t tokens, const Inp
   a.order = gathers_(spec.gather);
   if (spec.tail_width > 0) {
     a.tail = Place(spec.tail_activation, tokens, spec.tail_width, tail_);
-    if (a.tail.values != nullptr && tokens >= kLeastTailTokens) {
+    if (a.tail.values != nullptr && tokens >= kMinTailTokens) {
       a.tail.pairs = tail_.pairs.Grow(WholeTiles(tokens) * PairStride(spec.tail_width));
       tail_.acts.tiles = reinterpret_cast<const int8_t*>(a.tail.pairs);
     }
@@ -102,7 +102,7 @@ const float* ActsOps::DecodePart(const Activations& acts, Part& part, cudaStream
   DecodeActivations({.codes = acts.codes,
                      .stride = acts.stride,
                      .scales = acts.scales,
-                     .zetas = acts.zetas,
+                     .zero_offsets = acts.zero_offsets,
                      .tokens = acts.tokens,
                      .width = acts.width,
                      .groups = acts.format.groups(acts.width),

@@ -20,14 +20,14 @@ class OnDevice {
   // Null where there is none.
   const T* operator()(const std::vector<T>& vector) {
     if (vector.empty()) return nullptr;
-    if (known_.size() >= kMost && !known_.contains(vector)) known_.clear();
+    if (known_.size() >= kMax && !known_.contains(vector)) known_.clear();
     const auto [it, added] = known_.try_emplace(vector);
     if (added) it->second = ToDevice(std::span<const T>(vector));
     return it->second.data();
   }
 
  private:
-  static constexpr size_t kMost = 2048;
+  static constexpr size_t kMax = 2048;
 
   std::map<std::vector<T>, Buffer<T>> known_;
 };
@@ -42,7 +42,7 @@ class ActsOps {
   // Columns of the prepared rows in one format.
   struct Part {
     DeviceBuffer<int8_t> codes;
-    DeviceBuffer<float> values, scales, zetas, decoded;
+    DeviceBuffer<float> values, scales, zero_offsets, decoded;
     DeviceBuffer<int32_t> sums;
     DeviceBuffer<uint16_t> pairs;
     Activations acts;

@@ -106,8 +106,8 @@ TileView ViewAsTiles(const TransformSpec& spec, const std::vector<Dense>& factor
     strides *= 2;
   }
   const int blocks = sylvester / strides / 64, order = dense.order * strides;
-  const int most = order > 16 * kTileSteps[0] ? 2 : 8;
-  if (blocks < 1 || blocks > most || order > 16 * kTileSteps[1]) return {};
+  const int max = order > 16 * kTileSteps[0] ? 2 : 8;
+  if (blocks < 1 || blocks > max || order > 16 * kTileSteps[1]) return {};
   return {.dense = Merged(dense, SylvesterMatrix(strides)), .blocks = blocks};
 }
 

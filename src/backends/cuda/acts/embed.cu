@@ -17,9 +17,9 @@ constexpr unsigned kThreads = 256;
 // An argument of a kernel, which may take 4 KB in all; a copy of its own takes the program longer
 // than a launch.
 struct RowList {
-  static constexpr size_t kMost = 480;
-  int32_t rows[kMost];
-  float weights[kMost];
+  static constexpr size_t kMax = 480;
+  int32_t rows[kMax];
+  float weights[kMax];
 };
 
 // A block per row.
@@ -110,22 +110,22 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block per row. A value and its column are one integer, in the order of both: of equal values
 // the first column is the largest. Infinite and NaN are above all.
-constexpr int kLikeliestThreads = 1024;  // a row of logits is long, and rows are few
-__global__ void __launch_bounds__(kLikeliestThreads)
-    LikeliestKernel(const float* values, int64_t width, int32_t* ids) {
+constexpr int kArgMaxThreads = 1024;  // a row of logits is long, and rows are few
+__global__ void __launch_bounds__(kArgMaxThreads)
+    ArgMaxKernel(const float* values, int64_t width, int32_t* ids) {
   WaitForPreviousGrid();
   AllowNextGrid();
   values += blockIdx.x * width;
   int64_t best = 0;
   const auto better = [](int64_t a, int64_t b) { return a > b ? a : b; };
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < width; i += kLikeliestThreads) {
+  for (int64_t i = threadIdx.x; i < width; i += kArgMaxThreads) {
     const float value = values[i];
     const int64_t order =
         isfinite(value) ? int64_t{Ordered(value)} + (int64_t{1} << 31) : int64_t{1} << 33;
     best = better(best, order << 24 | (width - 1 - i));
   }
-  __shared__ int64_t parts[kLikeliestThreads / 32];
+  __shared__ int64_t parts[kArgMaxThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2) {
     best = better(best, __shfl_xor_sync(~0u, best, distance));
   }
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kLikeliestThreads)
 
 // visit(first, rows as an argument, launch shape) for all of them.
 void ForEachList(std::span<const int32_t> rows, std::span<const float> weights, auto&& visit) {
-  for (size_t first = 0; first < rows.size(); first += RowList::kMost) {
-    const size_t count = std::min(RowList::kMost, rows.size() - first);
+  for (size_t first = 0; first < rows.size(); first += RowList::kMax) {
+    const size_t count = std::min(RowList::kMax, rows.size() - first);
     RowList list;
     std::copy_n(rows.data() + first, count, list.rows);
     if (!weights.empty()) std::copy_n(weights.data() + first, count, list.weights);
@@ -202,11 +202,10 @@ void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weig
   LaunchDependent(NormRowsKernel, shape, stream, weight, width, eps, x);
 }
 
-void Likeliest(const float* values, int64_t rows, int64_t width, int32_t* ids,
-               cudaStream_t stream) {
+void ArgMax(const float* values, int64_t rows, int64_t width, int32_t* ids, cudaStream_t stream) {
   if (rows == 0) return;
-  const LaunchShape shape = {.grid = static_cast<unsigned>(rows), .block = kLikeliestThreads};
-  LaunchDependent(LikeliestKernel, shape, stream, values, width, ids);
+  const LaunchShape shape = {.grid = static_cast<unsigned>(rows), .block = kArgMaxThreads};
+  LaunchDependent(ArgMaxKernel, shape, stream, values, width, ids);
 }
 
 }  // namespace nibble::cuda

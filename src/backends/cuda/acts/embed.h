@@ -36,6 +36,6 @@ void NormRows(__nv_bfloat16* x, int64_t tokens, int64_t width, const float* weig
 
 // ids[row] = the column of the row's largest value (of equals the first), -1 where a value is not
 // finite; values [rows, width]. Enqueued likewise.
-void Likeliest(const float* values, int64_t rows, int64_t width, int32_t* ids, cudaStream_t stream);
+void ArgMax(const float* values, int64_t rows, int64_t width, int32_t* ids, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -41,8 +41,8 @@ __device__ __forceinline__ void SigmoidGateTimes(const GateSpec& gating, float (
     float gate = v[i], other = up[i];
     Clamp(gating, gate, other);
     // Squares stay finite, so that none times 0 is NaN.
-    const float slope = fmaf(gating.cubic, fminf(gate * gate, 1e30f), gating.linear);
-    v[i] = gate * other * Sigmoid(gate * slope);
+    const float gradient = fmaf(gating.cubic, fminf(gate * gate, 1e30f), gating.linear);
+    v[i] = gate * other * Sigmoid(gate * gradient);
   }
 }
 

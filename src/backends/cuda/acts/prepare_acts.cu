@@ -269,10 +269,10 @@ struct Occupancy {
 };
 
 template <typename Kernel>
-Occupancy BestOccupancy(Kernel kernel, int most_threads, size_t shared_bytes) {
+Occupancy BestOccupancy(Kernel kernel, int max_threads, size_t shared_bytes) {
   AllowShared(kernel, shared_bytes);
   Occupancy best;
-  for (int threads = 128; threads <= most_threads; threads *= 2) {
+  for (int threads = 128; threads <= max_threads; threads *= 2) {
     int blocks = 0;
     CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes),
               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");

@@ -29,16 +29,16 @@ struct PreparePart {
   uint16_t* pairs = nullptr;
 
   int bits = 4;               // 2..8, or 16: two planes of 8, symmetric, without groups
-  bool symmetric = true;      // false: zetas are written
+  bool symmetric = true;      // false: zero offsets are written
   bool signed_scale = false;  // symmetric only
   int group = 0;              // 0 = all columns, or a multiple of 32 that divides them
   float clip = 1;
 
-  int8_t* codes = nullptr;  // [tokens, stride], zero from columns on; or null
-  int64_t stride = 0;       // bytes: columns rounded up to 128
-  float* scales = nullptr;  // [groups, ScalePitch(tokens)]
-  float* zetas = nullptr;   // the same, or null when symmetric
-  int32_t* sums = nullptr;  // the same, sums of codes; with 16 bits [PlaneRows(tokens)]
+  int8_t* codes = nullptr;        // [tokens, stride], zero from columns on; or null
+  int64_t stride = 0;             // bytes: columns rounded up to 128
+  float* scales = nullptr;        // [groups, ScalePitch(tokens)]
+  float* zero_offsets = nullptr;  // the same, or null when symmetric
+  int32_t* sums = nullptr;        // the same, sums of codes; with 16 bits [PlaneRows(tokens)]
 };
 
 // All rows start at multiples of 16 bytes; width is a multiple of 8.
@@ -68,7 +68,7 @@ struct PrepareArguments {
 inline constexpr int64_t kFewTokens = 64;
 
 // From so many tokens on, products add those of their tails in one launch (gemm_sm90_tails.h).
-inline constexpr int64_t kLeastTailTokens = 33;
+inline constexpr int64_t kMinTailTokens = 33;
 
 // A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of the two
 // planes take turns, eight tokens at a time, so that a token's two sums are close to each other

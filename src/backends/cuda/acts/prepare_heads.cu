@@ -11,7 +11,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kMostThreads = 512, kMostHeads = 64;
+constexpr int kMaxThreads = 512, kMaxHeads = 64;
 template <int n>
 inline constexpr int kLog2Of = std::countr_zero(uint32_t{n});
 
@@ -44,13 +44,13 @@ __device__ void Quantize(const PreparePart& a, int64_t token, const float (&v)[k
   const int of_row = JoinWarps(sums, SumOf());
   if (lane > 0) return;
   a.scales[token] = grid.scale;
-  if (kGrid == Grid::kAsymmetric) a.zetas[token] = grid.zeta;
+  if (kGrid == Grid::kAsymmetric) a.zero_offsets[token] = grid.zero_offset;
   a.sums[token] = of_row;
 }
 
 // One word per warp.
 struct HeadWords {
-  int low[kMostThreads / 32], high[kMostThreads / 32], sum[kMostThreads / 32];
+  int low[kMaxThreads / 32], high[kMaxThreads / 32], sum[kMaxThreads / 32];
 };
 
 // Quantize where every head is a group.
@@ -92,13 +92,13 @@ __device__ void QuantizeGroups(const PreparePart& a, int64_t token, int64_t pitc
     if (lane > 0) continue;
     const int64_t at = h * pitch + token;
     a.scales[at] = grids[h].scale;
-    if (kGrid == Grid::kAsymmetric) a.zetas[at] = grids[h].zeta;
+    if (kGrid == Grid::kAsymmetric) a.zero_offsets[at] = grids[h].zero_offset;
     a.sums[at] = sum;
   }
 }
 
 template <int kHeads, typename X>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     prepare_heads(const __grid_constant__ PrepareArguments a) {
   AllowNextGrid();
   WaitForPreviousGrid();
@@ -122,8 +122,8 @@ bool FitsHeads(const PrepareArguments& a) {
   const bool codes = a.main.values == nullptr && a.main.bits <= 8 &&
                      (a.main.group == 0 || a.main.group == h.inner);
   const bool across =
-      h.segment == a.width && h.inner % 32 == 0 && h.inner <= kMostThreads && h.dense_factors == 0;
-  return codes && across && h.sylvester >= 8 && h.sylvester <= kMostHeads && !a.in_parts() &&
+      h.segment == a.width && h.inner % 32 == 0 && h.inner <= kMaxThreads && h.dense_factors == 0;
+  return codes && across && h.sylvester >= 8 && h.sylvester <= kMaxHeads && !a.in_parts() &&
          a.source == Source::kPlain && a.scales == nullptr;
 }
 
@@ -143,7 +143,7 @@ void PrepareHeads(const PrepareArguments& a, cudaStream_t stream) {
       case 32:
         return run.template operator()<32>();
       default:
-        return run.template operator()<kMostHeads>();
+        return run.template operator()<kMaxHeads>();
     }
   });
 }

@@ -13,7 +13,7 @@
 namespace nibble::cuda {
 namespace {
 
-constexpr int kMostThreads = 512, kMostPieces = 4;
+constexpr int kMaxThreads = 512, kMaxPieces = 4;
 
 // ---- Codes ----
 
@@ -39,7 +39,7 @@ __device__ CodeSums Quantize(const PreparePart& part, const ActGrid<kind>& grid,
   const float4 first = {v[0], v[1], v[2], v[3]}, second = {v[4], v[5], v[6], v[7]};
   const bool leads = part.group == 0 ? column == 0 : column % part.group == 0;
   if (leads) part.scales[at] = grid.scale;
-  if (leads && kind == Grid::kAsymmetric) part.zetas[at] = grid.zeta;
+  if (leads && kind == Grid::kAsymmetric) part.zero_offsets[at] = grid.zero_offset;
   const uint2 words = {grid.Codes(first), grid.Codes(second)};
   if constexpr (kind != Grid::kPlanes) return {StoreCodes(part, token, column, words)};
   const uint2 upper = {grid.UpperCodes(first), grid.UpperCodes(second)};
@@ -126,8 +126,8 @@ struct RowExtents {
   // Reduces over a cluster.
   __device__ void Join(const Block& block, Message (&all)[kRanks]) {
     const auto word = [](float v) { return __float_as_int(v); };
-    Tell(block, {word(main.low), word(main.high), word(tail.low), word(tail.high), word(squares)},
-         all);
+    Deliver(block,
+            {word(main.low), word(main.high), word(tail.low), word(tail.high), word(squares)}, all);
     squares = 0;
 #pragma unroll
     for (const Message& message : all) {
@@ -208,7 +208,7 @@ __device__ void StoreRowSums(const PrepareArguments& a, const Block& block, Word
   CodeSums main = words.main.sums(), tail;
   if (a.tail.columns > 0) tail = words.tail.sums();
   if constexpr (kSpread) {
-    Tell(block, {main.lower, main.upper, tail.lower, tail.upper}, words.sums);
+    Deliver(block, {main.lower, main.upper, tail.lower, tail.upper}, words.sums);
     main = tail = {};
     for (const auto& [sums] : words.sums) {
       main.Add({sums[0], sums[1]}), tail.Add({sums[2], sums[3]});
@@ -224,7 +224,7 @@ __device__ void StoreRowSums(const PrepareArguments& a, const Block& block, Word
 
 // grid [tokens], or clusters of kRanks blocks for each
 template <int kPieces, typename X, bool kSpread>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     prepare_rows(const __grid_constant__ PrepareArguments a) {
 #if __CUDA_ARCH__ < 900
   if constexpr (kSpread) return;  // never launched there
@@ -277,20 +277,20 @@ bool FitsRows(const PrepareArguments& a) {
   const bool simple =
       !a.in_parts() && a.main.group == 0 && a.main.bits <= 8 && a.main.values == nullptr;
   return (simple || a.tokens <= kFewTokens) && h.sylvester == 1 && h.dense_factors == 0 &&
-         a.scales == nullptr && a.width <= 8 * kMostThreads * kMostPieces && Fits(a.main, 0) &&
+         a.scales == nullptr && a.width <= 8 * kMaxThreads * kMaxPieces && Fits(a.main, 0) &&
          Fits(a.tail, a.main.columns);
 }
 
 void PrepareRows(const PrepareArguments& a, cudaStream_t stream) {
   const Device device = Device::Current();
-  const int pieces = a.width / 8, threads = std::min(WholeWarps(pieces), kMostThreads);
-  const bool spread = pieces > kMostThreads && a.order == nullptr && device.major >= 9 &&
+  const int pieces = a.width / 8, threads = std::min(WholeWarps(pieces), kMaxThreads);
+  const bool spread = pieces > kMaxThreads && a.order == nullptr && device.major >= 9 &&
                       a.tokens * kRanks <= device.multiprocessors;
   WithReal(a.type, [&]<typename X>(X) {
     spread              ? Launch<1, X, true>(a, WholeWarps((pieces + kRanks - 1) / kRanks), stream)
     : pieces <= threads ? Launch<1, X>(a, threads, stream)
     : pieces <= 2 * threads ? Launch<2, X>(a, threads, stream)
-                            : Launch<kMostPieces, X>(a, threads, stream);
+                            : Launch<kMaxPieces, X>(a, threads, stream);
   });
 }
 

@@ -153,7 +153,7 @@ struct Words {
 };
 
 // Sends `message` to all blocks of the cluster; afterwards every block has the messages of all.
-__device__ inline void Tell(const Block& block, const Message& message, Message (&all)[kRanks]) {
+__device__ inline void Deliver(const Block& block, const Message& message, Message (&all)[kRanks]) {
   if (const int peer = static_cast<int>(threadIdx.x); peer < kRanks) {
     const int* const w = message.words;
     const auto words = [&](int i) {

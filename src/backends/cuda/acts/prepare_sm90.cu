@@ -125,7 +125,7 @@ __device__ void Quantize(const PrepareArguments& a, int64_t token,
   sum = team.Join(sum);
   if (!team.leader()) return;
   a.main.scales[token] = grid.scale;
-  if (a.main.zetas != nullptr) a.main.zetas[token] = grid.zeta;
+  if (a.main.zero_offsets != nullptr) a.main.zero_offsets[token] = grid.zero_offset;
   a.main.sums[token] = sum;
 }
 
@@ -165,7 +165,7 @@ __device__ void QuantizeGroups(const PrepareArguments& a, int64_t token,
       if (!exists || lane % kLanes != 0) continue;
       const int64_t at = block / 2 * pitch + token;
       a.main.scales[at] = grid.scale, a.main.sums[at] = sum;
-      if (kGrid == Grid::kAsymmetric) a.main.zetas[at] = grid.zeta;
+      if (kGrid == Grid::kAsymmetric) a.main.zero_offsets[at] = grid.zero_offset;
     }
   }
 }
@@ -225,9 +225,9 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
 template <int kSteps, int kBlocks, int kGroups, int kRanks>
 void Launch(const PrepareArguments& a, cudaStream_t stream) {
   using S = Shape<kSteps, kBlocks, kGroups, kRanks>;
-  const int64_t most = int64_t{S::kMinBlocks} * Device::Current().multiprocessors;
+  const int64_t max = int64_t{S::kMinBlocks} * Device::Current().multiprocessors;
   LaunchDependent(prepare_sm90<S>,
-                  {.grid = static_cast<unsigned>(std::min(a.tokens * kRanks, most)),
+                  {.grid = static_cast<unsigned>(std::min(a.tokens * kRanks, max)),
                    .block = S::kThreads,
                    .shared_bytes = sizeof(typename S::Shared),
                    .cluster = kRanks},

@@ -174,7 +174,7 @@ template <Grid kind>
 struct ActGrid {
   static constexpr bool kSymmetric = kind != Grid::kAsymmetric;
 
-  float scale, zeta = 0;
+  float scale, zero_offset = 0;
   float factor, lo = 0, inverse, bottom, top, round;
 
   __device__ ActGrid(const PreparePart& a, Range<kind> range, float row_factor)
@@ -199,7 +199,7 @@ struct ActGrid {
       lo = __fmul_rn(__fmul_rn(-range.negative_lo, factor), a.clip);
       scale = fmaxf(__fdiv_rn(__fsub_rn(__fmul_rn(hi, a.clip), lo), top), kMinScale);
       inverse = __fdiv_rn(1.0f, scale);
-      zeta = __fadd_rn(__fmul_rn(lo, inverse), half);
+      zero_offset = __fadd_rn(__fmul_rn(lo, inverse), half);
     }
     // Adding 1.5 * 2^23 rounds half to even and leaves the code in the low bytes.
     round = 12582912.0f - (kSymmetric ? 0 : half);
@@ -329,7 +329,7 @@ __device__ void QuantizeGroup(const PreparePart& a, const Team<spread>& team, in
   if (!team.leader()) return;
   const int64_t at = group * pitch + token;
   a.scales[at] = grid.scale;
-  if (kind == Grid::kAsymmetric) a.zetas[at] = grid.zeta;
+  if (kind == Grid::kAsymmetric) a.zero_offsets[at] = grid.zero_offset;
   if constexpr (kPlanes) {
     a.sums[PlaneRow(token)] = upper_sum;
     a.sums[PlaneRow(token) + 8] = sum;

@@ -18,8 +18,8 @@ constexpr int kSmBytes = 224 << 10, kSmWarps = 24;
 // block.
 template <typename Page>
 constexpr int Warps(int products) {
-  if (Page::kBytes > Page::kMostBytes) return Page::kBytes > 2 * Page::kMostBytes ? 1 : 2;
-  return 2 * Page::kBytes <= Page::kMostBytes && products == 2 ? 8 : 4;
+  if (Page::kBytes > Page::kMaxBytes) return Page::kBytes > 2 * Page::kMaxBytes ? 1 : 2;
+  return 2 * Page::kBytes <= Page::kMaxBytes && products == 2 ? 8 : 4;
 }
 
 template <typename Page, int kProducts>

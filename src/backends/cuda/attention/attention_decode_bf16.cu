@@ -111,24 +111,24 @@ __device__ __forceinline__ void Weigh(const Tile& tile, int first_key, float sca
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const KeyRange seen = all ? KeyRange{} : tile.Visible(min(8 * h + g, tile.rows - 1));
-    float most = rows.max[h];
+    float max = rows.max[h];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& score = s[i / 2][2 * h + i % 2];
       const int key = first_key + i / 2 * 8 + 2 * t + i % 2;
       score = Capped(score * scale, tile.cap);
       if (!all && (key < seen.first || key >= seen.last)) score = -INFINITY;
-      most = fmaxf(most, score);
+      max = fmaxf(max, score);
     }
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    const float factor = Exp2(rows.max[h] - most);
-    rows.max[h] = most;
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+    const float factor = Exp2(rows.max[h] - max);
+    rows.max[h] = max;
     rows.sum[h] *= factor;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float& score = s[i / 2][2 * h + i % 2];
-      rows.sum[h] += score = Exp2(score - most);
+      rows.sum[h] += score = Exp2(score - max);
     }
     if (!__any_sync(~0u, factor != 1)) continue;
 #pragma unroll

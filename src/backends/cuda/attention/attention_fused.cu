@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr size_t kTogether = 4;  // sequences; more fill the GPU no better and take more memory
-constexpr int kTokenStep = 256, kLeastKeys = 1024;
-// Pages that cuDNN loads at once at most; kLeastKeys is whole ones.
+constexpr int kTokenStep = 256, kMinKeys = 1024;
+// Pages that cuDNN loads at once at most; kMinKeys is whole ones.
 constexpr unsigned kTilePages = 4;
 // Multiplications and additions of a sequence: a prompt of 2048 tokens with 32 heads of 128. Copies
 // take what cuDNN saves in half as much, and building its kernels half a second of a program.
-constexpr double kLeastProducts = 16e9;
+constexpr double kMinProducts = 16e9;
 
 struct FusedCall {
   AttentionArguments arguments;  // of the sequences that run together
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) DecodePages(const __grid_constant__ 
 }
 
 CudnnShape ShapeOf(const AttentionArguments& a, std::span<const SequenceOnDevice> batch) {
-  int64_t tokens = 0, keys = kLeastKeys;
+  int64_t tokens = 0, keys = kMinKeys;
   for (const SequenceOnDevice& s : batch) {
     tokens = std::max(tokens, s.tokens);
     keys = std::max(keys, KeysOf(s, a.sliding_window));
@@ -145,7 +145,7 @@ bool IsLong(const AttentionArguments& a, const SequenceOnDevice& s) {
   const int64_t keys = a.sliding_window == 0 ? mean : std::min<int64_t>(mean, a.sliding_window);
   return s.tokens >= kTokenStep && 2.0 * static_cast<double>(s.tokens) * static_cast<double>(keys) *
                                            a.heads * a.kv.head_dim >=
-                                       kLeastProducts;
+                                       kMinProducts;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ class FusedAttention {
  public:
   // True if each sequence of a batch has so much to compute that the tensors, and in the long run
   // the building of kernels, pay for themselves, and if cuDNN has the kernels, which this builds.
-  // `batch` is in the program's memory.
+  // `batch` is in host memory.
   bool Takes(const AttentionArguments& arguments, std::span<const SequenceOnDevice> batch);
   // Enqueues attention (attention.h) of any batch for which Builds says yes. Needs no counters and
   // no partials.

@@ -131,7 +131,7 @@ void CacheOps::AttendForms(AttentionArguments narrow, AttentionArguments recent,
                            std::span<const SequenceSlice> part, cudaStream_t stream) {
   int64_t rows = 0;
   for (const SequenceSlice& s : part) rows = std::max(rows, s.first_row + s.tokens);
-  if (Bounded(narrow, part).max_context > kMostRecentPages * kPageTokens) {
+  if (Bounded(narrow, part).max_context > kMaxRecentPages * kPageTokens) {
     rows *= narrow.heads;
     recent.remainder = {remainders_.Grow(rows * narrow.kv.head_dim),
                         reinterpret_cast<float2*>(remainder_ends_.Grow(2 * rows))};

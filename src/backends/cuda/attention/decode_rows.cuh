@@ -69,16 +69,16 @@ struct Query {
   __device__ __forceinline__ void Store(const AttentionArguments& a, const Tile& tile, int row) {
     constexpr int kPieces = (D + 255) / 256;
     const int lane = threadIdx.x % 32;
-    float x[kPieces][8] = {}, most = 1e-30f;
+    float x[kPieces][8] = {}, max = 1e-30f;
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int d = 256 * p + 8 * lane;
       if (d < D && row < tile.rows) LoadQuery(a, tile, row, d, x[p]);
 #pragma unroll
-      for (const float v : x[p]) most = fmaxf(most, fabsf(v));
+      for (const float v : x[p]) max = fmaxf(max, fabsf(v));
     }
-    most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
-    const float inverse = __fdividef(kLargest, most);
+    max = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(max)));
+    const float inverse = __fdividef(kLargest, max);
     uint32_t* const upper = columns[kProducts == 1 ? 2 * row : row];
     uint32_t* const lower = columns[kProducts == 1 ? 2 * row + 1 : 8 + row];
     int sum = 0;
@@ -99,7 +99,7 @@ struct Query {
     }
     sum = __reduce_add_sync(~0u, sum);
     if (lane != 0) return;
-    step[row] = most * (a.scale * kLog2E / kLargest);
+    step[row] = max * (a.scale * kLog2E / kLargest);
     sums[row] = static_cast<float>(sum);
   }
 

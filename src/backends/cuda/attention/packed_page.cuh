@@ -176,9 +176,9 @@ struct PackedPage {
   static constexpr int D = D_;
   // A warp takes a page, or half of one if a page has more bytes than this. The results take the
   // place of K, and half a page of 4-bit keys has no room for them.
-  static constexpr int kMostBytes = 18 << 10;
+  static constexpr int kMaxBytes = 18 << 10;
   static constexpr bool kHalf =
-      kKeyBits == 8 && kPageKeys * (D * (kKeyBits + kValueBits) / 8 + 8) > kMostBytes;
+      kKeyBits == 8 && kPageKeys * (D * (kKeyBits + kValueBits) / 8 + 8) > kMaxBytes;
   static constexpr int kKeys = kHalf ? kPageKeys / 2 : kPageKeys;
   static constexpr int kOfPage = kPageKeys / kKeys;
   using K = PackedPart<D, kKeyBits, kKeys>;

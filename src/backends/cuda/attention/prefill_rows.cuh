@@ -103,18 +103,18 @@ __device__ __forceinline__ void Weigh(WarpState<D, kTiles>& state, Scores<kTiles
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float most = state.max[m][h];
+      float max = state.max[m][h];
 #pragma unroll
-      for (auto& keys : s[m]) most = fmaxf(most, fmaxf(keys[2 * h], keys[2 * h + 1]));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float factor = Exp2(state.max[m][h] - most);
-      state.max[m][h] = most;
+      for (auto& keys : s[m]) max = fmaxf(max, fmaxf(keys[2 * h], keys[2 * h + 1]));
+      max = fmaxf(max, __shfl_xor_sync(~0u, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(~0u, max, 2));
+      const float factor = Exp2(state.max[m][h] - max);
+      state.max[m][h] = max;
       float sum = 0;
 #pragma unroll
       for (auto& keys : s[m]) {
-        keys[2 * h] = Exp2(keys[2 * h] - most);
-        keys[2 * h + 1] = Exp2(keys[2 * h + 1] - most);
+        keys[2 * h] = Exp2(keys[2 * h] - max);
+        keys[2 * h + 1] = Exp2(keys[2 * h + 1] - max);
         sum += keys[2 * h] + keys[2 * h + 1];
       }
       state.sum[m][h] = state.sum[m][h] * factor + sum;

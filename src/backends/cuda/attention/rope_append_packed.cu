@@ -156,8 +156,8 @@ template <int D>
 void LaunchFor(const RopeAppendArguments& a, cudaStream_t stream) {
   constexpr int kTargetBlocks = 1024;  // fewer tokens than this share a token among several blocks
   const int heads = a.all_heads(), warp_heads = 32 / Head<D>::kLanes;
-  const int most = (heads + kWarps * warp_heads - 1) / (kWarps * warp_heads);
-  const LaunchShape shape = {.grid = dim3(a.rows, std::clamp(kTargetBlocks / a.rows, 1, most)),
+  const int max = (heads + kWarps * warp_heads - 1) / (kWarps * warp_heads);
+  const LaunchShape shape = {.grid = dim3(a.rows, std::clamp(kTargetBlocks / a.rows, 1, max)),
                              .block = 32 * kWarps};
   WithReal(a.type, [&]<typename Real>(Real) {
     LaunchDependent(RopeAppendPackedKernel<D, Real>, shape, stream, a);

@@ -16,9 +16,9 @@ __global__ void DecodeKernel(const DecodeArguments a) {
   const int64_t token = blockIdx.x, group_length = a.width / a.groups;
   for (int64_t k = threadIdx.x; k < a.width; k += kThreads) {
     const int64_t group = k / group_length * ScalePitch(a.tokens) + token;
-    const float zeta = a.zetas == nullptr ? 0.0f : a.zetas[group];
+    const float zero_offset = a.zero_offsets == nullptr ? 0.0f : a.zero_offsets[group];
     const float code = static_cast<float>(a.codes[token * a.stride + k]);
-    a.values[token * a.width + k] = __fmul_rn(a.scales[group], __fadd_rn(code, zeta));
+    a.values[token * a.width + k] = __fmul_rn(a.scales[group], __fadd_rn(code, zero_offset));
   }
 }
 

@@ -9,12 +9,12 @@
 
 namespace nibble::cuda {
 
-// values [tokens, width] = scale * (code + zeta), from codes [tokens, stride] with `groups` scales
-// and zetas (null: 0) per row, [groups, ScalePitch(tokens)].
+// values [tokens, width] = scale * (code + z), from codes [tokens, stride] with `groups` scales
+// and zero offsets (null: 0) per row, [groups, ScalePitch(tokens)].
 struct DecodeArguments {
   const int8_t* codes;
   int64_t stride;
-  const float *scales, *zetas;
+  const float *scales, *zero_offsets;
   int64_t tokens, width, groups;
   float* values;
 };

@@ -285,7 +285,7 @@ void DeviceGptq::Sweep(const GptqRounding& r, Work& work) const {
                          .cols = end - begin,
                          .out = work.errors.data(),
                          .stride = kGptqChunk});
-      SweepColumns({.slopes = work.errors.data(),
+      SweepColumns({.gradients = work.errors.data(),
                     .rows = r.weights.rows,
                     .cols = width_,
                     .begin = begin,

@@ -10,23 +10,23 @@ constexpr int kThreads = 256;
 
 // A warp per group.
 __global__ void __launch_bounds__(kThreads)
-    PeakSlopeKernel(int64_t groups, int64_t group, float* values) {
+    PeakGradientKernel(int64_t groups, int64_t group, float* values) {
   const int64_t g = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
   if (g >= groups) return;
   float* const v = values + g * group;
   const int lane = threadIdx.x % 32;
-  float most = 1e-30f;
-  for (int64_t i = lane; i < group; i += 32) most = fmaxf(most, v[i] * v[i]);
-  most = WarpMax(most);
+  float max = 1e-30f;
+  for (int64_t i = lane; i < group; i += 32) max = fmaxf(max, v[i] * v[i]);
+  max = WarpMax(max);
   float sum = 0;  // of (v^2 / most)^5
   for (int64_t i = lane; i < group; i += 32) {
-    const float q = v[i] * v[i] / most, q2 = q * q;
+    const float q = v[i] * v[i] / max, q2 = q * q;
     sum += q2 * q2 * q;
   }
   sum = fmaxf(WarpSum(sum), 1e-20f);  // zeros alone
   const float factor = 2 * powf(sum, 0.2f) / sum;
   for (int64_t i = lane; i < group; i += 32) {
-    const float q = v[i] * v[i] / most, q2 = q * q;
+    const float q = v[i] * v[i] / max, q2 = q * q;
     v[i] *= factor * q2 * q2;
   }
 }
@@ -70,9 +70,10 @@ void DeviceMath::Store(const float* values, std::span<float> target) const {
   CheckCuda(cudaStreamSynchronize(stream_), "a kernel");
 }
 
-void DeviceMath::PeakSlopes(int64_t count, int64_t group, float* values) const {
+void DeviceMath::PeakGradients(int64_t count, int64_t group, float* values) const {
   const int64_t groups = count / group;
-  PeakSlopeKernel<<<Blocks(groups, kThreads / 32), kThreads, 0, stream_>>>(groups, group, values);
+  PeakGradientKernel<<<Blocks(groups, kThreads / 32), kThreads, 0, stream_>>>(groups, group,
+                                                                              values);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 

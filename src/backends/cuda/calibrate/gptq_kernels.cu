@@ -71,16 +71,16 @@ __device__ unsigned CostliestTwo(double cost, int first) {
   return kept;
 }
 
-// The operations and their order are those of quantize/host_gptq.cc, bit for bit. kPointBits: the
-// bits of points, or 0.
-template <int kPointBits>
+// The operations and their order are those of quantize/host_gptq.cc, bit for bit. kCodewordBits:
+// the bits of points, or 0.
+template <int kCodewordBits>
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
   const CodesOnDevice& to = a.to;
   const WarpRow warp(a.begin, a.end, to);
   const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
   unsigned kept = 0xF;
-  const PointSearch<kPointBits> search(to.words);
+  const CodewordSearch<kCodewordBits> search(to.words);
   uint32_t point[2] = {};
   double w[kColumns];
   warp.Load(a.w + row * a.cols + a.begin, w);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
         kept = CostliestTwo(__dmul_rn(lost, lost), i % 32);
       }
       double code = zero;
-      if constexpr (kPointBits != 0) {
+      if constexpr (kCodewordBits != 0) {
         if (i % 8 == 0) {
           float x[8];
 #pragma unroll
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ 
   const WarpRow warp(a.begin, a.end, of);
   const auto [lane, count, row, groups, low, high] = warp;
   if (row >= a.rows) return;
-  double slopes[kColumns];
-  warp.Load(a.slopes + row * kGptqChunk, slopes);
+  double gradients[kColumns];
+  warp.Load(a.gradients + row * kGptqChunk, gradients);
 #pragma unroll
   for (int s = 0; s < kColumns; ++s) {
     for (int i = s * 32; i < min(count, s * 32 + 32); ++i) {
@@ -146,14 +146,14 @@ __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ 
       int8_t* const stored = of.codes + row * of.columns + column;
       if (of.sparse && *stored == zero) continue;  // pruned, or as good as that
       const double value = __dmul_rn(scale, *stored - zero);
-      const double wanted = value - __shfl_sync(kWholeWarp, slopes[s], i % 32) / h[column];
+      const double wanted = value - __shfl_sync(kWholeWarp, gradients[s], i % 32) / h[column];
       const double code = fmin(fmax(rint(wanted / scale) + zero, low), high);
       const double moved = __dmul_rn(scale, code - zero) - value;
       if (moved == 0) continue;
 #pragma unroll
       for (int t = 0; t < kColumns; ++t) {
         const int j = t * 32 + lane;
-        if (j < count) slopes[t] = __dadd_rn(slopes[t], __dmul_rn(moved, h[a.begin + j]));
+        if (j < count) gradients[t] = __dadd_rn(gradients[t], __dmul_rn(moved, h[a.begin + j]));
       }
       __syncwarp();
       if (lane != 0) continue;

@@ -71,7 +71,7 @@ struct RoundArguments {
 void RoundColumns(const RoundArguments& arguments, cudaStream_t stream);
 
 struct SweepArguments {
-  const double* slopes;            // [rows, kGptqChunk]: errors times columns [begin, end) of H
+  const double* gradients;         // [rows, kGptqChunk]: errors times columns [begin, end) of H
   int64_t rows, cols, begin, end;  // chooses the codes of these columns anew
   const double* hessian;           // [cols, cols]
   CodesOnDevice of;

@@ -3,19 +3,19 @@
 // those of formats/lattice_codes.cc, bit for bit.
 #pragma once
 
-#include "backends/cuda/gemm/lattice_points.cuh"
+#include "backends/cuda/gemm/lattice_codewords.cuh"
 #include "backends/cuda/ptx/ptx.h"
 #include "formats/lattice_words.h"
 
 namespace nibble::cuda {
 
 template <int bits>
-class PointSearch {
+class CodewordSearch {
  public:
   // The value of LatticeCode::unit().
   static constexpr double kUnit = bits == 4 ? 0.0625 : 0.25;
 
-  __device__ explicit PointSearch(const LatticeWords* words) : words_(*words) {
+  __device__ explicit CodewordSearch(const LatticeWords* words) : words_(*words) {
 #pragma unroll
     for (int k = 0; k < kEntries; ++k) {
       steps_[k] = words_.steps[0][Entry(k)] | words_.steps[1][Entry(k)] << 8;
@@ -45,8 +45,8 @@ class PointSearch {
       found.code = first << (bits == 3 ? 8 : 16) | second;
       rest = bits == 3 ? words_.shorts[second] : Word(second);
     }
-    found.bytes[0] = PointBytes<bits, 1>(Word(first), rest, 0);
-    found.bytes[1] = PointBytes<bits, 1>(Word(first), rest, 4);
+    found.bytes[0] = CodewordBytes<bits, 1>(Word(first), rest, 0);
+    found.bytes[1] = CodewordBytes<bits, 1>(Word(first), rest, 4);
     return found;
   }
 
@@ -102,28 +102,28 @@ class PointSearch {
     Best best;
 #pragma unroll
     for (int k = 0; k < kEntries; ++k) {
-      float score = -norms_[k], least = INFINITY;
+      float score = -norms_[k], min = INFINITY;
       uint32_t odd = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float share = __fmul_rn(Magnitude(k, i), fabsf(y[i]));
         score = __fadd_rn(score, share);
-        least = fminf(least, share);
+        min = fminf(min, share);
         odd ^= steps_[k] >> 2 * i;
       }
       const bool fits = static_cast<int>(odd & 1) == minus;
-      best.Consider(fits ? score : __fsub_rn(score, 2 * least), Entry(k));
+      best.Consider(fits ? score : __fsub_rn(score, 2 * min), Entry(k));
     }
     best.Reduce();
     const uint32_t steps = words_.steps[0][best.entry] | words_.steps[1][best.entry] << 8;
     int changed = 0;
     uint32_t odd = 0;
-    float least = INFINITY;
+    float min = INFINITY;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t step = steps >> 2 * i & 3;
       const float share = __fmul_rn(0.5f + static_cast<float>(step), fabsf(y[i]));
-      if (share < least) changed = i, least = share;
+      if (share < min) changed = i, min = share;
       odd ^= step;
     }
     if (static_cast<int>(odd & 1) != minus) signs ^= 1u << changed;
@@ -159,9 +159,9 @@ class PointSearch {
 
 // Nothing to search: weights are rounded one by one.
 template <>
-class PointSearch<0> {
+class CodewordSearch<0> {
  public:
-  __device__ explicit PointSearch(const LatticeWords*) {}
+  __device__ explicit CodewordSearch(const LatticeWords*) {}
 };
 
 }  // namespace nibble::cuda

@@ -21,7 +21,7 @@ std::optional<JoinedExperts> Join(const ExpertsSpec& spec, const DeviceLinear& r
                                   std::span<const DeviceLinear* const> ups,
                                   std::span<const DeviceLinear* const> downs) {
   const bool tails = spec.input.tail_width > 0 || spec.down_input.tail_width > 0;
-  if (tails || spec.router.all() > kMostRoutedExperts) return {};
+  if (tails || spec.router.all() > kMaxRoutedExperts) return {};
   for (const auto linears : {gates, ups, downs}) {
     if (!DeviceLinear::AreExperts(linears)) return {};
   }
@@ -61,7 +61,7 @@ RouteArguments ExpertOps::MakeRoutes(const JoinedExperts& experts, const float* 
                       .scales = experts.spec.expert_scales};
   r.experts = experts_.Grow(r.rows()), r.weights = weights_.Grow(r.rows());
   r.places = places_.Grow(r.rows()), r.row_tokens = row_tokens_.Grow(r.rows());
-  r.groups = groups_.Grow(r.most_groups()), r.group_count = group_count_.Grow(1);
+  r.groups = groups_.Grow(r.max_groups()), r.group_count = group_count_.Grow(1);
   Route(r, stream);
   return r;
 }
@@ -69,19 +69,20 @@ RouteArguments ExpertOps::MakeRoutes(const JoinedExperts& experts, const float* 
 Activations ExpertOps::Gather(const Activations& tokens, const RouteArguments& routes,
                               cudaStream_t stream) {
   const int64_t rows = routes.rows(), scales = WholeTiles(rows);
-  const PreparedRows to = {.codes = codes_.Grow(scales * tokens.stride),
-                           .scales = scales_.Grow(scales),
-                           .zetas = tokens.zetas == nullptr ? nullptr : zetas_.Grow(scales),
-                           .sums = sums_.Grow(scales)};
+  const PreparedRows to = {
+      .codes = codes_.Grow(scales * tokens.stride),
+      .scales = scales_.Grow(scales),
+      .zero_offsets = tokens.zero_offsets == nullptr ? nullptr : zero_offsets_.Grow(scales),
+      .sums = sums_.Grow(scales)};
   const PreparedRows from = {.codes = const_cast<int8_t*>(tokens.codes),
                              .scales = const_cast<float*>(tokens.scales),
-                             .zetas = const_cast<float*>(tokens.zetas),
+                             .zero_offsets = const_cast<float*>(tokens.zero_offsets),
                              .sums = const_cast<int32_t*>(tokens.sums)};
   GatherRows(from, routes.row_tokens, rows, tokens.stride, to, stream);
   Activations gathered = tokens;
   gathered.tokens = rows;
   gathered.codes = to.codes, gathered.scales = to.scales;
-  gathered.zetas = to.zetas, gathered.sums = to.sums;
+  gathered.zero_offsets = to.zero_offsets, gathered.sums = to.sums;
   return gathered;
 }
 
@@ -94,7 +95,7 @@ ActsSource ExpertOps::Gated(const JoinedExperts& experts, const Activations& row
   };
   const DeviceLinear::Experts gate = {*experts.gate.first, experts.gate.terms.data(),
                                       output(gate_)};
-  if (DeviceLinear::CanGate(gate.first, *experts.up.first, experts.spec.gating, groups.most_rows)) {
+  if (DeviceLinear::CanGate(gate.first, *experts.up.first, experts.spec.gating, groups.max_rows)) {
     DeviceLinear::MultiplyGatedExperts(rows, gate, *experts.up.first, experts.spec.gating, groups,
                                        stream);
     return {.op = ActsSource::Op::kIntermediate, .values = gate_.data()};
@@ -116,8 +117,8 @@ void ExpertOps::Run(const JoinedExperts& experts, const ActsSource& routed,
   const RouteArguments routes = MakeRoutes(experts, logits, tokens, stream);
   ExpertGroups groups = {.groups = routes.groups,
                          .count = routes.group_count,
-                         .most = static_cast<int>(routes.most_groups()),
-                         .most_rows = routes.group_rows};
+                         .max = static_cast<int>(routes.max_groups()),
+                         .max_rows = routes.group_rows};
   // Small products find the tokens of their rows by themselves.
   Activations rows = acts.Prepare(source, tokens, experts.spec.input, stream);
   if (routes.group_rows <= kMaxLaunchRows) {

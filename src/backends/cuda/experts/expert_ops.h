@@ -49,7 +49,7 @@ class ExpertOps {
   DeviceBuffer<float> logits_, weights_;
   DeviceBuffer<ExpertGroup> groups_;
   DeviceBuffer<int8_t> codes_;
-  DeviceBuffer<float> scales_, zetas_, outputs_;
+  DeviceBuffer<float> scales_, zero_offsets_, outputs_;
   DeviceBuffer<int32_t> sums_;
   DeviceBuffer<Intermediate> gate_, up_;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kChooseWarps = 4;
 constexpr int kThreads = 256;
-constexpr int kFewThreads = kMostRoutedExperts, kMostFewRows = 256;
+constexpr int kFewThreads = kMaxRoutedExperts, kMaxFewRows = 256;
 constexpr unsigned kAll = 0xFFFFFFFF;
 
 __device__ unsigned LanesBelow() {
@@ -54,7 +54,7 @@ class Choice {
       if (router_.normalized ? IsChosen(i) : exists) sum += scores[i];
     }
     sum = WarpSum(sum);
-    if (kSigmoid) sum = router_.normalized ? sum + kLeastScoreSum : 1;
+    if (kSigmoid) sum = router_.normalized ? sum + kMinScoreSum : 1;
     int before = 0;
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
@@ -120,7 +120,7 @@ __device__ int Groups(const RouteArguments& a, int rows) {
 
 // A block per expert: counts the rows of all, then finds its own.
 __global__ void GroupKernel(const __grid_constant__ RouteArguments a) {
-  __shared__ int counts[kMostRoutedExperts], warp_rows[32], rows_before, groups_before;
+  __shared__ int counts[kMaxRoutedExperts], warp_rows[32], rows_before, groups_before;
   WaitForPreviousGrid();
   AllowNextGrid();
   const int experts = static_cast<int>(a.all()), expert = blockIdx.x;
@@ -165,7 +165,7 @@ __global__ void GroupKernel(const __grid_constant__ RouteArguments a) {
 template <int kOfLane, bool kSigmoid>
 __global__ void __launch_bounds__(kFewThreads)
     RouteFewKernel(const __grid_constant__ RouteArguments a) {
-  __shared__ int chosen[kMostFewRows], counts[kFewThreads], firsts[kFewThreads], totals[32];
+  __shared__ int chosen[kMaxFewRows], counts[kFewThreads], firsts[kFewThreads], totals[32];
   WaitForPreviousGrid();
   AllowNextGrid();
   const int of_token = static_cast<int>(a.of_token());
@@ -218,7 +218,7 @@ __global__ void GatherKernel(const __grid_constant__ PreparedRows from, const in
   if (threadIdx.x > 0) return;
   to.scales[row] = from.scales[token];
   to.sums[row] = from.sums[token];
-  if (from.zetas != nullptr) to.zetas[row] = from.zetas[token];
+  if (from.zero_offsets != nullptr) to.zero_offsets[row] = from.zero_offsets[token];
 }
 
 __device__ float2 Load2(const float* y) {
@@ -253,13 +253,13 @@ unsigned Blocks(int64_t size, int64_t block) {
 
 }  // namespace
 
-int64_t RouteArguments::most_groups() const {
+int64_t RouteArguments::max_groups() const {
   return std::min(rows(), all() + rows() / group_rows);
 }
 
 template <int kOfLane, bool kSigmoid>
 void RouteAs(const RouteArguments& a, cudaStream_t stream) {
-  if (a.rows() <= kMostFewRows) {
+  if (a.rows() <= kMaxFewRows) {
     return LaunchDependent(RouteFewKernel<kOfLane, kSigmoid>, {.grid = 1, .block = kFewThreads},
                            stream, a);
   }
@@ -271,7 +271,7 @@ void RouteAs(const RouteArguments& a, cudaStream_t stream) {
 }
 
 void Route(const RouteArguments& a, cudaStream_t stream) {
-  NIBBLE_CUDA_CHECK(a.all() <= kMostRoutedExperts);
+  NIBBLE_CUDA_CHECK(a.all() <= kMaxRoutedExperts);
   const bool few = a.router.experts <= 4 * 32;
   a.router.sigmoid ? (few ? RouteAs<4, true>(a, stream) : RouteAs<16, true>(a, stream))
                    : (few ? RouteAs<4, false>(a, stream) : RouteAs<16, false>(a, stream));

@@ -11,7 +11,7 @@
 
 namespace nibble::cuda {
 
-inline constexpr int64_t kMostRoutedExperts = 512;
+inline constexpr int64_t kMaxRoutedExperts = 512;
 
 struct RouteArguments {
   RouterSpec router;
@@ -26,14 +26,14 @@ struct RouteArguments {
   float* weights = nullptr;
   int32_t* places = nullptr;
   int32_t* row_tokens = nullptr;  // [rows()], the token of each row
-  ExpertGroup* groups = nullptr;  // [most_groups()]
+  ExpertGroup* groups = nullptr;  // [max_groups()]
   int32_t* group_count = nullptr;
 
   // RouterSpec's functions, for kernels.
   __host__ __device__ int64_t of_token() const { return router.experts_per_token + router.shared; }
   __host__ __device__ int64_t all() const { return router.experts + router.shared; }
   __host__ __device__ int64_t rows() const { return tokens * of_token(); }
-  int64_t most_groups() const;
+  int64_t max_groups() const;
 };
 
 // Chooses as engine/mixture.h does, whose sums of exponentials are in another order. Rows of one
@@ -44,7 +44,7 @@ void Route(const RouteArguments& arguments, cudaStream_t stream);
 struct PreparedRows {
   int8_t* codes = nullptr;  // [.., stride]
   float* scales = nullptr;
-  float* zetas = nullptr;  // or null
+  float* zero_offsets = nullptr;  // or null
   int32_t* sums = nullptr;
 };
 // to[row] = from[row_tokens[row]]

@@ -27,7 +27,7 @@ struct Shared {
 
   __device__ uint8_t* table() { return reinterpret_cast<uint8_t*>(this + 1); }
   __device__ typename S::Sum* sent() {
-    return reinterpret_cast<typename S::Sum*>(table() + PointsOf<S>::kTableBytes);
+    return reinterpret_cast<typename S::Sum*>(table() + CodewordsOf<S>::kTableBytes);
   }
   __device__ uint32_t activations() {
     const int sent_bytes = gridDim.x > 1 ? static_cast<int>(sizeof(SumBuffer<S>)) : 0;

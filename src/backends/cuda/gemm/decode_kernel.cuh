@@ -24,7 +24,7 @@
 
 #include "backends/cuda/gemm/decode_exchange.cuh"
 #include "backends/cuda/gemm/gemm_decode.h"
-#include "backends/cuda/gemm/gemm_law.cuh"
+#include "backends/cuda/gemm/gemm_scales.cuh"
 #include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/launch.h"
 
@@ -42,7 +42,7 @@ __host__ __device__ void SkipRows(GemmArguments& g, int64_t first) {
   const int64_t row = g.planes() ? PlaneRow(first) : first;
   g.x += row * g.stride;
   g.x_scales += first;
-  if (g.x_zetas != nullptr) g.x_zetas += first;
+  if (g.x_zero_offsets != nullptr) g.x_zero_offsets += first;
   if (g.x_sums != nullptr) g.x_sums += row;
 }
 
@@ -107,7 +107,7 @@ template <typename S, typename Y>
 __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     GemmDecodeKernel(const __grid_constant__ Products all) {
 #if __CUDA_ARCH__ < 900
-  if constexpr (S::kPointBits != 0 && S::kTableColumns == 32) return;  // never launched here
+  if constexpr (S::kCodewordBits != 0 && S::kTableColumns == 32) return;  // never launched here
 #endif
   extern __shared__ __align__(16) uint8_t memory[];
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
   const int first_own = (rank << owned_log2) + own;
   Output output(products, blockIdx.y * S::kRows + first_own);
   Exchange<S> exchange(shared, rank, ranks_log2);
-  const PointsOf<S> points(shared.table());
+  const CodewordsOf<S> points(shared.table());
   points.Fill(g.words);
   WaitForPreviousGrid();
 
@@ -168,7 +168,7 @@ Placement Place(const Products& products, int ranks, const Device& device) {
   const GemmArguments& g = products.common();
   const int blocks = static_cast<int>((g.cols + 127) / 128);
   const size_t sums = ranks > 1 ? sizeof(SumBuffer<S>) : 0;
-  const int bytes = static_cast<int>(sizeof(Shared<S>) + PointsOf<S>::kTableBytes + sums) +
+  const int bytes = static_cast<int>(sizeof(Shared<S>) + CodewordsOf<S>::kTableBytes + sums) +
                     Activations<S>::Bytes(g, (blocks + ranks - 1) / ranks);
   const int of_group = S::kExperts ? static_cast<int>(sizeof(Products)) : 0;
   if (bytes + of_group > device.shared_bytes) return {};
@@ -178,7 +178,7 @@ Placement Place(const Products& products, int ranks, const Device& device) {
   const int places =
       std::max(1, per_multiprocessor * device.multiprocessors / ranks * (ranks > 2 ? 7 : 8) / 8);
   const int row_blocks = (products.rows + S::kRows - 1) / S::kRows;
-  const int groups = std::max(g.experts.most, 1);  // many of them may have no rows
+  const int groups = std::max(g.experts.max, 1);  // many of them may have no rows
   const int rounds = groups > 1 ? 1 : (row_blocks + places - 1) / places;
   return {.ranks = ranks,
           .clusters = (row_blocks + rounds - 1) / rounds,
@@ -192,7 +192,7 @@ template <typename S, typename Y>
 bool Launch(const Products& products, const Placement& placement, cudaStream_t stream) {
   if (!placement.fits) return false;
   const auto ranks = static_cast<unsigned>(placement.ranks);
-  const auto groups = static_cast<unsigned>(std::max(products.common().experts.most, 1));
+  const auto groups = static_cast<unsigned>(std::max(products.common().experts.max, 1));
   LaunchDependent(GemmDecodeKernel<S, Y>,
                   {.grid = dim3(ranks, static_cast<unsigned>(placement.clusters), groups),
                    .block = S::kThreads,
@@ -246,7 +246,7 @@ bool RunOneTile(const Products& products, const Device& device, cudaStream_t str
 // 1024 inputs, so that several fit on a multiprocessor.
 template <typename S, typename Y>
 bool RunTiles(const Products& products, const Device& device, cudaStream_t stream) {
-  const int64_t groups = std::max(products.common().experts.most, 1);
+  const int64_t groups = std::max(products.common().experts.max, 1);
   const int64_t row_blocks = groups * ((products.rows + S::kRows - 1) / S::kRows);
   const int64_t wanted = device.multiprocessors * (S::kTiles == 2 ? 6 : 3) / 4;
   const int ranks = Ranks(products, device, [&](int r) {
@@ -314,21 +314,21 @@ void RunAll(std::span<const GemmArguments> all, cudaStream_t stream, const RunKi
   // Tokens of one launch; fewer where activations outgrow shared memory, but with planes a multiple
   // of eight.
   if (g.experts.linears != nullptr) {  // groups of rows are small enough for one launch
-    const Products products = Join<Y>(all, 0, g.experts.most_rows);
+    const Products products = Join<Y>(all, 0, g.experts.max_rows);
     if (run.template operator()<Y>(products, device, stream)) return;
     FailToFit(g);
   }
-  const int64_t least = g.planes() ? 8 : 1;
-  int64_t most = g.planes() ? kMaxLaunchRows / 2 : kMaxLaunchRows;
+  const int64_t min = g.planes() ? 8 : 1;
+  int64_t max = g.planes() ? kMaxLaunchRows / 2 : kMaxLaunchRows;
   for (int64_t first = 0; first < g.tokens;) {
-    const int64_t count = std::min(most, g.tokens - first);
+    const int64_t count = std::min(max, g.tokens - first);
     const Products products = Join<Y>(all, first, count);
     if (run.template operator()<Y>(products, device, stream)) {
       first += count;
-    } else if (count > least) {
-      most = std::max(least, count / 2);
+    } else if (count > min) {
+      max = std::max(min, count / 2);
     } else if (device.major < 9) {  // no clusters that could share a row
-      const auto gemm = PointBits(g.w_kind) != 0 ? GemmPointsSm80 : GemmSm80;
+      const auto gemm = CodewordBits(g.w_kind) != 0 ? GemmSm80Codewords : GemmSm80;
       for (const GemmArguments& whole : all) gemm(whole, stream);
       return;
     } else {

@@ -8,10 +8,10 @@
 
 namespace nibble::cuda::decode {
 
-// The tokens' scales and zetas, and the columns' sums of codes, in shared memory.
+// The tokens' scales and zero offsets, and the columns' sums of codes, in shared memory.
 template <typename S>
 struct TokenParameters {
-  float scales[8 * S::kTiles], zetas[8 * S::kTiles];
+  float scales[8 * S::kTiles], zero_offsets[8 * S::kTiles];
   int32_t sums[8 * S::kTiles];
 };
 
@@ -25,7 +25,7 @@ __device__ int64_t RowOf(const GemmArguments& g, int column) {
 }
 
 // All codes of a block's inputs: [columns][pitch]. Behind them, where tokens have groups,
-// the scales and zetas of their pieces: [pieces][2][columns].
+// the scales and zero offsets of their pieces: [pieces][2][columns].
 template <typename S>
 struct Activations {
   static constexpr int kColumns = 8 * S::kTiles;
@@ -52,12 +52,12 @@ struct Activations {
                          TokenParameters<S>& parameters)
       : memory(shared), pitch(Pitch(slice.bytes())), scales(shared + Rows(g) * pitch) {
     const int t = static_cast<int>(threadIdx.x);
-    float scale = 1, zeta = 0;
+    float scale = 1, zero_offset = 0;
     int32_t sum = 0;
     if (t < g.tokens && !S::kTokenScales) {
       const int64_t row = S::kExperts ? RowOf<S>(g, t) : t;
       scale = g.x_scales[row];
-      if (g.x_zetas != nullptr) zeta = g.x_zetas[row];
+      if (g.x_zero_offsets != nullptr) zero_offset = g.x_zero_offsets[row];
     }
     if (t < g.columns() && g.w_zeros != nullptr) sum = g.x_sums[RowOf<S>(g, t)];
     constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
@@ -80,7 +80,7 @@ struct Activations {
     if constexpr (S::kTokenScales) FetchScales(g, slice);
     if (t < g.columns()) {
       parameters.scales[t] = scale;
-      parameters.zetas[t] = zeta;
+      parameters.zero_offsets[t] = zero_offset;
       parameters.sums[t] = sum;
     }
     __syncthreads();
@@ -89,7 +89,7 @@ struct Activations {
   // Stores 16 bytes of a column. For points the first four of each eight inputs come first in a
   // step of 32, so that a lane's operand B has the inputs of its code's weights.
   static __device__ void StoreUnit(uint32_t column, unsigned at, const uint4& v) {
-    if constexpr (S::kPointBits == 0) {
+    if constexpr (S::kCodewordBits == 0) {
       StoreShared16(column + at, v);
     } else {
       const uint32_t to = column + (at & ~31u) + at % 32 / 2;
@@ -98,7 +98,7 @@ struct Activations {
     }
   }
 
-  // Fetches the scales and zetas of the tokens' groups: 0 behind the last token or input.
+  // Fetches the scales and zero offsets of the tokens' groups: 0 behind the last token or input.
   __device__ void FetchScales(const GemmArguments& g, const Slice& slice) const {
     const int count = slice.bytes() / g.piece * kColumns;
     for (int i = threadIdx.x; i < count; i += S::kThreads) {
@@ -107,7 +107,8 @@ struct Activations {
       const int64_t at = exists ? input / static_cast<int>(g.x_group) * g.x_pitch + t : 0;
       const uint32_t to = scales + (i / kColumns * 2 * kColumns + t) * 4;
       StoreShared4(to, exists ? g.x_scales[at] : 0);
-      StoreShared4(to + kColumns * 4, exists && g.x_zetas != nullptr ? g.x_zetas[at] : 0);
+      StoreShared4(to + kColumns * 4,
+                   exists && g.x_zero_offsets != nullptr ? g.x_zero_offsets[at] : 0);
     }
   }
 
@@ -150,20 +151,21 @@ struct GroupSums {
 template <typename S>
 using Sums = std::conditional_t<S::kGroups, GroupSums<S>, IntegerSums<S>>;
 
-// The groups of tokens in a piece: the address of its columns' scales, and whether there are zetas.
+// The groups of tokens in a piece: the address of its columns' scales, and whether there are zero
+// offsets.
 struct TokenScales {
   uint32_t at;
-  bool zetas;
+  bool zero_offsets;
 };
 
 // y += the piece's sums times its scales. `code_sums`: a lane's share of the sums of codes of its
-// two outputs, used where tokens have zetas; 0 afterwards.
+// two outputs, used where tokens have zero offsets; 0 afterwards.
 template <typename S>
 __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
                                          const TokenScales& tokens, int (&code_sums)[2]) {
   const SumScale weights[2] = {SumScale(scales.x), SumScale(scales.y)};
   float centred[2];
-  if (S::kTokenScales && tokens.zetas) {
+  if (S::kTokenScales && tokens.zero_offsets) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       code_sums[h] += __shfl_xor_sync(0xFFFFFFFF, code_sums[h], 1);
@@ -184,9 +186,9 @@ __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
         sums.y[tile][i] += term;
       } else {
         const uint32_t column = at + i % 2 * 4;
-        if (tokens.zetas) {
-          const float zeta = __uint_as_float(LoadShared4(column + 32 * S::kTiles));
-          term = fmaf(zeta, centred[i / 2], term);
+        if (tokens.zero_offsets) {
+          const float zero_offset = __uint_as_float(LoadShared4(column + 32 * S::kTiles));
+          term = fmaf(zero_offset, centred[i / 2], term);
         }
         sums.y[tile][i] = fmaf(term, __uint_as_float(LoadShared4(column)), sums.y[tile][i]);
       }
@@ -198,9 +200,9 @@ __device__ __forceinline__ void AddPiece(GroupSums<S>& sums, float2 scales,
 template <int stages, Widening widening, typename S>
 __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const GemmArguments& g,
                                                const Activations<S>& acts, uint32_t lane_address,
-                                               int block, const PointsOf<S>& points,
+                                               int block, const CodewordsOf<S>& points,
                                                Sums<S>& sums) {
-  const bool zetas = S::kTokenScales && g.x_zetas != nullptr;
+  const bool zero_offsets = S::kTokenScales && g.x_zero_offsets != nullptr;
   const int pieces = S::kTokenScales ? 128 / g.piece : 1;
 #pragma unroll
   for (int stage = 0; stage < stages; ++stage) {
@@ -208,20 +210,20 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
     const uint32_t x = lane_address + at * 128;
     uint4 word;
     LevelSteps steps;
-    PointCodes<S::kPointBits> codes;
-    if constexpr (S::kPointBits != 0) codes = ring.Points(stage);
+    CodewordCodes<S::kCodewordBits> codes;
+    if constexpr (S::kCodewordBits != 0) codes = ring.Codewords(stage);
     constexpr bool kSteps = widening == Widening::kSteps;
     if constexpr (kSteps && !S::kFine) steps = ring.Steps(stage, 0);
     uint32_t a[4], b[4];
     int code_sums[2] = {};
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      if constexpr (S::kPointBits != 0) {
+      if constexpr (S::kCodewordBits != 0) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const auto [point, rest] = points.Find(codes, step, h);
-          a[h] = PointBytes<S::kPointBits, SumFactor(S::kKind)>(point, rest, 0);
-          a[2 + h] = PointBytes<S::kPointBits, SumFactor(S::kKind)>(point, rest, 4);
+          a[h] = CodewordBytes<S::kCodewordBits, SumFactor(S::kKind)>(point, rest, 0);
+          a[2 + h] = CodewordBytes<S::kCodewordBits, SumFactor(S::kKind)>(point, rest, 4);
         }
       } else {
         if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
@@ -246,7 +248,7 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
         }
       }
       if constexpr (S::kGroups) {
-        if (zetas) {
+        if (zero_offsets) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             code_sums[i % 2] = __dp4a(static_cast<int>(a[i]), 0x01010101, code_sums[i % 2]);
@@ -255,7 +257,7 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
         if ((step + 1) % S::kPieceSteps != 0) continue;
         const int piece = S::kTokenScales ? at * pieces + step * pieces / 4 : 0;
         AddPiece(sums, ring.Scales(stage, step),
-                 {acts.scales + piece * 2 * Activations<S>::kColumns * 4, zetas}, code_sums);
+                 {acts.scales + piece * 2 * Activations<S>::kColumns * 4, zero_offsets}, code_sums);
       }
     }
   }
@@ -263,7 +265,7 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
 
 template <int stages, typename S>
 __device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Activations<S>& acts,
-                         uint32_t lane_address, int block, const PointsOf<S>& points,
+                         uint32_t lane_address, int block, const CodewordsOf<S>& points,
                          Sums<S>& sums) {
   ring.template Await<stages>();
   WithWidening<S::kKind>(ring.blocks(), [&]<Widening widening>() {

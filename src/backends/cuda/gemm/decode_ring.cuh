@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "backends/cuda/gemm/gemm_decode.h"
-#include "backends/cuda/gemm/lattice_points.cuh"
+#include "backends/cuda/gemm/lattice_codewords.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 
 namespace nibble::cuda::decode {
@@ -57,7 +57,7 @@ struct Format {
   static constexpr bool kExperts = experts;
   static constexpr bool kFine = fine, kTokenScales = x_groups;
   static constexpr bool kLevels = kind == WeightKind::kLevels, kGroups = HasGroups(kind);
-  static constexpr int kPointBits = PointBits(kind);
+  static constexpr int kCodewordBits = CodewordBits(kind);
 };
 
 template <typename F, int tiles, int row_warps, int min_blocks, int ring_bytes, int warps = 8,
@@ -83,7 +83,7 @@ struct Shape : F {
 };
 
 template <typename S>
-using PointsOf = Points<S::kPointBits, S::kTableColumns>;
+using CodewordsOf = Codewords<S::kCodewordBits, S::kTableColumns>;
 
 __device__ inline int FloorLog2(int power) {
   return 31 - __clz(power);
@@ -131,10 +131,10 @@ class WeightRing {
     return LoadShared16(Slot(i) + j * 512);
   }
   // The codes of points of the i-th oldest stage.
-  __device__ PointCodes<S::kPointBits> Points(int i) const {
-    PointCodes<S::kPointBits> codes = {Word(i, 0)};
-    if constexpr (S::kPointBits == 4) codes.rest = Word(i, 1);
-    if constexpr (S::kPointBits == 3) codes.rest = LoadShared8(Slot(i) + S::kScalesAt + Lane(8));
+  __device__ CodewordCodes<S::kCodewordBits> Codewords(int i) const {
+    CodewordCodes<S::kCodewordBits> codes = {Word(i, 0)};
+    if constexpr (S::kCodewordBits == 4) codes.rest = Word(i, 1);
+    if constexpr (S::kCodewordBits == 3) codes.rest = LoadShared8(Slot(i) + S::kScalesAt + Lane(8));
     return codes;
   }
 
@@ -163,7 +163,7 @@ class WeightRing {
 #pragma unroll
       for (int j = 0; j < S::kWords; ++j) CopyAsync16(slot_ + j * 512, block + j * 2048);
       if constexpr (S::kLevels || S::kGroups) RequestScales(scales_ + next_ * block_bytes());
-      if constexpr (S::kPointBits == 3) {
+      if constexpr (S::kCodewordBits == 3) {
         CopyAsync<8>(slot_ + S::kScalesAt + Lane(8), scales_ + next_ * block_bytes());
       }
       next_ += S::kSplits;
@@ -227,7 +227,7 @@ class WeightRing {
       const int pair = piece_of_ % 4 * 8 + threadIdx.x % 32 / 4;
       scales_ = first + CodeBytes(S::kKind) + pair * 4 * (S::kFine ? blocks().pieces : 1);
     }
-    if constexpr (S::kPointBits == 3) {
+    if constexpr (S::kCodewordBits == 3) {
       scales_ = first + 2048 + piece_of_ % 4 * 256 + threadIdx.x % 32 * 8;
     }
     next_ = row_block_ * S::kRows < products_.rows ? first_ : end_;

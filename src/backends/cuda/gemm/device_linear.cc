@@ -14,7 +14,7 @@ namespace nibble::cuda {
 namespace {
 
 // Weights of one launch for several linears: q, k and v of 8192 inputs and 8 kv heads have 42 MB.
-constexpr int64_t kMostJoinedBytes = 42 << 20;
+constexpr int64_t kMaxJoinedBytes = 42 << 20;
 
 // Codes as bytes [rows, stride], zero from cols on.
 std::vector<int8_t> PlainCodes(const PackedWeights& w, int64_t stride) {
@@ -78,7 +78,7 @@ DeviceLinear::DeviceLinear(const PackedWeights& weights, const FormatSpec& activ
     return;
   }
   if (bias.data != nullptr) bias_ = FloatsToDevice(ToF32(bias).data);
-  if (PointBits(kind_) != 0) {
+  if (CodewordBits(kind_) != 0) {
     if (words.data() == nullptr) words = ToDevice(std::span(&LatticeCode::Words(), 1));
     words_ = words.data();
   }
@@ -125,7 +125,7 @@ void DeviceLinear::Multiply(const Activations& acts, const Output& output,
 }
 
 bool DeviceLinear::AddsTail(const DeviceLinear& tail, const Activations& acts) const {
-  if (capability_ != 9 || acts.tokens < kLeastTailTokens || activation_.bits > 8) return false;
+  if (capability_ != 9 || acts.tokens < kMinTailTokens || activation_.bits > 8) return false;
   if (kind_ == WeightKind::kNibbles || kind_ == WeightKind::kBytes) {
     return tail.kind_ == WeightKind::kHalves && tail.type_ != WeightType::kFloat32;
   }
@@ -150,7 +150,7 @@ void DeviceLinear::MultiplyAll(const Activations& acts, std::span<const Product>
     const Kernel& next = tail != nullptr ? kTailKernel : linear->KernelFor(acts.tokens);
     const GemmArguments a = linear->Arguments(acts, output, tail);
     const bool joins = kernel == &next && joined.size() < next.joins &&
-                       bytes + linear->codes_.size() <= kMostJoinedBytes && !joined.empty() &&
+                       bytes + linear->codes_.size() <= kMaxJoinedBytes && !joined.empty() &&
                        CanJoin(joined.front(), a);
     if (!joins) launch();
     kernel = &next;
@@ -229,7 +229,7 @@ Buffer<LinearTerms> DeviceLinear::ExpertTerms(std::span<const DeviceLinear* cons
 
 void DeviceLinear::MultiplyExperts(const Activations& acts, std::span<const Experts> products,
                                    const ExpertGroups& groups, cudaStream_t stream) {
-  const Kernel& kernel = products.front().first.KernelFor(groups.most_rows);
+  const Kernel& kernel = products.front().first.KernelFor(groups.max_rows);
   std::vector<GemmArguments> joined;
   for (const Experts& product : products) {
     if (joined.size() == kernel.joins) kernel.run_experts(joined, stream), joined.clear();
@@ -246,7 +246,7 @@ void DeviceLinear::MultiplyGatedExperts(const Activations& acts, const Experts& 
   GemmArguments a = gate.first.Arguments(acts, gate.output);
   a.up_w = up.codes_.data(), a.up_scales = up.scales_.data(), a.gating = gating;
   a.experts = groups, a.experts.linears = gate.terms;
-  gate.first.KernelFor(groups.most_rows).run_experts({&a, 1}, stream);
+  gate.first.KernelFor(groups.max_rows).run_experts({&a, 1}, stream);
 }
 
 GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& output,
@@ -255,11 +255,11 @@ GemmArguments DeviceLinear::Arguments(const Activations& acts, const Output& out
   GemmArguments a = {.x = acts.codes,
                      .values = acts.values,
                      .x_scales = acts.scales,
-                     .x_zetas = acts.zetas,
+                     .x_zero_offsets = acts.zero_offsets,
                      .x_sums = acts.sums,
                      .x_pitch = ScalePitch(acts.tokens),
                      .tokens = acts.tokens,
-                     .x_bits = activation_.bits,
+                     .a_bits = activation_.bits,
                      .stride = acts.stride,
                      .w = codes_.data(),
                      .w_kind = kind_,

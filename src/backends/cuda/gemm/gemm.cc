@@ -12,18 +12,18 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(!codes || (g.stride % 128 == 0 && g.stride >= g.cols), "stride {}, {} columns",
                g.stride, g.cols);
   NIBBLE_CHECK(g.y_stride >= g.rows, "stride {}, {} rows", g.y_stride, g.rows);
-  NIBBLE_CHECK(!codes || (g.x_bits >= 2 && g.x_bits <= 8) || (g.planes() && !plain), "{} bits",
-               g.x_bits);
-  NIBBLE_CHECK(!g.planes() || !codes || (g.x_zetas == nullptr && g.x_group == 0));
+  NIBBLE_CHECK(!codes || (g.a_bits >= 2 && g.a_bits <= 8) || (g.planes() && !plain), "{} bits",
+               g.a_bits);
+  NIBBLE_CHECK(!g.planes() || !codes || (g.x_zero_offsets == nullptr && g.x_group == 0));
   NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
-  NIBBLE_CHECK(g.x_zetas == nullptr || g.w_sums != nullptr || plain || g.x_group != 0);
+  NIBBLE_CHECK(g.x_zero_offsets == nullptr || g.w_sums != nullptr || plain || g.x_group != 0);
   NIBBLE_CHECK(!codes || g.w_scales != nullptr || (HasGroups(g.w_kind) && g.w_block.pieces > 0));
   NIBBLE_CHECK(!HasGroups(g.w_kind) || (g.x_group % g.piece == 0 && g.w_zeros == nullptr));
   NIBBLE_CHECK(g.y_type == RealType::kFloat32 || !g.accumulate);
   NIBBLE_CHECK((g.tail.x == nullptr) == (g.tail_w == nullptr));
   if (g.up_w == nullptr) return;
   NIBBLE_CHECK(g.y_type == RealType::kBfloat16 && g.rows % 8 == 0 && g.y_stride % 8 == 0);
-  NIBBLE_CHECK(g.w_zeros == nullptr && g.x_zetas == nullptr && g.bias == nullptr);
+  NIBBLE_CHECK(g.w_zeros == nullptr && g.x_zero_offsets == nullptr && g.bias == nullptr);
 }
 
 bool CanJoin(const GemmArguments& a, const GemmArguments& b) {

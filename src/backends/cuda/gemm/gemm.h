@@ -2,7 +2,7 @@
 // The product of a packed linear, as all kernels take it. On integers it is the arithmetic law of
 // docs/numerics.md, bit for bit with one group per row:
 //
-//   y[t, n] (+)= (a_t s_n) [float(D - pi_n Q_t) + zeta_t float(P_n - cols pi_n)] + bias_n
+//   y[t, n] (+)= (a_t s_n) [float(D - pi_n Q_t) + z_t float(P_n - cols pi_n)] + bias_n
 //
 // D = sum over k of x[t, k] w[n, k], exact in int32; every other operation rounds once, in this
 // order. cols is at most 65793, so that no integer overflows (a loader checks it). With kFloats
@@ -37,9 +37,9 @@ enum class WeightKind {
   kNibbleGroups,
   kByteGroups,
   // Blocks of points of a lattice (lattice_codes.h), 2 to 4 bits a weight.
-  kPoints2,
-  kPoints3,
-  kPoints4,
+  kCodewords2,
+  kCodewords3,
+  kCodewords4,
   kPlain,   // codes as bytes [rows, stride], zero from cols on, and any groups
   kFloats,  // [rows, cols] of a WeightType
   kHalves,  // as kFloats, for inputs of 16 bits
@@ -50,28 +50,28 @@ constexpr bool OfFloats(WeightKind kind) {
   return kind == WeightKind::kFloats || kind == WeightKind::kHalves;
 }
 // The bits of a point's code for each of its weights, or 0; and back.
-__host__ __device__ constexpr int PointBits(WeightKind kind) {
-  const bool points = kind >= WeightKind::kPoints2 && kind <= WeightKind::kPoints4;
-  return points ? 2 + static_cast<int>(kind) - static_cast<int>(WeightKind::kPoints2) : 0;
+__host__ __device__ constexpr int CodewordBits(WeightKind kind) {
+  const bool points = kind >= WeightKind::kCodewords2 && kind <= WeightKind::kCodewords4;
+  return points ? 2 + static_cast<int>(kind) - static_cast<int>(WeightKind::kCodewords2) : 0;
 }
-constexpr WeightKind PointKind(int bits) {
-  return static_cast<WeightKind>(static_cast<int>(WeightKind::kPoints2) + bits - 2);
+constexpr WeightKind CodewordKind(int bits) {
+  return static_cast<WeightKind>(static_cast<int>(WeightKind::kCodewords2) + bits - 2);
 }
 // Calls visit<kind> for a kind of points.
 template <typename Visit>
-auto WithPointKind(WeightKind kind, const Visit& visit) {
+auto WithCodewordKind(WeightKind kind, const Visit& visit) {
   switch (kind) {
-    case WeightKind::kPoints2:
-      return visit.template operator()<WeightKind::kPoints2>();
-    case WeightKind::kPoints3:
-      return visit.template operator()<WeightKind::kPoints3>();
+    case WeightKind::kCodewords2:
+      return visit.template operator()<WeightKind::kCodewords2>();
+    case WeightKind::kCodewords3:
+      return visit.template operator()<WeightKind::kCodewords3>();
     default:
-      NIBBLE_CUDA_CHECK(kind == WeightKind::kPoints4);
-      return visit.template operator()<WeightKind::kPoints4>();
+      NIBBLE_CUDA_CHECK(kind == WeightKind::kCodewords4);
+      return visit.template operator()<WeightKind::kCodewords4>();
   }
 }
 __host__ __device__ constexpr int CodeBits(WeightKind kind) {
-  if (PointBits(kind) != 0) return PointBits(kind);
+  if (CodewordBits(kind) != 0) return CodewordBits(kind);
   return kind == WeightKind::kBytes || kind == WeightKind::kByteGroups ? 8 : 4;
 }
 __host__ __device__ constexpr int CodeBytes(WeightKind kind) {  // of a block
@@ -82,7 +82,7 @@ __host__ __device__ constexpr bool HasGroups(WeightKind kind) {
 }
 // Nibbles are multiplied as 16 times their codes, points of 2 bits as 8 times theirs.
 __host__ __device__ constexpr int SumFactor(WeightKind kind) {
-  return kind == WeightKind::kNibbles ? 16 : kind == WeightKind::kPoints2 ? 8 : 1;
+  return kind == WeightKind::kNibbles ? 16 : kind == WeightKind::kCodewords2 ? 8 : 1;
 }
 
 // The data behind the codes of a block: for each of its 64 outputs as many steps (kLevels) or
@@ -148,21 +148,21 @@ struct ExpertGroups {
   const int32_t* count = nullptr;
   // The row of x that each row reads, or null: its own (for gemm_decode_experts alone).
   const int32_t* row_tokens = nullptr;
-  int most = 0;       // *count is at most this
-  int most_rows = 0;  // of a group
+  int max = 0;       // *count is at most this
+  int max_rows = 0;  // of a group
 };
 
 // Device pointers, aligned to 16 bytes; null where "or null" says so.
 struct GemmArguments {
-  const int8_t* x = nullptr;        // [WholeTiles(x_rows()), stride] codes, zero from cols on
-  const float* values = nullptr;    // with floats, instead of x: [tokens, cols]
-  const float* x_scales = nullptr;  // [groups, x_pitch] a
-  const float* x_zetas = nullptr;   // [groups, x_pitch] zeta, or null: symmetric activations
+  const int8_t* x = nullptr;              // [WholeTiles(x_rows()), stride] codes, zero from cols on
+  const float* values = nullptr;          // with floats, instead of x: [tokens, cols]
+  const float* x_scales = nullptr;        // [groups, x_pitch] a
+  const float* x_zero_offsets = nullptr;  // [groups, x_pitch] z, or null: symmetric activations
   // Q, sums of codes: [groups, x_pitch], with planes [x_rows()]; needed with w_zeros.
   const int32_t* x_sums = nullptr;
   int64_t x_pitch = 0;         // with several groups: a multiple of 4, >= tokens
   int64_t tokens = 0;          // >= 1
-  int x_bits = 8;              // 2..8, of the codes, or 16: two planes (prepare_acts.h)
+  int a_bits = 8;              // 2..8, of the codes, or 16: two planes (prepare_acts.h)
   int64_t stride = 0;          // bytes between rows of x: a multiple of 128, >= cols
   const uint8_t* w = nullptr;  // as w_kind says
   WeightKind w_kind = WeightKind::kNibbles;
@@ -173,8 +173,8 @@ struct GemmArguments {
   const LatticeWords* words = nullptr;  // of points
   const float* w_scales = nullptr;      // [rows, groups] s; null where they are in the blocks
   const float* w_zeros = nullptr;       // the same, pi, whole numbers; or null: symmetric weights
-  // [rows] P, sums of codes; needed with x_zetas, except for kPlain. Where the weights have groups
-  // and x has none: sums of the weights, scales included.
+  // [rows] P, sums of codes; needed with x_zero_offsets, except for kPlain. Where the weights have
+  // groups and x has none: sums of the weights, scales included.
   const float* w_sums = nullptr;
   const float* bias = nullptr;  // [rows] or null
   // Weights of up in the form of w and w_scales, or null. With them y is the GLU output of the gate
@@ -207,7 +207,7 @@ struct GemmArguments {
     if (i == 1) return joined[0];
     return i == 2 ? joined[1] : ProductTerms{terms(), y, y_stride, rows};
   }
-  __host__ __device__ bool planes() const { return x_bits == 16; }
+  __host__ __device__ bool planes() const { return a_bits == 16; }
   // Sums that a product has for an output: one for a token, or one for each of its planes.
   __host__ __device__ int columns() const {
     return static_cast<int>(planes() ? 2 * tokens : tokens);

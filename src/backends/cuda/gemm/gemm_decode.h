@@ -23,7 +23,7 @@ void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 void GemmDecodeExperts(std::span<const GemmArguments> products, cudaStream_t stream);
 
 // GemmDecode for points of lattices; before sm_90 for up to 8 rows.
-void GemmDecodePoints(std::span<const GemmArguments> products, cudaStream_t stream);
+void GemmDecodeCodewords(std::span<const GemmArguments> products, cudaStream_t stream);
 
 // GemmDecode for kNibbleGroups and kByteGroups.
 void GemmDecodeGroups(std::span<const GemmArguments> products, cudaStream_t stream);

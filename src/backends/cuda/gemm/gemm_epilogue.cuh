@@ -32,7 +32,7 @@ struct alignas(16) OutputParameters {
 
 // Everything about a tile except its sums, in shared memory.
 struct TileParameters {
-  alignas(16) float scales[kTileTokens], zetas[kTileTokens];
+  alignas(16) float scales[kTileTokens], zero_offsets[kTileTokens];
   int32_t sums[kTileTokens];  // of columns of the product
   OutputParameters outputs[kTileOutputs];
   int token, output;  // the first of the tile
@@ -70,7 +70,7 @@ __device__ void LoadParameters(const GemmArguments& g, const ProductTerms& produ
     const int t = first + i;
     const bool exists = t < g.tokens && g.x_group == 0;
     p.scales[i] = exists ? g.x_scales[t] : 1.0f;
-    p.zetas[i] = exists && g.x_zetas != nullptr ? g.x_zetas[t] : 0.0f;
+    p.zero_offsets[i] = exists && g.x_zero_offsets != nullptr ? g.x_zero_offsets[t] : 0.0f;
     const int column = token + i, last = g.planes() ? PlaneRow(g.tokens - 1) + 8 : g.tokens - 1;
     p.sums[i] = g.w_zeros != nullptr && column <= last ? g.x_sums[column] : 0;
   }
@@ -97,8 +97,9 @@ __device__ __forceinline__ float Centered(float sum, int32_t, int32_t) {
 // there are no zeros, offsets or bias; adding 0 would change no bits, only take time. With groups
 // the sums are floats and have no zeros. kPlanes: twice as many sums (prepare_acts.h).
 template <bool kPlain, bool kPlanes, typename Sum, int kCount>
-__device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& tile, int first,
-                                         const OutputParameters (&outputs)[2], float (&y)[kCount]) {
+__device__ __forceinline__ void ApplyProductScales(const Sum* sums, const TileParameters& tile,
+                                                   int first, const OutputParameters (&outputs)[2],
+                                                   float (&y)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {  // two tokens
     const int t = first + i / 4 * 8 + 2 * (threadIdx.x % 4);
@@ -121,10 +122,10 @@ __device__ __forceinline__ void ApplyLaw(const Sum* sums, const TileParameters& 
       value[1] =
           fmaf(256.0f, Centered(upper[1], p.zero, q.y), Centered(upper[5], p.zero, q_lower.y));
     } else {
-      const float2 zetas = reinterpret_cast<const float2&>(tile.zetas[t]);
+      const float2 zero_offsets = reinterpret_cast<const float2&>(tile.zero_offsets[t]);
       const int2 q = reinterpret_cast<const int2&>(tile.sums[t]);
-      value[0] = __fadd_rn(Centered(sums[i], p.zero, q.x), __fmul_rn(zetas.x, p.offset));
-      value[1] = __fadd_rn(Centered(sums[i + 1], p.zero, q.y), __fmul_rn(zetas.y, p.offset));
+      value[0] = __fadd_rn(Centered(sums[i], p.zero, q.x), __fmul_rn(zero_offsets.x, p.offset));
+      value[1] = __fadd_rn(Centered(sums[i + 1], p.zero, q.y), __fmul_rn(zero_offsets.y, p.offset));
     }
     y[i] = __fadd_rn(__fmul_rn(scale[0], value[0]), p.bias);
     y[i + 1] = __fadd_rn(__fmul_rn(scale[1], value[1]), p.bias);
@@ -136,8 +137,9 @@ struct Result {
   float value;
 };
 template <bool kPlain, bool kPlanes, int kCount>
-__device__ __forceinline__ void ApplyLaw(const Result* sums, const TileParameters&, int,
-                                         const OutputParameters (&)[2], float (&y)[kCount]) {
+__device__ __forceinline__ void ApplyProductScales(const Result* sums, const TileParameters&, int,
+                                                   const OutputParameters (&)[2],
+                                                   float (&y)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) y[i] = sums[i].value;
 }
@@ -232,8 +234,8 @@ __device__ __forceinline__ void StoreHalf(const GemmArguments& g, const Sum (&su
       continue;
     }
     float values[S::kTokens / 2];
-    ApplyLaw<kPlain, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk, outputs,
-                              values);
+    ApplyProductScales<kPlain, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk,
+                                        outputs, values);
     NamedSync(barrier, 128);  // the chunk before has been read
     staging.Write(warp, lane, values);
     NamedSync(barrier, 128);
@@ -281,8 +283,8 @@ __device__ __forceinline__ void StoreGatedHalf(const GemmArguments& g, const Sum
       continue;
     }
     float values[S::kTokens / 2];
-    ApplyLaw<true, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk, outputs,
-                            values);
+    ApplyProductScales<true, kPlanes>(sums + chunk / 2 * kColumns, tile, first_token + chunk,
+                                      outputs, values);
     NamedSync(kBarrier, 256);  // the chunk before has been read
     staging[warpgroup].Write(warp, lane, values);
     NamedSync(kBarrier, 256);

@@ -243,8 +243,8 @@ void GemmFloat(const GemmArguments& g, cudaStream_t stream) {
 void GemmGrouped(const GemmArguments& g, cudaStream_t stream) {
   NIBBLE_CUDA_CHECK(g.x_group == 0 || g.w_group == 0 || g.x_group % g.w_group == 0 ||
                     g.w_group % g.x_group == 0);
-  g.x_zetas == nullptr&& g.w_zeros == nullptr ? Launch<GroupedProduct<false>>(g, stream)
-                                              : Launch<GroupedProduct<true>>(g, stream);
+  g.x_zero_offsets == nullptr&& g.w_zeros == nullptr ? Launch<GroupedProduct<false>>(g, stream)
+                                                     : Launch<GroupedProduct<true>>(g, stream);
 }
 
 }  // namespace nibble::cuda

@@ -30,7 +30,7 @@ void GemmSm80(const GemmArguments& g, cudaStream_t stream) {
   const bool rows = g.w_kind == WeightKind::kNibbles || g.w_kind == WeightKind::kBytes;
   const bool levels = g.w_kind == WeightKind::kLevels;
   NIBBLE_CUDA_CHECK(rows || levels || HasGroups(g.w_kind));
-  const bool nibbles = rows && g.x_bits <= 4;  // on both sides
+  const bool nibbles = rows && g.a_bits <= 4;  // on both sides
   WithReal(g.y_type, [&]<typename Y>(Y) {
     // 99 KB of shared memory do not hold large tiles and steps.
     if (levels) return Launch<Shape<Codes::kL4S8, 128, 64, 2>, Y>(g, stream);

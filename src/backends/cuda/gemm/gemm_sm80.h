@@ -14,6 +14,6 @@ namespace nibble::cuda {
 void GemmSm80(const GemmArguments& arguments, cudaStream_t stream);
 
 // GemmSm80 for points of lattices.
-void GemmPointsSm80(const GemmArguments& arguments, cudaStream_t stream);
+void GemmSm80Codewords(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

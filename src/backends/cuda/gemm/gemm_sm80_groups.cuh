@@ -32,7 +32,7 @@ class GroupMath {
 #pragma unroll
       for (int i = 0; i < S::kOutputTiles; ++i) {
         Load(stage, operands, step, piece, i, a[i]);
-        if (g_.x_zetas == nullptr || g_.x_group == 0) continue;
+        if (g_.x_zero_offsets == nullptr || g_.x_group == 0) continue;
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           code_sums[i][r % 2] = __dp4a(static_cast<int>(a[i][r]), 0x01010101, code_sums[i][r % 2]);
@@ -40,7 +40,7 @@ class GroupMath {
       }
       MultiplyStep(operands, step, a, sums);
       if ((step + 1) * 32 % g_.piece != 0) continue;
-      // Behind the last input sums are 0, and zetas have no meaning.
+      // Behind the last input sums are 0, and zero offsets have no meaning.
       if (k * kInputs + piece * g_.piece < g_.cols) AddPiece(stage, k, piece, sums, code_sums, y);
     }
   }
@@ -85,7 +85,8 @@ class GroupMath {
   __device__ __forceinline__ void AddPiece(const Stage<S>& stage, int k, int piece,
                                            IntegerSums<S>& sums,
                                            int (&code_sums)[S::kOutputTiles][2], Sums<S>& y) const {
-    const bool token_scales = g_.x_group != 0, zetas = token_scales && g_.x_zetas != nullptr;
+    const bool token_scales = g_.x_group != 0,
+               zero_offsets = token_scales && g_.x_zero_offsets != nullptr;
     const int64_t group = token_scales ? (k * kInputs + piece * g_.piece) / g_.x_group : 0;
     const int64_t column = place_.token + place_.token_warp * S::kWarpTokens;
     const int64_t at = group * g_.x_pitch + column + threadIdx.x % 4 * 2;
@@ -95,7 +96,7 @@ class GroupMath {
       const SumScale weights[] = {SumScale(scales.x), SumScale(scales.y)};
       float centred[2] = {};
 #pragma unroll
-      for (int h = 0; zetas && h < 2; ++h) {
+      for (int h = 0; zero_offsets && h < 2; ++h) {
         int& sum = code_sums[i][h];
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
@@ -104,13 +105,15 @@ class GroupMath {
       }
 #pragma unroll
       for (int j = 0; j < S::kTokenTiles; ++j) {
-        float2 scale = {1, 1}, zeta = {};
+        float2 scale = {1, 1}, zero_offset = {};
         if (token_scales) scale = *reinterpret_cast<const float2*>(g_.x_scales + at + 8 * j);
-        if (zetas) zeta = *reinterpret_cast<const float2*>(g_.x_zetas + at + 8 * j);
+        if (zero_offsets)
+          zero_offset = *reinterpret_cast<const float2*>(g_.x_zero_offsets + at + 8 * j);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           float term = weights[e / 2].Times(sums[i][j][e]);
-          if (zetas) term = fmaf(e % 2 == 0 ? zeta.x : zeta.y, centred[e / 2], term);
+          if (zero_offsets)
+            term = fmaf(e % 2 == 0 ? zero_offset.x : zero_offset.y, centred[e / 2], term);
           y[i][j][e] = fmaf(term, e % 2 == 0 ? scale.x : scale.y, y[i][j][e]);
           sums[i][j][e] = 0;
         }

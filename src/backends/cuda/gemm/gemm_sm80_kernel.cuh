@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of gemm_sm80.cu and gemm_sm80_points.cu, and its launch.
+// The kernel of gemm_sm80.cu and gemm_sm80_codewords.cu, and its launch.
 //
 // A block of eight warps computes one tile of y: 256 outputs x 128 tokens, or 128 x 64 where the
 // large tiles would leave much of the machine idle. Weights are operand A of the tensor cores,
@@ -12,8 +12,8 @@
 #pragma once
 
 #include "backends/cuda/gemm/gemm_sm80.h"
+#include "backends/cuda/gemm/gemm_sm80_codewords.cuh"
 #include "backends/cuda/gemm/gemm_sm80_groups.cuh"
-#include "backends/cuda/gemm/gemm_sm80_points.cuh"
 #include "backends/cuda/launch.h"
 
 namespace nibble::cuda::sm80 {
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
   Shared<S>& shared = *reinterpret_cast<Shared<S>*>(memory);
   AllowNextGrid();
   const Place place = tiles.PlaceOf<S>(blockIdx.x);
-  const Points<S::kPointBits, kTableColumns> points(&shared + 1);
+  const Codewords<S::kCodewordBits, kTableColumns> points(&shared + 1);
   points.Fill(g.words);
   WaitForPreviousGrid();
   Loader<S> loader(g, place, shared.stages);
@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
     if (token < g.tokens) {
       const bool row = g.x_group == 0;
       shared.tokens.scales[t] = row ? g.x_scales[token] : 1.0f;
-      if (row && g.x_zetas != nullptr) shared.tokens.zetas[t] = g.x_zetas[token];
+      if (row && g.x_zero_offsets != nullptr)
+        shared.tokens.zero_offsets[t] = g.x_zero_offsets[token];
     }
     const int last = static_cast<int>(g.planes() ? PlaneRow(g.tokens - 1) + 8 : g.tokens - 1);
     if (g.w_zeros != nullptr) shared.tokens.sums[t] = g.x_sums[min(place.token + t, last)];
@@ -151,9 +152,9 @@ __global__ void __launch_bounds__(kThreads, S::kMinBlocks)
     if constexpr (S::kGroups) {
       loader.Request();
       math.AddStage(shared.stages[stage], k, sums);
-    } else if constexpr (S::kPointBits != 0) {
+    } else if constexpr (S::kCodewordBits != 0) {
       loader.Request();
-      MultiplyPoints(shared.stages[stage], place, points, sums);
+      MultiplyCodewords(shared.stages[stage], place, points, sums);
     } else {
       const Operands<S> operands(shared.stages[stage], place, g.w_block.pieces);
 #pragma unroll
@@ -179,7 +180,7 @@ void Launch(const GemmArguments& g, cudaStream_t stream) {
       gemm_sm80<S, Y>,
       {.grid = static_cast<unsigned>(tiles.count()),
        .block = kThreads,
-       .shared_bytes = sizeof(Shared<S>) + Points<S::kPointBits, kTableColumns>::kTableBytes},
+       .shared_bytes = sizeof(Shared<S>) + Codewords<S::kCodewordBits, kTableColumns>::kTableBytes},
       stream, g, tiles);
 }
 

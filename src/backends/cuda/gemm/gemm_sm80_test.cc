@@ -24,17 +24,17 @@ namespace {
 constexpr float kPoison = -12345.678f;
 
 struct Case {
-  int w_bits, x_bits;
-  bool w_zeros, x_zetas, bias, accumulate;
+  int w_bits, a_bits;
+  bool w_zeros, x_zero_offsets, bias, accumulate;
   RealType y_type;
   int64_t tokens, rows, cols, y_stride;
   bool lowest = false;  // all codes are the lowest one
 
-  bool planes() const { return x_bits == 16; }
+  bool planes() const { return a_bits == 16; }
   int64_t x_rows() const { return planes() ? PlaneRows(tokens) : tokens; }
   std::string Text() const {
     return fmt::format("s{} x s{}, zeros {}, zetas {}, bias {}, add {}, {}, {} x {} x {}, {}",
-                       w_bits, x_bits, w_zeros, x_zetas, bias, accumulate,
+                       w_bits, a_bits, w_zeros, x_zero_offsets, bias, accumulate,
                        y_type == RealType::kFloat32 ? "float" : "bf16", tokens, rows, cols,
                        y_stride);
   }
@@ -46,7 +46,7 @@ struct Operands {
   Matrix<int8_t> w, x;           // [rows, cols], [x_rows, stride]
   std::vector<uint8_t> ordered;  // codes of w as in weight_order.h
   std::vector<float> w_scales, w_zeros, w_sums, bias;
-  std::vector<float> x_scales, x_zetas;
+  std::vector<float> x_scales, x_zero_offsets;
   std::vector<int32_t> x_sums;
   std::vector<float> y;  // [tokens + 1, y_stride] before the product
 };
@@ -83,13 +83,13 @@ Operands RandomOperands(Rng& rng, const Case& c) {
   for (int64_t t = 0; t < c.x_rows(); ++t) {
     int32_t sum = 0;
     for (int8_t& code : o.x.row(t).first(static_cast<size_t>(c.cols))) {
-      sum += code = RandomCode(rng, std::min(c.x_bits, 8), c.lowest);
+      sum += code = RandomCode(rng, std::min(c.a_bits, 8), c.lowest);
     }
     o.x_sums.push_back(sum);
   }
   o.ordered = Ordered(o.w, c.w_bits);
   o.w_scales = RandomFloats(rng, c.rows), o.bias = RandomFloats(rng, c.rows);
-  o.x_scales = RandomFloats(rng, c.tokens), o.x_zetas = RandomFloats(rng, c.tokens);
+  o.x_scales = RandomFloats(rng, c.tokens), o.x_zero_offsets = RandomFloats(rng, c.tokens);
   o.y.assign(static_cast<size_t>((c.tokens + 1) * c.y_stride), kPoison);
   for (int64_t t = 0; c.accumulate && t < c.tokens; ++t) {
     for (int64_t n = 0; n < c.rows; ++n) {
@@ -119,8 +119,9 @@ std::vector<uint32_t> Expected(const Case& c, const Operands& o) {
       float v = c.planes()
                     ? std::fma(256.0f, centred(PlaneRow(token)), centred(PlaneRow(token) + 8))
                     : centred(token);
-      if (c.x_zetas) {
-        v += o.x_zetas[t] * static_cast<float>(static_cast<int64_t>(o.w_sums[n]) - c.cols * pi);
+      if (c.x_zero_offsets) {
+        v += o.x_zero_offsets[t] *
+             static_cast<float>(static_cast<int64_t>(o.w_sums[n]) - c.cols * pi);
       }
       v = o.x_scales[t] * o.w_scales[n] * v;
       if (c.bias) v += o.bias[n];
@@ -141,15 +142,16 @@ std::vector<uint32_t> Run(const Case& c, const Operands& o, const std::vector<Y>
   const auto x = Copy(o.x.data);
   const auto w = Copy(o.ordered);
   const auto w_scales = Copy(o.w_scales), w_zeros = Copy(o.w_zeros), w_sums = Copy(o.w_sums);
-  const auto x_scales = Copy(o.x_scales), x_zetas = Copy(o.x_zetas), bias = Copy(o.bias);
+  const auto x_scales = Copy(o.x_scales), x_zero_offsets = Copy(o.x_zero_offsets),
+             bias = Copy(o.bias);
   const auto x_sums = Copy(o.x_sums);
   const auto out = Copy(y);
   GemmSm80({.x = x.data(),
             .x_scales = x_scales.data(),
-            .x_zetas = c.x_zetas ? x_zetas.data() : nullptr,
+            .x_zero_offsets = c.x_zero_offsets ? x_zero_offsets.data() : nullptr,
             .x_sums = x_sums.data(),
             .tokens = c.tokens,
-            .x_bits = c.x_bits,
+            .a_bits = c.a_bits,
             .stride = o.stride,
             .w = w.data(),
             .w_kind = c.w_bits == 4 ? WeightKind::kNibbles : WeightKind::kBytes,
@@ -174,7 +176,7 @@ std::vector<uint32_t> Run(const Case& c, const Operands& o, const std::vector<Y>
   return bits;
 }
 
-void ExpectLaw(Rng& rng, const Case& c) {
+void ExpectProduct(Rng& rng, const Case& c) {
   SCOPED_TRACE(c.Text());
   const Operands o = RandomOperands(rng, c);
   const std::vector<uint32_t> expected = Expected(c, o);
@@ -202,9 +204,9 @@ class GemmSm80Test : public testing::Test {
   bool Flip() { return rng_.Below(2) == 0; }
 
   // A case with these bits and this shape; everything else is random.
-  Case RandomCase(int w_bits, int x_bits, int64_t tokens, int64_t rows, int64_t cols) {
-    Case c = {.w_bits = w_bits, .x_bits = x_bits, .w_zeros = Flip()};
-    c.x_zetas = !c.planes() && Flip();
+  Case RandomCase(int w_bits, int a_bits, int64_t tokens, int64_t rows, int64_t cols) {
+    Case c = {.w_bits = w_bits, .a_bits = a_bits, .w_zeros = Flip()};
+    c.x_zero_offsets = !c.planes() && Flip();
     c.bias = Flip();
     c.y_type = Flip() ? RealType::kFloat32 : RealType::kBfloat16;
     c.accumulate = c.y_type == RealType::kFloat32 && Flip();
@@ -213,8 +215,8 @@ class GemmSm80Test : public testing::Test {
     if (Flip()) c.y_stride = (c.y_stride + 7) / 8 * 8;
     return c;
   }
-  int64_t UpTo(int64_t most) {
-    return 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(most)));
+  int64_t UpTo(int64_t max) {
+    return 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(max)));
   }
 
   Rng rng_{11};
@@ -226,18 +228,18 @@ constexpr int kKinds = std::size(kBits);
 
 TEST_F(GemmSm80Test, OddSizesAreBitEqual) {
   for (int i = 0; i < 180 && !HasFatalFailure(); ++i) {
-    const auto& [w_bits, x_bits] = kBits[i % kKinds];
+    const auto& [w_bits, a_bits] = kBits[i % kKinds];
     const int64_t tokens = UpTo(300), rows = i % 5 == 0 ? 64 * UpTo(4) : UpTo(300);
-    ExpectLaw(rng_, RandomCase(w_bits, x_bits, tokens, rows, 8 * UpTo(137)));
+    ExpectProduct(rng_, RandomCase(w_bits, a_bits, tokens, rows, 8 * UpTo(137)));
   }
 }
 
 // The longest rows that a loader lets pass.
 TEST_F(GemmSm80Test, LargestSumsDoNotOverflow) {
-  for (const auto& [w_bits, x_bits] : kBits) {
-    Case c = RandomCase(w_bits, x_bits, 65, 70, 65792);
+  for (const auto& [w_bits, a_bits] : kBits) {
+    Case c = RandomCase(w_bits, a_bits, 65, 70, 65792);
     c.lowest = true;
-    ExpectLaw(rng_, c);
+    ExpectProduct(rng_, c);
   }
 }
 
@@ -247,9 +249,9 @@ TEST_F(GemmSm80Test, LargeTilesAreBitEqual) {
   ASSERT_EQ(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
             cudaSuccess);
   for (int i = 0; i < 2 * kKinds && !HasFatalFailure(); ++i) {
-    const auto& [w_bits, x_bits] = kBits[i % kKinds];
+    const auto& [w_bits, a_bits] = kBits[i % kKinds];
     const int64_t rows = 256 * ((2 * multiprocessors + 8) / 9) - UpTo(60);
-    ExpectLaw(rng_, RandomCase(w_bits, x_bits, 1024 + UpTo(127), rows, 8 * UpTo(60)));
+    ExpectProduct(rng_, RandomCase(w_bits, a_bits, 1024 + UpTo(127), rows, 8 * UpTo(60)));
   }
 }
 

@@ -12,7 +12,7 @@
 
 #include <type_traits>
 
-#include "backends/cuda/gemm/gemm_law.cuh"
+#include "backends/cuda/gemm/gemm_scales.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
 #include "backends/cuda/ptx/ptx.h"
 
@@ -26,8 +26,8 @@ inline constexpr int kChunk = 16;  // tokens of a warp that are stored together
 
 // Bits of weights and of activations; kL4S8: with two levels of scales; kP: points of 2 to 4 bits.
 enum class Codes { kS4S4, kS4S8, kS8S8, kL4S8, kP2S8, kP3S8, kP4S8 };
-constexpr Codes PointCodesOf(WeightKind kind) {
-  return static_cast<Codes>(static_cast<int>(Codes::kP2S8) + PointBits(kind) - 2);
+constexpr Codes CodewordCodesOf(WeightKind kind) {
+  return static_cast<Codes>(static_cast<int>(Codes::kP2S8) + CodewordBits(kind) - 2);
 }
 
 template <Codes codes, int outputs, int tokens, int min_blocks, bool groups = false>
@@ -39,9 +39,11 @@ struct Shape {
   static constexpr int kMinBlocks = min_blocks;               // per multiprocessor
   static constexpr int kWarpOutputs = outputs / kOutputWarps, kWarpTokens = tokens / kTokenWarps;
   static constexpr int kOutputTiles = kWarpOutputs / 16, kTokenTiles = kWarpTokens / 8;
-  static constexpr int kPointBits =
+  static constexpr int kCodewordBits =
       codes < Codes::kP2S8 ? 0 : 2 + static_cast<int>(codes) - static_cast<int>(Codes::kP2S8);
-  static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8 : kPointBits > 0 ? kPointBits : 4;
+  static constexpr int kWeightBits = codes == Codes::kS8S8 ? 8
+                                     : kCodewordBits > 0   ? kCodewordBits
+                                                           : 4;
   // The shift that undoes the factors in sums: 16 for nibbles, 8 for points of 2 bits.
   static constexpr int kShift = codes == Codes::kS4S8 ? 4 : codes == Codes::kP2S8 ? 3 : 0;
   static constexpr int kBlockBytes = 64 * kInputs * kWeightBits / 8;
@@ -69,7 +71,7 @@ struct Shared {
     typename S::Sum sums[kWarps][kChunk * S::kPitch];  // on their way to y
   };
   struct {
-    float scales[S::kTokens], zetas[S::kTokens];
+    float scales[S::kTokens], zero_offsets[S::kTokens];
     int32_t sums[S::kTokens];
   } tokens;
 };

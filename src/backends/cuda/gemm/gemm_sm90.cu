@@ -13,7 +13,7 @@ using sm90::RowProduct;
 template <WeightKind kKind, bool kFine, typename Out>
 void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   using S = sm90::Shape<kKind, kFine, kTileTokens, false, Out>;
-  bool plain = g.x_zetas == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
+  bool plain = g.x_zero_offsets == nullptr && g.w_zeros == nullptr && g.bias == nullptr;
   for (int i = 0; i <= g.joins; ++i) plain = plain && HasVectors<Out>(g.product(i));
   if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
     if (g.up_w != nullptr) {
@@ -23,7 +23,7 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   }
   if (g.planes()) return sm90::Launch<RowProduct<Epilogue::kPlanes, S>>(g, stream);
   plain ? sm90::Launch<RowProduct<Epilogue::kPlain, S>>(g, stream)
-        : sm90::Launch<RowProduct<Epilogue::kLaw, S>>(g, stream);
+        : sm90::Launch<RowProduct<Epilogue::kScaled, S>>(g, stream);
 }
 
 }  // namespace

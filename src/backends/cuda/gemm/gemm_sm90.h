@@ -15,6 +15,6 @@ namespace nibble::cuda {
 void GemmSm90(const GemmArguments& arguments, cudaStream_t stream);
 
 // GemmSm90 for points of lattices.
-void GemmPointsSm90(const GemmArguments& arguments, cudaStream_t stream);
+void GemmSm90Codewords(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

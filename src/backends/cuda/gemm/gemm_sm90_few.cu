@@ -14,7 +14,7 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
     if constexpr (std::is_same_v<Out, __nv_bfloat16>) {
       if (g.up_w != nullptr) return sm90::Launch<sm90::RowProduct<Epilogue::kGated, S>>(g, stream);
     }
-    sm90::Launch<sm90::RowProduct<Epilogue::kLaw, S>>(g, stream);
+    sm90::Launch<sm90::RowProduct<Epilogue::kScaled, S>>(g, stream);
   });
 }
 
@@ -22,9 +22,9 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
 
 bool FitsFew(const GemmArguments& g) {
   if (g.planes() || g.experts.linears != nullptr) return false;
-  const int most = Device::Current().multiprocessors / sm90::kPair;
+  const int max = Device::Current().multiprocessors / sm90::kPair;
   return g.x_rows() <= sm90::kQuarterTokens ||
-         sm90::TilesOf(g, sm90::kQuarterTokens, {most, most}).count <= most;
+         sm90::TilesOf(g, sm90::kQuarterTokens, {max, max}).count <= max;
 }
 
 void GemmSm90Few(const GemmArguments& g, cudaStream_t stream) {

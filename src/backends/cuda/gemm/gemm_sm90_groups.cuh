@@ -21,9 +21,9 @@ namespace nibble::cuda::sm90 {
 // The scales for a thread's two outputs in a piece.
 struct PieceScales {
   SumScale weights[2];
-  float centred[2] = {0, 0};      // sums of weights, where tokens have zetas
-  const float* tokens = nullptr;  // scales of the tile's tokens
-  const float* zetas = nullptr;   // or null
+  float centred[2] = {0, 0};            // sums of weights, where tokens have zero offsets
+  const float* tokens = nullptr;        // scales of the tile's tokens
+  const float* zero_offsets = nullptr;  // or null
 };
 
 // y += sums * scales of tokens without groups.
@@ -36,9 +36,9 @@ __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const SumSca
   }
 }
 
-// AddPiece for tokens with groups. kZetas is a constant: behind a branch, loads of the next tokens'
-// scales would wait for the sums of the tokens before.
-template <bool kZetas>
+// AddPiece for tokens with groups. kZeroOffsets is a constant: behind a branch, loads of the next
+// tokens' scales would wait for the sums of the tokens before.
+template <bool kZeroOffsets>
 __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceScales& piece,
                                          float (&y)[64]) {
 #pragma unroll
@@ -47,11 +47,11 @@ __device__ __forceinline__ void AddPiece(const int32_t (&sums)[64], const PieceS
     float terms[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) terms[j] = piece.weights[j / 2].Times(sums[i + j]);
-    if constexpr (kZetas) {
-      const float2 zeta = *reinterpret_cast<const float2*>(piece.zetas + token);
+    if constexpr (kZeroOffsets) {
+      const float2 zero_offset = *reinterpret_cast<const float2*>(piece.zero_offsets + token);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        terms[j] = fmaf(j % 2 == 0 ? zeta.x : zeta.y, piece.centred[j / 2], terms[j]);
+        terms[j] = fmaf(j % 2 == 0 ? zero_offset.x : zero_offset.y, piece.centred[j / 2], terms[j]);
       }
     }
     const float2 a = *reinterpret_cast<const float2*>(piece.tokens + token);
@@ -77,8 +77,8 @@ __device__ __forceinline__ void SumWeights(const Fragments& a, int piece, PieceS
 }
 
 // A math warpgroup at work on a tile; a piece has kSteps times 32 inputs. kPlain: weights have
-// scales and need only be moved, tokens have no zetas. This keeps the code of a step short and in
-// one place; without that a sixth of the stalls was for instructions.
+// scales and need only be moved, tokens have no zero offsets. This keeps the code of a step short
+// and in one place; without that a sixth of the stalls was for instructions.
 template <typename S, int kSteps, bool kPlain>
 struct GroupMath {
   static constexpr int kPieces = 4 / kSteps;
@@ -111,9 +111,9 @@ struct GroupMath {
     PieceScales scales = {.weights = {SumScale(pair.x * factor), SumScale(pair.y * factor)}};
     if constexpr (S::kTokenScales) {
       scales.tokens = s.scales[step.stage] + piece * S::kTokens;
-      // Behind the last input weights repeat and zetas have no meaning.
-      if (!kPlain && g.x_zetas != nullptr && k * kInputs + piece * 32 * kSteps < g.cols) {
-        scales.zetas = scales.tokens + S::kPieces * S::kTokens;
+      // Behind the last input weights repeat and zero offsets have no meaning.
+      if (!kPlain && g.x_zero_offsets != nullptr && k * kInputs + piece * 32 * kSteps < g.cols) {
+        scales.zero_offsets = scales.tokens + S::kPieces * S::kTokens;
         SumWeights<kSteps>(step.a, piece, scales);
       }
     }
@@ -132,7 +132,7 @@ struct GroupMath {
     MultiplyEnd(sums, step.a, step.a);
     if constexpr (!S::kTokenScales) {
       AddPiece(sums, scales.weights, y);
-    } else if (kPlain || scales.zetas == nullptr) {
+    } else if (kPlain || scales.zero_offsets == nullptr) {
       AddPiece<false>(sums, scales, y);
     } else {
       AddPiece<true>(sums, scales, y);
@@ -151,7 +151,7 @@ struct GroupProduct {
 
   static __device__ void Multiply(const GemmArguments& g, const Tiles& tiles, Shared<S>& s) {
     const bool plain = g.w_block.pieces > 0 && !g.w_block.zeros && !g.w_block.floats &&
-                       (!S::kTokenScales || g.x_zetas == nullptr);
+                       (!S::kTokenScales || g.x_zero_offsets == nullptr);
     constexpr bool kBytes = S::kKind == WeightKind::kByteGroups && !S::kTokenScales;
     if constexpr (S::kTail != Tail::kNone || kBytes) {  // these are always plain
       MultiplyTiles<true>(g, tiles, s);
@@ -186,7 +186,7 @@ struct GroupProduct {
       if constexpr (S::kTail == Tail::kNone) {
         Store<kEpilogue>(g, s, math.stages.warpgroup, math.y, 0);
       } else {
-        ApplyTileLaw(s, math.y, 0, math.y);
+        ApplyTileScales(s, math.y, 0, math.y);
         AddCodes(tiles, s, math.stages, math.y);
         StoreResults<kEpilogue>(g, s, math.stages.warpgroup, math.y, 0);
       }

@@ -7,7 +7,7 @@
 
 #include "backends/cuda/gemm/gemm_epilogue.cuh"
 #include "backends/cuda/gemm/gemm_sm90_tiles.cuh"
-#include "backends/cuda/gemm/lattice_points.cuh"
+#include "backends/cuda/gemm/lattice_codewords.cuh"
 #include "backends/cuda/ptx/ptx_sm90.h"
 
 namespace nibble::cuda::sm90 {
@@ -31,7 +31,7 @@ struct Shape {
   static constexpr int kTokens = tokens, kPart = std::min(tokens, kHalfTokens);  // Tiles::part
   static constexpr int kPieces = fine ? 4 : 1;                                   // at most
   static constexpr bool kFine = fine, kTokenScales = x_groups;
-  static constexpr int kPointBits = PointBits(kind);
+  static constexpr int kCodewordBits = CodewordBits(kind);
   static constexpr int kFactor = SumFactor(kind);
   static constexpr int kWords = CodeBits(kind) / 2;  // of 16 bytes, a thread's in a block
   static constexpr int kBlockBytes =                 // at most
@@ -48,25 +48,27 @@ struct Shape {
 
 template <typename S>
 struct Shared {
-  static constexpr int kMostStages = 8;
+  static constexpr int kMaxStages = 8;
   static constexpr bool kCodes = S::kTail == Tail::kCodes;
   struct Rest {
     Staging<typename S::Out> staging[2];
     float tail_scales[kCodes ? S::kTokens : 1], tail_output_scales[kCodes ? kTileOutputs : 1];
     TileParameters parameters;
-    uint64_t full[kMostStages], empty[kMostStages];  // kStages of each
+    uint64_t full[kMaxStages], empty[kMaxStages];  // kStages of each
     uint64_t parameters_full, parameters_empty;
   };
-  using Points = cuda::Points<S::kPointBits, 16>;
-  static constexpr int kFit = (kSharedBytes - sizeof(Rest) - Points::kTableBytes) / S::kStageBytes;
-  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
+  using Codewords = cuda::Codewords<S::kCodewordBits, 16>;
+  static constexpr int kFit =
+      (kSharedBytes - sizeof(Rest) - Codewords::kTableBytes) / S::kStageBytes;
+  static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
 
   int8_t x[kStages][S::kTokens * kInputs];
   uint8_t w[kStages][2 * S::kBlockBytes];
-  float scales[kStages][S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zetas, [piece][token]
+  float scales[kStages]
+              [S::kScaleFloats > 0 ? S::kScaleFloats : 4];  // then zero offsets, [piece][token]
   Rest rest;
 
-  __device__ Points points() { return Points(this + 1); }
+  __device__ Codewords points() { return Codewords(this + 1); }
 
   // In the end the sums of other splits take the place of the stages: a tile's sums from each.
   static constexpr int kSumBytes = 4 * kTileOutputs * S::kPart;
@@ -135,8 +137,8 @@ __device__ __forceinline__ void LoadInputs(Filling<S>& to, const CUtensorMap& ma
              token + part * S::kPart, full, ((1 << kPair) - 1) << (ClusterRank() - rank));
 }
 
-// Loads the scales and zetas of a tile's steps, piece by piece. Behind the last group any values
-// will do.
+// Loads the scales and zero offsets of a tile's steps, piece by piece. Behind the last group any
+// values will do.
 template <typename S>
 __device__ void LoadTokenScales(const GemmArguments& g, const Tiles& tiles, int token,
                                 Filling<S>& to) {
@@ -151,8 +153,8 @@ __device__ void LoadTokenScales(const GemmArguments& g, const Tiles& tiles, int 
     for (int i = 0; i < pieces; ++i) {
       const int64_t at = min(group, groups - 1) * g.x_pitch + token;
       BulkLoad(scales + i * S::kTokens, g.x_scales + at, kBytes, full);
-      if (g.x_zetas != nullptr) {
-        BulkLoad(scales + (S::kPieces + i) * S::kTokens, g.x_zetas + at, kBytes, full);
+      if (g.x_zero_offsets != nullptr) {
+        BulkLoad(scales + (S::kPieces + i) * S::kTokens, g.x_zero_offsets + at, kBytes, full);
       }
       left -= g.piece;
       if (left == 0) ++group, left = length;
@@ -221,7 +223,8 @@ template <Operand kOperand, typename S>
 __device__ void Load(const Maps<S::kTail>& maps, const GemmArguments& g, const Tiles& tiles,
                      Shared<S>& s) {
   const int scale_bytes =
-      S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zetas != nullptr ? 2 : 1) : 0;
+      S::kTokenScales ? kInputs / g.piece * S::kTokens * 4 * (g.x_zero_offsets != nullptr ? 2 : 1)
+                      : 0;
   const int step_bytes = 2 * S::BlockBytes(g) + scale_bytes;
   Filling<S> to = {s};
   for (int tile = tiles.first(); tile < tiles.Count(); tile += tiles.stride()) {

@@ -14,7 +14,7 @@ template <Epilogue kEpilogue, typename S, typename Sum, int kSums>
 __device__ __forceinline__ void AddSplits(const Tiles& tiles, Shared<S>& s, Sum (&sums)[kSums]) {
   constexpr int kChunk = kChunkSums<kOfPlanes<kEpilogue>, typename S::Out>;
   static_assert(sizeof(Sum) * kSums * 256 == Shared<S>::kSumBytes);
-  static_assert((kMostSplits - 1) * Shared<S>::kSumBytes <= Shared<S>::kStages * S::kStageBytes);
+  static_assert((kMaxSplits - 1) * Shared<S>::kSumBytes <= Shared<S>::kStages * S::kStageBytes);
   uint4* const received = reinterpret_cast<uint4*>(&s) + threadIdx.x;
   // The place of four sums that split `from` sends to split `to`.
   const auto slot = [&](int from, int to, int i) {

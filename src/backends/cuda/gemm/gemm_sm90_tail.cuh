@@ -12,12 +12,12 @@ namespace nibble::cuda::sm90 {
 
 // The law for a warpgroup's sums of 128 tokens from `first` on.
 template <typename S, typename Sum>
-__device__ __forceinline__ void ApplyTileLaw(const Shared<S>& s, const Sum (&sums)[64], int first,
-                                             float (&y)[64]) {
+__device__ __forceinline__ void ApplyTileScales(const Shared<S>& s, const Sum (&sums)[64],
+                                                int first, float (&y)[64]) {
   const int thread = threadIdx.x;
   const OutputParameters* p = s.rest.parameters.outputs + thread / 32 * 16 + thread % 32 / 4;
   const OutputParameters outputs[] = {p[0], p[8]};
-  ApplyLaw<false, false>(sums, s.rest.parameters, first, outputs, y);
+  ApplyProductScales<false, false>(sums, s.rest.parameters, first, outputs, y);
 }
 
 template <Epilogue kEpilogue, typename S>
@@ -127,7 +127,7 @@ struct TailedRowProduct {
     BarrierWait(&s.rest.parameters_full, parity);
 #pragma unroll
     for (int i = 0; i < kHalves; ++i) {
-      ApplyTileLaw(s, sums[i], i * kHalfTokens, reinterpret_cast<float(&)[64]>(sums[i]));
+      ApplyTileScales(s, sums[i], i * kHalfTokens, reinterpret_cast<float(&)[64]>(sums[i]));
     }
     const auto add = [&](Fragments& a, Fragments& previous, int stage) {
       if constexpr (kHalves == 2) {

@@ -14,7 +14,7 @@ template <WeightKind kKind>
 void LaunchRows(const GemmArguments& g, cudaStream_t stream) {
   WithReal(g.y_type, [&]<typename Out>(Out) {
     using S = sm90::Shape<kKind, false, kTileTokens, false, Out, Tail::kPairs>;
-    sm90::Launch<sm90::TailedRowProduct<Epilogue::kLaw, S>>(g, stream);
+    sm90::Launch<sm90::TailedRowProduct<Epilogue::kScaled, S>>(g, stream);
   });
 }
 
@@ -22,13 +22,13 @@ void LaunchGroups(const GemmArguments& g, cudaStream_t stream) {
   WithReal(g.y_type, [&]<typename Out>(Out) {
     using S =
         sm90::Shape<WeightKind::kNibbleGroups, false, sm90::kHalfTokens, true, Out, Tail::kCodes>;
-    sm90::Launch<sm90::GroupProduct<Epilogue::kLaw, S, 4>>(g, stream);
+    sm90::Launch<sm90::GroupProduct<Epilogue::kScaled, S, 4>>(g, stream);
   });
 }
 
 }  // namespace
 
-void GemmTailsSm90(const GemmArguments& g, cudaStream_t stream) {
+void GemmSm90Tails(const GemmArguments& g, cudaStream_t stream) {
   sm90::CheckSm90(g);
   NIBBLE_CUDA_CHECK(g.tail.x != nullptr && !g.planes());
   switch (g.w_kind) {

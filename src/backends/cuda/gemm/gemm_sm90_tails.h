@@ -10,6 +10,6 @@ namespace nibble::cuda {
 // Enqueues a product that has a tail. If the tail has 16 bits, both sides are multiplied as the sum
 // of two bf16, as in gemm_halves.h; if it has codes, the law's value of each 128 columns is added.
 // A dependent launch. Throws nibble::Error if it is refused.
-void GemmTailsSm90(const GemmArguments& arguments, cudaStream_t stream);
+void GemmSm90Tails(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Code that the prompt products of compute capability 9.0 share (gemm_sm90.cu,
-// gemm_groups_sm90.cu): the operands in registers, the kernel around the mathematics of a product,
+// gemm_sm90_groups.cu): the operands in registers, the kernel around the mathematics of a product,
 // and its launch.
 //
 // A pair of blocks (a cluster) computes 256 outputs x 256, 128 or 64 tokens at a time, each block
@@ -32,8 +32,9 @@ namespace nibble::cuda::sm90 {
 
 inline constexpr int kThreads = 384;  // three warpgroups, two of them math
 
-// kPlain: see ApplyLaw; kGated is plain, too. kPlanes, kGatedPlanes: for inputs of 16 bits.
-enum class Epilogue { kPlain, kLaw, kPlanes, kGated, kGatedPlanes };
+// kPlain: see ApplyProductScales; kGated is plain, too. kPlanes, kGatedPlanes: for inputs of 16
+// bits.
+enum class Epilogue { kPlain, kScaled, kPlanes, kGated, kGatedPlanes };
 template <Epilogue kEpilogue>
 inline constexpr bool kOfPlanes =
     kEpilogue == Epilogue::kPlanes || kEpilogue == Epilogue::kGatedPlanes;
@@ -82,21 +83,22 @@ __device__ __forceinline__ void LoadFragments(const GemmArguments& g, const uint
 // or 1, and the next four in its neighbour: an even lane looks up the codes of both with u = 0, an
 // odd one those with u = 1, and they give each other a half.
 template <typename S>
-__device__ __forceinline__ void LoadPoints(const uint8_t* block,
-                                           const Points<S::kPointBits, 16>& points, Fragments& a) {
+__device__ __forceinline__ void LoadCodewords(const uint8_t* block,
+                                              const Codewords<S::kCodewordBits, 16>& points,
+                                              Fragments& a) {
   const int thread = threadIdx.x % 128;
   const bool odd = thread % 2 != 0;
   const int half = odd ? 4 : 0, from = thread / 4 * 4 + thread % 4 / 2 + (odd ? 2 : 0);
-  PointCodes<S::kPointBits> codes = {reinterpret_cast<const uint4*>(block)[from]};
+  CodewordCodes<S::kCodewordBits> codes = {reinterpret_cast<const uint4*>(block)[from]};
   const uint8_t* const rest = block + 2048;
-  if constexpr (S::kPointBits == 4) codes.rest = reinterpret_cast<const uint4*>(rest)[from];
-  if constexpr (S::kPointBits == 3) codes.rest = reinterpret_cast<const uint2*>(rest)[from];
+  if constexpr (S::kCodewordBits == 4) codes.rest = reinterpret_cast<const uint4*>(rest)[from];
+  if constexpr (S::kCodewordBits == 3) codes.rest = reinterpret_cast<const uint2*>(rest)[from];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int step = i / 2, h = i % 2;
     const auto [word, more] = points.Find(codes, step, h);
-    const uint32_t own = PointBytes<S::kPointBits, S::kFactor>(word, more, half);
-    const uint32_t given = PointBytes<S::kPointBits, S::kFactor>(word, more, 4 - half);
+    const uint32_t own = CodewordBytes<S::kCodewordBits, S::kFactor>(word, more, half);
+    const uint32_t given = CodewordBytes<S::kCodewordBits, S::kFactor>(word, more, 4 - half);
     const uint32_t got = __shfl_xor_sync(0xFFFFFFFF, given, 1);
     a[4 * step + h] = odd ? got : own;
     a[4 * step + 2 + h] = odd ? own : got;
@@ -124,8 +126,8 @@ struct Stages {
   // Waits and loads the step's fragments.
   __device__ int Next(Fragments& a) {
     const int stage = Wait();
-    if constexpr (S::kPointBits != 0) {
-      LoadPoints<S>(Block(stage), s.points(), a);
+    if constexpr (S::kCodewordBits != 0) {
+      LoadCodewords<S>(Block(stage), s.points(), a);
     } else {
       WithWidening<S::kKind>(
           g.w_block, [&]<Widening widening>() { LoadFragments<widening, S>(g, Block(stage), a); });
@@ -206,21 +208,21 @@ __global__ __launch_bounds__(kThreads,
   ClusterSync();  // no block may end while the other writes into it
 }
 
-// The number of pairs of blocks that run at a time, in clusters of 1 to kMostSplits pairs.
+// The number of pairs of blocks that run at a time, in clusters of 1 to kMaxSplits pairs.
 template <typename P>
-const std::array<int, kMostSplits>& MostPairs() {
-  static const auto most = [] {
-    std::array<int, kMostSplits> pairs = {};
-    for (unsigned splits = 1; splits <= kMostSplits; ++splits) {
+const std::array<int, kMaxSplits>& MaxPairs() {
+  static const auto max = [] {
+    std::array<int, kMaxSplits> pairs = {};
+    for (unsigned splits = 1; splits <= kMaxSplits; ++splits) {
       const LaunchShape shape = {.grid = kPair * splits,
                                  .block = kThreads,
                                  .shared_bytes = kSharedBytes,
                                  .cluster = kPair * splits};
-      pairs[splits - 1] = static_cast<int>(splits) * MostClusters(gemm_sm90<P>, shape);
+      pairs[splits - 1] = static_cast<int>(splits) * MaxClusters(gemm_sm90<P>, shape);
     }
     return pairs;
   }();
-  return most;
+  return max;
 }
 
 // Boxes of `box_bytes`, 64 or 128, of `box_rows` rows of bytes, [rows, width] and `stride` apart.
@@ -276,13 +278,13 @@ Maps<S::kTail> MapsOf(const GemmArguments& g, int k_blocks) {
 template <typename P>
 void Launch(const GemmArguments& g, cudaStream_t stream) {
   using S = Shared<typename P::Shape>;
-  static_assert(sizeof(S) + S::Points::kTableBytes <= kSharedBytes);
-  const std::array<int, kMostSplits>& most = MostPairs<P>();
-  NIBBLE_CUDA_CHECK(most[0] > 0);
-  const Tiles tiles = TilesOf(g, P::Shape::kTokens, most);
+  static_assert(sizeof(S) + S::Codewords::kTableBytes <= kSharedBytes);
+  const std::array<int, kMaxSplits>& max = MaxPairs<P>();
+  NIBBLE_CUDA_CHECK(max[0] > 0);
+  const Tiles tiles = TilesOf(g, P::Shape::kTokens, max);
   const auto cluster = static_cast<unsigned>(kPair * tiles.splits);
   LaunchDependent(gemm_sm90<P>,
-                  {.grid = std::min(tiles.count, most[0]) * cluster,
+                  {.grid = std::min(tiles.count, max[0]) * cluster,
                    .block = kThreads,
                    .shared_bytes = kSharedBytes,
                    .cluster = cluster},

@@ -10,10 +10,10 @@
 
 namespace nibble::cuda::sm90 {
 
-inline constexpr int kInputs = 128;    // of a step
-inline constexpr int kPair = 2;        // blocks that share activations
-inline constexpr int kMostSplits = 2;  // pairs of a cluster; more are no faster
-inline constexpr int kBand = 8;  // token tiles that are walked through together, for L2's sake
+inline constexpr int kInputs = 128;   // of a step
+inline constexpr int kPair = 2;       // blocks that share activations
+inline constexpr int kMaxSplits = 2;  // pairs of a cluster; more are no faster
+inline constexpr int kBand = 8;       // token tiles that are walked through together, for L2's sake
 inline constexpr int kHalfTokens = kTileTokens / 2, kQuarterTokens = kHalfTokens / 2;
 
 __device__ __forceinline__ int PairRank() {
@@ -65,15 +65,15 @@ struct Tiles {
 
 // The tiles of g in the fewest rounds of a grid of `most` pairs of blocks, where a round of halves
 // takes a little more than half the time. A half without tokens costs as much as any: where few
-// rows leave many such halves, all tiles are halves. Tiles are split where a grid of most_split[s -
+// rows leave many such halves, all tiles are halves. Tiles are split where a grid of max_split[s -
 // 1] pairs in clusters of s has room for each tile s times. tokens: of the largest tiles of the
 // kernel; kQuarterTokens are not halved.
 inline Tiles TilesOf(const GemmArguments& g, int tokens,
-                     const std::array<int, kMostSplits>& most_split) {
-  const int most = most_split[0], part = std::min(tokens, kHalfTokens);
+                     const std::array<int, kMaxSplits>& max_split) {
+  const int max = max_split[0], part = std::min(tokens, kHalfTokens);
   const bool whole_tiles = tokens == kTileTokens;
   constexpr double kHalfRound = 0.57;
-  constexpr int kLeastSteps = 4;  // of a split
+  constexpr int kMinSteps = 4;  // of a split
   const auto parts = [](int64_t size, int64_t part) {
     return static_cast<int>((size + part - 1) / part);
   };
@@ -97,17 +97,17 @@ inline Tiles TilesOf(const GemmArguments& g, int tokens,
   }
   if (g.experts.linears != nullptr) {
     tiles.experts = g.experts, tiles.halves = 1;
-    tiles.count = g.experts.most * tiles.output_pairs;
+    tiles.count = g.experts.max * tiles.output_pairs;
     tiles.steps = 2 * parts(tiles.k_blocks, 2);
     return tiles;
   }
-  const int all = tiles.token_tiles * tiles.output_pairs, left = all % most;
-  const bool halve_last = 2 * left <= most;
+  const int all = tiles.token_tiles * tiles.output_pairs, left = all % max;
+  const bool halve_last = 2 * left <= max;
   const double last_round = left == 0 ? 0 : halve_last ? kHalfRound : 1;
   const int token_halves = parts(g.x_rows(), part);
-  const double half_rounds = kHalfRound * parts(token_halves * tiles.output_pairs, most);
+  const double half_rounds = kHalfRound * parts(token_halves * tiles.output_pairs, max);
   if (token_halves == 1 || part == kQuarterTokens ||
-      (whole_tiles && half_rounds < all / most + last_round)) {
+      (whole_tiles && half_rounds < all / max + last_round)) {
     tiles.token_tiles = token_halves, tiles.halves = 1;
     tiles.count = token_halves * tiles.output_pairs;
   } else {
@@ -115,9 +115,9 @@ inline Tiles TilesOf(const GemmArguments& g, int tokens,
     tiles.count = all + (all - tiles.whole);
   }
   const auto steps = [&](int splits) { return 2 * parts(tiles.k_blocks, 2 * splits); };
-  for (int splits = kMostSplits; splits > 1; --splits) {
-    const bool fits = tiles.count * splits <= most_split[splits - 1];
-    if (fits && g.tail.x == nullptr && tiles.whole == 0 && steps(splits) >= kLeastSteps) {
+  for (int splits = kMaxSplits; splits > 1; --splits) {
+    const bool fits = tiles.count * splits <= max_split[splits - 1];
+    if (fits && g.tail.x == nullptr && tiles.whole == 0 && steps(splits) >= kMinSteps) {
       tiles.splits = splits;
       break;
     }

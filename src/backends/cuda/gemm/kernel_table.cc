@@ -5,11 +5,11 @@
 #include <numeric>
 
 #include "backends/cuda/gemm/gemm_decode.h"
-#include "backends/cuda/gemm/gemm_groups_sm90.h"
 #include "backends/cuda/gemm/gemm_halves.h"
 #include "backends/cuda/gemm/gemm_plain.h"
 #include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/gemm/gemm_sm90.h"
+#include "backends/cuda/gemm/gemm_sm90_groups.h"
 #include "backends/cuda/gemm/gemm_sm90_tails.h"
 #include "backends/cuda/gemm/weight_order.h"
 
@@ -29,40 +29,40 @@ void Each(std::span<const GemmArguments> products, cudaStream_t stream) {
 constexpr auto kNibbles = WeightKind::kNibbles, kBytes = WeightKind::kBytes;
 constexpr auto kLevels = WeightKind::kLevels, kNibbleGroups = WeightKind::kNibbleGroups;
 constexpr auto kByteGroups = WeightKind::kByteGroups;
-constexpr auto kPoints2 = WeightKind::kPoints2, kPoints3 = WeightKind::kPoints3,
-               kPoints4 = WeightKind::kPoints4;
+constexpr auto kCodewords2 = WeightKind::kCodewords2, kCodewords3 = WeightKind::kCodewords3,
+               kCodewords4 = WeightKind::kCodewords4;
 
 // clang-format off
 constexpr Kernel kTable[] = {
-    // name                     capability  weights              x_bits  rows              run                   joins       gates   run_experts
+    // name                     capability  weights              a_bits  rows              run                   joins       gates   run_experts
     {"gemm_decode_s4s8",        9, 9,       kNibbles,            16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s8s8",        9, 9,       kBytes,              16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s4s8_levels", 9, 9,       kLevels,             16,     kMaxLaunchRows,   GemmDecode,           kMaxJoined, false,  GemmDecodeExperts},
-    {"gemm_decode_p2s8",        9, 9,       kPoints2,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
-    {"gemm_decode_p3s8",        9, 9,       kPoints3,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
-    {"gemm_decode_p4s8",        9, 9,       kPoints4,            16,     kMaxLaunchRows,   GemmDecodePoints,     kMaxJoined},
+    {"gemm_decode_p2s8",        9, 9,       kCodewords2,         16,     kMaxLaunchRows,   GemmDecodeCodewords,  kMaxJoined},
+    {"gemm_decode_p3s8",        9, 9,       kCodewords3,         16,     kMaxLaunchRows,   GemmDecodeCodewords,  kMaxJoined},
+    {"gemm_decode_p4s8",        9, 9,       kCodewords4,         16,     kMaxLaunchRows,   GemmDecodeCodewords,  kMaxJoined},
     {"gemm_decode_s4s8_groups", 9, 9,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_decode_s8s8_groups", 9, 9,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined, false,  GemmDecodeExperts},
     {"gemm_sm90_s4s8",          9, 9,       kNibbles,            16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
     {"gemm_sm90_s8s8",          9, 9,       kBytes,              16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
     {"gemm_sm90_s4s8_levels",   9, 9,       kLevels,             16,     0,                Joined<GemmSm90>,     kMaxJoined, true,   Each<GemmSm90>},
-    {"gemm_sm90_p2s8",          9, 9,       kPoints2,            16,     0,                Joined<GemmPointsSm90>, kMaxJoined},
-    {"gemm_sm90_p3s8",          9, 9,       kPoints3,            16,     0,                Joined<GemmPointsSm90>, kMaxJoined},
-    {"gemm_sm90_p4s8",          9, 9,       kPoints4,            16,     0,                Joined<GemmPointsSm90>, kMaxJoined},
-    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                Joined<GemmGroupsSm90>, kMaxJoined, true,   Each<GemmGroupsSm90>},
-    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                Joined<GemmGroupsSm90>, kMaxJoined, true,   Each<GemmGroupsSm90>},
+    {"gemm_sm90_p2s8",          9, 9,       kCodewords2,         16,     0,                Joined<GemmSm90Codewords>, kMaxJoined},
+    {"gemm_sm90_p3s8",          9, 9,       kCodewords3,         16,     0,                Joined<GemmSm90Codewords>, kMaxJoined},
+    {"gemm_sm90_p4s8",          9, 9,       kCodewords4,         16,     0,                Joined<GemmSm90Codewords>, kMaxJoined},
+    {"gemm_sm90_s4s8_groups",   9, 9,       kNibbleGroups,       16,     0,                Joined<GemmSm90Groups>, kMaxJoined, true,   Each<GemmSm90Groups>},
+    {"gemm_sm90_s8s8_groups",   9, 9,       kByteGroups,         16,     0,                Joined<GemmSm90Groups>, kMaxJoined, true,   Each<GemmSm90Groups>},
     {"gemm_decode_s4s8",        8, 8,       kNibbles,            16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_decode_s8s8",        8, 8,       kBytes,              16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_decode_s4s8_groups", 8, 8,       kNibbleGroups,       16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s8s8_groups", 8, 8,       kByteGroups,         16,     2*kMaxLaunchRows, GemmDecodeGroups,     kMaxJoined},
     {"gemm_decode_s4s8_levels", 8, 8,       kLevels,             16,     2*kMaxLaunchRows, GemmDecode,           kMaxJoined},
     {"gemm_sm80_s4s8_levels",   8, 0,       kLevels,             16,     0,                Each<GemmSm80>},
-    {"gemm_decode_p2s8",        8, 8,       kPoints2,            16,     8,                GemmDecodePoints,     kMaxJoined},
-    {"gemm_decode_p3s8",        8, 8,       kPoints3,            16,     8,                GemmDecodePoints,     kMaxJoined},
-    {"gemm_decode_p4s8",        8, 8,       kPoints4,            16,     8,                GemmDecodePoints,     kMaxJoined},
-    {"gemm_sm80_p2s8",          8, 0,       kPoints2,            16,     0,                Each<GemmPointsSm80>},
-    {"gemm_sm80_p3s8",          8, 0,       kPoints3,            16,     0,                Each<GemmPointsSm80>},
-    {"gemm_sm80_p4s8",          8, 0,       kPoints4,            16,     0,                Each<GemmPointsSm80>},
+    {"gemm_decode_p2s8",        8, 8,       kCodewords2,         16,     8,                GemmDecodeCodewords,  kMaxJoined},
+    {"gemm_decode_p3s8",        8, 8,       kCodewords3,         16,     8,                GemmDecodeCodewords,  kMaxJoined},
+    {"gemm_decode_p4s8",        8, 8,       kCodewords4,         16,     8,                GemmDecodeCodewords,  kMaxJoined},
+    {"gemm_sm80_p2s8",          8, 0,       kCodewords2,         16,     0,                Each<GemmSm80Codewords>},
+    {"gemm_sm80_p3s8",          8, 0,       kCodewords3,         16,     0,                Each<GemmSm80Codewords>},
+    {"gemm_sm80_p4s8",          8, 0,       kCodewords4,         16,     0,                Each<GemmSm80Codewords>},
     {"gemm_sm80_s4s4",          8, 0,       kNibbles,            4,      0,                Each<GemmSm80>},
     {"gemm_sm80_s4s8",          8, 0,       kNibbles,            16,     0,                Each<GemmSm80>},
     {"gemm_sm80_s8s8",          8, 0,       kBytes,              16,     0,                Each<GemmSm80>},
@@ -91,17 +91,17 @@ bool Takes(int capability, WeightKind kind, int bits) {
 }  // namespace
 
 const Kernel kTailKernel = {.name = "gemm_sm90_tails",
-                            .least = 9,
-                            .most = 9,
+                            .min = 9,
+                            .max = 9,
                             .weights = kNibbles,  // or kBytes or kNibbleGroups
-                            .x_bits = 8,
+                            .a_bits = 8,
                             .max_rows = 0,
-                            .run = Joined<GemmTailsSm90>,
+                            .run = Joined<GemmSm90Tails>,
                             .joins = kMaxJoined};
 
 bool Kernel::Runs(int capability, WeightKind kind, int bits, int64_t tokens) const {
-  return capability >= least && (most == 0 || capability <= most) && kind == weights &&
-         bits <= x_bits && (max_rows == 0 || (bits == 16 ? 2 : 1) * tokens <= max_rows);
+  return capability >= min && (max == 0 || capability <= max) && kind == weights &&
+         bits <= a_bits && (max_rows == 0 || (bits == 16 ? 2 : 1) * tokens <= max_rows);
 }
 
 const Kernel& ChooseKernel(int capability, WeightKind kind, int bits, int64_t tokens) {
@@ -127,7 +127,7 @@ WeightKind KindOf(int capability, const ProductFormat& product) {
     return planes ? WeightKind::kFloats : WeightKind::kPlain;
   }
   if (w.second_level) return kLevels;
-  if (w.lattice()) return PointKind(w.bits);
+  if (w.lattice()) return CodewordKind(w.bits);
   return nibbles ? kNibbles : kBytes;
 }
 

@@ -15,9 +15,9 @@ namespace nibble::cuda {
 
 struct Kernel {
   std::string_view name;
-  int least, most;  // compute capability; most = 0: no upper bound
+  int min, max;  // compute capability; most = 0: no upper bound
   WeightKind weights;
-  int x_bits;        // inputs have at most these; 16: two planes of 8
+  int a_bits;        // inputs have at most these; 16: two planes of 8
   int64_t max_rows;  // rows of codes: one per token, or two planes; 0 = any
   // Enqueues products of one input, as many as `joins`.
   void (*run)(std::span<const GemmArguments> products, cudaStream_t stream);

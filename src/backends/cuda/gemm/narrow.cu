@@ -23,8 +23,8 @@ __global__ void NarrowKernel(const float* in, int64_t count, __nv_bfloat16* out)
 
 void Narrow(const float* in, int64_t count, __nv_bfloat16* out, cudaStream_t stream) {
   if (count == 0) return;
-  constexpr int64_t kMostBlocks = 4096;
-  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, kMostBlocks);
+  constexpr int64_t kMaxBlocks = 4096;
+  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, kMaxBlocks);
   LaunchDependent(NarrowKernel, {.grid = static_cast<unsigned>(blocks), .block = kThreads}, stream,
                   in, count, out);
 }

@@ -61,7 +61,7 @@ struct FloatProduct {
   }
 };
 
-// kCorrected: there are zeros or zetas, so sums of codes are needed too.
+// kCorrected: there are zeros or zero offsets, so sums of codes are needed too.
 template <bool kCorrected>
 struct GroupedProduct {
   using Element = int32_t;
@@ -124,7 +124,7 @@ struct GroupedProduct {
     for (int i = 0; i < 4; ++i)
       Multiply(inputs[i], codes[i], d), Count(inputs[i], q), Count(codes[i], p);
   }
-  // a s [D - pi Q + zeta (P - L pi)], each operation rounded once.
+  // a s [D - pi Q + z (P - L pi)], each operation rounded once.
   __device__ float Term(int32_t d, int32_t q, int32_t p, int64_t t, int64_t n,
                         int64_t first_input) const {
     const int64_t x_at = first_input / x_group() * g.x_pitch + t;
@@ -133,9 +133,9 @@ struct GroupedProduct {
     if constexpr (kCorrected) {
       const int32_t zero = g.w_zeros == nullptr ? 0 : static_cast<int32_t>(g.w_zeros[w_at]);
       term = __int2float_rn(d - zero * q);
-      if (g.x_zetas != nullptr) {
+      if (g.x_zero_offsets != nullptr) {
         const int32_t centred = p - static_cast<int32_t>(group()) * zero;
-        term = __fadd_rn(term, __fmul_rn(g.x_zetas[x_at], __int2float_rn(centred)));
+        term = __fadd_rn(term, __fmul_rn(g.x_zero_offsets[x_at], __int2float_rn(centred)));
       }
     } else {
       term = __int2float_rn(d);

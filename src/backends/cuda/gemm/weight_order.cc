@@ -55,7 +55,7 @@ void OrderBlock(const uint8_t* rows, int64_t row_bytes, uint32_t flip, uint8_t* 
 }
 
 // Orders the codes of points, 16 of them in a block's row.
-void OrderPoints(const uint8_t* rows, int64_t row_bytes, int bits, uint8_t* block) {
+void OrderCodewords(const uint8_t* rows, int64_t row_bytes, int bits, uint8_t* block) {
   for (int64_t i = 0; i < kThreads * 4 * 2; ++i) {
     const int64_t t = i / 8, step = i / 2 % 4, h = i % 2, lane = t % 32;
     const uint8_t* code =
@@ -79,10 +79,10 @@ uint16_t ScaleOf(const PackedWeights& w, WeightKind kind, int64_t g) {
   return LevelStep(w.group_scales.as<uint8_t>()[static_cast<size_t>(g)], zero);
 }
 uint8_t StartOf(const PackedWeights& w, int64_t g) {
-  constexpr int kMost = 120;  // so that code - zero fits into a byte
+  constexpr int kMax = 120;  // so that code - zero fits into a byte
   const int zero = w.zeros.as<int8_t>()[static_cast<size_t>(g)];
-  if (zero < -kMost || zero > kMost) Fail("a zero of {} for codes of 4 bits", zero);
-  return static_cast<uint8_t>(kMost - zero);
+  if (zero < -kMax || zero > kMax) Fail("a zero of {} for codes of 4 bits", zero);
+  return static_cast<uint8_t>(kMax - zero);
 }
 
 // Writes the scales behind the codes of block k of the outputs from `first` on: 0 behind the last
@@ -125,7 +125,7 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
   const int64_t packed_bytes = PackedBytes(w.cols, w.format.bits);
   const int64_t row_bytes = PackedBytes(order.input_blocks * kBlockInputs, order.bits());
   const bool is_unsigned = order.kind == WeightKind::kLevels || order.scales.zeros;
-  const bool points = PointBits(order.kind) != 0;
+  const bool points = CodewordBits(order.kind) != 0;
   const uint32_t flip = is_unsigned ? 0x88888888u : 0;  // + 8
   ParallelFor(static_cast<size_t>(order.output_blocks), [&](size_t task) {
     const auto first = static_cast<int64_t>(task) * kBlockOutputs;
@@ -142,7 +142,7 @@ void OrderWeights(const PackedWeights& w, const WeightOrder& order, uint8_t* ord
     uint8_t* block = ordered + first / kBlockOutputs * order.input_blocks * order.block_bytes();
     for (int64_t k = 0; k < order.input_blocks; ++k, block += order.block_bytes()) {
       const uint8_t* rows = padded.data() + PackedBytes(k * kBlockInputs, order.bits());
-      points              ? OrderPoints(rows, row_bytes, order.bits(), block)
+      points              ? OrderCodewords(rows, row_bytes, order.bits(), block)
       : order.bits() == 4 ? OrderBlock<4>(rows, row_bytes, flip, block)
                           : OrderBlock<8>(rows, row_bytes, flip, block);
       if (order.scales.pieces > 0) OrderScales(w, order, first, k, block + CodeBytes(order.kind));

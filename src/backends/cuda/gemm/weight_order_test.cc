@@ -106,8 +106,8 @@ TEST(WeightOrderTest, EveryCodeIsWhereTheKernelsReadIt) {
 TEST(WeightOrderTest, EveryPointIsWhereTheKernelsReadIt) {
   Rng rng(4);
   for (const int bits : {2, 3, 4}) {
-    const WeightKind kind = PointKind(bits);
-    ASSERT_EQ(PointBits(kind), bits);
+    const WeightKind kind = CodewordKind(bits);
+    ASSERT_EQ(CodewordBits(kind), bits);
     const int64_t rows = 65, cols = 264, row_bytes = cols / 8 * bits;
     const auto linear =
         RandomLinear(rng, {.bits = bits, .codebook = Codebook::kE8p}, rows, {.width = cols}, false);

@@ -10,6 +10,6 @@ namespace nibble::cuda {
 
 // Enqueues the product. A dependent launch. Throws nibble::Error on another GPU or if the launch is
 // refused.
-void GemmGroupsSm90(const GemmArguments& arguments, cudaStream_t stream);
+void GemmSm90Groups(const GemmArguments& arguments, cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of gemm_sm80_tile.cuh with points of lattices (lattice_points.cuh).
+// Products of gemm_sm80_tile.cuh with points of lattices (lattice_codewords.cuh).
 #pragma once
 
 #include "backends/cuda/gemm/gemm_sm80_tile.cuh"
-#include "backends/cuda/gemm/lattice_points.cuh"
+#include "backends/cuda/gemm/lattice_codewords.cuh"
 
 namespace nibble::cuda::sm80 {
 
@@ -11,13 +11,13 @@ inline constexpr int kTableColumns = 16;  // 32 would take 64 of 99 KB
 
 // The codes of a warp's 16 outputs x 128 inputs in a stage.
 template <typename S>
-__device__ PointCodes<S::kPointBits> CodesOf(const Stage<S>& stage, int output_tile) {
+__device__ CodewordCodes<S::kCodewordBits> CodesOf(const Stage<S>& stage, int output_tile) {
   const int lane = threadIdx.x % 32;
   const SharedAddress block(stage.w + output_tile / 4 * S::kStageBlock);
   const uint32_t first = block + output_tile % 4 * 512 + lane * 16;
-  PointCodes<S::kPointBits> codes = {LoadShared16(first)};
-  if constexpr (S::kPointBits == 4) codes.rest = LoadShared16(first + 2048);
-  if constexpr (S::kPointBits == 3) {
+  CodewordCodes<S::kCodewordBits> codes = {LoadShared16(first)};
+  if constexpr (S::kCodewordBits == 4) codes.rest = LoadShared16(first + 2048);
+  if constexpr (S::kCodewordBits == 3) {
     codes.rest = LoadShared8(block + 2048 + output_tile % 4 * 256 + lane * 8);
   }
   return codes;
@@ -26,13 +26,13 @@ __device__ PointCodes<S::kPointBits> CodesOf(const Stage<S>& stage, int output_t
 // Adds the products of a stage. A lane's code has weights for eight neighbouring inputs, which
 // operand B takes as they lie.
 template <typename S>
-__device__ __forceinline__ void MultiplyPoints(const Stage<S>& stage, const Place& place,
-                                               const Points<S::kPointBits, kTableColumns>& points,
-                                               IntegerSums<S>& sums) {
+__device__ __forceinline__ void MultiplyCodewords(
+    const Stage<S>& stage, const Place& place,
+    const Codewords<S::kCodewordBits, kTableColumns>& points, IntegerSums<S>& sums) {
   const int lane = threadIdx.x % 32, quad = lane % 4;
   const uint32_t rows =
       SharedAddress(stage.x) + (place.token_warp * S::kWarpTokens + lane / 4) * kInputs;
-  PointCodes<S::kPointBits> codes[S::kOutputTiles];
+  CodewordCodes<S::kCodewordBits> codes[S::kOutputTiles];
 #pragma unroll
   for (int i = 0; i < S::kOutputTiles; ++i) {
     codes[i] = CodesOf<S>(stage, place.output_warp * S::kOutputTiles + i);
@@ -43,8 +43,8 @@ __device__ __forceinline__ void MultiplyPoints(const Stage<S>& stage, const Plac
 #pragma unroll
     for (int i = 0; i < 2 * S::kOutputTiles; ++i) {
       const auto [word, rest] = points.Find(codes[i / 2], step, i % 2);
-      a[i / 2][i % 2] = PointBytes<S::kPointBits, 1 << S::kShift>(word, rest, 0);
-      a[i / 2][2 + i % 2] = PointBytes<S::kPointBits, 1 << S::kShift>(word, rest, 4);
+      a[i / 2][i % 2] = CodewordBytes<S::kCodewordBits, 1 << S::kShift>(word, rest, 0);
+      a[i / 2][2 + i % 2] = CodewordBytes<S::kCodewordBits, 1 << S::kShift>(word, rest, 4);
     }
     const uint32_t at = ((2 * step + quad / 2) ^ lane / 4) * 16 + quad % 2 * 8;
 #pragma unroll

@@ -4,10 +4,10 @@
 
 namespace nibble::cuda {
 
-void GemmPointsSm80(const GemmArguments& g, cudaStream_t stream) {
+void GemmSm80Codewords(const GemmArguments& g, cudaStream_t stream) {
   CheckArguments(g);
-  WithPointKind(g.w_kind, [&]<WeightKind kind>() {
-    constexpr auto kCodes = sm80::PointCodesOf(kind);
+  WithCodewordKind(g.w_kind, [&]<WeightKind kind>() {
+    constexpr auto kCodes = sm80::CodewordCodesOf(kind);
     WithReal(g.y_type,
              [&]<typename Y>(Y) { sm80::Launch<sm80::Shape<kCodes, 128, 64, 1>, Y>(g, stream); });
   });

@@ -45,37 +45,37 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block per row.
 __global__ void __launch_bounds__(kThreads)
-    NormSlopeKernel(const float* x, const float* weight, const float* slopes, int64_t cols,
-                    float eps, float keep, float* out) {
+    NormGradientKernel(const float* x, const float* weight, const float* gradients, int64_t cols,
+                       float eps, float keep, float* out) {
   const int64_t at = blockIdx.x * cols;
-  const auto slope = [&](int64_t c) {
-    return weight == nullptr ? slopes[at + c] : slopes[at + c] * weight[c];
+  const auto gradient = [&](int64_t c) {
+    return weight == nullptr ? gradients[at + c] : gradients[at + c] * weight[c];
   };
   float squares = 0, products = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
     squares += x[at + c] * x[at + c];
-    products += x[at + c] * slope(c);
+    products += x[at + c] * gradient(c);
   }
   const auto n = static_cast<float>(cols);
   const float scale = rsqrtf(BlockSum<kWarps>(squares) / n + eps);
   const float share = scale * scale * BlockSum<kWarps>(products) / n;
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
     const float kept = keep == 0 ? 0 : keep * out[at + c];
-    out[at + c] = kept + scale * (slope(c) - share * x[at + c]);
+    out[at + c] = kept + scale * (gradient(c) - share * x[at + c]);
   }
 }
 
 __global__ void __launch_bounds__(kThreads)
-    GateSlopeKernel(const GateSpec gating, const float* gate, const float* up, int64_t count,
-                    float* slopes, float* gate_slopes) {
+    GateGradientKernel(const GateSpec gating, const float* gate, const float* up, int64_t count,
+                       float* gradients, float* gate_gradients) {
   const int64_t i = Thread();
   if (i >= count) return;
-  const float square = gate[i] * gate[i], slope = slopes[i];
+  const float square = gate[i] * gate[i], gradient = gradients[i];
   const float opening = gate[i] * (gating.linear + gating.cubic * square);
   const float opening_slope = gating.linear + 3 * gating.cubic * square;
   const float sigmoid = 1 / (1 + expf(-opening)), through = gate[i] * sigmoid;
-  gate_slopes[i] = slope * up[i] * (sigmoid + through * (1 - sigmoid) * opening_slope);
-  slopes[i] = slope * through;
+  gate_gradients[i] = gradient * up[i] * (sigmoid + through * (1 - sigmoid) * opening_slope);
+  gradients[i] = gradient * through;
 }
 
 // Rows of `width` values from one place to another, turned by sign times the angles.
@@ -115,10 +115,10 @@ __global__ void __launch_bounds__(kThreads) SoftmaxKernel(CausalBlock block, flo
   float* const s = scores + row * keys;
   const int64_t end = block.first + row + 1;
   const int64_t begin = block.window > 0 ? max(end - block.window, int64_t{0}) : 0;
-  float most = -INFINITY, sum = 0;
-  for (int64_t k = begin + lane; k < end; k += 32) most = fmaxf(most, s[k]);
-  most = WarpMax(most);
-  for (int64_t k = begin + lane; k < end; k += 32) sum += s[k] = expf(s[k] - most);
+  float max = -INFINITY, sum = 0;
+  for (int64_t k = begin + lane; k < end; k += 32) max = fmaxf(max, s[k]);
+  max = WarpMax(max);
+  for (int64_t k = begin + lane; k < end; k += 32) sum += s[k] = expf(s[k] - max);
   const float factor = 1 / WarpSum(sum);
   __syncwarp();
   for (int64_t k = lane; k < keys; k += 32) {
@@ -127,12 +127,12 @@ __global__ void __launch_bounds__(kThreads) SoftmaxKernel(CausalBlock block, flo
 }
 
 __global__ void __launch_bounds__(kThreads)
-    SoftmaxSlopeKernel(CausalBlock block, const float* probabilities, float* slopes) {
+    SoftmaxGradientKernel(CausalBlock block, const float* probabilities, float* gradients) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= block.rows) return;
   const int64_t keys = block.first + block.rows;
   const float* const p = probabilities + row * keys;
-  float* const s = slopes + row * keys;
+  float* const s = gradients + row * keys;
   float mean = 0;
   for (int64_t k = lane; k < keys; k += 32) mean += p[k] * s[k];
   mean = WarpSum(mean);
@@ -141,28 +141,28 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block per row.
 __global__ void __launch_bounds__(kThreads)
-    DivergenceSlopeKernel(const float* target, int64_t cols, float* logits, float* divergences) {
+    DivergenceGradientKernel(const float* target, int64_t cols, float* logits, float* divergences) {
   const float* const t = target + blockIdx.x * cols;
   float* const p = logits + blockIdx.x * cols;
-  float most_t = -INFINITY, most_p = -INFINITY, sum_t = 0, sum_p = 0, divergence = 0;
+  float max_t = -INFINITY, max_p = -INFINITY, sum_t = 0, sum_p = 0, divergence = 0;
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    most_t = fmaxf(most_t, t[c]);
-    most_p = fmaxf(most_p, p[c]);
+    max_t = fmaxf(max_t, t[c]);
+    max_p = fmaxf(max_p, p[c]);
   }
-  most_t = BlockMax<kWarps>(most_t);
-  most_p = BlockMax<kWarps>(most_p);
+  max_t = BlockMax<kWarps>(max_t);
+  max_p = BlockMax<kWarps>(max_p);
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    sum_t += expf(t[c] - most_t);
-    sum_p += expf(p[c] - most_p);
+    sum_t += expf(t[c] - max_t);
+    sum_p += expf(p[c] - max_p);
   }
   sum_t = BlockSum<kWarps>(sum_t);
   sum_p = BlockSum<kWarps>(sum_p);
   // log(q / p) = difference of logits - that of the logarithms of their sums.
-  const float shift = (most_p + logf(sum_p)) - (most_t + logf(sum_t));
+  const float shift = (max_p + logf(sum_p)) - (max_t + logf(sum_t));
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    const float share = expf(t[c] - most_t) / sum_t;
+    const float share = expf(t[c] - max_t) / sum_t;
     divergence += share * (t[c] - p[c] + shift);
-    p[c] = expf(p[c] - most_p) / sum_p - share;
+    p[c] = expf(p[c] - max_p) / sum_p - share;
   }
   divergence = BlockSum<kWarps>(divergence);
   if (threadIdx.x == 0) divergences[blockIdx.x] = divergence;
@@ -185,15 +185,15 @@ __global__ void __launch_bounds__(kThreads)
 // A block per row, whose threads have columns of their own: the label is one of the thread in which
 // the sum of what those before it have reaches the draw.
 __global__ void __launch_bounds__(kThreads)
-    DrawnSlopeKernel(const float* draws, int64_t cols, float* logits) {
+    DrawnGradientKernel(const float* draws, int64_t cols, float* logits) {
   __shared__ float sums[kThreads];
   __shared__ float left;
   __shared__ int drawn;
   float* const p = logits + blockIdx.x * cols;
-  float most = -INFINITY, own = 0;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) most = fmaxf(most, p[c]);
-  most = BlockMax<kWarps>(most);
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) own += expf(p[c] - most);
+  float max = -INFINITY, own = 0;
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) max = fmaxf(max, p[c]);
+  max = BlockMax<kWarps>(max);
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) own += expf(p[c] - max);
   sums[threadIdx.x] = own;
   const float sum = BlockSum<kWarps>(own);
   __syncthreads();
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads)
   float rest = left;
   bool found = threadIdx.x != drawn;
   for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    const float value = expf(p[c] - most);
+    const float value = expf(p[c] - max);
     const bool label = !found && (rest < value || c + kThreads >= cols);
     found |= label;
     rest -= value;
@@ -235,17 +235,18 @@ void DeviceMath::RowPowers(const float* a, int64_t rows, int64_t cols, int64_t g
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
-                            int64_t cols, float eps, float keep, float* out) const {
-  NormSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(x, weight, slopes, cols,
-                                                                         eps, keep, out);
+void DeviceMath::NormGradients(const float* x, const float* weight, const float* gradients,
+                               int64_t rows, int64_t cols, float eps, float keep,
+                               float* out) const {
+  NormGradientKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(x, weight, gradients,
+                                                                            cols, eps, keep, out);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::GateSlopes(const GateSpec& gating, const float* gate, const float* up,
-                            int64_t count, float* slopes, float* gate_slopes) const {
-  GateSlopeKernel<<<Blocks(count, kThreads), kThreads, 0, stream_>>>(gating, gate, up, count,
-                                                                     slopes, gate_slopes);
+void DeviceMath::GateGradients(const GateSpec& gating, const float* gate, const float* up,
+                               int64_t count, float* gradients, float* gate_gradients) const {
+  GateGradientKernel<<<Blocks(count, kThreads), kThreads, 0, stream_>>>(gating, gate, up, count,
+                                                                        gradients, gate_gradients);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
@@ -280,26 +281,27 @@ void DeviceMath::Softmax(const CausalBlock& block, float* scores) const {
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::SoftmaxSlopes(const CausalBlock& block, const float* p, float* slopes) const {
-  SoftmaxSlopeKernel<<<Blocks(block.rows, kWarps), kThreads, 0, stream_>>>(block, p, slopes);
+void DeviceMath::SoftmaxGradients(const CausalBlock& block, const float* p,
+                                  float* gradients) const {
+  SoftmaxGradientKernel<<<Blocks(block.rows, kWarps), kThreads, 0, stream_>>>(block, p, gradients);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
-                                  float* divergences) const {
-  DivergenceSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(target, cols, logits,
-                                                                               divergences);
+void DeviceMath::DivergenceGradients(const float* target, int64_t rows, int64_t cols, float* logits,
+                                     float* divergences) const {
+  DivergenceGradientKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(
+      target, cols, logits, divergences);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 
-void DeviceMath::DrawnSlopes(std::span<const float> draws, int64_t cols, float* logits) const {
+void DeviceMath::DrawnGradients(std::span<const float> draws, int64_t cols, float* logits) const {
   const auto rows = static_cast<int64_t>(draws.size());
   DeviceBuffer<float> there;
   CheckCuda(cudaMemcpyAsync(there.Grow(rows), draws.data(), draws.size_bytes(),
                             cudaMemcpyHostToDevice, stream_),
             "copy to the GPU");
-  DrawnSlopeKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(there.data(), cols,
-                                                                          logits);
+  DrawnGradientKernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_>>>(there.data(), cols,
+                                                                             logits);
   CheckCuda(cudaGetLastError(), "kernel launch");
 }
 

@@ -39,9 +39,9 @@ void Turn(const HeadAngles& angles, int64_t position, float sign, int64_t width,
 
 // values become exp(values - max); returns their sum.
 float Exponentials(std::span<float> values) {
-  const float most = *std::max_element(values.begin(), values.end());
+  const float max = *std::max_element(values.begin(), values.end());
   float sum = 0;
-  for (float& v : values) sum += v = std::exp(v - most);
+  for (float& v : values) sum += v = std::exp(v - max);
   return sum;
 }
 
@@ -84,10 +84,10 @@ void HostMath::RowPowers(const float* a, int64_t rows, int64_t cols, int64_t gro
   });
 }
 
-void HostMath::NormSlopes(const float* x, const float* weight, const float* slopes, int64_t rows,
-                          int64_t cols, float eps, float keep, float* out) const {
-  const auto slope = [&](int64_t at, int64_t c) {
-    return weight == nullptr ? slopes[at + c] : slopes[at + c] * weight[c];
+void HostMath::NormGradients(const float* x, const float* weight, const float* gradients,
+                             int64_t rows, int64_t cols, float eps, float keep, float* out) const {
+  const auto gradient = [&](int64_t at, int64_t c) {
+    return weight == nullptr ? gradients[at + c] : gradients[at + c] * weight[c];
   };
   InParts(rows, kPartRows, [&](int64_t first, int64_t count) {
     for (int64_t at = first * cols; at < (first + count) * cols; at += cols) {
@@ -95,25 +95,26 @@ void HostMath::NormSlopes(const float* x, const float* weight, const float* slop
       const auto n = static_cast<float>(cols);
       const float scale = 1 / std::sqrt(std::inner_product(v, v + cols, v, 0.0f) / n + eps);
       float products = 0;
-      for (int64_t c = 0; c < cols; ++c) products += v[c] * slope(at, c);
+      for (int64_t c = 0; c < cols; ++c) products += v[c] * gradient(at, c);
       const float share = scale * scale * products / n;
       for (int64_t c = 0; c < cols; ++c) {
-        out[at + c] = (keep == 0 ? 0 : keep * out[at + c]) + scale * (slope(at, c) - share * v[c]);
+        out[at + c] =
+            (keep == 0 ? 0 : keep * out[at + c]) + scale * (gradient(at, c) - share * v[c]);
       }
     }
   });
 }
 
-void HostMath::GateSlopes(const GateSpec& gating, const float* gate, const float* up, int64_t count,
-                          float* slopes, float* gate_slopes) const {
+void HostMath::GateGradients(const GateSpec& gating, const float* gate, const float* up,
+                             int64_t count, float* gradients, float* gate_gradients) const {
   InParts(count, kValues, [&](int64_t first, int64_t size) {
     for (int64_t i = first; i < first + size; ++i) {
       const float square = gate[i] * gate[i];
       const float opening = gate[i] * (gating.linear + gating.cubic * square);
-      const float slope = gating.linear + 3 * gating.cubic * square;  // of the opening
+      const float gradient = gating.linear + 3 * gating.cubic * square;  // of the opening
       const float sigmoid = 1 / (1 + std::exp(-opening)), through = gate[i] * sigmoid;
-      gate_slopes[i] = slopes[i] * up[i] * (sigmoid + through * (1 - sigmoid) * slope);
-      slopes[i] *= through;
+      gate_gradients[i] = gradients[i] * up[i] * (sigmoid + through * (1 - sigmoid) * gradient);
+      gradients[i] *= through;
     }
   });
 }
@@ -143,16 +144,16 @@ void HostMath::Softmax(const CausalBlock& block, float* scores) const {
   }
 }
 
-void HostMath::SoftmaxSlopes(const CausalBlock& block, const float* p, float* slopes) const {
+void HostMath::SoftmaxGradients(const CausalBlock& block, const float* p, float* gradients) const {
   const int64_t keys = block.keys();
-  for (int64_t r = 0; r < block.rows; ++r, p += keys, slopes += keys) {
-    const float mean = std::inner_product(p, p + keys, slopes, 0.0f);
-    for (int64_t k = 0; k < keys; ++k) slopes[k] = p[k] * (slopes[k] - mean);
+  for (int64_t r = 0; r < block.rows; ++r, p += keys, gradients += keys) {
+    const float mean = std::inner_product(p, p + keys, gradients, 0.0f);
+    for (int64_t k = 0; k < keys; ++k) gradients[k] = p[k] * (gradients[k] - mean);
   }
 }
 
-void HostMath::DivergenceSlopes(const float* target, int64_t rows, int64_t cols, float* logits,
-                                float* divergences) const {
+void HostMath::DivergenceGradients(const float* target, int64_t rows, int64_t cols, float* logits,
+                                   float* divergences) const {
   InParts(rows, kPartRows, [&](int64_t first, int64_t count) {
     const auto width = static_cast<size_t>(cols);
     std::vector<float> q(width), difference(width);
@@ -161,10 +162,10 @@ void HostMath::DivergenceSlopes(const float* target, int64_t rows, int64_t cols,
       float* const p = logits + r * cols;
       std::copy_n(t, width, q.begin());
       std::transform(t, t + cols, p, difference.begin(), std::minus<>());
-      const float most_t = *std::max_element(t, t + cols), most_p = *std::max_element(p, p + cols);
+      const float max_t = *std::max_element(t, t + cols), max_p = *std::max_element(p, p + cols);
       const float sum_q = Exponentials(q), sum_p = Exponentials({p, width});
       // log(q / p) = difference of logits - that of the logarithms of their sums.
-      const float shift = (most_p + std::log(sum_p)) - (most_t + std::log(sum_q));
+      const float shift = (max_p + std::log(sum_p)) - (max_t + std::log(sum_q));
       double divergence = 0;
       for (size_t c = 0; c < width; ++c) {
         const float share = q[c] / sum_q;
@@ -176,7 +177,7 @@ void HostMath::DivergenceSlopes(const float* target, int64_t rows, int64_t cols,
   });
 }
 
-void HostMath::DrawnSlopes(std::span<const float> draws, int64_t cols, float* logits) const {
+void HostMath::DrawnGradients(std::span<const float> draws, int64_t cols, float* logits) const {
   InParts(static_cast<int64_t>(draws.size()), kPartRows, [&](int64_t first, int64_t count) {
     for (int64_t r = first; r < first + count; ++r) {
       const std::span<float> p(logits + r * cols, static_cast<size_t>(cols));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompt products in groups (gemm_sm90_groups.cuh).
-#include "backends/cuda/gemm/gemm_groups_sm90.h"
 #include "backends/cuda/gemm/gemm_sm90_groups.cuh"
+#include "backends/cuda/gemm/gemm_sm90_groups.h"
 
 namespace nibble::cuda {
 namespace {
@@ -27,7 +27,7 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
       return LaunchAs<Epilogue::kPlanes, Epilogue::kGatedPlanes, S, kSteps>(g, stream);
     }
   }
-  LaunchAs<Epilogue::kLaw, Epilogue::kGated, S, kSteps>(g, stream);
+  LaunchAs<Epilogue::kScaled, Epilogue::kGated, S, kSteps>(g, stream);
 }
 
 template <WeightKind kKind, int kSteps>
@@ -47,7 +47,7 @@ void LaunchKind(const GemmArguments& g, cudaStream_t stream) {
 
 }  // namespace
 
-void GemmGroupsSm90(const GemmArguments& g, cudaStream_t stream) {
+void GemmSm90Groups(const GemmArguments& g, cudaStream_t stream) {
   sm90::CheckSm90(g);
   NIBBLE_CUDA_CHECK(HasGroups(g.w_kind));
   g.w_kind == WeightKind::kNibbleGroups ? LaunchKind<WeightKind::kNibbleGroups>(g, stream)

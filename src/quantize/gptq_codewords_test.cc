@@ -79,7 +79,7 @@ TEST(Lattice, SweepsEndWhereNoPointMoves) {
       std::vector<double> error;
       for (size_t k = 0; k < kWidth; ++k) error.push_back(decoded.row(n)[k] - w.row(n)[k]);
       for (int64_t b = 0; b < kWidth; b += kBlock) {
-        Matrix<double> a(kBlock, kBlock + 1);  // H_bb and the slopes of the block
+        Matrix<double> a(kBlock, kBlock + 1);  // H_bb and the gradients of the block
         for (int64_t i = 0; i < kBlock; ++i) {
           for (int64_t j = 0; j < kBlock; ++j) At(a, i, j) = At(h, b + i, b + j);
           for (int64_t j = 0; j < kWidth; ++j) {

@@ -12,7 +12,7 @@ constexpr int64_t kBlock = 32;  // inputs
 static_assert(kBlock / 4 == kPartials);
 
 template <int kBits>
-struct Points {
+struct Codewords {
   static constexpr int kCodes = kBits == 2 ? 1 : 2;
   static constexpr int64_t kBytes = kBits * 64;  // of a block
   // Factors of the sums of the first and of the second codes' numbers.
@@ -20,7 +20,7 @@ struct Points {
 
   alignas(64) uint32_t words[kCodes][4 * kPanel];
 
-  Points(const LatticeWords& table, const uint8_t* b) {
+  Codewords(const LatticeWords& table, const uint8_t* b) {
     e8p_words(table, b + (kBits - 2) * 64, words[0]);
     if constexpr (kBits == 3) short_words(table, b, words[1]);
     if constexpr (kBits == 4) e8p_words(table, b, words[1]);
@@ -29,9 +29,9 @@ struct Points {
 
 // Outputs from `first` on, eight of them: c[R, kTileOutputs] += sums of a block
 template <int kBits, int R>
-void AddHalf(const Points<kBits>& points, int64_t first, const int8_t* a, int64_t a_stride,
+void AddHalf(const Codewords<kBits>& points, int64_t first, const int8_t* a, int64_t a_stride,
              int32_t* c) {
-  constexpr int kCodes = Points<kBits>::kCodes;
+  constexpr int kCodes = Codewords<kBits>::kCodes;
   __m256i sums[R][kCodes];
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
@@ -56,15 +56,15 @@ void AddHalf(const Points<kBits>& points, int64_t first, const int8_t* a, int64_
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
     for (int i = 0; i < kCodes; ++i) {
-      Widen(c + r * kTileOutputs + first, sums[r][i], Points<kBits>::kFactors[i]);
+      Widen(c + r * kTileOutputs + first, sums[r][i], Codewords<kBits>::kFactors[i]);
     }
   }
 }
 
 template <int kBits, int R>
 void Group(const GemvTile& t, const int8_t* a, const uint8_t* b, int32_t* c) {
-  for (int64_t k = 0; k < t.k; k += kBlock, a += kBlock, b += Points<kBits>::kBytes) {
-    const Points<kBits> points(*t.words, b);
+  for (int64_t k = 0; k < t.k; k += kBlock, a += kBlock, b += Codewords<kBits>::kBytes) {
+    const Codewords<kBits> points(*t.words, b);
     AddHalf<kBits, R>(points, 0, a, t.a_stride, c);
     AddHalf<kBits, R>(points, 8, a, t.a_stride, c);
   }
@@ -78,7 +78,7 @@ void Run(const GemvTile& t) {
   for (int64_t panel = 0; panel < 2; ++panel) {
     for (int64_t g = 0; g < t.groups; ++g) {
       kGroups[t.rows - 1](t, t.a + g * t.k,
-                          t.b + panel * t.b_stride + g * t.k / kBlock * Points<kBits>::kBytes,
+                          t.b + panel * t.b_stride + g * t.k / kBlock * Codewords<kBits>::kBytes,
                           t.c + g * t.rows * kTileOutputs + panel * kPanel);
     }
   }

@@ -13,15 +13,15 @@ void LaunchFor(const GemmArguments& g, cudaStream_t stream) {
   WithReal(g.y_type, [&]<typename Out>(Out) {
     using S = sm90::Shape<kKind, false, kTileTokens, false, Out>;
     g.planes() ? sm90::Launch<sm90::RowProduct<Epilogue::kPlanes, S>>(g, stream)
-               : sm90::Launch<sm90::RowProduct<Epilogue::kLaw, S>>(g, stream);
+               : sm90::Launch<sm90::RowProduct<Epilogue::kScaled, S>>(g, stream);
   });
 }
 
 }  // namespace
 
-void GemmPointsSm90(const GemmArguments& g, cudaStream_t stream) {
+void GemmSm90Codewords(const GemmArguments& g, cudaStream_t stream) {
   sm90::CheckSm90(g);
-  WithPointKind(g.w_kind, [&]<WeightKind kind>() { LaunchFor<kind>(g, stream); });
+  WithCodewordKind(g.w_kind, [&]<WeightKind kind>() { LaunchFor<kind>(g, stream); });
 }
 
 }  // namespace nibble::cuda

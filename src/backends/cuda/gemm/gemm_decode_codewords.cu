@@ -10,25 +10,25 @@ namespace {
 using namespace decode;
 
 template <typename F, int tiles, int row_warps, int ring_bytes, int table_columns = 32>
-using Points16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16, table_columns>;
+using Codewords16 = Shape<F, tiles, row_warps, 1, ring_bytes, 16, table_columns>;
 
 // Runs products of few columns; a block has all of their inputs where these are 64 KiB or less.
 template <typename F, int tiles, int ring_bytes, int table_columns, typename Y>
 bool RunFew(const Products& products, const Device& device, cudaStream_t stream) {
   const int ranks = RanksOfOneTile(products, device);
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   bool (*launch)(const Products&, const Placement&, cudaStream_t) = nullptr;
   Placement best;
   // Chooses the block size whose outputs and exchanges of sums take the least time.
   const auto consider = [&]<typename S>() {
     const Placement placement = Place<S>(products, ranks, device);
     const double time = placement.rounds * (S::kRows + 8.0 * ranks);
-    if (!placement.fits || time >= least) return;
-    least = time, best = placement, launch = Launch<S, Y>;
+    if (!placement.fits || time >= min) return;
+    min = time, best = placement, launch = Launch<S, Y>;
   };
-  consider.template operator()<Points16<F, tiles, 1, ring_bytes, table_columns>>();
-  consider.template operator()<Points16<F, tiles, 2, ring_bytes, table_columns>>();
-  consider.template operator()<Points16<F, tiles, 4, ring_bytes, table_columns>>();
+  consider.template operator()<Codewords16<F, tiles, 1, ring_bytes, table_columns>>();
+  consider.template operator()<Codewords16<F, tiles, 2, ring_bytes, table_columns>>();
+  consider.template operator()<Codewords16<F, tiles, 4, ring_bytes, table_columns>>();
   return launch != nullptr && launch(products, best, stream);
 }
 
@@ -44,23 +44,24 @@ struct RunKind {
     if (columns <= 8) return RunFew<F, 1, 4096, 32, Y>(products, device, stream);
     if (columns <= 16) {
       // Larger clusters would exchange sums more often than blocks of 128 outputs.
-      constexpr int kMostRanks = 4;
-      return RanksOfOneTile(products, device) <= kMostRanks
+      constexpr int kMaxRanks = 4;
+      return RanksOfOneTile(products, device) <= kMaxRanks
                  ? RunFew<F, 2, 3072, 32, Y>(products, device, stream)
-                 : RunTiles<Points16<F, 2, 8, 4 * kStage>, Y>(products, device, stream);
+                 : RunTiles<Codewords16<F, 2, 8, 4 * kStage>, Y>(products, device, stream);
     }
-    return RunTiles<Points16<F, 4, 8, 3 * kStage>, Y>(products, device, stream);
+    return RunTiles<Codewords16<F, 4, 8, 3 * kStage>, Y>(products, device, stream);
   }
   template <typename Y>
   bool operator()(const Products& products, const Device& device, cudaStream_t stream) const {
-    return WithPointKind(products.common().w_kind,
-                         [&]<WeightKind kind>() { return Run<kind, Y>(products, device, stream); });
+    return WithCodewordKind(products.common().w_kind, [&]<WeightKind kind>() {
+      return Run<kind, Y>(products, device, stream);
+    });
   }
 };
 
 }  // namespace
 
-void GemmDecodePoints(std::span<const GemmArguments> products, cudaStream_t stream) {
+void GemmDecodeCodewords(std::span<const GemmArguments> products, cudaStream_t stream) {
   decode::Decode(products, stream, RunKind());
 }
 

@@ -16,21 +16,21 @@ struct OutputTerms {
     scale = g.w_scales == nullptr ? 1.0f : g.w_scales[n];
     if (g.bias != nullptr) bias = g.bias[n];
     if (g.w_zeros != nullptr) zero = g.w_zeros[n];
-    if (g.x_zetas != nullptr && g.x_group == 0) sum = g.w_sums[n];
+    if (g.x_zero_offsets != nullptr && g.x_group == 0) sum = g.w_sums[n];
   }
 };
 
-// The right side of the law for d = D. `tokens` has arrays scales, zetas and sums; zetas and sums
-// are read only if the arguments have them.
+// The right side of the law for d = D. `tokens` has arrays scales, zero offsets and sums; zero
+// offsets and sums are read only if the arguments have them.
 template <typename Tokens>
 __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTerms& output,
                                           const Tokens& tokens, int t, int32_t d) {
   const int32_t pi = g.w_zeros == nullptr ? 0 : static_cast<int32_t>(output.zero);
   if (g.w_zeros != nullptr) d -= pi * tokens.sums[t];
   float v = __int2float_rn(d);
-  if (g.x_zetas != nullptr) {
+  if (g.x_zero_offsets != nullptr) {
     const int32_t p = static_cast<int32_t>(output.sum) - static_cast<int32_t>(g.cols) * pi;
-    v = __fadd_rn(v, __fmul_rn(tokens.zetas[t], __int2float_rn(p)));
+    v = __fadd_rn(v, __fmul_rn(tokens.zero_offsets[t], __int2float_rn(p)));
   }
   v = __fmul_rn(__fmul_rn(tokens.scales[t], output.scale), v);
   return g.bias == nullptr ? v : __fadd_rn(v, output.bias);
@@ -42,7 +42,8 @@ template <typename Tokens>
 __device__ __forceinline__ float LawValue(const GemmArguments& g, const OutputTerms& output,
                                           const Tokens& tokens, int t, float sum) {
   float v = sum * output.scale;
-  if (g.x_zetas != nullptr && g.x_group == 0) v = fmaf(tokens.zetas[t], output.sum, v);
+  if (g.x_zero_offsets != nullptr && g.x_group == 0)
+    v = fmaf(tokens.zero_offsets[t], output.sum, v);
   v *= tokens.scales[t];
   return g.bias == nullptr ? v : v + output.bias;
 }

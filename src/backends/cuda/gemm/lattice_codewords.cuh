@@ -14,25 +14,25 @@ namespace nibble::cuda {
 // `first`, for its upper and its lower output; in `rest` what 4 bits have of the second point, or 3
 // bits of the short vector, one byte for each output.
 template <int bits>
-struct PointCodes {};
+struct CodewordCodes {};
 template <>
-struct PointCodes<2> {
+struct CodewordCodes<2> {
   uint4 first;
 };
 template <>
-struct PointCodes<3> {
+struct CodewordCodes<3> {
   uint4 first;
   uint2 rest;
 };
 template <>
-struct PointCodes<4> {
+struct CodewordCodes<4> {
   uint4 first, rest;
 };
 
 // `factor` times four weights of a word (lattice_words.h) and of what is added to them, in units of
 // the format, as signed bytes: the first four (half = 0) or the others (half = 4).
 template <int bits, int factor>
-__device__ __forceinline__ uint32_t PointBytes(uint32_t word, uint32_t rest, int half) {
+__device__ __forceinline__ uint32_t CodewordBytes(uint32_t word, uint32_t rest, int half) {
   constexpr uint32_t kEach = 0x01010101, kLow = 15 * kEach, kSign = 128 * kEach;
   if constexpr (factor == 8) {  // 8 (2 n - 15) = 16 (n - 8) + 8, of words whose n are n - 8
     static_assert(bits == 2);
@@ -50,11 +50,11 @@ __device__ __forceinline__ uint32_t PointBytes(uint32_t word, uint32_t rest, int
 // those of 3 have the short vectors behind them. A lane has a column of 32, or two neighbours have
 // one of 16: while one of them looks an entry up, the other does signs, in other banks.
 template <int bits, int columns>
-class Points {
+class Codewords {
  public:
   static constexpr int kTableBytes = (512 * columns + (bits == 3 ? 256 : 0)) * sizeof(uint32_t);
 
-  __device__ explicit Points(void* table)
+  __device__ explicit Codewords(void* table)
       : words_(SharedAddress(table)),
         shorts_(words_ + 512 * columns * sizeof(uint32_t)),
         swap_(columns == 16 ? threadIdx.x % 2 * 0x10 : 0) {
@@ -82,7 +82,7 @@ class Points {
   struct Pair {
     uint32_t word, rest;
   };
-  __device__ __forceinline__ Pair Find(const PointCodes<bits>& codes, int step, int h) const {
+  __device__ __forceinline__ Pair Find(const CodewordCodes<bits>& codes, int step, int h) const {
     Pair pair = {Word(Part(codes.first, step), h), 0};
     if constexpr (bits == 4) pair.rest = Word(Part(codes.rest, step), h);
     if constexpr (bits == 3) {
@@ -112,10 +112,10 @@ class Points {
 };
 // No table: the weights are not points.
 template <int columns>
-class Points<0, columns> {
+class Codewords<0, columns> {
  public:
   static constexpr int kTableBytes = 0;
-  __device__ explicit Points(void*) {}
+  __device__ explicit Codewords(void*) {}
   __device__ void Fill(const LatticeWords*) const {}
 };
 
