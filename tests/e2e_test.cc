@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the program on a model that is not quantized: help, tokens, text, perplexity, and errors
 // for bad input.
+#include <algorithm>
+
 #include "tests/e2e_testing.h"
 
 namespace nibble {
@@ -37,6 +39,58 @@ TEST(CommandLine, VersionHelpAndWrongUsage) {
   EXPECT_EQ(Nibble({"quantize", kTiny, "--w-bits", "9", "-o", "x"}).code, 2);
   EXPECT_EQ(Nibble({"generate", kTiny, "--prompt", "a", "--device", "abacus"}).code, 2);
   EXPECT_EQ(Nibble({"quantize", kTiny}).code, 2) << "no -o";
+}
+
+TEST(CommandLine, HelpLeavesRareOptionsToHelpAllAndTopics) {
+  const std::string help = Nibble({"quantize", "--help"}).out;
+  EXPECT_THAT(help, AllOf(HasSubstr("--kv-bits"), HasSubstr("--recipe"),
+                          testing::Not(HasSubstr("--gptaq")), HasSubstr("nibble help recipes")));
+  EXPECT_LT(std::ranges::count(help, '\n'), 80);
+  EXPECT_THAT(Nibble({"quantize", "--help-all"}).out, HasSubstr("--gptaq"));
+  EXPECT_THAT(Nibble({"help", "recipes"}).out,
+              AllOf(HasSubstr("quarot: "), HasSubstr("--gptaq"), HasSubstr("--kv-bits")));
+  const std::string topics = Nibble({"help", "topics"}).out;
+  for (const char* topic : {"recipes", "models", "environment", "exit", "man"}) {
+    EXPECT_THAT(topics, HasSubstr(topic));
+    const Result text = Nibble({"help", topic});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_GT(text.out.size(), 100u) << topic;
+  }
+}
+
+TEST(CommandLine, TheManualPageHasEveryOptionAndNoOtherRequests) {
+  const std::string page = Nibble({"help", "man"}).out;
+  for (const char* option : {"\\-\\-gptaq", "\\-\\-no\\-keep", "\\-\\-kernels", "NIBBLE_ISA"}) {
+    EXPECT_THAT(page, HasSubstr(option));
+  }
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with('.') && !line.starts_with('\'')) continue;
+    EXPECT_THAT(line, testing::MatchesRegex("[.](TH|SH|TP|B|I|nf|fi|PP)( .*)?"));
+  }
+}
+
+// What bash would offer behind these words.
+std::string Completed(const std::vector<std::string>& words) {
+  const std::string script = Nibble({"completion", "bash"}).out;
+  const std::string command =
+      fmt::format("{}COMP_WORDS=({}); COMP_CWORD={}; _nibble; echo \"${{COMPREPLY[*]}}\"", script,
+                  fmt::join(words, " "), words.size() - 1);
+  return Process({"/bin/bash", "-c", command}, "", {}).Wait().out;
+}
+
+TEST(CommandLine, CompletionKnowsVerbsOptionsAndValues) {
+  EXPECT_EQ(Completed({"nibble", "qu"}), "quantize\n");
+  EXPECT_EQ(Completed({"nibble", "eval", "p"}), "ppl\n");
+  EXPECT_EQ(Completed({"nibble", "quantize", "m", "--rec"}), "--recipe --recent\n");
+  EXPECT_EQ(Completed({"nibble", "quantize", "m", "--recipe", "qua"}), "quarot\n");
+  EXPECT_EQ(Completed({"nibble", "quantize", "m", "--rotation", "ha"}), "hadamard hartley\n");
+  EXPECT_EQ(Completed({"nibble", "inspect", NIBBLE_SOURCE_DIR "/LICEN"}),
+            NIBBLE_SOURCE_DIR "/LICENSE\n");
+  EXPECT_THAT(Nibble({"completion", "zsh"}).out, StartsWith("#compdef nibble\n"));
+  EXPECT_THAT(Nibble({"completion", "fish"}).out,
+              HasSubstr("complete -c nibble -n '__fish_seen_subcommand_from quantize' -l recipe"));
+  EXPECT_EQ(Nibble({"completion", "tcsh"}).code, 2);
 }
 
 // Every example of a --help must at least be an accepted command line: it fails, here, because

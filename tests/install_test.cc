@@ -22,7 +22,12 @@ TEST_F(Install, AnotherProjectFindsLinksAndRunsNibble) {
   const Result used = run({build + "/consumer", kTiny, Path("out")});
   EXPECT_EQ(used.code, 0) << used.err;
   EXPECT_TRUE(used.out.starts_with("0.")) << used.out;
-  EXPECT_TRUE(std::filesystem::exists(prefix + "/bin/nibble"));
+  for (const char* file :
+       {"bin/nibble", "share/man/man1/nibble.1", "share/bash-completion/completions/nibble",
+        "share/zsh/site-functions/_nibble", "share/fish/vendor_completions.d/nibble.fish"}) {
+    std::error_code error;
+    EXPECT_GT(std::filesystem::file_size(prefix + "/" + file, error), 500u) << file;
+  }
 }
 
 }  // namespace

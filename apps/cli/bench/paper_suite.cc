@@ -78,7 +78,7 @@ std::vector<PaperSection> QuarotParts() {
         {"K2 V3", "quarot", "w-bits=16,a-bits=16,k-bits=2,v-bits=3"},
         {"K2 V2", "quarot", "w-bits=16,a-bits=16,k-bits=2,v-bits=2"}}},
       {"weights",
-       "QuaRot: weights alone, asymmetric",
+       "QuaRot: weight-only, asymmetric",
        {{"4 bits, round to nearest", "rtn", "w-asym"},
         {"4 bits, GPTQ", "gptq", "w-asym"},
         {"4 bits, QuaRot, round to nearest",
