@@ -111,7 +111,7 @@ TEST(ChooseClips, LeavesTheTailOut) {
   EXPECT_LT(Excess(x, rotator.Layer(0), plan.at(0, Role::kQ).activations), 0.03);
 }
 
-// A tail without activations of its own: the floats that stand in for these have none.
+// A weight-only tail: the floats that stand in for its weights have none.
 TEST(ChooseClips, RunsLinearsThatReadFloatsWithoutTheirTails) {
   const Network source = OpenNetwork(NIBBLE_SOURCE_DIR "/samples/tiny");
   const ModelConfig& c = source.config;
