@@ -131,8 +131,8 @@ TextSet SchemaCompiler::StringSet(const Constraints& c, Where at) {
   narrow([&] { return set.Without(TextSet::Of(Choice(std::move(excluded)))); });
   if (s.min > 0 || s.max != kUnbounded) {
     const auto states = static_cast<int64_t>(set.size());
-    const int64_t max = std::max(s.min, std::max<int64_t>(kCountedStates / states, 1));
-    const int64_t max = s.max == kUnbounded ? kUnbounded : std::min(s.max, max);
+    const int64_t counted = std::max(s.min, std::max<int64_t>(kCountedStates / states, 1));
+    const int64_t max = s.max == kUnbounded ? kUnbounded : std::min(s.max, counted);
     narrow([&] { return set.And(TextSet::OfLengths(s.min, max)); });
   }
   return set;
