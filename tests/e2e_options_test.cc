@@ -446,8 +446,9 @@ TEST_F(Options, InspectShowsKeysThatNothingReads) {
                     unknown = "config.json: nobody_knows = 1";
   const Result r = Nibble({"inspect", small_});
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_THAT(r.out, AllOf(HasSubstr("answers depend on  " + answers + "\n"),
-                           HasSubstr("not known          " + unknown + "\n")));
+  EXPECT_THAT(r.out,
+              AllOf(HasSubstr("not read           " + answers + " (answers depend on them)\n"),
+                    HasSubstr("not known          " + unknown + "\n")));
   EXPECT_THAT(r.err, AllOf(HasSubstr(answers + "\n"), HasSubstr(unknown + "\n")));
   EXPECT_EQ(Nibble({"inspect", small_, "--json"}).json()["unread_keys"],
             Json({{"answers", {answers}}, {"unknown", {unknown}}}));

@@ -197,18 +197,24 @@ TEST(WorkDirectory, WhatIsFoundIsAStrangersFile) {
   WriteShard(work.File(kFactorsFile), {{"head", Tensor::Of(DType::kF32, {n, n}, floats)}}, {});
   refused(kFactorsFile, [&] { work.FindLearned(c); });
   const Plan plan = MakePlan(c, kQuarotRecipe);
-  for (const std::map<std::string, std::string>& more :
-       {std::map<std::string, std::string>{}, {{"relative_errors", "3"}}}) {
-    auto metadata = more;
-    metadata[kPlanDigestKey] = PlanDigest(plan);
-    const Rotator rotator(source, kQuarotRecipe, plan, 0);
-    LayerWeights layer = StoreFloats(rotator.Layer(0));
-    for (Role role : kLayerRoles) {
-      SetRounded(RoundNearest(rotator.Layer(0)[role], kQuarotRecipe.weights), layer[role]);
-    }
-    WriteShard(work.File(LayerShardName(0)), LayerTensors(0, Planned(layer, plan, 0)), metadata);
-    refused("layer-00000", [&] { work.FindLayer(0, plan, c); });
+  const Rotator rotator(source, kQuarotRecipe, plan, 0);
+  LayerWeights layer = StoreFloats(rotator.Layer(0));
+  for (Role role : kLayerRoles) {
+    SetRounded(RoundNearest(rotator.Layer(0)[role], kQuarotRecipe.weights), layer[role]);
   }
+  const std::vector<NamedTensor> tensors = LayerTensors(0, Planned(layer, plan, 0));
+  std::vector<NamedTensor> one_more = tensors;
+  one_more.push_back({"more", Tensor::Of(DType::kI64, {3}, halves)});
+  const auto find = [&](const std::vector<NamedTensor>& saved,
+                        std::map<std::string, std::string> metadata) {
+    metadata[kPlanDigestKey] = PlanDigest(plan);
+    WriteShard(work.File(LayerShardName(0)), saved, metadata);
+    return work.FindLayer(0, plan, c);
+  };
+  EXPECT_TRUE(find(tensors, {{"relative_errors", "{}"}}));
+  refused("layer-00000", [&] { find(tensors, {}); });
+  refused("layer-00000", [&] { find(tensors, {{"relative_errors", "3"}}); });
+  refused("layer-00000", [&] { find(one_more, {{"relative_errors", "{}"}}); });
 }
 
 TEST(WorkDirectory, AnIdentityThatIsNoObjectIsRefused) {

@@ -177,11 +177,15 @@ std::optional<WorkDirectory::SavedLayer> WorkDirectory::FindLayer(int64_t index,
   const auto file = std::make_shared<const SafetensorsFile>(std::move(*opened));
   std::map<std::string, Tensor> tensors = file->tensors();
   for (auto& [name, tensor] : tensors) tensor.owner = file;
+  std::set<std::string> used;
   const auto find = [&](const std::string& name) -> const Tensor* {
     const auto it = tensors.find(name);
-    return it == tensors.end() ? nullptr : &it->second;
+    if (it == tensors.end()) return nullptr;
+    used.insert(name);
+    return &it->second;
   };
   SavedLayer saved = {.layer = ReadPackedLayer(find, plan, config, index, path)};
+  if (used.size() < tensors.size()) FailDamaged(LayerShardName(index));
   saved.scaled = file->metadata().contains(kScaledKey);
   const auto text = file->metadata().find(kErrorsKey);
   if (text == file->metadata().end()) FailDamaged(LayerShardName(index));
