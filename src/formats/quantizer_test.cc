@@ -144,7 +144,7 @@ TEST(QuantizeActivationsTest, EqualsTheDocumentedExpressions) {
       ASSERT_EQ(got.sums, expected.sums);
       for (size_t g = 0; g < got.zero_offsets.size(); ++g) {
         if (f.symmetric) {
-          ASSERT_TRUE(std::isnan(got.zero_offsets[g])) << "zetas must stay untouched";
+          ASSERT_TRUE(std::isnan(got.zero_offsets[g])) << "zero offsets must stay untouched";
         } else {
           ASSERT_EQ(got.zero_offsets[g], expected.zero_offsets[g]);
         }

@@ -309,7 +309,7 @@ void Scheduler::Deliver(Sequence& s) {
   try {
     s.submission->sink(std::move(delta));
   } catch (const std::exception& error) {
-    Note("nibble: an answer could not be told: {}\n", error.what());
+    Note("nibble: an answer could not be delivered: {}\n", error.what());
     s.submission->cancelled = true;
     const std::lock_guard lock(mutex_);
     cancelled_ = true;

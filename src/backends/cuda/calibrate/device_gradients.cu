@@ -72,9 +72,9 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= count) return;
   const float square = gate[i] * gate[i], gradient = gradients[i];
   const float opening = gate[i] * (gating.linear + gating.cubic * square);
-  const float opening_slope = gating.linear + 3 * gating.cubic * square;
+  const float opening_gradient = gating.linear + 3 * gating.cubic * square;
   const float sigmoid = 1 / (1 + expf(-opening)), through = gate[i] * sigmoid;
-  gate_gradients[i] = gradient * up[i] * (sigmoid + through * (1 - sigmoid) * opening_slope);
+  gate_gradients[i] = gradient * up[i] * (sigmoid + through * (1 - sigmoid) * opening_gradient);
   gradients[i] = gradient * through;
 }
 

@@ -33,10 +33,10 @@ struct Case {
   bool planes() const { return a_bits == 16; }
   int64_t x_rows() const { return planes() ? PlaneRows(tokens) : tokens; }
   std::string Text() const {
-    return fmt::format("s{} x s{}, zeros {}, zetas {}, bias {}, add {}, {}, {} x {} x {}, {}",
-                       w_bits, a_bits, w_zeros, x_zero_offsets, bias, accumulate,
-                       y_type == RealType::kFloat32 ? "float" : "bf16", tokens, rows, cols,
-                       y_stride);
+    return fmt::format(
+        "s{} x s{}, zeros {}, zero offsets {}, bias {}, add {}, {}, {} x {} x {}, {}", w_bits,
+        a_bits, w_zeros, x_zero_offsets, bias, accumulate,
+        y_type == RealType::kFloat32 ? "float" : "bf16", tokens, rows, cols, y_stride);
   }
 };
 

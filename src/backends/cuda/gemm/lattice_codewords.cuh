@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Points of a lattice as operand A of the tensor cores (weight_order.h, lattice_words.h): two
+// Codewords of a lattice as operand A of the tensor cores (weight_order.h, lattice_words.h): two
 // lookups in shared memory make eight half bytes, which a mask or a sum makes bytes.
 #pragma once
 
