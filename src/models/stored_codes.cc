@@ -280,7 +280,10 @@ bool HasOrder(const Json& config, std::string_view method, const std::string& wh
   const auto groups = JsonFind<Json>(config, "config_groups", where).value_or(Json::object());
   return std::ranges::any_of(groups, [&](const Json& group) {
     const auto weights = JsonFind<Json>(group, "weights", where + ": config_groups");
-    return weights && weights->is_object() && weights->value("actorder", Json()) == "group";
+    if (!weights || !weights->is_object()) return false;
+    const auto order = weights->find("actorder");
+    return order != weights->end() && order->is_string() &&
+           order->get_ref<const std::string&>() == "group";
   });
 }
 
