@@ -127,7 +127,7 @@ def sessions_from_elsewhere():
             {"type": "ghost_snapshot", "ghost_commit": {"id": "4f2a", "parent": None}},
             {"type": "compaction", "encrypted_content": "gAAAAB"},
             {"type": "context_compaction", "encrypted_content": None},
-            {"type": "agent_message", "author": "/root/a", "recipient": "/root", "content": [
+            {"type": "agent_message", "author": "/main/a", "recipient": "/main", "content": [
                 {"type": "input_text", "text": "Done."}]},
             message("user", "Go on.")]
 
