@@ -69,7 +69,7 @@ std::string OptionLines(const CLI::App& verb, std::string_view group) {
   for (const CLI::Option* option : verb.get_options()) {
     if (option->get_group() != group) continue;
     const std::string type = option->get_type_name();
-    text += fmt::format("  {:<34}{}\n", NameOf(*option) + (type.empty() ? "" : " " + type),
+    text += fmt::format("  {:<33} {}\n", NameOf(*option) + (type.empty() ? "" : " " + type),
                         option->get_description());
   }
   return text;
