@@ -71,26 +71,33 @@ class Terminal {
   // whole lines.
   bool HandsOverLines() const {
     constexpr tcflag_t kLines = ECHO | ICANON | ISIG;
-    termios settings = {};
-    tcgetattr(keyboard_, &settings);
-    return (settings.c_lflag & kLines) == kLines;
+    return (Modes() & kLines) == kLines;
   }
-  // Returns whether the program asks for a line and has taken over the keys.
+  // Returns whether the program asks for a line and has taken over the keys, Ctrl-C among them.
   bool Asks() {
-    return Shows("> ") && WaitUntil([&] { return !HandsOverLines(); });
+    return Shows("> ") && WaitUntil([&] { return (Modes() & ISIG) == 0; });
   }
   const std::string& screen() const { return screen_; }
   const std::string& last() const { return last_; }
+  // The exit status; of a program that stays for a minute without a word, that of SIGKILL.
   int Wait() {
     while (Read()) {
     }
     int status = 0;
-    waitpid(pid_, &status, 0);
+    if (!WaitUntil([&] { return waitpid(pid_, &status, WNOHANG) == pid_; })) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, &status, 0);
+    }
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
  private:
+  tcflag_t Modes() const {
+    termios settings = {};
+    tcgetattr(keyboard_, &settings);
+    return settings.c_lflag;
+  }
   bool Read() {
     pollfd waited = {.fd = keyboard_, .events = POLLIN, .revents = 0};
     if (poll(&waited, 1, 60'000) <= 0) return false;
@@ -230,6 +237,19 @@ TEST(TerminalChat, KeysDuringAnAnswerWaitAndDoNotShow) {
   ASSERT_TRUE(chat.Shows("2 messages")) << chat.screen();
   chat.Press(kCtrlD);
   EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_TRUE(chat.HandsOverLines());
+}
+
+// A terminal that collected whole lines meanwhile would make a byte 0 of it.
+TEST(TerminalChat, CtrlDDuringAnAnswerEndsTheProgramBehindIt) {
+  Terminal chat = Chat("300");
+  ASSERT_TRUE(chat.Asks()) << chat.screen();
+  chat.Press("The river\r");
+  ASSERT_TRUE(chat.Shows("The river\r\n")) << chat.screen();
+  ASSERT_TRUE(chat.Shows(" ")) << "the answer's first words: " << chat.screen();
+  chat.Press(kCtrlD);
+  EXPECT_EQ(chat.Wait(), 0);
+  EXPECT_NE(chat.screen().find("tokens written"), std::string::npos) << chat.screen();
   EXPECT_TRUE(chat.HandsOverLines());
 }
 

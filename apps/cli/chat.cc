@@ -129,7 +129,6 @@ std::optional<ChatTemplate> Template(const ChatArguments& a) {
 // Asks for an answer and prints it; returns whether there was one.
 bool Answer(Conversation& conversation, const std::string& message,
             const SamplingArguments& sampling, const GenerationConfig& config, bool json) {
-  const QuietKeys quiet;
   const GenerateOptions options = sampling.Options(config, true);
   TextOutput output(&conversation.tokenizer(), !json, sampling.stops, true);
   const auto answer = conversation.Ask(message, options, output);

@@ -55,6 +55,9 @@ LineEditor::LineEditor()
   el_set(edit_, EL_EDITOR, "emacs");
   el_set(edit_, EL_HIST, history, history_);
   el_set(edit_, EL_SETTY, "-d", "-isig", nullptr);
+  // While no line is edited keys do not show and wait for the next line as they are: a terminal
+  // that collects whole lines would turn an early Ctrl-D into a byte 0.
+  el_set(edit_, EL_SETTY, "-x", "-icanon", "-echo", nullptr);
   el_set(edit_, EL_GETCFN, &LineEditor::ReadKey);
   el_set(
       edit_, EL_ADDFN, "give-up", "Give up the message", +[](EditLine* edit, int) -> unsigned char {

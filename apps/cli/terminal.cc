@@ -35,15 +35,4 @@ int OutputColumns() {
   return size.ws_col;
 }
 
-QuietKeys::QuietKeys() {
-  if (tcgetattr(STDIN_FILENO, &before_) != 0) return;  // no terminal
-  termios quiet = before_;
-  quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO);
-  changed_ = tcsetattr(STDIN_FILENO, TCSADRAIN, &quiet) == 0;
-}
-
-QuietKeys::~QuietKeys() {
-  if (changed_) tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
-}
-
 }  // namespace nibble::cli

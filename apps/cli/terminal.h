@@ -2,8 +2,6 @@
 // Services of a terminal that a conversation needs besides the editor of lines.
 #pragma once
 
-#include <termios.h>
-
 namespace nibble::cli {
 
 // Characters are UTF-8 from now on, also where the environment says nothing of a language.
@@ -14,18 +12,5 @@ int CharacterColumns(char32_t character);
 bool KnowsControlSequences();
 // Columns of standard output if it is such a terminal; 0: it is none.
 int OutputColumns();
-
-// Keys pressed meanwhile do not show; they wait for whoever reads them next.
-class QuietKeys {
- public:
-  QuietKeys();
-  ~QuietKeys();
-  QuietKeys(const QuietKeys&) = delete;
-  QuietKeys& operator=(const QuietKeys&) = delete;
-
- private:
-  termios before_ = {};
-  bool changed_ = false;
-};
 
 }  // namespace nibble::cli
