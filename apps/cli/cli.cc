@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/progress.h"
-#include "quantize/round_network.h"
+#include "quantize/run/round_network.h"
 #include "source/hub_cache.h"
 
 namespace nibble::cli {

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "engine/model.h"
+#include "models/import/open_network.h"
 
 namespace nibble::cli {
 
@@ -44,7 +45,7 @@ CLI::Option* AddModel(CLI::App& verb, std::string& model,
 // Options for the weights of a float model while it is loaded.
 struct Loading {
   int bits = 8;
-  bool keep = true;  // for the next start (quantize/rounded_cache.h)
+  bool keep = true;  // for the next start (quantize/run/rounded_cache.h)
 };
 // Adds `--load-bits`.
 void AddLoadBits(CLI::App& verb, int& bits);

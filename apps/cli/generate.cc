@@ -7,6 +7,7 @@
 #include "apps/cli/sampling_options.h"
 #include "apps/cli/text_output.h"
 #include "base/interrupt.h"
+#include "models/import/open_network.h"
 
 namespace nibble::cli {
 namespace {

@@ -11,8 +11,10 @@
 #include "base/progress.h"
 #include "engine/kv_groups.h"
 #include "engine/pooling.h"
-#include "models/manifest.h"
-#include "quantize/round_network.h"
+#include "models/checkpoint/manifest.h"
+#include "models/import/open_network.h"
+#include "quantize/plan/make_plan.h"
+#include "quantize/run/round_network.h"
 #include "source/model_source.h"
 #include "source/pooling_document.h"
 

@@ -2,7 +2,7 @@
 // `nibble inspect --kernels`: which kernels run a model's linears, or every format.
 #pragma once
 
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 #include "models/network.h"
 
 namespace nibble::cli {

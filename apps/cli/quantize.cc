@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "quantize/quantize.h"
+#include "quantize/run/quantize.h"
 
 #include <map>
 #include <memory>
@@ -12,9 +12,10 @@
 #include "apps/cli/quantize_loss.h"
 #include "apps/cli/recipe_options.h"
 #include "base/progress.h"
-#include "quantize/effort.h"
-#include "quantize/estimate.h"
-#include "quantize/recipe_fields.h"
+#include "quantize/plan/make_plan.h"
+#include "quantize/recipes/effort.h"
+#include "quantize/recipes/recipe_fields.h"
+#include "quantize/run/estimate.h"
 
 namespace nibble::cli {
 namespace {

@@ -11,8 +11,9 @@
 #include "apps/cli/quantize_loss.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "models/import/open_network.h"
 #include "models/network.h"
-#include "quantize/recipe_fields.h"
+#include "quantize/recipes/recipe_fields.h"
 
 namespace nibble::cli {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/cli/cli.h"
-#include "quantize/quantize.h"
+#include "quantize/run/quantize.h"
 
 namespace nibble::cli {
 

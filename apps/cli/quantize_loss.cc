@@ -8,9 +8,11 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "engine/window_bos.h"
-#include "quantize/estimate.h"
-#include "quantize/round_network.h"
-#include "quantize/windows.h"
+#include "models/import/open_network.h"
+#include "quantize/plan/make_plan.h"
+#include "quantize/run/estimate.h"
+#include "quantize/run/round_network.h"
+#include "quantize/walk/windows.h"
 #include "source/model_source.h"
 
 namespace nibble::cli {

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "eval/perplexity.h"
-#include "quantize/quantize.h"
+#include "quantize/run/quantize.h"
 
 namespace nibble::cli {
 

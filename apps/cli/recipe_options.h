@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command-line options that change a recipe, one for each of its fields (quantize/recipe_fields.h).
+// Command-line options that change a recipe, one for each of its fields
+// (quantize/recipes/recipe_fields.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
-#include "quantize/recipe_fields.h"
+#include "quantize/recipes/recipe_fields.h"
 
 namespace nibble::cli {
 

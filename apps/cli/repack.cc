@@ -3,7 +3,8 @@
 
 #include "apps/cli/cli.h"
 #include "base/progress.h"
-#include "models/tile_plane.h"
+#include "models/checkpoint/tile_plane.h"
+#include "models/import/open_network.h"
 
 namespace nibble::cli {
 namespace {

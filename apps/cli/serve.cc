@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "models/import/open_network.h"
 #include "serve/service.h"
 
 namespace nibble::cli {

@@ -9,9 +9,9 @@
 #include "engine/window_bos.h"
 #include "eval/perplexity.h"
 #include "eval/text_windows.h"
-#include "quantize/effort.h"
-#include "quantize/quantize.h"
-#include "quantize/recipe_fields.h"
+#include "quantize/recipes/effort.h"
+#include "quantize/recipes/recipe_fields.h"
+#include "quantize/run/quantize.h"
 #include "source/hub_cache.h"
 
 namespace nibble {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 #include <algorithm>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/gemm/kernel_table.h"
-#include "backends/interface/exact_backend.h"
 #include "backends/ref/ref_backend.h"
 #include "base/cpu_features.h"
+#include "compute/exact_backend.h"
 
 #ifdef NIBBLE_HAS_CUDA
 #include "backends/cuda/cuda_backend.h"

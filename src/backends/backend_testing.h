@@ -9,9 +9,9 @@
 #include <numbers>
 #include <vector>
 
-#include "backends/interface/backend.h"
 #include "base/half.h"
 #include "base/rng.h"
+#include "compute/backend.h"
 #include "formats/packed_weights_testing.h"
 #include "formats/quantizer.h"
 

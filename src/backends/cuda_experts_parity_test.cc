@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 #include "backends/parity_testing.h"
 
 namespace nibble {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/cuda/device.h"
+#include "backends/cuda/runtime/device.h"
 #include "backends/parity_testing.h"
 
 namespace nibble {

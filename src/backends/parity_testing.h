@@ -12,8 +12,8 @@
 
 #include "backends/backend_testing.h"
 #include "backends/cpu/cpu_backend.h"
-#include "backends/interface/gpu_testing.h"
 #include "backends/ref/ref_backend.h"
+#include "compute/gpu_testing.h"
 
 namespace nibble {
 

@@ -9,13 +9,14 @@
 #include <numeric>
 #include <set>
 
-#include "backends/interface/gpu_testing.h"
+#include "compute/gpu_testing.h"
 #include "engine/engine_testing.h"
 #include "engine/generation_config.h"
 #include "engine/session.h"
 #include "engine/window_bos.h"
 #include "io/io_testing.h"
 #include "io/safetensors.h"
+#include "models/import/open_network.h"
 #include "models/random_model_testing.h"
 #include "tests/shared_data.h"
 

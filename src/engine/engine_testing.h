@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/model.h"
+#include "models/import/open_network.h"
 
 namespace nibble {
 

@@ -5,12 +5,14 @@
 
 #include <filesystem>
 
-#include "backends/interface/gpu_testing.h"
 #include "base/half.h"
+#include "compute/gpu_testing.h"
 #include "engine/engine_testing.h"
 #include "engine/hf_forward_testing.h"
 #include "engine/layer_norm_forward_testing.h"
 #include "engine/session.h"
+#include "models/families/family.h"
+#include "models/import/open_network.h"
 #include "models/random_model_testing.h"
 #include "tests/shared_data.h"
 
@@ -94,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // The golden's 40 tokens lie within the original context, for which transformers takes the short
-// list; Nibble decides once by max_position_embeddings (models/rope_config.h).
+// list; Nibble decides once by max_position_embeddings (models/families/rope_config.h).
 TEST_F(Architecture, LongropeOfShortContextsMatchesTransformers) {
   NIBBLE_SKIP_WITHOUT_DATA("data/architectures/phi4_mini_partial_longrope");
   const std::string folder =

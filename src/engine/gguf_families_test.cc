@@ -3,6 +3,7 @@
 // logits, bit for bit.
 #include "engine/gguf_model_testing.h"
 #include "io/io_testing.h"
+#include "models/import/open_network.h"
 #include "models/random_model_testing.h"
 
 namespace nibble {

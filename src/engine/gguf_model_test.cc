@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "engine/gguf_model_testing.h"
 #include "io/io_testing.h"
+#include "models/import/open_network.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -5,8 +5,8 @@
 
 #include <map>
 
-#include "backends/interface/gpu_testing.h"
 #include "base/rng.h"
+#include "compute/gpu_testing.h"
 #include "engine/engine_testing.h"
 #include "engine/session.h"
 #include "formats/quantizer.h"

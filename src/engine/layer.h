@@ -14,8 +14,8 @@
 #include <optional>
 #include <vector>
 
-#include "backends/interface/backend.h"
 #include "base/aligned.h"
+#include "compute/backend.h"
 #include "models/network.h"
 #include "models/plan.h"
 

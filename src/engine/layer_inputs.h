@@ -6,8 +6,8 @@
 
 #include <span>
 
-#include "backends/interface/backend.h"
 #include "base/aligned.h"
+#include "compute/backend.h"
 #include "models/network.h"
 
 namespace nibble {

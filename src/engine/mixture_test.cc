@@ -8,11 +8,12 @@
 #include <limits>
 #include <list>
 
-#include "backends/interface/gpu_testing.h"
 #include "base/rng.h"
+#include "compute/gpu_testing.h"
 #include "engine/engine_testing.h"
 #include "engine/model.h"
 #include "engine/session.h"
+#include "models/import/open_network.h"
 #include "tests/shared_data.h"
 
 namespace nibble {

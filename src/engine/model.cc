@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/thread_pool.h"
+#include "models/import/open_network.h"
 
 namespace nibble {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 namespace nibble {
 

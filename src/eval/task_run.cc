@@ -8,7 +8,7 @@
 #include "base/thread_pool.h"
 #include "eval/results_file.h"
 #include "io/sha256.h"
-#include "models/manifest.h"
+#include "models/checkpoint/manifest.h"
 
 namespace nibble {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/runtime/launch.h"
 #include "measure/bf16_ops.h"
 
 namespace nibble::cuda {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "backends/cuda/attention/cudnn_attention.h"
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
-#include "backends/cuda/graph.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/graph.h"
 #include "base/error.h"
 #include "measure/bf16_ops.h"
 #include "measure/cublas_linear.h"

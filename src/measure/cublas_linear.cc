@@ -7,9 +7,9 @@
 #include <chrono>
 #include <vector>
 
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
-#include "backends/cuda/shared_library.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/shared_library.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "base/rng.h"

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
-#include "backends/cuda/graph.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/graph.h"
 #include "measure/cublas_linear.h"
 
 namespace nibble::cuda {

@@ -12,9 +12,11 @@
 #include "base/rng.h"
 #include "io/atomic_file.h"
 #include "io/publish.h"
-#include "models/manifest.h"
-#include "models/packed_checkpoint.h"
-#include "quantize/learn_scales.h"
+#include "models/checkpoint/manifest.h"
+#include "models/checkpoint/packed_checkpoint.h"
+#include "models/families/family.h"
+#include "quantize/learn/learn_scales.h"
+#include "quantize/plan/make_plan.h"
 
 namespace nibble {
 namespace {

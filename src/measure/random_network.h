@@ -5,7 +5,7 @@
 #include <string>
 
 #include "models/network.h"
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

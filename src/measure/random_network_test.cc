@@ -7,8 +7,10 @@
 #include <filesystem>
 
 #include "engine/session.h"
-#include "models/manifest.h"
-#include "models/shapes.h"
+#include "models/checkpoint/manifest.h"
+#include "models/families/family.h"
+#include "models/families/shapes.h"
+#include "models/import/open_network.h"
 
 namespace nibble {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <cmath>
 
-#include "backends/interface/gpu_testing.h"
+#include "compute/gpu_testing.h"
 #include "engine/session.h"
 #include "measure/random_network.h"
-#include "models/shapes.h"
+#include "models/families/shapes.h"
 
 namespace nibble {
 namespace {

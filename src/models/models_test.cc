@@ -2,6 +2,8 @@
 // config.json of every family and style, and Hugging Face directories that open or must not.
 #include <cstring>
 
+#include "models/families/family.h"
+#include "models/import/open_network.h"
 #include "models/models_testing.h"
 #include "models/network.h"
 

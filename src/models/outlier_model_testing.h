@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "models/families/family.h"
 #include "models/random_model_testing.h"
 
 namespace nibble {

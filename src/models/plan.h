@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan says what a quantized model is: one concrete line per linear plus the cache. It is made
-// from a recipe (quantize/recipe.h), printed by --dry-run, stored in the checkpoint's config.json,
-// and the only thing the engine needs to know about how a model was quantized.
+// from a recipe (quantize/recipes/recipe.h), printed by --dry-run, stored in the checkpoint's
+// config.json, and the only thing the engine needs to know about how a model was quantized.
 #pragma once
 
 #include <map>

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "models/packed_checkpoint_testing.h"
+#include "models/checkpoint/packed_checkpoint_testing.h"
 
 namespace nibble {
 namespace {

@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "io/safetensors.h"
 #include "models/config.h"
+#include "models/families/family.h"
 
 namespace nibble {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <map>
 
-#include "backends/interface/backend.h"
 #include "base/rng.h"
+#include "compute/backend.h"
 #include "models/plan.h"
 
 namespace nibble {

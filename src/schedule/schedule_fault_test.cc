@@ -7,6 +7,7 @@
 #include <cmath>
 #include <new>
 
+#include "models/import/open_network.h"
 #include "schedule/schedule_testing.h"
 
 namespace nibble {

@@ -8,7 +8,7 @@
 // can come to need is reserved, so that no answer is preempted twice.
 //
 // On a CPU an answer's tokens depend on its request alone. On a GPU products and attention of other
-// batches round differently (backends/interface/backend.h).
+// batches round differently (compute/backend.h).
 #pragma once
 
 #include <algorithm>

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "fuzz_input.h"
+#include "models/families/family.h"
 #include "models/plan.h"
 
 namespace nibble {

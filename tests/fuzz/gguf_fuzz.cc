@@ -2,6 +2,7 @@
 // Any bytes as a GGUF file: its network, its tokenizer (which then encodes) and its chat template.
 // A network that opens has weights that can be read.
 #include "fuzz_input.h"
+#include "models/import/open_network.h"
 #include "models/network.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"

@@ -5,6 +5,8 @@
 // leaving a plane.
 #include "formats/tile_order.h"
 #include "fuzz_input.h"
+#include "models/families/family.h"
+#include "models/import/open_network.h"
 #include "packed_model.h"
 
 namespace nibble {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "models/packed_checkpoint.h"
+#include "models/checkpoint/packed_checkpoint.h"
 
 namespace nibble {
 

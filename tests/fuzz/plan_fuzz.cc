@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "fuzz_input.h"
+#include "models/families/family.h"
 #include "packed_model.h"
 
 namespace nibble {

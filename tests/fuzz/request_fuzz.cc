@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A byte for the route, then the body of a request. It is refused in the shape of its API, or
 // waits to be run: no step is, since no backend is there.
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 #include "fuzz_input.h"
 #include "http/answer.h"
+#include "models/import/open_network.h"
 #include "serve/service.h"
 
 namespace nibble {

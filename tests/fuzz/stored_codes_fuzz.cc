@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "fuzz_input.h"
-#include "models/stored_codes.h"
+#include "models/import/stored_codes.h"
 #include "packed_model.h"
 
 namespace nibble {

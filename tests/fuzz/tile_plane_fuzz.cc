@@ -7,8 +7,10 @@
 #include "formats/tile_order.h"
 #include "fuzz_input.h"
 #include "io/sha256.h"
-#include "models/manifest.h"
-#include "models/tile_plane.h"
+#include "models/checkpoint/manifest.h"
+#include "models/checkpoint/tile_plane.h"
+#include "models/families/family.h"
+#include "models/import/open_network.h"
 #include "packed_model.h"
 
 namespace nibble {

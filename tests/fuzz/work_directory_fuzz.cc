@@ -6,8 +6,9 @@
 #include <cmath>
 
 #include "fuzz_input.h"
+#include "models/families/family.h"
 #include "packed_model.h"
-#include "quantize/work_directory.h"
+#include "quantize/run/work_directory.h"
 
 namespace nibble {
 namespace {

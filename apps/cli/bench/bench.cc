@@ -10,8 +10,10 @@
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "measure/random_network.h"
-#include "models/shapes.h"
-#include "quantize/recipe_fields.h"
+#include "models/families/family.h"
+#include "models/families/shapes.h"
+#include "models/import/open_network.h"
+#include "quantize/recipes/recipe_fields.h"
 
 namespace nibble::cli {
 namespace {

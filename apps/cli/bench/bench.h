@@ -10,7 +10,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/recipe_options.h"
 #include "engine/model.h"
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble::cli {
 

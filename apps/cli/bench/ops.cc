@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "measure/peak.h"
+#include "models/families/family.h"
 #ifdef NIBBLE_HAS_CUDA
 #include "apps/cli/bench/paper.h"
 #endif

@@ -3,7 +3,7 @@
 // 2024), QServe (Lin et al. 2024), QuIP# (Tseng et al. 2024), as their tables print them.
 #include "apps/cli/bench/paper_suite.h"
 
-#include "quantize/recipe_fields.h"
+#include "quantize/recipes/recipe_fields.h"
 
 namespace nibble::cli {
 namespace {

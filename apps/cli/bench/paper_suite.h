@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble::cli {
 

@@ -13,9 +13,11 @@
 #include "base/progress.h"
 #include "io/publish.h"
 #include "io/sha256.h"
-#include "models/packed_checkpoint.h"
-#include "quantize/quantize.h"
-#include "quantize/sample_text.h"
+#include "models/checkpoint/packed_checkpoint.h"
+#include "models/import/open_network.h"
+#include "quantize/plan/make_plan.h"
+#include "quantize/run/quantize.h"
+#include "quantize/walk/sample_text.h"
 
 namespace nibble::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "io/atomic_file.h"
-#include "quantize/work_directory.h"
+#include "quantize/run/work_directory.h"
 
 namespace nibble::cli {
 namespace {

@@ -5,8 +5,10 @@
 #include "apps/cli/bench/bench.h"
 #include "base/progress.h"
 #include "measure/random_network.h"
-#include "models/shapes.h"
-#include "quantize/calibrate.h"
+#include "models/families/shapes.h"
+#include "quantize/map/rotate.h"
+#include "quantize/plan/make_plan.h"
+#include "quantize/walk/calibrate.h"
 #include "transforms/blas.h"
 #include "transforms/orthogonal.h"
 

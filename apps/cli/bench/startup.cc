@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "measure/random_network.h"
+#include "models/import/open_network.h"
 
 namespace nibble::cli {
 namespace {

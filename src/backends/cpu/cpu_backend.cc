@@ -7,11 +7,14 @@
 #include <variant>
 #include <vector>
 
+#include "backends/cpu/acts/activations.h"
+#include "backends/cpu/attention/attention.h"
+#include "backends/cpu/gemm/gemm_f32.h"
 #include "backends/cpu/gemm/gemm_int.h"
-#include "backends/cpu/ops.h"
-#include "backends/interface/math_services.h"
+#include "backends/cpu/gemm/gram.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "compute/math_services.h"
 #include "formats/quantizer.h"
 
 namespace nibble {

@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "backends/interface/backend.h"
 #include "base/cpu_features.h"
+#include "compute/backend.h"
 
 namespace nibble {
 

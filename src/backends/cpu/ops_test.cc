@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every op against scalar code (formats/, transforms/, loops below), for each vector instruction
 // set of this machine and for 1 and 2 threads.
-#include "backends/cpu/ops.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "backends/cpu/acts/activations.h"
+#include "backends/cpu/attention/attention.h"
+#include "backends/cpu/gemm/gemm_f32.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"

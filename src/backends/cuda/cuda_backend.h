@@ -7,17 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 namespace nibble {
 
 // device: "cuda" or "cuda:N". Throws as cuda::SelectDevice does.
 std::unique_ptr<Backend> MakeCudaBackend(const std::string& device);
 
-namespace cuda {
-
-// All that this program has asked of GPUs so far, given back or not.
-int64_t RequestedDeviceBytes();
-
-}  // namespace cuda
 }  // namespace nibble

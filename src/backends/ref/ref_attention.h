@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE, the paged cache and attention of the reference backend (ops: backends/interface/backend.h).
+// RoPE, the paged cache and attention of the reference backend (ops: compute/backend.h).
 #pragma once
 
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 namespace nibble::ref {
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 // the cache. Calibrated on quantized inputs as the authors' code does. It caches K before RoPE,
 // Nibble behind it; and the authors let two rows share a scale for their kernel's sake, here none
 // do.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

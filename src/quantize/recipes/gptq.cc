@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPTQ, weights only (Frantar et al. 2022).
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 // the code -8, weights that make up for what rounding did to their inputs, codes improved behind
 // GPTQ, and their scales learned end to end; with --rotation hadamard a rotation of the residual
 // stream learned from calibration data. docs/quality.md measures each.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

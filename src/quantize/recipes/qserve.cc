@@ -4,7 +4,7 @@
 // of 8 bits per token; a 4-bit cache. The inputs of blocks are rotated with nothing left to do at
 // run time, keys are smoothed, and so is what o and down read. Not taken over: the reordering of
 // channels (--order largest), which gains nothing on our model and takes a gather at run time.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

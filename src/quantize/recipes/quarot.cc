@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // QuaRot (Ashkboos et al. 2024): rotate away the outliers, then 4 bits everywhere. Clips as in the
 // paper: 0.9 for activations, 0.95 for the cache, searched for weights.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 // takes 8. Settings of section 3 and its code: symmetric weights per row with a searched clip,
 // asymmetric activations per token without one, GPTQ whose last columns take up errors, calibrated
 // in fp32. What the paper calls "all 4 bit" is --down-bits 4.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 // them (block LDLQ). Rotations are QuaRot's, which fold the output side of most linears; every row
 // has a scale. Fine-tuning is --learned-scales: of what QuIP# tunes, the vectors on the output
 // side and the head.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

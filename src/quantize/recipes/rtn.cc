@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Round to nearest, weights only: the baseline that needs no calibration.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

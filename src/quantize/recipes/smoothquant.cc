@@ -2,7 +2,7 @@
 // SmoothQuant (Xiao et al. 2023): large channels behind a norm are made smaller and their weights
 // larger, then 8 bits everywhere, rounded to nearest: weights per row, activations per token. The
 // alpha is the authors' for Llama-2 (0.5 for OPT, 0.9 for Llama-2-70B).
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

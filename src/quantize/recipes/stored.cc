@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A checkpoint that GPTQ, AWQ or compressed-tensors quantized, or that has MXFP4, as a Nibble
-// checkpoint: its weights mean the same numbers (models/stored_codes.h), activations and cache have
-// 8 bits. What has no codes there, tables among them, is rounded to 8 bits.
-#include "quantize/recipe.h"
+// checkpoint: its weights mean the same numbers (models/import/stored_codes.h), activations and
+// cache have 8 bits. What has no codes there, tables among them, is rounded to 8 bits.
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

@@ -3,7 +3,7 @@
 // time on CPUs and little on GPUs. Rotations are QuaRot's (Ashkboos et al. 2024); asymmetric groups
 // of 64 whose scales are integers times the row's run at the speed of rows (QServe, Lin et al.
 // 2024). docs/quality.md measures it.
-#include "quantize/recipe.h"
+#include "quantize/recipes/recipe.h"
 
 namespace nibble {
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "backends/cpu/acts/activations.h"
+
 #include <cstring>
 
 #include "backends/cpu/acts/acts_call.h"
 #include "backends/cpu/acts/transform_plan.h"
-#include "backends/cpu/dispatch.h"
-#include "backends/cpu/ops.h"
-#include "backends/cpu/parallel_rows.h"
+#include "backends/cpu/common/dispatch.h"
+#include "backends/cpu/common/parallel_rows.h"
+#include "backends/cpu/gemm/gemm_int.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/acts/activations.cc"

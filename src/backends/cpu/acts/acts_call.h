@@ -2,8 +2,8 @@
 // One PrepareActs on its way through activations.cc.
 #pragma once
 
+#include "backends/cpu/acts/activations.h"
 #include "backends/cpu/acts/transform_plan.h"
-#include "backends/cpu/ops.h"
 
 namespace nibble::cpu {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 #if defined(NIBBLE_CPU_ACTS_SOURCE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef NIBBLE_CPU_ACTS_SOURCE_INL_H
@@ -14,7 +14,7 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
-#include "backends/cpu/lanes.inl.h"
+#include "backends/cpu/common/lanes.inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu {

@@ -3,9 +3,10 @@
 // rows of bytes that the integer kernels multiply like any others (docs/numerics.md).
 #include <cstring>
 
-#include "backends/cpu/dispatch.h"
-#include "backends/cpu/ops.h"
-#include "backends/cpu/parallel_rows.h"
+#include "backends/cpu/acts/activations.h"
+#include "backends/cpu/common/dispatch.h"
+#include "backends/cpu/common/parallel_rows.h"
+#include "backends/cpu/gemm/gemm_int.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/acts/planes.cc"

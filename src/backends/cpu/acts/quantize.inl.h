@@ -17,7 +17,7 @@
 #define NIBBLE_CPU_QUANTIZE_INL_H
 #endif
 
-#include "backends/cpu/lanes.inl.h"
+#include "backends/cpu/common/lanes.inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu {

@@ -22,7 +22,7 @@
 #define NIBBLE_CPU_TRANSFORM_INL_H
 #endif
 
-#include "backends/cpu/lanes.inl.h"
+#include "backends/cpu/common/lanes.inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu {

@@ -9,6 +9,8 @@
 // were; skipping it is free to depend on the rows that share the item. Every span of kSpanPages
 // starts afresh and joins the ones before it in ascending order, so it does not matter whether one
 // thread runs all spans or several share them ("Flash-Decoding", Dao et al. 2023).
+#include "backends/cpu/attention/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -16,9 +18,8 @@
 #include <vector>
 
 #include "backends/cpu/attention/attention_item.h"
-#include "backends/cpu/dispatch.h"
-#include "backends/cpu/ops.h"
-#include "backends/cpu/workspace.h"
+#include "backends/cpu/common/dispatch.h"
+#include "backends/cpu/common/workspace.h"
 #include "base/thread_pool.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -10,7 +10,7 @@
 
 #include "backends/cpu/attention/attention_tiles.h"
 #include "backends/cpu/attention/kv_page.h"
-#include "backends/interface/backend.h"
+#include "compute/backend.h"
 
 namespace nibble::cpu {
 

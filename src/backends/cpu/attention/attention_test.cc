@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention against a softmax in double over the values DequantizeKv gives, and against itself: a
 // row's bits must not depend on chunks, batches, threads or the rows beside it.
+#include "backends/cpu/attention/attention.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +11,6 @@
 #include <memory>
 
 #include "backends/backend_testing.h"
-#include "backends/cpu/ops.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "formats/quantizer.h"

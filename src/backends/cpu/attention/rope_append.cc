@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "backends/cpu/acts/transform_plan.h"
-#include "backends/cpu/dispatch.h"
-#include "backends/cpu/ops.h"
-#include "backends/cpu/parallel_rows.h"
+#include "backends/cpu/attention/attention.h"
+#include "backends/cpu/common/dispatch.h"
+#include "backends/cpu/common/parallel_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/attention/rope_append.cc"

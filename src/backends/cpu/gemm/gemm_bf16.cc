@@ -7,9 +7,9 @@
 #include <bit>
 #include <cstring>
 
+#include "backends/cpu/gemm/gemm_f32.h"
 #include "backends/cpu/gemm/int_kernels.h"
 #include "backends/cpu/gemm/tile_ops.h"
-#include "backends/cpu/ops.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cpu {

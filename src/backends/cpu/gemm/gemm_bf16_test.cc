@@ -7,7 +7,8 @@
 #include <limits>
 #include <span>
 
-#include "backends/cpu/ops.h"
+#include "backends/cpu/gemm/gemm_f32.h"
+#include "backends/cpu/gemm/gram.h"
 #include "base/cpu_features.h"
 #include "base/half.h"
 #include "base/rng.h"

@@ -3,13 +3,14 @@
 // kBlockK: the block's rows of x are copied together (rows of the caller may lie a power of two
 // apart and evict each other), then every panel's slice meets every register tile while it lies in
 // cache. Sums stay in `sums` between K blocks, bit-exactly (gemm_tile.inl.h), and reach y once.
+#include "backends/cpu/gemm/gemm_f32.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "backends/cpu/dispatch.h"
+#include "backends/cpu/common/dispatch.h"
+#include "backends/cpu/common/workspace.h"
 #include "backends/cpu/gemm/tile_ops.h"
-#include "backends/cpu/ops.h"
-#include "backends/cpu/workspace.h"
 #include "base/thread_pool.h"
 
 #undef HWY_TARGET_INCLUDE

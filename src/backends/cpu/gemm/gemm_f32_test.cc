@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // GemmF32 against scalar chains of std::fma, bit for bit, and against sums in double.
+#include "backends/cpu/gemm/gemm_f32.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "backends/cpu/ops.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"

@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "backends/cpu/common/parallel_rows.h"
 #include "backends/cpu/gemm/gemm_tasks.h"
-#include "backends/cpu/ops.h"
-#include "backends/cpu/parallel_rows.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cpu {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "backends/cpu/ops.h"
+#include "backends/cpu/gemm/gemm_int.h"
 
 namespace nibble::cpu {
 namespace {

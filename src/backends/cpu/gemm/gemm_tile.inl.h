@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "backends/cpu/lanes.inl.h"
+#include "backends/cpu/common/lanes.inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu::HWY_NAMESPACE {

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/cpu/gemm/gram.h"
 #include "backends/cpu/gemm/int_kernels.h"
-#include "backends/cpu/ops.h"
+#include "base/aligned.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cpu {

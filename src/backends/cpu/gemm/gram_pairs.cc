@@ -2,8 +2,9 @@
 // Sums over tokens of outer products for machines with bf16 dot products but no matrix unit.
 #include <algorithm>
 
+#include "backends/cpu/gemm/gram.h"
 #include "backends/cpu/gemm/int_kernels.h"
-#include "backends/cpu/ops.h"
+#include "base/aligned.h"
 #include "base/thread_pool.h"
 
 namespace nibble::cpu {

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backends/cpu/acts/activations.h"
+#include "backends/cpu/gemm/gemm_int.h"
+#include "backends/cpu/gemm/gram.h"
 #include "backends/cpu/gemm/kernels_testing.h"
-#include "backends/cpu/ops.h"
 #include "formats/packed_weights_testing.h"
 #include "tensor/e2m1.h"
 

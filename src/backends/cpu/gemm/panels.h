@@ -18,8 +18,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/interface/backend.h"
 #include "base/aligned.h"
+#include "compute/backend.h"
 #include "formats/lattice_codes.h"
 #include "tensor/e2m1.h"
 

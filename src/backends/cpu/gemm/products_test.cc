@@ -8,9 +8,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends/cpu/acts/activations.h"
 #include "backends/cpu/gemm/gemm_int.h"
 #include "backends/cpu/gemm/kernels_testing.h"
-#include "backends/cpu/ops.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "formats/packed_weights_testing.h"

@@ -2,7 +2,7 @@
 // Weights on their way to a kernel: bytes of nibbles, of two levels, of a lattice.
 #include <algorithm>
 
-#include "backends/cpu/dispatch.h"
+#include "backends/cpu/common/dispatch.h"
 #include "backends/cpu/gemm/int_kernels.h"
 #include "backends/cpu/gemm/tile_ops.h"
 
@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/gemm/tile_unpack.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
-#include "backends/cpu/lanes.inl.h"
+#include "backends/cpu/common/lanes.inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::cpu {

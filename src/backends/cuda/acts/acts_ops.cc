@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "backends/cuda/calibrate/calibration.h"
-#include "backends/cuda/cuda_error.h"
+#include "backends/cuda/acts/decode_acts.h"
+#include "backends/cuda/runtime/cuda_error.h"
 
 namespace nibble::cuda {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "backends/cuda/acts/device_hadamard.h"
 #include "backends/cuda/acts/prepare_acts.h"
-#include "backends/cuda/device.h"
-#include "backends/interface/backend.h"
+#include "backends/cuda/runtime/device.h"
+#include "compute/backend.h"
 
 namespace nibble::cuda {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "backends/cuda/acts/embed.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
-#include "backends/cuda/warp_reduce.cuh"
+#include "backends/cuda/runtime/launch.h"
+#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {

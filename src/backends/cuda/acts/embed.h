@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "backends/cuda/gemm/gemm_plain.h"
+#include "backends/cuda/runtime/real_type.h"
 
 namespace nibble::cuda {
 

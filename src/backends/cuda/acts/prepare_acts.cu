@@ -15,7 +15,7 @@
 #include "backends/cuda/acts/prepare_rows.h"
 #include "backends/cuda/acts/prepare_sm90.h"
 #include "backends/cuda/acts/quantize_row.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "backends/cuda/acts/hadamard_plan.h"
-#include "backends/cuda/real_type.h"
+#include "backends/cuda/runtime/real_type.h"
 #include "formats/gate_spec.h"
 
 namespace nibble::cuda {

@@ -6,7 +6,7 @@
 
 #include "backends/cuda/acts/prepare_heads.h"
 #include "backends/cuda/acts/quantize_row.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

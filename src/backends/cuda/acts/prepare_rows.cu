@@ -8,7 +8,7 @@
 
 #include "backends/cuda/acts/prepare_rows.cuh"
 #include "backends/cuda/acts/prepare_rows.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -13,8 +13,8 @@
 // For few tokens a row is spread over a cluster, which exchanges X (Shape).
 #include "backends/cuda/acts/prepare_sm90.cuh"
 #include "backends/cuda/acts/prepare_sm90.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/wgmma_half.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "backends/cuda/acts/hadamard.cuh"
 #include "backends/cuda/acts/prepare_acts.h"
 #include "backends/cuda/ptx/ptx.h"
-#include "backends/cuda/warp_reduce.cuh"
+#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 

@@ -23,7 +23,7 @@
 #pragma once
 
 #include "backends/cuda/attention/kv_layout.h"
-#include "backends/cuda/real_type.h"
+#include "backends/cuda/runtime/real_type.h"
 
 namespace nibble::cuda {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/decode_rows.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -5,7 +5,7 @@
 // fp32 sums, the softmax goes along in fp32. Memory is what takes time, so a key's weight is the
 // sum of two bf16 numbers, for one more product: no operand is less exact than the cache.
 #include "backends/cuda/attention/attention_tile.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "backends/cuda/attention/attention_fused.h"
 #include "backends/cuda/attention/page_decode.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "backends/cuda/attention/attention.h"
 #include "backends/cuda/attention/cudnn_attention.h"
-#include "backends/cuda/device.h"
+#include "backends/cuda/runtime/device.h"
 
 namespace nibble::cuda {
 

@@ -3,8 +3,8 @@
 // multiplies tiles: each warp has a few rows, a lane 16 neighbours of each. Pages are decoded to
 // fp16, K and then V in the same memory; scores, weights and sums are fp32.
 #include "backends/cuda/attention/page_decode.cuh"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/warp_reduce.cuh"
+#include "backends/cuda/runtime/launch.h"
+#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {

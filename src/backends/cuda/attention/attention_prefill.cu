@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/prefill_rows.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

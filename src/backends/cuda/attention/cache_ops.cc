@@ -6,7 +6,7 @@
 
 #include "backends/cuda/attention/attention.h"
 #include "backends/cuda/attention/rope_append.h"
-#include "backends/cuda/cuda_error.h"
+#include "backends/cuda/runtime/cuda_error.h"
 
 namespace nibble::cuda {
 

@@ -6,8 +6,8 @@
 
 #include "backends/cuda/attention/attention_fused.h"
 #include "backends/cuda/attention/kv_layout.h"
-#include "backends/cuda/device.h"
-#include "backends/interface/backend.h"
+#include "backends/cuda/runtime/device.h"
+#include "compute/backend.h"
 
 namespace nibble::cuda {
 

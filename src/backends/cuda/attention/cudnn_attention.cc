@@ -7,8 +7,8 @@
 #include <map>
 #include <unordered_map>
 
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // which the frontend leaves to its user to define

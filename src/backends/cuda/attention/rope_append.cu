@@ -3,7 +3,7 @@
 // shared memory meanwhile.
 #include "backends/cuda/attention/kv_append.cuh"
 #include "backends/cuda/attention/rope_rows.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -5,7 +5,7 @@
 // the packing need no exchange.
 #include "backends/cuda/attention/kv_append.cuh"
 #include "backends/cuda/attention/rope_rows.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

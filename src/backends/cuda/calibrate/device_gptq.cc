@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "backends/cuda/calibrate/gptq_kernels.h"
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
 #include "formats/lattice_codes.h"
 
 namespace nibble::cuda {

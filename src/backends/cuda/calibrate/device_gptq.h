@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "backends/cuda/calibrate/linear_algebra.h"
-#include "backends/interface/gptq_math.h"
+#include "compute/gptq_math.h"
 
 namespace nibble::cuda {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "backends/cuda/calibrate/device_math.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/warp_reduce.cuh"
+#include "backends/cuda/runtime/launch.h"
+#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {

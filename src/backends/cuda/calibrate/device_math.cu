@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backends/cuda/calibrate/device_math.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/warp_reduce.cuh"
+#include "backends/cuda/runtime/launch.h"
+#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/calibrate/linear_algebra.h"
-#include "backends/cuda/device.h"
+#include "backends/cuda/runtime/device.h"
 
 namespace nibble::cuda {
 

@@ -3,7 +3,7 @@
 
 #include "backends/cuda/calibrate/gptq_kernels.h"
 #include "backends/cuda/calibrate/point_search.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {
@@ -71,8 +71,8 @@ __device__ unsigned CostliestTwo(double cost, int first) {
   return kept;
 }
 
-// The operations and their order are those of quantize/host_gptq.cc, bit for bit. kCodewordBits:
-// the bits of points, or 0.
+// The operations and their order are those of quantize/round/host_gptq.cc, bit for bit.
+// kCodewordBits: the bits of points, or 0.
 template <int kCodewordBits>
 __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ RoundArguments a) {
   const CodesOnDevice& to = a.to;
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) RoundKernel(const __grid_constant__ 
   }
 }
 
-// The operations are those of quantize/host_gptq.cc.
+// The operations are those of quantize/round/host_gptq.cc.
 __global__ void __launch_bounds__(kThreads) SweepKernel(const __grid_constant__ SweepArguments a) {
   const CodesOnDevice& of = a.of;
   const WarpRow warp(a.begin, a.end, of);

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
-#include "backends/cuda/shared_library.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/shared_library.h"
 
 namespace nibble::cuda {
 namespace {

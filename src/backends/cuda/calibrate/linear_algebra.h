@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "backends/interface/dense_math.h"
+#include "compute/dense_math.h"
 
 namespace nibble::cuda {
 

@@ -3,9 +3,9 @@
 #include <climits>
 
 #include "backends/cuda/experts/routes.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
-#include "backends/cuda/warp_reduce.cuh"
+#include "backends/cuda/runtime/launch.h"
+#include "backends/cuda/runtime/warp_reduce.cuh"
 
 namespace nibble::cuda {
 namespace {

@@ -26,7 +26,7 @@
 #include "backends/cuda/gemm/gemm_decode.h"
 #include "backends/cuda/gemm/gemm_scales.cuh"
 #include "backends/cuda/gemm/gemm_sm80.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda::decode {
 

@@ -6,7 +6,7 @@
 
 #include "backends/cuda/gemm/gemm_router.h"
 #include "backends/cuda/gemm/weight_order.h"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 #include "base/thread_pool.h"
 #include "formats/lattice_codes.h"
 

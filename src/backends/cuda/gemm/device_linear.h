@@ -3,9 +3,9 @@
 #pragma once
 
 #include "backends/cuda/acts/prepare_acts.h"
-#include "backends/cuda/device.h"
 #include "backends/cuda/gemm/kernel_table.h"
-#include "backends/interface/backend.h"
+#include "backends/cuda/runtime/device.h"
+#include "compute/backend.h"
 
 namespace nibble::cuda {
 

@@ -20,8 +20,8 @@
 #include <span>
 
 #include "backends/cuda/acts/prepare_acts.h"
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/real_type.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/real_type.h"
 #include "formats/lattice_words.h"
 
 namespace nibble::cuda {
@@ -44,7 +44,6 @@ enum class WeightKind {
   kFloats,  // [rows, cols] of a WeightType
   kHalves,  // as kFloats, for inputs of 16 bits
 };
-enum class WeightType { kFloat32, kBfloat16, kFloat16 };
 
 constexpr bool OfFloats(WeightKind kind) {
   return kind == WeightKind::kFloats || kind == WeightKind::kHalves;

@@ -13,8 +13,8 @@
 #include <type_traits>
 
 #include "backends/cuda/gemm/gemm_halves.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

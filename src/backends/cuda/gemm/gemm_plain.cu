@@ -8,8 +8,8 @@
 
 #include "backends/cuda/gemm/gemm_plain.h"
 #include "backends/cuda/gemm/plain_products.cuh"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

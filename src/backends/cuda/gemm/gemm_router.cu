@@ -2,8 +2,8 @@
 #include <cuda_fp16.h>
 
 #include "backends/cuda/gemm/gemm_router.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

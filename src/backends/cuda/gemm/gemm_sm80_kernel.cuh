@@ -14,7 +14,7 @@
 #include "backends/cuda/gemm/gemm_sm80.h"
 #include "backends/cuda/gemm/gemm_sm80_codewords.cuh"
 #include "backends/cuda/gemm/gemm_sm80_groups.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda::sm80 {
 

@@ -9,9 +9,9 @@
 #include <bit>
 #include <cmath>
 
-#include "backends/cuda/cuda_error.h"
-#include "backends/cuda/device.h"
 #include "backends/cuda/gemm/weight_order.h"
+#include "backends/cuda/runtime/cuda_error.h"
+#include "backends/cuda/runtime/device.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"

@@ -25,8 +25,8 @@
 
 #include "backends/cuda/gemm/gemm_sm90_load.cuh"
 #include "backends/cuda/gemm/level_steps.cuh"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/wgmma.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda::sm90 {
 

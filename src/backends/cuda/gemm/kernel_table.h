@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "backends/cuda/gemm/gemm.h"
-#include "backends/interface/kernels.h"
+#include "compute/kernels.h"
 
 namespace nibble::cuda {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "backends/cuda/gemm/narrow.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/ptx/ptx.h"
+#include "backends/cuda/runtime/launch.h"
 
 namespace nibble::cuda {
 namespace {

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quantize/run/quantize.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <new>
+
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "compute/exact_backend.h"
+#include "compute/math_services.h"
+#include "engine/window_bos.h"
+#include "io/sha256.h"
+#include "models/import/open_network.h"
+#include "quantize/learn/learn_rotation.h"
+#include "quantize/learn/learn_scales.h"
+#include "quantize/map/channel_scales.h"
+#include "quantize/plan/choose_clips.h"
+#include "quantize/plan/choose_transforms.h"
+#include "quantize/plan/make_plan.h"
+#include "quantize/recipes/recipe_fields.h"
+#include "quantize/round/host_math.h"
+#include "quantize/run/estimate.h"
+#include "quantize/run/rest_tensors.h"
+#include "quantize/run/time_estimate.h"
+#include "quantize/run/work_directory.h"
+#include "quantize/walk/calibrate.h"
+#include "quantize/walk/sample_text.h"
+#include "quantize/walk/windows.h"
+#include "source/model_source.h"
+#include "transforms/blas.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Job {
+  QuantizeOptions options;
+  Network source;
+  Plan plan;
+  std::string scale_tuning_skipped;  // QuantizeReport
+  std::vector<int32_t> calibration;  // windows, empty where nothing is calibrated
+  std::string calibration_digest;
+};
+
+bool ScalesFit(const Job& job) {
+  const QuantizeOptions& o = job.options;
+  const ModelConfig& c = job.source.config;
+  if (o.device == "cpu") {
+    return EstimateQuantization(c, job.plan, o).peak_memory_bytes <= MemoryLimit(o);
+  }
+  const auto backend = MakeBackend(o.device, false);
+  const double bytes = ScaleLearningBytes(o.recipe, c, o.calibration_windows * o.context);
+  try {
+    backend->Allocate(static_cast<size_t>(bytes));
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+// Why this job's scales are not learned; empty: they are.
+std::string WhyScaleTuningIsSkipped(const Job& job) {
+  const Recipe& recipe = job.options.recipe;
+  const ModelConfig& c = job.source.config;
+  const int64_t tokens = job.options.calibration_windows * job.options.context;
+  if (const auto why = WhyScaleTuningIsSkipped(recipe); !why.empty()) return std::string(why);
+  if (tokens < ScaleLearningMin(recipe, c)) {
+    return fmt::format("{} tokens of calibration are too few, {} are enough (--quality best)",
+                       tokens, ScaleLearningMin(recipe, c));
+  }
+  if (!LearnsScales(recipe, c, tokens)) {
+    return "only layers that run one gated FFN behind attention learn them";
+  }
+  return ScalesFit(job) ? "" : "they take more memory than there is";
+}
+
+// Asked for, scales must be learned; of a recipe that has them anyway, where it is possible.
+void DecideOnScales(Job& job) {
+  Recipe& recipe = job.options.recipe;
+  if (!recipe.learned_scales) return;
+  job.scale_tuning_skipped = WhyScaleTuningIsSkipped(job);
+  recipe.learned_scales = job.scale_tuning_skipped.empty();
+  if (!recipe.learned_scales && Asks(recipe, "learned-scales")) {
+    FailUsage("--learned-scales: {}", job.scale_tuning_skipped);
+  }
+  job.plan.provenance["learned-scales"] = recipe.learned_scales;
+  if (recipe.learned_scales) PlanInputScales(job.source.config, job.plan);
+}
+
+Job PrepareJob(const QuantizeOptions& options) {
+  PrepareBlas();
+  Job job = {.options = options};
+  QuantizeOptions& o = job.options;
+  if (!o.output.empty()) o.output = OutputPath(o.output, o.model);
+  job.source = OpenNetwork(o.model);
+  const ModelConfig& c = job.source.config;
+  if (job.source.packed) FailUsage("{} is quantized already", options.model);
+  if (o.context == 0) o.context = std::min(o.effort.context, c.context);
+  if (o.context < 1 || o.context > c.context) {
+    FailUsage("--context {}: the model's context is {}", o.context, c.context);
+  }
+  if (o.calibration_windows < 0) FailUsage("--calib-windows must be at least 1");
+  if (o.calibration_windows == 0) o.calibration_windows = o.effort.WindowsFor(c, o.context);
+  o.recipe = FittedTo(c, o.recipe);
+  job.plan = MakePlan(job.source, o.recipe);
+  // Weights that stay at 16 bits leave nothing to calibrate.
+  if (!RoundsLayers(job.plan)) o.recipe.rounding = Rounding::kNearest;
+  Json& provenance = job.plan.provenance;
+  provenance["recipe"] = o.recipe.name;
+  provenance["seed"] = o.seed;
+  for (const Rule& rule : o.recipe.rules) {
+    provenance["rules"].push_back(fmt::format("{}:{}", rule.pattern, rule.fields));
+  }
+  DecideOnScales(job);
+  if (!o.recipe.calibrates()) return job;
+  if (o.recipe.searches_clips()) provenance["activation_clips"] = "searched";
+  provenance["calibration_windows"] = o.calibration_windows;
+  provenance["calibration_context"] = o.context;
+  return job;
+}
+
+void TokenizeCalibration(Job& job) {
+  const QuantizeOptions& o = job.options;
+  if (!o.recipe.calibrates()) return;
+  const std::string text = CalibrationText(o);
+  job.calibration_digest = Sha256Text(text);
+  const std::string name = o.calibration_text.empty() ? "the sample text" : o.calibration_text;
+  const Tokenizer tokenizer = Tokenizer::Load(o.model);
+  job.calibration =
+      RandomWindows(tokenizer.Encode(text), o.calibration_windows, o.context, o.seed, name);
+  if (const std::optional<int32_t> bos = WindowBos(tokenizer, job.source.config)) {
+    const auto context = static_cast<size_t>(o.context);
+    for (size_t i = 0; i < job.calibration.size(); i += context) job.calibration[i] = *bos;
+    job.plan.provenance["calibration_bos"] = true;
+  }
+  for (int32_t id : job.calibration) {
+    if (id >= job.source.config.vocab_size) {
+      Fail("{}: tokenizer.json gives id {}, the model knows {} tokens", o.model, id,
+           job.source.config.vocab_size);
+    }
+  }
+}
+
+// Everything that decides the result, byte for byte. A run is resumed only where all of it is the
+// same. A program that quantizes one source again and again reads its files once.
+Json Identity(const Job& job, const std::string& backend) {
+  Json files = Json::object();
+  for (const std::string& path : job.source.store->paths()) {
+    files[fs::path(path).filename().string()] = Sha256FileOnce(path);
+  }
+  for (const char* name : kCompanions) {
+    if (const auto text = FindDocument(job.options.model, name)) files[name] = Sha256Text(*text);
+  }
+  return {{"nibble_version", NIBBLE_VERSION},
+          {"backend", backend},
+          {"host_blas", openblas_get_config()},
+          {"source_config", Sha256Text(job.source.config_json.dump())},
+          {"source_files", files},
+          {"plan", PlanDigest(job.plan)},
+          {"settings", job.plan.provenance},
+          {"calibration_text", job.calibration_digest}};
+}
+
+void WriteRest(const WorkDirectory& work, const Rotator& rotator, const Job& job,
+               const Matrix<float>& head) {
+  WriteShard(work.File(kRestShardName), RestTensors(rotator, job.source, job.plan, head),
+             {{kPlanDigestKey, PlanDigest(job.plan)}});
+}
+
+void WriteDocuments(const WorkDirectory& work, const Job& job) {
+  Json config = job.source.config_json;
+  config["quantization_config"] = ToJson(job.plan);
+  WriteFileAtomic(work.File("config.json"), config.dump(2) + "\n");
+  for (const char* name : kCompanions) {
+    if (const auto text = FindDocument(job.options.model, name)) {
+      WriteFileAtomic(work.File(name), *text);
+    }
+  }
+}
+
+void StopIfInterrupted(std::string_view after) {
+  if (!Interrupted()) return;
+  throw Error(ErrorCode::kInterrupted,
+              fmt::format("stopped {}; the same command with --resume goes on", after));
+}
+
+// Reports progress before the layers, or stops where a user interrupts. With --resume statistics
+// and clips are made again, a learned rotation is kept.
+void UpdateOrStop(Progress& progress, double done, const std::string& detail = "") {
+  StopIfInterrupted("before the first layer");
+  progress.Update(done, detail);
+}
+
+std::vector<LayerStatistics> CollectStatistics(const Job& job, const Plan& plan,
+                                               const Rotator& rotator, Backend& backend,
+                                               bool with_keys) {
+  const int64_t context = job.options.context;
+  const size_t count =
+      std::min(job.calibration.size(), static_cast<size_t>(kStatisticsWindows * context));
+  const std::span<const int32_t> ids = std::span(job.calibration).first(count);
+  const auto tokens = static_cast<double>(count);
+  Progress progress("statistics", "tokens", tokens);
+  return CollectStatistics(backend, job.source.config, plan, rotator, ids, context, with_keys,
+                           [&](double share, std::string_view what) {
+                             UpdateOrStop(progress, share * tokens, std::string(what));
+                           });
+}
+
+// Statistics of channels for a recipe that orders them. Without rotation and scales they do not
+// depend on the recipe, and several recipes share them.
+std::vector<LayerStatistics> Statistics(const Job& job, const Rotator& rotator, Backend& backend,
+                                        std::vector<LayerStatistics>* unrotated) {
+  const Recipe& recipe = job.options.recipe;
+  if (!recipe.arranges_channels()) return {};
+  std::vector<LayerStatistics> own;
+  const bool shared =
+      unrotated != nullptr && recipe.rotation == Rotation::kNone && !recipe.scales_channels();
+  auto& statistics = shared ? *unrotated : own;
+  if (statistics.empty()) statistics = CollectStatistics(job, job.plan, rotator, backend, false);
+  return statistics;
+}
+
+// Scales of the channels of all layers, by statistics of the source.
+std::vector<ChannelScales> ScalesOfChannels(const Job& job, Backend& backend,
+                                            std::vector<LayerStatistics>* unrotated) {
+  const Recipe& recipe = job.options.recipe;
+  const Plan plan = SourcePlan(job.plan);
+  const Rotator source(job.source, Recipe{}, plan, 0);
+  std::vector<LayerStatistics> own;
+  auto& statistics = unrotated != nullptr && !recipe.reads_keys() ? *unrotated : own;
+  if (statistics.empty()) {
+    statistics = CollectStatistics(job, plan, source, backend, recipe.reads_keys());
+  }
+  return ScalesOf(statistics, source, job.source.config, recipe);
+}
+
+// Layers as they are rounded: folded, rotated, their channels scaled and in order.
+FloatLayers MappedLayers(const Job& job, const Rotator& rotator,
+                         const std::vector<LayerStatistics>& statistics) {
+  const Recipe& recipe = job.options.recipe;
+  if (!recipe.arranges_channels()) return [&](int64_t i) { return rotator.Layer(i); };
+  return [&, statistics](int64_t i) {
+    FloatLayer layer = rotator.Layer(i);
+    ArrangeChannels(statistics[static_cast<size_t>(i)], job.source.config, recipe, job.plan, i,
+                    layer);
+    return layer;
+  };
+}
+
+std::unique_ptr<DenseMath> LearningMath(Backend& backend) {
+  std::unique_ptr<DenseMath> math = backend.services().MakeDense();
+  return math ? std::move(math) : std::make_unique<HostMath>();
+}
+
+void TurnResidual(const Job& job, const WorkDirectory& work, Rotator& rotator, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  std::optional<Matrix<double>> rotation = work.FindRotation(c.hidden_size);
+  if (!rotation) {
+    // Finished layers are of use only with the rotation that they were made for.
+    if (OpenWholeShard(work.File(LayerShardName(0)))) work.FailDamaged(kRotationFile);
+    Progress progress("rotation", "steps", kRotationSteps);
+    const auto rows = CollectPeakedRows(
+        backend, c, job.plan, rotator, job.calibration, job.options.context, [&](int64_t layer) {
+          UpdateOrStop(progress, 0, fmt::format("inputs of layer {}", layer + 1));
+        });
+    if (rows.empty()) return;  // nothing behind a norm is quantized
+    rotation = LearnRotation(rows, *LearningMath(backend), [&](int64_t steps) {
+      UpdateOrStop(progress, static_cast<double>(steps));
+    });
+    work.SaveRotation(*rotation);
+  }
+  rotator.Follow(*rotation);
+}
+
+void LeaveOutTransforms(Job& job, Rotator& rotator, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  Progress progress("transforms", "layers", static_cast<double>(c.layers));
+  ChooseTransforms(backend, c, job.options.recipe, rotator, job.calibration, job.options.context,
+                   job.plan, [&](double done) { UpdateOrStop(progress, done); });
+}
+
+void SearchClips(Job& job, const Rotator& rotator, const FloatLayers& layers, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  Progress progress("clips", "layers", static_cast<double>(c.layers));
+  ChooseClips(backend, c, rotator.embedding(), layers, job.calibration, job.options.context,
+              job.plan, [&](double done) { UpdateOrStop(progress, done); });
+}
+
+// Weights of tokens; none where an earlier run has finished all layers.
+LossWeights WeightsOfLoss(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                          const WorkDirectory& work, Backend& backend) {
+  const Recipe& recipe = job.options.recipe;
+  const ModelConfig& c = job.source.config;
+  if (recipe.loss_groups == 0 || work.FindLayer(c.layers - 1, job.plan, c)) return {};
+  Progress progress("gradients", "tokens", static_cast<double>(job.calibration.size()));
+  return FindLossWeights(backend, *LearningMath(backend),
+                         {c, job.plan, rotator.Table(Role::kEmbedding), rotator.Table(Role::kHead),
+                          rotator.FinalNorm(), layers, job.calibration, recipe.loss_groups},
+                         [&](double tokens) { UpdateOrStop(progress, tokens); });
+}
+
+// Rounds one layer after the other, with one in memory.
+void RoundLayers(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                 const WorkDirectory& work, Backend& backend, QuantizeReport& report) {
+  const ModelConfig& c = job.source.config;
+  std::optional<SpillFile> file;
+  if (report.estimate.spills) file.emplace(work.path());
+  std::optional<Calibration> calibration;
+  if (job.options.recipe.rounding == Rounding::kGptq) {
+    calibration.emplace(backend, c, job.plan, job.options.recipe, rotator.embedding(),
+                        job.calibration, job.options.context, file ? &*file : nullptr,
+                        WeightsOfLoss(job, rotator, layers, work, backend));
+  }
+  const double tokens = calibration ? static_cast<double>(job.calibration.size()) : 1;
+  Progress progress("quantize", calibration ? "layer tokens" : "layers",
+                    static_cast<double>(c.layers) * tokens);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    StopIfInterrupted(fmt::format("after layer {} of {}", i, c.layers));
+    const auto at = [&](double share, std::string_view what) {
+      StopIfInterrupted(fmt::format("in layer {} of {}", i + 1, c.layers));
+      progress.Update((static_cast<double>(i) + share) * tokens,
+                      fmt::format("layer {}/{} {}", i + 1, c.layers, what));
+    };
+    FloatLayer layer = layers(i);
+    std::map<Role, double> errors;
+    if (auto saved = work.FindLayer(i, job.plan, c)) {
+      at(0, "resumed");
+      if (calibration) calibration->Skip(saved->layer, layer, i);
+      errors = saved->errors;
+      ++report.resumed_layers;
+    } else {
+      // Learned factors belong to the layer i that was saved before: another one would not fit
+      // them.
+      if (work.FindLearned(c)) work.FailDamaged(LayerShardName(i));
+      at(0, "rotated");
+      LayerWeights stored = calibration ? calibration->Round(std::move(layer), i, errors, at)
+                                        : RoundLayerNearest(std::move(layer), job.plan, i, errors);
+      work.SaveLayer(i, {std::move(stored), errors}, job.plan);
+    }
+    report.layers.push_back({i, {errors.begin(), errors.end()}});
+  }
+}
+
+// Returns the head that goes with them, or nothing.
+Matrix<float> TuneScales(const Job& job, const Rotator& rotator, const FloatLayers& layers,
+                         const WorkDirectory& work, Backend& backend) {
+  const ModelConfig& c = job.source.config;
+  const auto load = [&](int64_t i) {
+    auto saved = work.FindLayer(i, job.plan, c);
+    if (!saved) work.FailDamaged(LayerShardName(i));
+    return std::move(*saved);
+  };
+  std::optional<Learned> learned = work.FindLearned(c);
+  if (!learned) {
+    std::vector<LayerWeights> rounded;
+    for (int64_t i = 0; i < c.layers; ++i) {
+      auto saved = load(i);
+      if (saved.scaled) work.FailDamaged(kFactorsFile);
+      rounded.push_back(std::move(saved.layer));
+    }
+    Progress progress(
+        "scales", "tokens",
+        ScaleLearningTokens(job.options.recipe, c, static_cast<int64_t>(job.calibration.size())));
+    const auto at = [&](double tokens, const std::string& what) {
+      StopIfInterrupted("while scales were learned");
+      progress.Update(tokens, what);
+    };
+    std::chrono::steady_clock::time_point next;
+    const auto keep = [&](const std::function<LearningState()>& state) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now < next && !Interrupted()) return;
+      work.SaveLearning(state());
+      next = now + std::chrono::minutes(1);
+    };
+    learned = LearnScales(backend, *LearningMath(backend),
+                          {c, job.options.recipe, job.plan, rotator.Table(Role::kEmbedding),
+                           rotator.Table(Role::kHead), rotator.FinalNorm(), layers,
+                           std::move(rounded), job.calibration, work.FindLearning(), keep},
+                          at);
+    work.SaveLearned(*learned);  // before the first layer is changed
+  }
+  for (int64_t i = 0; i < c.layers; ++i) {
+    WorkDirectory::SavedLayer saved = load(i);
+    if (saved.scaled) continue;
+    const LayerScales& factors = learned->factors[static_cast<size_t>(i)];
+    if (!Fits(factors, saved.layer)) work.FailDamaged(kFactorsFile);
+    ApplyScales(factors, saved.layer);
+    saved.scaled = true;
+    work.SaveLayer(i, saved, job.plan);
+  }
+  return std::move(learned->head);
+}
+
+// Chooses caches of the rounded model in `work`, whose plan is written again. Bits of the cache
+// change no tensor, and a run of hours does not end because there is no memory for the choice.
+CacheChoice NarrowCaches(Job& job, const WorkDirectory& work) {
+  const auto layers = static_cast<double>(job.source.config.layers);
+  Progress progress("cache", "layers", layers);
+  CacheChoice choice;
+  try {
+    choice = ChooseCaches(work.path(), job.options.device, job.options.recipe.cache_loss,
+                          job.calibration, job.options.context, job.plan, [&](double share) {
+                            StopIfInterrupted("while the cache was chosen");
+                            progress.Update(share * layers);
+                          });
+  } catch (const std::bad_alloc&) {
+    choice.unchosen = "out of memory";
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    choice.unchosen = error.what();
+  }
+  job.plan.provenance["cache_kl"] = choice.loss;
+  WriteDocuments(work, job);
+  return choice;
+}
+
+QuantizeReport StartReport(const Job& job) {
+  QuantizeReport report;
+  report.output = job.options.output;
+  report.config = job.source.config;
+  report.plan = job.plan;
+  report.recipe = job.options.recipe;
+  if (report.recipe.calibrates()) report.calibration_windows = job.options.calibration_windows;
+  report.context = job.options.context;
+  report.scale_tuning_skipped = job.scale_tuning_skipped;
+  report.estimate = EstimateQuantization(job.source.config, job.plan, job.options);
+  return report;
+}
+
+}  // namespace
+
+std::string CalibrationText(const QuantizeOptions& options) {
+  if (options.calibration_text.empty()) return std::string(SampleCalibrationText());
+  return ReadFile(options.calibration_text, uint64_t{1} << 30);
+}
+
+QuantizeReport PlanQuantization(const QuantizeOptions& options) {
+  const Job job = PrepareJob(options);
+  QuantizeReport report = StartReport(job);
+  report.estimate.seconds = EstimateSeconds(job.source, job.plan, job.options);
+  return report;
+}
+
+QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatistics>* unrotated) {
+  const auto start = std::chrono::steady_clock::now();
+  Job job = PrepareJob(options);
+  QuantizeReport report = StartReport(job);
+  RequireResources(report.estimate, job.options);
+  TokenizeCalibration(job);
+  const auto backend = MakeBackend(job.options.device, false);
+  const std::string& output = job.options.output;
+  WorkDirectory work(output, Identity(job, backend->Name()), options.resume, options.force);
+  Rotator rotator(job.source, job.options.recipe, job.plan, options.seed);
+  if (job.options.recipe.learns_rotation()) TurnResidual(job, work, rotator, *backend);
+  if (job.options.recipe.reads_source()) {
+    rotator.Scale(ScalesOfChannels(job, *backend, unrotated));
+  }
+  if (job.options.recipe.falls_back()) LeaveOutTransforms(job, rotator, *backend);
+  const FloatLayers layers =
+      KeepLayers(MappedLayers(job, rotator, Statistics(job, rotator, *backend, unrotated)),
+                 LayerPasses(job.options.recipe), KeptBytes(report.estimate, job.options));
+  if (report.recipe.maps()) {
+    const auto exact = MakeExactBackend();
+    report.invariance = CheckInvariance(job.source, rotator, layers, job.plan, *exact);
+  }
+  if (job.options.recipe.searches_clips()) SearchClips(job, rotator, layers, *backend);
+  RoundLayers(job, rotator, layers, work, *backend, report);
+  Matrix<float> head;
+  if (job.options.recipe.learned_scales) head = TuneScales(job, rotator, layers, work, *backend);
+  WriteRest(work, rotator, job, head);
+  WriteDocuments(work, job);
+  WriteIndex(work.path(), job.source.config.layers);
+  if (job.options.recipe.chooses_cache()) report.cache = NarrowCaches(job, work);
+  report.plan = job.plan;
+  OpenNetwork(work.path());  // what is published can be read
+  work.Publish(options.force);
+  report.quantized_bits_per_weight = report.estimate.bits_per_weight;
+  report.output_bytes = FilesBytes(output);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace nibble
