@@ -208,6 +208,8 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
     return;
   }
   if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
+  const ProgressJob job;
+  a.options.loss_tokens = a.loss_windows * kLossContext;
   const QuantizeReport report = Quantize(a.options);
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);

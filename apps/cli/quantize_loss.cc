@@ -18,7 +18,6 @@
 namespace nibble::cli {
 namespace {
 
-constexpr int64_t kContext = 512;
 constexpr double kMuch = 0.1;  // of perplexity, or nats: answers begin to differ
 
 bool IsMuch(const KlResult& r) {
@@ -121,7 +120,7 @@ std::unique_ptr<Model> PlainModel(const QuantizeOptions& options, const Quantize
 Loss MeasuredLoss(const QuantizeOptions& options, const QuantizeReport& report, int64_t wanted) {
   const auto start = std::chrono::steady_clock::now();
   Loss loss;
-  loss.context = std::min(kContext, report.config.context);
+  loss.context = std::min(kLossContext, report.config.context);
   const double needed = LossBytes(report.estimate);
   if (needed > MemoryLimit(options)) Fail("the float model takes {} of memory", BytesText(needed));
   if (!FindDocument(options.model, "tokenizer.json")) Fail("the model has no tokenizer.json");

@@ -10,6 +10,8 @@
 
 namespace nibble::cli {
 
+inline constexpr int64_t kLossContext = 512;  // tokens of a window, or the model's context
+
 // The mean divergence that is left if one part of the checkpoint is not rounded.
 struct LossParts {
   double float_inputs = 0, float_cache = 0;

@@ -12,7 +12,7 @@ struct ProgressState {
   std::string detail;       // what is being worked on, or nothing
   double done = 0, total = 0;
   double rate = 0;     // units per second; 0 = not known yet
-  double eta = 0;      // seconds to the end at this rate
+  double eta = 0;      // seconds to the end, of a job in stages to that of its last one
   bool ended = false;  // the last call for this piece, done or not
 };
 

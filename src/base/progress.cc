@@ -3,12 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace nibble {
 namespace {
 
 thread_local const ProgressReceiver* receiver = nullptr;
+thread_local ProgressJob* job = nullptr;
 
 double Seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -23,9 +25,49 @@ ProgressReceiver::~ProgressReceiver() {
   receiver = before_;
 }
 
+ProgressJob::ProgressJob() : start_(Clock::now()), before_(std::exchange(job, this)) {}
+
+ProgressJob::~ProgressJob() {
+  job = before_;
+}
+
+ProgressJob* ProgressJob::Current() {
+  return job;
+}
+
+void ProgressJob::Expect(std::vector<Stage> stages) {
+  stages_ = std::move(stages);
+  next_ = 0;
+  over_ = total_ = 0;
+  for (const Stage& stage : stages_) total_ += stage.seconds;
+  start_ = Clock::now();
+}
+
+void ProgressJob::Begin(const std::string& title) {
+  const auto first = stages_.begin() + static_cast<std::ptrdiff_t>(next_);
+  const auto found = std::ranges::find(first, stages_.end(), title, &Stage::title);
+  if (found == stages_.end()) return;
+  over_ = 0;
+  for (auto stage = stages_.begin(); stage != found; ++stage) over_ += stage->seconds;
+  next_ = static_cast<size_t>(found - stages_.begin()) + 1;
+}
+
+double ProgressJob::Left(double share, double rest) const {
+  if (next_ == 0 || total_ <= 0) return rest;
+  constexpr double kTrust = 0.1;  // in expectations, as a share of the job that they were right for
+  const double own = stages_[next_ - 1].seconds;
+  const double trusted = kTrust * total_, done = over_ + share * own;
+  const double scale = (Seconds(Clock::now() - start_) + trusted) / (done + trusted);
+  // The more of a stage is over, the more its rate tells.
+  const double expected = scale * (1 - share) * own;
+  return share * rest + (1 - share) * expected + scale * (total_ - over_ - own);
+}
+
 Progress::Progress(std::string title, std::string unit, double total)
     : state_{.title = std::move(title), .unit = std::move(unit), .total = total},
-      start_(Clock::now()) {}
+      start_(Clock::now()) {
+  if (job != nullptr) job->Begin(state_.title);
+}
 
 Progress::~Progress() {
   if (!told_ || receiver == nullptr) return;
@@ -49,6 +91,7 @@ void Progress::Update(double done, const std::string& detail) {
   state_.detail = detail;
   state_.rate = elapsed > 0 ? (done - first_done_) / elapsed : 0;
   state_.eta = state_.rate > 0 ? (state_.total - done) / state_.rate : 0;
+  if (job != nullptr && state_.total > 0) state_.eta = job->Left(done / state_.total, state_.eta);
   receiver->callback_(state_);
 }
 

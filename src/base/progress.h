@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "nibble/progress.h"
 
@@ -21,6 +22,42 @@ class ProgressReceiver {
   friend class Progress;
   ProgressCallback callback_;
   const ProgressReceiver* before_;
+};
+
+// A job in stages: while it lives, ETAs of this thread's Progress are those of the whole job. Each
+// Progress is the next stage of its title; stages without a Progress just take their time.
+class ProgressJob {
+ public:
+  struct Stage {
+    std::string title;
+    double seconds = 0;  // expected
+  };
+
+  ProgressJob();
+  ~ProgressJob();
+  ProgressJob(const ProgressJob&) = delete;
+  ProgressJob& operator=(const ProgressJob&) = delete;
+
+  static ProgressJob* Current();  // of this thread, or null
+  // Sets the stages, in the order they run, from now on.
+  void Expect(std::vector<Stage> stages);
+
+  // The stages up to `title`, one behind the last begun, count as done; an unknown one changes
+  // nothing.
+  void Begin(const std::string& title);
+  // Seconds to the end of the job. `share` of the current stage is done, which by its own rate
+  // takes `rest` seconds more. Expected seconds are scaled by what those that are over took.
+  double Left(double share, double rest) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::vector<Stage> stages_;
+  size_t next_ = 0;   // behind the current stage
+  double over_ = 0;   // expected seconds of the stages in front of the current one
+  double total_ = 0;  // of all
+  Clock::time_point start_;
+  ProgressJob* before_;
 };
 
 class Progress {

@@ -25,6 +25,7 @@
 #include "quantize/recipes/recipe_fields.h"
 #include "quantize/round/host_math.h"
 #include "quantize/run/estimate.h"
+#include "quantize/run/expected_stages.h"
 #include "quantize/run/rest_tensors.h"
 #include "quantize/run/time_estimate.h"
 #include "quantize/run/work_directory.h"
@@ -452,6 +453,9 @@ QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatist
   Job job = PrepareJob(options);
   QuantizeReport report = StartReport(job);
   RequireResources(report.estimate, job.options);
+  std::optional<ProgressJob> own;  // unless the caller's goes on behind this
+  if (ProgressJob::Current() == nullptr) own.emplace();
+  ProgressJob::Current()->Expect(ExpectedStages(report.config, job.plan, job.options));
   TokenizeCalibration(job);
   const auto backend = MakeBackend(job.options.device, false);
   const std::string& output = job.options.output;

@@ -25,6 +25,8 @@ struct QuantizeOptions {
   int64_t context = 0;  // tokens of a window, at most the model's
   uint64_t seed = 0;
   std::string device = "cpu";
+  // Tokens on which the caller measures the loss afterwards: a part of the ETA, nothing else.
+  int64_t loss_tokens = 0;
   double memory = 0;    // bytes that the run may use; 0 = what is free
   bool resume = false;  // continue OUT.partial if it exists
   bool force = false;   // replace OUT if it exists
