@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one door for JSON from outside. Parsing refuses long texts, many values (each takes up to 50
-// times the bytes of its text), more than 64 levels, objects of over 10,000 keys, duplicate keys
-// and invalid UTF-8; the getters refuse a wrong type, a fraction where an integer is wanted and a
-// number out of range (nlohmann's own get<> converts all of these silently). `where` names the file
-// in every message.
+// The one door for JSON from outside. Parsing refuses duplicate keys, invalid UTF-8 and what is too
+// long, too deep or of too many values (SECURITY.md has the limits). The getters refuse a wrong
+// type, fractions for integers and numbers out of range, which nlohmann's own get<> converts
+// silently. `where` names the file in every message.
 #pragma once
 
 #include <cmath>
@@ -32,7 +31,8 @@ extern template class nlohmann::detail::serializer<nlohmann::ordered_json>;
 
 namespace nibble {
 
-// A plan of 10,000 linears, the largest file read here, has 11 MiB and 400,000 values.
+// A plan of 10,000 linears, the largest file read here, has 11 MiB and 400,000 values. A value
+// takes up to 50 times the bytes of its text.
 inline constexpr size_t kMaxJsonBytes = 16 << 20, kMaxJsonValues = 1'000'000;
 
 Json ParseJson(std::string_view text, const std::string& where);

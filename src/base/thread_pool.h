@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One fixed pool for the whole program. Tasks are numbered; which thread runs a task is not fixed,
-// so a task must write only what belongs to its number. Then results do not depend on the number of
-// threads. Waiting threads spin briefly (one decode step hands out many small jobs) and then sleep,
-// so a shared core is not burned.
+// One fixed pool for the whole program. Any thread may run a task, so a task must write only what
+// belongs to its number; then results do not depend on the number of threads. Waiting threads spin
+// briefly, since a decode step hands out many small jobs, and then sleep, which frees a shared
+// core.
 #pragma once
 
 #include <cstddef>

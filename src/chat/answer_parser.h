@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits a chat model's answer into reasoning, text and tool calls while it comes. However
-// the answer is cut into pieces, the events say the same. Each byte is looked at a bounded number
-// of times; after 1 MiB, bytes that were held back become text.
-//   * A call begins once its function's name is known to be one of those offered. Text that looks
-//     like a call but is none, or names another function, stays text, with everything around it.
-//   * Arguments come as the model wrote them where the format has JSON, else as JSON that says the
-//     same. If the answer is cut or goes wrong within a call, the arguments are cut, too, and no
-//     JSON: the call ends there, and the rest is text.
+// Splits a chat model's answer into reasoning, text and tool calls while it comes. However the
+// answer is cut into pieces, the events say the same. Each byte is looked at a bounded number of
+// times; after 1 MiB, bytes that were held back become text. No answer is an error.
+//
+//   * A call begins once its function's name is known to be one offered. What only looks like
+//     one stays text.
+//   * Arguments are JSON, as the model wrote it or translated. If the answer ends or goes wrong
+//     within a call, the arguments end there; the rest is text.
 //   * Blanks around reasoning and calls are no text.
-// No answer is an error.
 #pragma once
 
 #include <memory>

@@ -9,11 +9,10 @@
 // Every part starts at a multiple of 64 bytes. K is stored after RoPE and after the head rotation.
 // A part that is not quantized is bf16 (16 bits) or fp32 (32) [64][head_dim] and has no params.
 //
-// A cache of few bits may have a second form with more of them, its recent one, for the tokens that
-// attention looks at most: those a text begins with (Xiao et al. 2023, "attention sinks") and the
-// last ones (Liu et al. 2024, KIVI). A query on page p of its text reads page 0, page p - 1 and
-// page p in that form, and all others in the narrow one, so what it reads follows from its position
-// alone. Pages of the recent form exist only while some query may read them.
+// A cache of few bits may have a recent form with more, for the tokens that attention looks at
+// most: a text's first (Xiao et al. 2023, "attention sinks") and last (Liu et al. 2024, KIVI).
+// Which form a query reads follows from its position alone (ReadsRecent). Pages of the recent form
+// exist only while some query may read them.
 #pragma once
 
 #include <algorithm>

@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one quantizer of each kind. Kernels must give the same codes as these functions, bit for bit:
-// every expression below is fp32, in this order, without contraction; rounding is half to even.
-//
-// Activations, one token and group:
-//   symmetric   a = max|x| * (clip / (h - 1)), h = 2^(b-1);      q = clamp(rne(x * (1/a)), -h, h-1)
-//   signed      a = -m * (clip / h), m = max(x) if max(x) >= -min(x), else min(x); q as above
-//   asymmetric  lo = min(x) * clip, hi = max(x) * clip, a = (hi - lo) / (2^b - 1);
-//               q = clamp(rne((x - lo) * (1/a)), 0, 2^b - 1) - h, z = lo * (1/a) + h
-//   x^ = a * (q + z)   (z = 0 if symmetric);   |a| is at least kMinScale.
-// Cache entries, one token, head and group: the range includes 0, codes are 0..2^b-1:
-//   asymmetric  s = fp16((hi - lo) / (2^b - 1)), z = clamp(rne(0 - lo * (1/s)), 0, 2^b - 1)
-//   symmetric   s = fp16(max|x| * (clip / qmax)), z = h
-//   q = clamp(rne(x * (1/s)) + z, 0, 2^b - 1);   x^ = s * (q - z);   s is at least kMinKvScale.
+// The one quantizer of each kind; docs/numerics.md, "Quantizers", has the formulas. Kernels must
+// give the same codes bit for bit: every expression is fp32, in the order there, without
+// contraction, and rounding is half to even.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantized weights in the order in which the integer kernels of a CPU read them
-// (backends/cpu/gemm/int_kernels.h): codes of any width up to 8 widened to 4 or 8 bits, unsigned
-// (code + 8 or code + 128; of E2M1 its bits, the sign flipped), or codes of a lattice as they are,
-// in panels of 16 outputs. The order depends only on shape and width, not on groups, activations or
-// the instruction set, so that a checkpoint can carry it (docs/checkpoint_format.md, "The tile
-// plane").
+// Quantized weights in the order in which a CPU's integer kernels read them, in panels of 16
+// outputs. Codes are widened to 4 or 8 bits and unsigned (code + 8 or + 128; of E2M1 its bits, sign
+// flipped), or those of a lattice. The order depends on shape and width alone: a checkpoint can
+// carry it.
 //
 //   8 bits   [panel][k / 4][16 outputs][4 bytes], inputs k..k+3
 //   4 bits   [panel][k / 8][16 outputs][4 bytes], low nibbles = inputs k..k+3, high = k+4..k+7

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a grammar over bytes: all ways to read the text so far are followed side by side, each a
-// state and a stack of where to go on; stacks share their lower parts. A set of them is a text
-// state. Text states get numbers and their steps are kept, so that a step that was taken before is
-// one look-up: where texts come back to the same states, the grammar becomes a table.
+// Runs a grammar over bytes. A reading is a state and a stack of where to go on; stacks share their
+// lower parts. All readings of the text so far are followed side by side and make a text state.
+// Text states are numbered and their steps kept, so that a repeated step is one look-up.
 //
 // Work is bounded by GrammarLimits; what needs more is an Error and leaves the automaton usable.
 #pragma once

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON Schema (2020-12, and what of older drafts means the same) as expressions. Every text of the
-// grammar is a value for which the schema holds; of the values for which it holds, the grammar has
-// those that are written as json_text.h says and
-//   - properties in the order of "properties", then others (where the schema allows them; their
-//     names differ from those declared, but one may come twice);
-//   - without "type", of the types that the schema's other keywords are about, if there are any;
+// grammar is a value for which the schema holds. Of such values the grammar has those that are
+// written as json_text.h says, with
+//
+//   - properties in declared order, then others with other names (one may come twice);
+//   - without "type", a type that other keywords are about, if any;
 //   - numbers with limits without exponents;
-//   - characters of patterns, formats and names that a schema describes in their shortest writing;
-//   - where "uniqueItems" is of a list of values, in the order of that list.
+//   - characters of patterns, formats and described names in their shortest form;
+//   - where "uniqueItems" is of listed values, these in that order.
+//
 // Unknown keywords and formats say nothing, as the standard has it. What the standard knows and
-// expressions cannot hold (uniqueItems of any strings, a pattern with back-references, ...) is
-// refused with its name and place, or left out and noted.
+// expressions cannot hold is refused with its name and place, or left out and noted.
 #pragma once
 
 #include <deque>

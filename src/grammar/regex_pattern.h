@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions as JSON Schema has them (ECMAScript), of what a finite automaton can do:
-// characters, escapes and classes (pattern_reader.h), ., ( ), (?: ), |, ? * + {m} {m,} {m,n}, lazy
-// ones too (which texts match is the same), ^ in front and $ at the end of the whole or of one of
-// its alternatives. Everything else is refused by name. Nothing backtracks.
+// Regular expressions as JSON Schema has them (ECMAScript), as far as a finite automaton can do
+// them: characters, escapes and classes (pattern_reader.h), groups, alternatives, repetitions (lazy
+// ones match the same texts), ^ and $ at the ends of the whole or of one of its alternatives,
+// look-ahead at their beginning. Everything else is refused by name. Nothing backtracks.
 #pragma once
 
 #include <string>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that exist complete or not at all, whatever moment the machine dies at:
-// write beside the target, fsync, rename, fsync the directory. Without the first fsync the rename
-// may reach the disk before the data; without the last one it may not reach the disk at all.
-// Errors (unwritable target, disk full, ...) are one line naming the file; the target is then
-// unchanged and the temporary removed. A killed process leaves NAME.*.tmp, never a torn NAME.
+// Files that exist complete or not at all, whenever the machine dies: write beside the target,
+// fsync, rename, fsync the directory. Without the first fsync the rename may reach the disk before
+// the data; without the last one it may not reach the disk at all.
+//
+// An error is one line that names the file; the target is then unchanged and the temporary removed.
+// A killed process leaves NAME.*.tmp.
 #pragma once
 
 #include <cstddef>

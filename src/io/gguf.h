@@ -3,9 +3,10 @@
 //   "GGUF" | u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | data
 //   key    = string name, u32 type, value; string = u64 length, bytes
 //   tensor = string name, u32 dimensions, u64 extents (fastest first), u32 type, u64 offset
-// The data and every tensor in it start at a multiple of general.alignment; tensors leave no other
-// gap. Everything is checked at opening, as for safetensors, before anything is allocated by a
-// number of the file; a bad file throws nibble::Error. Tensors keep the mapping alive.
+//
+// The data and every tensor in it start at a multiple of general.alignment, without other gaps.
+// Everything is checked at opening, before anything is allocated by a number of the file; a bad
+// file throws nibble::Error. Tensors keep the mapping alive.
 #pragma once
 
 #include <map>

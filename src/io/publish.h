@@ -27,12 +27,10 @@ void RefuseUnknownFiles(const std::string& directory, const KnownFile& known);
 // cannot be removed stays.
 void RemoveKnownFiles(const std::string& directory, const KnownFile& known);
 
-// Makes the finished directory `from` appear as `to` (same file system). First removes what only
-// its writer needed, the lock and the temporaries of killed writers, and fsyncs the rest. An
-// existing `to` is an error unless `replace`: then the two names are exchanged in one step and the
-// known files of the old content removed, so that `to` is the old or the new directory at every
-// moment. On file systems that cannot exchange, `to` is absent (never partial) between two renames,
-// the old content lying at TO.old.
+// Makes the finished directory `from` appear, fsynced, as `to` (same file system), without what
+// IsWritersOwn names. An existing `to` is an error unless `replace`: then the names are exchanged
+// in one step and the known files of the old content removed. On file systems that cannot exchange,
+// `to` is absent for a moment, never partial, the old content lying at TO.old.
 void PublishDirectory(const std::string& from, const std::string& to, bool replace,
                       const KnownFile& known);
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors on disk in the safetensors format (github.com/huggingface/safetensors, "Format"):
 //   u64 N little-endian | N bytes of JSON, space padded | data
-//   JSON: {"__metadata__": {string: string}, NAME: {"dtype", "shape", "data_offsets": [begin,
-//   end]}}
-// Offsets count from the start of the data; the tensors fill it without holes or overlap.
+//   JSON: {"__metadata__": {string: string},
+//          NAME: {"dtype", "shape", "data_offsets": [begin, end]}}
+// Offsets count from the start of the data; the tensors fill it without holes or overlap, not
+// aligned.
+//
 // Everything is checked at opening, before anything is allocated by a number of the file; a bad
-// file throws nibble::Error naming file, tensor and offsets. After that, views cannot leave the
-// mapping. Views live as long as their file or store. The format does not align tensors.
-// Reading is safe from any number of threads; a writer belongs to one.
+// file throws nibble::Error naming file, tensor and offsets. Views live as long as their file or
+// store. Reading is safe from any number of threads; a writer belongs to one.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// pooling.json: how a model makes one vector of a text. A directory of sentence-transformers says
-// it in modules.json and in a folder of its pooling, a GGUF file in a key; both are seen as
+// pooling.json: how a model makes one vector of a text. Files of sentence-transformers and a key of
+// GGUF are both seen as
 //   {"pooling_mode": "lasttoken", "normalize": true}
-// with sentence-transformers' names of modes, or a list of them where several are put side by side.
-// Modules that are none of a transformer, its pooling and a norm are named in "modules".
+// with sentence-transformers' names of modes, or a list of modes put side by side. "modules" names
+// those that are none of a transformer, its pooling and a norm.
 #pragma once
 
 #include <optional>

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding (Sennrich et al. 2016) as in the "model" of a tokenizer.json of type BPE. A
 // piece starts as its characters; the pair of neighbours with the lowest merge rank (leftmost among
-// equals) is joined until no pair has a rank. SentencePiece-style models have no pre-tokenizer: a
-// whole text is one piece. Neighbouring characters that no merge joins cut it into runs first,
-// about as long as words. Short runs are searched for the lowest rank, long ones have a heap over a
-// linked list, so that no input is worse than O(n log n). A character outside the vocabulary
-// becomes its bytes (<0xE2>) with byte_fallback, else unk_token, else nothing, as the files' own
-// library does. Immutable after loading.
+// equals) is joined until no pair has a rank. Immutable after loading.
+//
+// SentencePiece-style models have no pre-tokenizer: a whole text is one piece. So neighbours that
+// no merge joins cut a piece into runs first, about as long as words. Short runs are searched for
+// the lowest rank, long ones have a heap over a linked list: no input is worse than O(n log n).
 #pragma once
 
 #include <array>
@@ -54,6 +53,8 @@ class Bpe {
   static Bpe FromJson(const JsonNode& model);
 
   // Appends the ids of one pre-tokenized piece of valid UTF-8.
+  // A character outside the vocabulary becomes its bytes (<0xE2>) with byte_fallback, else
+  // unk_token, else nothing, as in the library `tokenizers`.
   void Encode(std::string_view piece, Work* work, Scratch* scratch,
               std::vector<int32_t>* ids) const;
   const Vocabulary& vocabulary() const { return vocabulary_; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The "precompiled charsmap" of SentencePiece: which sequences of characters a normalizer replaces
-// by which texts. Its bytes: u32 size of a trie, the trie as u32 units of a double array (Darts),
-// then the texts, each ended by a zero. All little endian. Immutable after loading; every step
-// through the trie is checked, so that bytes of any origin do no more than end in an Error.
+// by which texts. Its bytes, little endian: u32 size of a trie, the trie as u32 units of a double
+// array (Darts), then the texts, each ended by a zero. Every step through the trie is checked; bad
+// bytes end in an Error. Immutable after loading.
 #pragma once
 
 #include <array>

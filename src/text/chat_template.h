@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's chat template: turns messages into the prompt the model was trained on. The templates
-// are Jinja programs that come with a checkpoint, from anyone; this is a bounded interpreter of the
-// subset they use (jinja_*.h), checked byte for byte against Python's jinja2 set up as
-// transformers sets it (tests/golden/chat_templates.py).
-// Errors: nibble::Error "{where}: line N: ..." for a template that cannot be parsed or fails; where
-// the template calls raise_exception, its own message alone.
-// Threads: a parsed template is immutable, Render may run in several threads at once.
+// A model's chat template: turns messages into the prompt the model was trained on. Templates are
+// Jinja programs, from anyone; this is a bounded interpreter of the subset they use (jinja_*.h),
+// checked byte for byte against Python's jinja2 as transformers sets it up
+// (tests/golden/chat_templates.py). A parsed template is immutable, and several threads may Render.
+//
+// A template that cannot be parsed or fails throws nibble::Error "{where}: line N: ..."; where it
+// calls raise_exception, its own message alone.
 #pragma once
 
 #include <ctime>

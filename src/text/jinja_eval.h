@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a parsed template. Bounds: 1,000,000 steps, 4 MiB of output (jinja_value.h), 100 nested
-// macro calls and kMaxEvalDepth nested nodes, so no template can hang, exhaust memory or the stack
-// (the deepest tests fit in 1 MiB of it, optimized build).
+// Runs a parsed template, within bounds: no template can hang or exhaust memory or the stack (the
+// deepest tests fit in 1 MiB of it, optimized build).
+//
 // Scopes are jinja2's: `for` opens one per iteration, `with` and a captured body one, `if` none; a
 // macro sees its parameters and the variables where it is defined.
 #pragma once

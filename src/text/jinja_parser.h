@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a template into a tree, with jinja2's precedence. One node type for statements and
-// expressions; the layout of `kids` stands beside each kind (null where marked "?").
-// Chains of one precedence (a + b - c, a and b and c) are one wide node, so that depth is a bound
-// on recursion: the parser recurses at most 100 levels and the tree is at most 400 deep.
-// Not supported, and refused with a message: include, import, extends, autoescape, and the tags of
-// extensions but loop controls.
+// Turns a template into a tree, with jinja2's precedence. Statements and expressions have one node
+// type; the layout of `kids` stands beside each kind (null where marked "?"). Chains of one
+// precedence (a + b - c) are one wide node, so that depth bounds recursion.
+//
+// Refused with a message: include, import, extends, autoescape, and the tags of extensions but loop
+// controls.
 #pragma once
 
 #include <memory>

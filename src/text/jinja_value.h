@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values a chat template computes with: JSON's, plus undefined, tuples, namespaces, the loop
-// variable and callables, with Python's truth, equality, str() and json.dumps().
-// Strings and containers are immutable and shared, so copying a Value is O(1), as the sandbox of
-// the reference (jinja2's ImmutableSandboxedEnvironment) allows no mutation but a namespace's.
-// Bounds: work is charged to a Budget (one step an operation or list item, 64 bytes of text, or 8
-// characters where each is classified), a text holds at most 4 MiB, containers nest at most 100
-// deep (so recursion over a value is bounded), and a namespace or loop cannot be put in a container
-// or namespace (so there are no cycles).
+// variable and callables, with Python's truth, equality, str() and json.dumps(). Strings and
+// containers are immutable and shared, so copying a Value is O(1): jinja2's
+// ImmutableSandboxedEnvironment allows no mutation but a namespace's.
+//
+// A namespace or loop cannot be put in a container or namespace, so there are no cycles, and
+// containers nest at most kMaxValueDepth deep, which bounds recursion over a value.
 #pragma once
 
 #include <algorithm>
@@ -163,9 +162,9 @@ class Value {
 };
 
 // A generator is what filters such as `map` return: it is true even when empty, has no length and
-// is walked once. Its items are computed before that, unlike in Python: an error is kept, and
-// raised by a walk that gets there.
-// Keys, values and items are the views of a dictionary; a group is what groupby yields, a tuple.
+// is walked once. Its items are computed before that, unlike in Python; an error is kept for a walk
+// that gets there. Keys, values and items are views of a dictionary, a group is the tuple that
+// groupby yields.
 enum class ListKind { kList, kTuple, kGroup, kRange, kGenerator, kKeys, kValues, kItems };
 struct List {
   std::vector<Value> items;

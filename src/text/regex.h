@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regular expressions of tokenizer.json, matched by PCRE2 (JIT). The files are written for
-// Oniguruma; constructs that the two engines read differently are refused, so a pattern that loads
-// gives the same pieces. Patterns that people type are PCRE2's as they are. Copies share the
-// compiled pattern; matching is thread-safe.
-// PCRE2's own match limit is one for each place where a match may start, and does not count what
-// one item runs over. So matching is counted here: a first attempt sees only a few bytes of text
-// and gives up early, the second calls back before every item and charges a Work.
+// Oniguruma; what the two engines read differently is refused, so a pattern that loads gives the
+// same pieces. Patterns that people type are PCRE2's. Copies share the compiled pattern; matching
+// is thread-safe.
+//
+// PCRE2's own match limit holds for each place where a match may start, and does not count what one
+// item runs over. So matching is counted here: a first attempt sees only a few bytes of text and
+// gives up early, the second calls back before every item and charges a Work.
 #pragma once
 
 #include <array>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back, as described by a Hugging Face tokenizer.json with a model of type
-// BPE, byte-level (GPT-2, Llama 3, Qwen, Falcon) or SentencePiece-style with byte fallback (Llama
-// 2, Phi-3), or Unigram (T5). Gives the ids and texts that the library `tokenizers` gives for the
-// file. Anything in the file that would change ids and is not understood is refused while loading,
-// with the file and the component in the message; "truncation" and "padding" are not applied
-// (transformers sets both anew for every call, too). Loading throws kFailed, bad text kUsage.
-// Thread-safe once loaded.
+// Text to token ids and back, as a Hugging Face tokenizer.json with a model of type BPE (byte-level
+// or SentencePiece-style with byte fallback) or Unigram describes it. Gives the ids and texts of
+// the library `tokenizers`. Thread-safe once loaded. Loading throws kFailed, bad text kUsage.
+//
+// What would change ids and is not understood is refused while loading, with the file and the
+// component. "truncation" and "padding" are not applied; transformers sets both anew for every
+// call.
 #pragma once
 
 #include <cstdint>

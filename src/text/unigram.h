@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unigram language model (Kudo 2018) as in the "model" of a tokenizer.json of that type: of all
 // ways to cut a piece into tokens, the one with the highest sum of scores (Viterbi over the tokens
-// that start at each character). A character that no token covers scores 10 less than the worst
-// token; neighbours of that kind are one unknown token, or their bytes with byte_fallback. Time is
-// O(n * longest token), charged to the Work. Immutable after loading.
+// that start at each character). Time is O(n * longest token), charged to the Work. Immutable after
+// loading.
 #pragma once
 
 #include <array>
@@ -35,6 +34,8 @@ class Unigram {
   static Unigram FromJson(const JsonNode& model);
 
   // Appends the ids of one pre-tokenized piece of valid UTF-8.
+  // A character that no token covers scores 10 less than the worst token; neighbours of that kind
+  // are one unknown token, or their bytes with byte_fallback.
   void Encode(std::string_view piece, Work* work, Scratch* scratch,
               std::vector<int32_t>* ids) const;
   const Vocabulary& vocabulary() const { return vocabulary_; }

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Orthogonal matrices whose entries have nearly one size, for orders n without a Hadamard matrix.
 // Flatness mu = sqrt(n) times the largest entry of the orthogonal matrix; a Hadamard matrix has 1.
-// Q is Jacobsthal's matrix of GF(q) (galois_field.h), J all ones.
+// As with Hadamard matrices, a checkpoint stores its list of factors: no construction may change
+// without a new name.
 //
-//   conference  order q + 1, q = 1 mod 4: Q bordered with ones, zero diagonal; mu sqrt(n / (n - 1))
-//   jacobsthal  order q = 1 mod 4: Q + J / sqrt(q); mu 1 + 1 / sqrt(q)
-//               order q = 3 mod 4: Q + I + g J, g = (sqrt(q + 1) - 1) / q; mu < 1.19
-//   hartley     any order from 2: cas(2 pi j k / n), cas = cos + sin; mu <= sqrt(2)
+// Jacobsthal's matrix Q of GF(q) (galois_field.h) has Q Q^T = q I - J and Q J = 0, J all ones. It
+// gives:
 //
-// From Q Q^T = q I - J and Q J = 0: Paley, On orthogonal matrices, 1933; Belevitch, Theory of
-// 2n-terminal networks with application to conference telephony, 1950; Hartley, A more symmetrical
-// Fourier analysis applied to transmission problems, 1942. As with Hadamard matrices, a checkpoint
-// stores its list of factors: no construction may change without a new name.
+//   conference  n = q + 1, q = 1 mod 4: Q bordered with ones, zero diagonal; mu sqrt(n/(n-1))
+//   jacobsthal  n = q = 1 mod 4: Q + J/sqrt(q); mu 1 + 1/sqrt(q)
+//               n = q = 3 mod 4: Q + I + gJ, g = (sqrt(q+1)-1)/q; mu < 1.19
+//
+// For any n from 2:
+//   hartley     cas(2 pi j k / n), cas = cos + sin; mu <= sqrt(2)
+//
+// Sources: Paley, On orthogonal matrices, 1933; Belevitch, Theory of 2n-terminal networks with
+// application to conference telephony, 1950; Hartley, A more symmetrical Fourier analysis applied
+// to transmission problems, 1942.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +37,10 @@ int64_t SquaredLength(const TransformFactor& factor);
 // call and kept for the life of the program. Throws where HasFactor is false.
 std::span<const double> FactorMatrix(const TransformFactor& factor);
 
-// FactorHadamard(n) if there is such a list. If not, a matrix above, as flat as there is (in the
-// order of FactorKind, then of the least order) and of order up to 176, behind which each element
-// costs more multiply-adds than that, and the factors of FactorHadamard for the rest of n. Empty
-// for n = 1 and where there is no such list either.
+// FactorHadamard(n) if there is such a list. If not, a matrix above and the factors of
+// FactorHadamard for the rest of n: the first in the order of FactorKind, then of the least order,
+// up to 176, behind which each element costs more multiply-adds than that. Empty for n = 1 and
+// where there is no such list either.
 std::vector<TransformFactor> FlatFactors(int64_t n);
 
 }  // namespace nibble

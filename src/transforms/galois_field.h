@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The little of finite field arithmetic that Paley's Hadamard matrices and flat_matrix.h need. An
-// element of GF(p^k) is the integer a_0 + a_1 p + ..., standing for the polynomial a_0 + a_1 x +
-// ...; the field is taken modulo the primitive polynomial x^k + c_{k-1} x^{k-1} + ... + c_0 whose
-// integer c_0 + c_1 p + ... is smallest. The choice is part of the checkpoint format: another
-// polynomial gives another matrix.
+// The little of finite field arithmetic that Paley's Hadamard matrices and flat_matrix.h need. The
+// integer a_0 + a_1 p + ... stands for the element a_0 + a_1 x + ... of GF(p^k), modulo the
+// primitive polynomial x^k + ... + c_1 x + c_0 whose integer c_0 + c_1 p + ... is smallest.
+//
+// The choice is part of the checkpoint format: another polynomial gives another matrix.
 #pragma once
 
 #include <cstdint>

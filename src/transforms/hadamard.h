@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The online transform of one edge of the network: I_outer (x) H (x) I_inner. A row x is viewed as
-// [outer, order, inner] and H acts along the middle axis; H is the Kronecker product of its
-// factors, the first one slowest, scaled to be orthogonal:
+// The online transform of an edge of the network (Ashkboos et al., QuaRot, 2024): I_outer (x) H (x)
+// I_inner. A row x is [outer, order, inner]; H acts along the middle axis. It is the Kronecker
+// product of its factors, the first one slowest, scaled to be orthogonal:
 //   y[f', j] = scale * sum_f H[f', f] x[f, j]
-// Factors are Hadamard matrices where the order has one (scale = 1 / sqrt(order)), else the
-// flattest orthogonal matrix at hand. Per head: inner = 1, outer = heads. Across heads: inner =
-// head_dim, outer = 1. M below is the whole orthogonal matrix. Since (x M^T) (W M^T)^T = x W^T,
-// activations and the input side of weights go through the same routine. Source: Ashkboos et al.,
-// QuaRot, 2024.
+//
+// Per head: inner = 1, outer = heads. Across heads: inner = head_dim, outer = 1. M below is the
+// whole orthogonal matrix. Since (x M^T) (W M^T)^T = x W^T, activations and the input side of
+// weights go through the same routine.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hadamard matrices of single orders and the choice of Kronecker factors for a given width.
 // Constructions: Sylvester (2^m), Paley I (q + 1, q = 3 mod 4 a prime power), Paley II (2 (q + 1),
-// q = 1 mod 4; both Paley, On orthogonal matrices, 1933) and a few stored ones. A checkpoint
-// stores its list of factors, because the matrix is folded into its weights: neither a
-// construction nor the rule of FactorHadamard may change without a new name.
+// q = 1 mod 4; both Paley, On orthogonal matrices, 1933) and a few stored ones.
+//
+// Checkpoints store factors, whose matrix is folded into their weights: neither a construction nor
+// the rule of FactorHadamard may change without a new name.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ inline constexpr int64_t kMaxSylvester = int64_t{1} << 24;
 // Returns whether this program can construct the factor and the factor is a Hadamard matrix.
 bool HasHadamard(const TransformFactor& factor);
 
-// The factors of order n with the fewest operations per element (OperationsPerElement), slowest
-// first: dense factors by falling order, then the Sylvester one, if any. Ties go to fewer dense
-// factors, then to the larger first differing one; an order that has several constructions uses
-// the first in the order of FactorKind. Empty for n = 1 and where there is none (6, 428, ...).
+// The factors of order n with the fewest operations per element, slowest first: dense factors by
+// falling order, then the Sylvester one, if any. Ties go to fewer dense factors, then to the larger
+// first differing one; of several constructions the first in FactorKind is used. Empty for n = 1
+// and where there is none (6, 428, ...).
 std::vector<TransformFactor> FactorHadamard(int64_t n);
 
 // Multiply-adds (dense factor: its order) or additions (Sylvester: log2 of it) per element.

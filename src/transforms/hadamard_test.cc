@@ -56,11 +56,10 @@ std::vector<T> RandomValues(size_t n, Rng& rng) {
   return values;
 }
 
-// Every element is a sum of order() signed inputs times one scale. An input passes at most
-// operations() roundings of additions, one of the scale and one of the product, so the error is
-// below (operations + 2) eps / 2 (1 + small) sum |M| |x|; entries that are not whole add a rounding
-// of theirs and of the product for each factor. 1.01 covers the higher powers of eps and the
-// reference's own rounding.
+// An element is a sum of signed inputs times one scale. An input passes at most operations()
+// roundings of additions, one of the scale and one of the product. Entries that are not whole add
+// two for each factor. 1.01 covers higher powers of eps and the reference's own rounding.
+// absolute_sum is sum |M| |x|.
 template <typename T>
 double Tolerance(const TransformSpec& spec, long double absolute_sum) {
   const double roundings = spec.operations() + 2 + 2 * static_cast<double>(spec.factors.size());

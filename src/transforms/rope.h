@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of the rotary position embedding (Su et al., RoFormer, 2021) for the half-split layout:
-// dimension i is paired with i + head_dim / 2 and rotated by position * frequency[i]. Every step is
-// rounded to fp32 where Hugging Face transformers rounds it, since at position 10000 one fp32 unit
-// in the last place of a frequency already turns a pair by a visible 0.0006.
+// dimensions i and i + head_dim / 2 are a pair, rotated by position * frequency[i]. Every step is
+// rounded to fp32 where transformers rounds it: at position 10000 a frequency's last bit already
+// turns a pair by a visible 0.0006.
 #pragma once
 
 #include <cstdint>

@@ -50,10 +50,10 @@ long double ExactFrequency(const RopeSpec& spec, int64_t pair) {
 
 // Rounding errors of the fp32 frequency, relative, in units: 2 for the exponent's quotient and
 // theta, which the power multiplies by ln(theta) and 1; 1 each for power, reciprocal and scaling.
-// In llama3's blend, the share carries an absolute error of about
-// (4 * waves + low_freq_factor) / (high - low) <= 6.5 units with the parameters below (it is not
-// multiplied by more than the frequency) and four more operations follow. In yarn's, share and
-// complement carry some units of their own size, beside 4 operations.
+//
+// In llama3's blend, the share is off by about (4 * waves + low_freq_factor) / (high - low) <= 6.5
+// units with the parameters below, of at most the frequency, and four more operations follow. In
+// yarn's, share and complement are off by some units of their own size, beside 4 operations.
 long double FrequencyTolerance(const RopeSpec& spec) {
   const long double plain = std::log(static_cast<long double>(spec.theta)) + 4;
   return (plain + (spec.type == "llama3" ? plain * 2 + 12 : spec.type == "yarn" ? 12 : 2)) * kUnit;

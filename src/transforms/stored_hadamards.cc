@@ -17,10 +17,12 @@ struct Circulants {
 
 // n = 23, 29, 39: symmetric (Williamson) quadruples, by exhaustive search with the power spectrum
 // bound. n = 43: a Williamson quadruple whose rows are constant on the orbits of {1, 6, 36} in
-// Z_43, by exhaustive search. n = 47, where no Williamson quadruple exists: base sequences of
-// lengths 31, 31, 16, 16 from the Turyn-type sequences of length 16 in Best, Djokovic, Kharaghani
-// and Ramp, "Turyn-type sequences: classification, conjectures, and computations" (2013); with
-// base sequences P, Q, R, S the rows are (P, R), (P, -R), (Q, S), (Q, -S).
+// Z_43, by exhaustive search.
+//
+// n = 47, where no Williamson quadruple exists: (P, R), (P, -R), (Q, S), (Q, -S) of base sequences
+// of lengths 31, 31, 16, 16, which come from Turyn-type sequences of length 16 in Best, Djokovic,
+// Kharaghani and Ramp, "Turyn-type sequences: classification, conjectures, and computations"
+// (2013).
 constexpr std::array<Circulants, 5> kStored = {{
     {23, {0x6a0056, 0x6c7e36, 0x1cc338, 0x6542a6}},
     {29, {0x91c0e24, 0x1683305a, 0xa7b3794, 0xa1bf614}},

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hadamard matrices of the orders 4n <= 188 that neither Sylvester's nor Paley's construction
-// reaches: 92, 116, 156, 172 and 188. Each is kept as the first rows of four n x n circulants
-// A, B, C, D with A A^T + B B^T + C C^T + D D^T = 4n I and assembled by the array of Goethals and
-// Seidel (A skew Hadamard matrix of order 36, 1970).
+// reaches: 92, 116, 156, 172 and 188. The array of Goethals and Seidel (A skew Hadamard matrix of
+// order 36, 1970) assembles each from stored circulants with A A^T + B B^T + C C^T + D D^T = 4n I.
 #pragma once
 
 #include <cstdint>
