@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of layers whose keys and values lie together in a page. A layer with a sliding window
-// needs the older pages of a text no longer, so a page holds layers of one window, and all pages
-// are of one size, so that what one group gives back serves any other. Models whose layers all see
-// as much have one group.
+// drops a text's older pages, so a page holds layers of one window. All pages have one size, so
+// that what one group gives back serves any other. Models whose layers all see as much have one
+// group.
 //
 // A layer without keys of its own has the place of the one whose keys it reads. The recent form of
 // caches (KvSpec::recent_bits) lies in groups of its own, which keep a text's first page and its

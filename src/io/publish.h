@@ -29,7 +29,7 @@ void RemoveKnownFiles(const std::string& directory, const KnownFile& known);
 
 // Makes the finished directory `from` appear, fsynced, as `to` (same file system), without what
 // IsWritersOwn names. An existing `to` is an error unless `replace`: then the names are exchanged
-// in one step and the known files of the old content removed. On file systems that cannot exchange,
+// in one step and the old content's known files removed. On file systems that cannot exchange,
 // `to` is absent for a moment, never partial, the old content lying at TO.old.
 void PublishDirectory(const std::string& from, const std::string& to, bool replace,
                       const KnownFile& known);

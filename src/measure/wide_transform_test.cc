@@ -68,10 +68,10 @@ double ErrorOf(std::span<const double> expected, std::vector<double> logits) {
 
 class WideTransform : public testing::TestWithParam<int64_t> {};
 
-// If inputs differ at all some codes differ by a step, which makes the next inputs differ more: in
-// some layers two ways to compute the same numbers are as far apart as two roundings to 8 bits,
-// each of which is as far from inputs that are not rounded. The difference of two such errors has
-// twice the variance of one, and KL divergences of small differences are half a variance.
+// Where some codes differ by a step, the next inputs differ more: in some layers two ways to
+// compute the same numbers come as far apart as two roundings to 8 bits. The difference of two such
+// errors has twice the variance of one, and KL divergences of small differences are half a
+// variance.
 TEST_P(WideTransform, CostsNoMoreThanRoundingDoes) {
   std::unique_ptr<Backend> backend = GpuOrNull();
   if (!backend) GTEST_SKIP() << "needs a GPU";

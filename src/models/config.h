@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A network as data. A decoder layer is always
 //   x += O(attention(Q, K, V of norm(x)));  x += Down(open(Gate(norm(x))) * Up(norm(x)))
-// where there may be no Up (GateSpec::alone) and both may read the same x (`parallel`), or, in a
-// mixture of experts (Shazeer et al. 2017), the sum of the latter over a few experts that a router
-// chooses for each token. Families differ in the numbers below and in the names of their tensors;
+// where there may be no Up (GateSpec::alone) and both may read the same x (`parallel`). In a
+// mixture of experts (Shazeer et al. 2017) the latter is a sum over a few experts, chosen for each
+// token.
+//
 // LayerSpec has what may differ between the layers of one network.
 #pragma once
 

@@ -10,11 +10,9 @@
 
 namespace nibble {
 
-// Values for RandomModel with a few channels that hold most of the residual stream's energy (the
-// embedding writes 20 times as much into them, o and down 5 times), a massive activation at token
-// 0, norms whose weights answer (0.03 there, 50 in two other channels, whose readers are small),
-// and keys with large biases or norms (Sun et al. 2024, "Massive Activations in Large Language
-// Models").
+// Values for RandomModel with what Sun et al. 2024 ("Massive Activations in Large Language Models")
+// found: a few channels that hold most of the residual stream's energy, a massive activation at
+// token 0, norms whose weights answer, and keys with large biases or norms.
 class OutlierValues {
  public:
   explicit OutlierValues(const Json& config)
@@ -56,6 +54,7 @@ class OutlierValues {
   }
 
  private:
+  // Channels with the energy; those that norms multiply by 50 for linears that are small there.
   static constexpr size_t kLoud[] = {3, 17, 40}, kSharp[] = {11, 29};
 
   static void Scale(std::span<float> values, float factor, size_t first = 0, size_t step = 1) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many requests on one model: continuous batching (Yu et al. 2022, "Orca") over pages of a pool.
 //
-// A step runs one token of each answer that is being written and, beside them, pieces of prompts,
-// which share a bounded number of tokens. Requests begin in the order of FairQueue, as far as pages
-// are there for their prompts and for what they and all others are about to write. Where pages run
-// out all the same, the newest answer gives its own back and is computed anew later; then all it
-// can come to need is reserved, so that no answer is preempted twice.
+// A step runs a token of each answer that is being written and pieces of prompts. Requests begin in
+// the order of FairQueue, as far as pages last for their prompts and for what all are about to
+// write. Where they run out, the newest answer gives its own back; computed anew later, it has all
+// it can need reserved.
 //
 // On a CPU an answer's tokens depend on its request alone. On a GPU products and attention of other
 // batches round differently (compute/backend.h).

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tile plane (docs/checkpoint_format.md): one more file of a checkpoint with its integer
-// weights in the CPU's order (formats/tile_order.h), which the CPU then uses where it is mapped
-// instead of reordering the canonical planes into memory of its own. It adds nothing: it can be
-// deleted and made again, and one that does not belong to the shards is not used.
+// The tile plane (docs/checkpoint_format.md): one more file of a checkpoint, with its integer
+// weights in the CPU's order (formats/tile_order.h). The CPU maps it instead of reordering the
+// canonical planes. It can be deleted and made again, and one that does not belong to the shards is
+// not used.
 #pragma once
 
 #include <string>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemma 2, 3 and 4 (text): norms in front of and behind attention and FFN, GELU, windowed layers, a
-// scaled embedding. Gemma 2 caps scores and logits; Gemma 3 has norms of heads, and positions of
-// their own in windowed layers; Gemma 4 has longer heads in the others, which may have no V of
-// their own, a scale of each layer, and in a mixture experts beside each FFN.
+// scaled embedding. docs/families.md says what each has besides.
 #include <charconv>
 #include <cmath>
 

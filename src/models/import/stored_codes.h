@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linears that other programs quantized, in Nibble's own format: the weights mean the same numbers.
+//
 //   GPTQ (gptq, gptq_v2): qweight [K * b / 32, N], qzeros [G, N * b / 32], scales [G, N], g_idx [K]
 //   AWQ (gemm): qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]
+//
 //   compressed-tensors (pack-quantized): weight_packed [N, K * b / 32], weight_scale [N, G],
 //   weight_zero_point [N * b / 32, G], weight_g_idx [K]; (int-quantized): weight [N, K] of bytes
 //   MXFP4: any linear of that type, whatever the config says
-// Bits and groups follow from the shapes, bits of compressed-tensors among those that the config
-// names, zeros have the codes' bits. The config says besides which layout it is, and that columns
-// have an order (desc_act, actorder), without which a linear is not read. Layouts:
-// github.com/ModelCloud/GPTQModel, casper-hansen/AutoAWQ, vllm-project/compressed-tensors.
+//
+// Bits and groups follow from the shapes, those of compressed-tensors among the config's; zeros
+// have as many bits. The config names the layout and says that columns have an order (desc_act,
+// actorder), without which a linear is not read.
+//
+// Layouts: github.com/ModelCloud/GPTQModel, casper-hansen/AutoAWQ, vllm-project/compressed-tensors.
 #pragma once
 
 #include <set>

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rotation R of the residual stream, learned from calibration data. A row that is quantized
-// with one scale has errors in proportion to its largest element, so R is chosen for small peaks of
-// what linears behind norms read, and of the rows of their weights; that costs nothing at run time,
-// R being folded. Learning R is SpinQuant's idea (Liu et al. 2024), which descends on the network's
-// loss. Here it is a sum over norms: with x the norm's output, W the linears behind it, p = 10,
+// The rotation R of the residual stream, learned from calibration data: small peaks of what linears
+// behind norms read, and of the rows of their weights, make small steps. Learning R is SpinQuant's
+// idea (Liu et al. 2024), which descends on the network's loss.
+//
+// Here it is a sum over norms: with x the norm's output, W the linears behind it, p = 10,
 //   (mean |R x|_p^2 * |W|^2 / 4^a + mean |x|^2 * sum over rows w of W of |R w|_p^2 / 4^b)
-//       / mean |W x|^2,
-// |.|_p^2 / 4^bits in place of the squared step of the quantizer, with a bits for x and b for w,
-// which makes this the relative error of outputs rounded to nearest but for a factor.
+//       / mean |W x|^2.
+//
+// |.|_p^2 / 4^bits stands for the squared step of the quantizer, with a bits for x and b for w. So
+// this is, but for a factor, the relative error of outputs rounded to nearest.
 #pragma once
 
 #include <functional>

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scales learned from calibration data, and with them the head where weights are rough. GPTQ makes
-// each linear right by itself; here the scales of all of them are tuned together, so that the
-// network predicts what the float one does. Each row's scale (its groups' scales) gets a factor,
-// and each entry of what linears read behind a norm; codes and kernels stay. The loss is KL(float
-// || rounded) of predictions, with straight-through gradients (backprop.h), the descent Adam's
-// (adam.h). Some sequences of the text are held out: the factors that predict them best are those
-// that are learned. EfficientQAT (Chen et al. 2024) trains scales end to end for quantized weights
-// alone, on the text; here activations and cache are quantized as well. QuIP# (Tseng et al. 2024,
-// section 5) so tunes sign vectors and norms, which is what factors of rows and of inputs make of
-// them.
+// Scales learned from calibration data, and with them the head where weights are rough
+// (docs/quality.md, "Learned scales"). Each row's scale (its groups' scales) gets a factor, and
+// each entry of what linears read behind a norm. The loss is KL(float || rounded) of predictions,
+// with straight-through gradients (backprop.h) and Adam's descent (adam.h).
+//
+// Some sequences of the text are held out: the factors that predict them best are those that are
+// learned.
 #pragma once
 
 #include <functional>

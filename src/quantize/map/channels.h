@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact maps of single channels that depend on what the network's inputs look like: SmoothQuant's
-// scales, which norms take (Rotator::ScaleInputs), QServe's of keys, folded into q and k, and of
-// what o and down read, folded into v and up, and the orders of QUIK and Atom that put outliers
-// last. Orders of down's input are folded into the rows of gate and up; the others are gathers at
-// run time.
+// Exact maps of single channels that depend on the network's inputs: SmoothQuant's scales of norms'
+// outputs, QServe's of keys and of what o and down read (folded into q and k, v and up), and QUIK's
+// and Atom's orders, outliers last. Orders of down's input are folded into gate and up; others are
+// gathers at run time.
 #pragma once
 
 #include <vector>

@@ -23,10 +23,10 @@ struct Invariance {
   double limit() const;
 };
 
-// Folding, rotation, scales and orders of channels must not change what the network computes.
-// Compares the mapped fp32 network with the source, part by part, on a few short windows of random
-// ids: each layer and the head read the residual stream x of the source, which is turned for the
-// mapped ones, so that rounding does not add up over layers and hide what one of them does.
+// Compares the mapped fp32 network with the source, since folding, rotation, scales and orders of
+// channels must not change what a network computes. Each layer and the head read the source's
+// residual stream x on a few short windows of random ids, so that rounding of earlier layers hides
+// nothing.
 //
 // The share of a change that is rounding depends on the layer. So each runs a second time with x
 // perturbed by as much as `backend` rounds: each entry by a random share of it, whose size is the

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exact offline maps of a rotated network (QuaRot, section 4), all in fp64 from source
 // precision:
-//   every linear behind a norm     W <- W diag(gamma) R^T        (the norm becomes weightless)
-//   embedding rows                 e <- R e
-//   o, down                        W <- R W
-//   v, per head                    W <- H S_v W,  o: W <- W (H S_v)^-1, then the online part across
-//   heads up, down                       up rows times S_f, down: W <- W (H_f S_f)^-1, H_f online
-//   q, k                           rows times S_k, equal on both halves of a RoPE pair; H online
+//   every linear behind a norm  W <- W diag(gamma) R^T        (the norm becomes weightless)
+//   embedding rows, o, down     e <- R e, W <- R W
+//
+//   v, per head  W <- H S_v W,  o: W <- W (H S_v)^-1, then the online part across heads
+//   up, down     up rows times S_f, down: W <- W (H_f S_f)^-1, H_f online
+//   q, k         rows times S_k, equal on both halves of a RoPE pair; H online
+//
+// R is a Hadamard matrix with random signs, or a random orthogonal one; the S are random signs,
+// which folding makes free. Experts have signs of their own; a router is behind the norm.
+//
 // Where norms with weights stand behind o and down (ModelConfig::rotates_residual), R is the
 // identity and q, k, v, gate and up get an online Hadamard on their input instead, W <- W
-// diag(gamma) H^T. Experts have up and down of their own, with signs of their own; a router is
-// behind the norm. R = Hadamard with random signs (or a random orthogonal matrix); the S are random
-// signs, which cost nothing at run time because they are folded.
+// diag(gamma) H^T.
 #pragma once
 
 #include <functional>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Atom (Zhao et al. 2023): channels in the order of their energy, groups of 128 at 4 bits, the last
-// 128 of each input at 8 bits. Clips of the paper: 0.9 for activations, 0.85 for weights, none for
-// the cache. Calibrated on quantized inputs as the authors' code does. It caches K before RoPE,
-// Nibble behind it; and the authors let two rows share a scale for their kernel's sake, here none
-// do.
+// 128 of each input at 8 bits. Clips are the paper's; calibration is on quantized inputs as in the
+// authors' code. docs/quality.md says what differs.
 #include "quantize/recipes/recipe.h"
 
 namespace nibble {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuaRot (Ashkboos et al. 2024) with less error in the same formats: rotations behind the norms,
-// which keep their weights, clips chosen by output error, activation scales whose sign makes use of
-// the code -8, weights that make up for what rounding did to their inputs, codes improved behind
-// GPTQ, and their scales learned end to end; with --rotation hadamard a rotation of the residual
-// stream learned from calibration data. docs/quality.md measures each.
+// QuaRot (Ashkboos et al. 2024) with less error in the same formats; docs/quality.md measures each
+// part. With --rotation hadamard the residual stream has a learned rotation.
 #include "quantize/recipes/recipe.h"
 
 namespace nibble {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// QServe (Lin et al. 2024), W4A8KV4: weights of 4 bits, asymmetric, in groups of 128 whose scales
-// are integers of 8 bits on top of one scale a row, so that they run as 8-bit weights; activations
-// of 8 bits per token; a 4-bit cache. The inputs of blocks are rotated with nothing left to do at
-// run time, keys are smoothed, and so is what o and down read. Not taken over: the reordering of
-// channels (--order largest), which gains nothing on our model and takes a gather at run time.
+// QServe (Lin et al. 2024), W4A8KV4: scales of groups are integers on top of one scale a row, so
+// that weights run with 8 bits. The inputs of blocks are rotated with nothing left to do at run
+// time. The paper's order of channels (--order largest) gains nothing here and takes a gather at
+// run time.
 #include "quantize/recipes/recipe.h"
 
 namespace nibble {

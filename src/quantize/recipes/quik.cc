@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// QUIK (Ashkboos et al. 2023): the 256 channels with the largest values (of down, which is wider,
-// in proportion) stay at 16 bits, the others take 4; down, whose input is wide rather than spiky,
-// takes 8. Settings of section 3 and its code: symmetric weights per row with a searched clip,
-// asymmetric activations per token without one, GPTQ whose last columns take up errors, calibrated
-// in fp32. What the paper calls "all 4 bit" is --down-bits 4.
+// QUIK (Ashkboos et al. 2023), with the settings of section 3 and its code: the 256 channels with
+// the largest values (of down, in proportion to its width) stay at 16 bits, the others take 4;
+// down, whose input is wide rather than spiky, takes 8. What the paper calls "all 4 bit" is
+// --down-bits 4.
 #include "quantize/recipes/recipe.h"
 
 namespace nibble {

@@ -317,10 +317,9 @@ TEST_P(GptqMathTest, AGpuGivesTheCodesOfBlas) {
   ExpectSame(backend->services().MakeGptq(GetParam().width), *backend);
 }
 
-// With other inputs the sums of a GPU are off by 2^-16 of each product. U, and so each value that
-// is rounded, moves by about as much times the condition, at most 1 / damp: 1.5e-3 steps. That is
-// the share of codes that may differ by themselves; each moves the values behind it by part of a
-// step, so more follow, but what they add up to is as good.
+// With real inputs the sums of a GPU are off by 2^-16 of each product. U, and so each value that is
+// rounded, moves by that times the condition, at most 1 / damp: 1.5e-3 steps. That share of codes
+// may differ, and more behind them, but the error they add up to is the same.
 TEST_P(GptqMathTest, AGpuLosesAsLittleOnRealInputs) {
   std::unique_ptr<Backend> backend = GpuOrNull();
   if (!backend) GTEST_SKIP() << "needs a GPU";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A batch of sequences through the rounded network and back. Forward is what runs at inference, on
-// integers; backward multiplies gradients with the decoded weights in fp32. Rounding counts as the
-// identity (straight-through estimation, Bengio et al. 2013), and the cache as not rounded.
-// "Gradients" of a tensor are the gradient of the loss: its derivatives by the tensor's elements.
+// integers; backward multiplies gradients of the loss with the decoded weights in fp32. Rounding
+// counts as the identity (straight-through estimation, Bengio et al. 2013), the cache as not
+// rounded.
 #pragma once
 
 #include <span>
