@@ -175,12 +175,11 @@ TEST_P(VectorOps, TransformRowsMatchesDouble) {
   Rng rng(3);
   for (const TransformSpec& spec : Transforms()) {
     const int64_t width = spec.width();
-    // Roundings on the way of one input to one output: a dense factor adds 2 levels of its tables
-    // and order / 4 of them (on AMX one for each of three terms of each input), a Sylvester factor
-    // its stages; a matrix of other entries rounds these and adds its order. The scale and its
-    // product are two more.
-    // Each is relative to a partial sum, which sum |x| over the transformed axis bounds, times the
-    // largest entry of the transform.
+    // Roundings on the way of an input to an output: a dense factor adds 2 levels of its tables and
+    // order / 4 of them (on AMX one for each of three terms of each input), a Sylvester factor its
+    // stages, other matrices their order and 1. The scale and its product are two more.
+    //
+    // Each is relative to a partial sum, at most sum |x| times the largest entry of the transform.
     double depth = 2, largest = spec.scale();
     for (const TransformFactor& f : spec.factors) {
       const auto order = static_cast<double>(f.order);

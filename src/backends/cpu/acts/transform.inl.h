@@ -5,10 +5,10 @@
 //
 // Sylvester factors: butterflies, three stages per pass over memory; stages shorter than a vector
 // run inside registers.
+//
 // Dense +-1 factors ("four Russians", Arlazarov et al. 1970): the 16 signed sums of four inputs are
-// tabulated for a tile of kTile lanes, then an output is order/4 table loads and adds instead of
-// order multiply-adds. With AMX they are products on matrix tiles (amx/amx_transform.cc). Other
-// dense factors take the multiply-adds.
+// tabulated for a tile of kTile lanes, so an output is order/4 table loads and adds. AMX multiplies
+// them on matrix tiles (amx/amx_transform.cc). Other dense factors take the multiply-adds.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// 32 tokens x 32 outputs in four C tiles; per 64 inputs two A tiles and two B tiles feed four
+// 32 tokens x 32 outputs in four C tiles: per 64 inputs two A tiles and two B tiles feed four
 // tdpbsud (A signed, B unsigned). The byte panel is the B tile as it lies in memory: 16 rows (four
-// inputs each) of 64 bytes. A comes from L2, loaded so that it does not displace B from L1. While
-// the matrix unit works, the vector units unpack the next nibbles.
+// inputs each) of 64 bytes. A comes from L2 past L1, where B must stay.
 #include <immintrin.h>
 
 #include "backends/cpu/amx/tile_config.h"

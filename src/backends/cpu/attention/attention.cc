@@ -4,11 +4,10 @@
 // vectors (attention_vector.inl.h), or with AMX and a quantized cache on matrix tiles
 // (attention_tiles.h).
 //
-// A row's bits depend on nothing but its own keys. Masked scores lie below the value m starts from,
-// so a page, or a part of one, that a row does not see has P = 0 and leaves m, l and O as they
-// were; skipping it is free to depend on the rows that share the item. Every span of kSpanPages
-// starts afresh and joins the ones before it in ascending order, so it does not matter whether one
-// thread runs all spans or several share them ("Flash-Decoding", Dao et al. 2023).
+// A row's bits depend on its own keys alone. Masked scores lie below the value m starts from, so a
+// page that a row does not see leaves its m, l and O as they were. Every span of kSpanPages starts
+// afresh and joins in ascending order, so threads may share spans ("Flash-Decoding", Dao et al.
+// 2023).
 #include "backends/cpu/attention/attention.h"
 
 #include <algorithm>

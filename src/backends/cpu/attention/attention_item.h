@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pieces of work that attention is cut into. A row is one (token, query head); an item is up to
-// kBlockRows rows of one sequence and one kv head over some spans of keys, so a decoded page of K
-// and V serves many rows. Spans have a fixed length, so the order of a row's sums never depends on
-// threads.
+// kBlockRows rows of one sequence and one kv head over some spans of keys, so that a decoded page
+// serves many rows. Spans have a fixed length: the order of a row's sums never depends on threads.
 #pragma once
 
 #include <algorithm>

@@ -146,15 +146,9 @@ class AttentionTest : public testing::TestWithParam<Isa> {
 INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, testing::Values(Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
                          [](const auto& isa) { return std::string(IsaName(isa.param)); });
 
-// One row against the softmax in double. With u = 2^-24, in units of the natural exponent:
-//  - a score of the chain is off by at most e = (head_dim + 4) u scale sum|q k| (head_dim fused
-//    steps; scale, its product with log2(e) and theirs with q) plus u |score| for S - m, twice;
-//  - a weight is off by that, by 1.5e-7 of Exp2 and by the rescalings, at most one Exp2 and one
-//    rounding a page (O and l share the factors but not the roundings);
-//  - sums of P and P V round once a key.
-// Every weight's relative error w moves the mean of values within +-max|v| by at most 2 w max|v|.
-// On tiles (attention_tiles.h) the weights lose 2^-9 as bf16, and the sums run over |s (c - b)| +
-// |s (z - b)|, at most 2.2 max|k| or 2.2 max|v| of a row.
+// One row against the softmax in double, with u = 2^-24. A relative error w of every weight moves
+// the mean of values within +-max|v| by at most 2 w max|v|. On tiles (attention_tiles.h) the sums
+// run over |s (c - b)| + |s (z - b)|, at most 2.2 max|k| or 2.2 max|v| of a row.
 void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* got, bool amx) {
   const AttentionCase& c = s.test;
   const int64_t kv_head = head / (c.heads / c.kv_heads);
@@ -171,6 +165,8 @@ void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* g
       q_size += std::abs(static_cast<double>(q[i]));
       k_max = std::max(k_max, std::abs(k));
     }
+    // In units of the natural exponent: head_dim fused steps; scale, its product with log2(e) and
+    // theirs with q; S - m.
     const double scale = c.spec().scale, rounding = 0x1p-24 * static_cast<double>(c.head_dim + 6);
     weights.push_back(dot * scale);
     max = std::max(max, weights.back());
@@ -185,6 +181,8 @@ void CheckRow(const TestSequence& s, int64_t token, int64_t head, const float* g
     }
   }
   const auto keys = static_cast<double>(token + 1 - first);
+  // Exp2 is off by 1.5e-7. A page rescales by at most one Exp2 and one rounding; O and l share the
+  // factors but not the roundings. Sums of P and P V round once a key; bf16 weights lose 2^-9 each.
   const double pages = 2 * keys / kPageTokens + 2;
   const double weight_error = 2 * score_error + 1.5e-7 + pages * (1.5e-7 + 0x1p-24);
   const double sum_error = (keys + 2) * 0x1p-24 + (amx ? 0x1p-9 : 0);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one trick of the AVX2 kernels: products of 4-bit weights. vpmaddubsw adds two u8 * s8
-// products in int16; with weights of at most 15 that is at most 2 * 15 * 128 = 3840, so kPartials
-// of them fit in int16 (30720) before they are widened. A byte weight is two nibbles: u = lo + 16 *
-// hi.
+// Products of 4-bit weights with AVX2. vpmaddubsw adds two u8 * s8 products in int16: with weights
+// of at most 15 that is at most 2 * 15 * 128 = 3840, so kPartials of them fit (30720) before they
+// are widened. A byte weight is two nibbles: u = lo + 16 * hi.
 #pragma once
 
 #include <immintrin.h>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One panel of points of a lattice at a time against up to twelve tokens. The steps of all 256
-// entries of E8P are eight registers: four table lookups decode 64 codes, a block of 32 inputs, to
-// two bits a weight. What remains is done for all of them at once where two bits suffice (the last
-// sign, the complement of negative ones), and for each line of 64 weights in three shifts by bytes
-// and three logical operations. With VBMI and BITALG.
+// One panel of lattice codes at a time against up to twelve tokens, with VBMI and BITALG. The steps
+// of E8P's 256 entries are eight registers: four lookups decode 64 codes, a block of 32 inputs, to
+// two bits a weight. The last sign and the complement of negative ones are made for the block at
+// once, the rest line by line.
 #include <immintrin.h>
 
 #include "backends/cpu/gemm/int_kernels.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// fp32 products on bf16 matrix tiles. A float is cut into terms of 8 bits each, so three products
-// of terms keep fp32's accuracy where the weights are bf16 themselves (three terms of x), and
-// 2^-16 of each factor where they are not (two terms of each; the product of the second ones is
-// below that). Tasks are (block of tokens) x (panel of 32 outputs).
+// fp32 products on bf16 matrix tiles. Three products of terms keep fp32's accuracy where the
+// weights are bf16 themselves (three terms of x), and 2^-16 of each factor where they are not (two
+// terms of each; the product of the second ones is below that). Tasks are (block of tokens) x
+// (panel of 32 outputs).
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks are (block of kBlockRows tokens) x (group of panels). Inside a task K runs in blocks of
-// kBlockK: the block's rows of x are copied together (rows of the caller may lie a power of two
-// apart and evict each other), then every panel's slice meets every register tile while it lies in
-// cache. Sums stay in `sums` between K blocks, bit-exactly (gemm_tile.inl.h), and reach y once.
+// Tasks are (block of kBlockRows tokens) x (group of panels). K runs in blocks of kBlockK: rows of
+// x are copied together (the caller's may lie a power of two apart and evict each other), then
+// every panel's slice meets every register tile while in cache. Sums stay in `sums` between K
+// blocks, bit-exactly (gemm_tile.inl.h).
 #include "backends/cpu/gemm/gemm_f32.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks of an integer product, which gemm_int.cc cuts it into. GEMM task: some pairs of panels x a
-// block of rows (tokens, or their planes). Weights become bytes some inputs at a time (16 KiB, L1),
-// one chunk ahead of the products; the block's activations stay in L2; sums live in registers for a
-// chunk and on the stack between chunks. GEMV task: some whole panels, each read once from memory.
+// Tasks of an integer product. A GEMM task is some pairs of panels x a block of rows (tokens, or
+// their planes). Weights become bytes a chunk at a time (16 KiB, L1), one ahead of the products;
+// activations stay in L2, sums on the stack between chunks. A GEMV task is some whole panels, each
+// read once.
 #pragma once
 
 #include "backends/cpu/gemm/kernel_table.h"

@@ -4,7 +4,8 @@
 //   C[r, n] = (resume ? C[r, n] : 0) + sum_k A[r, k] B[k, n]      r < rows, n < cols
 //
 // Each output is one chain of fused multiply-adds over ascending k, whatever `rows` is, and C is
-// stored in fp32 between calls, so cutting K into several calls does not change a bit.
+// fp32 between calls, so cutting K into several calls does not change a bit.
+//
 // Up to kTileRows rows share two vectors of B: 12 x 2 accumulators of AVX-512's 32 registers, 6 x 2
 // of AVX2's 16. One or two rows take four vectors, or they would wait for their own multiply-adds.
 

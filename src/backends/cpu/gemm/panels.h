@@ -3,16 +3,15 @@
 // codes of a lattice, in panels of 16 outputs (formats/tile_order.h), with the constants of the
 // epilogue.
 //
-// Groups: the smaller of the weight and the activation group is the run of inputs summed in int32
-// ("group" below); the larger must be a multiple of it. Inputs are padded to a multiple of 64 (the
-// activation codes are zero there), outputs to a multiple of 32 (with scale 0).
-// A second level of scales is no group: codes become bytes of the row on their way to the product.
+// The smaller of the weight and the activation group is the run of inputs summed in int32 ("group"
+// below); the larger must be a multiple of it. A second level of scales is no group. Inputs are
+// padded to a multiple of 64 (the activation codes are zero there), outputs to a multiple of 32
+// (with scale 0).
+//
+// With acc the sum of a group's unsigned codes times activation codes, Q that of the latter,
 //   y[m, n] = sum_g a[m, g] s[n, g] (acc - offset[n, g] Q[m, g] + z[m, g] column_sum[n, g])
 // or, if all groups share the token's scale,
 //   y[m, n] = a[m] (sum_g s[n, g] (acc - offset[n, g] Q[m, g]) + z[m] column_sum[n])
-// where acc sums the unsigned codes and Q the activation codes of the group. With 16-bit
-// activations both have two rows, for the upper bytes and for the lower ones:
-//   y[m, n] = sum_g a[m] s[n, g] (256 (acc_u - offset[n, g] Q_u) + acc_l - offset[n, g] Q_l)
 #pragma once
 
 #include <cstdint>

@@ -43,9 +43,10 @@ struct TileOutput {
   bool stream = false;  // past the caches; y and stride are multiples of 64 bytes
 };
 // A group's share is (a * s) * t, t = float(acc - offset * Q) (+ z * column_sum), or with planes
-// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l). The shares of several groups add
-// up in `partial` [rows, kTileOutputs], ascending, by fused multiply-adds; where all share the
-// token's scale, a and z * column_sum come last (IntPanels::scale_last). With the last group y
+// 256 * float(acc_u - offset * Q_u) + float(acc_l - offset * Q_l).
+//
+// Shares of several groups add up in `partial` [rows, kTileOutputs], ascending, by fused
+// multiply-adds; with IntPanels::scale_last, a and z * column_sum come last. With the last group y
 // (+)= sum + bias.
 void ApplyScales(Isa isa, const TileSums& sums, const IntPanels& weights, const TokenTerms& acts,
                  float* partial, const TileOutput& out);

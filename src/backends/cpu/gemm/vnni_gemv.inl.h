@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two vectors of outputs against up to Vector::kGemvRows tokens at a time, straight from the stored
-// codes: each byte is read once from memory and never written back. Every step takes eight inputs,
-// so nibble and byte panels share the loop, and every broadcast activation serves both vectors.
-// Beside what products need (vnni_gemm.inl.h) a Vector has kGemvRows, the tokens of one pass, and
-// Chains(rows), the sums kept per token and vector: the more, the less a vpdpbusd waits for the one
-// before.
+// codes, each byte of which is read once. A step takes eight inputs, so nibble and byte panels
+// share the loop, and every broadcast activation serves both vectors.
+//
+// Beside what products need (vnni_gemm.inl.h) a Vector has kGemvRows and Chains(rows), the sums
+// kept per token and vector: the more, the less a vpdpbusd waits for the one before.
 #pragma once
 
 #include "backends/cpu/gemm/int_kernels.h"
