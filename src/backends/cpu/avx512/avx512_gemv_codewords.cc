@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One panel of lattice codes at a time against up to twelve tokens, with VBMI and BITALG. The steps
-// of E8P's 256 entries are eight registers: four lookups decode 64 codes, a block of 32 inputs, to
-// two bits a weight. The last sign and the complement of negative ones are made for the block at
-// once, the rest line by line.
+// One panel of lattice codes at a time against up to twelve tokens, with VBMI and BITALG. E8P's 256
+// entries are eight registers of steps: four lookups decode 64 codes, a block of 32 inputs, to two
+// bits a weight. Last signs and complements of negative ones are made for a block, the rest line by
+// line.
 #include <immintrin.h>
 
 #include "backends/cpu/gemm/int_kernels.h"

@@ -12,10 +12,9 @@ inline constexpr int kMaxDenseOrder = 176;
 struct DenseFactor {
   int order = 1, after = 1;  // x viewed as [.., order, after]
   int k_steps = 0;           // of 16 inputs: the order padded to 1, 2, 3, 4, 7 or 11 of them
-  // Signs of the +-1 matrix as operand A of mma.m16n8k16: [16 rows][word][lane]. Of rows 16 tile..
-  // and inputs 16 step.., lane 4 g + q holds four registers of two entries: register j has row
-  // g + 8 (j % 2), inputs 2 q + 8 (j / 2) and the next. Four steps share a word; the entries of
-  // register j of a step are its bits 15 - p and 31 - p, p = 4 (step % 4) + j; 1 = negative.
+  // Signs of the +-1 matrix, 1 = negative, as operand A of mma.m16n8k16 (ptx.h): [16
+  // rows][word][lane]. A word holds four steps of 16 inputs: of register j of a step, bit 15 - p is
+  // the even entry and bit 31 - p the odd one, p = 4 (step % 4) + j.
   const uint32_t* signs = nullptr;
   const float* entries = nullptr;  // of any other matrix instead: [order inputs][order outputs]
 };

@@ -2,10 +2,10 @@
 // A block prepares one row at a time: it stays in shared memory as fp32 from the first load to the
 // codes.
 //
-// For few tokens a row is spread over a cluster of 2^n blocks. The block of rank r takes columns
-// [r, r + 1) * segment / 2^n of every segment, so that dense factors and the short strides of the
-// Sylvester factor stay inside a block. The last n strides run across the cluster: each block gets
-// an equal share of the positions from all the others, and keeps it.
+// For few tokens a row is spread over a cluster of 2^n blocks. Rank r takes columns [r, r + 1) *
+// segment / 2^n of every segment, so that dense factors and the Sylvester factor's short strides
+// stay inside a block. For the last n strides each block gets an equal share of the positions from
+// all others.
 #include <algorithm>
 
 #include "backends/cuda/acts/gate.cuh"

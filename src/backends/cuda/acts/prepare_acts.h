@@ -70,10 +70,9 @@ inline constexpr int64_t kFewTokens = 64;
 // From so many tokens on, products add those of their tails in one launch (gemm_sm90_tails.h).
 inline constexpr int64_t kMinTailTokens = 33;
 
-// A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of the two
-// planes take turns, eight tokens at a time, so that a token's two sums are close to each other
-// wherever a tile of a product lies. Returns the row of a token's upper bytes; the row of its lower
-// bytes is 8 further.
+// A code of 16 bits is 256 times a byte of the upper plane plus one of the lower. Rows of the
+// planes take turns, eight tokens at a time, so that any tile of a product has a token's two sums
+// close to each other. Returns the row of its upper bytes; the lower ones are 8 rows further.
 __host__ __device__ constexpr int64_t PlaneRow(int64_t token) {
   return token / 8 * 16 + token % 8;
 }

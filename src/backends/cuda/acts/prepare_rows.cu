@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block per row, whose values stay in registers from the first load to the codes. Everything that
-// codes depend on is known after one barrier: a norm's factor scales the whole row, so that the
-// largest values need not wait for it. Columns that have an order pass through shared memory, which
-// takes one more. With few tokens, long rows are spread over a cluster.
+// A block per row, whose values stay in registers from the first load to the codes. One barrier is
+// enough: a norm's factor scales the whole row, so the largest values need not wait for it. An
+// order of columns takes one more, through shared memory. With few tokens, long rows are spread
+// over a cluster.
 #include <algorithm>
 #include <bit>
 

@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over the packed paged cache on a GPU: out = softmax(scale q K^T) V for every new token
 // and query head, over the cached keys at positions up to the token's own (and inside the window).
+// A row is a new token and one of the query heads that share a kv head.
 //
-//   attention_decode    caches of 4 and 8 bits with one scale per token and head, head_dim 64, 96,
-//                       128, 256, 512 and, of 8 bits, 80 and 112, up to 32 rows (new tokens times
-//                       query heads per kv head): multiplies the codes as they are with 16-bit
-//                       integers, 2^-16 of q and of the weights
-//   attention_decode_bf16
-//                       caches of 16 bits, head_dim 64 to 256, up to 16 rows: bf16, and weights of
-//                       twice as many bits
-//   attention_prefill   all other heads of up to 256: decodes each page to fp16; q and the weights
-//                       are fp16 too
-//   attention_long      longer heads: pages of fp16, all else in fp32 without tensor cores
+//   attention_decode       caches of 4 and 8 bits with one scale per token and head, head_dim 64,
+//                          96, 128, 256, 512 and, of 8 bits, 80 and 112, up to 32 rows
+//   attention_decode_bf16  caches of 16 bits, head_dim 64 to 256, up to 16 rows
+//   attention_prefill      all other heads of up to 256
+//   attention_long         longer heads, without tensor cores
 //
 // Long prompts run on cuDNN where it is there (attention_fused.h).
 //
-// Sums of products are int32 (exact) or fp32, the softmax is fp32. Keys are cut into spans at fixed
-// absolute positions and joined in ascending order, so a row's bits depend neither on the batch nor
-// on the grid; they do depend on which of the kernels runs. A cache with a recent form takes two
-// calls, over the narrow pages and over the recent ones. fp16 means that values of q * scale
-// and of an unquantized cache beyond 65504 are lost.
+// Keys are cut into spans at fixed absolute positions and joined in ascending order, so a row's
+// bits depend on the kernel that runs (docs/numerics.md), but not on batch or grid. A cache with a
+// recent form takes two calls (CacheForm). Where q * scale and an unquantized cache are fp16,
+// values beyond 65504 are lost.
 #pragma once
 
 #include "backends/cuda/attention/kv_layout.h"

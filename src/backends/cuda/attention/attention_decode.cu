@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Split-KV decode attention ("Flash-Decoding", Dao et al. 2023) on codes of 4 and 8 bits. A block
-// takes a span of keys of one kv head for up to eight rows, each of its warps a page or half of
-// one: copied to shared memory as it is, all at once, pages older than this step before the kernel
-// in front has ended. Then it works on it by itself (decode_rows.cuh).
+// takes a span of keys of one kv head for up to eight rows. A warp copies a page or half of one to
+// shared memory, older ones before the kernel in front has ended, and works on it
+// (decode_rows.cuh).
 #include <algorithm>
 
 #include "backends/cuda/attention/decode_rows.cuh"

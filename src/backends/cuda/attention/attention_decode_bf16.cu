@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Split-KV decode attention ("Flash-Decoding", Dao et al. 2023) on a cache of bf16. A block takes a
-// span of keys of one kv head for up to sixteen rows; its warps take 16 keys in turn, which pass
-// through a ring of each warp's own in shared memory. Both products run on the tensor cores with
-// fp32 sums, the softmax goes along in fp32. Memory is what takes time, so a key's weight is the
-// sum of two bf16 numbers, for one more product: no operand is less exact than the cache.
+// span of keys of one kv head for up to sixteen rows; its warps take 16 keys in turn, through rings
+// of their own in shared memory.
+//
+// Both products run on tensor cores in bf16 with fp32 sums. A key's weight is two bf16 numbers: the
+// further product costs nothing beside memory, and no operand is less exact than the cache.
 #include "backends/cuda/attention/attention_tile.cuh"
 #include "backends/cuda/runtime/launch.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of threads that an attention call is cut into. A row is one (token, query head); rows
-// of a sequence that share a kv head are [tokens, group], and a tile is up to tile_rows of them. A
-// tile's keys are cut into spans of whole pages at absolute positions; each block takes one span,
-// and the last one to finish joins the spans, kJoinSpans at a time.
+// The blocks of threads of an attention call. A row is one (token, query head); a tile is up to
+// tile_rows rows of a sequence that share a kv head. Its keys are cut into spans of whole pages at
+// absolute positions. A block takes one span; the last to finish joins them, kJoinSpans at a time.
 #pragma once
 
 #include <type_traits>

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention for any format, any number of rows and heads of up to 256 ("FlashAttention-2", Dao
-// 2023): four warps hold 16 or 32 rows each and walk over the pages of their keys. The packed page
-// is copied to shared memory while the page before it is worked on, decoded there to fp16, and
-// multiplied on the tensor cores; the softmax goes along in fp32. Rows that share a kv head share
-// the decoded page.
+// 2023). Four warps hold 16 or 32 rows each and walk over the pages of their keys. A packed page is
+// copied to shared memory while the one before is worked on, and decoded there to fp16; the softmax
+// is fp32.
 //
 // With few rows the keys are cut into spans as in decoding (attention_plan.h).
 #include <algorithm>

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few rows over a packed page or half of one, by one warp, on integers:
-//   score[key, row] = s_key step_row (n_key . q_row - z_key sum(q_row))    q rounded to 16 bits
-//   out[row, d]     = sum over keys of p[key, row] (n_key[d] - z_key)      p = weight * s_key, 16
-//   bits
-// Both sums are exact products u8 x 8 bits -> int32 of the tensor cores. Operand A are the codes: a
-// mask makes four bytes out of eight nibbles, times 1 or times 16; codes of 8 bits are bytes.
-// Operand B is q or p, its upper and lower bytes apart. Which codes lie side by side does not
-// matter as long as q (for K) and the outputs (for V) are permuted alike; V goes through
-// ldmatrix.trans, which pairs keys.
+// Attention of a few rows over a packed page or half of one, by one warp, on integers, q rounded to
+// 16 bits and p = weight * s_key, too:
+//   score[key, row] = s_key step_row (n_key . q_row - z_key sum(q_row))
+//   out[row, d]     = sum over keys of p[key, row] (n_key[d] - z_key)
 //
-// Operand B has 8 columns. kProducts = 1: up to four rows, columns 2 r and 2 r + 1 are the upper
-// and lower bytes of row r. kProducts = 2: up to eight rows, a column each, and a product for
-// either byte. A lane (4 g + t) works on rows kProducts * t + c of the keys or elements g and g
-// + 8.
+// Both sums are exact products u8 x 8 bits -> int32 of the tensor cores. Operand A are the codes,
+// of nibbles times 1 or 16, operand B q or p, its upper and lower bytes apart. Codes may lie in any
+// order that q (for K) and the outputs (for V) share; V goes through ldmatrix.trans, which pairs
+// keys.
+//
+// Operand B has 8 columns. kProducts = 1: of up to four rows, columns 2 r and 2 r + 1 are upper and
+// lower bytes. kProducts = 2: up to eight rows, a product for either byte. Lane 4 g + t works on
+// rows kProducts * t + c of keys or elements g and g + 8.
 #pragma once
 
 #include "backends/cuda/attention/attention_tile.cuh"

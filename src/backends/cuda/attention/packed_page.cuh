@@ -111,11 +111,12 @@ struct PackedPart {
     }
   }
 
-  // Operands A of products over the 32 keys of V from `key` on: row g and row g + 8 are the same
-  // places in `chunk` and in the next one. A byte of `first` is byte 2 g of a chunk, one of
-  // `second` byte 2 g + 1. Byte i of registers 0 and 1 is key 2 t, 2 t + 1, 2 t + 8 or 2 t + 9;
-  // registers 2 and 3 are 16 keys further. The last chunk of an odd number stands alone: bytes 2 g
-  // + 1 are row g + 8 of `first`.
+  // Operands A of products over the 32 keys of V from `key` on: rows g and g + 8 are the same
+  // places in `chunk` and in the next one, bytes 2 g for `first`, 2 g + 1 for `second`. Of a lone
+  // last chunk, bytes 2 g + 1 are row g + 8 of `first`.
+  //
+  // Byte i of registers 0 and 1 is key 2 t, 2 t + 1, 2 t + 8 or 2 t + 9; registers 2 and 3 are 16
+  // keys further.
   static __device__ __forceinline__ void LoadValues(const std::byte* part, int key, int chunk,
                                                     uint32_t (&first)[4], uint32_t (&second)[4]) {
     const int lane = threadIdx.x % 32;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// K or V of one page as fp16 rows in shared memory, from any format of the cache. Inside eight
-// elements the order is 0 4 1 5 2 6 3 7, which is how masks take them out of a word of nibbles:
-// q is stored in the same order, and outputs are put right when they are written.
+// K or V of one page as fp16 rows in shared memory, from any format of the cache. Eight elements
+// have the order 0 4 1 5 2 6 3 7, in which masks take them out of a word of nibbles; q is stored in
+// the same order, and outputs are put right when they are written.
 #pragma once
 
 #include "backends/cuda/attention/attention_tile.cuh"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op on q, k and v between their products and attention (Backend::RopeAndAppend): norm and RoPE
-// of q and k, then the rotation of each head; q is written back, k and v go into the cache,
-// quantized as formats/quantizer.h says. Every step has the order of operations of backends/ref, so
-// q and the pages get the same bits as there (except the sign of an unquantized zero).
+// Backend::RopeAndAppend: norm and RoPE of q and k, then the rotation of each head; q is written
+// back, k and v go into the cache, quantized as formats/quantizer.h says. Operations have the order
+// of backends/ref, so q and the pages get the same bits (except the sign of an unquantized zero).
 #pragma once
 
 #include "backends/cuda/attention/kv_layout.h"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The usual case of RopeAppend: head_dim 64, 128 or 256, all of it turned, rotated by a Sylvester
-// matrix or not at all, K and V of 4 or 8 bits with one scale a row. A few lanes share a head, each
-// with eight neighbours of its lower half and the eight they turn with: RoPE, most butterflies and
-// the packing need no exchange.
+// matrix or not, K and V of 4 or 8 bits with one scale a row. A lane has eight neighbours of a
+// head's lower half and those they turn with: RoPE, most butterflies and packing need no exchange.
 #include "backends/cuda/attention/kv_append.cuh"
 #include "backends/cuda/attention/rope_rows.cuh"
 #include "backends/cuda/runtime/launch.h"

@@ -10,10 +10,9 @@
 //   rank in the cluster                       a contiguous share of the inputs
 //
 // Weights pass through rings in shared memory, up to 8 KiB per warp ahead of their use; the
-// activations of the block's share stay in shared memory. Each output belongs to one block of the
-// cluster: every warp hands its integer sums to the owner, which adds them up and applies the
-// scales. There are no atomics. Since the sums are exact, their order does not matter; with groups
-// they are floats, and it does.
+// activations of the block's share stay there. Each output belongs to one block of the cluster,
+// which adds up the sums of all warps, without atomics. Exact integer sums may come in any order;
+// those of groups are floats.
 //
 // The first weights do not depend on the kernel before, so they are requested before waiting for
 // that kernel: a chain of decode linears keeps the memory busy across kernel boundaries.

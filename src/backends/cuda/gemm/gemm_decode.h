@@ -12,10 +12,12 @@ namespace nibble::cuda {
 
 inline constexpr int kMaxLaunchRows = 32;  // rows of codes; more read the weights again
 
-// Enqueues products that can be joined (gemm.h) as one kernel. Any number of tokens is correct;
-// many are slow. A dependent launch: w, w_* and bias are read before the kernel in front has ended,
-// so that one must not write them. Throws nibble::Error if the launch is refused or, on GPUs with
-// clusters, if shared memory does not hold a token; without clusters GemmSm80 runs then.
+// Enqueues products that can be joined (gemm.h) as one kernel; many tokens are slow. A dependent
+// launch: w, w_* and bias are read before the kernel in front has ended, so that one must not write
+// them.
+//
+// Throws nibble::Error if the launch is refused or, on GPUs with clusters, if shared memory does
+// not hold a token; without clusters GemmSm80 runs then.
 void GemmDecode(std::span<const GemmArguments> products, cudaStream_t stream);
 
 // GemmDecode for the experts of a mixture, up to kMaxLaunchRows rows each at a time; sm_90. w_* and

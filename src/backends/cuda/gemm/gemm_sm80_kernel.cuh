@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of gemm_sm80.cu and gemm_sm80_codewords.cu, and its launch.
 //
-// A block of eight warps computes one tile of y: 256 outputs x 128 tokens, or 128 x 64 where the
-// large tiles would leave much of the machine idle. Weights are operand A of the tensor cores,
-// activations operand B; both pass through a ring of stages in shared memory (gemm_sm80_tile.cuh),
-// 96 KiB of it, which every GPU of compute capability 8 has.
+// A block of eight warps computes one tile of y: 256 outputs x 128 tokens, or 128 x 64 where large
+// tiles would leave much of the machine idle. Weights (operand A) and activations (operand B) pass
+// through a ring of stages (gemm_sm80_tile.cuh) in 96 KiB of shared memory, which every GPU of
+// compute capability 8 has.
 //
 // The larger a warp's tile, the less it reads from shared memory per product; 64 x 64 is what the
 // registers hold, and with it shared memory keeps up with 4-bit tensor cores. In groups half of

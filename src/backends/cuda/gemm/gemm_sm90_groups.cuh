@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompt products in groups (gemm_sm90_tile.cuh). The sums of a piece of 32, 64 or 128 inputs leave
-// the tensor cores as integers and are added in fp32, times the scales of the piece. A math
-// warpgroup has 64 outputs x 128 tokens: 64 registers of sums and 64 of results a thread, where
-// tiles of 256 tokens would need 256. While one warpgroup adds, the tensor cores work for the
-// other.
+// Prompt products in groups (gemm_sm90_tile.cuh). Sums of a piece of 32, 64 or 128 inputs leave the
+// tensor cores as integers and are added in fp32, times the piece's scales. Tiles of 128 tokens
+// take 128 registers a thread, tiles of 256 would need 256. While one math warpgroup adds, the
+// tensor cores work for the other.
 //
 // Adding takes as many issue slots as the tensor cores take clocks, so two ways to convert a sum
 // share the work: half are converted by the unit that is slow but needs one slot, the others as

@@ -3,10 +3,10 @@
 // outputs x 256 tokens in 128 registers a thread and unpacks the next 128 inputs while the tensor
 // cores work on these.
 //
-// If less than half the grid has a tile left for its last round, these are halved, 128 tokens each,
-// and the round takes half the time. Where there are few tokens or few outputs, all tiles have 64.
-// The last two steps of other tiles treat their halves one after the other, so that the tensor
-// cores work on the second while the first is stored.
+// If less than half the grid has a tile left for its last round, these are halved to 128 tokens,
+// and the round takes half the time. Where there are few tokens or outputs, all tiles have 64.
+// Other tiles end one half after the other, so that the first is stored while the tensor cores work
+// on the second.
 #pragma once
 
 #include "backends/cuda/gemm/gemm_sm90_split.cuh"

@@ -4,16 +4,15 @@
 // and its launch.
 //
 // A pair of blocks (a cluster) computes 256 outputs x 256, 128 or 64 tokens at a time, each block
-// 128 of the outputs; the grid stays and walks over the tiles. The product is computed transposed:
-// weights are operand A, which may come from registers, so that 4-bit codes become bytes on their
-// way from shared memory to the tensor cores. Activations are operand B, in shared memory.
+// 128 of the outputs; the grid stays and walks over the tiles. The product is transposed: weights
+// are operand A, which may come from registers, where 4-bit codes become bytes, and activations
+// operand B, in shared memory.
 //
-//   loading     a lane each: weights of its block, half the activations of the pair for both blocks
-//               (else they would be read twice from L2, whose bandwidth is the next limit), scales
-//               of groups of these
+//   loading     a lane each: weights of its block, half the pair's activations for both blocks
+//               (L2's bandwidth is the next limit), scales of their groups
 //   preparing   one warp: scales and the like of the tile for the epilogue
-//   math        two warpgroups, each 64 outputs of all tokens; for silu(gate) * up one has outputs
-//               of gate and the other the same of up
+//   math        two warpgroups, each 64 outputs of all tokens; of silu(gate) * up, one has gate's
+//               and one up's
 //
 // A nibble stays in the high half of its byte, 16 times its code: three instructions for eight
 // codes. With a second level of scales or with zeros they are seven (LevelSteps).

@@ -21,12 +21,14 @@ __device__ __forceinline__ int PairRank() {
 }
 
 // The tiles of a product, the first `whole` of them 256 tokens, the others `part`, which is half as
-// many or a quarter, and those of them that this block computes. halves: how many of the others
-// follow from one place of 256 tokens; 1 where there is none of 256. splits: if more than 1, none
-// is of 256 and a cluster has one (gemm_sm90_split.cuh). steps: of 128 inputs, of a split, in
-// pairs; at least 4 in tiles of 256, whose last two are special. Past the end of K the activations
-// are zeros. tail_steps: further ones, of its tail, which has so many chunks (gemm_sm90_load.cuh),
-// in pairs.
+// many or a quarter, and those of them that this block computes.
+//
+//   halves      of the others, that follow from one place of 256 tokens; 1 where there is none
+//   splits      if more than 1, all tiles are `part` and a cluster has one (gemm_sm90_split.cuh)
+//   steps       of 128 inputs, of a split; at least 4 in tiles of 256, the last two special
+//   tail_steps  further ones, of the tail's tail_chunks (gemm_sm90_load.cuh)
+//
+// Steps come in pairs; past the end of K the activations are zeros.
 struct Tiles {
   int part, columns, token_tiles, output_pairs, block_outputs, k_blocks, halves, whole, count,
       splits, steps, tail_chunks, tail_steps;
@@ -63,11 +65,12 @@ struct Tiles {
   }
 };
 
-// The tiles of g in the fewest rounds of a grid of `most` pairs of blocks, where a round of halves
-// takes a little more than half the time. A half without tokens costs as much as any: where few
-// rows leave many such halves, all tiles are halves. Tiles are split where a grid of max_split[s -
-// 1] pairs in clusters of s has room for each tile s times. tokens: of the largest tiles of the
-// kernel; kQuarterTokens are not halved.
+// The tiles of g in the fewest rounds of a grid of max_split[0] pairs of blocks, where a round of
+// halves takes kHalfRound of one. A half without tokens costs as much as any: where few rows leave
+// many such halves, all tiles are halves.
+//
+// Tiles are split where a grid of max_split[s - 1] pairs in clusters of s has room for each s
+// times. tokens: of the largest tiles of the kernel; kQuarterTokens are not halved.
 inline Tiles TilesOf(const GemmArguments& g, int tokens,
                      const std::array<int, kMaxSplits>& max_split) {
   const int max = max_split[0], part = std::min(tokens, kHalfTokens);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The differences between the products of gemm_plain.cu. A product has elements (a float, or four
-// codes), units (16 bytes of a row of w and the inputs they meet) and groups of inputs. Each group
-// has D, the sum of products, and for codes Q and P, the sums of x and w; they become a term of the
-// output.
+// codes), units (16 bytes of a row of w and the inputs they meet) and groups of inputs, whose sum
+// of products D, and for codes Q and P, the sums of x and w, make a term of the output.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -6,11 +6,12 @@
 
 namespace nibble::cuda {
 
-// A scale of at most 22 significant bits: fp16 times a power of two. Converting an integer takes an
-// SM of compute capability 9 four times as long as adding one (16 lanes a clock instead of 64).
-// 1.5 * 2^23 plus a sum within +- 2^22, which 128 products of bytes are, is a float whose bits are
-// those of 1.5 * 2^23 plus the sum as an integer; and 1.5 * 2^23 times such a scale is exact, so
-// that the multiply-add rounds the product of sum and scale once.
+// A scale of at most 22 significant bits: fp16 times a power of two. An SM of compute capability 9
+// converts 16 integers a clock and adds 64, so instead of being converted a sum is added to the
+// bits of the float 0x1.8p23.
+//
+// The result is the float 0x1.8p23 + sum for sums within +- 2^22, which 128 products of bytes are.
+// 0x1.8p23 times the scale is exact, so the multiply-add rounds the product of sum and scale once.
 struct SumScale {
   float scale = 0, offset = 0;
 

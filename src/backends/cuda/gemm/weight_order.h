@@ -15,10 +15,9 @@
 //   4 bits   4096 bytes, word r at 2048 (r / 4) + 16 t + 4 (r % 4): the low nibbles are register
 //            2 r, the high nibbles register 2 r + 1
 //
-//   points   2048 or, of 4 bits, twice 2048 bytes: at 16 t + 4 s the codes of inputs 32 s + 8 (lane
-//            % 4) .. + 7, of output 16 warp + lane / 4 and of the one 8 behind, the upper two bytes
-//            of each first; then the lower two. Of 3 bits their lowest bytes lie behind the 2048,
-//            at 8 t + 2 s.
+//   points   2048 bytes: at 16 t + 4 s + 2 h the upper two bytes of the code of inputs
+//            32 s + 8 (lane % 4) .. + 7, output as above. Behind them, of 4 bits the lower two
+//            likewise, of 3 bits the lowest at 8 t + 2 s + h.
 //
 // Weights in groups have BlockScales behind the codes of a block, of its pieces of equal length:
 //

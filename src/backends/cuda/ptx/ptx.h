@@ -171,9 +171,10 @@ __device__ __forceinline__ uint32_t Transpose(uint32_t matrix) {
 //   a  {(g, 2t), (g, 2t+1)}, {(g+8, ..)}, {(g, 2t+8), (g, 2t+9)}, {(g+8, ..)}
 //   b  {(2t, g), (2t+1, g)}, {(2t+8, g), (2t+9, g)}
 //   d  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
-// And d[16, 8] += a[16, 32] b[32, 8] of bytes, exact: four bytes in place of two halves, 4t .. 4t+3
-// of 16 at a time. And d[16, 8] += a[16, 64] b[64, 8] of nibbles: eight of them, 8t .. 8t+7 of 32
-// at a time; native on GPUs of compute capability 8, emulated on newer ones.
+//
+// Of bytes, d[16, 8] += a[16, 32] b[32, 8], exact: four, 4t .. 4t+3 of 16 at a time, in place of
+// two halves. Of nibbles, d[16, 8] += a[16, 64] b[64, 8]: eight, 8t .. 8t+7 of 32; native on GPUs
+// of compute capability 8, emulated on newer ones.
 #define NIBBLE_MMA(name, instruction, Sum, constraint)                                           \
   __device__ __forceinline__ void name(Sum(&d)[4], const uint32_t(&a)[4], uint32_t b0,           \
                                        uint32_t b1) {                                            \

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The s8 products of a warpgroup, wgmma.m64n128k32 with operand A in registers and B in shared
-// memory: D[64, 256] += A[64, 128] B[256, 128]^T, D in halves of 128 columns. A thread's
-// d[c / 128][c % 128 / 2 + 2 h + e] is row 16 warp + lane / 4 + 8 h, column c + 2 (lane % 4) + e, c
-// a multiple of 8; its a[4 s + 2 u + h] holds four values of row 16 warp + lane / 4 + 8 h, inputs
-// 32 s + 16 u + 4 (lane % 4) onwards.
+// memory: D[64, 256] += A[64, 128] B[256, 128]^T, D in halves of 128 columns. A thread holds, of
+// row 16 warp + lane / 4 + 8 h,
+//
+//   d[c / 128][c % 128 / 2 + 2 h + e]  column c + 2 (lane % 4) + e, c a multiple of 8
+//   a[4 s + 2 u + h]                   inputs 32 s + 16 u + 4 (lane % 4) .. + 3
 //
 // A function starts products and returns while its last group of them runs and all before it have
-// ended: then their A, `previous`, may be overwritten and their D read. Each is one statement, so
-// that ptxas sees no path on which registers of a running product are touched (it would run one
-// product after the other), and `previous` is an operand so that it is not given away before.
+// ended: then their A, `previous`, may be overwritten and their D read. Each is one statement with
+// `previous` as an operand: if registers of a running product could be touched, ptxas would run one
+// product after the other.
 #pragma once
 
 #include "backends/cuda/ptx/ptx.h"
@@ -160,10 +161,9 @@ __device__ __forceinline__ void MultiplyLast(Sums& d, Fragments& a, const Fragme
 NIBBLE_MULTIPLY_END(64, NIBBLE_R64)
 NIBBLE_MULTIPLY_END(32, NIBBLE_R32)
 
-// The bf16 products wgmma.m64n128k16: D += A B + A C for 32 inputs, of which B has columns 0..31 and
-// C those behind; A is a's first eight registers, as of s8 with two values in each: a[4 s + 2 u + h]
-// holds inputs 16 s + 8 u + 2 (lane % 4) and the next. D, bits of floats in the registers of sums, and
-// `previous` as above.
+// The bf16 products wgmma.m64n128k16: D += A B + A C for 32 inputs, B being columns 0..31 of the
+// tile, C those behind. a[4 s + 2 u + h], the first eight registers, has inputs 16 s + 8 u + 2
+// (lane % 4) and the next. D is bits of floats; `previous` as above.
 __device__ __forceinline__ void MultiplyPairs(Sums& d, const Fragments& a,
                                               Fragments& previous, uint64_t b0, uint64_t b1) {
   asm volatile(

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fp16 products of a warpgroup, wgmma.m64n64k16 with operand A in registers and B in shared
-// memory: D[64, 64] (+)= A[64, 16 k] B[16 k, 64], fp32 sums. Of D a thread holds, in d[4 j + 2 h +
-// e], row 16 warp + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + e; of A, in a[4 s + 2 u + h], rows
-// as of D, columns 16 s + 8 u + 2 (lane % 4) and the next. So pairs of D are operand A of a next
-// product as they are.
+// memory: D[64, 64] (+)= A[64, 16 k] B[16 k, 64], fp32 sums. A thread holds, of row 16 warp + lane
+// / 4 + 8 h,
+//
+//   d[4 j + 2 h + e]  column 8 j + 2 (lane % 4) + e
+//   a[4 s + 2 u + h]  columns 16 s + 8 u + 2 (lane % 4) and the next
+//
+// So pairs of D are operand A of a next product as they are.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -6,10 +6,10 @@
 
 namespace nibble::cuda {
 
-// The compute capability that the kernels were compiled for, without its fraction: the GPU's, or an
-// older one where the driver compiles their PTX (cmake/cuda.cmake). The first GPU that is asked for
-// decides: a program runs on GPUs of one kind. NIBBLE_CUDA_CAPABILITY=8 lowers it, so that newer
-// GPUs run the kernels for 8.x. Throws if there are no kernels for it.
+// The compute capability, without its fraction, that the kernels in use were compiled for: the
+// GPU's, or an older one where the driver compiles their PTX (cmake/cuda.cmake). The first GPU that
+// is asked for decides for the program. NIBBLE_CUDA_CAPABILITY=8 lowers it. Throws if there are no
+// kernels for it.
 int KernelCapability();
 
 struct Device {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recorded graphs of a decode step's kernels. The launches of a step follow from its ops, the shape
-// of its batch and the addresses of its memory, which change only if some is freed, so a graph may
-// be played again as long as nothing is freed.
-// Memory allocated since cannot be in a graph: kernels find the pages of a growing cache through a
-// table that is written before each step.
+// of its batch and the addresses of its memory, so a graph may be played again until some is freed.
+// Kernels find the pages of a growing cache through a table that is written before each step.
 #pragma once
 
 #include <compare>
