@@ -9,9 +9,10 @@
 //   llama_timer MODEL prefill|decode THREADS KV TOKENS CONTEXT SEQUENCES
 //   llama_timer MODEL requantize OUT      writes it in Q4_0
 //
-// It loads the model, runs once to warm up, prints lines "key<TAB>value" and the line "ready"; then
-// it does one timed run for each line on standard input and prints the run's microseconds, so that
-// the caller can take turns with another program without loading the model again.
+// It loads the model, runs once to warm up, prints lines "key<TAB>value" and the line "ready". Each
+// line on standard input then starts a timed run, whose microseconds it prints, so that the caller
+// can take turns with another program without loading the model again.
+//
 // prefill: TOKENS into an empty cache. decode: TOKENS steps behind CONTEXT tokens, each step one
 // token for each of SEQUENCES sequences. KV is f16 or a name of a ggml type such as q4_0.
 #include <ggml-cpu.h>

@@ -29,11 +29,10 @@ class EveryFormat : public EndToEnd, public testing::WithParamInterface<Formats>
 
 TEST_P(EveryFormat, QuantizesAndEvaluates) {
   Quantize("out", Words(GetParam().options));
-  // Compares fast kernels with decoded values in fp32. The two differ in the order of fp32 sums,
-  // which now and then moves a code to its neighbour. An early move changes all later tokens, so
-  // that at worst the two are different roundings of one model: no further from each other than
-  // from it, and none of them worse. A wrong kernel is worse by as much as quantization, or by
-  // whole nats.
+  // Compares fast kernels with decoded values in fp32. Another order of fp32 sums now and then
+  // moves a code, which changes all later tokens: at worst the two are different roundings of one
+  // model, no further from each other than from it, and neither worse. A wrong kernel is worse by
+  // as much as quantization, or by whole nats.
   const Json source = Eval("kl", Path("out"), {"--reference", small_});
   const double quantization = source["kl_mean"];
   const double loss = std::max(0.0, source["loss_difference"].get<double>());

@@ -13,10 +13,9 @@ using ActsParityTest = ParityTest;
 NIBBLE_EVERY_MACHINE(ActsParityTest);
 
 // A transform rounds about log2(n) + 2 times on either side, a norm or a gate some ten times. Dense
-// factors take values as two bf16 terms, which lose up to 2^-18 of each; an orthogonal transform
-// adds these losses up like noise of at most 2^-18 of the values' root mean square, and of millions
-// of values some are 5.2 deviations away. Factors without a Hadamard order are chains of up to 107
-// fp32 multiply-adds, whose roundings add up like noise, too.
+// factors lose up to 2^-18 of each value, like noise of at most 2^-18 of their root mean square; of
+// millions of values some are 5.2 deviations away. Chains of up to 107 fp32 multiply-adds round
+// like noise, too.
 TEST_P(ActsParityTest, PreparedValuesAgree) {
   using Op = ActsSource::Op;
   const int64_t many = GetParam() == "cuda" ? 300 : 20;  // a GPU has other kernels for many

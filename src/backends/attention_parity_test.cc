@@ -120,10 +120,11 @@ TEST_P(AttentionParityTest, RotatedPagesHoldTheRotatedKeys) {
   }
 }
 
-// Error of the cpu's fp32 attention against the reference's fp64 sums, for one head:
-//   scores   (d + 8) ulp of scale * sum |q k|, on either side of the subtraction of the maximum
-//   weights  the same as a relative error (e^x), 8 ulp for the exponential itself and its argument
-//   sums     one chain over the keys, twice (numerator and denominator), with page rescalings
+// Error of the cpu's fp32 attention against the reference's fp64 sums, for one head: scores (d + 8)
+// ulp of scale * sum |q k|, on either side of the subtraction of the maximum; weights the same as a
+// relative error (e^x), 8 ulp for the exponential and its argument; sums one chain over the keys,
+// twice, with page rescalings.
+//
 // On AMX the weights are bf16, 2^15 ulp, and products run over codes and zero points apart: |s (c -
 // b)| + |s (z - b)| is at most 2.2 times the largest entry.
 double AttentionBound(const Sequence& s, const TestCache& cache, int64_t token, int64_t head,

@@ -106,12 +106,7 @@ class CudaCacheTest : public GpuParityTest {
     v_ = RandomRows(rng_, positions * c.kv_heads, c.head_dim);
   }
   // The error bounds of a row of attention if q, keys, weights and values have a relative error of
-  // up to `unit`, and the result of 2^-8. The products in a score are then off by 2 `unit` each,
-  // with any sign, since q is random, which moves the key's weight as much; 3 `unit` more come from
-  // the weight itself, the value and the sum. Integer weights lose 2^-16 of the largest, too.
-  // A weight moves the result by its value's distance from the mean. Errors of keys are independent
-  // and at most their bound, so that 4 times the root of the sum of their squares is 7 standard
-  // deviations. The smallest values, in fp16, lose up to 2^-25.
+  // up to `unit`, and the result of 2^-8. The smallest values, in fp16, lose up to 2^-25.
   std::vector<double> Bounds(const TestCache& cache, int64_t token, int64_t head,
                              double unit) const {
     const int64_t d = kv_.head_dim, kv_head = head / (spec_.heads / kv_.kv_heads);
@@ -128,6 +123,8 @@ class CudaCacheTest : public GpuParityTest {
       }
       const double cap = spec_.softcap;  // which makes errors smaller
       if (cap > 0) score = cap * std::tanh(score / cap);
+      // Products are off by 2 `unit` each, with any sign, since q is random; the weight itself, the
+      // value and the sum by 3.
       scores.push_back(score), losses.push_back(unit * (2 * std::sqrt(squares) + 3));
     }
     const double largest = *std::ranges::max_element(scores);
@@ -142,10 +139,14 @@ class CudaCacheTest : public GpuParityTest {
     };
     for_values([&](size_t i, size_t j, double v) { means[i] += scores[j] / sum * v; });
     for_values([&](size_t i, size_t j, double v) {
+      // Integer weights lose 2^-16 of the largest, too. A weight moves the result by its value's
+      // distance from the mean.
       const double loss = (scores[j] * losses[j] + 0x1p-16) / sum;
       result[i] += std::pow(loss * (std::fabs(v) + std::fabs(means[i])), 2);
     });
     for (size_t i = 0; i < result.size(); ++i) {
+      // Errors of keys are independent and at most their bound: 4 times the root of the sum of
+      // their squares is 7 standard deviations.
       result[i] = 4 * std::sqrt(result[i]) + 0x1p-8 * std::fabs(means[i]) + 0x1p-25;
     }
     return result;

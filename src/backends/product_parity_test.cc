@@ -28,10 +28,11 @@ class ProductParityTest : public ParityTest {
     return machine == "cuda" && (p.weights.scales(p.cols) != 1 || p.activation.groups(p.cols) != 1);
   }
 
-  // The largest error allowed of each element of y [tokens, rows]: 0 where both operands are codes,
-  // unless a machine adds groups in any order. The bound of such groups is two chains of at most
-  // cols / 32 terms with 6 roundings each, where |code| + |z| stands for each code. Where
-  // products are fp32 it is two chains of `cols` products and sums, beside bias and old output.
+  // The largest error of each element of y [tokens, rows]: 0 where both operands are codes, unless
+  // a machine adds groups in any order. Such groups are two chains of at most cols / 32 terms with
+  // 6 roundings, |code| + |z| standing for each code; fp32 products two chains of `cols` products
+  // and sums, beside bias and old output.
+  //
   // Where weights are codes, 16-bit inputs become integers, too, though not always on a GPU: each
   // is off by at most half a step, 1 / 32639 of the row's largest, and by two roundings.
   class Bounds {
@@ -215,11 +216,13 @@ TEST_P(ProductParityTest, ProjectionsAreProductsRoundedOnce) {
   }
 }
 
-// The law in fp32 is exact on either side, gate and up are rounded to bf16, and so is the result:
-// 2^-9 of it, besides some ten roundings of silu, of which those of the exponent count |gate|
-// times, or what a cubic makes of it. Groups that are added in another order may put gate and up on
-// the other side of a boundary of bf16, 2^-8 of each; where they cancel, a rounding is one of a
-// term, as large as the largest sums are.
+// The law is exact on either side; gate, up and the result are rounded to bf16, 2^-9 of each,
+// beside some ten roundings of silu, of which those of the exponent count |gate| times, or what a
+// cubic makes of it.
+//
+// Groups that are added in another order may put gate and up on the other side of a boundary of
+// bf16, 2^-8 of each; where they cancel, a rounding is one of a term, as large as the largest sums
+// are.
 TEST_P(ProductParityTest, GatedProductsAgree) {
   constexpr int64_t kCols = 384;
   for (const FormatSpec& format :

@@ -5,12 +5,9 @@
 // memory; spans, and arguments of Upload and Share, lie in the program's own.
 //
 // Results do not depend on the number of threads, on how tokens are batched, or on how a prompt is
-// cut into chunks: every op treats each row (token) by itself, in a fixed order of operations. On a
-// GPU there are three exceptions: attention of a few new tokens, of many, and of many with long
-// contexts (cuDNN's, where it is there) run on different kernels, which round differently;
-// gated values of many tokens and outputs of many tokens' experts are rounded to an intermediate
-// value, those of a few are not; and products of a few tokens and of many add up groups in another
-// order.
+// cut into chunks: every op treats each row (token) by itself, in a fixed order. On a GPU few
+// tokens, many, and long contexts run on different kernels, which round attention, gated values,
+// experts' outputs and sums of groups differently.
 #pragma once
 
 #include <algorithm>

@@ -57,10 +57,9 @@ class GptqMath {
   virtual ~GptqMath() = default;
 
   // H += x^T w x and, where `exact` is given, C += (exact - x)^T w x; fp32 [tokens, width] in the
-  // backend's memory. w = diag(weights), [tokens] in host memory; empty: 1. Inputs may be
-  // rounded to bf16, if all are: H is then the Hessian of inputs that are off by at most 2^-8 of
-  // each, as much as 8-bit codes are of the largest. Sums are fp32 within a call and fp64 over
-  // calls.
+  // backend's memory. w = diag(weights), [tokens] in host memory; empty: 1. All inputs may be
+  // rounded to bf16 (docs/numerics.md, "Offline arithmetic"). Sums are fp32 within a call and fp64
+  // over calls.
   virtual void Add(const float* x, const float* exact, int64_t tokens,
                    std::span<const float> weights) = 0;
 

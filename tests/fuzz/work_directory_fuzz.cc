@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of an unfinished run that any bytes have changed: the first byte chooses it, the first
-// line is a merge patch of its tensors and metadata, the rest are edits of the tensors' bytes. The
-// digest is computed again, so that the file counts as whole. A run that goes on finds values that
-// are finite and fit its model and settings, or else names the file.
+// A changed file of an unfinished run: the first byte chooses it, the first line is a merge patch
+// of its tensors and metadata, the rest edits the tensors' bytes. The digest is computed again, so
+// that the file counts as whole. A run that goes on finds finite values that fit, or else names the
+// file.
 #include <cmath>
 
 #include "fuzz_input.h"

@@ -114,8 +114,7 @@ int32_t Dot(const int8_t* a, const int8_t* b, int64_t count) {
 
 // The arithmetic law (docs/numerics.md) for token t and outputs [first, last):
 //   y = sum_G a s [D - pi Q + z (P - L pi)]
-// With 16-bit activations D - pi Q is 256 times that of the upper bytes plus that of the lower
-// ones. Where several groups of weights share a token's only scale, it is applied last:
+// or, where several groups of weights share a token's only scale,
 //   y = a [sum_G s (D - pi Q) + z sum_G s (P - L pi)]
 void MultiplyIntegers(const Product& w, const Activations& acts, int64_t t, int64_t first,
                       int64_t last, float* y) {
