@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one door for JSON from outside. Parsing refuses duplicate keys, invalid UTF-8 and what is too
-// long, too deep or of too many values (SECURITY.md has the limits). The getters refuse a wrong
-// type, fractions for integers and numbers out of range, which nlohmann's own get<> converts
+// long, too deep or has too many keys or values (SECURITY.md has the limits). The getters refuse a
+// wrong type, fractions for integers and numbers out of range, which nlohmann's own get<> converts
 // silently. `where` names the file in every message.
 #pragma once
 

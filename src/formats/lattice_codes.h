@@ -3,8 +3,8 @@
 // point near them of a lattice, with 2, 3 or 4 bits a weight.
 //
 // E8P, 16 bits: C8 - 1/4 and C8 + 1/4, where C8 are the vectors of half-integers with an even sum
-// whose magnitudes are one of 256 patterns, the 227 with a squared norm of at most 10 and 29 of 12.
-// Signs are free but for one, which makes the sum even; that bit chooses the quarter instead.
+// whose magnitudes are one of 256 patterns: the 227 with a squared norm of at most 10, and 29 of
+// 12. Signs are free but for one, which makes the sum even; that bit chooses the quarter instead.
 //
 //   3 bits  E8P, and half of one of 256 short vectors of E8 (8 bits) for what is left
 //   4 bits  E8P, and a quarter of another E8P point for what is left

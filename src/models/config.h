@@ -5,7 +5,8 @@
 // mixture of experts (Shazeer et al. 2017) the latter is a sum over a few experts, chosen for each
 // token.
 //
-// LayerSpec has what may differ between the layers of one network.
+// Families differ in the numbers below and in the names of their tensors; LayerSpec has what may
+// differ between the layers of one network.
 #pragma once
 
 #include <algorithm>

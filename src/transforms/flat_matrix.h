@@ -4,8 +4,8 @@
 // As with Hadamard matrices, a checkpoint stores its list of factors: no construction may change
 // without a new name.
 //
-// Jacobsthal's matrix Q of GF(q) (galois_field.h) has Q Q^T = q I - J and Q J = 0, J all ones. It
-// gives:
+// Two kinds consist of Jacobsthal's matrix Q of GF(q) (galois_field.h), which has Q Q^T = q I - J
+// and Q J = 0, and J, all ones:
 //
 //   conference  n = q + 1, q = 1 mod 4: Q bordered with ones, zero diagonal; mu sqrt(n/(n-1))
 //   jacobsthal  n = q = 1 mod 4: Q + J/sqrt(q); mu 1 + 1/sqrt(q)
@@ -37,10 +37,10 @@ int64_t SquaredLength(const TransformFactor& factor);
 // call and kept for the life of the program. Throws where HasFactor is false.
 std::span<const double> FactorMatrix(const TransformFactor& factor);
 
-// FactorHadamard(n) if there is such a list. If not, a matrix above and the factors of
-// FactorHadamard for the rest of n: the first in the order of FactorKind, then of the least order,
-// up to 176, behind which each element costs more multiply-adds than that. Empty for n = 1 and
-// where there is no such list either.
+// FactorHadamard(n) if there is such a list. If not, a matrix above, the first by FactorKind and
+// then by order, and the factors of FactorHadamard for the rest of n. Orders end at 176, behind
+// which each element costs more multiply-adds than that. Empty for n = 1 and where there is no such
+// list either.
 std::vector<TransformFactor> FlatFactors(int64_t n);
 
 }  // namespace nibble

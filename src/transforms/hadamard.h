@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The online transform of an edge of the network (Ashkboos et al., QuaRot, 2024): I_outer (x) H (x)
-// I_inner. A row x is [outer, order, inner]; H acts along the middle axis. It is the Kronecker
+// I_inner. A row x is [outer, order, inner]. H acts along the middle axis and is the Kronecker
 // product of its factors, the first one slowest, scaled to be orthogonal:
 //   y[f', j] = scale * sum_f H[f', f] x[f, j]
 //

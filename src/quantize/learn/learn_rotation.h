@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rotation R of the residual stream, learned from calibration data: small peaks of what linears
-// behind norms read, and of the rows of their weights, make small steps. Learning R is SpinQuant's
-// idea (Liu et al. 2024), which descends on the network's loss.
+// The rotation R of the residual stream, learned from calibration data. A row's rounding error is
+// in proportion to its largest element, so R gives small peaks to what linears behind norms read
+// and to the rows of their weights. Learning R is SpinQuant's idea (Liu et al. 2024), which
+// descends on the network's loss.
 //
 // Here it is a sum over norms: with x the norm's output, W the linears behind it, p = 10,
 //   (mean |R x|_p^2 * |W|^2 / 4^a + mean |x|^2 * sum over rows w of W of |R w|_p^2 / 4^b)

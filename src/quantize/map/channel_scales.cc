@@ -7,9 +7,11 @@
 namespace nibble {
 namespace {
 
-// s = x^alpha / w^(1 - alpha), from sums of squares x^2 and w^2, in front of a Hadamard matrix.
+// s = x^alpha / w^(1 - alpha) from sums of squares x^2 and w^2, in front of a Hadamard matrix.
 // Errors are in proportion to sum w^2 s^2 times sum x^2 / s^2, least with alpha = 1/2. GPTQ moves
-// errors to small inputs and has fewer with a smaller alpha.
+// errors to where inputs are small, and has fewer with a smaller alpha.
+//
+// The geometric mean is 1, and so is the scale of a channel that is zero on either side.
 std::vector<double> BalancingScales(std::span<const double> x, std::span<const double> w,
                                     double alpha) {
   constexpr double kMax = 7;  // of a logarithm

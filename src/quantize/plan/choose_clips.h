@@ -11,10 +11,10 @@ namespace nibble {
 
 inline constexpr int64_t kClipWindows = 4;  // the valley is flat: more move clips by a hundredth
 
-// Sets each activation clip of `plan` that is 0 to the one with the smallest squared output error
-// |E W^T|^2, E [tokens, K] the error of the quantized input, summed over the linears that share it.
-// The first windows of `ids` run through 8-bit weights, with the cache as planned and the clips
-// chosen so far. progress(layers done) may throw.
+// Sets each activation clip of `plan` that is 0 to that with the smallest squared output error |E
+// W^T|^2, E [tokens, K] the error of the quantized input, over all linears that share it. The first
+// windows of `ids`, `context` tokens each, run through 8-bit weights, the cache as planned and the
+// clips chosen so far. progress(layers done) may throw.
 void ChooseClips(Backend& backend, const ModelConfig& config, const EmbeddingRows& embedding,
                  const FloatLayers& layers, std::span<const int32_t> ids, int64_t context,
                  Plan& plan, const std::function<void(double)>& progress);

@@ -319,7 +319,7 @@ TEST_P(GptqMathTest, AGpuGivesTheCodesOfBlas) {
 
 // With real inputs the sums of a GPU are off by 2^-16 of each product. U, and so each value that is
 // rounded, moves by that times the condition, at most 1 / damp: 1.5e-3 steps. That share of codes
-// may differ, and more behind them, but the error they add up to is the same.
+// may differ, and more behind them, but the errors they add up to are as small.
 TEST_P(GptqMathTest, AGpuLosesAsLittleOnRealInputs) {
   std::unique_ptr<Backend> backend = GpuOrNull();
   if (!backend) GTEST_SKIP() << "needs a GPU";
