@@ -31,7 +31,7 @@ namespace {
 
 // Seconds until a GPU is ready and has the models on which the loss is measured; and the share of
 // the rate of its products that learning reaches. For SmolLM2 on an H100
-// (bench/results/2026-11-27-h100.md).
+// (bench/results/2026-11-27-steps-h100.md).
 constexpr double kDeviceSeconds = 2, kDeviceLearning = 0.12;
 
 double SecondsOf(const std::function<void()>& work) {
