@@ -85,7 +85,7 @@ struct Activations {
   const float* values = nullptr;  // [tokens, width], not quantized (may point to the caller's x)
   int64_t stride = 0;  // bytes between rows of codes: width rounded up to 64, zero filled
   const int8_t* codes = nullptr;        // [tokens, stride]
-  const int8_t* tiles = nullptr;        // the same for a matrix unit, or null (backends/cpu/ops.h)
+  const int8_t* tiles = nullptr;        // the same for a matrix unit, or null (cpu/gemm/gemm_int.h)
   const float* scales = nullptr;        // [tokens, groups]; on a GPU as in acts/prepare_acts.h
   const float* zero_offsets = nullptr;  // the same, or null when symmetric
   const int32_t* sums = nullptr;        // the same
