@@ -20,6 +20,8 @@ struct GateSpec {
   Opening opening = Opening::kSigmoid;
   bool alone = false;
 
+  // Returns whether the gate is differentiated (DenseMath::GateGradients).
+  bool has_gradients() const { return opening == Opening::kSigmoid && linear_in_up(); }
   // Returns whether factors of up may be moved behind the gate.
   bool linear_in_up() const { return limit == 0 && up_offset == 0 && !alone; }
 };

@@ -47,7 +47,7 @@ struct Backprop::HeadMemory {
 
 bool Differentiable(const ModelConfig& c) {
   return c.router.experts == 0 && c.attention_softcap == 0 && c.has(LayerVector::kMlpNorm) &&
-         !c.gating.alone && !c.parallel && !c.shares_kv() && c.layer_input_size == 0;
+         c.gating.has_gradients() && !c.parallel && !c.shares_kv() && c.layer_input_size == 0;
 }
 
 double BackpropBytes(const ModelConfig& c, int64_t sequences, int64_t length) {

@@ -142,7 +142,10 @@ TEST(LossWeights, AreForNetworksWhoseGradientsAreKnown) {
   Recipe recipe = kW4a8Recipe;
   recipe.loss_groups = 1;
   EXPECT_NO_THROW(MakePlan(config, recipe));
-  config.layer_input_size = 32;
+  ModelConfig other = config;
+  other.layer_input_size = 32;
+  EXPECT_THROW(MakePlan(other, recipe), Error);
+  config.gating = kNormalGelu;
   EXPECT_THROW(MakePlan(config, recipe), Error);
 }
 
