@@ -12,6 +12,7 @@
 #include "apps/cli/quantize_loss.h"
 #include "apps/cli/recipe_options.h"
 #include "base/progress.h"
+#include "compute/devices.h"
 #include "quantize/plan/make_plan.h"
 #include "quantize/recipes/effort.h"
 #include "quantize/recipes/recipe_fields.h"
@@ -191,6 +192,18 @@ Json DryRunJson(const QuantizeReport& report) {
           {"seconds", e.seconds}};
 }
 
+// Says what a GPU would do about a time that a user notices.
+void HintAtGpu(const QuantizeOptions& options) {
+  constexpr double kNoticed = 30;  // seconds
+  if (options.device != "cpu" || !HasGpu()) return;
+  QuantizeOptions on_gpu = options;
+  on_gpu.device = "cuda:0";
+  const double here = ExpectedSeconds(options), there = ExpectedSeconds(on_gpu);
+  if (here < kNoticed || there > here / 2) return;
+  Note("nibble: about {} on the CPU; --device cuda:0 would take about {}\n", DurationText(here),
+       DurationText(there));
+}
+
 void RunQuantize(QuantizeArguments& a, const Common& common) {
   a.options.effort = FindEffort(a.quality);
   a.options.recipe = a.changes.Of(WithEffort(FindRecipe(a.recipe), a.options.effort));
@@ -210,6 +223,7 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
   const ProgressJob job;
   a.options.loss_tokens = a.loss_windows * kLossContext;
+  HintAtGpu(a.options);
   const QuantizeReport report = Quantize(a.options);
   if (!common.json) PrintReport(report);
   Json json = ReportJson(report);

@@ -7,11 +7,13 @@
 #include "backends/cpu/gemm/kernel_table.h"
 #include "backends/ref/ref_backend.h"
 #include "base/cpu_features.h"
+#include "compute/devices.h"
 #include "compute/exact_backend.h"
 
 #ifdef NIBBLE_HAS_CUDA
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/gemm/kernel_table.h"
+#include "backends/cuda/runtime/device_info.h"
 #endif
 
 namespace nibble {
@@ -36,6 +38,14 @@ std::unique_ptr<Backend> MakeBackend(const std::string& device, bool decoded) {
   if (device != "cpu") return MakeGpuBackend(device, decoded);
   if (decoded) return MakeRefBackend(RefMode::kDecoded);
   return MakeCpu(ActiveIsa());
+}
+
+bool HasGpu() {
+#ifdef NIBBLE_HAS_CUDA
+  return cuda::HasDevice();
+#else
+  return false;
+#endif
 }
 
 std::unique_ptr<Backend> MakeExactBackend() {

@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "apps/cli/bench/paper.h"
-#include "backends/cuda/runtime/device_bytes.h"
+#include "backends/cuda/runtime/device_info.h"
 #include "measure/bf16_peer.h"
 #include "measure/cublas_peer.h"
 

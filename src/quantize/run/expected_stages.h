@@ -8,9 +8,8 @@
 
 namespace nibble {
 
-// The stages of a run and the seconds that each will take, from the operations that it has; without
-// a measurement, so that only their shares of the whole are close. `loss_tokens`: a caller measures
-// the loss on so many afterwards, with KlDivergences.
+// The stages of a run and the seconds that each will take: the operations that it has, at the rates
+// of one machine. On others their shares of the whole are close.
 std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& config, const Plan& plan,
                                                const QuantizeOptions& options);
 

@@ -69,6 +69,10 @@ std::string CalibrationText(const QuantizeOptions& options);
 // Plan and estimate only (--dry-run); works on one layer of the model and writes nothing.
 QuantizeReport PlanQuantization(const QuantizeOptions& options);
 
+// Seconds that the job will take, roughly: from the shapes alone, without a measurement of this
+// machine.
+double ExpectedSeconds(const QuantizeOptions& options);
+
 // The whole job. Throws kInterrupted (exit 75) after finishing the running layer on SIGINT/SIGTERM.
 // `unrotated`: for several recipes on one model, device and calibration, what a pass without a
 // rotation saw of channels; empty, it is filled by the first job that needs it.

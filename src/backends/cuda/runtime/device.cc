@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "backends/cuda/runtime/cuda_error.h"
-#include "backends/cuda/runtime/device_bytes.h"
+#include "backends/cuda/runtime/device_info.h"
 #include "base/error.h"
 
 namespace nibble::cuda {
@@ -13,6 +13,8 @@ namespace {
 
 std::atomic<int64_t> requested = 0;
 std::atomic<uint64_t> frees = 0;
+
+constexpr int kMinCapability = 8;
 
 double Gigabytes(size_t bytes) {
   return static_cast<double>(bytes) / 1e9;
@@ -45,13 +47,23 @@ void SelectDevice(const std::string& name) {
     Fail("--device {}: this machine has {} GPU{}", name, count, count == 1 ? "" : "s");
   cudaDeviceProp properties;
   CheckCuda(cudaGetDeviceProperties(&properties, number), "cudaGetDeviceProperties");
-  if (properties.major < 8) {
+  if (properties.major < kMinCapability) {
     Fail("--device {}: the {} has compute capability {}.{}, Nibble needs 8.0", name,
          properties.name, properties.major, properties.minor);
   }
   if (const cudaError_t busy = cudaSetDevice(number); busy != cudaSuccess) {
     Fail("--device {}: the {} cannot be used: {}", name, properties.name, cudaGetErrorString(busy));
   }
+}
+
+bool HasDevice() {
+  cudaDeviceProp properties;
+  int count = 0;
+  const bool there = cudaGetDeviceCount(&count) == cudaSuccess && count > 0 &&
+                     cudaGetDeviceProperties(&properties, 0) == cudaSuccess &&
+                     properties.major >= kMinCapability;
+  cudaGetLastError();  // having none is no failure
+  return there;
 }
 
 int64_t RequestedDeviceBytes() {
