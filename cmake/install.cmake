@@ -4,6 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nibble_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS nibble_bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} OPTIONAL)
 install(TARGETS nibble EXPORT nibble LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/nibble DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT nibble NAMESPACE nibble:: FILE nibble-config.cmake

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declarations that the verbs share. Each verb is one file with one Add function that declares its
-// options and leaves its work in `run`; main.cc parses, runs and turns exceptions into exit codes.
+// options and leaves its work in `run`; program.cc parses, runs and makes exceptions exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -32,7 +32,6 @@ void AddServe(CLI::App& app, Common& common, Run& run);
 void AddTokenize(CLI::App& app, Common& common, Run& run);
 void AddInspect(CLI::App& app, Common& common, Run& run);
 void AddRepack(CLI::App& app, Common& common, Run& run);
-void AddBench(CLI::App& app, Common& common, Run& run);
 
 // A subcommand with the common options; `example` is shown below its --help.
 CLI::App* AddVerb(CLI::App& app, Common& common, const std::string& name,

@@ -1,156 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <exception>
-#include <initializer_list>
-#include <new>
+#include <cstring>
+#include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "apps/cli/cli.h"
-#include "apps/cli/progress_line.h"
+#include "apps/cli/program.h"
 #include "apps/cli/reference.h"
-#include "apps/cli/usage.h"
-#include "base/cpu_features.h"
 #include "base/error.h"
-#include "base/interrupt.h"
-#include "base/progress.h"
-#include "base/thread_pool.h"
-
-// OpenBLAS asks this function of its own, while it is loaded, how many threads to start. Nibble's
-// threads are the pool's; each one of OpenBLAS' would take 128 MiB of address space, and would hang
-// the exit where these are missing.
-extern "C" int openblas_num_threads_env() {
-  return 1;
-}
 
 namespace nibble::cli {
 namespace {
 
-constexpr size_t kStackBytes = size_t{256} << 10, kPage = 4096;
-
-// Touches an array in a frame of its own, since all that a function with this array calls lies
-// behind the array on the stack.
-[[gnu::noinline]] void TouchStack() {
-  volatile char stack[kStackBytes];
-  for (size_t end = kStackBytes; end > 0; end -= kPage) stack[end - 1] = 0;
-  static_cast<void>(stack[0]);
+// `nibble bench ...` is the program nibble-bench beside this one, which does not return. Nothing
+// that only measures is in here.
+void ForwardBench(int argc, char** argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const bool help = !words.empty() && words[0] == "help";
+  if (help) words.erase(words.begin());
+  if (words.empty() || words[0] != "bench") return;
+  words[0] = "nibble-bench";
+  if (help) words.insert(words.begin() + 1, "help");
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").replace_filename("nibble-bench");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(program.c_str(), arguments.data());
+  Fail("{}: {}; the benchmarks are a program of their own, which belongs beside nibble", program,
+       std::strerror(errno));
 }
 
-// If the address space is used up, a stack that must grow ends in SIGSEGV; so it grows here.
-void GrowStack() {
-  constexpr size_t kBytes = kStackBytes + 4 * kPage;  // with the frames around the array
-  void* room = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) throw std::bad_alloc();
-  munmap(room, kBytes);
-  TouchStack();
-}
-
-// A standard stream that is closed must not become the number of a file opened later on. Opened the
-// wrong way round, it still cannot be read or written.
-void KeepStandardStreams() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) {
-      open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-    }
-  }
-}
-
-// Writes that would end the process fail like any other: to a pipe that nobody reads any more, or
-// to a file above `ulimit -f`.
-void TakeFailedWritesAsErrors() {
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
-}
-
-// --help and --version, where that is what `error` is.
-void PrintHelp(CLI::App& app, const CLI::ParseError& error, bool all) {
-  if (error.get_exit_code() != 0) RefuseArguments(app, error);
-  if (!all) HideRareOptions(app);
-  app.exit(error);
-  FlushOutput();
-}
-
-int Main(int argc, char** argv) {
-  GrowStack();
-  KeepStandardStreams();
-  TakeFailedWritesAsErrors();
-  CLI::App app("nibble runs large language models in 4 bits: weights, activations and KV cache");
-  app.set_version_flag("--version", "nibble " NIBBLE_VERSION);
-  app.require_subcommand(1);
-  app.footer(
-      "Example:\n"
-      "  nibble chat MODEL\n"
-      "  nibble quantize MODEL -o OUT --calib text.txt\n"
-      "  nibble eval ppl OUT --text test.txt\n"
-      "  nibble generate OUT --prompt \"Once upon a time\"\n"
-      "More: nibble help VERB, nibble help topics.");
-  Common common;
-  Run run;
-  AddQuantize(app, common, run);
-  AddEval(app, common, run);
-  AddGenerate(app, common, run);
-  AddChat(app, common, run);
-  AddServe(app, common, run);
-  AddTokenize(app, common, run);
-  AddInspect(app, common, run);
-  AddRepack(app, common, run);
-  AddBench(app, common, run);
-  AddCompletion(app, common, run);
-  CommandLine line = ReadCommandLine(argc, argv);
-  if (const std::string text = TopicText(app, line.topic); !text.empty()) {
-    fmt::print("{}", text);
-    FlushOutput();
-    return 0;
-  }
-  RefuseUnknownVerb(app, line.words);
-  try {
-    app.name("nibble");
-    std::ranges::reverse(line.words);  // CLI11 takes them from the end
-    app.parse(std::move(line.words));
-  } catch (const CLI::ParseError& error) {
-    PrintHelp(app, error, line.all);
-    return 0;
-  }
-  SetThreads(common.threads);
-  CatchInterrupts();
-  const ProgressReceiver receiver(ProgressLine());
-  ActiveIsa();  // a wrong NIBBLE_ISA is an error even where no kernel runs
-  run();
-  FlushOutput();
-  return 0;
-}
-
-// Neither throws nor allocates: it may be memory or standard error that fails.
-void PrintError(const char* text) {
-  std::fprintf(stderr, "nibble: %s\n", text);
-}
-
-int MainWithErrors(int argc, char** argv) {
-  try {
-    return Main(argc, argv);
-  } catch (const Error& error) {
-    PrintError(error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::bad_alloc&) {
-    PrintError("out of memory");
-  } catch (const std::exception& error) {
-    PrintError(std::ferror(stdout) != 0 ? "standard output cannot be written"
-                                        : Printable(error.what()).c_str());
-  }
-  return static_cast<int>(ErrorCode::kFailed);
+Program Nibble(int argc, char** argv) {
+  return {.name = "nibble",
+          .description =
+              "nibble runs large language models in 4 bits: weights, activations and KV cache",
+          .footer =
+              "Example:\n"
+              "  nibble chat MODEL\n"
+              "  nibble quantize MODEL -o OUT --calib text.txt\n"
+              "  nibble eval ppl OUT --text test.txt\n"
+              "  nibble generate OUT --prompt \"Once upon a time\"\n"
+              "More: nibble help VERB, nibble help topics.",
+          .add = [=](CLI::App& app, Common& common, Run& run) {
+            ForwardBench(argc, argv);
+            AddQuantize(app, common, run);
+            AddEval(app, common, run);
+            AddGenerate(app, common, run);
+            AddChat(app, common, run);
+            AddServe(app, common, run);
+            AddTokenize(app, common, run);
+            AddInspect(app, common, run);
+            AddRepack(app, common, run);
+            app.add_subcommand("bench", "Measure speed and quality");
+            AddCompletion(app, common, run);
+          }};
 }
 
 }  // namespace
 }  // namespace nibble::cli
 
 int main(int argc, char** argv) {
-  return nibble::cli::MainWithErrors(argc, argv);
+  return nibble::cli::RunProgram(argc, argv, nibble::cli::Nibble(argc, argv));
 }

@@ -50,7 +50,7 @@ std::string NearestVerb(const std::string& word, const std::vector<const CLI::Ap
 // The verb that was called, and its name as one types it.
 const CLI::App& Called(const CLI::App& app, std::string* name) {
   const CLI::App* at = &app;
-  *name = "nibble";
+  *name = app.get_name();
   while (!at->get_subcommands().empty()) {
     at = at->get_subcommands()[0];
     *name += " " + at->get_name();

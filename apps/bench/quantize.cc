@@ -2,7 +2,7 @@
 // One layer of random weights through `nibble quantize`, from the float weights to the codes.
 #include <sys/resource.h>
 
-#include "apps/cli/bench/bench.h"
+#include "apps/bench/bench.h"
 #include "base/progress.h"
 #include "measure/random_network.h"
 #include "models/families/shapes.h"

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "apps/cli/bench/bench.h"
-#include "apps/cli/bench/quality_report.h"
-#include "apps/cli/bench/quality_tasks.h"
+#include "apps/bench/bench.h"
+#include "apps/bench/quality_report.h"
+#include "apps/bench/quality_tasks.h"
 #include "apps/cli/evaluation_text.h"
 #include "base/file.h"
 #include "base/interrupt.h"

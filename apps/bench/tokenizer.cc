@@ -2,7 +2,7 @@
 // A text to ids and back on one thread.
 #include "text/tokenizer.h"
 
-#include "apps/cli/bench/bench.h"
+#include "apps/bench/bench.h"
 
 namespace nibble::cli {
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apps/cli/bench/bench.h"
+#include "apps/bench/bench.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "measure/random_network.h"
@@ -44,10 +44,12 @@ Run GenerateOneToken(const std::string& model, const Common& common) {
   posix_spawn_file_actions_addopen(&silent, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   const auto start = std::chrono::steady_clock::now();
   pid_t child = 0;
-  const int error = posix_spawn(&child, "/proc/self/exe", &silent, nullptr,
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").replace_filename("nibble");
+  const int error = posix_spawn(&child, program.c_str(), &silent, nullptr,
                                 const_cast<char* const*>(arguments), environ);
   posix_spawn_file_actions_destroy(&silent);
-  if (error != 0) Fail("cannot start the program again: {}", std::strerror(error));
+  if (error != 0) Fail("cannot start {}: {}", program, std::strerror(error));
   int status = 0;
   rusage usage{};
   while (wait4(child, &status, 0, &usage) < 0) {

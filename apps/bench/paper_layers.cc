@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 
-#include "apps/cli/bench/paper.h"
+#include "apps/bench/paper.h"
 #include "backends/cuda/runtime/device_info.h"
 #include "measure/bf16_peer.h"
 #include "measure/cublas_peer.h"

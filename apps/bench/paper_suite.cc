@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Published numbers: QuaRot (Ashkboos et al. 2024), QUIK (Ashkboos et al. 2023), Atom (Zhao et al.
 // 2024), QServe (Lin et al. 2024), QuIP# (Tseng et al. 2024), as their tables print them.
-#include "apps/cli/bench/paper_suite.h"
+#include "apps/bench/paper_suite.h"
 
 #include "quantize/recipes/recipe_fields.h"
 

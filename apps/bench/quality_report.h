@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/cli/bench/paper_suite.h"
-#include "apps/cli/bench/quality_results.h"
+#include "apps/bench/paper_suite.h"
+#include "apps/bench/quality_results.h"
 
 namespace nibble::cli {
 

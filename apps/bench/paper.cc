@@ -2,7 +2,7 @@
 // The QuaRot paper's speed measurements (appendix, tables 14 to 17) on a GPU, beside NVIDIA's
 // libraries in the same process, turn by turn. The paper's "down" rows have the shape of the up
 // projection; here down is down, with its own Hadamard.
-#include "apps/cli/bench/paper.h"
+#include "apps/bench/paper.h"
 
 #include "measure/bf16_peer.h"
 #include "measure/cublas_peer.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/cli/bench/paper.h"
+#include "apps/bench/paper.h"
 #include "measure/cublas_peer.h"
 
 namespace nibble::cli {

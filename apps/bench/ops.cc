@@ -3,13 +3,13 @@
 #include <deque>
 #include <memory>
 
-#include "apps/cli/bench/bench.h"
+#include "apps/bench/bench.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "measure/peak.h"
 #include "models/families/family.h"
 #ifdef NIBBLE_HAS_CUDA
-#include "apps/cli/bench/paper.h"
+#include "apps/bench/paper.h"
 #endif
 
 namespace nibble::cli {

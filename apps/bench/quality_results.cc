@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/cli/bench/quality_results.h"
+#include "apps/bench/quality_results.h"
 
 #include <filesystem>
 

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "apps/cli/bench/bench.h"
+#include "apps/bench/bench.h"
 #include "measure/peak.h"
 
 namespace nibble::cli {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/cli/bench/quality_tasks.h"
+#include "apps/bench/quality_tasks.h"
 
 #include <filesystem>
 

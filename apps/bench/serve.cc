@@ -2,7 +2,7 @@
 // A scheduler under a mixed load, beside what its prompts and its answers take by themselves.
 #include <cmath>
 
-#include "apps/cli/bench/bench.h"
+#include "apps/bench/bench.h"
 #include "base/progress.h"
 #include "measure/random_network.h"
 #include "schedule/scheduler.h"

@@ -81,6 +81,8 @@ Buffer<Intermediate> RandomIntermediates(Backend& backend, int64_t count);
 // Bytes of all linears as stored; of experts, the share `experts_read`.
 double WeightBytes(const Network& network, double experts_read = 1);
 
+void RunPrefill(const BenchArguments& arguments, const Common& common);
+void RunDecode(const BenchArguments& arguments, const Common& common);
 void RunPeak(const BenchArguments& arguments, const Common& common);
 void RunKernels(const BenchArguments& arguments, const Common& common);
 void RunAttention(const BenchArguments& arguments, const Common& common);
