@@ -27,6 +27,8 @@ const Shape kShapes[] = {
      R"({"head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
          "moe_intermediate_size": 768, "norm_topk_prob": true})"},
     {"phi4-mini", "phi3", 3072, 8192, 32, 24, 8, 200064, 1e4, R"({"partial_rotary_factor": 0.75})"},
+    {"danube2-1.8b", "mistral", 2560, 6912, 24, 32, 8, 32000, 1e4, R"({"sliding_window": null})"},
+    {"phi3-mini", "phi3", 3072, 8192, 32, 32, 32, 32064, 1e4},
     {"gemma3-12b", "gemma3_text", 3840, 15360, 48, 16, 8, 262208, 1e6,
      R"({"head_dim": 256, "sliding_window": 1024, "tie_word_embeddings": false})"},
     {"gemma4-31b", "gemma4_text", 5376, 21504, 60, 32, 16, 262144, 1e6,
