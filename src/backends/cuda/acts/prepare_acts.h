@@ -93,7 +93,7 @@ __host__ __device__ constexpr int64_t PairStride(int64_t columns) {
 
 // The distance between the scales of two groups, so that bulk copies can take those of some tokens:
 // any four tokens begin at a multiple of 16 bytes.
-__host__ __device__ __host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
+__host__ __device__ constexpr int64_t ScalePitch(int64_t tokens) {
   return (tokens + 3) / 4 * 4;
 }
 
