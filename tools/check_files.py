@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on source files over 500 lines (800 for tests), on links in documents that lead nowhere and
-on paragraphs of documents over 120 words."""
+"""Fails on source files over 500 lines (800 for tests), on links in documents that lead nowhere, on
+paragraphs of documents over 120 words and of comments over 60, and on names that were replaced by
+those of the field (docs/glossary.md)."""
 import pathlib
 import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MAX_LINES, MAX_TEST_LINES, MAX_WORDS = 500, 800, 120
+MAX_LINES, MAX_TEST_LINES, MAX_WORDS, MAX_COMMENT_WORDS = 500, 800, 120, 60
+CODE = ("*.cc", "*.h", "*.cu", "*.cuh")
+REPLACED = re.compile(r"\b(\w*[Ss]lopes?\w*|Likeliest|sure_tokens|turns_residual|turn_back|zetas?"
+                      r"|scales_stay|x_bits)\b")
 
 
 def tracked(*patterns):
@@ -19,7 +23,7 @@ def tracked(*patterns):
 
 def check_sizes():
     errors = []
-    for path in tracked("*.cc", "*.h", "*.cu", "*.cuh", "*.py"):
+    for path in tracked(*CODE, "*.py"):
         lines = len(path.read_text().splitlines())
         limit = MAX_TEST_LINES if "test" in path.name else MAX_LINES
         if lines > limit:
@@ -73,8 +77,36 @@ def check_paragraphs():
     return errors
 
 
+def check_comments():
+    errors = []
+    for path in tracked(*CODE):
+        start, words = 0, 0
+        for number, line in enumerate([*path.read_text().split("\n"), ""], 1):
+            comment = re.match(r"\s*///?\s?(.*)$", line)
+            if comment and comment[1].strip():
+                start = start if words else number
+                words += len(comment[1].split())
+                continue
+            if words > MAX_COMMENT_WORDS:
+                errors.append(f"{path.relative_to(ROOT)}:{start}: a comment of {words} words, "
+                              f"at most {MAX_COMMENT_WORDS} a paragraph")
+            words = 0
+    return errors
+
+
+def check_names():
+    errors = []
+    for path in tracked(*CODE):
+        for number, line in enumerate(path.read_text().split("\n"), 1):
+            if found := REPLACED.search(line):
+                errors.append(f"{path.relative_to(ROOT)}:{number}: {found[0]} has another name "
+                              "now, see docs/glossary.md")
+    return errors
+
+
 def main():
-    errors = check_sizes() + check_links() + check_paragraphs()
+    errors = (check_sizes() + check_links() + check_paragraphs() + check_comments() +
+              check_names())
     print("\n".join(errors), end="\n" if errors else "")
     sys.exit(1 if errors else 0)
 
