@@ -10,7 +10,7 @@ namespace nibble {
 namespace {
 
 thread_local const ProgressReceiver* receiver = nullptr;
-thread_local ProgressJob* job = nullptr;
+thread_local ProgressJob* current_job = nullptr;
 
 double Seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -25,14 +25,14 @@ ProgressReceiver::~ProgressReceiver() {
   receiver = before_;
 }
 
-ProgressJob::ProgressJob() : start_(Clock::now()), before_(std::exchange(job, this)) {}
+ProgressJob::ProgressJob() : start_(Clock::now()), before_(std::exchange(current_job, this)) {}
 
 ProgressJob::~ProgressJob() {
-  job = before_;
+  current_job = before_;
 }
 
 ProgressJob* ProgressJob::Current() {
-  return job;
+  return current_job;
 }
 
 void ProgressJob::Expect(std::vector<Stage> stages) {
@@ -66,7 +66,7 @@ double ProgressJob::Left(double share, double rest) const {
 Progress::Progress(std::string title, std::string unit, double total)
     : state_{.title = std::move(title), .unit = std::move(unit), .total = total},
       start_(Clock::now()) {
-  if (job != nullptr) job->Begin(state_.title);
+  if (current_job != nullptr) current_job->Begin(state_.title);
 }
 
 Progress::~Progress() {
@@ -91,7 +91,9 @@ void Progress::Update(double done, const std::string& detail) {
   state_.detail = detail;
   state_.rate = elapsed > 0 ? (done - first_done_) / elapsed : 0;
   state_.eta = state_.rate > 0 ? (state_.total - done) / state_.rate : 0;
-  if (job != nullptr && state_.total > 0) state_.eta = job->Left(done / state_.total, state_.eta);
+  if (current_job != nullptr && state_.total > 0) {
+    state_.eta = current_job->Left(done / state_.total, state_.eta);
+  }
   receiver->callback_(state_);
 }
 

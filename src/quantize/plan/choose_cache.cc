@@ -75,10 +75,10 @@ Network WithExactActivations(const std::string& checkpoint) {
 }
 
 // Predictions of one text with a cache in fp32 and with others.
-class Comparison {
+class CacheComparison {
  public:
-  Comparison(const std::string& checkpoint, const std::string& device, const Plan& plan,
-             std::span<const int32_t> ids, int64_t context)
+  CacheComparison(const std::string& checkpoint, const std::string& device, const Plan& plan,
+                  std::span<const int32_t> ids, int64_t context)
       : model_(WithExactActivations(checkpoint), MakeBackend(device, false)),
         plan_(plan),
         length_(std::min(context, kCacheTokens)) {
@@ -178,7 +178,7 @@ double CacheChoiceBytes(const ModelConfig& config) {
 CacheChoice ChooseCaches(const std::string& checkpoint, const std::string& device, double max,
                          std::span<const int32_t> ids, int64_t context, Plan& plan,
                          const std::function<void(double)>& progress) {
-  Comparison comparison(checkpoint, device, plan, ids, context);
+  CacheComparison comparison(checkpoint, device, plan, ids, context);
   std::vector<CachePart> parts = WideParts(comparison.config(), plan);
   CacheChoice choice;
   for (size_t i = 0; i < parts.size(); ++i) {
