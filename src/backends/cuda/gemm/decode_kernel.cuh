@@ -144,8 +144,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     }
     exchange.Run(sums, row_warp, split);
     for (int t = threadIdx.x >> owned_log2; t < g.tokens; t += S::kThreads >> owned_log2) {
-      output.Store<Y>(products, shared.tokens, t,
-                      [&](int column) { return exchange.Total(own, column, shift); });
+      output.Store<Y>(products, shared.tokens, t, [&](int column) {
+        const auto total = exchange.Total(own, column, shift);
+        if constexpr (!S::kLevels) return total;
+        return total - kByteOffset * shared.tokens.sums[column];
+      });
     }
     exchange.DoneReading();
     first += gridDim.y * S::kRows;

@@ -59,7 +59,8 @@ struct Activations {
       scale = g.x_scales[row];
       if (g.x_zero_offsets != nullptr) zero_offset = g.x_zero_offsets[row];
     }
-    if (t < g.columns() && g.w_zeros != nullptr) sum = g.x_sums[RowOf<S>(g, t)];
+    const bool with_sums = S::kLevels || g.w_zeros != nullptr;
+    if (t < g.columns() && with_sums) sum = g.x_sums[RowOf<S>(g, t)];
     constexpr int kBatch = S::kTiles == 1 ? 4 : 8;  // loads under way at once
     const int8_t* const x = g.x + slice.begin * 128;
     const unsigned units = slice.bytes() / 16, count = units * static_cast<unsigned>(g.columns());
@@ -212,7 +213,8 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
     LevelSteps steps;
     CodewordCodes<S::kCodewordBits> codes;
     if constexpr (S::kCodewordBits != 0) codes = ring.Codewords(stage);
-    constexpr bool kSteps = widening == Widening::kSteps;
+    constexpr bool kUnsigned = widening == Widening::kUnsigned;
+    constexpr bool kSteps = widening == Widening::kSteps || kUnsigned;
     if constexpr (kSteps && !S::kFine) steps = ring.Steps(stage, 0);
     uint32_t a[4], b[4];
     int code_sums[2] = {};
@@ -227,13 +229,16 @@ __device__ __forceinline__ void MultiplyStages(const WeightRing<S>& ring, const 
         }
       } else {
         if (S::kBits == 8 || step % 2 == 0) word = ring.Word(stage, step * S::kBits / 8);
-        if constexpr (kSteps && S::kFine) steps = ring.Steps(stage, step);
+        if constexpr (kSteps && S::kFine) {  // groups of 64 have one for two steps
+          if (step % 2 == 0 || ring.blocks().pieces == 4) steps = ring.Steps(stage, step);
+        }
         Fragment<S::kBits, widening>(word, steps, step, a);
       }
       constexpr int kChains = Sums<S>::kChains;
       const bool starts = S::kGroups && step % S::kPieceSteps < kChains;  // new sums
       auto& d = sums.d[(S::kGroups ? step : 2 * stage + step % 2) % kChains];
       const auto multiply = [&](int tile, uint32_t b0, uint32_t b1) {
+        if constexpr (kUnsigned) return MmaU8S8(d[tile], a, b0, b1);
         starts ? MmaS8(d[tile], a, b0, b1, {}) : MmaS8(d[tile], a, b0, b1);
       };
       if constexpr (S::kTiles == 1) {
@@ -268,7 +273,7 @@ __device__ void Multiply(WeightRing<S>& ring, const GemmArguments& g, const Acti
                          uint32_t lane_address, int block, const CodewordsOf<S>& points,
                          Sums<S>& sums) {
   ring.template Await<stages>();
-  WithWidening<S::kKind>(ring.blocks(), [&]<Widening widening>() {
+  WithWidening<S::kKind, Widening::kUnsigned>(ring.blocks(), [&]<Widening widening>() {
     MultiplyStages<stages, widening>(ring, g, acts, lane_address, block, points, sums);
   });
 #pragma unroll

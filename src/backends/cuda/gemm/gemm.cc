@@ -15,7 +15,8 @@ void CheckArguments(const GemmArguments& g) {
   NIBBLE_CHECK(!codes || (g.a_bits >= 2 && g.a_bits <= 8) || (g.planes() && !plain), "{} bits",
                g.a_bits);
   NIBBLE_CHECK(!g.planes() || !codes || (g.x_zero_offsets == nullptr && g.x_group == 0));
-  NIBBLE_CHECK(g.w_zeros == nullptr || g.x_sums != nullptr);
+  const bool with_sums = g.w_zeros != nullptr || g.w_kind == WeightKind::kLevels;
+  NIBBLE_CHECK(!with_sums || g.x_sums != nullptr);
   NIBBLE_CHECK(g.x_zero_offsets == nullptr || g.w_sums != nullptr || plain || g.x_group != 0);
   NIBBLE_CHECK(!codes || g.w_scales != nullptr || (HasGroups(g.w_kind) && g.w_block.pieces > 0));
   NIBBLE_CHECK(!HasGroups(g.w_kind) || (g.x_group % g.piece == 0 && g.w_zeros == nullptr));

@@ -157,7 +157,7 @@ struct GemmArguments {
   const float* values = nullptr;          // with floats, instead of x: [tokens, cols]
   const float* x_scales = nullptr;        // [groups, x_pitch] a
   const float* x_zero_offsets = nullptr;  // [groups, x_pitch] z, or null: symmetric activations
-  // Q, sums of codes: [groups, x_pitch], with planes [x_rows()]; needed with w_zeros.
+  // Q, sums of codes: [groups, x_pitch], with planes [x_rows()]; for w_zeros and kLevels.
   const int32_t* x_sums = nullptr;
   int64_t x_pitch = 0;         // with several groups: a multiple of 4, >= tokens
   int64_t tokens = 0;          // >= 1

@@ -17,8 +17,8 @@ struct LevelSteps {
 
   LevelSteps() = default;
   __device__ explicit LevelSteps(uint32_t pair) {
-    scales[0] = pair & 0xFF, starts[0] = (pair >> 8 & 0xFF) * 0x01010101u;
-    scales[1] = pair >> 16 & 0xFF, starts[1] = (pair >> 24) * 0x01010101u;
+    scales[0] = PermuteBytes(pair, 0, 0x4440), starts[0] = PermuteBytes(pair, 0, 0x1111);
+    scales[1] = PermuteBytes(pair, 0, 0x4442), starts[1] = PermuteBytes(pair, 0, 0x3333);
   }
 
   // The steps of codes with zeros but no scale, from the starts of weight_order.h alone.
@@ -29,10 +29,16 @@ struct LevelSteps {
     return steps;
   }
 
-  // A word of codes as two registers of signed bytes.
+  // A word of codes as two registers of bytes, kByteOffset above what they mean.
+  __device__ __forceinline__ void WidenUnsigned(uint32_t word, uint32_t& first,
+                                                uint32_t& second) const {
+    first = (word & 0x0F0F0F0Fu) * scales[0] + starts[0];
+    second = (word >> 4 & 0x0F0F0F0Fu) * scales[1] + starts[1];
+  }
+  // The same as signed bytes.
   __device__ __forceinline__ void Widen(uint32_t word, uint32_t& first, uint32_t& second) const {
-    first = ((word & 0x0F0F0F0Fu) * scales[0] + starts[0]) ^ 0x80808080u;
-    second = ((word >> 4 & 0x0F0F0F0Fu) * scales[1] + starts[1]) ^ 0x80808080u;
+    WidenUnsigned(word, first, second);
+    first ^= 0x80808080u, second ^= 0x80808080u;
   }
 };
 
@@ -54,15 +60,21 @@ __device__ __forceinline__ uint32_t E2m1Bytes(uint32_t word) {
   return (above + kSigns - below) ^ kSigns;  // no byte borrows from the next
 }
 
-// The ways to make bytes of nibbles: as 16 times their codes, by steps, or from floats.
-enum class Widening { kShift, kSteps, kFloats };
+inline constexpr int kByteOffset = 128;  // of LevelSteps::WidenUnsigned
 
-// A word of weight_order.h as two registers of signed bytes.
+// The ways to make bytes of nibbles: as 16 times their codes, by steps, or from floats. kUnsigned:
+// by steps, without the two instructions of seven that make signed bytes; a sum D then comes
+// kByteOffset times the token's sum of codes too large.
+enum class Widening { kShift, kSteps, kUnsigned, kFloats };
+
+// A word of weight_order.h as two registers of bytes.
 template <Widening widening>
 __device__ __forceinline__ void Widen(uint32_t word, const LevelSteps& steps, uint32_t& first,
                                       uint32_t& second) {
   if constexpr (widening == Widening::kSteps) {
     steps.Widen(word, first, second);
+  } else if constexpr (widening == Widening::kUnsigned) {
+    steps.WidenUnsigned(word, first, second);
   } else if constexpr (widening == Widening::kFloats) {
     const uint32_t low = E2m1Bytes(word), high = E2m1Bytes(word >> 16);
     first = PermuteBytes(low, high, 0x6420), second = PermuteBytes(low, high, 0x7531);
@@ -71,13 +83,15 @@ __device__ __forceinline__ void Widen(uint32_t word, const LevelSteps& steps, ui
   }
 }
 
-// Calls visit<widening> for these weights.
-template <WeightKind kind, typename Visit>
+// Calls visit<widening> for these weights; kLevels become what `levels` says.
+template <WeightKind kind, Widening levels = Widening::kSteps, typename Visit>
 __device__ __forceinline__ void WithWidening(const BlockScales& scales, const Visit& visit) {
   constexpr bool kGroups = kind == WeightKind::kNibbleGroups;
   if (kGroups && scales.floats) {
     visit.template operator()<Widening::kFloats>();
-  } else if (kind == WeightKind::kLevels || (kGroups && scales.zeros)) {
+  } else if constexpr (kind == WeightKind::kLevels) {
+    visit.template operator()<levels>();
+  } else if (kGroups && scales.zeros) {
     visit.template operator()<Widening::kSteps>();
   } else {
     visit.template operator()<Widening::kShift>();
