@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/thread_pool.h"
 #include "quantize/learn/learn_rotation.h"
 #include "quantize/learn/learn_scales.h"
 #include "quantize/map/channels.h"
@@ -15,29 +16,70 @@
 namespace nibble {
 namespace {
 
-// Operations per second of the kinds of work: on two cores with AVX-512, where SmolLM2-135M and
-// Gemma 3 270M were timed (`quantize --progress json`), and on an H200 with 16 cores beside it.
+// Operations per second of the kinds of work.
 struct Rates {
   double floats;     // passes of layers in fp32, their inputs looked at
   double integers;   // passes of rounded layers
   double gram;       // Hessians
   double rounding;   // products of GPTQ
   double learning;   // there and back
-  double made;       // weights of layers that are folded and rotated, on the CPU
-  double plain;      // weights of layers that are loaded, and rounded to nearest, on the CPU
-  double table;      // the same of the embedding
   double predicted;  // of models whose predictions are compared
-  double start;      // seconds until the device is ready
+  // On the CPU, whatever the device: passes in fp32, weights of layers that are folded and rotated,
+  // those on their way to a GPU and back, and those of layers and of tables that are rounded to
+  // nearest.
+  double host_floats, made, moved, plain, table;
+  double start;  // seconds until the device is ready
 };
-constexpr Rates kCpu = {4.3e10, 1.5e11, 1.8e11, 8e10, 1e11, 5.5e7, 1.2e7, 2.8e7, 6.8e10, 1};
-constexpr Rates kGpu = {4e11, 2e12, 4e12, 1e12, 5e12, 2e8, 1e8, 1e8, 2e12, 2};
+// On two cores with AVX-512 the stages of SmolLM2-135M and Gemma 3 270M were timed (`quantize
+// --progress json`), on an H200 with 16 cores whole runs of both and of `ref`
+// (bench/results/2026-11-29-quality-levels.md).
+constexpr double kCpuCores = 2, kGpuCores = 16;
+constexpr Rates kCpu = {.floats = 4.3e10,
+                        .integers = 1.5e11,
+                        .gram = 1.8e11,
+                        .rounding = 8e10,
+                        .learning = 1e11,
+                        .predicted = 6.8e10,
+                        .host_floats = 4.3e10,
+                        .made = 5.5e7,
+                        .moved = 1e15,
+                        .plain = 1.2e7,
+                        .table = 2.8e7,
+                        .start = 1};
+constexpr Rates kGpu = {.floats = 2e13,
+                        .integers = 2e13,
+                        .gram = 4e13,
+                        .rounding = 1e13,
+                        .learning = 4e12,
+                        .predicted = 2e12,
+                        .host_floats = 3e11,
+                        .made = 1e8,
+                        .moved = 1.2e7,
+                        .plain = 5e7,
+                        .table = 4e7,
+                        .start = 2};
+
+// The rates of this machine, if its cores are like those.
+Rates RatesHere(bool gpu) {
+  Rates rates = gpu ? kGpu : kCpu;
+  const double faster = Threads() / (gpu ? kGpuCores : kCpuCores);
+  for (double* rate : {&rates.host_floats, &rates.made, &rates.moved, &rates.plain, &rates.table}) {
+    *rate *= faster;
+  }
+  if (gpu) return rates;
+  for (double* rate : {&rates.floats, &rates.integers, &rates.gram, &rates.rounding,
+                       &rates.learning, &rates.predicted}) {
+    *rate *= faster;
+  }
+  return rates;
+}
 
 }  // namespace
 
 std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan& plan,
                                                const QuantizeOptions& options) {
   const Recipe& recipe = options.recipe;
-  const Rates& rates = options.device == "cpu" ? kCpu : kGpu;
+  const Rates rates = RatesHere(options.device != "cpu");
   const auto tokens = static_cast<double>(options.calibration_windows * options.context);
   const auto layers = static_cast<double>(c.layers),
              keys = static_cast<double>(options.context) / 2;
@@ -58,13 +100,14 @@ std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan&
   add(recipe.falls_back(), "transforms", 2 * pass(kTransformWindows));
   add(recipe.arranges_channels(), "statistics", made + pass(kStatisticsWindows));
   const auto checked = static_cast<double>(kCheckedWindows * CheckedContext(c));
-  add(recipe.maps(), "exactness", made + 4 * checked * layers * plain.linear / kCpu.floats);
+  add(recipe.maps(), "exactness", made + 4 * checked * layers * plain.linear / rates.host_floats);
   add(recipe.searches_clips(), "clips", 2 * pass(kClipWindows));
   add(recipe.loss_groups > 0, "gradients", 6 * parameters * tokens / rates.learning);
   const double forward = (work.linear + work.attention * keys) / rates.integers;
   const double calibrated = tokens * (forward + work.gram / rates.gram);
   const bool gptq = recipe.rounding == Rounding::kGptq;
-  add(gptq, "quantize", layers * (calibrated + work.rounding / rates.rounding));
+  add(gptq, "quantize",
+      layers * (calibrated + work.rounding / rates.rounding + plain.weights / rates.moved));
   add(!gptq, "quantize", layers * plain.weights / rates.plain);
   const auto ids = static_cast<int64_t>(tokens);
   add(LearnsScales(recipe, c, ids), "scales",
@@ -73,6 +116,7 @@ std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& c, const Plan&
       2 * parameters * static_cast<double>(CacheChoiceTokens(c, plan)) / rates.predicted);
   const auto table = static_cast<double>(c.vocab_size * c.hidden_size);
   const auto measured = static_cast<double>(options.loss_tokens);
+  add(options.device != "cpu", "tables", table / rates.table);
   add(measured > 0, "rounding", layers * plain.weights / rates.plain + table / rates.table);
   add(measured > 0, "divergence", 2 * parameters * measured / rates.predicted);
   return stages;

@@ -9,7 +9,7 @@
 namespace nibble {
 
 // The stages of a run and the seconds that each will take: the operations that it has, at the rates
-// of one machine. On others their shares of the whole are close.
+// of two machines. On others their shares of the whole are close.
 std::vector<ProgressJob::Stage> ExpectedStages(const ModelConfig& config, const Plan& plan,
                                                const QuantizeOptions& options);
 
