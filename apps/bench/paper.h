@@ -62,10 +62,10 @@ std::vector<cpu::Peak> MeasureGpuPeaks(int64_t repeats);
 
 inline constexpr int64_t kCachedBytes = 200 << 20;  // weights in turn, so that no cache holds them
 
-// bench_paper_layers.cc: whole layers of prompts and of decode steps beside 16-bit ones, and the
+// paper_layers.cc: whole layers of prompts and of decode steps beside 16-bit ones, and the
 // memory they take.
 void BenchLayers(const PaperBench& bench, const std::string& name, const Network& network);
-// bench_paper_attention.cc: attention of one token in each of `batch` sequences over `keys`.
+// paper_attention.cc: attention of one token in each of `batch` sequences over `keys`.
 void BenchDecodeAttention(const PaperBench& bench, const Network& network, int64_t batch,
                           int64_t keys);
 

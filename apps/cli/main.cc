@@ -16,8 +16,8 @@
 namespace nibble::cli {
 namespace {
 
-// `nibble bench ...` is the program nibble-bench beside this one, which does not return. Nothing
-// that only measures is in here.
+// Becomes the program nibble-bench beside this one for `nibble bench ...`; returns for all other
+// words. So nothing that only measures is linked here.
 void ForwardBench(int argc, char** argv) {
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const bool help = !words.empty() && words[0] == "help";

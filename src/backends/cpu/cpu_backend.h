@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: integer products on AVX2, VNNI or AMX (kernel_table.h), everything else
-// in Highway (ops.h).
+// The CPU backend: integer products on AVX2, VNNI or AMX (kernel_table.h), everything else in
+// Highway.
 #pragma once
 
 #include <memory>

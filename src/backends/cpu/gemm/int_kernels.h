@@ -142,7 +142,7 @@ struct Bf16Tile {
 
   const uint16_t* a;  // tiles [rows / 16][k / 32][3 or 2 terms][16 rows][32]
   int64_t rows;
-  const uint16_t* b;  // a panel of PackBf16 (ops.h)
+  const uint16_t* b;  // a panel of PackBf16 (gemm_f32.h)
   int64_t b_terms;
   int64_t k;  // a multiple of 32
   float* c;

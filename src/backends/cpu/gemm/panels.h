@@ -62,7 +62,7 @@ struct IntPanels {
   bool bytes() const { return bits == 8; }
   // True if only weights have groups: a token has one scale, which is applied last.
   bool scale_last() const { return groups > 1 && per_act_group == groups; }
-  // 16-bit activations come as two rows of codes per token (ops.h, SplitPlanes).
+  // 16-bit activations come as two rows of codes per token (SplitPlanes).
   bool planes() const { return activation.bits == 16; }
   int64_t sum_rows(int64_t tokens) const { return planes() ? 2 * tokens : tokens; }
   int64_t step_groups() const { return (padded_cols + step_cols - 1) / step_cols; }
