@@ -37,6 +37,13 @@ Timing MeasureOp(Backend& backend, bool on_cpu, int64_t repeats, Work&& work) {
   return t;
 }
 
+// Attention of the first layer over all keys.
+AttentionSpec SpecOf(const ModelConfig& config) {
+  return {.heads = config.head_shape(0).heads,
+          .scale = 0.1f,
+          .softcap = static_cast<float>(config.attention_softcap)};
+}
+
 std::string_view SourceName(const ActsSource& source) {
   return source.op == ActsSource::Op::kRmsNorm ? "norm, " : source.up != nullptr ? "silu, " : "";
 }
@@ -149,7 +156,7 @@ class OpBench {
     cache.Reserve(tokens);
     const BackendRopes ropes(*backend_, config_.ropes, tokens);
     const SequenceSlice slice = cache.Slice(0, tokens);
-    const AttentionSpec spec = {.heads = shape.heads, .scale = 0.1f};
+    const AttentionSpec spec = SpecOf(config_);
     const RopeView rope = ropes.view(config_.spec(0).rope);
     Add({.name = "rope + append", .shape = fmt::format("{} tokens", tokens)}, [&] {
       backend_->RopeAndAppend(q.data(), k.data(), v.data(), spec, rope, network_.caches[0],
@@ -187,7 +194,7 @@ BenchRow AttentionRow(const BenchArguments& a, const ModelConfig& config, KvSpec
   const auto k = RandomIntermediates(b, k_size), v = RandomIntermediates(b, k_size);
   const BackendRopes ropes(b, config.ropes, context);
   const RopeView rope = ropes.view(config.spec(0).rope);
-  const AttentionSpec spec = {.heads = shape.heads, .scale = 0.1f};
+  const AttentionSpec spec = SpecOf(config);
   std::deque<KvCache> caches;
   std::vector<SequenceSlice> slices;
   for (int64_t i = 0; i < a.batch; ++i) {
@@ -245,14 +252,20 @@ void RunAttention(const BenchArguments& a, const Common& common) {
   one.layers = 1;
   const Network network = BenchNetwork(one);
   const auto backend = MakeBackend(common.device, false);
-  KvSpec wide = network.caches[0];
-  wide.k = wide.v = {.bits = 16};
+  std::vector<KvSpec> caches = {network.caches[0]};
+  if (caches[0].k.bits != 16 || caches[0].v.bits != 16) {
+    KvSpec& wide = caches.emplace_back(caches[0]);
+    wide.k = wide.v = {.bits = 16};
+    wide.recent_bits = 0;
+  }
   std::vector<BenchRow> rows;
   std::vector<int64_t> contexts = {512, 2048, 4096};
   if (a.context > 0) contexts = {a.context};
   for (const int64_t context : contexts) {
-    for (const int64_t tokens : {std::min(a.tokens, context), int64_t{1}}) {
-      for (const KvSpec& kv : {network.caches[0], wide}) {
+    std::vector<int64_t> counts = {std::min(a.tokens, context)};
+    if (counts[0] > 1) counts.push_back(1);
+    for (const int64_t tokens : counts) {
+      for (const KvSpec& kv : caches) {
         rows.push_back(
             AttentionRow(a, network.config, kv, *backend, common.device == "cpu", context, tokens));
       }

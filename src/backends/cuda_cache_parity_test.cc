@@ -42,6 +42,12 @@ const CacheCase kCacheCases[] = {
     {{.bits = 8, .symmetric = false}, {.bits = 8, .symmetric = false}, 2, 8, 512},
     {{.bits = 8, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 5, 128},
     {{.bits = 4, .symmetric = false}, {.bits = 8, .symmetric = false}, 2, 4, 64},
+    {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 2, 4, 80},
+    {{.bits = 4}, {.bits = 4, .symmetric = false}, 1, 7, 112},
+    {{.bits = 8, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 5, 80},
+    {{.bits = 4, .symmetric = false}, {.bits = 8, .symmetric = false}, 3, 1, 112},
+    {{.bits = 16}, {.bits = 16}, 2, 4, 512},
+    {{.bits = 16}, {.bits = 8, .symmetric = false}, 1, 16, 384},
     {{.bits = 16}, {.bits = 16}, 2, 2, 80},
     {{.bits = 16}, {.bits = 16}, 1, 4, 112},
     // With a recent form.
@@ -51,6 +57,7 @@ const CacheCase kCacheCases[] = {
     {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 4, 256, 8},
     {{.bits = 4, .symmetric = false}, {.bits = 4, .symmetric = false}, 1, 8, 512, 8},
     {{.bits = 4, .symmetric = false}, {.bits = 16}, 2, 1, 80, 8},
+    {{.bits = 4, .symmetric = false}, {.bits = 4}, 2, 3, 80, 8},
     {{.bits = 3, .symmetric = false, .group = 32}, {.bits = 2}, 2, 2, 64, 8},
 };
 
@@ -263,9 +270,12 @@ TEST_F(CudaCacheTest, AttentionAgreesOverTheSamePages) {
 // One token whose keys are more than one span and, with 16 spans to a joint, more than one joint.
 TEST_F(CudaCacheTest, SpansOfALongContextAreJoined) {
   constexpr int64_t kLong = 5000;
-  for (const auto& [bits, recent_bits] : {std::pair(4, 0), {8, 0}, {16, 0}, {4, 8}}) {
+  struct {
+    int bits, recent_bits, head_dim;
+  } const cases[] = {{4, 0, 128}, {8, 0, 128}, {16, 0, 128}, {4, 8, 128}, {4, 0, 80}, {16, 0, 512}};
+  for (const auto& [bits, recent_bits, head_dim] : cases) {
     const FormatSpec format = {.bits = bits, .symmetric = false};
-    Make({format, format, 1, 4, 128, recent_bits}, kLong);
+    Make({format, format, 1, 4, head_dim, recent_bits}, kLong);
     const TestCache cache(rng_, kv_, kLong);
     const SequenceSlice all = cache.Slice(0, kLong, 0);
     const RopeTable rope = RandomRope(rng_, kLong, kv_.head_dim / 2);

@@ -4,10 +4,10 @@
 // A row is a new token and one of the query heads that share a kv head.
 //
 //   attention_decode       caches of 4 and 8 bits with one scale per token and head, head_dim 64,
-//                          96, 128, 256, 512 and, of 8 bits, 80 and 112, up to 32 rows
+//                          80, 96, 112, 128, 256 and 512, up to 32 rows
 //   attention_decode_bf16  caches of 16 bits, head_dim 64 to 256, up to 16 rows
 //   attention_prefill      all other heads of up to 256
-//   attention_long         longer heads, without tensor cores
+//   attention_long         longer heads
 //
 // Long prompts run on cuDNN where it is there (attention_fused.h).
 //

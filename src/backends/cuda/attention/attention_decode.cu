@@ -57,6 +57,7 @@ __device__ __forceinline__ void AttendKeys(int first, Shared<Page, kProducts>& s
   }
   KeyScores<kKeys, kProducts> scores;
   Score<typename Page::K>(keys, shared.query, scores);
+  if (tile.cap != 0) Cap<kKeys, kProducts>(tile.cap, shared.query.step, scores);
   if (first < tile.common.first || first + kKeys > tile.common.last) {
     Mask<kKeys, kProducts>(tile, first, scores);
   }
@@ -117,35 +118,29 @@ __global__ void __launch_bounds__(32 * Shared<Page, kProducts>::kWarps,
     AttendKeys(page * kPageKeys + piece * Page::kKeys, shared);
   }
   const int parts = (tile.pages.last - tile.pages.first) * Page::kOfPage;
-  FinishBlock(call, tile, shared.Results(), parts, Page::D);
+  FinishBlock(call, tile, shared.Results(), parts, Page::kHeadDim);
 }
 
 template <typename Page, int kProducts>
 struct Kernel {};
 
-// visit(Kernel) of the one for this call; false if there is none.
+// visit(Kernel) of the one for this call.
 template <typename Page, typename Visit>
-bool WithProducts(const AttentionArguments& a, const Visit& visit) {
+void WithProducts(const AttentionArguments& a, const Visit& visit) {
   a.rows() <= 4 ? visit(Kernel<Page, 1>()) : visit(Kernel<Page, 2>());
-  return true;
 }
 template <int D, typename Visit>
-bool WithBits(const AttentionArguments& a, const Visit& visit) {
+void WithBits(const AttentionArguments& a, const Visit& visit) {
   const bool wide_k = a.kv.k.bits == 8, wide_v = a.kv.v.bits == 8;
   if (wide_k && wide_v) return WithProducts<PackedPage<D, 8, 8>>(a, visit);
-  if constexpr (D % 32 == 0) {  // a row of nibbles is whole chunks
-    if (wide_k) return WithProducts<PackedPage<D, 8, 4>>(a, visit);
-    if (wide_v) return WithProducts<PackedPage<D, 4, 8>>(a, visit);
-    return WithProducts<PackedPage<D, 4, 4>>(a, visit);
-  }
-  return false;
+  if (wide_k) return WithProducts<PackedPage<D, 8, 4>>(a, visit);
+  if (wide_v) return WithProducts<PackedPage<D, 4, 8>>(a, visit);
+  WithProducts<PackedPage<D, 4, 4>>(a, visit);
 }
 template <typename Visit>
 bool WithKernel(const AttentionArguments& a, const Visit& visit) {
-  if (!a.kv.k.packs() || !a.kv.v.packs()) return false;
-  bool found = false;
-  WithHeadDim(a.kv.head_dim, [&](auto d) { found = WithBits<d()>(a, visit); });
-  return found;
+  return a.kv.k.packs() && a.kv.v.packs() &&
+         WithHeadDim(a.kv.head_dim, [&](auto d) { WithBits<d()>(a, visit); });
 }
 
 template <typename Page, int kProducts>
@@ -167,7 +162,7 @@ bool FitsDecode(const AttentionArguments& a) {
   // Beyond so many rows a page decoded once is cheaper than a pass over its codes per 8 rows. All
   // rows read a page in the same form.
   if (a.form != CacheForm::kOnly && a.max_tokens > 1) return false;
-  return a.softcap == 0 && a.rows() <= 32 && WithKernel(a, [](auto) {});
+  return a.rows() <= 32 && WithKernel(a, [](auto) {});
 }
 
 AttentionPlan DecodePlan(const AttentionArguments& a) {

@@ -20,34 +20,6 @@ constexpr int kBlocks = 2;    // that share a multiprocessor
 // A packed page of so many bytes goes through shared memory even if only one block finds room then.
 constexpr int kAlwaysStaged = 20 * 1024;
 
-template <int D, int kTiles>
-__device__ __forceinline__ void StoreQuery(const AttentionArguments& a, const Tile& tile,
-                                           PrefillShared<D, kTiles>& shared) {
-  constexpr int kEights = PrefillShared<D, kTiles>::kRows * D / 8;
-  const float factor = a.scale * kLog2E;
-#pragma unroll 4  // loads in flight
-  for (int first = 0; first < kEights; first += kThreads) {
-    const int i = first + threadIdx.x;
-    const int row = i / (D / 8), d = i % (D / 8) * 8;
-    float x[8] = {};
-    if (row < tile.rows && d < a.kv.head_dim) LoadQuery(a, tile, row, d, x);
-#pragma unroll
-    for (float& v : x) v *= factor;
-    *reinterpret_cast<uint4*>(&shared.q[row][d]) = PackEight(x);
-  }
-}
-
-// Columns behind head_dim count for nothing.
-template <int D, int kTiles>
-__device__ __forceinline__ void ClearPadding(int head_dim, PrefillShared<D, kTiles>& shared) {
-  const int eights = (D - head_dim) / 8;
-  for (int i = threadIdx.x; i < kPageKeys * eights; i += kThreads) {
-    const int row = i / eights, d = head_dim + i % eights * 8;
-    *reinterpret_cast<uint4*>(&shared.k[row][d]) = {};
-    *reinterpret_cast<uint4*>(&shared.v[row][d]) = {};
-  }
-}
-
 __device__ __forceinline__ void CopyBlock(const std::byte* block, int bytes, std::byte* staged) {
   for (int i = threadIdx.x * 16; i < bytes; i += kThreads * 16) CopyAsync16(staged + i, block + i);
   CopyAsyncCommit();
@@ -96,8 +68,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   WaitForPreviousGrid();
   AllowNextGrid();
   copy_first(false);
-  ClearPadding(a.kv.head_dim, shared);
-  StoreQuery(a, tile, shared);
+  ClearPadding<D>(a.kv.head_dim, shared.k);
+  ClearPadding<D>(a.kv.head_dim, shared.v);
+  StoreQuery<D, kThreads>(a, tile, shared.q);
   WarpState<D, kTiles> state;
   Clear(state);
   AttendPages(call, tile, staged, shared, state);

@@ -72,7 +72,7 @@ struct Query {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) {
       const int d = 256 * p + 8 * lane;
-      if (d < D && row < tile.rows) LoadQuery(a, tile, row, d, x[p]);
+      if (d < a.kv.head_dim && row < tile.rows) LoadQuery(a, tile, row, d, x[p]);
 #pragma unroll
       for (const float v : x[p]) max = fmaxf(max, fabsf(v));
     }
@@ -147,6 +147,17 @@ __device__ __forceinline__ void Score(const std::byte* keys, const Query<D, kPro
         scores[2 * j + h][c] = params.x * (sum - params.y * q_sums[c]);
       }
     }
+  }
+}
+
+template <int kKeys, int kProducts>
+__device__ __forceinline__ void Cap(float cap, const float* steps,
+                                    KeyScores<kKeys, kProducts>& scores) {
+#pragma unroll
+  for (int c = 0; c < kProducts; ++c) {
+    const float step = steps[kProducts * (threadIdx.x % 4) + c], inverse = 1 / step;
+#pragma unroll
+    for (auto& keys : scores) keys[c] = Capped(keys[c] * step, cap) * inverse;
   }
 }
 

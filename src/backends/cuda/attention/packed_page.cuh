@@ -17,17 +17,20 @@ inline constexpr uint32_t kEvenNibbles = 0x0F0F0F0F, kOddNibbles = 0xF0F0F0F0;
 // Selectors of __byte_perm: the lower and the upper bytes of four 16-bit halves.
 inline constexpr uint32_t kLowerBytes = 0x6420, kUpperBytes = 0x7531;
 
-// K or V: kKeys rows of codes, then their params.
-template <int D, int kBits_, int kKeys_>
+// K or V: kKeys rows of codes, then their params. In shared memory rows are whole chunks; what
+// stands behind the last code is anything, multiplied by zeros of q or, of V, left out.
+template <int kHeadDim, int kBits_, int kKeys_>
 struct PackedPart {
-  static constexpr int kBits = kBits_, kKeys = kKeys_, kRowBytes = D * kBits / 8;
-  static constexpr int kChunks = kRowBytes / 16;  // of a row
-  static constexpr int kCodes = kKeys * kRowBytes;
+  static constexpr int kBits = kBits_, kKeys = kKeys_, kRowBytes = kHeadDim * kBits / 8;
+  static constexpr int kChunks = (kRowBytes + 15) / 16;  // of a row
+  static constexpr int D = kChunks * 128 / kBits;        // elements of these chunks
+  static constexpr int kCodes = kKeys * kChunks * 16;
   static constexpr int kBytes = kCodes + kKeys * 4;
-  // kCodes and kBytes of a page in the cache.
+  // Codes of these keys, and codes and params of a page, in the cache.
+  static constexpr int kStoredCodes = kKeys * kRowBytes;
   static constexpr int kPageCodes = kPageKeys * kRowBytes;
   static constexpr int kPageBytes = kPageCodes + kPageKeys * 4;
-  static_assert(kRowBytes % 16 == 0);
+  static_assert(kRowBytes % 8 == 0);
 
   // The offset of a chunk of a row in bytes. Eight rows at one chunk, and two rows at four chunks,
   // cover all banks; rows of an odd number of chunks do so as they are.
@@ -45,6 +48,7 @@ struct PackedPart {
   // Starts the copy of the codes by one warp. A step, 512 bytes or as much of each of a few columns
   // of chunks, is whole periods of At.
   static __device__ __forceinline__ void CopyCodes(const std::byte* from, std::byte* to) {
+    if constexpr (kRowBytes % 16 != 0) return CopyEights(from, to);
     constexpr int kAcross = kChunks % 2 == 1 ? kChunks : kChunks % 4 == 0 ? 4 : 2;
     constexpr int kColumns = kChunks / kAcross;
     const int lane = threadIdx.x % 32;
@@ -55,6 +59,16 @@ struct PackedPart {
       std::byte* const place = to + At(row, chunk);
 #pragma unroll
       for (int i = 0; i < kCodes; i += 512 * kColumns) CopyAsync16(place + i, codes + i);
+    }
+  }
+
+  // Of rows that are no whole chunks: eight bytes at a time.
+  static __device__ __forceinline__ void CopyEights(const std::byte* from, std::byte* to) {
+    constexpr int kEights = kRowBytes / 8;
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < kKeys * kEights; i += 32) {
+      const int row = i / kEights, eight = i % kEights;
+      CopyAsync<8>(to + At(row, eight / 2) + eight % 2 * 8, from + i * 8);
     }
   }
 
@@ -172,26 +186,27 @@ struct PackedPart {
   }
 };
 
-template <int D_, int kKeyBits, int kValueBits>
+template <int kHeadDim_, int kKeyBits, int kValueBits>
 struct PackedPage {
-  static constexpr int D = D_;
+  static constexpr int kHeadDim = kHeadDim_;
   // A warp takes a page, or half of one if a page has more bytes than this. The results take the
   // place of K, and half a page of 4-bit keys has no room for them.
   static constexpr int kMaxBytes = 18 << 10;
   static constexpr bool kHalf =
-      kKeyBits == 8 && kPageKeys * (D * (kKeyBits + kValueBits) / 8 + 8) > kMaxBytes;
+      kKeyBits == 8 && kPageKeys * (kHeadDim * (kKeyBits + kValueBits) / 8 + 8) > kMaxBytes;
   static constexpr int kKeys = kHalf ? kPageKeys / 2 : kPageKeys;
   static constexpr int kOfPage = kPageKeys / kKeys;
-  using K = PackedPart<D, kKeyBits, kKeys>;
-  using V = PackedPart<D, kValueBits, kKeys>;
+  using K = PackedPart<kHeadDim, kKeyBits, kKeys>;
+  using V = PackedPart<kHeadDim, kValueBits, kKeys>;
+  static constexpr int D = K::D > V::D ? K::D : V::D;  // of q and of results
   static constexpr int kBytes = K::kBytes + V::kBytes;
 
   // Starts the copy of piece `piece` of a block by one warp.
   static __device__ __forceinline__ void Copy(const std::byte* block, int piece, std::byte* to) {
     constexpr int kLanes = kKeys * 4 / 16;  // lanes that copy params
     const std::byte* const values = block + K::kPageBytes;
-    K::CopyCodes(block + piece * K::kCodes, to);
-    V::CopyCodes(values + piece * V::kCodes, to + K::kBytes);
+    K::CopyCodes(block + piece * K::kStoredCodes, to);
+    V::CopyCodes(values + piece * V::kStoredCodes, to + K::kBytes);
     const int lane = threadIdx.x % 32, from = piece * kKeys * 4 + lane % kLanes * 16;
     if (lane < kLanes) {
       CopyAsync16(to + K::kCodes + lane * 16, block + K::kPageCodes + from);

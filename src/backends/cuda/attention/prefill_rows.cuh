@@ -27,6 +27,33 @@ struct PrefillShared {
   }
 };
 
+// Rows of q for the products. Columns behind head_dim, which is at most D, become zeros.
+template <int D, int kThreads, int kRows>
+__device__ __forceinline__ void StoreQuery(const AttentionArguments& a, const Tile& tile,
+                                           __half (&q)[kRows][D + 8]) {
+  constexpr int kEights = kRows * D / 8;
+  const float factor = a.scale * kLog2E;
+#pragma unroll 4  // loads in flight
+  for (int first = 0; first < kEights; first += kThreads) {
+    const int i = first + threadIdx.x;
+    const int row = i / (D / 8), d = i % (D / 8) * 8;
+    float x[8] = {};
+    if (row < tile.rows && d < a.kv.head_dim) LoadQuery(a, tile, row, d, x);
+#pragma unroll
+    for (float& v : x) v *= factor;
+    *reinterpret_cast<uint4*>(&q[row][d]) = PackEight(x);
+  }
+}
+
+// Columns behind head_dim count for nothing.
+template <int D>
+__device__ __forceinline__ void ClearPadding(int head_dim, __half (&page)[kPageKeys][D + 8]) {
+  const int eights = (D - head_dim) / 8;
+  for (int i = threadIdx.x; i < kPageKeys * eights; i += blockDim.x) {
+    *reinterpret_cast<uint4*>(&page[i / eights][head_dim + i % eights * 8]) = {};
+  }
+}
+
 // A lane's results for its rows g and g + 8 (index h) of every tile of its warp.
 template <int D, int kTiles>
 struct WarpState {
@@ -35,8 +62,8 @@ struct WarpState {
 };
 
 // s[tile][key / 8][2 h + e]: row g + 8 h, key 8 (key / 8) + 2 t + e.
-template <int kTiles>
-using Scores = float[kTiles][kPageKeys / 8][4];
+template <int kTiles, int kEights = kPageKeys / 8>
+using Scores = float[kTiles][kEights][4];
 
 template <int D, int kTiles>
 __device__ __forceinline__ void Score(const PrefillShared<D, kTiles>& shared, Scores<kTiles>& s) {
@@ -66,8 +93,8 @@ __device__ __forceinline__ void Score(const PrefillShared<D, kTiles>& shared, Sc
   }
 }
 
-template <int kTiles>
-__device__ __forceinline__ void Cap(float cap, Scores<kTiles>& s) {
+template <int kTiles, int kEights>
+__device__ __forceinline__ void Cap(float cap, Scores<kTiles, kEights>& s) {
 #pragma unroll
   for (auto& tile : s) {
 #pragma unroll
@@ -78,18 +105,34 @@ __device__ __forceinline__ void Cap(float cap, Scores<kTiles>& s) {
   }
 }
 
-// Keys of a page that a row must not see get no weight.
-template <int kTiles>
-__device__ __forceinline__ void Mask(const Tile& tile, int page, Scores<kTiles>& s) {
+// True if one of `count` rows may see a key of a page.
+__device__ __forceinline__ bool SomeSeen(const Tile& tile, int page, int first, int count) {
+  if (first >= tile.rows) return false;
+  const int last = min(first + count, tile.rows) - 1, key = page * kPageKeys;
+  if (key >= tile.Visible(last).last || key + kPageKeys <= tile.Visible(first).first) return false;
+  return tile.Reads(first, page) || tile.Reads(last, page);
+}
+// True if all of them see every key of it.
+__device__ __forceinline__ bool AllSeen(const Tile& tile, int page, int first, int count) {
+  const int last = min(first + count, tile.rows) - 1, key = page * kPageKeys;
+  return key + kPageKeys <= tile.Visible(first).last && key >= tile.Visible(last).first &&
+         tile.Reads(first, page) && tile.Reads(last, page);
+}
+
+// Keys of a page that a row must not see get no weight. s[0][0][0] is the score of row `first_row`
+// for key `first_key` of the page.
+template <int kTiles, int kEights>
+__device__ __forceinline__ void Mask(const Tile& tile, int page, int first_row, int first_key,
+                                     Scores<kTiles, kEights>& s) {
   const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const KeyRange range = tile.Visible((threadIdx.x / 32 * kTiles + m) * 16 + 8 * h + g, page);
+      const KeyRange range = tile.Visible(first_row + 16 * m + 8 * h + g, page);
 #pragma unroll
-      for (int i = 0; i < kPageKeys / 8 * 2; ++i) {
-        const int key = page * kPageKeys + i / 2 * 8 + 2 * t + i % 2;
+      for (int i = 0; i < kEights * 2; ++i) {
+        const int key = page * kPageKeys + first_key + i / 2 * 8 + 2 * t + i % 2;
         if (key < range.first || key >= range.last) s[m][i / 2][2 * h + i % 2] = -INFINITY;
       }
     }
@@ -158,17 +201,12 @@ template <int D, int kTiles>
 __device__ __forceinline__ void AttendPage(const Tile& tile, int page,
                                            const PrefillShared<D, kTiles>& shared,
                                            WarpState<D, kTiles>& state) {
-  const int first = threadIdx.x / 32 * 16 * kTiles, key = page * kPageKeys;
-  if (first >= tile.rows) return;
-  const int last = min(first + 16 * kTiles, tile.rows) - 1;
-  const KeyRange low = tile.Visible(first), high = tile.Visible(last);
-  const bool first_reads = tile.Reads(first, page), last_reads = tile.Reads(last, page);
-  if (key >= high.last || key + kPageKeys <= low.first || !(first_reads || last_reads)) return;
+  const int first = threadIdx.x / 32 * 16 * kTiles;
+  if (!SomeSeen(tile, page, first, 16 * kTiles)) return;
   Scores<kTiles> s;
   Score(shared, s);
-  if (tile.cap != 0) Cap<kTiles>(tile.cap, s);
-  const bool all_read = first_reads && last_reads;
-  if (key + kPageKeys > low.last || key < high.first || !all_read) Mask<kTiles>(tile, page, s);
+  if (tile.cap != 0) Cap(tile.cap, s);
+  if (!AllSeen(tile, page, first, 16 * kTiles)) Mask(tile, page, first, 0, s);
   Weigh(state, s);
   AddValues(shared, s, state);
 }
