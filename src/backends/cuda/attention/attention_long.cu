@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention for heads of more than 256 and any format ("FlashAttention-2", Dao 2023). The sums of
-// 16 rows do not fit into the registers of one warp, so that two warps share them: each scores one
-// half of a page's keys and sums one half of the elements. They exchange the largest scores and the
-// weights through shared memory.
+// 16 rows do not fit into the registers of one warp. Two warps share them: each scores one half of
+// a page's keys and sums one half of the elements. Maxima and weights go through shared memory.
 //
 // K of a page and then V are copied to shared memory while the part before is worked on, and
 // decoded to fp16 in one place.
