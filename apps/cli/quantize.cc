@@ -198,7 +198,8 @@ void HintAtGpu(const QuantizeOptions& options) {
   if (options.device != "cpu" || !HasGpu()) return;
   QuantizeOptions on_gpu = options;
   on_gpu.device = "cuda:0";
-  const double here = ExpectedSeconds(options), there = ExpectedSeconds(on_gpu);
+  const double here = PlanQuantization(options).estimate.seconds;
+  const double there = PlanQuantization(on_gpu).estimate.seconds;
   if (here < kNoticed || there > here / 2) return;
   Note("nibble: about {} on the CPU; --device cuda:0 would take about {}\n", DurationText(here),
        DurationText(there));
@@ -210,7 +211,9 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   a.options.device = common.device;
   const ProgressReceiver receiver(a.progress == "json" ? ProgressJson() : ProgressLine());
   if (a.compare) return CompareRecipes(a.options, std::max<int64_t>(a.loss_windows, 1), common);
+  a.options.loss_tokens = a.loss_windows * kLossContext;
   if (a.dry_run) {
+    MakeBackend(a.options.device, false);  // throws where the run would
     QuantizeReport report = PlanQuantization(a.options);
     const double loss = a.loss_windows > 0 ? LossBytes(report.estimate) : 0;
     double& peak = report.estimate.peak_memory_bytes;
@@ -222,7 +225,6 @@ void RunQuantize(QuantizeArguments& a, const Common& common) {
   }
   if (a.options.output.empty()) FailUsage("quantize needs -o OUT (or --dry-run)");
   const ProgressJob job;
-  a.options.loss_tokens = a.loss_windows * kLossContext;
   HintAtGpu(a.options);
   const QuantizeReport report = Quantize(a.options);
   if (!common.json) PrintReport(report);

@@ -8,7 +8,7 @@ namespace nibble {
 constexpr double kProgramBytes = 128e6;        // of memory, whatever it does
 constexpr double kDeviceProgramBytes = 450e6;  // of a GPU's, libraries included
 
-// Estimates what the run takes, from the shapes; its time is left open (time_estimate.h).
+// Estimates what the run takes, from the shapes; its time is left open (expected_stages.h).
 QuantizeEstimate EstimateQuantization(const ModelConfig& config, const Plan& plan,
                                       const QuantizeOptions& options);
 

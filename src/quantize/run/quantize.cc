@@ -22,7 +22,6 @@
 #include "quantize/run/expected_stages.h"
 #include "quantize/run/job.h"
 #include "quantize/run/rest_tensors.h"
-#include "quantize/run/time_estimate.h"
 #include "quantize/run/work_directory.h"
 #include "quantize/walk/calibrate.h"
 #include "source/model_source.h"
@@ -301,17 +300,10 @@ QuantizeReport StartReport(const Job& job) {
 QuantizeReport PlanQuantization(const QuantizeOptions& options) {
   const Job job = PrepareJob(options);
   QuantizeReport report = StartReport(job);
-  report.estimate.seconds = EstimateSeconds(job.source, job.plan, job.options);
-  return report;
-}
-
-double ExpectedSeconds(const QuantizeOptions& options) {
-  const Job job = PrepareJob(options);
-  double seconds = 0;
-  for (const auto& stage : ExpectedStages(job.source.config, job.plan, job.options)) {
-    seconds += stage.seconds;
+  for (const auto& stage : ExpectedStages(report.config, job.plan, job.options)) {
+    report.estimate.seconds += stage.seconds;
   }
-  return seconds;
+  return report;
 }
 
 QuantizeReport Quantize(const QuantizeOptions& options, std::vector<LayerStatistics>* unrotated) {

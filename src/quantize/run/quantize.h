@@ -25,7 +25,7 @@ struct QuantizeOptions {
   int64_t context = 0;  // tokens of a window, at most the model's
   uint64_t seed = 0;
   std::string device = "cpu";
-  // Tokens on which the caller measures the loss afterwards: a part of the ETA, nothing else.
+  // Tokens on which the caller measures the loss afterwards: a part of the time, nothing else.
   int64_t loss_tokens = 0;
   double memory = 0;    // bytes that the run may use; 0 = what is free
   bool resume = false;  // continue OUT.partial if it exists
@@ -38,7 +38,7 @@ struct QuantizeEstimate {
   double output_bytes = 0, peak_memory_bytes = 0, disk_bytes = 0;
   double device_bytes = 0;  // of a GPU's memory
   bool spills = false;  // windows of calibration to a file beside the output, for want of memory
-  double seconds = 0;   // by PlanQuantization
+  double seconds = 0;   // roughly; by PlanQuantization
   double bits_per_weight = 0;  // of the quantized linears, scales included
 };
 
@@ -66,12 +66,8 @@ struct QuantizeReport {
 // The text that `options` calibrate on.
 std::string CalibrationText(const QuantizeOptions& options);
 
-// Plan and estimate only (--dry-run); works on one layer of the model and writes nothing.
+// Plan and estimate only (--dry-run), from the shapes; writes nothing.
 QuantizeReport PlanQuantization(const QuantizeOptions& options);
-
-// Seconds that the job will take, roughly: from the shapes alone, without a measurement of this
-// machine.
-double ExpectedSeconds(const QuantizeOptions& options);
 
 // The whole job. Throws kInterrupted (exit 75) after finishing the running layer on SIGINT/SIGTERM.
 // `unrotated`: for several recipes on one model, device and calibration, what a pass without a
